@@ -16,6 +16,7 @@
 //             So a gather of what was reduced on the same channel is ready when its gradient was.
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "decentral/zero/zero_state.h"
 #include "shared/core/error.h"
@@ -109,11 +110,20 @@ void zero_time_close(struct zero *z) {
     for (int i = 0; i < ZERO_ROUNDS; i++) free(z->time.ids[i]);
 }
 
+static int part_here(void *timeline) {
+    timeline_part(timeline, gettid());
+    return 0;
+}
+
 int zero_time_watch(struct zero *z) {
     struct timeline *tl = z->base.timeline;
+    struct stream *const moves[] = {z->gather_stream, z->reduce_stream};
     if (z->time.watching || !tl) return 0;
     z->time.watching = true;
-    if (timeline_watch(tl, z->gather_stream) || timeline_watch(tl, z->reduce_stream)) return -1;
+    for (int i = 0; i < 2; i++) {
+        if (timeline_watch(tl, moves[i])) return -1;
+        stream_host(moves[i], "takes part", part_here, tl);
+    }
     return align(z) ? fail("rank %d: the ranks' clocks: %s", z->base.rank, topology_why(&z->base)) : 0;
 }
 

@@ -22,6 +22,7 @@ RESIDENT = ("Resident memory is that of all processes of a job behind its last s
             "several have touched, of shared memory, the program or a library, is divided among them and counts once.")
 PAIRS = ("The hashes beside which bf16-pairs stands are those of that matrix product, which is taken where the processor has a fast instruction for it: "
          "other processors end in others, fma's. --set cpu.kernel=fma gives the same on all of them.")
+LEAST_WAIT = 0.01    # of the step: less waiting is nobody's
 UNEQUAL = 1.05       # an asynchronous worker's batches over another's, from which they are told
 EXACT = "\"12.34 =\": predicted and measured agree to the byte."
 # (key of summary.time, words). Data is a part of the host's time.
@@ -224,11 +225,24 @@ def link_rows(at):
     at.timed("  measured (ms)", [number(median_and_range([1e3 * f.seconds for f in found if f])[0], "{:.1f}") for found in links])
 
 
+def waited_most(run):
+    """"worker 1, 83%": the rank that the workers waited for longest, and its share of all waiting; a dash where nobody waited."""
+    time = run.get("time") or {}
+    found = [(as_float(w.get("seconds")), f"{w.get('role')} {w.get('rank')}") for w in time.get("waited_for") or []]
+    wait = as_float(time.get("wait"))
+    if not found or not wait or wait < LEAST_WAIT * as_float(time.get("total")):
+        return DASH
+    seconds, name = max(found)
+    return f"{name}, {min(seconds / wait, 1):.0%}"
+
+
 def time_rows(at):
     times, servers = [middle_times(g) for g in at.groups], [server_times(g) for g in at.groups]
     at.timed("step, mean over workers (ms)", [number(1e3 * t["total"], "{:.1f}") for t in times])
     for key, words in TIMES:
         at.timed("  " + words, [number(1e3 * t[key], "{:.1f}") for t in times])
+        if key == "wait":
+            at.timed("    most of it for", [waited_most(g[0]) for g in at.groups])
     at.timed("    of which reading data", [number(1e3 * t["data"], "{:.1f}") for t in times])
     at.timed("overlapped communication (ms)", [number(1e3 * t["comm_overlapped"], "{:.1f}") for t in times])
     for key, words in [("total", "a server's threads, per step, added (ms)")] + [(k, "  " + w) for k, w in SERVER_TIMES]:

@@ -354,10 +354,8 @@ static void server_report(struct server *s, struct rank_report *r) {
     r->samples_per_update = alone ? s->c->micro_batch * s->c->accumulation : s->c->train_batch;
     r->span = (struct rank_span){atomic_load(&s->begin_ns), atomic_load(&s->end_ns),
                                  atomic_load(&s->cpu_begin_ns), atomic_load(&s->cpu_end_ns), 0};
-    r->moments = moments_take(&(struct moments_options){.watch = s->watch,
-                                                        .begin = r->span.begin_ns,
-                                                        .end = r->span.end_ns,
-                                                        .offset = s->id.clock.offset_ns});
+    r->moments = moments_take(&(struct moments_options){
+        .watch = s->watch, .begin = r->span.begin_ns, .offset = s->id.clock.offset_ns});
     r->scheduler = s->scheduler_cost;
     report_checkpoints(s, &r->checkpoints);
     r->transport_peak_bytes += atomic_load(&s->wire.copied_peak);

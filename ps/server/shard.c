@@ -1,9 +1,11 @@
 // A shard's thread (server_threads.h).
 #include <stdio.h>
+#include <unistd.h>
 
 #include "ps/server/server_threads.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
+#include "shared/time/stall.h"
 
 static void training_begins(struct server *s) {
     int64_t none = 0;
@@ -175,6 +177,7 @@ void *shard_main(void *arg) {
     struct server *sv = s->server;
     error_set_label("server %d shard %d", s->id.rank, s->thread);
     error_quiet(1);  // the main thread speaks for the server
+    stall_part(sv->watch, gettid());
     struct ps_login l = {.socket = s->scheduler, .role = sv->o, .manifest = &sv->manifest};
     int rc = ps_login(&l, &s->id);
     if (rc == 0) {

@@ -47,6 +47,8 @@ void comm_give_up(struct comm *c, const char *why) {
     wake(c);
 }
 
+pid_t comm_thread(struct comm *c) { return atomic_load(&c->tid); }
+
 struct published comm_published(struct comm *c) {
     pthread_mutex_lock(&c->mutex);
     struct published p = c->now;
@@ -352,6 +354,7 @@ static void *comm_main(void *arg) {
     bool hurry = false, failed = false;
     error_set_label("worker %d", c->id.rank);
     error_quiet(1);  // the main thread speaks for the worker
+    atomic_store(&c->tid, gettid());
     double before = now_seconds();
     while (!asked_to_end(c, &failed)) {
         bool transferring = worker_core_transferring(c->core);

@@ -106,6 +106,7 @@ struct published {
     double waited_s;  // comm_wait stood still
 };
 struct published comm_published(struct comm *c);
+pid_t comm_thread(struct comm *c);  // the number of its thread, or 0: not yet
 // Writes the communication thread's part of the trace, once COMMAND_TRACE has been obeyed: on the caller's thread, which may
 // wait for a disk while the other one answers. 0, or -1 after logging.
 int comm_write_trace(struct comm *c);

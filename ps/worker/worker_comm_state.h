@@ -31,6 +31,7 @@ struct comm {
     int taken;  // commands since the last publishing; the communication thread's
     int wake_fd;
     _Atomic uint64_t turns;  // of the communication thread
+    _Atomic pid_t tid;       // its number
     struct pulse *pulse;
 
     pthread_mutex_t mutex;

@@ -149,6 +149,13 @@ static void read_ranks(const char *dir, const char *role, int count, cJSON *rank
     }
 }
 
+struct cJSON *summary_reports(const struct config *c, const char *dir, struct cJSON *missing) {
+    cJSON *ranks = cJSON_CreateArray();
+    for (const struct topology_role *r = c->row->roles; r->name; r++)
+        read_ranks(dir, r->name, config_ranks(c, r->name), ranks, missing);
+    return ranks;
+}
+
 bool summary_interrupted(const struct cJSON *summary) {
     return !strcmp(json_text(summary, "state", ""), run_phase_word(RUN_INTERRUPTED));
 }
@@ -413,9 +420,8 @@ static void put_learning(cJSON *s, const struct config *c, const char *dir, cons
 }
 
 static cJSON *build(const char *dir, const struct config *c, struct metrics_totals *m) {
-    cJSON *s = cJSON_CreateObject(), *ranks = cJSON_CreateArray(), *missing = cJSON_CreateArray();
-    for (const struct topology_role *r = c->row->roles; r->name; r++)
-        read_ranks(dir, r->name, config_ranks(c, r->name), ranks, missing);
+    cJSON *s = cJSON_CreateObject(), *missing = cJSON_CreateArray(),
+          *ranks = summary_reports(c, dir, missing);
     // A run that had no step left to do has no lines of its own.
     double before = json_number(json_item(cJSON_GetArrayItem(ranks, 0), "run"), "resumed_from");
     if (before > (double)m->last_step) m->last_step = (int64_t)before;

@@ -41,6 +41,8 @@ int summary_write_rank(const char *dir, const struct rank_report *r, const struc
 #define SUMMARY_JOB_MAX 20
 const char *summary_job_name(uint64_t job, char name[SUMMARY_JOB_MAX]);
 
+// The reports of all ranks that left one, of one job (the caller deletes them); the names of the others are added to missing.
+struct cJSON *summary_reports(const struct config *c, const char *dir, struct cJSON *missing);
 // Reads what the ranks left and returns the document (the caller deletes it with cJSON_Delete), or NULL after
 // logging. Ranks whose files are not there, or are of another job than the first's, are named under
 // "missing_reports".

@@ -31,37 +31,13 @@ void summary_put_rank_times(cJSON *rank, const struct rank_report *r) {
 
 static bool is_worker(const cJSON *rank) { return !strcmp(json_text(rank, "role", ""), "worker"); }
 
-static void put_peer(cJSON *list, const cJSON *rank, double seconds) {
+static void put_peer(cJSON *list, const struct meeting *m, size_t i, double seconds) {
     if (!(seconds > 0)) return;
     cJSON *o = cJSON_CreateObject();
     cJSON_AddItemToArray(list, o);
-    json_put_text(o, "role", json_text(rank, "role", NULL));
-    json_put(o, "rank", json_number(rank, "rank"));
+    json_put_text(o, "role", m->roles[i]);
+    json_put(o, "rank", m->ranks[i]);
     json_put(o, "seconds", seconds);
-}
-
-// What all reports say of who waited for whom.
-struct meeting {
-    const cJSON *ranks;
-    struct moments **moments;  // (count)
-    double *all;               // (count) seconds that all workers waited for each
-    size_t count;
-};
-
-static struct meeting meet(const cJSON *ranks) {
-    struct meeting m = {.ranks = ranks, .count = (size_t)cJSON_GetArraySize(ranks)};
-    const cJSON *r;
-    size_t i = 0;
-    m.moments = xcalloc(m.count + 1, sizeof(struct moments *));
-    m.all = xcalloc(m.count + 1, sizeof *m.all);
-    cJSON_ArrayForEach(r, ranks) m.moments[i++] = moments_read(r);
-    return m;
-}
-
-static void part(struct meeting *m) {
-    for (size_t i = 0; i < m->count; i++) moments_free(&m->moments[i]);
-    free(m->moments);
-    free(m->all);
 }
 
 static void replace(cJSON *o, const char *name, double value) {
@@ -69,43 +45,45 @@ static void replace(cJSON *o, const char *name, double value) {
 }
 
 // Worker i's times: what was exposed while another rank stood still was waiting for it, and the host's while it did itself.
-static void settle(struct meeting *m, size_t i, cJSON *time) {
+// all (count): the seconds that workers waited for each rank so far.
+static void settle(const struct meeting *m, size_t i, cJSON *time, double *all) {
     const struct moments *own = m->moments[i];
+    if (!own) return;
     double *blamed = xcalloc(m->count + 1, sizeof *blamed), moved = 0;
-    const cJSON *r;
-    size_t peer = 0;
-    if (own) {
-        moments_blame(m->moments, m->count, i, blamed);
-        double still = blamed[i];
-        blamed[i] = 0;
-        cJSON *list = cJSON_AddArrayToObject(time, "waited_for");
-        cJSON_ArrayForEach(r, m->ranks) {
-            double number = json_number(r, "rank"), seconds = blamed[peer];
-            moved += blamed[peer];
-            if (is_worker(r) && number >= 0 && number < own->ranks) seconds += own->waited[(int)number];
-            put_peer(list, r, seconds);
-            m->all[peer++] += seconds;
-        }
-        double exposed = json_number(time, "comm_exposed");
-        moved = fmin(moved, exposed);
-        still = fmin(still, exposed - moved);
-        replace(time, "comm_exposed", exposed - moved - still);
-        replace(time, "wait", json_number(time, "wait") + moved);
-        replace(time, "host", json_number(time, "host") + still);
+    size_t parts;
+    struct blame *list = moments_blame(m->moments, m->count, i, &parts);
+    for (size_t k = 0; k < parts; k++) {
+        double seconds = (double)(list[k].end - list[k].begin) * 1e-9;
+        blamed[list[k].rank] += seconds;
+        if (list[k].instead >= 0) blamed[list[k].instead] -= seconds;
     }
+    free(list);
+    double still = blamed[i], exposed = json_number(time, "comm_exposed");
+    blamed[i] = 0;
+    cJSON *peers = cJSON_AddArrayToObject(time, "waited_for");
+    for (size_t r = 0; r < m->count; r++) {
+        double seconds = blamed[r];
+        moved += blamed[r];
+        bool worker = !strcmp(m->roles[r], "worker");
+        if (worker && m->ranks[r] >= 0 && m->ranks[r] < own->ranks) seconds += own->waited[m->ranks[r]];
+        put_peer(peers, m, r, seconds);
+        all[r] += seconds;
+    }
+    moved = fmin(moved, exposed);
+    still = fmin(still, exposed - moved);
+    replace(time, "comm_exposed", exposed - moved - still);
+    replace(time, "wait", json_number(time, "wait") + moved);
+    replace(time, "host", json_number(time, "host") + still);
     free(blamed);
 }
 
 // Which rank was waited for how long, mean over the workers, and how long each rank stood still.
-static void put_peers(cJSON *s, cJSON *mean, const struct meeting *m, int workers) {
-    const cJSON *r;
-    size_t i = 0;
+static void put_peers(cJSON *s, cJSON *mean, const struct meeting *m, const double *all, int workers) {
     cJSON *waited = cJSON_AddArrayToObject(mean, "waited_for"),
           *still = cJSON_AddArrayToObject(s, "stood_still");
-    cJSON_ArrayForEach(r, m->ranks) {
-        put_peer(waited, r, m->all[i] / workers);
-        put_peer(still, r, m->moments[i] ? m->moments[i]->stood_still : 0);
-        i++;
+    for (size_t i = 0; i < m->count; i++) {
+        put_peer(waited, m, i, all[i] / workers);
+        put_peer(still, m, i, m->moments[i] ? m->moments[i]->stood_still : 0);
     }
 }
 
@@ -114,14 +92,15 @@ void summary_put_times(cJSON *s, const cJSON *ranks) {
     double sum[TIMES] = {0}, check = 1, error = 0;
     int workers = 0;
     size_t next = 0;
-    struct meeting m = meet(ranks);
+    struct meeting *m = meeting_of(ranks);
+    double *all = xcalloc(m->count + 1, sizeof *all);
     cJSON *each = cJSON_CreateArray();
     const cJSON *r;
     cJSON_ArrayForEach(r, ranks) {
         size_t at = next++;
         if (!is_worker(r)) continue;
         cJSON *time = cJSON_Duplicate(json_item(r, "time"), 1);
-        settle(&m, at, time);
+        settle(m, at, time, all);
         double own = json_number(time, "check");
         for (size_t i = 0; i < TIMES; i++) sum[i] += json_number(time, names[i]);
         if (fabs(own - 1) > fabs(check - 1)) check = own;
@@ -134,8 +113,9 @@ void summary_put_times(cJSON *s, const cJSON *ranks) {
     json_put(mean, "check", check);
     json_put(mean, "clock_error_s", error);
     cJSON_AddItemToObject(s, "time_per_rank", each);
-    put_peers(s, mean, &m, workers);
-    part(&m);
+    put_peers(s, mean, m, all, workers);
+    meeting_free(&m);
+    free(all);
 }
 
 // Those of at least a hundredth of a step, or of all steps.

@@ -32,14 +32,21 @@ static void take_worker(struct moments *m, const struct moments_options *o) {
 
 struct moments *moments_take(const struct moments_options *o) {
     struct moments *m = xcalloc(1, sizeof *m);
+    int64_t still = stall_total(o->watch);
     m->alone = o->alone;
-    m->stalls = new_stalls(STALLS);
-    m->stall_count = stall_list(o->watch, o->begin, m->stalls, STALLS);
-    for (size_t i = 0; i < m->stall_count; i++) {
-        m->stalls[i].begin += o->offset;
-        m->stalls[i].end += o->offset;
+    for (int k = 0; k < STALL_KINDS; k++) {
+        m->stalls[k] = new_stalls(STALLS);
+        size_t all = stall_list(o->watch, (enum stall_kind)k, 0, m->stalls[k], STALLS);
+        for (size_t i = 0; i < all; i++) {
+            struct stall one = m->stalls[k][i];
+            if (one.end > o->begin)
+                m->stalls[k][m->stall_count[k]++] =
+                    (struct stall){one.begin + o->offset, one.end + o->offset};
+            else if (k == STALL_PROCESS)
+                still -= one.end - one.begin;
+        }
     }
-    m->stood_still = (double)stall_within(o->watch, o->begin, o->end) * 1e-9;
+    m->stood_still = fmax(0, (double)still * 1e-9);
     if (o->timeline) take_worker(m, o);
     return m;
 }
@@ -48,7 +55,7 @@ void moments_free(struct moments **moments) {
     struct moments *m = *moments;
     if (!m) return;
     free(m->exposed);
-    free(m->stalls);
+    for (int k = 0; k < STALL_KINDS; k++) free(m->stalls[k]);
     free(m->waits);
     free(m->idle);
     free(m->waited);
@@ -67,7 +74,8 @@ static int by_begin(const void *a, const void *b) {
 struct suspects {
     struct moment_wait *list;
     size_t count, room, at, of;
-    double *out;
+    struct blame *out;
+    size_t blamed, blame_room;
 };
 
 static void suspect(struct suspects *s, struct moment_wait one) {
@@ -81,10 +89,13 @@ static void blame_one(void *ctx, const struct split_gap *g) {
     for (size_t i = s->at; i < s->count && s->list[i].begin < g->end; i++) {
         const struct moment_wait *m = &s->list[i];
         int64_t begin = m->begin > g->begin ? m->begin : g->begin, end = m->end < g->end ? m->end : g->end;
-        double seconds = end > begin ? (double)(end - begin) * 1e-9 : 0;
         if (m->peer >= 0 && g->peer == (int)s->of) continue;  // it would have waited all the same
-        s->out[g->peer] += seconds;
-        if (m->peer >= 0) s->out[m->peer] -= seconds;
+        if (end <= begin) continue;
+        if (s->blamed == s->blame_room) {
+            s->blame_room = s->blame_room ? 2 * s->blame_room : 64;
+            s->out = xrealloc(s->out, s->blame_room * sizeof *s->out);
+        }
+        s->out[s->blamed++] = (struct blame){begin, end, g->peer, m->peer};
     }
 }
 
@@ -112,9 +123,9 @@ static void suspect_wait(struct suspects *s, const struct moment_wait *w, const 
     }
 }
 
-static struct suspects suspects_of(struct moments *const *ranks, size_t count, size_t of, double *out) {
+static struct suspects suspects_of(struct moments *const *ranks, size_t count, size_t of) {
     const struct moments *m = ranks[of];
-    struct suspects s = {.room = m->exposed_count, .of = of, .out = out};
+    struct suspects s = {.room = m->exposed_count, .of = of};
     for (size_t r = 0; r < count; r++) s.room += ranks[r] ? ranks[r]->idle_count : 0;
     s.room += m->wait_count;
     s.list = xcalloc(s.room + 1, sizeof *s.list);
@@ -141,14 +152,15 @@ static size_t put_busy(const struct suspects *s, struct split_input *in) {
     return n;
 }
 
-void moments_blame(struct moments *const *ranks, size_t count, size_t of, double *out) {
-    struct moments *m = ranks[of];
+struct blame *moments_blame(struct moments *const *ranks, size_t count, size_t of, size_t *n) {
+    const struct moments *m = ranks[of];
     size_t stalls = 0;
     struct time_split unused;
-    memset(out, 0, count * sizeof *out);
-    for (size_t r = 0; m && r < count; r++) stalls += ranks[r] ? ranks[r]->stall_count : 0;
-    if (!m || !m->exposed || !stalls) return;
-    struct suspects s = suspects_of(ranks, count, of, out);
+    *n = 0;
+    for (size_t r = 0; m && r < count; r++)
+        for (int k = 0; ranks[r] && k < STALL_KINDS; k++) stalls += ranks[r]->stall_count[k];
+    if (!m || !m->exposed || !stalls) return NULL;
+    struct suspects s = suspects_of(ranks, count, of);
     struct split_input in = {.gap = blame_one, .ctx = &s};
     in.busy = xcalloc(s.count + 1, sizeof *in.busy);
     in.blocked = xcalloc(stalls, sizeof *in.blocked);
@@ -156,20 +168,41 @@ void moments_blame(struct moments *const *ranks, size_t count, size_t of, double
     for (size_t r = 0; r < count; r++) {
         // A worker that waits for no other one's part waits for servers: those that leave no exposed moments.
         if (!ranks[r] || (r != of && m->alone && ranks[r]->exposed)) continue;
-        for (size_t i = 0; i < ranks[r]->stall_count; i++) {
-            const struct stall *one = &ranks[r]->stalls[i];
-            in.blocked[in.blocked_count++] =
-                (struct split_block){one->begin, one->end, 0, one->end, 0, (int)r};
-        }
+        for (int k = 0; k < STALL_KINDS; k++)
+            for (size_t i = 0; i < ranks[r]->stall_count[k]; i++) {
+                const struct stall *one = &ranks[r]->stalls[k][i];
+                in.blocked[in.blocked_count++] =
+                    (struct split_block){one->begin, one->end, 0, one->end, 0, (int)r};
+            }
     }
     qsort(in.blocked, in.blocked_count, sizeof *in.blocked, by_begin);
     time_split_of(&in, &unused);
     free(in.busy);
     free(in.blocked);
     free(s.list);
+    *n = s.blamed;
+    return s.out;
+}
+
+void moments_settle(const struct blame *blame, size_t n, size_t *at, const struct split_gap *gap,
+                    moments_tell *tell, void *ctx) {
+    struct split_gap rest = *gap;
+    while (*at < n && blame[*at].end <= gap->begin) ++*at;
+    for (size_t i = *at; i < n && blame[i].begin < gap->end; i++) {
+        struct split_gap before = rest, part = rest;
+        part.begin = blame[i].begin > rest.begin ? blame[i].begin : rest.begin;
+        before.end = part.begin;
+        part.end = blame[i].end < gap->end ? blame[i].end : gap->end;
+        rest.begin = part.end;
+        if (before.end > before.begin) tell(ctx, &before, -1);
+        if (part.end > part.begin) tell(ctx, &part, blame[i].rank);
+    }
+    if (rest.end > rest.begin) tell(ctx, &rest, -1);
 }
 
 // ---------------------------------------------------------------- in a report
+static const char *const stall_names[STALL_KINDS] = {"stalls", "without_core"};
+
 static void put_list(cJSON *o, const char *name, const struct stall *list, size_t count) {
     cJSON *all = cJSON_AddArrayToObject(o, name);
     for (size_t i = 0; i < count; i++) {
@@ -182,7 +215,7 @@ void moments_put(struct cJSON *report, const struct moments *m) {
     if (!m) return;
     cJSON *o = cJSON_AddObjectToObject(report, "moments");
     json_put(o, "stood_still", m->stood_still);
-    put_list(o, "stalls", m->stalls, m->stall_count);
+    for (int k = 0; k < STALL_KINDS; k++) put_list(o, stall_names[k], m->stalls[k], m->stall_count[k]);
     if (!m->exposed) return;
     cJSON_AddBoolToObject(o, "alone", m->alone);
     put_list(o, "exposed", m->exposed, m->exposed_count);
@@ -240,7 +273,7 @@ struct moments *moments_read(const struct cJSON *report) {
     double still = json_number(o, "stood_still");
     m->stood_still = isfinite(still) ? still : 0;
     m->alone = cJSON_IsTrue(json_item(o, "alone"));
-    m->stalls = read_list(o, "stalls", &m->stall_count);
+    for (int k = 0; k < STALL_KINDS; k++) m->stalls[k] = read_list(o, stall_names[k], &m->stall_count[k]);
     m->exposed = read_list(o, "exposed", &m->exposed_count);
     read_waits(o, m);
     note_idle(m);
@@ -253,4 +286,38 @@ struct moments *moments_read(const struct cJSON *report) {
         m->waited[r] = cJSON_IsNumber(one) ? one->valuedouble : 0;
     }
     return m;
+}
+
+// ---------------------------------------------------------------- all ranks
+struct meeting *meeting_of(const struct cJSON *reports) {
+    struct meeting *m = xcalloc(1, sizeof *m);
+    unsigned long room = (unsigned long)cJSON_GetArraySize(reports) + 1;
+    const cJSON *r;
+    m->moments = xcalloc(room, sizeof(struct moments *));
+    m->roles = xcalloc(room, sizeof(const char *));
+    m->ranks = xcalloc(room, sizeof *m->ranks);
+    cJSON_ArrayForEach(r, reports) {
+        double rank = json_number(r, "rank");
+        m->moments[m->count] = moments_read(r);
+        m->roles[m->count] = json_text(r, "role", "");
+        m->ranks[m->count++] = rank >= 0 && rank < INT32_MAX ? (int)rank : -1;
+    }
+    return m;
+}
+
+void meeting_free(struct meeting **meeting) {
+    struct meeting *m = *meeting;
+    if (!m) return;
+    for (size_t i = 0; i < m->count; i++) moments_free(&m->moments[i]);
+    free(m->moments);
+    free(m->roles);
+    free(m->ranks);
+    free(m);
+    *meeting = NULL;
+}
+
+int meeting_index(const struct meeting *m, const char *role, int rank) {
+    for (size_t i = 0; i < m->count; i++)
+        if (m->ranks[i] == rank && !strcmp(m->roles[i], role)) return (int)i;
+    return -1;
 }

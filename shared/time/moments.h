@@ -1,6 +1,7 @@
 // A peer that stands still while a transfer is under way is waited for, though all ranks had been ready for it. No rank
 // knows that by itself: each leaves when its computing stood still for a transfer that all were ready for, and when its
-// process stood still; where the reports meet, the two are laid above each other.
+// process, or the thread that moves its part, stood still (stall.h); where the reports meet, the two are laid above each
+// other.
 //
 //     rank 0    | forward | exposed ........... | backward |
 //     rank 1    | forward |  >---- stopped ----<           |
@@ -28,14 +29,14 @@ struct moment_wait {
 };
 // Of one rank, on the job's clock. Bounded: the longest are kept, GAPS_KEPT and STALLS.
 struct moments {
-    struct stall *exposed, *stalls;
+    struct stall *exposed, *stalls[STALL_KINDS];
     struct moment_wait *waits;
-    size_t exposed_count, stall_count, wait_count;
+    size_t exposed_count, stall_count[STALL_KINDS], wait_count;
     // Of a report that was read, whose list of what was exposed is in order:
     struct stall *idle;  // exposed and waits, in order
     size_t idle_count;
     int rank;
-    double stood_still;  // seconds of all stalls
+    double stood_still;  // seconds of all stalls of the process
     double *waited;      // (ranks) seconds for each worker that was ready last; NULL: none
     int ranks;
     bool alone;  // no worker waits for another one: servers alone can be waited for
@@ -43,20 +44,42 @@ struct moments {
 struct moments_options {
     struct timeline *timeline;  // of a worker, after timeline_end; NULL: of a server
     struct stall_watch *watch;  // NULL: the rank is the only one
-    int64_t begin, end;         // CLOCK_MONOTONIC
+    int64_t begin;              // of training, CLOCK_MONOTONIC: what ended before does not count
     int64_t offset;             // of the job's clock
     bool alone;
 };
 struct moments *moments_take(const struct moments_options *o);
 void moments_free(struct moments **m);
 
-// Seconds of rank `of`'s exposed moments in which each rank stood still that it depends on, and in which it did itself: out
-// (count). What it waited for a worker because of another rank is that one's, and less of the worker's. Of moments that were read.
-void moments_blame(struct moments *const *ranks, size_t count, size_t of, double *out);
+// A part of a gap of rank `of` that was another one's doing, or its own: the index of the rank that stood still, and of the
+// worker that was taken for the cause; -1: communication.
+struct blame {
+    int64_t begin, end;
+    int rank, instead;
+};
+// Of rank `of`, in order of time, of all that it depends on; malloc'd, *n. Of moments that were read; entries may be NULL.
+struct blame *moments_blame(struct moments *const *ranks, size_t count, size_t of, size_t *n);
+
+// A gap of rank `of`, cut where the blame (n parts) changes what it says: tell gets each piece, in order of time. rank: the one
+// that stood still, an index; -1: what the gap itself says. Of gaps that come in order of time; *at: 0 to begin with.
+typedef void moments_tell(void *ctx, const struct split_gap *piece, int rank);
+void moments_settle(const struct blame *blame, size_t n, size_t *at, const struct split_gap *gap,
+                    moments_tell *tell, void *ctx);
 
 // In a rank's report: "moments". moments_read: NULL where there are none, or they are none.
 struct cJSON;
 void moments_put(struct cJSON *report, const struct moments *m);
 struct moments *moments_read(const struct cJSON *report);
+
+// Of all ranks, in the order of their reports (an array, which outlives it).
+struct meeting {
+    struct moments **moments;  // (count); NULL: a report without
+    const char **roles;        // (count)
+    int *ranks;                // (count)
+    size_t count;
+};
+struct meeting *meeting_of(const struct cJSON *reports);
+void meeting_free(struct meeting **m);
+int meeting_index(const struct meeting *m, const char *role, int rank);  // -1: it left no report
 
 #endif

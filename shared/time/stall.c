@@ -1,13 +1,17 @@
 #include "shared/time/stall.h"
 
+#include <fcntl.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "shared/core/error.h"
 
-// ---------------------------------------------------------------- the rule
+// ---------------------------------------------------------------- the rules
 bool stall_look(struct stall_looks *s, int64_t now, int64_t cpu, struct stall *out) {
     struct stall_looks last = *s;
     *s = (struct stall_looks){now, cpu};
@@ -18,15 +22,36 @@ bool stall_look(struct stall_looks *s, int64_t now, int64_t cpu, struct stall *o
     return out->end - out->begin >= STALL_LEAST_NS;
 }
 
+bool stall_look_turns(struct stall_turns *s, int64_t now, int64_t waited, uint64_t turns, struct stall *out) {
+    struct stall_turns last = *s;
+    *s = (struct stall_turns){waited, turns, true};
+    int64_t more = waited - last.waited;
+    if (!last.known || turns == last.turns || more / (int64_t)(turns - last.turns) < STALL_LEAST_NS)
+        return false;
+    *out = (struct stall){now - more, now};
+    return true;
+}
+
 // ---------------------------------------------------------------- of this process
+struct kept {
+    struct stall list[STALLS];
+    size_t count;
+    int64_t total;
+};
+
+struct part {
+    int fd;  // its schedstat
+    struct stall_turns turns;
+};
+
 struct stall_watch {
     pthread_t thread;
     atomic_bool quit;
     pthread_mutex_t lock;  // guards what follows
     struct stall_looks looks;
-    struct stall kept[STALLS];
-    uint64_t count;
-    int64_t total;
+    struct part parts[STALL_PARTS];
+    int part_count;
+    struct kept kept[STALL_KINDS];
 };
 
 static int64_t clock_ns(clockid_t clock) {
@@ -35,13 +60,44 @@ static int64_t clock_ns(clockid_t clock) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+static int64_t length(struct stall s) { return s.end - s.begin; }
+
+static size_t shortest(const struct stall *list, size_t count) {
+    size_t least = 0;
+    for (size_t i = 1; i < count; i++)
+        if (length(list[i]) < length(list[least])) least = i;
+    return least;
+}
+
+// The shortest makes room for a longer one.
+static void keep(struct stall *list, size_t *count, size_t room, struct stall one) {
+    if (*count < room) {
+        list[(*count)++] = one;
+        return;
+    }
+    size_t least = shortest(list, room);
+    if (length(one) > length(list[least])) list[least] = one;
+}
+
 // With the lock held, so that two threads look in the order of their clocks.
 static void look(struct stall_watch *w) {
     struct stall one;
     int64_t cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID), now = clock_ns(CLOCK_MONOTONIC);
+    for (int i = 0; i < w->part_count; i++) {
+        struct part *p = &w->parts[i];
+        char text[96];
+        int64_t waited;
+        uint64_t turns;
+        ssize_t n = pread(p->fd, text, sizeof text - 1, 0);  // fails once the thread has ended
+        if (n <= 0) continue;
+        text[n] = 0;
+        if (sscanf(text, "%*s %" SCNd64 " %" SCNu64, &waited, &turns) != 2) continue;
+        if (!stall_look_turns(&p->turns, now, waited, turns, &one)) continue;
+        keep(w->kept[STALL_PART].list, &w->kept[STALL_PART].count, STALLS, one);
+    }
     if (!stall_look(&w->looks, now, cpu, &one)) return;
-    w->kept[w->count++ % STALLS] = one;
-    w->total += one.end - one.begin;
+    keep(w->kept[STALL_PROCESS].list, &w->kept[STALL_PROCESS].count, STALLS, one);
+    w->kept[STALL_PROCESS].total += length(one);
 }
 
 static void *watch_main(void *arg) {
@@ -72,56 +128,46 @@ void stall_watch_destroy(struct stall_watch **watch) {
     if (!w) return;
     atomic_store(&w->quit, true);
     pthread_join(w->thread, NULL);
+    for (int i = 0; i < w->part_count; i++) close(w->parts[i].fd);
     pthread_mutex_destroy(&w->lock);
     free(w);
     *watch = NULL;
+}
+
+void stall_part(struct stall_watch *w, pid_t tid) {
+    char path[64];
+    if (!w) return;
+    snprintf(path, sizeof path, "/proc/self/task/%d/schedstat", (int)tid);
+    pthread_mutex_lock(&w->lock);
+    int fd = w->part_count < STALL_PARTS ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd >= 0) w->parts[w->part_count++] = (struct part){.fd = fd};
+    pthread_mutex_unlock(&w->lock);
 }
 
 int64_t stall_total(struct stall_watch *w) {
     if (!w) return 0;
     pthread_mutex_lock(&w->lock);
     look(w);
-    int64_t total = w->total;
+    int64_t total = w->kept[STALL_PROCESS].total;
     pthread_mutex_unlock(&w->lock);
     return total;
 }
 
-static uint64_t oldest(const struct stall_watch *w) { return w->count > STALLS ? w->count - STALLS : 0; }
-
-int64_t stall_within(struct stall_watch *w, int64_t begin, int64_t end) {
-    int64_t sum = 0;
-    if (!w) return 0;
-    pthread_mutex_lock(&w->lock);
-    look(w);
-    for (uint64_t i = w->count; i > oldest(w) && w->kept[(i - 1) % STALLS].end > begin; i--) {
-        const struct stall *s = &w->kept[(i - 1) % STALLS];
-        int64_t from = s->begin > begin ? s->begin : begin, to = s->end < end ? s->end : end;
-        if (to > from) sum += to - from;
-    }
-    pthread_mutex_unlock(&w->lock);
-    return sum;
+static int by_begin(const void *a, const void *b) {
+    const struct stall *x = a, *y = b;
+    return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-static int64_t length(struct stall s) { return s.end - s.begin; }
-
-size_t stall_list(struct stall_watch *w, int64_t since, struct stall *out, size_t room) {
+size_t stall_list(struct stall_watch *w, enum stall_kind kind, int64_t since, struct stall *out,
+                  size_t room) {
     size_t n = 0;
     if (!w || !room) return 0;
     pthread_mutex_lock(&w->lock);
     look(w);
-    uint64_t first = w->count;
-    while (first > oldest(w) && w->kept[(first - 1) % STALLS].end > since) first--;
-    for (uint64_t i = first; i < w->count; i++) {
-        if (n == room) {  // the shortest of those so far, and of this one, makes room
-            size_t least = 0;
-            for (size_t j = 1; j < n; j++)
-                if (length(out[j]) < length(out[least])) least = j;
-            if (length(w->kept[i % STALLS]) <= length(out[least])) continue;
-            for (size_t j = least; j + 1 < n; j++) out[j] = out[j + 1];
-            n--;
-        }
-        out[n++] = w->kept[i % STALLS];
-    }
+    const struct kept *k = &w->kept[kind];
+    for (size_t i = 0; i < k->count; i++)
+        if (k->list[i].end > since) keep(out, &n, room, k->list[i]);
     pthread_mutex_unlock(&w->lock);
+    qsort(out, n, sizeof *out, by_begin);
     return n;
 }

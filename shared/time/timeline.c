@@ -19,6 +19,7 @@
 #define LOG     8192   // intervals of a stream between two looks at it
 #define TAKEN   256    // intervals taken from a stream at once
 #define GATES   3      // of a transfer
+#define STOPS   64     // of this process in a step: the longest
 
 // Tags of what streams note: a number, and what it is.
 enum tag { TAG_TRANSFER, TAG_MOMENT, TAG_FIRST_BYTE, TAG_DONE, TAGS };
@@ -68,6 +69,7 @@ struct timeline {
     struct gaps *gaps;
     uint64_t lost;
     struct timeline_clock clock;
+    struct stall_watch *watch;
     // What time_split_of is given.
     struct split_span *busy, *moves, *data;
     struct split_block *stood;
@@ -79,6 +81,7 @@ struct timeline *timeline_create(const struct timeline_options *o) {
     struct timeline *tl = xcalloc(1, sizeof *tl);
     tl->room = timeline_room(o->layout, o->micro_batches);
     tl->layout = o->layout;
+    tl->watch = o->watch;
     tl->gaps = gaps_create(o->ranks, o->traced);
     tl->spans = xcalloc(SPANS, sizeof *tl->spans);
     tl->busy = xcalloc(SPANS, sizeof *tl->busy);
@@ -123,6 +126,10 @@ int timeline_watch(struct timeline *tl, struct stream *s) {
     tl->streams[tl->stream_count++] = s;
     pthread_mutex_unlock(&tl->lock);
     return 0;
+}
+
+void timeline_part(struct timeline *tl, pid_t tid) {
+    if (tl) stall_part(tl->watch, tid);
 }
 
 // ---------------------------------------------------------------- records, with the lock held
@@ -244,27 +251,48 @@ static size_t moves_within(struct timeline *tl, const struct step *s, struct spl
     return n;
 }
 
+// A span in which the process stood still was not busy all of it.
+static size_t cut_stops(struct timeline *tl, const struct step *s, struct split_span *busy, size_t n) {
+    struct stall stops[STOPS];
+    size_t count = stall_list(tl->watch, STALL_PROCESS, s->begin, stops, STOPS);
+    for (size_t k = 0; k < count; k++)
+        for (size_t i = 0, spans = n; i < spans; i++) {
+            struct split_span *b = &busy[i];
+            int64_t end = b->end;
+            if (stops[k].begin >= b->end || stops[k].end <= b->begin) continue;
+            b->end = stops[k].begin;
+            if (end > stops[k].end && n < SPANS) busy[n++] = (struct split_span){stops[k].end, end, b->phase};
+        }
+    return n;
+}
+
 static void note_gap(void *ctx, const struct split_gap *gap) {
     struct timeline *tl = ctx;
     const struct record *r = record_of(tl, gap->id);
     gaps_note(tl->gaps, &(struct gap){*gap, r ? r->t.what : (struct transfer){.unit = -1}});
 }
 
-static void split_step(struct timeline *tl, const struct step *s) {
-    struct time_split one;
+static void split_step(struct timeline *tl, const struct step *s,
+                       void (*gap)(void *ctx, const struct split_gap *g), void *ctx, struct time_split *out) {
     struct split_input in = {.begin = s->begin,
                              .end = s->end,
                              .busy = tl->busy,
                              .blocked = tl->stood,
                              .moves = tl->moves,
                              .data = tl->data,
-                             .gap = note_gap,
-                             .ctx = tl};
+                             .gap = gap,
+                             .ctx = ctx};
     in.busy_count = spans_within(tl->spans, s->spans, tl->next_span, SPANS, s, tl->busy);
+    in.busy_count = cut_stops(tl, s, tl->busy, in.busy_count);
     in.data_count = spans_within(tl->reads, s->reads, tl->next_read, tl->room, s, tl->data);
     in.blocked_count = blocks_within(tl, s, tl->stood);
     in.move_count = moves_within(tl, s, tl->moves);
-    time_split_of(&in, &one);
+    time_split_of(&in, out);
+}
+
+static void split_next(struct timeline *tl) {
+    struct time_split one;
+    split_step(tl, &tl->steps[tl->split++ % STEPS], note_gap, tl, &one);
     time_split_add(&tl->sum, &one);
 }
 
@@ -288,7 +316,7 @@ void timeline_step_at(struct timeline *tl, int64_t step, int64_t now) {
     pthread_mutex_lock(&tl->lock);
     look(tl);
     end_step(tl, now);
-    if (tl->begun - tl->split >= TIMELINE_LATE) split_step(tl, &tl->steps[tl->split++ % STEPS]);
+    if (tl->begun - tl->split >= TIMELINE_LATE) split_next(tl);
     tl->steps[tl->begun % STEPS] = (struct step){.step = step,
                                                  .begin = now,
                                                  .spans = tl->next_span,
@@ -313,7 +341,7 @@ void timeline_end(struct timeline *tl) {
     pthread_mutex_lock(&tl->lock);
     look(tl);
     end_step(tl, now);
-    while (tl->split < tl->begun) split_step(tl, &tl->steps[tl->split++ % STEPS]);
+    while (tl->split < tl->begun) split_next(tl);
     tl->ended = true;
     pthread_mutex_unlock(&tl->lock);
 }
@@ -463,16 +491,10 @@ static size_t view_transfers(struct timeline *tl, const struct step *s, struct t
     return n;
 }
 
-static size_t view_blocks(struct timeline *tl, const struct step *s, const struct timeline_view *v) {
-    size_t n = 0;
-    for (uint64_t i = oldest(s->blocks, tl->next_block, tl->room); i < tl->next_block; i++) {
-        const struct block *b = &tl->blocks[i % tl->room];
-        size_t j = 0;
-        while (j < v->transfer_count && v->transfers[j].id != b->id) j++;
-        if (j == v->transfer_count || b->end <= s->begin || b->begin >= s->end) continue;
-        v->blocked[n++] = (struct blocked_time){j, b->begin, b->end};
-    }
-    return n;
+static void view_gap(void *ctx, const struct split_gap *gap) {
+    struct timeline_view *v = ctx;
+    v->gaps = xrealloc(v->gaps, (v->gap_count + 1) * sizeof *v->gaps);
+    v->gaps[v->gap_count++] = *gap;
 }
 
 bool timeline_view(struct timeline *tl, int back, struct timeline_view *out) {
@@ -483,17 +505,17 @@ bool timeline_view(struct timeline *tl, int back, struct timeline_view *out) {
                                   .begin = s->begin,
                                   .end = s->end,
                                   .compute = xcalloc(SPANS, sizeof *out->compute),
-                                  .blocked = xcalloc(tl->room, sizeof *out->blocked),
                                   .transfers = xcalloc(tl->room, sizeof *out->transfers)};
     out->compute_count = spans_within(tl->spans, s->spans, tl->next_span, SPANS, s, out->compute);
     out->transfer_count = view_transfers(tl, s, out->transfers);
-    out->blocked_count = view_blocks(tl, s, out);
+    struct time_split unused;
+    split_step(tl, s, view_gap, out, &unused);
     return true;
 }
 
 void timeline_view_free(struct timeline_view *v) {
     free(v->compute);
-    free(v->blocked);
     free(v->transfers);
+    free(v->gaps);
     *v = (struct timeline_view){0};
 }

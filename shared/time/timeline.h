@@ -34,6 +34,7 @@
 #include <time.h>
 
 #include "shared/time/gaps.h"
+#include "shared/time/stall.h"
 
 #define TIMELINE_LATE 3  // steps
 #define TIMELINE_KEPT 3  // of the run's last steps, for pictures
@@ -45,6 +46,7 @@ struct timeline_options {
     int64_t micro_batches;        // of a step
     int ranks;                    // that it may wait for
     bool traced;                  // all gaps are kept
+    struct stall_watch *watch;    // of the process, outlives the timeline; NULL: its stops are not known
 };
 // NULL after logging.
 struct timeline *timeline_create(const struct timeline_options *o);
@@ -80,6 +82,8 @@ void timeline_done(struct timeline *tl, uint64_t id, int64_t ns);
 void timeline_blocked(struct timeline *tl, uint64_t id, int64_t begin_ns, int64_t end_ns);
 
 // ---------------------------------------------------------------- what streams note themselves
+// Thread tid moves this rank's part of transfers (stall_part).
+void timeline_part(struct timeline *tl, pid_t tid);
 // Has a stream beside compute note what timeline_stamp asks for. 0, or -1 after logging.
 int timeline_watch(struct timeline *tl, struct stream *s);
 uint64_t timeline_moment(struct timeline *tl);  // here, in the compute stream
@@ -114,16 +118,12 @@ struct transfer_times {
     uint64_t id;
     int64_t asked, own_ready, peers_ready, first_byte, done;
 };
-struct blocked_time {
-    size_t transfer;  // of the view's
-    int64_t begin, end;
-};
 struct timeline_view {
     int64_t step, begin, end;
     struct split_span *compute;
-    struct blocked_time *blocked;
     struct transfer_times *transfers;  // that touch the step: asked before its end, not done before its begin
-    size_t compute_count, blocked_count, transfer_count;
+    struct split_gap *gaps;            // in order of time; id: of a transfer, which may be none of these
+    size_t compute_count, transfer_count, gap_count;
 };
 // The last step but `back`; back below TIMELINE_KEPT. False: there is none. After timeline_end.
 bool timeline_view(struct timeline *tl, int back, struct timeline_view *out);

@@ -12,6 +12,8 @@ int timeline_write(const char *dir, const char *role, int rank, struct timeline 
 struct cJSON;
 struct cJSON *timeline_ranks(void);
 void timeline_add(struct cJSON *ranks, const char *dir, const char *role, int count);
-int timeline_merge(struct cJSON *ranks, const char *dir);  // takes ranks. 0, or -1 after logging
+// Settles the gaps by what all ranks' reports say, and writes; takes ranks. 0, or -1 after logging.
+struct meeting;
+int timeline_merge(struct cJSON *ranks, const char *dir, const struct meeting *m);
 
 #endif

@@ -313,7 +313,6 @@ static struct moments *moments_of(const struct session *x, const struct train_re
     return moments_take(&(struct moments_options){.timeline = result->timeline,
                                                   .watch = x->watch,
                                                   .begin = span->begin_ns,
-                                                  .end = span->end_ns,
                                                   .offset = timeline_clock(result->timeline).offset_ns,
                                                   .alone = x->topology->mean_per_worker});
 }
@@ -365,6 +364,7 @@ static int train(struct session *x, struct session_end *end) {
                               .keep_interrupted = j->save_on_interrupt,
                               .snapshots = x->snapshots,
                               .saver = x->saver,
+                              .watch = x->watch,
                               .checkpoint = x->checkpoint,
                               .elapsed_before = x->elapsed_before,
                               .weights_out = weights,

@@ -460,7 +460,7 @@ static int run(struct train *x) {
     if (!x->hinder && hinder_create(c, x->t->dev, x->t->compute, &x->hinder)) return -1;
     if (!x->feed || !x->model || initial_weights(x)) return -1;
     go_on_from(x, &x->t->start);
-    struct timeline_options to = {x->t->compute, x->l, c->accumulation, x->t->size, c->trace};
+    struct timeline_options to = {x->t->compute, x->l, c->accumulation, x->t->size, c->trace, x->o->watch};
     if (!(x->t->timeline = x->r->timeline = timeline_create(&to))) return -1;
     const struct train_observer *o = x->o->observer;
     if (o && o->on_start) o->on_start(o->ctx, c, x->o->spec, x->l->params);

@@ -49,6 +49,7 @@ struct train_options {
     bool keep_interrupted;        // an interrupted run's weights are hashed and written too
     struct snapshots *snapshots;  // or NULL: none are taken
     struct saver *saver;          // or NULL: this rank writes no checkpoints
+    struct stall_watch *watch;    // of this process, or NULL
     // What to go on from, or to take the weights from (recovery.resume_weights_only); NULL: the beginning. The topology's
     // `start` is set.
     struct checkpoint *checkpoint;

@@ -29,7 +29,9 @@ def worker(rank, at, transfers=True):
     return {"step": 3, "begin": at, "end": at + 100 * MS,
             "compute": [{"phase": "forward", "begin": at + 10 * MS, "end": at + 40 * MS},
                         {"phase": "backward", "begin": at + 60 * MS, "end": at + 90 * MS}],
-            "blocked": [{"transfer": 0, "begin": at + 40 * MS, "end": at + 60 * MS}] if transfers else [],
+            "gaps": [{"transfer": 0, "begin": at + 40 * MS, "end": at + 50 * MS, "part": "wait", "role": "worker", "rank": 1},
+                     {"transfer": 0, "begin": at + 50 * MS, "end": at + 60 * MS, "part": "comm_exposed", "role": None, "rank": None}]
+            if transfers else [],
             "transfers": [move] if transfers else []}
 
 
@@ -84,12 +86,12 @@ class Timeline(Case):
         left, full = float(idle.get("x")), float(idle.get("width"))
         places = {words.split(",")[0].split(":")[0]: (round((x - left) / full, 3), round(w / full, 3)) for _, words, x, w, _, _ in found[:4]}
         self.assertEqual(places["forward"], (0.1, 0.3))
-        self.assertEqual(places["waiting for peers"], (0.4, 0.1))       # until the last peer was ready
+        self.assertEqual(places["waiting for worker 1"], (0.4, 0.1))       # until the last peer was ready
         self.assertEqual(places["exposed communication"], (0.5, 0.1))   # after it
         self.assertEqual(places["backward"], (0.6, 0.3))
         css = {words.split(",")[0].split(":")[0]: (c, h) for c, words, _, _, _, h in found[:4]}
-        self.assertEqual((css["waiting for peers"][0], css["exposed communication"][0]), ("fill m3 thin", "fill m2"))
-        self.assertEqual(css["waiting for peers"][1] * 2, css["exposed communication"][1])
+        self.assertEqual((css["waiting for worker 1"][0], css["exposed communication"][0]), ("fill m3 thin", "fill m2"))
+        self.assertEqual(css["waiting for worker 1"][1] * 2, css["exposed communication"][1])
         transfer = next(r for r in found if r[1].startswith("weights of block.0"))
         self.assertIn("4,096 bytes: 10.00 ms", transfer[1])             # from when every part was ready
         self.assertAlmostEqual((transfer[2] - left) / full, 0.5, 3)

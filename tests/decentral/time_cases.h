@@ -257,7 +257,8 @@ static inline int time_case_once(const struct time_case *c, const struct collect
     if (c->other_host && source->rank == 1) o.clock = &far;
     if ((r.t = zero_create(&o))) {
         link.bytes_per_s = (double)r.t->wire_predicted.sent_per_step / TIME_LINK_S;
-        r.t->timeline = r.tl = timeline_create(&(struct timeline_options){compute, layout, 1, 2, false});
+        r.t->timeline = r.tl =
+            timeline_create(&(struct timeline_options){compute, layout, 1, 2, false, NULL});
         rc = r.tl ? time_train(&r) : -1;
         if (rc < 0) topology_abort(r.t, "a rank of the test failed");
         topology_destroy(&r.t);

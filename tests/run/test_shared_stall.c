@@ -1,9 +1,13 @@
 // When a process stood still: the rule on made-up clocks, and a child that is really stopped.
+#include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -42,6 +46,21 @@ static void test_a_process_whose_other_threads_ran_did_not_stand_still(void **st
     assert_false(looks(8 * MS, 3 * MS, &one));
 }
 
+// The kernel tells a wait when it has ended, with how often the thread has got a core.
+static void test_a_thread_that_had_no_core(void **state) {
+    (void)state;
+    struct stall_turns s = {0};
+    struct stall one = {0};
+    assert_false(stall_look_turns(&s, 1000 * MS, 500 * MS, 7, &one));  // what was before counts for nothing
+    assert_false(stall_look_turns(&s, 1002 * MS, 505 * MS, 8, &one));  // a turn that was short to wait for
+    assert_false(stall_look_turns(&s, 1040 * MS, 505 * MS, 8, &one));  // it waits, or sleeps
+    assert_true(stall_look_turns(&s, 1042 * MS, 540 * MS, 9, &one));
+    assert_int_equal(one.begin, 1007 * MS);
+    assert_int_equal(one.end, 1042 * MS);
+    assert_false(stall_look_turns(&s, 1050 * MS, 548 * MS, 12, &one));  // three short ones
+    assert_true(stall_look_turns(&s, 1080 * MS, 568 * MS, 14, &one));   // two long ones
+}
+
 static int64_t now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -61,7 +80,7 @@ static void child(int ask, int tell) {
     struct stall_watch *w = stall_watch_create();
     if (!w || write(tell, &c, 1) != 1 || read(ask, &c, 1) != 1) _exit(1);
     int64_t total = stall_total(w);
-    size_t n = stall_list(w, 0, found, 64), two = stall_list(w, 0, longest, 2);
+    size_t n = stall_list(w, STALL_PROCESS, 0, found, 64), two = stall_list(w, STALL_PROCESS, 0, longest, 2);
     if (write(tell, &total, sizeof total) < 0 || write(tell, &n, sizeof n) < 0 ||
         write(tell, found, n * sizeof *found) < 0 || write(tell, longest, two * sizeof *longest) < 0)
         _exit(1);
@@ -112,13 +131,71 @@ static void test_a_stopped_process_knows_when(void **state) {
     }
 }
 
+struct starved {
+    atomic_bool quit;
+    int core;
+    _Atomic pid_t tid;
+    atomic_int turns;
+};
+
+static void to_core(int core) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET((size_t)core, &one);
+    pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+}
+
+// Gets a core only where nobody else wants it.
+static void *starve(void *arg) {
+    struct starved *s = arg;
+    to_core(s->core);
+    pthread_setschedparam(pthread_self(), SCHED_IDLE, &(struct sched_param){0});
+    atomic_store(&s->tid, gettid());
+    while (!atomic_load(&s->quit)) atomic_fetch_add(&s->turns, 1);
+    return NULL;
+}
+
+static void *want(void *arg) {
+    struct starved *s = arg;
+    to_core(s->core);
+    while (!atomic_load(&s->quit)) continue;
+    return NULL;
+}
+
+// The process runs all the while: the thread alone is told.
+static void test_a_starved_thread_knows_when(void **state) {
+    (void)state;
+    struct starved s = {.core = sched_getcpu()};
+    struct stall found[64];
+    pthread_t poor, rich;
+    char path[64];
+    struct stall_watch *w = stall_watch_create();
+    assert_non_null(w);
+    pthread_create(&poor, NULL, starve, &s);
+    while (!atomic_load(&s.tid)) continue;
+    snprintf(path, sizeof path, "/proc/self/task/%d/schedstat", (int)s.tid);
+    bool can_tell = access(path, R_OK) == 0;
+    stall_part(w, s.tid);
+    int64_t begin = now_ns();
+    pthread_create(&rich, NULL, want, &s);
+    // Until it has had to wait, and has run again behind it: an idle thread gets a share of some thousandths.
+    size_t n = 0;
+    while (can_tell && !(n = stall_list(w, STALL_PART, begin, found, 64))) sleep_ms(5);
+    for (size_t i = 0; i < n; i++) assert_true(found[i].end - found[i].begin >= STALL_LEAST_NS);
+    atomic_store(&s.quit, true);
+    pthread_join(poor, NULL);
+    pthread_join(rich, NULL);
+    stall_watch_destroy(&w);
+    if (!can_tell) skip();
+}
+
 static void test_without_a_watch_nothing_stood_still(void **state) {
     (void)state;
     struct stall one;
     struct stall_watch *none = NULL;
     assert_int_equal(stall_total(NULL), 0);
-    assert_int_equal(stall_within(NULL, 0, INT64_MAX), 0);
-    assert_int_equal(stall_list(NULL, 0, &one, 1), 0);
+    assert_int_equal(stall_list(NULL, STALL_PROCESS, 0, &one, 1), 0);
+    stall_part(NULL, 1);
     stall_watch_destroy(&none);
 }
 
@@ -126,7 +203,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_late_look_without_processor_time_is_a_stall),
         cmocka_unit_test(test_a_process_whose_other_threads_ran_did_not_stand_still),
+        cmocka_unit_test(test_a_thread_that_had_no_core),
         cmocka_unit_test(test_a_stopped_process_knows_when),
+        cmocka_unit_test(test_a_starved_thread_knows_when),
         cmocka_unit_test(test_without_a_watch_nothing_stood_still),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

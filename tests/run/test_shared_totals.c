@@ -285,14 +285,14 @@ static void what_was_exposed_is_the_one_s_who_stood_still(void **state) {
     w.time.total += 0.5;
     w.moments = &(struct moments){.exposed = &exposed,
                                   .exposed_count = 1,
-                                  .stalls = &own,
-                                  .stall_count = 1,
+                                  .stalls = {&own},
+                                  .stall_count = {1},
                                   .waited = waited,
                                   .ranks = 2};
     assert_int_equal(summary_write_rank(dir, &w, NULL), 0);
     w = report("worker", 1);
     w.moments = &(struct moments){
-        .exposed = &exposed, .stalls = &other, .stall_count = 1, .waited = waited, .ranks = 2};
+        .exposed = &exposed, .stalls = {&other}, .stall_count = {1}, .waited = waited, .ranks = 2};
     assert_int_equal(summary_write_rank(dir, &w, NULL), 0);
     cJSON *s = summary_merge(&topologies, dir),
           *time = cJSON_GetArrayItem(cJSON_GetObjectItem(s, "time_per_rank"), 0);

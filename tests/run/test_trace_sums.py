@@ -28,22 +28,15 @@ class TraceSums(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             with open(os.path.join(out, "trace.json"), encoding="utf-8") as f:
                 events = json.load(f)["traceEvents"]
-            # Before it is known who stood still meanwhile (a loaded machine keeps anybody from running), which the trace does not.
-            times = []
-            for rank in range(2):
-                with open(os.path.join(out, "ranks", f"worker-{rank}.json"), encoding="utf-8") as f:
-                    times.append(json.load(f)["time"])
             with open(os.path.join(out, "summary.json"), encoding="utf-8") as f:
-                table = json.load(f)["time_per_rank"]
-        for own, told in zip(times, table):
-            self.assertAlmostEqual(*(sum(t[part] for part in ("wait", "comm_exposed", "host")) for t in (own, told)), places=6)
+                times = json.load(f)["time_per_rank"]
         threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
         found = [defaultdict(float) for _ in times]
         peers = [set() for _ in times]
         for e in events:
             if e["ph"] == "X" and threads[e["pid"], e["tid"]] in ("compute", "standing still"):
                 found[e["pid"]][e["cat"]] += e["dur"] * 1e-6
-                if e["cat"] == "wait":
+                if e["cat"] == "wait" and "server" not in e["args"]:
                     peers[e["pid"]].add(e["args"].get("worker"))
         return list(zip(found, times, peers))
 

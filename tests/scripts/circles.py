@@ -27,15 +27,6 @@ def is_inside(user, used):
     return user.startswith(used + "_")
 
 
-def rooms(paths):
-    """{folder: its files}"""
-    found = {}
-    for path in paths:
-        if path.endswith(ENDINGS):
-            found.setdefault(os.path.dirname(path) or ".", set()).add(file_of(path))
-    return found
-
-
 class Uses:
     """names[user][used]: the headers and symbols that tie the first file to the second."""
 

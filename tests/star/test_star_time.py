@@ -155,6 +155,19 @@ class StarTime(unittest.TestCase):
             self.assertAlmostEqual(parts / t["total"], 1.0, delta=0.001)
 
     # ---------------------------------------------------------------- a straggler
+    def test_a_fast_worker_takes_more(self):
+        """Of the job's batches, which asynchronous workers share; the slow one's last is the tail at most."""
+        with tempfile.TemporaryDirectory() as folder:
+            out = os.path.join(folder, "run")
+            done = subprocess.run([PROGRAM, "train", *COMMON, "--topology", "ps:async", "--steps", "40", "--workers", "2", "--no-weights",
+                                   "--straggle", "1:8", "--out", out], capture_output=True, text=True, timeout=120)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            summary = summary_of(out)
+        fast, slow = summary["batches"]
+        self.assertEqual(fast + slow, 80)
+        self.assertGreater(fast, 2 * slow)
+        self.assertLessEqual(summary["tail_batches"], 2)
+
     def straggler(self, *args, waits=True):
         steps, late = 4, 0.25
         total = steps * late

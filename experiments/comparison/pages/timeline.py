@@ -78,12 +78,13 @@ def worker_lane(rank, window):
         for span in step.get("compute") or []:
             words = "hands a transfer over" if span["phase"] == "comm" else span["phase"]
             spans.append((PHASES.get(span["phase"], OTHER_PHASE), words, span["begin"], span["end"]))
-        for stop in step.get("blocked") or []:
-            t = transfers[stop["transfer"]] if 0 <= stop["transfer"] < len(transfers) else {}
-            ready = min(max(t.get("peers_ready") or stop["begin"], stop["begin"]), stop["end"])
-            name = f"{t.get('kind', 'transfer')} of {t.get('unit', '?')}"
-            spans.append((WAIT, f"waiting for peers, {name}", stop["begin"], ready))
-            spans.append((EXPOSED, f"exposed communication, {name}", ready, stop["end"]))
+        for gap in step.get("gaps") or []:
+            t = transfers[gap["transfer"]] if 0 <= gap["transfer"] < len(transfers) else {}
+            name = f"{t.get('kind', 'transfer')} of {t['unit']}" if t.get("unit") else t.get("kind", "transfer")
+            whom = f"{gap['role']} {gap['rank']}" if gap.get("role") else "peers"
+            css, words = {"wait": (WAIT, f"waiting for {whom}, {name}"), "host": (OTHER_PHASE, "the process did not run")}.get(
+                gap["part"], (EXPOSED, f"exposed communication, {name}"))
+            spans.append((css, words, gap["begin"], gap["end"]))
         for t in transfers:
             if t.get("done") and t["done"] > t.get("own_ready", t["done"]):
                 begin = max(t["own_ready"], t.get("peers_ready") or 0)

@@ -31,11 +31,15 @@ class TraceSums(unittest.TestCase):
             with open(os.path.join(out, "summary.json"), encoding="utf-8") as f:
                 times = json.load(f)["time_per_rank"]
         threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+        stops = [[(e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X" and e["pid"] == rank
+                  and e["name"] == "the process did not run"] for rank in range(2)]
         found = [defaultdict(float) for _ in times]
         peers = [set() for _ in times]
         for e in events:
             if e["ph"] == "X" and threads[e["pid"], e["tid"]] in ("compute", "standing still"):
-                found[e["pid"]][e["cat"]] += e["dur"] * 1e-6
+                # A span in which the process stood still (a loaded machine keeps anybody from running) was not busy then.
+                stopped = sum(max(0, min(e["ts"] + e["dur"], to) - max(e["ts"], at)) for at, to in stops[e["pid"]])
+                found[e["pid"]][e["cat"]] += (e["dur"] - (stopped if e["cat"] in PHASES else 0)) * 1e-6
                 if e["cat"] == "wait" and "server" not in e["args"]:
                     peers[e["pid"]].add(e["args"].get("worker"))
         return list(zip(found, times, peers))

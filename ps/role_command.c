@@ -220,6 +220,15 @@ static int leave(struct role *r, int status) {
     enum run_phase phase = left || status > 128 ? RUN_INTERRUPTED : status ? RUN_FAILED : RUN_COMPLETE;
     if (r->job.dir) run_state_end(r->job.dir, phase, status ? error_last() : NULL);
     if (!status && close_dir(r)) status = EXIT_RUN_FAILED;
+    // The last to leave has said so of the job; worker 0 stands for it, whoever is the last.
+    bool stands = r->by_hand && is(r, &command_worker) && r->end.rank == 0 && r->job.dir;
+    if (!status && stands && phase == RUN_COMPLETE && r->job.config->recovery.checkpoint_every > 0 &&
+        checkpoint_latest_step(r->job.dir) < 0) {
+        fail(
+            "%s/checkpoints: no checkpoint could be kept: all steps are done, and nothing can go on from them",
+            r->job.dir);
+        status = EXIT_RUN_FAILED;
+    }
     if (!left || status || stop_supervised()) return status;
     info("interrupted: ended after the step in hand, as did all other workers");
     return stop_status(-1, r->job.stop);

@@ -100,6 +100,11 @@ static int check_codes(const struct config *c) {
             "parameter_server.compression %s: --elastic lets a step go on without a worker, whose code is lost then, and "
             "with it what its next one builds on: leave out one of the two",
             name);
+    if (c->ps.replicate)
+        return fail(
+            "parameter_server.compression %s: what a dead worker's code had left out is in checkpoints alone, and the run that goes "
+            "on from --replicate's copies would end in other bits: leave out one of the two",
+            name);
     if (ps_group(c) || ps_crew(c))
         return fail(
             "parameter_server.compression %s: reduce_group %lld has gradients added and rounded within a group of workers "

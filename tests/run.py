@@ -45,10 +45,14 @@ ALONE = ("test_decentral_mpi", "test_kernels_*stream", "test_kernels_peak", "tes
          "test_job_arrivals", "test_ps_net", "test_ps_bench")
 STEP_BACK = "5"  # `nice` of what computes
 AGAIN = 3  # programs that may be asked a second time
-# Of the program, or of a child, as a shell, mpirun, our own messages and a Python assertion of its status tell it.
+# Of the program, or of a child, as a shell, mpirun, libraries, our own messages and assertions of a status tell it: Python's
+# status of a signal is its negative, a shell's and job.c's 128 + it.
+DEADLY = r"(?:-(?:4|6|7|8|11)|13[24569]|0x8[4678b]|0xf{15}[5789ac])"
 CRASH = re.compile(r"Test failed with exception|AddressSanitizer|ThreadSanitizer|runtime error:"
-                   r"|Segmentation fault|Bus error|Illegal instruction|Floating point exception|Aborted\b|stack smashing|core dumped"
-                   r"|\bSIG(?:SEGV|BUS|ILL|FPE|ABRT)\b|\b[Ss]ignal(?: code)?:? (?:4|6|7|8|11)\b|(?<!\S)-(?:6|7|11) !=|!= -(?:6|7|11)\b")
+                   r"|Segmentation fault|Bus error|Illegal instruction|Floating point exception|Aborted\b|core dumped"
+                   r"|stack smashing|buffer overflow detected|free\(\): |malloc\(\): |double free or|Assertion `.*' failed|Assertion failed:"
+                   r"|\bSIG(?:SEGV|BUS|ILL|FPE|ABRT)\b|\b[Ss]ignal(?: code)?:? (?:4|6|7|8|11)\b"
+                   rf"|(?<!\S){DEADLY} (?:!=|not found in)|!= {DEADLY}\b|(?:\bstatus|returncode)[ =]{DEADLY}\b")
 
 
 class Running:

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <malloc.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,8 +34,6 @@
 
 #define BIND_AGAIN_US 20000
 
-#define ZMQ_OWN_THREADS 1  // beside those that move payloads: it closes sockets
-
 struct net {
     void *context;
     struct net_options o;
@@ -61,11 +60,24 @@ struct net_frame {
     zmq_msg_t msg;
 };
 
-// libzmq starts its threads with the first socket, and ends the process where it cannot.
-static int start_threads(void *context, int io_threads) {
-    if (threads_claim(io_threads + ZMQ_OWN_THREADS) != 0) return -1;
-    void *first = zmq_socket(context, ZMQ_PAIR);
-    return first ? zmq_close(first) : fail("ZeroMQ: no socket: %s", zmq_strerror(errno));
+static void no_thread(int number) {
+    static const char words[] =
+        "starring: error: no thread can be started for this process's connections: " ERROR_RAISE_THREADS "\n";
+    (void)number;
+    if (write(STDERR_FILENO, words, sizeof words - 1) < 0) _exit(EXIT_RUN_FAILED);
+    _exit(EXIT_RUN_FAILED);
+}
+
+void *net_first_socket(void *context, int type) {
+    struct sigaction tells = {.sa_handler = no_thread}, before;
+    sigemptyset(&tells.sa_mask);
+    sigaction(SIGABRT, &tells, &before);
+    void *first = zmq_socket(context, type);
+    int error = errno;
+    sigaction(SIGABRT, &before, NULL);
+    errno = error;
+    if (!first) fail("ZeroMQ: no socket: %s", zmq_strerror(errno));
+    return first;
 }
 
 struct net *net_create(const struct net_options *o) {
@@ -81,7 +93,11 @@ struct net *net_create(const struct net_options *o) {
     zmq_ctx_set(n->context, ZMQ_MAX_SOCKETS, SOCKETS_MAX);
     mallopt(M_MMAP_THRESHOLD, KEEP_BLOCK_BYTES);
     mallopt(M_TRIM_THRESHOLD, KEEP_TOP_BYTES);
-    if (start_threads(n->context, o->io_threads > 1 ? o->io_threads : 1) != 0) net_destroy(&n, 0);
+    void *first = net_first_socket(n->context, ZMQ_PAIR);
+    if (first)
+        zmq_close(first);
+    else
+        net_destroy(&n, 0);
     return n;
 }
 

@@ -6,13 +6,12 @@
 #include <string.h>
 #include <zmq.h>
 
-#include "ps/trust/descriptors.h"
+#include "ps/net/net.h"
 #include "shared/core/error.h"
 
 #define HEADER_BYTES 48  // as long as a push's header usually is
 #define LINGER_MS    0
 #define LANES        8
-#define ZMQ_THREADS  2
 
 struct raw_stream {
     void *context, *socket;
@@ -29,13 +28,12 @@ void raw_stream_close(struct raw_stream **at) {
 }
 
 static struct raw_stream *stream_open(int type) {
-    if (threads_claim(ZMQ_THREADS) != 0) return NULL;
     struct raw_stream *s = xcalloc(1, sizeof *s);
     int linger_ms = LINGER_MS, wait_ms = RAW_STREAM_S * 1000, unlimited = 0;
     s->context = zmq_ctx_new();
-    s->socket = s->context ? zmq_socket(s->context, type) : NULL;
+    if (!s->context) fail("ZeroMQ: no context: %s", zmq_strerror(errno));
+    s->socket = s->context ? net_first_socket(s->context, type) : NULL;
     if (!s->socket) {
-        fail("ZeroMQ: no socket: %s", zmq_strerror(errno));
         raw_stream_close(&s);
         return NULL;
     }

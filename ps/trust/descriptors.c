@@ -51,26 +51,6 @@ int descriptors_claim(int needed, int spare) {
         (unsigned long long)l.rlim_cur, needed, needed);
 }
 
-static void *wait_main(void *arg) {
-    pthread_mutex_lock(arg);
-    pthread_mutex_unlock(arg);
-    return NULL;
-}
-
-int threads_claim(int count) {
-    pthread_mutex_t all = PTHREAD_MUTEX_INITIALIZER;  // none ends before all have begun
-    pthread_t *thread = xcalloc((unsigned long)count, sizeof *thread);
-    int started = 0, error = 0;
-    pthread_mutex_lock(&all);
-    while (started < count && !(error = pthread_create(&thread[started], NULL, wait_main, &all))) started++;
-    pthread_mutex_unlock(&all);
-    for (int i = 0; i < started; i++) pthread_join(thread[i], NULL);
-    free(thread);
-    if (started == count) return 0;
-    return fail("no thread can be started for this process's connections: %s; " ERROR_RAISE_THREADS,
-                strerror(error));
-}
-
 // Of the sockets nothing may stay: a connection ends where its last descriptor does.
 void descriptors_apart(void) {
     struct rlimit l;

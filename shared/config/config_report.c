@@ -82,8 +82,10 @@ static void say(const struct note *n, const char *keys, int count) {
             info("%s: done here whatever the key says: %s", n->origin, keys);
             return;
         case NOTE_WIRE:
-            info("%s: sums are those of fp32 on the wire, on which gradients travel in %s, without loss: %s",
-                 n->origin, n->why, keys);
+            info(
+                "%s: gradients travel in %s, and all workers' sum is taken in fp32, as with fp32 on the wire; of several "
+                "micro-batches that are added in fp32 each worker's sum is rounded once before: %s",
+                n->origin, n->why, keys);
             return;
         case NOTE_NOTHING:
             info("%s: nothing to act on here: %s", n->origin, keys);

@@ -182,6 +182,9 @@ struct job_output job_wait(const struct job_place *p, pid_t pid, double deadline
         usleep(2000);
     }
     o.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    // For tests/run.py, whatever the test makes of it: nobody sends these.
+    if (WIFSIGNALED(status) && strchr("\4\6\7\10\13", WTERMSIG(status)))
+        fprintf(stderr, "process %d died of signal %d\n", (int)pid, WTERMSIG(status));
 output:
     o.seconds = now_seconds() - start;
     o.out = job_printed(p, pid, "stdout");

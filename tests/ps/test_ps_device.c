@@ -315,7 +315,12 @@ static void test_repeated_push(void **state) {
     assert_int_equal(worker_core_message(core, map->parts[key].shard, &ack, NULL, 2.25), 0);
     assert_int_equal(atomic_load(inflight), 1);
     ack.flags = 0;
+    // A part of it was handed over behind the look at the clock: it is not acknowledged before.
+    ack.peers_ready_ns = ps_clock_ns(2.75);
     assert_int_equal(worker_core_message(core, map->parts[key].shard, &ack, NULL, 2.5), 0);
+    assert_true(worker_core_times(core, 1)->acknowledged_ns >=
+                worker_core_times(core, 1)->acknowledged_peers_ns);
+    assert_true(worker_core_times(core, 1)->acknowledged_ns > ps_clock_ns(2.7));
     assert_int_equal(worker_core_busy(core, 1), 1);
     atomic_fetch_sub(inflight, 1);
     assert_int_equal(worker_core_busy(core, 1), 0);

@@ -4,6 +4,7 @@ undisturbed, bit for bit; an asynchronous star gets every push once; what server
 cannot read the run."""
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -307,6 +308,45 @@ class Failures(test_resume.Resume):
             self.assertIn("server-0.safetensors", p.stderr)
             self.assertEqual(self.summary("full")["checkpoints"]["failed"], 3)
             self.assertEqual(self.summary("full")["checkpoints"]["written"], 0)
+
+    def test_full_disk_of_roles_by_hand(self):
+        """Worker 0 stands for the job: it says that nothing was kept, whichever role is the last to leave."""
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (300000, 300000))
+        words = [*SMALL, *NO_EVALS, "--steps", str(STEPS), *star(1), "--medium", "tcp", *KEEP_ALL, "--out", "hand"]
+        shutil.rmtree(self.at("hand"), ignore_errors=True)
+        started = {}
+
+        def start(role, *more):
+            log = open(self.at(f"hand-{role}{''.join(more[-1:])}.log"), "w+", encoding="utf-8")
+            self.addCleanup(log.close)
+            own = [w for w in words if w != "--no-weights" or role == "worker"]
+            p = subprocess.Popen([PROGRAM, role, *own, *more], cwd=self.at(), stdout=log, stderr=log, restore_signals=False,
+                                 preexec_fn=limit)
+            self.addCleanup(p.kill)
+            started[role, *more[-1:]] = (p, log)
+            return log.name
+
+        log, address, end = start("scheduler"), None, time.monotonic() + LIMIT_S
+        while not address and time.monotonic() < end:
+            with open(log, encoding="utf-8") as f:
+                address = re.search(r"listening on (\S+)", f.read())
+            time.sleep(0.02)
+        for role, rank in (("server", "0"), ("worker", "0"), ("worker", "1")):
+            start(role, "--scheduler", address[1], "--rank", rank)
+        said = {}
+        for key, (p, log) in started.items():
+            status = p.wait(timeout=LIMIT_S)
+            log.seek(0)
+            said[key] = (status, log.read())
+        self.assertEqual(said["worker", "0"][0], 1, said)
+        self.assertIn("hand/checkpoints: no checkpoint could be kept", said["worker", "0"][1])
+        self.assertEqual(self.curve("hand")[-1]["step"], STEPS)
+
+    def test_replicated_codes_are_refused(self):
+        p = self.train("codes", *star(), "--replicate", "--restart", "1", "--set", "parameter_server.compression=int8", status=2)
+        self.assertIn("parameter_server.compression int8: ", p.stderr)
+        self.assertIn("--replicate", p.stderr)
 
     def test_tampered(self):
         self.train("torn", *star(), *KEEP_ALL, steps=3)

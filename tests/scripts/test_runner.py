@@ -181,7 +181,11 @@ class Running(unittest.TestCase):
         children = ("sh -c 'kill -SEGV $$'\nexit 1\n",  # a shell says it, and so do mpirun, the program and a test of a status:
                     "echo 'mpirun noticed that process rank 1 with PID 0 on node a exited on signal 11 (Segmentation fault).'\nexit 1\n",
                     "echo 'starring: rank 1 (pid 4711) was killed by signal 6 (Abgebrochen)'\nexit 1\n",
-                    "echo 'AssertionError: -11 != 0 : said'\nexit 1\n")
+                    *(f"echo \"{words}\"\nexit 1\n" for words in (
+                        "AssertionError: -11 != 0 : said", "AssertionError: 1 != -4", "-8 not found in (0, 2)", "process 3: status 139",
+                        "139 != 0", "0x8b != 0", "0xfffffffffffffff5 != 0", "CompletedProcess(returncode=-6)", "it has status -7",
+                        "x: a.c:3: f: Assertion \\`x' failed.", "free(): invalid pointer", "double free or corruption (out)",
+                        "malloc(): corrupted top size", "*** buffer overflow detected ***: terminated")))
         for rest, *options in ((crash,), *((child,) for child in children), ("kill -SEGV $$\n",), ("sleep 600\n", "--limit", "0.5"),
                                ("exit 1\n", "--san", "undefined"), ("echo 'a.c:3:4: runtime error: overflow'\nexit 1\n",)):
             once = os.path.join(os.path.dirname(self.program), "once")

@@ -51,8 +51,8 @@ static int cmd_bench(const struct topology_table *t, int argc, char **argv) {
     if (!strcmp(what, "tune")) return bench_tune(t, argc - 1, argv + 1);
     if (!strcmp(what, "checkpoint")) return bench_checkpoint(t, argc - 1, argv + 1);
     if (!strcmp(what, "offload")) return bench_offload(argc - 1, argv + 1);
-    if (!strcmp(what, "--help") || !strcmp(what, "-h")) return fputs(usage, stdout), 0;
-    fputs(usage, stderr);
+    if (!strcmp(what, "--help") || !strcmp(what, "-h")) return cli_print(stdout, usage), 0;
+    cli_print(stderr, usage);
     fail("bench%s%s: expected step, kernels, adam, collective, zero, ps, tune, checkpoint or offload",
          *what ? " " : "", what);
     return EXIT_USAGE;

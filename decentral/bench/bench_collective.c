@@ -12,6 +12,7 @@
 #include "decentral/ring_source.h"
 #include "shared/command/cli.h"
 #include "shared/core/error.h"
+#include "shared/core/text.h"
 #include "shared/device/device_facts.h"
 #include "shared/launch/rank_env.h"
 #include "shared/memory/memory_limits.h"
@@ -78,9 +79,10 @@ static int read_op(const char *word, const char *list, struct bench_rank_options
         return 0;
     }
     const char *near = cli_nearest(word, names, count);
+    char program[PROGRAM_WORD];
     return near ? fail("--op %s: no such primitive; did you mean %s?", word, near)
-                : fail("--op %s: no primitive \"%s\"; starring bench collective --help lists them", list,
-                       word);
+                : fail("--op %s: no primitive \"%s\"; %s bench collective --help lists them", list, word,
+                       program_word(program));
 }
 
 static int read_ops(const struct cli_args *a, struct bench_rank_options *o) {
@@ -125,9 +127,11 @@ static int read_kind(struct bench *b, const struct cli_args *a) {
     bool cuda = !b->backend->host_memory, mpi = b->env.mpi_ready;
     for (int i = 0; i < RING_COLLECTIVES; i++) names[i] = config_collective_name((enum ring_collective)i);
     int kind = read_word(a, "collective", names, RING_COLLECTIVES);
+    char program[PROGRAM_WORD];
     if (kind < 0) return -1;
     if (kind == RING_MPI && !mpi)
-        return fail("--collective mpi: start the ranks with mpirun -n N starring bench collective ..");
+        return fail("--collective mpi: start the ranks with mpirun -n N %s bench collective ..",
+                    program_word(program));
     if (kind == RING_THREADS && mpi)
         return fail("--collective local: its ranks are threads of one process; start it without mpirun");
     if (kind == RING_NCCL && !cuda)

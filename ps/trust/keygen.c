@@ -12,6 +12,7 @@
 #include "shared/command/commands.h"
 #include "shared/core/error.h"
 #include "shared/core/path.h"
+#include "shared/core/text.h"
 
 #define SERVERS_MAX 4096  // as parameter_server.servers
 
@@ -67,7 +68,8 @@ static int make_keys(struct making *m, int servers, int workers) {
 static int keygen(const struct cli_args *args) {
     long servers, workers;
     if (args->word_count != 1) {
-        fail("keygen: in which directory? See starring keygen --help");
+        char program[PROGRAM_WORD];
+        fail("keygen: in which directory? See %s keygen --help", program_word(program));
         return EXIT_USAGE;
     }
     if (cli_integer(args, "workers", 1, TRUST_RANKS_MAX, 2, &workers) ||

@@ -10,6 +10,7 @@
 #include "ps/timing.h"
 #include "ps/trust/secret_file.h"
 #include "shared/core/error.h"
+#include "shared/core/text.h"
 
 #define WAIT_US 50000  // between two looks for the scheduler's file
 
@@ -55,11 +56,12 @@ bool trust_is_local(const char *address) {
 }
 
 static int says(const struct config *c, const char *what, const char *address) {
+    char program[PROGRAM_WORD];
     return fail(
-        "%s %s: that is not this host alone, and whoever reaches it could join. Make keys (starring keygen DIR "
+        "%s %s: that is not this host alone, and whoever reaches it could join. Make keys (%s keygen DIR "
         "--workers %d --servers %d) and give every role --keys DIR (docs/security.md); or --insecure, with which anybody "
         "who reaches the ports may join",
-        what, address, c->workers, c->ps.servers);
+        what, address, program_word(program), c->workers, c->ps.servers);
 }
 
 int trust_mode_of(const struct trust_request *r, enum trust_mode *out) {

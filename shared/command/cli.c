@@ -93,7 +93,8 @@ static int unknown_option(const struct cli_command *cmd, const char *name, size_
     snprintf(word, sizeof word, "%.*s", (int)length, name);
     const char *near = cli_nearest(word, names, count);
     if (near) return fail("unknown option --%s: did you mean --%s?", word, near);
-    return fail("unknown option --%s: see starring %s --help", word, cmd->name);
+    char program[PROGRAM_WORD];
+    return fail("unknown option --%s: see %s %s --help", word, program_word(program), cmd->name);
 }
 
 static const struct cli_option *find_long(const struct cli_command *cmd, const char *name, size_t length) {
@@ -115,6 +116,7 @@ static int parse_option(const struct cli_command *cmd, int argc, char **argv, in
     const char *word = argv[*i];
     const struct cli_option *o;
     const char *value = NULL;
+    char program[PROGRAM_WORD];
     if (word[1] == '-') {
         const char *equals = strchr(word, '=');
         size_t length = equals ? (size_t)(equals - word - 2) : strlen(word + 2);
@@ -123,7 +125,7 @@ static int parse_option(const struct cli_command *cmd, int argc, char **argv, in
         if (equals) value = equals + 1;
     } else {
         o = word[2] ? NULL : find_letter(cmd, word[1]);
-        if (!o) return fail("unknown option %s: see starring %s --help", word, cmd->name);
+        if (!o) return fail("unknown option %s: see %s %s --help", word, program_word(program), cmd->name);
     }
     if (!o->metavar) {
         if (value) return fail("--%s takes no value, but %s was given", o->name, value);
@@ -151,7 +153,8 @@ enum cli_outcome cli_parse(const struct cli_command *cmd, int argc, char **argv,
             if (parse_option(cmd, argc, argv, &i, out)) return CLI_WRONG;
         } else {
             if ((int)out->word_count == cmd->max_words) {
-                fail("unexpected word \"%s\": see starring %s --help", word, cmd->name);
+                char program[PROGRAM_WORD];
+                fail("unexpected word \"%s\": see %s %s --help", word, program_word(program), cmd->name);
                 return CLI_WRONG;
             }
             out->words = xrealloc(out->words, (out->word_count + 1) * sizeof *out->words);
@@ -239,16 +242,20 @@ static void help_options(FILE *f, const struct cli_option *options, size_t count
     }
 }
 
-char *cli_program(void) {
-    char path[4096] = "starring";
-    FILE *f = fopen("/proc/self/cmdline", "rb");
-    if (f && !fread(path, 1, sizeof path - 1, f)) strcpy(path, "starring");  // its words end with zeros
-    if (f) fclose(f);
-    return shell_word(path);
+void cli_print(FILE *f, const char *text) {
+    static const char name[] = "starring ";
+    char program[PROGRAM_WORD];
+    program_word(program);
+    for (const char *at; (at = strstr(text, name)); text = at + sizeof name - 1)
+        fprintf(f, "%.*s%s ", (int)(at - text), text, program);
+    fputs(text, f);
 }
 
 void cli_help(FILE *f, const struct cli_command *cmd) {
-    fprintf(f, "starring %s %s\n\n%s\n\nOptions:\n", cmd->name, cmd->usage, cmd->summary);
+    cli_print(f, "starring ");
+    fprintf(f, "%s %s\n\n", cmd->name, cmd->usage);
+    cli_print(f, cmd->summary);
+    fputs("\n\nOptions:\n", f);
     if (!cmd->common_words) help_options(f, cmd->common, cmd->common_count);
     help_options(f, cmd->options, cmd->option_count);
     fprintf(f, "  -h, --help%*s show this\n", 22, "");
@@ -256,5 +263,7 @@ void cli_help(FILE *f, const struct cli_command *cmd) {
         fprintf(f, "\n%s\n", cmd->common_words);
         help_options(f, cmd->common, cmd->common_count);
     }
-    if (cmd->examples) fprintf(f, "\nExamples:\n%s", cmd->examples);
+    if (!cmd->examples) return;
+    fputs("\nExamples:\n", f);
+    cli_print(f, cmd->examples);
 }

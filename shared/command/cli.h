@@ -75,9 +75,8 @@ int cli_bytes(const struct cli_args *a, const char *name, size_t fallback, size_
 int cli_number(const struct cli_args *a, const char *name, double low, double high, double fallback,
                double *out);
 
-// This program as it was called, as a word of a command that people are told to type (malloc'd).
-char *cli_program(void);
-
+// The text, in which commands begin with "starring "; they are printed as this program was called.
+void cli_print(FILE *f, const char *text);
 void cli_help(FILE *f, const struct cli_command *cmd);
 // The nearest of count names by edit distance, or NULL when none is near.
 const char *cli_nearest(const char *word, const char *const *names, size_t count);

@@ -328,13 +328,14 @@ const struct cli_command command_plan = {
 };
 
 void commands_overview(FILE *f) {
-    fputs(
+    cli_print(
+        f,
         "starring: one model, two training topologies (a star or a ring), compared honestly\n\n"
         "  starring train [-c CONFIG.json] [--topology T] [--workers N] ...   train, alone or distributed\n"
         "  starring scheduler | server | worker                               the star's roles, for many machines\n"
         "  starring keygen DIR                                                keys for a star on many machines\n"
         "  starring bench step | kernels | adam | collective | zero | ps | tune | checkpoint | offload\n"
-        "                                                                     how fast the parts are\n"
+        "      how fast the parts are\n"
         "  starring data info | tokenize | wrap                               what a text holds; token files\n"
         "  starring plan --device-memory SIZE                                 what fits, fastest first\n"
         "  starring summary DIR                                               a run's table again\n"
@@ -345,6 +346,5 @@ void commands_overview(FILE *f) {
         "Examples:\n"
         "  starring train --model demo --topology ps:sync --workers 2 --steps 100\n"
         "  starring train --model demo --topology zero:2 --workers 2 --steps 100 --out runs/a\n"
-        "  starring generate --model runs/a --prompt \"hacker: \"\n",
-        f);
+        "  starring generate --model runs/a --prompt \"hacker: \"\n");
 }

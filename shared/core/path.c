@@ -1,5 +1,6 @@
 #include "shared/core/path.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -22,4 +23,26 @@ bool has_file(const char *dir, const char *name) {
 bool same_file(const char *a, const char *b) {
     struct stat x, y;
     return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+int dir_possible(const char *dir, const char *option) {
+    char *path = xstrdup(dir);
+    struct stat about;
+    while (*path && stat(path, &about)) {
+        char *slash = strrchr(path, '/');
+        path[!slash ? 0 : slash == path ? 1 : slash - path] = 0;
+    }
+    const char *found = *path ? path : ".";
+    char *tried = xasprintf("%s/.starring-XXXXXX", found);
+    int rc = 0;
+    if (*path && !S_ISDIR(about.st_mode))
+        rc = fail("%s: is a file, not a directory: choose another %s", found, option);
+    else if (!mkdtemp(tried))
+        rc = fail("%s: nothing can be written in %s: %s; choose another %s", dir, found, strerror(errno),
+                  option);
+    else
+        rmdir(tried);
+    free(tried);
+    free(path);
+    return rc;
 }

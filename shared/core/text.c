@@ -1,6 +1,7 @@
 #include "shared/core/text.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,6 +76,15 @@ const char *format_count(char text[32], int64_t n) {
     return text;
 }
 
+const char *format_left(char text[32], double seconds) {
+    int minutes = (int)fmin(seconds / 60, 1e8);
+    if (minutes < 60)
+        snprintf(text, 32, "%d:%02d left", minutes, (int)seconds % 60);
+    else
+        snprintf(text, 32, "%d h %02d min left", minutes / 60, minutes % 60);
+    return text;
+}
+
 const char *format_utc(char text[32], time_t t) {
     struct tm tm;
     gmtime_r(&t, &tm);
@@ -112,6 +122,13 @@ char *shell_word(const char *text) {
     }
     *p = '\'';
     return out;
+}
+
+const char *program_word(char text[PROGRAM_WORD]) {
+    char *word = shell_word(program_invocation_name);
+    snprintf(text, PROGRAM_WORD, "%s", word);
+    free(word);
+    return text;
 }
 
 const char *text_count(const char *text, int *out) {

@@ -17,6 +17,8 @@ const char *format_bytes(char text[24], double bytes);
 int text_bytes(const char *text, int64_t *out);
 // "1,234,567". Returns text.
 const char *format_count(char text[32], int64_t n);
+// "3:20 left", "2 h 05 min left". Returns text.
+const char *format_left(char text[32], double seconds);
 // "2024-01-31T23:59:59Z". Returns text.
 const char *format_utc(char text[32], time_t t);
 
@@ -34,5 +36,9 @@ void shortest_f64(char text[32], double x);
 // The text as one word of a shell command that people are told to type: in single quotes where it needs them
 // (malloc'd).
 char *shell_word(const char *text);
+
+// This program as it was called, as the word that such a command begins with. Returns text.
+#define PROGRAM_WORD 4096
+const char *program_word(char text[PROGRAM_WORD]);
 
 #endif

@@ -22,9 +22,9 @@
 
 static int info_run(const struct cli_args *args) {
     long vocab;
-    char count[32];
+    char count[32], program[PROGRAM_WORD];
     if (args->word_count != 1) {
-        fail("data info: which file? See starring data info --help");
+        fail("data info: which file? See %s data info --help", program_word(program));
         return EXIT_USAGE;
     }
     struct sidecar_summary side = sidecar_read(args->words[0]);
@@ -162,7 +162,8 @@ static void forget_sidecar(const char *bin_path) {
 static int tokenize_run(const struct cli_args *args) {
     const char *tokenizer = cli_get(args, "tokenizer");
     if (args->word_count != 2) {
-        fail("data tokenize: expected IN and OUT.bin; see starring data tokenize --help");
+        char program[PROGRAM_WORD];
+        fail("data tokenize: expected IN and OUT.bin; see %s data tokenize --help", program_word(program));
         return EXIT_USAGE;
     }
     if (tokenizer && strcmp(tokenizer, "byte") != 0) {
@@ -185,11 +186,13 @@ static int tokenize_run(const struct cli_args *args) {
 static int wrap_run(const struct cli_args *args) {
     const char *type = cli_get(args, "type");
     int width = !type ? 0 : !strcmp(type, "uint16") ? 2 : !strcmp(type, "uint32") ? 4 : 0;
+    char program[PROGRAM_WORD];
     if (args->word_count != 2 || !width) {
         if (type && !width)
             fail("--type %s: bare tokens are uint16 or uint32", type);
         else
-            fail("data wrap: expected --type uint16|uint32, IN and OUT.bin; see starring data wrap --help");
+            fail("data wrap: expected --type uint16|uint32, IN and OUT.bin; see %s data wrap --help",
+                 program_word(program));
         return EXIT_USAGE;
     }
     if (check_paths(args, width)) return EXIT_USAGE;
@@ -197,9 +200,10 @@ static int wrap_run(const struct cli_args *args) {
     struct copying c = {0};
     if (convert(&c, from, to, width, copy_tokens)) return EXIT_RUN_FAILED;
     forget_sidecar(to);
-    char count[32];
-    printf("%s: %s tokens of %d bits; `starring data info %s --vocab V` checks them against a vocabulary\n",
-           to, format_count(count, c.tokens), 8 * width, to);
+    char count[32], *word = shell_word(to);
+    printf("%s: %s tokens of %d bits; %s data info %s --vocab V checks them against a vocabulary\n", to,
+           format_count(count, c.tokens), 8 * width, program_word(program), word);
+    free(word);
     return 0;
 }
 

@@ -41,13 +41,13 @@ static int refuse_magic(const struct segment *g, int32_t magic) {
         return fail(
             "data %s: magic %d is llm.c's file of multiple-choice questions, which are no text to train on",
             g->path, magic);
-    char *path = shell_word(g->path);
+    char program[PROGRAM_WORD], *path = shell_word(g->path);
     fail(
         "data %s: magic %d is none of llm.c's (20240520: uint16 tokens, 20240801: "
         "uint32). Bare tokens, as nanoGPT writes them, get a header by\n"
-        "    starring data wrap --type uint16 %s OUT.bin\n"
+        "    %s data wrap --type uint16 %s OUT.bin\n"
         "(uint32 for tokens of 4 bytes); --tokenizer byte reads the file as text",
-        g->path, magic, path);
+        g->path, magic, program_word(program), path);
     free(path);
     return -1;
 }

@@ -16,6 +16,9 @@
 #include "shared/evaluation/snapshot_file.h"
 #include "shared/model/model.h"
 
+#define SAY_FIRST_S 2.0   // how long an evaluation goes on before it says what is left
+#define SAY_EVERY_S 10.0  // and then again
+
 struct evaluation {
     const struct evaluate_options *o;
     const struct config *c;
@@ -26,6 +29,8 @@ struct evaluation {
     struct unit_view *units;
     struct model *many, *single;    // of a batch of windows, and of one: what is left over
     int64_t batch, windows, asked;  // asked: by eval_batches; 0: all
+    int64_t done, all;              // windows, of all snapshots
+    double begun_s, said_s;
     int32_t *tokens, *targets;
     void *host;  // (largest unit)
 };
@@ -60,6 +65,15 @@ int evaluate_waiting(const char *dir) {
     int count;
     free(find(dir, &count));
     return count;
+}
+
+void evaluate_say_waiting(const char *dir, const char *why) {
+    int count = evaluate_waiting(dir);
+    char program[PROGRAM_WORD], *word = shell_word(dir);
+    if (count)
+        info("%s%d snapshot%s not evaluated yet: %s evaluate %s evaluates %s", why, count,
+             count > 1 ? "s are" : " is", program_word(program), word, count > 1 ? "them" : "it");
+    free(word);
 }
 
 // ---------------------------------------------------------------- device, model, weights
@@ -160,6 +174,22 @@ static void forward(const struct evaluation *x, struct model *m) {
         model_forward(m, u, &x->units[u], u == last && x->layout->tied ? &x->units[0] : NULL, true);
 }
 
+// By the windows done so far: "3:20 left".
+static const char *time_left(char text[32], const struct evaluation *x) {
+    double spent_s = now_seconds() - x->begun_s;
+    return format_left(text, spent_s / fmax((double)x->done, 1) * (double)(x->all - x->done));
+}
+
+static void say_progress(struct evaluation *x) {
+    char left[32];
+    double now_s = now_seconds();
+    if (!x->o->say || now_s - x->said_s < (x->said_s > x->begun_s ? SAY_EVERY_S : SAY_FIRST_S)) return;
+    x->said_s = now_s;
+    fprintf(x->o->say, "evaluated %3.0f%%  %s\n", 100.0 * (double)x->done / (double)x->all,
+            time_left(left, x));
+    fflush(x->o->say);
+}
+
 // Windows [first, end) through m, `batch` at a time. Their summed loss; NAN when the device has failed, or on the way
 // out.
 static double sum_of(struct evaluation *x, struct model *m, int64_t first, int64_t end, int64_t batch) {
@@ -170,6 +200,8 @@ static double sum_of(struct evaluation *x, struct model *m, int64_t first, int64
         model_set_batch(m, x->tokens, x->targets, 0.0f, w == first);
         forward(x, m);
         if (stream_sync(x->compute)) return NAN;  // the tokens are read no more
+        x->done += batch;
+        say_progress(x);
     }
     return first < end ? model_loss_sum(m) : 0;
 }
@@ -182,8 +214,10 @@ static double loss_of(struct evaluation *x) {
 }
 
 // ---------------------------------------------------------------- all of them
-static void say_all(const struct evaluation *x, int count) {
+static void say_all(struct evaluation *x, int count) {
     char tokens[32];
+    x->all = count * x->windows;
+    x->begun_s = x->said_s = now_seconds();
     if (!x->o->say) return;
     fprintf(x->o->say, "evaluating %d snapshot%s on %s tokens of held-out text\n", count,
             count > 1 ? "s" : "", format_count(tokens, x->windows * x->c->seq));
@@ -194,9 +228,11 @@ static void say_all(const struct evaluation *x, int count) {
 }
 
 static void say(const struct evaluation *x, const struct eval_record *r) {
+    char left[32];
     if (!x->o->say) return;
-    fprintf(x->o->say, "step %4lld/%lld  held-out loss %.4f (unigram entropy of the text: %.4f nats)\n",
-            (long long)r->step, (long long)x->c->steps, r->val_loss, r->unigram_entropy);
+    fprintf(x->o->say, "step %4lld/%lld  held-out loss %.4f (unigram entropy of the text: %.4f nats)%s%s\n",
+            (long long)r->step, (long long)x->c->steps, r->val_loss, r->unigram_entropy,
+            x->done < x->all ? "  " : "", x->done < x->all ? time_left(left, x) : "");
     fflush(x->o->say);
 }
 

@@ -26,7 +26,7 @@ struct evaluate_options {
     const char *dir;          // run directory
     bool keep;                // the snapshots
     const _Atomic int *stop;  // non-zero: leave; or NULL
-    FILE *say;                // a line per snapshot; NULL: none
+    FILE *say;                // a line per snapshot, and of a long evaluation what is left; NULL: none
 };
 
 enum evaluated {
@@ -39,5 +39,7 @@ enum evaluated evaluate_run(const struct evaluate_options *o);
 
 // Snapshots that wait in dir.
 int evaluate_waiting(const char *dir);
+// Says by which command they are evaluated, if there are any; why: what that sentence begins with, or "".
+void evaluate_say_waiting(const char *dir, const char *why);
 
 #endif

@@ -94,9 +94,7 @@ static int run(const struct topology_table *t, const char *dir, bool keep, bool 
     int waiting = evaluate_waiting(dir);
     enum evaluated rc = evaluate_dir(&o);
     if (waiting && rc != EVALUATE_FAILED && renew_summary(t, dir)) rc = EVALUATE_FAILED;
-    if (rc == EVALUATE_INTERRUPTED)
-        info("evaluation interrupted: starring evaluate %s goes on with the %d that are left", dir,
-             evaluate_waiting(dir));
+    if (rc == EVALUATE_INTERRUPTED) evaluate_say_waiting(dir, "evaluation interrupted: ");
     if (rc == EVALUATE_FAILED || evals_read(dir, &evals)) return EXIT_RUN_FAILED;
     if (!waiting && !json)
         printf("%s holds no snapshots; %d evaluation%s in evals.jsonl\n", dir, evals.count,

@@ -68,9 +68,7 @@ static void say_interrupted(const struct run *r, int number, const cJSON *summar
         info("%s: ended after step %lld of %lld; %s has %s", what, (long long)step,
              (long long)j->config->steps, j->dir, has);
     if (j->config->recovery.checkpoint_every > 0) steps_lost_say(j->dir, lines);
-    if (evaluate_waiting(j->dir))
-        info("starring evaluate %s evaluates the %d snapshots that it took", j->dir,
-             evaluate_waiting(j->dir));
+    evaluate_say_waiting(j->dir, "");
 }
 
 // The snapshots, now that nothing else of the run is left. Its own end is on disk already.
@@ -86,9 +84,7 @@ static int evaluate(const struct run *r) {
                                                                 .say = j->no_metrics        ? NULL
                                                                        : j->steps_to_stderr ? stderr
                                                                                             : stdout});
-    if (rc == EVALUATE_INTERRUPTED)
-        info("evaluation interrupted: starring evaluate %s goes on with the %d snapshots that are left",
-             j->dir, evaluate_waiting(j->dir));
+    if (rc == EVALUATE_INTERRUPTED) evaluate_say_waiting(j->dir, "evaluation interrupted: ");
     return rc == EVALUATE_FAILED ? EXIT_RUN_FAILED : rc == EVALUATE_INTERRUPTED ? 128 + *stop : 0;
 }
 

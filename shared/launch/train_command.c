@@ -10,6 +10,7 @@
 #include "shared/command/commands.h"
 #include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
+#include "shared/core/path.h"
 #include "shared/core/text.h"
 #include "shared/core/topology_row.h"
 #include "shared/device/device_choice.h"
@@ -19,6 +20,7 @@
 #include "shared/launch/stop.h"
 #include "shared/memory/dry_run.h"
 #include "shared/memory/memory_check.h"
+#include "shared/monitor/monitor.h"
 #include "shared/report/run_dir.h"
 #include "shared/state/checkpoint.h"
 #include "shared/supervise/launch_mpi.h"
@@ -43,10 +45,13 @@ static void say_defaults(const struct config *c, const char *path) {
     if (path && strrchr(path, '/')) path = strrchr(path, '/') + 1;
     shortest_f32(lr, c->optimizer.lr);
     if (path && !c->optimizer_given)
-        info("%s names no optimizer: %s with lr %s is taken, where DeepSpeed takes the program's own", path,
-             c->optimizer.row->name, lr);
+        info(
+            "%s names no optimizer: %s with lr %s is used (DeepSpeed would use the optimizer that your Python program gives "
+            "it)",
+            path, c->optimizer.row->name, lr);
     if (!c->clip_given)
-        info("gradient_clipping is not given: %.3g is taken, DeepSpeed's default (0: none)", (double)c->clip);
+        info("gradient_clipping is not given: %.3g is used, DeepSpeed's default (0: no clipping)",
+             (double)c->clip);
 }
 
 static int read_life(struct run *r, const struct cli_args *args) {
@@ -152,9 +157,7 @@ static int check(const struct run *r, const struct cli_args *args, bool dry) {
     error_quiet(0);
     // Machines differ: each rank speaks for its own.
     if (cpu_kernel_choose(c)) return -1;
-    if (dry) return 0;
-    if (!device_backend(c) || products_check(c)) return -1;
-    return c->row->check_machine ? c->row->check_machine(c) : 0;
+    return !dry && (!device_backend(c) || products_check(c)) ? -1 : 0;
 }
 
 // --launch mpi outside mpirun: this process, a supervisor's child, becomes mpirun. Returns only where that fails.
@@ -197,7 +200,8 @@ static int check_places(const struct run *r) {
     char *from = NULL;
     int rc = resume_find(c, false, &from);
     free(from);
-    if (c->out && run_dir_possible(c->out)) return -1;
+    if (monitor_check(c)) rc = -1;
+    if (c->out && dir_possible(c->out, "--out")) return -1;
     bool begins = c->out && !c->recovery.resume && r->life < 2;
     return begins && run_dir_check(c->out, r->force) ? -1 : rc;
 }
@@ -214,14 +218,12 @@ static void say_crowd(const struct run *r) {
         ranks += config_ranks(c, role->name);
     if (is_rank(r)) ranks = r->job.ranks_here;
     if (cores < 1 || ranks <= CROWD * cores || memory_need_of(&r->job, &part, &need)) return;
-    info(
-        "%d ranks share %ld core%s: a step takes about the time of all of them one after the other, and they take %s beside "
-        "the model's memory; fewer cost less",
-        ranks, cores, cores > 1 ? "s" : "", format_bytes(bytes, need.host.allowed_bytes));
+    info("%d ranks share %ld core%s, so a step is slow and needs %s more memory. Use fewer.", ranks, cores,
+         cores > 1 ? "s" : "", format_bytes(bytes, need.host.allowed_bytes));
 }
 
-// 3. Model and data, 4. memory, 5. the run.
-static int train(struct run *r, const struct cli_args *args, bool dry) {
+// 3. Model and data, 4. memory, 5. the run. lacking: something is missing on this machine, and has been said.
+static int train(struct run *r, const struct cli_args *args, bool dry, bool lacking) {
     const struct config *c = r->config;
     bool rank = is_rank(r);
     r->force = cli_get(args, "force") != NULL;
@@ -235,7 +237,7 @@ static int train(struct run *r, const struct cli_args *args, bool dry) {
     bool speaks = !rank || !r->env.local_size || r->env.local_rank == 0;
     // Who goes on after a death has been warned.
     error_quiet(!speaks ? QUIET_ALL : r->life > 1 ? QUIET_WARNINGS : c->quiet ? QUIET_REMARKS : QUIET_NOT);
-    int opened = job_open(&r->job, c, dry);
+    int opened = job_open(&r->job, c, dry) || lacking ? -1 : 0;
     bool first = !dry && (!rank || r->env.rank == 0);
     if (first && check_places(r)) opened = -1;
     if (first && !opened) say_defaults(c, cli_get(args, "config"));
@@ -269,7 +271,9 @@ static int live(struct run *r, const struct cli_args *args, int argc, char **arg
         return become_supervisor(r, argc, argv);
     go_on(r);
     if (r->life && is_rank(r)) stop_install(NULL);  // mpirun's signal concerns it in MPI_Init too
-    return !dry && to_start ? become_mpirun(r, argc, argv) : train(r, args, dry);
+    bool lacking = !dry && c->row->check_machine && c->row->check_machine(c);
+    if (dry || !to_start) return train(r, args, dry, lacking);
+    return lacking ? EXIT_USAGE : become_mpirun(r, argc, argv);
 }
 
 int train_command(const struct topology_table *topologies, int argc, char **argv) {

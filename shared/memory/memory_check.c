@@ -43,14 +43,17 @@ static char *device_figures(const struct memory_short *s, const struct memory_ne
 
 static int device_answer(const struct config *c, const struct memory_short *s, const struct memory_need *n,
                          const char *advice) {
-    char *text = device_figures(s, n);
+    char program[PROGRAM_WORD], *text = device_figures(s, n), *model = shell_word(c->model);
     int rc = 0;
     if (c->memory_check == MEMORY_CHECK_OFF)
         warn("%s; memory.check is off: the device will refuse what goes beyond", text);
     else
         rc = fail(
-            "%s\n%s  starring plan --device-memory %lld names the offloads and recomputation that fit, fastest first",
-            text, advice, (long long)c->device_bytes);
+            "%s\n%s  %s plan --model %s --workers %d --seq %lld --dtype %s --device-memory %lld names the offloads and "
+            "recomputation that fit, fastest first",
+            text, advice, program_word(program), model, c->workers, (long long)c->seq, dtype_name(c->dtype),
+            (long long)c->device_bytes);
+    free(model);
     free(text);
     return rc;
 }

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "shared/core/error.h"
+#include "shared/core/path.h"
 #include "shared/monitor/csv_file.h"
 #include "shared/monitor/event_file.h"
 #include "shared/state/train_state.h"
@@ -40,9 +41,12 @@ static int make_dirs(const char *path) {
     return rc;
 }
 
+static char *place_of(const struct monitor_config *c) {
+    return xasprintf("%s%s%s", c->output_path ? c->output_path : "", c->output_path ? "/" : "", c->job_name);
+}
+
 static char *make_place(const struct monitor_config *c, const char *section) {
-    char *path =
-        xasprintf("%s%s%s", c->output_path ? c->output_path : "", c->output_path ? "/" : "", c->job_name);
+    char *path = place_of(c);
     if (!make_dirs(path)) return path;
     fail("%s.output_path, job_name: %s cannot be made: %s", section, path, strerror(errno));
     free(path);
@@ -66,6 +70,20 @@ static int open_events(struct monitor *m, const struct config *c, int64_t from) 
     m->events = dir ? event_file_create(dir, from) : NULL;
     free(dir);
     return m->events ? 0 : -1;
+}
+
+int monitor_check(const struct config *c) {
+    const struct {
+        const struct monitor_config *monitor;
+        const char *key;
+    } all[] = {{&c->tensorboard, "tensorboard.output_path"}, {&c->csv_monitor, "csv_monitor.output_path"}};
+    int rc = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char *path = place_of(all[i].monitor);
+        if (all[i].monitor->enabled && dir_possible(path, all[i].key)) rc = -1;
+        free(path);
+    }
+    return rc;
 }
 
 int monitor_create(const struct config *c, const struct train_state *start, struct monitor **out) {

@@ -21,6 +21,8 @@
 struct monitor;
 struct train_state;
 
+// Whether the places of the enabled monitors could be written. 0, or -1 after saying of each why not.
+int monitor_check(const struct config *c);
 // start: what the first step goes on from. *out is NULL where no monitor is enabled. 0, or -1 after fail().
 int monitor_create(const struct config *c, const struct train_state *start, struct monitor **out);
 void monitor_step(struct monitor *m, const struct step_record *r);

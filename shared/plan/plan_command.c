@@ -119,13 +119,20 @@ static void print_head(const struct plan_question *q, const struct plan *p) {
 
 static const char *or_dash(const char *is) { return strcmp(is, "none") ? is : "-"; }
 
+// "0.0123", "42.1", "1,643".
+static const char *figure(char text[32], double x) {
+    if (x >= 100) return format_count(text, llround(x));
+    snprintf(text, 32, "%.3g", x);
+    return text;
+}
+
 static void print_row(int place, const struct plan_candidate *c) {
-    char device[24], host[24], disk[24], wire[24];
-    printf("%4d  %-9s %5lld  %-9s %-9s %-7s %10s %10s %10s %10s %10.3g %12.4g  %s\n", place, c->topology,
+    char device[24], host[24], disk[24], wire[24], seconds[32], tokens[32];
+    printf("%4d  %-9s %5lld  %-9s %-9s %-7s %10s %10s %10s %10s %10s %12s  %s\n", place, c->topology,
            (long long)c->batch, or_dash(c->is[0]), or_dash(c->is[1]), or_dash(c->is[2]),
            format_bytes(device, c->device_bytes), format_bytes(host, c->host_bytes),
            c->disk_bytes > 0 ? format_bytes(disk, c->disk_bytes) : "-", format_bytes(wire, c->wire_bytes),
-           c->step.total_s, c->tokens_per_s, c->step.bound);
+           figure(seconds, c->step.total_s), figure(tokens, c->tokens_per_s), c->step.bound);
 }
 
 static void print_table(const struct plan_question *q, const struct plan *p, bool all) {

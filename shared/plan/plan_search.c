@@ -373,8 +373,7 @@ char *plan_flags(const struct plan_candidate *c) {
 char *plan_line(const struct plan_question *q, const struct plan_candidate *c) {
     static const char *const own[] = {"topology", "workers", "batch", "quiet",
                                       NULL};  // of plan_flags, or of no use
-    char *program = cli_program(), *text = xasprintf("%s train", program);
-    free(program);
+    char program[PROGRAM_WORD], *text = xasprintf("%s train", program_word(program));
     for (size_t i = 0; i < q->args->given_count; i++) {
         const struct cli_given *g = &q->args->given[i];
         bool skip =

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/core/text.h"
 #include "shared/core/topology_row.h"
 #include "shared/evaluation/evaluate_command.h"
 #include "shared/report/run_file.h"
@@ -86,12 +87,14 @@ enum closing closing_leave(const struct closing_rank *r) {
     char *missing = missing_report(r);
     int mine = missing ? 0 : claim(r);
     if (mine < 0) return CLOSING_FAILED;
+    char program[PROGRAM_WORD], *word = shell_word(r->dir);
     if (!mine && !c->quiet)
         info(
             "its report is %s/ranks/%s-%d.json; the last rank to leave prints the table%s%s. Machines that share "
-            "no %s print none: copy their ranks/ into worker 0's, then starring summary %s",
+            "no %s print none: copy their ranks/ into worker 0's, then %s summary %s",
             r->dir, r->role, r->rank, missing ? ", which still wants the report of " : "",
-            missing ? missing : "", r->dir, r->dir);
+            missing ? missing : "", r->dir, program_word(program), word);
+    free(word);
     free(missing);
     if (!mine) return CLOSING_LEFT;
     cJSON *summary = closing_merge(c, r->dir);

@@ -46,13 +46,8 @@ static int columns(FILE *f) {
 
 // "3:20 left", by the steps done so far.
 static const char *time_left(char text[32], const struct progress *p, int64_t step, double now_s) {
-    double left_s = (now_s - p->start_s) / fmax((double)(step - p->o.first), 1) * (double)(p->steps - step);
-    int minutes = (int)fmin(left_s / 60, 1e8);
-    if (minutes < 60)
-        snprintf(text, 32, "%d:%02d left", minutes, (int)left_s % 60);
-    else
-        snprintf(text, 32, "%d h %02d min left", minutes / 60, minutes % 60);
-    return text;
+    return format_left(
+        text, (now_s - p->start_s) / fmax((double)(step - p->o.first), 1) * (double)(p->steps - step));
 }
 
 // A line that wraps could not be redrawn in place: a narrow terminal gets a short bar, or numbers alone.

@@ -183,23 +183,6 @@ static int may_take(const char *dir, bool force) {
     return 0;
 }
 
-int run_dir_possible(const char *dir) {
-    char *path = xstrdup(dir);
-    struct stat about;
-    while (*path && stat(path, &about)) {
-        char *slash = strrchr(path, '/');
-        path[!slash ? 0 : slash == path ? 1 : slash - path] = 0;
-    }
-    const char *found = *path ? path : ".";
-    int rc =
-        *path && !S_ISDIR(about.st_mode) ? fail("%s: is a file, not a directory: choose another --out", found)
-        : access(found, W_OK | X_OK)
-            ? fail("%s: nothing can be written in %s: %s; choose another --out", dir, found, strerror(errno))
-            : 0;
-    free(path);
-    return rc;
-}
-
 int run_dir_check(const char *dir, bool force) { return may_take(dir, force); }
 
 static void remove_checkpoints(const char *dir) {

@@ -16,8 +16,6 @@
 // after logging.
 char *run_dir_make(const struct config *c);
 
-// Whether the directory is there or could be made; it is not. 0, or -1 after saying why not.
-int run_dir_possible(const char *dir);
 // Whether run_dir_prepare would be refused now. 0, or -1 after saying why.
 int run_dir_check(const char *dir, bool force);
 // Makes dir and dir/ranks and takes them for this process (state.json), as one of all that try at once; the

@@ -444,7 +444,7 @@ static cJSON *build(const char *dir, const struct config *c, struct metrics_tota
     }
     if (cJSON_GetArraySize(missing)) {
         char *names = cJSON_PrintUnformatted(missing);
-        warn("%s: reports of these ranks are not here, or are of another job: %s", dir, names);
+        warn("%s: these ranks left no report for this job: %s", dir, names);
         free(names);
         cJSON_AddItemToObject(s, "missing_reports", missing);
     } else {

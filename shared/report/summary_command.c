@@ -180,8 +180,8 @@ static void print_state(const struct found *f, enum run_phase phase) {
     else if (phase == RUN_RUNNING)
         printf("running: process %lld, since %s\n", (long long)s->pid, s->started);
     else if (phase == RUN_DEAD)
-        printf("ended before its end: process %lld, started %s, is gone and left no word\n",
-               (long long)s->pid, s->started);
+        printf("died: process %lld, started %s, no longer exists and wrote no reason\n", (long long)s->pid,
+               s->started);
     else if (phase == RUN_UNKNOWN)
         printf("not finished, and no state.json says whether it runs\n");
     else

@@ -1,5 +1,4 @@
 // A run's table, and the few lines that a run ends with, from summary.json's document.
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,9 +74,9 @@ static void print_head(FILE *f, const cJSON *s) {
                 json_number(s, "resumed_from"));
     summary_print_lives(f, s);
     summary_print_away(f, s);
-    fprintf(f, "loss        %.4f -> %.4f in %.0f steps, %.0f %sskipped\n", json_number(loss, "first"),
-            json_number(loss, "last"), json_number(s, "steps"), json_number(s, "skipped"),
-            json_item(s, "batches") ? "batches " : "");
+    fprintf(f, "loss        %.4f -> %.4f in %.0f step%s, %.0f %sskipped\n", json_number(loss, "first"),
+            json_number(loss, "last"), json_number(s, "steps"), json_number(s, "steps") == 1 ? "" : "s",
+            json_number(s, "skipped"), json_item(s, "batches") ? "batches " : "");
     if (isfinite(json_number(s, "val_loss")))
         fprintf(f, "held out    %.4f (unigram entropy of the text: %.4f nats)\n", json_number(s, "val_loss"),
                 json_number(s, "unigram_entropy"));
@@ -163,8 +162,8 @@ void summary_print(FILE *f, const char *dir, const struct cJSON *s) {
     summary_print_checkpoints(f, s);
     const cJSON *staleness = json_item(s, "staleness");
     if (staleness)
-        fprintf(f, "\nstaleness   mean %.2f, max %.0f updates\n", json_number(staleness, "mean"),
-                json_number(staleness, "max"));
+        fprintf(f, "\nstaleness   mean %.2f, max %.0f update%s\n", json_number(staleness, "mean"),
+                json_number(staleness, "max"), json_number(staleness, "max") == 1 ? "" : "s");
     fputc('\n', f);
     summary_print_hash(f, s);
     fprintf(f, "files       %s\n", dir);
@@ -273,8 +272,8 @@ static void brief_run(FILE *f, const cJSON *s) {
 
 static void brief_loss(FILE *f, const cJSON *s) {
     const cJSON *loss = json_item(s, "loss");
-    fprintf(f, "loss        %.4f -> %.4f in %.0f steps", json_number(loss, "first"),
-            json_number(loss, "last"), json_number(s, "steps"));
+    fprintf(f, "loss        %.4f -> %.4f in %.0f step%s", json_number(loss, "first"),
+            json_number(loss, "last"), json_number(s, "steps"), json_number(s, "steps") == 1 ? "" : "s");
     if (json_number(s, "skipped") > 0)
         fprintf(f, ", %.0f %s skipped", json_number(s, "skipped"),
                 json_item(s, "batches") ? "batches" : "of them");
@@ -287,7 +286,8 @@ static void brief_loss(FILE *f, const cJSON *s) {
 static void brief_speed(FILE *f, const cJSON *s) {
     char count[32];
     const cJSON *step = json_item(s, "step_seconds"), *staleness = json_item(s, "staleness");
-    double median = json_number(step, "median"), spread = json_number(step, "spread");
+    double median = json_number(step, "median"), spread = json_number(step, "spread"),
+           most = json_number(staleness, "max");
     format_count(count, (int64_t)json_number(s, "tokens_per_second"));
     if (spread > SPREAD_BOUND)
         fprintf(
@@ -296,9 +296,9 @@ static void brief_speed(FILE *f, const cJSON *s) {
             100 * spread, median * 1e3, count);
     else
         fprintf(f, "speed       %s tokens/s; step %.1f ms median", count, median * 1e3);
-    if (staleness)
-        fprintf(f, "; staleness mean %.2f, max %.0f updates", json_number(staleness, "mean"),
-                json_number(staleness, "max"));
+    if (most > 0)  // a star that waits for all has none
+        fprintf(f, "; staleness mean %.2f, max %.0f update%s", json_number(staleness, "mean"), most,
+                most == 1 ? "" : "s");
     fputc('\n', f);
 }
 
@@ -310,9 +310,8 @@ void summary_print_brief(FILE *f, const char *dir, const struct cJSON *s) {
     brief_speed(f, s);
     summary_print_checkpoints(f, s);
     summary_print_hash(f, s);
-    char *program = shell_word(program_invocation_name), *word = shell_word(dir);
-    fprintf(f, "files       %s   (every figure: %s summary %s)\n", dir, program, word);
-    free(program);
+    char program[PROGRAM_WORD], *word = shell_word(dir);
+    fprintf(f, "files       %s   (every figure: %s summary %s)\n", dir, program_word(program), word);
     free(word);
     fflush(f);
 }

@@ -79,8 +79,9 @@ class Told(unittest.TestCase):
         self.assertEqual(self.said("--set", "gradient_clipping=1", *both), [])
         self.assertEqual(len(self.said(*both)), 1)
         lines = self.said("-c", "some.json", *both)
-        self.assertEqual(lines, ["starring: some.json names no optimizer: AdamW with lr 0.01 is taken, where DeepSpeed takes the "
-                                 "program's own", "starring: gradient_clipping is not given: 1 is taken, DeepSpeed's default (0: none)"])
+        self.assertEqual(lines, ["starring: some.json names no optimizer: AdamW with lr 0.01 is used (DeepSpeed would use the "
+                                 "optimizer that your Python program gives it)",
+                                 "starring: gradient_clipping is not given: 1 is used, DeepSpeed's default (0: no clipping)"])
 
     def test_flags_that_take_away_what_another_asks_for(self):
         for flags in (["--quiet", "--full"], ["--save-on-interrupt", "--no-weights"], ["--dry-run", "--print-config"]):
@@ -100,6 +101,17 @@ class Told(unittest.TestCase):
             self.assertEqual(len(lines), 5, lines)
         lines = self.said("--model", "model.json", "--data", "no-data", "--out", "file/below", "--quiet", status=2)
         self.assertEqual(len(lines), 2, lines)
+        # Beside them what this machine lacks, whoever starts the ranks, and where monitors write.
+        monitors = [word for key in ("tensorboard", "csv_monitor")
+                    for word in ("--set", f"{key}.enabled=true", "--set", f"{key}.output_path=file/{key}")]
+        disk = "zero_optimization.offload_optimizer"
+        for run, name in ((["--topology", "ps:sync", "--keys", "no-keys"], "no-keys"),
+                          (["--topology", "zero:1", "--set", f"{disk}.device=nvme", "--set", f"{disk}.nvme_path=no-disk"], "no-disk")):
+            for more in ([], ["--restart", "1", "--checkpoint-every", "1"]):
+                lines = self.said(*run, *more, "--model", "no-model", "--data", "no-data", "--out", "/proc/zz", *monitors, status=2)
+                for word in (name, "no-model", "no-data", "/proc/zz", "tensorboard.output_path", "csv_monitor.output_path"):
+                    self.assertEqual(len([line for line in lines if word in line]), 1, (run, word, lines))
+                self.assertEqual(len(lines), 6, lines)
 
     @unittest.skipUnless(os.geteuid() == 0, "root alone can be somebody else")
     def test_a_folder_that_may_not_be_read_is_not_called_empty(self):
@@ -124,13 +136,23 @@ class Told(unittest.TestCase):
         files, typed = re.fullmatch(r"files +(.*)   \(every figure: (.*)\)", p.stdout.splitlines()[-1]).groups()
         self.assertEqual((files, shlex.split(typed)), (out, [PROGRAM, "summary", out]))
 
+    def test_commands_are_printed_as_this_program_was_called(self):
+        benches = [f"bench {name}" for name in ("", "step", "kernels", "adam", "collective", "zero", "ps", "tune", "checkpoint", "offload")]
+        for words in ("", "train", "scheduler", "server", "worker", "plan", "keygen", "data", "summary", "evaluate", "generate", *benches):
+            said = subprocess.run([PROGRAM, *words.split(), "--help"], capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
+            self.assertIn(f"{shlex.quote(PROGRAM)} ", said)
+            self.assertEqual(re.findall(r"(?m)^(?: *|.*mpirun .*)\bstarring .*", said.replace(shlex.quote(PROGRAM), "")), [], words)
+        for words in (["data", "info"], ["data", "wrap", "x"], ["keygen"], ["train", "--nope"], ["plan", "word"]):
+            p = subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+            self.assertIn(f"ee {shlex.quote(PROGRAM)} {' '.join(words[:1 + (words[0] == 'data')])} --help", p.stderr)
+
     def test_what_many_ranks_cost(self):
         cores = os.cpu_count()
         # More than its device has, so that nothing starts.
         run = ["--model", "model.json", "--topology", "ps:sync", "--workers", "2", "--device-memory", "1K", "--set",
                "gradient_clipping=1"]
         lines = self.said(*run, "--servers", str(8 * cores), status=2)
-        self.assertRegex(lines[0], rf"^starring: {8 * cores + 2} ranks share {cores} cores?: a step takes .* fewer cost less$")
+        self.assertRegex(lines[0], rf"^starring: {8 * cores + 2} ranks share {cores} cores?, so a step is slow and needs .* more memory. Use fewer.$")
         self.assertEqual(len([line for line in self.said(*run, "--servers", str(8 * cores - 2), status=2) if "share" in line]), 0)
         self.assertEqual(len([line for line in self.said(*run, "--servers", "1000", "--quiet", status=2) if "share" in line]), 0)
 

@@ -4,6 +4,7 @@ snapshots by steps and by seconds, what is broken or interrupted."""
 import glob
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -30,9 +31,6 @@ class Evaluation(unittest.TestCase):
         cls.folder = folder.name
         with open(cls.at("text.txt"), "w", encoding="utf-8") as f:
             f.write("".join(f"{n} bottles of beer on the wall, {n * n % 97} of them green\n" for n in range(1200)))
-
-        with open(cls.at("text.txt"), encoding="utf-8") as f, open(cls.at("held.txt"), "w", encoding="utf-8") as held:
-            held.write(f.read(12000))
 
     @classmethod
     def at(cls, *path):
@@ -85,7 +83,9 @@ class Evaluation(unittest.TestCase):
         self.assertNotEqual(tokens // 32 % 32, 0)
 
     def test_a_snapshot_is_the_run_that_ends_there(self):
-        self.train("long", "--quiet", "--topology", "zero:2", "--eval-every", "3")
+        p = self.train("long", "--topology", "zero:2", "--eval-every", "3")
+        said = [line for line in p.stdout.splitlines() if "held-out loss" in line]
+        self.assertEqual([line.endswith(" left") for line in said], [True, False], said)  # while others wait
         for topology in ("ps:sync", "zero:1"):
             self.train("short", "--quiet", "--force", "--topology", topology, steps="3")
             self.assertEqual(self.losses("short")[0], self.losses("long")[0])
@@ -230,21 +230,25 @@ class Evaluation(unittest.TestCase):
             self.assertIsNone(self.summary("full")["val_loss"])
 
     def test_an_evaluation_may_be_interrupted(self):
-        # The run is complete by then, and evaluate goes on with what is left.
+        # It says how long it still takes. The run is complete by then, and evaluate goes on with what is left.
+        held = self.at("held.txt")
+        with open(self.at("text.txt"), encoding="utf-8") as f, open(held, "w", encoding="utf-8") as long:
+            long.write(f.read() * 1000)
         argv = [PROGRAM, "train", *SMALL, "--model", "demo", "--steps", "2", "--topology", "ps:sync", "--set",
                 "data.val_path=held.txt", "--out", "stopped"]
         with subprocess.Popen(argv, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:
             for line in p.stdout:
-                if line.startswith("evaluating"):
+                if re.match(r"evaluated +\d+%  \d.* left$", line):
                     break
             p.send_signal(signal.SIGINT)
             out, err = p.communicate(timeout=LIMIT_S)
         self.assertEqual(p.returncode, 130, err)
-        self.assertIn("starring evaluate stopped", err)
+        self.assertRegex(err, r"evaluation interrupted: 1 snapshot is not evaluated yet: .*starring evaluate stopped evaluates it\n")
         self.assertIn("weights     hash", out)
         self.assertEqual(self.summary("stopped")["state"], "complete")
         self.assertIsNone(self.summary("stopped")["val_loss"])
         self.assertEqual(os.listdir(self.at("stopped", "snapshots")), ["step-2"])
+        os.truncate(held, 12000)
         self.run_it("evaluate", "stopped")
         self.assertEqual([step for step, _ in self.losses("stopped")], [2])
         self.assertIsNotNone(self.summary("stopped")["val_loss"])

@@ -330,7 +330,7 @@ static void a_text_file_that_is_tokens(void **state) {
     o.tokenizer = NULL;
     expect_refused(o, "multiple-choice");
     put_bin(p->bin, 5, 1, 2);
-    expect_refused(o, "nanoGPT|starring data wrap --type uint16 |tokens.bin OUT.bin|--tokenizer byte");
+    expect_refused(o, "nanoGPT| data wrap --type uint16 |tokens.bin OUT.bin|--tokenizer byte");
 }
 
 static void sidecar_of_bytes(void **state) {

@@ -252,6 +252,17 @@ static void a_run_ends_with_a_few_lines(void **state) {
     assert_says(text, "\nweights     hash 0123456789abcdef (cpu)\n");
     assert_says(text, "test_shared_totals summary ");  // this program's name, as it was typed
     free(text);
+    cJSON *most = cJSON_GetObjectItem(cJSON_GetObjectItem(s, "staleness"), "max");
+    cJSON_SetNumberValue(cJSON_GetObjectItem(s, "steps"), 1);
+    cJSON_SetNumberValue(most, 1);
+    text = ending(dir, s, 7);
+    assert_says(text, " in 1 step, ");
+    assert_says(text, ", max 1 update\n");
+    free(text);
+    cJSON_SetNumberValue(most, 0);
+    text = ending(dir, s, 7);
+    assert_says(text, " ms median\n");
+    free(text);
     // Steps of which the slow ones take twice as long say nothing about speed.
     cJSON_SetNumberValue(cJSON_GetObjectItem(s, "steps"), 6);
     cJSON_ReplaceItemInObject(cJSON_GetObjectItem(s, "step_seconds"), "spread", cJSON_CreateNumber(0.26));

@@ -320,7 +320,7 @@ class Summary(Case):
         self.assertEqual(self.state("r", 1)["state"], "dead")
         shown = self.run_it(PROGRAM, "summary", "r")
         self.assertEqual(shown.returncode, 1)
-        self.assertIn("ended before its end", shown.stdout)
+        self.assertIn("died: process ", shown.stdout)
         self.assertNotIn("summary.json", os.listdir(self.at("r")))
         again = self.run_it(*self.argv("r", steps="2"))
         self.assertEqual(again.returncode, 2)

@@ -18,8 +18,9 @@ is anybody's word.
 The commands run in order, in a directory of their own that looks like the repository's root; nothing in runs/ is
 touched. Needs Python 3.9 and bash. Exit status: 0 all true; 1 something is not; 2 the command line is wrong.
 
-A worksheet is a copy of docs/lab-worksheet.md with answers behind its "=>". Those that docs/lab-answers.md has a key for are
-compared: numbers in their order, each to one in a hundred, or words in any order. Exit status: 0 all right; 1 not.
+A worksheet is a copy of docs/lab-worksheet.md with answers behind its "=>" or below. Those that docs/lab-answers.md has a key for are
+compared: numbers in their order, each to one in a hundred, with or without units; names of topologies in any order; yes or
+no. Exit status: 0 all right; 1 not.
 """
 import argparse
 import os
@@ -215,30 +216,62 @@ def check(pages, program, directory):
     return wrong
 
 
-ANSWER = re.compile(r"^\W*(\d+\.\d+)\b[^\n]*?=>[^\S\n]*([^\n]*)$", re.M)
+# An answer stands behind "=>" or, where nothing does, below it, up to the next question.
+QUESTION = r"^[^\w\n]*(\d+\.\d+)\b[^\n]*?=>"
+ANSWER = re.compile(QUESTION + rf"(.*?)(?={QUESTION.replace('(', '(?:', 1)}|^#|\Z)", re.M | re.S)
 KEY = re.compile(r"^\| `(\d+\.\d+)` \| ([^|]+) \|$", re.M)
-NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+NUMBER = re.compile(r"(?<![\w:.])-?\d+(?:\.\d+)?")
+NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 OFF = 0.01  # of a number
 
 
-def tokens(text):
-    """An answer's numbers, where it has nothing else but units; else its words."""
-    words = re.findall(r"[\w:.+-]+", re.sub(r"\b(\d+)\s*[*x]?\s*p\b", r"\1p", text.lower().replace("mib", " ")))
-    words = [w for w in words if w != "and"]
-    numbers = [float(w) for w in words if NUMBER.fullmatch(w)]
-    return numbers if words and len(numbers) == len(words) else {w.strip(".") for w in words} - {""}
+def answers_of(sheet):
+    """{number of a question: what is written there}"""
+    found = {}
+    for question, text in ANSWER.findall(sheet):
+        behind, *below = text.split("\n")
+        found[question] = behind.strip() or ", ".join(line.strip() for line in below if line.strip())
+    return found
+
+
+def numbers(text):
+    """All of an answer, whatever units and words stand beside them."""
+    text = re.sub(r"\bnot at all\b|\bnone\b|\bnothing\b", "0", text)
+    text = re.sub(rf"\b(?:{'|'.join(NAMES)})\b", lambda name: str(NAMES.index(name.group())), text)
+    return [float(n) for n in NUMBER.findall(text)]
+
+
+def topologies(text):
+    """The set of those named: "ZeRO 2 and 3" is {"zero:2", "zero:3"}."""
+    named = re.findall(r"\b(zero|ps)[\s:_-]*([0-3]\b(?:[\s,/&+-]*(?:and\b)?[\s,/&+-]*[0-3]\b)*|a?sync\b)", text)
+    return {f"{kind}:{one}" for kind, which in named for one in re.findall(r"[0-3]|a?sync", which)}
+
+
+def readings(key, answer):
+    """What the answer may say, in the form of the key; [] where it has another."""
+    answer = answer.lower()
+    if key in ("yes", "no"):
+        return [{word[0]} for word in re.findall(r"\b(?:yes|no|y|n)\b", answer)[:1]]
+    if ":" in key:
+        return [topologies(answer)] if topologies(answer) else []
+    # What stands behind the last "="; without remarks in brackets; without what each figure is for, as in N=2: 5.44; and
+    # 43,54 may be a number as some countries write it, and 8,6 two of them.
+    texts = (answer, answer.split("=")[-1], re.sub(r"\([^)]*\)", " ", answer), re.sub(r"\b[a-z] *= *\d+\b *:?", " ", answer))
+    found = [numbers(text) for one in texts for text in (one, re.sub(r"(?<=\d),(?=\d)", ".", one))]
+    return [one for one in found if len(one) == len(numbers(key))]
 
 
 def is_right(key, answer):
-    # 43,54 may be a number as some countries write it, and 8,6 two of them.
-    return agrees(key, answer) or agrees(key, re.sub(r"(?<=\d),(?=\d)", ".", answer))
+    want = readings(key, key)[0]
+    return any(want == got if isinstance(want, set) else all(abs(a - b) <= OFF * abs(a) for a, b in zip(want, got))
+               for got in readings(key, answer))
 
 
-def agrees(key, answer):
-    want, got = tokens(key), tokens(answer)
-    if isinstance(want, set) or isinstance(got, set):
-        return want == got
-    return len(want) == len(got) and all(abs(a - b) <= OFF * abs(a) for a, b in zip(want, got))
+def form(key):
+    """What an answer must look like, in words."""
+    count = len(numbers(key))
+    return ("yes or no" if key in ("yes", "no") else "names of topologies, as zero:0" if ":" in key else
+            "one number" if count == 1 else f"{count} numbers, in the order of the question")
 
 
 def in_words(e):
@@ -256,15 +289,16 @@ def look_through(path, key):
 
 def judge_sheet(path, key):
     with open(path, encoding="utf-8") as f:
-        answers = dict(ANSWER.findall(f.read()))
+        answers = answers_of(f.read())
     if not set(key) <= set(answers):
         raise ValueError(f"{path}: no line {sorted(set(key) - set(answers))[0]}: is it a copy of docs/lab-worksheet.md?")
     free = [line for line in answers if line not in key]
     right = [line for line in key if is_right(key[line], answers[line])]
-    print(f"{path}: {len(right)} of {len(key)} right; {sum(answers[line].strip() != '' for line in free)} of {len(free)} others written")
+    print(f"{path}: {len(right)} of {len(key)} right; {sum(answers[line] != '' for line in free)} of {len(free)} others written")
     for line in key:
         if line not in right:
-            print(f"  {line}  " + (f"not so: {answers[line].strip()}" if answers[line].strip() else "empty"))
+            print(f"  {line}  " + (f"not so: {answers[line]}" if answers[line] else "empty")
+                  + ("" if readings(key[line], answers[line]) else f" (wanted: {form(key[line])})"))
     return int(len(right) < len(key))
 
 

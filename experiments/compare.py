@@ -89,15 +89,15 @@ def read_runs(args):
 
 
 def check(args, runs):
-    """0, or 1 after naming step and pair of each difference that was asked to be none."""
+    """0, or 1 after naming step and pair of each difference that was asked to be none, and weights that are not as expected."""
+    wrong = []
     if args.assert_equal == "all":
-        wrong, words = equality.unequal_pairs(runs), "NOT EQUAL"
+        wrong = [f"NOT EQUAL: {sentence}" for sentence in equality.unequal_pairs(runs)]
     elif args.assert_equal == "promised":
-        wrong, words = equality.broken_promises(runs), "BROKEN PROMISE"
-    else:
-        return 0
+        wrong = [f"BROKEN PROMISE: {sentence}" for sentence in equality.broken_promises(runs)]
+    wrong += [f"NOT AS EXPECTED: {sentence}" for sentence in equality.unexpected(runs, args.expect)]
     for sentence in wrong:
-        print(f"{words}: {sentence}", file=sys.stderr)
+        print(sentence, file=sys.stderr)
     return 1 if wrong else 0
 
 
@@ -113,7 +113,7 @@ def hear(args, runs):
 def say(args, groups, target, spoken, failed, paths):
     """The results on the terminal."""
     if not args.full:
-        print("\n" + closing.text(groups, target, spoken, paths[1], failed))
+        print("\n" + closing.text(groups, target, spoken, paths[1], failed, args.program))
         return
     print("\n" + table.text_table(groups, target, failed) + "\n")
     for sentence in sentences.in_words(groups, target):
@@ -145,7 +145,7 @@ def main(argv=None):
     csv_path, html_path = os.path.join(args.out, "compare.csv"), os.path.join(args.out, "report.html")
     csvfile.write_csv(csv_path, runs, failed)
     spoken, status = hear(args, runs)
-    about = report.About(args.title, "experiments/compare.py " + shlex.join(words), args.out, trained=not args.runs, target=target,
+    about = report.About(args.title, shlex.join([sys.argv[0], *words]), args.out, trained=not args.runs, target=target,
                          failed=tuple(failed))
     try:
         report.write(html_path, groups, about, sample.as_html(spoken))

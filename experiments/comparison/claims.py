@@ -16,8 +16,8 @@ from .spread import finite, normal_tail, t_quantile, t_tails
 CHANCE = 0.05
 LEAST = math.log(1.02)
 CELLS = 400          # of the integral over spreads
-METHOD = (f"claimed together at {CHANCE:.0%} (Student's t on logarithms, Holm 1979), from {math.expm1(LEAST):.0%} on; in brackets the "
-          "95% interval of each by itself")
+METHOD = (f"A difference is claimed if it is at least {math.expm1(LEAST):.0%}, and if runs without differences would lead to any claim in at "
+          f"most {CHANCE:.0%} of such comparisons (Student's t on logarithms, Holm 1979). In brackets: the 95% interval of each ratio alone")
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,13 @@ def broken_promises(runs):
     return out
 
 
+def unexpected(runs, expected):
+    """Sentences: stars and rings that are promised equal and do not end in the hash that {product: hash} names for theirs."""
+    return [f"{run.label} ends with the weights {run.hash_in_words}, not with {expected[run.product]}: this is another text, another "
+            "configuration, another version of the program, or a bug"
+            for run in runs if run.kind != "local" and promise(run) and expected.get(run.product, run.weights_hash) != run.weights_hash]
+
+
 def unequal_pairs(runs):
     """Sentences: each run that differs from the first one."""
     out = []

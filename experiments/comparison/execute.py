@@ -113,9 +113,15 @@ def execute(planned, name, directory, limit):
 
 def said_of(run):
     """The line that ends a run on the terminal."""
-    speed = run.tokens_per_second
-    return (f"{run.wall_seconds:.1f} s, loss {as_float(run.losses[0]):.4f} -> {as_float(run.losses[-1]):.4f}"
-            + (f", {speed:,.0f} tokens/s" if speed else "") + "".join(f"; noisy: {why}" for why in noise.why_noisy(run)[:1]))
+    noisy = noise.why_noisy(run)
+    speed = f"noisy: {noisy[0]}" if noisy else f"{run.tokens_per_second:,.0f} tokens/s" if run.tokens_per_second else ""
+    return (f"{run.wall_seconds:.1f} s, loss {as_float(run.losses[0]):.4f} -> {as_float(run.losses[-1]):.4f}" + (speed and f", {speed}"))
+
+
+def time_left(seconds, count):
+    """"; about 3:20 left" of so many runs to come, as long as those that are done took; "" where none is left or done."""
+    minutes, rest = divmod(round(sum(seconds) / max(len(seconds), 1) * count), 60)
+    return f"; about {minutes}:{rest:02d} left" if seconds and count else ""
 
 
 def place_of(args, planned, repeat):
@@ -148,8 +154,8 @@ def run_all(args):
             failed.append(Failure(one.label, name, e.brief))
             continue
         run.repeat = repeat
-        print(said_of(run), flush=True)
         done[(one.name, repeat)] = run
+        print(said_of(run) + time_left([r.wall_seconds for r in done.values()], len(scheduled) - number), flush=True)
         if not args.force:
             likeness.refuse_unlike(grouped(planned, args.repeat, done), False)
     labels = [one.label for one in planned]

@@ -1,6 +1,7 @@
 """The command line of experiments/compare.py."""
 import argparse
 import os
+import re
 
 MEDIA = ("shm", "tcp")
 REPEAT = 3
@@ -16,6 +17,14 @@ def media_of(text):
     if wrong or not found or len(set(found)) < len(found):
         raise argparse.ArgumentTypeError(f"{text!r}: expected shm, tcp or shm,tcp")
     return found
+
+
+def hash_of(text):
+    """(product, hash) of --expect."""
+    product, eq, value = text.partition("=")
+    if not eq or not product or not re.fullmatch("[0-9a-f]{16}", value):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected PRODUCT=HASH, a hash of 16 hexadecimal digits")
+    return product, value
 
 
 def add_what(ap):
@@ -38,8 +47,8 @@ def add_what(ap):
                       f"95%% intervals (default {REPEAT}; 1: no intervals)")
     what.add_argument("--order-seed", type=int, metavar="N", help="of the random order in which each repeat runs the "
                       "topologies; drawn anew and printed unless given")
-    what.add_argument("--target-loss", type=float, metavar="X", help="the loss on held-out text that times to it are "
-                      "told for (default: the worst final one among the runs)")
+    what.add_argument("--target-loss", type=float, metavar="X", help="take the time until the held-out loss reaches X "
+                      "(default: the worst final one among the runs)")
 
 
 def add_how(ap):
@@ -67,6 +76,9 @@ def add_out(ap, program):
     out.add_argument("--assert-equal", nargs="?", const="all", choices=["all", "promised"], metavar="promised",
                      help="exit with 1 unless all runs of one seed are equal to the last bit; with \"promised\": unless those "
                      "are that must be (ps:sync and zero:0-3 with the same number of workers)")
+    out.add_argument("--expect", action="append", type=hash_of, default=[], metavar="PRODUCT=HASH",
+                     help="exit with 1 unless ps:sync and zero:0-3 end with this hash of the weights, where they multiply with this "
+                     "product (fma, bf16-pairs); may be given again")
     out.add_argument("--keep-going", action="store_true", help="a run that fails does not end the comparison: the table says what "
                      "failed and why, and the exit status is 1")
     out.add_argument("--force", action="store_true", help="compare runs that are unlike in tokens per step, model, data, seed, "
@@ -93,6 +105,7 @@ def parse(argv, description, program):
         if args.runs and given is not None and given is not False and given != []:
             ap.error(f"--{flag.replace('_', '-')} says how to train: it has no use with --runs, which trains nothing")
     args.full = args.full or args.markdown
+    args.expect = dict(args.expect)
     args.repeat = REPEAT if args.repeat is None else args.repeat
     if args.repeat < 1:
         ap.error("--repeat must be at least 1")

@@ -1,4 +1,4 @@
-"""What the times say, in sentences: which runs differ beyond what differs from repeat to repeat. A noisy run says nothing."""
+"""The times in sentences: which runs differ by more than repeats of one run do. The times of noisy runs are not compared."""
 from . import claims, learning, noise
 from .table import time_per_step
 
@@ -84,23 +84,23 @@ def one_run_each(found, which):
     speeds = [f for f in found if f[2] == "tokens/s"]
     if not speeds:
         return []
-    return ["; ".join(clauses(speeds)) + f". {which} each: how much runs differ among themselves is not known, so nothing is "
-            "claimed (--repeat 3)."]
+    return ["; ".join(clauses(speeds)) + f". {which} each does not show how much repeats differ, so no difference is claimed "
+            "(--repeat 3)."]
 
 
 def left_out(groups):
-    """Noisy runs, which nothing is said of: [] or one sentence."""
+    """Noisy runs, whose times are not compared: [] or one sentence."""
     count = {g[0].label: (sum(bool(noise.why_noisy(r)) for r in g), len(g)) for g in groups}
     noisy = [label if of == 1 else f"{label} ({some} of {of} runs)" for label, (some, of) in count.items() if some]
-    return [f"Nothing is said of the times of noisy runs: {', '.join(noisy)}."] if noisy and len(groups) > 1 else []
+    return [f"The times of noisy runs are not compared: {', '.join(noisy)}."] if noisy and len(groups) > 1 else []
 
 
 def not_seen(found):
     """What so few repeats could not have seen."""
     listed = [f"{words} {claims.in_percent(now)} ({claims.in_percent(twice)})" for words, now, twice in
               claims.unseen([(words, ratio) for _, _, words, ratio in found])]
-    return ("Smaller differences may be there. The smallest that such repeats, spread as these were, claim half of the time (in "
-            f"brackets: twice as many repeats): {', '.join(listed)}.")
+    return ("Smaller differences may exist. With this many repeats and this spread, a difference of this size is found in half of all "
+            f"comparisons (in brackets: with twice as many repeats): {', '.join(listed)}.")
 
 
 def in_words(groups, target):
@@ -112,9 +112,10 @@ def in_words(groups, target):
     differ = [f for f in found if f[3].differs]
     told = list(dict.fromkeys(f[2] for f in found))
     # Where noise has left no time to look at, nobody may read this as said of times.
-    where = "" if any(words in told for words, _, timed in measures(target, groups) if timed) else f" in {', '.join(told)}"
-    said = clauses(differ) + [f"nothing else differs beyond noise{where}" if differ else f"Nothing differs beyond noise{where}"]
+    timed = any(words in told for words, _, timed in measures(target, groups) if timed)
+    same = "The runs use the same resident memory" if not timed else "nothing else differs" if differ else "The runs do not differ"
+    said = clauses(differ) + [f"{same}, as far as these repeats can tell"] * (timed or not differ)
     least = min(f[3].count for f in found)
     return ["; ".join(said) + ".", *noisy,
             f"Compared: {', '.join(told)}; {len(found)} ratio{'s, each' * (len(found) > 1)} with {least} {'or more ' if any(f[3].count > least for f in found) else ''}"
-            f"repeats, {claims.METHOD}.", not_seen(found)]
+            f"repeats. {claims.METHOD}.", not_seen(found)]

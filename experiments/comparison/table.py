@@ -13,15 +13,14 @@ MIB = 1 << 20
 NOISY = " ~"
 CHECK_BOUND = 0.01   # of a step's time: what its parts may miss
 WIDTH = 118  # of a block of the printed table; more columns go into further blocks
-HOST = ("\"Host\" is when computing stood still for no transfer: the host's work between operations, reading data, threads "
-        "that wait for a core.")
-STAR_IN_PLACE = ("On shm a star's worker reads the weights where its servers keep them and writes gradients where they read them: "
-                 "its model state is gradients alone, half of the textbook's weights and gradients; the weights are among the "
-                 "servers' memory.")
-RESIDENT = ("Resident memory is that of all processes of a job behind its last step, a star's scheduler and mpirun among them; a page that "
-            "several have touched, of shared memory, the program or a library, is divided among them and counts once.")
-PAIRS = ("The hashes beside which bf16-pairs stands are those of that matrix product, which is taken where the processor has a fast instruction for it: "
-         "other processors end in others, fma's. --set cpu.kernel=fma gives the same on all of them.")
+HOST = ("\"Host\" is time when nothing was computed, but not because of a transfer: the host worked between operations, data was "
+        "read, or threads waited for a core.")
+STAR_IN_PLACE = ("With shared memory (shm) a star's worker reads the weights in its servers' memory and writes its gradients there. Its own "
+                 "model state is then the gradients alone, half of the textbook figure; the weights count as the servers' memory.")
+RESIDENT = ("Resident memory is what all processes of a job together have in memory after its last step, including a star's scheduler and "
+            "mpirun. A page that several processes use (of shared memory, the program or a library) counts once.")
+PAIRS = ("bf16-pairs is the matrix product of processors that have a fast instruction for pairs of bf16. Other processors use fma and end "
+         "with other hashes. --set cpu.kernel=fma gives the same hashes everywhere.")
 LEAST_WAIT = 0.01    # of the step: less waiting is nobody's
 UNEQUAL = 1.05       # an asynchronous worker's batches over another's, from which they are told
 EXACT = "\"12.34 =\": predicted and measured agree to the byte."
@@ -178,7 +177,7 @@ class Rows:
 
 
 def rows(groups, target=None):
-    """[(label, [cell per group])]; a label without cells is a heading. target: the loss that times to it are told for."""
+    """[(label, [cell per group])]; a label without cells is a heading. target: the held-out loss to which times are taken."""
     at = Rows(groups)
     at.add("medium", [str(r.medium or DASH) for r in at.firsts])
     at.add("launch", [str(r.launch or DASH) for r in at.firsts])
@@ -198,7 +197,11 @@ def rows(groups, target=None):
     hashes = [str(g[0].weights_hash).removeprefix("0x") if len({r.weights_hash for r in g}) == 1 else "varies" for g in groups]
     at.out.append(("weights hash", [h[:8] for h in hashes]))
     at.out.append(("", [h[8:] for h in hashes]))
-    at.add("  matrix product", [str(r.product or DASH) for r in firsts])
+    # As the hash over two lines: a longer column would not leave all runs of the demo beside each other.
+    products = [str(r.product or DASH).partition("-") for r in firsts]
+    at.add("  matrix product", [head + hyphen * bool(tail) or DASH for head, hyphen, tail in products])
+    if any(tail for _, _, tail in products):
+        at.out.append(("", [tail for _, _, tail in products]))
     return at.out
 
 

@@ -369,7 +369,7 @@ static void put_words(cJSON *s, const struct optimizer *o) {
         {"time_to_loss",
          "where val_loss first was target_loss, on the straight line between the two snapshots around it; null: it never "
          "was, or there is no target"},
-        {"unigram_entropy", "nats per token: the loss of knowing nothing but how frequent each token is"},
+        {"unigram_entropy", "nats per token: the loss of a model that knows only the token frequencies"},
         {"flops_per_token", "forward and backward, attention in full: " FLOPS_FULL},
         {"flops_per_token_causal", "the same with causal attention, half of it: " FLOPS_CAUSAL},
         {"recomputed_flops_per_token", "computed again; in no MFU but in hardware_flops_per_second"},

@@ -6,12 +6,15 @@ import shutil
 import subprocess
 import sys
 import unittest
+from argparse import Namespace
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(TOP, "experiments"))
 from comparison import noise, sentences, table
-from comparison.runs import load
+from comparison.draw import style
+from comparison.pages import closing, figures
+from comparison.runs import CLASSES, load
 from test_compare import HASH, LOSSES, Case, make_run
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -71,12 +74,46 @@ class Closing(Case):
         p = self.run_it("--runs", *runs, full=False)
         self.assertRegex(p.stdout, r"\nzero:1 .* 2\.00/3\.00 +2,000 ")
         self.assertRegex(p.stdout, r"\nzero:2 .* 3\.00 = +noisy ")
-        self.assertIn("Noisy: no speed is told", p.stdout)
+        self.assertIn(closing.NOT_TOLD, " ".join(p.stdout.split()))
 
     def test_a_broken_promise_is_told_in_full(self):
         runs = [make_run(self.at("a"), "zero:1"), make_run(self.at("b"), "zero:2", LOSSES[:3] + ["5.0"])]
         p = self.run_it("--runs", *runs, full=False)
         self.assertIn("BROKEN PROMISE: zero:1 and zero:2 differ at step 4", p.stdout)
+
+    def test_weights_that_are_not_as_expected(self):
+        made = {t: make_run(self.at(t.replace(":", "-")), t, weights_hash=w * 16, cpu_kernel={"product": "fma"})
+                for t, w in (("local", "1"), ("ps:sync", "a"), ("zero:1", "a"), ("ps:async", "2"))}
+        for expected, status in ((f"fma={'a' * 16}", 0), (f"bf16-pairs={'b' * 16}", 0), (f"fma={'b' * 16}", 1)):
+            p = self.run_it("--runs", *made.values(), "--expect", expected, full=False)
+            self.assertEqual(p.returncode, status, p.stderr)
+            self.assertEqual(p.stderr.count("NOT AS EXPECTED: "), 2 * status)  # one worker's and an asynchronous run's are not promised
+        self.assertIn(f"NOT AS EXPECTED: zero:1 ends with the weights {'a' * 16}, fma, not with {'b' * 16}", p.stderr)
+        self.assertEqual(self.run_it("--runs", made["local"], "--expect", "fma=12").returncode, 2)
+
+    def test_the_demo_expects_the_hashes_that_readme_names(self):
+        shown = subprocess.run(["make", "-n", "demo"], cwd=TOP, capture_output=True, text=True, check=True).stdout
+        with open(os.path.join(TOP, "README.md"), encoding="utf-8") as f:
+            readme = f.read()
+        expected = re.findall(r"--expect (\S+)=([0-9a-f]{16})\b", shown)
+        self.assertEqual([product for product, _ in expected], ["fma", "bf16-pairs"])
+        for product, value in expected:
+            self.assertRegex(readme, rf"(?m)^    {product} +{value} ")
+
+    def test_commands_are_named_as_they_were_called(self):
+        _, runs = self.end("ps:sync", "zero:1")
+        for folder, compare in ((TOP, "experiments/compare.py"), (os.path.join(TOP, "docs"), "../experiments/compare.py")):
+            p = subprocess.run([sys.executable, compare, "--runs", *runs, "--out", self.out], cwd=folder, capture_output=True, text=True,
+                               check=True)
+            typed = re.search(r"(?m)^Every figure: (.*)$", p.stdout).group(1)
+            self.assertTrue(typed.startswith(f"{compare} --full --runs "), typed)
+            p = subprocess.run(["bash", "-c", f"{typed} --out {self.out}"], cwd=folder, capture_output=True, text=True, check=False)
+            self.assertEqual((p.returncode, "host" in p.stdout), (0, True), p.stderr)
+        spoken = [Namespace(label="zero:1", text="x")]
+        loaded = [load("x", run) for run in runs]
+        for program, shown in ((os.path.join(os.getcwd(), "build", "starring"), "build/starring"), ("/opt/x y/starring", "'/opt/x y/starring'"),
+                               ("../b/starring", "../b/starring")):
+            self.assertIn(f": {shown} generate --model {runs[1]} --prompt", closing.what_next(loaded, "r.html", spoken, program)[-1])
 
     def test_repeats_give_medians_and_a_sentence(self):
         lines, _ = self.end("ps:sync", "zero:1", repeats=3)
@@ -103,14 +140,25 @@ class Reading(Case):
 
     def test_the_parts_stand_in_order(self):
         page = self.page(*self.demo())
-        places = [page.index(part) for part in ("<h1>", '<ol class="five">', '<ol class="contents">', "<h2>Loss against step",
+        places = [page.index(part) for part in ("<h1>", '<ol class="five">', '<ol class="contents">', "<h2>The two topologies", "<h2>Loss against step",
                                                 "<h2>Memory per rank", "<h2>Bytes per step", "<h2>Which runs are equal",
-                                                "<h2>The two topologies", "<h2>The numbers", "<h2>Notes")]
+                                                "<h2>The numbers", "<h2>Notes")]
         self.assertEqual(places, sorted(places))
         linked = re.findall(r'<li><a href="#([\w-]+)">([^<]+)</a></li>', page)
         self.assertEqual([words for _, words in linked], re.findall("<h2>([^<]*)</h2>", page))
         for place, words in linked:
             self.assertEqual(page.count(f'<a id="{place}"></a><h2>{words}</h2>'), 1)
+
+    def test_runs_are_called_as_everywhere_else(self):
+        runs = [make_run(self.at(f"{t.replace(':', '-')}.r{i}"), t) for t in ("ps:sync", "zero:1") for i in (1, 2)]
+        exact = re.search("<h2>The exact results</h2>.*?</table>", self.page(*runs), re.S).group()
+        self.assertEqual(re.findall("<tr><td>([^<]*)</td>", exact), ["ps:sync (run 1)", "ps:sync (run 2)", "zero:1 (run 1)", "zero:1 (run 2)"])
+
+    def test_every_class_of_memory_has_a_name_a_colour_and_an_outline(self):
+        for i, name in enumerate(CLASSES):
+            self.assertIn(name, figures.CLASS_WORDS)
+            self.assertIn(f".m{i}{{fill:var(--m{i})}}.hollow.m{i}{{stroke:var(--m{i})}}", style.CSS)
+            self.assertEqual(style.CSS.count(f"--m{i}:#"), 2)  # on light and on dark
 
     def test_the_long_table_folds(self):
         page = self.page(*self.demo())
@@ -129,7 +177,7 @@ class Reading(Case):
         self.assertEqual(said["Bits"], f"ps:sync = zero:0 = zero:1 = zero:2 = zero:3: the same bits, each loss and all weights ({HASH}, fma); "
                          "local and ps:async end in others.")
         self.assertEqual(said["Loss"], "On held-out text, in nats per token: 2.2500 (local) to 2.5000 (ps:sync, ps:async, zero:0, zero:1, "
-                         "zero:2 and zero:3); knowing nothing but how frequent each token is costs 3.2500.")
+                         "zero:2 and zero:3). A model that knows only the token frequencies has a loss of 3.2500.")
         self.assertEqual(said["Memory"], "A worker holds, in MiB: 5.00 in all; the whole job: 20.00 in all; as predicted, to the byte.")
         self.assertEqual(said["Bytes"], "A worker sends each step, in MiB: 3.00 in all; the whole job: 12.00 in all; as predicted, to the byte.")
         self.assertEqual(said["Speed"], "Tokens/s: 2,000 in all; one run each proves nothing (--repeat 3).")
@@ -142,7 +190,7 @@ class Reading(Case):
         said = self.sentences(self.page(*runs))
         self.assertEqual(said["Bits"], "No two runs end in the same bits.")
         self.assertIn("not as predicted in zero:1.", said["Bytes"])
-        self.assertIn("the machine was noisy during zero:2, of whose times nothing is said.", said["Speed"])
+        self.assertIn("the machine was noisy during zero:2, so their times are not compared.", said["Speed"])
         self.assertIn("Tokens/s: 2,000;", said["Speed"])
         said = self.sentences(self.page(make_run(self.at("l"), "local")))
         self.assertEqual(said["Bits"], f"The weights end as {HASH}, cpu.")

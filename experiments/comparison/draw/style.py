@@ -31,12 +31,12 @@ document.querySelectorAll("figure .legend li").forEach(function (entry) {
 PALETTE = """:root{--ink:#1d2530;--soft:#5b6675;--page:#fff;--card:#f4f6f9;--line:#dce1e8;--grid:#e6eaf0;--accent:#0b66b5;
 --good:#14694a;--goodbg:#e7f5ee;--plain:#5a4a00;--plainbg:#fbf5dd;--bad:#a3151c;--badbg:#fdeaea;
 --c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#b3559a;--c4:#9a7d00;--c5:#3a9fd6;--c6:#6b4fbb;--c7:#555f6b;
---m0:#0072b2;--m1:#56b4e9;--m2:#d55e00;--m3:#e69f00;--m4:#009e73;--m5:#b3559a;--m6:#8a94a3;--m7:#6b4fbb}
+--m0:#0072b2;--m1:#56b4e9;--m2:#d55e00;--m3:#e69f00;--m4:#009e73;--m5:#b3559a;--m6:#8a94a3;--m7:#6b4fbb;--m8:#8a5a2b}
 @media screen and (prefers-color-scheme:dark){:root{--ink:#e6eaf0;--soft:#a2adbb;--page:#12161c;--card:#1b212a;
 --line:#323b47;--grid:#262e39;--accent:#63b3f5;--good:#6fdca9;--goodbg:#13291f;--plain:#ead58a;--plainbg:#2a2511;
 --bad:#ff8f8f;--badbg:#34171a;--c0:#56b4e9;--c1:#f08a3c;--c2:#3cc79d;--c3:#dd8cc8;--c4:#d8c14a;--c5:#9ad2f2;
 --c6:#a893ee;--c7:#9aa5b3;--m0:#3d9bd6;--m1:#9ad2f2;--m2:#e8803a;--m3:#f2c05c;--m4:#3cc79d;--m5:#dd8cc8;--m6:#8e99a8;
---m7:#a893ee}}
+--m7:#a893ee;--m8:#c99a63}}
 """
 
 PLOTS = """
@@ -47,7 +47,7 @@ PLOTS = """
 .hollow{fill-opacity:.16;stroke-width:1.5}.dot{fill:var(--card);stroke-width:2}
 """ + "".join(
     f".c{i}{{stroke:var(--c{i})}}.band.c{i}{{fill:var(--c{i})}}.level.c{i}{{stroke:var(--c{i})}}.fill.c{i}{{fill:var(--c{i});stroke:none}}.hollow.c{i}{{fill:var(--c{i})}}"
-    f".m{i}{{fill:var(--m{i})}}.hollow.m{i}{{stroke:var(--m{i})}}" for i in range(8)) + "".join(
+    for i in range(8)) + "".join(f".m{i}{{fill:var(--m{i})}}.hollow.m{i}{{stroke:var(--m{i})}}" for i in range(9)) + "".join(
         f".{css}{{font-size:{size}px}}" for css, size in FONT.items())
 
 CSS = PALETTE + """

@@ -3,6 +3,7 @@ import os
 import re
 import shlex
 import statistics
+import sys
 import textwrap
 
 from .. import equality, noise, sample, sentences, table
@@ -10,7 +11,8 @@ from ..runs import as_float, device_bytes, failures_in_words
 
 WIDTH = table.WIDTH
 NOISY = "noisy"
-NOT_TOLD = "Noisy: no speed is told where steps spread or other programs took the cores; all else does not depend on load."
+NOT_TOLD = ("Noisy: the steps took unequal times or other programs used the cores, so no speed is given; the other figures do not depend "
+            "on load.")
 
 
 def middle(values, text):
@@ -110,21 +112,22 @@ def folders(runs):
     return shlex.join(r.directory for r in runs)
 
 
-def what_next(runs, html_path, spoken):
-    """What to open and to type; a command stays on its line, to be copied."""
+def what_next(runs, html_path, spoken, program):
+    """What to open and to type; a command stays on its line, to be copied, and is named as it was called."""
     out = [f"Open {html_path}: curves, one step of each, where memory and time go.",
-           f"Every figure: experiments/compare.py --full --runs {folders(runs)}"]
+           f"Every figure: {shlex.quote(sys.argv[0])} --full --runs {folders(runs)}"]
     if spoken:
-        run = next(r for r in runs if r.label == spoken[-1].label)
-        out.append(f"Let the weights go on: build/starring generate --model {shlex.quote(run.directory)} --prompt \"hacker: \"")
+        run, near = next(r for r in runs if r.label == spoken[-1].label), os.path.relpath(program)
+        words = shlex.join([near if os.sep in near and not near.startswith("..") else program, "generate", "--model", run.directory])
+        out.append(f"Let the weights go on: {words} --prompt \"hacker: \"")
     return out
 
 
-def text(groups, target, spoken, html_path, failed=()):
-    """All of it."""
+def text(groups, target, spoken, html_path, failed=(), program=""):
+    """All of it. program: that of the runs."""
     runs = [run for group in groups for run in group]
     below = [f"failed: {words}" for words in failures_in_words(failed, groups)]
     below += ['"12.34 =": predicted and measured agree to the byte. ' + " ".join(about_times(groups, target)), *about_bits(runs),
              *table.own_bits(groups)]
     wrapped = [textwrap.fill(words, WIDTH, break_long_words=False, break_on_hyphens=False) for words in below + about_words(spoken)]
-    return "\n".join(lines_of(groups) + [""] + wrapped + what_next(runs, html_path, spoken))
+    return "\n".join(lines_of(groups) + [""] + wrapped + what_next(runs, html_path, spoken, program))

@@ -54,8 +54,8 @@ def losses(groups):
 <figure>{key_of(series, levels)}{line_plot(Lines(series, "step", "loss (nats per token)", levels, "Loss against step"))}
 <figcaption>Training loss, the mean over the global batch of each step (in asynchronous runs: the
 steps of worker 0, each over its own batch). Pale: single steps; bold: trailing mean over a
-fiftieth of the run.{bands} The dotted line is what a model reaches that knows only how frequent each token is; below it, the
-model has learned something about order. Dots: loss on held-out text.{tail}</figcaption></figure>
+fiftieth of the run.{bands} The dotted line is the loss of a model that knows only the token frequencies; below it, the
+model has learned something about the order of tokens. Dots: loss on held-out text.{tail}</figcaption></figure>
 {distances([alike[0][0] for alike in curves], groups)}{wall_clock(groups, levels)}"""
 
 
@@ -116,7 +116,7 @@ def held_out(groups, target):
     groups = [g for g in groups if min(len(learning.judged(run)) for run in g) > 1]
     if not groups:
         return ""
-    levels = [(target, f"{target:.4f}, the loss that times are told for")] if target is not None else []
+    levels = [(target, f"target loss: {target:.4f}")] if target is not None else []
     parts, series = [], []
     for what, words in AXES:
         series = []
@@ -127,9 +127,9 @@ def held_out(groups, target):
         parts.append(f'<div class="plot">{line_plot(plot)}</div>')
     return f"""<h2>Loss on held-out text</h2>
 <p>What did each topology learn from the same text, with the same number of updates, in the same time?</p>
-<figure>{key_of(series, levels)}{''.join(parts)}<figcaption>Snapshots of the weights, judged apart from training, so that judging
-costs no time here. An asynchronous star makes one update of each worker's gradient: against samples it shows what a
-gradient is worth, against updates what an update is worth, against seconds what the user waits for.</figcaption></figure>
+<figure>{key_of(series, levels)}{''.join(parts)}<figcaption>The weights were kept during training and evaluated after it, so evaluation
+costs no time here. An asynchronous star makes one update for each worker's gradient. The first plot compares equal numbers of samples,
+the second equal numbers of updates, the third equal time.</figcaption></figure>
 {time_to(groups, target)}"""
 
 
@@ -144,9 +144,9 @@ def time_to(groups, target):
         ends = f" ({text[1]} to {text[2]})" if len(text) > 1 else ""
         rows.append(f"<tr><td>{escape(group[0].label)}</td><td>{text[0]}{ends}{noisy(group) if found else ''}</td>"
                     + "".join(f"<td>{took(group, target, what)}</td>" for what in ("updates", "samples")) + "</tr>")
-    return (f"<h3>What it took to {target:.4f}</h3><div class=\"wide\"><table><thead><tr><th>run</th><th>seconds</th><th>updates</th>"
+    return (f"<h3>Time until the held-out loss reached {target:.4f}</h3><div class=\"wide\"><table><thead><tr><th>run</th><th>seconds</th><th>updates</th>"
             f"<th>samples</th></tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-            "<p class=\"foot\">Until the held-out loss is first at most that, on straight lines between evaluations.</p>")
+            "<p class=\"foot\">Between two evaluations the loss is taken from a straight line.</p>")
 
 
 def took(group, target, what):

@@ -13,7 +13,7 @@ MIB = table.MIB
 DASHES = ["", "7 4", "2 3", "10 3 2 3"]
 CLASS_WORDS = {"parameter": "weights", "gradient": "gradients", "master": "fp32 masters", "optimizer": "moments",
                "activation": "activations", "communication": "communication buffers", "workspace": "workspace",
-               "server": "other server state", "checkpoint": "state copied aside"}
+               "server": "other server state", "checkpoint": "copy for a snapshot or checkpoint"}
 TIME_COLORS = {"forward": "m1", "backward": "m0", "optimizer": "m4", "comm_exposed": "m2", "wait": "m3", "host": "m6"}
 SERVER_COLORS = {"receive": "m5", "sum": "m0", "hold": "m3", "wait": "m6", "update": "m4", "reply": "m7"}
 
@@ -116,13 +116,12 @@ def times(groups):
         return ""
     key = svg.legend([(TIME_COLORS[k], words) for k, words in table.TIMES])
     return f"""<h2>Where the time goes, per step</h2>
-<p>Mean over the workers. A worker computes, or it stands still: for a peer that was not ready, for a transfer, or for its
-own host.</p>
+<p>Mean over the workers. A worker computes or waits: for a peer that is not ready, for a transfer, or for its own host.</p>
 <figure>{key}{bar_plot(bars, "ms per step, mean over the run", "Step time split")}
-<figcaption>Solid: adds up to the step. "Waiting for peers" ends when the last peer has its part ready; what a worker stands
-still for a transfer after that is exposed communication. In a star the servers update the weights, so that a worker's
-optimizer time is zero and theirs is part of what it waits for. Hollow: communication hidden behind computation, which costs
-nothing visible by itself. {escape(table.HOST)}</figcaption></figure>{servers(groups)}"""
+<figcaption>The solid parts add up to the step. "Waiting for peers" ends when the last peer has its part ready; from then until the transfer
+has ended, the time is exposed communication. In a star the servers update the weights, so a worker's optimizer time is zero, and it
+waits for the servers' update. Hollow: communication while the worker computes, which does not lengthen
+the step. {escape(table.HOST)}</figcaption></figure>{servers(groups)}"""
 
 
 def servers(groups):

@@ -56,10 +56,10 @@ def of_bits(groups):
 def of_loss(groups):
     held_out = ends(groups, lambda r: r.val_loss, "{:.4f}")
     entropy = next((r.unigram_entropy for g in groups for r in g if isinstance(r.unigram_entropy, (int, float))), None)
-    known = f"; knowing nothing but how frequent each token is costs {entropy:.4f}" if entropy else ""
+    known = f" A model that knows only the token frequencies has a loss of {entropy:.4f}." if entropy else ""
     if held_out:
-        return f"On held-out text, in nats per token: {held_out}{known}."
-    return f"Of the last step, in nats per token: {ends(groups, lambda r: as_float(r.losses[-1]), '{:.4f}')}{known}."
+        return f"On held-out text, in nats per token: {held_out}.{known}"
+    return f"Of the last step, in nats per token: {ends(groups, lambda r: as_float(r.losses[-1]), '{:.4f}')}.{known}"
 
 
 def of_memory(groups):
@@ -89,8 +89,8 @@ def of_speed(groups, target):
     speed = ends(quiet, lambda r: r.tokens_per_second, "{:,.0f}") if quiet else None
     told = [f"tokens/s: {speed}; one run each proves nothing (--repeat 3)"] if speed else []
     if noisy:
-        told.append(f"the machine was noisy during {listed(noisy) if quiet else 'all runs'}, of whose times nothing is said")
-    words = "; ".join(told) or "nothing is told of speed"
+        told.append(f"the machine was noisy during {listed(noisy) if quiet else 'all runs'}, so their times are not compared")
+    words = "; ".join(told) or "no run tells its speed"
     return f"{words[0].upper()}{words[1:]}."
 
 

@@ -18,8 +18,8 @@ PICTURE = os.path.join(os.path.dirname(__file__), "..", "..", "..", "docs", "top
 
 @dataclass
 class About:
-    """What the page says of itself. trained: the runs were started by this command; target: the loss that times to it
-    are told for, or None; failed: [Failure]."""
+    """What the page says of itself. trained: the runs were started by this command; target: the held-out loss to
+    which times are taken, or None; failed: [Failure]."""
     title: str
     command: str
     directory: str
@@ -32,9 +32,9 @@ def write(path, groups, about, spoken=""):
     """spoken: the section of comparison/sample.py, or nothing."""
     runs = [g[0] for g in groups]
     every = [r for g in groups for r in g]
-    body = "".join([curves.losses(groups), curves.held_out(groups, about.target), figures.memory(runs), figures.wire(runs),
+    body = "".join([topologies(), curves.losses(groups), curves.held_out(groups, about.target), figures.memory(runs), figures.wire(runs),
                     figures.totals(groups), verdicts(every), speeds(groups, about.target), sweep.section(groups), timeline.section(groups),
-                    figures.links(groups), figures.times(groups), staleness.section(groups), topologies(), numbers(groups, about.target),
+                    figures.links(groups), figures.times(groups), staleness.section(groups), numbers(groups, about.target),
                     hashes(every), spoken, notes(every, about)])
     body, contents = with_contents(body)
     top = head(about.title, runs) + failures(about.failed, groups) + unlike(groups) + warning(every) + found(groups, about.target) + contents
@@ -207,9 +207,10 @@ with a fixed order of operations.</p>"""
 
 
 def hashes(runs):
-    letters, rows = equality.letters(runs), []
+    letters, rows, seeds = equality.letters(runs), [], len(equality.by_seed(runs))
     for run in runs:
-        rows.append(f"<tr><td>{escape(run.name)}</td><td class=\"hash\">{escape(str(run.losses[0]))}</td>"
+        name = equality.names([run], equality.by_seed(runs)[run.seed])[0] + (f", seed {run.seed}" if seeds > 1 else "")
+        rows.append(f"<tr><td>{escape(name)}</td><td class=\"hash\">{escape(str(run.losses[0]))}</td>"
                     f"<td class=\"hash\">{escape(str(run.losses[-1]))}</td>"
                     f"<td class=\"hash\">{escape(str(run.weights_hash))}</td><td>{escape(str(run.product or '-'))}</td>"
                     f"<td>{letters[id(run)]}</td></tr>")

@@ -149,9 +149,9 @@ def section(groups):
                      + svg.both_widths(lambda width, a=lanes, b=window, c=words: draw(a, b, scale, width, c)) + "</div>")
     clock = f" The clocks of the machines agree to {error / 1e6:,.3f} ms." if error else ""
     return f"""<h2>One step of each</h2>
-<p>Who computes, who sends, who waits. All drawings have the same time scale, so that the shorter step is the shorter drawing.
-Each is the recorded step whose length is nearest to its run's median.</p>
+<p>One step as it was recorded: computing, sending and waiting. All drawings have the same time scale, so a shorter step is a shorter
+drawing. Each is the recorded step whose length is nearest to its run's median.</p>
 <figure>{svg.legend(KEY)}{''.join(parts)}
-<figcaption>A worker's upper row is its computing, with the gaps in it coloured by what it stood still for: until the last peer had its
-part ready it waited for peers (half as high), after that for the transfer. Its thin rows are transfers, from the moment when every
-part was ready to the end. A server's row is one of its threads; it has the colours of what it does.{clock}</figcaption></figure>"""
+<figcaption>The upper row of a worker is its computing. A gap in it has the colour of its reason: the worker waited until the last peer had
+its part ready (half as high), and then for the transfer. The thin rows are transfers, from the moment when every part was ready until
+the end. Each row of a server is one of its threads, in the colours of its work.{clock}</figcaption></figure>"""

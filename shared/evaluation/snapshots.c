@@ -50,7 +50,7 @@ struct snapshots {
 // ---------------------------------------------------------------- files
 static void give_up(struct snapshots *s, const char *why) {
     if (!atomic_exchange(&s->warned, true))
-        warn("snapshot %s: it is left out, and training goes on; later ones are tried in silence", why);
+        warn("snapshot %s: it is left out, and training goes on; later failures are not reported", why);
 }
 
 static struct snapshot *open_snapshot(struct snapshots *s, const struct snapshot_info *info, int parts) {

@@ -123,7 +123,7 @@ int run_show(struct run *r) {
     int evaluated = 0;
     if (r->env.kind != RANK_ENV_NONE && r->env.rank > 0) return 0;
     r->job.dir = c->out;
-    info("%s: all %lld steps are done: there is nothing to go on with", c->out, (long long)c->steps);
+    info("%s: all %lld steps are done, so there is nothing left to train", c->out, (long long)c->steps);
     if (evaluate_waiting(c->out)) evaluated = evaluate(r);
     cJSON *summary = summary_merge(c->topologies, c->out);
     if (!summary) return EXIT_RUN_FAILED;

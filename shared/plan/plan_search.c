@@ -278,7 +278,7 @@ static void settle_data(struct plan *out) {
         c->tokenizer = xstrdup("byte");
         out->as_bytes = readable = job_opens(c);
     }
-    if (!readable) warn("no command of this plan starts here: %s", error_last());
+    if (!readable) warn("the commands of this plan cannot start on this machine: %s", error_last());
     error_clear();
 }
 

@@ -254,7 +254,7 @@ int run_dir_take(const char *dir, const struct config *c, bool force) {
 // Of a process on another machine nobody here knows whether it lives. It does not, where a queue starts the job anew.
 static void say_elsewhere(const char *dir, const struct run_state *s) {
     if (s->phase == RUN_RUNNING && s->elsewhere)
-        warn("%s was in use by process %lld on %s, which is taken to have ended", dir, (long long)s->pid,
+        warn("%s was in use by process %lld on %s, which has probably ended", dir, (long long)s->pid,
              s->host);
 }
 

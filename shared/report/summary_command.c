@@ -87,9 +87,9 @@ static void look(struct found *f) {
     f->reports = cJSON_CreateArray();
     f->missing = cJSON_CreateArray();
     bool told = !access(path, F_OK), measured = has_file(f->dir, "metrics.jsonl");
-    if (!told) warn("%s is not there: what the run was told is not known", path);
+    if (!told) warn("%s is missing, so the configuration of the run is not known", path);
     f->config = told ? config_load(f->topologies, path, NULL, 0) : NULL;
-    if (told && !f->config) fail("%s is damaged: what the run was told is not known", path);
+    if (told && !f->config) fail("%s is damaged, so the configuration of the run is not known", path);
     free(path);
     f->has_metrics = measured && !metrics_read(f->dir, &f->metrics);
     f->damaged = (told && !f->config) || (measured && !f->has_metrics);

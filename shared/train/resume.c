@@ -52,7 +52,7 @@ static int compare(const struct checkpoint *ck, const struct identity_source *s,
             "--resume: %s is of another run: %s. --resume-weights-only begins a new run with its weights",
             checkpoint_path(ck), other);
     else if (bits && says)
-        info("--resume: %s; so the last bits will not be those of the run undisturbed", bits);
+        info("--resume: %s; so the last bits will differ from those of an undisturbed run", bits);
     free(other);
     free(bits);
     identity_destroy(&here);

@@ -261,7 +261,7 @@ static void split_time(struct train *x) {
         warn("the parts of the time add up to %.3f s, the steps took %.3f s: the split is off by %.1f%%",
              time_split_parts(&r->time), x->steps_s, 100 * fabs(r->time_check - 1));
     if (lost)
-        warn("%llu intervals of the compute stream found no room: what they took counts as host time",
+        warn("%llu intervals of the compute stream could not be recorded: their time counts as host time",
              (unsigned long long)lost);
 }
 

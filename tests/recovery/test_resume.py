@@ -220,7 +220,7 @@ class Continued(Resume):
         self.train("grown", *LOCAL, *KEEP_ALL, steps=4)
         before = os.stat(self.at("grown", "metrics.jsonl")).st_mtime_ns
         p = self.train("grown", *LOCAL, *KEEP_ALL, "--resume", "latest", steps=4, fresh=False)
-        self.assertIn("nothing to go on with", p.stderr)
+        self.assertIn("nothing left to train", p.stderr)
         self.assertIn(self.hash("grown"), p.stdout)
         self.assertEqual(os.stat(self.at("grown", "metrics.jsonl")).st_mtime_ns, before)
         self.train("grown", *LOCAL, *KEEP_ALL, "--resume", "latest", fresh=False)

@@ -342,7 +342,7 @@ class Summary(Case):
             self.assertEqual(f.read(), '{"topology":"lo')  # overwrites nothing
         os.remove(self.at("r", "config.json"))
         p = self.run_it(PROGRAM, "summary", "r")
-        self.assertIn("config.json is not there", p.stderr)
+        self.assertIn("config.json is missing", p.stderr)
         self.assertIn("steps       3", p.stdout)
 
     def cut(self, name, at):

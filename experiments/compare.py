@@ -22,6 +22,7 @@ import os
 import re
 import shlex
 import sys
+import tempfile
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if __name__ == "__main__":
@@ -46,8 +47,10 @@ def check_out(out):
         at = os.path.dirname(at)
     if not os.path.isdir(at):
         raise UsageError(f"--out {out}: {at} is no directory")
-    if not os.access(at, os.W_OK | os.X_OK):
-        raise UsageError(f"--out {out}: {at} may not be written")
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".starring-", dir=at))
+    except OSError as e:
+        raise UsageError(f"--out {out}: nothing can be written in {at}: {e.strerror}") from None
 
 
 REPEAT = re.compile(r"(?:-seed=[^/]*?)?\.r(\d+)$|-seed=[^/]*$")

@@ -21,7 +21,7 @@ RESIDENT = ("Resident memory is what all processes of a job together have in mem
             "mpirun. A page that several processes use (of shared memory, the program or a library) counts once.")
 PAIRS = ("bf16-pairs is the matrix product of processors that have a fast instruction for pairs of bf16. Other processors use fma and end "
          "with other hashes. --set cpu.kernel=fma gives the same hashes everywhere.")
-LEAST_WAIT = 0.01    # of the step: less waiting is nobody's
+LEAST_WAIT = 0.01    # of the step: of less waiting nobody is named
 UNEQUAL = 1.05       # an asynchronous worker's batches over another's, from which they are told
 EXACT = "\"12.34 =\": predicted and measured agree to the byte."
 # (key of summary.time, words). Data is a part of the host's time.
@@ -229,14 +229,14 @@ def link_rows(at):
 
 
 def waited_most(run):
-    """"worker 1, 83%": the rank that the workers waited for longest, and its share of all waiting; a dash where nobody waited."""
+    """("worker 1", "83%"): the rank that the workers waited for longest, and its share of all waiting; dashes where nobody waited."""
     time = run.get("time") or {}
     found = [(as_float(w.get("seconds")), f"{w.get('role')} {w.get('rank')}") for w in time.get("waited_for") or []]
     wait = as_float(time.get("wait"))
     if not found or not wait or wait < LEAST_WAIT * as_float(time.get("total")):
-        return DASH
+        return DASH, DASH
     seconds, name = max(found)
-    return f"{name}, {min(seconds / wait, 1):.0%}"
+    return name, f"{min(seconds / wait, 1):.0%}"
 
 
 def time_rows(at):
@@ -245,7 +245,9 @@ def time_rows(at):
     for key, words in TIMES:
         at.timed("  " + words, [number(1e3 * t[key], "{:.1f}") for t in times])
         if key == "wait":
-            at.timed("    most of it for", [waited_most(g[0]) for g in at.groups])
+            most = [waited_most(g[0]) for g in at.groups]
+            at.add("    most of it for", [name for name, _ in most])
+            at.timed("      its share", [share for _, share in most])
     at.timed("    of which reading data", [number(1e3 * t["data"], "{:.1f}") for t in times])
     at.timed("overlapped communication (ms)", [number(1e3 * t["comm_overlapped"], "{:.1f}") for t in times])
     for key, words in [("total", "a server's threads, per step, added (ms)")] + [(k, "  " + w) for k, w in SERVER_TIMES]:

@@ -196,6 +196,7 @@ class Refused(Case):
             self.refused(2, "--limit must be more than 0", a, b, f"--limit={limit}")
         for out in ("a file", "a file/x/y"):
             self.refused(2, "a file is no directory", a, b, "--out", out)
+        self.refused(2, "--out /proc/x: nothing can be written in /proc", a, b, "--out", "/proc/x")
         self.assertEqual(os.listdir(self.folder.name), ["a file"])
 
     def test_files_of_another_shape(self):

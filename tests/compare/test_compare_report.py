@@ -200,9 +200,11 @@ class Pages(Case):
                 self.assertEqual([r["product"] for r in csv.DictReader(f)], [product] * 2)
 
     def test_the_demo_is_one_block_with_either_product(self):
+        time = {"forward": 0.5, "backward": 1.0, "wait": 0.4, "host": 0.1, "total": 2.0, "waited_for": [{"role": "worker", "rank": 1, "seconds": 0.3}]}
         for product in ("fma", "bf16-pairs"):
-            _, text = self.page("local", "ps:sync", "ps:async", "zero:0", "zero:1", "zero:2", "zero:3", cpu_kernel={"product": product})
+            _, text = self.page("local", "ps:sync", "ps:async", "zero:0", "zero:1", "zero:2", "zero:3", cpu_kernel={"product": product}, time=time)
             self.assertEqual(len(re.findall("(?m)^-+$", text)), 1)
+            self.assertRegex(text, r"\n    most of it for( +worker 1){7}\n      its share( +75%){7}\n")
 
     def test_24_columns_are_printed_in_blocks(self):
         run = load("a", make_run(self.at("a"), "zero:1"))

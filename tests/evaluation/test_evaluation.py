@@ -233,7 +233,7 @@ class Evaluation(unittest.TestCase):
         # It says how long it still takes. The run is complete by then, and evaluate goes on with what is left.
         held = self.at("held.txt")
         with open(self.at("text.txt"), encoding="utf-8") as f, open(held, "w", encoding="utf-8") as long:
-            long.write(f.read() * 1000)
+            long.write(f.read() * 100)
         argv = [PROGRAM, "train", *SMALL, "--model", "demo", "--steps", "2", "--topology", "ps:sync", "--set",
                 "data.val_path=held.txt", "--out", "stopped"]
         with subprocess.Popen(argv, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:

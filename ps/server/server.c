@@ -481,11 +481,11 @@ int ps_server_run(const struct ps_role_options *o, struct rank_report *report) {
     s.order = manifest_of_order(o->config, o->layout, s.map);
     s.shards = xcalloc((unsigned long)s.map->threads, sizeof *s.shards);
     s.id = (struct ps_identity){.role = PS_SERVER, .rank = o->rank, .incarnation = ps_random_id()};
-    int rc = (s.watch = stall_watch_create()) ? server_run(&s) : -1;
+    int rc = (s.watch = stall_watch_open()) ? server_run(&s) : -1;
     server_close(&s, rc == 0);
     if (report) server_report(&s, report);
     if (rc == 0) rc = server_leave_files(&s);
-    stall_watch_destroy(&s.watch);
+    stall_watch_close(&s.watch);
     server_free(&s);
     return rc;
 }

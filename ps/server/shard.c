@@ -177,7 +177,7 @@ void *shard_main(void *arg) {
     struct server *sv = s->server;
     error_set_label("server %d shard %d", s->id.rank, s->thread);
     error_quiet(1);  // the main thread speaks for the server
-    stall_part(sv->watch, gettid());
+    stall_part(sv->watch, NULL, gettid());
     struct ps_login l = {.socket = s->scheduler, .role = sv->o, .manifest = &sv->manifest};
     int rc = ps_login(&l, &s->id);
     if (rc == 0) {

@@ -36,7 +36,7 @@ struct moments *moments_take(const struct moments_options *o) {
     m->alone = o->alone;
     for (int k = 0; k < STALL_KINDS; k++) {
         m->stalls[k] = new_stalls(STALLS);
-        size_t all = stall_list(o->watch, (enum stall_kind)k, 0, m->stalls[k], STALLS);
+        size_t all = stall_list(o->watch, (enum stall_kind)k, o->timeline, 0, m->stalls[k], STALLS);
         for (size_t i = 0; i < all; i++) {
             struct stall one = m->stalls[k][i];
             if (one.end > o->begin)

@@ -35,12 +35,14 @@ bool stall_look_turns(struct stall_turns *s, int64_t now, int64_t waited, uint64
 // ---------------------------------------------------------------- of this process
 struct kept {
     struct stall list[STALLS];
+    const void *owners[STALLS];  // of STALL_PART
     size_t count;
     int64_t total;
 };
 
 struct part {
     int fd;  // its schedstat
+    const void *owner;
     struct stall_turns turns;
 };
 
@@ -69,14 +71,19 @@ static size_t shortest(const struct stall *list, size_t count) {
     return least;
 }
 
-// The shortest makes room for a longer one.
-static void keep(struct stall *list, size_t *count, size_t room, struct stall one) {
-    if (*count < room) {
-        list[(*count)++] = one;
-        return;
-    }
+// The place of a new one: the shortest makes room for a longer one. -1: it is the shortest.
+static int64_t place_of(const struct stall *list, size_t *count, size_t room, struct stall one) {
+    if (*count < room) return (int64_t)(*count)++;
     size_t least = shortest(list, room);
-    if (length(one) > length(list[least])) list[least] = one;
+    return length(one) > length(list[least]) ? (int64_t)least : -1;
+}
+
+static void keep(struct kept *k, struct stall one, const void *owner) {
+    int64_t at = place_of(k->list, &k->count, STALLS, one);
+    k->total += length(one);
+    if (at < 0) return;
+    k->list[at] = one;
+    k->owners[at] = owner;
 }
 
 // With the lock held, so that two threads look in the order of their clocks.
@@ -92,12 +99,9 @@ static void look(struct stall_watch *w) {
         if (n <= 0) continue;
         text[n] = 0;
         if (sscanf(text, "%*s %" SCNd64 " %" SCNu64, &waited, &turns) != 2) continue;
-        if (!stall_look_turns(&p->turns, now, waited, turns, &one)) continue;
-        keep(w->kept[STALL_PART].list, &w->kept[STALL_PART].count, STALLS, one);
+        if (stall_look_turns(&p->turns, now, waited, turns, &one)) keep(&w->kept[STALL_PART], one, p->owner);
     }
-    if (!stall_look(&w->looks, now, cpu, &one)) return;
-    keep(w->kept[STALL_PROCESS].list, &w->kept[STALL_PROCESS].count, STALLS, one);
-    w->kept[STALL_PROCESS].total += length(one);
+    if (stall_look(&w->looks, now, cpu, &one)) keep(&w->kept[STALL_PROCESS], one, NULL);
 }
 
 static void *watch_main(void *arg) {
@@ -111,7 +115,7 @@ static void *watch_main(void *arg) {
     return NULL;
 }
 
-struct stall_watch *stall_watch_create(void) {
+static struct stall_watch *begin(void) {
     struct stall_watch *w = xcalloc(1, sizeof *w);
     atomic_init(&w->quit, false);
     pthread_mutex_init(&w->lock, NULL);
@@ -123,24 +127,48 @@ struct stall_watch *stall_watch_create(void) {
     return NULL;
 }
 
-void stall_watch_destroy(struct stall_watch **watch) {
-    struct stall_watch *w = *watch;
-    if (!w) return;
+static void end(struct stall_watch *w) {
     atomic_store(&w->quit, true);
     pthread_join(w->thread, NULL);
     for (int i = 0; i < w->part_count; i++) close(w->parts[i].fd);
     pthread_mutex_destroy(&w->lock);
     free(w);
+}
+
+// The process's, and how many have it open. Standing still is the process's, so it has one watch.
+static struct {
+    pthread_mutex_t lock;
+    struct stall_watch *watch;
+    int users;
+} own = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+struct stall_watch *stall_watch_open(void) {
+    pthread_mutex_lock(&own.lock);
+    if (!own.watch) own.watch = begin();
+    if (own.watch) own.users++;
+    struct stall_watch *w = own.watch;
+    pthread_mutex_unlock(&own.lock);
+    return w;
+}
+
+void stall_watch_close(struct stall_watch **watch) {
+    if (!*watch) return;
+    pthread_mutex_lock(&own.lock);
+    if (--own.users == 0) {
+        end(own.watch);
+        own.watch = NULL;
+    }
+    pthread_mutex_unlock(&own.lock);
     *watch = NULL;
 }
 
-void stall_part(struct stall_watch *w, pid_t tid) {
+void stall_part(struct stall_watch *w, const void *owner, pid_t tid) {
     char path[64];
     if (!w) return;
     snprintf(path, sizeof path, "/proc/self/task/%d/schedstat", (int)tid);
     pthread_mutex_lock(&w->lock);
     int fd = w->part_count < STALL_PARTS ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd >= 0) w->parts[w->part_count++] = (struct part){.fd = fd};
+    if (fd >= 0) w->parts[w->part_count++] = (struct part){.fd = fd, .owner = owner};
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -158,15 +186,18 @@ static int by_begin(const void *a, const void *b) {
     return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-size_t stall_list(struct stall_watch *w, enum stall_kind kind, int64_t since, struct stall *out,
-                  size_t room) {
+size_t stall_list(struct stall_watch *w, enum stall_kind kind, const void *owner, int64_t since,
+                  struct stall *out, size_t room) {
     size_t n = 0;
     if (!w || !room) return 0;
     pthread_mutex_lock(&w->lock);
     look(w);
     const struct kept *k = &w->kept[kind];
-    for (size_t i = 0; i < k->count; i++)
-        if (k->list[i].end > since) keep(out, &n, room, k->list[i]);
+    for (size_t i = 0; i < k->count; i++) {
+        if (k->list[i].end <= since || (kind == STALL_PART && k->owners[i] != owner)) continue;
+        int64_t at = place_of(out, &n, room, k->list[i]);
+        if (at >= 0) out[at] = k->list[i];
+    }
     pthread_mutex_unlock(&w->lock);
     qsort(out, n, sizeof *out, by_begin);
     return n;

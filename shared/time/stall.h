@@ -15,6 +15,7 @@
 //
 // Threads     All functions: any thread. Each of them looks first, so that the thread that wakes first knows of the stall
 //             that has just ended. Nothing blocks, but for a lock that is held while a few words are read and written.
+// One         A process has one watch, which its ranks (threads of a ring) share.
 // Memory      Bounded: of each kind the STALLS longest are kept, and all are counted.
 #ifndef STARRING_SHARED_TIME_STALL_H
 #define STARRING_SHARED_TIME_STALL_H
@@ -27,7 +28,7 @@
 #define STALL_TICK_NS  2000000  // between two looks
 #define STALL_LEAST_NS 6000000  // of what counts: a shorter one is a thread that had to wait for its turn
 #define STALLS         4096     // kept of a kind
-#define STALL_PARTS    8        // threads that are watched
+#define STALL_PARTS    8  // threads that are watched: more of them, ranks of a large ring of threads, cost cores
 
 // Nanoseconds of CLOCK_MONOTONIC.
 struct stall {
@@ -58,16 +59,19 @@ bool stall_look_turns(struct stall_turns *s, int64_t now, int64_t waited, uint64
 
 // ---------------------------------------------------------------- of this process
 struct stall_watch;
-struct stall_watch *stall_watch_create(void);  // NULL after logging
-void stall_watch_destroy(struct stall_watch **w);
+struct stall_watch *stall_watch_open(void);  // NULL after logging
+void stall_watch_close(struct stall_watch **w);
 
-// Thread tid of this process takes part in transfers, from now until it ends. Of more than STALL_PARTS the first are watched.
-void stall_part(struct stall_watch *w, pid_t tid);
+// Thread tid of this process takes part in its owner's transfers (a rank: any address that names it), from now until it ends.
+// Of more than STALL_PARTS the first are watched.
+void stall_part(struct stall_watch *w, const void *owner, pid_t tid);
 
 // Nanoseconds since the watch began in which the process stood still. CLOCK_MONOTONIC less this is a clock that stands
 // while the process does. NULL: 0.
 int64_t stall_total(struct stall_watch *w);
-// Those of a kind that ended after since, oldest first, the longest where there are more than room. How many were written.
-size_t stall_list(struct stall_watch *w, enum stall_kind kind, int64_t since, struct stall *out, size_t room);
+// Those of a kind that ended after since, oldest first, the longest where there are more than room: of STALL_PART the owner's.
+// How many were written.
+size_t stall_list(struct stall_watch *w, enum stall_kind kind, const void *owner, int64_t since,
+                  struct stall *out, size_t room);
 
 #endif

@@ -129,7 +129,7 @@ int timeline_watch(struct timeline *tl, struct stream *s) {
 }
 
 void timeline_part(struct timeline *tl, pid_t tid) {
-    if (tl) stall_part(tl->watch, tid);
+    if (tl) stall_part(tl->watch, tl, tid);
 }
 
 // ---------------------------------------------------------------- records, with the lock held
@@ -254,7 +254,7 @@ static size_t moves_within(struct timeline *tl, const struct step *s, struct spl
 // A span in which the process stood still was not busy all of it.
 static size_t cut_stops(struct timeline *tl, const struct step *s, struct split_span *busy, size_t n) {
     struct stall stops[STOPS];
-    size_t count = stall_list(tl->watch, STALL_PROCESS, s->begin, stops, STOPS);
+    size_t count = stall_list(tl->watch, STALL_PROCESS, tl, s->begin, stops, STOPS);
     for (size_t k = 0; k < count; k++)
         for (size_t i = 0, spans = n; i < spans; i++) {
             struct split_span *b = &busy[i];

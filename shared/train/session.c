@@ -412,9 +412,9 @@ int session_run(const struct session_options *o, struct session_end *end) {
     if (!rc && (rc = open_output(&x))) topology_abort(x.topology, error_last());
     if (!rc) x.snapshots = open_snapshots(&x);
     if (!rc) x.saver = open_saver(&x);
-    if (!rc && x.topology->size > 1 && !(x.watch = stall_watch_create())) rc = -1;
+    if (!rc && x.topology->size > 1 && !(x.watch = stall_watch_open())) rc = -1;
     if (!rc) rc = train(&x, &ended);
-    stall_watch_destroy(&x.watch);
+    stall_watch_close(&x.watch);
     if (end) *end = ended;
     progress_destroy(&x.progress);
     if (metrics_destroy(&x.metrics)) rc = -1;

@@ -77,14 +77,15 @@ static void child(int ask, int tell) {
     struct stall found[64], longest[2];
     char c = 0;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    struct stall_watch *w = stall_watch_create();
+    struct stall_watch *w = stall_watch_open();
     if (!w || write(tell, &c, 1) != 1 || read(ask, &c, 1) != 1) _exit(1);
     int64_t total = stall_total(w);
-    size_t n = stall_list(w, STALL_PROCESS, 0, found, 64), two = stall_list(w, STALL_PROCESS, 0, longest, 2);
+    size_t n = stall_list(w, STALL_PROCESS, NULL, 0, found, 64),
+           two = stall_list(w, STALL_PROCESS, NULL, 0, longest, 2);
     if (write(tell, &total, sizeof total) < 0 || write(tell, &n, sizeof n) < 0 ||
         write(tell, found, n * sizeof *found) < 0 || write(tell, longest, two * sizeof *longest) < 0)
         _exit(1);
-    stall_watch_destroy(&w);
+    stall_watch_close(&w);
     _exit(w != NULL);
 }
 
@@ -169,23 +170,28 @@ static void test_a_starved_thread_knows_when(void **state) {
     struct stall found[64];
     pthread_t poor, rich;
     char path[64];
-    struct stall_watch *w = stall_watch_create();
+    struct stall_watch *w = stall_watch_open();
     assert_non_null(w);
     pthread_create(&poor, NULL, starve, &s);
     while (!atomic_load(&s.tid)) continue;
     snprintf(path, sizeof path, "/proc/self/task/%d/schedstat", (int)s.tid);
     bool can_tell = access(path, R_OK) == 0;
-    stall_part(w, s.tid);
+    stall_part(w, &s, s.tid);
     int64_t begin = now_ns();
     pthread_create(&rich, NULL, want, &s);
     // Until it has had to wait, and has run again behind it: an idle thread gets a share of some thousandths.
     size_t n = 0;
-    while (can_tell && !(n = stall_list(w, STALL_PART, begin, found, 64))) sleep_ms(5);
+    while (can_tell && !(n = stall_list(w, STALL_PART, &s, begin, found, 64))) sleep_ms(5);
     for (size_t i = 0; i < n; i++) assert_true(found[i].end - found[i].begin >= STALL_LEAST_NS);
+    struct stall_watch *same = stall_watch_open();
+    assert_ptr_equal(same, w);  // a process has one
+    assert_int_equal(stall_list(same, STALL_PART, &w, begin, found, 64),
+                     0);  // another rank's threads had their cores
+    stall_watch_close(&same);
     atomic_store(&s.quit, true);
     pthread_join(poor, NULL);
     pthread_join(rich, NULL);
-    stall_watch_destroy(&w);
+    stall_watch_close(&w);
     if (!can_tell) skip();
 }
 
@@ -194,9 +200,9 @@ static void test_without_a_watch_nothing_stood_still(void **state) {
     struct stall one;
     struct stall_watch *none = NULL;
     assert_int_equal(stall_total(NULL), 0);
-    assert_int_equal(stall_list(NULL, STALL_PROCESS, 0, &one, 1), 0);
-    stall_part(NULL, 1);
-    stall_watch_destroy(&none);
+    assert_int_equal(stall_list(NULL, STALL_PROCESS, NULL, 0, &one, 1), 0);
+    stall_part(NULL, NULL, 1);
+    stall_watch_close(&none);
 }
 
 int main(void) {

@@ -74,12 +74,6 @@ static void on_rank_signal(int number, siginfo_t *info, void *context) {
         sigqueue(stop_supervisor, STOP_RANK_DIED, (union sigval){.sival_int = stop_rank});
 }
 
-// mpirun wakes all ranks of a job that has lost one, seconds before it tells them to end.
-static void on_rank_wake(int number, siginfo_t *info, void *context) {
-    (void)number, (void)context;
-    if (info->si_pid == getppid() && !stop_signal) kill(stop_supervisor, STOP_RANK_DIED);
-}
-
 // ---------------------------------------------------------------- a rank and its supervisor
 static void host_name(char name[HOST_BYTES]) {
     memset(name, 0, HOST_BYTES);
@@ -171,8 +165,6 @@ static const _Atomic int *install_rank(int supervisor) {
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    action.sa_sigaction = on_rank_wake;
-    sigaction(SIGCONT, &action, NULL);
     return &stop_signal;
 }
 

@@ -32,7 +32,7 @@ const _Atomic int *stop_install_role(bool orderly);
 bool stop_supervised(void);
 
 // A supervisor (supervise.h) before it starts mpirun: its ranks will know it, and where they print (descriptors that
-// mpirun inherits). They heed its signals alone: a SIGCONT or SIGTERM of mpirun's says that mpirun has lost a rank, or is to end
+// mpirun inherits). They heed its signals alone: a SIGTERM of mpirun's says that mpirun has lost a rank, or is to end
 // itself, which a rank passes on (STOP_RANK_DIED); the supervisor knows more, and ends them all where it must.
 void stop_supervise_ranks(int out, int err);
 // What the ranks say to it by signals, whose values hold two numbers. Those of stop_ranks_lost: the lowest, and how many, with

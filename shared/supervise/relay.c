@@ -12,7 +12,7 @@
 #include "shared/core/error.h"
 #include "shared/core/output.h"
 
-#define HOLD_S   3.0  // mpirun describes an end within this
+#define HOLD_S   8.0  // mpirun has described an end within this, and told its ranks of it (STOP_SECONDS later)
 #define STUCK_S  1.0
 #define HELD_MAX 65536
 #define LOOK_MS  200

@@ -163,11 +163,9 @@ static void judge(struct supervisor *s) {
 }
 
 static void hear(struct supervisor *s, int number, const siginfo_t *info) {
-    bool woken =
-        number == STOP_RANK_DIED && info->si_code != SI_QUEUE && now_seconds() - s->resumed_s < RESUMED_S;
     if (number == SIGINT || number == SIGTERM) interrupt(s, number);
     if (number == SIGTSTP) pause_both(s);
-    if (s->ranks && number > 0 && !woken) ranks_hear(s->ranks, number, info);
+    if (s->ranks && number > 0) ranks_hear(s->ranks, number, info);
 }
 
 static void look(struct supervisor *s) {

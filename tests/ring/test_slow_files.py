@@ -4,12 +4,18 @@ it, whatever file it is, and the weights are those of an undisturbed run."""
 import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
+import time
 import unittest
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+sys.path.insert(0, os.path.join(TOP, "experiments"))
+from drill import people  # noqa: E402
+
 LIMIT_S = 180
 DEADLINE_S = 2
 SLOW_S = 3.5 * DEADLINE_S
@@ -112,6 +118,28 @@ supervisor = int(os.environ["STARRING_SUPERVISOR"].partition(":")[0])
 ctypes.CDLL(None).sigqueue(supervisor, signal.SIGUSR2, Value(number=(1 | 1 << 12) << 16 | 1))
 time.sleep(1000)
 """
+
+
+@unittest.skipUnless(shutil.which("mpirun"), "no mpirun")
+class Suspended(unittest.TestCase):
+    """A queue stops all processes of a job, and lets them go on: mpirun passes the SIGCONT on, which is no word of a death."""
+
+    def test_it_goes_on(self):
+        mark = f"suspended-{os.getpid()}"
+        self.addCleanup(people.end_all, mark)
+        with tempfile.TemporaryDirectory(prefix="starring-suspended-") as folder:
+            metrics = os.path.join(folder, "metrics.jsonl")
+            p = subprocess.Popen([PROGRAM, "train", "--model", "tiny", "--seq", "16", "--data", "demo", "--topology", "zero:1", "--workers",
+                                  "2", "--launch", "mpi", "--out", folder, "--steps", "40", "--delay", "0:constant:100", "--quiet"],
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, people.MARK: mark})
+            while p.poll() is None and not (os.path.exists(metrics) and os.path.getsize(metrics)):
+                time.sleep(0.01)
+            pids = list(people.marked(mark))
+            for number in (signal.SIGSTOP, signal.SIGCONT):
+                for pid in pids:
+                    people.send(pid, number)
+            _, said = p.communicate(timeout=LIMIT_S)
+        self.assertEqual(p.returncode, 0, said)
 
 
 class Stuck(unittest.TestCase):

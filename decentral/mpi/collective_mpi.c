@@ -17,6 +17,7 @@
 //             name both ranks; differing operations end at the deadline and name the rank that did not come.
 #include "decentral/mpi/collective_mpi.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,7 @@
 #include "decentral/mpi/mpi_leave.h"
 #include "decentral/mpi/mpi_parent.h"
 #include "shared/core/error.h"
+#include "shared/launch/stop.h"
 
 // ---------------------------------------------------------------- the world
 int mpi_world_open(struct mpi_world **out, struct mpi_medium *medium, int *rank, int *size) {
@@ -32,7 +34,8 @@ int mpi_world_open(struct mpi_world **out, struct mpi_medium *medium, int *rank,
     MPI_Initialized(&done);
     if (done) return fail("MPI is initialized already: one mpi_world a process");
     if (mpi_medium_set(medium)) return -1;
-    struct mpi_parent *parent = mpi_parent_watch(medium->deadline_s);
+    bool judged = stop_rank_is_watched() && medium->ranks_here == medium->ranks;
+    struct mpi_parent *parent = mpi_parent_watch(judged ? INFINITY : medium->deadline_s);
     int rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
     mpi_parent_release(&parent);
     if (rc != MPI_SUCCESS) return fail("MPI_Init_thread failed; is this process started by mpirun?");

@@ -5,9 +5,9 @@
 
 struct mpi_parent;
 
-// The process is about to enter MPI_Init; whoever watches over mpirun is told so, and will name a rank that does not come
-// within a deadline. Where nobody does, this gives up after many of them: ranks may be as slow as what they read before.
-// deadline_s: 0 stands for 30. NULL where no thread can be had: then nobody looks.
+// The process is about to enter MPI_Init; whoever watches over mpirun is told so, and sees of all ranks on its machine whether
+// one is stopped. Where ranks are elsewhere, or nobody watches, this gives up after many deadlines: ranks may be as slow as
+// what they read before. deadline_s: 0 stands for 30, INFINITY for no end. NULL where no thread can be had: then nobody looks.
 struct mpi_parent *mpi_parent_watch(double deadline_s);
 // It has come out. No later death ends the process. p may be NULL.
 void mpi_parent_release(struct mpi_parent **p);

@@ -37,6 +37,7 @@ struct rank {
     int pidfd;  // 0: there is none
     struct life life;
     bool enters, met, spoke, ended, gone;
+    bool slow;   // it has been said to be
     int status;  // of one that has ended
     int how;     // as of waitpid, of one that is gone
     bool how_known;
@@ -252,20 +253,25 @@ static void say_lost(struct ranks *r, int first, int count, const char *did) {
                  count - 1, did);
 }
 
-// One that waits in MPI_Init for another may be as still as that.
-static bool find_still(struct ranks *r) {
+// Whoever is not stopped may stand in a file, or wait in MPI_Init for one that does.
+static bool find_stopped(struct ranks *r) {
     double now = now_seconds();
-    int first[2] = {0, 0}, count[2] = {0, 0};
+    int first = 0, count = 0;
     for (int i = r->count - 1; i >= 0; i--) {
-        const struct rank *rank = &r->rank[i];
-        if (!rank->pid || rank->gone || rank->ended || now - rank->life.at_s <= r->deadline_s) continue;
-        bool waits = rank->enters && !rank->met && !is_stopped(rank->pid);
-        first[waits] = i;
-        count[waits]++;
+        struct rank *rank = &r->rank[i];
+        double still_s = now - rank->life.at_s;
+        bool waits = rank->enters && !rank->met;
+        if (!rank->pid || rank->gone || rank->ended || still_s <= r->deadline_s) continue;
+        if (is_stopped(rank->pid)) {
+            first = i;
+            count++;
+        } else if (!waits && !rank->slow) {
+            rank->slow = true;
+            info("waiting for rank %d: it has done nothing for %.0f s: it may stand in a file", i, still_s);
+        }
     }
-    bool waits = !count[0];
-    if (count[waits]) say_lost(r, first[waits], count[waits], STILL);
-    return count[waits] > 0;
+    if (count) say_lost(r, first, count, STILL);
+    return count > 0;
 }
 
 // All are in MPI_Init, and stay there.
@@ -314,7 +320,7 @@ static bool is_lost(struct ranks *r) {
         return true;
     }
     // mpirun first: what waits for it is as still.
-    if (find_killed(r) || find_mpirun_still(r) || find_mpirun_useless(r) || find_still(r) || find_unmet(r))
+    if (find_killed(r) || find_mpirun_still(r) || find_mpirun_useless(r) || find_stopped(r) || find_unmet(r))
         return true;
     if (!r->told_s || now_seconds() - r->told_s < TOLD_S) return false;
     if (r->told < 0)
@@ -346,7 +352,7 @@ enum ranks_are ranks_are(struct ranks *r) {
     if (!r->first_status && is_lost(r)) return RANKS_LOST;
     if (!r->first_status) return RANKS_AT_WORK;
     if (is_useless(r)) return RANKS_USELESS;
-    return find_still(r) ? RANKS_LOST : RANKS_FAILED;
+    return find_stopped(r) ? RANKS_LOST : RANKS_FAILED;
 }
 
 bool ranks_are_explained(const struct ranks *r) { return r->why[0] || (r->first_status && !r->wordless); }

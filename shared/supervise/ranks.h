@@ -1,6 +1,6 @@
 // mpirun's ranks as their supervisor sees them, on this machine: which processes they are, what they have said of
-// themselves (stop.h), and whether they live. A process shows that it lives by running at all, however slowly: one that is
-// stopped, or waits for what never comes, does not.
+// themselves (stop.h), and whether they live. One that a signal has stopped for the deadline counts as dead; one that
+// does nothing and is not stopped may stand in a file, and is waited for.
 #ifndef STARRING_SHARED_SUPERVISE_RANKS_H
 #define STARRING_SHARED_SUPERVISE_RANKS_H
 
@@ -19,7 +19,7 @@ enum ranks_are {
 
 struct ranks;
 
-// deadline_s: how long a process may show no sign of life. here: all are to run on this machine.
+// deadline_s: how long a process may be stopped. here: all are to run on this machine.
 struct ranks *ranks_create(int count, double deadline_s, bool here);
 void ranks_destroy(struct ranks **r);
 

@@ -28,7 +28,7 @@ struct supervise_options {
     bool checkpoints;    // are written
     const char *resume;  // of the configuration, for DIR/lives.jsonl; NULL: none
     int mpirun;          // the child becomes mpirun, with so many ranks; 0: it is the run
-    double deadline_s;   // how long one of them may show no sign of life
+    double deadline_s;   // how long one of them may be stopped
 };
 
 // The run's exit status; EXIT_RUN_FAILED after logging where somebody was killed and no restart is left.

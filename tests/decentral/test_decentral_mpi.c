@@ -302,6 +302,21 @@ static int job_differ(struct mpi_rank *r) {
     return strstr(why, "did not come within 1.5 s") && !strstr(why, "sign of life") ? 0 : -1;
 }
 
+// Before MPI_Init a rank may read for many deadlines. Where a supervisor sees all ranks the others wait for it there.
+static void come_late(struct mpi_medium *m) {
+    *m = (struct mpi_medium){.ranks_here = 3, .ranks = 3, .deadline_s = 0.1};
+    be_supervisor();
+    signal(STOP_RANK_ENTERS, SIG_IGN);
+    signal(STOP_RANK_MET, SIG_IGN);
+    if (!strcmp(getenv("OMPI_COMM_WORLD_RANK"), "1")) usleep(2000000);
+}
+
+static int job_late(struct mpi_rank *r) {
+    (void)r;
+    unsetenv("STARRING_SUPERVISOR");
+    return 0;
+}
+
 // All stages over MPI against the scalar reference.
 static int zero_stages(struct mpi_rank *r, int group) {
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
@@ -361,6 +376,7 @@ static const struct job {
     {"slow", job_slow, false, 3, false},
     {"stopped", job_stopped, true, 2, false},
     {"differ", job_differ, true, 3, false},
+    {"late", job_late, false, 3, false},
     {"refused", NULL, true, 3, false},
     {"beside", job_beside, false, 3, false},
 };
@@ -382,12 +398,14 @@ static int run_refused(void) {
 // before mpirun ends them.
 static int run_as_rank(const char *name) {
     struct mpi_rank r = {0};
+    struct mpi_medium medium = {0};
     const struct job *job = NULL;
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++)
         if (strcmp(jobs[i].name, name) == 0) job = &jobs[i];
     error_quiet(1);
     if (!strcmp(name, "refused")) return run_refused();
-    if (!job || mpi_world_open(&r.world, &(struct mpi_medium){0}, &r.rank, &r.size) != 0) return 1;
+    if (!strcmp(name, "late")) come_late(&medium);
+    if (!job || mpi_world_open(&r.world, &medium, &r.rank, &r.size) != 0) return 1;
     bool sleeps = !strcmp(name, "missing");  // beside its device, and is missed all the same
     struct device_options o = {.threads = 1, .watch_host = !sleeps};
     if (dev_open(backend_find("cpu", &(const char *){NULL}), &o, &r.dev)) return 1;

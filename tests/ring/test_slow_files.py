@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A ring's rank whose main thread stands in a file for longer than the deadline is slow, and not dead: the others wait for
-it, whatever file it is, and the weights are those of an undisturbed run."""
+it, whatever file it is and whenever, and the weights are those of an undisturbed run."""
 import json
 import os
 import shutil
@@ -22,9 +22,13 @@ SLOW_S = 3.5 * DEADLINE_S
 SMALL = ["--model", "tiny", "--seq", "16", "--batch", "1", "--threads", "1", "--steps", "8", "--data", "text.txt", "--workers", "2",
          "--quiet", "--set", "eval_batches=1", "--set", f"parameter_server.deadline_ms={DEADLINE_S * 1000}", "--set",
          "parameter_server.heartbeat_ms=100"]
-# Loaded into the program: a process's first write to a file whose path has SLOW_FILE in it takes SLOW_S seconds.
+# Loaded into the program: a process's first write to, or opening of, a file whose path has SLOW_FILE in it takes SLOW_S seconds;
+# where SLOW_RANK is given, of mpirun's rank of that number.
 DISK = r"""
 #define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,18 +36,35 @@ DISK = r"""
 #include <time.h>
 #include <unistd.h>
 
-static int writes;
+static int times;
+
+static void take_time(const char *path) {
+    const char *slow = getenv("SLOW_FILE"), *rank = getenv("SLOW_RANK"), *own = getenv("OMPI_COMM_WORLD_RANK");
+    if (!slow || !strstr(path, slow) || (rank && (!own || strcmp(own, rank))) || ++times > 1) return;
+    struct timespec t = {atoi(getenv("SLOW_S")), 0};
+    while (nanosleep(&t, &t)) continue;
+}
 
 static void look(int fd) {
-    const char *slow = getenv("SLOW_FILE"), *seconds = getenv("SLOW_S");
     char link[64], path[512];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t n = slow && seconds ? readlink(link, path, sizeof path - 1) : -1;
+    ssize_t n = readlink(link, path, sizeof path - 1);
     path[n > 0 ? n : 0] = 0;
-    if (n > 0 && strstr(path, slow) && ++writes == 1) {
-        struct timespec t = {(time_t)atof(seconds), 0};
-        while (nanosleep(&t, &t)) continue;
-    }
+    take_time(path);
+}
+
+int open(const char *path, int flags, ...) {
+    va_list args;
+    va_start(args, flags);
+    int mode = va_arg(args, int);
+    va_end(args);
+    take_time(path);
+    return ((int (*)(const char *, int, ...))dlsym(RTLD_NEXT, "open"))(path, flags, mode);
+}
+
+FILE *fopen(const char *path, const char *mode) {
+    take_time(path);
+    return ((FILE *(*)(const char *, const char *))dlsym(RTLD_NEXT, "fopen"))(path, mode);
 }
 
 ssize_t write(int fd, const void *data, size_t bytes) {
@@ -76,7 +97,7 @@ class SlowFiles(unittest.TestCase):
         return os.path.join(cls.folder, *path)
 
     @classmethod
-    def run_ring(cls, launch, file, *more):
+    def run_ring(cls, launch, file, rank=None):
         """(the hash of its weights, what was said)"""
         out = cls.at("run")
         shutil.rmtree(out, ignore_errors=True)
@@ -85,17 +106,19 @@ class SlowFiles(unittest.TestCase):
                        "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
         if file:
             environment.update(LD_PRELOAD=cls.at("disk.so"), SLOW_FILE=file, SLOW_S=str(SLOW_S))
-        p = subprocess.run([PROGRAM, "train", *SMALL, "--topology", "zero:2", "--launch", launch, "--out", out, *more], text=True,
+        if rank is not None:
+            environment.update(SLOW_RANK=str(rank))
+        p = subprocess.run([PROGRAM, "train", *SMALL, "--topology", "zero:2", "--launch", launch, "--out", out], text=True,
                            cwd=cls.folder, capture_output=True, timeout=LIMIT_S, env=environment, check=False)
         if p.returncode:
             raise AssertionError(f"{launch}, {file}: status {p.returncode}\n{p.stderr}")
         with open(os.path.join(out, "summary.json"), encoding="utf-8") as f:
             return json.load(f)["weights_hash"], p.stderr
 
-    def is_waited_for(self, launch, file):
-        weights, said = self.run_ring(launch, file)
+    def is_waited_for(self, launch, file, said_to=r"waiting for rank 0: \d+ s in \w+, it reads or writes a file", rank=None):
+        weights, said = self.run_ring(launch, file, rank)
         self.assertEqual(weights, self.undisturbed)
-        self.assertRegex(said, r"waiting for rank 0: \d+ s in \w+, it reads or writes a file")
+        self.assertRegex(said, said_to)
 
     def test_threads(self):
         for file in ("/metrics.jsonl", "/weights", "/snapshots"):
@@ -107,6 +130,13 @@ class SlowFiles(unittest.TestCase):
         for file in ("/metrics.jsonl", "/weights", "/snapshots"):
             with self.subTest(file):
                 self.is_waited_for("mpi", file)
+
+    @unittest.skipUnless(shutil.which("mpirun"), "no mpirun")
+    def test_processes_alone(self):
+        """Before and behind all that ranks say to each other."""
+        for file, rank in (("text.txt", 1), ("/evals.jsonl", 0), ("/summary.json", 0)):
+            with self.subTest(file):
+                self.is_waited_for("mpi", file, rf"waiting for rank {rank}: it has done nothing for \d+ s: it may stand in a file", rank)
 
 
 # In mpirun's place: tells who watches over it that rank 1 lives and does not come, as a rank does.

@@ -224,7 +224,7 @@ static void say_gone(struct ranks *r, int i) {
 }
 
 // One that a signal has ended: others may have ended because of that. One that left by itself without a word, as a library
-// may make it do, has failed; and so has one that has said why.
+// may make it do, has failed; and so has one that has said why, where no signal is known to have ended it.
 static bool find_killed(struct ranks *r) {
     struct proc_look mpirun;
     if (proc_look(r->mpirun, &mpirun) || mpirun.state == 'Z')
@@ -232,7 +232,7 @@ static bool find_killed(struct ranks *r) {
     for (int i = 0; i < r->count; i++) {
         struct rank *rank = &r->rank[i];
         if (!rank->gone || rank->ended) continue;
-        if (rank->spoke && rank->how_known && !WIFSIGNALED(rank->how)) r->first_status = EXIT_RUN_FAILED;
+        if (rank->spoke && !(rank->how_known && WIFSIGNALED(rank->how))) r->first_status = EXIT_RUN_FAILED;
         if (r->first_status) return false;
         say_gone(r, i);
         if (!rank->how_known || WIFSIGNALED(rank->how)) return true;

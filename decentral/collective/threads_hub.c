@@ -21,6 +21,7 @@
 #include "decentral/collective/threads_impl.h"
 #include "kernels/work.h"
 #include "shared/core/error.h"
+#include "shared/launch/stop.h"
 
 // ---------------------------------------------------------------- life
 #define SMALL_MOST  ((size_t)64 << 10)   // of a rank's copies
@@ -314,6 +315,7 @@ static int meet_timed_out(struct collective_threads *t, const struct collective_
     snprintf(text, sizeof text, "%s on channel %d (operation %llu): rank %s did not come within %g s",
              collective_name(call->primitive), t->index, (unsigned long long)t->sequence,
              collective_rank_list(ranks, sizeof ranks, missing, t->hub->size), t->impl.head.deadline_s);
+    stop_run_lost(text);
     threads_hub_mark(t->hub, text);
     ch->arrived--;
     ch->slots[t->rank].present = false;
@@ -445,6 +447,7 @@ static int sleep_for_mail(struct collective_threads *t, struct threads_mail *m, 
             char text[COLLECTIVE_ERROR_BYTES];
             snprintf(text, sizeof text, "%s on channel %d: rank %d did not come within %g s",
                      collective_name(call->primitive), t->index, call->peer, t->impl.head.deadline_s);
+            stop_run_lost(text);
             return threads_fail_and_abort(t, text);
         }
         if (busy)

@@ -188,10 +188,11 @@ static void mpi_abort(struct collective *c, const char *why) {
     struct collective_mpi *m = (struct collective_mpi *)c;
     if (atomic_flag_test_and_set(&m->abort_begun)) return;
     atomic_store(&m->world->broken, true);
-    snprintf(m->abort_out_text, sizeof m->abort_out_text, "%s", why);
+    m->word_out.lost = atomic_load(&m->world->lost);
+    snprintf(m->word_out.why, sizeof m->word_out.why, "%s", why);
     for (int i = 0; i < c->size && m->comm != MPI_COMM_NULL; i++)
         if (i != c->rank)
-            MPI_Isend(m->abort_out_text, ABORT_BYTES, MPI_CHAR, i, TAG_ABORT, m->comm, &m->abort_out[i]);
+            MPI_Isend(&m->word_out, sizeof m->word_out, MPI_BYTE, i, TAG_ABORT, m->comm, &m->abort_out[i]);
     atomic_store(&m->abort_sent, true);
 }
 
@@ -238,7 +239,8 @@ static int open_communicator(struct collective_mpi *m) {
     if (mpi_wait_all(m, "duplicating the communicator", NULL) != 0) return -1;
     m->comm = m->coming;
     MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
-    rc = MPI_Irecv(m->abort_in_text, ABORT_BYTES, MPI_CHAR, MPI_ANY_SOURCE, TAG_ABORT, m->comm, &m->abort_in);
+    rc =
+        MPI_Irecv(&m->word_in, sizeof m->word_in, MPI_BYTE, MPI_ANY_SOURCE, TAG_ABORT, m->comm, &m->abort_in);
     return rc == MPI_SUCCESS ? 0 : mpi_fail(m, "posting the receive of aborts", rc);
 }
 

@@ -14,7 +14,6 @@
 #include "decentral/mpi/mpi_pulse.h"
 
 #define MESSAGE_BYTES ((size_t)1 << 30)  // MPI counts are ints
-#define ABORT_BYTES   256
 #define TAG_ABORT     COLLECTIVE_PRIMITIVES
 
 struct mpi_world {
@@ -22,6 +21,13 @@ struct mpi_world {
     struct mpi_medium medium;
     struct mpi_pulse *pulse;
     atomic_bool broken;
+    atomic_int lost;  // whom this rank has given up, as stop_ranks_lost says it; 0: nobody
+};
+
+// What a rank that aborts sends to the others. A receiver on the supervisor's machine tells it who is lost.
+struct abort_word {
+    int lost;  // as the sender's world says
+    char why[252];
 };
 
 struct collective_mpi {
@@ -32,12 +38,12 @@ struct collective_mpi {
     struct stream *stream;  // of the call under way
     MPI_Request *requests;  // (2*size): receive from i, send to i
     MPI_Request abort_in;   // the posted receive
-    char abort_in_text[ABORT_BYTES];
+    struct abort_word word_in;
     MPI_Request *abort_out;  // (size)
-    char abort_out_text[ABORT_BYTES];
+    struct abort_word word_out;
     pthread_mutex_t abort_lock;  // guards abort_in: one thread at a time asks
     atomic_flag abort_begun;
-    atomic_bool abort_sent;  // abort_out and its text are complete
+    atomic_bool abort_sent;  // abort_out and word_out are complete
 };
 
 // ---- mpi_wait.c: on the stream's thread, but for mpi_check_abort

@@ -23,19 +23,19 @@ int mpi_fail(struct collective_mpi *m, const char *what, int code) {
 
 // -1 once somebody has aborted this communicator.
 int mpi_check_abort(struct collective_mpi *m, const char *what) {
-    char why[ABORT_BYTES + 64];
+    char why[sizeof m->word_in.why + 64];
     int done = 0;
     MPI_Status status;
     if (atomic_load(&m->abort_sent)) {
-        snprintf(why, sizeof why, "aborted: %.*s", ABORT_BYTES, m->abort_out_text);
+        snprintf(why, sizeof why, "aborted: %s", m->word_out.why);
         return mpi_fail_broken(m, what, why);
     }
     pthread_mutex_lock(&m->abort_lock);
     if (m->abort_in != MPI_REQUEST_NULL && MPI_Test(&m->abort_in, &done, &status) != MPI_SUCCESS) done = 0;
     pthread_mutex_unlock(&m->abort_lock);
     if (!done) return 0;
-    snprintf(why, sizeof why, "aborted by rank %d: %.*s", status.MPI_SOURCE, ABORT_BYTES - 1,
-             m->abort_in_text);
+    snprintf(why, sizeof why, "aborted by rank %d: %s", status.MPI_SOURCE, m->word_in.why);
+    if (m->word_in.lost) stop_ranks_lost(m->word_in.lost);
     return mpi_fail_broken(m, what, why);
 }
 
@@ -58,7 +58,9 @@ static int give_up(struct collective_mpi *m, const char *what, const char *ranks
     snprintf(text, sizeof text, "rank %s did not come within %g s%s", ranks, m->x.impl.head.deadline_s,
              stuck ? "" : " and gives no sign of life");
     mpi_fail_broken(m, what, text);
-    stop_ranks_lost(lost, m->x.impl.head.size, stuck);
+    int value = stop_value_lost(lost, m->x.impl.head.size, stuck);
+    atomic_store(&m->world->lost, value);
+    stop_ranks_lost(value);
     collective_abort(&m->x.impl.head, m->x.impl.error);
     return -1;
 }

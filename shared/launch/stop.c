@@ -24,7 +24,7 @@ static _Atomic int stop_signal;
 static _Atomic int stop_launcher;
 static _Atomic int stop_supervisor;
 static _Atomic int stop_rank;
-static _Atomic bool stop_stays, stop_spoke;
+static _Atomic bool stop_stays, stop_spoke, stop_restarts;
 static _Atomic double stop_first_int_s, stop_first_term_s;  // 0: it has not come
 static char stop_words[2][128];                             // the answer to SIGINT, to SIGTERM; "": none
 static _Atomic bool stop_answered;
@@ -145,14 +145,27 @@ void stop_rank_ended(int status) {
     while (stop_stays) pause();
 }
 
-void stop_ranks_lost(const bool *lost, int size, int stuck) {
-    int supervisor = supervisor_of_rank(NULL), first = -1, count = 0;
+int stop_value_lost(const bool *lost, int size, int stuck) {
+    int first = 0, count = 0;
     for (int i = size - 1; i >= 0; i--)
         if (lost[i]) first = i, count++;
+    return (count | stuck) << VALUE_SHIFT | first;
+}
+
+void stop_ranks_lost(int value) {
+    int supervisor = supervisor_of_rank(NULL);
     if (!supervisor) return;
-    sigqueue(supervisor, STOP_RANK_DIED, (union sigval){.sival_int = (count | stuck) << VALUE_SHIFT | first});
+    sigqueue(supervisor, STOP_RANK_DIED, (union sigval){.sival_int = value});
     // The rank that failed for this would tell the others, and they that they have failed: final, which this is not.
     usleep(LOST_WAIT_US);
+}
+
+void stop_run_restarts(void) { stop_restarts = true; }
+
+void stop_run_lost(const char *why) {
+    if (!stop_restarts) return;
+    fail("%s", why);
+    _exit(EXIT_RUN_LOST);  // the thread that is lost may never end
 }
 
 int stop_value_rank(int value) { return value & ((1 << VALUE_SHIFT) - 1); }

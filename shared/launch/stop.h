@@ -57,10 +57,18 @@ bool stop_rank_is_watched(void);   // there is a supervisor
 // mpirun holds this process fast, or would take its end for a failure: when it has ended it waits for the supervisor to kill
 // it. Nothing happens where there is none.
 void stop_rank_stays(void);
-// A rank that has given up others, which stand still, or, STOP_STUCK, live and do not come: the supervisor ends them all as if
-// those had been killed, and says which it was, also when they have been asked to end. lost (size): at least one of all ranks.
-// Returns at once where there is no supervisor.
-void stop_ranks_lost(const bool *lost, int size, int stuck);
+// A rank has given up others, which stand still, or, STOP_STUCK, live and do not come, as a value. lost (size): at least one of
+// all ranks.
+int stop_value_lost(const bool *lost, int size, int stuck);
+// Tells the supervisor so, by this rank or in the name of one on another machine: it ends them all as if those had been killed,
+// and says which it was, also when they have been asked to end. Returns at once where there is no supervisor.
+void stop_ranks_lost(int value);
+
+// A run whose ranks are threads has given up one of them. Where a supervisor could start it again it says why and ends here;
+// otherwise nothing happens.
+void stop_run_lost(const char *why);
+void stop_run_restarts(void);  // there is one
+#define EXIT_RUN_LOST 3        // for the supervisor alone
 
 // The exit status of what returned rc and looked at the flag (NULL: at none): 0, EXIT_RUN_FAILED, or, where a
 // signal was in the way of the end, the shell's 128 + its number.

@@ -270,6 +270,7 @@ static int live(struct run *r, const struct cli_args *args, int argc, char **arg
     if (!dry && !r->life && ((c->recovery.restart > 0 && !star) || to_start))
         return become_supervisor(r, argc, argv);
     go_on(r);
+    if (r->life) stop_run_restarts();
     if (r->life && is_rank(r)) stop_install(NULL);  // mpirun's signal concerns it in MPI_Init too
     bool lacking = !dry && c->row->check_machine && c->row->check_machine(c);
     if (dry || !to_start) return train(r, args, dry, lacking);

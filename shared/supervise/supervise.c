@@ -235,6 +235,8 @@ static void say_death(const struct supervisor *s, int status, char *why, size_t 
     else if (s->ranks)
         snprintf(why, size, "mpirun (pid %d) was killed by signal %d (%s)", (int)s->child, WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
+    else if (WIFEXITED(status))
+        snprintf(why, size, "the run (pid %d) gave up a rank and ended", (int)s->child);
     else
         snprintf(why, size, "the run (pid %d) was killed by signal %d (%s)", (int)s->child, WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
@@ -322,7 +324,7 @@ static int mpirun_ended(const struct supervisor *s, int status) {
 
 // The exit status of a job whose child ended with this one; -1: it is to be started again.
 static int end_of_life(struct supervisor *s, int status) {
-    bool killed = WIFSIGNALED(status);
+    bool killed = WIFSIGNALED(status) || (!s->ranks && WEXITSTATUS(status) == EXIT_RUN_LOST);
     int said = s->ranks ? ranks_status(s->ranks) : 0;
     if (s->are == RANKS_ENDED) return said;
     if (s->interrupted_by && (killed || s->ranks)) say_interrupted(s, status);

@@ -6,10 +6,10 @@
 //      │   └─ starring train --life 1 ..       the ranks
 //      └─ starring-guard                       outlives all of them and cleans up (mpi_guard.h)
 //
-// However it ends, the exit status is that of any other launch: 0, 1, 2, or 128 + the signal that asked it to end. Who was
-// killed or stands still beyond the deadline is named in one message, everybody is ended, and nothing is left. With restarts
-// a run of which a signal has killed the child or a rank is started again instead; a rank that says itself that it has
-// failed ends it as ever.
+// However it ends, the exit status is that of any other launch: 0, 1, 2, or 128 + the signal that asked it to end. A rank
+// that was killed, or is stopped beyond the deadline, is named in one message, everybody is ended, and nothing is left. With
+// restarts a run of which a signal has killed the child or a rank, or whose ranks give up one that does not come (stop.h), is
+// started again instead; a rank that says itself that it has failed ends it as ever.
 //
 // The child has a process group of its own, so that it gets each signal once, from here. It dies with this process. Ranks
 // whose mpirun was killed become this process's children, and are gone before the next life begins.

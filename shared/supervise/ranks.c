@@ -320,7 +320,7 @@ static bool is_lost(struct ranks *r) {
         return true;
     }
     // mpirun first: what waits for it is as still.
-    if (find_killed(r) || find_mpirun_still(r) || find_mpirun_useless(r) || find_stopped(r) || find_unmet(r))
+    if (find_killed(r) || find_mpirun_useless(r) || find_mpirun_still(r) || find_stopped(r) || find_unmet(r))
         return true;
     if (!r->told_s || now_seconds() - r->told_s < TOLD_S) return false;
     if (r->told < 0)

@@ -51,7 +51,8 @@ struct ranks {
     struct life mpirun_life;
     bool strangers;  // mpirun has other children: it may have ranks elsewhere
     struct rank *rank;
-    double looked_s, lived_s, told_s;
+    double looked_s;  // all is judged as of then: this process may have stood still since
+    double lived_s, told_s;
     int told;                    // that rank, by somebody else; -1: all, by mpirun
     double came_s;               // when the last one that is new was seen, or heard
     int entered;                 // MPI_Init
@@ -255,11 +256,10 @@ static void say_lost(struct ranks *r, int first, int count, const char *did) {
 
 // Whoever is not stopped may stand in a file, or wait in MPI_Init for one that does.
 static bool find_stopped(struct ranks *r) {
-    double now = now_seconds();
     int first = 0, count = 0;
     for (int i = r->count - 1; i >= 0; i--) {
         struct rank *rank = &r->rank[i];
-        double still_s = now - rank->life.at_s;
+        double still_s = r->looked_s - rank->life.at_s;
         bool waits = rank->enters && !rank->met;
         if (!rank->pid || rank->gone || rank->ended || still_s <= r->deadline_s) continue;
         if (is_stopped(rank->pid)) {
@@ -276,11 +276,11 @@ static bool find_stopped(struct ranks *r) {
 
 // All are in MPI_Init, and stay there.
 static bool find_unmet(struct ranks *r) {
-    if (!r->entered_s || now_seconds() - r->entered_s <= MEET_DEADLINES * r->deadline_s) return false;
+    if (!r->entered_s || r->looked_s - r->entered_s <= MEET_DEADLINES * r->deadline_s) return false;
     for (int i = 0; i < r->count; i++)
         if (r->rank[i].met) return false;
     snprintf(r->why, sizeof r->why, "no rank has come out of MPI_Init %.1f s after all were in it,",
-             now_seconds() - r->entered_s);
+             r->looked_s - r->entered_s);
     return true;
 }
 
@@ -293,17 +293,17 @@ static int begun(const struct ranks *r) {
 // It lives, and starts nobody any more: it may have failed to, and wait for them all the same.
 static bool find_mpirun_useless(struct ranks *r) {
     int count = begun(r);
-    if (!r->here || count == r->count || now_seconds() - r->came_s <= MEET_DEADLINES * r->deadline_s)
+    if (!r->here || count == r->count || r->looked_s - r->came_s <= MEET_DEADLINES * r->deadline_s)
         return false;
     snprintf(r->why, sizeof r->why,
              "mpirun (pid %d) has started %d of %d ranks, no more for %.1f s, and was killed", (int)r->mpirun,
-             count, r->count, now_seconds() - r->came_s);
+             count, r->count, r->looked_s - r->came_s);
     return true;
 }
 
 static bool find_mpirun_still(struct ranks *r) {
     bool stopped = is_stopped(r->mpirun);
-    if (now_seconds() - r->mpirun_life.at_s <= r->deadline_s * (stopped ? 1 : MEET_DEADLINES)) return false;
+    if (r->looked_s - r->mpirun_life.at_s <= r->deadline_s * (stopped ? 1 : MEET_DEADLINES)) return false;
     if (stopped)
         snprintf(r->why, sizeof r->why,
                  "mpirun (pid %d) gave no sign of life for the deadline and was killed", (int)r->mpirun);
@@ -322,7 +322,7 @@ static bool is_lost(struct ranks *r) {
     // mpirun first: what waits for it is as still.
     if (find_killed(r) || find_mpirun_useless(r) || find_mpirun_still(r) || find_stopped(r) || find_unmet(r))
         return true;
-    if (!r->told_s || now_seconds() - r->told_s < TOLD_S) return false;
+    if (!r->told_s || r->looked_s - r->told_s < TOLD_S) return false;
     if (r->told < 0)
         snprintf(r->why, sizeof r->why, "mpirun ended the ranks");
     else

@@ -19,9 +19,10 @@
 #include "shared/core/error.h"
 #include "shared/launch/launch_state.h"
 #include "shared/launch/stop.h"
+#include "shared/supervise/proc_look.h"
 
 #define WAKE_MS     100  // how often the clock is looked at when no signal comes
-#define STILL_LOOKS 16   // whether a child stands still is looked at so often before it is believed
+#define STILL_LOOKS 16   // whether a child is stopped is looked at so often before it is believed
 
 struct launcher *launcher_create(const struct launch_options *o) {
     struct launcher *l = xcalloc(1, sizeof *l);
@@ -86,7 +87,8 @@ int launcher_start(struct launcher *l, const struct launch_child *c) {
                     why == EAGAIN ? "; " ERROR_RAISE_THREADS : "");
     }
     child->pid = pid;
-    child->ended_well = child->told_to = false;
+    child->ended_well = child->told_to = child->waited_for = false;
+    child->moved_s = 0;
     l->running++;
     return 0;
 }
@@ -159,30 +161,36 @@ static void watch_silence(struct launcher *l) {
     l->alive = 0;
 }
 
-static bool any_ended_well(const struct launcher *l) {
-    for (int i = 0; i < l->count; i++)
-        if (l->children[i].ended_well) return true;
-    return false;
+// By a signal. What stands still otherwise may wait for a file, for as long as that takes.
+static bool is_stopped(pid_t pid) {
+    struct proc_look look;
+    return proc_look(pid, &look) == 0 && (look.state == 'T' || look.state == 't');
 }
 
 // Once the first have ended well nobody may be left who asks the others whether they live.
-static void watch_still(struct launcher *l) {
-    double now = now_seconds();
-    if (l->o.still_s <= 0 || now - l->looked_s < l->o.still_s / STILL_LOOKS || !any_ended_well(l)) return;
+static void watch_rest(struct launcher *l) {
+    double now = now_seconds(), before = l->looked_s, most_s = l->o.still_s;
+    if (most_s <= 0 || now - before < most_s / STILL_LOOKS) return;
+    bool any = false;
+    for (int i = 0; i < l->count; i++) any = any || l->children[i].ended_well;
+    if (!any || !l->ended_s) l->ended_s = any ? now : 0;
     // This launcher has stood still, and they perhaps with it.
-    bool anew = now - l->looked_s > 0.5 * l->o.still_s;
+    bool anew = now - before > 0.5 * most_s;
     l->looked_s = now;
-    for (int i = 0; i < l->count; i++) {
+    for (int i = 0; i < l->count && any; i++) {
         struct child *child = &l->children[i];
-        bool stopped;
         if (!child->pid) continue;
-        if (anew) child->still.since_s = 0;
-        double still_s = still_look(&child->still, child->pid, now, &stopped);
-        if (still_s <= l->o.still_s) continue;
-        warn("%s (pid %d) has stood still for %.1f s%s, while others have ended: killing it", child->name,
-             (int)child->pid, still_s, stopped ? ", stopped by a signal" : "");
+        if (anew || !child->moved_s || !is_stopped(child->pid)) child->moved_s = now;
+        if (now - l->ended_s > most_s && child->moved_s == now && !child->waited_for) {
+            info("waiting for %s (pid %d), which has not ended, while others have", child->name,
+                 (int)child->pid);
+            child->waited_for = true;
+        }
+        if (now - child->moved_s <= most_s) continue;
+        warn("%s (pid %d) has been stopped by a signal for %.1f s, while others have ended: killing it",
+             child->name, (int)child->pid, now - child->moved_s);
         kill(child->pid, SIGKILL);
-        child->still.since_s = 0;
+        child->moved_s = 0;
     }
 }
 
@@ -206,7 +214,7 @@ static void watch(struct launcher *l, int ms) {
     if (number == SIGINT || number == SIGTERM) interrupt(l, number);
     hear(l);
     watch_silence(l);
-    watch_still(l);
+    watch_rest(l);
     launcher_reap(l);
     launcher_decide_unanswered(l, now_seconds() - fmax(l->o.silent_s, l->o.grace_s));
     if (l->interrupted_by) follow_orderly(l);
@@ -218,11 +226,17 @@ static void watch(struct launcher *l, int ms) {
     }
 }
 
-// Who does not answer counts as dead where it may be started again. 0, or -1 after logging.
+// The only child that runs counts as dead where a signal has stopped it and it may be started again; otherwise it is slow:
+// what it reads may stand still. 0, or -1 after logging.
 static int give_up_silent(struct launcher *l, double deadline_s) {
     struct child *only = NULL;
     for (int i = 0; i < l->count && l->running == 1; i++)
         if (l->children[i].pid) only = &l->children[i];
+    if (only && !is_stopped(only->pid)) {
+        info("waiting for %s (pid %d), which has not answered within %.1f s", only->name, (int)only->pid,
+             deadline_s);
+        return 0;
+    }
     if (!only || !l->o.restarts.count)
         return fail("%s did not answer within %.1f s", only ? only->name : "a process", deadline_s);
     warn("%s (pid %d) did not answer within %.1f s: killing it", only->name, (int)only->pid, deadline_s);

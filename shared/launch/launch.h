@@ -43,7 +43,7 @@ struct launch_options {
     double
         silent_s;  // a child that says "alive PID" on the link (launcher_listen) is ended after so long without; 0: not
     double
-        still_s;  // once the first has ended well: one that has computed nothing for so long is killed; 0: it is not
+        still_s;  // once the first has ended well: one that a signal has stopped for so long is killed; 0: it is not
     // Last step known to be done, for messages; -1: none. May be NULL.
     int64_t (*last_step)(void *ctx);
     struct launch_restarts restarts;
@@ -64,8 +64,8 @@ struct launcher *launcher_create(const struct launch_options *o);
 int launcher_start(struct launcher *l, const struct launch_child *c);  // 0, or -1 after logging
 
 // One line (without its newline) from descriptor fd, which a child writes to; 0, or -1 after logging when
-// `deadline_s` passes, the writer closes it, a child dies, or Ctrl-C comes. The caller then waits. With restarts the only
-// child, silent for that long, is killed, and the next one asked instead.
+// `deadline_s` passes, the writer closes it, a child dies, or Ctrl-C comes. The caller then waits. The only child, silent for
+// that long, is waited for on, unless a signal has stopped it: with restarts it is killed then, and the next one asked instead.
 int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line, int size);
 
 // From now on lines from fd are heard: "life" (the job begins its next one, or its first), "fate PID .." (launch_restarts.died),

@@ -8,7 +8,6 @@
 #include <sys/types.h>
 
 #include "shared/launch/launch.h"
-#include "shared/launch/still.h"
 
 struct child {
     char role[16], name[32];  // "server", "server 1"
@@ -18,7 +17,8 @@ struct child {
     bool ended_well;
     bool replaced;  // it was started again while the others went on
     int incident;   // the last one that it died in; 0: none
-    struct still still;
+    double moved_s;  // when it was seen last, and no signal had stopped it; 0: it was not looked at
+    bool waited_for;  // that it has not ended yet has been said
     // The job has been asked what becomes of it without this process, that has died; 0: no.
     pid_t asked;
     double asked_s;
@@ -46,7 +46,8 @@ struct launcher {
     int alive;        // a child that says there that it lives, and says so again and again; 0: none
     int64_t said_step;          // of the job, as that one says; -1: it has not
     double alive_s, watched_s;  // when it did last; when this launcher looked last
-    double looked_s;            // when it looked last whether children stand still
+    double looked_s;            // when it looked last whether children are stopped
+    double ended_s;             // since when one that has ended well is seen; 0: there is none
     char line[320];             // of them, what has come of the next one
     size_t length;
     sigset_t signals, before;

@@ -161,14 +161,15 @@ struct answering {
     struct launcher *launcher;
     int to;       // where children answer
     int job;      // where the job says that its next life begins: when a child is started
-    int answers;  // the start whose child does: 1, 2, ..; others stand still
+    int answers;  // the start whose child does: 1, 2, ..; others are stopped
+    int slow;     // it takes two deadlines
     int starts;
 };
 
 static int start_answering(void *ctx, const char *role, int rank) {
     struct answering *a = ctx;
     char script[64];
-    snprintf(script, sizeof script, "echo here >&%d; exec sleep 0.2", a->to);
+    snprintf(script, sizeof script, "sleep %s; echo here >&%d; exec sleep 0.2", a->slow ? "0.7" : "0", a->to);
     bool answers = ++a->starts == a->answers;
     assert_int_equal(write(a->job, "life\n", 5), 5);
     char *argv[] = {"sh", "-c", answers ? script : "kill -STOP $$", NULL};
@@ -177,10 +178,10 @@ static int start_answering(void *ctx, const char *role, int rank) {
 
 static void nobody_is_told(void *ctx, int pid, const char *why) { (void)ctx, (void)pid, (void)why; }
 
-static int line_with_restarts(int restarts, int answers, double deadline_s) {
+static int line_with_restarts(int restarts, int answers, int slow, double deadline_s) {
     int ends[2], link[2];
     char line[32] = "";
-    struct answering a = {.answers = answers};
+    struct answering a = {.answers = answers, .slow = slow};
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, link), 0);
     a.to = ends[1];
@@ -203,14 +204,15 @@ static int line_with_restarts(int restarts, int answers, double deadline_s) {
     return rc;
 }
 
-// It stands still before it has said anything: with restarts another takes its place.
+// It is stopped before it has said anything: with restarts another takes its place. One that is slow is waited for.
 static void who_does_not_answer_is_replaced(void **state) {
     (void)state;
-    assert_int_equal(line_with_restarts(0, 2, 0.3), -1);
+    assert_int_equal(line_with_restarts(0, 2, 0, 0.3), -1);
     assert_non_null(strstr(error_last(), "scheduler did not answer within 0.3 s"));
-    assert_int_equal(line_with_restarts(1, 2, 3), 0);
-    assert_int_equal(line_with_restarts(1, 3, 0.3), -1);
+    assert_int_equal(line_with_restarts(1, 2, 0, 3), 0);
+    assert_int_equal(line_with_restarts(1, 3, 0, 0.3), -1);
     assert_non_null(strstr(error_last(), "all restarts are used up"));
+    assert_int_equal(line_with_restarts(0, 1, 1, 0.3), 0);
 }
 
 // The launcher stands still itself for longer than that, as after Ctrl-Z: who has not answered meanwhile is not silent.

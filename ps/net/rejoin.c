@@ -19,6 +19,7 @@
 #define VARIABLE \
     "STARRING_AGAIN"  // "PROCESS INCARNATION TIMES": what the program before this one leaves to it
 #define WORDS_MAX 1024
+#define SAYING_S  0.5  // for messages to leave, where they can
 
 extern char **environ;
 
@@ -94,6 +95,7 @@ static void become_myself(uint64_t incarnation, int times) {
         fflush(stdout);
         funlockfile(stdout);
     }
+    error_apart_wait(SAYING_S);
     keep_standard_streams_alone();
     if (program && access(program, X_OK) == 0) execve(program, words, environment);
     execve("/proc/self/exe", words, environment);  // its file has been replaced or removed

@@ -41,6 +41,14 @@ enum error_quiet {
 };
 void error_quiet(int what);
 
+// Between the two calls messages of this process wait for a thread that alone writes them: standard error may stand still (a
+// pipe that nobody reads, Ctrl-S, a file on a disk that does), and who says something goes on. What finds no room is left
+// out, and counted. Without a thread to be had all stays as it was.
+void error_apart_begin(void);
+void error_apart_end(void);  // once all is written
+// Waits until all is written, for so long at most: what follows is no return.
+void error_apart_wait(double seconds);
+
 void warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void info(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 

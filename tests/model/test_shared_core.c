@@ -1,10 +1,13 @@
 // shared/core: the arena's ledger, unit layouts, counter-based random numbers, errors.
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -159,6 +162,51 @@ static void fail_keeps_the_text(void **state) {
     error_quiet(0);
 }
 
+// What a stream has: messages, each behind an earlier one, and how many are said to be left out.
+struct heard {
+    FILE *from;
+    long messages, last, left_out;
+};
+
+static void *hear(void *arg) {
+    struct heard *h = arg;
+    char line[1024];
+    long number, count;
+    while (fgets(line, sizeof line, h->from)) {
+        if (sscanf(line, "starring: warning: message %ld", &number) == 1 && number > h->last) {
+            h->messages++;
+            h->last = number;
+        }
+        if (sscanf(line, "starring: %ld messages are left out", &count) == 1) h->left_out += count;
+    }
+    return NULL;
+}
+
+// Standard error takes nothing: who says something goes on, and what found no room is counted once it flows again.
+static void messages_do_not_wait_for_a_reader(void **state) {
+    (void)state;
+    int ends[2], before = dup(STDERR_FILENO), said = 0;
+    struct heard h = {0};
+    pthread_t reader;
+    assert_int_equal(pipe(ends), 0);
+    h.from = fdopen(ends[0], "r");
+    dup2(ends[1], STDERR_FILENO);
+    error_apart_begin();
+    while (said < 1000) warn("message %d %0300d", ++said, 0);
+    error_apart_wait(0.01);
+    assert_int_equal(pthread_create(&reader, NULL, hear, &h), 0);
+    error_apart_wait(600);
+    warn("the last one");
+    error_apart_end();
+    dup2(before, STDERR_FILENO);
+    close(before);
+    close(ends[1]);
+    pthread_join(reader, NULL);
+    fclose(h.from);
+    assert_true(h.messages > 100 && h.messages < said);
+    assert_int_equal(h.messages + h.left_out, said);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arena_measures_what_it_takes),
@@ -168,6 +216,7 @@ int main(void) {
         cmocka_unit_test(normals_look_normal),
         cmocka_unit_test(rng_below_covers_its_range),
         cmocka_unit_test(fail_keeps_the_text),
+        cmocka_unit_test(messages_do_not_wait_for_a_reader),
     };
     return cmocka_run_group_tests_name("core", tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """A file system that stands still for longer than the deadline, from the moment of a death on: the scheduler and the launcher
 answer all the while, the death costs one restart, and the weights are those of an undisturbed run."""
+import fcntl
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -166,6 +168,41 @@ class StandingFiles(unittest.TestCase):
         self.assertEqual(p.returncode, 0, said)
         with open(os.path.join(self.at("run"), "trace.json"), encoding="utf-8") as f:
             self.assertIn('"communication"', f.read())
+
+    def test_messages_while_nobody_reads(self):
+        """Standard error takes nothing, and a worker stands in a file: the scheduler answers, whatever it says of that."""
+        mark, said = f"unread-{os.getpid()}", []
+        environment = {**os.environ, people.MARK: mark, "LD_PRELOAD": self.at("shim.so"), "STANDS": self.hold, "WHERE": "/snapshots"}
+        ours, theirs = os.pipe()
+        fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 4096)
+        with subprocess.Popen([PROGRAM, "train", *FLAGS, "--set", "parameter_server.deadline_ms=6000", "--eval-every", "3", "--set",
+                               "eval_batches=1", "--restart", "2", "--delay", "0:constant:50", "--out", self.at("run")],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs, env=environment) as p:
+            try:
+                end = time.monotonic() + LIMIT_S
+                while len(self.lines("metrics.jsonl")) < 8 and p.poll() is None and time.monotonic() < end:
+                    time.sleep(0.02)
+                with open(self.hold, "w", encoding="utf-8"):
+                    pass
+                os.set_blocking(theirs, False)
+                try:
+                    while True:
+                        os.write(theirs, b"-")
+                except BlockingIOError:
+                    os.set_blocking(theirs, True)
+                time.sleep(STANDS_S)
+                os.unlink(self.hold)
+                os.close(theirs)
+                with open(ours, "rb") as stream:
+                    reader = threading.Thread(target=lambda: said.append(stream.read().replace(b"-", b"").decode()))
+                    reader.start()
+                    p.wait(timeout=LIMIT_S)
+                    reader.join()
+            finally:
+                people.end_all(mark)
+        self.assertEqual(p.returncode, 0, said)
+        self.assertEqual([life["restarts"] for life in self.lines("lives.jsonl")], [0], said)
+        self.assertIn("waiting for worker 0", said[0])
 
     def start(self, environment, role, *words):
         log = open(self.at(f"{role}-{len(self.logs)}.txt"), "w+", encoding="utf-8")

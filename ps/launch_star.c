@@ -24,7 +24,7 @@
 struct star {
     const struct job *job;
     struct launcher *launcher;
-    char *program, *config_path;
+    char *program, config_path[32];
     char address[256];  // of the scheduler; "": not known yet
     int link[2];        // a socket to it: our end, and the one that each scheduler is given; with restarts
     int lives;          // of the scheduler, so far
@@ -135,11 +135,11 @@ int launch_star(const struct job *job, int *interrupted_by) {
     }
     o.ctx = &s;
     s.start = lives_last(job->dir).start + 1;
-    s.config_path = xasprintf("%s/config.json", job->dir);
+    int config_fd = config_hand_down(c, s.config_path);
     stop_supervise();
     stop_answers("this step");
     s.launcher = launcher_create(&o);
-    int rc = start_scheduler(&s);
+    int rc = config_fd < 0 ? -1 : start_scheduler(&s);
     for (int r = 0; r < c->ps.servers && !rc; r++) rc = start(&s, "server", r, 0);
     for (int r = 0; r < c->workers && !rc; r++) rc = start(&s, "worker", r, 0);
     if (rc) launcher_end_all(s.launcher);
@@ -150,7 +150,7 @@ int launch_star(const struct job *job, int *interrupted_by) {
     launcher_destroy(&s.launcher);
     for (int i = 0; i < 2; i++)
         if (s.link[i]) close(s.link[i]);
-    free(s.config_path);
+    if (config_fd >= 0) close(config_fd);
     free(s.program);
     return status;
 }

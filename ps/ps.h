@@ -15,6 +15,7 @@
 #include "shared/core/topology.h"
 #include "shared/train/train.h"
 
+struct coming;
 struct model_spec;
 struct token_source;
 struct ps_trust;
@@ -38,7 +39,11 @@ struct ps_role_options {
     int link;  // scheduler: a socket to its launcher (ps/scheduler/launcher_link.h); 0: none
     int (*on_bound)(void *ctx,
                     const char *address);  // scheduler: told the real address; -1 after logging ends it
+    // scheduler: reads what it needs of files, layout and spec here among it, once it listens and on a thread of its own; 0,
+    // or -1 after logging. NULL: all is there.
+    int (*read)(void *ctx);
     void *ctx;
+    struct coming **coming;  // member: ends once it has logged in (ps/net/pulse.h); NULL: there is none
 };
 
 // Run until the job ends (all workers said goodbye) or fails. 0 or -1. report: memory and wire of this role.

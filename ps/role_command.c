@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "ps/net/address.h"
+#include "ps/net/pulse.h"
 #include "ps/ps.h"
 #include "ps/star.h"
 #include "ps/trust/trust.h"
@@ -32,11 +33,122 @@ struct role {
     struct ps_role_options ps;
     struct ps_trust trust;
     struct session_end end;  // rank and job: known once the scheduler has answered
+    struct coming *coming;
+    long rank;
     int announce_fd;
     bool by_hand;
+    bool unusable;  // model, data or directory, as was said
 };
 
 static bool is(const struct role *r, const struct cli_command *command) { return r->command == command; }
+
+// ---------------------------------------------------------------- before
+static struct trust_request trust_request_of(const struct role *r) {
+    return (struct trust_request){.config = r->job.config,
+                                  .role = is(r, &command_scheduler) ? PS_SCHEDULER
+                                          : is(r, &command_server)  ? PS_SERVER
+                                                                    : PS_WORKER,
+                                  .rank = r->ps.rank,
+                                  .address = r->ps.scheduler,
+                                  .advertise = r->ps.advertise,
+                                  .stop = r->job.stop};
+}
+
+// The role's rank, and the scheduler's address.
+static int read_identity(struct role *r) {
+    const struct config *c = r->job.config;
+    const char *name = r->command->name;
+    long fd = 0, life = 0, start = 0;
+    bool scheduler = is(r, &command_scheduler);
+    int most = is(r, &command_worker) ? c->workers : c->ps.servers;
+    r->rank = -1;
+    if (c->row != &topology_star) {
+        char *names = config_variants(&topology_star, false, " or ");
+        fail("starring %s: --topology is %s; the roles are the star's: %s", name, c->topology, names);
+        free(names);
+        return -1;
+    }
+    if (launch_check(c)) return -1;
+    r->ps.scheduler = cli_get(r->args, "scheduler");
+    if (!scheduler && !r->ps.scheduler)
+        return fail("starring %s needs --scheduler tcp://HOST:PORT, the address the scheduler listens on",
+                    name);
+    if (!scheduler && cli_integer(r->args, "rank", 0, most - 1, -1, &r->rank)) return -1;
+    if (scheduler && cli_integer(r->args, "announce-fd", 3, 1 << 20, 0, &fd)) return -1;
+    if (scheduler && cli_integer(r->args, "life", 1, INT_MAX, 0, &life)) return -1;
+    if (scheduler && cli_integer(r->args, "start", 1, INT_MAX, 0, &start)) return -1;
+    r->announce_fd = (int)fd;
+    r->ps.life = (int)life;
+    r->ps.start = (int)start;
+    if (scheduler)
+        r->ps.scheduler = cli_get(r->args, "bind") ? cli_get(r->args, "bind") : "tcp://127.0.0.1:*";
+    if (is(r, &command_server)) r->ps.advertise = cli_get(r->args, "advertise");
+    const struct trust_request request = trust_request_of(r);
+    enum trust_mode mode;
+    // Before anybody waits for who would listen there.
+    return address_check_port(r->ps.scheduler) != 0 ? -1 : trust_mode_of(&request, &mode);
+}
+
+// A report goes into --out: said before hours of training, not after.
+static void say_no_report(const struct role *r) {
+    if (r->by_hand && !r->job.config->out && !is(r, &command_scheduler) && !r->job.config->quiet)
+        info(
+            "no --out: this %s leaves no report, and without all of them the run gets no table and no summary.json; "
+            "give every worker and server the same --out DIR",
+            r->command->name);
+}
+
+// The role's share of --out DIR. Worker 0 takes it once all roles are there, and none has written anything;
+// that it may is found out now. The scheduler leaves its trace there, if any.
+static int open_dir(const struct role *r) {
+    const char *dir = r->ps.dir;
+    const struct config *c = r->job.config;
+    if (!dir) return 0;
+    if (is(r, &command_scheduler)) return run_dir_join(dir);
+    // Where a job may go on, the directory is its own; whether it does, the scheduler says at login.
+    bool first = !c->recovery.restart && !c->recovery.resume && checkpoint_latest_step(dir) < 0;
+    if (first && r->by_hand && is(r, &command_worker) && r->rank <= 0 && run_dir_check(dir, r->job.force))
+        return -1;
+    return run_dir_join(dir);
+}
+
+// Model and data, and the directory of the run.
+static int read_files(void *ctx) {
+    struct role *r = ctx;
+    const struct config *c = r->job.config;
+    bool scheduler = is(r, &command_scheduler);
+    struct memory_part part = {r->command->name, (int)r->rank, 1, .processes = true};
+    error_quiet(r->by_hand ? QUIET_NOT : QUIET_WARNINGS);
+    int opened = job_open(&r->job, c, !is(r, &command_worker));
+    error_quiet(QUIET_NOT);
+    r->unusable = opened || (r->by_hand && !scheduler && memory_check_run(&r->job, &part));
+    if (!r->unusable) say_no_report(r);
+    r->unusable = r->unusable || open_dir(r);
+    r->ps.layout = r->job.layout;
+    r->ps.spec = &r->job.spec;
+    r->ps.data = r->job.data;
+    return r->unusable ? -1 : 0;
+}
+
+static int prepare(struct role *r) {
+    const struct config *c = r->job.config;
+    bool worker = is(r, &command_worker), scheduler = is(r, &command_scheduler);
+    if (read_identity(r)) return -1;
+    r->by_hand = !cli_get(r->args, "launched");
+    r->job.no_weights = worker && cli_get(r->args, "no-weights");
+    r->job.save_on_interrupt = worker && cli_get(r->args, "save-on-interrupt");
+    r->job.force = worker && cli_get(r->args, "force");
+    r->job.takes_dir = worker && r->by_hand;
+    r->job.no_metrics = c->quiet;
+    r->job.steps_to_stderr = c->json;
+    bool concerns = !scheduler || c->trace || c->recovery.restart > 0 || c->recovery.resume || c->recovery.elastic;
+    r->ps.config = c;
+    r->ps.dir = concerns ? c->out : NULL;
+    r->job.dir = scheduler ? NULL : c->out;
+    r->ps.rank = (int)r->rank;
+    r->ps.say_waiting = r->by_hand && !c->quiet;
+    return 0;
+}
 
 // ---------------------------------------------------------------- each role's run
 static int announce(void *ctx, const char *address) {
@@ -54,6 +166,7 @@ static int announce(void *ctx, const char *address) {
 
 static int run_scheduler(struct role *r) {
     r->ps.on_bound = announce;
+    r->ps.read = read_files;
     r->ps.ctx = r;
     // A launcher that starts roles again has given a socket, and listens to it from then on.
     if (r->ps.life) r->ps.link = r->announce_fd;
@@ -82,125 +195,38 @@ static int run_worker(struct role *r) {
         &r->end);
 }
 
-static struct trust_request trust_request_of(const struct role *r) {
-    return (struct trust_request){.config = r->job.config,
-                                  .role = is(r, &command_scheduler) ? PS_SCHEDULER
-                                          : is(r, &command_server)  ? PS_SERVER
-                                                                    : PS_WORKER,
-                                  .rank = r->ps.rank,
-                                  .address = r->ps.scheduler,
-                                  .advertise = r->ps.advertise,
-                                  .stop = r->job.stop};
-}
-
-// A key is of one rank: who has one need not be told which.
-static int run(struct role *r) {
+// A worker's device, and what a member reads of files: the scheduler hears meanwhile that it is at work.
+static int make_ready(struct role *r, struct config *c) {
     const struct trust_request request = trust_request_of(r);
-    if (trust_open(&r->trust, &request) != 0) return -1;
-    r->ps.trust = &r->trust;
-    if (r->trust.mode == TRUST_CURVE && !is(r, &command_scheduler)) r->ps.rank = r->trust.self.rank;
-    int rc = is(r, &command_scheduler) ? run_scheduler(r)
-             : is(r, &command_server)  ? run_server(r)
-                                       : run_worker(r);
-    trust_close(&r->trust);
-    return rc;
-}
-
-// ---------------------------------------------------------------- before and after
-// The role's rank, and the scheduler's address.
-static int read_identity(struct role *r, long *rank) {
-    const struct config *c = r->job.config;
-    const char *name = r->command->name;
-    long fd = 0, life = 0, start = 0;
-    bool scheduler = is(r, &command_scheduler);
-    int most = is(r, &command_worker) ? c->workers : c->ps.servers;
-    *rank = -1;
-    if (c->row != &topology_star) {
-        char *names = config_variants(&topology_star, false, " or ");
-        fail("starring %s: --topology is %s; the roles are the star's: %s", name, c->topology, names);
-        free(names);
-        return -1;
-    }
-    if (launch_check(c)) return -1;
-    r->ps.scheduler = cli_get(r->args, "scheduler");
-    if (!scheduler && !r->ps.scheduler)
-        return fail("starring %s needs --scheduler tcp://HOST:PORT, the address the scheduler listens on",
-                    name);
-    if (!scheduler && cli_integer(r->args, "rank", 0, most - 1, -1, rank)) return -1;
-    if (scheduler && cli_integer(r->args, "announce-fd", 3, 1 << 20, 0, &fd)) return -1;
-    if (scheduler && cli_integer(r->args, "life", 1, INT_MAX, 0, &life)) return -1;
-    if (scheduler && cli_integer(r->args, "start", 1, INT_MAX, 0, &start)) return -1;
-    r->announce_fd = (int)fd;
-    r->ps.life = (int)life;
-    r->ps.start = (int)start;
-    if (scheduler)
-        r->ps.scheduler = cli_get(r->args, "bind") ? cli_get(r->args, "bind") : "tcp://127.0.0.1:*";
-    if (is(r, &command_server)) r->ps.advertise = cli_get(r->args, "advertise");
-    const struct trust_request request = trust_request_of(r);
-    enum trust_mode mode;
-    // Before anybody waits for who would listen there.
-    return address_check_port(r->ps.scheduler) != 0 ? -1 : trust_mode_of(&request, &mode);
-}
-
-// A report goes into --out: said before hours of training, not after.
-static void say_no_report(const struct role *r) {
-    if (r->by_hand && !r->job.config->out && !is(r, &command_scheduler) && !r->job.config->quiet)
-        info(
-            "no --out: this %s leaves no report, and without all of them the run gets no table and no summary.json; "
-            "give every worker and server the same --out DIR",
-            r->command->name);
-}
-
-// The role's share of --out DIR. Worker 0 takes it once all roles are there, and none has written anything;
-// that it may is found out now. The scheduler leaves its trace there, if any.
-static int open_dir(struct role *r, long rank) {
-    const char *dir = r->job.config->out;
-    const struct config *c = r->job.config;
-    bool concerns = !is(r, &command_scheduler) || c->trace || c->recovery.restart > 0 || c->recovery.resume ||
-                    c->recovery.elastic;
-    if (!dir || !concerns) return 0;
-    r->ps.dir = dir;
-    if (is(r, &command_scheduler)) return run_dir_join(dir);
-    r->job.dir = dir;
-    // Where a job may go on, the directory is its own; whether it does, the scheduler says at login.
-    bool first = !c->recovery.restart && !c->recovery.resume && checkpoint_latest_step(dir) < 0;
-    if (first && r->by_hand && is(r, &command_worker) && rank <= 0 && run_dir_check(dir, r->job.force))
-        return -1;
-    return run_dir_join(dir);
-}
-
-static int prepare(struct role *r) {
-    const struct config *c = r->job.config;
-    bool worker = is(r, &command_worker);
-    long rank;
-    if (read_identity(r, &rank)) return -1;
-    r->by_hand = !cli_get(r->args, "launched");
-    r->job.no_weights = worker && cli_get(r->args, "no-weights");
-    r->job.save_on_interrupt = worker && cli_get(r->args, "save-on-interrupt");
-    r->job.force = worker && cli_get(r->args, "force");
-    r->job.takes_dir = worker && r->by_hand;
-    r->job.no_metrics = c->quiet;
-    r->job.steps_to_stderr = c->json;
+    r->coming = coming_start(&r->ps, &request);
+    r->ps.coming = &r->coming;
     error_quiet(r->by_hand ? QUIET_NOT : QUIET_WARNINGS);
-    int opened = job_open(&r->job, c, !worker);
+    bool computes = is(r, &command_worker);
+    if (computes) device_resolve(c);
     error_quiet(QUIET_NOT);
-    if (opened) return -1;
-    struct memory_part part = {r->command->name, (int)rank, 1, .processes = true};
-    if (r->by_hand && !is(r, &command_scheduler) && memory_check_run(&r->job, &part)) return -1;
-    say_no_report(r);
-    if (open_dir(r, rank)) return -1;
-    r->job.stop = stop_install_role(worker);
-    r->ps.config = c;
-    r->ps.layout = r->job.layout;
-    r->ps.spec = &r->job.spec;
-    r->ps.data = r->job.data;
-    r->ps.rank = (int)rank;
-    r->ps.say_waiting = r->by_hand && !c->quiet;
-    r->ps.stop = r->job.stop;
-    error_set_label(rank >= 0 ? "%s %ld" : "%s", r->command->name, rank);
+    r->unusable = computes && (!device_backend(c) || cpu_kernel_choose(c) || products_check(c));
+    if (r->unusable || read_files(r)) return -1;
+    error_set_label(r->rank >= 0 ? "%s %ld" : "%s", r->command->name, r->rank);
     return 0;
 }
 
+// A key is of one rank: who has one need not be told which.
+static int run(struct role *r, struct config *c) {
+    bool scheduler = is(r, &command_scheduler);
+    int rc = scheduler ? 0 : make_ready(r, c);
+    r->ps.stop = r->job.stop = stop_install_role(is(r, &command_worker));
+    const struct trust_request request = trust_request_of(r);
+    if (!rc && !(rc = trust_open(&r->trust, &request))) {
+        r->ps.trust = &r->trust;
+        if (r->trust.mode == TRUST_CURVE && !scheduler) r->ps.rank = r->trust.self.rank;
+        rc = scheduler ? run_scheduler(r) : is(r, &command_server) ? run_server(r) : run_worker(r);
+        trust_close(&r->trust);
+    }
+    coming_stop(&r->coming);
+    return rc;
+}
+
+// ---------------------------------------------------------------- after
 // Its report is there; the last one of the job prints the table.
 static int close_dir(const struct role *r) {
     if (!r->job.dir || !r->by_hand) return 0;
@@ -244,14 +270,13 @@ static int role_main(const struct topology_table *t, const struct cli_command *c
     // Who was launched sees what its launcher has seen, and warned of.
     error_quiet(outcome == CLI_RUN && cli_get(&args, "launched") ? QUIET_WARNINGS : QUIET_NOT);
     if (outcome == CLI_RUN) c = config_load(t, cli_get(&args, "config"), args.overrides, args.override_count);
-    bool computes = command == &command_worker;
-    if (c && computes) device_resolve(c);
     error_quiet(QUIET_NOT);
-    if (c && (!computes || (device_backend(c) && cpu_kernel_choose(c) == 0 && products_check(c) == 0))) {
-        struct role r = {.command = command, .args = &args, .job.config = c};
-        if (!prepare(&r)) status = leave(&r, stop_status(run(&r), r.job.stop));
-        job_close(&r.job);
+    struct role r = {.command = command, .args = &args, .job.config = c};
+    if (c && !prepare(&r)) {
+        int rc = run(&r, c);
+        status = r.unusable ? EXIT_USAGE : leave(&r, stop_status(rc, r.job.stop));
     }
+    job_close(&r.job);
     config_destroy(&c);
     cli_args_free(&args);
     error_apart_end();

@@ -9,6 +9,7 @@
 #include "ps/standstill.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
+#include "shared/core/wire_count.h"
 
 #define QUEUE_MESSAGES 16
 
@@ -68,5 +69,48 @@ void pulse_stop(struct pulse **at) {
     (void)n;
     pthread_join(p->thread, NULL);
     pulse_free(p);
+    *at = NULL;
+}
+
+// ---------------------------------------------------------------- before the login
+struct coming {
+    struct ps_role_options role;
+    struct trust_request request;
+    struct ps_trust trust;
+    struct wire_count wire;  // of no report
+    struct pulse *pulse;
+    _Atomic int quit;
+    pthread_t thread;
+};
+
+static void *coming_main(void *arg) {
+    struct coming *c = arg;
+    error_quiet(QUIET_ALL);
+    if (trust_open(&c->trust, &c->request) != 0) return NULL;
+    const struct ps_identity id = {
+        .role = c->request.role, .rank = c->trust.self.rank, .incarnation = ps_random_id()};
+    c->role.trust = &c->trust;
+    c->pulse = pulse_start(&(struct pulse_options){.role = &c->role, .id = id, .wire = &c->wire});
+    return NULL;
+}
+
+struct coming *coming_start(const struct ps_role_options *role, const struct trust_request *trust) {
+    struct coming *c = xcalloc(1, sizeof *c);
+    c->role = *role;
+    c->request = *trust;
+    c->request.stop = &c->quit;
+    if (pthread_create(&c->thread, NULL, coming_main, c) == 0) return c;
+    free(c);
+    return NULL;
+}
+
+void coming_stop(struct coming **at) {
+    struct coming *c = at ? *at : NULL;
+    if (!c) return;
+    atomic_store(&c->quit, 1);
+    pthread_join(c->thread, NULL);
+    pulse_stop(&c->pulse);
+    trust_close(&c->trust);
+    free(c);
     *at = NULL;
 }

@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 
 #include "ps/net/login.h"
+#include "ps/trust/trust.h"
 
 struct pulse_options {
     const struct ps_role_options *role;
@@ -19,5 +20,13 @@ struct pulse_options {
 struct pulse;
 struct pulse *pulse_start(const struct pulse_options *o);  // NULL after logging
 void pulse_stop(struct pulse **p);
+
+// The same of a member that has not logged in yet: it reads its model and data, perhaps from a file system that stands still, or
+// opens its device, and the scheduler waits for it (ps/scheduler/membership.h). What stands in the way of this is not said:
+// the role says it, when it opens its trust for the login. role: its configuration and the scheduler's address are known.
+struct coming;
+struct coming *coming_start(const struct ps_role_options *role,
+                            const struct trust_request *trust);  // NULL: no thread could be started
+void coming_stop(struct coming **c);                             // it has logged in, or given that up
 
 #endif

@@ -44,14 +44,20 @@ bool rejoin_asked(uint64_t job, const struct wire_header *h) {
     return h->kind == WIRE_ROLLBACK && h->role == PS_SCHEDULER && h->job && h->job != job;
 }
 
-// The words that this process was started with. The caller does not outlive them.
-static char **own_words(void) {
-    char **words = xcalloc(WORDS_MAX + 1, sizeof *words), *text = NULL;
+// The words that this process was started with, and behind them where the configuration is now: the last -c counts. The
+// caller does not outlive them.
+static char **own_words(const char *config) {
+    char **words = xcalloc(WORDS_MAX + 3, sizeof *words), *text = NULL;
     size_t size = 0;
     FILE *f = fopen("/proc/self/cmdline", "re");
-    for (int n = 0; f && n < WORDS_MAX && getdelim(&text, &size, 0, f) > 0; n++) words[n] = xstrdup(text);
+    int n = 0;
+    while (f && n < WORDS_MAX && getdelim(&text, &size, 0, f) > 0) words[n++] = xstrdup(text);
     if (f) fclose(f);
     free(text);
+    bool before = n > 2 && !strcmp(words[n - 2], "-c") &&
+                  !strncmp(words[n - 1], CONFIG_HANDED_DOWN, strlen(CONFIG_HANDED_DOWN));
+    if (before) n -= 2;
+    if (config && n) words[n] = "-c", words[n + 1] = (char *)config;
     return words;
 }
 
@@ -86,8 +92,8 @@ static void reset_signals(bool supervised) {
     pthread_sigmask(SIG_SETMASK, &none, NULL);
 }
 
-static void become_myself(uint64_t incarnation, int times) {
-    char *program = launch_self(), **words = own_words();
+static void become_myself(const struct config *c, uint64_t incarnation, int times) {
+    char config[32], *program = launch_self();
     char *variable = xasprintf(VARIABLE "=%d %" PRIx64 " %d", (int)getpid(), incarnation, times);
     char **environment = own_environment(variable);
     // Whoever holds the stream may be stuck with it: what it has not written is lost, as where a process is killed.
@@ -97,6 +103,7 @@ static void become_myself(uint64_t incarnation, int times) {
     }
     error_apart_wait(SAYING_S);
     keep_standard_streams_alone();
+    char **words = own_words(config_hand_down(c, config) < 0 ? NULL : config);
     if (program && access(program, X_OK) == 0) execve(program, words, environment);
     execve("/proc/self/exe", words, environment);  // its file has been replaced or removed
 }
@@ -122,7 +129,7 @@ int rejoin_now(const struct ps_role_options *o, uint64_t incarnation, const char
         error_quiet(supervised);  // the launcher says it
         return fail("interrupted");
     }
-    become_myself(incarnation, before.times + 1);
+    become_myself(c, incarnation, before.times + 1);
     int error = errno;
     pthread_mutex_unlock(&one);
     return fail("%s; and the program cannot be started again: %s", why, strerror(error));

@@ -84,7 +84,7 @@ enum wire_kind {
     // Of a shard, instead of an answer that has left before:
     WIRE_PULL_SENT,      // key step seq ask
     WIRE_SNAPSHOT_SENT,  // key seq ask
-    WIRE_PULSE,          // the sender lives; no answer (ps/net/pulse.h)
+    WIRE_PULSE,          // the sender lives; no answer (ps/net/pulse.h). Without a job: it has yet to log in
     WIRE_MEMBER,  // of the scheduler to the shards: key(worker) seq(its incarnation) life: it may come to them now
     // One budget of batches (ps/scheduler/budget.h):
     WIRE_TAKE,  // step seq(the sender's steps that are acknowledged); the first: version values(what is done already)

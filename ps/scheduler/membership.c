@@ -222,6 +222,9 @@ void membership_let_in(struct membership *c, int i, bool asks, double now) {
 // ---------------------------------------------------------------- members
 int membership_heard(struct membership *c, const struct wire_header *h, double now) {
     int i = number_of(c, h);
+    bool coming = h->kind == WIRE_PULSE && !h->job;
+    if (coming && i >= 0 && !c->m[i].present) c->m[i].seen_s = now;
+    if (coming && h->rank < 0) c->came_s = now;
     if (i < 0 || !c->m[i].present || h->job != c->o.job || h->incarnation != c->m[i].incarnation) return -1;
     c->m[i].seen_s = now;
     if (h->step > c->m[i].step) c->m[i].step = h->step;
@@ -274,19 +277,48 @@ static int begin(struct membership *c, double now) {
     return 0;
 }
 
+// When the last came that the job waits for, or member i was heard on the way; a shard comes with its server.
+static double last_heard(const struct membership *c, int i) {
+    int shard = i - c->workers - c->servers;
+    const struct member *m = &c->m[shard < 0 ? i : c->workers + shard / c->o.map->threads];
+    double last_s = fmax(c->o.start_s, c->came_s);
+    return m->present ? last_s : fmax(last_s, m->seen_s);
+}
+
+bool membership_late(const struct membership *c, int i, double now) {
+    return !c->m[i].present && now - last_heard(c, i) > ps_deadline_s(c->o.config);
+}
+
+bool membership_slow(struct membership *c, double now, char text[WIRE_TEXT_MAX]) {
+    struct member_names coming = {.count = 0};
+    double since_s = fmax(c->o.start_s, c->came_s);
+    if (c->started || c->said_coming || now - since_s <= ps_overdue_s(c->o.config)) return false;
+    for (int i = 0; i < c->workers + c->servers; i++)
+        if (!c->m[i].present && now - c->m[i].seen_s <= ps_lost_s(c->o.config))
+            member_names_add(c, &coming, i);
+    c->said_coming = coming.count > 0;
+    snprintf(text, WIRE_TEXT_MAX, "waiting for %s to log in: %.0f s so far, alive; what they read may stand still",
+             coming.text, now - since_s);
+    return c->said_coming;
+}
+
 static int login_tick(struct membership *c, double now) {
-    struct member_names missing = {.count = 0};
-    for (int i = 0; i < c->count; i++)
-        if (!c->m[i].present) member_names_add(c, &missing, i);
-    if (!missing.count || begins_without(c, now)) return begin(c, now);
-    if (now - fmax(c->o.start_s, c->came_s) <= ps_deadline_s(c->o.config)) return 0;
-    const char *why = c->epochs ? c->epochs->why : "", *refused = c->refused;
+    struct member_names late = {.count = 0};
+    bool all = true;
+    for (int i = 0; i < c->count; i++) {
+        all = all && c->m[i].present;
+        if (membership_late(c, i, now)) member_names_add(c, &late, i);
+    }
+    if (all || begins_without(c, now)) return begin(c, now);
+    if (!late.count) return 0;
+    // What has ended the epoch before is told, unless it was the same.
+    const char *why = c->epochs && strncmp(c->epochs->why, "login:", 6) ? c->epochs->why : "", *refused = c->refused;
     char names[150], cause[120], said[110];
     c->late = true;
     return core_fail(
         c->error,
         "login: %s did not come within %lld ms (parameter_server.deadline_ms) of the last that came%s%s%s%s",
-        text_words(names, sizeof names, missing.text), (long long)c->o.config->ps.deadline_ms,
+        text_words(names, sizeof names, late.text), (long long)c->o.config->ps.deadline_ms,
         *why ? "; before, " : "", text_words(cause, sizeof cause, why), *refused ? "; refused was: " : "",
         text_words(said, sizeof said, refused));
 }

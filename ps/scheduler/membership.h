@@ -2,6 +2,7 @@
 // sockets, no clock but `now` (seconds). It knows nothing of what a step is.
 //
 //     absent --HELLO: manifest equal? rank free?--> present --GOODBYE, or silent for too long--> gone
+//            --PULSE of no job--> absent, and coming: it reads its files, and is waited for
 //                     (a rank that is taken, by another process: scheduler_core.c knows what that means)
 //     all present       --> started: START to all (--elastic, a new epoch: after a while MIN workers are enough)
 //     all workers gone  --> closing: SHUTDOWN to the servers until each has said GOODBYE --> done; one that falls silent
@@ -59,7 +60,7 @@ struct member {
     bool joins;     // it came when the job was under way (--elastic)
     int32_t pid;    // of its process, as it says
     char host[WIRE_HOST_MAX];
-    double seen_s;                // when it was heard last
+    double seen_s;                // when it was heard last, also before it was present
     int64_t step;                 // the furthest it has named
     uint64_t progress;            // pushes and initial values taken so far, as its heartbeat says
     double progress_s;            // when that last grew
@@ -73,14 +74,15 @@ struct membership {
     int workers, servers, shards, count;  // count: of all members
     struct member *m;                     // (count)
     bool started, closing, done;
-    double came_s;         // when somebody came who was not there
+    double came_s;         // when somebody came who was not there, or was heard on the way without a rank
+    bool said_coming;      // that those who are still on the way are waited for
     bool held;             // until the epoch ends
     double shutdown_s;     // when SHUTDOWN was sent last
     char *first_identity;  // of the worker that came first; NULL: none has
     char first_name[48];
     char refused[WIRE_TEXT_MAX];  // why the last HELLO was; "": none
     bool stop;                    // some worker was asked to leave
-    bool late;                    // `error` says who did not come
+    bool late;                    // `error` says who did not come (membership_late)
     int lost;                     // the member that `error` says was lost; -1: it says something else
     const struct epochs *epochs;  // NULL: of a job without any
     struct epoch_start start;     // once started
@@ -118,6 +120,10 @@ void membership_let_in(struct membership *c, int worker, bool asks, double now);
 // The scheduler stood still: its members were less silent than the clock says (ps/standstill.h).
 void membership_excuse(struct membership *c, double excused_s, double now);
 int membership_tick(struct membership *c, int64_t step, double now);
+// Whether that worker, server or shard is not there, and nothing has been heard of it for a deadline.
+bool membership_late(const struct membership *c, int member, double now);
+// Whether members have been on the way for long and are to be named, in text; once.
+bool membership_slow(struct membership *c, double now, char text[WIRE_TEXT_MAX]);
 
 // ---- for the other half
 // To every member that is there.

@@ -32,6 +32,7 @@ struct scheduler {
     struct net_socket *router;
     struct scheduler_core *core;
     struct net_route *routes;  // (members)
+    struct shard_map *map;
     struct manifest manifest;
     struct manifest order;    // of recorded arrivals
     struct arrivals *replay;  // of one shard: which batch each worker's step had; NULL: none are repeated
@@ -93,19 +94,13 @@ static void say_waiting(struct scheduler *s, double now) {
 }
 
 static void say_slow(struct scheduler *s, double now) {
-    char text[ROUNDS_TEXT_MAX];
-    while (scheduler_core_slow(s->core, now, text))
+    char text[WIRE_TEXT_MAX];
+    while (scheduler_core_slow(s->core, now, text) || scheduler_core_news(s->core, text))
         if (!s->o->config->quiet) info("%s", text);
-    char news[WIRE_TEXT_MAX];
-    if (scheduler_core_news(s->core, news) && !s->o->config->quiet) info("%s", news);
 }
 
 // ---------------------------------------------------------------- errands
-// The first line that a launcher hears is the address, unless it has told it itself (--bind), with a port.
-static bool is_known(const char *address) { return address && !strchr(address, '*'); }
-
 static void say_alive(struct scheduler *s) {
-    if (!s->address[0] && !is_known(s->o->scheduler)) return;
     int64_t steps = s->core ? scheduler_core_steps(s->core) : -1;
     bool news = (steps > 0) != s->said_steps;
     if (!news && now_seconds() - s->alive_s <= ps_heartbeat_s(s->o->config)) return;
@@ -133,7 +128,7 @@ static void wait_for(struct scheduler *s, uint64_t number) {
         struct net_message m;
         say_alive(s);
         say_standing(s);
-        if (!s->router || net_poll(&item, 1, HURRY_MS) != 0) continue;
+        if (net_poll(&item, 1, HURRY_MS) != 0) continue;
         while (item.ready && net_recv(s->router, &m) == 1) {
             ps_frame_release(m.frame);
             ps_stamp(&s->id, &patience.header);
@@ -275,9 +270,26 @@ static int scheduler_loop(struct scheduler *s) {
     return 0;
 }
 
+static int64_t recorded(void *ctx, int worker, int64_t step) {
+    return arrivals_batch(((const struct scheduler *)ctx)->replay, worker, step);
+}
+
+static int read_replay(struct scheduler *s) {
+    const struct config *c = s->o->config;
+    struct arrivals_options o = {.map = s->map, .manifest = &s->order, .workers = c->workers, .steps = c->steps};
+    if (!c->ps.replay_arrivals) return 0;
+    s->order = manifest_of_order(c, s->o->layout, s->map);
+    while (!s->map->shard_keys[o.shard]) o.shard++;
+    s->replay = arrivals_read(&o, c->ps.replay_arrivals);
+    return s->replay ? 0 : -1;
+}
+
 static void read_first(void *arg) {
     struct scheduler *s = arg;
-    s->found = start_point_find(&s->first, s->o->config, s->o->dir);
+    s->found = s->o->read ? s->o->read(s->o->ctx) : 0;
+    if (s->found == 0 && !(s->map = shard_map_of(s->o->config, s->o->layout))) s->found = -1;
+    if (s->found == 0) s->found = read_replay(s);
+    if (s->found == 0) s->found = start_point_find(&s->first, s->o->config, s->o->dir);
     if (s->found == 0) epoch_first(s->o, s->first.checkpoint, &s->epochs);
 }
 
@@ -297,23 +309,9 @@ static int scheduler_first_epoch(struct scheduler *s) {
                 out->restarts, s->o->dir);
 }
 
-static int64_t recorded(void *ctx, int worker, int64_t step) {
-    return arrivals_batch(((const struct scheduler *)ctx)->replay, worker, step);
-}
-
-static int read_replay(struct scheduler *s, const struct shard_map *map) {
+// Whoever comes is heard from now on, and answered.
+static int scheduler_listen(struct scheduler *s) {
     const struct config *c = s->o->config;
-    struct arrivals_options o = {.map = map, .manifest = &s->order, .workers = c->workers, .steps = c->steps};
-    if (!c->ps.replay_arrivals) return 0;
-    s->order = manifest_of_order(c, s->o->layout, map);
-    while (!map->shard_keys[o.shard]) o.shard++;
-    s->replay = arrivals_read(&o, c->ps.replay_arrivals);
-    return s->replay ? 0 : -1;
-}
-
-static int scheduler_open(struct scheduler *s, const struct shard_map *map) {
-    const struct config *c = s->o->config;
-    char bound[NET_ADDRESS_MAX];
     struct net_options no = {.wire = &s->wire,
                              .max_payload_bytes = 1 << 17,  // endpoints of a server's shards
                              .queue_messages = QUEUE_MESSAGES,
@@ -322,19 +320,24 @@ static int scheduler_open(struct scheduler *s, const struct shard_map *map) {
                              .patience_s = s->o->life > 1 ? PATIENCE * ps_lost_s(c) : 0,
                              .stop = s->o->stop};
     s->link.fd = s->o->link;
-    if (read_replay(s, map) != 0) return -1;
-    if (descriptors_claim(descriptors_of_scheduler(c, map->threads), DESCRIPTORS_SPARE) != 0) return -1;
+    if (descriptors_claim(descriptors_of_scheduler(c, c->ps.threads), DESCRIPTORS_SPARE) != 0) return -1;
     if (!(s->errands = errands_create())) return -1;
     s->net = net_create(&no);
     if (!s->net ||
-        !(s->router = net_router(s->net, NET_CONTROL, s->o->scheduler ? s->o->scheduler : c->ps.bind, bound)))
+        !(s->router =
+              net_router(s->net, NET_CONTROL, s->o->scheduler ? s->o->scheduler : c->ps.bind, s->address)))
         return -1;
     s->id = (struct ps_identity){.role = PS_SCHEDULER, .incarnation = ps_random_id(), .job = ps_random_id()};
+    return s->o->on_bound ? s->o->on_bound(s->o->ctx, s->address) : 0;
+}
+
+static int scheduler_open(struct scheduler *s) {
+    const struct config *c = s->o->config;
     if (scheduler_first_epoch(s) != 0) return -1;
-    s->manifest = manifest_make(s->o, map);
+    s->manifest = manifest_make(s->o, s->map);
     s->rescue = rescue_files_create(s->o);
     struct scheduler_options co = {.config = c,
-                                   .map = map,
+                                   .map = s->map,
                                    .manifest = s->manifest,
                                    .job = s->id.job,
                                    .clock = ps_clock_id(),
@@ -353,8 +356,7 @@ static int scheduler_open(struct scheduler *s, const struct shard_map *map) {
     s->still.turn_s = co.start_s;
     s->core = scheduler_core_create(&co);
     s->routes = xcalloc((unsigned long)scheduler_core_members(s->core), sizeof *s->routes);
-    snprintf(s->address, sizeof s->address, "%s", bound);
-    return s->o->on_bound ? s->o->on_bound(s->o->ctx, bound) : 0;
+    return 0;
 }
 
 // The job has ended, and everybody is to hear why.
@@ -395,10 +397,8 @@ int ps_scheduler_run(const struct ps_role_options *o) {
     const char *names[WIRE_KINDS];
     struct scheduler s = {.o = o};
     error_set_label("scheduler");
-    struct shard_map *map = shard_map_of(o->config, o->layout);
-    if (!map) return -1;
     s.diary = trace_begin(o, names);
-    int rc = scheduler_open(&s, map);
+    int rc = scheduler_listen(&s) ? -1 : scheduler_open(&s);
     if (rc == 0) {
         rc = scheduler_loop(&s);
         if (rc != 0) part(&s);
@@ -419,6 +419,6 @@ int ps_scheduler_run(const struct ps_role_options *o) {
     free(s.routes);
     free(s.beginning);
     diary_destroy(&s.diary);
-    shard_map_destroy(&map);
+    shard_map_destroy(&s.map);
     return rc;
 }

@@ -343,12 +343,12 @@ int scheduler_core_message(struct scheduler_core *c, const struct wire_header *h
     return i;
 }
 
-// The launcher ends those who did not come, whatever they are at, and starts them again.
+// The launcher ends those who did not come, and starts them again.
 static int none_came(struct scheduler_core *c, double now) {
     const struct membership *m = &c->members;
     char name[48];
     for (int i = 0; i < m->workers + m->servers; i++)
-        if (!m->m[i].present) c->o.epochs.lost(c->o.epochs.ctx, 0, member_name(m, i, name));
+        if (membership_late(m, i, now)) c->o.epochs.lost(c->o.epochs.ctx, 0, member_name(m, i, name));
     return death(c, -1, m->error, now);
 }
 
@@ -375,10 +375,10 @@ int scheduler_core_tick(struct scheduler_core *c, double now) {
     return death(c, m->lost, m->error, now);
 }
 
-bool scheduler_core_slow(struct scheduler_core *c, double now, char text[ROUNDS_TEXT_MAX]) {
-    const struct membership *m = &c->members;
-    return m->started && !m->closing && !c->error[0] && !c->rescue.active &&
-           rounds_slow(c->rounds, now, text);
+bool scheduler_core_slow(struct scheduler_core *c, double now, char text[WIRE_TEXT_MAX]) {
+    struct membership *m = &c->members;
+    if (m->closing || c->error[0] || c->rescue.active) return false;
+    return m->started ? rounds_slow(c->rounds, now, text) : membership_slow(m, now, text);
 }
 
 const struct wire_header *scheduler_core_decision(const struct scheduler_core *c) {

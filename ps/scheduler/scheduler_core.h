@@ -31,8 +31,8 @@ const struct epochs *scheduler_core_epochs(const struct scheduler_core *c);
 int scheduler_core_abort(struct scheduler_core *c, const char *why);
 // After an error: repeats it until every member has said GOODBYE, for a moment. Whether that is over.
 bool scheduler_core_part(struct scheduler_core *c, double now);
-// Whether a member has become slow (rounds.h) and is to be named, in text.
-bool scheduler_core_slow(struct scheduler_core *c, double now, char text[ROUNDS_TEXT_MAX]);
+// Whether a member has become slow, or is slow to come (rounds.h, membership.h), and is to be named, in text.
+bool scheduler_core_slow(struct scheduler_core *c, double now, char text[WIRE_TEXT_MAX]);
 // The DECISION of the last step that is over; kind NONE: none is.
 const struct wire_header *scheduler_core_decision(const struct scheduler_core *c);
 // Whether something has happened that people are to hear of, in text; once.

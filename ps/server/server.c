@@ -458,6 +458,7 @@ static int server_run(struct server *s) {
     error_set_label("server %d", s->id.rank);
     if (!(s->pulse = pulse_start(&(struct pulse_options){.role = s->o, .id = s->id, .wire = &s->wire})))
         return -1;
+    coming_stop(s->o->coming);
     if (server_allocate(s) != 0 || server_open_keeper(s) != 0 || server_start_shards(s) != 0) {
         ps_abort(s->scheduler, &s->id, error_last());
         return -1;

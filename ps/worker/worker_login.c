@@ -38,6 +38,7 @@ static int log_in(struct comm *c, const struct manifest *manifest) {
     error_set_label("worker %d", c->id.rank);
     struct pulse_options beats = {.role = role, .id = c->id, .wire = c->o.wire, .turns = &c->turns};
     if (!(c->pulse = pulse_start(&beats))) return -1;
+    coming_stop(role->coming);
     c->roster = ps_wait_start(&l, &c->id);
     int rc = c->roster ? connect_shards(c) : -1;
     struct attach a = {.role = role,

@@ -1,8 +1,11 @@
 #include "shared/config/config.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "shared/config/config_internal.h"
 #include "shared/config/relaxed_json.h"
@@ -115,4 +118,17 @@ char *config_to_json(const struct config *c) {
     char *text = cJSON_Print(root);
     cJSON_Delete(root);
     return text;
+}
+
+int config_hand_down(const struct config *c, char path[32]) {
+    char *text = config_to_json(c);
+    size_t size = strlen(text);
+    int fd = memfd_create("config.json", 0);
+    bool written = fd >= 0 && write(fd, text, size) == (ssize_t)size;
+    free(text);
+    snprintf(path, 32, CONFIG_HANDED_DOWN "%d", fd);
+    if (written) return fd;
+    fail("no memory for the configuration of other processes: %s", strerror(errno));
+    if (fd >= 0) close(fd);
+    return -1;
 }

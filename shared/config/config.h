@@ -274,6 +274,10 @@ struct config *config_load(const struct topology_table *t, const char *path, con
                            size_t count);
 // The resolved configuration as JSON text (malloc'd); config_load reads it back to an equal config.
 char *config_to_json(const struct config *c);
+// The same in a file of memory, for the programs that this process starts or becomes: no file system stands in their way.
+// path: of it, for config_load in those. Its descriptor, which stays open there, or -1 after logging.
+#define CONFIG_HANDED_DOWN "/proc/self/fd/"
+int config_hand_down(const struct config *c, char path[32]);
 void config_destroy(struct config **c);
 // Whether this machine has the directories of device "nvme": of a run that begins here, not of one that is read about. -1
 // after saying what to do.

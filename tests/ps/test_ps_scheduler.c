@@ -144,7 +144,7 @@ static void test_rounds_alone(void **state) {
     struct membership members, *m = &members;
     membership_init(m, &o);
     struct rounds *r = rounds_create(&o, m);
-    char text[ROUNDS_TEXT_MAX];
+    char text[WIRE_TEXT_MAX];
     struct wire_header sum = {.kind = WIRE_SHARD_SUM, .has_sum = true}, first = report(0, 0.25, 1.0f);
     for (int64_t step = 0; step < 3; step++) {
         assert_int_equal(rounds_step(r), step);
@@ -242,7 +242,7 @@ static void test_lost_and_overdue(void **state) {
     login_all(f);
     tell(f, PS_WORKER, 0, report(0, 1.0, 1.0f), 0);
     // A worker whose heartbeats arrive is waited for, and named once; when they stop it is lost.
-    char text[ROUNDS_TEXT_MAX];
+    char text[WIRE_TEXT_MAX];
     int named = 0;
     for (int i = 1; i < 60; i++) {
         tell(f, PS_WORKER, 0, beat, i);
@@ -313,7 +313,7 @@ static void test_slow_at_a_barrier(void **state) {
     (void)state;
     struct fixture *f = fixture_create();
     struct wire_header g = {.kind = WIRE_GATHER}, beat = {.kind = WIRE_HEARTBEAT};
-    char text[ROUNDS_TEXT_MAX];
+    char text[WIRE_TEXT_MAX];
     login_all(f);
     tell(f, PS_WORKER, 0, g, 0);
     for (int i = 1; i <= 20; i++) {

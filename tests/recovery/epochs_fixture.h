@@ -23,6 +23,7 @@ struct fixture {
     struct process p[MEMBERS];
     uint64_t drawn;  // numbers of jobs and processes
     int starts, lost_pid;
+    char missed[128];  // who did not come, as the launcher is told
     char why[WIRE_TEXT_MAX];
     int64_t step;       // where the next epoch begins
     bool pending;       // that is not known yet
@@ -31,8 +32,11 @@ struct fixture {
 
 static inline uint64_t draw(void *ctx) { return 1000 + ((struct fixture *)ctx)->drawn++; }
 static inline void lost(void *ctx, int pid, const char *name) {
+    struct fixture *f = ctx;
+    size_t at = strlen(f->missed);
     assert_true(strlen(name) > 0);
-    ((struct fixture *)ctx)->lost_pid = pid;
+    f->lost_pid = pid;
+    if (!pid) snprintf(f->missed + at, sizeof f->missed - at, "%s;", name);
 }
 
 static inline int starts(void *ctx, const struct epochs *e, struct epoch_start *out,
@@ -48,7 +52,7 @@ static inline int starts(void *ctx, const struct epochs *e, struct epoch_start *
     return 0;
 }
 
-static inline struct fixture *fixture_of(int restarts, int elastic_min) {
+static inline struct fixture *fixture_with(int restarts, int elastic_min, bool launched) {
     struct toy_case t = {.dtype = DT_F16,
                          .consistency = "sync",
                          .workers = 2,
@@ -66,7 +70,11 @@ static inline struct fixture *fixture_of(int restarts, int elastic_min) {
                                   .job = draw(f),
                                   .starts = starts,
                                   .starts_ctx = f,
-                                  .epochs = {.restarts = restarts, .ctx = f, .job = draw, .lost = lost},
+                                  .epochs = {.restarts = restarts,
+                                             .ctx = f,
+                                             .job = draw,
+                                             .lost = lost,
+                                             .replaced = launched},
                                   .port = {&f->log, log_send}};
     f->core = scheduler_core_create(&o);
     for (int i = 0; i < MEMBERS; i++) {
@@ -77,6 +85,9 @@ static inline struct fixture *fixture_of(int restarts, int elastic_min) {
     return f;
 }
 
+static inline struct fixture *fixture_of(int restarts, int elastic_min) {
+    return fixture_with(restarts, elastic_min, false);
+}
 static inline struct fixture *fixture_create(int restarts) { return fixture_of(restarts, 0); }
 
 static inline void fixture_destroy(struct fixture *f) {

@@ -282,6 +282,56 @@ static void test_a_login_lasts_while_somebody_comes(void **state) {
     fixture_destroy(f);
 }
 
+// Who says before its login that it lives, reading its files, is waited for and named once; who is silent is late alone.
+static void test_a_login_waits_for_who_is_on_the_way(void **state) {
+    (void)state;
+    const struct wire_header pulse = {.kind = WIRE_PULSE};
+    char text[WIRE_TEXT_MAX];
+    struct fixture *f = fixture_create(RESTARTS);
+    struct process any = f->p[W1];
+    any.rank = -1;
+    double now = 0;
+    int named = 0;
+    for (; now < 20; now += 0.5) {
+        assert_int_equal(hello(f, W0, now), W0);
+        assert_int_equal(say(f, &f->p[W1], pulse, now), -1);
+        assert_int_equal(say(f, &f->p[SERVER], pulse, now), -1);
+        if (!scheduler_core_slow(f->core, now, text)) continue;
+        named++;
+        assert_true(now > 3);
+        assert_non_null(strstr(text, "waiting for worker 1, server 0 to log in"));
+    }
+    assert_int_equal(named, 1);
+    // It may not know its rank yet.
+    for (; now < 30; now += 0.5) say(f, &any, pulse, now);
+    assert_string_equal(scheduler_core_error(f->core), "");
+    for (; now < 35; now += 0.5) say(f, &f->p[W1], pulse, now);
+    assert_non_null(
+        strstr(scheduler_core_error(f->core), "login: worker 0, server 0, server 0 shard 0 did not come within"));
+    fixture_destroy(f);
+}
+
+// A launcher ends those alone; and who does not come again is not told of twice.
+static void test_who_is_on_the_way_is_not_ended(void **state) {
+    (void)state;
+    char news[WIRE_TEXT_MAX] = "";
+    struct fixture *f = fixture_with(RESTARTS, 0, true);
+    for (double now = 0; now < 11; now += 0.5) {
+        if (epoch_of(f) == 1) hello(f, W0, now);
+        say(f, &f->p[W1], (struct wire_header){.kind = WIRE_PULSE}, now);
+        if (epoch_of(f) == 2 && f->missed[0]) {
+            assert_string_equal(f->missed, "server 0;");
+            f->missed[0] = 0;
+        }
+    }
+    assert_int_equal(epoch_of(f), 3);
+    assert_string_equal(f->missed, "worker 0;server 0;");
+    assert_true(scheduler_core_news(f->core, news));
+    assert_non_null(strstr(news, "login: worker 0, server 0, server 0 shard 0 did not come"));
+    assert_null(strstr(news, "; before, login:"));
+    fixture_destroy(f);
+}
+
 static void test_without_restarts_nothing_changes(void **state) {
     (void)state;
     struct fixture *f = fixture_create(0);
@@ -363,6 +413,8 @@ int main(void) {
         cmocka_unit_test(test_restarts_are_used_up),
         cmocka_unit_test(test_a_login_takes_one_restart),
         cmocka_unit_test(test_a_login_lasts_while_somebody_comes),
+        cmocka_unit_test(test_a_login_waits_for_who_is_on_the_way),
+        cmocka_unit_test(test_who_is_on_the_way_is_not_ended),
         cmocka_unit_test(test_without_restarts_nothing_changes),
         cmocka_unit_test(test_shuffled),
     };

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""A file system that stands still for longer than the deadline, from the moment of a death on: the scheduler and the launcher
-answer all the while, the death costs one restart, and the weights are those of an undisturbed run."""
+"""A file system that stands still for longer than the deadline, from the moment of a death on, or when roles begin: the
+scheduler and the launcher answer all the while, who reads is waited for, the death costs one restart, and the weights are those
+of an undisturbed run."""
 import fcntl
 import json
 import os
@@ -110,10 +111,10 @@ class StandingFiles(unittest.TestCase):
         with open(os.path.join(self.at(name), "summary.json"), encoding="utf-8") as f:
             return json.load(f)["weights_hash"]
 
-    def one(self, victim):
+    def one(self, victim, **where):
         shutil.rmtree(self.at("run"), ignore_errors=True)
         mark = f"standing-{os.getpid()}"
-        environment = {**os.environ, people.MARK: mark, "LD_PRELOAD": self.at("shim.so"), "STANDS": self.hold}
+        environment = {**os.environ, people.MARK: mark, "LD_PRELOAD": self.at("shim.so"), "STANDS": self.hold, **where}
         with subprocess.Popen([PROGRAM, "train", *FLAGS, "--restart", "2", "--delay", "0:constant:50", "--out", self.at("run")],
                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment) as p:
             try:
@@ -134,11 +135,11 @@ class StandingFiles(unittest.TestCase):
         self.assertEqual(p.returncode, 0, said)
         self.assertEqual([life["restarts"] for life in self.lines("lives.jsonl")], [0, 1], said)
         self.assertEqual(said.count("starting it again"), 1, said)
-        self.assertIn("waiting for the file system of", said)
+        self.assertRegex(said, "waiting for the file system of|waiting for .*server 0, server 1 to log in")
         self.assertEqual(self.hash("run"), self.hash("undisturbed"), said)
 
     def test_a_death_while_files_stand_still(self):
-        # The first scheduler finds files that stand still, too: it is silent until it can say where it listens.
+        # The first scheduler finds files that stand still, too.
         environment = {**os.environ, "LD_PRELOAD": self.at("shim.so"), "STANDS": self.hold, "ONLY": "scheduler"}
         with open(self.hold, "w", encoding="utf-8"):
             pass
@@ -151,6 +152,25 @@ class StandingFiles(unittest.TestCase):
         for victim in ("worker 1", "scheduler"):
             with self.subTest(victim):
                 self.one(victim)
+        # Survivors and the one in the dead one's place find a run directory of which nothing can be read.
+        with self.subTest("the directory"):
+            self.one("worker 1", WHERE=self.at("run") + "/")
+
+    def test_a_start_while_files_stand_still(self):
+        """What a role reads before it has logged in may take longer than the deadline: it is waited for."""
+        with open(self.at("text.txt"), "w", encoding="utf-8") as f:
+            f.write("".join(f"{n} bottles of beer on the wall, {n * n % 97} of them green\n" for n in range(12000)))
+        for role, where in (("worker", "/text.txt"), ("server", "/run/"), ("scheduler", "/run/")):
+            with self.subTest(role), open(self.hold, "w", encoding="utf-8"):
+                environment = {**os.environ, "LD_PRELOAD": self.at("shim.so"), "STANDS": self.hold, "ONLY": role, "WHERE": where}
+                with subprocess.Popen([PROGRAM, "train", *FLAGS, "--restart", "1", "--data", self.at("text.txt"), "--set",
+                                       "parameter_server.deadline_ms=6000", "--out", self.at("run"), "--force"], stderr=subprocess.PIPE,
+                                      stdout=subprocess.DEVNULL, text=True, env=environment) as p:
+                    time.sleep(9)
+                    os.unlink(self.hold)
+                    said = p.communicate(timeout=LIMIT_S)[1]
+                self.assertEqual(p.returncode, 0, said)
+                self.assertEqual([life["restarts"] for life in self.lines("lives.jsonl")], [0], said)
 
     def test_a_trace_while_files_stand_still(self):
         """At its end a worker leaves its part of the trace: whatever that takes, it answers, and nobody loses it."""
@@ -219,16 +239,40 @@ class StandingFiles(unittest.TestCase):
                 words.append(f.read())
         return "".join(words)
 
-    def test_a_login_while_files_stand_still(self):
-        """A scheduler dies while roles wait for the last of them, and the next one cannot read the job's records: they wait."""
+    def prepare_by_hand(self):
+        """(the scheduler's address, what has a role find files that stand still)"""
         self.logs = []
         with open(self.at("job.json"), "w", encoding="utf-8") as f:
-            subprocess.run([PROGRAM, "train", *FLAGS, "--restart", "2", "--set", "parameter_server.deadline_ms=6000", "--print-config"],
-                           check=True, stdout=f, stderr=subprocess.DEVNULL)
+            subprocess.run([PROGRAM, "train", *FLAGS, "--restart", "2", "--set", "parameter_server.deadline_ms=6000", "--delay",
+                            "0:constant:50", "--print-config"], check=True, stdout=f, stderr=subprocess.DEVNULL)
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             address = f"tcp://127.0.0.1:{s.getsockname()[1]}"
-        shim = {"LD_PRELOAD": self.at("shim.so"), "STANDS": self.hold}
+        return address, {"LD_PRELOAD": self.at("shim.so"), "STANDS": self.hold}
+
+    def test_a_death_by_hand_while_files_stand_still(self):
+        """Who begins anew takes its configuration along, and says that it is at work while it reads the rest."""
+        address, shim = self.prepare_by_hand()
+        shim["WHERE"] = self.directory + "/"
+        roles = [self.start(shim, "scheduler", "--bind", address)]
+        roles += [self.start(shim, role, "--scheduler", address, "--rank", rank) for role in ("server", "worker") for rank in ("0", "1")]
+        end = time.monotonic() + LIMIT_S
+        while len(self.lines("metrics.jsonl")) < 8 and time.monotonic() < end:
+            time.sleep(0.02)
+        with open(self.hold, "w", encoding="utf-8"):
+            pass
+        roles[4].kill()
+        roles[4].wait()
+        roles[4] = self.start({}, "worker", "--scheduler", address, "--rank", "1")
+        time.sleep(9)
+        self.assertEqual([p.poll() for p in roles], [None] * 5, self.said())
+        os.unlink(self.hold)
+        self.assertEqual([p.wait(timeout=LIMIT_S) for p in roles], [0] * 5, self.said())
+        self.assertEqual([life["restarts"] for life in self.lines("lives.jsonl")], [0, 1], self.said())
+
+    def test_a_login_while_files_stand_still(self):
+        """A scheduler dies while roles wait for the last of them, and the next one cannot read the job's records: they wait."""
+        address, shim = self.prepare_by_hand()
         scheduler = self.start(shim, "scheduler", "--bind", address)
         roles = [self.start({}, role, "--scheduler", address, "--rank", rank) for role, rank in (("server", "0"), ("server", "1"), ("worker", "0"))]
         time.sleep(3)

@@ -44,20 +44,24 @@ bool rejoin_asked(uint64_t job, const struct wire_header *h) {
     return h->kind == WIRE_ROLLBACK && h->role == PS_SCHEDULER && h->job && h->job != job;
 }
 
-// The words that this process was started with, and behind them where the configuration is now: the last -c counts. The
-// caller does not outlive them.
-static char **own_words(const char *config) {
-    char **words = xcalloc(WORDS_MAX + 3, sizeof *words), *text = NULL;
-    size_t size = 0;
-    FILE *f = fopen("/proc/self/cmdline", "re");
+// The words that this process was started with. The caller does not outlive them. Behind them, unless they say so already,
+// where the configuration lies in memory: the last -c counts.
+static char **own_words(const struct config *c) {
+    static char path[32];
+    char **words = xcalloc(WORDS_MAX + 3, sizeof *words), *text = NULL, *last = "";
+    size_t size = 0, known = strlen(CONFIG_HANDED_DOWN);
     int n = 0;
-    while (f && n < WORDS_MAX && getdelim(&text, &size, 0, f) > 0) words[n++] = xstrdup(text);
+    FILE *f = fopen("/proc/self/cmdline", "re");
+    while (f && n < WORDS_MAX && getdelim(&text, &size, 0, f) > 0) {
+        words[n++] = xstrdup(text);
+        if (n > 1 && !strcmp(words[n - 2], "-c")) last = words[n - 1];
+    }
     if (f) fclose(f);
     free(text);
-    bool before = n > 2 && !strcmp(words[n - 2], "-c") &&
-                  !strncmp(words[n - 1], CONFIG_HANDED_DOWN, strlen(CONFIG_HANDED_DOWN));
-    if (before) n -= 2;
-    if (config && n) words[n] = "-c", words[n + 1] = (char *)config;
+    if (!strncmp(last, CONFIG_HANDED_DOWN, known))
+        fcntl(atoi(last + known), F_SETFD, 0);
+    else if (n && config_hand_down(c, path) >= 0)
+        words[n] = "-c", words[n + 1] = path;
     return words;
 }
 
@@ -93,7 +97,7 @@ static void reset_signals(bool supervised) {
 }
 
 static void become_myself(const struct config *c, uint64_t incarnation, int times) {
-    char config[32], *program = launch_self();
+    char *program = launch_self();
     char *variable = xasprintf(VARIABLE "=%d %" PRIx64 " %d", (int)getpid(), incarnation, times);
     char **environment = own_environment(variable);
     // Whoever holds the stream may be stuck with it: what it has not written is lost, as where a process is killed.
@@ -103,7 +107,7 @@ static void become_myself(const struct config *c, uint64_t incarnation, int time
     }
     error_apart_wait(SAYING_S);
     keep_standard_streams_alone();
-    char **words = own_words(config_hand_down(c, config) < 0 ? NULL : config);
+    char **words = own_words(c);
     if (program && access(program, X_OK) == 0) execve(program, words, environment);
     execve("/proc/self/exe", words, environment);  // its file has been replaced or removed
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ps/replica/replica.h"
+#include "ps/timing.h"
 #include "shared/core/error.h"
 #include "shared/state/checkpoint.h"
 
@@ -71,7 +72,8 @@ static bool begin(struct rescue *r, const struct membership *m, const char *why,
     bool idle = !r->known || !m->started || m->closing || last->kind == WIRE_NONE;
     if (idle || r->now.step != last->step + 1 || r->port.begin(r->port.ctx, &job) != 0) return false;
     r->active = true;
-    r->failed_s = 0;
+    r->told = false;
+    r->failed_s = r->since_s = 0;
     r->message = (struct wire_header){.kind = WIRE_RESCUE,
                                       .step = last->step + 1,
                                       .seq = life,
@@ -113,6 +115,7 @@ void rescue_answered(struct rescue *r, const char *name, const struct wire_heade
 bool rescue_over(struct rescue *r, const struct membership *m, double now) {
     char why[WIRE_TEXT_MAX] = "";
     if (!r->active) return false;
+    if (!r->since_s) r->since_s = now;
     enum rescue_state state = r->port.state(r->port.ctx, why);
     if (state == RESCUE_WAITS) {
         if (!r->given_up && now - r->sent_s > REPEAT_S) {
@@ -135,4 +138,11 @@ bool rescue_over(struct rescue *r, const struct membership *m, double now) {
     }
     r->active = false;
     return true;
+}
+
+bool rescue_slow(struct rescue *r, double now, char text[WIRE_TEXT_MAX]) {
+    if (r->told || !r->since_s || now - r->since_s <= ps_overdue_s(r->config)) return false;
+    snprintf(text, WIRE_TEXT_MAX, "waiting for the servers to leave their state in the run directory: %.0f s so far",
+             now - r->since_s);
+    return r->told = true;
 }

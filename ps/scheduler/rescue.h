@@ -26,6 +26,8 @@ struct rescue {
     struct step_figures last;  // of that step
     bool active, given_up;
     struct wire_header message;  // RESCUE
+    double since_s;              // when it was looked at first; 0: it has not been
+    bool told;                   // that it takes long
     double sent_s, failed_s;     // failed_s: when the files said that it comes to nothing; 0: not so
     char why[WIRE_TEXT_MAX];     // the death, and what became of the rescue
 };
@@ -44,5 +46,7 @@ bool rescue_dies(struct rescue *r, const struct membership *m, int member, const
 void rescue_answered(struct rescue *r, const char *name, const struct wire_header *h);
 // Repeats what is not answered. True: it is over, well or not; the epoch is to end because of r->why.
 bool rescue_over(struct rescue *r, const struct membership *m, double now);
+// Whether it has taken long and people are to hear of it, in text; once.
+bool rescue_slow(struct rescue *r, double now, char text[WIRE_TEXT_MAX]);
 
 #endif

@@ -377,7 +377,8 @@ int scheduler_core_tick(struct scheduler_core *c, double now) {
 
 bool scheduler_core_slow(struct scheduler_core *c, double now, char text[WIRE_TEXT_MAX]) {
     struct membership *m = &c->members;
-    if (m->closing || c->error[0] || c->rescue.active) return false;
+    if (m->closing || c->error[0]) return false;
+    if (c->rescue.active) return rescue_slow(&c->rescue, now, text);
     return m->started ? rounds_slow(c->rounds, now, text) : membership_slow(m, now, text);
 }
 

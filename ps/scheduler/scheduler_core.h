@@ -31,7 +31,8 @@ const struct epochs *scheduler_core_epochs(const struct scheduler_core *c);
 int scheduler_core_abort(struct scheduler_core *c, const char *why);
 // After an error: repeats it until every member has said GOODBYE, for a moment. Whether that is over.
 bool scheduler_core_part(struct scheduler_core *c, double now);
-// Whether a member has become slow, or is slow to come (rounds.h, membership.h), and is to be named, in text.
+// Whether a member has become slow, is slow to come, or a rescue is slow (rounds.h, membership.h, rescue.h), and people are to
+// hear of it, in text.
 bool scheduler_core_slow(struct scheduler_core *c, double now, char text[WIRE_TEXT_MAX]);
 // The DECISION of the last step that is over; kind NONE: none is.
 const struct wire_header *scheduler_core_decision(const struct scheduler_core *c);

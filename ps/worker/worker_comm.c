@@ -13,8 +13,7 @@
 #include "ps/timing.h"
 #include "shared/core/error.h"
 
-#define LOST_SAID_MOST 8    // how often the scheduler is told of a silent shard, which takes an epoch to mend
-#define PARTING_S      2.0  // for the scheduler's answer to a goodbye
+#define PARTING_S 2.0  // for the scheduler's answer to a goodbye
 
 // ---------------------------------------------------------------- any thread
 static void wake(struct comm *c) {
@@ -102,7 +101,7 @@ int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, con
     double start = now_seconds();
     struct timespec end = moment_in(ps_deadline_s(c->c));
     char text[WIRE_TEXT_MAX];
-    int late = 0, said = 0;
+    int late = 0;
     pthread_mutex_lock(&c->mutex);
     c->waiting = true;
     c->waited_event = event;
@@ -117,8 +116,8 @@ int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, con
             end = moment_in(ps_repeat_most_s(c->c));
             late = 0;
         }
-        // The scheduler, which hears it, begins an epoch without it.
-        if (late && c->c->recovery.restart > 0 && said++ < LOST_SAID_MOST) {
+        // The scheduler hears it: it begins an epoch without that peer, or is at that already, however long files take.
+        if (late && c->c->recovery.restart > 0) {
             say_late(c, unit, step, what, c->lost);
             end = moment_in(ps_repeat_most_s(c->c));
             late = 0;

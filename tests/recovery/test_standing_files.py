@@ -111,11 +111,11 @@ class StandingFiles(unittest.TestCase):
         with open(os.path.join(self.at(name), "summary.json"), encoding="utf-8") as f:
             return json.load(f)["weights_hash"]
 
-    def one(self, victim, **where):
+    def one(self, victim, *more, **where):
         shutil.rmtree(self.at("run"), ignore_errors=True)
         mark = f"standing-{os.getpid()}"
         environment = {**os.environ, people.MARK: mark, "LD_PRELOAD": self.at("shim.so"), "STANDS": self.hold, **where}
-        with subprocess.Popen([PROGRAM, "train", *FLAGS, "--restart", "2", "--delay", "0:constant:50", "--out", self.at("run")],
+        with subprocess.Popen([PROGRAM, "train", *FLAGS, "--restart", "2", "--delay", "0:constant:50", "--out", self.at("run"), *more],
                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment) as p:
             try:
                 end = time.monotonic() + LIMIT_S
@@ -135,7 +135,7 @@ class StandingFiles(unittest.TestCase):
         self.assertEqual(p.returncode, 0, said)
         self.assertEqual([life["restarts"] for life in self.lines("lives.jsonl")], [0, 1], said)
         self.assertEqual(said.count("starting it again"), 1, said)
-        self.assertRegex(said, "waiting for the file system of|waiting for .*server 0, server 1 to log in")
+        self.assertRegex(said, "waiting for the (file system of|servers to leave their state)|waiting for .*server 0, server 1 to log in")
         self.assertEqual(self.hash("run"), self.hash("undisturbed"), said)
 
     def test_a_death_while_files_stand_still(self):
@@ -155,6 +155,9 @@ class StandingFiles(unittest.TestCase):
         # Survivors and the one in the dead one's place find a run directory of which nothing can be read.
         with self.subTest("the directory"):
             self.one("worker 1", WHERE=self.at("run") + "/")
+        # Servers that leave their state answer nobody else: workers wait.
+        with self.subTest("a rescue"):
+            self.one("server 0", "--replicate", "--set", "parameter_server.deadline_ms=5000", WHERE=self.at("run") + "/")
 
     def test_a_start_while_files_stand_still(self):
         """What a role reads before it has logged in may take longer than the deadline: it is waited for."""

@@ -49,6 +49,14 @@ int run_begin(struct run *r) {
     return 0;
 }
 
+// A full disk, which has not taken that this life has the directory, may have room by now.
+static void end_state(const struct run *r, enum run_phase phase, const char *why) {
+    struct run_state s;
+    run_state_read(r->job.dir, &s);
+    if (r->life > 1 && s.phase == RUN_DEAD) run_state_go_on(r->job.dir);
+    run_state_end(r->job.dir, phase, why);
+}
+
 // The one message of an interruption. A terminal has shown ^C on the line. summary: all ranks have ended in order; else NULL.
 static void say_interrupted(const struct run *r, int number, const cJSON *summary) {
     const struct job *j = &r->job;
@@ -98,7 +106,7 @@ static int merge(const struct run *r, int number) {
     // A participant that was late for a checkpoint which was given up has made its directory anew. Nobody writes any more.
     if (j->config->recovery.checkpoint_every > 0) checkpoint_sweep(j->dir, 0);
     if (interrupted) say_interrupted(r, number, summary);
-    run_state_end(j->dir, interrupted ? RUN_INTERRUPTED : RUN_COMPLETE, NULL);
+    end_state(r, interrupted ? RUN_INTERRUPTED : RUN_COMPLETE, NULL);
     if (!interrupted && evaluate_waiting(j->dir)) {
         evaluated = evaluate(r);
         cJSON_Delete(summary);
@@ -136,7 +144,7 @@ int run_end(struct run *r, int status, int number) {
     bool interrupted = number && status == 128 + number;
     if (!status) return merge(r, number);
     if (interrupted) say_interrupted(r, number, NULL);
-    run_state_end(r->job.dir, interrupted ? RUN_INTERRUPTED : RUN_FAILED, error_last());
+    end_state(r, interrupted ? RUN_INTERRUPTED : RUN_FAILED, error_last());
     return status;
 }
 

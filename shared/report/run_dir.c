@@ -289,8 +289,8 @@ int run_dir_continue(const char *dir, const struct config *c) {
     if (!rc) remove_unfinished(dir);
     free(ranks);
     if (!rc) rc = run_dir_join(dir);
-    if (!rc) rc = run_state_begin(dir);
-    if (!rc && c) rc = leave_config(dir, c);
+    if (!rc && c) rc = run_state_begin(dir) || leave_config(dir, c) ? -1 : 0;
+    if (!rc && !c) run_state_go_on(dir);
     if (lock >= 0) close(lock);
     return rc;
 }

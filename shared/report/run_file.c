@@ -12,23 +12,38 @@
 // A million evaluations, or the report of a rank of any model.
 #define RUN_FILE_BYTES_MAX ((size_t)256 << 20)
 
-int run_file_write(const char *dir, const char *name, const char *text) {
+// 0, or -1 with why, in words (malloc'd).
+static int replace(const char *dir, const char *name, const char *text, char **why) {
     char *path = xasprintf("%s/%s", dir, name);
     char *part = xasprintf("%s/%s.part%d", dir, name, (int)getpid());
     FILE *f = file_create_stream(part);
-    int rc = 0;
+    *why = NULL;
     if (!f) {
-        rc = fail("%s: %s", part, strerror(errno));
+        *why = xasprintf("%s: %s", part, strerror(errno));
     } else {
         bool bad = fputs(text, f) < 0;
         if (fclose(f) || bad || rename(part, path)) {
-            rc = fail("%s: cannot write: %s", path, strerror(errno));
+            *why = xasprintf("%s: cannot write: %s", path, strerror(errno));
             unlink(part);
         }
     }
     free(part);
     free(path);
+    return *why ? -1 : 0;
+}
+
+int run_file_write(const char *dir, const char *name, const char *text) {
+    char *why;
+    int rc = replace(dir, name, text, &why);
+    if (rc) fail("%s", why);
+    free(why);
     return rc;
+}
+
+void run_file_try(const char *dir, const char *name, const char *text) {
+    char *why;
+    if (replace(dir, name, text, &why)) warn("%s; the job goes on without that", why);
+    free(why);
 }
 
 // Where the last whole line ends. -1 with errno.

@@ -8,6 +8,8 @@
 
 // dir/name = text, whole or not at all. 0, or -1 after naming the file.
 int run_file_write(const char *dir, const char *name, const char *text);
+// The same of a file that the job can do without: what cannot be written is warned of.
+void run_file_try(const char *dir, const char *name, const char *text);
 // The whole of dir/name (malloc'd, NUL-terminated), or NULL; says why unless quiet. At most 256 MiB are read.
 char *run_file_read(const char *dir, const char *name, bool quiet);
 // The same with another limit, in bytes; never logs.

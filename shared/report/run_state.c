@@ -102,8 +102,8 @@ void run_state_read(const char *dir, struct run_state *out) {
     cJSON_Delete(o);
 }
 
-static int write_state(const char *dir, enum run_phase phase, const char *started, const char *ended,
-                       const char *why) {
+// What the file is to hold (malloc'd).
+static char *state_text(enum run_phase phase, const char *started, const char *ended, const char *why) {
     struct process p;
     myself(&p);
     cJSON *o = cJSON_CreateObject();
@@ -116,15 +116,25 @@ static int write_state(const char *dir, enum run_phase phase, const char *starte
     json_put_text(o, "ended", ended);
     json_put_text(o, "why", why);
     char *text = cJSON_Print(o);
+    cJSON_Delete(o);
+    return text;
+}
+
+static int write_state(const char *dir, char *text) {
     int rc = run_file_write(dir, STATE_FILE, text);
     free(text);
-    cJSON_Delete(o);
     return rc;
 }
 
 int run_state_begin(const char *dir) {
     char now[32];
-    return write_state(dir, RUN_RUNNING, format_utc(now, time(NULL)), NULL, NULL);
+    return write_state(dir, state_text(RUN_RUNNING, format_utc(now, time(NULL)), NULL, NULL));
+}
+
+void run_state_go_on(const char *dir) {
+    char now[32], *text = state_text(RUN_RUNNING, format_utc(now, time(NULL)), NULL, NULL);
+    run_file_try(dir, STATE_FILE, text);
+    free(text);
 }
 
 int run_state_end(const char *dir, enum run_phase phase, const char *why) {
@@ -132,7 +142,7 @@ int run_state_end(const char *dir, enum run_phase phase, const char *why) {
     char now[32];
     run_state_read(dir, &s);
     if (s.phase != RUN_RUNNING || !s.own) return 0;
-    return write_state(dir, phase, s.started, format_utc(now, time(NULL)), why);
+    return write_state(dir, state_text(phase, s.started, format_utc(now, time(NULL)), why));
 }
 
 int run_state_end_for(const char *dir, int64_t pid, enum run_phase phase, const char *why) {
@@ -140,5 +150,5 @@ int run_state_end_for(const char *dir, int64_t pid, enum run_phase phase, const 
     char now[32];
     run_state_read(dir, &s);
     if (s.phase != RUN_DEAD || s.pid != pid) return 0;
-    return write_state(dir, phase, s.started, format_utc(now, time(NULL)), why);
+    return write_state(dir, state_text(phase, s.started, format_utc(now, time(NULL)), why));
 }

@@ -39,6 +39,8 @@ const char *run_phase_word(enum run_phase p);
 void run_state_read(const char *dir, struct run_state *out);
 // This process takes the directory. 0, or -1 after logging.
 int run_state_begin(const char *dir);
+// The same of a later life of a job, whose own it is: a disk that does not take it costs a warning.
+void run_state_go_on(const char *dir);
 // It leaves it. why: NULL or a sentence. Nothing happens where another process has taken it meanwhile.
 int run_state_end(const char *dir, enum run_phase phase, const char *why);
 // The same for a process of this machine that has died with the directory as its own.

@@ -289,6 +289,26 @@ class Restart(unittest.TestCase):
             self.kill(p, "train --life")
         self.assertIn("all restarts are used up (--restart 1)", self.ends(p, status=1))
 
+    def test_ring_without_its_state(self):
+        """A disk that does not take what a later life has to say in state.json: it goes on, and says how it ends once it can."""
+        p = self.start(*RING, *SLOW, "--restart", "1", "--checkpoint-every", "4")
+        self.behind(p, 1)
+        state, aside = os.path.join(self.out, "state.json"), os.path.join(self.out, "aside")
+        child = self.find(p, "train --life")
+        self.behind(p, 6)
+        os.rename(state, aside)
+        os.makedirs(os.path.join(state, "full"))
+        os.kill(child, signal.SIGKILL)
+        self.until(p, "a second life", lambda: len(self.lives()) == 2)
+        self.behind(p, STEPS - 4)
+        shutil.rmtree(state)
+        os.rename(aside, state)
+        said = self.ends(p)
+        self.assert_undisturbed()
+        self.assertIn("state.json: cannot write: Is a directory", said)
+        with open(state, encoding="utf-8") as f:
+            self.assertEqual(json.load(f)["state"], "complete")
+
     def test_ring_interrupted(self):
         p = self.start(*RING, *SLOW, "--restart", "1")
         self.behind(p, 2)

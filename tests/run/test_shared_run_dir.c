@@ -253,6 +253,27 @@ static void test_unfinished_files(void **state) {
     free(weights);
 }
 
+// A later life of the same job has nowhere else to go: a disk that takes nothing costs it a warning. Another start is told.
+static void test_going_on_without_room(void **state) {
+    const char *base = *state;
+    struct config *c = config_load(&topologies, NULL, NULL, 0);
+    struct rlimit before, none;
+    assert_int_equal(run_dir_prepare(base, true), 0);
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before);
+    none = before;
+    none.rlim_cur = 0;
+    setrlimit(RLIMIT_FSIZE, &none);
+    error_quiet(1);
+    int later = run_dir_continue(base, NULL), another = run_dir_continue(base, c);
+    error_quiet(0);
+    setrlimit(RLIMIT_FSIZE, &before);
+    assert_int_equal(later, 0);
+    assert_int_equal(another, -1);
+    assert_non_null(strstr(error_last(), "state.json: cannot write"));
+    config_destroy(&c);
+}
+
 // The first line that cannot be written is told when it is due, once; the end tells it again.
 static void test_metrics_without_room(void **state) {
     const char *base = *state;
@@ -340,6 +361,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_unfinished_files, make_base, remove_base),
         cmocka_unit_test_setup_teardown(test_seconds_are_bounded, make_base, remove_base),
+        cmocka_unit_test_setup_teardown(test_going_on_without_room, make_base, remove_base),
         cmocka_unit_test_setup_teardown(test_metrics_without_room, make_base, remove_base),
         cmocka_unit_test_setup_teardown(lines_are_whole, make_base, remove_base),
         cmocka_unit_test_setup_teardown(earlier_runs_are_kept, make_base, remove_base),

@@ -14,7 +14,7 @@ static int hear(const struct ps_login *l, const struct ps_identity *id, struct j
     while ((rc = net_recv(l->socket, &m)) == 1) {
         const struct wire_header *h = &m.header;
         ps_frame_release(m.frame);
-        if (h->kind == WIRE_REFUSED || h->kind == WIRE_ABORT) return ps_fail(h->text);
+        if (h->kind == WIRE_REFUSED || h->kind == WIRE_ABORT) return ps_told(h);
         if (rejoin_asked(id->job, h)) return rejoin_now(l->role, id->incarnation, h->text);  // another epoch
         if (h->job != id->job) continue;
         *heard_s = now_seconds();

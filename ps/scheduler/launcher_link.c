@@ -5,6 +5,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "shared/core/text.h"
+
 static void say(const struct launcher_link *l, const char *line) {
     if (l->fd <= 0) return;
     ssize_t sent = send(l->fd, line, strlen(line), MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -27,7 +29,7 @@ void launcher_link_alive(const struct launcher_link *l, int64_t steps) {
 
 void launcher_link_fate(const struct launcher_link *l, int pid, const char *fate, const char *reason) {
     char line[300];
-    snprintf(line, sizeof line, "fate %d %s %.240s\n", pid, fate, reason);
+    snprintf(line, sizeof line, "fate %d %s %s\n", pid, fate, TEXT_WORDS(240, reason));
     say(l, line);
 }
 

@@ -7,6 +7,7 @@
 #include "ps/replica/replica.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
+#include "shared/core/text.h"
 #include "shared/state/checkpoint.h"
 
 #define REPEAT_S 0.5
@@ -79,7 +80,7 @@ static bool begin(struct rescue *r, const struct membership *m, const char *why,
                                       .seq = life,
                                       .grad_scale = last->grad_scale,
                                       .flags = last->flags & WIRE_SKIP};
-    snprintf(r->why, sizeof r->why, "%.380s", why);
+    text_words(r->why, 380, why);
     return true;
 }
 
@@ -106,7 +107,7 @@ bool rescue_dies(struct rescue *r, const struct membership *m, int member, const
 void rescue_answered(struct rescue *r, const char *name, const struct wire_header *h) {
     char text[WIRE_TEXT_MAX];
     if (!r->active || r->given_up || h->seq != r->message.seq || !h->text[0]) return;
-    snprintf(text, sizeof text, "%s could not keep its state: %.300s", name, h->text);
+    snprintf(text, sizeof text, "%s could not keep its state: %s", name, TEXT_WORDS(300, h->text));
     add_reason(r, text);
     r->given_up = true;
     r->port.give_up(r->port.ctx);
@@ -133,7 +134,7 @@ bool rescue_over(struct rescue *r, const struct membership *m, double now) {
             tell(r, m);
         }
         if (unknown && now - r->failed_s < REPEAT_S) return false;
-        snprintf(text, sizeof text, "the servers' state could not be kept: %.300s", why);
+        snprintf(text, sizeof text, "the servers' state could not be kept: %s", TEXT_WORDS(300, why));
         add_reason(r, text);
     }
     r->active = false;

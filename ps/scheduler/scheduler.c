@@ -401,8 +401,8 @@ int ps_scheduler_run(const struct ps_role_options *o) {
     int rc = scheduler_listen(&s) ? -1 : scheduler_open(&s);
     if (rc == 0) {
         rc = scheduler_loop(&s);
-        if (rc != 0) part(&s);
         if (rc != 0) ps_fail(scheduler_core_error(s.core));
+        if (rc != 0) part(&s);
         if (rc == 0) {
             apart(&s, trace_end);
             rc = s.found;

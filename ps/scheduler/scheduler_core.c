@@ -130,16 +130,16 @@ static void say_unborne(const struct scheduler_core *c, int member, const char *
     if (member == 0)
         core_fail(
             text,
-            "%.300s; worker 0 has the metrics and evaluations of the job: --elastic cannot do without it",
-            why);
+            "%s; worker 0 has the metrics and evaluations of the job: --elastic cannot do without it",
+            TEXT_WORDS(400, why));
     else
-        core_fail(text, "%.300s; fewer than %d workers are left, which --elastic %s needs", why,
+        core_fail(text, "%s; fewer than %d workers are left, which --elastic %s needs", TEXT_WORDS(400, why),
                   c->o.config->recovery.elastic_min, c->o.config->recovery.elastic);
 }
 
 static int lose(struct scheduler_core *c, int worker, const char *cause, const char *why) {
     const struct loss loss = {cause, why};
-    snprintf(c->news, sizeof c->news, "%.440s: the job goes on without it", why);
+    snprintf(c->news, sizeof c->news, "%s: the job goes on without it", TEXT_WORDS(440, why));
     epochs_retire(&c->epochs, c->members.m[worker].incarnation);
     membership_lose(&c->members, worker);
     return rounds_lost(c->rounds, worker, &loss) ? scheduler_core_abort(c, rounds_error(c->rounds)) : 0;
@@ -158,7 +158,7 @@ static void send_away(const struct scheduler_core *c) {
 // A member has died (-1: one that nobody knows), as why says: the one place where that becomes an epoch, or the job's
 // end. -1: its end.
 static int death(struct scheduler_core *c, int member, const char *why, double now) {
-    char text[WIRE_TEXT_MAX] = "", own[WIRE_TEXT_MAX];
+    char text[WIRE_TEXT_MAX] = "", own[WIRE_TEXT_MAX - 64];
     if (c->error[0]) return -1;
     if (bears(c, member)) {
         snprintf(text, sizeof text, "%s", why);
@@ -172,7 +172,7 @@ static int death(struct scheduler_core *c, int member, const char *why, double n
     bool follows = !c->members.started && c->epochs.why[0], free = follows && !*fell;
     *fell = true;
     if (!free && !epochs_left(&c->epochs)) {
-        core_fail(text, "%.400s; all restarts are used up (--restart %d)", why, c->o.epochs.restarts);
+        core_fail(text, "%s; all restarts are used up (--restart %d)", TEXT_WORDS(440, why), c->o.epochs.restarts);
         return scheduler_core_abort(c, text);
     }
     uint64_t life = c->o.config->ps.replicate ? c->epochs.o.job(c->epochs.o.ctx) : 0;
@@ -180,18 +180,18 @@ static int death(struct scheduler_core *c, int member, const char *why, double n
         membership_hold(&c->members);
         return 0;
     }
-    text_words(own, sizeof own - 64, why);  // it may be in what ends now
+    text_words(own, sizeof own, why);  // it may be in what ends now
     snprintf(text, sizeof text, "%s", follows ? c->epochs.why : why);
     epoch_end(c, text, free);
     epoch_begin(c, now);
     if (follows)
-        snprintf(c->news, sizeof c->news, "%.450s: all log in anew, to epoch %u", own, c->epochs.epoch);
+        snprintf(c->news, sizeof c->news, "%s: all log in anew, to epoch %u", own, c->epochs.epoch);
     if (!c->o.epochs.replaced)
         snprintf(
             c->news, sizeof c->news,
-            "%.300s: the job begins anew when all roles are there; start whichever has gone again, with the "
+            "%s: the job begins anew when all roles are there; start whichever has gone again, with the "
             "command that it was started with, within %g s",
-            text, ps_deadline_s(c->o.config));
+            TEXT_WORDS(340, text), ps_deadline_s(c->o.config));
     return 0;
 }
 
@@ -268,7 +268,7 @@ static bool is_heard(struct scheduler_core *c, const struct wire_header *h, doub
 // ---------------------------------------------------------------- messages
 static int member_aborts(struct scheduler_core *c, int i, const char *why) {
     char text[WIRE_TEXT_MAX] = "", name[48];
-    core_fail(text, "%s: %.400s", member_name(&c->members, i, name), why);
+    core_fail(text, "%s: %s", member_name(&c->members, i, name), TEXT_WORDS(440, why));
     return scheduler_core_abort(c, text);
 }
 
@@ -279,14 +279,14 @@ static bool fails_alone(const struct scheduler_core *c, int i) {
 
 static void member_leaves(struct scheduler_core *c, int i, const char *why) {
     char text[WIRE_TEXT_MAX] = "", name[48];
-    core_fail(text, "%s: %.400s", member_name(&c->members, i, name), why);
+    core_fail(text, "%s: %s", member_name(&c->members, i, name), TEXT_WORDS(440, why));
     lose(c, i, "left", text);
 }
 
 // What a member lacks may be a peer that has died, which this side has not noticed.
 static void member_misses(struct scheduler_core *c, int i, const char *why, double now) {
     char text[WIRE_TEXT_MAX] = "", name[48];
-    core_fail(text, "%s: %.400s", member_name(&c->members, i, name), why);
+    core_fail(text, "%s: %s", member_name(&c->members, i, name), TEXT_WORDS(440, why));
     death(c, -1, text, now);
 }
 

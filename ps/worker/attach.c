@@ -66,7 +66,7 @@ static int hear(struct meeting *m, struct net_socket *from, int shard) {
     while ((rc = net_recv(from, &x)) == 1) {
         ps_frame_release(x.frame);
         if (shard < 0 && (x.header.kind == WIRE_ABORT || x.header.kind == WIRE_REFUSED))
-            return ps_fail(x.header.text);
+            return ps_told(&x.header);
         if (shard < 0 && rejoin_asked(m->a->id->job, &x.header))
             return rejoin_now(m->a->role, m->a->id->incarnation, x.header.text);
         if (shard < 0 || x.header.job != m->a->id->job) continue;

@@ -12,6 +12,7 @@
 #include "ps/net/rejoin.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
+#include "shared/launch/stop.h"
 
 #define PARTING_S 2.0  // for the scheduler's answer to a goodbye
 
@@ -35,10 +36,11 @@ void comm_command(struct comm *c, const struct command *command) {
     wake(c);
 }
 
-void comm_give_up(struct comm *c, const char *why) {
+static void give_up(struct comm *c, const char *why, bool said) {
     pthread_mutex_lock(&c->mutex);
     if (!c->failed) {
         c->failed = true;
+        c->error_logged = c->error_logged || said;
         snprintf(c->error, sizeof c->error, "%s", why && why[0] ? why : "aborted without a reason");
     }
     pthread_cond_broadcast(&c->changed);
@@ -47,6 +49,8 @@ void comm_give_up(struct comm *c, const char *why) {
 }
 
 pid_t comm_thread(struct comm *c) { return atomic_load(&c->tid); }
+
+void comm_give_up(struct comm *c, const char *why) { give_up(c, why, false); }
 
 struct published comm_published(struct comm *c) {
     pthread_mutex_lock(&c->mutex);
@@ -136,7 +140,9 @@ int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, con
     pthread_mutex_unlock(&c->mutex);
     if (!failed && ready) return 0;
     if (!failed) comm_give_up(c, text);
-    return log ? ps_fail(text) : -1;
+    if (log) return ps_fail(text);
+    error_take_over(text);
+    return -1;
 }
 
 // ---------------------------------------------------------------- the communication thread
@@ -363,7 +369,9 @@ static void *comm_main(void *arg) {
         const char *why = worker_core_error(c->core);
         bool anew = rc != 0 && c->c->recovery.restart > 0 && worker_core_status(c->core)->lost_scheduler;
         if (anew) begin_anew(c, why);
-        if (rc != 0) comm_give_up(c, anew || !why[0] ? error_last() : why);
+        // Why the scheduler has ended the job it says itself, where a launcher has started both.
+        bool said = worker_core_status(c->core)->ended && stop_supervised();
+        if (rc != 0) give_up(c, anew || !why[0] ? error_last() : why, said);
         double after = now_seconds();
         hurry = publish(c, transferring ? after - before : 0.0);
         before = after;

@@ -365,6 +365,7 @@ static int on_scheduler(struct worker_core *c, const struct wire_header *h, doub
         case WIRE_ABORT:
         case WIRE_REFUSED:
             c->status.told = true;
+            c->status.ended = h->kind == WIRE_ABORT;
             return core_fail(c->error, "%s", h->text[0] ? h->text : "the scheduler ended the job");
         default:
             return 0;

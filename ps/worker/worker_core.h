@@ -91,6 +91,7 @@ struct worker_status {
     double silent_s;
     double scheduler_silent_s;   // the scheduler
     bool told;                   // what worker_core_error says comes from the scheduler
+    bool ended;                  // and is why it has ended the job
     bool lost_scheduler;         // what worker_core_error says
     uint64_t questions, resent;  // headers and payloads said again
 };

@@ -139,10 +139,12 @@ const char *text_count(const char *text, int *out) {
 }
 
 const char *text_words(char *out, size_t size, const char *text) {
-    size_t length = strlen(text), room = size - sizeof " ..";
+    size_t length = strlen(text), room = size - sizeof " ..", head = room / 2;
     snprintf(out, size, "%s", text);
     if (length < size) return out;
-    while (room > 0 && text[room] != ' ') room--;
-    snprintf(out + room, size - room, " ..");
+    while (head > 0 && text[head] != ' ') head--;
+    const char *tail = text + length - (room - head);
+    while (*tail && *tail != ' ') tail++;
+    snprintf(out, size, "%.*s%s..%s", (int)head, text, head ? " " : "", tail);
     return out;
 }

@@ -26,8 +26,10 @@ const char *format_utc(char text[32], time_t t);
 // them; NULL: there are none, or more.
 const char *text_count(const char *text, int *out);
 
-// As many whole words of the text as fit, " .." behind them where it is longer. Returns out.
+// The text where it fits; else as many whole words of its beginning and of its end, where a reason stands, ".." between them.
+// Returns out.
 const char *text_words(char *out, size_t size, const char *text);
+#define TEXT_WORDS(size, text) text_words((char[size]){""}, size, text)
 
 // The shortest decimal text that reads back as exactly the same number.
 void shortest_f32(char text[32], float x);

@@ -14,6 +14,7 @@
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
+#include "shared/core/text.h"
 #include "shared/core/unit.h"
 
 static void carve(struct arena *a) {
@@ -162,6 +163,21 @@ static void fail_keeps_the_text(void **state) {
     error_quiet(0);
 }
 
+// What is too long keeps whole words of its beginning and its end, where the reason stands.
+static void long_texts_keep_both_ends(void **state) {
+    (void)state;
+    char path[400], out[64];
+    memset(path, 'x', sizeof path);
+    path[sizeof path - 1] = 0;
+    char *text = xasprintf("worker 1: /%s: No space left on device", path);
+    assert_string_equal(text_words(out, sizeof out, text), "worker 1: .. No space left on device");
+    assert_string_equal(text_words(out, sizeof out, text + 10), ".. No space left on device");
+    assert_string_equal(text_words(out, 16, "a b c d e f g h i j"), "a b c .. h i j");
+    assert_string_equal(text_words(out, sizeof out, "short"), "short");
+    assert_string_equal(TEXT_WORDS(9, path), "..");
+    free(text);
+}
+
 // What a stream has: messages, each behind an earlier one, and how many are said to be left out.
 struct heard {
     FILE *from;
@@ -216,6 +232,7 @@ int main(void) {
         cmocka_unit_test(normals_look_normal),
         cmocka_unit_test(rng_below_covers_its_range),
         cmocka_unit_test(fail_keeps_the_text),
+        cmocka_unit_test(long_texts_keep_both_ends),
         cmocka_unit_test(messages_do_not_wait_for_a_reader),
     };
     return cmocka_run_group_tests_name("core", tests, NULL, NULL);

@@ -98,6 +98,8 @@ class Stopped(unittest.TestCase):
             self.assertTrue(e.stopped, e.said)
         if e.status:
             self.assertIn(role, e.said)
+        if role != "scheduler":  # which says it for all
+            self.assertLessEqual(e.said.count("was lost") + e.said.count("did not come within"), 1, e.said)
 
     def went_on(self, victims, e, words):
         self.assertEqual((e.status, e.steps), (0, STEPS), e.said)

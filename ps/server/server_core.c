@@ -330,13 +330,15 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
     return rc;
 }
 
-int server_core_decision(struct server_core *c, const struct wire_header *h) {
+int server_core_decision(struct server_core *c, const struct wire_header *h, double now) {
     if (c->error[0]) return -1;
+    c->now = now;
     if (h->kind == WIRE_MEMBER) server_core_member(c, h->key, h->seq, h->life);
     if (h->kind == WIRE_MEMBER) return 0;
     if (h->kind == WIRE_SET) return c->set ? server_set_fix(c, h) : 0;
     if (h->step != c->round.step || !c->round.reported || c->round.decided) return 0;
     c->round.decided = true;
+    rto_sample(&c->round_rto, now - c->round.said_s);
     c->round.scalars = (struct update_scalars){
         .grad_scale = h->grad_scale, .skip = (h->flags & WIRE_SKIP) != 0, .norm = h->norm};
     c->round.ready_ns = ps_later(c->round.ready_ns, h->peers_ready_ns);
@@ -372,7 +374,7 @@ int server_core_tick(struct server_core *c, double now) {
     }
     keep_note_wait(c);
     chain_tick(c);
-    double pause_s = rto_backoff(RTO_FIRST_S, c->round.repeats, c->o.repeat_most_s);
+    double pause_s = rto_backoff(rto_s(&c->round_rto), c->round.repeats, c->o.repeat_most_s);
     if (c->round.reported && !c->round.decided && now - c->round.sent_s > pause_s) {
         c->round.repeats++;
         report_sum(c);

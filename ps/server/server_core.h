@@ -62,7 +62,7 @@ bool server_core_knows(const struct server_core *c, const struct wire_header *h)
 int server_core_message(struct server_core *c, const struct wire_header *h, struct ps_frame *frame,
                         double now);
 // A DECISION, SET or MEMBER of the scheduler. 0 or -1.
-int server_core_decision(struct server_core *c, const struct wire_header *h);
+int server_core_decision(struct server_core *c, const struct wire_header *h, double now);
 // The neighbour can be reached from now on: what was lost before leaves again.
 void server_core_meets(struct server_core *c);
 // A REPLICATE_ACK of the neighbour (ps/replica/replica.h). 0 or -1.
@@ -76,6 +76,8 @@ int server_core_tick(struct server_core *c, double now);
 bool server_core_holds(const struct server_core *c);
 // A commit waits only for the transport, or a checkpoint, to let go of a buffer: tick again soon.
 bool server_core_hurry(const struct server_core *c);
+// For how long an update has waited for a checkpoint that reads its key, seconds; 0: none does.
+double server_core_pinned_s(const struct server_core *c);
 
 const char *server_core_error(const struct server_core *c);
 void server_core_totals(const struct server_core *c, struct server_totals *out);

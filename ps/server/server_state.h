@@ -88,7 +88,7 @@ struct server_round {
     int keys;        // complete so far
     int replicated;  // of these, kept by the neighbour as well
     bool reported, decided;
-    double sent_s;
+    double said_s, sent_s;  // when it was reported first, and last
     int repeats;
     struct exact_sum sum;
     struct update_scalars scalars;
@@ -125,6 +125,7 @@ struct server_core {
     struct server_round round;
     struct update_scalars decided;  // of the round before
     struct rto chain_rto;           // of the neighbour
+    struct rto round_rto;           // of the scheduler, from a sum to the decision, which waits for all shards' sums
     struct server_set *set;         // NULL: all workers belong to every step
     int open;                       // keys whose step has gradients and is not committed
     int uncommitted;                // complete keys

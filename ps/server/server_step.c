@@ -145,6 +145,7 @@ void report_sum(struct server_core *c) {
     c->round.reported = true;
     if (r->repeats) h.flags = WIRE_AGAIN;
     c->round.sent_s = c->now;
+    if (!r->repeats) c->round.said_s = c->now;
     turn_to(c, SERVER_REPLY, DIARY_NOTHING);
     port_tell(&c->o.port, PEER_SCHEDULER, &h);
 }

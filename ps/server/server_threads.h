@@ -43,6 +43,7 @@ struct shard {
     struct ps_identity id;
     pthread_t tid;
     bool started, loaded;    // its keys have what the loader has read
+    bool said_pinned;        // of the wait for a checkpoint that is under way
     _Atomic uint64_t turns;  // of its loop, of which none takes long: how the main thread knows that it lives
     struct turning turning;  // the main thread's
     _Atomic int failed;      // error is complete before this is set

@@ -95,7 +95,7 @@ static int shard_from_scheduler(struct shard *s) {
         if (met != 0) return -1;
         bool set = m.header.kind == WIRE_SET, member = m.header.kind == WIRE_MEMBER;
         if (m.header.kind != WIRE_DECISION && !set && !member) continue;
-        if (server_core_decision(s->core, &m.header) != 0) return -1;
+        if (server_core_decision(s->core, &m.header, now_seconds()) != 0) return -1;
         if (member) continue;
         training_goes_on(s->server);
         if (set) continue;
@@ -153,6 +153,19 @@ static int shard_meet(struct shard *s) {
     return 0;
 }
 
+// Once for each wait.
+static void say_pinned(struct shard *s) {
+    const struct server *sv = s->server;
+    double pinned_s = server_core_pinned_s(s->core);
+    bool say = pinned_s > ps_overdue_s(sv->c) && !s->said_pinned && !sv->c->quiet;
+    s->said_pinned = pinned_s > 0 && (s->said_pinned || say);
+    if (!say) return;
+    error_quiet(QUIET_NOT);
+    info("waiting for the file system of %s: an update has waited %.0f s for a checkpoint to read what it changes",
+         sv->o->dir, pinned_s);
+    error_quiet(QUIET_ALL);
+}
+
 // What comes before START waits in the socket: nobody is known yet.
 static int shard_loop(struct shard *s) {
     while (!atomic_load(&s->server->quit)) {
@@ -168,6 +181,7 @@ static int shard_loop(struct shard *s) {
         if (shard_meet(s) != 0) return -1;
         shard_load_replica(s);
         if (shard_load(s) != 0 || server_core_tick(s->core, now_seconds()) != 0) return -1;
+        say_pinned(s);
     }
     return 0;
 }

@@ -170,12 +170,40 @@ static void asked_for_ahead_of_time(void **state) {
     remove_dir(dir);
 }
 
+// What a snapshot is answered with are copies over tcp: counted, and within what the check of memory allows.
+static void answers_are_copies(void **state) {
+    (void)state;
+    char *dir = make_dir();
+    struct toy_case t = base_case();
+    t.workers = 1;  // no frame waits for its turn
+    t.servers = 2;
+    t.medium = MEDIUM_TCP;
+    t.snapshots = dir;
+    t.every = 1;
+    struct job *j = job_create(&t);
+    job_run(j, NULL, t.workers);
+    check_all_done(j);
+    for (int s = 0; s < t.servers; s++) {
+        struct config c = j->c;
+        struct prediction p = {0};
+        c.eval_every = c.eval_batches = 1;
+        assert_int_equal(topology_star.predict(&c, j->l, "server", s, &p), 0);
+        double weights = (double)p.wire.sent_per_step, most = (double)j->report[s].transport_peak_bytes;
+        p.wire.received_per_step = 0;
+        assert_true(topology_star.allowance(&c, "server", &p).frame_bytes == weights);
+        assert_true(most > 0 && most <= weights);
+    }
+    job_destroy(j);
+    remove_dir(dir);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_step_of_synchronous_workers),
         cmocka_unit_test(a_disk_that_stands_still),
         cmocka_unit_test(versions_that_pass_quickly),
         cmocka_unit_test(asked_for_ahead_of_time),
+        cmocka_unit_test(answers_are_copies),
     };
     return cmocka_run_group_tests_name("collected snapshots", tests, NULL, NULL);
 }

@@ -154,32 +154,36 @@ static void test_commit_waits_for_transport(void **state) {
     fixture_close(&b);
 }
 
-// With a commit round nothing moves until the decision; a skip ends the step but counts no update.
+// With a commit round nothing moves until the decision; a skip ends the step but counts no update. A sum is said again where
+// the decision takes longer than the one before.
 static void test_round_and_skip(void **state) {
     (void)state;
     struct fixture b = fixture_create("sync");
+    struct server_totals totals;
+    double now = 0;
     fixture_open(&b, true);
     fixture_load(&b);
-    int sums = 0;
-    for (int k = 0; k < b.sim->map->count; k++)
-        for (int w = 0; w < 2; w++) {
-            const struct partition *p = &b.sim->map->parts[k];
-            give(&b, from(w, WIRE_PUSH, k, 0), (size_t)(p->end - p->begin) * 2, 0);
-            sums += logged(&b.log, PEER_SCHEDULER, WIRE_SHARD_SUM);
-        }
-    assert_int_equal(sums, 1);
-    give(&b, from(0, WIRE_PULL, 0, 1), 0, 0);
-    assert_int_equal(b.log.count, 0);
-    assert_int_equal(server_core_tick(b.core, 2.0), 0);  // unanswered: repeated
-    assert_int_equal(logged(&b.log, PEER_SCHEDULER, WIRE_SHARD_SUM), 1);
-    struct wire_header d = {.kind = WIRE_DECISION, .step = 0, .flags = WIRE_SKIP};
-    b.log.count = 0;
-    assert_int_equal(server_core_decision(b.core, &d), 0);
-    assert_int_equal(logged(&b.log, 0, WIRE_PULL_REPLY), 1);
-    assert_int_equal(server_core_version(b.core, 0), 0);
-    struct server_totals totals;
-    server_core_totals(b.core, &totals);
-    assert_int_equal(totals.steps, 1);
+    for (int step = 0; step < 2; step++) {
+        int sums = 0;
+        for (int k = 0; k < b.sim->map->count; k++)
+            for (int w = 0; w < 2; w++) {
+                const struct partition *p = &b.sim->map->parts[k];
+                give(&b, from(w, WIRE_PUSH, k, step), (size_t)(p->end - p->begin) * 2, now);
+                sums += logged(&b.log, PEER_SCHEDULER, WIRE_SHARD_SUM);
+            }
+        assert_int_equal(sums, 1);
+        give(&b, from(0, WIRE_PULL, 0, step + 1), 0, now);
+        for (double end = now + 0.9; now < end; now += 0.1)
+            assert_int_equal(server_core_tick(b.core, now), 0);
+        assert_int_equal(logged(&b.log, PEER_SCHEDULER, WIRE_SHARD_SUM) > 0, step == 0);
+        struct wire_header d = {.kind = WIRE_DECISION, .step = step, .flags = WIRE_SKIP};
+        b.log.count = 0;
+        assert_int_equal(server_core_decision(b.core, &d, now), 0);
+        assert_int_equal(logged(&b.log, 0, WIRE_PULL_REPLY), 1);
+        assert_int_equal(server_core_version(b.core, 0), 0);
+        server_core_totals(b.core, &totals);
+        assert_int_equal(totals.steps, step + 1);
+    }
     fixture_close(&b);
 }
 

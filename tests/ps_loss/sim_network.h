@@ -245,7 +245,7 @@ static inline int sim_deliver(struct sim *s) {
     if (p.from.role == PS_SCHEDULER) {
         ps_frame_release(f);
         if (h.kind != WIRE_DECISION && h.kind != WIRE_SET && h.kind != WIRE_MEMBER) return 0;
-        if (server_core_decision(s->shards[p.to.index], &h) != 0) return -1;
+        if (server_core_decision(s->shards[p.to.index], &h, s->now) != 0) return -1;
         return s->t.replicate ? replica_decision(s->replicas[p.to.index], &h) : 0;
     }
     if (h.kind == WIRE_REPLICATE) return replica_message(s->replicas[p.to.index], &h, f);

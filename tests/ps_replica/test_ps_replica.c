@@ -386,7 +386,7 @@ static void test_said_behind_the_last_acknowledgement(void **state) {
     }
     assert_int_equal(server_core_version(b.core, b.key), 0);
     struct wire_header d = {.kind = WIRE_DECISION, .grad_scale = 0.25f, .flags = WIRE_SKIP};
-    assert_int_equal(server_core_decision(b.core, &d), 0);
+    assert_int_equal(server_core_decision(b.core, &d, 0), 0);
     assert_int_equal(server_core_version(b.core, b.key), 0);
     // The next sum repeats that decision.
     struct wire_header h = from_worker(WIRE_PUSH, b.key, 1);

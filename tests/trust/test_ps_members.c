@@ -141,7 +141,7 @@ static void test_lives(void **state) {
         .kind = WIRE_PULL, .role = PS_WORKER, .rank = 1, .job = JOB, .incarnation = 8, .life = 9};
     assert_false(server_core_knows(core, &h));
     struct wire_header news = {.kind = WIRE_MEMBER, .key = 1, .seq = 7, .life = 1};
-    assert_int_equal(server_core_decision(core, &news), 0);
+    assert_int_equal(server_core_decision(core, &news, 0), 0);
     assert_false(server_core_knows(core, &h));
     h.incarnation = 7;
     assert_false(server_core_knows(core, &h));
@@ -149,18 +149,18 @@ static void test_lives(void **state) {
     assert_true(server_core_knows(core, &h));
     news.seq = 8;
     news.life = 2;
-    assert_int_equal(server_core_decision(core, &news), 0);
+    assert_int_equal(server_core_decision(core, &news, 0), 0);
     assert_false(server_core_knows(core, &h));
     h.incarnation = 8;
     h.life = 2;
     assert_true(server_core_knows(core, &h));
     news.seq = 7;
     news.life = 1;  // overtaken
-    assert_int_equal(server_core_decision(core, &news), 0);
+    assert_int_equal(server_core_decision(core, &news, 0), 0);
     assert_true(server_core_knows(core, &h));
     for (int key = -2; key < 5; key += 3) {
         news.key = key;
-        assert_int_equal(server_core_decision(core, &news), 0);
+        assert_int_equal(server_core_decision(core, &news, 0), 0);
     }
     server_core_destroy(&core);
     sim_destroy(s);

@@ -260,7 +260,7 @@ static void decide(struct life *x) {
                             .grad_scale = u->grad_scale,
                             .norm = u->norm,
                             .flags = u->skip ? WIRE_SKIP : 0};
-    server_core_decision(x->core, &h);
+    server_core_decision(x->core, &h, x->s->now);
     look(x);
 }
 

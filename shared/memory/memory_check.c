@@ -128,7 +128,7 @@ int memory_check_put(struct cJSON *doc, const struct job *j, const struct memory
         if (seen.room.gpu[i].free_bytes >= 0) put_one(limits, &seen.need.gpu[i], &seen.room.gpu[i]);
     cJSON_AddBoolToObject(o, "fits", !memory_compare(&seen.need, &seen.room).limit);
     // A prediction may be for another machine, which has the data.
-    json_put_text(o, "missing", job_opens(j->config) ? NULL : error_last());
+    json_put_text(o, "missing", job_opens(j->config, j) ? NULL : error_last());
     error_clear();
     return 0;
 }

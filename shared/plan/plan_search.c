@@ -272,11 +272,11 @@ static void limit_to_here(struct plan_question *q, const struct config *c) {
 // What a command would train on: the demo's text is read byte by byte where the model's tokens are others.
 static void settle_data(struct plan *out) {
     struct config *c = out->config;
-    bool readable = job_opens(c);
+    bool readable = job_opens(c, NULL);
     if (!readable && !strcmp(c->data, "demo") && !strcmp(c->tokenizer, "auto")) {
         free(c->tokenizer);
         c->tokenizer = xstrdup("byte");
-        out->as_bytes = readable = job_opens(c);
+        out->as_bytes = readable = job_opens(c, NULL);
     }
     if (!readable) warn("the commands of this plan cannot start on this machine: %s", error_last());
     error_clear();

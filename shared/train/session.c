@@ -67,12 +67,9 @@ static int check_weights(const struct job *j) {
     return 0;
 }
 
-int job_open(struct job *j, const struct config *c, bool predict_only) {
-    j->config = c;
-    bool known = !model_spec_load(c->model, &j->spec) && !model_spec_check(&j->spec) &&
-                 !model_spec_check_seq(&j->spec, c->seq);
-    if (known) j->layout = model_layout_create(&j->spec, c->workers);
-    if (predict_only || (known && !j->layout)) return j->layout ? 0 : -1;
+// Weights and data, of a model that is known or of one that is not.
+static int open_files(struct job *j, bool known) {
+    const struct config *c = j->config;
     if (known && hf_has_weights(c->model)) j->weights_in = c->model;
     int rc = known && (!j->weights_in || !check_weights(j)) ? 0 : -1;
     // What is wrong with the data is said beside what is wrong with the model.
@@ -93,11 +90,22 @@ int job_open(struct job *j, const struct config *c, bool predict_only) {
     return 0;
 }
 
-bool job_opens(const struct config *c) {
+int job_open(struct job *j, const struct config *c, bool predict_only) {
+    j->config = c;
+    bool known = !model_spec_load(c->model, &j->spec) && !model_spec_check(&j->spec) &&
+                 !model_spec_check_seq(&j->spec, c->seq);
+    if (known) j->layout = model_layout_create(&j->spec, c->workers);
+    if (predict_only || (known && !j->layout)) return j->layout ? 0 : -1;
+    return open_files(j, known);
+}
+
+bool job_opens(const struct config *c, const struct job *predicted) {
     struct job j = {.ranks_here = 1};
     error_quiet(QUIET_ALL);
-    bool opens = !job_open(&j, c, false);
+    if (predicted) j = (struct job){.config = c, .spec = predicted->spec, .layout = predicted->layout};
+    bool opens = !(predicted ? open_files(&j, true) : job_open(&j, c, false));
     error_quiet(QUIET_NOT);
+    if (predicted) j.layout = NULL;
     job_close(&j);
     return opens;
 }

@@ -34,7 +34,8 @@ struct job {
 // Loads model, layout and (unless predict_only) data. 0, or -1 after logging; job_close either way.
 int job_open(struct job *j, const struct config *c, bool predict_only);
 // Whether model and data of the configuration are here and fit each other. Says nothing; if not, error_last() does.
-bool job_opens(const struct config *c);
+// predicted: the same configuration's job, opened without data, whose layout serves; or NULL.
+bool job_opens(const struct config *c, const struct job *predicted);
 // Finds the checkpoint to go on from, and refuses one that cannot be gone on from, before anything is started. 0, or -1
 // after logging. For runs of one process, their ranks over MPI, and who starts a star: a star's ranks are told.
 int job_resume(struct job *j, bool says);

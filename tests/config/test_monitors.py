@@ -188,8 +188,8 @@ class Monitors(unittest.TestCase):
         os.mkdir(self.at("table", "Train_Samples_lr.csv"))
         said = self.train("run", *RING, "--dtype", "bf16", *CSV, status=1)
         self.assertIn("table/Train_Samples_lr.csv: Is a directory", said)
-        said = self.train("other", *RING, "--dtype", "bf16", *TENSORBOARD, "--set", "tensorboard.output_path=text.txt", status=1)
-        self.assertIn("tensorboard.output_path, job_name: text.txt/job cannot be made: Not a directory", said)
+        said = self.train("other", *RING, "--dtype", "bf16", *TENSORBOARD, "--set", "tensorboard.output_path=text.txt", status=2)
+        self.assertIn("text.txt: is a file, not a directory: choose another tensorboard.output_path", said)
 
     def test_what_cannot_be_written(self):
         """A limit on the size of files, which the curves reach; so does metrics.jsonl."""

@@ -141,7 +141,8 @@ static int prepare(struct role *r) {
     r->job.takes_dir = worker && r->by_hand;
     r->job.no_metrics = c->quiet;
     r->job.steps_to_stderr = c->json;
-    bool concerns = !scheduler || c->trace || c->recovery.restart > 0 || c->recovery.resume || c->recovery.elastic;
+    bool concerns =
+        !scheduler || c->trace || c->recovery.restart > 0 || c->recovery.resume || c->recovery.elastic;
     r->ps.config = c;
     r->ps.dir = concerns ? c->out : NULL;
     r->job.dir = scheduler ? NULL : c->out;

@@ -136,7 +136,9 @@ class Exercise:
             self.result.wrong.append(f"it hung: still running after {jobs.LIMIT_S} s")
             return
         if status != 0:
-            self.result.wrong.append(f"exit status {status}")
+            with open(os.path.join(self.directory, "output.txt"), encoding="utf-8", errors="replace") as f:
+                said = f.read().splitlines()[-5:]
+            self.result.wrong.append(f"exit status {status}: " + " | ".join(said))
 
     def check_left(self, segments):
         """Nothing of the run may be left: no process, no shared memory, no unfinished checkpoint."""

@@ -297,8 +297,9 @@ bool membership_slow(struct membership *c, double now, char text[WIRE_TEXT_MAX])
         if (!c->m[i].present && now - c->m[i].seen_s <= ps_lost_s(c->o.config))
             member_names_add(c, &coming, i);
     c->said_coming = coming.count > 0;
-    snprintf(text, WIRE_TEXT_MAX, "waiting for %s to log in: %.0f s so far, alive; what they read may stand still",
-             coming.text, now - since_s);
+    snprintf(text, WIRE_TEXT_MAX,
+             "waiting for %s to log in: %.0f s so far, alive; what they read may stand still", coming.text,
+             now - since_s);
     return c->said_coming;
 }
 
@@ -312,7 +313,8 @@ static int login_tick(struct membership *c, double now) {
     if (all || begins_without(c, now)) return begin(c, now);
     if (!late.count) return 0;
     // What has ended the epoch before is told, unless it was the same.
-    const char *why = c->epochs && strncmp(c->epochs->why, "login:", 6) ? c->epochs->why : "", *refused = c->refused;
+    const char *why = c->epochs && strncmp(c->epochs->why, "login:", 6) ? c->epochs->why : "",
+               *refused = c->refused;
     char names[150], cause[120], said[110];
     c->late = true;
     return core_fail(

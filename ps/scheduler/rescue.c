@@ -143,7 +143,8 @@ bool rescue_over(struct rescue *r, const struct membership *m, double now) {
 
 bool rescue_slow(struct rescue *r, double now, char text[WIRE_TEXT_MAX]) {
     if (r->told || !r->since_s || now - r->since_s <= ps_overdue_s(r->config)) return false;
-    snprintf(text, WIRE_TEXT_MAX, "waiting for the servers to leave their state in the run directory: %.0f s so far",
+    snprintf(text, WIRE_TEXT_MAX,
+             "waiting for the servers to leave their state in the run directory: %.0f s so far",
              now - r->since_s);
     return r->told = true;
 }

@@ -276,7 +276,8 @@ static int64_t recorded(void *ctx, int worker, int64_t step) {
 
 static int read_replay(struct scheduler *s) {
     const struct config *c = s->o->config;
-    struct arrivals_options o = {.map = s->map, .manifest = &s->order, .workers = c->workers, .steps = c->steps};
+    struct arrivals_options o = {
+        .map = s->map, .manifest = &s->order, .workers = c->workers, .steps = c->steps};
     if (!c->ps.replay_arrivals) return 0;
     s->order = manifest_of_order(c, s->o->layout, s->map);
     while (!s->map->shard_keys[o.shard]) o.shard++;
@@ -323,9 +324,8 @@ static int scheduler_listen(struct scheduler *s) {
     if (descriptors_claim(descriptors_of_scheduler(c, c->ps.threads), DESCRIPTORS_SPARE) != 0) return -1;
     if (!(s->errands = errands_create())) return -1;
     s->net = net_create(&no);
-    if (!s->net ||
-        !(s->router =
-              net_router(s->net, NET_CONTROL, s->o->scheduler ? s->o->scheduler : c->ps.bind, s->address)))
+    if (!s->net || !(s->router = net_router(s->net, NET_CONTROL,
+                                            s->o->scheduler ? s->o->scheduler : c->ps.bind, s->address)))
         return -1;
     s->id = (struct ps_identity){.role = PS_SCHEDULER, .incarnation = ps_random_id(), .job = ps_random_id()};
     return s->o->on_bound ? s->o->on_bound(s->o->ctx, s->address) : 0;

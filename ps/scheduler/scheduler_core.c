@@ -128,10 +128,9 @@ static bool bears(const struct scheduler_core *c, int member) {
 static void say_unborne(const struct scheduler_core *c, int member, const char *why,
                         char text[WIRE_TEXT_MAX]) {
     if (member == 0)
-        core_fail(
-            text,
-            "%s; worker 0 has the metrics and evaluations of the job: --elastic cannot do without it",
-            TEXT_WORDS(400, why));
+        core_fail(text,
+                  "%s; worker 0 has the metrics and evaluations of the job: --elastic cannot do without it",
+                  TEXT_WORDS(400, why));
     else
         core_fail(text, "%s; fewer than %d workers are left, which --elastic %s needs", TEXT_WORDS(400, why),
                   c->o.config->recovery.elastic_min, c->o.config->recovery.elastic);
@@ -172,7 +171,8 @@ static int death(struct scheduler_core *c, int member, const char *why, double n
     bool follows = !c->members.started && c->epochs.why[0], free = follows && !*fell;
     *fell = true;
     if (!free && !epochs_left(&c->epochs)) {
-        core_fail(text, "%s; all restarts are used up (--restart %d)", TEXT_WORDS(440, why), c->o.epochs.restarts);
+        core_fail(text, "%s; all restarts are used up (--restart %d)", TEXT_WORDS(440, why),
+                  c->o.epochs.restarts);
         return scheduler_core_abort(c, text);
     }
     uint64_t life = c->o.config->ps.replicate ? c->epochs.o.job(c->epochs.o.ctx) : 0;
@@ -184,14 +184,12 @@ static int death(struct scheduler_core *c, int member, const char *why, double n
     snprintf(text, sizeof text, "%s", follows ? c->epochs.why : why);
     epoch_end(c, text, free);
     epoch_begin(c, now);
-    if (follows)
-        snprintf(c->news, sizeof c->news, "%s: all log in anew, to epoch %u", own, c->epochs.epoch);
+    if (follows) snprintf(c->news, sizeof c->news, "%s: all log in anew, to epoch %u", own, c->epochs.epoch);
     if (!c->o.epochs.replaced)
-        snprintf(
-            c->news, sizeof c->news,
-            "%s: the job begins anew when all roles are there; start whichever has gone again, with the "
-            "command that it was started with, within %g s",
-            TEXT_WORDS(340, text), ps_deadline_s(c->o.config));
+        snprintf(c->news, sizeof c->news,
+                 "%s: the job begins anew when all roles are there; start whichever has gone again, with the "
+                 "command that it was started with, within %g s",
+                 TEXT_WORDS(340, text), ps_deadline_s(c->o.config));
     return 0;
 }
 

@@ -488,6 +488,10 @@ int server_core_loaded(struct server_core *c, const struct key_counts *r) {
     return 0;
 }
 
+double server_core_pinned_s(const struct server_core *c) {
+    return c->pin_since_s > 0 ? c->now - c->pin_since_s : 0;
+}
+
 const char *server_core_error(const struct server_core *c) { return c->error; }
 
 void server_core_totals(const struct server_core *c, struct server_totals *out) { *out = c->totals; }

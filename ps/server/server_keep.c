@@ -1,7 +1,6 @@
 #include "ps/server/server_keep.h"
 
 #include "ps/server/replay_pulls.h"
-#include "ps/server/server_core.h"
 
 bool keep_wanted(const struct server_core *c, const struct wire_header *h) {
     return c->o.keep.keep && h->rank < crew_of(c) && (h->flags & WIRE_KEEP);
@@ -18,10 +17,6 @@ void keep_note_wait(struct server_core *c) {
     t->pin_waits++;
     t->pin_seconds += seconds;
     if (seconds > t->pin_seconds_most) t->pin_seconds_most = seconds;
-}
-
-double server_core_pinned_s(const struct server_core *c) {
-    return c->pin_since_s > 0 ? c->now - c->pin_since_s : 0;
 }
 
 bool keep_late(const struct server_key *k, int worker) { return k->late && k->late[worker].order > 0; }

@@ -125,12 +125,12 @@ struct server_core {
     struct server_round round;
     struct update_scalars decided;  // of the round before
     struct rto chain_rto;           // of the neighbour
-    struct rto round_rto;           // of the scheduler, from a sum to the decision, which waits for all shards' sums
-    struct server_set *set;         // NULL: all workers belong to every step
-    int open;                       // keys whose step has gradients and is not committed
-    int uncommitted;                // complete keys
-    bool waiting_for_transport;     // or for a pin:
-    bool waiting_for_pin;           // since pin_since_s, if that is known (0: not yet)
+    struct rto round_rto;    // of the scheduler, from a sum to the decision, which waits for all shards' sums
+    struct server_set *set;  // NULL: all workers belong to every step
+    int open;                // keys whose step has gradients and is not committed
+    int uncommitted;         // complete keys
+    bool waiting_for_transport;  // or for a pin:
+    bool waiting_for_pin;        // since pin_since_s, if that is known (0: not yet)
     double pin_since_s;
     uint64_t applied;  // pushes, where each is applied on arrival
     uint64_t late;     // pushes that came late so far

@@ -161,8 +161,9 @@ static void say_pinned(struct shard *s) {
     s->said_pinned = pinned_s > 0 && (s->said_pinned || say);
     if (!say) return;
     error_quiet(QUIET_NOT);
-    info("waiting for the file system of %s: an update has waited %.0f s for a checkpoint to read what it changes",
-         sv->o->dir, pinned_s);
+    info(
+        "waiting for the file system of %s: an update has waited %.0f s for a checkpoint to read what it changes",
+        sv->o->dir, pinned_s);
     error_quiet(QUIET_ALL);
 }
 

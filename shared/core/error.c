@@ -90,7 +90,8 @@ static bool put_apart(const char *line, size_t n) {
     pthread_mutex_lock(&apart.mutex);
     bool on = apart.on;
     if (on && apart.left_out)
-        snprintf(note, sizeof note, "starring: %zu messages are left out: nobody has taken them\n", apart.left_out);
+        snprintf(note, sizeof note, "starring: %zu messages are left out: nobody has taken them\n",
+                 apart.left_out);
     size_t before = strlen(note);
     bool fits = apart.length + before + n <= sizeof apart.text;
     if (on && fits) {

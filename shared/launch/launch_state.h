@@ -15,9 +15,9 @@ struct child {
     pid_t pid;  // 0: ended
     bool orderly, expendable;
     bool ended_well;
-    bool replaced;  // it was started again while the others went on
-    int incident;   // the last one that it died in; 0: none
-    double moved_s;  // when it was seen last, and no signal had stopped it; 0: it was not looked at
+    bool replaced;    // it was started again while the others went on
+    int incident;     // the last one that it died in; 0: none
+    double moved_s;   // when it was seen last, and no signal had stopped it; 0: it was not looked at
     bool waited_for;  // that it has not ended yet has been said
     // The job has been asked what becomes of it without this process, that has died; 0: no.
     pid_t asked;

@@ -49,7 +49,9 @@ static void test_what_travels(void **state) {
     c = accept("{\"communication_data_type\": null}");
     config_destroy(&c);
     c = accept("{\"bf16\": {\"enabled\": true}, \"communication_data_type\": \"fp32\"}");
-    assert_words(said, "gradients travel in bf16|all workers' sum is taken in fp32|: communication_data_type\n", "fp32");
+    assert_words(said,
+                 "gradients travel in bf16|all workers' sum is taken in fp32|: communication_data_type\n",
+                 "fp32");
     assert_null(strstr(said, "warning"));
     config_destroy(&c);
     refuse("{\"communication_data_type\": \"bf16\"}",

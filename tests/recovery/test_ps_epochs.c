@@ -306,8 +306,8 @@ static void test_a_login_waits_for_who_is_on_the_way(void **state) {
     for (; now < 30; now += 0.5) say(f, &any, pulse, now);
     assert_string_equal(scheduler_core_error(f->core), "");
     for (; now < 35; now += 0.5) say(f, &f->p[W1], pulse, now);
-    assert_non_null(
-        strstr(scheduler_core_error(f->core), "login: worker 0, server 0, server 0 shard 0 did not come within"));
+    assert_non_null(strstr(scheduler_core_error(f->core),
+                           "login: worker 0, server 0, server 0 shard 0 did not come within"));
     fixture_destroy(f);
 }
 

@@ -156,16 +156,16 @@ class FrozenTime(unittest.TestCase):
             run = Frozen(self, folder, args, role, rank)
             workers = len(run.summary["time_per_rank"])
             stood = [s for s in run.summary["stood_still"] if (s["role"], s["rank"]) == (role, rank)]
-            frozen = seconds(run.windows)
-            self.assertGreater(len(run.windows), 2)
+            clock = run.report(watcher)["clock"]
+            windows = [(max(b, clock["begin_ns"] * 1e-9), min(e, clock["end_ns"] * 1e-9)) for b, e in run.windows]
+            windows = [w for w in windows if w[1] > w[0]]  # while it trained
+            frozen = seconds(windows)
+            self.assertGreater(len(windows), 2)
             # The rank knows by itself how long it did not run.
             self.assertGreater(stood[0]["seconds"], SHARE * frozen)
             # So does the trace.
             frozen_row = run.spans(rank if role == "worker" else workers + rank, "stood still", "stood_still")
-            self.assertGreater(covered(frozen_row, run.windows), SHARE * frozen)
-            clock = run.report(watcher)["clock"]
-            windows = [(max(b, clock["begin_ns"] * 1e-9), min(e, clock["end_ns"] * 1e-9)) for b, e in run.windows]
-            windows = [w for w in windows if w[1] > w[0]]  # while it trained
+            self.assertGreater(covered(frozen_row, windows), SHARE * frozen)
             # What the watcher lost: all that its compute stream was not busy with, by this test's clock and that stream's spans alone,
             # but for moments in which it was itself kept from running.
             own = [(b * 1e-9, e * 1e-9) for kind in ("stalls", "without_core") for b, e in run.report(watcher)["moments"][kind]]

@@ -1,7 +1,7 @@
 # starring: build, test, demo, bench, lint, deps - one command each. `make help` lists them.
 #
 #   make               build/starring
-#   make test          install what is missing, build, run every test
+#   make test          install what is missing, build, run the tests that are short; make check: every test
 #   make SAN=address|undefined|thread test
 #   make demo          train one model through every topology and compare (runs/demo/)
 #   make drill         kill processes of 500 small runs at random moments and compare the bits
@@ -180,14 +180,14 @@ clean:
 # ---- the commands of every day. deps may install what the top of this file asks pkg-config for, so
 # whoever needs it runs it first and then make again.
 # `make fuzz` is in tests/fuzz/fuzz.mk.
-.PHONY: help deps test check demo drill soak lab-check bench lint format cuda-note
+.PHONY: help deps test check run-tests demo drill soak lab-check bench lint format cuda-note
 JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
 
 help:
 	@echo "make                 build $(BUILD)/starring"
 	@echo "make deps            install the Debian/Ubuntu packages that building and the demo want (nothing missing: no network)"
-	@echo "make test            deps and those of the tests, build every test, run them; SAN=address|undefined|thread"
-	@echo "make check           the same without deps"
+	@echo "make test            deps and those of the tests, build every test, run those that are short; SAN=address|undefined|thread"
+	@echo "make check           the same, and run every test (make test TESTS=long: only the long ones)"
 	@echo "make demo            deps, build, train through every topology, report in runs/demo/"
 	@echo "make drill           kill processes of 500 small runs at random moments; nothing may be lost (docs/recovery.md)"
 	@echo "make soak            80,000 steps through every topology: no memory, descriptor or thread may pile up"
@@ -205,8 +205,8 @@ deps:
 	@.ci/deps
 
 # What is not there is said here, in one line, not by the compiler. Commands that build nothing themselves go on.
-TO_BUILD := $(filter-out deps test demo help lint format clean fuzz,$(or $(MAKECMDGOALS),all))
-TO_TEST  := $(if $(filter check tests fuzz-programs gpu-check bundle-parts $(BUILD)/tests/%,$(TO_BUILD)),tests)
+TO_BUILD := $(filter-out deps test check demo help lint format clean fuzz,$(or $(MAKECMDGOALS),all))
+TO_TEST  := $(if $(filter run-tests tests fuzz-programs gpu-check bundle-parts $(BUILD)/tests/%,$(TO_BUILD)),tests)
 ifneq ($(TO_BUILD),)
 MISSING  := $(shell pkg-config --exists $(PKGS) zlib ompi-c $(TO_TEST:tests=cmocka) 2>/dev/null && command -v protoc-c >/dev/null \
               && command -v $(firstword $(CC)) >/dev/null || .ci/deps --missing $(TO_TEST))
@@ -219,16 +219,19 @@ all: cuda-note
 cuda-note: $(CUDA_SO) | $(BUILD)/starring
 	@echo "CUDA: $(if $(CUDA_SO),$(CUDA_SO) built with $(NVCC),skipped ($(if $(NVCC),left out by CUDA=0 or a sanitizer,no nvcc found)): built for CPUs only)"
 
+TESTS := short
 test:
 	@.ci/deps tests
-	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory run-tests TESTS=$(TESTS)
+check:
+	@$(MAKE) --no-print-directory test TESTS=all
 
 # The program and every test are built even when one does not compile, and what was built is run;
 # the runner reports the missing one as failed.
 PY_TESTS := $(wildcard tests/*/test_*.py)
-check:
+run-tests:
 	@$(MAKE) --no-print-directory $(JOBS) --keep-going $(BUILD)/starring $(CUDA_SO) tests || echo "make: not everything could be built"
-	@STARRING="$$(cd $(BUILD) && pwd)/starring" python3 tests/run.py --san "$(SAN)" $(TEST_BINS) $(PY_TESTS)
+	@STARRING="$$(cd $(BUILD) && pwd)/starring" python3 tests/run.py --tests $(TESTS) --san "$(SAN)" $(TEST_BINS) $(PY_TESTS)
 
 # The hashes that README names for the demo.
 EXPECTED = $(shell sed -n 's/^    \([a-z0-9-]*\)  *\([0-9a-f]\{16\}\)  .*/--expect \1=\2/p' README.md)

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Runs every test program, prints each one's closing lines, then "N passed, N failed".
 
-    tests/run.py [--limit SECONDS] [--jobs N] [--san address|undefined|thread] PROGRAM...
+    tests/run.py [--tests all|short|long] [--limit SECONDS] [--jobs N] [--san address|undefined|thread] PROGRAM...
 
 A PROGRAM is a cmocka binary or a Python file of unittest cases. What is counted are single tests.
 A program that crashes, hangs beyond the limit (it is killed with its children), or runs no test at all
 counts as one failed test more. Exit status 1 when anything failed.
 
-Programs that only compute (COMPUTE) run as many at once as the machine has cores, and beside them as many of those that
-start processes and mostly wait for them, for whose deadlines the computing ones step back. At the end, one after the other,
+Programs that only compute (COMPUTE) run as many at once as the machine has cores, and beside them half as many again of those
+that start processes and mostly wait for them, for whose deadlines the computing ones step back. At the end, one after the other,
 those that want the machine for themselves (ALONE): they judge times, or look at all that is there.
 
 A test that failed may have met a busy machine: its program is asked once more when all others have ended. It counts then by
@@ -43,6 +43,12 @@ ALONE = ("test_decentral_mpi", "test_kernels_*stream", "test_kernels_peak", "tes
          "test_*_log",
          "test_job_bench_*", "test_decentral_bench", "test_netlab.py", "test_overlap.py", "test_medium.py", "test_soak.py",
          "test_job_arrivals", "test_ps_net", "test_ps_bench")
+# Whose promises are kept over deadlines, second lives and loads: they take two thirds of the time of all.
+LONG = ("test_standing_files.py", "test_slow_files.py", "test_supervise_mpi.py", "test_restart.py", "test_stopped.py", "test_frozen.py",
+        "test_frozen_time.py", "test_everybody.py", "test_rescue_trouble.py", "test_hostile.py", "test_drill.py", "test_soak.py",
+        "test_costs.py", "test_job_trouble", "test_decentral_mpi", "test_job_bench", "test_compare_statistics.py", "test_device.py",
+        "test_job_cuda", "test_job_cuda_ring", "test_job_cuda_star", "test_bundle.py", "test_interrupt.py")
+SLOWEST = 20  # named at the end
 STEP_BACK = "5"  # `nice` of what computes
 AGAIN = 3  # programs that may be asked a second time
 # Of the program, or of a child, as a shell, mpirun, libraries, our own messages and assertions of a status tell it: Python's
@@ -186,8 +192,8 @@ class Outcome:
         self.skipped = skipped(output)
         trouble = self._judge(os.path.exists(program), status, args.limit)
         self.only_tests_failed = bool(self.failed and not trouble and not args.san and not CRASH.search(output))
-        seconds = time.monotonic() - began
-        self.lines = [f"{'FAIL' if self.failed else 'ok  '} {self.name}  ({seconds:.1f} s){'  ' + trouble if trouble else ''}"]
+        self.seconds = time.monotonic() - began
+        self.lines = [f"{'FAIL' if self.failed else 'ok  '} {self.name}  ({self.seconds:.1f} s){'  ' + trouble if trouble else ''}"]
         if self.failed:
             self.lines += ["     | " + line for line in output.splitlines()[-TAIL_LINES:]]
         else:
@@ -240,7 +246,7 @@ def sorted_by_kind(programs):
 def outcomes(args, env):
     """Of every program, as they end."""
     compute, wait, alone = sorted_by_kind(args.programs) if args.jobs > 1 else ([], [], args.programs)
-    pools = [concurrent.futures.ThreadPoolExecutor(args.jobs) for _ in range(2)]
+    pools = [concurrent.futures.ThreadPoolExecutor(n) for n in (args.jobs, args.jobs + args.jobs // 2)]
     try:
         every = [pools[0].submit(Outcome, p, args, env, bool(wait)) for p in compute]
         every += [pools[1].submit(Outcome, p, args, env) for p in wait]
@@ -261,11 +267,17 @@ def main():
     ap.add_argument("--limit", type=float, default=600, help="seconds a program may take on an idle machine: those of a busy one count less (default %(default)s)")
     ap.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)),
                     help="programs of either kind that run at once; 1: every program runs alone (default: cores)")
+    ap.add_argument("--tests", default="all", choices=["all", "short", "long"], help="which of the programs: LONG ones or the others (default %(default)s)")
     ap.add_argument("--san", default="", choices=["", "address", "undefined", "thread"])
     ap.add_argument("programs", nargs="*")
     args = ap.parse_args()
     if args.jobs < 1:
         ap.error("--jobs must be at least 1")
+    if not args.programs:
+        print("no test program was given")
+        return 1
+    every = args.programs
+    args.programs = [p for p in every if args.tests == "all" or (place(p, LONG) is not None) == (args.tests == "long")]
     env = environment(args.san)
     # A shell's background job starts with Ctrl-C ignored, and what is ignored stays so in the tests of it.
     for number in (signal.SIGINT, signal.SIGQUIT):
@@ -282,16 +294,18 @@ def main():
         if not again.failed:
             unsteady.append(again.name)
     passed, failed, left_out = (sum(getattr(one, count) for one in ended) for count in ("passed", "failed", "skipped"))
+    slowest = sorted(ended, key=lambda one: -one.seconds)[:SLOWEST]
+    print("slowest, in seconds: " + ", ".join(f"{one.name} {one.seconds:.0f}" for one in slowest))
+    if args.tests == "short" and len(every) > len(args.programs):
+        print(f"left out: {len(every) - len(args.programs)} programs that take long, which `make check` runs too")
     if failed:
         print("failed: " + " ".join(one.name for one in ended if one.failed))
     if unsteady:
         print("UNSTEADY, failed once and passed when asked again: " + " ".join(unsteady))
     if left_out:
         print(f"{left_out} skipped, for the reasons printed above")
-    if not args.programs:
-        print("no test program was given")
     print(f"{passed} passed, {failed} failed")
-    return 1 if failed or not args.programs else 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

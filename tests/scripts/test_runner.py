@@ -252,6 +252,15 @@ class Running(unittest.TestCase):
         status, last, out = self.begin(self.COUNT + "[ $n -eq 0 ] && echo '[  PASSED  ] 1 test(s).'\n", names, "--jobs", "1")
         self.assertEqual((status, last), (0, "3 passed, 0 failed"), out)
 
+    def test_those_that_take_long_are_left_out(self):
+        names, passed = ("test_kernels_a", "test_job_trouble"), "echo '[  PASSED  ] 1 test(s).'\n"
+        for tests, ran, left in (("short", ["test_kernels_a"], True), ("long", ["test_job_trouble"], False),
+                                 ("all", ["test_job_trouble", "test_kernels_a"], False)):
+            status, last, out = self.begin(passed, names, "--tests", tests)
+            self.assertEqual((status, last), (0, f"{len(ran)} passed, 0 failed"), out)
+            self.assertEqual(sorted(line.split()[1] for line in out.splitlines() if line.startswith("ok ")), ran)
+            self.assertEqual("left out: 1 programs that take long" in out, left)
+
     def test_what_computes_steps_back_for_what_waits(self):
         nice = "case $0 in *kernels*) [ $(nice) -gt %s ];; *) [ $(nice) -eq %s ];; esac && echo '[  PASSED  ] 1 test(s).'\n"
         own = os.nice(0)

@@ -38,9 +38,10 @@ static double phase_s(const cJSON *summary, int worker, const char *phase) {
 
 static double stood_still_s(const cJSON *summary, int worker) {
     const cJSON *one;
-    cJSON_ArrayForEach(one, cJSON_GetObjectItem(summary, "stood_still"))
-        if (!strcmp(job_text(one, "role"), "worker") && job_number(one, "rank") == worker)
-            return job_number(one, "seconds");
+    cJSON_ArrayForEach(
+        one, cJSON_GetObjectItem(summary, "stood_still")) if (!strcmp(job_text(one, "role"), "worker") &&
+                                                              job_number(one, "rank") ==
+                                                                  worker) return job_number(one, "seconds");
     return 0;
 }
 
@@ -57,8 +58,7 @@ static void check(const struct job_place *p, const char *topology, int worker) {
     assert_string_equal(job_text(plain, "weights_hash"), job_text(slow, "weights_hash"));
     assert_string_equal(curve, slow_curve);
     double took = phase_s(slow, worker, "forward"), stood = stood_still_s(slow, worker);
-    if (took + stood < 0.3)
-        fail_msg("%s: %.3f s of forward, and %.3f s stood still", topology, took, stood);
+    if (took + stood < 0.3) fail_msg("%s: %.3f s of forward, and %.3f s stood still", topology, took, stood);
     const cJSON *told = job_item(slow, "trouble");
     snprintf(form, sizeof form, "%d:constant:50", worker);
     assert_string_equal(cJSON_GetArrayItem(job_item(told, "delay"), 0)->valuestring, form);

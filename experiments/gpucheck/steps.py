@@ -193,7 +193,7 @@ def tune(short):
 
 
 def accumulation(checker, part):
-    """16 micro-batches a step: the update once, the gradients of all of them in 16 bits."""
+    """16 micro-batches a step: the update once, the gradients of all of them added in fp32."""
     model, batch = size_of(checker, part, "1.5b")
     time_step(checker, part, model, batch, f"accumulation {ACCUMULATION}", {"gradient_accumulation_steps": ACCUMULATION},
               ACCUMULATED_MS, steps=2)

@@ -222,11 +222,10 @@ static int prepare(struct bench *b, const struct cli_args *a, int steps, int64_t
     b->side = side ? side : dev_host_memory(b->dev) ? YARD_HOST : YARD_GPU;
     struct job job = job_of(b);
     if (bench_check_memory(&job, product_bytes(b))) return -1;
-    b->topology = local_create(&(struct local_options){.layout = b->layout,
-                                                       .dtype = b->config->dtype,
-                                                       .dev = b->dev,
-                                                       .compute = b->compute,
-                                                       .optimizer = b->config->optimizer});
+    struct local_options local = local_options_of(b->config, b->layout);
+    local.dev = b->dev;
+    local.compute = b->compute;
+    b->topology = local_create(&local);
     arena_init(&b->arena, b->dev);
     return b->topology ? make_product(b, steps) : -1;
 }

@@ -128,11 +128,9 @@ static int prepare(struct tune *t, const struct cli_args *a) {
         return fail("cannot create a stream: %s", dev_error(t->dev));
     struct job job = {.config = t->config, .spec = t->spec, .layout = t->layout, .ranks_here = 1};
     if (bench_check_memory(&job, 0)) return -1;
-    struct local_options local = {.layout = t->layout,
-                                  .dtype = t->config->dtype,
-                                  .dev = t->dev,
-                                  .compute = t->compute,
-                                  .optimizer = t->config->optimizer};
+    struct local_options local = local_options_of(t->config, t->layout);
+    local.dev = t->dev;
+    local.compute = t->compute;
     return (t->topology = local_create(&local)) ? 0 : -1;
 }
 

@@ -274,26 +274,28 @@ static int check_rank(const struct config *c, const struct rank_env *e) {
                 rank_env_name(e->kind), e->rank, e->size);
 }
 
+struct local_options local_options_of(const struct config *c, const struct layout *l) {
+    return (struct local_options){.layout = l,
+                                  .dtype = c->dtype,
+                                  .optimizer = c->optimizer,
+                                  .sums_in_fp32 = config_sums_in_fp32(c),
+                                  .device_memory = c->device == DEVICE_CUDA};
+}
+
 static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
                    struct prediction *out) {
     (void)role, (void)rank;
     out->state_bytes = (size_t)l->padded * optimizer_bytes(c->optimizer.row, true);
-    return local_predict(&(struct local_options){.layout = l,
-                                                 .dtype = c->dtype,
-                                                 .optimizer = c->optimizer,
-                                                 .sums_in_fp32 = config_sums_in_fp32(c),
-                                                 .device_memory = c->device == DEVICE_CUDA},
-                         &out->memory);
+    struct local_options o = local_options_of(c, l);
+    return local_predict(&o, &out->memory);
 }
 
 static struct topology *create(void *ctx, struct device *dev, struct stream *compute) {
     const struct job *j = ctx;
-    return local_create(&(struct local_options){.layout = j->layout,
-                                                .dtype = j->config->dtype,
-                                                .dev = dev,
-                                                .compute = compute,
-                                                .optimizer = j->config->optimizer,
-                                                .sums_in_fp32 = config_sums_in_fp32(j->config)});
+    struct local_options o = local_options_of(j->config, j->layout);
+    o.dev = dev;
+    o.compute = compute;
+    return local_create(&o);
 }
 
 static int train_alone(const struct job *j) {

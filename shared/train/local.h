@@ -15,6 +15,8 @@ struct local_options {
     bool device_memory;  // its memory is not the host's: for local_predict, local_create asks dev
 };
 
+// Of a configuration, but for dev and compute.
+struct local_options local_options_of(const struct config *c, const struct layout *l);
 int local_predict(const struct local_options *o, struct topology_memory *mem);
 struct topology *local_create(const struct local_options *o);  // NULL after logging
 extern const struct topology_row topology_local;

@@ -98,6 +98,12 @@ static void a_step_has_its_figures(void **state) {
     cJSON *j = job_json(*state, "bench " STEP " --device cpu --dtype bf16 --json");
     expect_step(j, false);
     cJSON_Delete(j);
+    // Several micro-batches, whose gradients are added in fp32.
+    j = job_json(*state,
+                 "bench " STEP " --device cpu --dtype bf16 --json --set gradient_accumulation_steps=2");
+    const cJSON *memory = job_item(j, "memory");
+    assert_true(positive(memory, "predicted_bytes") == job_number(memory, "ledger_peak_bytes"));
+    cJSON_Delete(j);
     struct job_output o = job_run(*state, "bench " STEP " --device cpu");
     assert_int_equal(o.status, 0);
     const char *speed = strstr(o.out, "tokens/s       "), *full = strstr(o.out, "MFU, full ");

@@ -31,6 +31,7 @@ struct cJSON *closing_merge(const struct config *c, const char *dir) {
     cJSON_Delete(missing);
     if (c->ps.log_updates && staleness_merge_logs(dir, c->ps.servers * c->ps.threads)) whole = false;
     cJSON *summary = summary_merge(c->topologies, dir);
+    if (summary) summary_warn_missing(summary, dir);
     if (whole) return summary;
     cJSON_Delete(summary);
     return NULL;

@@ -442,17 +442,21 @@ static cJSON *build(const char *dir, const struct config *c, struct metrics_tota
         put_all_staleness(s, ranks);
         staleness_merge_studies(cJSON_GetObjectItem(s, "staleness"), dir, c->ps.servers);
     }
-    if (cJSON_GetArraySize(missing)) {
-        char *names = cJSON_PrintUnformatted(missing);
-        warn("%s: these ranks left no report for this job: %s", dir, names);
-        free(names);
+    if (cJSON_GetArraySize(missing))
         cJSON_AddItemToObject(s, "missing_reports", missing);
-    } else {
+    else
         cJSON_Delete(missing);
-    }
     put_words(s, c->optimizer.row);
     cJSON_Delete(ranks);
     return s;
+}
+
+void summary_warn_missing(const struct cJSON *summary, const char *dir) {
+    const cJSON *missing = cJSON_GetObjectItem(summary, "missing_reports");
+    if (!missing) return;
+    char *names = cJSON_PrintUnformatted(missing);
+    warn("%s: these ranks left no report for this job: %s", dir, names);
+    free(names);
 }
 
 struct cJSON *summary_build(const struct topology_table *t, const char *dir) {

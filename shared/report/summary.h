@@ -47,6 +47,7 @@ struct cJSON *summary_reports(const struct config *c, const char *dir, struct cJ
 // logging. Ranks whose files are not there, or are of another job than the first's, are named under
 // "missing_reports".
 struct cJSON *summary_build(const struct topology_table *t, const char *dir);
+void summary_warn_missing(const struct cJSON *summary, const char *dir);  // of those, if there are any
 // The same, and writes it to DIR/summary.json.
 struct cJSON *summary_merge(const struct topology_table *t, const char *dir);
 // Whether the document tells of a run that ended before its last step.

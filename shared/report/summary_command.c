@@ -234,11 +234,12 @@ static bool is_among(const cJSON *names, const char *name) {
 // is put together becomes the run's summary.json only where every rank has left a report.
 static bool show_summary(struct found *f, enum run_phase phase, bool json) {
     if (!f->summary && (!f->config || !f->has_metrics || is_among(f->missing, "worker 0"))) return false;
-    bool none = !has_file(f->dir, "summary.json") && !cJSON_GetArraySize(f->missing);
-    if (!f->summary)
+    bool none = !has_file(f->dir, "summary.json") && !cJSON_GetArraySize(f->missing), made = !f->summary;
+    if (made)
         f->summary = none && phase == RUN_COMPLETE ? summary_merge(f->topologies, f->dir)
                                                    : summary_build(f->topologies, f->dir);
     if (!f->summary) return false;
+    if (made) summary_warn_missing(f->summary, f->dir);
     if (json)
         json_print(stdout, f->summary);
     else

@@ -367,10 +367,13 @@ static void *comm_main(void *arg) {
         hurry = hurry || worker_core_hurry(c->core);
         int rc = poll_once(c, items, hurry) != 0 || pass_on(c) != 0 ? -1 : 0;
         const char *why = worker_core_error(c->core);
-        bool anew = rc != 0 && c->c->recovery.restart > 0 && worker_core_status(c->core)->lost_scheduler;
+        const struct worker_status *status = worker_core_status(c->core);
+        bool anew = rc != 0 && c->c->recovery.restart > 0 && status->lost_scheduler;
         if (anew) begin_anew(c, why);
-        // Why the scheduler has ended the job it says itself, where a launcher has started both.
-        bool said = worker_core_status(c->core)->ended && stop_supervised();
+        // Why the scheduler has ended the job it says itself, where a launcher has started both; and the launcher has said
+        // what became of a scheduler that is lost behind its word to leave.
+        bool told = status->ended || (status->lost_scheduler && ps_stopped(c->o.role.stop));
+        bool said = told && stop_supervised();
         if (rc != 0) give_up(c, anew || !why[0] ? error_last() : why, said);
         double after = now_seconds();
         hurry = publish(c, transferring ? after - before : 0.0);

@@ -209,6 +209,15 @@ class Restart(unittest.TestCase):
         self.assertIn("all restarts are used up", said)
         self.assertIn("worker 1 (pid", said)
 
+    def test_one_says_that_the_scheduler_died(self):
+        """Without restarts: the launcher, and not every worker once more."""
+        p = self.start(*STAR[:-1], "parameter_server.deadline_ms=4000", *SLOW)
+        self.behind(p, 2)
+        self.kill(p, "starring scheduler")
+        said = self.ends(p, status=1)
+        self.assertIn("scheduler (pid", said)
+        self.assertNotIn("was lost", said)
+
     def test_error_is_final(self):
         p = self.start(*STAR, "--restart", "2", "--insecure", "--set", "parameter_server.bind=tcp://256.0.0.1:1")
         said = self.ends(p, status=1)

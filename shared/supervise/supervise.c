@@ -29,6 +29,8 @@
 #include "shared/supervise/ranks.h"
 #include "shared/supervise/relay.h"
 
+#define EXIT_NO_PROGRAM 126  // as shells say of what cannot be executed
+
 #define OWN_WORDS     6
 #define LOOK_NS       250000000  // how often mpirun's ranks are looked at; and before all are there
 #define LOOK_FIRST_NS 20000000
@@ -96,7 +98,7 @@ static void become(const struct supervisor *s, char *const *argv, pid_t parent) 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     sigprocmask(SIG_SETMASK, &s->before, NULL);
     if (getppid() == parent) execv(argv[0], argv);
-    _exit(127);
+    _exit(EXIT_NO_PROGRAM);
 }
 
 static int start(struct supervisor *s) {
@@ -326,6 +328,10 @@ static int mpirun_ended(const struct supervisor *s, int status) {
 static int end_of_life(struct supervisor *s, int status) {
     bool killed = WIFSIGNALED(status) || (!s->ranks && WEXITSTATUS(status) == EXIT_RUN_LOST);
     int said = s->ranks ? ranks_status(s->ranks) : 0;
+    if (WIFEXITED(status) &&
+        WEXITSTATUS(status) == EXIT_NO_PROGRAM)  // removed, or replaced, since the run began
+        return fail("cannot start the run: the program's file is not there, or cannot be executed"),
+               EXIT_RUN_FAILED;
     if (s->are == RANKS_ENDED) return said;
     if (s->interrupted_by && (killed || s->ranks)) say_interrupted(s, status);
     if (s->interrupted_by && (killed || s->ranks)) return 128 + s->interrupted_by;

@@ -49,8 +49,8 @@ class Restart(unittest.TestCase):
     def named_memory():
         return {name for name in glob.glob("/dev/shm/*") if ("starring" in name or "vader" in name) and "fuzz" not in name}
 
-    def start(self, *more):
-        p = subprocess.Popen([PROGRAM, "train", *SMALL, "--out", self.out, *more], cwd=self.folder, text=True,
+    def start(self, *more, program=PROGRAM):
+        p = subprocess.Popen([program, "train", *SMALL, "--out", self.out, *more], cwd=self.folder, text=True,
                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=ENVIRONMENT)
         self.addCleanup(p.stderr.close)
         self.addCleanup(lambda: p.poll() is None and p.kill())
@@ -297,6 +297,14 @@ class Restart(unittest.TestCase):
                        len(self.lives()) == life)
             self.kill(p, "train --life")
         self.assertIn("all restarts are used up (--restart 1)", self.ends(p, status=1))
+
+    def test_ring_without_its_program(self):
+        program = shutil.copy(PROGRAM, self.at("starring-gone"))
+        p = self.start(*RING, *SLOW, "--restart", "1", program=program)
+        self.behind(p, 2)
+        os.unlink(program)
+        self.kill(p, "train --life")
+        self.assertIn("cannot start the run: the program's file is not there", self.ends(p, status=1))
 
     def test_ring_without_its_state(self):
         """A disk that does not take what a later life has to say in state.json: it goes on, and says how it ends once it can."""

@@ -27,6 +27,8 @@ void launcher_link_alive(const struct launcher_link *l, int64_t steps) {
     say(l, line);
 }
 
+void launcher_link_leaves(const struct launcher_link *l) { say(l, "alive 0 -1\n"); }
+
 void launcher_link_fate(const struct launcher_link *l, int pid, const char *fate, const char *reason) {
     char line[300];
     snprintf(line, sizeof line, "fate %d %s %s\n", pid, fate, TEXT_WORDS(240, reason));

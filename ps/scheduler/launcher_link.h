@@ -5,7 +5,8 @@
 //                             life                      an epoch begins
 //                             lost 77 worker 1          silent for too long: to be ended, if it only stands still
 //                             alive 70 41               70: its own process; every heartbeat. 41 steps are known to be
-//                                                       done (-1: it is not known)
+//                                                       done (-1: it is not known). 0: it beats no more, has done
+//                                                       its part, and leaves when its messages are taken
 //                             fate 77 without           what becomes of the job, of whose process 77 the launcher has
 //                                                       said that it has died: without, anew, ends REASON (launch.h)
 //     launcher -> scheduler   dead 77 worker 1 (pid 77) was killed by signal 9 (Killed)
@@ -24,6 +25,7 @@ struct launcher_link {
 
 void launcher_link_life(const struct launcher_link *l);
 void launcher_link_alive(const struct launcher_link *l, int64_t steps);
+void launcher_link_leaves(const struct launcher_link *l);
 void launcher_link_lost(const struct launcher_link *l, int pid, const char *name);
 void launcher_link_fate(const struct launcher_link *l, int pid, const char *fate, const char *reason);
 // Whether the launcher has said that process *pid has died, and why in words. To be called until it has not.

@@ -409,6 +409,7 @@ int ps_scheduler_run(const struct ps_role_options *o) {
         }
     }
     if (s.errands) wait_for(&s, errands_asked(s.errands));
+    launcher_link_leaves(&s.link);
     errands_destroy(&s.errands);
     net_destroy(&s.net, FLUSH_MS);
     scheduler_core_destroy(&s.core);

@@ -72,7 +72,6 @@ int launcher_start(struct launcher *l, const struct launch_child *c) {
     int report[2];
     if (pipe2(report, O_CLOEXEC)) return fail("pipe: %s", strerror(errno));
     pid_t parent = getpid();
-    fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) become(l, c, parent, report[1]);
     int why = pid < 0 ? errno : 0;

@@ -192,8 +192,8 @@ class StandingFiles(unittest.TestCase):
         with open(os.path.join(self.at("run"), "trace.json"), encoding="utf-8") as f:
             self.assertIn('"communication"', f.read())
 
-    def test_messages_while_nobody_reads(self):
-        """Standard error takes nothing, and a worker stands in a file: the scheduler answers, whatever it says of that."""
+    def unread(self, victim=None):
+        """What is said of a job whose standard error takes nothing, while a worker stands in a file, or a role is killed."""
         mark, said = f"unread-{os.getpid()}", []
         environment = {**os.environ, people.MARK: mark, "LD_PRELOAD": self.at("shim.so"), "STANDS": self.hold, "WHERE": "/snapshots"}
         ours, theirs = os.pipe()
@@ -205,16 +205,23 @@ class StandingFiles(unittest.TestCase):
                 end = time.monotonic() + LIMIT_S
                 while len(self.lines("metrics.jsonl")) < 8 and p.poll() is None and time.monotonic() < end:
                     time.sleep(0.02)
-                with open(self.hold, "w", encoding="utf-8"):
-                    pass
+                if not victim:
+                    with open(self.hold, "w", encoding="utf-8"):
+                        pass
                 os.set_blocking(theirs, False)
                 try:
                     while True:
                         os.write(theirs, b"-")
                 except BlockingIOError:
                     os.set_blocking(theirs, True)
-                time.sleep(STANDS_S)
-                os.unlink(self.hold)
+                if victim:
+                    people.send(people.roles(mark)[victim], signal.SIGKILL)
+                    while len(self.lines("metrics.jsonl")) < STEPS and p.poll() is None and time.monotonic() < end:
+                        time.sleep(0.02)
+                    self.assertEqual(len(self.lines("metrics.jsonl")), STEPS)
+                else:
+                    time.sleep(STANDS_S)
+                    os.unlink(self.hold)
                 os.close(theirs)
                 with open(ours, "rb") as stream:
                     reader = threading.Thread(target=lambda: said.append(stream.read().replace(b"-", b"").decode()))
@@ -224,8 +231,16 @@ class StandingFiles(unittest.TestCase):
             finally:
                 people.end_all(mark)
         self.assertEqual(p.returncode, 0, said)
-        self.assertEqual([life["restarts"] for life in self.lines("lives.jsonl")], [0], said)
-        self.assertIn("waiting for worker 0", said[0])
+        self.assertEqual([life["restarts"] for life in self.lines("lives.jsonl")], [0, 1] if victim else [0], said)
+        return said[0]
+
+    def test_messages_while_nobody_reads(self):
+        """The scheduler answers, whatever it says."""
+        self.assertIn("waiting for worker 0", self.unread())
+
+    def test_a_death_while_nobody_reads(self):
+        """The launcher starts the role again, whatever it says."""
+        self.assertIn("starting it again; 1 of 2 restarts is left", self.unread("worker 1"))
 
     def start(self, environment, role, *words):
         log = open(self.at(f"{role}-{len(self.logs)}.txt"), "w+", encoding="utf-8")

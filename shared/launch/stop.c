@@ -1,6 +1,7 @@
 #include "shared/launch/stop.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -42,8 +43,10 @@ void stop_answers(const char *behind) {
 void stop_answer(int number) {
     const char *text = stop_words[number == SIGTERM];
     if (!*text || atomic_exchange(&stop_answered, true)) return;
+    struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
+    if (poll(&out, 1, 0) <= 0) return;  // nobody reads: what is to be stopped must not wait for that
     ssize_t said = write(STDERR_FILENO, text, strlen(text));
-    (void)said;  // nobody reads
+    (void)said;
 }
 
 static void on_signal(int number) { stop_signal = number; }

@@ -74,6 +74,7 @@ void pulse_stop(struct pulse **at) {
 
 // ---------------------------------------------------------------- before the login
 struct coming {
+    struct config config;  // a copy: the role's own is not settled yet
     struct ps_role_options role;
     struct trust_request request;
     struct ps_trust trust;
@@ -96,8 +97,10 @@ static void *coming_main(void *arg) {
 
 struct coming *coming_start(const struct ps_role_options *role, const struct trust_request *trust) {
     struct coming *c = xcalloc(1, sizeof *c);
+    c->config = *role->config;
     c->role = *role;
     c->request = *trust;
+    c->role.config = c->request.config = &c->config;
     c->request.stop = &c->quit;
     if (pthread_create(&c->thread, NULL, coming_main, c) == 0) return c;
     free(c);

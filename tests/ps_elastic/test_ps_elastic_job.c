@@ -59,7 +59,9 @@ static int on_step(void *ctx, int rank, int64_t step) {
     bool victim = rank == VICTIM && step == VICTIM_STEP;
     while (victim && !atomic_load(&b->killed) && now_seconds() < end) usleep(1000);
     // Who comes late is let in between two steps: the job walks on until then, and does not stand.
-    while (rank == 0 && step >= STEPS / 2 && atomic_load(&b->left) && now_seconds() < begin + 1) usleep(1000);
+    // An asynchronous one shares one budget of batches, so that each of them does.
+    while (rank != VICTIM && step >= STEPS / 2 && atomic_load(&b->left) && now_seconds() < begin + 1)
+        usleep(1000);
     return 0;
 }
 
@@ -70,7 +72,7 @@ static void look(void *ctx, const struct topology *t, int64_t step) {
         b->joined_at = t->start.step;
         atomic_store(&b->left, 0);
     }
-    if (t->rank == 0) b->contributors[step + 1] = t->contributors;
+    if (t->rank == 0 && step < STEPS) b->contributors[step + 1] = t->contributors;
 }
 
 static void keep_weights(struct shared *b, const struct job *j, const struct toy_worker_result *r) {

@@ -10,25 +10,17 @@
 #include "shared/core/error.h"
 #include "shared/files/regular_file.h"
 
-// DIR/ranks/KIND-ROLE-RANK.json under a name of its own until it is whole.
-struct output {
-    FILE *file;
-    char *path, *part;
-};
-
-static int output_open(struct output *o, const struct diary_role *r, const char *kind) {
-    o->path = xasprintf("%s/ranks/%s-%s-%d.json", r->dir, kind, r->role, r->rank);
-    o->part = xasprintf("%s.part", o->path);
-    o->file = file_create_stream(o->part);
-    return o->file ? 0 : -1;
+// DIR/ranks/KIND-ROLE-RANK.json.
+static bool output_open(struct new_file *o, const struct diary_role *r, const char *kind) {
+    char *path = xasprintf("%s/ranks/%s-%s-%d.json", r->dir, kind, r->role, r->rank);
+    bool made = new_file_begin(o, path, false);
+    free(path);
+    return made;
 }
 
-static int output_close(struct output *o) {
-    int rc = !o->file || fclose(o->file) || rename(o->part, o->path) ? -1 : 0;
-    if (rc) fail("%s: cannot write: %s", o->path, strerror(errno));
-    free(o->path);
-    free(o->part);
-    return rc;
+static int output_close(struct new_file *o, const struct diary_role *r, const char *kind) {
+    if (new_file_end(o, true) == 0) return 0;
+    return fail("%s/ranks/%s-%s-%d.json: cannot write: %s", r->dir, kind, r->role, r->rank, strerror(errno));
 }
 
 // ---------------------------------------------------------------- the picture of the last steps
@@ -74,9 +66,9 @@ static void write_span(FILE *f, const struct diary_role *r, const struct diary *
 }
 
 int diary_write_timeline(const struct diary_role *r, int steps) {
-    struct output o;
+    struct new_file o;
     int64_t from_ns = steps_begin(r, steps);
-    if (output_open(&o, r, "timeline") == 0) {
+    if (output_open(&o, r, "timeline")) {
         fprintf(o.file, "{\"role\":\"%s\",\"rank\":%d,\"clock_error_ns\":%" PRId64 ",\"shards\":[", r->role,
                 r->rank, r->error_ns);
         for (int t = 0; t < r->count; t++) {
@@ -94,7 +86,7 @@ int diary_write_timeline(const struct diary_role *r, int steps) {
         }
         fputs("]}\n", o.file);
     }
-    return output_close(&o);
+    return output_close(&o, r, "timeline");
 }
 
 // ---------------------------------------------------------------- traces
@@ -166,11 +158,11 @@ static void write_thread(struct trace_out *x, const struct diary_thread *t) {
 }
 
 int diary_write_trace(const struct diary_role *r) {
-    struct output o;
-    if (output_open(&o, r, "trace") == 0) {
+    struct new_file o;
+    if (output_open(&o, r, "trace")) {
         struct trace_out x = {.file = o.file, .role = r, .tid = r->first_tid};
         metadata(o.file, "process_name", r->pid, 0, r->role, strcmp(r->role, "scheduler") ? r->rank : -1);
         for (int t = 0; t < r->count; t++, x.tid++) write_thread(&x, &r->threads[t]);
     }
-    return output_close(&o);
+    return output_close(&o, r, "trace");
 }

@@ -49,14 +49,7 @@ void json_print(FILE *f, const cJSON *root) {
 }
 
 int json_file_write(const char *path, const cJSON *root) {
-    char *text = cJSON_Print(root), *part = xasprintf("%s.part", path);
-    FILE *f = file_create_stream(part);
-    bool good = f && fputs(text, f) != EOF && fputc('\n', f) != EOF;
-    if (f && fclose(f) != 0) good = false;
-    good = good && rename(part, path) == 0;
-    int rc = good ? 0 : fail("%s: cannot write: %s", path, strerror(errno));
-    if (!good && f) unlink(part);
-    free(part);
-    free(text);
-    return rc;
+    struct new_file n;
+    if (new_file_begin(&n, path, false)) json_print(n.file, root);
+    return new_file_end(&n, true) ? fail("%s: cannot write: %s", path, strerror(errno)) : 0;
 }

@@ -132,7 +132,7 @@ static int check_paths(const struct cli_args *args, int width) {
 // IN -> OUT.bin through OUT.bin.part, so that a failure leaves no half-written file.
 static int convert(struct copying *c, const char *from, const char *to, int width,
                    int (*copy)(struct copying *c, int width)) {
-    char *part = xasprintf("%s.part", to);
+    struct new_file n;
     int rc = 0;
     sha256_init(&c->hash);
     char why[FILE_WHY_MAX];
@@ -141,14 +141,15 @@ static int convert(struct copying *c, const char *from, const char *to, int widt
         rc = fail("%s: %s", from, why);
     else if (is_token_file(c->in))
         rc = fail("%s is a token file of llm.c already: --data reads it as it is", from);
-    else if (!(c->out = file_create_stream(part)) || copy(c, width))
-        rc = errno == EOVERFLOW ? too_many(from) : fail("%s -> %s: %s", from, part, strerror(errno));
+    if (!rc) {
+        bool copied = new_file_begin(&n, to, false) && (c->out = n.file) && !copy(c, width);
+        bool empty = copied && c->tokens == 0;
+        if (new_file_end(&n, copied && !empty))
+            rc = empty                ? fail("%s: the file is empty", from)
+                 : errno == EOVERFLOW ? too_many(from)
+                                      : fail("%s -> %s: %s", from, to, strerror(errno));
+    }
     if (c->in) fclose(c->in);
-    if (c->out && fclose(c->out) && !rc) rc = fail("%s: %s", part, strerror(errno));
-    if (!rc && c->tokens == 0) rc = fail("%s: the file is empty", from);
-    if (!rc && rename(part, to)) rc = fail("%s: %s", to, strerror(errno));
-    if (rc && c->out) unlink(part);
-    free(part);
     return rc;
 }
 

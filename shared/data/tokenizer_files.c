@@ -136,19 +136,14 @@ static int copy_stream(FILE *in, FILE *out) {
 }
 
 static int copy_file(const char *from, const char *to) {
-    char *part = xasprintf("%s.part", to);
     char refused[FILE_WHY_MAX];
-    FILE *in = file_open_stream(from, refused), *out = in ? file_create_stream(part) : NULL;
-    int rc = out ? copy_stream(in, out) : -1, why = errno;
-    if (out && fclose(out) && !rc) rc = -1, why = errno;
-    if (!rc && rename(part, to)) rc = -1, why = errno;
-    if (rc && out) unlink(part);
-    if (in) fclose(in);
-    if (rc)
-        fail("%s: the tokenizer's file could not be copied to %s: %s", from, to,
-             in ? strerror(why) : refused);
-    free(part);
-    return rc;
+    struct new_file out;
+    FILE *in = file_open_stream(from, refused);
+    if (!in) return fail("%s: the tokenizer's file could not be copied to %s: %s", from, to, refused);
+    bool copied = new_file_begin(&out, to, false) && !copy_stream(in, out.file);
+    int rc = new_file_end(&out, copied), why = errno;
+    fclose(in);
+    return rc ? fail("%s: the tokenizer's file could not be copied to %s: %s", from, to, strerror(why)) : 0;
 }
 
 int tokenizer_copy(const char *from, const char *to) {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/files/regular_file.h"
 
 // A million evaluations, or the report of a rank of any model.
 #define RUN_FILE_BYTES_MAX ((size_t)256 << 20)
@@ -15,19 +16,9 @@
 // 0, or -1 with why, in words (malloc'd).
 static int replace(const char *dir, const char *name, const char *text, char **why) {
     char *path = xasprintf("%s/%s", dir, name);
-    char *part = xasprintf("%s/%s.part%d", dir, name, (int)getpid());
-    FILE *f = file_create_stream(part);
-    *why = NULL;
-    if (!f) {
-        *why = xasprintf("%s: %s", part, strerror(errno));
-    } else {
-        bool bad = fputs(text, f) < 0;
-        if (fclose(f) || bad || rename(part, path)) {
-            *why = xasprintf("%s: cannot write: %s", path, strerror(errno));
-            unlink(part);
-        }
-    }
-    free(part);
+    struct new_file n;
+    if (new_file_begin(&n, path, true)) fputs(text, n.file);
+    *why = new_file_end(&n, true) ? xasprintf("%s: cannot write: %s", path, strerror(errno)) : NULL;
     free(path);
     return *why ? -1 : 0;
 }

@@ -219,9 +219,10 @@ static void remove_parts(const char *dir) {
 
 int trace_merge(const char *dir, int ranks, const struct meeting *m) {
     char *path = xasprintf("%s/trace.json", dir);
-    char *part = xasprintf("%s.part", path);
-    struct joined j = {.dir = dir, .out = file_create_stream(part)};
+    struct new_file n;
     int rc = 0;
+    struct joined j = {.dir = dir};
+    if (new_file_begin(&n, path, false)) j.out = n.file;
     if (j.out) fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", j.out);
     for (int r = 0; j.out && r < ranks; r++) {
         char *name = xasprintf("trace-%d.json", r);
@@ -234,15 +235,9 @@ int trace_merge(const char *dir, int ranks, const struct meeting *m) {
     for (size_t i = 0; j.out && i < m->count; i++)
         write_stalls(&j, m->moments[i], m->ranks[i] + (strcmp(m->roles[i], "worker") ? ranks : 0));
     if (j.out) fputs("\n]}\n", j.out);
-    bool written = j.out && !ferror(j.out);
-    if (j.out && fclose(j.out)) written = false;
-    if (!written || (!rc && rename(part, path)))
+    if (new_file_end(&n, !rc) && !rc)
         rc = fail("%s: cannot write: %s: %s/ranks/trace-*.json hold its parts", path, strerror(errno), dir);
-    if (!rc)
-        remove_parts(dir);
-    else if (j.out)
-        unlink(part);
-    free(part);
+    if (!rc) remove_parts(dir);
     free(path);
     return rc;
 }

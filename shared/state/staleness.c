@@ -120,33 +120,29 @@ static void remove_sources(const char *dir, int shards) {
 }
 
 int staleness_merge_logs(const char *dir, int shards) {
-    char *path = xasprintf("%s/updates.jsonl", dir), *part = xasprintf("%s.part", path);
+    char *path = xasprintf("%s/updates.jsonl", dir);
+    struct new_file n;
     struct source *all = xcalloc((unsigned long)shards, sizeof *all), *s;
-    FILE *out = NULL;
     int rc = 0;
     for (int i = 0; i < shards && !rc; i++) {
         char *name = log_of(dir, i);
         rc = open_source(&all[i], name);
         free(name);
     }
-    bool opened = !rc, good = opened && (out = file_create_stream(part));
-    while (good && (s = earliest(all, shards))) {
-        good = fputs(s->line, out) >= 0;
-        next_line(s);
+    if (!rc) {
+        bool good = new_file_begin(&n, path, false);
+        while (good && (s = earliest(all, shards))) {
+            good = fputs(s->line, n.file) >= 0;
+            next_line(s);
+        }
+        if (new_file_end(&n, good))
+            rc = fail("%s: cannot be written: %s: %s/ranks/updates-*.jsonl hold its lines", path,
+                      strerror(errno), dir);
     }
-    if (out && fclose(out)) good = false;
-    good = good && rename(part, path) == 0;
-    if (opened && !good)
-        rc = fail("%s: cannot be written: %s: %s/ranks/updates-*.jsonl hold its lines", path, strerror(errno),
-                  dir);
-    if (good)
-        remove_sources(dir, shards);
-    else if (out)
-        unlink(part);
+    if (!rc) remove_sources(dir, shards);
     for (int i = 0; i < shards; i++)
         if (all[i].file) fclose(all[i].file);
     free(all);
-    free(part);
     free(path);
     return rc;
 }

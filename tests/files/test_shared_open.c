@@ -5,9 +5,12 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +19,7 @@
 #include "shared/core/error.h"
 #include "shared/data/data.h"
 #include "shared/files/mapped_file.h"
+#include "shared/files/regular_file.h"
 #include "shared/hf/safetensors.h"
 
 struct folder {
@@ -171,6 +175,51 @@ static void test_cut_short(void **state) {
     assert_false(WIFEXITED(status) && WEXITSTATUS(status) == EXIT_RUN_FAILED);
 }
 
+// What was there under the name stays until the new one is whole; what is not wanted, or does not fit, leaves nothing.
+static void test_a_new_file_is_whole_or_not_there(void **state) {
+    struct folder *d = *state;
+    char *part = xasprintf("%s.part", d->file), text[8] = "";
+    struct new_file n;
+    for (int whole = 0; whole < 2; whole++) {
+        assert_true(new_file_begin(&n, d->file, false));
+        fputs("678", n.file);
+        fflush(n.file);
+        assert_int_equal(access(part, F_OK), 0);
+        assert_int_equal(new_file_end(&n, whole), whole - 1);
+        assert_int_equal(access(part, F_OK), -1);
+        FILE *f = fopen(d->file, "r");
+        assert_non_null(f);
+        assert_non_null(fgets(text, sizeof text, f));
+        fclose(f);
+        assert_string_equal(text, whole ? "678" : "12345");
+    }
+    free(part);
+    // Several processes at once: each has a name of its own until then.
+    assert_true(new_file_begin(&n, d->file, true));
+    part = xasprintf("%s.part%d", d->file, (int)getpid());
+    assert_string_equal(n.part, part);
+    assert_int_equal(new_file_end(&n, true), 0);
+    free(part);
+    part = xasprintf("%s/nowhere/file", d->path);
+    assert_false(new_file_begin(&n, part, false));
+    assert_int_equal(new_file_end(&n, true), -1);
+    assert_int_equal(errno, ENOENT);
+    free(part);
+    // The disk is full, which only closing tells.
+    struct rlimit was, none = {0, RLIM_INFINITY};
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
+    none.rlim_max = was.rlim_max;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
+    bool begun = new_file_begin(&n, d->file, false);
+    if (begun) fputs("9", n.file);
+    int rc = new_file_end(&n, true), why = errno;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
+    assert_true(begun);
+    assert_int_equal(rc, -1);
+    assert_int_equal(why, EFBIG);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_regular_files_alone, make, clear),
@@ -178,6 +227,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_readers_refuse_pipes, make, clear),
         cmocka_unit_test(test_name_map),
         cmocka_unit_test_setup_teardown(test_cut_short, make, clear),
+        cmocka_unit_test_setup_teardown(test_a_new_file_is_whole_or_not_there, make, clear),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

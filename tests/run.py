@@ -43,7 +43,7 @@ ALONE = ("test_decentral_mpi", "test_kernels_*stream", "test_kernels_peak", "tes
          "test_*_log",
          "test_job_bench_*", "test_decentral_bench", "test_netlab.py", "test_overlap.py", "test_medium.py", "test_soak.py",
          "test_job_arrivals", "test_ps_net", "test_ps_bench")
-# Whose promises are kept over deadlines, second lives and loads: they take two thirds of the time of all.
+# These wait for deadlines, second lives and loads: they take two thirds of the time of all.
 LONG = ("test_standing_files.py", "test_slow_files.py", "test_supervise_mpi.py", "test_restart.py", "test_stopped.py", "test_frozen.py",
         "test_frozen_time.py", "test_everybody.py", "test_rescue_trouble.py", "test_hostile.py", "test_drill.py", "test_soak.py",
         "test_costs.py", "test_job_trouble", "test_decentral_mpi", "test_job_bench", "test_compare_statistics.py", "test_device.py",

@@ -282,7 +282,7 @@ static void test_a_login_lasts_while_somebody_comes(void **state) {
     fixture_destroy(f);
 }
 
-// Who says before its login that it lives, reading its files, is waited for and named once; who is silent is late alone.
+// A member that says before its login that it lives, as it reads its files, is waited for and named once. A silent one is late by itself.
 static void test_a_login_waits_for_who_is_on_the_way(void **state) {
     (void)state;
     const struct wire_header pulse = {.kind = WIRE_PULSE};

@@ -25,7 +25,7 @@ char *file_read_whole(const char *path, size_t limit, size_t *bytes, char why[FI
 // A file to write, empty, made where it is not there. A pipe or a device in its place is not waited for. NULL with errno.
 FILE *file_create_stream(const char *path);
 
-// A file that is there when it is whole, and not before: PATH.part until it is committed. What was there under the name stays
+// A file that is there when it is whole, and not before: PATH.part until new_file_end. What was there under the name stays
 // until then.
 struct new_file {
     FILE *file;  // to write to; NULL: it could not be made

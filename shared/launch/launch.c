@@ -160,12 +160,6 @@ static void watch_silence(struct launcher *l) {
     l->alive = 0;
 }
 
-// By a signal. What stands still otherwise may wait for a file, for as long as that takes.
-static bool is_stopped(pid_t pid) {
-    struct proc_look look;
-    return proc_look(pid, &look) == 0 && (look.state == 'T' || look.state == 't');
-}
-
 // Once the first have ended well nobody may be left who asks the others whether they live.
 static void watch_rest(struct launcher *l) {
     double now = now_seconds(), before = l->looked_s, most_s = l->o.still_s;
@@ -179,7 +173,7 @@ static void watch_rest(struct launcher *l) {
     for (int i = 0; i < l->count && any; i++) {
         struct child *child = &l->children[i];
         if (!child->pid) continue;
-        if (anew || !child->moved_s || !is_stopped(child->pid)) child->moved_s = now;
+        if (anew || !child->moved_s || !proc_is_stopped(child->pid)) child->moved_s = now;
         if (now - l->ended_s > most_s && child->moved_s == now && !child->waited_for) {
             info("waiting for %s (pid %d), which has not ended, while others have", child->name,
                  (int)child->pid);
@@ -231,7 +225,7 @@ static int give_up_silent(struct launcher *l, double deadline_s) {
     struct child *only = NULL;
     for (int i = 0; i < l->count && l->running == 1; i++)
         if (l->children[i].pid) only = &l->children[i];
-    if (only && !is_stopped(only->pid)) {
+    if (only && !proc_is_stopped(only->pid)) {
         info("waiting for %s (pid %d), which has not answered within %.1f s", only->name, (int)only->pid,
              deadline_s);
         return 0;

@@ -40,6 +40,11 @@ static uint64_t thread_runs(pid_t pid, const char *thread, bool *waits) {
     return slices ? slices : user + system;
 }
 
+bool proc_is_stopped(pid_t pid) {
+    struct proc_look look;
+    return proc_look(pid, &look) == 0 && (look.state == 'T' || look.state == 't');
+}
+
 uint64_t proc_runs(pid_t pid, bool *waits) {
     char path[64];
     uint64_t sum = 0;

@@ -16,6 +16,10 @@ struct proc_look {
 // 0, or -1: there is no such process.
 int proc_look(pid_t pid, struct proc_look *out);
 
+// Whether a signal, or a debugger, has stopped it. A process that stands still otherwise may wait for a file, for as long as
+// that takes.
+bool proc_is_stopped(pid_t pid);
+
 // How often any thread of it has run: it has done something in between when two answers differ. waits: out, whether one of
 // them waits for a processor or for a disk, and so does nothing without being dead. 0 where nothing is known.
 uint64_t proc_runs(pid_t pid, bool *waits);

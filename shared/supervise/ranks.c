@@ -185,11 +185,6 @@ static void look_alive(struct life *life, pid_t pid, bool excused) {
     life->runs = runs;
 }
 
-static bool is_stopped(pid_t pid) {
-    struct proc_look p;
-    return !proc_look(pid, &p) && (p.state == 'T' || p.state == 't');
-}
-
 void ranks_look(struct ranks *r, bool excused) {
     double now = now_seconds();
     excused |= now - r->looked_s > STOOD_S;
@@ -206,7 +201,7 @@ void ranks_look(struct ranks *r, bool excused) {
         if (r->rank[i].pid && !r->rank[i].gone) look_alive(&r->rank[i].life, r->rank[i].pid, excused);
     // Between its events mpirun sleeps.
     look_alive(&r->mpirun_life, r->mpirun,
-               excused || (r->seen == r->count && !is_stopped(r->mpirun)) || r->strangers);
+               excused || (r->seen == r->count && !proc_is_stopped(r->mpirun)) || r->strangers);
 }
 
 // ---------------------------------------------------------------- what follows
@@ -262,7 +257,7 @@ static bool find_stopped(struct ranks *r) {
         double still_s = r->looked_s - rank->life.at_s;
         bool waits = rank->enters && !rank->met;
         if (!rank->pid || rank->gone || rank->ended || still_s <= r->deadline_s) continue;
-        if (is_stopped(rank->pid)) {
+        if (proc_is_stopped(rank->pid)) {
             first = i;
             count++;
         } else if (!waits && !rank->slow) {
@@ -302,7 +297,7 @@ static bool find_mpirun_useless(struct ranks *r) {
 }
 
 static bool find_mpirun_still(struct ranks *r) {
-    bool stopped = is_stopped(r->mpirun);
+    bool stopped = proc_is_stopped(r->mpirun);
     if (r->looked_s - r->mpirun_life.at_s <= r->deadline_s * (stopped ? 1 : MEET_DEADLINES)) return false;
     if (stopped)
         snprintf(r->why, sizeof r->why,

@@ -180,7 +180,7 @@ clean:
 # ---- the commands of every day. deps may install what the top of this file asks pkg-config for, so
 # whoever needs it runs it first and then make again.
 # `make fuzz` is in tests/fuzz/fuzz.mk.
-.PHONY: help deps test check run-tests demo drill soak lab-check bench lint format cuda-note
+.PHONY: help deps test check run-tests demo drill soak lab-check bench lint format docs cuda-note
 JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
 
 help:
@@ -189,6 +189,7 @@ help:
 	@echo "make test            deps and those of the tests, build every test, run those that are short; SAN=address|undefined|thread"
 	@echo "make check           the same, and run every test (make test TESTS=long: only the long ones)"
 	@echo "make demo            deps, build, train through every topology, report in runs/demo/"
+	@echo "make docs            write docs/tour.md anew from the files' first sentences"
 	@echo "make drill           kill processes of 500 small runs at random moments; nothing may be lost (docs/recovery.md)"
 	@echo "make soak            80,000 steps through every topology: no memory, descriptor or thread may pile up"
 	@echo "make lab-check       run every command of docs/lab.md and compare what it prints with what the page says"
@@ -261,6 +262,10 @@ bench: all
 LINT_SRC = $(shell find kernels shared ps decentral tests starring.c -name '*.c' -o -name '*.h' 2>/dev/null)
 format:
 	clang-format -i $(LINT_SRC)
+
+# The pages that are written from the files.
+docs:
+	docs/make_tour.py
 
 # cppcheck misreads vector types and arrays of structs (uninitvar) and the macros of the tests; -Wall covers the first.
 lint:

@@ -1,3 +1,4 @@
+// Whether a device is at work, or the thread beside it.
 #include "kernels/work.h"
 
 #include "kernels/queue/queue.h"

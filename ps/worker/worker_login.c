@@ -1,3 +1,4 @@
+// The login of a worker's communication thread.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

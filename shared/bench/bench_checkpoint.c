@@ -1,3 +1,4 @@
+// `starring bench checkpoint`: what writing and reading a checkpoint takes, beside the disk's own rate.
 #include <signal.h>
 #include <stdlib.h>
 

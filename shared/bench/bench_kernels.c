@@ -1,3 +1,4 @@
+// `starring bench kernels` and `bench adam`: each operation of a device beside the rate that it can reach.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

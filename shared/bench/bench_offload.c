@@ -1,3 +1,4 @@
+// `starring bench offload`: moving state between memory and the host or a disk.
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

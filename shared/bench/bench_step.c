@@ -1,3 +1,4 @@
+// `starring bench step`: whole training steps of one rank, beside a large matrix product of the same run.
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>

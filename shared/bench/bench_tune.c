@@ -1,3 +1,4 @@
+// `starring bench tune`: the algorithm of each matrix product of a model on a GPU, measured in turn.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

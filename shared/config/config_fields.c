@@ -1,3 +1,4 @@
+// The table of configuration keys: place, type, bounds, default of each.
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+// Weights from a Hugging Face directory: which tensor is which, checked before anything is read.
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+// Weights into a Hugging Face directory.
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+// Writes a file of safetensors, piece by piece, hashed and handed to the disk on the way.
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>

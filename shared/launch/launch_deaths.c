@@ -1,3 +1,4 @@
+// The deaths of a launcher's children: how they are said, and which child is started again.
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+// Errors of the CUDA runtime, said once with the stream or device that they belong to.
 #include "kernels/cuda/host/cuda_impl.h"
 
 int cuda_check(struct cuda_stream *s, cudaError_t e, const char *what) {

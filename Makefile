@@ -234,8 +234,8 @@ run-tests:
 	@$(MAKE) --no-print-directory $(JOBS) --keep-going $(BUILD)/starring $(CUDA_SO) tests || echo "make: not everything could be built"
 	@STARRING="$$(cd $(BUILD) && pwd)/starring" python3 tests/run.py --tests $(TESTS) --san "$(SAN)" $(TEST_BINS) $(PY_TESTS)
 
-# The hashes that README names for the demo.
-EXPECTED = $(shell sed -n 's/^    \([a-z0-9-]*\)  *\([0-9a-f]\{16\}\)  .*/--expect \1=\2/p' README.md)
+# The hashes that docs/demo.md names for the demo.
+EXPECTED = $(shell sed -n 's/^    \([a-z0-9-]*\)  *\([0-9a-f]\{16\}\)  .*/--expect \1=\2/p' docs/demo.md)
 demo: deps
 	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/starring
 	@python3 experiments/compare.py --program $(BUILD)/starring --config experiments/demo.json \

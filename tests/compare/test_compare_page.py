@@ -91,14 +91,14 @@ class Closing(Case):
         self.assertIn(f"NOT AS EXPECTED: zero:1 ends with the weights {'a' * 16}, fma, not with {'b' * 16}", p.stderr)
         self.assertEqual(self.run_it("--runs", made["local"], "--expect", "fma=12").returncode, 2)
 
-    def test_the_demo_expects_the_hashes_that_readme_names(self):
+    def test_the_demo_expects_the_hashes_that_its_page_names(self):
         shown = subprocess.run(["make", "-n", "demo"], cwd=TOP, capture_output=True, text=True, check=True).stdout
-        with open(os.path.join(TOP, "README.md"), encoding="utf-8") as f:
-            readme = f.read()
+        with open(os.path.join(TOP, "docs", "demo.md"), encoding="utf-8") as f:
+            page = f.read()
         expected = re.findall(r"--expect (\S+)=([0-9a-f]{16})\b", shown)
         self.assertEqual([product for product, _ in expected], ["fma", "bf16-pairs"])
         for product, value in expected:
-            self.assertRegex(readme, rf"(?m)^    {product} +{value} ")
+            self.assertRegex(page, rf"(?m)^    {product} +{value} ")
 
     def test_commands_are_named_as_they_were_called(self):
         _, runs = self.end("ps:sync", "zero:1")

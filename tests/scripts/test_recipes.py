@@ -191,9 +191,13 @@ class Figures(unittest.TestCase):
         self.assertIn(f"M is {2e-6 * said['params']:.1f} MB;", text_of("incast"))
         self.assertIn(f"{3 * 0.75 * 2e-6 * said['params']:.1f} MB here; the program sends {1e-6 * said['wire'][0]['predicted_sent']:.1f} MB", text_of("incast"))
 
-    def test_memory_and_bytes_of_the_demo_in_README(self):
-        with open(os.path.join(TOP, "README.md"), encoding="utf-8") as f:
-            shown = demo_figures(f.read())
+    def test_memory_and_bytes_of_the_demo_in_its_pages(self):
+        with open(os.path.join(TOP, "README.md"), encoding="utf-8") as readme, \
+                open(os.path.join(TOP, "docs", "demo.md"), encoding="utf-8") as page:
+            table = re.search(r"```text\n(.*?)```", readme.read(), re.S).group(1)
+            text = page.read()
+        self.assertIn(table, text)
+        shown = demo_figures(text)
         self.assertEqual(list(shown), ["local", "ps:sync", "ps:async"] + [f"zero:{stage}" for stage in range(4)])
         for topology, cells in shown.items():
             alone = [] if topology == "local" else ["--workers", "2", "--medium", "shm"]

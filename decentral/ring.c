@@ -67,7 +67,7 @@ static void resolve(struct config *c, const struct rank_env *e) {
     if (named && c->launch != LAUNCH_THREADS && c->collective == RING_AUTO) c->collective = RING_MPI;
     int told = e->local_size ? e->local_size : 1;
     struct ring_machine m = {.mpi = started || c->launch == LAUNCH_MPI,
-                             .cuda = c->device == DEVICE_CUDA,
+                             .cuda = config_device(c)->gpu,
                              .ranks_here = started ? told : c->workers,
                              .gpus = device_gpus(c)};
     c->collective = ring_collective_resolve(c->collective, &m);
@@ -184,7 +184,7 @@ static int check(const struct config *c) {
 }
 
 static int check_rank(const struct config *c, const struct rank_env *e) {
-    int most = c->device == DEVICE_CUDA ? REDUCE_GPU_MAX : REDUCE_MAX;
+    int most = config_device(c)->gpu ? REDUCE_GPU_MAX : REDUCE_MAX;
     if (c->workers > most)
         return fail("--workers %d: a ring has at most %d ranks; --dry-run predicts any number", c->workers,
                     most);
@@ -240,9 +240,9 @@ static int predict(const struct config *c, const struct layout *l, const char *r
                    struct prediction *out) {
     (void)role;
     struct collective_source source =
-        ring_source_predicted(c->collective, c->device == DEVICE_CUDA, rank, c->workers);
+        ring_source_predicted(c->collective, config_device(c)->gpu, rank, c->workers);
     struct zero_options z = options_of(c, l);
-    z.device_memory = c->device == DEVICE_CUDA;
+    z.device_memory = config_device(c)->gpu;
     z.source = &source;
     out->state_bytes = (size_t)(l->padded / l->world) * optimizer_bytes(c->optimizer.row, true);
     return zero_predict(&z, &out->memory, &out->wire);

@@ -6,76 +6,49 @@
 #include <xxhash.h>
 
 #include "ps/consistency.h"
+#include "shared/core/error.h"
 #include "shared/state/identity.h"
-
-static uint64_t mix(uint64_t h, const void *p, size_t bytes) { return XXH64(p, bytes, h); }
-static uint64_t mix_int(uint64_t h, int64_t v) { return mix(h, &v, sizeof v); }
-static uint64_t mix_real(uint64_t h, double v) { return mix(h, &v, sizeof v); }
-
-struct manifest manifest_of_order(const struct config *c, const struct layout *l, const struct shard_map *m) {
-    const struct schedule_config *s = &c->schedule;
-    uint64_t h = layout_hash(l, (int)c->dtype);
-    h = mix_int(h, (int64_t)shard_map_hash(m));
-    const int64_t ints[] = {s->cycle_first,
-                            s->cycle_second,
-                            s->first_stairs,
-                            s->second_stairs,
-                            s->decay_step,
-                            s->range_step,
-                            s->range_staircase,
-                            s->cycle_momentum,
-                            c->variant,
-                            c->bound,
-                            c->workers,
-                            m->servers,
-                            m->threads,
-                            s->type,
-                            s->warmup,
-                            s->warmup_steps,
-                            s->total_steps,
-                            c->scaler.enabled,
-                            (int64_t)c->dtype,
-                            (int64_t)c->seed,
-                            c->train_batch,
-                            c->seq,
-                            c->steps};
-    for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) h = mix_int(h, ints[i]);
-    const double reals[] = {c->clip,          s->min_lr,       s->max_lr,       s->warmup_min_ratio,
-                            s->cos_min_ratio, s->cycle_min_lr, s->cycle_max_lr, s->range_min_lr,
-                            s->decay_lr_rate, s->min_mom,      s->max_mom,      s->decay_mom_rate,
-                            s->range_rate};
-    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) h = mix_real(h, reals[i]);
-    // tcp and auto go together: what one side does not offer the other does not take. Who demands shm does not.
-    if (c->medium == MEDIUM_SHM) h = mix_int(h, MEDIUM_SHM);
-    struct manifest out = {.hash = optimizer_hash(&c->optimizer, h)};
-    char optimizer[96];
-    c->optimizer.row->describe(optimizer, sizeof optimizer, &c->optimizer);
-    snprintf(out.text, sizeof out.text,
-             "%lld params, %d units, %s, %d workers, %d servers x %d threads, %d keys, ps:%s, %s, "
-             "clip %g, scaler %s, seed %llu, batch %lld x %lld, %lld steps%s",
-             (long long)l->params, l->count, dtype_name(c->dtype), c->workers, m->servers, m->threads,
-             m->count, consistency_of(c).row->name, optimizer, (double)c->clip,
-             c->scaler.enabled ? "on" : "off", (unsigned long long)c->seed, (long long)c->train_batch,
-             (long long)c->seq, (long long)c->steps, c->medium == MEDIUM_SHM ? ", medium shm" : "");
-    return out;
-}
 
 // Programs that cut the same configuration into other partitions do not get past this key.
 static void put_map(struct identity *i, const struct layout *l, const struct config *c,
                     const struct shard_map *m) {
+    const uint64_t of[] = {layout_hash(l, (int)c->dtype), shard_map_hash(m)};
     char text[64];
-    uint64_t h = mix_int(layout_hash(l, (int)c->dtype), (int64_t)shard_map_hash(m));
-    snprintf(text, sizeof text, "%d keys, xxh64 %016llx", m->count, (unsigned long long)h);
+    snprintf(text, sizeof text, "%d keys, xxh64 %016llx", m->count,
+             (unsigned long long)XXH64(of + 1, 8, of[0]));
     identity_put(i, "parameter_server.partitions", text);
+}
+
+static void put_words(struct manifest *out, const struct config *c, const struct layout *l,
+                      const struct shard_map *m, const char *before) {
+    char optimizer[96];
+    c->optimizer.row->describe(optimizer, sizeof optimizer, &c->optimizer);
+    snprintf(out->text, sizeof out->text,
+             "%s%lld params, %d units, %s, %d workers, %d servers x %d threads, %d keys, ps:%s, %s, "
+             "clip %g, scaler %s, seed %llu, batch %lld x %lld, %lld steps%s",
+             before, (long long)l->params, l->count, dtype_name(c->dtype), c->workers, m->servers, m->threads,
+             m->count, consistency_of(c).row->name, optimizer, (double)c->clip,
+             c->scaler.enabled ? "on" : "off", (unsigned long long)c->seed, (long long)c->train_batch,
+             (long long)c->seq, (long long)c->steps, c->medium == MEDIUM_SHM ? ", medium shm" : "");
+}
+
+struct manifest manifest_of_order(const struct config *c, const struct layout *l, const struct shard_map *m) {
+    struct identity *i = identity_make(&(struct identity_source){.config = c, .layout = l});
+    put_map(i, l, c, m);
+    struct manifest out = {.hash = identity_hash(i, IDENTITY_TRAJECTORY | IDENTITY_ORDER)};
+    put_words(&out, c, l, m, "");
+    identity_destroy(&i);
+    return out;
 }
 
 struct manifest manifest_make(const struct ps_role_options *o, const struct shard_map *m) {
     struct identity *i = identity_make(&(struct identity_source){o->config, o->layout, o->spec, o->data});
-    struct manifest words = manifest_of_order(o->config, o->layout, m), out;
     put_map(i, o->layout, o->config, m);
-    out = (struct manifest){.hash = identity_hash(i, IDENTITY_TRAJECTORY | IDENTITY_RUN),
-                            .identity = identity_text(i)};
-    snprintf(out.text, sizeof out.text, "%s; %.200s", identity_get(i, "program"), words.text);
+    struct manifest out = {.hash = identity_hash(i, IDENTITY_TRAJECTORY | IDENTITY_RUN),
+                           .identity = identity_text(i)};
+    char *program = xasprintf("%s; ", identity_get(i, "program"));
+    put_words(&out, o->config, o->layout, m, program);
+    free(program);
     identity_destroy(&i);
     return out;
 }

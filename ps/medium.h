@@ -20,7 +20,7 @@
 #include "shared/config/config.h"
 
 // Whether the workers' device, as configured, has memory of its own.
-static inline bool ps_is_staged(const struct config *c) { return c->device == DEVICE_CUDA; }
+static inline bool ps_is_staged(const struct config *c) { return config_device(c)->gpu; }
 // Whether servers copy aside what a checkpoint is to hold, instead of making the next update wait.
 static inline bool ps_keeps_copies(const struct config *c) {
     return c->recovery.checkpoint_every > 0 && c->recovery.checkpoint_background;

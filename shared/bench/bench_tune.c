@@ -92,7 +92,7 @@ static int load_config(struct tune *t, const struct cli_args *a) {
         return fail(
             "bench tune: --device %s: the algorithms are cuBLASLt's, and "
             "measured on a GPU: leave --device out, or say cuda",
-            c->device == DEVICE_CPU ? "cpu" : "ref");
+            config_device(c)->name);
     if (strcmp(c->products, "auto"))
         return fail(
             "bench tune: --set cuda.products=%s: here products are "

@@ -97,7 +97,7 @@ int bench_check_memory(const struct job *j, size_t more_bytes) {
     struct memory_need need;
     char what[160];
     if (memory_need_of(j, &part, &need)) return -1;
-    struct memory_sum *sum = c->device == DEVICE_CUDA ? &need.gpu[0] : &need.host;
+    struct memory_sum *sum = config_device(c)->gpu ? &need.gpu[0] : &need.host;
     sum->predicted_bytes += (double)more_bytes;
     snprintf(what, sizeof what, "%s with --batch %lld --seq %lld (smaller ones need less)", j->spec.name,
              (long long)c->micro_batch, (long long)c->seq);

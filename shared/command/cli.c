@@ -36,10 +36,6 @@ void cli_override(struct cli_args *a, const char *flag, const char *path, const 
     a->overrides[a->override_count++] = (struct config_override){.path = p, .value = v, .flag = f};
 }
 
-static void show_flag(char *text, size_t size, const struct cli_option *o) {
-    snprintf(text, size, "--%s", o->name);
-}
-
 // Whether the flag was given before; its value then has become longer.
 static bool add_to_list(struct cli_args *a, const char *path, const char *flag, const char *value) {
     for (size_t i = a->override_count; i-- > 0;) {
@@ -58,12 +54,12 @@ static int take_option(struct cli_args *a, const struct cli_option *o, const cha
     a->given[a->given_count++] = (struct cli_given){.option = o, .value = value};
     if (!o->path) return 0;
     char flag[64];
-    show_flag(flag, sizeof flag, o);
+    snprintf(flag, sizeof flag, "--%s", o->name);
     if (strcmp(o->path, CLI_SET) != 0) {
-        bool list = o->path[0] == CLI_LIST[0];
-        const char *path = o->path + list;
-        if (!list || !add_to_list(a, path, flag, value))
-            cli_override(a, flag, path, o->metavar ? value : "true");
+        const struct config_key *k = config_key_find(o->path);
+        bool list = k && k->type == KEY_LIST;
+        if (!list || !add_to_list(a, o->path, flag, value))
+            cli_override(a, flag, o->path, o->metavar ? value : "true");
         return 0;
     }
     const char *equals = strchr(value, '=');
@@ -75,56 +71,68 @@ static int take_option(struct cli_args *a, const struct cli_option *o, const cha
     return 0;
 }
 
-// Options are numbered through: the common ones, then the command's own. NULL past the last.
-static const struct cli_option *option_at(const struct cli_command *cmd, size_t i) {
-    if (i < cmd->common_count) return &cmd->common[i];
-    i -= cmd->common_count;
-    return i < cmd->option_count ? &cmd->options[i] : NULL;
+static bool has_own(const struct cli_command *cmd, const char *name) {
+    for (size_t i = 0; i < cmd->option_count; i++)
+        if (!strcmp(cmd->options[i].name, name)) return true;
+    return false;
 }
 
-static int unknown_option(const struct cli_command *cmd, const char *name, size_t length) {
-    const char *names[64];
+// What the command takes, malloc'd: the first *configured set the configuration, the others are its own. An option of its
+// own stands in place of a key's flag of the same name.
+static struct cli_option *options_of(const struct cli_command *cmd, size_t *configured, size_t *count) {
+    struct cli_option *list = xcalloc(config_key_count() + 2 + cmd->option_count, sizeof *list);
+    size_t n = 0;
+    if (cmd->configured)
+        list[n++] = (struct cli_option){
+            "config", NULL, "FILE",
+            "configuration: DeepSpeed's JSON and more; the defaults below are those without it", 'c'};
+    for (size_t i = 0; cmd->configured && i < config_key_count(); i++) {
+        const struct config_key *k = config_key_at(i);
+        if (!k->flag || (k->train && !cmd->trains) || has_own(cmd, k->flag)) continue;
+        list[n++] = (struct cli_option){k->flag, k->path, k->metavar, k->help, 0};
+    }
+    if (cmd->configured)
+        list[n++] = (struct cli_option){
+            "set", CLI_SET, "KEY=VALUE",
+            "any configuration key, as in gradient_clipping=0 (1.0 unless given, as in DeepSpeed); repeatable",
+            0};
+    *configured = n;
+    for (size_t i = 0; i < cmd->option_count; i++) list[n++] = cmd->options[i];
+    *count = n;
+    return list;
+}
+
+static int unknown_option(const struct cli_command *cmd, const struct cli_args *a, const char *name,
+                          size_t length) {
+    const char **names = xcalloc(a->option_count + 1, sizeof *names);
     size_t count = 0;
-    const struct cli_option *o;
-    for (size_t i = 0; count < 63 && (o = option_at(cmd, i)); i++)
-        if (o->help) names[count++] = o->name;
+    for (size_t i = 0; i < a->option_count; i++)
+        if (a->options[i].help) names[count++] = a->options[i].name;
     names[count++] = "help";
-    char word[65];
+    char word[65], program[PROGRAM_WORD];
     snprintf(word, sizeof word, "%.*s", (int)length, name);
     const char *near = cli_nearest(word, names, count);
+    free(names);
     if (near) return fail("unknown option --%s: did you mean --%s?", word, near);
-    char program[PROGRAM_WORD];
     return fail("unknown option --%s: see %s %s --help", word, program_word(program), cmd->name);
-}
-
-static const struct cli_option *find_long(const struct cli_command *cmd, const char *name, size_t length) {
-    const struct cli_option *o;
-    for (size_t i = 0; (o = option_at(cmd, i)); i++)
-        if (strlen(o->name) == length && !strncmp(o->name, name, length)) return o;
-    return NULL;
-}
-
-static const struct cli_option *find_letter(const struct cli_command *cmd, char letter) {
-    const struct cli_option *o;
-    for (size_t i = 0; (o = option_at(cmd, i)); i++)
-        if (letter && o->letter == letter) return o;
-    return NULL;
 }
 
 // One option at argv[*i], with its value there or in the next word; moves *i to the last word used.
 static int parse_option(const struct cli_command *cmd, int argc, char **argv, int *i, struct cli_args *out) {
     const char *word = argv[*i];
-    const struct cli_option *o;
+    const struct cli_option *o = NULL, *end = out->options + out->option_count;
     const char *value = NULL;
     char program[PROGRAM_WORD];
     if (word[1] == '-') {
         const char *equals = strchr(word, '=');
         size_t length = equals ? (size_t)(equals - word - 2) : strlen(word + 2);
-        o = find_long(cmd, word + 2, length);
-        if (!o) return unknown_option(cmd, word + 2, length);
+        for (const struct cli_option *at = out->options; at < end && !o; at++)
+            if (strlen(at->name) == length && !strncmp(at->name, word + 2, length)) o = at;
+        if (!o) return unknown_option(cmd, out, word + 2, length);
         if (equals) value = equals + 1;
     } else {
-        o = word[2] ? NULL : find_letter(cmd, word[1]);
+        for (const struct cli_option *at = out->options; at < end && !o; at++)
+            if (at->letter && at->letter == word[1] && !word[2]) o = at;
         if (!o) return fail("unknown option %s: see %s %s --help", word, program_word(program), cmd->name);
     }
     if (!o->metavar) {
@@ -139,8 +147,10 @@ static int parse_option(const struct cli_command *cmd, int argc, char **argv, in
 }
 
 enum cli_outcome cli_parse(const struct cli_command *cmd, int argc, char **argv, struct cli_args *out) {
-    *out = (struct cli_args){0};
+    size_t configured;
     bool only_words = false;
+    *out = (struct cli_args){0};
+    out->options = options_of(cmd, &configured, &out->option_count);
     for (int i = 0; i < argc; i++) {
         const char *word = argv[i];
         if (!only_words && (!strcmp(word, "--help") || !strcmp(word, "-h"))) {
@@ -167,6 +177,7 @@ enum cli_outcome cli_parse(const struct cli_command *cmd, int argc, char **argv,
 void cli_args_free(struct cli_args *a) {
     for (size_t i = 0; i < a->owned_count; i++) free(a->owned[i]);
     free(a->owned);
+    free(a->options);
     free(a->overrides);
     free(a->given);
     free(a->words);
@@ -256,13 +267,16 @@ void cli_help(FILE *f, const struct cli_command *cmd) {
     fprintf(f, "%s %s\n\n", cmd->name, cmd->usage);
     cli_print(f, cmd->summary);
     fputs("\n\nOptions:\n", f);
-    if (!cmd->common_words) help_options(f, cmd->common, cmd->common_count);
-    help_options(f, cmd->options, cmd->option_count);
+    size_t configured, count;
+    struct cli_option *all = options_of(cmd, &configured, &count);
+    if (!cmd->configured_words) help_options(f, all, configured);
+    help_options(f, all + configured, count - configured);
     fprintf(f, "  -h, --help%*s show this\n", 22, "");
-    if (cmd->common_words) {
-        fprintf(f, "\n%s\n", cmd->common_words);
-        help_options(f, cmd->common, cmd->common_count);
+    if (cmd->configured_words) {
+        fprintf(f, "\n%s\n", cmd->configured_words);
+        help_options(f, all, configured);
     }
+    free(all);
     if (!cmd->examples) return;
     fputs("\nExamples:\n", f);
     cli_print(f, cmd->examples);

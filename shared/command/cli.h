@@ -1,7 +1,8 @@
 // The command line from one table: parsing, --help and "did you mean" all come from it.
 //
-// An option either sets a configuration key (path) or belongs to the program (read with cli_get). The
-// tables are constant; struct cli_args owns copies of what it needs, and argv must outlive it.
+// An option either sets a configuration key (path) or belongs to the program (read with cli_get). Commands that are
+// configured take the flags of all keys besides, from their rows (shared/config/config_key.h). The tables are constant;
+// struct cli_args owns copies of what it needs, and argv must outlive it.
 #ifndef STARRING_SHARED_COMMAND_CLI_H
 #define STARRING_SHARED_COMMAND_CLI_H
 
@@ -17,8 +18,7 @@ struct cli_option {
     const char *help;     // one sentence, for --help; NULL: between programs, not shown
     char letter;          // 'c' for -c, or 0
 };
-#define CLI_SET  "*"
-#define CLI_LIST "+"  // before a path: given again, it adds to what was given before, behind a comma
+#define CLI_SET "*"
 
 struct cli_command {
     const char *name;      // "train"
@@ -27,15 +27,14 @@ struct cli_command {
     const char *examples;  // whole lines
     const struct cli_option *options;
     size_t option_count;
-    const struct cli_option *common;  // options it shares with other commands, listed first; or NULL
-    size_t common_count;
-    const char *common_words;  // a heading over them in --help; NULL: none
-    int max_words;             // how many words that are no options it takes
+    bool configured;               // takes --config, --set and the configuration's flags, listed first
+    bool trains;                   // those of train alone, too
+    const char *configured_words;  // a heading over them in --help, below the command's own; NULL: none
+    int max_words;                 // how many words that are no options it takes
 };
 
-// Initialisers of a command's tables: CLI_OPTIONS(options), CLI_COMMON(common).
+// Initialiser of a command's table: CLI_OPTIONS(options).
 #define CLI_OPTIONS(list) .options = (list), .option_count = sizeof(list) / sizeof *(list)
-#define CLI_COMMON(list)  .common = (list), .common_count = sizeof(list) / sizeof *(list)
 
 struct cli_given {
     const struct cli_option *option;
@@ -43,6 +42,8 @@ struct cli_given {
 };
 
 struct cli_args {
+    struct cli_option *options;  // that the command takes
+    size_t option_count;
     struct config_override *overrides;  // in the order given
     size_t override_count;
     struct cli_given *given;  // every option given, in order

@@ -1,78 +1,5 @@
 #include "shared/command/commands.h"
 
-// Options that set a configuration key, shared by train and the roles.
-static const struct cli_option common[] = {
-    {"config", NULL, "FILE",
-     "configuration: DeepSpeed's JSON and more; the defaults below are those without it", 'c'},
-    {"topology", "topology", "T", "local (the default), ps:sync, ps:async, zero:0, zero:1, zero:2 or zero:3",
-     0},
-    {"workers", "workers", "N", "ranks that compute (2; local: 1)", 0},
-    {"servers", "parameter_server.servers", "S", "parameter servers of a star (1)", 0},
-    {"model", "model.name", "M",
-     "preset (tiny, demo, gpt2-124m, ..), Hugging Face config.json, or directory with weights (demo)", 0},
-    {"data", "data.path", "PATH", "text or llm.c .bin file, directory of them, or the demo's text (demo)", 0},
-    {"tokenizer", "data.tokenizer", "KIND",
-     "auto; byte: text for any model, a token per byte; bin: token files of a directory with texts", 0},
-    {"dtype", "dtype", "D", "fp32, bf16 or fp16 (fp32)", 0},
-    {"device", "device", "D", "cpu, cuda, ref (slow and simple), or auto: a GPU if there is one (auto)", 0},
-    {"steps", "steps", "N", "optimizer steps (100)", 0},
-    {"seed", "seed", "N", "of the initial weights and the batches (1)", 0},
-    {"batch", "train_micro_batch_size_per_gpu", "B", "sequences of one micro-batch of one worker (4)", 0},
-    {"seq", "data.seq_len", "T", "tokens of a sequence (256)", 0},
-    {"lr", "optimizer.params.lr", "X", "learning rate (1e-3)", 0},
-    {"threads", "threads", "N", "CPU threads per rank; 0: its share of the cores (0)", 0},
-    {"medium", "medium", "M",
-     "what processes talk through: shm or tcp (of a ring: with --launch mpi), or auto (auto)", 0},
-    {"out", "out", "DIR", "run directory (train's default: runs/MODEL-TOPOLOGY-TIME)", 0},
-    {"trace", "trace", NULL, "write trace.json (Chrome, Perfetto)", 0},
-    {"straggle", CLI_LIST "trouble.straggle", "R:F[:P]",
-     "worker R computes F times as long, in a share P of its steps (all); repeatable", 0},
-    {"delay", CLI_LIST "trouble.delay", "R:D:MS",
-     "worker R computes MS ms longer in each step; D: constant, exponential, pareto; repeatable", 0},
-    {"record-arrivals", "parameter_server.record_arrivals", NULL,
-     "ps:async: leave the order in which gradients were applied in DIR/arrivals.*", 0},
-    {"replay-arrivals", "parameter_server.replay_arrivals", "DIR",
-     "ps:async: apply gradients in the order recorded in DIR, bit for bit", 0},
-    {"log-updates", "parameter_server.log_updates", NULL,
-     "a star: a line for each gradient, in DIR/updates.jsonl", 0},
-    {"eval-every", "eval_every", "K",
-     "keep the weights of every K-th step, and evaluate them after the run (0: the last ones alone)", 0},
-    {"keep-snapshots", "keep_snapshots", NULL, "do not remove DIR/snapshots after they have been evaluated",
-     0},
-    {"checkpoint-every", "recovery.checkpoint_every", "K",
-     "keep the complete state of every K-th step and of the last in DIR/checkpoints, to go on from (0: none)",
-     0},
-    {"checkpoint-background", "recovery.checkpoint_background", NULL,
-     "write checkpoints while training goes on, from a copy: as much memory as a checkpoint has", 0},
-    {"checkpoint-keep", "recovery.checkpoint_keep", "K", "how many of the last checkpoints stay (2; 0: all)",
-     0},
-    {"checkpoint-keep-every", "recovery.checkpoint_keep_every", "M",
-     "every M-th checkpoint stays besides (0: none)", 0},
-    {"resume", "recovery.resume", "DIR|latest",
-     "go on from a checkpoint or a run's latest one; latest: from that of --out, or begin where it has none",
-     0},
-    {"resume-weights-only", "recovery.resume_weights_only", NULL,
-     "with --resume DIR: a new run from those weights: step 0, a fresh optimizer", 0},
-    {"restart", "recovery.restart", "N",
-     "after up to N deaths of processes go on from the latest checkpoint (0: a death ends the run)", 0},
-    {"elastic", "recovery.elastic", "MIN:MAX",
-     "a star: workers may die and come back; it goes on as long as MIN of MAX live", 0},
-    {"replicate", "parameter_server.replicate", NULL,
-     "ps:sync, with --restart: a server's state is on its neighbour too, a death costs no step", 0},
-    {"fault", "trouble.fault", "LIST",
-     "a star's messages get lost, doubled, late: drop=P,dup=P,reorder=P (shares),delay=MS,seed=S", 0},
-    {"keys", "security.keys", "DIR",
-     "a star: only who has a key of starring keygen DIR may join, and all is encrypted (docs/security.md)",
-     0},
-    {"insecure", "security.insecure", NULL,
-     "a star on other addresses than loopback without keys: who reaches its ports may join, read and change all",
-     0},
-    {"quiet", "quiet", NULL, "no step lines, no table, and of the configuration warnings alone", 0},
-    {"full", "full", NULL, "end with every figure, as starring summary prints them, not with a few lines", 0},
-    {"set", CLI_SET, "KEY=VALUE",
-     "any configuration key, as in gradient_clipping=0 (1.0 unless given, as in DeepSpeed); repeatable", 0},
-};
-
 static const char no_weights[] = "do not write the final weights";
 static const char save_help[] = "after Ctrl-C or SIGTERM write the weights of the last finished step";
 static const char scheduler_help[] = "the scheduler's address, tcp://HOST:PORT";
@@ -87,17 +14,8 @@ static const char rank_help[] =
 static const struct cli_option train_options[] = {
     {"no-weights", NULL, NULL, no_weights, 0},
     {"save-on-interrupt", NULL, NULL, save_help, 0},
-    {"launch", "launch", "HOW",
-     "threads (ring), processes (star), mpi (ring), or auto: what the topology asks for (auto)", 0},
-    {"collective", "ring.collective", "C",
-     "what a ring's ranks talk through: auto, local (threads), mpi (processes) or nccl (a GPU each)", 0},
-    {"reduce-group", "reduce_group", "G",
-     "sum gradients within groups of G workers, then across them; or host: those of a machine (none)", 0},
-    {"json", "json", NULL, "print summary.json alone on stdout; steps go to stderr", 0},
     {"force", NULL, NULL, "replace an earlier run in --out", 0},
     {"life", NULL, "K", NULL, 0},
-    {"device-memory", "memory.device_bytes", "SIZE",
-     "what a worker may take of its device's memory, as 6GiB, on a CPU too (all)", 0},
     {"dry-run", NULL, NULL, "predict memory and bytes for any size, train nothing", 0},
     {"print-config", NULL, NULL, "print the resolved configuration, train nothing", 0},
 };
@@ -118,7 +36,8 @@ const struct cli_command command_train = {
         "  starring train -c job.json --out runs/long --checkpoint-every 100 --resume latest --restart 5\n"
         "  starring train --model llama-2-7b --topology zero:3 --workers 64 --dry-run\n",
     CLI_OPTIONS(train_options),
-    CLI_COMMON(common),
+    .configured = true,
+    .trains = true,
 };
 
 static const struct cli_option scheduler_options[] = {
@@ -137,8 +56,8 @@ const struct cli_command command_scheduler = {
         "the same configuration connect to it. Ends when the last worker has finished. Leaves nothing in --out.",
     .examples = "  starring scheduler -c star.json --keys keys --bind tcp://0.0.0.0:9000\n",
     CLI_OPTIONS(scheduler_options),
-    CLI_COMMON(common),
-    .common_words = role_words,
+    .configured = true,
+    .configured_words = role_words,
 };
 
 static const struct cli_option server_options[] = {
@@ -159,8 +78,8 @@ const struct cli_command command_server = {
         "  starring server -c star.json --keys keys --rank 0 --scheduler tcp://head:9000 --advertise node1 \\\n"
         "      --set 'parameter_server.bind=tcp://0.0.0.0:*'\n",
     CLI_OPTIONS(server_options),
-    CLI_COMMON(common),
-    .common_words = role_words,
+    .configured = true,
+    .configured_words = role_words,
 };
 
 static const struct cli_option worker_options[] = {
@@ -185,8 +104,8 @@ const struct cli_command command_worker = {
     .examples =
         "  starring worker -c star.json --keys keys --rank 0 --scheduler tcp://head:9000 --out runs/star\n",
     CLI_OPTIONS(worker_options),
-    CLI_COMMON(common),
-    .common_words = role_words,
+    .configured = true,
+    .configured_words = role_words,
 };
 
 static const struct cli_option info_options[] = {
@@ -323,8 +242,8 @@ const struct cli_command command_plan = {
         "  starring plan --model gpt2-1558m --device-memory 6G --workers 1 --dtype bf16\n"
         "  starring plan --model llama-2-7b --device cuda --device-memory 80G --workers 8 --seq 4096 --dtype bf16\n",
     CLI_OPTIONS(plan_options),
-    CLI_COMMON(common),
-    .common_words = "What the plans have in common, as train takes it:",
+    .configured = true,
+    .configured_words = "What the plans have in common, as train takes it:",
 };
 
 void commands_overview(FILE *f) {

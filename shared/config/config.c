@@ -20,12 +20,38 @@ void config_destroy(struct config **c) {
     *c = NULL;
 }
 
-// A field's value as text: a JSON string without its quotes. Every field here has one.
-static char *value_text(const struct field *f, const struct draft *d) {
-    cJSON *v = field_load(f, d);
+// Where a draft has the value of a configuration that is resolved. It borrows the texts.
+static struct draft draft_of(const struct config *c) {
+    return (struct draft){.c = *c,
+                          .stage = c->variant,
+                          .fp16 = c->dtype == DT_F16,
+                          .bf16 = c->dtype == DT_BF16,
+                          .recompute = (int)c->recompute.kind + 1,
+                          .last_iteration = -1};
+}
+
+static cJSON *load_shown(const struct config_key *f, const struct draft *d) {
+    bool shown = !f->only_read && (!f->ring || d->c.row->collectives) && key_serves(f, &d->c);
+    return shown ? key_load(f, d) : NULL;
+}
+
+// An item as text: a JSON string without its quotes. Takes the item.
+static char *item_text(cJSON *v) {
     char *text = cJSON_IsString(v) ? xstrdup(v->valuestring) : cJSON_PrintUnformatted(v);
     cJSON_Delete(v);
     return text;
+}
+
+char *config_value(const struct config *c, const struct config_key *key) {
+    struct draft d = draft_of(c);
+    cJSON *v = load_shown(key, &d);
+    if (!v) return NULL;
+    // As whoever reads config.json prints it.
+    char *printed = cJSON_PrintUnformatted(v);
+    cJSON_Delete(v);
+    v = cJSON_Parse(printed);
+    free(printed);
+    return item_text(v);
 }
 
 char *config_reset_section(struct config *c, const char *section) {
@@ -33,14 +59,14 @@ char *config_reset_section(struct config *c, const char *section) {
     size_t n = strlen(section);
     char *said = NULL;
     draft_init(&standard);
-    for (size_t i = 0; i < field_count(); i++) {
-        const struct field *f = field_at(i);
+    for (size_t i = 0; i < config_key_count(); i++) {
+        const struct config_key *f = config_key_at(i);
         if (strncmp(f->path, section, n) != 0 || f->path[n] != '.') continue;
-        char *has = value_text(f, &now), *usual = value_text(f, &standard);
+        char *has = item_text(key_load(f, &now)), *usual = item_text(key_load(f, &standard));
         if (strcmp(has, usual) != 0) {
             char *longer = xasprintf("%s%s%s %s", said ? said : "", said ? ", " : "", f->path, has);
-            cJSON *v = field_parse(f, usual);
-            field_store(f, &now, v, section);
+            cJSON *v = key_parse(f, usual);
+            key_store(f, &now, v, section);
             cJSON_Delete(v);
             free(said);
             said = longer;
@@ -83,31 +109,17 @@ struct config *config_load(const struct topology_table *t, const char *path, con
     }
     struct config *c = xcalloc(1, sizeof *c);
     *c = d.c;
-    c->clip_given = config_state(&r, "gradient_clipping") != FIELD_ABSENT;
-    c->optimizer_given = config_state(&r, "optimizer.type") != FIELD_ABSENT;
+    c->clip_given = config_state(&r, "gradient_clipping") != KEY_ABSENT;
+    c->optimizer_given = config_state(&r, "optimizer.type") != KEY_ABSENT;
     return c;
 }
 
 char *config_to_json(const struct config *c) {
-    // The draft borrows the texts.
-    const struct draft d = {.c = *c,
-                            .stage = c->variant,
-                            .fp16 = c->dtype == DT_F16,
-                            .bf16 = c->dtype == DT_BF16,
-                            .recompute = (int)c->recompute.kind + 1,
-                            .last_iteration = -1};
+    const struct draft d = draft_of(c);
     cJSON *root = cJSON_CreateObject();
-    for (size_t i = 0; i < field_count(); i++) {
-        const struct field *f = field_at(i);
-        bool of_ring = !strcmp(f->path, "zero_optimization.stage") || !strncmp(f->path, "ring.", 5) ||
-                       !strncmp(f->path, "zero_optimization.offload_", 26) || !strncmp(f->path, "aio.", 4);
-        if (of_ring && !c->row->collectives) continue;
-        if (!strcmp(f->path, "optimizer.params.torch_adam")) continue;         // it only chose a default
-        if (!strncmp(f->path, "zero_optimization.cpu_offload", 29)) continue;  // so did these
-        if (!strcmp(f->path, "communication_data_type")) continue;             // dtype says it
-        if (!strcmp(f->path, "unknown_keys")) continue;                        // of a file that was read
-        if (!field_serves(f, c)) continue;
-        cJSON *item = field_load(f, &d);
+    for (size_t i = 0; i < config_key_count(); i++) {
+        const struct config_key *f = config_key_at(i);
+        cJSON *item = load_shown(f, &d);
         if (!item) continue;
         char path[128];
         const char *name;

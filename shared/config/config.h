@@ -1,96 +1,10 @@
 // The resolved configuration of a run: DeepSpeed's JSON with sections of our own, then --set, then the flags of
-// the command line. Plain data; the struct owns its strings. Every key is one row of the table in
-// config_fields.c.
+// the command line. Plain data; the struct owns its strings. Every key is one row (config_key.h); docs/config.md
+// explains them one by one.
 //
-// Keys beside DeepSpeed's, with their defaults. The flag of the same name wins over the file.
-//
-//     model             "demo"      preset, config.json or directory; also {"name": ..}
-//     data              "demo"      file, directory or "demo"; also {"path": ..} with
-//       val_path        none        none: the last val_fraction of path
-//       val_fraction    0.05
-//       seq_len         256
-//       tokenizer       "auto"      byte: text for any model; bin: token files, also of a directory with texts;
-//                                   auto: by the files, text only where the model's vocabulary is the bytes
-//     topology                      zero:S if zero_optimization.stage or workers > 1 is given, else local
-//     workers           2           local: always 1
-//     dtype                         bf16 or fp16 if that section is enabled, else fp32
-//     steps             100
-//     seed              1
-//     device            "auto"
-//     launch            "auto"
-//     medium            "auto"      what the processes of a run talk through
-//     threads           0
-//     out               none
-//     eval_every        0           steps between two snapshots of the weights; 0: none but the last
-//     eval_every_seconds 0          or seconds
-//     eval_batches      "all"       or "none", or how many global batches of the held-out text
-//     target_loss       0           of the held-out text: summary.json says when it was reached; 0: none
-//     keep_snapshots    false
-//     trace, json, quiet, full      false
-//     trouble           {"straggle": ["RANK:FACTOR[:PROBABILITY]", ..],           shared/core/trouble.h
-//                        "delay": ["RANK:DISTRIBUTION:MS", ..],
-//                        "fault": "drop=P,dup=P,reorder=P,delay=MS[,seed=S]"}
-//     recovery          {"checkpoint_every": 0, "checkpoint_background": false, "checkpoint_keep": 2,
-//                        "checkpoint_keep_every": 0, "resume": none, "resume_weights_only": false, "restart": 0,
-//                        "elastic": none}                                          docs/recovery.md
-//     memory            {"check": "auto"|"off", "logits_bytes": "auto"|BYTES, "device_bytes": "all"|BYTES}
-//     cpu               {"kernel": "auto"|"fma"|"bf16-pairs"}                       kernels/cpu_kernel.h
-//     cuda              {"attention": "auto"|"cudnn"|"own",                         kernels/cuda_choices.h
-//                        "attention_slice": "auto"|"whole"|BYTES,
-//                        "gelu": "auto"|"fused"|"apart", "bias_grad": "auto"|"epilogue"|"kernel",
-//                        "products": "auto"|"none"|FILE}
-//     activation_checkpointing {.., "recompute": "auto"|"none"|"cheap"|"block"}     docs/ring.md
-//     reduce            "ordered"   or "native"
-//     ring              {"collective": "auto"|"local"|"mpi"|"nccl",
-//                        "no_sync": false}                                         docs/ring.md
-//     parameter_server  {"servers": 1, "threads": 1, "partition_bytes": 1048576, "deadline_ms": 30000,
-//                        "heartbeat_ms": 500, "credit_bytes": 67108864, "bind": "tcp://127.0.0.1:*",
-//                        "record_arrivals": false, "replay_arrivals": none, "log_updates": false,
-//                        "replicate": false, "compression": "none"|"onebit"|"int8"|"topk",
-//                        "compression_share": 0.01}                                docs/star-codecs.md
-//     security          {"keys": none, "insecure": false}                          docs/security.md
-//
-// DeepSpeed's keys that are read:
-//
-//     train_batch_size, train_micro_batch_size_per_gpu (4), gradient_accumulation_steps (1)
-//     optimizer    {type: AdamW|Adam|SGD|Lion, params: {lr 1e-3, betas, eps, weight_decay 0, adam_w_mode,
-//                  bias_correction}}; Adam decouples the decay too unless adam_w_mode is false, as FusedAdam
-//                  SGD: {lr 1e-3, momentum 0, dampening 0, nesterov, weight_decay 0}; Lion: {lr 1e-3, betas
-//                  0.9 0.999, weight_decay 0}
-//     scheduler    {type: WarmupLR|WarmupDecayLR|WarmupCosineLR|OneCycle|LRRangeTest, params}; an absent
-//                  warmup_max_lr is the optimizer's lr in WarmupLR and 0.001 in WarmupDecayLR; OneCycle moves beta1
-//                  too unless cycle_momentum is false
-//     fp16, bf16
-//     tensorboard, csv_monitor {enabled false, output_path "", job_name "DeepSpeedJobName"}
-//     gradient_clipping (1.0, as in DeepSpeed 0.19.6; 0: none), steps_per_print (10)
-//     zero_optimization.stage
-//     activation_checkpointing {number_checkpoints 0, cpu_checkpointing false}: where it is turned on here (docs/ring.md)
-//     zero_optimization.overlap_comm (true; DeepSpeed's default is true in stage 3 and false below): false
-//                  moves nothing while a worker computes, in the star too
-//     zero_optimization.offload_optimizer {device "none"|"cpu"|"nvme", pin_memory false, nvme_path, ratio 1}, stages 1
-//                  to 3; offload_param {device, pin_memory, nvme_path}, stage 3; cpu_offload, cpu_offload_param: true
-//                  is device "cpu"                                             docs/ring.md
-//     aio {block_size 1048576, a multiple of 4096; queue_depth 16; DeepSpeed's is 8}: of device "nvme"
-//     zero_optimization.stage3_prefetch_bucket_size ("auto": one unit), or prefetch_bucket_size: elements of weights
-//                  that may be gathered ahead of use; the unit that reaches it is still taken, 0: nothing
-//     zero_optimization.zero_hpz_partition_size (1: off), stage 3: ranks that hold a second copy of the weights between them,
-//                  so that only a unit's first gather of a step goes beyond them
-//     zero_optimization.reduce_bucket_size, allgather_bucket_size ("auto": each unit alone): elements of neighbouring
-//                  units that travel in one collective; in the ring
-//     zero_optimization.stage3_max_live_parameters ("auto": any), or max_live_parameters: elements that the slots of
-//                  gathered weights hold at most; one slot there always is
-//
-// "auto" becomes what the Hugging Face Trainer's defaults make of it, and each resolution is shown:
-//
-//     lr 5e-5, betas 0.9 0.999, eps 1e-8, weight_decay 0, gradient_clipping 1
-//     warmup_min_lr 0, warmup_max_lr = lr, total_num_steps = steps
-//     warmup_num_steps 2         DeepSpeed refuses Hugging Face's 0: its schedules take at least 2
-//     fp16/bf16.enabled          whether dtype says so
-//     batch sizes                as if they were not given
-//
-// Keys that DeepSpeed knows and that are not read are reported, one line per topic. A key that would change the
-// results is an error. An unknown key is a warning in a file and an error on the command line; both name the
-// nearest known key.
+// "auto" becomes what the Hugging Face Trainer's defaults make of it, and each resolution is shown. Keys that
+// DeepSpeed knows and that are not read are reported, one line per topic. A key that would change the results is an
+// error. An unknown key is a warning in a file and an error on the command line; both name the nearest known key.
 #ifndef STARRING_SHARED_CONFIG_CONFIG_H
 #define STARRING_SHARED_CONFIG_CONFIG_H
 
@@ -102,6 +16,7 @@
 #include "kernels/cpu_kernel.h"
 #include "kernels/cuda_choices.h"
 #include "kernels/dtype.h"
+#include "shared/config/config_key.h"
 #include "shared/model/optimizer.h"
 #include "shared/model/recompute.h"
 #include "shared/model/scaler.h"
@@ -117,7 +32,21 @@ enum launch_kind { LAUNCH_DEFAULT, LAUNCH_THREADS, LAUNCH_PROCESSES, LAUNCH_MPI 
 // ranks that are processes leave it to Open MPI.
 enum medium { MEDIUM_AUTO, MEDIUM_SHM, MEDIUM_TCP };
 enum memory_check_kind { MEMORY_CHECK_AUTO, MEMORY_CHECK_OFF };
-enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA, DEVICE_REF };
+
+// Devices that a run can compute on, a row each: its name, which is its backend's too (kernels/backend.h); the section
+// that it alone reads; whether its memory is apart from the host's.
+#define DEVICE_LIST(X)            \
+    X(AUTO, "auto", NULL, false)  \
+    X(CPU, "cpu", "cpu", false)   \
+    X(CUDA, "cuda", "cuda", true) \
+    X(REF, "ref", NULL, false)
+#define DEVICE_KIND(id, ...) DEVICE_##id,
+enum device_kind { DEVICE_LIST(DEVICE_KIND) DEVICE_KINDS };
+struct device_row {
+    const char *name, *section;  // section: NULL: none
+    bool gpu;
+};
+extern const struct device_row device_rows[DEVICE_KINDS];
 
 // What a ring's ranks talk through: memory of one process, MPI, NCCL. decentral/ring_source.h resolves
 // RING_AUTO.
@@ -260,6 +189,11 @@ static inline int64_t config_added_in_place(const struct config *c) {
     return config_sums_in_fp32(c) ? 1 : c->accumulation;
 }
 
+// What the run computes on; of "auto", before device_resolve: as the cpu.
+static inline const struct device_row *config_device(const struct config *c) {
+    return &device_rows[c->device ? c->device : DEVICE_CPU];
+}
+
 // One "--set a.b=value" or a flag turned into a path; value is JSON, or a bare string. "model" and "data"
 // alone set model.name and data.path. Texts are taken as they stand: --out 123 is a directory.
 struct config_override {
@@ -282,6 +216,9 @@ void config_destroy(struct config **c);
 // Whether this machine has the directories of device "nvme": of a run that begins here, not of one that is read about. -1
 // after saying what to do.
 int config_check_folders(const struct config *c);
+// A key's value as text, as identities have it: JSON of a number or a switch, a text without its quotes (malloc'd). NULL:
+// it is none of this configuration's, as a parameter of another optimizer, or an unset text.
+char *config_value(const struct config *c, const struct config_key *key);
 // Sets the keys of a section ("cuda") to their defaults. Which of them had another value, for people
 // ("cuda.attention own, cuda.gelu fused", malloc'd); NULL: none.
 char *config_reset_section(struct config *c, const char *section);

@@ -1,23 +1,26 @@
 // What the files of the configuration reader share; nobody else includes this. In the order of config_load:
 //
-//     config_merge.c     1. the overrides are put into the file's tree of members
+//     config_read.c      1. the overrides are put into the file's tree of members
 //     config_resolve.c   2. the optimizer is chosen, for its parameters' defaults
-//     config_walk.c      3. every member of the tree is read, noted or refused
+//     config_read.c      3. every member of the tree is read, noted or refused
 //     config_resolve.c   4. what depends on several keys is filled in and checked;
 //     config_topology.c     a part of it: the topology is chosen by its name
 //     config_recovery.c     a part of it: checkpoints, resuming, what survives
 //     config_offload.c      a part of it: what is kept on the host or on disk
-//     config_report.c    5. the notes are printed, one line per topic
+//     config_report.c    5. the notes are printed, one line per topic; where a key was set
 //
-//     config_fields.c    the table of the keys that are read: a row has everything about a key
+//     config_keys.c      the table of the keys that are read (config_key.h)
+//     config_values.c    a key's value, from JSON into its place and back
 //     config_known.c     the table of the keys that DeepSpeed knows and that are not read, and why
-//     config_reading.c   who set a key, and the notes
 #ifndef STARRING_SHARED_CONFIG_CONFIG_INTERNAL_H
 #define STARRING_SHARED_CONFIG_CONFIG_INTERNAL_H
 
 #include <cjson/cJSON.h>
 
 #include "shared/config/config.h"
+
+#define EXACT_MAX 9007199254740992.0  // 2^53: JSON numbers are doubles
+#define FLOAT_MAX 3.4028234663852886e38
 
 // The configuration while it is read, with values that the resolved one does not need.
 struct draft {
@@ -32,51 +35,18 @@ struct draft {
     int unknown_keys;  // of a file: 0: what looks misspelt is refused, 1: all are ignored
 };
 
-enum field_type {
-    FIELD_BOOL,
-    FIELD_NOT,  // stored inverted
-    FIELD_INT,
-    FIELD_I64,  // also uint64_t: values are below 2^53
-    FIELD_F32,
-    FIELD_F64,
-    FIELD_PAIR,   // two adjacent floats: [beta1, beta2]
-    FIELD_TEXT,   // char *, owned
-    FIELD_LIST,   // the same: texts joined by commas; NULL: none
-    FIELD_ENUM,   // int, index into names
-    FIELD_SIZE,   // int64_t: bytes, or -i for the i-th of names
-    FIELD_SWITCH  // bool, index into two names
-};
+enum key_state { KEY_ABSENT, KEY_GIVEN, KEY_AUTO };
 
-struct field {
-    const char *path;  // "optimizer.params.lr"
-    enum field_type type;
-    size_t offset;              // in struct draft
-    double low, high;           // of numbers, inclusive
-    const char *const *names;   // of FIELD_ENUM, FIELD_SIZE and FIELD_SWITCH, NULL at the end
-    const char *default_value;  // of a configuration without the key, as a flag writes it; NULL: 0 or no text
-    const char *auto_value;     // JSON "auto" stands for; "": resolved later; NULL: no "auto" here
-    const char *auto_why;       // where auto_value comes from
-    bool empty;                 // of a text: "" is no text, else it is refused
-    const char *alias;          // DeepSpeed's other name for it, or NULL
-    bool stage_3;               // acts in stage 3 alone
-    unsigned schedules;         // of a schedule's parameter: the bits 1 << type of those that take it
-};
-
-enum field_state { FIELD_ABSENT, FIELD_GIVEN, FIELD_AUTO };
-
-#define FIELDS_MAX 192
-size_t field_count(void);
-const struct field *field_at(size_t i);
-const struct field *field_find(const char *path);  // NULL: none
+#define KEYS_MAX 192
 // A flag's value as an item: JSON if it parses, else a string; a text field takes it as it is. f may be NULL.
-cJSON *field_parse(const struct field *f, const char *value);
+cJSON *key_parse(const struct config_key *f, const char *value);
 // Stores v in its place in d. -1 after fail("origin: path: expected .., got ..").
-int field_store(const struct field *f, struct draft *d, const cJSON *v, const char *origin);
+int key_store(const struct config_key *f, struct draft *d, const cJSON *v, const char *origin);
 // The value as a new JSON item; NULL: an unset text.
-cJSON *field_load(const struct field *f, const struct draft *d);
+cJSON *key_load(const struct config_key *f, const struct draft *d);
 // Whether the field is used: false for a parameter of another schedule or optimizer alone.
-bool field_serves(const struct field *f, const struct config *c);
-void field_clear(const struct field *f, struct draft *d);                // zero; not of a text
+bool key_serves(const struct config_key *f, const struct config *c);
+void key_clear(const struct config_key *f, struct draft *d);             // zero; not of a text
 void draft_init(struct draft *d);                                        // every field's default
 void draft_set_optimizer(struct draft *d, const struct optimizer *row);  // with its parameters' defaults
 void draft_fini(struct draft *d);                                        // frees the texts
@@ -119,7 +89,7 @@ struct reading {
     const char *file;  // for messages; "defaults" without a file
     const struct config_override *overrides;
     size_t override_count;
-    enum field_state state[FIELDS_MAX];
+    enum key_state state[KEYS_MAX];
     size_t unknown;          // keys of the file that nobody knows
     bool lenient, misspelt;  // unknown_keys; one of them has been refused
     struct note {            // printed together at the end; the reading owns the texts
@@ -131,17 +101,17 @@ struct reading {
     size_t note_count;
 };
 
-// ---- config_reading.c
+// ---- config_report.c
 // Who set the key: the file, a flag, or "--set a.b"; valid until text is reused.
 const char *config_origin(const struct reading *r, const char *path, char text[128]);
-enum field_state config_state(const struct reading *r, const char *path);
+enum key_state config_state(const struct reading *r, const char *path);
 // Keeps a copy for the report, with the key's origin.
 void config_note(struct reading *r, const struct note *n);
 // Notes what "auto" became in this run. why: for a value that needs a reason, else NULL.
 void config_say_auto(struct reading *r, const char *path, const char *value, const char *why);
 void config_notes_free(struct reading *r);
 
-// ---- config_merge.c
+// ---- config_read.c
 // The path an override sets: "model" and "data" alone mean their name and path. malloc'd.
 char *config_override_path(const struct config_override *o);
 // Puts the overrides into the tree and expands its short forms. 0, or -1 after fail().

@@ -61,8 +61,8 @@ static int translate(const struct reading *r, const char **key, const char *old,
     static const char *const names[] = {"none", "cpu", "nvme"};
     char from[128], old_from[128];
     enum offload_device meant = asked ? OFFLOAD_CPU : OFFLOAD_NONE;
-    if (config_state(r, old) == FIELD_ABSENT) return 0;
-    if (config_state(r, *key) == FIELD_ABSENT) {
+    if (config_state(r, old) == KEY_ABSENT) return 0;
+    if (config_state(r, *key) == KEY_ABSENT) {
         if (asked) *key = old;
         o->device = meant;
         return 0;
@@ -128,7 +128,7 @@ static int resolve_offload(struct reading *r) {
 
 // A key whose master switch is off is told so; not its default, which every config.json of a run has.
 static void idle(struct reading *r, const char *path, bool used, bool changed) {
-    if (!used && changed && config_state(r, path) == FIELD_GIVEN)
+    if (!used && changed && config_state(r, path) == KEY_GIVEN)
         config_note(r, &(struct note){.topic = NOTE_NOTHING, .path = path});
 }
 

@@ -48,16 +48,16 @@ static int resolve_dtype(struct reading *r) {
     char from[128];
     static const char *const keys[] = {"bf16.enabled", "fp16.enabled"};
     const enum dtype types[] = {DT_BF16, DT_F16};
-    bool *on[] = {&d->bf16, &d->fp16}, given = config_state(r, "dtype") == FIELD_GIVEN;
+    bool *on[] = {&d->bf16, &d->fp16}, given = config_state(r, "dtype") == KEY_GIVEN;
     for (int i = 0; i < 2; i++) {
-        if (config_state(r, keys[i]) != FIELD_AUTO) continue;
+        if (config_state(r, keys[i]) != KEY_AUTO) continue;
         *on[i] = given && d->c.dtype == types[i];
         config_say_auto(r, keys[i], text_of_bool[*on[i]], "what dtype asks for");
     }
     if (d->bf16 && d->fp16)
         return fail("%s: bf16.enabled and fp16.enabled are both true: enable one of them", r->file);
     for (int i = 0; i < 2 && given; i++)
-        if (config_state(r, keys[i]) == FIELD_GIVEN && *on[i] != (d->c.dtype == types[i]))
+        if (config_state(r, keys[i]) == KEY_GIVEN && *on[i] != (d->c.dtype == types[i]))
             warn("%s: dtype %s wins over %s %s", config_origin(r, "dtype", from), dtype_name(d->c.dtype),
                  keys[i], text_of_bool[*on[i]]);
     if (!given) d->c.dtype = d->bf16 ? DT_BF16 : d->fp16 ? DT_F16 : DT_F32;
@@ -93,8 +93,8 @@ static const char train_key[] = "train_batch_size", micro_key[] = "train_micro_b
 // If neither train nor micro is given, micro is 4.
 static int resolve_batch(struct reading *r) {
     struct config *c = &r->d->c;
-    bool train = config_state(r, train_key) == FIELD_GIVEN, micro = config_state(r, micro_key) == FIELD_GIVEN;
-    bool steps = config_state(r, steps_key) == FIELD_GIVEN;
+    bool train = config_state(r, train_key) == KEY_GIVEN, micro = config_state(r, micro_key) == KEY_GIVEN;
+    bool steps = config_state(r, steps_key) == KEY_GIVEN;
     int64_t n = c->workers;
     if (train && micro && !steps) c->accumulation = c->train_batch / c->micro_batch / n;
     if (!steps && !(train && micro)) c->accumulation = 1;
@@ -122,7 +122,7 @@ static int resolve_batch(struct reading *r) {
     for (int i = 0; i < 3; i++) {
         char text[32];
         snprintf(text, sizeof text, "%lld", (long long)all[i].value);
-        if (config_state(r, all[i].key) == FIELD_AUTO) config_say_auto(r, all[i].key, text, NULL);
+        if (config_state(r, all[i].key) == KEY_AUTO) config_say_auto(r, all[i].key, text, NULL);
     }
     return 0;
 }
@@ -131,18 +131,18 @@ static int resolve_batch(struct reading *r) {
 static int check_parameters(struct reading *r) {
     const struct config *c = &r->d->c;
     char from[128];
-    for (size_t i = 0; i < field_count(); i++) {
-        const struct field *f = field_at(i);
-        if (!strcmp(f->path, "scheduler.type") || field_serves(f, c)) continue;
-        if (config_state(r, f->path) == FIELD_ABSENT) {
-            field_clear(f, r->d);  // so that equal schedules are equal structs
+    for (size_t i = 0; i < config_key_count(); i++) {
+        const struct config_key *f = config_key_at(i);
+        if (!strcmp(f->path, "scheduler.type") || key_serves(f, c)) continue;
+        if (config_state(r, f->path) == KEY_ABSENT) {
+            key_clear(f, r->d);  // so that equal schedules are equal structs
             continue;
         }
         const char *origin = config_origin(r, f->path, from);
         if (c->optimizer.row->onebit && !strcmp(f->path, "optimizer.params.bias_correction")) {
             // DeepSpeed's OnebitAdam takes it, computes a number of it and corrects nothing.
             config_note(r, &(struct note){.topic = NOTE_NOTHING, .path = f->path});
-            field_clear(f, r->d);
+            key_clear(f, r->d);
             continue;
         }
         if (!f->schedules)
@@ -170,7 +170,7 @@ static void resolve_adam(struct reading *r) {
     char from[128];
     // torch.optim.AdamW's default, where FusedAdam's is 0.
     if (r->d->torch_adam && (row->decoupled || !c->optimizer.l2_mode) &&
-        config_state(r, "optimizer.params.weight_decay") == FIELD_ABSENT) {
+        config_state(r, "optimizer.params.weight_decay") == KEY_ABSENT) {
         c->optimizer.weight_decay = 0.01f;
         warn(
             "%s: optimizer.params.weight_decay is absent: 0.01, the default of torch.optim.AdamW, which "
@@ -194,12 +194,12 @@ static int resolve_cycle(struct reading *r) {
     static const char momentum_key[] = "scheduler.params.cycle_momentum";
     char from[128];
     for (int i = 0; i < 2; i++)
-        if (config_state(r, needed[i]) == FIELD_ABSENT)
+        if (config_state(r, needed[i]) == KEY_ABSENT)
             return fail("%s: %s is missing: OneCycle has no default for it",
                         config_origin(r, "scheduler.type", from), needed[i]);
-    if (config_state(r, "scheduler.params.cycle_second_step_size") == FIELD_ABSENT)
+    if (config_state(r, "scheduler.params.cycle_second_step_size") == KEY_ABSENT)
         s->cycle_second = s->cycle_first;
-    if (config_state(r, "scheduler.params.cycle_second_stair_count") == FIELD_ABSENT)
+    if (config_state(r, "scheduler.params.cycle_second_stair_count") == KEY_ABSENT)
         s->second_stairs = s->first_stairs;
     if (!s->cycle_momentum) return 0;
     if (!optimizer_default(c->optimizer.row, "betas")) {
@@ -225,13 +225,13 @@ static int resolve_max_and_total(struct reading *r) {
     static const char max_key[] = "scheduler.params.warmup_max_lr",
                       total_key[] = "scheduler.params.total_num_steps";
     char text[32], from[128];
-    bool uses_max = field_serves(field_find(max_key), c);
-    bool uses_total = field_serves(field_find(total_key), c);
-    enum field_state max_state = config_state(r, max_key);
-    if (uses_max && max_state != FIELD_GIVEN) {
+    bool uses_max = key_serves(config_key_find(max_key), c);
+    bool uses_total = key_serves(config_key_find(total_key), c);
+    enum key_state max_state = config_state(r, max_key);
+    if (uses_max && max_state != KEY_GIVEN) {
         shortest_f32(text, c->optimizer.lr);
         c->schedule.max_lr = strtod(text, NULL);
-        if (max_state == FIELD_AUTO)
+        if (max_state == KEY_AUTO)
             config_say_auto(r, max_key, text, "lr");
         else if (c->schedule.type == SCHEDULE_WARMUP_DECAY && c->schedule.max_lr != 0.001) {
             c->schedule.max_lr = 0.001;
@@ -241,10 +241,10 @@ static int resolve_max_and_total(struct reading *r) {
                 config_origin(r, "scheduler.type", from), max_key, text);
         }
     }
-    if (uses_total && config_state(r, total_key) == FIELD_ABSENT)
+    if (uses_total && config_state(r, total_key) == KEY_ABSENT)
         return fail("%s: %s is missing: give the number of updates the schedule spans, or \"auto\" for steps",
                     config_origin(r, "scheduler.type", from), total_key);
-    if (uses_total && config_state(r, total_key) == FIELD_AUTO) {
+    if (uses_total && config_state(r, total_key) == KEY_AUTO) {
         c->schedule.total_steps = c->steps;
         snprintf(text, sizeof text, "%lld", (long long)c->steps);
         config_say_auto(r, total_key, text, "steps");
@@ -259,7 +259,7 @@ static int resolve_max_and_total(struct reading *r) {
 static int resolve_schedule(struct reading *r) {
     static const char warmup_key[] = "scheduler.params.warmup_num_steps";
     struct schedule_config *s = &r->d->c.schedule;
-    if (config_state(r, warmup_key) == FIELD_AUTO) {
+    if (config_state(r, warmup_key) == KEY_AUTO) {
         // Hugging Face's default of 0 is refused by DeepSpeed, whose schedules make 2 steps of 1.
         s->warmup_steps = 2;
         config_say_auto(r, warmup_key, "2", "DeepSpeed's least");
@@ -374,14 +374,14 @@ static void say_idle(struct reading *r) {
         const char *section;
         bool used;
     } of[] = {{"parameter_server.", c->row->messages}, {"fp16.", c->dtype == DT_F16}};
-    for (size_t i = 0; i < field_count(); i++) {
-        const char *path = field_at(i)->path;
+    for (size_t i = 0; i < config_key_count(); i++) {
+        const char *path = config_key_at(i)->path;
         for (size_t k = 0; k < sizeof of / sizeof *of; k++) {
             if (of[k].used || strncmp(path, of[k].section, strlen(of[k].section)) != 0) continue;
             bool said = !strcmp(path, "parameter_server.compression_share") ||
                         !strcmp(config_origin(r, path, from), "--servers") || !strcmp(path, "fp16.enabled");
             bool rings_too = !strcmp(path, "parameter_server.deadline_ms");
-            if (said || rings_too || config_state(r, path) != FIELD_GIVEN) continue;
+            if (said || rings_too || config_state(r, path) != KEY_GIVEN) continue;
             if (config_origin(r, path, from) == r->file) continue;
             config_note(r, &(struct note){.topic = NOTE_NOTHING, .path = path});
         }

@@ -73,7 +73,7 @@ static int choose(struct reading *r, const char *origin) {
     int stage = r->d->stage;
     struct topology_variant v;
     const struct topology_row *staged = row_of_stage(c->topologies);
-    bool given = staged && config_state(r, "zero_optimization.stage") == FIELD_GIVEN;
+    bool given = staged && config_state(r, "zero_optimization.stage") == KEY_GIVEN;
     bool takes = staged && (given || c->workers > 1);
     if (!c->topology && (takes ? staged : c->topologies->row[0])->variant(takes ? stage : 0, &v))
         c->topology = xstrdup(v.name);
@@ -87,7 +87,7 @@ static int choose(struct reading *r, const char *origin) {
 
 // Bundles are of the ring; of weights, of the stages that gather them behind the update.
 static void resolve_bucket(struct reading *r, const char *path, int64_t *elements, bool used) {
-    if (!used && config_state(r, path) == FIELD_GIVEN && *elements)
+    if (!used && config_state(r, path) == KEY_GIVEN && *elements)
         config_note(r, &(struct note){.topic = NOTE_TUNING, .path = path});
     if (!used) *elements = 0;
 }
@@ -108,7 +108,7 @@ int config_resolve_topology(struct reading *r) {
     const struct topology_row *row = c->row;
     int least, most = 0;
     bool elastic = c->recovery.elastic && config_elastic(c->recovery.elastic, &least, &most) == 0;
-    if (config_state(r, "workers") != FIELD_GIVEN) c->workers = elastic ? most : row->default_workers;
+    if (config_state(r, "workers") != KEY_GIVEN) c->workers = elastic ? most : row->default_workers;
     if (row->max_workers && c->workers > row->max_workers) {
         info("%s: topology %s is one worker: workers %d -> %d", origin, c->topology, c->workers,
              row->max_workers);

@@ -4,29 +4,23 @@
 
 #include "shared/core/error.h"
 
-static void resolve_auto(struct config *c) {
-    const char *why;
-    if (c->device != DEVICE_AUTO) return;
-    const struct backend *cuda = backend_find("cuda", &why);
-    c->device = cuda ? DEVICE_CUDA : DEVICE_CPU;
-    if (cuda) info("device: auto -> cuda (%d found)", backend_devices(cuda));
-}
-
-static const char *device_name(const struct config *c) {
-    return c->device == DEVICE_CPU ? "cpu" : c->device == DEVICE_REF ? "ref" : "cuda";
-}
-
 void device_resolve(struct config *c) {
-    resolve_auto(c);
-    char *of_cuda = c->device == DEVICE_CUDA ? NULL : config_reset_section(c, "cuda");
-    if (of_cuda)
-        warn("%s: this run computes on device %s, where the section cuda has no effect: ignored", of_cuda,
-             device_name(c));
-    free(of_cuda);
-    if (c->device == DEVICE_CPU || c->cpu_kernel == CPU_KERNEL_AUTO) return;
-    warn("cpu.kernel %s: this run computes on device %s, where it has no effect: ignored",
-         cpu_kernel_name(c->cpu_kernel), device_name(c));
-    c->cpu_kernel = CPU_KERNEL_AUTO;
+    for (int d = DEVICE_AUTO + 1; d < DEVICE_KINDS && c->device == DEVICE_AUTO; d++) {
+        const char *why;
+        const struct backend *gpu = device_rows[d].gpu ? backend_find(device_rows[d].name, &why) : NULL;
+        if (!gpu) continue;
+        c->device = (enum device_kind)d;
+        info("device: auto -> %s (%d found)", device_rows[d].name, backend_devices(gpu));
+    }
+    if (c->device == DEVICE_AUTO) c->device = DEVICE_CPU;
+    for (int d = 0; d < DEVICE_KINDS; d++) {
+        const char *section = device_rows[d].section;
+        char *had = section && (int)c->device != d ? config_reset_section(c, section) : NULL;
+        if (had)
+            warn("%s: this run computes on device %s, where the section %s has no effect: ignored", had,
+                 config_device(c)->name, section);
+        free(had);
+    }
 }
 
 int cpu_kernel_choose(struct config *c) {
@@ -38,16 +32,14 @@ int cpu_kernel_choose(struct config *c) {
 }
 
 const struct backend *device_backend(const struct config *c) {
-    static const char *const names[] = {
-        [DEVICE_AUTO] = "cpu", [DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda", [DEVICE_REF] = "ref"};
-    const char *why = "";
-    const struct backend *b = backend_find(names[c->device], &why);
-    if (!b) fail("--device %s: %s", names[c->device], why);
+    const char *why = "", *name = config_device(c)->name;
+    const struct backend *b = backend_find(name, &why);
+    if (!b) fail("--device %s: %s", name, why);
     return b;
 }
 
 int device_gpus(const struct config *c) {
     const char *why;
-    const struct backend *b = c->device == DEVICE_CUDA ? backend_find("cuda", &why) : NULL;
+    const struct backend *b = config_device(c)->gpu ? backend_find(config_device(c)->name, &why) : NULL;
     return b ? backend_devices(b) : 0;
 }

@@ -6,16 +6,15 @@
 #include "kernels/backend.h"
 #include "shared/config/config.h"
 
-// "auto" becomes cuda where that backend can be used, else cpu; the first is said in a line. On other devices
-// than cpu cpu.kernel has no effect, on another than cuda the section cuda has none, which is said where it
-// was asked for.
+// "auto" becomes a GPU where its backend can be used, else cpu; the first is said in a line. The section of another
+// device has no effect (device_rows), which is said where it was asked for.
 void device_resolve(struct config *c);
 // Resolves c->cpu_kernel for this machine where the device is cpu; after device_resolve. -1 after logging why
 // it cannot be had.
 int cpu_kernel_choose(struct config *c);
 // The backend of c->device ("auto": cpu). NULL after logging the backend's reason.
 const struct backend *device_backend(const struct config *c);
-// GPUs of this machine; 0 when c->device is not cuda, or cannot be used here.
+// GPUs of this machine; 0 when c->device is none, or cannot be used here.
 int device_gpus(const struct config *c);
 
 #endif

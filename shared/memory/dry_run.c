@@ -126,7 +126,7 @@ static int build(cJSON *doc, const struct job *j) {
     cJSON_AddStringToObject(doc, "topology", c->topology);
     cJSON_AddStringToObject(doc, "model", c->model);
     cJSON_AddStringToObject(doc, "dtype", dtype_name(c->dtype));
-    cJSON_AddStringToObject(doc, "device", c->device == DEVICE_CUDA ? "cuda" : "cpu");
+    cJSON_AddStringToObject(doc, "device", config_device(c)->name);
     cJSON_AddNumberToObject(doc, "params", (double)j->layout->params);
     cJSON_AddNumberToObject(doc, "workers", c->workers);
     cJSON_AddNumberToObject(doc, "servers", config_ranks(c, "server"));

@@ -47,15 +47,15 @@ int prediction_of_rank(const struct job *j, const char *role, int rank, struct p
     size_t model_bytes[MEM_CLASSES];
     struct model_options m = train_model_options(j->config, &j->spec, j->layout);
     model_predict(&m, model_bytes);
-    batch_feed_predict(j->config, j->config->device == DEVICE_CUDA, model_bytes);
+    batch_feed_predict(j->config, config_device(j->config)->gpu, model_bytes);
     hinder_predict(j->config, model_bytes);
     size_t room[MEM_CLASSES] = {0}, alone = 0;  // worker 0's, which makes it unlike the others
-    snapshots_predict(j->config, j->layout, rank, j->config->device == DEVICE_CUDA, room);
+    snapshots_predict(j->config, j->layout, rank, config_device(j->config)->gpu, room);
     for (int c = 0; c < MEM_CLASSES; c++) {
         model_bytes[c] += room[c];
         alone += room[c];
     }
-    saver_predict(j->config, out->state_bytes, j->config->device == DEVICE_CUDA, model_bytes);
+    saver_predict(j->config, out->state_bytes, config_device(j->config)->gpu, model_bytes);
     for (int c = 0; c < MEM_CLASSES; c++) out->memory.predicted_bytes[c] += model_bytes[c];
     // Units are padded for the number of workers: each worker's share is as large as any other's.
     if (alone)
@@ -92,7 +92,7 @@ static double worker_allowance(const struct job *j, const struct prediction *p) 
     double loading = 4 * most.unit + element * most.unit * topology.loading_units;
     double bytes = fmax(fmax(loading, element * (most.unit + most.tensor)), topology.frame_bytes);
     bytes += (double)timeline_bytes(j->layout, c->accumulation) + (double)p->record_bytes;
-    if (c->device == DEVICE_CUDA) return bytes;  // batches are page-locked there, in the prediction
+    if (config_device(c)->gpu) return bytes;  // batches are page-locked there, in the prediction
     bytes += 4.0 * sizeof(int32_t) * (double)(c->accumulation * c->micro_batch * c->seq);
     return bytes + job_threads(j) *
                        (GEMM_THREAD_BYTES + ATTENTION_BYTES * (double)c->seq * (double)j->spec.head_size);
@@ -113,7 +113,7 @@ static double score_bytes(const struct job *j) {
 static double process_bytes(const struct config *c, bool computes) {
     double bytes = PROCESS_BYTES;
     if (c->row->collectives && c->collective == RING_MPI) bytes += MPI_BYTES;
-    if (computes && c->device == DEVICE_CUDA) bytes += GPU_PROCESS_BYTES;
+    if (computes && config_device(c)->gpu) bytes += GPU_PROCESS_BYTES;
     return bytes;
 }
 
@@ -125,7 +125,7 @@ static void add_workers_host(const struct job *j, const struct memory_part *part
     n->host.predicted_bytes += count * (double)p->memory.predicted_bytes[MEM_HOST];
     n->host.predicted_bytes += count * (double)p->memory.predicted_bytes[MEM_OFFLOAD];
     if (part->processes) n->host.allowed_bytes += count * process_bytes(c, true);
-    if (c->device != DEVICE_CUDA)
+    if (!config_device(c)->gpu)
         n->host.predicted_bytes += count * (double)mem_device_bytes(p->memory.predicted_bytes);
 }
 
@@ -150,7 +150,7 @@ static int add_workers(const struct job *j, const struct memory_part *part, int 
         n->device_rank = first;
         memcpy(n->device_classes, p.memory.predicted_bytes, sizeof n->device_classes);
     }
-    if (j->config->device != DEVICE_CUDA) return 0;
+    if (!config_device(j->config)->gpu) return 0;
     int gpus = part->gpus < MEMORY_GPUS_MAX ? part->gpus : MEMORY_GPUS_MAX;
     // Ranks take the GPUs in turn.
     for (int g = 0; g < gpus && g < count; g++)

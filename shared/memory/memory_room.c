@@ -18,9 +18,9 @@ static void read_gpu(const struct backend *b, int index, struct memory_limit *ou
 
 void memory_room_read(const char *root, const struct config *c, int gpus, struct memory_room *out) {
     const char *why;
-    const struct backend *b = gpus ? backend_find("cuda", &why) : NULL;
+    const struct backend *b = gpus ? backend_find(config_device(c)->name, &why) : NULL;
     *out = (struct memory_room){.host_known = !memory_limit_read(root, &out->host), .host = out->host};
-    out->gpus = b && c->device == DEVICE_CUDA ? gpus : 0;
+    out->gpus = b && config_device(c)->gpu ? gpus : 0;
     out->device.free_bytes = c->device_bytes ? (double)c->device_bytes : -1;
     snprintf(out->device.name, sizeof out->device.name, "memory.device_bytes of each worker");
     for (int i = 0; i < out->gpus; i++) read_gpu(b, i, &out->gpu[i]);

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
-#include <xxhash.h>
 
 #include "kernels/exact_math.h"
 #include "shared/core/error.h"
@@ -226,13 +225,6 @@ const char *optimizer_default(const struct optimizer *o, const char *key) {
     for (int i = 0; i < OPTIMIZER_PARAMS_MAX && o->params[i].key; i++)
         if (!strcmp(o->params[i].key, key)) return o->params[i].value;
     return NULL;
-}
-
-uint64_t optimizer_hash(const struct optimizer_config *c, uint64_t seed) {
-    const float settings[] = {c->lr,      c->beta1,    c->beta2,     c->eps,      c->weight_decay,
-                              c->l2_mode, c->momentum, c->dampening, c->nesterov, c->no_bias_correction};
-    uint64_t hash = XXH64(settings, sizeof settings, XXH64(&c->row->op, sizeof c->row->op, seed));
-    return c->freeze_step ? XXH64(&c->freeze_step, sizeof c->freeze_step, hash) : hash;
 }
 
 // The operation; OP_COUNT: the range is empty.

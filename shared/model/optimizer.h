@@ -75,8 +75,6 @@ extern const struct optimizer optimizers[];                                 // e
 const struct optimizer *optimizer_find(const char *name);                   // any case; NULL: there is none
 const char *optimizer_names(char text[128]);                                // "A, B": fills and returns text
 const char *optimizer_default(const struct optimizer *o, const char *key);  // NULL: not one of its keys
-// Of everything that decides an update, and seed.
-uint64_t optimizer_hash(const struct optimizer_config *c, uint64_t seed);
 
 // Of the update at hand: the configured one, or OneCycle's.
 float optimizer_beta1(const struct optimizer_config *c, const struct update_step *step);

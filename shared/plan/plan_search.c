@@ -93,7 +93,7 @@ static struct plan_work work_of(const struct job *j, const struct plan_candidate
         .wire_bytes = c->wire_bytes,
         .update_bytes = 2 * of_state(cfg, j),
         .states_on_host = cfg->offload_optimizer.device != OFFLOAD_NONE,
-        .one_memory = cfg->device != DEVICE_CUDA,
+        .one_memory = !config_device(cfg)->gpu,
         .host_link_bytes = (double)(o->down > o->up ? o->down : o->up),
         .disk_bytes = (double)(o->read + o->written)};
 }
@@ -259,7 +259,7 @@ static double less_reserve(double free_bytes) {
 
 // A plan is for the machine that it is made on, unless it is for GPUs that are not here.
 static void limit_to_here(struct plan_question *q, const struct config *c) {
-    bool here = c->device != DEVICE_CUDA || device_gpus(c);
+    bool here = !config_device(c)->gpu || device_gpus(c);
     struct memory_limit memory;
     if (q->host_bytes <= 0)
         q->host_bytes = here && !memory_limit_read("", &memory) ? less_reserve(memory.free_bytes) : INFINITY;

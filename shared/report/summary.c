@@ -185,10 +185,7 @@ static void put_description(cJSON *s, const struct config *c, const struct metri
     json_put(s, "workers", c->workers);
     json_put(s, "servers", config_ranks(c, "server"));
     cJSON_AddStringToObject(s, "dtype", dtype_name(c->dtype));
-    cJSON_AddStringToObject(s, "device",
-                            c->device == DEVICE_REF    ? "ref"
-                            : c->device == DEVICE_CUDA ? "cuda"
-                                                       : "cpu");
+    cJSON_AddStringToObject(s, "device", config_device(c)->name);
     cJSON_AddStringToObject(s, "model", c->model);
     json_put(s, "seed", (double)c->seed);
     json_put(s, "train_batch_size", (double)c->train_batch);

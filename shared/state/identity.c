@@ -25,6 +25,61 @@ struct identity {
     struct entry *entries;  // in the order in which they were put
 };
 
+// ---------------------------------------------------------------- keys
+#define T           IDENTITY_TRAJECTORY
+#define R           IDENTITY_RUN
+#define B           IDENTITY_BITS
+#define L           IDENTITY_LOCAL
+#define ONE_PROGRAM "install one version of starring for all of them"
+#define ONE_TEXT    "give all of them the same files (data.path, data.val_path, data.val_fraction)"
+#define ONE_MODEL   "give all of them the same model"
+#define ONE_RESUME  "let all of them see the same checkpoint directory"
+
+// What no key of the configuration says. What was read is compared, not where it lies.
+static const struct identity_key unconfigured[] = {
+    {"program", R, ONE_PROGRAM},
+    {"model.tensors", T, ONE_MODEL},  // names, shapes, order, decay
+    {"model.vocab", T, ONE_MODEL},
+    {"model.channels", T, ONE_MODEL},
+    {"model.layers", T, ONE_MODEL},
+    {"model.heads", T, ONE_MODEL},
+    {"model.kv_heads", T, ONE_MODEL},
+    {"model.head_size", T, ONE_MODEL},
+    {"model.ffn", T, ONE_MODEL},
+    {"model.tied", T, ONE_MODEL},
+    {"model.norm", T, ONE_MODEL},
+    {"model.norm_eps", T, ONE_MODEL},
+    {"model.positions", T, ONE_MODEL},
+    {"model.rope", T, ONE_MODEL},
+    {"model.mlp", T, ONE_MODEL},
+    {"model.biases", T, ONE_MODEL},
+    {"model.init_std", R, ONE_MODEL},     // weights that are loaded have no use for it
+    {"model.weights", R | L, ONE_MODEL},  // a checkpoint has its own
+    {"data", T | L, ONE_TEXT},
+    {"data.held_out", T | L, ONE_TEXT},   // the curve of a continued run is of one text
+    {"consistency", B, NULL},             // "sync" of all topologies that promise the same bits
+    {"gradients.summed", B, NULL},        // over the ranks, where a step has several micro-batches
+    {"recovery.resumed", R, ONE_RESUME},  // which checkpoint, by its content
+};
+#define UNCONFIGURED (sizeof unconfigured / sizeof *unconfigured)
+
+static struct identity_key configured(const struct config_key *k) {
+    return (struct identity_key){k->path, k->agree, k->advice};
+}
+
+struct identity_key identity_key_at(size_t i) {
+    if (i < UNCONFIGURED) return unconfigured[i];
+    return i < UNCONFIGURED + config_key_count() ? configured(config_key_at(i - UNCONFIGURED))
+                                                 : (struct identity_key){NULL};
+}
+
+struct identity_key identity_key(const char *key) {
+    for (size_t i = 0; i < UNCONFIGURED; i++)
+        if (!strcmp(unconfigured[i].key, key)) return unconfigured[i];
+    const struct config_key *k = config_key_find(key);
+    return k ? configured(k) : (struct identity_key){"", T | R, ONE_PROGRAM};
+}
+
 // ---------------------------------------------------------------- the list
 static struct entry *find(const struct identity *i, const char *key) {
     for (int e = 0; e < i->count; e++)
@@ -153,40 +208,31 @@ static void put_weights(struct identity *i, const char *model) {
 
 static const char accum_key[] = "data_types.grad_accum_dtype";
 
-static bool starts(const char *key, const char *with) { return !strncmp(key, with, strlen(with)); }
+static bool starts(const char *key, const char *with) {
+    size_t n = strlen(with);
+    return !strncmp(key, with, n) && key[n] == '.';
+}
 
 // Whether a key that somebody compares says anything in this configuration.
-static bool says(const struct identity_source *s, const struct identity_key *k) {
+static bool says(const struct identity_source *s, const struct config_key *k) {
     const struct config *c = s->config;
-    if (k->uses & IDENTITY_LOCAL && !s->data) return false;
-    if (starts(k->key, "fp16.")) return c->scaler.enabled;
-    if (starts(k->key, "cpu.")) return c->device == DEVICE_CPU;
-    if (starts(k->key, "cuda.")) return c->device == DEVICE_CUDA;
+    if (k->agree & IDENTITY_LOCAL && !s->data) return false;
+    if (starts(k->path, "fp16")) return c->scaler.enabled;
+    for (int d = 0; d < DEVICE_KINDS; d++)
+        if (device_rows[d].section && starts(k->path, device_rows[d].section)) return (int)c->device == d;
     // What one side does not offer the other does not take: tcp and auto go together. Who demands shm does not.
-    if (!strcmp(k->key, "medium")) return c->medium == MEDIUM_SHM;
-    if (!strcmp(k->key, accum_key)) return c->accumulation > 1;
+    if (!strcmp(k->path, "medium")) return c->medium == MEDIUM_SHM;
+    if (!strcmp(k->path, accum_key)) return c->accumulation > 1;
     return true;
 }
 
 static void put_config(struct identity *i, const struct identity_source *s) {
-    char *text = config_to_json(s->config);
-    cJSON *root = cJSON_Parse(text);
-    const struct identity_key *k;
-    for (int n = 0; (k = identity_key_at(n)); n++) {
-        char path[128];
-        const cJSON *at = root;
-        if (!k->configured || !k->uses || !says(s, k)) continue;
-        snprintf(path, sizeof path, "%s", k->key);
-        char *rest = NULL;
-        for (char *name = strtok_r(path, ".", &rest); name && at; name = strtok_r(NULL, ".", &rest))
-            at = cJSON_GetObjectItemCaseSensitive(at, name);
-        if (!at) continue;
-        char *value = cJSON_IsString(at) ? xstrdup(at->valuestring) : cJSON_PrintUnformatted(at);
-        identity_put(i, k->key, value);
+    for (size_t n = 0; n < config_key_count(); n++) {
+        const struct config_key *k = config_key_at(n);
+        char *value = k->agree && says(s, k) ? config_value(s->config, k) : NULL;
+        if (value) identity_put(i, k->path, value);
         free(value);
     }
-    cJSON_Delete(root);
-    free(text);
 }
 
 // The ring's stages, a star in step and a run without peers promise the same bits, so all are "sync".
@@ -257,9 +303,8 @@ char *identity_text(const struct identity *i) {
 
 // ---------------------------------------------------------------- comparing
 // Whether a comparison for these uses is about the key.
-static bool concerns(const struct identity_key *k, unsigned uses) {
-    const unsigned when = IDENTITY_TRAJECTORY | IDENTITY_RUN | IDENTITY_BITS;
-    return k->uses & uses & when;
+static bool concerns(struct identity_key k, unsigned uses) {
+    return k.uses & uses & ~(unsigned)IDENTITY_LOCAL;
 }
 
 uint64_t identity_hash(const struct identity *i, unsigned uses) {
@@ -267,8 +312,8 @@ uint64_t identity_hash(const struct identity *i, unsigned uses) {
     XXH64_reset(h, 0);
     for (int e = 0; e < i->count; e++) {
         const struct entry *at = &i->entries[e];
-        const struct identity_key *k = identity_key(at->key);
-        if (!concerns(k, uses) || (k->uses & IDENTITY_LOCAL & ~uses)) continue;
+        struct identity_key k = identity_key(at->key);
+        if (!concerns(k, uses) || (k.uses & IDENTITY_LOCAL & ~uses)) continue;
         XXH64_update(h, at->key, strlen(at->key) + 1);
         XXH64_update(h, at->value, strlen(at->value) + 1);
     }
@@ -320,10 +365,10 @@ struct found {
 
 static void look(struct found *f, const char *key, const struct identity_side *a,
                  const struct identity_side *b, unsigned uses) {
-    const struct identity_key *k = identity_key(key);
+    struct identity_key k = identity_key(key);
     const char *va = identity_get(a->identity, key), *vb = identity_get(b->identity, key);
     if (!concerns(k, uses) || (va && vb && !strcmp(va, vb))) return;
-    if ((!va || !vb) && k->uses & IDENTITY_LOCAL) return;
+    if ((!va || !vb) && k.uses & IDENTITY_LOCAL) return;
     if (!(uses & IDENTITY_RUN) && same_bits(key, a, b)) return;  // ranks of one run say the same words
     if (!f->count++) f->first = key;
     if (f->count <= NAMED_MAX) name_difference(&f->text, key, a, b);
@@ -350,7 +395,7 @@ char *identity_difference(struct identity_side a, struct identity_side b, unsign
 char *identity_disagreement(struct identity_side a, struct identity_side b) {
     struct found f = differences(&a, &b, IDENTITY_TRAJECTORY | IDENTITY_RUN);
     if (!f.count) return NULL;
-    const char *advice = identity_key(f.first)->advice;
+    const char *advice = identity_key(f.first).advice;
     char *text = xasprintf("%s: %s", f.text, advice ? advice : "use one configuration");
     free(f.text);
     return text;

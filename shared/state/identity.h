@@ -4,7 +4,8 @@
 //     keys      as a user writes them where they are the configuration's ("optimizer.params.lr", "steps"), else
 //               "model.layers", "model.tensors", "data", "data.held_out", "program", ..
 //     values    texts: JSON of a number or a switch, a text without its quotes
-//     uses      of a key (identity_keys.c has one row for each): who must agree on it, and when
+//     uses      of a key (enum identity_use): who must agree on it, and when. The configuration's keys have them in their
+//               rows (shared/config/config_key.h), the others in identity.c
 //
 // Not compared is where something lies and how patient, talkative or quick a process is: the same text may be
 // another file on every machine. What was read is compared: of the data its tokens, of a model its sizes.
@@ -14,9 +15,19 @@
 #include "shared/config/config.h"
 #include "shared/core/unit.h"
 #include "shared/model/spec.h"
-#include "shared/state/identity_keys.h"
 
 struct cJSON;
+
+struct identity_key {
+    const char *key;     // NULL: there are no more
+    unsigned uses;       // of enum identity_use; 0: nobody compares it
+    const char *advice;  // for ranks that differ in it; NULL: to use one configuration
+};
+// One that nobody knows ("") must agree everywhere: what another version of the program has compared is not passed over.
+struct identity_key identity_key(const char *key);
+// First what no key of the configuration says, then these.
+struct identity_key identity_key_at(size_t i);
+
 struct token_source;  // shared/data/data.h
 
 struct identity;  // plain data; read-only once made, so any thread

@@ -279,7 +279,7 @@ struct local_options local_options_of(const struct config *c, const struct layou
                                   .dtype = c->dtype,
                                   .optimizer = c->optimizer,
                                   .sums_in_fp32 = config_sums_in_fp32(c),
-                                  .device_memory = c->device == DEVICE_CUDA};
+                                  .device_memory = config_device(c)->gpu};
 }
 
 static int predict(const struct config *c, const struct layout *l, const char *role, int rank,

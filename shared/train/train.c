@@ -282,7 +282,7 @@ struct model_options train_model_options(const struct config *c, const struct mo
                               .seq = c->seq,
                               .micro_batches = config_added_in_place(c),
                               .logits_bytes = c->logits_bytes,
-                              .gpu = c->device == DEVICE_CUDA,
+                              .gpu = config_device(c)->gpu,
                               .watch_gradients = c->scaler.enabled && c->scaler.static_scale <= 0,
                               .recompute = c->recompute};
     o.recompute.gelu_apart = c->cuda.gelu == CUDA_GELU_APART;

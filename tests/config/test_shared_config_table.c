@@ -83,10 +83,10 @@ static void test_every_key_has_its_row(void **state) {
                                           [KNOWN_IGNORED] = CHAPTER_IGNORED,
                                           [KNOWN_REFUSED] = CHAPTER_REFUSED};
     int wrong = 0;
-    for (size_t i = 0; i < field_count(); i++) {
-        const struct row *r = row_of(field_at(i)->path);
+    for (size_t i = 0; i < config_key_count(); i++) {
+        const struct row *r = row_of(config_key_at(i)->path);
         if (r && (r->chapter == CHAPTER_READ || r->chapter == CHAPTER_OWN)) continue;
-        print_message("%s: `%s` is read and has no row that says so\n", PAGE, field_at(i)->path);
+        print_message("%s: `%s` is read and has no row that says so\n", PAGE, config_key_at(i)->path);
         wrong++;
     }
     for (size_t i = 0; i < known_count(); i++) {
@@ -103,7 +103,7 @@ static void test_every_row_is_a_key(void **state) {
     (void)state;
     assert_true(row_count > 150);
     for (int i = 0; i < row_count; i++) {
-        if (!field_find(rows[i].path) && !known_find(rows[i].path))
+        if (!config_key_find(rows[i].path) && !known_find(rows[i].path))
             fail_msg("%s: `%s` is no key of the program", PAGE, rows[i].path);
         if (row_of(rows[i].path) != &rows[i]) fail_msg("%s: `%s` stands there twice", PAGE, rows[i].path);
     }
@@ -116,10 +116,10 @@ static void test_defaults(void **state) {
     draft_init(&d);
     draft_set_optimizer(&d, optimizer_find("AdamW"));
     int compared = 0;
-    for (size_t i = 0; i < field_count(); i++) {
-        const struct row *r = row_of(field_at(i)->path);
+    for (size_t i = 0; i < config_key_count(); i++) {
+        const struct row *r = row_of(config_key_at(i)->path);
         if (!r || r->standard[0] != '`') continue;
-        cJSON *v = field_load(field_at(i), &d);
+        cJSON *v = key_load(config_key_at(i), &d);
         char *text = v ? cJSON_PrintUnformatted(v) : NULL, *quoted = NULL;
         assert_true(asprintf(&quoted, "`%s`", text ? text : "null") > 0);
         if (strcmp(quoted, r->standard)) fail_msg("%s: `%s`: %s, not %s", PAGE, r->path, quoted, r->standard);
@@ -138,11 +138,11 @@ static bool is_met(const char *path) {
     snprintf(above, sizeof above, "%s", path);
     for (char *dot = above; dot; dot = strrchr(above, '.')) {
         if (dot != above) *dot = 0;
-        if (known_find(above) || (dot == above && field_find(above))) return true;
+        if (known_find(above) || (dot == above && config_key_find(above))) return true;
     }
     size_t n = strlen(path);
-    for (size_t i = 0; i < field_count(); i++)
-        if (!strncmp(field_at(i)->path, path, n) && field_at(i)->path[n] == '.') return true;
+    for (size_t i = 0; i < config_key_count(); i++)
+        if (!strncmp(config_key_at(i)->path, path, n) && config_key_at(i)->path[n] == '.') return true;
     return false;
 }
 

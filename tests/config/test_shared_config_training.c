@@ -31,7 +31,18 @@ static void test_optimizer_section(void **state) {
     refuse("{\"optimizer\": {\"params\": {\"max_grad_norm\": 1.0}}}", "max_grad_norm|gradient_clipping");
 }
 
-// Every optimizer takes its own keys, with the defaults that its row says, and no others'.
+static bool same_optimizer(const struct config *a, const struct config *b) {
+    bool same = a->optimizer.row == b->optimizer.row;
+    for (size_t i = 0; i < config_key_count(); i++) {
+        if (strncmp(config_key_at(i)->path, "optimizer.", 10) != 0) continue;
+        char *x = config_value(a, config_key_at(i)), *y = config_value(b, config_key_at(i));
+        same &= !x == !y && (!x || !strcmp(x, y));
+        free(x);
+        free(y);
+    }
+    return same;
+}
+
 // DeepSpeed's OnebitAdam takes bias_correction and corrects nothing: a file that has it runs, and to the same bits.
 static void test_onebit_takes_bias_correction(void **state) {
     (void)state;
@@ -40,7 +51,7 @@ static void test_onebit_takes_bias_correction(void **state) {
         struct config *c = accept(
             yes ? "{\"optimizer\": {\"type\": \"OneBitAdam\", \"params\": {\"bias_correction\": true}}}"
                 : "{\"optimizer\": {\"type\": \"OneBitAdam\", \"params\": {\"bias_correction\": false}}}");
-        assert_int_equal(optimizer_hash(&c->optimizer, 1), optimizer_hash(&bare->optimizer, 1));
+        assert_true(same_optimizer(c, bare));
         config_destroy(&c);
     }
     config_destroy(&bare);
@@ -51,6 +62,7 @@ static void test_reduce_group_is_a_number_of_workers(void **state) {
     refuse("{\"reduce_group\": \"x\"}", "reduce_group|a number of workers, or one of \"none\", \"host\"");
 }
 
+// Every optimizer takes its own keys, with the defaults that its row says, and no others'.
 static void test_every_optimizer(void **state) {
     (void)state;
     for (const struct optimizer *o = optimizers; o->name; o++) {
@@ -68,8 +80,7 @@ static void test_every_optimizer(void **state) {
                     continue;
                 }
                 given = accept(text);
-                assert_true(of != o ||
-                            optimizer_hash(&given->optimizer, 1) == optimizer_hash(&c->optimizer, 1));
+                assert_true(of != o || same_optimizer(given, c));
                 config_destroy(&given);
             }
         config_destroy(&c);

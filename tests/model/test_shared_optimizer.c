@@ -239,7 +239,7 @@ static void test_every_optimizer_in_memory(void **unused) {
     }
 }
 
-// The star's processes compare hashes, and say what differs in words.
+// Messages to people say what differs in words.
 static void test_settings_are_told_apart(void **unused) {
     (void)unused;
     struct optimizer_config same = configs[0], others[] = {same, same, same, same, same, same, same};
@@ -253,10 +253,7 @@ static void test_settings_are_told_apart(void **unused) {
     others[6].no_bias_correction = true;
     same.row->describe(words, sizeof words, &same);
     assert_string_equal(words, "lr 1, betas 0.9 0.999, eps 1e-08, decay 0.1");
-    assert_true(optimizer_hash(&same, 1) == optimizer_hash(&configs[0], 1));
-    assert_true(optimizer_hash(&same, 1) != optimizer_hash(&same, 2));
     for (size_t i = 0; i < COUNT(others); i++) {
-        assert_true(optimizer_hash(&same, 1) != optimizer_hash(&others[i], 1));
         same.row->describe(other_words, sizeof other_words, &others[i]);
         assert_true(!strcmp(words, other_words) == (i >= 5));
     }

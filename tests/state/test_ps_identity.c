@@ -84,21 +84,21 @@ static const char *hello(struct login *x, enum ps_role role, int rank, struct id
 
 static void test_every_key_is_named(void **state) {
     (void)state;
-    const struct identity_key *k;
+    struct identity_key k;
     int named = 0;
-    for (int n = 0; (k = identity_key_at(n)); n++) {
-        if (k->uses & IDENTITY_LOCAL || !(k->uses & (IDENTITY_TRAJECTORY | IDENTITY_RUN))) continue;
+    for (size_t n = 0; (k = identity_key_at(n)).key; n++) {
+        if (k.uses & IDENTITY_LOCAL || !(k.uses & (IDENTITY_TRAJECTORY | IDENTITY_RUN))) continue;
         for (int server = 0; server < 2; server++) {
             struct login *x = login_create();
             struct identity *own = with(x, NULL);
             char expected[256];
-            const char *had = identity_get(own, k->key), *name = server ? "server 0" : "worker 1";
+            const char *had = identity_get(own, k.key), *name = server ? "server 0" : "worker 1";
             snprintf(expected, sizeof expected,
                      had ? "%s has %s = other, the scheduler has %s: %s"
                          : "%s has %s = other, the scheduler has none%.0s: %s",
-                     name, k->key, had ? had : "", k->advice ? k->advice : "use one configuration");
+                     name, k.key, had ? had : "", k.advice ? k.advice : "use one configuration");
             const char *said = hello(x, server ? PS_SERVER : PS_WORKER, !server,
-                                     with(x, (const char *const[]){k->key, "other", NULL}));
+                                     with(x, (const char *const[]){k.key, "other", NULL}));
             assert_string_equal(said, expected);
             identity_destroy(&own);
             login_destroy(x);
@@ -111,12 +111,12 @@ static void test_every_key_is_named(void **state) {
 // What moves nothing and is nobody's business passes.
 static void test_what_may_differ(void **state) {
     (void)state;
-    const struct identity_key *k;
-    for (int n = 0; (k = identity_key_at(n)); n++) {
-        if (k->uses & (IDENTITY_TRAJECTORY | IDENTITY_RUN)) continue;
+    struct identity_key k;
+    for (size_t n = 0; (k = identity_key_at(n)).key; n++) {
+        if (k.uses & (IDENTITY_TRAJECTORY | IDENTITY_RUN)) continue;
         struct login *x = login_create();
-        assert_string_equal(hello(x, PS_WORKER, 0, with(x, (const char *const[]){k->key, "one", NULL})), "");
-        assert_string_equal(hello(x, PS_WORKER, 1, with(x, (const char *const[]){k->key, "two", NULL})), "");
+        assert_string_equal(hello(x, PS_WORKER, 0, with(x, (const char *const[]){k.key, "one", NULL})), "");
+        assert_string_equal(hello(x, PS_WORKER, 1, with(x, (const char *const[]){k.key, "two", NULL})), "");
         login_destroy(x);
     }
 }
@@ -182,9 +182,16 @@ static void test_the_order_of_arrivals(void **state) {
     struct login *x = login_create();
     uint64_t hash = manifest_of_order(&x->c, x->l, x->map).hash;
     x->c.eval_every = 5;
+    x->c.deadline_ms = x->c.ps.deadline_ms = 77;
     assert_true(manifest_of_order(&x->c, x->l, x->map).hash == hash);
-    x->c.optimizer.beta2 = 0.5f;
-    assert_true(manifest_of_order(&x->c, x->l, x->map).hash != hash);
+    struct config others[] = {x->c, x->c, x->c, x->c, x->c};
+    others[0].optimizer.beta2 = 0.5f;
+    others[1].steps++;
+    others[2].workers++;
+    others[3].ps.servers++;
+    others[4].schedule.type = SCHEDULE_WARMUP;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (manifest_of_order(&others[i], x->l, x->map).hash == hash) fail_msg("change %zu", i);
     login_destroy(x);
 }
 

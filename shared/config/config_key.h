@@ -1,0 +1,74 @@
+// A key of the configuration is one row of config_keys.c. From the rows come the reader and its messages, the defaults,
+// --print-config, the nearest known name, the flags of train and of a star's roles with their help, and what ranks and
+// checkpoints compare (shared/state/identity.h). A new key takes a member of struct config, a row, and a line of
+// docs/config.md, which a test demands.
+//
+// Rows are constant; any thread.
+#ifndef STARRING_SHARED_CONFIG_CONFIG_KEY_H
+#define STARRING_SHARED_CONFIG_CONFIG_KEY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum key_type {
+    KEY_BOOL,
+    KEY_NOT,  // stored inverted
+    KEY_INT,
+    KEY_I64,  // also uint64_t: values are below 2^53
+    KEY_F32,
+    KEY_F64,
+    KEY_PAIR,   // two adjacent floats: [beta1, beta2]
+    KEY_TEXT,   // char *, owned
+    KEY_LIST,   // the same: texts joined by commas; NULL: none. Its flag may be given several times
+    KEY_ENUM,   // int, index into names
+    KEY_SIZE,   // int64_t: bytes, or -i for the i-th of names
+    KEY_SWITCH  // bool, index into two names
+};
+
+// What a change of a key does to a run that goes on, and who must have the same value.
+enum identity_use {
+    // A run that continues from a checkpoint must have the same: another value is another run.
+    IDENTITY_TRAJECTORY = 1,
+    // All ranks of a run must have the same.
+    IDENTITY_RUN = 2,
+    // A continued run may have another value, and then ends in other bits than the undisturbed one. A key that is
+    // neither here nor in IDENTITY_TRAJECTORY moves no bit.
+    IDENTITY_BITS = 4,
+    // Known to those alone that compute (workers): servers and a scheduler open no data and have no such device. It is
+    // compared where both sides know it.
+    IDENTITY_LOCAL = 8,
+    // Beside IDENTITY_TRAJECTORY: decides whose turn it is, so a recorded order of arrivals is repeated with the same
+    // value alone (ps/record/arrivals.h).
+    IDENTITY_ORDER = 16
+};
+
+struct config_key {
+    const char *path;  // "optimizer.params.lr"
+    enum key_type type;
+    size_t offset;              // in struct draft
+    double low, high;           // of numbers, inclusive
+    const char *const *names;   // of KEY_ENUM, KEY_SIZE and KEY_SWITCH, NULL at the end
+    const char *default_value;  // of a configuration without the key, as a flag writes it; NULL: 0 or no text
+    const char *auto_value;     // JSON "auto" stands for; "": resolved later; NULL: no "auto" here
+    const char *auto_why;       // where auto_value comes from
+    bool empty;                 // of a text: "" is no text, else it is refused
+    const char *alias;          // DeepSpeed's other name for it, or NULL
+    bool stage_3;               // acts in stage 3 alone
+    bool ring;                  // shown only where ranks have collectives
+    bool only_read;             // another key says what became of it, and is shown instead
+    unsigned schedules;         // of a schedule's parameter: the bits 1 << type of those that take it
+
+    const char *flag, *metavar,
+        *help;   // "workers", "N" (NULL: a switch), one sentence; flag NULL: --set alone
+    bool train;  // a flag of train, not of the roles
+
+    unsigned agree;      // of enum identity_use; 0: nobody compares it
+    const char *advice;  // for ranks that differ in it; NULL: to use one configuration
+};
+
+size_t config_key_count(void);
+const struct config_key *config_key_at(size_t i);
+// By its path or its other name; NULL: none.
+const struct config_key *config_key_find(const char *path);
+
+#endif

@@ -1,0 +1,376 @@
+// The table of the keys that are read: a row has everything about a key.
+#include <assert.h>
+#include <string.h>
+
+#include "shared/config/config_internal.h"
+
+static const char *const launch_names[] = {"auto", "threads", "processes", "mpi", NULL};
+static const char *const medium_names[] = {"auto", "shm", "tcp", NULL};
+#define DEVICE_NAME(id, name, ...) name,
+static const char *const device_names[] = {DEVICE_LIST(DEVICE_NAME) NULL};
+#define DEVICE_ROW(id, ...) {__VA_ARGS__},
+const struct device_row device_rows[DEVICE_KINDS] = {DEVICE_LIST(DEVICE_ROW)};
+static const char *const dtype_names[] = {"fp32", "bf16", "fp16", NULL};
+static const char *const unknown_names[] = {"refuse", "ignore", NULL};
+static const char *const own_or_dtype_names[] = {"auto", "fp32", "bf16", "fp16", NULL};
+static const char *const schedule_names[] = {
+    "none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest", NULL};
+static const char *const warmup_names[] = {"log", "linear", NULL};
+static const char *const collective_names[] = {"auto", "local", "mpi", "nccl", NULL};
+static const char *const memory_check_names[] = {"auto", "off", NULL};
+static const char *const batches_names[] = {"none", "all", NULL};
+static const char *const auto_names[] = {"auto", NULL};
+static const char *const device_bytes_names[] = {"all", NULL};
+static const char *const kernel_names[] = {"auto", "fma", "bf16-pairs", NULL};
+static const char *const attention_names[] = {"auto", "cudnn", "own", NULL};
+static const char *const slice_names[] = {"auto", "whole", NULL};
+static const char *const gelu_names[] = {"auto", "fused", "apart", NULL};
+static const char *const bias_grad_names[] = {"auto", "epilogue", "kernel", NULL};
+static const char *const prefetch_names[] = {"none", "auto", NULL};
+static const char *const group_names[] = {"none", "host", NULL};
+static const char *const offload_names[] = {"none", "cpu", "nvme", NULL};
+static const char *const code_names[] = {"none", "onebit", "int8", "topk", NULL};
+static const char *const recompute_names[] = {"auto", "none", "cheap", "block", NULL};
+static const char *const reduce_names[] = {"ordered", "native", NULL};
+
+static_assert(DT_F32 == 0 && DT_BF16 == 1 && DT_F16 == 2, "dtype_names are indexed by enum dtype");
+static_assert(RECOMPUTE_NONE == 0 && RECOMPUTE_CHEAP == 1 && RECOMPUTE_BLOCK == 2,
+              "recompute_names, behind auto");
+static_assert(CODE_NONE == 0 && CODE_ONEBIT == 1 && CODE_INT8 == 2 && CODE_TOPK == 3, "code_names");
+static_assert(EVAL_ALL == -1, "batches_names are their negatives");
+static_assert(PREFETCH_AUTO == -1, "prefetch_names are their negatives");
+static_assert(GROUP_NONE == 0 && GROUP_HOST == -1, "group_names are their negatives");
+static_assert(CUDA_SLICE_AUTO == 0 && CUDA_SLICE_WHOLE == -1, "slice_names are their negatives");
+static_assert(offsetof(struct optimizer_config, beta2) ==
+                  offsetof(struct optimizer_config, beta1) + sizeof(float),
+              "KEY_PAIR stores both");
+
+#define ROW(name, uses, kind, member, ...) \
+    { .path = name, .agree = uses, .type = kind, .offset = offsetof(struct draft, member), __VA_ARGS__ }
+#define TEXT(path, uses, member, ...)       ROW(path, uses, KEY_TEXT, member, __VA_ARGS__)
+#define LIST(path, uses, member, ...)       ROW(path, uses, KEY_LIST, member, __VA_ARGS__)
+#define BOOL(path, uses, member, ...)       ROW(path, uses, KEY_BOOL, member, __VA_ARGS__)
+#define ENUM(path, uses, member, list, ...) ROW(path, uses, KEY_ENUM, member, .names = list, __VA_ARGS__)
+#define SIZE(path, uses, member, list, ...) \
+    ROW(path, uses, KEY_SIZE, member, .low = 1, .high = EXACT_MAX, .names = list, __VA_ARGS__)
+#define NUMBER(path, uses, type, member, least, most, ...) \
+    ROW(path, uses, type, member, .low = least, .high = most, __VA_ARGS__)
+#define DEFAULT(text)                  .default_value = text
+#define AUTO(text)                     .auto_value = text, .auto_why = "Hugging Face's defaults"
+#define LATER                          .auto_value = ""
+#define OF(types)                      .schedules = types
+#define FLAG(name, value, words)       .flag = name, .metavar = value, .help = words
+#define TRAIN_FLAG(name, value, words) FLAG(name, value, words), .train = true
+
+// Who must agree on a key (enum identity_use). The promise is docs/ARCHITECTURE.md's: with N workers and one micro-batch
+// a step, ps:sync = zero:0..3, any servers.
+//
+//     NOBODY          no bit moves: where something lies, how patient, talkative or quick a process is
+//     R               topology and stage, servers and their threads, partitions, medium; how far it goes, what is
+//                     evaluated and kept: ranks that differ in it do not work together, and no bit moves either
+//     B               bits move. workers, micro-batches, accumulation: the same global batches, cut otherwise, so
+//                     sums round otherwise. kernels, device, reduce, chunks of the logits: the same sums in another
+//                     order. Each gives a right run, which equals no undisturbed one to the last bit
+//     T               another run
+#define NOBODY 0
+#define T      IDENTITY_TRAJECTORY
+#define R      IDENTITY_RUN
+#define B      IDENTITY_BITS
+#define L      IDENTITY_LOCAL
+#define ORDER  IDENTITY_ORDER
+
+// The schedules that take a parameter, as the constructors of DeepSpeed's lr_schedules.py do.
+#define W (1u << SCHEDULE_WARMUP)
+#define D (1u << SCHEDULE_WARMUP_DECAY)
+#define C (1u << SCHEDULE_WARMUP_COSINE)
+#define O (1u << SCHEDULE_ONE_CYCLE)
+#define G (1u << SCHEDULE_RANGE_TEST)
+#define SCHEDULE_INTEGER(name, member, least, ...) \
+    NUMBER("scheduler.params." name, T, KEY_I64, c.schedule.member, least, EXACT_MAX, __VA_ARGS__)
+#define SCHEDULE_REAL(name, member, most, ...) \
+    NUMBER("scheduler.params." name, T, KEY_F64, c.schedule.member, 0, most, __VA_ARGS__)
+
+// In the order in which config_to_json writes them, and --help lists them.
+static const struct config_key keys[] = {
+    TEXT(
+        "model.name", NOBODY, c.model, DEFAULT("demo"),
+        FLAG(
+            "model", "M",
+            "preset (tiny, demo, gpt2-124m, ..), Hugging Face config.json, or directory with weights (demo)")),
+    TEXT("data.path", NOBODY, c.data, DEFAULT("demo"),
+         FLAG("data", "PATH", "text or llm.c .bin file, directory of them, or the demo's text (demo)")),
+    TEXT("data.val_path", NOBODY, c.val_data),
+    TEXT(
+        "data.tokenizer", NOBODY, c.tokenizer, DEFAULT("auto"),
+        FLAG("tokenizer", "KIND",
+             "auto; byte: text for any model, a token per byte; bin: token files of a directory with texts")),
+    NUMBER("data.val_fraction", NOBODY, KEY_F64, c.val_fraction, 0, 0.9, DEFAULT("0.05")),
+    NUMBER("data.seq_len", T, KEY_I64, c.seq, 1, 1 << 24, DEFAULT("256"),
+           FLAG("seq", "T", "tokens of a sequence (256)")),
+    TEXT("topology", R | ORDER, c.topology,
+         FLAG("topology", "T", "local (the default), ps:sync, ps:async, zero:0, zero:1, zero:2 or zero:3")),
+    NUMBER("workers", R | B | ORDER, KEY_INT, c.workers, 1, 65536,
+           FLAG("workers", "N", "ranks that compute (2; local: 1)")),
+    ENUM(
+        "launch", NOBODY, c.launch, launch_names,
+        TRAIN_FLAG(
+            "launch", "HOW",
+            "threads (ring), processes (star), mpi (ring), or auto: what the topology asks for (auto)")),  // how the processes were started
+    ENUM(
+        "medium", R | ORDER, c.medium, medium_names,
+        FLAG(
+            "medium", "M",
+            "what processes talk through: shm or tcp (of a ring: with --launch mpi), or auto (auto)")),  // where one demands shared memory
+    ENUM(
+        "device", B | L, c.device, device_names,
+        FLAG(
+            "device", "D",
+            "cpu, cuda, ref (slow and simple), or auto: a GPU if there is one (auto)")),  // each worker may have another: it computes its own share of the batch
+    NUMBER("threads", NOBODY, KEY_INT, c.threads, 0, 4096,
+           FLAG("threads", "N",
+                "CPU threads per rank; 0: its share of the cores (0)")),  // no bit depends on them
+    ENUM("cpu.kernel", R | B | L, c.cpu_kernel, kernel_names,
+         .advice = "choose one for all: --set cpu.kernel=fma"),
+    ENUM("cuda.attention", R | B | L, c.cuda.attention, attention_names),
+    SIZE("cuda.attention_slice", R | B | L, c.cuda.attention_slice_bytes, slice_names),
+    ENUM("cuda.gelu", R | B | L, c.cuda.gelu, gelu_names),
+    ENUM("cuda.bias_grad", R | B | L, c.cuda.bias_grad, bias_grad_names),
+    TEXT("cuda.products", NOBODY, c.products,
+         DEFAULT("auto")),  // a file: products_compare compares what of it applies to a device
+    ENUM("dtype", T, c.dtype, dtype_names, FLAG("dtype", "D", "fp32, bf16 or fp16 (fp32)")),
+    NUMBER("steps", R | ORDER, KEY_I64, c.steps, 1, EXACT_MAX, DEFAULT("100"),
+           FLAG("steps", "N", "optimizer steps (100)")),
+    NUMBER("seed", T, KEY_I64, c.seed, 0, EXACT_MAX, DEFAULT("1"),
+           FLAG("seed", "N", "of the initial weights and the batches (1)")),
+    TEXT("out", NOBODY, c.out,
+         FLAG("out", "DIR", "run directory (train's default: runs/MODEL-TOPOLOGY-TIME)")),
+    NUMBER(
+        "eval_every", R, KEY_I64, c.eval_every, 0, EXACT_MAX,
+        FLAG(
+            "eval-every", "K",
+            "keep the weights of every K-th step, and evaluate them after the run (0: the last ones alone)")),
+    NUMBER("eval_every_seconds", R, KEY_F64, c.eval_every_seconds, 0, FLOAT_MAX),
+    ROW("eval_batches", R, KEY_SIZE, c.eval_batches, .high = EXACT_MAX, .names = batches_names,
+        DEFAULT("all")),
+    NUMBER("target_loss", R, KEY_F64, c.target_loss, 0, FLOAT_MAX),
+    BOOL("keep_snapshots", NOBODY, c.keep_snapshots,
+         FLAG("keep-snapshots", NULL,
+              "do not remove DIR/snapshots after they have been evaluated")),  // worker 0's files
+    BOOL("trace", NOBODY, c.trace,
+         FLAG("trace", NULL, "write trace.json (Chrome, Perfetto)")),  // each role may leave its own
+    // They name ranks, and each rank looks itself up: where one does not know of its trouble, the report is wrong.
+    LIST("trouble.straggle", R, c.straggle,
+         FLAG("straggle", "R:F[:P]",
+              "worker R computes F times as long, in a share P of its steps (all); repeatable")),
+    LIST("trouble.delay", R, c.delay,
+         FLAG("delay", "R:D:MS",
+              "worker R computes MS ms longer in each step; D: constant, exponential, pareto; repeatable")),
+    TEXT(
+        "trouble.fault", NOBODY, c.fault,
+        FLAG(
+            "fault", "LIST",
+            "a star's messages get lost, doubled, late: drop=P,dup=P,reorder=P (shares),delay=MS,seed=S")),  // of the process that is told so; no bit moves
+    BOOL("json", NOBODY, c.json,
+         TRAIN_FLAG("json", NULL, "print summary.json alone on stdout; steps go to stderr")),
+    BOOL("quiet", NOBODY, c.quiet,
+         FLAG("quiet", NULL, "no step lines, no table, and of the configuration warnings alone")),
+    BOOL("full", NOBODY, c.full,
+         FLAG("full", NULL, "end with every figure, as starring summary prints them, not with a few lines")),
+    ENUM("unknown_keys", NOBODY, unknown_keys, unknown_names, .only_read = true),
+    ENUM("memory.check", NOBODY, c.memory_check, memory_check_names),  // of each machine
+    SIZE("memory.logits_bytes", R | B, c.logits_bytes, auto_names),
+    SIZE("memory.device_bytes", NOBODY, c.device_bytes, device_bytes_names,
+         TRAIN_FLAG("device-memory", "SIZE",
+                    "what a worker may take of its device's memory, as 6GiB, on a CPU too (all)")),
+    NUMBER("train_batch_size", T, KEY_I64, c.train_batch, 1, 1 << 30, LATER),
+    NUMBER("train_micro_batch_size_per_gpu", R | B, KEY_I64, c.micro_batch, 1, 1 << 30, LATER,
+           FLAG("batch", "B", "sequences of one micro-batch of one worker (4)")),
+    NUMBER("gradient_accumulation_steps", R | B, KEY_I64, c.accumulation, 1, 1 << 30, LATER),
+    // The defaults of optimizer.params are in the optimizer's row.
+    TEXT("optimizer.type", T, c.optimizer_type, DEFAULT("AdamW")),
+    NUMBER("optimizer.params.lr", T, KEY_F32, c.optimizer.lr, 0, FLOAT_MAX, AUTO("5e-05"),
+           FLAG("lr", "X", "learning rate (1e-3)")),
+    NUMBER("optimizer.params.betas", T, KEY_PAIR, c.optimizer.beta1, 0, 0.9999999, AUTO("[0.9,0.999]")),
+    NUMBER("optimizer.params.eps", T, KEY_F32, c.optimizer.eps, 1e-38, 1, AUTO("1e-08")),
+    NUMBER("optimizer.params.weight_decay", T, KEY_F32, c.optimizer.weight_decay, 0, FLOAT_MAX, AUTO("0")),
+    NUMBER("optimizer.params.momentum", T, KEY_F32, c.optimizer.momentum, 0, 0.9999999),
+    NUMBER("optimizer.params.dampening", T, KEY_F32, c.optimizer.dampening, 0, 1),
+    BOOL("optimizer.params.nesterov", T, c.optimizer.nesterov),
+    ROW("optimizer.params.adam_w_mode", T, KEY_NOT, c.optimizer.l2_mode),
+    BOOL("optimizer.params.torch_adam", NOBODY, torch_adam, .only_read = true),
+    ROW("optimizer.params.bias_correction", T, KEY_NOT, c.optimizer.no_bias_correction),
+    NUMBER("optimizer.params.freeze_step", T, KEY_I64, c.optimizer.freeze_step, 1, EXACT_MAX),
+    ENUM("scheduler.type", T, c.schedule.type, schedule_names, OF(W | D | C | O | G)),
+    NUMBER("scheduler.params.warmup_min_lr", T, KEY_F64, c.schedule.min_lr, 0, FLOAT_MAX, AUTO("0"),
+           OF(W | D)),
+    NUMBER("scheduler.params.warmup_max_lr", T, KEY_F64, c.schedule.max_lr, 0, FLOAT_MAX, LATER, OF(W | D)),
+    NUMBER("scheduler.params.warmup_num_steps", T, KEY_I64, c.schedule.warmup_steps, 1, EXACT_MAX,
+           DEFAULT("1000"), LATER, OF(W | D | C)),
+    NUMBER("scheduler.params.total_num_steps", T, KEY_I64, c.schedule.total_steps, 1, EXACT_MAX, LATER,
+           OF(D | C)),
+    ENUM("scheduler.params.warmup_type", T, c.schedule.warmup, warmup_names, OF(W | D | C)),
+    NUMBER("scheduler.params.warmup_min_ratio", T, KEY_F64, c.schedule.warmup_min_ratio, 0, 1, OF(C)),
+    NUMBER("scheduler.params.cos_min_ratio", T, KEY_F64, c.schedule.cos_min_ratio, 0, 1, DEFAULT("1e-4"),
+           OF(C)),
+    NUMBER("scheduler.params.last_batch_iteration", NOBODY, KEY_I64, last_iteration, -1, -1, DEFAULT("-1"),
+           OF(W | D | C | O | G)),  // it has one value
+    SCHEDULE_REAL("cycle_min_lr", cycle_min_lr, FLOAT_MAX, OF(O)),
+    SCHEDULE_REAL("cycle_max_lr", cycle_max_lr, FLOAT_MAX, OF(O)),
+    SCHEDULE_REAL("decay_lr_rate", decay_lr_rate, FLOAT_MAX, OF(O)),
+    SCHEDULE_INTEGER("cycle_first_step_size", cycle_first, 1, DEFAULT("2000"), OF(O)),
+    SCHEDULE_INTEGER("cycle_second_step_size", cycle_second, 0, OF(O)),
+    SCHEDULE_INTEGER("cycle_first_stair_count", first_stairs, 0, OF(O)),
+    SCHEDULE_INTEGER("cycle_second_stair_count", second_stairs, 0, OF(O)),
+    SCHEDULE_INTEGER("decay_step_size", decay_step, 0, OF(O)),
+    BOOL("scheduler.params.cycle_momentum", T, c.schedule.cycle_momentum, DEFAULT("true"), OF(O)),
+    SCHEDULE_REAL("cycle_min_mom", min_mom, 0.9999999, DEFAULT("0.8"), OF(O)),
+    SCHEDULE_REAL("cycle_max_mom", max_mom, 0.9999999, DEFAULT("0.9"), OF(O)),
+    SCHEDULE_REAL("decay_mom_rate", decay_mom_rate, FLOAT_MAX, OF(O)),
+    SCHEDULE_REAL("lr_range_test_min_lr", range_min_lr, FLOAT_MAX, DEFAULT("1e-3"), OF(G)),
+    SCHEDULE_INTEGER("lr_range_test_step_size", range_step, 1, DEFAULT("2000"), OF(G)),
+    SCHEDULE_REAL("lr_range_test_step_rate", range_rate, FLOAT_MAX, DEFAULT("1"), OF(G)),
+    BOOL("scheduler.params.lr_range_test_staircase", T, c.schedule.range_staircase, OF(G)),
+    BOOL("fp16.enabled", NOBODY, fp16, LATER),  // dtype says so
+    NUMBER("fp16.loss_scale", T, KEY_F64, c.scaler.static_scale, 0, FLOAT_MAX),
+    NUMBER("fp16.initial_scale_power", T, KEY_INT, c.scaler.initial_power, 0, 120, DEFAULT("16")),
+    NUMBER("fp16.loss_scale_window", T, KEY_INT, c.scaler.window, 1, 1 << 30, DEFAULT("1000")),
+    NUMBER("fp16.hysteresis", T, KEY_INT, c.scaler.hysteresis, 1, 1 << 30, DEFAULT("2")),
+    BOOL("fp16.consecutive_hysteresis", T, c.scaler.consecutive_hysteresis),
+    NUMBER("fp16.min_loss_scale", T, KEY_F64, c.scaler.min_scale, 1e-30, FLOAT_MAX, DEFAULT("1")),
+    BOOL("bf16.enabled", NOBODY, bf16, LATER),  // dtype says so
+    // The default is DeepSpeed 0.19.6's.
+    NUMBER("gradient_clipping", T, KEY_F32, c.clip, 0, FLOAT_MAX, DEFAULT("1"), AUTO("1")),
+    NUMBER("steps_per_print", NOBODY, KEY_I64, c.steps_per_print, 1, EXACT_MAX, DEFAULT("10")),
+    BOOL("tensorboard.enabled", NOBODY, c.tensorboard.enabled),  // worker 0's files
+    TEXT("tensorboard.output_path", NOBODY, c.tensorboard.output_path, .empty = true),
+    TEXT("tensorboard.job_name", NOBODY, c.tensorboard.job_name, DEFAULT("DeepSpeedJobName")),
+    BOOL("csv_monitor.enabled", NOBODY, c.csv_monitor.enabled),
+    TEXT("csv_monitor.output_path", NOBODY, c.csv_monitor.output_path, .empty = true),
+    TEXT("csv_monitor.job_name", NOBODY, c.csv_monitor.job_name, DEFAULT("DeepSpeedJobName")),
+    NUMBER("zero_optimization.stage", NOBODY, KEY_INT, stage, 0, 3, .ring = true),  // topology says it
+    ROW("zero_optimization.overlap_comm", R, KEY_NOT,
+        c.no_overlap),  // ranks that meet in another order wait for each other for ever
+    ROW("zero_optimization.stage3_prefetch_bucket_size", R, KEY_SIZE, c.prefetch_elements, .high = EXACT_MAX,
+        .names = prefetch_names, .alias = "zero_optimization.prefetch_bucket_size", .stage_3 = true,
+        DEFAULT("auto")),
+    SIZE("zero_optimization.reduce_bucket_size", R, c.reduce_elements, auto_names),
+    SIZE("zero_optimization.allgather_bucket_size", R, c.gather_elements, auto_names),
+    SIZE("zero_optimization.stage3_max_live_parameters", R, c.live_elements, auto_names, .stage_3 = true,
+         .alias = "zero_optimization.max_live_parameters"),
+    NUMBER("zero_optimization.zero_hpz_partition_size", R, KEY_I64, c.hpz, 1, 65536, .stage_3 = true,
+           DEFAULT("1")),
+    // Where state lies moves no bit and no message; each rank's machine may have another place for it.
+    ENUM("zero_optimization.offload_optimizer.device", NOBODY, c.offload_optimizer.device, offload_names,
+         .ring = true),
+    BOOL("zero_optimization.offload_optimizer.pin_memory", NOBODY, c.offload_optimizer.pin_memory,
+         .ring = true),
+    TEXT("zero_optimization.offload_optimizer.nvme_path", NOBODY, c.offload_optimizer.nvme_path,
+         .ring = true),
+    NUMBER("zero_optimization.offload_optimizer.ratio", NOBODY, KEY_F64, c.offload_optimizer.ratio, 0, 1,
+           DEFAULT("1"), .ring = true),
+    ENUM("zero_optimization.offload_param.device", NOBODY, c.offload_param.device, offload_names,
+         .ring = true),
+    BOOL("zero_optimization.offload_param.pin_memory", NOBODY, c.offload_param.pin_memory, .ring = true),
+    TEXT("zero_optimization.offload_param.nvme_path", NOBODY, c.offload_param.nvme_path, .ring = true),
+    BOOL("zero_optimization.cpu_offload", NOBODY, cpu_offload, .only_read = true),
+    BOOL("zero_optimization.cpu_offload_param", NOBODY, cpu_offload_param, .only_read = true),
+    NUMBER("aio.block_size", NOBODY, KEY_I64, c.aio.block_bytes, 4096, 1 << 30, DEFAULT("1048576"),
+           .ring = true),
+    NUMBER("aio.queue_depth", NOBODY, KEY_I64, c.aio.depth, 1, 1024, DEFAULT("16"), .ring = true),
+    ENUM("data_types.grad_accum_dtype", R | B, c.grad_accum, own_or_dtype_names),
+    // The same bits, computed once more.
+    NUMBER("activation_checkpointing.number_checkpoints", NOBODY, KEY_I64, c.recompute.blocks, 0, EXACT_MAX),
+    BOOL("activation_checkpointing.cpu_checkpointing", NOBODY, c.recompute.inputs_on_host),
+    ENUM("activation_checkpointing.recompute", NOBODY, recompute, recompute_names),
+    ENUM("communication_data_type", NOBODY, wire_dtype, own_or_dtype_names,
+         .only_read = true),  // dtype says it
+    ROW("reduce", R | B, KEY_SWITCH, c.reduce_native, .names = reduce_names),
+    SIZE(
+        "reduce_group", R | B, c.reduce_group, group_names,
+        TRAIN_FLAG(
+            "reduce-group", "G",
+            "sum gradients within groups of G workers, then across them; or host: those of a machine (none)")),
+    ENUM("ring.collective", R, c.collective, collective_names,
+         TRAIN_FLAG(
+             "collective", "C",
+             "what a ring's ranks talk through: auto, local (threads), mpi (processes) or nccl (a GPU each)"),
+         .ring = true),
+    BOOL("ring.no_sync", R, c.no_sync, .ring = true),
+    NUMBER("parameter_server.servers", R | ORDER, KEY_INT, c.ps.servers, 1, 4096, DEFAULT("1"),
+           FLAG("servers", "S", "parameter servers of a star (1)")),
+    NUMBER("parameter_server.threads", R | ORDER, KEY_INT, c.ps.threads, 1, 1024, DEFAULT("1")),
+    NUMBER("parameter_server.partition_bytes", R, KEY_I64, c.ps.partition_bytes, 1024, 1 << 30,
+           DEFAULT("1048576")),
+    // How patient and how greedy each role is, where it listens, what it writes down.
+    NUMBER("parameter_server.deadline_ms", NOBODY, KEY_I64, c.ps.deadline_ms, 1, 1 << 30, DEFAULT("30000")),
+    NUMBER("parameter_server.heartbeat_ms", NOBODY, KEY_I64, c.ps.heartbeat_ms, 1, 1 << 30, DEFAULT("500")),
+    NUMBER("parameter_server.credit_bytes", NOBODY, KEY_I64, c.ps.credit_bytes, 1024, EXACT_MAX,
+           DEFAULT("67108864")),
+    TEXT("parameter_server.bind", NOBODY, c.ps.bind, DEFAULT("tcp://127.0.0.1:*")),
+    BOOL("parameter_server.record_arrivals", NOBODY, c.ps.record_arrivals,
+         FLAG("record-arrivals", NULL,
+              "ps:async: leave the order in which gradients were applied in DIR/arrivals.*")),
+    TEXT(
+        "parameter_server.replay_arrivals", NOBODY, c.ps.replay_arrivals,
+        FLAG(
+            "replay-arrivals", "DIR",
+            "ps:async: apply gradients in the order recorded in DIR, bit for bit")),  // the file says of which run it is (ps/record/arrivals.h)
+    BOOL("parameter_server.log_updates", NOBODY, c.ps.log_updates,
+         FLAG("log-updates", NULL, "a star: a line for each gradient, in DIR/updates.jsonl")),
+    BOOL("parameter_server.replicate", R, c.ps.replicate,
+         FLAG("replicate", NULL,
+              "ps:sync, with --restart: a server's state is on its neighbour too, a death costs no step")),
+    // A right run whatever the code is, since what it leaves out is said later; other bits.
+    ENUM("parameter_server.compression", R | B, c.ps.code.kind, code_names),
+    NUMBER("parameter_server.compression_share", R | B, KEY_F64, c.ps.code.share, 1e-9, 1, DEFAULT("0.01")),
+    NUMBER(
+        "recovery.checkpoint_every", R, KEY_I64, c.recovery.checkpoint_every, 0, EXACT_MAX,
+        FLAG(
+            "checkpoint-every", "K",
+            "keep the complete state of every K-th step and of the last in DIR/checkpoints, to go on from (0: none)")),
+    BOOL("recovery.checkpoint_background", R, c.recovery.checkpoint_background,
+         FLAG("checkpoint-background", NULL,
+              "write checkpoints while training goes on, from a copy: as much memory as a checkpoint has")),
+    NUMBER("recovery.checkpoint_keep", R, KEY_I64, c.recovery.checkpoint_keep, 0, 1 << 30, DEFAULT("2"),
+           FLAG("checkpoint-keep", "K", "how many of the last checkpoints stay (2; 0: all)")),
+    NUMBER("recovery.checkpoint_keep_every", R, KEY_I64, c.recovery.checkpoint_keep_every, 0, 1 << 30,
+           FLAG("checkpoint-keep-every", "M", "every M-th checkpoint stays besides (0: none)")),
+    TEXT(
+        "recovery.resume", NOBODY, c.recovery.resume,
+        FLAG(
+            "resume", "DIR|latest",
+            "go on from a checkpoint or a run's latest one; latest: from that of --out, or begin where it has none")),  // where: what was read is "recovery.resumed"
+    BOOL("recovery.resume_weights_only", R, c.recovery.resume_weights_only,
+         FLAG("resume-weights-only", NULL,
+              "with --resume DIR: a new run from those weights: step 0, a fresh optimizer")),
+    NUMBER(
+        "recovery.restart", R, KEY_INT, c.recovery.restart, 0, 1 << 30,
+        FLAG("restart", "N",
+             "after up to N deaths of processes go on from the latest checkpoint (0: a death ends the run)")),
+    TEXT("recovery.elastic", R | B, c.recovery.elastic,
+         FLAG("elastic", "MIN:MAX",
+              "a star: workers may die and come back; it goes on as long as MIN of MAX live")),
+    TEXT(
+        "security.keys", NOBODY, c.security.keys,
+        FLAG(
+            "keys", "DIR",
+            "a star: only who has a key of starring keygen DIR may join, and all is encrypted (docs/security.md)")),  // where each machine has its own
+    BOOL(
+        "security.insecure", NOBODY, c.security.insecure,
+        FLAG(
+            "insecure", NULL,
+            "a star on other addresses than loopback without keys: who reaches its ports may join, read and change all")),  // roles that differ in it do not get to talk
+};
+static_assert(sizeof keys / sizeof *keys <= KEYS_MAX, "struct reading has a state for each");
+
+const char *config_collective_name(enum ring_collective c) { return collective_names[c]; }
+const char *config_medium_name(enum medium m) { return medium_names[m]; }
+
+size_t config_key_count(void) { return sizeof keys / sizeof *keys; }
+const struct config_key *config_key_at(size_t i) { return &keys[i]; }
+
+const struct config_key *config_key_find(const char *path) {
+    for (size_t i = 0; i < config_key_count(); i++)
+        if (!strcmp(keys[i].path, path) || (keys[i].alias && !strcmp(keys[i].alias, path))) return &keys[i];
+    return NULL;
+}

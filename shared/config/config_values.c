@@ -1,0 +1,257 @@
+// A key's value: read from JSON into its place, within its limits, and written back.
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/config/config_internal.h"
+#include "shared/config/relaxed_json.h"
+#include "shared/core/error.h"
+#include "shared/core/text.h"
+
+static int refuse(const struct config_key *f, const char *origin, const char *expected, const cJSON *v) {
+    const char *kind = cJSON_IsString(v)   ? "string "
+                       : cJSON_IsNumber(v) ? "number "
+                       : cJSON_IsObject(v) ? "object "
+                       : cJSON_IsArray(v)  ? "array "
+                                           : "";
+    char *text = cJSON_PrintUnformatted(v);
+    fail("%s: %s: expected %s%s, got %s%.60s", origin, f->path, expected, f->auto_value ? " or \"auto\"" : "",
+         kind, text ? text : "?");
+    free(text);
+    return -1;
+}
+
+// v as a number within the field's bounds. 0, or -1 after fail().
+static int number(const struct config_key *f, const cJSON *v, const char *origin, double *out) {
+    bool whole = f->type == KEY_INT || f->type == KEY_I64 || f->type == KEY_SIZE;
+    const char *what = whole ? "an integer" : f->type == KEY_PAIR ? "an array of two numbers" : "a number";
+    if (!cJSON_IsNumber(v)) return refuse(f, origin, what, v);
+    double x = v->valuedouble;
+    if ((whole && x != floor(x)) || !isfinite(x)) return refuse(f, origin, what, v);
+    if (x < f->low || x > f->high) {
+        char range[96];
+        if (f->low == f->high)
+            snprintf(range, sizeof range, "%.10g", f->low);
+        else if (x < f->low && f->high >= (whole ? EXACT_MAX : FLOAT_MAX))
+            snprintf(range, sizeof range, "%s of at least %.10g", what, f->low);
+        else
+            snprintf(range, sizeof range, "%s from %.10g to %.16g", what, f->low, f->high);
+        return refuse(f, origin, range, v);
+    }
+    *out = x;
+    return 0;
+}
+
+// Which of the field's names v is. 0, or -1 after fail().
+static int name_index(const struct config_key *f, const cJSON *v, const char *origin, int *out) {
+    char list[128];
+    snprintf(list, sizeof list, "%s",
+             f->type != KEY_SIZE                ? "one of"
+             : !strcmp(f->path, "reduce_group") ? "a number of workers, or one of"
+             : strstr(f->path, "zero_")         ? "a number of elements, or one of"
+             : f->low > 0                       ? "bytes (4096, 64K, 16M or 1GiB), or one of"
+                                                : "a number, or one of");
+    for (int i = 0; f->names[i]; i++) {
+        if (cJSON_IsString(v) && !strcmp(v->valuestring, f->names[i])) return *out = i, 0;
+        size_t n = strlen(list);
+        snprintf(list + n, sizeof list - n, "%s \"%s\"", i ? "," : "", f->names[i]);
+    }
+    return refuse(f, origin, list, v);
+}
+
+static int store_pair(const struct config_key *f, float *place, const cJSON *v, const char *origin) {
+    if (!cJSON_IsArray(v) || cJSON_GetArraySize(v) != 2)
+        return refuse(f, origin, "an array of two numbers", v);
+    for (int i = 0; i < 2; i++) {
+        double x;
+        if (number(f, cJSON_GetArrayItem(v, i), origin, &x)) return -1;
+        place[i] = (float)x;
+    }
+    return 0;
+}
+
+// Texts, in an array or joined by commas already, become one text.
+static int store_list(const struct config_key *f, char **place, const cJSON *v, const char *origin) {
+    const cJSON *first = cJSON_IsArray(v) ? v->child : v;
+    size_t bytes = 1;
+    for (const cJSON *item = first; item; item = cJSON_IsArray(v) ? item->next : NULL) {
+        if (!cJSON_IsString(item) || !item->valuestring[0]) return refuse(f, origin, "an array of texts", v);
+        bytes += strlen(item->valuestring) + 1;
+    }
+    free(*place);
+    *place = NULL;
+    if (!first) return 0;
+    char *at = *place = xcalloc(bytes, 1);
+    for (const cJSON *item = first; item; item = cJSON_IsArray(v) ? item->next : NULL)
+        at += sprintf(at, "%s%s", item == first ? "" : ",", item->valuestring);
+    return 0;
+}
+
+static cJSON *load_list(const char *list) {
+    cJSON *array = list ? cJSON_CreateArray() : NULL;
+    for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        char *item = xasprintf("%.*s", (int)strcspn(at, ","), at);
+        cJSON_AddItemToArray(array, cJSON_CreateString(item));
+        free(item);
+    }
+    return array;
+}
+
+int key_store(const struct config_key *f, struct draft *d, const cJSON *v, const char *origin) {
+    void *place = (char *)d + f->offset;
+    double x = 0;
+    int index = 0;
+    switch (f->type) {
+        case KEY_BOOL:
+        case KEY_NOT:
+            if (!cJSON_IsBool(v)) return refuse(f, origin, "true or false", v);
+            *(bool *)place = cJSON_IsTrue(v) != (f->type == KEY_NOT);
+            return 0;
+        case KEY_TEXT:
+            if (!cJSON_IsString(v) || (!v->valuestring[0] && !f->empty))
+                return refuse(f, origin, "a text", v);
+            free(*(char **)place);
+            *(char **)place = v->valuestring[0] ? xstrdup(v->valuestring) : NULL;
+            return 0;
+        case KEY_LIST:
+            return store_list(f, place, v, origin);
+        case KEY_ENUM:
+        case KEY_SWITCH:
+            if (name_index(f, v, origin, &index)) return -1;
+            if (f->type == KEY_SWITCH)
+                *(bool *)place = index == 1;
+            else
+                *(int *)place = index;
+            return 0;
+        case KEY_SIZE:
+            if (cJSON_IsNumber(v)) break;
+            if (f->low > 0 && cJSON_IsString(v) && !text_bytes(v->valuestring, place)) return 0;
+            if (name_index(f, v, origin, &index)) return -1;
+            *(int64_t *)place = -index;
+            return 0;
+        case KEY_PAIR:
+            return store_pair(f, place, v, origin);
+        case KEY_INT:
+        case KEY_I64:
+        case KEY_F32:
+        case KEY_F64:
+            break;
+    }
+    if (number(f, v, origin, &x)) return -1;
+    if (f->type == KEY_INT) *(int *)place = (int)x;
+    if (f->type == KEY_I64 || f->type == KEY_SIZE) *(int64_t *)place = (int64_t)x;
+    if (f->type == KEY_F32) *(float *)place = (float)x;
+    if (f->type == KEY_F64) *(double *)place = x;
+    return 0;
+}
+
+static cJSON *load_f32(float v) {
+    char text[32];
+    shortest_f32(text, v);
+    return cJSON_CreateRaw(text);
+}
+
+// cJSON's own printing may lose the last bit.
+static cJSON *load_f64(double v) {
+    char text[32];
+    shortest_f64(text, v);
+    return cJSON_CreateRaw(text);
+}
+
+cJSON *key_parse(const struct config_key *f, const char *value) {
+    bool list = f && f->type == KEY_LIST && value[0] != '[';
+    if (list || (f && f->type == KEY_TEXT && value[0] != '"')) return cJSON_CreateString(value);
+    cJSON *v = relaxed_json_try(value);
+    return v ? v : cJSON_CreateString(value);
+}
+
+static void store_default(const struct config_key *f, struct draft *d, const char *value) {
+    if (!value || !*value) return;
+    cJSON *v = key_parse(f, value);
+    int rc = key_store(f, d, v, "defaults");
+    assert(rc == 0 && "a default is a value of its field");
+    (void)rc;
+    cJSON_Delete(v);
+}
+
+void draft_init(struct draft *d) {
+    *d = (struct draft){0};
+    for (size_t i = 0; i < config_key_count(); i++)
+        store_default(config_key_at(i), d, config_key_at(i)->default_value);
+}
+
+// The default that the optimizer's row has for the field's key below "optimizer.params". "": the field is no
+// parameter of an optimizer; NULL: it is a parameter of other optimizers.
+static const char *optimizer_says(const struct config_key *f, const struct optimizer *row) {
+    static const char params[] = "optimizer.params.";
+    bool param = !strncmp(f->path, params, sizeof params - 1);
+    return param ? optimizer_default(row, f->path + sizeof params - 1) : "";
+}
+
+void draft_set_optimizer(struct draft *d, const struct optimizer *row) {
+    d->c.optimizer = (struct optimizer_config){.row = row};
+    for (size_t i = 0; i < config_key_count(); i++) {
+        const struct config_key *f = config_key_at(i);
+        store_default(f, d, optimizer_says(f, row));
+    }
+}
+
+bool key_serves(const struct config_key *f, const struct config *c) {
+    return (!f->schedules || f->schedules >> c->schedule.type & 1) && optimizer_says(f, c->optimizer.row);
+}
+
+void draft_fini(struct draft *d) {
+    for (size_t i = 0; i < config_key_count(); i++) {
+        const struct config_key *f = config_key_at(i);
+        if (f->type == KEY_TEXT || f->type == KEY_LIST) free(*(char **)((char *)d + f->offset));
+    }
+}
+
+void key_clear(const struct config_key *f, struct draft *d) {
+    static const size_t sizes[] = {
+        [KEY_BOOL] = sizeof(bool),   [KEY_NOT] = sizeof(bool),       [KEY_INT] = sizeof(int),
+        [KEY_I64] = sizeof(int64_t), [KEY_F32] = sizeof(float),      [KEY_F64] = sizeof(double),
+        [KEY_ENUM] = sizeof(int),    [KEY_PAIR] = 2 * sizeof(float), [KEY_SIZE] = sizeof(int64_t),
+        [KEY_SWITCH] = sizeof(bool)};
+    memset((char *)d + f->offset, 0, sizes[f->type]);
+}
+
+cJSON *key_load(const struct config_key *f, const struct draft *d) {
+    const void *place = (const char *)d + f->offset;
+    char text[40];
+    switch (f->type) {
+        case KEY_BOOL:
+            return cJSON_CreateBool(*(const bool *)place);
+        case KEY_NOT:
+            return cJSON_CreateBool(!*(const bool *)place);
+        case KEY_INT:
+            return cJSON_CreateNumber(*(const int *)place);
+        case KEY_SIZE:
+        case KEY_I64:
+            if (f->type == KEY_SIZE && *(const int64_t *)place <= 0)
+                return cJSON_CreateString(f->names[-*(const int64_t *)place]);
+            snprintf(text, sizeof text, "%lld", (long long)*(const int64_t *)place);
+            return cJSON_CreateRaw(text);
+        case KEY_F32:
+            return load_f32(*(const float *)place);
+        case KEY_F64:
+            return load_f64(*(const double *)place);
+        case KEY_TEXT:
+            return *(char *const *)place ? cJSON_CreateString(*(char *const *)place) : NULL;
+        case KEY_LIST:
+            return load_list(*(char *const *)place);
+        case KEY_ENUM:
+            return cJSON_CreateString(f->names[*(const int *)place]);
+        case KEY_SWITCH:
+            return cJSON_CreateString(f->names[*(const bool *)place]);
+        case KEY_PAIR: {
+            cJSON *pair = cJSON_CreateArray();
+            cJSON_AddItemToArray(pair, load_f32(((const float *)place)[0]));
+            cJSON_AddItemToArray(pair, load_f32(((const float *)place)[1]));
+            return pair;
+        }
+    }
+    return NULL;
+}

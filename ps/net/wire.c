@@ -14,7 +14,7 @@ const char *wire_kind_name(enum wire_kind k) {
         "decision",      "report",   "step_done",  "gather",   "gather_done",    "goodbye",
         "goodbye_ack",   "shutdown", "abort",      "rollback", "arrived",        "set",
         "join",          "joined",   "replicate",  "rescue",   "replicate_ack",  "pull_sent",
-        "snapshot_sent", "pulse",    "member",     "take",     "taken"};
+        "snapshot_sent", "pulse",    "member",     "take",     "taken",          "word"};
     return (unsigned)k < WIRE_KINDS ? names[k] : "unknown";
 }
 
@@ -23,16 +23,38 @@ const char *ps_role_name(enum ps_role r) {
     return (unsigned)r < PS_ROLES ? names[r] : "unknown";
 }
 
+bool wire_is_kept(enum wire_kind k) {
+    switch (k) {
+        case WIRE_HELLO:
+        case WIRE_WELCOME:
+        case WIRE_START:
+        case WIRE_ATTACH:
+        case WIRE_ATTACHED:
+        case WIRE_JOIN:
+        case WIRE_JOINED:
+        case WIRE_ROLLBACK:
+        case WIRE_HEARTBEAT:
+        case WIRE_HEARTBEAT_ACK:
+        case WIRE_PULSE:
+        case WIRE_WORD:
+            return false;
+        default:
+            return true;
+    }
+}
+
 bool wire_is_payload(const struct wire_header *h) {
-    return !(h->flags & WIRE_AGAIN) &&
+    return !(h->flags & WIRE_AGAIN) && !h->link.again &&
            (h->kind == WIRE_PUSH || (h->kind == WIRE_PULL_REPLY && !(h->flags & WIRE_FINAL)));
 }
 
 bool wire_is_replica(const struct wire_header *h) {
-    return h->kind == WIRE_REPLICATE && !h->seq && !(h->flags & WIRE_AGAIN);
+    return h->kind == WIRE_REPLICATE && !h->seq && !(h->flags & WIRE_AGAIN) && !h->link.again;
 }
 
-uint64_t wire_place_bytes(const struct wire_header *h) { return h->flags & WIRE_AGAIN ? 0 : h->place_bytes; }
+uint64_t wire_place_bytes(const struct wire_header *h) {
+    return h->flags & WIRE_AGAIN || h->link.again ? 0 : h->place_bytes;
+}
 
 // The fields that are the same on both sides of the codec.
 #define PLAIN_FIELDS(X) \
@@ -65,6 +87,14 @@ size_t wire_encode(const struct wire_header *h, uint8_t out[WIRE_HEADER_MAX]) {
     p.thread = (uint32_t)h->thread;
     p.key = (uint32_t)h->key;
     PLAIN_FIELDS(ENCODE)
+    p.number = h->link.number;
+    p.link_said = h->link.said;
+    p.link_heard = h->link.heard;
+    p.seen = h->link.seen;
+    p.missing = (uint64_t *)h->link.missing;
+    p.n_missing = (size_t)h->link.missing_count;
+    p.again = h->link.again;
+    p.asks = h->link.asks;
     if (h->has_sum) {
         memcpy(words, &h->sum, sizeof words);
         p.sum = words;
@@ -112,6 +142,7 @@ static int header_check(const Starring__PsHeader *p, size_t payload_bytes) {
     if ((p->kind == WIRE_SHARD_SUM) != (p->n_sum != 0)) return -1;
     if (p->n_values > WIRE_VALUES_MAX || strlen(p->text) >= WIRE_TEXT_MAX || strlen(p->host) >= WIRE_HOST_MAX)
         return -1;
+    if (p->n_missing > WIRE_MISSING_MAX) return -1;
     // Digits of 32 bits, as exact_sum_carry leaves them: the sums of 2^31 shards meet without an overflow.
     for (size_t i = 0; i < p->n_sum; i++)
         if (p->sum[i] < 0 ||
@@ -134,6 +165,14 @@ int wire_decode(const uint8_t *bytes, size_t size, size_t payload_bytes, struct 
     out->thread = (int32_t)p->thread;
     out->key = (int32_t)p->key;
     PLAIN_FIELDS(DECODE)
+    out->link = (struct wire_link){.number = p->number,
+                                   .said = p->link_said,
+                                   .heard = p->link_heard,
+                                   .missing_count = (int)p->n_missing,
+                                   .seen = p->seen,
+                                   .again = p->again,
+                                   .asks = p->asks};
+    if (p->n_missing) memcpy(out->link.missing, p->missing, p->n_missing * sizeof *p->missing);
     out->has_sum = p->n_sum != 0;
     if (out->has_sum) memcpy(&out->sum, p->sum, sizeof out->sum);
     out->count = (int)p->n_values;

@@ -89,6 +89,7 @@ enum wire_kind {
     // One budget of batches (ps/scheduler/budget.h):
     WIRE_TAKE,  // step seq(the sender's steps that are acknowledged); the first: version values(what is done already)
     WIRE_TAKEN,  // step batch flags(FINAL: none is left; batch is how many were handed out)
+    WIRE_WORD,   // nothing but what the link adds
     WIRE_KINDS
 };
 const char *wire_kind_name(enum wire_kind k);  // "push", ...
@@ -117,10 +118,23 @@ enum {
     WIRE_FLAGS = 1023  // all of them
 };
 
-#define WIRE_HEADER_MAX 1023  // bytes
-#define WIRE_VALUES_MAX 32    // doubles in one GATHER
-#define WIRE_TEXT_MAX   512   // bytes, with the closing zero
-#define WIRE_HOST_MAX   40
+#define WIRE_HEADER_MAX  1023  // bytes
+#define WIRE_VALUES_MAX  32    // doubles in one GATHER
+#define WIRE_TEXT_MAX    512   // bytes, with the closing zero
+#define WIRE_HOST_MAX    40
+#define WIRE_MISSING_MAX 16
+
+// What the link adds to a message, and the link alone reads (ps/net/link.h).
+struct wire_link {
+    uint64_t number;  // of the message, 1, 2, ..; 0: it is not kept
+    uint64_t said;    // sendings to the receiver, this one among them; 0: the sender has no link yet
+    uint64_t heard;   // of the receiver's messages all up to this number have come, but:
+    uint64_t missing[WIRE_MISSING_MAX];  // ascending
+    int missing_count;
+    uint64_t seen;  // the largest `said` of the receiver's that has come
+    bool again;     // it has been sent before: counted as repeated
+    bool asks;      // for a word, at once
+};
 
 struct wire_header {
     enum wire_kind kind;
@@ -149,9 +163,10 @@ struct wire_header {
     int64_t ready_ns, peers_ready_ns;
     uint64_t clock;  // ps_clock_id of the sender
     uint32_t epoch;
+    struct wire_link link;
     bool has_sum;
-    struct exact_sum sum;
-    int count;  // of values
+    int count;             // of values
+    struct exact_sum sum;  // from here on: what few kinds use
     double values[WIRE_VALUES_MAX];
     char text[WIRE_TEXT_MAX];
     char host[WIRE_HOST_MAX];  // of the sender's machine; HELLO
@@ -164,6 +179,9 @@ size_t wire_encode(const struct wire_header *h, uint8_t out[WIRE_HEADER_MAX]);
 // negative step, key, version or moment. Never logs, never trusts. payload_bytes: of the frame that follows,
 // 0 for none; a kind that carries no payload refuses one and the other way round. One in a segment counts.
 int wire_decode(const uint8_t *bytes, size_t size, size_t payload_bytes, struct wire_header *out);
+// Whether the link keeps messages of this kind until they are heard. The others are repeated by those who say them, until
+// they have what they want: logins, and what says that somebody lives.
+bool wire_is_kept(enum wire_kind k);
 // Whether the payload of this message is what the textbook formulas count (gradients and weights
 // of a step); loading, the final pull and what is sent again are control. What lies in a segment counts as what
 // follows a header.

@@ -132,10 +132,10 @@ static int server_start_shards(struct server *s) {
                                         .study = shard->study,
                                         .port = {shard, shard_send}};
         if (s->keeper) o.keep = (struct keep_port){s->keeper, keeper_keep};
-        const struct link_options lo = {s->net,      s->c,    s->o->layout,       s->map,
-                                        s->replicas, o.shard, {shard, shard_send}};
+        const struct neighbours_options lo = {s->net,      s->c,    s->o->layout,       s->map,
+                                              s->replicas, o.shard, {shard, shard_send}};
         shard->core = server_core_create(&o);
-        if (link_open(&shard->link, &lo) != 0) return -1;
+        if (neighbours_open(&shard->neighbours, &lo) != 0) return -1;
         shard->id = s->id;
         shard->id.role = PS_SHARD;
         shard->id.thread = t;
@@ -178,7 +178,8 @@ static int server_settle(void *ctx, bool replica, int64_t steps, const struct up
     server_stop_shards(s, false);
     for (int t = 0; t < s->map->threads && !error[0]; t++) {
         struct shard *shard = &s->shards[t];
-        if (replica && replica_reach(shard->link.replica, steps, last) != 0) error = link_error(&shard->link);
+        if (replica && replica_reach(shard->neighbours.replica, steps, last) != 0)
+            error = neighbours_error(&shard->neighbours);
         if (!replica && server_core_reach(shard->core, steps, last) != 0)
             error = server_core_error(shard->core);
     }
@@ -396,7 +397,7 @@ static int server_leave_files(const struct server *s) {
 static void server_free(struct server *s) {
     for (int t = 0; t < s->map->threads; t++) {
         server_core_destroy(&s->shards[t].core);
-        link_close(&s->shards[t].link);
+        neighbours_close(&s->shards[t].neighbours);
         diary_destroy(&s->shards[t].diary);
         arrivals_destroy(&s->shards[t].record);
         study_destroy(&s->shards[t].study);

@@ -12,7 +12,7 @@
 #include "ps/net/net.h"
 #include "ps/record/arrivals.h"
 #include "ps/record/study.h"
-#include "ps/replica/link.h"
+#include "ps/replica/neighbours.h"
 #include "ps/replica/rescue_part.h"
 #include "ps/server/server_core.h"
 #include "ps/server/server_sharing.h"
@@ -33,7 +33,7 @@ struct shard {
     int thread;
     struct net_socket *router, *scheduler;
     struct server_core *core;
-    struct link link;
+    struct neighbours neighbours;
     struct diary *diary;
     struct arrivals *record, *replay;  // NULL: none
     struct study *study;

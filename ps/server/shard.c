@@ -24,7 +24,7 @@ void shard_send(void *ctx, int peer, const struct ps_message *message) {
     struct shard *s = ctx;
     struct ps_message m = *message;
     ps_stamp(&s->id, &m.header);
-    if (link_sent(&s->link, s->router, peer, &m)) return;
+    if (neighbours_sent(&s->neighbours, s->router, peer, &m)) return;
     if (peer == PEER_SCHEDULER)
         net_send(s->scheduler, NULL, &m);
     else
@@ -60,7 +60,7 @@ static int shard_from_worker(struct shard *s) {
     struct net_message m;
     int rc = 0;
     for (int i = 0; i < DRAIN_MESSAGES && shard_receive(s, s->router, &m, &rc); i++) {
-        if (link_took(&s->link, &m, &rc)) {
+        if (neighbours_took(&s->neighbours, &m, &rc)) {
             if (rc != 0) return -1;
             continue;
         }
@@ -100,7 +100,7 @@ static int shard_from_scheduler(struct shard *s) {
         training_goes_on(s->server);
         if (set) continue;
         diary_enter(s->diary, SERVER_UPDATE, &DIARY_NOTHING);
-        if (link_decided(&s->link, &m.header) != 0) return -1;
+        if (neighbours_decided(&s->neighbours, &m.header) != 0) return -1;
     }
     return rc;
 }
@@ -108,9 +108,9 @@ static int shard_from_scheduler(struct shard *s) {
 static int shard_from_holder(struct shard *s) {
     struct net_message m;
     int rc = 0;
-    while (shard_receive(s, s->link.to_holder, &m, &rc)) {
+    while (shard_receive(s, s->neighbours.to_holder, &m, &rc)) {
         ps_frame_release(m.frame);
-        if (!link_is_holder(&s->link, &m.header)) continue;
+        if (!neighbours_is_holder(&s->neighbours, &m.header)) continue;
         if (server_core_replicated(s->core, &m.header, now_seconds()) != 0) return -1;
     }
     return rc;
@@ -137,8 +137,8 @@ static int shard_load(struct shard *s) {
 
 static void shard_load_replica(struct shard *s) {
     struct loader *l = atomic_load(&s->server->twin_loader);
-    if (s->link.loaded || !l || loader_state(l) != LOADER_DONE) return;
-    link_loaded(&s->link, s->server->map, loader_rows(l));
+    if (s->neighbours.loaded || !l || loader_state(l) != LOADER_DONE) return;
+    neighbours_loaded(&s->neighbours, s->server->map, loader_rows(l));
 }
 
 // Who is in the job, once the scheduler has said it.
@@ -148,7 +148,7 @@ static int shard_meet(struct shard *s) {
     for (int w = 0; w < r->workers; w++)
         server_core_member(s->core, w, r->worker[w].incarnation, r->worker[w].life);
     s->acquainted = true;
-    if (link_meet(&s->link, r) != 0) return -1;
+    if (neighbours_meet(&s->neighbours, r) != 0) return -1;
     server_core_meets(s->core);
     return 0;
 }
@@ -172,8 +172,8 @@ static int shard_loop(struct shard *s) {
     while (!atomic_load(&s->server->quit)) {
         atomic_fetch_add(&s->turns, 1);
         struct net_poll_item items[3] = {
-            {.socket = s->scheduler}, {.socket = s->router}, {.socket = s->link.to_holder}};
-        int polled = !s->acquainted ? 1 : s->link.to_holder ? 3 : 2;
+            {.socket = s->scheduler}, {.socket = s->router}, {.socket = s->neighbours.to_holder}};
+        int polled = !s->acquainted ? 1 : s->neighbours.to_holder ? 3 : 2;
         diary_enter(s->diary, server_core_holds(s->core) ? SERVER_HOLD : SERVER_WAIT, &DIARY_NOTHING);
         if (net_poll(items, polled, server_core_hurry(s->core) ? HURRY_MS : POLL_MS) != 0) return -1;
         if (items[1].ready && shard_from_worker(s) != 0) return -1;
@@ -197,13 +197,13 @@ void *shard_main(void *arg) {
     int rc = ps_login(&l, &s->id);
     if (rc == 0) {
         server_core_set_job(s->core, s->id.job);
-        link_set_job(&s->link, s->id.job);
+        neighbours_set_job(&s->neighbours, s->id.job);
         rc = shard_loop(s);
         diary_end(s->diary);
     }
     if (rc != 0) {
         const char *why = server_core_error(s->core)[0] ? server_core_error(s->core) : error_last();
-        if (link_error(&s->link)[0]) why = link_error(&s->link);
+        if (neighbours_error(&s->neighbours)[0]) why = neighbours_error(&s->neighbours);
         snprintf(s->error, sizeof s->error, "%s", why);
         atomic_store(&s->failed, 1);
     }

@@ -37,7 +37,15 @@ static struct wire_header sample(enum wire_kind kind) {
                             .norm = 0.125,
                             .ready_ns = INT64_MAX >> 2,
                             .peers_ready_ns = 1,
-                            .clock = 0x0123456789abcdefu};
+                            .clock = 0x0123456789abcdefu,
+                            .link = {.number = 1ull << 40,
+                                     .said = 1ull << 41,
+                                     .heard = 1ull << 42,
+                                     .missing = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20},
+                                     .missing_count = kind == WIRE_WORD ? WIRE_MISSING_MAX : 2,
+                                     .seen = 1ull << 43,
+                                     .again = kind % 2,
+                                     .asks = kind % 3 == 0}};
     if (kind == WIRE_SHARD_SUM) {
         h.has_sum = true;
         for (int i = 0; i < EXACT_SUM_LIMBS; i++) h.sum.limb[i] = (1ll << 31) + i;
@@ -81,6 +89,11 @@ static void test_round_trip(void **state) {
         assert_true(back.grad_scale == h.grad_scale && back.loss == h.loss && back.norm == h.norm);
         assert_true(back.ready_ns == h.ready_ns && back.peers_ready_ns == h.peers_ready_ns);
         assert_true(back.clock == h.clock);
+        assert_true(back.link.number == h.link.number && back.link.said == h.link.said);
+        assert_true(back.link.heard == h.link.heard && back.link.seen == h.link.seen);
+        assert_true(back.link.again == h.link.again && back.link.asks == h.link.asks);
+        assert_int_equal(back.link.missing_count, h.link.missing_count);
+        for (int i = 0; i < h.link.missing_count; i++) assert_true(back.link.missing[i] == h.link.missing[i]);
         assert_int_equal(back.has_sum, h.has_sum);
         assert_memory_equal(&back.sum, &h.sum, sizeof h.sum);
         assert_int_equal(back.count, h.count);
@@ -237,8 +250,9 @@ static void test_places(void **state) {
         assert_int_equal(wire_decode(bytes, n, 0, &back), may ? 0 : -1);
         assert_int_equal(wire_decode(bytes, n, 4, &back), -1);
         if (!may) continue;
+        h.link.again = false;
         assert_int_equal(wire_place_bytes(&h), 4096);
-        h.flags |= WIRE_AGAIN;
+        h.link.again = true;
         assert_int_equal(wire_place_bytes(&h), 0);
         h.place_bytes = 0;
         n = wire_encode(&h, bytes);

@@ -4,7 +4,7 @@
 // stays as it is.
 #include <xxhash.h>
 
-#include "ps/replica/link.h"
+#include "ps/replica/neighbours.h"
 #include "tests/fuzz/star/star_case.h"
 #include "tests/ps/test_ps_log.h"
 
@@ -17,7 +17,7 @@ struct life {
     struct sim *s;  // lends layout and map
     struct log log;
     struct replica *r;
-    struct link link;  // without sockets
+    struct neighbours neighbours;  // without sockets
     struct replica_buffers *buf;
     struct fuzz_bytes in;
     bool kept[KEYS_MAX][STEPS_MAX];  // that a sum is here, as the replica has said
@@ -58,11 +58,11 @@ static void create(struct life *x) {
                                       .port = {&x->log, log_send}};
     x->r = replica_create(&o);
     replica_set_primary(x->r, PRIMARY);
-    x->link = (struct link){.replica = x->r,
-                            .primary_shard = 0,
-                            .holder_shard = map->threads,
-                            .threads = map->threads,
-                            .holder.incarnation = HOLDER};
+    x->neighbours = (struct neighbours){.replica = x->r,
+                                        .primary_shard = 0,
+                                        .holder_shard = map->threads,
+                                        .threads = map->threads,
+                                        .holder.incarnation = HOLDER};
 }
 
 static void destroy(struct life *x) {
@@ -88,14 +88,14 @@ static bool say(struct life *x, struct wire_header h, size_t bytes, uint8_t fill
     for (size_t i = 0; i < bytes; i += 2) ((uint8_t *)(uintptr_t)f->data)[i] = fill;
     const bool knows = replica_knows(x->r, &h), holder = h.role == PS_SHARD && h.rank == 1 && h.thread == 0;
     struct net_message m = {.header = h, .frame = f, .from = {.id = {1}, .bytes = 1}};
-    x->link.to_primary = (struct net_route){.bytes = 0};
-    FUZZ_CHECK(link_is_holder(&x->link, &h) == (holder && h.incarnation == HOLDER),
+    x->neighbours.to_primary = (struct net_route){.bytes = 0};
+    FUZZ_CHECK(neighbours_is_holder(&x->neighbours, &h) == (holder && h.incarnation == HOLDER),
                "rank %d thread %d passes for the holder", h.rank, h.thread);
-    if (!link_took(&x->link, &m, &(int){0})) {
+    if (!neighbours_took(&x->neighbours, &m, &(int){0})) {
         ps_frame_release(f);
         return false;
     }
-    FUZZ_CHECK(h.kind == WIRE_REPLICATE && (x->link.to_primary.bytes == 1) == knows,
+    FUZZ_CHECK(h.kind == WIRE_REPLICATE && (x->neighbours.to_primary.bytes == 1) == knows,
                "a stranger's way is kept for the primary's");
     for (int i = 0; i < x->log.count; i++) {
         const struct wire_header *a = &x->log.sent[i].h;
@@ -171,13 +171,13 @@ static void decide(struct life *x, uint8_t what) {
     int64_t before[KEYS_MAX];
     int keys = x->s->map->count;
     for (int k = 0; k < keys; k++) before[k] = replica_version(x->r, k);
-    link_decided(&x->link, &h);
+    neighbours_decided(&x->neighbours, &h);
     for (int k = 0; k < keys; k++)
         FUZZ_CHECK(replica_version(x->r, k) == before[k] || x->kept[k][h.step],
                    "key %d makes the update of step %lld without its sum", k, (long long)h.step);
     FUZZ_CHECK(!failed || hash(x) == was, "a replica that has failed goes on");
     was = hash(x);
-    link_decided(&x->link, &h);
+    neighbours_decided(&x->neighbours, &h);
     FUZZ_CHECK(hash(x) == was, "step %lld is decided twice", (long long)h.step);
 }
 

@@ -1,11 +1,11 @@
-#include "ps/replica/link.h"
+#include "ps/replica/neighbours.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "shared/core/error.h"
 
-int link_open(struct link *l, const struct link_options *o) {
+int neighbours_open(struct neighbours *l, const struct neighbours_options *o) {
     if (!o->config->ps.replicate) return 0;
     l->primary_shard = replica_primary_shard(o->map, o->shard);
     l->holder_shard = replica_holder_shard(o->map, o->shard);
@@ -22,9 +22,9 @@ int link_open(struct link *l, const struct link_options *o) {
     return l->to_holder ? 0 : -1;
 }
 
-void link_close(struct link *l) { replica_destroy(&l->replica); }
+void neighbours_close(struct neighbours *l) { replica_destroy(&l->replica); }
 
-int link_meet(struct link *l, const struct roster *r) {
+int neighbours_meet(struct neighbours *l, const struct roster *r) {
     if (!l->to_holder) return 0;
     l->holder = r->shard[l->holder_shard];
     replica_set_primary(l->replica, r->shard[l->primary_shard].incarnation);
@@ -32,36 +32,38 @@ int link_meet(struct link *l, const struct roster *r) {
     return net_connect(l->to_holder, &to);
 }
 
-bool link_is_holder(const struct link *l, const struct wire_header *h) {
+bool neighbours_is_holder(const struct neighbours *l, const struct wire_header *h) {
     return h->role == PS_SHARD && h->rank == l->holder_shard / l->threads &&
            h->thread == l->holder_shard % l->threads && h->incarnation == l->holder.incarnation;
 }
 
-bool link_sent(struct link *l, struct net_socket *router, int peer, const struct ps_message *m) {
+bool neighbours_sent(struct neighbours *l, struct net_socket *router, int peer, const struct ps_message *m) {
     if (peer == PEER_NEIGHBOUR) net_send(l->to_holder, NULL, m);
     if (peer == PEER_PRIMARY) net_send(router, &l->to_primary, m);
     return peer == PEER_NEIGHBOUR || peer == PEER_PRIMARY;
 }
 
-bool link_took(struct link *l, const struct net_message *m, int *rc) {
+bool neighbours_took(struct neighbours *l, const struct net_message *m, int *rc) {
     if (!l->replica || m->header.kind != WIRE_REPLICATE) return false;
     if (replica_knows(l->replica, &m->header)) l->to_primary = m->from;
     *rc = replica_message(l->replica, &m->header, m->frame);
     return true;
 }
 
-void link_loaded(struct link *l, const struct shard_map *m, const struct key_rows *rows) {
+void neighbours_loaded(struct neighbours *l, const struct shard_map *m, const struct key_rows *rows) {
     for (int key = 0; key < m->count; key++)
         if (replica_version(l->replica, key) >= 0) replica_loaded(l->replica, &rows->keys[key]);
     l->loaded = true;
 }
 
-int link_decided(struct link *l, const struct wire_header *h) {
+int neighbours_decided(struct neighbours *l, const struct wire_header *h) {
     return l->replica ? replica_decision(l->replica, h) : 0;
 }
 
-void link_set_job(struct link *l, uint64_t job) {
+void neighbours_set_job(struct neighbours *l, uint64_t job) {
     if (l->replica) replica_set_job(l->replica, job);
 }
 
-const char *link_error(const struct link *l) { return l->replica ? replica_error(l->replica) : ""; }
+const char *neighbours_error(const struct neighbours *l) {
+    return l->replica ? replica_error(l->replica) : "";
+}

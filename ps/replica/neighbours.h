@@ -1,17 +1,17 @@
 // A shard thread's sockets to both of its neighbours: a DEALER of its own to the shard that keeps its replica, and the
 // route, on its ROUTER, to the one whose replica it keeps.
 //
-// Threads     link_open: the server's main thread, before the shard's. The rest: the shard's.
+// Threads     neighbours_open: the server's main thread, before the shard's. The rest: the shard's.
 // Without replication everything is empty, and nothing is sent, received or decided.
-#ifndef STARRING_PS_REPLICA_LINK_H
-#define STARRING_PS_REPLICA_LINK_H
+#ifndef STARRING_PS_REPLICA_NEIGHBOURS_H
+#define STARRING_PS_REPLICA_NEIGHBOURS_H
 
 #include "ps/checkpoint/key_rows.h"
 #include "ps/net/net.h"
 #include "ps/replica/replica.h"
 #include "ps/trust/roster.h"
 
-struct link {
+struct neighbours {
     struct net_socket *to_holder;  // NULL: no replication
     struct net_route to_primary;
     struct replica *replica;
@@ -20,7 +20,7 @@ struct link {
     bool loaded;
 };
 
-struct link_options {
+struct neighbours_options {
     struct net *net;
     const struct config *config;
     const struct layout *layout;
@@ -30,21 +30,21 @@ struct link_options {
     struct ps_port port;                    // sends to PEER_PRIMARY
 };
 // 0, or -1 after logging.
-int link_open(struct link *l, const struct link_options *o);
-void link_close(struct link *l);
+int neighbours_open(struct neighbours *l, const struct neighbours_options *o);
+void neighbours_close(struct neighbours *l);
 // The job has started: connects to the holder. 0, or -1 after logging.
-int link_meet(struct link *l, const struct roster *r);
+int neighbours_meet(struct neighbours *l, const struct roster *r);
 // Whether a message that came on to_holder is of the holder, and the process that the roster has.
-bool link_is_holder(const struct link *l, const struct wire_header *h);
+bool neighbours_is_holder(const struct neighbours *l, const struct wire_header *h);
 // Whether the message was for a neighbour, and has been sent. router: the shard's.
-bool link_sent(struct link *l, struct net_socket *router, int peer, const struct ps_message *m);
+bool neighbours_sent(struct neighbours *l, struct net_socket *router, int peer, const struct ps_message *m);
 // Whether a message that came on the ROUTER is of the primary; it has then been taken: *rc is 0 or -1.
-bool link_took(struct link *l, const struct net_message *m, int *rc);
+bool neighbours_took(struct neighbours *l, const struct net_message *m, int *rc);
 // The checkpoint that the job goes on from has been read, of the primary's keys too: how far all keys of the job are.
-void link_loaded(struct link *l, const struct shard_map *m, const struct key_rows *rows);
-// A DECISION of the scheduler; the job's number. 0, or -1 with link_error.
-int link_decided(struct link *l, const struct wire_header *h);
-void link_set_job(struct link *l, uint64_t job);
-const char *link_error(const struct link *l);  // "": none
+void neighbours_loaded(struct neighbours *l, const struct shard_map *m, const struct key_rows *rows);
+// A DECISION of the scheduler; the job's number. 0, or -1 with neighbours_error.
+int neighbours_decided(struct neighbours *l, const struct wire_header *h);
+void neighbours_set_job(struct neighbours *l, uint64_t job);
+const char *neighbours_error(const struct neighbours *l);  // "": none
 
 #endif

@@ -13,6 +13,7 @@
 #include "ps/timing.h"
 #include "ps/trust/trust.h"
 #include "shared/core/error.h"
+#include "shared/core/output.h"
 #include "shared/launch/launch.h"
 #include "shared/launch/lives.h"
 #include "shared/launch/stop.h"
@@ -139,7 +140,7 @@ int launch_star(const struct job *job, int *interrupted_by) {
     stop_supervise();
     stop_answers("this step");
     s.launcher = launcher_create(&o);
-    error_apart_begin();  // a thread that takes no signals, as all of them from here on
+    output_apart_begin();  // a thread that takes no signals, as all of them from here on
     int rc = config_fd < 0 ? -1 : start_scheduler(&s);
     for (int r = 0; r < c->ps.servers && !rc; r++) rc = start(&s, "server", r, 0);
     for (int r = 0; r < c->workers && !rc; r++) rc = start(&s, "worker", r, 0);
@@ -148,7 +149,7 @@ int launch_star(const struct job *job, int *interrupted_by) {
     *interrupted_by = launcher_interrupted(s.launcher);
     // Every role has gone: one Ctrl-C more must not cut short what is written of the run.
     if (*interrupted_by) signal(SIGINT, SIG_IGN);
-    error_apart_end();
+    output_apart_end();
     launcher_destroy(&s.launcher);
     for (int i = 0; i < 2; i++)
         if (s.link[i]) close(s.link[i]);

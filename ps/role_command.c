@@ -13,6 +13,7 @@
 #include "ps/trust/trust.h"
 #include "shared/command/commands.h"
 #include "shared/core/error.h"
+#include "shared/core/output.h"
 #include "shared/device/device_choice.h"
 #include "shared/device/product_choice.h"
 #include "shared/launch/launch_check.h"
@@ -267,7 +268,7 @@ static int role_main(const struct topology_table *t, const struct cli_command *c
     enum cli_outcome outcome = cli_parse(command, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
     struct config *c = NULL;
-    error_apart_begin();
+    output_apart_begin();
     // Who was launched sees what its launcher has seen, and warned of.
     error_quiet(outcome == CLI_RUN && cli_get(&args, "launched") ? QUIET_WARNINGS : QUIET_NOT);
     if (outcome == CLI_RUN) c = config_load(t, cli_get(&args, "config"), args.overrides, args.override_count);
@@ -280,7 +281,7 @@ static int role_main(const struct topology_table *t, const struct cli_command *c
     job_close(&r.job);
     config_destroy(&c);
     cli_args_free(&args);
-    error_apart_end();
+    output_apart_end();
     return status;
 }
 

@@ -6,8 +6,7 @@
 #include <string.h>
 
 #include "ps/batches.h"
-#include "ps/errands.h"
-#include "ps/trust/descriptors.h"
+#include "shared/core/background.h"
 #include "shared/core/error.h"
 
 enum { NO_STEP = -1 };
@@ -23,14 +22,12 @@ struct entry {
 struct keeper {
     struct keeper_options o;
     int states, count;
-    int *keys;              // (count) in the order of the file
-    struct entry *entries;  // (map->count)
-    int64_t *pushed;        // (map->count, N) of the entries
-    int64_t *batches;       // (map->count, batches_words(N)) likewise
-    pthread_t thread;
-    bool started;
-    struct errands *refusals;
-    _Atomic int give_up;  // the writer is to leave what it is at
+    int *keys;                    // (count) in the order of the file
+    struct entry *entries;        // (map->count)
+    int64_t *pushed;              // (map->count, N) of the entries
+    int64_t *batches;             // (map->count, batches_words(N)) likewise
+    struct background *writer;    // a job for each checkpoint
+    struct background *refusals;  // of those that come while it is at one: its disk may stand still
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     // Of the checkpoint in hand: twice its steps, and one if it is the last; NO_STEP: none. Guarded by mutex, as all below.
@@ -58,6 +55,8 @@ static void copy_aside(const struct keeper *k, const struct kept_key *x, struct 
 
 static int64_t order_of(const struct kept_key *x) { return 2 * x->step + x->last; }
 
+static int write_checkpoint(void *keeper);
+
 // Whether the key belongs to the checkpoint in hand. It begins with the first key of its step.
 static bool belongs(struct keeper *k, int64_t order, bool *busy) {
     *busy = false;
@@ -68,22 +67,24 @@ static bool belongs(struct keeper *k, int64_t order, bool *busy) {
     if (*busy) return false;
     k->order = order;
     k->begin_s = now_seconds();
+    background_ask(k->writer, write_checkpoint, k, NULL);
     return true;
 }
 
 // Worker 0 reads it, and says so.
-static void leave_reason(void *arg) {
+static int leave_reason(void *arg) {
     const struct state_file_options *o = arg;
     char why[160];
     snprintf(why, sizeof why, "server %d is still writing the checkpoint before", o->rank);
     state_file_refuse(o, why);
+    return 0;
 }
 
 // On a disk that is slow or stands still, most of all: the shard does not wait for it.
 static void refuse(struct keeper *k, int64_t step) {
     struct state_file_options *o = xcalloc(1, sizeof *o);
     *o = file_of(k, step);
-    errands_ask(k->refusals, leave_reason, o, free);
+    background_ask(k->refusals, leave_reason, o, free);
     pthread_mutex_lock(&k->mutex);
     k->figures.failed++;
     pthread_mutex_unlock(&k->mutex);
@@ -145,7 +146,7 @@ static struct entry *await_key(struct keeper *k, int key) {
     struct entry *e = &k->entries[key];
     pthread_mutex_lock(&k->mutex);
     while (!e->there && !k->ending) pthread_cond_wait(&k->changed, &k->mutex);
-    bool there = e->there && !atomic_load(&k->give_up);
+    bool there = e->there && !*background_flag(k->writer);
     pthread_mutex_unlock(&k->mutex);
     return there ? e : NULL;
 }
@@ -159,19 +160,21 @@ static int write_file(struct keeper *k, int64_t *bytes, char **why) {
     if (!f) return -1;
     *bytes = state_file_bytes(f);
     for (int i = 0; i < k->count && !rc && (e = await_key(k, k->keys[i])); i++) {
-        rc = state_file_write(f, &e->counts, &e->buf, &k->give_up);
+        rc = state_file_write(f, &e->counts, &e->buf, background_flag(k->writer));
         pthread_mutex_lock(&k->mutex);
         let_go(e);
         pthread_mutex_unlock(&k->mutex);
     }
     bool whole = e || !k->count;
-    if (whole && !atomic_load(&k->give_up)) return state_file_finish(&f, why);  // which says what went wrong
+    if (whole && !*background_flag(k->writer))
+        return state_file_finish(&f, why);  // which says what went wrong
     *why = xstrdup("the job ended before it was complete");
     state_file_discard(&f, *why);
     return -1;
 }
 
-static void write_checkpoint(struct keeper *k) {
+static int write_checkpoint(void *keeper) {
+    struct keeper *k = keeper;
     char *why = NULL;
     int64_t bytes = 0, step = k->order / 2;
     int rc = write_file(k, &bytes, &why);
@@ -188,24 +191,7 @@ static void write_checkpoint(struct keeper *k) {
     if (rc != 0)
         warn("the checkpoint of step %lld is given up: %s", (long long)step, why ? why : "no reason");
     free(why);
-}
-
-static void *keeper_main(void *arg) {
-    struct keeper *k = arg;
-    descriptors_apart();
-    error_set_label("server %d", k->o.file.rank);
-    pthread_mutex_lock(&k->mutex);
-    while (!k->ending || k->order != NO_STEP) {
-        if (k->order == NO_STEP) {
-            pthread_cond_wait(&k->changed, &k->mutex);
-            continue;
-        }
-        pthread_mutex_unlock(&k->mutex);
-        write_checkpoint(k);
-        pthread_mutex_lock(&k->mutex);
-    }
-    pthread_mutex_unlock(&k->mutex);
-    return NULL;
+    return 0;
 }
 
 // ---------------------------------------------------------------- life
@@ -221,24 +207,24 @@ struct keeper *keeper_create(const struct keeper_options *o) {
     k->order = k->over = NO_STEP;
     pthread_mutex_init(&k->mutex, NULL);
     pthread_cond_init(&k->changed, NULL);
-    k->refusals = errands_create();
-    k->started = k->refusals && pthread_create(&k->thread, NULL, keeper_main, k) == 0;
-    if (k->started) return k;
-    fail("cannot start the thread that writes checkpoints: " ERROR_RAISE_THREADS);
+    char label[32];
+    snprintf(label, sizeof label, "server %d", o->file.rank);
+    k->writer = background_create("writes checkpoints", label);
+    k->refusals = k->writer ? background_create("writes checkpoints", label) : NULL;
+    if (k->refusals) return k;
     keeper_destroy(&k);
     return NULL;
 }
 
 void keeper_end(struct keeper *k, bool orderly) {
-    if (!k || !k->started) return;
-    if (!orderly) atomic_store(&k->give_up, 1);
+    if (!k || k->ending) return;
+    if (!orderly && k->writer) background_quit(k->writer);
     pthread_mutex_lock(&k->mutex);
     k->ending = true;
     pthread_cond_broadcast(&k->changed);
     pthread_mutex_unlock(&k->mutex);
-    pthread_join(k->thread, NULL);
-    errands_destroy(&k->refusals);
-    k->started = false;
+    background_destroy(&k->writer);
+    background_destroy(&k->refusals);
 }
 
 struct keeper_figures keeper_figures(const struct keeper *k) {
@@ -249,7 +235,6 @@ void keeper_destroy(struct keeper **at) {
     struct keeper *k = *at;
     if (!k) return;
     keeper_end(k, false);
-    errands_destroy(&k->refusals);
     pthread_mutex_destroy(&k->mutex);
     pthread_cond_destroy(&k->changed);
     free(k->keys);

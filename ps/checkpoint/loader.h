@@ -1,5 +1,5 @@
-// A server's part of the checkpoint that a job goes on from, read by a thread of its own: shards and main thread answer
-// their peers meanwhile. Pulls that come before it has been read wait (ps/server/server_core.h).
+// A server's part of the checkpoint that a job goes on from, read in the background (shared/core/background.h): shards and main
+// thread answer their peers meanwhile. Pulls that come before it has been read wait (ps/server/server_core.h).
 //
 // Threads   One thread creates and destroys it; loader_state from any.
 #ifndef STARRING_PS_CHECKPOINT_LOADER_H
@@ -18,7 +18,7 @@ enum loader_state loader_state(struct loader *l);
 const struct key_rows *loader_rows(const struct loader *l);
 int64_t loader_step(const struct loader *l);
 // Once it has failed: why.
-const char *loader_error(const struct loader *l);
+const char *loader_error(struct loader *l);
 void loader_stop(struct loader *l);  // reads no further; NULL is allowed
 void loader_destroy(struct loader **l);
 

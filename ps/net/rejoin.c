@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/core/output.h"
 #include "shared/launch/launch.h"
 #include "shared/launch/stop.h"
 
@@ -105,7 +106,7 @@ static void become_myself(const struct config *c, uint64_t incarnation, int time
         fflush(stdout);
         funlockfile(stdout);
     }
-    error_apart_wait(SAYING_S);
+    output_apart_wait(SAYING_S);
     keep_standard_streams_alone();
     char **words = own_words(c);
     if (program && access(program, X_OK) == 0) execve(program, words, environment);

@@ -6,34 +6,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/errands.h"
+#include "shared/core/background.h"
 #include "shared/core/error.h"
 #include "shared/files/regular_file.h"
 
 #define WAITING_MOST ((size_t)16 << 20)  // bytes
 
 struct study_log {
-    struct errands *errands;
+    struct background *writer;
     char *path;
     FILE *file;
     int error;              // of opening and closing
     bool torn;              // a line may be: nothing follows it
     pthread_mutex_t mutex;  // guards what follows
-    char *lines;            // that no errand has taken yet
+    char *lines;            // that the writer has not taken yet
     size_t length, room;
     int64_t step;  // of the first of them
     int lost;      // errno; 0: nothing is
     int64_t lost_step;
 };
 
-// ---------------------------------------------------------------- errands
-static void open_file(void *arg) {
+// ---------------------------------------------------------------- on the writer's thread
+static int open_file(void *arg) {
     struct study_log *l = arg;
     l->file = file_create_stream(l->path);
     l->error = l->file ? 0 : errno;
+    return 0;
 }
 
-static void write_lines(void *arg) {
+static int write_lines(void *arg) {
     struct study_log *l = arg;
     pthread_mutex_lock(&l->mutex);
     char *lines = l->lines;
@@ -52,21 +53,23 @@ static void write_lines(void *arg) {
         pthread_mutex_unlock(&l->mutex);
     }
     free(lines);
+    return 0;
 }
 
-static void close_file(void *arg) {
+static int close_file(void *arg) {
     struct study_log *l = arg;
     l->error = l->file && fclose(l->file) ? errno : 0;
+    return 0;
 }
 
-static void wait_for(struct study_log *l, void (*what)(void *)) {
-    uint64_t number = errands_ask(l->errands, what, l, NULL);
-    while (!errands_wait(l->errands, number, 1)) continue;
+static void wait_for(struct study_log *l, int (*what)(void *)) {
+    uint64_t number = background_ask(l->writer, what, l, NULL);
+    while (!background_wait(l->writer, number, 1)) continue;
 }
 
 // ---------------------------------------------------------------- who has it
 static void log_free(struct study_log *l) {
-    errands_destroy(&l->errands);
+    background_destroy(&l->writer);
     pthread_mutex_destroy(&l->mutex);
     free(l->lines);
     free(l->path);
@@ -77,9 +80,9 @@ struct study_log *study_log_open(const char *path) {
     struct study_log *l = xcalloc(1, sizeof *l);
     l->path = xstrdup(path);
     pthread_mutex_init(&l->mutex, NULL);
-    l->errands = errands_create();
+    l->writer = background_create("writes the log of updates", error_label());
     l->error = EAGAIN;
-    if (l->errands) wait_for(l, open_file);
+    if (l->writer) wait_for(l, open_file);
     if (!l->error) return l;
     int error = l->error;
     log_free(l);
@@ -105,7 +108,7 @@ void study_log_add(struct study_log *l, const char *line, int64_t step) {
     }
     ask = ask && l->length;
     pthread_mutex_unlock(&l->mutex);
-    if (ask) errands_ask(l->errands, write_lines, l, NULL);
+    if (ask) background_ask(l->writer, write_lines, l, NULL);
 }
 
 int study_log_lost(struct study_log *l, int64_t *step) {

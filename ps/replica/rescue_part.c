@@ -1,10 +1,10 @@
 #include "ps/replica/rescue_part.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/core/background.h"
 #include "shared/core/error.h"
 #include "shared/state/checkpoint.h"
 
@@ -13,12 +13,11 @@ struct rescue_part {
     int64_t steps;
     uint64_t life;
     struct update_scalars last;
-    pthread_t tid;
-    bool running;             // the thread is to be joined
-    bool wanted[2], left[2];  // the own part, the replica's: asked for, and written or refused
-    char why[WIRE_TEXT_MAX];  // the first part that cannot be left; "": none so far
-    pthread_mutex_t lock;     // guards wanted and why
-    _Atomic int quit, idle;   // idle: the thread looks at wanted no more
+    struct background *writer;
+    struct part {
+        struct rescue_part *p;
+        bool replica, asked;
+    } parts[2];  // its own, the replica's
 };
 
 struct server_buffers *replica_as_server(const struct replica_buffers *replicas, int count) {
@@ -30,25 +29,27 @@ struct server_buffers *replica_as_server(const struct replica_buffers *replicas,
     return b;
 }
 
-// ---------------------------------------------------------------- the thread
+// ---------------------------------------------------------------- on the writer's thread
 static int write_keys(struct rescue_part *p, struct state_file *f, int server,
                       const struct server_buffers *buffers) {
     int count, rc = 0, *keys = state_file_keys(p->o.map, server, &count);
     for (int i = 0; i < count && !rc; i++)
-        rc = state_file_write(f, &(struct key_counts){.key = keys[i]}, &buffers[keys[i]], &p->quit);
+        rc = state_file_write(f, &(struct key_counts){.key = keys[i]}, &buffers[keys[i]],
+                              background_flag(p->writer));
     free(keys);
     return rc;
 }
 
 // A full disk has no room for the reason either (NAME.failed): it is kept for who asks. In the run directory's own words,
-// so that its end is not cut off.
-static void keep_reason(struct rescue_part *p, int server, const char *error) {
+// so that its end is not cut off. Returns -1.
+static int keep_reason(const struct rescue_part *p, int server, const char *error) {
     size_t n = strlen(p->o.run_dir);
     bool ours = strncmp(error, p->o.run_dir, n) == 0 && error[n] == '/';
+    char *kept = xasprintf("%.300s", ours ? error + n + 1 : error);
     warn("the state of server %d cannot be kept for the next epoch: %s", server, error);
-    pthread_mutex_lock(&p->lock);
-    if (!p->why[0]) snprintf(p->why, sizeof p->why, "%.300s", ours ? error + n + 1 : error);
-    pthread_mutex_unlock(&p->lock);
+    error_take_over(kept);
+    free(kept);
+    return -1;
 }
 
 // Whether server `server` has left its part itself before it died: what counts already is not written again, for
@@ -61,8 +62,10 @@ static bool has_left(const struct rescue_part *p, int server) {
     return there;
 }
 
-static void leave(struct rescue_part *p, bool replica) {
-    int server = replica ? replica_primary(p->o.rank, p->o.map->servers) : p->o.rank;
+static int leave(void *arg) {
+    const struct part *part = arg;
+    struct rescue_part *p = part->p;
+    int server = part->replica ? replica_primary(p->o.rank, p->o.map->servers) : p->o.rank;
     const struct state_file_options so = {.config = p->o.config,
                                           .layout = p->o.layout,
                                           .map = p->o.map,
@@ -71,87 +74,58 @@ static void leave(struct rescue_part *p, bool replica) {
                                           .step = p->steps,
                                           .life = p->life};
     char why[WIRE_TEXT_MAX] = "", *error = NULL;
-    if (replica && has_left(p, server)) return;
-    if (p->o.settle(p->o.ctx, replica, p->steps, &p->last, why) != 0) {
+    if (part->replica && has_left(p, server)) return 0;
+    if (p->o.settle(p->o.ctx, part->replica, p->steps, &p->last, why) != 0) {
         state_file_refuse(&so, why);
-        keep_reason(p, server, why);
-        return;
+        return keep_reason(p, server, why);
     }
     struct state_file *f = state_file_create(&so, &error);
-    if (f && write_keys(p, f, server, replica ? p->o.replica : p->o.own) != 0 && p->quit)
+    if (f && write_keys(p, f, server, part->replica ? p->o.replica : p->o.own) != 0 &&
+        *background_flag(p->writer))
         state_file_discard(&f, "the server was stopped");
     if (f) state_file_finish(&f, &error);
-    if (error) keep_reason(p, server, error);
+    int rc = error ? keep_reason(p, server, error) : 0;
     free(error);
-}
-
-// The next part that is wanted and has not been left; -1: none, and the thread ends.
-static int next_part(struct rescue_part *p) {
-    int next = -1;
-    pthread_mutex_lock(&p->lock);
-    for (int i = 0; i < 2 && next < 0; i++)
-        if (p->wanted[i] && !p->left[i]) next = i;
-    if (next < 0) atomic_store(&p->idle, 1);
-    pthread_mutex_unlock(&p->lock);
-    return next;
-}
-
-static void *leave_parts(void *arg) {
-    struct rescue_part *p = arg;
-    error_set_label("server %d", p->o.rank);
-    for (int part; (part = next_part(p)) >= 0; p->left[part] = true) leave(p, part == 1);
-    return NULL;
+    return rc;
 }
 
 // ---------------------------------------------------------------- the server's main thread
-static void join(struct rescue_part *p) {
-    if (p->running) pthread_join(p->tid, NULL);
-    p->running = false;
-}
-
 static struct rescue_part *create(const struct rescue_part_options *o, const struct wire_header *h) {
+    char label[32];
+    snprintf(label, sizeof label, "server %d", o->rank);
     struct rescue_part *p = xcalloc(1, sizeof *p);
     p->o = *o;
     p->steps = h->step;
     p->life = h->seq;
     p->last = (struct update_scalars){.grad_scale = h->grad_scale, .skip = (h->flags & WIRE_SKIP) != 0};
-    p->wanted[0] = true;
-    atomic_store(&p->idle, 1);
-    pthread_mutex_init(&p->lock, NULL);
+    if (!(p->writer = background_create("writes this server's state", label))) rescue_part_destroy(&p);
     return p;
 }
 
 void rescue_part_asked(struct rescue_part **at, const struct rescue_part_options *o,
                        const struct wire_header *h) {
-    if (!*at) *at = create(o, h);
-    struct rescue_part *p = *at;
-    pthread_mutex_lock(&p->lock);
-    p->wanted[1] = p->wanted[1] || (h->count == 1 && h->values[0] > 0);
-    pthread_mutex_unlock(&p->lock);
-    if (!atomic_load(&p->idle)) return;
-    join(p);
-    if (p->left[0] && (p->left[1] || !p->wanted[1])) return;
-    atomic_store(&p->idle, 0);
-    p->running = pthread_create(&p->tid, NULL, leave_parts, p) == 0;
-    if (p->running) return;
-    atomic_store(&p->idle, 1);
-    fail("cannot start a thread that writes this server's state: " ERROR_RAISE_THREADS);
+    if (!*at && !(*at = create(o, h))) return;  // the scheduler asks again
+    for (int i = 0; i < 2; i++) {
+        struct part *part = &(*at)->parts[i];
+        if (part->asked || (i == 1 && !(h->count == 1 && h->values[0] > 0))) continue;
+        *part = (struct part){.p = *at, .replica = i == 1, .asked = true};
+        background_ask((*at)->writer, leave, part, NULL);
+    }
 }
 
 bool rescue_part_failed(struct rescue_part *p, struct wire_header *answer) {
+    const char *why = p ? background_why(p->writer) : NULL;
+    if (!why) return false;
     *answer = (struct wire_header){.kind = WIRE_RESCUE, .step = p->steps, .seq = p->life};
-    pthread_mutex_lock(&p->lock);
-    memcpy(answer->text, p->why, sizeof p->why);
-    pthread_mutex_unlock(&p->lock);
-    return answer->text[0] != 0;
+    snprintf(answer->text, sizeof answer->text, "%s", why);
+    return true;
 }
 
 void rescue_part_destroy(struct rescue_part **at) {
     struct rescue_part *p = *at;
     if (!p) return;
-    atomic_store(&p->quit, 1);
-    join(p);
-    pthread_mutex_destroy(&p->lock);
+    if (p->writer) background_quit(p->writer);
+    background_destroy(&p->writer);
     free(p);
     *at = NULL;
 }

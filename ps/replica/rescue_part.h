@@ -1,8 +1,8 @@
 // What a server leaves where somebody's death ends an epoch (ps/scheduler/rescue.h): its part of the checkpoint behind the
-// step that was decided last, and, where the server died whose replica it keeps, that one's part too. Written by a thread
-// of its own, while the main thread answers the scheduler.
+// step that was decided last, and, where the server died whose replica it keeps, that one's part too. Written in
+// the background (shared/core/background.h), while the main thread answers the scheduler.
 //
-// Threads   The server's main thread; settle and what follows it: one of its own, one at a time.
+// Threads   The server's main thread; settle and what follows it: the background's.
 // Errors    A part that cannot be written ends the rescue: server-R.failed says why, where the disk has room for that, and
 //           a warning and the answer to the scheduler's next RESCUE.
 #ifndef STARRING_PS_REPLICA_RESCUE_PART_H
@@ -33,7 +33,7 @@ struct rescue_part;
 // A RESCUE of the scheduler: the first one begins, later ones may ask for the replica's part as well. *at: NULL before.
 void rescue_part_asked(struct rescue_part **at, const struct rescue_part_options *o,
                        const struct wire_header *h);
-// Whether a part cannot be left: then *answer is the RESCUE that tells the scheduler why.
+// Whether a part cannot be left: then *answer is the RESCUE that tells the scheduler why. p may be NULL.
 bool rescue_part_failed(struct rescue_part *p, struct wire_header *answer);
 void rescue_part_destroy(struct rescue_part **at);  // what is being written is given up
 

@@ -1,11 +1,11 @@
 #include "ps/scheduler/rescue_files.h"
 
 #include <cjson/cJSON.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "ps/timing.h"
+#include "shared/core/background.h"
 #include "shared/core/error.h"
 #include "shared/report/metrics.h"
 #include "shared/state/checkpoint_read.h"
@@ -16,18 +16,16 @@ struct rescue_files {
     const char **participants;  // (servers)
     struct rescue_job job;
     cJSON *identity;
-    pthread_t tid;
-    bool running;  // the thread is to be joined
-    _Atomic int quit, over;
-    bool complete;  // once it is over, until the next epoch begins
+    struct background *waiter;  // of the rescue in hand; NULL: there is none
+    bool complete;              // once it is over, until the next epoch begins
     // Of the checkpoint that the epoch begins with:
     struct train_state begin;
     bool known;
     char why[WIRE_TEXT_MAX];
 };
 
-// ---------------------------------------------------------------- the thread
-static void *complete(void *arg) {
+// ---------------------------------------------------------------- on the waiter's thread
+static int complete(void *arg) {
     struct rescue_files *r = arg;
     const struct config *c = r->o->config;
     char *error = NULL;
@@ -41,9 +39,8 @@ static void *complete(void *arg) {
                                              .optimizer = c->optimizer.row->name,
                                              .states = c->optimizer.row->states,
                                              .stall_seconds = ps_deadline_s(c)};
-    error_set_label("scheduler");
     bool there = checkpoint_latest_step(r->o->dir) == r->job.train.step;
-    int rc = there ? 0 : checkpoint_complete(&commit, &r->quit, &error);
+    int rc = there ? 0 : checkpoint_complete(&commit, background_flag(r->waiter), &error);
     // Worker 0 may have completed its own of the same step meanwhile.
     r->complete = rc == 0 || checkpoint_latest_step(r->o->dir) == r->job.train.step;
     if (rc == 0 && !there)
@@ -51,13 +48,11 @@ static void *complete(void *arg) {
                           c->recovery.checkpoint_keep_every * c->recovery.checkpoint_every);
     snprintf(r->why, sizeof r->why, "%s", error ? error : "");
     free(error);
-    atomic_store(&r->over, 1);
-    return NULL;
+    return 0;
 }
 
-static void join(struct rescue_files *r) {
-    if (r->running) pthread_join(r->tid, NULL);
-    r->running = false;
+static void end(struct rescue_files *r) {
+    background_destroy(&r->waiter);
     cJSON_Delete(r->identity);
     r->identity = NULL;
 }
@@ -82,21 +77,17 @@ static cJSON *identity_of(const struct rescue_files *r, const char *text) {
 
 static int begin(void *ctx, const struct rescue_job *job) {
     struct rescue_files *r = ctx;
-    join(r);
+    end(r);
     r->job = *job;
     r->identity = identity_of(r, job->identity);
-    atomic_store(&r->quit, 0);
-    atomic_store(&r->over, 0);
-    if (pthread_create(&r->tid, NULL, complete, r) != 0)
-        return fail("cannot start a thread for a checkpoint: " ERROR_RAISE_THREADS);
-    r->running = true;
+    if (!(r->waiter = background_create("completes a checkpoint", "scheduler"))) return -1;
+    background_ask(r->waiter, complete, r, NULL);
     return 0;
 }
 
 static enum rescue_state state(void *ctx, char why[WIRE_TEXT_MAX]) {
     struct rescue_files *r = ctx;
-    if (!atomic_load(&r->over)) return RESCUE_WAITS;
-    join(r);
+    if (!background_done(r->waiter, 1)) return RESCUE_WAITS;
     snprintf(why, WIRE_TEXT_MAX, "%s", r->why);
     return r->complete ? RESCUE_DONE : RESCUE_FAILED;
 }
@@ -129,7 +120,10 @@ void rescue_files_read(struct rescue_files *r, const char *path) {
     checkpoint_close(&c);
 }
 
-static void give_up(void *ctx) { atomic_store(&((struct rescue_files *)ctx)->quit, 1); }
+static void give_up(void *ctx) {
+    const struct rescue_files *r = ctx;
+    if (r->waiter) background_quit(r->waiter);
+}
 
 struct rescue_port rescue_files_port(struct rescue_files *r) {
     if (!r->o->config->ps.replicate || !r->o->dir) return (struct rescue_port){0};
@@ -149,8 +143,8 @@ struct rescue_files *rescue_files_create(const struct ps_role_options *o) {
 void rescue_files_destroy(struct rescue_files **at) {
     struct rescue_files *r = *at;
     if (!r) return;
-    atomic_store(&r->quit, 1);
-    join(r);
+    give_up(r);
+    end(r);
     for (int s = 0; s < r->o->config->ps.servers; s++) free((char *)r->participants[s]);
     free(r->participants);
     free(r);

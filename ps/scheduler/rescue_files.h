@@ -15,7 +15,7 @@ struct rescue_port rescue_files_port(struct rescue_files *r);
 // An epoch is about to begin, and nobody of an earlier one writes any more: removes what was not completed then. Where the
 // last step's decision has reached worker 0 too late, its line is missing in metrics.jsonl: adds it.
 void rescue_files_tidy(struct rescue_files *r);
-// The epoch begins with this checkpoint ("": none): its state is read, for the port's `read`. Both on the thread of errands,
+// The epoch begins with this checkpoint ("": none): its state is read, for the port's `read`. Both on the thread of the scheduler's files,
 // before the epoch has begun; all else on the scheduler's.
 void rescue_files_read(struct rescue_files *r, const char *checkpoint);
 void rescue_files_destroy(struct rescue_files **r);  // what is under way is given up

@@ -7,7 +7,6 @@
 #include "ps/checkpoint/start_point.h"
 #include "ps/consistency.h"
 #include "ps/diary/diary_file.h"
-#include "ps/errands.h"
 #include "ps/net/login.h"
 #include "ps/ps.h"
 #include "ps/record/arrivals.h"
@@ -19,6 +18,7 @@
 #include "ps/timing.h"
 #include "ps/trust/descriptors.h"
 #include "ps/waiting.h"
+#include "shared/core/background.h"
 #include "shared/core/error.h"
 #include "shared/launch/away.h"
 #include "shared/report/metrics.h"
@@ -45,11 +45,11 @@ struct scheduler {
     struct launcher_link link;
     double alive_s;  // when the launcher was told last
     bool said_steps;
-    struct errands *errands;
-    struct beginning *beginning;  // the last errand of that kind; NULL: there was none
+    struct background *files;     // reads and writes them
+    struct beginning *beginning;  // the last job of that kind; NULL: there was none
     uint64_t begins;              // its number
     uint64_t standing;            // of the last one that people have heard of
-    int found;                    // what an errand has come to: 0 or -1
+    int found;                    // what a job has come to: 0 or -1
     struct epoch_options epochs;  // of the first
     char why[WIRE_TEXT_MAX];
     struct standstill still;
@@ -99,7 +99,7 @@ static void say_slow(struct scheduler *s, double now) {
         if (!s->o->config->quiet) info("%s", text);
 }
 
-// ---------------------------------------------------------------- errands
+// ---------------------------------------------------------------- files
 static void say_alive(struct scheduler *s) {
     int64_t steps = s->core ? scheduler_core_steps(s->core) : -1;
     bool news = (steps > 0) != s->said_steps;
@@ -112,7 +112,7 @@ static void say_alive(struct scheduler *s) {
 // A file system that stands still is slow, not dead.
 static void say_standing(struct scheduler *s) {
     uint64_t number;
-    double now = now_seconds(), age_s = errands_age(s->errands, now, &number);
+    double now = now_seconds(), age_s = background_age(s->files, now, &number);
     if (age_s <= ps_overdue_s(s->o->config) || number == s->standing || s->o->config->quiet) return;
     s->standing = number;
     info("waiting for the file system of %s: %.0f s so far; members are answered meanwhile",
@@ -122,7 +122,7 @@ static void say_standing(struct scheduler *s) {
 // Before it is known which job this is, and behind it: who logs in hears that the scheduler lives, and waits; so does the
 // launcher.
 static void wait_for(struct scheduler *s, uint64_t number) {
-    while (!errands_wait(s->errands, number, HURRY_MS * 1e-3)) {
+    while (!background_wait(s->files, number, HURRY_MS * 1e-3)) {
         struct ps_message patience = {.header = {.kind = WIRE_HEARTBEAT_ACK}};
         struct net_poll_item item = {.socket = s->router};
         struct net_message m;
@@ -137,8 +137,8 @@ static void wait_for(struct scheduler *s, uint64_t number) {
     }
 }
 
-static void apart(struct scheduler *s, void (*what)(void *)) {
-    wait_for(s, errands_ask(s->errands, what, s, NULL));
+static void apart(struct scheduler *s, int (*what)(void *)) {
+    wait_for(s, background_ask(s->files, what, s, NULL));
 }
 
 // Where an epoch begins, as the files say.
@@ -150,18 +150,19 @@ struct beginning {
     int rc;
 };
 
-static void begins(void *arg) {
+static int begins(void *arg) {
     struct beginning *b = arg;
     rescue_files_tidy(b->s->rescue);
     b->rc = epoch_starts((void *)b->s->o, &b->e, &b->out, b->error);
     if (b->rc == 0) rescue_files_read(b->s->rescue, b->out.checkpoint);
+    return 0;
 }
 
 // An epoch that has ended meanwhile has nothing to begin: the next one asks again.
 static int starts(void *ctx, const struct epochs *e, struct epoch_start *out, char error[WIRE_TEXT_MAX]) {
     struct scheduler *s = ctx;
     struct beginning *b = s->beginning;
-    if (b && !errands_done(s->errands, s->begins)) return 1;
+    if (b && !background_done(s->files, s->begins)) return 1;
     if (b && b->e.job == e->job) {
         *out = b->out;
         memcpy(error, b->error, WIRE_TEXT_MAX);
@@ -170,7 +171,7 @@ static int starts(void *ctx, const struct epochs *e, struct epoch_start *out, ch
     }
     if (!b) b = s->beginning = xcalloc(1, sizeof *b);
     *b = (struct beginning){.s = s, .e = *e, .out = *out};
-    s->begins = errands_ask(s->errands, begins, b, NULL);
+    s->begins = background_ask(s->files, begins, b, NULL);
     return 1;
 }
 
@@ -198,7 +199,7 @@ struct noting {
 };
 
 // What cannot be written down is said, and changes nothing else.
-static void note(void *arg) {
+static int note(void *arg) {
     const struct noting *n = arg;
     const struct absence *a = &n->a;
     const struct away line = {.step = step_of_absence(n->s, a),
@@ -207,6 +208,7 @@ static void note(void *arg) {
                               .cause = a->loss.cause,
                               .why = n->why};
     away_add(n->s->o->dir, &line);
+    return 0;
 }
 
 static void note_free(void *arg) {
@@ -219,7 +221,7 @@ static void note_absence(void *ctx, const struct absence *a) {
     if (!s->o->dir) return;
     struct noting *n = xcalloc(1, sizeof *n);
     *n = (struct noting){s, *a, a->loss.why ? xstrdup(a->loss.why) : NULL};
-    errands_ask(s->errands, note, n, note_free);
+    background_ask(s->files, note, n, note_free);
 }
 
 static void hear_launcher(struct scheduler *s) {
@@ -248,7 +250,7 @@ static int scheduler_loop(struct scheduler *s) {
         say_standing(s);
         if (ps_stopped(s->o->stop)) return scheduler_core_abort(s->core, "the scheduler was " PS_INTERRUPTED);
         diary_enter(s->diary, WIRE_NONE, &DIARY_NOTHING);
-        bool soon = s->beginning && !errands_done(s->errands, s->begins);
+        bool soon = s->beginning && !background_done(s->files, s->begins);
         if (net_poll(items, s->link.fd ? 2 : 1, soon ? HURRY_MS : POLL_MS) != 0)
             return scheduler_core_abort(s->core, "the scheduler cannot poll its socket");
         // Before what has come meanwhile is heard: each message is followed by a look at who is silent.
@@ -285,13 +287,14 @@ static int read_replay(struct scheduler *s) {
     return s->replay ? 0 : -1;
 }
 
-static void read_first(void *arg) {
+static int read_first(void *arg) {
     struct scheduler *s = arg;
     s->found = s->o->read ? s->o->read(s->o->ctx) : 0;
     if (s->found == 0 && !(s->map = shard_map_of(s->o->config, s->o->layout))) s->found = -1;
     if (s->found == 0) s->found = read_replay(s);
     if (s->found == 0) s->found = start_point_find(&s->first, s->o->config, s->o->dir);
     if (s->found == 0) epoch_first(s->o, s->first.checkpoint, &s->epochs);
+    return 0;
 }
 
 // Of a scheduler that follows one that has died, its launcher has said why.
@@ -322,7 +325,7 @@ static int scheduler_listen(struct scheduler *s) {
                              .stop = s->o->stop};
     s->link.fd = s->o->link;
     if (descriptors_claim(descriptors_of_scheduler(c, c->ps.threads), DESCRIPTORS_SPARE) != 0) return -1;
-    if (!(s->errands = errands_create())) return -1;
+    if (!(s->files = background_create("reads and writes the job's files", error_label()))) return -1;
     s->net = net_create(&no);
     if (!s->net || !(s->router = net_router(s->net, NET_CONTROL,
                                             s->o->scheduler ? s->o->scheduler : c->ps.bind, s->address)))
@@ -378,7 +381,7 @@ static struct diary *trace_begin(const struct ps_role_options *o, const char *na
     return o->dir && o->config->trace ? diary_create(&d) : NULL;
 }
 
-static void trace_end(void *arg) {
+static int trace_end(void *arg) {
     struct scheduler *s = arg;
     const struct config *c = s->o->config;
     struct diary_thread thread = {"messages", s->diary};
@@ -391,6 +394,7 @@ static void trace_end(void *arg) {
                            .workers = c->workers};
     diary_end(s->diary);
     s->found = s->diary ? diary_write_trace(&r) : 0;
+    return 0;
 }
 
 int ps_scheduler_run(const struct ps_role_options *o) {
@@ -408,9 +412,9 @@ int ps_scheduler_run(const struct ps_role_options *o) {
             rc = s.found;
         }
     }
-    if (s.errands) wait_for(&s, errands_asked(s.errands));
+    if (s.files) wait_for(&s, background_asked(s.files));
     launcher_link_leaves(&s.link);
-    errands_destroy(&s.errands);
+    background_destroy(&s.files);
     net_destroy(&s.net, FLUSH_MS);
     scheduler_core_destroy(&s.core);
     rescue_files_destroy(&s.rescue);

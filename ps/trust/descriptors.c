@@ -1,13 +1,8 @@
 #include "ps/trust/descriptors.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <sched.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "ps/crew/crew.h"
 #include "ps/medium.h"
@@ -49,14 +44,6 @@ int descriptors_claim(int needed, int spare) {
         "this process may have %llu files and connections open, and takes about %d for this job: raise the "
         "limit (ulimit -n %d)",
         (unsigned long long)l.rlim_cur, needed, needed);
-}
-
-// Of the sockets nothing may stay: a connection ends where its last descriptor does.
-void descriptors_apart(void) {
-    struct rlimit l;
-    if (unshare(CLONE_FILES) || syscall(SYS_close_range, STDERR_FILENO + 1, ~0u, 0) == 0) return;
-    if (getrlimit(RLIMIT_NOFILE, &l)) return;
-    for (int fd = STDERR_FILENO + 1; fd < (int)l.rlim_cur; fd++) close(fd);
 }
 
 int descriptors_spare(size_t heard_bytes) {

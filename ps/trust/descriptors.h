@@ -20,8 +20,5 @@ int descriptors_of_worker(const struct config *c, int shards);
 // The same, of a process that hears frames of so many bytes.
 int descriptors_spare(size_t heard_bytes);
 int descriptors_claim(int needed, int spare);
-// Gives the calling thread, which writes or reads files, a table of descriptors of its own: connections of strangers may use
-// up the process's. Only standard streams are in it. Where the kernel or a container forbids that, the process's stays.
-void descriptors_apart(void);
 
 #endif

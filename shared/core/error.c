@@ -44,90 +44,17 @@ static void disarm(char *line) {
     }
 }
 
-// ---------------------------------------------------------------- a thread that writes
-#define APART_BYTES    65536  // of messages that wait
 #define LINE_MAX_BYTES 2400
 
-static struct {
-    pthread_mutex_t mutex;  // guards what follows
-    pthread_cond_t changed;
-    pthread_t thread;
-    bool on, quit, writes;
-    size_t length, left_out;
-    char text[APART_BYTES];
-} apart = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+static bool (*_Atomic taken_by)(const char *line, size_t bytes);
 
-// One write per message, so that lines of several threads and processes do not interleave.
-static void put(const char *line, size_t n) {
-    fwrite(line, 1, n, stderr);
+void error_taken_by(bool (*take)(const char *line, size_t bytes)) { atomic_store(&taken_by, take); }
+
+void error_write(const char *line, size_t bytes) {
+    bool (*take)(const char *, size_t) = atomic_load(&taken_by);
+    if (take && take(line, bytes)) return;
+    fwrite(line, 1, bytes, stderr);
     fflush(stderr);
-}
-
-// The next message that waits: how many bytes, 0: there will be none.
-static size_t take(char line[LINE_MAX_BYTES]) {
-    pthread_mutex_lock(&apart.mutex);
-    apart.writes = false;
-    pthread_cond_broadcast(&apart.changed);
-    while (!apart.length && !apart.quit) pthread_cond_wait(&apart.changed, &apart.mutex);
-    const char *end = memchr(apart.text, '\n', apart.length);
-    size_t n = end ? (size_t)(end - apart.text) + 1 : apart.length;
-    memcpy(line, apart.text, n);
-    memmove(apart.text, apart.text + n, apart.length -= n);
-    apart.writes = n > 0;
-    pthread_mutex_unlock(&apart.mutex);
-    return n;
-}
-
-static void *apart_main(void *arg) {
-    char line[LINE_MAX_BYTES];
-    for (size_t n; (n = take(line)) > 0;) put(line, n);
-    return arg;
-}
-
-// Whether the message waits there, or is left out.
-static bool put_apart(const char *line, size_t n) {
-    char note[96] = "";
-    pthread_mutex_lock(&apart.mutex);
-    bool on = apart.on;
-    if (on && apart.left_out)
-        snprintf(note, sizeof note, "starring: %zu messages are left out: nobody has taken them\n",
-                 apart.left_out);
-    size_t before = strlen(note);
-    bool fits = apart.length + before + n <= sizeof apart.text;
-    if (on && fits) {
-        memcpy(apart.text + apart.length, note, before);
-        memcpy(apart.text + apart.length + before, line, n);
-        apart.length += before + n;
-    }
-    if (on) apart.left_out = fits ? 0 : apart.left_out + 1;
-    if (on) pthread_cond_broadcast(&apart.changed);
-    pthread_mutex_unlock(&apart.mutex);
-    return on;
-}
-
-void error_apart_begin(void) {
-    cond_init(&apart.changed);
-    apart.quit = false;
-    apart.on = pthread_create(&apart.thread, NULL, apart_main, NULL) == 0;
-}
-
-void error_apart_wait(double seconds) {
-    struct timespec end = moment_in(seconds);
-    pthread_mutex_lock(&apart.mutex);
-    for (int late = 0; apart.on && !late && (apart.length || apart.writes);)
-        late = pthread_cond_timedwait(&apart.changed, &apart.mutex, &end);
-    pthread_mutex_unlock(&apart.mutex);
-}
-
-void error_apart_end(void) {
-    if (!apart.on) return;
-    pthread_mutex_lock(&apart.mutex);
-    apart.quit = true;
-    pthread_cond_broadcast(&apart.changed);
-    pthread_mutex_unlock(&apart.mutex);
-    pthread_join(apart.thread, NULL);
-    apart.on = false;
-    pthread_cond_destroy(&apart.changed);
 }
 
 static void say(const char *kind, const char *text) {
@@ -141,7 +68,7 @@ static void say(const char *kind, const char *text) {
                           : snprintf(line, sizeof line, "starring: %s%s\n", kind, text);
     if (n >= (int)sizeof line) line[(n = (int)sizeof line - 1) - 1] = '\n';
     disarm(line);
-    if (!put_apart(line, (size_t)n)) put(line, (size_t)n);
+    error_write(line, (size_t)n);
     if (*kind == 'e') error_was_said();
 }
 

@@ -7,6 +7,8 @@
 #define STARRING_SHARED_CORE_ERROR_H
 
 #include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <time.h>
 
 #define EXIT_RUN_FAILED 1
@@ -41,13 +43,10 @@ enum error_quiet {
 };
 void error_quiet(int what);
 
-// Between the two calls messages of this process wait for a thread that alone writes them: standard error may stand still (a
-// pipe that nobody reads, Ctrl-S, a file on a disk that does), and who says something goes on. What finds no room is left
-// out, and counted. Without a thread to be had all stays as it was.
-void error_apart_begin(void);
-void error_apart_end(void);  // once all is written
-// Waits until all is written, for so long at most: what follows is no return.
-void error_apart_wait(double seconds);
+// One write for each message, so that lines of several threads and processes do not interleave. A function that takes messages
+// (shared/core/output.h) gets them instead; where it says false they are written after all. NULL: there is none.
+void error_write(const char *line, size_t bytes);
+void error_taken_by(bool (*take)(const char *line, size_t bytes));
 
 void warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void info(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -13,6 +13,7 @@
 
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
+#include "shared/core/output.h"
 #include "shared/core/rng.h"
 #include "shared/core/text.h"
 #include "shared/core/unit.h"
@@ -207,13 +208,13 @@ static void messages_do_not_wait_for_a_reader(void **state) {
     assert_int_equal(pipe(ends), 0);
     h.from = fdopen(ends[0], "r");
     dup2(ends[1], STDERR_FILENO);
-    error_apart_begin();
+    output_apart_begin();
     while (said < 1000) warn("message %d %0300d", ++said, 0);
-    error_apart_wait(0.01);
+    output_apart_wait(0.01);
     assert_int_equal(pthread_create(&reader, NULL, hear, &h), 0);
-    error_apart_wait(600);
+    output_apart_wait(600);
     warn("the last one");
-    error_apart_end();
+    output_apart_end();
     dup2(before, STDERR_FILENO);
     close(before);
     close(ends[1]);

@@ -1,0 +1,149 @@
+#include "shared/core/background.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "shared/core/error.h"
+
+struct job {
+    struct job *next;
+    int (*run)(void *);
+    void (*release)(void *);
+    void *arg;
+};
+
+struct background {
+    char *label;
+    pthread_t thread;
+    _Atomic int quit;
+    pthread_mutex_t mutex;  // guards what follows
+    pthread_cond_t changed;
+    struct job *first, **last;
+    uint64_t asked, done;
+    double since_s;  // the job in hand; 0: there is none
+    bool over;       // nothing will be asked for any more
+    char *why;
+};
+
+// Nothing of the sockets may stay in the new table: a connection ends where its last descriptor does.
+static void take_own_descriptors(void) {
+    struct rlimit l;
+    if (unshare(CLONE_FILES) || syscall(SYS_close_range, STDERR_FILENO + 1, ~0u, 0) == 0) return;
+    if (getrlimit(RLIMIT_NOFILE, &l)) return;
+    for (int fd = STDERR_FILENO + 1; fd < (int)l.rlim_cur; fd++) close(fd);
+}
+
+static void *background_main(void *arg) {
+    struct background *b = arg;
+    error_set_label("%s", b->label);
+    take_own_descriptors();
+    pthread_mutex_lock(&b->mutex);
+    for (struct job *j; b->first || !b->over;) {
+        if (!(j = b->first)) {
+            pthread_cond_wait(&b->changed, &b->mutex);
+            continue;
+        }
+        b->first = j->next;
+        if (!b->first) b->last = &b->first;
+        b->since_s = now_seconds();
+        pthread_mutex_unlock(&b->mutex);
+        int rc = j->run(j->arg);
+        if (j->release) j->release(j->arg);
+        free(j);
+        pthread_mutex_lock(&b->mutex);
+        if (rc && !b->why) b->why = xstrdup(error_last());
+        b->done++;
+        b->since_s = 0;
+        pthread_cond_broadcast(&b->changed);
+    }
+    pthread_mutex_unlock(&b->mutex);
+    return NULL;
+}
+
+static void release(struct background **at) {
+    struct background *b = *at;
+    pthread_mutex_destroy(&b->mutex);
+    pthread_cond_destroy(&b->changed);
+    free(b->label);
+    free(b->why);
+    free(b);
+    *at = NULL;
+}
+
+struct background *background_create(const char *purpose, const char *label) {
+    struct background *b = xcalloc(1, sizeof *b);
+    b->label = xstrdup(label);
+    b->last = &b->first;
+    pthread_mutex_init(&b->mutex, NULL);
+    cond_init(&b->changed);
+    if (pthread_create(&b->thread, NULL, background_main, b) == 0) return b;
+    if (purpose) fail("cannot start the thread that %s: " ERROR_RAISE_THREADS, purpose);
+    release(&b);
+    return NULL;
+}
+
+void background_destroy(struct background **at) {
+    struct background *b = *at;
+    if (!b) return;
+    pthread_mutex_lock(&b->mutex);
+    b->over = true;
+    pthread_cond_broadcast(&b->changed);
+    pthread_mutex_unlock(&b->mutex);
+    pthread_join(b->thread, NULL);
+    release(at);
+}
+
+uint64_t background_ask(struct background *b, int (*run)(void *), void *arg, void (*release_arg)(void *)) {
+    struct job *j = xcalloc(1, sizeof *j);
+    *j = (struct job){.run = run, .release = release_arg, .arg = arg};
+    pthread_mutex_lock(&b->mutex);
+    *b->last = j;
+    b->last = &j->next;
+    uint64_t number = ++b->asked;
+    pthread_cond_broadcast(&b->changed);
+    pthread_mutex_unlock(&b->mutex);
+    return number;
+}
+
+uint64_t background_asked(struct background *b) {
+    pthread_mutex_lock(&b->mutex);
+    uint64_t number = b->asked;
+    pthread_mutex_unlock(&b->mutex);
+    return number;
+}
+
+bool background_wait(struct background *b, uint64_t number, double seconds) {
+    struct timespec end = moment_in(seconds);
+    int late = 0;
+    pthread_mutex_lock(&b->mutex);
+    while (b->done < number && !late && seconds > 0)
+        late = pthread_cond_timedwait(&b->changed, &b->mutex, &end);
+    bool done = b->done >= number;
+    pthread_mutex_unlock(&b->mutex);
+    return done;
+}
+
+bool background_done(struct background *b, uint64_t number) { return background_wait(b, number, 0); }
+
+double background_age(struct background *b, double now, uint64_t *number) {
+    pthread_mutex_lock(&b->mutex);
+    double age = b->since_s > 0 ? now - b->since_s : 0;
+    *number = b->done + 1;
+    pthread_mutex_unlock(&b->mutex);
+    return age;
+}
+
+void background_quit(struct background *b) { atomic_store(&b->quit, 1); }
+const _Atomic int *background_flag(const struct background *b) { return &b->quit; }
+
+const char *background_why(struct background *b) {
+    pthread_mutex_lock(&b->mutex);
+    const char *why = b->why;
+    pthread_mutex_unlock(&b->mutex);
+    return why;
+}

@@ -66,7 +66,7 @@ def command(args, flags, out, steps, more):
 
 
 def measure_run(argv, out, what, read):
-    """What read(out) makes of a run."""
+    """The result that read(out) makes of a run."""
     p = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, preexec_fn=cli.dies_with_us())
     if p.returncode:
         raise costs.CostsError(f"{what}: exit status {p.returncode}: {' '.join(argv)}\n{p.stderr.strip()}")

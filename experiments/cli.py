@@ -24,7 +24,7 @@ def dies_with_us(number=signal.SIGKILL):
 
 
 def forget_output():
-    """What waits to be written goes nowhere: the interpreter flushes once more at its end."""
+    """Drops the output that waits to be written: the interpreter flushes once more at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -12,8 +12,8 @@ examples:
   compare.py --runs runs/demo/ps-sync runs/demo/zero-3        reads finished runs, trains nothing
 
 Both sides talk through the same medium, in processes: shared memory unless --medium says otherwise. Everything runs
-three times, each time in another random order; speeds are medians with 95% intervals. What the program would refuse of
-any run is known before the first one trains, and a run ends with the comparison that started it. When a run fails,
+three times, each time in another random order; speeds are medians with 95% intervals. A refusal of any run by the
+program is known before the first one trains, and a run ends with the comparison that started it. When a run fails,
 --keep-going compares the others. Paths are relative to the directory it is started in. Needs Python 3.9 and nothing else.
 Exit status: 0 done; 1 a run failed, the runs are unlike, or --assert-equal found a difference; 2 the command line is wrong, or
 a run's directory is not there; 130 Ctrl-C.

@@ -23,7 +23,7 @@ UNFINISHED = "\ufffd"  # what decoding gives for the first bytes of a character 
 
 
 class Problem(Exception):
-    """What is wrong and what to do, in words."""
+    """Says what is wrong and what to do."""
     status = 1
 
 

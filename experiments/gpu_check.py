@@ -51,7 +51,7 @@ from gpucheck.work import FAILED, PASSED, SKIPPED, Checker, Part
 
 
 def revision(place):
-    """What git calls the sources, or what the bundle was made from; "" where neither is known."""
+    """The revision that git names for the sources, or that of the bundle; "" where neither is known."""
     path = os.path.join(place.top, "REVISION")
     if os.path.exists(path):
         with open(path, encoding="utf-8") as f:

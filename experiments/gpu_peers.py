@@ -16,7 +16,7 @@ A row of the JSON document:
     error                                    instead of these, when a side failed
 
 Exit status: 0 done (whatever the ratio), 1 a side failed, 2 wrong options, 3 nothing to compare with: PyTorch or the
-GPU is missing. What is needed of PyTorch is 2.5 or newer.
+GPU is missing. PyTorch must be 2.5 or newer.
 """
 import argparse
 import json

@@ -248,13 +248,13 @@ def topologies(text):
 
 
 def readings(key, answer):
-    """What the answer may say, in the form of the key; [] where it has another."""
+    """The values that the answer may have, in the form of the key; [] where it has another form."""
     answer = answer.lower()
     if key in ("yes", "no"):
         return [{word[0]} for word in re.findall(r"\b(?:yes|no|y|n)\b", answer)[:1]]
     if ":" in key:
         return [topologies(answer)] if topologies(answer) else []
-    # What stands behind the last "="; without remarks in brackets; without what each figure is for, as in N=2: 5.44; and
+    # The text behind the last "="; without remarks in brackets; without what each figure is for, as in N=2: 5.44; and
     # 43,54 may be a number as some countries write it, and 8,6 two of them.
     texts = (answer, answer.split("=")[-1], re.sub(r"\([^)]*\)", " ", answer), re.sub(r"\b[a-z] *= *\d+\b *:?", " ", answer))
     found = [numbers(text) for one in texts for text in (one, re.sub(r"(?<=\d),(?=\d)", ".", one))]
@@ -268,7 +268,7 @@ def is_right(key, answer):
 
 
 def form(key):
-    """What an answer must look like, in words."""
+    """The form of an answer, in words."""
     count = len(numbers(key))
     return ("yes or no" if key in ("yes", "no") else "names of topologies, as zero:0" if ":" in key else
             "one number" if count == 1 else f"{count} numbers, in the order of the question")

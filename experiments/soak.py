@@ -2,7 +2,7 @@
 """Trains one very small model for many steps through every topology and checks that nothing grows.
 
 Every process of a run is looked at again and again: its own memory (anonymous and shared, not what the page cache maps),
-its open descriptors, its threads. What a run holds in its last fifth may not be more than what it held between its
+its open descriptors, its threads. The memory and descriptors of its last fifth may not be more than those between its
 first tenth and its third tenth, but for a remainder that is not per step (--slack). Metrics on disk grow, and may.
 """
 import argparse

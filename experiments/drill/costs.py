@@ -1,4 +1,4 @@
-"""What checkpoints and replicas cost the steps of a run, from its files; and the three tables of it."""
+"""The cost of checkpoints and replicas for the steps of a run, from its files; and the three tables of it."""
 import json
 import os
 from dataclasses import dataclass, field

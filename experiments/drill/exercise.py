@@ -19,7 +19,7 @@ SETTLE_S = 5  # for what goes by itself behind a run that was killed
 
 @dataclass
 class Result:
-    """What one exercise was and what became of it."""
+    """One exercise and its outcome."""
     number: int
     job: str
     victims: list
@@ -33,7 +33,7 @@ class Result:
 
 
 def draw_result(number, job, seed):
-    """Who dies when is a function of the seed and the exercise's number."""
+    """The deaths and their moments are a function of the seed and the exercise's number."""
     draw = random.Random(f"{seed}/{number}")
     star = len(job.victims) > 3
     count = 2 if star and draw.random() < TWO_SHARE else 1
@@ -197,7 +197,7 @@ def exercise(program, config, job, number, place, spared=False):
 
 
 def undisturbed(program, config, job, directory):
-    """What the job ends with when nobody dies: without checkpoints, replicas or losses, which must not change a bit."""
+    """The end of the job when nobody dies: without checkpoints, replicas or losses, which must not change a bit."""
     out = os.path.join(directory, "undisturbed-" + job.name.replace(":", "").replace(", ", "-").replace(" ", "-"))
     argv = jobs.command(program, config, job, out, 0)
     p = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=jobs.LIMIT_S, check=False)

@@ -116,7 +116,7 @@ def role_name(argv, pid):
 
 
 class Watch:
-    """What was seen of a run's processes: [(step, role, pid, figures)]."""
+    """The figures seen of a run's processes: [(step, role, pid, figures)]."""
 
     def __init__(self, mark, out):
         self.mark, self.out, self.seen = mark, out, []

@@ -1,4 +1,4 @@
-"""What a drill found, by who died and when."""
+"""A drill's findings, by the role that died and its moment."""
 from statistics import median
 
 

@@ -1,1 +1,1 @@
-"""What experiments/gpu_check.py is made of: where things are, the parts, the results as a table and a page."""
+"""The parts of experiments/gpu_check.py: where things are, the parts, the results as a table and a page."""

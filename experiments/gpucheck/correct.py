@@ -174,7 +174,7 @@ def check_memory(part, name, run):
 
 
 def missing_for(place, label):
-    """What a way around the ring lacks on this machine; "" when nothing."""
+    """The thing that a way around the ring lacks on this machine; "" when nothing."""
     if label.endswith("MPI") and not shutil.which("mpirun", path=place.env.get("PATH")):
         return "there is no mpirun"
     if label.endswith("NCCL") and any(n.startswith("libnccl") and not f for n, f, _ in place.libraries):

@@ -11,7 +11,7 @@ from .work import FAILED, PASSED
 
 SCHEMA = 2
 NAME, PAGE = "gpu-check.json", "gpu-check.md"
-# What must be the same for results to stand side by side, and what people call it.
+# The facts that must be the same for results to stand side by side, with their names for people.
 IDENTITY = {"build": "the program's build", "device": "the device", "compute_capability": "the compute capability",
             "driver": "the driver", "quick": "--quick"}
 
@@ -21,13 +21,13 @@ class Unusable(Exception):
 
 
 def identity_of(place, facts, driver):
-    """What the results of this call belong to. driver: as nvidia-smi says; "" where there is none, and the newest CUDA
+    """The program, device and driver that the results of this call belong to. driver: as nvidia-smi says; "" where there is none, and the newest CUDA
     that the driver knows must do."""
     return {"build": place.fingerprint(), "device": facts.get("name"), "compute_capability": facts.get("compute_capability"),
             "driver": driver or facts.get("driver")}
 
 
-# What is asked of a part that another call has left.
+# The conditions that a part left by another call must meet.
 PART = {"name": str, "title": str, "status": str, "finished": bool, "seconds": (int, float), "checks": list, "figures": list,
         "findings": list, "notes": list}
 

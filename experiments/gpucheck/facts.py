@@ -1,4 +1,4 @@
-"""What is there: the device, its driver, the libraries that are loaded at run time, the tools of later parts."""
+"""The facts: the device, its driver, the libraries that are loaded at run time, the tools of later parts."""
 import json
 import os
 import shutil
@@ -17,7 +17,7 @@ for name in sys.argv[1:]:
         said[name] = str(e)
 print(json.dumps(said))
 """
-# What goes another way, and a slower one, without a library; by the beginning of its name.
+# Work that goes another, slower way without a library; by the beginning of the library's name.
 WITHOUT = {"libcudnn": "attention in 16 bits takes our own kernel without it",
            "libnvrtc": "cuDNN compiles its attention with it: without it attention takes our own kernel",
            "libnccl": "rings over NCCL need it"}
@@ -68,7 +68,7 @@ def libraries(checker, part):
 
 
 def tools(checker, part):
-    """What the last parts need, so that one need not wait for them to hear that it is not installed."""
+    """Names the tools that the last parts need, so that one need not wait for them to hear that they are not installed."""
     path = os.pathsep.join([checker.place.env.get("PATH", ""), "/usr/local/cuda/bin"])
     for name, needs in (("compute-sanitizer", "memcheck and racecheck"), ("mpirun", "a ring over MPI in bits"),
                         ("ncu", "counters of single kernels, by hand")):
@@ -79,7 +79,7 @@ def tools(checker, part):
 
 
 def facts(checker, part):
-    """What is there."""
+    """Collects the facts."""
     part.check("a device of compute capability 8.0 or more", PASSED)
     part.figure("device", **checker.facts)
     for gpu in nvidia_smi(checker):

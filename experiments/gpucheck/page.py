@@ -142,7 +142,7 @@ def troubles(part):
 
 
 def tell(part):
-    """What the terminal gets when a part is over."""
+    """The lines for the terminal when a part is over."""
     lines = [verdict(part)] + ["          " + t for t in troubles(part)] + ["          " + n for n in part["notes"]]
     if part["figures"]:
         lines += aligned(rows_of(part))

@@ -10,9 +10,9 @@ import sys
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CUDA_SO = "libstarring_cuda.so"
-# What CUDA's pip packages call their folders below site-packages.
+# The names that CUDA's pip packages give their folders below site-packages.
 PIP_FOLDERS = ["nvidia/cu{major}/lib", "nvidia/cublas/lib", "nvidia/cudnn/lib", "nvidia/cuda_nvrtc/lib", "nvidia/nccl/lib"]
-# What libcudnn.so.9 loads by itself when a graph is built (NVIDIA's cuDNN API overview): a file of these that is
+# The libraries that libcudnn.so.9 loads by itself when a graph is built (NVIDIA's cuDNN API overview): a file of these that is
 # missing shows only then. The engines that are compiled at run time want NVRTC.
 CUDNN_PARTS = ["graph", "heuristic", "engines_precompiled", "engines_runtime_compiled"]
 
@@ -24,7 +24,7 @@ def library_names(major):
 
 
 class NotBuilt(Exception):
-    """What is needed was not built; the text says what to do."""
+    """Something that is needed was not built; the text says what to do."""
 
 
 class Place:

@@ -15,7 +15,7 @@ PRODUCT, COPY = 690e12, 4.3e12
 
 class Model:
     """A model that is timed. batch: sequences of SEQ tokens; mfu: wanted on EXPECTED_ON, of its datasheet, with causal
-    attention; ms: of a step, expected there. What is expected is arithmetic, of products at PRODUCT and everything else
+    attention; ms: of a step, expected there. The expectation is arithmetic, of products at PRODUCT and everything else
     at COPY, until it has been measured."""
 
     def __init__(self, preset, batch, mfu, ms):
@@ -42,7 +42,7 @@ FIRST_CHOICE, MEASURED_CHOICE = "first heuristics", "measured products"
 LESS_PERCENT = (2, 3)  # of a step, with measured products
 
 
-# What computed it, of the bench's device.
+# The parts of the bench's device that computed it.
 RAN = ("attention_forward", "attention_backward", "attention_slice_sequences", "gelu", "bias_grad")
 
 
@@ -51,7 +51,7 @@ def number(value):
 
 
 def compare(checker, part, what, measured, expected, unit):
-    """What is expected of EXPECTED_ON beside what was measured; far from it is a finding, not a failure."""
+    """The expectation for EXPECTED_ON beside the measurement; far from it is a finding, not a failure."""
     if expected is None or measured is None or not (checker.facts.get("name") or "").startswith(EXPECTED_ON):
         return
     low, high = expected if isinstance(expected, tuple) else (expected, expected)

@@ -1,4 +1,4 @@
-"""What a check is made of: results of parts, programs with deadlines, the time that is left."""
+"""The pieces of a check: results of parts, programs with deadlines, the time that is left."""
 import os
 import re
 import signal
@@ -97,7 +97,7 @@ class Outcome:
 
 
 def end(process):
-    """The program ends its ranks on SIGTERM; after a grace period everything is killed. What it had said."""
+    """The program ends its ranks on SIGTERM; after a grace period everything is killed. Returns what it had said."""
     process.terminate()
     try:
         return process.communicate(timeout=5)

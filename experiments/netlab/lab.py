@@ -10,7 +10,7 @@
 Nothing of it touches the host's own network: no address, route or rule of the host changes, and labs of several
 processes may have equal addresses.
 
-Names carry the owner, its process id and when that process started: starlab-PID-START-NAME. Whoever starts a lab, or
+Names carry the owner, its process id and when that process started: starlab-PID-START-NAME. The script that starts a lab, or
 asks for --clean, removes those whose owner is gone.
 """
 import json
@@ -104,7 +104,7 @@ def owner_lives(name):
 
 
 def processes_in(name):
-    """Who lives in a namespace."""
+    """The processes in a namespace."""
     p = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False)
     return [int(pid) for pid in p.stdout.split()]
 

@@ -111,7 +111,7 @@ def start_ring(lab, program, config, path, flags, log):
 
 
 def wait(children, limit):
-    """0 when all have ended with 0; else the first other status; a sentence at the limit. Whoever still runs is ended by the
+    """0 when all have ended with 0; else the first other status; a sentence at the limit. Processes that still run are ended by the
     lab's end."""
     until = time.monotonic() + limit if limit else None
     failed, grace = 0, None
@@ -128,7 +128,7 @@ def wait(children, limit):
 
 
 def leave(lab, out):
-    """What the links have counted, in the run directory."""
+    """Writes the links' counts into the run directory."""
     with open(os.path.join(out, LEFT), "w", encoding="utf-8") as f:
         json.dump({"bits_per_second": lab.bits,
                    "links": {host: {"sent_bytes": sent, "received_bytes": received}

@@ -152,9 +152,10 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
     }
     zero_onebit_end(z, in, out->skipped);
     // A checkpoint reads what lies there when compute is through. Without overlap nothing is moved while compute works.
-    if (t->keep || out->stop || z->opt.in_turn) zero_offload_settle(z);
+    if (t->plan.keep || out->stop || z->opt.in_turn) zero_offload_settle(z);
     zero_time_hear(z, z->host_shares + ZERO_STEP_WORDS, words);
     z->step = in->step + 1;
+    step_plan_over(t, out->skipped);
     return 0;
 }
 

@@ -15,7 +15,7 @@
 #include "shared/core/error.h"
 
 // What all workers did together before this one came to the job, it does alone: as if they had said the same.
-static bool is_before(const struct worker *w) { return w->t.joined && w->step == w->t.start.step; }
+static bool is_before(const struct worker *w) { return w->t.under_way && w->step == w->t.start.step; }
 
 static int gather(struct worker *w, double *values, int count) {
     struct command c = {.kind = COMMAND_GATHER, .count = count};
@@ -37,8 +37,7 @@ static int barrier(struct worker *w) {
 
 // All weights of the step have landed, and none of the next: their versions tell how far the whole job has come.
 static void count_samples(struct worker *w) {
-    int64_t own = w->c->micro_batch * w->c->accumulation;
-    w->t.samples = comm_published(w->comm).version * own;
+    w->t.plan.samples = comm_published(w->comm).version * batches_own(w->c);
 }
 
 // ---------------------------------------------------------------- hooks
@@ -73,41 +72,46 @@ static int worker_begin_micro(struct topology *t, int index, int count) {
     struct worker *w = (struct worker *)t;
     w->micro = index;
     w->micro_count = count;
-    if (index == 0) w->sum_started = false;
+    if (index == 0) {
+        w->sum_started = false;
+        if (w->take.to_ns) timeline_blocked(t->timeline, w->take.id, w->take.from_ns, w->take.to_ns);
+        w->take.from_ns = w->take.to_ns = 0;
+    }
     if (w->watched || !t->timeline) return 0;
     w->watched = true;
     timeline_part(t->timeline, comm_thread(w->comm));
     return staging_watch(w->staging, t->timeline);
 }
 
-// Of the step behind the one in hand it is not known who belongs to it: most often the same.
-static int64_t worker_batch(struct topology *t, int64_t step) {
-    struct worker *w = (struct worker *)t;
-    int64_t own = batches_own(w->c);
-    if (is_alone(w)) {
-        timeline_blocked(t->timeline, w->take.id, w->take.from_ns, w->take.to_ns);
-        w->take.from_ns = w->take.to_ns = 0;
-        return w->take.batch * own;
-    }
-    if (!t->deals) return step * w->c->train_batch + t->beside.dealt + t->rank * own;
-    int64_t ahead = (step - w->step) * own * elastic_count(w->deal.members);
-    return deal_first(&w->deal, t->rank, own) + ahead;
-}
-
-static int worker_take(struct topology *t, int64_t step) {
-    struct worker *w = (struct worker *)t;
+// The next batch of the budget, unless it is used.
+static int take_batch(struct worker *w, int64_t step) {
+    struct step_plan *plan = &w->t.plan;
     worker_ask_batch(w, step);
     w->take.from_ns = timeline_now();
     if (comm_wait(w->comm, COMM_TAKEN, -1, step, "the scheduler did not say which batch comes next") != 0)
         return -1;
     w->take.to_ns = timeline_now();
     struct published p = comm_published(w->comm);
-    timeline_peers_ready(t->timeline, w->take.id, w->take.asked_ns, -1);  // it needs nobody but the scheduler
-    timeline_done(t->timeline, w->take.id, p.status.done_ns);
+    timeline_peers_ready(w->t.timeline, w->take.id, w->take.asked_ns,
+                         -1);  // it needs nobody but the scheduler
+    timeline_done(w->t.timeline, w->take.id, p.status.done_ns);
     w->take.batch = p.status.taken;
     int64_t dealt = p.status.handed_out * batches_own(w->c);
-    if (dealt > t->dealt) t->dealt = dealt;
+    if (dealt > plan->dealt) plan->dealt = dealt;
+    plan->first = w->take.batch * batches_own(w->c);
+    plan->next = -1;
     return p.status.taken >= 0;
+}
+
+static int worker_plan(struct topology *t, int64_t step) {
+    struct worker *w = (struct worker *)t;
+    int64_t own = batches_own(w->c);
+    if (is_alone(w)) return take_batch(w, step);
+    if (!w->t.plan.in_part) return step_plan_together(t);
+    t->plan.first = deal_first(&w->deal, t->rank, own);
+    t->plan.next =
+        t->plan.first + own * elastic_count(w->deal.members);  // most often the same workers belong to it
+    return 1;
 }
 
 static int worker_grad_ready(struct topology *t, int u) {
@@ -120,7 +124,7 @@ static int worker_grad_ready(struct topology *t, int u) {
                                        .n = t->layout->units[u].n_pad,
                                        .dt = t->dtype});
     if (w->micro + 1 < w->micro_count) return 0;
-    push_errors_encode(&w->errors, t->compute, u, t->loss_scale);
+    push_errors_encode(&w->errors, t->compute, u, t->plan.loss_scale);
     if (!w->c->no_overlap) staging_fetch_grad(w->staging, u);
     if (is_alone(w)) {
         op_sumsq(t->compute, &(struct sumsq_args){.out = &w->buffers.words->sum,
@@ -131,8 +135,11 @@ static int worker_grad_ready(struct topology *t, int u) {
         w->sum_started = true;
         if (commit_round(w->c)) return 0;  // pushed in step, when the whole gradient is known
     }
-    w->tasks[u].push = (struct push_info){
-        .step = w->step, .lr = worker_lr(w), .grad_scale = 1.0f, .keep = t->keep, .batch = w->take.batch};
+    w->tasks[u].push = (struct push_info){.step = w->step,
+                                          .lr = worker_lr(w),
+                                          .grad_scale = 1.0f,
+                                          .keep = t->plan.keep,
+                                          .batch = w->take.batch};
     if (!w->c->no_overlap) worker_push_unit(w, u, PHASE_BACKWARD);
     return 0;
 }
@@ -160,7 +167,7 @@ static int worker_finish(struct topology *t) {
             staging_await_weights(w->staging, u, (struct transfer_ids){0});
         if (stream_sync(t->compute) != 0)
             return fail("step %lld: finishing: %s", (long long)w->step, dev_error(t->dev));
-        comm_command(w->comm, &(struct command){.kind = COMMAND_PULL_ALL, .keep = t->keep});
+        comm_command(w->comm, &(struct command){.kind = COMMAND_PULL_ALL, .keep = t->plan.keep});
         if (comm_wait(w->comm, COMM_PULLED, -1, w->step, "the final weights have not landed") != 0) return -1;
     }
     comm_command(w->comm, &(struct command){.kind = COMMAND_TRACE});
@@ -168,16 +175,16 @@ static int worker_finish(struct topology *t) {
     // What was collected until now has come before the last weights.
     comm_command(w->comm, &(struct command){.kind = COMMAND_SNAPSHOTS_END});
     if (comm_wait(w->comm, COMM_PULLED, -1, w->step, "the last snapshot was not ended") != 0) return -1;
-    t->lacks_file = comm_write_trace(w->comm) != 0;  // no reason to go without the weights
+    int lacks_file = comm_write_trace(w->comm) != 0;  // no reason to go without the weights
     worker_refresh(w);
-    return 0;
+    return lacks_file;
 }
 
 // Of the version that this worker's next push ends, it is asked for before that push. A slow disk is waited for, by this
 // thread alone: the failure of the wait is every later wait's.
 static void worker_snapshot(struct topology *t, int64_t version, struct snapshot *s) {
     struct worker *w = (struct worker *)t;
-    if (!t->mean_per_worker)
+    if (!t->plan.alone)
         comm_wait(w->comm, COMM_SNAPSHOT, -1, w->step, "the snapshot before is not in its file");
     comm_command(w->comm, &(struct command){.kind = COMMAND_SNAPSHOT, .version = version, .snapshot = s});
 }
@@ -212,7 +219,7 @@ static int worker_load_unit(struct topology *t, int u, const float *values) {
 }
 
 // The errors of codes go with a checkpoint where all workers are behind the same step.
-static int worker_own(struct topology *t, int index, struct state_range *out) {
+static int worker_state(struct topology *t, int index, struct state_range *out) {
     struct worker *w = (struct worker *)t;
     if (!ps_codes(w->c) || is_alone(w) || index >= t->layout->count) return -1;
     *out = (struct state_range){.unit = index,
@@ -226,7 +233,7 @@ static int load_errors_of(struct worker *w, struct checkpoint *c, int u) {
     const struct unit *unit = &w->t.layout->units[u];
     size_t bytes = (size_t)unit->n_pad * sizeof(float);
     float *values = xcalloc(1, bytes);
-    int rc = checkpoint_errors(c, w->t.rank, w->t.size, unit, values);
+    int rc = checkpoint_own(c, STATE_ERROR, w->t.rank, w->t.size, unit, values);
     if (!rc) dev_copy(w->t.compute, w->buffers.errors[u], values, bytes);
     if (stream_sync(w->t.compute)) rc = fail("unit %s: loading errors: %s", unit->name, dev_error(w->t.dev));
     free(values);
@@ -241,11 +248,11 @@ static int load_errors(struct worker *w, struct checkpoint *c) {
     int rc = is_alone(w);
     snprintf(who, sizeof who, "worker-%d", w->t.rank);
     for (int u = 0; u < l->count && !rc; u++)
-        rc = checkpoint_errors(c, w->t.rank, w->t.size, &l->units[u], NULL);
+        rc = checkpoint_own(c, STATE_ERROR, w->t.rank, w->t.size, &l->units[u], NULL);
     if (!rc) rc = checkpoint_extra(c, who, "error_scale", &scale, 1);
     for (int u = 0; u < l->count && !rc; u++) rc = load_errors_of(w, c, u);
     w->errors.scale = bits_to_f32((uint32_t)scale);
-    w->t.own_word = scale;
+    w->t.own_number.value = scale;
     return rc;
 }
 
@@ -274,7 +281,6 @@ static bool cut_otherwise(const struct worker *w, const struct checkpoint *c) {
 static void go_on_alone(struct worker *w, const struct key_rows *rows) {
     int64_t low = key_rows_low(rows), next = key_rows_next(rows);
     w->t.start.step = key_rows_step(rows, w->t.rank);
-    w->t.dealt = w->t.start.dealt;
     budget_write_done(&w->take.done, low);
     for (int64_t batch = low; batch < next; batch++)
         if (key_rows_has(rows, batch)) budget_set_done(&w->take.done, batch);
@@ -296,7 +302,8 @@ static int worker_load(struct topology *t, struct checkpoint *c) {
     w->step = t->start.step;
     w->updates = t->start.updates;
     w->deal.state = t->start;
-    if (t->deals) t->samples = t->start.samples;
+    t->plan.samples = t->start.samples;
+    t->plan.dealt = t->start.dealt;
     int errors = ps_codes(w->c) ? load_errors(w, c) : 0;
     if (errors < 0) return -1;
     if (errors && t->rank == 0)
@@ -347,14 +354,13 @@ static const struct topology_ops worker_ops = {
     .acquire = worker_acquire,
     .release = worker_release,
     .begin_micro = worker_begin_micro,
-    .batch = worker_batch,
-    .take = worker_take,
     .grad_ready = worker_grad_ready,
+    .plan = worker_plan,
     .step = worker_step,
     .sum = worker_sum,
     .finish = worker_finish,
     .snapshot = worker_snapshot,
-    .own = worker_own,
+    .state = worker_state,
     .load = worker_load,
     .load_unit = worker_load_unit,
     .abort = worker_abort,
@@ -411,7 +417,7 @@ static int worker_join_job(struct worker *w, const struct ps_role_options *role)
     // What it moves depends on the rank that it was given; what it holds, on whom it shares memory with.
     if (ps_worker_predict(w->c, w->t.layout, id.rank, &w->t.memory, &w->t.wire_predicted) != 0) return -1;
     worker_predict_memory(w->sharing.c, w->t.layout, w->map, w->sharing.shared, &w->t.memory);
-    w->t.job = w->t.life = id.job;
+    w->t.job = id.job;
     memcpy(w->checkpoint, id.checkpoint, sizeof w->checkpoint);
     w->seal = id.seal;
     if (w->checkpoint[0]) w->t.checkpoint = w->checkpoint;
@@ -443,9 +449,10 @@ static int worker_meet_crew(struct worker *w) {
 static int worker_enter(struct worker *w) {
     const struct joined *j = comm_joined(w->comm);
     if (!j) return 0;
-    w->t.joined = true;
+    w->t.under_way = true;
     w->t.start = j->deal.state;
-    w->t.samples = j->deal.state.samples;
+    w->t.plan.samples = j->deal.state.samples;
+    w->t.plan.dealt = j->deal.state.dealt;
     w->deal = j->deal;
     w->step = w->t.start.step;
     w->updates = w->t.start.updates;
@@ -477,12 +484,15 @@ struct topology *ps_worker_create(const struct ps_worker_options *o) {
                              .dtype = c->dtype,
                              .rank = o->role.rank,
                              .size = c->workers,
-                             .launch = "processes"};
+                             .launch = "processes",
+                             .elsewhere = true};
     w->c = c;
     w->rule = consistency_of(c);
     w->take.asked = -1;
-    w->t.mean_per_worker = w->t.shares = is_alone(w);
-    w->t.deals = ps_elastic(c) && !is_alone(w);
+    w->t.plan = (struct step_plan){.alone = is_alone(w),
+                                   .in_part = ps_elastic(c) && !is_alone(w),
+                                   .mean = is_alone(w) ? batches_own(c) : c->train_batch};
+    w->t.own_number.name = "error_scale";
     w->deal.members = elastic_all(c->workers);
     struct topology *t = &w->t;
     if (worker_allocate(w, o) == 0 && worker_join_job(w, &o->role) == 0 && worker_enter(w) == 0 &&

@@ -55,9 +55,8 @@ void worker_push_unit(struct worker *w, int u, enum phase phase) {
 }
 
 float worker_lr(const struct worker *w) {
-    int64_t samples =
-        is_alone(w) || w->t.deals ? w->t.samples : w->updates * w->c->train_batch + w->t.beside.samples;
-    return schedule_lr(&w->c->schedule, w->c->optimizer.lr, schedule_steps(samples, w->c->train_batch));
+    return schedule_lr(&w->c->schedule, w->c->optimizer.lr,
+                       schedule_steps(w->t.plan.samples, w->c->train_batch));
 }
 
 // Without overlap gradients leave when the backward pass has ended: first they all are where pushes read them.
@@ -110,7 +109,7 @@ static int step_together(struct worker *w, const struct step_input *in, struct s
                         .report = {.in = *in,
                                    .loss = words.loss_sum / in->loss_tokens,
                                    .ready_ns = timeline_now(),
-                                   .deal = w->t.deals ? &w->deal : NULL}};
+                                   .deal = w->t.plan.in_part ? &w->deal : NULL}};
     const char *late = "the scheduler did not close the step";
     timeline_own_ready(w->t.timeline, id, c.report.ready_ns);
     comm_command(w->comm, &c);
@@ -119,11 +118,11 @@ static int step_together(struct worker *w, const struct step_input *in, struct s
     timeline_peers_ready(w->t.timeline, id, p.status.done_peers_ns, ps_moment_rank(p.status.done_peers_ns));
     timeline_done(w->t.timeline, id, p.status.done_ns);
     *out = p.status.stats;
-    if (!w->t.deals) return 0;
+    if (!w->t.plan.in_part) return 0;
     w->deal = p.status.deal;
-    w->t.samples = w->deal.state.samples;
-    w->t.dealt = w->deal.state.dealt;
-    w->t.contributors = w->deal.contributors;
+    w->t.plan.samples = w->deal.state.samples;
+    w->t.plan.dealt = w->deal.state.dealt;
+    w->t.plan.workers = w->deal.contributors;
     return 0;
 }
 
@@ -140,7 +139,7 @@ static int step_alone(struct worker *w, const struct step_input *in, struct step
                                  .lr = in->lr,
                                  .grad_scale = s.grad_scale,
                                  .skip = s.skip != 0,
-                                 .keep = w->t.keep,
+                                 .keep = w->t.plan.keep,
                                  .batch = w->take.batch};
         for (int u = 0; u < w->t.layout->count; u++) {
             w->tasks[u].push = push;
@@ -190,8 +189,9 @@ int worker_step(struct topology *t, const struct step_input *in, struct step_sta
     // The answer is on its way while the weights are.
     if (is_alone(w) && !out->stop) worker_ask_batch(w, in->step + 1);
     if (!out->skipped) push_errors_keep(&w->errors, w->t.compute, in->loss_scale);
-    w->t.own_word = f32_to_bits(w->errors.scale);
+    w->t.own_number.value = f32_to_bits(w->errors.scale);
     out->snapshot = in->snapshot;  // worker 0 has it collected by itself
+    if (!w->t.plan.in_part) step_plan_over(t, out->skipped);
     w->step++;
     if (!out->skipped) w->updates++;
     return w->c->no_overlap ? await_all(w) : 0;

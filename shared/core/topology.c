@@ -16,3 +16,15 @@ void topology_destroy(struct topology **t) {
     (*t)->ops->destroy(*t);
     *t = NULL;
 }
+
+int step_plan_together(struct topology *t) {
+    struct step_plan *p = &t->plan;
+    p->first = p->dealt + p->mean / t->size * t->rank;
+    p->next = p->first + p->mean;
+    return 1;
+}
+
+void step_plan_over(struct topology *t, bool skipped) {
+    if (!skipped) t->plan.samples += t->plan.mean;
+    if (!t->plan.alone) t->plan.dealt += t->plan.mean;
+}

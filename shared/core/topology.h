@@ -39,7 +39,31 @@ struct unit_view {
     bool accumulate;      // backward: add to grad instead of overwriting it (later micro-batches)
 };
 
-// What the loop knows of a step. lr belongs to this update; loss_scale is 1 without fp16.
+// What this rank does in the step at hand, and where the job stands: the topology's, in struct topology. `plan` fills it
+// before a step and `step` moves it behind one, so that the loop knows no consistency.
+//
+//     together   all ranks do the run's steps side by side, worker r takes slice r of each global batch, and the loss and
+//                the gradient are means over all of it. What most topologies do: step_plan_together, step_plan_over
+//     alone      ranks share one budget of batches, and each does as many steps as it comes to. A rank's gradient is an
+//                update of its own, and a mean over its own batch
+//     in part    who belongs to a step is decided step by step (--elastic); else as together
+struct step_plan {
+    bool alone, in_part;  // neither: together. They never change
+    int64_t mean;         // samples that the loss and the gradient are means over
+    int64_t first;  // the sample of the run (shared/train/batch_feed.h) with which this rank's batch begins
+    int64_t next;   // the same of the step behind it: a guess that may be wrong; -1: none
+    int64_t
+        samples;  // of the job, whose gradients are in the weights that the step computes on; alone: once its backward
+                  // pass has begun. Behind `step`: in the weights behind it
+    int64_t dealt;  // samples handed out to all ranks by the end of the last step, as far as this rank knows
+    int workers;    // in part: that the last step's update is the mean of
+    // The loop's, before the step's first begin_micro (keep: before finish, too).
+    bool keep;         // the state behind the step is to be kept
+    float loss_scale;  // 0: it has none
+};
+
+// What the loop knows of a step when the backward pass has been enqueued. lr belongs to this update; loss_scale is 1
+// without fp16.
 struct step_input {
     int64_t step;     // 0-based attempt; skipped ones count
     int64_t updates;  // updates applied so far (attempts that were not skipped)
@@ -138,57 +162,62 @@ struct checkpoint;   // shared/state/checkpoint_read.h
 struct snapshot;     // shared/evaluation/snapshots.h
 struct timeline;     // shared/time/timeline.h
 
+// The hooks. "Never blocks": the host only enqueues. All pointers given to a hook are the caller's again when it returns,
+// unless it says otherwise.
 struct topology_ops {
     const char *name;
-    void (*prefetch)(struct topology *t, int u, enum pass pass);  // a hint; never blocks
+    // A hint: unit u is needed soon. Never blocks.
+    void (*prefetch)(struct topology *t, int u, enum pass pass);
+    // Fills view, whose memory is the topology's until the matching release or grad_ready. May block until the unit is
+    // there, where compute cannot be made to wait for it.
     int (*acquire)(struct topology *t, int u, enum pass pass, struct unit_view *view);
-    int (*release)(struct topology *t, int u, enum pass pass);  // ends PASS_FORWARD or PASS_EVAL use
+    // Ends the use of PASS_FORWARD or PASS_EVAL. Never blocks.
+    int (*release)(struct topology *t, int u, enum pass pass);
     // Before each micro-batch; index of `count` in this step. The first overwrites gradients, later
-    // ones add; grad_ready of the last may start communication (or of each: stages 2 and 3).
+    // ones add; grad_ready of the last may start communication (or of each: stages 2 and 3). Never blocks.
     int (*begin_micro)(struct topology *t, int index, int count);
-    // Which samples of the run (numbered as shared/train/batch_feed.h says) this rank's batch of `step` begins with, where
-    // ranks come and go: known for the next step, a guess for the one after it. NULL: slice `rank` of each global batch.
-    int64_t (*batch)(struct topology *t, int64_t step);
-    // Before each step, where ranks share one budget of batches and a fast one takes more: waits until it is known whether
-    // there is a batch left for this rank's `step`, which `batch` then says. 1; 0: the budget is used, this rank's steps are
-    // over; -1. Called where `shares` says so.
-    int (*take)(struct topology *t, int64_t step);
-    int (*grad_ready)(struct topology *t, int u);  // u's gradient of this micro-batch is complete
-    // Finishes communication, norm, skip/clip, update. The only hook of a step in which the host waits for
-    // its device, once: for an event behind the one copy that brings loss and decision (a star's worker: what
+    // u's gradient of this micro-batch is complete, and the topology's again. Never blocks, except where nothing may move
+    // while a rank computes (overlap_comm false).
+    int (*grad_ready)(struct topology *t, int u);
+    // Before each step, which is no earlier than start.step: fills t->plan. 1; 0: the budget is used, this rank's steps are
+    // over; -1. Blocks until it is known what this rank computes on. NULL: ranks go together.
+    int (*plan)(struct topology *t, int64_t step);
+    // Finishes communication, norm, skip or clip, update; moves t->plan. The only hook of a step in which the host waits
+    // for its device, once: for an event behind the one copy that brings loss and decision (a star's worker: what
     // it reports). Updates may then still be under way; acquire orders what comes next behind them. A star's
     // worker waits for the scheduler's answer besides.
     int (*step)(struct topology *t, const struct step_input *in, struct step_stats *out);
-    // Collective. values[i] = sum over ranks, in rank order, of each rank's values[i]. Evaluation.
+    // Collective, blocks. values[i] = sum over ranks, in rank order, of each rank's values[i].
     int (*sum)(struct topology *t, double *values, int count);
-    // Collective; after the last step: all updates of all ranks have been applied, and acquire
-    // returns the same final weights everywhere.
+    // Collective, blocks; after the last step: all updates of all ranks have been applied, and acquire
+    // returns the same final weights everywhere. 0; 1: so it is, but a file of this rank could not be left, which has been
+    // said; -1.
     int (*finish)(struct topology *t);
     // A snapshot of the weights (shared/evaluation/snapshots.h). Either a rank of each knows a part of them: after a step,
     // and until the next one, which the caller makes wait; they are there when compute's work so far, and what the hook adds
-    // to it, has run. NULL: only others hold them.
+    // to it, has run. Never blocks. NULL: only others hold them.
     void (*part)(struct topology *t, int u, struct weights_part *out);
-    // Or worker 0 has them collected: of the first version that is at least `version`, whenever that comes. Nobody waits but
-    // the caller, until the one before is in its file; where workers go at their own pace it does not either. s is the topology's until all pieces are there or finish has been called.
+    // Or worker 0 has them collected: of the first version that is at least `version`, whenever that comes. Blocks until the
+    // one before is in its file, and not where ranks go alone; no other rank waits. s is the topology's until all pieces
+    // are there or finish has been called.
     void (*snapshot)(struct topology *t, int64_t version, struct snapshot *s);
-    // This rank's share of what a checkpoint holds: its index-th range (0, 1, ..) and where it lies, in fp32; -1: there are
-    // no more. Those of all ranks are disjoint and together everything. NULL: others hold the state, and write it. What
-    // lies there is the state behind the last step once what compute has been given so far has run, until the updates of
-    // the next step, which the caller makes wait.
+    // This rank's part of a checkpoint: its index-th range (0, 1, ..) and where it lies, in fp32; -1: there are no more.
+    // Ranges of masters and states of all ranks are disjoint and together everything, or others hold them (`elsewhere`).
+    // Beside these a rank may have state of its own (state_own_name), for as many elements as it likes: all ranks of a job
+    // have some, or none. What lies there is the state behind the last step once what compute has been given so far has
+    // run, until the updates of the next step, which the caller makes wait. Never blocks.
     int (*state)(struct topology *t, int index, struct state_range *out);
-    // Where others hold the state: what this rank has of its own beside it (STATE_ERROR), in the same way; own_word goes with
-    // it. -1 for index 0: nothing. All ranks of a job have it or none. NULL: nothing.
-    int (*own)(struct topology *t, int index, struct state_range *out);
     // Instead of load_unit, on every rank, before the first step: takes the state from a checkpoint, whatever wrote it.
-    // `start` is set by then. 0, or -1 after logging.
+    // `start` is set by then. Blocks. 0, or -1 after logging.
     int (*load)(struct topology *t, struct checkpoint *c);
     // Replaces unit u's weights (and masters) by full (n_pad) fp32 host values; every rank calls it with
-    // the same values for every unit, before the first step.
+    // the same values for every unit, before the first step. Blocks.
     int (*load_unit)(struct topology *t, int u, const float *values);
-    void (*abort)(struct topology *t,
-                  const char *why);  // any thread; makes every wait of every rank fail soon
+    // Makes every wait of every rank fail soon. Any thread; never blocks.
+    void (*abort)(struct topology *t, const char *why);
     // Why the device's work has failed, where the topology can say more than dev_error; else "". NULL: never.
     const char *(*why)(struct topology *t);
+    // Blocks until nothing that is enqueued uses its memory.
     void (*destroy)(struct topology *t);
 };
 
@@ -199,46 +228,39 @@ struct topology {
     struct stream *compute;  // owned by the loop's creator; outlives the topology
     enum dtype dtype;
     int rank, size;  // worker index and number of workers
-    uint64_t job;    // star: the number that the scheduler gave this job, to all roles the same; else 0
-    uint64_t
-        life;  // of this start of the job, the same on all its ranks: the loop's, for the names of checkpoints' files
+    struct step_plan plan;
+
+    // Where the run begins. `start` is the loop's, from the checkpoint that it has opened, unless `under_way` says that this
+    // rank has come to a job at work: then `start` and the weights are there.
     struct train_state start;  // what the first step goes on from; all zero: from the beginning
-    // Where workers came and went (--elastic) before the checkpoint, fewer samples were handed out and applied than
-    // steps and updates times the global batch: what to add to either product, 0 or less. The loop's.
+    bool under_way;
+    bool elsewhere;          // others hold masters and states, write them, and are told what to start from
+    const char *checkpoint;  // elsewhere: what they were told; NULL: nothing was said
+    uint64_t job;            // the number that all roles of the job have been given; 0: none
+    uint32_t epoch;  // which life of the job, 1, 2, ..; from 2 on the run directory is its own; 0: unknown
+
     struct {
-        int64_t dealt, samples;
-    } beside;
-    // The state behind the step that begins is to be kept. Set by the loop before the step's first begin_micro, and, where
-    // ranks share a budget, before finish: the state behind all steps.
-    bool keep;
-    float loss_scale;  // of the step that begins; set likewise. 0: it has none
-    const char
-        *checkpoint;  // star: what its ranks were told to start from, the topology's; NULL: nothing was said
-    uint32_t
-        epoch;  // star: which life of the job, 1, 2, ..; from 2 on the run directory is its own, and gone on with
-    bool
-        lacks_file;  // finish could not leave a file of this rank, and has said so: the run ends with exit status 1
+        const char *name;  // of a number that goes with this rank's own state; NULL: none
+        int64_t value;     // behind the last step
+    } own_number;
     struct wire_count wire;
     struct timeline *timeline;  // the loop's, from before the first step on; NULL: nothing is recorded
     struct topology_memory memory;
     struct wire_prediction wire_predicted;
     struct wire_later wire_later;
-    struct staleness staleness;  // star only
-    const char *medium;    // what payloads take, for people and summary.json: "shm", "tcp", "threads", ..
-    const char *launch;    // what its ranks are: "threads", "processes" or "mpi"
-    int64_t own_word;      // behind the last step
-    bool mean_per_worker;  // async: gradients and loss are means over the worker's own batch
-    bool shares;           // ranks take their batches from one budget: each does as many steps as it comes to
-    // Who belongs to a step is decided step by step (--elastic): `samples` are the topology's, in the weights behind the last
-    // step, `dealt` of them have been handed out (train_state; where ranks share a budget, as far as this one knows), and `contributors` is how many ranks' gradients that step's update is the mean of.
-    bool deals;
-    int64_t dealt;
-    int contributors;
-    bool joined;  // this rank has come to a run under way: `start` and the weights are there
-    // async: samples of the whole job whose gradients are in the weights of the step in hand; set once its backward pass
-    // has begun. Elsewhere the loop counts them.
-    int64_t samples;
+    struct staleness staleness;  // of those that report it
+    const char *medium;  // what payloads take, for people and summary.json: "shm", "tcp", "threads", ..
+    const char *launch;  // what its ranks are: "threads", "processes" or "mpi"
 };
+
+// A step of ranks that go together. Fills first and next.
+int step_plan_together(struct topology *t);
+// Moves the plan behind a step of ranks that go together, or alone.
+void step_plan_over(struct topology *t, bool skipped);
+// Of a skipped batch no samples are in the weights, but it is done.
+static inline int64_t step_plan_dealt(const struct step_plan *p) {
+    return p->dealt < p->samples ? p->samples : p->dealt;
+}
 
 static inline void topology_prefetch(struct topology *t, int u, enum pass p) { t->ops->prefetch(t, u, p); }
 static inline int topology_acquire(struct topology *t, int u, enum pass p, struct unit_view *v) {
@@ -250,8 +272,9 @@ static inline int topology_release(struct topology *t, int u, enum pass p) {
 static inline int topology_begin_micro(struct topology *t, int i, int n) {
     return t->ops->begin_micro(t, i, n);
 }
-static inline int64_t topology_batch(struct topology *t, int64_t step) { return t->ops->batch(t, step); }
-static inline int topology_take(struct topology *t, int64_t step) { return t->ops->take(t, step); }
+static inline int topology_plan(struct topology *t, int64_t step) {
+    return t->ops->plan ? t->ops->plan(t, step) : step_plan_together(t);
+}
 static inline int topology_grad_ready(struct topology *t, int u) { return t->ops->grad_ready(t, u); }
 static inline int topology_step(struct topology *t, const struct step_input *in, struct step_stats *out) {
     return t->ops->step(t, in, out);

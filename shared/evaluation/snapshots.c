@@ -27,7 +27,7 @@ struct snapshots {
     const struct config *c;
     struct topology *t;  // gone before the last pieces are, maybe: what they need is kept here
     const struct layout *layout;
-    bool on_arrival;  // t->mean_per_worker
+    bool on_arrival;  // t->plan.alone
     bool leads;       // rank 0
     struct device *dev;
     enum dtype dtype;
@@ -236,8 +236,8 @@ void snapshots_begin(struct snapshots *s, double before_s) {
     if (s->t->start.step > 0 && s->t->rank == 0) remove_unfinished(s);
     s->last_s = now_seconds();
     s->start_s = s->last_s - before_s;
-    if (s->collected && s->t->mean_per_worker && s->t->rank == 0 && s->c->eval_every > 0)
-        ask_ahead(s, s->t->samples / own_sequences(s->c));
+    if (s->collected && s->t->plan.alone && s->t->rank == 0 && s->c->eval_every > 0)
+        ask_ahead(s, s->t->plan.samples / own_sequences(s->c));
 }
 
 bool snapshots_wanted(const struct snapshots *s) {
@@ -277,8 +277,8 @@ void snapshots_step(struct snapshots *s, const struct snapshot_info *now, bool t
     s->last_s = now_seconds();
     if (!s->collected)
         take_part(s, now);
-    else if (s->t->rank == 0 && (told || !s->t->mean_per_worker))
-        ask(s, now, s->t->mean_per_worker ? -1 : now->updates);
+    else if (s->t->rank == 0 && (told || !s->t->plan.alone))
+        ask(s, now, s->t->plan.alone ? -1 : now->updates);
 }
 
 void snapshots_last_begin(struct snapshots *s, const struct snapshot_info *now) {
@@ -355,7 +355,7 @@ struct snapshots *snapshots_create(const struct snapshots_options *o) {
     s->dtype = t->dtype;
     s->collected = !t->ops->part;
     s->layout = t->layout;
-    s->on_arrival = t->mean_per_worker;
+    s->on_arrival = t->plan.alone;
     s->leads = t->rank == 0;
     s->dir = xasprintf("%s/snapshots", o->dir);
     pthread_mutex_init(&s->mutex, NULL);

@@ -91,7 +91,7 @@ static int add_piece(struct checkpoint *c, struct part *part, const struct st_te
     const char *rest, *path = st_path(part->file), *after = "";
     int kind = kind_in(t->name, &rest);
     if (kind < 0 && t->dtype == DT_I64 && t->dims == 1) return 0;
-    if (!strncmp(t->name, "error/", 6) && t->dtype == DT_F32 && t->dims == 1) return 0;
+    if (state_own_kind(t->name) && t->dtype == DT_F32 && t->dims == 1) return 0;
     if (kind < 0)
         return fail("%s: tensor %s: neither a piece of the state nor an array of I64", path, t->name);
     if (kind >= STATE_OPTIMIZER + c->manifest.states)
@@ -345,12 +345,13 @@ int checkpoint_extra_alone(struct checkpoint *c, const char *participant, const 
     return extra(c, participant, name, out, count, true);
 }
 
-int checkpoint_errors(struct checkpoint *c, int worker, int workers, const struct unit *unit, float *out) {
+int checkpoint_own(struct checkpoint *c, int kind, int worker, int workers, const struct unit *unit,
+                   float *out) {
     char who[32], name[TENSOR_NAME_MAX + 16];
     struct part *part = NULL;
     int count = 0;
     snprintf(who, sizeof who, "worker-%d", worker);
-    snprintf(name, sizeof name, "error/%s@0", unit->name);
+    snprintf(name, sizeof name, "%s/%s@0", state_own_name(kind), unit->name);
     for (int i = 0; i < c->manifest.count; i++) {
         count += !strncmp(c->parts[i].participant, "worker-", 7);
         if (!strcmp(c->parts[i].participant, who)) part = &c->parts[i];

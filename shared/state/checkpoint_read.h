@@ -45,9 +45,10 @@ int checkpoint_read(struct checkpoint *c, const struct layout *l, int unit, int 
 // without them.
 int checkpoint_extra(struct checkpoint *c, const char *participant, const char *name, int64_t *out,
                      int count);
-// What this worker's codes had not said of a unit, if so many workers wrote the checkpoint: (n_pad). 0; 1 and nothing
-// logged: it is not there; -1: the file is not what was written. out NULL: the same, without them.
-int checkpoint_errors(struct checkpoint *c, int worker, int workers, const struct unit *unit, float *out);
+// A worker's own state of a unit, if so many workers wrote the checkpoint: (n_pad). kind: of state_own_name. 0; 1 and
+// nothing logged: it is not there; -1: the file is not what was written. out NULL: the same, without it.
+int checkpoint_own(struct checkpoint *c, int kind, int worker, int workers, const struct unit *unit,
+                   float *out);
 // The numbers again, without a look at the file's other bytes, nor at whether these are those that were written: the caller knows
 // how to tell.
 int checkpoint_extra_alone(struct checkpoint *c, const char *participant, const char *name, int64_t *out,

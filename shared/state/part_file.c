@@ -47,11 +47,24 @@ static void add(struct entries *e, char *name, enum dtype dtype, int64_t n) {
     e->at[e->count++] = (struct st_entry){.name = name, .dtype = dtype, .dims = 1, .shape = {n}};
 }
 
+static const char *const own_names[] = {"error"};  // of kinds -1, -2, ..
+#define OWN_KINDS ((int)(sizeof own_names / sizeof *own_names))
+
+const char *state_own_name(int kind) { return kind < 0 && kind >= -OWN_KINDS ? own_names[-1 - kind] : NULL; }
+
+int state_own_kind(const char *piece) {
+    for (int i = 0; i < OWN_KINDS; i++) {
+        size_t n = strlen(own_names[i]);
+        if (!strncmp(piece, own_names[i], n) && piece[n] == '/') return -1 - i;
+    }
+    return 0;
+}
+
 static void add_range(struct entries *e, const struct layout *l, const struct state_range *r) {
     const struct unit *unit = &l->units[r->unit];
-    if (r->kind == STATE_ERROR)
-        add(e, xasprintf("error/%s@%lld", unit->name, (long long)r->begin), DT_F32, r->end - r->begin);
-    for (int i = 0; i < unit->count && r->kind != STATE_ERROR; i++) {
+    const char *own = state_own_name(r->kind);
+    if (own) add(e, xasprintf("%s/%s@%lld", own, unit->name, (long long)r->begin), DT_F32, r->end - r->begin);
+    for (int i = 0; i < unit->count && !own; i++) {
         const struct tensor *t = &unit->tensors[i];
         struct span s = span_of(t, r->begin, r->end);
         if (s.first >= s.last) continue;
@@ -63,9 +76,9 @@ static void add_range(struct entries *e, const struct layout *l, const struct st
     }
 }
 
-// "master/..", "error/.." and "state<digit>.." are pieces.
+// "master/..", "state<digit>.." and those of a rank's own are pieces.
 static bool piece_name(const char *name) {
-    return strncmp(name, "master/", 7) == 0 || strncmp(name, "error/", 6) == 0 ||
+    return strncmp(name, "master/", 7) == 0 || state_own_kind(name) ||
            (strncmp(name, "state", 5) == 0 && isdigit((unsigned char)name[5]));
 }
 
@@ -75,7 +88,7 @@ static int check(const struct part_options *o, char **error) {
     for (int i = 0; i < o->count; i++) {
         const struct state_range *r = &o->ranges[i];
         bool unit = r->unit >= 0 && r->unit < o->layout->count;
-        if (!unit || r->kind < STATE_ERROR || r->begin < 0 || r->begin > r->end ||
+        if (!unit || r->kind < -OWN_KINDS || r->begin < 0 || r->begin > r->end ||
             r->end > o->layout->units[r->unit].n_pad)
             return disk_error(error, "%s: range %d: no elements %lld to %lld of kind %d in unit %d",
                               o->participant, i, (long long)r->begin, (long long)r->end, r->kind, r->unit);
@@ -196,7 +209,7 @@ int part_file_write(struct part_file *f, int range, int64_t begin, int64_t end, 
         return disk_error(&f->error, "%s: elements %lld to %lld of range %d come out of order",
                           f->participant, (long long)begin, (long long)end, range);
     const struct unit *unit = &f->layout->units[f->ranges[range].unit];
-    bool whole = f->ranges[range].kind == STATE_ERROR;
+    bool whole = f->ranges[range].kind < 0;
     for (int i = 0; i < (whole ? 1 : unit->count); i++) {
         struct span s = whole ? (struct span){begin, end} : span_of(&unit->tensors[i], begin, end);
         if (s.first >= s.last) continue;

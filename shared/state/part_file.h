@@ -22,9 +22,12 @@
 
 #include "shared/core/unit.h"
 
-// What codes of its gradients have not said is one worker's alone: every participant may have all elements of it, and they are
-// written as they lie, a piece "error/UNIT@0" each, as padding has errors too.
+// Kinds below 0 are a rank's own state, such as what codes of its gradients have not said: every participant may have all
+// elements of it, and they are written as they lie, a piece "NAME/UNIT@0" each, padding too.
 enum state_kind { STATE_ERROR = -1, STATE_MASTER = 0, STATE_OPTIMIZER = 1 /* + i */ };
+const char *state_own_name(int kind);  // "error"; NULL: it is no rank's own
+// The kind that a piece's name says is a rank's own; 0: none.
+int state_own_kind(const char *piece);
 
 // Elements [begin, end) of a unit's masters or of one of its optimizer states.
 struct state_range {

@@ -51,8 +51,6 @@ struct batch_feed *batch_feed_create(const struct batch_feed_options *o) {
     return f;
 }
 
-void batch_feed_set_rank(struct batch_feed *f, int rank) { f->o.rank = rank; }
-
 void batch_feed_destroy(struct batch_feed **at) {
     struct batch_feed *f = *at;
     if (!f) return;
@@ -69,10 +67,6 @@ void batch_feed_destroy(struct batch_feed **at) {
 static int half_await(struct half *h) {
     int state = event_passed(h->sent);
     return state == 0 ? event_sync(h->sent) : state < 0 ? -1 : 0;
-}
-
-int64_t batch_feed_first(const struct batch_feed *f, int64_t step) {
-    return step * f->o.config->train_batch + f->o.rank * own_sequences(f->o.config);
 }
 
 // A batch may reach from one global batch's draw into the next one's.

@@ -26,7 +26,6 @@ struct batch_feed_options {
     struct stream *compute;  // which copies from the halves
     const struct config *config;
     const struct token_source *data;
-    int rank;  // which takes slice `rank` of the global batch
 };
 
 // (sequences, T) each.
@@ -39,16 +38,12 @@ struct batch_feed;
 // Adds what a feed takes. device_memory: the device's memory is not the host's; else there is nothing to add.
 void batch_feed_predict(const struct config *c, bool device_memory, size_t bytes[MEM_CLASSES]);
 struct batch_feed *batch_feed_create(const struct batch_feed_options *o);  // NULL after logging
-// Before the first read, where the rank was not known when the feed was created.
-void batch_feed_set_rank(struct batch_feed *f, int rank);
 // When nothing enqueued reads the halves any more; may wait for the whole device, as freeing memory does.
 void batch_feed_destroy(struct batch_feed **f);
 
-// Where the batch of `step` begins that is slice `rank` of the step's global batch: samples are numbered over the run,
-// and sample s is index s % train_batch of the draw of step s / train_batch (shared/data/data.h).
-int64_t batch_feed_first(const struct batch_feed *f, int64_t step);
-// Reads the batch of `step`, the samples from `first` on, unless it is the latest one read. 0, or -1 when the device has
-// failed.
+// Reads the batch of `step`, the samples from `first` on, unless it is the latest one read. Samples are numbered over the
+// run: sample s is index s % train_batch of the draw of step s / train_batch (shared/data/data.h). 0, or -1 when the device
+// has failed.
 int batch_feed_read(struct batch_feed *f, int64_t step, int64_t first);
 // Micro-batch k of `step`, which has been read.
 struct batch batch_feed_micro(const struct batch_feed *f, int64_t step, int64_t k);

@@ -139,6 +139,7 @@ static int local_step(struct topology *base, const struct step_input *in, struct
                                .stop = in->stop,
                                .snapshot = in->snapshot};
     t->steps = in->step + 1;
+    step_plan_over(base, out->skipped);
     return 0;
 }
 

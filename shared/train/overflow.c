@@ -33,7 +33,7 @@ static void describe(const struct topology *t, const double *found, const double
 }
 
 int overflow_end(struct topology *t, struct model *m, const struct scaler *s, const struct scaler_config *c) {
-    bool alone = t->deals || t->mean_per_worker;
+    bool alone = t->plan.alone || t->plan.in_part;
     char where[WHERE_BYTES] = "";
     struct grad_watched own;
     if (grad_watch_read(m, &own)) return scaler_ended(s, c, "");

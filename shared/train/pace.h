@@ -17,14 +17,6 @@ struct pace {
     int64_t ended_ns[PACE_STEPS];  // when this rank's last steps ended
 };
 
-// Samples that have been handed out, as far as this rank knows, with so many in the weights, and the steps of the run that
-// they make. Of a skipped batch no samples are in the weights, but it is done.
-static inline int64_t pace_dealt(const struct topology *t, int64_t samples) {
-    return t->dealt < samples ? samples : t->dealt;
-}
-static inline int64_t pace_place(const struct config *c, const struct topology *t, int64_t samples) {
-    return pace_dealt(t, samples) / c->train_batch;
-}
 void pace_step(struct pace *p, int64_t step, int64_t samples, int64_t now_ns, bool skipped);
 
 struct pace_end {

@@ -23,7 +23,6 @@ struct saver {
     const struct saver_gear *gear;
     char participant[32];
     struct state_range *ranges;  // of this rank, where they lie
-    bool beside;                 // they are this rank's own: others hold the state
     int count;
     size_t bytes;
     const char **participants;  // worker 0: of the run
@@ -39,7 +38,7 @@ struct saver {
 struct save {
     struct saver *s;
     struct train_state state;
-    int64_t own_word;
+    int64_t own_number;
     char *why;  // there is no file of this rank; NULL: there is
 };
 
@@ -96,16 +95,16 @@ static void write_ranges(struct saver *s, struct part_file *f) {
 
 static char *write_file(const struct save *v) {
     struct saver *s = v->s;
-    const struct part_extra word = {"error_scale", &v->own_word, 1};
-    char *why = NULL, *dir = checkpoint_partial(s->o.dir, v->state.step, s->t->life);
+    const struct part_extra number = {s->t->own_number.name, &v->own_number, 1};
+    char *why = NULL, *dir = checkpoint_partial(s->o.dir, v->state.step, s->o.life);
     double start_s = now_seconds();
     struct part_file *f = part_file_create(&(struct part_options){.dir = dir,
                                                                   .participant = s->participant,
                                                                   .layout = s->t->layout,
                                                                   .ranges = s->ranges,
                                                                   .count = s->count,
-                                                                  .extra = &word,
-                                                                  .extras = s->beside},
+                                                                  .extra = &number,
+                                                                  .extras = number.name && s->count > 0},
                                            &why);
     free(dir);
     if (!f) return why;
@@ -149,7 +148,7 @@ static int complete_run(void *arg) {
     _Atomic int own_failed = 1;
     char *why = NULL;
     struct checkpoint_commit commit = {.run_dir = s->o.dir,
-                                       .life = s->t->life,
+                                       .life = s->o.life,
                                        .participants = s->participants,
                                        .count = s->participant_count,
                                        .train = &v->state,
@@ -179,7 +178,7 @@ static int forget_run(void *arg) {
 
 // ---------------------------------------------------------------- the loop
 bool saver_due(const struct saver *s, int64_t step, bool leaving) {
-    bool ends = s && !s->t->shares && (leaving || step + 1 == s->c->steps);
+    bool ends = s && !s->t->plan.alone && (leaving || step + 1 == s->c->steps);
     return ends || (s && (step + 1) % s->c->recovery.checkpoint_every == 0);
 }
 
@@ -222,7 +221,7 @@ void saver_keep(struct saver *s, const struct train_state *now) {
     if (!s) return;
     const struct saver_gear *g = s->gear;
     struct save *v = xcalloc(1, sizeof *v);
-    *v = (struct save){.s = s, .state = *now, .own_word = s->t->own_word};
+    *v = (struct save){.s = s, .state = *now, .own_number = s->t->own_number.value};
     event_record(g->ready, s->t->compute);
     stream_wait_event(g->stream, g->ready);
     if (g->copy) {
@@ -287,25 +286,20 @@ void saver_gear_destroy(struct saver_gear *g) {
 }
 
 // ---------------------------------------------------------------- life
-static int range_of(struct topology *t, int index, struct state_range *out) {
-    return t->ops->state ? topology_state(t, index, out) : t->ops->own ? t->ops->own(t, index, out) : -1;
-}
-
 static void list_ranges(struct saver *s) {
     struct state_range r;
-    while (!range_of(s->t, s->count, &r)) s->count++;
-    s->beside = !s->t->ops->state && s->count > 0;
+    while (!topology_state(s->t, s->count, &r)) s->count++;
     s->ranges = xcalloc((size_t)s->count + 1, sizeof *s->ranges);
     for (int i = 0; i < s->count; i++) {
-        range_of(s->t, i, &s->ranges[i]);
+        topology_state(s->t, i, &s->ranges[i]);
         s->bytes += bytes_of(&s->ranges[i]);
     }
 }
 
 // Every rank that holds state, or has some of its own, leaves a file, and worker 0.
 static void list_participants(struct saver *s) {
-    int workers = s->t->ops->state || s->beside ? s->t->size : 1;
-    int servers = s->t->ops->state ? 0 : config_ranks(s->c, "server");
+    int workers = !s->t->elsewhere || s->count > 0 ? s->t->size : 1;
+    int servers = s->t->elsewhere ? config_ranks(s->c, "server") : 0;
     s->participant_count = workers + servers;
     s->participants = xcalloc((size_t)s->participant_count, sizeof *s->participants);
     for (int i = 0; i < workers; i++) s->participants[i] = xasprintf("worker-%d", i);
@@ -315,7 +309,7 @@ static void list_participants(struct saver *s) {
 struct saver *saver_create(const struct saver_options *o) {
     struct topology *t = o->topology;
     struct state_range r;
-    bool writes = t->ops->state || t->rank == 0 || !range_of(t, 0, &r);
+    bool writes = !t->elsewhere || t->rank == 0 || !topology_state(t, 0, &r);
     if (!o->dir || o->config->recovery.checkpoint_every <= 0 || !writes) return NULL;
     struct saver *s = xcalloc(1, sizeof *s);
     *s = (struct saver){.o = *o, .c = o->config, .t = t, .dev = t->dev, .gear = o->gear};
@@ -324,7 +318,7 @@ struct saver *saver_create(const struct saver_options *o) {
     if (t->rank == 0) {
         list_participants(s);
         s->identity = identity_json(o->identity);
-        checkpoint_sweep(o->dir, t->life);
+        checkpoint_sweep(o->dir, o->life);
     }
     if (!s->gear && !saver_gear_create(&s->own, o->config, s->bytes, t->dev)) s->gear = &s->own;
     if (s->gear) return s;

@@ -41,6 +41,7 @@ struct saver_options {
     const struct config *config;
     const char *dir;  // run directory
     struct topology *topology;
+    uint64_t life;                    // of this start of the job, the same on all its ranks
     const struct identity *identity;  // what a manifest says of the run; worker 0's
     const struct saver_gear *gear;    // outlives the saver; NULL: it makes its own
 };

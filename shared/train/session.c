@@ -48,6 +48,7 @@ struct session {
     struct snapshots *snapshots;
     struct snapshots_gear snapshots_gear;  // GPUs
     struct identity *identity;
+    uint64_t life;                  // of this start of the job
     struct checkpoint *checkpoint;  // to go on from; NULL: none
     struct saver *saver;
     struct saver_gear saver_gear;  // GPUs
@@ -221,13 +222,11 @@ static int compare_ranks(struct session *x) {
     return identity_agree(x->topology, x->identity);
 }
 
-static void go_on(struct topology *t, const struct train_state *from, const struct config *c) {
+static void go_on(struct topology *t, const struct train_state *from) {
     t->start = *from;
     t->start.place = train_state_place(from);
     // Of a run that shared a budget only one that does counts worker 0's steps.
-    if (!t->shares) t->start.step = t->start.place;
-    t->beside.dealt = from->dealt - t->start.step * c->train_batch;
-    t->beside.samples = from->samples - from->updates * c->train_batch;
+    if (!t->plan.alone) t->start.step = t->start.place;
 }
 
 // The checkpoint that this rank goes on from: a star's ranks are told which.
@@ -235,10 +234,10 @@ static int open_checkpoint(struct session *x) {
     const struct job *j = x->job;
     struct topology *t = x->topology;
     struct identity_source source = source_of(j);
-    bool told = !t->ops->state && !j->config->recovery.resume_weights_only;
+    bool told = t->elsewhere && !j->config->recovery.resume_weights_only;
     char *found = NULL;
     x->identity = identity_make(&source);
-    if (t->joined) return 0;
+    if (t->under_way) return 0;
     if (!told && !j->resume_found && resume_find(j->config, false, &found)) return -1;
     const char *path = told ? t->checkpoint : j->resume ? j->resume : found;
     if (path && *path && !(x->checkpoint = resume_open(path, &source, false))) {
@@ -246,23 +245,20 @@ static int open_checkpoint(struct session *x) {
         return -1;
     }
     free(found);
-    if (x->checkpoint && !j->config->recovery.resume_weights_only)
-        go_on(t, checkpoint_train(x->checkpoint), j->config);
+    if (x->checkpoint && !j->config->recovery.resume_weights_only) go_on(t, checkpoint_train(x->checkpoint));
     return 0;
 }
 
-// Of this start of the job: the star's own number of it, or one that rank 0 draws.
+// The number of this start of the job, for the names of checkpoints' files: the job's own, or one that rank 0 draws.
 static int draw_life(struct session *x) {
     uint32_t own[2] = {0};
     struct topology *t = x->topology;
-    if (t->job || x->job->config->recovery.checkpoint_every <= 0) {
-        t->life = t->job;
-        return 0;
-    }
+    x->life = t->job;
+    if (t->job || x->job->config->recovery.checkpoint_every <= 0) return 0;
     if (t->rank == 0 && getrandom(own, sizeof own, 0) != (ssize_t)sizeof own) own[0] = (uint32_t)getpid();
     double halves[2] = {own[0], own[1]};
     if (topology_sum(t, halves, 2)) return -1;
-    t->life = (uint64_t)halves[0] << 32 | (uint64_t)halves[1];
+    x->life = (uint64_t)halves[0] << 32 | (uint64_t)halves[1];
     return 0;
 }
 
@@ -312,6 +308,7 @@ static struct saver *open_saver(const struct session *x) {
     return saver_create(&(struct saver_options){.config = x->job->config,
                                                 .dir = x->job->dir,
                                                 .topology = x->topology,
+                                                .life = x->life,
                                                 .identity = x->identity,
                                                 .gear = x->saver_gear.stream ? &x->saver_gear : NULL});
 }
@@ -322,7 +319,7 @@ static struct moments *moments_of(const struct session *x, const struct train_re
                                                   .watch = x->watch,
                                                   .begin = span->begin_ns,
                                                   .offset = timeline_clock(result->timeline).offset_ns,
-                                                  .alone = x->topology->mean_per_worker});
+                                                  .alone = x->topology->plan.alone});
 }
 
 static int leave_report(struct session *x, struct train_result *result) {
@@ -336,7 +333,7 @@ static int leave_report(struct session *x, struct train_result *result) {
         .has_hash = result->has_hash,
         .interrupted = result->interrupted,
         .resumed_from = train_state_place(&x->topology->start),
-        .place = x->topology->shares ? result->place : 0,
+        .place = x->topology->plan.alone ? result->place : 0,
         .medium = x->topology->medium,
         .launch = x->topology->launch,
         .data = data_description(j->data)};
@@ -345,7 +342,7 @@ static int leave_report(struct session *x, struct train_result *result) {
     if (j->config->device == DEVICE_CPU) facts.cpu_kernel = cpu_kernel_name(j->config->cpu_kernel);
     dev_trace_shift(x->dev, timeline_clock(result->timeline).offset_ns);
     // What one file lacks is no reason to go without the others.
-    int rc = x->topology->lacks_file ? -1 : 0;
+    int rc = result->lacks_file ? -1 : 0;
     if (j->config->trace && trace_write_rank(j->dir, x->topology->rank, x->dev, result->timeline)) rc = -1;
     if (timeline_write(j->dir, "worker", x->topology->rank, result->timeline)) rc = -1;
     facts.products = products_json(x->dev, &x->products);

@@ -48,27 +48,16 @@ static bool stopping(const struct train *x) { return x->o->stop && *x->o->stop; 
 
 static int64_t own_sequences(const struct train *x) { return x->c->micro_batch * x->c->accumulation; }
 
-// The tokens the mean loss is taken over: of the global batch, or of this worker's share when its
-// gradients are applied on their own (async).
-static double tokens_of_mean(const struct train *x) {
-    int64_t sequences = x->t->mean_per_worker ? own_sequences(x) : x->c->train_batch;
-    return (double)(sequences * x->c->seq);
+static double tokens_of_mean(const struct train *x) { return (double)(x->t->plan.mean * x->c->seq); }
+
+// Updates that the weights hold: each rank's own ones are, where it goes alone.
+static int64_t version(const struct train *x) {
+    return x->t->plan.alone ? x->t->plan.samples / x->t->plan.mean : x->updates;
 }
 
-// Samples of the job whose gradients are in the weights that this step computes on.
-static int64_t samples_before(const struct train *x) {
-    return x->t->mean_per_worker || x->t->deals ? x->t->samples
-                                                : x->updates * x->c->train_batch + x->t->beside.samples;
-}
-
-static int64_t samples_per_update(const struct train *x) {
-    return x->t->mean_per_worker ? own_sequences(x) : x->c->train_batch;
-}
-
-// Updates that weights with the gradients of so many samples hold: of each key, where every worker's push is one.
-static int64_t version_of(const struct train *x, int64_t samples) {
-    if (x->t->mean_per_worker) return samples / samples_per_update(x);
-    return x->t->deals ? x->updates : (samples - x->t->beside.samples) / samples_per_update(x);
+// Steps of the run that are done: of a shared budget as many as the samples make.
+static int64_t place(const struct train *x) {
+    return x->t->plan.alone ? step_plan_dealt(&x->t->plan) / x->c->train_batch : x->r->steps;
 }
 
 static int forward(struct train *x) {
@@ -106,10 +95,8 @@ static int backward(struct train *x, int micro) {
 
 // Does nothing for a batch that has been read ahead, while the device was at work on what had been enqueued: a
 // reading that it outlasts costs nothing.
-static int read_batch(struct train *x, int64_t step) {
+static int read_batch(struct train *x, int64_t step, int64_t first) {
     int64_t start = timeline_now();
-    int64_t first =
-        x->t->ops->batch ? topology_batch(x->t, step) : batch_feed_first(x->feed, step) + x->t->beside.dealt;
     if (batch_feed_read(x->feed, step, first)) return -1;
     timeline_data(x->r->timeline, start, timeline_now());
     return 0;
@@ -125,8 +112,8 @@ static int attempt(struct train *x, int64_t step, struct step_input *in, struct 
     in->loss_scale = (float)x->scaler.scale;
     in->clip = x->c->clip;
     x->watched = scaler_at_end(&x->scaler, &x->c->scaler);
-    x->t->loss_scale = in->loss_scale;
-    if (read_batch(x, step)) return step_failed(x, step);
+    x->t->plan.loss_scale = in->loss_scale;
+    if (read_batch(x, step, x->t->plan.first)) return step_failed(x, step);
     hinder_step(x->hinder, x->t->rank, step);
     for (int k = 0; k < (int)x->c->accumulation; k++) {
         if (topology_begin_micro(x->t, k, (int)x->c->accumulation)) return -1;
@@ -139,10 +126,11 @@ static int attempt(struct train *x, int64_t step, struct step_input *in, struct 
         stream_phase(x->t->compute, PHASE_OTHER);
     }
     batch_feed_sent(x->feed, step);
-    if (step + 1 < x->c->steps && !x->t->shares && read_batch(x, step + 1)) return step_failed(x, step);
+    int64_t next = x->t->plan.next;
+    if (step + 1 < x->c->steps && next >= 0 && read_batch(x, step + 1, next)) return step_failed(x, step);
     in->updates = x->updates;
     in->lr = schedule_lr(&x->c->schedule, x->c->optimizer.lr,
-                         schedule_steps(samples_before(x), x->c->train_batch));
+                         schedule_steps(x->t->plan.samples, x->c->train_batch));
     in->loss_sum = model_loss_on_device(x->model);
     in->loss_tokens = tokens_of_mean(x);
     in->stop = stopping(x);
@@ -178,31 +166,25 @@ static uint64_t allocations(struct device *dev) {
     return usage.allocations;
 }
 
-struct told {
-    int64_t samples;
-    double seconds, elapsed;
-};
-
-// Of the workers whose gradients counted.
-static int64_t tokens_of_step(const struct train *x, const struct told *told) {
-    if (x->t->shares) return (told->samples - x->pace.samples) * x->c->seq;
-    return (x->t->deals ? x->t->contributors * own_sequences(x) : x->c->train_batch) * x->c->seq;
-}
-
 static void tell_step(const struct train *x, const struct step_input *in, const struct step_stats *stats,
-                      const struct told *told) {
+                      double seconds, double elapsed) {
+    const struct step_plan *p = &x->t->plan;
+    // Of the workers whose gradients counted.
+    int64_t sequences = p->alone     ? p->samples - x->pace.samples
+                        : p->in_part ? p->workers * own_sequences(x)
+                                     : p->mean;
     if (!x->o->observer) return;
     struct step_record record = {.step = in->step + 1,
                                  .loss = stats->loss,
                                  .grad_norm = stats->grad_norm,
                                  .lr = in->lr,
                                  .loss_scale = in->loss_scale,
-                                 .tokens = tokens_of_step(x, told),
-                                 .place = x->t->shares ? pace_place(x->c, x->t, told->samples) : 0,
-                                 .workers = x->t->deals ? x->t->contributors : 0,
-                                 .samples = told->samples,
-                                 .seconds = told->seconds,
-                                 .elapsed = told->elapsed,
+                                 .tokens = sequences * x->c->seq,
+                                 .place = p->alone ? place(x) : 0,
+                                 .workers = p->in_part ? p->workers : 0,
+                                 .samples = p->samples,
+                                 .seconds = seconds,
+                                 .elapsed = elapsed,
                                  .skipped = stats->skipped,
                                  .memory_bytes = memory_in_use(x->t->dev)};
     x->o->observer->on_step(x->o->observer->ctx, &record);
@@ -217,7 +199,7 @@ static int initial_weights(struct train *x) {
     struct hf_reader *reader = NULL;
     int64_t most = 0;
     bool weights_only = x->c->recovery.resume_weights_only;
-    if (x->t->joined) return 0;
+    if (x->t->under_way) return 0;
     if (x->o->checkpoint && !weights_only) return topology_load(x->t, x->o->checkpoint);
     for (int u = 0; u < x->l->count; u++) most = x->l->units[u].n_pad > most ? x->l->units[u].n_pad : most;
     bool file = x->o->weights_in && !x->o->checkpoint;
@@ -298,10 +280,10 @@ static void report(struct train *x) {
     r->rank = x->t->rank;
     r->job = x->t->job;
     r->updates = x->updates - x->t->start.updates;
-    r->shares = x->t->shares;
+    r->shares = x->t->plan.alone;
     if (r->shares) r->batches = x->r->steps - x->t->start.step;
-    r->samples_per_update = samples_per_update(x);
-    r->samples_counted = x->t->deals ? x->t->samples - x->t->start.samples : 0;
+    r->samples_per_update = x->t->plan.mean;
+    r->samples_counted = x->t->plan.in_part ? x->t->plan.samples - x->t->start.samples : 0;
     dev_usage(x->t->dev, &usage);
     model_predict(&mo, model_bytes);
     batch_feed_predict(x->c, !dev_host_memory(x->t->dev), model_bytes);
@@ -333,14 +315,12 @@ static int meet(struct train *x) {
 
 static double seconds_since(int64_t begin, int64_t now) { return 1e-9 * (double)(now - begin); }
 
-static struct train_state state_behind(const struct train *x, int64_t step, int64_t samples) {
-    return (struct train_state){.step = step + 1,
+static struct train_state state_now(const struct train *x) {
+    return (struct train_state){.step = x->r->steps,
                                 .updates = x->updates,
-                                .samples = samples,
-                                .place = x->t->shares ? pace_place(x->c, x->t, samples) : 0,
-                                .dealt = x->t->shares  ? pace_dealt(x->t, samples)
-                                         : x->t->deals ? x->t->dealt
-                                                       : (step + 1) * x->c->train_batch + x->t->beside.dealt,
+                                .samples = x->t->plan.samples,
+                                .place = x->t->plan.alone ? place(x) : 0,
+                                .dealt = step_plan_dealt(&x->t->plan),
                                 .skipped_in_a_row = x->skipped_in_a_row,
                                 .scaler = x->scaler};
 }
@@ -350,9 +330,9 @@ static struct train_state state_behind(const struct train *x, int64_t step, int6
 static bool leaves(struct train *x, int64_t step, bool told) {
     bool before = x->leaving;
     int64_t every = x->c->recovery.checkpoint_every;
-    bool kept = before || every == 0 || x->t->ops->state || (step + 1) % every == 0;
+    bool kept = before || every == 0 || !x->t->elsewhere || (step + 1) % every == 0;
     x->leaving |= told;
-    if (x->t->shares) return x->leaving;  // finish keeps the state
+    if (x->t->plan.alone) return x->leaving;  // finish keeps the state
     return x->leaving && kept && step + 1 < x->c->steps;
 }
 
@@ -360,50 +340,46 @@ static bool leaves(struct train *x, int64_t step, bool told) {
 static int one_step(struct train *x, int64_t step, int64_t start, int64_t begin) {
     struct step_input in = {0};
     struct step_stats stats = {0};
-    x->t->keep = saver_due(x->o->saver, step, x->leaving);
-    if (x->t->keep) saver_gate(x->o->saver);
+    x->t->plan.keep = saver_due(x->o->saver, step, x->leaving);
+    if (x->t->plan.keep) saver_gate(x->o->saver);
     if (attempt(x, step, &in, &stats)) return -1;
     int64_t now = timeline_now();
-    struct told told = {samples_before(x), seconds_since(begin, now),
-                        x->o->elapsed_before + seconds_since(start, now)};
-    if (!stats.skipped && !x->t->deals) told.samples += samples_per_update(x);
+    double elapsed = x->o->elapsed_before + seconds_since(start, now);
     if (judge(x, step, &stats)) return -1;
     x->r->steps = step + 1;
     if (step == x->t->start.step) x->allocations = allocations(x->t->dev);
-    tell_step(x, &in, &stats, &told);
-    int64_t place = x->t->shares ? pace_place(x->c, x->t, told.samples) : step + 1;
-    pace_step(&x->pace, step, told.samples, now, stats.skipped);
-    struct snapshot_info at = {place, told.samples, version_of(x, told.samples), told.elapsed};
+    tell_step(x, &in, &stats, seconds_since(begin, now), elapsed);
+    pace_step(&x->pace, step, x->t->plan.samples, now, stats.skipped);
+    struct snapshot_info at = {place(x), x->t->plan.samples, version(x), elapsed};
     snapshots_step(x->o->snapshots, &at, stats.snapshot);
     x->r->interrupted = leaves(x, step, stats.stop);
-    struct train_state state = state_behind(x, step, told.samples);
-    if (x->t->keep || (x->r->interrupted && x->t->ops->state)) saver_keep(x->o->saver, &state);
+    struct train_state state = state_now(x);
+    if (x->t->plan.keep || (x->r->interrupted && !x->t->elsewhere)) saver_keep(x->o->saver, &state);
     return 0;
 }
 
 // Whether this rank has a step `step`: 1, 0 or -1.
 static int has_step(struct train *x, int64_t step) {
     if (x->r->interrupted) return 0;
-    if (!x->t->shares) return step < x->c->steps;
-    int more = topology_take(x->t, step);  // 0 before all is handed out: some rank was asked to leave
-    if (more == 0) x->r->interrupted = x->t->dealt < x->c->steps * x->c->train_batch;
+    if (!x->t->plan.alone && step >= x->c->steps) return 0;
+    int more = topology_plan(x->t, step);  // 0 before all is handed out: some rank was asked to leave
+    if (more == 0) x->r->interrupted = x->t->plan.dealt < x->c->steps * x->c->train_batch;
     return more;
 }
 
 static int run_steps(struct train *x) {
-    x->pace.samples = samples_before(x);
+    x->pace.samples = x->t->plan.samples;
     snapshots_begin(x->o->snapshots, x->o->elapsed_before);  // may open a file: no part of the first step
     rank_span_begin(&x->r->report.span);
     if (x->t->start.step > 0) {  // that one may have been under way when the run was killed
-        int64_t samples = samples_before(x);
-        struct snapshot_info at = {x->t->start.step, samples, version_of(x, samples), x->o->elapsed_before};
+        struct snapshot_info at = {x->t->start.step, x->t->plan.samples, version(x), x->o->elapsed_before};
         snapshots_step(x->o->snapshots, &at, false);
     }
     int64_t start = timeline_now(), begin = start;
     // Nothing is left to do: a run that has other ranks, or another directory, than the one that wrote it keeps it too.
     bool over = x->t->start.step >= x->c->steps;
     int more;
-    if (over && x->t->ops->state) saver_keep(x->o->saver, &x->t->start);
+    if (over && !x->t->elsewhere) saver_keep(x->o->saver, &x->t->start);
     for (int64_t step = x->t->start.step; (more = has_step(x, step)) > 0; step++) {
         timeline_step_at(x->r->timeline, step, begin);
         if (one_step(x, step, start, begin)) return -1;
@@ -412,13 +388,13 @@ static int run_steps(struct train *x) {
     if (more < 0) return -1;
     if (stream_sync(x->t->compute)) return step_failed(x, x->r->steps - 1);  // its updates are the step's
     // Of what others still do with the budget no time is this rank's.
-    int64_t end = x->t->shares ? begin : timeline_now();
+    int64_t end = x->t->plan.alone ? begin : timeline_now();
     timeline_pause_at(x->r->timeline, end);
     rank_span_end(&x->r->report.span);
-    if (x->t->shares) x->r->report.span.end_ns = end;
+    if (x->t->plan.alone) x->r->report.span.end_ns = end;
     x->steps_s = seconds_since(start, end);
     x->job_s = x->o->elapsed_before + x->steps_s;
-    if (!x->t->mean_per_worker) return 0;
+    if (!x->t->plan.alone) return 0;
     const struct pace_end at = {x->t, x->r->timeline, end, x->c->recovery.elastic ? end : timeline_now()};
     int rc = meet(x) || pace_tell(&x->pace, &at, &x->r->report) ? -1 : 0;
     x->job_s += seconds_since(end, timeline_now());  // the weights then hold all workers' gradients
@@ -436,28 +412,33 @@ static void go_on_from(struct train *x, const struct train_state *s) {
 
 // Where ranks share a budget nobody knows which step is the last one: what is behind all of them is kept here.
 static int finish(struct train *x) {
-    x->t->keep = x->t->shares && x->o->saver;
-    if (x->t->keep) saver_gate(x->o->saver);
-    if (topology_finish(x->t)) return -1;
-    x->r->place = pace_place(x->c, x->t, samples_before(x));
-    x->r->interrupted &= !x->t->shares || x->r->place < x->c->steps;  // asked in the last batch: all is done
-    struct train_state state = state_behind(x, x->r->steps - 1, x->t->samples);
-    if (x->t->keep) saver_keep(x->o->saver, &state);
+    bool alone = x->t->plan.alone;
+    x->t->plan.keep = alone && x->o->saver;
+    if (x->t->plan.keep) saver_gate(x->o->saver);
+    int lacks_file = topology_finish(x->t);
+    if (lacks_file < 0) return -1;
+    x->r->lacks_file = lacks_file > 0;
+    x->r->place = place(x);
+    x->r->interrupted &= !alone || x->r->place < x->c->steps;  // asked in the last batch: all is done
+    struct train_state state = state_now(x);
+    if (x->t->plan.keep) saver_keep(x->o->saver, &state);
     return 0;
 }
 
 static int run(struct train *x) {
     const struct config *c = x->c;
     struct batch_feed_options fo = {
-        .dev = x->t->dev, .compute = x->t->compute, .config = c, .data = x->o->data, .rank = x->t->rank};
+        .dev = x->t->dev, .compute = x->t->compute, .config = c, .data = x->o->data};
     struct model_options mo = train_model_options(c, x->o->spec, x->l);
     mo.dev = x->t->dev;
     mo.compute = x->t->compute;
     x->feed = x->o->feed ? x->o->feed : batch_feed_create(&fo);
-    if (x->o->feed) batch_feed_set_rank(x->feed, x->t->rank);
     x->model = x->o->model ? x->o->model : model_create(&mo);
     x->hinder = x->o->hinder;
     if (!x->hinder && hinder_create(c, x->t->dev, x->t->compute, &x->hinder)) return -1;
+    x->t->plan.mean = x->t->plan.alone ? own_sequences(x) : c->train_batch;
+    x->t->plan.samples = x->t->start.samples;
+    x->t->plan.dealt = x->t->start.dealt;
     if (!x->feed || !x->model || initial_weights(x)) return -1;
     go_on_from(x, &x->t->start);
     struct timeline_options to = {x->t->compute, x->l, c->accumulation, x->t->size, c->trace, x->o->watch};
@@ -468,7 +449,7 @@ static int run(struct train *x) {
     split_time(x);  // transfers of the last step have ended, and the peers have said when they were ready
     read_memory(x);
     bool keep = !x->r->interrupted || x->o->keep_interrupted;
-    struct snapshot_info now = {c->steps, samples_before(x), version_of(x, samples_before(x)), x->job_s};
+    struct snapshot_info now = {c->steps, x->t->plan.samples, version(x), x->job_s};
     if (keep && train_weights(x->o, &now, x->r)) return -1;
     snapshots_end(x->o->snapshots);
     saver_settle(x->o->saver);

@@ -23,6 +23,7 @@ struct train_result {
     uint64_t weights_hash;  // rank 0 only
     bool has_hash;          // not of an interrupted run whose weights nobody wants
     int64_t place;          // where ranks share a budget: steps of the run that the batches done make
+    bool lacks_file;        // a file of this rank could not be left, which has been said
     bool interrupted;       // ended before its last step, because some rank was asked to leave
     // They keep their memory: giving it back may wait for a device on which peers still wait for us.
     struct model *model;

@@ -16,6 +16,7 @@
 #include "shared/core/output.h"
 #include "shared/core/rng.h"
 #include "shared/core/text.h"
+#include "shared/core/topology.h"
 #include "shared/core/unit.h"
 
 static void carve(struct arena *a) {
@@ -224,17 +225,33 @@ static void messages_do_not_wait_for_a_reader(void **state) {
     assert_int_equal(h.messages + h.left_out, said);
 }
 
+// Ranks that go together hand out a global batch a step, skipped or not; a rank that goes alone hears what is handed out.
+static void plans_move_behind_steps(void **state) {
+    (void)state;
+    struct topology t = {.rank = 2, .size = 4, .plan = {.mean = 8, .samples = 80, .dealt = 96}};
+    assert_int_equal(step_plan_together(&t), 1);
+    assert_int_equal(t.plan.first, 96 + 2 * 2);
+    assert_int_equal(t.plan.next, t.plan.first + 8);
+    step_plan_over(&t, false);
+    assert_int_equal(t.plan.samples, 88);
+    step_plan_over(&t, true);
+    assert_int_equal(t.plan.samples, 88);
+    assert_int_equal(t.plan.dealt, 112);
+    struct topology alone = {.size = 4, .plan = {.alone = true, .mean = 2, .samples = 6, .dealt = 7}};
+    step_plan_over(&alone, true);
+    assert_int_equal(step_plan_dealt(&alone.plan), 7);
+    step_plan_over(&alone, false);
+    assert_int_equal(alone.plan.dealt, 7);
+    assert_int_equal(step_plan_dealt(&alone.plan), 8);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arena_measures_what_it_takes),
-        cmocka_unit_test(layouts_align_and_pad),
-        cmocka_unit_test(layout_hashes_tell_layouts_apart),
-        cmocka_unit_test(philox_known_answers),
-        cmocka_unit_test(normals_look_normal),
-        cmocka_unit_test(rng_below_covers_its_range),
-        cmocka_unit_test(fail_keeps_the_text),
-        cmocka_unit_test(long_texts_keep_both_ends),
-        cmocka_unit_test(messages_do_not_wait_for_a_reader),
+        cmocka_unit_test(plans_move_behind_steps),    cmocka_unit_test(arena_measures_what_it_takes),
+        cmocka_unit_test(layouts_align_and_pad),      cmocka_unit_test(layout_hashes_tell_layouts_apart),
+        cmocka_unit_test(philox_known_answers),       cmocka_unit_test(normals_look_normal),
+        cmocka_unit_test(rng_below_covers_its_range), cmocka_unit_test(fail_keeps_the_text),
+        cmocka_unit_test(long_texts_keep_both_ends),  cmocka_unit_test(messages_do_not_wait_for_a_reader),
     };
     return cmocka_run_group_tests_name("core", tests, NULL, NULL);
 }

@@ -101,7 +101,8 @@ static inline int toy_load(struct topology *t, const struct layout *l) {
 
 // Which sample of the run the worker computes on: with all workers there, its own of the step.
 static inline int64_t toy_sample(const struct toy_case *c, struct topology *t, int64_t step) {
-    return t->ops->batch ? topology_batch(t, step) : step * c->workers + t->rank;
+    (void)c, (void)step;
+    return t->plan.first;
 }
 
 // Forward and backward of one step; x holds a task a unit.
@@ -138,14 +139,14 @@ static inline int toy_steps(const struct toy_worker_options *o, struct topology 
     const struct toy_case *c = o->t;
     const struct config *config = o->role.config;
     int64_t updates = t->start.updates;
-    if (!t->joined && toy_load(t, t->layout)) return -1;
+    if (!t->under_way && toy_load(t, t->layout)) return -1;
     if (c->snapshots && t->rank == 0)
         r->snapshots = snapshots_create(
             &(struct snapshots_options){.config = config, .dir = c->snapshots, .topology = t});
     snapshots_begin(r->snapshots, 0);
     int more = 1;
     for (int64_t step = t->start.step; !r->last.stop; step++) {
-        if ((more = t->shares ? topology_take(t, step) : step < c->steps) <= 0) break;
+        if ((more = t->plan.alone || step < c->steps ? topology_plan(t, step) : 0) <= 0) break;
         if (o->on_step && o->on_step(o->ctx, t->rank, step)) return -1;
         timeline_step(t->timeline, step);
         if (toy_pass(c, t, r->compute, step)) return -1;
@@ -153,7 +154,7 @@ static inline int toy_steps(const struct toy_worker_options *o, struct topology 
         r->steps++;
         r->sample = sample;
         double loss = toy_loss(c, (int)(sample % c->workers), sample / c->workers);
-        int64_t samples = t->mean_per_worker || t->deals ? t->samples : updates * config->train_batch;
+        int64_t samples = t->plan.samples;
         float lr = schedule_lr(&c->schedule, TOY_LR, schedule_steps(samples, config->train_batch));
         if (step < TOY_STEPS_MAX) {
             r->samples[step] = samples;

@@ -68,11 +68,11 @@ static int on_step(void *ctx, int rank, int64_t step) {
 // What the plain trainer is told.
 static void look(void *ctx, const struct topology *t, int64_t step) {
     struct shared *b = ctx;
-    if (t->joined && b->joined_at < 0) {
+    if (t->under_way && b->joined_at < 0) {
         b->joined_at = t->start.step;
         atomic_store(&b->left, 0);
     }
-    if (t->rank == 0 && step < STEPS) b->contributors[step + 1] = t->contributors;
+    if (t->rank == 0 && step < STEPS) b->contributors[step + 1] = t->plan.workers;
 }
 
 static void keep_weights(struct shared *b, const struct job *j, const struct toy_worker_result *r) {

@@ -69,7 +69,7 @@ struct device_options {
     enum cpu_kernel kernel;  // CPU: how matrices are multiplied
     struct cuda_choices cuda;
     bool trace;           // keep spans of every operation for dev_trace_write
-    bool watch_host;      // others see that the opening thread is at work beside the device (work.h)
+    bool watch_host;      // others see that the opening thread is at work beside the device (dev_at_work)
     size_t memory_bytes;  // dev_alloc refuses what goes beyond, MEM_HOST aside; 0: all that the device has
 };
 
@@ -210,5 +210,18 @@ uint64_t dev_host_waits(struct device *d);
 void dev_trace_shift(struct device *d, int64_t ns);
 // Appends this device's spans as Chrome trace events, comma-separated; pid = rank.
 int dev_trace_write(struct device *d, int pid, void *file);
+
+// ---------------------------------------------------------------- work, as others see it
+// How others see that a rank is at work, not stuck.
+enum dev_work {
+    DEV_RESTS,
+    DEV_COMPUTES,  // some stream has something that it can do and has not done (of a GPU: that it has not been
+    // given, or that the host waits for); one that waits for another, or for other ranks, has not
+    DEV_HOST_WORKS  // none has, and the host is beside the device: in a file, most likely, which may take any time
+};
+enum dev_work dev_at_work(struct device *d);  // any thread
+const char *dev_work_says(enum dev_work w);   // for people: "it is computing"
+// The function that the stream runs begins, or ends, to wait for other ranks. On the stream's thread.
+void stream_waits(struct stream *s, bool waits);
 
 #endif

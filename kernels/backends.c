@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "kernels/backend_impl.h"
-#include "kernels/cuda/cuda_so.h"
+#include "kernels/cuda_so.h"
 
 const struct backend *backend_find(const char *name, const char **why) {
     static const struct backend *const known[] = {&cpu_backend, &ref_backend};

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "kernels/backend_impl.h"
-#include "kernels/cuda/cuda_so.h"
+#include "kernels/cuda_so.h"
 
 #define PATH_BYTES 4096
 #define WHY_BYTES  1024

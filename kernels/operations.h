@@ -12,8 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/codec/code_args.h"
-#include "kernels/codec/onebit.h"
+#include "kernels/codec.h"
 #include "kernels/dtype.h"
 #include "kernels/exact_sum.h"
 
@@ -363,7 +362,7 @@ struct lion_args {
     enum dtype dt;
 };
 
-// ---- 1-bit Adam (Tang et al. 2021, algorithm 1), behind its warm-up: kernels/codec/onebit.h has the code. n is a
+// ---- 1-bit Adam (Tang et al. 2021, algorithm 1), behind its warm-up: kernels/codec.h has the code. n is a
 // multiple of ONEBIT_BLOCK. scalars->skip: nothing is written. An element whose frozen variance v is 0 had no
 // gradient during the warm-up: it is masked. Its momentum and its errors are 0, and it counts in no scale. (DeepSpeed
 // has its user name such elements: exp_avg_mask.)
@@ -415,7 +414,35 @@ struct adam_frozen_args {
     enum dtype dt;
 };
 
-// The codes of gradients: kernels/codec/code_args.h.
+// The codes of gradients (kernels/codec.h). n is a multiple of CODE_BLOCK.
+// out = code of fma(error, factor, grad)
+struct code_encode_args {
+    void *out;           // code_bytes(format, n), aligned to 4 bytes
+    const float *error;  // (n)
+    const void *grad;    // (n) of type dt
+    int64_t n;
+    struct code_format format;
+    float factor;  // by which the gradients' scale has grown since the error was kept; 1: not
+    enum dtype dt;
+};
+// error = fma(error, factor, grad)
+struct code_error_args {
+    float *error;      // (n)
+    const void *grad;  // (n) of type dt
+    int64_t n;
+    float factor;
+    enum dtype dt;
+};
+// out = | += | -= what the code says. Elements that a code of topk does not name: = gives 0, else they stay; one that it
+// names outside of n is nobody's. On hosts the code need not be aligned.
+enum code_use { CODE_SET, CODE_PLUS, CODE_MINUS };
+struct code_add_args {
+    float *out;        // (n)
+    const void *code;  // code_bytes(format, n)
+    int64_t n;
+    struct code_format format;
+    enum code_use use;
+};
 
 #define REDUCE_MAX     4096
 #define REDUCE_GPU_MAX 256  // the addresses are a kernel's parameters, of 4 KiB in all

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "decentral/collective/threads_impl.h"
-#include "kernels/work.h"
+#include "kernels/backend.h"
 #include "shared/core/error.h"
 #include "shared/launch/stop.h"
 

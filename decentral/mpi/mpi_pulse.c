@@ -7,8 +7,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "kernels/backend.h"
 #include "kernels/operations.h"
-#include "kernels/work.h"
 #include "shared/core/error.h"
 
 // Beside what mpi_medium sends over the world before the pulse begins, nobody else sends single messages there.

@@ -5,7 +5,7 @@
 
 #include "decentral/mpi/mpi_impl.h"
 #include "decentral/mpi/mpi_pause.h"
-#include "kernels/work.h"
+#include "kernels/backend.h"
 #include "shared/core/error.h"
 #include "shared/launch/stop.h"
 

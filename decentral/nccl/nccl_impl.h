@@ -5,7 +5,7 @@
 
 #include "decentral/collective/collective_impl.h"
 #include "decentral/nccl/nccl_world.h"
-#include "kernels/cuda/cuda_so.h"
+#include "kernels/cuda_so.h"
 
 struct nccl_step {
     struct nccl_entry *entry;

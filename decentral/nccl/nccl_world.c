@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "decentral/nccl/nccl_api.h"
-#include "kernels/cuda/cuda_so.h"
+#include "kernels/cuda_so.h"
 #include "shared/core/error.h"
 
 #define LAUNCH_ORDER         "NCCL_LAUNCH_ORDER_IMPLICIT"

@@ -1,6 +1,6 @@
 // 1-bit Adam in stage 0 (Tang et al. 2021, algorithm 1; DeepSpeed's runtime/fp16/onebit/adam.py). Up to freeze_step
 // updates it is stage 0 with Adam. Behind them the variance stays and gradients are no longer reduced: what travels
-// is each rank's momentum, in one bit an element and a scale for each 256 (kernels/codec/onebit.h).
+// is each rank's momentum, in one bit an element and a scale for each 256 (kernels/codec.h).
 //
 //     compute   .. backward | own norm |          | decide | encode u0 | encode u1 | ..      | update u0 | update u1 ..
 //     reduce                           | norm loss|        | all-to-all u0, sum, all-gather | u1 .. |

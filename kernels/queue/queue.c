@@ -433,3 +433,30 @@ int queue_sync(struct stream *head) {
     // A failure from outside (queue_fail) may have come while the device was still at work.
     return queue_state(q, count) < 0 ? -1 : 0;
 }
+
+// ---------------------------------------------------------------- whether a device is at work (backend.h)
+enum dev_work dev_at_work(struct device *d) {
+    bool work = false;
+    pthread_mutex_lock(&d->lock);
+    for (struct queue *q = d->queues; q && !work; q = q->next) {
+        pthread_mutex_lock(&q->lock);
+        work = q->done < q->queued && !q->waits && q->ring[q->done % QUEUE_SLOTS].kind != SLOT_WAIT;
+        pthread_mutex_unlock(&q->lock);
+    }
+    bool host = d->has_host && !atomic_load(&d->host_rests);
+    pthread_mutex_unlock(&d->lock);
+    return work ? DEV_COMPUTES : host ? DEV_HOST_WORKS : DEV_RESTS;
+}
+
+const char *dev_work_says(enum dev_work w) {
+    static const char *const says[] = {"it rests", "it is computing",
+                                       "it reads or writes a file, most likely"};
+    return says[w];
+}
+
+void stream_waits(struct stream *s, bool waits) {
+    struct queue *q = (struct queue *)s;
+    pthread_mutex_lock(&q->lock);
+    q->waits = waits;
+    pthread_mutex_unlock(&q->lock);
+}

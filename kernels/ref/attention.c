@@ -40,13 +40,11 @@ static double softmax_row(const struct shape *s, enum dtype dt, const void *qkv,
     return max + log(sum);
 }
 
-int ref_op_attn_fwd(int threads, const void *args, const char **why) {
-    (void)threads;
-    const struct attn_fwd_args *a = args;
+void ref_attn_fwd(const struct attn_fwd_args *a) {
     const struct shape s = {a->seq, a->heads, a->kv_heads, a->head_size};
     assert(a->heads % a->kv_heads == 0);
     double *p = malloc((size_t)s.seq * sizeof *p);
-    if (!p) return *why = "out of host memory", -1;
+    assert(p && "out of host memory");
     for (int64_t b = 0; b < a->batch; b++)
         for (int64_t h = 0; h < s.heads; h++)
             for (int64_t t = 0; t < s.seq; t++) {
@@ -60,7 +58,6 @@ int ref_op_attn_fwd(int threads, const void *args, const char **why) {
                 }
             }
     free(p);
-    return 0;
 }
 
 // Adds row (b,h,t)'s share to the gradient dqkv in double. p, dp: (T) scratch.
@@ -86,23 +83,16 @@ static void backward_row(const struct attn_bwd_args *a, const struct shape *s, i
     }
 }
 
-int ref_op_attn_bwd(int threads, const void *args, const char **why) {
-    (void)threads;
-    const struct attn_bwd_args *a = args;
+void ref_attn_bwd(const struct attn_bwd_args *a) {
     const struct shape s = {a->seq, a->heads, a->kv_heads, a->head_size};
     assert(a->heads % a->kv_heads == 0);
     size_t n = (size_t)(a->batch * s.seq * (s.heads + 2 * s.kv_heads) * s.size);
     double *dqkv = calloc(n, sizeof *dqkv), *p = malloc((size_t)s.seq * 2 * sizeof *p);
-    int rc = dqkv && p ? 0 : -1;
-    if (rc == 0) {
-        for (int64_t b = 0; b < a->batch; b++)
-            for (int64_t h = 0; h < s.heads; h++)
-                for (int64_t t = 0; t < s.seq; t++) backward_row(a, &s, b, h, t, p, p + s.seq, dqkv);
-        for (size_t i = 0; i < n; i++) dtype_store(a->dt, a->dqkv, i, (float)dqkv[i]);
-    } else {
-        *why = "out of host memory";
-    }
+    assert(dqkv && p && "out of host memory");
+    for (int64_t b = 0; b < a->batch; b++)
+        for (int64_t h = 0; h < s.heads; h++)
+            for (int64_t t = 0; t < s.seq; t++) backward_row(a, &s, b, h, t, p, p + s.seq, dqkv);
+    for (size_t i = 0; i < n; i++) dtype_store(a->dt, a->dqkv, i, (float)dqkv[i]);
     free(dqkv);
     free(p);
-    return rc;
 }

@@ -1,12 +1,24 @@
-// The codes of gradients (kernels/codec/codec.h): bit for bit what every backend computes.
+// The codes of gradients (kernels/codec.h) and 1-bit Adam's operations: bit for bit what every backend computes.
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/codec/codec.h"
-#include "kernels/ref/onebit.h"
 #include "kernels/ref/ref.h"
+
+// What a block says of its element i.
+static float onebit_said(const struct onebit_block *b, int64_t i) {
+    return b->sign[i / 32] >> (i % 32) & 1 ? b->scale : -b->scale;
+}
+
+// The scale of a block of which so many elements count; the others are 0.
+static float onebit_scale(const float *x, int counted) {
+    double lane[ONEBIT_LANES] = {0};
+    for (int i = 0; i < ONEBIT_BLOCK; i++) lane[i % ONEBIT_LANES] += (double)x[i] * (double)x[i];
+    for (int d = ONEBIT_LANES / 2; d > 0; d /= 2)
+        for (int l = 0; l < d; l++) lane[l] += lane[l + d];
+    return counted ? (float)sqrt(lane[0] / counted) : 0.0f;
+}
 
 static uint32_t size_bits(float x) { return f32_to_bits(x) & 0x7fffffffu; }
 
@@ -53,11 +65,8 @@ static void encode_topk(char *out, const float *x, int64_t n, int64_t kept) {
     free(e);
 }
 
-int ref_op_code_encode(int threads, const void *args, const char **why) {
-    const struct code_encode_args *a = args;
+void ref_code_encode(const struct code_encode_args *a) {
     float *x = calloc((size_t)a->n + 1, sizeof *x);
-    (void)threads;
-    (void)why;
     assert(x && a->n % CODE_BLOCK == 0);
     for (int64_t i = 0; i < a->n; i++)
         x[i] = fmaf(a->error[i], a->factor, dtype_load(a->dt, a->grad, (size_t)i));
@@ -68,27 +77,19 @@ int ref_op_code_encode(int threads, const void *args, const char **why) {
     }
     if (a->format.kind == CODE_TOPK) encode_topk(a->out, x, a->n, code_kept(a->format.share, a->n));
     free(x);
-    return 0;
 }
 
-int ref_op_code_error(int threads, const void *args, const char **why) {
-    const struct code_error_args *a = args;
-    (void)threads;
-    (void)why;
+void ref_code_error(const struct code_error_args *a) {
     for (int64_t i = 0; i < a->n; i++)
         a->error[i] = fmaf(a->error[i], a->factor, dtype_load(a->dt, a->grad, (size_t)i));
-    return 0;
 }
 
 static void use(float *out, enum code_use how, float said) {
     *out = how == CODE_SET ? said : how == CODE_PLUS ? *out + said : *out - said;
 }
 
-int ref_op_code_add(int threads, const void *args, const char **why) {
-    const struct code_add_args *a = args;
+void ref_code_add(const struct code_add_args *a) {
     int64_t kept = code_kept(a->format.share, a->n);
-    (void)threads;
-    (void)why;
     assert(a->n % CODE_BLOCK == 0);
     for (int64_t i = 0; i < a->n && a->format.kind != CODE_TOPK; i++) {
         int64_t at = i % CODE_BLOCK;
@@ -110,5 +111,69 @@ int ref_op_code_add(int threads, const void *args, const char **why) {
         memcpy(&value, (const char *)a->code + (size_t)(kept + i) * 4, 4);
         if ((int64_t)index < a->n) use(&a->out[index], a->use, value);
     }
-    return 0;
+}
+
+// ---------------------------------------------------------------- 1-bit Adam
+// x(256) becomes what *out does not say; v 0: masked.
+static void encode_rest(struct onebit_block *out, float *x, const float *v) {
+    int counted = 0;
+    for (int i = 0; i < ONEBIT_BLOCK; i++) {
+        if (v[i] == 0) x[i] = 0;
+        counted += v[i] != 0;
+    }
+    *out = (struct onebit_block){.scale = onebit_scale(x, counted)};
+    for (int i = 0; i < ONEBIT_BLOCK; i++) {
+        if (v[i] == 0) continue;
+        out->sign[i / 32] |= (uint32_t)(x[i] >= 0) << (i % 32);
+        x[i] -= onebit_said(out, i);
+    }
+}
+
+void ref_onebit_encode(const struct onebit_encode_args *a) {
+    assert(a->n % ONEBIT_BLOCK == 0);
+    if (a->scalars->skip) return;
+    for (int64_t i = 0; i < a->n; i++) {
+        float g = dtype_load(a->dt, a->grad, (size_t)i) * a->own->grad_scale;
+        a->error[i] += fmaf(a->beta1, a->m[i], (1.0f - a->beta1) * g);
+    }
+    for (int64_t b = 0; b < a->n / ONEBIT_BLOCK; b++)
+        encode_rest(&a->out[b], a->error + b * ONEBIT_BLOCK, a->v + b * ONEBIT_BLOCK);
+}
+
+void ref_onebit_sum(const struct onebit_sum_args *a) {
+    int64_t blocks = a->n / ONEBIT_BLOCK;
+    assert(a->n % ONEBIT_BLOCK == 0 && a->ranks >= 1);
+    if (a->scalars->skip) return;
+    for (int64_t i = 0; i < a->n; i++) {
+        const struct onebit_block *in = a->in + i / ONEBIT_BLOCK;
+        float total = onebit_said(in, i % ONEBIT_BLOCK);
+        for (int32_t r = 1; r < a->ranks; r++) total += onebit_said(in + r * blocks, i % ONEBIT_BLOCK);
+        a->error[i] += total * (1.0f / (float)a->ranks);
+    }
+    for (int64_t b = 0; b < blocks; b++)
+        encode_rest(&a->out[b], a->error + b * ONEBIT_BLOCK, a->v + b * ONEBIT_BLOCK);
+}
+
+void ref_adam_frozen(const struct adam_frozen_args *a) {
+    assert(a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
+    assert(!a->momentum || a->n % ONEBIT_BLOCK == 0);
+    if (a->scalars->skip) return;
+    for (int64_t i = 0, group = 0; i < a->n; i++) {
+        while (a->ends[group] <= i) group++;
+        float p = a->master[i], m, v = a->v[i];
+        if (v == 0) {
+            m = 0;
+        } else if (a->momentum) {
+            m = onebit_said(&a->momentum[i / ONEBIT_BLOCK], i % ONEBIT_BLOCK);
+        } else {
+            float g = dtype_load(a->dt, a->grad, (size_t)i) * a->scalars->grad_scale;
+            m = fmaf(a->beta1, a->m[i], (1.0f - a->beta1) * g);
+        }
+        float u = m / (sqrtf(v) + a->eps);
+        u = fmaf(a->weight_decay[group], p, u);
+        p = fmaf(-a->lr, u, p);
+        a->master[i] = p;
+        a->m[i] = m;
+        if (a->weight) dtype_store(a->dt, a->weight, (size_t)i, p);
+    }
 }

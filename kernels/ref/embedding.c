@@ -1,10 +1,7 @@
 // Token and position embeddings. Sums are fp32 in index order, as the contract says.
 #include "kernels/ref/ref.h"
 
-int ref_op_embed_fwd(int threads, const void *args, const char **why) {
-    const struct embed_fwd_args *a = args;
-    (void)threads;
-    (void)why;
+void ref_embed_fwd(const struct embed_fwd_args *a) {
     for (int64_t r = 0; r < a->batch * a->seq; r++) {
         for (int64_t c = 0; c < a->channels; c++) {
             float x = dtype_load(a->dt, a->wte, a->tokens[r] * a->channels + c);
@@ -12,7 +9,6 @@ int ref_op_embed_fwd(int threads, const void *args, const char **why) {
             dtype_store(a->dt, a->out, r * a->channels + c, x);
         }
     }
-    return 0;
 }
 
 static bool seen_before(const int32_t *tokens, int64_t r) {
@@ -33,15 +29,12 @@ static void embed_bwd_token(const struct embed_bwd_args *a, int64_t first) {
     }
 }
 
-int ref_op_embed_bwd(int threads, const void *args, const char **why) {
-    const struct embed_bwd_args *a = args;
+void ref_embed_bwd(const struct embed_bwd_args *a) {
     int64_t row_elements = a->channels, rows = a->batch * a->seq;
-    (void)threads;
-    (void)why;
     if (a->zero_dwte) memset(a->dwte, 0, (size_t)(a->vocab * row_elements) * dtype_size(a->dt));
     for (int64_t r = 0; r < rows; r++)
         if (!seen_before(a->tokens, r)) embed_bwd_token(a, r);
-    if (!a->dwpe) return 0;
+    if (!a->dwpe) return;
     for (int64_t i = 0; i < a->positions * row_elements; i++) {
         if (i >= a->seq * row_elements) {
             if (!a->accumulate_dwpe) dtype_store(a->dt, a->dwpe, i, 0.0f);
@@ -53,5 +46,4 @@ int ref_op_embed_bwd(int threads, const void *args, const char **why) {
         if (a->accumulate_dwpe) total += dtype_load(a->dt, a->dwpe, i);
         dtype_store(a->dt, a->dwpe, i, total);
     }
-    return 0;
 }

@@ -21,14 +21,12 @@ static void product(const struct matmul_args *g, void *c) {
         }
 }
 
-int ref_op_matmul(int threads, const void *args, const char **why) {
-    const struct matmul_args *g = args;
+void ref_matmul(const struct matmul_args *g) {
     struct gelu_args gelu = {.y = g->c, .x = g->aux, .dy = g->c, .n = g->m * g->n, .dt = g->dt};
     struct bias_grad_args bias = matmul_bias_grad(g);
     assert(matmul_valid(g));
     product(g, g->epilogue == EPILOGUE_GELU ? g->aux : g->c);
-    if (g->epilogue == EPILOGUE_GELU) return ref_op_gelu_fwd(threads, &gelu, why);
-    if (g->epilogue == EPILOGUE_GELU_GRAD) return ref_op_gelu_bwd(threads, &gelu, why);
-    if (g->epilogue == EPILOGUE_BIAS_GRAD) return ref_op_bias_grad(threads, &bias, why);
-    return 0;
+    if (g->epilogue == EPILOGUE_GELU) ref_gelu_fwd(&gelu);
+    if (g->epilogue == EPILOGUE_GELU_GRAD) ref_gelu_bwd(&gelu);
+    if (g->epilogue == EPILOGUE_BIAS_GRAD) ref_bias_grad(&bias);
 }

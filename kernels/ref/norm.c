@@ -29,12 +29,8 @@ static void norm_fwd_row(const struct norm_fwd_args *a, int64_t row) {
     }
 }
 
-int ref_op_norm_fwd(int threads, const void *args, const char **why) {
-    const struct norm_fwd_args *a = args;
-    (void)threads;
-    (void)why;
+void ref_norm_fwd(const struct norm_fwd_args *a) {
     for (int64_t r = 0; r < a->rows; r++) norm_fwd_row(a, r);
-    return 0;
 }
 
 static double norm_xhat(const struct norm_bwd_args *a, int64_t row, int64_t c) {
@@ -59,10 +55,7 @@ static void norm_bwd_row(const struct norm_bwd_args *a, int64_t row) {
     }
 }
 
-int ref_op_norm_bwd(int threads, const void *args, const char **why) {
-    const struct norm_bwd_args *a = args;
-    (void)threads;
-    (void)why;
+void ref_norm_bwd(const struct norm_bwd_args *a) {
     for (int64_t c = 0; c < a->channels; c++) {
         double dw = a->accumulate ? (double)dtype_load(a->dt, a->dweight, c) : 0.0;
         double db = a->accumulate && a->dbias ? (double)dtype_load(a->dt, a->dbias, c) : 0.0;
@@ -75,5 +68,4 @@ int ref_op_norm_bwd(int threads, const void *args, const char **why) {
         if (a->dbias) dtype_store(a->dt, a->dbias, c, (float)db);
     }
     for (int64_t r = 0; r < a->rows; r++) norm_bwd_row(a, r);
-    return 0;
 }

@@ -4,10 +4,7 @@
 
 #include "kernels/ref/ref.h"
 
-int ref_op_sumsq(int threads, const void *args, const char **why) {
-    const struct sumsq_args *a = args;
-    (void)threads;
-    (void)why;
+void ref_sumsq(const struct sumsq_args *a) {
     assert(a->n % SUMSQ_BLOCK == 0);
     if (a->zero_out) *a->out = (struct exact_sum){.nonfinite = 0};
     for (int64_t block = 0; block < a->n; block += SUMSQ_BLOCK) {
@@ -21,23 +18,13 @@ int ref_op_sumsq(int threads, const void *args, const char **why) {
         a->out->nonfinite += bad;
         if (!bad) exact_sum_add(a->out, total);
     }
-    return 0;
 }
 
-int ref_op_decide(int threads, const void *args, const char **why) {
-    const struct decide_args *a = args;
-    (void)threads;
-    (void)why;
-    *a->scalars = update_decide(a->sum, a->loss_scale, a->clip);
-    return 0;
-}
+void ref_decide(const struct decide_args *a) { *a->scalars = update_decide(a->sum, a->loss_scale, a->clip); }
 
-int ref_op_adamw(int threads, const void *args, const char **why) {
-    const struct adamw_args *a = args;
-    (void)threads;
-    (void)why;
+void ref_adamw(const struct adamw_args *a) {
     assert(a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
-    if (a->scalars->skip) return 0;
+    if (a->scalars->skip) return;
     for (int64_t i = 0, group = 0; i < a->n; i++) {
         while (a->ends[group] <= i) group++;
         float decay = a->weight_decay[group];
@@ -55,15 +42,11 @@ int ref_op_adamw(int threads, const void *args, const char **why) {
         a->v[i] = v;
         if (a->weight) dtype_store(a->dt, a->weight, i, p);
     }
-    return 0;
 }
 
-int ref_op_sgd(int threads, const void *args, const char **why) {
-    const struct sgd_args *a = args;
-    (void)threads;
-    (void)why;
+void ref_sgd(const struct sgd_args *a) {
     assert(a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
-    if (a->scalars->skip) return 0;
+    if (a->scalars->skip) return;
     for (int64_t i = 0, group = 0; i < a->n; i++) {
         while (a->ends[group] <= i) group++;
         float p = a->master[i], g = dtype_load(a->dt, a->grad, i) * a->scalars->grad_scale;
@@ -77,15 +60,11 @@ int ref_op_sgd(int threads, const void *args, const char **why) {
         a->master[i] = p;
         if (a->weight) dtype_store(a->dt, a->weight, i, p);
     }
-    return 0;
 }
 
-int ref_op_lion(int threads, const void *args, const char **why) {
-    const struct lion_args *a = args;
-    (void)threads;
-    (void)why;
+void ref_lion(const struct lion_args *a) {
     assert(a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
-    if (a->scalars->skip) return 0;
+    if (a->scalars->skip) return;
     for (int64_t i = 0, group = 0; i < a->n; i++) {
         while (a->ends[group] <= i) group++;
         float p = a->master[i], m = a->m[i], g = dtype_load(a->dt, a->grad, i) * a->scalars->grad_scale;
@@ -96,5 +75,4 @@ int ref_op_lion(int threads, const void *args, const char **why) {
         a->m[i] = fmaf(a->beta2, m, (1.0f - a->beta2) * g);
         if (a->weight) dtype_store(a->dt, a->weight, i, p);
     }
-    return 0;
 }

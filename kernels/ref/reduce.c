@@ -1,4 +1,4 @@
-// Ordered sums, casts and zero fill.
+// Ordered sums, the gradient of a bias, casts and zero fill.
 #include <assert.h>
 
 #include "kernels/ref/ref.h"
@@ -21,10 +21,7 @@ static void reduce_i64(const struct reduce_args *a, int64_t i) {
     ((uint64_t *)a->out)[i] = total;
 }
 
-int ref_op_reduce(int threads, const void *args, const char **why) {
-    const struct reduce_args *a = args;
-    (void)threads;
-    (void)why;
+void ref_reduce(const struct reduce_args *a) {
     assert(a->count >= 1 && a->count <= REDUCE_MAX && a->dt != DT_U8);
     for (int64_t i = 0; i < a->n; i++) {
         if (a->dt == DT_F64)
@@ -34,25 +31,22 @@ int ref_op_reduce(int threads, const void *args, const char **why) {
         else
             reduce_f32(a, i);
     }
-    return 0;
 }
 
-int ref_op_cast(int threads, const void *args, const char **why) {
-    const struct cast_args *a = args;
-    (void)threads;
-    (void)why;
+void ref_cast(const struct cast_args *a) {
     if (a->from == a->to) {  // a copy: NaN payloads and all
         memcpy(a->out, a->in, (size_t)a->n * dtype_size(a->to));
-        return 0;
+        return;
     }
     for (int64_t i = 0; i < a->n; i++) dtype_store(a->to, a->out, i, dtype_load(a->from, a->in, i));
-    return 0;
 }
 
-int ref_op_fill_zero(int threads, const void *args, const char **why) {
-    const struct fill_zero_args *a = args;
-    (void)threads;
-    (void)why;
-    memset(a->out, 0, (size_t)a->bytes);
-    return 0;
+void ref_fill_zero(const struct fill_zero_args *a) { memset(a->out, 0, (size_t)a->bytes); }
+
+void ref_bias_grad(const struct bias_grad_args *a) {
+    for (int64_t c = 0; c < a->n; c++) {
+        double total = a->accumulate ? (double)dtype_load(a->dt, a->dbias, c) : 0.0;
+        for (int64_t r = 0; r < a->rows; r++) total += (double)dtype_load(a->dt, a->dy, r * a->n + c);
+        dtype_store(a->dt, a->dbias, c, (float)total);
+    }
 }

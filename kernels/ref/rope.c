@@ -1,8 +1,7 @@
 // Rotary position embedding, pair by pair.
 #include "kernels/ref/ref.h"
 
-int ref_op_rope(int threads, const void *args, const char **why) {
-    const struct rope_args *a = args;
+void ref_rope(const struct rope_args *a) {
     int64_t half = a->head_size / 2, width = (int64_t)(a->heads + 2 * a->kv_heads) * a->head_size;
     for (int64_t row = 0; row < a->batch * a->seq; row++) {
         for (int64_t h = 0; h < a->heads + a->kv_heads; h++) {
@@ -16,12 +15,12 @@ int ref_op_rope(int threads, const void *args, const char **why) {
             }
         }
     }
-    if (!a->dbias) return 0;
+    if (!a->dbias) return;
     struct bias_grad_args bias = {.dbias = a->dbias,
                                   .dy = a->qkv,
                                   .rows = a->batch * a->seq,
                                   .n = width,
                                   .accumulate = a->accumulate,
                                   .dt = a->dt};
-    return ref_op_bias_grad(threads, &bias, why);
+    ref_bias_grad(&bias);
 }

@@ -20,21 +20,13 @@ static void xent_row(const struct xent_args *a, int64_t row) {
     for (int64_t i = a->vocab; i < xent_written(a); i++) dtype_store(a->dt, a->logits, at + i, 0.0f);
 }
 
-int ref_op_xent(int threads, const void *args, const char **why) {
-    const struct xent_args *a = args;
-    (void)threads;
-    (void)why;
+void ref_xent(const struct xent_args *a) {
     assert(xent_valid(a));
     for (int64_t r = 0; r < a->rows; r++) xent_row(a, r);
-    return 0;
 }
 
-int ref_op_loss_sum(int threads, const void *args, const char **why) {
-    const struct loss_sum_args *a = args;
+void ref_loss_sum(const struct loss_sum_args *a) {
     double total = 0.0;
-    (void)threads;
-    (void)why;
     for (int64_t r = 0; r < a->rows; r++) total += (double)a->loss[r];
     *a->out = a->accumulate ? *a->out + total : total;
-    return 0;
 }

@@ -1,5 +1,5 @@
 // A worker's side of coded pushes: codes of its gradients, and what they have not said, which its next gradients make good
-// (error feedback, kernels/codec/codec.h). Compute is the stream of all of it:
+// (error feedback, kernels/codec.h). Compute is the stream of all of it:
 //
 //     grad_ready(u)     code = code of (error * factor + gradient), key by key     the push reads the code
 //     step() is over    error = error * factor + gradient - what the code says     unless the step was skipped

@@ -17,7 +17,7 @@ struct sum_args {
     enum dtype dtype;
     bool first;   // the sum starts with these: acc is not read
     float scale;  // sum_finish: of the sum in fp32, before it is rounded; 0 and 1: none
-    // Unless of kind CODE_NONE: grads are codes (kernels/codec/codec.h). For sum_add alone, of all n elements; no groups.
+    // Unless of kind CODE_NONE: grads are codes (kernels/codec.h). For sum_add alone, of all n elements; no groups.
     struct code_format code;
     // With groups; then there is no scale:
     int group;         // workers of a group, more than 1; 0: none

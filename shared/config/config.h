@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/codec/codec.h"
+#include "kernels/codec.h"
 #include "kernels/cpu_kernel.h"
 #include "kernels/cuda_choices.h"
 #include "kernels/dtype.h"

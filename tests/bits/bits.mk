@@ -1,7 +1,7 @@
 # One program that hashes what every CPU operation computes, built for two vector widths and for a processor
 # without AVX, FMA and F16C: test_bits.py wants equal lines from all. Both widths run on any processor; where
 # it has no vectors of that width the compiler takes several.
-BITS_SRC    = tests/bits/bits.c kernels/operations.c kernels/codec/codec.c kernels/queue/clock.c \
+BITS_SRC    = tests/bits/bits.c kernels/operations.c kernels/codec.c \
               $(addprefix kernels/cpu/,team.c ops.c scratch.c kernel_choice.c) \
               $(wildcard kernels/cpu/ops/*.c kernels/cpu/gemm/*.c)
 BITS        = $(addprefix $(BUILD)/tests/bits/,vec8 vec16 plain)

@@ -5,11 +5,9 @@
 #include "tests/cuda/cuda_fake.h"
 #include "tests/kernels/inside_cases.h"
 
-#include "kernels/cuda/host/check.c"
 #include "kernels/cuda/host/clock.c"
 #include "kernels/cuda/host/device.c"
 #include "kernels/cuda/host/mark.c"
-#include "kernels/cuda/host/operations.c"
 #include "kernels/cuda/host/stream.c"
 #include "kernels/cuda/host/workspace.c"
 

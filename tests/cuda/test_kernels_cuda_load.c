@@ -14,8 +14,8 @@
 #include <dlfcn.h>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/cuda_so.h"
 #include "kernels/cuda/host/matmul_layout.h"
+#include "kernels/cuda_so.h"
 
 // ---------------------------------------------------------------- loading
 

@@ -12,13 +12,11 @@
 
 #include "tests/cuda/cuda_fake.h"
 
-#include "kernels/work.h"
+#include "kernels/backend.h"
 
-#include "kernels/cuda/host/check.c"
 #include "kernels/cuda/host/clock.c"
 #include "kernels/cuda/host/device.c"
 #include "kernels/cuda/host/mark.c"
-#include "kernels/cuda/host/operations.c"
 #include "kernels/cuda/host/stream.c"
 #include "kernels/cuda/host/workspace.c"
 

@@ -7,11 +7,9 @@
 #include "tests/cuda/cuda_fake.h"
 #include "tests/kernels/kernel_test.h"
 
-#include "kernels/cuda/host/check.c"
 #include "kernels/cuda/host/clock.c"
 #include "kernels/cuda/host/device.c"
 #include "kernels/cuda/host/mark.c"
-#include "kernels/cuda/host/operations.c"
 #include "kernels/cuda/host/stream.c"
 #include "kernels/cuda/host/workspace.c"
 

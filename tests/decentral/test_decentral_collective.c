@@ -14,7 +14,7 @@
 
 #include "decentral/collective/threads_hub.h"
 #include "decentral/ring_source.h"
-#include "kernels/work.h"
+#include "kernels/backend.h"
 #include "shared/core/error.h"
 #include "tests/decentral/collective_cases.h"
 

@@ -19,7 +19,7 @@
 
 // ---------------------------------------------------------------- 1-bit Adam behind its warm-up
 // Tang et al. 2021, algorithm 1, over ranks and whole units: no shard, no stream, no collective. The code is
-// kernels/codec/onebit.h's definition, written out once more.
+// kernels/codec.h's definition, written out once more.
 #define ONEBIT_REFERENCE_RANKS 8
 
 // Of a unit of n elements.

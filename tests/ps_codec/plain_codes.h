@@ -1,4 +1,4 @@
-// The codes of gradients in plain loops, from their definition (kernels/codec/codec.h), for the trainer that a star must
+// The codes of gradients in plain loops, from their definition (kernels/codec.h), for the trainer that a star must
 // equal: what a worker's pushes say of its gradients, partition by partition, and what it keeps for later.
 #ifndef STARRING_TESTS_PS_CODEC_PLAIN_CODES_H
 #define STARRING_TESTS_PS_CODEC_PLAIN_CODES_H
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/codec/codec.h"
+#include "kernels/codec.h"
 #include "ps/shard_map.h"
 #include "shared/core/error.h"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Which file may include which, and that no files use each other in a circle. `test_layering.py --circles` prints the
-circles and what ties them."""
+"""Which file may include which, that rooms are layers, and that no files use each other in a circle.
+`test_layering.py --circles` prints the circles and what ties them."""
 import functools
 import os
 import re
@@ -17,6 +17,14 @@ MODULES = {
     "shared": {"shared", "kernels", "proto"},
     "ps": {"ps", "shared", "kernels", "proto"},
     "decentral": {"decentral", "shared", "kernels"},
+}
+# The rooms of a box from the lowest to the highest: a file may include its own room and those of lower layers. A room is a
+# box, or a folder of it with all that lies below; rooms of one layer do not see each other. Boxes that are not named have
+# no order yet.
+LAYERS = {
+    "kernels": [{"kernels"},                                      # the device's interface, operations, codes, loading
+                {"kernels/queue"},                                # what a stream is
+                {"kernels/ref", "kernels/cpu", "kernels/cuda"}],  # the backends: one never sees another
 }
 # header pattern: the only files that may include it
 PRIVATE = {
@@ -48,6 +56,26 @@ def includes_against_rules(path, text):
     if path not in ("starring.c",) and not path.startswith("tests/"):
         if {"ps", "decentral"} <= {h.split("/")[0] for h in INCLUDE.findall(text)}:
             found.append(f"{path} sees both ps/ and decentral/: only starring.c may")
+    return found
+
+
+def room_of_file(path):
+    return "/".join(path.split("/")[:-1][:2])
+
+
+def includes_against_layers(path, text, layers=None):
+    """Sentences about the includes of one file that go to a room of its own layer or of a higher one."""
+    order = {room: at for rows in (layers or LAYERS).values() for at, rooms in enumerate(rows) for room in rooms}
+    box, room = path.split("/")[0], room_of_file(path)
+    if box not in (layers or LAYERS):
+        return []
+    if room not in order:
+        return [f"{path}: {room}/ has no layer: give it one in LAYERS of tests/scripts/test_layering.py"]
+    found = []
+    for header in INCLUDE.findall(text):
+        used = room_of_file(header)
+        if header.split("/")[0] == box and "/" in header and used != room and order.get(used, order[room]) >= order[room]:
+            found.append(f"{path} includes {header}: {room}/ is not above {used}/")
     return found
 
 
@@ -85,6 +113,10 @@ class Layering(unittest.TestCase):
         found = [s for path, text in sources(".c", ".h", ".cu", ".cuh") for s in includes_against_rules(path, text)]
         self.assertEqual(found, [], "\n" + "\n".join(found))
 
+    def test_rooms_are_layers(self):
+        found = [s for path, text in sources(".c", ".h", ".cu", ".cuh") for s in includes_against_layers(path, text)]
+        self.assertEqual(found, [], "\n" + "\n".join(found))
+
     def test_there_is_no_circle_of_files(self):
         uses, _ = read_uses()
         found = [line for circle in uses.circles() for line in [" ".join(circle) + " use each other:"] + uses.describe(circle)]
@@ -119,6 +151,14 @@ class TheRulesThemselves(unittest.TestCase):
         for path, header in (("ps/net/net.c", "zmq.h"), ("decentral/mpi/collective_mpi.c", "mpi.h"),
                              ("ps/net/wire.c", "proto/ps.pb-c.h"), ("shared/train/train.c", "kernels/backend.h")):
             self.assertEqual(includes_against_rules(path, f"#include <{header}>\n"), [], (path, header))
+
+    def test_includes_of_higher_rooms_are_found(self):
+        layers = {"a": [{"a"}, {"a/low"}, {"a/high", "a/beside"}]}
+        for path, header, count in (("a/high/x.c", "a/low/y.h", 0), ("a/high/x.c", "a/high/deep/y.h", 0), ("a/high/x.c", "a/y.h", 0),
+                                    ("a/high/x.c", "b/y.h", 0), ("b/x.c", "a/high/y.h", 0), ("a/low/x.c", "y.h", 0),
+                                    ("a/low/x.c", "a/high/y.h", 1), ("a/x.c", "a/low/y.h", 1), ("a/high/deep/x.c", "a/beside/y.h", 1),
+                                    ("a/new/x.c", "a/y.h", 1)):
+            self.assertEqual(len(includes_against_layers(path, f'#include "{header}"\n', layers)), count, (path, header))
 
     @staticmethod
     def circles_of(texts, symbols=None):

@@ -1,4 +1,5 @@
-// GELU and SwiGLU, forward and backward.
+// GELU and SwiGLU, forward and backward, and a sum of two buffers.
+#include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd_math.h"
 #include "kernels/cpu/spans.h"
@@ -126,5 +127,23 @@ int cpu_op_swiglu_bwd(int threads, const void *args, const char **why) {
     const struct swiglu_args *a = args;
     (void)why;
     for_spans(threads, a->rows, row_grain(2 * a->width), swiglu_bwd_span, a);
+    return 0;
+}
+
+static void add_span(const void *args, int64_t begin, int64_t end) {
+    const struct add_args *s = args;
+    float a[CHUNK], b[CHUNK];
+    for (int64_t i = begin; i < end; i += CHUNK) {
+        int64_t n = chunk_min(CHUNK, end - i);
+        load_f32(s->dt, a, s->a, i, n);
+        load_f32(s->dt, b, s->b, i, n);
+        for (int64_t j = 0; j < n; j++) a[j] += b[j];
+        store_f32(s->dt, s->y, i, a, n);
+    }
+}
+
+int cpu_op_add(int threads, const void *args, const char **why) {
+    (void)why;
+    for_spans(threads, ((const struct add_args *)args)->n, SPAN_ELEMENTS, add_span, args);
     return 0;
 }

@@ -6,9 +6,9 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
-#include "kernels/cuda/cuda_so.h"
 #include "kernels/cuda/host/cudnn_graph.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda_so.h"
 #include "kernels/queue/event.h"
 
 struct matmul_plan;
@@ -95,11 +95,11 @@ static inline const struct cuda_choices *cuda_choices_of(const struct cuda_strea
     return &cuda_device_of(s)->wanted;
 }
 
-// check.c: 0, or -1 after device_fail.
+// workspace.c. The checks: 0, or -1 after device_fail.
 int cuda_check(struct cuda_stream *s, cudaError_t e, const char *what);
 int cuda_device_check(struct cuda_device *d, cudaError_t e, const char *what);
 
-// workspace.c: at least bytes of scratch for the stream's next operation; NULL after device_fail. The thread of
+// At least bytes of scratch for the stream's next operation; NULL after device_fail. The thread of
 // the stream.
 void *cuda_workspace(struct cuda_stream *s, size_t bytes);
 void cuda_workspaces_free(struct cuda_stream *s);
@@ -135,8 +135,6 @@ int cuda_matmul(struct cuda_stream *s, const struct matmul_args *a);
 int cuda_attention_forward(struct cuda_stream *s, const struct attn_fwd_args *a);
 int cuda_attention_backward(struct cuda_stream *s, const struct attn_bwd_args *a);
 void cuda_attentions_free(struct cuda_stream *s);
-// operations.c: runs one operation on the stream's thread. 0, or -1 after device_fail.
-int cuda_run_op(struct cuda_stream *s, enum op op, const void *args);
 
 // stream.c
 struct stream *cuda_stream_create(struct device *d, const char *name);

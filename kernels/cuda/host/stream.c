@@ -3,12 +3,34 @@
 // for the device's work before it, then the thread runs the function itself. cudaLaunchHostFunc would not do:
 // its callbacks of all streams may share one thread, so that two functions that wait for each other (ranks as
 // threads, two communicators) would hang.
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "kernels/cuda/host/cuda_impl.h"
 
 // A slot holds one mark; who reads an event, from any thread, holds one for a moment.
 #define STREAM_MARKS (QUEUE_SLOTS + 16)
+
+// ---------------------------------------------------------------- operations
+static int run_op(struct cuda_stream *s, enum op op, const void *args) {
+    typedef int (*cuda_op_fn)(struct cuda_ctx * ctx, const void *args);
+    static const cuda_op_fn own[OP_COUNT] = {
+#define OWN_OPERATION(OP, name, args_t) [OP] = cuda_op_##name,
+        OPERATIONS_BUT_MATMUL(OWN_OPERATION)
+#undef OWN_OPERATION
+    };
+    s->ctx.why = NULL;
+    int rc = op == OP_MATMUL     ? cuda_matmul(s, args)
+             : op == OP_ATTN_FWD ? cuda_attention_forward(s, args)
+             : op == OP_ATTN_BWD ? cuda_attention_backward(s, args)
+                                 : own[op](&s->ctx, args);
+    // What CUDA still holds against an earlier launch would otherwise be blamed on a later operation.
+    cudaError_t e = cudaGetLastError();
+    if (rc == 0) return cuda_check(s, e, op_name(op));
+    device_fail(s->queue.head.dev, "stream %s: %s failed: %s%s%s%s", s->queue.name, op_name(op),
+                s->ctx.why ? s->ctx.why : "?", e ? " (" : "", e ? cudaGetErrorString(e) : "", e ? ")" : "");
+    return -1;
+}
 
 // ---------------------------------------------------------------- what the queue asks of the device
 
@@ -36,7 +58,7 @@ static int give_slot(struct queue *q, const struct slot *slot) {
     if (slot->kind == SLOT_WAIT) return wait_for(s, slot->at.mark);
     if (slot->kind == SLOT_STAMP) return cuda_clock_stamp(s, slot->tag);
     if (cuda_clock_begin(s, slot_name(slot)) != 0) return -1;
-    if (slot->kind == SLOT_OP) return cuda_run_op(s, slot->op.op, slot->op.args);
+    if (slot->kind == SLOT_OP) return run_op(s, slot->op.op, slot->op.args);
     if (slot->kind != SLOT_COPY) return call(s, slot);
     cudaError_t e =
         cudaMemcpyAsync(slot->copy.dst, slot->copy.src, slot->copy.bytes, cudaMemcpyDefault, s->stream);

@@ -1,7 +1,21 @@
-// Scratch of a stream's operations, outside of the ledger.
+// What the other files of the backend use: errors of the CUDA runtime, said once with the stream or device that they
+// belong to, and scratch of a stream's operations, outside of the ledger.
 #include <stdlib.h>
 
 #include "kernels/cuda/host/cuda_impl.h"
+
+int cuda_check(struct cuda_stream *s, cudaError_t e, const char *what) {
+    if (e == cudaSuccess) return 0;
+    device_fail(s->queue.head.dev, "stream %s: %s: %s (%s)", s->queue.name, what, cudaGetErrorString(e),
+                cudaGetErrorName(e));
+    return -1;
+}
+
+int cuda_device_check(struct cuda_device *d, cudaError_t e, const char *what) {
+    if (e == cudaSuccess) return 0;
+    device_fail(&d->head, "%s: %s (%s)", what, cudaGetErrorString(e), cudaGetErrorName(e));
+    return -1;
+}
 
 // An outgrown workspace stays until the stream ends: what is queued still uses it. Freeing it would wait for the
 // whole device, hence for transfers of other streams that wait for peers, which may be about to free as well.

@@ -1,6 +1,62 @@
-// GELU and SwiGLU, forward and backward. The formulas are those of kernels/cpu/ops/activation.c.
-#include "kernels/cuda/common/map.h"
+// GELU, SwiGLU, sums of two buffers, and rows of a bias. The formulas are those of kernels/cpu/ops/activation.c.
+#include "kernels/cuda/common/platform.h"
 
+// ---------------------------------------------------------------- element by element
+// Operations over n elements: out[i] = f(a[i]) or f(a[i], b[i]), in fp32, rounded once. A block covers MAP_VECTORS *
+// MAP_THREADS vectors; all loads of a thread are issued before the first result is needed, and before its stores: out may
+// be one of the inputs.
+#define MAP_THREADS 256
+#define MAP_VECTORS 2  // a thread
+
+template <typename T>
+struct map_args {
+    T *out;
+    const T *a, *b;  // b NULL: f ignores its second argument
+    int64_t n;
+};
+
+template <typename T, int V, typename F>
+__global__ void __launch_bounds__(MAP_THREADS) map_kernel(struct map_args<T> p, F f) {
+    int64_t first = ((int64_t)blockIdx.x * MAP_VECTORS * MAP_THREADS + threadIdx.x) * V;
+    vec<T, V> a[MAP_VECTORS], b[MAP_VECTORS];
+#pragma unroll
+    for (int k = 0; k < MAP_VECTORS; k++) {
+        int64_t i = first + (int64_t)k * MAP_THREADS * V;
+        if (i + V > p.n) continue;
+        a[k] = load_vec<T, V>(p.a + i);
+        if (F::inputs == 2) b[k] = load_vec<T, V>(p.b + i);
+    }
+#pragma unroll
+    for (int k = 0; k < MAP_VECTORS; k++) {
+        int64_t i = first + (int64_t)k * MAP_THREADS * V;
+        if (i + V <= p.n) {
+            float out[V];
+#pragma unroll
+            for (int j = 0; j < V; j++)
+                out[j] = f(to_f32(a[k].v[j]), F::inputs == 2 ? to_f32(b[k].v[j]) : 0.0f);
+            store_f32<T, V>(p.out + i, out);
+        } else {
+            for (int64_t j = i; j < p.n; j++)
+                from_f32(f(to_f32(p.a[j]), F::inputs == 2 ? to_f32(p.b[j]) : 0.0f), &p.out[j]);
+        }
+    }
+}
+
+// F::inputs: 1 or 2; f(float a, float b) -> float.
+template <typename T, typename F>
+static inline int map_launch(struct cuda_ctx *ctx, const struct map_args<T> &args, F f) {
+    if (args.n == 0) return 0;
+    bool wide = aligned16(args.out) && aligned16(args.a) && aligned16(args.b);  // NULL is aligned
+    return with_width<T>(wide, [&](auto width) {
+        constexpr int V = decltype(width)::value;
+        int64_t blocks = divide_up(args.n, (int64_t)V * MAP_VECTORS * MAP_THREADS);
+        if (blocks >= LARGEST_GRID) return cuda_refused(ctx, "more elements than one launch covers");
+        return launch<map_kernel<T, V, F>>(ctx, flat_shape(blocks, MAP_THREADS), args, f);
+    });
+}
+
+// ---------------------------------------------------------------- the activations
+// GELU, SwiGLU, sums of two buffers, and rows of a bias.
 #define GELU_2C   1.59576912f  // 2 sqrt(2/pi)
 #define GELU_A    0.044715f
 #define GELU_FLAT 10.0f  // beyond it gelu' is 1 to the last bit of a float, or under 1e-34 from 0
@@ -121,4 +177,46 @@ int cuda_op_swiglu_fwd(struct cuda_ctx *ctx, const void *args) {
 
 int cuda_op_swiglu_bwd(struct cuda_ctx *ctx, const void *args) {
     return swiglu_launch(ctx, static_cast<const struct swiglu_args *>(args), true);
+}
+
+struct add_fn {
+    static constexpr int inputs = 2;
+    __device__ float operator()(float a, float b) const { return __fadd_rn(a, b); }
+};
+
+int cuda_op_add(struct cuda_ctx *ctx, const void *args) {
+    const struct add_args *a = static_cast<const struct add_args *>(args);
+    return with_type(ctx, a->dt, [&](auto type) {
+        using T = decltype(type);
+        return map_launch(ctx, map_args<T>{(T *)a->y, (const T *)a->a, (const T *)a->b, a->n}, add_fn());
+    });
+}
+
+template <typename T>
+struct row_buffers {
+    T *c;           // (M,N), rows ld apart
+    const T *bias;  // (N)
+    int64_t n, ld;
+};
+
+// Block (x, row): MAP_THREADS elements of a row.
+template <typename T>
+__global__ void __launch_bounds__(MAP_THREADS) bias_rows_kernel(struct row_buffers<T> p) {
+    int64_t j = (int64_t)blockIdx.y * MAP_THREADS + threadIdx.x;
+    if (j < p.n) p.c[(int64_t)blockIdx.x * p.ld + j] = p.bias[j];
+}
+
+int cuda_op_bias_rows(struct cuda_ctx *ctx, const void *args) {
+    const struct matmul_args *m = static_cast<const struct matmul_args *>(args);
+    if (m->m >= LARGEST_GRID || m->n >= (int64_t)65535 * MAP_THREADS)
+        return cuda_refused(ctx, "more rows or columns than one launch covers");
+    return with_type(ctx, m->dt, [&](auto type) {
+        using T = decltype(type);
+        struct row_buffers<T> p = {
+            (T *)m->c, (const T *)m->bias, m->n, matmul_ldc(m)
+        };
+        struct launch_shape shape = {dim3((unsigned)m->m, (unsigned)divide_up(m->n, (int64_t)MAP_THREADS)),
+                                     dim3(MAP_THREADS), 0};
+        return launch<bias_rows_kernel<T>>(ctx, shape, p);
+    });
 }

@@ -1,5 +1,7 @@
-// Token and position embeddings, forward: a gather.
+// Token and position embeddings, forward and backward.
+#include "kernels/cuda/common/columns.h"
 #include "kernels/cuda/common/platform.h"
+#include "kernels/cuda/common/token_order.h"
 
 #define EMBED_THREADS 256
 
@@ -45,5 +47,259 @@ int cuda_op_embed_fwd(struct cuda_ctx *ctx, const void *args) {
             struct launch_shape shape = flat_shape(divide_up(groups, (int64_t)EMBED_THREADS), EMBED_THREADS);
             return launch<embed_fwd_kernel<T, V>>(ctx, shape, p);
         });
+    });
+}
+
+// ---------------------------------------------------------------- backward
+// The backward of the embeddings: sums over the positions of each token, and over the batch at each position.
+#define EMBED_AHEAD   8   // rows a thread has in flight, and as many rows of dwte
+#define PIECE_ROWS    64  // of dout a block adds up, unless their sums exceed the workspace
+#define OPEN_SLICES   (EMBED_THREADS / WARP)
+
+template <typename T>
+struct embed_bwd_buffers {
+    T *dwte, *dwpe;
+    const T *dout;
+    int64_t channels, batch, seq, positions;
+    bool zero_dwte, accumulate_dwpe;
+};
+
+// The rows of dout, in the order of their tokens, are cut into pieces of equal length for any tokens:
+//
+//     tokens    3 3 3 7 | 7 7 7 7 | 7 7 9 9 | 9 12 ..
+//     piece        0         1         2         3
+//
+// A token that lies within one piece is added up in order and goes to dwte. A longer one leaves a sum in each
+// piece that it reaches: where it begins the piece's `tail`, elsewhere its `head`; embed_open_kernel adds
+// them in a tree that depends on their number. So the order of additions depends on the tokens (and on B*T
+// and C, which make the pieces' length), never on the device or on chance.
+//
+//     workspace   | spare order: B*T | counts | first: pieces | last: pieces | sums: (pieces, 2, C) |
+//                                                                               2: head, tail
+struct pieces {
+    const int32_t *tokens, *order;  // (rows)
+    int32_t *first, *last;          // (count) the tokens of a piece's first and last row
+    float *sums;                    // (count, 2, C), 16-byte aligned
+    int32_t rows, piece_rows, count;
+};
+
+// What a block has added up of one token in its piece.
+template <typename T, int V>
+__device__ static inline void embed_flush(const struct embed_bwd_buffers<T> &p, const struct pieces &g,
+                                          int64_t c, float *total, T *row, const packed<T, V> &old,
+                                          int slot) {
+    if (slot >= 0) {
+        store_sums<V>(g.sums + ((int64_t)blockIdx.x * 2 + slot) * p.channels + c, total);
+        return;
+    }
+    if (!p.zero_dwte) {
+        float before[V];
+        unpack<T, V>(old, before);
+#pragma unroll
+        for (int j = 0; j < V; j++) total[j] = __fadd_rn(total[j], before[j]);
+    }
+    store_f32<T, V>(row, total);
+}
+
+// Block (piece, columns): thread t V columns, the piece's rows one after another. Every block does as much as
+// any other. A warp's lanes fetch 32 positions and tokens at once, and the next 32 ahead.
+//
+// Bytes: dout once; the rows of dwte that change, read (unless zeroed, by a fill before) and written once; 8
+// C of sums a piece at most, beside 128 C of dout in 16 bits, written and read out of the L2 cache. In flight
+// on one of 132 multiprocessors at B*T = 32768, C = 768: four blocks of 96 threads with 128 bytes or more
+// each, 49 KB; 4.8 TB/s over 700 ns are 25 KB.
+template <typename T, int V>
+__global__ void __launch_bounds__(EMBED_THREADS)
+    embed_pieces_kernel(struct embed_bwd_buffers<T> p, struct pieces g) {
+    int32_t begin = (int32_t)blockIdx.x * g.piece_rows, end = lesser(begin + g.piece_rows, g.rows);
+    int64_t c = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * V;
+    bool inside = c < p.channels;
+    int lane = (int)threadIdx.x % WARP;
+    int32_t position = begin + lane < g.rows ? g.order[begin + lane] : 0;
+    int32_t token = begin + lane < g.rows ? g.tokens[position] : -1;
+    // The token at hand began before this piece; its next row is its first one here.
+    bool begun = begin > 0 && g.tokens[g.order[begin - 1]] == __shfl_sync(FULL_WARP, token, 0), fresh = true;
+    float total[V] = {};
+    if (blockIdx.y == 0 && threadIdx.x == 0) {
+        g.first[blockIdx.x] = token;
+        g.last[blockIdx.x] = g.tokens[g.order[end - 1]];
+    }
+    for (int32_t base = begin; base < end; base += WARP) {
+        int32_t ahead = base + WARP + lane;
+        int32_t next_position = ahead < g.rows ? g.order[ahead] : 0;
+        int32_t next_token = ahead < g.rows ? g.tokens[next_position] : -1;
+        int32_t behind = __shfl_down_sync(FULL_WARP, token, 1), after = __shfl_sync(FULL_WARP, next_token, 0);
+        unsigned ends = __ballot_sync(FULL_WARP, token != (lane == WARP - 1 ? after : behind));
+        for (int k0 = 0; k0 < WARP && base + k0 < end; k0 += EMBED_AHEAD) {
+            packed<T, V> x[EMBED_AHEAD], old[EMBED_AHEAD];
+#pragma unroll
+            for (int k = 0; k < EMBED_AHEAD; k++) {
+                int64_t row = __shfl_sync(FULL_WARP, position, k0 + k);
+                int64_t of = __shfl_sync(FULL_WARP, token, k0 + k);
+                if (!inside || base + k0 + k >= end) continue;
+                x[k] = load_packed<T, V>(p.dout + row * p.channels + c);
+                if (!p.zero_dwte && ends >> (k0 + k) & 1)
+                    old[k] = load_packed<T, V>(p.dwte + of * p.channels + c);
+            }
+#pragma unroll
+            for (int k = 0; k < EMBED_AHEAD; k++) {
+                int64_t of = __shfl_sync(FULL_WARP, token, k0 + k);
+                bool ended = ends >> (k0 + k) & 1;
+                if (!inside || base + k0 + k >= end) continue;
+                float term[V];
+                unpack<T, V>(x[k], term);
+#pragma unroll
+                for (int j = 0; j < V; j++)  // the first addend, not zero plus it: -0
+                    total[j] = fresh ? term[j] : __fadd_rn(total[j], term[j]);
+                fresh = ended;
+                if (!ended && base + k0 + k < end - 1) continue;
+                embed_flush<T, V>(p, g, c, total, p.dwte + of * p.channels + c, old[k],
+                                  begun   ? 0
+                                  : ended ? -1
+                                          : 1);
+                begun = false;
+            }
+        }
+        position = next_position;
+        token = next_token;
+    }
+}
+
+// Block (columns, piece): where a token begins in the piece and goes on behind it, the sums of all pieces
+// that it reaches: each warp a run of them in order, then the warps in order.
+template <typename T, int V>
+__global__ void __launch_bounds__(EMBED_THREADS)
+    embed_open_kernel(struct embed_bwd_buffers<T> p, struct pieces g) {
+    SHARED_ARRAY(int32_t, slots, WARP);
+    SHARED_ARRAY(float, sums, OPEN_SLICES *WARP *V);
+    int32_t piece = (int32_t)blockIdx.y, token = g.last[piece];
+    if (piece + 1 >= g.count || g.first[piece + 1] != token) return;
+    if (piece > 0 && g.first[piece] == token && g.last[piece - 1] == token) return;
+    int32_t reached = 0;
+#pragma unroll 4
+    for (int32_t q = piece + 1 + (int32_t)threadIdx.x; q < g.count; q += EMBED_THREADS)
+        reached += g.first[q] == token;
+    int32_t parts = 1 + block_reduce(reached, slots, 0, sum_of());
+    int lane = (int)threadIdx.x % WARP, slice = (int)threadIdx.x / WARP;
+    int64_t c = ((int64_t)blockIdx.x * WARP + lane) * V;
+    int32_t begin = (int32_t)((int64_t)parts * slice / OPEN_SLICES);
+    int32_t end = (int32_t)((int64_t)parts * (slice + 1) / OPEN_SLICES);
+    float total[V] = {}, x[V];
+    if (c < p.channels)
+#pragma unroll 8
+        for (int32_t k = begin; k < end; k++) {
+            // The tail of the first piece, the heads of the others.
+            load_sums<V>(g.sums + (k ? (int64_t)(piece + k) * 2 : (int64_t)piece * 2 + 1) * p.channels + c,
+                         x);
+#pragma unroll
+            for (int j = 0; j < V; j++) total[j] = k > begin ? __fadd_rn(total[j], x[j]) : x[j];
+        }
+    if (begin < end)
+#pragma unroll
+        for (int j = 0; j < V; j++) sums[(slice * V + j) * WARP + lane] = total[j];
+    __syncthreads();
+    if (slice != OPEN_SLICES - 1 || c >= p.channels) return;
+    // The last slice is never empty; the first that is not begins.
+    bool any = false;
+    for (int s = 0; s < OPEN_SLICES; s++) {
+        if ((int64_t)parts * s / OPEN_SLICES == (int64_t)parts * (s + 1) / OPEN_SLICES) continue;
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            float sum = sums[(s * V + j) * WARP + lane];
+            total[j] = any ? __fadd_rn(total[j], sum) : sum;
+        }
+        any = true;
+    }
+    T *out = p.dwte + (int64_t)token * p.channels + c;
+    if (!p.zero_dwte) {
+        load_f32<T, V>(out, x);
+#pragma unroll
+        for (int j = 0; j < V; j++) total[j] = __fadd_rn(total[j], x[j]);
+    }
+    store_f32<T, V>(out, total);
+}
+
+// A block does a row of dwpe: the sum over the batch, in order; zero behind the sequence.
+template <typename T, int V>
+__global__ void __launch_bounds__(EMBED_THREADS) embed_positions_kernel(struct embed_bwd_buffers<T> p) {
+    int64_t t = blockIdx.x;
+    if (t >= p.seq && p.accumulate_dwpe) return;
+    for (int64_t c = (int64_t)threadIdx.x * V; c < p.channels; c += (int64_t)blockDim.x * V) {
+        float total[V] = {}, x[V];
+#pragma unroll 8
+        for (int64_t b = 0; b < (t < p.seq ? p.batch : 0); b++) {
+            load_f32<T, V>(p.dout + (b * p.seq + t) * p.channels + c, x);
+#pragma unroll
+            for (int j = 0; j < V; j++) total[j] = b ? __fadd_rn(total[j], x[j]) : x[j];
+        }
+        T *out = p.dwpe + t * p.channels + c;
+        if (p.accumulate_dwpe) {
+            load_f32<T, V>(out, x);
+#pragma unroll
+            for (int j = 0; j < V; j++) total[j] = __fadd_rn(total[j], x[j]);
+        }
+        store_f32<T, V>(out, total);
+    }
+}
+
+// ---------------------------------------------------------------- host side
+// The pieces in the workspace, behind what the order takes. False when not even one fits.
+static bool lay_out_pieces(const struct cuda_ctx *ctx, const struct embed_bwd_args *a, struct pieces *g) {
+    int64_t rows = a->batch * a->seq, ints = (int64_t)(ctx->workspace_bytes / sizeof(int32_t));
+    if (rows > ints) return false;
+    int64_t taken = order_workspace((uint32_t)rows), each = 2 * a->channels + 2;
+    int64_t most = (ints - taken - 4) / each;  // 4: the sums begin at a multiple of 16 bytes
+    if (most < 1) return false;
+    g->rows = (int32_t)rows;
+    g->piece_rows = (int32_t)greater((int64_t)PIECE_ROWS, divide_up(rows, most));
+    g->count = divide_up(g->rows, g->piece_rows);
+    g->tokens = a->tokens;
+    g->order = (const int32_t *)a->scratch;
+    g->first = (int32_t *)ctx->workspace + taken;
+    g->last = g->first + g->count;
+    g->sums = (float *)ctx->workspace + divide_up(taken + 2 * g->count, (int64_t)4) * 4;
+    return true;
+}
+
+template <typename T, int V>
+static int embed_bwd_run(struct cuda_ctx *ctx, const struct embed_bwd_args *a, const struct pieces &g) {
+    struct embed_bwd_buffers<T> p = {
+        (T *)a->dwte, (T *)a->dwpe,
+            (const T *)a->dout, a->channels, a->batch, a->seq, a->positions, a->zero_dwte, a->accumulate_dwpe
+    };
+    int64_t warps = divide_up(a->channels, (int64_t)V * WARP);
+    unsigned threads = (unsigned)lesser(warps * WARP, (int64_t)EMBED_THREADS);
+    if (a->zero_dwte) {
+        size_t bytes = (size_t)(a->vocab * a->channels) * sizeof(T);
+        if (cuda_checked(ctx, cudaMemsetAsync(a->dwte, 0, bytes, ctx->stream)) != 0) return -1;
+    }
+    unsigned across = (unsigned)divide_up(a->channels, (int64_t)threads * V);
+    struct launch_shape pieces = {dim3((unsigned)g.count, across), dim3(threads), 0};
+    struct launch_shape open = {dim3((unsigned)warps, (unsigned)g.count), dim3(EMBED_THREADS), 0};
+    if (g.rows && launch<embed_pieces_kernel<T, V>>(ctx, pieces, p, g) != 0) return -1;
+    if (g.count > 1 && launch<embed_open_kernel<T, V>>(ctx, open, p, g) != 0) return -1;
+    return a->dwpe && a->positions
+               ? launch<embed_positions_kernel<T, V>>(ctx, flat_shape(a->positions, threads), p)
+               : 0;
+}
+
+int cuda_op_embed_bwd(struct cuda_ctx *ctx, const void *args) {
+    const struct embed_bwd_args *a = static_cast<const struct embed_bwd_args *>(args);
+    struct pieces g = {};
+    if (a->vocab == 0 || a->channels == 0) return 0;
+    if (a->batch * a->seq > 0) {
+        if (!lay_out_pieces(ctx, a, &g))
+            return cuda_refused(ctx,
+                                "embed_bwd: the positions and two rows of sums exceed the workspace (8 MiB)");
+        if (order_positions(ctx, a->tokens, (uint32_t)g.rows, a->vocab, (int32_t *)a->scratch,
+                            (int32_t *)ctx->workspace) != 0)
+            return -1;
+    }
+    return with_type(ctx, a->dt, [&](auto type) {
+        using T = decltype(type);
+        bool wide = a->channels % lanes<T>::count == 0 && aligned16(a->dwte) && aligned16(a->dwpe) &&
+                    aligned16(a->dout);
+        return with_width<T>(wide,
+                             [&](auto width) { return embed_bwd_run<T, decltype(width)::value>(ctx, a, g); });
     });
 }

@@ -1,10 +1,12 @@
-// RMSNorm and LayerNorm with the residual addition fused in, and their backward. A block does a row,
-// which its threads hold in registers: one read, one write. Rows too long or not a multiple of 16 bytes
-// take the *_any kernels, which read a row again for every pass.
+// RMSNorm and LayerNorm, forward and backward.
 #include "kernels/cuda/common/columns.h"
 
+// ---------------------------------------------------------------- forward
+// The residual addition is fused in. A block does a row,
+// which its threads hold in registers: one read, one write. Rows too long or not a multiple of 16 bytes
+// take the *_any kernels, which read a row again for every pass.
 #define NORM_THREADS 256
-#define NORM_COLUMNS 32  // a thread holds in registers, at most
+#define NORM_COLUMNS 32  // a thread holds, or owns, in registers, at most
 
 template <typename T>
 struct norm_fwd_buffers {
@@ -156,5 +158,221 @@ int cuda_op_norm_fwd(struct cuda_ctx *ctx, const void *args) {
     return with_type(ctx, a->dt, [&](auto type) {
         using T = decltype(type);
         return a->kind == NORM_LAYER ? norm_fwd_launch<T, true>(ctx, a) : norm_fwd_launch<T, false>(ctx, a);
+    });
+}
+
+// ---------------------------------------------------------------- backward
+// The backward of RMSNorm and LayerNorm. With g = dy w and xhat the normalised input:
+//     dx = rstd (g - mean(g) - xhat mean(g xhat)) + dresidual        (RMSNorm has no mean(g))
+//     dweight = sum over rows of dy xhat,  dbias = sum over rows of dy
+// A block does a run of rows, one after another, the next rows' loads in flight while registers last;
+// a thread owns its columns in all of them, so the column sums stay in registers until the run ends
+// (columns.h goes on).
+//
+// Bytes: x, dy, dresidual once, dx once; sums of 512 parts, 4 or 8 bytes a column, written and read. For
+// R = 32768, C = 768, LayerNorm, 16 bits: 201 MB and 6 MB. 512 parts are 4 blocks on each of 132
+// multiprocessors; with 96 threads a block and 48 bytes a thread and row, one row ahead is 18 KB in flight,
+// less than the latency asks for (22 KB), so narrow blocks fetch two rows ahead. Wider ones have enough with
+// one, and fewer of them would fit with the registers of a second.
+#define NORM_AHEAD   16   // columns of a thread up to which the next row waits in registers as well
+#define NORM_NARROW  128  // threads of a block up to which the row after it does too
+
+template <typename T>
+struct norm_bwd_buffers {
+    T *dx;
+    float *parts;  // (gridDim.x, 2, C); RMSNorm: (gridDim.x, 1, C)
+    const T *dy, *dresidual, *x, *weight;
+    const float *mean, *rstd;
+    int64_t rows, channels;
+};
+
+// What a thread holds of a row.
+template <typename T, int V, int PER>
+struct norm_row {
+    packed<T, V> x[PER], dy[PER], dresidual[PER];
+    float mean, rstd;
+};
+
+template <typename T, int V, int PER, bool LAYER>
+__device__ static inline void norm_row_load(const struct norm_bwd_buffers<T> &p, int64_t row,
+                                            norm_row<T, V, PER> *out) {
+    out->mean = LAYER ? p.mean[row] : 0.0f;
+    out->rstd = p.rstd[row];
+#pragma unroll
+    for (int k = 0; k < PER; k++) {
+        int64_t c = ((int64_t)k * blockDim.x + threadIdx.x) * V, at = row * p.channels + c;
+        if (c >= p.channels) continue;
+        out->x[k] = load_packed<T, V>(p.x + at);
+        out->dy[k] = load_packed<T, V>(p.dy + at);
+        if (p.dresidual) out->dresidual[k] = load_packed<T, V>(p.dresidual + at);
+    }
+}
+
+// Both sums over the block by one barrier. slots (2 WARP): as block_reduce's.
+__device__ static inline void block_sum_pair(float *a, float *b, float *slots) {
+    int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, warps = (int)blockDim.x / WARP;
+    *a = warp_reduce(*a, sum_of());
+    *b = warp_reduce(*b, sum_of());
+    if (warps == 1) return;
+    if (lane == 0) {
+        slots[warp] = *a;
+        slots[WARP + warp] = *b;
+    }
+    __syncthreads();
+    *a = warp_reduce(lane < warps ? slots[lane] : 0.0f, sum_of());
+    *b = warp_reduce(lane < warps ? slots[WARP + lane] : 0.0f, sum_of());
+}
+
+// A thread's columns of all rows of a run.
+template <int V, int PER>
+struct norm_columns {
+    float w[PER][V], dweight[PER][V], dbias[PER][V];
+};
+
+// One row; slots (2 WARP).
+template <typename T, int V, int PER, bool LAYER>
+__device__ static inline void norm_row_backward(const struct norm_bwd_buffers<T> &p, int64_t r,
+                                                const norm_row<T, V, PER> &row, norm_columns<V, PER> *cols,
+                                                float *slots) {
+    float mean_g = 0.0f, mean_gx = 0.0f;
+#pragma unroll
+    for (int k = 0; k < PER; k++) {
+        float x[V], dy[V];
+        unpack<T, V>(row.x[k], x);
+        unpack<T, V>(row.dy[k], dy);
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            float xhat = (x[j] - row.mean) * row.rstd, g = dy[j] * cols->w[k][j];
+            if (LAYER) mean_g += g;
+            mean_gx = fmaf(g, xhat, mean_gx);
+            cols->dweight[k][j] = fmaf(dy[j], xhat, cols->dweight[k][j]);
+            if (LAYER) cols->dbias[k][j] += dy[j];
+        }
+    }
+    block_sum_pair(&mean_g, &mean_gx, slots);
+    mean_g = mean_g / (float)p.channels;
+    mean_gx = mean_gx / (float)p.channels;
+#pragma unroll
+    for (int k = 0; k < PER; k++) {
+        int64_t c = ((int64_t)k * blockDim.x + threadIdx.x) * V;
+        float x[V], dy[V], dresidual[V];
+        unpack<T, V>(row.x[k], x);
+        unpack<T, V>(row.dy[k], dy);
+        unpack<T, V>(row.dresidual[k], dresidual);
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            float xhat = (x[j] - row.mean) * row.rstd;
+            x[j] = row.rstd * fmaf(-mean_gx, xhat, fmaf(dy[j], cols->w[k][j], -mean_g));
+            if (p.dresidual) x[j] += dresidual[j];
+        }
+        if (c < p.channels) store_f32<T, V>(p.dx + r * p.channels + c, x);
+    }
+}
+
+// ROWS: of which registers hold a thread's share, the one at work and those ahead of it, each always in the
+// same place.
+template <typename T, int V, int PER, int ROWS, bool LAYER>
+__global__ void __launch_bounds__(NORM_THREADS) norm_bwd_kernel(struct norm_bwd_buffers<T> p) {
+    SHARED_ARRAY(float, slots, 4 * WARP);  // two rows' worth: a row's sums are read while the next ones come
+    int64_t part = blockIdx.x, begin = p.rows * part / gridDim.x, end = p.rows * (part + 1) / gridDim.x;
+    norm_row<T, V, PER> row[ROWS] = {};
+    norm_columns<V, PER> cols = {};
+#pragma unroll
+    for (int k = 0; k < PER; k++) {
+        int64_t c = ((int64_t)k * blockDim.x + threadIdx.x) * V;
+        if (c < p.channels) load_f32<T, V>(p.weight + c, cols.w[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < ROWS - 1; k++)
+        if (begin + k < end) norm_row_load<T, V, PER, LAYER>(p, begin + k, &row[k]);
+    for (int64_t first = begin; first < end; first += ROWS) {
+#pragma unroll
+        for (int k = 0; k < ROWS; k++) {
+            int64_t r = first + k, ahead = r + ROWS - 1;
+            if (r >= end) break;
+            if (ahead < end) norm_row_load<T, V, PER, LAYER>(p, ahead, &row[(k + ROWS - 1) % ROWS]);
+            norm_row_backward<T, V, PER, LAYER>(p, r, row[k], &cols, slots + (r & 1) * 2 * WARP);
+        }
+    }
+    float *sums = p.parts + part * (LAYER ? 2 : 1) * p.channels;
+#pragma unroll
+    for (int k = 0; k < PER; k++) {
+        int64_t c = ((int64_t)k * blockDim.x + threadIdx.x) * V;
+        if (c >= p.channels) continue;
+        store_sums<V>(sums + c, cols.dweight[k]);
+        if (LAYER) store_sums<V>(sums + p.channels + c, cols.dbias[k]);
+    }
+}
+
+// Any width: the column sums live in the block's part of the workspace, each column its thread's own.
+template <typename T, bool LAYER>
+__global__ void __launch_bounds__(NORM_THREADS) norm_bwd_any_kernel(struct norm_bwd_buffers<T> p) {
+    SHARED_ARRAY(float, slots, 4 * WARP);
+    int64_t part = blockIdx.x, begin = p.rows * part / gridDim.x, end = p.rows * (part + 1) / gridDim.x;
+    float *sums = p.parts + part * (LAYER ? 2 : 1) * p.channels;
+    for (int64_t c = threadIdx.x; c < (LAYER ? 2 : 1) * p.channels; c += NORM_THREADS) sums[c] = 0.0f;
+    __syncthreads();
+    for (int64_t r = begin; r < end; r++) {
+        int64_t at = r * p.channels;
+        float mean = LAYER ? p.mean[r] : 0.0f, rstd = p.rstd[r], mean_g = 0.0f, mean_gx = 0.0f;
+        for (int64_t c = threadIdx.x; c < p.channels; c += NORM_THREADS) {
+            float xhat = (to_f32(p.x[at + c]) - mean) * rstd, dy = to_f32(p.dy[at + c]);
+            float g = dy * to_f32(p.weight[c]);
+            mean_g += g;
+            mean_gx = fmaf(g, xhat, mean_gx);
+            sums[c] = fmaf(dy, xhat, sums[c]);
+            if (LAYER) sums[p.channels + c] += dy;
+        }
+        block_sum_pair(&mean_g, &mean_gx, slots + (r & 1) * 2 * WARP);
+        mean_g = LAYER ? mean_g / (float)p.channels : 0.0f;
+        mean_gx = mean_gx / (float)p.channels;
+        for (int64_t c = threadIdx.x; c < p.channels; c += NORM_THREADS) {
+            float xhat = (to_f32(p.x[at + c]) - mean) * rstd;
+            float dx = rstd * fmaf(-mean_gx, xhat, fmaf(to_f32(p.dy[at + c]), to_f32(p.weight[c]), -mean_g));
+            if (p.dresidual) dx += to_f32(p.dresidual[at + c]);
+            from_f32(dx, &p.dx[at + c]);
+        }
+    }
+}
+
+template <typename T, bool LAYER>
+static int norm_bwd_run(struct cuda_ctx *ctx, const struct norm_bwd_buffers<T> &p, int64_t parts,
+                        bool aligned) {
+    constexpr int V = lanes<T>::count, MOST = NORM_COLUMNS / V;
+    int64_t groups = p.channels / V, per = divide_up(groups, (int64_t)NORM_THREADS);
+    bool registers = aligned && p.channels % V == 0 && per <= MOST;
+    per = per <= 1 ? 1 : per <= 2 ? 2 : per <= 4 ? 4 : MOST;
+    unsigned threads = registers ? (unsigned)(divide_up(groups, per * WARP) * WARP) : NORM_THREADS;
+    struct launch_shape shape = flat_shape(parts, threads);
+    if (!registers) return launch<norm_bwd_any_kernel<T, LAYER>>(ctx, shape, p);
+    if (per == 1 && threads <= NORM_NARROW) return launch<norm_bwd_kernel<T, V, 1, 3, LAYER>>(ctx, shape, p);
+    if (per == 1) return launch<norm_bwd_kernel<T, V, 1, 2, LAYER>>(ctx, shape, p);
+    if (per == 2) return launch<norm_bwd_kernel<T, V, 2, 2, LAYER>>(ctx, shape, p);
+    constexpr int ROWS = V * 4 <= NORM_AHEAD ? 2 : 1;
+    if (per == 4) return launch<norm_bwd_kernel<T, V, 4, ROWS, LAYER>>(ctx, shape, p);
+    return launch<norm_bwd_kernel<T, V, MOST, 1, LAYER>>(ctx, shape, p);
+}
+
+int cuda_op_norm_bwd(struct cuda_ctx *ctx, const void *args) {
+    const struct norm_bwd_args *a = static_cast<const struct norm_bwd_args *>(args);
+    bool layer = a->kind == NORM_LAYER;
+    int64_t width = (layer ? 2 : 1) * a->channels, parts = column_parts(a->rows, width);
+    if (a->channels == 0) return 0;
+    if (parts == 0 && a->rows > 0) return cuda_refused(ctx, "norm_bwd: a row of sums exceeds the workspace");
+    return with_type(ctx, a->dt, [&](auto type) {
+        using T = decltype(type);
+        struct norm_bwd_buffers<T> p = {
+            (T *)a->dx, (float *)ctx->workspace, (const T *)a->dy, (const T *)a->dresidual, (const T *)a->x,
+                (const T *)a->weight, a->mean, a->rstd, a->rows, a->channels
+        };
+        bool aligned = aligned16(a->dx) && aligned16(a->dy) && aligned16(a->dresidual) && aligned16(a->x) &&
+                       aligned16(a->weight);
+        int rc = parts == 0 ? 0
+                 : layer    ? norm_bwd_run<T, true>(ctx, p, parts, aligned)
+                            : norm_bwd_run<T, false>(ctx, p, parts, aligned);
+        struct combine_buffers<T> c = {
+            (T *)a->dweight, layer ? (T *)a->dbias : NULL, p.parts, a->channels, width, parts, a->accumulate
+        };
+        return rc == 0 ? combine_launch(ctx, c) : -1;
     });
 }

@@ -1,4 +1,4 @@
-// Codes of gradients (kernels/codec/codec.h): of any gradient, and any bytes that come as one. Reference and CPU agree to the
+// Codes of gradients (kernels/codec.h): of any gradient, and any bytes that come as one. Reference and CPU agree to the
 // bit, what a code says is what its squares are of, and what is made here is without a fault. Every buffer has exactly its
 // size.
 #include <math.h>

@@ -1,4 +1,4 @@
-#include "kernels/codec/codec.h"
+#include "kernels/codec.h"
 
 #include <string.h>
 

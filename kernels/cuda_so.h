@@ -4,8 +4,8 @@
 // Ownership   The table and everything in it is const and lives until the process ends: the object is never
 //             unloaded, because CUDA does not survive that.
 // Threads     Any, as in kernels/backend.h.
-#ifndef STARRING_KERNELS_CUDA_CUDA_SO_H
-#define STARRING_KERNELS_CUDA_CUDA_SO_H
+#ifndef STARRING_KERNELS_CUDA_SO_H
+#define STARRING_KERNELS_CUDA_SO_H
 
 #include "kernels/backend.h"
 

@@ -189,7 +189,7 @@ help:
 	@echo "make test            deps and those of the tests, build every test, run those that are short; SAN=address|undefined|thread"
 	@echo "make check           the same, and run every test (make test TESTS=long: only the long ones)"
 	@echo "make demo            deps, build, train through every topology, report in runs/demo/"
-	@echo "make docs            write docs/tour.md anew from the files' first sentences"
+	@echo "make docs            write docs/tour.md and docs/files.md anew from the files' first sentences and the program's figures"
 	@echo "make drill           kill processes of 500 small runs at random moments; nothing may be lost (docs/recovery.md)"
 	@echo "make soak            80,000 steps through every topology: no memory, descriptor or thread may pile up"
 	@echo "make lab-check       run every command of docs/lab.md and compare what it prints with what the page says"
@@ -264,8 +264,9 @@ format:
 	clang-format -i $(LINT_SRC)
 
 # The pages that are written from the files.
-docs:
+docs: $(BUILD)/starring
 	docs/make_tour.py
+	docs/make_files.py $(BUILD)/starring
 
 # cppcheck misreads vector types and arrays of structs (uninitvar) and the macros of the tests; -Wall covers the first.
 lint:

@@ -159,6 +159,7 @@ const struct cli_command command_data_wrap = {
 static const struct cli_option summary_options[] = {
     {"json", NULL, NULL,
      "print summary.json alone, or the facts of a run without one; \"state\" says how it stands", 0},
+    {"figures", NULL, NULL, "without DIR: one JSON document of what each key of a run's files means", 0},
 };
 
 const struct cli_command command_summary = {

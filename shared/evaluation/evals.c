@@ -8,10 +8,7 @@
 #include "shared/config/json.h"
 #include "shared/core/error.h"
 #include "shared/core/path.h"
-#include "shared/report/metrics.h"
 #include "shared/report/run_file.h"
-
-#define LINE_MAX_BYTES 320
 
 static int64_t whole(const cJSON *o, const char *key) {
     double x = json_number(o, key);
@@ -84,20 +81,30 @@ bool evals_reach(const struct evals *e, double target, struct eval_point *out) {
     return false;
 }
 
+#define AT(m) FIGURE_AT(eval_record, m)
+static const struct figure of_evaluations[] = {
+    {"step", NULL, "that the snapshot was taken after; of `ps:async` steps of the job: global batches",
+     AT(step)},
+    {"samples", "sequences", "of the whole job whose gradients were in the weights", AT(samples)},
+    {"updates", NULL, "applied until then. Of `ps:async` every key had at least so many", AT(updates)},
+    {"seconds", "s", "of training until then; the last one's: until the last worker had ended its steps",
+     AT(seconds)},
+    {"val_loss", "nats per token", "mean loss on held-out text", AT(val_loss), .type = "number or null"},
+    {"unigram_entropy", "nats per token", "the loss of a model that knows only the token frequencies",
+     AT(unigram_entropy), .type = "number or null"},
+    {"tokens", "tokens", "that were predicted: the whole held-out text, unless `eval_batches` limits it",
+     AT(tokens)},
+};
+#undef AT
+struct figure_rows eval_figures(void) {
+    return FIGURE_ROWS(of_evaluations);
+}
+
 int evals_write(const char *dir, const struct evals *e) {
     size_t length = 0;
-    char *text = xcalloc((unsigned long)e->count + 1, LINE_MAX_BYTES), seconds[METRICS_NUMBER_MAX],
-         loss[METRICS_NUMBER_MAX], entropy[METRICS_NUMBER_MAX];
-    for (int i = 0; i < e->count; i++) {
-        const struct eval_record *r = &e->all[i];
-        length += (size_t)snprintf(
-            text + length, LINE_MAX_BYTES,
-            "{\"step\":%lld,\"samples\":%lld,\"updates\":%lld,\"seconds\":%s,\"val_loss\":%s,"
-            "\"unigram_entropy\":%s,\"tokens\":%lld}\n",
-            (long long)r->step, (long long)r->samples, (long long)r->updates,
-            metrics_number(seconds, r->seconds), metrics_number(loss, r->val_loss),
-            metrics_number(entropy, r->unigram_entropy), (long long)r->tokens);
-    }
+    char *text = xcalloc((unsigned long)e->count + 1, FIGURE_LINE_MAX);
+    for (int i = 0; i < e->count; i++)
+        length += (size_t)figures_line(text + length, eval_figures(), &e->all[i]);
     int rc = run_file_write(dir, "evals.jsonl", text);
     free(text);
     return rc;

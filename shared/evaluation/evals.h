@@ -8,12 +8,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "shared/report/figure.h"
+
 struct eval_record {
     int64_t step, samples, updates;    // of the snapshot (shared/evaluation/snapshot_file.h)
     double seconds;                    // of training until it was taken
     double val_loss, unigram_entropy;  // nats per token; NAN where unknown
     int64_t tokens;                    // that were predicted
 };
+
+struct figure_rows eval_figures(void);  // of a line, from struct eval_record
 
 // Between two evaluations.
 struct eval_point {

@@ -13,7 +13,7 @@
 #include "shared/device/device_choice.h"
 #include "shared/evaluation/evals.h"
 #include "shared/launch/stop.h"
-#include "shared/report/metrics.h"
+#include "shared/report/figure.h"
 #include "shared/report/summary.h"
 #include "shared/train/session.h"
 
@@ -46,8 +46,8 @@ enum evaluated evaluate_dir(const struct evaluate_dir_options *o) {
 // ---------------------------------------------------------------- the command
 // With every digit, as in evals.jsonl.
 static void put_exact(cJSON *o, const char *key, double x) {
-    char text[METRICS_NUMBER_MAX];
-    cJSON_AddRawToObject(o, key, metrics_number(text, x));
+    char text[FIGURE_NUMBER_MAX];
+    cJSON_AddRawToObject(o, key, figure_number_text(text, x));
 }
 
 static void print_json(const char *dir, const struct evals *e) {

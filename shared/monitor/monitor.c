@@ -11,6 +11,7 @@
 #include "shared/core/path.h"
 #include "shared/monitor/csv_file.h"
 #include "shared/monitor/event_file.h"
+#include "shared/report/metrics.h"
 #include "shared/state/train_state.h"
 
 enum curve { CURVE_LOSS, CURVE_LR, CURVE_SCALE, CURVES };
@@ -114,13 +115,15 @@ static void say_lost(struct monitor *m, const char *path, int64_t step) {
 
 // All of the step's line in metrics.jsonl; what is null there is no point, but for a loss. 0, or -1 with errno.
 static int put_events(struct event_file *events, const struct step_record *r, int64_t x) {
-    struct metrics_scalar all[METRICS_SCALARS];
-    int count = metrics_scalars(r, all), rc = 0;
-    for (int i = 0; i < count && !rc; i++) {
-        bool is_loss = !strcmp(all[i].key, "loss");
+    const struct figure_rows rows = step_figures();
+    int rc = 0;
+    for (const struct figure *f = rows.rows; f < rows.rows + rows.count && !rc; f++) {
+        bool is_loss = !strcmp(f->key, "loss");
+        double value = figure_value(f, r);
         char tag[64];
-        snprintf(tag, sizeof tag, "Train/Samples/%s", is_loss ? "train_loss" : all[i].key);
-        if (is_loss || isfinite(all[i].value)) rc = event_file_scalar(events, tag, x, all[i].value);
+        snprintf(tag, sizeof tag, "Train/Samples/%s", is_loss ? "train_loss" : f->key);
+        if (figure_is_there(f, r) && (is_loss || isfinite(value)))
+            rc = event_file_scalar(events, tag, x, value);
     }
     return rc;
 }

@@ -53,10 +53,10 @@ int closing_unkept(const char *dir, const struct cJSON *summary) {
 
 // ---------------------------------------------------------------- the last to leave
 static bool has_report(const struct closing_rank *r, const char *role, int rank) {
-    char job[SUMMARY_JOB_MAX];
+    char job[REPORT_JOB_MAX];
     char *name = xasprintf("ranks/%s-%d.json", role, rank), *text = run_file_read(r->dir, name, true);
     cJSON *report = text ? json_parse(text, strlen(text)) : NULL;
-    bool there = !strcmp(json_text(report, "job", ""), summary_job_name(r->job, job));
+    bool there = !strcmp(json_text(report, "job", ""), report_job_name(r->job, job));
     cJSON_Delete(report);
     free(text);
     free(name);
@@ -73,8 +73,8 @@ static char *missing_report(const struct closing_rank *r) {
 
 // 1: this rank is the one; 0: another one was first; -1 after logging.
 static int claim(const struct closing_rank *r) {
-    char job[SUMMARY_JOB_MAX];
-    char *path = xasprintf("%s/ranks/last-%s", r->dir, summary_job_name(r->job, job));
+    char job[REPORT_JOB_MAX];
+    char *path = xasprintf("%s/ranks/last-%s", r->dir, report_job_name(r->job, job));
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666), rc = fd >= 0;
     if (fd >= 0 && (dprintf(fd, "%s %d\n", r->role, r->rank) < 0 || close(fd))) rc = -1;
     if (fd < 0 && errno != EEXIST) rc = -1;

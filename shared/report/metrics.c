@@ -15,8 +15,37 @@
 #include "shared/files/regular_file.h"
 #include "shared/report/run_file.h"
 
-#define LINE_MAX_BYTES  512
 #define LINE_READ_BYTES 4096  // of a line that somebody else may have written
+
+#define AT(m) FIGURE_AT(step_record, m)
+static const struct figure of_steps[] = {
+    {"step", NULL, "1, 2, ..; skipped steps count. Of `ps:async` worker 0's own steps", AT(step)},
+    {"loss", "nats per token",
+     "mean over the global batch before the step's update; of `ps:async` over worker 0's share", AT(loss),
+     .type = "number or null"},
+    {"grad_norm", NULL,
+     "Euclidean norm of the whole gradient, unscaled, before clipping; null where none was computed",
+     AT(grad_norm), .type = "number or null"},
+    {"lr", NULL, "the step's learning rate", AT(lr)},
+    {"loss_scale", NULL, "1.0 unless fp16", AT(loss_scale)},
+    {"tokens", "tokens", "of the global batch. Of `ps:async` of all workers, since worker 0's line before",
+     AT(tokens)},
+    {"samples", "sequences",
+     "of the whole job whose gradients are applied, this step's included: the schedule's progress. Of "
+     "`ps:async` those in the weights that worker 0 computed on, and its own",
+     AT(samples)},
+    {"seconds", "s", "of this step, worker 0's clock", AT(seconds)},
+    {"elapsed", "s",
+     "from the beginning of the first step to the end of this one, without what is no training", AT(elapsed)},
+    {"skipped", NULL, "true: the gradient was not finite and nothing was updated", AT(skipped)},
+    {"memory_bytes", "bytes", "device memory in use on worker 0 after the step", AT(memory_bytes)},
+    {"workers", "workers", "whose gradients this step's update is the mean of", AT(workers),
+     FIGURE_IF(step_record, workers), .when = "ps:sync with `--elastic`"},
+};
+#undef AT
+struct figure_rows step_figures(void) {
+    return FIGURE_ROWS(of_steps);
+}
 
 struct lines {
     int fd;  // -1: not made yet
@@ -34,7 +63,7 @@ static int lines_open(struct lines *f, int64_t steps, double *elapsed) {
     f->fd = open(f->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
     int copy = f->fd >= 0 && steps > 0 ? dup(f->fd) : -1;
     FILE *in = copy >= 0 ? fdopen(copy, "r") : NULL;
-    char line[LINE_MAX_BYTES];
+    char line[FIGURE_LINE_MAX];
     off_t kept = 0;
     while (in && fgets(line, sizeof line, in) && strchr(line, '\n')) {
         cJSON *o = cJSON_Parse(line);
@@ -59,14 +88,6 @@ struct metrics *metrics_create(const char *dir, int64_t steps, double *elapsed) 
     return NULL;
 }
 
-// With a point or an exponent, so that readers that guess types take every line's number for a float.
-const char *metrics_number(char text[METRICS_NUMBER_MAX], double x) {
-    if (!isfinite(x)) return memcpy(text, "null", 5);
-    int n = snprintf(text, METRICS_NUMBER_MAX - 2, "%.17g", x);
-    if (!strpbrk(text, ".e")) memcpy(text + n, ".0", 3);
-    return text;
-}
-
 // The first line that cannot be written is told at once: a run of days may still be ahead. Nothing is written behind it,
 // for a line may be torn.
 static void put_line(struct lines *f, int64_t step, const char *line, int length) {
@@ -80,45 +101,9 @@ static void put_line(struct lines *f, int64_t step, const char *line, int length
         f->path, strerror(f->failed), (long long)step, EXIT_RUN_FAILED);
 }
 
-int metrics_scalars(const struct step_record *r, struct metrics_scalar out[METRICS_SCALARS]) {
-    const struct metrics_scalar all[METRICS_SCALARS] = {
-        {"step", METRICS_INTEGER, (double)r->step},
-        {"loss", METRICS_REAL, r->loss},
-        {"grad_norm", METRICS_REAL, r->grad_norm},
-        {"lr", METRICS_REAL, r->lr},
-        {"loss_scale", METRICS_REAL, r->loss_scale},
-        {"tokens", METRICS_INTEGER, (double)r->tokens},
-        {"samples", METRICS_INTEGER, (double)r->samples},
-        {"seconds", METRICS_REAL, r->seconds},
-        {"elapsed", METRICS_REAL, r->elapsed},
-        {"skipped", METRICS_BOOLEAN, r->skipped},
-        {"memory_bytes", METRICS_INTEGER, (double)r->memory_bytes},
-        {"workers", METRICS_INTEGER, r->workers},
-    };
-    memcpy(out, all, sizeof all);
-    return r->workers ? METRICS_SCALARS : METRICS_SCALARS - 1;
-}
-
-static int format_line(char line[LINE_MAX_BYTES], const struct step_record *r) {
-    struct metrics_scalar all[METRICS_SCALARS];
-    int count = metrics_scalars(r, all), n = 0;
-    for (int i = 0; i < count; i++) {
-        char value[METRICS_NUMBER_MAX];
-        if (all[i].kind == METRICS_REAL)
-            metrics_number(value, all[i].value);
-        else if (all[i].kind == METRICS_BOOLEAN)
-            snprintf(value, sizeof value, "%s", all[i].value != 0 ? "true" : "false");
-        else
-            snprintf(value, sizeof value, "%.0f", all[i].value);
-        n +=
-            snprintf(line + n, (size_t)(LINE_MAX_BYTES - n), "%c\"%s\":%s", i ? ',' : '{', all[i].key, value);
-    }
-    return n + snprintf(line + n, (size_t)(LINE_MAX_BYTES - n), "}\n");
-}
-
 void metrics_step(struct metrics *m, const struct step_record *r) {
-    char line[LINE_MAX_BYTES];
-    int n = format_line(line, r);
+    char line[FIGURE_LINE_MAX];
+    int n = figures_line(line, step_figures(), r);
     put_line(&m->steps, r->step, line, n);
 }
 
@@ -127,7 +112,7 @@ void metrics_mend(const char *dir, const struct step_record *r) {
     struct lines f = {.path = xasprintf("%s/metrics.jsonl", dir)};
     char why[FILE_WHY_MAX];
     FILE *in = file_open_stream(f.path, why);
-    char line[LINE_MAX_BYTES];
+    char line[FIGURE_LINE_MAX];
     double last = 0;
     while (in && fgets(line, sizeof line, in) && strchr(line, '\n')) {
         cJSON *o = cJSON_Parse(line);
@@ -138,7 +123,7 @@ void metrics_mend(const char *dir, const struct step_record *r) {
     }
     if (in) fclose(in);
     if (in && last == (double)(r->step - 1)) {
-        int n = format_line(line, &mended);
+        int n = figures_line(line, step_figures(), &mended);
         f.fd = open(f.path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK);
         if (f.fd >= 0) put_line(&f, r->step, line, n);
         if (f.fd >= 0) close(f.fd);
@@ -248,7 +233,7 @@ int64_t metrics_last_step(const char *dir) {
     int fd = file_open(path, NULL, why);
     free(path);
     if (fd < 0) return -1;
-    char tail[4 * LINE_MAX_BYTES + 1];
+    char tail[4 * FIGURE_LINE_MAX + 1];
     off_t size = lseek(fd, 0, SEEK_END);
     off_t from = size > (off_t)sizeof tail - 1 ? size - (off_t)sizeof tail + 1 : 0;
     ssize_t got = pread(fd, tail, sizeof tail - 1, from);

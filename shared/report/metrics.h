@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "shared/report/figure.h"
+
 // One line of metrics.jsonl.
 struct step_record {
     int64_t step;      // 1-based
@@ -31,16 +33,7 @@ struct step_record {
     size_t memory_bytes;  // device memory in use on this rank
 };
 
-// The values of a line, in its order.
-enum metrics_kind { METRICS_INTEGER, METRICS_REAL, METRICS_BOOLEAN };
-struct metrics_scalar {
-    const char *key;
-    enum metrics_kind kind;
-    double value;  // below 2^53 where it is an integer
-};
-#define METRICS_SCALARS 12
-// How many there are.
-int metrics_scalars(const struct step_record *r, struct metrics_scalar out[METRICS_SCALARS]);
+struct figure_rows step_figures(void);  // of a line, from struct step_record
 
 struct metrics;  // one thread
 
@@ -52,10 +45,6 @@ void metrics_step(struct metrics *m, const struct step_record *r);
 // rank 0 knows is taken from the line before.
 void metrics_mend(const char *dir, const struct step_record *r);
 int metrics_destroy(struct metrics **m);  // -1 after logging when something could not be written
-
-// A number of a line: with a point or an exponent, so that readers that guess types take every line's for a float.
-#define METRICS_NUMBER_MAX 40
-const char *metrics_number(char text[METRICS_NUMBER_MAX], double x);
 
 #define METRICS_SECONDS_MAX (1 << 18)
 // What metrics.jsonl and evals.jsonl (shared/evaluation/evals.h) hold so far.

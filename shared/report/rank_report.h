@@ -3,11 +3,13 @@
 #ifndef STARRING_SHARED_REPORT_RANK_REPORT_H
 #define STARRING_SHARED_REPORT_RANK_REPORT_H
 
+#include <stdio.h>
 #include <time.h>
 
 #include "shared/core/topology.h"
 #include "shared/device/device_facts.h"
 #include "shared/memory/job_resident.h"
+#include "shared/model/model.h"
 #include "shared/time/split.h"
 
 // The part of a run in which a rank trains: from the beginning of its first step to the end of its last one (a server:
@@ -44,6 +46,51 @@ struct checkpoint_report {
     char why[320];  // worker 0: why the last one was given up; "": none was
 };
 
+// The figures that lie in the report itself, as rows of shared/report/figures.c: type, member, and a row of struct figure
+// (shared/report/figure.h) without its place. A rank that measures something more adds a row here and sets the member.
+#define RANK_FIGURES(F)                                                                                                            \
+    F(size_t, transport_peak_bytes, "transport_peak_bytes", "bytes",                                                               \
+      "frames held in flight (`ps:*`), apart from the ledger: a server's gradients that wait for their turn, and its answers "     \
+      "that are copies until they are sent (snapshots; over tcp also of `ps:async` and with `--elastic`)",                         \
+      .in = IN_MEMORY, .join = JOIN_BOTH, .to = "totals.transport_bytes")                                                          \
+    F(size_t, rss_bytes, "rss_bytes", "bytes",                                                                                     \
+      "peak resident set of the rank's process; ranks that are threads share one", .in = IN_MEMORY)                                \
+    F(uint64_t, late_allocations, "late_allocations", NULL, "device allocations after the first step",                             \
+      .in = IN_MEMORY)                                                                                                             \
+    F(double, sent_per_step, "sent_per_step", "bytes", "payload, mean over the steps", .in = IN_WIRE,                              \
+      .join = JOIN_BOTH, .to = "totals.sent_per_step")                                                                             \
+    F(double, received_per_step, "received_per_step", "bytes", "likewise, received", .in = IN_WIRE,                                \
+      .join = JOIN_BOTH, .to = "totals.received_per_step")                                                                         \
+    F(double, control_sent_per_step, "control_sent_per_step", "bytes",                                                             \
+      "everything else, mean over the steps: headers, scalars, barriers, and weights that move for a snapshot or for `weights/`",  \
+      .in = IN_WIRE, .join = JOIN_BOTH, .to = "totals.control_sent_per_step")                                                      \
+    F(double, control_received_per_step, "control_received_per_step", "bytes", "likewise, received",                               \
+      .in = IN_WIRE, .join = JOIN_BOTH, .to = "totals.control_received_per_step")                                                  \
+    F(double, across_sent_per_step, "across.sent_per_step", "bytes", "mean over the steps")                                        \
+    F(double, across_received_per_step, "across.received_per_step", "bytes", "likewise")                                           \
+    F(uint64_t, repeats, "repeated.messages", NULL, NULL)                                                                          \
+    F(uint64_t, repeated_bytes, "repeated.bytes", "bytes", NULL)                                                                   \
+    F(double, replica_sent_per_step, "replica.sent_per_step", "bytes", "mean over the steps")                                      \
+    F(double, replica_received_per_step, "replica.received_per_step", "bytes", "likewise")                                         \
+    F(double, down_per_step, "offload.down_per_step", "bytes",                                                                     \
+      "mean over the steps: from the device to the host")                                                                          \
+    F(double, up_per_step, "offload.up_per_step", "bytes", "from the host to the device")                                          \
+    F(double, read_per_step, "offload.read_per_step", "bytes", "from disk")                                                        \
+    F(double, written_per_step, "offload.written_per_step", "bytes", "to disk")                                                    \
+    F(int64_t, updates, "updates", NULL,                                                                                           \
+      "applied since it started: by a worker's loop, or to every key of a server")                                                 \
+    F(int64_t, samples_per_update, "samples_per_update", "sequences",                                                              \
+      "of the global batch; of `ps:async` of one worker's share")                                                                  \
+    F(int64_t, samples_counted, "samples_counted", "sequences",                                                                    \
+      "with `--elastic`, of a worker of `ps:sync`: those of the job whose gradients were applied since its first step; else null", \
+      .null_if_zero = true)                                                                                                        \
+    F(int64_t, batches, "batches", NULL, "that this worker has done of the budget", OF_A_BUDGET)                                   \
+    F(int64_t, skipped, "skipped", NULL, "of these, those that updated nothing", OF_A_BUDGET)                                      \
+    F(int64_t, tail_batches, "tail_batches", NULL, "of these, those done when some worker had no work left",                       \
+      OF_A_BUDGET)                                                                                                                 \
+    F(double, tail_seconds, "tail_seconds", "s", "for how long some workers, not all, were at work",                               \
+      OF_A_BUDGET)
+
 struct moments;
 struct rank_report {
     char role[16];  // "worker", "server", "scheduler"
@@ -51,41 +98,56 @@ struct rank_report {
     uint64_t job;                   // struct topology's
     struct topology_memory memory;  // predicted; a worker's with the model's activations
     size_t peak_bytes[MEM_CLASSES];
-    size_t transport_peak_bytes;   // frames held in flight (star), apart from the ledger
-    size_t rss_bytes;              // peak resident set of the process
     struct job_resident resident;  // worker 0's: of the whole job, behind the last step
-    uint64_t late_allocations;     // device allocations after the first step: 0
     struct wire_prediction wire;
     struct wire_later wire_later;
-    int64_t steps;                                          // what is measured per step was divided by
-    double sent_per_step, received_per_step;                // payload bytes a step, measured
-    double across_sent_per_step, across_received_per_step;  // of these, to and from other groups
-    double control_sent_per_step, control_received_per_step;
-    uint64_t repeats, repeated_bytes, faults[WIRE_FAULTS];  // struct wire_count's
-    double replica_sent_per_step, replica_received_per_step;
-    double down_per_step, up_per_step, read_per_step, written_per_step;  // of what is offloaded
-    struct time_split time;                                              // of all steps on this rank
-    struct moments *moments;  // shared/time/moments.h; whose the report is frees them; NULL: none
-    double time_check;        // its parts / what the loop's own clock says that the steps took
-    int64_t clock_error_ns;   // of peers' times on this rank's clock, at most
+    int64_t steps;                 // what is measured per step was divided by
+    uint64_t faults[WIRE_FAULTS];  // struct wire_count's
+    struct time_split time;        // of all steps on this rank
+    struct moments *moments;       // shared/time/moments.h; whose the report is frees them; NULL: none
+    double time_check;             // its parts / what the loop's own clock says that the steps took
+    int64_t clock_error_ns;        // of peers' times on this rank's clock, at most
     struct server_time server_time;
     struct rank_span span;
-    int64_t updates;             // applied since it started: by a worker's loop, or to every key of a server
-    int64_t samples_per_update;  // of the global batch, or of one worker's share (async)
-    // Where workers come and go: samples of the job whose gradients were applied since this rank's first step; else 0.
-    int64_t samples_counted;
-    // Where ranks share a budget of batches (shares): this one's, and of these the ones that updated nothing, and those that it
-    // ended when another one had run out of work; for how long some, not all, were at work. Else 0.
-    bool shares;
-    int64_t batches, skipped, tail_batches;
-    double tail_seconds;
+    bool shares;  // ranks share a budget of batches: this one's are counted
     struct helper_figures scheduler;
     struct checkpoint_report checkpoints;
     struct staleness staleness;
     bool on_gpu;  // then, read after the last step and before any rank gave memory back:
     struct device_facts device;
     struct device_memory device_memory;
+#define RANK_MEMBER(type, name, ...) type name;
+    RANK_FIGURES(RANK_MEMBER)
+#undef RANK_MEMBER
 };
+
+// Of a token: the model's, and those that the backward spends again on what was not kept (shared/model/recompute.h).
+struct run_flops {
+    struct token_flops model, again;
+};
+
+// What only worker 0 knows, beside its report.
+struct run_facts {
+    int64_t params;  // P, without padding
+    struct run_flops flops;
+    double wall_seconds;  // from the start of the rank to its end
+    uint64_t weights_hash;
+    bool has_hash, interrupted;
+    int64_t resumed_from;         // steps done before the checkpoint it went on from; 0: none
+    int64_t place;                // where ranks share a budget: steps of the run that are done; else 0
+    const char *data;             // description of the token stream
+    struct cJSON *products;       // products_json; NULL: not on a GPU. The caller's
+    const char *medium, *launch;  // struct topology's
+    const char *cpu_kernel;       // how matrices were multiplied; NULL: not on a CPU
+    struct head_plan head;
+};
+
+// The job of a star, and a hash, as reports write them: 16 hexadecimal digits. Returns name.
+#define REPORT_JOB_MAX 20
+static inline const char *report_job_name(uint64_t job, char name[REPORT_JOB_MAX]) {
+    snprintf(name, REPORT_JOB_MAX, "%016llx", (unsigned long long)job);
+    return name;
+}
 
 static inline int64_t clock_now_ns(clockid_t clock) {
     struct timespec t;

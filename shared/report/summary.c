@@ -1,3 +1,4 @@
+// A rank's report, and what the reports of all ranks make together with config.json and metrics.jsonl: summary.json.
 #include "shared/report/summary.h"
 
 #include <math.h>
@@ -9,109 +10,22 @@
 #include "shared/core/message_fault.h"
 #include "shared/core/topology_row.h"
 #include "shared/core/trouble.h"
-#include "shared/core/version.h"
+#include "shared/device/datasheet.h"
 #include "shared/evaluation/evals.h"
+#include "shared/report/figures.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_file.h"
 #include "shared/report/run_state.h"
 #include "shared/report/summary_impl.h"
+#include "shared/state/checkpoint.h"
 #include "shared/state/staleness.h"
-
-static void put_classes(cJSON *o, const char *key, const size_t bytes[MEM_CLASSES]) {
-    cJSON *classes = cJSON_AddObjectToObject(o, key);
-    for (int c = 0; c < MEM_CLASSES; c++)
-        json_put(classes, mem_class_name((enum mem_class)c), (double)bytes[c]);
-}
-
-static void put_staleness(cJSON *o, const struct staleness *s) {
-    cJSON *item = cJSON_AddObjectToObject(o, "staleness");
-    cJSON *histogram = cJSON_AddArrayToObject(item, "histogram");
-    int last = -1;
-    for (int i = 0; i < 64; i++)
-        if (s->count[i]) last = i;
-    for (int i = 0; i <= last; i++) cJSON_AddItemToArray(histogram, cJSON_CreateNumber((double)s->count[i]));
-    json_put(item, "max", (double)s->max);
-    json_put(item, "mean", s->mean);
-    cJSON *spread = cJSON_AddObjectToObject(item, "spread");
-    json_put(spread, "mean", s->spread_mean);
-    json_put(spread, "max", (double)s->spread_max);
-    json_put(spread, "steps", (double)s->spreads);
-}
-
-static void put_facts(cJSON *o, const struct run_facts *f) {
-    char hash[20];
-    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)f->weights_hash);
-    cJSON *run = cJSON_AddObjectToObject(o, "run");
-    json_put(run, "params", (double)f->params);
-    json_put(run, "flops_per_token", f->flops.model.full);
-    json_put(run, "flops_per_token_causal", f->flops.model.causal);
-    json_put(run, "recomputed_flops_per_token", f->flops.again.full);
-    json_put(run, "recomputed_flops_per_token_causal", f->flops.again.causal);
-    json_put(run, "wall_seconds", f->wall_seconds);
-    json_put_text(run, "launch", f->launch);
-    json_put_text(run, "medium", f->medium);
-    json_put_text(run, "weights_hash", f->has_hash ? hash : NULL);
-    cJSON_AddBoolToObject(run, "interrupted", f->interrupted);
-    json_put(run, "resumed_from", f->resumed_from > 0 ? (double)f->resumed_from : NAN);
-    json_put(run, "place", f->place > 0 ? (double)f->place : NAN);
-    cJSON_AddStringToObject(run, "data", f->data);
-    json_put_text(run, "revision", starring_revision);
-    if (f->products) cJSON_AddItemToObject(run, "products", cJSON_Duplicate(f->products, 1));
-    cJSON *head = cJSON_AddObjectToObject(run, "head");
-    json_put(head, "chunk_rows", (double)f->head.rows);
-    json_put(head, "chunks", (double)f->head.chunks);
-    cJSON_AddBoolToObject(head, "apart", f->head.apart);
-    if (f->cpu_kernel) {
-        cJSON *kernel = cJSON_AddObjectToObject(run, "cpu_kernel");
-        cJSON_AddStringToObject(kernel, "product", f->cpu_kernel);
-        cJSON_AddStringToObject(kernel, "built_for", cpu_kernel_vectors());
-    }
-}
-
-// What was said again, and what was done to messages on their way (trouble.fault).
-static void put_messages(cJSON *o, const struct rank_report *r) {
-    static const char *const names[WIRE_FAULTS] = {"messages", "lost", "twice", "overtaken"};
-    cJSON *repeated = cJSON_AddObjectToObject(o, "repeated");
-    json_put(repeated, "messages", (double)r->repeats);
-    json_put(repeated, "bytes", (double)r->repeated_bytes);
-    if (!r->faults[FAULT_MESSAGES]) return;
-    cJSON *faults = cJSON_AddObjectToObject(o, "faults");
-    for (int i = 0; i < WIRE_FAULTS; i++) json_put(faults, names[i], (double)r->faults[i]);
-}
-
-const char *summary_job_name(uint64_t job, char name[SUMMARY_JOB_MAX]) {
-    snprintf(name, SUMMARY_JOB_MAX, "%016llx", (unsigned long long)job);
-    return name;
-}
+#include "shared/time/moments.h"
 
 int summary_write_rank(const char *dir, const struct rank_report *r, const struct run_facts *facts) {
-    char job[SUMMARY_JOB_MAX];
     cJSON *o = cJSON_CreateObject();
-    json_put(o, "rank", r->rank);
-    json_put_text(o, "job", r->job ? summary_job_name(r->job, job) : NULL);
-    cJSON_AddStringToObject(o, "role", r->role);
-    put_classes(o, "predicted", r->memory.predicted_bytes);
-    put_classes(o, "peak", r->peak_bytes);
-    json_put(o, "formula_bytes", (double)r->memory.formula_bytes);
-    json_put(o, "transport_peak_bytes", (double)r->transport_peak_bytes);
-    json_put(o, "rss_bytes", (double)r->rss_bytes);
-    json_put(o, "late_allocations", (double)r->late_allocations);
-    summary_put_wire(o, r);
-    json_put(o, "control_sent_per_step", r->control_sent_per_step);
-    json_put(o, "control_received_per_step", r->control_received_per_step);
-    summary_put_rank_times(o, r);
-    summary_put_rank_checkpoints(o, &r->checkpoints);
-    put_staleness(o, &r->staleness);
-    summary_put_cost(o, r);
-    summary_put_server_time(o, r);
-    summary_put_replica(o, r);
-    summary_put_across(o, r);
-    summary_put_offload(o, r);
-    put_messages(o, r);
-    summary_put_device(o, r);
-    if (facts) put_facts(o, facts);
-    char *text = cJSON_Print(o);
-    char *name = xasprintf("ranks/%s-%d.json", r->role, r->rank);
+    rank_figures_put(o, r);
+    if (facts) figures_put(cJSON_AddObjectToObject(o, "run"), run_figures(), facts);
+    char *text = cJSON_Print(o), *name = xasprintf("ranks/%s-%d.json", r->role, r->rank);
     int rc = run_file_write(dir, name, text);
     free(name);
     free(text);
@@ -160,6 +74,9 @@ bool summary_interrupted(const struct cJSON *summary) {
     return !strcmp(json_text(summary, "state", ""), run_phase_word(RUN_INTERRUPTED));
 }
 
+static bool is(const cJSON *rank, const char *role) { return !strcmp(json_text(rank, "role", ""), role); }
+
+// ---------------------------------------------------------------- what was trained
 // As the configuration has it; nothing where there was none.
 static void put_trouble(cJSON *s, const struct config *c) {
     char *text = config_to_json(c), *words = trouble_text(c->straggle, c->delay),
@@ -180,220 +97,34 @@ static void put_trouble(cJSON *s, const struct config *c) {
 static void put_description(cJSON *s, const struct config *c, const struct metrics_totals *m) {
     enum run_phase phase = m->last_step < c->steps ? RUN_INTERRUPTED : RUN_COMPLETE;
     cJSON_AddStringToObject(s, "state", run_phase_word(phase));
-    cJSON_AddStringToObject(s, "topology", c->topology);
+    figures_put(s, summary_figures(), c);
     if (c->row->describe) c->row->describe(c, s);
-    json_put(s, "workers", c->workers);
-    json_put(s, "servers", config_ranks(c, "server"));
-    cJSON_AddStringToObject(s, "dtype", dtype_name(c->dtype));
-    cJSON_AddStringToObject(s, "device", config_device(c)->name);
-    cJSON_AddStringToObject(s, "model", c->model);
-    json_put(s, "seed", (double)c->seed);
-    json_put(s, "train_batch_size", (double)c->train_batch);
-    json_put(s, "micro_batch_size", (double)c->micro_batch);
-    json_put(s, "gradient_accumulation_steps", (double)c->accumulation);
-    json_put(s, "seq_len", (double)c->seq);
     json_put(s, "steps", (double)m->last_step);
-    json_put(s, "steps_planned", (double)c->steps);
     json_put(s, "skipped", (double)m->skipped);
+    json_put(s, "tokens_per_step", (double)(c->train_batch * c->seq));
     put_trouble(s, c);
-    cJSON *loss = cJSON_AddObjectToObject(s, "loss");
+    cJSON *loss = cJSON_GetObjectItem(s, "loss");
     json_put(loss, "first", m->loss_first);
     json_put(loss, "last", m->loss_last);
 }
 
-// What worker 0 alone knows moves from its report to the top; nulls where it left no report.
-static struct run_flops put_run(cJSON *s, cJSON *ranks) {
-    static const char *const keys[] = {"launch",   "medium",       "params",      "cpu_kernel",
-                                       "products", "weights_hash", "data",        "wall_seconds",
-                                       "head",     "revision",     "resumed_from"};
-    cJSON *first = cJSON_GetArrayItem(ranks, 0);
-    cJSON *run = cJSON_DetachItemFromObjectCaseSensitive(first, "run");
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
-        cJSON *v = run ? cJSON_DetachItemFromObjectCaseSensitive(run, keys[i]) : NULL;
-        cJSON_AddItemToObject(s, keys[i], v ? v : cJSON_CreateNull());
+static void set_state(cJSON *s, const char *word) {
+    cJSON_ReplaceItemInObjectCaseSensitive(s, "state", cJSON_CreateString(word));
+}
+
+// What worker 0 alone knows goes from its report to the top; nulls where it left no report.
+static void put_run(cJSON *s, const cJSON *ranks) {
+    const cJSON *run = json_item(cJSON_GetArrayItem(ranks, 0), "run");
+    const struct figure_rows rows = run_figures();
+    for (const struct figure *f = rows.rows; f < rows.rows + rows.count; f++) {
+        const cJSON *v = json_item(run, f->key);
+        if (f->in & IN_TOP) cJSON_AddItemToObject(s, f->key, v ? cJSON_Duplicate(v, 1) : cJSON_CreateNull());
     }
-    struct run_flops flops = {
-        {json_number(run, "flops_per_token"), json_number(run, "flops_per_token_causal")},
-        {json_number(run, "recomputed_flops_per_token"),
-         json_number(run, "recomputed_flops_per_token_causal")}};
     const cJSON *place = json_item(run, "place");  // workers that share a budget: no one's own lines tell
     bool interrupted = cJSON_IsTrue(json_item(run, "interrupted"));
     if (cJSON_IsNumber(place)) cJSON_ReplaceItemInObjectCaseSensitive(s, "steps", cJSON_Duplicate(place, 1));
     if (interrupted || cJSON_IsNumber(place))
-        summary_put_state(s, run_phase_word(interrupted ? RUN_INTERRUPTED : RUN_COMPLETE));
-    cJSON_Delete(run);
-    return flops;
-}
-
-static void copy_keys(cJSON *to, const cJSON *from, const char *const *keys) {
-    for (; *keys; keys++) {
-        const cJSON *v = json_item(from, *keys);
-        cJSON_AddItemToObject(to, *keys, v ? cJSON_Duplicate(v, 1) : cJSON_CreateNull());
-    }
-}
-
-static void put_ranks(cJSON *s, const struct config *c, const cJSON *ranks) {
-    static const char *const memory_keys[] = {"rank",
-                                              "role",
-                                              "predicted",
-                                              "peak",
-                                              "formula_bytes",
-                                              "rss_bytes",
-                                              "transport_peak_bytes",
-                                              "late_allocations",
-                                              NULL};
-    static const char *const wire_keys[] = {"rank",
-                                            "role",
-                                            "sent_per_step",
-                                            "received_per_step",
-                                            "predicted_sent",
-                                            "predicted_received",
-                                            "control_sent_per_step",
-                                            "control_received_per_step",
-                                            "repeated",
-                                            "phases",
-                                            NULL};
-    cJSON *memory = cJSON_AddArrayToObject(s, "memory"), *wire = cJSON_AddArrayToObject(s, "wire");
-    const cJSON *r;
-    cJSON_ArrayForEach(r, ranks) {
-        const char *role = json_text(r, "role", "");
-        cJSON *m = cJSON_CreateObject(), *w = cJSON_CreateObject();
-        copy_keys(m, r, memory_keys);
-        cJSON_AddStringToObject(m, "formula", c->row->formula(c, role).memory);
-        const cJSON *device = json_item(r, "device");
-        if (device) cJSON_AddItemToObject(m, "device", cJSON_Duplicate(device, 1));
-        cJSON_AddItemToArray(memory, m);
-        copy_keys(w, r, wire_keys);
-        cJSON_AddStringToObject(w, "formula", c->row->formula(c, role).wire);
-        const cJSON *replica = json_item(r, "replica"), *faults = json_item(r, "faults");
-        if (replica) cJSON_AddItemToObject(w, "replica", cJSON_Duplicate(replica, 1));
-        if (json_item(r, "across"))
-            cJSON_AddItemToObject(w, "across", cJSON_Duplicate(json_item(r, "across"), 1));
-        const cJSON *offload = json_item(r, "offload");
-        if (offload) cJSON_AddItemToObject(w, "offload", cJSON_Duplicate(offload, 1));
-        if (faults) cJSON_AddItemToObject(w, "faults", cJSON_Duplicate(faults, 1));
-        cJSON_AddItemToArray(wire, w);
-    }
-}
-
-static bool is_worker(const cJSON *rank) { return !strcmp(json_text(rank, "role", ""), "worker"); }
-
-// Each worker's, and the spread of versions over the steps of all.
-static void put_workers_staleness(cJSON *out, const cJSON *ranks) {
-    cJSON *workers = cJSON_AddArrayToObject(out, "workers"), *spread = cJSON_AddObjectToObject(out, "spread");
-    double sum = 0, steps = 0, max = 0;
-    const cJSON *r;
-    cJSON_ArrayForEach(r, ranks) {
-        if (!is_worker(r)) continue;
-        cJSON *one = cJSON_Duplicate(json_item(r, "staleness"), 1);
-        const cJSON *own = json_item(one, "spread");
-        double n = own ? json_number(own, "steps") : 0;
-        if (n > 0) sum += n * json_number(own, "mean");
-        if (n > 0) max = fmax(max, json_number(own, "max"));
-        steps += n;
-        cJSON_AddItemToArray(workers, one);
-    }
-    json_put(spread, "mean", steps > 0 ? sum / steps : 0);
-    json_put(spread, "max", max);
-}
-
-static void put_all_staleness(cJSON *s, const cJSON *ranks) {
-    double count[64] = {0}, max = 0, sum = 0, all = 0;
-    int bins = 0;
-    const cJSON *r;
-    cJSON_ArrayForEach(r, ranks) {
-        if (!is_worker(r)) continue;
-        const cJSON *one = json_item(r, "staleness");
-        const cJSON *histogram = json_item(one, "histogram"), *bin;
-        double n = 0;
-        int i = 0;
-        cJSON_ArrayForEach(bin, histogram) {
-            if (i == 64) break;
-            count[i++] += bin->valuedouble;
-            n += bin->valuedouble;
-        }
-        if (i > bins) bins = i;
-        if (n > 0) sum += n * json_number(one, "mean");
-        all += n;
-        max = fmax(max, json_number(one, "max"));
-    }
-    cJSON *out = cJSON_AddObjectToObject(s, "staleness");
-    cJSON_AddItemToObject(out, "histogram", cJSON_CreateDoubleArray(count, bins));
-    json_put(out, "max", max);
-    json_put(out, "mean", all > 0 ? sum / all : 0);
-    put_workers_staleness(out, ranks);
-}
-
-static void put_words(cJSON *s, const struct optimizer *o) {
-    static const char *const words[][2] = {
-        {"memory",
-         "bytes of device memory by class; predicted before the run, peak counted by the ledger; the class "
-         "pinned is page-locked host memory, offload host memory for state that is kept out of the device's; neither "
-         "belongs to a total of device memory"},
-        {"devices",
-         "bytes of each GPU after the last step: used as cudaMemGetInfo says, ledger and workspaces of all "
-         "its ranks, other = used - ledger - workspaces: context, libraries, other programs; null when that "
-         "is less than nothing, as ranks look at different moments"},
-        {"rss_bytes", "peak of the process's resident bytes; ranks that are threads share one process"},
-        {"late_allocations", "device allocations after the first step"},
-        {"transport_peak_bytes", "frames held in flight by the star, apart from the ledger"},
-        {"wire",
-         "payload bytes per step of one rank; control is everything else (headers, scalars, barriers)"},
-        {"time",
-         "seconds of all steps, mean over workers: data + forward + backward + optimizer + comm_exposed + wait + "
-         "host = total. wait: compute stood still for a transfer that some rank was not ready for; comm_exposed: "
-         "for one that all were; host: for nothing of the kind; comm_overlapped, beside these: transfers under "
-         "way while compute was busy; check: the parts / the loop's own clock, of the worker that is off most; "
-         "clock_error_s: of times that ranks on several hosts told each other, at most"},
-        {"server_time",
-         "seconds of a server's shard threads, added, from the first gradient to the last answer: receive + sum + "
-         "hold + wait + update + reply = total. hold: idle, with gradients of a step that waits for more of them "
-         "or for the scheduler's decision; wait: idle with nothing"},
-        {"medium",
-         "what payloads take between ranks: shm (shared memory), tcp, threads (of one process), nccl, mpi (what "
-         "Open MPI chose by itself), none (one rank)"},
-        {"tokens_per_second", "tokens_applied / seconds, without the tail: of the time in which all work"},
-        {"tokens_applied", "tokens of all workers whose gradients were applied; skipped steps are not"},
-        {"seconds",
-         "from the beginning of the first worker's first step to the end of the last worker's last one, without what "
-         "was no training"},
-        {"totals",
-         "all roles added up: bytes of device memory (ledger) and of frames held, resident bytes (rss: peaks, each "
-         "process once; pss: of all processes of the job behind the last step, launchers too, shared pages once), bytes a step, CPU seconds of the training part (each process once); busiest: the largest of one rank"},
-        {"revision", "of the sources; null: not built from a git checkout"},
-        {"loss", "nats per token, mean over the global batch"},
-        {"val_loss", "nats per token on held-out text, of the last snapshot that was evaluated"},
-        {"time_to_loss",
-         "where val_loss first was target_loss, on the straight line between the two snapshots around it; null: it never "
-         "was, or there is no target"},
-        {"unigram_entropy", "nats per token: the loss of a model that knows only the token frequencies"},
-        {"flops_per_token", "forward and backward, attention in full: " FLOPS_FULL},
-        {"flops_per_token_causal", "the same with causal attention, half of it: " FLOPS_CAUSAL},
-        {"recomputed_flops_per_token", "computed again; in no MFU but in hardware_flops_per_second"},
-        {"mfu_datasheet", "flops_per_second / datasheet_flops_per_second; mfu_datasheet_causal: causal"},
-        {"datasheet_flops_per_second", "the vendors' dense 16-bit rates of all GPUs of the run, added up"},
-        {"staleness", "updates applied between the weights a gradient was computed on and its own update"},
-        {"weights_hash", "xxh64 of the final weights in logical tensor order, without gaps and padding"},
-        {"cpu_kernel",
-         "product: how the workers' CPUs multiplied matrices, the one choice that bits depend on "
-         "(cpu.kernel); built_for: vector instructions of the program, on which they do not; null: not on "
-         "CPUs"},
-        {"products",
-         "which algorithms the matrix products of worker 0's GPU take (cuda.products); file: of the "
-         "measured table; hash: of its entries that apply; ignored: entries of other GPUs or versions; "
-         "shapes: of this run, of which chosen by the table, unknown to it, refused by the library; null: "
-         "not on GPUs"},
-        {"head",
-         "the logits of a micro-batch pass in chunks of chunk_rows rows; apart: each micro-batch adds its "
-         "chunks in a buffer of its own before it adds them to the gradient (shared/model/head_plan.h)"},
-    };
-    cJSON *units = cJSON_AddObjectToObject(s, "units");
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
-        cJSON_AddStringToObject(units, words[i][0], words[i][1]);
-    char *formula = xasprintf(
-        "P parameters, N workers, S servers, %s: the textbook's bytes, without activations", o->textbook);
-    cJSON_AddStringToObject(units, "formula", formula);
-    free(formula);
+        set_state(s, run_phase_word(interrupted ? RUN_INTERRUPTED : RUN_COMPLETE));
 }
 
 // The last evaluation, and when the loss which was aimed at was reached.
@@ -402,7 +133,6 @@ static void put_learning(cJSON *s, const struct config *c, const char *dir, cons
     struct eval_point p;
     json_put(s, "val_loss", m->val_loss);
     json_put(s, "unigram_entropy", m->unigram_entropy);
-    json_put(s, "target_loss", c->target_loss > 0 ? c->target_loss : NAN);
     if (c->target_loss > 0 && !evals_read(dir, &evals) && evals_reach(&evals, c->target_loss, &p)) {
         cJSON *o = cJSON_AddObjectToObject(s, "time_to_loss");
         json_put(o, "step", p.step);
@@ -416,6 +146,577 @@ static void put_learning(cJSON *s, const struct config *c, const char *dir, cons
     evals_free(&evals);
 }
 
+// ---------------------------------------------------------------- the whole job, all roles added
+// Ranks that are threads share a process: its resident bytes count once, and so does the CPU time from the first of them
+// to begin to the last to end.
+struct process {
+    const char *boot_id;
+    double pid, rss_bytes, cpu_begin_ns, cpu_end_ns;
+};
+
+static double number_or_0(const cJSON *o, const char *key) {
+    double x = json_number(o, key);
+    return isfinite(x) ? x : 0;
+}
+
+static struct process *process_of(struct process *all, int *count, const cJSON *rank) {
+    const char *boot_id = json_text(json_item(rank, "clock"), "boot_id", "");
+    double pid = json_number(json_item(rank, "process"), "pid");
+    for (int i = 0; i < *count; i++)
+        if (all[i].pid == pid && !strcmp(all[i].boot_id, boot_id)) return &all[i];
+    all[*count] =
+        (struct process){.boot_id = boot_id, .pid = pid, .cpu_begin_ns = INFINITY, .cpu_end_ns = -INFINITY};
+    return &all[(*count)++];
+}
+
+static void add_process(struct process *all, int *count, const cJSON *rank) {
+    struct process *p = process_of(all, count, rank);
+    const cJSON *process = json_item(rank, "process");
+    double begin = json_number(process, "cpu_begin_ns"), end = json_number(process, "cpu_end_ns");
+    p->rss_bytes = fmax(p->rss_bytes, json_number(rank, "rss_bytes"));
+    if (!(end >= begin)) return;
+    p->cpu_begin_ns = fmin(p->cpu_begin_ns, begin);
+    p->cpu_end_ns = fmax(p->cpu_end_ns, end);
+}
+
+// NAN: worker 0 did not see all of the ranks' processes, as of several hosts, or of roles that were started one by one.
+static double resident_of_job(const cJSON *ranks, const struct process *processes, int count) {
+    const cJSON *r, *seen = NULL;
+    cJSON_ArrayForEach(r, ranks) if (!seen) seen = json_item(r, "job_resident");
+    for (int i = 1; i < count; i++)
+        if (strcmp(processes[i].boot_id, processes[0].boot_id)) return NAN;
+    return json_number(seen, "processes") >= count ? json_number(seen, "pss_bytes") : NAN;
+}
+
+// Adds the processes' figures to what the ranks' make, and those of the scheduler, which leaves no report.
+static void put_processes(cJSON *totals, cJSON *busiest, const cJSON *ranks, double steps) {
+    struct process *processes = xcalloc((unsigned long)cJSON_GetArraySize(ranks) + 1, sizeof *processes);
+    int count = 0;
+    const cJSON *r, *scheduler = NULL;
+    cJSON_ArrayForEach(r, ranks) {
+        add_process(processes, &count, r);
+        if (!scheduler) scheduler = json_item(r, "scheduler");
+    }
+    double rss = number_or_0(scheduler, "rss_bytes"), cpu_s = number_or_0(scheduler, "cpu_seconds"),
+           rss_most = 0, cpu_most_s = 0;
+    for (int i = 0; i < count; i++) {
+        const struct process *p = &processes[i];
+        double own_s = p->cpu_end_ns >= p->cpu_begin_ns ? (p->cpu_end_ns - p->cpu_begin_ns) * 1e-9 : 0;
+        rss += p->rss_bytes;
+        cpu_s += own_s;
+        rss_most = fmax(rss_most, p->rss_bytes);
+        cpu_most_s = fmax(cpu_most_s, own_s);
+    }
+    json_put(totals, "rss_bytes", rss);
+    json_put(totals, "pss_bytes", resident_of_job(ranks, processes, count));
+    json_put(totals, "cpu_seconds", cpu_s);
+    json_put(busiest, "rss_bytes", rss_most);
+    json_put(busiest, "cpu_seconds", cpu_most_s);
+    free(processes);
+    static const char *const control[][2] = {{"control_sent", "control_sent_per_step"},
+                                             {"control_received", "control_received_per_step"}};
+    for (int i = 0; i < 2 && steps > 0; i++) {
+        cJSON *sum = cJSON_GetObjectItem(totals, control[i][1]);
+        if (sum) cJSON_SetNumberValue(sum, sum->valuedouble + number_or_0(scheduler, control[i][0]) / steps);
+    }
+}
+
+// Updates of the whole job: what every key of every server has had applied, or what a loop has counted where there is
+// no server. NAN: no report says.
+static double updates_applied(const cJSON *ranks, double *samples_per_update) {
+    double least = NAN;
+    const cJSON *r, *first = NULL;
+    cJSON_ArrayForEach(r, ranks) {
+        if (!first && is(r, "worker")) first = r;
+        if (!is(r, "server")) continue;
+        double updates = json_number(r, "updates");
+        least = isnan(least) ? updates : fmin(least, updates);
+        *samples_per_update = json_number(r, "samples_per_update");
+    }
+    if (!isnan(least)) return least;
+    *samples_per_update = json_number(first, "samples_per_update");
+    return json_number(first, "updates");
+}
+
+// NAN: as many as its updates say. Worker 0 was there from the first step on.
+static double samples_counted(const cJSON *ranks) {
+    const cJSON *r;
+    cJSON_ArrayForEach(r, ranks) {
+        if (is(r, "worker") && json_number(r, "rank") == 0) return json_number(r, "samples_counted");
+    }
+    return NAN;
+}
+
+// From the first worker's first step to the last worker's last one, where they share a clock; else the longest of them.
+static double training_seconds(const cJSON *ranks) {
+    double begin = INFINITY, end = -INFINITY, aside = 0, longest = NAN;
+    const char *boot_id = NULL;
+    bool one_clock = true;
+    const cJSON *r;
+    cJSON_ArrayForEach(r, ranks) {
+        if (!is(r, "worker")) continue;
+        const cJSON *clock = json_item(r, "clock");
+        double from = json_number(clock, "begin_ns"), to = json_number(clock, "end_ns");
+        double own_aside = json_number(clock, "aside_seconds"), own = (to - from) * 1e-9 - own_aside;
+        const char *id = json_text(clock, "boot_id", "");
+        one_clock = one_clock && *id && (!boot_id || !strcmp(boot_id, id));
+        boot_id = id;
+        begin = fmin(begin, from);
+        end = fmax(end, to);
+        aside = fmax(aside, own_aside);
+        if (!(own <= longest)) longest = own;
+    }
+    return one_clock && end > begin ? (end - begin) * 1e-9 - aside : longest;
+}
+
+// One budget of batches for all workers: who did how many, how many updated nothing, of which metrics.jsonl knows worker 0's
+// alone, and what was done when not all had work. Returns the tail's batches; NAN: there is no such budget.
+static double put_tail(cJSON *summary, const cJSON *ranks, double *seconds) {
+    double batches = 0, skipped = 0;
+    cJSON *each = NULL;
+    const cJSON *r;
+    *seconds = 0;
+    cJSON_ArrayForEach(r, ranks) {
+        if (!json_item(r, "batches")) continue;
+        if (!each) each = cJSON_AddArrayToObject(summary, "batches");
+        cJSON_AddItemToArray(each, cJSON_CreateNumber(json_number(r, "batches")));
+        batches += json_number(r, "tail_batches");
+        skipped += json_number(r, "skipped");
+        *seconds = fmax(*seconds, json_number(r, "tail_seconds"));
+    }
+    if (!each) return NAN;
+    // NAN: reports of an earlier version, which do not say it.
+    if (isfinite(skipped))
+        cJSON_SetNumberValue(cJSON_GetObjectItemCaseSensitive(summary, "skipped"), skipped);
+    json_put(summary, "tail_batches", batches);
+    json_put(summary, "tail_seconds", *seconds);
+    return batches;
+}
+
+static void put_totals(cJSON *s, const struct config *c, const cJSON *ranks) {
+    double per_update = NAN, updates = updates_applied(ranks, &per_update), seconds = training_seconds(ranks);
+    double counted = samples_counted(ranks);
+    double samples = isnan(counted) ? updates * per_update : counted, tokens = samples * (double)c->seq;
+    put_processes(cJSON_GetObjectItem(s, "totals"), cJSON_GetObjectItem(s, "busiest"), ranks,
+                  summary_own_steps(s));
+    json_put(s, "updates_applied", updates);
+    json_put(s, "samples_applied", samples);
+    json_put(s, "tokens_applied", tokens);
+    json_put(s, "seconds", seconds);
+    double tail_s, tail = put_tail(s, ranks, &tail_s) * per_update * (double)c->seq;
+    if (tail < tokens && tail_s < seconds) {
+        tokens -= tail;
+        seconds -= tail_s;
+    }
+    json_put(s, "tokens_per_second", seconds > 0 ? tokens / seconds : NAN);
+    const cJSON *machine = json_item(cJSON_GetArrayItem(ranks, 0), "machine");
+    cJSON_AddItemToObject(s, "machine", machine ? cJSON_Duplicate(machine, 1) : cJSON_CreateNull());
+}
+
+// ---------------------------------------------------------------- each rank
+// What the lists of memory and of the wire take over from the ranks' reports, beside the topology's formulas.
+static void put_ranks(cJSON *s, const struct config *c, const cJSON *ranks) {
+    cJSON *memory = cJSON_AddArrayToObject(s, "memory"), *wire = cJSON_AddArrayToObject(s, "wire"),
+          *servers = NULL;
+    const cJSON *r;
+    cJSON_ArrayForEach(r, ranks) {
+        const char *role = json_text(r, "role", "");
+        cJSON *m = cJSON_CreateObject(), *w = cJSON_CreateObject();
+        figures_take(m, rank_figures(), IN_MEMORY, r);
+        cJSON_AddStringToObject(m, "formula", c->row->formula(c, role).memory);
+        cJSON_AddItemToArray(memory, m);
+        figures_take(w, rank_figures(), IN_WIRE, r);
+        cJSON_AddStringToObject(w, "formula", c->row->formula(c, role).wire);
+        cJSON_AddItemToArray(wire, w);
+        const cJSON *time = json_item(r, "server_time");
+        if (!time) continue;
+        if (!servers) servers = cJSON_AddArrayToObject(s, "server_time");
+        cJSON *one = cJSON_Duplicate(time, 1);
+        json_put(one, "rank", json_number(r, "rank"));
+        cJSON_AddItemToArray(servers, one);
+    }
+}
+
+static void put_peer(cJSON *list, const struct meeting *m, size_t i, double seconds) {
+    if (!(seconds > 0)) return;
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddItemToArray(list, o);
+    json_put_text(o, "role", m->roles[i]);
+    json_put(o, "rank", m->ranks[i]);
+    json_put(o, "seconds", seconds);
+}
+
+static void replace(cJSON *o, const char *name, double value) {
+    cJSON_ReplaceItemInObject(o, name, cJSON_CreateNumber(value));
+}
+
+// Worker i's times: what was exposed while another rank stood still was waiting for it, and the host's while it did itself.
+// all (count): the seconds that workers waited for each rank so far.
+static void settle(const struct meeting *m, size_t i, cJSON *time, double *all) {
+    const struct moments *own = m->moments[i];
+    if (!own) return;
+    double *blamed = xcalloc(m->count + 1, sizeof *blamed), moved = 0;
+    size_t parts;
+    struct blame *list = moments_blame(m->moments, m->count, i, &parts);
+    for (size_t k = 0; k < parts; k++) {
+        double seconds = (double)(list[k].end - list[k].begin) * 1e-9;
+        blamed[list[k].rank] += seconds;
+        if (list[k].instead >= 0) blamed[list[k].instead] -= seconds;
+    }
+    free(list);
+    double still = blamed[i], exposed = json_number(time, "comm_exposed");
+    blamed[i] = 0;
+    cJSON *peers = cJSON_AddArrayToObject(time, "waited_for");
+    for (size_t r = 0; r < m->count; r++) {
+        double seconds = blamed[r];
+        moved += blamed[r];
+        bool worker = !strcmp(m->roles[r], "worker");
+        if (worker && m->ranks[r] >= 0 && m->ranks[r] < own->ranks) seconds += own->waited[m->ranks[r]];
+        put_peer(peers, m, r, seconds);
+        all[r] += seconds;
+    }
+    moved = fmin(moved, exposed);
+    still = fmin(still, exposed - moved);
+    replace(time, "comm_exposed", exposed - moved - still);
+    replace(time, "wait", json_number(time, "wait") + moved);
+    replace(time, "host", json_number(time, "host") + still);
+    free(blamed);
+}
+
+// Of each worker, settled in its report, which is then joined; whom the workers waited for, mean over them, and how long each
+// rank stood still.
+static void put_times(cJSON *s, cJSON *ranks) {
+    double check = 1;
+    int workers = 0;
+    size_t next = 0;
+    struct meeting *m = meeting_of(ranks);
+    double *all = xcalloc(m->count + 1, sizeof *all);
+    cJSON *each = cJSON_AddArrayToObject(s, "time_per_rank"), *mean = cJSON_GetObjectItem(s, "time"), *r;
+    cJSON_ArrayForEach(r, ranks) {
+        size_t at = next++;
+        cJSON *time = cJSON_GetObjectItem(r, "time");
+        if (!is(r, "worker") || !time) continue;
+        settle(m, at, time, all);
+        double own = json_number(time, "check");
+        if (fabs(own - 1) > fabs(check - 1)) check = own;
+        cJSON_AddItemToArray(each, cJSON_Duplicate(time, 1));
+        workers++;
+    }
+    json_put(mean, "check", check);
+    cJSON *waited = cJSON_AddArrayToObject(mean, "waited_for"),
+          *still = cJSON_AddArrayToObject(s, "stood_still");
+    for (size_t i = 0; i < m->count; i++) {
+        put_peer(waited, m, i, all[i] / workers);
+        put_peer(still, m, i, m->moments[i] ? m->moments[i]->stood_still : 0);
+    }
+    meeting_free(&m);
+    free(all);
+}
+
+double summary_own_steps(const cJSON *s) {
+    double before = json_number(s, "resumed_from");
+    return json_number(s, "steps") - (isfinite(before) ? before : 0);
+}
+
+// ---------------------------------------------------------------- speed
+// Nearest-rank percentile of sorted values.
+static double percentile(const double *sorted, int64_t n, double p) {
+    return n ? sorted[(int64_t)(p * (double)(n - 1) + 0.5)] : NAN;
+}
+
+double summary_rate(const struct metrics_totals *m, double tokens_per_step) {
+    int64_t warm = m->steps > 1;  // the first step warms caches and libraries up
+    double total_s = warm ? m->later_seconds : m->steps ? m->step_seconds[0] : 0;
+    return total_s > 0 ? tokens_per_step * (double)(m->steps - warm) / total_s : NAN;
+}
+
+#define SPREAD_LEAST 5  // steps: fewer say nothing about a spread
+
+// (p95 - p5) / median of the steps behind the first, which warms up: what experiments/comparison calls noisy by. Sorts them.
+static double spread_of(const struct metrics_totals *m) {
+    int64_t n = m->kept - 1;
+    if (n < SPREAD_LEAST) return NAN;
+    double *later = m->step_seconds + 1;
+    sort_ascending(later, (size_t)n);
+    double median = 0.5 * (later[(n - 1) / 2] + later[n / 2]);
+    return median > 0 ? (percentile(later, n, 0.95) - percentile(later, n, 0.05)) / median : NAN;
+}
+
+static void put_speed(cJSON *s, const struct metrics_totals *m) {
+    double rate = json_number(s, "tokens_per_second"), full = json_number(s, "flops_per_token"),
+           causal = json_number(s, "flops_per_token_causal"), spread = spread_of(m);
+    json_put(s, "flops_per_second", rate * full);
+    json_put(s, "flops_per_second_causal", rate * causal);
+    json_put(s, "hardware_flops_per_second", rate * (full + json_number(s, "recomputed_flops_per_token")));
+    json_put(s, "hardware_flops_per_second_causal",
+             rate * (causal + json_number(s, "recomputed_flops_per_token_causal")));
+    if (m->kept) sort_ascending(m->step_seconds, (size_t)m->kept);
+    cJSON *step = cJSON_GetObjectItem(s, "step_seconds");
+    json_put(step, "median", percentile(m->step_seconds, m->kept, 0.5));
+    json_put(step, "p5", percentile(m->step_seconds, m->kept, 0.05));
+    json_put(step, "p95", percentile(m->step_seconds, m->kept, 0.95));
+    json_put(step, "spread", spread);
+}
+
+// ---------------------------------------------------------------- GPUs: each once, with the ranks on it
+static const char *text_of(const cJSON *o, const char *key) { return json_text(o, key, ""); }
+
+static cJSON *find(cJSON *devices, const cJSON *d) {
+    cJSON *known;
+    cJSON_ArrayForEach(known,
+                       devices) if (!strcmp(text_of(known, "host"), text_of(d, "host")) &&
+                                    !strcmp(text_of(known, "bus_id"), text_of(d, "bus_id"))) return known;
+    return NULL;
+}
+
+// What ranks of one device say differently is all said, each remark once.
+static void add_work(cJSON *known, const cJSON *d) {
+    static const char *const keys[] = {"attention_forward", "attention_backward", "gelu", "bias_grad"};
+    char both[96];
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const char *a = text_of(known, keys[i]), *b = text_of(d, keys[i]);
+        if (!b[0] || !strcmp(a, b)) continue;
+        snprintf(both, sizeof both, "%s%s%s", a, a[0] ? ", " : "", b);
+        cJSON_ReplaceItemInObjectCaseSensitive(known, keys[i], cJSON_CreateString(both));
+    }
+    cJSON *notes = cJSON_GetObjectItemCaseSensitive(known, "notes");
+    const cJSON *note, *other;
+    cJSON_ArrayForEach(note, json_item(d, "notes")) {
+        bool told = false;
+        cJSON_ArrayForEach(other, notes) told |= !strcmp(other->valuestring, note->valuestring);
+        if (!told) cJSON_AddItemToArray(notes, cJSON_CreateString(note->valuestring));
+    }
+}
+
+// In use is the whole device's, whoever reads it: the largest reading, as libraries may take more between
+// two.
+static void add_device(cJSON *devices, const cJSON *rank) {
+    char name[40];
+    const cJSON *d = json_item(rank, "device");
+    if (!d) return;
+    cJSON *known = find(devices, d);
+    if (!known) {
+        known = cJSON_Duplicate(d, 1);
+        cJSON_AddArrayToObject(known, "ranks");
+        cJSON_AddItemToArray(devices, known);
+    } else {
+        replace(known, "ledger_bytes", json_number(known, "ledger_bytes") + json_number(d, "ledger_bytes"));
+        replace(known, "workspace_bytes",
+                json_number(known, "workspace_bytes") + json_number(d, "workspace_bytes"));
+        replace(known, "used_bytes", fmax(json_number(known, "used_bytes"), json_number(d, "used_bytes")));
+        add_work(known, d);
+        replace(known, "free_bytes", fmin(json_number(known, "free_bytes"), json_number(d, "free_bytes")));
+    }
+    snprintf(name, sizeof name, "%s %.0f", text_of(rank, "role"), json_number(rank, "rank"));
+    cJSON_AddItemToArray(cJSON_GetObjectItemCaseSensitive(known, "ranks"), cJSON_CreateString(name));
+}
+
+static void put_devices(cJSON *summary, const cJSON *ranks) {
+    cJSON *devices = cJSON_CreateArray(), *d;
+    const cJSON *r;
+    cJSON_ArrayForEach(r, ranks) add_device(devices, r);
+    cJSON_ArrayForEach(d, devices) {
+        double other = device_memory_other(json_number(d, "used_bytes"), json_number(d, "ledger_bytes"),
+                                           json_number(d, "workspace_bytes"));
+        cJSON_AddNumberToObject(d, "other_bytes", other);
+        cJSON_AddStringToObject(d, "other", DEVICE_MEMORY_OTHER);
+    }
+    if (cJSON_GetArraySize(devices))
+        cJSON_AddItemToObject(summary, "devices", devices);
+    else
+        cJSON_Delete(devices);
+}
+
+// The sum of the GPUs' rates in datasheets and the share of it that the run reached, with both countings of attention; nulls
+// where one of them is not in the table.
+static void put_mfu(cJSON *summary, enum dtype dt) {
+    double peak = 0;
+    const char *source;
+    const cJSON *d;
+    cJSON_ArrayForEach(d, json_item(summary, "devices")) {
+        double flops = datasheet_flops(text_of(d, "name"), dt, &source);
+        peak = flops > 0 ? peak + flops : NAN;
+    }
+    if (!(peak > 0)) peak = NAN;
+    json_put(summary, "datasheet_flops_per_second", peak);
+    json_put(summary, "mfu_datasheet", json_number(summary, "flops_per_second") / peak);
+    json_put(summary, "mfu_datasheet_causal", json_number(summary, "flops_per_second_causal") / peak);
+}
+
+// ---------------------------------------------------------------- checkpoints
+bool summary_unkept(const struct cJSON *summary) {
+    return !strcmp(json_text(summary, "state", ""), STATE_UNKEPT);
+}
+
+// All ranks wait for the one that waits longest. Where all steps are done, and nothing is there that could be gone on from, the
+// state says so; but not of a star that found them done, and so had nothing to keep.
+static void put_checkpoints(cJSON *s, const char *dir, const cJSON *ranks) {
+    double slowed = 0;
+    const cJSON *r;
+    cJSON_ArrayForEach(r, ranks) slowed = fmax(slowed, figure_number(r, "checkpoints.slowed_seconds"));
+    cJSON *o = cJSON_GetObjectItem(s, "checkpoints");
+    double written = json_number(o, "written"), failed = json_number(o, "failed"),
+           seconds = json_number(o, "seconds_writing"), kept = written + failed;
+    json_put_text(o, "why", json_text(json_item(cJSON_GetArrayItem(ranks, 0), "checkpoints"), "why", NULL));
+    json_put(o, "bytes_per_second", seconds > 0 ? json_number(o, "bytes") / seconds : NAN);
+    json_put(cJSON_GetObjectItem(o, "step_slowed_seconds"), "mean", kept > 0 ? slowed / kept : NAN);
+    bool complete = !strcmp(json_text(s, "state", ""), run_phase_word(RUN_COMPLETE));
+    bool due = failed > 0 || summary_own_steps(s) > 0;
+    if (complete && due && !written && checkpoint_latest_step(dir) < 0) set_state(s, STATE_UNKEPT);
+}
+
+// ---------------------------------------------------------------- lives
+// Of the command's last start, and of those before: steps that a death cost are done again in the same start, but those
+// after the last checkpoint of a start that was ended in the next one.
+struct lives {
+    int start, count, earlier;
+    double lost, earlier_lost;
+};
+
+static void take_life(struct lives *l, const cJSON *life) {
+    double start = json_number(life, "start"), lost = json_number(life, "steps_lost");
+    int number = start >= 1 ? (int)start : 1;
+    bool first = number != l->start;
+    if (first) {
+        l->earlier += l->count;
+        l->earlier_lost += l->lost + (l->start ? lost : 0);
+        l->count = 0;
+        l->lost = 0;
+        l->start = number;
+    } else {
+        l->lost += lost;  // NAN: nobody knows
+    }
+    l->count++;
+}
+
+static void put_lives(cJSON *s, const char *dir) {
+    char *text = run_file_lines(dir, "lives.jsonl"), *rest = text;
+    struct lives l = {0};
+    for (char *line; text && (line = strsep(&rest, "\n"));) {
+        cJSON *life = cJSON_Parse(line);
+        if (life) take_life(&l, life);
+        cJSON_Delete(life);
+    }
+    free(text);
+    cJSON *o = l.count ? cJSON_AddObjectToObject(s, "lives") : NULL;
+    if (!o) return;
+    json_put(o, "start", l.start);
+    json_put(o, "count", l.count);
+    json_put(o, "steps_lost", l.lost);
+    json_put(o, "earlier", l.earlier);
+    json_put(o, "earlier_steps_lost", l.earlier_lost);
+}
+
+// ---------------------------------------------------------------- who was away
+static cJSON *open_absence(cJSON *list, double worker) {
+    cJSON *o;
+    cJSON_ArrayForEach(
+        o, list) if (json_number(o, "worker") == worker && cJSON_IsNull(json_item(o, "to_step"))) return o;
+    return NULL;
+}
+
+static void end_absence(cJSON *list, cJSON *o, double to, bool returned) {
+    if (to < json_number(o, "from_step")) {
+        cJSON_Delete(cJSON_DetachItemViaPointer(list, o));
+        return;
+    }
+    cJSON_ReplaceItemInObject(o, "to_step", cJSON_CreateNumber(to));
+    cJSON_ReplaceItemInObject(o, "returned", cJSON_CreateBool(returned));
+}
+
+// A line of the file.
+static void take_absence(cJSON *list, const cJSON *line, double last) {
+    double step = json_number(line, "step"), worker = json_number(line, "worker");
+    bool away = cJSON_IsTrue(json_item(line, "away"));
+    cJSON *o = open_absence(list, worker);
+    if (!isfinite(step) || !isfinite(worker)) return;
+    if (o && !away) end_absence(list, o, fmin(step - 1, last), step <= last);
+    if (o || !away || step > last) return;
+    cJSON_AddItemToArray(list, o = cJSON_CreateObject());
+    json_put(o, "worker", worker);
+    json_put(o, "from_step", step);
+    cJSON_AddNullToObject(o, "to_step");
+    cJSON_AddFalseToObject(o, "returned");
+    json_put_text(o, "cause", json_text(line, "cause", NULL));
+    json_put_text(o, "why", json_text(line, "why", NULL));
+}
+
+static cJSON *read_absences(const char *dir, double last, double *missed) {
+    char *text = run_file_lines(dir, "away.jsonl"), *rest = text;
+    cJSON *list = cJSON_CreateArray(), *o, *next;
+    for (char *line; text && (line = strsep(&rest, "\n"));) {
+        cJSON *parsed = cJSON_Parse(line);
+        if (parsed) take_absence(list, parsed, last);
+        cJSON_Delete(parsed);
+    }
+    free(text);
+    for (o = list->child; o; o = next) {
+        next = o->next;
+        if (cJSON_IsNull(json_item(o, "to_step"))) end_absence(list, o, last, false);
+    }
+    *missed = 0;
+    cJSON_ArrayForEach(o, list) *missed += json_number(o, "to_step") - json_number(o, "from_step") + 1;
+    return list;
+}
+
+// null where the steps' own lines know of absences that nobody has written down: of a scheduler without the directory.
+static void put_away(cJSON *s, const char *dir, int64_t workers, const struct metrics_totals *m) {
+    double missed, told = (double)(m->steps * workers - m->contributions);
+    cJSON *list = read_absences(dir, (double)m->last_step, &missed);
+    bool known = !m->contributions || missed == told;
+    cJSON_AddItemToObject(s, "away", known ? list : cJSON_CreateNull());
+    if (!known) cJSON_Delete(list);
+}
+
+// ---------------------------------------------------------------- staleness
+// Of all workers' updates, beside each worker's own.
+static void put_staleness(cJSON *s, const cJSON *ranks) {
+    double count[64] = {0}, sum = 0, all = 0, spread = 0, steps = 0;
+    int bins = 0;
+    cJSON *out = cJSON_GetObjectItem(s, "staleness"), *workers = cJSON_AddArrayToObject(out, "workers");
+    const cJSON *r, *bin;
+    cJSON_ArrayForEach(r, ranks) {
+        if (!is(r, "worker")) continue;
+        const cJSON *one = json_item(r, "staleness");
+        double n = 0, own = figure_number(one, "spread.steps");
+        int i = 0;
+        cJSON_ArrayForEach(bin, json_item(one, "histogram")) {
+            if (i == 64) break;
+            count[i++] += bin->valuedouble;
+            n += bin->valuedouble;
+        }
+        if (i > bins) bins = i;
+        if (n > 0) sum += n * json_number(one, "mean");
+        if (own > 0) spread += own * figure_number(one, "spread.mean");
+        if (own > 0) steps += own;
+        all += n;
+        cJSON_AddItemToArray(workers, cJSON_Duplicate(one, 1));
+    }
+    cJSON_AddItemToObject(out, "histogram", cJSON_CreateDoubleArray(count, bins));
+    json_put(out, "mean", all > 0 ? sum / all : 0);
+    json_put(cJSON_GetObjectItem(out, "spread"), "mean", steps > 0 ? spread / steps : 0);
+}
+
+// ---------------------------------------------------------------- all of it
+// What the keys at the top mean, and the formulas' letters.
+static void put_words(cJSON *s, const struct optimizer *o) {
+    cJSON *units = cJSON_AddObjectToObject(s, "units"), *rows = figures_of_summary();
+    const cJSON *r;
+    cJSON_ArrayForEach(r, rows) {
+        const char *key = json_text(r, "key", ""), *unit = json_text(r, "unit", NULL),
+                   *meaning = json_text(r, "meaning", NULL);
+        if (strpbrk(key, ".[") || !meaning || !json_item(s, key)) continue;
+        char *words = unit ? xasprintf("%s: %s", unit, meaning) : xstrdup(meaning);
+        cJSON_AddStringToObject(units, key, words);
+        free(words);
+    }
+    cJSON_Delete(rows);
+    char *formula = xasprintf(
+        "P parameters, N workers, S servers, %s: the textbook's bytes, without activations", o->textbook);
+    cJSON_AddStringToObject(units, "formula", formula);
+    free(formula);
+}
+
 static cJSON *build(const char *dir, const struct config *c, struct metrics_totals *m) {
     cJSON *s = cJSON_CreateObject(), *missing = cJSON_CreateArray(),
           *ranks = summary_reports(c, dir, missing);
@@ -423,20 +724,20 @@ static cJSON *build(const char *dir, const struct config *c, struct metrics_tota
     double before = json_number(json_item(cJSON_GetArrayItem(ranks, 0), "run"), "resumed_from");
     if (before > (double)m->last_step) m->last_step = (int64_t)before;
     put_description(s, c, m);
-    struct run_flops flops = put_run(s, ranks);
-    summary_put_totals(s, c, ranks);
+    put_run(s, ranks);
     put_learning(s, c, dir, m);
-    summary_put_speed(s, c, m, &flops);
+    put_times(s, ranks);
+    figures_join(s, rank_figures(), ranks);
+    put_totals(s, c, ranks);
+    put_speed(s, m);
     put_ranks(s, c, ranks);
-    summary_put_devices(s, ranks);
-    summary_put_mfu(s, c->dtype);
-    summary_put_times(s, ranks);
-    if (c->recovery.checkpoint_every > 0) summary_put_checkpoints(s, dir, ranks);
-    if (c->recovery.restart > 0) summary_put_lives(s, dir);
-    if (c->recovery.elastic) summary_put_away(s, dir, c->workers, m);
-    summary_put_server_times(s, ranks);
+    put_devices(s, ranks);
+    put_mfu(s, c->dtype);
+    if (c->recovery.checkpoint_every > 0) put_checkpoints(s, dir, ranks);
+    if (c->recovery.restart > 0) put_lives(s, dir);
+    if (c->recovery.elastic) put_away(s, dir, c->workers, m);
     if (c->row->reports_staleness) {
-        put_all_staleness(s, ranks);
+        put_staleness(s, ranks);
         staleness_merge_studies(cJSON_GetObjectItem(s, "staleness"), dir, c->ps.servers);
     }
     if (cJSON_GetArraySize(missing))

@@ -13,33 +13,8 @@
 
 struct cJSON;
 
-// Of a token: the model's, and those that the backward spends again on what was not kept (shared/model/recompute.h).
-struct run_flops {
-    struct token_flops model, again;
-};
-
-// What only worker 0 knows, beside its report.
-struct run_facts {
-    int64_t params;  // P, without padding
-    struct run_flops flops;
-    double wall_seconds;  // from the start of the rank to its end
-    uint64_t weights_hash;
-    bool has_hash, interrupted;
-    int64_t resumed_from;         // steps done before the checkpoint it went on from; 0: none
-    int64_t place;                // where ranks share a budget: steps of the run that are done; else 0
-    const char *data;             // description of the token stream
-    struct cJSON *products;       // products_json; NULL: not on a GPU. The caller's
-    const char *medium, *launch;  // struct topology's
-    const char *cpu_kernel;       // how matrices were multiplied; NULL: not on a CPU
-    struct head_plan head;
-};
-
 // DIR/ranks/ROLE-RANK.json, whole or not at all. facts: worker 0, else NULL. 0, or -1 after logging.
 int summary_write_rank(const char *dir, const struct rank_report *r, const struct run_facts *facts);
-
-// The job of a star as its reports write it: 16 hexadecimal digits. Returns name.
-#define SUMMARY_JOB_MAX 20
-const char *summary_job_name(uint64_t job, char name[SUMMARY_JOB_MAX]);
 
 // The reports of all ranks that left one, of one job (the caller deletes them); the names of the others are added to missing.
 struct cJSON *summary_reports(const struct config *c, const char *dir, struct cJSON *missing);

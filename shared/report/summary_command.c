@@ -13,6 +13,7 @@
 #include "shared/core/path.h"
 #include "shared/core/text.h"
 #include "shared/core/topology_row.h"
+#include "shared/report/figures.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_file.h"
 #include "shared/report/run_state.h"
@@ -272,7 +273,13 @@ int summary_command(const struct topology_table *t, int argc, char **argv) {
     struct cli_args args;
     enum cli_outcome outcome = cli_parse(&command_summary, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
-    if (outcome == CLI_RUN && args.word_count != 1)
+    bool rows = outcome == CLI_RUN && cli_get(&args, "figures");
+    if (rows) {
+        cJSON *all = figures_document();
+        json_print(stdout, all);
+        cJSON_Delete(all);
+        status = 0;
+    } else if (outcome == CLI_RUN && args.word_count != 1)
         fail("summary: which run directory?");
     else if (outcome == CLI_RUN)
         status = show(t, args.words[0], cli_get(&args, "json") != NULL);

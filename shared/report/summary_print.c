@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "shared/core/text.h"
+#include "shared/device/device_facts.h"
 #include "shared/device/product_choice.h"
 #include "shared/report/summary_impl.h"
 
@@ -14,6 +15,18 @@ static const char *text(const cJSON *o, const char *key) { return json_text(o, k
 
 static const char *verdict(const cJSON *predicted, const cJSON *peak) {
     return cJSON_Compare(predicted, peak, 1) ? "equal" : "DIFFERENT";
+}
+
+static double of_class(const cJSON *classes, enum mem_class c) {
+    const cJSON *v = json_item(classes, mem_class_name(c));
+    return v ? v->valuedouble : 0;
+}
+
+static double device_bytes(const cJSON *classes) {
+    double sum = 0;
+    const cJSON *v;
+    cJSON_ArrayForEach(v, classes) sum += v->valuedouble;
+    return sum - of_class(classes, MEM_HOST) - of_class(classes, MEM_OFFLOAD);
 }
 
 static void print_rate(FILE *f, const cJSON *s) {
@@ -34,6 +47,45 @@ static void print_rate(FILE *f, const cJSON *s) {
         fprintf(f, "MFU         %.3f with attention in full, %.3f causal, of %.1f TFLOP/s (datasheet)\n",
                 json_number(s, "mfu_datasheet"), json_number(s, "mfu_datasheet_causal"),
                 json_number(s, "datasheet_flops_per_second") * 1e-12);
+}
+
+static void print_lost(FILE *f, double lost) {
+    if (isfinite(lost)) fprintf(f, ", %.0f step%s done again", lost, lost == 1 ? "" : "s");
+}
+
+static void print_lives(FILE *f, const cJSON *s) {
+    const cJSON *o = json_item(s, "lives");
+    double count = json_number(o, "count"), earlier = json_number(o, "earlier");
+    if (!o || count + earlier < 2) return;
+    fprintf(f, "lives       %.0f", count);
+    if (count > 1) fprintf(f, ": processes died and the run went back");
+    print_lost(f, count > 1 ? json_number(o, "steps_lost") : NAN);
+    if (earlier > 0) fprintf(f, "; %.0f before this start of the run", earlier);
+    print_lost(f, earlier > 0 ? json_number(o, "earlier_steps_lost") : NAN);
+    fprintf(f, " (lives.jsonl)\n");
+}
+
+#define AWAY_SAID_MOST 6  // in the table
+
+static void print_away(FILE *f, const cJSON *s) {
+    const cJSON *list = json_item(s, "away"), *o;
+    int count = cJSON_GetArraySize(list), said = 0;
+    if (!count) return;
+    fprintf(f, "away        ");
+    cJSON_ArrayForEach(o, list) {
+        double from = json_number(o, "from_step"), to = json_number(o, "to_step");
+        if (said == AWAY_SAID_MOST) break;
+        fprintf(f, "%sworker %.0f ", said++ ? ", " : "", json_number(o, "worker"));
+        if (!cJSON_IsTrue(json_item(o, "returned")))
+            fprintf(f, "from step %.0f on", from);
+        else if (from == to)
+            fprintf(f, "in step %.0f", from);
+        else
+            fprintf(f, "in steps %.0f-%.0f", from, to);
+        fprintf(f, " (%s)", json_text(o, "cause", "-"));
+    }
+    if (count > said) fprintf(f, " and %d more (away.jsonl)", count - said);
+    fputc('\n', f);
 }
 
 // Nothing of a run that is complete.
@@ -72,8 +124,8 @@ static void print_head(FILE *f, const cJSON *s) {
     if (isfinite(json_number(s, "resumed_from")))
         fprintf(f, "resumed     behind step %.0f; times, bytes and memory are of what came after it\n",
                 json_number(s, "resumed_from"));
-    summary_print_lives(f, s);
-    summary_print_away(f, s);
+    print_lives(f, s);
+    print_away(f, s);
     fprintf(f, "loss        %.4f -> %.4f in %.0f step%s, %.0f %sskipped\n", json_number(loss, "first"),
             json_number(loss, "last"), json_number(s, "steps"), json_number(s, "steps") == 1 ? "" : "s",
             json_number(s, "skipped"), json_item(s, "batches") ? "batches " : "");
@@ -103,6 +155,59 @@ static void print_time(FILE *f, const cJSON *s) {
                         : "\n");
 }
 
+// Those of at least a hundredth of a step, or of all steps.
+static void print_peers(FILE *f, const char *words, const cJSON *list, double least, double per,
+                        const char *unit) {
+    const cJSON *o;
+    bool any = false;
+    cJSON_ArrayForEach(o, list) {
+        double seconds = json_number(o, "seconds");
+        if (!(seconds >= least)) continue;
+        fprintf(f, "%s%s %.0f %.2f %s", any ? ", " : words, json_text(o, "role", "-"), json_number(o, "rank"),
+                seconds * per, unit);
+        any = true;
+    }
+    if (any) fputc('\n', f);
+}
+
+static void print_all_peers(FILE *f, const cJSON *s) {
+    const cJSON *time = json_item(s, "time");
+    double least = 0.01 * json_number(time, "total");
+    print_peers(f, "waited for  ", json_item(time, "waited_for"), least, 1e3 / fmax(summary_own_steps(s), 1),
+                "ms");
+    print_peers(f, "stood still ", json_item(s, "stood_still"), fmax(least, 0.1), 1, "s");
+}
+
+static void print_servers(FILE *f, const cJSON *s) {
+    static const char *const parts[] = {"receive", "sum", "hold", "wait", "update", "reply"};
+    const size_t count = sizeof parts / sizeof *parts;
+    double steps = fmax(summary_own_steps(s), 1);
+    const cJSON *r;
+    cJSON_ArrayForEach(r, json_item(s, "server_time")) {
+        fprintf(f, "  server %2.0f   ", json_number(r, "rank"));
+        for (size_t i = 0; i < count; i++)
+            fprintf(f, "%s %.2f%s", parts[i], json_number(r, parts[i]) / steps * 1e3,
+                    i + 1 < count ? ", " : "");
+        if (json_number(r, "threads") > 1) fprintf(f, " (%.0f threads added)", json_number(r, "threads"));
+        fputc('\n', f);
+    }
+}
+
+static void print_class(FILE *f, const cJSON *s, enum mem_class class, const char *title) {
+    char a[24], b[24];
+    const cJSON *r;
+    bool any = false;
+    cJSON_ArrayForEach(r, json_item(s, "memory")) {
+        double predicted = of_class(json_item(r, "predicted"), class);
+        double peak = of_class(json_item(r, "peak"), class);
+        if (predicted + peak <= 0) continue;
+        if (!any) fprintf(f, "\n%-12s %12s %12s\n", title, "predicted", "measured");
+        any = true;
+        fprintf(f, "  %-7s %2.0f %12s %12s\n", json_text(r, "role", "-"), json_number(r, "rank"),
+                format_bytes(a, predicted), format_bytes(b, peak));
+    }
+}
+
 static void print_memory(FILE *f, const cJSON *s) {
     char a[24], b[24], c[24], d[24];
     const cJSON *r;
@@ -114,31 +219,131 @@ static void print_memory(FILE *f, const cJSON *s) {
         snprintf(book, sizeof book, "%s %s", format_bytes(c, json_number(r, "formula_bytes")),
                  text(r, "formula"));
         fprintf(f, "  %-7s %2.0f %12s %12s   %-10s %-22s %10s\n", text(r, "role"), json_number(r, "rank"),
-                format_bytes(a, summary_device_bytes(predicted)), format_bytes(b, summary_device_bytes(peak)),
+                format_bytes(a, device_bytes(predicted)), format_bytes(b, device_bytes(peak)),
                 verdict(predicted, peak), book, format_bytes(d, json_number(r, "rss_bytes")));
     }
-    summary_print_beside(f, s);
+    print_class(f, s, MEM_HOST, "pinned host");
+    print_class(f, s, MEM_OFFLOAD, "offloaded");
+}
+
+static void print_devices(FILE *f, const cJSON *s) {
+    const cJSON *gpu;
+    cJSON_ArrayForEach(gpu, json_item(s, "devices")) {
+        fprintf(f, "\n%s  %s, %s, compute capability %s, driver %s, CUDA %s\n",
+                gpu == json_item(s, "devices")->child ? "GPU       " : "          ", text(gpu, "name"),
+                text(gpu, "bus_id"), text(gpu, "compute_capability"), text(gpu, "driver"),
+                text(gpu, "runtime"));
+        fputs("  ", f);
+        device_memory_print(f, json_number(gpu, "used_bytes"), json_number(gpu, "memory_bytes"),
+                            json_number(gpu, "ledger_bytes"), json_number(gpu, "workspace_bytes"));
+        fputs("  ", f);
+        device_work_print(f, gpu);
+        fputs("  ranks on it:", f);
+        const cJSON *rank, *note;
+        cJSON_ArrayForEach(rank, json_item(gpu, "ranks"))
+            fprintf(f, " %s%s", cJSON_GetStringValue(rank), rank->next ? "," : "\n");
+        cJSON_ArrayForEach(note, json_item(gpu, "notes"))
+            fprintf(f, "  note: %s\n", cJSON_GetStringValue(note));
+    }
+}
+
+static void print_totals(FILE *f, const struct cJSON *summary) {
+    char a[24], b[24], c[24], d[24], e[24];
+    const cJSON *all = json_item(summary, "totals"), *most = json_item(summary, "busiest");
+    if (!all) return;
+    double pss = json_number(all, "pss_bytes");  // of one process there is none: its peak is no part of that
+    fprintf(f, "\n%-12s %12s %12s %12s %12s %12s %8s\n", "whole job", "memory", "frames held", "resident",
+            "sent/step", "recv/step", "CPU s");
+    for (int i = 0; i < 2; i++) {
+        const cJSON *o = i ? most : all;
+        fprintf(f, "  %-10s %12s %12s %12s %12s %12s %8.2f\n", i ? "busiest" : "all roles",
+                format_bytes(a, json_number(o, "memory_bytes")),
+                format_bytes(e, json_number(o, "transport_bytes")),
+                isfinite(pss) && i ? "-" : format_bytes(b, isfinite(pss) ? pss : json_number(o, "rss_bytes")),
+                format_bytes(c, json_number(o, "sent_per_step")),
+                format_bytes(d, json_number(o, "received_per_step")), json_number(o, "cpu_seconds"));
+    }
+}
+
+// The bytes at four keys, a column each.
+static void print_bytes(FILE *f, const cJSON *o, const char *const keys[4]) {
+    char text[24];
+    for (int i = 0; i < 4; i++) fprintf(f, " %12s", format_bytes(text, json_number(o, keys[i])));
 }
 
 static void print_wire(FILE *f, const cJSON *s) {
-    char a[24], b[24], c[24], d[24];
-    const cJSON *r;
+    static const char *const ways[4] = {"predicted_sent", "sent_per_step", "predicted_received",
+                                        "received_per_step"};
+    const cJSON *w, *o;
+    char text[24];
     fprintf(f, "\nper step     %12s %12s %12s %12s   (control out)\n", "sent: pred.", "measured",
             "recv: pred.", "measured");
-    cJSON_ArrayForEach(r, json_item(s, "wire")) {
-        fprintf(f, "  %-7s %2.0f %12s %12s %12s %12s   %.0f\n", text(r, "role"), json_number(r, "rank"),
-                format_bytes(a, json_number(r, "predicted_sent")),
-                format_bytes(b, json_number(r, "sent_per_step")),
-                format_bytes(c, json_number(r, "predicted_received")),
-                format_bytes(d, json_number(r, "received_per_step")),
-                json_number(r, "control_sent_per_step"));
-        summary_print_phases(f, r);
+    cJSON_ArrayForEach(w, json_item(s, "wire")) {
+        fprintf(f, "  %-7s %2.0f", json_text(w, "role", "-"), json_number(w, "rank"));
+        print_bytes(f, w, ways);
+        fprintf(f, "   %.0f\n", json_number(w, "control_sent_per_step"));
+        cJSON_ArrayForEach(o, json_item(w, "phases")) {
+            fprintf(f, "  %-10s", json_text(o, "name", ""));
+            print_bytes(f, o, ways);
+            fprintf(f, "   (%.0f steps)\n", json_number(o, "steps"));
+        }
     }
-    summary_print_across(f, s);
-    summary_print_replicas(f, s);
+    cJSON_ArrayForEach(w, json_item(s, "wire")) {
+        if (!(o = json_item(w, "across"))) continue;
+        fprintf(f, "  across  %2.0f", json_number(w, "rank"));
+        print_bytes(f, o, ways);
+        fprintf(f, "   out of its group of %.0f; without groups %s\n", json_number(o, "group"),
+                format_bytes(text, json_number(o, "predicted_sent_ungrouped")));
+    }
+    cJSON_ArrayForEach(w, json_item(s, "wire")) {
+        if (!(o = json_item(w, "replica"))) continue;
+        fprintf(f, "  replica %2.0f", json_number(w, "rank"));
+        print_bytes(f, o, ways);
+        fputc('\n', f);
+    }
 }
 
-void summary_print_hash(FILE *f, const cJSON *s) {
+static void print_offload(FILE *f, const cJSON *s) {
+    static const struct {
+        const char *keys[4], *words;
+    } ways[] = {{{"predicted_down", "down_per_step", "predicted_up", "up_per_step"}, "host: down, up"},
+                {{"predicted_read", "read_per_step", "predicted_written", "written_per_step"},
+                 "disk: read, written"}};
+    const cJSON *w;
+    bool any = false;
+    cJSON_ArrayForEach(w, json_item(s, "wire")) {
+        const cJSON *o = json_item(w, "offload");
+        if (o && !any)
+            fprintf(f, "\noffload/step %12s %12s %12s %12s\n", "predicted", "measured", "predicted",
+                    "measured");
+        any |= o != NULL;
+        for (int i = 0; i < 2; i++) {
+            if (!(json_number(o, ways[i].keys[0]) + json_number(o, ways[i].keys[1]) > 0)) continue;
+            fprintf(f, "  %-7s %2.0f", json_text(w, "role", "-"), json_number(w, "rank"));
+            print_bytes(f, o, ways[i].keys);
+            fprintf(f, "   %s\n", ways[i].words);
+        }
+    }
+}
+
+static void print_checkpoints(FILE *f, const cJSON *s) {
+    char bytes[24], rate[24];
+    const cJSON *o = json_item(s, "checkpoints");
+    if (!o) return;
+    double written = json_number(o, "written"), failed = json_number(o, "failed");
+    fprintf(f, "checkpoints %.0f written", written);
+    if (failed > 0) fprintf(f, ", %.0f given up", failed);
+    if (written > 0)
+        fprintf(f, ", %s each at %s/s", format_bytes(bytes, json_number(o, "bytes") / written),
+                format_bytes(rate, json_number(o, "bytes_per_second")));
+    const cJSON *step = json_item(o, "step_slowed_seconds");
+    if (written + failed > 0)
+        fprintf(f, "; a step waited %.1f ms for one, at most %.1f ms", json_number(step, "mean") * 1e3,
+                json_number(step, "max") * 1e3);
+    fputc('\n', f);
+}
+
+static void print_hash(FILE *f, const cJSON *s) {
     const char *hash = json_text(s, "weights_hash", NULL);
     const char *product = json_text(json_item(s, "cpu_kernel"), "product", text(s, "device"));
     if (hash)
@@ -151,21 +356,21 @@ void summary_print_hash(FILE *f, const cJSON *s) {
 void summary_print(FILE *f, const char *dir, const struct cJSON *s) {
     print_head(f, s);
     print_time(f, s);
-    summary_print_peers(f, s);
-    summary_print_server_times(f, s);
+    print_all_peers(f, s);
+    print_servers(f, s);
     print_memory(f, s);
-    summary_print_devices(f, s);
-    summary_print_totals(f, s);
+    print_devices(f, s);
+    print_totals(f, s);
     if (strcmp(text(json_item(s, "wire")->child, "formula"), "0") != 0) print_wire(f, s);
-    summary_print_offload(f, s);
+    print_offload(f, s);
     if (json_item(s, "checkpoints")) fputc('\n', f);
-    summary_print_checkpoints(f, s);
+    print_checkpoints(f, s);
     const cJSON *staleness = json_item(s, "staleness");
     if (staleness)
         fprintf(f, "\nstaleness   mean %.2f, max %.0f update%s\n", json_number(staleness, "mean"),
                 json_number(staleness, "max"), json_number(staleness, "max") == 1 ? "" : "s");
     fputc('\n', f);
-    summary_print_hash(f, s);
+    print_hash(f, s);
     fprintf(f, "files       %s\n", dir);
     fflush(f);
 }
@@ -203,7 +408,7 @@ static struct figure memory_of(const cJSON *s, const char *role) {
     cJSON_ArrayForEach(r, json_item(s, "memory")) {
         if (strcmp(json_text(r, "role", ""), role) != 0) continue;
         const cJSON *predicted = json_item(r, "predicted"), *peak = json_item(r, "peak");
-        take(&g, summary_device_bytes(predicted), summary_device_bytes(peak));
+        take(&g, device_bytes(predicted), device_bytes(peak));
         g.exact &= cJSON_Compare(predicted, peak, 1);
     }
     return g;
@@ -266,8 +471,8 @@ static void brief_run(FILE *f, const cJSON *s) {
     if (isfinite(json_number(s, "resumed_from")))
         fprintf(f, "resumed     behind step %.0f; times, bytes and memory are of what came after it\n",
                 json_number(s, "resumed_from"));
-    summary_print_lives(f, s);
-    summary_print_away(f, s);
+    print_lives(f, s);
+    print_away(f, s);
 }
 
 static void brief_loss(FILE *f, const cJSON *s) {
@@ -308,8 +513,8 @@ void summary_print_brief(FILE *f, const char *dir, const struct cJSON *s) {
     brief_memory(f, s);
     brief_wire(f, s);
     brief_speed(f, s);
-    summary_print_checkpoints(f, s);
-    summary_print_hash(f, s);
+    print_checkpoints(f, s);
+    print_hash(f, s);
     char program[PROGRAM_WORD], *word = shell_word(dir);
     fprintf(f, "files       %s   (every figure: %s summary %s)\n", dir, program_word(program), word);
     free(word);

@@ -1,0 +1,629 @@
+// The rows of figures: a rank's report, worker 0's facts, a step, the summary. `make docs` makes tables of them.
+#include "shared/report/figures.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/config/config.h"
+#include "shared/config/json.h"
+#include "shared/core/error.h"
+#include "shared/core/topology_row.h"
+#include "shared/core/version.h"
+#include "shared/device/machine_facts.h"
+#include "shared/evaluation/evals.h"
+#include "shared/report/metrics.h"
+#include "shared/time/moments.h"
+
+// ---------------------------------------------------------------- a rank's report
+// The report, and what follows from it or from the machine.
+struct rank_document {
+    struct rank_report r;
+    char job[REPORT_JOB_MAX];
+    struct machine_facts machine;
+    double predicted_sent, predicted_received, clock_error_s;
+    size_t device_bytes;
+    bool replicates, offloads, keeps;
+};
+#define REPORT(from) (&((const struct rank_document *)(from))->r)
+
+static void put_classes(cJSON *o, const char *key, const size_t bytes[MEM_CLASSES]) {
+    cJSON *classes = cJSON_AddObjectToObject(o, key);
+    for (int c = 0; c < MEM_CLASSES; c++)
+        json_put(classes, mem_class_name((enum mem_class)c), (double)bytes[c]);
+}
+static void put_predicted(cJSON *o, const char *key, const void *from) {
+    put_classes(o, key, REPORT(from)->memory.predicted_bytes);
+}
+static void put_peak(cJSON *o, const char *key, const void *from) {
+    put_classes(o, key, REPORT(from)->peak_bytes);
+}
+
+// The bytes of each phase: the counters say what all steps moved and what those before the second phase did.
+static void put_phases(cJSON *o, const char *key, const void *from) {
+    const struct rank_report *r = &((const struct rank_document *)from)->r;
+    const struct wire_prediction *w = &r->wire;
+    const struct wire_later *later = &r->wire_later;
+    const struct {
+        const char *name;
+        int64_t steps;
+        uint64_t predicted_sent, predicted_received;
+        double sent, received;
+    } phases[] = {{"warm-up", r->steps - later->steps, w->sent_per_step, w->received_per_step,
+                   (double)later->sent, (double)later->received},
+                  {"compressed", later->steps, w->later.sent_per_step, w->later.received_per_step,
+                   r->sent_per_step * (double)r->steps - (double)later->sent,
+                   r->received_per_step * (double)r->steps - (double)later->received}};
+    cJSON *list = later->steps ? cJSON_AddArrayToObject(o, key) : cJSON_AddNullToObject(o, key);
+    for (int i = 0; i < 2 && later->steps; i++) {
+        cJSON *p = cJSON_CreateObject();
+        double steps = (double)phases[i].steps;
+        cJSON_AddItemToArray(list, p);
+        cJSON_AddStringToObject(p, "name", phases[i].name);
+        json_put(p, "steps", steps);
+        json_put(p, "predicted_sent", (double)phases[i].predicted_sent);
+        json_put(p, "sent_per_step", steps > 0 ? phases[i].sent / steps : 0);
+        json_put(p, "predicted_received", (double)phases[i].predicted_received);
+        json_put(p, "received_per_step", steps > 0 ? phases[i].received / steps : 0);
+    }
+}
+
+static void put_formula(cJSON *o, const char *key, const void *from) {
+    (void)from;
+    cJSON_AddStringToObject(o, key, WIRE_REPLICA_FORMULA);
+}
+
+static void put_faults(cJSON *o, const char *key, const void *from) {
+    static const char *const names[WIRE_FAULTS] = {"messages", "lost", "twice", "overtaken"};
+    cJSON *faults = cJSON_AddObjectToObject(o, key);
+    for (int i = 0; i < WIRE_FAULTS; i++) json_put(faults, names[i], (double)REPORT(from)->faults[i]);
+}
+
+static void put_moments(cJSON *o, const char *key, const void *from) {
+    (void)key;  // theirs
+    moments_put(o, REPORT(from)->moments);
+}
+
+static void put_histogram(cJSON *o, const char *key, const void *from) {
+    const struct staleness *s = &REPORT(from)->staleness;
+    cJSON *histogram = cJSON_AddArrayToObject(o, key);
+    int last = 63;
+    while (last >= 0 && !s->count[last]) last--;
+    for (int i = 0; i <= last; i++) cJSON_AddItemToArray(histogram, cJSON_CreateNumber((double)s->count[i]));
+}
+
+static void put_device(cJSON *o, const char *key, const void *from) {
+    const struct rank_report *r = REPORT(from);
+    cJSON *d = device_facts_json(&r->device);
+    cJSON_AddStringToObject(d, "host", ((const struct rank_document *)from)->machine.host);
+    json_put(d, "ledger_bytes", (double)r->device_memory.ledger_bytes);
+    json_put(d, "workspace_bytes", (double)r->device_memory.workspace_bytes);
+    json_put(d, "used_bytes", (double)r->device_memory.used_bytes);
+    json_put(d, "free_bytes", (double)r->device_memory.free_bytes);
+    cJSON_AddItemToObject(o, key, d);
+}
+
+#define ALSO(m)      FIGURE_AT(rank_document, m)
+#define AT(m)        ALSO(r.m)
+#define IF(m)        FIGURE_IF(rank_document, m)
+#define MADE(f)      .kind = FIGURE_MADE, .put = f
+#define OBJECT       .kind = FIGURE_OBJECT
+#define OF_A_BUDGET  IF(r.shares), .when = "ps:async", .lack = NOT_OF_SERVERS
+#define OF_PHASES(t) .type = #t, .when = "OneBitAdam", .lack = NOT_OF_SERVERS
+#define MEAN(m)      AT(m), .join = JOIN_MEAN_OF_WORKERS
+#define WORKER_ONLY  .lack = NOT_OF_SERVERS
+#define SERVER_ONLY  .lack = NOT_OF_WORKERS
+
+static const struct figure of_ranks[] = {
+    {"rank", NULL, "within its role", AT(rank), .in = IN_MEMORY | IN_WIRE},
+    {"role", NULL, "`worker` or `server`", AT(role), .type = "string", .in = IN_MEMORY | IN_WIRE},
+    {"job", NULL,
+     "of a star: 16 hexadecimal digits that the scheduler drew, in all reports of a job the same; else "
+     "null",
+     ALSO(job)},
+    {"predicted", NULL, "by class, computed before the run", MADE(put_predicted), .in = IN_MEMORY},
+    {"predicted.*", "bytes",
+     "`parameter`, `gradient`, `master`, `optimizer`, `activation`, `communication`, `workspace`, "
+     "`server` (its neighbour's replica), `checkpoint` (state copied aside until it is on disk), and "
+     "`pinned`: page-locked host memory, `offload`: host memory for state that is kept out of the "
+     "device's, both part of no total of device memory",
+     .type = "integer"},
+    {"peak", NULL, "by class, as the ledger counted", MADE(put_peak), .in = IN_MEMORY},
+    {"peak.pinned", "bytes", "page-locked host memory", .type = "integer", .join = JOIN_BOTH,
+     .to = "totals.pinned_bytes"},
+    {"peak.offload", "bytes", "host memory for state that is kept out of the device's", .type = "integer",
+     .join = JOIN_BOTH, .to = "totals.offload_bytes"},
+    {"peak.*", "bytes", NULL, .type = "integer"},
+    {"device_bytes", "bytes",
+     "device memory, as the ledger counted at its peak: `peak` without `pinned` and `offload`",
+     ALSO(device_bytes), .join = JOIN_BOTH, .to = "totals.memory_bytes"},
+    {"formula_bytes", "bytes", "the textbook's figure", AT(memory.formula_bytes), .in = IN_MEMORY},
+#define RANK_ROW(type, member, ...) {__VA_ARGS__, AT(member)},
+    RANK_FIGURES(RANK_ROW)
+#undef RANK_ROW
+        {"predicted_sent", "bytes", "payload, predicted", ALSO(predicted_sent), .in = IN_WIRE},
+    {"predicted_received", "bytes", "likewise", ALSO(predicted_received), .in = IN_WIRE},
+    {"across", NULL,
+     "the part of the payload that goes to ranks of other groups; of workers of `ps:sync` that to and "
+     "from servers, where a group adds its gradients first ([ring.md](ring.md#groups))",
+     OBJECT, IF(r.wire.group), .when = "with `reduce_group`", .in = IN_WIRE, WORKER_ONLY},
+    {"across.group", NULL, "ranks, or workers, of a group", AT(wire.group)},
+    {"across.predicted_sent", "bytes", NULL, AT(wire.across_sent_per_step)},
+    {"across.predicted_received", "bytes", NULL, AT(wire.across_received_per_step)},
+    {"across.predicted_sent_ungrouped", "bytes", "what would be sent there without exchanging in groups",
+     AT(wire.flat_across_sent_per_step)},
+    {"repeated", NULL,
+     "what was said again, over the whole run, because no answer came (`ps:*`); in `control_*` besides",
+     OBJECT, .in = IN_WIRE},
+    {"faults", NULL, "messages that arrived at this rank's sockets, and what was done to them",
+     MADE(put_faults), .type = "object", IF(r.faults[FAULT_MESSAGES]), .when = "`--fault`", .in = IN_WIRE},
+    {"faults.*", NULL, "`messages`, of which `lost`, `twice`, `overtaken`", .type = "integer"},
+    {"replica", NULL,
+     "sums that went to the neighbour and came for the replica, in none of the figures above", OBJECT,
+     IF(replicates), .when = "`--replicate`, of servers", .in = IN_WIRE, SERVER_ONLY},
+    {"replica.predicted_sent", "bytes", NULL, AT(wire.replica_sent_per_step)},
+    {"replica.predicted_received", "bytes", NULL, AT(wire.replica_received_per_step)},
+    {"replica.formula", NULL, "of both", MADE(put_formula), .type = "string"},
+    {"offload", NULL,
+     "what a rank moves between device and host, and between host and disk "
+     "([ring.md](ring.md#offload)), in none of the figures above",
+     OBJECT, IF(offloads), .when = "`offload_optimizer`, `offload_param`", .in = IN_WIRE, WORKER_ONLY},
+    {"offload.predicted_down", "bytes", "the same, predicted", AT(wire.offload.down)},
+    {"offload.predicted_up", "bytes", NULL, AT(wire.offload.up)},
+    {"offload.predicted_read", "bytes", NULL, AT(wire.offload.read)},
+    {"offload.predicted_written", "bytes", NULL, AT(wire.offload.written)},
+    {"phases", NULL, "OneBitAdam: before and behind `freeze_step`; else null", MADE(put_phases),
+     .type = "list or null", .in = IN_WIRE},
+    {"phases[].name", NULL, "`warm-up`, `compressed`", OF_PHASES(string)},
+    {"phases[].steps", "steps", NULL, OF_PHASES(integer)},
+    {"phases[].predicted_*", "bytes", "`sent`, `received`: per step of the phase", OF_PHASES(integer)},
+    {"phases[].*_per_step", "bytes", "`sent`, `received`", OF_PHASES(number)},
+    {"time", NULL,
+     "as in summary.json, of this rank, before it is known who stood still meanwhile; zeros of a server, "
+     "which has no steps of its own",
+     OBJECT},
+    {"time.data", "s",
+     "making batches, while the compute stream stood idle. What is read while it computes costs nothing",
+     MEAN(time.data)},
+    {"time.forward", "s", "the compute stream was busy with", MEAN(time.forward)},
+    {"time.backward", "s", "with the logits and the loss, which the head computes in its backward",
+     MEAN(time.backward)},
+    {"time.optimizer", "s", "with the norm and the decision; a star's servers have it", MEAN(time.optimizer)},
+    {"time.comm_exposed", "s",
+     "computing stood still for a transfer for which all ranks were ready and at work, or the compute "
+     "stream handed a gradient over",
+     MEAN(time.comm_exposed)},
+    {"time.comm_overlapped", "s",
+     "transfers under way, all ranks being ready, while computing went on; beside the parts",
+     MEAN(time.comm_overlapped)},
+    {"time.wait", "s",
+     "computing stood still for a transfer for which some rank was not ready, or during which one stood"
+     " still",
+     MEAN(time.wait)},
+    {"time.host", "s",
+     "nothing was computed, but not because of a transfer: the host's work between operations, threads "
+     "that wait for a core; or because of one, while this rank's process itself stood still",
+     MEAN(time.host)},
+    {"time.total", "s", "the steps by the clock", MEAN(time.total)},
+    {"time.check", NULL,
+     "the parts, added / the steps as the loop counted them: what the split loses or counts twice; more"
+     " than 1% off is warned about. summary.json: of the worker that is off most",
+     AT(time_check), .to = "time.check"},
+    {"time.clock_error_s", "s", "of times that ranks told each other, at most: 0 where all share one clock",
+     ALSO(clock_error_s), .join = JOIN_MOST_OF_WORKERS},
+    {"moments", NULL,
+     "from which summary.json's `waited_for` and `stood_still` are made, on the clock of "
+     "`timeline.json`",
+     MADE(put_moments), .type = "object"},
+    {"checkpoints", NULL, NULL, OBJECT, IF(keeps), .when = "`--checkpoint-every`", WORKER_ONLY},
+    {"checkpoints.written", NULL, "complete checkpoints", AT(checkpoints.written), .join = JOIN_FIRST},
+    {"checkpoints.failed", NULL, "given up: a full disk, for one", AT(checkpoints.failed),
+     .join = JOIN_FIRST},
+    {"checkpoints.bytes", "bytes", "of all files", AT(checkpoints.bytes), .join = JOIN_SUM},
+    {"checkpoints.seconds_writing", "s",
+     "of all checkpoints, until they were on disk; ranks write at the same time, so that the slowest "
+     "one counts",
+     AT(checkpoints.seconds_writing), .join = JOIN_MOST},
+    {"checkpoints.slowed", NULL, "how often the loop or the device waited for one", AT(checkpoints.slowed)},
+    {"checkpoints.slowed_seconds", "s", "and for how long", AT(checkpoints.slowed_seconds)},
+    {"checkpoints.slowed_most", "s", "at most", AT(checkpoints.slowed_most), .join = JOIN_MOST,
+     .to = "checkpoints.step_slowed_seconds.max"},
+    {"checkpoints.why", NULL, "why the last one that was given up was; null: none was", AT(checkpoints.why),
+     .to = "checkpoints.why"},
+    {"staleness", NULL,
+     "updates applied between the weights a gradient was computed on and its own update: of a worker's "
+     "gradients; of a server, of those that it applied. Empty outside `ps:*`",
+     OBJECT},
+    {"staleness.histogram", NULL, "how many updates were 0, 1, 2, .. stale; the 64th element holds all above",
+     MADE(put_histogram), .type = "list", .to = "staleness.histogram"},
+    {"staleness.max", "updates", NULL, AT(staleness.max), .join = JOIN_MOST_OF_WORKERS},
+    {"staleness.mean", "updates", NULL, AT(staleness.mean), .to = "staleness.mean"},
+    {"staleness.spread", NULL,
+     "newest - oldest version among the keys that one step computed on; zeros of a server", OBJECT},
+    {"staleness.spread.mean", "updates", NULL, AT(staleness.spread_mean), .to = "staleness.spread.mean"},
+    {"staleness.spread.max", "updates", NULL, AT(staleness.spread_max), .join = JOIN_MOST_OF_WORKERS},
+    {"staleness.spread.steps", NULL, NULL, AT(staleness.spreads)},
+    {"clock", NULL,
+     "when this rank trained: from the beginning of its first step to the end of its last one; a server"
+     " from its first gradient to its last update, null: none came",
+     OBJECT},
+    {"clock.boot_id", NULL, "of the machine's boot: ranks of one share a clock", ALSO(machine.boot_id)},
+    {"clock.begin_ns", "ns", "on the machine's monotonic clock", AT(span.begin_ns), .null_if_zero = true},
+    {"clock.end_ns", "ns", NULL, AT(span.end_ns), .null_if_zero = true},
+    {"clock.aside_seconds", "s", "of it, in what is no training", AT(span.aside_s)},
+    {"process", NULL, NULL, OBJECT},
+    {"process.pid", NULL, "ranks that are threads share one", ALSO(machine.pid)},
+    {"process.cpu_begin_ns", "ns", "CPU time of the process at those moments", AT(span.cpu_begin_ns),
+     .null_if_zero = true},
+    {"process.cpu_end_ns", "ns", NULL, AT(span.cpu_end_ns), .null_if_zero = true},
+    {"job_resident", NULL, "`totals.pss_bytes` in summary.json", OBJECT, IF(r.resident.processes),
+     .when = "worker 0", WORKER_ONLY},
+    {"job_resident.pss_bytes", "bytes", NULL, AT(resident.pss_bytes)},
+    {"job_resident.processes", NULL,
+     "that were counted: no fewer than the ranks', else the figure is none of the job's",
+     AT(resident.processes)},
+    {"machine", NULL, "of this rank; in summary.json of worker 0, null: it left no report", OBJECT},
+    {"machine.host", NULL, NULL, ALSO(machine.host)},
+    {"machine.processor", NULL, NULL, ALSO(machine.processor)},
+    {"machine.cores", NULL, "online", ALSO(machine.cores)},
+    {"machine.memory_bytes", "bytes", NULL, ALSO(machine.memory_bytes), .null_if_zero = true},
+    {"server_time", NULL,
+     "its shard threads added, from the first gradient to the last answer. The parts add up to `total`",
+     OBJECT, IF(r.server_time.threads), .in = IN_SERVER_TIME, SERVER_ONLY},
+    {"server_time.threads", NULL, NULL, AT(server_time.threads)},
+    {"server_time.receive", "s", "taking messages off the sockets", AT(server_time.receive)},
+    {"server_time.sum", "s", "adding gradients, rounding, sums of squares", AT(server_time.sum)},
+    {"server_time.hold", "s",
+     "idle, with gradients of a step that waits for more of them or for the scheduler's decision",
+     AT(server_time.hold)},
+    {"server_time.wait", "s", "idle, with nothing", AT(server_time.wait)},
+    {"server_time.update", "s", "the optimizer; new weights in their place", AT(server_time.update)},
+    {"server_time.reply", "s", "answers: acknowledgements, weights, sums", AT(server_time.reply)},
+    {"server_time.total", "s", NULL, AT(server_time.total)},
+    {"scheduler", NULL,
+     "what the scheduler has cost, from the start of the job; it leaves no report of its own", OBJECT,
+     IF(r.scheduler.known), SERVER_ONLY},
+    {"scheduler.cpu_seconds", "s", NULL, AT(scheduler.cpu_s)},
+    {"scheduler.rss_bytes", "bytes", NULL, AT(scheduler.rss_bytes)},
+    {"scheduler.control_sent", "bytes", "of the whole run; it moves nothing else",
+     AT(scheduler.control_sent)},
+    {"scheduler.control_received", "bytes", NULL, AT(scheduler.control_received)},
+    {"run", NULL, "what worker 0 alone knows; in summary.json at the top", .type = "object",
+     .when = "worker 0", WORKER_ONLY},
+    {"device", NULL, "the rank's GPU", MADE(put_device), .type = "object", IF(r.on_gpu), .when = "GPU",
+     .in = IN_MEMORY, WORKER_ONLY},
+    {"device.*", NULL, "as `devices[]` in summary.json, without what is added up there",
+     .type = "string, integer, list or null"},
+    {"device.notes[]", NULL, NULL, .type = "string"},
+};
+
+#undef AT
+struct figure_rows rank_figures(void) {
+    return FIGURE_ROWS(of_ranks);
+}
+
+void rank_figures_put(cJSON *o, const struct rank_report *r) {
+    const struct wire_prediction *w = &r->wire;
+    const struct offload_traffic *p = &w->offload;
+    const int64_t steps = r->steps, later = r->wire_later.steps;
+    struct rank_document d = {
+        .r = *r,
+        // Where no step was left to do nothing was sent.
+        .predicted_sent = steps > 0 ? wire_mean(w->sent_per_step, w->later.sent_per_step, steps, later) : 0,
+        .predicted_received =
+            steps > 0 ? wire_mean(w->received_per_step, w->later.received_per_step, steps, later) : 0,
+        .clock_error_s = (double)r->clock_error_ns * 1e-9,
+        .device_bytes = mem_device_bytes(r->peak_bytes),
+        .replicates = w->replica_sent_per_step || w->replica_received_per_step,
+        .offloads = p->down || p->up || p->read || p->written,
+        .keeps = r->checkpoints.written + r->checkpoints.failed > 0};
+    machine_facts_read(&d.machine);
+    if (r->job) report_job_name(r->job, d.job);
+    figures_put(o, rank_figures(), &d);
+}
+
+// ---------------------------------------------------------------- what worker 0 alone knows
+static void put_hash(cJSON *o, const char *key, const void *from) {
+    const struct run_facts *f = from;
+    char hash[REPORT_JOB_MAX];
+    json_put_text(o, key, f->has_hash ? report_job_name(f->weights_hash, hash) : NULL);
+}
+static void put_products(cJSON *o, const char *key, const void *from) {
+    cJSON_AddItemToObject(o, key, cJSON_Duplicate(((const struct run_facts *)from)->products, 1));
+}
+static void put_revision(cJSON *o, const char *key, const void *from) {
+    (void)from;
+    json_put_text(o, key, starring_revision);
+}
+static void put_built_for(cJSON *o, const char *key, const void *from) {
+    (void)from;
+    cJSON_AddStringToObject(o, key, cpu_kernel_vectors());
+}
+
+#define AT(m) FIGURE_AT(run_facts, m)
+#define TOP   .in = IN_TOP
+
+static const struct figure of_runs[] = {
+    {"params", NULL, "parameters, without padding", AT(params), TOP},
+    {"cpu_kernel", NULL, "null: not computed on a CPU", OBJECT, .type = "object or null",
+     FIGURE_IF(run_facts, cpu_kernel), TOP},
+    {"cpu_kernel.product", NULL,
+     "how the workers' CPUs multiplied matrices (`cpu.kernel`), the one choice that a CPU's bits depend"
+     " on: fma, bf16-pairs; stands beside every hash that is shown",
+     AT(cpu_kernel), .type = "string", .when = "CPU"},
+    {"cpu_kernel.built_for", NULL, "worker 0's vector instructions; bits do not depend on them",
+     MADE(put_built_for), .type = "string", .when = "CPU"},
+    {"products", NULL,
+     "which algorithms the matrix products of worker 0's GPU take (`cuda.products`); null: not computed"
+     " on a GPU",
+     MADE(put_products), .type = "object or null", FIGURE_IF(run_facts, products), TOP},
+    {"head", NULL, "how the head cut the logits of a micro-batch", OBJECT, TOP},
+    {"head.chunk_rows", NULL, "rows of a chunk of logits; the last one may have fewer", AT(head.rows)},
+    {"head.chunks", NULL, "of a micro-batch", AT(head.chunks)},
+    {"head.apart", NULL,
+     "chunks are added in a buffer of their own before the gradient: several chunks and several "
+     "micro-batches in 16 bits",
+     AT(head.apart)},
+    {"launch", NULL,
+     "what the ranks were: `threads` of one process, `processes` of the program's own, or `mpi`: "
+     "processes of Open MPI's",
+     AT(launch), .type = "string", TOP},
+    {"medium", NULL,
+     "what payloads took between ranks: `shm` (shared memory), `tcp`, `threads` (of one process), "
+     "`nccl`, `mpi` (what Open MPI chose by itself), `none` (one rank)",
+     AT(medium), .type = "string", TOP},
+    {"weights_hash", NULL,
+     "xxh64 of the final weights in logical tensor order, without gaps and padding, in hexadecimal; "
+     "null: interrupted, weights not kept",
+     MADE(put_hash), .type = "string or null", TOP},
+    {"data", NULL, "the token stream in words", AT(data), .type = "string", TOP},
+    {"wall_seconds", "s", "worker 0, from its start to its report", AT(wall_seconds), TOP},
+    {"resumed_from", "steps",
+     "done before the checkpoint that the run went on from: what the ranks measured (`time`, `wire`, "
+     "`memory`, `updates_applied`, ..) is of the later ones; null: none",
+     AT(resumed_from), .null_if_zero = true, TOP},
+    {"flops_per_token", "FLOP", "forward and backward, attention in full: " FLOPS_FULL, AT(flops.model.full),
+     TOP},
+    {"flops_per_token_causal", "FLOP", "with causal attention: " FLOPS_CAUSAL, AT(flops.model.causal), TOP},
+    {"recomputed_flops_per_token", "FLOP",
+     "of products and attention that the backward computes again ([ring.md](ring.md#recomputation)); in"
+     " no rate and in no MFU but `hardware_flops_per_second`",
+     AT(flops.again.full), TOP},
+    {"recomputed_flops_per_token_causal", "FLOP", "the same with causal attention", AT(flops.again.causal),
+     TOP},
+    {"interrupted", NULL, "some worker left the steps early", AT(interrupted)},
+    {"place", "steps", "of `ps:async`: global batches that are done; else null", AT(place),
+     .null_if_zero = true},
+    {"revision", NULL,
+     "of the sources, with `-dirty` where files differed from it; null: not built in a git checkout",
+     MADE(put_revision), .type = "string or null", TOP},
+};
+
+struct figure_rows run_figures(void) {
+    return FIGURE_ROWS(of_runs);
+}
+#undef AT
+
+// ---------------------------------------------------------------- the summary, of a struct config
+#define CONFIG(m) FIGURE_AT(config, m)
+#define TOLD      .kind = FIGURE_TOLD
+static void put_dtype(cJSON *o, const char *key, const void *from) {
+    cJSON_AddStringToObject(o, key, dtype_name(((const struct config *)from)->dtype));
+}
+static void put_device_kind(cJSON *o, const char *key, const void *from) {
+    cJSON_AddStringToObject(o, key, config_device(from)->name);
+}
+static void put_servers(cJSON *o, const char *key, const void *from) {
+    json_put(o, key, config_ranks(from, "server"));
+}
+static bool is_stale(const void *from) { return ((const struct config *)from)->row->reports_staleness; }
+
+static const struct figure of_summaries[] = {
+    {"state", NULL,
+     "`complete`; `unkept`: all steps are done, and of the checkpoints that it was to keep none could "
+     "be, with exit status 1; `interrupted`: ended by Ctrl-C or SIGTERM before its last step",
+     .type = "string"},
+    {"topology", NULL, "as in `--topology`", CONFIG(topology), .type = "string"},
+    {"stage", NULL, "0 to 3", .type = "integer", .when = "`zero:*`"},
+    {"consistency", NULL, "`sync` or `async`", .type = "string", .when = "`ps:*`"},
+    {"security", NULL, "`loopback`, `curve` or `insecure`: who could join ([security.md](security.md))",
+     .type = "string", .when = "`ps:*`"},
+    {"workers", NULL, "ranks that compute", CONFIG(workers)},
+    {"servers", NULL, "0 unless `ps:*`", .type = "integer", MADE(put_servers)},
+    {"dtype", NULL, "`fp32`, `bf16` or `fp16`", .type = "string", MADE(put_dtype)},
+    {"device", NULL, "`cpu`, `ref` or `cuda`", .type = "string", MADE(put_device_kind)},
+    {"model", NULL, "as in `--model`", CONFIG(model), .type = "string"},
+    {"seed", NULL, "of initial weights and batches", CONFIG(seed)},
+    {"train_batch_size", "sequences", "of the global batch", CONFIG(train_batch)},
+    {"micro_batch_size", "sequences", "of one worker's micro-batch", CONFIG(micro_batch)},
+    {"gradient_accumulation_steps", NULL, "micro-batches per step and worker", CONFIG(accumulation)},
+    {"seq_len", "tokens", "of a sequence", CONFIG(seq)},
+    {"steps", NULL,
+     "that are done: lines of metrics.jsonl, and `resumed_from`. Of `ps:async` global batches, of all "
+     "workers",
+     .type = "integer"},
+    {"steps_planned", NULL, "as in `--steps`", CONFIG(steps)},
+    {"skipped", NULL,
+     "steps that updated nothing; of `ps:async` batches, of all workers, since `resumed_from`",
+     .type = "integer"},
+    {"trouble", NULL, "what `--straggle` and `--delay` asked for", .type = "object", .when = "trouble"},
+    {"loss", NULL, NULL, OBJECT},
+    {"loss.first", "nats per token", "of the first step", .type = "number or null"},
+    {"loss.last", "nats per token", "of the last step", .type = "number or null"},
+    {"val_loss", "nats per token", "of the last snapshot that was evaluated; null: none",
+     .type = "number or null"},
+    {"target_loss", "nats per token", "as in config.json; null: none", CONFIG(target_loss),
+     .null_if_zero = true},
+    {"time_to_loss", NULL,
+     "when `val_loss` first was `target_loss`: on the straight line between the last snapshot above it "
+     "and the first that is not; where the first snapshot of all is not, that one. `compare.py` tells "
+     "\"seconds to\" a loss the same way. null: it never was, or there is no target",
+     .type = "object or null"},
+    {"unigram_entropy", "nats per token", "see evals.jsonl", .type = "number or null"},
+    {"lives", NULL, "of the run, as lives.jsonl has them", .type = "object", .when = "`--restart`"},
+    {"away", NULL,
+     "who was away in which steps, as away.jsonl says, in the order of going; a step's `workers` in "
+     "metrics.jsonl are all but these. null: steps lack workers that nobody has noted (a scheduler "
+     "without `--out`)",
+     .type = "list or null", .when = "`--elastic`"},
+    {"checkpoints", NULL, NULL, OBJECT, FIGURE_IF(config, recovery.checkpoint_every),
+     .when = "`checkpoint_every`"},
+    {"checkpoints.bytes_per_second", "bytes/s", "`bytes` / `seconds_writing`", .type = "number or null"},
+    {"checkpoints.step_slowed_seconds", NULL,
+     "what the steps waited for checkpoints: measured where they wait", OBJECT},
+    {"checkpoints.step_slowed_seconds.mean", "s", "for each checkpoint, of the rank that waited most",
+     .type = "number or null"},
+    {"tokens_per_step", "tokens", "of the global batch", .type = "integer"},
+    {"updates_applied", NULL,
+     "of the whole job, since `resumed_from`. `ps:*`: that every key of every server has had",
+     .type = "number or null"},
+    {"samples_applied", "sequences",
+     "of all workers, whose gradients were applied: not those of skipped steps", .type = "number or null"},
+    {"tokens_applied", "tokens", "of them: `samples_applied` x `seq_len`", .type = "number or null"},
+    {"seconds", "s",
+     "from the beginning of the first worker's first step to the end of the last worker's last one, "
+     "without what is no training; on several machines the longest training of a worker",
+     .type = "number or null"},
+    {"batches", NULL, "that each worker has done of the budget that all share, since `resumed_from`",
+     .type = "list", .when = "ps:async"},
+    {"tail_seconds", "s",
+     "from the moment at which the first worker had no batch left to the end of the last worker's last "
+     "one: not all are at work",
+     .when = "ps:async"},
+    {"tail_batches", NULL, "done in that time", .type = "integer", .when = "ps:async"},
+    {"tokens_per_second", "tokens/s",
+     "`tokens_applied` / `seconds`. Of `ps:async` both without the tail: in the time in which all work",
+     .type = "number or null"},
+    {"flops_per_second", "FLOP/s", "`tokens_per_second` x `flops_per_token`", .type = "number or null"},
+    {"flops_per_second_causal", "FLOP/s", "`tokens_per_second` x `flops_per_token_causal`",
+     .type = "number or null"},
+    {"hardware_flops_per_second", "FLOP/s",
+     "`tokens_per_second` x (`flops_per_token` + `recomputed_flops_per_token`)", .type = "number or null"},
+    {"hardware_flops_per_second_causal", "FLOP/s", "the same with causal attention",
+     .type = "number or null"},
+    {"datasheet_flops_per_second", "FLOP/s",
+     "the vendors' dense 16-bit rates of all GPUs of the run; null: not in the table of datasheets",
+     .type = "number or null"},
+    {"mfu_datasheet", NULL, "`flops_per_second` / `datasheet_flops_per_second`", .type = "number or null"},
+    {"mfu_datasheet_causal", NULL, "`flops_per_second_causal` / `datasheet_flops_per_second`",
+     .type = "number or null"},
+    {"step_seconds", NULL, NULL, OBJECT},
+    {"step_seconds.median", "s",
+     "nearest-rank percentiles over all steps; of a run of more than 262,144 steps over every second "
+     "one, every fourth, ..",
+     .type = "number or null"},
+    {"step_seconds.p5", "s", NULL, .type = "number or null"},
+    {"step_seconds.p95", "s", NULL, .type = "number or null"},
+    {"step_seconds.spread", NULL,
+     "(p95 - p5) / median of the steps behind the first; above 0.25 the run's times are called noisy. "
+     "null: fewer than 5",
+     .type = "number or null"},
+    {"memory", NULL, "an element per rank", .type = "list"},
+    {"memory[].formula", NULL, "its formula: P parameters, N workers, S servers", .type = "string"},
+    {"wire", NULL, "an element per rank", .type = "list"},
+    {"wire[].formula", NULL, "of the payload", .type = "string"},
+    {"totals", NULL, "all roles added up: workers, servers and the scheduler", OBJECT},
+    {"totals.rss_bytes", "bytes",
+     "peaks of the processes' resident bytes, added; ranks that are threads share a process, which "
+     "counts once. A page of shared memory counts in each process that has touched it",
+     TOLD},
+    {"totals.pss_bytes", "bytes",
+     "resident bytes of all processes of the job behind the last step: ranks, a star's scheduler, and "
+     "the program or mpirun that started them. A page that several have touched is divided among them "
+     "(the kernel's PSS), so that it counts once; compare.py shows this one. null: the job was on "
+     "several hosts, its roles were started one by one, or the kernel does not tell",
+     .type = "number or null"},
+    {"totals.cpu_seconds", "s", "CPU time of the training part; each process once", TOLD},
+    {"busiest", NULL, "the largest figure of one rank (of one process: `rss_bytes`, `cpu_seconds`)", OBJECT},
+    {"busiest.*", NULL, "as in `totals`", TOLD},
+    {"machine", NULL, "of worker 0; null: it left no report", .type = "object or null"},
+    {"devices", NULL, "an element per GPU", .type = "list", .when = "GPU"},
+    {"time", NULL,
+     "mean over workers, of all steps: data + forward + backward + optimizer + comm_exposed + wait + host "
+     "= total (ARCHITECTURE.md, Time)",
+     OBJECT},
+    {"server_time", NULL,
+     "an element per server: its shard threads added, from the first gradient to the last answer. The "
+     "parts add up to `total`",
+     .type = "list", .when = "`ps:*`"},
+    {"staleness", NULL,
+     "updates applied between the weights a gradient was computed on and its own update, of all workers"
+     " and all updates, those of `tail_batches` too",
+     OBJECT, .there = is_stale, .when = "`ps:*`"},
+    {"staleness.spread", NULL,
+     "newest - oldest version among the keys that one step computed on; mean over steps", OBJECT},
+    {"units", NULL, "keys of this file in words", .type = "object"},
+};
+struct figure_rows summary_figures(void) {
+    return FIGURE_ROWS(of_summaries);
+}
+
+// ---------------------------------------------------------------- all of them
+struct told_rows {
+    struct figure *rows;
+    size_t count;
+};
+
+// rest: of f's key, behind which prefix it stands.
+static void add_row(struct told_rows *t, const struct figure *f, const char *prefix, const char *rest) {
+    t->rows = xrealloc(t->rows, (t->count + 1) * sizeof *t->rows);
+    t->rows[t->count] = *f;
+    t->rows[t->count++].key = xasprintf("%s%s", prefix, rest);
+}
+
+// Of the rows, those that a list takes over, with all that is in them; the first `cut` characters of their keys go.
+static void add_taken(struct told_rows *t, struct figure_rows rows, unsigned in, const char *prefix,
+                      size_t cut) {
+    for (const struct figure *f = rows.rows, *o; f < rows.rows + rows.count; f++) {
+        size_t top = strcspn(f->key, ".[");
+        for (o = rows.rows; strncmp(o->key, f->key, top) != 0 || o->key[top]; o++) continue;
+        if (o->in & in) add_row(t, f, prefix, f->key + cut);
+    }
+}
+
+// summary.json's rows, with those that it takes over from ranks' reports or joins.
+static struct told_rows rows_of_summary(void) {
+    static const struct {
+        const char *behind, *prefix;
+        unsigned in;
+        size_t cut;
+    } lists[] = {{"memory", "memory[].", IN_MEMORY, 0},
+                 {"wire", "wire[].", IN_WIRE, 0},
+                 {"server_time", "server_time[]", IN_SERVER_TIME, sizeof "server_time" - 1}};
+    struct told_rows t = {0};
+    const struct figure_rows own = summary_figures(), ranks = rank_figures();
+    for (size_t i = 0; i < own.count; i++) {
+        add_row(&t, &own.rows[i], "", own.rows[i].key);
+        if (!strcmp(own.rows[i].key, "skipped")) add_taken(&t, run_figures(), IN_TOP, "", 0);
+        for (size_t k = 0; k < sizeof lists / sizeof *lists; k++)
+            if (!strcmp(own.rows[i].key, lists[k].behind))
+                add_taken(&t, ranks, lists[k].in, lists[k].prefix, lists[k].cut);
+    }
+    for (const struct figure *f = ranks.rows; f < ranks.rows + ranks.count; f++)
+        if (f->join || f->to) add_row(&t, f, "", f->to ? f->to : f->key);
+    return t;
+}
+
+cJSON *figures_of_summary(void) {
+    cJSON *list = cJSON_CreateArray();
+    struct told_rows t = rows_of_summary();
+    figures_tell(list,
+                 &(struct figure_told){.file = "summary.json", .prefix = "", .rows = {t.rows, t.count}});
+    for (size_t i = 0; i < t.count; i++) free((char *)t.rows[i].key);
+    free(t.rows);
+    return list;
+}
+
+cJSON *figures_document(void) {
+    cJSON *list = figures_of_summary();
+    const struct figure_told told[] = {
+        {"ranks/worker-*.json", "", rank_figures(), .lack = NOT_OF_WORKERS},
+        {"ranks/worker-*.json", "run.", run_figures(), .when = "worker 0"},
+        {"ranks/server-*.json", "", rank_figures(), .lack = NOT_OF_SERVERS},
+        {"metrics.jsonl", "", step_figures(), .in = 0},
+        {"evals.jsonl", "", eval_figures(), .in = 0},
+    };
+    for (size_t i = 0; i < sizeof told / sizeof *told; i++) figures_tell(list, &told[i]);
+    return list;
+}

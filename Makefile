@@ -118,7 +118,7 @@ CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
 GPU_ARCH  = $(or $(patsubst sm_%,%,$(filter sm_%,$(ARCH))),80 90)
 GENCODE   = $(foreach sm,$(GPU_ARCH),-gencode arch=compute_$(sm),code=sm_$(sm)) \
             -gencode arch=compute_$(lastword $(GPU_ARCH)),code=compute_$(lastword $(GPU_ARCH))
-CUDA_C   := $(wildcard kernels/cuda/host/*.c kernels/queue/*.c) kernels/device_head.c kernels/operations.c
+CUDA_C   := $(wildcard kernels/cuda/host/*.c kernels/queue/*.c) kernels/device_head.c kernels/operations.c kernels/spans.c
 CUDA_CU  := $(wildcard kernels/cuda/*.cu kernels/cuda/ops/*.cu)
 CUDA_OBJ  = $(CUDA_C:%.c=$(BUILD)/cuda/%.o) $(CUDA_CU:%.cu=$(BUILD)/cuda/%.cu.o)
 CUDA_SO   = $(if $(NVCC),$(if $(filter-out 0,$(CUDA)),$(BUILD)/libstarring_cuda.so))

@@ -187,7 +187,7 @@ int stream_log(struct stream *s, size_t room, bool stamps_only) {
     return s->dev->backend->log(s, room, stamps_only);
 }
 
-size_t stream_take_log(struct stream *s, struct interval *out, size_t room, uint64_t *lost) {
+size_t stream_take_log(struct stream *s, struct span *out, size_t room, uint64_t *lost) {
     return s->dev->backend->take_log(s, out, room, lost);
 }
 
@@ -221,5 +221,11 @@ int event_sync(struct event *e) {
     return rc;
 }
 
-void dev_trace_shift(struct device *d, int64_t ns) { d->trace_shift_ns = ns; }
-int dev_trace_write(struct device *d, int pid, void *file) { return d->backend->trace_write(d, pid, file); }
+const struct spans *dev_spans(struct device *d, int i, const char **stream) {
+    return d->backend->spans(d, i, stream);
+}
+
+const char *phase_name(enum phase p) {
+    static const char *const names[PHASES] = {"other", "data", "forward", "backward", "optimizer", "comm"};
+    return names[p];
+}

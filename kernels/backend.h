@@ -30,6 +30,7 @@
 #include "kernels/dtype.h"
 #include "kernels/operations.h"
 #include "kernels/products.h"
+#include "kernels/spans.h"
 
 // ---------------------------------------------------------------- memory classes
 // What a byte of memory is for; the ledger's rows.
@@ -68,30 +69,18 @@ struct device_options {
     const char *label;       // "rank 1": named in errors and traces; copied
     enum cpu_kernel kernel;  // CPU: how matrices are multiplied
     struct cuda_choices cuda;
-    bool trace;           // keep spans of every operation for dev_trace_write
+    bool trace;           // keep a span of every operation for dev_spans
     bool watch_host;      // others see that the opening thread is at work beside the device (dev_at_work)
     size_t memory_bytes;  // dev_alloc refuses what goes beyond, MEM_HOST aside; 0: all that the device has
 };
 
 // Phases of a step, for the split of its time. A stream accounts to the phase it was last given.
 enum phase { PHASE_OTHER, PHASE_DATA, PHASE_FORWARD, PHASE_BACKWARD, PHASE_OPTIMIZER, PHASE_COMM, PHASES };
+const char *phase_name(enum phase p);  // "other", "data", ..
 
 struct stream_times {
     double busy_s[PHASES];  // seconds in operations
     double wait_s[PHASES];  // seconds blocked in stream_wait_event
-};
-
-// What a stream notes of itself on request (stream_log).
-enum interval_kind {
-    INTERVAL_BUSY,  // in operations of one phase, one behind the other
-    INTERVAL_WAIT,  // blocked in a wait for an event; tag: that of stream_wait_tagged
-    INTERVAL_STAMP  // came to a stamp; begin and end are one; tag: the stamp's
-};
-struct interval {
-    int64_t begin_ns, end_ns;  // of CLOCK_MONOTONIC
-    uint64_t tag;
-    enum interval_kind kind;
-    enum phase phase;
 };
 
 struct backend {
@@ -119,7 +108,7 @@ struct backend {
     int (*sync)(struct stream *s);
     void (*times)(struct stream *s, struct stream_times *out);
     int (*log)(struct stream *s, size_t room, bool stamps_only);
-    size_t (*take_log)(struct stream *s, struct interval *out, size_t room, uint64_t *lost);
+    size_t (*take_log)(struct stream *s, struct span *out, size_t room, uint64_t *lost);
     void (*stamp)(struct stream *s, uint64_t tag);
     struct event *(*event_create)(struct device *d);
     void (*event_destroy)(struct event *e);
@@ -127,7 +116,7 @@ struct backend {
     void (*wait_event)(struct stream *s, struct event *e, uint64_t tag);
     int (*event_sync)(struct event *e);
     int (*event_passed)(struct event *e);
-    int (*trace_write)(struct device *d, int pid, void *file);  // FILE *, appends JSON events
+    const struct spans *(*spans)(struct device *d, int i, const char **stream);
     // kernels/products.h; NULL: products are not a matter of choice
     int (*choose_products)(struct device *d, const struct product_choice *choices, int count);
     int (*product_uses)(struct device *d, struct product_use *out, int room);
@@ -177,7 +166,7 @@ void stream_destroy(struct stream **s);  // runs what is queued, then joins
 struct device *stream_device(struct stream *s);
 // Host -> device, device -> host, device -> device; bytes.
 void dev_copy(struct stream *s, void *dst, const void *src, size_t bytes);
-// Runs fn(arg) in stream order on a thread of the stream; it may block. Non-zero fails the stream.
+// Runs fn(arg) in stream order on a thread of the stream; it may block. Non-zero fails the stream. name outlives the device.
 void stream_host(struct stream *s, const char *name, int (*fn)(void *arg), void *arg);
 // The same without waiting for the device: what was enqueued before may still be running there. fn orders
 // its own work by what it calls on the stream (see Inside above).
@@ -185,13 +174,13 @@ void stream_submit(struct stream *s, const char *name, int (*fn)(void *arg), voi
 void stream_phase(struct stream *s, enum phase phase);              // enqueued
 int stream_sync(struct stream *s);                                  // 0, or -1 when the stream has failed
 void stream_get_times(struct stream *s, struct stream_times *out);  // since creation; after a sync
-// From now on the stream notes its intervals, up to room of them between two looks; stamps_only: nothing but
-// stamps. A gap of 2 us or less is none. 0, or -1 (dev_error). Blocks until the stream is idle. The thread that
+// From now on the stream records spans of what it does (SPAN_BUSY, SPAN_BLOCKED with the tag of stream_wait_tagged,
+// SPAN_STAMP), up to room of them between two looks; stamps_only: nothing but stamps. A gap of 2 us or less is none. 0, or -1 (dev_error). Blocks until the stream is idle. The thread that
 // enqueues.
 int stream_log(struct stream *s, size_t room, bool stamps_only);
-// Moves up to room intervals out, in the order in which they became known; a device tells of what it is through
+// Moves up to room spans out, in the order in which they became known; a device tells of what it is through
 // with, as a rule in order of time. *lost: how many found no room since the last look. Any thread; never blocks.
-size_t stream_take_log(struct stream *s, struct interval *out, size_t room, uint64_t *lost);
+size_t stream_take_log(struct stream *s, struct span *out, size_t room, uint64_t *lost);
 void stream_stamp(struct stream *s, uint64_t tag);  // enqueued: notes when the stream comes here
 struct event *event_create(struct device *d);
 void event_destroy(struct event **e);
@@ -206,10 +195,9 @@ int event_sync(struct event *e);  // 0, or -1 when the recording stream has fail
 int event_passed(struct event *e);
 // How often a host thread has waited on the device's streams and events: calls of stream_sync and event_sync.
 uint64_t dev_host_waits(struct device *d);
-// What is added to the spans' times when they are written: another machine's clock minus this one's.
-void dev_trace_shift(struct device *d, int64_t ns);
-// Appends this device's spans as Chrome trace events, comma-separated; pid = rank.
-int dev_trace_write(struct device *d, int pid, void *file);
+// With the option trace: a span of every operation of the device's i-th stream, the newest stream first, and the stream's
+// name; also of streams that have been destroyed. NULL: there are no more. To be read while nothing runs on the streams.
+const struct spans *dev_spans(struct device *d, int i, const char **stream);
 
 // ---------------------------------------------------------------- work, as others see it
 // How others see that a rank is at work, not stuck.

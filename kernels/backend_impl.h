@@ -16,8 +16,7 @@ struct device {
     char label[64];
     int threads;  // an operation may use; >= 1
     bool trace;
-    size_t memory_bytes;  // 0: no limit of our own
-    int64_t trace_shift_ns;
+    size_t memory_bytes;     // 0: no limit of our own
     pthread_mutex_t lock;    // guards usage, notes and the writing of error
     struct mem_usage usage;  // counted by dev_alloc and dev_free
     atomic_uint_fast64_t host_waits;

@@ -47,7 +47,7 @@ static int exchange(struct zero *z, int count) {
     return stream_sync(z->reduce_stream);
 }
 
-static int64_t own_clock(const struct zero *z) { return timeline_now() + z->time.ahead_ns; }
+static int64_t own_clock(const struct zero *z) { return now_ns() + z->time.ahead_ns; }
 
 // Rank 0's clock. Each meeting carries the times around the one before.
 static int meet_clocks(struct zero *z, struct clock_offset *o) {

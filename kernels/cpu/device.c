@@ -125,7 +125,7 @@ static int host_reach(struct device *d, struct device *peer) {
         .times = queue_times, .log = queue_log, .take_log = queue_take_log, .stamp = queue_stamp,           \
         .event_create = queue_event_create, .event_destroy = queue_event_destroy,                           \
         .event_record = queue_event_record, .wait_event = queue_wait_event, .event_sync = queue_event_sync, \
-        .event_passed = queue_event_passed, .trace_write = queue_trace_write,                               \
+        .event_passed = queue_event_passed, .spans = queue_spans,                                           \
     }
 
 const struct backend cpu_backend = HOST_BACKEND("cpu", cpu_open);

@@ -12,42 +12,42 @@ typedef void (*span_fn)(const void *args, int64_t begin, int64_t end);
 
 #define SPAN_ELEMENTS 8192  // fewer than this are not worth waking a thread for
 
-struct spans {
+struct ranges {
     span_fn fn;
     const void *args;
     int64_t n, grain;
     _Atomic int64_t next;  // of what is handed out: the first block that nobody has
 };
 
-static inline void spans_part(void *arg, int index, int count) {
-    const struct spans *s = arg;
+static inline void ranges_part(void *arg, int index, int count) {
+    const struct ranges *s = arg;
     int64_t begin, end;
     parallel_range(s->n, s->grain, index, count, &begin, &end);
     if (begin < end) s->fn(s->args, begin, end);
 }
 
-static inline void spans_take(void *arg, int index, int count) {
-    struct spans *s = arg;
+static inline void ranges_take(void *arg, int index, int count) {
+    struct ranges *s = arg;
     (void)index, (void)count;
     for (int64_t begin; (begin = atomic_fetch_add(&s->next, 1) * s->grain) < s->n;)
         s->fn(s->args, begin, begin + s->grain < s->n ? begin + s->grain : s->n);
 }
 
-static inline int spans_threads(int threads, int64_t n, int64_t grain) {
+static inline int ranges_threads(int threads, int64_t n, int64_t grain) {
     int64_t blocks = (n + grain - 1) / grain;
     return threads > blocks ? (int)blocks : threads;
 }
 
 // fn over [0, n): one contiguous range a thread, cut at multiples of grain.
 static inline void for_spans(int threads, int64_t n, int64_t grain, span_fn fn, const void *args) {
-    team_run(spans_threads(threads, n, grain), spans_part,
-             &(struct spans){.fn = fn, .args = args, .n = n, .grain = grain});
+    team_run(ranges_threads(threads, n, grain), ranges_part,
+             &(struct ranges){.fn = fn, .args = args, .n = n, .grain = grain});
 }
 
 // The same, handing out ranges of grain items as threads become free: for items of unequal cost.
 static inline void for_spans_dynamic(int threads, int64_t n, int64_t grain, span_fn fn, const void *args) {
-    team_run(spans_threads(threads, n, grain), spans_take,
-             &(struct spans){.fn = fn, .args = args, .n = n, .grain = grain});
+    team_run(ranges_threads(threads, n, grain), ranges_take,
+             &(struct ranges){.fn = fn, .args = args, .n = n, .grain = grain});
 }
 
 // The grain for rows of `width` elements each.

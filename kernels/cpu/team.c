@@ -8,8 +8,9 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "kernels/spans.h"
 
 #define LINE  64  // bytes of a cache line: what one thread writes lies apart from what another one watches
 #define LOOKS 64  // between two glances at the clock: about a microsecond
@@ -41,12 +42,6 @@ struct team {
 static atomic_ullong sleeps;
 
 // ---------------------------------------------------------------- waiting
-
-static int64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 static void breathe(void) {
 #if defined(__x86_64__)

@@ -61,20 +61,35 @@ void queue_fail(struct stream *head, const char *text) {
 
 // ---------------------------------------------------------------- times and trace
 
-// With the lock held. Tracing may allocate; without it nothing here does.
-static void account(struct queue *q, const struct trace_span *span) {
-    interval_note(&q->log, &(struct interval){.begin_ns = span->start_ns,
-                                              .end_ns = span->start_ns + span->duration_ns,
-                                              .tag = span->tag,
-                                              .kind = span->kind,
-                                              .phase = span->phase});
-    if (span->kind == INTERVAL_STAMP) return;
-    (span->kind == INTERVAL_WAIT ? q->times.wait_s : q->times.busy_s)[span->phase] +=
-        (double)span->duration_ns * 1e-9;
-    if (q->head.dev->trace) trace_keep(&q->kept, span);
+// With the lock held.
+static void log_span(struct queue *q, const struct span *span) {
+    struct spans *log = &q->log;
+    bool stamp = span->kind == SPAN_STAMP, busy = span->kind == SPAN_BUSY;
+    if (!log->ring || (q->stamps_only && !stamp)) return;
+    if (span->kind == SPAN_BLOCKED && span_length(span) < QUEUE_GAP_NS) return;
+    if (busy && q->log_busy > log->first) {
+        struct span *before = &log->ring[(q->log_busy - 1) % log->room];
+        bool near = span->begin >= before->begin && span->begin - before->end <= QUEUE_GAP_NS;
+        if (near && before->phase == span->phase) {
+            if (span->end > before->end) before->end = span->end;
+            return;
+        }
+    }
+    uint64_t lost = log->lost;
+    spans_add(log, span);
+    if (!stamp && log->lost == lost) q->log_busy = busy ? log->next : 0;
 }
 
-void queue_span(struct queue *q, const struct trace_span *span) {
+// With the lock held.
+static void account(struct queue *q, const struct span *span) {
+    log_span(q, span);
+    if (span->kind == SPAN_STAMP) return;
+    (span->kind == SPAN_BLOCKED ? q->times.wait_s : q->times.busy_s)[span->phase] +=
+        (double)span_length(span) * 1e-9;
+    if (q->head.dev->trace) spans_add(&q->trace, span);
+}
+
+void queue_span(struct queue *q, const struct span *span) {
     pthread_mutex_lock(&q->lock);
     account(q, span);
     pthread_mutex_unlock(&q->lock);
@@ -83,16 +98,18 @@ void queue_span(struct queue *q, const struct trace_span *span) {
 int queue_log(struct stream *head, size_t room, bool stamps_only) {
     struct queue *q = (struct queue *)head;
     pthread_mutex_lock(&q->lock);
-    int rc = interval_log_open(&q->log, room, stamps_only);
+    int rc = spans_open(&q->log, room, SPANS_FIRST);
+    q->stamps_only = stamps_only;
+    q->log_busy = 0;
     pthread_mutex_unlock(&q->lock);
-    if (rc != 0) device_fail(head->dev, "stream %s: no memory to note %zu intervals", q->name, room);
+    if (rc != 0) device_fail(head->dev, "stream %s: no memory to record %zu spans", q->name, room);
     return rc;
 }
 
-size_t queue_take_log(struct stream *head, struct interval *out, size_t room, uint64_t *lost) {
+size_t queue_take_log(struct stream *head, struct span *out, size_t room, uint64_t *lost) {
     struct queue *q = (struct queue *)head;
     pthread_mutex_lock(&q->lock);
-    size_t n = interval_take(&q->log, out, room, lost);
+    size_t n = spans_take(&q->log, out, room, lost);
     pthread_mutex_unlock(&q->lock);
     return n;
 }
@@ -104,18 +121,14 @@ void queue_times(struct stream *head, struct stream_times *out) {
     pthread_mutex_unlock(&q->lock);
 }
 
-int queue_trace_write(struct device *d, int pid, void *file) {
-    trace_write_process(file, pid, d->label);
+const struct spans *queue_spans(struct device *d, int i, const char **stream) {
     pthread_mutex_lock(&d->lock);
-    int tid = 0;
-    for (struct queue *q = d->queues; q; q = q->next) {
-        pthread_mutex_lock(&q->lock);
-        q->kept.shift_ns = d->trace_shift_ns;
-        trace_write_thread(file, pid, ++tid, q->name, &q->kept);
-        pthread_mutex_unlock(&q->lock);
-    }
+    struct queue *q = d->queues;
+    while (q && i-- > 0) q = q->next;
     pthread_mutex_unlock(&d->lock);
-    return ferror((FILE *)file) ? -1 : 0;
+    if (!q) return NULL;
+    *stream = q->name;
+    return &q->trace;
 }
 
 // ---------------------------------------------------------------- the thread
@@ -170,21 +183,20 @@ static bool timed_here(const struct queue *q, const struct slot *slot) {
     return slot->kind == SLOT_HOST || (!q->ops->behind && slot->kind != SLOT_PHASE);
 }
 
-static int run_timed(struct queue *q, const struct slot *slot, struct trace_span *span) {
+static int run_timed(struct queue *q, const struct slot *slot, struct span *span) {
     const struct queue_device *behind = q->ops->behind;
     if (behind && (interval_end(q, false) != 0 || behind->drain(q, slot_name(slot)) != 0)) return -1;
-    span->phase = q->phase;
-    span->start_ns = queue_now_ns();
-    if (slot->kind == SLOT_STAMP || slot->kind == SLOT_WAIT) {
-        span->kind = slot->kind == SLOT_STAMP ? INTERVAL_STAMP : INTERVAL_WAIT;
-        span->tag = slot->tag;
-    }
-    // The moment passed with the slot before it, even if the thread has been kept from running since.
-    if (slot->kind == SLOT_STAMP && q->last_end_ns) span->start_ns = q->last_end_ns;
+    bool stamp = slot->kind == SLOT_STAMP, wait = slot->kind == SLOT_WAIT;
+    // The moment of a stamp passed with the slot before it, even if the thread has been kept from running since.
+    *span = (struct span){.begin = stamp && q->last_end_ns ? q->last_end_ns : now_ns(),
+                          .name = slot_name(slot),
+                          .kind = stamp  ? SPAN_STAMP
+                                  : wait ? SPAN_BLOCKED
+                                         : SPAN_BUSY,
+                          .phase = q->phase};
+    if (stamp || wait) span->id = slot->tag;
     int rc = run_slot(q, slot);
-    if (slot->kind != SLOT_STAMP) span->duration_ns = queue_now_ns() - span->start_ns;
-    q->last_end_ns = span->start_ns + span->duration_ns;
-    if (q->head.dev->trace) snprintf(span->name, sizeof span->name, "%s", slot_name(slot));
+    q->last_end_ns = span->end = stamp ? span->begin : now_ns();
     return rc;
 }
 
@@ -215,14 +227,14 @@ void *queue_run(void *queue) {
         if (q->done == q->queued) break;
         const struct slot *slot = &q->ring[q->done % QUEUE_SLOTS];
         bool run = q->failed_at == QUEUE_NEVER, timed = run && timed_here(q, slot);
-        struct trace_span span = {.duration_ns = 0};
+        struct span span = {0};
         // The slot stays the thread's until done moves on: the enqueuer writes to free slots only.
         pthread_mutex_unlock(&q->lock);
         int rc = timed ? run_timed(q, slot, &span) : run ? run_slot(q, slot) : 0;
         if (q->failed_inside) rc = -1;
         drop_mark(slot);
         pthread_mutex_lock(&q->lock);
-        if (span.start_ns) account(q, &span);
+        if (span.begin) account(q, &span);
         q->done++;
         if (rc != 0 && q->failed_at == QUEUE_NEVER) q->failed_at = q->done;
         if (q->watchers) pthread_cond_broadcast(&q->progress);
@@ -241,6 +253,8 @@ void queue_init(struct queue *q, struct device *dev, const char *name, const str
     pthread_mutex_init(&q->lock, NULL);
     pthread_cond_init(&q->work, NULL);
     pthread_cond_init(&q->progress, NULL);
+    // Without memory for them all spans count as lost.
+    if (dev->trace) spans_open(&q->trace, SPANS_TRACED, SPANS_FIRST);
 }
 
 int queue_start(struct queue *q) {
@@ -278,8 +292,8 @@ void queues_free(struct device *d) {
         pthread_mutex_destroy(&q->lock);
         pthread_cond_destroy(&q->work);
         pthread_cond_destroy(&q->progress);
-        trace_free(&q->kept);
-        interval_log_close(&q->log);
+        spans_close(&q->trace);
+        spans_close(&q->log);
         free(q);
     }
     d->queues = NULL;
@@ -375,7 +389,7 @@ static void enqueue_function(struct stream *head, enum slot_kind kind, const cha
     struct slot *slot = slot_free(q, kind);
     slot->call.fn = fn;
     slot->call.arg = arg;
-    snprintf(slot->call.name, sizeof slot->call.name, "%s", name);
+    slot->call.name = name;
     slot_queue(q);
 }
 
@@ -393,7 +407,7 @@ void queue_submit_native(struct stream *head, const char *name, int (*fn)(void *
     struct slot *slot = slot_free(q, SLOT_NATIVE);
     slot->call.native = fn;
     slot->call.arg = arg;
-    snprintf(slot->call.name, sizeof slot->call.name, "%s", name);
+    slot->call.name = name;
     slot_queue(q);
 }
 

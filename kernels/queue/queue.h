@@ -23,12 +23,12 @@
 #define STARRING_KERNELS_QUEUE_QUEUE_H
 
 #include "kernels/backend_impl.h"
-#include "kernels/queue/clock.h"
-#include "kernels/queue/interval.h"
-#include "kernels/queue/trace.h"
 
-#define QUEUE_SLOTS 1024
-#define QUEUE_NEVER UINT64_MAX  // failed_at while nothing has failed
+#define QUEUE_SLOTS      1024
+#define QUEUE_NAME_BYTES 32
+// A gap between two operations that is shorter is the queue's own work, and a shorter wait is none.
+#define QUEUE_GAP_NS 2000
+#define QUEUE_NEVER  UINT64_MAX  // failed_at while nothing has failed
 
 struct queue;
 struct mark;  // a place in the queue of the device behind; the backend's
@@ -70,7 +70,7 @@ struct slot {
                 int (*native)(void *arg, void *native_stream);
             };
             void *arg;
-            char name[TRACE_NAME_BYTES];
+            const char *name;
         } call;
         struct {
             struct moment at;  // record and wait
@@ -110,9 +110,9 @@ struct queue {
     struct stream head;
     const struct queue_ops *ops;
     struct queue *next;  // the device's list
-    char name[TRACE_NAME_BYTES];
+    char name[QUEUE_NAME_BYTES];
     pthread_t thread;
-    pthread_mutex_t lock;     // guards the fields down to log
+    pthread_mutex_t lock;     // guards the fields down to log_busy
     pthread_cond_t work;      // the queue's thread sleeps here
     pthread_cond_t progress;  // hosts and other queues sleep here
     int watchers;             // how many sleep on progress
@@ -121,8 +121,11 @@ struct queue {
     bool closing;
     bool waits;  // for other ranks: the function under way says so
     struct stream_times times;
-    struct trace_list kept;  // device options' trace only
-    struct interval_log log;
+    struct spans trace;  // a span of every operation, where the device's options ask for it
+    struct spans log;    // since the last stream_take_log; neighbours in time and phase are one
+    bool stamps_only;    // of log
+    uint64_t
+        log_busy;  // 1 + the number of log's last busy span, as long as nothing but stamps followed; else 0
     // The thread's own:
     enum phase phase;
     int64_t last_end_ns;  // of the slot timed last
@@ -136,8 +139,8 @@ int queue_start(struct queue *q);
 void *queue_run(void *queue);        // runs slots until queue_stop
 void queue_stop(struct queue *q);    // runs what is queued, then joins
 void queues_free(struct device *d);  // at the device's end, after every queue has been stopped
-// Accounts an interval to its phase and keeps it where the device traces and the stream notes its intervals.
-void queue_span(struct queue *q, const struct trace_span *span);
+// Accounts a span to its phase and records it where the device traces and the stream logs.
+void queue_span(struct queue *q, const struct span *span);
 // await blocks until `count` slots are done; -1 when one of them failed. state: 1 done, 0 not yet, -1 failed.
 int queue_await(struct queue *q, uint64_t count);
 int queue_state(struct queue *q, uint64_t count);
@@ -157,10 +160,10 @@ void queue_submit_native(struct stream *s, const char *name, int (*fn)(void *arg
 void queue_phase(struct stream *s, enum phase phase);
 void queue_stamp(struct stream *s, uint64_t tag);
 int queue_log(struct stream *s, size_t room, bool stamps_only);
-size_t queue_take_log(struct stream *s, struct interval *out, size_t room, uint64_t *lost);
+size_t queue_take_log(struct stream *s, struct span *out, size_t room, uint64_t *lost);
 int queue_sync(struct stream *s);
 void queue_times(struct stream *s, struct stream_times *out);
-int queue_trace_write(struct device *d, int pid, void *file);
+const struct spans *queue_spans(struct device *d, int i, const char **stream);
 // Fails every queue of the stream's device from outside; others may have been told already to go on after
 // what has failed.
 void queue_fail(struct stream *s, const char *text);

@@ -8,7 +8,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "kernels/queue/clock.h"
+#include "kernels/spans.h"
 #include "ps/codec/push_code.h"
 #include "ps/record/study_log.h"
 #include "shared/core/error.h"
@@ -79,7 +79,7 @@ static void log_push(struct study *s, const struct wire_header *h, const void *g
         "{\"worker\":%d,\"unit\":\"%s\",\"key\":%d,\"step\":%lld,\"batch\":%lld,\"version\":%lld,\"tau\":%llu,"
         "\"norm\":%s,\"time_ns\":%lld}\n",
         h->rank, s->o.layout->units[p->unit].name, h->key, (long long)h->step + 1, (long long)h->batch,
-        (long long)h->version, (unsigned long long)tau, text, (long long)queue_now_ns());
+        (long long)h->version, (unsigned long long)tau, text, (long long)now_ns());
     study_log_add(s->log, line, h->step + 1);
     free(line);
 }

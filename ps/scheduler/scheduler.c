@@ -6,7 +6,6 @@
 
 #include "ps/checkpoint/start_point.h"
 #include "ps/consistency.h"
-#include "ps/diary/diary_file.h"
 #include "ps/net/login.h"
 #include "ps/ps.h"
 #include "ps/record/arrivals.h"
@@ -22,6 +21,8 @@
 #include "shared/core/error.h"
 #include "shared/launch/away.h"
 #include "shared/report/metrics.h"
+#include "shared/report/span_files.h"
+#include "shared/time/thread_time.h"
 
 #define QUEUE_MESSAGES 65536  // control messages of all members
 #define PATIENCE       0.75   // of the time in which the launcher counts a silent scheduler as lost
@@ -54,8 +55,8 @@ struct scheduler {
     char why[WIRE_TEXT_MAX];
     struct standstill still;
     struct waiting waiting;
-    struct diary *diary;   // NULL: no trace
-    int64_t cpu_begin_ns;  // when the job started
+    struct thread_time *spans;  // NULL: no trace
+    int64_t cpu_begin_ns;       // when the job started
 };
 
 // It has no directory of its own, maybe: the servers, which leave reports, learn what it has cost.
@@ -249,7 +250,7 @@ static int scheduler_loop(struct scheduler *s) {
         say_alive(s);
         say_standing(s);
         if (ps_stopped(s->o->stop)) return scheduler_core_abort(s->core, "the scheduler was " PS_INTERRUPTED);
-        diary_enter(s->diary, WIRE_NONE, &DIARY_NOTHING);
+        thread_time_enter(s->spans, WIRE_NONE, SPAN_OF_NOTHING);
         bool soon = s->beginning && !background_done(s->files, s->begins);
         if (net_poll(items, s->link.fd ? 2 : 1, soon ? HURRY_MS : POLL_MS) != 0)
             return scheduler_core_abort(s->core, "the scheduler cannot poll its socket");
@@ -259,8 +260,7 @@ static int scheduler_loop(struct scheduler *s) {
         if (items[1].ready) hear_launcher(s);
         while (items[0].ready && (rc = net_recv(s->router, &m)) == 1) {
             s->sender = m.from;
-            diary_enter(s->diary, (int)m.header.kind,
-                        &(struct diary_of){-1, m.header.rank, 1, m.header.step});
+            thread_time_enter(s->spans, (int)m.header.kind, span_for(m.header.step, -1, m.header.rank, 1));
             int member = scheduler_core_message(s->core, &m.header, m.frame, now_seconds());
             // Pulses have a socket of their own, at which nobody listens.
             if (member >= 0 && m.header.kind != WIRE_PULSE) s->routes[member] = m.from;
@@ -375,25 +375,26 @@ static void part(struct scheduler *s) {
     }
 }
 
-static struct diary *trace_begin(const struct ps_role_options *o, const char *names[WIRE_KINDS]) {
+static struct thread_time *trace_begin(const struct ps_role_options *o, const char *names[WIRE_KINDS]) {
     for (int k = 0; k < WIRE_KINDS; k++) names[k] = wire_kind_name((enum wire_kind)k);
-    struct diary_options d = {.names = names, .parts = WIRE_KINDS, .idle = 1u << WIRE_NONE, .trace = true};
-    return o->dir && o->config->trace ? diary_create(&d) : NULL;
+    struct thread_time_options d = {
+        .names = names, .parts = WIRE_KINDS, .idle = 1u << WIRE_NONE, .trace = true};
+    return o->dir && o->config->trace ? thread_time_create(&d) : NULL;
 }
 
 static int trace_end(void *arg) {
     struct scheduler *s = arg;
     const struct config *c = s->o->config;
-    struct diary_thread thread = {"messages", s->diary};
-    struct diary_role r = {.dir = s->o->dir,
-                           .role = "scheduler",
-                           .threads = &thread,
-                           .count = 1,
-                           .pid = trace_pid_scheduler(c->workers, c->ps.servers),
-                           .first_tid = 1,
-                           .workers = c->workers};
-    diary_end(s->diary);
-    s->found = s->diary ? diary_write_trace(&r) : 0;
+    struct span_thread thread = {.name = "messages", .traced = thread_time_traced(s->spans)};
+    struct span_role r = {.dir = s->o->dir,
+                          .role = "scheduler",
+                          .threads = &thread,
+                          .count = 1,
+                          .first_tid = 1,
+                          .workers = c->workers,
+                          .servers = c->ps.servers};
+    thread_time_end(s->spans);
+    s->found = s->spans ? trace_write_threads(&r) : 0;
     return 0;
 }
 
@@ -401,7 +402,7 @@ int ps_scheduler_run(const struct ps_role_options *o) {
     const char *names[WIRE_KINDS];
     struct scheduler s = {.o = o};
     error_set_label("scheduler");
-    s.diary = trace_begin(o, names);
+    s.spans = trace_begin(o, names);
     int rc = scheduler_listen(&s) ? -1 : scheduler_open(&s);
     if (rc == 0) {
         rc = scheduler_loop(&s);
@@ -423,7 +424,7 @@ int ps_scheduler_run(const struct ps_role_options *o) {
     arrivals_destroy(&s.replay);
     free(s.routes);
     free(s.beginning);
-    diary_destroy(&s.diary);
+    thread_time_destroy(&s.spans);
     shard_map_destroy(&s.map);
     return rc;
 }

@@ -12,9 +12,9 @@
 #ifndef STARRING_PS_SERVER_KEY_PASS_H
 #define STARRING_PS_SERVER_KEY_PASS_H
 
-#include "ps/diary/diary.h"
 #include "ps/server/sum.h"
 #include "shared/model/optimizer.h"
+#include "shared/time/thread_time.h"
 
 #define KEY_PASS_CHUNK 8192  // elements: with all that an update touches, well inside a second-level cache
 
@@ -25,7 +25,7 @@ struct key_pass {
     struct update_range range;       // of the key; grad is not read
     const struct update_step *step;  // NULL: the rounded gradient is kept at the start of sum.acc
     void *chunk;                     // scratch, KEY_PASS_CHUNK floats
-    struct diary *diary;             // is at SERVER_SUM; or NULL
+    struct thread_time *spans;       // is at SERVER_SUM; or NULL
 };
 int key_pass_run(const struct key_pass *p);  // 0, or -1 after logging
 

@@ -110,7 +110,7 @@ static int server_start_shards(struct server *s) {
     for (int t = 0; t < s->map->threads; t++) {
         struct shard *shard = &s->shards[t];
         if (server_open_order(s, t) != 0) return -1;
-        shard->diary = server_diary(s->c, s->map, s->id.rank * s->map->threads + t);
+        shard->spans = server_thread_time(s->c, s->map, s->id.rank * s->map->threads + t);
         struct server_core_options o = {.layout = s->o->layout,
                                         .map = s->map,
                                         .shard = s->id.rank * s->map->threads + t,
@@ -126,7 +126,7 @@ static int server_start_shards(struct server *s) {
                                         .code = s->c->ps.code,
                                         .replicate = s->c->ps.replicate,
                                         .repeat_most_s = ps_repeat_most_s(s->c),
-                                        .diary = shard->diary,
+                                        .spans = shard->spans,
                                         .record = shard->record,
                                         .replay = shard->replay,
                                         .study = shard->study,
@@ -342,7 +342,7 @@ static void server_report(struct server *s, struct rank_report *r) {
         if (totals.steps > steps) steps = totals.steps;
         r->transport_peak_bytes += totals.held_peak_bytes;
         staleness_merge(&r->staleness, &totals.staleness);
-        server_time_add(&r->server_time, s->shards[t].diary);
+        server_time_add(&r->server_time, s->shards[t].spans);
     }
     r->updates = s->map->count ? INT64_MAX : 0;
     for (int key = 0; key < s->map->count; key++) {
@@ -375,15 +375,15 @@ static void server_close(struct server *s, bool orderly) {
 }
 
 static int server_leave_files(const struct server *s) {
-    struct diary **diaries = xcalloc((unsigned long)s->map->threads, sizeof(struct diary *));
-    for (int t = 0; t < s->map->threads; t++) diaries[t] = s->shards[t].diary;
+    struct thread_time **shards = xcalloc((unsigned long)s->map->threads, sizeof(struct thread_time *));
+    for (int t = 0; t < s->map->threads; t++) shards[t] = s->shards[t].spans;
     int rc = server_time_write(&(struct server_time_files){.config = s->c,
                                                            .map = s->map,
                                                            .id = &s->id,
                                                            .dir = s->o->dir,
-                                                           .diaries = diaries,
+                                                           .shards = shards,
                                                            .count = s->map->threads});
-    free(diaries);
+    free(shards);
     struct study **studies = xcalloc((unsigned long)s->map->threads, sizeof(struct study *));
     for (int t = 0; t < s->map->threads; t++) studies[t] = s->shards[t].study;
     // What one file lacks is no reason to go without the others.
@@ -398,7 +398,7 @@ static void server_free(struct server *s) {
     for (int t = 0; t < s->map->threads; t++) {
         server_core_destroy(&s->shards[t].core);
         neighbours_close(&s->shards[t].neighbours);
-        diary_destroy(&s->shards[t].diary);
+        thread_time_destroy(&s->shards[t].spans);
         arrivals_destroy(&s->shards[t].record);
         study_destroy(&s->shards[t].study);
         arrivals_destroy(&s->shards[t].replay);

@@ -3,10 +3,10 @@
 #define STARRING_PS_SERVER_SERVER_OPTIONS_H
 
 #include "ps/consistency.h"
-#include "ps/diary/diary.h"
 #include "ps/net/port.h"
 #include "ps/server/server_memory.h"
 #include "shared/model/optimizer.h"
+#include "shared/time/thread_time.h"
 
 struct arrivals;
 struct study;
@@ -51,8 +51,8 @@ struct server_core_options {
     bool commit_round;     // updates wait for the scheduler's decision (commit_waits)
     bool replicate;        // sums go to PEER_NEIGHBOUR before they are reported; with commit_round alone
     double repeat_most_s;  // between two repetitions of this shard's part in a step
-    struct diary *diary;   // of the calling thread; NULL: none. What is in it decides nothing
-    uint64_t job;          // 0: set later by server_core_set_job
+    struct thread_time *spans;  // of the calling thread; NULL: none. What is in it decides nothing
+    uint64_t job;               // 0: set later by server_core_set_job
     // Of pushes applied on arrival: where their order is kept, and the one to repeat. NULL: none.
     struct arrivals *record;
     const struct arrivals *replay;

@@ -10,19 +10,19 @@
 #include "ps/server/key_pass.h"
 #include "ps/server/replay_pulls.h"
 #include "ps/server/server_keep.h"
-#include "ps/server/server_parts.h"
+#include "ps/server/server_time.h"
 #include "shared/core/error.h"
 
-static void turn_to(const struct server_core *c, enum server_part part, struct diary_of of) {
-    diary_enter(c->o.diary, part, &of);
+static void turn_to(const struct server_core *c, enum server_part part, struct span of) {
+    thread_time_enter(c->o.spans, part, of);
 }
 
 // Of one worker's push, which is an update of its own or a part of one; or of all.
-static struct diary_of of_push(const struct server_key *k, int worker, int64_t step) {
-    return (struct diary_of){k->key, worker, 1, step};
+static struct span of_push(const struct server_key *k, int worker, int64_t step) {
+    return span_for(step, k->key, worker, 1);
 }
-static struct diary_of of_all(const struct server_core *c, const struct server_key *k) {
-    return (struct diary_of){k->key, 0, c->o.rule.workers, k->step};
+static struct span of_all(const struct server_core *c, const struct server_key *k) {
+    return span_for(k->step, k->key, 0, c->o.rule.workers);
 }
 
 void acknowledge(struct server_core *c, const struct server_key *k, int worker, bool held) {
@@ -146,7 +146,7 @@ void report_sum(struct server_core *c) {
     if (r->repeats) h.flags = WIRE_AGAIN;
     c->round.sent_s = c->now;
     if (!r->repeats) c->round.said_s = c->now;
-    turn_to(c, SERVER_REPLY, DIARY_NOTHING);
+    turn_to(c, SERVER_REPLY, SPAN_OF_NOTHING);
     port_tell(&c->o.port, PEER_SCHEDULER, &h);
 }
 
@@ -255,7 +255,7 @@ int add_up(struct server_core *c, struct server_key *k, const struct sum_args *s
                          .range = range_of(c, k, NULL),
                          .step = *at_once ? &step : NULL,
                          .chunk = c->chunk,
-                         .diary = c->o.diary};
+                         .spans = c->o.spans};
     turn_to(c, SERVER_SUM, of_all(c, k));
     if (key_pass_run(&p) == 0) return 0;
     return core_fail(c->error, "key %d (%s), step %lld: %s", k->key, k->unit->name, (long long)k->step,
@@ -332,7 +332,7 @@ int push_in_order(struct server_core *c, struct server_key *k, const struct wire
         if (close_key(c, k, at_once) != 0) return -1;
         end_round(c);
     } else if (sum.count > 0 && c->attached < c->o.rule.workers) {
-        turn_to(c, SERVER_SUM, (struct diary_of){k->key, k->turn, sum.count, k->step});
+        turn_to(c, SERVER_SUM, span_for(k->step, k->key, k->turn, sum.count));
         sum_add(&sum);
         take_turns(c, k, sum.count);
     }

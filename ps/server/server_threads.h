@@ -34,7 +34,7 @@ struct shard {
     struct net_socket *router, *scheduler;
     struct server_core *core;
     struct neighbours neighbours;
-    struct diary *diary;
+    struct thread_time *spans;
     struct arrivals *record, *replay;  // NULL: none
     struct study *study;
     struct net_route *routes;  // (workers)

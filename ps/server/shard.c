@@ -33,12 +33,12 @@ void shard_send(void *ctx, int peer, const struct ps_message *message) {
 
 // The next message; false: *rc is 0, there is none, or -1. The time goes to who it is for.
 static bool shard_receive(struct shard *s, struct net_socket *from, struct net_message *m, int *rc) {
-    diary_enter(s->diary, SERVER_RECEIVE, &DIARY_NOTHING);
+    thread_time_enter(s->spans, SERVER_RECEIVE, SPAN_OF_NOTHING);
     *rc = net_recv(from, m);
     const struct wire_header *h = &m->header;
     if (*rc != 1 || from != s->router || h->role != PS_WORKER) return *rc == 1;
     int64_t step = h->kind == WIRE_PULL ? h->step - 1 : h->step;
-    diary_label(s->diary, &(struct diary_of){h->key, h->rank, 1, h->kind == WIRE_INIT ? -1 : step});
+    thread_time_label(s->spans, span_for(h->kind == WIRE_INIT ? -1 : step, h->key, h->rank, 1));
     return true;
 }
 
@@ -71,7 +71,7 @@ static int shard_from_worker(struct shard *s) {
         }
         bool trains = m.header.kind == WIRE_PUSH;
         if (trains) training_begins(s->server);
-        if (trains) diary_start(s->diary);
+        if (trains) thread_time_start(s->spans);
         if (server_core_message(s->core, &m.header, m.frame, now_seconds()) != 0) return -1;
         if (trains) training_goes_on(s->server);
     }
@@ -99,7 +99,7 @@ static int shard_from_scheduler(struct shard *s) {
         if (member) continue;
         training_goes_on(s->server);
         if (set) continue;
-        diary_enter(s->diary, SERVER_UPDATE, &DIARY_NOTHING);
+        thread_time_enter(s->spans, SERVER_UPDATE, SPAN_OF_NOTHING);
         if (neighbours_decided(&s->neighbours, &m.header) != 0) return -1;
     }
     return rc;
@@ -174,7 +174,7 @@ static int shard_loop(struct shard *s) {
         struct net_poll_item items[3] = {
             {.socket = s->scheduler}, {.socket = s->router}, {.socket = s->neighbours.to_holder}};
         int polled = !s->acquainted ? 1 : s->neighbours.to_holder ? 3 : 2;
-        diary_enter(s->diary, server_core_holds(s->core) ? SERVER_HOLD : SERVER_WAIT, &DIARY_NOTHING);
+        thread_time_enter(s->spans, server_core_holds(s->core) ? SERVER_HOLD : SERVER_WAIT, SPAN_OF_NOTHING);
         if (net_poll(items, polled, server_core_hurry(s->core) ? HURRY_MS : POLL_MS) != 0) return -1;
         if (items[1].ready && shard_from_worker(s) != 0) return -1;
         if (items[0].ready && shard_from_scheduler(s) != 0) return -1;
@@ -199,7 +199,7 @@ void *shard_main(void *arg) {
         server_core_set_job(s->core, s->id.job);
         neighbours_set_job(&s->neighbours, s->id.job);
         rc = shard_loop(s);
-        diary_end(s->diary);
+        thread_time_end(s->spans);
     }
     if (rc != 0) {
         const char *why = server_core_error(s->core)[0] ? server_core_error(s->core) : error_last();

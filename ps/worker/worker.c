@@ -87,10 +87,10 @@ static int worker_begin_micro(struct topology *t, int index, int count) {
 static int take_batch(struct worker *w, int64_t step) {
     struct step_plan *plan = &w->t.plan;
     worker_ask_batch(w, step);
-    w->take.from_ns = timeline_now();
+    w->take.from_ns = now_ns();
     if (comm_wait(w->comm, COMM_TAKEN, -1, step, "the scheduler did not say which batch comes next") != 0)
         return -1;
-    w->take.to_ns = timeline_now();
+    w->take.to_ns = now_ns();
     struct published p = comm_published(w->comm);
     timeline_peers_ready(w->t.timeline, w->take.id, w->take.asked_ns,
                          -1);  // it needs nobody but the scheduler

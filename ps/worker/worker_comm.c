@@ -61,13 +61,13 @@ struct published comm_published(struct comm *c) {
 
 int comm_write_trace(struct comm *c) {
     pthread_mutex_lock(&c->mutex);
-    struct diary *diary = c->left;
+    struct thread_time *spans = c->left;
     const struct ps_clock clock = c->now.status.clock;
     c->left = NULL;
     pthread_mutex_unlock(&c->mutex);
-    const struct worker_trace t = {&c->o.role, c->o.map, c->id.rank, &clock, diary};
-    int rc = diary ? worker_trace_write(&t) : 0;
-    diary_destroy(&diary);
+    const struct worker_trace t = {&c->o.role, c->o.map, c->id.rank, &clock, spans};
+    int rc = spans ? worker_trace_write(&t) : 0;
+    thread_time_destroy(&spans);
     return rc;
 }
 
@@ -150,18 +150,18 @@ static void comm_send(void *ctx, int peer, const struct ps_message *message) {
     struct comm *c = ctx;
     struct ps_message m = *message;
     ps_stamp(&c->id, &m.header);
-    worker_trace_message(c->diary, c->id.rank, &m.header);
+    worker_thread_message(c->spans, c->id.rank, &m.header);
     net_send(peer == PEER_SCHEDULER ? c->scheduler : c->shards[peer], NULL, &m);
-    diary_enter(c->diary, WORKER_PROTOCOL, &DIARY_NOTHING);
+    thread_time_enter(c->spans, WORKER_PROTOCOL, SPAN_OF_NOTHING);
 }
 
 // For the main thread: this one answers, and touches no file.
 static void leave_trace(struct comm *c) {
-    diary_end(c->diary);
+    thread_time_end(c->spans);
     pthread_mutex_lock(&c->mutex);
-    c->left = c->diary;
+    c->left = c->spans;
     pthread_mutex_unlock(&c->mutex);
-    c->diary = NULL;
+    c->spans = NULL;
 }
 
 static void obey(struct comm *c, const struct command *x, double now) {
@@ -251,14 +251,14 @@ static int drain(struct comm *c, struct net_socket *s, int peer) {
                 return begin_anew(c, m.header.text);
             continue;
         }
-        worker_trace_message(c->diary, c->id.rank, &m.header);
+        worker_thread_message(c->spans, c->id.rank, &m.header);
         if (m.header.kind == WIRE_SNAPSHOT_REPLY || m.header.kind == WIRE_SNAPSHOT_SENT) {
             snapshot_pulls_answer(c->snapshots, &m.header, m.frame, now_seconds());
             ps_frame_release(m.frame);
             continue;
         }
         if (worker_core_message(c->core, peer, &m.header, m.frame, now_seconds()) != 0) return -1;
-        diary_enter(c->diary, WORKER_PROTOCOL, &DIARY_NOTHING);
+        thread_time_enter(c->spans, WORKER_PROTOCOL, SPAN_OF_NOTHING);
     }
     return rc < 0 ? -1 : 0;
 }
@@ -319,9 +319,9 @@ static int poll_once(struct comm *c, struct net_poll_item *items, bool hurry) {
     items[0] = (struct net_poll_item){.fd = c->wake_fd};
     items[1] = (struct net_poll_item){.socket = c->scheduler};
     for (int g = 0; g < shards; g++) items[2 + g] = (struct net_poll_item){.socket = c->shards[g]};
-    diary_enter(c->diary, WORKER_IDLE, &DIARY_NOTHING);
+    thread_time_enter(c->spans, WORKER_IDLE, SPAN_OF_NOTHING);
     if (net_poll(items, 2 + shards, hurry ? HURRY_MS : POLL_MS) != 0) return -1;
-    diary_enter(c->diary, WORKER_PROTOCOL, &DIARY_NOTHING);
+    thread_time_enter(c->spans, WORKER_PROTOCOL, SPAN_OF_NOTHING);
     if (items[0].ready) take_commands(c);
     say_lost(c);
     if (items[1].ready && drain(c, c->scheduler, PEER_SCHEDULER) != 0) return -1;
@@ -427,7 +427,7 @@ struct comm *comm_create(const struct comm_options *o, struct ps_identity *id) {
     c->shards = xcalloc((unsigned long)o->map->shards, sizeof *c->shards);
     c->rule = consistency_of(c->c);
     c->times = worker_times_create(o->role.layout->count);
-    c->diary = worker_diary(&o->role);
+    c->spans = worker_thread_time(&o->role);
     c->landed = xcalloc(units, sizeof *c->landed);
     c->busy = xcalloc(units, sizeof *c->busy);
     c->waited_unit = -1;
@@ -486,8 +486,8 @@ void comm_destroy(struct comm **at) {
     pthread_mutex_destroy(&c->mutex);
     pthread_cond_destroy(&c->changed);
     worker_times_destroy(&c->times);
-    diary_destroy(&c->diary);
-    diary_destroy(&c->left);
+    thread_time_destroy(&c->spans);
+    thread_time_destroy(&c->left);
     free(c->commands);
     free(c->shards);
     roster_destroy(&c->roster);

@@ -6,9 +6,9 @@
 #include <pthread.h>
 
 #include "ps/consistency.h"
-#include "ps/diary/worker_trace.h"
 #include "ps/worker/snapshot_pulls.h"
 #include "ps/worker/worker_comm.h"
+#include "ps/worker/worker_times.h"
 
 struct pulse;
 
@@ -25,7 +25,7 @@ struct comm {
     struct worker_core *core;
     struct snapshot_pulls *snapshots;
     struct worker_times *times;
-    struct diary *diary;  // NULL: no trace
+    struct thread_time *spans;  // NULL: no trace
     pthread_t thread;
     bool thread_started;
     int taken;  // commands since the last publishing; the communication thread's
@@ -51,7 +51,7 @@ struct comm {
     char waiting_for[192];  // what that unit lacks
     bool quit, failed;
     char lost[WIRE_TEXT_MAX];  // what has not come although restarts are left, to be said; "": nothing
-    struct diary *left;        // for the main thread to write (COMMAND_TRACE)
+    struct thread_time *left;  // for the main thread to write (COMMAND_TRACE)
     char error[WIRE_TEXT_MAX];
     bool error_logged;
 };

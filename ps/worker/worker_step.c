@@ -7,16 +7,16 @@
 struct published worker_refresh(struct worker *w) {
     struct published p = comm_published(w->comm);
     const struct ps_clock *clock = &p.status.clock;
-    int64_t error = ps_later(clock->worst_ns, ps_clock_error(clock, timeline_now()));
+    int64_t error = ps_later(clock->worst_ns, ps_clock_error(clock, now_ns()));
     timeline_set_clock(w->t.timeline, (struct timeline_clock){clock->offset_ns, error});
     w->t.staleness = p.status.staleness;
     return p;
 }
 
 int worker_await(struct worker *w, enum comm_event event, int u, uint64_t id, const char *what) {
-    int64_t begin = timeline_now();
+    int64_t begin = now_ns();
     int rc = comm_wait(w->comm, event, u, w->step, what);
-    int64_t end = timeline_now();
+    int64_t end = now_ns();
     if (end - begin > NOTICED_NS) timeline_blocked(w->t.timeline, id, begin, end);
     return rc;
 }
@@ -25,7 +25,7 @@ int worker_await(struct worker *w, enum comm_event event, int u, uint64_t id, co
 static int hand_over(void *arg) {
     struct unit_task *task = arg;
     struct command c = {.kind = COMMAND_PUSH, .unit = task->unit, .push = task->push, .ids = task->ids};
-    c.push.ready_ns = timeline_now();
+    c.push.ready_ns = now_ns();
     timeline_own_ready(c.ids.in, c.ids.gradients, c.push.ready_ns);
     timeline_own_ready(c.ids.in, c.ids.weights, c.push.ready_ns);
     comm_command(task->worker->comm, &c);
@@ -108,7 +108,7 @@ static int step_together(struct worker *w, const struct step_input *in, struct s
     struct command c = {.kind = COMMAND_REPORT,
                         .report = {.in = *in,
                                    .loss = words.loss_sum / in->loss_tokens,
-                                   .ready_ns = timeline_now(),
+                                   .ready_ns = now_ns(),
                                    .deal = w->t.plan.in_part ? &w->deal : NULL}};
     const char *late = "the scheduler did not close the step";
     timeline_own_ready(w->t.timeline, id, c.report.ready_ns);
@@ -161,7 +161,7 @@ void worker_ask_batch(struct worker *w, int64_t step) {
     if (w->take.asked >= step) return;
     w->take.asked = step;
     w->take.id = timeline_ask(w->t.timeline, &(struct transfer){.kind = TRANSFER_CONTROL, .unit = -1});
-    w->take.asked_ns = timeline_now();
+    w->take.asked_ns = now_ns();
     timeline_own_ready(w->t.timeline, w->take.id, w->take.asked_ns);
     comm_command(w->comm,
                  &(struct command){.kind = COMMAND_TAKE, .step = step, .done = first ? &w->take.done : NULL});

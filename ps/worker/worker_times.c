@@ -3,6 +3,9 @@
 #include <stdlib.h>
 
 #include "shared/core/error.h"
+#include "shared/report/span_files.h"
+
+#define TRACE_TID 1000  // behind those of the device's streams
 
 struct worker_times {
     int units, open;           // transfers that are not over
@@ -61,4 +64,40 @@ void worker_times_tell(struct worker_times *t, const struct worker_core *core, b
         tell_gradients(t, u, at);
         tell_weights(t, u, at, staged);
     }
+}
+
+// ---------------------------------------------------------------- the communication thread
+struct thread_time *worker_thread_time(const struct ps_role_options *role) {
+    static const char *const names[WORKER_PARTS] = {"idle", "protocol", "push", "pull"};
+    struct thread_time_options o = {.names = names,
+                                    .parts = WORKER_PARTS,
+                                    .idle = 1u << WORKER_IDLE | 1u << WORKER_PROTOCOL,
+                                    .trace = true};
+    return role->dir && role->config->trace ? thread_time_create(&o) : NULL;
+}
+
+void worker_thread_message(struct thread_time *t, int rank, const struct wire_header *h) {
+    bool push = h->kind == WIRE_PUSH, pull = h->kind == WIRE_PULL_REPLY && !(h->flags & WIRE_FINAL);
+    if (push) thread_time_enter(t, WORKER_PUSH, span_for(h->step, h->key, rank, 1));
+    if (pull) thread_time_enter(t, WORKER_PULL, span_for(h->step - 1, h->key, rank, 1));
+}
+
+static char arrow(const struct span *s) {
+    return s->part == WORKER_PUSH ? 's' : s->part == WORKER_PULL ? 'f' : 0;
+}
+
+int worker_trace_write(const struct worker_trace *t) {
+    struct span_thread thread = {.name = "communication", .traced = thread_time_traced(t->spans)};
+    struct span_role r = {.dir = t->role->dir,
+                          .role = "worker",
+                          .rank = t->rank,
+                          .shift_ns = t->clock->offset_ns,
+                          .threads = &thread,
+                          .count = 1,
+                          .first_tid = TRACE_TID,
+                          .workers = t->role->config->workers,
+                          .keys = t->map->count,
+                          .arrow = arrow};
+    thread_time_end(t->spans);
+    return trace_write_threads(&r);
 }

@@ -8,7 +8,7 @@
 #include "shared/core/sizes.h"
 #include "shared/evaluation/snapshots.h"
 #include "shared/model/model.h"
-#include "shared/time/timeline_room.h"
+#include "shared/time/timeline.h"
 #include "shared/train/batch_feed.h"
 #include "shared/train/hinder.h"
 #include "shared/train/saver.h"

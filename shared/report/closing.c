@@ -11,20 +11,16 @@
 #include "shared/core/topology_row.h"
 #include "shared/evaluation/evaluate_command.h"
 #include "shared/report/run_file.h"
+#include "shared/report/span_files.h"
 #include "shared/report/summary_impl.h"
-#include "shared/report/trace.h"
 #include "shared/state/staleness.h"
 #include "shared/time/moments.h"
-#include "shared/time/timeline_file.h"
 
 struct cJSON *closing_merge(const struct config *c, const char *dir) {
-    struct cJSON *ranks = timeline_ranks(), *missing = cJSON_CreateArray(),
-                 *reports = summary_reports(c, dir, missing);
+    struct cJSON *missing = cJSON_CreateArray(), *reports = summary_reports(c, dir, missing);
     struct meeting *m = meeting_of(reports);
-    for (const struct topology_role *o = c->row->roles; o->name; o++)
-        timeline_add(ranks, dir, o->name, config_ranks(c, o->name));
     // What one file lacks is no reason to go without the others.
-    bool whole = timeline_merge(ranks, dir, m) == 0;
+    bool whole = timeline_merge(c, dir, m) == 0;
     if (c->trace && trace_merge(dir, c->workers, m)) whole = false;
     meeting_free(&m);
     cJSON_Delete(reports);

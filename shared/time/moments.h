@@ -22,19 +22,12 @@
 #include "shared/time/stall.h"
 #include "shared/time/timeline.h"
 
-// On the job's clock; peer: the worker that was waited for.
-struct moment_wait {
-    int64_t begin, end;
-    int peer;
-};
 // Of one rank, on the job's clock. Bounded: the longest are kept, GAPS_KEPT and STALLS.
 struct moments {
-    struct stall *exposed, *stalls[STALL_KINDS];
-    struct moment_wait *waits;
-    size_t exposed_count, stall_count[STALL_KINDS], wait_count;
-    // Of a report that was read, whose list of what was exposed is in order:
-    struct stall *idle;  // exposed and waits, in order
-    size_t idle_count;
+    struct spans exposed;  // without room: of a server
+    struct spans waits;    // peer: the worker that was waited for
+    struct spans stalls[STALL_KINDS];
+    struct spans idle;  // of a report that was read: exposed and waits, in order, as exposed is then
     int rank;
     double stood_still;  // seconds of all stalls of the process
     double *waited;      // (ranks) seconds for each worker that was ready last; NULL: none
@@ -62,8 +55,8 @@ struct blame *moments_blame(struct moments *const *ranks, size_t count, size_t o
 
 // A gap of rank `of`, cut where the blame (n parts) changes what it says: tell gets each piece, in order of time. rank: the one
 // that stood still, an index; -1: what the gap itself says. Of gaps that come in order of time; *at: 0 to begin with.
-typedef void moments_tell(void *ctx, const struct split_gap *piece, int rank);
-void moments_settle(const struct blame *blame, size_t n, size_t *at, const struct split_gap *gap,
+typedef void moments_tell(void *ctx, const struct span *piece, int rank);
+void moments_settle(const struct blame *blame, size_t n, size_t *at, const struct span *gap,
                     moments_tell *tell, void *ctx);
 
 // In a rank's report: "moments". moments_read: NULL where there are none, or they are none.

@@ -5,9 +5,9 @@ static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // Nearly sorted as they come: insertion costs a pass, and allocates nothing.
-static void sort_spans(struct split_span *s, size_t n) {
+static void sort_spans(struct span *s, size_t n) {
     for (size_t i = 1; i < n; i++) {
-        struct split_span one = s[i];
+        struct span one = s[i];
         size_t j = i;
         for (; j > 0 && s[j - 1].begin > one.begin; j--) s[j] = s[j - 1];
         s[j] = one;
@@ -24,12 +24,12 @@ static void sort_blocks(struct split_block *b, size_t n) {
 }
 
 // Cuts spans to [begin, end) and to what no earlier span covers. How many are left.
-static size_t cut_spans(struct split_span *s, size_t n, int64_t begin, int64_t end) {
+static size_t cut_spans(struct span *s, size_t n, int64_t begin, int64_t end) {
     size_t kept = 0;
     int64_t at = begin;
     sort_spans(s, n);
     for (size_t i = 0; i < n; i++) {
-        struct split_span one = s[i];
+        struct span one = s[i];
         one.begin = later(one.begin, at);
         one.end = earlier(one.end, end);
         if (one.end <= one.begin) continue;
@@ -39,8 +39,9 @@ static size_t cut_spans(struct split_span *s, size_t n, int64_t begin, int64_t e
     return kept;
 }
 
-// The same of blocked intervals, but for their ends, which say who ends a gap also behind the step. A moment belongs to the interval that ends last: who has the latest end so far
-// keeps the moments up to its end, so that an interval inside of another one vanishes.
+// The same of blocked intervals, but for their ends, which say which transfer ends a gap, behind the step too. A moment belongs
+// to the interval that ends last: the one with the latest end so far keeps the moments up to its end, so that an interval
+// inside of another one vanishes.
 static size_t cut_blocks(struct split_block *b, size_t n, int64_t begin, int64_t end) {
     size_t kept = 0;
     sort_blocks(b, n);
@@ -65,7 +66,7 @@ static size_t cut_blocks(struct split_block *b, size_t n, int64_t begin, int64_t
 static double seconds(int64_t ns) { return (double)ns * 1e-9; }
 
 // How much of [begin, end) the disjoint spans cover; *from: the first that may, moved on.
-static int64_t covered(const struct split_span *s, size_t n, size_t *from, int64_t begin, int64_t end) {
+static int64_t covered(const struct span *s, size_t n, size_t *from, int64_t begin, int64_t end) {
     int64_t sum = 0;
     while (*from < n && s[*from].end <= begin) ++*from;
     for (size_t i = *from; i < n && s[i].begin < end; i++)
@@ -92,13 +93,6 @@ static double *part_of(struct time_split *t, enum phase p) {
     return &t->host;
 }
 
-static void tell_gap(const struct split_input *in, const struct split_block *b, const struct split_gap *g) {
-    struct split_gap one = *g;
-    one.id = b->id;
-    one.peer = b->peer;
-    if (in->gap && one.end > one.begin) in->gap(in->ctx, &one);
-}
-
 // Idle and blocked.
 static void add_blocked(struct time_split *t, const struct split_input *in, const struct split_block *b,
                         int64_t begin, int64_t end) {
@@ -106,9 +100,15 @@ static void add_blocked(struct time_split *t, const struct split_input *in, cons
     int64_t to = later(from, earlier(b->peers_ready, end));
     t->wait += seconds(to - from);
     t->comm_exposed += seconds(end - begin - (to - from));
-    tell_gap(in, b, &(struct split_gap){.begin = begin, .end = from});
-    tell_gap(in, b, &(struct split_gap){.begin = from, .end = to, .wait = true});
-    tell_gap(in, b, &(struct split_gap){.begin = to, .end = end});
+    const int64_t cuts[] = {begin, from, to, end};
+    for (int i = 0; i < 3 && in->gap; i++)
+        if (cuts[i + 1] > cuts[i])
+            in->gap(in->ctx, &(struct span){.begin = cuts[i],
+                                            .end = cuts[i + 1],
+                                            .id = b->id,
+                                            .key = -1,
+                                            .peer = b->peer,
+                                            .kind = i == 1 ? SPAN_WAIT : SPAN_EXPOSED});
 }
 
 struct cursor {
@@ -149,9 +149,9 @@ void time_split_of(const struct split_input *step, struct time_split *out) {
     in.move_count = cut_spans(in.moves, in.move_count, in.begin, in.end);
     in.data_count = cut_spans(in.data, in.data_count, in.begin, in.end);
     for (size_t i = 0; i < in.busy_count; i++) {
-        const struct split_span *b = &in.busy[i];
+        const struct span *b = &in.busy[i];
         if (b->begin > idle_since) add_gap(out, &in, &at, idle_since, b->begin);
-        *part_of(out, b->phase) += seconds(b->end - b->begin);
+        *part_of(out, (enum phase)b->phase) += seconds(b->end - b->begin);
         if (b->phase != PHASE_COMM)
             out->comm_overlapped += seconds(covered(in.moves, in.move_count, &move, b->begin, b->end));
         idle_since = b->end;

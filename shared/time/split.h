@@ -41,35 +41,24 @@ struct time_split {
 };
 
 // Times are nanoseconds of one clock; 0: not known. An end that is not after its begin is nothing.
-struct split_span {
-    int64_t begin, end;
-    enum phase phase;
-};
 struct split_block {
     int64_t begin, end;
     int64_t own_ready, peers_ready;  // of the transfer
     uint64_t id;
-    int peer;  // who was ready last; -1: not known
-};
-
-// A piece of a gap in which compute stood still for a transfer: waiting for peers, or exposed communication.
-struct split_gap {
-    int64_t begin, end;
-    uint64_t id;
-    int peer;
-    bool wait;
+    int peer;  // the rank that was ready last; -1: not known
 };
 
 // Arrays are sorted and cut in place. Spans that overlap (they should not) count once, for the earlier one.
 struct split_input {
     int64_t begin, end;  // the step
-    struct split_span *busy;
+    struct span *busy;   // with phase
     struct split_block *blocked;
-    struct split_span *moves;  // transfers, from the last rank's readiness to the end; without phase
-    struct split_span *data;   // reading of batches; without phase
+    struct span *moves;  // transfers, from the last rank's readiness to the end; without phase
+    struct span *data;   // reading of batches; without phase
     size_t busy_count, blocked_count, move_count, data_count;
-    void (*gap)(void *ctx,
-                const struct split_gap *g);  // is told of each piece, in order of time; may be NULL
+    // Is told of each piece of a gap in which compute stood still for a transfer, in order of time: SPAN_WAIT or SPAN_EXPOSED,
+    // with id and peer. May be NULL.
+    void (*gap)(void *ctx, const struct span *g);
     void *ctx;
 };
 

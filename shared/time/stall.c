@@ -12,31 +12,29 @@
 #include "shared/core/error.h"
 
 // ---------------------------------------------------------------- the rules
-bool stall_look(struct stall_looks *s, int64_t now, int64_t cpu, struct stall *out) {
+bool stall_look(struct stall_looks *s, int64_t now, int64_t cpu, struct span *out) {
     struct stall_looks last = *s;
     *s = (struct stall_looks){now, cpu};
     int64_t late = now - last.now, got = cpu - last.cpu;
     if (!last.now || late < STALL_LEAST_NS || got > late / 2) return false;
     // It was at work when it was stopped, rather than when it went on.
-    *out = (struct stall){last.now + got, now};
-    return out->end - out->begin >= STALL_LEAST_NS;
+    *out = (struct span){.begin = last.now + got, .end = now};
+    return span_length(out) >= STALL_LEAST_NS;
 }
 
-bool stall_look_turns(struct stall_turns *s, int64_t now, int64_t waited, uint64_t turns, struct stall *out) {
+bool stall_look_turns(struct stall_turns *s, int64_t now, int64_t waited, uint64_t turns, struct span *out) {
     struct stall_turns last = *s;
     *s = (struct stall_turns){waited, turns, true};
     int64_t more = waited - last.waited;
     if (!last.known || turns == last.turns || more / (int64_t)(turns - last.turns) < STALL_LEAST_NS)
         return false;
-    *out = (struct stall){now - more, now};
+    *out = (struct span){.begin = now - more, .end = now};
     return true;
 }
 
 // ---------------------------------------------------------------- of this process
 struct kept {
-    struct stall list[STALLS];
-    const void *owners[STALLS];  // of STALL_PART
-    size_t count;
+    struct spans longest;  // of STALL_PART id is the owner's address
     int64_t total;
 };
 
@@ -62,33 +60,15 @@ static int64_t clock_ns(clockid_t clock) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static int64_t length(struct stall s) { return s.end - s.begin; }
-
-static size_t shortest(const struct stall *list, size_t count) {
-    size_t least = 0;
-    for (size_t i = 1; i < count; i++)
-        if (length(list[i]) < length(list[least])) least = i;
-    return least;
-}
-
-// The place of a new one: the shortest makes room for a longer one. -1: it is the shortest.
-static int64_t place_of(const struct stall *list, size_t *count, size_t room, struct stall one) {
-    if (*count < room) return (int64_t)(*count)++;
-    size_t least = shortest(list, room);
-    return length(one) > length(list[least]) ? (int64_t)least : -1;
-}
-
-static void keep(struct kept *k, struct stall one, const void *owner) {
-    int64_t at = place_of(k->list, &k->count, STALLS, one);
-    k->total += length(one);
-    if (at < 0) return;
-    k->list[at] = one;
-    k->owners[at] = owner;
+static void keep(struct kept *k, struct span one, const void *owner) {
+    one.id = (uintptr_t)owner;
+    k->total += span_length(&one);
+    spans_add(&k->longest, &one);
 }
 
 // With the lock held, so that two threads look in the order of their clocks.
 static void look(struct stall_watch *w) {
-    struct stall one;
+    struct span one;
     int64_t cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID), now = clock_ns(CLOCK_MONOTONIC);
     for (int i = 0; i < w->part_count; i++) {
         struct part *p = &w->parts[i];
@@ -115,24 +95,25 @@ static void *watch_main(void *arg) {
     return NULL;
 }
 
-static struct stall_watch *begin(void) {
-    struct stall_watch *w = xcalloc(1, sizeof *w);
-    atomic_init(&w->quit, false);
-    pthread_mutex_init(&w->lock, NULL);
-    if (pthread_create(&w->thread, NULL, watch_main, w) == 0) return w;
+static void end(struct stall_watch *w) {
+    for (int i = 0; i < w->part_count; i++) close(w->parts[i].fd);
+    for (int k = 0; k < STALL_KINDS; k++) spans_close(&w->kept[k].longest);
     pthread_mutex_destroy(&w->lock);
     free(w);
+}
+
+static struct stall_watch *begin(void) {
+    struct stall_watch *w = xcalloc(1, sizeof *w);
+    bool memory = true;
+    atomic_init(&w->quit, false);
+    pthread_mutex_init(&w->lock, NULL);
+    for (int k = 0; k < STALL_KINDS; k++)
+        memory = memory && spans_open(&w->kept[k].longest, STALLS, SPANS_LONGEST) == 0;
+    if (memory && pthread_create(&w->thread, NULL, watch_main, w) == 0) return w;
+    end(w);
     fail(
         "cannot start the thread that notes when this process stands still: raise `ulimit -u`, or lower --threads");
     return NULL;
-}
-
-static void end(struct stall_watch *w) {
-    atomic_store(&w->quit, true);
-    pthread_join(w->thread, NULL);
-    for (int i = 0; i < w->part_count; i++) close(w->parts[i].fd);
-    pthread_mutex_destroy(&w->lock);
-    free(w);
 }
 
 // The process's, and how many have it open. Standing still is the process's, so it has one watch.
@@ -155,6 +136,8 @@ void stall_watch_close(struct stall_watch **watch) {
     if (!*watch) return;
     pthread_mutex_lock(&own.lock);
     if (--own.users == 0) {
+        atomic_store(&own.watch->quit, true);
+        pthread_join(own.watch->thread, NULL);
         end(own.watch);
         own.watch = NULL;
     }
@@ -181,24 +164,18 @@ int64_t stall_total(struct stall_watch *w) {
     return total;
 }
 
-static int by_begin(const void *a, const void *b) {
-    const struct stall *x = a, *y = b;
-    return (x->begin > y->begin) - (x->begin < y->begin);
-}
-
 size_t stall_list(struct stall_watch *w, enum stall_kind kind, const void *owner, int64_t since,
-                  struct stall *out, size_t room) {
-    size_t n = 0;
+                  struct span *out, size_t room) {
+    struct spans found = {.ring = out, .room = room, .kept = SPANS_LONGEST};
     if (!w || !room) return 0;
     pthread_mutex_lock(&w->lock);
     look(w);
-    const struct kept *k = &w->kept[kind];
-    for (size_t i = 0; i < k->count; i++) {
-        if (k->list[i].end <= since || (kind == STALL_PART && k->owners[i] != owner)) continue;
-        int64_t at = place_of(out, &n, room, k->list[i]);
-        if (at >= 0) out[at] = k->list[i];
+    const struct spans *all = &w->kept[kind].longest;
+    for (size_t i = 0; i < spans_count(all); i++) {
+        const struct span *one = spans_at(all, i);
+        if (one->end > since && (kind != STALL_PART || one->id == (uintptr_t)owner)) spans_add(&found, one);
     }
     pthread_mutex_unlock(&w->lock);
-    qsort(out, n, sizeof *out, by_begin);
-    return n;
+    spans_sort(&found);
+    return spans_count(&found);
 }

@@ -25,15 +25,13 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "kernels/spans.h"
+
 #define STALL_TICK_NS  2000000  // between two looks
 #define STALL_LEAST_NS 6000000  // of what counts: a shorter one is a thread that had to wait for its turn
 #define STALLS         4096     // kept of a kind
 #define STALL_PARTS    8  // threads that are watched: more of them, ranks of a large ring of threads, cost cores
 
-// Nanoseconds of CLOCK_MONOTONIC.
-struct stall {
-    int64_t begin, end;
-};
 enum stall_kind {
     STALL_PROCESS,  // the process stood still
     STALL_PART,     // it ran, but a thread that takes part in transfers had no core
@@ -46,7 +44,7 @@ enum stall_kind {
 struct stall_looks {
     int64_t now, cpu;  // at the last look; now 0: there was none
 };
-bool stall_look(struct stall_looks *s, int64_t now, int64_t cpu, struct stall *out);
+bool stall_look(struct stall_looks *s, int64_t now, int64_t cpu, struct span *out);
 
 // The same of a thread. waited: how long it has waited for a core so far; turns: how often it has got one. A wait is told when
 // it has ended; of several since the last look each must have been long.
@@ -55,7 +53,7 @@ struct stall_turns {
     uint64_t turns;
     bool known;
 };
-bool stall_look_turns(struct stall_turns *s, int64_t now, int64_t waited, uint64_t turns, struct stall *out);
+bool stall_look_turns(struct stall_turns *s, int64_t now, int64_t waited, uint64_t turns, struct span *out);
 
 // ---------------------------------------------------------------- of this process
 struct stall_watch;
@@ -72,6 +70,6 @@ int64_t stall_total(struct stall_watch *w);
 // Those of a kind that ended after since, oldest first, the longest where there are more than room: of STALL_PART the owner's.
 // How many were written.
 size_t stall_list(struct stall_watch *w, enum stall_kind kind, const void *owner, int64_t since,
-                  struct stall *out, size_t room);
+                  struct span *out, size_t room);
 
 #endif

@@ -1,6 +1,6 @@
 // Everything lies in rings that are written on and on:
 //
-//     spans, blocks, reads   in the order in which they become known, [next - room, next)
+//     busy, blocks, reads    spans in the order in which they become known
 //     transfers, moments     place id % room; ids count from 1
 //     steps                  place number % STEPS
 #include "shared/time/timeline.h"
@@ -11,23 +11,20 @@
 #include <string.h>
 
 #include "shared/core/error.h"
-#include "shared/time/timeline_room.h"
+#include "shared/core/sizes.h"
 
-#define STEPS   (TIMELINE_LATE + TIMELINE_KEPT + 1)
-#define STREAMS 4      // compute and those watched
-#define SPANS   65536  // busy spans of STEPS steps
-#define LOG     8192   // intervals of a stream between two looks at it
-#define TAKEN   256    // intervals taken from a stream at once
-#define GATES   3      // of a transfer
-#define STOPS   64     // of this process in a step: the longest
+#define STEPS        (TIMELINE_LATE + TIMELINE_KEPT + 1)  // that it keeps at once
+#define STREAMS      4                                    // compute and those watched
+#define SPANS        65536                                // busy spans of STEPS steps
+#define LOG          8192                                 // spans of a stream between two looks at it
+#define TAKEN        256                                  // spans taken from a stream at once
+#define GATES        3                                    // of a transfer
+#define STOPS        64                                   // of this process in a step: the longest
+#define ROOM_MAX     ((int64_t)1 << 18)
+#define RECORD_BYTES 352  // of a place in each of the arrays, at most
 
 // Tags of what streams note: a number, and what it is.
 enum tag { TAG_TRANSFER, TAG_MOMENT, TAG_FIRST_BYTE, TAG_DONE, TAGS };
-
-struct block {
-    uint64_t id;
-    int64_t begin, end;
-};
 
 struct record {
     struct transfer_times t;
@@ -36,14 +33,14 @@ struct record {
 };
 
 struct step {
-    int64_t step, begin, end;              // end 0: it is open
-    uint64_t spans, blocks, reads, asked;  // numbers of the first ones known, or asked for, since its begin
-    uint64_t transfers;                    // of the first one that may be waited for in it
+    int64_t step, begin, end;             // end 0: it is open
+    uint64_t busy, blocks, reads, asked;  // numbers of the first ones known, or asked for, since its begin
+    uint64_t transfers;                   // of the first one that may be waited for in it
 };
 
-static_assert(3 * sizeof(struct split_span) + sizeof(struct block) + sizeof(struct split_block) +
-                      sizeof(struct record) + sizeof(int64_t) <=
-                  TIMELINE_RECORD_BYTES,
+static_assert(4 * sizeof(struct span) + sizeof(struct split_block) + sizeof(struct record) +
+                      sizeof(int64_t) <=
+                  RECORD_BYTES,
               "a place in each of timeline's arrays");
 
 struct stamp_ring {
@@ -58,59 +55,99 @@ struct timeline {
     bool ended;
     const struct layout *layout;
     size_t room;  // of transfers, blocks, reads and moments
-    struct split_span *spans, *reads;
-    struct block *blocks;
+    struct spans busy, blocks, reads;
     struct record *transfers;
     struct stamp_ring moments;
-    uint64_t next_span, next_block, next_read, next_transfer;
+    uint64_t next_transfer;
     struct step steps[STEPS];
     uint64_t begun, split;  // steps
     struct time_split sum;
-    struct gaps *gaps;
+    struct gaps gaps;
     uint64_t lost;
     struct timeline_clock clock;
     struct stall_watch *watch;
     // What time_split_of is given.
-    struct split_span *busy, *moves, *data;
+    struct span *ran, *moves, *data;
     struct split_block *stood;
-    struct interval taken[TAKEN];
+    struct span taken[TAKEN];
 };
 
-// ---------------------------------------------------------------- life
+const char *transfer_kind_name(enum transfer_kind k) {
+    static const char *const names[TRANSFER_KINDS] = {"weights", "gradients", "control"};
+    return names[k];
+}
+
+// ---------------------------------------------------------------- memory
+static size_t room_of(const struct layout *l, int64_t micro_batches) {
+    int64_t micro = micro_batches > 0 ? micro_batches : 1;
+    // Of a unit at most: two gathers of weights and a reduction for each micro-batch, a gather behind them.
+    int64_t most = size_times(STEPS, size_plus(size_times(l->count, 3 * micro + 2), 16));
+    return (size_t)(most < ROOM_MAX ? most : ROOM_MAX);
+}
+
+size_t timeline_bytes(const struct layout *l, int64_t micro_batches) {
+    return room_of(l, micro_batches) * RECORD_BYTES;
+}
+
+int gaps_open(struct gaps *g, int ranks, bool traced) {
+    *g = (struct gaps){.ranks = ranks, .waited = xcalloc((unsigned long)ranks + 1, sizeof *g->waited)};
+    if (spans_open(&g->exposed, GAPS_KEPT, SPANS_LONGEST) ||
+        spans_open(&g->waits, GAPS_KEPT, SPANS_LONGEST) ||
+        (traced && spans_open(&g->all, GAPS_TRACED, SPANS_FIRST)))
+        return fail("there is no memory to record %d gaps of computing", GAPS_TRACED);
+    return 0;
+}
+
+void gaps_close(struct gaps *g) {
+    spans_close(&g->exposed);
+    spans_close(&g->waits);
+    spans_close(&g->all);
+    free(g->waited);
+}
+
+void gaps_add(struct gaps *g, const struct span *one) {
+    bool wait = one->kind == SPAN_WAIT, named = wait && one->peer >= 0 && one->peer < g->ranks;
+    bool longer = span_length(one) >= GAPS_LEAST_NS;
+    if (named) g->waited[one->peer] += (double)span_length(one) * 1e-9;
+    if (named && longer) spans_add(&g->waits, one);
+    if (!wait && longer) spans_add(&g->exposed, one);
+    if (g->all.ring) spans_add(&g->all, one);
+}
+
 struct timeline *timeline_create(const struct timeline_options *o) {
     struct timeline *tl = xcalloc(1, sizeof *tl);
-    tl->room = timeline_room(o->layout, o->micro_batches);
+    size_t room = tl->room = room_of(o->layout, o->micro_batches);
     tl->layout = o->layout;
     tl->watch = o->watch;
-    tl->gaps = gaps_create(o->ranks, o->traced);
-    tl->spans = xcalloc(SPANS, sizeof *tl->spans);
-    tl->busy = xcalloc(SPANS, sizeof *tl->busy);
-    tl->reads = xcalloc(tl->room, sizeof *tl->reads);
-    tl->data = xcalloc(tl->room, sizeof *tl->data);
-    tl->blocks = xcalloc(tl->room, sizeof *tl->blocks);
-    tl->stood = xcalloc(tl->room, sizeof *tl->stood);
-    tl->transfers = xcalloc(tl->room, sizeof *tl->transfers);
-    tl->moves = xcalloc(tl->room, sizeof *tl->moves);
-    tl->moments.ns = xcalloc(tl->room, sizeof *tl->moments.ns);
+    tl->ran = xcalloc(SPANS, sizeof *tl->ran);
+    tl->data = xcalloc(room, sizeof *tl->data);
+    tl->stood = xcalloc(room, sizeof *tl->stood);
+    tl->transfers = xcalloc(room, sizeof *tl->transfers);
+    tl->moves = xcalloc(room, sizeof *tl->moves);
+    tl->moments.ns = xcalloc(room, sizeof *tl->moments.ns);
     tl->next_transfer = tl->moments.next = 1;
     pthread_mutex_init(&tl->lock, NULL);
-    if (timeline_watch(tl, o->compute)) timeline_destroy(&tl);
+    int rc = gaps_open(&tl->gaps, o->ranks, o->traced);
+    if (!rc && (spans_open(&tl->busy, SPANS, SPANS_LAST) || spans_open(&tl->blocks, room, SPANS_LAST) ||
+                spans_open(&tl->reads, room, SPANS_LAST)))
+        rc = fail("there is no memory to record where a step's time goes");
+    if (rc || timeline_watch(tl, o->compute)) timeline_destroy(&tl);
     return tl;
 }
 
 void timeline_destroy(struct timeline **timeline) {
     struct timeline *tl = *timeline;
     if (!tl) return;
-    free(tl->spans);
-    free(tl->busy);
-    free(tl->reads);
+    spans_close(&tl->busy);
+    spans_close(&tl->blocks);
+    spans_close(&tl->reads);
+    free(tl->ran);
     free(tl->data);
-    free(tl->blocks);
     free(tl->stood);
     free(tl->transfers);
     free(tl->moves);
     free(tl->moments.ns);
-    gaps_destroy(&tl->gaps);
+    gaps_close(&tl->gaps);
     pthread_mutex_destroy(&tl->lock);
     free(tl);
     *timeline = NULL;
@@ -158,22 +195,22 @@ static void note_first_byte(struct timeline *tl, uint64_t id, int64_t ns) {
 }
 
 static void note_block(struct timeline *tl, uint64_t id, int64_t begin, int64_t end) {
-    if (!record_of(tl, id) || end <= begin) return;
-    tl->blocks[tl->next_block++ % tl->room] = (struct block){id, begin, end};
+    if (record_of(tl, id) && end > begin)
+        spans_add(&tl->blocks, &(struct span){.begin = begin, .end = end, .id = id, .kind = SPAN_BLOCKED});
 }
 
-static void note_interval(struct timeline *tl, const struct interval *i) {
-    uint64_t number = i->tag / TAGS;
-    if (i->kind == INTERVAL_BUSY)
-        tl->spans[tl->next_span++ % SPANS] = (struct split_span){i->begin_ns, i->end_ns, i->phase};
-    else if (i->kind == INTERVAL_WAIT && i->tag % TAGS == TAG_TRANSFER)
-        note_block(tl, number, i->begin_ns, i->end_ns);
-    else if (i->kind == INTERVAL_STAMP && i->tag % TAGS == TAG_MOMENT)
-        tl->moments.ns[number % tl->room] = i->begin_ns;
-    else if (i->kind == INTERVAL_STAMP && i->tag % TAGS == TAG_FIRST_BYTE)
-        note_first_byte(tl, number, i->begin_ns);
-    else if (i->kind == INTERVAL_STAMP && i->tag % TAGS == TAG_DONE)
-        note_done(tl, number, i->begin_ns);
+static void note_span(struct timeline *tl, const struct span *s) {
+    uint64_t number = s->id / TAGS, tag = s->id % TAGS;
+    if (s->kind == SPAN_BUSY)
+        spans_add(&tl->busy, s);
+    else if (s->kind == SPAN_BLOCKED && tag == TAG_TRANSFER)
+        note_block(tl, number, s->begin, s->end);
+    else if (s->kind == SPAN_STAMP && tag == TAG_MOMENT)
+        tl->moments.ns[number % tl->room] = s->begin;
+    else if (s->kind == SPAN_STAMP && tag == TAG_FIRST_BYTE)
+        note_first_byte(tl, number, s->begin);
+    else if (s->kind == SPAN_STAMP && tag == TAG_DONE)
+        note_done(tl, number, s->begin);
 }
 
 // Takes over what the streams have noted so far.
@@ -183,7 +220,7 @@ static void look(struct timeline *tl) {
         uint64_t lost = 0;
         do {
             n = stream_take_log(tl->streams[s], tl->taken, TAKEN, &lost);
-            for (size_t i = 0; i < n; i++) note_interval(tl, &tl->taken[i]);
+            for (size_t i = 0; i < n; i++) note_span(tl, &tl->taken[i]);
             tl->lost += lost;
         } while (n == TAKEN);
     }
@@ -213,16 +250,15 @@ static struct transfer_times times_of(const struct timeline *tl, const struct re
 }
 
 // ---------------------------------------------------------------- the end of a step, with the lock held
-// Numbers [*from, next) of a ring of so many places that are still there.
+// Number `from`, or the oldest of a ring of so many places that is still there.
 static uint64_t oldest(uint64_t from, uint64_t next, size_t room) {
     return next > room && from < next - room ? next - room : from;
 }
 
-static size_t spans_within(const struct split_span *ring, uint64_t from, uint64_t next, size_t room,
-                           const struct step *s, struct split_span *out) {
+static size_t spans_within(const struct spans *all, uint64_t from, const struct step *s, struct span *out) {
     size_t n = 0;
-    for (uint64_t i = oldest(from, next, room); i < next; i++) {
-        const struct split_span *one = &ring[i % room];
+    for (uint64_t i = oldest(from, all->next, all->room); i < all->next; i++) {
+        const struct span *one = &all->ring[i % all->room];
         if (one->end > s->begin && one->begin < s->end) out[n++] = *one;
     }
     return n;
@@ -230,8 +266,8 @@ static size_t spans_within(const struct split_span *ring, uint64_t from, uint64_
 
 static size_t blocks_within(struct timeline *tl, const struct step *s, struct split_block *out) {
     size_t n = 0;
-    for (uint64_t i = oldest(s->blocks, tl->next_block, tl->room); i < tl->next_block; i++) {
-        const struct block *b = &tl->blocks[i % tl->room];
+    for (uint64_t i = oldest(s->blocks, tl->blocks.next, tl->room); i < tl->blocks.next; i++) {
+        const struct span *b = &tl->blocks.ring[i % tl->room];
         const struct record *r = record_of(tl, b->id);
         if (!r || b->end <= s->begin || b->begin >= s->end) continue;
         struct transfer_times t = times_of(tl, r);
@@ -240,51 +276,55 @@ static size_t blocks_within(struct timeline *tl, const struct step *s, struct sp
     return n;
 }
 
-static size_t moves_within(struct timeline *tl, const struct step *s, struct split_span *out) {
+static size_t moves_within(struct timeline *tl, const struct step *s, struct span *out) {
     size_t n = 0;
     for (uint64_t i = oldest(s->transfers, tl->next_transfer, tl->room); i < tl->next_transfer; i++) {
         struct transfer_times t = times_of(tl, &tl->transfers[i % tl->room]);
         int64_t begin = t.peers_ready ? t.peers_ready : t.own_ready;
         if (!begin || t.done <= s->begin || begin >= s->end) continue;
-        out[n++] = (struct split_span){begin, t.done, PHASE_COMM};
+        out[n++] = (struct span){.begin = begin, .end = t.done, .phase = PHASE_COMM};
     }
     return n;
 }
 
 // A span in which the process stood still was not busy all of it.
-static size_t cut_stops(struct timeline *tl, const struct step *s, struct split_span *busy, size_t n) {
-    struct stall stops[STOPS];
+static size_t cut_stops(struct timeline *tl, const struct step *s, struct span *busy, size_t n) {
+    struct span stops[STOPS];
     size_t count = stall_list(tl->watch, STALL_PROCESS, tl, s->begin, stops, STOPS);
     for (size_t k = 0; k < count; k++)
         for (size_t i = 0, spans = n; i < spans; i++) {
-            struct split_span *b = &busy[i];
-            int64_t end = b->end;
+            struct span *b = &busy[i], rest = *b;
             if (stops[k].begin >= b->end || stops[k].end <= b->begin) continue;
             b->end = stops[k].begin;
-            if (end > stops[k].end && n < SPANS) busy[n++] = (struct split_span){stops[k].end, end, b->phase};
+            rest.begin = stops[k].end;
+            if (rest.end > rest.begin && n < SPANS) busy[n++] = rest;
         }
     return n;
 }
 
-static void note_gap(void *ctx, const struct split_gap *gap) {
+// What the transfer was that computing stood still for.
+static void add_gap(void *ctx, const struct span *gap) {
     struct timeline *tl = ctx;
     const struct record *r = record_of(tl, gap->id);
-    gaps_note(tl->gaps, &(struct gap){*gap, r ? r->t.what : (struct transfer){.unit = -1}});
+    struct span one = *gap;
+    int unit = r ? r->t.what.unit : -1;
+    one.part = r ? r->t.what.kind : TRANSFER_WEIGHTS;
+    if (unit >= 0 && unit < tl->layout->count) one.name = tl->layout->units[unit].name;
+    gaps_add(&tl->gaps, &one);
 }
 
 static void split_step(struct timeline *tl, const struct step *s,
-                       void (*gap)(void *ctx, const struct split_gap *g), void *ctx, struct time_split *out) {
+                       void (*gap)(void *ctx, const struct span *g), void *ctx, struct time_split *out) {
     struct split_input in = {.begin = s->begin,
                              .end = s->end,
-                             .busy = tl->busy,
+                             .busy = tl->ran,
                              .blocked = tl->stood,
                              .moves = tl->moves,
                              .data = tl->data,
                              .gap = gap,
                              .ctx = ctx};
-    in.busy_count = spans_within(tl->spans, s->spans, tl->next_span, SPANS, s, tl->busy);
-    in.busy_count = cut_stops(tl, s, tl->busy, in.busy_count);
-    in.data_count = spans_within(tl->reads, s->reads, tl->next_read, tl->room, s, tl->data);
+    in.busy_count = cut_stops(tl, s, tl->ran, spans_within(&tl->busy, s->busy, s, tl->ran));
+    in.data_count = spans_within(&tl->reads, s->reads, s, tl->data);
     in.blocked_count = blocks_within(tl, s, tl->stood);
     in.move_count = moves_within(tl, s, tl->moves);
     time_split_of(&in, out);
@@ -292,7 +332,7 @@ static void split_step(struct timeline *tl, const struct step *s,
 
 static void split_next(struct timeline *tl) {
     struct time_split one;
-    split_step(tl, &tl->steps[tl->split++ % STEPS], note_gap, tl, &one);
+    split_step(tl, &tl->steps[tl->split++ % STEPS], add_gap, tl, &one);
     time_split_add(&tl->sum, &one);
 }
 
@@ -319,9 +359,9 @@ void timeline_step_at(struct timeline *tl, int64_t step, int64_t now) {
     if (tl->begun - tl->split >= TIMELINE_LATE) split_next(tl);
     tl->steps[tl->begun % STEPS] = (struct step){.step = step,
                                                  .begin = now,
-                                                 .spans = tl->next_span,
-                                                 .blocks = tl->next_block,
-                                                 .reads = tl->next_read,
+                                                 .busy = tl->busy.next,
+                                                 .blocks = tl->blocks.next,
+                                                 .reads = tl->reads.next,
                                                  .asked = tl->next_transfer,
                                                  .transfers = first_transfer(tl)};
     tl->begun++;
@@ -337,7 +377,7 @@ void timeline_pause_at(struct timeline *tl, int64_t now) {
 
 void timeline_end(struct timeline *tl) {
     if (!tl) return;
-    int64_t now = timeline_now();
+    int64_t now = now_ns();
     pthread_mutex_lock(&tl->lock);
     look(tl);
     end_step(tl, now);
@@ -349,14 +389,14 @@ void timeline_end(struct timeline *tl) {
 void timeline_data(struct timeline *tl, int64_t begin_ns, int64_t end_ns) {
     if (!tl) return;
     pthread_mutex_lock(&tl->lock);
-    tl->reads[tl->next_read++ % tl->room] = (struct split_span){begin_ns, end_ns, PHASE_DATA};
+    spans_add(&tl->reads, &(struct span){.begin = begin_ns, .end = end_ns, .phase = PHASE_DATA});
     pthread_mutex_unlock(&tl->lock);
 }
 
 // ---------------------------------------------------------------- transfers
 uint64_t timeline_ask(struct timeline *tl, const struct transfer *t) {
     if (!tl) return 0;
-    int64_t now = timeline_now();
+    int64_t now = now_ns();
     pthread_mutex_lock(&tl->lock);
     uint64_t id = tl->next_transfer++;
     tl->transfers[id % tl->room] = (struct record){.t = {.what = *t, .id = id, .asked = now}, .last = -1};
@@ -455,7 +495,7 @@ int64_t timeline_split(struct timeline *tl, struct time_split *sum) {
     return steps;
 }
 
-const struct gaps *timeline_gaps(const struct timeline *tl) { return tl->gaps; }
+const struct gaps *timeline_gaps(const struct timeline *tl) { return &tl->gaps; }
 
 const struct layout *timeline_layout(const struct timeline *tl) { return tl->layout; }
 
@@ -491,7 +531,7 @@ static size_t view_transfers(struct timeline *tl, const struct step *s, struct t
     return n;
 }
 
-static void view_gap(void *ctx, const struct split_gap *gap) {
+static void view_gap(void *ctx, const struct span *gap) {
     struct timeline_view *v = ctx;
     v->gaps = xrealloc(v->gaps, (v->gap_count + 1) * sizeof *v->gaps);
     v->gaps[v->gap_count++] = *gap;
@@ -506,7 +546,7 @@ bool timeline_view(struct timeline *tl, int back, struct timeline_view *out) {
                                   .end = s->end,
                                   .compute = xcalloc(SPANS, sizeof *out->compute),
                                   .transfers = xcalloc(tl->room, sizeof *out->transfers)};
-    out->compute_count = spans_within(tl->spans, s->spans, tl->next_span, SPANS, s, out->compute);
+    out->compute_count = spans_within(&tl->busy, s->busy, s, out->compute);
     out->transfer_count = view_transfers(tl, s, out->transfers);
     struct time_split unused;
     split_step(tl, s, view_gap, out, &unused);

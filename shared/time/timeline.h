@@ -1,7 +1,7 @@
 // What one rank does, moment by moment: the record behind "where the time went" (split.h), the same for every
 // topology. Times are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share.
 //
-//     who                              records
+//     recorder                         records
 //     the compute stream, by itself    when it was busy, by phase, and when it stood still for an event
 //     the loop                         where a step begins and ends; when it reads batches
 //     a topology                       its transfers, and when the host stood still for one
@@ -31,13 +31,21 @@
 #ifndef STARRING_SHARED_TIME_TIMELINE_H
 #define STARRING_SHARED_TIME_TIMELINE_H
 
-#include <time.h>
-
-#include "shared/time/gaps.h"
+#include "shared/core/unit.h"
+#include "shared/time/split.h"
 #include "shared/time/stall.h"
 
 #define TIMELINE_LATE 3  // steps
 #define TIMELINE_KEPT 3  // of the run's last steps, for pictures
+
+enum transfer_kind { TRANSFER_WEIGHTS, TRANSFER_GRADIENTS, TRANSFER_CONTROL, TRANSFER_KINDS };
+const char *transfer_kind_name(enum transfer_kind k);  // "weights", ..
+
+struct transfer {
+    enum transfer_kind kind;
+    int unit;        // of the layout; -1: none
+    uint64_t bytes;  // payload that this rank sends, or, where it only receives, receives
+};
 
 struct timeline;
 struct timeline_options {
@@ -51,21 +59,17 @@ struct timeline_options {
 // NULL after logging.
 struct timeline *timeline_create(const struct timeline_options *o);
 void timeline_destroy(struct timeline **tl);
+// Host memory of all places of its arrays. It grows with units and micro-batches up to a bound: steps of very many
+// micro-batches lose what finds no room, and their time counts as the host's.
+size_t timeline_bytes(const struct layout *l, int64_t micro_batches);
 
 // ---------------------------------------------------------------- the loop
-static inline int64_t timeline_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 // The moments are the caller's, so that its own sum of the steps is of the same ones: between two looks at a clock a
 // loaded machine may take a thread's core away for longer than a short run's hundredth.
 void timeline_step_at(struct timeline *tl, int64_t step, int64_t ns);  // begins; the step before it ends here
 void timeline_pause_at(struct timeline *tl, int64_t ns);  // ends the step: what follows belongs to none
-static inline void timeline_step(struct timeline *tl, int64_t step) {
-    timeline_step_at(tl, step, timeline_now());
-}
-static inline void timeline_pause(struct timeline *tl) { timeline_pause_at(tl, timeline_now()); }
+static inline void timeline_step(struct timeline *tl, int64_t step) { timeline_step_at(tl, step, now_ns()); }
+static inline void timeline_pause(struct timeline *tl) { timeline_pause_at(tl, now_ns()); }
 void timeline_data(struct timeline *tl, int64_t begin_ns, int64_t end_ns);  // the host read a batch
 // Behind the topology's finish: splits what is left. The streams may be destroyed afterwards, not before.
 void timeline_end(struct timeline *tl);
@@ -109,8 +113,23 @@ struct timeline_clock {
 };
 void timeline_set_clock(struct timeline *tl, struct timeline_clock clock);
 struct timeline_clock timeline_clock(struct timeline *tl);
+uint64_t timeline_lost(struct timeline *tl);  // spans of the streams that found no room
+
+// The gaps in which computing stood still for a transfer, as split.h tells them one by one: SPAN_WAIT and SPAN_EXPOSED, with
+// id, peer, the kind of the transfer as part and the name of its unit.
+#define GAPS_KEPT     4096       // of exposed communication, and of waiting: the longest
+#define GAPS_LEAST_NS 1000000    // no shorter one is among them
+#define GAPS_TRACED   (1 << 18)  // kept of a run that is traced: the first
+struct gaps {
+    struct spans exposed, waits;  // of waits those of which the peer is known; in no order
+    struct spans all;             // for a trace, in order of time
+    double *waited;               // (ranks) seconds of waiting for each rank, which was ready last
+    int ranks;
+};
+int gaps_open(struct gaps *g, int ranks, bool traced);  // 0, or -1 after logging
+void gaps_close(struct gaps *g);
+void gaps_add(struct gaps *g, const struct span *one);
 const struct gaps *timeline_gaps(const struct timeline *tl);  // of all steps; after timeline_end
-uint64_t timeline_lost(struct timeline *tl);  // spans and blocked intervals that found no room
 
 // A step as it was recorded; arrays are the caller's to free by timeline_view_free. Times as in split.h.
 struct transfer_times {
@@ -120,9 +139,9 @@ struct transfer_times {
 };
 struct timeline_view {
     int64_t step, begin, end;
-    struct split_span *compute;
+    struct span *compute;
     struct transfer_times *transfers;  // that touch the step: asked before its end, not done before its begin
-    struct split_gap *gaps;            // in order of time; id: of a transfer, which may be none of these
+    struct span *gaps;                 // in order of time; id: of a transfer, which may be none of these
     size_t compute_count, transfer_count, gap_count;
 };
 // The last step but `back`; back below TIMELINE_KEPT. False: there is none. After timeline_end.

@@ -20,11 +20,10 @@
 #include "shared/report/metrics.h"
 #include "shared/report/progress.h"
 #include "shared/report/run_dir.h"
+#include "shared/report/span_files.h"
 #include "shared/report/summary.h"
-#include "shared/report/trace.h"
 #include "shared/state/identity_agree.h"
 #include "shared/time/moments.h"
-#include "shared/time/timeline_file.h"
 #include "shared/train/batch_feed.h"
 #include "shared/train/hinder.h"
 #include "shared/train/resume.h"
@@ -340,11 +339,10 @@ static int leave_report(struct session *x, struct train_result *result) {
     struct model_options model = train_model_options(j->config, &j->spec, j->layout);
     facts.head = model_head_plan(&model);
     if (j->config->device == DEVICE_CPU) facts.cpu_kernel = cpu_kernel_name(j->config->cpu_kernel);
-    dev_trace_shift(x->dev, timeline_clock(result->timeline).offset_ns);
     // What one file lacks is no reason to go without the others.
     int rc = result->lacks_file ? -1 : 0;
-    if (j->config->trace && trace_write_rank(j->dir, x->topology->rank, x->dev, result->timeline)) rc = -1;
-    if (timeline_write(j->dir, "worker", x->topology->rank, result->timeline)) rc = -1;
+    if (j->config->trace && trace_write_worker(j->dir, x->topology->rank, x->dev, result->timeline)) rc = -1;
+    if (timeline_write_worker(j->dir, x->topology->rank, result->timeline)) rc = -1;
     facts.products = products_json(x->dev, &x->products);
     result->report.moments = moments_of(x, result);
     if (summary_write_rank(j->dir, &result->report, result->report.rank == 0 ? &facts : NULL)) rc = -1;

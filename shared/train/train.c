@@ -96,9 +96,9 @@ static int backward(struct train *x, int micro) {
 // Does nothing for a batch that has been read ahead, while the device was at work on what had been enqueued: a
 // reading that it outlasts costs nothing.
 static int read_batch(struct train *x, int64_t step, int64_t first) {
-    int64_t start = timeline_now();
+    int64_t start = now_ns();
     if (batch_feed_read(x->feed, step, first)) return -1;
-    timeline_data(x->r->timeline, start, timeline_now());
+    timeline_data(x->r->timeline, start, now_ns());
     return 0;
 }
 
@@ -343,7 +343,7 @@ static int one_step(struct train *x, int64_t step, int64_t start, int64_t begin)
     x->t->plan.keep = saver_due(x->o->saver, step, x->leaving);
     if (x->t->plan.keep) saver_gate(x->o->saver);
     if (attempt(x, step, &in, &stats)) return -1;
-    int64_t now = timeline_now();
+    int64_t now = now_ns();
     double elapsed = x->o->elapsed_before + seconds_since(start, now);
     if (judge(x, step, &stats)) return -1;
     x->r->steps = step + 1;
@@ -375,7 +375,7 @@ static int run_steps(struct train *x) {
         struct snapshot_info at = {x->t->start.step, x->t->plan.samples, version(x), x->o->elapsed_before};
         snapshots_step(x->o->snapshots, &at, false);
     }
-    int64_t start = timeline_now(), begin = start;
+    int64_t start = now_ns(), begin = start;
     // Nothing is left to do: a run that has other ranks, or another directory, than the one that wrote it keeps it too.
     bool over = x->t->start.step >= x->c->steps;
     int more;
@@ -383,21 +383,21 @@ static int run_steps(struct train *x) {
     for (int64_t step = x->t->start.step; (more = has_step(x, step)) > 0; step++) {
         timeline_step_at(x->r->timeline, step, begin);
         if (one_step(x, step, start, begin)) return -1;
-        begin = timeline_now();
+        begin = now_ns();
     }
     if (more < 0) return -1;
     if (stream_sync(x->t->compute)) return step_failed(x, x->r->steps - 1);  // its updates are the step's
     // Of what others still do with the budget no time is this rank's.
-    int64_t end = x->t->plan.alone ? begin : timeline_now();
+    int64_t end = x->t->plan.alone ? begin : now_ns();
     timeline_pause_at(x->r->timeline, end);
     rank_span_end(&x->r->report.span);
     if (x->t->plan.alone) x->r->report.span.end_ns = end;
     x->steps_s = seconds_since(start, end);
     x->job_s = x->o->elapsed_before + x->steps_s;
     if (!x->t->plan.alone) return 0;
-    const struct pace_end at = {x->t, x->r->timeline, end, x->c->recovery.elastic ? end : timeline_now()};
+    const struct pace_end at = {x->t, x->r->timeline, end, x->c->recovery.elastic ? end : now_ns()};
     int rc = meet(x) || pace_tell(&x->pace, &at, &x->r->report) ? -1 : 0;
-    x->job_s += seconds_since(end, timeline_now());  // the weights then hold all workers' gradients
+    x->job_s += seconds_since(end, now_ns());  // the weights then hold all workers' gradients
     return rc;
 }
 

@@ -33,16 +33,16 @@ static int submit_20ms(void *arg, void *cuda_stream) {
 
 // Whether a wait was seen. Two sleeps of another stream end about 20 ms behind the one that comes before the wait, if their
 // threads get a core in time.
-static bool intervals_with_a_wait(void) {
+static bool spans_with_a_wait(void) {
     struct device *d = NULL;
     assert_int_equal(dev_open(starring_cuda_so.backend, &(struct device_options){.label = "rank 1"}, &d), 0);
     struct stream *s = stream_create(d, "compute"), *other = stream_create(d, "other");
     struct event *e = event_create(d);
-    struct interval got[16];
+    struct span got[16];
     uint64_t lost = 1;
     assert_int_equal(stream_log(s, 16, false), 0);
     assert_int_equal(stream_log(other, 16, true), 0);
-    int64_t begin = queue_now_ns();
+    int64_t begin = now_ns();
     stream_phase(s, PHASE_FORWARD);
     starring_cuda_so.submit(s, "sleep", submit_20ms, NULL);
     stream_stamp(s, 7);
@@ -57,24 +57,24 @@ static bool intervals_with_a_wait(void) {
     stream_stamp(s, 10);
     assert_int_equal(stream_sync(s), 0);
     assert_int_equal(stream_sync(other), 0);
-    int64_t end = queue_now_ns();
+    int64_t end = now_ns();
     size_t n = stream_take_log(s, got, 16, &lost), busy = 0, waits = 0, stamps = 0;
     assert_int_equal(lost, 0);
     for (size_t i = 0; i < n; i++) {
-        assert_true(got[i].begin_ns >= begin && got[i].begin_ns <= got[i].end_ns && got[i].end_ns <= end);
-        if (got[i].kind == INTERVAL_WAIT) {
-            assert_true(waits++ == 0 && got[i].tag == 9 && busy == 1);
-        } else if (got[i].kind == INTERVAL_STAMP) {
+        assert_true(got[i].begin >= begin && got[i].begin <= got[i].end && got[i].end <= end);
+        if (got[i].kind == SPAN_BLOCKED) {
+            assert_true(waits++ == 0 && got[i].id == 9 && busy == 1);
+        } else if (got[i].kind == SPAN_STAMP) {
             static const uint64_t tags[] = {7, 8, 10};
-            assert_true(stamps < 3 && got[i].tag == tags[stamps++]);
-        } else if (got[i].end_ns - got[i].begin_ns > 15000000) {
+            assert_true(stamps < 3 && got[i].id == tags[stamps++]);
+        } else if (got[i].end - got[i].begin > 15000000) {
             assert_int_equal(got[i].phase, busy++ ? PHASE_BACKWARD : PHASE_FORWARD);
         }
     }
     assert_true(busy == 2 && stamps == 3);
     assert_int_equal(stream_take_log(s, got, 16, &lost), 0);
     assert_int_equal(stream_take_log(other, got, 16, &lost), 1);  // stamps alone
-    assert_true(got[0].tag == 11 && got[0].begin_ns >= begin + 40000000);
+    assert_true(got[0].id == 11 && got[0].begin >= begin + 40000000);
     event_destroy(&e);
     stream_destroy(&s);
     stream_destroy(&other);
@@ -84,9 +84,9 @@ static bool intervals_with_a_wait(void) {
 }
 
 // Also the wait for a stream whose thread has not yet given its work to the device: the device stands idle meanwhile.
-static void test_intervals(void **state) {
+static void test_spans(void **state) {
     (void)state;
-    for (int tries = 0; !intervals_with_a_wait(); tries++) assert_true(tries < 100);
+    for (int tries = 0; !spans_with_a_wait(); tries++) assert_true(tries < 100);
 }
 
 // ---------------------------------------------------------------- who is at work
@@ -146,7 +146,7 @@ static void test_a_host_that_waits_rests(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_intervals),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_spans),
                                        cmocka_unit_test(test_a_host_that_waits_rests)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

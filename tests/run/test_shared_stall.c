@@ -19,16 +19,16 @@
 
 #define MS INT64_C(1000000)
 
-static bool looks(int64_t late, int64_t got, struct stall *out) {
+static bool looks(int64_t late, int64_t got, struct span *out) {
     struct stall_looks s = {0};
-    *out = (struct stall){0};
+    *out = (struct span){0};
     assert_false(stall_look(&s, 1000 * MS, 50 * MS, out));
     return stall_look(&s, 1000 * MS + late, 50 * MS + got, out);
 }
 
 static void test_a_late_look_without_processor_time_is_a_stall(void **state) {
     (void)state;
-    struct stall one;
+    struct span one;
     assert_false(looks(2 * MS, 0, &one));
     assert_false(looks(5 * MS, 0, &one));
     assert_true(looks(200 * MS, 0, &one));
@@ -40,7 +40,7 @@ static void test_a_late_look_without_processor_time_is_a_stall(void **state) {
 
 static void test_a_process_whose_other_threads_ran_did_not_stand_still(void **state) {
     (void)state;
-    struct stall one;
+    struct span one;
     assert_false(looks(200 * MS, 150 * MS, &one));
     assert_false(looks(200 * MS, 390 * MS, &one));
     assert_false(looks(8 * MS, 3 * MS, &one));
@@ -50,7 +50,7 @@ static void test_a_process_whose_other_threads_ran_did_not_stand_still(void **st
 static void test_a_thread_that_had_no_core(void **state) {
     (void)state;
     struct stall_turns s = {0};
-    struct stall one = {0};
+    struct span one = {0};
     assert_false(stall_look_turns(&s, 1000 * MS, 500 * MS, 7, &one));  // what was before counts for nothing
     assert_false(stall_look_turns(&s, 1002 * MS, 505 * MS, 8, &one));  // a turn that was short to wait for
     assert_false(stall_look_turns(&s, 1040 * MS, 505 * MS, 8, &one));  // it waits, or sleeps
@@ -61,12 +61,6 @@ static void test_a_thread_that_had_no_core(void **state) {
     assert_true(stall_look_turns(&s, 1080 * MS, 568 * MS, 14, &one));   // two long ones
 }
 
-static int64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static void sleep_ms(int64_t ms) {
     struct timespec t = {ms / 1000, ms % 1000 * MS};
     while (nanosleep(&t, &t)) continue;
@@ -74,7 +68,7 @@ static void sleep_ms(int64_t ms) {
 
 // The child tells its stalls once its parent has said so.
 static void child(int ask, int tell) {
-    struct stall found[64], longest[2];
+    struct span found[64], longest[2];
     char c = 0;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     struct stall_watch *w = stall_watch_open();
@@ -111,13 +105,13 @@ static void test_a_stopped_process_knows_when(void **state) {
         known += went[i] - stopped[i];
     }
     size_t n = 0;
-    struct stall found[64] = {{0}};
+    struct span found[64] = {{0}};
     assert_int_equal(write(ask[1], &c, 1), 1);
     assert_int_equal(read(tell[0], &total, sizeof total), sizeof total);
     assert_int_equal(read(tell[0], &n, sizeof n), sizeof n);
     assert_in_range(n, 3, 64);
     assert_int_equal(read(tell[0], found, n * sizeof *found), n * sizeof *found);
-    struct stall longest[2] = {{0}};
+    struct span longest[2] = {{0}};
     assert_int_equal(read(tell[0], longest, sizeof longest), sizeof longest);
     waitpid(pid, &status, 0);
     assert_int_equal(status, 0);
@@ -167,7 +161,7 @@ static void *want(void *arg) {
 static void test_a_starved_thread_knows_when(void **state) {
     (void)state;
     struct starved s = {.core = sched_getcpu()};
-    struct stall found[64];
+    struct span found[64];
     pthread_t poor, rich;
     char path[64];
     struct stall_watch *w = stall_watch_open();
@@ -197,7 +191,7 @@ static void test_a_starved_thread_knows_when(void **state) {
 
 static void test_without_a_watch_nothing_stood_still(void **state) {
     (void)state;
-    struct stall one;
+    struct span one;
     struct stall_watch *none = NULL;
     assert_int_equal(stall_total(NULL), 0);
     assert_int_equal(stall_list(NULL, STALL_PROCESS, NULL, 0, &one, 1), 0);

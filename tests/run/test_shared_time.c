@@ -25,7 +25,7 @@ static void assert_near(double got, double want, double error, const char *what)
 
 // ---------------------------------------------------------------- the split
 struct made_up {
-    struct split_span busy[8], moves[8], data[8];
+    struct span busy[8], moves[8], data[8];
     struct split_block blocked[8];
     size_t busy_count, blocked_count, move_count, data_count;
 };
@@ -41,7 +41,8 @@ static struct time_split split(struct made_up m, int64_t begin, int64_t end) {
 
 static void test_a_gap_ends_by_one_transfer(void **state) {
     (void)state;
-    struct made_up m = {.busy = {{0, 2 * S, PHASE_FORWARD}, {7 * S, 9 * S, PHASE_BACKWARD}},
+    struct made_up m = {.busy = {{.begin = 0, .end = 2 * S, .phase = PHASE_FORWARD},
+                                 {.begin = 7 * S, .end = 9 * S, .phase = PHASE_BACKWARD}},
                         .busy_count = 2,
                         .blocked = {{3 * S, 7 * S, 1 * S, 4 * S, 0, -1}},
                         .blocked_count = 1};
@@ -91,13 +92,14 @@ static void test_of_two_transfers_the_one_that_ends_the_gap_counts(void **state)
 
 static void test_blocked_while_busy_is_busy(void **state) {
     (void)state;
-    struct made_up m = {
-        .busy = {{1 * S, 5 * S, PHASE_BACKWARD}},
-        .busy_count = 1,
-        .blocked = {{0, 6 * S, 1, 1, 0, -1}},
-        .blocked_count = 1,
-        .moves = {{2 * S, 3 * S, PHASE_COMM}, {1 * S, 4 * S, PHASE_COMM}, {5 * S, 6 * S, PHASE_COMM}},
-        .move_count = 3};
+    struct made_up m = {.busy = {{.begin = 1 * S, .end = 5 * S, .phase = PHASE_BACKWARD}},
+                        .busy_count = 1,
+                        .blocked = {{0, 6 * S, 1, 1, 0, -1}},
+                        .blocked_count = 1,
+                        .moves = {{.begin = 2 * S, .end = 3 * S, .phase = PHASE_COMM},
+                                  {.begin = 1 * S, .end = 4 * S, .phase = PHASE_COMM},
+                                  {.begin = 5 * S, .end = 6 * S, .phase = PHASE_COMM}},
+                        .move_count = 3};
     struct time_split t = split(m, 0, 6 * S);
     assert_near(t.backward, 4, 1e-9, "backward");
     assert_near(t.comm_exposed, 2, 1e-9, "exposed");
@@ -107,11 +109,12 @@ static void test_blocked_while_busy_is_busy(void **state) {
 
 static void test_reading_is_data_only_where_nothing_else_happens(void **state) {
     (void)state;
-    struct made_up m = {.busy = {{0, 2 * S, PHASE_FORWARD}, {8 * S, 9 * S, PHASE_OTHER}},
+    struct made_up m = {.busy = {{.begin = 0, .end = 2 * S, .phase = PHASE_FORWARD},
+                                 {.begin = 8 * S, .end = 9 * S, .phase = PHASE_OTHER}},
                         .busy_count = 2,
                         .blocked = {{3 * S, 4 * S, 1, 1, 0, -1}},
                         .blocked_count = 1,
-                        .data = {{1 * S, 6 * S, PHASE_DATA}},
+                        .data = {{.begin = 1 * S, .end = 6 * S, .phase = PHASE_DATA}},
                         .data_count = 1};
     struct time_split t = split(m, 0, 10 * S);
     assert_near(t.data, 3, 1e-9, "data");
@@ -131,7 +134,7 @@ static void test_nothing_recorded_is_the_hosts(void **state) {
 static struct time_split by_definition(const struct made_up *m, int64_t begin, int64_t end) {
     struct time_split t = {.total = (double)(end - begin)};
     for (int64_t now = begin; now < end; now++) {
-        const struct split_span *busy = NULL;
+        const struct span *busy = NULL;
         const struct split_block *on = NULL;
         bool moving = false, reading = false;
         for (size_t i = 0; i < m->busy_count; i++)
@@ -282,7 +285,7 @@ static void finish(struct rig *r, struct time_split *t, int64_t steps) {
 static void test_a_step_is_as_long_as_its_loop_says(void **state) {
     struct rig *r = *state;
     struct time_split t;
-    int64_t now = timeline_now();
+    int64_t now = now_ns();
     usleep(3000);
     timeline_step_at(r->tl, 0, now);
     usleep(1000);
@@ -341,22 +344,22 @@ static void test_a_stream_notes_when_it_is_busy_and_blocked(void **state) {
 static void test_a_transfer_may_be_waited_for_in_the_next_step(void **state) {
     struct rig *r = *state;
     struct time_split t;
-    int64_t base = timeline_now();
+    int64_t base = now_ns();
     uint64_t ids[12];
     for (int step = 0; step < 12; step++) {
         timeline_step(r->tl, step);
         if (step > 0) {
-            int64_t now = timeline_now();
+            int64_t now = now_ns();
             timeline_blocked(r->tl, ids[step - 1], now, now + 20000000);
             usleep(20000);
             timeline_peers_ready(r->tl, ids[step - 1], now + 10000000, -1);
             timeline_done(r->tl, ids[step - 1], now + 20000000);
         }
         ids[step] = timeline_ask(r->tl, &(struct transfer){TRANSFER_GRADIENTS, 0, 1});
-        timeline_own_ready(r->tl, ids[step], timeline_now());
+        timeline_own_ready(r->tl, ids[step], now_ns());
     }
     timeline_pause(r->tl);
-    int64_t end = timeline_now();
+    int64_t end = now_ns();
     finish(r, &t, 12);
     assert_near(t.wait, 0.11, 1e-6, "wait");
     assert_near(t.comm_exposed, 0.11, 1e-6, "exposed");
@@ -376,9 +379,9 @@ static void test_a_transfer_may_be_waited_for_in_the_next_step(void **state) {
 static void *ask_much(void *tl) {
     for (int i = 0; i < 20000; i++) {
         uint64_t id = timeline_ask(tl, &(struct transfer){TRANSFER_CONTROL, -1, 8});
-        timeline_own_ready(tl, id, timeline_now());
-        timeline_done(tl, id, timeline_now());
-        timeline_blocked(tl, id, timeline_now(), timeline_now() + 1000);
+        timeline_own_ready(tl, id, now_ns());
+        timeline_done(tl, id, now_ns());
+        timeline_blocked(tl, id, now_ns(), now_ns() + 1000);
     }
     return NULL;
 }

@@ -287,23 +287,24 @@ static void a_run_ends_with_a_few_lines(void **state) {
 static void what_was_exposed_is_the_one_s_who_stood_still(void **state) {
     const char *dir = *state;
     write_run(dir, "zero:2");
-    struct stall exposed = {1000000000, 1300000000}, own = {1200000000, 1400000000},
-                 other = {900000000, 1100000000};
+    struct span exposed = {.begin = 1000000000, .end = 1300000000},
+                own = {.begin = 1200000000, .end = 1400000000},
+                other = {.begin = 900000000, .end = 1100000000};
     double waited[2] = {0, 0.1};
     struct rank_report w = report("worker", 0);
     w.time.wait = 0.1;
     w.time.comm_exposed = 0.4;
     w.time.total += 0.5;
-    w.moments = &(struct moments){.exposed = &exposed,
-                                  .exposed_count = 1,
-                                  .stalls = {&own},
-                                  .stall_count = {1},
+    w.moments = &(struct moments){.exposed = {.ring = &exposed, .room = 1, .next = 1},
+                                  .stalls = {{.ring = &own, .room = 1, .next = 1}},
                                   .waited = waited,
                                   .ranks = 2};
     assert_int_equal(summary_write_rank(dir, &w, NULL), 0);
     w = report("worker", 1);
-    w.moments = &(struct moments){
-        .exposed = &exposed, .stalls = {&other}, .stall_count = {1}, .waited = waited, .ranks = 2};
+    w.moments = &(struct moments){.exposed = {.ring = &exposed, .room = 1},
+                                  .stalls = {{.ring = &other, .room = 1, .next = 1}},
+                                  .waited = waited,
+                                  .ranks = 2};
     assert_int_equal(summary_write_rank(dir, &w, NULL), 0);
     cJSON *s = summary_merge(&topologies, dir),
           *time = cJSON_GetArrayItem(cJSON_GetObjectItem(s, "time_per_rank"), 0);

@@ -17,15 +17,9 @@ static void assert_near(double got, double want, double error, const char *what)
     if (!(fabs(got - want) <= error)) fail_msg("%s: %.9f, not %.9f", what, got, want);
 }
 
-static bool inside(const struct stall *list, size_t count, int64_t now) {
-    for (size_t i = 0; i < count; i++)
-        if (now >= list[i].begin && now < list[i].end) return true;
-    return false;
-}
-
-static const struct moment_wait *wait_at(const struct moments *m, int64_t now) {
-    for (size_t i = 0; i < m->wait_count; i++)
-        if (now >= m->waits[i].begin && now < m->waits[i].end) return &m->waits[i];
+static const struct span *span_at(const struct spans *list, int64_t now) {
+    for (size_t i = 0; i < spans_count(list); i++)
+        if (now >= spans_at(list, i)->begin && now < spans_at(list, i)->end) return spans_at(list, i);
     return NULL;
 }
 
@@ -34,12 +28,12 @@ static int last_to_go_on(struct moments *const *m, size_t count, size_t of, int6
     int64_t last = 0;
     int peer = -1;
     for (size_t r = 0; r < count; r++)
-        for (size_t i = 0; !(r != of && m[of]->alone && m[r]->exposed) &&
-                           i < m[r]->stall_count[STALL_PROCESS] + m[r]->stall_count[STALL_PART];
+        for (size_t i = 0, first = spans_count(&m[r]->stalls[STALL_PROCESS]);
+             !(r != of && m[of]->alone && m[r]->exposed.ring) &&
+             i < first + spans_count(&m[r]->stalls[STALL_PART]);
              i++) {
-            size_t first = m[r]->stall_count[STALL_PROCESS];
-            const struct stall *s =
-                i < first ? &m[r]->stalls[STALL_PROCESS][i] : &m[r]->stalls[STALL_PART][i - first];
+            const struct span *s = i < first ? spans_at(&m[r]->stalls[STALL_PROCESS], i)
+                                             : spans_at(&m[r]->stalls[STALL_PART], i - first);
             if (now < s->begin || now >= s->end || s->end <= last) continue;
             last = s->end;
             peer = (int)r;
@@ -52,11 +46,10 @@ static int last_to_go_on(struct moments *const *m, size_t count, size_t of, int6
 static void blame_by_definition(struct moments *const *m, size_t count, size_t of, double *out) {
     memset(out, 0, count * sizeof *out);
     for (int64_t now = 0; now < 400; now++) {
-        const struct moment_wait *w = wait_at(m[of], now);
-        bool exposed = inside(m[of]->exposed, m[of]->exposed_count, now);
+        const struct span *w = span_at(&m[of]->waits, now);
+        bool exposed = span_at(&m[of]->exposed, now);
         bool named = w && !m[of]->alone && w->peer != (int)of && w->peer < 3;
-        bool idle = named &&
-                    (inside(m[w->peer]->exposed, m[w->peer]->exposed_count, now) || wait_at(m[w->peer], now));
+        bool idle = named && (span_at(&m[w->peer]->exposed, now) || span_at(&m[w->peer]->waits, now));
         int peer = last_to_go_on(m, count, of, now);
         if (peer < 0 || !(exposed || (idle && peer != (int)of))) continue;
         out[peer]++;
@@ -64,7 +57,7 @@ static void blame_by_definition(struct moments *const *m, size_t count, size_t o
     }
 }
 
-static void add_piece(void *ctx, const struct split_gap *piece, int rank) {
+static void add_piece(void *ctx, const struct span *piece, int rank) {
     double *seconds = ctx;
     seconds[rank + 1] += 1e-9 * (double)(piece->end - piece->begin);
 }
@@ -82,10 +75,10 @@ static void blame_added_up(struct moments *const *m, size_t count, size_t of, do
         if (list[i].instead >= 0) out[list[i].instead] -= seconds;
         if (list[i].instead < 0) exposed[list[i].rank + 1] -= seconds;
     }
-    for (size_t i = 0; i < m[of]->exposed_count; i++) {
-        const struct stall *e = &m[of]->exposed[i];
-        moments_settle(list, n, &at, &(struct split_gap){.begin = e->begin, .end = e->end, .peer = -1},
-                       add_piece, exposed);
+    for (size_t i = 0; i < spans_count(&m[of]->exposed); i++) {
+        const struct span *e = spans_at(&m[of]->exposed, i);
+        moments_settle(list, n, &at, &(struct span){.begin = e->begin, .end = e->end, .peer = -1}, add_piece,
+                       exposed);
         all += 1e-9 * (double)(e->end - e->begin);
     }
     for (size_t r = 1; r <= count; r++) assert_near(1e9 * exposed[r], 0, 1e-3, "settled");
@@ -97,25 +90,25 @@ static void blame_added_up(struct moments *const *m, size_t count, size_t of, do
 
 static struct moments *made_up_moments(unsigned *seed, int64_t odd, bool server) {
     struct moments *m = calloc(1, sizeof *m);
-    for (int k = 0; k < STALL_KINDS; k++) m->stalls[k] = calloc(5, sizeof *m->stalls[k]);
-    m->exposed = server ? NULL : calloc(5, sizeof *m->exposed);
-    m->waits = calloc(5, sizeof *m->waits);
+    for (int k = 0; k < STALL_KINDS; k++) spans_open(&m->stalls[k], 5, SPANS_FIRST);
+    if (!server) spans_open(&m->exposed, 5, SPANS_FIRST);
+    spans_open(&m->waits, 5, SPANS_FIRST);
     m->alone = rand_r(seed) % 3 == 0;
     // Of either kind one behind the other; ends of two ranks differ.
     for (int left = rand_r(seed) % 5, at = 0; left > 0; left--) {
         int k = rand_r(seed) % STALL_KINDS;
-        struct stall *one = &m->stalls[k][m->stall_count[k]++];
-        one->begin = at + 1 + rand_r(seed) % 40;
-        one->end = (one->begin + rand_r(seed) % 50) / 4 * 4 + 4 + odd;
-        at = (int)one->end;
+        struct span one = {.begin = at + 1 + rand_r(seed) % 40};
+        one.end = (one.begin + rand_r(seed) % 50) / 4 * 4 + 4 + odd;
+        spans_add(&m->stalls[k], &one);
+        at = (int)one.end;
     }
     // A rank's gaps, from the last to the first: either kind is in no order.
     for (int64_t end = 330; end > 100 && !server; end -= rand_r(seed) % 30) {
         int64_t begin = end - 1 - rand_r(seed) % 70;
-        if (rand_r(seed) % 2 && m->exposed_count < 5)
-            m->exposed[m->exposed_count++] = (struct stall){begin, end};
-        else if (m->wait_count < 5)
-            m->waits[m->wait_count++] = (struct moment_wait){begin, end, rand_r(seed) % 4};
+        bool exposed = rand_r(seed) % 2 && spans_count(&m->exposed) < 5;
+        if (exposed || spans_count(&m->waits) < 5)
+            spans_add(exposed ? &m->exposed : &m->waits,
+                      &(struct span){.begin = begin, .end = end, .peer = exposed ? -1 : rand_r(seed) % 4});
         end = begin;
     }
     return m;
@@ -156,10 +149,10 @@ static void test_reports_without_moments_have_none(void **state) {
     cJSON *broken = cJSON_Parse(
         "{\"moments\":{\"stalls\":[[1],[-3,4],[9,5],[1e300,2e300],\"x\",[3,4]],\"exposed\":[7],\"waits\":[[1,2],[3,1,0],7,[5,6,1]],\"waited\":[null,2]}}");
     struct moments *m = moments_read(broken);
-    assert_int_equal(m->stall_count[STALL_PROCESS], 1);
-    assert_int_equal(m->stall_count[STALL_PART], 0);
-    assert_int_equal(m->exposed_count, 0);
-    assert_int_equal(m->wait_count, 1);
+    assert_int_equal(spans_count(&m->stalls[STALL_PROCESS]), 1);
+    assert_int_equal(spans_count(&m->stalls[STALL_PART]), 0);
+    assert_int_equal(spans_count(&m->exposed), 0);
+    assert_int_equal(spans_count(&m->waits), 1);
     assert_true(m->rank == -1 && m->ranks == 2 && m->waited[0] == 0 && m->waited[1] == 2 &&
                 m->stood_still == 0);
     moments_free(&m);
@@ -169,17 +162,19 @@ static void test_reports_without_moments_have_none(void **state) {
 // The longest are kept; what is waited for is added up for whom it was.
 static void test_gaps_are_bounded(void **state) {
     (void)state;
-    struct gaps *g = gaps_create(3, false);
+    struct gaps g;
+    assert_int_equal(gaps_open(&g, 3, false), 0);
     for (int64_t i = 0; i < 3 * GAPS_KEPT; i++)
-        gaps_note(g, &(struct gap){.of = {.begin = 0, .end = GAPS_LEAST_NS + i, .peer = -1}});
-    gaps_note(g, &(struct gap){.of = {.begin = 0, .end = GAPS_LEAST_NS - 1, .peer = -1}});
-    assert_int_equal(g->exposed_count, GAPS_KEPT);
-    for (size_t i = 0; i < GAPS_KEPT; i++) assert_true(g->exposed[i].of.end >= GAPS_LEAST_NS + 2 * GAPS_KEPT);
+        gaps_add(&g, &(struct span){.end = GAPS_LEAST_NS + i, .peer = -1, .kind = SPAN_EXPOSED});
+    gaps_add(&g, &(struct span){.end = GAPS_LEAST_NS - 1, .peer = -1, .kind = SPAN_EXPOSED});
+    assert_int_equal(spans_count(&g.exposed), GAPS_KEPT);
+    for (size_t i = 0; i < GAPS_KEPT; i++)
+        assert_true(spans_at(&g.exposed, i)->end >= GAPS_LEAST_NS + 2 * GAPS_KEPT);
     for (int peer = -1; peer < 4; peer++)
-        gaps_note(g, &(struct gap){.of = {.begin = 0, .end = 1000000000, .peer = peer, .wait = true}});
-    for (int r = 0; r < 3; r++) assert_near(g->waited[r], 1, 1e-9, "waited");
-    assert_true(g->all_count == 0 && g->lost == 0);
-    gaps_destroy(&g);
+        gaps_add(&g, &(struct span){.end = 1000000000, .peer = peer, .kind = SPAN_WAIT});
+    for (int r = 0; r < 3; r++) assert_near(g.waited[r], 1, 1e-9, "waited");
+    assert_true(spans_count(&g.all) == 0 && spans_count(&g.waits) == 3);
+    gaps_close(&g);
 }
 
 int main(void) {

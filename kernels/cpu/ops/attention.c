@@ -310,12 +310,12 @@ static struct bwd_work carve_bwd_work(const struct attn_bwd_args *a, float *base
 }
 
 // A block of scores: queries [i0, i0+queries) by keys [j0, j0+keys), ahead = i0 - j0 >= 0.
-struct span {
+struct tile {
     int64_t i0, queries, j0, keys, ahead;
 };
 
 // p = unscaled scores, ds = dp; tiles wholly above the diagonal are skipped.
-static void bwd_score_block(const struct bwd_work *w, int64_t size, const struct span *b) {
+static void bwd_score_block(const struct bwd_work *w, int64_t size, const struct tile *b) {
     for (int64_t j = 0; j < b->keys; j += NR)
         for (int64_t i = 0; i < b->queries; i += MR) {
             if (j > b->ahead + i + MR - 1) continue;
@@ -327,7 +327,7 @@ static void bwd_score_block(const struct bwd_work *w, int64_t size, const struct
 }
 
 // p -> probabilities, ds = scale p (ds - delta); zero above the diagonal and beyond the last query.
-static void bwd_softmax_block(const struct bwd_work *w, float scale, const struct span *b, const float *lse,
+static void bwd_softmax_block(const struct bwd_work *w, float scale, const struct tile *b, const float *lse,
                               const float *delta) {
     veci lane;
     for (int i = 0; i < VEC; i++) lane[i] = i;
@@ -359,7 +359,7 @@ static void add_tile(const float *tile, float *out, int64_t ldo) {
 }
 
 // out(keys, D) += x^T y for keys panels of x (queries, keys): dv from p and dout, dk from ds and q.
-static void key_gradient(const struct bwd_work *w, const struct span *b, const float *x, const float *y,
+static void key_gradient(const struct bwd_work *w, const struct tile *b, const float *x, const float *y,
                          float *out) {
     _Alignas(64) float tile[MR * NR];
     for (int64_t d = 0; d < w->padded_size; d += NR)
@@ -374,7 +374,7 @@ static void key_gradient(const struct bwd_work *w, const struct span *b, const f
 }
 
 // dq += ds k
-static void query_gradient(const struct bwd_work *w, const struct span *b) {
+static void query_gradient(const struct bwd_work *w, const struct tile *b) {
     _Alignas(64) float tile[MR * NR];
     for (int64_t i = 0; i < b->queries; i += MR) {
         int64_t seen = lesser(b->keys, b->ahead + step_down(i) + ROW_STEP);
@@ -402,7 +402,7 @@ VEC_INLINE void run_query_head(const struct attn_bwd_args *a, enum dtype t, int6
         pack_sizes_b(t, dout, i0, queries, size, w->dout_b);
         memset(w->dq, 0, (size_t)(BLOCK * w->padded_size) * sizeof(float));
         for (int64_t j0 = 0; j0 <= i0; j0 += BLOCK) {
-            struct span s = {i0, queries, j0, lesser(BLOCK, a->seq - j0), i0 - j0};
+            struct tile s = {i0, queries, j0, lesser(BLOCK, a->seq - j0), i0 - j0};
             bwd_score_block(w, size, &s);
             bwd_softmax_block(w, a->scale, &s, lse, delta);
             key_gradient(w, &s, w->p, w->dout_b, w->dv);

@@ -1,7 +1,7 @@
 // Multiply-adds until a moment has come.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/team.h"
-#include "kernels/queue/clock.h"
+#include "kernels/spans.h"
 
 #define CHAINS 64   // independent: enough to hide the latency of any vector length
 #define STEPS  512  // between two looks at the clock: some microseconds
@@ -16,15 +16,15 @@ static void busy_part(void *arg, int index, int count) {
     const int64_t *until = arg;
     float x[CHAINS] = {(float)index};
     (void)count;
-    while (queue_now_ns() < *until) multiply_add(x);
+    while (now_ns() < *until) multiply_add(x);
 }
 
 int cpu_op_busy(int threads, const void *args, const char **why) {
     const struct busy_args *a = args;
-    int64_t now = queue_now_ns(), since = a->clock[0] ? now - a->clock[0] : 0;
+    int64_t now = now_ns(), since = a->clock[0] ? now - a->clock[0] : 0;
     (void)why;
     a->clock[1] = now + a->ns + (int64_t)(a->factor * (double)since);
     if (a->clock[1] > now) team_run(threads, busy_part, &a->clock[1]);
-    a->clock[0] = queue_now_ns();
+    a->clock[0] = now_ns();
     return 0;
 }

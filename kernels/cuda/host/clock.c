@@ -55,16 +55,16 @@ static cudaEvent_t last_event(const struct cuda_clock *c) {
 }
 
 // Milliseconds are given in fp32: short intervals from span to span keep their digits.
-static int date_span(struct cuda_stream *s, const struct cuda_span *p, struct trace_span *span) {
+static int date_span(struct cuda_stream *s, const struct cuda_span *p, int64_t length_ns, struct span *span) {
     struct cuda_clock *c = &s->clock;
     float gap_ms = 0;
     if (cuda_check(s, cudaEventElapsedTime(&gap_ms, last_event(c), p->start), "a span's start") != 0)
         return -1;
-    double start_ns = c->anchor_ns + (double)gap_ms * 1e6, seen_ns = (double)queue_now_ns();
+    double start_ns = c->anchor_ns + (double)gap_ms * 1e6, seen_ns = (double)now_ns();
     if (start_ns < (double)p->given_ns) start_ns = (double)p->given_ns;
-    if (start_ns + (double)span->duration_ns > seen_ns) start_ns = seen_ns - (double)span->duration_ns;
-    span->start_ns = (int64_t)start_ns;
-    c->anchor_ns = start_ns + (double)span->duration_ns;
+    if (start_ns + (double)length_ns > seen_ns) start_ns = seen_ns - (double)length_ns;
+    span->begin = (int64_t)start_ns;
+    c->anchor_ns = start_ns + (double)length_ns;
     return 0;
 }
 
@@ -72,17 +72,16 @@ static int date_span(struct cuda_stream *s, const struct cuda_span *p, struct tr
 static int read_span(struct cuda_stream *s) {
     struct cuda_clock *c = &s->clock;
     const struct cuda_span *p = &c->ring[c->read % CUDA_SPANS];
-    struct trace_span span = {
-        .phase = p->phase, .kind = p->wait ? INTERVAL_WAIT : INTERVAL_BUSY, .tag = p->tag};
+    struct span span = {
+        .name = p->name, .phase = p->phase, .kind = p->wait ? SPAN_BLOCKED : SPAN_BUSY, .id = p->tag};
     float ms = 0;
     if (cuda_check(s, cudaEventElapsedTime(&ms, p->start, p->end), "a span's time") != 0) return -1;
-    span.duration_ns = (int64_t)((double)ms * 1e6);
-    if (c->dated && date_span(s, p, &span) != 0) return -1;
-    if (s->queue.head.dev->trace) memcpy(span.name, p->name, sizeof span.name);
+    int64_t length_ns = (int64_t)((double)ms * 1e6);
+    if (c->dated && date_span(s, p, length_ns, &span) != 0) return -1;
+    span.end = span.begin + length_ns;
     queue_span(&s->queue, &span);
     if (p->stamped) {
-        struct trace_span stamp = {
-            .start_ns = span.start_ns + span.duration_ns, .kind = INTERVAL_STAMP, .tag = p->stamp};
+        struct span stamp = {.begin = span.end, .end = span.end, .kind = SPAN_STAMP, .id = p->stamp};
         queue_span(&s->queue, &stamp);
     }
     c->read++;
@@ -148,13 +147,13 @@ static int open_span(struct cuda_stream *s, bool wait, const char *name, uint64_
     bool full = c->written - c->read >= CUDA_SPANS - 1;
     if (read_passed(s, full) != 0) return -1;
     struct cuda_span *p = &c->ring[c->written % CUDA_SPANS];
-    p->given_ns = queue_now_ns();
+    p->given_ns = now_ns();
     if (cuda_check(s, cudaEventRecord(p->start, s->stream), "event record") != 0) return -1;
     p->phase = s->queue.phase;
     p->wait = wait;
     p->tag = tag;
     p->stamped = false;
-    snprintf(p->name, sizeof p->name, "%s", name);
+    p->name = name;
     c->open = true;
     return 0;
 }
@@ -197,11 +196,11 @@ static int set_anchor(struct cuda_stream *s) {
     struct cuda_clock *c = &s->clock;
     int64_t closest = INT64_MAX;
     for (int i = 0; i < ANCHOR_TRIES; i++) {
-        int64_t before = queue_now_ns();
+        int64_t before = now_ns();
         if (cuda_check(s, cudaEventRecord(c->spare, s->stream), "event record") != 0 ||
             cuda_check(s, cudaEventSynchronize(c->spare), "the first event") != 0)
             return -1;
-        int64_t took = queue_now_ns() - before;
+        int64_t took = now_ns() - before;
         if (took >= closest) continue;
         cudaEvent_t better = c->spare;
         c->spare = c->anchor;

@@ -52,7 +52,7 @@ struct cuda_span {
     enum phase phase;
     bool wait, stamped;  // stamped: its end is a stamp
     uint64_t tag, stamp;
-    char name[TRACE_NAME_BYTES];
+    const char *name;
 };
 
 // The measured side of a stream; guarded by lock. Spans lie in a ring: [read, written) are closed.
@@ -140,7 +140,7 @@ void cuda_attentions_free(struct cuda_stream *s);
 struct stream *cuda_stream_create(struct device *d, const char *name);
 void cuda_stream_destroy(struct stream *s);
 int cuda_stream_log(struct stream *s, size_t room, bool stamps_only);
-size_t cuda_stream_take_log(struct stream *s, struct interval *out, size_t room, uint64_t *lost);
+size_t cuda_stream_take_log(struct stream *s, struct span *out, size_t room, uint64_t *lost);
 // tune.c
 int cuda_tune_product(struct stream *s, const struct product_key *key, int rounds,
                       struct product_timing *out);

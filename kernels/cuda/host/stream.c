@@ -117,7 +117,7 @@ int cuda_stream_log(struct stream *head, size_t room, bool stamps_only) {
     return queue_log(head, room, stamps_only);
 }
 
-size_t cuda_stream_take_log(struct stream *head, struct interval *out, size_t room, uint64_t *lost) {
+size_t cuda_stream_take_log(struct stream *head, struct span *out, size_t room, uint64_t *lost) {
     struct cuda_stream *s = (struct cuda_stream *)head;
     *lost = 0;
     if (choose_device(s) != 0 || cuda_clock_read(s) != 0) return 0;

@@ -1,0 +1,290 @@
+// trace.json: every span of a run, in Chrome's trace event format. An event is a line; timestamps are microseconds.
+//
+// The parts of it, DIR/ranks/trace-*.json, are lines of events with commas between them and without brackets.
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "shared/config/json.h"
+#include "shared/core/error.h"
+#include "shared/core/path.h"
+#include "shared/report/run_file.h"
+#include "shared/report/span_files.h"
+#include "shared/time/moments.h"
+#include "shared/time/thread_time.h"
+
+#define GAPS_TID   900  // behind those of the device's streams
+#define STALLS_TID 901
+
+// ---------------------------------------------------------------- events
+struct trace {
+    struct new_file file;
+    FILE *f;  // NULL: it could not be made
+    int pid;
+    int64_t shift;  // to the job's clock
+    bool any;
+};
+
+static bool begin(struct trace *t, const char *path) {
+    t->f = new_file_begin(&t->file, path, false) ? t->file.file : NULL;
+    return t->f;
+}
+
+static void put_text(FILE *f, const char *text) {
+    fputc('"', f);
+    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+        if (*p == '"' || *p == '\\')
+            fprintf(f, "\\%c", *p);
+        else if (*p < 0x20)
+            fprintf(f, "\\u%04x", *p);
+        else
+            fputc(*p, f);
+    }
+    fputc('"', f);
+}
+
+// Begins an event; the caller closes it.
+static void event(struct trace *t, char ph, int tid, const char *name) {
+    fprintf(t->f, "%s{\"ph\":\"%c\",\"pid\":%d,\"tid\":%d,\"name\":", t->any ? ",\n" : "", ph, t->pid, tid);
+    t->any = true;
+    put_text(t->f, name);
+}
+
+// what: "process_name" or "thread_name"
+static void put_name(struct trace *t, const char *what, int tid, const char *name) {
+    event(t, 'M', tid, what);
+    fputs(",\"args\":{\"name\":", t->f);
+    put_text(t->f, name);
+    fputs("}}", t->f);
+}
+
+static void put_lost(struct trace *t, int tid, const char *name, uint64_t lost) {
+    if (!lost) return;
+    warn("trace.json: %" PRIu64 " spans of the thread `%s` found no room and are not there", lost, name);
+    event(t, 'M', tid, "spans_dropped");
+    fprintf(t->f, ",\"args\":{\"count\":%" PRIu64 "}}", lost);
+}
+
+// A span without its arguments; the caller closes the event.
+static void put_span(struct trace *t, int tid, const struct span *s, const char *name, const char *category) {
+    event(t, 'X', tid, name);
+    fprintf(t->f, ",\"cat\":\"%s\",\"ts\":%.3f,\"dur\":%.3f", category, (double)(s->begin + t->shift) * 1e-3,
+            (double)span_length(s) * 1e-3);
+}
+
+// ---------------------------------------------------------------- a worker's streams, and its gaps
+static void put_gap(struct trace *t, const struct span *g, const char *transfer, struct settled_gap of) {
+    char name[96] = "exposed communication";
+    if (!strcmp(of.part, "host")) snprintf(name, sizeof name, "this rank stood still");
+    if (!strcmp(of.part, "wait")) snprintf(name, sizeof name, "wait");
+    if (of.role) snprintf(name, sizeof name, "wait for %s %d", of.role, of.rank);
+    put_span(t, GAPS_TID, g, name, of.part);
+    fputs(",\"args\":{\"transfer\":", t->f);
+    put_text(t->f, transfer);
+    if (of.role) fprintf(t->f, ",\"%s\":%d", of.role, of.rank);
+    fputs("}}", t->f);
+}
+
+static int end(struct trace *t, char *path) {
+    int rc = new_file_end(&t->file, true);
+    if (rc) fail("%s: cannot write the trace: %s", path, strerror(errno));
+    free(path);
+    return rc;
+}
+
+int trace_write_worker(const char *dir, int rank, struct device *dev, struct timeline *tl) {
+    struct trace t = {.pid = rank, .shift = timeline_clock(tl).offset_ns};
+    char *path = xasprintf("%s/ranks/trace-%d.json", dir, rank);
+    const struct spans *spans, *gaps = &timeline_gaps(tl)->all;
+    const char *name;
+    if (!begin(&t, path)) return end(&t, path);
+    put_name(&t, "process_name", 0, dev_label(dev));
+    for (int i = 0; (spans = dev_spans(dev, i, &name)); i++) {
+        put_name(&t, "thread_name", i + 1, name);
+        for (size_t k = 0; k < spans_count(spans); k++) {
+            const struct span *s = spans_at(spans, k);
+            put_span(&t, i + 1, s, s->name, s->kind == SPAN_BLOCKED ? "blocked" : phase_name(s->phase));
+            fputs("}", t.f);
+        }
+        put_lost(&t, i + 1, name, spans->lost);
+    }
+    put_name(&t, "thread_name", GAPS_TID, "standing still");
+    for (size_t i = 0; i < spans_count(gaps); i++) {
+        const struct span *g = spans_at(gaps, i);
+        char transfer[128];
+        snprintf(transfer, sizeof transfer, "%s%s%s", transfer_kind_name(g->part), g->name ? " of " : "",
+                 g->name ? g->name : "");
+        put_gap(&t, g, transfer, gap_settle(NULL, g, -1, -1));
+    }
+    put_lost(&t, GAPS_TID, "standing still", gaps->lost);
+    return end(&t, path);
+}
+
+// ---------------------------------------------------------------- threads of a role
+static uint64_t arrow_id(int key, int64_t step, int worker) {
+    const int64_t words[3] = {key, step, worker};
+    uint64_t id = XXH64(words, sizeof words, 0) & (UINT64_MAX >> 1);
+    return id ? id : 1;
+}
+
+// An arrow goes through each kind of span once: a repeated message has none. passed: (parts, keys, workers) the last step whose
+// arrow has come through here, + 1.
+static void put_arrows(struct trace *t, int tid, const struct span_role *r, const struct span *s,
+                       int64_t *passed) {
+    char ph = r->arrow ? r->arrow(s) : 0;
+    if (!ph || s->key < 0 || s->key >= r->keys || s->step < 0) return;
+    for (int worker = s->peer; worker < s->peer + s->peers && worker < r->workers; worker++) {
+        int64_t *last = &passed[((size_t)s->part * (size_t)r->keys + (size_t)s->key) * (size_t)r->workers +
+                                (size_t)worker];
+        if (*last > s->step) continue;
+        *last = s->step + 1;
+        event(t, ph, tid, "partition");
+        fprintf(t->f, ",\"cat\":\"partition\",\"id\":\"0x%" PRIx64 "\"%s,\"ts\":%.3f}",
+                arrow_id(s->key, s->step, worker), ph == 's' ? "" : ",\"bp\":\"e\"",
+                (double)(s->begin + t->shift) * 1e-3);
+    }
+}
+
+static void put_thread(struct trace *t, int tid, const struct span_role *r,
+                       const struct span_thread *thread) {
+    size_t cells = (size_t)THREAD_PARTS * (size_t)r->keys * (size_t)r->workers;
+    int64_t *passed = xcalloc(cells + 1, sizeof *passed);
+    put_name(t, "thread_name", tid, thread->name);
+    for (size_t i = 0; i < spans_count(thread->traced); i++) {
+        const struct span *s = spans_at(thread->traced, i);
+        put_span(t, tid, s, s->name, r->role);
+        fputs(",\"args\":{", t->f);
+        span_put_members(t->f, "", s);
+        fputs("}}", t->f);
+        put_arrows(t, tid, r, s, passed);
+    }
+    put_lost(t, tid, thread->name, thread->traced->lost);
+    free(passed);
+}
+
+int trace_write_threads(const struct span_role *r) {
+    bool scheduler = !strcmp(r->role, "scheduler"), server = !strcmp(r->role, "server");
+    struct trace t = {.shift = r->shift_ns};
+    char *path = xasprintf("%s/ranks/trace-%s-%d.json", r->dir, r->role, r->rank), label[64];
+    t.pid = r->rank + (server ? r->workers : scheduler ? r->workers + r->servers : 0);
+    snprintf(label, sizeof label, scheduler ? "%s" : "%s %d", r->role, r->rank);
+    if (begin(&t, path)) {
+        put_name(&t, "process_name", 0, label);
+        for (int i = 0; i < r->count; i++) put_thread(&t, r->first_tid + i, r, &r->threads[i]);
+    }
+    return end(&t, path);
+}
+
+// ---------------------------------------------------------------- all ranks
+// A gap of a worker's part of the trace, and the pieces that it falls into.
+struct gap_line {
+    struct trace *t;
+    const struct meeting *m;
+    int index;  // of the worker among the reports
+    const char *transfer;
+};
+
+static void put_piece(void *ctx, const struct span *g, int stood) {
+    const struct gap_line *l = ctx;
+    put_gap(l->t, g, l->transfer, gap_settle(l->m, g, stood, l->index));
+}
+
+static int64_t nanoseconds(double us) { return isfinite(us) && fabs(us) < 1e15 ? llround(us * 1e3) : 0; }
+
+// Appends the events of DIR/ranks/NAME, gaps as all ranks' reports settle them. 0, or -1 when it cannot be read.
+static int join(struct trace *t, const char *dir, const char *name, const struct meeting *m) {
+    char *file = xasprintf("ranks/%s", name), *text = run_file_read(dir, file, false), *rest = text, *line;
+    size_t parts = 0, at = 0;
+    struct blame *blame = NULL;
+    int index = -1, rc = text ? 0 : -1;
+    while (rest && (line = strsep(&rest, "\n"))) {
+        size_t length = strlen(line);
+        if (length && line[length - 1] == ',') line[--length] = 0;
+        if (!length) continue;
+        cJSON *o = strstr(line, "\"cat\":") && strstr(line, ",\"tid\":900,") ? cJSON_Parse(line) : NULL;
+        if (!o) {
+            fprintf(t->f, "%s%s", t->any ? ",\n" : "", line);
+            t->any = true;
+            continue;
+        }
+        const cJSON *args = json_item(o, "args"), *peer = json_item(args, "worker");
+        t->pid = (int)json_number(o, "pid");
+        if (index < 0 && (index = meeting_index(m, "worker", t->pid)) >= 0)
+            blame = moments_blame(m->moments, m->count, (size_t)index, &parts);
+        struct span g = {.begin = nanoseconds(json_number(o, "ts")),
+                         .kind = strcmp(json_text(o, "cat", ""), "wait") ? SPAN_EXPOSED : SPAN_WAIT,
+                         .peer = cJSON_IsNumber(peer) ? peer->valueint : -1};
+        g.end = g.begin + nanoseconds(json_number(o, "dur"));
+        struct gap_line l = {t, m, index, json_text(args, "transfer", "")};
+        moments_settle(blame, parts, &at, &g, put_piece, &l);
+        cJSON_Delete(o);
+    }
+    free(blame);
+    free(text);
+    free(file);
+    return rc;
+}
+
+// The moments at which a rank's process, or its part of the transfers, did not run, from its report: a thread of their own.
+static void put_stalls(struct trace *t, const struct moments *m) {
+    static const char *const names[STALL_KINDS] = {"the process did not run", "its transfers had no core"};
+    bool named = false;
+    for (int k = 0; m && k < STALL_KINDS; k++)
+        for (size_t i = 0; i < spans_count(&m->stalls[k]); i++) {
+            if (!named) put_name(t, "thread_name", STALLS_TID, "stood still");
+            named = true;
+            put_span(t, STALLS_TID, spans_at(&m->stalls[k], i), names[k], "stood_still");
+            fputs("}", t->f);
+        }
+}
+
+static int is_part(const struct dirent *e) {
+    return !strncmp(e->d_name, "trace-", 6) && ends_with(e->d_name, ".json");
+}
+
+int trace_merge(const char *dir, int workers, const struct meeting *m) {
+    struct trace t = {0};
+    char *path = xasprintf("%s/trace.json", dir), *ranks = xasprintf("%s/ranks", dir);
+    struct dirent **names = NULL;
+    int rc = 0, count = scandir(ranks, &names, is_part, alphasort);
+    if (begin(&t, path)) {
+        fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", t.f);
+        // 1. The workers' streams and gaps. None may be missing.
+        for (int r = 0; r < workers; r++) {
+            char *name = xasprintf("trace-%d.json", r);
+            if (join(&t, dir, name, m)) rc = -1;
+            free(name);
+        }
+        // 2. What else has left a part, in order of names: communication threads, servers, a scheduler.
+        for (int i = 0; i < count; i++) {
+            const char *of = names[i]->d_name + strlen("trace-");
+            if (!(isdigit((unsigned char)*of) && atoi(of) < workers) && join(&t, dir, names[i]->d_name, m))
+                rc = -1;
+        }
+        // 3. The stalls of all processes.
+        for (size_t i = 0; i < m->count; i++) {
+            t.pid = m->ranks[i] + (strcmp(m->roles[i], "worker") ? workers : 0);
+            put_stalls(&t, m->moments[i]);
+        }
+        fputs("\n]}\n", t.f);
+    }
+    if (new_file_end(&t.file, !rc) && !rc)
+        rc = fail("%s: cannot write: %s: %s/trace-*.json hold its parts", path, strerror(errno), ranks);
+    // Only when all of them are in the one file are they no longer needed.
+    for (int i = 0; i < count; i++) {
+        char *part = xasprintf("%s/%s", ranks, names[i]->d_name);
+        if (!rc) unlink(part);
+        free(part);
+        free(names[i]);
+    }
+    free(names);
+    free(ranks);
+    free(path);
+    return rc;
+}

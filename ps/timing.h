@@ -1,7 +1,7 @@
 // How the configured times divide. Deadlines follow heartbeats: slow is not dead.
 //
-//     silent      A member whose heartbeats stop, or a shard that leaves a worker's requests and their
-//                 repetitions without an answer, is lost: it is named, and the job ends before the deadline of
+//     silent      A member whose heartbeats stop, or a shard that owes a worker an answer and whose link says
+//                 nothing either, is lost: it is named, and the job ends before the deadline of
 //                 those who wait for it.
 //     slow        A member that is heard and does not come is waited for, however long it takes, and the
 //                 scheduler says so once.
@@ -16,9 +16,7 @@
 #define FLUSH_MS       500  // for queued messages to leave at the end
 #define DRAIN_MESSAGES 64   // of one socket before the others get their turn
 
-#define REPEAT_MOST_S  2.0   // between two questions after the same thing
-#define REQUEST_MOST_S 0.5   // between two repetitions of what a shard has of a step's gradients (--elastic)
-#define PEERS_S        0.25  // the first question after an answer that waits for others, and is known to
+#define REPEAT_MOST_S 2.0  // between two questions of a link
 
 static inline double ps_deadline_s(const struct config *c) { return (double)c->ps.deadline_ms * 1e-3; }
 // A step or gather may be incomplete this long before those who are waited for are said to be slow.
@@ -30,7 +28,7 @@ static inline double ps_lost_s(const struct config *c) {
     double half = 0.5 * ps_deadline_s(c), beats = 4e-3 * (double)c->ps.heartbeat_ms;
     return half > beats ? half : beats;
 }
-// What is unanswered is asked for again after a round-trip timeout (ps/net/rto.h), then at twice that, .., at most this
+// What has not been heard is said again after a round-trip timeout (ps/net/link.h), then at twice that, .., at most this
 // apart: eight times before a silent peer counts as lost.
 static inline double ps_repeat_most_s(const struct config *c) {
     double most = 0.0625 * ps_deadline_s(c);

@@ -96,7 +96,6 @@ static int open_solo(struct solo *s, const struct bench_seat *seat) {
                                     .rule = consistency_of(s->c),
                                     .optimizer = s->c->optimizer,
                                     .dtype = s->plan.dtype,
-                                    .repeat_most_s = PATIENCE_S,
                                     .job = JOB,
                                     .port = {s, drop}};
     s->core = server_core_create(&o);

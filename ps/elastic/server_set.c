@@ -1,11 +1,9 @@
 #include "ps/elastic/server_set.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 #include "ps/net/clock.h"
 #include "ps/server/server_step.h"
-#include "ps/timing.h"
 #include "shared/core/error.h"
 
 struct server_set *server_set_create(int workers) {
@@ -58,7 +56,6 @@ bool server_set_member(struct server_core *c, int worker, uint32_t life) {
 
 // ---------------------------------------------------------------- the open step
 static void say_arrived(struct server_core *c) {
-    c->set->sent_s = c->now;
     port_tell(&c->o.port, PEER_SCHEDULER,
               &(struct wire_header){.kind = WIRE_ARRIVED, .step = c->round.step, .mask = c->set->arrived});
 }
@@ -113,10 +110,4 @@ int server_set_fix(struct server_core *c, const struct wire_header *h) {
     }
     end_round(c);
     return 0;
-}
-
-void server_set_tick(struct server_core *c) {
-    const struct server_set *s = c->set;
-    if (s->arrived && !s->fixed && c->now - s->sent_s > fmin(c->o.repeat_most_s, REQUEST_MOST_S))
-        say_arrived(c);
 }

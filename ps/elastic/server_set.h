@@ -2,7 +2,7 @@
 // scheduler has fixed the step's set, then added over the set alone.
 //
 //     PUSH w (t) --> held: a frame is acknowledged and kept, a segment is read later
-//     all keys of w are here --> ARRIVED: the workers of whom that is true, repeated until
+//     all keys of w are here --> ARRIVED: the workers of whom that is true
 //     SET (t, mask)   --> per key: the sum over the mask in worker order, times N/n, rounded once; all that was held is
 //                         let go, of the mask or not --> SHARD_SUM, and on as without --elastic (server_core.h)
 //
@@ -28,5 +28,5 @@ int server_set_push(struct server_core *c, struct server_key *k, const struct wi
                     const struct gradient *g);
 // SET of the scheduler. 0, or -1 with an error.
 int server_set_fix(struct server_core *c, const struct wire_header *h);
-void server_set_tick(struct server_core *c);  // says ARRIVED again
+
 #endif

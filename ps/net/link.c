@@ -209,7 +209,7 @@ bool link_receive(struct link *l, int peer, struct wire_header *h, double now) {
     struct line *n = line_of(l, peer);
     const struct wire_link *w = &h->link;
     l->now = now;
-    if (!n) return true;
+    if (!n || !h->incarnation) return true;
     if (n->incarnation && h->incarnation != n->incarnation) link_forget(l, peer);
     n->incarnation = h->incarnation;
     if (!w->said) return true;  // of a process that has no link yet

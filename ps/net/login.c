@@ -213,7 +213,7 @@ struct roster *ps_wait_start(const struct ps_login *l, struct ps_identity *id) {
         bool started = m.header.kind == WIRE_START && m.frame;
         struct roster *roster = started ? ps_read_start(l->role, l->shards, m.frame) : NULL;
         if (started) {
-            id->joins = (m.header.flags & WIRE_AGAIN) != 0;
+            id->joins = (m.header.flags & WIRE_JOINS) != 0;
             memcpy(id->checkpoint, m.header.text, sizeof id->checkpoint);
             id->seal = m.header.manifest;
         }

@@ -411,7 +411,7 @@ bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_
     if (pays) atomic_fetch_add(&wire->payload_sent, payload);
     if (pays) atomic_fetch_add(&wire->across_sent, payload);
     if (copies) atomic_fetch_add(&wire->replica_sent, payload);
-    if (m->header.flags & WIRE_AGAIN || m->header.link.again) {
+    if (m->header.link.again) {
         atomic_fetch_add(&wire->repeats, 1);
         atomic_fetch_add(&wire->repeated_bytes, size + m->bytes);
     }

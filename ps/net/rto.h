@@ -4,8 +4,8 @@
 //     RTO            SRTT + 4 RTTVAR, within [RTO_LEAST_S, RTO_MOST_S]; RTO_FIRST_S before there is a sample
 //     backoff        the pause doubles with each repetition, up to a limit of the caller's
 //
-// Karn's rule: only the round trip of a message that is known to be the answered one is a sample. Here questions are
-// numbered (wire_header.ask) and answers repeat the number, so that repeated ones can be sampled too.
+// Karn's rule: only the round trip of a message that is known to be the answered one is a sample. Here each sending has a
+// number of its own (wire_link.said) and words name the latest that has come, so that repeated ones can be sampled too.
 //
 // Plain data; seconds.
 #ifndef STARRING_PS_NET_RTO_H

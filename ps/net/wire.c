@@ -13,8 +13,8 @@ const char *wire_kind_name(enum wire_kind k) {
         "push_ack",      "pull",     "pull_reply", "snapshot", "snapshot_reply", "shard_sum",
         "decision",      "report",   "step_done",  "gather",   "gather_done",    "goodbye",
         "goodbye_ack",   "shutdown", "abort",      "rollback", "arrived",        "set",
-        "join",          "joined",   "replicate",  "rescue",   "replicate_ack",  "pull_sent",
-        "snapshot_sent", "pulse",    "member",     "take",     "taken",          "word"};
+        "join",          "joined",   "replicate",  "rescue",   "replicate_ack",  "pulse",
+        "member",        "take",     "taken",      "word"};
     return (unsigned)k < WIRE_KINDS ? names[k] : "unknown";
 }
 
@@ -44,17 +44,15 @@ bool wire_is_kept(enum wire_kind k) {
 }
 
 bool wire_is_payload(const struct wire_header *h) {
-    return !(h->flags & WIRE_AGAIN) && !h->link.again &&
+    return !h->link.again &&
            (h->kind == WIRE_PUSH || (h->kind == WIRE_PULL_REPLY && !(h->flags & WIRE_FINAL)));
 }
 
 bool wire_is_replica(const struct wire_header *h) {
-    return h->kind == WIRE_REPLICATE && !h->seq && !(h->flags & WIRE_AGAIN) && !h->link.again;
+    return h->kind == WIRE_REPLICATE && !h->seq && !h->link.again;
 }
 
-uint64_t wire_place_bytes(const struct wire_header *h) {
-    return h->flags & WIRE_AGAIN || h->link.again ? 0 : h->place_bytes;
-}
+uint64_t wire_place_bytes(const struct wire_header *h) { return h->link.again ? 0 : h->place_bytes; }
 
 // The fields that are the same on both sides of the codec.
 #define PLAIN_FIELDS(X) \
@@ -75,7 +73,7 @@ uint64_t wire_place_bytes(const struct wire_header *h) {
     X(clip)             \
     X(grad_scale)       \
     X(loss)             \
-    X(norm) X(ready_ns) X(peers_ready_ns) X(clock) X(epoch) X(mask) X(life) X(ask) X(heard) X(said) X(batch)
+    X(norm) X(ready_ns) X(peers_ready_ns) X(clock) X(epoch) X(mask) X(life) X(batch)
 #define ENCODE(field) p.field = h->field;
 #define DECODE(field) out->field = p->field;
 
@@ -88,8 +86,8 @@ size_t wire_encode(const struct wire_header *h, uint8_t out[WIRE_HEADER_MAX]) {
     p.key = (uint32_t)h->key;
     PLAIN_FIELDS(ENCODE)
     p.number = h->link.number;
-    p.link_said = h->link.said;
-    p.link_heard = h->link.heard;
+    p.said = h->link.said;
+    p.heard = h->link.heard;
     p.seen = h->link.seen;
     p.missing = (uint64_t *)h->link.missing;
     p.n_missing = (size_t)h->link.missing_count;
@@ -109,8 +107,7 @@ size_t wire_encode(const struct wire_header *h, uint8_t out[WIRE_HEADER_MAX]) {
     return starring__ps_header__pack(&p, out);
 }
 
-// Which kinds carry a payload, behind the header or, some, in a segment; WIRE_HELLO (a server's endpoints) and
-// WIRE_INIT may.
+// Which kinds carry a payload, behind the header or, some, in a segment; WIRE_HELLO may (a server's endpoints).
 static bool payload_fits(const Starring__PsHeader *p, size_t payload_bytes) {
     switch (p->kind) {
         case WIRE_PUSH:
@@ -118,10 +115,10 @@ static bool payload_fits(const Starring__PsHeader *p, size_t payload_bytes) {
             return (payload_bytes > 0) != (p->place_bytes > 0);
         case WIRE_START:
         case WIRE_SNAPSHOT_REPLY:
-            return payload_bytes > 0 && !p->place_bytes;
-        case WIRE_HELLO:
         case WIRE_INIT:
         case WIRE_REPLICATE:
+            return payload_bytes > 0 && !p->place_bytes;
+        case WIRE_HELLO:
             return !p->place_bytes;
         default:
             return payload_bytes == 0 && !p->place_bytes;
@@ -166,8 +163,8 @@ int wire_decode(const uint8_t *bytes, size_t size, size_t payload_bytes, struct 
     out->key = (int32_t)p->key;
     PLAIN_FIELDS(DECODE)
     out->link = (struct wire_link){.number = p->number,
-                                   .said = p->link_said,
-                                   .heard = p->link_heard,
+                                   .said = p->said,
+                                   .heard = p->heard,
                                    .missing_count = (int)p->n_missing,
                                    .seen = p->seen,
                                    .again = p->again,

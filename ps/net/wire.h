@@ -11,21 +11,12 @@
 //     scheduler -> worker   STEP_DONE GATHER_DONE GOODBYE_ACK    -> shard DECISION   -> server SHUTDOWN
 //     worker -> shard       ATTACH INIT PUSH PULL SNAPSHOT
 //     shard -> neighbour    REPLICATE                            neighbour -> shard   REPLICATE_ACK
-//     shard -> worker       ATTACHED INIT_ACK PUSH_ACK PULL_REPLY PULL_SENT SNAPSHOT_REPLY SNAPSHOT_SENT REFUSED
+//     shard -> worker       ATTACHED INIT_ACK PUSH_ACK PULL_REPLY SNAPSHOT_REPLY REFUSED
 //
 // A payload follows the header, or lies in the worker's segment (ps/net/segment.h) and the header says where:
 //     PUSH        place, place_bytes: the gradient
 //     PULL        into: where the weights are wanted; 0: the worker reads them where the server has them
 //     PULL_REPLY  place_bytes: so many bytes are there now
-//
-// A payload is not repeated because time has passed: a question goes first, which is a header alone.
-//     PUSH lost         PULL (AGAIN, ask n)  -->  PUSH_ACK (MISSING, ask n)     -->  PUSH (AGAIN)
-//     INIT lost         INIT (AGAIN, empty)  -->  INIT_ACK (MISSING, ask n)     -->  INIT (AGAIN)
-//     REPLICATE lost    REPLICATE (empty, ask n) ->  REPLICATE_ACK (MISSING, ask n) ->  REPLICATE
-//     PULL_REPLY lost   PULL (AGAIN, ask n)  -->  PULL_SENT (ask n): it left before  -->  PULL (MISSING)  -->  PULL_REPLY
-// Each peer's messages arrive in the order in which they were sent, where they arrive: what such an answer overtakes
-// is lost. On a link that is slow, not lossy, no payload travels twice. One question is about all that is open between the
-// two: its answer counts what each has had of the other, and only where something is missing follow questions about the rest.
 #ifndef STARRING_PS_NET_WIRE_H
 #define STARRING_PS_NET_WIRE_H
 
@@ -47,16 +38,15 @@ enum wire_kind {
     WIRE_HEARTBEAT_ACK,  // flags(STOP) ready(of the heartbeat) peers_ready(when that came, the scheduler's clock)
     WIRE_ATTACH,         // seq text(the worker's segment; "": nothing is shared)
     WIRE_ATTACHED,       // seq text(the server's segment; "": nothing is shared) flags(HELD: text is why not)
-    WIRE_INIT,           // key seq ask; payload fp32 masters; none: whether they have come
-    WIRE_INIT_ACK,       // key seq ask flags(MISSING: they have not; HELD: not its replica yet)
+    WIRE_INIT,           // key seq; payload fp32 masters
+    WIRE_INIT_ACK,       // key seq
     WIRE_PUSH,  // key step version batch lr grad_scale flags(SKIP, KEEP, CREW, PULLS: seq and into as of a PULL of
-                // step+1) ready ask; payload gradient of the run's dtype
-    WIRE_PUSH_ACK,  // key step staleness ask flags(HELD: arrived, its turn has not come; MISSING: not
-                    // arrived) peers_ready
-    WIRE_PULL,  // key step(wanted) seq into ask flags(FINAL, with it KEEP; AGAIN; MISSING: the answer has not come)
+                // step+1) ready; payload gradient of the run's dtype
+    WIRE_PUSH_ACK,    // key step staleness flags(HELD: arrived, its turn has not come) peers_ready
+    WIRE_PULL,        // key step(wanted) seq into flags(FINAL, with it KEEP)
     WIRE_PULL_REPLY,  // key step version seq staleness(of the push before) flags(FINAL) peers_ready; payload
                       // weights of the run's dtype
-    WIRE_SNAPSHOT,    // key version(the first that will do) seq ask flags(AGAIN MISSING: as of a PULL)
+    WIRE_SNAPSHOT,    // key version(the first that will do) seq
     WIRE_SNAPSHOT_REPLY,  // key version seq; payload weights of the run's dtype, always behind the header
     WIRE_SHARD_SUM,       // step sum peers_ready
     WIRE_DECISION,        // step grad_scale norm flags(SKIP) peers_ready
@@ -76,14 +66,11 @@ enum wire_kind {
     WIRE_JOINED,   // step(the one) seq(of the next gather) mask(its members) values(ps/elastic/deal.h)
     // Replication (ps/replica):
     // key step version lr grad_scale flags(SKIP; both of the step before); payload: the sum, in the run's dtype.
-    // Or key seq, payload fp32 masters: the weights that were loaded. Without a payload, ask: whether it has come
+    // Or key seq, payload fp32 masters: the weights that were loaded
     WIRE_REPLICATE,
     WIRE_RESCUE,  // step(T, steps decided) seq(life of the checkpoint) grad_scale flags(SKIP; of the last of them)
                   // values[0](1: the replica's part too). Of a server: seq text(why it cannot leave its part)
-    WIRE_REPLICATE_ACK,  // key step seq ask flags(MISSING: it has not)
-    // Of a shard, instead of an answer that has left before:
-    WIRE_PULL_SENT,      // key step seq ask
-    WIRE_SNAPSHOT_SENT,  // key seq ask
+    WIRE_REPLICATE_ACK,  // key step seq
     WIRE_PULSE,          // the sender lives; no answer (ps/net/pulse.h). Without a job: it has yet to log in
     WIRE_MEMBER,  // of the scheduler to the shards: key(worker) seq(its incarnation) life: it may come to them now
     // One budget of batches (ps/scheduler/budget.h):
@@ -97,12 +84,11 @@ const char *wire_kind_name(enum wire_kind k);  // "push", ...
 enum ps_role { PS_WORKER, PS_SERVER, PS_SHARD, PS_SCHEDULER, PS_ROLES };
 const char *ps_role_name(enum ps_role r);
 
-// WIRE_AGAIN: said before; what lies in a segment has not moved again, and a payload counts as repeated.
+// WIRE_JOINS: the job is under way, and the receiver joins it (START).
 // WIRE_STOP: this worker, or some worker, was asked to leave.
 // WIRE_FINAL: it follows no push: the last weights, or those of a checkpoint.
 // WIRE_LOST: what the sender lacks is a peer: a new epoch may help.
 // WIRE_KEEP: the state behind this step goes into a checkpoint. Worker 0's.
-// WIRE_MISSING: what the receiver has sent has not come.
 // WIRE_CREW: the gradient is the sum of the sender's group (ps/crew).
 enum {
     WIRE_HELD = 1,
@@ -110,12 +96,11 @@ enum {
     WIRE_FINAL = 4,
     WIRE_STOP = 8,
     WIRE_PULLS = 16,
-    WIRE_AGAIN = 32,
+    WIRE_JOINS = 32,
     WIRE_KEEP = 64,
     WIRE_LOST = 128,
-    WIRE_MISSING = 256,
-    WIRE_CREW = 512,
-    WIRE_FLAGS = 1023  // all of them
+    WIRE_CREW = 256,
+    WIRE_FLAGS = 511  // all of them
 };
 
 #define WIRE_HEADER_MAX  1023  // bytes
@@ -151,10 +136,6 @@ struct wire_header {
     uint64_t place, place_bytes, into;  // bytes of a segment
     uint64_t mask;                      // bit w: worker w
     uint32_t life;                      // of the sender's rank: 1, 2, ..; 0: nobody takes another's place
-    uint32_t ask;                       // number of a question about a key; its answer has the same
-    // Of an answer: messages about keys (INIT, PUSH, PULL and their answers) that its sender has had of the receiver, and
-    // has sent to it, this one among them. What has left before and is not among them is lost. said 0: not counted.
-    uint64_t heard, said;
     float lr, loss_scale, clip, grad_scale;
     double loss, norm;
     // Moments, nanoseconds of the scheduler's monotonic clock (ps/net/clock.h); 0: none. ready_ns: when the

@@ -1,12 +1,6 @@
 // A primary's half of the replication (replica.h has the other one, and the drawing): a shard's sums go to the
 // neighbour, and count as reported only when the neighbour has acknowledged them all. Part of the shard's core; the
 // files of ps/server that make up the core include it.
-//
-// Messages about a key are numbered, and answers repeat the number.
-//
-//     no answer, for a round trip's time    REPLICATE (no payload, ask n)  -->  REPLICATE_ACK (ask n): it is kept
-//                                                                          -->  REPLICATE_ACK (MISSING, ask n): the
-//                                                                               payload leaves again
 #ifndef STARRING_PS_REPLICA_CHAIN_H
 #define STARRING_PS_REPLICA_CHAIN_H
 
@@ -20,9 +14,5 @@ bool chain_has_loaded(const struct server_core *c, const struct server_key *k);
 bool chain_complete(const struct server_core *c);
 // An answer of the neighbour. True: to the step's last sum.
 bool chain_answered(struct server_core *c, const struct wire_header *h);
-// Asks after what has waited for longer than an answer takes.
-void chain_tick(struct server_core *c);
-// The neighbour can be reached from now on: whatever it lacks leaves.
-void chain_meets(struct server_core *c);
 
 #endif

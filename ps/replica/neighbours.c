@@ -43,10 +43,9 @@ bool neighbours_sent(struct neighbours *l, struct net_socket *router, int peer, 
     return peer == PEER_NEIGHBOUR || peer == PEER_PRIMARY;
 }
 
-bool neighbours_took(struct neighbours *l, const struct net_message *m, int *rc) {
-    if (!l->replica || m->header.kind != WIRE_REPLICATE) return false;
-    if (replica_knows(l->replica, &m->header)) l->to_primary = m->from;
-    *rc = replica_message(l->replica, &m->header, m->frame);
+bool neighbours_is_primary(struct neighbours *l, const struct net_message *m) {
+    if (!l->replica || !replica_knows(l->replica, &m->header)) return false;
+    l->to_primary = m->from;
     return true;
 }
 

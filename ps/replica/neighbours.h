@@ -38,8 +38,8 @@ int neighbours_meet(struct neighbours *l, const struct roster *r);
 bool neighbours_is_holder(const struct neighbours *l, const struct wire_header *h);
 // Whether the message was for a neighbour, and has been sent. router: the shard's.
 bool neighbours_sent(struct neighbours *l, struct net_socket *router, int peer, const struct ps_message *m);
-// Whether a message that came on the ROUTER is of the primary; it has then been taken: *rc is 0 or -1.
-bool neighbours_took(struct neighbours *l, const struct net_message *m, int *rc);
+// Whether a message that came on the ROUTER is of the primary: answers go back there.
+bool neighbours_is_primary(struct neighbours *l, const struct net_message *m);
 // The checkpoint that the job goes on from has been read, of the primary's keys too: how far all keys of the job are.
 void neighbours_loaded(struct neighbours *l, const struct shard_map *m, const struct key_rows *rows);
 // A DECISION of the scheduler; the job's number. 0, or -1 with neighbours_error.

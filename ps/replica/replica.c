@@ -29,13 +29,9 @@ struct replica {
 };
 
 // ---------------------------------------------------------------- messages
-static void answer(const struct replica *r, const struct wire_header *h, bool kept) {
-    const struct wire_header ack = {.kind = WIRE_REPLICATE_ACK,
-                                    .key = h->key,
-                                    .step = h->step,
-                                    .seq = h->seq,
-                                    .ask = h->ask,
-                                    .flags = kept ? 0 : WIRE_MISSING};
+static void acknowledge(const struct replica *r, const struct wire_header *h) {
+    const struct wire_header ack = {
+        .kind = WIRE_REPLICATE_ACK, .key = h->key, .step = h->step, .seq = h->seq};
     port_tell(&r->o.port, PEER_PRIMARY, &ack);
 }
 
@@ -66,14 +62,14 @@ static struct update_scalars scalars_of(const struct wire_header *h) {
 // The weights that worker 0 loads, before the first sum.
 static void on_load(struct replica *r, struct replica_key *k, const struct wire_header *h,
                     const struct ps_frame *frame) {
-    bool started = k->step > 0 || k->kept, wanted = !started && h->seq > k->load_seq;
-    if (frame && frame->bytes != (size_t)k->n * sizeof(float)) return;
-    if (frame && wanted) {
+    bool started = k->step > 0 || k->kept;
+    if (frame->bytes != (size_t)k->n * sizeof(float)) return;
+    if (!started && h->seq > k->load_seq) {
         memcpy(k->buf.master, frame->data, frame->bytes);
         k->load_seq = h->seq;
         k->loaded = true;
     }
-    answer(r, h, frame || !wanted);
+    acknowledge(r, h);
 }
 
 // A primary sends the sum of step t + 1 only behind the decision of step t, and says that decision: it stands in for
@@ -101,10 +97,10 @@ static int keep_sum(struct replica *r, struct replica_key *k, const struct wire_
 
 static int on_sum(struct replica *r, struct replica_key *k, const struct wire_header *h,
                   const struct ps_frame *frame) {
-    if (!k->loaded) return 0;  // still being read; it will be asked for
     bool known = h->step < k->step || (h->step == k->step && k->kept);
-    if (!known && frame && keep_sum(r, k, h, frame) != 0) return -1;
-    answer(r, h, known || frame);
+    if (!k->loaded) return 0;
+    if (!known && keep_sum(r, k, h, frame) != 0) return -1;
+    acknowledge(r, h);
     return 0;
 }
 
@@ -117,7 +113,7 @@ bool replica_knows(const struct replica *r, const struct wire_header *h) {
 
 int replica_message(struct replica *r, const struct wire_header *h, struct ps_frame *frame) {
     int i = h->key < r->o.map->count ? r->index[h->key] : -1, rc = 0;
-    if (!r->error[0] && replica_knows(r, h) && h->kind == WIRE_REPLICATE && i >= 0) {
+    if (!r->error[0] && replica_knows(r, h) && h->kind == WIRE_REPLICATE && frame && i >= 0) {
         if (h->seq)
             on_load(r, &r->keys[i], h, frame);
         else

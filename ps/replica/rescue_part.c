@@ -104,7 +104,7 @@ static struct rescue_part *create(const struct rescue_part_options *o, const str
 
 void rescue_part_asked(struct rescue_part **at, const struct rescue_part_options *o,
                        const struct wire_header *h) {
-    if (!*at && !(*at = create(o, h))) return;  // the scheduler asks again
+    if (!*at && !(*at = create(o, h))) return;
     for (int i = 0; i < 2; i++) {
         struct part *part = &(*at)->parts[i];
         if (part->asked || (i == 1 && !(h->count == 1 && h->values[0] > 0))) continue;

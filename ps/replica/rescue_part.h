@@ -4,7 +4,7 @@
 //
 // Threads   The server's main thread; settle and what follows it: the background's.
 // Errors    A part that cannot be written ends the rescue: server-R.failed says why, where the disk has room for that, and
-//           a warning and the answer to the scheduler's next RESCUE.
+//           a warning, and a RESCUE to the scheduler.
 #ifndef STARRING_PS_REPLICA_RESCUE_PART_H
 #define STARRING_PS_REPLICA_RESCUE_PART_H
 

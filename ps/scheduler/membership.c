@@ -12,8 +12,6 @@
 #include "shared/core/error.h"
 #include "shared/core/text.h"
 
-#define SHUTDOWN_EVERY_S 0.2
-
 const char *member_name(const struct membership *c, int i, char out[48]) {
     int shard = i - c->workers - c->servers, threads = c->o.map->threads;
     if (i < c->workers)
@@ -143,7 +141,7 @@ static void send_start(struct membership *c, int peer, bool joins) {
     struct ps_message m = {.header = {.kind = WIRE_START,
                                       .epoch = c->epochs ? c->epochs->epoch : 0,
                                       .manifest = c->start.seal,
-                                      .flags = joins ? WIRE_AGAIN : 0}};
+                                      .flags = joins ? WIRE_JOINS : 0}};
     snprintf(m.header.text, sizeof m.header.text, "%s", c->start.checkpoint);
     char *text = roster_of(c, &m.bytes);
     m.payload = text;
@@ -187,7 +185,7 @@ int membership_hello(struct membership *c, const struct wire_header *h, const st
     if (m->incarnation != h->incarnation && (c->started || !m->life)) m->life++;
     if (m->incarnation != h->incarnation) {
         m->joins = c->started && ps_elastic(c->o.config);
-        m->news_s = 0;
+        m->let_in = false;
     }
     if (!m->present) c->came_s = now;
     m->present = true;
@@ -211,21 +209,27 @@ void membership_lose(struct membership *c, int i) {
     c->error[0] = 0;
 }
 
-void membership_let_in(struct membership *c, int i, bool asks, double now) {
+void membership_let_in(struct membership *c, int i, bool asks) {
     struct member *m = &c->m[i];
     const struct wire_header news = {.kind = WIRE_MEMBER, .key = i, .seq = m->incarnation, .life = m->life};
-    for (int g = 0; g < c->shards; g++) port_tell(&c->o.port, membership_shard(c, g), &news);
-    if (!m->news_s) m->news_s = now;
+    for (int g = 0; g < c->shards && !m->let_in; g++) port_tell(&c->o.port, membership_shard(c, g), &news);
+    m->let_in = true;
     if (asks) send_start(c, PEER_SENDER, true);
 }
 
 // ---------------------------------------------------------------- members
+int membership_find(const struct membership *c, const struct wire_header *h) {
+    int i = h->kind == WIRE_HELLO ? -1 : number_of(c, h);
+    bool is = i >= 0 && c->m[i].present && h->job == c->o.job && h->incarnation == c->m[i].incarnation;
+    return is ? i : -1;
+}
+
 int membership_heard(struct membership *c, const struct wire_header *h, double now) {
     int i = number_of(c, h);
     bool coming = h->kind == WIRE_PULSE && !h->job;
     if (coming && i >= 0 && !c->m[i].present) c->m[i].seen_s = now;
     if (coming && h->rank < 0) c->came_s = now;
-    if (i < 0 || !c->m[i].present || h->job != c->o.job || h->incarnation != c->m[i].incarnation) return -1;
+    if ((i = membership_find(c, h)) < 0) return -1;
     c->m[i].seen_s = now;
     if (h->step > c->m[i].step) c->m[i].step = h->step;
     if (h->flags & WIRE_STOP) c->stop = true;
@@ -359,20 +363,19 @@ static int lost_tick(struct membership *c, int64_t step, double now) {
     return 0;
 }
 
-// All workers are gone: servers are told until they say goodbye too.
-static void closing_tick(struct membership *c, double now) {
+// All workers are gone: servers are told, and say goodbye too.
+static void closing_tick(struct membership *c) {
     struct wire_header h = {.kind = WIRE_SHUTDOWN};
     bool all = true;
     for (int w = 0; w < c->workers; w++)
         if (!c->m[w].gone && (c->m[w].present || !ps_elastic(c->o.config))) return;
-    bool again = !c->closing || now - c->shutdown_s > SHUTDOWN_EVERY_S;
+    bool begins = !c->closing;
     c->closing = true;
     for (int i = c->workers; i < c->workers + c->servers; i++) {
         if (c->m[i].gone) continue;
         all = false;
-        if (again) port_tell(&c->o.port, i, &h);
+        if (begins) port_tell(&c->o.port, i, &h);
     }
-    if (again) c->shutdown_s = now;
     c->done = all;
 }
 
@@ -387,7 +390,7 @@ void membership_excuse(struct membership *c, double excused_s, double now) {
 
 int membership_tick(struct membership *c, int64_t step, double now) {
     if (!c->started && login_tick(c, now) != 0) return -1;
-    if (c->started && !c->held) closing_tick(c, now);
+    if (c->started && !c->held) closing_tick(c);
     return c->done ? 0 : lost_tick(c, step, now);
 }
 

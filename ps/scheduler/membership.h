@@ -5,7 +5,7 @@
 //            --PULSE of no job--> absent, and coming: it reads its files, and is waited for
 //                     (a rank that is taken, by another process: scheduler_core.c knows what that means)
 //     all present       --> started: START to all (--elastic, a new epoch: after a while MIN workers are enough)
-//     all workers gone  --> closing: SHUTDOWN to the servers until each has said GOODBYE --> done; one that falls silent
+//     all workers gone  --> closing: SHUTDOWN to the servers --> each has said GOODBYE: done; one that falls silent
 //     before is lost
 //
 // Members are numbered: workers 0..N-1, servers N..N+S-1, shards N+S..N+S+S*T-1.
@@ -64,7 +64,7 @@ struct member {
     int64_t step;                 // the furthest it has named
     uint64_t progress;            // pushes and initial values taken so far, as its heartbeat says
     double progress_s;            // when that last grew
-    double news_s;                // since when the shards are told of it (joins); 0: not yet
+    bool let_in;                  // the shards have been told of it (joins)
     struct roster_shard *shards;  // (threads) servers: where they listen
 };
 
@@ -77,7 +77,6 @@ struct membership {
     double came_s;         // when somebody came who was not there, or was heard on the way without a rank
     bool said_coming;      // that those who are still on the way are waited for
     bool held;             // until the epoch ends
-    double shutdown_s;     // when SHUTDOWN was sent last
     char *first_identity;  // of the worker that came first; NULL: none has
     char first_name[48];
     char refused[WIRE_TEXT_MAX];  // why the last HELLO was; "": none
@@ -100,7 +99,9 @@ int membership_hello(struct membership *c, const struct wire_header *h, const st
                      double now);
 // Before the start: a worker or server (and its shards) that is not there after all.
 void membership_forget(struct membership *c, int member);
-// The member behind any other message, or -1: nobody of this job. Notes what each message says of its sender.
+// The member behind any other message, or -1: nobody of this job.
+int membership_find(const struct membership *c, const struct wire_header *h);
+// The same. Notes what each message says of its sender.
 int membership_heard(struct membership *c, const struct wire_header *h, double now);
 void membership_heartbeat(struct membership *c, int member, const struct wire_header *h, double now);
 void membership_goodbye(struct membership *c, int member);
@@ -111,9 +112,9 @@ void membership_hold(struct membership *c);
 // ---- workers that come and go
 // The job goes on without it: its rank is free.
 void membership_lose(struct membership *c, int worker);
-// It has come since the job has started, and may come to the servers: the shards are told which process it is, as often
-// as it is heard for a while, and the sender START where it has asked for it.
-void membership_let_in(struct membership *c, int worker, bool asks, double now);
+// It has come since the job has started, and may come to the servers: the shards are told which process it is, once, and the
+// sender START where it has asked for it.
+void membership_let_in(struct membership *c, int worker, bool asks);
 
 // ---- time
 // Starts and closes the job, notices who is late or lost. step: the job's, for texts. 0 or -1.

@@ -10,7 +10,7 @@
 #include "shared/core/text.h"
 #include "shared/state/checkpoint.h"
 
-#define REPEAT_S 0.5
+#define REASON_S 0.5  // for a server's word why its part cannot be left
 
 void rescue_init(struct rescue *r, const struct scheduler_options *o) {
     *r = (struct rescue){.config = o->config, .port = o->rescue, .servers = o->map->servers};
@@ -73,7 +73,7 @@ static bool begin(struct rescue *r, const struct membership *m, const char *why,
     bool idle = !r->known || !m->started || m->closing || last->kind == WIRE_NONE;
     if (idle || r->now.step != last->step + 1 || r->port.begin(r->port.ctx, &job) != 0) return false;
     r->active = true;
-    r->told = false;
+    r->told = r->asked = false;
     r->failed_s = r->since_s = 0;
     r->message = (struct wire_header){.kind = WIRE_RESCUE,
                                       .step = last->step + 1,
@@ -93,7 +93,8 @@ bool rescue_dies(struct rescue *r, const struct membership *m, int member, const
     if (more) r->dead[server] = true;
     if (r->given_up) return true;
     if (is_whole(r, &lost)) {
-        if (more || !r->sent_s) tell(r, m);
+        if (more || !r->asked) tell(r, m);
+        r->asked = true;
         return true;
     }
     snprintf(text, sizeof text, "server %d and its neighbour, which kept its replica, have both died", lost);
@@ -113,27 +114,17 @@ void rescue_answered(struct rescue *r, const char *name, const struct wire_heade
     r->port.give_up(r->port.ctx);
 }
 
-bool rescue_over(struct rescue *r, const struct membership *m, double now) {
+bool rescue_over(struct rescue *r, double now) {
     char why[WIRE_TEXT_MAX] = "";
     if (!r->active) return false;
     if (!r->since_s) r->since_s = now;
     enum rescue_state state = r->port.state(r->port.ctx, why);
-    if (state == RESCUE_WAITS) {
-        if (!r->given_up && now - r->sent_s > REPEAT_S) {
-            r->sent_s = now;
-            tell(r, m);
-        }
-        return false;
-    }
+    if (state == RESCUE_WAITS) return false;
     if (state == RESCUE_FAILED && !r->given_up) {
         char text[WIRE_TEXT_MAX];
-        // A full disk has no room for a server's reason: it is asked for.
-        bool unknown = strstr(why, CHECKPOINT_NO_REASON) != NULL;
-        if (unknown && !r->failed_s) {
-            r->failed_s = now;
-            tell(r, m);
-        }
-        if (unknown && now - r->failed_s < REPEAT_S) return false;
+        // A full disk has no room for a server's reason: the server says it, a moment later.
+        if (!r->failed_s) r->failed_s = now;
+        if (strstr(why, CHECKPOINT_NO_REASON) && now - r->failed_s < REASON_S) return false;
         snprintf(text, sizeof text, "the servers' state could not be kept: %s", TEXT_WORDS(300, why));
         add_reason(r, text);
     }

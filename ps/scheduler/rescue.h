@@ -27,8 +27,9 @@ struct rescue {
     bool active, given_up;
     struct wire_header message;  // RESCUE
     double since_s;              // when it was looked at first; 0: it has not been
+    bool asked;                  // the servers, for what they have
     bool told;                   // that it takes long
-    double sent_s, failed_s;     // failed_s: when the files said that it comes to nothing; 0: not so
+    double failed_s;             // when the files said that it comes to nothing; 0: not so
     char why[WIRE_TEXT_MAX];     // the death, and what became of the rescue
 };
 
@@ -44,8 +45,8 @@ bool rescue_dies(struct rescue *r, const struct membership *m, int member, const
                  const struct wire_header *last, uint64_t life);
 // A server's answer: it cannot leave its part. name: whose answer that is.
 void rescue_answered(struct rescue *r, const char *name, const struct wire_header *h);
-// Repeats what is not answered. True: it is over, well or not; the epoch is to end because of r->why.
-bool rescue_over(struct rescue *r, const struct membership *m, double now);
+// True: it is over, well or not; the epoch is to end because of r->why.
+bool rescue_over(struct rescue *r, double now);
 // Whether it has taken long and people are to hear of it, in text; once.
 bool rescue_slow(struct rescue *r, double now, char text[WIRE_TEXT_MAX]);
 

@@ -45,10 +45,10 @@ struct rounds {
     struct gather gather;
     struct step_figures figures;  // of the last decision, at decided_s
     double decided_s;
-    struct wire_header step_done, decision, gathered;  // last answers; kind NONE: none yet
-    struct budget *budget;                             // NULL: workers go step by step
-    struct step_set *set;                              // NULL: every worker belongs to every step
-    struct wire_header fixed, joined;                  // of it, likewise
+    struct wire_header decision;  // the last one; kind NONE: none yet
+    struct budget *budget;        // NULL: workers go step by step
+    struct step_set *set;         // NULL: every worker belongs to every step
+    struct wire_header joined;    // of it, the last one; kind NONE: none yet
     struct absences *absences;
     char error[WIRE_TEXT_MAX];
 };
@@ -89,7 +89,7 @@ static double mean_loss(const struct rounds *c) {
 }
 
 // The step is over: who belongs to the next one is told with it.
-static void close_set(struct rounds *c, bool skipped) {
+static void close_set(struct rounds *c, bool skipped, struct wire_header *step_done) {
     struct step_deal deal = {.contributors = elastic_count(step_set_fixed(c->set))};
     uint64_t before = step_set_live(c->set);
     bool more = c->round.step + 1 < c->o.config->steps && !c->members->stop;
@@ -97,7 +97,7 @@ static void close_set(struct rounds *c, bool skipped) {
     step_set_close(c->set, skipped, more);
     deal.members = step_set_members(c->set);
     deal.state = *step_set_state(c->set);
-    deal_write(&deal, &c->step_done);
+    deal_write(&deal, step_done);
     uint64_t came = deal.members & ~before;
     if (!came) return;
     c->joined = (struct wire_header){.kind = WIRE_JOINED, .step = deal.state.step, .seq = c->gather.seq};
@@ -135,16 +135,16 @@ static int decide(struct rounds *c) {
                                        .norm = s.norm,
                                        .flags = flags,
                                        .peers_ready_ns = r->ready_ns};
-    c->step_done = (struct wire_header){.kind = WIRE_STEP_DONE,
-                                        .step = r->step,
-                                        .loss = loss,
-                                        .norm = s.norm,
-                                        .flags = flags | membership_stop_flag(c->members),
-                                        .peers_ready_ns = r->ready_ns};
+    struct wire_header step_done = {.kind = WIRE_STEP_DONE,
+                                    .step = r->step,
+                                    .loss = loss,
+                                    .norm = s.norm,
+                                    .flags = flags | membership_stop_flag(c->members),
+                                    .peers_ready_ns = r->ready_ns};
     c->figures = figures_of(c, loss, &s);
     tell_shards(c, &c->decision);
-    if (c->set) close_set(c, s.skip != 0);
-    tell_workers(c, &c->step_done);
+    if (c->set) close_set(c, s.skip != 0, &step_done);
+    tell_workers(c, &step_done);
     round_clear(c, r->step + 1);
     return 0;
 }
@@ -157,8 +157,9 @@ static int close_round(struct rounds *c) {
 // Each member's part may be here now, or the member lost.
 static int settle(struct rounds *c) {
     if (!c->set || !step_set_fix(c->set)) return close_round(c);
-    c->fixed = (struct wire_header){.kind = WIRE_SET, .step = c->round.step, .mask = step_set_fixed(c->set)};
-    tell_shards(c, &c->fixed);
+    const struct wire_header fixed = {
+        .kind = WIRE_SET, .step = c->round.step, .mask = step_set_fixed(c->set)};
+    tell_shards(c, &fixed);
     return 0;
 }
 
@@ -172,10 +173,7 @@ static void take_part(struct rounds *c, int w, const struct wire_header *h) {
 
 int rounds_report(struct rounds *c, int w, const struct wire_header *h, double now) {
     struct round *r = &c->round;
-    if (h->step < r->step) {  // a repetition: its answer was lost
-        if (h->step == c->step_done.step && c->step_done.kind) port_tell(&c->o.port, w, &c->step_done);
-        return 0;
-    }
+    if (h->step < r->step) return 0;
     if (h->step > r->step)
         return core_fail(c->error, "worker %d reported step %lld while the job is at step %lld", w,
                          (long long)h->step, (long long)r->step);
@@ -206,12 +204,7 @@ int rounds_report(struct rounds *c, int w, const struct wire_header *h, double n
 
 int rounds_sum(struct rounds *c, int shard, const struct wire_header *h, double now) {
     struct round *r = &c->round;
-    if (h->step < r->step) {
-        if (h->step == c->decision.step && c->decision.kind)
-            port_tell(&c->o.port, membership_shard(c->members, shard), &c->decision);
-        return 0;
-    }
-    if (h->step > r->step || r->summed[shard] || !c->o.map->shard_keys[shard]) return 0;
+    if (h->step != r->step || r->summed[shard] || !c->o.map->shard_keys[shard]) return 0;
     if (!r->reports && !r->sums) r->first_s = now;
     r->last_s = now;
     r->summed[shard] = true;
@@ -227,14 +220,14 @@ static void close_gather(struct rounds *c) {
     struct gather *g = &c->gather;
     int owed = c->set ? elastic_count(step_set_live(c->set)) : c->workers;
     if (!g->count || g->count < owed) return;
-    c->gathered = (struct wire_header){.kind = WIRE_GATHER_DONE, .seq = g->seq, .count = g->words};
+    struct wire_header gathered = {.kind = WIRE_GATHER_DONE, .seq = g->seq, .count = g->words};
     for (int i = 0; i < g->words; i++) {
         double total = g->values[i];
         for (int r = 1; r < c->workers; r++)
             if (g->have[r]) total += g->values[(size_t)r * WIRE_VALUES_MAX + i];
-        c->gathered.values[i] = total;
+        gathered.values[i] = total;
     }
-    tell_workers(c, &c->gathered);
+    tell_workers(c, &gathered);
     memset(g->have, 0, (size_t)c->workers * sizeof *g->have);
     memset(g->told, 0, (size_t)c->workers * sizeof *g->told);
     g->count = 0;
@@ -243,10 +236,7 @@ static void close_gather(struct rounds *c) {
 
 int rounds_gather(struct rounds *c, int w, const struct wire_header *h, double now) {
     struct gather *g = &c->gather;
-    if (h->seq < g->seq) {
-        if (c->gathered.kind && h->seq == c->gathered.seq) port_tell(&c->o.port, w, &c->gathered);
-        return 0;
-    }
+    if (h->seq < g->seq) return 0;
     if (h->seq > g->seq)
         return core_fail(c->error, "worker %d is %llu gathers ahead of the job", w,
                          (unsigned long long)(h->seq - g->seq));
@@ -322,10 +312,6 @@ static int place_of(const struct rounds *c, int shard) {
 
 int rounds_arrived(struct rounds *c, int shard, const struct wire_header *h) {
     if (!c->set || !c->o.map->shard_keys[shard] || h->step > c->round.step) return 0;
-    if (h->step == c->fixed.step && c->fixed.kind) {  // its SET was lost
-        port_tell(&c->o.port, membership_shard(c->members, shard), &c->fixed);
-        return 0;
-    }
     if (h->step == c->round.step) step_set_arrived(c->set, place_of(c, shard), h->mask);
     return settle(c);
 }

@@ -15,7 +15,6 @@
 //
 // Where workers run ahead of each other there are no common steps: TAKE of a worker --> TAKEN (budget.h).
 //
-// Requests are repeated by their senders until answered; the last answers are kept for that.
 // Errors: -1 with rounds_error set.
 #ifndef STARRING_PS_SCHEDULER_ROUNDS_H
 #define STARRING_PS_SCHEDULER_ROUNDS_H

@@ -6,6 +6,7 @@
 
 #include "ps/checkpoint/start_point.h"
 #include "ps/consistency.h"
+#include "ps/net/link.h"
 #include "ps/net/login.h"
 #include "ps/ps.h"
 #include "ps/record/arrivals.h"
@@ -24,14 +25,17 @@
 #include "shared/report/span_files.h"
 #include "shared/time/thread_time.h"
 
-#define QUEUE_MESSAGES 65536  // control messages of all members
-#define PATIENCE       0.75   // of the time in which the launcher counts a silent scheduler as lost
+#define QUEUE_MESSAGES  65536  // control messages of all members
+#define PARTING_EVERY_S 0.06   // between repeats of why the job has ended
+#define PATIENCE        0.75   // of the time in which the launcher counts a silent scheduler as lost
 
 struct scheduler {
     const struct ps_role_options *o;
     struct net *net;
     struct net_socket *router;
     struct scheduler_core *core;
+    struct link *link;         // to the members
+    uint64_t linked_job;       // whose members they are
     struct net_route *routes;  // (members)
     struct shard_map *map;
     struct manifest manifest;
@@ -43,7 +47,7 @@ struct scheduler {
     char address[NET_ADDRESS_MAX];  // as bound
     struct start_point first;       // where the job begins, as the configuration says
     struct rescue_files *rescue;
-    struct launcher_link link;
+    struct launcher_link launcher;
     double alive_s;  // when the launcher was told last
     bool said_steps;
     struct background *files;     // reads and writes them
@@ -69,6 +73,7 @@ static void tell_cost(const struct scheduler *s, struct wire_header *h) {
     h->values[3] = (double)atomic_load(&s->wire.control_received);
 }
 
+// Below the link.
 static void scheduler_send(void *ctx, int peer, const struct ps_message *message) {
     struct scheduler *s = ctx;
     struct ps_message m = *message;
@@ -80,6 +85,32 @@ static void scheduler_send(void *ctx, int peer, const struct ps_message *message
     // Whoever is refused learns nothing of the job.
     if (m.header.kind == WIRE_REFUSED) m.header.job = m.header.incarnation = 0;
     net_send(s->router, peer == PEER_SENDER ? &s->sender : &s->routes[peer], &m);
+}
+
+// What was said in an epoch that has ended is said no more.
+static void link_turn(struct scheduler *s) {
+    uint64_t job = scheduler_core_epochs(s->core)->job;
+    for (int i = 0; job != s->linked_job && i < scheduler_core_members(s->core); i++) link_forget(s->link, i);
+    s->linked_job = job;
+    link_tick(s->link, now_seconds());
+}
+
+// Hands a message to the core: of a member by way of the link, which may answer. 0 or -1.
+static int hear(struct scheduler *s, struct net_message *m) {
+    // Pulses have a socket of their own, at which nobody listens.
+    bool answers = m->header.kind != WIRE_PULSE;
+    int member = scheduler_core_knows(s->core, &m->header);
+    s->sender = m->from;
+    if (member >= 0 && answers) s->routes[member] = m->from;
+    if (member >= 0) link_receive(s->link, member, &m->header, now_seconds());
+    thread_time_enter(s->spans, (int)m->header.kind, span_for(m->header.step, -1, m->header.rank, 1));
+    bool login = m->header.kind == WIRE_HELLO;
+    member = scheduler_core_message(s->core, &m->header, m->frame, now_seconds());
+    if (member >= 0 && login) s->routes[member] = m->from;
+    if (member >= 0 && login) link_receive(s->link, member, &m->header, now_seconds());
+    int rc = scheduler_core_tick(s->core, now_seconds());
+    link_turn(s);
+    return rc;
 }
 
 static void say_waiting(struct scheduler *s, double now) {
@@ -107,7 +138,7 @@ static void say_alive(struct scheduler *s) {
     if (!news && now_seconds() - s->alive_s <= ps_heartbeat_s(s->o->config)) return;
     s->alive_s = now_seconds();
     s->said_steps = steps > 0;
-    launcher_link_alive(&s->link, steps);
+    launcher_link_alive(&s->launcher, steps);
 }
 
 // A file system that stands still is slow, not dead.
@@ -167,7 +198,7 @@ static int starts(void *ctx, const struct epochs *e, struct epoch_start *out, ch
     if (b && b->e.job == e->job) {
         *out = b->out;
         memcpy(error, b->error, WIRE_TEXT_MAX);
-        if (!b->rc) launcher_link_life(&s->link);
+        if (!b->rc) launcher_link_life(&s->launcher);
         return b->rc;
     }
     if (!b) b = s->beginning = xcalloc(1, sizeof *b);
@@ -182,7 +213,7 @@ static uint64_t next_job(void *ctx) {
 }
 
 static void say_lost(void *ctx, int pid, const char *name) {
-    launcher_link_lost(&((struct scheduler *)ctx)->link, pid, name);
+    launcher_link_lost(&((struct scheduler *)ctx)->launcher, pid, name);
 }
 
 // Where each goes at its own pace, what the scheduler hears of steps is old. Worker 0's step by its records counts: the one
@@ -228,7 +259,7 @@ static void note_absence(void *ctx, const struct absence *a) {
 static void hear_launcher(struct scheduler *s) {
     char why[WIRE_TEXT_MAX];
     int pid;
-    while (launcher_link_dead(&s->link, &pid, why)) {
+    while (launcher_link_dead(&s->launcher, &pid, why)) {
         static const char *const fates[] = {
             [CORE_WITHOUT] = "without", [CORE_ANEW] = "anew", [CORE_ENDS] = "ends"};
         enum core_fate fate = scheduler_core_dead(s->core, pid, why, now_seconds());
@@ -236,13 +267,13 @@ static void hear_launcher(struct scheduler *s) {
         // The launcher knows who has died; what follows says why that is the end.
         size_t known = strlen(why);
         if (!strncmp(reason, why, known)) reason += known + strspn(reason + known, "; ");
-        launcher_link_fate(&s->link, pid, fates[fate], reason);
+        launcher_link_fate(&s->launcher, pid, fates[fate], reason);
     }
 }
 
 static int scheduler_loop(struct scheduler *s) {
     while (!scheduler_core_done(s->core)) {
-        struct net_poll_item items[2] = {{.socket = s->router}, {.fd = s->link.fd}};
+        struct net_poll_item items[2] = {{.socket = s->router}, {.fd = s->launcher.fd}};
         struct net_message m;
         int rc = 0;
         say_waiting(s, now_seconds());
@@ -252,22 +283,17 @@ static int scheduler_loop(struct scheduler *s) {
         if (ps_stopped(s->o->stop)) return scheduler_core_abort(s->core, "the scheduler was " PS_INTERRUPTED);
         thread_time_enter(s->spans, WIRE_NONE, SPAN_OF_NOTHING);
         bool soon = s->beginning && !background_done(s->files, s->begins);
-        if (net_poll(items, s->link.fd ? 2 : 1, soon ? HURRY_MS : POLL_MS) != 0)
+        if (net_poll(items, s->launcher.fd ? 2 : 1, soon ? HURRY_MS : POLL_MS) != 0)
             return scheduler_core_abort(s->core, "the scheduler cannot poll its socket");
         // Before what has come meanwhile is heard: each message is followed by a look at who is silent.
         double now = now_seconds(), excused_s = standstill_turn(&s->still, ps_lost_s(s->o->config), now);
         if (excused_s > 0) scheduler_core_excuse(s->core, excused_s, now);
         if (items[1].ready) hear_launcher(s);
-        while (items[0].ready && (rc = net_recv(s->router, &m)) == 1) {
-            s->sender = m.from;
-            thread_time_enter(s->spans, (int)m.header.kind, span_for(m.header.step, -1, m.header.rank, 1));
-            int member = scheduler_core_message(s->core, &m.header, m.frame, now_seconds());
-            // Pulses have a socket of their own, at which nobody listens.
-            if (member >= 0 && m.header.kind != WIRE_PULSE) s->routes[member] = m.from;
-            if (scheduler_core_tick(s->core, now_seconds()) != 0) return -1;
-        }
+        while (items[0].ready && (rc = net_recv(s->router, &m)) == 1)
+            if (hear(s, &m) != 0) return -1;
         if (rc < 0) return scheduler_core_abort(s->core, "the scheduler cannot read its socket");
         if (scheduler_core_tick(s->core, now_seconds()) != 0) return -1;
+        link_turn(s);
     }
     return 0;
 }
@@ -302,10 +328,11 @@ static int scheduler_first_epoch(struct scheduler *s) {
     struct epoch_options *out = &s->epochs;
     char said[WIRE_TEXT_MAX];
     int pid;
-    *out = (struct epoch_options){.ctx = s, .job = next_job, .lost = say_lost, .replaced = s->link.fd > 0};
+    *out =
+        (struct epoch_options){.ctx = s, .job = next_job, .lost = say_lost, .replaced = s->launcher.fd > 0};
     apart(s, read_first);
     if (s->found != 0) return -1;
-    while (launcher_link_dead(&s->link, &pid, said))
+    while (launcher_link_dead(&s->launcher, &pid, said))
         if (out->why && !strncmp(said, "scheduler ", strlen("scheduler ")))
             out->why = memcpy(s->why, said, sizeof said);
     if (out->used <= out->restarts) return 0;
@@ -323,7 +350,7 @@ static int scheduler_listen(struct scheduler *s) {
                              .trust = s->o->trust,
                              .patience_s = s->o->life > 1 ? PATIENCE * ps_lost_s(c) : 0,
                              .stop = s->o->stop};
-    s->link.fd = s->o->link;
+    s->launcher.fd = s->o->link;
     if (descriptors_claim(descriptors_of_scheduler(c, c->ps.threads), DESCRIPTORS_SPARE) != 0) return -1;
     if (!(s->files = background_create("reads and writes the job's files", error_label()))) return -1;
     s->net = net_create(&no);
@@ -339,6 +366,10 @@ static int scheduler_open(struct scheduler *s) {
     if (scheduler_first_epoch(s) != 0) return -1;
     s->manifest = manifest_make(s->o, s->map);
     s->rescue = rescue_files_create(s->o);
+    s->linked_job = s->id.job;
+    s->link = link_create(&(struct link_options){.peers = c->workers + s->map->servers + s->map->shards,
+                                                 .repeat_most_s = ps_repeat_most_s(c),
+                                                 .network = {s, scheduler_send}});
     struct scheduler_options co = {.config = c,
                                    .map = s->map,
                                    .manifest = s->manifest,
@@ -348,7 +379,7 @@ static int scheduler_open(struct scheduler *s) {
                                    .start = s->first.step,
                                    .seal = s->first.seal,
                                    .start_s = now_seconds(),
-                                   .port = {s, scheduler_send},
+                                   .port = link_port(s->link),
                                    .epochs = s->epochs,
                                    .starts = starts,
                                    .starts_ctx = s,
@@ -364,14 +395,13 @@ static int scheduler_open(struct scheduler *s) {
 
 // The job has ended, and everybody is to hear why.
 static void part(struct scheduler *s) {
+    link_hurry(s->link, PARTING_EVERY_S);
     while (!scheduler_core_part(s->core, now_seconds())) {
         struct net_poll_item item = {.socket = s->router};
         struct net_message m;
         if (net_poll(&item, 1, POLL_MS) != 0) return;
-        while (item.ready && net_recv(s->router, &m) == 1) {
-            s->sender = m.from;
-            scheduler_core_message(s->core, &m.header, m.frame, now_seconds());
-        }
+        while (item.ready && net_recv(s->router, &m) == 1) hear(s, &m);
+        link_turn(s);
     }
 }
 
@@ -414,10 +444,11 @@ int ps_scheduler_run(const struct ps_role_options *o) {
         }
     }
     if (s.files) wait_for(&s, background_asked(s.files));
-    launcher_link_leaves(&s.link);
+    launcher_link_leaves(&s.launcher);
     background_destroy(&s.files);
     net_destroy(&s.net, FLUSH_MS);
     scheduler_core_destroy(&s.core);
+    link_destroy(&s.link);
     rescue_files_destroy(&s.rescue);
     manifest_release(&s.manifest);
     manifest_release(&s.order);

@@ -21,37 +21,26 @@ struct scheduler_core {
     char news[WIRE_TEXT_MAX];
     struct rescue rescue;
     char error[WIRE_TEXT_MAX];
-    // Once it is set: since when it is told, and when it was told last.
-    bool parting;
-    double parting_s, told_s;
-    int repeats;
+    bool parting;  // once it is set, since:
+    double parting_s;
 };
-
-static void tell_error(struct scheduler_core *c) {
-    struct wire_header h = {.kind = WIRE_ABORT};
-    memcpy(h.text, c->error, sizeof h.text);
-    membership_tell_all(&c->members, &h);
-}
 
 int scheduler_core_abort(struct scheduler_core *c, const char *why) {
     if (c->error[0]) return -1;
+    struct wire_header h = {.kind = WIRE_ABORT};
     snprintf(c->error, sizeof c->error, "%s", why[0] ? why : "aborted without a reason");
-    tell_error(c);
+    memcpy(h.text, c->error, sizeof h.text);
+    membership_tell_all(&c->members, &h);
     return -1;
 }
 
 bool scheduler_core_part(struct scheduler_core *c, double now) {
     const struct membership *m = &c->members;
     bool all = true;
-    if (!c->parting) c->parting_s = c->told_s = now;
+    if (!c->parting) c->parting_s = now;
     c->parting = true;
     for (int i = 0; i < m->workers + m->servers; i++) all = all && (!m->m[i].present || m->m[i].gone);
-    if (all || now - c->parting_s > PARTING_MOST_S) return true;
-    if (now - c->told_s <= rto_backoff(RTO_LEAST_S, c->repeats, 2 * RTO_LEAST_S)) return false;
-    c->told_s = now;
-    c->repeats++;
-    tell_error(c);
-    return false;
+    return all || now - c->parting_s > PARTING_MOST_S;
 }
 
 // ---------------------------------------------------------------- epochs
@@ -315,14 +304,15 @@ static void dispatch(struct scheduler_core *c, int i, const struct wire_header *
     if (rc != 0) scheduler_core_abort(c, rounds_error(c->rounds));
 }
 
-// A worker that has come to the running job is heard: shards that have not learned of it yet do now. Pulses come from
-// another socket than answers go to.
-static void let_in(struct scheduler_core *c, int i, enum wire_kind kind, double now) {
-    const struct member *m = &c->members.m[i];
-    bool comes = rounds_lets_in(c->rounds, i),
-         fresh = m->news_s && now - m->news_s < ps_deadline_s(c->o.config);
-    bool asks = comes && (kind == WIRE_HELLO || kind == WIRE_HEARTBEAT);
-    if (comes || fresh) membership_let_in(&c->members, i, asks, now);
+// A worker that has come to the running job is heard: the shards learn of it as soon as it may come to them. Pulses come
+// from another socket than answers go to.
+static void let_in(struct scheduler_core *c, int i, enum wire_kind kind) {
+    bool asks = kind == WIRE_HELLO || kind == WIRE_HEARTBEAT;
+    if (rounds_lets_in(c->rounds, i)) membership_let_in(&c->members, i, asks);
+}
+
+int scheduler_core_knows(const struct scheduler_core *c, const struct wire_header *h) {
+    return membership_find(&c->members, h);
 }
 
 int scheduler_core_message(struct scheduler_core *c, const struct wire_header *h, struct ps_frame *frame,
@@ -333,10 +323,9 @@ int scheduler_core_message(struct scheduler_core *c, const struct wire_header *h
         return -1;
     }
     int i = hello ? membership_hello(&c->members, h, frame, now) : membership_heard(&c->members, h, now);
-    if (i >= 0 && i < c->members.workers && c->members.m[i].joins) let_in(c, i, h->kind, now);
+    if (i >= 0 && i < c->members.workers && c->members.m[i].joins) let_in(c, i, h->kind);
     if (i >= 0 && !hello && !c->error[0]) dispatch(c, i, h, now);
     if (i >= 0 && c->error[0] && h->kind == WIRE_GOODBYE) membership_goodbye(&c->members, i);
-    if (i >= 0 && c->error[0] && h->kind == WIRE_ABORT) tell_error(c);
     ps_frame_release(frame);
     return i;
 }
@@ -361,7 +350,7 @@ int scheduler_core_tick(struct scheduler_core *c, double now) {
     int rc = membership_tick(&c->members, rounds_step(c->rounds), now);
     if (m->started && !started) epoch_start(c);
     if (rc == 0) {
-        if (!rescue_over(&c->rescue, m, now)) return 0;
+        if (!rescue_over(&c->rescue, now)) return 0;
         epoch_end(c, c->rescue.why, false);
         epoch_begin(c, now);
         return 0;

@@ -14,6 +14,8 @@ struct scheduler_core;
 struct scheduler_core *scheduler_core_create(const struct scheduler_options *o);
 void scheduler_core_destroy(struct scheduler_core **c);
 
+// The member that the message is of, as it is known now; -1: nobody of this job, or one that says HELLO.
+int scheduler_core_knows(const struct scheduler_core *c, const struct wire_header *h);
 // Takes over frame. The member behind the message, or -1: nobody of this job (refused or dropped).
 int scheduler_core_message(struct scheduler_core *c, const struct wire_header *h, struct ps_frame *frame,
                            double now);
@@ -29,7 +31,7 @@ enum core_fate scheduler_core_dead(struct scheduler_core *c, int pid, const char
 const struct epochs *scheduler_core_epochs(const struct scheduler_core *c);
 // Ends the job with this reason; every member is told. Always -1.
 int scheduler_core_abort(struct scheduler_core *c, const char *why);
-// After an error: repeats it until every member has said GOODBYE, for a moment. Whether that is over.
+// After an error: whether every member has said GOODBYE, or a moment is over.
 bool scheduler_core_part(struct scheduler_core *c, double now);
 // Whether a member has become slow, is slow to come, or a rescue is slow (rounds.h, membership.h, rescue.h), and people are to
 // hear of it, in text.

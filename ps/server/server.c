@@ -47,6 +47,15 @@ static int server_listen(struct server *s) {
 }
 
 // ---------------------------------------------------------------- the main thread
+// Below its link.
+static void server_send(void *ctx, int peer, const struct ps_message *message) {
+    const struct server *s = ctx;
+    struct ps_message m = *message;
+    (void)peer;
+    ps_stamp(&s->id, &m.header);
+    net_send(s->scheduler, NULL, &m);
+}
+
 // Allocating writes every page, which may take long.
 static int server_allocate(struct server *s) {
     const char *why = NULL;
@@ -111,6 +120,11 @@ static int server_start_shards(struct server *s) {
         struct shard *shard = &s->shards[t];
         if (server_open_order(s, t) != 0) return -1;
         shard->spans = server_thread_time(s->c, s->map, s->id.rank * s->map->threads + t);
+        shard->link = link_create(&(struct link_options){.peers = s->c->workers,
+                                                         .repeat_most_s = ps_repeat_most_s(s->c),
+                                                         .network = {shard, shard_send},
+                                                         .renew = shard_renew,
+                                                         .ctx = shard});
         struct server_core_options o = {.layout = s->o->layout,
                                         .map = s->map,
                                         .shard = s->id.rank * s->map->threads + t,
@@ -125,15 +139,14 @@ static int server_start_shards(struct server *s) {
                                         .crew = ps_crew(s->c),
                                         .code = s->c->ps.code,
                                         .replicate = s->c->ps.replicate,
-                                        .repeat_most_s = ps_repeat_most_s(s->c),
                                         .spans = shard->spans,
                                         .record = shard->record,
                                         .replay = shard->replay,
                                         .study = shard->study,
-                                        .port = {shard, shard_send}};
+                                        .port = link_port(shard->link)};
         if (s->keeper) o.keep = (struct keep_port){s->keeper, keeper_keep};
-        const struct neighbours_options lo = {s->net,      s->c,    s->o->layout,       s->map,
-                                              s->replicas, o.shard, {shard, shard_send}};
+        const struct neighbours_options lo = {s->net,      s->c,    s->o->layout, s->map,
+                                              s->replicas, o.shard, o.port};
         shard->core = server_core_create(&o);
         if (neighbours_open(&shard->neighbours, &lo) != 0) return -1;
         shard->id = s->id;
@@ -197,12 +210,22 @@ static void server_rescue(struct server *s, const struct wire_header *h) {
                                           .replica = s->twins,
                                           .ctx = s,
                                           .settle = server_settle};
-    struct ps_message m = {0};
     if (h->job != s->id.job || !s->c->ps.replicate || !s->o->dir) return;
     rescue_part_asked(&s->rescue, &o, h);
-    if (!rescue_part_failed(s->rescue, &m.header)) return;
-    ps_stamp(&s->id, &m.header);
-    net_send(s->scheduler, NULL, &m);
+    if (s->rescue) return;
+    struct wire_header why = {.kind = WIRE_RESCUE, .step = h->step, .seq = h->seq};
+    const struct ps_port port = link_port(s->link);
+    snprintf(why.text, sizeof why.text, "%s", error_last());
+    port_tell(&port, PEER_SCHEDULER, &why);
+}
+
+// A part that cannot be left ends the rescue: the scheduler hears why.
+static void server_say_failed(struct server *s) {
+    struct wire_header why;
+    if (!s->rescue || s->rescue_failed || !rescue_part_failed(s->rescue, &why)) return;
+    const struct ps_port port = link_port(s->link);
+    s->rescue_failed = true;
+    port_tell(&port, PEER_SCHEDULER, &why);
 }
 
 // What the scheduler says until it ends the job. 1: shut down, 0: go on, -1: failed (logged).
@@ -211,6 +234,7 @@ static int server_listen_scheduler(struct server *s, double *heard_s) {
     int rc;
     while ((rc = net_recv(s->scheduler, &m)) == 1) {
         *heard_s = now_seconds();
+        if (m.header.job == s->id.job) link_receive(s->link, PEER_SCHEDULER, &m.header, *heard_s);
         bool start = m.header.kind == WIRE_START && m.frame;
         int met = start ? server_meet(s, m.frame) : 0;
         s->started = s->started || start;
@@ -229,7 +253,7 @@ static int server_listen_scheduler(struct server *s, double *heard_s) {
             const double *v = m.header.values;
             if (m.header.count == 4)
                 s->scheduler_cost = (struct helper_figures){true, v[0], v[1], v[2], v[3]};
-            ps_part(s->scheduler, &s->id);
+            ps_part(s->scheduler, s->link);
             return 1;
         }
     }
@@ -246,9 +270,9 @@ static bool stands_still(const struct server *s, struct shard *shard, double exc
 }
 
 static void server_beat(struct server *s, double now) {
-    struct ps_message m = {.header = {.kind = WIRE_HEARTBEAT, .ready_ns = ps_clock_ns(now)}};
-    ps_stamp(&s->id, &m.header);
-    net_send(s->scheduler, NULL, &m);
+    const struct ps_port port = link_port(s->link);
+    port_tell(&port, PEER_SCHEDULER,
+              &(struct wire_header){.kind = WIRE_HEARTBEAT, .ready_ns = ps_clock_ns(now)});
 }
 
 // Another one may be started in its place.
@@ -284,6 +308,8 @@ static int server_watch(struct server *s, const struct ps_login *l) {
         int rc = item.ready ? server_listen_scheduler(s, &heard_s) : 0;
         if (rc != 0) return rc < 0 ? -1 : 0;
         double now = now_seconds(), excused_s = standstill_turn(&still, ps_lost_s(s->c), now);
+        link_tick(s->link, now);
+        server_say_failed(s);
         // This process stood still: what the scheduler has said since is yet to be heard.
         heard_s = standstill_moved(heard_s, excused_s, now);
         for (int t = 0; t < s->map->threads; t++) study_tell(s->shards[t].study);
@@ -291,7 +317,7 @@ static int server_watch(struct server *s, const struct ps_login *l) {
         // A process that was frozen, and is not any more: the job may have gone on without it.
         if (why == text && s->c->recovery.restart > 0) return rejoin_now(s->o, s->id.incarnation, why);
         if (why) {
-            ps_abort(s->scheduler, &s->id, why);
+            ps_abort(s->scheduler, s->link, &s->id, why);
             return ps_fail(why);
         }
         if (now - heard_s > ps_lost_s(s->c)) return lost_scheduler(s, &still, heard_s, now);
@@ -396,6 +422,7 @@ static int server_leave_files(const struct server *s) {
 
 static void server_free(struct server *s) {
     for (int t = 0; t < s->map->threads; t++) {
+        link_destroy(&s->shards[t].link);
         server_core_destroy(&s->shards[t].core);
         neighbours_close(&s->shards[t].neighbours);
         thread_time_destroy(&s->shards[t].spans);
@@ -415,6 +442,7 @@ static void server_free(struct server *s) {
     }
     server_sharing_destroy(&s->sharing);
     manifest_release(&s->manifest);
+    link_destroy(&s->link);
     free(s->shards);
     free(s->buffers);
     free(s->copies);
@@ -457,11 +485,13 @@ static int server_run(struct server *s) {
                          .shards = s->map->shards};
     if (ps_login(&l, &s->id) != 0) return -1;
     error_set_label("server %d", s->id.rank);
+    s->link = link_create(
+        &(struct link_options){.repeat_most_s = ps_repeat_most_s(s->c), .network = {s, server_send}});
     if (!(s->pulse = pulse_start(&(struct pulse_options){.role = s->o, .id = s->id, .wire = &s->wire})))
         return -1;
     coming_stop(s->o->coming);
     if (server_allocate(s) != 0 || server_open_keeper(s) != 0 || server_start_shards(s) != 0) {
-        ps_abort(s->scheduler, &s->id, error_last());
+        ps_abort(s->scheduler, s->link, &s->id, error_last());
         return -1;
     }
     return server_watch(s, &l);

@@ -155,30 +155,6 @@ static int on_push(struct server_core *c, struct server_key *k, const struct wir
     return hold_late(c, k, h, &g) ? 0 : push_on_arrival(c, k, h, &g);
 }
 
-// A pull that cannot be answered now, or has been: the worker learns what has come here. An answer that is a header is
-// just repeated; one with a payload when the worker says that it has not come.
-static void answer_question(struct server_core *c, struct server_key *k, const struct wire_header *h) {
-    struct server_pull *p = &k->pulls[h->rank];
-    struct wire_header r = {
-        .kind = WIRE_PULL_SENT, .key = k->key, .step = p->want, .seq = p->seq, .ask = p->ask};
-    bool again = h->flags & WIRE_MISSING && h->ask > p->again, come = k->pushed[h->rank] >= p->want;
-    if (p->pending && come && !p->final) {
-        if (p->want > 0) acknowledge(c, k, h->rank, is_held(c, k, h->rank));
-        return;
-    }
-    if (!p->pending && (again || c->segments[h->rank].base)) {
-        p->again = h->ask;
-        answer_pull(c, k, h->rank);
-        return;
-    }
-    if (p->pending) {  // by a push that has not come, or until this shard has loaded its part
-        r.kind = WIRE_PUSH_ACK;
-        r.step = p->want > 0 ? p->want - 1 : 0;
-        r.flags = p->final ? WIRE_HELD : WIRE_MISSING;
-    }
-    tell_worker(c, h->rank, &(struct ps_message){.header = r});
-}
-
 // A worker goes on from a checkpoint, and this shard has read one that is not as far.
 static void refuse_beyond(struct server_core *c, const struct server_key *k, int worker, int64_t want) {
     refuse(
@@ -205,34 +181,25 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
     // A worker that has come (back) says with its first pull from which step it belongs.
     bool enters = c->set && h->life > 1 && p->seq == 0 && h->kind == WIRE_PULL;
     if (enters && want > k->pushed[h->rank]) k->pushed[h->rank] = want;
-    if (h->seq < p->seq || (!early && want > k->step + 1 + k->pushed[h->rank])) return;
-    bool fresh = h->seq > p->seq;
-    if (fresh)
-        *p = (struct server_pull){.pending = true,
-                                  .want = want,
-                                  .seq = h->seq,
-                                  .into = h->into,
-                                  .final = (h->flags & WIRE_FINAL) != 0};
-    if (h->ask > p->ask) p->ask = h->ask;
-    if (p->pending && pull_ready(c, k, h->rank))
-        answer_pull(c, k, h->rank);
-    else if (h->kind == WIRE_PULL && h->flags & WIRE_AGAIN)
-        answer_question(c, k, h);
+    if (h->seq <= p->seq || (!early && want > k->step + 1 + k->pushed[h->rank])) return;
+    *p = (struct server_pull){
+        .pending = true, .want = want, .seq = h->seq, .into = h->into, .final = (h->flags & WIRE_FINAL) != 0};
+    if (pull_ready(c, k, h->rank)) answer_pull(c, k, h->rank);
     // The end of a job that shares a budget: nobody pushes any more.
-    if (fresh && k->batches && k->loaded && p->final && keep_wanted(c, h)) keep_key(c, k, want, true);
+    if (k->batches && k->loaded && p->final && keep_wanted(c, h)) keep_key(c, k, want, true);
 }
 
-// Worker 0 loads the masters in fp32; the weights are rounded from them once. A repeated or late request is
-// acknowledged and dropped. Without values it asks whether they have come.
+// Worker 0 loads the masters in fp32; the weights are rounded from them once. A late request is acknowledged and dropped.
+// Where a neighbour keeps them too, its word is waited for.
 static void on_init(struct server_core *c, struct server_key *k, const struct wire_header *h,
                     struct ps_frame *frame) {
     bool started = k->version > 0 || k->contributed > 0 || k->step > 0;
     for (int w = 0; w < c->o.rule.workers; w++) started = started || k->pushed[w] > 0;
-    if (h->rank != 0 || (frame && frame->bytes != (size_t)k->n * sizeof(float))) {
+    if (h->rank != 0 || frame->bytes != (size_t)k->n * sizeof(float)) {
         refuse(c, h,
                h->rank != 0 ? "only worker 0 loads weights" : "the payload's size is not the partition's");
     } else {
-        if (frame && !started && h->seq > k->load_seq && atomic_load(&k->inflight) == 0) {
+        if (!started && h->seq > k->load_seq && atomic_load(&k->inflight) == 0) {
             struct cast_args a = {
                 .out = k->buf.weight, .in = k->buf.master, .n = k->n, .from = DT_F32, .to = c->o.dtype};
             const char *why = "";
@@ -242,12 +209,8 @@ static void on_init(struct server_core *c, struct server_key *k, const struct wi
             k->loaded = true;
             if (c->o.replicate) chain_send(c, k);
         }
-        struct wire_header r = {.kind = WIRE_INIT_ACK, .key = k->key, .seq = h->seq, .ask = h->ask};
-        if (!frame && !started && h->seq > k->load_seq)
-            r.flags = WIRE_MISSING;
-        else if (!chain_has_loaded(c, k))
-            r.flags = WIRE_HELD;
-        tell_worker(c, h->rank, &(struct ps_message){.header = r});
+        const struct wire_header r = {.kind = WIRE_INIT_ACK, .key = k->key, .seq = h->seq};
+        if (chain_has_loaded(c, k)) port_tell(&c->o.port, h->rank, &r);
     }
     ps_frame_release(frame);
 }
@@ -256,16 +219,9 @@ static void on_init(struct server_core *c, struct server_key *k, const struct wi
 // (ps/worker/snapshot_pulls.h).
 static void on_snapshot(struct server_core *c, struct server_key *k, const struct wire_header *h) {
     struct server_shot *s = &k->shot;
-    struct wire_header sent = {.kind = WIRE_SNAPSHOT_SENT, .key = k->key, .seq = h->seq, .ask = h->ask};
-    bool known = h->seq == s->seq, again = h->flags & WIRE_MISSING && h->ask > s->again;
-    // Requests of one worker arrive in order: an older one is a repetition that nobody waits for any more.
-    if (!k->loaded || h->seq < s->seq || (known && s->pending)) return;
-    if (known && !again) {
-        port_tell(&c->o.port, h->rank, &sent);
-        return;
-    }
-    *s = (struct server_shot){
-        .pending = true, .worker = h->rank, .want = h->version, .seq = h->seq, .again = h->ask};
+    // An older request is one that nobody waits for any more.
+    if (h->seq <= s->seq) return;
+    *s = (struct server_shot){.pending = true, .worker = h->rank, .want = h->version, .seq = h->seq};
     answer_snapshot(c, k);
 }
 
@@ -281,7 +237,6 @@ void server_core_member(struct server_core *c, int worker, uint64_t incarnation,
     if (worker < 0 || worker >= c->o.rule.workers || !incarnation) return;
     if (c->set ? !server_set_member(c, worker, life) : c->incarnation[worker] != 0) return;
     c->incarnation[worker] = incarnation;
-    c->lines[worker] = (struct server_line){0};
 }
 
 static int take_message(struct server_core *c, struct server_key *k, const struct wire_header *h,
@@ -309,8 +264,8 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
                         double now) {
     struct server_key *k = NULL;
     c->now = now;
-    bool carries = h->kind == WIRE_PUSH && !h->place_bytes, may = h->kind == WIRE_INIT;
-    if (c->error[0] || !server_core_knows(c, h) || ((frame != NULL) != carries && !may)) {
+    bool carries = (h->kind == WIRE_PUSH && !h->place_bytes) || h->kind == WIRE_INIT;
+    if (c->error[0] || !server_core_knows(c, h) || (frame != NULL) != carries) {
         c->totals.refused++;
         ps_frame_release(frame);
         return c->error[0] ? -1 : 0;
@@ -322,12 +277,7 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
         refuse(c, h, "this shard does not own the key");
         return 0;
     }
-    bool counts = h->kind == WIRE_PUSH || h->kind == WIRE_PULL || h->kind == WIRE_INIT;
-    c->lines[h->rank].heard += counts;
-    c->asks = counts && h->flags & WIRE_AGAIN ? h->rank : -1;
-    int rc = take_message(c, k, h, frame);
-    c->asks = -1;
-    return rc;
+    return take_message(c, k, h, frame);
 }
 
 int server_core_decision(struct server_core *c, const struct wire_header *h, double now) {
@@ -338,7 +288,6 @@ int server_core_decision(struct server_core *c, const struct wire_header *h, dou
     if (h->kind == WIRE_SET) return c->set ? server_set_fix(c, h) : 0;
     if (h->step != c->round.step || !c->round.reported || c->round.decided) return 0;
     c->round.decided = true;
-    rto_sample(&c->round_rto, now - c->round.said_s);
     c->round.scalars = (struct update_scalars){
         .grad_scale = h->grad_scale, .skip = (h->flags & WIRE_SKIP) != 0, .norm = h->norm};
     c->round.ready_ns = ps_later(c->round.ready_ns, h->peers_ready_ns);
@@ -346,8 +295,6 @@ int server_core_decision(struct server_core *c, const struct wire_header *h, dou
     end_round(c);
     return 0;
 }
-
-void server_core_meets(struct server_core *c) { chain_meets(c); }
 
 int server_core_replicated(struct server_core *c, const struct wire_header *h, double now) {
     if (c->error[0]) return -1;
@@ -373,13 +320,6 @@ int server_core_tick(struct server_core *c, double now) {
         end_round(c);
     }
     keep_note_wait(c);
-    chain_tick(c);
-    double pause_s = rto_backoff(rto_s(&c->round_rto), c->round.repeats, c->o.repeat_most_s);
-    if (c->round.reported && !c->round.decided && now - c->round.sent_s > pause_s) {
-        c->round.repeats++;
-        report_sum(c);
-    }
-    if (c->set) server_set_tick(c);
     return 0;
 }
 
@@ -413,8 +353,6 @@ struct server_core *server_core_create(const struct server_core_options *o) {
     c->keys = xcalloc((unsigned long)o->map->shard_keys[o->shard] + 1, sizeof *c->keys);
     c->incarnation = xcalloc((unsigned long)o->rule.workers, sizeof *c->incarnation);
     c->segments = xcalloc((unsigned long)o->rule.workers, sizeof *c->segments);
-    c->lines = xcalloc((unsigned long)o->rule.workers, sizeof *c->lines);
-    c->asks = -1;
     c->grads = xcalloc((unsigned long)o->rule.workers, sizeof *c->grads);
     c->row = xcalloc((unsigned long)o->rule.workers, sizeof *c->row);
     c->chunk = xcalloc(KEY_PASS_CHUNK, sizeof(float));
@@ -447,7 +385,6 @@ void server_core_destroy(struct server_core **core) {
     free(c->index);
     free(c->incarnation);
     free(c->segments);
-    free(c->lines);
     free(c->grads);
     free(c->row);
     free(c->chunk);

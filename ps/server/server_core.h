@@ -28,10 +28,10 @@
 //
 // A checkpoint (WIRE_KEEP on worker 0's pushes of a step): behind the commit of that step, or, where pushes are applied
 // on arrival, behind worker 0's push, the key's state is handed to o.keep, which copies it or pins it. The next update
-// of a pinned key waits for the pin; the first message of a push counts, repetitions keep nothing.
+// of a pinned key waits for the pin; the first message of a push counts, a second one keeps nothing.
 //
-// Exactly once in effect: a push of (worker, incarnation, key, step) that was taken before is
-// acknowledged and dropped. Where pushes are applied on arrival, so is a batch that the key holds (ps/batches.h), whoever
+// Exactly once in effect: the link brings each message once; a push of (worker, key, step) that was taken before, of an
+// earlier life of the worker, is acknowledged and dropped. Where pushes are applied on arrival, so is a batch that the key holds (ps/batches.h), whoever
 // brings it: of a worker that died, or of a life before. What is not understood is refused with a text, never applied.
 // Errors: -1 with server_core_error set (the shard is then finished and tells the job).
 #ifndef STARRING_PS_SERVER_SERVER_CORE_H
@@ -63,14 +63,12 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
                         double now);
 // A DECISION, SET or MEMBER of the scheduler. 0 or -1.
 int server_core_decision(struct server_core *c, const struct wire_header *h, double now);
-// The neighbour can be reached from now on: what was lost before leaves again.
-void server_core_meets(struct server_core *c);
 // A REPLICATE_ACK of the neighbour (ps/replica/replica.h). 0 or -1.
 int server_core_replicated(struct server_core *c, const struct wire_header *h, double now);
 // The end of this life: brings every key to `steps` steps, of which the last was decided so, and drops gradients and
 // sums beyond. Takes no message from then on. 0, or -1: a key cannot.
 int server_core_reach(struct server_core *c, int64_t steps, const struct update_scalars *last);
-// Resends, commits that waited for a reply to leave its buffer. 0 or -1.
+// Commits that waited for a reply to leave its buffer. 0 or -1.
 int server_core_tick(struct server_core *c, double now);
 // There are gradients of a step that waits for more of them, or for the decision.
 bool server_core_holds(const struct server_core *c);
@@ -78,6 +76,10 @@ bool server_core_holds(const struct server_core *c);
 bool server_core_hurry(const struct server_core *c);
 // For how long an update has waited for a checkpoint that reads its key, seconds; 0: none does.
 double server_core_pinned_s(const struct server_core *c);
+
+// What was said to a worker with weights is to be said again (link_options.renew): as they are now. False: the worker has
+// asked for others since.
+bool server_core_renew(struct server_core *c, int worker, struct ps_message *m);
 
 const char *server_core_error(const struct server_core *c);
 void server_core_totals(const struct server_core *c, struct server_totals *out);

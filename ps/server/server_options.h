@@ -50,7 +50,6 @@ struct server_core_options {
     bool elastic;          // workers come and go (ps/elastic)
     bool commit_round;     // updates wait for the scheduler's decision (commit_waits)
     bool replicate;        // sums go to PEER_NEIGHBOUR before they are reported; with commit_round alone
-    double repeat_most_s;  // between two repetitions of this shard's part in a step
     struct thread_time *spans;  // of the calling thread; NULL: none. What is in it decides nothing
     uint64_t job;               // 0: set later by server_core_set_job
     // Of pushes applied on arrival: where their order is kept, and the one to repeat. NULL: none.

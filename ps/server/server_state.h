@@ -3,20 +3,16 @@
 #ifndef STARRING_PS_SERVER_SERVER_STATE_H
 #define STARRING_PS_SERVER_SERVER_STATE_H
 
-#include "ps/net/rto.h"
 #include "ps/server/server_options.h"
 
 struct replay_key;  // replay_pulls.h
 
-// The pull of one worker that waits for its step, or the last one answered.
+// The last pull of one worker.
 struct server_pull {
     bool pending, final;
     int64_t want;   // the key's clock it waits for
     uint64_t seq;   // 0: none yet
     uint64_t into;  // where in the worker's segment the weights are wanted; 0: nowhere
-    bool answered;
-    int64_t version;      // of the answer
-    uint32_t ask, again;  // numbers of the last question, and of the last request for the answer once more
 };
 
 // A worker's gradient: a frame's, or in its segment, where it stays until the worker hears that it was taken.
@@ -32,7 +28,6 @@ struct server_shot {
     int worker;
     int64_t want;  // the key's version
     uint64_t seq;
-    uint32_t again;  // as of a pull
 };
 
 // What came with a gradient that is held until its key is no longer pinned.
@@ -70,12 +65,7 @@ struct server_key {
     struct server_pull *pulls;  // (N)
     struct replay_key *replay;  // NULL: pushes are applied as they arrive
     struct server_shot shot;
-    struct {
-        bool kept;      // the neighbour has the sum of the open step
-        double said_s;  // when something last left for it
-        uint32_t ask;   // number of the last message
-        int repeats;
-    } chain;                   // ps/replica/chain.h
+    bool replicated;           // the neighbour has the sum of the open step (ps/replica/chain.h)
     struct server_late *late;  // (N) pushes that found the key pinned; NULL: they never do
     bool keep;                 // the state behind the open step is to be kept
     _Atomic int inflight;      // replies that the transport still reads from buf.weight
@@ -88,8 +78,6 @@ struct server_round {
     int keys;        // complete so far
     int replicated;  // of these, kept by the neighbour as well
     bool reported, decided;
-    double said_s, sent_s;  // when it was reported first, and last
-    int repeats;
     struct exact_sum sum;
     struct update_scalars scalars;
     int64_t ready_ns;  // of the keys complete so far; after the decision, of all that it needed
@@ -100,13 +88,7 @@ struct server_set {
     int *keys;         // (N) of which the worker's gradient of the open step is here
     uint64_t arrived;  // workers with all keys
     uint64_t fixed;    // the open step's set; 0: not yet
-    double sent_s;     // when ARRIVED was said last
     uint32_t *life;    // (N) heard; 0: none
-};
-
-// Messages about keys between this shard and a worker's process.
-struct server_line {
-    uint64_t heard, said;
 };
 
 struct server_core {
@@ -116,21 +98,17 @@ struct server_core {
     int *index;                       // (map->count): key -> place in keys, -1: not ours
     uint64_t *incarnation;            // (N); 0: not heard yet
     struct server_segment *segments;  // (N)
-    struct server_line *lines;        // (N)
-    int asks;                         // the worker whose question is being answered; -1: none
     int attached;                     // workers with a segment
     const void **grads;               // (N) of a sum
     void *chunk;                      // scratch of a pass
     double now;                       // of the last message or tick
     struct server_round round;
     struct update_scalars decided;  // of the round before
-    struct rto chain_rto;           // of the neighbour
-    struct rto round_rto;    // of the scheduler, from a sum to the decision, which waits for all shards' sums
-    struct server_set *set;  // NULL: all workers belong to every step
-    int open;                // keys whose step has gradients and is not committed
-    int uncommitted;         // complete keys
-    bool waiting_for_transport;  // or for a pin:
-    bool waiting_for_pin;        // since pin_since_s, if that is known (0: not yet)
+    struct server_set *set;         // NULL: all workers belong to every step
+    int open;                       // keys whose step has gradients and is not committed
+    int uncommitted;                // complete keys
+    bool waiting_for_transport;     // or for a pin:
+    bool waiting_for_pin;           // since pin_since_s, if that is known (0: not yet)
     double pin_since_s;
     uint64_t applied;  // pushes, where each is applied on arrival
     uint64_t late;     // pushes that came late so far
@@ -139,18 +117,6 @@ struct server_core {
     struct server_totals totals;
     char error[WIRE_TEXT_MAX];
 };
-
-// Everything that this shard says to a worker about a key: it is counted, and a question's answer says the counts.
-static inline void tell_worker(struct server_core *c, int worker, const struct ps_message *message) {
-    struct server_line *line = &c->lines[worker];
-    struct ps_message m = *message;
-    line->said++;
-    if (worker == c->asks) {
-        m.header.heard = line->heard;
-        m.header.said = line->said;
-    }
-    c->o.port.send(c->o.port.ctx, worker, &m);
-}
 
 // Workers whose gradients one push brings.
 static inline int crew_of(const struct server_core *c) { return c->o.crew ? c->o.crew : 1; }

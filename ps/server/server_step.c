@@ -9,6 +9,7 @@
 #include "ps/replica/chain.h"
 #include "ps/server/key_pass.h"
 #include "ps/server/replay_pulls.h"
+#include "ps/server/server_core.h"
 #include "ps/server/server_keep.h"
 #include "ps/server/server_time.h"
 #include "shared/core/error.h"
@@ -30,11 +31,10 @@ void acknowledge(struct server_core *c, const struct server_key *k, int worker, 
                             .key = k->key,
                             .step = k->pushed[worker] - 1,
                             .staleness = k->staleness[worker],
-                            .ask = k->pulls[worker].ask,
                             .peers_ready_ns = held ? 0 : k->ready_ns[worker],
                             .flags = held ? WIRE_HELD : 0};
     turn_to(c, SERVER_REPLY, of_push(k, worker, -1));
-    tell_worker(c, worker, &(struct ps_message){.header = r});
+    port_tell(&c->o.port, worker, &r);
 }
 
 // Only a pull with the largest delay allowed needed the last update. Any other: this worker's push alone.
@@ -43,46 +43,55 @@ static int64_t pull_needed_ns(const struct server_core *c, const struct server_k
     return ps_later(k->ready_ns[worker], update ? k->update_ready_ns : 0);
 }
 
-// The weights are in the worker's hands: put where it wants them, or read where they are. They are put there
-// once: when an answer is repeated, the worker may have read the first one and be at work on what it says.
-static void answer_in_segment(struct server_core *c, struct server_key *k, int worker,
-                              struct wire_header *h) {
-    struct server_pull *pull = &k->pulls[worker];
-    size_t bytes = (size_t)k->n * dtype_size(c->o.dtype);
-    if (!pull->answered) pull->version = k->version;
-    if (!pull->answered && pull->into) memcpy(c->segments[worker].base + pull->into, k->buf.weight, bytes);
-    h->version = pull->version;
-    h->place_bytes = bytes;
-    tell_worker(c, worker, &(struct ps_message){.header = *h});
-}
-
 // Where steps commit, a commit waits for replies that are still leaving, so weights are sent from where they
 // lie. Where pushes are applied on arrival, the next one may come at any time: the reply is a copy. So it is where
 // workers may be lost: what leaves for a frozen one would keep the others waiting.
-void answer_pull(struct server_core *c, struct server_key *k, int worker) {
+static struct ps_message pull_reply(struct server_core *c, struct server_key *k, int worker) {
     struct server_pull *pull = &k->pulls[worker];
     bool zero_copy = !c->o.rule.row->on_arrival && !c->set;
-    struct ps_message m = {
-        .header = {.kind = WIRE_PULL_REPLY,
-                   .key = k->key,
-                   .step = pull->want,
-                   .version = k->version,
-                   .seq = pull->seq,
-                   .staleness = k->staleness[worker],
-                   .ask = pull->ask,
-                   .peers_ready_ns = pull_needed_ns(c, k, worker),
-                   .flags = (pull->final ? WIRE_FINAL : 0) | (pull->answered ? (uint32_t)WIRE_AGAIN : 0)},
-        .payload = k->buf.weight,
-        .bytes = (size_t)k->n * dtype_size(c->o.dtype),
-        .inflight = zero_copy ? &k->inflight : NULL};
+    struct ps_message m = {.header = {.kind = WIRE_PULL_REPLY,
+                                      .key = k->key,
+                                      .step = pull->want,
+                                      .version = k->version,
+                                      .seq = pull->seq,
+                                      .staleness = k->staleness[worker],
+                                      .peers_ready_ns = pull_needed_ns(c, k, worker),
+                                      .flags = pull->final ? WIRE_FINAL : 0},
+                           .payload = k->buf.weight,
+                           .bytes = (size_t)k->n * dtype_size(c->o.dtype),
+                           .inflight = zero_copy ? &k->inflight : NULL};
+    if (k->replay) replay_answer(c, k, worker, &m);
+    return m;
+}
+
+// Through a segment the weights are in the worker's hands: put where it wants them, or read where they are. They are put
+// there once: when the link says the answer again, the worker may have read the first one and be at work on what it says.
+void answer_pull(struct server_core *c, struct server_key *k, int worker) {
+    struct server_pull *pull = &k->pulls[worker];
+    const struct server_segment *s = &c->segments[worker];
     turn_to(c, SERVER_REPLY, of_push(k, worker, pull->want - 1));
     pull->pending = false;
-    if (k->replay) replay_answer(c, k, worker, &m);
-    if (c->segments[worker].base)
-        answer_in_segment(c, k, worker, &m.header);
-    else
-        tell_worker(c, worker, &m);
-    pull->answered = true;
+    struct ps_message m = pull_reply(c, k, worker);
+    if (s->base && pull->into) memcpy(s->base + pull->into, k->buf.weight, m.bytes);
+    if (s->base) m.header.place_bytes = m.bytes;
+    if (s->base) m = (struct ps_message){.header = m.header};
+    c->o.port.send(c->o.port.ctx, worker, &m);
+}
+
+static struct ps_message snapshot_reply(const struct server_core *c, const struct server_key *k) {
+    return (struct ps_message){
+        .header = {.kind = WIRE_SNAPSHOT_REPLY, .key = k->key, .version = k->version, .seq = k->shot.seq},
+        .payload = k->buf.weight,
+        .bytes = (size_t)k->n * dtype_size(c->o.dtype)};
+}
+
+bool server_core_renew(struct server_core *c, int worker, struct ps_message *m) {
+    struct server_key *k = &c->keys[c->index[m->header.key]];
+    bool shot = m->header.kind == WIRE_SNAPSHOT_REPLY;
+    if (worker < 0) return true;  // a neighbour's: it lies where it lay
+    if (m->header.seq != (shot ? k->shot.seq : k->pulls[worker].seq)) return false;
+    *m = shot ? snapshot_reply(c, k) : pull_reply(c, k, worker);
+    return true;
 }
 
 bool pull_ready(const struct server_core *c, const struct server_key *k, int worker) {
@@ -95,11 +104,8 @@ bool pull_ready(const struct server_core *c, const struct server_key *k, int wor
 // A copy, and the last answer that an update gives: nobody waits for it.
 void answer_snapshot(struct server_core *c, struct server_key *k) {
     struct server_shot *s = &k->shot;
-    if (!s->pending || k->version < s->want) return;
-    struct ps_message m = {
-        .header = {.kind = WIRE_SNAPSHOT_REPLY, .key = k->key, .version = k->version, .seq = s->seq},
-        .payload = k->buf.weight,
-        .bytes = (size_t)k->n * dtype_size(c->o.dtype)};
+    if (!s->pending || !k->loaded || k->version < s->want) return;
+    const struct ps_message m = snapshot_reply(c, k);
     turn_to(c, SERVER_REPLY, of_push(k, s->worker, -1));
     s->pending = false;
     c->o.port.send(c->o.port.ctx, s->worker, &m);
@@ -143,9 +149,6 @@ void report_sum(struct server_core *c) {
     exact_sum_carry(&h.sum);
     h.peers_ready_ns = r->ready_ns;
     c->round.reported = true;
-    if (r->repeats) h.flags = WIRE_AGAIN;
-    c->round.sent_s = c->now;
-    if (!r->repeats) c->round.said_s = c->now;
     turn_to(c, SERVER_REPLY, SPAN_OF_NOTHING);
     port_tell(&c->o.port, PEER_SCHEDULER, &h);
 }
@@ -177,7 +180,7 @@ static int commit_key(struct server_core *c, struct server_key *k) {
     if (atomic_load(&k->inflight) > 0 || keep_pinned(k)) return 0;
     turn_to(c, SERVER_UPDATE, of_all(c, k));
     if (apply(c, k, k->buf.acc, k->lr, scalars) != 0) return -1;
-    k->complete = k->chain.kept = false;
+    k->complete = k->replicated = false;
     c->uncommitted--;
     committed(c, k);
     return 0;

@@ -8,6 +8,7 @@
 
 #include "ps/checkpoint/keeper.h"
 #include "ps/checkpoint/loader.h"
+#include "ps/net/link.h"
 #include "ps/net/login.h"
 #include "ps/net/net.h"
 #include "ps/record/arrivals.h"
@@ -33,6 +34,7 @@ struct shard {
     int thread;
     struct net_socket *router, *scheduler;
     struct server_core *core;
+    struct link *link;  // to the workers, the scheduler and the neighbours
     struct neighbours neighbours;
     struct thread_time *spans;
     struct arrivals *record, *replay;  // NULL: none
@@ -57,6 +59,7 @@ struct server {
     struct manifest manifest, order;
     struct net *net;
     struct net_socket *scheduler;
+    struct link *link;  // to it, of the main thread
     struct pulse *pulse;
     struct stall_watch *watch;
     struct wire_count wire;
@@ -77,16 +80,18 @@ struct server {
     _Atomic(struct loader *) loader;  // NULL: the job begins at its beginning, or it is not known yet
     _Atomic(struct loader *) twin_loader;  // of the replica; NULL: there is none, or nothing is loaded
     struct rescue_part *rescue;            // NULL: nobody has died
+    bool rescue_failed;                    // and the scheduler has been told why
     _Atomic int quit;
     // When the first gradient came and when the last update was done, by the clock and in CPU time of the process.
     _Atomic int64_t begin_ns, cpu_begin_ns, end_ns, cpu_end_ns;
     struct helper_figures scheduler_cost;  // as it said when it ended the job
 };
 
-// A shard's thread, from its login to the end; arg: struct shard. How its core sends.
+// A shard's thread, from its login to the end; arg: struct shard. How its link sends, and says payloads again.
 void *shard_main(void *arg);
 void shard_send(void *shard, int peer, const struct ps_message *message);
-// The payload of START: once is enough, and the scheduler may repeat itself. Any thread. 0, or -1 after logging.
+bool shard_renew(void *shard, int peer, struct ps_message *m);
+// The payload of START, of which the first counts. Any thread. 0, or -1 after logging.
 int server_meet(struct server *s, const struct ps_frame *start);
 
 #endif

@@ -20,6 +20,7 @@ static void training_goes_on(struct server *s) {
     atomic_store(&s->cpu_end_ns, clock_now_ns(CLOCK_PROCESS_CPUTIME_ID));
 }
 
+// Below the link.
 void shard_send(void *ctx, int peer, const struct ps_message *message) {
     struct shard *s = ctx;
     struct ps_message m = *message;
@@ -29,6 +30,10 @@ void shard_send(void *ctx, int peer, const struct ps_message *message) {
         net_send(s->scheduler, NULL, &m);
     else
         net_send(s->router, &s->routes[peer], &m);
+}
+
+bool shard_renew(void *ctx, int peer, struct ps_message *m) {
+    return server_core_renew(((struct shard *)ctx)->core, peer, m);
 }
 
 // The next message; false: *rc is 0, there is none, or -1. The time goes to who it is for.
@@ -56,15 +61,31 @@ static void shard_attach(struct shard *s, const struct wire_header *h) {
     shard_send(s, h->rank, &(struct ps_message){.header = answer});
 }
 
+// A sum, which its primary says again until the replica is complete and takes it.
+static int shard_from_primary(struct shard *s, struct net_message *m) {
+    if (atomic_load(&s->server->twin_loader) && !s->neighbours.loaded) {
+        ps_frame_release(m->frame);
+        return 0;
+    }
+    link_receive(s->link, PEER_PRIMARY, &m->header, now_seconds());
+    return replica_message(s->neighbours.replica, &m->header, m->frame);
+}
+
 static int shard_from_worker(struct shard *s) {
     struct net_message m;
     int rc = 0;
     for (int i = 0; i < DRAIN_MESSAGES && shard_receive(s, s->router, &m, &rc); i++) {
-        if (neighbours_took(&s->neighbours, &m, &rc)) {
-            if (rc != 0) return -1;
+        if (neighbours_is_primary(&s->neighbours, &m)) {
+            if (shard_from_primary(s, &m) != 0) return -1;
             continue;
         }
-        if (server_core_knows(s->core, &m.header)) s->routes[m.header.rank] = m.from;
+        if (server_core_knows(s->core, &m.header)) {
+            s->routes[m.header.rank] = m.from;
+            if (!link_receive(s->link, m.header.rank, &m.header, now_seconds())) {
+                ps_frame_release(m.frame);
+                continue;
+            }
+        }
         if (m.header.kind == WIRE_ATTACH) {
             shard_attach(s, &m.header);
             continue;
@@ -93,6 +114,7 @@ static int shard_from_scheduler(struct shard *s) {
         int met = m.header.kind == WIRE_START && m.frame ? server_meet(s->server, m.frame) : 0;
         ps_frame_release(m.frame);
         if (met != 0) return -1;
+        link_receive(s->link, PEER_SCHEDULER, &m.header, now_seconds());
         bool set = m.header.kind == WIRE_SET, member = m.header.kind == WIRE_MEMBER;
         if (m.header.kind != WIRE_DECISION && !set && !member) continue;
         if (server_core_decision(s->core, &m.header, now_seconds()) != 0) return -1;
@@ -111,6 +133,7 @@ static int shard_from_holder(struct shard *s) {
     while (shard_receive(s, s->neighbours.to_holder, &m, &rc)) {
         ps_frame_release(m.frame);
         if (!neighbours_is_holder(&s->neighbours, &m.header)) continue;
+        link_receive(s->link, PEER_NEIGHBOUR, &m.header, now_seconds());
         if (server_core_replicated(s->core, &m.header, now_seconds()) != 0) return -1;
     }
     return rc;
@@ -148,9 +171,7 @@ static int shard_meet(struct shard *s) {
     for (int w = 0; w < r->workers; w++)
         server_core_member(s->core, w, r->worker[w].incarnation, r->worker[w].life);
     s->acquainted = true;
-    if (neighbours_meet(&s->neighbours, r) != 0) return -1;
-    server_core_meets(s->core);
-    return 0;
+    return neighbours_meet(&s->neighbours, r);
 }
 
 // Once for each wait.
@@ -181,6 +202,7 @@ static int shard_loop(struct shard *s) {
         if (items[2].ready && shard_from_holder(s) != 0) return -1;
         if (shard_meet(s) != 0) return -1;
         shard_load_replica(s);
+        link_tick(s->link, now_seconds());
         if (shard_load(s) != 0 || server_core_tick(s->core, now_seconds()) != 0) return -1;
         say_pinned(s);
     }

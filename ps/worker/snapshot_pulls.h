@@ -21,7 +21,6 @@
 struct snapshot_pulls_options {
     const struct shard_map *map;
     enum dtype dtype;
-    double repeat_most_s;  // between two questions
     struct ps_port port;
 };
 
@@ -29,11 +28,12 @@ struct snapshot_pulls;
 struct snapshot_pulls *snapshot_pulls_create(const struct snapshot_pulls_options *o);
 void snapshot_pulls_destroy(struct snapshot_pulls **p);
 
-void snapshot_pulls_open(struct snapshot_pulls *p, int64_t version, struct snapshot *s, double now);
+void snapshot_pulls_open(struct snapshot_pulls *p, int64_t version, struct snapshot *s);
 // An answer. The frame stays the caller's.
 void snapshot_pulls_answer(struct snapshot_pulls *p, const struct wire_header *h,
-                           const struct ps_frame *frame, double now);
-void snapshot_pulls_tick(struct snapshot_pulls *p, double now);
+                           const struct ps_frame *frame);
+// Begins the next one when the room is free.
+void snapshot_pulls_tick(struct snapshot_pulls *p);
 // Whether one is being collected, or what was collected is not in its file yet.
 bool snapshot_pulls_busy(const struct snapshot_pulls *p);
 // Nothing more is wanted: snapshots are touched no longer.

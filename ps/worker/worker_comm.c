@@ -146,13 +146,19 @@ int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, con
 }
 
 // ---------------------------------------------------------------- the communication thread
-static void comm_send(void *ctx, int peer, const struct ps_message *message) {
+// Below the link.
+void comm_send(void *ctx, int peer, const struct ps_message *message) {
     struct comm *c = ctx;
     struct ps_message m = *message;
     ps_stamp(&c->id, &m.header);
     worker_thread_message(c->spans, c->id.rank, &m.header);
     net_send(peer == PEER_SCHEDULER ? c->scheduler : c->shards[peer], NULL, &m);
     thread_time_enter(c->spans, WORKER_PROTOCOL, SPAN_OF_NOTHING);
+}
+
+bool comm_renew(void *ctx, int peer, struct ps_message *m) {
+    (void)peer;
+    return worker_core_renew(((struct comm *)ctx)->core, &m->header);
 }
 
 // For the main thread: this one answers, and touches no file.
@@ -182,19 +188,19 @@ static void obey(struct comm *c, const struct command *x, double now) {
             worker_core_crew(core, x->crew);
             return;
         case COMMAND_REPORT:
-            worker_core_report(core, &x->report, now);
+            worker_core_report(core, &x->report);
             return;
         case COMMAND_GATHER:
-            worker_core_gather(core, x->gather, x->count, now);
+            worker_core_gather(core, x->gather, x->count);
             return;
         case COMMAND_TAKE:
-            worker_core_take(core, x->step, x->done, now);
+            worker_core_take(core, x->step, x->done);
             return;
         case COMMAND_PULL_ALL:
             worker_core_pull_all(core, x->keep, now);
             return;
         case COMMAND_SNAPSHOT:
-            snapshot_pulls_open(c->snapshots, x->version, x->snapshot, now);
+            snapshot_pulls_open(c->snapshots, x->version, x->snapshot);
             return;
         case COMMAND_SNAPSHOTS_END:
             snapshot_pulls_end(c->snapshots);
@@ -206,7 +212,7 @@ static void obey(struct comm *c, const struct command *x, double now) {
             leave_trace(c);
             return;
         case COMMAND_GOODBYE:
-            worker_core_goodbye(core, now);
+            worker_core_goodbye(core);
             return;
     }
 }
@@ -252,8 +258,9 @@ static int drain(struct comm *c, struct net_socket *s, int peer) {
             continue;
         }
         worker_thread_message(c->spans, c->id.rank, &m.header);
-        if (m.header.kind == WIRE_SNAPSHOT_REPLY || m.header.kind == WIRE_SNAPSHOT_SENT) {
-            snapshot_pulls_answer(c->snapshots, &m.header, m.frame, now_seconds());
+        link_receive(c->link, peer, &m.header, now_seconds());
+        if (m.header.kind == WIRE_SNAPSHOT_REPLY) {
+            snapshot_pulls_answer(c->snapshots, &m.header, m.frame);
             ps_frame_release(m.frame);
             continue;
         }
@@ -311,7 +318,8 @@ static void say_lost(struct comm *c) {
     memcpy(m.header.text, c->lost, sizeof c->lost);
     c->lost[0] = 0;
     pthread_mutex_unlock(&c->mutex);
-    if (m.header.text[0]) comm_send(c, PEER_SCHEDULER, &m);
+    const struct ps_port port = link_port(c->link);
+    if (m.header.text[0]) port.send(port.ctx, PEER_SCHEDULER, &m);
 }
 
 static int poll_once(struct comm *c, struct net_poll_item *items, bool hurry) {
@@ -327,8 +335,11 @@ static int poll_once(struct comm *c, struct net_poll_item *items, bool hurry) {
     if (items[1].ready && drain(c, c->scheduler, PEER_SCHEDULER) != 0) return -1;
     for (int g = 0; g < shards; g++)
         if (items[2 + g].ready && drain(c, c->shards[g], g) != 0) return -1;
-    snapshot_pulls_tick(c->snapshots, now_seconds());
-    return worker_core_tick(c->core, now_seconds());
+    snapshot_pulls_tick(c->snapshots);
+    double now = now_seconds();
+    for (int g = 0; g < shards; g++) link_await(c->link, g, worker_core_owes(c->core, g));
+    link_tick(c->link, now);
+    return worker_core_tick(c->core, now);
 }
 
 // Whether the thread is to end; *failed: because of an error, which the job must be told.
@@ -350,7 +361,7 @@ static void last_word(struct comm *c) {
     if (status->told || status->lost_scheduler)
         ps_say(c->scheduler, &c->id, status->told ? WIRE_GOODBYE : WIRE_ABORT, why);
     else
-        ps_abort(c->scheduler, &c->id, why);
+        ps_abort(c->scheduler, c->link, &c->id, why);
 }
 
 static void *comm_main(void *arg) {
@@ -397,21 +408,19 @@ static int start(struct comm *c) {
                                     .grad_at = c->o.buffers->grad_at,
                                     .weight_at = c->o.sharing->in_place ? NULL : c->o.buffers->weight_at,
                                     .credit_bytes = c->c->ps.credit_bytes,
-                                    .repeat_most_s = ps_repeat_most_s(c->c),
-                                    .peers_s = c->rule.row->on_arrival ? 0 : PEERS_S,
                                     .heartbeat_s = ps_heartbeat_s(c->c),
                                     .lost_s = ps_lost_s(c->c),
                                     .start_s = now_seconds(),
                                     .clock = c->id.clock,
-                                    .port = {c, comm_send}};
+                                    .port = link_port(c->link)};
     c->core = worker_core_create(&o);
     if (c->id.joins) {
         worker_core_begin(c->core, c->joined.deal.state.step);
         worker_core_gathers(c->core, c->joined.gathers);
         c->gathers_asked = c->joined.gathers;
     }
-    c->snapshots = snapshot_pulls_create(&(struct snapshot_pulls_options){
-        .map = o.map, .dtype = o.dtype, .repeat_most_s = o.repeat_most_s, .port = o.port});
+    c->snapshots = snapshot_pulls_create(
+        &(struct snapshot_pulls_options){.map = o.map, .dtype = o.dtype, .port = o.port});
     if (pthread_create(&c->thread, NULL, comm_main, c) != 0)
         return fail("cannot start the communication thread: " ERROR_RAISE_THREADS);
     c->thread_started = true;
@@ -480,6 +489,7 @@ void comm_destroy(struct comm **at) {
     struct comm *c = *at;
     if (!c) return;
     comm_hang_up(c);
+    link_destroy(&c->link);
     worker_core_destroy(&c->core);
     snapshot_pulls_destroy(&c->snapshots);
     if (c->wake_fd >= 0) close(c->wake_fd);

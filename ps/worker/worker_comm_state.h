@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "ps/consistency.h"
+#include "ps/net/link.h"
 #include "ps/worker/snapshot_pulls.h"
 #include "ps/worker/worker_comm.h"
 #include "ps/worker/worker_times.h"
@@ -21,6 +22,7 @@ struct comm {
     struct net *net;
     struct net_socket *scheduler;
     struct net_socket **shards;  // (map->shards)
+    struct link *link;           // to the scheduler and the shards; from the login on
     struct roster *roster;       // once the job has started
     struct worker_core *core;
     struct snapshot_pulls *snapshots;
@@ -56,6 +58,9 @@ struct comm {
     bool error_logged;
 };
 
+// What the link is made from: how it sends, and whether a payload is still to be said. arg: struct comm.
+void comm_send(void *comm, int peer, const struct ps_message *m);
+bool comm_renew(void *comm, int peer, struct ps_message *m);
 // Logs in, connects to every shard and meets it. 0, or -1 after logging; the scheduler has been told then.
 int comm_join_job(struct comm *c);
 

@@ -8,7 +8,6 @@
 #include "ps/codec/push_code.h"
 #include "ps/consistency.h"
 #include "ps/timing.h"
-#include "ps/worker/worker_repeat.h"
 #include "shared/core/error.h"
 
 // ---------------------------------------------------------------- sending
@@ -19,7 +18,6 @@ static void open_pull(struct worker_core *c, struct worker_key *k, int64_t want,
     k->pull_keep = false;
     k->pull_want = want;
     k->pull_seq = ++c->pull_seq;
-    k->arrived = false;
 }
 
 static void queue_key(struct worker_core *c, struct worker_key *k, const void *payload, size_t bytes) {
@@ -35,6 +33,55 @@ static void queue_key(struct worker_core *c, struct worker_key *k, const void *p
 // Bytes of the transport that a key's sending takes.
 static size_t credit(const struct worker_key *k) {
     return k->sending == SEND_GIVEN || (k->shared && !k->init) ? 0 : k->payload_bytes;
+}
+
+// A push goes with the pull of what comes after it, as long as that one is open.
+static void ask_as_well(const struct worker_key *k, struct wire_header *h) {
+    if (!k->pulling || k->pull_want != k->push.step + 1) return;
+    h->flags |= WIRE_PULLS;
+    h->seq = k->pull_seq;
+    h->into = k->weight_at;
+}
+
+static void send_key(struct worker_core *c, int key, double now) {
+    struct worker_key *k = &c->keys[key];
+    struct ps_message m = {.header = {.kind = WIRE_INIT, .key = key, .seq = k->init_round},
+                           .payload = k->payload,
+                           .bytes = k->payload_bytes,
+                           .inflight = &k->inflight};
+    if (!k->init)
+        m.header =
+            (struct wire_header){.kind = WIRE_PUSH,
+                                 .key = key,
+                                 .step = k->push.step,
+                                 .version = k->version,
+                                 .batch = k->push.batch,
+                                 .lr = k->push.lr,
+                                 .grad_scale = k->push.grad_scale,
+                                 .flags = (k->push.skip ? WIRE_SKIP : 0) | (k->push.keep ? WIRE_KEEP : 0),
+                                 .ready_ns = k->push.ready_ns};
+    if (!k->init) ask_as_well(k, &m.header);
+    if (!k->init && k->added) m.header.flags |= WIRE_CREW;
+    if (!k->init && k->shared) {
+        m.header.place = k->grad_at;
+        m.header.place_bytes = k->push_bytes;
+        m = (struct ps_message){.header = m.header};
+    }
+    int64_t *sent_ns = &c->units[k->part->unit].times.sent_ns;
+    if (!k->init && !*sent_ns) *sent_ns = ps_clock_ns(now);
+    c->o.port.send(c->o.port.ctx, k->part->shard, &m);
+}
+
+static void send_pull(struct worker_core *c, int key) {
+    const struct worker_key *k = &c->keys[key];
+    port_tell(&c->o.port, k->part->shard,
+              &(struct wire_header){
+                  .kind = WIRE_PULL,
+                  .key = key,
+                  .step = k->pull_want,
+                  .seq = k->pull_seq,
+                  .into = k->weight_at,
+                  .flags = (k->pull_final ? WIRE_FINAL : 0) | (k->pull_keep ? (uint32_t)WIRE_KEEP : 0)});
 }
 
 // ---------------------------------------------------------------- a crew
@@ -53,9 +100,8 @@ static void give(struct worker_core *c, int key, double now) {
     c->given++;
     k->asked_s = now;
     open_pull(c, k, k->push.step + 1, false);
-    k->arrived = true;  // as far as this worker is concerned: the answer waits for others
     count_crew(c, k->bytes, 0);
-    send_pull(c, key, 0, now);
+    send_pull(c, key);
 }
 
 // Whether the key may be pushed: it is led by this worker, and the sum of all members. 1, 0 or -1 with an error.
@@ -95,11 +141,9 @@ static int pump(struct worker_core *c, double now) {
         full = full || !credits_allow(&c->credits, takes, held);
         if (takes && full) continue;
         k->sending = SEND_SENT;
-        k->told = false;
         c->queued--;
         c->credits.taken += takes;
         k->asked_s = now;
-        k->arrived = false;
         if (!k->init) open_pull(c, k, k->push.step + 1, false);
         send_key(c, key, now);
     }
@@ -155,7 +199,12 @@ void worker_core_begin(struct worker_core *c, int64_t step) {
 void worker_core_gathers(struct worker_core *c, uint64_t done) { c->status.gathers_done = done; }
 void worker_core_crew(struct worker_core *c, struct crew *crew) { c->crew = crew; }
 
-void worker_core_report(struct worker_core *c, const struct step_report *r, double now) {
+static void request_open(struct worker_core *c, struct request *r, const struct wire_header *h) {
+    *r = (struct request){.open = true, .h = *h};
+    port_tell(&c->o.port, PEER_SCHEDULER, h);
+}
+
+void worker_core_report(struct worker_core *c, const struct step_report *r) {
     struct wire_header h = {.kind = WIRE_REPORT,
                             .step = r->in.step,
                             .loss = r->loss,
@@ -165,7 +214,7 @@ void worker_core_report(struct worker_core *c, const struct step_report *r, doub
                             .flags = r->in.stop ? WIRE_STOP : 0,
                             .ready_ns = own_moment(c, r->ready_ns)};
     if (r->deal) deal_write(r->deal, &h);
-    request_open(c, &c->report, &h, now);
+    request_open(c, &c->report, &h);
 }
 
 void worker_core_stop(struct worker_core *c) {
@@ -173,10 +222,10 @@ void worker_core_stop(struct worker_core *c) {
     c->stop = true;
 }
 
-void worker_core_gather(struct worker_core *c, const double *values, int count, double now) {
+void worker_core_gather(struct worker_core *c, const double *values, int count) {
     struct wire_header h = {.kind = WIRE_GATHER, .seq = c->status.gathers_done, .count = count};
     if (count) memcpy(h.values, values, (size_t)count * sizeof *values);
-    request_open(c, &c->gather, &h, now);
+    request_open(c, &c->gather, &h);
 }
 
 void worker_core_pull_all(struct worker_core *c, bool keep, double now) {
@@ -184,13 +233,43 @@ void worker_core_pull_all(struct worker_core *c, bool keep, double now) {
         c->keys[key].asked_s = now;
         open_pull(c, &c->keys[key], c->keys[key].landed, true);
         c->keys[key].pull_keep = keep;
-        send_pull(c, key, 0, now);
+        send_pull(c, key);
     }
 }
 
-void worker_core_goodbye(struct worker_core *c, double now) {
+void worker_core_goodbye(struct worker_core *c) {
     struct wire_header h = {.kind = WIRE_GOODBYE, .step = c->step};
-    request_open(c, &c->goodbye, &h, now);
+    request_open(c, &c->goodbye, &h);
+}
+
+// This worker's steps that every key has acknowledged, while it asks for the next one.
+static int64_t acknowledged(const struct worker_core *c) {
+    int64_t next = c->take.h.step, least = next;
+    if (c->sending > 0 || c->queued > 0) return next - 1;
+    for (int u = 0; u < c->o.layout->count && next > c->first; u++)
+        if (c->units[u].times.step + 1 < least) least = c->units[u].times.step + 1;
+    return least;
+}
+
+void worker_core_take(struct worker_core *c, int64_t step, const struct wire_header *done) {
+    struct wire_header h = {.kind = WIRE_TAKE, .step = step};
+    if (done) {
+        h.version = done->version;
+        h.count = done->count;
+        memcpy(h.values, done->values, sizeof h.values);
+    }
+    if (c->first < 0) c->first = step;
+    c->take.h.step = step;
+    h.seq = (uint64_t)acknowledged(c);
+    request_open(c, &c->take, &h);
+}
+
+// What is open of this worker's is known to nobody else: its end is told as soon as it comes.
+static void take_tick(struct worker_core *c) {
+    struct wire_header h = c->take.h;
+    if (!c->take.open || acknowledged(c) <= (int64_t)h.seq) return;
+    h.seq = (uint64_t)acknowledged(c);
+    request_open(c, &c->take, &h);
 }
 
 // ---------------------------------------------------------------- answers
@@ -231,13 +310,9 @@ static void on_push_ack(struct worker_core *c, int key, const struct wire_header
     struct worker_key *k = &c->keys[key];
     bool open = k->sending == SEND_SENT || k->sending == SEND_HELD;
     if (k->init || h->step != k->push.step) return;
-    key_answered(c, k, h->ask, !k->shared && !(h->flags & WIRE_MISSING), now);
-    if (open && h->flags & WIRE_MISSING) key_missing(c, key, h->ask, now);
-    if (h->flags & WIRE_MISSING) return;
-    k->arrived = true;
     if (!open) return;
     if (h->flags & WIRE_HELD) {
-        // Overtaken by weights that contain it: this goes on being repeated until the last word comes.
+        // Overtaken by weights that contain it, or by its last word.
         if (k->landed > k->push.step || k->sending == SEND_HELD) return;
         k->sending = SEND_HELD;
         c->credits.held += credit(k);
@@ -260,7 +335,6 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
     char *unit = c->o.weights[k->part->unit];
     if (frame) memcpy(unit + (size_t)k->part->begin * dtype_size(c->o.dtype), frame->data, bytes);
     k->pulling = false;
-    c->lines[k->part->shard].waits = 0;
     k->landed = k->pull_want;
     k->version = h->version;
     k->fills++;
@@ -277,49 +351,21 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
     return 0;
 }
 
-static void on_init_ack(struct worker_core *c, int key, const struct wire_header *h, double now) {
+static void on_init_ack(struct worker_core *c, int key, const struct wire_header *h) {
     struct worker_key *k = &c->keys[key];
     if (k->sending != SEND_SENT || !k->init || h->seq != k->init_round) return;
-    key_answered(c, k, h->ask, !(h->flags & WIRE_MISSING), now);
-    if (h->flags & WIRE_MISSING)
-        key_missing(c, key, h->ask, now);
-    else if (h->flags & WIRE_HELD)
-        k->arrived = true;  // its replica is not complete
-    else
-        sent_through(c, k);
-}
-
-static int take_answer(struct worker_core *c, struct worker_key *k, const struct wire_header *h,
-                       const struct ps_frame *frame, double now) {
-    switch (h->kind) {
-        case WIRE_PUSH_ACK:
-            on_push_ack(c, h->key, h, now);
-            return 0;
-        case WIRE_PULL_REPLY:
-            return on_pull_reply(c, h->key, h, frame, now);
-        case WIRE_PULL_SENT:
-            if (h->seq != k->pull_seq) return 0;
-            key_answered(c, k, h->ask, false, now);
-            key_answer_lost(c, h->key, h->ask, now);
-            return 0;
-        case WIRE_INIT_ACK:
-            on_init_ack(c, h->key, h, now);
-            return 0;
-        default:
-            return 0;
-    }
+    sent_through(c, k);
 }
 
 static int on_shard(struct worker_core *c, int shard, const struct wire_header *h,
                     const struct ps_frame *frame, double now) {
     if (h->kind == WIRE_REFUSED)
         return core_fail(c->error, "server %d refused: %.400s", shard / c->o.map->threads, h->text);
-    line_heard(&c->lines[shard], h);
     if (h->key >= c->o.map->count || c->o.map->parts[h->key].shard != shard) return 0;
-    struct worker_key *k = &c->keys[h->key];
-    int rc = take_answer(c, k, h, frame, now);
-    if (rc == 0) line_answered(c, shard, h, now);
-    return rc;
+    if (h->kind == WIRE_PULL_REPLY) return on_pull_reply(c, h->key, h, frame, now);
+    if (h->kind == WIRE_PUSH_ACK) on_push_ack(c, h->key, h, now);
+    if (h->kind == WIRE_INIT_ACK) on_init_ack(c, h->key, h);
+    return 0;
 }
 
 static int on_scheduler(struct worker_core *c, const struct wire_header *h, double now) {
@@ -330,7 +376,6 @@ static int on_scheduler(struct worker_core *c, const struct wire_header *h, doub
             c->status.deal.state.step = h->step + 1;  // it opens
             c->report.open = false;
             c->status.steps_done = h->step + 1;
-            keys_step_done(c, now);
             c->status.done_ns = ps_clock_ns(now);
             c->status.done_peers_ns = needed_ns(c, h, 0);
             c->status.stats = (struct step_stats){.loss = h->loss,
@@ -340,7 +385,6 @@ static int on_scheduler(struct worker_core *c, const struct wire_header *h, doub
             return 0;
         case WIRE_HEARTBEAT_ACK:
             ps_clock_sample(&c->clock, h->ready_ns, h->peers_ready_ns, ps_clock_ns(now));
-            if (h->ready_ns > 0) rto_sample(&c->rto, (double)(ps_clock_ns(now) - h->ready_ns) * 1e-9);
             c->status.clock = c->clock;
             if (h->flags & WIRE_STOP) c->status.stopped = true;
             return 0;
@@ -379,7 +423,7 @@ int worker_core_message(struct worker_core *c, int peer, const struct wire_heade
         c->heard_s = now;
         if (!rc) rc = on_scheduler(c, h, now);
     } else if (!rc) {
-        c->lines[peer].heard_s = now;
+        c->shards[peer].heard_s = now;
         rc = on_shard(c, peer, h, frame, now);
     }
     ps_frame_release(frame);
@@ -405,10 +449,23 @@ static void note_standstill(struct worker_core *c, double now) {
     double excused_s = standstill_turn(&c->still, c->o.lost_s, now);
     if (excused_s <= 0) return;
     c->heard_s = standstill_moved(c->heard_s, excused_s, now);
-    for (struct shard_line *l = c->lines; l < c->lines + c->o.map->shards; l++)
+    for (struct shard_side *l = c->shards; l < c->shards + c->o.map->shards; l++)
         l->heard_s = standstill_moved(l->heard_s, excused_s, now);
     for (struct worker_key *k = c->keys; k < c->keys + c->o.map->count; k++)
         k->asked_s = standstill_moved(k->asked_s, excused_s, now);
+}
+
+// Which shards owe answers, and the longest that one of them has been silent.
+static void note_silence(struct worker_core *c, double now) {
+    c->status.silent_s = 0;
+    for (int g = 0; g < c->o.map->shards; g++) c->shards[g].owes = false;
+    for (int key = 0; worker_core_transferring(c) && key < c->o.map->count; key++) {
+        const struct worker_key *k = &c->keys[key];
+        struct shard_side *shard = &c->shards[k->part->shard];
+        if (k->sending != SEND_SENT && !k->pulling) continue;
+        shard->owes = true;
+        c->status.silent_s = fmax(c->status.silent_s, now - fmax(k->asked_s, shard->heard_s));
+    }
 }
 
 int worker_core_tick(struct worker_core *c, double now) {
@@ -416,10 +473,8 @@ int worker_core_tick(struct worker_core *c, double now) {
     note_standstill(c, now);
     if (pump(c, now) != 0) return -1;
     take_back(c, now);
-    c->status.silent_s = 0;
-    if (worker_core_transferring(c)) keys_tick(c, now);
-    take_tick(c, now);
-    requests_tick(c, now);
+    note_silence(c, now);
+    take_tick(c);
     bool sampling = c->clock.apart && c->clock.samples < PS_CLOCK_FIRST;
     if (now - c->beat_s >= (sampling ? PS_CLOCK_FIRST_S : c->o.heartbeat_s)) {
         struct wire_header h = {.kind = WIRE_HEARTBEAT,
@@ -438,6 +493,63 @@ int worker_core_tick(struct worker_core *c, double now) {
                          (long long)c->step, now - c->heard_s,
                          standstill_words(&c->still, c->o.lost_s, c->heard_s, stood));
     return 0;
+}
+
+// ---------------------------------------------------------------- state
+// The least that the unit's keys have of a field.
+#define LEAST(field, type, most)                                        \
+    type worker_core_##field(const struct worker_core *c, int u) {      \
+        const int *first = c->o.map->first;                             \
+        type least = most;                                              \
+        for (int key = first[u]; key < first[u + 1]; key++)             \
+            if (c->keys[key].field < least) least = c->keys[key].field; \
+        return least;                                                   \
+    }
+LEAST(landed, int64_t, INT64_MAX)
+LEAST(version, int64_t, INT64_MAX)
+LEAST(fills, uint64_t, UINT64_MAX)
+
+const struct unit_times *worker_core_times(const struct worker_core *c, int u) { return &c->units[u].times; }
+const struct ps_clock *worker_core_clock(const struct worker_core *c) { return &c->clock; }
+
+int worker_core_busy(const struct worker_core *c, int u) {
+    const int *first = c->o.map->first;
+    int busy = 0;
+    for (int key = first[u]; key < first[u + 1]; key++)
+        busy += c->keys[key].sending != SEND_IDLE || atomic_load(&c->keys[key].inflight) > 0;
+    return busy;
+}
+
+const struct worker_status *worker_core_status(const struct worker_core *c) { return &c->status; }
+bool worker_core_hurry(const struct worker_core *c) { return c->awaiting > 0; }
+bool worker_core_transferring(const struct worker_core *c) { return c->sending > 0 || c->status.pulling > 0; }
+
+bool worker_core_owes(const struct worker_core *c, int shard) { return c->shards[shard].owes; }
+
+bool worker_core_renew(const struct worker_core *c, const struct wire_header *h) {
+    const struct worker_key *k = &c->keys[h->key];
+    if (k->sending != SEND_SENT || k->init != (h->kind == WIRE_INIT)) return false;
+    return k->init ? k->init_round == h->seq : k->push.step == h->step;
+}
+
+const char *worker_core_error(const struct worker_core *c) { return c->error; }
+void worker_core_describe(const struct worker_core *c, int u, char *out, size_t size) {
+    const int *first = c->o.map->first;
+    snprintf(out, size, "unit %s", c->o.layout->units[u].name);
+    for (int key = first[u]; key < first[u + 1]; key++) {
+        const struct worker_key *k = &c->keys[key];
+        if (!k->pulling && k->sending == SEND_IDLE) continue;
+        snprintf(out, size, "unit %s, key %d of server %d (%s, %s)", c->o.layout->units[u].name, key,
+                 k->part->shard / c->o.map->threads,
+                 k->sending == SEND_IDLE    ? "push acknowledged"
+                 : k->sending == SEND_GIVEN ? "gradient handed to the group's leader of the key"
+                 : k->sending == SEND_QUEUED && c->awaiting ? "push waits for the group's other workers"
+                 : k->sending == SEND_QUEUED                ? "push waits for credits"
+                 : k->sending == SEND_HELD                  ? "push held until earlier workers have pushed"
+                                                            : "push not acknowledged",
+                 k->pulling ? "pull not answered" : "no pull open");
+        return;
+    }
 }
 
 // ---------------------------------------------------------------- create and destroy
@@ -461,8 +573,7 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
     c->first = c->status.taken_step = -1;
     c->clock = o->clock;
     c->keys = xcalloc((unsigned long)o->map->count, sizeof *c->keys);
-    c->lines = xcalloc((unsigned long)o->map->shards, sizeof *c->lines);
-    c->oldest = xcalloc((unsigned long)o->map->shards, sizeof *c->oldest);
+    c->shards = xcalloc((unsigned long)o->map->shards, sizeof *c->shards);
     c->units = xcalloc((unsigned long)o->layout->count, sizeof *c->units);
     for (int key = 0; key < o->map->count; key++) key_init(c, &c->keys[key], &o->map->parts[key]);
     return c;
@@ -471,8 +582,7 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
 void worker_core_destroy(struct worker_core **c) {
     if (!*c) return;
     free((*c)->keys);
-    free((*c)->lines);
-    free((*c)->oldest);
+    free((*c)->shards);
     free((*c)->units);
     free(*c);
     *c = NULL;

@@ -1,4 +1,4 @@
-// A worker's side of the protocol as a pure state machine: what to push, pull, repeat; what has
+// A worker's side of the protocol as a pure state machine: what to push and pull; what has
 // landed. No sockets, no clock but `now` (seconds). The communication thread owns it.
 //
 // A key between two steps:
@@ -15,10 +15,9 @@
 // Safe to overwrite: this worker pushed the key only after its last use of the weights in step t.
 // Credits (credits.h): bytes pushed and not yet acknowledged. What a shard reads in this worker's
 // segment is in no transport and takes no credit: its push says where the gradient lies. The gradient stays as it is
-// until the shard's answer, be it the acknowledgement or the weights that contain it; a repeated push that arrives
-// later is dropped unread. The weights are then in place: the shard wrote them, or the worker reads the shard's own.
-// At-least-once: what is unanswered for a round-trip timeout is asked about, and sent again if it has not come
-// (worker_repeat.h); the servers apply it once.
+// until the shard's answer, be it the acknowledgement or the weights that contain it; a second copy of the push that
+// arrives later is dropped unread. The weights are then in place: the shard wrote them, or the worker reads the shard's own.
+// Each message is said once and comes once (ps/net/link.h), in any order.
 #ifndef STARRING_PS_WORKER_WORKER_CORE_H
 #define STARRING_PS_WORKER_WORKER_CORE_H
 
@@ -41,8 +40,6 @@ struct worker_core_options {
     const uint64_t *grad_at;    // (units) where the grads lie in the segment
     const uint64_t *weight_at;  // (units) and the weights; NULL: they are read where the shards have them
     int64_t credit_bytes;
-    double repeat_most_s;  // between two questions
-    double peers_s;        // before the first question after an answer that waits for other workers
     double heartbeat_s;
     double lost_s;   // a scheduler silent for this long is lost
     double start_s;  // now, at creation
@@ -86,14 +83,13 @@ struct worker_status {
     int64_t handed_out;                // batches of the job then, at least
     bool stopped;                      // some worker was asked to leave
     struct staleness staleness;
-    // The longest that a shard has left what this worker asked without any word, repetitions included. A shard
-    // that lives answers each repetition, also where the answer is that others have not come.
+    // The longest that a shard that owes an answer has been silent, its link's words included: they come while it waits for
+    // others, too.
     double silent_s;
-    double scheduler_silent_s;   // the scheduler
-    bool told;                   // what worker_core_error says comes from the scheduler
-    bool ended;                  // and is why it has ended the job
-    bool lost_scheduler;         // what worker_core_error says
-    uint64_t questions, resent;  // headers and payloads said again
+    double scheduler_silent_s;  // the scheduler
+    bool told;                  // what worker_core_error says comes from the scheduler
+    bool ended;                 // and is why it has ended the job
+    bool lost_scheduler;        // what worker_core_error says
 };
 
 struct worker_core;
@@ -116,20 +112,20 @@ struct step_report {
     int64_t ready_ns;              // when it said so, this host's clock
     const struct step_deal *deal;  // of the step, where workers come and go; else NULL
 };
-void worker_core_report(struct worker_core *c, const struct step_report *report, double now);
-void worker_core_gather(struct worker_core *c, const double *values, int count, double now);
+void worker_core_report(struct worker_core *c, const struct step_report *report);
+void worker_core_gather(struct worker_core *c, const double *values, int count);
 // Fresh weights of every key, as control bytes. keep: the state goes into a checkpoint.
 void worker_core_pull_all(struct worker_core *c, bool keep, double now);
 // The batch of `step`, which begins when those before it have been handed over. done: what a checkpoint says of the
 // budget, of the first one (ps/scheduler/budget.h); NULL: nothing.
-void worker_core_take(struct worker_core *c, int64_t step, const struct wire_header *done, double now);
+void worker_core_take(struct worker_core *c, int64_t step, const struct wire_header *done);
 void worker_core_stop(struct worker_core *c);  // heartbeats say so from now on, the next one at once
-void worker_core_goodbye(struct worker_core *c, double now);
+void worker_core_goodbye(struct worker_core *c);
 
 // ---- messages. peer: shard index or PEER_SCHEDULER. Takes over frame. 0, or -1 with an error.
 int worker_core_message(struct worker_core *c, int peer, const struct wire_header *h, struct ps_frame *frame,
                         double now);
-// Sends what credits allow, repeats what is overdue, heartbeats. 0, or -1 with an error.
+// Sends what credits allow, heartbeats. 0, or -1 with an error.
 int worker_core_tick(struct worker_core *c, double now);
 
 // ---- state
@@ -144,6 +140,11 @@ int worker_core_busy(const struct worker_core *c, int u);
 bool worker_core_transferring(const struct worker_core *c);  // any push or pull outstanding
 // Keys that this worker leads wait for others of its crew, who have no way to wake it: tick again soon.
 bool worker_core_hurry(const struct worker_core *c);
+// Whether the shard has an answer to give, as of the last tick.
+bool worker_core_owes(const struct worker_core *c, int shard);
+// Whether what this header said of a key is still to be said: link_options.renew. Gradients and initial values stay where they
+// lie until then.
+bool worker_core_renew(const struct worker_core *c, const struct wire_header *h);
 const char *worker_core_error(const struct worker_core *c);
 // What the worker is waiting for on unit u, in words, for the message of a missed deadline.
 void worker_core_describe(const struct worker_core *c, int u, char *out, size_t size);

@@ -6,6 +6,7 @@
 #include "ps/medium.h"
 #include "ps/net/farewell.h"
 #include "ps/net/pulse.h"
+#include "ps/timing.h"
 #include "ps/trust/descriptors.h"
 #include "ps/worker/attach.h"
 #include "ps/worker/worker_comm_state.h"
@@ -37,6 +38,11 @@ static int log_in(struct comm *c, const struct manifest *manifest) {
         .socket = c->scheduler, .role = role, .manifest = manifest, .shards = c->o.map->shards};
     if (ps_login(&l, &c->id) != 0) return -1;
     error_set_label("worker %d", c->id.rank);
+    c->link = link_create(&(struct link_options){.peers = c->o.map->shards,
+                                                 .repeat_most_s = ps_repeat_most_s(c->c),
+                                                 .network = {c, comm_send},
+                                                 .renew = comm_renew,
+                                                 .ctx = c});
     struct pulse_options beats = {.role = role, .id = c->id, .wire = c->o.wire, .turns = &c->turns};
     if (!(c->pulse = pulse_start(&beats))) return -1;
     coming_stop(role->coming);
@@ -52,7 +58,7 @@ static int log_in(struct comm *c, const struct manifest *manifest) {
     if (rc == 0 && c->id.joins) rc = join_running(&l, &c->id, &c->joined);
     // If the launcher asked this worker to leave, it also tells the other roles to end.
     bool asked = ps_stopped(role->stop) && stop_supervised();
-    if (rc != 0 && !asked) ps_abort(c->scheduler, &c->id, error_last());
+    if (rc != 0 && !asked) ps_abort(c->scheduler, c->link, &c->id, error_last());
     return rc;
 }
 

@@ -300,7 +300,6 @@ static void test_repeated_push(void **state) {
                                     .weights = b.wire_weights,
                                     .grads = (const void *const *)b.wire_grads,
                                     .credit_bytes = c.ps.credit_bytes,
-                                    .repeat_most_s = 1,
                                     .heartbeat_s = 100,
                                     .lost_s = 100,
                                     .port = {&inflight, keep_inflight}};
@@ -309,12 +308,15 @@ static void test_repeated_push(void **state) {
     assert_int_equal(map->first[2], key + 1);
     worker_core_push_unit(core, 1, &(struct push_info){.step = 0});
     worker_core_tick(core, 0.5);
-    atomic_fetch_sub(inflight, 1);  // it has left, and is lost
-    struct wire_header ack = {.kind = WIRE_PUSH_ACK, .key = key, .step = 0, .ask = 2, .flags = WIRE_MISSING};
+    // It is lost, and the link says it again: a second copy is on its way when the first is acknowledged.
+    struct wire_header pushed = {.kind = WIRE_PUSH, .key = key, .step = 0},
+                       ack = {.kind = WIRE_PUSH_ACK, .key = key, .step = 0};
+    assert_true(worker_core_renew(core, &pushed));
+    pushed.step = 1;
+    assert_false(worker_core_renew(core, &pushed));
+    pushed = (struct wire_header){.kind = WIRE_INIT, .key = key};
+    assert_false(worker_core_renew(core, &pushed));
     worker_core_tick(core, 2.0);
-    assert_int_equal(worker_core_message(core, map->parts[key].shard, &ack, NULL, 2.25), 0);
-    assert_int_equal(atomic_load(inflight), 1);
-    ack.flags = 0;
     // A part of it was handed over behind the look at the clock: it is not acknowledged before.
     ack.peers_ready_ns = ps_clock_ns(2.75);
     assert_int_equal(worker_core_message(core, map->parts[key].shard, &ack, NULL, 2.5), 0);
@@ -322,6 +324,8 @@ static void test_repeated_push(void **state) {
                 worker_core_times(core, 1)->acknowledged_peers_ns);
     assert_true(worker_core_times(core, 1)->acknowledged_ns > ps_clock_ns(2.7));
     assert_int_equal(worker_core_busy(core, 1), 1);
+    pushed = (struct wire_header){.kind = WIRE_PUSH, .key = key, .step = 0};
+    assert_false(worker_core_renew(core, &pushed));
     atomic_fetch_sub(inflight, 1);
     assert_int_equal(worker_core_busy(core, 1), 0);
     worker_core_destroy(&core);

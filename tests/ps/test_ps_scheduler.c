@@ -194,11 +194,9 @@ static void test_step(void **state) {
     assert_true(f->log.sent[0].h.grad_scale == (float)(1.0 / (4.0 + 1e-6) / 16.0));
     assert_true(f->log.sent[1].h.loss == 0.2 + 0.1);
     assert_int_equal(logged(&f->log, 0, WIRE_STEP_DONE) + logged(&f->log, 1, WIRE_STEP_DONE), 2);
-    tell(f, PS_WORKER, 0, report(0, 0.2, 16.0f), 0);  // repeated: the same answer, to it alone
-    assert_int_equal(f->log.count, 1);
-    assert_int_equal(logged(&f->log, 0, WIRE_STEP_DONE), 1);
+    tell(f, PS_WORKER, 0, report(0, 0.2, 16.0f), 0);  // of a step that is over
     tell(f, PS_SHARD, 0, sum, 0);
-    assert_int_equal(logged(&f->log, 3, WIRE_DECISION), 1);
+    assert_int_equal(f->log.count, 0);
     // Workers that disagree on the loss scale end the job, both named.
     tell(f, PS_WORKER, 0, report(1, 0.2, 16.0f), 0);
     tell(f, PS_WORKER, 1, report(1, 0.2, 8.0f), 0);
@@ -272,8 +270,8 @@ static void test_gathers(void **state) {
     tell(f, PS_WORKER, 0, g, 0);
     assert_int_equal(logged(&f->log, 0, WIRE_GATHER_DONE) + logged(&f->log, 1, WIRE_GATHER_DONE), 2);
     assert_true(f->log.sent[0].h.values[0] == 0.2 + 0.1 && f->log.sent[0].h.values[1] == 2e300);
-    tell(f, PS_WORKER, 1, g, 0);
-    assert_int_equal(f->log.count, 1);  // its answer was lost: again, to it alone
+    tell(f, PS_WORKER, 1, g, 0);  // of a gather that is over
+    assert_int_equal(f->log.count, 0);
     // The end: workers part, then the server is told to.
     struct wire_header bye = {.kind = WIRE_GOODBYE};
     tell(f, PS_WORKER, 0, bye, 0);

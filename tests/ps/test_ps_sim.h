@@ -41,6 +41,8 @@ static inline void sim_place(struct sim *s, struct sim_worker *x) {
 }
 
 static inline void sim_start_worker(struct sim *s, struct sim_worker *x) {
+    link_destroy(&x->link);
+    x->link = sim_link(&x->end, s->map->shards);
     struct worker_core_options o = {.rank = x->end.index,
                                     .layout = s->l,
                                     .map = s->map,
@@ -51,13 +53,11 @@ static inline void sim_start_worker(struct sim *s, struct sim_worker *x) {
                                     .grad_at = x->grad_at,
                                     .weight_at = s->t.share == SHARE_IN_PLACE ? NULL : x->weight_at,
                                     .credit_bytes = 4096,
-                                    .repeat_most_s = s->repeat_s,
-                                    .peers_s = s->peers_s,
                                     .heartbeat_s = 0.1,
                                     .lost_s = 1e6,
                                     .clock.apart = s->skew != 0,
                                     .start_s = sim_clock(s, x),
-                                    .port = {&x->end, sim_send}};
+                                    .port = link_port(x->link)};
     x->core = worker_core_create(&o);
 }
 
@@ -89,6 +89,7 @@ struct sim_order {
 
 static inline void sim_add_shard(struct sim *s, int g, const struct sim_order *order) {
     s->shard_ends[g] = (struct sim_end){.sim = s, .role = PS_SHARD, .index = g};
+    s->shard_links[g] = sim_link(&s->shard_ends[g], s->t.workers);
     struct server_core_options o = {.layout = s->l,
                                     .map = s->map,
                                     .shard = g,
@@ -101,12 +102,11 @@ static inline void sim_add_shard(struct sim *s, int g, const struct sim_order *o
                                     .elastic = ps_elastic(&s->c),
                                     .commit_round = commit_waits(&s->c),
                                     .replicate = s->t.replicate,
-                                    .repeat_most_s = s->repeat_s,
                                     .job = SIM_JOB,
                                     .record = order && order->record ? order->record[g] : NULL,
                                     .replay = order && order->replay ? order->replay[g] : NULL,
                                     .keep = order ? order->keep : (struct keep_port){0},
-                                    .port = {&s->shard_ends[g], sim_send}};
+                                    .port = link_port(s->shard_links[g])};
     s->shards[g] = server_core_create(&o);
     struct replica_options ro = {.layout = s->l,
                                  .map = s->map,
@@ -115,7 +115,7 @@ static inline void sim_add_shard(struct sim *s, int g, const struct sim_order *o
                                  .optimizer = s->c.optimizer,
                                  .dtype = s->t.dtype,
                                  .job = SIM_JOB,
-                                 .port = {&s->shard_ends[g], sim_send}};
+                                 .port = o.port};
     for (int w = 0; w < s->t.workers; w++)
         server_core_member(s->shards[g], w, sim_incarnation(PS_WORKER, w), s->workers[w].end.life);
     if (s->t.replicate) s->replicas[g] = replica_create(&ro);
@@ -134,7 +134,6 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
     s->t = *t;
     s->asleep = -1;
     s->repeat_s = t->repeat_s > 0 ? t->repeat_s : 0.2;
-    s->peers_s = 0.125 * s->repeat_s;
     s->skew = skew;
     s->l = toy_layout(t->workers, t->rows ? t->rows : 80);
     s->c = toy_config(t);
@@ -158,7 +157,10 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
     s->shards = xcalloc((unsigned long)s->map->shards, sizeof(void *));
     s->replicas = xcalloc((unsigned long)s->map->shards, sizeof(void *));
     s->shard_ends = xcalloc((unsigned long)s->map->shards, sizeof *s->shard_ends);
+    s->routes = xcalloc((unsigned long)(s->map->shards * t->workers), sizeof *s->routes);
+    s->shard_links = xcalloc((unsigned long)s->map->shards, sizeof(void *));
     s->scheduler_end = (struct sim_end){.sim = s, .role = PS_SCHEDULER};
+    s->scheduler_link = sim_link(&s->scheduler_end, t->workers + t->servers + s->map->shards);
     struct scheduler_options so = {.config = &s->c,
                                    .map = s->map,
                                    .manifest = {.hash = 5},
@@ -166,7 +168,7 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
                                    .start = order ? order->start : 0,
                                    .recorded = order ? order->recorded : NULL,
                                    .recorded_ctx = order ? order->ctx : NULL,
-                                   .port = {&s->scheduler_end, sim_send}};
+                                   .port = link_port(s->scheduler_link)};
     s->scheduler = scheduler_core_create(&so);
     for (int w = 0; w < t->workers; w++) sim_add_worker(s, w);
     for (int g = 0; g < s->map->shards; g++) sim_add_shard(s, g, order);
@@ -190,10 +192,12 @@ static inline void sim_forget(struct sim *s) {
 static inline void sim_destroy(struct sim *s) {
     sim_forget(s);
     for (int g = 0; g < s->map->shards; g++) {
+        link_destroy(&s->shard_links[g]);
         server_core_destroy(&s->shards[g]);
         replica_destroy(&s->replicas[g]);
     }
     for (int w = 0; w < s->t.workers; w++) {
+        link_destroy(&s->workers[w].link);
         worker_core_destroy(&s->workers[w].core);
         for (int u = 0; u < s->l->count; u++) {
             free(s->workers[w].seen[u]);
@@ -222,6 +226,9 @@ static inline void sim_destroy(struct sim *s) {
     free(s->workers);
     free(s->shards);
     free(s->shard_ends);
+    free(s->shard_links);
+    free(s->routes);
+    link_destroy(&s->scheduler_link);
     free(s);
 }
 
@@ -232,7 +239,7 @@ static inline void sim_report(struct sim *s, struct sim_worker *x) {
         .ready_ns = ps_clock_ns(sim_clock(s, x))};
     if (consistency_of(&s->c).row->on_arrival) return;
     s->reported[x->step][x->end.index] = ps_clock_ns(s->now);
-    worker_core_report(x->core, &r, sim_clock(s, x));
+    worker_core_report(x->core, &r);
 }
 
 // One turn of a worker's training loop.
@@ -245,7 +252,7 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
         landed = landed && worker_core_landed(x->core, u) >= x->step;
     }
     if (x->phase == SIM_LOADING && busy == 0) {
-        worker_core_gather(x->core, NULL, 0, sim_clock(s, x));
+        worker_core_gather(x->core, NULL, 0);
         x->phase = SIM_BARRIER;
     } else if ((x->phase == SIM_BARRIER && now->gathers_done == 1) ||
                (x->phase == SIM_RESUMING && now->pulling == 0)) {
@@ -254,7 +261,7 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
         if (alone && x->asked > x->step && now->taken_step != x->step) return;
         if (s->on_landed && x->step > 0 && (!alone || x->asked <= x->step)) s->on_landed(s, x);
         if (alone && x->asked <= x->step) {
-            worker_core_take(x->core, x->step, x->asked ? NULL : x->done, sim_clock(s, x));
+            worker_core_take(x->core, x->step, x->asked ? NULL : x->done);
             x->asked = x->step + 1;
             return;
         }
@@ -310,10 +317,10 @@ static inline void sim_go_on(struct sim *s, int64_t turns) {
         struct sim_worker *x = &s->workers[sim_draw(s, (uint64_t)s->t.workers)];
         if (x->end.index != s->asleep || x->step != 1 || s->now >= s->wake) {
             sim_work(s, x);
-            assert_int_equal(worker_core_tick(x->core, sim_clock(s, x)), 0);
+            assert_int_equal(sim_tick_worker(s, x), 0);
         }
-        assert_int_equal(server_core_tick(s->shards[sim_draw(s, (uint64_t)s->map->shards)], s->now), 0);
-        assert_int_equal(scheduler_core_tick(s->scheduler, s->now), 0);
+        assert_int_equal(sim_tick_shard(s, (int)sim_draw(s, (uint64_t)s->map->shards)), 0);
+        assert_int_equal(sim_tick_scheduler(s), 0);
     }
 }
 

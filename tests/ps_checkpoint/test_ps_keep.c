@@ -335,7 +335,7 @@ static struct wire_header pull_of(int worker, int64_t step, uint32_t flags) {
                                 .flags = flags};
 }
 
-// A pull that comes before the checkpoint has been read waits, and its repetitions are answered: somebody is there. One
+// A pull that comes before the checkpoint has been read waits. One
 // that follows no loading at all is refused, and so is one behind another step than the checkpoint's.
 static void test_early_pulls(void **state) {
     (void)state;
@@ -348,7 +348,6 @@ static void test_early_pulls(void **state) {
                                     .rule = consistency_of(&f.sim->c),
                                     .optimizer = f.sim->c.optimizer,
                                     .dtype = DT_BF16,
-                                    .repeat_most_s = 1.0,
                                     .job = SIM_JOB,
                                     .port = {&f.log, log_send}};
     f.core = server_core_create(&o);
@@ -360,10 +359,6 @@ static void test_early_pulls(void **state) {
     h = pull_of(0, 5, WIRE_FINAL);
     assert_int_equal(server_core_message(f.core, &h, NULL, 1), 0);
     assert_int_equal(f.log.count, 0);
-    h.flags |= WIRE_AGAIN;
-    h.ask = 2;
-    assert_int_equal(server_core_message(f.core, &h, NULL, 2), 0);
-    assert_int_equal(logged(&f.log, 0, WIRE_PUSH_ACK), 1);
     h = pull_of(1, 6, WIRE_FINAL);
     assert_int_equal(server_core_message(f.core, &h, NULL, 2), 0);
     f.log.count = 0;

@@ -132,7 +132,6 @@ static void shard_open(struct shard *b, const struct toy_case *t) {
                                     .optimizer = b->sim->c.optimizer,
                                     .dtype = t->dtype,
                                     .code = t->code,
-                                    .repeat_most_s = 1.0,
                                     .job = SIM_JOB,
                                     .port = {&b->log, log_send}};
     b->core = server_core_create(&o);

@@ -35,6 +35,7 @@ static inline void kill_worker(struct sim *s, int w) {
     for (int i = 0; i < s->count; i++)
         if (s->packets[i].from.role == PS_WORKER && s->packets[i].from.index == w)
             s->packets[i].inflight = NULL;  // what has left goes on its way
+    link_destroy(&x->link);
     worker_core_destroy(&x->core);
     fate->dead[w] = true;
     fate->hears[w] = fate->welcome[w] = fate->started[w] = fate->dealt[w] = false;
@@ -113,7 +114,7 @@ static inline bool takes(struct sim *s, const struct sim_packet *p, const struct
         x->end.life = h->life;
     }
     if (!other && fate->welcome[w] && h->kind == WIRE_START) {
-        assert_true(h->flags & WIRE_AGAIN);
+        assert_true(h->flags & WIRE_JOINS);
         fate->started[w] = fate->started[w] || meet(s, w);
     }
     if (!other && fate->started[w] && h->kind == WIRE_JOINED) enter(s, w, h);
@@ -134,7 +135,7 @@ static inline void report(struct sim *s, struct sim_worker *x, int64_t first) {
     struct step_report r = {
         .in = {.step = x->step, .lr = TOY_LR, .clip = s->t.clip, .loss_scale = toy_loss_scale(&s->t)},
         .loss = toy_loss(&s->t, (int)(first % s->t.workers), first / s->t.workers)};
-    worker_core_report(x->core, &r, s->now);
+    worker_core_report(x->core, &r);
 }
 
 // As sim_work, with the samples that the worker was dealt.
@@ -219,12 +220,12 @@ static inline void run(struct sim *s, struct fate *f) {
         struct sim_worker *x = &s->workers[w];
         if (!f->dead[w]) {
             work(s, x);
-            assert_int_equal(worker_core_tick(x->core, s->now), 0);
+            assert_int_equal(sim_tick_worker(s, x), 0);
         } else if (f->hears[w]) {
             say(s, w);
         }
-        assert_int_equal(server_core_tick(s->shards[sim_draw(s, (uint64_t)s->map->shards)], s->now), 0);
-        assert_int_equal(scheduler_core_tick(s->scheduler, s->now), 0);
+        assert_int_equal(sim_tick_shard(s, (int)sim_draw(s, (uint64_t)s->map->shards)), 0);
+        assert_int_equal(sim_tick_scheduler(s), 0);
     }
 }
 

@@ -48,7 +48,7 @@ static void test_an_elastic_epoch_begins_with_min(void **state) {
     assert_int_equal(logged(&f->log, SHARD, WIRE_MEMBER), 1);
     for (int i = 0; i < f->log.count; i++) {
         if (f->log.sent[i].h.kind == WIRE_MEMBER) assert_int_equal(f->log.sent[i].h.life, 2);
-        if (f->log.sent[i].h.kind == WIRE_START) assert_true(f->log.sent[i].h.flags & WIRE_AGAIN);
+        if (f->log.sent[i].h.kind == WIRE_START) assert_true(f->log.sent[i].h.flags & WIRE_JOINS);
     }
     assert_true(answered(f, WIRE_START));
     fixture_destroy(f);

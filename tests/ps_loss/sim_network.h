@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "ps/net/link.h"
 #include "ps/replica/replica.h"
 #include "ps/scheduler/scheduler_core.h"
 #include "ps/server/server_core.h"
@@ -31,6 +32,7 @@ struct sim_end {  // one port
 
 struct sim_packet {
     struct sim_end from, to;
+    int peer;  // of two shards: which neighbour the receiver is of the sender
     struct wire_header header;
     void *payload;
     size_t bytes;
@@ -48,6 +50,7 @@ enum sim_phase { SIM_LOADING, SIM_RESUMING, SIM_BARRIER, SIM_COMPUTE, SIM_PUSHIN
 struct sim_worker {
     struct sim_end end;
     struct worker_core *core;
+    struct link *link;
     char *segment;  // holds the grads, and the weights unless they are in place
     size_t segment_bytes;
     uint64_t grad_at[TOY_UNITS], weight_at[TOY_UNITS];
@@ -76,6 +79,9 @@ struct sim {
     struct replica **replicas;  // (shards): that each holds of its neighbour; NULL: none
     struct replica_buffers *replica_buffers;
     struct sim_end *shard_ends;
+    struct link **shard_links, *scheduler_link;
+    uint64_t
+        *routes;  // (shards, workers): incarnation of the process that each shard answers to; 0: the first
     struct sim_end scheduler_end, sender;
     struct scheduler_core *scheduler;
     struct sim_packet *packets;
@@ -94,7 +100,7 @@ struct sim {
     // Moments of the scheduler's clock, nanoseconds.
     int64_t handed[SIM_STEPS * SIM_WORKERS][TOY_UNITS][SIM_WORKERS],
         reported[SIM_STEPS * SIM_WORKERS][SIM_WORKERS];
-    double repeat_s, peers_s;  // of all cores
+    double repeat_s;           // of all links
     double rate;               // bytes a second that leave one end, in order; 0: no time passes
     double free[PS_ROLES][8];  // with a rate: when an end has sent all
     int asleep;  // this worker neither computes nor speaks in its second step before wake; -1: none
@@ -146,7 +152,7 @@ static inline void sim_time(struct sim *s, struct sim_packet *p) {
 static inline void sim_send(void *ctx, int peer, const struct ps_message *m) {
     struct sim_end *from = ctx;
     struct sim *s = from->sim;
-    struct sim_packet p = {.from = *from, .header = m->header, .bytes = m->bytes};
+    struct sim_packet p = {.from = *from, .peer = peer, .header = m->header, .bytes = m->bytes};
     if (from->role == PS_SCHEDULER)
         p.to = peer == PEER_SENDER ? s->sender : sim_member(s, peer);
     else if (peer == PEER_SCHEDULER)
@@ -155,8 +161,12 @@ static inline void sim_send(void *ctx, int peer, const struct ps_message *m) {
         p.to = s->shard_ends[replica_holder_shard(s->map, from->index)];
     else if (peer == PEER_PRIMARY)
         p.to = s->shard_ends[replica_primary_shard(s->map, from->index)];
+    else if (from->role == PS_WORKER)
+        p.to = s->shard_ends[peer];
     else
-        p.to = from->role == PS_WORKER ? s->shard_ends[peer] : s->workers[peer].end;
+        p.to = s->workers[peer].end;
+    uint64_t route = from->role == PS_SHARD && peer >= 0 ? s->routes[from->index * s->t.workers + peer] : 0;
+    if (route) p.to.incarnation = route == sim_incarnation(PS_WORKER, peer) ? 0 : route;
     if (p.to.role == PS_SERVER) return;  // a server's main thread is not part of the simulation
     p.header.role = from->role;
     p.header.rank = from->role == PS_SHARD ? from->index / s->t.threads : from->index;
@@ -213,6 +223,76 @@ static inline int sim_next(struct sim *s) {
     return s->packets[first].due <= s->now ? first : -1;
 }
 
+// ---------------------------------------------------------------- links
+static inline bool sim_renew(void *ctx, int peer, struct ps_message *m) {
+    const struct sim_end *end = ctx;
+    struct sim *s = end->sim;
+    if (end->role == PS_WORKER) return worker_core_renew(s->workers[end->index].core, &m->header);
+    return server_core_renew(s->shards[end->index], peer, m);
+}
+
+static inline struct link *sim_link(struct sim_end *end, int peers) {
+    return link_create(&(struct link_options){.peers = peers,
+                                              .repeat_most_s = end->sim->repeat_s,
+                                              .network = {end, sim_send},
+                                              .renew = end->role == PS_SCHEDULER ? NULL : sim_renew,
+                                              .ctx = end});
+}
+
+static inline int sim_tick_worker(struct sim *s, struct sim_worker *x) {
+    for (int g = 0; g < s->map->shards; g++) link_await(x->link, g, worker_core_owes(x->core, g));
+    link_tick(x->link, sim_clock(s, x));
+    return worker_core_tick(x->core, sim_clock(s, x));
+}
+static inline int sim_tick_shard(struct sim *s, int g) {
+    link_tick(s->shard_links[g], s->now);
+    return server_core_tick(s->shards[g], s->now);
+}
+static inline int sim_tick_scheduler(struct sim *s) {
+    link_tick(s->scheduler_link, s->now);
+    return scheduler_core_tick(s->scheduler, s->now);
+}
+
+static inline int sim_hear_scheduler(struct sim *s, const struct sim_packet *p, struct wire_header *h,
+                                     struct ps_frame *f) {
+    int member = scheduler_core_knows(s->scheduler, h);
+    s->sender = p->from;
+    if (member >= 0) link_receive(s->scheduler_link, member, h, s->now);
+    bool hello = h->kind == WIRE_HELLO;
+    member = scheduler_core_message(s->scheduler, h, f, s->now);
+    if (member >= 0 && hello) link_receive(s->scheduler_link, member, h, s->now);
+    return scheduler_core_error(s->scheduler)[0] ? -1 : 0;
+}
+
+static inline int sim_hear_shard(struct sim *s, const struct sim_packet *p, struct wire_header *h,
+                                 struct ps_frame *f) {
+    struct server_core *core = s->shards[p->to.index];
+    struct link *link = s->shard_links[p->to.index];
+    if (p->from.role == PS_SCHEDULER) {
+        ps_frame_release(f);
+        link_receive(link, PEER_SCHEDULER, h, s->now);
+        if (h->kind != WIRE_DECISION && h->kind != WIRE_SET && h->kind != WIRE_MEMBER) return 0;
+        if (server_core_decision(core, h, s->now) != 0) return -1;
+        return s->t.replicate ? replica_decision(s->replicas[p->to.index], h) : 0;
+    }
+    if (p->from.role == PS_SHARD && p->peer == PEER_NEIGHBOUR) {
+        link_receive(link, PEER_PRIMARY, h, s->now);
+        return replica_message(s->replicas[p->to.index], h, f);
+    }
+    if (p->from.role == PS_SHARD) {
+        link_receive(link, PEER_NEIGHBOUR, h, s->now);
+        return server_core_replicated(core, h, s->now);
+    }
+    if (server_core_knows(core, h)) {
+        s->routes[p->to.index * s->t.workers + p->from.index] = h->incarnation;
+        if (!link_receive(link, p->from.index, h, s->now)) {
+            ps_frame_release(f);
+            return 0;
+        }
+    }
+    return server_core_message(core, h, f, s->now);
+}
+
 // Takes one packet off the network. Every header passes the codec on its way.
 static inline int sim_deliver(struct sim *s) {
     int i = sim_next(s);
@@ -232,25 +312,12 @@ static inline int sim_deliver(struct sim *s) {
     assert_int_equal(wire_decode(bytes, n, p.bytes, &h), 0);
     struct ps_frame *f = sim_frame(s, p.payload, p.bytes);
     if (s->takes && s->takes(s, &p, &h, f)) return 0;
-    if (p.to.role == PS_SCHEDULER) {
-        s->sender = p.from;
-        scheduler_core_message(s->scheduler, &h, f, s->now);
-        return scheduler_core_error(s->scheduler)[0] ? -1 : 0;
-    }
-    if (p.to.role == PS_WORKER) {
-        int peer = p.from.role == PS_SCHEDULER ? PEER_SCHEDULER : p.from.index;
-        struct sim_worker *x = &s->workers[p.to.index];
-        return worker_core_message(x->core, peer, &h, f, sim_clock(s, x));
-    }
-    if (p.from.role == PS_SCHEDULER) {
-        ps_frame_release(f);
-        if (h.kind != WIRE_DECISION && h.kind != WIRE_SET && h.kind != WIRE_MEMBER) return 0;
-        if (server_core_decision(s->shards[p.to.index], &h, s->now) != 0) return -1;
-        return s->t.replicate ? replica_decision(s->replicas[p.to.index], &h) : 0;
-    }
-    if (h.kind == WIRE_REPLICATE) return replica_message(s->replicas[p.to.index], &h, f);
-    if (h.kind == WIRE_REPLICATE_ACK) return server_core_replicated(s->shards[p.to.index], &h, s->now);
-    return server_core_message(s->shards[p.to.index], &h, f, s->now);
+    if (p.to.role == PS_SCHEDULER) return sim_hear_scheduler(s, &p, &h, f);
+    if (p.to.role == PS_SHARD) return sim_hear_shard(s, &p, &h, f);
+    int peer = p.from.role == PS_SCHEDULER ? PEER_SCHEDULER : p.from.index;
+    struct sim_worker *x = &s->workers[p.to.index];
+    link_receive(x->link, peer, &h, sim_clock(s, x));
+    return worker_core_message(x->core, peer, &h, f, sim_clock(s, x));
 }
 
 #endif

@@ -30,7 +30,6 @@ static void pair_open(struct pair *p) {
                                     .weights = p->sim->workers[0].weights,
                                     .grads = (const void *const *)p->sim->workers[0].grads,
                                     .credit_bytes = 1,
-                                    .repeat_most_s = 0.25,
                                     .heartbeat_s = 0.1,
                                     .lost_s = LOST_S,
                                     .start_s = p->now,

@@ -89,7 +89,6 @@ static void test_first_word(void **state) {
                                     .rule = consistency_of(&s->c),
                                     .optimizer = s->c.optimizer,
                                     .dtype = DT_BF16,
-                                    .repeat_most_s = 1.0,
                                     .job = JOB,
                                     .port = {&log, log_send}};
     struct server_core *core = server_core_create(&o);
@@ -133,7 +132,6 @@ static void test_lives(void **state) {
                                     .optimizer = s->c.optimizer,
                                     .dtype = DT_BF16,
                                     .elastic = true,
-                                    .repeat_most_s = 1.0,
                                     .job = JOB,
                                     .port = {&log, log_send}};
     struct server_core *core = server_core_create(&o);

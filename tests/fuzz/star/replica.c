@@ -91,16 +91,14 @@ static bool say(struct life *x, struct wire_header h, size_t bytes, uint8_t fill
     x->neighbours.to_primary = (struct net_route){.bytes = 0};
     FUZZ_CHECK(neighbours_is_holder(&x->neighbours, &h) == (holder && h.incarnation == HOLDER),
                "rank %d thread %d passes for the holder", h.rank, h.thread);
-    if (!neighbours_took(&x->neighbours, &m, &(int){0})) {
-        ps_frame_release(f);
-        return false;
-    }
-    FUZZ_CHECK(h.kind == WIRE_REPLICATE && (x->neighbours.to_primary.bytes == 1) == knows,
+    const bool is = neighbours_is_primary(&x->neighbours, &m);
+    FUZZ_CHECK(is == knows && (x->neighbours.to_primary.bytes == 1) == knows,
                "a stranger's way is kept for the primary's");
+    replica_message(x->r, &h, f);
+    if (h.kind != WIRE_REPLICATE) return false;
     for (int i = 0; i < x->log.count; i++) {
         const struct wire_header *a = &x->log.sent[i].h;
-        if (a->kind == WIRE_REPLICATE_ACK && !a->seq && !(a->flags & WIRE_MISSING) && a->step < STEPS_MAX)
-            x->kept[a->key][a->step] = true;
+        if (a->kind == WIRE_REPLICATE_ACK && !a->seq && a->step < STEPS_MAX) x->kept[a->key][a->step] = true;
     }
     return true;
 }

@@ -101,7 +101,6 @@ static void create(struct life *x) {
                                     .dtype = s->t.dtype,
                                     .commit_round = commit_waits(&s->c) || x->replicate,
                                     .replicate = x->replicate,
-                                    .repeat_most_s = 1.0,
                                     .job = SIM_JOB,
                                     .port = {x, send}};
     x->core = server_core_create(&o);
@@ -169,7 +168,7 @@ static void say(struct life *x, struct wire_header h, void *payload, size_t byte
 static void say_kept(struct life *x, struct wire_header h) {
     h.kind = WIRE_REPLICATE_ACK;
     h.role = PS_SHARD;
-    if (h.job == SIM_JOB && !h.seq && !(h.flags & WIRE_MISSING) && h.key < x->s->map->count && h.step < STEPS)
+    if (h.job == SIM_JOB && !h.seq && h.key < x->s->map->count && h.step < STEPS)
         x->kept[h.key][h.step] = true;
     server_core_replicated(x->core, &h, x->s->now);
     look(x);

@@ -77,13 +77,13 @@ static void work(struct star *x) {
     struct sim *s = x->s;
     struct sim_worker *w = &s->workers[sim_draw(s, (uint64_t)s->t.workers)];
     sim_work(s, w);
-    assert_int_equal(worker_core_tick(w->core, s->now), 0);
+    assert_int_equal(sim_tick_worker(s, w), 0);
 }
 
 static void tick(struct star *x) {
     struct sim *s = x->s;
-    for (int g = 0; g < s->map->shards; g++) assert_int_equal(server_core_tick(s->shards[g], s->now), 0);
-    assert_int_equal(scheduler_core_tick(s->scheduler, s->now), 0);
+    for (int g = 0; g < s->map->shards; g++) assert_int_equal(sim_tick_shard(s, g), 0);
+    assert_int_equal(sim_tick_scheduler(s), 0);
 }
 
 // What the input says happens next.

@@ -42,7 +42,7 @@ static void forget(struct life *l) {
 
 // An answer of the kind that the worker waits for is likelier than others.
 static struct wire_header answer(struct life *l) {
-    static const enum wire_kind kinds[] = {WIRE_PULL_REPLY, WIRE_PUSH_ACK,    WIRE_INIT_ACK,   WIRE_PULL_SENT,
+    static const enum wire_kind kinds[] = {WIRE_PULL_REPLY, WIRE_PUSH_ACK,    WIRE_INIT_ACK,   WIRE_WORD,
                                            WIRE_STEP_DONE,  WIRE_GATHER_DONE, WIRE_GOODBYE_ACK};
     struct wire_header h = star_header(&l->in, l->s->map->count);
     uint8_t likely = fuzz_u8(&l->in);

@@ -1,21 +1,90 @@
 #include "ps/net/wire.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "proto/ps.pb-c.h"
 
+// ---------------------------------------------------------------- bodies
+// Where each number of a body (proto/ps.proto) lies in the header.
+static const size_t place_of[] = {
+    [1] = offsetof(struct wire_header, key),          [2] = offsetof(struct wire_header, step),
+    [3] = offsetof(struct wire_header, version),      [4] = offsetof(struct wire_header, seq),
+    [5] = offsetof(struct wire_header, flags),        [6] = offsetof(struct wire_header, peers_ready_ns),
+    [7] = offsetof(struct wire_header, ready_ns),     [8] = offsetof(struct wire_header, staleness),
+    [9] = offsetof(struct wire_header, lr),           [10] = offsetof(struct wire_header, grad_scale),
+    [11] = offsetof(struct wire_header, batch),       [12] = offsetof(struct wire_header, place),
+    [13] = offsetof(struct wire_header, place_bytes), [14] = offsetof(struct wire_header, into),
+    [15] = offsetof(struct wire_header, text),        [16] = offsetof(struct wire_header, values),
+    [17] = offsetof(struct wire_header, sum),         [18] = offsetof(struct wire_header, loss),
+    [19] = offsetof(struct wire_header, norm),        [20] = offsetof(struct wire_header, loss_scale),
+    [21] = offsetof(struct wire_header, clip),        [22] = offsetof(struct wire_header, mask),
+    [24] = offsetof(struct wire_header, epoch),       [25] = offsetof(struct wire_header, clock),
+    [26] = offsetof(struct wire_header, manifest),    [27] = offsetof(struct wire_header, host)};
+#define BODY       16  // a body's number is its kind's and this
+#define HOST       27
+#define BODY_BYTES 256  // of the largest body's struct
+
+static const ProtobufCFieldDescriptor *body_of(enum wire_kind k) {
+    return protobuf_c_message_descriptor_get_field(&starring__ps_message__descriptor, BODY + (unsigned)k);
+}
+
 const char *wire_kind_name(enum wire_kind k) {
-    static const char *const names[WIRE_KINDS] = {
-        "none",          "hello",    "welcome",    "refused",  "start",          "heartbeat",
-        "heartbeat_ack", "attach",   "attached",   "init",     "init_ack",       "push",
-        "push_ack",      "pull",     "pull_reply", "snapshot", "snapshot_reply", "shard_sum",
-        "decision",      "report",   "step_done",  "gather",   "gather_done",    "goodbye",
-        "goodbye_ack",   "shutdown", "abort",      "rollback", "arrived",        "set",
-        "join",          "joined",   "replicate",  "rescue",   "replicate_ack",  "pulse",
-        "member",        "take",     "taken",      "word"};
-    return (unsigned)k < WIRE_KINDS ? names[k] : "unknown";
+    if (k == WIRE_NONE) return "none";
+    return (unsigned)k < WIRE_KINDS ? body_of(k)->name : "unknown";
+}
+
+static size_t plain_bytes(ProtobufCType type) {
+    return type == PROTOBUF_C_TYPE_UINT32 || type == PROTOBUF_C_TYPE_FLOAT ? 4 : 8;
+}
+
+static void fill_body(const ProtobufCMessageDescriptor *d, const struct wire_header *h, char *body) {
+    _Static_assert(sizeof(double) == sizeof(int64_t) && sizeof(struct exact_sum) == 8 * EXACT_SUM_WORDS,
+                   "what repeats has words of eight bytes");
+    protobuf_c_message_init(d, body);
+    for (unsigned i = 0; i < d->n_fields; i++) {
+        const ProtobufCFieldDescriptor *f = &d->fields[i];
+        const char *from = (const char *)h + place_of[f->id];
+        if (f->label == PROTOBUF_C_LABEL_REPEATED) {
+            size_t n = f->type == PROTOBUF_C_TYPE_DOUBLE ? (size_t)h->count
+                       : h->has_sum                      ? EXACT_SUM_WORDS
+                                                         : 0;
+            memcpy(body + f->quantifier_offset, &n, sizeof n);
+            memcpy(body + f->offset, &from, sizeof from);
+        } else if (f->type == PROTOBUF_C_TYPE_STRING) {
+            memcpy(body + f->offset, &from, sizeof from);
+        } else {
+            memcpy(body + f->offset, from, plain_bytes(f->type));
+        }
+    }
+}
+
+// -1: more than the header holds.
+static int read_body(const ProtobufCMessageDescriptor *d, const char *body, struct wire_header *out) {
+    for (unsigned i = 0; i < d->n_fields; i++) {
+        const ProtobufCFieldDescriptor *f = &d->fields[i];
+        char *to = (char *)out + place_of[f->id];
+        const char *from = body + f->offset;
+        if (f->label == PROTOBUF_C_LABEL_REPEATED) {
+            bool values = f->type == PROTOBUF_C_TYPE_DOUBLE;
+            size_t n;
+            memcpy(&n, body + f->quantifier_offset, sizeof n);
+            memcpy(&from, from, sizeof from);
+            if (values ? n > WIRE_VALUES_MAX : n != EXACT_SUM_WORDS) return -1;
+            if (n) memcpy(to, from, n * 8);
+            if (values)
+                out->count = (int)n;
+            else
+                out->has_sum = true;
+        } else if (f->type == PROTOBUF_C_TYPE_STRING) {
+            memcpy(&from, from, sizeof from);
+            size_t n = strlen(from) + 1;
+            if (n > (f->id == HOST ? WIRE_HOST_MAX : WIRE_TEXT_MAX)) return -1;
+            memcpy(to, from, n);
+        } else {
+            memcpy(to, from, plain_bytes(f->type));
+        }
+    }
+    return 0;
 }
 
 const char *ps_role_name(enum ps_role r) {
@@ -54,37 +123,19 @@ bool wire_is_replica(const struct wire_header *h) {
 
 uint64_t wire_place_bytes(const struct wire_header *h) { return h->link.again ? 0 : h->place_bytes; }
 
-// The fields that are the same on both sides of the codec.
-#define PLAIN_FIELDS(X) \
-    X(rank)             \
-    X(job)              \
-    X(incarnation)      \
-    X(manifest)         \
-    X(step)             \
-    X(version)          \
-    X(seq)              \
-    X(staleness)        \
-    X(flags)            \
-    X(place)            \
-    X(place_bytes)      \
-    X(into)             \
-    X(lr)               \
-    X(loss_scale)       \
-    X(clip)             \
-    X(grad_scale)       \
-    X(loss)             \
-    X(norm) X(ready_ns) X(peers_ready_ns) X(clock) X(epoch) X(mask) X(life) X(batch)
-#define ENCODE(field) p.field = h->field;
-#define DECODE(field) out->field = p->field;
-
+// ---------------------------------------------------------------- codec
 size_t wire_encode(const struct wire_header *h, uint8_t out[WIRE_HEADER_MAX]) {
-    Starring__PsHeader p = STARRING__PS_HEADER__INIT;
-    int64_t words[EXACT_SUM_WORDS];
-    p.kind = (uint32_t)h->kind;
+    char body[BODY_BYTES] __attribute__((aligned(8)));
+    const ProtobufCFieldDescriptor *f = h->kind > WIRE_NONE && h->kind < WIRE_KINDS ? body_of(h->kind) : NULL;
+    if (!f) return 0;
+    fill_body(f->descriptor, h, body);
+    Starring__PsMessage p = STARRING__PS_MESSAGE__INIT;
     p.role = (uint32_t)h->role;
+    p.rank = h->rank;
     p.thread = (uint32_t)h->thread;
-    p.key = (uint32_t)h->key;
-    PLAIN_FIELDS(ENCODE)
+    p.job = h->job;
+    p.incarnation = h->incarnation;
+    p.life = h->life;
     p.number = h->link.number;
     p.said = h->link.said;
     p.heard = h->link.heard;
@@ -93,75 +144,77 @@ size_t wire_encode(const struct wire_header *h, uint8_t out[WIRE_HEADER_MAX]) {
     p.n_missing = (size_t)h->link.missing_count;
     p.again = h->link.again;
     p.asks = h->link.asks;
-    if (h->has_sum) {
-        memcpy(words, &h->sum, sizeof words);
-        p.sum = words;
-        p.n_sum = EXACT_SUM_WORDS;
-    }
-    p.values = (double *)h->values;
-    p.n_values = (size_t)h->count;
-    if (h->text[0]) p.text = (char *)h->text;
-    if (h->host[0]) p.host = (char *)h->host;
-    size_t n = starring__ps_header__get_packed_size(&p);
-    if (n == 0 || n > WIRE_HEADER_MAX) return 0;
-    return starring__ps_header__pack(&p, out);
+    p.body_case = (Starring__PsMessage__BodyCase)f->id;
+    p.word = (Starring__Nothing *)(void *)body;  // whichever it is: they lie in a union
+    size_t n = starring__ps_message__get_packed_size(&p);
+    return n <= WIRE_HEADER_MAX ? starring__ps_message__pack(&p, out) : 0;
 }
 
 // Which kinds carry a payload, behind the header or, some, in a segment; WIRE_HELLO may (a server's endpoints).
-static bool payload_fits(const Starring__PsHeader *p, size_t payload_bytes) {
-    switch (p->kind) {
+static bool payload_fits(const struct wire_header *h, size_t payload_bytes) {
+    switch (h->kind) {
         case WIRE_PUSH:
         case WIRE_PULL_REPLY:
-            return (payload_bytes > 0) != (p->place_bytes > 0);
+            return (payload_bytes > 0) != (h->place_bytes > 0);
         case WIRE_START:
         case WIRE_SNAPSHOT_REPLY:
         case WIRE_INIT:
         case WIRE_REPLICATE:
-            return payload_bytes > 0 && !p->place_bytes;
+            return payload_bytes > 0;
         case WIRE_HELLO:
-            return !p->place_bytes;
+            return true;
         default:
-            return payload_bytes == 0 && !p->place_bytes;
+            return payload_bytes == 0;
     }
 }
 
-static int header_check(const Starring__PsHeader *p, size_t payload_bytes) {
-    if (p->kind == WIRE_NONE || p->kind >= WIRE_KINDS || p->role >= PS_ROLES) return -1;
-    if (p->rank < -1 || p->rank > 1 << 20 || p->thread > 1 << 16 || p->key > INT32_MAX) return -1;
-    // What follows a step or a version, and differences and sums of two moments, stay in range.
-    if (p->step < 0 || p->step > INT64_MAX >> 2 || p->version < 0 || p->version > INT64_MAX >> 2) return -1;
-    if (p->batch < 0 || p->batch > INT64_MAX >> 2) return -1;
-    if (p->staleness < 0 || p->staleness > INT64_MAX >> 2) return -1;
-    if (p->ready_ns < 0 || p->ready_ns > INT64_MAX >> 2) return -1;
-    if (p->peers_ready_ns < 0 || p->peers_ready_ns > INT64_MAX >> 2) return -1;
-    if (p->epoch > INT32_MAX || p->flags & ~(uint32_t)WIRE_FLAGS) return -1;
-    if (p->n_sum != 0 && p->n_sum != (size_t)EXACT_SUM_WORDS) return -1;
-    if ((p->kind == WIRE_SHARD_SUM) != (p->n_sum != 0)) return -1;
-    if (p->n_values > WIRE_VALUES_MAX || strlen(p->text) >= WIRE_TEXT_MAX || strlen(p->host) >= WIRE_HOST_MAX)
-        return -1;
-    if (p->n_missing > WIRE_MISSING_MAX) return -1;
+// What follows a step or a version, and differences and sums of two moments, stay in range.
+static bool counts(int64_t x) { return x >= 0 && x <= INT64_MAX >> 2; }
+
+static int header_check(const struct wire_header *h, size_t payload_bytes) {
+    if ((unsigned)h->role >= PS_ROLES || h->rank < -1 || h->rank > 1 << 20) return -1;
+    if (h->thread < 0 || h->thread > 1 << 16 || h->key < 0 || h->epoch > INT32_MAX) return -1;
+    if (!counts(h->step) || !counts(h->version) || !counts(h->batch) || !counts(h->staleness)) return -1;
+    if (!counts(h->ready_ns) || !counts(h->peers_ready_ns) || h->flags & ~(uint32_t)WIRE_FLAGS) return -1;
     // Digits of 32 bits, as exact_sum_carry leaves them: the sums of 2^31 shards meet without an overflow.
-    for (size_t i = 0; i < p->n_sum; i++)
-        if (p->sum[i] < 0 ||
-            p->sum[i] > (i < EXACT_SUM_LIMBS ? (int64_t)UINT32_MAX : EXACT_SUM_NONFINITE_MOST))
-            return -1;
-    return payload_fits(p, payload_bytes) ? 0 : -1;
+    for (int i = 0; h->has_sum && i < EXACT_SUM_LIMBS; i++)
+        if (h->sum.limb[i] < 0 || h->sum.limb[i] > UINT32_MAX) return -1;
+    if (h->sum.nonfinite < 0 || h->sum.nonfinite > EXACT_SUM_NONFINITE_MOST) return -1;
+    return payload_fits(h, payload_bytes) ? 0 : -1;
 }
+
+// What a message is unpacked into: 1023 bytes are at most as many words.
+struct room {
+    size_t used;
+    char bytes[3 * 8192] __attribute__((aligned(16)));
+};
+
+static void *take(void *room, size_t bytes) {
+    struct room *r = room;
+    size_t at = r->used;
+    if (bytes > sizeof r->bytes - at) return NULL;
+    r->used = at + (bytes + 15) / 16 * 16;
+    if (r->used > sizeof r->bytes) r->used = sizeof r->bytes;
+    return r->bytes + at;
+}
+static void leave(void *room, void *bytes) { (void)room, (void)bytes; }
 
 int wire_decode(const uint8_t *bytes, size_t size, size_t payload_bytes, struct wire_header *out) {
+    struct room room;
+    ProtobufCAllocator unpacks = {take, leave, &room};
     memset(out, 0, sizeof *out);
+    room.used = 0;
     if (size == 0 || size > WIRE_HEADER_MAX) return -1;
-    Starring__PsHeader *p = starring__ps_header__unpack(NULL, size, bytes);
-    if (!p) return -1;
-    if (header_check(p, payload_bytes) != 0) {
-        starring__ps_header__free_unpacked(p, NULL);
+    const Starring__PsMessage *p = starring__ps_message__unpack(&unpacks, size, bytes);
+    if (!p || p->body_case == STARRING__PS_MESSAGE__BODY__NOT_SET || p->n_missing > WIRE_MISSING_MAX)
         return -1;
-    }
-    out->kind = (enum wire_kind)p->kind;
+    out->kind = (enum wire_kind)(p->body_case - BODY);
     out->role = (enum ps_role)p->role;
+    out->rank = p->rank;
     out->thread = (int32_t)p->thread;
-    out->key = (int32_t)p->key;
-    PLAIN_FIELDS(DECODE)
+    out->job = p->job;
+    out->incarnation = p->incarnation;
+    out->life = p->life;
     out->link = (struct wire_link){.number = p->number,
                                    .said = p->said,
                                    .heard = p->heard,
@@ -170,12 +223,6 @@ int wire_decode(const uint8_t *bytes, size_t size, size_t payload_bytes, struct 
                                    .again = p->again,
                                    .asks = p->asks};
     if (p->n_missing) memcpy(out->link.missing, p->missing, p->n_missing * sizeof *p->missing);
-    out->has_sum = p->n_sum != 0;
-    if (out->has_sum) memcpy(&out->sum, p->sum, sizeof out->sum);
-    out->count = (int)p->n_values;
-    if (p->n_values) memcpy(out->values, p->values, p->n_values * sizeof(double));
-    snprintf(out->host, sizeof out->host, "%s", p->host);
-    memcpy(out->text, p->text, strlen(p->text) + 1);
-    starring__ps_header__free_unpacked(p, NULL);
-    return 0;
+    if (read_body(body_of(out->kind)->descriptor, (const char *)p->word, out) != 0) return -1;
+    return header_check(out, payload_bytes);
 }

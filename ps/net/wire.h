@@ -1,5 +1,6 @@
 // Messages of the parameter server: one plain struct, its protobuf encoding, and the checks that
-// stand between the network and everything else. No sockets, no state.
+// stand between the network and everything else. No sockets, no state. proto/ps.proto has what each kind carries, in its own
+// words: what the struct holds beside that stays at home.
 //
 //     worker -> scheduler   HELLO HEARTBEAT PULSE REPORT GATHER GOODBYE ABORT
 //     server -> scheduler   HELLO HEARTBEAT PULSE GOODBYE ABORT RESCUE shard -> scheduler  HELLO SHARD_SUM
@@ -12,6 +13,7 @@
 //     worker -> shard       ATTACH INIT PUSH PULL SNAPSHOT
 //     shard -> neighbour    REPLICATE                            neighbour -> shard   REPLICATE_ACK
 //     shard -> worker       ATTACHED INIT_ACK PUSH_ACK PULL_REPLY SNAPSHOT_REPLY REFUSED
+//     any two               WORD, of the link (ps/net/link.h)
 //
 // A payload follows the header, or lies in the worker's segment (ps/net/segment.h) and the header says where:
 //     PUSH        place, place_bytes: the gradient
@@ -26,57 +28,47 @@
 
 #include "kernels/exact_sum.h"
 
-enum wire_kind {
+enum wire_kind {  // in the order of PsMessage.body
     WIRE_NONE,
-    // role rank thread incarnation manifest text(manifest in words) key(the process's number) seq(its incarnation before
-    // it began anew; 0: it has not); payload: identity, a zero, a server's shards (roster.h); shard: job, its server's
     WIRE_HELLO,
-    WIRE_WELCOME,  // rank job clock epoch life
-    WIRE_REFUSED,  // text
-    WIRE_START,  // epoch text(the checkpoint to go on from; "": none) manifest(its seal) payload: ps/trust/roster.h
-    WIRE_HEARTBEAT,  // step seq(pushes taken so far) flags(STOP) ready(when it was sent, its sender's clock)
-    WIRE_HEARTBEAT_ACK,  // flags(STOP) ready(of the heartbeat) peers_ready(when that came, the scheduler's clock)
-    WIRE_ATTACH,         // seq text(the worker's segment; "": nothing is shared)
-    WIRE_ATTACHED,       // seq text(the server's segment; "": nothing is shared) flags(HELD: text is why not)
-    WIRE_INIT,           // key seq; payload fp32 masters
-    WIRE_INIT_ACK,       // key seq
-    WIRE_PUSH,  // key step version batch lr grad_scale flags(SKIP, KEEP, CREW, PULLS: seq and into as of a PULL of
-                // step+1) ready; payload gradient of the run's dtype
-    WIRE_PUSH_ACK,    // key step staleness flags(HELD: arrived, its turn has not come) peers_ready
-    WIRE_PULL,        // key step(wanted) seq into flags(FINAL, with it KEEP)
-    WIRE_PULL_REPLY,  // key step version seq staleness(of the push before) flags(FINAL) peers_ready; payload
-                      // weights of the run's dtype
-    WIRE_SNAPSHOT,    // key version(the first that will do) seq
-    WIRE_SNAPSHOT_REPLY,  // key version seq; payload weights of the run's dtype, always behind the header
-    WIRE_SHARD_SUM,       // step sum peers_ready
-    WIRE_DECISION,        // step grad_scale norm flags(SKIP) peers_ready
-    WIRE_REPORT,          // step loss lr loss_scale clip flags(STOP) ready
-    WIRE_STEP_DONE,       // step loss norm flags(SKIP STOP) peers_ready; --elastic: mask values, as of JOINED
-    WIRE_GATHER,          // seq values (none: a barrier)
-    WIRE_GATHER_DONE,     // seq values
+    WIRE_WELCOME,
+    WIRE_REFUSED,
+    WIRE_START,
+    WIRE_HEARTBEAT,
+    WIRE_HEARTBEAT_ACK,
+    WIRE_ATTACH,
+    WIRE_ATTACHED,
+    WIRE_INIT,
+    WIRE_INIT_ACK,
+    WIRE_PUSH,
+    WIRE_PUSH_ACK,
+    WIRE_PULL,
+    WIRE_PULL_REPLY,
+    WIRE_SNAPSHOT,
+    WIRE_SNAPSHOT_REPLY,
+    WIRE_SHARD_SUM,
+    WIRE_DECISION,
+    WIRE_REPORT,
+    WIRE_STEP_DONE,
+    WIRE_GATHER,
+    WIRE_GATHER_DONE,
     WIRE_GOODBYE,
     WIRE_GOODBYE_ACK,
-    WIRE_SHUTDOWN,  // values: what the scheduler has cost (ps/scheduler/scheduler.c)
-    WIRE_ABORT,     // text flags(LOST)
-    WIRE_ROLLBACK,  // epoch text(why): the job has begun anew, as the sender's; log in again
-    // Where workers come and go (ps/elastic):
-    WIRE_ARRIVED,  // step mask(workers of whom this shard has all gradients of the step)
-    WIRE_SET,      // step mask(workers whose gradients count)
-    WIRE_JOIN,     // asks to belong to the job's next step
-    WIRE_JOINED,   // step(the one) seq(of the next gather) mask(its members) values(ps/elastic/deal.h)
-    // Replication (ps/replica):
-    // key step version lr grad_scale flags(SKIP; both of the step before); payload: the sum, in the run's dtype.
-    // Or key seq, payload fp32 masters: the weights that were loaded
+    WIRE_SHUTDOWN,
+    WIRE_ABORT,
+    WIRE_ROLLBACK,
+    WIRE_ARRIVED,
+    WIRE_SET,
+    WIRE_JOIN,
+    WIRE_JOINED,
     WIRE_REPLICATE,
-    WIRE_RESCUE,  // step(T, steps decided) seq(life of the checkpoint) grad_scale flags(SKIP; of the last of them)
-                  // values[0](1: the replica's part too). Of a server: seq text(why it cannot leave its part)
-    WIRE_REPLICATE_ACK,  // key step seq
-    WIRE_PULSE,          // the sender lives; no answer (ps/net/pulse.h). Without a job: it has yet to log in
-    WIRE_MEMBER,  // of the scheduler to the shards: key(worker) seq(its incarnation) life: it may come to them now
-    // One budget of batches (ps/scheduler/budget.h):
-    WIRE_TAKE,  // step seq(the sender's steps that are acknowledged); the first: version values(what is done already)
-    WIRE_TAKEN,  // step batch flags(FINAL: none is left; batch is how many were handed out)
-    WIRE_WORD,   // nothing but what the link adds
+    WIRE_RESCUE,
+    WIRE_REPLICATE_ACK,
+    WIRE_PULSE,
+    WIRE_MEMBER,
+    WIRE_TAKE,
+    WIRE_TAKEN,
+    WIRE_WORD,
     WIRE_KINDS
 };
 const char *wire_kind_name(enum wire_kind k);  // "push", ...

@@ -429,6 +429,11 @@ double server_core_pinned_s(const struct server_core *c) {
     return c->pin_since_s > 0 ? c->now - c->pin_since_s : 0;
 }
 
+bool server_core_renew(struct server_core *c, int worker, struct ps_message *m) {
+    if (worker < 0) return true;  // a neighbour's: it lies where it lay
+    return renew_answer(c, &c->keys[c->index[m->header.key]], worker, m);
+}
+
 const char *server_core_error(const struct server_core *c) { return c->error; }
 
 void server_core_totals(const struct server_core *c, struct server_totals *out) { *out = c->totals; }

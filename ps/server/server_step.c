@@ -9,7 +9,6 @@
 #include "ps/replica/chain.h"
 #include "ps/server/key_pass.h"
 #include "ps/server/replay_pulls.h"
-#include "ps/server/server_core.h"
 #include "ps/server/server_keep.h"
 #include "ps/server/server_time.h"
 #include "shared/core/error.h"
@@ -85,10 +84,8 @@ static struct ps_message snapshot_reply(const struct server_core *c, const struc
         .bytes = (size_t)k->n * dtype_size(c->o.dtype)};
 }
 
-bool server_core_renew(struct server_core *c, int worker, struct ps_message *m) {
-    struct server_key *k = &c->keys[c->index[m->header.key]];
+bool renew_answer(struct server_core *c, struct server_key *k, int worker, struct ps_message *m) {
     bool shot = m->header.kind == WIRE_SNAPSHOT_REPLY;
-    if (worker < 0) return true;  // a neighbour's: it lies where it lay
     if (m->header.seq != (shot ? k->shot.seq : k->pulls[worker].seq)) return false;
     *m = shot ? snapshot_reply(c, k) : pull_reply(c, k, worker);
     return true;

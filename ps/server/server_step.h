@@ -9,6 +9,8 @@
 void acknowledge(struct server_core *c, const struct server_key *k, int worker, bool held);
 bool pull_ready(const struct server_core *c, const struct server_key *k, int worker);
 void answer_pull(struct server_core *c, struct server_key *k, int worker);
+// An answer with weights, made anew: server_core_renew.
+bool renew_answer(struct server_core *c, struct server_key *k, int worker, struct ps_message *m);
 // A push that is due and fits. Take over the gradient. 0, or -1 with an error.
 int push_in_order(struct server_core *c, struct server_key *k, const struct wire_header *h,
                   const struct gradient *g);

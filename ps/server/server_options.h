@@ -46,10 +46,10 @@ struct server_core_options {
     enum dtype dtype;
     struct code_format code;  // of pushes; of kind CODE_NONE: they are gradients
     int group;                // workers of a group that is summed first; 0: none (ps_group)
-    int crew;              // workers of a group of whom one pushes for all; 0: each pushes its own (ps_crew)
-    bool elastic;          // workers come and go (ps/elastic)
-    bool commit_round;     // updates wait for the scheduler's decision (commit_waits)
-    bool replicate;        // sums go to PEER_NEIGHBOUR before they are reported; with commit_round alone
+    int crew;           // workers of a group of whom one pushes for all; 0: each pushes its own (ps_crew)
+    bool elastic;       // workers come and go (ps/elastic)
+    bool commit_round;  // updates wait for the scheduler's decision (commit_waits)
+    bool replicate;     // sums go to PEER_NEIGHBOUR before they are reported; with commit_round alone
     struct thread_time *spans;  // of the calling thread; NULL: none. What is in it decides nothing
     uint64_t job;               // 0: set later by server_core_set_job
     // Of pushes applied on arrival: where their order is kept, and the one to repeat. NULL: none.

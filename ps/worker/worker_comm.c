@@ -1,20 +1,74 @@
-#include "ps/worker/worker_comm_state.h"
+#include "ps/worker/worker_comm.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "ps/consistency.h"
+#include "ps/medium.h"
 #include "ps/net/farewell.h"
+#include "ps/net/link.h"
 #include "ps/net/pulse.h"
 #include "ps/net/rejoin.h"
 #include "ps/timing.h"
+#include "ps/trust/descriptors.h"
+#include "ps/worker/attach.h"
+#include "ps/worker/snapshot_pulls.h"
+#include "ps/worker/worker_times.h"
 #include "shared/core/error.h"
 #include "shared/launch/stop.h"
 
 #define PARTING_S 2.0  // for the scheduler's answer to a goodbye
+
+// The communication thread's state, and what it shares with the main thread.
+struct comm {
+    struct comm_options o;
+    const struct config *c;
+    struct consistency_rule rule;
+    struct ps_identity id;
+    struct joined joined;  // where id.joins
+    struct net *net;
+    struct net_socket *scheduler;
+    struct net_socket **shards;  // (map->shards)
+    struct link *link;           // to the scheduler and the shards; from the login on
+    struct roster *roster;       // once the job has started
+    struct worker_core *core;
+    struct snapshot_pulls *snapshots;
+    struct worker_times *times;
+    struct thread_time *spans;  // NULL: no trace
+    pthread_t thread;
+    bool thread_started;
+    int taken;  // commands since the last publishing; the communication thread's
+    int wake_fd;
+    _Atomic uint64_t turns;  // of the communication thread
+    _Atomic pid_t tid;       // its number
+    struct pulse *pulse;
+
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;    // published or failed
+    struct command *commands;  // guarded by mutex, as all below
+    int command_count, command_capacity;
+    struct published now;
+    int64_t *landed;  // (units)
+    int *busy;        // (units)
+    bool collecting;  // a snapshot is under way
+    int unobeyed;     // commands whose effect is not published yet
+    uint64_t gathers_asked;
+    bool waiting;  // for:
+    enum comm_event waited_event;
+    int waited_unit;  // -1: none
+    int64_t waited_step;
+    char waiting_for[192];  // what that unit lacks
+    bool quit, failed;
+    char lost[WIRE_TEXT_MAX];  // what has not come although restarts are left, to be said; "": nothing
+    struct thread_time *left;  // for the main thread to write (COMMAND_TRACE)
+    char error[WIRE_TEXT_MAX];
+    bool error_logged;
+};
 
 // ---------------------------------------------------------------- any thread
 static void wake(struct comm *c) {
@@ -147,7 +201,7 @@ int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, con
 
 // ---------------------------------------------------------------- the communication thread
 // Below the link.
-void comm_send(void *ctx, int peer, const struct ps_message *message) {
+static void comm_send(void *ctx, int peer, const struct ps_message *message) {
     struct comm *c = ctx;
     struct ps_message m = *message;
     ps_stamp(&c->id, &m.header);
@@ -156,7 +210,7 @@ void comm_send(void *ctx, int peer, const struct ps_message *message) {
     thread_time_enter(c->spans, WORKER_PROTOCOL, SPAN_OF_NOTHING);
 }
 
-bool comm_renew(void *ctx, int peer, struct ps_message *m) {
+static bool comm_renew(void *ctx, int peer, struct ps_message *m) {
     (void)peer;
     return worker_core_renew(((struct comm *)ctx)->core, &m->header);
 }
@@ -393,6 +447,64 @@ static void *comm_main(void *arg) {
     if (failed) last_word(c);
     free(items);
     return NULL;
+}
+
+// ---------------------------------------------------------------- the login
+static int connect_shards(struct comm *c) {
+    for (int g = 0; g < c->o.map->shards; g++) {
+        const struct roster_shard *s = &c->roster->shard[g];
+        const struct net_peer to = {s->address, NET_DATA, g / c->o.map->threads, s->token};
+        if (!(c->shards[g] = net_dealer(c->net, &to))) return -1;
+    }
+    return 0;
+}
+
+static int log_in(struct comm *c, const struct manifest *manifest) {
+    const struct ps_role_options *role = &c->o.role;
+    struct net_options no = {.wire = c->o.wire,
+                             .max_payload_bytes = (size_t)c->c->ps.partition_bytes + (1 << 20),
+                             .io_threads = ps_io_threads(c->o.sharing->c, c->o.map->shards),
+                             .queue_messages = 4 * c->o.map->count + 1024,
+                             .faults = fault_plan_of(c->c, PS_WORKER, role->rank),
+                             .trust = role->trust};
+    const struct net_peer scheduler = {.address = role->scheduler};
+    if (descriptors_claim(descriptors_of_worker(c->c, c->o.map->shards), 0) != 0) return -1;
+    c->net = net_create(&no);
+    if (!c->net || !(c->scheduler = net_dealer(c->net, &scheduler))) return -1;
+    struct ps_login l = {
+        .socket = c->scheduler, .role = role, .manifest = manifest, .shards = c->o.map->shards};
+    if (ps_login(&l, &c->id) != 0) return -1;
+    error_set_label("worker %d", c->id.rank);
+    c->link = link_create(&(struct link_options){.peers = c->o.map->shards,
+                                                 .repeat_most_s = ps_repeat_most_s(c->c),
+                                                 .network = {c, comm_send},
+                                                 .renew = comm_renew,
+                                                 .ctx = c});
+    struct pulse_options beats = {.role = role, .id = c->id, .wire = c->o.wire, .turns = &c->turns};
+    if (!(c->pulse = pulse_start(&beats))) return -1;
+    coming_stop(role->coming);
+    c->roster = ps_wait_start(&l, &c->id);
+    int rc = c->roster ? connect_shards(c) : -1;
+    struct attach a = {.role = role,
+                       .id = &c->id,
+                       .scheduler = c->scheduler,
+                       .shards = c->shards,
+                       .sharing = c->o.sharing,
+                       .roster = c->roster};
+    if (rc == 0) rc = attach_shards(&a);
+    if (rc == 0 && c->id.joins) rc = join_running(&l, &c->id, &c->joined);
+    // If the launcher asked this worker to leave, it also tells the other roles to end.
+    bool asked = ps_stopped(role->stop) && stop_supervised();
+    if (rc != 0 && !asked) ps_abort(c->scheduler, c->link, &c->id, error_last());
+    return rc;
+}
+
+// Logs in, connects to every shard and meets it. 0, or -1 after logging; the scheduler has been told then.
+static int comm_join_job(struct comm *c) {
+    struct manifest manifest = manifest_make(&c->o.role, c->o.map);
+    int rc = log_in(c, &manifest);
+    manifest_release(&manifest);
+    return rc;
 }
 
 // ---------------------------------------------------------------- create

@@ -6,6 +6,7 @@
 
 #include "shared/command/cli.h"
 #include "shared/config/config.h"
+#include "shared/config/json.h"
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
@@ -13,7 +14,6 @@
 #include "shared/device/device_choice.h"
 #include "shared/device/device_facts.h"
 #include "shared/generate/generate.h"
-#include "shared/generate/output.h"
 #include "shared/generate/prompt.h"
 #include "shared/generate/source.h"
 #include "shared/hf/hf_dir.h"
@@ -244,12 +244,115 @@ static int create(struct run *r) {
     return r->generator ? 0 : -1;
 }
 
+// ---------------------------------------------------------------- what goes out
+// Bytes go out as they are, valid UTF-8 or not; a token beyond the bytes is special and
+// is not shown. Ids go out in decimal, separated by spaces. The prompt comes first.
+struct token_printer {
+    FILE *f;
+    bool bytes;
+    bool begun;
+};
+
+static void put(struct token_printer *p, int32_t token) {
+    if (!p->bytes)
+        fprintf(p->f, p->begun ? " %d" : "%d", token);
+    else if (token < 256)
+        fputc(token, p->f);
+    p->begun = true;
+}
+
+// generate_options.on_token; ctx is a token_printer. Non-zero when it cannot be written.
+static int print_token(void *ctx, int32_t token) {
+    struct token_printer *p = ctx;
+    put(p, token);
+    return fflush(p->f) ? -1 : 0;
+}
+
+// Length of the UTF-8 sequence that begins at s, of n bytes (RFC 3629, section 4: no surrogates, nothing
+// overlong, at most U+10FFFF); 0: none does.
+static int utf8_length(const unsigned char *s, int64_t n) {
+    int length = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
+    if (length > n) return 0;
+    for (int i = 1; i < length; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90) ||
+        (s[0] == 0xf4 && s[1] > 0x8f))
+        return 0;
+    return length;
+}
+
+// malloc'd text of byte tokens. A NUL would end a C string, so it is replaced as well.
+static char *text_of(const int32_t *ids, int64_t n) {
+    static const char replacement[] = "\xef\xbf\xbd";
+    unsigned char *bytes = xcalloc((size_t)n + 1, 1);
+    char *text = xcalloc((size_t)n * (sizeof replacement - 1) + 1, 1), *to = text;
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (ids[i] < 256) bytes[count++] = (unsigned char)ids[i];
+    for (int64_t i = 0; i < count;) {
+        int length = bytes[i] ? utf8_length(bytes + i, count - i) : 0;
+        const void *from = length ? (const void *)(bytes + i) : replacement;
+        size_t width = length ? (size_t)length : sizeof replacement - 1;
+        memcpy(to, from, width);
+        to += width;
+        i += length ? length : 1;
+    }
+    free(bytes);
+    return text;
+}
+
+static void add_ids(cJSON *j, const char *name, const int32_t *ids, int64_t n) {
+    cJSON *list = cJSON_AddArrayToObject(j, name);
+    for (int64_t i = 0; i < n; i++) cJSON_AddItemToArray(list, cJSON_CreateNumber(ids[i]));
+}
+
+static void add_text(cJSON *j, const char *name, bool bytes, const int32_t *ids, int64_t n) {
+    char *text = bytes ? text_of(ids, n) : NULL;
+    if (text)
+        cJSON_AddStringToObject(j, name, text);
+    else
+        cJSON_AddNullToObject(j, name);
+    free(text);
+}
+
+// "text" and "prompt" (null for ids) have U+FFFD for bytes that are not UTF-8, which JSON cannot hold; "ids" are exact.
+static void print_json(const struct run *r, const int32_t *ids, int64_t count, double seconds) {
+    const struct sample_options *s = &r->o.sample;
+    const struct prompt *p = &r->prompt;
+    const struct config *c = r->config;
+    bool ended = count > 0 && is_end_token(&r->o, ids[count - 1]);
+    cJSON *j = cJSON_CreateObject();
+    char seed[24];
+    snprintf(seed, sizeof seed, "%llu", (unsigned long long)s->seed);
+    cJSON_AddStringToObject(j, "model", r->model);
+    cJSON_AddStringToObject(j, "weights", r->source.dir);
+    cJSON_AddStringToObject(j, "vocabulary", p->bytes ? "byte" : "ids");
+    add_text(j, "prompt", p->bytes, p->ids, p->count);
+    add_text(j, "text", p->bytes, ids, count);
+    add_ids(j, "prompt_ids", p->ids, p->count);
+    add_ids(j, "ids", ids, count);
+    cJSON_AddStringToObject(j, "ended_by", ended ? "end of text" : "count");
+    cJSON_AddNumberToObject(j, "temperature", s->temperature);
+    cJSON_AddNumberToObject(j, "top_k", s->top_k);
+    cJSON_AddRawToObject(j, "seed", seed);
+    cJSON_AddNumberToObject(j, "window", (double)r->window);
+    cJSON_AddStringToObject(j, "dtype", dtype_name(c->dtype));
+    cJSON_AddStringToObject(j, "device", device_backend(c)->name);
+    json_put_text(j, "cpu_kernel", c->device == DEVICE_CPU ? cpu_kernel_name(c->cpu_kernel) : NULL);
+    cJSON_AddNumberToObject(j, "seconds", seconds);
+    cJSON_AddNumberToObject(j, "tokens_per_second", seconds > 0 ? (double)count / seconds : 0);
+    json_print(stdout, j);
+    cJSON_Delete(j);
+}
+
 static int continue_prompt(struct run *r) {
+    const struct config *c = r->config;
     bool json = cli_get(r->args, "json") != NULL;
     struct token_printer printer = {.f = stdout, .bytes = r->prompt.bytes};
     int32_t *ids = xcalloc((size_t)r->o.count, sizeof *ids);
     if (!json) {
-        print_prompt(&printer, &r->prompt);
+        for (int64_t i = 0; i < r->prompt.count; i++) put(&printer, r->prompt.ids[i]);
+        fflush(stdout);
         r->o.on_token = print_token;
         r->o.ctx = &printer;
     }
@@ -259,25 +362,13 @@ static int continue_prompt(struct run *r) {
     int said = 0;
     device_notes_say(r->dev, &said);
     if (!json) fputc('\n', stdout);
-    const struct config *c = r->config;
-    struct generation g = {.model = r->model,
-                           .weights = r->source.dir,
-                           .device = device_backend(c)->name,
-                           .cpu_kernel = c->device == DEVICE_CPU ? cpu_kernel_name(c->cpu_kernel) : NULL,
-                           .options = &r->o,
-                           .prompt = &r->prompt,
-                           .ids = ids,
-                           .count = made,
-                           .window = r->window,
-                           .ended = made > 0 && is_end_token(&r->o, ids[made - 1]),
-                           .dtype = r->config->dtype,
-                           .seconds = seconds};
-    if (json && made >= 0) print_generation_json(stdout, &g);
+    bool on_cpu = c->device == DEVICE_CPU;
+    if (json && made >= 0) print_json(r, ids, made, seconds);
     if (!json && made >= 0)
         info("%lld tokens in %.2f s (%.1f tokens/s)%s, %s on %s%s%s, seed %llu", (long long)made, seconds,
-             (double)made / seconds, g.ended ? ", ended by the model" : "", dtype_name(g.dtype), g.device,
-             g.cpu_kernel ? " by " : "", g.cpu_kernel ? g.cpu_kernel : "",
-             (unsigned long long)r->o.sample.seed);
+             (double)made / seconds, made > 0 && is_end_token(&r->o, ids[made - 1]) ? ", ended by the model" : "",
+             dtype_name(c->dtype), device_backend(c)->name, on_cpu ? " by " : "",
+             on_cpu ? cpu_kernel_name(c->cpu_kernel) : "", (unsigned long long)r->o.sample.seed);
     free(ids);
     return made < 0 ? -1 : 0;
 }

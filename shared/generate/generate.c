@@ -3,13 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/core/arena.h"
 #include "shared/core/error.h"
-#include "shared/generate/weights.h"
+#include "shared/core/topology.h"
+#include "shared/hf/hf_dir.h"
 #include "shared/model/model.h"
 
 struct generator {
     struct generator_options o;
-    struct weights weights;
+    struct arena arena;       // of the weights: no gradient, no optimizer, no master
+    struct unit_view *units;  // (layout->count)
     struct model *model;
     int32_t *window;  // (o.window), zeros beyond the tokens
 };
@@ -25,12 +28,43 @@ static struct model_options model_options_of(const struct generator_options *o) 
                                   .forward_only = true};
 }
 
+// Every unit's weights. units NULL: they are counted alone.
+static void carve(struct arena *a, const struct layout *l, enum dtype dt, struct unit_view *units) {
+    for (int u = 0; u < l->count; u++) {
+        void *p = arena_take(a, MEM_PARAMETER, (size_t)l->units[u].n_pad * dtype_size(dt));
+        if (units) units[u] = (struct unit_view){.weights = p};
+    }
+}
+
 void generator_predict(const struct generator_options *o, size_t bytes[MEM_CLASSES]) {
     struct model_options m = model_options_of(o);
-    size_t weights[MEM_CLASSES];
+    struct arena a;
     model_predict(&m, bytes);
-    weights_predict(o->layout, o->dtype, weights);
-    for (int c = 0; c < MEM_CLASSES; c++) bytes[c] += weights[c];
+    arena_init(&a, NULL);
+    carve(&a, o->layout, o->dtype, NULL);
+    for (int c = 0; c < MEM_CLASSES; c++) bytes[c] += a.bytes[c];
+}
+
+// Reads every unit and rounds it to the dtype.
+static int load_weights(struct generator *g, struct hf_reader *from) {
+    const struct layout *l = g->o.layout;
+    enum dtype dt = g->o.dtype;
+    int64_t largest = 0;
+    for (int u = 0; u < l->count; u++)
+        if (l->units[u].n_pad > largest) largest = l->units[u].n_pad;
+    float *values = xcalloc((size_t)largest, sizeof *values);
+    void *rounded = dt == DT_F32 ? values : xcalloc((size_t)largest, dtype_size(dt));
+    int rc = 0;
+    for (int u = 0; u < l->count && rc == 0; u++) {
+        int64_t n = l->units[u].n_pad;
+        if ((rc = hf_read_unit(from, u, values))) break;
+        for (int64_t i = 0; i < n && dt != DT_F32; i++) dtype_store(dt, rounded, (size_t)i, values[i]);
+        dev_copy(g->o.compute, (void *)g->units[u].weights, rounded, (size_t)n * dtype_size(dt));
+        if (stream_sync(g->o.compute)) rc = fail("loading unit %s: %s", l->units[u].name, dev_error(g->o.dev));
+    }
+    if (rounded != values) free(rounded);
+    free(values);
+    return rc;
 }
 
 struct generator *generator_create(const struct generator_options *o, struct hf_reader *weights) {
@@ -38,10 +72,10 @@ struct generator *generator_create(const struct generator_options *o, struct hf_
     struct model_options m = model_options_of(o);
     g->o = *o;
     g->window = xcalloc((size_t)o->window, sizeof *g->window);
-    if (weights_load(&g->weights, &(struct weights_options){o->layout, o->dtype, o->dev, o->compute},
-                     weights) ||
-        !(g->model = model_create(&m)))
-        generator_destroy(&g);
+    g->units = xcalloc((size_t)o->layout->count, sizeof *g->units);
+    arena_init(&g->arena, o->dev);
+    carve(&g->arena, o->layout, o->dtype, g->units);
+    if (g->arena.failed || load_weights(g, weights) || !(g->model = model_create(&m))) generator_destroy(&g);
     return g;
 }
 
@@ -49,7 +83,8 @@ void generator_destroy(struct generator **pg) {
     struct generator *g = *pg;
     if (!g) return;
     model_destroy(&g->model);
-    weights_release(&g->weights);
+    arena_release(&g->arena);
+    free(g->units);
     free(g->window);
     free(g);
     *pg = NULL;
@@ -62,7 +97,7 @@ static int64_t padded(const struct generator *g, int64_t n) {
 }
 
 int generator_logits(struct generator *g, const int32_t *tokens, int64_t n, float *logits) {
-    const struct unit_view *units = g->weights.units;
+    const struct unit_view *units = g->units;
     int last = g->o.layout->count - 1;
     int64_t used = n < g->o.window ? n : g->o.window, seq = padded(g, used);
     memset(g->window, 0, (size_t)g->o.window * sizeof *g->window);

@@ -12,7 +12,7 @@
 //                                                          234 MiB for 225 + 10 (gpt2-124m, zero:0, bf16)
 //                in a star not less than its credits, min(credit_bytes, bytes per step)
 //                its batch in tokens, 8 bytes each
-//                the records of where time went, 2 KB per unit and micro-batch of a step, at most 100 MB
+//                the records of where time went, 7 KB per unit and micro-batch of a step, at most 100 MB
 //                per thread of a CPU: 8 MiB of packed blocks and 20 bytes * sequence length * head size for
 //                attention's backward                      44 MiB for 8 threads, T 8192, D 32
 //   per server   9/8 of the frames its workers' credits let into the transport: min(credit_bytes, what one

@@ -9,8 +9,7 @@
 
 #include "shared/core/error.h"
 #include "shared/core/path.h"
-#include "shared/monitor/csv_file.h"
-#include "shared/monitor/event_file.h"
+#include "shared/monitor/curve_file.h"
 #include "shared/report/metrics.h"
 #include "shared/state/train_state.h"
 
@@ -19,11 +18,11 @@ static const char *const tags[CURVES] = {"Train/Samples/train_loss", "Train/Samp
                                          "Train/Samples/loss_scale"};
 
 struct monitor {
-    struct event_file *events;     // NULL: none, or no longer
-    struct csv_file *csv[CURVES];  // the same
-    bool lost;                     // something could not be written
-    bool scale;                    // there is a loss scale to show
-    int64_t batch, skipped;        // sequences of a step; steps whose samples are in no weights
+    struct curve_file *events;       // NULL: none, or no longer
+    struct curve_file *csv[CURVES];  // the same
+    bool lost;                       // something could not be written
+    bool scale;                      // there is a loss scale to show
+    int64_t batch, skipped;          // sequences of a step; steps whose samples are in no weights
 };
 
 // path and what it lies in.
@@ -54,22 +53,17 @@ static char *make_place(const struct monitor_config *c, const char *section) {
     return NULL;
 }
 
-static int open_csv(struct monitor *m, const struct config *c, int64_t from) {
-    char *dir = make_place(&c->csv_monitor, "csv_monitor");
-    int rc = dir ? 0 : -1;
-    for (int i = 0; i < CURVES && !rc; i++) {
-        if (i == CURVE_SCALE && !m->scale) continue;
-        m->csv[i] = csv_file_open(dir, tags[i], from);
-        if (!m->csv[i]) rc = -1;
-    }
-    free(dir);
-    return rc;
-}
-
-static int open_events(struct monitor *m, const struct config *c, int64_t from) {
-    char *dir = make_place(&c->tensorboard, "tensorboard");
-    m->events = dir ? event_file_create(dir, from) : NULL;
-    free(dir);
+static int open_files(struct monitor *m, const struct config *c, int64_t from) {
+    char *csv = c->csv_monitor.enabled ? make_place(&c->csv_monitor, "csv_monitor") : NULL;
+    int rc = c->csv_monitor.enabled && !csv ? -1 : 0;
+    for (int i = 0; i < CURVES && csv && !rc; i++)
+        if ((i != CURVE_SCALE || m->scale) && !(m->csv[i] = csv_file_open(csv, tags[i], from))) rc = -1;
+    free(csv);
+    if (rc || !c->tensorboard.enabled) return rc;
+    char *events = make_place(&c->tensorboard, "tensorboard");
+    // TensorBoard drops events at the first step of the new session as well.
+    m->events = events ? event_file_create(events, from ? from + 1 : 0) : NULL;
+    free(events);
     return m->events ? 0 : -1;
 }
 
@@ -95,26 +89,25 @@ int monitor_create(const struct config *c, const struct train_state *start, stru
     m->batch = c->train_batch;
     m->skipped = start->step - start->updates;
     int64_t from = start->samples + m->skipped * m->batch;
-    // Of events TensorBoard drops those at the first step of the new session as well.
-    if ((c->csv_monitor.enabled && open_csv(m, c, from)) ||
-        (c->tensorboard.enabled && open_events(m, c, from ? from + 1 : 0))) {
-        monitor_destroy(&m);
-        return -1;
-    }
+    int rc = open_files(m, c, from);
+    if (rc) monitor_destroy(&m);
     *out = m;
-    return 0;
+    return rc;
 }
 
-static void say_lost(struct monitor *m, const char *path, int64_t step) {
+// The curves of a file that could not be written stop. rc: of what was written.
+static void check(struct monitor *m, struct curve_file **f, int rc, int64_t step) {
+    if (!rc) return;
     m->lost = true;
     fail(
         "%s: cannot write: %s: what it would say from step %lld on is lost; training goes on, and ends with exit "
         "status %d",
-        path, strerror(errno), (long long)step, EXIT_RUN_FAILED);
+        curve_file_path(*f), strerror(errno), (long long)step, EXIT_RUN_FAILED);
+    curve_file_close(f);
 }
 
 // All of the step's line in metrics.jsonl; what is null there is no point, but for a loss. 0, or -1 with errno.
-static int put_events(struct event_file *events, const struct step_record *r, int64_t x) {
+static int put_events(struct curve_file *events, const struct step_record *r, int64_t x) {
     const struct figure_rows rows = step_figures();
     int rc = 0;
     for (const struct figure *f = rows.rows; f < rows.rows + rows.count && !rc; f++) {
@@ -123,7 +116,7 @@ static int put_events(struct event_file *events, const struct step_record *r, in
         char tag[64];
         snprintf(tag, sizeof tag, "Train/Samples/%s", is_loss ? "train_loss" : f->key);
         if (figure_is_there(f, r) && (is_loss || isfinite(value)))
-            rc = event_file_scalar(events, tag, x, value);
+            rc = event_file_point(events, tag, x, value);
     }
     return rc;
 }
@@ -132,24 +125,16 @@ void monitor_step(struct monitor *m, const struct step_record *r) {
     const double values[CURVES] = {r->loss, r->lr, r->loss_scale};
     if (r->skipped) m->skipped++;
     int64_t x = r->samples + m->skipped * m->batch;
-    for (int i = 0; i < CURVES; i++) {
-        if (i == CURVE_SCALE && !m->scale) continue;
-        if (m->csv[i] && csv_file_line(m->csv[i], x, values[i])) {
-            say_lost(m, csv_file_path(m->csv[i]), r->step);
-            csv_file_close(&m->csv[i]);
-        }
-    }
-    if (m->events && put_events(m->events, r, x)) {
-        say_lost(m, event_file_path(m->events), r->step);
-        event_file_close(&m->events);
-    }
+    for (int i = 0; i < CURVES; i++)
+        if (m->csv[i]) check(m, &m->csv[i], csv_file_point(m->csv[i], x, values[i]), r->step);
+    if (m->events) check(m, &m->events, put_events(m->events, r, x), r->step);
 }
 
 int monitor_destroy(struct monitor **pm) {
     struct monitor *m = *pm;
     if (!m) return 0;
-    int rc = event_file_close(&m->events);
-    for (int i = 0; i < CURVES; i++) rc |= csv_file_close(&m->csv[i]);
+    int rc = curve_file_close(&m->events);
+    for (int i = 0; i < CURVES; i++) rc |= curve_file_close(&m->csv[i]);
     if (rc) fail("a monitor's file: %s", strerror(errno));
     if (m->lost) rc = -1;
     free(m);

@@ -33,7 +33,7 @@ struct span {
         int64_t step;  // from 0
     };
     int32_t key;
-    int32_t peer;   // a rank: who was waited for; the first worker whose gradient this was for
+    int32_t peer;   // a rank: the one that was waited for; the first worker that this was for
     int32_t peers;  // how many workers it was for, from that one on
     uint8_t kind;   // enum span_kind
     union {

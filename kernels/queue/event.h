@@ -15,7 +15,7 @@ void queue_wait_event(struct stream *s, struct event *e, uint64_t tag);
 void queue_follow_event(struct stream *s, struct event *e);
 int queue_event_sync(struct event *e);
 int queue_event_passed(struct event *e);
-// What an event names now, with a reference of the caller's own to be dropped.
+// The moment that an event names now, with a reference of the caller's own to be dropped.
 struct moment queue_event_moment(struct event *e);
 
 #endif

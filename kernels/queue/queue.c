@@ -335,7 +335,7 @@ static struct slot *slot_begin(struct queue *q, enum slot_kind kind, struct slot
     return own;
 }
 
-// How many slots must be done for all that the caller has asked for so far. Inside, what came before has been
+// The number of slots that must be done for all that the caller has asked for so far. Inside, what came before has been
 // done; what has failed is known when the function's own slot is done.
 static uint64_t count_now(struct queue *q) {
     pthread_mutex_lock(&q->lock);
@@ -423,7 +423,7 @@ void queue_phase(struct stream *head, enum phase phase) {
     slot_queue(q);
 }
 
-// What the function under way has asked for has been through the device; also what it had before it failed.
+// Waits until all that the function under way has asked for has been through the device; also what it had before it failed.
 static int sync_inside(struct queue *q) {
     const struct queue_device *behind = q->ops->behind;
     if (interval_end(q, false) != 0) q->failed_inside = true;

@@ -18,7 +18,7 @@
 // Inside   A function that the queue runs and that calls on its own stream (backend.h, Inside) is on the
 //          queue's thread: slots are run at once instead of queued.
 // Failure  `failed_at` is the number of the first slot that failed. Later slots still count as done (so
-//          nothing hangs) but do not run; who waits for a count >= failed_at fails as well.
+//          nothing hangs) but do not run; a wait for a count >= failed_at fails as well.
 #ifndef STARRING_KERNELS_QUEUE_QUEUE_H
 #define STARRING_KERNELS_QUEUE_QUEUE_H
 
@@ -81,7 +81,7 @@ struct slot {
 };
 const char *slot_name(const struct slot *slot);  // "matmul", "copy", ...; "" for what takes no time
 
-// What a device behind the thread can do. All return 0, or -1 after device_fail, where nothing else is said.
+// The work of a device behind the thread. All return 0, or -1 after device_fail, where nothing else is said.
 struct queue_device {
     // On the queue's thread. pause: nothing follows at once, so the interval that is being measured ends;
     // idle: nothing is queued at all. drain: blocks until the device is through; what: named in the error.

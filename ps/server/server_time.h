@@ -1,4 +1,4 @@
-// Where the time of a server's shard threads goes, added up for the report and written for pictures. A shard's thread is at
+// The time of a server's shard threads, added up for the report and written for pictures. A shard's thread is at
 //
 //     receive   taking messages off the sockets      update   the optimizer; new weights in their place
 //     sum       adding, rounding, squares            reply    answers: acknowledgements, weights, sums

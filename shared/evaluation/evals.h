@@ -33,7 +33,7 @@ struct evals {
 int evals_read(const char *dir, struct evals *out);
 // Adds r, in the place of one of the same step.
 void evals_add(struct evals *e, const struct eval_record *r);
-// Where the held-out loss first was at most target: on the straight line between the two evaluations around it, in
+// The point at which the held-out loss first was at most target: on the straight line between the two evaluations around it, in
 // seconds and in all the rest; where the first one is already that low, that one. Evaluations without a finite loss are
 // left out. false: it never was. The same definition as experiments/comparison/learning.py's.
 bool evals_reach(const struct evals *e, double target, struct eval_point *out);

@@ -70,7 +70,7 @@ static void print_json(const char *dir, const struct evals *e) {
     cJSON_Delete(o);
 }
 
-// What the evaluation adds to the summary that is there.
+// Adds the evaluation's figures to the summary that is there.
 static int renew_summary(const struct topology_table *t, const char *dir) {
     if (!has_file(dir, "summary.json")) return 0;
     cJSON *s = summary_merge(t, dir);
@@ -109,7 +109,7 @@ int evaluate_command(const struct topology_table *t, int argc, char **argv) {
     enum cli_outcome outcome = cli_parse(&command_evaluate, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
     if (outcome == CLI_RUN && args.word_count != 1)
-        fail("evaluate: which run directory?");
+        fail("evaluate: name one run directory");
     else if (outcome == CLI_RUN)
         status =
             run(t, args.words[0], cli_get(&args, "keep-snapshots") != NULL, cli_get(&args, "json") != NULL);

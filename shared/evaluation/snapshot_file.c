@@ -33,7 +33,7 @@ struct snapshot_file {
     int fd, part, parts;
 };
 
-// What every padding has in common.
+// A hash of the layout, the same for every padding.
 static uint64_t layout_identity(const struct layout *l) {
     XXH64_state_t *h = XXH64_createState();
     XXH64_reset(h, 0);

@@ -17,7 +17,7 @@
 #include "kernels/dtype.h"
 #include "shared/core/unit.h"
 
-// When the weights were those of the file.
+// The moment at which the weights were those of the file.
 struct snapshot_info {
     int64_t
         step;  // steps of the job: global batches that the samples make, where workers go at their own pace

@@ -211,7 +211,7 @@ void snapshot_collected(struct snapshot *one, int64_t least, int64_t most) {
 }
 
 // ---------------------------------------------------------------- the loop
-// What a start of the run that was killed has left without its end. That of the step that is gone on from is taken again.
+// Removes what a start of the run that was killed has left without its end. That of the step that is gone on from is taken again.
 static void remove_unfinished(const struct snapshots *s) {
     DIR *d = opendir(s->dir);
     for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d)) {

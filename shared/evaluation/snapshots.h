@@ -21,7 +21,7 @@
 #include "shared/core/topology.h"
 #include "shared/evaluation/snapshot_file.h"
 
-// What a snapshot needs of a device. On a GPU it is made before the topology: nothing is created while collectives run.
+// The needs that a snapshot has of a device. On a GPU it is made before the topology: nothing is created while collectives run.
 struct snapshots_gear {
     struct stream *stream;
     struct event *ready, *written;
@@ -66,7 +66,7 @@ void snapshots_end(struct snapshots *s);
 struct snapshot;
 // Whether the room is free: what was collected before is in its file, or given up.
 bool snapshot_may_begin(const struct snapshot *s);
-// Where the unit's elements from this one on are to be put.
+// The place for the unit's elements from this one on.
 void *snapshot_room(const struct snapshot *s, int unit, int64_t begin);
 // All of them are there; the keys' versions were least to most. The snapshot is no longer the topology's.
 void snapshot_collected(struct snapshot *s, int64_t least, int64_t most);

@@ -117,7 +117,7 @@ static int read_options(struct run *r) {
     const struct cli_args *a = r->args;
     long tokens, top_k;
     r->model = cli_get(a, "model");
-    if (!r->model) return fail("generate: --model RUN|DIR is missing: whose weights?");
+    if (!r->model) return fail("generate: --model RUN|DIR is missing: it says which weights");
     if (!cli_get(a, "prompt") == !cli_get(a, "prompt-ids"))
         return fail("generate: give --prompt TEXT or --prompt-ids IDS, one of the two");
     if (check_overrides(a) || cli_integer(a, "tokens", 1, MOST_TOKENS, DEFAULT_TOKENS, &tokens) ||
@@ -212,7 +212,7 @@ static int open_device(struct run *r) {
     return r->compute ? 0 : fail("--device %s: cannot create a stream", found->name);
 }
 
-// What the generator takes, and beside it on the host: the largest unit as it is read (fp32, and rounded) and
+// The generator's memory, and beside it on the host: the largest unit as it is read (fp32, and rounded) and
 // the program with its libraries.
 static int check_memory(const struct run *r, const struct generator_options *g) {
     size_t bytes[MEM_CLASSES], largest = 0;

@@ -1,4 +1,4 @@
-// Where weights come from: --model's directory, and what lies beside the weights.
+// The place that weights come from: --model's directory, and what lies beside the weights.
 #ifndef STARRING_SHARED_GENERATE_SOURCE_H
 #define STARRING_SHARED_GENERATE_SOURCE_H
 

@@ -1,4 +1,4 @@
-// What all processes of a job hold of this machine's memory together: its ranks, a star's scheduler, and what has started
+// The memory that all processes of a job hold of this machine's memory together: its ranks, a star's scheduler, and what has started
 // them, so that one topology's helpers count as another's do. A page that several of them have touched is divided among
 // them (the kernel's PSS), and so counts once.
 #ifndef STARRING_SHARED_MEMORY_JOB_RESIDENT_H

@@ -253,7 +253,7 @@ int memory_check(const struct config *c, const struct memory_need *need, const c
     return answer(c, &s, what, "");
 }
 
-// What a part of the job needs, and what this machine has for it.
+// The needs of a part of the job, beside what this machine has for it.
 struct outlook {
     struct memory_part here;  // the part, with this machine's GPUs counted
     struct memory_need need;

@@ -92,7 +92,7 @@ static bool one_group(const char *root, const char *folder, const char *group, c
     return true;
 }
 
-// Where one version is mounted, and which group is its root there: what a container sees is a part.
+// The place at which one version is mounted, and the group that is its root there: a container sees a part.
 struct mount {
     const struct version *version;
     char *root, *folder;

@@ -2,7 +2,7 @@
 // /proc/meminfo, and the limit of every control group that the process is in, from its own up to the root.
 //
 // All files are read below a root directory ("" is the machine itself), so that tests bring their own.
-// What is missing, says "max" or makes no sense limits nothing.
+// A file that is missing, says "max" or makes no sense limits nothing.
 #ifndef STARRING_SHARED_MEMORY_MEMORY_LIMITS_H
 #define STARRING_SHARED_MEMORY_MEMORY_LIMITS_H
 

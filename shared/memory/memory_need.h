@@ -1,4 +1,4 @@
-// What the ranks of a run that are on this machine need of its memory and of its GPUs: the ledger's
+// The needs that the ranks of a run on this machine have of its memory and of its GPUs: the ledger's
 // prediction, which is exact, and an allowance for what the ledger does not count, which is a bound.
 //
 // Allowance in host memory, of all processes and ranks here; measured is what the resident size exceeded the
@@ -32,7 +32,7 @@
 #include "shared/core/topology_row.h"
 #include "shared/train/session.h"
 
-// What one rank needs and moves: the topology's part, as its row says, and a worker's activations and workspace on
+// The memory and bytes of one rank: the topology's part, as its row says, and a worker's activations and workspace on
 // top. 0, or -1 after logging.
 int prediction_of_rank(const struct job *j, const char *role, int rank, struct prediction *out);
 

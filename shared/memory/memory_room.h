@@ -1,4 +1,4 @@
-// What this machine and its GPUs have left, beside what a run needs.
+// The memory that this machine and its GPUs have left, beside what a run needs.
 //
 // Blocking   memory_room_read opens each GPU that it asks, and closes it.
 #ifndef STARRING_SHARED_MEMORY_MEMORY_ROOM_H
@@ -14,7 +14,7 @@ struct memory_room {
     struct memory_limit gpu[MEMORY_GPUS_MAX];  // free_bytes < 0: unknown
     struct memory_limit device;                // of each worker, as configured; free_bytes < 0: not limited
 };
-// What there is below root ("": this machine) and on the first `gpus` devices of c.
+// Reads the room below root ("": this machine) and on the first `gpus` devices of c.
 void memory_room_read(const char *root, const struct config *c, int gpus, struct memory_room *out);
 
 // Whether the limit is known and is less than predicted and allowed bytes together.

@@ -15,7 +15,7 @@
 #define ROWS 12  // that a table has without --all
 
 // ---------------------------------------------------------------- options
-// What the rates are without options follows the device: a processor's or a GPU's.
+// The rates without options follow the device: a processor's or a GPU's.
 static int read_rates(const struct cli_args *a, bool gpu, struct plan_rates *out) {
     for (const struct plan_rate *r = plan_rates_list; r->option; r++) {
         double x;

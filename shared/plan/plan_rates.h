@@ -38,7 +38,7 @@ extern const struct plan_rate plan_rates_list[];  // ends with a row without an 
 double plan_rate_of(const struct plan_rates *rates, const struct plan_rate *r);  // per second
 void plan_rate_set(struct plan_rates *rates, const struct plan_rate *r, double per_second);
 
-// What one rank does in a step.
+// The work of one rank in a step.
 struct plan_work {
     double flops, again_flops;  // of the model; computed again
     double again_bytes;         // read and written by norms and activation functions that are computed again

@@ -28,10 +28,10 @@ const struct plan_knob plan_knobs[PLAN_KNOBS] = {
      {NULL, "cpu", "nvme", ""},
      "zero_optimization.offload_param.nvme_path"},
 };
-#define HERE "."  // the folder of who names none
+#define HERE "."  // the folder where none is named
 enum { KNOB_RECOMPUTE, KNOB_OPTIMIZER, KNOB_PARAM };
 
-// What the configuration has of each knob.
+// The configuration's own setting of each knob.
 static void read_knobs(const struct config *c, const char *is[PLAN_KNOBS]) {
     static const char *const device[] = {
         [OFFLOAD_NONE] = "none", [OFFLOAD_CPU] = "cpu", [OFFLOAD_NVME] = "nvme"};
@@ -80,7 +80,7 @@ static double busiest(const struct job *j) {
     return most;
 }
 
-// What a rank has to do in a step, from the prediction of the same run.
+// The work of a rank in a step, from the prediction of the same run.
 static struct plan_work work_of(const struct job *j, const struct plan_candidate *c) {
     const struct config *cfg = j->config;
     const struct offload_traffic *o = &c->offload;
@@ -121,7 +121,7 @@ static int measure(const struct plan_question *q, const struct job *j, struct pl
     c->server_bytes = largest_server(j);
     c->wire_bytes = busiest(j);
     c->offload = p.wire.offload;
-    // What lies on disk is what is written there in a step: masters, states and 16-bit weights, each once.
+    // The bytes on disk are those that a step writes there: masters, states and 16-bit weights, each once.
     c->disk_bytes = (double)c->offload.written * cfg->workers;
     c->tokens = cfg->micro_batch * cfg->accumulation * cfg->workers * cfg->seq;
     struct plan_work w = work_of(j, c);
@@ -269,7 +269,7 @@ static void limit_to_here(struct plan_question *q, const struct config *c) {
         q->disk_bytes = fmin(q->disk_bytes, less_reserve(room_in(folder_of(c, k) ? folder_of(c, k) : HERE)));
 }
 
-// What a command would train on: the demo's text is read byte by byte where the model's tokens are others.
+// The data that a command would train on: the demo's text is read byte by byte where the model's tokens are others.
 static void settle_data(struct plan *out) {
     struct config *c = out->config;
     bool readable = job_opens(c, NULL);
@@ -303,7 +303,7 @@ static void with_topologies(const struct plan_question *q, struct plan *out) {
     }
 }
 
-// What all plans have in common. What the command line says of a star is some plans' alone: as long as no topology is named it is
+// The words that all plans have in common. What the command line says of a star is some plans' alone: as long as no topology is named it is
 // no remark that another has no use for it.
 static struct config *read_common(const struct plan_question *q) {
     static const char star[] = "parameter_server.";

@@ -2,7 +2,7 @@
 // computed again) and micro-batches, each predicted as --dry-run predicts it, fastest first.
 //
 // A candidate is the caller's options and a few configuration keys behind them, so that what is printed can be typed.
-// What the configuration refuses is no candidate; a knob that changes neither memory nor bytes is left out. What the
+// A setting that the configuration refuses is no candidate; a knob that changes neither memory nor bytes is left out. What the
 // command line names itself (--topology, --batch, a knob's key) stays as it is; a file's topology, batch and knobs are
 // one plan of many.
 #ifndef STARRING_SHARED_PLAN_PLAN_SEARCH_H
@@ -15,7 +15,7 @@
 
 #define PLAN_KNOBS 3  // rows of plan_knobs
 
-// What a plan leaves free of this machine's memory and disk, where the caller has not named limits: the larger of the two.
+// The share of this machine's memory and disk that a plan leaves free, where the caller has not named limits: the larger of the two.
 #define PLAN_RESERVE_SHARE 0.05
 #define PLAN_RESERVE_BYTES ((double)(1 << 30))
 

@@ -56,7 +56,7 @@ int trace_write_threads(const struct span_role *r);
 int timeline_merge(const struct config *c, const char *dir, const struct meeting *m);
 int trace_merge(const char *dir, int workers, const struct meeting *m);
 
-// A piece of a gap as the reports settle it: what it was (summary.json's words), and whom it was waited for (NULL: nobody known).
+// A piece of a gap as the reports settle it: its part of the time, and the rank that was waited for (role NULL: none is known).
 struct settled_gap {
     const char *part;  // "host", "wait", "comm_exposed"
     const char *role;
@@ -65,7 +65,7 @@ struct settled_gap {
 // stood: the index of the rank that stood still, -1: what the gap itself says; own: the index of the gap's rank.
 struct settled_gap gap_settle(const struct meeting *m, const struct span *piece, int stood, int own);
 
-// What a SPAN_PART was for, as far as it was for something: "key":1,"step":2,"worker":3. comma: before the first member.
+// The key, step and worker of a SPAN_PART, as far as it has them: "key":1,"step":2,"worker":3. comma: before the first member.
 void span_put_members(void *file, const char *comma, const struct span *s);
 
 #endif

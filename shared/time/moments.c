@@ -143,8 +143,8 @@ static int by_begin(const void *a, const void *b) {
     return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-// What is suspected is laid out as the gaps of a step, the stalls as what blocked it: the split says which stall each moment
-// belongs to.
+// The suspects are laid out as the gaps of a step, the stalls as the transfers that blocked it: the split says which stall each
+// moment belongs to.
 struct blame *moments_blame(struct moments *const *ranks, size_t count, size_t of, size_t *n) {
     const struct moments *m = ranks[of];
     size_t stalls = 0;

@@ -1,4 +1,4 @@
-// When this process stood still: it was stopped (SIGSTOP, a debugger, a computer that slept), or its host gave the cores to
+// The moments at which this process stood still: it was stopped (SIGSTOP, a debugger, a computer that slept), or its host gave the cores to
 // others. Its peers were not silent then, since nobody listened; and a transfer that it takes part in waited for it.
 //
 //     looks        |  |  |  |                  |  |  |

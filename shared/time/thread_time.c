@@ -22,7 +22,7 @@ struct thread_time *thread_time_create(const struct thread_time_options *o) {
     struct thread_time *t = xcalloc(1, sizeof *t);
     assert(o->parts <= THREAD_PARTS);
     t->o = *o;
-    // What finds no memory counts as lost.
+    // Spans that find no memory count as lost.
     if (o->kept) spans_open(&t->last, o->kept, SPANS_LAST);
     if (o->trace) spans_open(&t->traced, SPANS_TRACED, SPANS_FIRST);
     return t;

@@ -1,4 +1,4 @@
-// What a thread of a role does with its time. The thread says which part of its work it turns to and what for; between two such
+// The time of a thread of a role, part by part. The thread says which part of its work it turns to and what for; between two such
 // words the time belongs to the first one. Hence the parts add up to the thread's time, whatever happens.
 //
 //     thread      | receive | sum | reply | receive | sum | update | reply | wait .. | receive
@@ -7,7 +7,7 @@
 //
 // Ownership   It belongs to one thread; others read it when that has ended.
 // Memory      Taken by thread_time_create: the last `kept` spans, for pictures, and with a trace the first SPANS_TRACED.
-// NULL        stands for a thread whose time nobody asks for: all functions then do nothing.
+// NULL        stands for a thread that records nothing: all functions then do nothing.
 #ifndef STARRING_SHARED_TIME_THREAD_TIME_H
 #define STARRING_SHARED_TIME_THREAD_TIME_H
 

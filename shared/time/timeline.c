@@ -66,7 +66,7 @@ struct timeline {
     uint64_t lost;
     struct timeline_clock clock;
     struct stall_watch *watch;
-    // What time_split_of is given.
+    // The input of time_split_of.
     struct span *ran, *moves, *data;
     struct split_block *stood;
     struct span taken[TAKEN];
@@ -302,7 +302,7 @@ static size_t cut_stops(struct timeline *tl, const struct step *s, struct span *
     return n;
 }
 
-// What the transfer was that computing stood still for.
+// Adds the transfer that computing stood still for to the gap.
 static void add_gap(void *ctx, const struct span *gap) {
     struct timeline *tl = ctx;
     const struct record *r = record_of(tl, gap->id);
@@ -345,7 +345,7 @@ static void end_step(struct timeline *tl, int64_t now) {
     if (s && !s->end) s->end = now;
 }
 
-// What was asked for in the steps before may be waited for in this one.
+// Transfers that the steps before asked for may be waited for in this one.
 static uint64_t first_transfer(const struct timeline *tl) {
     uint64_t back = tl->begun < TIMELINE_LATE ? tl->begun : TIMELINE_LATE;
     return back ? tl->steps[(tl->begun - back) % STEPS].asked : tl->next_transfer;

@@ -1,4 +1,4 @@
-// What one rank does, moment by moment: the record behind "where the time went" (split.h), the same for every
+// The work of one rank, moment by moment: the record behind "where the time went" (split.h), the same for every
 // topology. Times are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share.
 //
 //     recorder                         records
@@ -95,7 +95,7 @@ uint64_t timeline_moment(struct timeline *tl);  // here, in the compute stream
 // nobody else need say when its own part was ready.
 void timeline_gate(struct timeline *tl, uint64_t id, uint64_t moment);
 enum timeline_stamp { TIMELINE_FIRST_BYTE, TIMELINE_DONE };
-// When s (compute, or watched) comes to this place.
+// Notes the moment at which s (compute, or watched) comes to this place.
 void timeline_stamp(struct timeline *tl, struct stream *s, uint64_t id, enum timeline_stamp what);
 // stream_wait_event on the compute stream, for the transfer (0: for none).
 void timeline_wait(struct timeline *tl, struct stream *compute, struct event *e, uint64_t id);

@@ -366,7 +366,8 @@ static int continue_prompt(struct run *r) {
     if (json && made >= 0) print_json(r, ids, made, seconds);
     if (!json && made >= 0)
         info("%lld tokens in %.2f s (%.1f tokens/s)%s, %s on %s%s%s, seed %llu", (long long)made, seconds,
-             (double)made / seconds, made > 0 && is_end_token(&r->o, ids[made - 1]) ? ", ended by the model" : "",
+             (double)made / seconds,
+             made > 0 && is_end_token(&r->o, ids[made - 1]) ? ", ended by the model" : "",
              dtype_name(c->dtype), device_backend(c)->name, on_cpu ? " by " : "",
              on_cpu ? cpu_kernel_name(c->cpu_kernel) : "", (unsigned long long)r->o.sample.seed);
     free(ids);

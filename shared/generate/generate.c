@@ -60,7 +60,8 @@ static int load_weights(struct generator *g, struct hf_reader *from) {
         if ((rc = hf_read_unit(from, u, values))) break;
         for (int64_t i = 0; i < n && dt != DT_F32; i++) dtype_store(dt, rounded, (size_t)i, values[i]);
         dev_copy(g->o.compute, (void *)g->units[u].weights, rounded, (size_t)n * dtype_size(dt));
-        if (stream_sync(g->o.compute)) rc = fail("loading unit %s: %s", l->units[u].name, dev_error(g->o.dev));
+        if (stream_sync(g->o.compute))
+            rc = fail("loading unit %s: %s", l->units[u].name, dev_error(g->o.dev));
     }
     if (rounded != values) free(rounded);
     free(values);

@@ -50,8 +50,8 @@ static bool fits(struct search *q, struct proposal *p) {
     j.layout = padded_for(q, p->c.workers);
     int rc = memory_need_of(&j, q->part, &need);
     const struct memory_sum *of = q->room->device.free_bytes >= 0 ? &need.device
-                                  : need.gpus                         ? &need.gpu[0]
-                                                                      : &need.host;
+                                  : need.gpus                     ? &need.gpu[0]
+                                                                  : &need.host;
     p->bytes = of->predicted_bytes + of->allowed_bytes;
     return !rc && !memory_compare(&need, q->room).limit;
 }
@@ -273,9 +273,7 @@ int memory_check_run(const struct job *j, const struct memory_part *part) {
     if (look(j, part, &o)) return -1;
     struct memory_short s = memory_compare(&o.need, &o.room);
     if (!s.limit) return 0;
-    char *advice = j->config->memory_check == MEMORY_CHECK_OFF
-                       ? NULL
-                       : advice_for(j, &o.here, &o.room);
+    char *advice = j->config->memory_check == MEMORY_CHECK_OFF ? NULL : advice_for(j, &o.here, &o.room);
     int rc = s.limit == &o.room.device ? device_answer(j->config, &s, &o.need, advice)
                                        : answer(j->config, &s, "the run", advice);
     free(advice);

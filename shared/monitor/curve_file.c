@@ -140,9 +140,9 @@ static int put_event(struct curve_file *f, Starring__Event *e) {
 struct curve_file *event_file_create(const char *dir, int64_t from) {
     char host[HOST_NAME_MAX + 1] = "";
     gethostname(host, sizeof host - 1);
-    struct curve_file *f = open_at(xasprintf("%s/events.out.tfevents.%lld.%s.%d", dir, (long long)wall_time(),
-                                             host, (int)getpid()),
-                                   O_WRONLY | O_APPEND);
+    struct curve_file *f = open_at(
+        xasprintf("%s/events.out.tfevents.%lld.%s.%d", dir, (long long)wall_time(), host, (int)getpid()),
+        O_WRONLY | O_APPEND);
     Starring__Event version = STARRING__EVENT__INIT, start = STARRING__EVENT__INIT;
     Starring__SessionLog session = STARRING__SESSION_LOG__INIT;
     version.what_case = STARRING__EVENT__WHAT_FILE_VERSION;

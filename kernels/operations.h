@@ -40,12 +40,12 @@
     OPERATION(OP_LOSS_SUM,   loss_sum,   loss_sum_args)  \
     OPERATION(OP_SUMSQ,      sumsq,      sumsq_args)     \
     OPERATION(OP_DECIDE,     decide,     decide_args)    \
-    OPERATION(OP_ADAMW,      adamw,      adamw_args)     \
-    OPERATION(OP_SGD,        sgd,        sgd_args)       \
-    OPERATION(OP_LION,       lion,       lion_args)      \
+    OPERATION(OP_ADAMW,      adamw,      update_args)     \
+    OPERATION(OP_SGD,        sgd,        update_args)       \
+    OPERATION(OP_LION,       lion,       update_args)      \
     OPERATION(OP_ONEBIT_ENCODE, onebit_encode, onebit_encode_args) \
     OPERATION(OP_ONEBIT_SUM, onebit_sum, onebit_sum_args) \
-    OPERATION(OP_ADAM_FROZEN, adam_frozen, adam_frozen_args) \
+    OPERATION(OP_ADAM_FROZEN, adam_frozen, update_args) \
     OPERATION(OP_CODE_ENCODE, code_encode, code_encode_args) \
     OPERATION(OP_CODE_ERROR, code_error, code_error_args) \
     OPERATION(OP_CODE_ADD,   code_add,   code_add_args)  \
@@ -308,17 +308,18 @@ struct update_scalars update_decide(const struct exact_sum *sum, float loss_scal
 // double, then rounded. scalars->skip: nothing is written. Parameter groups are runs of elements: group g is
 // [ends[g-1], ends[g]), the first begins at 0; one launch covers them all.
 #define UPDATE_GROUPS_MAX 24
-struct adamw_args {
-    float *master, *m, *v;  // (n)
-    void *weight;           // (n) of type dt; may equal master in fp32; NULL: not written
-    const void *grad;       // (n) of type dt
+struct update_args {                   // of every elementwise update; each reads those that its formulas name
+    float *master, *m, *v;             // (n); sgd's m NULL: no momentum
+    void *weight;                      // (n) of type dt; may equal master in fp32; NULL: not written
+    const void *grad;                  // (n) of type dt; adam_frozen with codes reads none
+    const struct onebit_block *codes;  // adam_frozen: (n / ONEBIT_BLOCK) or NULL
     const struct update_scalars *scalars;
     int64_t n;
     int64_t ends[UPDATE_GROUPS_MAX];        // (groups) rising; the last is n
     float weight_decay[UPDATE_GROUPS_MAX];  // (groups)
     int32_t groups;                         // at least 1
-    float lr, beta1, beta2, eps, inv_bc1, inv_sqrt_bc2;
-    bool l2_mode;
+    float lr, beta1, beta2, eps, inv_bc1, inv_sqrt_bc2, momentum, rest;
+    bool l2_mode, nesterov;
     enum dtype dt;
 };
 
@@ -329,19 +330,6 @@ struct adamw_args {
 //     p = fma(-lr, g, p)                        weight = round(p)
 // rest is 1 - dampening; at the first update, where m holds zeros, 1, since torch's momentum begins as the gradient.
 // scalars->skip, groups: as in adamw.
-struct sgd_args {
-    float *master, *m;  // (n); m NULL: no momentum
-    void *weight;       // (n) of type dt; may equal master in fp32; NULL: not written
-    const void *grad;   // (n) of type dt
-    const struct update_scalars *scalars;
-    int64_t n;
-    int64_t ends[UPDATE_GROUPS_MAX];        // (groups) rising; the last is n
-    float weight_decay[UPDATE_GROUPS_MAX];  // (groups)
-    int32_t groups;                         // at least 1
-    float lr, momentum, rest;
-    bool nesterov;
-    enum dtype dt;
-};
 
 // Lion (Chen et al. 2023, algorithm 2) over n elements, in this order:
 //     g = (float)grad * grad_scale
@@ -349,18 +337,6 @@ struct sgd_args {
 //     p = fma(-lr, fma(weight_decay, p, u), p)  weight = round(p)
 //     m = fma(beta2, m, (1-beta2)*g)
 // The sign of 0 is 0, as in the paper: what holds zeros (gaps, pads) keeps them. scalars->skip, groups: as in adamw.
-struct lion_args {
-    float *master, *m;  // (n)
-    void *weight;       // (n) of type dt; may equal master in fp32; NULL: not written
-    const void *grad;   // (n) of type dt
-    const struct update_scalars *scalars;
-    int64_t n;
-    int64_t ends[UPDATE_GROUPS_MAX];        // (groups) rising; the last is n
-    float weight_decay[UPDATE_GROUPS_MAX];  // (groups)
-    int32_t groups;                         // at least 1
-    float lr, beta1, beta2;
-    enum dtype dt;
-};
 
 // ---- 1-bit Adam (Tang et al. 2021, algorithm 1), behind its warm-up: kernels/codec.h has the code. n is a
 // multiple of ONEBIT_BLOCK. scalars->skip: nothing is written. An element whose frozen variance v is 0 had no
@@ -395,24 +371,10 @@ struct onebit_sum_args {
     int32_t ranks;
 };
 // Adam whose variance stays as it is:
-//     m = what `momentum` says, or, without blocks, fma(beta1, m, (1-beta1) * (grad * scalars->grad_scale)); masked: 0
+//     m = what `codes` say, or, without codes, fma(beta1, m, (1-beta1) * (grad * scalars->grad_scale)); masked: 0
 //     u = m / (sqrt(v) + eps)        u = fma(weight_decay, p, u)
 //     p = fma(-lr, u, p)             weight = round(p)
-// Groups are struct adamw_args'. Without blocks n is any number.
-struct adam_frozen_args {
-    float *master, *m;                    // (n)
-    const float *v;                       // (n)
-    void *weight;                         // (n) of type dt; may equal master in fp32; NULL: not written
-    const struct onebit_block *momentum;  // (n / ONEBIT_BLOCK) or NULL
-    const void *grad;                     // (n) of type dt; read where momentum is NULL
-    const struct update_scalars *scalars;
-    int64_t n;
-    int64_t ends[UPDATE_GROUPS_MAX];
-    float weight_decay[UPDATE_GROUPS_MAX];
-    int32_t groups;
-    float lr, beta1, eps;
-    enum dtype dt;
-};
+// codes: of the momentum that all ranks agreed on. Without them n is any number. v is only read.
 
 // The codes of gradients (kernels/codec.h). n is a multiple of CODE_BLOCK.
 // out = code of fma(error, factor, grad)

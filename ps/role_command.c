@@ -200,7 +200,7 @@ static int run_worker(struct role *r) {
 // A worker's device, and what a member reads of files: the scheduler hears meanwhile that it is at work.
 static int make_ready(struct role *r, struct config *c) {
     const struct trust_request request = trust_request_of(r);
-    r->coming = coming_start(&r->ps, &request);
+    r->coming = coming_start(&r->ps, &request, &r->trust);
     r->ps.coming = &r->coming;
     error_quiet(r->by_hand ? QUIET_NOT : QUIET_WARNINGS);
     bool computes = is(r, &command_worker);
@@ -218,13 +218,15 @@ static int run(struct role *r, struct config *c) {
     int rc = scheduler ? 0 : make_ready(r, c);
     r->ps.stop = r->job.stop = stop_install_role(is(r, &command_worker));
     const struct trust_request request = trust_request_of(r);
-    if (!rc && !(rc = trust_open(&r->trust, &request))) {
+    bool open = coming_has_trust(&r->coming);
+    if (!rc && !open) open = !(rc = trust_open(&r->trust, &request));
+    if (!rc) {
         r->ps.trust = &r->trust;
         if (r->trust.mode == TRUST_CURVE && !scheduler) r->ps.rank = r->trust.self.rank;
         rc = scheduler ? run_scheduler(r) : is(r, &command_server) ? run_server(r) : run_worker(r);
-        trust_close(&r->trust);
     }
     coming_stop(&r->coming);
+    if (open) trust_close(&r->trust);
     return rc;
 }
 

@@ -39,7 +39,7 @@ struct zero_offload_options {
     const char *disk;  // masters and states lie in a file in this directory; NULL: in memory
     const char
         *params_disk;    // likewise of params: 16-bit weights; in fp32 they are the masters, where these are
-    size_t block_bytes;  // aio.block_size and aio.queue_depth (shared/offload/disk_file.h); 0: the store's
+    size_t block_bytes;  // aio.block_size and aio.queue_depth (shared/offload/disk_store.h); 0: the store's
     int depth;
 };
 

@@ -79,7 +79,7 @@ class BinWriter:
 
 
 def sidecar(encoder, writer, sources, documents):
-    """The facts that training checks against the model (shared/data/sidecar.h), and those that people may want to know later."""
+    """The facts that training checks against the model (shared/data/vocabulary.h), and those that people may want to know later."""
     return {"format": "starring tokens", "program": f"starring tokenize.py {VERSION}",
             "tokenizer": {"name": encoder.name, "kind": encoder.kind, "files": encoder.files},
             "vocab_size": encoder.vocab_size, "tokens": writer.tokens, "documents": documents,

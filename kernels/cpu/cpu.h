@@ -9,6 +9,11 @@
     int cpu_op_##name(int threads, const void *args, const char **why);
 OPERATIONS(DECLARE_OPERATION)
 #undef DECLARE_OPERATION
+// The frame of every update: masters and states of elements [at, at + n), whose gradients are grad(n), of a group with
+// that decay. It does the rest.
+typedef void cpu_update_fn(const struct update_args *a, const float *grad, int64_t at, int64_t n,
+                           float decay);
+int cpu_update(int threads, const struct update_args *a, cpu_update_fn *block);
 // bf16 as CPU_KERNEL_PAIRS, by fp32 fma and by the instruction: the same bits; other types as cpu_op_matmul.
 int cpu_op_matmul_pairs(int threads, const void *args, const char **why);
 int cpu_op_matmul_pairs_fast(int threads, const void *args, const char **why);

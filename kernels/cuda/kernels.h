@@ -58,6 +58,8 @@ int cuda_kernels_load(const char **why);
 #define DECLARE_OPERATION(OP, name, args_t) int cuda_op_##name(struct cuda_ctx *ctx, const void *args);
 OPERATIONS_BUT_MATMUL(DECLARE_OPERATION)
 #undef DECLARE_OPERATION
+// What no update takes, refused: 0 or -1. blocks: of its launch.
+int cuda_update_refused(struct cuda_ctx *ctx, const struct update_args *a, int64_t blocks);
 // struct matmul_args: each row of c(M,N) becomes bias(N), for a product that then accumulates into it.
 int cuda_op_bias_rows(struct cuda_ctx *ctx, const void *args);
 

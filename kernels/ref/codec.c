@@ -154,26 +154,20 @@ void ref_onebit_sum(const struct onebit_sum_args *a) {
         encode_rest(&a->out[b], a->error + b * ONEBIT_BLOCK, a->v + b * ONEBIT_BLOCK);
 }
 
-void ref_adam_frozen(const struct adam_frozen_args *a) {
-    assert(a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
-    assert(!a->momentum || a->n % ONEBIT_BLOCK == 0);
-    if (a->scalars->skip) return;
-    for (int64_t i = 0, group = 0; i < a->n; i++) {
-        while (a->ends[group] <= i) group++;
-        float p = a->master[i], m, v = a->v[i];
-        if (v == 0) {
-            m = 0;
-        } else if (a->momentum) {
-            m = onebit_said(&a->momentum[i / ONEBIT_BLOCK], i % ONEBIT_BLOCK);
-        } else {
-            float g = dtype_load(a->dt, a->grad, (size_t)i) * a->scalars->grad_scale;
-            m = fmaf(a->beta1, a->m[i], (1.0f - a->beta1) * g);
-        }
-        float u = m / (sqrtf(v) + a->eps);
-        u = fmaf(a->weight_decay[group], p, u);
-        p = fmaf(-a->lr, u, p);
-        a->master[i] = p;
-        a->m[i] = m;
-        if (a->weight) dtype_store(a->dt, a->weight, (size_t)i, p);
+static float adam_frozen(const struct update_args *a, int64_t i, float decay) {
+    float p = a->master[i], m = 0, v = a->v[i];
+    if (v != 0 && a->codes) {
+        m = onebit_said(&a->codes[i / ONEBIT_BLOCK], i % ONEBIT_BLOCK);
+    } else if (v != 0) {
+        float g = dtype_load(a->dt, a->grad, (size_t)i) * a->scalars->grad_scale;
+        m = fmaf(a->beta1, a->m[i], (1.0f - a->beta1) * g);
     }
+    a->m[i] = m;
+    float u = m / (sqrtf(v) + a->eps);
+    return fmaf(-a->lr, fmaf(decay, p, u), p);
+}
+
+void ref_adam_frozen(const struct update_args *a) {
+    assert(!a->codes || a->n % ONEBIT_BLOCK == 0);
+    ref_update(a, adam_frozen);
 }

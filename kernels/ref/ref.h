@@ -9,4 +9,8 @@
 OPERATIONS(DECLARE_OPERATION)
 #undef DECLARE_OPERATION
 
+// The loop of every update: element i's new p, of a group with that decay; the function updates the states itself.
+typedef float ref_update_fn(const struct update_args *a, int64_t i, float decay);
+void ref_update(const struct update_args *a, ref_update_fn *element);
+
 #endif

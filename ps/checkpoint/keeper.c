@@ -33,7 +33,7 @@ struct keeper {
     // Of the checkpoint in hand: twice its steps, and one if it is the last; NO_STEP: none. Guarded by mutex, as all below.
     int64_t order;
     int64_t over;  // checkpoints up to this one have had their turn, but for the one in hand
-    bool ending, orderly;
+    bool ending;
     double begin_s, copy_s;  // of the one in hand
     struct keeper_figures figures;
 };
@@ -45,14 +45,6 @@ static struct state_file_options file_of(const struct keeper *k, int64_t step) {
 }
 
 // ---------------------------------------------------------------- shards
-static void copy_aside(const struct keeper *k, const struct kept_key *x, struct entry *e) {
-    const struct partition *p = &k->o.file.map->parts[x->counts.key];
-    size_t bytes = (size_t)(p->end - p->begin) * sizeof(float);
-    e->buf = k->o.copies[x->counts.key];
-    memcpy(e->buf.master, x->buf->master, bytes);
-    for (int i = 0; i < k->states; i++) memcpy(e->buf.state[i], x->buf->state[i], bytes);
-}
-
 static int64_t order_of(const struct kept_key *x) { return 2 * x->step + x->last; }
 
 static int write_checkpoint(void *keeper);
@@ -114,7 +106,13 @@ void keeper_keep(void *keeper, const struct kept_key *x) {
         e->counts.batches = batches;
     }
     e->buf = *x->buf;
-    if (k->o.copies) copy_aside(k, x, e);
+    if (k->o.copies) {
+        const struct partition *p = &k->o.file.map->parts[x->counts.key];
+        size_t bytes = (size_t)(p->end - p->begin) * sizeof(float);
+        e->buf = k->o.copies[x->counts.key];
+        memcpy(e->buf.master, x->buf->master, bytes);
+        for (int i = 0; i < k->states; i++) memcpy(e->buf.state[i], x->buf->state[i], bytes);
+    }
     double seconds = now_seconds() - begin;
     pthread_mutex_lock(&k->mutex);
     if (k->order == order_of(x)) {  // it has not been given up meanwhile

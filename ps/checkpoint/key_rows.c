@@ -215,14 +215,6 @@ static int take_table(struct key_rows *r, const struct shard_map *m, const struc
     return rc;
 }
 
-// A worker's next step is the same for all keys: a push that some have is known by its batch.
-static void level_steps(struct key_rows *r) {
-    for (int w = 0; w < r->workers; w++) {
-        int64_t step = key_rows_step(r, w);
-        for (int k = 0; k < r->count; k++) r->pushed[(int64_t)k * r->workers + w] = step;
-    }
-}
-
 int key_rows_read(struct key_rows *r, struct checkpoint *c, const struct config *config,
                   const struct shard_map *map) {
     bool alone = consistency_of(config).row->on_arrival;
@@ -249,7 +241,11 @@ int key_rows_read(struct key_rows *r, struct checkpoint *c, const struct config 
     if (rows && rows < r->count)
         return fail("%s: it says of %d of %d keys how far they are", checkpoint_path(c), rows, r->count);
     if (!rows) rows_of_steps(r, checkpoint_train(c), config);
-    if (alone) level_steps(r);
+    // A worker's next step is the same for all keys: a push that some have is known by its batch.
+    for (int w = 0; alone && w < r->workers; w++) {
+        int64_t step = key_rows_step(r, w);
+        for (int k = 0; k < r->count; k++) r->pushed[(int64_t)k * r->workers + w] = step;
+    }
     return 0;
 }
 

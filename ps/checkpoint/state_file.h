@@ -36,16 +36,33 @@ void state_file_discard(struct state_file **f, const char *why);
 // There will be no file at all.
 void state_file_refuse(const struct state_file_options *o, const char *why);
 
-// Reading: fills the masters and states of server `rank`'s keys. buffers (map->count); seen (may be NULL) counts keys.
-// 0, or -1 after logging.
+// ---- reading
 struct state_read {
     const struct config *config;
     const struct layout *layout;
     const struct shard_map *map;
     int rank;
-    const struct server_buffers *buffers;
-    const _Atomic int *stop;  // NULL: never
+    const struct server_buffers *buffers;  // (map->count)
 };
-int state_file_read(const struct state_read *r, struct checkpoint *c);
+// Fills the masters and states of server `rank`'s keys. stop: NULL: never. 0, or -1 after logging.
+int state_file_read(const struct state_read *r, struct checkpoint *c, const _Atomic int *stop);
+
+// The loader reads the part that a job goes on from in the background (shared/core/background.h): shards and main thread answer
+// their peers meanwhile. Pulls that come before it has been read wait (ps/server/server_core.h). One thread creates and destroys it;
+// loader_state from any.
+enum loader_state { LOADER_READS, LOADER_DONE, LOADER_FAILED };
+
+struct loader;
+// path: absolute. seal: what the checkpoint has where the scheduler runs (start_point.h). Copies what o points to, but not
+// what that points to. NULL after logging.
+struct loader *loader_create(const struct state_read *o, const char *path, uint64_t seal);
+enum loader_state loader_state(struct loader *l);
+// Once it is done: how far all keys of the job are, and the steps behind which the checkpoint is.
+const struct key_rows *loader_rows(const struct loader *l);
+int64_t loader_step(const struct loader *l);
+// Once it has failed: why.
+const char *loader_error(struct loader *l);
+void loader_stop(struct loader *l);  // reads no further; NULL is allowed
+void loader_destroy(struct loader **l);
 
 #endif

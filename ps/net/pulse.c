@@ -77,29 +77,32 @@ struct coming {
     struct config config;  // a copy: the role's own is not settled yet
     struct ps_role_options role;
     struct trust_request request;
-    struct ps_trust trust;
+    struct ps_trust *trust;
     struct wire_count wire;  // of no report
     struct pulse *pulse;
-    _Atomic int quit;
+    _Atomic int quit, opened;  // opened: the trust
     pthread_t thread;
 };
 
 static void *coming_main(void *arg) {
     struct coming *c = arg;
     error_quiet(QUIET_ALL);
-    if (trust_open(&c->trust, &c->request) != 0) return NULL;
+    if (trust_open(c->trust, &c->request) != 0) return NULL;
+    atomic_store(&c->opened, 1);
     const struct ps_identity id = {
-        .role = c->request.role, .rank = c->trust.self.rank, .incarnation = ps_random_id()};
-    c->role.trust = &c->trust;
+        .role = c->request.role, .rank = c->trust->self.rank, .incarnation = ps_random_id()};
+    c->role.trust = c->trust;
     c->pulse = pulse_start(&(struct pulse_options){.role = &c->role, .id = id, .wire = &c->wire});
     return NULL;
 }
 
-struct coming *coming_start(const struct ps_role_options *role, const struct trust_request *trust) {
+struct coming *coming_start(const struct ps_role_options *role, const struct trust_request *request,
+                            struct ps_trust *trust) {
     struct coming *c = xcalloc(1, sizeof *c);
     c->config = *role->config;
     c->role = *role;
-    c->request = *trust;
+    c->request = *request;
+    c->trust = trust;
     c->role.config = c->request.config = &c->config;
     c->request.stop = &c->quit;
     if (pthread_create(&c->thread, NULL, coming_main, c) == 0) return c;
@@ -107,13 +110,16 @@ struct coming *coming_start(const struct ps_role_options *role, const struct tru
     return NULL;
 }
 
-void coming_stop(struct coming **at) {
+bool coming_has_trust(struct coming **at) { return *at && (atomic_load(&(*at)->opened) || coming_stop(at)); }
+
+bool coming_stop(struct coming **at) {
     struct coming *c = at ? *at : NULL;
-    if (!c) return;
+    if (!c) return false;
     atomic_store(&c->quit, 1);
     pthread_join(c->thread, NULL);
     pulse_stop(&c->pulse);
-    trust_close(&c->trust);
+    bool opened = c->opened;
     free(c);
     *at = NULL;
+    return opened;
 }

@@ -22,11 +22,15 @@ struct pulse *pulse_start(const struct pulse_options *o);  // NULL after logging
 void pulse_stop(struct pulse **p);
 
 // The same of a member that has not logged in yet: it reads its model and data, perhaps from a file system that stands still, or
-// opens its device, and the scheduler waits for it (ps/scheduler/membership.h). What stands in the way of this is not said:
-// the role says it, when it opens its trust for the login. role: its configuration and the scheduler's address are known.
+// opens its device, and the scheduler waits for it (ps/scheduler/membership.h). role: its configuration and the scheduler's address
+// are known. Its thread opens the role's trust, which outlives it; what stands in the way of that is not said. NULL: no thread
+// could be started.
 struct coming;
-struct coming *coming_start(const struct ps_role_options *role,
-                            const struct trust_request *trust);  // NULL: no thread could be started
-void coming_stop(struct coming **c);                             // it has logged in, or given that up
+struct coming *coming_start(const struct ps_role_options *role, const struct trust_request *request,
+                            struct ps_trust *trust);
+// The role is about to log in. Whether the trust is open; else the role opens it itself, with the login's deadline, and says
+// what is wrong with it.
+bool coming_has_trust(struct coming **c);
+bool coming_stop(struct coming **c);  // the role has logged in, or given that up. Whether its trust is open
 
 #endif

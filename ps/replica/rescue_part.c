@@ -30,16 +30,6 @@ struct server_buffers *replica_as_server(const struct replica_buffers *replicas,
 }
 
 // ---------------------------------------------------------------- on the writer's thread
-static int write_keys(struct rescue_part *p, struct state_file *f, int server,
-                      const struct server_buffers *buffers) {
-    int count, rc = 0, *keys = state_file_keys(p->o.map, server, &count);
-    for (int i = 0; i < count && !rc; i++)
-        rc = state_file_write(f, &(struct key_counts){.key = keys[i]}, &buffers[keys[i]],
-                              background_flag(p->writer));
-    free(keys);
-    return rc;
-}
-
 // A full disk has no room for the reason either (NAME.failed): it is kept for who asks. In the run directory's own words,
 // so that its end is not cut off. Returns -1.
 static int keep_reason(const struct rescue_part *p, int server, const char *error) {
@@ -50,16 +40,6 @@ static int keep_reason(const struct rescue_part *p, int server, const char *erro
     error_take_over(kept);
     free(kept);
     return -1;
-}
-
-// Whether server `server` has left its part itself before it died: what counts already is not written again, for
-// the checkpoint may be completed at any moment.
-static bool has_left(const struct rescue_part *p, int server) {
-    char *dir = checkpoint_partial(p->o.run_dir, p->steps, p->life), who[32];
-    snprintf(who, sizeof who, "server-%d", server);
-    bool there = part_file_is_there(dir, who);
-    free(dir);
-    return there;
 }
 
 static int leave(void *arg) {
@@ -74,15 +54,27 @@ static int leave(void *arg) {
                                           .step = p->steps,
                                           .life = p->life};
     char why[WIRE_TEXT_MAX] = "", *error = NULL;
-    if (part->replica && has_left(p, server)) return 0;
+    if (part->replica) {
+        // A part that the server has left itself before it died counts already, and is not written again: the checkpoint may
+        // be completed at any moment.
+        char *dir = checkpoint_partial(p->o.run_dir, p->steps, p->life), who[32];
+        snprintf(who, sizeof who, "server-%d", server);
+        bool there = part_file_is_there(dir, who);
+        free(dir);
+        if (there) return 0;
+    }
     if (p->o.settle(p->o.ctx, part->replica, p->steps, &p->last, why) != 0) {
         state_file_refuse(&so, why);
         return keep_reason(p, server, why);
     }
     struct state_file *f = state_file_create(&so, &error);
-    if (f && write_keys(p, f, server, part->replica ? p->o.replica : p->o.own) != 0 &&
-        *background_flag(p->writer))
-        state_file_discard(&f, "the server was stopped");
+    const struct server_buffers *buffers = part->replica ? p->o.replica : p->o.own;
+    const _Atomic int *quit = background_flag(p->writer);
+    int count, failed = 0, *keys = state_file_keys(p->o.map, server, &count);
+    for (int i = 0; f && i < count && !failed; i++)
+        failed = state_file_write(f, &(struct key_counts){.key = keys[i]}, &buffers[keys[i]], quit);
+    free(keys);
+    if (failed && *quit) state_file_discard(&f, "the server was stopped");
     if (f) state_file_finish(&f, &error);
     int rc = error ? keep_reason(p, server, error) : 0;
     free(error);

@@ -171,7 +171,7 @@ static void server_stop_shards(struct server *s, bool orderly) {
 
 // The checkpoint that the scheduler names.
 static int server_load(struct server *s, const char *path, uint64_t seal) {
-    struct state_read o = {s->c, s->o->layout, s->map, s->id.rank, s->buffers, NULL};
+    struct state_read o = {s->c, s->o->layout, s->map, s->id.rank, s->buffers};
     if (!path[0] || atomic_load(&s->loader)) return 0;
     struct loader *l = loader_create(&o, path, seal);
     atomic_store(&s->loader, l);

@@ -7,7 +7,7 @@
 #include <pthread.h>
 
 #include "ps/checkpoint/keeper.h"
-#include "ps/checkpoint/loader.h"
+#include "ps/checkpoint/state_file.h"
 #include "ps/net/link.h"
 #include "ps/net/login.h"
 #include "ps/net/net.h"

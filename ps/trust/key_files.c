@@ -3,14 +3,15 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <search.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zmq.h>
 
-#include "ps/trust/z85.h"
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
 #include "shared/core/path.h"
@@ -55,19 +56,12 @@ int trust_owner_read(const char *text, struct trust_owner *out) {
     return -1;
 }
 
-// "worker-3.key"
-static void file_name(struct trust_owner o, char name[TRUST_NAME_MAX + 4]) {
+char *trust_key_path(const char *dir, struct trust_owner o) {
     char words[TRUST_NAME_MAX];
     trust_owner_name(o, words);
     char *space = strchr(words, ' ');
     if (space) *space = '-';
-    snprintf(name, TRUST_NAME_MAX + 4, "%s.key", words);
-}
-
-char *trust_key_path(const char *dir, struct trust_owner o) {
-    char name[TRUST_NAME_MAX + 4];
-    file_name(o, name);
-    return xasprintf("%s/%s", dir, name);
+    return xasprintf("%s/%s.key", dir, words);
 }
 
 // ---------------------------------------------------------------- a pair
@@ -80,6 +74,15 @@ int trust_pair_make(struct trust_pair *out) {
 void trust_pair_forget(struct trust_pair *p) { sodium_memzero(p, sizeof *p); }
 
 // ---------------------------------------------------------------- small files
+// A small text file: a plain file of this user's or root's. Its mode may have none of the bits in `forbidden`; `words` say what
+// those allow.
+struct trust_file {
+    const char *path;
+    size_t bytes_max;
+    unsigned forbidden;
+    const char *words;
+};
+
 // What lies at the path is read by nobody it is not meant for, and comes from nobody else.
 static int check_file(const struct trust_file *f, int fd, size_t *bytes) {
     struct stat about;
@@ -98,23 +101,11 @@ static int check_file(const struct trust_file *f, int fd, size_t *bytes) {
     return 0;
 }
 
-// Up to `room` bytes; how many there are. -1 and errno.
-static ssize_t read_all(int fd, char *text, size_t room) {
-    size_t n = 0;
-    while (n < room) {
-        ssize_t got = read(fd, text + n, room - n);
-        if (got < 0 && errno != EINTR) return -1;
-        if (got == 0) break;
-        if (got > 0) n += (size_t)got;
-    }
-    return (ssize_t)n;
-}
-
-// Who may write there puts another of this user's files, of an earlier job say, in the place of one. Where the sticky bit
-// is set others cannot.
+// Another user who may write there can put another of this user's files, of an earlier job say, in the place of one. Where
+// the sticky bit is set others cannot.
 int trust_dir_check(const char *dir) {
     struct stat about;
-    if (stat(dir, &about)) return 0;  // who opens a file in it says so
+    if (stat(dir, &about)) return 0;  // opening a file in it tells
     if (about.st_uid != geteuid() && about.st_uid)
         return fail("%s: the directory of another user (%u), who can change who may join: copy it", dir,
                     (unsigned)about.st_uid);
@@ -125,13 +116,15 @@ int trust_dir_check(const char *dir) {
     return 0;
 }
 
-int trust_file_other(const char *path, const char *text, const char *ours) {
+// The file's first line is not the one that `ours` has.
+static int refuse_opening(const char *path, const char *text, const char *ours) {
     size_t n = strcspn(text, "\r\n");
     if (text[n] == '\r') return fail("%s: its lines end as on Windows (CRLF): copy it again, as it is", path);
     return fail("%s: \"%.*s\": this program reads %s", path, n < 64 ? (int)n : 64, text, ours);
 }
 
-char *trust_file_read(const struct trust_file *f, size_t *bytes) {
+// The whole file (malloc'd, *bytes long, then a zero), or NULL after logging.
+static char *read_file(const struct trust_file *f, size_t *bytes) {
     // A FIFO must not hold the run up.
     int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0) {
@@ -140,20 +133,24 @@ char *trust_file_read(const struct trust_file *f, size_t *bytes) {
         return NULL;
     }
     char *text = NULL;
-    ssize_t got = -1;
-    if (!check_file(f, fd, bytes)) {
-        text = xcalloc(1, *bytes + 1);
-        got = read_all(fd, text, *bytes);
+    size_t n = 0;
+    ssize_t got = check_file(f, fd, bytes) ? -1 : 1;
+    if (got > 0) text = xcalloc(1, *bytes + 1);
+    while (got > 0 && n < *bytes) {
+        got = read(fd, text + n, *bytes - n);
+        if (got > 0) n += (size_t)got;
+        if (got < 0 && errno == EINTR) got = 1;
         if (got < 0) fail("%s: %s", f->path, strerror(errno));
     }
     close(fd);
-    *bytes = got < 0 ? 0 : (size_t)got;
+    *bytes = n;
     if (got >= 0) return text;
     free(text);
     return NULL;
 }
 
-int trust_file_write(const char *path, const char *text, unsigned mode) {
+// The whole text as a new file of that mode: one that is there is an error.
+static int write_file(const char *path, const char *text, unsigned mode) {
     char *error = NULL;
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
     if (fd < 0 && errno == EEXIST)
@@ -180,7 +177,7 @@ int trust_key_write(const char *dir, struct trust_owner o, const struct trust_pa
     z85_key_text(p->secret_key, secret_text);
     snprintf(text, sizeof text, OPENING_OF_US "role %s\npublic %s\nsecret %s\n", trust_owner_name(o, name),
              public_text, secret_text);
-    int rc = trust_file_write(path, text, 0600);
+    int rc = write_file(path, text, 0600);
     sodium_memzero(text, sizeof text);
     sodium_memzero(secret_text, sizeof secret_text);
     free(path);
@@ -204,7 +201,7 @@ static int parse_pair(const char *path, char *text, size_t bytes, struct trust_o
     struct trust_owner said;
     uint8_t derived[TRUST_KEY_BYTES];
     if (!strncmp(text, OPENING, strlen(OPENING)) && strncmp(text, OPENING_OF_US, strlen(OPENING_OF_US)))
-        return trust_file_other(path, text, "version 1 of key files");
+        return refuse_opening(path, text, "version 1 of key files");
     bool ours = strlen(text) == bytes && line_of(&text, OPENING "1");
     const char *role = ours ? line_of(&text, "role ") : NULL;
     const char *public_text = role ? line_of(&text, "public ") : NULL;
@@ -225,7 +222,7 @@ int trust_key_read(const char *dir, struct trust_owner o, struct trust_pair *out
     size_t bytes = 0;
     char *path = trust_key_path(dir, o);
     const struct trust_file f = {path, FILE_MAX, OTHERS, "others than its owner can read a secret key"};
-    char *text = trust_file_read(&f, &bytes);
+    char *text = read_file(&f, &bytes);
     int rc = text ? parse_pair(path, text, bytes, o, out) : -1;
     if (rc) trust_pair_forget(out);
     if (text) sodium_memzero(text, bytes);
@@ -264,4 +261,157 @@ int trust_key_only(const char *dir, enum ps_role role) {
     if (count > 1)
         return fail("%s has the keys of %d %ss: say with --rank R which one this is", dir, count, name);
     return found;
+}
+
+// ---------------------------------------------------------------- the list of public keys
+#define LIST_OPENING       "starring public keys "
+#define LIST_OPENING_OF_US LIST_OPENING "1\n"
+#define ROW_MAX            (TRUST_NAME_MAX + Z85_KEY_CHARS + 2)
+#define LIST_MAX           (64 + (size_t)2 * TRUST_RANKS_MAX * ROW_MAX)
+
+struct member {
+    struct trust_owner owner;
+    uint8_t key[TRUST_KEY_BYTES];
+};
+
+// Two trees over the same entries: a key is looked up at every connection, a name at every message.
+struct allow_list {
+    void *by_key, *by_owner;
+    struct member **all;
+    int count, room;
+    int of_role[PS_ROLES];
+};
+
+static int compare_keys(const void *a, const void *b) {
+    const struct member *x = a, *y = b;
+    return memcmp(x->key, y->key, TRUST_KEY_BYTES);
+}
+
+static int compare_owners(const void *a, const void *b) {
+    const struct member *x = a, *y = b;
+    if (x->owner.role != y->owner.role) return x->owner.role < y->owner.role ? -1 : 1;
+    return (x->owner.rank > y->owner.rank) - (x->owner.rank < y->owner.rank);
+}
+
+struct allow_list *allow_list_create(void) {
+    return xcalloc(1, sizeof(struct allow_list));
+}
+
+static const struct member *find(void *const *tree, const struct member *e,
+                                 int (*compare)(const void *, const void *)) {
+    struct member *const *node = tfind(e, tree, compare);
+    return node ? *node : NULL;
+}
+
+int allow_list_add(struct allow_list *a, struct trust_owner o, const uint8_t key[TRUST_KEY_BYTES]) {
+    struct member *e = xcalloc(1, sizeof *e);
+    e->owner = o;
+    memcpy(e->key, key, TRUST_KEY_BYTES);
+    if (find(&a->by_key, e, compare_keys) || find(&a->by_owner, e, compare_owners)) {
+        free(e);
+        return -1;
+    }
+    if (a->count == a->room) {
+        a->room = a->room ? 2 * a->room : 16;
+        a->all = xrealloc(a->all, sizeof(*a->all) * (size_t)a->room);
+    }
+    if (!tsearch(e, &a->by_key, compare_keys) || !tsearch(e, &a->by_owner, compare_owners)) abort();
+    a->all[a->count++] = e;
+    a->of_role[o.role]++;
+    return 0;
+}
+
+static void leave(void *entry) { (void)entry; }
+
+void allow_list_destroy(struct allow_list **list) {
+    struct allow_list *a = *list;
+    if (!a) return;
+    tdestroy(a->by_key, leave);
+    tdestroy(a->by_owner, leave);
+    for (int i = 0; i < a->count; i++) free(a->all[i]);
+    free(a->all);
+    free(a);
+    *list = NULL;
+}
+
+bool allow_list_owner(const struct allow_list *a, const uint8_t key[TRUST_KEY_BYTES],
+                      struct trust_owner *out) {
+    struct member wanted = {0};
+    memcpy(wanted.key, key, TRUST_KEY_BYTES);
+    const struct member *e = find(&a->by_key, &wanted, compare_keys);
+    if (e) *out = e->owner;
+    return e != NULL;
+}
+
+const uint8_t *allow_list_key(const struct allow_list *a, struct trust_owner o) {
+    const struct member wanted = {.owner = o}, *e = find(&a->by_owner, &wanted, compare_owners);
+    return e ? e->key : NULL;
+}
+
+int allow_list_count(const struct allow_list *a, enum ps_role role) { return a->of_role[role]; }
+
+// "worker 3 KEY"; the line is cut into its parts.
+static int parse_line(const char *path, int number, char *line, struct allow_list *a) {
+    struct trust_owner o;
+    uint8_t key[TRUST_KEY_BYTES];
+    char *space = strrchr(line, ' ');
+    if (space) *space = 0;
+    if (!space || trust_owner_read(line, &o) || z85_key_read(space + 1, key))
+        return fail("%s:%d: expected ROLE RANK KEY, as in \"worker 3 ...\"", path, number);
+    if (!allow_list_add(a, o, key)) return 0;
+    return fail("%s:%d: %s, or its key, is in it twice", path, number, line);
+}
+
+static int parse(const char *path, char *text, size_t bytes, struct allow_list *a) {
+    if (strncmp(text, LIST_OPENING, strlen(LIST_OPENING)) || strlen(text) != bytes)
+        return fail("%s: not the public keys that starring keygen writes", path);
+    if (strncmp(text, LIST_OPENING_OF_US, strlen(LIST_OPENING_OF_US)))
+        return refuse_opening(path, text, "version 1 of public keys");
+    int number = 2;
+    for (char *line = text + strlen(LIST_OPENING_OF_US), *end; *line; line = end + 1, number++) {
+        end = strchr(line, '\n');
+        if (!end) return fail("%s:%d: the file ends within a line: copy it again", path, number);
+        *end = 0;
+        if (parse_line(path, number, line, a)) return -1;
+    }
+    if (!allow_list_key(a, (struct trust_owner){PS_SCHEDULER, 0}))
+        return fail("%s: the scheduler's key is not in it", path);
+    return 0;
+}
+
+struct allow_list *allow_list_read(const char *dir) {
+    size_t bytes = 0;
+    if (trust_dir_check(dir)) return NULL;
+    char *path = xasprintf("%s/" TRUST_PUBLIC, dir);
+    const struct trust_file f = {path, LIST_MAX, OTHERS_WRITE,
+                                 "others than its owner can change who may join"};
+    struct allow_list *a = NULL;
+    char *text = read_file(&f, &bytes);
+    if (text) a = allow_list_create();
+    if (text && parse(path, text, bytes, a)) allow_list_destroy(&a);
+    free(text);
+    free(path);
+    return a;
+}
+
+int allow_list_write(const struct allow_list *a, const char *dir) {
+    size_t room = strlen(LIST_OPENING_OF_US) + (size_t)a->count * ROW_MAX + 1, n = 0;
+    char *path = xasprintf("%s/" TRUST_PUBLIC, dir), *text = xcalloc(1, room);
+    n += (size_t)snprintf(text, room, LIST_OPENING_OF_US);
+    for (int i = 0; i < a->count; i++) {
+        char name[TRUST_NAME_MAX], key[Z85_KEY_CHARS + 1];
+        z85_key_text(a->all[i]->key, key);
+        n += (size_t)snprintf(text + n, room - n, "%s %s\n", trust_owner_name(a->all[i]->owner, name), key);
+    }
+    int rc = write_file(path, text, 0644);
+    free(text);
+    free(path);
+    return rc;
+}
+
+// ---------------------------------------------------------------- Z85
+void z85_key_text(const uint8_t key[32], char text[Z85_KEY_CHARS + 1]) { zmq_z85_encode(text, key, 32); }
+
+int z85_key_read(const char *text, uint8_t key[32]) {
+    return strlen(text) == Z85_KEY_CHARS && zmq_z85_decode(key, text) ? 0 : -1;
 }

@@ -1,5 +1,5 @@
 // The keys of a star's roles (CURVE, public and secret, 32 bytes each) and the files they lie in. A directory of keys
-// (`starring keygen DIR`) has a file for each role, which its owner alone may read, and public.keys (allow_list.h),
+// (`starring keygen DIR`) has a file for each role, which its owner alone may read, and public.keys (below),
 // which is no secret:
 //
 //     DIR/scheduler.key  DIR/server-0.key ..  DIR/worker-0.key ..      one role's pair: 0600
@@ -58,22 +58,41 @@ int trust_key_read(const char *dir, struct trust_owner o, struct trust_pair *out
 // is none, or more than one.
 int trust_key_only(const char *dir, enum ps_role role);
 
-// A small text file whole (malloc'd, *bytes long, then a zero): a plain file of this user's or root's. Its mode may
-// have none of the bits in `forbidden`; what those allow is said in words ("others than its owner can read it"). NULL
-// after logging.
-struct trust_file {
-    const char *path;
-    size_t bytes_max;
-    unsigned forbidden;
-    const char *words;
-};
 // Whether a directory of keys is this user's or root's, and nobody else replaces files in it. 0, or -1 after logging; one that
 // is not there: 0.
 int trust_dir_check(const char *dir);
-// Of a file whose first line is not the one that `ours` has. -1 after logging.
-int trust_file_other(const char *path, const char *text, const char *ours);
-char *trust_file_read(const struct trust_file *f, size_t *bytes);
-// The whole text as a new file of that mode: one that is there is an error. 0, or -1 after logging.
-int trust_file_write(const char *path, const char *text, unsigned mode);
+
+// ---- the list of public keys: which one is which role's, DIR/public.keys. What is not in it may not
+// join.
+//
+//     starring public keys 1
+//     scheduler rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7
+//     server 0 ...
+//     worker 0 ...
+//
+// A role has one key, and a key one role. No sockets; read once, then constant: any thread may look things up.
+struct allow_list;
+struct allow_list *allow_list_create(void);
+// 0, or -1: the role or the key is in it already. Logs nothing.
+int allow_list_add(struct allow_list *a, struct trust_owner o, const uint8_t key[TRUST_KEY_BYTES]);
+// DIR/public.keys, which others than its owner may read and not write. NULL after logging.
+struct allow_list *allow_list_read(const char *dir);
+// Writes DIR/public.keys. One that is there stays, and is an error. 0, or -1 after logging.
+int allow_list_write(const struct allow_list *a, const char *dir);
+void allow_list_destroy(struct allow_list **a);
+
+// The owner of a key; false: it may not join.
+bool allow_list_owner(const struct allow_list *a, const uint8_t key[TRUST_KEY_BYTES],
+                      struct trust_owner *out);
+// The public key of a role; NULL: it has none.
+const uint8_t *allow_list_key(const struct allow_list *a, struct trust_owner o);
+int allow_list_count(const struct allow_list *a, enum ps_role role);
+
+// ---- Z85 (ZeroMQ's RFC 32): 4 bytes as 5 printable characters, which is how people see ZeroMQ's keys.
+#define Z85_KEY_CHARS 40  // of 32 bytes
+// 32 bytes as 40 characters and a zero.
+void z85_key_text(const uint8_t key[32], char text[Z85_KEY_CHARS + 1]);
+// The same read. 0, or -1: not exactly 40 characters of Z85, or a number too large.
+int z85_key_read(const char *text, uint8_t key[32]);
 
 #endif

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ps/trust/allow_list.h"
+#include "ps/trust/key_files.h"
 #include "shared/command/commands.h"
 #include "shared/core/error.h"
 #include "shared/core/path.h"

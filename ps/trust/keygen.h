@@ -1,4 +1,4 @@
-// `starring keygen DIR`: a key for each role of a star, and the list of the public ones (key_files.h, allow_list.h).
+// `starring keygen DIR`: a key for each role of a star, and the list of the public ones (key_files.h).
 #ifndef STARRING_PS_TRUST_KEYGEN_H
 #define STARRING_PS_TRUST_KEYGEN_H
 

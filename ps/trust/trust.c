@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "ps/timing.h"
-#include "ps/trust/secret_file.h"
+#include "ps/trust/job_secret.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
 
@@ -32,24 +32,17 @@ enum trust_mode trust_mode_asked(const struct config *c) {
 }
 
 // ---------------------------------------------------------------- addresses
-// The host of "tcp://HOST:PORT" or "HOST", without the brackets of IPv6.
-static void host_of(const char *address, char out[64]) {
-    const char *host = strncmp(address, "tcp://", 6) ? address : address + 6;
-    const char *colon = strrchr(host, ':'), *bracket = strchr(host, ']');
-    size_t n = host != address && colon ? (size_t)(colon - host) : strlen(host);
-    if (*host == '[' && bracket) {
-        host++;
-        n = (size_t)(bracket - host);
-    }
-    snprintf(out, 64, "%.*s", n < 63 ? (int)n : 63, host);
-}
-
 bool trust_is_local(const char *address) {
     char host[64];
     struct in_addr v4;
     struct in6_addr v6;
     if (!strncmp(address, "ipc://", 6) || !strncmp(address, "inproc://", 9)) return true;
-    host_of(address, host);
+    // The host of "tcp://HOST:PORT" or "HOST", without the brackets of IPv6.
+    const char *at = strncmp(address, "tcp://", 6) ? address : address + 6;
+    const char *colon = strrchr(at, ':'), *bracket = strchr(at, ']');
+    size_t n = at != address && colon ? (size_t)(colon - at) : strlen(at);
+    if (*at == '[' && bracket) n = (size_t)(bracket - ++at);
+    snprintf(host, sizeof host, "%.*s", n < sizeof host ? (int)n : (int)sizeof host - 1, at);
     if (!strcmp(host, "localhost")) return true;
     if (inet_pton(AF_INET, host, &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
     return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
@@ -87,14 +80,6 @@ static int find_secret(struct ps_trust *t, const struct trust_request *r) {
     return rc ? rc : secret_file_find(r->address, t->secret);
 }
 
-static int no_secret(const struct trust_request *r) {
-    return fail(
-        "no secret of the scheduler at %s is to be found: start both on one host as one user (a scheduler started by "
-        "hand leaves its secret to its own user), or give all roles the same " JOB_SECRET_VARIABLE
-        " in the environment, or --keys DIR (starring keygen)",
-        r->address);
-}
-
 static int open_loopback(struct ps_trust *t, const struct trust_request *r) {
     double end = now_seconds() + ps_deadline_s(r->config);
     struct trust_pair pair;
@@ -105,7 +90,12 @@ static int open_loopback(struct ps_trust *t, const struct trust_request *r) {
             error_quiet(1);  // the user who pressed Ctrl-C needs no line
             return fail("interrupted during login");
         }
-        if (now_seconds() > end) return no_secret(r);
+        if (now_seconds() > end)
+            return fail(
+                "no secret of the scheduler at %s is to be found: start both on one host as one user (a scheduler started by "
+                "hand leaves its secret to its own user), or give all roles the same " JOB_SECRET_VARIABLE
+                " in the environment, or --keys DIR (starring keygen)",
+                r->address);
         usleep(WAIT_US);
         rc = find_secret(t, r);
     }

@@ -1,5 +1,5 @@
 // Who may join a star, decided in one place: by the keys that the user gave, or by the job's secret. What a decision is
-// made of lies in key_files.h, allow_list.h, job_secret.h and secret_file.h; ps/net/curve.c and zap.c make sockets of it.
+// made of lies in key_files.h and job_secret.h; ps/net/curve.c and zap.c make sockets of it.
 //
 //     mode       who may join                              addresses            control            data
 //     loopback   processes that know the job's secret      this host's alone    CURVE              PLAIN, a token a server
@@ -13,8 +13,8 @@
 #ifndef STARRING_PS_TRUST_TRUST_H
 #define STARRING_PS_TRUST_TRUST_H
 
-#include "ps/trust/allow_list.h"
 #include "ps/trust/job_secret.h"
+#include "ps/trust/key_files.h"
 #include "shared/config/config.h"
 
 enum trust_mode { TRUST_LOOPBACK, TRUST_CURVE, TRUST_INSECURE };
@@ -60,7 +60,7 @@ int trust_check_keys(const struct config *c);
 // Reads the keys, or finds the secret. A member started by hand waits for the scheduler's, until the login's deadline.
 // 0, or -1 after logging.
 int trust_open(struct ps_trust *t, const struct trust_request *r);
-// A scheduler started by hand has its address: members of the same user find its secret by it (secret_file.h). 0 or -1.
+// A scheduler started by hand has its address: members of the same user find its secret by it (job_secret.h). 0 or -1.
 int trust_leave(struct ps_trust *t, const char *bound);
 // Overwrites what is secret; removes the file.
 void trust_close(struct ps_trust *t);

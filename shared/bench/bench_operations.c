@@ -132,10 +132,10 @@ static void add_onebit(struct bench_table *t) {
     BENCH_SET(bench_add(t, n * 12 + code * (BENCH_WAYS + 1), 0, "n=%lld of %d", LL(unit), BENCH_WAYS),
               onebit_sum, onebit_sum_args, .out = t->z, .in = t->y, .error = t->master, .v = t->v,
               .scalars = t->scalars, .n = unit, .ranks = BENCH_WAYS);
-    BENCH_SET(bench_add(t, n * (16 + e) + code, 0, "n=%lld", LL(unit)), adam_frozen, adam_frozen_args,
-              .master = t->master, .m = t->m, .v = t->v, .weight = t->z, .momentum = t->y,
-              .scalars = t->scalars, .n = unit, .ends = {unit}, .weight_decay = {0.1f}, .groups = 1,
-              .lr = 1e-4f, .beta1 = 0.9f, .eps = 1e-8f, .dt = t->d->dt);
+    BENCH_SET(bench_add(t, n * (16 + e) + code, 0, "n=%lld", LL(unit)), adam_frozen, update_args,
+              .master = t->master, .m = t->m, .v = t->v, .weight = t->z, .codes = t->y, .scalars = t->scalars,
+              .n = unit, .ends = {unit}, .weight_decay = {0.1f}, .groups = 1, .lr = 1e-4f, .beta1 = 0.9f,
+              .eps = 1e-8f, .dt = t->d->dt);
 }
 
 // A row a code: what a worker does with its gradient, and a server with what comes.
@@ -167,15 +167,15 @@ static void add_optimizer(struct bench_table *t) {
     struct bench_work *w = bench_add(t, sizeof(struct exact_sum), 0, "one sum");
     w->tiny = true;
     BENCH_SET(w, decide, decide_args, .scalars = t->scalars, .sum = t->sum, .loss_scale = 1.0f, .clip = 1.0f);
-    BENCH_SET(bench_add(t, n * (24 + 2 * e), 0, "n=%lld", LL(unit)), adamw, adamw_args, .master = t->master,
+    BENCH_SET(bench_add(t, n * (24 + 2 * e), 0, "n=%lld", LL(unit)), adamw, update_args, .master = t->master,
               .m = t->m, .v = t->v, .weight = t->z, .grad = t->x, .scalars = t->scalars, .n = unit,
               .ends = {unit}, .weight_decay = {0.1f}, .groups = 1, .lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.95f,
               .eps = 1e-8f, .inv_bc1 = 1.1f, .inv_sqrt_bc2 = 1.1f, .dt = dt);
-    BENCH_SET(bench_add(t, n * (16 + 2 * e), 0, "n=%lld, momentum", LL(unit)), sgd, sgd_args,
+    BENCH_SET(bench_add(t, n * (16 + 2 * e), 0, "n=%lld, momentum", LL(unit)), sgd, update_args,
               .master = t->master, .m = t->m, .weight = t->z, .grad = t->x, .scalars = t->scalars, .n = unit,
               .ends = {unit}, .weight_decay = {0.1f}, .groups = 1, .lr = 1e-4f, .momentum = 0.9f,
               .rest = 1.0f, .dt = dt);
-    BENCH_SET(bench_add(t, n * (16 + 2 * e), 0, "n=%lld", LL(unit)), lion, lion_args, .master = t->master,
+    BENCH_SET(bench_add(t, n * (16 + 2 * e), 0, "n=%lld", LL(unit)), lion, update_args, .master = t->master,
               .m = t->m, .weight = t->z, .grad = t->x, .scalars = t->scalars, .n = unit, .ends = {unit},
               .weight_decay = {0.1f}, .groups = 1, .lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.99f, .dt = dt);
     add_onebit(t);

@@ -119,23 +119,23 @@ double offload_bench_bytes(const struct offload_bench *b, enum offload_row row) 
 
 static void update(const struct offload_bench *b, char *unit) {
     float *master = (void *)unit;
-    op_adamw(b->updates, &(struct adamw_args){.master = master,
-                                              .m = master + b->elements,
-                                              .v = master + 2 * b->elements,
-                                              .weight = b->weight,
-                                              .grad = b->grad,
-                                              .scalars = b->scalars,
-                                              .n = b->elements,
-                                              .ends = {b->elements},
-                                              .weight_decay = {0.1f},
-                                              .groups = 1,
-                                              .lr = 1e-4f,
-                                              .beta1 = 0.9f,
-                                              .beta2 = 0.95f,
-                                              .eps = 1e-8f,
-                                              .inv_bc1 = 1.1f,
-                                              .inv_sqrt_bc2 = 1.1f,
-                                              .dt = b->dtype});
+    op_adamw(b->updates, &(struct update_args){.master = master,
+                                               .m = master + b->elements,
+                                               .v = master + 2 * b->elements,
+                                               .weight = b->weight,
+                                               .grad = b->grad,
+                                               .scalars = b->scalars,
+                                               .n = b->elements,
+                                               .ends = {b->elements},
+                                               .weight_decay = {0.1f},
+                                               .groups = 1,
+                                               .lr = 1e-4f,
+                                               .beta1 = 0.9f,
+                                               .beta2 = 0.95f,
+                                               .eps = 1e-8f,
+                                               .inv_bc1 = 1.1f,
+                                               .inv_sqrt_bc2 = 1.1f,
+                                               .dt = b->dtype});
 }
 
 static void enqueue_writes(struct offload_bench *b) {

@@ -11,7 +11,7 @@
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
 #include "shared/data/data_stream.h"
-#include "shared/data/data_vocabulary.h"
+#include "shared/data/vocabulary.h"
 
 // Keeps the draws of positions apart from other uses of the same seed.
 #define BATCH_KEY   UINT64_C(0x62617463685f3031)
@@ -91,20 +91,6 @@ static int check_lengths(const struct token_source *s, const struct data_options
     return 0;
 }
 
-static char *describe(const struct token_stream *s) {
-    if (s->width == 1 && s->total < FEW_BYTES)
-        return xasprintf("%s: %lld bytes, byte tokens", s->name, (long long)s->total);
-    if (s->width == 1) return xasprintf("%s: %.2f MiB, byte tokens", s->name, (double)s->total / (1 << 20));
-    return xasprintf("%s: %lld tokens of %d bits", s->name, (long long)s->total, 8 * s->width);
-}
-
-static int check_vocabulary(const struct token_source *s, const struct data_options *o) {
-    const struct vocabulary v = {.model = o->model, .size = o->vocab, .tokenizer = o->tokenizer};
-    if (!o->model) return 0;
-    if (vocabulary_check(&v, o->path, &s->stream)) return -1;
-    return o->val_path ? vocabulary_check(&v, o->val_path, &s->val_stream) : 0;
-}
-
 static int read_all(struct token_source *s, const struct data_options *o) {
     struct scan x = {.vocab = o->vocab,
                      .counted = s->train_tokens,
@@ -142,10 +128,17 @@ static int open_all(struct token_source *s, const struct data_options *o) {
         s->train_tokens -= s->val_tokens;
         s->val_first = s->train_tokens;
     }
-    if (check_vocabulary(s, o) || check_lengths(s, o)) return -1;
-    int rc = read_all(s, o);
-    s->description = describe(&s->stream);
-    return rc;
+    const struct vocabulary v = {.model = o->model, .size = o->vocab, .tokenizer = o->tokenizer};
+    if (o->model && vocabulary_check(&v, o->path, &s->stream)) return -1;
+    if (o->model && o->val_path && vocabulary_check(&v, o->val_path, &s->val_stream)) return -1;
+    if (check_lengths(s, o) || read_all(s, o)) return -1;
+    const struct token_stream *t = &s->stream;
+    s->description = t->width > 1
+                         ? xasprintf("%s: %lld tokens of %d bits", t->name, (long long)t->total, 8 * t->width)
+                     : t->total < FEW_BYTES
+                         ? xasprintf("%s: %lld bytes, byte tokens", t->name, (long long)t->total)
+                         : xasprintf("%s: %.2f MiB, byte tokens", t->name, (double)t->total / (1 << 20));
+    return 0;
 }
 
 struct token_source *data_open(const struct data_options *o) {

@@ -14,7 +14,7 @@ struct data_options {
     const char *val_path;  // or NULL: the last val_fraction of the tokens
     // "byte" (text, whatever the model), "bin", or NULL and "auto": by what the files are.
     const char *tokenizer;
-    // As given: text and sidecars must go with its vocabulary (data_vocabulary.h); NULL: not checked.
+    // As given: text and sidecars must go with its vocabulary (vocabulary.h); NULL: not checked.
     const char *model;
     double val_fraction;  // in [0, 1)
     int32_t vocab;        // tokens must be below it; checked once over the whole stream

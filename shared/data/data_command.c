@@ -15,7 +15,7 @@
 #include "shared/core/text.h"
 #include "shared/data/data.h"
 #include "shared/data/data_stream.h"
-#include "shared/data/sidecar.h"
+#include "shared/data/vocabulary.h"
 #include "shared/files/regular_file.h"
 
 #define DEFAULT_VOCAB (1 << 20)
@@ -153,13 +153,6 @@ static int convert(struct copying *c, const char *from, const char *to, int widt
     return rc;
 }
 
-// Removes the sidecar of an earlier token file of this name.
-static void forget_sidecar(const char *bin_path) {
-    char *path = sidecar_path(bin_path);
-    unlink(path);
-    free(path);
-}
-
 static int tokenize_run(const struct cli_args *args) {
     const char *tokenizer = cli_get(args, "tokenizer");
     if (args->word_count != 2) {
@@ -200,7 +193,9 @@ static int wrap_run(const struct cli_args *args) {
     const char *from = args->words[0], *to = args->words[1];
     struct copying c = {0};
     if (convert(&c, from, to, width, copy_tokens)) return EXIT_RUN_FAILED;
-    forget_sidecar(to);
+    char *earlier = sidecar_path(to);  // of an earlier token file of this name
+    unlink(earlier);
+    free(earlier);
     char count[32], *word = shell_word(to);
     printf("%s: %s tokens of %d bits; %s data info %s --vocab V checks them against a vocabulary\n", to,
            format_count(count, c.tokens), 8 * width, program_word(program), word);

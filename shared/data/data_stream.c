@@ -29,13 +29,6 @@ static struct segment *add_segment(struct token_stream *s, const char *path) {
     return g;
 }
 
-static int map_segment(struct segment *g) {
-    char why[FILE_WHY_MAX];
-    if (mapped_file_open(&g->map, "data ", g->path, why)) return fail("data %s: %s", g->path, why);
-    if (g->map.base) return 0;
-    return fail("data %s: the file is empty; put text or tokens into it, or name another", g->path);
-}
-
 static int refuse_magic(const struct segment *g, int32_t magic) {
     if (magic == EVAL_MAGIC)
         return fail(
@@ -85,7 +78,10 @@ static bool is_bin(const struct segment *g, const char *tokenizer) {
 
 static int add_file(struct token_stream *s, const char *path, const char *tokenizer) {
     struct segment *g = add_segment(s, path);
-    if (map_segment(g)) return -1;
+    char why[FILE_WHY_MAX];
+    if (mapped_file_open(&g->map, "data ", g->path, why)) return fail("data %s: %s", g->path, why);
+    if (!g->map.base)
+        return fail("data %s: the file is empty; put text or tokens into it, or name another", g->path);
     int width = 1;
     if (is_bin(g, tokenizer)) {
         if (read_bin_header(g, &width)) return -1;

@@ -10,7 +10,7 @@
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
-#include "shared/data/tokenizer_files.h"
+#include "shared/data/vocabulary.h"
 #include "shared/device/device_choice.h"
 #include "shared/device/device_facts.h"
 #include "shared/generate/generate.h"

@@ -4,7 +4,7 @@
 // tensors are called. A model_type made of traits that are there needs its row and nothing else:
 //
 //     keys      read by hf_config_read, written by hf_config_json, in the order of the row
-//     tensors   read and written by hf_open and hf_writer_create, through hf_map.h
+//     tensors   read and written by hf_open and hf_writer_create, through hf_parts (hf_dir.h)
 #ifndef STARRING_SHARED_HF_FAMILIES_H
 #define STARRING_SHARED_HF_FAMILIES_H
 

@@ -55,14 +55,6 @@ const char *model_preset_repository(const char *name) {
     return NULL;
 }
 
-static int unknown_model(const char *name) {
-    char names[512] = "";
-    for (int i = 0, at = 0; i < PRESETS && at < (int)sizeof names; i++)
-        at += snprintf(names + at, sizeof names - (size_t)at, "%s%s", i ? " " : "", presets[i].spec.name);
-    return fail("model \"%s\" is neither a preset (%s) nor an existing config.json or directory", name,
-                names);
-}
-
 int model_spec_load(const char *preset_or_path, struct model_spec *out) {
     for (int i = 0; i < PRESETS; i++)
         if (strcmp(presets[i].spec.name, preset_or_path) == 0) {
@@ -71,7 +63,13 @@ int model_spec_load(const char *preset_or_path, struct model_spec *out) {
             return 0;
         }
     struct stat st;
-    if (stat(preset_or_path, &st) != 0) return unknown_model(preset_or_path);
+    if (stat(preset_or_path, &st) != 0) {
+        char names[512] = "";
+        for (int i = 0, at = 0; i < PRESETS && at < (int)sizeof names; i++)
+            at += snprintf(names + at, sizeof names - (size_t)at, "%s%s", i ? " " : "", presets[i].spec.name);
+        return fail("model \"%s\" is neither a preset (%s) nor an existing config.json or directory",
+                    preset_or_path, names);
+    }
     if (!S_ISDIR(st.st_mode)) return hf_config_read(preset_or_path, out);
     char *path = xasprintf("%s/config.json", preset_or_path);
     int rc = hf_config_read(path, out);

@@ -13,6 +13,7 @@
 #ifndef STARRING_SHARED_HF_SAFETENSORS_H
 #define STARRING_SHARED_HF_SAFETENSORS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -52,24 +53,21 @@ struct st_entry {
     int64_t shape[ST_MAX_DIMS];
 };
 
-struct st_writer;
-// Writes to "<path>.tmp"; only st_writer_finish renames it to path, when exactly the announced bytes
-// have arrived. Metadata is {"format": "pt"}, which transformers asks for.
-struct st_writer *st_writer_create(const char *path, const struct st_entry *entries, int count);
-int st_writer_append(struct st_writer *w, const void *data, size_t bytes);
-int st_writer_finish(struct st_writer **w);    // 0 or -1; frees w and removes the temporary either way
-void st_writer_discard(struct st_writer **w);  // NULL is allowed
-
-// The same straight to path, hashed on the way, for who must not log: a reason goes to *error (malloc'd, an earlier one
-// is kept). Append as above (its errors are told by st_writer_end); discard removes path.
+// A file that is written from its beginning to its end while it is hashed. Metadata is {"format": "pt"}, which transformers
+// asks for. Nothing is logged: a reason goes to *error (malloc'd; an earlier one is kept).
 struct st_written {
     int64_t bytes;   // of the file
     uint64_t xxh64;  // of all its bytes
 };
-struct st_writer *st_writer_begin(const char *path, const struct st_entry *entries, int count, char **error);
+struct st_writer;
+// aside: to "<path>.tmp", which st_writer_end renames to path; else straight to path.
+struct st_writer *st_writer_begin(const char *path, const struct st_entry *entries, int count, bool aside,
+                                  char **error);
+int st_writer_append(struct st_writer *w, const void *data, size_t bytes);  // 0, or -1: st_writer_error
 const char *st_writer_error(const struct st_writer *w);  // why append says -1; NULL: it has not
 int64_t st_writer_bytes(const struct st_writer *w);      // that the whole file will have
-// On disk when it returns 0. -1: path is removed. Frees w.
+// Exactly the announced bytes have come, and are on disk when it returns 0. -1: the file is removed. Frees w. out may be NULL.
 int st_writer_end(struct st_writer **w, struct st_written *out, char **error);
+void st_writer_discard(struct st_writer **w);  // the file is removed; NULL is allowed
 
 #endif

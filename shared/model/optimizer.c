@@ -9,13 +9,6 @@
 #include "kernels/exact_math.h"
 #include "shared/core/error.h"
 
-union update_args {
-    struct adamw_args adamw;
-    struct sgd_args sgd;
-    struct lion_args lion;
-    struct adam_frozen_args frozen;
-};
-static_assert(sizeof(union update_args) <= OP_ARGS_MAX_BYTES, "a queue's slot holds any row's arguments");
 static_assert(UNIT_MAX_TENSORS <= UPDATE_GROUPS_MAX, "a unit's tensors may all be groups of their own");
 
 // Does the element at `at` decay? *end = where the answer may change: the start of the next tensor of
@@ -43,66 +36,8 @@ static int32_t find_groups(const struct optimizer_config *c, const struct update
     return groups;
 }
 
-// The betas of the update: the configured ones, or OneCycle's.
 float optimizer_beta1(const struct optimizer_config *c, const struct update_step *step) {
     return c->cycle.type == SCHEDULE_NONE ? c->beta1 : schedule_beta1(&c->cycle, step->t - 1);
-}
-static float beta2_of(const struct optimizer_config *c) {
-    return c->cycle.type == SCHEDULE_NONE ? c->beta2 : SCHEDULE_CYCLE_BETA2;
-}
-
-static void set_adamw(union update_args *args, const struct optimizer_config *c, const struct update_range *r,
-                      const struct update_step *step) {
-    struct adamw_args *a = &args->adamw;
-    *a = (struct adamw_args){
-        .master = r->master,
-        .m = r->state[0],
-        .v = r->state[1],
-        .weight = r->weight,
-        .grad = r->grad,
-        .scalars = step->scalars,
-        .n = r->end - r->begin,
-        .lr = step->lr,
-        .beta1 = optimizer_beta1(c, step),
-        .beta2 = beta2_of(c),
-        .eps = c->eps,
-        .inv_bc1 = 1,
-        .inv_sqrt_bc2 = 1,
-        .l2_mode = c->l2_mode,
-        .dt = r->dtype,
-    };
-    if (!c->no_bias_correction) {
-        a->inv_bc1 = (float)(1 / (1 - exact_pow(a->beta1, (double)step->t)));
-        a->inv_sqrt_bc2 = (float)(1 / sqrt(1 - exact_pow(a->beta2, (double)step->t)));
-    }
-    a->groups = find_groups(c, r, a->ends, a->weight_decay);
-}
-
-// 1-bit Adam's warm-up: DeepSpeed corrects no bias in it, and decouples the decay.
-static void set_onebit(union update_args *args, const struct optimizer_config *c,
-                       const struct update_range *r, const struct update_step *step) {
-    set_adamw(args, c, r, step);
-    args->adamw.inv_bc1 = args->adamw.inv_sqrt_bc2 = 1;
-}
-
-static void set_frozen(union update_args *args, const struct optimizer_config *c,
-                       const struct update_range *r, const struct update_step *step) {
-    struct adam_frozen_args *a = &args->frozen;
-    *a = (struct adam_frozen_args){
-        .master = r->master,
-        .m = r->state[0],
-        .v = r->state[1],
-        .weight = r->weight,
-        .momentum = r->momentum,
-        .grad = r->grad,
-        .scalars = step->scalars,
-        .n = r->end - r->begin,
-        .lr = step->lr,
-        .beta1 = optimizer_beta1(c, step),
-        .eps = c->eps,
-        .dt = r->dtype,
-    };
-    a->groups = find_groups(c, r, a->ends, a->weight_decay);
 }
 
 static void describe_adamw(char *text, size_t size, const struct optimizer_config *c) {
@@ -110,47 +45,10 @@ static void describe_adamw(char *text, size_t size, const struct optimizer_confi
              (double)c->beta2, (double)c->eps, (double)c->weight_decay);
 }
 
-static void set_sgd(union update_args *args, const struct optimizer_config *c, const struct update_range *r,
-                    const struct update_step *step) {
-    struct sgd_args *a = &args->sgd;
-    *a = (struct sgd_args){
-        .master = r->master,
-        .m = c->row->states ? r->state[0] : NULL,
-        .weight = r->weight,
-        .grad = r->grad,
-        .scalars = step->scalars,
-        .n = r->end - r->begin,
-        .lr = step->lr,
-        .momentum = c->momentum,
-        .rest = step->t == 1 ? 1 : 1 - c->dampening,
-        .nesterov = c->nesterov,
-        .dt = r->dtype,
-    };
-    a->groups = find_groups(c, r, a->ends, a->weight_decay);
-}
-
 static void describe_sgd(char *text, size_t size, const struct optimizer_config *c) {
     snprintf(text, size, "lr %g, %smomentum %g, dampening %g, decay %g", (double)c->lr,
              c->nesterov ? "Nesterov's " : "", (double)c->momentum, (double)c->dampening,
              (double)c->weight_decay);
-}
-
-static void set_lion(union update_args *args, const struct optimizer_config *c, const struct update_range *r,
-                     const struct update_step *step) {
-    struct lion_args *a = &args->lion;
-    *a = (struct lion_args){
-        .master = r->master,
-        .m = r->state[0],
-        .weight = r->weight,
-        .grad = r->grad,
-        .scalars = step->scalars,
-        .n = r->end - r->begin,
-        .lr = step->lr,
-        .beta1 = optimizer_beta1(c, step),
-        .beta2 = beta2_of(c),
-        .dt = r->dtype,
-    };
-    a->groups = find_groups(c, r, a->ends, a->weight_decay);
 }
 
 static void describe_lion(char *text, size_t size, const struct optimizer_config *c) {
@@ -171,18 +69,18 @@ static void describe_onebit(char *text, size_t size, const struct optimizer_conf
     .textbook = "Adam", .states = 2,                                                                \
     .params = {{"lr", "1e-3"}, {"betas", "[0.9,0.999]"}, {"eps", "1e-8"}, {"weight_decay", "0"},    \
                {"adam_w_mode", "true"}, {"bias_correction", "true"}, {"torch_adam", "false"}},      \
-    .op = OP_ADAMW, .set_args = set_adamw, .describe = describe_adamw
+    .op = OP_ADAMW, .describe = describe_adamw
 // Those of torch.optim.SGD, which DeepSpeed takes; without momentum it has no state.
 #define SGD                                                                                         \
     .name = "SGD", .textbook = "SGD",                                                               \
     .params = {{"lr", "1e-3"}, {"momentum", "0"}, {"dampening", "0"}, {"weight_decay", "0"},        \
                {"nesterov", "false"}},                                                              \
-    .op = OP_SGD, .set_args = set_sgd, .describe = describe_sgd
+    .op = OP_SGD, .describe = describe_sgd
 // Those of DeepSpeed's FusedLion.
 #define LION                                                                                        \
     .name = "Lion", .textbook = "Lion", .states = 1,                                                \
     .params = {{"lr", "1e-3"}, {"betas", "[0.9,0.999]"}, {"weight_decay", "0"}},                    \
-    .op = OP_LION, .set_args = set_lion, .describe = describe_lion
+    .op = OP_LION, .describe = describe_lion
 // clang-format on
 
 static const struct optimizer sgd_with_momentum = {SGD, .states = 1};
@@ -203,7 +101,7 @@ const struct optimizer optimizers[] = {
      .decoupled = true,
      .onebit = true,
      .op = OP_ADAMW,
-     .set_args = set_onebit,
+
      .describe = describe_onebit},
     {.name = NULL},
 };
@@ -227,26 +125,52 @@ const char *optimizer_default(const struct optimizer *o, const char *key) {
     return NULL;
 }
 
-// The operation; OP_COUNT: the range is empty.
-static enum op set_args(union update_args *a, const struct optimizer_config *c, const struct update_range *r,
+// The operation, which reads those arguments that it needs; OP_COUNT: the range is empty.
+static enum op set_args(struct update_args *a, const struct optimizer_config *c, const struct update_range *r,
                         const struct update_step *step) {
     assert(step->t >= 1 && r->begin >= 0 && r->begin <= r->end && r->end <= r->unit->n_pad);
     if (r->begin == r->end) return OP_COUNT;
-    bool frozen = c->freeze_step && step->t > c->freeze_step;
-    (frozen ? set_frozen : c->row->set_args)(a, c, r, step);
-    return frozen ? OP_ADAM_FROZEN : c->row->op;
+    *a = (struct update_args){
+        .master = r->master,
+        .m = c->row->states > 0 ? r->state[0] : NULL,
+        .v = c->row->states > 1 ? r->state[1] : NULL,
+        .weight = r->weight,
+        .grad = r->grad,
+        .codes = r->momentum,
+        .scalars = step->scalars,
+        .n = r->end - r->begin,
+        .lr = step->lr,
+        .beta1 = optimizer_beta1(c, step),
+        .beta2 = c->cycle.type == SCHEDULE_NONE ? c->beta2 : SCHEDULE_CYCLE_BETA2,
+        .eps = c->eps,
+        .inv_bc1 = 1,
+        .inv_sqrt_bc2 = 1,
+        .momentum = c->momentum,
+        .rest = step->t == 1 ? 1 : 1 - c->dampening,
+        .l2_mode = c->l2_mode,
+        .nesterov = c->nesterov,
+        .dt = r->dtype,
+    };
+    a->groups = find_groups(c, r, a->ends, a->weight_decay);
+    if (c->freeze_step && step->t > c->freeze_step) return OP_ADAM_FROZEN;
+    // Of 1-bit Adam DeepSpeed corrects no bias.
+    if (c->row->op == OP_ADAMW && !c->row->onebit && !c->no_bias_correction) {
+        a->inv_bc1 = (float)(1 / (1 - exact_pow(a->beta1, (double)step->t)));
+        a->inv_sqrt_bc2 = (float)(1 / sqrt(1 - exact_pow(a->beta2, (double)step->t)));
+    }
+    return c->row->op;
 }
 
 void optimizer_launch(struct stream *s, const struct optimizer_config *c, const struct update_range *r,
                       const struct update_step *step) {
-    union update_args a;
+    struct update_args a;
     enum op op = set_args(&a, c, r, step);
     if (op != OP_COUNT) dev_launch(s, op, &a, sizeof a);
 }
 
 int optimizer_apply(const struct optimizer_config *c, const struct update_range *r,
                     const struct update_step *step, int threads) {
-    union update_args a;
+    struct update_args a;
     const char *why = "";
     enum op op = set_args(&a, c, r, step);
     if (op != OP_COUNT && cpu_ops[op](threads, &a, &why))

@@ -54,8 +54,6 @@ struct update_step {
     const struct update_scalars *scalars;
 };
 
-union update_args;  // the arguments of any row's operation (optimizer.c)
-
 struct optimizer {
     const char *name;      // "optimizer.type"
     const char *textbook;  // what the legends of memory formulas call it
@@ -67,8 +65,6 @@ struct optimizer {
     const struct optimizer *moving;  // the row that it becomes with a momentum above 0; NULL: stays
     bool onebit;  // behind freeze_step ranks exchange their momenta in one bit (decentral/zero)
     enum op op;   // the update
-    void (*set_args)(union update_args *a, const struct optimizer_config *c, const struct update_range *r,
-                     const struct update_step *step);
     void (*describe)(char *text, size_t size, const struct optimizer_config *c);  // the settings in words
 };
 extern const struct optimizer optimizers[];                                 // ends with a row without a name

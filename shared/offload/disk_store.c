@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -9,10 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "shared/core/error.h"
-#include "shared/offload/disk_file.h"
+#include "shared/core/text.h"
 #include "shared/offload/disk_lane.h"
 
 // Transfers at the same time: a stream that reads and one that writes, of masters and of weights. More wait.
@@ -194,28 +196,81 @@ int disk_store_save(struct disk_store *s, const void *from, struct disk_range ra
     return transfer(&r);
 }
 
-// ---------------------------------------------------------------- life
-static void remark(struct disk_store *s, const char *why_cached, const char *why_threads) {
-    char *a =
-        why_cached
-            ? xasprintf(
-                  "%s takes no O_DIRECT (%s): bytes go through the kernel's cache, and take memory there",
-                  s->dir, why_cached)
-            : NULL;
-    char *b = why_threads ? xasprintf("io_uring is not to be had (%s): threads call pread and pwrite instead",
-                                      why_threads)
-                          : NULL;
-    if (a && b) s->remark = xasprintf("%s; %s", a, b);
-    if (a && b) free(a), free(b);
-    if (!(a && b)) s->remark = a ? a : b;
+// ---------------------------------------------------------------- the file: without a name, with all of its room
+// "name another directory with KEY"
+static const char *elsewhere(const struct disk_store_options *o, char text[160]) {
+    snprintf(text, 160, "name another directory%s%s", o->key ? " with " : "", o->key ? o->key : "");
+    return text;
 }
 
+// A file that nobody else can open: without a name, or with one for a moment only.
+static int open_nameless(const char *dir) {
+    int fd = open(dir, O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL && errno != ENOENT)) return fd;
+    char *path = xasprintf("%s/starring-offload-XXXXXX", dir);
+    fd = mkostemp(path, O_CLOEXEC);
+    if (fd >= 0) unlink(path);
+    free(path);
+    return fd;
+}
+
+// The descriptor of a new file, or -1 after logging directory, bytes wanted and free. *why_cached: NULL, or why it is not
+// O_DIRECT.
+static int file_create(const struct disk_store_options *o, const char **why_cached) {
+    size_t bytes = disk_round(o->bytes);
+    struct statvfs at;
+    char wanted[24], has[24], text[160];
+    int rc;
+    format_bytes(wanted, (double)bytes);
+    *why_cached = NULL;
+    // 1. The directory.
+    if (mkdir(o->dir, 0700) != 0 && errno != EEXIST) {
+        if (errno == ENOENT)
+            return fail(
+                "offload to disk: %s is not there, and neither is the directory that it should lie in: mount the disk, or %s",
+                o->dir, elsewhere(o, text));
+        return fail("offload to disk: cannot make the directory %s: %s; %s", o->dir, strerror(errno),
+                    elsewhere(o, text));
+    }
+    // 2. The file.
+    int fd = open_nameless(o->dir);
+    if (fd < 0)
+        return fail("offload to disk: cannot make a file in %s: %s; %s", o->dir, strerror(errno),
+                    elsewhere(o, text));
+    // 3. Its room. A disk that is too small is found before it is filled: fallocate would take all there is and then fail.
+    double free_bytes = 0;
+    if (statvfs(o->dir, &at)) {
+        rc = fail("offload to disk: %s: %s", o->dir, strerror(errno));
+    } else if ((double)bytes > (free_bytes = (double)at.f_bavail * (double)at.f_frsize)) {
+        rc = fail("offload to disk: %s needs %s (%zu bytes), %s are free there: make room or %s", o->dir,
+                  wanted, bytes, format_bytes(has, free_bytes), elsewhere(o, text));
+    } else {
+        do rc = posix_fallocate(fd, 0, (off_t)bytes);
+        while (rc == EINTR);
+        if (rc == EFBIG)
+            fail(
+                "offload to disk: %s takes no file of %s (%zu bytes), by its file system or by the limit of file sizes "
+                "(ulimit -f): raise the limit or %s",
+                o->dir, wanted, bytes, elsewhere(o, text));
+        else if (rc)
+            fail("offload to disk: %s cannot hold a file of %s (%zu bytes): %s; make room or %s", o->dir,
+                 wanted, bytes, strerror(rc), elsewhere(o, text));
+    }
+    if (rc) {
+        close(fd);
+        return -1;
+    }
+    if (fcntl(fd, F_SETFL, O_DIRECT) != 0) *why_cached = strerror(errno);
+    return fd;
+}
+
+// ---------------------------------------------------------------- life
 int disk_store_create(struct disk_store **out, const struct disk_store_options *o) {
     const char *why_cached, *why_threads = NULL;
     assert(o->bytes && o->bytes <= SIZE_MAX / 2 && o->block_bytes % DISK_ALIGN == 0 &&
            o->block_bytes <= INT_MAX && o->depth >= 0 && o->depth <= DISK_DEPTH_MAX);
     *out = NULL;
-    int fd = disk_file_create(o, &why_cached);
+    int fd = file_create(o, &why_cached);
     if (fd < 0) return -1;
     struct disk_store *s = xcalloc(1, sizeof *s);
     s->fd = fd;
@@ -237,7 +292,18 @@ int disk_store_create(struct disk_store **out, const struct disk_store_options *
         disk_store_destroy(&s);
         return -1;
     }
-    remark(s, why_cached, why_threads);
+    char *a =
+        why_cached
+            ? xasprintf(
+                  "%s takes no O_DIRECT (%s): bytes go through the kernel's cache, and take memory there",
+                  s->dir, why_cached)
+            : xstrdup("");
+    char *b = why_threads ? xasprintf("io_uring is not to be had (%s): threads call pread and pwrite instead",
+                                      why_threads)
+                          : xstrdup("");
+    if (*a || *b) s->remark = xasprintf("%s%s%s", a, *a && *b ? "; " : "", b);
+    free(a);
+    free(b);
     *out = s;
     return 0;
 }

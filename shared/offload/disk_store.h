@@ -26,10 +26,30 @@
 #include <stdint.h>
 
 #include "kernels/backend.h"
-#include "shared/offload/disk_file.h"
 #include "shared/offload/disk_lane.h"
 
 struct disk_store;  // opaque
+
+// What DeepSpeed's section "aio" leaves to us when it is not there (docs/ring.md, Offload: the store).
+#define DISK_BLOCK_BYTES ((size_t)1 << 20)
+#define DISK_DEPTH       16
+#define DISK_DEPTH_MAX   1024
+
+enum disk_engine {
+    DISK_ENGINE_AUTO,  // io_uring, or threads where the kernel forbids it
+    DISK_ENGINE_URING,
+    DISK_ENGINE_THREADS,
+};
+
+struct disk_store_options {
+    const char *dir;     // where the file lies; made if only its last part is missing
+    const char *key;     // the configuration key that named dir, for errors; NULL: not told
+    const char *label;   // "rank 1": named in errors; NULL: nothing
+    size_t bytes;        // of the file, rounded up to DISK_ALIGN; > 0
+    size_t block_bytes;  // aio.block_size: of a piece, a multiple of DISK_ALIGN; 0: DISK_BLOCK_BYTES
+    int depth;           // aio.queue_depth: pieces under way for a call, 1 .. DISK_DEPTH_MAX; 0: DISK_DEPTH
+    enum disk_engine engine;
+};
 
 // A part of the file. name: what it is, for people ("unit 3, masters"); copied.
 struct disk_range {

@@ -14,7 +14,7 @@
 
 #include "shared/core/error.h"
 #include "shared/core/path.h"
-#include "shared/data/tokenizer_files.h"
+#include "shared/data/vocabulary.h"
 #include "shared/evaluation/evals.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_file.h"

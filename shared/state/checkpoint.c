@@ -1,8 +1,10 @@
 #include "shared/state/checkpoint.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +17,6 @@
 #include "shared/core/error.h"
 #include "shared/core/path.h"
 #include "shared/files/regular_file.h"
-#include "shared/state/checkpoint_list.h"
 #include "shared/state/manifest.h"
 
 #define POLL_NS     10000000
@@ -26,6 +27,264 @@ char *checkpoint_partial(const char *run_dir, int64_t step, uint64_t life) {
     return xasprintf("%s/checkpoints/.step-%" PRId64 ".%016" PRIx64 ".partial", run_dir, step, life);
 }
 
+// ---------------------------------------------------------------- the names below RUN/checkpoints
+struct checkpoint_place {
+    int64_t step;
+    bool old;  // it is step-N.old, and there is no step-N
+};
+struct checkpoint_list {
+    struct checkpoint_place *at;  // the newest first
+    int count;
+};
+
+static char *checkpoints_dir(const char *run_dir) { return xasprintf("%s/checkpoints", run_dir); }
+
+static char *checkpoint_final(const char *run_dir, int64_t step) {
+    return xasprintf("%s/checkpoints/step-%" PRId64, run_dir, step);
+}
+
+static char *checkpoint_place_path(const char *dir, const struct checkpoint_place *p) {
+    return xasprintf("%s/step-%" PRId64 "%s", dir, p->step, p->old ? ".old" : "");
+}
+
+// The number in "<before>N<after..>" as it is written by us, and what is behind it; -1: it is none.
+static int64_t step_in(const char *name, const char *before, const char **after) {
+    size_t n = strlen(before);
+    if (strncmp(name, before, n) != 0) return -1;
+    const char *digits = name + n;
+    size_t count = strspn(digits, "0123456789");
+    if (count == 0 || count > 18 || (digits[0] == '0' && count > 1)) return -1;
+    *after = digits + count;
+    return strtoll(digits, NULL, 10);
+}
+
+static int newest_first(const void *a, const void *b) {
+    const struct checkpoint_place *x = a, *y = b;
+    return x->step != y->step ? (x->step < y->step) - (x->step > y->step) : x->old - y->old;
+}
+
+// The complete ones below dir, checkpoints_dir's; free(list.at).
+static struct checkpoint_list checkpoint_list(const char *dir) {
+    struct checkpoint_list list = {0};
+    DIR *d = opendir(dir);
+    if (!d) return list;
+    for (const struct dirent *e; (e = readdir(d));) {
+        const char *after = "";
+        int64_t step = step_in(e->d_name, "step-", &after);
+        bool old = strcmp(after, ".old") == 0;
+        if (step < 0 || (*after && !old)) continue;
+        char *manifest = xasprintf("%s/" MANIFEST_NAME, e->d_name);
+        if (has_file(dir, manifest)) {
+            list.at = xrealloc(list.at, (unsigned long)(list.count + 1) * sizeof *list.at);
+            list.at[list.count++] = (struct checkpoint_place){step, old};
+        }
+        free(manifest);
+    }
+    closedir(d);
+    if (list.count) qsort(list.at, (size_t)list.count, sizeof *list.at, newest_first);
+    int kept = 0;  // step-N before step-N.old
+    for (int i = 0; i < list.count; i++)
+        if (!kept || list.at[kept - 1].step != list.at[i].step) list.at[kept++] = list.at[i];
+    list.count = kept;
+    return list;
+}
+
+// ---------------------------------------------------------------- choosing
+static char *newest_in(const char *dir, int64_t *step) {
+    struct checkpoint_list list = checkpoint_list(dir);
+    char *path = NULL;
+    *step = list.count ? list.at[0].step : -1;
+    if (list.count) {
+        char *place = checkpoint_place_path(dir, &list.at[0]);
+        path = realpath(place, NULL);
+        free(place);
+    }
+    free(list.at);
+    return path;
+}
+
+char *checkpoint_latest(const char *run_dir) {
+    int64_t step;
+    char *dir = checkpoints_dir(run_dir), *path = newest_in(dir, &step);
+    free(dir);
+    return path;
+}
+
+int64_t checkpoint_latest_step(const char *run_dir) {
+    int64_t step;
+    char *dir = checkpoints_dir(run_dir);
+    free(newest_in(dir, &step));
+    free(dir);
+    return step;
+}
+
+int64_t checkpoint_named(const char *path) {
+    const char *slash = strrchr(path, '/'), *after = "";
+    int64_t step = step_in(slash ? slash + 1 : path, "step-", &after);
+    return step >= 0 && (!*after || strcmp(after, ".old") == 0) ? step : -1;
+}
+
+char *checkpoint_older(const char *path) {
+    int64_t step = checkpoint_named(path);
+    char *dir = xstrdup(path), *slash = strrchr(dir, '/'), *found = NULL;
+    if (slash) *slash = '\0';
+    struct checkpoint_list list = checkpoint_list(slash ? dir : ".");
+    for (int i = 0; i < list.count && !found; i++)
+        if (list.at[i].step < step) found = checkpoint_place_path(slash ? dir : ".", &list.at[i]);
+    free(list.at);
+    free(dir);
+    return found;
+}
+
+static bool is_dir(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+// Why there is nothing to take below dir.
+static void nothing_there(const char *dir, char **error) {
+    DIR *d = opendir(dir);
+    char found[NAME_MAX + 1] = "";
+    const char *after;
+    if (d)
+        for (const struct dirent *e; (e = readdir(d));)
+            if (step_in(e->d_name, ".step-", &after) >= 0 || step_in(e->d_name, "step-", &after) >= 0)
+                snprintf(found, sizeof found, "%s", e->d_name);
+    if (d) closedir(d);
+    if (*found)
+        disk_error(error, "%s: only unfinished checkpoints (%s), none that is complete", dir, found);
+    else
+        disk_error(error, "%s: no checkpoints", dir);
+}
+
+char *checkpoint_resolve(const char *text, const char *run_dir, char **error) {
+    if (strcmp(text, "latest") == 0) return checkpoint_latest(run_dir);
+    if (!is_dir(text)) {
+        disk_error(error, "%s: %s", text, access(text, F_OK) == 0 ? "is no directory" : strerror(errno));
+        return NULL;
+    }
+    if (access(text, X_OK)) {
+        disk_error(error, "%s: %s", text, strerror(errno));
+        return NULL;
+    }
+    if (has_file(text, MANIFEST_NAME)) return realpath(text, NULL);
+    int64_t step;
+    char *below = checkpoints_dir(text), *path = newest_in(is_dir(below) ? below : text, &step);
+    if (!path && is_dir(below))
+        nothing_there(below, error);
+    else if (!path && ends_with(text, ".partial"))
+        disk_error(error, "%s: is an unfinished checkpoint", text);
+    else if (!path)
+        disk_error(error,
+                   "%s: neither a checkpoint (it has no " MANIFEST_NAME
+                   ") nor a run's directory "
+                   "(it has no checkpoints/)",
+                   text);
+    free(below);
+    return path;
+}
+
+// ---------------------------------------------------------------- removing
+// Takes the name away first: a process that dies meanwhile leaves a .gone directory. Whatever lies at path; nothing: 0.
+static int checkpoint_remove(const char *dir, const char *path, int64_t step, char **error) {
+    char *gone = xasprintf("%s/.step-%" PRId64 ".%016x.gone", dir, step, 0u);
+    int rc = disk_remove_dir(gone, error);  // a removal that was killed
+    if (rc == 0 && disk()->rename(path, gone) != 0 && errno != ENOENT)
+        rc = disk_error(error, "%s: cannot remove: %s", path, strerror(errno));
+    // The name is gone on the disk as well before the first file is.
+    if (rc == 0) rc = disk_sync_dir(dir, error);
+    if (rc == 0) rc = disk_remove_dir(gone, error);
+    free(gone);
+    return rc;
+}
+
+static void remove_place(const char *dir, const struct checkpoint_place *p) {
+    char *error = NULL, *path = checkpoint_place_path(dir, p);
+    if (checkpoint_remove(dir, path, p->step, &error)) warn("%s", error);
+    free(error);
+    free(path);
+}
+
+void checkpoint_rotate(const char *run_dir, int keep_last, int64_t keep_every) {
+    if (keep_last <= 0) return;
+    char *dir = checkpoints_dir(run_dir);
+    struct checkpoint_list list = checkpoint_list(dir);
+    for (int i = list.count - 1; i >= keep_last; i--)  // the oldest first
+        if (keep_every <= 0 || list.at[i].step % keep_every != 0) remove_place(dir, &list.at[i]);
+    free(list.at);
+    free(dir);
+}
+
+void checkpoint_drop_later(const char *run_dir, int64_t step) {
+    char *dir = checkpoints_dir(run_dir);
+    struct checkpoint_list list = checkpoint_list(dir);
+    for (int i = 0; i < list.count && list.at[i].step > step; i++) remove_place(dir, &list.at[i]);
+    free(list.at);
+    free(dir);
+}
+
+// step-N.old: of no use beside a step-N, otherwise the only one of its step.
+static void end_replacing(const char *dir, const char *name, int64_t step) {
+    const struct checkpoint_place new = {step, false}, old = {step, true};
+    char *to = checkpoint_place_path(dir, &new), *from = xasprintf("%s/%s", dir, name);
+    if (has_file(to, MANIFEST_NAME))
+        remove_place(dir, &old);
+    else if (disk()->rename(from, to) != 0)
+        warn("%s: cannot rename to %s: %s", from, to, strerror(errno));
+    free(from);
+    free(to);
+}
+
+// Behind ".step-N": this life's partial directory.
+static bool partial_of(const char *after, uint64_t life) {
+    char own[40];
+    snprintf(own, sizeof own, ".%016" PRIx64 ".partial", life);
+    return strcmp(after, own) == 0;
+}
+
+static void remove_unfinished(const char *path) {
+    char *error = NULL;
+    if (disk_remove_dir(path, &error)) warn("%s", error);
+    free(error);
+}
+
+// What this life has left of earlier steps: a participant that was still at it when the checkpoint was given up.
+static void checkpoint_sweep_given_up(const char *dir, uint64_t life, int64_t step) {
+    DIR *d = opendir(dir);
+    for (const struct dirent *e; d && (e = readdir(d));) {
+        const char *after = "";
+        int64_t of = step_in(e->d_name, ".step-", &after);
+        if (of < 0 || of >= step || !partial_of(after, life)) continue;
+        char *path = xasprintf("%s/%s", dir, e->d_name);
+        remove_unfinished(path);
+        free(path);
+    }
+    if (d) closedir(d);
+}
+
+static bool unfinished(const char *after, uint64_t own_life) {
+    if (own_life && partial_of(after, own_life)) return false;
+    return ends_with(after, ".partial") || ends_with(after, ".gone");
+}
+
+void checkpoint_sweep(const char *run_dir, uint64_t own_life) {
+    char *dir = checkpoints_dir(run_dir);
+    DIR *d = opendir(dir);
+    for (const struct dirent *e; d && (e = readdir(d));) {
+        const char *after = "";
+        char *path = xasprintf("%s/%s", dir, e->d_name);
+        int64_t step = step_in(e->d_name, "step-", &after);
+        if (step >= 0 && strcmp(after, ".old") == 0)
+            end_replacing(dir, e->d_name, step);
+        else if (step_in(e->d_name, ".step-", &after) >= 0 && unfinished(after, own_life))
+            remove_unfinished(path);
+        free(path);
+    }
+    if (d) closedir(d);
+    free(dir);
+}
+
+// ---------------------------------------------------------------- completing one
 // What one call of checkpoint_complete works with.
 struct commit {
     const struct checkpoint_commit *c;
@@ -74,16 +333,6 @@ static int read_sidecar(struct commit *m, int i, const char *text) {
                       (long long)f->bytes);
 }
 
-// Whether the partial directory is still the one that this commit began with: somebody may have removed it, and a late
-// participant made it anew, without the parts that were there.
-static int same_place(struct commit *m) {
-    struct stat began, now;
-    if (fstat(m->place, &began) == 0 && stat(m->dir, &now) == 0 && began.st_ino == now.st_ino &&
-        began.st_dev == now.st_dev)
-        return 0;
-    return disk_error(m->error, "%s: the directory has vanished", m->dir);
-}
-
 // 1: not all are there yet. -1: it will not come to a checkpoint. *seen: what has arrived, in bytes and sidecars.
 static int look(struct commit *m, int64_t *seen) {
     char text[SIDECAR_MAX];
@@ -99,7 +348,12 @@ static int look(struct commit *m, int64_t *seen) {
         missing += !m->there[i];
         *seen += m->there[i] ? 1 : size_of(m->dir, m->files[i].name);
     }
-    if (same_place(m)) return -1;
+    // Whether the partial directory is still the one that this commit began with: somebody may have removed it, and a late
+    // participant made it anew, without the parts that were there.
+    struct stat began, now;
+    if (fstat(m->place, &began) || stat(m->dir, &now) || began.st_ino != now.st_ino ||
+        began.st_dev != now.st_dev)
+        return disk_error(m->error, "%s: the directory has vanished", m->dir);
     return missing ? 1 : 0;
 }
 
@@ -134,30 +388,6 @@ static int wait_for_all(struct commit *m, const _Atomic int *quit) {
 }
 
 // ---------------------------------------------------------------- the commit
-static int write_manifest(struct commit *m) {
-    const struct checkpoint_commit *c = m->c;
-    const struct manifest manifest = {.train = *c->train,
-                                      .dtype = c->dtype,
-                                      .optimizer = c->optimizer,
-                                      .states = c->states,
-                                      .identity = c->identity,
-                                      .files = m->files,
-                                      .count = c->count};
-    char *text = manifest_text(&manifest), *path = xasprintf("%s/" MANIFEST_NAME, m->dir);
-    int rc = disk_write_file(path, text, m->error);
-    free(path);
-    free(text);
-    return rc;
-}
-
-static void remove_sidecars(const struct commit *m) {
-    for (int i = 0; i < m->c->count; i++) {
-        char *path = xasprintf("%s/%s.json", m->dir, m->c->participants[i]);
-        disk()->unlink(path);
-        free(path);
-    }
-}
-
 // Where two names cannot be exchanged: the older one steps aside under a name that counts as complete as well.
 static int step_aside(const struct commit *m, const char *final, const char *aside) {
     if (checkpoint_remove(m->all, aside, m->c->train->step, m->error)) return -1;
@@ -199,24 +429,26 @@ static int give_name(struct commit *m) {
     return rc;
 }
 
-static int commit(struct commit *m, const _Atomic int *quit) {
-    checkpoint_sweep_given_up(m->all, m->c->life, m->c->train->step);
-    // The directory is there from now on: if it is not later, somebody has taken it away.
-    if (disk_make_dir(m->all, m->error) || disk_make_dir(m->dir, m->error)) return -1;
-    m->place = open(m->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (wait_for_all(m, quit) || write_manifest(m)) return -1;
-    remove_sidecars(m);
-    return disk_sync_dir(m->dir, m->error) || give_name(m) ? -1 : 0;
-}
-
-// With what is kept.
-static void explain(const struct checkpoint_commit *c, char *why, char **error) {
-    char kept[40] = "no earlier one is there";
-    int64_t step = checkpoint_latest_step(c->run_dir);
-    if (step >= 0) snprintf(kept, sizeof kept, "step-%lld is kept", (long long)step);
-    disk_error(error, "the checkpoint of step %lld was given up: %s; %s", (long long)c->train->step,
-               why ? why : "?", kept);
-    free(why);
+// The manifest is on disk before the directory gets its name, and the sidecars are gone.
+static int seal(struct commit *m) {
+    const struct checkpoint_commit *c = m->c;
+    const struct manifest manifest = {.train = *c->train,
+                                      .dtype = c->dtype,
+                                      .optimizer = c->optimizer,
+                                      .states = c->states,
+                                      .identity = c->identity,
+                                      .files = m->files,
+                                      .count = c->count};
+    char *text = manifest_text(&manifest), *path = xasprintf("%s/" MANIFEST_NAME, m->dir);
+    int rc = disk_write_file(path, text, m->error);
+    free(path);
+    free(text);
+    for (int i = 0; i < c->count && rc == 0; i++) {
+        path = xasprintf("%s/%s.json", m->dir, c->participants[i]);
+        disk()->unlink(path);
+        free(path);
+    }
+    return rc ? -1 : disk_sync_dir(m->dir, m->error);
 }
 
 int checkpoint_complete(const struct checkpoint_commit *c, const _Atomic int *quit, char **error) {
@@ -230,11 +462,20 @@ int checkpoint_complete(const struct checkpoint_commit *c, const _Atomic int *qu
                        .error = &why};
     for (int i = 0; i < c->count; i++)
         snprintf(m.files[i].name, sizeof m.files[i].name, "%s" PART_ENDING, c->participants[i]);
-    int rc = commit(&m, quit);
+    checkpoint_sweep_given_up(m.all, c->life, c->train->step);
+    // The directory is there from now on: if it is not later, somebody has taken it away.
+    int rc = disk_make_dir(m.all, m.error) || disk_make_dir(m.dir, m.error) ? -1 : 0;
+    if (rc == 0) m.place = open(m.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    rc = rc || wait_for_all(&m, quit) || seal(&m) || give_name(&m) ? -1 : 0;
     if (rc) {
+        char kept[40] = "no earlier one is there";
         if (!m.named) disk_remove_dir(m.dir, NULL);
-        explain(c, why, error);
+        int64_t step = checkpoint_latest_step(c->run_dir);
+        if (step >= 0) snprintf(kept, sizeof kept, "step-%lld is kept", (long long)step);
+        disk_error(error, "the checkpoint of step %lld was given up: %s; %s", (long long)c->train->step,
+                   why ? why : "?", kept);
     }
+    free(why);
     if (m.place >= 0) close(m.place);
     free(m.there);
     free(m.files);

@@ -16,6 +16,7 @@
 #define STARRING_SHARED_STATE_CHECKPOINT_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "shared/state/train_state.h"
@@ -69,5 +70,8 @@ char *checkpoint_resolve(const char *text, const char *run_dir, char **error);
 void checkpoint_sweep(const char *run_dir, uint64_t own_life);
 // Removes complete checkpoints of more than `step` steps: a run that goes on from an older one writes them anew.
 void checkpoint_drop_later(const char *run_dir, int64_t step);
+
+// The step that the name of a checkpoint's directory says; -1: it bears a name of its own.
+int64_t checkpoint_named(const char *path);
 
 #endif

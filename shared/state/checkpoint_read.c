@@ -13,7 +13,6 @@
 #include "shared/core/path.h"
 #include "shared/hf/safetensors.h"
 #include "shared/state/checkpoint.h"
-#include "shared/state/checkpoint_list.h"
 #include "shared/state/manifest.h"
 
 struct part {

@@ -12,7 +12,7 @@
 #include "shared/core/topology_row.h"
 #include "shared/core/version.h"
 #include "shared/data/data.h"
-#include "shared/hf/hf_files.h"
+#include "shared/hf/hf_dir.h"
 
 #define NAMED_MAX 3   // differences that a message names
 #define VALUE_MAX 64  // characters of a value in a message

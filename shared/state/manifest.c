@@ -123,27 +123,6 @@ static int read_files(const char *path, const cJSON *root, struct manifest *out)
     return rc;
 }
 
-static int read_identity(const char *path, const cJSON *root, struct manifest *out) {
-    const cJSON *item;
-    out->identity = json_item(root, "identity");
-    if (!cJSON_IsObject(out->identity)) return fail("%s: \"identity\" is no object", path);
-    cJSON_ArrayForEach(item, out->identity) if (!cJSON_IsString(item)) return fail(
-        "%s: \"identity\": %.80s is no text", path, item->string);
-    return 0;
-}
-
-static int read_members(const char *path, const cJSON *root, struct manifest *out) {
-    double states = whole(root, "states");
-    out->dtype = json_text(root, "dtype", "");
-    out->optimizer = json_text(root, "optimizer", "");
-    if (states < 0 || states > 99) return fail("%s: \"states\" is no number of optimizer states", path);
-    out->states = (int)states;
-    if (train_state_read(json_item(root, "train"), path, &out->train)) return -1;
-    if (whole(root, "step") != (double)out->train.step)
-        return fail("%s: \"step\" is not that of \"train\"", path);
-    return read_identity(path, root, out) || read_files(path, root, out) ? -1 : 0;
-}
-
 static int parse(const char *path, char *text, size_t n, struct manifest *out) {
     const cJSON *root = out->document = json_parse(text, n);
     if (!cJSON_IsObject(root)) return fail("%s: is no JSON object: cut short or damaged", path);
@@ -154,7 +133,21 @@ static int parse(const char *path, char *text, size_t n, struct manifest *out) {
     if (format != MANIFEST_FORMAT) return fail("%s: is no manifest of a checkpoint", path);
     if (!sealed(text, n))
         return fail("%s: is not what was written: \"" SEAL_KEY "\" does not belong to its text", path);
-    return read_members(path, root, out);
+    double states = whole(root, "states");
+    out->dtype = json_text(root, "dtype", "");
+    out->optimizer = json_text(root, "optimizer", "");
+    if (states < 0 || states > 99) return fail("%s: \"states\" is no number of optimizer states", path);
+    out->states = (int)states;
+    if (train_state_read(json_item(root, "train"), path, &out->train)) return -1;
+    if (whole(root, "step") != (double)out->train.step)
+        return fail("%s: \"step\" is not that of \"train\"", path);
+    const cJSON *item;
+    out->identity = json_item(root, "identity");
+    if (!cJSON_IsObject(out->identity)) return fail("%s: \"identity\" is no object", path);
+    cJSON_ArrayForEach(item, out->identity) {
+        if (!cJSON_IsString(item)) return fail("%s: \"identity\": %.80s is no text", path, item->string);
+    }
+    return read_files(path, root, out);
 }
 
 int manifest_read(const char *dir, struct manifest *out) {

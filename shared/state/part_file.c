@@ -76,12 +76,6 @@ static void add_range(struct entries *e, const struct layout *l, const struct st
     }
 }
 
-// "master/..", "state<digit>.." and those of a rank's own are pieces.
-static bool piece_name(const char *name) {
-    return strncmp(name, "master/", 7) == 0 || state_own_kind(name) ||
-           (strncmp(name, "state", 5) == 0 && isdigit((unsigned char)name[5]));
-}
-
 static int check(const struct part_options *o, char **error) {
     if (!participant_name(o->participant))
         return disk_error(error, "\"%s\" is no name of a participant", o->participant);
@@ -93,10 +87,12 @@ static int check(const struct part_options *o, char **error) {
             return disk_error(error, "%s: range %d: no elements %lld to %lld of kind %d in unit %d",
                               o->participant, i, (long long)r->begin, (long long)r->end, r->kind, r->unit);
     }
-    for (int i = 0; i < o->extras; i++)
-        if (piece_name(o->extra[i].name) || o->extra[i].count < 0)
-            return disk_error(error, "%s: \"%s\" cannot be the name of numbers", o->participant,
-                              o->extra[i].name);
+    for (int i = 0; i < o->extras; i++) {  // "master/..", "state<digit>.." and those of a rank's own are pieces
+        const char *name = o->extra[i].name;
+        if (!strncmp(name, "master/", 7) || state_own_kind(name) || o->extra[i].count < 0 ||
+            (!strncmp(name, "state", 5) && isdigit((unsigned char)name[5])))
+            return disk_error(error, "%s: \"%s\" cannot be the name of numbers", o->participant, name);
+    }
     return 0;
 }
 
@@ -123,16 +119,6 @@ static void leave_failed(const char *dir, const char *participant, const char *w
     free(path);
 }
 
-// What an earlier attempt of the same life left. The file too: who may still have it open writes to that one, not to ours.
-static void remove_earlier(const struct part_options *o) {
-    const char *const endings[] = {".json", ".failed", PART_ENDING};
-    for (int i = 0; i < 3; i++) {
-        char *path = path_of(o->dir, o->participant, endings[i]);
-        disk()->unlink(path);
-        free(path);
-    }
-}
-
 bool part_file_is_there(const char *dir, const char *participant) {
     struct stat st;
     char *path = path_of(dir, participant, ".json");
@@ -152,7 +138,7 @@ static struct st_writer *open_writer(const struct part_options *o, char **error)
     for (int i = 0; i < o->count; i++) add_range(&e, o->layout, &o->ranges[i]);
     for (int i = 0; i < o->extras; i++) add(&e, xstrdup(o->extra[i].name), DT_I64, o->extra[i].count);
     char *path = path_of(o->dir, o->participant, PART_ENDING);
-    struct st_writer *w = st_writer_begin(path, e.at, e.count, error);
+    struct st_writer *w = st_writer_begin(path, e.at, e.count, false, error);
     free(path);
     for (int i = 0; i < e.count; i++) free((char *)e.at[i].name);
     free(e.at);
@@ -170,7 +156,13 @@ struct part_file *part_file_create(const struct part_options *o, char **error) {
     struct st_writer *w = NULL;
     char *why = NULL;
     if (make_dirs(o->dir, &why) == 0) {
-        remove_earlier(o);
+        // What an earlier attempt of the same life left. The file too: a thread that still has it open writes to that one.
+        const char *const endings[] = {".json", ".failed", PART_ENDING};
+        for (int i = 0; i < 3; i++) {
+            char *path = path_of(o->dir, o->participant, endings[i]);
+            disk()->unlink(path);
+            free(path);
+        }
         w = open_writer(o, &why);
         if (!w) leave_failed(o->dir, o->participant, why);
     }
@@ -221,12 +213,6 @@ int part_file_write(struct part_file *f, int range, int64_t begin, int64_t end, 
     return 0;
 }
 
-// Errors are st_writer_end's to tell.
-static void write_extras(struct part_file *f) {
-    for (int i = 0; i < f->extras; i++)
-        st_writer_append(f->file, f->extra[i].values, (size_t)f->extra[i].count * sizeof *f->extra[i].values);
-}
-
 static int write_sidecar(struct part_file *f, const struct st_written *w) {
     char hash[17], *name = xasprintf("%s" PART_ENDING, f->participant);
     char *path = path_of(f->dir, f->participant, ".json");
@@ -263,7 +249,8 @@ int part_file_finish(struct part_file **at, char **error) {
     if (!f->error && f->range < f->count)
         disk_error(&f->error, "%s: range %d ends at element %lld, not at %lld", f->participant, f->range,
                    (long long)f->at, (long long)f->ranges[f->range].end);
-    if (!f->error) write_extras(f);
+    for (int i = 0; i < f->extras && !f->error; i++)  // errors are st_writer_end's to tell
+        st_writer_append(f->file, f->extra[i].values, (size_t)f->extra[i].count * sizeof *f->extra[i].values);
     int rc = f->error ? -1 : st_writer_end(&f->file, &written, &f->error);
     if (rc == 0) rc = write_sidecar(f, &written);
     if (rc == 0) {

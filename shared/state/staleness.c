@@ -92,32 +92,7 @@ static void next_line(struct source *s) {
     s->file = NULL;
 }
 
-static struct source *earliest(struct source *all, int count) {
-    struct source *first = NULL;
-    for (int i = 0; i < count; i++)
-        if (all[i].file && (!first || all[i].time_ns < first->time_ns)) first = &all[i];
-    return first;
-}
-
-// The log of a shard; none where its server is on another machine, whose files are elsewhere. 0, or -1 after logging.
-static int open_source(struct source *s, const char *name) {
-    char why[FILE_WHY_MAX];
-    s->file = file_open_stream(name, why);
-    if (!s->file && errno != ENOENT) return fail("--log-updates: %s: %s", name, why);
-    next_line(s);
-    return 0;
-}
-
 static char *log_of(const char *dir, int shard) { return xasprintf("%s/ranks/updates-%d.jsonl", dir, shard); }
-
-// Only when all of them are in the one file are they no longer needed.
-static void remove_sources(const char *dir, int shards) {
-    for (int i = 0; i < shards; i++) {
-        char *name = log_of(dir, i);
-        unlink(name);
-        free(name);
-    }
-}
 
 int staleness_merge_logs(const char *dir, int shards) {
     char *path = xasprintf("%s/updates.jsonl", dir);
@@ -125,13 +100,20 @@ int staleness_merge_logs(const char *dir, int shards) {
     struct source *all = xcalloc((unsigned long)shards, sizeof *all), *s;
     int rc = 0;
     for (int i = 0; i < shards && !rc; i++) {
-        char *name = log_of(dir, i);
-        rc = open_source(&all[i], name);
+        char *name = log_of(dir, i), why[FILE_WHY_MAX];
+        // There is none where the server is on another machine, whose files are elsewhere.
+        all[i].file = file_open_stream(name, why);
+        if (!all[i].file && errno != ENOENT) rc = fail("--log-updates: %s: %s", name, why);
+        next_line(&all[i]);
         free(name);
     }
     if (!rc) {
         bool good = new_file_begin(&n, path, false);
-        while (good && (s = earliest(all, shards))) {
+        while (good) {
+            s = NULL;  // the earliest
+            for (int i = 0; i < shards; i++)
+                if (all[i].file && (!s || all[i].time_ns < s->time_ns)) s = &all[i];
+            if (!s) break;
             good = fputs(s->line, n.file) >= 0;
             next_line(s);
         }
@@ -139,7 +121,11 @@ int staleness_merge_logs(const char *dir, int shards) {
             rc = fail("%s: cannot be written: %s: %s/ranks/updates-*.jsonl hold its lines", path,
                       strerror(errno), dir);
     }
-    if (!rc) remove_sources(dir, shards);
+    for (int i = 0; i < shards && !rc; i++) {  // all of them are in the one file
+        char *name = log_of(dir, i);
+        unlink(name);
+        free(name);
+    }
     for (int i = 0; i < shards; i++)
         if (all[i].file) fclose(all[i].file);
     free(all);

@@ -9,7 +9,7 @@
 
 #include "shared/core/error.h"
 #include "shared/core/topology_row.h"
-#include "shared/data/tokenizer_files.h"
+#include "shared/data/vocabulary.h"
 #include "shared/device/device_choice.h"
 #include "shared/device/device_facts.h"
 #include "shared/device/product_choice.h"

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "shared/core/error.h"
-#include "shared/data/tokenizer_files.h"
+#include "shared/data/vocabulary.h"
 #include "shared/evaluation/snapshots.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/state/weights_hash.h"

@@ -221,7 +221,7 @@ static void updates(struct buffers *t, const struct how *h) {
     call(h, OP_REDUCE, &(struct reduce_args){.out = grad, .inputs = inputs, .count = 3, .n = N, .dt = t->dt});
     call(h, OP_SUMSQ, &(struct sumsq_args){.out = sum, .x = grad, .n = N, .zero_out = true, .dt = t->dt});
     call(h, OP_DECIDE, &(struct decide_args){.scalars = scalars, .sum = sum, .loss_scale = 8, .clip = 1});
-    struct adamw_args a = {.grad = grad, .weight = weight, .scalars = scalars, .n = N, .dt = t->dt};
+    struct update_args a = {.grad = grad, .weight = weight, .scalars = scalars, .n = N, .dt = t->dt};
     a.master = floats(t, N, 1);
     a.m = floats(t, N, 1);
     a.v = floats(t, N, 1);
@@ -236,12 +236,12 @@ static void updates(struct buffers *t, const struct how *h) {
     a.inv_bc1 = 2.5f;
     a.inv_sqrt_bc2 = 1.7f;
     call(h, OP_ADAMW, &a);
-    struct sgd_args g = {.grad = grad, .weight = weight, .scalars = scalars, .n = N, .dt = t->dt};
+    struct update_args g = {.grad = grad, .weight = weight, .scalars = scalars, .n = N, .dt = t->dt};
     g.master = a.master, g.m = a.m;
     g.ends[0] = N, g.weight_decay[0] = 0.1f, g.groups = 1;
     g.lr = 1e-3f, g.momentum = 0.9f, g.rest = 0.75f, g.nesterov = true;
     call(h, OP_SGD, &g);
-    struct lion_args l = {.grad = grad, .weight = weight, .scalars = scalars, .n = N, .dt = t->dt};
+    struct update_args l = {.grad = grad, .weight = weight, .scalars = scalars, .n = N, .dt = t->dt};
     l.master = a.master, l.m = a.m;
     l.ends[0] = N, l.weight_decay[0] = 0.1f, l.groups = 1;
     l.lr = 1e-3f, l.beta1 = 0.9f, l.beta2 = 0.99f;
@@ -271,7 +271,7 @@ static void onebit(struct buffers *t, const struct how *h) {
     call(h, OP_ONEBIT_SUM,
          &(struct onebit_sum_args){
              .out = sum, .in = all, .error = a.error, .v = v, .scalars = scalars, .n = N, .ranks = R});
-    struct adam_frozen_args f = {.v = v, .scalars = scalars, .n = N, .ends = {N}, .groups = 1, .dt = t->dt};
+    struct update_args f = {.v = v, .scalars = scalars, .n = N, .ends = {N}, .groups = 1, .dt = t->dt};
     f.master = floats(t, N, 1);
     f.m = floats(t, N, 1);
     f.weight = mine(t, N, 1);
@@ -281,7 +281,7 @@ static void onebit(struct buffers *t, const struct how *h) {
     f.beta1 = 0.9f;
     f.eps = 1e-8f;
     call(h, OP_ADAM_FROZEN, &f);
-    f.momentum = sum;
+    f.codes = sum;
     call(h, OP_ADAM_FROZEN, &f);
 }
 

@@ -197,9 +197,10 @@ static void copy_edited(const char *from, const char *to, const struct edit *e) 
         memcpy(entries[n].shape, t->shape, sizeof t->shape);
         kept[n++] = t;
     }
-    struct st_writer *w = st_writer_create(to, entries, n);
+    char *error = NULL;
+    struct st_writer *w = st_writer_begin(to, entries, n, true, &error);
     for (int i = 0; i < n; i++) assert_int_equal(st_writer_append(w, kept[i]->data, kept[i]->bytes), 0);
-    assert_int_equal(st_writer_finish(&w), 0);
+    assert_int_equal(st_writer_end(&w, NULL, &error), 0);
     st_close(&f);
 }
 

@@ -21,7 +21,9 @@ static void test_read_and_convert(void **state) {
     const struct st_entry entries[] = {{"f", DT_F32, 2, {2, 3}}, {"b", DT_BF16, 1, {3}},
                                        {"h", DT_F16, 1, {2}},    {"g", DT_F64, 1, {2}},
                                        {"k", DT_I64, 1, {2}},    {"z", DT_F32, 2, {0, 5}}};
-    struct st_writer *w = st_writer_create(d->file, entries, 6);
+    char *error = NULL;
+    struct st_written written;
+    struct st_writer *w = st_writer_begin(d->file, entries, 6, true, &error);
     assert_non_null(w);
     assert_int_equal(st_writer_append(w, f, sizeof f), 0);
     assert_int_equal(st_writer_append(w, b, sizeof b), 0);
@@ -29,10 +31,11 @@ static void test_read_and_convert(void **state) {
     assert_int_equal(st_writer_append(w, g, sizeof g), 0);
     assert_int_not_equal(access(d->file, F_OK), 0);  // not there before it is whole
     assert_int_equal(st_writer_append(w, k, sizeof k), 0);
-    assert_int_equal(st_writer_finish(&w), 0);
+    assert_int_equal(st_writer_end(&w, &written, &error), 0);
     assert_null(w);
     struct st_file *s = st_open(d->file);
     assert_non_null(s);
+    assert_true(written.xxh64 == st_hash(s));
     assert_int_equal(st_count(s), 6);
     assert_null(st_find(s, "missing"));
     const struct st_tensor *t = st_find(s, "f");
@@ -62,16 +65,28 @@ static void test_writer_refuses(void **state) {
     struct dir *d = *state;
     const struct st_entry one = {"x", DT_F32, 1, {2}};
     const float data[4] = {1, 2, 3, 4};
-    error_quiet(1);
-    struct st_writer *w = st_writer_create(d->file, &one, 1);
+    char *error = NULL;
+    struct st_writer *w = st_writer_begin(d->file, &one, 1, true, &error);
     assert_int_equal(st_writer_append(w, data, 4), 0);
     assert_int_equal(st_writer_append(w, data, 8), -1);  // four bytes are left
-    assert_int_equal(st_writer_finish(&w), -1);
+    assert_non_null(strstr(st_writer_error(w), "more data than its header announced"));
+    assert_int_equal(st_writer_end(&w, NULL, &error), -1);
+    assert_non_null(strstr(error, "more data than its header announced"));
     assert_int_not_equal(access(d->file, F_OK), 0);
-    w = st_writer_create(d->file, &one, 1);
+    free(error);
+    error = NULL;
+    w = st_writer_begin(d->file, &one, 1, true, &error);
+    assert_int_equal(st_writer_append(w, data, 4), 0);
+    assert_int_equal(st_writer_end(&w, NULL, &error), -1);
+    assert_non_null(strstr(error, "4 bytes of data are still missing"));
+    assert_int_not_equal(access(d->file, F_OK), 0);
+    free(error);
+    error = NULL;
+    w = st_writer_begin(d->file, &one, 1, true, &error);
     st_writer_discard(&w);
-    assert_null(st_writer_create("/dev/null/dir/x", &one, 1));
-    error_quiet(0);
+    assert_null(st_writer_begin("/dev/null/dir/x", &one, 1, true, &error));
+    assert_non_null(strstr(error, "/dev/null/dir/x.tmp: cannot create"));
+    free(error);
 }
 
 static void test_lying_headers(void **state) {

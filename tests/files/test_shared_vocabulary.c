@@ -16,8 +16,7 @@
 #include "shared/core/sha256.h"
 #include "shared/core/text.h"
 #include "shared/data/data.h"
-#include "shared/data/sidecar.h"
-#include "shared/data/tokenizer_files.h"
+#include "shared/data/vocabulary.h"
 
 // A directory of the test's own, and what it asks of the data.
 struct place {

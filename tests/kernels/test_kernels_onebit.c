@@ -149,7 +149,7 @@ static void sum_matches_ref(void **state) {
 // ---------------------------------------------------------------- the update
 struct frozen_case {
     struct code_case code;
-    struct adam_frozen_args a;
+    struct update_args a;
     struct kt_out outs[3];
 };
 
@@ -157,20 +157,20 @@ static void frozen_init(struct frozen_case *t, enum dtype dt, int64_t blocks, in
     case_init(&t->code, dt, blocks);
     struct onebit_encode_args e = encode_args(&t->code);
     kt_run(KT_OPS, OP_ONEBIT_ENCODE, 1, &e);
-    t->a = (struct adam_frozen_args){.master = kt_random(DT_F32, n, 7, 1.0f),
-                                     .m = t->code.m,
-                                     .v = t->code.v,
-                                     .weight = kt_poisoned(dt, n),
-                                     .grad = t->code.grad,
-                                     .scalars = t->code.scalars,
-                                     .n = n,
-                                     .ends = {n / 3, n / 2, n},
-                                     .weight_decay = {0.1f, 0, 0.05f},
-                                     .groups = 3,
-                                     .lr = 1e-2f,
-                                     .beta1 = 0.9f,
-                                     .eps = 1e-8f,
-                                     .dt = dt};
+    t->a = (struct update_args){.master = kt_random(DT_F32, n, 7, 1.0f),
+                                .m = t->code.m,
+                                .v = t->code.v,
+                                .weight = kt_poisoned(dt, n),
+                                .grad = t->code.grad,
+                                .scalars = t->code.scalars,
+                                .n = n,
+                                .ends = {n / 3, n / 2, n},
+                                .weight_decay = {0.1f, 0, 0.05f},
+                                .groups = 3,
+                                .lr = 1e-2f,
+                                .beta1 = 0.9f,
+                                .eps = 1e-8f,
+                                .dt = dt};
     t->outs[0] = (struct kt_out){t->a.master, n, DT_F32, 0, 0};
     t->outs[1] = (struct kt_out){t->a.m, n, DT_F32, 0, 0};
     t->outs[2] = (struct kt_out){t->a.weight, n, dt, 0, 0};
@@ -189,12 +189,12 @@ static void frozen_matches_ref(void **state) {
                 struct frozen_case t;
                 frozen_init(&t, kt_dtypes[d], sizes[s], sizes[s] * ONEBIT_BLOCK - odd * 3);
                 if (!odd) {
-                    t.a.momentum = t.code.out;
+                    t.a.codes = t.code.out;
                     kt_check(OP_ADAM_FROZEN, &t.a, t.outs, 3);
                     for (int64_t i = 0; i < t.a.n; i++)
                         assert_true(t.a.m[i] == (t.a.v[i] == 0 ? 0 : said(t.code.out, i)));
                 }
-                t.a.momentum = NULL;
+                t.a.codes = NULL;
                 kt_check(OP_ADAM_FROZEN, &t.a, t.outs, 3);
                 t.a.weight = NULL;
                 kt_check(OP_ADAM_FROZEN, &t.a, t.outs, 2);
@@ -211,21 +211,21 @@ static void frozen_is_adamw_with_its_variance_kept(void **state) {
     frozen_init(&a, DT_BF16, 8, n);
     frozen_init(&b, DT_BF16, 8, n);
     for (int64_t i = 0; i < n; i++) a.code.v[i] = b.code.v[i] = a.code.v[i] + 1e-5f;
-    struct adamw_args w = {.master = b.a.master,
-                           .m = b.a.m,
-                           .v = b.code.v,
-                           .weight = b.a.weight,
-                           .grad = b.a.grad,
-                           .scalars = b.a.scalars,
-                           .n = n,
-                           .groups = 3,
-                           .lr = b.a.lr,
-                           .beta1 = b.a.beta1,
-                           .beta2 = 1,
-                           .eps = b.a.eps,
-                           .inv_bc1 = 1,
-                           .inv_sqrt_bc2 = 1,
-                           .dt = DT_BF16};
+    struct update_args w = {.master = b.a.master,
+                            .m = b.a.m,
+                            .v = b.code.v,
+                            .weight = b.a.weight,
+                            .grad = b.a.grad,
+                            .scalars = b.a.scalars,
+                            .n = n,
+                            .groups = 3,
+                            .lr = b.a.lr,
+                            .beta1 = b.a.beta1,
+                            .beta2 = 1,
+                            .eps = b.a.eps,
+                            .inv_bc1 = 1,
+                            .inv_sqrt_bc2 = 1,
+                            .dt = DT_BF16};
     memcpy(w.ends, b.a.ends, sizeof w.ends);
     memcpy(w.weight_decay, b.a.weight_decay, sizeof w.weight_decay);
     kt_run(KT_OPS, OP_ADAM_FROZEN, 2, &a.a);

@@ -177,7 +177,7 @@ static void decisions(void **state) {
 
 // ---------------------------------------------------------------- AdamW
 struct adamw_case {
-    struct adamw_args args;
+    struct update_args args;
     struct update_scalars *scalars;
     int64_t n;
 };
@@ -186,23 +186,23 @@ static void adamw_init(struct adamw_case *t, enum dtype dt, int64_t n) {
     t->n = n;
     t->scalars = kt_alloc(DT_U8, sizeof *t->scalars);
     *t->scalars = (struct update_scalars){.grad_scale = 0.73f, .norm = 1.0};
-    t->args = (struct adamw_args){.master = kt_random(DT_F32, n, 1, 1.0f),
-                                  .m = kt_random(DT_F32, n, 2, 0.1f),
-                                  .v = kt_random(DT_F32, n, 3, 0.01f),
-                                  .weight = kt_poisoned(dt, n),
-                                  .grad = kt_random(dt, n, 4, 1.0f),
-                                  .scalars = t->scalars,
-                                  .n = n,
-                                  .lr = 1e-2f,
-                                  .beta1 = 0.9f,
-                                  .beta2 = 0.95f,
-                                  .eps = 1e-8f,
-                                  .ends = {n},
-                                  .weight_decay = {0.1f},
-                                  .groups = 1,
-                                  .inv_bc1 = (float)(1.0 / (1.0 - pow(0.9, 3))),
-                                  .inv_sqrt_bc2 = (float)(1.0 / sqrt(1.0 - pow(0.95, 3))),
-                                  .dt = dt};
+    t->args = (struct update_args){.master = kt_random(DT_F32, n, 1, 1.0f),
+                                   .m = kt_random(DT_F32, n, 2, 0.1f),
+                                   .v = kt_random(DT_F32, n, 3, 0.01f),
+                                   .weight = kt_poisoned(dt, n),
+                                   .grad = kt_random(dt, n, 4, 1.0f),
+                                   .scalars = t->scalars,
+                                   .n = n,
+                                   .lr = 1e-2f,
+                                   .beta1 = 0.9f,
+                                   .beta2 = 0.95f,
+                                   .eps = 1e-8f,
+                                   .ends = {n},
+                                   .weight_decay = {0.1f},
+                                   .groups = 1,
+                                   .inv_bc1 = (float)(1.0 / (1.0 - pow(0.9, 3))),
+                                   .inv_sqrt_bc2 = (float)(1.0 / sqrt(1.0 - pow(0.95, 3))),
+                                   .dt = dt};
     for (int64_t i = 0; i < n; i++) t->args.v[i] = fabsf(t->args.v[i]);
 }
 
@@ -249,7 +249,7 @@ static void adamw_takes_groups(void **state) {
         adamw_init(&many, dt, cases[c].n);
         one.args.l2_mode = many.args.l2_mode = k / KT_DTYPES % 2;
         one.args.groups = cases[c].groups;
-        struct adamw_args part = many.args;
+        struct update_args part = many.args;
         for (int64_t g = 0, at = 0, end; g < cases[c].groups; g++, at = end) {
             end = g + 1 < cases[c].groups ? cases[c].step * (g + 1) : cases[c].n;
             one.args.ends[g] = end;
@@ -349,18 +349,18 @@ static void a_skipped_step_writes_nothing(void **state) {
 // ---------------------------------------------------------------- SGD and Lion
 // The same buffers for both: a case of either has the members of the other at the same values.
 struct momentum_case {
-    struct sgd_args sgd;
-    struct lion_args lion;
+    struct update_args sgd;
+    struct update_args lion;
     struct update_scalars *scalars;
 };
 
 static void momentum_init(struct momentum_case *t, enum dtype dt, int64_t n) {
     t->scalars = kt_alloc(DT_U8, sizeof *t->scalars);
     *t->scalars = (struct update_scalars){.grad_scale = 0.73f, .norm = 1.0};
-    struct sgd_args *g = &t->sgd;
-    struct lion_args *l = &t->lion;
-    *g = (struct sgd_args){.grad = kt_random(dt, n, 4, 1.0f), .scalars = t->scalars, .n = n, .dt = dt};
-    *l = (struct lion_args){.grad = g->grad, .scalars = t->scalars, .n = n, .dt = dt};
+    struct update_args *g = &t->sgd;
+    struct update_args *l = &t->lion;
+    *g = (struct update_args){.grad = kt_random(dt, n, 4, 1.0f), .scalars = t->scalars, .n = n, .dt = dt};
+    *l = (struct update_args){.grad = g->grad, .scalars = t->scalars, .n = n, .dt = dt};
     g->master = l->master = kt_random(DT_F32, n, 1, 1.0f);
     g->m = l->m = kt_random(DT_F32, n, 2, 0.1f);
     g->weight = l->weight = kt_poisoned(dt, n);
@@ -397,7 +397,7 @@ static void sgd_and_lion_match_ref(void **state) {
             t.sgd.nesterov = nesterov;
             kt_check(OP_SGD, &t.sgd, outs, 3);
         }
-        struct sgd_args plain = t.sgd;
+        struct update_args plain = t.sgd;
         plain.m = NULL;
         plain.nesterov = false;
         kt_check(OP_SGD, &plain, outs, 2);

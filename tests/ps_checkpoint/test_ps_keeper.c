@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "ps/checkpoint/keeper.h"
-#include "ps/checkpoint/loader.h"
 #include "ps/checkpoint/start_point.h"
+#include "ps/checkpoint/state_file.h"
 #include "shared/core/disk.h"
 #include "shared/core/path.h"
 #include "tests/ps_checkpoint/keeper_job.h"
@@ -116,8 +116,8 @@ static struct checkpoint *complete(const struct job *j, int64_t step) {
 // Servers of this job read what those of another one wrote.
 static void read_back(struct job *j, struct checkpoint *c, int64_t step) {
     for (int s = 0; s < j->map->servers; s++) {
-        const struct state_read r = {&j->c, j->l, j->map, s, j->buf, NULL};
-        assert_int_equal(state_file_read(&r, c), 0);
+        const struct state_read r = {&j->c, j->l, j->map, s, j->buf};
+        assert_int_equal(state_file_read(&r, c, NULL), 0);
     }
     for (int key = 0; key < j->map->count; key++) {
         size_t bytes = (size_t)(j->map->parts[key].end - j->map->parts[key].begin) * sizeof(float);
@@ -452,7 +452,7 @@ static void test_loader(void **state) {
     struct start_point p;
     char *path = xasprintf("%s/checkpoints/step-4", j.dir),
          *file = xasprintf("%s/server-1.safetensors", path);
-    const struct state_read r = {&j.c, j.l, j.map, 1, j.buf, NULL};
+    const struct state_read r = {&j.c, j.l, j.map, 1, j.buf};
     assert_int_equal(start_point_at(&p, &j.c, path), 0);
     // It is read; the scheduler has found another one of that name; a bit has flipped.
     for (int i = 0; i < 3; i++) {

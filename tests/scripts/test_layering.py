@@ -28,7 +28,7 @@ LAYERS = {
 }
 # header pattern: the only files that may include it
 PRIVATE = {
-    r"zmq\.h": r"ps/net/.*|ps/trust/z85\.c|shared/launch/rendezvous\.[ch]",
+    r"zmq\.h": r"ps/net/.*|ps/trust/key_files\.c|shared/launch/rendezvous\.[ch]",
     r"mpi\.h": r"decentral/mpi/.*",
     r"nccl\.h": r"tests/.*",
     r"liburing\.h": r"shared/offload/disk_uring\.c",

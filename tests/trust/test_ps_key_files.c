@@ -12,8 +12,7 @@
 
 #include <cmocka.h>
 
-#include "ps/trust/allow_list.h"
-#include "ps/trust/z85.h"
+#include "ps/trust/key_files.h"
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
 

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "ps/trust/secret_file.h"
+#include "ps/trust/job_secret.h"
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
 

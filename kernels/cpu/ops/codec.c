@@ -266,49 +266,32 @@ int cpu_op_onebit_sum(int threads, const void *args, const char **why) {
 }
 
 // ---------------------------------------------------------------- the update
-// m(n), the momentum of elements [at, at + n) of one block.
-static void momentum(const struct adam_frozen_args *a, float *restrict m, int64_t at, int64_t n) {
-    float x[ONEBIT_BLOCK];
-    const float *restrict v = a->v + at;
-    if (a->momentum) {
-        onebit_decode(&a->momentum[at / ONEBIT_BLOCK], x);
-        int64_t first = at % ONEBIT_BLOCK;
-        for (int64_t i = 0; i < n; i++) m[i] = v[i] != 0 ? x[first + i] : 0;
-        return;
-    }
+static void adam_frozen(const struct update_args *a, const float *grad, int64_t at, int64_t n, float decay) {
     const float scale = a->scalars->grad_scale, beta1 = a->beta1, rest1 = 1.0f - a->beta1;
-    load_f32(a->dt, x, a->grad, at, n);
-    for (int64_t i = 0; i < n; i++) {
-        float y = __builtin_fmaf(beta1, m[i], rest1 * (x[i] * scale));
+    const float minus_lr = -a->lr, eps = a->eps;
+    float *restrict p = a->master + at, *restrict m = a->m + at;
+    const float *restrict v = a->v + at;
+    float said[ONEBIT_BLOCK];
+    for (int64_t i = 0, part; a->codes && i < n; i += part) {  // (part) elements of one block
+        int64_t first = (at + i) % ONEBIT_BLOCK;
+        part = chunk_min(ONEBIT_BLOCK - first, n - i);
+        onebit_decode(&a->codes[(at + i) / ONEBIT_BLOCK], said);
+        for (int64_t j = 0; j < part; j++) m[i + j] = v[i + j] != 0 ? said[first + j] : 0;
+    }
+    for (int64_t i = 0; !a->codes && i < n; i++) {
+        float y = __builtin_fmaf(beta1, m[i], rest1 * (grad[i] * scale));
         m[i] = v[i] != 0 ? y : 0;
     }
-}
-
-static void frozen_span(const void *args, int64_t begin, int64_t end) {
-    const struct adam_frozen_args *a = args;
-    const float minus_lr = -a->lr, eps = a->eps;
-    int g = 0;
-    for (int64_t at = begin, n; at < end; at += n) {
-        while (a->ends[g] <= at) g++;
-        n = chunk_min(ONEBIT_BLOCK - at % ONEBIT_BLOCK, chunk_min(end, a->ends[g]) - at);
-        float *restrict p = a->master + at, *restrict m = a->m + at;
-        const float *restrict v = a->v + at;
-        const float decay = a->weight_decay[g];
-        momentum(a, m, at, n);
-        for (int64_t i = 0; i < n; i++) {
-            float u = m[i] / (__builtin_sqrtf(v[i]) + eps);
-            u = __builtin_fmaf(decay, p[i], u);
-            p[i] = __builtin_fmaf(minus_lr, u, p[i]);
-        }
-        if (a->weight && a->weight != (void *)a->master) store_f32(a->dt, a->weight, at, p, n);
+    for (int64_t i = 0; i < n; i++) {
+        float u = m[i] / (__builtin_sqrtf(v[i]) + eps);
+        u = __builtin_fmaf(decay, p[i], u);
+        p[i] = __builtin_fmaf(minus_lr, u, p[i]);
     }
 }
 
 int cpu_op_adam_frozen(int threads, const void *args, const char **why) {
-    const struct adam_frozen_args *a = args;
+    const struct update_args *a = args;
     (void)why;
-    assert(a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
-    assert(!a->momentum || a->n % ONEBIT_BLOCK == 0);
-    if (!a->scalars->skip) for_spans(threads, a->n, SPAN_ELEMENTS, frozen_span, a);
-    return 0;
+    assert(!a->codes || a->n % ONEBIT_BLOCK == 0);
+    return cpu_update(threads, a, adam_frozen);
 }

@@ -97,12 +97,39 @@ int cpu_op_decide(int threads, const void *args, const char **why) {
     return 0;
 }
 
-// ---------------------------------------------------------------- AdamW
-// Elements [at, at + n) of group g. The order of operations is operations.h's, to the letter. Always inlined
-// with a constant l2: GCC 12 does not vectorise a loop that tests an invariant flag.
-static inline __attribute__((always_inline)) void adamw_block(const struct adamw_args *a, const float *grad,
-                                                              int64_t at, int64_t n, int g, const bool l2) {
-    const float scale = a->scalars->grad_scale, decay = a->weight_decay[g], eps = a->eps;
+// ---------------------------------------------------------------- updates
+struct update {
+    const struct update_args *a;
+    cpu_update_fn *block;
+};
+
+// Chunks that no group's end cuts, with their gradients in fp32; then the weights of the new masters.
+static void update_span(const void *update, int64_t begin, int64_t end) {
+    const struct update *u = update;
+    const struct update_args *a = u->a;
+    float grad[CHUNK];
+    int g = 0;
+    for (int64_t i = begin, n; i < end; i += n) {
+        while (a->ends[g] <= i) g++;
+        n = chunk_min(CHUNK, chunk_min(end, a->ends[g]) - i);
+        if (a->grad) load_f32(a->dt, grad, a->grad, i, n);
+        u->block(a, grad, i, n, a->weight_decay[g]);
+        if (a->weight && a->weight != (void *)a->master) store_f32(a->dt, a->weight, i, a->master + i, n);
+    }
+}
+
+int cpu_update(int threads, const struct update_args *a, cpu_update_fn *block) {
+    assert(a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
+    if (!a->scalars->skip)
+        for_spans(threads, a->n, SPAN_ELEMENTS, update_span, &(struct update){.a = a, .block = block});
+    return 0;
+}
+
+// The order of operations is operations.h's, to the letter. Always inlined with a constant l2: GCC 12 does not vectorise a
+// loop that tests an invariant flag.
+static inline __attribute__((always_inline)) void adamw(const struct update_args *a, const float *grad,
+                                                        int64_t at, int64_t n, float decay, const bool l2) {
+    const float scale = a->scalars->grad_scale, eps = a->eps;
     const float beta1 = a->beta1, rest1 = 1.0f - a->beta1, beta2 = a->beta2, rest2 = 1.0f - a->beta2;
     const float inv_bc1 = a->inv_bc1, inv_sqrt_bc2 = a->inv_sqrt_bc2, minus_lr = -a->lr;
     float *restrict p = a->master + at, *restrict m = a->m + at, *restrict v = a->v + at;
@@ -118,39 +145,28 @@ static inline __attribute__((always_inline)) void adamw_block(const struct adamw
     }
 }
 
-static void adamw_span(const void *args, int64_t begin, int64_t end) {
-    const struct adamw_args *a = args;
-    float grad[CHUNK];
-    int g = 0;
-    for (int64_t i = begin, n; i < end; i += n) {
-        while (a->ends[g] <= i) g++;
-        n = chunk_min(CHUNK, chunk_min(end, a->ends[g]) - i);
-        load_f32(a->dt, grad, a->grad, i, n);
-        if (a->l2_mode)
-            adamw_block(a, grad, i, n, g, true);
-        else
-            adamw_block(a, grad, i, n, g, false);
-        if (a->weight && a->weight != (void *)a->master) store_f32(a->dt, a->weight, i, a->master + i, n);
-    }
+static void adamw_l2(const struct update_args *a, const float *grad, int64_t at, int64_t n, float decay) {
+    adamw(a, grad, at, n, decay, true);
+}
+
+static void adamw_decoupled(const struct update_args *a, const float *grad, int64_t at, int64_t n,
+                            float decay) {
+    adamw(a, grad, at, n, decay, false);
 }
 
 int cpu_op_adamw(int threads, const void *args, const char **why) {
-    const struct adamw_args *a = args;
+    const struct update_args *a = args;
     (void)why;
-    assert(a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
-    if (!a->scalars->skip) for_spans(threads, a->n, SPAN_ELEMENTS, adamw_span, a);
-    return 0;
+    return cpu_update(threads, a, a->l2_mode ? adamw_l2 : adamw_decoupled);
 }
 
-// ---------------------------------------------------------------- SGD
 enum sgd_kind { SGD_PLAIN, SGD_MOMENTUM, SGD_NESTEROV };
 
-// As adamw_block.
-static inline __attribute__((always_inline)) void sgd_block(const struct sgd_args *a, const float *grad,
-                                                            int64_t at, int64_t n, int g,
-                                                            const enum sgd_kind kind) {
-    const float scale = a->scalars->grad_scale, decay = a->weight_decay[g], minus_lr = -a->lr;
-    const float momentum = a->momentum, rest = a->rest;
+// As adamw.
+static inline __attribute__((always_inline)) void sgd(const struct update_args *a, const float *grad,
+                                                      int64_t at, int64_t n, float decay,
+                                                      const enum sgd_kind kind) {
+    const float scale = a->scalars->grad_scale, minus_lr = -a->lr, momentum = a->momentum, rest = a->rest;
     float *restrict p = a->master + at, *restrict m = kind == SGD_PLAIN ? NULL : a->m + at;
     for (int64_t i = 0; i < n; i++) {
         float x = __builtin_fmaf(decay, p[i], grad[i] * scale);
@@ -162,35 +178,22 @@ static inline __attribute__((always_inline)) void sgd_block(const struct sgd_arg
     }
 }
 
-static void sgd_span(const void *args, int64_t begin, int64_t end) {
-    const struct sgd_args *a = args;
-    float grad[CHUNK];
-    int g = 0;
-    for (int64_t i = begin, n; i < end; i += n) {
-        while (a->ends[g] <= i) g++;
-        n = chunk_min(CHUNK, chunk_min(end, a->ends[g]) - i);
-        load_f32(a->dt, grad, a->grad, i, n);
-        if (!a->m)
-            sgd_block(a, grad, i, n, g, SGD_PLAIN);
-        else if (a->nesterov)
-            sgd_block(a, grad, i, n, g, SGD_NESTEROV);
-        else
-            sgd_block(a, grad, i, n, g, SGD_MOMENTUM);
-        if (a->weight && a->weight != (void *)a->master) store_f32(a->dt, a->weight, i, a->master + i, n);
-    }
+static void sgd_any(const struct update_args *a, const float *grad, int64_t at, int64_t n, float decay) {
+    if (!a->m)
+        sgd(a, grad, at, n, decay, SGD_PLAIN);
+    else if (a->nesterov)
+        sgd(a, grad, at, n, decay, SGD_NESTEROV);
+    else
+        sgd(a, grad, at, n, decay, SGD_MOMENTUM);
 }
 
 int cpu_op_sgd(int threads, const void *args, const char **why) {
-    const struct sgd_args *a = args;
     (void)why;
-    assert(a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
-    if (!a->scalars->skip) for_spans(threads, a->n, SPAN_ELEMENTS, sgd_span, a);
-    return 0;
+    return cpu_update(threads, args, sgd_any);
 }
 
-// ---------------------------------------------------------------- Lion
-static void lion_block(const struct lion_args *a, const float *grad, int64_t at, int64_t n, int g) {
-    const float scale = a->scalars->grad_scale, decay = a->weight_decay[g], minus_lr = -a->lr;
+static void lion(const struct update_args *a, const float *grad, int64_t at, int64_t n, float decay) {
+    const float scale = a->scalars->grad_scale, minus_lr = -a->lr;
     const float beta1 = a->beta1, rest1 = 1.0f - a->beta1, beta2 = a->beta2, rest2 = 1.0f - a->beta2;
     float *restrict p = a->master + at, *restrict m = a->m + at;
     for (int64_t i = 0; i < n; i++) {
@@ -201,23 +204,7 @@ static void lion_block(const struct lion_args *a, const float *grad, int64_t at,
     }
 }
 
-static void lion_span(const void *args, int64_t begin, int64_t end) {
-    const struct lion_args *a = args;
-    float grad[CHUNK];
-    int g = 0;
-    for (int64_t i = begin, n; i < end; i += n) {
-        while (a->ends[g] <= i) g++;
-        n = chunk_min(CHUNK, chunk_min(end, a->ends[g]) - i);
-        load_f32(a->dt, grad, a->grad, i, n);
-        lion_block(a, grad, i, n, g);
-        if (a->weight && a->weight != (void *)a->master) store_f32(a->dt, a->weight, i, a->master + i, n);
-    }
-}
-
 int cpu_op_lion(int threads, const void *args, const char **why) {
-    const struct lion_args *a = args;
     (void)why;
-    assert(a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
-    if (!a->scalars->skip) for_spans(threads, a->n, SPAN_ELEMENTS, lion_span, a);
-    return 0;
+    return cpu_update(threads, args, lion);
 }

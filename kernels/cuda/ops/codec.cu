@@ -410,15 +410,15 @@ int cuda_op_onebit_sum(struct cuda_ctx *ctx, const void *args) {
 
 // ---------------------------------------------------------------- the update
 template <typename T>
-__global__ void __launch_bounds__(CODE_THREADS) adam_frozen_kernel(struct adam_frozen_args a) {
+__global__ void __launch_bounds__(CODE_THREADS) adam_frozen_kernel(struct update_args a) {
     int64_t i = (int64_t)blockIdx.x * CODE_THREADS + threadIdx.x;
     if (a.scalars->skip || i >= a.n) return;
     int g = 0;
     while (a.ends[g] <= i) g++;
     float p = a.master[i], m = 0.0f, v = a.v[i];
-    if (v != 0.0f && a.momentum) {
+    if (v != 0.0f && a.codes) {
         int at = (int)(i % ONEBIT_BLOCK);
-        m = said(&a.momentum[i / ONEBIT_BLOCK], at / WARP, at % WARP);
+        m = said(&a.codes[i / ONEBIT_BLOCK], at / WARP, at % WARP);
     } else if (v != 0.0f) {
         float grad = __fmul_rn(to_f32(static_cast<const T *>(a.grad)[i]), a.scalars->grad_scale);
         m = __fmaf_rn(a.beta1, a.m[i], __fmul_rn(__fadd_rn(1.0f, -a.beta1), grad));
@@ -432,13 +432,11 @@ __global__ void __launch_bounds__(CODE_THREADS) adam_frozen_kernel(struct adam_f
 }
 
 int cuda_op_adam_frozen(struct cuda_ctx *ctx, const void *args) {
-    const struct adam_frozen_args *a = static_cast<const struct adam_frozen_args *>(args);
+    const struct update_args *a = static_cast<const struct update_args *>(args);
     int64_t blocks = divide_up(a->n, (int64_t)CODE_THREADS);
-    if (a->groups < 1 || a->groups > UPDATE_GROUPS_MAX || a->ends[a->groups - 1] != a->n)
-        return cuda_refused(ctx, "adam_frozen: 1 to 24 groups, the last of which ends with the elements");
-    if (a->momentum && a->n % ONEBIT_BLOCK)
+    if (a->codes && a->n % ONEBIT_BLOCK)
         return cuda_refused(ctx, "codes: the count must be a multiple of 256");
-    if (blocks >= LARGEST_GRID) return cuda_refused(ctx, "adam_frozen: more elements than one launch covers");
+    if (cuda_update_refused(ctx, a, blocks)) return -1;
     if (!blocks) return 0;
     return with_type(ctx, a->dt, [&](auto type) {
         return launch<adam_frozen_kernel<decltype(type)>>(ctx, flat_shape(blocks, CODE_THREADS), *a);

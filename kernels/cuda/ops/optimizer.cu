@@ -174,7 +174,7 @@ int cuda_op_decide(struct cuda_ctx *ctx, const void *args) {
     return launch<decide_kernel>(ctx, flat_shape(1, 1), *static_cast<const struct decide_args *>(args));
 }
 
-// ---------------------------------------------------------------- AdamW
+// ---------------------------------------------------------------- updates
 #define UPDATE_THREADS 256
 #define UPDATE_VECTOR  4
 
@@ -185,30 +185,58 @@ struct update_factors {
 
 // Groups are few and their ends lie in the kernel's parameters, which a warp reads at once: a search costs a
 // fraction of the time in which a warp's loads, issued before it, come from memory.
-template <typename A>
-__device__ static inline float group_decay(const A &a, int64_t i) {
+__device__ static inline float group_decay(const struct update_args &a, int64_t i) {
     int g = 0;
     while (a.ends[g] <= i) g++;
     return a.weight_decay[g];
 }
 
-// One element, in operations.h's order of operations.
+// An update is a rule: how many states it has, and one element, in operations.h's order of operations.
 template <bool L2>
-__device__ static inline void adamw_element(const struct adamw_args &a, struct update_factors f, float grad,
-                                            float *p, float *m, float *v) {
-    float g = __fmul_rn(grad, f.scale);
-    if (L2) g = __fmaf_rn(f.decay, *p, g);
-    *m = __fmaf_rn(a.beta1, *m, __fmul_rn(__fadd_rn(1.0f, -a.beta1), g));
-    *v = __fmaf_rn(a.beta2, *v, __fmul_rn(__fmul_rn(__fadd_rn(1.0f, -a.beta2), g), g));
-    float denom = __fadd_rn(__fmul_rn(__fsqrt_rn(*v), a.inv_sqrt_bc2), a.eps);
-    float u = __fdiv_rn(__fmul_rn(*m, a.inv_bc1), denom);
-    if (!L2) u = __fmaf_rn(f.decay, *p, u);
-    *p = __fmaf_rn(-a.lr, u, *p);
-}
+struct adamw_rule {
+    static constexpr int STATES = 2;
+    __device__ static inline void element(const struct update_args &a, struct update_factors f, float grad,
+                                          float *p, float *m, float *v) {
+        float g = __fmul_rn(grad, f.scale);
+        if (L2) g = __fmaf_rn(f.decay, *p, g);
+        *m = __fmaf_rn(a.beta1, *m, __fmul_rn(__fadd_rn(1.0f, -a.beta1), g));
+        *v = __fmaf_rn(a.beta2, *v, __fmul_rn(__fmul_rn(__fadd_rn(1.0f, -a.beta2), g), g));
+        float denom = __fadd_rn(__fmul_rn(__fsqrt_rn(*v), a.inv_sqrt_bc2), a.eps);
+        float u = __fdiv_rn(__fmul_rn(*m, a.inv_bc1), denom);
+        if (!L2) u = __fmaf_rn(f.decay, *p, u);
+        *p = __fmaf_rn(-a.lr, u, *p);
+    }
+};
+
+template <bool MOMENTUM>
+struct sgd_rule {
+    static constexpr int STATES = MOMENTUM ? 1 : 0;
+    __device__ static inline void element(const struct update_args &a, struct update_factors f, float grad,
+                                          float *p, float *m, float *) {
+        float g = __fmaf_rn(f.decay, *p, __fmul_rn(grad, f.scale));
+        if (MOMENTUM) {
+            *m = __fmaf_rn(a.momentum, *m, __fmul_rn(a.rest, g));
+            g = a.nesterov ? __fmaf_rn(a.momentum, *m, g) : *m;
+        }
+        *p = __fmaf_rn(-a.lr, g, *p);
+    }
+};
+
+struct lion_rule {
+    static constexpr int STATES = 1;
+    __device__ static inline void element(const struct update_args &a, struct update_factors f, float grad,
+                                          float *p, float *m, float *) {
+        float g = __fmul_rn(grad, f.scale);
+        float c = __fmaf_rn(a.beta1, *m, __fmul_rn(__fadd_rn(1.0f, -a.beta1), g));
+        float u = c > 0.0f ? 1.0f : c < 0.0f ? -1.0f : 0.0f;
+        *p = __fmaf_rn(-a.lr, __fmaf_rn(f.decay, *p, u), *p);
+        *m = __fmaf_rn(a.beta2, *m, __fmul_rn(__fadd_rn(1.0f, -a.beta2), g));
+    }
+};
 
 // V elements a thread, all of one group: 16 bytes of each fp32 array.
-template <typename T, int V, bool L2>
-__global__ void __launch_bounds__(UPDATE_THREADS) adamw_kernel(struct adamw_args a) {
+template <typename R, typename T, int V>
+__global__ void __launch_bounds__(UPDATE_THREADS) update_kernel(struct update_args a) {
     if (a.scalars->skip) return;
     struct update_factors f = {0.0f, a.scalars->grad_scale};
     const T *grad = static_cast<const T *>(a.grad);
@@ -219,133 +247,60 @@ __global__ void __launch_bounds__(UPDATE_THREADS) adamw_kernel(struct adamw_args
         float g[V], p[V], m[V], v[V];
         load_f32<T, V>(grad + i, g);
         load_f32<float, V>(a.master + i, p);
-        load_f32<float, V>(a.m + i, m);
-        load_f32<float, V>(a.v + i, v);
+        if (R::STATES > 0) load_f32<float, V>(a.m + i, m);
+        if (R::STATES > 1) load_f32<float, V>(a.v + i, v);
         f.decay = group_decay(a, i);
 #pragma unroll
-        for (int j = 0; j < V; j++) adamw_element<L2>(a, f, g[j], &p[j], &m[j], &v[j]);
+        for (int j = 0; j < V; j++) R::element(a, f, g[j], &p[j], &m[j], &v[j]);
         store_f32<float, V>(a.master + i, p);
-        store_f32<float, V>(a.m + i, m);
-        store_f32<float, V>(a.v + i, v);
+        if (R::STATES > 0) store_f32<float, V>(a.m + i, m);
+        if (R::STATES > 1) store_f32<float, V>(a.v + i, v);
         if (store_weight) store_f32<T, V>(weight + i, p);
         return;
     }
     for (; i < a.n; i++) {
         f.decay = group_decay(a, i);
-        adamw_element<L2>(a, f, to_f32(grad[i]), &a.master[i], &a.m[i], &a.v[i]);
+        R::element(a, f, to_f32(grad[i]), &a.master[i], R::STATES > 0 ? &a.m[i] : nullptr,
+                   R::STATES > 1 ? &a.v[i] : nullptr);
         if (store_weight) from_f32(a.master[i], &weight[i]);
     }
 }
 
-template <typename T, int V>
-static int adamw_launch(struct cuda_ctx *ctx, const struct adamw_args *a) {
-    int64_t blocks = divide_up(a->n, (int64_t)UPDATE_THREADS * V);
-    if (blocks >= LARGEST_GRID) return cuda_refused(ctx, "adamw: more elements than one launch covers");
-    struct launch_shape shape = flat_shape(blocks, UPDATE_THREADS);
-    return a->l2_mode ? launch<adamw_kernel<T, V, true>>(ctx, shape, *a)
-                      : launch<adamw_kernel<T, V, false>>(ctx, shape, *a);
+int cuda_update_refused(struct cuda_ctx *ctx, const struct update_args *a, int64_t blocks) {
+    if (a->groups < 1 || a->groups > UPDATE_GROUPS_MAX || a->ends[a->groups - 1] != a->n)
+        return cuda_refused(ctx, "an update: 1 to 24 groups, the last of which ends with the elements");
+    return blocks < LARGEST_GRID ? 0 : cuda_refused(ctx, "an update: more elements than one launch covers");
 }
 
-// Whether no group ends within a vector; tensors begin at multiples of 128 elements, so a model's do not.
-template <typename A>
-static bool groups_aligned(const A *a) {
-    for (int g = 0; g + 1 < a->groups; g++)
-        if (a->ends[g] % UPDATE_VECTOR) return false;
-    return true;
+// No group may end within a vector; tensors begin at multiples of 128 elements, so a model's do not.
+template <typename R>
+static int update(struct cuda_ctx *ctx, const struct update_args *a) {
+    bool wide = aligned16(a->master) && aligned16(a->m) && aligned16(a->v) && aligned16(a->weight) &&
+                aligned16(a->grad);
+    for (int g = 0; g + 1 < a->groups; g++) wide = wide && a->ends[g] % UPDATE_VECTOR == 0;
+    int64_t blocks = divide_up(a->n, (int64_t)UPDATE_THREADS * (wide ? UPDATE_VECTOR : 1));
+    if (cuda_update_refused(ctx, a, blocks)) return -1;
+    if (a->n == 0) return 0;
+    return with_type(ctx, a->dt, [&](auto type) {
+        using T = decltype(type);
+        struct launch_shape shape = flat_shape(blocks, UPDATE_THREADS);
+        return wide ? launch<update_kernel<R, T, UPDATE_VECTOR>>(ctx, shape, *a)
+                    : launch<update_kernel<R, T, 1>>(ctx, shape, *a);
+    });
 }
 
 int cuda_op_adamw(struct cuda_ctx *ctx, const void *args) {
-    const struct adamw_args *a = static_cast<const struct adamw_args *>(args);
-    if (a->groups < 1 || a->groups > UPDATE_GROUPS_MAX || a->ends[a->groups - 1] != a->n)
-        return cuda_refused(ctx, "adamw: 1 to 24 groups, the last of which ends with the elements");
-    if (a->n == 0) return 0;
-    bool wide = aligned16(a->master) && aligned16(a->m) && aligned16(a->v) && aligned16(a->weight) &&
-                aligned16(a->grad) && groups_aligned(a);
-    return with_type(ctx, a->dt, [&](auto type) {
-        using T = decltype(type);
-        return wide ? adamw_launch<T, UPDATE_VECTOR>(ctx, a) : adamw_launch<T, 1>(ctx, a);
-    });
-}
-
-// ---------------------------------------------------------------- SGD and Lion: one state at most
-// One element each, in operations.h's order of operations; m is NULL where SGD has no momentum.
-__device__ static inline void one_state_element(const struct sgd_args &a, struct update_factors f, float grad,
-                                                float *p, float *m) {
-    float g = __fmaf_rn(f.decay, *p, __fmul_rn(grad, f.scale));
-    if (m) {
-        *m = __fmaf_rn(a.momentum, *m, __fmul_rn(a.rest, g));
-        g = a.nesterov ? __fmaf_rn(a.momentum, *m, g) : *m;
-    }
-    *p = __fmaf_rn(-a.lr, g, *p);
-}
-
-__device__ static inline void one_state_element(const struct lion_args &a, struct update_factors f, float grad,
-                                                float *p, float *m) {
-    float g = __fmul_rn(grad, f.scale);
-    float c = __fmaf_rn(a.beta1, *m, __fmul_rn(__fadd_rn(1.0f, -a.beta1), g));
-    float u = c > 0.0f ? 1.0f : c < 0.0f ? -1.0f : 0.0f;
-    *p = __fmaf_rn(-a.lr, __fmaf_rn(f.decay, *p, u), *p);
-    *m = __fmaf_rn(a.beta2, *m, __fmul_rn(__fadd_rn(1.0f, -a.beta2), g));
-}
-
-// As adamw_kernel.
-template <typename A, typename T, int V, bool STATE>
-__global__ void __launch_bounds__(UPDATE_THREADS) one_state_kernel(A a) {
-    if (a.scalars->skip) return;
-    struct update_factors f = {0.0f, a.scalars->grad_scale};
-    const T *grad = static_cast<const T *>(a.grad);
-    T *weight = static_cast<T *>(a.weight);
-    bool store_weight = weight && a.weight != a.master;
-    int64_t i = ((int64_t)blockIdx.x * UPDATE_THREADS + threadIdx.x) * V;
-    if (i + V <= a.n) {
-        float g[V], p[V], m[V];
-        load_f32<T, V>(grad + i, g);
-        load_f32<float, V>(a.master + i, p);
-        if (STATE) load_f32<float, V>(a.m + i, m);
-        f.decay = group_decay(a, i);
-#pragma unroll
-        for (int j = 0; j < V; j++) one_state_element(a, f, g[j], &p[j], STATE ? &m[j] : nullptr);
-        store_f32<float, V>(a.master + i, p);
-        if (STATE) store_f32<float, V>(a.m + i, m);
-        if (store_weight) store_f32<T, V>(weight + i, p);
-        return;
-    }
-    for (; i < a.n; i++) {
-        f.decay = group_decay(a, i);
-        one_state_element(a, f, to_f32(grad[i]), &a.master[i], STATE ? &a.m[i] : nullptr);
-        if (store_weight) from_f32(a.master[i], &weight[i]);
-    }
-}
-
-template <typename A, typename T, int V>
-static int one_state_launch(struct cuda_ctx *ctx, const A *a) {
-    int64_t blocks = divide_up(a->n, (int64_t)UPDATE_THREADS * V);
-    if (blocks >= LARGEST_GRID)
-        return cuda_refused(ctx, "an optimizer: more elements than one launch covers");
-    struct launch_shape shape = flat_shape(blocks, UPDATE_THREADS);
-    return a->m ? launch<one_state_kernel<A, T, V, true>>(ctx, shape, *a)
-                : launch<one_state_kernel<A, T, V, false>>(ctx, shape, *a);
-}
-
-template <typename A>
-static int one_state(struct cuda_ctx *ctx, const A *a) {
-    if (a->groups < 1 || a->groups > UPDATE_GROUPS_MAX || a->ends[a->groups - 1] != a->n)
-        return cuda_refused(ctx, "an optimizer: 1 to 24 groups, the last of which ends with the elements");
-    if (a->n == 0) return 0;
-    bool wide = aligned16(a->master) && aligned16(a->m) && aligned16(a->weight) && aligned16(a->grad) &&
-                groups_aligned(a);
-    return with_type(ctx, a->dt, [&](auto type) {
-        using T = decltype(type);
-        return wide ? one_state_launch<A, T, UPDATE_VECTOR>(ctx, a) : one_state_launch<A, T, 1>(ctx, a);
-    });
+    const struct update_args *a = static_cast<const struct update_args *>(args);
+    return a->l2_mode ? update<adamw_rule<true>>(ctx, a) : update<adamw_rule<false>>(ctx, a);
 }
 
 int cuda_op_sgd(struct cuda_ctx *ctx, const void *args) {
-    return one_state(ctx, static_cast<const struct sgd_args *>(args));
+    const struct update_args *a = static_cast<const struct update_args *>(args);
+    return a->m ? update<sgd_rule<true>>(ctx, a) : update<sgd_rule<false>>(ctx, a);
 }
 
 int cuda_op_lion(struct cuda_ctx *ctx, const void *args) {
-    const struct lion_args *a = static_cast<const struct lion_args *>(args);
+    const struct update_args *a = static_cast<const struct update_args *>(args);
     if (!a->m) return cuda_refused(ctx, "lion: its momentum is missing");
-    return one_state(ctx, a);
+    return update<lion_rule>(ctx, a);
 }

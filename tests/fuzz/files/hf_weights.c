@@ -6,8 +6,6 @@
 
 #include "shared/core/error.h"
 #include "shared/hf/hf_dir.h"
-#include "shared/hf/hf_files.h"
-#include "shared/hf/hf_map.h"
 #include "shared/model/layout.h"
 #include "tests/fuzz/fuzz.h"
 

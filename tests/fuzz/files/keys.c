@@ -4,7 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ps/trust/allow_list.h"
 #include "ps/trust/key_files.h"
 #include "shared/core/error.h"
 #include "tests/fuzz/fuzz.h"

@@ -5,8 +5,7 @@
 
 #include "shared/core/error.h"
 #include "shared/data/data.h"
-#include "shared/data/sidecar.h"
-#include "shared/data/tokenizer_files.h"
+#include "shared/data/vocabulary.h"
 #include "tests/fuzz/fuzz.h"
 
 #define TOKENS 16

@@ -1,19 +1,63 @@
-// Weights from a Hugging Face directory: which tensor is which, checked before anything is read.
+#include "shared/hf/hf_dir.h"
+
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
 
+#include "shared/config/json.h"
 #include "shared/config/name_map.h"
 #include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
 #include "shared/core/path.h"
-#include "shared/hf/hf_dir.h"
-#include "shared/hf/hf_map.h"
+#include "shared/files/regular_file.h"
+#include "shared/hf/hf_config.h"
 #include "shared/hf/safetensors.h"
 
+bool hf_is_buffer(const char *name) {
+    static const char *const suffixes[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
+        if (ends_with(name, suffixes[i])) return true;
+    return false;
+}
+
+int hf_parts(const struct model_spec *s, const struct layout *l, int u, int t,
+             struct hf_part parts[HF_MAX_PARTS]) {
+    static const struct hf_tensor lm_head = {"lm_head", {"lm_head.weight"}};
+    const struct tensor *tensor = &l->units[u].tensors[t];
+    const char *ours = strrchr(tensor->name, '.') + 1;
+    bool block = u > 0 && u < l->count - 1, is_head = strcmp(ours, lm_head.ours) == 0;
+    const struct hf_family *family = hf_family_of(s);
+    const struct hf_tensor *row = is_head ? &lm_head : family->tensors;
+    while (row->ours && strcmp(row->ours, ours)) row++;
+    assert(row->ours);
+
+    int count = 0;
+    while (count < HF_MAX_PARTS && row->theirs[count]) count++;
+    for (int i = 0; i < count; i++) {
+        struct hf_part *p = &parts[i];
+        char layer[32] = "";
+        if (block) snprintf(layer, sizeof layer, "%s.%d.", family->layers, u - 1);
+        snprintf(p->name, sizeof p->name, "%s%s%s", is_head ? "" : family->prefix, layer, row->theirs[i]);
+        // All of our tensor's rows, half of them, or those of q, k or v.
+        p->rows = count < HF_MAX_PARTS ? tensor->shape[0] / count
+                                       : (int64_t)(i == 0 ? s->heads : s->kv_heads) * s->head_size;
+        p->dims = tensor->dims;
+        p->transposed = block && family->conv1d && tensor->dims == 2;
+        int64_t columns = tensor->shape[1];
+        p->shape[0] = p->transposed ? columns : p->rows;
+        p->shape[1] = p->transposed ? p->rows : columns;
+    }
+    return count;
+}
+
+// ---------------------------------------------------------------- reading
 #define INDEX_NAME "model.safetensors.index.json"
 #define TILE       32  // of a transposition: 4 KiB of each side in the first-level cache
 
@@ -262,4 +306,168 @@ void hf_close(struct hf_reader **r) {
     free((*r)->dir);
     free(*r);
     *r = NULL;
+}
+
+// ---------------------------------------------------------------- writing
+struct hf_writer {
+    char *dir;
+    struct model_spec spec;
+    const struct layout *layout;  // the caller's; outlives the writer
+    enum dtype dtype;
+    int next;  // unit
+    struct st_writer *file;
+    char *scratch;  // a transposed matrix
+};
+
+// The entries of the file in the order in which units are written; *largest_bytes: of a transposed one.
+static struct st_entry *list_entries(const struct hf_writer *w, int *count, char (**names)[HF_NAME_MAX],
+                                     size_t *largest_bytes) {
+    int room = 0, n = 0;
+    for (int u = 0; u < w->layout->count; u++) room += HF_MAX_PARTS * w->layout->units[u].count;
+    struct st_entry *entries = xcalloc((unsigned long)room, sizeof *entries);
+    *names = xcalloc((unsigned long)room, sizeof **names);
+    *largest_bytes = 0;
+    struct hf_part parts[HF_MAX_PARTS];
+    for (int u = 0; u < w->layout->count; u++)
+        for (int t = 0; t < w->layout->units[u].count; t++) {
+            int k = hf_parts(&w->spec, w->layout, u, t, parts);
+            for (int i = 0; i < k; i++, n++) {
+                memcpy((*names)[n], parts[i].name, sizeof parts[i].name);
+                entries[n] = (struct st_entry){.name = (*names)[n], .dtype = w->dtype, .dims = parts[i].dims};
+                memcpy(entries[n].shape, parts[i].shape, sizeof parts[i].shape);
+                size_t bytes = (size_t)(parts[i].shape[0] * parts[i].shape[1]) * dtype_size(w->dtype);
+                if (parts[i].transposed && bytes > *largest_bytes) *largest_bytes = bytes;
+            }
+        }
+    *count = n;
+    return entries;
+}
+
+struct hf_writer *hf_writer_create(const char *dir, const struct model_spec *s, const struct layout *l,
+                                   enum dtype dt) {
+    struct hf_writer *w = xcalloc(1, sizeof *w);
+    w->dir = xstrdup(dir);
+    w->spec = *s;
+    w->layout = l;
+    w->dtype = dt;
+    if (mkdir(dir, 0777) != 0 && errno != EEXIST) {
+        fail("%s: cannot create the directory: %s", dir, strerror(errno));
+    } else {
+        int count;
+        char(*names)[HF_NAME_MAX];
+        size_t largest_bytes;
+        struct st_entry *entries = list_entries(w, &count, &names, &largest_bytes);
+        char *path = xasprintf("%s/model.safetensors", dir);
+        char *why = NULL;
+        w->file = st_writer_begin(path, entries, count, true, &why);
+        if (!w->file) fail("%s", why);
+        free(why);
+        w->scratch = xcalloc(largest_bytes, 1);
+        free(path);
+        free(names);
+        free(entries);
+    }
+    if (!w->file) hf_writer_discard(&w);
+    return w;
+}
+
+// out(columns, rows) = in(rows, columns) transposed, elements of `size` bytes.
+static void transpose(const char *in, int64_t rows, int64_t columns, size_t size, char *out) {
+    for (int64_t r0 = 0; r0 < rows; r0 += TILE)
+        for (int64_t c0 = 0; c0 < columns; c0 += TILE)
+            for (int64_t c = c0; c < columns && c < c0 + TILE; c++)
+                for (int64_t r = r0; r < rows && r < r0 + TILE; r++)
+                    memcpy(out + (size_t)(c * rows + r) * size, in + (size_t)(r * columns + c) * size, size);
+}
+
+int hf_write_unit(struct hf_writer *w, int u, const void *weights) {
+    assert(u == w->next);
+    w->next++;
+    const struct unit *unit = &w->layout->units[u];
+    size_t size = dtype_size(w->dtype);
+    struct hf_part parts[HF_MAX_PARTS];
+    for (int t = 0; t < unit->count; t++) {
+        const char *at = (const char *)weights + (size_t)unit->tensors[t].offset * size;
+        int n = hf_parts(&w->spec, w->layout, u, t, parts);
+        for (int i = 0; i < n; i++) {
+            size_t bytes = (size_t)(parts[i].shape[0] * parts[i].shape[1]) * size;
+            const char *from = at;
+            if (parts[i].transposed) {
+                transpose(at, parts[i].rows, parts[i].shape[0], size, w->scratch);
+                from = w->scratch;
+            }
+            if (st_writer_append(w->file, from, bytes)) return fail("%s", st_writer_error(w->file));
+            at += bytes;
+        }
+    }
+    return 0;
+}
+
+int hf_writer_finish(struct hf_writer **w) {
+    char *why = NULL;
+    int rc = st_writer_end(&(*w)->file, NULL, &why) ? fail("%s", why) : 0;
+    cJSON *config = rc ? NULL : hf_config_json(&(*w)->spec, (*w)->dtype);
+    char *path = xasprintf("%s/config.json", (*w)->dir);
+    if (config) rc = json_file_write(path, config);
+    cJSON_Delete(config);
+    free(path);
+    free(why);
+    hf_writer_discard(w);
+    return rc;
+}
+
+void hf_writer_discard(struct hf_writer **w) {
+    if (!*w) return;
+    st_writer_discard(&(*w)->file);
+    free((*w)->scratch);
+    free((*w)->dir);
+    free(*w);
+    *w = NULL;
+}
+
+// ---------------------------------------------------------------- whether two machines have the same files
+#define SAMPLE  (64 << 10)  // bytes
+#define SAMPLES 256
+
+static int64_t add_file(XXH64_state_t *h, const char *path) {
+    char *buf = xcalloc(SAMPLE, 1);
+    char why[FILE_WHY_MAX];
+    int64_t bytes = 0;
+    int fd = file_open(path, &bytes, why);
+    int64_t most = bytes > SAMPLE ? bytes - SAMPLE : 0;  // where the last sample begins
+    int64_t count = (bytes + SAMPLE - 1) / SAMPLE;
+    if (count > SAMPLES) count = SAMPLES;
+    XXH64_update(h, &bytes, sizeof bytes);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at = count > 1 ? (int64_t)((__int128)most * i / (count - 1)) : 0;
+        ssize_t n = pread(fd, buf, SAMPLE, at);
+        if (n > 0) XXH64_update(h, buf, (size_t)n);
+    }
+    if (fd >= 0) close(fd);
+    free(buf);
+    return bytes;
+}
+
+char *hf_files_identity(const char *dir) {
+    struct dirent **names = NULL;
+    int n = scandir(dir, &names, NULL, alphasort), files = 0;
+    int64_t bytes = 0;
+    XXH64_state_t *h = XXH64_createState();
+    XXH64_reset(h, 0);
+    for (int i = 0; i < n; i++) {
+        if (ends_with(names[i]->d_name, ".safetensors")) {
+            char *path = xasprintf("%s/%s", dir, names[i]->d_name);
+            XXH64_update(h, names[i]->d_name, strlen(names[i]->d_name) + 1);
+            bytes += add_file(h, path);
+            files++;
+            free(path);
+        }
+        free(names[i]);
+    }
+    free(names);
+    uint64_t hash = XXH64_digest(h);
+    XXH64_freeState(h);
+    return files ? xasprintf("%d file%s, %lld bytes, xxh64 %016llx", files, files == 1 ? "" : "s",
+                             (long long)bytes, (unsigned long long)hash)
+                 : NULL;
 }

@@ -1,7 +1,7 @@
 #include "ps/elastic/join.h"
 
 #include "ps/net/rejoin.h"
-#include "ps/standstill.h"
+#include "ps/turn_stall.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
 
@@ -28,7 +28,7 @@ static int hear(const struct ps_login *l, const struct ps_identity *id, struct j
 int join_running(const struct ps_login *l, const struct ps_identity *id, struct joined *out) {
     const struct config *c = l->role->config;
     double heard_s = now_seconds(), asked_s = 0, beat_s = 0;
-    struct standstill still = {.turn_s = heard_s};
+    struct turn_stall still = {.turn_s = heard_s};
     for (;;) {
         double now = now_seconds();
         struct net_poll_item item = {.socket = l->socket};
@@ -47,11 +47,11 @@ int join_running(const struct ps_login *l, const struct ps_identity *id, struct 
         if (net_poll(&item, 1, POLL_MS) != 0) return -1;
         int rc = item.ready ? hear(l, id, out, &heard_s) : 0;
         if (rc) return rc > 0 ? 0 : -1;
-        char stood[STANDSTILL_WORDS];
+        char stood[TURN_STALL_WORDS];
         now = now_seconds();
-        heard_s = standstill_moved(heard_s, standstill_turn(&still, ps_lost_s(c), now), now);
+        heard_s = turn_stall_moved(heard_s, turn_stall_excused(&still, ps_lost_s(c), now), now);
         if (now - heard_s > ps_lost_s(c))
             return fail("joining: the scheduler was lost: silent for %.1f s%s" PS_LOST_KEY, now - heard_s,
-                        standstill_words(&still, ps_lost_s(c), heard_s, stood));
+                        turn_stall_words(&still, ps_lost_s(c), heard_s, stood));
     }
 }

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "ps/net/rejoin.h"
-#include "ps/standstill.h"
+#include "ps/turn_stall.h"
 #include "ps/timing.h"
 #include "ps/trust/trust.h"
 #include "ps/waiting.h"
@@ -132,14 +132,14 @@ static int fail_refused(const struct ps_login *l, enum net_refusal why) {
 }
 
 // A moment of waiting, less what this process stood still itself.
-static double waited_since(double start, struct standstill *still, double deadline_s) {
+static double waited_since(double start, struct turn_stall *still, double deadline_s) {
     double now = now_seconds();
-    return standstill_moved(start, standstill_turn(still, deadline_s, now), now);
+    return turn_stall_moved(start, turn_stall_excused(still, deadline_s, now), now);
 }
 
 int ps_login(const struct ps_login *l, struct ps_identity *id) {
     struct waiting waiting = {.said_s = 0};
-    struct standstill still = {0};
+    struct turn_stall still = {0};
     double start = now_seconds(), said = 0, deadline_s = ps_deadline_s(l->role->config);
     enum net_refusal refused = NET_NOT_REFUSED;
     int repeats = -1;
@@ -195,7 +195,7 @@ struct roster *ps_read_start(const struct ps_role_options *role, int shards, con
 
 struct roster *ps_wait_start(const struct ps_login *l, struct ps_identity *id) {
     struct waiting waiting = {.said_s = 0};
-    struct standstill still = {0};
+    struct turn_stall still = {0};
     double start = now_seconds(), said = 0, deadline_s = 1.25 * ps_deadline_s(l->role->config);
     while (now_seconds() - (start = waited_since(start, &still, deadline_s)) < deadline_s) {
         struct net_message m;

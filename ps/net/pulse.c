@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "ps/net/net.h"
-#include "ps/standstill.h"
+#include "ps/turn_stall.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
 #include "shared/core/wire_count.h"

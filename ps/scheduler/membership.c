@@ -7,7 +7,7 @@
 
 #include "ps/consistency.h"
 #include "ps/net/clock.h"
-#include "ps/standstill.h"
+#include "ps/turn_stall.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
@@ -382,10 +382,10 @@ static void closing_tick(struct membership *c) {
 void membership_hold(struct membership *c) { c->held = true; }
 
 void membership_excuse(struct membership *c, double excused_s, double now) {
-    for (int i = 0; i < c->count; i++) c->m[i].seen_s = standstill_moved(c->m[i].seen_s, excused_s, now);
+    for (int i = 0; i < c->count; i++) c->m[i].seen_s = turn_stall_moved(c->m[i].seen_s, excused_s, now);
     // Nor was it the time of those who are still to come.
-    c->o.start_s = standstill_moved(c->o.start_s, excused_s, now);
-    c->came_s = standstill_moved(c->came_s, excused_s, now);
+    c->o.start_s = turn_stall_moved(c->o.start_s, excused_s, now);
+    c->came_s = turn_stall_moved(c->came_s, excused_s, now);
 }
 
 int membership_tick(struct membership *c, int64_t step, double now) {

@@ -118,7 +118,7 @@ void membership_let_in(struct membership *c, int worker, bool asks);
 
 // ---- time
 // Starts and closes the job, notices who is late or lost. step: the job's, for texts. 0 or -1.
-// The scheduler stood still: its members were less silent than the clock says (ps/standstill.h).
+// The scheduler stood still: its members were less silent than the clock says (ps/turn_stall.h).
 void membership_excuse(struct membership *c, double excused_s, double now);
 int membership_tick(struct membership *c, int64_t step, double now);
 // Whether that worker, server or shard is not there, and nothing has been heard of it for a deadline.

@@ -14,7 +14,7 @@
 #include "ps/scheduler/launcher_link.h"
 #include "ps/scheduler/rescue_files.h"
 #include "ps/scheduler/scheduler_core.h"
-#include "ps/standstill.h"
+#include "ps/turn_stall.h"
 #include "ps/timing.h"
 #include "ps/trust/descriptors.h"
 #include "ps/waiting.h"
@@ -57,7 +57,7 @@ struct scheduler {
     int found;                    // what a job has come to: 0 or -1
     struct epoch_options epochs;  // of the first
     char why[WIRE_TEXT_MAX];
-    struct standstill still;
+    struct turn_stall still;
     struct waiting waiting;
     struct thread_time *spans;  // NULL: no trace
     int64_t cpu_begin_ns;       // when the job started
@@ -286,7 +286,7 @@ static int scheduler_loop(struct scheduler *s) {
         if (net_poll(items, s->launcher.fd ? 2 : 1, soon ? HURRY_MS : POLL_MS) != 0)
             return scheduler_core_abort(s->core, "the scheduler cannot poll its socket");
         // Before what has come meanwhile is heard: each message is followed by a look at who is silent.
-        double now = now_seconds(), excused_s = standstill_turn(&s->still, ps_lost_s(s->o->config), now);
+        double now = now_seconds(), excused_s = turn_stall_excused(&s->still, ps_lost_s(s->o->config), now);
         if (excused_s > 0) scheduler_core_excuse(s->core, excused_s, now);
         if (items[1].ready) hear_launcher(s);
         while (items[0].ready && (rc = net_recv(s->router, &m)) == 1)

@@ -19,7 +19,7 @@ int scheduler_core_knows(const struct scheduler_core *c, const struct wire_heade
 // Takes over frame. The member behind the message, or -1: nobody of this job (refused or dropped).
 int scheduler_core_message(struct scheduler_core *c, const struct wire_header *h, struct ps_frame *frame,
                            double now);
-// The scheduler stood still, as standstill_turn says. Call before the messages that have come meanwhile.
+// The scheduler stood still, as turn_stall_excused says. Call before the messages that have come meanwhile.
 void scheduler_core_excuse(struct scheduler_core *c, double excused_s, double now);
 // Deadlines, START, SHUTDOWN. Call after every message and at least every heartbeat. 0 or -1.
 int scheduler_core_tick(struct scheduler_core *c, double now);

@@ -16,7 +16,7 @@
 #include "ps/net/rejoin.h"
 #include "ps/ps.h"
 #include "ps/server/server_threads.h"
-#include "ps/standstill.h"
+#include "ps/turn_stall.h"
 #include "ps/timing.h"
 #include "ps/trust/descriptors.h"
 #include "ps/trust/trust.h"
@@ -276,11 +276,11 @@ static void server_beat(struct server *s, double now) {
 }
 
 // Another one may be started in its place.
-static int lost_scheduler(const struct server *s, const struct standstill *still, double heard_s,
+static int lost_scheduler(const struct server *s, const struct turn_stall *still, double heard_s,
                           double now) {
-    char why[WIRE_TEXT_MAX], stood[STANDSTILL_WORDS];
+    char why[WIRE_TEXT_MAX], stood[TURN_STALL_WORDS];
     snprintf(why, sizeof why, "the scheduler was lost: silent for %.1f s%s" PS_LOST_KEY, now - heard_s,
-             standstill_words(still, ps_lost_s(s->c), heard_s, stood));
+             turn_stall_words(still, ps_lost_s(s->c), heard_s, stood));
     return s->c->recovery.restart > 0 ? rejoin_now(s->o, s->id.incarnation, why) : fail("%s", why);
 }
 
@@ -300,18 +300,18 @@ static const char *server_trouble(struct server *s, double excused_s, char text[
 
 static int server_watch(struct server *s, const struct ps_login *l) {
     double heard_s = now_seconds(), beat_s = 0, hello_s = heard_s;
-    struct standstill still = {.turn_s = heard_s};
+    struct turn_stall still = {.turn_s = heard_s};
     for (;;) {
         struct net_poll_item item = {.socket = s->scheduler};
         char text[WIRE_TEXT_MAX];
         if (net_poll(&item, 1, POLL_MS) != 0) return -1;
         int rc = item.ready ? server_listen_scheduler(s, &heard_s) : 0;
         if (rc != 0) return rc < 0 ? -1 : 0;
-        double now = now_seconds(), excused_s = standstill_turn(&still, ps_lost_s(s->c), now);
+        double now = now_seconds(), excused_s = turn_stall_excused(&still, ps_lost_s(s->c), now);
         link_tick(s->link, now);
         server_say_failed(s);
         // This process stood still: what the scheduler has said since is yet to be heard.
-        heard_s = standstill_moved(heard_s, excused_s, now);
+        heard_s = turn_stall_moved(heard_s, excused_s, now);
         for (int t = 0; t < s->map->threads; t++) study_tell(s->shards[t].study);
         const char *why = server_trouble(s, excused_s, text);
         // A process that was frozen, and is not any more: the job may have gone on without it.

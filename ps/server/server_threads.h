@@ -18,7 +18,7 @@
 #include "ps/server/server_core.h"
 #include "ps/server/server_sharing.h"
 #include "ps/server/server_time.h"
-#include "ps/standstill.h"
+#include "ps/turn_stall.h"
 
 struct pulse;
 struct server;

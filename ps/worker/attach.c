@@ -5,7 +5,7 @@
 
 #include "ps/medium.h"
 #include "ps/net/rejoin.h"
-#include "ps/standstill.h"
+#include "ps/turn_stall.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"
 
@@ -80,10 +80,10 @@ static int meet_all(struct meeting *m, struct net_poll_item *items) {
     const struct config *c = m->a->role->config;
     int shards = m->a->sharing->map->shards;
     double since_s = now_seconds(), asked_s = 0;  // since_s: the start, or the last answer
-    struct standstill still = {.turn_s = since_s};
+    struct turn_stall still = {.turn_s = since_s};
     for (int open = m->open; m->open > 0;) {
         double now = now_seconds();
-        since_s = standstill_moved(since_s, standstill_turn(&still, ps_deadline_s(c), now), now);
+        since_s = turn_stall_moved(since_s, turn_stall_excused(&still, ps_deadline_s(c), now), now);
         if (open > m->open) since_s = now;
         open = m->open;
         if (ps_stopped(m->a->role->stop)) {

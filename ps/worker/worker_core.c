@@ -445,14 +445,14 @@ static void take_back(struct worker_core *c, double now) {
 
 // ---------------------------------------------------------------- time
 // This process was frozen, or slept: its peers were not silent, and what they have said since is yet to be heard.
-static void note_standstill(struct worker_core *c, double now) {
-    double excused_s = standstill_turn(&c->still, c->o.lost_s, now);
+static void note_stall(struct worker_core *c, double now) {
+    double excused_s = turn_stall_excused(&c->still, c->o.lost_s, now);
     if (excused_s <= 0) return;
-    c->heard_s = standstill_moved(c->heard_s, excused_s, now);
+    c->heard_s = turn_stall_moved(c->heard_s, excused_s, now);
     for (struct shard_side *l = c->shards; l < c->shards + c->o.map->shards; l++)
-        l->heard_s = standstill_moved(l->heard_s, excused_s, now);
+        l->heard_s = turn_stall_moved(l->heard_s, excused_s, now);
     for (struct worker_key *k = c->keys; k < c->keys + c->o.map->count; k++)
-        k->asked_s = standstill_moved(k->asked_s, excused_s, now);
+        k->asked_s = turn_stall_moved(k->asked_s, excused_s, now);
 }
 
 // Which shards owe answers, and the longest that one of them has been silent.
@@ -470,7 +470,7 @@ static void note_silence(struct worker_core *c, double now) {
 
 int worker_core_tick(struct worker_core *c, double now) {
     if (c->error[0]) return -1;
-    note_standstill(c, now);
+    note_stall(c, now);
     if (pump(c, now) != 0) return -1;
     take_back(c, now);
     note_silence(c, now);
@@ -487,11 +487,11 @@ int worker_core_tick(struct worker_core *c, double now) {
     }
     c->status.scheduler_silent_s = now - c->heard_s;
     c->status.lost_scheduler = now - c->heard_s > c->o.lost_s && !c->status.parted;
-    char stood[STANDSTILL_WORDS];
+    char stood[TURN_STALL_WORDS];
     if (c->status.lost_scheduler)
         return core_fail(c->error, "the scheduler was lost at step %lld: silent for %.1f s%s" PS_LOST_KEY,
                          (long long)c->step, now - c->heard_s,
-                         standstill_words(&c->still, c->o.lost_s, c->heard_s, stood));
+                         turn_stall_words(&c->still, c->o.lost_s, c->heard_s, stood));
     return 0;
 }
 

@@ -3,7 +3,7 @@
 #ifndef STARRING_PS_WORKER_WORKER_CORE_STATE_H
 #define STARRING_PS_WORKER_WORKER_CORE_STATE_H
 
-#include "ps/standstill.h"
+#include "ps/turn_stall.h"
 #include "ps/worker/credits.h"
 #include "ps/worker/worker_core.h"
 
@@ -65,7 +65,7 @@ struct worker_core {
     bool stop;          // this worker was asked to leave
     uint64_t progress;  // pushes and initial values taken: a slow worker is told from a stuck one by it
     double beat_s, heard_s;
-    struct standstill still;
+    struct turn_stall still;
     struct shard_side *shards;  // (shards)
     char error[WIRE_TEXT_MAX];
 };

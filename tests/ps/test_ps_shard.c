@@ -399,7 +399,7 @@ static void test_credits_and_urgency(void **state) {
     assert_true(worker_core_owes(w, 0));
     // What a shard leaves without a word counts; any word of it ends its silence, the link's too.
     assert_true(worker_core_status(w)->silent_s == 1.5);
-    const double turn_s = 0.125;  // a longer one would be a standstill
+    const double turn_s = 0.125;  // a longer one would be a stall
     double now = 1.5;
     while (now < 4.0) worker_core_tick(w, now += turn_s);
     assert_true(worker_core_status(w)->silent_s == 4.0);

@@ -1,6 +1,6 @@
 // A process that stood still - frozen, asleep, without a core - does not take that time for its peers' silence, says so
 // when the job turns out to be over, and is still sure of whom it has lost.
-#include "ps/standstill.h"
+#include "ps/turn_stall.h"
 #include "tests/ps/test_ps_log.h"
 
 #define LOST_S 2.0
@@ -118,15 +118,15 @@ static void slow_turns_end(void **state) {
         assert_true(turns_to_the_end(&p, turns[i]) < 35 * turns[i] + 0.01);
         pair_close(&p);
     }
-    struct standstill s = {0};
-    char text[STANDSTILL_WORDS];
-    assert_true(standstill_turn(&s, LOST_S, 50) == 0);
-    assert_true(standstill_turn(&s, LOST_S, 51) == 0.9375 && standstill_turn(&s, LOST_S, 51.0625) == 0);
-    assert_true(standstill_turn(&s, LOST_S, 52.5625) == 1.4375);  // with one turn between them they are one
-    assert_string_equal(standstill_words(&s, LOST_S, 50, text),
+    struct turn_stall s = {0};
+    char text[TURN_STALL_WORDS];
+    assert_true(turn_stall_excused(&s, LOST_S, 50) == 0);
+    assert_true(turn_stall_excused(&s, LOST_S, 51) == 0.9375 && turn_stall_excused(&s, LOST_S, 51.0625) == 0);
+    assert_true(turn_stall_excused(&s, LOST_S, 52.5625) == 1.4375);  // with one turn between them they are one
+    assert_string_equal(turn_stall_words(&s, LOST_S, 50, text),
                         ", after this process had stood still for 2.5 s: the job may do without it");
-    assert_string_equal(standstill_words(&s, LOST_S, 55, text), "");
-    assert_true(standstill_moved(50, 1, 53) == 51 && standstill_moved(52.5, 1, 53) == 53);
+    assert_string_equal(turn_stall_words(&s, LOST_S, 55, text), "");
+    assert_true(turn_stall_moved(50, 1, 53) == 51 && turn_stall_moved(52.5, 1, 53) == 53);
 }
 
 // A host so busy that this thread takes two turns a second, and its peers no more: what is heard less often than LOST_S, by the
@@ -167,7 +167,7 @@ static void a_scheduler_too(void **state) {
             .config = &sim->c, .map = sim->map, .job = SIM_JOB, .port = {&log, log_send}};
         struct scheduler_core *core = scheduler_core_create(&o);
         static const enum ps_role roles[] = {PS_WORKER, PS_SERVER, PS_SHARD};
-        struct standstill still = {0};
+        struct turn_stall still = {0};
         for (int i = 0; i < 3; i++) {
             struct ps_frame *frame =
                 roles[i] == PS_SERVER ? sim_frame(sim, xstrdup("tcp://y:1\n"), 10) : NULL;
@@ -176,9 +176,9 @@ static void a_scheduler_too(void **state) {
             scheduler_core_message(core, &h, frame, 1);
         }
         assert_int_equal(scheduler_core_tick(core, 1), 0);
-        standstill_turn(&still, LOST_S, 1);
+        turn_stall_excused(&still, LOST_S, 1);
         double now = 1 + 2.5;  // longer than LOST_S, which is half the deadline
-        double seconds = standstill_turn(&still, LOST_S, now);
+        double seconds = turn_stall_excused(&still, LOST_S, now);
         assert_true(seconds == 2.4375);
         if (excused) scheduler_core_excuse(core, seconds, now);
         assert_int_equal(scheduler_core_tick(core, now), excused ? 0 : -1);
@@ -193,17 +193,17 @@ static void a_scheduler_too(void **state) {
 static void a_thread_beside(void **state) {
     (void)state;
     struct turning t = {0};
-    struct standstill still = {.turn_s = 100};
+    struct turn_stall still = {.turn_s = 100};
     double now = 100, stood = 0;
     for (int i = 0; i < 50; i++) stood = turning_stood(&t, 0, 0, now += TURN_S);
     assert_true(stood == 0);  // it has not begun
-    turning_stood(&t, 7, standstill_turn(&still, LOST_S, now), now);
+    turning_stood(&t, 7, turn_stall_excused(&still, LOST_S, now), now);
     now += 10 * LOST_S;
-    stood = turning_stood(&t, 7, standstill_turn(&still, LOST_S, now), now);
+    stood = turning_stood(&t, 7, turn_stall_excused(&still, LOST_S, now), now);
     assert_true(stood > 0 && stood < 0.1 * LOST_S);
     for (int i = 0; i < 150; i++) {
         now += TURN_S;
-        stood = turning_stood(&t, 7, standstill_turn(&still, LOST_S, now), now);
+        stood = turning_stood(&t, 7, turn_stall_excused(&still, LOST_S, now), now);
     }
     assert_true(stood > 1.5 * LOST_S);
     assert_true(turning_stood(&t, 8, 0, now += TURN_S) == 0);
@@ -227,11 +227,11 @@ static void a_login_too(void **state) {
             .config = &sim->c, .map = sim->map, .job = SIM_JOB, .start_s = 1, .port = {&log, log_send}};
         struct scheduler_core *core = scheduler_core_create(&o);
         struct wire_header h = {.kind = WIRE_HELLO, .role = PS_WORKER, .incarnation = 50, .job = SIM_JOB};
-        struct standstill still = {0};
+        struct turn_stall still = {0};
         scheduler_core_message(core, &h, NULL, 1);
         assert_int_equal(scheduler_core_tick(core, 1), 0);
-        standstill_turn(&still, LOST_S, 1);
-        double now = 1 + 7.5, seconds = standstill_turn(&still, LOST_S, now);
+        turn_stall_excused(&still, LOST_S, 1);
+        double now = 1 + 7.5, seconds = turn_stall_excused(&still, LOST_S, now);
         if (excused) scheduler_core_excuse(core, seconds, now);
         scheduler_core_message(core, &h, NULL, now);  // said before, heard now
         assert_int_equal(scheduler_core_tick(core, now), excused ? 0 : -1);

@@ -1,8 +1,8 @@
 #include "ps/elastic/join.h"
 
 #include "ps/net/rejoin.h"
-#include "ps/turn_stall.h"
 #include "ps/timing.h"
+#include "ps/turn_stall.h"
 #include "shared/core/error.h"
 
 #define ASK_EVERY_S 0.1

@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include "ps/net/rejoin.h"
-#include "ps/turn_stall.h"
 #include "ps/timing.h"
 #include "ps/trust/trust.h"
+#include "ps/turn_stall.h"
 #include "ps/waiting.h"
 #include "shared/core/error.h"
 #include "shared/launch/stop.h"

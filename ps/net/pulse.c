@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "ps/net/net.h"
-#include "ps/turn_stall.h"
 #include "ps/timing.h"
+#include "ps/turn_stall.h"
 #include "shared/core/error.h"
 #include "shared/core/wire_count.h"
 

@@ -7,8 +7,8 @@
 
 #include "ps/consistency.h"
 #include "ps/net/clock.h"
-#include "ps/turn_stall.h"
 #include "ps/timing.h"
+#include "ps/turn_stall.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
 

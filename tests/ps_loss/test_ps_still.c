@@ -122,7 +122,8 @@ static void slow_turns_end(void **state) {
     char text[TURN_STALL_WORDS];
     assert_true(turn_stall_excused(&s, LOST_S, 50) == 0);
     assert_true(turn_stall_excused(&s, LOST_S, 51) == 0.9375 && turn_stall_excused(&s, LOST_S, 51.0625) == 0);
-    assert_true(turn_stall_excused(&s, LOST_S, 52.5625) == 1.4375);  // with one turn between them they are one
+    assert_true(turn_stall_excused(&s, LOST_S, 52.5625) ==
+                1.4375);  // with one turn between them they are one
     assert_string_equal(turn_stall_words(&s, LOST_S, 50, text),
                         ", after this process had stood still for 2.5 s: the job may do without it");
     assert_string_equal(turn_stall_words(&s, LOST_S, 55, text), "");

@@ -1,8 +1,8 @@
 // The operations of the model, the optimizer and the reductions: a line each in OPERATIONS, from which the
 // enumeration, the names, the launches and the backends' tables follow; then what each of them computes.
 //
-// To add one   its line and its arguments here; ref_op_NAME in kernels/ref, the definition in the simplest
-//              loops; cpu_op_NAME in kernels/cpu/ops; cuda_op_NAME in kernels/cuda/ops; a row of `bench
+// To add one   its line and its arguments here; ref_NAME in kernels/ref, the definition in the simplest
+//              loops; cpu_NAME in kernels/cpu/ops; cuda_op_NAME in kernels/cuda/ops; a row of `bench
 //              kernels` in shared/bench/bench_operations.c. tests/kernels/test_operations.py asks for tests.
 #ifndef STARRING_KERNELS_OPERATIONS_H
 #define STARRING_KERNELS_OPERATIONS_H

@@ -55,13 +55,13 @@ int cuda_kernels_load(const char **why);
 
 // cuda_op_attn_fwd and cuda_op_attn_bwd are the fallback where cuDNN has no plan: fp32 arithmetic, even head
 // sizes up to 128.
-#define DECLARE_OPERATION(OP, name, args_t) int cuda_op_##name(struct cuda_ctx *ctx, const void *args);
+#define DECLARE_OPERATION(OP, name, args_t) int cuda_op_##name(struct cuda_ctx *ctx, const struct args_t *a);
 OPERATIONS_BUT_MATMUL(DECLARE_OPERATION)
 #undef DECLARE_OPERATION
 // What no update takes, refused: 0 or -1. blocks: of its launch.
 int cuda_update_refused(struct cuda_ctx *ctx, const struct update_args *a, int64_t blocks);
-// struct matmul_args: each row of c(M,N) becomes bias(N), for a product that then accumulates into it.
-int cuda_op_bias_rows(struct cuda_ctx *ctx, const void *args);
+// Each row of c(M,N) becomes bias(N), for a product that then accumulates into it.
+int cuda_op_bias_rows(struct cuda_ctx *ctx, const struct matmul_args *a);
 
 // No operation of the model: what two buffers of n elements differ in, as a sum for each block; the caller
 // adds the blocks up. Sums of squares are double, in an order that n alone decides; not a number where an

@@ -44,7 +44,7 @@ struct block {
 // Where the inputs of the blocks that keep nothing else lie.
 struct kept_inputs {
     int blocks;      // k: how many they are; 0: not RECOMPUTE_BLOCK
-    bool on_host;    // the rest is of that alone (kept_inputs.h)
+    bool on_host;    // the rest is of that alone (kept_inputs_open)
     void *slots[2];  // (R,C) each
     char *host;      // (k-2,R,C)
     struct stream *copies;
@@ -90,5 +90,27 @@ struct model {
 
 // Takes the memory of a model whose sizes are set: from its arena, which measures when it has no device.
 void activations_carve(struct model *m);
+
+// ---------------------------------------------------------------- inputs on the host
+// The inputs of blocks that keep nothing else (recompute.h), where they lie on the host.
+//
+// Only two are on the device, by parity of the block. A stream of the model's own copies; events
+// order it, and the host never waits:
+//
+//     compute   | x0 .. block 0 | x1 .. block 1 | x2 .. block 2 |    ..    | back 3 | back 2 | back 1 |
+//     copies         | x0 out       | x1 out                                        | x1 in  | x0 in  |
+//                                                 ^ x0 is out                                ^ x1 is in
+//
+// The last two need no copy: they are still there.
+// The stream and the events; nothing where inputs stay on the device. 0, or -1 after fail().
+int kept_inputs_open(struct model *m);
+void kept_inputs_close(struct model *m);
+
+// Around the writing of x[i] in the forward: before it is written, and behind it.
+void kept_input_begins(struct model *m, int i);
+void kept_input_ends(struct model *m, int i);
+// Around the use of x[i] in the backward.
+void kept_input_needed(struct model *m, int i);
+void kept_input_done(struct model *m, int i);
 
 #endif

@@ -1,5 +1,5 @@
-// What a block and the head are made of: norms and linear layers, forward and backward. Functions only
-// enqueue on the model's stream. `v` is the view of the unit that the layer's tensors lie in.
+// What the model is made of: the block (attention, then feed-forward, each on a norm of the residual stream that it adds
+// to) and the head. Functions only enqueue on the model's stream. `v` is the view of the unit that the tensors lie in.
 #ifndef STARRING_SHARED_MODEL_LAYERS_H
 #define STARRING_SHARED_MODEL_LAYERS_H
 
@@ -13,29 +13,19 @@ static inline void *grad_at(const struct model *m, const struct unit_view *v, in
     return offset < 0 ? NULL : (char *)v->grad + (size_t)offset * dtype_size(m->dt);
 }
 
-// n->y = norm(n->x), n->x = x + m->pass first. x NULL: n->x is there already.
-void norm_forward(struct model *m, const struct norm *n, const struct unit_view *v, const void *x);
-// m->carry = gradient of n->x from m->d_c, that of n->y, + residual (NULL: nothing; m->carry is allowed).
-void norm_backward(struct model *m, const struct norm *n, const struct unit_view *v, const void *residual);
+// Reads the residual stream as block i-1 left it (mid and m->pass; for block 0 its own x) and leaves it
+// likewise.
+void block_forward(struct model *m, int i, const struct unit_view *v);
+// The gradient of the residual stream comes in and leaves in m->carry.
+void block_backward(struct model *m, int i, const struct unit_view *v);
 
-// y(R,out) = x(R,in) w^T + b. pre_gelu not NULL: that goes there (R,out), and y is its GELU.
-struct linear_io {
-    void *y;
-    const void *x;
-    void *pre_gelu;
-};
-void linear_forward(struct model *m, const struct linear *l, const struct unit_view *v,
-                    const struct linear_io *io);
-
-// dx(R,in) = dy w ; gradient of w (+)= dy^T x ; of b (+)= column sums of dy, unless no_bias. gelu_of not
-// NULL: x is gelu(gelu_of(R,in)), and dx becomes the gradient of gelu_of.
-struct linear_grad {
-    void *dx;
-    const void *dy, *x;
-    void *gelu_of;
-    bool no_bias;
-};
-void linear_backward(struct model *m, const struct linear *l, const struct unit_view *v,
-                     const struct linear_grad *g);
+// The head: final norm, output projection and cross-entropy, in chunks of rows so that the logits of the
+// whole batch never exist at once. v: the head's own unit; tied: unit 0 where the projection is the
+// embedding.
+void head_forward(struct model *m, const struct unit_view *v, const struct unit_view *tied, bool want_loss);
+void head_backward(struct model *m, const struct unit_view *v, const struct unit_view *tied);
+// Logits (V) of one row as fp32, from the final norm of the last forward. Blocks; 0 or -1.
+int head_row_logits(struct model *m, const struct unit_view *v, const struct unit_view *tied, int64_t row,
+                    float *out);
 
 #endif

@@ -8,9 +8,6 @@
 
 #include "kernels/exact_math.h"
 #include "shared/core/error.h"
-#include "shared/model/block.h"
-#include "shared/model/head.h"
-#include "shared/model/kept_inputs.h"
 #include "shared/model/layers.h"
 
 // Tensor "<unit>.<name>"; NULL: the unit has none.

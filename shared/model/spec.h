@@ -13,7 +13,7 @@ enum model_mlp { MLP_SWIGLU, MLP_GELU };
 enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
 
 // Any combination computes. A trait that is not here yet is a field here, its tensors in layout.c and its
-// operations in block.c.
+// operations in layers.c.
 struct model_traits {
     enum norm_kind norm;             // LayerNorm has a bias, RMSNorm has none
     enum model_positions positions;  // learned: wpe (P,C)

@@ -183,27 +183,26 @@ void *cuda_workspace(struct cuda_stream *s, size_t bytes) {
     assert_true(bytes >= (size_t)32 << 20);
     return notes.no_workspace ? NULL : &some;
 }
-int cuda_op_gelu_fwd(struct cuda_ctx *ctx, const void *args) {
+int cuda_op_gelu_fwd(struct cuda_ctx *ctx, const struct gelu_args *a) {
     (void)ctx;
     notes.forwards++;
-    notes.gelu = *(const struct gelu_args *)args;
+    notes.gelu = *a;
     return 0;
 }
-int cuda_op_gelu_bwd(struct cuda_ctx *ctx, const void *args) {
+int cuda_op_gelu_bwd(struct cuda_ctx *ctx, const struct gelu_args *a) {
     (void)ctx;
     notes.backwards++;
-    notes.gelu = *(const struct gelu_args *)args;
+    notes.gelu = *a;
     return 0;
 }
 
-int cuda_op_bias_grad(struct cuda_ctx *ctx, const void *args) {
+int cuda_op_bias_grad(struct cuda_ctx *ctx, const struct bias_grad_args *a) {
     (void)ctx;
     notes.bias_grads++;
-    notes.sums = *(const struct bias_grad_args *)args;
+    notes.sums = *a;
     return 0;
 }
-int cuda_op_bias_rows(struct cuda_ctx *ctx, const void *args) {
-    const struct matmul_args *m = args;
+int cuda_op_bias_rows(struct cuda_ctx *ctx, const struct matmul_args *m) {
     (void)ctx;
     notes.bias_rows++;
     notes.rows_of = m->c;

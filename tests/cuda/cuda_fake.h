@@ -268,7 +268,7 @@ int cuda_kernels_load(const char **why) {
 
 // Each also checks that it has been given its workspace.
 #define FAKE_OPERATION(OP, name, args_t)                                                             \
-    int cuda_op_##name(struct cuda_ctx *ctx, const void *args) {                                     \
+    int cuda_op_##name(struct cuda_ctx *ctx, const struct args_t *args) {                            \
         if (ctx->workspace_bytes < CUDA_WORKSPACE_BYTES || !ctx->workspace || !ctx->stream) abort(); \
         return cpu_ops[OP](1, args, &ctx->why);                                                      \
     }

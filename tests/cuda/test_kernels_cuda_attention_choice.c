@@ -26,13 +26,13 @@ void *cuda_workspace(struct cuda_stream *s, size_t bytes) {
     notes.workspace_bytes = bytes;
     return notes.no_workspace ? NULL : some;
 }
-int cuda_op_attn_fwd(struct cuda_ctx *ctx, const void *args) {
-    (void)ctx, (void)args;
+int cuda_op_attn_fwd(struct cuda_ctx *ctx, const struct attn_fwd_args *a) {
+    (void)ctx, (void)a;
     notes.own_forwards++;
     return 0;
 }
-int cuda_op_attn_bwd(struct cuda_ctx *ctx, const void *args) {
-    (void)ctx, (void)args;
+int cuda_op_attn_bwd(struct cuda_ctx *ctx, const struct attn_bwd_args *a) {
+    (void)ctx, (void)a;
     notes.own_backwards++;
     return 0;
 }

@@ -18,28 +18,25 @@ static int by_fma(int threads, const struct matmul_args *g, const char **why) {
 }
 
 // An epilogue is a pass of its own: it reads again what the product has just written or read.
-static int matmul(product_fn *product, int threads, const struct matmul_args *g, const char **why) {
+static const char *matmul(product_fn *product, int threads, const struct matmul_args *g) {
+    const char *why = NULL;
     struct matmul_args p = *g;
     struct gelu_args gelu = {.y = g->c, .x = g->aux, .dy = g->c, .n = g->m * g->n, .dt = g->dt};
     assert(g->dt == DT_F32 || g->dt == DT_BF16 || g->dt == DT_F16);
     assert(matmul_valid(g));
     struct bias_grad_args bias = matmul_bias_grad(g);
     if (g->epilogue == EPILOGUE_GELU) p.c = g->aux;
-    if (product(threads, &p, why) != 0) return -1;
-    if (g->epilogue == EPILOGUE_GELU) return cpu_op_gelu_fwd(threads, &gelu, why);
-    if (g->epilogue == EPILOGUE_GELU_GRAD) return cpu_op_gelu_bwd(threads, &gelu, why);
-    if (g->epilogue == EPILOGUE_BIAS_GRAD) return cpu_op_bias_grad(threads, &bias, why);
-    return 0;
+    if (product(threads, &p, &why) != 0) return why;
+    if (g->epilogue == EPILOGUE_GELU) return cpu_gelu_fwd(threads, &gelu);
+    if (g->epilogue == EPILOGUE_GELU_GRAD) return cpu_gelu_bwd(threads, &gelu);
+    if (g->epilogue == EPILOGUE_BIAS_GRAD) return cpu_bias_grad(threads, &bias);
+    return NULL;
 }
 
-int cpu_op_matmul(int threads, const void *args, const char **why) {
-    return matmul(gemm_blocked, threads, args, why);
-}
+const char *cpu_matmul(int threads, const struct matmul_args *g) { return matmul(gemm_blocked, threads, g); }
 
-int cpu_op_matmul_pairs(int threads, const void *args, const char **why) {
-    return matmul(by_fma, threads, args, why);
-}
+const char *cpu_matmul_pairs(int threads, const struct matmul_args *g) { return matmul(by_fma, threads, g); }
 
-int cpu_op_matmul_pairs_fast(int threads, const void *args, const char **why) {
-    return matmul(by_instruction, threads, args, why);
+const char *cpu_matmul_pairs_fast(int threads, const struct matmul_args *g) {
+    return matmul(by_instruction, threads, g);
 }

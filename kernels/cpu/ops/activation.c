@@ -104,30 +104,24 @@ static void swiglu_bwd_span(const void *args, int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; r++) WITH_DTYPE(a->dt, swiglu_bwd_row, a, r);
 }
 
-int cpu_op_gelu_fwd(int threads, const void *args, const char **why) {
-    (void)why;
-    for_spans(threads, ((const struct gelu_args *)args)->n, SPAN_ELEMENTS, gelu_fwd_span, args);
-    return 0;
+const char *cpu_gelu_fwd(int threads, const struct gelu_args *a) {
+    for_spans(threads, a->n, SPAN_ELEMENTS, gelu_fwd_span, a);
+    return NULL;
 }
 
-int cpu_op_gelu_bwd(int threads, const void *args, const char **why) {
-    (void)why;
-    for_spans(threads, ((const struct gelu_args *)args)->n, SPAN_ELEMENTS, gelu_bwd_span, args);
-    return 0;
+const char *cpu_gelu_bwd(int threads, const struct gelu_args *a) {
+    for_spans(threads, a->n, SPAN_ELEMENTS, gelu_bwd_span, a);
+    return NULL;
 }
 
-int cpu_op_swiglu_fwd(int threads, const void *args, const char **why) {
-    const struct swiglu_args *a = args;
-    (void)why;
+const char *cpu_swiglu_fwd(int threads, const struct swiglu_args *a) {
     for_spans(threads, a->rows, row_grain(2 * a->width), swiglu_fwd_span, a);
-    return 0;
+    return NULL;
 }
 
-int cpu_op_swiglu_bwd(int threads, const void *args, const char **why) {
-    const struct swiglu_args *a = args;
-    (void)why;
+const char *cpu_swiglu_bwd(int threads, const struct swiglu_args *a) {
     for_spans(threads, a->rows, row_grain(2 * a->width), swiglu_bwd_span, a);
-    return 0;
+    return NULL;
 }
 
 static void add_span(const void *args, int64_t begin, int64_t end) {
@@ -142,8 +136,7 @@ static void add_span(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-int cpu_op_add(int threads, const void *args, const char **why) {
-    (void)why;
-    for_spans(threads, ((const struct add_args *)args)->n, SPAN_ELEMENTS, add_span, args);
-    return 0;
+const char *cpu_add(int threads, const struct add_args *a) {
+    for_spans(threads, a->n, SPAN_ELEMENTS, add_span, a);
+    return NULL;
 }

@@ -83,11 +83,10 @@ static inline void attention_run_span(const void *arg, int64_t begin, int64_t en
     for (int64_t i = begin; i < end && scratch; i++) t->run(t->args, i, scratch);
 }
 
-// 0, or -1 with *why set.
-static inline int attention_run(int threads, struct attention_tasks *t, const char **why) {
+// NULL, or why not.
+static const char *attention_run(int threads, struct attention_tasks *t) {
     for_spans_dynamic(threads, t->count, 1, attention_run_span, t);
-    if (t->failed) *why = "out of host memory for the blocks of attention";
-    return t->failed ? -1 : 0;
+    return t->failed ? "out of host memory for the blocks of attention" : NULL;
 }
 
 // ---------------------------------------------------------------- forward
@@ -250,12 +249,11 @@ static void fwd_task(const void *args, int64_t i, float *scratch) {
     runs[a->dt](a, i / a->heads, i % a->heads, &w);
 }
 
-int cpu_op_attn_fwd(int threads, const void *args, const char **why) {
-    const struct attn_fwd_args *a = args;
+const char *cpu_attn_fwd(int threads, const struct attn_fwd_args *a) {
     assert(a->heads % a->kv_heads == 0 && a->seq < INT32_MAX && a->dt <= DT_F16);
     struct attention_tasks tasks = {.run = fwd_task, .args = a, .count = a->batch * a->heads};
     carve_fwd_work(a, NULL, &tasks.scratch_floats);
-    return attention_run(threads, &tasks, why);
+    return attention_run(threads, &tasks);
 }
 
 // ---------------------------------------------------------------- backward
@@ -477,11 +475,10 @@ static void bwd_task(const void *args, int64_t i, float *scratch) {
     runs[a->dt].kv_head(a, i / a->kv_heads, i % a->kv_heads, &w);
 }
 
-int cpu_op_attn_bwd(int threads, const void *args, const char **why) {
-    const struct attn_bwd_args *a = args;
+const char *cpu_attn_bwd(int threads, const struct attn_bwd_args *a) {
     assert(a->heads % a->kv_heads == 0 && a->seq < INT32_MAX && a->dt <= DT_F16);
     struct attention_tasks tasks = {.run = bwd_task, .args = a, .count = a->batch * a->kv_heads};
     carve_bwd_work(a, NULL, &tasks.scratch_floats);
     for_spans(threads, a->batch * a->seq, row_grain(a->heads * a->head_size), run_deltas, a);
-    return attention_run(threads, &tasks, why);
+    return attention_run(threads, &tasks);
 }

@@ -19,12 +19,10 @@ static void busy_part(void *arg, int index, int count) {
     while (now_ns() < *until) multiply_add(x);
 }
 
-int cpu_op_busy(int threads, const void *args, const char **why) {
-    const struct busy_args *a = args;
+const char *cpu_busy(int threads, const struct busy_args *a) {
     int64_t now = now_ns(), since = a->clock[0] ? now - a->clock[0] : 0;
-    (void)why;
     a->clock[1] = now + a->ns + (int64_t)(a->factor * (double)since);
     if (a->clock[1] > now) team_run(threads, busy_part, &a->clock[1]);
     a->clock[0] = now_ns();
-    return 0;
+    return NULL;
 }

@@ -117,15 +117,13 @@ static void encode_topk(const struct code_encode_args *a) {
     assert(done == kept);
 }
 
-int cpu_op_code_encode(int threads, const void *args, const char **why) {
-    const struct code_encode_args *a = args;
-    (void)why;
+const char *cpu_code_encode(int threads, const struct code_encode_args *a) {
     assert(a->n % CODE_BLOCK == 0 && codec_of(a->format.kind));
     if (a->format.kind == CODE_TOPK)
         encode_topk(a);
     else
         for_spans(threads, a->n / CODE_BLOCK, GRAIN, encode_span, a);
-    return 0;
+    return NULL;
 }
 
 static void error_span(const void *args, int64_t begin, int64_t end) {
@@ -139,11 +137,9 @@ static void error_span(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-int cpu_op_code_error(int threads, const void *args, const char **why) {
-    const struct code_error_args *a = args;
-    (void)why;
+const char *cpu_code_error(int threads, const struct code_error_args *a) {
     for_spans(threads, a->n, SPAN_ELEMENTS, error_span, a);
-    return 0;
+    return NULL;
 }
 
 // ---------------------------------------------------------------- what a code says
@@ -184,15 +180,13 @@ static void add_topk(const struct code_add_args *a) {
     }
 }
 
-int cpu_op_code_add(int threads, const void *args, const char **why) {
-    const struct code_add_args *a = args;
-    (void)why;
+const char *cpu_code_add(int threads, const struct code_add_args *a) {
     assert(a->n % CODE_BLOCK == 0 && codec_of(a->format.kind));
     if (a->format.kind == CODE_TOPK)
         add_topk(a);
     else
         for_spans(threads, a->n / CODE_BLOCK, GRAIN, add_span, a);
-    return 0;
+    return NULL;
 }
 
 // ---------------------------------------------------------------- 1-bit Adam
@@ -232,12 +226,10 @@ static void onebit_encode_span(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-int cpu_op_onebit_encode(int threads, const void *args, const char **why) {
-    const struct onebit_encode_args *a = args;
-    (void)why;
+const char *cpu_onebit_encode(int threads, const struct onebit_encode_args *a) {
     assert(a->n % ONEBIT_BLOCK == 0);
     if (!a->scalars->skip) for_spans(threads, a->n / ONEBIT_BLOCK, GRAIN, onebit_encode_span, a);
-    return 0;
+    return NULL;
 }
 
 static void sum_span(const void *args, int64_t begin, int64_t end) {
@@ -257,12 +249,10 @@ static void sum_span(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-int cpu_op_onebit_sum(int threads, const void *args, const char **why) {
-    const struct onebit_sum_args *a = args;
-    (void)why;
+const char *cpu_onebit_sum(int threads, const struct onebit_sum_args *a) {
     assert(a->n % ONEBIT_BLOCK == 0 && a->ranks >= 1);
     if (!a->scalars->skip) for_spans(threads, a->n / ONEBIT_BLOCK, GRAIN, sum_span, a);
-    return 0;
+    return NULL;
 }
 
 // ---------------------------------------------------------------- the update
@@ -289,9 +279,7 @@ static void adam_frozen(const struct update_args *a, const float *grad, int64_t 
     }
 }
 
-int cpu_op_adam_frozen(int threads, const void *args, const char **why) {
-    const struct update_args *a = args;
-    (void)why;
+const char *cpu_adam_frozen(int threads, const struct update_args *a) {
     assert(!a->codes || a->n % ONEBIT_BLOCK == 0);
     return cpu_update(threads, a, adam_frozen);
 }

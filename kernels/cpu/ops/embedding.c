@@ -23,11 +23,9 @@ static void embed_fwd_span(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-int cpu_op_embed_fwd(int threads, const void *args, const char **why) {
-    const struct embed_fwd_args *a = args;
-    (void)why;
+const char *cpu_embed_fwd(int threads, const struct embed_fwd_args *a) {
     for_spans(threads, a->batch * a->seq, row_grain(a->channels), embed_fwd_span, a);
-    return 0;
+    return NULL;
 }
 
 // Positions by token, and within a token in their own order (a counting sort, stable):
@@ -122,20 +120,18 @@ size_t embed_bwd_scratch_bytes(int64_t batch, int64_t seq, int64_t channels, int
     return (size_t)(vocab + batch * seq) * sizeof(int32_t);
 }
 
-int cpu_op_embed_bwd(int threads, const void *args, const char **why) {
-    const struct embed_bwd_args *a = args;
+const char *cpu_embed_bwd(int threads, const struct embed_bwd_args *a) {
     int64_t rows = a->batch * a->seq;
-    (void)why;
     group_positions(a);
     if (!a->zero_dwte && rows * a->channels < SPAN_ELEMENTS) threads = 1;
     // A few hundred items a grain where the vocabulary is large and most rows are empty.
     int64_t items = a->vocab * column_blocks(a), grain = items / 256 + 1;
     for_spans_dynamic(threads, items, grain, embed_bwd_items, a);
-    if (!a->dwpe) return 0;
+    if (!a->dwpe) return NULL;
     assert(a->positions >= a->seq);
     for_spans(threads, a->seq, row_grain(a->channels), embed_bwd_positions, a);
     if (!a->accumulate_dwpe)
         memset(dtype_at_mut(a->dt, a->dwpe, a->seq * a->channels), 0,
                (size_t)((a->positions - a->seq) * a->channels) * dtype_size(a->dt));
-    return 0;
+    return NULL;
 }

@@ -69,13 +69,11 @@ static void norm_fwd_span(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-int cpu_op_norm_fwd(int threads, const void *args, const char **why) {
-    const struct norm_fwd_args *a = args;
-    (void)why;
+const char *cpu_norm_fwd(int threads, const struct norm_fwd_args *a) {
     assert(!a->residual || a->sum);
     assert(a->kind == NORM_RMS || (a->mean && a->bias));
     for_spans(threads, a->rows, row_grain(a->channels), norm_fwd_span, a);
-    return 0;
+    return NULL;
 }
 
 // With g = dy w and xhat the normalised input: the means of g and of g xhat over the row.
@@ -170,12 +168,10 @@ static void norm_bwd_columns(const void *args, int64_t begin, int64_t end) {
 
 size_t norm_bwd_scratch_bytes(int64_t channels) { return NORM_PARTS * 2 * (size_t)channels * sizeof(float); }
 
-int cpu_op_norm_bwd(int threads, const void *args, const char **why) {
-    const struct norm_bwd_args *a = args;
-    (void)why;
+const char *cpu_norm_bwd(int threads, const struct norm_bwd_args *a) {
     assert(a->kind == NORM_RMS || a->mean);
     if (a->rows * a->channels < SPAN_ELEMENTS) threads = 1;
     for_spans(threads, NORM_PARTS, 1, norm_bwd_parts, a);
     for_spans(threads, a->channels, NORM_COLUMNS, norm_bwd_columns, a);
-    return 0;
+    return NULL;
 }

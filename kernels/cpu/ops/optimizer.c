@@ -80,21 +80,17 @@ static void sumsq_span(const void *args, int64_t begin, int64_t end) {
         __atomic_fetch_add((int64_t *)a->out + i, ((const int64_t *)&sum)[i], __ATOMIC_RELAXED);
 }
 
-int cpu_op_sumsq(int threads, const void *args, const char **why) {
-    const struct sumsq_args *a = args;
-    (void)why;
+const char *cpu_sumsq(int threads, const struct sumsq_args *a) {
     assert(a->n % SUMSQ_BLOCK == 0);
     if (a->zero_out) memset(a->out, 0, sizeof *a->out);
     for_spans(threads, a->n / SUMSQ_BLOCK, SPAN_ELEMENTS / SUMSQ_BLOCK, sumsq_span, a);
-    return 0;
+    return NULL;
 }
 
-int cpu_op_decide(int threads, const void *args, const char **why) {
-    const struct decide_args *a = args;
+const char *cpu_decide(int threads, const struct decide_args *a) {
     (void)threads;
-    (void)why;
     *a->scalars = update_decide(a->sum, a->loss_scale, a->clip);
-    return 0;
+    return NULL;
 }
 
 // ---------------------------------------------------------------- updates
@@ -118,11 +114,11 @@ static void update_span(const void *update, int64_t begin, int64_t end) {
     }
 }
 
-int cpu_update(int threads, const struct update_args *a, cpu_update_fn *block) {
+const char *cpu_update(int threads, const struct update_args *a, cpu_update_fn *block) {
     assert(a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
     if (!a->scalars->skip)
         for_spans(threads, a->n, SPAN_ELEMENTS, update_span, &(struct update){.a = a, .block = block});
-    return 0;
+    return NULL;
 }
 
 // The order of operations is operations.h's, to the letter. Always inlined with a constant l2: GCC 12 does not vectorise a
@@ -154,9 +150,7 @@ static void adamw_decoupled(const struct update_args *a, const float *grad, int6
     adamw(a, grad, at, n, decay, false);
 }
 
-int cpu_op_adamw(int threads, const void *args, const char **why) {
-    const struct update_args *a = args;
-    (void)why;
+const char *cpu_adamw(int threads, const struct update_args *a) {
     return cpu_update(threads, a, a->l2_mode ? adamw_l2 : adamw_decoupled);
 }
 
@@ -187,10 +181,7 @@ static void sgd_any(const struct update_args *a, const float *grad, int64_t at, 
         sgd(a, grad, at, n, decay, SGD_MOMENTUM);
 }
 
-int cpu_op_sgd(int threads, const void *args, const char **why) {
-    (void)why;
-    return cpu_update(threads, args, sgd_any);
-}
+const char *cpu_sgd(int threads, const struct update_args *a) { return cpu_update(threads, a, sgd_any); }
 
 static void lion(const struct update_args *a, const float *grad, int64_t at, int64_t n, float decay) {
     const float scale = a->scalars->grad_scale, minus_lr = -a->lr;
@@ -204,7 +195,4 @@ static void lion(const struct update_args *a, const float *grad, int64_t at, int
     }
 }
 
-int cpu_op_lion(int threads, const void *args, const char **why) {
-    (void)why;
-    return cpu_update(threads, args, lion);
-}
+const char *cpu_lion(int threads, const struct update_args *a) { return cpu_update(threads, a, lion); }

@@ -41,13 +41,11 @@ static void reduce_f64_span(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-int cpu_op_reduce(int threads, const void *args, const char **why) {
-    const struct reduce_args *a = args;
-    (void)why;
+const char *cpu_reduce(int threads, const struct reduce_args *a) {
     assert(a->count >= 1 && a->count <= REDUCE_MAX && a->dt != DT_U8);
     span_fn fn = a->dt == DT_I64 ? reduce_i64_span : a->dt == DT_F64 ? reduce_f64_span : reduce_span;
     for_spans(threads, a->n, SPAN_ELEMENTS, fn, a);
-    return 0;
+    return NULL;
 }
 
 static void cast_span(const void *args, int64_t begin, int64_t end) {
@@ -65,10 +63,9 @@ static void cast_span(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-int cpu_op_cast(int threads, const void *args, const char **why) {
-    (void)why;
-    for_spans(threads, ((const struct cast_args *)args)->n, SPAN_ELEMENTS, cast_span, args);
-    return 0;
+const char *cpu_cast(int threads, const struct cast_args *a) {
+    for_spans(threads, a->n, SPAN_ELEMENTS, cast_span, a);
+    return NULL;
 }
 
 static void fill_zero_span(const void *args, int64_t begin, int64_t end) {
@@ -76,11 +73,9 @@ static void fill_zero_span(const void *args, int64_t begin, int64_t end) {
     memset((char *)a->out + begin, 0, (size_t)(end - begin));
 }
 
-int cpu_op_fill_zero(int threads, const void *args, const char **why) {
-    const struct fill_zero_args *a = args;
-    (void)why;
+const char *cpu_fill_zero(int threads, const struct fill_zero_args *a) {
     for_spans(threads, a->bytes, SPAN_ELEMENTS * (int64_t)sizeof(float), fill_zero_span, a);
-    return 0;
+    return NULL;
 }
 
 // ---------------------------------------------------------------- the gradient of a bias
@@ -113,9 +108,7 @@ static void bias_grad_span(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-int cpu_op_bias_grad(int threads, const void *args, const char **why) {
-    const struct bias_grad_args *a = args;
-    (void)why;
+const char *cpu_bias_grad(int threads, const struct bias_grad_args *a) {
     for_spans(a->rows * a->n < SPAN_ELEMENTS ? 1 : threads, a->n, BIAS_COLUMNS, bias_grad_span, a);
-    return 0;
+    return NULL;
 }

@@ -34,17 +34,16 @@ static void rope_span(const void *args, int64_t begin, int64_t end) {
         for (int64_t i = 0; i < pairs; i += CHUNK) rope_row(a, row, i, chunk_min(CHUNK, pairs - i));
 }
 
-int cpu_op_rope(int threads, const void *args, const char **why) {
-    const struct rope_args *a = args;
+const char *cpu_rope(int threads, const struct rope_args *a) {
     assert(a->head_size % 2 == 0);
     int64_t rotated = (int64_t)(a->heads + a->kv_heads) * a->head_size;
     for_spans(threads, a->batch * a->seq, row_grain(rotated), rope_span, a);
-    if (!a->dbias) return 0;
+    if (!a->dbias) return NULL;
     struct bias_grad_args bias = {.dbias = a->dbias,
                                   .dy = a->qkv,
                                   .rows = a->batch * a->seq,
                                   .n = (int64_t)(a->heads + 2 * a->kv_heads) * a->head_size,
                                   .accumulate = a->accumulate,
                                   .dt = a->dt};
-    return cpu_op_bias_grad(threads, &bias, why);
+    return cpu_bias_grad(threads, &bias);
 }

@@ -74,21 +74,17 @@ static void xent_span(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-int cpu_op_xent(int threads, const void *args, const char **why) {
-    const struct xent_args *a = args;
-    (void)why;
+const char *cpu_xent(int threads, const struct xent_args *a) {
     assert(xent_valid(a));
     for_spans(threads, a->rows, row_grain(a->vocab), xent_span, a);
-    return 0;
+    return NULL;
 }
 
 // In row order, on one thread: a few thousand additions, and the order is the contract.
-int cpu_op_loss_sum(int threads, const void *args, const char **why) {
-    const struct loss_sum_args *a = args;
+const char *cpu_loss_sum(int threads, const struct loss_sum_args *a) {
     double total = 0.0;
     (void)threads;
-    (void)why;
     for (int64_t r = 0; r < a->rows; r++) total += (double)a->loss[r];
     *a->out = a->accumulate ? *a->out + total : total;
-    return 0;
+    return NULL;
 }

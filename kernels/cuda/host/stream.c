@@ -12,13 +12,14 @@
 #define STREAM_MARKS (QUEUE_SLOTS + 16)
 
 // ---------------------------------------------------------------- operations
+#define OWN_OPERATION(OP, name, args_t) \
+    static int own_##name(struct cuda_ctx *ctx, const void *args) { return cuda_op_##name(ctx, args); }
+#define OWN_ENTRY(OP, name, args_t) [OP] = own_##name,
+OPERATIONS_BUT_MATMUL(OWN_OPERATION)
+
 static int run_op(struct cuda_stream *s, enum op op, const void *args) {
-    typedef int (*cuda_op_fn)(struct cuda_ctx * ctx, const void *args);
-    static const cuda_op_fn own[OP_COUNT] = {
-#define OWN_OPERATION(OP, name, args_t) [OP] = cuda_op_##name,
-        OPERATIONS_BUT_MATMUL(OWN_OPERATION)
-#undef OWN_OPERATION
-    };
+    static int (*const own[OP_COUNT])(struct cuda_ctx * ctx,
+                                      const void *args) = {OPERATIONS_BUT_MATMUL(OWN_ENTRY)};
     s->ctx.why = NULL;
     int rc = op == OP_MATMUL     ? cuda_matmul(s, args)
              : op == OP_ATTN_FWD ? cuda_attention_forward(s, args)

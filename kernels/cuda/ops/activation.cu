@@ -92,16 +92,14 @@ struct gelu_slope_fn {
     }
 };
 
-int cuda_op_gelu_fwd(struct cuda_ctx *ctx, const void *args) {
-    const struct gelu_args *a = static_cast<const struct gelu_args *>(args);
+int cuda_op_gelu_fwd(struct cuda_ctx *ctx, const struct gelu_args *a) {
     return with_type(ctx, a->dt, [&](auto type) {
         using T = decltype(type);
         return map_launch(ctx, map_args<T>{(T *)a->y, (const T *)a->x, NULL, a->n}, gelu_fn<T>());
     });
 }
 
-int cuda_op_gelu_bwd(struct cuda_ctx *ctx, const void *args) {
-    const struct gelu_args *a = static_cast<const struct gelu_args *>(args);
+int cuda_op_gelu_bwd(struct cuda_ctx *ctx, const struct gelu_args *a) {
     return with_type(ctx, a->dt, [&](auto type) {
         using T = decltype(type);
         return map_launch(ctx, map_args<T>{(T *)a->y, (const T *)a->x, (const T *)a->dy, a->n},
@@ -171,12 +169,12 @@ static int swiglu_launch(struct cuda_ctx *ctx, const struct swiglu_args *a, bool
     });
 }
 
-int cuda_op_swiglu_fwd(struct cuda_ctx *ctx, const void *args) {
-    return swiglu_launch(ctx, static_cast<const struct swiglu_args *>(args), false);
+int cuda_op_swiglu_fwd(struct cuda_ctx *ctx, const struct swiglu_args *a) {
+    return swiglu_launch(ctx, a, false);
 }
 
-int cuda_op_swiglu_bwd(struct cuda_ctx *ctx, const void *args) {
-    return swiglu_launch(ctx, static_cast<const struct swiglu_args *>(args), true);
+int cuda_op_swiglu_bwd(struct cuda_ctx *ctx, const struct swiglu_args *a) {
+    return swiglu_launch(ctx, a, true);
 }
 
 struct add_fn {
@@ -184,8 +182,7 @@ struct add_fn {
     __device__ float operator()(float a, float b) const { return __fadd_rn(a, b); }
 };
 
-int cuda_op_add(struct cuda_ctx *ctx, const void *args) {
-    const struct add_args *a = static_cast<const struct add_args *>(args);
+int cuda_op_add(struct cuda_ctx *ctx, const struct add_args *a) {
     return with_type(ctx, a->dt, [&](auto type) {
         using T = decltype(type);
         return map_launch(ctx, map_args<T>{(T *)a->y, (const T *)a->a, (const T *)a->b, a->n}, add_fn());
@@ -206,8 +203,7 @@ __global__ void __launch_bounds__(MAP_THREADS) bias_rows_kernel(struct row_buffe
     if (j < p.n) p.c[(int64_t)blockIdx.x * p.ld + j] = p.bias[j];
 }
 
-int cuda_op_bias_rows(struct cuda_ctx *ctx, const void *args) {
-    const struct matmul_args *m = static_cast<const struct matmul_args *>(args);
+int cuda_op_bias_rows(struct cuda_ctx *ctx, const struct matmul_args *m) {
     if (m->m >= LARGEST_GRID || m->n >= (int64_t)65535 * MAP_THREADS)
         return cuda_refused(ctx, "more rows or columns than one launch covers");
     return with_type(ctx, m->dt, [&](auto type) {

@@ -205,8 +205,7 @@ __global__ void __launch_bounds__(TILE_THREADS) attn_fwd_kernel(struct attn_fwd_
                       factor);
 }
 
-int cuda_op_attn_fwd(struct cuda_ctx *ctx, const void *args) {
-    const struct attn_fwd_args *a = static_cast<const struct attn_fwd_args *>(args);
+int cuda_op_attn_fwd(struct cuda_ctx *ctx, const struct attn_fwd_args *a) {
     if (a->batch == 0 || a->seq == 0) return 0;
     if (a->batch > 65535 || a->heads > 65535)
         return cuda_refused(ctx, "attention: at most 65535 sequences and heads");
@@ -377,8 +376,7 @@ static int attn_bwd_run(struct cuda_ctx *ctx, const struct attn_bwd_buffers<T> &
     return launch<attn_dkv_kernel<T, DP>>(ctx, dkv, p);
 }
 
-int cuda_op_attn_bwd(struct cuda_ctx *ctx, const void *args) {
-    const struct attn_bwd_args *a = static_cast<const struct attn_bwd_args *>(args);
+int cuda_op_attn_bwd(struct cuda_ctx *ctx, const struct attn_bwd_args *a) {
     if (a->batch == 0 || a->seq == 0) return 0;
     if (a->batch > 65535 || a->heads > 65535)
         return cuda_refused(ctx, "attention: at most 65535 sequences and heads");

@@ -22,8 +22,7 @@ __global__ void __launch_bounds__(BUSY_THREADS) busy_kernel(int64_t *clock) {
 
 __global__ void busy_end_kernel(int64_t *clock) { clock[0] = DEVICE_NANOSECONDS(); }
 
-int cuda_op_busy(struct cuda_ctx *ctx, const void *args) {
-    const struct busy_args *a = static_cast<const struct busy_args *>(args);
+int cuda_op_busy(struct cuda_ctx *ctx, const struct busy_args *a) {
     struct launch_shape one = flat_shape(1, 1), all = flat_shape(ctx->sm_count, BUSY_THREADS);
     if (a->ns > 0 || a->factor > 0) {
         if (launch<busy_begin_kernel>(ctx, one, *a) != 0 || launch<busy_kernel>(ctx, all, a->clock) != 0)

@@ -198,9 +198,9 @@ __global__ void __launch_bounds__(TOPK_THREADS)
         }
         __syncthreads();
         int64_t equals = s->equals + __popc(equal & before), at = s->done + __popc(larger & before);
-        for (int w = 0; w < warp; w++) {
-            equals += s->equal[w];
-            at += s->larger[w];
+        for (int other = 0; other < warp; other++) {
+            equals += s->equal[other];
+            at += s->larger[other];
         }
         // Of those before it in the row, as many equal ones are kept as there is room for.
         at += lesser(equals, k.rest) - lesser(s->equals, k.rest);
@@ -211,9 +211,9 @@ __global__ void __launch_bounds__(TOPK_THREADS)
         __syncthreads();
         if (threadIdx.x == 0) {
             int64_t was = lesser(s->equals, k.rest);
-            for (int w = 0; w < TOPK_THREADS / WARP; w++) {
-                s->done += s->larger[w];
-                s->equals += s->equal[w];
+            for (int other = 0; other < TOPK_THREADS / WARP; other++) {
+                s->done += s->larger[other];
+                s->equals += s->equal[other];
             }
             s->done += lesser(s->equals, k.rest) - was;
         }
@@ -242,8 +242,7 @@ static int blocks_of(struct cuda_ctx *ctx, int64_t n, int64_t *blocks) {
     return 0;
 }
 
-int cuda_op_code_encode(struct cuda_ctx *ctx, const void *args) {
-    const struct code_encode_args *a = static_cast<const struct code_encode_args *>(args);
+int cuda_op_code_encode(struct cuda_ctx *ctx, const struct code_encode_args *a) {
     int64_t blocks;
     if (blocks_of(ctx, a->n, &blocks)) return -1;
     if (!blocks) return 0;
@@ -259,8 +258,7 @@ __global__ void __launch_bounds__(CODE_THREADS) code_error_kernel(struct code_er
     if (i < a.n) a.error[i] = __fmaf_rn(a.error[i], a.factor, to_f32(static_cast<const T *>(a.grad)[i]));
 }
 
-int cuda_op_code_error(struct cuda_ctx *ctx, const void *args) {
-    const struct code_error_args *a = static_cast<const struct code_error_args *>(args);
+int cuda_op_code_error(struct cuda_ctx *ctx, const struct code_error_args *a) {
     int64_t blocks = divide_up(a->n, (int64_t)CODE_THREADS);
     if (blocks >= LARGEST_GRID) return cuda_refused(ctx, "codes: more elements than one launch covers");
     if (!blocks) return 0;
@@ -310,8 +308,7 @@ __global__ void __launch_bounds__(CODE_THREADS) topk_add_kernel(struct code_add_
     if (i < kept && index[i] < a.n) use(a.out + index[i], value[i], a.use);
 }
 
-int cuda_op_code_add(struct cuda_ctx *ctx, const void *args) {
-    const struct code_add_args *a = static_cast<const struct code_add_args *>(args);
+int cuda_op_code_add(struct cuda_ctx *ctx, const struct code_add_args *a) {
     int64_t blocks = divide_up(a->n, (int64_t)CODE_THREADS), kept = code_kept(a->format.share, a->n);
     if (a->n % CODE_BLOCK) return cuda_refused(ctx, "codes: the count must be a multiple of 256");
     if (blocks >= LARGEST_GRID) return cuda_refused(ctx, "codes: more elements than one launch covers");
@@ -368,8 +365,7 @@ __global__ void __launch_bounds__(CODE_THREADS) onebit_encode_kernel(struct oneb
     for (int w = 0; w < ONEBIT_WORDS; w++) a.error[at + w * WARP] = x[w];
 }
 
-int cuda_op_onebit_encode(struct cuda_ctx *ctx, const void *args) {
-    const struct onebit_encode_args *a = static_cast<const struct onebit_encode_args *>(args);
+int cuda_op_onebit_encode(struct cuda_ctx *ctx, const struct onebit_encode_args *a) {
     int64_t blocks;
     if (blocks_of(ctx, a->n, &blocks)) return -1;
     if (!blocks) return 0;
@@ -400,8 +396,7 @@ __global__ void __launch_bounds__(CODE_THREADS) onebit_sum_kernel(struct onebit_
     for (int w = 0; w < ONEBIT_WORDS; w++) a.error[at + w * WARP] = x[w];
 }
 
-int cuda_op_onebit_sum(struct cuda_ctx *ctx, const void *args) {
-    const struct onebit_sum_args *a = static_cast<const struct onebit_sum_args *>(args);
+int cuda_op_onebit_sum(struct cuda_ctx *ctx, const struct onebit_sum_args *a) {
     int64_t blocks;
     if (blocks_of(ctx, a->n, &blocks)) return -1;
     if (a->ranks < 1) return cuda_refused(ctx, "1-bit code: a sum over no ranks");
@@ -431,8 +426,7 @@ __global__ void __launch_bounds__(CODE_THREADS) adam_frozen_kernel(struct update
     if (a.weight && a.weight != a.master) from_f32(p, static_cast<T *>(a.weight) + i);
 }
 
-int cuda_op_adam_frozen(struct cuda_ctx *ctx, const void *args) {
-    const struct update_args *a = static_cast<const struct update_args *>(args);
+int cuda_op_adam_frozen(struct cuda_ctx *ctx, const struct update_args *a) {
     int64_t blocks = divide_up(a->n, (int64_t)CODE_THREADS);
     if (a->codes && a->n % ONEBIT_BLOCK)
         return cuda_refused(ctx, "codes: the count must be a multiple of 256");

@@ -27,8 +27,7 @@ __global__ void __launch_bounds__(EMBED_THREADS) embed_fwd_kernel(struct embed_f
     store_vec<T, V>(p.out + (int64_t)i * V, x);
 }
 
-int cuda_op_embed_fwd(struct cuda_ctx *ctx, const void *args) {
-    const struct embed_fwd_args *a = static_cast<const struct embed_fwd_args *>(args);
+int cuda_op_embed_fwd(struct cuda_ctx *ctx, const struct embed_fwd_args *a) {
     int64_t rows = a->batch * a->seq;
     if (rows == 0 || a->channels == 0) return 0;
     return with_type(ctx, a->dt, [&](auto type) {
@@ -283,8 +282,7 @@ static int embed_bwd_run(struct cuda_ctx *ctx, const struct embed_bwd_args *a, c
                : 0;
 }
 
-int cuda_op_embed_bwd(struct cuda_ctx *ctx, const void *args) {
-    const struct embed_bwd_args *a = static_cast<const struct embed_bwd_args *>(args);
+int cuda_op_embed_bwd(struct cuda_ctx *ctx, const struct embed_bwd_args *a) {
     struct pieces g = {};
     if (a->vocab == 0 || a->channels == 0) return 0;
     if (a->batch * a->seq > 0) {

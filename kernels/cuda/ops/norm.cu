@@ -151,8 +151,7 @@ static int norm_fwd_launch(struct cuda_ctx *ctx, const struct norm_fwd_args *a) 
     }
 }
 
-int cuda_op_norm_fwd(struct cuda_ctx *ctx, const void *args) {
-    const struct norm_fwd_args *a = static_cast<const struct norm_fwd_args *>(args);
+int cuda_op_norm_fwd(struct cuda_ctx *ctx, const struct norm_fwd_args *a) {
     if (a->rows == 0) return 0;
     if (a->rows >= LARGEST_GRID) return cuda_refused(ctx, "norm_fwd: more rows than one launch covers");
     return with_type(ctx, a->dt, [&](auto type) {
@@ -353,8 +352,7 @@ static int norm_bwd_run(struct cuda_ctx *ctx, const struct norm_bwd_buffers<T> &
     return launch<norm_bwd_kernel<T, V, MOST, 1, LAYER>>(ctx, shape, p);
 }
 
-int cuda_op_norm_bwd(struct cuda_ctx *ctx, const void *args) {
-    const struct norm_bwd_args *a = static_cast<const struct norm_bwd_args *>(args);
+int cuda_op_norm_bwd(struct cuda_ctx *ctx, const struct norm_bwd_args *a) {
     bool layer = a->kind == NORM_LAYER;
     int64_t width = (layer ? 2 : 1) * a->channels, parts = column_parts(a->rows, width);
     if (a->channels == 0) return 0;

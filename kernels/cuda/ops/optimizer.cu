@@ -126,8 +126,7 @@ __global__ void __launch_bounds__(SUMSQ_WARPS *WARP) sumsq_kernel(struct sumsq_b
     }
 }
 
-int cuda_op_sumsq(struct cuda_ctx *ctx, const void *args) {
-    const struct sumsq_args *a = static_cast<const struct sumsq_args *>(args);
+int cuda_op_sumsq(struct cuda_ctx *ctx, const struct sumsq_args *a) {
     if (a->n % SUMSQ_BLOCK) return cuda_refused(ctx, "sumsq: the count must be a multiple of 256");
     if (!aligned16(a->x))
         return cuda_refused(ctx, "sumsq: the elements must start at a multiple of 16 bytes");
@@ -170,8 +169,8 @@ __global__ void decide_kernel(struct decide_args a) {
     *a.scalars = u;
 }
 
-int cuda_op_decide(struct cuda_ctx *ctx, const void *args) {
-    return launch<decide_kernel>(ctx, flat_shape(1, 1), *static_cast<const struct decide_args *>(args));
+int cuda_op_decide(struct cuda_ctx *ctx, const struct decide_args *a) {
+    return launch<decide_kernel>(ctx, flat_shape(1, 1), *a);
 }
 
 // ---------------------------------------------------------------- updates
@@ -289,18 +288,15 @@ static int update(struct cuda_ctx *ctx, const struct update_args *a) {
     });
 }
 
-int cuda_op_adamw(struct cuda_ctx *ctx, const void *args) {
-    const struct update_args *a = static_cast<const struct update_args *>(args);
+int cuda_op_adamw(struct cuda_ctx *ctx, const struct update_args *a) {
     return a->l2_mode ? update<adamw_rule<true>>(ctx, a) : update<adamw_rule<false>>(ctx, a);
 }
 
-int cuda_op_sgd(struct cuda_ctx *ctx, const void *args) {
-    const struct update_args *a = static_cast<const struct update_args *>(args);
+int cuda_op_sgd(struct cuda_ctx *ctx, const struct update_args *a) {
     return a->m ? update<sgd_rule<true>>(ctx, a) : update<sgd_rule<false>>(ctx, a);
 }
 
-int cuda_op_lion(struct cuda_ctx *ctx, const void *args) {
-    const struct update_args *a = static_cast<const struct update_args *>(args);
+int cuda_op_lion(struct cuda_ctx *ctx, const struct update_args *a) {
     if (!a->m) return cuda_refused(ctx, "lion: its momentum is missing");
     return update<lion_rule>(ctx, a);
 }

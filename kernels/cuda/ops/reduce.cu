@@ -118,8 +118,7 @@ static int reduce_launch(struct cuda_ctx *ctx, const struct reduce_args *a) {
     return rest ? launch<reduce_bytes_kernel<T>>(ctx, flat_shape(rest_blocks, REDUCE_THREADS), p, whole) : 0;
 }
 
-int cuda_op_reduce(struct cuda_ctx *ctx, const void *args) {
-    const struct reduce_args *a = static_cast<const struct reduce_args *>(args);
+int cuda_op_reduce(struct cuda_ctx *ctx, const struct reduce_args *a) {
     if (a->count < 1 || a->count > REDUCE_GPU_MAX) return cuda_refused(ctx, "a reduction takes 1 to 256 inputs");
     if (a->dt == DT_F64) return reduce_launch<double>(ctx, a);
     if (a->dt == DT_I64) return reduce_launch<uint64_t>(ctx, a);
@@ -186,8 +185,7 @@ static int cast_launch(struct cuda_ctx *ctx, const struct cast_args *a) {
                 : launch<cast_kernel<To, From, 1>>(ctx, shape, p);
 }
 
-int cuda_op_cast(struct cuda_ctx *ctx, const void *args) {
-    const struct cast_args *a = static_cast<const struct cast_args *>(args);
+int cuda_op_cast(struct cuda_ctx *ctx, const struct cast_args *a) {
     if (a->n == 0) return 0;
     if (a->from == a->to)
         return cuda_checked(ctx, cudaMemcpyAsync(a->out, a->in, (size_t)a->n * dtype_size(a->to),
@@ -198,8 +196,7 @@ int cuda_op_cast(struct cuda_ctx *ctx, const void *args) {
     });
 }
 
-int cuda_op_fill_zero(struct cuda_ctx *ctx, const void *args) {
-    const struct fill_zero_args *a = static_cast<const struct fill_zero_args *>(args);
+int cuda_op_fill_zero(struct cuda_ctx *ctx, const struct fill_zero_args *a) {
     if (a->bytes == 0) return 0;
     return cuda_checked(ctx, cudaMemsetAsync(a->out, 0, (size_t)a->bytes, ctx->stream));
 }
@@ -258,8 +255,7 @@ __global__ void __launch_bounds__(BIAS_LANES *BIAS_DEEP) bias_parts_kernel(struc
     store_sums<V>(p.parts + part * p.n + c, total);
 }
 
-int cuda_op_bias_grad(struct cuda_ctx *ctx, const void *args) {
-    const struct bias_grad_args *a = static_cast<const struct bias_grad_args *>(args);
+int cuda_op_bias_grad(struct cuda_ctx *ctx, const struct bias_grad_args *a) {
     if (a->n == 0) return 0;
     int64_t most = column_parts(a->rows, a->n);
     if (most == 0 && a->rows > 0) return cuda_refused(ctx, "bias_grad: a row of sums exceeds the workspace");

@@ -144,8 +144,7 @@ static int rope_sums_launch(struct cuda_ctx *ctx, const struct rope_args *a) {
     return launch<rope_sums_kernel<T, V>>(ctx, shape, p) == 0 ? combine_launch(ctx, c) : -1;
 }
 
-int cuda_op_rope(struct cuda_ctx *ctx, const void *args) {
-    const struct rope_args *a = static_cast<const struct rope_args *>(args);
+int cuda_op_rope(struct cuda_ctx *ctx, const struct rope_args *a) {
     int64_t rows = a->batch * a->seq, half = a->head_size / 2;
     if (a->head_size % 2) return cuda_refused(ctx, "rope: the head size must be even");
     if (rows == 0 || half == 0) return 0;

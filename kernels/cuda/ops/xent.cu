@@ -288,8 +288,7 @@ static int xent_launch(struct cuda_ctx *ctx, const struct xent_args *a) {
                    : launch<xent_kernel<T, false>>(ctx, shape, p);
 }
 
-int cuda_op_xent(struct cuda_ctx *ctx, const void *args) {
-    const struct xent_args *a = static_cast<const struct xent_args *>(args);
+int cuda_op_xent(struct cuda_ctx *ctx, const struct xent_args *a) {
     if (a->rows == 0) return 0;
     if (a->rows >= LARGEST_GRID) return cuda_refused(ctx, "xent: more rows than one launch covers");
     if (a->vocab >= LARGEST_GRID) return cuda_refused(ctx, "xent: more than 2^31 columns");
@@ -322,7 +321,6 @@ __global__ void __launch_bounds__(LOSS_THREADS) loss_sum_kernel(struct loss_sum_
     if (threadIdx.x == 0) *a.out = a.accumulate ? __dadd_rn(*a.out, total) : total;
 }
 
-int cuda_op_loss_sum(struct cuda_ctx *ctx, const void *args) {
-    return launch<loss_sum_kernel>(ctx, flat_shape(1, LOSS_THREADS),
-                                   *static_cast<const struct loss_sum_args *>(args));
+int cuda_op_loss_sum(struct cuda_ctx *ctx, const struct loss_sum_args *a) {
+    return launch<loss_sum_kernel>(ctx, flat_shape(1, LOSS_THREADS), *a);
 }

@@ -9,9 +9,7 @@ static thread_local size_t workspace_asked;
 
 extern "C" void emu_set_workspace(size_t bytes) { workspace_asked = bytes; }
 
-typedef int (*cuda_fn)(struct cuda_ctx *ctx, const void *args);
-
-template <cuda_fn fn>
+template <typename A, int (*fn)(struct cuda_ctx *ctx, const A *a)>
 static int emulated(int threads, const void *args, const char **why) {
     size_t bytes = workspace_asked ? workspace_asked : CUDA_WORKSPACE_BYTES, poisoned = (size_t)1 << 20;
     struct cuda_ctx ctx = {NULL, 4, malloc(bytes), bytes, "", 163 << 10, 0};
@@ -21,12 +19,12 @@ static int emulated(int threads, const void *args, const char **why) {
     // As much as the tests' sizes reach: all of it would be most of their time.
     memset(ctx.workspace, 0xff, bytes < poisoned ? bytes : poisoned);
     emu_set_order(threads);
-    int rc = fn(&ctx, args);
+    int rc = fn(&ctx, static_cast<const A *>(args));
     if (rc != 0) *why = ctx.why;
     free(ctx.workspace);
     return rc;
 }
 
-#define EMULATED(OP, name, args_t) emulated<cuda_op_##name>,
+#define EMULATED(OP, name, args_t) emulated<struct args_t, cuda_op_##name>,
 
 extern "C" const op_fn emu_ops[OP_COUNT] = {NULL /* OP_MATMUL, the first */, OPERATIONS_BUT_MATMUL(EMULATED)};

@@ -9,49 +9,29 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import PROGRAM, TOP, Runs, folder_for, text
+
 sys.path.insert(0, os.path.join(TOP, "experiments"))
 from comparison import learning, runs
 
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
 LIMIT_S = 120
 SMALL = ["--model", "tiny", "--seq", "32", "--batch", "2", "--threads", "1", "--workers", "2", "--dtype", "bf16",
          "--data", "text.txt", "--no-weights"]
 
 
-class Evaluation(unittest.TestCase):
+class Evaluation(Runs):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = folder.name
-        with open(cls.at("text.txt"), "w", encoding="utf-8") as f:
-            f.write("".join(f"{n} bottles of beer on the wall, {n * n % 97} of them green\n" for n in range(1200)))
-
-    @classmethod
-    def at(cls, *path):
-        return os.path.join(cls.folder, *path)
-
-    def run_it(self, *argv, status=0):
-        p = subprocess.run([PROGRAM, *argv], cwd=self.folder, capture_output=True, text=True, timeout=LIMIT_S,
-                           check=False)
-        self.assertEqual(p.returncode, status, p.stderr)
-        return p
+        cls.folder = folder_for(cls)
+        with open(os.path.join(cls.folder, "text.txt"), "w", encoding="utf-8") as f:
+            f.write(text(1200))
 
     def train(self, out, *more, steps="6", status=0):
         return self.run_it("train", *SMALL, "--steps", steps, "--out", out, *more, status=status)
-
-    def lines(self, out, name):
-        with open(self.at(out, name), encoding="utf-8") as f:
-            return [json.loads(line) for line in f]
-
-    def summary(self, out):
-        with open(self.at(out, "summary.json"), encoding="utf-8") as f:
-            return json.load(f)
 
     def losses(self, out):
         return [(e["step"], e["val_loss"]) for e in self.lines(out, "evals.jsonl")]

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "tests/fixture.h"
 #include "tests/ps/test_ps_star.h"
 
 // The disk of this test stands still for so long at its first write.
@@ -17,15 +18,13 @@ ssize_t pwrite(int fd, const void *data, size_t bytes, off_t at) {
 }
 
 static char *make_dir(void) {
-    char *dir = xstrdup("/tmp/starring-collected-XXXXXX");
-    assert_non_null(mkdtemp(dir));
+    char *dir = xcalloc(64, 1);
+    assert_int_equal(fixture_folder(dir, "collected"), 0);
     return dir;
 }
 
 static void remove_dir(char *dir) {
-    char *command = xasprintf("rm -r %s", dir);
-    assert_int_equal(system(command), 0);
-    free(command);
+    assert_int_equal(fixture_remove(dir), 0);
     free(dir);
 }
 

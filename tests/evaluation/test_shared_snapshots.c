@@ -13,6 +13,7 @@
 #include "shared/evaluation/snapshots.h"
 #include "shared/hf/presets.h"
 #include "shared/model/layout.h"
+#include "tests/fixture.h"
 
 static const struct snapshot_info taken = {.step = 40, .samples = 320, .updates = 39, .seconds = 1.5};
 
@@ -24,8 +25,7 @@ struct rig {
 
 static int open_rig(void **state) {
     struct rig *r = xcalloc(1, sizeof *r);
-    snprintf(r->dir, sizeof r->dir, "/tmp/starring-snapshots-XXXXXX");
-    if (!mkdtemp(r->dir) || model_spec_load("tiny", &r->spec)) return -1;
+    if (fixture_folder(r->dir, "snapshots") || model_spec_load("tiny", &r->spec)) return -1;
     snprintf(r->path, sizeof r->path, "%s/step-40", r->dir);
     r->one = model_layout_create(&r->spec, 1);
     *state = r;

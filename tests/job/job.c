@@ -21,6 +21,7 @@
 
 #include "shared/core/error.h"
 #include "shared/report/run_file.h"
+#include "tests/fixture.h"
 
 #define WORDS_MAX      80
 #define RUN_DEADLINE_S 240.0  // a hang
@@ -62,9 +63,8 @@ static char *words_text(void) {
 }
 
 int job_open_place(struct job_place *p) {
-    snprintf(p->dir, sizeof p->dir, "/tmp/starring-job-XXXXXX");
     p->program = own_program();
-    if (!p->program || access(p->program, X_OK) || !mkdtemp(p->dir)) {
+    if (!p->program || access(p->program, X_OK) || fixture_folder(p->dir, "job")) {
         fprintf(stderr, "no program %s\n", p->program ? p->program : "");
         return -1;
     }
@@ -76,15 +76,13 @@ int job_open_place(struct job_place *p) {
 }
 
 void job_remove(const struct job_place *p, const char *run) {
-    char *command = xasprintf("rm -rf %s/%s", p->dir, run);
-    if (system(command)) fprintf(stderr, "%s/%s: not removed\n", p->dir, run);
-    free(command);
+    char *path = xasprintf("%s/%s", p->dir, run);
+    if (access(path, F_OK) == 0 && fixture_remove(path)) fprintf(stderr, "%s: not removed\n", path);
+    free(path);
 }
 
 void job_close_place(struct job_place *p) {
-    char *command = xasprintf("rm -rf %s", p->dir);
-    if (system(command)) fprintf(stderr, "%s: not removed\n", p->dir);
-    free(command);
+    if (fixture_remove(p->dir)) fprintf(stderr, "%s: not removed\n", p->dir);
     free(p->program);
     p->program = NULL;
 }

@@ -21,6 +21,7 @@
 #include "shared/hf/hf_dir.h"
 #include "shared/hf/presets.h"
 #include "shared/model/model.h"
+#include "tests/fixture.h"
 #include "tests/model/expected.h"
 
 #define VECTORS   "tests/data/vectors/"
@@ -370,19 +371,14 @@ static void prompts_are_bytes_or_ids(void **state) {
 }
 
 static void write_file(const char *dir, const char *name, const char *text) {
-    char *path = xasprintf("%s/%s", dir, name);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
-    free(path);
+    assert_int_equal(fixture_write(dir, name, text), 0);
 }
 
 static void ends_are_found(void **state) {
     (void)state;
-    char dir[] = "/tmp/starring-generate-XXXXXX";
+    char dir[64];
     struct generate_source s;
-    assert_non_null(mkdtemp(dir));
+    assert_int_equal(fixture_folder(dir, "generate"), 0);
     write_file(dir, "model.safetensors", "");
     write_file(dir, "config.json", "{\"eos_token_id\": 5}");
     assert_int_equal(source_open(&s, dir), 0);
@@ -399,21 +395,15 @@ static void ends_are_found(void **state) {
     assert_non_null(strstr(error_last(), "generation_config.json: eos_token_id"));
     error_quiet(0);
     source_close(&s);
-    static const char *const names[] = {"model.safetensors", "config.json", "generation_config.json"};
-    for (int i = 0; i < 3; i++) {
-        char *path = xasprintf("%s/%s", dir, names[i]);
-        unlink(path);
-        free(path);
-    }
-    rmdir(dir);
+    assert_int_equal(fixture_remove(dir), 0);
 }
 
 // A run's directory: its weights, and how it was trained.
 static void runs_say_how_they_were_trained(void **state) {
     (void)state;
-    char dir[] = "/tmp/starring-generate-XXXXXX";
+    char dir[64];
     struct generate_source s;
-    assert_non_null(mkdtemp(dir));
+    assert_int_equal(fixture_folder(dir, "generate"), 0);
     char *weights = xasprintf("%s/weights", dir);
     assert_int_equal(mkdir(weights, 0777), 0);
     write_file(dir, "config.json", "{\"data\": {\"seq_len\": 64, \"tokenizer\": \"byte\"}}");
@@ -426,9 +416,7 @@ static void runs_say_how_they_were_trained(void **state) {
     assert_int_equal(source_open(&s, dir), 0);
     assert_true(s.train_seq == 32 && !s.trained_on_bytes);
     source_close(&s);
-    char *command = xasprintf("rm -r %s", dir);
-    assert_int_equal(system(command), 0);
-    free(command);
+    assert_int_equal(fixture_remove(dir), 0);
     free(weights);
 }
 

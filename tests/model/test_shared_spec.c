@@ -17,6 +17,7 @@
 #include "shared/hf/hf_config.h"
 #include "shared/hf/presets.h"
 #include "shared/model/layout.h"
+#include "tests/fixture.h"
 
 struct dir {
     char path[64];
@@ -24,31 +25,22 @@ struct dir {
 
 static int make_dir(void **state) {
     struct dir *d = calloc(1, sizeof *d);
-    snprintf(d->path, sizeof d->path, "/tmp/starring-spec-XXXXXX");
-    assert_non_null(mkdtemp(d->path));
+    assert_int_equal(fixture_folder(d->path, "spec"), 0);
     *state = d;
     return 0;
 }
 
 static int remove_dir(void **state) {
     struct dir *d = *state;
-    char path[96];
-    snprintf(path, sizeof path, "%s/config.json", d->path);
-    unlink(path);
-    rmdir(d->path);
+    int rc = fixture_remove(d->path);
     free(d);
-    return 0;
+    return rc;
 }
 
 // Loads text as DIR/config.json.
 static int load(void **state, const char *text, struct model_spec *s) {
     struct dir *d = *state;
-    char path[96];
-    snprintf(path, sizeof path, "%s/config.json", d->path);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
+    assert_int_equal(fixture_write(d->path, "config.json", text), 0);
     error_clear();
     error_quiet(1);
     int rc = model_spec_load(d->path, s);

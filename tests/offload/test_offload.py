@@ -4,38 +4,30 @@ import json
 import os
 import resource
 import subprocess
-import tempfile
+import sys
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-STARRING = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import PROGRAM, TINY, Runs
+
 OPTIMIZER = "zero_optimization.offload_optimizer."
 PARAM = ["--set", "zero_optimization.offload_param.device=cpu"]
 
 
-class Offload(unittest.TestCase):
-    def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.dir = temporary.name
-
-    def start(self, out, *words, steps=6):
-        return subprocess.run([STARRING, "train", "--model", "tiny", "--data", "demo", "--steps", str(steps), "--seq", "24", "--batch", "1",
-                               "--threads", "1", "--workers", "2", "--dtype", "bf16", "--lr", "0.01", "--quiet", "--no-weights", "--force",
-                               "--out", os.path.join(self.dir, out), *words], capture_output=True, text=True, timeout=300, check=False)
+class Offload(Runs):
+    def start(self, out, *words, steps=6, status=None):
+        return self.run_it("train", *TINY, "--data", "demo", "--steps", str(steps), "--seq", "24", "--batch", "1", "--lr", "0.01",
+                           "--quiet", "--force", "--out", out, *words, status=status)
 
     def run_of(self, out, *words, steps=6):
-        done = self.start(out, *words, steps=steps)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        with open(os.path.join(self.dir, out, "summary.json"), encoding="utf-8") as f:
-            return json.load(f)
+        self.start(out, *words, steps=steps, status=0)
+        return self.summary(out)
 
     def offload(self, **keys):
         return [w for name, value in keys.items() for w in ("--set", f"{OPTIMIZER}{name}={value}")]
 
     def assert_refused(self, words, *said):
-        done = self.start("refused", *words)
-        self.assertEqual(done.returncode, 2, done.stderr)
+        done = self.start("refused", *words, status=2)
         for word in said:
             self.assertIn(word, done.stderr)
 
@@ -59,7 +51,7 @@ class Bits(Offload):
 
     def test_a_file_has_what_memory_had(self):
         words = ["--topology", "zero:1", "--dtype", "fp32"]
-        host, disk = self.run_of("host", *words, *self.offload(device="cpu")), self.run_of("disk", *words, *self.offload(device="nvme", nvme_path=self.dir))
+        host, disk = self.run_of("host", *words, *self.offload(device="cpu")), self.run_of("disk", *words, *self.offload(device="nvme", nvme_path=self.folder))
         self.assertEqual(host["weights_hash"], disk["weights_hash"])
         for rank, was in zip(disk["memory"], host["memory"]):
             self.assertEqual(rank["predicted"], rank["peak"])
@@ -74,7 +66,7 @@ class Bits(Offload):
         curves = []
         for words in ([], self.offload(device="cpu"), self.offload(device="cpu") + PARAM):
             self.run_of("run", "--topology", "zero:3", "--set", "eval_every=2", "--set", "eval_batches=1", *words)
-            with open(os.path.join(self.dir, "run", "evals.jsonl"), encoding="utf-8") as f:
+            with open(os.path.join(self.folder, "run", "evals.jsonl"), encoding="utf-8") as f:
                 curves.append([json.loads(line)["val_loss"] for line in f])
         self.assertEqual(len(curves[0]), 3)
         self.assertEqual(curves[0], curves[1])
@@ -98,11 +90,11 @@ class Checkpoints(Offload):
     def test_a_run_goes_on_with_and_without(self):
         whole = self.run_of("whole", "--topology", "zero:2")["weights_hash"]
         cpu, background = self.offload(device="cpu"), ["--set", "recovery.checkpoint_background=true"]
-        disk = self.offload(device="nvme", nvme_path=self.dir)
+        disk = self.offload(device="nvme", nvme_path=self.folder)
         for first, second in ((disk, []), (cpu, disk + PARAM), (disk + background, disk), (cpu + background, cpu + PARAM), (cpu, []), ([], cpu)):
             with self.subTest(first=first, second=second):
                 self.run_of("half", "--topology", "zero:1", "--checkpoint-every", "3", *first, steps=3)
-                end = self.run_of("end", "--topology", "zero:3", "--resume", os.path.join(self.dir, "half"), *second)
+                end = self.run_of("end", "--topology", "zero:3", "--resume", os.path.join(self.folder, "half"), *second)
                 self.assertEqual(end["weights_hash"], whole)
 
 
@@ -110,7 +102,7 @@ class Disk(Offload):
     """The optimizer in a file of each rank."""
     def setUp(self):
         super().setUp()
-        self.disk = os.path.join(self.dir, "disk")
+        self.disk = os.path.join(self.folder, "disk")
         os.mkdir(self.disk)
 
     def nvme(self, **keys):
@@ -140,7 +132,7 @@ class Disk(Offload):
         for first, second in ((self.nvme(), []), ([], self.nvme()), (self.nvme() + ["--set", "recovery.checkpoint_background=true"], self.nvme())):
             with self.subTest(first=first, second=second):
                 self.run_of("half", "--topology", "zero:1", "--checkpoint-every", "3", *first, steps=3)
-                end = self.run_of("end", "--topology", "zero:3", "--resume", os.path.join(self.dir, "half"), *second)
+                end = self.run_of("end", "--topology", "zero:3", "--resume", os.path.join(self.folder, "half"), *second)
                 self.assertEqual(end["weights_hash"], whole)
 
     def test_every_stage_is_predicted(self):
@@ -151,8 +143,8 @@ class Disk(Offload):
 
     def test_no_room(self):
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
-        done = subprocess.run([STARRING, "train", "--model", "tiny", "--data", "demo", "--steps", "1", "--seq", "24", "--workers", "1", "--dtype",
-                               "bf16", "--topology", "zero:1", "--quiet", "--no-weights", "--out", os.path.join(self.dir, "full"), *self.nvme()],
+        done = subprocess.run([PROGRAM, "train", "--model", "tiny", "--data", "demo", "--steps", "1", "--seq", "24", "--workers", "1", "--dtype",
+                               "bf16", "--topology", "zero:1", "--quiet", "--no-weights", "--out", os.path.join(self.folder, "full"), *self.nvme()],
                               capture_output=True, text=True, timeout=300, check=False, preexec_fn=limit)
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn(f"{self.disk} takes no file of ", done.stderr)
@@ -169,9 +161,9 @@ class Weights(Offload):
     """Weights of stage 3 in a file of each rank, which every gather reads."""
     def setUp(self):
         super().setUp()
-        self.disk = os.path.join(self.dir, "disk")
+        self.disk = os.path.join(self.folder, "disk")
         os.mkdir(self.disk)
-        self.other = os.path.join(self.dir, "other")
+        self.other = os.path.join(self.folder, "other")
         os.mkdir(self.other)
         self.param = ["--set", "zero_optimization.offload_param.device=nvme", "--set", f"zero_optimization.offload_param.nvme_path={self.other}"]
 
@@ -203,7 +195,7 @@ class Weights(Offload):
                 self.assertEqual(os.listdir(self.disk) + os.listdir(self.other), [])
 
     def curve(self, out):
-        with open(os.path.join(self.dir, out, "evals.jsonl"), encoding="utf-8") as f:
+        with open(os.path.join(self.folder, out, "evals.jsonl"), encoding="utf-8") as f:
             return [json.loads(line)["val_loss"] for line in f]
 
     def test_snapshots_and_checkpoints(self):
@@ -213,7 +205,7 @@ class Weights(Offload):
                 filed = plain + self.offload(device=device, nvme_path=self.disk) + self.param
                 whole = self.run_of("plain", *plain)
                 self.run_of("half", *filed, "--checkpoint-every", "3", steps=3)
-                end = self.run_of("end", *filed, "--resume", os.path.join(self.dir, "half"))
+                end = self.run_of("end", *filed, "--resume", os.path.join(self.folder, "half"))
                 self.assertEqual(end["weights_hash"], whole["weights_hash"])
                 self.assertEqual(self.curve("end"), self.curve("plain")[1:])
                 self.assertEqual(len(self.curve("end")), 2)

@@ -6,18 +6,17 @@ compared with a run that nothing happened to.
 """
 import errno
 import glob
-import json
 import os
 import shutil
 import signal
 import subprocess
-import tempfile
+import sys
 import time
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-STARRING = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
-LIMIT_S = 240  # a hang
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import LIMIT_S, PROGRAM, TINY, Runs
+
 EVERY = 20
 MOUNTED = ["unshare", "-m", "sh", "-c", 'mount $0 "$1" "$2" && shift 2 && exec "$@"']
 OPTIMIZER, PARAM = "zero_optimization.offload_optimizer.", "zero_optimization.offload_param."
@@ -44,18 +43,15 @@ def files_in(folder):
     return found
 
 
-class Breaks(unittest.TestCase):
+class Breaks(Runs):
     def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.dir = temporary.name
-        self.disk = os.path.join(self.dir, "disk")
+        super().setUp()
+        self.disk = self.at("disk")
         os.mkdir(self.disk)
 
     def words(self, out, steps, *more):
-        return [STARRING, "train", "--model", "tiny", "--data", "demo", "--steps", str(steps), "--seq", "24", "--batch", "1", "--threads", "1",
-                "--workers", "2", "--dtype", "bf16", "--lr", "0.01", "--quiet", "--no-weights", "--force", "--out", os.path.join(self.dir, out),
-                "--set", "eval_batches=none", *more]
+        return ["train", *TINY, "--data", "demo", "--steps", str(steps), "--seq", "24", "--batch", "1", "--lr", "0.01", "--quiet", "--force",
+                "--out", self.at(out), "--set", "eval_batches=none", *more]
 
     def state(self, folder):
         return ["--topology", "zero:2", "--set", OPTIMIZER + "device=nvme", "--set", f"{OPTIMIZER}nvme_path={folder}"]
@@ -64,19 +60,17 @@ class Breaks(unittest.TestCase):
         return ["--topology", "zero:3", "--set", OPTIMIZER + "device=cpu", "--set", PARAM + "device=nvme", "--set", f"{PARAM}nvme_path={folder}"]
 
     def hash_of(self, out, steps, *more):
-        done = subprocess.run(self.words(out, steps, "--topology", "zero:2", *more), capture_output=True, text=True, timeout=LIMIT_S, check=False)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        with open(os.path.join(self.dir, out, "summary.json"), encoding="utf-8") as f:
-            return json.load(f)["weights_hash"]
+        self.run_it(*self.words(out, steps, "--topology", "zero:2", *more))
+        return self.summary(out)["weights_hash"]
 
     def last(self):
-        steps = [int(os.path.basename(p).split("-")[1]) for p in glob.glob(os.path.join(self.dir, "run", "checkpoints", "step-*[0-9]"))]
+        steps = [int(os.path.basename(p).split("-")[1]) for p in glob.glob(self.at("run", "checkpoints", "step-*[0-9]"))]
         return max(steps, default=0)
 
     def begin(self, *words, steps=1000000, before=()):
         """The run, stopped behind a checkpoint."""
-        with open(os.path.join(self.dir, "said"), "w", encoding="utf-8") as said:
-            run = subprocess.Popen([*before, *self.words("run", steps, "--checkpoint-every", str(EVERY), *words)], stdout=said, stderr=said)
+        with open(self.at("said"), "w", encoding="utf-8") as said:
+            run = subprocess.Popen([*before, PROGRAM, *self.words("run", steps, "--checkpoint-every", str(EVERY), *words)], stdout=said, stderr=said)
         self.addCleanup(run.wait)
         self.addCleanup(run.kill)
         until = time.monotonic() + LIMIT_S
@@ -94,8 +88,7 @@ class Breaks(unittest.TestCase):
             os.kill(process, number)
 
     def said(self):
-        with open(os.path.join(self.dir, "said"), encoding="utf-8") as f:
-            return f.read()
+        return self.read("said")
 
     def ends(self, run, *words, whole=0):
         """It goes on and fails, and what it left is what an undisturbed run has; whole: only up to this step, 0: to its last checkpoint."""
@@ -106,7 +99,7 @@ class Breaks(unittest.TestCase):
             self.assertIn(word, said)
         self.assertRegex(said, r"\[rank [01]\] offload to disk: (embed|block\.\d|head)\S*: (reading|writing) \d+ bytes at \d+ of the file in ")
         self.assertGreaterEqual(last, EVERY)
-        run_dir = os.path.join(self.dir, "run")
+        run_dir = self.at("run")
         if whole:
             last, run_dir = whole, os.path.join(run_dir, "checkpoints", f"step-{whole}")
         again = self.hash_of("again", last + 3, "--resume", run_dir)
@@ -121,7 +114,7 @@ class Breaks(unittest.TestCase):
                 run = self.begin(*words)
                 self.cut()
                 self.ends(run, "it ends at 8192, somebody has cut it")
-                shutil.rmtree(os.path.join(self.dir, "run"))
+                shutil.rmtree(self.at("run"))
 
     @unittest.skipUnless(shutil.which("mpirun"), "no mpirun")
     def test_ranks_that_are_processes(self):
@@ -132,12 +125,11 @@ class Breaks(unittest.TestCase):
 
     def test_the_directory_vanishes(self):
         # The file has no name: nobody can take it away.
-        run = self.begin(*self.weights(self.disk), "--set", OPTIMIZER + "device=nvme", "--set", f"{OPTIMIZER}nvme_path={self.dir}", steps=60)
+        run = self.begin(*self.weights(self.disk), "--set", OPTIMIZER + "device=nvme", "--set", f"{OPTIMIZER}nvme_path={self.folder}", steps=60)
         os.rmdir(self.disk)
         self.signal(signal.SIGCONT)
         self.assertEqual(run.wait(LIMIT_S), 0, self.said())
-        with open(os.path.join(self.dir, "run", "summary.json"), encoding="utf-8") as f:
-            self.assertEqual(json.load(f)["weights_hash"], self.hash_of("whole", 60))
+        self.assertEqual(self.summary("run")["weights_hash"], self.hash_of("whole", 60))
 
     def test_the_disk_fills(self):
         small = ("-t tmpfs -o size=16m", "none", self.disk)

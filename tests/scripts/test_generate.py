@@ -6,12 +6,12 @@ import os
 import stat
 import subprocess
 import sys
-import tempfile
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import PROGRAM, TOP, Runs
+
 GENERATE = os.path.join(TOP, "experiments", "generate.py")
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
 GPT2 = os.path.join(TOP, "tests", "data", "vectors", "gpt2")
 sys.path.insert(0, os.path.join(TOP, "experiments"))
 from comparison import sample
@@ -37,23 +37,7 @@ class Tokenizer:
 """
 
 
-class Case(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
-    def at(self, *names):
-        return os.path.join(self.folder, *names)
-
-    def write(self, text, *names):
-        os.makedirs(os.path.dirname(self.at(*names)), exist_ok=True)
-        with open(self.at(*names), "w", encoding="utf-8") as f:
-            f.write(text)
-        return self.at(*names)
-
-
-class Wrapper(Case):
+class Wrapper(Runs):
     """generate.py over the tiny GPT-2, whose continuations transformers wrote down."""
 
     def setUp(self):
@@ -156,7 +140,7 @@ class Wrapper(Case):
         self.assertEqual([decoder.add(0xc3), decoder.add(None, last=True)], ["", "\ufffd"])
 
 
-class SlidingWindow(Case):
+class SlidingWindow(Runs):
     """A Mistral whose tokens see fewer tokens than it has positions."""
 
     def test_the_window_is_the_models_at_most(self):
@@ -179,7 +163,7 @@ class SlidingWindow(Case):
         self.assertEqual(json.loads(p.stdout)["window"], 16)
 
 
-class Product(Case):
+class Product(Runs):
     """A sentence depends on how the weights were multiplied, and says so."""
 
     def generate(self, *argv):
@@ -203,7 +187,7 @@ class Product(Case):
         self.assertIn("this run's dtype is another; --set cpu.kernel=fma", p.stderr)
 
 
-class Memory(Case):
+class Memory(Runs):
     """A model that no machine holds: a file of holes, as long as its header says."""
 
     def test_what_does_not_fit_is_refused_before_it_is_taken(self):
@@ -246,7 +230,7 @@ json.dump({{"ids": list(text.encode()), "text": text, "cpu_kernel": kernels[0] i
 """
 
 
-class Sample(Case):
+class Sample(Runs):
     """Which runs speak, and what is said of it."""
 
     def setUp(self):

@@ -85,7 +85,8 @@ class Tour(unittest.TestCase):
             self.assertIn("| `c.py` | Does it |\n", page)
 
     def test_links_lead_to_files(self):
-        for page in [os.path.join(TOP, "README.md")] + glob.glob(os.path.join(TOP, "docs", "**", "*.md"), recursive=True):
+        for page in [os.path.join(TOP, "README.md")] + [p for folder in ("docs", "tests") for p in
+                                                        glob.glob(os.path.join(TOP, folder, "**", "*.md"), recursive=True)]:
             with open(page, encoding="utf-8") as f:
                 self.assertEqual(broken_links(os.path.relpath(page, TOP), f.read()), [])
 

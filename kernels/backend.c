@@ -1,4 +1,4 @@
-// Thin wrappers over the backend's table, the ledger, and names. What every backend shares.
+// The part that every backend shares: thin wrappers over its table, the ledger, and names.
 #include "kernels/backend_impl.h"
 
 #include <assert.h>

@@ -13,7 +13,7 @@
 // Inside      A function that a stream runs (stream_host, stream_submit) may call dev_launch, dev_copy,
 //             event_record, stream_wait_event and stream_sync on that same stream: they act at that place
 //             of the queue, before what was enqueued later. A failure fails the function's slot.
-// Errors      Shapes out of contract are programmer errors (assert). What fails while running (a
+// Errors      Shapes out of contract are programmer errors (assert). A failure while running (a
 //             library's refusal, a host function that returned non-zero) stops the stream's later work
 //             from running and is sticky: stream_sync returns -1 and dev_error() has the text.
 #ifndef STARRING_KERNELS_BACKEND_H
@@ -33,7 +33,7 @@
 #include "kernels/spans.h"
 
 // ---------------------------------------------------------------- memory classes
-// What a byte of memory is for; the ledger's rows.
+// The purpose of a byte of memory; the ledger's rows.
 enum mem_class {
     MEM_PARAMETER,   // weights the model computes with
     MEM_GRADIENT,    // gradients, full or sharded, and accumulators of them
@@ -175,8 +175,8 @@ void stream_phase(struct stream *s, enum phase phase);              // enqueued
 int stream_sync(struct stream *s);                                  // 0, or -1 when the stream has failed
 void stream_get_times(struct stream *s, struct stream_times *out);  // since creation; after a sync
 // From now on the stream records spans of what it does (SPAN_BUSY, SPAN_BLOCKED with the tag of stream_wait_tagged,
-// SPAN_STAMP), up to room of them between two looks; stamps_only: nothing but stamps. A gap of 2 us or less is none. 0, or -1 (dev_error). Blocks until the stream is idle. The thread that
-// enqueues.
+// SPAN_STAMP), up to room of them between two looks; stamps_only: nothing but stamps. A gap of 2 us or less is none.
+// 0, or -1 (dev_error). Blocks until the stream is idle. The thread that enqueues.
 int stream_log(struct stream *s, size_t room, bool stamps_only);
 // Moves up to room spans out, in the order in which they became known; a device tells of what it is through
 // with, as a rule in order of time. *lost: how many found no room since the last look. Any thread; never blocks.

@@ -1,4 +1,4 @@
-// What a backend's implementation shares with backend.c: the heads of its opaque objects. A backend
+// The part that a backend's implementation shares with backend.c: the heads of its opaque objects. A backend
 // embeds struct device, struct stream and struct event as the FIRST member of its own structs.
 // Only kernels/ includes this file.
 #ifndef STARRING_KERNELS_BACKEND_IMPL_H

@@ -6,7 +6,7 @@
 //     sum of the workers' codes, in fp32  OP_CODE_ADD
 //     error = x - what the code says      OP_CODE_ERROR, then OP_CODE_ADD with CODE_MINUS; of a skipped step neither
 //
-// What is coded are n elements, a multiple of CODE_BLOCK. A number that is not finite shows in the sum: its block says
+// A code is of n elements, a multiple of CODE_BLOCK. A number that is not finite shows in the sum: its block says
 // nothing finite, and top-k takes it for larger than all others.
 //
 //     name    bytes of n elements                          what it says
@@ -72,7 +72,7 @@ static inline int64_t code_kept(double share, int64_t n) {
 struct codec {
     const char *name;
     size_t (*bytes)(const struct code_format *f, int64_t n);
-    // What is wrong with a code that came from elsewhere, of so many bytes; NULL: nothing. It need not be aligned.
+    // The fault of a code that came from elsewhere, of so many bytes; NULL: nothing. It need not be aligned.
     const char *(*fault)(const struct code_format *f, const void *code, size_t bytes, int64_t n);
 };
 

@@ -1,4 +1,4 @@
-// What the user may choose of a GPU's work: the configuration's section "cuda". A device takes it when it is
+// The user's choices of a GPU's work: the configuration's section "cuda". A device takes it when it is
 // opened (struct device_options); other backends ignore it. Zero is "auto" everywhere; the code that makes a
 // choice says what auto takes. No choice depends on timing during a run: equal choices give equal bits.
 #ifndef STARRING_KERNELS_CUDA_CHOICES_H

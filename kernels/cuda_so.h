@@ -1,4 +1,4 @@
-// What libstarring_cuda.so shows: one symbol, one table. The program links neither CUDA nor its libraries;
+// The face of libstarring_cuda.so: one symbol, one table. The program links neither CUDA nor its libraries;
 // kernels/cuda_load.c opens the object when a CUDA device is asked for.
 //
 // Ownership   The table and everything in it is const and lives until the process ends: the object is never
@@ -23,7 +23,7 @@ struct cuda_so {
     // stream_submit whose function also gets the cudaStream_t, to enqueue CUDA work of its own. It may poll
     // but should not block long.
     void (*submit)(struct stream *s, const char *name, int (*fn)(void *arg, void *cuda_stream), void *arg);
-    // What is queued on s behind this call begins when the record that e has now has been given to its
+    // Work that is queued on s behind this call begins when the record that e has now has been given to its
     // device; the device itself waits for nothing. Fails s when what was queued before that record has
     // failed.
     void (*follow)(struct stream *s, struct event *e);

@@ -17,7 +17,7 @@ int dev_notes(struct device *d);  // so far
 // The i-th, below dev_notes; owned by the device, until it closes. kind may be NULL.
 const char *dev_note(struct device *d, int i, enum dev_note_kind *kind);
 
-// What has carried out an operation so far: both if shapes differ, 0 if none has run.
+// The ways in which an operation has been carried out so far: both if shapes differ, 0 if none has run.
 enum device_by {
     DEVICE_BY_LIBRARY = 1,  // cuDNN; an epilogue of cuBLASLt's
     DEVICE_BY_OWN = 2       // a kernel of our own

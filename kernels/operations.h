@@ -67,7 +67,7 @@ const char *op_name(enum op op);  // "matmul", ...
 // load, add in fp32, round once). R = rows = B*T; C channels; V vocabulary; H query heads; KV
 // key/value heads; D head size.
 
-// What becomes of p, the product with its bias. GELU: aux = round(p), c = gelu(p). GELU_GRAD, without bias:
+// The epilogue of p, the product with its bias. GELU: aux = round(p), c = gelu(p). GELU_GRAD, without bias:
 // c = p * gelu'(aux). Neither of them accumulates; gelu is gelu_args', round is to dt. Host backends take
 // round(p) for p, so that their bits are those of the product and then OP_GELU_FWD or _BWD; a device may use
 // p as its accumulator holds it. BIAS_GRAD, without bias: beside c, bias_grad(M) = (accumulate: +=) sum over
@@ -277,7 +277,7 @@ struct sumsq_args {
     enum dtype dt;
 };
 
-// What one step's update is to do; decided once, the same on every rank (ARCHITECTURE.md, Numerics 4).
+// Orders for one step's update; decided once, the same on every rank (ARCHITECTURE.md, Numerics 4).
 struct update_scalars {
     float grad_scale;  // multiply gradients by this: clip / loss_scale
     int32_t skip;      // 1: a gradient was not finite; leave everything as it is
@@ -343,7 +343,7 @@ struct update_args {                   // of every elementwise update; each read
 // gradient during the warm-up: it is masked. Its momentum and its errors are 0, and it counts in no scale. (DeepSpeed
 // has its user name such elements: exp_avg_mask.)
 //
-// What the rank has to say, and what the blocks do not say of it:
+// The rank's momentum as blocks, and the errors, which are what the blocks do not say of it:
 //     x = error + fma(beta1, m, (1-beta1) * (grad * own->grad_scale))    masked: 0
 //     out = blocks of x        error = x - what out says                 masked: 0
 struct onebit_encode_args {
@@ -445,7 +445,7 @@ struct busy_args {
 // ---------------------------------------------------------------- running them
 struct stream;
 
-// What a stream's queue keeps of an operation's arguments.
+// Bytes that a stream's queue keeps of an operation's arguments.
 #define OP_ARGS_MAX_BYTES 416
 // Enqueues an operation; args are copied.
 void dev_launch(struct stream *s, enum op op, const void *args, size_t args_bytes);

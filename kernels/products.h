@@ -13,7 +13,7 @@
 struct device;
 struct stream;
 
-// What a product's algorithm may depend on: the arguments of OP_MATMUL (struct matmul_args) without its
+// Everything that a product's algorithm may depend on: the arguments of OP_MATMUL (struct matmul_args) without its
 // pointers, but with the alignment promised of each. Compared as bytes: memset to 0 before it is filled.
 struct product_key {
     int64_t m, n, k, lda, ldb, ldc;

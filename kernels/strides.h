@@ -11,7 +11,7 @@ static inline int64_t matmul_ldb(const struct matmul_args *g) {
     return g->ldb ? g->ldb : g->trans_b ? g->k : g->n;
 }
 static inline int64_t matmul_ldc(const struct matmul_args *g) { return g->ldc ? g->ldc : g->n; }
-// What an EPILOGUE_BIAS_GRAD is beside the product.
+// The operation that an EPILOGUE_BIAS_GRAD does beside the product.
 static inline struct bias_grad_args matmul_bias_grad(const struct matmul_args *g) {
     return (struct bias_grad_args){g->bias_grad, g->a, g->k, g->m, g->accumulate, g->dt};
 }

@@ -9,7 +9,7 @@
 
 #include "kernels/backend_impl.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/queue/event.h"
+#include "kernels/queue/queue.h"
 
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
 

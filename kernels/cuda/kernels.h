@@ -7,7 +7,7 @@
 // Blocking    Functions only enqueue on ctx->stream; none synchronises with the device. args and the
 //             host array of reduce_args are read before the function returns.
 // Errors      0, or -1 with a constant text in ctx->why: a launch that CUDA refused, or a shape that
-//             the kernel does not do. What fails while running shows at the stream's next query.
+//             the kernel does not do. A failure while running shows at the stream's next query.
 // Bits        No result depends on the order of blocks or threads, nor on the number of
 //             multiprocessors. add, embed_fwd, reduce, cast, fill_zero, sumsq, decide, adamw, sgd and lion give
 //             the bits of kernels/cpu (NaN payloads of sums excepted); the others round differently.

@@ -168,4 +168,20 @@ const struct spans *queue_spans(struct device *d, int i, const char **stream);
 // what has failed.
 void queue_fail(struct stream *s, const char *text);
 
+// ---------------------------------------------------------------- events
+// An event names the moment of a queue at which it was recorded last. A wait copies
+// the moment when it is enqueued, so recording again, or destroying the event, does not touch waits that are
+// already queued. Ownership and threads are as kernels/backend.h says; most functions here stand in the
+// backends' tables as they are.
+struct event *queue_event_create(struct device *d);
+void queue_event_destroy(struct event *e);
+void queue_event_record(struct event *e, struct stream *s);
+void queue_wait_event(struct stream *s, struct event *e, uint64_t tag);
+// Only the queue's thread waits, until the device behind e's queue has been given what came before.
+void queue_follow_event(struct stream *s, struct event *e);
+int queue_event_sync(struct event *e);
+int queue_event_passed(struct event *e);
+// The moment that an event names now, with a reference of the caller's own to be dropped.
+struct moment queue_event_moment(struct event *e);
+
 #endif

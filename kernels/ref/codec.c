@@ -6,7 +6,7 @@
 
 #include "kernels/ref/ref.h"
 
-// What a block says of its element i.
+// The value that a block says of its element i.
 static float onebit_said(const struct onebit_block *b, int64_t i) {
     return b->sign[i / 32] >> (i % 32) & 1 ? b->scale : -b->scale;
 }

@@ -1,4 +1,4 @@
-// What is written so that it survives: files and directories that are on disk when a function says so. The calls go
+// Writing that survives: files and directories that are on disk when a function says so. The calls go
 // through one table of functions, which the tests replace by a disk that is full, or a process that dies between two
 // calls; nothing else does.
 //
@@ -36,7 +36,7 @@ int disk_write(int fd, const char *path, const void *data, size_t bytes, char **
 // disk_sync_dir of the directory).
 int disk_write_file(const char *path, const char *text, char **error);
 int disk_sync_dir(const char *dir, char **error);
-int disk_make_dir(const char *dir, char **error);  // exists already: fine. What it lies in must be there
+int disk_make_dir(const char *dir, char **error);  // exists already: fine. Its parent must be there
 // A directory of files and the files, as far as it goes. 0: it is gone (or was not there).
 int disk_remove_dir(const char *dir, char **error);
 

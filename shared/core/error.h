@@ -14,7 +14,7 @@
 #define EXIT_RUN_FAILED 1
 #define EXIT_USAGE      2
 
-// What helps where the kernel starts no process or thread.
+// Advice for where the kernel starts no process or thread.
 #define ERROR_RAISE_THREADS \
     "raise the limit of this user's processes and threads (ulimit -u; of a container or a service: pids.max), or end some of them"
 
@@ -34,7 +34,7 @@ void error_take_over(const char *text);
 // Called behind each error that was printed, by the thread that did so: perhaps in a signal's handler. NULL: nobody.
 void error_heard_by(void (*heard)(void));
 void error_was_said(void);  // for who prints one without fail()
-// What this thread prints: all, or less. Texts of errors are kept all the same.
+// Whether this thread prints all, or less. Texts of errors are kept all the same.
 enum error_quiet {
     QUIET_NOT,
     QUIET_ALL,       // nothing: tests of bad input, and ranks of which another speaks

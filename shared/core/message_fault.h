@@ -31,7 +31,7 @@ static inline bool message_fault_any(const struct message_fault *f) {
 // For people, malloc'd; NULL where there is none. text: a checked one.
 char *message_fault_text(const char *text);
 
-// What becomes of message n of a socket.
+// The fate of message n of a socket.
 struct message_fate {
     bool lost, twice, overtaken;
     double late_s, copy_late_s;  // from its arrival on; of the second copy

@@ -9,7 +9,7 @@
 // would take their number, and what is printed would land in it.
 void output_open_streams(void);
 
-// Last thing in main: the exit status, given the command's. What a full disk lost must not look like success: an error.
+// Last thing in main: the exit status, given the command's. A loss on a full disk must not look like success: it is an error.
 // A reader that left, as `| head -1` does, chose to: a warning, if a run had more to say to it.
 int output_end(int status, bool run);
 

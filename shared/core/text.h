@@ -22,7 +22,7 @@ const char *format_left(char text[32], double seconds);
 // "2024-01-31T23:59:59Z". Returns text.
 const char *format_utc(char text[32], time_t t);
 
-// The digits that the text begins with, without sign or blank, at most nine of them: nothing wraps. What stands behind
+// The digits that the text begins with, without sign or blank, at most nine of them: nothing wraps. The text behind
 // them; NULL: there are none, or more.
 const char *text_count(const char *text, int *out);
 

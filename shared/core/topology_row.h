@@ -25,7 +25,7 @@ struct topology_role {
     size_t count;      // offset of the number of its ranks in struct config
 };
 
-// What one rank of a role needs and moves.
+// The needs of one rank of a role, and the bytes that it moves.
 struct prediction {
     struct topology_memory memory;
     struct wire_prediction wire;
@@ -78,11 +78,11 @@ struct topology_row {
     bool takes_groups;  // of reduce_group
     bool collectives;   // ring.collective and "reduce": "native" concern it
 
-    // Who may join the run's processes, for its header ("loopback: ..."). Or NULL: nobody is asked, nobody joins.
+    // The processes that may join the run, for its header ("loopback: ..."). Or NULL: nobody is asked, nobody joins.
     const char *(*admission)(const struct config *c);
 
     // 3. Before anything is made.
-    // What "auto" leaves to this machine. Or NULL.
+    // Resolves what "auto" leaves to this machine. Or NULL.
     void (*resolve)(struct config *c, const struct rank_env *e);
     // Choices that exclude each other; how this process was started; what must be installed here. Each or NULL.
     int (*check)(const struct config *c);
@@ -104,7 +104,7 @@ struct topology_row {
     int (*run)(struct run *r);
 };
 
-// What the program can run: starring.c's list, or a test's.
+// The topologies that the program can run: starring.c's list, or a test's.
 struct topology_table {
     const struct topology_row *row[8];  // NULL at the end; the first is taken where nothing asks for another
 };

@@ -18,7 +18,7 @@
 enum trouble_kind { TROUBLE_STRAGGLE, TROUBLE_DELAY };
 enum trouble_distribution { DELAY_CONSTANT, DELAY_EXPONENTIAL, DELAY_PARETO, DELAY_DISTRIBUTIONS };
 
-// What one rank has to suffer.
+// The trouble of one rank.
 struct trouble {
     int rank;
     uint64_t seed;
@@ -31,7 +31,7 @@ struct trouble {
 // Whether every item of a list ("1:3:0.5,2:4"; NULL: none) is right, of one of the ranks 0..ranks-1, and no rank
 // is there twice. 0, or -1 with the reason in why.
 int trouble_check(enum trouble_kind kind, const char *list, int ranks, char why[TROUBLE_WHY_MAX]);
-// What checked lists say of a rank.
+// The trouble that checked lists give a rank.
 struct trouble trouble_of(const char *straggle, const char *delay, int rank, uint64_t seed);
 static inline bool trouble_any(const struct trouble *t) { return t->factor > 1 || t->mean_ms > 0; }
 

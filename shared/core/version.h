@@ -1,4 +1,4 @@
-// What `starring --version` says and files name as their origin.
+// The version, as `starring --version` says it and files name it as their origin.
 #ifndef STARRING_SHARED_CORE_VERSION_H
 #define STARRING_SHARED_CORE_VERSION_H
 

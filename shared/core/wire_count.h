@@ -1,14 +1,14 @@
 // Bytes sent and received by one rank, counted where they leave and arrive. Payload is what the
 // textbook formulas count: the weights and gradients that TRAINING STEPS move. Everything else is
 // control and counted apart: headers, messages, scalars, and the weights moved by load_unit, by
-// evaluation passes (PASS_EVAL) and by finish. What servers replicate is counted for itself. So after finish, payload / steps is exact.
+// evaluation passes (PASS_EVAL) and by finish. Replicated bytes are counted apart. So after finish, payload / steps is exact.
 #ifndef STARRING_SHARED_CORE_WIRE_COUNT_H
 #define STARRING_SHARED_CORE_WIRE_COUNT_H
 
 #include <stdatomic.h>
 #include <stdint.h>
 
-// What was done to messages that arrived, where that was asked for (shared/core/message_fault.h).
+// Counts of what was done to messages that arrived, where that was asked for (shared/core/message_fault.h).
 enum wire_fault { FAULT_MESSAGES, FAULT_LOST, FAULT_TWICE, FAULT_OVERTAKEN, WIRE_FAULTS };
 
 struct wire_count {

@@ -19,7 +19,7 @@ static void carve_norm(struct model *m, struct norm *n) {
     n->rstd = take(m, MEM_ACTIVATION, m->R, 1, 4);
 }
 
-// What the backward needs and does not compute again from up and the residual stream.
+// Buffers that the backward needs and does not compute again from up and the residual stream.
 static void carve_products(struct model *m, struct block *b) {
     size_t e = dtype_size(m->dt);
     b->qkv = take(m, MEM_ACTIVATION, m->R, m->QKV, e);

@@ -8,7 +8,7 @@
 //                 mid  -> n2 -> up -> act -> (mlp)   ; x[i+1] = mid + mlp, added by the next norm
 //     head        x[L] -> nf -> logits, in chunks of rows
 //
-// What stands in brackets passes through `pass`; everything else is kept for the backward, unless that computes it
+// Values in brackets pass through `pass`; everything else is kept for the backward, unless that computes it
 // again (recompute.h). `carry` is the
 // gradient of the residual stream on its way down.
 //

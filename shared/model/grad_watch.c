@@ -7,7 +7,7 @@
 #include "shared/core/error.h"
 #include "shared/model/activations.h"
 
-// The sum takes whole blocks. What is left of a tensor behind its last one is copied in front of zeros: the elements
+// The sum takes whole blocks. The rest of a tensor behind its last one is copied in front of zeros: the elements
 // behind it in the unit are the next tensor's.
 static void watch_tensor(struct model *m, const struct tensor *t, const char *grad, int64_t place,
                          bool first) {

@@ -19,7 +19,7 @@ struct grad_watched {
     const char *name;  // of that tensor, in the layout
     int64_t elements;  // of it, over all micro-batches of the step
 };
-// What the last watched step counted; the host waits. 0, or -1 where the device has failed.
+// The counts of the last watched step; the host waits. 0, or -1 where the device has failed.
 int grad_watch_read(struct model *m, struct grad_watched *out);
 // The name of a tensor by its place in logical order.
 const char *grad_watch_name(const struct layout *l, int64_t tensor);

@@ -1,4 +1,4 @@
-// What the model is made of: the block (attention, then feed-forward, each on a norm of the residual stream that it adds
+// The parts of the model: the block (attention, then feed-forward, each on a norm of the residual stream that it adds
 // to) and the head. Functions only enqueue on the model's stream. `v` is the view of the unit that the tensors lie in.
 #ifndef STARRING_SHARED_MODEL_LAYERS_H
 #define STARRING_SHARED_MODEL_LAYERS_H

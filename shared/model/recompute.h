@@ -1,4 +1,4 @@
-// What the backward computes again instead of keeping it (DeepSpeed's activation_checkpointing; docs/ring.md).
+// Recomputation: activations that the backward computes again instead of keeping them (DeepSpeed's activation_checkpointing; docs/ring.md).
 //
 //     kept of a block      x    n1   qkv  att  mid  n2   up   act       n1, n2: outputs of the norms
 //     RECOMPUTE_NONE       own  own  own  own  own  own  own  own

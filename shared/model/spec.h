@@ -1,4 +1,4 @@
-// What model it is: its sizes, and the traits that its layers are chosen by. Plain data; no name of a family
+// The description of a model: its sizes, and the traits that its layers are chosen by. Plain data; no name of a family
 // decides anything. shared/hf makes one of a preset or of a Hugging Face directory.
 #ifndef STARRING_SHARED_MODEL_SPEC_H
 #define STARRING_SHARED_MODEL_SPEC_H

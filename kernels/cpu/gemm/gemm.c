@@ -90,7 +90,7 @@ static void flushed_tile(const float *a, const float *b, int64_t depth, float *t
     flush_end(modes);
 }
 
-// What becomes of finished tiles: a copy of g's and p's fields, so that the compiler knows that no store of a
+// The destination of finished tiles: a copy of g's and p's fields, so that the compiler knows that no store of a
 // result changes them.
 struct finish {
     char *c;

@@ -1,4 +1,4 @@
-// What the hand-written kernels share: storage types, 16-byte vectors, reductions, launches. The same
+// The ground of the hand-written kernels: storage types, 16-byte vectors, reductions, launches. The same
 // sources run on a GPU and, in tests, in the host emulation (tests/emulation), whose headers stand in
 // for CUDA's; nothing here asks which of the two it is.
 //

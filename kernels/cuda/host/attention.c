@@ -192,7 +192,7 @@ static size_t stride_bytes(const struct attention_shape *s, int64_t heads) {
     return (size_t)(s->seq * heads * s->head_size) * dtype_size(s->dt);
 }
 
-// What masked scores become. Engines before 9.10 subtract it from itself where a tile is all masked, which
+// The value that masked scores become. Engines before 9.10 subtract it from itself where a tile is all masked, which
 // infinity does not survive (cuDNN's own front end makes the same difference).
 static float masked_score(struct cuda_stream *s) {
     return cuda_device_of(s)->cudnn.version() < 91000 ? -FLT_MAX : -INFINITY;

@@ -12,7 +12,7 @@ struct attention_shape {
     bool backward;
 };
 
-// What is bound to memory at execution. Scalars are fp32 on the host.
+// The tensors that are bound to memory at execution. Scalars are fp32 on the host.
 enum attention_uid {
     ATTENTION_Q = 1,
     ATTENTION_K,

@@ -9,7 +9,7 @@
 #include "kernels/cuda/host/cudnn_graph.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda_so.h"
-#include "kernels/queue/event.h"
+#include "kernels/queue/queue.h"
 
 struct matmul_plan;
 struct attention_plan;

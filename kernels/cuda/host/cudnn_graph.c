@@ -53,7 +53,7 @@ void cudnn_api_close(struct cudnn_api *api) {
     api->library = NULL;
 }
 
-// What is usually wrong where a part of the library is not there; NULL: its text will have to do.
+// The usual cause where a part of the library is not there; NULL: the library's text will have to do.
 static const char *hint(cudnnStatus_t status) {
     switch (status) {
         case CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED:
@@ -209,7 +209,7 @@ void graph_reshape(struct cudnn_graph *g, graph_tensor x, graph_tensor y) {
 
 #define ENGINES_MAX 16
 
-// Whether an engine's results may differ from run to run. What cannot be asked counts as yes.
+// Whether an engine's results may differ from run to run. An engine that cannot be asked counts as yes.
 static bool differs(const struct cudnn_api *api, cudnnBackendDescriptor_t config) {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
     cudnnBackendDescriptor_t engine = NULL;

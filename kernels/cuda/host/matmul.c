@@ -80,7 +80,7 @@ static int biased(struct cuda_stream *s, const struct matmul_args *m) {
 // ---------------------------------------------------------------- GELU
 
 // auto: 16 bits on compute capability 9 to 11: a fused GELU saves passes over (M,N), on an H100 2.2 of 64.2 ms of a
-// step of gpt2-124m (`bench step` with --set cuda.gelu=fused and =apart). What others found: before 9 the
+// step of gpt2-124m (`bench step` with --set cuda.gelu=fused and =apart). Others found: before 9 the
 // library puts a slow kernel of its own behind the product (llm.c's pull requests 338 and 591: slower on an
 // RTX 4090). For an H100 llm.c's pull request 653 brought the fusion of both directions as the default and
 // turned it off again before it was merged, "for now" and without a figure (commits 0f11a4e, 00247dc;

@@ -18,7 +18,7 @@
 
 #include "kernels/cuda/host/matmul_layout.h"
 
-// What the library's bias pointer is: an input, or an output of BGRADB.
+// The library's bias pointer: an input, or an output of BGRADB.
 static const void *bias_of(const struct matmul_args *m) {
     return m->epilogue == EPILOGUE_BIAS_GRAD ? m->bias_grad : m->bias;
 }
@@ -75,7 +75,7 @@ static cublasStatus_t set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttribute
     return cublasLtMatmulDescSetAttribute(desc, name, value, bytes);
 }
 
-// What changes from call to call.
+// The part that changes from call to call.
 static cublasStatus_t set_pointers(struct matmul_plan *p, const struct matmul_args *m) {
     cublasStatus_t e = CUBLAS_STATUS_SUCCESS;
     const void *bias = bias_of(m);

@@ -1,4 +1,4 @@
-// What the backend asks cuBLASLt once per product and keeps: its description and its algorithm. matmul.c runs
+// The answers of cuBLASLt, asked once per product and kept: its description and its algorithm. matmul.c runs
 // plans, tune.c measures other algorithms for them.
 //
 // Locking   A device's list, and the descriptions in it (they carry the pointers of a call), are guarded by

@@ -25,7 +25,7 @@ static int run_op(struct cuda_stream *s, enum op op, const void *args) {
              : op == OP_ATTN_FWD ? cuda_attention_forward(s, args)
              : op == OP_ATTN_BWD ? cuda_attention_backward(s, args)
                                  : own[op](&s->ctx, args);
-    // What CUDA still holds against an earlier launch would otherwise be blamed on a later operation.
+    // An error of an earlier launch that CUDA still holds would otherwise be blamed on a later operation.
     cudaError_t e = cudaGetLastError();
     if (rc == 0) return cuda_check(s, e, op_name(op));
     device_fail(s->queue.head.dev, "stream %s: %s failed: %s%s%s%s", s->queue.name, op_name(op),
@@ -86,7 +86,7 @@ static int drain_for_host(struct queue *q) {
     return choose_device(s) != 0 || drain(q, "the stream's work") != 0 || cuda_clock_read(s) != 0 ? -1 : 0;
 }
 
-// What belongs to the thread ends on it, when the device no longer uses it.
+// State that belongs to the thread ends on it, when the device no longer uses it.
 static void *stream_thread(void *queue) {
     struct cuda_stream *s = queue;
     choose_device(s);
@@ -127,7 +127,7 @@ size_t cuda_stream_take_log(struct stream *head, struct span *out, size_t room, 
 
 // ---------------------------------------------------------------- creation and the end
 
-// What the device holds of a stream, whose thread has ended or never began.
+// Gives back everything that the device holds of a stream, whose thread has ended or never began.
 static void release(struct cuda_stream *s) {
     cuda_clock_fini(s);
     cuda_workspaces_free(s);

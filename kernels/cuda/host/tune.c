@@ -204,7 +204,7 @@ static cublasStatus_t launch(struct tuner *t, const struct candidate *c, int set
     return matmul_plan_run(t->d, t->plan, &args, &c->algo, t->workspace, c->workspace_bytes, t->s->stream);
 }
 
-// What a product writes lies at the end of its set.
+// The results of a product lie at the end of its set.
 static char *written(const struct tuner *t) { return t->pool + t->each.bytes - t->result_bytes; }
 
 // Runs the candidate on the first set as it was filled, and keeps what it wrote in copy 0 or 1 (-1: nowhere).
@@ -218,7 +218,7 @@ static int run_once(struct tuner *t, const struct candidate *c, int copy, bool *
                       "keeping a result");
 }
 
-// What lies in the first set against copy 0 or 1, elements from `from` bytes on. All blocks added up.
+// Compares the first set with copy 0 or 1, elements from `from` bytes on. All blocks added up.
 static int compare(struct tuner *t, int copy, size_t from, int64_t n, struct cuda_difference *out) {
     struct cuda_difference parts[CUDA_COMPARE_BLOCKS];
     struct cuda_compare_args a = {.out = t->workspace,
@@ -260,7 +260,7 @@ static enum verdict judge(struct tuner *t, const struct candidate *c, bool first
     size_t begin = t->each.bytes - t->result_bytes;
     if (run_once(t, c, first ? 0 : 1, &refused)) return BROKEN;
     if (refused || run_once(t, c, -1, &refused)) return refused ? FAILED : BROKEN;
-    // What a product writes before c, and the space between the two, are compared as one run of elements.
+    // The results that a product writes before c, and the space between the two, are compared as one run of elements.
     int64_t before = t->key.epilogue == EPILOGUE_GELU ? t->each.aux_count : t->each.bias_count;
     int64_t all = (int64_t)(t->result_bytes / dtype_size((enum dtype)t->key.dt));
     if (compare(t, first ? 0 : 1, 0, all, &again)) return BROKEN;

@@ -1,4 +1,4 @@
-// What the other files of the backend use: errors of the CUDA runtime, said once with the stream or device that they
+// The ground that the other files stand on: errors of the CUDA runtime, said once with the stream or device that they
 // belong to, and scratch of a stream's operations, outside of the ledger.
 #include <stdlib.h>
 

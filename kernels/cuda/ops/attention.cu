@@ -2,7 +2,7 @@
 #include "kernels/cuda/common/platform.h"
 
 // ---------------------------------------------------------------- tiles of both directions
-// What both directions share: tiles of TILE times in shared memory, in fp32,
+// Both directions share tiles of TILE times in shared memory, in fp32,
 // and the two products of tiles. A block of 16 x 16 threads holds a 64 x 64 tile of scores, 4 x 4 in
 // each thread: thread (y, x) rows 4y .. 4y+3, columns x, x + 16, x + 32, x + 48. The 16 threads of a row are
 // half a warp, so a row's softmax is shuffles alone.

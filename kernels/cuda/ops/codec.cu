@@ -10,7 +10,7 @@
 #define TOPK_THREADS 1024
 #define DIGITS       256
 
-// What a block says of the lane's element of word w.
+// The value that a block says of the lane's element of word w.
 __device__ static inline float said(const struct onebit_block *b, int w, int lane) {
     return b->sign[w] >> lane & 1 ? b->scale : -b->scale;
 }
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(CODE_THREADS) code_blocks_kernel(struct code_e
 #define TOPK_PASSES 4
 #define TOPK_PARTS  256
 
-// What the digits before a pass say: those of the kept-th largest, and how many are kept among the elements that have them.
+// Knowledge from the digits before a pass: those of the kept-th largest, and how many are kept among the elements that have them.
 struct topk_known {
     uint32_t found, known;
     int64_t rest;
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(TOPK_THREADS)
     }
 }
 
-// What a thread block shares while it writes.
+// State that a thread block shares while it writes.
 struct topk_state {
     uint32_t larger[WARP], equal[WARP];  // of each warp's elements of a row
     int64_t done, equals;                // so far

@@ -82,7 +82,7 @@ struct pieces {
     int32_t rows, piece_rows, count;
 };
 
-// What a block has added up of one token in its piece.
+// The sum of one token that a block has added up in its piece.
 template <typename T, int V>
 __device__ static inline void embed_flush(const struct embed_bwd_buffers<T> &p, const struct pieces &g,
                                           int64_t c, float *total, T *row, const packed<T, V> &old,

@@ -185,7 +185,7 @@ struct norm_bwd_buffers {
     int64_t rows, channels;
 };
 
-// What a thread holds of a row.
+// The part of a row that a thread holds.
 template <typename T, int V, int PER>
 struct norm_row {
     packed<T, V> x[PER], dy[PER], dresidual[PER];

@@ -177,7 +177,7 @@ int cuda_op_decide(struct cuda_ctx *ctx, const struct decide_args *a) {
 #define UPDATE_THREADS 256
 #define UPDATE_VECTOR  4
 
-// What differs between elements: the group's decay, the gradient's scale.
+// The values that differ between elements: the group's decay, the gradient's scale.
 struct update_factors {
     float decay, scale;
 };

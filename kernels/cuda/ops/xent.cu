@@ -119,7 +119,7 @@ __device__ static inline struct softmax_sum softmax_of_slices(const struct softm
     return all;
 }
 
-// What a logit turns into. The fast exponential's error, (max - x) 2^-23 of the result, stays within
+// The value that a logit turns into. The fast exponential's error, (max - x) 2^-23 of the result, stays within
 // 2^-24 of the row's sum, as the result shrinks faster than the error grows.
 struct xent_gradient {
     float max, scale;
@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(XENT_THREADS) xent_kernel(struct xent_buffers<
     int64_t row = blockIdx.x / slices;
     int rank = (int)(blockIdx.x % slices), target = p.targets[row];
     struct xent_row<T> r = xent_split(p.logits + row * p.stride, (int)p.vocab);
-    // What this block writes, and keeps in shared memory.
+    // The part that this block writes and keeps in shared memory.
     struct xent_slice own = xent_slice_of(r.vectors, slices, rank);
     if (p.want_grad && own.has[1]) xent_pad(p, r.row);
     if (target < 0) {

@@ -1,26 +1,20 @@
 #!/usr/bin/env python3
 """--log-updates where workers push codes: a line's norm is that of what the code says. In the first step, which has no errors yet,
 that is the gradient's for a share of all elements, and nearly so for blocks; of few elements it is less."""
-import json
 import os
-import subprocess
-import tempfile
+import sys
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-STARRING = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import Runs
 
 
-class Log(unittest.TestCase):
+class Log(Runs):
     def norms(self, *options):
         """Of the first step's pushes, by worker and key."""
-        with tempfile.TemporaryDirectory() as out:
-            done = subprocess.run([STARRING, "train", "--model", "tiny", "--data", "demo", "--steps", "2", "--seq", "24", "--batch", "1",
-                                   "--workers", "2", "--threads", "1", "--quiet", "--no-weights", "--force", "--out", out, "--log-updates",
-                                   "--set", "eval_batches=none", *options], capture_output=True, text=True, timeout=300, check=False)
-            self.assertEqual(done.returncode, 0, f"{options}\n{done.stderr}")
-            with open(os.path.join(out, "updates.jsonl"), encoding="utf-8") as f:
-                lines = [json.loads(line) for line in f]
+        self.run_it("train", "--model", "tiny", "--data", "demo", "--steps", "2", "--seq", "24", "--batch", "1", "--workers", "2", "--threads",
+                    "1", "--quiet", "--no-weights", "--force", "--out", "run", "--log-updates", "--set", "eval_batches=none", *options)
+        lines = self.lines("run", "updates.jsonl")
         return {(line["worker"], line["key"]): line["norm"] for line in lines if line["step"] == 1}
 
     def test_norms_of_what_codes_say(self):

@@ -1,32 +1,26 @@
 #!/usr/bin/env python3
 """ring.no_sync: stages 2 and 3 reduce once a step, with the bits of stages 0 and 1 and of the star, as predicted."""
-import json
 import os
-import subprocess
-import tempfile
+import sys
 import unittest
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-STARRING = os.environ.get("STARRING") or os.path.join(HERE, "..", "..", "build", "starring")
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import Runs
+
 NO_SYNC = ("--set", "ring.no_sync=true")
 ACCUMULATE = ("--set", "gradient_accumulation_steps=3")
 OWN_TYPE = ("--set", "data_types.grad_accum_dtype=bf16")
 
 
-def call(out, topology, *args):
-    return subprocess.run([STARRING, "train", "--model", "tiny", "--data", "demo", "--topology", topology, "--workers", "3",
-                           "--steps", "3", "--seq", "32", "--batch", "1", "--seed", "1", "--set", "eval_batches=none",
-                           "--no-weights", "--quiet", "--force", "--out", out, *args],
-                          capture_output=True, text=True, timeout=300)
+class NoSync(Runs):
+    def call(self, topology, *args, status=0):
+        return self.run_it("train", "--model", "tiny", "--data", "demo", "--topology", topology, "--workers", "3", "--steps", "3",
+                           "--seq", "32", "--batch", "1", "--seed", "1", "--set", "eval_batches=none", "--no-weights", "--quiet",
+                           "--force", "--out", "run", *args, status=status)
 
-
-class NoSync(unittest.TestCase):
     def run_of(self, topology, *args):
-        with tempfile.TemporaryDirectory() as out:
-            done = call(os.path.join(out, "run"), topology, *args)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            with open(os.path.join(out, "run", "summary.json")) as f:
-                s = json.load(f)
+        self.call(topology, *args)
+        s = self.summary("run")
         for m in s["memory"]:
             for name, count in m["predicted"].items():
                 self.assertEqual(m["peak"].get(name, 0), count, (topology, args, name))
@@ -71,9 +65,7 @@ class NoSync(unittest.TestCase):
         for topology, args, words in (("zero:1", ACCUMULATE, "zero:1 reduces whole gradients once a step"),
                                       ("zero:3", (), "one micro-batch"),
                                       ("ps:sync", ACCUMULATE, "zero:2 and zero:3"), ):
-            with tempfile.TemporaryDirectory() as out:
-                done = call(os.path.join(out, "run"), topology, *args, *NO_SYNC)
-            self.assertEqual(done.returncode, 2, done.stderr)
+            done = self.call(topology, *args, *NO_SYNC, status=2)
             self.assertIn("ring.no_sync", done.stderr)
             self.assertIn(words, done.stderr)
 

@@ -2,23 +2,20 @@
 """A gradient that overflows at the minimum loss scale ends the run with rank and tensor, in every topology."""
 import os
 import re
-import subprocess
-import tempfile
+import sys
 import unittest
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-STARRING = os.environ.get("STARRING") or os.path.join(HERE, "..", "..", "build", "starring")
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import Runs
+
 SETTINGS = ["train", "--model", "tiny", "--data", "demo", "--dtype", "fp16", "--steps", "20", "--seq", "64", "--lr", "1e6", "--seed", "1",
             "--set", "gradient_clipping=0", "--set", "fp16.initial_scale_power=2", "--set", "fp16.min_loss_scale=4",
             "--set", "fp16.hysteresis=1", "--set", "eval_batches=none", "--no-weights", "--quiet", "--force"]
 
 
-class Overflow(unittest.TestCase):
+class Overflow(Runs):
     def ends(self, *args):
-        with tempfile.TemporaryDirectory() as out:
-            done = subprocess.run([STARRING, *SETTINGS, *args, "--out", os.path.join(out, "run")], capture_output=True, text=True,
-                                  timeout=300)
-        self.assertEqual(done.returncode, 1, done.stderr)
+        done = self.run_it(*SETTINGS, *args, "--out", "run", status=1)
         found = re.search(r"step 2: a gradient is not finite although the fp16 loss scale is at its minimum 4: rank (\d+) has (\d+) "
                           r"such values in ([a-z0-9_.]+), its first such tensor(.*?); the run ends here", done.stderr)
         self.assertTrue(found, done.stderr)

@@ -5,16 +5,19 @@ import math
 import os
 import shlex
 import subprocess
+import sys
 import tempfile
 import unittest
 
-STARRING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "build", "starring")
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import PROGRAM
+
 MIB = 1 << 20
 GIB = 1024 * MIB
 
 
 def run(*args, **more):
-    return subprocess.run([STARRING, *args], capture_output=True, text=True, timeout=120, **more)
+    return subprocess.run([PROGRAM, *args], capture_output=True, text=True, timeout=120, **more)
 
 
 def plan(*args):
@@ -191,7 +194,7 @@ class Plan(unittest.TestCase):
         self.assertIn("--tflops 0.1 Tflop/s", done.stdout)
         line = [l for l in done.stdout.splitlines() if l.startswith("The first: ")][0]
         words = shlex.split(line.split(": ", 1)[1])
-        self.assertEqual(words[0], STARRING)
+        self.assertEqual(words[0], PROGRAM)
         self.assertIn("--device-memory 4G --model gpt2-124m", line)
         again = run(*words[1:], "--dry-run")
         self.assertEqual(again.returncode, 0, again.stderr)

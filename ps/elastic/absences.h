@@ -23,7 +23,7 @@ struct absence {
     struct loss loss;  // NULLs where it is back
 };
 
-// Who wants to know. changed may be NULL.
+// The listener. changed may be NULL.
 struct absence_port {
     void *ctx;
     void (*changed)(void *ctx, const struct absence *a);

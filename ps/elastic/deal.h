@@ -1,4 +1,4 @@
-// What a worker is told of the step that opens: STEP_DONE of the step before it, or JOINED. Pure.
+// A worker's part in the step that opens, which it is told with STEP_DONE of the step before it, or JOINED. Pure.
 #ifndef STARRING_PS_ELASTIC_DEAL_H
 #define STARRING_PS_ELASTIC_DEAL_H
 

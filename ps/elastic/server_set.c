@@ -75,7 +75,7 @@ int server_set_push(struct server_core *c, struct server_key *k, const struct wi
     return 0;
 }
 
-// Lets go of all gradients of a key. Whose counted hears that it was taken.
+// Lets go of all gradients of a key. A worker whose gradient counted hears that it was taken.
 static void release(struct server_core *c, struct server_key *k) {
     int64_t ready_ns = 0;
     for (int w = 0; w < c->o.rule.workers; w++) {

@@ -1,4 +1,4 @@
-// Who belongs to a step, where workers may come and go (--elastic MIN:MAX): the scheduler's part. A pure state
+// The members of a step, where workers may come and go (--elastic MIN:MAX): the scheduler's part. A pure state
 // machine: no sockets, no clock.
 //
 //     live       logged in, taken into the job and not lost
@@ -15,7 +15,7 @@
 // Data      Samples are numbered over the run, from 0. The members of a step take consecutive slices of `own` samples,
 //           in worker order, from `dealt` on; then dealt grows by own for each member. Sample s is index s % (MAX own)
 //           of step s / (MAX own)'s draw (shared/data/data.h): with all workers there that is the order without
-//           --elastic. What was dealt to a worker that is lost in that step is not dealt again. `samples` counts
+//           --elastic. Samples dealt to a worker that is lost in that step are not dealt again. `samples` counts
 //           those whose gradients have been applied; the learning rate follows it.
 // Scale     Each gradient is that of the sum over its slice divided by MAX own. Over n of N = MAX workers the sum is
 //           multiplied by N/n: the mean over those who contributed.

@@ -42,7 +42,7 @@ int curve_listen(void *socket, const struct ps_trust *t, enum net_plane plane) {
     bool good =
         set_number(socket, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS) && set_number(socket, ZMQ_BACKLOG, BACKLOG);
     if (t->mode == TRUST_INSECURE) return done(good);
-    // Were nobody there to be asked, a stranger would have no name, and net.c would hear nobody.
+    // Without a gatekeeper to ask, a stranger would have no name, and net.c would hear nobody.
     good = good && set_text(socket, ZMQ_ZAP_DOMAIN, "starring");
     if (curve_is_plain(t, plane)) return done(good && set_number(socket, ZMQ_PLAIN_SERVER, 1));
     return done(good && set_number(socket, ZMQ_CURVE_SERVER, 1) &&
@@ -57,7 +57,7 @@ int curve_connect(void *socket, const struct ps_trust *t, const struct net_peer 
         if (!to->token || !*to->token)
             return fail("the scheduler has named no token of server %d, which listens on %s", to->server,
                         to->address);
-        // Whoever took the port after the server's death would be shown the token, and sent what is queued.
+        // A process that took the port after the server's death would be shown the token, and sent what is queued.
         good = good && set_number(socket, ZMQ_RECONNECT_IVL, -1);
         return done(good && set_text(socket, ZMQ_PLAIN_USERNAME, TRUST_MEMBER) &&
                     set_text(socket, ZMQ_PLAIN_PASSWORD, to->token));

@@ -1,4 +1,4 @@
-// What a socket asks of whoever connects, and shows where it connects (ps/trust/trust.h has the table). Handshakes have a
+// The proof that a socket asks of those who connect, and shows where it connects (ps/trust/trust.h has the table). Handshakes have a
 // deadline, and what waits to be accepted is bounded; until one has succeeded libzmq hands on nothing of the connection.
 #ifndef STARRING_PS_NET_CURVE_H
 #define STARRING_PS_NET_CURVE_H
@@ -18,7 +18,7 @@ struct net_peer {
     const char *token;  // data: its (ps/trust/roster.h)
 };
 
-// What a scheduler that is connected to made of the handshake, as far as is known.
+// The scheduler's answer to the handshake, as far as it is known.
 enum net_refusal {
     NET_NOT_REFUSED,
     NET_KEY_REFUSED,  // it does not know our key
@@ -33,7 +33,7 @@ int curve_connect(void *socket, const struct ps_trust *t, const struct net_peer 
 // Whether a client of that plane shows a token, and cannot tell who listens.
 bool curve_is_plain(const struct ps_trust *t, enum net_plane plane);
 
-// What becomes of a socket's handshakes, watched from before it connects. NULL where that cannot be watched. The
+// The fate of a socket's handshakes, watched from before it connects. NULL where that cannot be watched. The
 // socket's own thread alone.
 struct curve_watch;
 struct curve_watch *curve_watch_start(void *context, void *socket);

@@ -187,7 +187,7 @@ static void say_again(struct link *l, int peer, struct line *n, struct kept *k, 
 }
 
 // ---------------------------------------------------------------- hearing
-// What the peer's word says of each message that it may not have had.
+// The peer's word about each message that it may not have had.
 static void take_word(struct link *l, int peer, struct line *n, const struct wire_link *w) {
     int at = 0;
     for (uint64_t i = n->first; i < n->next; i++) {

@@ -19,7 +19,7 @@
 // 4. A payload is said again only when it is known to be lost: the peer has seen what left behind it. When the round-trip
 //    timer (rto.h) ends, a payload that may be lost is asked about with an empty word; a message that is a header alone is
 //    just said again, and asks too. So on a link that is slow, not lossy, no payload travels twice.
-// 5. What comes twice is dropped here. Its owner is handed WIRE_WORD in its place: a sign that the peer lives.
+// 5. A message that comes twice is dropped here. Its owner is handed WIRE_WORD in its place: a sign that the peer lives.
 // 6. A line belongs to two processes. A message of another process of that peer (its incarnation; the owner has checked
 //    that it may speak) begins the line anew, and what was kept for the old process is dropped.
 // Kinds that are repeated by themselves (login, heartbeats, wire_is_kept) carry words and no numbers.

@@ -5,6 +5,7 @@
 
 #include "ps/manifest.h"
 #include "ps/net/clock.h"
+#include "ps/net/link.h"
 #include "ps/net/net.h"
 #include "ps/ps.h"
 #include "ps/trust/roster.h"
@@ -41,12 +42,19 @@ void ps_stamp(const struct ps_identity *id, struct wire_header *h);
 void ps_hello(const struct ps_login *l, const struct ps_identity *id);
 // Blocks until welcomed, refused or late. 0 with id->rank and id->job set, or -1 after logging.
 int ps_login(const struct ps_login *l, struct ps_identity *id);
-// Blocks until everyone is there; id->checkpoint is set. Who belongs to the job, or NULL after logging.
+// Blocks until everyone is there; id->checkpoint is set. The job's members, or NULL after logging.
 struct roster *ps_wait_start(const struct ps_login *l, struct ps_identity *id);
 // A message to the scheduler that is a kind and a text (NULL: none) alone.
 void ps_say(struct net_socket *scheduler, const struct ps_identity *id, enum wire_kind kind,
             const char *text);
-// What START says. NULL after logging: it is not of a job as this role knows it.
+// The last word of a role waits until the scheduler has heard it, for LAST_WORD_S at most: ABORT, where ROLLBACK will do too,
+// for then the job has gone on; and the GOODBYE of a server. (The scheduler's own last words, scheduler_core_part, wait until
+// all have said GOODBYE.) The thread that owns the socket and the link; whatever else arrives is dropped. text: NULL: none.
+#define LAST_WORD_S       1.0  // a scheduler that does not answer for so long has ended
+#define LAST_WORD_EVERY_S 0.06
+void ps_abort(struct net_socket *scheduler, struct link *l, const struct ps_identity *id, const char *text);
+void ps_part(struct net_socket *scheduler, struct link *l);
+// The members that START names. NULL after logging: it is not of a job as this role knows it.
 struct roster *ps_read_start(const struct ps_role_options *role, int shards, const struct ps_frame *frame);
 // Logs why the job is over for this role; -1. If a launcher has ended the job, it has printed the reason: its
 // roles keep the text and print nothing.

@@ -214,7 +214,7 @@ int net_connect(struct net_socket *s, const struct net_peer *to) {
 }
 
 // libzmq gives a peer up that breaks the protocol, as whoever has taken a dead process's port may; and one that ends the
-// connection where it was told to ask once. What was queued is gone, and is said again.
+// connection where it was told to ask once. The queue is lost then, and the link says it again.
 static void redial(struct net_socket *s) {
     if (s->router || !s->peer || (s->once && s->heard) || now_seconds() - s->dialled_s < REDIAL_S) return;
     zmq_disconnect(s->socket, s->peer);
@@ -266,7 +266,7 @@ static void count_received(struct wire_count *wire, const struct wire_header *h,
     if (copies) atomic_fetch_add(&wire->replica_received, payload);
 }
 
-// Who logs in with a key of the job, and as somebody else, is told so: it would wait for an answer until its deadline.
+// A process that logs in with a key of the job, and as somebody else, is told so: it would wait until its deadline.
 static void tell_whose(struct net_socket *s, const zmq_msg_t *route, const struct wire_header *h,
                        const char *name) {
     char said[TRUST_NAME_MAX];
@@ -329,7 +329,7 @@ static int receive(struct net_socket *s, struct net_message *m) {
     }
 }
 
-// What has arrived goes through the line, whole: it may be due before what came earlier.
+// Each message that has arrived goes through the line: it may be due before one that came earlier.
 int net_recv(struct net_socket *s, struct net_message *m) {
     int rc;
     if (!s->faults) return receive(s, m);

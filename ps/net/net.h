@@ -7,8 +7,8 @@
 // Threads     A socket belongs to one thread at a time. net_create and net_destroy: the role's thread.
 // Blocking    Only net_poll (up to its timeout) and net_destroy (up to linger_ms, for messages still queued).
 // Order       Buffers sent with an inflight counter, and the wire count, must outlive net_destroy.
-// Limits      Finite high-water marks, ZMQ_MAXMSGSIZE, ROUTER_MANDATORY. What cannot be queued or is for
-//             nobody is dropped: the protocol repeats. What is not a well-formed message is dropped.
+// Limits      Finite high-water marks, ZMQ_MAXMSGSIZE, ROUTER_MANDATORY. A message that cannot be queued or is for
+//             nobody is dropped: the link says it again. Anything that is not a well-formed message is dropped.
 // Trust       A ROUTER hears those alone whom net_options.trust admits, each as the role and rank that its key is
 //             for: what somebody says in another's name is dropped. A DEALER that shows a token (loopback's data)
 //             cannot tell who listens: once it has been answered it connects to nobody else, ever.

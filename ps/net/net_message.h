@@ -6,7 +6,7 @@
 
 #define NET_ROUTE_MAX 255
 
-// Who a ROUTER's message came from.
+// The sender of a ROUTER's message.
 struct net_route {
     uint8_t id[NET_ROUTE_MAX];
     size_t bytes;  // 0: unknown

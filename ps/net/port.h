@@ -7,7 +7,7 @@
 
 #include "ps/net/wire.h"
 
-// A received payload. Whoever holds it calls release once; data may be unaligned.
+// A received payload. Its holder calls release once; data may be unaligned.
 struct ps_frame {
     const void *data;
     size_t bytes;

@@ -27,7 +27,7 @@ int raw_stream_send(struct raw_stream *s, const char *base, size_t bytes, int co
 // Takes `count` messages of `bytes`, reads every byte of each once and tells the sender. *checksum: the
 // exclusive or of all 64-bit words; bytes is a multiple of 8.
 int raw_stream_receive(struct raw_stream *s, size_t bytes, int count, uint64_t *checksum);
-// What receive makes of bytes at p.
+// The sum that receive makes of bytes at p.
 uint64_t raw_stream_checksum(const void *p, size_t bytes);
 
 #endif

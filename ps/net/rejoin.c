@@ -85,7 +85,7 @@ static void keep_standard_streams_alone(void) {
     if (d) closedir(d);
 }
 
-// What a signal does until the program has installed its handlers again: the launcher's SIGTERM ends the process, and a
+// Signals until the program has installed its handlers again: the launcher's SIGTERM ends the process, and a
 // terminal's Ctrl-C concerns its launcher alone. The signal of the launcher's death belongs to a thread.
 static void reset_signals(bool supervised) {
     sigset_t none;
@@ -101,7 +101,7 @@ static void become_myself(const struct config *c, uint64_t incarnation, int time
     char *program = launch_self();
     char *variable = xasprintf(VARIABLE "=%d %" PRIx64 " %d", (int)getpid(), incarnation, times);
     char **environment = own_environment(variable);
-    // Whoever holds the stream may be stuck with it: what it has not written is lost, as where a process is killed.
+    // The holder of the stream may be stuck with it: what it has not written is lost, as where a process is killed.
     if (ftrylockfile(stdout) == 0) {
         fflush(stdout);
         funlockfile(stdout);

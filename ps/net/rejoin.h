@@ -1,7 +1,7 @@
 // A role begins anew, as the same process: it executes its program with its own arguments. So every epoch of a job
-// starts from clean processes, and nothing has to undo half a step. What holds for a process that is killed and
-// started again holds for this: threads end where they are, descriptors, mappings and what a GPU holds are given up by
-// the kernel, files are as the last write left them. What stays is the number of the process: its launcher still waits
+// starts from clean processes, and nothing has to undo half a step. The same holds as for a process that is killed and
+// started again: threads end where they are, descriptors, mappings and what a GPU holds are given up by
+// the kernel, files are as the last write left them. The number of the process stays: its launcher still waits
 // for it, and a run directory that it has taken is its own.
 #ifndef STARRING_PS_NET_REJOIN_H
 #define STARRING_PS_NET_REJOIN_H

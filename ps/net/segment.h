@@ -11,7 +11,7 @@
 //
 // Ownership   The owner keeps its descriptor open while peers may still come. A mapping lives on after the other
 //             side has closed or ended.
-// Threads     None of its own. Who may write which byte when is the users' to order, by messages.
+// Threads     None of its own. The users agree by messages on which of them writes which byte when.
 // Errors      segment_create logs. segment_open writes why: its caller may have another way.
 #ifndef STARRING_PS_NET_SEGMENT_H
 #define STARRING_PS_NET_SEGMENT_H
@@ -35,7 +35,7 @@ enum segment_use { SEGMENT_READ, SEGMENT_WRITE };
 
 // bytes: with the head, rounded up to pages. Zeros; no page but the head's is touched yet. 0, or -1 after logging.
 int segment_create(struct segment *s, size_t bytes);
-// What the peer is told.
+// The text that the peer is told.
 void segment_name(const struct segment *s, char out[SEGMENT_NAME_MAX]);
 // The same as whole numbers, each of which a double holds exactly, for peers who can be told numbers alone.
 #define SEGMENT_NUMBERS 6

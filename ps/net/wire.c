@@ -168,7 +168,7 @@ static bool payload_fits(const struct wire_header *h, size_t payload_bytes) {
     }
 }
 
-// What follows a step or a version, and differences and sums of two moments, stay in range.
+// The next step or version, and differences and sums of two moments, stay in range.
 static bool counts(int64_t x) { return x >= 0 && x <= INT64_MAX >> 2; }
 
 static int header_check(const struct wire_header *h, size_t payload_bytes) {
@@ -183,7 +183,7 @@ static int header_check(const struct wire_header *h, size_t payload_bytes) {
     return payload_fits(h, payload_bytes) ? 0 : -1;
 }
 
-// What a message is unpacked into: 1023 bytes are at most as many words.
+// Room for an unpacked message: 1023 bytes are at most as many words.
 struct room {
     size_t used;
     char bytes[3 * 8192] __attribute__((aligned(16)));

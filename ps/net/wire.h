@@ -101,7 +101,7 @@ enum {
 #define WIRE_HOST_MAX    40
 #define WIRE_MISSING_MAX 16
 
-// What the link adds to a message, and the link alone reads (ps/net/link.h).
+// The link's part of a message, which the link alone reads (ps/net/link.h).
 struct wire_link {
     uint64_t number;  // of the message, 1, 2, ..; 0: it is not kept
     uint64_t said;    // sendings to the receiver, this one among them; 0: the sender has no link yet
@@ -156,7 +156,7 @@ int wire_decode(const uint8_t *bytes, size_t size, size_t payload_bytes, struct 
 // they have what they want: logins, and what says that somebody lives.
 bool wire_is_kept(enum wire_kind k);
 // Whether the payload of this message is what the textbook formulas count (gradients and weights
-// of a step); loading, the final pull and what is sent again are control. What lies in a segment counts as what
+// of a step); loading, the final pull and what is sent again are control. A payload in a segment counts as one that
 // follows a header.
 bool wire_is_payload(const struct wire_header *h);
 // Whether it is what replication sends a step, for the first time: counted apart from both.

@@ -1,6 +1,6 @@
-// Who is let in, asked by libzmq for each connection before it reads a part of a message (ZAP, ZeroMQ's RFC 27): a thread
+// The gatekeeper, whom libzmq asks about each connection before it reads a part of a message (ZAP, ZeroMQ's RFC 27): a thread
 // of the context that listens at inproc://zeromq.zap.01. A public key is looked up in the trust, a token is compared.
-// What it answers as the user's id, libzmq hands out with each message of the connection.
+// Its answer, the user's id, is handed out by libzmq with each message of the connection.
 //
 // Threads     One of its own. It ends when the context does: zap_join comes behind zmq_ctx_term.
 #ifndef STARRING_PS_NET_ZAP_H

@@ -146,7 +146,7 @@ static const char *read_arrival(const char *at, struct arrival *x) {
     return *at == ' ' || !*at ? at : NULL;
 }
 
-// What any run does: versions grow by one or, where a push was skipped, not at all; a worker computes on weights
+// Rules that any run keeps: versions grow by one or, where a push was skipped, not at all; a worker computes on weights
 // that hold its own last push.
 static int check_arrival(const struct reading *r, struct key_arrivals *k, const struct arrival *x, bool *had,
                          uint32_t *own) {

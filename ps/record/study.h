@@ -1,4 +1,4 @@
-// What a server finds out about staleness beyond a histogram: by unit, over time, and on request a line for each push.
+// A server's record of staleness beyond a histogram: by unit, over time, and on request a line for each push.
 //
 // Ownership   One of a shard's, used by its thread while the job runs, then by the server's main thread. The log is
 //             written as it comes, to DIR/ranks/updates-SHARD.jsonl, by another thread (study_log.h).

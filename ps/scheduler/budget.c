@@ -4,7 +4,7 @@
 
 #include "shared/core/error.h"
 
-// What one worker has asked for and was given.
+// The batches that one worker has asked for and was given.
 struct taker {
     bool asks;                   // its TAKE of `step` waits
     bool known;                  // it has asked at all

@@ -9,7 +9,7 @@
 //                              the job goes on without workers that die, not before all that others have open is
 //                              acknowledged: until then it may come back
 //
-// What a worker has open: the batch that it computes on, and the one before until it is acknowledged. Of one that dies
+// A worker's open batches: the one that it computes on, and the one before until it is acknowledged. Of one that dies
 // both come back, and keys that have a batch drop it when another brings it (ps/batches.h): once in effect.
 // A job that goes on from a checkpoint: its workers say in their first TAKE which batches are done.
 #ifndef STARRING_PS_SCHEDULER_BUDGET_H
@@ -41,7 +41,7 @@ bool budget_empty(const struct budget *b);       // nothing is left to hand out
 int64_t budget_taken(
     const struct budget *b);  // batches handed out that have not come back, and those done before
 
-// What a checkpoint says is done, in the fields version, count and values of a worker's first TAKE: all below version, and
+// The batches that a checkpoint says are done, in the fields version, count and values of a worker's first TAKE: all below version, and
 // of those from there on the ones whose bits are set, as far as they reach: what is beyond is done again, and dropped.
 #define BUDGET_BITS 52  // of a value
 void budget_write_done(struct wire_header *h, int64_t low);

@@ -11,7 +11,7 @@
 
 #include "ps/net/wire.h"
 
-// What a new epoch asks of the scheduler's process. Members may be NULL where restarts is 0.
+// Calls of a new epoch to the scheduler's process. Members may be NULL where restarts is 0.
 struct epoch_options {
     int restarts;     // so many epochs may begin after a death; 0: none
     int used;         // of them, by earlier lives of the scheduler
@@ -37,7 +37,7 @@ struct epochs {
     char why[WIRE_TEXT_MAX];  // this epoch has begun; "": it is the first
     uint64_t *retired;        // incarnations of processes of earlier epochs
     int count, capacity;
-    // What processes said that they were before they began anew: of the last so many such HELLOs, for anyone may say that
+    // Incarnations that processes had before they began anew, as they say: of the last so many such HELLOs, for anyone may say that
     // as often as he likes. Only HELLOs that are still under way matter.
     uint64_t former[EPOCHS_FORMER];
     uint64_t formers;
@@ -49,13 +49,13 @@ void epochs_free(struct epochs *e);
 bool epochs_old(const struct epochs *e, const struct wire_header *h);
 // A process of the epoch that ends: its logins count no more.
 void epochs_retire(struct epochs *e, uint64_t incarnation);
-// What a process calls its incarnation before this one: the same, for HELLOs of it that come late.
+// The incarnation that a process had before this one, as it says: the same, for HELLOs of it that come late.
 void epochs_former(struct epochs *e, uint64_t incarnation);
 bool epochs_retired(const struct epochs *e, uint64_t incarnation);
 bool epochs_left(const struct epochs *e);
 // The next one begins, because of why; it takes a restart, unless it is free.
 void epochs_next(struct epochs *e, const char *why, bool free);
-// What those of an earlier epoch are told.
+// The answer to those of an earlier epoch.
 struct wire_header epochs_rollback(const struct epochs *e);
 
 #endif

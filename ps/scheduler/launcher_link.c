@@ -35,7 +35,7 @@ void launcher_link_fate(const struct launcher_link *l, int pid, const char *fate
     say(l, line);
 }
 
-// Takes the first line out of what has come. What is longer than any line is dropped.
+// Takes the first line out of what has come. Text that is longer than any line is dropped.
 static bool next_line(struct launcher_link *l, char line[sizeof l->text]) {
     char *end = memchr(l->text, '\n', l->length);
     if (!end && l->length == sizeof l->text) l->length = 0;

@@ -1,4 +1,4 @@
-// What the scheduler of a launched job and its launcher tell each other, a line each, over a socket that the launcher
+// The talk of a launched job's scheduler with its launcher, a line each, over a socket that the launcher
 // keeps while schedulers come and go:
 //
 //     scheduler -> launcher   tcp://127.0.0.1:5555      it listens there

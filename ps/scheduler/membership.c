@@ -64,7 +64,7 @@ int membership_assign(const struct membership *c, const struct wire_header *h) {
     return -1;
 }
 
-// What a HELLO's payload holds: a role's identity, a zero, and a server's endpoints. An older program's has no zero.
+// The payload of a HELLO: a role's identity, a zero, and a server's endpoints. An older program's has no zero.
 struct hello {
     const char *identity;  // NULL: none
     const char *endpoints;
@@ -255,7 +255,7 @@ void membership_goodbye(struct membership *c, int i) {
 
 // ---------------------------------------------------------------- time
 // The epoch begins without these workers, where they may come and go: a new one of a job that has begun before, when half
-// the deadline is over. Whoever comes later joins.
+// the deadline is over. A worker that comes later joins.
 static bool begins_without(const struct membership *c, double now) {
     int workers = 0;
     if (!ps_elastic(c->o.config) || !c->epochs || !c->epochs->why[0]) return false;
@@ -316,7 +316,7 @@ static int login_tick(struct membership *c, double now) {
     }
     if (all || begins_without(c, now)) return begin(c, now);
     if (!late.count) return 0;
-    // What has ended the epoch before is told, unless it was the same.
+    // The reason that ended the epoch before is told, unless it was the same.
     const char *why = c->epochs && strncmp(c->epochs->why, "login:", 6) ? c->epochs->why : "",
                *refused = c->refused;
     char names[150], cause[120], said[110];

@@ -1,4 +1,4 @@
-// Who is in the job: logins, heartbeats, who is lost, the end. One half of the scheduler's state machine: no
+// The members of the job: logins, heartbeats, losses, the end. One half of the scheduler's state machine: no
 // sockets, no clock but `now` (seconds). It knows nothing of what a step is.
 //
 //     absent --HELLO: manifest equal? rank free?--> present --GOODBYE, or silent for too long--> gone
@@ -29,7 +29,7 @@ struct epoch_start {
     uint64_t seal;  // of the checkpoint
 };
 
-// What the scheduler's core and its two halves are made from.
+// Options of the scheduler's core and its two halves.
 struct scheduler_options {
     const struct config *config;
     const struct shard_map *map;

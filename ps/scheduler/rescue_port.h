@@ -1,4 +1,4 @@
-// What the scheduler's state machine asks of its process where the state of survivors is to become a checkpoint
+// Requests of the scheduler's state machine to its process where the state of survivors is to become a checkpoint
 // (ps/scheduler/rescue.h).
 #ifndef STARRING_PS_SCHEDULER_RESCUE_PORT_H
 #define STARRING_PS_SCHEDULER_RESCUE_PORT_H
@@ -6,7 +6,7 @@
 #include "ps/net/wire.h"
 #include "shared/state/train_state.h"
 
-// What worker 0 writes down of a step, as far as the scheduler knows it.
+// The figures that worker 0 writes down of a step, as far as the scheduler knows them.
 struct step_figures {
     double loss, norm, lr, loss_scale;
     double seconds;  // since the decision before; 0: there was none

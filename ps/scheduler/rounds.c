@@ -11,7 +11,7 @@
 #include "ps/timing.h"
 #include "shared/core/error.h"
 
-// What the workers and shards said of one step, and the answer.
+// One step, as the workers and shards report it, and the answer.
 struct round {
     int64_t step;
     bool *reported;  // (N)
@@ -163,7 +163,7 @@ static int settle(struct rounds *c) {
     return 0;
 }
 
-// What a job that goes on from a checkpoint has behind it, worker 0 knows.
+// Worker 0 knows what a job that goes on from a checkpoint has behind it.
 static void take_part(struct rounds *c, int w, const struct wire_header *h) {
     struct step_deal deal;
     step_set_reported(c->set, w);
@@ -352,7 +352,7 @@ bool rounds_lets_in(const struct rounds *c, int w) {
 }
 
 // ---------------------------------------------------------------- time
-// Since when worker w got nothing done that the others, the first of whom came at first_s, wait for. One that
+// The moment from which worker w has been waited for: the others, the first of whom came at first_s, wait for it. One that
 // still pushes is on its way: workers that decide alone may be far apart when they come to a barrier.
 static double idle_since(const struct rounds *c, int w, double first_s) {
     double progress_s = c->members->m[w].progress_s;

@@ -1,4 +1,4 @@
-// What the members of a job do together: the commit round of each step and gathers. The other half of the
+// The common work of a job's members: the commit round of each step and gathers. The other half of the
 // scheduler's state machine (membership.h says who they are): no sockets, no clock but `now` (seconds).
 //
 //     step t    REPORT of the workers + SHARD_SUM of every shard with keys
@@ -15,6 +15,11 @@
 //
 // Where workers run ahead of each other there are no common steps: TAKE of a worker --> TAKEN (budget.h).
 //
+// Invariants
+// 1. Each message comes once (ps/net/link.h), in any order; one of a step or gather that is over is dropped.
+// 2. One step and one gather are open. A step is decided once, when every report and every sum that it needs is here; what is
+//    decided follows from them in worker order alone.
+// 3. A set of workers is fixed once a step, and is one for all keys.
 // Errors: -1 with rounds_error set.
 #ifndef STARRING_PS_SCHEDULER_ROUNDS_H
 #define STARRING_PS_SCHEDULER_ROUNDS_H
@@ -49,7 +54,7 @@ bool rounds_slow(struct rounds *c, double now, char text[ROUNDS_TEXT_MAX]);
 
 // The DECISION of the last step that is over; kind NONE: none is.
 const struct wire_header *rounds_decision(const struct rounds *c);
-// What was decided of it.
+// The figures of its decision.
 const struct step_figures *rounds_figures(const struct rounds *c);
 int64_t rounds_step(const struct rounds *c);  // the open one
 const char *rounds_error(const struct rounds *c);

@@ -82,12 +82,12 @@ static void scheduler_send(void *ctx, int peer, const struct ps_message *message
     if (m.header.kind == WIRE_SHUTDOWN) tell_cost(s, &m.header);
     if (s->core) s->id.job = scheduler_core_epochs(s->core)->job;
     ps_stamp(&s->id, &m.header);
-    // Whoever is refused learns nothing of the job.
+    // A process that is refused learns nothing of the job.
     if (m.header.kind == WIRE_REFUSED) m.header.job = m.header.incarnation = 0;
     net_send(s->router, peer == PEER_SENDER ? &s->sender : &s->routes[peer], &m);
 }
 
-// What was said in an epoch that has ended is said no more.
+// Messages of an epoch that has ended are said no more.
 static void link_turn(struct scheduler *s) {
     uint64_t job = scheduler_core_epochs(s->core)->job;
     for (int i = 0; job != s->linked_job && i < scheduler_core_members(s->core); i++) link_forget(s->link, i);
@@ -230,7 +230,7 @@ struct noting {
     char *why;
 };
 
-// What cannot be written down is said, and changes nothing else.
+// A line that cannot be written is reported, and changes nothing else.
 static int note(void *arg) {
     const struct noting *n = arg;
     const struct absence *a = &n->a;
@@ -340,7 +340,7 @@ static int scheduler_first_epoch(struct scheduler *s) {
                 out->restarts, s->o->dir);
 }
 
-// Whoever comes is heard from now on, and answered.
+// Everybody who comes is heard from now on, and answered.
 static int scheduler_listen(struct scheduler *s) {
     const struct config *c = s->o->config;
     struct net_options no = {.wire = &s->wire,

@@ -270,7 +270,7 @@ static void member_leaves(struct scheduler_core *c, int i, const char *why) {
     lose(c, i, "left", text);
 }
 
-// What a member lacks may be a peer that has died, which this side has not noticed.
+// A member may lack a peer that has died, which this side has not noticed.
 static void member_misses(struct scheduler_core *c, int i, const char *why, double now) {
     char text[WIRE_TEXT_MAX] = "", name[48];
     core_fail(text, "%s: %s", member_name(&c->members, i, name), TEXT_WORDS(440, why));

@@ -23,7 +23,7 @@ int scheduler_core_message(struct scheduler_core *c, const struct wire_header *h
 void scheduler_core_excuse(struct scheduler_core *c, double excused_s, double now);
 // Deadlines, START, SHUTDOWN. Call after every message and at least every heartbeat. 0 or -1.
 int scheduler_core_tick(struct scheduler_core *c, double now);
-// What becomes of the job: it goes on without the process, all begin anew, or it has ended (scheduler_core_error).
+// The fate of the job: it goes on without the process, all begin anew, or it has ended (scheduler_core_error).
 enum core_fate { CORE_WITHOUT, CORE_ANEW, CORE_ENDS };
 // The process of a worker or server has died (why: in words). One that is not in this epoch's job changes nothing.
 enum core_fate scheduler_core_dead(struct scheduler_core *c, int pid, const char *why, double now);

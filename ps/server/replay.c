@@ -4,7 +4,6 @@
 
 #include "ps/record/arrivals.h"
 #include "ps/server/replay_pulls.h"
-#include "ps/server/server_keep.h"
 #include "ps/server/server_step.h"
 #include "shared/core/error.h"
 

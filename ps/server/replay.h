@@ -7,7 +7,7 @@
 //
 // No deadlock: each of these waits for something that came before in the recorded run: an earlier push of the key;
 // a worker's push, hence its pulls of that step and its pushes of the step before; a pull that a worker sends with
-// its push, before it waits for anything. What came first in the recorded run and has not happened yet can
+// its push, before it waits for anything. A push that came first in the recorded run and has not happened yet can
 // therefore always happen. Nothing else holds a worker up: a frame is acknowledged as taken when it arrives, so
 // that its credits return, and is the server's memory from then on (counted as transport memory). An answer is kept
 // until the worker's next push proves that it came: it may have to be repeated when the key has moved on.

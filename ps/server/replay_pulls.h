@@ -1,10 +1,10 @@
-// The pulls of a replay (replay.h): which version each is answered with. What it holds is told by replay.h.
+// The pulls of a replay (replay.h): which version each is answered with. replay.h tells what it holds.
 #ifndef STARRING_PS_SERVER_REPLAY_PULLS_H
 #define STARRING_PS_SERVER_REPLAY_PULLS_H
 
 #include "ps/server/server_state.h"
 
-// What the server knows of a worker's pushes and pulls of a key.
+// A worker's pushes and pulls of a key, as the server knows them.
 struct replay_worker {
     struct wire_header *push;  // of the gradient that is held
     int64_t done;              // pushes applied

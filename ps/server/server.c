@@ -11,7 +11,6 @@
 #include "ps/crew/crew.h"
 #include "ps/medium.h"
 #include "ps/net/address.h"
-#include "ps/net/farewell.h"
 #include "ps/net/pulse.h"
 #include "ps/net/rejoin.h"
 #include "ps/ps.h"
@@ -228,7 +227,7 @@ static void server_say_failed(struct server *s) {
     port_tell(&port, PEER_SCHEDULER, &why);
 }
 
-// What the scheduler says until it ends the job. 1: shut down, 0: go on, -1: failed (logged).
+// Hears the scheduler until it ends the job. 1: shut down, 0: go on, -1: failed (logged).
 static int server_listen_scheduler(struct server *s, double *heard_s) {
     struct net_message m;
     int rc;
@@ -284,7 +283,7 @@ static int lost_scheduler(const struct server *s, const struct turn_stall *still
     return s->c->recovery.restart > 0 ? rejoin_now(s->o, s->id.incarnation, why) : fail("%s", why);
 }
 
-// What ends this server, or NULL; in text alone where it may only have been frozen. In a rescue its threads have ended.
+// The reason that ends this server, or NULL; in text alone where it may only have been frozen. In a rescue its threads have ended.
 static const char *server_trouble(struct server *s, double excused_s, char text[WIRE_TEXT_MAX]) {
     struct loader *loaders[] = {atomic_load(&s->loader), atomic_load(&s->twin_loader)};
     const char *why = NULL;
@@ -330,7 +329,7 @@ static int server_watch(struct server *s, const struct ps_login *l) {
     }
 }
 
-// What the server's updates waited for checkpoints: for keys that were being written, of the shard that waited
+// The time that the server's updates waited for checkpoints: for keys that were being written, of the shard that waited
 // longest, or for copies, which its shards make at the same time.
 static void report_checkpoints(const struct server *s, struct checkpoint_report *r) {
     const struct keeper_figures f = keeper_figures(s->keeper);
@@ -412,7 +411,7 @@ static int server_leave_files(const struct server *s) {
     free(shards);
     struct study **studies = xcalloc((unsigned long)s->map->threads, sizeof(struct study *));
     for (int t = 0; t < s->map->threads; t++) studies[t] = s->shards[t].study;
-    // What one file lacks is no reason to go without the others.
+    // A file that fails is no reason to go without the others.
     if (s->o->dir && study_write(studies, s->map->threads, s->o->dir, s->id.rank) != 0) rc = -1;
     free(studies);
     for (int t = 0; t < s->map->threads; t++)

@@ -11,7 +11,6 @@
 #include "ps/server/key_pass.h"
 #include "ps/server/replay.h"
 #include "ps/server/replay_pulls.h"
-#include "ps/server/server_keep.h"
 #include "ps/server/server_step.h"
 #include "ps/timing.h"
 #include "shared/core/error.h"

@@ -23,16 +23,21 @@
 //
 // Where pushes are applied on arrival, each is an update of its own, straight out of its frame or segment.
 //
-// A key waits for a slow worker for as long as it takes: the scheduler knows who lives, and ends the job of a
-// worker that is lost.
+// Invariants
+// 1. Each message comes once (ps/net/link.h), in any order. A push of (worker, key, step) that was taken before, of an earlier
+//    life of the worker, is acknowledged and dropped; where pushes are applied on arrival, so is a batch that the key holds
+//    (ps/batches.h), whoever brings it.
+// 2. pushed[w] counts the pushes of w that the key has taken; it never goes back, and a push of another step than that is refused.
+// 3. A key has one open step: its gradients are added in worker order, and no gradient of the next one comes before its commit.
+// 4. A commit waits until no reply leaves from the key's weights and no checkpoint reads its buffers.
+// 5. A shard's sum is reported once, when all of its keys are complete, and kept by the neighbour where sums are replicated.
+// 6. A key waits for a slow worker for as long as it takes: the scheduler knows who lives, and ends the job of a worker that
+//    is lost. A message that is not understood is refused with a text, never applied.
 //
 // A checkpoint (WIRE_KEEP on worker 0's pushes of a step): behind the commit of that step, or, where pushes are applied
 // on arrival, behind worker 0's push, the key's state is handed to o.keep, which copies it or pins it. The next update
 // of a pinned key waits for the pin; the first message of a push counts, a second one keeps nothing.
 //
-// Exactly once in effect: the link brings each message once; a push of (worker, key, step) that was taken before, of an
-// earlier life of the worker, is acknowledged and dropped. Where pushes are applied on arrival, so is a batch that the key holds (ps/batches.h), whoever
-// brings it: of a worker that died, or of a life before. What is not understood is refused with a text, never applied.
 // Errors: -1 with server_core_error set (the shard is then finished and tells the job).
 #ifndef STARRING_PS_SERVER_SERVER_CORE_H
 #define STARRING_PS_SERVER_SERVER_CORE_H
@@ -50,7 +55,7 @@ void server_core_set_job(struct server_core *c, uint64_t job);
 void server_core_begin(struct server_core *c, int64_t step);
 int server_core_loaded(struct server_core *c, const struct key_counts *k);
 
-// What worker `worker` shares, before its first push; offsets in its messages are relative to base.
+// The memory that worker `worker` shares, before its first push; offsets in its messages are relative to base.
 void server_core_attach(struct server_core *c, int worker, const struct server_segment *s);
 
 // The process that has a worker's rank, as the scheduler says: nobody else is heard. Where workers come and go a later
@@ -77,7 +82,7 @@ bool server_core_hurry(const struct server_core *c);
 // For how long an update has waited for a checkpoint that reads its key, seconds; 0: none does.
 double server_core_pinned_s(const struct server_core *c);
 
-// What was said to a worker with weights is to be said again (link_options.renew): as they are now. False: the worker has
+// Makes an answer with weights anew (link_options.renew), as they are now. False: the worker has
 // asked for others since.
 bool server_core_renew(struct server_core *c, int worker, struct ps_message *m);
 

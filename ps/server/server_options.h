@@ -1,4 +1,4 @@
-// What a shard's core is made from, and what it counts (ps/server/server_core.h).
+// Options of a shard's core, and its counts (ps/server/server_core.h).
 #ifndef STARRING_PS_SERVER_SERVER_OPTIONS_H
 #define STARRING_PS_SERVER_SERVER_OPTIONS_H
 
@@ -11,7 +11,7 @@
 struct arrivals;
 struct study;
 
-// What a checkpoint holds of a key beside its buffers.
+// A key's part of a checkpoint beside its buffers.
 struct key_counts {
     int key;
     int64_t version;         // updates applied
@@ -50,7 +50,7 @@ struct server_core_options {
     bool elastic;       // workers come and go (ps/elastic)
     bool commit_round;  // updates wait for the scheduler's decision (commit_waits)
     bool replicate;     // sums go to PEER_NEIGHBOUR before they are reported; with commit_round alone
-    struct thread_time *spans;  // of the calling thread; NULL: none. What is in it decides nothing
+    struct thread_time *spans;  // of the calling thread; NULL: none. Its content decides nothing
     uint64_t job;               // 0: set later by server_core_set_job
     // Of pushes applied on arrival: where their order is kept, and the one to repeat. NULL: none.
     struct arrivals *record;
@@ -60,7 +60,7 @@ struct server_core_options {
     struct keep_port keep;
 };
 
-// What a worker shares: where its gradients lie and, for some, its weights. base NULL: nothing.
+// The memory that a worker shares: where its gradients lie and, for some, its weights. base NULL: nothing.
 struct server_segment {
     char *base;
     size_t bytes;

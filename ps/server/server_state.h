@@ -1,5 +1,5 @@
-// What a shard's core knows: its keys, their steps, its part in the commit round. For the files of the core alone:
-// server_core.c, server_step.c, server_keep.c, the replay of a recorded order and the chain to the neighbour.
+// The state of a shard's core: its keys, their steps, its part in the commit round. For the files of the core alone:
+// server_core.c, server_step.c, the replay of a recorded order and the chain to the neighbour.
 #ifndef STARRING_PS_SERVER_SERVER_STATE_H
 #define STARRING_PS_SERVER_SERVER_STATE_H
 
@@ -30,7 +30,7 @@ struct server_shot {
     uint64_t seq;
 };
 
-// What came with a gradient that is held until its key is no longer pinned.
+// The header of a gradient that is held until its key is no longer pinned.
 struct server_late {
     uint64_t order;  // 1, 2, ..; 0: nothing is held
     int64_t step, version, batch, ready_ns;
@@ -120,7 +120,7 @@ struct server_core {
 
 // Workers whose gradients one push brings.
 static inline int crew_of(const struct server_core *c) { return c->o.crew ? c->o.crew : 1; }
-// Who pushes the gradient that is added as number `turn`: of a group the worker that leads the key (ps/crew/crew.h).
+// The worker that pushes the gradient which is added as number `turn`: of a group the worker that leads the key (ps/crew/crew.h).
 static inline int worker_of_turn(const struct server_core *c, const struct server_key *k, int turn) {
     return turn * crew_of(c) + k->key % crew_of(c);
 }

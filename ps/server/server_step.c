@@ -9,10 +9,45 @@
 #include "ps/replica/chain.h"
 #include "ps/server/key_pass.h"
 #include "ps/server/replay_pulls.h"
-#include "ps/server/server_keep.h"
 #include "ps/server/server_time.h"
 #include "shared/core/error.h"
 
+// ---------------------------------------------------------------- checkpoints
+bool keep_wanted(const struct server_core *c, const struct wire_header *h) {
+    return c->o.keep.keep && h->rank < crew_of(c) && (h->flags & WIRE_KEEP);
+}
+
+void keep_waits(struct server_core *c) { c->waiting_for_transport = c->waiting_for_pin = true; }
+
+void keep_note_wait(struct server_core *c) {
+    struct server_totals *t = &c->totals;
+    double seconds = c->now - c->pin_since_s;
+    if (c->waiting_for_pin && c->pin_since_s <= 0) c->pin_since_s = c->now;
+    if (c->waiting_for_pin || c->pin_since_s <= 0) return;
+    c->pin_since_s = 0;
+    t->pin_waits++;
+    t->pin_seconds += seconds;
+    if (seconds > t->pin_seconds_most) t->pin_seconds_most = seconds;
+}
+
+bool keep_late(const struct server_key *k, int worker) { return k->late && k->late[worker].order > 0; }
+
+// Pushes of the worker that are in the key's state.
+static int64_t applied(const struct server_key *k, int worker) {
+    return k->replay ? k->replay->w[worker].done : k->pushed[worker] - keep_late(k, worker);
+}
+
+void keep_key(struct server_core *c, struct server_key *k, int64_t step, bool last) {
+    for (int w = 0; w < c->o.rule.workers; w++) c->row[w] = applied(k, w);
+    c->o.keep.keep(c->o.keep.ctx, &(struct kept_key){.counts = {k->key, k->version, k->version + k->skew,
+                                                                k->step, c->row, k->batches},
+                                                     .step = step,
+                                                     .last = last,
+                                                     .buf = &k->buf,
+                                                     .pins = &k->pins});
+}
+
+// ---------------------------------------------------------------- answers
 static void turn_to(const struct server_core *c, enum server_part part, struct span of) {
     thread_time_enter(c->o.spans, part, of);
 }
@@ -311,7 +346,7 @@ int note_push(struct server_core *c, struct server_key *k, const struct wire_hea
     return 0;
 }
 
-// Holds a gradient until it is added. What comes in frames is added as soon as its turn has come, for frames are
+// Holds a gradient until it is added. A gradient in a frame is added as soon as its turn has come, for frames are
 // memory that credits lend. Gradients in segments cost nothing while they wait: where all workers have one, they
 // are added together, in one pass, when the last has come.
 int push_in_order(struct server_core *c, struct server_key *k, const struct wire_header *h,
@@ -352,7 +387,7 @@ int reach_step(struct server_core *c, struct server_key *k, int64_t steps,
 }
 
 // ---------------------------------------------------------------- pushes applied on arrival
-// What the code says, rounded to the gradients' type, in the key's buffer of sums.
+// The decoded gradient, rounded to the gradients' type, in the key's buffer of sums.
 static const void *decoded(const struct server_core *c, const struct server_key *k,
                            const struct gradient *g) {
     struct sum_args a = {.acc = k->buf.acc,

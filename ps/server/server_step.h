@@ -1,5 +1,5 @@
 // The life of a key's step: held, added, committed, answered (server_step.c). server_core.c takes the messages,
-// server_keep.c hands a step's end to a checkpoint, replay.c repeats a recorded order; only these include this file.
+// replay.c repeats a recorded order, ps/elastic/server_set.c holds gradients until a set is fixed; only these include this file.
 #ifndef STARRING_PS_SERVER_SERVER_STEP_H
 #define STARRING_PS_SERVER_SERVER_STEP_H
 
@@ -26,14 +26,31 @@ int add_up(struct server_core *c, struct server_key *k, const struct sum_args *s
 int close_key(struct server_core *c, struct server_key *k, bool at_once);
 // Commits what is complete and decided. 0, or -1 with an error.
 int commit_all(struct server_core *c);
-// Without anything that is said: the key is at `steps` steps, or takes the last one of them, which was decided so. 0, or
+// Says nothing: the key is at `steps` steps, or takes the last one of them, which was decided so. 0, or
 // -1 with an error: it can do neither.
 int reach_step(struct server_core *c, struct server_key *k, int64_t steps, const struct update_scalars *last);
 // The round of step t is over when the scheduler has answered and every key has committed.
 void end_round(struct server_core *c);
-// What was asked for, if its version has come.
+// The snapshot that was asked for, if its version has come.
 void answer_snapshot(struct server_core *c, struct server_key *k);
 void answer_pulls(struct server_core *c, struct server_key *k);
 void report_sum(struct server_core *c);
+
+// ---------------------------------------------------------------- checkpoints
+// A key's state on its way into a checkpoint (server_core.h): when it is handed over, and what waits meanwhile.
+//
+//     steps commit       the commit of a pinned key waits, as it does for the transport
+//     on arrival         pushes that find their key pinned are held, one a worker, and applied in the order in which
+//                        they came; their workers' pulls wait with them
+//     replay             what is due waits in its place
+static inline bool keep_pinned(const struct server_key *k) { return atomic_load(&k->pins) > 0; }
+// Whether this push's step is to be kept.
+bool keep_wanted(const struct server_core *c, const struct wire_header *h);
+// Hands the key over as it is, behind `step` steps.
+void keep_key(struct server_core *c, struct server_key *k, int64_t step, bool last);
+// An update waits for a pin; how long such waits have taken, with each tick.
+void keep_waits(struct server_core *c);
+void keep_note_wait(struct server_core *c);
+bool keep_late(const struct server_key *k, int worker);  // its last push waits for a pin
 
 #endif

@@ -1,4 +1,4 @@
-// What a server's threads share. Its main thread logs in, keeps alive and watches (server.c); each shard thread owns one
+// State that a server's threads share. Its main thread logs in, keeps alive and watches (server.c); each shard thread owns one
 // ROUTER, its own DEALER to the scheduler, one core and the core's keys (shard.c). They share nothing but the flags
 // below. For these two files alone.
 #ifndef STARRING_PS_SERVER_SERVER_THREADS_H

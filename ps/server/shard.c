@@ -164,7 +164,7 @@ static void shard_load_replica(struct shard *s) {
     neighbours_loaded(&s->neighbours, s->server->map, loader_rows(l));
 }
 
-// Who is in the job, once the scheduler has said it.
+// Learns who is in the job, once the scheduler has said it.
 static int shard_meet(struct shard *s) {
     const struct roster *r = atomic_load(&s->server->roster);
     if (s->acquainted || !r) return 0;
@@ -188,7 +188,7 @@ static void say_pinned(struct shard *s) {
     error_quiet(QUIET_ALL);
 }
 
-// What comes before START waits in the socket: nobody is known yet.
+// Messages that come before START wait in the socket: nobody is known yet.
 static int shard_loop(struct shard *s) {
     while (!atomic_load(&s->server->quit)) {
         atomic_fetch_add(&s->turns, 1);

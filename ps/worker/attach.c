@@ -11,7 +11,7 @@
 
 #define ASK_EVERY_S 0.05
 
-// What a shard is asked: seq says which answer is which.
+// The questions to a shard: seq says which answer is which.
 enum asked { ASK_SHARE = 1, ASK_NOTHING, ASK_DONE };
 
 struct meeting {

@@ -4,7 +4,7 @@
 //                            \--------------------------------- summed -----------------------------/
 //
 // Gradients become ready in the opposite order of their urgency, so workers of unequal speed push in unequal orders.
-// What one has sent too early is held until the others send it, which they may do last of all; and they wait for its
+// A gradient that one has sent too early is held until the others send it, which they may do last of all; and they wait for its
 // urgent keys meanwhile. So what is held takes credits from less urgent keys alone: half of the credits are for what is
 // under way and the more urgent ones held, all of them for everything. One key more may go where nothing is under way
 // and nothing as urgent is held.
@@ -20,6 +20,10 @@ struct credits {
 
 // Whether a key of `bytes` may go. held_before: bytes held of keys more urgent than it. Keys are asked for in order of
 // urgency, and after the first that may not go no other may.
-bool credits_allow(const struct credits *c, size_t bytes, size_t held_before);
+static inline bool credits_allow(const struct credits *c, size_t bytes, size_t held_before) {
+    size_t under_way = c->taken - c->held;
+    if (!under_way && !held_before) return c->taken <= c->most;
+    return under_way + held_before + bytes <= c->most / 2 && c->taken + bytes <= c->most;
+}
 
 #endif

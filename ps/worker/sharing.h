@@ -40,7 +40,7 @@ int sharing_create(struct sharing *s, const struct config *c, const struct layou
 void sharing_destroy(struct sharing *s);  // zeroed or created
 // Shard `shard` reaches this worker's segment; name: of its server's own, "" for none. 0, or -1 with why.
 int sharing_meet(struct sharing *s, int shard, const char *name, char why[SEGMENT_WHY_MAX]);
-// Who is met is known: the window is mapped. 0, or -1 after logging.
+// Maps the window, once all servers have been met. 0, or -1 after logging.
 int sharing_settle(struct sharing *s, struct arena *a);
 // Initial weights of the keys that the servers do not share; the others are the servers' to write.
 int sharing_load(const struct sharing *s, int u, const float *values, void *weights);

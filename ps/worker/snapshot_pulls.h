@@ -7,7 +7,7 @@
 //
 // The answers gather in the snapshot's room, and the next one begins when it is free: no file is waited for here.
 //
-// Who trains in step asks for what it has just finished, before it can push anything to the next update: the weights
+// A worker that trains in step asks for what it has just finished, before it can push anything to the next update: the weights
 // are those of one version. Where pushes are applied on arrival each key is answered at its own moment.
 //
 // Pure, as the worker's core; the communication thread's.

@@ -56,11 +56,11 @@ void staging_fetch_grad(struct staging *s, int u);
 int staging_load_weights(struct staging *s, int u);
 // Unit u's weights go from their twin to the device, once for each value of fills; then the transfer is done.
 void staging_put_weights(struct staging *s, int u, uint64_t fills, struct transfer_ids ids);
-// Compute's later work finds the weights that were put last. What it stands still for is the transfer.
+// Compute's later work finds the weights that were put last. It stands still for the transfer alone.
 void staging_await_weights(struct staging *s, int u, struct transfer_ids ids);
 // Before the first step: has the stream of the copies note when they are done. 0, or -1 after logging.
 int staging_watch(struct staging *s, struct timeline *tl);
-// What has failed on the device, "" while nothing has: nobody waits for the push stream.
+// The device's failure, "" while there is none: nobody waits for the push stream.
 const char *staging_error(const struct staging *s);
 
 #endif

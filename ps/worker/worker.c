@@ -1,5 +1,5 @@
 // The worker: struct topology over its communication thread (worker_comm.h) and the staging of a device's
-// memory. What is here belongs to the main thread.
+// memory. Everything here belongs to the main thread.
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "ps/worker/worker_state.h"
 #include "shared/core/error.h"
 
-// What all workers did together before this one came to the job, it does alone: as if they had said the same.
+// A worker that comes to a running job does alone what all did together before: as if they had said the same.
 static bool is_before(const struct worker *w) { return w->t.under_way && w->step == w->t.start.step; }
 
 static int gather(struct worker *w, double *values, int count) {
@@ -172,7 +172,7 @@ static int worker_finish(struct topology *t) {
     }
     comm_command(w->comm, &(struct command){.kind = COMMAND_TRACE});
     if (is_alone(w)) count_samples(w);
-    // What was collected until now has come before the last weights.
+    // Whatever was collected until now has come before the last weights.
     comm_command(w->comm, &(struct command){.kind = COMMAND_SNAPSHOTS_END});
     if (comm_wait(w->comm, COMM_PULLED, -1, w->step, "the last snapshot was not ended") != 0) return -1;
     int lacks_file = comm_write_trace(w->comm) != 0;  // no reason to go without the weights
@@ -332,7 +332,7 @@ static void worker_destroy(struct topology *t) {
     struct worker *w = (struct worker *)t;
     // 1. The communication thread ends: nothing lands any more.
     if (w->comm) comm_part(w->comm);
-    // 2. What is enqueued still uses the buffers, and hands units over to w->comm.
+    // 2. Enqueued work still uses the buffers, and hands units over to w->comm.
     stream_sync(t->compute);
     staging_destroy(&w->staging);
     event_destroy(&w->words_read);
@@ -414,7 +414,7 @@ static int worker_join_job(struct worker *w, const struct ps_role_options *role)
     }
     w->t.medium = sharing_medium(&w->sharing);
     w->t.rank = id.rank;
-    // What it moves depends on the rank that it was given; what it holds, on whom it shares memory with.
+    // Its transfers depend on the rank that it was given; its memory, on the servers that it shares memory with.
     if (ps_worker_predict(w->c, w->t.layout, id.rank, &w->t.memory, &w->t.wire_predicted) != 0) return -1;
     worker_predict_memory(w->sharing.c, w->t.layout, w->map, w->sharing.shared, &w->t.memory);
     w->t.job = id.job;

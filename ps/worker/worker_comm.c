@@ -10,7 +10,6 @@
 
 #include "ps/consistency.h"
 #include "ps/medium.h"
-#include "ps/net/farewell.h"
 #include "ps/net/link.h"
 #include "ps/net/pulse.h"
 #include "ps/net/rejoin.h"
@@ -167,7 +166,7 @@ int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, con
     c->waited_step = step;
     while (!c->failed && !has_happened(c, event, unit, step) && !late) {
         late = pthread_cond_timedwait(&c->changed, &c->mutex, &end) == ETIMEDOUT;
-        // Who answers is alive, and waited for: the scheduler says who is slow, and notices who is lost. Where it is
+        // A peer that answers is alive, and waited for: the scheduler says who is slow, and notices who is lost. Where it is
         // silent as well, the communication thread soon says that.
         const struct worker_status *now = &c->now.status;
         if (late && (now->silent_s <= ps_lost_s(c->c) || now->scheduler_silent_s > 0.5 * ps_lost_s(c->c))) {
@@ -579,7 +578,7 @@ void comm_part(struct comm *c) {
     pthread_mutex_lock(&c->mutex);
     bool failed = c->failed;
     pthread_mutex_unlock(&c->mutex);
-    // Who gives up says ABORT alone: behind a GOODBYE that overtakes it the job would end well for the others.
+    // A worker that gives up says ABORT alone: behind a GOODBYE that overtakes it the job would end well for the others.
     if (!failed) comm_command(c, &(struct command){.kind = COMMAND_GOODBYE});
     pthread_mutex_lock(&c->mutex);
     while (!c->failed && !c->now.status.parted && now_seconds() < end) {

@@ -34,7 +34,7 @@ struct comm_options {
 struct comm;
 // Logs in, connects to every shard and starts the thread. id: who this worker is. NULL after logging.
 struct comm *comm_create(const struct comm_options *o, struct ps_identity *id);
-// What the job was at when this worker came to it; NULL: it has been there from the beginning.
+// The job's state when this worker came to it; NULL: it has been there from the beginning.
 const struct joined *comm_joined(const struct comm *c);
 // Says goodbye and ends the thread. Commands that come later are ignored.
 void comm_part(struct comm *c);
@@ -98,7 +98,7 @@ enum comm_event {
 // happened, in words: "weights have not landed". 0, or -1 after logging.
 int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, const char *what);
 
-// What is known after a wait.
+// The state after a wait.
 struct published {
     struct worker_status status;
     int64_t version;  // updates that the weights of every unit hold

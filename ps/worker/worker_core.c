@@ -264,7 +264,7 @@ void worker_core_take(struct worker_core *c, int64_t step, const struct wire_hea
     request_open(c, &c->take, &h);
 }
 
-// What is open of this worker's is known to nobody else: its end is told as soon as it comes.
+// Nobody else knows which of this worker's steps are open: the end of one is told as soon as it comes.
 static void take_tick(struct worker_core *c) {
     struct wire_header h = c->take.h;
     if (!c->take.open || acknowledged(c) <= (int64_t)h.seq) return;
@@ -430,7 +430,7 @@ int worker_core_message(struct worker_core *c, int peer, const struct wire_heade
     return rc;
 }
 
-// What this worker's leaders have added is its own again.
+// A gradient that its leader has added is this worker's own again.
 static void take_back(struct worker_core *c, double now) {
     for (int key = 0; key < c->o.map->count && c->given > 0; key++) {
         struct worker_key *k = &c->keys[key];

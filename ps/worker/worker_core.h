@@ -12,12 +12,16 @@
 //     leads       QUEUED --all members have come, added--> as above
 //     otherwise   QUEUED --PULL t+1--> GIVEN --the leader has added it, or PULL_REPLY--> IDLE
 //
-// Safe to overwrite: this worker pushed the key only after its last use of the weights in step t.
-// Credits (credits.h): bytes pushed and not yet acknowledged. What a shard reads in this worker's
-// segment is in no transport and takes no credit: its push says where the gradient lies. The gradient stays as it is
-// until the shard's answer, be it the acknowledgement or the weights that contain it; a second copy of the push that
-// arrives later is dropped unread. The weights are then in place: the shard wrote them, or the worker reads the shard's own.
-// Each message is said once and comes once (ps/net/link.h), in any order.
+// Invariants
+// 1. Each message is said once and comes once (ps/net/link.h), in any order.
+// 2. A key's weights may be overwritten from its push on: this worker pushed it only after its last use of them in step t.
+// 3. A key has one push, one pull and one gradient buffer. Its gradient stays as it is until the shard's answer, be it the
+//    acknowledgement or the weights that contain it; a second copy of the push that arrives later is dropped unread.
+// 4. Credits (credits.h) are bytes pushed and not yet acknowledged. A gradient that a shard reads in this worker's segment is
+//    in no transport and takes no credit: its push says where it lies. The weights are then in place: the shard wrote them, or
+//    the worker reads the shard's own.
+// 5. REPORT, GATHER, TAKE and GOODBYE have one answer each, and one of each is open at most.
+// 6. A shard that owes an answer and whose link says nothing for lost_s is lost; so is the scheduler.
 #ifndef STARRING_PS_WORKER_WORKER_CORE_H
 #define STARRING_PS_WORKER_WORKER_CORE_H
 
@@ -47,7 +51,7 @@ struct worker_core_options {
     struct ps_port port;  // peers: shard indices, PEER_SCHEDULER
 };
 
-// What goes along with a unit's gradient.
+// The facts that go along with a unit's gradient.
 struct push_info {
     int64_t step;  // 0-based attempt
     float lr;
@@ -58,7 +62,7 @@ struct push_info {
     int64_t ready_ns;  // when it was handed over, this host's clock
 };
 
-// How the last push of a unit went, and the pull behind it: moments of this host's clock, nanoseconds. What a
+// How the last push of a unit went, and the pull behind it: moments of this host's clock, nanoseconds. The time that a
 // peer's part made late is told from what the transfer took by the two times of peers, which name the peer (ps_moment_rank).
 struct unit_times {
     int64_t step;                        // of the push
@@ -105,7 +109,7 @@ void worker_core_destroy(struct worker_core **c);
 void worker_core_push_unit(struct worker_core *c, int u, const struct push_info *info);
 // values (n_pad) stay where they are until the unit is no longer busy. round: 1, 2, .. counts loadings.
 void worker_core_init_unit(struct worker_core *c, int u, const float *values, uint64_t round);
-// What a worker says when its step is computed.
+// The report of a worker that has computed its step.
 struct step_report {
     struct step_input in;
     double loss;                   // this worker's share of the mean
@@ -146,7 +150,7 @@ bool worker_core_owes(const struct worker_core *c, int shard);
 // lie until then.
 bool worker_core_renew(const struct worker_core *c, const struct wire_header *h);
 const char *worker_core_error(const struct worker_core *c);
-// What the worker is waiting for on unit u, in words, for the message of a missed deadline.
+// Describes what the worker waits for on unit u, for the message of a missed deadline.
 void worker_core_describe(const struct worker_core *c, int u, char *out, size_t size);
 
 #endif

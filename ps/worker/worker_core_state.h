@@ -1,4 +1,4 @@
-// What a worker's core knows: its keys, what is being sent, what it has asked. For worker_core.c, and for the records that
+// The state of a worker's core: its keys, what is being sent, what it has asked. For worker_core.c, and for the records that
 // are made of its keys.
 #ifndef STARRING_PS_WORKER_WORKER_CORE_STATE_H
 #define STARRING_PS_WORKER_WORKER_CORE_STATE_H
@@ -31,7 +31,7 @@ struct worker_key {
     uint64_t fills;  // answered pulls
 };
 
-// What this worker knows of a shard.
+// A shard, as far as this worker knows it.
 struct shard_side {
     double heard_s;  // when it said something last
     bool owes;       // an answer

@@ -100,7 +100,7 @@ static void measure(struct arena *a, const struct config *c, const struct layout
     struct arena_room room = {.used = SEGMENT_HEAD};
     const char *why;
     arena_init(a, NULL);
-    // What is impossible has been said where the cut was asked for.
+    // The reason has been logged where the cut was asked for.
     if (worker_buffers_init(&b, c, l) == 0) worker_carve(a, c, l, in_place, ps_shares(c) ? &room : NULL, &b);
     if (ps_shares(c)) worker_lock(a, c, &room, &why);
     worker_count_board(a, c, l, keys);

@@ -11,7 +11,7 @@
 #include "shared/core/unit.h"
 #include "shared/model/grad_sum.h"
 
-// What a worker's host reads of a step, in one copy.
+// The words that a worker's host reads of a step, in one copy.
 struct worker_words {
     double loss_sum;
     struct exact_sum sum;  // of the worker's own gradient, where it decides alone
@@ -47,7 +47,7 @@ void worker_count_unshared(struct arena *a, const struct config *c, const struct
                            const bool *shared);
 // The board that a worker of a crew shares with its group (ps/crew/crew_meet.h), of so many keys; without one nothing.
 void worker_count_board(struct arena *a, const struct config *c, const struct layout *l, int64_t keys);
-// What worker_carve, worker_lock, worker_count_board and worker_count_unshared take. shared (shards).
+// The memory that worker_carve, worker_lock, worker_count_board and worker_count_unshared take. shared (shards).
 void worker_predict_memory(const struct config *c, const struct layout *l, const struct shard_map *m,
                            const bool *shared, struct topology_memory *out);
 

@@ -1,4 +1,4 @@
-// What the hooks of a worker share: for worker.c, which has the hooks of weights and
+// State that the hooks of a worker share: for worker.c, which has the hooks of weights and
 // the life of the worker, and worker_step.c, which has the way from gradients to the end of the step. The main thread's.
 #ifndef STARRING_PS_WORKER_WORKER_STATE_H
 #define STARRING_PS_WORKER_WORKER_STATE_H
@@ -54,7 +54,7 @@ struct worker {
 // The worker decides about its step alone.
 static inline bool is_alone(const struct worker *w) { return w->rule.row->on_arrival; }
 
-// What the loop may read without a lock, after a wait.
+// Fields that the loop may read without a lock, after a wait.
 struct published worker_refresh(struct worker *w);
 // comm_wait, as the record of this worker's time has it: the host stands still for transfer id (0: for none).
 int worker_await(struct worker *w, enum comm_event event, int u, uint64_t id, const char *what);

@@ -84,7 +84,7 @@ static int await_all(struct worker *w) {
     return 0;
 }
 
-// What the host needs of the step's results: one copy and the step's one wait for the device.
+// Copies the step's results to the host: one copy and the step's one wait for the device.
 static int read_words(struct worker *w, const struct step_input *in, struct worker_words *out) {
     struct stream *compute = w->t.compute;
     struct worker_words *words = w->buffers.words, *seen = w->buffers.wire_words;

@@ -19,7 +19,7 @@ struct fixture {
     struct rescue_part_options o;
     struct rescue_part *part;
     const char *trouble;  // of the replica: why it cannot be brought to the step
-    int settled;
+    _Atomic int settled;
 };
 
 static char *make_dir(void) {

@@ -93,8 +93,8 @@ $(SOCKETS_SO): shared/supervise/preload/sockets.c Makefile
 	@$(CC) -std=gnu17 -D_GNU_SOURCE -O2 -fPIC -shared -s -Wall -Wextra -o $@ $<
 $(BUILD)/obj/shared/supervise/local_sockets.o: CFLAGS += -DLOCAL_SOCKETS_SO='"$(SOCKETS_SO)"'
 $(BUILD)/obj/shared/supervise/local_sockets.o: $(SOCKETS_SO)
-# The text of a program that `bench ps --peer` builds (ps/bench/bench_build.h).
-$(BUILD)/obj/ps/bench/bench_build.o: ps/bench/pslite_peer.cc
+# The text of a program that `bench ps --peer` builds (ps/bench/bench_ps.c).
+$(BUILD)/obj/ps/bench/bench_ps.o: ps/bench/pslite_peer.cc
 
 # The loop of the matrix product is two lines of the processor's cache if it begins with one. Where the linker happens to
 # put it otherwise, it is three, and a step of the demo is 6 to 8% longer (measured on Zen 3).

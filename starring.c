@@ -3,8 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "decentral/bench/bench_collective.h"
-#include "decentral/bench/bench_zero.h"
+#include "decentral/bench/bench_ring.h"
 #include "decentral/ring.h"
 #include "ps/bench/bench_ps.h"
 #include "ps/role_command.h"
@@ -26,36 +25,10 @@
 #include "starring_revision.h"
 
 static int cmd_bench(const struct topology_table *t, int argc, char **argv) {
-    static const char usage[] =
-        "starring bench step | kernels | adam | collective | zero | ps | tune | checkpoint | offload [OPTIONS]\n\n"
-        "  step        tokens/s and the share of a matrix product's speed of one training step\n"
-        "  kernels     each operation beside a copy or a matrix product\n"
-        "  adam        the optimizer beside a copy of the same bytes\n"
-        "  collective  the ring's primitives, checked, in the columns of nccl-tests\n"
-        "  zero        what a rank holds in each of ZeRO's stages, counted beside the prediction\n"
-        "  ps          the star: push, pull, latency and a server's arithmetic beside raw ceilings\n"
-        "  tune        which of cuBLASLt's algorithms each matrix product of a model takes on this GPU\n"
-        "  checkpoint  writing and reading a model's checkpoint beside the disk's own rate\n"
-        "  offload     states on disk, read, updated and written, beside fio; AdamW on a host beside a copy\n\n"
-        "Examples:\n"
-        "  starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype bf16\n"
-        "  starring bench adam\n"
-        "  starring bench ps --min-bytes 1M --max-bytes 1M\n";
-    const char *what = argc > 0 ? argv[0] : "";
-    if (!strcmp(what, "step")) return bench_step(t, argc - 1, argv + 1);
-    if (!strcmp(what, "kernels")) return bench_kernels(argc - 1, argv + 1);
-    if (!strcmp(what, "adam")) return bench_adam(argc - 1, argv + 1);
-    if (!strcmp(what, "collective")) return bench_collective(argc - 1, argv + 1);
-    if (!strcmp(what, "zero")) return bench_zero(argc - 1, argv + 1);
-    if (!strcmp(what, "ps")) return bench_ps(t, argc - 1, argv + 1);
-    if (!strcmp(what, "tune")) return bench_tune(t, argc - 1, argv + 1);
-    if (!strcmp(what, "checkpoint")) return bench_checkpoint(t, argc - 1, argv + 1);
-    if (!strcmp(what, "offload")) return bench_offload(argc - 1, argv + 1);
-    if (!strcmp(what, "--help") || !strcmp(what, "-h")) return cli_print(stdout, usage), 0;
-    cli_print(stderr, usage);
-    fail("bench%s%s: expected step, kernels, adam, collective, zero, ps, tune, checkpoint or offload",
-         *what ? " " : "", what);
-    return EXIT_USAGE;
+    static const struct bench_program *const benches[] = {&bench_step, &bench_kernels,    &bench_adam,
+                                                          &bench_tune, &bench_collective, &bench_zero,
+                                                          &bench_ps,   &bench_checkpoint, &bench_offload};
+    return bench_command(benches, sizeof benches / sizeof *benches, t, argc, argv);
 }
 
 // Whether a command that trains was asked to: the others only print, and who leaves has read enough.

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes docs/files.md: docs/files.in.md, with a row for each figure that the program tells in the place of {{FILE}}.
-`make docs` runs it; the program is the first argument. A row that stands in files.in.md itself goes behind the figure that it is a
+"""Writes docs/files.md and the words of comparisons: docs/files.in.md, with a row for each figure that the program tells in the place of {{FILE}}.
+experiments/comparison/figures.json has
+those that comparisons show. `make docs` runs it; the program is the first argument. A row that stands in files.in.md itself goes behind the figure that it is a
 part of."""
 import json
 import os
@@ -9,6 +10,7 @@ import sys
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGE = os.path.join("docs", "files.md")
+WORDS = os.path.join("experiments", "comparison", "figures.json")
 
 
 def figures(program):
@@ -56,7 +58,18 @@ def page(program):
     return "\n".join(out)
 
 
+def words(program):
+    """The text of experiments/comparison/figures.json: {key of summary.json: words} of the figures that comparisons show."""
+    told = {row["key"]: row["words"] for row in figures(program)["summary.json"] if row["words"]}
+    return json.dumps(told, indent=1) + "\n"
+
+
+def main():
+    program = sys.argv[1] if len(sys.argv) > 1 else os.path.join(TOP, "build", "starring")
+    for path, text in ((PAGE, page(program)), (WORDS, words(program))):
+        with open(os.path.join(TOP, path), "w", encoding="utf-8") as f:
+            f.write(text)
+
+
 if __name__ == "__main__":
-    text = page(sys.argv[1] if len(sys.argv) > 1 else os.path.join(TOP, "build", "starring"))
-    with open(os.path.join(TOP, PAGE), "w", encoding="utf-8") as f:
-        f.write(text)
+    main()

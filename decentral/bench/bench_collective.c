@@ -1,16 +1,14 @@
-#include "decentral/bench/bench_collective.h"
-
-#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "decentral/bench/bench_rank.h"
+#include "decentral/bench/bench_ring.h"
 #include "decentral/collective/threads_hub.h"
 #include "decentral/mpi/collective_mpi.h"
 #include "decentral/ring_source.h"
-#include "shared/command/cli.h"
+#include "shared/config/json.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
 #include "shared/device/device_facts.h"
@@ -47,8 +45,7 @@ static const struct cli_command command = {
         "  starring bench collective --ranks 4 --op all_gather,reduce_scatter --dtype bf16 --max-bytes 64M\n"
         "  mpirun -n 4 starring bench collective --op all_reduce\n"
         "  starring bench collective --device cuda --ranks 2 --json\n",
-    .options = options,
-    .option_count = sizeof options / sizeof *options,
+    CLI_OPTIONS(options),
 };
 
 struct bench {
@@ -100,21 +97,10 @@ static int read_ops(const struct cli_args *a, struct bench_rank_options *o) {
     return rc;
 }
 
-// The index of the option's value among names, the first when it is not given; -1 after naming the option.
-static int read_word(const struct cli_args *a, const char *name, const char *const *names, int count) {
-    const char *value = cli_get(a, name);
-    for (int i = 0; i < count; i++)
-        if (!value || !strcmp(value, names[i])) return i;
-    char expected[80] = "";
-    for (int i = 0, n = 0; i < count; i++)
-        n += snprintf(expected + n, sizeof expected - (size_t)n, "%s%s", i ? ", " : "", names[i]);
-    return fail("--%s %s: expected one of %s", name, value, expected);
-}
-
 static int read_device(struct bench *b, const struct cli_args *a) {
     static const char *const names[] = {"auto", "cpu", "cuda"};
     const char *why = NULL;
-    int device = read_word(a, "device", names, 3);
+    int device = bench_word(a, "device", names, 3);
     if (device < 0) return -1;
     if (device != 1) b->backend = backend_find("cuda", &why);
     if (!b->backend && device == 2) return fail("--device cuda: %s", why);
@@ -126,7 +112,7 @@ static int read_kind(struct bench *b, const struct cli_args *a) {
     const char *names[RING_COLLECTIVES];
     bool cuda = !b->backend->host_memory, mpi = b->env.mpi_ready;
     for (int i = 0; i < RING_COLLECTIVES; i++) names[i] = config_collective_name((enum ring_collective)i);
-    int kind = read_word(a, "collective", names, RING_COLLECTIVES);
+    int kind = bench_word(a, "collective", names, RING_COLLECTIVES);
     char program[PROGRAM_WORD];
     if (kind < 0) return -1;
     if (kind == RING_MPI && !mpi)
@@ -166,7 +152,7 @@ static int read_options(struct bench *b, const struct cli_args *a) {
     static const enum dtype type_of[] = {DT_F32, DT_BF16, DT_F16, DT_F64, DT_I64, DT_U8};
     static const char *const modes[] = {"ordered", "native"};  // enum reduce_mode
     long ranks, factor, iterations, warmup;
-    int dt = read_word(a, "dtype", types, 6), mode = read_word(a, "reduce", modes, 2);
+    int dt = bench_word(a, "dtype", types, 6), mode = bench_word(a, "reduce", modes, 2);
     if (dt < 0 || mode < 0) return -1;
     if (cli_integer(a, "ranks", 1, REDUCE_MAX, 0, &ranks) ||
         cli_integer(a, "factor", 2, 1 << 20, 4, &factor) ||
@@ -275,9 +261,7 @@ static void print_json(struct bench *b, int64_t wrong) {
     cJSON_AddItemToObject(o, "rows", b->rows);
     cJSON_AddNumberToObject(o, "wrong", (double)wrong);
     b->rows = NULL;
-    char *text = cJSON_Print(o);
-    puts(text);
-    free(text);
+    json_print(stdout, o);
     cJSON_Delete(o);
 }
 
@@ -343,15 +327,14 @@ static int64_t run_mpi(struct bench *b) {
     return wrong;
 }
 
-int bench_collective(int argc, char **argv) {
-    struct cli_args args;
+static int run(const struct topology_table *t, const struct cli_args *a) {
     struct bench b = {0};
-    enum cli_outcome outcome = cli_parse(&command, argc, argv, &args);
-    int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
+    int status = EXIT_USAGE;
+    (void)t;
     // Every rank reads the same options; rank 0 alone reports what is wrong with them.
-    if (outcome == CLI_RUN && rank_env_read(&b.env)) outcome = CLI_WRONG;
+    bool ready = !rank_env_read(&b.env);
     error_quiet(b.env.mpi_ready && b.env.rank > 0);
-    bool ready = outcome == CLI_RUN && !read_options(&b, &args);
+    ready = ready && !read_options(&b, a);
     error_quiet(0);
     if (ready) {
         int64_t wrong = b.env.mpi_ready ? run_mpi(&b) : run_threads(&b);
@@ -359,6 +342,8 @@ int bench_collective(int argc, char **argv) {
         status = wrong ? EXIT_RUN_FAILED : 0;
     }
     cJSON_Delete(b.rows);
-    cli_args_free(&args);
     return status;
 }
+
+const struct bench_program bench_collective = {"the ring's primitives, checked, in the columns of nccl-tests",
+                                               &command, run};

@@ -1,15 +1,13 @@
-#include "decentral/bench/bench_zero.h"
-
-#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "decentral/bench/bench_ring.h"
 #include "decentral/collective/threads_hub.h"
 #include "decentral/zero/zero.h"
-#include "shared/command/cli.h"
+#include "shared/config/json.h"
 #include "shared/core/error.h"
 #include "shared/launch/run.h"
 
@@ -35,8 +33,7 @@ static const struct cli_command command = {
     .examples =
         "  starring bench zero\n"
         "  starring bench zero --stage 2 --workers 4 --dtype bf16 --json\n",
-    .options = options,
-    .option_count = sizeof options / sizeof *options,
+    CLI_OPTIONS(options),
 };
 
 enum moment { CREATED, BEFORE_STEP, AFTER_STEP, MOMENTS };
@@ -241,16 +238,6 @@ static int judge(const struct bench *b) {
 }
 
 // ---------------------------------------------------------------- the command
-static int read_dtype(const char *word, enum dtype *out) {
-    static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
-    for (int i = 0; i < 3; i++) {
-        if (word && strcmp(word, dtype_name(types[i])) != 0) continue;
-        *out = types[i];
-        return 0;
-    }
-    return fail("--dtype %s: expected one of fp32, bf16, fp16", word);
-}
-
 static int run_stages(struct bench *b, int first, int last) {
     cJSON *rows = cJSON_CreateArray();
     int rc = 0;
@@ -268,32 +255,26 @@ static int run_stages(struct bench *b, int first, int last) {
     cJSON_AddNumberToObject(o, "workers", b->workers);
     cJSON_AddStringToObject(o, "dtype", dtype_name(b->dtype));
     cJSON_AddItemToObject(o, "rows", rows);
-    char *text = cJSON_Print(o);
-    if (b->json && !rc) puts(text);
-    free(text);
+    if (b->json && !rc) json_print(stdout, o);
     cJSON_Delete(o);
     return rc;
 }
 
-int bench_zero(int argc, char **argv) {
-    struct cli_args args;
-    struct bench b = {0};
+static int run(const struct topology_table *t, const struct cli_args *a) {
+    struct bench b = {.json = cli_get(a, "json") != NULL, .dry = cli_get(a, "dry-run") != NULL};
     long units, width, workers, stage;
-    enum cli_outcome outcome = cli_parse(&command, argc, argv, &args);
-    int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
-    if (outcome == CLI_RUN && !cli_integer(&args, "units", 1, 1000, 20, &units) &&
-        !cli_integer(&args, "width", 1, 16384, 2000, &width) &&
-        !cli_integer(&args, "workers", 1, REDUCE_MAX, 2, &workers) &&
-        !cli_integer(&args, "stage", 0, ZERO_STAGES - 1, 0, &stage) &&
-        !read_dtype(cli_get(&args, "dtype"), &b.dtype)) {
-        bool one = cli_get(&args, "stage") != NULL;
-        b.json = cli_get(&args, "json") != NULL;
-        b.dry = cli_get(&args, "dry-run") != NULL;
-        b.workers = (int)workers;
-        b.layout = make_layout((int)units, width, b.workers);
-        status = run_stages(&b, (int)stage, one ? (int)stage : ZERO_STAGES - 1) ? EXIT_RUN_FAILED : 0;
-        layout_destroy(&b.layout);
-    }
-    cli_args_free(&args);
+    (void)t;
+    if (cli_integer(a, "units", 1, 1000, 20, &units) || cli_integer(a, "width", 1, 16384, 2000, &width) ||
+        cli_integer(a, "workers", 1, REDUCE_MAX, 2, &workers) ||
+        cli_integer(a, "stage", 0, ZERO_STAGES - 1, 0, &stage) || bench_dtype(a, DT_F32, &b.dtype))
+        return EXIT_USAGE;
+    bool one = cli_get(a, "stage") != NULL;
+    b.workers = (int)workers;
+    b.layout = make_layout((int)units, width, b.workers);
+    int status = run_stages(&b, (int)stage, one ? (int)stage : ZERO_STAGES - 1) ? EXIT_RUN_FAILED : 0;
+    layout_destroy(&b.layout);
     return status;
 }
+
+const struct bench_program bench_zero = {
+    "what a rank holds in each of ZeRO's stages, counted beside the prediction", &command, run};

@@ -5,18 +5,20 @@ from . import likeness, noise
 from .runs import CLASSES, PINNED, device_bytes
 from .table import SERVER_TIMES, fullest_gpu, server_times, time_per_step
 
+# What every CSV begins with; what else summary.json has at its top, and in its totals, follows.
+HEAD = ("medium", "launch", "revision", "topology", "stage", "consistency", "workers", "servers", "model", "dtype", "device", "params",
+        "seed", "data", "steps", "skipped", "tokens_per_step", "train_batch_size", "tokens_per_second", "weights_hash", "tokens_applied",
+        "samples_applied", "seconds")
+TOTALS = ("memory_bytes", "pss_bytes", "rss_bytes", "sent_per_step", "received_per_step", "cpu_seconds")
+
 
 def csv_record(run):
     """One flat record per run; bytes are bytes, times seconds per step."""
-    record = {"run": run.name, "label": run.label}
-    record["repeat"] = run.repeat + 1
-    for key in ("medium", "launch", "revision"):
-        record[key] = run.summary.get(key)
+    record = {"run": run.name, "label": run.label, "repeat": run.repeat + 1}
     for key in ("host", "lr", "clip"):
         record[key] = likeness.fact(run, key)
-    for key in ("topology", "stage", "consistency", "workers", "servers", "model", "dtype", "device", "params", "seed",
-                "data", "steps", "skipped", "tokens_per_step", "train_batch_size", "tokens_per_second"):
-        record[key] = run.summary.get(key)
+    record.update((key, run.summary.get(key)) for key in HEAD)
+    record.update((key, value) for key, value in run.summary.items() if not isinstance(value, (dict, list)))
     for key in ("median", "p5", "p95"):
         record[f"step_seconds_{key}"] = run.get("step_seconds", key)
     record["loss_first"], record["loss_last"] = run.losses[0], run.losses[-1]
@@ -27,10 +29,8 @@ def csv_record(run):
     servers = server_times([run])
     for key, _ in SERVER_TIMES:
         record[f"server_seconds_per_step_{key}"] = f"{servers[key]:.6g}" if key in servers else None
-    for key in ("memory_bytes", "pss_bytes", "rss_bytes", "sent_per_step", "received_per_step", "cpu_seconds"):
+    for key in dict.fromkeys([*TOTALS, *(run.totals or {})]):
         record[f"total_{key}"] = run.get("totals", key)
-    for key in ("tokens_applied", "samples_applied", "seconds"):
-        record[key] = run.summary.get(key)
     for role, entry in run.roles().items():
         for kind in ("predicted", "peak"):
             word = {"peak": "measured"}.get(kind, kind)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import regular
 from netlab import rate
 
-from . import noise
+from . import figures, noise
 
-CLASSES = ["parameter", "gradient", "master", "optimizer", "activation", "communication", "workspace", "server",
-           "checkpoint"]
-PINNED = "pinned"  # page-locked host memory: counted beside the classes of device memory, in no sum of them
+CLASSES = [name for name, _ in figures.part("memory[].peak.")]
+PINNED, OFFLOAD = "pinned", "offload"  # host memory: counted beside the classes of device memory, in no sum of them
 # Other spellings of a memory class in summary.json.
 CLASS_ALIASES = {"comm": "communication", "comm_buffer": "communication", "communication_buffer": "communication",
                  "server_state": "server"}
@@ -143,7 +142,7 @@ class Run:
 
 def device_bytes(classes):
     """Sum of the classes that are device memory."""
-    return sum(v for name, v in (classes or {}).items() if name != PINNED)
+    return sum(v for name, v in (classes or {}).items() if name not in (PINNED, OFFLOAD))
 
 
 def total(entry):

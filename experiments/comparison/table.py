@@ -4,7 +4,7 @@ import textwrap
 
 from netlab import formula
 
-from . import learning, likeness, machine, noise, spread
+from . import figures, learning, likeness, machine, noise, spread
 from .runs import PINNED, as_float, device_bytes, failures_in_words
 from .spread import estimate, median_and_range
 
@@ -24,12 +24,8 @@ PAIRS = ("bf16-pairs is the matrix product of processors that have a fast instru
 LEAST_WAIT = 0.01    # of the step: of less waiting nobody is named
 UNEQUAL = 1.05       # an asynchronous worker's batches over another's, from which they are told
 EXACT = "\"12.34 =\": predicted and measured agree to the byte."
-# (key of summary.time, words). Data is a part of the host's time.
-TIMES = [("forward", "forward"), ("backward", "backward"), ("optimizer", "optimizer"), ("wait", "waiting for peers"),
-         ("comm_exposed", "exposed communication"), ("host", "host")]
-SERVER_TIMES = [(key, key) for key in ("receive", "sum", "hold", "wait", "update", "reply")]
-TOTALS = [("memory_bytes", "device memory"), ("pss_bytes", "resident memory"), ("sent_per_step", "sent per step"),
-          ("received_per_step", "received per step")]
+# (key, words) of summary.json's time, of which data is a part of the host's, of a server's time, and of the totals.
+TIMES, SERVER_TIMES, TOTALS = (figures.part(prefix) for prefix in ("time.", "server_time[].", "totals."))
 
 
 def time_per_step(run):
@@ -37,8 +33,7 @@ def time_per_step(run):
     from before there was a host's time have what the other parts leave of the total."""
     time = run.time or {}
     steps = run.own_steps
-    part = {k: float(time.get(k) or 0.0) / steps for k in
-            ("data", "forward", "backward", "optimizer", "comm_exposed", "comm_overlapped", "wait", "total")}
+    part = {k: float(time.get(k) or 0.0) / steps for k in ["data", "comm_overlapped", "total"] + [k for k, _ in TIMES if k != "host"]}
     if isinstance(time.get("host"), (int, float)):
         part["host"] = time["host"] / steps + part["data"]
     else:
@@ -290,9 +285,11 @@ def total_rows(at):
     """The whole job, all roles added: what the busiest rank of each role hides."""
     at.heading("whole job, all roles added (MiB)")
     for key, words in TOTALS:
+        if key.endswith("_seconds"):
+            at.measured("  " + words, lambda r, key=key: r.get("totals", key), "{:.1f}")
+            continue
         found = [median_and_range([r.get("totals", key) for r in g])[0] for g in at.groups]
         at.add("  " + words, [number(None if v is None else v / MIB, "{:,.2f}" if key != "pss_bytes" else "{:,.0f}") for v in found])
-    at.measured("  CPU seconds of training", lambda r: r.get("totals", "cpu_seconds"), "{:.1f}")
     at.close_heading()
 
 

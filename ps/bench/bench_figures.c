@@ -1,11 +1,5 @@
 #include "ps/bench/bench_figures.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "shared/core/error.h"
-
 const char *bench_medium_name(enum bench_medium m) { return m == BENCH_SHM ? "shm" : "tcp"; }
 
 const char *bench_role_name(enum bench_role r) {
@@ -14,55 +8,6 @@ const char *bench_role_name(enum bench_role r) {
 }
 
 const char *bench_direction_name(enum bench_direction d) { return d == BENCH_PUSH ? "push" : "pull"; }
-
-// ---------------------------------------------------------------- series
-void bench_series_add(struct bench_series *s, double value) {
-    if (s->count == s->capacity) {
-        s->capacity = s->capacity ? 2 * s->capacity : 16;
-        s->values = xrealloc(s->values, (unsigned long)s->capacity * sizeof *s->values);
-    }
-    s->values[s->count++] = value;
-}
-
-void bench_series_free(struct bench_series *s) {
-    free(s->values);
-    *s = (struct bench_series){0};
-}
-
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-// A sorted copy, which the caller frees.
-static double *sorted(const struct bench_series *s) {
-    double *v = xcalloc((unsigned long)s->count, sizeof *v);
-    memcpy(v, s->values, (size_t)s->count * sizeof *v);
-    qsort(v, (size_t)s->count, sizeof *v, ascending);
-    return v;
-}
-
-double bench_series_quantile(const struct bench_series *s, double share) {
-    if (!s->count) return 0;
-    double *v = sorted(s);
-    int at = (int)ceil(share * s->count) - 1;
-    double value = v[at < 0 ? 0 : at];
-    free(v);
-    return value;
-}
-
-double bench_series_median(const struct bench_series *s) {
-    if (!s->count) return 0;
-    double *v = sorted(s);
-    double value = 0.5 * (v[(s->count - 1) / 2] + v[s->count / 2]);
-    free(v);
-    return value;
-}
-
-double bench_series_spread(const struct bench_series *s) {
-    double range = bench_series_quantile(s, 1) - bench_series_quantile(s, 0);
-    return bench_ratio(range, bench_series_median(s));
-}
 
 // ---------------------------------------------------------------- figures
 double bench_timed_rate(const struct bench_timed *t) {
@@ -92,13 +37,7 @@ double bench_shm_over_tcp(const struct bench_row *r, enum bench_direction d) {
 }
 
 double bench_over_peer(const struct bench_row *r, enum bench_direction d) {
-    const struct bench_series *star = &r->star[BENCH_TCP].moved[d].seconds, *peer = &r->peer.moved[d].seconds;
-    struct bench_series ratios = {0};
-    for (int i = 0; i < star->count && i < peer->count; i++)
-        bench_series_add(&ratios, bench_ratio(peer->values[i], star->values[i]));
-    double median = bench_series_median(&ratios);
-    bench_series_free(&ratios);
-    return median;
+    return bench_series_ratio(&r->peer.moved[d].seconds, &r->star[BENCH_TCP].moved[d].seconds);
 }
 
 double bench_latency_over_peer(const struct bench_row *r) {

@@ -2,23 +2,7 @@
 #ifndef STARRING_PS_BENCH_BENCH_FIGURES_H
 #define STARRING_PS_BENCH_BENCH_FIGURES_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include "kernels/dtype.h"
-
-struct bench_series {
-    double *values;  // (capacity)
-    int count, capacity;
-};
-void bench_series_add(struct bench_series *s, double value);
-void bench_series_free(struct bench_series *s);
-// The smallest value that at least share * count values do not exceed (nearest rank); 0 where there are none.
-double bench_series_quantile(const struct bench_series *s, double share);
-double bench_series_median(const struct bench_series *s);  // of an even count the mean of the middle two
-// (largest - smallest) / median: what one value may be off by.
-double bench_series_spread(const struct bench_series *s);
+#include "shared/bench/bench.h"
 
 // The same work, timed once a round.
 struct bench_timed {
@@ -26,8 +10,6 @@ struct bench_timed {
     struct bench_series seconds;
 };
 double bench_timed_rate(const struct bench_timed *t);  // bytes / median of the seconds; 0: not measured
-// a / b; 0 where there is no b.
-static inline double bench_ratio(double a, double b) { return b > 0 ? a / b : 0; }
 
 // CPU time, all processes of a role added, over all rounds.
 struct bench_cpu {

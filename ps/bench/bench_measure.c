@@ -1,13 +1,21 @@
 #include "ps/bench/bench_measure.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "ps/bench/bench_ring.h"
-#include "ps/bench/bench_team.h"
+#include "ps/bench/bench_roles.h"
+#include "ps/trust/job_secret.h"
 #include "shared/core/error.h"
+#include "shared/launch/launch.h"
+#include "shared/launch/stop.h"
 
 #define START_NS      2000000  // until everyone who is told to start then has heard of it
 #define REST_NS       3000000
@@ -15,7 +23,150 @@
 #define LATENCY_STEPS 16
 #define LATENCY_MOST  128  // payloads: one answer holds them
 #define RANKS_MOST    4
+#define GRACE_S       2.0
+#define ANSWER_S      120.0  // a process's memory is written before it answers first
+#define ARGS_MAX      16
 
+// ---------------------------------------------------------------- the processes of a row
+// Started through the star's launcher, which ends them all when one dies, and spoken to line by line (bench_roles.h).
+struct bench_member {
+    struct bench_team *team;
+    int control;
+    clockid_t cpu;
+    struct bench_member *next;
+};
+
+struct bench_team {
+    struct launcher *launcher;
+    char *program;
+    struct bench_member *members;
+};
+
+static struct bench_team *team_create(void) {
+    struct bench_team *t = xcalloc(1, sizeof *t);
+    struct launch_options o = {.grace_s = GRACE_S};
+    if (job_secret_hand_down() != 0 || !(t->program = launch_self())) {
+        free(t);
+        return NULL;
+    }
+    stop_supervise();
+    t->launcher = launcher_create(&o);
+    return t;
+}
+
+// Ends whatever still runs. The row's exit status: 0, or as launcher_wait's. *interrupted: a signal, or 0.
+static int team_end(struct bench_team **at, bool failed, int *interrupted) {
+    struct bench_team *t = *at;
+    if (failed) launcher_end_all(t->launcher);
+    int status = launcher_wait(t->launcher);
+    *interrupted = launcher_interrupted(t->launcher);
+    launcher_destroy(&t->launcher);
+    while (t->members) {
+        struct bench_member *m = t->members;
+        t->members = m->next;
+        close(m->control);
+        free(m);
+    }
+    free(t->program);
+    free(t);
+    *at = NULL;
+    return status;
+}
+
+// A process that has gone is found by the next answer: 0, or -1 after logging where it has gone or is silent.
+__attribute__((format(printf, 2, 3))) static void tell(struct bench_member *m, const char *fmt, ...) {
+    char line[BENCH_LINE_MAX];
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(line, sizeof line - 1, fmt, args);
+    va_end(args);
+    line[n++] = '\n';
+    // A process that has died is found and named by whoever waits for its answer.
+    ssize_t sent = send(m->control, line, (size_t)n, MSG_NOSIGNAL);
+    (void)sent;
+}
+
+static int answer(struct bench_member *m, char line[BENCH_LINE_MAX]) {
+    return launcher_read_line(m->team->launcher, m->control, ANSWER_S, line, BENCH_LINE_MAX);
+}
+
+static double member_cpu(const struct bench_member *m) {
+    struct timespec t = {0};
+    clock_gettime(m->cpu, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+struct bench_start {
+    const char *role;  // as `bench ps --as`
+    const struct bench_plan *plan;
+    int rank;             // -1: the only one
+    const char *address;  // or NULL
+    int ring;             // or 0
+    const char *program;  // of a peer (bench_build.h); NULL: this one
+};
+
+// ---------------------------------------------------------------- starting
+static void inherit(int fd, bool on) {
+    if (fd > 0) fcntl(fd, F_SETFD, on ? 0 : FD_CLOEXEC);
+}
+
+// Starts a process. Valid as long as the team; NULL after logging.
+static struct bench_member *team_launch(struct bench_team *t, const struct bench_start *s) {
+    char plan[BENCH_PLAN_TEXT], rank[16], control[16], ring[16], keys[16];
+    const char *program = s->program ? s->program : t->program;
+    const char *argv[ARGS_MAX] = {program,  "bench", "ps",        "--as", s->role,
+                                  "--plan", plan,    "--control", control};
+    int ends[2], n = 9;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+        fail("bench ps: no socket: %s", strerror(errno));
+        return NULL;
+    }
+    bench_plan_text(s->plan, plan);
+    snprintf(rank, sizeof rank, "%d", s->rank);
+    snprintf(control, sizeof control, "%d", ends[1]);
+    snprintf(ring, sizeof ring, "%d", s->ring);
+    if (s->rank >= 0) argv[n++] = "--rank", argv[n++] = rank;
+    if (s->address) argv[n++] = "--address", argv[n++] = s->address;
+    if (s->ring) argv[n++] = "--ring", argv[n++] = ring;
+    snprintf(keys, sizeof keys, "%d", bench_keys(s->plan));
+    if (s->program) argv[n++] = "--keys", argv[n++] = keys;
+    struct launch_child child = {.role = s->role,
+                                 .rank = s->rank,
+                                 .program = program,
+                                 .argv = (char *const *)argv,
+                                 .keep_fd = ends[1]};
+    inherit(s->ring, true);
+    int rc = launcher_start(t->launcher, &child);
+    inherit(s->ring, false);
+    close(ends[1]);
+    if (rc) {
+        close(ends[0]);
+        return NULL;
+    }
+    struct bench_member *m = xcalloc(1, sizeof *m);
+    *m = (struct bench_member){.team = t, .control = ends[0], .next = t->members};
+    t->members = m;
+    return m;
+}
+
+// Reads its first line, without the PID, into rest.
+static int member_ready(struct bench_member *m, char rest[BENCH_LINE_MAX]) {
+    char line[BENCH_LINE_MAX];
+    int used = 0, pid;
+    if (answer(m, line) != 0) return -1;
+    if (sscanf(line, "%d %n", &pid, &used) < 1) return fail("bench ps: a process began with \"%s\"", line);
+    if (rest) snprintf(rest, BENCH_LINE_MAX, "%s", line + used);
+    return clock_getcpuclockid(pid, &m->cpu) ? fail("bench ps: no clock of process %d", pid) : 0;
+}
+
+// Both, where processes need not come up together.
+static struct bench_member *team_start(struct bench_team *t, const struct bench_start *s,
+                                       char rest[BENCH_LINE_MAX]) {
+    struct bench_member *m = team_launch(t, s);
+    return m && member_ready(m, rest) == 0 ? m : NULL;
+}
+
+// ---------------------------------------------------------------- what is measured of them
 struct star {
     struct bench_plan plan;
     const char *program;     // of a peer; NULL: a star
@@ -41,7 +192,7 @@ static void keep(const struct measure *m, struct bench_series *s, double value) 
 
 // Reads "BEGIN END ..."; seconds between them.
 static int read_span(struct bench_member *from, int64_t *begin, int64_t *end, char line[BENCH_LINE_MAX]) {
-    if (bench_answer(from, line) != 0) return -1;
+    if (answer(from, line) != 0) return -1;
     if (sscanf(line, "%" SCNd64 " %" SCNd64, begin, end) != 2)
         return fail("bench ps: a process answered \"%s\"", line);
     return 0;
@@ -52,16 +203,16 @@ static int start_star(struct measure *m, struct star *s) {
     char address[BENCH_LINE_MAX];
     const struct bench_plan *p = &s->plan;
     struct bench_start start = {.role = "scheduler", .plan = p, .rank = -1, .program = s->program};
-    if (!(s->scheduler = bench_team_start(m->team, &start, address))) return -1;
+    if (!(s->scheduler = team_start(m->team, &start, address))) return -1;
     start.address = address;
     start.role = "server";
     for (start.rank = 0; start.rank < p->servers; start.rank++)
-        if (!(s->servers[start.rank] = bench_team_start(m->team, &start, NULL))) return -1;
+        if (!(s->servers[start.rank] = team_start(m->team, &start, NULL))) return -1;
     start.role = "worker";
     for (start.rank = 0; start.rank < p->workers; start.rank++)
-        if (!(s->workers[start.rank] = bench_team_launch(m->team, &start))) return -1;
+        if (!(s->workers[start.rank] = team_launch(m->team, &start))) return -1;
     for (int w = 0; w < p->workers; w++)
-        if (bench_member_ready(s->workers[w], NULL) != 0) return -1;
+        if (member_ready(s->workers[w], NULL) != 0) return -1;
     return 0;
 }
 
@@ -70,10 +221,10 @@ static int start_peers(struct measure *m) {
     int ring = bench_ring_memory(m->q->plan.bytes), rc = -1;
     if (ring < 0) return -1;
     struct bench_start start = {.role = "receiver", .plan = &m->q->plan, .rank = -1, .ring = ring};
-    m->receiver = bench_team_start(m->team, &start, address);
+    m->receiver = team_start(m->team, &start, address);
     start.role = "sender";
     start.address = address;
-    if (m->receiver) m->sender = bench_team_start(m->team, &start, NULL);
+    if (m->receiver) m->sender = team_start(m->team, &start, NULL);
     if (m->sender) rc = 0;
     close(ring);
     return rc;
@@ -83,8 +234,7 @@ static int start_all(struct measure *m) {
     char rest[BENCH_LINE_MAX];
     const struct bench_plan *p = &m->q->plan;
     size_t copy, pieces;
-    if (!(m->solo =
-              bench_team_start(m->team, &(struct bench_start){.role = "solo", .plan = p, .rank = -1}, rest)))
+    if (!(m->solo = team_start(m->team, &(struct bench_start){.role = "solo", .plan = p, .rank = -1}, rest)))
         return -1;
     if (sscanf(rest, "%zu %zu", &copy, &pieces) != 2)
         return fail("bench ps: a process began with \"%s\"", rest);
@@ -109,7 +259,7 @@ static int start_all(struct measure *m) {
 static int measure_solo(struct measure *m, const char *what, struct bench_timed *t) {
     char line[BENCH_LINE_MAX];
     int64_t begin, end;
-    bench_tell(m->solo, "%s %" PRId64, what, start_moment());
+    tell(m->solo, "%s %" PRId64, what, start_moment());
     if (read_span(m->solo, &begin, &end, line) != 0) return -1;
     keep(m, &t->seconds, 1e-9 * (double)(end - begin));
     return 0;
@@ -124,28 +274,28 @@ static void add_cpu(const struct measure *m, struct bench_cpu *cpu, double secon
 static int measure_raw(struct measure *m, enum bench_medium medium) {
     struct bench_raw *raw = &m->row->raw[medium];
     char line[BENCH_LINE_MAX], seen[BENCH_LINE_MAX];
-    double sender = bench_member_cpu(m->sender), receiver = bench_member_cpu(m->receiver);
+    double sender = member_cpu(m->sender), receiver = member_cpu(m->receiver);
     int64_t begin, end;
     const char *name = bench_medium_name(medium), *checksum;
-    bench_tell(m->receiver, "%s", name);
-    bench_tell(m->sender, "%s %" PRId64, name, start_moment());
-    if (read_span(m->sender, &begin, &end, line) != 0 || bench_answer(m->receiver, seen) != 0) return -1;
+    tell(m->receiver, "%s", name);
+    tell(m->sender, "%s %" PRId64, name, start_moment());
+    if (read_span(m->sender, &begin, &end, line) != 0 || answer(m->receiver, seen) != 0) return -1;
     checksum = strrchr(line, ' ');
     if (!checksum || strcmp(checksum + 1, seen) != 0)
         return fail("bench ps: the raw %s stream was not read whole", name);
     raw->moved.bytes = (double)m->row->keys * (double)m->row->bytes;
     keep(m, &raw->moved.seconds, 1e-9 * (double)(end - begin));
-    add_cpu(m, &raw->sender, bench_member_cpu(m->sender) - sender, raw->moved.bytes);
-    add_cpu(m, &raw->receiver, bench_member_cpu(m->receiver) - receiver, raw->moved.bytes);
+    add_cpu(m, &raw->sender, member_cpu(m->sender) - sender, raw->moved.bytes);
+    add_cpu(m, &raw->receiver, member_cpu(m->receiver) - receiver, raw->moved.bytes);
     return 0;
 }
 
 // ---------------------------------------------------------------- the star
 static void read_cpu(const struct star *s, double out[BENCH_ROLES]) {
     memset(out, 0, BENCH_ROLES * sizeof *out);
-    for (int w = 0; w < s->plan.workers; w++) out[BENCH_WORKER] += bench_member_cpu(s->workers[w]);
-    for (int i = 0; i < s->plan.servers; i++) out[BENCH_SERVER] += bench_member_cpu(s->servers[i]);
-    out[BENCH_SCHEDULER] = bench_member_cpu(s->scheduler);
+    for (int w = 0; w < s->plan.workers; w++) out[BENCH_WORKER] += member_cpu(s->workers[w]);
+    for (int i = 0; i < s->plan.servers; i++) out[BENCH_SERVER] += member_cpu(s->servers[i]);
+    out[BENCH_SCHEDULER] = member_cpu(s->scheduler);
 }
 
 // All workers have been told. The first's beginning, the last's end, and where there are three moments the last's
@@ -155,7 +305,7 @@ static int read_spans(struct star *s, int64_t *first, int64_t *middle, int64_t *
     *first = INT64_MAX, *middle = *last = 0;
     for (int w = 0; w < s->plan.workers; w++) {
         int64_t t[3] = {0};
-        if (bench_answer(s->workers[w], line) != 0) return -1;
+        if (answer(s->workers[w], line) != 0) return -1;
         int n = sscanf(line, "%" SCNd64 " %" SCNd64 " %" SCNd64, &t[0], &t[1], &t[2]);
         if (n < 2) return fail("bench ps: a worker answered \"%s\"", line);
         if (t[0] < *first) *first = t[0];
@@ -172,15 +322,14 @@ static int measure_stream(struct measure *m, struct star *s) {
     int64_t first, middle, last, start = start_moment();
     out->there = true;
     out->moved[BENCH_PUSH].bytes = out->moved[BENCH_PULL].bytes = out->step.bytes = bytes;
-    for (int w = 0; w < s->plan.workers; w++) bench_tell(s->workers[w], "step %" PRId64, start);
+    for (int w = 0; w < s->plan.workers; w++) tell(s->workers[w], "step %" PRId64, start);
     if (read_spans(s, &first, &middle, &last) != 0) return -1;
     keep(m, &out->moved[BENCH_PUSH].seconds, 1e-9 * (double)(middle - first));
     keep(m, &out->step.seconds, 1e-9 * (double)(last - first));
     int64_t rest = 2 * (middle - first) + REST_NS;
     read_cpu(s, before);
     start = start_moment();
-    for (int w = 0; w < s->plan.workers; w++)
-        bench_tell(s->workers[w], "pull %" PRId64 " %" PRId64, start, rest);
+    for (int w = 0; w < s->plan.workers; w++) tell(s->workers[w], "pull %" PRId64 " %" PRId64, start, rest);
     if (read_spans(s, &first, &middle, &last) != 0) return -1;
     read_cpu(s, after);
     keep(m, &out->moved[BENCH_PULL].seconds, 1e-9 * (double)(last - first));
@@ -192,11 +341,11 @@ static int measure_stream(struct measure *m, struct star *s) {
 
 static int measure_acknowledgements(struct measure *m, struct star *s) {
     int64_t start = start_moment(), took;
-    for (int w = 0; w < s->plan.workers; w++) bench_tell(s->workers[w], "acknowledge %" PRId64, start);
+    for (int w = 0; w < s->plan.workers; w++) tell(s->workers[w], "acknowledge %" PRId64, start);
     for (int w = 0; w < s->plan.workers; w++) {
         char line[BENCH_LINE_MAX];
         int used = 0;
-        if (bench_answer(s->workers[w], line) != 0) return -1;
+        if (answer(s->workers[w], line) != 0) return -1;
         for (const char *at = line; sscanf(at, "%" SCNd64 " %n", &took, &used) == 1; at += used)
             keep(m, &s->out->acknowledged, 1e-9 * (double)took);
     }
@@ -212,12 +361,11 @@ static int measure_latency(struct measure *m, struct star *s) {
     int steps = wanted > LATENCY_STEPS ? LATENCY_STEPS : wanted < 1 ? 1 : (int)wanted;
     if (steps * keys > LATENCY_MOST) steps = LATENCY_MOST / keys;
     int64_t start = start_moment(), acknowledged, landed;
-    for (int w = 0; w < s->plan.workers; w++)
-        bench_tell(s->workers[w], "latency %" PRId64 " %d", start, steps);
+    for (int w = 0; w < s->plan.workers; w++) tell(s->workers[w], "latency %" PRId64 " %d", start, steps);
     for (int w = 0; w < s->plan.workers; w++) {
         char line[BENCH_LINE_MAX];
         int used = 0;
-        if (bench_answer(s->workers[w], line) != 0) return -1;
+        if (answer(s->workers[w], line) != 0) return -1;
         for (const char *at = line;
              sscanf(at, "%" SCNd64 " %" SCNd64 " %n", &acknowledged, &landed, &used) == 2; at += used) {
             if (s->program || s->plan.medium == BENCH_SHM)
@@ -249,8 +397,8 @@ static int measure_round(struct measure *m) {
 // ---------------------------------------------------------------- ending
 static int end_member(struct bench_member *member) {
     char line[BENCH_LINE_MAX];
-    bench_tell(member, "end");
-    return bench_answer(member, line);
+    tell(member, "end");
+    return answer(member, line);
 }
 
 // The last lines of workers and servers say what went over the wire.
@@ -261,16 +409,16 @@ static int end_star(struct star *s) {
     double sent, received;
     wire.expected = wire.steps * (double)bench_keys(p) * (double)p->bytes;
     wire.server_expected = (double)bench_keys(p) * (double)p->bytes * p->workers / p->servers;
-    for (int w = 0; w < p->workers; w++) bench_tell(s->workers[w], "end");
+    for (int w = 0; w < p->workers; w++) tell(s->workers[w], "end");
     for (int w = 0; w < p->workers; w++) {
-        if (bench_answer(s->workers[w], line) != 0) return -1;
+        if (answer(s->workers[w], line) != 0) return -1;
         if (sscanf(line, "%lf %lf", &sent, &received) != 2)
             return fail("bench ps: a worker left with \"%s\"", line);
         wire.worker_sent += sent / p->workers;
         wire.worker_received += received / p->workers;
     }
     for (int i = 0; i < p->servers; i++) {
-        if (bench_answer(s->servers[i], line) != 0) return -1;
+        if (answer(s->servers[i], line) != 0) return -1;
         if (sscanf(line, "%lf %lf", &sent, &received) != 2)
             return fail("bench ps: a server left with \"%s\"", line);
         wire.server_sent += sent / p->servers;
@@ -286,7 +434,7 @@ static int end_all(struct measure *m) {
         for (int kind = 0; kind < BENCH_KINDS && m->q->media[medium]; kind++)
             if (end_star(&m->stars[medium][kind]) != 0) return -1;
     // A peer's other processes end with its last worker.
-    for (int w = 0; w < m->q->plan.workers && m->q->peer; w++) bench_tell(m->peer.workers[w], "end");
+    for (int w = 0; w < m->q->plan.workers && m->q->peer; w++) tell(m->peer.workers[w], "end");
     return 0;
 }
 
@@ -299,9 +447,9 @@ int bench_measure_row(const struct bench_request *q, struct bench_row *row, int 
                               .workers = p->workers,
                               .threads = p->threads,
                               .keys = bench_keys(p)};
-    if (!(m.team = bench_team_create())) return EXIT_RUN_FAILED;
+    if (!(m.team = team_create())) return EXIT_RUN_FAILED;
     int rc = start_all(&m);
     for (m.round = -1; m.round < q->rounds && !rc; m.round++) rc = measure_round(&m);
     if (!rc) rc = end_all(&m);
-    return bench_team_end(&m.team, rc != 0, interrupted);
+    return team_end(&m.team, rc != 0, interrupted);
 }

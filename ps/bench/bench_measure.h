@@ -5,8 +5,6 @@
 
 #include "ps/bench/bench_plan.h"
 
-#define BENCH_ROUNDS_MOST 99
-
 struct bench_request {
     struct bench_plan plan;  // its kind and medium are the measuring's to choose
     bool media[BENCH_MEDIA];

@@ -87,3 +87,24 @@ double bench_memory(const struct bench_plan *row, int media) {
     }
     return total + stream + 3 * PROCESS_BYTES;
 }
+
+void bench_plan_text(const struct bench_plan *p, char text[BENCH_PLAN_TEXT]) {
+    snprintf(text, BENCH_PLAN_TEXT, "%d,%d,%d,%zu,%d,%d,%d,%zu", (int)p->kind, (int)p->medium, (int)p->dtype,
+             p->bytes, p->servers, p->workers, p->threads, p->partition);
+}
+
+int bench_plan_read(struct bench_plan *p, const char *text) {
+    int kind, medium, dtype, used = 0;
+    *p = (struct bench_plan){.kind = BENCH_STREAM};
+    if (!text || sscanf(text, "%d,%d,%d,%zu,%d,%d,%d,%zu%n", &kind, &medium, &dtype, &p->bytes, &p->servers,
+                        &p->workers, &p->threads, &p->partition, &used) != 8)
+        return fail("bench ps --as is for processes that the bench starts itself");
+    bool good = !text[used] && kind >= 0 && kind < BENCH_KINDS && medium >= 0 && medium < BENCH_MEDIA &&
+                (dtype == DT_F32 || dtype == DT_BF16) && p->bytes && p->bytes % BENCH_BYTES_STEP == 0 &&
+                p->servers > 0 && p->workers > 0 && p->threads > 0 && p->partition &&
+                p->partition % BENCH_BYTES_STEP == 0;
+    p->kind = (enum bench_kind)kind;
+    p->medium = (enum bench_medium)medium;
+    p->dtype = (enum dtype)dtype;
+    return good ? 0 : fail("bench ps --plan %s: no plan of the bench's", text);
+}

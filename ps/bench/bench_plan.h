@@ -29,6 +29,11 @@ int bench_keys(const struct bench_plan *p);          // payloads of a step
 size_t bench_partition(const struct bench_plan *p);  // bytes, but for a payload's last one
 int64_t bench_elements(const struct bench_plan *p);
 
+// A plan in words, as the bench hands it to the processes that it starts, and back: 0, or -1 after logging.
+#define BENCH_PLAN_TEXT 96
+void bench_plan_text(const struct bench_plan *p, char text[BENCH_PLAN_TEXT]);
+int bench_plan_read(struct bench_plan *p, const char *text);
+
 // Both malloc'd: config_destroy, layout_destroy. The configuration is NULL after logging.
 struct config *bench_config(const struct topology_table *t, const struct bench_plan *p);
 struct layout *bench_layout(const struct bench_plan *p);

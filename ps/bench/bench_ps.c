@@ -1,17 +1,18 @@
 #include "ps/bench/bench_ps.h"
 
-#include <cjson/cJSON.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "ps/bench/bench_build.h"
+#include "ps/bench/bench_measure.h"
 #include "ps/bench/bench_roles.h"
-#include "ps/bench/bench_table.h"
-#include "ps/bench/bench_team.h"
-#include "shared/command/cli.h"
+#include "shared/config/json.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
+#include "shared/launch/launch.h"
+#include "shared/launch/stop.h"
 #include "shared/memory/memory_limits.h"
 
 #define RANKS_MOST   4
@@ -166,6 +167,267 @@ static int check_memory(const struct bench *b) {
         p.bytes, p.servers, p.workers, need / (1 << 30), limit.name, limit.free_bytes / (1 << 30));
 }
 
+// ---------------------------------------------------------------- the peer
+#define GRACE_S 2.0
+
+// The program's text (Makefile).
+__asm__(
+    ".section .rodata\n"
+    "pslite_peer_begin: .incbin \"ps/bench/pslite_peer.cc\"\n"
+    "pslite_peer_end:\n"
+    ".previous\n");
+extern const char pslite_peer_begin[], pslite_peer_end[];
+
+// $1: the source folder, $2: where to build.
+static const char script[] =
+    "protoc --cpp_out=\"$2\" --proto_path=\"$1/src\" \"$1/src/meta.proto\" && "
+    "c++ -std=c++17 -O3 -march=native -w -I\"$1/include\" -I\"$2\" -o \"$2/peer\" \"$2/peer.cc\" \"$2/meta.pb.cc\" "
+    "\"$1/src/customer.cc\" \"$1/src/postoffice.cc\" \"$1/src/van.cc\" -lprotobuf-lite -lzmq -pthread";
+
+// With the directory around it; nothing is done with NULL.
+static void bench_build_remove(char **program) {
+    static const char *const files[] = {"peer", "peer.cc", "meta.pb.cc", "meta.pb.h"};
+    if (!*program) return;
+    *strrchr(*program, '/') = 0;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char *path = xasprintf("%s/%s", *program, files[i]);
+        unlink(path);
+        free(path);
+    }
+    rmdir(*program);
+    free(*program);
+    *program = NULL;
+}
+
+static char *write_source(void) {
+    const char *tmp = getenv("TMPDIR");
+    char *dir = xasprintf("%s/starring-peer-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(dir)) {
+        fail("%s: %s", dir, strerror(errno));
+        free(dir);
+        return NULL;
+    }
+    char *program = xasprintf("%s/peer", dir), *path = xasprintf("%s.cc", program);
+    size_t size = (uintptr_t)pslite_peer_end - (uintptr_t)pslite_peer_begin;
+    FILE *f = fopen(path, "w");
+    size_t written = f ? fwrite(pslite_peer_begin, 1, size, f) : 0;
+    if (!f || fclose(f) != 0 || written != size) {
+        fail("%s: %s", path, strerror(errno));
+        bench_build_remove(&program);
+    }
+    free(path);
+    free(dir);
+    return program;
+}
+
+// The compiler's exit status, or 128 + signal.
+static int compile(const char *source, const char *program) {
+    struct launch_options o = {.grace_s = GRACE_S};
+    char *dir = xasprintf("%.*s", (int)(strrchr(program, '/') - program), program);
+    char *const argv[] = {"sh", "-c", (char *)script, "sh", (char *)source, dir, NULL};
+    struct launch_child child = {.role = "compiler", .rank = -1, .program = "/bin/sh", .argv = argv};
+    stop_supervise();
+    struct launcher *l = launcher_create(&o);
+    int status = launcher_start(l, &child) ? EXIT_RUN_FAILED : launcher_wait(l);
+    launcher_destroy(&l);
+    free(dir);
+    return status;
+}
+
+// Builds ps-lite from its source folder: the folder's library and a program of the bench's own (pslite_peer.cc), in a directory
+// of their own for temporary files; blocks as long as the compiler takes. The path of the program (bench_build_remove), or NULL
+// after logging with the exit status in *status: 2 where the folder is no source of ps-lite, 128 + signal where one ended it.
+static char *bench_build(const char *source, int *status) {
+    char *wanted = xasprintf("%s/src/meta.proto", source), *program = NULL;
+    *status = access(wanted, R_OK) ? EXIT_USAGE : EXIT_RUN_FAILED;
+    if (*status == EXIT_USAGE)
+        fail("--peer %s: %s: %s; give the source folder of ps-lite (github.com/dmlc/ps-lite)", source, wanted,
+             strerror(errno));
+    else
+        program = write_source();
+    free(wanted);
+    if (!program || !(*status = compile(source, program))) return program;
+    if (*status < 128)
+        fail(
+            "--peer %s: ps-lite could not be built from there; beside its source it takes c++, protoc and the headers "
+            "of protobuf and libzmq (apt-get install g++ protobuf-compiler libprotobuf-dev libzmq3-dev)",
+            source);
+    bench_build_remove(&program);
+    return NULL;
+}
+
+#define GB(rate) ((rate)*1e-9)
+#define US(s)    ((s)*1e6)
+
+// ---------------------------------------------------------------- table
+static void print_load(const char *when) {
+    double load[1] = {0};
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (getloadavg(load, 1) == 1) printf("# load %s: %.1f on %ld cores\n", when, load[0], cores);
+}
+
+static void bench_table_head(const struct bench_request *q) {
+    printf(
+        "# bench ps: %s, medians of %d rounds; GB/s of payload, each worker's (times workers / servers: each "
+        "server's)\n",
+        dtype_name(q->plan.dtype), q->rounds);
+    print_load("before");
+    printf("#%9s %3s %3s %5s %6s | %7s %7s %5s %7s %5s | %8s %8s %8s %8s | %6s %6s | %6s %6s %6s\n", "bytes",
+           "srv", "wrk", "keys", "medium", "raw", "push", "/raw", "pull", "/raw", "ack us", "p95", "pull us",
+           "p95", "wk s/GB", "sv s/GB", "apply", "copy", "/copy");
+}
+
+static void print_medium(const struct bench_row *r, enum bench_medium m) {
+    const struct bench_star *s = &r->star[m];
+    double apply = bench_timed_rate(&r->apply), copy = bench_timed_rate(&r->copy);
+    printf(
+        "%10zu %3d %3d %5d %6s | %7.3f %7.3f %5.2f %7.3f %5.2f | %8.1f %8.1f %8.1f %8.1f | %7.2f %7.2f | %6.2f "
+        "%6.2f %6.2f\n",
+        r->bytes, r->servers, r->workers, r->keys, bench_medium_name(m),
+        GB(bench_timed_rate(&r->raw[m].moved)), GB(bench_worker_rate(r, m, BENCH_PUSH)),
+        bench_share_of_raw(r, m, BENCH_PUSH), GB(bench_worker_rate(r, m, BENCH_PULL)),
+        bench_share_of_raw(r, m, BENCH_PULL), US(bench_series_median(&s->acknowledged)),
+        US(bench_series_quantile(&s->acknowledged, 0.95)), US(bench_series_median(&s->landed)),
+        US(bench_series_quantile(&s->landed, 0.95)), bench_cpu_per_gb(&s->cpu[BENCH_WORKER]),
+        bench_cpu_per_gb(&s->cpu[BENCH_SERVER]), GB(apply), GB(copy), bench_ratio(apply, copy));
+}
+
+static void print_peer(const struct bench_row *r) {
+    const struct bench_star *p = &r->peer;
+    printf(
+        "#%9zu ps-lite: push %.3f, pull %.3f, ack us %.1f; star / ps-lite: push %.2f, pull %.2f, ack %.2f\n",
+        r->bytes, GB(bench_timed_rate(&p->moved[BENCH_PUSH])), GB(bench_timed_rate(&p->moved[BENCH_PULL])),
+        US(bench_series_median(&p->acknowledged)), bench_over_peer(r, BENCH_PUSH),
+        bench_over_peer(r, BENCH_PULL), bench_latency_over_peer(r));
+}
+
+static void bench_table_row(const struct bench_row *r) {
+    for (int m = 0; m < BENCH_MEDIA; m++)
+        if (r->star[m].there) print_medium(r, (enum bench_medium)m);
+    if (bench_shm_over_tcp(r, BENCH_PUSH) > 0)
+        printf("#%9zu shm / tcp: push %.2f, pull %.2f\n", r->bytes, bench_shm_over_tcp(r, BENCH_PUSH),
+               bench_shm_over_tcp(r, BENCH_PULL));
+    if (r->peer.there) print_peer(r);
+    fflush(stdout);
+}
+
+static void bench_table_notes(void) {
+    print_load("after");
+    puts(
+        "# raw: ZeroMQ without a star (tcp), a ring of shared memory (shm); the receiver reads every byte once.\n"
+        "# apply: a shard thread's sum of all workers, AdamW and weights; copy: memcpy of large arrays; both count\n"
+        "# bytes read and written. All take turns in each round: what else runs falls on all, ratios suffer less.");
+}
+
+// ---------------------------------------------------------------- JSON
+static void put(cJSON *o, const char *key, double value) { cJSON_AddNumberToObject(o, key, value); }
+
+static cJSON *put_timed(cJSON *o, const char *key, const struct bench_timed *t) {
+    cJSON *x = cJSON_AddObjectToObject(o, key);
+    put(x, "bytes", t->bytes);
+    put(x, "seconds", bench_series_median(&t->seconds));
+    put(x, "bytes_per_second", bench_timed_rate(t));
+    put(x, "spread", bench_series_spread(&t->seconds));
+    put(x, "samples", t->seconds.count);
+    return x;
+}
+
+static void put_latency(cJSON *o, const char *key, const struct bench_series *s) {
+    cJSON *x = cJSON_AddObjectToObject(o, key);
+    put(x, "median_us", US(bench_series_median(s)));
+    put(x, "p95_us", US(bench_series_quantile(s, 0.95)));
+    put(x, "samples", s->count);
+}
+
+static void put_raw(cJSON *o, const char *key, const struct bench_raw *r) {
+    cJSON *x = put_timed(o, key, &r->moved);
+    put(x, "sender_cpu_seconds_per_gb", bench_cpu_per_gb(&r->sender));
+    put(x, "receiver_cpu_seconds_per_gb", bench_cpu_per_gb(&r->receiver));
+}
+
+static void put_wire(cJSON *o, const struct bench_wire *w) {
+    cJSON *x = cJSON_AddObjectToObject(o, "wire");
+    put(x, "steps", w->steps);
+    put(x, "expected_bytes", w->expected);
+    put(x, "worker_sent_bytes", w->worker_sent);
+    put(x, "worker_received_bytes", w->worker_received);
+    put(x, "server_expected_bytes_per_step", w->server_expected);
+    put(x, "server_sent_bytes_per_step", w->server_sent);
+    put(x, "server_received_bytes_per_step", w->server_received);
+}
+
+static void put_star(cJSON *o, const struct bench_row *r, enum bench_medium m) {
+    const struct bench_star *s = &r->star[m];
+    cJSON *x = cJSON_AddObjectToObject(o, bench_medium_name(m));
+    for (int i = 0; i < BENCH_DIRECTIONS; i++) {
+        enum bench_direction d = (enum bench_direction)i;
+        cJSON *moved = put_timed(x, bench_direction_name(d), &s->moved[d]);
+        put(moved, "server_bytes_per_second", bench_server_rate(r, m, d));
+        put(moved, "share_of_raw", bench_share_of_raw(r, m, d));
+    }
+    cJSON *cpu = cJSON_AddObjectToObject(x, "cpu_seconds_per_gb");
+    for (int role = 0; role < BENCH_ROLES; role++)
+        put(cpu, bench_role_name((enum bench_role)role), bench_cpu_per_gb(&s->cpu[role]));
+    put_timed(x, "whole_step", &s->step);
+    put_latency(x, "push_to_acknowledgement", &s->acknowledged);
+    put_latency(x, "push_to_weights", &s->landed);
+    put_wire(x, &s->wire);
+}
+
+static void put_peer(cJSON *o, const struct bench_row *r) {
+    cJSON *x = cJSON_AddObjectToObject(o, "peer");
+    cJSON_AddStringToObject(x, "name", "ps-lite");
+    cJSON *over = cJSON_AddObjectToObject(x, "star_over_peer");
+    for (int i = 0; i < BENCH_DIRECTIONS; i++) {
+        enum bench_direction d = (enum bench_direction)i;
+        put_timed(x, bench_direction_name(d), &r->peer.moved[d]);
+        put(over, bench_direction_name(d), bench_over_peer(r, d));
+    }
+    put_latency(x, "push_to_acknowledgement", &r->peer.acknowledged);
+    cJSON *cpu = cJSON_AddObjectToObject(x, "cpu_seconds_per_gb");
+    for (int role = 0; role < BENCH_ROLES; role++)
+        put(cpu, bench_role_name((enum bench_role)role), bench_cpu_per_gb(&r->peer.cpu[role]));
+    put(over, "push_to_acknowledgement", bench_latency_over_peer(r));
+}
+
+static cJSON *bench_row_json(const struct bench_row *r) {
+    cJSON *o = cJSON_CreateObject();
+    put(o, "payload_bytes", (double)r->bytes);
+    put(o, "servers", r->servers);
+    put(o, "workers", r->workers);
+    put(o, "threads", r->threads);
+    put(o, "keys", r->keys);
+    put_timed(o, "copy", &r->copy);
+    put_timed(o, "copy_in_pieces", &r->pieces);
+    cJSON *apply = put_timed(o, "apply", &r->apply);
+    put(apply, "share_of_copy", bench_ratio(bench_timed_rate(&r->apply), bench_timed_rate(&r->copy)));
+    cJSON *raw = cJSON_AddObjectToObject(o, "raw");
+    put_raw(raw, "tcp", &r->raw[BENCH_TCP]);
+    put_raw(raw, "shm", &r->raw[BENCH_SHM]);
+    cJSON *star = cJSON_AddObjectToObject(o, "star");
+    for (int m = 0; m < BENCH_MEDIA; m++)
+        if (r->star[m].there) put_star(star, r, (enum bench_medium)m);
+    if (r->peer.there) put_peer(o, r);
+    if (r->star[BENCH_TCP].there && r->star[BENCH_SHM].there) {
+        cJSON *over = cJSON_AddObjectToObject(o, "shm_over_tcp");
+        put(over, "push", bench_shm_over_tcp(r, BENCH_PUSH));
+        put(over, "pull", bench_shm_over_tcp(r, BENCH_PULL));
+    }
+    return o;
+}
+
+static cJSON *bench_document(const struct bench_request *q, cJSON *rows) {
+    cJSON *o = cJSON_CreateObject();
+    double load[1] = {0};
+    cJSON_AddStringToObject(o, "bench", "ps");
+    cJSON_AddStringToObject(o, "dtype", dtype_name(q->plan.dtype));
+    put(o, "rounds", q->rounds);
+    put(o, "cores", (double)sysconf(_SC_NPROCESSORS_ONLN));
+    if (getloadavg(load, 1) == 1) put(o, "load_at_the_end", load[0]);
+    cJSON_AddItemToObject(o, "rows", rows);
+    return o;
+}
+
 // ---------------------------------------------------------------- rows
 static int run_row(struct bench *b) {
     struct bench_row row;
@@ -204,14 +466,12 @@ static int run_rows(struct bench *b) {
         return 0;
     }
     cJSON *o = bench_document(&b->q, b->rows);
-    char *text = cJSON_Print(o);
-    puts(text);
-    free(text);
+    json_print(stdout, o);
     cJSON_Delete(o);
     return 0;
 }
 
-static int run(struct bench *b) {
+static int run_all(struct bench *b) {
     char *peer = NULL;
     int status;
     if (check_memory(b) != 0) return EXIT_USAGE;
@@ -246,15 +506,11 @@ static int take_part(const struct topology_table *t, const struct cli_args *a) {
     return EXIT_USAGE;
 }
 
-int bench_ps(const struct topology_table *t, int argc, char **argv) {
-    struct cli_args args;
+static int run(const struct topology_table *t, const struct cli_args *a) {
     struct bench b = {.json = false};
-    enum cli_outcome outcome = cli_parse(&command, argc, argv, &args);
-    int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
-    if (outcome == CLI_RUN && cli_get(&args, "as"))
-        status = take_part(t, &args);
-    else if (outcome == CLI_RUN && !read_options(&b, &args))
-        status = run(&b);
-    cli_args_free(&args);
-    return status;
+    if (cli_get(a, "as")) return take_part(t, a);
+    return read_options(&b, a) ? EXIT_USAGE : run_all(&b);
 }
+
+const struct bench_program bench_ps = {
+    "the star: push, pull, latency and a server's arithmetic beside raw ceilings", &command, run};

@@ -2,9 +2,8 @@
 #ifndef STARRING_PS_BENCH_BENCH_PS_H
 #define STARRING_PS_BENCH_BENCH_PS_H
 
-struct topology_table;
+#include "shared/bench/bench.h"
 
-// argv holds what follows "bench ps". Returns the program's exit status.
-int bench_ps(const struct topology_table *t, int argc, char **argv);
+extern const struct bench_program bench_ps;
 
 #endif

@@ -134,17 +134,16 @@ static void print_row(const struct bench_device *d, const struct bench_work *w, 
     putchar('\n');
 }
 
-static const char *plural(int count) { return count == 1 ? "" : "s"; }
-
 static void print_machine(const struct bench_device *d) {
     char line[DEVICE_FACTS_LINE];
     if (!d->gpu) {
         printf("\n%s, %d thread%s, medians of %d round%s, each operation just after its yardstick\n",
-               dtype_name(d->dt), d->threads, plural(d->threads), d->rounds, plural(d->rounds));
+               dtype_name(d->dt), d->threads, bench_plural(d->threads), d->rounds, bench_plural(d->rounds));
         return;
     }
     printf("\n%s\n%s, medians of %d round%s, each operation just after its yardstick\n%s\n",
-           device_facts_line(line, &d->facts), dtype_name(d->dt), d->rounds, plural(d->rounds), timing_text);
+           device_facts_line(line, &d->facts), dtype_name(d->dt), d->rounds, bench_plural(d->rounds),
+           timing_text);
     cJSON *device = device_facts_json(&d->facts);
     device_work_print(stdout, device);
     cJSON_Delete(device);
@@ -266,11 +265,11 @@ static void print_adam(const struct bench_device *d, const struct bench_work *w,
     printf("copy    %.1f GB/s: %s\n", yard_rate(d, w) * 1e-9, bench_copy_text(d));
     if (d->gpu)
         printf("share   %.2f of the copy, median of %d round%s taken in turn; target %.2f\ndevice  %s\n%s\n",
-               bench_share(d, w), d->rounds, plural(d->rounds), TARGET_SHARE,
+               bench_share(d, w), d->rounds, bench_plural(d->rounds), TARGET_SHARE,
                device_facts_line(line, &d->facts), timing_text);
     else
         printf("share   %.2f of the copy, %d thread%s, median of %d round%s taken in turn\n",
-               bench_share(d, w), d->threads, plural(d->threads), d->rounds, plural(d->rounds));
+               bench_share(d, w), d->threads, bench_plural(d->threads), d->rounds, bench_plural(d->rounds));
 }
 
 static int run_adam(struct bench_device *d, struct bench_table *t, const struct cli_args *args) {
@@ -296,20 +295,26 @@ static int run_adam(struct bench_device *d, struct bench_table *t, const struct 
 }
 
 // ---------------------------------------------------------------- the commands
-static int run_command(const struct cli_command *command, int argc, char **argv,
-                       int (*run)(struct bench_device *, struct bench_table *, const struct cli_args *)) {
-    struct cli_args args;
+static int run(const struct cli_args *a,
+               int (*measure)(struct bench_device *, struct bench_table *, const struct cli_args *)) {
     struct bench_device d = {0};
     struct bench_table *t = xcalloc(1, sizeof *t);
-    enum cli_outcome outcome = cli_parse(command, argc, argv, &args);
-    int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
-    if (outcome == CLI_RUN && !bench_open(&d, &args)) status = run(&d, t, &args);
+    int status = bench_open(&d, a) ? EXIT_USAGE : measure(&d, t, a);
     bench_close(&d);
-    cli_args_free(&args);
     free(t);
     return status;
 }
 
-int bench_kernels(int argc, char **argv) { return run_command(&kernels_command, argc, argv, run_kernels); }
+static int kernels(const struct topology_table *t, const struct cli_args *a) {
+    (void)t;
+    return run(a, run_kernels);
+}
+static int adam(const struct topology_table *t, const struct cli_args *a) {
+    (void)t;
+    return run(a, run_adam);
+}
 
-int bench_adam(int argc, char **argv) { return run_command(&adam_command, argc, argv, run_adam); }
+const struct bench_program bench_kernels = {"each operation beside a copy or a matrix product",
+                                            &kernels_command, kernels};
+const struct bench_program bench_adam = {"the optimizer beside a copy of the same bytes", &adam_command,
+                                         adam};

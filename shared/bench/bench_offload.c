@@ -1,12 +1,28 @@
-// `starring bench offload`: moving state between memory and the host or a disk.
+// `starring bench offload`: what offload to disk lives on. A disk_store (shared/offload/) is full of units, each a master and two
+// moments of fp32 behind each other, as a rank keeps them that offloads its optimizer to disk.
+//
+//     write     every unit, one after the other
+//     read      likewise, into `buffers` buffers in turn; what came is compared with what was written
+//     pipeline  read, AdamW, write of each unit over the same buffers: three streams ordered by events alone
+//     update    AdamW over one unit in memory, beside a copy of as many bytes on the same threads
+//
+// fio       Reads, writes, and reads and writes at once, the same file: pieces, depth, O_DIRECT and engine are equal.
+// Errors    -1 after fail() named file and reason.
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "shared/bench/bench.h"
-#include "shared/bench/offload_figures.h"
-#include "shared/command/cli.h"
+#include "shared/config/json.h"
 #include "shared/core/error.h"
+#include "shared/core/text.h"
+#include "shared/offload/disk_store.h"
+
+#define BUFFERS_MAX 8
+#define UPDATES     7    // and as many copies, of a round
+#define TARGET      0.8  // of fio's rate, and of a copy's
 
 static const struct cli_option options[] = {
     {"dir", NULL, "DIR", "where the file lies: a directory of the disk that is meant (.)", 0},
@@ -36,31 +52,417 @@ static const struct cli_command command = {
     CLI_OPTIONS(options),
 };
 
-static int read_words(const struct cli_args *a, struct offload_bench *b) {
-    const char *dtype = cli_get(a, "dtype"), *engine = cli_get(a, "engine"), *fio = cli_get(a, "fio");
-    static const char *const engines[] = {"auto", "io_uring", "threads"};
-    int e = 0, d = DT_F32;
-    if (!dtype) dtype = "bf16";
-    while (d <= DT_F16 && strcmp(dtype_name((enum dtype)d), dtype) != 0) d++;
-    if (d > DT_F16) return fail("bench offload: --dtype %s: expected fp32, bf16 or fp16", dtype);
-    while (engine && e < 3 && strcmp(engines[e], engine) != 0) e++;
-    if (e == 3) return fail("bench offload: --engine %s: expected auto, io_uring or threads", engine);
-    b->dtype = (enum dtype)d;
-    b->engine = (enum disk_engine)e;
+enum row { WRITE, READ, PIPELINE, ROWS };
+static const char *const row_names[ROWS] = {"write", "read", "pipeline"};
+
+struct bench {
+    const char *dir, *fio;  // fio: the program; NULL: not asked
+    size_t bytes;           // wanted in the file
+    size_t unit_bytes;      // wanted of a unit
+    size_t block_bytes;
+    int depth, buffers, threads;
+    enum dtype dtype;  // of gradients and weights, which stay in memory
+    enum disk_engine engine;
+    struct disk_store *store;
+    char *path;
+    int units;
+    int64_t elements;  // of a unit: parameters
+    struct device *dev;
+    struct stream *reads, *updates, *writes;
+    struct event *full[BUFFERS_MAX], *changed[BUFFERS_MAX], *empty[BUFFERS_MAX];
+    char *buffer[BUFFERS_MAX], *truth;  // (unit_bytes) each, aligned; truth: what every unit holds
+    void *grad, *weight, *copy;
+    struct update_scalars *scalars;
+    char version[32];  // "fio-3.33"; "": fio is not there
+    bool counts;       // the round under way
+    // A round each: seconds of ours and of fio.
+    struct bench_series seconds[ROWS], fio_seconds[ROWS], update_seconds, copy_seconds;
+};
+
+// ---------------------------------------------------------------- life
+static size_t unit_bytes(const struct bench *b) { return 3 * sizeof(float) * (size_t)b->elements; }
+
+// Of a parameter.
+static double update_bytes_of(const struct bench *b) { return 24.0 + 2.0 * (double)dtype_size(b->dtype); }
+
+// Read and written.
+static double bytes_of(const struct bench *b, enum row row) {
+    return (row == PIPELINE ? 2.0 : 1.0) * b->units * (double)unit_bytes(b);
+}
+
+static struct disk_range range_of(const struct bench *b, int u) {
+    return (struct disk_range){(size_t)u * unit_bytes(b), unit_bytes(b), "a unit of the bench"};
+}
+
+// Masters in (-1, 1), first moments in (-0.1, 0.1), second ones in (0, 0.01): no denormal numbers.
+static void fill(const struct bench *b) {
+    float *x = (void *)b->truth;
+    uint32_t seed = 1;
+    for (int64_t i = 0; i < 3 * b->elements; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        float y = (float)(seed >> 8) / (float)(1 << 24);
+        x[i] = i < b->elements ? 2 * y - 1 : i < 2 * b->elements ? 0.2f * y - 0.1f : 0.01f * (y + 1e-3f);
+    }
+    for (int64_t i = 0; i < b->elements; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        dtype_store(b->dtype, b->grad, (size_t)i, 2 * (float)(seed >> 8) / (float)(1 << 24) - 1);
+    }
+}
+
+static int take_memory(struct bench *b) {
+    size_t of_one = (size_t)b->elements * dtype_size(b->dtype);
+    b->truth = aligned_alloc(DISK_ALIGN, unit_bytes(b));
+    b->grad = malloc(of_one);
+    b->weight = calloc(1, of_one);
+    b->copy = malloc(2 * (size_t)(update_bytes_of(b) / 2) * (size_t)b->elements);
+    b->scalars = calloc(1, sizeof *b->scalars);
+    bool all = b->truth && b->grad && b->weight && b->copy && b->scalars;
+    for (int i = 0; i < b->buffers; i++) {
+        b->buffer[i] = aligned_alloc(DISK_ALIGN, unit_bytes(b));
+        if (b->buffer[i]) memset(b->buffer[i], 0, unit_bytes(b));
+        all = all && b->buffer[i];
+    }
+    if (!all)
+        return fail("bench offload: %d buffers of %zu bytes do not fit into memory: take a smaller --unit",
+                    b->buffers + 1, unit_bytes(b));
+    memset(b->copy, 0, 2 * (size_t)(update_bytes_of(b) / 2) * (size_t)b->elements);
+    b->scalars->grad_scale = 1.0f;
+    fill(b);
+    return 0;
+}
+
+static int take_streams(struct bench *b) {
+    const char *why;
+    struct device_options o = {.threads = b->threads, .label = "bench"};
+    if (dev_open(backend_find("cpu", &why), &o, &b->dev)) return fail("cannot open the cpu device");
+    b->reads = stream_create(b->dev, "read");
+    b->updates = stream_create(b->dev, "update");
+    b->writes = stream_create(b->dev, "write");
+    if (!b->reads || !b->updates || !b->writes) return fail("cannot create a stream: %s", dev_error(b->dev));
+    for (int i = 0; i < b->buffers; i++) {
+        b->full[i] = event_create(b->dev);
+        b->changed[i] = event_create(b->dev);
+        b->empty[i] = event_create(b->dev);
+    }
+    return 0;
+}
+
+static int open_bench(struct bench *b) {
+    size_t block = DISK_ALIGN / sizeof(float);  // elements: each of the three parts is whole pages
+    b->elements = (int64_t)((b->unit_bytes / (3 * sizeof(float)) + block - 1) / block * block);
+    b->units = (int)((b->bytes + unit_bytes(b) - 1) / unit_bytes(b));
+    struct disk_store_options o = {.dir = b->dir,
+                                   .key = "--dir",
+                                   .label = "bench offload",
+                                   .bytes = (size_t)b->units * unit_bytes(b),
+                                   .block_bytes = b->block_bytes,
+                                   .depth = b->depth,
+                                   .engine = b->engine};
+    if (disk_store_create(&b->store, &o)) return -1;
+    b->path = disk_store_path(b->store);
+    return take_memory(b) || take_streams(b) ? -1 : 0;
+}
+
+// Also of one that is half open.
+static void close_bench(struct bench *b) {
+    for (int i = 0; i < BUFFERS_MAX; i++) {
+        if (b->full[i]) event_destroy(&b->full[i]);
+        if (b->changed[i]) event_destroy(&b->changed[i]);
+        if (b->empty[i]) event_destroy(&b->empty[i]);
+    }
+    if (b->reads) stream_destroy(&b->reads);
+    if (b->updates) stream_destroy(&b->updates);
+    if (b->writes) stream_destroy(&b->writes);
+    dev_close(&b->dev);
+    disk_store_destroy(&b->store);
+    for (int i = 0; i < BUFFERS_MAX; i++) free(b->buffer[i]);
+    free(b->truth);
+    free(b->grad);
+    free(b->weight);
+    free(b->copy);
+    free(b->scalars);
+    free(b->path);
+    for (int i = 0; i < ROWS; i++) {
+        bench_series_free(&b->seconds[i]);
+        bench_series_free(&b->fio_seconds[i]);
+    }
+    bench_series_free(&b->update_seconds);
+    bench_series_free(&b->copy_seconds);
+}
+
+// ---------------------------------------------------------------- ours
+static void update(const struct bench *b, char *unit) {
+    float *master = (void *)unit;
+    op_adamw(b->updates, &(struct update_args){.master = master,
+                                               .m = master + b->elements,
+                                               .v = master + 2 * b->elements,
+                                               .weight = b->weight,
+                                               .grad = b->grad,
+                                               .scalars = b->scalars,
+                                               .n = b->elements,
+                                               .ends = {b->elements},
+                                               .weight_decay = {0.1f},
+                                               .groups = 1,
+                                               .lr = 1e-4f,
+                                               .beta1 = 0.9f,
+                                               .beta2 = 0.95f,
+                                               .eps = 1e-8f,
+                                               .inv_bc1 = 1.1f,
+                                               .inv_sqrt_bc2 = 1.1f,
+                                               .dt = b->dtype});
+}
+
+static void enqueue_writes(struct bench *b) {
+    for (int u = 0; u < b->units; u++) disk_store_write(b->store, b->writes, b->truth, range_of(b, u));
+}
+
+static void enqueue_reads(struct bench *b) {
+    for (int u = 0; u < b->units; u++)
+        disk_store_read(b->store, b->reads, b->buffer[u % b->buffers], range_of(b, u));
+}
+
+static void enqueue_pipeline(struct bench *b) {
+    for (int u = 0; u < b->units; u++) {
+        int i = u % b->buffers;
+        stream_wait_event(b->reads, b->empty[i]);
+        disk_store_read(b->store, b->reads, b->buffer[i], range_of(b, u));
+        event_record(b->full[i], b->reads);
+        stream_wait_event(b->updates, b->full[i]);
+        update(b, b->buffer[i]);
+        event_record(b->changed[i], b->updates);
+        stream_wait_event(b->writes, b->changed[i]);
+        disk_store_write(b->store, b->writes, b->buffer[i], range_of(b, u));
+        event_record(b->empty[i], b->writes);
+    }
+}
+
+// The seconds go to the series, if there is one.
+static int timed(struct bench *b, void (*enqueue)(struct bench *b), struct bench_series *seconds) {
+    double start = now_seconds();
+    enqueue(b);
+    if (stream_sync(b->reads) || stream_sync(b->updates) || stream_sync(b->writes))
+        return fail("bench offload: %s", dev_error(b->dev));
+    if (seconds && b->counts) bench_series_add(seconds, now_seconds() - start);
+    return 0;
+}
+
+// What is on disk is the truth, to the bit: the first unit, the last, and one between.
+static int check(struct bench *b, const char *behind) {
+    const int look[] = {0, b->units / 2, b->units - 1};
+    for (int i = 0; i < 3; i++) {
+        if (disk_store_load(b->store, b->buffer[0], range_of(b, look[i]))) return -1;
+        if (memcmp(b->buffer[0], b->truth, unit_bytes(b)) != 0)
+            return fail("bench offload: unit %d holds other bytes than it should, behind %s", look[i],
+                        behind);
+    }
+    return 0;
+}
+
+static void enqueue_update(struct bench *b) { update(b, b->truth); }
+
+static void enqueue_copy(struct bench *b) {
+    int64_t n = (int64_t)(update_bytes_of(b) / 2) * b->elements / (int64_t)sizeof(float);
+    float *from = b->copy;
+    op_cast(b->updates,
+            &(struct cast_args){.out = from + n, .in = from, .n = n, .from = DT_F32, .to = DT_F32});
+}
+
+static void enqueue_practice(struct bench *b) { update(b, b->buffer[1]); }
+
+// In turn with each other, on a unit that no longer matters: what else runs on the machine meets both.
+static int time_update(struct bench *b) {
+    for (int i = 0; i < UPDATES; i++)
+        if (timed(b, enqueue_copy, &b->copy_seconds) || timed(b, enqueue_practice, &b->update_seconds))
+            return -1;
+    return 0;
+}
+
+// ---------------------------------------------------------------- fio
+// What the command prints, up to `room` bytes. 0, or -1: it failed.
+static int output_of(const char *line, char *text, size_t room) {
+    FILE *f = popen(line, "re");
+    if (!f) return -1;
+    size_t n = fread(text, 1, room - 1, f);
+    text[n] = 0;
+    char rest[4096];
+    while (fread(rest, 1, sizeof rest, f) > 0) continue;
+    return pclose(f) == 0 ? 0 : -1;
+}
+
+// Where b->fio cannot be started it becomes NULL.
+static void find_fio(struct bench *b) {
+    char *version = b->version;
+    char *word = b->fio ? shell_word(b->fio) : NULL,
+         *line = word ? xasprintf("%s --version 2>/dev/null", word) : NULL;
+    *version = 0;
+    if (line && !output_of(line, version, sizeof b->version)) version[strcspn(version, "\n")] = 0;
+    if (!line || strncmp(version, "fio", 3) != 0) {
+        *version = 0;
+        b->fio = NULL;
+    }
+    free(line);
+    free(word);
+}
+
+// Of the slowest of fio's jobs; 0: it does not say.
+static double seconds_in(const char *text) {
+    const char *at = strchr(text, '{');
+    cJSON *j = at ? cJSON_Parse(at) : NULL;
+    const cJSON *job;
+    double slowest = 0;  // ms
+    cJSON_ArrayForEach(job, json_item(j, "jobs")) {
+        double r = json_number(json_item(job, "read"), "runtime"),
+               w = json_number(json_item(job, "write"), "runtime");
+        slowest = r > slowest ? r : slowest;
+        slowest = w > slowest ? w : slowest;
+    }
+    cJSON_Delete(j);
+    return 1e-3 * slowest;
+}
+
+static int run_fio(struct bench *b, enum row row) {
+    static const char *const jobs[ROWS] = {"--name=write --rw=write", "--name=read --rw=read",
+                                           "--name=read --rw=read --name=write --rw=write"};
+    enum { ROOM = 1 << 18 };
+    if (!b->fio) return 0;
+    bool uring = disk_store_engine(b->store) == DISK_ENGINE_URING;
+    char *word = shell_word(b->fio), *text = xcalloc(1, ROOM);
+    char *line = xasprintf(
+        "%s --output-format=json --name=global --filename=%s --allow_file_create=0 --size=%.0f --bs=%zu --iodepth=%d "
+        "--direct=%d --ioengine=%s %s 2>/dev/null",
+        word, b->path, bytes_of(b, READ), b->block_bytes, b->depth, disk_store_direct(b->store),
+        uring ? "io_uring" : "psync", jobs[row]);
+    int rc = output_of(line, text, ROOM);
+    double seconds = rc ? 0 : seconds_in(text);
+    if (!rc && b->counts && seconds > 0) bench_series_add(&b->fio_seconds[row], seconds);
+    if (rc || seconds <= 0) rc = fail("bench offload: fio failed: %s (--fio none leaves it out)", line);
+    free(line);
+    free(word);
+    free(text);
+    return rc;
+}
+
+// fio's writes destroy what is there, so each of ours that is compared comes behind a write of ours.
+static int run_round(struct bench *b) {
+    return run_fio(b, WRITE) || timed(b, enqueue_writes, &b->seconds[WRITE]) || run_fio(b, READ) ||
+                   timed(b, enqueue_reads, &b->seconds[READ]) || check(b, "writing") ||
+                   timed(b, enqueue_pipeline, &b->seconds[PIPELINE]) || timed(b, enqueue_update, NULL) ||
+                   time_update(b) || check(b, "reading, updating and writing") || run_fio(b, PIPELINE)
+               ? -1
+               : 0;
+}
+
+// ---------------------------------------------------------------- figures
+static double rate(const struct bench *b, int row) {
+    return bench_ratio(bytes_of(b, (enum row)row), bench_series_median(&b->seconds[row]));
+}
+static double fio_rate(const struct bench *b, int row) {
+    return bench_ratio(bytes_of(b, (enum row)row), bench_series_median(&b->fio_seconds[row]));
+}
+static double share(const struct bench *b, int row) {
+    return bench_series_ratio(&b->fio_seconds[row], &b->seconds[row]);
+}
+static double moved(const struct bench *b, const struct bench_series *seconds) {
+    return update_bytes_of(b) * (double)b->elements / bench_series_median(seconds);
+}
+
+static const char *engine_of(const struct disk_store *s) {
+    return disk_store_engine(s) == DISK_ENGINE_URING ? "io_uring" : "threads";
+}
+
+static void print_json(const struct bench *b) {
+    char text[FILE_SYSTEM_BYTES];
+    cJSON *j = cJSON_CreateObject();
+    cJSON_AddStringToObject(j, "bench", "offload");
+    cJSON_AddStringToObject(j, "directory", b->dir);
+    cJSON_AddStringToObject(j, "file_system", file_system_of(b->dir, text));
+    cJSON_AddStringToObject(j, "engine", engine_of(b->store));
+    cJSON_AddBoolToObject(j, "direct", disk_store_direct(b->store));
+    json_put_text(j, "remark", disk_store_remark(b->store));
+    json_put_text(j, "fio", b->version);
+    json_put(j, "block_bytes", (double)b->block_bytes);
+    json_put(j, "depth", b->depth);
+    json_put(j, "units", b->units);
+    json_put(j, "unit_parameters", (double)b->elements);
+    json_put(j, "buffers", b->buffers);
+    json_put(j, "rounds", b->seconds[READ].count);
+    for (int row = 0; row < ROWS; row++) {
+        cJSON *o = cJSON_AddObjectToObject(j, row_names[row]);
+        json_put(o, "bytes", bytes_of(b, (enum row)row));
+        json_put(o, "bytes_per_second", rate(b, row));
+        json_put(o, "fio_bytes_per_second", b->fio ? fio_rate(b, row) : NAN);
+        json_put(o, "share_of_fio", b->fio ? share(b, row) : NAN);
+    }
+    cJSON *u = cJSON_AddObjectToObject(j, "update");
+    cJSON_AddStringToObject(u, "dtype", dtype_name(b->dtype));
+    json_put(u, "threads", b->threads);
+    json_put(u, "bytes_per_parameter", update_bytes_of(b));
+    json_put(u, "bytes_per_second", moved(b, &b->update_seconds));
+    json_put(u, "copy_bytes_per_second", moved(b, &b->copy_seconds));
+    json_put(u, "share_of_copy", bench_series_ratio(&b->copy_seconds, &b->update_seconds));
+    json_put(j, "target_share", TARGET);
+    json_print(stdout, j);
+    cJSON_Delete(j);
+}
+
+static void print_table(const struct bench *b) {
+    static const char *const words[ROWS] = {"", "",
+                                            " (each unit read, updated by AdamW, written; both counted)"};
+    char text[FILE_SYSTEM_BYTES], one[24], all[24], piece[24];
+    int e = (int)dtype_size(b->dtype);
+    printf("place     %s: %s, %s, %s, pieces of %s, %d under way\n", b->dir, file_system_of(b->dir, text),
+           disk_store_direct(b->store) ? "O_DIRECT" : "through the kernel's cache", engine_of(b->store),
+           format_bytes(piece, (double)b->block_bytes), b->depth);
+    if (disk_store_remark(b->store)) printf("remark    %s\n", disk_store_remark(b->store));
+    printf("file      %s: %d unit%s of %s, %lld parameters with master and two moments in fp32; %d buffers\n",
+           format_bytes(all, bytes_of(b, READ)), b->units, bench_plural(b->units),
+           format_bytes(one, 12.0 * (double)b->elements), (long long)b->elements, b->buffers);
+    for (int row = 0; row < ROWS; row++) {
+        printf("%-9s %.1f MB/s", row_names[row], 1e-6 * rate(b, row));
+        if (b->fio)
+            printf(", fio %.1f MB/s, share %.2f, wanted %.2f", 1e-6 * fio_rate(b, row), share(b, row),
+                   TARGET);
+        printf("%s\n", words[row]);
+    }
+    if (b->fio)
+        printf(
+            "fio       %s on the same file, same pieces, depth and flags; for the pipeline a reader and a writer at once\n",
+            b->version);
+    else
+        printf("fio       not measured: it is not installed (apt-get install fio), or --fio none\n");
+    printf(
+        "update    AdamW %.1f GB/s, %d thread%s, %.0f bytes a parameter: gradient %d, master 4, moments 8 read, master 4, "
+        "moments 8, weight %d written\n",
+        1e-9 * moved(b, &b->update_seconds), b->threads, bench_plural(b->threads), update_bytes_of(b), e, e);
+    printf(
+        "copy      %.1f GB/s of as many bytes, half read and half written, same threads: share %.2f, wanted %.2f\n",
+        1e-9 * moved(b, &b->copy_seconds), bench_series_ratio(&b->copy_seconds, &b->update_seconds), TARGET);
+    printf(
+        "%d round%s behind one that is not counted, medians, shares of the same round; what was read back was compared\n",
+        b->seconds[READ].count, bench_plural(b->seconds[READ].count));
+}
+
+// ---------------------------------------------------------------- the command
+static int read_words(const struct cli_args *a, struct bench *b) {
+    const char *fio = cli_get(a, "fio");
+    static const char *const engines[] = {"auto", "io_uring", "threads"};  // enum disk_engine
+    int engine = bench_word(a, "engine", engines, 3);
+    if (engine < 0 || bench_dtype(a, DT_BF16, &b->dtype)) return -1;
+    b->engine = (enum disk_engine)engine;
     b->dir = cli_get(a, "dir") ? cli_get(a, "dir") : ".";
     b->fio = !fio ? "fio" : strcmp(fio, "none") ? fio : NULL;
     return 0;
 }
 
-static int read_options(const struct cli_args *a, struct offload_bench *b, long *rounds) {
+static int read_options(const struct cli_args *a, struct bench *b, long *rounds) {
     long depth, buffers, threads;
     if (read_words(a, b) || cli_bytes(a, "size", (size_t)1 << 30, &b->bytes) ||
         cli_bytes(a, "unit", (size_t)48 << 20, &b->unit_bytes) ||
         cli_bytes(a, "block", DISK_BLOCK_BYTES, &b->block_bytes) ||
         cli_integer(a, "depth", 1, DISK_DEPTH_MAX, DISK_DEPTH, &depth) ||
-        cli_integer(a, "buffers", 2, OFFLOAD_BUFFERS_MAX, 3, &buffers) ||
+        cli_integer(a, "buffers", 2, BUFFERS_MAX, 3, &buffers) ||
         cli_integer(a, "threads", 1, 4096, 0, &threads) ||
-        cli_integer(a, "rounds", 1, OFFLOAD_ROUNDS_MAX, 3, rounds))
+        cli_integer(a, "rounds", 1, BENCH_ROUNDS_MOST, 3, rounds))
         return -1;
     if (b->block_bytes % DISK_ALIGN || b->block_bytes > (size_t)1 << 30)
         return fail("bench offload: --block %zu: expected a multiple of %zu up to 1G", b->block_bytes,
@@ -71,29 +473,26 @@ static int read_options(const struct cli_args *a, struct offload_bench *b, long 
     return 0;
 }
 
-static int run(struct offload_bench *b, const struct cli_args *args, int count) {
-    struct offload_round rounds[OFFLOAD_ROUNDS_MAX], first;
-    char version[32];
-    offload_bench_find_fio(b, version);
-    if (offload_bench_open(b) || offload_bench_round(b, &first)) return -1;
-    for (int i = 0; i < count; i++)
-        if (offload_bench_round(b, &rounds[i])) return -1;
-    struct offload_figures f = {b, rounds, count, version};
-    (cli_get(args, "json") ? offload_figures_json : offload_figures_table)(&f);
+static int run_rounds(struct bench *b, long rounds, bool json) {
+    find_fio(b);
+    if (open_bench(b)) return -1;
+    for (long i = 0; i <= rounds; i++) {
+        b->counts = i > 0;
+        if (run_round(b)) return -1;
+    }
+    (json ? print_json : print_table)(b);
     return 0;
 }
 
-int bench_offload(int argc, char **argv) {
-    struct cli_args args;
-    struct offload_bench *b = xcalloc(1, sizeof *b);
+static int run(const struct topology_table *t, const struct cli_args *a) {
+    struct bench b = {0};
     long rounds;
-    enum cli_outcome outcome = cli_parse(&command, argc, argv, &args);
-    int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
-    if (outcome == CLI_RUN && !read_options(&args, b, &rounds)) {
-        status = run(b, &args, (int)rounds) ? EXIT_RUN_FAILED : 0;
-        offload_bench_close(b);
-    }
-    cli_args_free(&args);
-    free(b);
+    (void)t;
+    if (read_options(a, &b, &rounds)) return EXIT_USAGE;
+    int status = run_rounds(&b, rounds, cli_get(a, "json") != NULL) ? EXIT_RUN_FAILED : 0;
+    close_bench(&b);
     return status;
 }
+
+const struct bench_program bench_offload = {
+    "states on disk, read, updated and written, beside fio; AdamW on a host beside a copy", &command, run};

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "kernels/statistics.h"
-#include "shared/command/cli.h"
+#include "shared/bench/bench.h"
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
 #include "shared/device/device_choice.h"
@@ -16,18 +16,6 @@
 
 #define MEASUREMENT_S 0.010  // of a measurement on a GPU
 #define LAUNCHES_MAX  1000
-
-static int read_dtype(const struct cli_args *args, enum dtype *out) {
-    static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
-    const char *name = cli_get(args, "dtype");
-    *out = DT_BF16;
-    if (!name) return 0;
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        *out = types[i];
-        if (!strcmp(name, dtype_name(types[i]))) return 0;
-    }
-    return fail("--dtype %s: expected fp32, bf16 or fp16", name);
-}
 
 // auto: a GPU where there is one.
 static const struct backend *read_device(const struct cli_args *args) {
@@ -67,8 +55,8 @@ static int read_choices(const struct cli_args *args, const struct backend *backe
 
 int bench_open(struct bench_device *b, const struct cli_args *args) {
     long threads, rounds;
-    if (read_dtype(args, &b->dt) || cli_integer(args, "threads", 1, 4096, 0, &threads) ||
-        cli_integer(args, "rounds", 1, BENCH_ROUNDS_MAX, 7, &rounds))
+    if (bench_dtype(args, DT_BF16, &b->dt) || cli_integer(args, "threads", 1, 4096, 0, &threads) ||
+        cli_integer(args, "rounds", 1, BENCH_ROUNDS_MOST, 7, &rounds))
         return -1;
     b->rounds = (int)rounds;
     b->threads = (int)(threads ? threads : sysconf(_SC_NPROCESSORS_ONLN));
@@ -210,13 +198,13 @@ int bench_measure(struct bench_device *b, struct bench_work *w) {
 // ---------------------------------------------------------------- results
 
 double bench_median(const double *v, int n) {
-    double sorted[BENCH_ROUNDS_MAX];
+    double sorted[BENCH_ROUNDS_MOST];
     memcpy(sorted, v, (size_t)n * sizeof *v);
     return median(sorted, n);
 }
 
 double bench_share(const struct bench_device *b, const struct bench_work *w) {
-    double share[BENCH_ROUNDS_MAX];
+    double share[BENCH_ROUNDS_MOST];
     const struct bench_work *yard = w->flops > 0 ? &b->product : &b->copy;
     for (int i = 0; i < b->rounds; i++)
         share[i] = w->flops > 0 ? w->flops / w->seconds[i] / (yard->flops / w->yard_seconds[i])
@@ -231,7 +219,7 @@ double bench_peak_rate(const struct bench_device *b, const struct bench_work *w)
 // flops in `seconds`, as a share of the peak in the same round.
 static double share_of_peak(const struct bench_device *b, const struct bench_work *w, double flops,
                             const double *seconds) {
-    double share[BENCH_ROUNDS_MAX];
+    double share[BENCH_ROUNDS_MOST];
     for (int i = 0; i < b->rounds; i++) share[i] = flops / seconds[i] / (b->peak.flops / w->peak_seconds[i]);
     return bench_median(share, b->rounds);
 }

@@ -10,10 +10,10 @@
 #define STARRING_SHARED_BENCH_BENCH_WORK_H
 
 #include "kernels/cpu/peak.h"
+#include "shared/bench/bench.h"
 #include "shared/core/arena.h"
 
-#define BENCH_ROUNDS_MAX 99
-#define BENCH_SHAPE_MAX  48
+#define BENCH_SHAPE_MAX 48
 
 // dev_copy as an operation: bytes are read and written.
 #define BENCH_OP_COPY OP_COUNT
@@ -30,9 +30,9 @@ struct bench_work {
     double bytes, flops;  // read and written, computed; by the operation's definition, each tensor once
     bool tiny;            // too little data for a rate to mean anything
     int launches;         // of one measurement
-    double seconds[BENCH_ROUNDS_MAX];       // one launch
-    double yard_seconds[BENCH_ROUNDS_MAX];  // the yardstick, just before
-    double peak_seconds[BENCH_ROUNDS_MAX];  // of what computes, on a host: the peak, just before
+    double seconds[BENCH_ROUNDS_MOST];       // one launch
+    double yard_seconds[BENCH_ROUNDS_MOST];  // the yardstick, just before
+    double peak_seconds[BENCH_ROUNDS_MOST];  // of what computes, on a host: the peak, just before
     size_t args_bytes;
     _Alignas(16) unsigned char args[OP_ARGS_MAX_BYTES];
 };
@@ -49,7 +49,6 @@ struct bench_device {
     struct cpu_peak peak;             // on a host
 };
 
-struct cli_args;
 struct job;
 // Reads --device, --threads, --dtype, --rounds and --set cuda.KEY=VALUE and opens the device. 0, or -1 after
 // logging.
@@ -97,7 +96,7 @@ double bench_peak_rate(const struct bench_device *b, const struct bench_work *w)
 double bench_share_of_peak(const struct bench_device *b, const struct bench_work *w);
 double bench_yard_share_of_peak(const struct bench_device *b, const struct bench_work *w);
 
-// Of n values; sorts a copy. n at most BENCH_ROUNDS_MAX.
+// Of n values; sorts a copy. n at most BENCH_ROUNDS_MOST.
 double bench_median(const double *v, int n);
 // Median over the rounds of this operation's rate (bytes, or flops where it has any, per second) as a
 // share of the yardstick's rate in the same round.

@@ -188,6 +188,7 @@ static void tell(const struct figure_told *t, const struct figure *f, cJSON *lis
     json_put_text(o, "unit", f->unit);
     cJSON_AddStringToObject(o, "when", when ? when : "always");
     json_put_text(o, "meaning", f->meaning);
+    json_put_text(o, "words", f->words);
     cJSON_AddItemToArray(list, o);
     free(types);
     free(key);

@@ -53,8 +53,9 @@ struct figure {
     unsigned in;    // the lists of a larger document that take it over from this one
     unsigned lack;  // the kinds of documents in which it is not
     enum figure_join join;
-    const char *
-        to;  // its path in the summary: of what is joined (NULL: its key), or of what other code makes of all ranks'
+    const char
+        *to;  // its path in the summary, where it is joined (NULL: its key) or other code puts it there
+    const char *words;  // the heading of its line in comparisons; NULL: it has none
 };
 
 #define FIGURE_KIND(x) \
@@ -107,7 +108,7 @@ struct figure_told {
     unsigned in, lack;
     const char *when;  // of rows that are always there; NULL: always
 };
-// Adds each of these rows to the list as {file, key, type, unit, when, meaning}.
+// Adds each of these rows to the list as {file, key, type, unit, when, meaning, words}.
 void figures_tell(cJSON *list, const struct figure_told *t);
 
 #endif

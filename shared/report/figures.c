@@ -112,6 +112,7 @@ static void put_device(cJSON *o, const char *key, const void *from) {
 #define OF_A_BUDGET  IF(r.shares), .when = "ps:async", .lack = NOT_OF_SERVERS
 #define OF_PHASES(t) .type = #t, .when = "OneBitAdam", .lack = NOT_OF_SERVERS
 #define MEAN(m)      AT(m), .join = JOIN_MEAN_OF_WORKERS
+#define CLASS(w)     .type = "integer", .words = w
 #define WORKER_ONLY  .lack = NOT_OF_SERVERS
 #define SERVER_ONLY  .lack = NOT_OF_WORKERS
 
@@ -123,21 +124,27 @@ static const struct figure of_ranks[] = {
      "null",
      ALSO(job)},
     {"predicted", NULL, "by class, computed before the run", MADE(put_predicted), .in = IN_MEMORY},
-    {"predicted.*", "bytes",
-     "`parameter`, `gradient`, `master`, `optimizer`, `activation`, `communication`, `workspace`, "
-     "`server` (its neighbour's replica), `checkpoint` (state copied aside until it is on disk), and "
-     "`pinned`: page-locked host memory, `offload`: host memory for state that is kept out of the "
-     "device's, both part of no total of device memory",
-     .type = "integer"},
+    {"predicted.*", "bytes", "the classes of `peak`", .type = "integer"},
     {"peak", NULL, "by class, as the ledger counted", MADE(put_peak), .in = IN_MEMORY},
-    {"peak.pinned", "bytes", "page-locked host memory", .type = "integer", .join = JOIN_BOTH,
-     .to = "totals.pinned_bytes"},
-    {"peak.offload", "bytes", "host memory for state that is kept out of the device's", .type = "integer",
-     .join = JOIN_BOTH, .to = "totals.offload_bytes"},
-    {"peak.*", "bytes", NULL, .type = "integer"},
+    {"peak.parameter", "bytes", "weights, in 16 bits or fp32", CLASS("weights")},
+    {"peak.gradient", "bytes", "gradients; of a server the fp32 sums too", CLASS("gradients")},
+    {"peak.master", "bytes", NULL, CLASS("fp32 masters")},
+    {"peak.optimizer", "bytes", "states of the optimizer", CLASS("moments")},
+    {"peak.activation", "bytes", NULL, CLASS("activations")},
+    {"peak.communication", "bytes", "buffers of units in use and on their way",
+     CLASS("communication buffers")},
+    {"peak.workspace", "bytes", "workspaces of operations", CLASS("workspace")},
+    {"peak.server", "bytes", "a server's further state: its neighbour's replica",
+     CLASS("other server state")},
+    {"peak.checkpoint", "bytes", "state copied aside until it is on disk",
+     CLASS("copy for a snapshot or checkpoint")},
+    {"peak.pinned", "bytes", "page-locked host memory, part of no total of device memory", .type = "integer",
+     .join = JOIN_BOTH, .to = "totals.pinned_bytes"},
+    {"peak.offload", "bytes", "host memory for state that is kept out of the device's, likewise",
+     .type = "integer", .join = JOIN_BOTH, .to = "totals.offload_bytes"},
     {"device_bytes", "bytes",
      "device memory, as the ledger counted at its peak: `peak` without `pinned` and `offload`",
-     ALSO(device_bytes), .join = JOIN_BOTH, .to = "totals.memory_bytes"},
+     ALSO(device_bytes), .join = JOIN_BOTH, .to = "totals.memory_bytes", .words = "device memory"},
     {"formula_bytes", "bytes", "the textbook's figure", AT(memory.formula_bytes), .in = IN_MEMORY},
 #define RANK_ROW(type, member, ...) {__VA_ARGS__, AT(member)},
     RANK_FIGURES(RANK_ROW)
@@ -186,26 +193,27 @@ static const struct figure of_ranks[] = {
     {"time.data", "s",
      "making batches, while the compute stream stood idle. What is read while it computes costs nothing",
      MEAN(time.data)},
-    {"time.forward", "s", "the compute stream was busy with", MEAN(time.forward)},
+    {"time.forward", "s", "the compute stream was busy with", MEAN(time.forward), .words = "forward"},
     {"time.backward", "s", "with the logits and the loss, which the head computes in its backward",
-     MEAN(time.backward)},
-    {"time.optimizer", "s", "with the norm and the decision; a star's servers have it", MEAN(time.optimizer)},
-    {"time.comm_exposed", "s",
-     "computing stood still for a transfer for which all ranks were ready and at work, or the compute "
-     "stream handed a gradient over",
-     MEAN(time.comm_exposed)},
-    {"time.comm_overlapped", "s",
-     "transfers under way, all ranks being ready, while computing went on; beside the parts",
-     MEAN(time.comm_overlapped)},
+     MEAN(time.backward), .words = "backward"},
+    {"time.optimizer", "s", "with the norm and the decision; a star's servers have it", MEAN(time.optimizer),
+     .words = "optimizer"},
     {"time.wait", "s",
      "computing stood still for a transfer for which some rank was not ready, or during which one stood"
      " still",
-     MEAN(time.wait)},
+     MEAN(time.wait), .words = "waiting for peers"},
+    {"time.comm_exposed", "s",
+     "computing stood still for a transfer for which all ranks were ready and at work, or the compute "
+     "stream handed a gradient over",
+     MEAN(time.comm_exposed), .words = "exposed communication"},
     {"time.host", "s",
      "nothing was computed, but not because of a transfer: the host's work between operations, threads "
      "that wait for a core; or because of one, while this rank's process itself stood still",
-     MEAN(time.host)},
+     MEAN(time.host), .words = "host"},
     {"time.total", "s", "the steps by the clock", MEAN(time.total)},
+    {"time.comm_overlapped", "s",
+     "transfers under way, all ranks being ready, while computing went on; beside the parts",
+     MEAN(time.comm_overlapped)},
     {"time.check", NULL,
      "the parts, added / the steps as the loop counted them: what the split loses or counts twice; more"
      " than 1% off is warned about. summary.json: of the worker that is off most",
@@ -272,14 +280,18 @@ static const struct figure of_ranks[] = {
      "its shard threads added, from the first gradient to the last answer. The parts add up to `total`",
      OBJECT, IF(r.server_time.threads), .in = IN_SERVER_TIME, SERVER_ONLY},
     {"server_time.threads", NULL, NULL, AT(server_time.threads)},
-    {"server_time.receive", "s", "taking messages off the sockets", AT(server_time.receive)},
-    {"server_time.sum", "s", "adding gradients, rounding, sums of squares", AT(server_time.sum)},
+    {"server_time.receive", "s", "taking messages off the sockets", AT(server_time.receive),
+     .words = "receive"},
+    {"server_time.sum", "s", "adding gradients, rounding, sums of squares", AT(server_time.sum),
+     .words = "sum"},
     {"server_time.hold", "s",
      "idle, with gradients of a step that waits for more of them or for the scheduler's decision",
-     AT(server_time.hold)},
-    {"server_time.wait", "s", "idle, with nothing", AT(server_time.wait)},
-    {"server_time.update", "s", "the optimizer; new weights in their place", AT(server_time.update)},
-    {"server_time.reply", "s", "answers: acknowledgements, weights, sums", AT(server_time.reply)},
+     AT(server_time.hold), .words = "hold"},
+    {"server_time.wait", "s", "idle, with nothing", AT(server_time.wait), .words = "wait"},
+    {"server_time.update", "s", "the optimizer; new weights in their place", AT(server_time.update),
+     .words = "update"},
+    {"server_time.reply", "s", "answers: acknowledgements, weights, sums", AT(server_time.reply),
+     .words = "reply"},
     {"server_time.total", "s", NULL, AT(server_time.total)},
     {"scheduler", NULL,
      "what the scheduler has cost, from the start of the job; it leaves no report of its own", OBJECT,
@@ -533,8 +545,9 @@ static const struct figure of_summaries[] = {
      "the program or mpirun that started them. A page that several have touched is divided among them "
      "(the kernel's PSS), so that it counts once; compare.py shows this one. null: the job was on "
      "several hosts, its roles were started one by one, or the kernel does not tell",
-     .type = "number or null"},
-    {"totals.cpu_seconds", "s", "CPU time of the training part; each process once", TOLD},
+     .type = "number or null", .words = "resident memory"},
+    {"totals.cpu_seconds", "s", "CPU time of the training part; each process once", TOLD,
+     .words = "CPU seconds of training"},
     {"busiest", NULL, "the largest figure of one rank (of one process: `rss_bytes`, `cpu_seconds`)", OBJECT},
     {"busiest.*", NULL, "as in `totals`", TOLD},
     {"machine", NULL, "of worker 0; null: it left no report", .type = "object or null"},
@@ -594,14 +607,19 @@ static struct told_rows rows_of_summary(void) {
     struct told_rows t = {0};
     const struct figure_rows own = summary_figures(), ranks = rank_figures();
     for (size_t i = 0; i < own.count; i++) {
-        add_row(&t, &own.rows[i], "", own.rows[i].key);
-        if (!strcmp(own.rows[i].key, "skipped")) add_taken(&t, run_figures(), IN_TOP, "", 0);
+        const char *key = own.rows[i].key;
+        add_row(&t, &own.rows[i], "", key);
+        if (!strcmp(key, "skipped")) add_taken(&t, run_figures(), IN_TOP, "", 0);
         for (size_t k = 0; k < sizeof lists / sizeof *lists; k++)
-            if (!strcmp(own.rows[i].key, lists[k].behind))
+            if (!strcmp(key, lists[k].behind))
                 add_taken(&t, ranks, lists[k].in, lists[k].prefix, lists[k].cut);
+        for (const struct figure *f = ranks.rows; f < ranks.rows + ranks.count; f++) {
+            const char *to = f->to ? f->to : f->join ? f->key : "";
+            if (!strncmp(to, key, strlen(key)) && to[strlen(key)] == '.' &&
+                !strchr(to + strlen(key) + 1, '.'))
+                add_row(&t, f, "", to);
+        }
     }
-    for (const struct figure *f = ranks.rows; f < ranks.rows + ranks.count; f++)
-        if (f->join || f->to) add_row(&t, f, "", f->to ? f->to : f->key);
     return t;
 }
 

@@ -58,9 +58,9 @@ struct checkpoint_report {
     F(uint64_t, late_allocations, "late_allocations", NULL, "device allocations after the first step",                             \
       .in = IN_MEMORY)                                                                                                             \
     F(double, sent_per_step, "sent_per_step", "bytes", "payload, mean over the steps", .in = IN_WIRE,                              \
-      .join = JOIN_BOTH, .to = "totals.sent_per_step")                                                                             \
+      .join = JOIN_BOTH, .to = "totals.sent_per_step", .words = "sent per step")                                                   \
     F(double, received_per_step, "received_per_step", "bytes", "likewise, received", .in = IN_WIRE,                                \
-      .join = JOIN_BOTH, .to = "totals.received_per_step")                                                                         \
+      .join = JOIN_BOTH, .to = "totals.received_per_step", .words = "received per step")                                           \
     F(double, control_sent_per_step, "control_sent_per_step", "bytes",                                                             \
       "everything else, mean over the steps: headers, scalars, barriers, and weights that move for a snapshot or for `weights/`",  \
       .in = IN_WIRE, .join = JOIN_BOTH, .to = "totals.control_sent_per_step")                                                      \

@@ -13,9 +13,9 @@
 
 #include <cmocka.h>
 
+#include "ps/bench/bench_plan.h"
 #include "ps/bench/bench_ring.h"
 #include "ps/bench/bench_roles.h"
-#include "ps/bench/bench_team.h"
 #include "ps/net/raw_stream.h"
 #include "ps/shard_map.h"
 #include "ps/star.h"

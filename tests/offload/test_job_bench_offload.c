@@ -154,7 +154,7 @@ static void what_is_refused(void **state) {
     } cases[] = {{"--block 1000", "--block 1000: expected a multiple of 4096", 2},
                  {"--depth 0", "--depth", 2},
                  {"--buffers 1", "--buffers", 2},
-                 {"--engine aio", "--engine aio: expected auto, io_uring or threads", 2},
+                 {"--engine aio", "--engine aio: expected one of auto, io_uring, threads", 2},
                  {"--dtype int8", "--dtype int8", 2},
                  {"--dir none/at/all", "none/at/all is not there", 1},
                  {"--size 1024G --unit 1G --fio none",

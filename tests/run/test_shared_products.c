@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "kernels/backend.h"
-#include "shared/bench/tune_figures.h"
+#include "shared/bench/bench_tune.h"
 #include "shared/core/error.h"
 #include "shared/device/product_choice.h"
 #include "shared/device/product_table.h"

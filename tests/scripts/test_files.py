@@ -172,6 +172,8 @@ class Files(unittest.TestCase):
     def test_the_page_is_what_make_docs_writes(self):
         with open(PAGE, encoding="utf-8") as f:
             self.assertEqual(f.read().split("\n"), make_files.page(PROGRAM).split("\n"), "docs/files.md: run make docs")
+        with open(os.path.join(TOP, make_files.WORDS), encoding="utf-8") as f:
+            self.assertEqual(f.read(), make_files.words(PROGRAM), "the words of comparisons: run make docs")
 
     def test_every_key_found_is_documented(self):
         """An object or a list may do with the rows of what is in it."""

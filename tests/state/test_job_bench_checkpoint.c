@@ -16,7 +16,7 @@
 #include <cjson/cJSON.h>
 #include <cmocka.h>
 
-#include "shared/bench/checkpoint_work.h"
+#include "shared/bench/bench.h"
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
 #include "shared/hf/presets.h"

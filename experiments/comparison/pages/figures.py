@@ -3,6 +3,7 @@ from html import escape
 
 from netlab import formula
 
+from .. import figures as words
 from .. import noise, table
 from ..draw import svg
 from ..draw.bars import bar_plot
@@ -11,11 +12,14 @@ from ..spread import median_and_range
 
 MIB = table.MIB
 DASHES = ["", "7 4", "2 3", "10 3 2 3"]
-CLASS_WORDS = {"parameter": "weights", "gradient": "gradients", "master": "fp32 masters", "optimizer": "moments",
-               "activation": "activations", "communication": "communication buffers", "workspace": "workspace",
-               "server": "other server state", "checkpoint": "copy for a snapshot or checkpoint"}
+CLASS_WORDS = dict(words.part("memory[].peak."))
 TIME_COLORS = {"forward": "m1", "backward": "m0", "optimizer": "m4", "comm_exposed": "m2", "wait": "m3", "host": "m6"}
 SERVER_COLORS = {"receive": "m5", "sum": "m0", "hold": "m3", "wait": "m6", "update": "m4", "reply": "m7"}
+
+
+def color(colors, key):
+    """A figure without a colour of its own has the last one."""
+    return colors.get(key, "m8")
 
 
 def dash(i):
@@ -108,13 +112,13 @@ def times(groups):
         if part["total"] <= 0:
             continue
         bars.append({"group": run.label, "label": f"step{noisy(group)}", "segments":
-                     [(TIME_COLORS[k], f"{words} (ms)", 1e3 * part[k]) for k, words in table.TIMES]})
+                     [(color(TIME_COLORS, k), f"{named} (ms)", 1e3 * part[k]) for k, named in table.TIMES]})
         if part["comm_overlapped"] > 0:
             bars.append({"group": None, "label": "overlapped", "outline": True,
                          "segments": [("m2", "overlapped communication (ms)", 1e3 * part["comm_overlapped"])]})
     if not bars:
         return ""
-    key = svg.legend([(TIME_COLORS[k], words) for k, words in table.TIMES])
+    key = svg.legend([(color(TIME_COLORS, k), named) for k, named in table.TIMES])
     return f"""<h2>Where the time goes, per step</h2>
 <p>Mean over the workers. A worker computes or waits: for a peer that is not ready, for a transfer, or for its own host.</p>
 <figure>{key}{bar_plot(bars, "ms per step, mean over the run", "Step time split")}
@@ -131,11 +135,11 @@ def servers(groups):
         part = table.server_times(group)
         if part.get("total", 0) > 0:
             bars.append({"group": None, "label": group[0].label + noisy(group), "segments":
-                         [(SERVER_COLORS[k], f"{words} (ms)", 1e3 * part[k]) for k, words in table.SERVER_TIMES]})
+                         [(color(SERVER_COLORS, k), f"{named} (ms)", 1e3 * part[k]) for k, named in table.SERVER_TIMES]})
     if not bars:
         return ""
     return f"""<h3>The servers' threads</h3>
-<figure>{svg.legend([(SERVER_COLORS[k], words) for k, words in table.SERVER_TIMES])}
+<figure>{svg.legend([(color(SERVER_COLORS, k), named) for k, named in table.SERVER_TIMES])}
 {bar_plot(bars, "ms per step, all threads of a server added", "Time of the servers")}
 <figcaption>Mean over the servers. Hold: a thread has frames or whole gradients, and waits for another worker's turn or for a
 decision. Wait: it has nothing to do.</figcaption></figure>"""
@@ -160,24 +164,28 @@ a ring 2(N-1)/N x M/B, in stage 3 3(N-1)/N x M/B.</p>
 the wire alone.</figcaption></figure>"""
 
 
-# (key of summary.totals, what, unit's bytes, words of the axis)
-TOTALS = [("memory_bytes", MIB, "device memory (MiB)"), ("pss_bytes", MIB, "resident memory (MiB)"),
-          ("sent_per_step", MIB, "sent per step (MiB)"), ("cpu_seconds", 1, "CPU seconds of training")]
+def axis_of(key, named):
+    """(bytes of the axis's unit, its words); None: the total is in the table alone."""
+    if key.endswith("_seconds"):
+        return 1, named
+    return None if key == "received_per_step" else (MIB, named + " (MiB)")
 
 
 def totals(groups):
     """What the whole job takes, all roles added; "" where no run counted it."""
     cells = []
-    for key, unit, words in TOTALS:
-        bars = []
+    for key, named in table.TOTALS:
+        if not (axis := axis_of(key, named)):
+            continue
+        bars, (unit, named) = [], axis
         for group in groups:
             value, _, _ = median_and_range([r.get("totals", key) for r in group])
             if value is not None:
                 mark = noisy(group) if key == "cpu_seconds" else ""
-                bars.append({"group": None, "label": group[0].label + mark, "segments": [("m0", words, value)]})
+                bars.append({"group": None, "label": group[0].label + mark, "segments": [("m0", named, value)]})
         if bars:
-            cells.append(f"<h3>{escape(words[0].upper() + words[1:])}</h3>"
-                         + bar_plot(bars, words, f"Of the whole job: {words}", unit, 1))
+            cells.append(f"<h3>{escape(named[0].upper() + named[1:])}</h3>"
+                         + bar_plot(bars, named, f"Of the whole job: {named}", unit, 1))
     if not cells:
         return ""
     return f"""<h2>The whole job</h2>

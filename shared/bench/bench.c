@@ -1,0 +1,132 @@
+// The benches as one command, their words, and the statistics of what they measure.
+#include "shared/bench/bench.h"
+
+#include <linux/magic.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/vfs.h>
+
+#include "kernels/statistics.h"
+#include "shared/core/error.h"
+
+static const char *name_of(const struct bench_program *b) { return b->command->name + strlen("bench "); }
+
+static void list_all(FILE *f, const struct bench_program *const *all, int count) {
+    fputs("starring bench", f);
+    for (int i = 0; i < count; i++) fprintf(f, "%s%s", i ? " | " : " ", name_of(all[i]));
+    fputs(" [OPTIONS]\n\n", f);
+    for (int i = 0; i < count; i++) fprintf(f, "  %-11s %s\n", name_of(all[i]), all[i]->about);
+    cli_print(f,
+              "\nExamples:\n"
+              "  starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype bf16\n"
+              "  starring bench adam\n"
+              "  starring bench ps --min-bytes 1M --max-bytes 1M\n");
+}
+
+int bench_command(const struct bench_program *const *all, int count, const struct topology_table *t, int argc,
+                  char **argv) {
+    const char *word = argc > 0 ? argv[0] : "";
+    for (int i = 0; i < count; i++) {
+        struct cli_args args;
+        if (strcmp(word, name_of(all[i])) != 0) continue;
+        enum cli_outcome outcome = cli_parse(all[i]->command, argc - 1, argv + 1, &args);
+        int status = outcome == CLI_HELP_SHOWN ? 0 : outcome == CLI_RUN ? all[i]->run(t, &args) : EXIT_USAGE;
+        cli_args_free(&args);
+        return status;
+    }
+    bool help = !strcmp(word, "--help") || !strcmp(word, "-h");
+    list_all(help ? stdout : stderr, all, count);
+    if (!help) fail("bench%s%s: expected one of those above", *word ? " " : "", word);
+    return help ? 0 : EXIT_USAGE;
+}
+
+// ---------------------------------------------------------------- the command line
+int bench_word(const struct cli_args *a, const char *option, const char *const *words, int count) {
+    const char *value = cli_get(a, option);
+    char expected[80] = "";
+    for (int i = 0, n = 0; i < count; i++) {
+        if (!value || !strcmp(value, words[i])) return i;
+        n += snprintf(expected + n, sizeof expected - (size_t)n, "%s%s", i ? ", " : "", words[i]);
+    }
+    return fail("--%s %s: expected one of %s", option, value, expected);
+}
+
+int bench_dtype(const struct cli_args *a, enum dtype otherwise, enum dtype *out) {
+    static const char *const words[] = {"fp32", "bf16", "fp16"};
+    static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
+    int i = bench_word(a, "dtype", words, 3);
+    if (i >= 0) *out = cli_get(a, "dtype") ? types[i] : otherwise;
+    return i < 0 ? -1 : 0;
+}
+
+// ---------------------------------------------------------------- measurements
+void bench_series_add(struct bench_series *s, double value) {
+    if (s->count == s->capacity) {
+        s->capacity = s->capacity ? 2 * s->capacity : 16;
+        s->values = xrealloc(s->values, (unsigned long)s->capacity * sizeof *s->values);
+    }
+    s->values[s->count++] = value;
+}
+
+void bench_series_free(struct bench_series *s) {
+    free(s->values);
+    *s = (struct bench_series){0};
+}
+
+double bench_series_quantile(const struct bench_series *s, double share) {
+    if (!s->count) return 0;
+    double *v = xcalloc((unsigned long)s->count, sizeof *v);
+    memcpy(v, s->values, (size_t)s->count * sizeof *v);
+    sort_ascending(v, (size_t)s->count);
+    int at = (int)ceil(share * s->count) - 1;
+    double value = v[at < 0 ? 0 : at];
+    free(v);
+    return value;
+}
+
+double bench_series_median(const struct bench_series *s) {
+    if (!s->count) return 0;
+    double *v = xcalloc((unsigned long)s->count, sizeof *v);
+    memcpy(v, s->values, (size_t)s->count * sizeof *v);
+    double value = median(v, s->count);
+    free(v);
+    return value;
+}
+
+double bench_series_spread(const struct bench_series *s) {
+    double range = bench_series_quantile(s, 1) - bench_series_quantile(s, 0);
+    return bench_ratio(range, bench_series_median(s));
+}
+
+double bench_series_ratio(const struct bench_series *a, const struct bench_series *b) {
+    struct bench_series ratios = {0};
+    for (int i = 0; i < a->count && i < b->count; i++)
+        bench_series_add(&ratios, bench_ratio(a->values[i], b->values[i]));
+    double value = bench_series_median(&ratios);
+    bench_series_free(&ratios);
+    return value;
+}
+
+// ---------------------------------------------------------------- disks
+const char *file_system_of(const char *dir, char text[FILE_SYSTEM_BYTES]) {
+    static const struct {
+        long magic;
+        const char *name;
+    } known[] = {{EXT4_SUPER_MAGIC, "ext4"},   {XFS_SUPER_MAGIC, "xfs"},
+                 {BTRFS_SUPER_MAGIC, "btrfs"}, {OVERLAYFS_SUPER_MAGIC, "overlay"},
+                 {TMPFS_MAGIC, "tmpfs"},       {NFS_SUPER_MAGIC, "nfs"},
+                 {FUSE_SUPER_MAGIC, "fuse"},   {V9FS_MAGIC, "9p"},
+                 {F2FS_SUPER_MAGIC, "f2fs"},   {0x2fc12fc1, "zfs"},
+                 {0x0bd00bd0, "lustre"}};
+    struct statfs fs;
+    if (statfs(dir, &fs)) {
+        snprintf(text, FILE_SYSTEM_BYTES, "unknown");
+        return text;
+    }
+    snprintf(text, FILE_SYSTEM_BYTES, "0x%lx", (unsigned long)fs.f_type);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if ((long)fs.f_type == known[i].magic) snprintf(text, FILE_SYSTEM_BYTES, "%s", known[i].name);
+    return text;
+}

@@ -1,6 +1,7 @@
 // The command line: what topologies and what commands there are. The only file that sees both ps/ and decentral/.
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "decentral/bench/bench_ring.h"
@@ -24,11 +25,13 @@
 #include "shared/train/local.h"
 #include "starring_revision.h"
 
+static const struct bench_program *const benches[] = {&bench_step, &bench_kernels,    &bench_adam,
+                                                      &bench_tune, &bench_collective, &bench_zero,
+                                                      &bench_ps,   &bench_checkpoint, &bench_offload};
+#define BENCHES (int)(sizeof benches / sizeof *benches)
+
 static int cmd_bench(const struct topology_table *t, int argc, char **argv) {
-    static const struct bench_program *const benches[] = {&bench_step, &bench_kernels,    &bench_adam,
-                                                          &bench_tune, &bench_collective, &bench_zero,
-                                                          &bench_ps,   &bench_checkpoint, &bench_offload};
-    return bench_command(benches, sizeof benches / sizeof *benches, t, argc, argv);
+    return bench_command(benches, BENCHES, t, argc, argv);
 }
 
 // Whether a command that trains was asked to: the others only print, and who leaves has read enough.
@@ -69,7 +72,9 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(word, "--version")) return puts("starring " STARRING_VERSION), end(0, false);
     bool help = !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help");
-    commands_overview(help ? stdout : stderr);
+    char *bench_list = bench_names(benches, BENCHES);
+    commands_overview(help ? stdout : stderr, bench_list);
+    free(bench_list);
     if (help) return end(0, false);
     const char *near = cli_nearest(word, names, sizeof names / sizeof names[0]);
     if (*word && near)

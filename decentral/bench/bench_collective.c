@@ -1,3 +1,4 @@
+// `starring bench collective`: the primitives of the ring, each timed and its results compared to the bit.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+// `starring bench zero`: what a rank holds in each stage of ZeRO, counted beside the prediction.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

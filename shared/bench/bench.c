@@ -13,10 +13,21 @@
 
 static const char *name_of(const struct bench_program *b) { return b->command->name + strlen("bench "); }
 
+char *bench_names(const struct bench_program *const *all, int count) {
+    char *names = xstrdup(name_of(all[0]));
+    for (int i = 1; i < count; i++) {
+        char *more = xasprintf("%s | %s", names, name_of(all[i]));
+        free(names);
+        names = more;
+    }
+    return names;
+}
+
 static void list_all(FILE *f, const struct bench_program *const *all, int count) {
-    fputs("starring bench", f);
-    for (int i = 0; i < count; i++) fprintf(f, "%s%s", i ? " | " : " ", name_of(all[i]));
-    fputs(" [OPTIONS]\n\n", f);
+    char *names = bench_names(all, count), *usage = xasprintf("starring bench %s [OPTIONS]\n\n", names);
+    cli_print(f, usage);
+    free(usage);
+    free(names);
     for (int i = 0; i < count; i++) fprintf(f, "  %-11s %s\n", name_of(all[i]), all[i]->about);
     cli_print(f,
               "\nExamples:\n"

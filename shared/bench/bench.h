@@ -21,6 +21,9 @@ extern const struct bench_program bench_step, bench_kernels, bench_adam, bench_t
 int bench_command(const struct bench_program *const *all, int count, const struct topology_table *t, int argc,
                   char **argv);
 
+// "step | kernels | ..", the caller's.
+char *bench_names(const struct bench_program *const *all, int count);
+
 // ---------------------------------------------------------------- the command line
 // The index of the option's value among the words, the first one's where it is not given; -1 after naming option and words.
 int bench_word(const struct cli_args *a, const char *option, const char *const *words, int count);

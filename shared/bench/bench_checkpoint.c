@@ -1,13 +1,6 @@
-// `starring bench checkpoint`: a model's state written as a run writes it, the same bytes written plainly, and both read back.
-//
-// The state is one buffer of random bits with zeros in the padding: unit by unit, of each the masters and then every
-// optimizer state. Participant r of `files` writes the r-th share of each, as the ranks of a ring do, on a thread of its own;
-// the plain files have the same number and sizes, are written from the same buffer in calls of 8 MiB, and fsynced: through
-// the kernel's cache, and past it (O_DIRECT, room reserved before), because either may be what a disk does best.
-//
-// Disk      Before each measurement what the last one left is removed and the file system has nothing in hand (syncfs).
-//           Before reading, the kernel is asked to forget the files' contents, and `cached` tells how much it kept.
-// Errors    -1 after fail() named file and reason.
+// `starring bench checkpoint`: the command, its measurements and their figures.
+#include "shared/bench/bench_checkpoint.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -21,7 +14,6 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "shared/bench/bench.h"
 #include "shared/config/json.h"
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
@@ -32,7 +24,6 @@
 #include "shared/state/checkpoint_read.h"
 #include "shared/train/local.h"
 
-#define FILES_MAX   64
 #define TARGET      0.8  // of the disk's own rate, that writing is to reach
 #define LIFE        0x62656e6368ULL
 #define PLAIN_BYTES ((int64_t)8 << 20)  // of a plain write and read
@@ -65,42 +56,7 @@ static const struct cli_command command = {
     CLI_OPTIONS(options),
 };
 
-// What is measured, in seconds, once a round. The first three parts follow each other and add up to WHOLE.
-enum series {
-    HANDING_OVER,  // until the last participant has handed all of its state to its file
-    FINISHING,     // until everything is on disk, with the last sidecar
-    COMPLETING,    // manifest and rename
-    WHOLE,
-    USER,  // of all participants' threads
-    SYSTEM,
-    PLAIN,
-    DIRECT,  // 0: the file system has no O_DIRECT
-    HASH,    // as long as a participant's thread needs for the xxh64 of its share, all at once
-    READ,    // opened, verified and read whole
-    READ_PLAIN,
-    READ_CACHED,  // shares: of the files' bytes that were in memory before
-    READ_PLAIN_CACHED,
-    SERIES
-};
-
-struct bench {
-    struct config *config;
-    struct model_spec spec;
-    struct layout *layout;
-    const char *where;  // as the user named it
-    char *dir;          // stands for a run's directory; made and removed here
-    int files;          // participants
-    int states;         // of the optimizer
-    float *state;
-    int64_t elements;               // of it
-    int64_t file_bytes[FILES_MAX];  // of each participant's file, after the first checkpoint
-    int64_t step;                   // of the last checkpoint written
-    float *back;                    // one unit's elements, as read
-    int round;                      // 0: not counted
-    struct bench_series series[SERIES];
-};
-
-static void keep(struct bench *b, enum series s, double value) {
+static void keep(struct checkpoint_bench *b, enum checkpoint_series s, double value) {
     if (b->round) bench_series_add(&b->series[s], value);
 }
 
@@ -114,7 +70,7 @@ static int say(char *error) {
 // ---------------------------------------------------------------- participants
 // One participant, on a thread of its own.
 struct part {
-    struct bench *b;
+    struct checkpoint_bench *b;
     int rank;
     char name[NAME_BYTES];
     struct state_range *ranges;
@@ -126,10 +82,10 @@ struct part {
     int rc;
 };
 
-static int kinds(const struct bench *b) { return STATE_OPTIMIZER + b->states; }
+static int kinds(const struct checkpoint_bench *b) { return STATE_OPTIMIZER + b->states; }
 
 // Where the elements of a unit's kind begin.
-static float *state_of(const struct bench *b, int unit, int kind) {
+static float *state_of(const struct checkpoint_bench *b, int unit, int kind) {
     float *at = b->state;
     for (int u = 0; u < unit; u++) at += b->layout->units[u].n_pad * kinds(b);
     return at + b->layout->units[unit].n_pad * kind;
@@ -160,7 +116,7 @@ static void end_part(struct part *p) {
 }
 
 static int write_part(struct part *p) {
-    struct bench *b = p->b;
+    struct checkpoint_bench *b = p->b;
     char *dir = checkpoint_partial(b->dir, b->step, LIFE);
     struct part_file *f = part_file_create(
         &(struct part_options){
@@ -184,12 +140,14 @@ static void *write_thread(void *arg) {
     return NULL;
 }
 
-static char *plain_path(const struct bench *b, int rank) { return xasprintf("%s/plain-%d", b->dir, rank); }
+static char *plain_path(const struct checkpoint_bench *b, int rank) {
+    return xasprintf("%s/plain-%d", b->dir, rank);
+}
 
 // As many bytes as the participant's file has, from its share of the buffer on, around its end. block: what all lengths
 // and addresses are multiples of; what is left at the end is not written.
 static int write_all(const struct part *p, int64_t block, int fd, const char *path, char **error) {
-    const struct bench *b = p->b;
+    const struct checkpoint_bench *b = p->b;
     const char *state = (const char *)b->state;
     int64_t size = b->elements * (int64_t)sizeof *b->state / block * block;
     int64_t at = size / b->files * p->rank / block * block;
@@ -244,8 +202,8 @@ static void *hash_thread(void *arg) {
 }
 
 // Every participant at once; the seconds until the last one has ended. parts: b->files of them, freed with free_parts.
-static int all_at_once(struct bench *b, struct part *parts, void *(*run)(void *)) {
-    pthread_t threads[FILES_MAX];
+static int all_at_once(struct checkpoint_bench *b, struct part *parts, void *(*run)(void *)) {
+    pthread_t threads[CHECKPOINT_FILES_MAX];
     int rc = 0, started = 0;
     for (int i = 0; i < b->files; i++) {
         parts[i] = (struct part){.b = b, .rank = i};
@@ -272,7 +230,7 @@ static void free_parts(struct part *parts, int count) {
 
 // ---------------------------------------------------------------- measurements
 // Nothing of an earlier measurement is left, and nothing is on its way to the disk.
-static int clear(struct bench *b) {
+static int clear(struct checkpoint_bench *b) {
     checkpoint_drop_later(b->dir, -1);
     checkpoint_sweep(b->dir, 0);
     for (int i = 0; i < b->files; i++) {
@@ -286,8 +244,8 @@ static int clear(struct bench *b) {
     return rc;
 }
 
-static int complete(struct bench *b, struct part *parts) {
-    const char *names[FILES_MAX];
+static int complete(struct checkpoint_bench *b, struct part *parts) {
+    const char *names[CHECKPOINT_FILES_MAX];
     char *error = NULL;
     struct train_state train = {.step = b->step, .updates = b->step, .samples = b->step, .dealt = b->step};
     for (int i = 0; i < b->files; i++) names[i] = parts[i].name;
@@ -296,14 +254,14 @@ static int complete(struct bench *b, struct part *parts) {
                                   .participants = names,
                                   .count = b->files,
                                   .train = &train,
-                                  .dtype = dtype_name(b->config->dtype),
-                                  .optimizer = b->config->optimizer.row->name,
+                                  .dtype = b->dtype,
+                                  .optimizer = b->optimizer,
                                   .states = b->states};
     return checkpoint_complete(&c, NULL, &error) ? say(error) : 0;
 }
 
-static int measure_write(struct bench *b) {
-    struct part parts[FILES_MAX] = {0};
+int checkpoint_bench_write(struct checkpoint_bench *b) {
+    struct part parts[CHECKPOINT_FILES_MAX] = {0};
     if (clear(b)) return -1;
     b->step++;
     double start = now_seconds(), user = 0, system = 0;
@@ -326,8 +284,8 @@ static int measure_write(struct bench *b) {
     return rc;
 }
 
-static int timed(struct bench *b, void *(*run)(void *), enum series s) {
-    struct part parts[FILES_MAX] = {0};
+static int timed(struct checkpoint_bench *b, void *(*run)(void *), enum checkpoint_series s) {
+    struct part parts[CHECKPOINT_FILES_MAX] = {0};
     double start = now_seconds();
     int rc = all_at_once(b, parts, run);
     keep(b, s, parts[0].unable ? 0 : now_seconds() - start);
@@ -335,19 +293,29 @@ static int timed(struct bench *b, void *(*run)(void *), enum series s) {
     return rc;
 }
 
+int checkpoint_bench_plain(struct checkpoint_bench *b) {
+    return clear(b) ? -1 : timed(b, plain_thread, PLAIN);
+}
+
+int checkpoint_bench_direct(struct checkpoint_bench *b) {
+    return clear(b) ? -1 : timed(b, direct_thread, DIRECT);
+}
+
+int checkpoint_bench_hash(struct checkpoint_bench *b) { return timed(b, hash_thread, HASH); }
+
 // Of a checkpoint's files, manifest aside.
-static double bytes_of(const struct bench *b) {
+static double bytes_of(const struct checkpoint_bench *b) {
     double bytes = 0;
     for (int i = 0; i < b->files; i++) bytes += (double)b->file_bytes[i];
     return bytes;
 }
 
 // ---------------------------------------------------------------- reading
-static char *step_path(const struct bench *b) {
+static char *step_path(const struct checkpoint_bench *b) {
     return xasprintf("%s/checkpoints/step-%lld", b->dir, (long long)b->step);
 }
 
-static char *file_path(const struct bench *b, int rank) {
+static char *file_path(const struct checkpoint_bench *b, int rank) {
     char *dir = step_path(b), *path = xasprintf("%s/worker-%d.safetensors", dir, rank);
     free(dir);
     return path;
@@ -370,7 +338,7 @@ static int64_t forget(int fd, int64_t bytes) {
     return resident < bytes ? resident : bytes;
 }
 
-static int forget_files(const struct bench *b, double *cached) {
+static int forget_files(const struct checkpoint_bench *b, double *cached) {
     double resident = 0;
     for (int i = 0; i < b->files; i++) {
         char *path = file_path(b, i);
@@ -386,7 +354,7 @@ static int forget_files(const struct bench *b, double *cached) {
 }
 
 // All values, against those that were written.
-static int read_values(struct bench *b, struct checkpoint *c, double *seconds) {
+static int read_values(struct checkpoint_bench *b, struct checkpoint *c, double *seconds) {
     for (int u = 0; u < b->layout->count; u++)
         for (int kind = 0; kind < kinds(b); kind++) {
             int64_t n = b->layout->units[u].n_pad;
@@ -401,7 +369,7 @@ static int read_values(struct bench *b, struct checkpoint *c, double *seconds) {
     return 0;
 }
 
-static int measure_read(struct bench *b) {
+int checkpoint_bench_read(struct checkpoint_bench *b) {
     double cached, seconds;
     if (forget_files(b, &cached)) return -1;
     char *path = step_path(b);
@@ -417,7 +385,7 @@ static int measure_read(struct bench *b) {
 }
 
 // Into memory that takes one unit, over and over.
-static int read_plain(const struct bench *b, const char *path, int64_t room) {
+static int read_plain(const struct checkpoint_bench *b, const char *path, int64_t room) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return fail("%s: cannot open: %s", path, strerror(errno));
     int64_t at = 0;
@@ -438,7 +406,7 @@ static int64_t largest_unit(const struct layout *l) {
     return most;
 }
 
-static int measure_read_plain(struct bench *b) {
+int checkpoint_bench_read_plain(struct checkpoint_bench *b) {
     int64_t room = largest_unit(b->layout) * (int64_t)sizeof *b->back;
     double cached;
     if (forget_files(b, &cached)) return -1;
@@ -456,7 +424,7 @@ static int measure_read_plain(struct bench *b) {
 
 // ---------------------------------------------------------------- the place and the state
 // Random bits where there are tensors; nothing compresses or repeats them.
-static void fill_state(struct bench *b) {
+static void fill_state(struct checkpoint_bench *b) {
     uint64_t x = 0x9e3779b97f4a7c15ULL;
     for (int u = 0; u < b->layout->count; u++)
         for (int kind = 0; kind < kinds(b); kind++)
@@ -471,8 +439,7 @@ static void fill_state(struct bench *b) {
             }
 }
 
-// A directory of our own below --dir, and the state.
-static int open_state(struct bench *b) {
+int checkpoint_bench_open(struct checkpoint_bench *b) {
     char *dir = xasprintf("%s/starring-bench-XXXXXX", b->where);
     if (!mkdtemp(dir)) {
         int rc = fail("--dir %s: cannot make a directory there: %s", b->where, strerror(errno));
@@ -490,8 +457,7 @@ static int open_state(struct bench *b) {
     return 0;
 }
 
-// Also of one that is half open.
-static void close_state(struct bench *b) {
+void checkpoint_bench_close(struct checkpoint_bench *b) {
     if (b->dir) {
         char *checkpoints = xasprintf("%s/checkpoints", b->dir);
         clear(b);
@@ -502,23 +468,27 @@ static void close_state(struct bench *b) {
     free(b->dir);
     free(b->state);
     free(b->back);
+    for (int i = 0; i < CHECKPOINT_SERIES; i++) bench_series_free(&b->series[i]);
 }
 
 // ---------------------------------------------------------------- figures
-static double of(const struct bench *b, enum series s) { return bench_series_median(&b->series[s]); }
+static double of(const struct checkpoint_bench *b, enum checkpoint_series s) {
+    return bench_series_median(&b->series[s]);
+}
 
 // The faster of the two plain ways, by their medians.
-static enum series best_plain(const struct bench *b) {
+static enum checkpoint_series best_plain(const struct checkpoint_bench *b) {
     double direct = of(b, DIRECT);
     return direct > 0 && direct < of(b, PLAIN) ? DIRECT : PLAIN;
 }
 
 // A plain way's seconds over the checkpoint's, each of the same round: bytes are equal, so this is the share of its rate.
-static double share(const struct bench *b, enum series plain, enum series ours) {
+static double share(const struct checkpoint_bench *b, enum checkpoint_series plain,
+                    enum checkpoint_series ours) {
     return bench_series_ratio(&b->series[plain], &b->series[ours]);
 }
 
-static double state_bytes(const struct bench *b) { return (double)b->elements * sizeof(float); }
+static double state_bytes(const struct checkpoint_bench *b) { return (double)b->elements * sizeof(float); }
 
 // What there is to know of a place that is no disk.
 static const char *remark(const char *file_system) {
@@ -536,14 +506,14 @@ static cJSON *put_rate(cJSON *j, const char *key, double bytes, double seconds) 
     return o;
 }
 
-static void print_json(const struct bench *b) {
+static void print_json(const struct checkpoint_bench *b) {
     char text[FILE_SYSTEM_BYTES];
     double bytes = bytes_of(b), whole = of(b, WHOLE);
     cJSON *j = cJSON_CreateObject();
     cJSON_AddStringToObject(j, "bench", "checkpoint");
     cJSON_AddStringToObject(j, "model", b->spec.name);
     json_put(j, "params", (double)b->layout->params);
-    cJSON_AddStringToObject(j, "optimizer", b->config->optimizer.row->name);
+    cJSON_AddStringToObject(j, "optimizer", b->optimizer);
     json_put(j, "numbers_per_parameter", 1 + b->states);
     json_put(j, "files", b->files);
     json_put(j, "bytes", bytes);
@@ -580,13 +550,13 @@ static void print_rate(const char *what, double bytes, double seconds) {
     printf("%-14s %.3f s, %.1f MB/s", what, seconds, 1e-6 * bytes / seconds);
 }
 
-static void print_table(const struct bench *b) {
+static void print_table(const struct checkpoint_bench *b) {
     char text[FILE_SYSTEM_BYTES];
     double bytes = bytes_of(b);
     int rounds = b->series[WHOLE].count;
     const char *words = remark(file_system_of(b->dir, text));
     printf("model          %s, %lld parameters, %s: %d numbers of 4 bytes each\n", b->spec.name,
-           (long long)b->layout->params, b->config->optimizer.row->name, 1 + b->states);
+           (long long)b->layout->params, b->optimizer, 1 + b->states);
     printf("checkpoint     %.0f bytes in %d file%s, each from a thread of its own\n", bytes, b->files,
            bench_plural(b->files));
     printf("place          %s: %s%s%s\n", b->where, text, words ? ", " : "", words ? words : "");
@@ -627,7 +597,8 @@ static int catch_signals(void) {
     return sigaction(SIGINT, &a, NULL) || sigaction(SIGTERM, &a, NULL) ? fail("cannot catch signals") : 0;
 }
 
-static int load(struct bench *b, const struct topology_table *topologies, const struct cli_args *a) {
+static int load(struct checkpoint_bench *b, const struct topology_table *topologies,
+                const struct cli_args *a) {
     const struct config_override defaults[] = {{"topology", "local", "bench checkpoint"},
                                                {"model", "gpt2-124m", "bench checkpoint"},
                                                {"data.path", "demo", "bench checkpoint"},
@@ -639,12 +610,14 @@ static int load(struct bench *b, const struct topology_table *topologies, const 
             "bench checkpoint: --set topology=%s: no topology is measured here; --files says how many write",
             b->config->topology);
     b->states = b->config->optimizer.row->states;
+    b->optimizer = b->config->optimizer.row->name;
+    b->dtype = dtype_name(b->config->dtype);
     b->layout = model_layout_create(&b->spec, 1);
     return b->layout ? 0 : -1;
 }
 
 // Before any is taken. 0, or -1 after saying how much is missing.
-static int check_memory(const struct bench *b) {
+static int check_memory(const struct checkpoint_bench *b) {
     char needs[24], has[24];
     struct memory_limit limit;
     // The largest unit is read back beside the state: no more than a copy of the masters.
@@ -656,27 +629,29 @@ static int check_memory(const struct bench *b) {
 }
 
 // One round. What begins changes from round to round.
-static int measure(struct bench *b) {
+static int measure(struct checkpoint_bench *b) {
     int rc = 0;
     for (int k = 0; k < 3 && !rc && !stopped; k++) {
         // The first checkpoint tells the others how many bytes there are.
         switch ((k + b->round) % 3) {
             case 0:
-                rc = measure_write(b) || measure_read(b) || measure_read_plain(b) ? -1 : 0;
+                rc = checkpoint_bench_write(b) || checkpoint_bench_read(b) || checkpoint_bench_read_plain(b)
+                         ? -1
+                         : 0;
                 break;
             case 1:
-                rc = clear(b) || timed(b, plain_thread, PLAIN) ? -1 : 0;
+                rc = checkpoint_bench_plain(b);
                 break;
             case 2:
-                rc = clear(b) || timed(b, direct_thread, DIRECT) ? -1 : 0;
+                rc = checkpoint_bench_direct(b);
                 break;
         }
     }
-    return rc || stopped ? -1 : timed(b, hash_thread, HASH);
+    return rc || stopped ? -1 : checkpoint_bench_hash(b);
 }
 
-static int run_rounds(struct bench *b, int rounds, bool json) {
-    if (check_memory(b) || catch_signals() || open_state(b)) return -1;
+static int run_rounds(struct checkpoint_bench *b, int rounds, bool json) {
+    if (check_memory(b) || catch_signals() || checkpoint_bench_open(b)) return -1;
     for (b->round = 0; b->round <= rounds; b->round++)
         if (measure(b)) return stopped ? fail("bench checkpoint: stopped by a signal") : -1;
     (json ? print_json : print_table)(b);
@@ -684,16 +659,15 @@ static int run_rounds(struct bench *b, int rounds, bool json) {
 }
 
 static int run(const struct topology_table *topologies, const struct cli_args *a) {
-    struct bench b = {.where = cli_get(a, "dir") ? cli_get(a, "dir") : "."};
+    struct checkpoint_bench b = {.where = cli_get(a, "dir") ? cli_get(a, "dir") : "."};
     long files, rounds;
     int status = EXIT_USAGE;
-    if (!cli_integer(a, "files", 1, FILES_MAX, 1, &files) &&
+    if (!cli_integer(a, "files", 1, CHECKPOINT_FILES_MAX, 1, &files) &&
         !cli_integer(a, "rounds", 1, BENCH_ROUNDS_MOST, 5, &rounds) && !load(&b, topologies, a)) {
         b.files = (int)files;
         status = run_rounds(&b, (int)rounds, cli_get(a, "json") != NULL) ? EXIT_RUN_FAILED : 0;
-        close_state(&b);
+        checkpoint_bench_close(&b);
     }
-    for (int i = 0; i < SERIES; i++) bench_series_free(&b.series[i]);
     layout_destroy(&b.layout);
     config_destroy(&b.config);
     return status;

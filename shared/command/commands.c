@@ -1,5 +1,9 @@
 #include "shared/command/commands.h"
 
+#include <stdlib.h>
+
+#include "shared/core/error.h"
+
 static const char no_weights[] = "do not write the final weights";
 static const char save_help[] = "after Ctrl-C or SIGTERM write the weights of the last finished step";
 static const char scheduler_help[] = "the scheduler's address, tcp://HOST:PORT";
@@ -247,14 +251,14 @@ const struct cli_command command_plan = {
     .configured_words = "What the plans have in common, as train takes it:",
 };
 
-void commands_overview(FILE *f) {
-    cli_print(
-        f,
+void commands_overview(FILE *f, const char *benches) {
+    char *text = xasprintf(
         "starring: one model, two training topologies (a star or a ring), compared honestly\n\n"
         "  starring train [-c CONFIG.json] [--topology T] [--workers N] ...   train, alone or distributed\n"
         "  starring scheduler | server | worker                               the star's roles, for many machines\n"
         "  starring keygen DIR                                                keys for a star on many machines\n"
-        "  starring bench NAME                                                how fast the parts are\n"
+        "  starring bench %s\n"
+        "      how fast the parts are\n"
         "  starring data info | tokenize | wrap                               what a text holds; token files\n"
         "  starring plan --device-memory SIZE                                 what fits, fastest first\n"
         "  starring summary DIR                                               a run's table again\n"
@@ -265,5 +269,8 @@ void commands_overview(FILE *f) {
         "Examples:\n"
         "  starring train --model demo --topology ps:sync --workers 2 --steps 100\n"
         "  starring train --model demo --topology zero:2 --workers 2 --steps 100 --out runs/a\n"
-        "  starring generate --model runs/a --prompt \"hacker: \"\n");
+        "  starring generate --model runs/a --prompt \"hacker: \"\n",
+        benches);
+    cli_print(f, text);
+    free(text);
 }

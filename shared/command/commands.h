@@ -9,6 +9,6 @@ extern const struct cli_command command_train, command_scheduler, command_server
     command_keygen, command_plan;
 
 // What `starring --help` prints.
-void commands_overview(FILE *f);
+void commands_overview(FILE *f, const char *benches);  // benches: their names, "step | kernels"
 
 #endif

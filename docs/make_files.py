@@ -59,9 +59,9 @@ def page(program):
 
 
 def words(program):
-    """The text of experiments/comparison/figures.json: {key of summary.json: words} of the figures that comparisons show."""
-    told = {row["key"]: row["words"] for row in figures(program)["summary.json"] if row["words"]}
-    return json.dumps(told, indent=1) + "\n"
+    """The text of experiments/comparison/figures.json: {key of summary.json: [words, unit]} of the figures that comparisons show."""
+    told = [f"{json.dumps(row['key'])}: {json.dumps([row['words'], row['unit']])}" for row in figures(program)["summary.json"] if row["words"]]
+    return "{\n " + ",\n ".join(told) + "\n}\n"
 
 
 def main():

@@ -286,8 +286,9 @@ def total_rows(at):
     """The whole job, all roles added: what the busiest rank of each role hides."""
     at.heading("whole job, all roles added (MiB)")
     for key, words in TOTALS:
-        if key.endswith("_seconds"):
-            at.measured("  " + words, lambda r, key=key: r.get("totals", key), "{:.1f}")
+        unit = figures.unit("totals." + key)
+        if unit != "bytes":
+            at.measured("  " + words, lambda r, key=key: r.get("totals", key), "{:.1f}" if unit == "s" else "{:,.0f}", timed=unit == "s")
             continue
         found = [median_and_range([r.get("totals", key) for r in g])[0] for g in at.groups]
         at.add("  " + words, [number(None if v is None else v / MIB, "{:,.2f}" if key != "pss_bytes" else "{:,.0f}") for v in found])

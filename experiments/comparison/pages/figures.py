@@ -166,7 +166,7 @@ the wire alone.</figcaption></figure>"""
 
 def axis_of(key, named):
     """(bytes of the axis's unit, its words); None: the total is in the table alone."""
-    if key.endswith("_seconds"):
+    if words.unit("totals." + key) != "bytes":
         return 1, named
     return None if key == "received_per_step" else (MIB, named + " (MiB)")
 

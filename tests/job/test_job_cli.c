@@ -69,7 +69,7 @@ static void mistakes_are_usage_errors(void **state) {
         {"data tokenize data.txt", "expected IN and OUT"},
         {"data tokenize --tokenizer bpe data.txt out.bin", "bpe"},
         {"summary", "which run"},
-        {"evaluate", "which run"},
+        {"evaluate", "name one run"},
     };
     const struct job_place *p = *state;
     assert_int_equal(run_file_write(p->dir, "star.json", "{\"topology\": \"ps:sync\", \"model\": \"tiny\"}"),

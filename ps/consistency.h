@@ -1,5 +1,5 @@
 // Consistency: when a worker's push becomes an update of the weights, and which weights it may compute on.
-// What a consistency is stands in one row of consistency.c. The cores ask the questions below and know no row
+// A consistency is one row of consistency.c. The cores ask the questions below and know no row
 // by name.
 //
 //     version   updates applied to a key
@@ -30,7 +30,7 @@ struct consistency_row {
     int (*check)(const struct consistency_rule *c, const char *origin, const char *topology);
 };
 
-// What a job runs: a row and its numbers.
+// The consistency of a job: a row and its numbers.
 struct consistency_rule {
     const struct consistency_row *row;
     int argument;   // 0 where the row takes none

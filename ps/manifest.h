@@ -1,4 +1,4 @@
-// What all roles must agree on before a byte of payload moves (shared/state/identity.h), and the layout and partition map
+// The facts that all roles must agree on before a byte of payload moves (shared/state/identity.h), and the layout and partition map
 // that follow from it. Exchanged at login; a mismatch is refused with the keys and both sides' values.
 #ifndef STARRING_PS_MANIFEST_H
 #define STARRING_PS_MANIFEST_H
@@ -15,7 +15,7 @@ struct manifest {
 // Of a role; manifest_release frees what it holds.
 struct manifest manifest_make(const struct ps_role_options *o, const struct shard_map *m);
 void manifest_release(struct manifest *m);
-// Of what decides whose turn it is, and no more: an order of arrivals may be repeated by another program, evaluated
+// Of the keys that decide the order of pushes (IDENTITY_ORDER), and no more: an order of arrivals may be repeated by another program, evaluated
 // otherwise. It holds nothing to free.
 struct manifest manifest_of_order(const struct config *c, const struct layout *l, const struct shard_map *m);
 

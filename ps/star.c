@@ -91,7 +91,7 @@ static int check_groups(const struct config *c) {
     return 0;
 }
 
-// Who pushes a code keeps what it does not say: somebody has to say it later, to the same sum.
+// A worker that pushes a code keeps what the code leaves out, and has to say it later, to the same sum.
 static int check_codes(const struct config *c) {
     if (!ps_codes(c)) return 0;
     const char *name = codec_of(c->ps.code.kind)->name;
@@ -201,7 +201,7 @@ static double copied_answers(const struct config *c, const struct prediction *p)
     return (pulls + snapshots) * weights;
 }
 
-// What the credits of its workers let into the transport: a worker's own, or those of all that a server has.
+// Bytes that the credits of its workers let into the transport: a worker's own, or those of all that a server has.
 static struct topology_allowance allowance(const struct config *c, const char *role,
                                            const struct prediction *p) {
     double credit = (double)c->ps.credit_bytes, of_one = (double)p->wire.sent_per_step, all = 1;

@@ -12,7 +12,7 @@
 #include "shared/report/metrics.h"
 #include "shared/report/run_state.h"
 #include "shared/state/checkpoint.h"
-#include "shared/train/resume.h"
+#include "shared/train/job.h"
 
 // A launcher says whether it has started this scheduler again. One that was started by hand goes on with a job whose
 // worker 0 still stands in the run directory's state.

@@ -37,7 +37,8 @@ static int barrier(struct worker *w) {
 
 // All weights of the step have landed, and none of the next: their versions tell how far the whole job has come.
 static void count_samples(struct worker *w) {
-    w->t.plan.samples = comm_published(w->comm).version * batches_own(w->c);
+    w->t.plan.version = comm_published(w->comm).version;
+    w->t.plan.samples = w->t.plan.version * batches_own(w->c);
 }
 
 // ---------------------------------------------------------------- hooks
@@ -277,7 +278,7 @@ static bool cut_otherwise(const struct worker *w, const struct checkpoint *c) {
     return before.keys != now.keys || (before.grain != now.grain && now.keys > l->count);
 }
 
-// Of the budget the scheduler hears what is used from the workers, who have read it.
+// The scheduler hears from the workers, which have read it, what of the budget is used.
 static void go_on_alone(struct worker *w, const struct key_rows *rows) {
     int64_t low = key_rows_low(rows), next = key_rows_next(rows);
     w->t.start.step = key_rows_step(rows, w->t.rank);

@@ -191,7 +191,7 @@ int worker_step(struct topology *t, const struct step_input *in, struct step_sta
     if (!out->skipped) push_errors_keep(&w->errors, w->t.compute, in->loss_scale);
     w->t.own_number.value = f32_to_bits(w->errors.scale);
     out->snapshot = in->snapshot;  // worker 0 has it collected by itself
-    if (!w->t.plan.in_part) step_plan_over(t, out->skipped);
+    step_plan_over(t, out->skipped);
     w->step++;
     if (!out->skipped) w->updates++;
     return w->c->no_overlap ? await_all(w) : 0;

@@ -77,7 +77,7 @@ static bool has_own(const struct cli_command *cmd, const char *name) {
     return false;
 }
 
-// What the command takes, malloc'd: the first *configured set the configuration, the others are its own. An option of its
+// The options of the command, malloc'd: the first *configured set the configuration, the others are its own. An option of its
 // own stands in place of a key's flag of the same name.
 static struct cli_option *options_of(const struct cli_command *cmd, size_t *configured, size_t *count) {
     struct cli_option *list = xcalloc(config_key_count() + 2 + cmd->option_count, sizeof *list);

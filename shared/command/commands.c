@@ -248,7 +248,7 @@ const struct cli_command command_plan = {
         "  starring plan --model llama-2-7b --device cuda --device-memory 80G --workers 8 --seq 4096 --dtype bf16\n",
     CLI_OPTIONS(plan_options),
     .configured = true,
-    .configured_words = "What the plans have in common, as train takes it:",
+    .configured_words = "The plans have these in common, as train takes them:",
 };
 
 void commands_overview(FILE *f, const char *benches) {

@@ -8,7 +8,7 @@ extern const struct cli_command command_train, command_scheduler, command_server
     command_data_info, command_data_tokenize, command_data_wrap, command_summary, command_evaluate,
     command_keygen, command_plan;
 
-// What `starring --help` prints.
+// Prints the text of `starring --help`.
 void commands_overview(FILE *f, const char *benches);  // benches: their names, "step | kernels"
 
 #endif

@@ -55,27 +55,20 @@ char *config_value(const struct config *c, const struct config_key *key) {
 }
 
 char *config_reset_section(struct config *c, const char *section) {
-    struct draft standard, now = {.c = *c};
+    struct draft now = {.c = *c};
     size_t n = strlen(section);
     char *said = NULL;
-    draft_init(&standard);
     for (size_t i = 0; i < config_key_count(); i++) {
         const struct config_key *f = config_key_at(i);
-        if (strncmp(f->path, section, n) != 0 || f->path[n] != '.') continue;
-        char *has = item_text(key_load(f, &now)), *usual = item_text(key_load(f, &standard));
-        if (strcmp(has, usual) != 0) {
-            char *longer = xasprintf("%s%s%s %s", said ? said : "", said ? ", " : "", f->path, has);
-            cJSON *v = key_parse(f, usual);
-            key_store(f, &now, v, section);
-            cJSON_Delete(v);
-            free(said);
-            said = longer;
-        }
+        if (strncmp(f->path, section, n) != 0 || f->path[n] != '.' || key_is_standard(f, &now)) continue;
+        char *has = item_text(key_load(f, &now));
+        char *longer = xasprintf("%s%s%s %s", said ? said : "", said ? ", " : "", f->path, has);
         free(has);
-        free(usual);
+        free(said);
+        said = longer;
+        key_reset(f, &now);
     }
     *c = now.c;
-    draft_fini(&standard);
     return said;
 }
 

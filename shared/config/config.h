@@ -27,7 +27,7 @@ struct topology_table;
 
 enum launch_kind { LAUNCH_DEFAULT, LAUNCH_THREADS, LAUNCH_PROCESSES, LAUNCH_MPI };
 
-// What processes of one host talk through. A name is a demand: payloads take that way alone, and where it cannot be
+// The way that processes of one host talk. A name is a demand: payloads take that way alone, and where it cannot be
 // had the run is refused. MEDIUM_AUTO: the star takes shared memory on one host and tcp between hosts; a ring's
 // ranks that are processes leave it to Open MPI.
 enum medium { MEDIUM_AUTO, MEDIUM_SHM, MEDIUM_TCP };
@@ -48,7 +48,7 @@ struct device_row {
 };
 extern const struct device_row device_rows[DEVICE_KINDS];
 
-// What a ring's ranks talk through: memory of one process, MPI, NCCL. decentral/ring_source.h resolves
+// The way that a ring's ranks talk: memory of one process, MPI, NCCL. decentral/ring_source.h resolves
 // RING_AUTO.
 enum ring_collective { RING_AUTO, RING_THREADS, RING_MPI, RING_NCCL, RING_COLLECTIVES };
 
@@ -70,7 +70,7 @@ struct ps_config {
 
 #define CONFIG_ELASTIC_MAX 64  // workers: a set of them is a word
 
-// What survives a death, and how a run goes on (docs/recovery.md).
+// Checkpoints, and how a run goes on behind a death (docs/recovery.md).
 struct recovery_config {
     int64_t checkpoint_every;       // steps between two checkpoints; 0: none are written
     bool checkpoint_background;     // the state is copied aside, and written while training goes on
@@ -104,10 +104,10 @@ struct aio_config {
     int64_t block_bytes, depth;  // of a piece, a multiple of 4096; pieces under way for a read or a write
 };
 
-// Who may join a star (docs/security.md).
+// The roles that may join a star (docs/security.md).
 struct security_config {
     char *keys;     // a directory of keys (ps/trust/key_files.h); NULL: none
-    bool insecure;  // any address, and nobody is asked who he is
+    bool insecure;  // any address, and nobody is asked for a key
 };
 
 struct config {
@@ -189,7 +189,7 @@ static inline int64_t config_added_in_place(const struct config *c) {
     return config_sums_in_fp32(c) ? 1 : c->accumulation;
 }
 
-// What the run computes on; of "auto", before device_resolve: as the cpu.
+// The device of the run; of "auto", before device_resolve: as the cpu.
 static inline const struct device_row *config_device(const struct config *c) {
     return &device_rows[c->device ? c->device : DEVICE_CPU];
 }

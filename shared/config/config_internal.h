@@ -1,12 +1,10 @@
-// What the files of the configuration reader share; nobody else includes this. In the order of config_load:
+// The interface between the files of the configuration reader; nobody else includes this. In the order of config_load:
 //
 //     config_read.c      1. the overrides are put into the file's tree of members
 //     config_resolve.c   2. the optimizer is chosen, for its parameters' defaults
 //     config_read.c      3. every member of the tree is read, noted or refused
 //     config_resolve.c   4. what depends on several keys is filled in and checked;
 //     config_topology.c     a part of it: the topology is chosen by its name
-//     config_recovery.c     a part of it: checkpoints, resuming, what survives
-//     config_offload.c      a part of it: what is kept on the host or on disk
 //     config_report.c    5. the notes are printed, one line per topic; where a key was set
 //
 //     config_keys.c      the table of the keys that are read (config_key.h)
@@ -44,8 +42,11 @@ cJSON *key_parse(const struct config_key *f, const char *value);
 int key_store(const struct config_key *f, struct draft *d, const cJSON *v, const char *origin);
 // The value as a new JSON item; NULL: an unset text.
 cJSON *key_load(const struct config_key *f, const struct draft *d);
+// Whether the value is the one of a configuration without the key.
+bool key_is_standard(const struct config_key *f, const struct draft *d);
 // Whether the field is used: false for a parameter of another schedule or optimizer alone.
 bool key_serves(const struct config_key *f, const struct config *c);
+void key_reset(const struct config_key *f, struct draft *d);             // to its default
 void key_clear(const struct config_key *f, struct draft *d);             // zero; not of a text
 void draft_init(struct draft *d);                                        // every field's default
 void draft_set_optimizer(struct draft *d, const struct optimizer *row);  // with its parameters' defaults
@@ -96,15 +97,20 @@ struct reading {
         enum note_topic topic;
         const char *path, *value;  // value: of NOTE_AUTO
         const char *why;           // static
-        const char *origin;        // who set the key: the file's name without its folder, or a flag
+        const char *origin;  // the place that set the key: the file's name without its folder, or a flag
     } * notes;
     size_t note_count;
 };
 
 // ---- config_report.c
-// Who set the key: the file, a flag, or "--set a.b"; valid until text is reused.
+// The place that set the key: the file, a flag, or "--set a.b"; valid until text is reused.
 const char *config_origin(const struct reading *r, const char *path, char text[128]);
 enum key_state config_state(const struct reading *r, const char *path);
+// -1 after fail("ORIGIN: KEY TEXT"), where ORIGIN set the key; a warning likewise.
+__attribute__((format(printf, 3, 4))) int config_refuse(const struct reading *r, const char *key,
+                                                        const char *text, ...);
+__attribute__((format(printf, 3, 4))) void config_warn(const struct reading *r, const char *key,
+                                                       const char *text, ...);
 // Keeps a copy for the report, with the key's origin.
 void config_note(struct reading *r, const struct note *n);
 // Notes what "auto" became in this run. why: for a value that needs a reason, else NULL.
@@ -131,8 +137,6 @@ int config_resolve(struct reading *r);
 int config_resolve_topology(struct reading *r);  // its part that the topology decides
 // "MIN:MAX". 0, or -1 where it is none.
 int config_elastic(const char *text, int *min, int *max);
-int config_check_recovery(struct reading *r);   // its part that concerns what survives
-int config_resolve_offload(struct reading *r);  // behind the topology
-void config_report(struct reading *r);          // prints the notes, one line per topic and reason
+void config_report(struct reading *r);  // prints the notes, one line per topic and reason
 
 #endif

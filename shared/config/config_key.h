@@ -25,7 +25,7 @@ enum key_type {
     KEY_SWITCH  // bool, index into two names
 };
 
-// What a change of a key does to a run that goes on, and who must have the same value.
+// How a change of a key concerns a run that goes on, and which ranks must have the same value.
 enum identity_use {
     // A run that continues from a checkpoint must have the same: another value is another run.
     IDENTITY_TRAJECTORY = 1,
@@ -37,7 +37,7 @@ enum identity_use {
     // Known to those alone that compute (workers): servers and a scheduler open no data and have no such device. It is
     // compared where both sides know it.
     IDENTITY_LOCAL = 8,
-    // Beside IDENTITY_TRAJECTORY: decides whose turn it is, so a recorded order of arrivals is repeated with the same
+    // Beside IDENTITY_TRAJECTORY: decides the order of pushes, so a recorded order of arrivals is repeated with the same
     // value alone (ps/record/arrivals.h).
     IDENTITY_ORDER = 16
 };

@@ -62,7 +62,7 @@ static_assert(offsetof(struct optimizer_config, beta2) ==
 #define FLAG(name, value, words)       .flag = name, .metavar = value, .help = words
 #define TRAIN_FLAG(name, value, words) FLAG(name, value, words), .train = true
 
-// Who must agree on a key (enum identity_use). The promise is docs/ARCHITECTURE.md's: with N workers and one micro-batch
+// The uses of a key (enum identity_use): which ranks and runs must agree on it. The promise is docs/ARCHITECTURE.md's: with N workers and one micro-batch
 // a step, ps:sync = zero:0..3, any servers.
 //
 //     NOBODY          no bit moves: where something lies, how patient, talkative or quick a process is

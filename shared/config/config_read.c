@@ -43,7 +43,7 @@ static cJSON *find_section(cJSON *root, char *path, const char **name) {
 
 static const char old_bf16[] = "bfloat16", new_bf16[] = "bf16";
 
-// Brings a key that is given by its other name to its own. What is given by both must be the same twice.
+// Brings a key that is given by its other name to its own. A value that is given by both must be the same twice.
 static int join_names(const struct reading *r, cJSON *root, const char *other, const char *own) {
     char other_path[128], own_path[128];
     const char *other_name, *own_name;

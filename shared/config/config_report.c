@@ -1,4 +1,5 @@
 // Where a key was set, and the report on a configuration that was read: one line per topic, however many keys it concerns.
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,33 @@ const char *config_origin(const struct reading *r, const char *path, char text[1
     if (!o) return r->file;
     snprintf(text, 128, "%s", o->flag ? o->flag : "--set");
     return text;
+}
+
+static char *about(const struct reading *r, const char *key, const char *text, va_list values) {
+    char from[128], *words = NULL;
+    if (vasprintf(&words, text, values) < 0) words = NULL;
+    char *all = xasprintf("%s: %s%s", config_origin(r, key, from), key, words ? words : "");
+    free(words);
+    return all;
+}
+
+int config_refuse(const struct reading *r, const char *key, const char *text, ...) {
+    va_list values;
+    va_start(values, text);
+    char *all = about(r, key, text, values);
+    va_end(values);
+    fail("%s", all);
+    free(all);
+    return -1;
+}
+
+void config_warn(const struct reading *r, const char *key, const char *text, ...) {
+    va_list values;
+    va_start(values, text);
+    char *all = about(r, key, text, values);
+    va_end(values);
+    warn("%s", all);
+    free(all);
 }
 
 enum key_state config_state(const struct reading *r, const char *path) {

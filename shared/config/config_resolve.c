@@ -1,11 +1,14 @@
-// What depends on more than one key. Each function fills in or checks one part of the draft.
+// Rules about more than one key. Each function fills in or checks one part of the draft.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "shared/config/config_internal.h"
 #include "shared/core/error.h"
+#include "shared/core/message_fault.h"
 #include "shared/core/sizes.h"
 #include "shared/core/text.h"
 #include "shared/core/topology_row.h"
@@ -15,10 +18,10 @@ static const char *const text_of_bool[] = {"false", "true"};
 
 // For types that DeepSpeed or torch has: the message says more than that the name is not possible.
 static int refuse_type(const struct reading *r, const char *path, const char *type, const char *possible) {
-    char from[128];
-    return fail(
-        "%s: %s: %s is not supported yet, and another in its place would change the results: possible are %s",
-        config_origin(r, path, from), path, type, possible);
+    return config_refuse(
+        r, path,
+        ": %s is not supported yet, and another in its place would change the results: possible are %s", type,
+        possible);
 }
 
 static const char *type_in(const cJSON *root, const char *section) {
@@ -32,20 +35,19 @@ int config_read_types(const struct reading *r, const cJSON *root) {
         "Adagrad",     "RMSprop",    "Adadelta", "Adamax",    "NAdam", "RAdam",  "Adafactor", "CPUAdam"};
     const char *type = type_in(root, "optimizer");
     const struct optimizer *row = optimizer_find(type ? type : r->d->c.optimizer_type);
-    char from[128], names[128];
+    char names[128];
     for (size_t i = 0; !row && i < sizeof refused / sizeof *refused; i++)
         if (!strcasecmp(type, refused[i]))
             return refuse_type(r, "optimizer.type", type, optimizer_names(names));
     if (!row)
-        return fail("%s: optimizer.type: unknown optimizer \"%.60s\": possible are %s",
-                    config_origin(r, "optimizer.type", from), type, optimizer_names(names));
+        return config_refuse(r, "optimizer.type", ": unknown optimizer \"%.60s\": possible are %s", type,
+                             optimizer_names(names));
     draft_set_optimizer(r->d, row);
     return 0;
 }
 
 static int resolve_dtype(struct reading *r) {
     struct draft *d = r->d;
-    char from[128];
     static const char *const keys[] = {"bf16.enabled", "fp16.enabled"};
     const enum dtype types[] = {DT_BF16, DT_F16};
     bool *on[] = {&d->bf16, &d->fp16}, given = config_state(r, "dtype") == KEY_GIVEN;
@@ -58,8 +60,8 @@ static int resolve_dtype(struct reading *r) {
         return fail("%s: bf16.enabled and fp16.enabled are both true: enable one of them", r->file);
     for (int i = 0; i < 2 && given; i++)
         if (config_state(r, keys[i]) == KEY_GIVEN && *on[i] != (d->c.dtype == types[i]))
-            warn("%s: dtype %s wins over %s %s", config_origin(r, "dtype", from), dtype_name(d->c.dtype),
-                 keys[i], text_of_bool[*on[i]]);
+            config_warn(r, "dtype", " %s wins over %s %s", dtype_name(d->c.dtype), keys[i],
+                        text_of_bool[*on[i]]);
     if (!given) d->c.dtype = d->bf16 ? DT_BF16 : d->fp16 ? DT_F16 : DT_F32;
     d->c.scaler.enabled = d->c.dtype == DT_F16;
     return 0;
@@ -71,7 +73,6 @@ static int check_wire(struct reading *r) {
     static const char key[] = "communication_data_type";
     const struct config *c = &r->d->c;
     int asked = r->d->wire_dtype - 1;
-    char from[128];
     bool groups = c->reduce_group && c->reduce_group != 1 && c->reduce_group != c->workers;
     bool codes = c->ps.code.kind != CODE_NONE || c->optimizer.row->onebit;
     if (asked < 0 || asked == (int)c->dtype) return 0;
@@ -79,10 +80,10 @@ static int check_wire(struct reading *r) {
         config_note(r, &(struct note){.topic = NOTE_WIRE, .path = key, .why = dtype_name(c->dtype)});
         return 0;
     }
-    return fail(
-        "%s: %s %s is not the run's dtype %s: gradients travel in the run's dtype and are summed in fp32 in worker order; "
-        "another type would round them otherwise, so remove the key, or set dtype%s",
-        config_origin(r, key, from), key, dtype_name((enum dtype)asked), dtype_name(c->dtype),
+    return config_refuse(
+        r, key,
+        " %s is not the run's dtype %s: gradients travel in the run's dtype and are summed in fp32 in worker order; another type would round them otherwise, so remove the key, or set dtype%s",
+        dtype_name((enum dtype)asked), dtype_name(c->dtype),
         asked == DT_F32 ? ", or leave \"reduce\", reduce_group and parameter_server.compression out" : "");
 }
 
@@ -156,47 +157,42 @@ static int check_parameters(struct reading *r) {
 
 static int resolve_sgd(struct reading *r) {
     struct optimizer_config *o = &r->d->c.optimizer;
-    char from[128];
     if (o->row->moving && o->momentum > 0) o->row = o->row->moving;
     if (!o->nesterov || (o->momentum > 0 && o->dampening == 0)) return 0;
-    return fail(
-        "%s: optimizer.params.nesterov needs a momentum above 0 and a dampening of 0, as in torch: set them",
-        config_origin(r, "optimizer.params.nesterov", from));
+    return config_refuse(r, "optimizer.params.nesterov",
+                         " needs a momentum above 0 and a dampening of 0, as in torch: set them");
 }
 
 static void resolve_adam(struct reading *r) {
     struct config *c = &r->d->c;
     const struct optimizer *row = c->optimizer.row;
-    char from[128];
     // torch.optim.AdamW's default, where FusedAdam's is 0.
     if (r->d->torch_adam && (row->decoupled || !c->optimizer.l2_mode) &&
         config_state(r, "optimizer.params.weight_decay") == KEY_ABSENT) {
         c->optimizer.weight_decay = 0.01f;
-        warn(
-            "%s: optimizer.params.weight_decay is absent: 0.01, the default of torch.optim.AdamW, which "
-            "torch_adam asks for (without torch_adam it is 0)",
-            config_origin(r, "optimizer.params.torch_adam", from));
+        config_warn(
+            r, "optimizer.params.torch_adam",
+            ": optimizer.params.weight_decay is absent: 0.01, the default of torch.optim.AdamW, which torch_adam asks for (without torch_adam it is 0)");
     }
     if (!row->decoupled || !c->optimizer.l2_mode) return;
     // DeepSpeed's engine: the name AdamW forces decoupled decay.
-    warn(
-        "%s: optimizer.params.adam_w_mode false does not go with type %s, which always decouples the "
-        "decay: adam_w_mode is true; for the L2 form write \"type\": \"Adam\"",
-        config_origin(r, "optimizer.params.adam_w_mode", from), row->name);
+    config_warn(
+        r, "optimizer.params.adam_w_mode",
+        " false does not go with type %s, which always decouples the decay: adam_w_mode is true; for the L2 form write \"type\": \"Adam\"",
+        row->name);
     c->optimizer.l2_mode = false;
 }
 
-// What DeepSpeed's OneCycle makes of absent parameters, and whose momentum it moves.
+// The values of OneCycle's absent parameters, as in DeepSpeed, and the momentum that it moves.
 static int resolve_cycle(struct reading *r) {
     struct config *c = &r->d->c;
     struct schedule_config *s = &c->schedule;
     static const char *const needed[] = {"scheduler.params.cycle_min_lr", "scheduler.params.cycle_max_lr"};
     static const char momentum_key[] = "scheduler.params.cycle_momentum";
-    char from[128];
     for (int i = 0; i < 2; i++)
         if (config_state(r, needed[i]) == KEY_ABSENT)
-            return fail("%s: %s is missing: OneCycle has no default for it",
-                        config_origin(r, "scheduler.type", from), needed[i]);
+            return config_refuse(r, "scheduler.type", ": %s is missing: OneCycle has no default for it",
+                                 needed[i]);
     if (config_state(r, "scheduler.params.cycle_second_step_size") == KEY_ABSENT)
         s->cycle_second = s->cycle_first;
     if (config_state(r, "scheduler.params.cycle_second_stair_count") == KEY_ABSENT)
@@ -204,16 +200,16 @@ static int resolve_cycle(struct reading *r) {
     if (!s->cycle_momentum) return 0;
     if (!optimizer_default(c->optimizer.row, "betas")) {
         s->cycle_momentum = false;
-        warn("%s: cycle_momentum is off: %s has no betas that it could move, in DeepSpeed as here",
-             config_origin(r, momentum_key, from), c->optimizer.row->name);
+        config_warn(r, momentum_key, " is off: %s has no betas that it could move, in DeepSpeed as here",
+                    c->optimizer.row->name);
         return 0;
     }
     float last = schedule_beta1(s, c->steps);
     if (last >= 1)
-        return fail(
-            "%s: scheduler.params.decay_mom_rate %g lets beta1 grow to %g by step %lld, and from 1 on nothing "
-            "converges: lower it, or set cycle_momentum to false",
-            config_origin(r, momentum_key, from), s->decay_mom_rate, (double)last, (long long)c->steps);
+        return config_refuse(
+            r, momentum_key,
+            ": scheduler.params.decay_mom_rate %g lets beta1 grow to %g by step %lld, and from 1 on nothing converges: lower it, or set cycle_momentum to false",
+            s->decay_mom_rate, (double)last, (long long)c->steps);
     c->optimizer.cycle = *s;
     return 0;
 }
@@ -224,7 +220,7 @@ static int resolve_max_and_total(struct reading *r) {
     struct config *c = &r->d->c;
     static const char max_key[] = "scheduler.params.warmup_max_lr",
                       total_key[] = "scheduler.params.total_num_steps";
-    char text[32], from[128];
+    char text[32];
     bool uses_max = key_serves(config_key_find(max_key), c);
     bool uses_total = key_serves(config_key_find(total_key), c);
     enum key_state max_state = config_state(r, max_key);
@@ -235,24 +231,25 @@ static int resolve_max_and_total(struct reading *r) {
             config_say_auto(r, max_key, text, "lr");
         else if (c->schedule.type == SCHEDULE_WARMUP_DECAY && c->schedule.max_lr != 0.001) {
             c->schedule.max_lr = 0.001;
-            warn(
-                "%s: %s is absent: 0.001, DeepSpeed's default for "
-                "WarmupDecayLR; the optimizer's lr %s is not used",
-                config_origin(r, "scheduler.type", from), max_key, text);
+            config_warn(
+                r, "scheduler.type",
+                ": %s is absent: 0.001, DeepSpeed's default for WarmupDecayLR; the optimizer's lr %s is not used",
+                max_key, text);
         }
     }
     if (uses_total && config_state(r, total_key) == KEY_ABSENT)
-        return fail("%s: %s is missing: give the number of updates the schedule spans, or \"auto\" for steps",
-                    config_origin(r, "scheduler.type", from), total_key);
+        return config_refuse(
+            r, "scheduler.type",
+            ": %s is missing: give the number of updates the schedule spans, or \"auto\" for steps",
+            total_key);
     if (uses_total && config_state(r, total_key) == KEY_AUTO) {
         c->schedule.total_steps = c->steps;
         snprintf(text, sizeof text, "%lld", (long long)c->steps);
         config_say_auto(r, total_key, text, "steps");
     }
     if (uses_total && c->schedule.total_steps < c->schedule.warmup_steps)
-        warn("%s: %s %lld is below warmup_num_steps %lld: the run ends within the warm-up",
-             config_origin(r, total_key, from), total_key, (long long)c->schedule.total_steps,
-             (long long)c->schedule.warmup_steps);
+        config_warn(r, total_key, " %lld is below warmup_num_steps %lld: the run ends within the warm-up",
+                    (long long)c->schedule.total_steps, (long long)c->schedule.warmup_steps);
     return 0;
 }
 
@@ -268,20 +265,233 @@ static int resolve_schedule(struct reading *r) {
     return resolve_max_and_total(r);
 }
 
-static int check_trouble(struct reading *r) {
+// ---------------------------------------------------------------- checkpoints, resuming, restarts: what excludes what
+// Where workers come and go, what is written of all of them together would be torn, and a replica's sums would be those
+// of a step that nobody has fixed.
+static int check_elastic(struct reading *r) {
     const struct config *c = &r->d->c;
-    char from[128], why[TROUBLE_WHY_MAX];
-    if (trouble_check(TROUBLE_STRAGGLE, c->straggle, c->workers, why))
-        return fail("%s: trouble.straggle: %s", config_origin(r, "trouble.straggle", from), why);
-    if (trouble_check(TROUBLE_DELAY, c->delay, c->workers, why))
-        return fail("%s: trouble.delay: %s", config_origin(r, "trouble.delay", from), why);
+    struct recovery_config *v = &r->d->c.recovery;
+    if (!v->elastic) return 0;
+    if (config_elastic(v->elastic, &v->elastic_min, &v->elastic_max) != 0)
+        return config_refuse(r, "recovery.elastic",
+                             ": expected MIN:MAX with 1 <= MIN <= MAX, as in 2:8, got \"%s\"", v->elastic);
+    if (!c->row->messages)
+        return config_refuse(r, "recovery.elastic",
+                             ": topology %s needs all of its ranks: use ps:sync or ps:async", c->topology);
+    if (v->elastic_max != c->workers)
+        return config_refuse(r, "recovery.elastic",
+                             " %s: MAX is the number of workers that the run is laid out for: make it "
+                             "%d, or workers %d",
+                             v->elastic, c->workers, v->elastic_max);
+    if (v->elastic_max > CONFIG_ELASTIC_MAX)
+        return config_refuse(r, "recovery.elastic", " %s: at most %d workers can come and go", v->elastic,
+                             CONFIG_ELASTIC_MAX);
+    if (c->ps.replicate || c->ps.record_arrivals || c->ps.replay_arrivals)
+        return config_refuse(r, "recovery.elastic",
+                             ": workers do not come and go with parameter_server.%s: leave one of them out",
+                             c->ps.replicate         ? "replicate"
+                             : c->ps.record_arrivals ? "record_arrivals"
+                                                     : "replay_arrivals");
     return 0;
 }
 
-// What is of servers, where there are none.
+// Where a run goes on from, and where it is: "latest" is the latest of --out.
+static int check_resume(struct reading *r) {
+    const struct config *c = &r->d->c;
+    const struct recovery_config *v = &c->recovery;
+    if (v->resume_weights_only && !v->resume)
+        return config_refuse(r, "recovery.resume_weights_only", ": of which checkpoint? Give --resume too");
+    if (!v->resume || strcmp(v->resume, "latest") != 0) return 0;
+    if (!c->out)
+        return config_refuse(r, "recovery.resume",
+                             ": \"latest\" is the latest checkpoint in --out: give --out DIR too");
+    if (v->resume_weights_only)
+        return config_refuse(
+            r, "recovery.resume",
+            ": \"latest\" goes on in --out, and --resume-weights-only begins anew: name the checkpoint or the run directory");
+    return 0;
+}
+
+// Keys that say how checkpoints are kept, where none are.
+static int check_kept(struct reading *r) {
+    static const char *const keys[] = {"recovery.checkpoint_background", "recovery.checkpoint_keep_every",
+                                       "recovery.checkpoint_keep"};
+    for (size_t i = 0; r->d->c.recovery.checkpoint_every <= 0 && i < sizeof keys / sizeof *keys; i++)
+        if (!key_is_standard(config_key_find(keys[i]), r->d))
+            return config_refuse(r, keys[i], ": no checkpoints are asked for: give --checkpoint-every K too");
+    return 0;
+}
+
+static int check_fault(struct reading *r) {
+    const struct config *c = &r->d->c;
+    struct message_fault fault;
+    char why[FAULT_WHY_MAX];
+    if (!c->fault) return 0;
+    if (!c->row->messages)
+        return config_refuse(r, "trouble.fault",
+                             ": it is the messages of a star that it concerns: use ps:sync or ps:async");
+    if (message_fault_parse(c->fault, c->seed, &fault, why) != 0)
+        return config_refuse(r, "trouble.fault", ": %s", why);
+    return 0;
+}
+
+static int check_recovery(struct reading *r) {
+    return check_fault(r) || check_elastic(r) || check_kept(r) || check_resume(r) ? -1 : 0;
+}
+
+// ---------------------------------------------------------------- what is kept on the host or on disk
+// offload_optimizer and offload_param of zero_optimization (DeepSpeed 0.19.6: runtime/zero/offload_config.py), and the words
+// that it deprecates for them.
+static const char optimizer_key[] = "zero_optimization.offload_optimizer",
+                  param_key[] = "zero_optimization.offload_param",
+                  optimizer_device[] = "zero_optimization.offload_optimizer.device",
+                  param_device[] = "zero_optimization.offload_param.device",
+                  old_optimizer[] = "zero_optimization.cpu_offload",
+                  old_param[] = "zero_optimization.cpu_offload_param";
+
+static int check_folder(const struct reading *r, const char *device, const char *section,
+                        const struct offload_config *o) {
+    if (o->device != OFFLOAD_NVME || o->nvme_path) return 0;
+    return config_refuse(
+        r, device,
+        ": \"nvme\" needs a directory to write to, and nvme_path is missing: give it with --set %s.nvme_path=DIR, or turn it off with --set %s.device=none",
+        section, section);
+}
+
+static int check_machine(const char *section, const struct offload_config *o) {
+    struct stat st;
+    const char *folder = o->nvme_path;
+    if (o->device != OFFLOAD_NVME) return 0;
+    const char *why = stat(folder, &st)      ? "does not exist"
+                      : !S_ISDIR(st.st_mode) ? "is no directory"
+                      : access(folder, W_OK) ? "cannot be written"
+                                             : NULL;
+    if (!why) return 0;
+    return fail(
+        "%s: device \"nvme\" needs a directory to write to, and nvme_path %s %s: give it with --set %s.nvme_path=DIR, "
+        "or turn it off with --set %s.device=none",
+        section, folder, why, section, section);
+}
+
+int config_check_folders(const struct config *c) {
+    int optimizer = check_machine(optimizer_key, &c->offload_optimizer);  // both are said at once
+    return check_machine(param_key, &c->offload_param) || optimizer ? -1 : 0;
+}
+
+static int check_blocks(const struct reading *r) {
+    static const char key[] = "aio.block_size";
+    long long bytes = (long long)r->d->c.aio.block_bytes;
+    if (bytes % 4096 == 0) return 0;
+    return config_refuse(
+        r, key, " is %lld: a disk's blocks are 4096 bytes, and it must be a multiple of them, as %lld", bytes,
+        (bytes / 4096 + 1) * 4096);
+}
+
+// A word of old is "device": "cpu" where no device is named. Given both ways it must be the same twice, unless the command
+// line says one of them over the file. *key: the one that a message names. 0, or -1 after fail().
+static int translate(const struct reading *r, const char **key, const char *old, bool asked,
+                     struct offload_config *o) {
+    static const char *const names[] = {"none", "cpu", "nvme"};
+    char from[128], old_from[128];
+    enum offload_device meant = asked ? OFFLOAD_CPU : OFFLOAD_NONE;
+    if (config_state(r, old) == KEY_ABSENT) return 0;
+    if (config_state(r, *key) == KEY_ABSENT) {
+        if (asked) *key = old;
+        o->device = meant;
+        return 0;
+    }
+    bool from_file = config_origin(r, *key, from) == r->file;
+    bool old_from_file = config_origin(r, old, old_from) == r->file;
+    if (from_file == old_from_file && o->device != meant)
+        return config_refuse(r, old,
+                             " is %s, the old word for %s \"%s\", and that is \"%s\": leave one of them out",
+                             asked ? "true" : "false", *key, names[meant], names[o->device]);
+    if (!from_file || old_from_file) return 0;
+    *key = old;
+    o->device = meant;
+    return 0;
+}
+
+static int resolve_offload(struct reading *r) {
+    struct config *c = &r->d->c;
+    struct offload_config *o = &c->offload_optimizer, *p = &c->offload_param;
+    const char *optimizer = optimizer_device, *param = param_device;
+    if (translate(r, &optimizer, old_optimizer, r->d->cpu_offload, o) ||
+        translate(r, &param, old_param, r->d->cpu_offload_param, p))
+        return -1;
+    if (check_blocks(r) || check_folder(r, optimizer, optimizer_key, o) ||
+        check_folder(r, param, param_key, p))
+        return -1;
+    bool ring = c->row->takes_stage;
+    if (!ring && (o->device || p->device))
+        config_warn(
+            r, o->device ? optimizer : param,
+            ": --topology %s keeps its state where its ranks are: offload_optimizer and offload_param of zero_optimization are of zero:1 to zero:3, and without effect",
+            c->topology);
+    if (ring && c->variant == 0 && o->device)
+        return config_refuse(
+            r, optimizer,
+            ": in stage 0 every rank holds the whole optimizer, and none of it is a rank's own to offload: use stage 1, 2 or 3, or turn it off with --set %s=none",
+            optimizer_device);
+    if (ring && c->variant < 3 && p->device)
+        config_note(r, &(struct note){.topic = NOTE_STAGE_3, .path = param});
+    if (!ring || c->variant < 3) {
+        p->device = OFFLOAD_NONE;
+        c->prefetch_elements = PREFETCH_AUTO;
+        c->live_elements = 0;
+        c->hpz = 1;
+    }
+    // In fp32 the weights are the masters: they lie where these do.
+    if (p->device == OFFLOAD_NVME && o->device == OFFLOAD_CPU && c->dtype == DT_F32) {
+        p->device = OFFLOAD_CPU;
+        config_warn(
+            r, param,
+            ": fp32 weights are the masters, and lie in host memory with these: nvme for offload_optimizer too brings both to disk");
+    }
+    if (!ring || o->ratio == 0) o->device = OFFLOAD_NONE;
+    if (p->device && (!o->device || o->ratio < 1))
+        return config_refuse(
+            r, param,
+            ": the device would keep masters, which are larger than the weights that leave it: offload the whole optimizer too, with --set %s=cpu and ratio 1, or turn it off with --set %s=none",
+            optimizer_device, param_device);
+    return 0;
+}
+
+static int settle_offload(struct reading *r) {
+    const struct config *c = &r->d->c;
+    if (resolve_offload(r)) return -1;
+    bool disk = c->offload_optimizer.device == OFFLOAD_NVME || c->offload_param.device == OFFLOAD_NVME;
+    const struct {
+        const char *path;
+        bool used;
+    } keys[] = {{"aio.block_size", disk},
+                {"aio.queue_depth", disk},
+                {"zero_optimization.offload_optimizer.ratio", c->offload_optimizer.device != OFFLOAD_NONE},
+                {"tensorboard.output_path", c->tensorboard.enabled},
+                {"csv_monitor.output_path", c->csv_monitor.enabled},
+                {"parameter_server.compression_share", c->ps.code.kind == CODE_TOPK}};
+    // A key whose master switch is off is told so; not its default, which every config.json of a run has.
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (!keys[i].used && config_state(r, keys[i].path) == KEY_GIVEN &&
+            !key_is_standard(config_key_find(keys[i].path), r->d))
+            config_note(r, &(struct note){.topic = NOTE_NOTHING, .path = keys[i].path});
+    return 0;
+}
+
+// ---------------------------------------------------------------- the rest
+static int check_trouble(struct reading *r) {
+    const struct config *c = &r->d->c;
+    char why[TROUBLE_WHY_MAX];
+    if (trouble_check(TROUBLE_STRAGGLE, c->straggle, c->workers, why))
+        return config_refuse(r, "trouble.straggle", ": %s", why);
+    if (trouble_check(TROUBLE_DELAY, c->delay, c->workers, why))
+        return config_refuse(r, "trouble.delay", ": %s", why);
+    return 0;
+}
+
+// Keys of servers, where there are none.
 static int check_study(struct reading *r) {
     const struct config *c = &r->d->c;
-    char from[128];
     const struct {
         const char *path;
         bool given;
@@ -293,46 +503,45 @@ static int check_study(struct reading *r) {
                 {"parameter_server.compression", c->ps.code.kind != CODE_NONE, "ps:sync"}};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (keys[i].given && !c->row->reports_staleness)
-            return fail("%s: %s is of the star's servers, and --topology is %s: leave it out, or use %s",
-                        config_origin(r, keys[i].path, from), keys[i].path, c->topology, keys[i].where);
+            return config_refuse(r, keys[i].path,
+                                 " is of the star's servers, and --topology is %s: leave it out, or use %s",
+                                 c->topology, keys[i].where);
     return 0;
 }
 
 static int check_security(struct reading *r) {
     const struct security_config *s = &r->d->c.security;
-    char from[128];
     const char *path = s->keys ? "security.keys" : s->insecure ? "security.insecure" : NULL;
     if (path && !r->d->c.row->messages)
-        return fail("%s: %s is of the star's processes, and --topology is %s: leave it out, or use ps:sync",
-                    config_origin(r, path, from), path, r->d->c.topology);
+        return config_refuse(
+            r, path, " is of the star's processes, and --topology is %s: leave it out, or use ps:sync",
+            r->d->c.topology);
     if (s->keys && s->insecure)
-        return fail(
-            "%s: security.keys %s says who may join, and security.insecure that anybody may: give one of them",
-            config_origin(r, "security.insecure", from), s->keys);
+        return config_refuse(
+            r, "security.insecure",
+            ": security.keys %s says who may join, and this that anybody may: give one of them", s->keys);
     return 0;
 }
 
 static int check_rest(struct reading *r) {
     struct config *c = &r->d->c;
-    char from[128];
     const char *tokenizer = c->tokenizer;
     if (strcmp(tokenizer, "auto") && strcmp(tokenizer, "byte") && strcmp(tokenizer, "bin"))
-        return fail(
-            "%s: data.tokenizer: \"%s\": possible are \"auto\" (by the files), \"byte\" and \"bin\"; "
-            "tokens of other tokenizers are made beforehand, by experiments/tokenize.py",
-            config_origin(r, "data.tokenizer", from), tokenizer);
-    if (check_trouble(r) || check_study(r) || check_security(r) || config_check_recovery(r)) return -1;
+        return config_refuse(
+            r, "data.tokenizer",
+            ": \"%s\": possible are \"auto\" (by the files), \"byte\" and \"bin\"; tokens of other tokenizers are made beforehand, by experiments/tokenize.py",
+            tokenizer);
+    if (check_trouble(r) || check_study(r) || check_security(r) || check_recovery(r)) return -1;
     if (c->eval_every > 0 && c->eval_every_seconds > 0)
-        return fail("%s: eval_every counts steps, eval_every_seconds seconds: give one of them",
-                    config_origin(r, "eval_every_seconds", from));
+        return config_refuse(r, "eval_every_seconds",
+                             " counts seconds, and eval_every steps: give one of them");
     if (c->ps.heartbeat_ms >= c->ps.deadline_ms)
-        return fail("%s: parameter_server.heartbeat_ms %lld must be below deadline_ms %lld",
-                    config_origin(r, "parameter_server.heartbeat_ms", from), (long long)c->ps.heartbeat_ms,
-                    (long long)c->ps.deadline_ms);
+        return config_refuse(r, "parameter_server.heartbeat_ms", " %lld must be below deadline_ms %lld",
+                             (long long)c->ps.heartbeat_ms, (long long)c->ps.deadline_ms);
     if (c->ps.credit_bytes < c->ps.partition_bytes)
-        return fail("%s: parameter_server.credit_bytes %lld must hold at least one partition of %lld bytes",
-                    config_origin(r, "parameter_server.credit_bytes", from), (long long)c->ps.credit_bytes,
-                    (long long)c->ps.partition_bytes);
+        return config_refuse(r, "parameter_server.credit_bytes",
+                             " %lld must hold at least one partition of %lld bytes",
+                             (long long)c->ps.credit_bytes, (long long)c->ps.partition_bytes);
     c->deadline_ms = c->ps.deadline_ms;
     return 0;
 }
@@ -341,29 +550,27 @@ static int check_rest(struct reading *r) {
 static int check_accumulation(struct reading *r) {
     static const char key[] = "data_types.grad_accum_dtype";
     const struct config *c = &r->d->c;
-    char from[128];
     if (c->grad_accum <= 1 + DT_F32 || c->grad_accum == 1 + (int)c->dtype) return 0;
-    return fail("%s: %s is %s, and gradients are %s: leave it out, which sums in fp32, or set it to \"%s\"",
-                config_origin(r, key, from), key, dtype_name((enum dtype)(c->grad_accum - 1)),
-                dtype_name(c->dtype), dtype_name(c->dtype));
+    return config_refuse(
+        r, key, " is %s, and gradients are %s: leave it out, which sums in fp32, or set it to \"%s\"",
+        dtype_name((enum dtype)(c->grad_accum - 1)), dtype_name(c->dtype), dtype_name(c->dtype));
 }
 
-// Who asks for kept inputs asks for the rest to be computed again: "auto". In DeepSpeed the model's code does.
+// A configuration that asks for kept inputs asks for the rest to be computed again: "auto". In DeepSpeed the model's code does.
 static int resolve_recompute(struct reading *r) {
     static const char number_key[] = "activation_checkpointing.number_checkpoints",
                       host_key[] = "activation_checkpointing.cpu_checkpointing",
                       kind_key[] = "activation_checkpointing.recompute";
     struct recompute_options *o = &r->d->c.recompute;
-    char from[128];
     const char *asks = o->blocks > 0 ? number_key : o->inputs_on_host ? host_key : NULL;
     o->kind = r->d->recompute ? (enum recompute_kind)(r->d->recompute - 1)
               : asks          ? RECOMPUTE_BLOCK
                               : RECOMPUTE_NONE;
     if (!asks || o->kind == RECOMPUTE_BLOCK) return 0;
-    return fail(
-        "%s: %s is of blocks that keep their input alone, and %s is \"%s\", which keeps %s: set it to \"block\", or leave %s out",
-        config_origin(r, asks, from), asks, kind_key, recompute_name(o->kind),
-        o->kind == RECOMPUTE_CHEAP ? "more" : "everything", asks);
+    return config_refuse(
+        r, asks,
+        " is of blocks that keep their input alone, and %s is \"%s\", which keeps %s: set it to \"block\", or leave %s out",
+        kind_key, recompute_name(o->kind), o->kind == RECOMPUTE_CHEAP ? "more" : "everything", asks);
 }
 
 // A file is shared between topologies and types; a key that stands on the command line is meant for this run.
@@ -389,8 +596,7 @@ static void say_idle(struct reading *r) {
 }
 
 int config_resolve(struct reading *r) {
-    if (resolve_dtype(r) || config_resolve_topology(r) || config_resolve_offload(r) || resolve_batch(r))
-        return -1;
+    if (resolve_dtype(r) || config_resolve_topology(r) || settle_offload(r) || resolve_batch(r)) return -1;
     free(r->d->c.optimizer_type);
     r->d->c.optimizer_type = xstrdup(r->d->c.optimizer.row->name);
     resolve_adam(r);

@@ -5,6 +5,7 @@
 
 #include "shared/config/config_internal.h"
 #include "shared/core/error.h"
+#include "shared/core/text.h"
 #include "shared/core/topology_row.h"
 
 char *config_variants(const struct topology_row *row, bool planned, const char *between) {
@@ -100,6 +101,12 @@ static void resolve_buckets(struct reading *r) {
                    ring && (c->variant == 1 || c->variant == 2));
 }
 
+int config_elastic(const char *text, int *min, int *max) {
+    const char *behind = text_count(text, min);
+    behind = behind && *behind == ':' ? text_count(behind + 1, max) : NULL;
+    return behind && !*behind && *min >= 1 && *max >= *min ? 0 : -1;
+}
+
 int config_resolve_topology(struct reading *r) {
     struct config *c = &r->d->c;
     char from[128], key_from[128];
@@ -122,9 +129,9 @@ int config_resolve_topology(struct reading *r) {
         warn("--collective: topology %s has no collectives: ignored", c->topology);
     resolve_buckets(r);
     if (!row->collectives && c->no_sync)
-        return fail(
-            "%s: ring.no_sync: topology %s reduces no gradients between ranks that hold shards of them; it is of "
-            "zero:2 and zero:3",
-            config_origin(r, "ring.no_sync", key_from), c->topology);
+        return config_refuse(
+            r, "ring.no_sync",
+            ": topology %s reduces no gradients between ranks that hold shards of them; it is of zero:2 and zero:3",
+            c->topology);
     return row->check_name ? row->check_name(c, origin) : 0;
 }

@@ -202,6 +202,17 @@ bool key_serves(const struct config_key *f, const struct config *c) {
     return (!f->schedules || f->schedules >> c->schedule.type & 1) && optimizer_says(f, c->optimizer.row);
 }
 
+bool key_is_standard(const struct config_key *f, const struct draft *d) {
+    struct draft standard;
+    draft_init(&standard);
+    cJSON *has = key_load(f, d), *usual = key_load(f, &standard);
+    bool same = has && usual ? cJSON_Compare(has, usual, true) : !has && !usual;
+    cJSON_Delete(has);
+    cJSON_Delete(usual);
+    draft_fini(&standard);
+    return same;
+}
+
 void draft_fini(struct draft *d) {
     for (size_t i = 0; i < config_key_count(); i++) {
         const struct config_key *f = config_key_at(i);
@@ -216,6 +227,17 @@ void key_clear(const struct config_key *f, struct draft *d) {
         [KEY_ENUM] = sizeof(int),    [KEY_PAIR] = 2 * sizeof(float), [KEY_SIZE] = sizeof(int64_t),
         [KEY_SWITCH] = sizeof(bool)};
     memset((char *)d + f->offset, 0, sizes[f->type]);
+}
+
+void key_reset(const struct config_key *f, struct draft *d) {
+    if (f->default_value) {
+        store_default(f, d, f->default_value);
+    } else if (f->type == KEY_TEXT || f->type == KEY_LIST) {
+        free(*(char **)((char *)d + f->offset));
+        *(char **)((char *)d + f->offset) = NULL;
+    } else {
+        key_clear(f, d);
+    }
 }
 
 cJSON *key_load(const struct config_key *f, const struct draft *d) {

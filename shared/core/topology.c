@@ -25,6 +25,14 @@ int step_plan_together(struct topology *t) {
 }
 
 void step_plan_over(struct topology *t, bool skipped) {
-    if (!skipped) t->plan.samples += t->plan.mean;
-    if (!t->plan.alone) t->plan.dealt += t->plan.mean;
+    struct step_plan *p = &t->plan;
+    p->steps++;
+    p->version += !skipped;
+    if (p->in_part) return;
+    p->samples += skipped ? 0 : p->mean;
+    p->dealt += p->alone ? 0 : p->mean;
+}
+
+int64_t step_plan_place(const struct topology *t) {
+    return t->plan.alone ? step_plan_dealt(&t->plan) / (t->plan.mean * t->size) : t->plan.steps;
 }

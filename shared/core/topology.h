@@ -39,30 +39,31 @@ struct unit_view {
     bool accumulate;      // backward: add to grad instead of overwriting it (later micro-batches)
 };
 
-// What this rank does in the step at hand, and where the job stands: the topology's, in struct topology. `plan` fills it
+// The step at hand of this rank, and where the job stands: the topology's, in struct topology. `plan` fills it
 // before a step and `step` moves it behind one, so that the loop knows no consistency.
 //
 //     together   all ranks do the run's steps side by side, worker r takes slice r of each global batch, and the loss and
-//                the gradient are means over all of it. What most topologies do: step_plan_together, step_plan_over
+//                the gradient are means over all of it. Most topologies do so: step_plan_together, step_plan_over
 //     alone      ranks share one budget of batches, and each does as many steps as it comes to. A rank's gradient is an
 //                update of its own, and a mean over its own batch
-//     in part    who belongs to a step is decided step by step (--elastic); else as together
+//     in part    the ranks of a step are decided step by step (--elastic); else as together
 struct step_plan {
     bool alone, in_part;  // neither: together. They never change
     int64_t mean;         // samples that the loss and the gradient are means over
     int64_t first;  // the sample of the run (shared/train/batch_feed.h) with which this rank's batch begins
     int64_t next;   // the same of the step behind it: a guess that may be wrong; -1: none
-    int64_t
-        samples;  // of the job, whose gradients are in the weights that the step computes on; alone: once its backward
-                  // pass has begun. Behind `step`: in the weights behind it
+    // Samples of the job whose gradients are in the weights that the step computes on, and updates that these hold. Alone:
+    // once the step's backward pass has begun. Behind `step`: of the weights behind it.
+    int64_t samples, version;
     int64_t dealt;  // samples handed out to all ranks by the end of the last step, as far as this rank knows
+    int64_t steps;  // of the run that are done, unless ranks go alone (step_plan_place)
     int workers;    // in part: that the last step's update is the mean of
     // The loop's, before the step's first begin_micro (keep: before finish, too).
     bool keep;         // the state behind the step is to be kept
     float loss_scale;  // 0: it has none
 };
 
-// What the loop knows of a step when the backward pass has been enqueued. lr belongs to this update; loss_scale is 1
+// The loop's side of a step, when the backward pass has been enqueued. lr belongs to this update; loss_scale is 1
 // without fp16.
 struct step_input {
     int64_t step;     // 0-based attempt; skipped ones count
@@ -204,7 +205,7 @@ struct topology_ops {
     // This rank's part of a checkpoint: its index-th range (0, 1, ..) and where it lies, in fp32; -1: there are no more.
     // Ranges of masters and states of all ranks are disjoint and together everything, or others hold them (`elsewhere`).
     // Beside these a rank may have state of its own (state_own_name), for as many elements as it likes: all ranks of a job
-    // have some, or none. What lies there is the state behind the last step once what compute has been given so far has
+    // have some, or none. The values there are the state behind the last step once what compute has been given so far has
     // run, until the updates of the next step, which the caller makes wait. Never blocks.
     int (*state)(struct topology *t, int index, struct state_range *out);
     // Instead of load_unit, on every rank, before the first step: takes the state from a checkpoint, whatever wrote it.
@@ -255,8 +256,10 @@ struct topology {
 
 // A step of ranks that go together. Fills first and next.
 int step_plan_together(struct topology *t);
-// Moves the plan behind a step of ranks that go together, or alone.
+// Moves the plan behind a step. In part: but samples, dealt and workers, which the topology knows.
 void step_plan_over(struct topology *t, bool skipped);
+// Steps of the run that are done: of a shared budget as many as the samples make that are handed out.
+int64_t step_plan_place(const struct topology *t);
 // Of a skipped batch no samples are in the weights, but it is done.
 static inline int64_t step_plan_dealt(const struct step_plan *p) {
     return p->dealt < p->samples ? p->samples : p->dealt;

@@ -1,6 +1,6 @@
 // A topology as the program sees it: the names of its variants, the roles of its ranks, how it may be started, what
 // it needs, and how it runs. Each row is owned by one file (shared/train/local.c, decentral/ring.c, ps/star.c);
-// starring.c lists the rows, and everything else asks the row of the configuration. What the training loop sees of
+// starring.c lists the rows, and everything else asks the row of the configuration. The training loop's view of
 // a topology is struct topology (shared/core/topology.h).
 //
 // Threads   Rows are constant. Their functions run on the process's main thread.

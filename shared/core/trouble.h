@@ -1,6 +1,6 @@
 // Trouble on demand: which ranks compute slower than they could, and when. Whether a step straggles and how long
 // a delay is are functions of (seed, step, rank) alone (shared/core/rng.h): a run repeats them, and every topology
-// gets the same. Pure; the computing itself is shared/train/hinder.h's.
+// gets the same. Pure; the computing itself is shared/train/slowdown.h's.
 //
 //     straggle   RANK:FACTOR[:PROBABILITY]   each unit's forward and backward takes FACTOR times as long, in this
 //                                            share of the steps (1: in all)

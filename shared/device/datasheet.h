@@ -1,4 +1,4 @@
-// What vendors promise: the dense 16-bit matrix rate of a GPU, the denominator of MFU as the literature uses
+// The vendors' promise: the dense 16-bit matrix rate of a GPU, the denominator of MFU as the literature uses
 // it.
 #ifndef STARRING_SHARED_DEVICE_DATASHEET_H
 #define STARRING_SHARED_DEVICE_DATASHEET_H

@@ -1,4 +1,4 @@
-// What a GPU says of itself, for documents and tables, and how its memory is accounted for.
+// A GPU's facts about itself, for documents and tables, and how its memory is accounted for.
 #ifndef STARRING_SHARED_DEVICE_DEVICE_FACTS_H
 #define STARRING_SHARED_DEVICE_DEVICE_FACTS_H
 
@@ -32,7 +32,7 @@ struct device_memory {
 };
 // From the device itself. 0, or -1 where it has nothing to tell.
 int device_memory_read(struct device *d, struct device_memory *out);
-// What is in use beyond the ledger and the workspaces: the context (kernels, stacks), what libraries hold,
+// Bytes in use beyond the ledger and the workspaces: the context (kernels, stacks), what libraries hold,
 // and other programs. Ranks that share a device add up their ledgers and workspaces first. NAN where less is
 // in use than that, as ranks read it at different moments.
 #define DEVICE_MEMORY_OTHER "context, libraries and other programs"

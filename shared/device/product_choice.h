@@ -12,7 +12,7 @@
 
 struct cJSON;
 
-// What a rank's device was given.
+// The choices that a rank's device was given.
 struct products {
     char *path;     // of the table; NULL: there is none
     uint64_t hash;  // of the choices that apply to this device and library; 0: none does

@@ -45,7 +45,7 @@ int product_table_writable(const char *path);
 void product_table_put(struct product_table *t, const struct product_entry *e);
 void product_table_free(struct product_table *t);
 
-// What an entry's check says, as a number: equal for equal products, devices, versions and algorithms.
+// An entry's check as a number: equal for equal products, devices, versions and algorithms.
 uint64_t product_entry_hash(const struct product_entry *e);
 // "none", "gelu", "gelu_grad", "bias_grad"
 const char *product_epilogue_name(int epilogue);

@@ -18,7 +18,7 @@
 #include "shared/report/run_state.h"
 #include "shared/report/summary.h"
 #include "shared/state/checkpoint.h"
-#include "shared/train/resume.h"
+#include "shared/train/job.h"
 
 // A run that goes on where it was keeps what is written down of it.
 static void begin_history(const struct run *r) {

@@ -25,7 +25,7 @@
 #include "shared/state/checkpoint.h"
 #include "shared/supervise/launch_mpi.h"
 #include "shared/supervise/supervise.h"
-#include "shared/train/resume.h"
+#include "shared/train/job.h"
 
 #define CROWD           8  // ranks a core, beyond which it is said what they cost
 #define SPEAKER_FIRST_S 3  // what the rank that speaks for the others has to fail before them

@@ -10,8 +10,8 @@
 #include "shared/model/model.h"
 #include "shared/time/timeline.h"
 #include "shared/train/batch_feed.h"
-#include "shared/train/hinder.h"
 #include "shared/train/saver.h"
+#include "shared/train/slowdown.h"
 
 #define MIB 1048576.0
 
@@ -48,7 +48,7 @@ int prediction_of_rank(const struct job *j, const char *role, int rank, struct p
     struct model_options m = train_model_options(j->config, &j->spec, j->layout);
     model_predict(&m, model_bytes);
     batch_feed_predict(j->config, config_device(j->config)->gpu, model_bytes);
-    hinder_predict(j->config, model_bytes);
+    slowdown_predict(j->config, model_bytes);
     size_t room[MEM_CLASSES] = {0}, alone = 0;  // worker 0's, which makes it unlike the others
     snapshots_predict(j->config, j->layout, rank, config_device(j->config)->gpu, room);
     for (int c = 0; c < MEM_CLASSES; c++) {

@@ -35,7 +35,7 @@ struct identity {
 #define ONE_MODEL   "give all of them the same model"
 #define ONE_RESUME  "let all of them see the same checkpoint directory"
 
-// What no key of the configuration says. What was read is compared, not where it lies.
+// Keys beside the configuration's. The contents of files are compared, not their places.
 static const struct identity_key unconfigured[] = {
     {"program", R, ONE_PROGRAM},
     {"model.tensors", T, ONE_MODEL},  // names, shapes, order, decay
@@ -220,7 +220,7 @@ static bool says(const struct identity_source *s, const struct config_key *k) {
     if (starts(k->path, "fp16")) return c->scaler.enabled;
     for (int d = 0; d < DEVICE_KINDS; d++)
         if (device_rows[d].section && starts(k->path, device_rows[d].section)) return (int)c->device == d;
-    // What one side does not offer the other does not take: tcp and auto go together. Who demands shm does not.
+    // A medium that one side does not offer the other does not take: tcp and auto go together. A demand for shm does not.
     if (!strcmp(k->path, "medium")) return c->medium == MEDIUM_SHM;
     if (!strcmp(k->path, accum_key)) return c->accumulation > 1;
     return true;
@@ -248,7 +248,7 @@ static void put_consistency(struct identity *i, const struct config *c) {
 
 // One micro-batch a step: all that are "sync" sum alike. With more, a ring's stages 2 and 3 sum each micro-batch over several
 // ranks, the others each step: two orders of the same sum.
-// What they are added in, too: "auto" has meant the run's type.
+// The type in which they are added, too: "auto" has meant the run's type.
 static void put_sums(struct identity *i, const struct config *c) {
     bool each = c->row->takes_stage && c->variant >= 2 && c->workers > 1 && !c->no_sync;
     if (c->accumulation <= 1) return;
@@ -322,7 +322,7 @@ uint64_t identity_hash(const struct identity *i, unsigned uses) {
     return out;
 }
 
-// What a side's entry means to the bits of sums. A checkpoint that is older than a key was made without it; "auto" has
+// The meaning of a side's entry for the bits of sums. A checkpoint that is older than a key was made without it; "auto" has
 // meant the run's type; one group of all workers and groups of one are no groups.
 static const char *meaning(const struct identity_side *of, const char *key) {
     const char *value = identity_get(of->identity, key);

@@ -1,14 +1,14 @@
-// What a run is: an ordered list of keys and values, which its ranks compare before the first step, and a
-// checkpoint keeps for who continues from it. A difference is named by its key, with both values.
+// The identity of a run: an ordered list of keys and values, which its ranks compare before the first step, and a
+// checkpoint keeps for the run that continues from it. A difference is named by its key, with both values.
 //
 //     keys      as a user writes them where they are the configuration's ("optimizer.params.lr", "steps"), else
 //               "model.layers", "model.tensors", "data", "data.held_out", "program", ..
 //     values    texts: JSON of a number or a switch, a text without its quotes
-//     uses      of a key (enum identity_use): who must agree on it, and when. The configuration's keys have them in their
+//     uses      of a key (enum identity_use): the ranks and runs that must agree on it. The configuration's keys have them in their
 //               rows (shared/config/config_key.h), the others in identity.c
 //
 // Not compared is where something lies and how patient, talkative or quick a process is: the same text may be
-// another file on every machine. What was read is compared: of the data its tokens, of a model its sizes.
+// another file on every machine. The contents are compared: of the data its tokens, of a model its sizes.
 #ifndef STARRING_SHARED_STATE_IDENTITY_H
 #define STARRING_SHARED_STATE_IDENTITY_H
 

@@ -67,7 +67,7 @@ static int compare_with_first(struct topology *t, const struct identity *i, char
     return 0;
 }
 
-// Who differs: *first is the lowest rank that does, *count how many.
+// The ranks that differ: *first is the lowest rank that does, *count how many.
 static int find_others(struct topology *t, bool differs, int *first, int *count) {
     double *who = xcalloc((unsigned long)t->size, sizeof *who);
     who[t->rank] = differs;

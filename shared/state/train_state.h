@@ -14,7 +14,7 @@ struct train_state {
     int64_t updates;  // attempts that were not skipped
     int64_t samples;  // whose gradients are in the weights
     int64_t dealt;    // handed out: data order is a function of (seed, dealt)
-    int64_t place;    // where ranks share a budget: steps of the run that the samples make; else 0: `step`
+    int64_t place;    // where ranks share a budget: steps of the run that the samples make; 0: `step`
     int skipped_in_a_row;
     struct scaler scaler;
 };

@@ -15,7 +15,7 @@ struct buffers {
     struct update_range update;  // of the whole unit; in fp32 the weights are their own master
 };
 
-// What the host learns of a step, in one copy.
+// The results of a step, which the host learns in one copy.
 struct outcome {
     double loss_sum;
     struct update_scalars scalars;

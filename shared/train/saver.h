@@ -23,7 +23,7 @@
 #include "shared/report/rank_report.h"
 #include "shared/state/identity.h"
 
-// What it needs of a device. On a GPU it is made before the topology: nothing is created while collectives run.
+// Its part of a device. On a GPU it is made before the topology: nothing is created while collectives run.
 struct saver_gear {
     struct arena arena;
     struct stream *stream;

@@ -14,8 +14,6 @@
 #include "shared/device/device_facts.h"
 #include "shared/device/product_choice.h"
 #include "shared/evaluation/snapshots.h"
-#include "shared/hf/hf_dir.h"
-#include "shared/hf/presets.h"
 #include "shared/monitor/monitor.h"
 #include "shared/report/metrics.h"
 #include "shared/report/progress.h"
@@ -25,10 +23,8 @@
 #include "shared/state/identity_agree.h"
 #include "shared/time/moments.h"
 #include "shared/train/batch_feed.h"
-#include "shared/train/hinder.h"
-#include "shared/train/resume.h"
 #include "shared/train/saver.h"
-#include "shared/train/warm_up.h"
+#include "shared/train/slowdown.h"
 
 #define NOTICEABLE_S 1.0  // of a warm-up
 
@@ -40,7 +36,7 @@ struct session {
     struct products products;
     struct model *model;
     struct batch_feed *feed;
-    struct hinder *hinder;
+    struct slowdown *slowdown;
     struct stall_watch *watch;  // NULL: nobody waits for this rank
     struct timeline *timeline;  // the topology's threads may still write to it: it goes after the topology
     struct topology *topology;
@@ -59,93 +55,52 @@ struct session {
     double start_s;
 };
 
-// Weights that cannot be read are refused before any rank is started and the run directory is made.
-static int check_weights(const struct job *j) {
-    struct hf_reader *reader = hf_open(j->weights_in, &j->spec, j->layout);
-    if (!reader) return -1;
-    hf_close(&reader);
-    return 0;
-}
-
-// Weights and data, of a model that is known or of one that is not.
-static int open_files(struct job *j, bool known) {
-    const struct config *c = j->config;
-    if (known && hf_has_weights(c->model)) j->weights_in = c->model;
-    int rc = known && (!j->weights_in || !check_weights(j)) ? 0 : -1;
-    // What is wrong with the data is said beside what is wrong with the model.
-    struct data_options d = {.path = c->data,
-                             .val_path = c->val_data,
-                             .tokenizer = c->tokenizer,
-                             .model = known ? c->model : NULL,
-                             .val_fraction = c->val_fraction,
-                             .vocab = known ? j->spec.vocab : INT32_MAX};
-    j->data = data_open(&d);
-    if (!j->data || rc) return -1;
-    if (data_train_tokens(j->data) < c->seq + 1)
-        return fail(
-            "data %s: %lld training tokens (and %lld held out for validation) are fewer than --seq %lld + 1: give a longer "
-            "text or a smaller --seq, or hold out less with data.val_fraction",
-            c->data, (long long)data_train_tokens(j->data), (long long)data_val_tokens(j->data),
-            (long long)c->seq);
-    return 0;
-}
-
-int job_open(struct job *j, const struct config *c, bool predict_only) {
-    j->config = c;
-    bool known = !model_spec_load(c->model, &j->spec) && !model_spec_check(&j->spec) &&
-                 !model_spec_check_seq(&j->spec, c->seq);
-    if (known) j->layout = model_layout_create(&j->spec, c->workers);
-    if (predict_only || (known && !j->layout)) return j->layout ? 0 : -1;
-    return open_files(j, known);
-}
-
-bool job_opens(const struct config *c, const struct job *predicted) {
-    struct job j = {.ranks_here = 1};
-    error_quiet(QUIET_ALL);
-    if (predicted) j = (struct job){.config = c, .spec = predicted->spec, .layout = predicted->layout};
-    bool opens = !(predicted ? open_files(&j, true) : job_open(&j, c, false));
-    error_quiet(QUIET_NOT);
-    if (predicted) j.layout = NULL;
-    job_close(&j);
-    return opens;
-}
-
-static struct identity_source source_of(const struct job *j) {
-    return (struct identity_source){j->config, j->layout, &j->spec, j->data};
-}
-
-void job_resume_forget(struct job *j) {
-    free(j->resume);
-    j->resume = NULL;
-    j->resume_found = false;
-}
-
-int job_resume(struct job *j, bool says) {
-    job_resume_forget(j);
-    if (resume_find(j->config, says, &j->resume)) return -1;
-    j->resume_found = true;
-    if (!j->resume) return 0;
-    struct identity_source source = source_of(j);
-    struct checkpoint *ck = resume_open(j->resume, &source, says);
-    if (!ck) return -1;
-    j->resume_step = checkpoint_train(ck)->step;
-    j->resume_place = train_state_place(checkpoint_train(ck));
-    checkpoint_close(&ck);
-    return 0;
-}
-
-void job_close(struct job *j) {
-    free(j->resume);
-    j->resume = NULL;
-    if (j->data) data_close(&j->data);
-    if (j->layout) layout_destroy(&j->layout);
-}
-
-int job_threads(const struct job *j) {
-    if (j->config->threads > 0) return j->config->threads;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    long share = cores / (j->ranks_here > 0 ? j->ranks_here : 1);
-    return share > 1 ? (int)share : 1;
+// ---------------------------------------------------------------- what a rank is made of
+// One pass of the model before a rank has peers, so that a GPU's libraries load what they need: the first run
+// of a product or of attention may load kernels and allocate, which may wait for everything that the device
+// is doing. While collectives run, that may be a transfer that waits for a peer, which is about to do the same.
+// Runs every unit as training and evaluation will, with the shapes in o, on weights that are zero. Blocks. 0, or -1 after
+// logging.
+static int warm_up(struct model *m, const struct model_options *o, bool accumulates) {
+    enum { WEIGHTS, GRAD, TIED_WEIGHTS, TIED_GRAD, PARTS };
+    enum { OVERWRITE, ADD, EVALUATE, PASSES };
+    const struct backend *b = dev_backend(o->dev);
+    const struct layout *l = o->layout;
+    int last = l->count - 1, rc = 0;
+    // 1. Zeros outside of the ledger, as long as the largest unit (and as a tied embedding): given back before the topology
+    //    takes its own, which is more than that unless the model is nearly all embedding.
+    size_t bytes[PARTS] = {0}, e = dtype_size(o->dtype);
+    void *zeros[PARTS] = {0};
+    for (int u = 0; u <= last; u++)
+        if ((size_t)l->units[u].n_pad * e > bytes[GRAD])
+            bytes[WEIGHTS] = bytes[GRAD] = (size_t)l->units[u].n_pad * e;
+    if (l->tied) bytes[TIED_WEIGHTS] = bytes[TIED_GRAD] = (size_t)l->units[0].n_pad * e;
+    for (int i = 0; i < PARTS && !rc; i++)
+        if (bytes[i] && !(zeros[i] = b->alloc(o->dev, bytes[i])))
+            rc = fail("out of device memory: no %zu MiB for a first pass of the model",
+                      (bytes[WEIGHTS] + bytes[TIED_WEIGHTS]) >> 19);
+    // 2. The passes, over tokens of all kinds: one alone would take as long as a batch of it.
+    int64_t rows = o->batch * o->seq;
+    int32_t *tokens = xcalloc((size_t)rows, sizeof *tokens);
+    for (int64_t i = 0; i < rows; i++) tokens[i] = (int32_t)(i % o->spec->vocab);
+    for (int k = OVERWRITE; k < PASSES && !rc; k++) {
+        bool eval = k == EVALUATE, add = k == ADD;
+        if (add && !accumulates) continue;
+        struct unit_view view = {.weights = zeros[WEIGHTS]}, tied = {.weights = zeros[TIED_WEIGHTS]};
+        model_set_batch(m, tokens, tokens, eval ? 0.0f : 1.0f / (float)rows, !add);
+        for (int u = 0; u <= last; u++)
+            model_forward(m, u, &view, u == last && l->tied && eval ? &tied : NULL, eval);
+        view = (struct unit_view){zeros[WEIGHTS], zeros[GRAD], add};
+        tied = (struct unit_view){zeros[TIED_WEIGHTS], zeros[TIED_GRAD], add};
+        for (int u = last; u >= 0 && !eval; u--)
+            model_backward(m, u, &view, u == last && l->tied ? &tied : NULL);
+    }
+    if (!rc && stream_sync(o->compute)) rc = fail("a first pass of the model: %s", dev_error(o->dev));
+    // 3. And away with it.
+    free(tokens);
+    for (int i = 0; i < PARTS; i++)
+        if (zeros[i]) b->free(o->dev, zeros[i], bytes[i]);
+    return rc;
 }
 
 static void on_start(void *ctx, const struct config *c, const struct model_spec *s, int64_t params) {
@@ -182,8 +137,8 @@ static int open_device(struct session *x) {
     return x->compute ? 0 : fail("--device %s: %s", backend->name, dev_error(x->dev));
 }
 
-// What a GPU and its libraries allocate and load comes before the topology: nothing of it may happen while
-// collectives run (warm_up.h). A rank of a star and a local run do the same, so that first steps compare.
+// All that a GPU and its libraries allocate and load comes before the topology: nothing of it may happen while
+// collectives run (warm_up, above). A rank of a star and a local run do the same, so that first steps compare.
 static int prepare_model(struct session *x) {
     const struct config *c = x->job->config;
     struct model_options mo = train_model_options(c, &x->job->spec, x->job->layout);
@@ -195,7 +150,7 @@ static int prepare_model(struct session *x) {
     x->feed = batch_feed_create(&(struct batch_feed_options){
         .dev = x->dev, .compute = x->compute, .config = c, .data = x->job->data});
     if (!x->feed) return fail("out of memory for batches: %s", dev_error(x->dev));
-    if (hinder_create(c, x->dev, x->compute, &x->hinder)) return -1;
+    if (slowdown_create(c, x->dev, x->compute, &x->slowdown)) return -1;
     if (!x->model || warm_up(x->model, &mo, mo.micro_batches > 1)) return -1;
     if (x->job->dir && c->eval_batches != 0 && snapshots_gear_create(&x->snapshots_gear, x->dev))
         return fail("no stream for snapshots: %s", dev_error(x->dev));
@@ -232,7 +187,7 @@ static void go_on(struct topology *t, const struct train_state *from) {
 static int open_checkpoint(struct session *x) {
     const struct job *j = x->job;
     struct topology *t = x->topology;
-    struct identity_source source = source_of(j);
+    struct identity_source source = job_identity(j);
     bool told = t->elsewhere && !j->config->recovery.resume_weights_only;
     char *found = NULL;
     x->identity = identity_make(&source);
@@ -339,7 +294,7 @@ static int leave_report(struct session *x, struct train_result *result) {
     struct model_options model = train_model_options(j->config, &j->spec, j->layout);
     facts.head = model_head_plan(&model);
     if (j->config->device == DEVICE_CPU) facts.cpu_kernel = cpu_kernel_name(j->config->cpu_kernel);
-    // What one file lacks is no reason to go without the others.
+    // A file that cannot be written is no reason to go without the others.
     int rc = result->lacks_file ? -1 : 0;
     if (j->config->trace && trace_write_worker(j->dir, x->topology->rank, x->dev, result->timeline)) rc = -1;
     if (timeline_write_worker(j->dir, x->topology->rank, result->timeline)) rc = -1;
@@ -375,10 +330,10 @@ static int train(struct session *x, struct session_end *end) {
                               .tokenizer_in = tokenizer,
                               .model = x->model,
                               .feed = x->feed,
-                              .hinder = x->hinder};
+                              .slowdown = x->slowdown};
     x->model = NULL;
     x->feed = NULL;
-    x->hinder = NULL;
+    x->slowdown = NULL;
     int rc = train_run(&t, &result);
     *end = (struct session_end){result.interrupted, x->topology->rank, x->topology->job};
     if (rc) topology_abort(x->topology, error_last());
@@ -394,8 +349,8 @@ static int train(struct session *x, struct session_end *end) {
     result.feed = NULL;
     x->timeline = result.timeline;
     result.timeline = NULL;
-    x->hinder = result.hinder;
-    result.hinder = NULL;
+    x->slowdown = result.slowdown;
+    result.slowdown = NULL;
     train_result_free(&result);
     free(weights);
     free(tokenizer);
@@ -434,7 +389,7 @@ int session_run(const struct session_options *o, struct session_end *end) {
     if (x.dev && o->end) o->end(o->ctx);
     model_destroy(&x.model);
     batch_feed_destroy(&x.feed);
-    hinder_destroy(&x.hinder);
+    slowdown_destroy(&x.slowdown);
     timeline_destroy(&x.timeline);
     if (x.compute) stream_destroy(&x.compute);
     if (x.dev) dev_close(&x.dev);

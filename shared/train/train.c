@@ -1,3 +1,4 @@
+// From the first batch to the report, in the order in which it happens: run, at the end, calls what stands above it.
 #include "shared/train/train.h"
 
 #include <math.h>
@@ -7,6 +8,7 @@
 
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
+#include "shared/data/vocabulary.h"
 #include "shared/evaluation/snapshots.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/model/grad_watch.h"
@@ -15,14 +17,13 @@
 #include "shared/state/weights_hash.h"
 #include "shared/time/timeline.h"
 #include "shared/train/batch_feed.h"
-#include "shared/train/hinder.h"
-#include "shared/train/overflow.h"
 #include "shared/train/pace.h"
 #include "shared/train/saver.h"
-#include "shared/train/train_weights.h"
+#include "shared/train/slowdown.h"
 
 // Consecutive steps without a finite gradient after which a run without a loss scaler has diverged.
 #define DIVERGED_STEPS 8
+#define WHERE_BYTES    320  // of a text that says which tensor overflowed
 
 struct train {
     const struct train_options *o;
@@ -34,227 +35,36 @@ struct train {
     struct scaler scaler;
     bool watched;      // the step under way, whose overflow would end the run
     int64_t updates;   // applied so far
-    struct pace pace;  // where ranks share a budget
+    struct pace pace;  // where ranks go alone
     int skipped_in_a_row;
     bool leaving;  // some rank was asked to
     struct batch_feed *feed;
-    struct hinder *hinder;  // NULL: no trouble was asked for
-    double steps_s;         // all steps
-    double job_s;           // of earlier starts, too, and until the last worker had ended its own
-    uint64_t allocations;   // after the first step
+    struct slowdown *slowdown;  // NULL: no trouble was asked for
+    double steps_s;             // all steps
+    double job_s;               // of earlier starts, too, and until the last worker had ended its own
+    uint64_t allocations;       // after the first step
 };
-
-static bool stopping(const struct train *x) { return x->o->stop && *x->o->stop; }
 
 static int64_t own_sequences(const struct train *x) { return x->c->micro_batch * x->c->accumulation; }
 
-static double tokens_of_mean(const struct train *x) { return (double)(x->t->plan.mean * x->c->seq); }
-
-// Updates that the weights hold: each rank's own ones are, where it goes alone.
-static int64_t version(const struct train *x) {
-    return x->t->plan.alone ? x->t->plan.samples / x->t->plan.mean : x->updates;
-}
-
-// Steps of the run that are done: of a shared budget as many as the samples make.
-static int64_t place(const struct train *x) {
-    return x->t->plan.alone ? step_plan_dealt(&x->t->plan) / x->c->train_batch : x->r->steps;
-}
-
-static int forward(struct train *x) {
-    struct topology *t = x->t;
-    int last = x->l->count - 1;
-    for (int u = 0; u <= last; u++) {
-        struct unit_view view;
-        if (topology_acquire(t, u, PASS_FORWARD, &view)) return -1;
-        if (u < last) topology_prefetch(t, u + 1, PASS_FORWARD);
-        hinder_before(x->hinder);
-        model_forward(x->model, u, &view, NULL, false);
-        hinder_after(x->hinder);
-        if (topology_release(t, u, PASS_FORWARD)) return -1;
-    }
-    return 0;
-}
-
-static int backward(struct train *x, int micro) {
-    struct topology *t = x->t;
-    int last = x->l->count - 1;
-    for (int u = last; u >= 0; u--) {
-        struct unit_view view, tied;
-        bool needs_tied = u == last && x->l->tied;
-        if (topology_acquire(t, u, PASS_BACKWARD, &view)) return -1;
-        if (needs_tied && topology_acquire(t, 0, PASS_BACKWARD, &tied)) return -1;
-        if (u > 0) topology_prefetch(t, u - 1, PASS_BACKWARD);
-        hinder_before(x->hinder);
-        model_backward(x->model, u, &view, needs_tied ? &tied : NULL);
-        hinder_after(x->hinder);
-        if (x->watched) grad_watch_unit(x->model, u, view.grad, micro);
-        if (topology_grad_ready(t, u)) return -1;
-    }
-    return 0;
-}
-
-// Does nothing for a batch that has been read ahead, while the device was at work on what had been enqueued: a
-// reading that it outlasts costs nothing.
-static int read_batch(struct train *x, int64_t step, int64_t first) {
-    int64_t start = now_ns();
-    if (batch_feed_read(x->feed, step, first)) return -1;
-    timeline_data(x->r->timeline, start, now_ns());
-    return 0;
+static struct train_state state_now(const struct train *x) {
+    int64_t place = step_plan_place(x->t);
+    return (struct train_state){.step = x->r->steps,
+                                .updates = x->updates,
+                                .samples = x->t->plan.samples,
+                                .place = place != x->r->steps ? place : 0,
+                                .dealt = step_plan_dealt(&x->t->plan),
+                                .skipped_in_a_row = x->skipped_in_a_row,
+                                .scaler = x->scaler};
 }
 
 static int step_failed(const struct train *x, int64_t step) {
     return fail("step %lld: %s", (long long)step + 1, topology_why(x->t));
 }
 
-// One attempt at an update: all micro-batches, then the topology's step.
-static int attempt(struct train *x, int64_t step, struct step_input *in, struct step_stats *stats) {
-    in->step = step;
-    in->loss_scale = (float)x->scaler.scale;
-    in->clip = x->c->clip;
-    x->watched = scaler_at_end(&x->scaler, &x->c->scaler);
-    x->t->plan.loss_scale = in->loss_scale;
-    if (read_batch(x, step, x->t->plan.first)) return step_failed(x, step);
-    hinder_step(x->hinder, x->t->rank, step);
-    for (int k = 0; k < (int)x->c->accumulation; k++) {
-        if (topology_begin_micro(x->t, k, (int)x->c->accumulation)) return -1;
-        struct batch b = batch_feed_micro(x->feed, step, k);
-        stream_phase(x->t->compute, PHASE_FORWARD);
-        model_set_batch(x->model, b.tokens, b.targets, (float)(x->scaler.scale / tokens_of_mean(x)), k == 0);
-        if (forward(x)) return -1;
-        stream_phase(x->t->compute, PHASE_BACKWARD);
-        if (backward(x, k)) return -1;
-        stream_phase(x->t->compute, PHASE_OTHER);
-    }
-    batch_feed_sent(x->feed, step);
-    int64_t next = x->t->plan.next;
-    if (step + 1 < x->c->steps && next >= 0 && read_batch(x, step + 1, next)) return step_failed(x, step);
-    in->updates = x->updates;
-    in->lr = schedule_lr(&x->c->schedule, x->c->optimizer.lr,
-                         schedule_steps(x->t->plan.samples, x->c->train_batch));
-    in->loss_sum = model_loss_on_device(x->model);
-    in->loss_tokens = tokens_of_mean(x);
-    in->stop = stopping(x);
-    in->snapshot = snapshots_wanted(x->o->snapshots);
-    snapshots_hold(x->o->snapshots);
-    saver_hold(x->o->saver);
-    return topology_step(x->t, in, stats);
-}
+static double seconds_since(int64_t begin, int64_t now) { return 1e-9 * (double)(now - begin); }
 
-// Adjusts the loss scale after an attempt; ends a run that no longer produces finite gradients.
-static int judge(struct train *x, int64_t step, const struct step_stats *stats) {
-    if (!stats->skipped) x->updates++;
-    x->skipped_in_a_row = stats->skipped ? x->skipped_in_a_row + 1 : 0;
-    if (x->watched && stats->skipped) return overflow_end(x->t, x->model, &x->scaler, &x->c->scaler);
-    if (x->c->scaler.enabled) return scaler_update(&x->scaler, &x->c->scaler, stats->skipped);
-    if (x->skipped_in_a_row >= DIVERGED_STEPS)
-        return fail(
-            "step %lld: the last %d gradients held infinities or NaN: the run has diverged; "
-            "lower the learning rate, lengthen the warm-up or set gradient_clipping",
-            (long long)step + 1, DIVERGED_STEPS);
-    return 0;
-}
-
-static size_t memory_in_use(struct device *dev) {
-    struct mem_usage usage;
-    dev_usage(dev, &usage);
-    return mem_device_bytes(usage.current_bytes);
-}
-
-static uint64_t allocations(struct device *dev) {
-    struct mem_usage usage;
-    dev_usage(dev, &usage);
-    return usage.allocations;
-}
-
-static void tell_step(const struct train *x, const struct step_input *in, const struct step_stats *stats,
-                      double seconds, double elapsed) {
-    const struct step_plan *p = &x->t->plan;
-    // Of the workers whose gradients counted.
-    int64_t sequences = p->alone     ? p->samples - x->pace.samples
-                        : p->in_part ? p->workers * own_sequences(x)
-                                     : p->mean;
-    if (!x->o->observer) return;
-    struct step_record record = {.step = in->step + 1,
-                                 .loss = stats->loss,
-                                 .grad_norm = stats->grad_norm,
-                                 .lr = in->lr,
-                                 .loss_scale = in->loss_scale,
-                                 .tokens = sequences * x->c->seq,
-                                 .place = p->alone ? place(x) : 0,
-                                 .workers = p->in_part ? p->workers : 0,
-                                 .samples = p->samples,
-                                 .seconds = seconds,
-                                 .elapsed = elapsed,
-                                 .skipped = stats->skipped,
-                                 .memory_bytes = memory_in_use(x->t->dev)};
-    x->o->observer->on_step(x->o->observer->ctx, &record);
-}
-
-// The weights of a checkpoint alone.
-static int read_masters(struct train *x, int u, float *values) {
-    return checkpoint_read(x->o->checkpoint, x->l, u, STATE_MASTER, 0, x->l->units[u].n_pad, values);
-}
-
-static int initial_weights(struct train *x) {
-    struct hf_reader *reader = NULL;
-    int64_t most = 0;
-    bool weights_only = x->c->recovery.resume_weights_only;
-    if (x->t->under_way) return 0;
-    if (x->o->checkpoint && !weights_only) return topology_load(x->t, x->o->checkpoint);
-    for (int u = 0; u < x->l->count; u++) most = x->l->units[u].n_pad > most ? x->l->units[u].n_pad : most;
-    bool file = x->o->weights_in && !x->o->checkpoint;
-    if (file && !(reader = hf_open(x->o->weights_in, x->o->spec, x->l))) return -1;
-    float *values = xcalloc((size_t)most, sizeof *values);
-    int rc = 0;
-    for (int u = 0; u < x->l->count && !rc; u++) {
-        if (reader)
-            rc = hf_read_unit(reader, u, values);
-        else if (x->o->checkpoint)
-            rc = read_masters(x, u, values);
-        else
-            model_init_unit(x->l, u, x->c->seed, values);
-        if (!rc) rc = topology_load_unit(x->t, u, values);
-    }
-    free(values);
-    if (reader) hf_close(&reader);
-    return rc;
-}
-
-static size_t peak_rss_bytes(void) {
-    FILE *f = fopen("/proc/self/status", "r");
-    char line[128];
-    size_t kib = 0;
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "VmHWM: %zu", &kib) == 1) break;
-    if (f) fclose(f);
-    return kib * 1024;
-}
-
-// The parts of all steps, and whether they are what the loop's own clock says that the steps took.
-static void split_time(struct train *x) {
-    struct rank_report *r = &x->r->report;
-    timeline_end(x->r->timeline);
-    timeline_split(x->r->timeline, &r->time);
-    bool any = x->r->steps > x->t->start.step;
-    r->time_check = any && x->steps_s > 0 ? time_split_parts(&r->time) / x->steps_s : 1;
-    r->clock_error_ns = timeline_clock(x->r->timeline).error_ns;
-    uint64_t lost = timeline_lost(x->r->timeline);
-    if (fabs(r->time_check - 1) > TIME_TOLERANCE)
-        warn("the parts of the time add up to %.3f s, the steps took %.3f s: the split is off by %.1f%%",
-             time_split_parts(&r->time), x->steps_s, 100 * fabs(r->time_check - 1));
-    if (lost)
-        warn("%llu intervals of the compute stream could not be recorded: their time counts as host time",
-             (unsigned long long)lost);
-}
-
-// Read while every rank of the run still holds its memory: the last weights, which all ranks go through together, come
-// afterwards. If the device or the kernel cannot report its memory, the report has no such figures.
-static void read_memory(struct train *x) {
-    struct rank_report *r = &x->r->report;
-    if (x->t->rank == 0) job_resident_read(&r->resident);
-    r->on_gpu = !dev_facts(x->t->dev, &r->device) && !device_memory_read(x->t->dev, &r->device_memory);
-}
-
+// ---------------------------------------------------------------- before the first step
 struct model_options train_model_options(const struct config *c, const struct model_spec *s,
                                          const struct layout *l) {
     struct model_options o = {.spec = s,
@@ -271,58 +81,199 @@ struct model_options train_model_options(const struct config *c, const struct mo
     return o;
 }
 
-static void report(struct train *x) {
-    struct rank_report *r = &x->r->report;
-    struct mem_usage usage;
-    size_t model_bytes[MEM_CLASSES];
-    struct model_options mo = train_model_options(x->c, x->o->spec, x->l);
-    snprintf(r->role, sizeof r->role, "worker");
-    r->rank = x->t->rank;
-    r->job = x->t->job;
-    r->updates = x->updates - x->t->start.updates;
-    r->shares = x->t->plan.alone;
-    if (r->shares) r->batches = x->r->steps - x->t->start.step;
-    r->samples_per_update = x->t->plan.mean;
-    r->samples_counted = x->t->plan.in_part ? x->t->plan.samples - x->t->start.samples : 0;
-    dev_usage(x->t->dev, &usage);
-    model_predict(&mo, model_bytes);
-    batch_feed_predict(x->c, !dev_host_memory(x->t->dev), model_bytes);
-    hinder_predict(x->c, model_bytes);
-    saver_predict(x->c, saver_state_bytes(x->o->saver), !dev_host_memory(x->t->dev), model_bytes);
-    if (x->o->snapshots) snapshots_predict(x->c, x->l, x->t->rank, !dev_host_memory(x->t->dev), model_bytes);
-    r->memory = x->t->memory;
-    for (int c = 0; c < MEM_CLASSES; c++) {
-        r->memory.predicted_bytes[c] += model_bytes[c];
-        r->peak_bytes[c] = usage.peak_bytes[c];
+// From the checkpoint, whole or its weights alone, a file, or the seed.
+static int initial_weights(struct train *x) {
+    struct hf_reader *reader = NULL;
+    int64_t most = 0;
+    bool weights_only = x->c->recovery.resume_weights_only;
+    if (x->t->under_way) return 0;
+    if (x->o->checkpoint && !weights_only) return topology_load(x->t, x->o->checkpoint);
+    for (int u = 0; u < x->l->count; u++) most = x->l->units[u].n_pad > most ? x->l->units[u].n_pad : most;
+    bool file = x->o->weights_in && !x->o->checkpoint;
+    if (file && !(reader = hf_open(x->o->weights_in, x->o->spec, x->l))) return -1;
+    float *values = xcalloc((size_t)most, sizeof *values);
+    int rc = 0;
+    for (int u = 0; u < x->l->count && !rc; u++) {
+        if (reader)
+            rc = hf_read_unit(reader, u, values);
+        else if (x->o->checkpoint)
+            rc = checkpoint_read(x->o->checkpoint, x->l, u, STATE_MASTER, 0, x->l->units[u].n_pad, values);
+        else
+            model_init_unit(x->l, u, x->c->seed, values);
+        if (!rc) rc = topology_load_unit(x->t, u, values);
     }
-    r->rss_bytes = peak_rss_bytes();
-    r->late_allocations = x->allocations ? usage.allocations - x->allocations : 0;
-    r->wire = x->t->wire_predicted;
-    r->wire_later = x->t->wire_later;
-    rank_report_count(r, &x->t->wire, (double)(x->r->steps - x->t->start.step));
-    r->staleness = x->t->staleness;
-    r->checkpoints = saver_report(x->o->saver);
+    free(values);
+    if (reader) hf_close(&reader);
+    return rc;
 }
 
-// Whether some worker has left the steps early. Asynchronous workers leave at different steps, so each of
-// them says so where they all meet: behind their last step.
-static int meet(struct train *x) {
-    double left = x->r->interrupted;
-    if (topology_sum(x->t, &left, 1)) return -1;
-    x->r->interrupted |= left > 0;
+static void go_on_from(struct train *x, const struct train_state *s) {
+    x->r->steps = s->step;
+    // Of an asynchronous job's checkpoint: this worker had done no step yet, the others had.
+    if (s->step == 0 && s->updates == 0) return;
+    x->updates = s->updates;
+    x->skipped_in_a_row = s->skipped_in_a_row;
+    x->scaler = s->scaler;
+}
+
+// ---------------------------------------------------------------- one attempt at an update
+static int forward(struct train *x) {
+    struct topology *t = x->t;
+    int last = x->l->count - 1;
+    for (int u = 0; u <= last; u++) {
+        struct unit_view view;
+        if (topology_acquire(t, u, PASS_FORWARD, &view)) return -1;
+        if (u < last) topology_prefetch(t, u + 1, PASS_FORWARD);
+        slowdown_before(x->slowdown);
+        model_forward(x->model, u, &view, NULL, false);
+        slowdown_after(x->slowdown);
+        if (topology_release(t, u, PASS_FORWARD)) return -1;
+    }
     return 0;
 }
 
-static double seconds_since(int64_t begin, int64_t now) { return 1e-9 * (double)(now - begin); }
+static int backward(struct train *x, int micro) {
+    struct topology *t = x->t;
+    int last = x->l->count - 1;
+    for (int u = last; u >= 0; u--) {
+        struct unit_view view, tied;
+        bool needs_tied = u == last && x->l->tied;
+        if (topology_acquire(t, u, PASS_BACKWARD, &view)) return -1;
+        if (needs_tied && topology_acquire(t, 0, PASS_BACKWARD, &tied)) return -1;
+        if (u > 0) topology_prefetch(t, u - 1, PASS_BACKWARD);
+        slowdown_before(x->slowdown);
+        model_backward(x->model, u, &view, needs_tied ? &tied : NULL);
+        slowdown_after(x->slowdown);
+        if (x->watched) grad_watch_unit(x->model, u, view.grad, micro);
+        if (topology_grad_ready(t, u)) return -1;
+    }
+    return 0;
+}
 
-static struct train_state state_now(const struct train *x) {
-    return (struct train_state){.step = x->r->steps,
-                                .updates = x->updates,
-                                .samples = x->t->plan.samples,
-                                .place = x->t->plan.alone ? place(x) : 0,
-                                .dealt = step_plan_dealt(&x->t->plan),
-                                .skipped_in_a_row = x->skipped_in_a_row,
-                                .scaler = x->scaler};
+// Does nothing for a batch that has been read ahead, while the device was at work on what had been enqueued: a
+// reading that it outlasts costs nothing.
+static int read_batch(struct train *x, int64_t step, int64_t first) {
+    int64_t start = now_ns();
+    if (batch_feed_read(x->feed, step, first)) return -1;
+    timeline_data(x->r->timeline, start, now_ns());
+    return 0;
+}
+
+// One attempt at an update: all micro-batches, then the topology's step.
+static int attempt(struct train *x, int64_t step, struct step_input *in, struct step_stats *stats) {
+    double tokens = (double)(x->t->plan.mean * x->c->seq);  // of the mean loss
+    in->step = step;
+    in->loss_scale = (float)x->scaler.scale;
+    in->clip = x->c->clip;
+    x->watched = scaler_at_end(&x->scaler, &x->c->scaler);
+    x->t->plan.loss_scale = in->loss_scale;
+    if (read_batch(x, step, x->t->plan.first)) return step_failed(x, step);
+    slowdown_step(x->slowdown, x->t->rank, step);
+    for (int k = 0; k < (int)x->c->accumulation; k++) {
+        if (topology_begin_micro(x->t, k, (int)x->c->accumulation)) return -1;
+        struct batch b = batch_feed_micro(x->feed, step, k);
+        stream_phase(x->t->compute, PHASE_FORWARD);
+        model_set_batch(x->model, b.tokens, b.targets, (float)(x->scaler.scale / tokens), k == 0);
+        if (forward(x)) return -1;
+        stream_phase(x->t->compute, PHASE_BACKWARD);
+        if (backward(x, k)) return -1;
+        stream_phase(x->t->compute, PHASE_OTHER);
+    }
+    batch_feed_sent(x->feed, step);
+    int64_t next = x->t->plan.next;
+    if (step + 1 < x->c->steps && next >= 0 && read_batch(x, step + 1, next)) return step_failed(x, step);
+    in->updates = x->updates;
+    in->lr = schedule_lr(&x->c->schedule, x->c->optimizer.lr,
+                         schedule_steps(x->t->plan.samples, x->c->train_batch));
+    in->loss_sum = model_loss_on_device(x->model);
+    in->loss_tokens = tokens;
+    in->stop = x->o->stop && *x->o->stop;
+    in->snapshot = snapshots_wanted(x->o->snapshots);
+    snapshots_hold(x->o->snapshots);
+    saver_hold(x->o->saver);
+    return topology_step(x->t, in, stats);
+}
+
+// ---------------------------------------------------------------- what follows from it
+// found[r]: 1 + the first tensor of rank r with values that are not finite, 0: none. elements: likewise.
+static void describe_overflow(const struct topology *t, const double *found, const double *elements,
+                              char *where) {
+    int first = -1, others = 0, used = 0;
+    for (int r = 0; r < t->size; r++) {
+        if (found[r] <= 0) continue;
+        if (first < 0)
+            first = r;
+        else
+            others++;
+    }
+    if (first < 0 && t->size == 1) return;
+    if (first < 0) {
+        snprintf(where, WHERE_BYTES,
+                 "each rank's own gradient is finite, and the sum over the %d ranks is not; ", t->size);
+        return;
+    }
+    used = snprintf(where, WHERE_BYTES, "rank %d has %.0f such values in %s, its first such tensor", first,
+                    elements[first], grad_watch_name(t->layout, (int64_t)found[first] - 1));
+    if (others > 0)
+        used += snprintf(where + used, (size_t)(WHERE_BYTES - used), ", and %d other rank%s too", others,
+                         others > 1 ? "s have some" : " has some");
+    snprintf(where + used, (size_t)(WHERE_BYTES - used), "; ");
+}
+
+// The end of a run whose gradients are not finite although the loss scale is at its minimum: names the rank and the tensor.
+// Where all ranks end at the same step they tell each other what they have counted, and all say the same; elsewhere a rank
+// speaks for itself. Logs; returns -1.
+static int end_of_scale(struct train *x) {
+    struct topology *t = x->t;
+    bool alone = t->plan.alone || t->plan.in_part;
+    char where[WHERE_BYTES] = "";
+    struct grad_watched own;
+    if (grad_watch_read(x->model, &own)) return scaler_ended(&x->scaler, &x->c->scaler, "");
+    double *found = xcalloc(2 * (size_t)t->size, sizeof *found);
+    found[t->rank] = (double)(own.tensor + 1);
+    found[t->size + t->rank] = (double)own.elements;
+    bool told = alone || !topology_sum(t, found, 2 * t->size);
+    if (told && (!alone || own.tensor >= 0)) describe_overflow(t, found, found + t->size, where);
+    free(found);
+    return scaler_ended(&x->scaler, &x->c->scaler, where);
+}
+
+// Adjusts the loss scale after an attempt; ends a run that no longer produces finite gradients.
+static int judge(struct train *x, int64_t step, const struct step_stats *stats) {
+    if (!stats->skipped) x->updates++;
+    x->skipped_in_a_row = stats->skipped ? x->skipped_in_a_row + 1 : 0;
+    if (x->watched && stats->skipped) return end_of_scale(x);
+    if (x->c->scaler.enabled) return scaler_update(&x->scaler, &x->c->scaler, stats->skipped);
+    if (x->skipped_in_a_row >= DIVERGED_STEPS)
+        return fail(
+            "step %lld: the last %d gradients held infinities or NaN: the run has diverged; "
+            "lower the learning rate, lengthen the warm-up or set gradient_clipping",
+            (long long)step + 1, DIVERGED_STEPS);
+    return 0;
+}
+
+static void tell_step(const struct train *x, const struct step_input *in, const struct step_stats *stats,
+                      double seconds, double elapsed, size_t memory_bytes) {
+    const struct step_plan *p = &x->t->plan;
+    // Of the workers whose gradients counted.
+    int64_t sequences = p->alone     ? p->samples - x->pace.samples
+                        : p->in_part ? p->workers * own_sequences(x)
+                                     : p->mean;
+    if (!x->o->observer) return;
+    struct step_record record = {.step = in->step + 1,
+                                 .loss = stats->loss,
+                                 .grad_norm = stats->grad_norm,
+                                 .lr = in->lr,
+                                 .loss_scale = in->loss_scale,
+                                 .tokens = sequences * x->c->seq,
+                                 .place = p->alone ? step_plan_place(x->t) : 0,
+                                 .workers = p->in_part ? p->workers : 0,
+                                 .samples = p->samples,
+                                 .seconds = seconds,
+                                 .elapsed = elapsed,
+                                 .skipped = stats->skipped,
+                                 .memory_bytes = memory_bytes};
+    x->o->observer->on_step(x->o->observer->ctx, &record);
 }
 
 // Whether the run ends early behind this step, because some rank was asked to leave. Where others hold the state, they
@@ -336,21 +287,27 @@ static bool leaves(struct train *x, int64_t step, bool told) {
     return x->leaving && kept && step + 1 < x->c->steps;
 }
 
-// The step before the first begin_micro, the step itself, and what follows from it.
+// ---------------------------------------------------------------- steps
 static int one_step(struct train *x, int64_t step, int64_t start, int64_t begin) {
     struct step_input in = {0};
     struct step_stats stats = {0};
+    // 1. Room for the state, where it is to be kept.
     x->t->plan.keep = saver_due(x->o->saver, step, x->leaving);
     if (x->t->plan.keep) saver_gate(x->o->saver);
+    // 2. The step.
     if (attempt(x, step, &in, &stats)) return -1;
     int64_t now = now_ns();
     double elapsed = x->o->elapsed_before + seconds_since(start, now);
     if (judge(x, step, &stats)) return -1;
     x->r->steps = step + 1;
-    if (step == x->t->start.step) x->allocations = allocations(x->t->dev);
-    tell_step(x, &in, &stats, seconds_since(begin, now), elapsed);
+    struct mem_usage usage;
+    dev_usage(x->t->dev, &usage);
+    if (step == x->t->start.step) x->allocations = usage.allocations;
+    // 3. Its record.
+    tell_step(x, &in, &stats, seconds_since(begin, now), elapsed, mem_device_bytes(usage.current_bytes));
     pace_step(&x->pace, step, x->t->plan.samples, now, stats.skipped);
-    struct snapshot_info at = {place(x), x->t->plan.samples, version(x), elapsed};
+    // 4. Snapshot and checkpoint.
+    struct snapshot_info at = {step_plan_place(x->t), x->t->plan.samples, x->t->plan.version, elapsed};
     snapshots_step(x->o->snapshots, &at, stats.snapshot);
     x->r->interrupted = leaves(x, step, stats.stop);
     struct train_state state = state_now(x);
@@ -372,7 +329,8 @@ static int run_steps(struct train *x) {
     snapshots_begin(x->o->snapshots, x->o->elapsed_before);  // may open a file: no part of the first step
     rank_span_begin(&x->r->report.span);
     if (x->t->start.step > 0) {  // that one may have been under way when the run was killed
-        struct snapshot_info at = {x->t->start.step, x->t->plan.samples, version(x), x->o->elapsed_before};
+        struct snapshot_info at = {x->t->start.step, x->t->plan.samples, x->t->plan.version,
+                                   x->o->elapsed_before};
         snapshots_step(x->o->snapshots, &at, false);
     }
     int64_t start = now_ns(), begin = start;
@@ -396,33 +354,130 @@ static int run_steps(struct train *x) {
     x->job_s = x->o->elapsed_before + x->steps_s;
     if (!x->t->plan.alone) return 0;
     const struct pace_end at = {x->t, x->r->timeline, end, x->c->recovery.elastic ? end : now_ns()};
-    int rc = meet(x) || pace_tell(&x->pace, &at, &x->r->report) ? -1 : 0;
+    // Some worker may have left early. Ranks that go alone leave at different steps, so each says so where they all meet:
+    // behind their last step.
+    double left = x->r->interrupted;
+    if (topology_sum(x->t, &left, 1)) return -1;
+    x->r->interrupted |= left > 0;
+    int rc = pace_tell(&x->pace, &at, &x->r->report);
     x->job_s += seconds_since(end, now_ns());  // the weights then hold all workers' gradients
     return rc;
 }
 
-static void go_on_from(struct train *x, const struct train_state *s) {
-    x->r->steps = s->step;
-    // Of an asynchronous job's checkpoint: this worker had done no step yet, the others had.
-    if (s->step == 0 && s->updates == 0) return;
-    x->updates = s->updates;
-    x->skipped_in_a_row = s->skipped_in_a_row;
-    x->scaler = s->scaler;
-}
-
+// ---------------------------------------------------------------- behind the last step
 // Where ranks share a budget nobody knows which step is the last one: what is behind all of them is kept here.
 static int finish(struct train *x) {
-    bool alone = x->t->plan.alone;
-    x->t->plan.keep = alone && x->o->saver;
+    x->t->plan.keep = x->t->plan.alone && x->o->saver;
     if (x->t->plan.keep) saver_gate(x->o->saver);
     int lacks_file = topology_finish(x->t);
     if (lacks_file < 0) return -1;
     x->r->lacks_file = lacks_file > 0;
-    x->r->place = place(x);
-    x->r->interrupted &= !alone || x->r->place < x->c->steps;  // asked in the last batch: all is done
+    x->r->place = step_plan_place(x->t);
+    x->r->interrupted &= x->r->place < x->c->steps;  // asked in the last batch: all is done
     struct train_state state = state_now(x);
     if (x->t->plan.keep) saver_keep(x->o->saver, &state);
     return 0;
+}
+
+// Hashes the final weights on rank 0, and writes them when asked; every rank takes part, unit by unit: the
+// others wait for rank 0's disk after each, so that no deadline must cover the writing of a whole model.
+static int last_weights(struct train *x, const struct snapshot_info *now) {
+    const struct train_options *o = x->o;
+    struct train_result *r = x->r;
+    struct topology *t = x->t;
+    const struct layout *l = x->l;
+    bool first = t->rank == 0;
+    struct hf_writer *writer = NULL;
+    if (first && o->weights_out && !(writer = hf_writer_create(o->weights_out, o->spec, l, t->dtype)))
+        return -1;
+    struct weights_hash *hash = weights_hash_create();
+    int rc = 0;
+    if (first && !r->interrupted) snapshots_last_begin(o->snapshots, now);
+    for (int u = 0; u < l->count && !rc; u++) {
+        struct unit_view view;
+        if ((rc = topology_acquire(t, u, PASS_EVAL, &view))) break;
+        size_t bytes = (size_t)l->units[u].n_pad * dtype_size(t->dtype);
+        if (first) {
+            void *host = xcalloc(1, bytes);
+            dev_copy(t->compute, host, view.weights, bytes);
+            rc = stream_sync(t->compute);
+            if (!rc) weights_hash_unit(hash, l, u, host, t->dtype);
+            if (!rc && writer) rc = hf_write_unit(writer, u, host);
+            if (!rc && !r->interrupted) snapshots_last_unit(o->snapshots, u, host);
+            free(host);
+        }
+        if (!rc) rc = topology_release(t, u, PASS_EVAL);
+        double nothing = 0;
+        if (!rc) rc = topology_sum(t, &nothing, 1);
+    }
+    r->weights_hash = weights_hash_finish(&hash);
+    r->has_hash = first && !rc;
+    if (writer && !rc) {
+        rc = hf_writer_finish(&writer);
+        if (!rc && o->tokenizer_in) rc = tokenizer_copy(o->tokenizer_in, o->weights_out);
+    }
+    if (writer) hf_writer_discard(&writer);
+    return rc;
+}
+
+// The parts of all steps, and whether they are what the loop's own clock says that the steps took.
+static void split_time(struct train *x) {
+    struct rank_report *r = &x->r->report;
+    timeline_end(x->r->timeline);
+    timeline_split(x->r->timeline, &r->time);
+    bool any = x->r->steps > x->t->start.step;
+    r->time_check = any && x->steps_s > 0 ? time_split_parts(&r->time) / x->steps_s : 1;
+    r->clock_error_ns = timeline_clock(x->r->timeline).error_ns;
+    uint64_t lost = timeline_lost(x->r->timeline);
+    if (fabs(r->time_check - 1) > TIME_TOLERANCE)
+        warn("the parts of the time add up to %.3f s, the steps took %.3f s: the split is off by %.1f%%",
+             time_split_parts(&r->time), x->steps_s, 100 * fabs(r->time_check - 1));
+    if (lost)
+        warn("%llu intervals of the compute stream could not be recorded: their time counts as host time",
+             (unsigned long long)lost);
+}
+
+static size_t peak_rss_bytes(void) {
+    FILE *f = fopen("/proc/self/status", "r");
+    char line[128];
+    size_t kib = 0;
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "VmHWM: %zu", &kib) == 1) break;
+    if (f) fclose(f);
+    return kib * 1024;
+}
+
+static void report(struct train *x) {
+    struct rank_report *r = &x->r->report;
+    struct mem_usage usage;
+    size_t model_bytes[MEM_CLASSES];
+    struct model_options mo = train_model_options(x->c, x->o->spec, x->l);
+    snprintf(r->role, sizeof r->role, "worker");
+    r->rank = x->t->rank;
+    r->job = x->t->job;
+    r->updates = x->updates - x->t->start.updates;
+    r->shares = x->t->plan.alone;
+    if (r->shares) r->batches = x->r->steps - x->t->start.step;
+    r->samples_per_update = x->t->plan.mean;
+    r->samples_counted = x->t->plan.in_part ? x->t->plan.samples - x->t->start.samples : 0;
+    dev_usage(x->t->dev, &usage);
+    model_predict(&mo, model_bytes);
+    batch_feed_predict(x->c, !dev_host_memory(x->t->dev), model_bytes);
+    slowdown_predict(x->c, model_bytes);
+    saver_predict(x->c, saver_state_bytes(x->o->saver), !dev_host_memory(x->t->dev), model_bytes);
+    if (x->o->snapshots) snapshots_predict(x->c, x->l, x->t->rank, !dev_host_memory(x->t->dev), model_bytes);
+    r->memory = x->t->memory;
+    for (int c = 0; c < MEM_CLASSES; c++) {
+        r->memory.predicted_bytes[c] += model_bytes[c];
+        r->peak_bytes[c] = usage.peak_bytes[c];
+    }
+    r->rss_bytes = peak_rss_bytes();
+    r->late_allocations = x->allocations ? usage.allocations - x->allocations : 0;
+    r->wire = x->t->wire_predicted;
+    r->wire_later = x->t->wire_later;
+    rank_report_count(r, &x->t->wire, (double)(x->r->steps - x->t->start.step));
+    r->staleness = x->t->staleness;
+    r->checkpoints = saver_report(x->o->saver);
 }
 
 static int run(struct train *x) {
@@ -434,10 +489,12 @@ static int run(struct train *x) {
     mo.compute = x->t->compute;
     x->feed = x->o->feed ? x->o->feed : batch_feed_create(&fo);
     x->model = x->o->model ? x->o->model : model_create(&mo);
-    x->hinder = x->o->hinder;
-    if (!x->hinder && hinder_create(c, x->t->dev, x->t->compute, &x->hinder)) return -1;
+    x->slowdown = x->o->slowdown;
+    if (!x->slowdown && slowdown_create(c, x->t->dev, x->t->compute, &x->slowdown)) return -1;
     x->t->plan.mean = x->t->plan.alone ? own_sequences(x) : c->train_batch;
     x->t->plan.samples = x->t->start.samples;
+    x->t->plan.version = x->t->start.updates;
+    x->t->plan.steps = x->t->start.step;
     x->t->plan.dealt = x->t->start.dealt;
     if (!x->feed || !x->model || initial_weights(x)) return -1;
     go_on_from(x, &x->t->start);
@@ -447,10 +504,15 @@ static int run(struct train *x) {
     if (o && o->on_start) o->on_start(o->ctx, c, x->o->spec, x->l->params);
     if (run_steps(x) || finish(x)) return -1;
     split_time(x);  // transfers of the last step have ended, and the peers have said when they were ready
-    read_memory(x);
+    // Read while every rank of the run still holds its memory: the last weights, which all ranks go through together, come
+    // afterwards. If the device or the kernel cannot report its memory, the report has no such figures.
+    struct rank_report *report = &x->r->report;
+    if (x->t->rank == 0) job_resident_read(&report->resident);
+    report->on_gpu =
+        !dev_facts(x->t->dev, &report->device) && !device_memory_read(x->t->dev, &report->device_memory);
     bool keep = !x->r->interrupted || x->o->keep_interrupted;
-    struct snapshot_info now = {c->steps, x->t->plan.samples, version(x), x->job_s};
-    if (keep && train_weights(x->o, &now, x->r)) return -1;
+    struct snapshot_info now = {c->steps, x->t->plan.samples, x->t->plan.version, x->job_s};
+    if (keep && last_weights(x, &now)) return -1;
     snapshots_end(x->o->snapshots);
     saver_settle(x->o->saver);
     return 0;
@@ -467,14 +529,14 @@ int train_run(const struct train_options *o, struct train_result *result) {
     report(&x);
     result->model = x.model;
     result->feed = x.feed;
-    result->hinder = x.hinder;
+    result->slowdown = x.slowdown;
     return rc;
 }
 
 void train_result_free(struct train_result *r) {
     model_destroy(&r->model);
     batch_feed_destroy(&r->feed);
-    hinder_destroy(&r->hinder);
+    slowdown_destroy(&r->slowdown);
     timeline_destroy(&r->timeline);
     *r = (struct train_result){0};
 }

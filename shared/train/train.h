@@ -9,7 +9,7 @@
 #include "shared/report/rank_report.h"
 
 struct batch_feed;
-struct hinder;
+struct slowdown;
 struct timeline;
 struct checkpoint;   // shared/state/checkpoint_read.h
 struct saver;        // shared/train/saver.h
@@ -28,7 +28,7 @@ struct train_result {
     // They keep their memory: giving it back may wait for a device on which peers still wait for us.
     struct model *model;
     struct batch_feed *feed;
-    struct hinder *hinder;
+    struct slowdown *slowdown;
     struct timeline *timeline;  // of the steps; shared/time/timeline.h
 };
 
@@ -51,7 +51,7 @@ struct train_options {
     struct snapshots *snapshots;  // or NULL: none are taken
     struct saver *saver;          // or NULL: this rank writes no checkpoints
     struct stall_watch *watch;    // of this process, or NULL
-    // What to go on from, or to take the weights from (recovery.resume_weights_only); NULL: the beginning. The topology's
+    // The checkpoint to go on from, or to take the weights from (recovery.resume_weights_only); NULL: the beginning. The topology's
     // `start` is set.
     struct checkpoint *checkpoint;
     double elapsed_before;     // seconds of training before it, for records
@@ -61,7 +61,7 @@ struct train_options {
     // Made before the topology, on GPUs; train_run takes them. NULL: it makes its own.
     struct model *model;  // of train_model_options
     struct batch_feed *feed;
-    struct hinder *hinder;
+    struct slowdown *slowdown;
 };
 
 // The model of configuration c as prediction and run build it; for a run the caller adds device and stream.

@@ -173,8 +173,9 @@ static void test_offload(void **state) {
            "zero_optimization.offload_param|nvme_path is missing");
     refuse("{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"gpu\"}}}",
            "offload_optimizer.device: expected|\"cpu\"|got string \"gpu\"");
-    refuse("{\"zero_optimization\": {\"stage\": 0, \"offload_optimizer\": {\"device\": \"cpu\"}}}",
-           "zero_optimization.offload_optimizer: in stage 0 every rank holds the whole|use stage 1, 2 or 3");
+    refuse(
+        "{\"zero_optimization\": {\"stage\": 0, \"offload_optimizer\": {\"device\": \"cpu\"}}}",
+        "zero_optimization.offload_optimizer.device: in stage 0 every rank holds the whole|use stage 1, 2 or 3");
     struct config *c = accept(
         "{\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": "
         "\"/tmp\"},"

@@ -237,12 +237,15 @@ static void plans_move_behind_steps(void **state) {
     step_plan_over(&t, true);
     assert_int_equal(t.plan.samples, 88);
     assert_int_equal(t.plan.dealt, 112);
+    assert_int_equal(t.plan.version, 1);
+    assert_int_equal(step_plan_place(&t), 2);
     struct topology alone = {.size = 4, .plan = {.alone = true, .mean = 2, .samples = 6, .dealt = 7}};
     step_plan_over(&alone, true);
     assert_int_equal(step_plan_dealt(&alone.plan), 7);
     step_plan_over(&alone, false);
     assert_int_equal(alone.plan.dealt, 7);
     assert_int_equal(step_plan_dealt(&alone.plan), 8);
+    assert_int_equal(step_plan_place(&alone), 1);
 }
 
 int main(void) {

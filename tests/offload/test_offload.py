@@ -213,7 +213,7 @@ class Weights(Offload):
     def test_weights_of_fp32_are_masters(self):
         done = self.start("masters", "--topology", "zero:3", "--dtype", "fp32", *self.offload(device="cpu"), *self.param, steps=1)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("offload_param: fp32 weights are the masters, and lie in host memory with these: nvme for offload_optimizer too", done.stderr)
+        self.assertIn("offload_param.device: fp32 weights are the masters, and lie in host memory with these: nvme for offload_optimizer too", done.stderr)
 
     def test_what_is_refused(self):
         self.assert_refused(["--topology", "zero:3", *self.param], "offload_param", "offload the whole optimizer too")

@@ -14,7 +14,7 @@
 
 #include "kernels/backend_impl.h"
 #include "shared/core/trouble.h"
-#include "shared/train/hinder.h"
+#include "shared/train/slowdown.h"
 
 static void refused(enum trouble_kind kind, const char *list, int ranks, const char *text) {
     char why[TROUBLE_WHY_MAX] = "";
@@ -157,7 +157,7 @@ static void the_stream_computes_longer(void **state) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct config c = {.straggle = (char *)rows[i].straggle, .delay = (char *)rows[i].delay, .seed = 1};
         struct device *dev;
-        struct hinder *h;
+        struct slowdown *h;
         size_t bytes[MEM_CLASSES] = {0};
         struct mem_usage usage;
         assert_int_equal(dev_open(backend_find("cpu", &why), &(struct device_options){.threads = 2}, &dev),
@@ -167,25 +167,25 @@ static void the_stream_computes_longer(void **state) {
         notes.launch = note_launch;
         notes.host = note_host;
         struct stream *s = stream_create(dev, "compute");
-        assert_int_equal(hinder_create(&c, dev, s, &h), 0);
+        assert_int_equal(slowdown_create(&c, dev, s, &h), 0);
         assert_true(!h == (!c.straggle && !c.delay));
-        hinder_predict(&c, bytes);
+        slowdown_predict(&c, bytes);
         dev_usage(dev, &usage);
         assert_memory_equal(bytes, usage.peak_bytes, sizeof bytes);
         dev->backend = &notes;
         for (int step = 0; step < 2; step++) {  // the delay comes again with each step
             given[0] = 0;
-            hinder_step(h, 1, step);
+            slowdown_step(h, 1, step);
             for (int u = 0; u < 2; u++) {
-                hinder_before(h);
+                slowdown_before(h);
                 stream_host(s, "unit;", unit, NULL);
-                hinder_after(h);
+                slowdown_after(h);
             }
             assert_string_equal(given, rows[i].given);
         }
         dev->backend = cpu;
         stream_destroy(&s);
-        hinder_destroy(&h);
+        slowdown_destroy(&h);
         dev_usage(dev, &usage);
         assert_int_equal(usage.current_bytes[MEM_WORKSPACE], 0);
         dev_close(&dev);

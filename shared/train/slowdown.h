@@ -8,24 +8,25 @@
 // Evaluations are not slowed.
 //
 // Owner    The training loop, whose main thread makes all calls; they only enqueue.
-#ifndef STARRING_SHARED_TRAIN_HINDER_H
-#define STARRING_SHARED_TRAIN_HINDER_H
+#ifndef STARRING_SHARED_TRAIN_SLOWDOWN_H
+#define STARRING_SHARED_TRAIN_SLOWDOWN_H
 
 #include "kernels/backend.h"
 #include "shared/config/config.h"
 
-struct hinder;
+struct slowdown;
 
 // Adds what it takes of a device, on every rank of a run with any trouble.
-void hinder_predict(const struct config *c, size_t bytes[MEM_CLASSES]);
+void slowdown_predict(const struct config *c, size_t bytes[MEM_CLASSES]);
 // Before there are communicators, for it allocates. -1 after logging. *out: NULL where the run has no trouble.
-int hinder_create(const struct config *c, struct device *dev, struct stream *compute, struct hinder **out);
+int slowdown_create(const struct config *c, struct device *dev, struct stream *compute,
+                    struct slowdown **out);
 // When nothing enqueued uses it any more.
-void hinder_destroy(struct hinder **h);
+void slowdown_destroy(struct slowdown **h);
 
 // h is NULL where nothing is slowed.
-void hinder_step(struct hinder *h, int rank, int64_t step);  // a step begins: draws
-void hinder_before(struct hinder *h);                        // a unit's pass comes next
-void hinder_after(struct hinder *h);                         // and has been enqueued
+void slowdown_step(struct slowdown *h, int rank, int64_t step);  // a step begins: draws
+void slowdown_before(struct slowdown *h);                        // a unit's pass comes next
+void slowdown_after(struct slowdown *h);                         // and has been enqueued
 
 #endif

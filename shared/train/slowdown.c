@@ -1,4 +1,4 @@
-#include "shared/train/hinder.h"
+#include "shared/train/slowdown.h"
 
 #include <stdlib.h>
 
@@ -7,7 +7,7 @@
 
 #define CLOCK_BYTES (2 * sizeof(int64_t))
 
-struct hinder {
+struct slowdown {
     const struct config *c;
     struct device *dev;
     struct stream *compute;
@@ -18,15 +18,16 @@ struct hinder {
 
 static bool wanted(const struct config *c) { return c->straggle || c->delay; }
 
-void hinder_predict(const struct config *c, size_t bytes[MEM_CLASSES]) {
+void slowdown_predict(const struct config *c, size_t bytes[MEM_CLASSES]) {
     if (wanted(c)) bytes[MEM_WORKSPACE] += dev_round(CLOCK_BYTES);
 }
 
-int hinder_create(const struct config *c, struct device *dev, struct stream *compute, struct hinder **out) {
+int slowdown_create(const struct config *c, struct device *dev, struct stream *compute,
+                    struct slowdown **out) {
     *out = NULL;
     if (!wanted(c)) return 0;
-    struct hinder *h = xcalloc(1, sizeof *h);
-    *h = (struct hinder){.c = c, .dev = dev, .compute = compute, .factor = 1};
+    struct slowdown *h = xcalloc(1, sizeof *h);
+    *h = (struct slowdown){.c = c, .dev = dev, .compute = compute, .factor = 1};
     h->clock = dev_alloc(dev, MEM_WORKSPACE, CLOCK_BYTES);
     if (!h->clock) {
         free(h);
@@ -36,31 +37,31 @@ int hinder_create(const struct config *c, struct device *dev, struct stream *com
     return 0;
 }
 
-void hinder_destroy(struct hinder **at) {
-    struct hinder *h = *at;
+void slowdown_destroy(struct slowdown **at) {
+    struct slowdown *h = *at;
     if (!h) return;
     dev_free(h->dev, MEM_WORKSPACE, h->clock, CLOCK_BYTES);
     free(h);
     *at = NULL;
 }
 
-static void compute_longer(const struct hinder *h, int64_t ns, double factor) {
+static void compute_longer(const struct slowdown *h, int64_t ns, double factor) {
     op_busy(h->compute, &(struct busy_args){.clock = h->clock, .ns = ns, .factor = factor});
 }
 
-void hinder_step(struct hinder *h, int rank, int64_t step) {
+void slowdown_step(struct slowdown *h, int rank, int64_t step) {
     if (!h) return;
     const struct trouble t = trouble_of(h->c->straggle, h->c->delay, rank, h->c->seed);
     h->factor = trouble_factor(&t, step);
     h->delay_ns = trouble_delay_ns(&t, step);
 }
 
-void hinder_before(struct hinder *h) {
+void slowdown_before(struct slowdown *h) {
     if (!h || (h->factor <= 1 && h->delay_ns <= 0)) return;
     compute_longer(h, h->delay_ns, 0);  // and marks
     h->delay_ns = 0;
 }
 
-void hinder_after(struct hinder *h) {
+void slowdown_after(struct slowdown *h) {
     if (h && h->factor > 1) compute_longer(h, 0, h->factor - 1);
 }

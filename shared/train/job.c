@@ -1,0 +1,192 @@
+#include "shared/train/job.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/core/error.h"
+#include "shared/core/path.h"
+#include "shared/data/data.h"
+#include "shared/hf/hf_dir.h"
+#include "shared/hf/presets.h"
+#include "shared/model/layout.h"
+#include "shared/report/run_dir.h"
+#include "shared/report/run_state.h"
+#include "shared/state/checkpoint.h"
+
+// ---------------------------------------------------------------- where it goes on from
+static bool latest(const struct config *c) {
+    return c->recovery.resume && !strcmp(c->recovery.resume, "latest");
+}
+
+int resume_find(const struct config *c, bool says, char **path) {
+    char *why = NULL;
+    *path = c->recovery.resume ? checkpoint_resolve(c->recovery.resume, c->out, &why) : NULL;
+    int rc = why ? fail("--resume: %s", why) : 0;
+    free(why);
+    if (!rc && *path && c->recovery.resume_weights_only && resume_is_own(*path, c->out))
+        rc = fail(
+            "--resume-weights-only begins a new run: choose another --out than %s, where the checkpoint is",
+            c->out);
+    if (!rc && says && latest(c) && !*path)
+        info("--resume latest: %s has no checkpoint yet: training begins with the first step", c->out);
+    if (rc) free(*path);
+    if (rc) *path = NULL;
+    return rc;
+}
+
+// RUN/checkpoints/step-N, which may have gone meanwhile.
+bool resume_is_own(const char *path, const char *dir) {
+    if (!path || !dir) return false;
+    char *run = xstrdup(path);
+    for (int i = 0; i < 2 && strrchr(run, '/'); i++) *strrchr(run, '/') = 0;
+    bool own = same_file(run, dir);
+    free(run);
+    return own;
+}
+
+// Another run's, or the same with other settings.
+static int compare(const struct checkpoint *ck, const struct identity_source *s, bool says) {
+    struct identity *here = identity_make(s), *there = identity_from_json(checkpoint_identity_json(ck));
+    struct identity_side a = {"the checkpoint", there}, b = {"this run", here};
+    char *other = identity_difference(a, b, IDENTITY_TRAJECTORY);
+    char *bits = other ? NULL : identity_difference(a, b, IDENTITY_BITS);
+    int rc = 0;
+    if (other)
+        rc = fail(
+            "--resume: %s is of another run: %s. --resume-weights-only begins a new run with its weights",
+            checkpoint_path(ck), other);
+    else if (bits && says)
+        info("--resume: %s; so the last bits will differ from those of an undisturbed run", bits);
+    free(other);
+    free(bits);
+    identity_destroy(&here);
+    identity_destroy(&there);
+    return rc;
+}
+
+struct checkpoint *resume_open(const char *path, const struct identity_source *s, bool says) {
+    const struct config *c = s->config;
+    struct checkpoint *ck = checkpoint_open(path);
+    char *older = !ck && says ? checkpoint_older(path) : NULL;
+    if (older) info("--resume: the one before it: --resume %s", older);
+    free(older);
+    if (!ck) return NULL;
+    bool whole = !c->recovery.resume_weights_only;
+    int rc = whole ? compare(ck, s, says) : 0;
+    if (!rc) rc = checkpoint_fits(ck, s->layout);
+    int64_t step = train_state_place(checkpoint_train(ck));
+    if (!rc && whole && step > c->steps)
+        rc = fail("--resume: %s is behind step %lld, and --steps is %lld: there is no way back", path,
+                  (long long)step, (long long)c->steps);
+    if (rc) checkpoint_close(&ck);
+    return ck;
+}
+
+// The files behind the checkpoint go, or the figures of a complete run: not before all of it has been read once.
+static int verify_own(const char *path, const char *dir) {
+    struct run_state s;
+    run_state_read(dir, &s);
+    struct checkpoint *ck = checkpoint_open(path);
+    if (!ck) return -1;
+    bool costs = s.phase == RUN_COMPLETE || checkpoint_latest_step(dir) > checkpoint_train(ck)->step;
+    int rc = costs ? checkpoint_verify(ck) : 0;
+    checkpoint_close(&ck);
+    return rc;
+}
+
+int resume_take_dir(const struct config *c, const char *path, const char *dir, bool force) {
+    if (resume_is_own(path, dir)) return verify_own(path, dir) ? -1 : run_dir_continue(dir, c);
+    return latest(c) && !path ? run_dir_begin_again(dir, c) : run_dir_take(dir, c, force);
+}
+
+// ---------------------------------------------------------------- life
+// Weights that cannot be read are refused before any rank is started and the run directory is made.
+static int check_weights(const struct job *j) {
+    struct hf_reader *reader = hf_open(j->weights_in, &j->spec, j->layout);
+    if (!reader) return -1;
+    hf_close(&reader);
+    return 0;
+}
+
+// Weights and data, of a model that is known or of one that is not.
+static int open_files(struct job *j, bool known) {
+    const struct config *c = j->config;
+    if (known && hf_has_weights(c->model)) j->weights_in = c->model;
+    int rc = known && (!j->weights_in || !check_weights(j)) ? 0 : -1;
+    // Mistakes in the data are said beside mistakes in the model.
+    struct data_options d = {.path = c->data,
+                             .val_path = c->val_data,
+                             .tokenizer = c->tokenizer,
+                             .model = known ? c->model : NULL,
+                             .val_fraction = c->val_fraction,
+                             .vocab = known ? j->spec.vocab : INT32_MAX};
+    j->data = data_open(&d);
+    if (!j->data || rc) return -1;
+    if (data_train_tokens(j->data) < c->seq + 1)
+        return fail(
+            "data %s: %lld training tokens (and %lld held out for validation) are fewer than --seq %lld + 1: give a longer "
+            "text or a smaller --seq, or hold out less with data.val_fraction",
+            c->data, (long long)data_train_tokens(j->data), (long long)data_val_tokens(j->data),
+            (long long)c->seq);
+    return 0;
+}
+
+int job_open(struct job *j, const struct config *c, bool predict_only) {
+    j->config = c;
+    bool known = !model_spec_load(c->model, &j->spec) && !model_spec_check(&j->spec) &&
+                 !model_spec_check_seq(&j->spec, c->seq);
+    if (known) j->layout = model_layout_create(&j->spec, c->workers);
+    if (predict_only || (known && !j->layout)) return j->layout ? 0 : -1;
+    return open_files(j, known);
+}
+
+bool job_opens(const struct config *c, const struct job *predicted) {
+    struct job j = {.ranks_here = 1};
+    error_quiet(QUIET_ALL);
+    if (predicted) j = (struct job){.config = c, .spec = predicted->spec, .layout = predicted->layout};
+    bool opens = !(predicted ? open_files(&j, true) : job_open(&j, c, false));
+    error_quiet(QUIET_NOT);
+    if (predicted) j.layout = NULL;
+    job_close(&j);
+    return opens;
+}
+
+struct identity_source job_identity(const struct job *j) {
+    return (struct identity_source){j->config, j->layout, &j->spec, j->data};
+}
+
+void job_resume_forget(struct job *j) {
+    free(j->resume);
+    j->resume = NULL;
+    j->resume_found = false;
+}
+
+int job_resume(struct job *j, bool says) {
+    job_resume_forget(j);
+    if (resume_find(j->config, says, &j->resume)) return -1;
+    j->resume_found = true;
+    if (!j->resume) return 0;
+    struct identity_source source = job_identity(j);
+    struct checkpoint *ck = resume_open(j->resume, &source, says);
+    if (!ck) return -1;
+    j->resume_step = checkpoint_train(ck)->step;
+    j->resume_place = train_state_place(checkpoint_train(ck));
+    checkpoint_close(&ck);
+    return 0;
+}
+
+void job_close(struct job *j) {
+    free(j->resume);
+    j->resume = NULL;
+    if (j->data) data_close(&j->data);
+    if (j->layout) layout_destroy(&j->layout);
+}
+
+int job_threads(const struct job *j) {
+    if (j->config->threads > 0) return j->config->threads;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    long share = cores / (j->ranks_here > 0 ? j->ranks_here : 1);
+    return share > 1 ? (int)share : 1;
+}

@@ -196,7 +196,7 @@ int event_passed(struct event *e);
 // How often a host thread has waited on the device's streams and events: calls of stream_sync and event_sync.
 uint64_t dev_host_waits(struct device *d);
 // With the option trace: a span of every operation of the device's i-th stream, the newest stream first, and the stream's
-// name; also of streams that have been destroyed. NULL: there are no more. To be read while nothing runs on the streams.
+// name; also of streams that have been destroyed. NULL: there are no more. As of this call, until the next for that stream.
 const struct spans *dev_spans(struct device *d, int i, const char **stream);
 
 // ---------------------------------------------------------------- work, as others see it

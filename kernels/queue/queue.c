@@ -128,7 +128,11 @@ const struct spans *queue_spans(struct device *d, int i, const char **stream) {
     pthread_mutex_unlock(&d->lock);
     if (!q) return NULL;
     *stream = q->name;
-    return &q->trace;
+    // Spans of SPANS_FIRST stay as they are once they are there: a thread that adds one touches none of these.
+    pthread_mutex_lock(&q->lock);
+    q->told = q->trace;
+    pthread_mutex_unlock(&q->lock);
+    return &q->told;
 }
 
 // ---------------------------------------------------------------- the thread

@@ -122,6 +122,7 @@ struct queue {
     bool waits;  // for other ranks: the function under way says so
     struct stream_times times;
     struct spans trace;  // a span of every operation, where the device's options ask for it
+    struct spans told;   // trace as it was when queue_spans was asked last: what follows is not in it
     struct spans log;    // since the last stream_take_log; neighbours in time and phase are one
     bool stamps_only;    // of log
     uint64_t

@@ -32,8 +32,8 @@ PKG_LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 # -ffp-contract=off: fused multiply-adds are written out, so that every topology and compiler rounds alike.
 CFLAGS  = -std=gnu17 -D_GNU_SOURCE -O3 -g -march=$(CPU_ARCH) -ffp-contract=off -fno-math-errno -fno-trapping-math \
           -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror=implicit-function-declaration \
-          -pthread -I. -I$(BUILD) $(PKG_CFLAGS) $(MPI_CFLAGS)
-LDLIBS  = $(PKG_LIBS) $(MPI_LIBS) -lz -lm -ldl -pthread
+          -pthread -I. -I$(BUILD) $(PKG_CFLAGS)
+LDLIBS  = $(PKG_LIBS) -lz -lm -ldl -pthread
 ifneq ($(SAN),)
 CFLAGS  += -fsanitize=$(SAN) -fno-omit-frame-pointer -O1
 LDLIBS  += -fsanitize=$(SAN)
@@ -46,8 +46,16 @@ PROTO_SRC := $(wildcard proto/*.proto)
 PROTO_C   := $(PROTO_SRC:%.proto=$(BUILD)/%.pb-c.c)
 PROTO_H   := $(PROTO_SRC:%.proto=$(BUILD)/%.pb-c.h)
 
+# What is linked with Open MPI is a library of its own, built where Open MPI is installed and opened where it is wanted.
+MPI_C     = $(filter-out decentral/mpi/mpi_load.c,$(wildcard decentral/mpi/*.c))
+MPI_OBJ   = $(MPI_C:%.c=$(BUILD)/mpi/%.o)
+MPI_SO    = $(if $(MPI_LIBS),$(BUILD)/libstarring_mpi.so)
+# Of the program it uses these functions, which the linker has to leave visible.
+MPI_USES  = $(if $(MPI_SO),$(BUILD)/mpi/uses.list)
+MPI_FLAGS = $(MPI_USES:%=-Wl,--dynamic-list=%)
+
 # One static library a module: what may link against what is the layering.
-src      = $(filter-out kernels/cuda/% shared/supervise/preload/%,$(wildcard $(1)/*.c $(1)/*/*.c $(1)/*/*/*.c))
+src      = $(filter-out kernels/cuda/% $(MPI_C),$(wildcard $(1)/*.c $(1)/*/*.c $(1)/*/*/*.c))
 objs     = $(patsubst %.c,$(BUILD)/obj/%.o,$(call src,$(1)))
 LIB_KERNELS   = $(BUILD)/libkernels.a
 LIB_SHARED    = $(BUILD)/libshared.a
@@ -55,7 +63,7 @@ LIB_PS        = $(BUILD)/libps.a
 LIB_DECENTRAL = $(BUILD)/libdecentral.a
 
 .PHONY: all
-all: $(BUILD)/starring
+all: $(BUILD)/starring $(MPI_SO)
 
 $(BUILD)/libkernels.a:   $(call objs,kernels)
 $(BUILD)/libshared.a:    $(call objs,shared) $(BUILD)/proto/events.pb-c.o
@@ -66,9 +74,19 @@ $(BUILD)/lib%.a:
 	@echo "  AR      $@"
 	@ar rcs $@ $^
 
-$(BUILD)/starring: $(BUILD)/obj/starring.o $(LIB_PS) $(LIB_DECENTRAL) $(LIB_SHARED) $(LIB_KERNELS)
+$(BUILD)/starring: $(BUILD)/obj/starring.o $(LIB_PS) $(LIB_DECENTRAL) $(LIB_SHARED) $(LIB_KERNELS) | $(MPI_USES) $(MPI_SO)
 	@echo "  LD      $@"
-	@$(CC) -o $@ $^ $(LDLIBS)
+	@$(CC) -o $@ $^ $(MPI_FLAGS) $(LDLIBS)
+
+$(BUILD)/mpi/%.o: %.c Makefile | $(PROTO_H)
+	@mkdir -p $(@D)
+	@echo "  CC      $< (MPI)"
+	@$(CC) $(CFLAGS) $(MPI_CFLAGS) -fPIC -MMD -MP -c -o $@ $<
+$(BUILD)/mpi/uses.list: $(MPI_OBJ)
+	@(echo "{"; nm -u $^ | awk '$$1 == "U" && $$2 !~ /@|^_/ { print $$2 ";" }' | sort -u; echo "};") > $@
+$(BUILD)/libstarring_mpi.so: $(MPI_OBJ)
+	@echo "  LD      $@"
+	@$(CC) -shared -o $@ $^ $(MPI_LIBS)
 
 # The revision that summary.json names: of a git checkout, with -dirty where files differ from it; else "". Written
 # when it has changed, and seen by the main file alone, so that a commit builds one object anew.
@@ -85,14 +103,6 @@ $(BUILD)/obj/%.o: %.c Makefile | $(PROTO_H)
 	@echo "  CC      $<"
 	@$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
 
-# Loaded into mpirun, which knows nothing of this program: a library of its own, inside of the program.
-SOCKETS_SO = $(BUILD)/sockets.so
-$(SOCKETS_SO): shared/supervise/preload/sockets.c Makefile
-	@mkdir -p $(@D)
-	@echo "  LD      $@"
-	@$(CC) -std=gnu17 -D_GNU_SOURCE -O2 -fPIC -shared -s -Wall -Wextra -o $@ $<
-$(BUILD)/obj/shared/supervise/local_sockets.o: CFLAGS += -DLOCAL_SOCKETS_SO='"$(SOCKETS_SO)"'
-$(BUILD)/obj/shared/supervise/local_sockets.o: $(SOCKETS_SO)
 # The text of a program that `bench ps --peer` builds (ps/bench/bench_ps.c).
 $(BUILD)/obj/ps/bench/bench_ps.o: ps/bench/pslite_peer.cc
 
@@ -165,6 +175,8 @@ $(TEST_BINS):
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
 	@$(CC) -o $@ $^ -lcmocka $(LDLIBS)
+$(BUILD)/tests/test_decentral_mpi: LDLIBS += $(MPI_FLAGS)
+$(BUILD)/tests/test_decentral_mpi: | $(MPI_USES) $(MPI_SO)
 
 include tests/device/device.mk tests/emulation/emulation.mk tests/bits/bits.mk bundle/bundle.mk
 
@@ -209,7 +221,7 @@ deps:
 TO_BUILD := $(filter-out deps test check demo help lint format clean fuzz,$(or $(MAKECMDGOALS),all))
 TO_TEST  := $(if $(filter run-tests tests fuzz-programs gpu-check bundle-parts $(BUILD)/tests/%,$(TO_BUILD)),tests)
 ifneq ($(TO_BUILD),)
-MISSING  := $(shell pkg-config --exists $(PKGS) zlib ompi-c $(TO_TEST:tests=cmocka) 2>/dev/null && command -v protoc-c >/dev/null \
+MISSING  := $(shell pkg-config --exists $(PKGS) zlib $(TO_TEST:tests=cmocka) 2>/dev/null && command -v protoc-c >/dev/null \
               && command -v $(firstword $(CC)) >/dev/null || .ci/deps --missing $(TO_TEST))
 ifneq ($(MISSING),)
 $(error starring: missing $(MISSING): run `make $(if $(TO_TEST),test,deps)`, which installs with apt-get as root or through sudo)
@@ -231,7 +243,7 @@ check:
 # the runner reports the missing one as failed.
 PY_TESTS := $(wildcard tests/*/test_*.py)
 run-tests:
-	@$(MAKE) --no-print-directory $(JOBS) --keep-going $(BUILD)/starring $(CUDA_SO) tests || echo "make: not everything could be built"
+	@$(MAKE) --no-print-directory $(JOBS) --keep-going $(BUILD)/starring $(CUDA_SO) $(MPI_SO) tests || echo "make: not everything could be built"
 	@STARRING="$$(cd $(BUILD) && pwd)/starring" python3 tests/run.py --tests $(TESTS) --san "$(SAN)" $(TEST_BINS) $(PY_TESTS)
 
 # The hashes that docs/demo.md names for the demo.

@@ -5,13 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "decentral/collective/threads_hub.h"
-#include "decentral/mpi/collective_mpi.h"
+#include "decentral/collective/hub.h"
+#include "decentral/mpi/mpi_load.h"
 #include "decentral/nccl/nccl_world.h"
 #include "decentral/ring_source.h"
 #include "decentral/zero/zero.h"
 #include "shared/core/error.h"
+#include "shared/core/segment.h"
 #include "shared/device/device_choice.h"
+#include "shared/launch/launch_ranks.h"
 #include "shared/launch/run.h"
 #include "shared/launch/stop.h"
 
@@ -48,8 +50,6 @@ static struct zero_options options_of(const struct config *c, const struct layou
 }
 
 // ---------------------------------------------------------------- before anything starts
-// A medium needs processes to be named for: ranks that are threads read each other's memory. Of the ranks that mpirun
-// is still to start all are taken to be here.
 // The ranks of a machine follow each other, or "host" stays unresolved, for check_machine to say why.
 static void resolve_group(struct config *c, const struct rank_env *e) {
     if (c->reduce_group != GROUP_HOST) return;
@@ -59,33 +59,78 @@ static void resolve_group(struct config *c, const struct rank_env *e) {
         c->reduce_group = e->local_size;
 }
 
+// Ranks are processes where there are several, as the star's roles are. On GPUs threads are faster: they reach each other's
+// memory. tcp is Open MPI's.
+static enum launch_kind default_launch(const struct config *c) {
+    if (c->medium == MEDIUM_TCP) return LAUNCH_MPI;
+    if (c->medium == MEDIUM_SHM || c->collective == RING_SHM) return LAUNCH_PROCESSES;
+    return c->workers > 1 && !config_device(c)->gpu && c->collective == RING_AUTO ? LAUNCH_PROCESSES
+                                                                                  : LAUNCH_THREADS;
+}
+
 static void resolve(struct config *c, const struct rank_env *e) {
     resolve_group(c, e);
-    bool started = e->kind != RANK_ENV_NONE, named = c->medium != MEDIUM_AUTO;
-    if (named && !started && c->launch == LAUNCH_DEFAULT && c->collective != RING_THREADS)
-        c->launch = LAUNCH_MPI;
-    if (named && c->launch != LAUNCH_THREADS && c->collective == RING_AUTO) c->collective = RING_MPI;
+    bool started = e->kind != RANK_ENV_NONE;
+    if (e->kind == RANK_ENV_OWN) c->launch = LAUNCH_PROCESSES;
+    if (!started && c->launch == LAUNCH_DEFAULT) c->launch = default_launch(c);
     int told = e->local_size ? e->local_size : 1;
-    struct ring_machine m = {.mpi = started || c->launch == LAUNCH_MPI,
+    struct ring_machine m = {.launch = started && e->kind != RANK_ENV_OWN ? LAUNCH_MPI : c->launch,
                              .cuda = config_device(c)->gpu,
                              .ranks_here = started ? told : c->workers,
                              .gpus = device_gpus(c)};
+    if (c->medium != MEDIUM_AUTO && m.launch != LAUNCH_THREADS)
+        m.cuda = false;  // NCCL chooses its own transports
     c->collective = ring_collective_resolve(c->collective, &m);
 }
 
-// A named medium is Open MPI's.
 static int check_medium(const struct config *c) {
     const char *name = config_medium_name(c->medium);
     if (c->collective == RING_NCCL)
         return fail(
             "--medium %s: NCCL chooses its own transports; leave --medium out and steer it by NCCL_P2P_DISABLE=1 "
-            "and NCCL_SHM_DISABLE=1, or use --collective mpi",
+            "and NCCL_SHM_DISABLE=1, or use --collective shm or mpi",
             name);
     if (c->launch == LAUNCH_THREADS || c->collective == RING_THREADS)
         return fail(
             "--medium %s: ranks that are threads read each other's memory and talk through nothing; use --launch "
-            "mpi for ranks that are processes, or leave --medium out",
+            "processes or mpi for ranks that are processes, or leave --medium out",
             name);
+    if (c->collective == RING_SHM && c->medium == MEDIUM_TCP)
+        return fail(
+            "--medium tcp: ranks that are processes of one host share memory; use --launch mpi, whose Open MPI talks "
+            "through tcp, or leave --medium out");
+    return 0;
+}
+
+// Which collectives go with which way of starting ranks, and what to say of the others.
+static int check_collective(const struct config *c) {
+    static const struct {
+        enum ring_collective collective;
+        enum launch_kind launch;
+        const char *says;
+    } apart[] = {
+        {RING_MPI, LAUNCH_THREADS,
+         "the ranks share one process's memory; use --collective local, or --launch mpi"},
+        {RING_MPI, LAUNCH_PROCESSES,
+         "nobody tells them where MPI's others are; use --collective shm, or --launch mpi"},
+        {RING_SHM, LAUNCH_THREADS,
+         "the ranks share one process's memory; use --collective local, or --launch processes"},
+        {RING_SHM, LAUNCH_MPI,
+         "nobody gives them the memory to share; use --collective mpi, or --launch processes"},
+        {RING_THREADS, LAUNCH_PROCESSES,
+         "the ranks are processes of their own; use --collective shm, or --launch threads"},
+        {RING_THREADS, LAUNCH_MPI,
+         "the ranks are processes of their own; use --collective mpi, or --launch threads"},
+    };
+    for (size_t i = 0; i < sizeof apart / sizeof *apart; i++)
+        if (apart[i].collective == c->collective && apart[i].launch == c->launch)
+            return fail("--collective %s: with --launch %s %s", config_collective_name(c->collective),
+                        launch_rows[c->launch].name, apart[i].says);
+    if (c->collective == RING_NCCL && !config_device(c)->gpu)
+        return fail(
+            "--collective nccl: NCCL moves the memory of GPUs, and --device "
+            "is %s; use --device cuda, or --collective auto",
+            config_device(c)->name);
     return 0;
 }
 
@@ -104,7 +149,7 @@ static int check_groups(const struct config *c) {
     if (c->collective == RING_NCCL)
         return fail(
             "reduce_group %lld: over NCCL ranks do not exchange in groups (NCCL finds the hosts itself, in its own order "
-            "of sums); use --collective local or mpi, or leave reduce_group out",
+            "of sums); use --collective local, shm or mpi, or leave reduce_group out",
             (long long)g);
     return 0;
 }
@@ -128,7 +173,7 @@ static int check_hpz(const struct config *c) {
             key, (long long)h);
     if (c->collective == RING_NCCL)
         return fail(
-            "%s %lld: over NCCL ranks do not exchange in groups; use --collective local or mpi, or leave it out",
+            "%s %lld: over NCCL ranks do not exchange in groups; use --collective local, shm or mpi, or leave it out",
             key, (long long)h);
     return 0;
 }
@@ -161,49 +206,36 @@ static int check_no_sync(const struct config *c) {
 
 // What the ranks of a ring talk through, and what they are.
 static int check(const struct config *c) {
-    static const char *const devices[] = {"auto", "cpu", "cuda", "ref"};
     if (c->medium != MEDIUM_AUTO && check_medium(c)) return -1;
     if (c->reduce_group && check_groups(c)) return -1;
     if (check_hpz(c)) return -1;
     if (c->no_sync && check_no_sync(c)) return -1;
     if (c->optimizer.row->onebit && check_onebit(c)) return -1;
-    if (c->collective == RING_MPI && c->launch == LAUNCH_THREADS)
-        return fail(
-            "--collective mpi: with --launch threads the ranks share one "
-            "process's memory; use --collective local, or --launch mpi");
-    if (c->collective == RING_THREADS && c->launch == LAUNCH_MPI)
-        return fail(
-            "--collective local: with --launch mpi the ranks are processes of "
-            "their own; use --collective mpi, or --launch threads");
-    if (c->collective == RING_NCCL && c->device != DEVICE_CUDA)
-        return fail(
-            "--collective nccl: NCCL moves the memory of GPUs, and --device "
-            "is %s; use --device cuda, or --collective auto",
-            devices[c->device]);
-    return 0;
+    return check_collective(c);
 }
 
 static int check_rank(const struct config *c, const struct rank_env *e) {
     int most = config_device(c)->gpu ? REDUCE_GPU_MAX : REDUCE_MAX;
+    if (c->launch == LAUNCH_PROCESSES && most > HUB_PROCESSES_MAX) most = HUB_PROCESSES_MAX;
     if (c->workers > most)
-        return fail("--workers %d: a ring has at most %d ranks; --dry-run predicts any number", c->workers,
-                    most);
+        return fail("--workers %d: a ring has at most %d ranks%s; --dry-run predicts any number", c->workers,
+                    most, most == HUB_PROCESSES_MAX ? " that are processes (--launch threads: more)" : "");
     if (c->collective == RING_MPI && c->launch != LAUNCH_MPI && e->kind == RANK_ENV_NONE)
         return fail(
             "--collective mpi: nobody has started this process as a rank; add "
-            "--launch mpi, start it by mpirun -n %d, or use --collective local",
+            "--launch mpi, start it by mpirun -n %d, or use --collective auto",
             c->workers);
-    if (e->kind == RANK_ENV_NONE) return 0;
+    if (e->kind == RANK_ENV_NONE || e->kind == RANK_ENV_OWN) return 0;
     const char *by = rank_env_name(e->kind);
-    if (c->collective == RING_THREADS)
+    if (c->collective == RING_THREADS || c->collective == RING_SHM)
         return fail(
-            "--collective local: started by %s, the ranks are processes of "
-            "their own; use --collective mpi, or --launch threads",
-            by);
+            "--collective %s: started by %s, the ranks are processes of "
+            "their own; use --collective mpi, or --launch threads or processes",
+            config_collective_name(c->collective), by);
     if (!e->mpi_ready)
         return fail(
             "started by %s as rank %d of %d: the ring meets over MPI in this version; use mpirun -n %d, srun "
-            "--mpi=pmix, or --launch threads for ranks in one process",
+            "--mpi=pmix, or --launch processes for ranks that this command starts itself",
             by, e->rank, e->size, e->size);
     if (c->workers != e->size)
         return fail("--workers %d, but %s started %d ranks: make them equal", c->workers, by, e->size);
@@ -213,9 +245,9 @@ static int check_rank(const struct config *c, const struct rank_env *e) {
 
 // A library's own sum needs a library that has one, for this type.
 static int check_native(const struct config *c) {
-    if (c->workers > 1 && c->collective == RING_THREADS)
+    if (c->workers > 1 && (c->collective == RING_THREADS || c->collective == RING_SHM))
         return fail(
-            "\"reduce\": \"native\": ranks that are threads have no library whose sum could be "
+            "\"reduce\": \"native\": ranks of one host that load each other's numbers have no library whose sum could be "
             "taken; use --launch mpi or --collective nccl, or leave \"reduce\" out");
     if (c->workers > 1 && c->collective == RING_MPI && c->dtype != DT_F32)
         return fail(
@@ -232,6 +264,7 @@ static int check_machine(const struct config *c) {
             "slot, srun --distribution=block); give reduce_group as the number of ranks of a group instead");
     if (c->reduce_native && check_native(c)) return -1;
     if (config_check_folders(c)) return -1;
+    if (c->collective == RING_MPI && !mpi_available(&why)) return fail("Open MPI: %s", why);
     if (c->collective != RING_NCCL || nccl_available(&why)) return 0;
     return fail("--collective nccl: %s", why);
 }
@@ -277,11 +310,13 @@ static void describe(const struct config *c, struct cJSON *summary) {
 }
 
 // ---------------------------------------------------------------- a rank
+static size_t meeting_bytes(const struct config *c) { return SEGMENT_HEAD + hub_bytes(c->workers); }
+
 struct rank {
     const struct job *job;
     struct ring_place place;
     struct ring_source *source;  // as long as the topology
-    struct mpi_medium medium;    // of ranks that are processes
+    struct mpi_medium medium;    // of MPI's
 };
 
 static struct topology *create(void *ctx, struct device *dev, struct stream *compute) {
@@ -295,9 +330,12 @@ static struct topology *create(void *ctx, struct device *dev, struct stream *com
     z.source = ring_source_get(r->source);
     struct topology *t = zero_create(&z);
     if (!t) return NULL;
-    bool nccl = r->job->config->collective == RING_NCCL;
-    t->launch = r->place.world ? "mpi" : "threads";
-    t->medium = nccl ? "nccl" : r->place.world ? mpi_medium_name(&r->medium) : "threads";
+    bool mpi = r->place.host == RING_MPI, shm = r->place.host == RING_SHM;
+    t->launch = launch_rows[mpi ? LAUNCH_MPI : shm ? LAUNCH_PROCESSES : LAUNCH_THREADS].name;
+    t->medium = r->job->config->collective == RING_NCCL ? "nccl"
+                : mpi                                   ? mpi_medium_name(&r->medium)
+                : shm                                   ? "shm"
+                                                        : "threads";
     return t;
 }
 
@@ -314,14 +352,13 @@ static int train(struct rank *r, int local_rank) {
 }
 
 // This process is one of those that mpirun started.
-static int run_rank(struct run *r) {
+static int run_mpi(struct run *r) {
     struct job *j = &r->job;
     struct mpi_world *world;
     struct mpi_medium medium = {.medium = j->config->medium,
                                 .ranks_here = r->env.local_size,
                                 .ranks = r->env.size,
-                                .local_rank = r->env.local_rank,
-                                .deadline_s = (double)j->config->deadline_ms * 1e-3};
+                                .local_rank = r->env.local_rank};
     int rank, size;
     if (mpi_world_open(&world, &medium, &rank, &size)) return EXIT_RUN_FAILED;
     if (size != j->config->workers) {
@@ -330,28 +367,50 @@ static int run_rank(struct run *r) {
     }
     j->dir = j->config->out;
     j->stop = stop_install(rank == 0 ? "this step" : NULL);
-    if (rank == 0 && run_begin(r)) return EXIT_USAGE;
+    if (rank == 0 && !r->life && run_begin(r)) return EXIT_USAGE;
     if (rank != 0) job_resume_forget(j);
-    struct rank own = {.job = j, .place = {.world = world, .rank = rank, .size = size}, .medium = medium};
+    struct rank own = {
+        .job = j, .place = {.host = RING_MPI, .world = world, .rank = rank, .size = size}, .medium = medium};
     int status = stop_status(train(&own, r->env.local_rank), j->stop);
     // Leaving without MPI_Finalize makes mpirun end the other ranks. Where all went well they leave before rank 0
     // evaluates: ranks that wait for one in MPI take its cores.
     if (!status) mpi_world_close(&world);
-    return rank == 0 ? run_end(r, status, *j->stop) : status;
+    return rank == 0 && !r->life ? run_end(r, status, *j->stop) : status;
 }
 
-static int train_thread(void *job, struct threads_hub *hub, int rank) {
+// Or one of those that this program's launcher did.
+static int run_process(struct run *r) {
+    struct job *j = &r->job;
+    struct segment memory;
+    int rank = r->env.rank, size = r->env.size, rc = -1;
+    if (segment_adopt(&memory, r->env.meeting)) return EXIT_RUN_FAILED;
+    if (memory.bytes < meeting_bytes(j->config))
+        return fail("the ranks' memory is too small for %d", size), EXIT_RUN_FAILED;
+    struct hub *hub = hub_join(segment_data(&memory), rank, size);
+    struct rank own = {.job = j, .place = {.host = RING_SHM, .world = hub, .rank = rank, .size = size}};
+    j->dir = j->config->out;
+    j->stop = stop_install_role(true);
+    if (hub) rc = train(&own, r->env.local_rank);
+    if (hub && rc) hub_abort(hub, error_last());
+    hub_destroy(&hub);
+    segment_close(&memory);
+    return stop_status(rc, j->stop);
+}
+
+static int train_thread(void *job, struct hub *hub, int rank) {
     const struct job *j = job;
-    struct rank own = {.job = j, .place = {.hub = hub, .rank = rank, .size = j->config->workers}};
+    struct rank own = {
+        .job = j, .place = {.host = RING_THREADS, .world = hub, .rank = rank, .size = j->config->workers}};
     return train(&own, rank);
 }
 
 static int train_threads(const struct job *j) {
-    return threads_hub_run(j->config->workers, "--workers", train_thread, (void *)j);
+    return hub_run(j->config->workers, "--workers", train_thread, (void *)j);
 }
 
 static int run(struct run *r) {
-    return r->env.kind == RANK_ENV_NONE ? run_here(r, train_threads) : run_rank(r);
+    if (r->env.kind == RANK_ENV_NONE) return run_here(r, train_threads);
+    return r->env.kind == RANK_ENV_OWN ? run_process(r) : run_mpi(r);
 }
 
 // ---------------------------------------------------------------- the row
@@ -376,8 +435,9 @@ const struct topology_row topology_ring = {
     .takes_stage = true,
     .roles = (const struct topology_role[]){{"worker", offsetof(struct config, workers)}, {0}},
     .default_workers = 2,
-    .launches = 1 << LAUNCH_DEFAULT | 1 << LAUNCH_THREADS | 1 << LAUNCH_MPI,
-    .launch_advice = "a ring's ranks are threads or MPI processes; use --launch threads or --launch mpi",
+    .launches = 1 << LAUNCH_DEFAULT | 1 << LAUNCH_THREADS | 1 << LAUNCH_PROCESSES | 1 << LAUNCH_MPI,
+    .launch_advice = "a ring's ranks are started in every way that there is",
+    .meeting_bytes = meeting_bytes,
     .takes_groups = true,
     .collectives = true,
     .resolve = resolve,

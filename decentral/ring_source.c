@@ -2,8 +2,8 @@
 
 #include <stdlib.h>
 
-#include "decentral/collective/threads_hub.h"
-#include "decentral/mpi/collective_mpi.h"
+#include "decentral/collective/hub.h"
+#include "decentral/mpi/mpi_load.h"
 #include "decentral/nccl/collective_nccl.h"
 #include "shared/core/error.h"
 
@@ -15,25 +15,28 @@ struct ring_source {
 
 enum ring_collective ring_collective_resolve(enum ring_collective asked, const struct ring_machine *m) {
     const char *why;
-    bool alone = !m->mpi && m->ranks_here == 1, shared = m->gpus > 0 && m->ranks_here > m->gpus;
+    bool alone = m->launch == LAUNCH_THREADS && m->ranks_here == 1,
+         shared = m->gpus > 0 && m->ranks_here > m->gpus;
     if (asked != RING_AUTO) return asked;
     if (m->cuda && !alone && !shared && (m->gpus == 0 || nccl_available(&why))) return RING_NCCL;
-    return m->mpi ? RING_MPI : RING_THREADS;
+    return m->launch == LAUNCH_MPI ? RING_MPI : m->launch == LAUNCH_PROCESSES ? RING_SHM : RING_THREADS;
 }
 
 // The kinds, by what users call them; for ranks on the host's memory, and on a device's own.
 static const struct collective_kind *const kinds[RING_COLLECTIVES][2] = {
     [RING_AUTO] = {&collective_threads_kind, &collective_threads_kind},  // a ring predicted beside a star
     [RING_THREADS] = {&collective_threads_kind, &collective_threads_kind},
+    [RING_SHM] = {&collective_shm_kind, &collective_shm_staged_kind},
     [RING_MPI] = {&collective_mpi_kind, &collective_mpi_staged_kind},
     [RING_NCCL] = {&collective_nccl_kind, &collective_nccl_kind},
 };
 
 static struct collective_source source_of(enum ring_collective kind, bool device_memory,
                                           const struct ring_place *p, struct nccl_world *nccl) {
-    void *worlds[RING_COLLECTIVES] = {[RING_THREADS] = p->hub, [RING_MPI] = p->world, [RING_NCCL] = nccl};
-    return (struct collective_source){
-        .kind = kinds[kind][device_memory], .world = worlds[kind], .rank = p->rank, .size = p->size};
+    return (struct collective_source){.kind = kinds[kind][device_memory],
+                                      .world = kind == RING_NCCL ? (void *)nccl : p->world,
+                                      .rank = p->rank,
+                                      .size = p->size};
 }
 
 struct collective_source ring_source_predicted(enum ring_collective kind, bool cuda, int rank, int size) {
@@ -60,12 +63,12 @@ static int open_nccl(struct ring_source *r, const struct ring_place *p) {
 }
 
 int ring_source_open(struct ring_source **out, enum ring_collective kind, const struct ring_place *p) {
-    bool device_memory = !dev_host_memory(p->dev), processes = p->world != NULL;
+    bool device_memory = !dev_host_memory(p->dev), processes = p->host != RING_THREADS;
     struct ring_source *r = xcalloc(1, sizeof *r);
     int rc = 0;
     *out = NULL;
     if (kind == RING_NCCL || (processes && device_memory)) {
-        struct collective_source under = source_of(processes ? RING_MPI : RING_THREADS, false, p, NULL);
+        struct collective_source under = source_of(p->host, false, p, NULL);
         rc = nccl_meeting_open(&r->meeting, &under, p->deadline_s);
         if (rc == 0 && processes) rc = agree(r, kind, p);
     }

@@ -14,21 +14,18 @@
 
 // What "auto" is decided by.
 struct ring_machine {
-    bool mpi;        // ranks are processes started by mpirun; else threads of one process
-    bool cuda;       // they compute on GPUs
-    int ranks_here;  // on this machine
-    int gpus;        // of this machine; 0: not known, every rank is taken to have its own
+    enum launch_kind launch;  // how ranks are started: THREADS, PROCESSES or MPI
+    bool cuda;                // they compute on GPUs
+    int ranks_here;           // on this machine
+    int gpus;                 // of this machine; 0: not known, every rank is taken to have its own
 };
-// RING_AUTO becomes: on CPUs local (threads) or mpi (processes); on GPUs nccl when every rank has one of its
-// own and NCCL is there, else again local or mpi. What was chosen stays.
+// RING_AUTO becomes: on CPUs local (threads), shm (processes) or mpi; on GPUs nccl when every rank has one of its
+// own and NCCL is there, else the same. What was chosen stays.
 enum ring_collective ring_collective_resolve(enum ring_collective asked, const struct ring_machine *m);
 
-struct threads_hub;
-struct mpi_world;
-
 struct ring_place {
-    struct threads_hub *hub;  // of ranks that are threads, or NULL
-    struct mpi_world *world;  // of ranks that are processes, or NULL
+    enum ring_collective host;  // how ranks meet on the host: RING_THREADS, RING_SHM or RING_MPI
+    void *world;                // a struct hub, or of MPI a struct mpi_world
     int rank, size;
     struct device *dev;
     double deadline_s;  // 0: none

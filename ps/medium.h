@@ -1,5 +1,5 @@
 // What takes which way, as far as the configuration alone decides it. Processes of one host share memory: gradients
-// are written where the servers read them, in a segment of each worker (ps/net/segment.h). Weights come back in one
+// are written where the servers read them, in a segment of each worker (shared/core/segment.h). Weights come back in one
 // of two ways:
 //
 //     in place   the worker computes on the servers' own published weights. Sound where nobody changes them under

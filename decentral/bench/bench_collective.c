@@ -6,21 +6,25 @@
 
 #include "decentral/bench/bench_rank.h"
 #include "decentral/bench/bench_ring.h"
-#include "decentral/collective/threads_hub.h"
-#include "decentral/mpi/collective_mpi.h"
+#include "decentral/collective/hub.h"
+#include "decentral/mpi/mpi_load.h"
 #include "decentral/ring_source.h"
 #include "shared/config/json.h"
 #include "shared/core/error.h"
+#include "shared/core/segment.h"
 #include "shared/core/text.h"
 #include "shared/device/device_facts.h"
+#include "shared/launch/launch.h"
 #include "shared/launch/rank_env.h"
+#include "shared/launch/stop.h"
 #include "shared/memory/memory_limits.h"
 
 #define DEADLINE_S 120.0  // beyond what checking the largest buffers takes
 
 static const struct cli_option options[] = {
     {"op", NULL, "LIST", "primitives, with commas between them (all)", 0},
-    {"ranks", NULL, "N", "threads of this process (2); under mpirun its number of ranks", 0},
+    {"ranks", NULL, "N", "threads, or with --collective shm processes (2); under mpirun its number of ranks",
+     0},
     {"min-bytes", NULL, "B", "smallest size; K, M and G are 1024's powers (1K)", 0},
     {"max-bytes", NULL, "B", "largest size (4M)", 0},
     {"factor", NULL, "N", "from one size to the next (4)", 0},
@@ -28,7 +32,7 @@ static const struct cli_option options[] = {
     {"warmup", NULL, "N", "calls before them (5)", 0},
     {"dtype", NULL, "D", "fp32, bf16, fp16, fp64, int64 or uint8 (fp32)", 0},
     {"reduce", NULL, "R", "ordered: the same bits everywhere; native: the library's own order (ordered)", 0},
-    {"collective", NULL, "C", "auto, local, mpi or nccl (auto)", 0},
+    {"collective", NULL, "C", "auto, local, shm, mpi or nccl (auto)", 0},
     {"device", NULL, "D", "auto, cpu or cuda (auto: GPUs if there are any)", 0},
     {"json", NULL, NULL, "print one JSON document instead of the table", 0},
 };
@@ -44,6 +48,7 @@ static const struct cli_command command = {
         "send_recv (around a circle in which even ranks send first), barrier.",
     .examples =
         "  starring bench collective --ranks 4 --op all_gather,reduce_scatter --dtype bf16 --max-bytes 64M\n"
+        "  starring bench collective --ranks 4 --collective shm --op all_reduce\n"
         "  mpirun -n 4 starring bench collective --op all_reduce\n"
         "  starring bench collective --device cuda --ranks 2 --json\n",
     CLI_OPTIONS(options),
@@ -54,8 +59,9 @@ struct bench {
     enum ring_collective kind;
     const struct backend *backend;
     struct rank_env env;
-    struct mpi_world *world;  // under mpirun
-    int ranks, threads;       // threads: of a CPU rank's operations
+    enum ring_collective host;  // how the ranks meet
+    void *world;                // of processes: MPI's, or a hub
+    int ranks, threads;         // threads: of a CPU rank's operations
     bool json;
     cJSON *rows;                // with json
     struct device_facts facts;  // of rank 0's GPU
@@ -119,16 +125,22 @@ static int read_kind(struct bench *b, const struct cli_args *a) {
     if (kind == RING_MPI && !mpi)
         return fail("--collective mpi: start the ranks with mpirun -n N %s bench collective ..",
                     program_word(program));
-    if (kind == RING_THREADS && mpi)
-        return fail("--collective local: its ranks are threads of one process; start it without mpirun");
+    if ((kind == RING_THREADS || kind == RING_SHM) && mpi)
+        return fail("--collective %s: its ranks are %s; start it without mpirun", names[kind],
+                    kind == RING_SHM ? "processes that this command starts" : "threads of one process");
     if (kind == RING_NCCL && !cuda)
         return fail("--collective nccl: NCCL is for GPUs; use --device cuda, or --collective %s",
                     mpi ? "mpi" : "local");
     int here = mpi && b->env.local_size ? b->env.local_size : b->ranks;
     b->kind = ring_collective_resolve(
         (enum ring_collective)kind,
-        &(struct ring_machine){
-            .mpi = mpi, .cuda = cuda, .ranks_here = here, .gpus = cuda ? backend_devices(b->backend) : 0});
+        &(struct ring_machine){.launch = mpi                           ? LAUNCH_MPI
+                                         : b->env.kind == RANK_ENV_OWN ? LAUNCH_PROCESSES
+                                                                       : LAUNCH_THREADS,
+                               .cuda = cuda,
+                               .ranks_here = here,
+                               .gpus = cuda ? backend_devices(b->backend) : 0});
+    b->host = mpi ? RING_MPI : kind == RING_SHM ? RING_SHM : RING_THREADS;
     bool half = b->o.dt == DT_BF16 || b->o.dt == DT_F16;
     if (b->kind == RING_MPI && half && b->o.mode == REDUCE_NATIVE)
         return fail("--reduce native: Open MPI has no sum of %s; use --reduce ordered", dtype_name(b->o.dt));
@@ -166,7 +178,7 @@ static int read_options(struct bench *b, const struct cli_args *a) {
                                        .dt = type_of[dt],
                                        .mode = (enum reduce_mode)mode,
                                        .deadline_s = DEADLINE_S};
-    b->ranks = b->env.mpi_ready ? b->env.size : ranks ? (int)ranks : 2;
+    b->ranks = b->env.mpi_ready || b->env.kind == RANK_ENV_OWN ? b->env.size : ranks ? (int)ranks : 2;
     b->json = cli_get(a, "json") != NULL;
     if (ranks && b->ranks != ranks)
         return fail("--ranks %ld: mpirun started %d; leave --ranks out", ranks, b->ranks);
@@ -183,7 +195,7 @@ static void print_head(const struct bench *b) {
     char line[DEVICE_FACTS_LINE];
     printf("# %s, %d rank%s as %s, reductions %s, %d calls a row after %d for warming up\n",
            config_collective_name(b->kind), b->ranks, b->ranks == 1 ? "" : "s",
-           b->world ? "processes" : "threads",
+           b->host != RING_THREADS ? "processes" : "threads",
            b->o.mode == REDUCE_NATIVE ? "in the library's order" : "in rank order", b->o.iterations,
            b->o.warmup);
     if (!b->backend->host_memory) printf("# rank 0: %s\n", device_facts_line(line, &b->facts));
@@ -254,7 +266,7 @@ static void print_json(struct bench *b, int64_t wrong) {
     cJSON_AddStringToObject(o, "bench", "collective");
     cJSON_AddStringToObject(o, "collective", config_collective_name(b->kind));
     cJSON_AddNumberToObject(o, "ranks", b->ranks);
-    cJSON_AddStringToObject(o, "ranks_are", b->world ? "processes" : "threads");
+    cJSON_AddStringToObject(o, "ranks_are", b->host != RING_THREADS ? "processes" : "threads");
     cJSON_AddStringToObject(o, "reduce", b->o.mode == REDUCE_NATIVE ? "native" : "ordered");
     cJSON_AddNumberToObject(o, "iterations", b->o.iterations);
     cJSON_AddNumberToObject(o, "warmup", b->o.warmup);
@@ -285,15 +297,15 @@ static int run_source(struct bench *b, const struct collective_source *src, stru
     return 0;
 }
 
-static int run_rank(struct bench *b, struct threads_hub *hub, int rank, int local_rank, int64_t *wrong) {
+static int run_rank(struct bench *b, void *world, int rank, int64_t *wrong) {
     struct device *dev = NULL;
     struct ring_source *source = NULL;
     error_set_label("rank %d", rank);
     struct device_options d = {
-        .threads = b->threads, .label = error_label(), .index = local_rank % backend_devices(b->backend)};
+        .threads = b->threads, .label = error_label(), .index = rank % backend_devices(b->backend)};
     if (dev_open(b->backend, &d, &dev)) return fail("cannot open the %s device", b->backend->name);
-    struct ring_place place = {.hub = hub,
-                               .world = b->world,
+    struct ring_place place = {.host = b->host,
+                               .world = world,
                                .rank = rank,
                                .size = b->ranks,
                                .dev = dev,
@@ -305,27 +317,74 @@ static int run_rank(struct bench *b, struct threads_hub *hub, int rank, int loca
     return rc;
 }
 
-static int run_thread(void *ctx, struct threads_hub *hub, int rank) {
+static int run_thread(void *ctx, struct hub *hub, int rank) {
     struct bench *b = ctx;
     int64_t wrong = 0;
-    int rc = run_rank(b, hub, rank, rank, &wrong);
+    int rc = run_rank(b, hub, rank, &wrong);
     if (rank == 0) b->wrong = wrong;
     return rc;
 }
 
 // Elements that are wrong, or -1.
 static int64_t run_threads(struct bench *b) {
-    return threads_hub_run(b->ranks, "--ranks", run_thread, b) ? -1 : b->wrong;
+    return hub_run(b->ranks, "--ranks", run_thread, b) ? -1 : b->wrong;
 }
 
 // A failed rank leaves MPI without MPI_Finalize, and mpirun ends the others.
 static int64_t run_mpi(struct bench *b) {
     int rank, size;
     int64_t wrong = 0;
-    if (mpi_world_open(&b->world, &(struct mpi_medium){0}, &rank, &size)) return -1;
-    if (run_rank(b, NULL, rank, rank, &wrong)) return -1;
-    mpi_world_close(&b->world);
+    struct mpi_world *world;
+    if (mpi_world_open(&world, &(struct mpi_medium){0}, &rank, &size)) return -1;
+    if (run_rank(b, world, rank, &wrong)) return -1;
+    mpi_world_close(&world);
     return wrong;
+}
+
+// This process is a rank of those that start_processes started.
+static int64_t run_process(struct bench *b) {
+    struct segment memory;
+    int64_t wrong = -1;
+    if (segment_adopt(&memory, b->env.meeting)) return -1;
+    struct hub *hub = hub_join(segment_data(&memory), b->env.rank, b->env.size);
+    if (hub && run_rank(b, hub, b->env.rank, &wrong)) wrong = -1;
+    if (hub && wrong < 0) hub_abort(hub, error_last());
+    hub_destroy(&hub);
+    segment_close(&memory);
+    return wrong;
+}
+
+// Starts the same command once for each rank. The exit status.
+static int start_processes(const struct bench *b, const struct cli_args *a) {
+    struct segment memory;
+    char *program = launch_self(), **words = xcalloc(2 * a->given_count + 4, sizeof *words);
+    size_t n = 0;
+    words[n++] = program;
+    words[n++] = (char *)"bench";
+    words[n++] = (char *)"collective";
+    for (size_t i = 0; i < a->given_count; i++) {
+        words[n++] = xasprintf("--%s", a->given[i].option->name);
+        if (a->given[i].option->metavar) words[n++] = xstrdup(a->given[i].value);
+    }
+    if (!program || segment_create(&memory, SEGMENT_HEAD + hub_bytes(b->ranks))) return EXIT_RUN_FAILED;
+    stop_supervise();
+    struct launcher *l = launcher_create(&(struct launch_options){.grace_s = 1, .together = true});
+    launcher_tell(l, segment_data(&memory));
+    for (int i = 0, rc = 0; i < b->ranks && !rc; i++) {
+        rank_env_give(i, b->ranks, memory.fd);
+        rc = launcher_start(
+            l, &(struct launch_child){
+                   .role = "rank", .rank = i, .program = program, .argv = words, .keep_fd = memory.fd});
+        if (rc) launcher_end_all(l);
+    }
+    rank_env_take_back();
+    int status = launcher_wait(l);
+    launcher_destroy(&l);
+    segment_close(&memory);
+    for (size_t i = 3; i < n; i++) free(words[i]);
+    free(words);
+    free(program);
+    return status;
 }
 
 static int run(const struct topology_table *t, const struct cli_args *a) {
@@ -334,11 +393,14 @@ static int run(const struct topology_table *t, const struct cli_args *a) {
     (void)t;
     // Every rank reads the same options; rank 0 alone reports what is wrong with them.
     bool ready = !rank_env_read(&b.env);
-    error_quiet(b.env.mpi_ready && b.env.rank > 0);
+    error_quiet(b.env.kind != RANK_ENV_NONE && b.env.rank > 0);
     ready = ready && !read_options(&b, a);
     error_quiet(0);
-    if (ready) {
-        int64_t wrong = b.env.mpi_ready ? run_mpi(&b) : run_threads(&b);
+    bool own = b.env.kind == RANK_ENV_OWN;
+    if (ready && b.host == RING_SHM && !own) {
+        status = start_processes(&b, a);
+    } else if (ready) {
+        int64_t wrong = own ? run_process(&b) : b.env.mpi_ready ? run_mpi(&b) : run_threads(&b);
         if (wrong > 0) fail("bench collective: %lld elements are not what they must be", (long long)wrong);
         status = wrong ? EXIT_RUN_FAILED : 0;
     }

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "decentral/bench/bench_ring.h"
-#include "decentral/collective/threads_hub.h"
+#include "decentral/collective/hub.h"
 #include "decentral/zero/zero.h"
 #include "shared/config/json.h"
 #include "shared/core/error.h"
@@ -142,7 +142,7 @@ static int train(struct bench *b, struct topology *t) {
     return 0;
 }
 
-static int run_rank(void *ctx, struct threads_hub *hub, int rank) {
+static int run_rank(void *ctx, struct hub *hub, int rank) {
     struct bench *b = ctx;
     struct device *dev = NULL;
     const char *why;
@@ -244,7 +244,7 @@ static int run_stages(struct bench *b, int first, int last) {
     int rc = 0;
     if (!b->json) print_head(b);
     for (b->stage = first; !rc && b->stage <= last; b->stage++) {
-        rc = b->dry ? predict(b) : threads_hub_run(b->workers, "--workers", run_rank, b);
+        rc = b->dry ? predict(b) : hub_run(b->workers, "--workers", run_rank, b);
         if (!rc && b->json) cJSON_AddItemToArray(rows, row_json(b));
         if (!rc && !b->json) print_row(b);
         if (!rc && !b->dry) rc = judge(b);

@@ -146,3 +146,51 @@ void collective_impl_enqueue(struct collective *head, const struct collective_ca
     r->call = *call;
     c->enqueue(call->stream, collective_name(call->primitive), run_record, r);
 }
+
+// ---------------------------------------------------------------- device memory that is not the host's
+#define STAGED_BYTES ((size_t)1 << 20)  // of a block, in a chunk
+
+size_t collective_host_bytes(int size, size_t max_count, enum dtype dt) {
+    return 2 * (size_t)size * collective_staging_bytes(2, max_count, dt, STAGED_BYTES);
+}
+
+// Brings n elements of every block to send from the device to the host; what was copied before has landed.
+static int fetch(struct collective_impl *c, const struct collective_plan *p, char *host, size_t done,
+                 size_t n) {
+    const struct collective_call *call = p->call;
+    size_t e = dtype_size(call->dt);
+    for (size_t i = 0; i < p->send_blocks; i++)
+        dev_copy(call->stream, host + i * n * e, (const char *)call->send + (i * p->stride + done) * e,
+                 n * e);
+    if (stream_sync(call->stream) == 0) return 0;
+    return collective_impl_fail(c, "%s: copying to the host failed: %s", p->row->name,
+                                dev_error(stream_device(call->stream)));
+}
+
+// The pieces of an all_reduce stay those of the whole call: every rank moves the same bytes as without chunks.
+int collective_staged(struct collective_impl *c, const struct collective_call *call,
+                      const struct collective_room *host,
+                      int (*run)(struct collective_impl *c, const struct collective_call *call,
+                                 const struct collective_room *rest)) {
+    struct collective_plan p = collective_plan_of(call, c->head.rank, c->head.size);
+    size_t e = dtype_size(call->dt), size = (size_t)p.size;
+    size_t most = host->bytes / (2 * size) / DEV_ALIGN * DEV_ALIGN / e;
+    if (p.row->result == RESULT_SUMMED_IN_PIECES && most >= size) most -= most % size;
+    if (call->primitive == COLLECTIVE_BARRIER) return run(c, call, host);
+    for (size_t done = 0; done < call->count; done += most) {
+        size_t n = call->count - done < most ? call->count - done : most;
+        char *received = host->at + p.send_blocks * n * e, *behind = received + p.recv_blocks * n * e;
+        size_t used = dev_round((size_t)(behind - host->at));
+        struct collective_room rest = {host->at + used, host->bytes - used};
+        struct collective_call chunk = *call;
+        chunk.send = host->at;
+        chunk.recv = received;
+        chunk.count = n;
+        chunk.stride = 0;
+        if (fetch(c, &p, host->at, done, n) != 0 || run(c, &chunk, &rest) != 0) return -1;
+        for (size_t i = 0; i < p.recv_blocks; i++)
+            dev_copy(call->stream, (char *)call->recv + (i * p.stride + done) * e, received + i * n * e,
+                     n * e);
+    }
+    return 0;
+}

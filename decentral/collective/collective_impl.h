@@ -45,6 +45,22 @@ const char *collective_rank_list(char *buf, size_t buf_bytes, const bool *missin
 
 // Carries out an ordered sum (OP_REDUCE) on the calling thread; nothing for a->n = 0. 0, or -1 after failing.
 int collective_sum(struct collective_impl *c, const struct reduce_args *a);
+// Runs a call on device memory that is not the host's by `run` on host memory, chunk by chunk of every block. host is
+// page-locked, and what a chunk leaves of it is given to run (2*size blocks are enough for any call). Inside of a host
+// function of the call's stream.
+//
+//     host | blocks to send | blocks received | rest |
+//
+struct collective_room {
+    char *at;
+    size_t bytes;
+};
+int collective_staged(struct collective_impl *c, const struct collective_call *call,
+                      const struct collective_room *host,
+                      int (*run)(struct collective_impl *c, const struct collective_call *call,
+                                 const struct collective_room *rest));
+// Bytes of page-locked memory that let calls of max_count elements a block run in few chunks: at most 1 MiB a block.
+size_t collective_host_bytes(int size, size_t max_count, enum dtype dt);
 // collective_ops.enqueue of these implementations.
 void collective_impl_enqueue(struct collective *c, const struct collective_call *call);
 

@@ -10,34 +10,26 @@
 //             an error, mpirun ends the job. A world that is refused after MPI_Init is left in the same way:
 //             MPI_Finalize of ranks that cannot reach each other has crashed inside of Open MPI.
 // Abort       Each communicator keeps a receive posted for abort messages; every wait tests it.
-// Devices     What is not host memory is staged (exchange_staged): the stream runs these calls as host
+// Devices     What is not host memory is staged (collective_staged): the stream runs these calls as host
 //             functions.
 // Deadline    Beyond half of it peers are asked whether they live and compute (mpi_pulse.h).
 // Mismatch    Operations have their own tags, and lengths are compared. Differing lengths are errors that
 //             name both ranks; differing operations end at the deadline and name the rank that did not come.
-#include "decentral/mpi/collective_mpi.h"
-
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "decentral/mpi/mpi_impl.h"
-#include "decentral/mpi/mpi_leave.h"
-#include "decentral/mpi/mpi_parent.h"
+#include "decentral/mpi/mpi_load.h"
 #include "shared/core/error.h"
-#include "shared/launch/stop.h"
 
 // ---------------------------------------------------------------- the world
-int mpi_world_open(struct mpi_world **out, struct mpi_medium *medium, int *rank, int *size) {
+static int world_open(struct mpi_world **out, struct mpi_medium *medium, int *rank, int *size) {
     int provided = 0, done = 0;
     MPI_Initialized(&done);
     if (done) return fail("MPI is initialized already: one mpi_world a process");
     if (mpi_medium_set(medium)) return -1;
-    bool judged = stop_rank_is_watched() && medium->ranks_here == medium->ranks;
-    struct mpi_parent *parent = mpi_parent_watch(judged ? INFINITY : medium->deadline_s);
     int rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
-    mpi_parent_release(&parent);
     if (rc != MPI_SUCCESS) return fail("MPI_Init_thread failed; is this process started by mpirun?");
     if (provided < MPI_THREAD_MULTIPLE)
         return fail("this MPI gives thread level %d, MPI_THREAD_MULTIPLE (%d) is needed", provided,
@@ -65,13 +57,13 @@ int mpi_world_open(struct mpi_world **out, struct mpi_medium *medium, int *rank,
     return 0;
 }
 
-void mpi_world_close(struct mpi_world **world) {
+static void world_close(struct mpi_world **world) {
     struct mpi_world *w = *world;
     if (!w) return;
     mpi_pulse_stop(&w->pulse, atomic_load(&w->broken));
     if (!atomic_load(&w->broken)) {
         mpi_medium_show(&w->medium);
-        mpi_leave();
+        MPI_Finalize();
     }
     free(w->medium.hidden);
     free(w);
@@ -167,20 +159,24 @@ static bool needs_staging(const struct collective_mpi *m, const struct collectiv
 }
 
 // On host memory.
-static int run_here(struct exchanger *x, const struct collective_call *call) {
-    bool native = collective_by_library(call, x->impl.head.mode) && x->impl.head.size > 1;
-    return native ? mpi_run_native((struct collective_mpi *)x, call) : exchange_run(x, call);
+static int run_here(struct collective_impl *impl, const struct collective_call *call,
+                    const struct collective_room *staging) {
+    struct collective_mpi *m = (struct collective_mpi *)impl;
+    bool native = collective_by_library(call, impl->head.mode) && impl->head.size > 1;
+    m->x.staging = staging->at;
+    m->x.staging_bytes = staging->bytes;
+    return native ? mpi_run_native(m, call) : exchange_run(&m->x, call);
 }
 
 static int mpi_run(struct collective_impl *impl, const struct collective_call *call) {
     struct collective_mpi *m = (struct collective_mpi *)impl;
     bool staged = !dev_host_memory(stream_device(call->stream));
     m->stream = call->stream;
-    if (staged && m->x.host) return exchange_staged(&m->x, call, run_here);
+    if (staged && m->host.at) return collective_staged(impl, call, &m->host, run_here);
     if (staged || (needs_staging(m, call) && !m->x.staging))
         return collective_impl_fail(impl, "%s on channel %d: this channel was created without %sstaging",
                                     collective_name(call->primitive), m->channel, staged ? "host " : "");
-    return run_here(&m->x, call);
+    return run_here(impl, call, &(struct collective_room){m->x.staging, m->x.staging_bytes});
 }
 
 // The texts are short enough for MPI to send at once, before the receiver takes part.
@@ -274,6 +270,7 @@ static struct collective *create(void *world, int rank, int channel, const struc
     atomic_init(&m->abort_sent, false);
     m->requests = xcalloc(2 * (unsigned long)w->size, sizeof *m->requests);
     m->abort_out = xcalloc((unsigned long)w->size, sizeof *m->abort_out);
+    m->host = (struct collective_room){o->host_staging, o->host_staging_bytes};
     exchanger_init(&m->x, o);
     m->x.begin = mpi_begin;
     m->x.end = mpi_end;
@@ -287,7 +284,5 @@ static struct collective *create(void *world, int rank, int channel, const struc
     return NULL;
 }
 
-const struct collective_kind collective_mpi_kind = {
-    .name = "mpi", .create = create, .staging_bytes = exchange_staging_bytes, .ordered_16bit_only = true};
-const struct collective_kind collective_mpi_staged_kind = {
-    .name = "mpi", .create = create, .host_staging_bytes = exchange_host_bytes, .ordered_16bit_only = true};
+extern const struct mpi_engine starring_mpi_engine;
+const struct mpi_engine starring_mpi_engine = {world_open, world_close, create};

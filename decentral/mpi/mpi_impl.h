@@ -9,7 +9,7 @@
 
 #include <mpi.h>
 
-#include "decentral/collective/collective_exchange.h"
+#include "decentral/mpi/mpi_exchange.h"
 #include "decentral/mpi/mpi_medium.h"
 #include "decentral/mpi/mpi_pulse.h"
 
@@ -21,19 +21,20 @@ struct mpi_world {
     struct mpi_medium medium;
     struct mpi_pulse *pulse;
     atomic_bool broken;
-    atomic_int lost;  // whom this rank has given up, as stop_ranks_lost says it; 0: nobody
+    atomic_bool lost;  // this rank has given up another one
 };
 
-// What a rank that aborts sends to the others. A receiver on the supervisor's machine tells it who is lost.
+// What a rank that aborts sends to the others.
 struct abort_word {
-    int lost;  // as the sender's world says
-    char why[252];
+    bool lost;  // it has given up another one, which is as good as that one's death
+    char why[255];
 };
 
 struct collective_mpi {
     struct exchanger x;
     struct mpi_world *world;
-    MPI_Comm comm, coming;  // MPI_COMM_NULL until all ranks have it; what it will be
+    struct collective_room host;  // page-locked memory; none: device memory is the host's
+    MPI_Comm comm, coming;        // MPI_COMM_NULL until all ranks have it; what it will be
     int channel;
     struct stream *stream;  // of the call under way
     MPI_Request *requests;  // (2*size): receive from i, send to i

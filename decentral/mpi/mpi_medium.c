@@ -203,7 +203,3 @@ void mpi_medium_show(struct mpi_medium *m) {
     free(m->hidden);
     m->hidden = NULL;
 }
-
-const char *mpi_medium_name(const struct mpi_medium *m) {
-    return m->medium == MEDIUM_AUTO ? "mpi" : config_medium_name(m->medium);
-}

@@ -22,7 +22,6 @@ struct mpi_medium {
     int ranks_here;      // on this host, as the starter says; 0: not known
     int ranks;
     int local_rank;      // which of those on this host
-    double deadline_s;   // of a wait for others (mpi_parent.h); 0: of who names none
     char *hidden;        // the name that this rank's segment had, or NULL; the struct's own
     bool several_hosts;  // shm was asked for and these are, or may be, several: mpi_medium_meet tells
 };

@@ -35,7 +35,7 @@ int mpi_check_abort(struct collective_mpi *m, const char *what) {
     pthread_mutex_unlock(&m->abort_lock);
     if (!done) return 0;
     snprintf(why, sizeof why, "aborted by rank %d: %s", status.MPI_SOURCE, m->word_in.why);
-    if (m->word_in.lost) stop_ranks_lost(m->word_in.lost);
+    if (m->word_in.lost) stop_run_lost(NULL);
     return mpi_fail_broken(m, what, why);
 }
 
@@ -51,17 +51,15 @@ static void find_missing(struct collective_mpi *m, bool messages, bool *missing)
     }
 }
 
-// ranks: those that are lost, for people. stuck: STOP_STUCK where they answer.
-static int give_up(struct collective_mpi *m, const char *what, const char *ranks, const bool *lost,
-                   int stuck) {
+// ranks: those that are lost, for people.
+static int give_up(struct collective_mpi *m, const char *what, const char *ranks, bool silent) {
     char text[256];
     snprintf(text, sizeof text, "rank %s did not come within %g s%s", ranks, m->x.impl.head.deadline_s,
-             stuck ? "" : " and gives no sign of life");
+             silent ? " and gives no sign of life" : "");
     mpi_fail_broken(m, what, text);
-    int value = stop_value_lost(lost, m->x.impl.head.size, stuck);
-    atomic_store(&m->world->lost, value);
-    stop_ranks_lost(value);
+    atomic_store(&m->world->lost, true);
     collective_abort(&m->x.impl.head, m->x.impl.error);
+    stop_run_lost(m->x.impl.error);
     return -1;
 }
 
@@ -76,10 +74,10 @@ static int check_deadline(struct collective_mpi *m, const char *what, double sta
     struct pulse_wait w = {what, waited_s, deadline_s, missing};
     if (mpi_pulse_slow(m->world->pulse, &w, silent)) return 0;
     for (int i = 0; i < m->x.impl.head.size; i++) any = any || silent[i];
-    const bool *lost = any ? silent : missing;
     char ranks[128] = "(some other)";
-    if (any || messages) collective_rank_list(ranks, sizeof ranks, lost, m->x.impl.head.size);
-    return give_up(m, what, ranks, lost, any ? 0 : STOP_STUCK);
+    if (any || messages)
+        collective_rank_list(ranks, sizeof ranks, any ? silent : missing, m->x.impl.head.size);
+    return give_up(m, what, ranks, any);
 }
 
 void mpi_give_up_requests(struct collective_mpi *m) {

@@ -39,7 +39,7 @@ def add_what(ap):
                       help="every topology with every value of a configuration key; may be given again. Runs of several "
                       "seeds (--sweep seed=1,2,3) stand together: medians, and losses with bands")
     what.add_argument("--medium", type=media_of, metavar="M[,M]", help="what all of them talk through: shm (shared memory), "
-                      "tcp, or shm,tcp for everything on both. Default: shm, ranks in processes, a ring's through Open MPI. "
+                      "tcp, or shm,tcp for everything on both. Default: shm, ranks in processes. "
                       "On a GPU: what the program takes by itself (NCCL)")
     what.add_argument("--bandwidth", metavar="RATE", help="every rank in a network namespace of its own behind a link of this "
                       "rate, as 1Gbit or 200Mbit: implies --medium tcp; needs root")

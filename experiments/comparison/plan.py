@@ -147,9 +147,9 @@ def check(args, planned):
         except (ValueError, lab.LabError) as e:
             raise UsageError(f"--bandwidth {args.bandwidth}: {e}") from None
     beside = Path(args.program).parent / "mpirun"
-    if any(one.medium and "zero:" in one.label for one in planned) and not (shutil.which("mpirun") or beside.exists()):
-        raise RunError("mpirun is not installed: on a medium a ring's ranks are processes of Open MPI. Install it "
-                       "(make deps, or the package openmpi-bin), or give --launch threads and compare rings alone")
+    if any(one.medium == "tcp" and "zero:" in one.label for one in planned) and not (shutil.which("mpirun") or beside.exists()):
+        raise RunError("mpirun is not installed: a ring's ranks talk through tcp by Open MPI. Install it (the packages "
+                       "openmpi-bin and libopenmpi-dev, then make), or compare on --medium shm")
 
 
 def schedule(planned, repeats, seed):

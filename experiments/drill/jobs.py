@@ -41,9 +41,10 @@ JOBS = [
     Job("ps:sync, codes", [*STAR, "--servers", "2", "--set", "parameter_server.compression=onebit"], star(2)),
     Job("ps:sync, elastic", ["--topology", "ps:sync", "--workers", "3"], [*star(1), "worker 2"], ["--elastic", "2:3"], equal=False),
     Job("ps:async", ["--topology", "ps:async", "--workers", "2", "--servers", "2"], star(2), equal=False),
-    Job("zero:1, threads", ["--topology", "zero:1", "--workers", "2"], ["run"]),
-    Job("zero:3, threads", ["--topology", "zero:3", "--workers", "2"], ["run"], ["--checkpoint-background"]),
-    Job("zero:2, MPI", ["--topology", "zero:2", "--workers", "2", "--launch", "mpi"], ["rank 0", "rank 1", "mpirun"]),
+    Job("zero:1, threads", ["--topology", "zero:1", "--workers", "2", "--launch", "threads"], ["run"]),
+    Job("zero:3, threads", ["--topology", "zero:3", "--workers", "2", "--launch", "threads"], ["run"], ["--checkpoint-background"]),
+    Job("zero:2, processes", ["--topology", "zero:2", "--workers", "2"], ["rank 0", "rank 1"]),
+    Job("zero:3, processes", ["--topology", "zero:3", "--workers", "2"], ["rank 0", "rank 1"], ["--checkpoint-background"]),
     Job("local", ["--topology", "local"], ["run"]),
 ]
 

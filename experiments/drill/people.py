@@ -51,7 +51,7 @@ def marked(mark):
 
 
 def role_of(argv, environment):
-    """"worker 1", "scheduler", "rank 0" of MPI, "mpirun", "run" of a supervisor's child, or None."""
+    """"worker 1", "scheduler", "rank 0" of a ring, "mpirun", "run" of a launcher's only child, or None."""
     if not argv:
         return None
     if os.path.basename(argv[0]).startswith(("mpirun", "mpiexec", "orterun", "prterun")):
@@ -59,7 +59,7 @@ def role_of(argv, environment):
     if len(argv) > 1 and argv[1] in ("worker", "server", "scheduler"):
         rank = argv[argv.index("--rank") + 1] if "--rank" in argv else None
         return argv[1] if rank is None else f"{argv[1]} {rank}"
-    rank = environment.get("OMPI_COMM_WORLD_RANK")
+    rank = environment.get("STARRING_RANK", environment.get("OMPI_COMM_WORLD_RANK"))
     if rank is not None:
         return f"rank {rank}"
     return "run" if "--life" in argv else None

@@ -37,8 +37,8 @@ RING = ["--workers", "2"]
 JOBS = [
     Job("local", ["--topology", "local"]),
     *(Job(f"zero:{stage}", ["--topology", f"zero:{stage}", *RING]) for stage in range(4)),
-    Job("zero:1, MPI", ["--topology", "zero:1", *RING, "--launch", "mpi"]),
-    Job("zero:3, MPI", ["--topology", "zero:3", *RING, "--launch", "mpi"]),
+    Job("zero:1, threads", ["--topology", "zero:1", *RING, "--launch", "threads"]),
+    Job("zero:3, threads", ["--topology", "zero:3", *RING, "--launch", "threads"]),
     Job("zero:2, MPI, tcp", ["--topology", "zero:2", *RING, "--launch", "mpi", "--medium", "tcp"]),
     Job("ps:sync", ["--topology", "ps:sync", *STAR]),
     Job("ps:sync, tcp", ["--topology", "ps:sync", *STAR, "--medium", "tcp"]),

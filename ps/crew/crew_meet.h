@@ -11,7 +11,7 @@
 #define STARRING_PS_CREW_CREW_MEET_H
 
 #include "ps/crew/crew.h"
-#include "ps/net/segment.h"
+#include "shared/core/segment.h"
 
 #define CREW_NUMBERS SEGMENT_NUMBERS
 

@@ -15,7 +15,7 @@
 //     shard -> worker       ATTACHED INIT_ACK PUSH_ACK PULL_REPLY SNAPSHOT_REPLY REFUSED
 //     any two               WORD, of the link (ps/net/link.h)
 //
-// A payload follows the header, or lies in the worker's segment (ps/net/segment.h) and the header says where:
+// A payload follows the header, or lies in the worker's segment (shared/core/segment.h) and the header says where:
 //     PUSH        place, place_bytes: the gradient
 //     PULL        into: where the weights are wanted; 0: the worker reads them where the server has them
 //     PULL_REPLY  place_bytes: so many bytes are there now

@@ -5,11 +5,11 @@
 #include "ps/codec/push_code.h"
 #include "ps/crew/crew.h"
 #include "ps/medium.h"
-#include "ps/net/segment.h"
 #include "ps/ps.h"
 #include "ps/replica/replica_memory.h"
 #include "ps/shard_sizes.h"
 #include "shared/core/error.h"
+#include "shared/core/segment.h"
 #include "shared/core/sizes.h"
 
 static void *take(struct arena *a, enum mem_class class, struct arena_room *room, size_t bytes) {

@@ -12,8 +12,8 @@
 
 #include <pthread.h>
 
-#include "ps/net/segment.h"
 #include "ps/server/server_options.h"
+#include "shared/core/segment.h"
 
 struct server_sharing {
     bool shares;         // by its configuration

@@ -16,8 +16,8 @@
 #ifndef STARRING_PS_WORKER_SHARING_H
 #define STARRING_PS_WORKER_SHARING_H
 
-#include "ps/net/segment.h"
 #include "ps/worker/worker_memory.h"
+#include "shared/core/segment.h"
 
 struct sharing {
     const struct config *c;  // the run's; or tcp

@@ -7,9 +7,9 @@
 #include "ps/consistency.h"
 #include "ps/crew/crew_meet.h"
 #include "ps/medium.h"
-#include "ps/net/segment.h"
 #include "ps/ps.h"
 #include "shared/core/error.h"
+#include "shared/core/segment.h"
 
 int worker_buffers_init(struct worker_buffers *b, const struct config *c, const struct layout *l) {
     unsigned long units = (unsigned long)l->count;

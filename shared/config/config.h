@@ -50,7 +50,7 @@ extern const struct device_row device_rows[DEVICE_KINDS];
 
 // The way that a ring's ranks talk: memory of one process, MPI, NCCL. decentral/ring_source.h resolves
 // RING_AUTO.
-enum ring_collective { RING_AUTO, RING_THREADS, RING_MPI, RING_NCCL, RING_COLLECTIVES };
+enum ring_collective { RING_AUTO, RING_THREADS, RING_SHM, RING_MPI, RING_NCCL, RING_COLLECTIVES };
 
 #define EVAL_ALL (-1)
 

@@ -16,7 +16,7 @@ static const char *const own_or_dtype_names[] = {"auto", "fp32", "bf16", "fp16",
 static const char *const schedule_names[] = {
     "none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest", NULL};
 static const char *const warmup_names[] = {"log", "linear", NULL};
-static const char *const collective_names[] = {"auto", "local", "mpi", "nccl", NULL};
+static const char *const collective_names[] = {"auto", "local", "shm", "mpi", "nccl", NULL};
 static const char *const memory_check_names[] = {"auto", "off", NULL};
 static const char *const batches_names[] = {"none", "all", NULL};
 static const char *const auto_names[] = {"auto", NULL};
@@ -115,12 +115,12 @@ static const struct config_key keys[] = {
         "launch", NOBODY, c.launch, launch_names,
         TRAIN_FLAG(
             "launch", "HOW",
-            "threads (ring), processes (star), mpi (ring), or auto: what the topology asks for (auto)")),  // how the processes were started
+            "processes, threads (ring), mpi (ring), or auto: processes; threads on GPUs of a ring (auto)")),  // how the processes were started
     ENUM(
         "medium", R | ORDER, c.medium, medium_names,
         FLAG(
             "medium", "M",
-            "what processes talk through: shm or tcp (of a ring: with --launch mpi), or auto (auto)")),  // where one demands shared memory
+            "what processes talk through: shm, or tcp (of a ring: with --launch mpi), or auto (auto)")),  // where one demands shared memory
     ENUM(
         "device", B | L, c.device, device_names,
         FLAG(
@@ -290,11 +290,12 @@ static const struct config_key keys[] = {
         TRAIN_FLAG(
             "reduce-group", "G",
             "sum gradients within groups of G workers, then across them; or host: those of a machine (none)")),
-    ENUM("ring.collective", R, c.collective, collective_names,
-         TRAIN_FLAG(
-             "collective", "C",
-             "what a ring's ranks talk through: auto, local (threads), mpi (processes) or nccl (a GPU each)"),
-         .ring = true),
+    ENUM(
+        "ring.collective", R, c.collective, collective_names,
+        TRAIN_FLAG(
+            "collective", "C",
+            "what a ring's ranks talk through: auto, local (threads), shm (processes), mpi or nccl (a GPU each)"),
+        .ring = true),
     BOOL("ring.no_sync", R, c.no_sync, .ring = true),
     NUMBER("parameter_server.servers", R | ORDER, KEY_INT, c.ps.servers, 1, 4096, DEFAULT("1"),
            FLAG("servers", "S", "parameter servers of a star (1)")),

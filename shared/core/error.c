@@ -27,14 +27,6 @@ void error_take_over(const char *text) { snprintf(self.last, sizeof self.last, "
 void error_clear(void) { self.last[0] = '\0'; }
 void error_quiet(int what) { self.quiet = what; }
 
-static void (*_Atomic heard_by)(void);
-
-void error_heard_by(void (*heard)(void)) { atomic_store(&heard_by, heard); }
-void error_was_said(void) {
-    void (*heard)(void) = atomic_load(&heard_by);
-    if (heard) heard();
-}
-
 // Names in files may be a stranger's: none of it commands the terminal (ESC, and what UTF-8 writes as C2 80 to C2 9F).
 static void disarm(char *line) {
     for (unsigned char *c = (unsigned char *)line; *c; c++) {
@@ -69,7 +61,6 @@ static void say(const char *kind, const char *text) {
     if (n >= (int)sizeof line) line[(n = (int)sizeof line - 1) - 1] = '\n';
     disarm(line);
     error_write(line, (size_t)n);
-    if (*kind == 'e') error_was_said();
 }
 
 int fail(const char *fmt, ...) {
@@ -102,7 +93,6 @@ void info(const char *fmt, ...) {
 static void *must(void *p, unsigned long bytes) {
     if (!p) {
         fprintf(stderr, "starring: error: out of host memory (asked for %lu bytes)\n", bytes);
-        error_was_said();
         exit(EXIT_RUN_FAILED);
     }
     return p;

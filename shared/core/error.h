@@ -31,9 +31,6 @@ const char *error_last(void);
 void error_clear(void);
 // Makes text this thread's last error, without printing: another thread has logged it.
 void error_take_over(const char *text);
-// Called behind each error that was printed, by the thread that did so: perhaps in a signal's handler. NULL: nobody.
-void error_heard_by(void (*heard)(void));
-void error_was_said(void);  // for who prints one without fail()
 // Whether this thread prints all, or less. Texts of errors are kept all the same.
 enum error_quiet {
     QUIET_NOT,

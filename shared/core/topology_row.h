@@ -77,6 +77,8 @@ struct topology_row {
     bool messages;      // ranks exchange messages that may be troubled (trouble.fault)
     bool takes_groups;  // of reduce_group
     bool collectives;   // ring.collective and "reduce": "native" concern it
+    // Shared memory that ranks meet in which are processes of one launcher (shared/launch/launch_ranks.h). Or NULL.
+    size_t (*meeting_bytes)(const struct config *c);
 
     // The processes that may join the run, for its header ("loopback: ..."). Or NULL: nobody is asked, nobody joins.
     const char *(*admission)(const struct config *c);

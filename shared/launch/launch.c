@@ -18,8 +18,8 @@
 
 #include "shared/core/error.h"
 #include "shared/launch/launch_state.h"
+#include "shared/launch/proc_look.h"
 #include "shared/launch/stop.h"
-#include "shared/supervise/proc_look.h"
 
 #define WAKE_MS     100  // how often the clock is looked at when no signal comes
 #define STILL_LOOKS 16   // whether a child is stopped is looked at so often before it is believed
@@ -40,6 +40,8 @@ struct launcher *launcher_create(const struct launch_options *o) {
 // In the child, between fork and exec: async-signal-safe calls alone.
 static void become(const struct launcher *l, const struct launch_child *c, pid_t parent, int report_fd) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (c->apart) setpgid(0, 0);
+    if (c->apart) signal(SIGTTOU, SIG_IGN);  // and it may print all the same
     if (getppid() == parent) {
         signal(SIGINT, SIG_IGN);  // the terminal sends it to all; the launcher says whom it concerns
         if (c->keep_fd) fcntl(c->keep_fd, F_SETFD, 0);
@@ -86,7 +88,7 @@ int launcher_start(struct launcher *l, const struct launch_child *c) {
                     why == EAGAIN ? "; " ERROR_RAISE_THREADS : "");
     }
     child->pid = pid;
-    child->ended_well = child->told_to = child->waited_for = false;
+    child->ended_well = child->told_to = child->waited_for = child->still = false;
     child->moved_s = 0;
     l->running++;
     return 0;
@@ -111,6 +113,8 @@ static void follow_orderly(struct launcher *l) {
     if (!l->kill_at_s) l->status = 128 + l->interrupted_by;
     launcher_end_rest(l);
 }
+
+void launcher_tell(struct launcher *l, struct last_word *word) { l->word = word; }
 
 void launcher_listen(struct launcher *l, int fd) { l->link = fd; }
 
@@ -164,7 +168,7 @@ static void watch_silence(struct launcher *l) {
 static void watch_rest(struct launcher *l) {
     double now = now_seconds(), before = l->looked_s, most_s = l->o.still_s;
     if (most_s <= 0 || now - before < most_s / STILL_LOOKS) return;
-    bool any = false;
+    bool any = l->o.together;
     for (int i = 0; i < l->count; i++) any = any || l->children[i].ended_well;
     if (!any || !l->ended_s) l->ended_s = any ? now : 0;
     // This launcher has stood still, and they perhaps with it.
@@ -174,14 +178,16 @@ static void watch_rest(struct launcher *l) {
         struct child *child = &l->children[i];
         if (!child->pid) continue;
         if (anew || !child->moved_s || !proc_is_stopped(child->pid)) child->moved_s = now;
-        if (now - l->ended_s > most_s && child->moved_s == now && !child->waited_for) {
+        if (now - l->ended_s > most_s && child->moved_s == now && !child->waited_for && !l->o.together) {
             info("waiting for %s (pid %d), which has not ended, while others have", child->name,
                  (int)child->pid);
             child->waited_for = true;
         }
         if (now - child->moved_s <= most_s) continue;
-        warn("%s (pid %d) has been stopped by a signal for %.1f s, while others have ended: killing it",
-             child->name, (int)child->pid, now - child->moved_s);
+        child->still = true;
+        if (!l->o.together)
+            warn("%s (pid %d) has been stopped by a signal for %.1f s, while others have ended: killing it",
+                 child->name, (int)child->pid, now - child->moved_s);
         kill(child->pid, SIGKILL);
         child->moved_s = 0;
     }
@@ -217,6 +223,7 @@ static void watch(struct launcher *l, int ms) {
         launcher_signal_all(l, SIGKILL);
         l->kill_at_s = now_seconds() + l->o.grace_s;
     }
+    if (l->anew && !l->running) launcher_begin_anew(l);
 }
 
 // The only child that runs counts as dead where a signal has stopped it and it may be started again; otherwise it is slow:
@@ -274,7 +281,7 @@ int launcher_interrupted(const struct launcher *l) { return l->interrupted_by; }
 
 int launcher_wait(struct launcher *l) {
     do {
-        while (l->running) watch(l, WAKE_MS);
+        while (l->running || l->anew) watch(l, WAKE_MS);
         hear(l);  // of the last one that has died
     } while (l->running);
     launcher_forget_unanswered(l);

@@ -8,6 +8,9 @@
 // With restarts (launch_restarts) a child that is killed is started again instead, and with it those that have ended
 // well, as the job goes back to its last checkpoint; one that says itself that it has failed ends the job as ever.
 //
+// Children that live and die together (launch_options.together) are ended at once with the first that is killed, and all
+// started again, when they are gone, as long as restarts are left.
+//
 //   launcher_start ... launcher_start      children are running
 //   launcher_wait                          until all have ended: SIGTERM to the rest on a failure, SIGKILL
 //                                          after the grace period
@@ -26,6 +29,7 @@
 #include <stdint.h>
 
 struct launcher;
+struct last_word;
 
 // Deaths by a signal that do not end the job.
 struct launch_restarts {
@@ -36,14 +40,19 @@ struct launch_restarts {
     // is, the answer is expected on the link: "fate PID without" (the others go on), "fate PID anew" (the job goes back to
     // where all begin), or "fate PID ends REASON".
     void (*died)(void *ctx, int pid, const char *why);
+    // Of children that live together, instead of both: all are gone, and it starts them again. 0, or -1 after logging.
+    int (*anew)(void *ctx, const char *why);
 };
 
 struct launch_options {
     double grace_s;  // from SIGTERM to SIGKILL
     double
         silent_s;  // a child that says "alive PID" on the link (launcher_listen) is ended after so long without; 0: not
-    double
-        still_s;  // once the first has ended well: one that a signal has stopped for so long is killed; 0: it is not
+    // One that a signal has stopped for so long is killed, of those that live together, or once the first has ended well; 0: it
+    // is not.
+    double still_s;
+    int together;
+    int speaks_for_others;  // of children: an exit status above 128 is that of another process, killed by a signal (mpirun)
     // Last step known to be done, for messages; -1: none. May be NULL.
     int64_t (*last_step)(void *ctx);
     struct launch_restarts restarts;
@@ -58,6 +67,7 @@ struct launch_child {
     int keep_fd;          // a descriptor this child inherits beside the standard three; 0: none
     int orderly;          // after SIGTERM it finishes what is in hand and exits with 0, and the rest with it
     int expendable;       // the others may go on where it is killed
+    int apart;            // in a process group of its own: a terminal's signals reach it from here alone
 };
 
 struct launcher *launcher_create(const struct launch_options *o);
@@ -67,6 +77,9 @@ int launcher_start(struct launcher *l, const struct launch_child *c);  // 0, or 
 // `deadline_s` passes, the writer closes it, a child dies, or Ctrl-C comes. The caller then waits. The only child, silent for
 // that long, is waited for on, unless a signal has stopped it: with restarts it is killed then, and the next one asked instead.
 int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line, int size);
+
+// Where children look for the reason why all end; NULL: nowhere. From now on it is said there.
+void launcher_tell(struct launcher *l, struct last_word *word);
 
 // From now on lines from fd are heard: "life" (the job begins its next one, or its first), "fate PID .." (launch_restarts.died),
 // and "lost PID NAME": this child stands still and the job has given it up (PID 0: whatever process has the name). It is killed,

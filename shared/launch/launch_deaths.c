@@ -6,7 +6,9 @@
 #include <sys/wait.h>
 
 #include "shared/core/error.h"
+#include "shared/launch/last_word.h"
 #include "shared/launch/launch_state.h"
+#include "shared/launch/stop.h"
 
 static void when(const struct launcher *l, char *text, size_t size) {
     int64_t step = l->o.last_step ? l->o.last_step(l->o.ctx) : -1;
@@ -83,10 +85,41 @@ static void replace(struct launcher *l, struct child *child) {
 }
 
 static void end_job(struct launcher *l, const char *why, const char *text, const char *reason) {
+    if (l->word) last_word_say(l->word, why);
     l->status = l->interrupted_by ? 128 + l->interrupted_by : EXIT_RUN_FAILED;
     fail("%s %s: %s%sending the other processes of the job%s", why, text, reason, *reason ? ": " : "",
          used_up(l) ? "; all restarts are used up" : "");
     launcher_end_rest(l);
+}
+
+// ---------------------------------------------------------------- of those that live together
+void launcher_begin_anew(struct launcher *l) {
+    l->anew = false;
+    if (l->interrupted_by) {
+        l->status = 128 + l->interrupted_by;
+        return;
+    }
+    if (!l->o.restarts.anew(l->o.ctx, l->why)) return;
+    l->status = EXIT_RUN_FAILED;
+    launcher_end_rest(l);
+}
+
+// The others have nothing to say: they wait for the one that has died, or soon would.
+static void end_together(struct launcher *l, struct child *child, const char *why, const char *text) {
+    char left[64];
+    l->anew = may_die(l, child);
+    l->lives++;
+    snprintf(l->why, sizeof l->why, "%s", why);
+    if (l->anew) {
+        warn("%s %s: starting it again; %s", why, text, say_left(l, left, sizeof left));
+    } else if (l->interrupted_by) {  // the caller has one message of both
+        error_take_over(why);
+        l->status = 128 + l->interrupted_by;
+        launcher_end_rest(l);
+    } else {
+        end_job(l, why, text, "");
+    }
+    launcher_signal_all(l, SIGKILL);
 }
 
 // ---------------------------------------------------------------- what becomes of the job without a child
@@ -144,9 +177,15 @@ void launcher_hear_fate(struct launcher *l, int pid, const char *words) {
 static void child_killed(struct launcher *l, struct child *child, pid_t pid, int number) {
     char text[96], why[128];
     when(l, text, sizeof text);
-    snprintf(why, sizeof why, "%s (pid %d) was killed by signal %d (%s)", child->name, (int)pid, number,
-             strsignal(number));
-    if (child->expendable)
+    if (child->still)
+        snprintf(why, sizeof why, "%s (pid %d) gave no sign of life for the deadline and was killed",
+                 child->name, (int)pid);
+    else
+        snprintf(why, sizeof why, "%s (pid %d) was killed by signal %d (%s)", child->name, (int)pid, number,
+                 strsignal(number));
+    if (l->o.together)
+        end_together(l, child, why, text);
+    else if (child->expendable)
         ask_fate(l, child, pid, why, text);
     else if (may_die(l, child))
         mend(l, child, pid, why, text);
@@ -175,6 +214,7 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
     pid_t pid = child->pid;
     child->pid = 0;
     l->running--;
+    if (l->anew) return;  // all are ended
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
         child->ended_well = true;
         if (is_mending(l)) start_again(l, child);
@@ -190,8 +230,19 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
         child_killed(l, child, pid, WTERMSIG(status));
         return;
     }
-    char text[96];
+    char text[96], why[128];
     when(l, text, sizeof text);
+    bool killed = l->o.speaks_for_others && WEXITSTATUS(status) > 128,
+         lost = WEXITSTATUS(status) == EXIT_RUN_LOST;
+    if (l->o.together && (killed || lost)) {
+        if (killed)
+            snprintf(why, sizeof why, "a rank of %s (pid %d) was killed by signal %d (%s)", child->name,
+                     (int)pid, WEXITSTATUS(status) - 128, strsignal(WEXITSTATUS(status) - 128));
+        else
+            snprintf(why, sizeof why, "%s (pid %d) gave up a rank and ended", child->name, (int)pid);
+        end_together(l, child, why, text);
+        return;
+    }
     if (child->replaced) {
         warn("%s (pid %d) ended with exit status %d %s: the others go on without it", child->name, (int)pid,
              WEXITSTATUS(status), text);
@@ -200,8 +251,10 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
     l->status = l->interrupted_by                   ? 128 + l->interrupted_by
                 : WEXITSTATUS(status) == EXIT_USAGE ? EXIT_USAGE
                                                     : EXIT_RUN_FAILED;
-    fail("%s (pid %d) ended with exit status %d %s: ending the other processes of the job", child->name,
-         (int)pid, WEXITSTATUS(status), text);
+    snprintf(why, sizeof why, "%s (pid %d) ended with exit status %d", child->name, (int)pid,
+             WEXITSTATUS(status));
+    if (l->word) last_word_say(l->word, why);
+    fail("%s %s%s", why, text, l->count > 1 ? ": ending the other processes of the job" : "");
     launcher_end_rest(l);
 }
 

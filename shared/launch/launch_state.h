@@ -24,6 +24,7 @@ struct child {
     double asked_s;
     char why[128], when[96];
     bool told_to;  // to die: nobody is surprised
+    bool still;    // it was killed because a signal had stopped it
 };
 
 // Of the job, without a process that has died.
@@ -50,6 +51,9 @@ struct launcher {
     double ended_s;             // since when one that has ended well is seen; 0: there is none
     char line[320];             // of them, what has come of the next one
     size_t length;
+    bool anew;  // all are being ended, to be started again
+    char why[160];
+    struct last_word *word;  // NULL: nobody hears it
     sigset_t signals, before;
 };
 
@@ -61,6 +65,8 @@ bool launcher_has_begun(const struct launcher *l);  // a step is known to be don
 // ---------------------------------------------------------------- launch_deaths.c
 // Takes the children that have ended, and does what follows.
 void launcher_reap(struct launcher *l);
+// Of children that live together all are gone, one of them by a death after which they are started again.
+void launcher_begin_anew(struct launcher *l);
 // "without", "anew" or "ends REASON", of the child that was process pid.
 void launcher_hear_fate(struct launcher *l, int pid, const char *words);
 // Of deaths before that moment the job has said nothing, and will not.

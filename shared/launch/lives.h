@@ -3,7 +3,7 @@
 //   {"start":1,"epoch":2,"job":"8f3a..","started":"2024-01-31T23:59:59Z","resumed_from":"step-120","restarts":1,"steps_lost":2,
 //    "why":"worker 1 (pid 77) was killed by signal 9 (Killed)"}
 //
-// Written by the one process that begins them: a star's scheduler when all roles are there, a supervisor before it
+// Written by the one process that begins them: a star's scheduler when all roles are there, of other runs their launcher before it
 // starts the run. It outlives them, so that a scheduler that was killed knows how many there were.
 //
 // A command that goes on in the directory of an earlier one (--resume) leaves that one's lines: its own have the next

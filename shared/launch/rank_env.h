@@ -1,11 +1,12 @@
-// Was this process started as one rank of many? Open MPI's mpirun, Slurm's srun and torchrun say so in
-// the environment. Pure: reads variables, changes nothing.
+// Was this process started as one rank of many? This program's own launcher (launch_ranks.h), Open MPI's mpirun, Slurm's srun and
+// torchrun say so in the environment. Reading it is pure: reads variables, changes nothing.
 //
 // What the user asks for (--launch, or "launch" in the configuration) wins over the variables that a batch
 // script inherits; what a rank needs to find its peers wins over both, so that the ranks which mpirun starts
 // with the same options do not start it again:
 //
 //   variables of                          asked: nothing   threads, processes     mpi
+//   the program's own launcher            rank             rank                   rank
 //   nobody                                ordinary run     as asked               starts mpirun
 //   an sbatch script (SLURM_*)            refused (1)      as asked               starts mpirun
 //   torchrun (RANK, WORLD_SIZE)           refused (1)      as asked               starts mpirun
@@ -20,7 +21,7 @@
 
 #include "shared/config/config.h"
 
-enum rank_env_kind { RANK_ENV_NONE, RANK_ENV_MPIRUN, RANK_ENV_SLURM, RANK_ENV_TORCHRUN };
+enum rank_env_kind { RANK_ENV_NONE, RANK_ENV_OWN, RANK_ENV_MPIRUN, RANK_ENV_SLURM, RANK_ENV_TORCHRUN };
 
 struct rank_env {
     enum rank_env_kind kind;
@@ -28,12 +29,18 @@ struct rank_env {
     int local_size;  // ranks on this machine; 0: unknown
     int local_rank;  // which of them; 0 where it is unknown
     bool mpi_ready;  // MPI_Init of this process will find its peers
+    int meeting;     // of the own launcher: the descriptor of the memory that the ranks share; else -1
 };
 
 // 0 (kind NONE: not a rank of many), or -1 after naming the variable that makes no sense.
 int rank_env_read(struct rank_env *e);
 // What e becomes when the user asks for `told`, by the table above: kind NONE where this process is no rank.
 struct rank_env rank_env_told(const struct rank_env *e, enum launch_kind told);
+// For the children that are started until it is taken back: they are that rank; rank -1: the whole run, of which only the
+// descriptor of the memory is told.
+void rank_env_give(int rank, int size, int meeting);
+int rank_env_meeting(void);  // of a launcher's child; else -1
+void rank_env_take_back(void);
 const char *rank_env_name(enum rank_env_kind kind);  // "mpirun", "Slurm's srun", "torchrun"
 
 #endif

@@ -7,8 +7,10 @@
 
 #include "shared/config/json.h"
 #include "shared/core/error.h"
+#include "shared/core/segment.h"
 #include "shared/evaluation/evaluate.h"
 #include "shared/launch/away.h"
+#include "shared/launch/last_word.h"
 #include "shared/launch/lives.h"
 #include "shared/launch/steps_lost.h"
 #include "shared/launch/stop.h"
@@ -33,28 +35,19 @@ static void begin_history(const struct run *r) {
                          .checkpoint = r->job.resume,
                          .counted = goes_on,
                          .lost = done > from ? done - from : 0};
-    if (r->life && r->config->recovery.restart) lives_add(dir, &first);
+    if (r->lives) lives_add(dir, &first);
 }
 
 int run_begin(struct run *r) {
     struct config *c = r->config;
     if (!c->out && !(c->out = run_dir_make(c))) return -1;
     r->job.dir = c->out;
-    // The directory of an earlier life is this one's own; where it was begun is in its config.json.
-    if (r->life > 1) return run_dir_continue(c->out, NULL);
     if (resume_take_dir(c, r->job.resume, c->out, r->force)) return -1;
     // Until now an earlier start of the run may have been at its end: it wrote checkpoints and removed them.
     if (r->job.resume_found && job_resume(&r->job, false)) return -1;
     begin_history(r);
+    error_clear();
     return 0;
-}
-
-// A full disk, which has not taken that this life has the directory, may have room by now.
-static void end_state(const struct run *r, enum run_phase phase, const char *why) {
-    struct run_state s;
-    run_state_read(r->job.dir, &s);
-    if (r->life > 1 && s.phase == RUN_DEAD) run_state_go_on(r->job.dir);
-    run_state_end(r->job.dir, phase, why);
 }
 
 // The one message of an interruption. A terminal has shown ^C on the line. summary: all ranks have ended in order; else NULL.
@@ -70,11 +63,12 @@ static void say_interrupted(const struct run *r, int number, const cJSON *summar
                       : !whole ? "its steps, and no summary, as not all ranks could end in order"
                       : j->no_weights || j->no_bar ? "its figures"
                                                    : "its figures; --save-on-interrupt keeps the weights";
+    const char *died = whole ? "" : error_last();  // where a death was in the way
     if (step < 1)
-        info("%s: ended before the first step was done", what);
+        info("%s: ended before the first step was done%s%s", what, *died ? ": " : "", died);
     else
-        info("%s: ended after step %lld of %lld; %s has %s", what, (long long)step,
-             (long long)j->config->steps, j->dir, has);
+        info("%s: ended after step %lld of %lld; %s has %s%s%s", what, (long long)step,
+             (long long)j->config->steps, j->dir, has, *died ? ": " : "", died);
     if (j->config->recovery.checkpoint_every > 0) steps_lost_say(j->dir, lines);
     evaluate_say_waiting(j->dir, "");
 }
@@ -106,7 +100,7 @@ static int merge(const struct run *r, int number) {
     // A participant that was late for a checkpoint which was given up has made its directory anew. Nobody writes any more.
     if (j->config->recovery.checkpoint_every > 0) checkpoint_sweep(j->dir, 0);
     if (interrupted) say_interrupted(r, number, summary);
-    end_state(r, interrupted ? RUN_INTERRUPTED : RUN_COMPLETE, NULL);
+    run_state_end(j->dir, interrupted ? RUN_INTERRUPTED : RUN_COMPLETE, NULL);
     if (!interrupted && evaluate_waiting(j->dir)) {
         evaluated = evaluate(r);
         cJSON_Delete(summary);
@@ -144,11 +138,20 @@ int run_end(struct run *r, int status, int number) {
     bool interrupted = number && status == 128 + number;
     if (!status) return merge(r, number);
     if (interrupted) say_interrupted(r, number, NULL);
-    end_state(r, interrupted ? RUN_INTERRUPTED : RUN_FAILED, error_last());
+    run_state_end(r->job.dir, interrupted ? RUN_INTERRUPTED : RUN_FAILED, error_last());
     return status;
 }
 
 int run_here(struct run *r, int (*ranks)(const struct job *j)) {
+    if (r->life) {
+        r->job.dir = r->config->out;
+        r->job.stop = stop_install_role(true);
+        int status = stop_status(ranks(&r->job), r->job.stop);
+        struct segment memory;
+        if (status && rank_env_meeting() >= 0 && !segment_adopt(&memory, rank_env_meeting()))
+            last_word_say(segment_data(&memory), error_last());
+        return status;
+    }
     if (run_begin(r)) return EXIT_USAGE;
     r->job.stop = stop_install("this step");
     int status = stop_status(ranks(&r->job), r->job.stop);

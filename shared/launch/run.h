@@ -1,5 +1,5 @@
 // One run, from its directory to its closing table, by the process that stands for it: the one that the user
-// started, or rank 0 of those that mpirun did. How the ranks live in between is the topology's (topology_row.run).
+// started, or rank 0 of those that the user's mpirun did. How the ranks live in between is the topology's (topology_row.run).
 //
 //   run_begin    the run directory and its config.json
 //   ...          the ranks train and leave their reports
@@ -15,8 +15,8 @@ struct run {
     struct job job;
     struct rank_env env;  // how this process was started
     bool force;           // an earlier run in the directory may go
-    int life;             // of a supervisor's child, or a rank of it (supervise.h): 1, 2, ..; else 0
-    uint64_t lives;       // which job that is a life of
+    int life;             // of a child of a launcher (launch_ranks.h), or a rank of it: 1, 2, ..; else 0
+    uint64_t lives;  // of that launcher: which job those are lives of, a random number; 0: it has one life
 };
 
 // Whether the checkpoint that the run is to go on from is the last one of a run that is complete in the same directory.
@@ -30,7 +30,8 @@ int run_begin(struct run *r);
 int run_end(struct run *r, int status, int number);
 
 // The whole, where the ranks are of this process: `ranks` trains and returns 0, or -1 after logging; it looks at
-// job.stop, the flag of Ctrl-C and SIGTERM. The program's exit status.
+// job.stop, the flag of Ctrl-C and SIGTERM. In a launcher's child, who stands for the run is the launcher. The program's exit
+// status.
 int run_here(struct run *r, int (*ranks)(const struct job *j));
 
 #endif

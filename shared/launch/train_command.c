@@ -1,6 +1,7 @@
 #include "shared/launch/train_command.h"
 
 #include <cjson/cJSON.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,8 @@
 #include "shared/device/device_choice.h"
 #include "shared/device/product_choice.h"
 #include "shared/launch/launch_check.h"
+#include "shared/launch/launch_mpi.h"
+#include "shared/launch/launch_ranks.h"
 #include "shared/launch/run.h"
 #include "shared/launch/stop.h"
 #include "shared/memory/dry_run.h"
@@ -23,8 +26,6 @@
 #include "shared/monitor/monitor.h"
 #include "shared/report/run_dir.h"
 #include "shared/state/checkpoint.h"
-#include "shared/supervise/launch_mpi.h"
-#include "shared/supervise/supervise.h"
 #include "shared/train/job.h"
 
 #define CROWD           8  // ranks a core, beyond which it is said what they cost
@@ -55,15 +56,16 @@ static void say_defaults(const struct config *c, const char *path) {
 }
 
 static int read_life(struct run *r, const struct cli_args *args) {
-    const char *life = cli_get(args, "life");
-    if (!life || !supervise_life(life, &r->life, &r->lives)) return 0;
-    return fail("--life %s: only a supervisor gives it (--restart)", life);
+    long life = 0;
+    if (cli_integer(args, "life", 1, INT_MAX, 0, &life)) return -1;
+    r->life = (int)life;
+    return 0;
 }
 
 // What a rank kept to itself, as another speaks for it, and what may have gone wrong with this one alone: a file that its
 // machine lacks, or that it was given by itself. Whoever started the ranks ends them all after the first that fails, so
-// that a rank that outlives the pause is the only one with this to say; a signal meanwhile says that it is not. Ranks
-// that a supervisor had started share its command line.
+// that a rank that outlives the pause is the only one with this to say; a signal meanwhile says that it is not. A
+// launcher's ranks share its command line.
 static void speak_alone(const struct run *r) {
     struct timespec pause = {.tv_sec = SPEAKER_FIRST_S};
     if (r->life || nanosleep(&pause, NULL)) return;
@@ -76,16 +78,17 @@ static void speak_alone(const struct run *r) {
 static int load(struct run *r, const struct topology_table *topologies, struct cli_args *args) {
     char size[16];
     const char *path = cli_get(args, "config");
-    bool rank_of_ring = r->env.kind != RANK_ENV_NONE && r->env.mpi_ready;
+    bool rank_of_ring = r->env.kind == RANK_ENV_OWN || r->env.mpi_ready;
     // Every rank reads the same configuration: what is wrong with it is said once.
-    // What a supervisor has read without a word against it, it has also remarked on.
+    // What a launcher has read without a word against it, it has also remarked on.
     error_quiet(QUIET_ALL);
     snprintf(size, sizeof size, "%d", r->env.size);
     if (rank_of_ring && !workers_given(args, path))
-        cli_override(args, "the number of MPI's ranks", "workers", size);
-    error_quiet((rank_of_ring && r->env.rank > 0) || r->life ? QUIET_ALL
-                : cli_get(args, "quiet")                     ? QUIET_REMARKS
-                                                             : QUIET_NOT);
+        cli_override(args, "the number of ranks", "workers", size);
+    error_quiet(rank_of_ring && r->env.rank > 0 ? QUIET_ALL
+                : r->life                       ? QUIET_WARNINGS
+                : cli_get(args, "quiet")        ? QUIET_REMARKS
+                                                : QUIET_NOT);
     r->config = config_load(topologies, path, args->overrides, args->override_count);
     if (r->config) return 0;
     if (rank_of_ring && r->env.rank > 0) speak_alone(r);
@@ -160,29 +163,10 @@ static int check(const struct run *r, const struct cli_args *args, bool dry) {
     return !dry && (!device_backend(c) || products_check(c)) ? -1 : 0;
 }
 
-// --launch mpi outside mpirun: this process, a supervisor's child, becomes mpirun. Returns only where that fails.
+// --launch mpi outside mpirun: this process becomes mpirun. Returns only where that fails.
 static int become_mpirun(const struct run *r, int argc, char **argv) {
-    launch_mpi(&(struct launch_mpi_options){r->config->workers, argc, argv});
-    return EXIT_NO_MPIRUN;
-}
-
-// This process watches over the run, which a child of it trains. The run's exit status.
-static int become_supervisor(const struct run *r, int argc, char **argv) {
-    const struct config *c = r->config;
-    char *name = c->out ? NULL : run_dir_make(c);
-    if (!c->out && !name) return EXIT_RUN_FAILED;
-    int status = supervise(&(struct supervise_options){.restarts = c->recovery.restart,
-                                                       .argc = argc,
-                                                       .argv = argv,
-                                                       .dir = c->out ? c->out : name,
-                                                       .adds_out = name != NULL,
-                                                       .checkpoints = c->recovery.checkpoint_every > 0,
-                                                       .resume = c->recovery.resume,
-                                                       .mpirun = c->launch == LAUNCH_MPI ? c->workers : 0,
-                                                       .deadline_s = (double)c->deadline_ms * 1e-3});
-    if (name) rmdir(name);  // if nothing is in it
-    free(name);
-    return status;
+    launch_mpi(r->config->workers, argc, argv);
+    return EXIT_RUN_FAILED;
 }
 
 // A later life goes on from what the earlier ones have left, else from where the first began.
@@ -202,7 +186,7 @@ static int check_places(const struct run *r) {
     free(from);
     if (monitor_check(c)) rc = -1;
     if (c->out && dir_possible(c->out, "--out")) return -1;
-    bool begins = c->out && !c->recovery.resume && r->life < 2;
+    bool begins = c->out && !c->recovery.resume;
     return begins && run_dir_check(c->out, r->force) ? -1 : rc;
 }
 
@@ -223,22 +207,22 @@ static void say_crowd(const struct run *r) {
 }
 
 // 3. Model and data, 4. memory, 5. the run. lacking: something is missing on this machine, and has been said.
-static int train(struct run *r, const struct cli_args *args, bool dry, bool lacking) {
+static int train(struct run *r, const struct cli_args *args, bool lacking, int argc, char **argv) {
     const struct config *c = r->config;
-    bool rank = is_rank(r);
+    bool rank = is_rank(r), dry = cli_get(args, "dry-run") != NULL;
     r->force = cli_get(args, "force") != NULL;
     r->job = (struct job){.no_weights = cli_get(args, "no-weights") != NULL,
                           .save_on_interrupt = cli_get(args, "save-on-interrupt") != NULL,
                           .no_metrics = c->quiet,
-                          .no_bar = rank,
+                          .no_bar = rank && r->env.kind != RANK_ENV_OWN,
                           .steps_to_stderr = c->json,
                           .ranks_here = rank && r->env.local_size ? r->env.local_size : c->workers};
     // Of the ranks that share a machine the first speaks: all of them see the same files, and the same memory.
     bool speaks = !rank || !r->env.local_size || r->env.local_rank == 0;
-    // Who goes on after a death has been warned.
-    error_quiet(!speaks ? QUIET_ALL : r->life > 1 ? QUIET_WARNINGS : c->quiet ? QUIET_REMARKS : QUIET_NOT);
+    // The launcher of this process has warned of what both see.
+    error_quiet(!speaks ? QUIET_ALL : r->life ? QUIET_WARNINGS : c->quiet ? QUIET_REMARKS : QUIET_NOT);
     int opened = job_open(&r->job, c, dry) || lacking ? -1 : 0;
-    bool first = !dry && (!rank || r->env.rank == 0);
+    bool first = !dry && !r->life && (!rank || r->env.rank == 0);
     if (first && check_places(r)) opened = -1;
     if (first && !opened) say_defaults(c, cli_get(args, "config"));
     if (first && !opened) say_crowd(r);
@@ -247,13 +231,16 @@ static int train(struct run *r, const struct cli_args *args, bool dry, bool lack
     if (opened) return EXIT_USAGE;
     struct memory_part part = part_here(r);
     if (dry) return dry_run(&r->job, &part, stdout, c->json) ? EXIT_RUN_FAILED : 0;
-    if (speaks && memory_check_run(&r->job, &part)) return EXIT_USAGE;
+    if (speaks && !r->life && memory_check_run(&r->job, &part)) return EXIT_USAGE;
     error_quiet(!speaks);
     opened = job_resume(&r->job, true);
     error_quiet(0);
     if (opened && !speaks) speak_alone(r);
     if (opened) return EXIT_USAGE;
-    return run_is_over(r) ? run_show(r) : c->row->run(r);
+    if (r->life) return c->row->run(r);
+    return run_is_over(r)           ? run_show(r)
+           : launch_ranks_needed(r) ? launch_ranks(r, argc, argv)
+                                    : c->row->run(r);
 }
 
 static int print_config(const struct config *c) {
@@ -265,22 +252,21 @@ static int print_config(const struct config *c) {
 
 static int live(struct run *r, const struct cli_args *args, int argc, char **argv) {
     const struct config *c = r->config;
-    bool dry = cli_get(args, "dry-run") != NULL, star = c->row->more_processes > 0;
-    bool to_start = c->launch == LAUNCH_MPI && !is_rank(r);
-    if (!dry && !r->life && ((c->recovery.restart > 0 && !star) || to_start))
-        return become_supervisor(r, argc, argv);
+    bool dry = cli_get(args, "dry-run") != NULL;
+    bool becomes = c->launch == LAUNCH_MPI && !is_rank(r) && !launch_ranks_needed(r);
     go_on(r);
-    if (r->life) stop_run_restarts();
-    if (r->life && is_rank(r)) stop_install(NULL);  // mpirun's signal concerns it in MPI_Init too
+    if (r->life && c->recovery.restart) stop_run_restarts();
     bool lacking = !dry && c->row->check_machine && c->row->check_machine(c);
-    if (dry || !to_start) return train(r, args, dry, lacking);
-    return lacking ? EXIT_USAGE : become_mpirun(r, argc, argv);
+    if (dry || !becomes) return train(r, args, lacking, argc, argv);
+    // What is wrong with model and data is said here, once, and not by ranks that mpirun ends one by one.
+    int opened = job_open(&r->job, c, false);
+    job_close(&r->job);
+    return opened || lacking ? EXIT_USAGE : become_mpirun(r, argc, argv);
 }
 
 int train_command(const struct topology_table *topologies, int argc, char **argv) {
     struct cli_args args;
     struct run r = {0};
-    stop_rank_streams();
     enum cli_outcome outcome = cli_parse(&command_train, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
     if (outcome == CLI_RUN && !check_flags(&args) && !configure(&r, topologies, &args)) {
@@ -290,7 +276,6 @@ int train_command(const struct topology_table *topologies, int argc, char **argv
             status = live(&r, &args, argc, argv);
     }
     fflush(stdout);
-    if (r.life) stop_rank_ended(status);
     job_close(&r.job);
     config_destroy(&r.config);
     cli_args_free(&args);

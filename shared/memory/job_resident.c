@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/supervise/proc_look.h"
+#include "shared/launch/proc_look.h"
 
 struct count {
     char program[PATH_MAX];  // this process's

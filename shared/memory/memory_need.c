@@ -17,6 +17,7 @@
 
 #define PROCESS_BYTES     (16 * MIB)
 #define MPI_BYTES         (96 * MIB)
+#define SHM_BYTES         (16 * MIB)  // windows of the memory that ranks share (decentral/collective/hub.c)
 #define GPU_PROCESS_BYTES (256 * MIB)
 #define GEMM_THREAD_BYTES (8 * MIB)
 #define ATTENTION_BYTES   20.0   // fp32 keys and values twice, and keys once more, per position and channel
@@ -113,6 +114,7 @@ static double score_bytes(const struct job *j) {
 static double process_bytes(const struct config *c, bool computes) {
     double bytes = PROCESS_BYTES;
     if (c->row->collectives && c->collective == RING_MPI) bytes += MPI_BYTES;
+    if (c->row->collectives && c->collective == RING_SHM) bytes += SHM_BYTES;
     if (computes && config_device(c)->gpu) bytes += GPU_PROCESS_BYTES;
     return bytes;
 }
@@ -181,7 +183,8 @@ static int add_ranks(const struct job *j, const struct memory_part *part, const 
 
 struct memory_part memory_part_of_run(const struct config *c) {
     if (c->launch == LAUNCH_MPI) return (struct memory_part){"worker", 0, c->workers, .processes = true};
-    return (struct memory_part){.processes = !(c->row->launches >> LAUNCH_THREADS & 1)};
+    bool started = c->row->collectives && c->launch == LAUNCH_PROCESSES;
+    return (struct memory_part){.processes = started || !(c->row->launches >> LAUNCH_THREADS & 1)};
 }
 
 int memory_need_of(const struct job *j, const struct memory_part *part, struct memory_need *out) {

@@ -118,7 +118,7 @@ class Places(FakeProgram):
                          "--data", "my text.txt", "--seq", "16", "--repeat", "1", "--out", "my runs", "--medium", "shm,tcp", "--assert-equal", "--full")
         self.assertEqual(p.returncode, 0, p.stderr + p.stdout)
         self.assertIn("ps:sync shm = ps:sync tcp = zero:1 shm = zero:1 tcp: equal to the last bit", p.stdout)
-        self.assertRegex(p.stdout, r"\nmedium +shm +tcp +shm +tcp\nlaunch +processes +processes +mpi +mpi\n")
+        self.assertRegex(p.stdout, r"\nmedium +shm +tcp +shm +tcp\nlaunch +processes +processes +processes +mpi\n")
         with open(os.path.join(self.work, "my runs", "report.html"), encoding="utf-8") as f:
             self.assertEqual(len(re.findall(r'class="plot lanes"', f.read())), 4)  # a step of each, from the program's own spans
 
@@ -292,7 +292,7 @@ class RealProgram(Case):
             files = self.shared_files(everyone)
             p.send_signal(number)
             self.assertEqual(p.wait(PATIENCE_S), -number)
-            self.assertGreaterEqual(len(everyone), least)   # compare.py, train or mpirun, the roles or ranks
+            self.assertGreaterEqual(len(everyone), least)   # compare.py, train, the roles or ranks
             until = time.monotonic() + 20
             while (self.here() or os.listdir(self.at("tmp"))) and time.monotonic() < until:
                 time.sleep(0.05)

@@ -320,11 +320,11 @@ class Media(Case):
             self.assertEqual("--medium" in p.argv, p.medium is not None)
         self.assertEqual(planned[2].argv[planned[2].argv.index("--medium") + 1], "tcp")
 
-    def test_without_mpirun_a_ring_is_refused_with_what_to_do(self):
+    def test_without_mpirun_a_ring_on_tcp_is_refused_with_what_to_do(self):
         with mock.patch.object(plan.shutil, "which", lambda name: None):
-            with self.assertRaisesRegex(RunError, "mpirun is not installed.*openmpi-bin.*--launch threads"):
-                plan.plan(asked("--a", "ps:sync", "--b", "zero:2", "--device", "cpu"))
-            plan.plan(asked("--a", "ps:sync", "--device", "cpu"))
+            with self.assertRaisesRegex(RunError, "mpirun is not installed.*openmpi-bin.*--medium shm"):
+                plan.plan(asked("--a", "ps:sync", "--b", "zero:2", "--device", "cpu", "--medium", "tcp"))
+            plan.plan(asked("--a", "ps:sync", "--b", "zero:2", "--device", "cpu"))
             plan.plan(asked("--a", "zero:1", "--b", "zero:2", "--launch", "threads"))
 
     def test_threads_are_not_compared_with_processes(self):

@@ -41,7 +41,7 @@ class Told(unittest.TestCase):
 
     def test_each_remark_once(self):
         runs = (["--topology", "local"], ["--topology", "zero:1", "--workers", "3"],
-                ["--topology", "zero:1", "--workers", "2", "--launch", "mpi"],
+                ["--topology", "zero:1", "--workers", "2", "--launch", "processes"],
                 ["--topology", "ps:sync", "--workers", "3", "--servers", "2"],
                 ["--topology", "ps:sync", "--workers", "2", "--restart", "1", "--checkpoint-every", "1"],
                 ["--topology", "local", "--restart", "1", "--checkpoint-every", "1"])
@@ -93,7 +93,7 @@ class Told(unittest.TestCase):
     def test_all_that_is_wrong_at_once(self):
         self.write("file", "")
         for run in (["--topology", "local"], ["--topology", "ps:sync", "--workers", "2"],
-                    ["--topology", "zero:0", "--workers", "2", "--launch", "mpi"]):
+                    ["--topology", "zero:0", "--workers", "2", "--launch", "processes"]):
             lines = self.said(*run, "--model", "no-model", "--data", "no-data", "--set", "data.val_path=no-text", "--resume",
                               "no-run", "--out", "file", "--quiet", status=2)
             for name in ("no-model", "no-data", "no-text", "no-run", "file: is a file"):

@@ -14,7 +14,7 @@
 
 #include "decentral/bench/bench_rank.h"
 #include "decentral/collective/collective_impl.h"
-#include "decentral/collective/threads_hub.h"
+#include "decentral/collective/hub.h"
 #include "shared/core/error.h"
 
 static enum collective_primitive named(const char *name) {
@@ -213,7 +213,7 @@ typedef struct collective *(*create_fn)(void *hub, int rank, int channel, const 
 static int64_t run_threads(int ranks, const struct bench_rank_options *o, create_fn create) {
     struct bench_thread t[8] = {0};
     struct collective_kind broken = {.name = "broken", .create = create};
-    struct threads_hub *hub = threads_hub_create(ranks);
+    struct hub *hub = hub_create(ranks);
     for (int r = 0; r < ranks; r++) {
         t[r] = (struct bench_thread){.source = {create ? &broken : &collective_threads_kind, hub, r, ranks},
                                      .o = o};
@@ -224,7 +224,7 @@ static int64_t run_threads(int ranks, const struct bench_rank_options *o, create
         assert_int_equal(t[r].rc, t[0].rc);
         if (!t[0].rc) assert_int_equal(t[r].wrong, t[0].wrong);
     }
-    threads_hub_destroy(&hub);
+    hub_destroy(&hub);
     return t[0].rc ? -1 : t[0].wrong;
 }
 

@@ -1,27 +1,34 @@
-// Collectives between threads: every primitive for 1 to 5 ranks with shuffled arrivals, the order of sums,
-// and what happens when ranks disagree, do not come, or give up.
+// Collectives of a hub: every primitive for 1 to 5 ranks with shuffled arrivals, the order of sums, and what happens when
+// ranks disagree, do not come, or give up. Each case with ranks that are threads, and with ranks that share nothing but the
+// hub's memory, as processes do, which here are threads too.
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 // clang-format off
 #include <cmocka.h>
 // clang-format on
 
-#include "decentral/collective/threads_hub.h"
+#include "decentral/collective/hub_impl.h"
 #include "decentral/ring_source.h"
 #include "kernels/backend.h"
 #include "shared/core/error.h"
+#include "shared/launch/last_word.h"
+#include "shared/launch/stop.h"
 #include "tests/decentral/collective_cases.h"
+
+static bool processes;  // of the tests that run now
 
 // One rank of a test, on a thread of its own with a device and two streams.
 struct rank_thread {
     int rank, size;
-    struct threads_hub *hub;
+    struct hub *hub;
+    void *memory;  // of processes: each has a hub of its own upon it
     double deadline_s;
     int (*body)(struct rank_thread *t);
     pthread_barrier_t *start;  // of all ranks
@@ -39,11 +46,13 @@ static void *rank_main(void *arg) {
     error_quiet(1);
     dev_open(backend_find("cpu", &(const char *){NULL}),
              &(struct device_options){.threads = 1, .watch_host = true}, &t->dev);
+    const struct collective_kind *kind = processes ? &collective_shm_kind : &collective_threads_kind;
+    if (processes) t->hub = hub_join(t->memory, t->rank, t->size);
     for (int i = 0; i < 2; i++) {
         struct collective_options o = {
             .control = i == 1, .wire = &t->wire[i], .deadline_s = t->deadline_s, .dev = t->dev};
         t->s[i] = stream_create(t->dev, "comm");
-        t->c[i] = collective_threads_kind.create(t->hub, t->rank, i, &o);
+        t->c[i] = kind->create(t->hub, t->rank, i, &o);
     }
     pthread_barrier_wait(t->start);
     t->rc = t->body(t);
@@ -53,11 +62,15 @@ static void *rank_main(void *arg) {
         collective_destroy(&t->c[i]);
     }
     dev_close(&t->dev);
+    if (processes) hub_destroy(&t->hub);
     return NULL;
 }
 
 static void run_ranks(struct rank_thread *t, int size, double deadline_s, int (*body)(struct rank_thread *)) {
-    struct threads_hub *hub = threads_hub_create(size);
+    struct hub *hub = processes ? NULL : hub_create(size);
+    size_t bytes = hub_bytes(size);
+    void *memory =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     pthread_barrier_t start;
     pthread_barrier_init(&start, NULL, (unsigned)size);
     memset(t, 0, (size_t)size * sizeof *t);
@@ -65,6 +78,7 @@ static void run_ranks(struct rank_thread *t, int size, double deadline_s, int (*
         t[i].rank = i;
         t[i].size = size;
         t[i].hub = hub;
+        t[i].memory = memory;
         t[i].deadline_s = deadline_s;
         t[i].body = body;
         t[i].start = &start;
@@ -72,15 +86,18 @@ static void run_ranks(struct rank_thread *t, int size, double deadline_s, int (*
     }
     for (int i = 0; i < size; i++) pthread_join(t[i].thread, NULL);
     pthread_barrier_destroy(&start);
-    threads_hub_destroy(&hub);
+    hub_destroy(&hub);
     assert_null(hub);
+    munmap(memory, bytes);
 }
 
 // ---------------------------------------------------------------- results
 
+// Blocks that a window holds, and, of processes, such as take several.
 static int body_cases(struct rank_thread *t) {
     int rc = cases_run(t->c[0], t->s[0], 1001, 1);
-    if (rc) threads_hub_abort(t->hub, "a rank's case failed");
+    if (!rc && processes) rc = t->size == 2 ? cases_run(t->c[0], t->s[0], 700003, 2) : 0;
+    if (rc) hub_abort(t->hub, "a rank's case failed");
     return rc;
 }
 
@@ -95,7 +112,7 @@ static void test_all_primitives(void **state) {
 
 static int body_control(struct rank_thread *t) {
     int rc = cases_run(t->c[1], t->s[1], 3, 2);
-    if (rc) threads_hub_abort(t->hub, "a rank's case failed");
+    if (rc) hub_abort(t->hub, "a rank's case failed");
     return rc;
 }
 
@@ -301,7 +318,7 @@ static void test_who_worked_a_moment_ago_is_waited_for(void **state) {
 }
 
 // On its way to its first collective a rank reads files, too. Who ends without one is missing.
-static int work_late(void *ctx, struct threads_hub *hub, int rank) {
+static int work_late(void *ctx, struct hub *hub, int rank) {
     struct rank_thread *t = (struct rank_thread *)ctx + rank;
     struct collective_options o = {.deadline_s = 1};
     float x = 1, y = 0;
@@ -323,10 +340,10 @@ static int work_late(void *ctx, struct threads_hub *hub, int rank) {
 static void test_who_is_on_the_way_is_waited_for(void **state) {
     (void)state;
     struct rank_thread t[2] = {{.rank = 0}};
-    assert_int_equal(threads_hub_run(2, "--workers", work_late, t), 0);
+    assert_int_equal(hub_run(2, "--workers", work_late, t), 0);
     error_quiet(1);
     t[1].size = 1;
-    assert_int_equal(threads_hub_run(2, "--workers", work_late, t), -1);
+    assert_int_equal(hub_run(2, "--workers", work_late, t), -1);
     error_quiet(0);
     assert_mentions(error_last(), "rank 1 did not come within 1 s");
 }
@@ -412,14 +429,14 @@ static void test_sums_without_arithmetic_are_refused(void **state) {
 static void test_impossible_hubs_are_refused(void **state) {
     (void)state;
     error_quiet(1);
-    assert_null(threads_hub_create(0));
-    assert_null(threads_hub_create(REDUCE_MAX + 1));
-    struct threads_hub *h = threads_hub_create(2);
+    assert_null(hub_create(0));
+    assert_null(hub_create(REDUCE_MAX + 1));
+    struct hub *h = hub_create(2);
     struct collective_options o = {0};
     assert_null(collective_threads_kind.create(h, 2, 0, &o));
     assert_null(collective_threads_kind.create(h, 0, COLLECTIVE_CHANNELS, &o));
     assert_mentions(error_last(), "4 channels");
-    threads_hub_destroy(&h);
+    hub_destroy(&h);
     error_quiet(0);
 }
 
@@ -430,17 +447,17 @@ static void test_auto_is_what_the_machine_can(void **state) {
         struct ring_machine m;
         enum ring_collective asked, want;
     } cases[] = {
-        {{.mpi = false, .ranks_here = 4}, RING_AUTO, RING_THREADS},
-        {{.mpi = true, .ranks_here = 4}, RING_AUTO, RING_MPI},
-        {{.mpi = true, .ranks_here = 1}, RING_AUTO, RING_MPI},
-        {{.cuda = true, .ranks_here = 2, .gpus = 1}, RING_AUTO, RING_THREADS},
-        {{.cuda = true, .ranks_here = 9, .gpus = 8}, RING_AUTO, RING_THREADS},
-        {{.cuda = true, .ranks_here = 1, .gpus = 8}, RING_AUTO, RING_THREADS},
-        {{.cuda = true, .mpi = true, .ranks_here = 2, .gpus = 1}, RING_AUTO, RING_MPI},
-        {{.cuda = true, .ranks_here = 64, .gpus = 0}, RING_AUTO, RING_NCCL},
-        {{.cuda = true, .mpi = true, .ranks_here = 1, .gpus = 0}, RING_AUTO, RING_NCCL},
-        {{.cuda = true, .ranks_here = 2, .gpus = 1}, RING_NCCL, RING_NCCL},
-        {{.mpi = true, .ranks_here = 2}, RING_THREADS, RING_THREADS},
+        {{.launch = LAUNCH_THREADS, .ranks_here = 4}, RING_AUTO, RING_THREADS},
+        {{.launch = LAUNCH_MPI, .ranks_here = 4}, RING_AUTO, RING_MPI},
+        {{.launch = LAUNCH_MPI, .ranks_here = 1}, RING_AUTO, RING_MPI},
+        {{.launch = LAUNCH_THREADS, .cuda = true, .ranks_here = 2, .gpus = 1}, RING_AUTO, RING_THREADS},
+        {{.launch = LAUNCH_THREADS, .cuda = true, .ranks_here = 9, .gpus = 8}, RING_AUTO, RING_THREADS},
+        {{.launch = LAUNCH_THREADS, .cuda = true, .ranks_here = 1, .gpus = 8}, RING_AUTO, RING_THREADS},
+        {{.cuda = true, .launch = LAUNCH_MPI, .ranks_here = 2, .gpus = 1}, RING_AUTO, RING_MPI},
+        {{.launch = LAUNCH_THREADS, .cuda = true, .ranks_here = 64, .gpus = 0}, RING_AUTO, RING_NCCL},
+        {{.cuda = true, .launch = LAUNCH_MPI, .ranks_here = 1, .gpus = 0}, RING_AUTO, RING_NCCL},
+        {{.launch = LAUNCH_THREADS, .cuda = true, .ranks_here = 2, .gpus = 1}, RING_NCCL, RING_NCCL},
+        {{.launch = LAUNCH_MPI, .ranks_here = 2}, RING_THREADS, RING_THREADS},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_int_equal(ring_collective_resolve(cases[i].asked, &cases[i].m), cases[i].want);
@@ -462,6 +479,72 @@ static void test_an_abort_can_be_asked_for(void **state) {
     for (int i = 0; i < 3; i++) assert_int_equal(t[i].rc, 0);
 }
 
+// A rank that is gone without a word, of processes: nobody answers for it.
+static int body_silent(struct rank_thread *t) {
+    float x = 1, y = 0;
+    collective_all_reduce(t->c[0], t->s[0], &x, &y, 1, DT_F32);
+    if (stream_sync(t->s[0]) || y != (float)t->size) return -2;
+    if (t->rank == 1) {
+        atomic_store(&t->hub->ending, true);  // its thread answers no more
+        usleep(4000000);
+        return -1;
+    }
+    collective_all_reduce(t->c[0], t->s[0], &x, &y, 1, DT_F32);
+    return stream_sync(t->s[0]);
+}
+
+static void test_a_silent_process_is_named(void **state) {
+    (void)state;
+    struct rank_thread t[3];
+    run_ranks(t, 3, 1, body_silent);
+    for (int i = 0; i < 3; i++) assert_int_equal(t[i].rc, -1);
+    assert_mentions(t[0].error, "rank 1 did not come within 1 s and gives no sign of life");
+}
+
+// What a launcher says where all ranks see it ends every wait.
+static int body_told(struct rank_thread *t) {
+    float x = 0, y;
+    if (t->rank == 0) return usleep(50000), last_word_say(t->memory, "rank 0 (pid 7) has died"), -1;
+    collective_all_reduce(t->c[0], t->s[0], &x, &y, 1, DT_F32);
+    return stream_sync(t->s[0]);
+}
+
+static void test_a_launchers_word_ends_every_wait(void **state) {
+    (void)state;
+    struct rank_thread t[3];
+    run_ranks(t, 3, 0, body_told);
+    assert_mentions(t[1].error, "rank 0 (pid 7) has died");
+    assert_mentions(t[2].error, "rank 0 (pid 7) has died");
+}
+
+// Where the run may be started again, who misses a rank ends at once, with a status that says so; the others too, without a word.
+static void test_a_lost_rank_is_a_death(void **state) {
+    (void)state;
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        struct rank_thread t[3];
+        stop_run_restarts();
+        run_ranks(t, 3, 0.2, body_missing);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), EXIT_RUN_LOST);
+}
+
+static int of_threads(void **state) {
+    (void)state;
+    processes = false;
+    return 0;
+}
+
+static int of_processes(void **state) {
+    (void)state;
+    processes = true;
+    return 0;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_primitives),
@@ -473,13 +556,23 @@ int main(void) {
         cmocka_unit_test(test_who_worked_a_moment_ago_is_waited_for),
         cmocka_unit_test(test_who_is_beside_its_device_is_waited_for),
         cmocka_unit_test(test_a_sender_beside_its_device_is_waited_for),
-        cmocka_unit_test(test_who_is_on_the_way_is_waited_for),
         cmocka_unit_test(test_a_process_that_stood_still_goes_on),
         cmocka_unit_test(test_abort_ends_every_wait),
         cmocka_unit_test(test_sums_without_arithmetic_are_refused),
+        cmocka_unit_test(test_an_abort_can_be_asked_for),
+        cmocka_unit_test(test_a_lost_rank_is_a_death),
+    };
+    const struct CMUnitTest threads_alone[] = {
+        cmocka_unit_test(test_who_is_on_the_way_is_waited_for),
         cmocka_unit_test(test_impossible_hubs_are_refused),
         cmocka_unit_test(test_auto_is_what_the_machine_can),
-        cmocka_unit_test(test_an_abort_can_be_asked_for),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest processes_alone[] = {
+        cmocka_unit_test(test_a_silent_process_is_named),
+        cmocka_unit_test(test_a_launchers_word_ends_every_wait),
+    };
+    int failed = cmocka_run_group_tests_name("threads", tests, of_threads, NULL);
+    failed += cmocka_run_group_tests_name("threads alone", threads_alone, of_threads, NULL);
+    failed += cmocka_run_group_tests_name("processes", tests, of_processes, NULL);
+    return failed + cmocka_run_group_tests_name("processes alone", processes_alone, of_processes, NULL);
 }

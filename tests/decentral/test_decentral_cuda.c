@@ -11,7 +11,7 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "decentral/collective/threads_hub.h"
+#include "decentral/collective/hub.h"
 #include "decentral/ring_source.h"
 #include "shared/core/error.h"
 #include "tests/decentral/collective_cases.h"
@@ -23,7 +23,7 @@
 #define STAGING ((size_t)64 << 10)
 
 struct gpu_rank {
-    struct threads_hub *hub;
+    struct hub *hub;
     int rank, size, gpus;  // rank r computes on GPU r % gpus
     enum ring_collective kind;
     const char *backend;
@@ -64,8 +64,12 @@ static void *rank_main(void *arg) {
     r->rc = -2;
     dev_open(backend_find(r->backend, &why),
              &(struct device_options){.threads = 1, .label = "rank", .index = r->rank % r->gpus}, &r->dev);
-    struct ring_place place = {
-        .hub = r->hub, .rank = r->rank, .size = r->size, .dev = r->dev, .deadline_s = 20};
+    struct ring_place place = {.host = RING_THREADS,
+                               .world = r->hub,
+                               .rank = r->rank,
+                               .size = r->size,
+                               .dev = r->dev,
+                               .deadline_s = 20};
     if (ring_source_open(&source, r->kind, &place) == 0 && open_channels(r, ring_source_get(source)) == 0) {
         pthread_barrier_wait(r->start);
         r->rc = r->body(r);
@@ -83,7 +87,7 @@ static void *rank_main(void *arg) {
 }
 
 static void run_ranks(struct gpu_rank *r, struct gpu_rank like) {
-    struct threads_hub *hub = threads_hub_create(like.size);
+    struct hub *hub = hub_create(like.size);
     pthread_barrier_t start;
     pthread_barrier_init(&start, NULL, (unsigned)like.size);
     if (!like.deadline_s) like.deadline_s = 60;
@@ -97,7 +101,7 @@ static void run_ranks(struct gpu_rank *r, struct gpu_rank like) {
     }
     for (int i = 0; i < like.size; i++) pthread_join(r[i].thread, NULL);
     pthread_barrier_destroy(&start);
-    threads_hub_destroy(&hub);
+    hub_destroy(&hub);
 }
 
 static void assert_all(const struct gpu_rank *r, int size, int rc) {

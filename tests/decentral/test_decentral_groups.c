@@ -5,12 +5,13 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/mman.h>
 // clang-format off
 #include <cmocka.h>
 // clang-format on
 
 #include "decentral/collective/collective_groups.h"
-#include "decentral/collective/threads_hub.h"
+#include "decentral/collective/hub.h"
 #include "shared/core/error.h"
 #include "tests/decentral/zero_cases.h"
 
@@ -181,25 +182,40 @@ struct ring_thread {
     pthread_t thread;
 };
 
+// world: a hub of threads, or memory of one of processes.
 static void *ring_main(void *arg) {
     struct ring_thread *t = arg;
+    bool process = t->source.kind == &collective_shm_kind;
+    struct hub *hub = process ? hub_join(t->source.world, t->source.rank, t->source.size) : NULL;
+    if (process) t->source.world = hub;
     t->rc = zero_case_rank(t->c, t->ref, &t->source);
+    hub_destroy(&hub);
     return NULL;
 }
 
-static void train(struct zero_case c) {
+static void train_on(struct zero_case c, const struct collective_kind *kind, void *world) {
     struct ring_thread t[6];
-    struct threads_hub *hub = threads_hub_create(c.world);
     struct zero_reference *ref = zero_reference_create(&c);
     for (int i = 0; i < c.world; i++) {
-        t[i] = (struct ring_thread){&c, ref, {&collective_threads_kind, hub, i, c.world}, 0, 0};
+        t[i] = (struct ring_thread){&c, ref, {kind, world, i, c.world}, 0, 0};
         assert_int_equal(pthread_create(&t[i].thread, NULL, ring_main, &t[i]), 0);
     }
     for (int i = 0; i < c.world; i++) pthread_join(t[i].thread, NULL);
     for (int i = 0; i < c.world; i++)
         if (t[i].rc) fail_msg("zero:%d, groups of %d, rank %d of %d", c.stage, c.group, i, c.world);
     zero_reference_destroy(&ref);
-    threads_hub_destroy(&hub);
+}
+
+// By threads, and by ranks that share nothing but memory, as processes do.
+static void train(struct zero_case c) {
+    struct hub *hub = hub_create(c.world);
+    size_t bytes = hub_bytes(c.world);
+    void *memory =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    train_on(c, &collective_threads_kind, hub);
+    train_on(c, &collective_shm_kind, memory);
+    hub_destroy(&hub);
+    munmap(memory, bytes);
 }
 
 static void test_every_stage_equals_the_reference(void **state) {

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "decentral/collective/threads_hub.h"
+#include "decentral/collective/hub.h"
 #include "decentral/nccl/collective_nccl.h"
 #include "decentral/nccl/nccl_meeting.h"
 #include "shared/core/error.h"
@@ -38,7 +38,7 @@ static void test_needs_cuda(void **state) {
 
 #define RANKS 3
 struct meeting_rank {
-    struct threads_hub *hub;
+    struct hub *hub;
     int rank;
     pthread_t thread;
     char seen[RANKS][16];
@@ -62,7 +62,7 @@ static void *meeting_main(void *arg) {
 static void test_meeting_shares(void **state) {
     (void)state;
     struct meeting_rank m[RANKS];
-    struct threads_hub *hub = threads_hub_create(RANKS);
+    struct hub *hub = hub_create(RANKS);
     for (int i = 0; i < RANKS; i++) {
         m[i] = (struct meeting_rank){.hub = hub, .rank = i};
         assert_int_equal(pthread_create(&m[i].thread, NULL, meeting_main, &m[i]), 0);
@@ -76,12 +76,12 @@ static void test_meeting_shares(void **state) {
             assert_string_equal(m[i].seen[root], want);
         }
     }
-    threads_hub_destroy(&hub);
+    hub_destroy(&hub);
 }
 
 static void test_meeting_misses_a_rank(void **state) {
     (void)state;
-    struct threads_hub *hub = threads_hub_create(2);
+    struct hub *hub = hub_create(2);
     struct collective_source under = {&collective_threads_kind, hub, 0, 2};
     struct nccl_meeting *meeting = NULL;
     char bytes[8] = "x";
@@ -91,7 +91,7 @@ static void test_meeting_misses_a_rank(void **state) {
     assert_non_null(strstr(error_last(), "rank 1"));
     error_quiet(0);
     nccl_meeting_close(&meeting);
-    threads_hub_destroy(&hub);
+    hub_destroy(&hub);
 }
 
 int main(void) {

@@ -13,7 +13,7 @@
 #include "kernels/cuda/host/stream.c"
 #include "kernels/cuda/host/workspace.c"
 
-#include "decentral/collective/threads_hub.h"
+#include "decentral/collective/hub.h"
 #include "decentral/nccl/collective_nccl.h"
 #include "decentral/nccl/nccl_impl.h"
 #include "decentral/nccl/nccl_meeting.h"
@@ -25,7 +25,7 @@
 #include "tests/decentral/collective_cases.h"
 
 struct nccl_rank {
-    struct threads_hub *hub;
+    struct hub *hub;
     int rank, size;
     enum reduce_mode mode;
     size_t staging_bytes;
@@ -83,7 +83,7 @@ static void *rank_main(void *arg) {
 }
 
 static void run_ranks(struct nccl_rank *r, const struct nccl_rank *like) {
-    struct threads_hub *hub = threads_hub_create(like->size);
+    struct hub *hub = hub_create(like->size);
     for (int i = 0; i < like->size; i++) {
         r[i] = *like;
         r[i].hub = hub;
@@ -91,7 +91,7 @@ static void run_ranks(struct nccl_rank *r, const struct nccl_rank *like) {
         assert_int_equal(pthread_create(&r[i].thread, NULL, rank_main, &r[i]), 0);
     }
     for (int i = 0; i < like->size; i++) pthread_join(r[i].thread, NULL);
-    threads_hub_destroy(&hub);
+    hub_destroy(&hub);
     assert_int_equal(atomic_load(&fake.live_events), 0);
     assert_int_equal(atomic_load(&fake.live_streams), 0);
     assert_int_equal(atomic_load(&fake.live_buffers), 0);

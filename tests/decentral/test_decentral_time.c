@@ -8,7 +8,7 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "decentral/collective/threads_hub.h"
+#include "decentral/collective/hub.h"
 #include "tests/decentral/time_cases.h"
 
 #define RANKS 2
@@ -28,7 +28,7 @@ static void *time_main(void *arg) {
 }
 
 static void run_case(struct time_case c) {
-    struct threads_hub *hub = threads_hub_create(RANKS);
+    struct hub *hub = hub_create(RANKS);
     struct layout *layout = zero_case_layout(RANKS, false);
     struct time_thread t[RANKS];
     for (int i = 0; i < RANKS; i++) {
@@ -37,7 +37,7 @@ static void run_case(struct time_case c) {
     }
     for (int i = 0; i < RANKS; i++) pthread_join(t[i].thread, NULL);
     layout_destroy(&layout);
-    threads_hub_destroy(&hub);
+    hub_destroy(&hub);
     for (int i = 0; i < RANKS; i++)
         if (t[i].rc)
             fail_msg("zero:%d, rank %d: its times are off (above) or it failed: %s", c.stage, i,

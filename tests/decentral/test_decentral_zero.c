@@ -8,8 +8,8 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "decentral/collective/threads_hub.h"
-#include "decentral/mpi/collective_mpi.h"
+#include "decentral/collective/hub.h"
+#include "decentral/mpi/mpi_load.h"
 #include "shared/core/error.h"
 #include "tests/decentral/zero_cases.h"
 
@@ -40,7 +40,7 @@ static void *ring_main(void *arg) {
 }
 
 static void run_ring(struct ring_thread *t, const struct zero_case *c, int (*body)(struct ring_thread *)) {
-    struct threads_hub *hub = threads_hub_create(c->world);
+    struct hub *hub = hub_create(c->world);
     struct zero_reference *ref = zero_reference_create(c);
     pthread_barrier_t start;
     pthread_barrier_init(&start, NULL, (unsigned)c->world);
@@ -52,7 +52,7 @@ static void run_ring(struct ring_thread *t, const struct zero_case *c, int (*bod
     for (int i = 0; i < c->world; i++) pthread_join(t[i].thread, NULL);
     pthread_barrier_destroy(&start);
     zero_reference_destroy(&ref);
-    threads_hub_destroy(&hub);
+    hub_destroy(&hub);
 }
 
 static int body_train(struct ring_thread *t) { return zero_case_rank(t->c, t->ref, &t->source); }
@@ -247,7 +247,7 @@ static void test_textbook_memory(void **state) {
         units[u].tensors[0] = (struct tensor){.name = "w", .shape = {62500, 60000}, .dims = 2};
     layout_finish(&l, 64);
     assert_int_equal(l.params, 7500000000);
-    struct threads_hub *hub = threads_hub_create(64);
+    struct hub *hub = hub_create(64);
     struct collective_source src = {&collective_threads_kind, hub, 63, 64};
     for (int stage = 0; stage < 4; stage++) {
         struct topology_memory mem;
@@ -269,14 +269,14 @@ static void test_textbook_memory(void **state) {
         assert_int_equal(wire.sent_per_step, 2 * volume);
         assert_int_equal(wire.received_per_step, wire.sent_per_step);
     }
-    threads_hub_destroy(&hub);
+    hub_destroy(&hub);
 }
 
 static void test_fp32_formula_counts_no_master(void **state) {
     (void)state;
     static const double per_parameter[4] = {16, 8 + 8 / 4.0, 4 + 12 / 4.0, 16 / 4.0};
     struct layout *l = zero_case_layout(4, false);
-    struct threads_hub *hub = threads_hub_create(4);
+    struct hub *hub = hub_create(4);
     struct collective_source src = {&collective_threads_kind, hub, 0, 4};
     for (int stage = 0; stage < 4; stage++) {
         struct topology_memory mem;
@@ -287,7 +287,7 @@ static void test_fp32_formula_counts_no_master(void **state) {
         assert_true(fabs((double)mem.formula_bytes - per_parameter[stage] * (double)l->params) < 1);
         assert_int_equal(mem.predicted_bytes[MEM_MASTER], 0);
     }
-    threads_hub_destroy(&hub);
+    hub_destroy(&hub);
     layout_destroy(&l);
 }
 
@@ -295,7 +295,7 @@ static void test_impossible_options_are_refused(void **state) {
     (void)state;
     error_quiet(1);
     struct layout *l = zero_case_layout(2, false);
-    struct threads_hub *hub = threads_hub_create(2), *three = threads_hub_create(3);
+    struct hub *hub = hub_create(2), *three = hub_create(3);
     struct collective_source src = {&collective_threads_kind, hub, 0, 2},
                              other = {&collective_threads_kind, three, 0, 3};
     struct zero_options good = {.stage = 1,
@@ -326,8 +326,8 @@ static void test_impossible_options_are_refused(void **state) {
     assert_non_null(strstr(error_last(), "natively"));
     o.dtype = DT_F32;
     assert_int_equal(zero_predict(&o, &mem, &wire), 0);
-    threads_hub_destroy(&hub);
-    threads_hub_destroy(&three);
+    hub_destroy(&hub);
+    hub_destroy(&three);
     layout_destroy(&l);
     error_quiet(0);
 }

@@ -122,7 +122,7 @@ static bool is_mpi(char *const *argv) {
     for (; *argv; argv++) {
         if (!strcmp(*argv, "mpi") || !strcmp(*argv, "launch=mpi")) return true;
         ring = ring || !strncmp(*argv, "zero:", 5);
-        medium = medium || !strcmp(*argv, "--medium");
+        medium = medium || !strcmp(*argv, "tcp");
     }
     return ring && medium;
 }

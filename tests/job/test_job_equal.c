@@ -169,16 +169,17 @@ static void every_medium(void **state) {
         const char *topology, *more, *launch, *medium;
     } runs[] = {
         {"ps:sync", "--medium tcp", "processes", "tcp"},
-        {"zero:0", "--launch auto --medium shm", "mpi", "shm"},
+        {"zero:0", "--launch auto --medium shm", "processes", "shm"},
         {"zero:1", "--medium tcp", "mpi", "tcp"},
-        {"zero:2", "--medium shm", "mpi", "shm"},
+        {"zero:2", "--medium shm", "processes", "shm"},
         {"zero:3", "--medium tcp", "mpi", "tcp"},
         {"zero:3", "--launch mpi --medium shm", "mpi", "shm"},
         {"zero:3", "--launch mpi", "mpi", "shm"},
+        {"zero:3", "", "processes", "shm"},
     };
     if (IS_TSAN) skip();
     struct setting s = {"llama.json", "bf16", 2};
-    struct outcome threads = train(*state, &s, "zero:3", 1, "");
+    struct outcome threads = train(*state, &s, "zero:3", 1, "--launch threads");
     assert_medium(*state, "threads", "threads");
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         struct outcome o = train(*state, &s, runs[i].topology, 1, runs[i].more);

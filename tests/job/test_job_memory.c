@@ -130,6 +130,9 @@ static double allowed_in_dry_run(const struct job_place *p, const char *launch) 
 static void a_dry_run_counts_the_ranks_of_mpirun(void **state) {
     double more = allowed_in_dry_run(*state, "mpi") - allowed_in_dry_run(*state, "threads");
     assert_int_equal((long long)more >> 20, 2 * (16 + 96) - 16);
+    // Of this program's own too, beside the process that starts them: they share windows.
+    more = allowed_in_dry_run(*state, "processes") - allowed_in_dry_run(*state, "threads");
+    assert_int_equal((long long)more >> 20, 3 * (16 + 16) - 16);
 }
 
 static void a_bench_is_compared_too(void **state) {

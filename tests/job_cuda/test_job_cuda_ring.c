@@ -173,9 +173,11 @@ static void processes(void **state) {
     const struct job_place *p = *state;
     job_emulate(p, 1);
     struct outcome first = train(p, &s, "zero:1", "--device cuda");
-    for (int z = 0; z < 4; z += z ? 2 : 1)
-        check(p, &s, &first, rings[z], "--device cuda --launch mpi --collective mpi");
+    for (int z = 0; z < 4; z++)
+        check(p, &s, &first, rings[z], "--device cuda --launch processes --collective shm");
+    check(p, &s, &first, "zero:2", "--device cuda --launch mpi --collective mpi");
     job_emulate(p, 2);
+    check(p, &s, &first, "zero:3", "--device cuda --launch processes --collective shm");
     check(p, &s, &first, "zero:3", "--device cuda --launch mpi --collective mpi");
     outcome_free(&first);
 }
@@ -254,7 +256,8 @@ static void auto_is_resolved(void **state) {
     assert_config(p, "", "cuda", "local");
     assert_config(p, "--launch mpi", "cuda", "mpi");
     assert_config(p, "--collective nccl", "cuda", "nccl");
-    assert_config(p, "--device cpu", "cpu", "local");
+    assert_config(p, "--device cpu", "cpu", "shm");
+    assert_config(p, "--launch processes", "cuda", "shm");
     assert_config(p, "--device cpu --launch mpi", "cpu", "mpi");
     job_emulate(p, 2);
     assert_config(p, "", "cuda", "nccl");
@@ -262,16 +265,16 @@ static void auto_is_resolved(void **state) {
     assert_config(p, "--workers 3", "cuda", "local");
     assert_config(p, "--workers 1", "cuda", "local");
     job_emulate(p, 0);
-    assert_config(p, "", "cpu", "local");
+    assert_config(p, "", "cpu", "shm");
     assert_config(p, "--device cuda", "cuda", "nccl");  // to predict with: a GPU for each rank
 }
 
 // --dry-run needs no GPU and predicts what a run on one takes.
 static void dry_run_needs_no_gpu(void **state) {
-    static const char *const kinds[] = {"local", "nccl", "mpi --launch mpi"};
+    static const char *const kinds[] = {"local", "nccl", "mpi --launch mpi", "shm --launch processes"};
     struct setting s = {"llama.json", "bf16", 2};
     const struct job_place *p = *state;
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < 4; k++) {
         char more[128], words[1024];
         snprintf(more, sizeof more, "--device cuda --collective %s", kinds[k]);
         job_emulate(p, 2);
@@ -312,7 +315,7 @@ static void impossible_collectives(void **state) {
     refused(p, 2, "use --collective local", "--device cuda --collective mpi --launch threads");
     refused(p, 2, "add --launch mpi", "--device cuda --collective mpi");
     refused(p, 2, "use --collective mpi", "--device cuda --collective local --launch mpi");
-    refused(p, 2, "expected one of \"auto\", \"local\", \"mpi\", \"nccl\"", "--collective gloo");
+    refused(p, 2, "expected one of \"auto\", \"local\", \"shm\", \"mpi\", \"nccl\"", "--collective gloo");
     job_emulate(p, 1);
     refused(p, 1, "share one GPU", "--device cuda --collective nccl");
     job_emulate(p, 0);

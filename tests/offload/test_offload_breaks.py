@@ -116,9 +116,8 @@ class Breaks(Runs):
                 self.ends(run, "it ends at 8192, somebody has cut it")
                 shutil.rmtree(self.at("run"))
 
-    @unittest.skipUnless(shutil.which("mpirun"), "no mpirun")
     def test_ranks_that_are_processes(self):
-        run = self.begin(*self.weights(self.disk), "--launch", "mpi")
+        run = self.begin(*self.weights(self.disk), "--launch", "processes")
         self.assertEqual(len({p for p, _ in self.files}), 2)
         self.cut(1)
         self.ends(run, "it ends at 8192, somebody has cut it")

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "ps/net/segment.h"
+#include "shared/core/segment.h"
 
 #define DATA 20000
 

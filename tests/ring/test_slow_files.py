@@ -23,7 +23,7 @@ SMALL = ["--model", "tiny", "--seq", "16", "--batch", "1", "--threads", "1", "--
          "--quiet", "--set", "eval_batches=1", "--set", f"parameter_server.deadline_ms={DEADLINE_S * 1000}", "--set",
          "parameter_server.heartbeat_ms=100"]
 # Loaded into the program: a process's first write to, or opening of, a file whose path has SLOW_FILE in it takes SLOW_S seconds;
-# where SLOW_RANK is given, of mpirun's rank of that number.
+# where SLOW_RANK is given, of the rank of that number.
 DISK = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -39,7 +39,7 @@ DISK = r"""
 static int times;
 
 static void take_time(const char *path) {
-    const char *slow = getenv("SLOW_FILE"), *rank = getenv("SLOW_RANK"), *own = getenv("OMPI_COMM_WORLD_RANK");
+    const char *slow = getenv("SLOW_FILE"), *rank = getenv("SLOW_RANK"), *own = getenv("STARRING_RANK");
     if (!slow || !strstr(path, slow) || (rank && (!own || strcmp(own, rank))) || ++times > 1) return;
     struct timespec t = {atoi(getenv("SLOW_S")), 0};
     while (nanosleep(&t, &t)) continue;
@@ -125,34 +125,22 @@ class SlowFiles(unittest.TestCase):
             with self.subTest(file):
                 self.is_waited_for("threads", file)
 
-    @unittest.skipUnless(shutil.which("mpirun"), "no mpirun")
     def test_processes(self):
         for file in ("/metrics.jsonl", "/weights", "/snapshots"):
             with self.subTest(file):
-                self.is_waited_for("mpi", file)
+                self.is_waited_for("processes", file)
+
+    def test_processes_alone(self):
+        """Before all that ranks say to each other."""
+        self.is_waited_for("processes", "text.txt", r"waiting for rank 1: \d+ s in \w+, it reads or writes a file", 1)
 
     @unittest.skipUnless(shutil.which("mpirun"), "no mpirun")
-    def test_processes_alone(self):
-        """Before and behind all that ranks say to each other."""
-        for file, rank in (("text.txt", 1), ("/evals.jsonl", 0), ("/summary.json", 0)):
-            with self.subTest(file):
-                self.is_waited_for("mpi", file, rf"waiting for rank {rank}: it has done nothing for \d+ s: it may stand in a file", rank)
+    def test_mpi(self):
+        self.is_waited_for("mpi", "/metrics.jsonl")
 
 
-# In mpirun's place: tells who watches over it that rank 1 lives and does not come, as a rank does.
-STUCK = """#!/usr/bin/env python3
-import ctypes, os, signal, time
-class Value(ctypes.Union):
-    _fields_ = [("number", ctypes.c_int), ("pointer", ctypes.c_void_p)]
-supervisor = int(os.environ["STARRING_SUPERVISOR"].partition(":")[0])
-ctypes.CDLL(None).sigqueue(supervisor, signal.SIGUSR2, Value(number=(1 | 1 << 12) << 16 | 1))
-time.sleep(1000)
-"""
-
-
-@unittest.skipUnless(shutil.which("mpirun"), "no mpirun")
 class Suspended(unittest.TestCase):
-    """A queue stops all processes of a job, and lets them go on: mpirun passes the SIGCONT on, which is no word of a death."""
+    """A queue stops all processes of a job, and lets them go on, which is no word of a death."""
 
     def test_it_goes_on(self):
         mark = f"suspended-{os.getpid()}"
@@ -160,7 +148,7 @@ class Suspended(unittest.TestCase):
         with tempfile.TemporaryDirectory(prefix="starring-suspended-") as folder:
             metrics = os.path.join(folder, "metrics.jsonl")
             p = subprocess.Popen([PROGRAM, "train", "--model", "tiny", "--seq", "16", "--data", "demo", "--topology", "zero:1", "--workers",
-                                  "2", "--launch", "mpi", "--out", folder, "--steps", "40", "--delay", "0:constant:100", "--quiet"],
+                                  "2", "--launch", "processes", "--out", folder, "--steps", "40", "--delay", "0:constant:100", "--quiet"],
                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, people.MARK: mark})
             while p.poll() is None and not (os.path.exists(metrics) and os.path.getsize(metrics)):
                 time.sleep(0.01)
@@ -170,24 +158,6 @@ class Suspended(unittest.TestCase):
                     people.send(pid, number)
             _, said = p.communicate(timeout=LIMIT_S)
         self.assertEqual(p.returncode, 0, said)
-
-
-class Stuck(unittest.TestCase):
-    """A rank that lives, is at nothing and does not come counts as dead: a restart helps, as long as there is one."""
-
-    def test_it_is_started_again(self):
-        with tempfile.TemporaryDirectory(prefix="starring-stuck-") as folder:
-            mpirun = os.path.join(folder, "mpirun")
-            with open(mpirun, "w", encoding="utf-8") as f:
-                f.write(STUCK)
-            os.chmod(mpirun, 0o755)
-            p = subprocess.run([PROGRAM, "train", "--model", "tiny", "--topology", "zero:1", "--workers", "2", "--launch", "mpi", "--out",
-                                os.path.join(folder, "run"), "--restart", "1", "--quiet"], capture_output=True, text=True, check=False,
-                               timeout=LIMIT_S, env={**os.environ, "PATH": folder + os.pathsep + os.environ["PATH"]})
-        self.assertEqual(p.returncode, 1, p.stderr)
-        lost = "rank 1 lived, and did not come to the others within the deadline and was killed"
-        self.assertRegex(p.stderr, lost + r" .*: starting it again; 0 of 1 restarts are left")
-        self.assertRegex(p.stderr, lost + r" .*; all restarts are used up")
 
 
 if __name__ == "__main__":

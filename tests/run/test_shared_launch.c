@@ -29,7 +29,7 @@ static struct launcher *launcher(void) {
 
 static void start(struct launcher *l, const char *role, int rank, const char *script) {
     char *argv[] = {"sh", "-c", (char *)script, NULL};
-    assert_int_equal(launcher_start(l, &(struct launch_child){role, rank, "/bin/sh", argv, 0, 0, 0}), 0);
+    assert_int_equal(launcher_start(l, &(struct launch_child){role, rank, "/bin/sh", argv, 0, 0, 0, 0}), 0);
 }
 
 static void all_end_well(void **state) {
@@ -90,8 +90,8 @@ static void the_deaf_are_killed(void **state) {
     char script[128];
     snprintf(script, sizeof script, "trap '' TERM; echo $$ >&%d; while :; do sleep 0.05; done", ends[1]);
     char *argv[] = {"sh", "-c", script, NULL};
-    assert_int_equal(launcher_start(l, &(struct launch_child){"worker", 0, "/bin/sh", argv, ends[1], 0, 0}),
-                     0);
+    assert_int_equal(
+        launcher_start(l, &(struct launch_child){"worker", 0, "/bin/sh", argv, ends[1], 0, 0, 0}), 0);
     close(ends[1]);
     assert_int_equal(launcher_read_line(l, ends[0], 10, line, sizeof line), 0);
     pid_t pid = (pid_t)atoi(line);
@@ -124,8 +124,9 @@ static void nobody_waits_for_who_left(void **state) {
     char *waits[] = {"sh", "-c", "trap '' TERM; exec sleep 30", NULL};
     double start_s = now_seconds();
     error_quiet(1);
-    assert_int_equal(launcher_start(l, &(struct launch_child){"worker", 0, "/bin/sh", leaves, 0, 1, 0}), 0);
-    assert_int_equal(launcher_start(l, &(struct launch_child){"worker", 1, "/bin/sh", waits, 0, 1, 0}), 0);
+    assert_int_equal(launcher_start(l, &(struct launch_child){"worker", 0, "/bin/sh", leaves, 0, 1, 0, 0}),
+                     0);
+    assert_int_equal(launcher_start(l, &(struct launch_child){"worker", 1, "/bin/sh", waits, 0, 1, 0, 0}), 0);
     usleep(200000);  // the trap is set
     kill(getpid(), SIGTERM);
     assert_int_equal(launcher_wait(l), 128 + SIGTERM);
@@ -143,7 +144,7 @@ static void line_of_a_child(void **state) {
     snprintf(script, sizeof script, "echo tcp://127.0.0.1:5555 >&%d", ends[1]);
     char *argv[] = {"sh", "-c", script, NULL};
     assert_int_equal(
-        launcher_start(l, &(struct launch_child){"scheduler", -1, "/bin/sh", argv, ends[1], 0, 0}), 0);
+        launcher_start(l, &(struct launch_child){"scheduler", -1, "/bin/sh", argv, ends[1], 0, 0, 0}), 0);
     close(ends[1]);
     assert_int_equal(launcher_read_line(l, ends[0], 10, line, sizeof line), 0);
     assert_string_equal(line, "tcp://127.0.0.1:5555");
@@ -173,7 +174,7 @@ static int start_answering(void *ctx, const char *role, int rank) {
     bool answers = ++a->starts == a->answers;
     assert_int_equal(write(a->job, "life\n", 5), 5);
     char *argv[] = {"sh", "-c", answers ? script : "kill -STOP $$", NULL};
-    return launcher_start(a->launcher, &(struct launch_child){role, rank, "/bin/sh", argv, a->to, 0, 0});
+    return launcher_start(a->launcher, &(struct launch_child){role, rank, "/bin/sh", argv, a->to, 0, 0, 0});
 }
 
 static void nobody_is_told(void *ctx, int pid, const char *why) { (void)ctx, (void)pid, (void)why; }
@@ -244,8 +245,8 @@ static void a_program_that_is_not_there(void **state) {
     struct launcher *l = launcher();
     char *argv[] = {"no-such-program", NULL};
     error_quiet(1);
-    assert_int_equal(launcher_start(l, &(struct launch_child){"server", 2, "/nonexistent/x", argv, 0, 0, 0}),
-                     -1);
+    assert_int_equal(
+        launcher_start(l, &(struct launch_child){"server", 2, "/nonexistent/x", argv, 0, 0, 0, 0}), -1);
     assert_non_null(strstr(error_last(), "server 2"));
     error_quiet(0);
     launcher_destroy(&l);
@@ -325,6 +326,8 @@ static void whole_numbers(void **state) {
 
 // ---------------------------------------------------------------- rank variables
 static void forget_ranks(void) {
+    unsetenv("STARRING_LAUNCHER");
+    rank_env_take_back();
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK",
                                         "OMPI_COMM_WORLD_SIZE",
                                         "OMPI_COMM_WORLD_LOCAL_SIZE",
@@ -379,6 +382,17 @@ static void rank_variables(void **state) {
     setenv("SLURM_NTASKS", "1", 1);
     assert_int_equal(rank_env_read(&e), 0);
     assert_int_equal(e.kind, RANK_ENV_NONE);
+    // The own launcher's are heeded by its children alone, before all others.
+    rank_env_give(1, 2, 9);
+    assert_int_equal(rank_env_read(&e), 0);
+    assert_int_equal(e.kind, RANK_ENV_NONE);
+    char parent[16];
+    snprintf(parent, sizeof parent, "%d", (int)getppid());
+    setenv("STARRING_LAUNCHER", parent, 1);
+    assert_int_equal(rank_env_read(&e), 0);
+    assert_int_equal(e.kind, RANK_ENV_OWN);
+    assert_true(e.rank == 1 && e.size == 2 && e.local_size == 2 && e.local_rank == 1 && e.meeting == 9);
+    assert_int_equal(rank_env_told(&e, LAUNCH_THREADS).kind, RANK_ENV_OWN);
     forget_ranks();
 }
 

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
+#include "shared/launch/last_word.h"
 #include "shared/launch/launch.h"
 
 struct team {
@@ -142,8 +143,68 @@ static void interrupted_without_it(void **state) {
     }
 }
 
+// ---------------------------------------------------------------- children that live and die together
+static int begin_anew(void *ctx, const char *why) {
+    struct team *t = ctx;
+    assert_non_null(strstr(why, "worker 1 (pid"));
+    t->again++;
+    for (int rank = 0; rank < 2; rank++)
+        if (launch(t, rank, "exit 0")) return -1;
+    return 0;
+}
+
+static void one_death_ends_all(void **state) {
+    (void)state;
+    static const char *const dies = "kill -9 $$", *const waits = "trap '' TERM; while :; do sleep 0.02; done";
+    static const struct {
+        const char *victim;
+        int restarts, for_others, status;
+        const char *says;
+    } rows[] = {
+        {dies, 0, 0, EXIT_RUN_FAILED, "was killed by signal 9 (Killed)"},
+        {dies, 1, 0, 0, "starting it again; 0 of 1 restarts are left\n"},
+        {"exit 3", 1, 0, 0, "gave up a rank and ended"},  // EXIT_RUN_LOST
+        {"exit 3", 0, 0, EXIT_RUN_FAILED, "gave up a rank and ended"},
+        {"exit 137", 1, 0, EXIT_RUN_FAILED, "ended with exit status 137"},
+        {"exit 137", 1, 1, 0, "a rank of worker 1"},
+        {"exit 1", 1, 0, EXIT_RUN_FAILED, "ended with exit status 1"},
+        {"kill -STOP $$", 0, 0, EXIT_RUN_FAILED, "gave no sign of life for the deadline and was killed"},
+        {"kill -STOP $$", 1, 0, 0, "gave no sign of life for the deadline and was killed"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct team t = {.step = 3};
+        struct last_word word = {0};
+        struct launch_options o = {.grace_s = 0.2,
+                                   .still_s = 0.5,
+                                   .together = 1,
+                                   .speaks_for_others = rows[i].for_others,
+                                   .last_step = step_of_team,
+                                   .restarts = {.count = rows[i].restarts, .anew = begin_anew},
+                                   .ctx = &t};
+        char path[] = "/tmp/starring-said-XXXXXX", said[4096];
+        int file = mkstemp(path), before = dup(STDERR_FILENO);
+        t.l = launcher_create(&o);
+        launcher_tell(t.l, &word);
+        dup2(file, STDERR_FILENO);
+        int rc = launch(&t, 0, waits) | launch(&t, 1, rows[i].victim), status = launcher_wait(t.l);
+        launcher_destroy(&t.l);
+        dup2(before, STDERR_FILENO);
+        close(before);
+        ssize_t got = pread(file, said, sizeof said - 1, 0);
+        said[got > 0 ? got : 0] = 0;
+        close(file);
+        unlink(path);
+        assert_int_equal(rc, 0);
+        if (status != rows[i].status || t.again != !status || !strstr(said, rows[i].says) ||
+            !strstr(said, "after step 3"))
+            fail_msg("row %zu: status %d, again %d: %s", i, status, t.again, said);
+        assert_true(!status || strstr(last_word(&word), "worker 1 (pid"));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_death_ends_all),
         cmocka_unit_test(others_go_on),
         cmocka_unit_test(interrupted_without_it),
     };

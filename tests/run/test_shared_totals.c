@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "shared/config/json.h"
+#include "shared/launch/proc_look.h"
 #include "shared/memory/job_resident.h"
-#include "shared/supervise/proc_look.h"
 #include "shared/time/moments.h"
 #include "tests/run/summary_helper.h"
 

@@ -113,7 +113,7 @@ class Interrupted(Case):
     def test_an_answer_at_once(self):
         """In a step that takes longer than anybody's patience; asked again, it ends there."""
         for topology, more in (("local", []), ("local", ["--restart", "1", "--checkpoint-every", "1"]), ("zero:1", ["--workers", "2"]),
-                               ("zero:1", ["--workers", "2", "--launch", "mpi"]), ("ps:sync", ["--workers", "2", "--servers", "2"])):
+                               ("zero:1", ["--workers", "2", "--launch", "threads"]), ("ps:sync", ["--workers", "2", "--servers", "2"])):
             argv = self.argv("cut", "--force", "--topology", topology, *more, "--delay", "0:constant:600000", "--set", "gradient_clipping=1")
             p = self.start(*[word for word in argv if word != "--quiet"])
             self.assertIn("tokens per step", p.stdout.readline())  # the step begins
@@ -265,7 +265,7 @@ class Interrupted(Case):
         self.assertGreater(told["steps"], 0)
 
     def test_a_ring_of_processes_leaves_its_figures(self):
-        """Its ranks get the signal past mpirun, and the time to end the step in hand."""
+        """Its ranks have the time to end the step in hand."""
         p = self.start(*self.argv("cut", "--topology", "zero:1", "--workers", "2", "--medium", "shm"))
         self.wait_for_steps(p, "cut")
         os.killpg(p.pid, signal.SIGINT)
@@ -279,7 +279,7 @@ class Interrupted(Case):
         self.assertEqual(len(self.json_of("cut", "timeline.json")["ranks"]), 2)
 
     def test_a_ring_of_processes_keeps_its_weights(self):
-        self.kept(signal.SIGTERM, "zero:2", "--workers", "2", "--launch", "mpi")
+        self.kept(signal.SIGTERM, "zero:2", "--workers", "2", "--launch", "processes")
 
     def test_another_mpirun_leaves_no_time(self):
         argv = self.argv("x", "--topology", "zero:0", "--workers", "2", "--save-on-interrupt")

@@ -1,6 +1,6 @@
 // What /proc says of other processes of this machine.
-#ifndef STARRING_SHARED_SUPERVISE_PROC_LOOK_H
-#define STARRING_SHARED_SUPERVISE_PROC_LOOK_H
+#ifndef STARRING_SHARED_LAUNCH_PROC_LOOK_H
+#define STARRING_SHARED_LAUNCH_PROC_LOOK_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -19,14 +19,6 @@ int proc_look(pid_t pid, struct proc_look *out);
 // Whether a signal, or a debugger, has stopped it. A process that stands still otherwise may wait for a file, for as long as
 // that takes.
 bool proc_is_stopped(pid_t pid);
-
-// How often any thread of it has run: it has done something in between when two answers differ. waits: out, whether one of
-// them waits for a processor or for a disk, and so does nothing without being dead. 0 where nothing is known.
-uint64_t proc_runs(pid_t pid, bool *waits);
-
-// Whether a variable was in its environment when its program began; out: its value, cut to size. False too where the
-// process is another user's.
-bool proc_variable(pid_t pid, const char *name, char *out, size_t size);
 
 // All processes, in no order, until visit returns false.
 void proc_each(bool (*visit)(void *ctx, pid_t pid), void *ctx);

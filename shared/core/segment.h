@@ -13,8 +13,8 @@
 //             side has closed or ended.
 // Threads     None of its own. The users agree by messages on which of them writes which byte when.
 // Errors      segment_create logs. segment_open writes why: its caller may have another way.
-#ifndef STARRING_PS_NET_SEGMENT_H
-#define STARRING_PS_NET_SEGMENT_H
+#ifndef STARRING_SHARED_CORE_SEGMENT_H
+#define STARRING_SHARED_CORE_SEGMENT_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -50,6 +50,9 @@ int segment_open(struct segment *s, const char *name, enum segment_use use, char
 int segment_map_at(const struct segment *s, void *at, size_t offset, size_t bytes);
 // Whether [offset, offset + bytes) lies in the segment, behind its head.
 bool segment_holds(const struct segment *s, uint64_t offset, uint64_t bytes);
+// What a process has inherited from the owner, by its descriptor, is mapped for writing. 0, or -1 after logging.
+int segment_adopt(struct segment *s, int fd);
+static inline void *segment_data(const struct segment *s) { return s->base + SEGMENT_HEAD; }
 void segment_close(struct segment *s);  // nothing is done with an empty one
 
 size_t segment_pages(size_t bytes);  // rounded up to pages

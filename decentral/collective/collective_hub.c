@@ -1,0 +1,475 @@
+// Each rank loads straight from its peers' buffers, or from their windows (hub_impl.h). An all_reduce meets once more before
+// it loads the others' sums.
+//
+// Aliasing    reduce_scatter and all_reduce write the rank's own piece of its own buffer while peers load
+//             the other pieces. That is safe: only rank r reads piece r of any buffer before the second
+//             meeting. In chunks every chunk touches its own elements of each block alone.
+// Chunks      Of processes a call is as many operations as its blocks fill windows. Chunk c of each block:
+//
+//                 buffer   | block 0: 0 1 2 .. | block 1: 0 1 2 .. |        window   | chunk c of block 0 | of block 1 | ..
+//
+//             The own block is not copied: nobody else loads it.
+// Counting    Each rank counts what the plan of its call says, when the call is done.
+// Devices     In device memory of threads the same operations are enqueued, ordered by events; of processes it is staged.
+//             The deadline is that of the meetings; it does not notice a device that hangs.
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "decentral/collective/collective_groups.h"
+#include "decentral/collective/hub_impl.h"
+#include "shared/core/error.h"
+
+// ---------------------------------------------------------------- whether all mean the same
+static void describe(char *buf, size_t bytes, int rank, const struct hub_show *s) {
+    int n =
+        snprintf(buf, bytes, "rank %d called %s of %zu %s as its operation %llu", rank,
+                 collective_name(s->primitive), s->count, dtype_name(s->dt), (unsigned long long)s->sequence);
+    if (collective_rooted(s->primitive)) n += snprintf(buf + n, bytes - (size_t)n, " with root %d", s->root);
+    if (s->enqueues) snprintf(buf + n, bytes - (size_t)n, " on device memory");
+}
+
+// After the first meeting: every rank compares everyone with rank 0 and so reaches the same verdict.
+static int check_signatures(struct collective_hub *t) {
+    const struct hub_show *first = hub_shown(t, 0);
+    for (int i = 1; i < t->size; i++) {
+        const struct hub_show *s = hub_shown(t, i);
+        if (s->primitive == first->primitive && s->count == first->count && s->dt == first->dt &&
+            s->root == first->root && s->sequence == first->sequence && s->enqueues == first->enqueues)
+            continue;
+        char one[200], other[200], text[COLLECTIVE_ERROR_BYTES];
+        describe(one, sizeof one, collective_member(t->seat->team, 0), first);
+        describe(other, sizeof other, collective_member(t->seat->team, i), s);
+        snprintf(text, sizeof text, "channel %d: %s, but %s", t->index, one, other);
+        return collective_impl_fail(&t->impl, "%s", text);
+    }
+    return 0;
+}
+
+// ---------------------------------------------------------------- windows
+static char *window_of(const struct collective_hub *t, int member, int window) {
+    return hub_window(t->hub, collective_member(t->seat->team, member), t->index, window);
+}
+
+// Of the operation under way, what the rank sends.
+static char *sent_window(const struct collective_hub *t, int member) {
+    return window_of(t, member, 2 * t->seat_kind + t->turn);
+}
+
+// Where the piece for a rank lies in a window, whose blocks follow each other.
+static size_t packed(const struct collective_plan *p, int rank) {
+    return p->row->n_sent ? (size_t)rank * p->call->count : collective_piece(p, rank).at;
+}
+
+// What peers load of this rank. The window is free: all who loaded from it have come to the meeting before the last one.
+static void fill_window(const struct collective_hub *t, const struct collective_plan *p) {
+    size_t e = dtype_size(p->call->dt);
+    char *window = sent_window(t, t->rank);
+    const char *send = p->call->send;
+    bool all_alike = !p->row->n_sent && p->row->result != RESULT_SUMMED_IN_PIECES;
+    if (!p->send_blocks || !p->call->count) return;
+    if (all_alike) {
+        memcpy(window, send, p->call->count * e);
+        return;
+    }
+    for (int i = 0; i < p->size; i++) {
+        struct collective_span piece = collective_piece(p, i);
+        if (i != p->rank && piece.count)
+            memcpy(window + packed(p, i) * e, send + piece.at * e, piece.count * e);
+    }
+}
+
+// What the member sends to this rank.
+static const char *piece_from(const struct collective_hub *t, const struct collective_plan *p, int member) {
+    size_t e = dtype_size(p->call->dt), at = collective_piece(p, p->rank).at * e;
+    if (member == p->rank) return (const char *)p->call->send + at;
+    if (!t->small) return (const char *)hub_shown(t, member)->send + at;
+    bool whole = !p->row->n_sent && p->row->result != RESULT_SUMMED_IN_PIECES;
+    return sent_window(t, member) + (whole ? 0 : packed(p, p->rank) * e);
+}
+
+// ---------------------------------------------------------------- what a rank does once all are there
+// Work enqueued from here on comes after the peer's point.
+static void follow(struct collective_hub *t, int from, enum hub_point p) {
+    if (from != t->rank && t->enqueues) hub_follow(t, hub_shown(t, from)->owner, p);
+}
+
+static void load(struct collective_hub *t, void *dst, const void *src, size_t bytes) {
+    if (dst != src && bytes) hub_copy(t, dst, src, bytes);
+}
+
+// The sum of the own piece of everyone's send.
+static int load_sum(struct collective_hub *t, const struct collective_plan *p) {
+    struct collective_span mine = collective_piece(p, p->rank);
+    size_t e = dtype_size(p->call->dt);
+    for (int i = 0; i < p->size; i++) {
+        follow(t, i, HUB_READY);
+        t->inputs[i] = piece_from(t, p, i);
+    }
+    return hub_sum(t, (char *)p->call->recv + collective_sum_place(p) * e, mine.count, p->call->dt);
+}
+
+// Loads the others' pieces once they are summed. rc: of the own sum.
+static int load_summed(struct collective_hub *t, const struct collective_plan *p, int rc) {
+    size_t e = dtype_size(p->call->dt);
+    struct collective_span mine = collective_piece(p, p->rank);
+    char *recv = p->call->recv;
+    if (rc == 0 && t->small && mine.count)
+        memcpy(window_of(t, t->rank, HUB_WINDOW_SUMS) + mine.at * e, recv + mine.at * e, mine.count * e);
+    if (rc == 0) rc = hub_mark_point(t, p->call->primitive, HUB_SUMMED);
+    if (hub_meet_again(t, p->call->primitive, rc) != 0) return -1;
+    for (int i = 0; i < p->size; i++) {
+        if (i == p->rank) continue;
+        size_t at = collective_piece(p, i).at * e;
+        const char *from = t->small ? window_of(t, i, HUB_WINDOW_SUMS) : hub_shown(t, i)->recv;
+        follow(t, i, HUB_SUMMED);
+        load(t, recv + at, from + at, collective_piece(p, i).count * e);
+    }
+    return 0;
+}
+
+static int load_pieces(struct collective_hub *t, const struct collective_plan *p) {
+    size_t e = dtype_size(p->call->dt);
+    if (p->recv_blocks == 0) return 0;
+    if (p->row->result == RESULT_SUMMED) return load_sum(t, p);
+    if (p->row->result == RESULT_SUMMED_IN_PIECES) return load_summed(t, p, load_sum(t, p));
+    for (int i = 0; i < p->size; i++) {
+        if (!collective_sends(p, i)) continue;
+        follow(t, i, HUB_READY);
+        load(t, (char *)p->call->recv + collective_place(p, i) * e, piece_from(t, p, i),
+             collective_piece(p, p->rank).count * e);
+    }
+    return 0;
+}
+
+// Marks the point, or, where the rank has failed, waits until its device has ended what it was given.
+static int finish(struct collective_hub *t, enum collective_primitive what, enum hub_point p, int rc) {
+    if (rc == 0) rc = hub_mark_point(t, what, p);
+    if (rc != 0) hub_drain(t);
+    return rc;
+}
+
+// The last meeting; then this rank's later work waits for what its peers still do.
+static int leave(struct collective_hub *t, enum collective_primitive what, int rc) {
+    int own = finish(t, what, HUB_DONE, rc);
+    rc = hub_meet_again(t, what, own);
+    for (int i = 0; i < t->size; i++) {
+        if (i == t->rank || !t->enqueues || atomic_load(&hub_slot(t, i)->failed)) continue;
+        if (own == 0)
+            hub_follow(t, hub_shown(t, i)->owner, HUB_DONE);
+        else
+            hub_await(t, hub_shown(t, i)->owner, HUB_DONE);
+    }
+    return rc;
+}
+
+// One operation: a call, or a chunk of one.
+static int run_operation(struct collective_hub *t, const struct collective_call *c) {
+    struct hub_slot *mine = hub_slot(t, t->rank);
+    struct collective_plan p = collective_plan_of(c, t->impl.head.rank, t->hub->size);
+    t->turn = (int)(mine->passed & 1);
+    mine->show[t->turn] = (struct hub_show){.primitive = c->primitive,
+                                            .dt = c->dt,
+                                            .root = c->root,
+                                            .enqueues = t->enqueues,
+                                            .count = t->count,
+                                            .sequence = t->sequence,
+                                            .send = c->send,
+                                            .recv = c->recv,
+                                            .owner = t};
+    if (t->small) fill_window(t, &p);
+    if (hub_mark_point(t, c->primitive, HUB_READY) != 0) return hub_fail_and_abort(t, t->impl.error);
+    if (hub_meet_first(t, c->primitive) != 0) return -1;
+    int rc = check_signatures(t);
+    bool agreed = rc == 0;
+    if (agreed) {
+        hub_greet(t);
+        rc = load_pieces(t, &p);
+    }
+    // Nobody needs this rank any more where its peers load from a window.
+    if (!t->small || (!agreed && !t->hub->processes)) rc = leave(t, c->primitive, rc);
+    atomic_fetch_add(&mine->left, 1);
+    if (rc != 0) hub_abort(t->hub, t->impl.error);
+    return rc;
+}
+
+// ---------------------------------------------------------------- send and recv
+// The receiver loads from the sender's buffer, or chunk by chunk from its two windows:
+//
+//     sender     | fill 0, fill 1 | FULL |          | fill 2 |    | fill 3 | ..  | until TAKEN | EMPTY
+//     receiver                    | READING | take 0 |    | take 1 |          ..  | TAKEN
+struct mail_state_is {
+    const struct hub_mail *mail;
+    uint32_t state;
+    int to;
+};
+
+static bool mail_is(const void *arg) {
+    const struct mail_state_is *w = arg;
+    return atomic_load(&w->mail->state) == w->state && w->mail->to == w->to;
+}
+
+static bool mail_is_not(const void *arg) {
+    const struct mail_state_is *w = arg;
+    return atomic_load(&w->mail->state) != w->state;
+}
+
+struct mail_moved {
+    const _Atomic uint64_t *chunks;
+    uint64_t least;
+};
+
+static bool mail_has_moved(const void *arg) {
+    const struct mail_moved *w = arg;
+    return atomic_load(w->chunks) >= w->least;
+}
+
+static void set_mail(struct collective_hub *t, struct hub_mail *m, enum mail_state state) {
+    atomic_store(&m->state, state);
+    hub_ring(t->hub, &m->bell);
+}
+
+static size_t chunk_bytes(const struct collective_hub *t, size_t bytes, uint64_t chunk) {
+    size_t done = (size_t)chunk * t->hub->window_bytes, left = bytes - done;
+    return left < t->hub->window_bytes ? left : t->hub->window_bytes;
+}
+
+static uint64_t chunks_of(const struct collective_hub *t, size_t bytes) {
+    return t->hub->processes ? (bytes + t->hub->window_bytes - 1) / t->hub->window_bytes : 0;
+}
+
+static char *mail_window(const struct collective_hub *t, int sender, uint64_t chunk) {
+    return hub_window(t->hub, sender, t->index, HUB_WINDOW_MAIL + (int)(chunk & 1));
+}
+
+// Ends when the receiver has taken the bytes or has enqueued that, in which case later work here waits for it.
+static int run_send(struct collective_hub *t, const struct collective_call *c) {
+    int rank = t->impl.head.rank;
+    struct hub_mail *m = &hub_line(t->hub, rank, t->index)->mail;
+    size_t bytes = c->count * dtype_size(c->dt);
+    if (hub_mark_point(t, c->primitive, HUB_READY) != 0) return hub_fail_and_abort(t, t->impl.error);
+    m->to = c->peer;
+    m->count = c->count;
+    m->dt = c->dt;
+    m->enqueues = t->enqueues;
+    m->failed = false;
+    m->send = c->send;
+    m->sender = t;
+    atomic_store(&m->sent, 0);
+    atomic_store(&m->taken, 0);
+    for (uint64_t k = 0, n = chunks_of(t, bytes); k < n || (k == 0 && n == 0); k++) {
+        struct mail_moved free_again = {&m->taken, k - 1};
+        if (k > 1 && hub_wait_for(t, &m->bell, mail_has_moved, &free_again, c->primitive, c->peer)) return -1;
+        if (n)
+            memcpy(mail_window(t, rank, k), (const char *)c->send + k * t->hub->window_bytes,
+                   chunk_bytes(t, bytes, k));
+        atomic_store(&m->sent, k + 1);
+        if (k == 0)
+            set_mail(t, m, MAIL_FULL);
+        else
+            hub_ring(t->hub, &m->bell);
+    }
+    struct mail_state_is taken = {m, MAIL_TAKEN, c->peer};
+    int rc = hub_wait_for(t, &m->bell, mail_is, &taken, c->primitive, c->peer);
+    uint32_t full = MAIL_FULL;
+    if (rc != 0 && (t->hub->processes || atomic_compare_exchange_strong(&m->state, &full, MAIL_EMPTY)))
+        return -1;
+    // The receiver of a thread is loading: it only copies memory.
+    if (rc != 0) hub_wait_on(t, &m->bell, mail_is, &taken);
+    bool failed = m->failed;
+    if (!failed && t->enqueues) hub_follow(t, m->receiver, HUB_DONE);
+    set_mail(t, m, MAIL_EMPTY);
+    if (failed) return hub_fail_aborted(t, c->primitive);
+    if (rc == 0) collective_count_peer(&t->impl.head, c->peer, bytes, 0);
+    return rc;
+}
+
+// Loads the bytes of a mail; its sender waits until they are taken.
+static int take_mail(struct collective_hub *t, struct hub_mail *m, const struct collective_call *c) {
+    size_t bytes = c->count * dtype_size(c->dt);
+    if (t->enqueues) hub_follow(t, m->sender, HUB_READY);
+    if (!t->hub->processes && bytes) hub_copy(t, c->recv, m->send, bytes);
+    for (uint64_t k = 0; k < chunks_of(t, bytes); k++) {
+        struct mail_moved filled = {&m->sent, k + 1};
+        if (hub_wait_for(t, &m->bell, mail_has_moved, &filled, c->primitive, c->peer)) return -1;
+        memcpy((char *)c->recv + k * t->hub->window_bytes, mail_window(t, c->peer, k),
+               chunk_bytes(t, bytes, k));
+        atomic_store(&m->taken, k + 1);
+        hub_ring(t->hub, &m->bell);
+    }
+    collective_count_peer(&t->impl.head, c->peer, 0, bytes);
+    int rc = finish(t, c->primitive, HUB_DONE, 0);
+    m->receiver = t;
+    m->failed = rc != 0;
+    if (rc != 0) hub_abort(t->hub, t->impl.error);
+    set_mail(t, m, MAIL_TAKEN);
+    // The sender follows this rank's point first; then the point may be marked again.
+    struct mail_state_is taken = {m, MAIL_TAKEN, 0};
+    if (t->enqueues) hub_wait_on(t, &m->bell, mail_is_not, &taken);
+    return rc;
+}
+
+static int run_recv(struct collective_hub *t, const struct collective_call *c) {
+    int rank = t->impl.head.rank;
+    struct hub_mail *m = &hub_line(t->hub, c->peer, t->index)->mail;
+    struct mail_state_is full = {m, MAIL_FULL, rank};
+    uint32_t state = MAIL_FULL;
+    do {
+        if (hub_wait_for(t, &m->bell, mail_is, &full, c->primitive, c->peer)) return -1;
+    } while (!atomic_compare_exchange_strong(&m->state, &state, MAIL_READING) && (state = MAIL_FULL));
+    const char *differs = NULL;
+    if (m->count != c->count || m->dt != c->dt) differs = "";
+    if (m->enqueues != t->enqueues) differs = ", one of them in device memory";
+    if (!differs) return take_mail(t, m, c);
+    char text[COLLECTIVE_ERROR_BYTES];
+    snprintf(text, sizeof text, "channel %d: rank %d sends %zu %s, but rank %d receives %zu %s%s", t->index,
+             c->peer, m->count, dtype_name(m->dt), rank, c->count, dtype_name(c->dt), differs);
+    set_mail(t, m, MAIL_FULL);
+    return hub_fail_and_abort(t, text);
+}
+
+// ---------------------------------------------------------------- calls
+static void take_seat(struct collective_hub *t, const struct collective_call *call) {
+    struct collective_team team = collective_team_of(call, t->hub->size);
+    int i = 0;
+    while (i + 1 < HUB_SEATS && memcmp(&t->seats[i].team, &team, sizeof team) != 0) i++;
+    assert(t->seats[i].gate && "a team that its collective was created without");
+    t->seat_kind = i;
+    t->seat = &t->seats[i];
+    t->rank = t->seat->rank;
+    t->size = team.count;
+}
+
+// With groups everyone has two more seats: in the own group, and with those at the same place in theirs. A team's gate is
+// its first member's.
+static void find_seats(struct collective_hub *t) {
+    int group = t->impl.head.group, rank = t->impl.head.rank, size = t->hub->size;
+    struct collective_team teams[HUB_SEATS] = {
+        {0, 1, size}, collective_within(rank, group), collective_across(rank, size, group)};
+    for (int i = 0; i < (collective_is_grouped(group, size) ? HUB_SEATS : 1); i++)
+        t->seats[i] = (struct hub_seat){.gate = &hub_line(t->hub, teams[i].first, t->index)->slots[i].gate,
+                                        .team = teams[i],
+                                        .rank = collective_place_in(teams[i], rank)};
+}
+
+// Elements of each block that a window holds.
+static size_t window_count(const struct collective_hub *t, const struct collective_call *c) {
+    size_t blocks = collective_rows[c->primitive].n_sent ? (size_t)t->size : 1;
+    return t->hub->window_bytes / dtype_size(c->dt) / blocks;
+}
+
+// A call on host memory, or of threads.
+static int run_call(struct collective_impl *impl, const struct collective_call *c) {
+    struct collective_hub *t = (struct collective_hub *)impl;
+    size_t most = window_count(t, c), e = dtype_size(c->dt), done = 0, n;
+    int rc = 0;
+    t->count = c->count;
+    t->sequence++;
+    t->small = t->hub->processes || (!t->enqueues && !c->stride && c->count <= most);
+    if (!t->hub->processes) {
+        rc = run_operation(t, c);
+    } else {
+        do {
+            struct collective_call chunk = *c;
+            chunk.count = n = c->count - done < most ? c->count - done : most;
+            chunk.stride = c->stride ? c->stride : c->count;
+            chunk.send = c->send ? (const char *)c->send + done * e : NULL;
+            chunk.recv = c->recv ? (char *)c->recv + done * e : NULL;
+            rc = run_operation(t, &chunk);
+            done += n;
+        } while (rc == 0 && done < c->count);
+    }
+    return rc;
+}
+
+// A call as it is, or, of processes on a device's own memory, as it has been brought to the host.
+static int run_on(struct collective_impl *impl, const struct collective_call *c,
+                  const struct collective_room *rest) {
+    struct collective_hub *t = (struct collective_hub *)impl;
+    (void)rest;
+    if (c->primitive == COLLECTIVE_SEND) return run_send(t, c);
+    if (c->primitive == COLLECTIVE_RECV) return run_recv(t, c);
+    int rc = run_call(impl, c);
+    struct collective_plan p = collective_plan_of(c, impl->head.rank, t->hub->size);
+    for (int i = 0; i < t->size && rc == 0; i++) {
+        struct collective_volume v = collective_volume_with(&p, i);
+        collective_count_peer(&impl->head, collective_member(t->seat->team, i), v.sent, v.received);
+    }
+    return rc;
+}
+
+static int hub_run_call(struct collective_impl *impl, const struct collective_call *c) {
+    struct collective_hub *t = (struct collective_hub *)impl;
+    bool staged = t->hub->processes && !dev_host_memory(stream_device(c->stream));
+    take_seat(t, c);
+    if (hub_moves_open(t, c->stream) != 0) return hub_fail_and_abort(t, impl->error);
+    if (!staged) return run_on(impl, c, NULL);
+    if (!t->host.at)
+        return collective_impl_fail(impl, "%s on channel %d: this channel was created without host staging",
+                                    collective_name(c->primitive), t->index);
+    return collective_staged(impl, c, &t->host, run_on);
+}
+
+// ---------------------------------------------------------------- the table
+static void abort_hub(struct collective *c, const char *why) {
+    hub_abort(((struct collective_hub *)c)->hub, why);
+}
+
+static bool aborted(struct collective *c, char *why, size_t why_bytes) {
+    return hub_aborted(((struct collective_hub *)c)->hub, why, why_bytes);
+}
+
+static void destroy(struct collective *c) {
+    struct collective_hub *t = (struct collective_hub *)c;
+    hub_computes(t->hub, t->impl.head.rank, NULL);
+    hub_moves_close(t);
+    collective_impl_fini(&t->impl);
+    free(t->inputs);
+    free(t->missing);
+    free(t);
+}
+
+static const struct collective_ops threads_ops = {.name = "local",
+                                                  .enqueue = collective_impl_enqueue,
+                                                  .abort = abort_hub,
+                                                  .aborted = aborted,
+                                                  .destroy = destroy};
+static const struct collective_ops shm_ops = {.name = "shm",
+                                              .enqueue = collective_impl_enqueue,
+                                              .abort = abort_hub,
+                                              .aborted = aborted,
+                                              .destroy = destroy};
+
+static struct collective *create(void *world, int rank, int channel, const struct collective_options *o) {
+    struct hub *h = world;
+    const struct collective_ops *ops = h->processes ? &shm_ops : &threads_ops;
+    if (rank < 0 || rank >= h->size || channel < 0 || channel >= COLLECTIVE_CHANNELS) {
+        fail("%s collectives: rank %d, channel %d: there are %d ranks and %d channels", ops->name, rank,
+             channel, h->size, COLLECTIVE_CHANNELS);
+        return NULL;
+    }
+    if (o->host_staging && o->host_staging_bytes < 2 * (size_t)h->size * DEV_ALIGN) {
+        fail("%s collectives: %zu bytes of host staging given for channel %d; %zu are the least for %d ranks",
+             ops->name, o->host_staging_bytes, channel, 2 * (size_t)h->size * DEV_ALIGN, h->size);
+        return NULL;
+    }
+    struct collective_hub *t = xcalloc(1, sizeof *t);
+    collective_impl_init(&t->impl, ops, rank, h->size, o);
+    t->impl.run = hub_run_call;
+    t->hub = h;
+    t->index = channel;
+    t->host = (struct collective_room){o->host_staging, o->host_staging_bytes};
+    if (!t->host.at) t->impl.enqueue = stream_submit;
+    find_seats(t);
+    t->inputs = xcalloc((unsigned long)h->size, sizeof *t->inputs);
+    t->missing = xcalloc((unsigned long)h->size, sizeof *t->missing);
+    if (o->dev) hub_computes(h, rank, o->dev);
+    return &t->impl.head;
+}
+
+const struct collective_kind collective_threads_kind = {.name = "local", .create = create};
+const struct collective_kind collective_shm_kind = {.name = "shm", .create = create};
+const struct collective_kind collective_shm_staged_kind = {
+    .name = "shm", .create = create, .host_staging_bytes = collective_host_bytes};

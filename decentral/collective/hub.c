@@ -1,0 +1,503 @@
+// How ranks meet, wait for each other, and fail.
+//
+// Meeting     The first meeting of an operation ends early at the deadline (then the whole hub is aborted) or by an abort. A
+//             rank that leaves it has not begun to load, and an aborted hub completes no first meeting any more. The later
+//             meetings of threads do not end early: all ranks are in the operation by then, and copying memory, or enqueuing
+//             copies, ends by itself. Hence, whatever went wrong, no rank returns while a peer may still read its buffers.
+//             Processes read no peer's buffers: each of their meetings may end early.
+// Waiting     A wait begins by asking again and again: waking a thread that sleeps takes longer than a small message.
+//             Where every rank can have a core it keeps its own for as long as a small message takes; then it gives the
+//             core away between questions, and sleeps once the wait has taken longer than waking would.
+// Slow        Slow is not dead. A wait goes on behind its deadline while some rank of the hub is at work, since those that are
+//             missed may themselves wait for that one. Threads live as long as their process. A process is asked from half the
+//             deadline on: a thread of its own answers, also while the others compute or stand in a file, and one that does not
+//             answer is given up half a deadline later. (Before that its launcher ends one that a signal has stopped.)
+#include "decentral/collective/hub.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "decentral/collective/hub_impl.h"
+#include "shared/core/error.h"
+#include "shared/core/segment.h"
+#include "shared/launch/stop.h"
+
+#define SMALL_MOST  ((size_t)64 << 10)   // of a window of threads
+#define SMALL_BYTES ((size_t)512 << 10)  // and of all ranks'
+// Of a window of processes: so large that a call takes few meetings, each of which may cost a turn of the processor where
+// ranks share it; and of all windows, of which only what is used takes memory.
+#define WINDOW_MOST   ((size_t)4 << 20)
+#define WINDOWS_BYTES ((size_t)1 << 30)
+#define PAGE_BYTES    ((size_t)4096)
+
+// ---------------------------------------------------------------- life
+static size_t head_bytes(int size) {
+    return segment_pages(sizeof(struct hub_memory) + (size_t)size * sizeof(struct hub_rank));
+}
+
+static size_t window_bytes(int size, bool processes) {
+    size_t here = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE) / 4;
+    size_t windows = (size_t)size * COLLECTIVE_CHANNELS * HUB_WINDOWS;
+    size_t most = (here < WINDOWS_BYTES ? here : WINDOWS_BYTES) / windows;
+    if (!processes) return SMALL_BYTES / (size_t)size < SMALL_MOST ? SMALL_BYTES / (size_t)size : SMALL_MOST;
+    return most > WINDOW_MOST      ? WINDOW_MOST
+           : most < 2 * PAGE_BYTES ? 2 * PAGE_BYTES
+                                   : most / PAGE_BYTES * PAGE_BYTES;
+}
+
+static size_t bytes_of(int size, bool processes) {
+    size_t windows = (size_t)size * COLLECTIVE_CHANNELS * HUB_WINDOWS;
+    return head_bytes(size) + windows * window_bytes(size, processes);
+}
+
+size_t hub_bytes(int size) { return bytes_of(size, true); }
+
+static struct hub *open_hub(void *memory, int size, bool processes) {
+    struct hub *h = xcalloc(1, sizeof *h);
+    h->size = size;
+    h->processes = processes;
+    h->roomy = size <= sysconf(_SC_NPROCESSORS_ONLN);
+    h->memory = memory;
+    h->windows = (char *)memory + head_bytes(size);
+    h->window_bytes = window_bytes(size, processes);
+    h->devices = xcalloc((unsigned long)size, sizeof *h->devices);
+    pthread_mutex_init(&h->lock, NULL);
+    atomic_init(&h->ending, false);
+    return h;
+}
+
+struct hub *hub_create(int size) {
+    if (size < 1 || size > REDUCE_MAX) {
+        fail("local collectives: %d ranks asked for; 1 to %d are possible", size, REDUCE_MAX);
+        return NULL;
+    }
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void *memory = mmap(NULL, bytes_of(size, false), PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (memory == MAP_FAILED) {
+        fail("local collectives of %d ranks: %s", size, strerror(errno));
+        return NULL;
+    }
+    struct hub *h = open_hub(memory, size, false);
+    for (int i = 0; i < size; i++) h->memory->ranks[i].life = HUB_RESTS;
+    return h;
+}
+
+void hub_destroy(struct hub **hub) {
+    struct hub *h = *hub;
+    if (!h) return;
+    if (h->processes) {
+        atomic_store(&h->ending, true);
+        hub_ring(h, &h->memory->questions);
+        pthread_join(h->pulse, NULL);
+    } else {
+        munmap(h->memory, bytes_of(h->size, false));
+    }
+    pthread_mutex_destroy(&h->lock);
+    free(h->devices);
+    free(h);
+    *hub = NULL;
+}
+
+// Waits see it within a moment, also those that sleep.
+void hub_abort(struct hub *h, const char *why) { (void)last_word_say(&h->memory->end, why); }
+
+bool hub_aborted(struct hub *h, char *why, size_t why_bytes) {
+    const char *said = last_word(&h->memory->end);
+    if (said) snprintf(why, why_bytes, "%s", said);
+    return said;
+}
+
+// ---------------------------------------------------------------- running
+struct worker {
+    int (*work)(void *ctx, struct hub *hub, int rank);
+    void *ctx;
+    struct hub *hub;
+    int rank, rc;
+    pthread_t thread;
+    char *why;        // of rc -1, malloc'd
+    double failed_s;  // when
+};
+
+static void *rank_main(void *arg) {
+    struct worker *r = arg;
+    r->rc = r->work(r->ctx, r->hub, r->rank);
+    hub_computes(r->hub, r->rank, NULL);
+    if (!r->rc) return NULL;
+    r->why = xstrdup(error_last());
+    r->failed_s = now_seconds();
+    hub_abort(r->hub, r->why);  // the others must not wait for this rank
+    return NULL;
+}
+
+// The rank whose failure the others' are consequences of, or NULL. It told them why before it left; where
+// none did in these words, the first to leave.
+static const struct worker *first_to_fail(const struct worker *ranks, int count, struct hub *hub) {
+    const struct worker *first = NULL;
+    char why[512] = "";
+    bool told = hub_aborted(hub, why, sizeof why);
+    for (int i = 0; i < count; i++) {
+        if (!ranks[i].rc) continue;
+        if (told && !strncmp(ranks[i].why, why, sizeof why - 1)) return &ranks[i];
+        if (!first || ranks[i].failed_s < first->failed_s) first = &ranks[i];
+    }
+    return first;
+}
+
+int hub_run(int size, const char *flag, int (*work)(void *ctx, struct hub *hub, int rank), void *ctx) {
+    int started = 0, rc = 0;
+    struct hub *hub = hub_create(size);
+    if (!hub) return -1;
+    struct worker *ranks = xcalloc((unsigned long)size, sizeof *ranks);
+    for (int i = 0; i < size; i++) hub->memory->ranks[i].life = HUB_BEGINS;
+    for (; started < size; started++) {
+        struct worker *r = &ranks[started];
+        *r = (struct worker){.work = work, .ctx = ctx, .hub = hub, .rank = started};
+        if (pthread_create(&r->thread, NULL, rank_main, r)) break;
+    }
+    if (started < size) {
+        rc = fail("cannot start the thread of rank %d of %d: lower %s", started, size, flag);
+        hub_abort(hub, error_last());
+    }
+    for (int i = 0; i < started; i++) pthread_join(ranks[i].thread, NULL);
+    const struct worker *first = first_to_fail(ranks, started, hub);
+    if (first && !rc) error_take_over(first->why);
+    if (first) rc = -1;
+    for (int i = 0; i < started; i++) free(ranks[i].why);
+    free(ranks);
+    hub_destroy(&hub);
+    return rc;
+}
+
+// ---------------------------------------------------------------- bells
+static int futex(const struct hub *h, _Atomic uint32_t *word, int what, uint32_t value,
+                 const struct timespec *t) {
+    int flag = h->processes ? 0 : FUTEX_PRIVATE_FLAG;
+    return (int)syscall(SYS_futex, word, what | flag, value, t, NULL, 0);
+}
+
+void hub_ring(const struct hub *h, struct hub_bell *b) {
+    atomic_fetch_add(&b->rung, 1);
+    if (atomic_load(&b->sleepers)) futex(h, &b->rung, FUTEX_WAKE, INT_MAX, NULL);
+}
+
+// Until it is rung after it had been rung so often, or for the time.
+static void sleep_on(const struct hub *h, struct hub_bell *b, uint32_t rung, double seconds) {
+    struct timespec t = {.tv_sec = (time_t)seconds,
+                         .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    atomic_fetch_add(&b->sleepers, 1);
+    futex(h, &b->rung, FUTEX_WAIT, rung, &t);
+    atomic_fetch_sub(&b->sleepers, 1);
+}
+
+// ---------------------------------------------------------------- slow is not dead
+#define TICK_S    0.02  // between two answers
+#define SILENCE_S 0.5   // the least that counts as silence, however short the deadline is: a loaded machine
+// Of those that do not answer: their launcher, which names them with how they ended, has time to end them.
+#define SILENT_DEADLINES 1.4
+#define QUESTION_S       1.0  // how long a process sleeps that nobody asks
+
+static int64_t ns_of(double seconds) { return (int64_t)(seconds * 1e9); }
+
+void hub_computes(struct hub *h, int rank, struct device *dev) {
+    pthread_mutex_lock(&h->lock);
+    h->devices[rank] = dev;
+    atomic_store(&h->memory->ranks[rank].life, dev ? HUB_COMPUTES : HUB_RESTS);
+    pthread_mutex_unlock(&h->lock);
+}
+
+// What a rank of this process is at.
+static enum dev_work own_work(struct hub *h, int rank) {
+    pthread_mutex_lock(&h->lock);
+    enum dev_work work = atomic_load(&h->memory->ranks[rank].life) == HUB_BEGINS ? DEV_HOST_WORKS : DEV_RESTS;
+    if (h->devices[rank]) work = dev_at_work(h->devices[rank]);
+    pthread_mutex_unlock(&h->lock);
+    return work;
+}
+
+// A process's thread that answers. It sleeps while nobody asks.
+static void *pulse_main(void *arg) {
+    struct hub *h = arg;
+    struct hub_memory *m = h->memory;
+    struct hub_rank *own = &m->ranks[h->own];
+    while (!atomic_load(&h->ending)) {
+        uint32_t rung = atomic_load(&m->questions.rung);
+        int64_t now = ns_of(now_seconds());
+        enum dev_work work = own_work(h, h->own);
+        atomic_store(&own->work, work);
+        if (work != DEV_RESTS) atomic_store(&own->worked_ns, now);
+        atomic_store(&own->seen_ns, now);
+        if (now < atomic_load(&m->asked_until_ns))
+            usleep((useconds_t)(TICK_S * 1e6));
+        else if (!atomic_load(&h->ending))
+            sleep_on(h, &m->questions, rung, QUESTION_S);
+    }
+    return NULL;
+}
+
+struct hub *hub_join(void *memory, int rank, int size) {
+    struct hub *h = open_hub(memory, size, true);
+    h->own = rank;
+    if (pthread_create(&h->pulse, NULL, pulse_main, h) == 0) return h;
+    pthread_mutex_destroy(&h->lock);
+    free(h->devices);
+    free(h);
+    fail("cannot start the thread that tells other ranks that rank %d lives: lower --threads", rank);
+    return NULL;
+}
+
+static void ask(struct hub *h, double deadline_s) {
+    struct hub_memory *m = h->memory;
+    int64_t now = ns_of(now_seconds());
+    if (now >= atomic_load(&m->asked_until_ns)) atomic_store(&m->asked_ns, now);
+    atomic_store(&m->asked_until_ns, now + ns_of(deadline_s / 2 + SILENCE_S));
+    hub_ring(h, &m->questions);
+}
+
+// Of processes as of their last answer, which may be some time ago.
+static enum dev_work work_of(struct hub *h, int rank, double window_s) {
+    const struct hub_rank *r = &h->memory->ranks[rank];
+    if (!h->processes || atomic_load(&r->life) == HUB_BEGINS) return own_work(h, rank);
+    bool worked = ns_of(now_seconds()) - atomic_load(&r->worked_ns) <= ns_of(window_s);
+    return worked ? (enum dev_work)atomic_load(&r->work) : DEV_RESTS;
+}
+
+static bool is_silent(const struct hub *h, int rank, double window_s) {
+    const struct hub_rank *r = &h->memory->ranks[rank];
+    if (!h->processes || atomic_load(&r->life) == HUB_BEGINS) return false;
+    int64_t seen = atomic_load(&r->seen_ns), asked = atomic_load(&h->memory->asked_ns);
+    return ns_of(now_seconds()) - (seen > asked ? seen : asked) > ns_of(window_s);
+}
+
+// ---------------------------------------------------------------- waiting
+#define KEEP_S 10e-6  // about what a small message takes, once both ranks are there
+#define ASK_S \
+    50e-6         // about what a sleep and waking up take: longer waits would cost others more than they save
+#define LOOKS 16  // between two looks at the clock
+#define SEE_S 0.05  // a sleep at most
+
+enum wait_end { WAIT_OVER, WAIT_ABORTED, WAIT_IN_VAIN };
+
+struct wait {
+    struct collective_hub *t;
+    enum collective_primitive p;
+    struct hub_bell *bell;
+    bool (*over)(const void *arg);
+    const void *arg;
+    bool endless;  // neither the deadline nor an abort ends it
+    int peer;      // of all ranks, whom it waits for; -1: for all who have not come to the gate
+    bool silent;   // out, of one in vain: those whom t->missing names do not answer
+};
+
+static void breathe(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+// Whether it is over while others could still be expected to come at once.
+static bool ends_soon(const struct wait *w) {
+    double since = now_seconds(), waited_s;
+    do {
+        for (int i = 0; i < LOOKS; i++, breathe())
+            if (w->over(w->arg)) return true;
+        waited_s = now_seconds() - since;
+        if (!w->t->hub->roomy || waited_s > KEEP_S) sched_yield();
+    } while (waited_s < ASK_S);
+    return false;
+}
+
+// Whether the rank is not waited for: it has come to the gate, or is none of those who are to come.
+static bool is_present(const struct wait *w, int rank) {
+    const struct collective_hub *t = w->t;
+    const struct collective_team team = t->seat->team;
+    if (w->peer >= 0) return rank != w->peer;
+    int place = collective_place_in(team, rank);
+    if (rank < team.first || place >= t->size || collective_member(team, place) != rank) return true;
+    uint64_t over = atomic_load(&t->seat->gate->word) >> 32;
+    return atomic_load(&hub_slot(t, place)->coming) == over + 1;
+}
+
+// A deadline in quarters. A process that stood still (Ctrl-Z, a computer that slept) wakes behind the end of one
+// quarter and not of all: its ranks have the others yet to come in. So has a rank that was at work a quarter ago: what it
+// did is done, and its threads may wait for a core.
+struct patience {
+    double since_s, until_s, quarter_s;
+    int quarters;
+    bool worked;  // some rank was at work when the last quarter ended
+};
+
+// A quarter has passed: whether this wait is in vain. Names, once a hub, the rank that all wait for.
+static bool quarter_over(struct wait *w, struct patience *p) {
+    struct hub *h = w->t->hub;
+    double deadline_s = 4 * p->quarter_s, now = now_seconds();
+    double window_s = h->processes && p->quarter_s < SILENCE_S ? SILENCE_S : p->quarter_s;
+    bool last = p->quarters <= 1, works = false, silent = false;
+    if (h->processes && p->quarters <= 3) ask(h, deadline_s);
+    for (int i = 0; i < h->size; i++) {
+        enum dev_work work = work_of(h, i, window_s);
+        bool present = is_present(w, i);
+        w->t->missing[i] = !present && is_silent(h, i, window_s);
+        silent = silent || w->t->missing[i];
+        works = works || work != DEV_RESTS;
+        if (work == DEV_RESTS || !last || present || atomic_exchange(&h->memory->ranks[i].told, true))
+            continue;
+        info("waiting for rank %d: %.0f s in %s, %s", i, now - p->since_s, collective_name(w->p),
+             dev_work_says(work));
+    }
+    w->silent = silent;
+    bool in_vain = last && (silent ? now - p->since_s > SILENT_DEADLINES * deadline_s : !works && !p->worked);
+    for (int i = 0; i < h->size && in_vain && !silent; i++) w->t->missing[i] = !is_present(w, i);
+    p->worked = works;
+    if (!last) p->quarters--;
+    p->until_s = now_seconds() + p->quarter_s;
+    return in_vain;
+}
+
+static enum wait_end sleep_until(struct wait *w) {
+    struct collective_hub *t = w->t;
+    double deadline_s = t->impl.head.deadline_s, now = now_seconds();
+    struct patience p = {now, now + 0.25 * deadline_s, 0.25 * deadline_s, 4, false};
+    for (;;) {
+        uint32_t rung = atomic_load(&w->bell->rung);
+        if (w->over(w->arg)) return WAIT_OVER;
+        if (!w->endless && last_word(&t->hub->memory->end)) return WAIT_ABORTED;
+        double left_s = w->endless || deadline_s <= 0 ? SEE_S : p.until_s - now_seconds();
+        if (left_s <= 0 && quarter_over(w, &p) && !w->over(w->arg)) return WAIT_IN_VAIN;
+        if (left_s > 0) sleep_on(t->hub, w->bell, rung, left_s < SEE_S ? left_s : SEE_S);
+    }
+}
+
+static enum wait_end await(struct wait *w) {
+    if (ends_soon(w)) return WAIT_OVER;
+    stream_waits(w->t->stream, true);
+    enum wait_end end = sleep_until(w);
+    stream_waits(w->t->stream, false);
+    return end;
+}
+
+// ---------------------------------------------------------------- failing
+int hub_fail_aborted(struct collective_hub *t, enum collective_primitive p) {
+    const char *why = last_word(&t->hub->memory->end);
+    if (t->hub->processes && atomic_load(&t->hub->memory->lost)) stop_run_lost(NULL);
+    return collective_impl_fail(&t->impl, "%s on channel %d: aborted: %s", collective_name(p), t->index,
+                                why ? why : "");
+}
+
+int hub_fail_and_abort(struct collective_hub *t, const char *text) {
+    collective_impl_fail(&t->impl, "%s", text);
+    hub_abort(t->hub, text);
+    return -1;
+}
+
+// A rank that withdraws still looks as if it had come: another one that times out at the same moment does not name it.
+// operation: of those that are counted, or 0.
+static void say_missing(struct wait *w, uint64_t operation) {
+    const struct collective_hub *t = w->t;
+    char ranks[128], text[COLLECTIVE_ERROR_BYTES], which[48] = "";
+    if (operation) snprintf(which, sizeof which, " (operation %llu)", (unsigned long long)operation);
+    snprintf(text, sizeof text, "%s on channel %d%s: rank %s did not come within %g s%s",
+             collective_name(w->p), t->index, which,
+             collective_rank_list(ranks, sizeof ranks, t->missing, t->hub->size), t->impl.head.deadline_s,
+             w->silent ? " and gives no sign of life" : "");
+    if (!t->hub->processes) stop_run_lost(text);
+    atomic_store(&t->hub->memory->lost, true);
+    if (last_word_say(&t->hub->memory->end, text))
+        stop_run_lost(text);
+    else
+        stop_run_lost(NULL);
+    collective_impl_fail(&w->t->impl, "%s", text);
+}
+
+// ---------------------------------------------------------------- meeting
+struct meeting {
+    const struct hub_gate *gate;
+    uint64_t over;  // meetings before it
+};
+
+static bool meeting_is_over(const void *arg) {
+    const struct meeting *m = arg;
+    return atomic_load_explicit(&m->gate->word, memory_order_acquire) >> 32 != m->over;
+}
+
+// Comes to the next meeting; the last one completes it.
+static struct meeting come(struct collective_hub *t) {
+    struct hub_gate *g = t->seat->gate;
+    _Atomic uint64_t *coming = &hub_slot(t, t->rank)->coming;
+    for (uint64_t word = atomic_load(&g->word);;) {
+        uint64_t over = word >> 32, come = (word & UINT32_MAX) + 1;
+        bool last = come == (uint64_t)t->size;
+        atomic_store(coming, (over & UINT32_MAX) + 1);
+        if (!atomic_compare_exchange_weak(&g->word, &word, last ? (over + 1) << 32 : over << 32 | come))
+            continue;
+        if (last) hub_ring(t->hub, &g->bell);
+        return (struct meeting){g, over};
+    }
+}
+
+// 0, or -1: the meeting is over, and this rank was there.
+static int withdraw(struct collective_hub *t, struct meeting m) {
+    struct hub_gate *g = t->seat->gate;
+    for (uint64_t word = atomic_load(&g->word);;) {
+        if (word >> 32 != m.over) return -1;
+        if (atomic_compare_exchange_weak(&g->word, &word, word - 1)) return 0;
+    }
+}
+
+// Waits for the meeting to be over; 0, or -1 after keeping the error.
+static int stay(struct collective_hub *t, enum collective_primitive p, struct meeting m) {
+    struct wait w = {
+        .t = t, .p = p, .bell = &t->seat->gate->bell, .over = meeting_is_over, .arg = &m, .peer = -1};
+    enum wait_end end = await(&w);
+    if (end == WAIT_OVER) return 0;
+    if (withdraw(t, m) != 0) return 0;
+    if (end == WAIT_ABORTED) return hub_fail_aborted(t, p);
+    say_missing(&w, t->sequence);
+    return -1;
+}
+
+int hub_meet_first(struct collective_hub *t, enum collective_primitive p) {
+    if (last_word(&t->hub->memory->end)) return hub_fail_aborted(t, p);
+    int rc = stay(t, p, come(t));
+    if (rc == 0) hub_slot(t, t->rank)->passed++;
+    return rc;
+}
+
+int hub_meet_again(struct collective_hub *t, enum collective_primitive p, int rc) {
+    if (rc != 0) {
+        hub_abort(t->hub, t->impl.error);
+        atomic_store(&hub_slot(t, t->rank)->failed, true);
+    }
+    struct meeting m = come(t);
+    if (t->hub->processes) {
+        if (stay(t, p, m) != 0) rc = -1;
+    } else {
+        hub_wait_on(t, &t->seat->gate->bell, meeting_is_over, &m);
+    }
+    for (int i = 0; i < t->size && rc == 0; i++)
+        if (atomic_load(&hub_slot(t, i)->failed)) rc = hub_fail_aborted(t, p);
+    return rc;
+}
+
+// ---------------------------------------------------------------- other waits
+int hub_wait_for(struct collective_hub *t, struct hub_bell *bell, bool (*over)(const void *arg),
+                 const void *arg, enum collective_primitive p, int peer) {
+    struct wait w = {.t = t, .p = p, .bell = bell, .over = over, .arg = arg, .peer = peer};
+    enum wait_end end = await(&w);
+    if (end == WAIT_IN_VAIN) say_missing(&w, 0);
+    if (end == WAIT_ABORTED) hub_fail_aborted(t, p);
+    return end == WAIT_OVER ? 0 : -1;
+}
+
+void hub_wait_on(struct collective_hub *t, struct hub_bell *bell, bool (*over)(const void *arg),
+                 const void *arg) {
+    struct wait w = {.t = t, .bell = bell, .over = over, .arg = arg, .endless = true};
+    (void)await(&w);
+}

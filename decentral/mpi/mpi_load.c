@@ -1,0 +1,82 @@
+// Opens what is linked with Open MPI, so that the program itself needs none.
+//
+// Where    STARRING_MPI_SO when set and not empty; else beside the program, in its lib folder, and in the lib folder next to
+//          its own (bin/starring, lib/...).
+// Global   Open MPI's own parts look for its symbols among those of the program.
+#include <dlfcn.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "decentral/collective/collective_impl.h"
+#include "decentral/mpi/mpi_load.h"
+#include "shared/core/error.h"
+#include "shared/launch/launch.h"
+
+#define STAGED_BYTES ((size_t)2 << 20)  // of a peer's, two chunks
+
+static const struct mpi_engine *engine;
+static char why_not[PATH_MAX + 256];
+static pthread_once_t asked = PTHREAD_ONCE_INIT;
+
+static void load(void) {
+    static const char *const places[] = {"", "lib/", "../lib/"};
+    const char *given = getenv("STARRING_MPI_SO");
+    char *program = launch_self(), path[PATH_MAX] = "";
+    int folder = program ? (int)(strrchr(program, '/') - program) + 1 : 0;
+    if (given && *given)
+        snprintf(path, sizeof path, "%s", given);
+    else
+        for (size_t i = 0; i < sizeof places / sizeof *places && (i == 0 || access(path, R_OK)); i++)
+            snprintf(path, sizeof path, "%.*s%s" MPI_ENGINE_FILE, folder, program ? program : "", places[i]);
+    void *library = access(path, R_OK) ? NULL : dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    const char *error = access(path, R_OK) ? NULL : dlerror();
+    engine = library ? dlsym(library, MPI_ENGINE_SYMBOL) : NULL;
+    if (!engine && error)
+        snprintf(why_not, sizeof why_not,
+                 "%s; install Open MPI (the package openmpi-bin), or use --launch processes", error);
+    else if (!engine)
+        snprintf(
+            why_not, sizeof why_not,
+            "this build has no MPI: there is no " MPI_ENGINE_FILE
+            " in %.*s or its lib folder; install Open MPI (the packages openmpi-bin and libopenmpi-dev) and run make, or use "
+            "--launch processes",
+            folder, program ? program : "");
+    free(program);
+}
+
+bool mpi_available(const char **why) {
+    pthread_once(&asked, load);
+    *why = why_not;
+    return engine != NULL;
+}
+
+int mpi_world_open(struct mpi_world **out, struct mpi_medium *medium, int *rank, int *size) {
+    const char *why;
+    return mpi_available(&why) ? engine->open(out, medium, rank, size) : fail("%s", why);
+}
+
+void mpi_world_close(struct mpi_world **w) {
+    if (*w) engine->close(w);
+}
+
+const char *mpi_medium_name(const struct mpi_medium *m) {
+    return m->medium == MEDIUM_AUTO ? "mpi" : config_medium_name(m->medium);
+}
+
+// ---------------------------------------------------------------- for predictions too, which open nothing
+static size_t staging_bytes(int size, size_t max_count, enum dtype dt) {
+    return collective_staging_bytes(size, max_count, dt, STAGED_BYTES);
+}
+
+static struct collective *create(void *world, int rank, int channel, const struct collective_options *o) {
+    return engine->create(world, rank, channel, o);
+}
+
+const struct collective_kind collective_mpi_kind = {
+    .name = "mpi", .create = create, .staging_bytes = staging_bytes, .ordered_16bit_only = true};
+const struct collective_kind collective_mpi_staged_kind = {
+    .name = "mpi", .create = create, .host_staging_bytes = collective_host_bytes, .ordered_16bit_only = true};

@@ -1,0 +1,9 @@
+// --launch mpi outside mpirun: becomes `mpirun -n N starring train <the same words>`.
+#ifndef STARRING_SHARED_LAUNCH_LAUNCH_MPI_H
+#define STARRING_SHARED_LAUNCH_LAUNCH_MPI_H
+
+// argv: what followed "train"; it, or the configuration, names the run directory. Replaces this process; returns -1 after
+// logging only when mpirun cannot be started.
+int launch_mpi(int ranks, int argc, char *const *argv);
+
+#endif

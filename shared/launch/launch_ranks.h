@@ -1,0 +1,34 @@
+// The ranks of a run as processes that this one starts, watches, stops and starts again: this process begins the run's
+// directory and ends it, its children train, `train --life K ..` with the same words.
+//
+//     starring train --topology zero:2 ..        this process: signals on to the ranks; names who dies
+//      ├─ starring train --life 1 ..             rank 0
+//      └─ starring train --life 1 ..             rank 1
+//
+// They live and die together. One that was killed, or is stopped beyond the deadline, is named in one message and the others
+// are ended at once; with --restart all are started again, from the last checkpoint. One that says itself that it has failed
+// ends the run. So with --restart are local runs and ranks that are threads, of which one child is the whole run, and mpirun.
+//
+// What ranks share is a memory without a name: it is gone with the last of them, however they end.
+#ifndef STARRING_SHARED_LAUNCH_LAUNCH_RANKS_H
+#define STARRING_SHARED_LAUNCH_LAUNCH_RANKS_H
+
+#include "shared/launch/run.h"
+
+// What the launches have in common with each other; a row each (launch_ranks.c).
+struct launch_row {
+    const char *name;
+    const char *child;  // what one of its processes is called, for people
+    bool starts_ranks;  // each rank is a process
+    bool one_each;      // and is started by this program
+    bool
+        speaks_for_others;  // the exit status of its child may be one of a rank: above 128 it was killed by a signal
+};
+extern const struct launch_row launch_rows[];  // by enum launch_kind
+
+// Whether this command starts others for the run, which train it: where ranks are processes, or it may be started again.
+bool launch_ranks_needed(const struct run *r);
+// The run as a whole. argv: what followed "train". The program's exit status.
+int launch_ranks(struct run *r, int argc, char *const *argv);
+
+#endif

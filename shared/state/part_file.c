@@ -87,7 +87,8 @@ static int check(const struct part_options *o, char **error) {
             return disk_error(error, "%s: range %d: no elements %lld to %lld of kind %d in unit %d",
                               o->participant, i, (long long)r->begin, (long long)r->end, r->kind, r->unit);
     }
-    for (int i = 0; i < o->extras; i++) {  // "master/..", "state<digit>.." and those of a rank's own are pieces
+    for (int i = 0; i < o->extras;
+         i++) {  // "master/..", "state<digit>.." and those of a rank's own are pieces
         const char *name = o->extra[i].name;
         if (!strncmp(name, "master/", 7) || state_own_kind(name) || o->extra[i].count < 0 ||
             (!strncmp(name, "state", 5) && isdigit((unsigned char)name[5])))

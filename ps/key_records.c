@@ -2,12 +2,12 @@
 
 #include <stdlib.h>
 
-#include "ps/batches.h"
-#include "ps/consistency.h"
+#include "ps/job/batches.h"
+#include "ps/job/consistency.h"
+#include "ps/job/shard_sizes.h"
 #include "ps/record/arrivals.h"
-#include "ps/replica/replica_memory.h"
 #include "ps/server/replay_pulls.h"
-#include "ps/shard_sizes.h"
+#include "ps/server/replica_memory.h"
 #include "ps/worker/worker_core_state.h"
 #include "shared/core/error.h"
 #include "shared/core/sizes.h"

@@ -7,7 +7,7 @@
 #include "shared/core/unit.h"
 
 // Bytes of server `rank`, and of each worker; SIZE_TOP (shared/core/sizes.h) where they cannot be counted. -1 after logging
-// what is impossible, as shard_cut_of (ps/shard_map.h).
+// what is impossible, as shard_cut_of (ps/job/shard_map.h).
 int64_t key_records_of_server(const struct config *c, const struct layout *l, int rank);
 int64_t key_records_of_worker(const struct config *c, const struct layout *l);
 

@@ -9,8 +9,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "ps/consistency.h"
-#include "ps/timing.h"
+#include "ps/job/consistency.h"
+#include "ps/job/timing.h"
 #include "ps/trust/trust.h"
 #include "shared/core/error.h"
 #include "shared/core/output.h"

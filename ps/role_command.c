@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ps/job/ps.h"
 #include "ps/net/address.h"
 #include "ps/net/pulse.h"
-#include "ps/ps.h"
 #include "ps/star.h"
 #include "ps/trust/trust.h"
 #include "shared/command/commands.h"
@@ -16,10 +16,10 @@
 #include "shared/core/output.h"
 #include "shared/device/device_choice.h"
 #include "shared/device/product_choice.h"
+#include "shared/launch/closing.h"
 #include "shared/launch/launch_check.h"
 #include "shared/launch/stop.h"
 #include "shared/memory/memory_check.h"
-#include "shared/report/closing.h"
 #include "shared/report/run_dir.h"
 #include "shared/report/run_state.h"
 #include "shared/report/summary.h"

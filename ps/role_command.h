@@ -3,7 +3,7 @@
 //
 // A role started by hand compares its memory, says whom it waits for and, with --out DIR, leaves its report
 // in DIR/ranks; worker 0 takes DIR for the run (config.json, state.json), and the last worker or server to
-// leave prints the table (shared/report/closing.h). A role that train started leaves all that to it.
+// leave prints the table (shared/launch/closing.h). A role that train started leaves all that to it.
 #ifndef STARRING_PS_ROLE_COMMAND_H
 #define STARRING_PS_ROLE_COMMAND_H
 

@@ -4,14 +4,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ps/codec/push_code.h"
-#include "ps/consistency.h"
-#include "ps/crew/crew.h"
+#include "ps/job/consistency.h"
+#include "ps/job/ps.h"
 #include "ps/key_records.h"
 #include "ps/launch_star.h"
-#include "ps/medium.h"
-#include "ps/ps.h"
+#include "ps/net/medium.h"
 #include "ps/record/arrivals.h"
+#include "ps/sum/crew.h"
+#include "ps/sum/push_code.h"
 #include "ps/trust/trust.h"
 #include "shared/core/error.h"
 #include "shared/core/sizes.h"

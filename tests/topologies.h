@@ -4,7 +4,7 @@
 
 #include "decentral/ring.h"
 #include "ps/star.h"
-#include "shared/train/local.h"
+#include "shared/launch/local.h"
 
 static const struct topology_table topologies = {{&topology_local, &topology_star, &topology_ring}};
 

@@ -8,8 +8,8 @@
 #include "decentral/bench/bench_ring.h"
 #include "decentral/collective/hub.h"
 #include "decentral/zero/zero.h"
-#include "shared/config/json.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 #include "shared/launch/run.h"
 
 #define DEADLINE_S 120.0

@@ -60,12 +60,12 @@ int hub_sum(struct collective_hub *t, void *out, size_t n, enum dtype dt) {
 }
 
 // Calls inside of the stream's function return no errors; a device that has failed reports them here.
-int hub_mark_point(struct collective_hub *t, enum collective_primitive what, enum hub_point p) {
+int hub_mark_point(struct collective_hub *t, enum collective_primitive p, enum hub_point point) {
     if (!t->enqueues) return 0;
-    event_record(t->points[p], t->stream);
+    event_record(t->points[point], t->stream);
     const char *why = dev_error(t->dev);
     if (!*why) return 0;
-    return collective_impl_fail(&t->impl, "%s on channel %d: %s", collective_name(what), t->index, why);
+    return collective_impl_fail(&t->impl, "%s on channel %d: %s", collective_name(p), t->index, why);
 }
 
 void hub_follow(struct collective_hub *t, struct collective_hub *peer, enum hub_point p) {

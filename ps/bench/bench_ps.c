@@ -8,8 +8,8 @@
 
 #include "ps/bench/bench_measure.h"
 #include "ps/bench/bench_roles.h"
-#include "shared/config/json.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 #include "shared/core/text.h"
 #include "shared/launch/launch.h"
 #include "shared/launch/stop.h"

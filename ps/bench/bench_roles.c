@@ -9,8 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ps/job/ps.h"
 #include "ps/net/raw_stream.h"
-#include "ps/ps.h"
 #include "ps/trust/trust.h"
 #include "ps/worker/worker_comm.h"
 #include "shared/core/error.h"

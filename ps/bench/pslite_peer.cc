@@ -17,7 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "ps/ps.h"
+#include "ps/job/ps.h"
 
 namespace {
 

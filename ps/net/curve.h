@@ -15,7 +15,7 @@ struct net_peer {
     const char *address;
     enum net_plane plane;
     int server;         // data: whose shard
-    const char *token;  // data: its (ps/trust/roster.h)
+    const char *token;  // data: its (ps/net/roster.h)
 };
 
 // The scheduler's answer to the handshake, as far as it is known.

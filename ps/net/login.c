@@ -6,11 +6,12 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "ps/job/timing.h"
+#include "ps/job/turn_stall.h"
+#include "ps/job/waiting.h"
 #include "ps/net/rejoin.h"
-#include "ps/timing.h"
+#include "ps/net/rto.h"
 #include "ps/trust/trust.h"
-#include "ps/turn_stall.h"
-#include "ps/waiting.h"
 #include "shared/core/error.h"
 #include "shared/launch/stop.h"
 

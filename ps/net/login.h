@@ -3,12 +3,12 @@
 #ifndef STARRING_PS_NET_LOGIN_H
 #define STARRING_PS_NET_LOGIN_H
 
-#include "ps/manifest.h"
+#include "ps/job/manifest.h"
+#include "ps/job/ps.h"
 #include "ps/net/clock.h"
 #include "ps/net/link.h"
 #include "ps/net/net.h"
-#include "ps/ps.h"
-#include "ps/trust/roster.h"
+#include "ps/net/roster.h"
 
 // The reason of a role that a signal ends; the others report it as "server 0: interrupted".
 #define PS_INTERRUPTED "interrupted"
@@ -20,7 +20,7 @@ struct ps_identity {
     uint64_t incarnation;  // of this process; never 0
     uint64_t job;          // 0 until the scheduler has answered
     uint32_t life;         // which process of its rank, of ps_login; 0: nobody takes another's place
-    bool joins;            // the job is under way (ps/elastic/join.h), of ps_wait_start
+    bool joins;            // the job is under way (ps/agree/join.h), of ps_wait_start
     uint32_t epoch;        // which life of the job, 1, 2, ..; 0 until the scheduler has answered
     struct ps_clock clock;
     char checkpoint[WIRE_TEXT_MAX];  // that the job goes on from, "": none; of ps_wait_start

@@ -11,8 +11,8 @@
 #include <zmq.h>
 
 #include "ps/net/curve.h"
+#include "ps/net/descriptors.h"
 #include "ps/net/zap.h"
-#include "ps/trust/descriptors.h"
 #include "shared/core/error.h"
 
 // How long messages may still leave to a peer whose connection ends before the socket does. A connection

@@ -5,9 +5,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "ps/job/timing.h"
+#include "ps/job/turn_stall.h"
 #include "ps/net/net.h"
-#include "ps/timing.h"
-#include "ps/turn_stall.h"
 #include "shared/core/error.h"
 #include "shared/core/wire_count.h"
 

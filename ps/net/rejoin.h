@@ -6,8 +6,8 @@
 #ifndef STARRING_PS_NET_REJOIN_H
 #define STARRING_PS_NET_REJOIN_H
 
+#include "ps/job/ps.h"
 #include "ps/net/wire.h"
-#include "ps/ps.h"
 
 // The incarnation that this process had before it began anew; 0: it has not.
 uint64_t rejoin_was(void);

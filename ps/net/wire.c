@@ -63,33 +63,29 @@ static int read_body(const ProtobufCMessageDescriptor *d, const char *body, stru
     for (unsigned i = 0; i < d->n_fields; i++) {
         const ProtobufCFieldDescriptor *f = &d->fields[i];
         char *to = (char *)out + place_of[f->id];
-        const char *from = body + f->offset;
+        const void *place = body + f->offset;
+        const char *far;  // what lies there, where it is a pointer
         if (f->label == PROTOBUF_C_LABEL_REPEATED) {
             bool values = f->type == PROTOBUF_C_TYPE_DOUBLE;
             size_t n;
             memcpy(&n, body + f->quantifier_offset, sizeof n);
-            memcpy(&from, from, sizeof from);
+            memcpy(&far, place, sizeof far);
             if (values ? n > WIRE_VALUES_MAX : n != EXACT_SUM_WORDS) return -1;
-            if (n) memcpy(to, from, n * 8);
+            if (n) memcpy(to, far, n * 8);
             if (values)
                 out->count = (int)n;
             else
                 out->has_sum = true;
         } else if (f->type == PROTOBUF_C_TYPE_STRING) {
-            memcpy(&from, from, sizeof from);
-            size_t n = strlen(from) + 1;
+            memcpy(&far, place, sizeof far);
+            size_t n = strlen(far) + 1;
             if (n > (f->id == HOST ? WIRE_HOST_MAX : WIRE_TEXT_MAX)) return -1;
-            memcpy(to, from, n);
+            memcpy(to, far, n);
         } else {
-            memcpy(to, from, plain_bytes(f->type));
+            memcpy(to, place, plain_bytes(f->type));
         }
     }
     return 0;
-}
-
-const char *ps_role_name(enum ps_role r) {
-    static const char *const names[PS_ROLES] = {"worker", "server", "shard", "scheduler"};
-    return (unsigned)r < PS_ROLES ? names[r] : "unknown";
 }
 
 bool wire_is_kept(enum wire_kind k) {

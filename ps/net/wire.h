@@ -27,6 +27,7 @@
 #include <stdint.h>
 
 #include "kernels/exact_sum.h"
+#include "ps/job/ps.h"
 
 enum wire_kind {  // in the order of PsMessage.body
     WIRE_NONE,
@@ -73,9 +74,6 @@ enum wire_kind {  // in the order of PsMessage.body
 };
 const char *wire_kind_name(enum wire_kind k);  // "push", ...
 
-enum ps_role { PS_WORKER, PS_SERVER, PS_SHARD, PS_SCHEDULER, PS_ROLES };
-const char *ps_role_name(enum ps_role r);
-
 // WIRE_JOINS: the job is under way, and the receiver joins it (START).
 // WIRE_STOP: this worker, or some worker, was asked to leave.
 // WIRE_FINAL: it follows no push: the last weights, or those of a checkpoint.
@@ -121,7 +119,7 @@ struct wire_header {
     uint64_t job, incarnation, manifest;
     int32_t key;
     int64_t step, version;
-    int64_t batch;  // of the job's budget (ps/batches.h)
+    int64_t batch;  // of the job's budget (ps/job/batches.h)
     uint64_t seq;
     int64_t staleness;
     uint32_t flags;

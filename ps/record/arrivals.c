@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "shared/core/error.h"
+#include "shared/core/run_file.h"
 #include "shared/core/sizes.h"
-#include "shared/report/run_file.h"
 
 struct key_arrivals {
     struct arrival *all;  // (count)

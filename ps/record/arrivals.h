@@ -14,7 +14,7 @@
 #ifndef STARRING_PS_RECORD_ARRIVALS_H
 #define STARRING_PS_RECORD_ARRIVALS_H
 
-#include "ps/manifest.h"
+#include "ps/job/manifest.h"
 
 struct arrival {
     int32_t worker;

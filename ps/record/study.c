@@ -9,10 +9,10 @@
 #include <cjson/cJSON.h>
 
 #include "kernels/spans.h"
-#include "ps/codec/push_code.h"
 #include "ps/record/study_log.h"
+#include "ps/sum/push_code.h"
 #include "shared/core/error.h"
-#include "shared/report/run_file.h"
+#include "shared/core/run_file.h"
 
 struct tally {
     uint64_t count, max;

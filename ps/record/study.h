@@ -6,8 +6,8 @@
 #ifndef STARRING_PS_RECORD_STUDY_H
 #define STARRING_PS_RECORD_STUDY_H
 
+#include "ps/job/shard_map.h"
 #include "ps/net/wire.h"
-#include "ps/shard_map.h"
 #include "shared/core/unit.h"
 
 #define STUDY_POINTS 200

@@ -8,7 +8,7 @@
 
 #include "shared/core/background.h"
 #include "shared/core/error.h"
-#include "shared/files/regular_file.h"
+#include "shared/core/regular_file.h"
 
 #define WAITING_MOST ((size_t)16 << 20)  // bytes
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/checkpoint/start_point.h"
-#include "ps/consistency.h"
+#include "ps/agree/start_point.h"
+#include "ps/job/consistency.h"
 #include "shared/core/error.h"
 #include "shared/launch/away.h"
 #include "shared/launch/lives.h"

@@ -2,7 +2,7 @@
 #ifndef STARRING_PS_SCHEDULER_EPOCH_START_H
 #define STARRING_PS_SCHEDULER_EPOCH_START_H
 
-#include "ps/ps.h"
+#include "ps/job/ps.h"
 #include "ps/scheduler/membership.h"
 
 // The first epoch of this scheduler: what DIR/lives.jsonl says of those before, if it goes on with their job.

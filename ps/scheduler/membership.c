@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/consistency.h"
+#include "ps/job/consistency.h"
+#include "ps/job/timing.h"
+#include "ps/job/turn_stall.h"
 #include "ps/net/clock.h"
-#include "ps/timing.h"
-#include "ps/turn_stall.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
 

@@ -13,13 +13,13 @@
 #ifndef STARRING_PS_SCHEDULER_MEMBERSHIP_H
 #define STARRING_PS_SCHEDULER_MEMBERSHIP_H
 
-#include "ps/elastic/absences.h"
-#include "ps/manifest.h"
+#include "ps/job/manifest.h"
+#include "ps/job/shard_map.h"
 #include "ps/net/port.h"
+#include "ps/net/roster.h"
+#include "ps/scheduler/absences.h"
 #include "ps/scheduler/epochs.h"
 #include "ps/scheduler/rescue_port.h"
-#include "ps/shard_map.h"
-#include "ps/trust/roster.h"
 #include "shared/config/config.h"
 
 // Where an epoch begins.
@@ -48,7 +48,7 @@ struct scheduler_options {
     void *starts_ctx;
     struct rescue_port rescue;
     struct absence_port absent;
-    // A replay: the batch that worker's `step` had (ps/scheduler/budget.h). NULL: none.
+    // A replay: the batch that worker's `step` had (ps/agree/budget.h). NULL: none.
     int64_t (*recorded)(void *ctx, int worker, int64_t step);
     void *recorded_ctx;
 };
@@ -118,7 +118,7 @@ void membership_let_in(struct membership *c, int worker, bool asks);
 
 // ---- time
 // Starts and closes the job, notices who is late or lost. step: the job's, for texts. 0 or -1.
-// The scheduler stood still: its members were less silent than the clock says (ps/turn_stall.h).
+// The scheduler stood still: its members were less silent than the clock says (ps/job/turn_stall.h).
 void membership_excuse(struct membership *c, double excused_s, double now);
 int membership_tick(struct membership *c, int64_t step, double now);
 // Whether that worker, server or shard is not there, and nothing has been heard of it for a deadline.

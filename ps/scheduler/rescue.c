@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/replica/replica.h"
-#include "ps/timing.h"
+#include "ps/job/shard_map.h"
+#include "ps/job/timing.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
 #include "shared/state/checkpoint.h"

@@ -1,4 +1,4 @@
-// No step is lost although somebody has died: where servers replicate (ps/replica/replica.h), the survivors' state and the
+// No step is lost although somebody has died: where servers replicate (ps/server/replica.h), the survivors' state and the
 // replica of a dead server become a checkpoint behind the step that was decided last, and the next epoch begins there.
 //
 //     a death          from now on nothing is decided; HELLOs wait

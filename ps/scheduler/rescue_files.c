@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ps/timing.h"
+#include "ps/job/timing.h"
 #include "shared/core/background.h"
 #include "shared/core/error.h"
 #include "shared/report/metrics.h"

@@ -5,7 +5,7 @@
 #ifndef STARRING_PS_SCHEDULER_RESCUE_FILES_H
 #define STARRING_PS_SCHEDULER_RESCUE_FILES_H
 
-#include "ps/ps.h"
+#include "ps/job/ps.h"
 #include "ps/scheduler/rescue_port.h"
 
 struct rescue_files;

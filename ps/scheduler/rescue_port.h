@@ -4,7 +4,7 @@
 #define STARRING_PS_SCHEDULER_RESCUE_PORT_H
 
 #include "ps/net/wire.h"
-#include "shared/state/train_state.h"
+#include "shared/core/train_state.h"
 
 // The figures that worker 0 writes down of a step, as far as the scheduler knows them.
 struct step_figures {

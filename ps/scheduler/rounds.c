@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/consistency.h"
-#include "ps/elastic/deal.h"
+#include "ps/agree/budget.h"
+#include "ps/agree/deal.h"
+#include "ps/job/consistency.h"
+#include "ps/job/timing.h"
 #include "ps/net/clock.h"
-#include "ps/scheduler/budget.h"
-#include "ps/timing.h"
 #include "shared/core/error.h"
 
 // One step, as the workers and shards report it, and the answer.

@@ -6,7 +6,7 @@
 //                   --> DECISION to the shards, STEP_DONE to the workers
 //     gather    GATHER of every worker --> values added in worker order --> GATHER_DONE; no values: a barrier
 //
-// Where workers come and go (ps/elastic/step_set.h):
+// Where workers come and go (ps/agree/step_set.h):
 //
 //     step t    + ARRIVED of every shard --> SET to the shards, once each member's part is here or the member is lost;
 //               then their SHARD_SUMs

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/consistency.h"
+#include "ps/job/consistency.h"
+#include "ps/job/timing.h"
 #include "ps/scheduler/rescue.h"
-#include "ps/timing.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
 
@@ -108,7 +108,7 @@ static bool is_elastic(const struct scheduler_core *c, int member) {
     return ps_elastic(c->o.config) && member >= 0 && member < c->members.workers && c->members.started;
 }
 
-// Whether the job goes on without this member, without a step that is done twice (ps/elastic/step_set.h).
+// Whether the job goes on without this member, without a step that is done twice (ps/agree/step_set.h).
 static bool bears(const struct scheduler_core *c, int member) {
     return is_elastic(c, member) && rounds_bears(c->rounds, member);
 }

@@ -12,7 +12,7 @@
 #ifndef STARRING_PS_SERVER_KEY_PASS_H
 #define STARRING_PS_SERVER_KEY_PASS_H
 
-#include "ps/server/sum.h"
+#include "ps/sum/sum.h"
 #include "shared/model/optimizer.h"
 #include "shared/time/thread_time.h"
 

@@ -4,15 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/batches.h"
-#include "ps/elastic/server_set.h"
+#include "ps/job/batches.h"
+#include "ps/job/timing.h"
 #include "ps/net/clock.h"
-#include "ps/replica/chain.h"
+#include "ps/server/chain.h"
 #include "ps/server/key_pass.h"
 #include "ps/server/replay.h"
 #include "ps/server/replay_pulls.h"
+#include "ps/server/server_set.h"
 #include "ps/server/server_step.h"
-#include "ps/timing.h"
 #include "shared/core/error.h"
 
 // Tells a sender why its message was not taken. The text is the worker's error.

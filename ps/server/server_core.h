@@ -26,7 +26,7 @@
 // Invariants
 // 1. Each message comes once (ps/net/link.h), in any order. A push of (worker, key, step) that was taken before, of an earlier
 //    life of the worker, is acknowledged and dropped; where pushes are applied on arrival, so is a batch that the key holds
-//    (ps/batches.h), whoever brings it.
+//    (ps/job/batches.h), whoever brings it.
 // 2. pushed[w] counts the pushes of w that the key has taken; it never goes back, and a push of another step than that is refused.
 // 3. A key has one open step: its gradients are added in worker order, and no gradient of the next one comes before its commit.
 // 4. A commit waits until no reply leaves from the key's weights and no checkpoint reads its buffers.
@@ -68,7 +68,7 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
                         double now);
 // A DECISION, SET or MEMBER of the scheduler. 0 or -1.
 int server_core_decision(struct server_core *c, const struct wire_header *h, double now);
-// A REPLICATE_ACK of the neighbour (ps/replica/replica.h). 0 or -1.
+// A REPLICATE_ACK of the neighbour (ps/server/replica.h). 0 or -1.
 int server_core_replicated(struct server_core *c, const struct wire_header *h, double now);
 // The end of this life: brings every key to `steps` steps, of which the last was decided so, and drops gradients and
 // sums beyond. Takes no message from then on. 0, or -1: a key cannot.

@@ -2,12 +2,12 @@
 
 #include <stdlib.h>
 
-#include "ps/codec/push_code.h"
-#include "ps/crew/crew.h"
-#include "ps/medium.h"
-#include "ps/ps.h"
-#include "ps/replica/replica_memory.h"
-#include "ps/shard_sizes.h"
+#include "ps/job/ps.h"
+#include "ps/job/shard_sizes.h"
+#include "ps/net/medium.h"
+#include "ps/server/replica_memory.h"
+#include "ps/sum/crew.h"
+#include "ps/sum/push_code.h"
 #include "shared/core/error.h"
 #include "shared/core/segment.h"
 #include "shared/core/sizes.h"

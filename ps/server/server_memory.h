@@ -3,7 +3,7 @@
 #ifndef STARRING_PS_SERVER_SERVER_MEMORY_H
 #define STARRING_PS_SERVER_SERVER_MEMORY_H
 
-#include "ps/shard_map.h"
+#include "ps/job/shard_map.h"
 #include "shared/core/arena.h"
 
 // A key's memory, elements n = end - begin.

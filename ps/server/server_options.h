@@ -2,7 +2,8 @@
 #ifndef STARRING_PS_SERVER_SERVER_OPTIONS_H
 #define STARRING_PS_SERVER_SERVER_OPTIONS_H
 
-#include "ps/consistency.h"
+#include "ps/agree/key_rows.h"
+#include "ps/job/consistency.h"
 #include "ps/net/port.h"
 #include "ps/server/server_memory.h"
 #include "shared/model/optimizer.h"
@@ -12,15 +13,6 @@ struct arrivals;
 struct study;
 
 // A key's part of a checkpoint beside its buffers.
-struct key_counts {
-    int key;
-    int64_t version;         // updates applied
-    int64_t updates;         // by the count of its moments (Adam's t): another topology may have begun them
-    int64_t clock;           // steps over; 0 where pushes are applied on arrival
-    const int64_t *pushed;   // (N) pushes applied of each worker
-    const int64_t *batches;  // a row (ps/batches.h), where pushes are applied on arrival; else NULL
-};
-
 // A key whose state behind `step` steps is to be kept: nothing changes it before `keep` returns, nor while somebody has
 // added one to *pins, which any thread takes away.
 struct kept_key {

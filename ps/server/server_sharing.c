@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/medium.h"
+#include "ps/net/medium.h"
 #include "shared/core/error.h"
 
 int server_sharing_create(struct server_sharing *s, const struct config *c, const struct shard_map *m,

@@ -58,14 +58,14 @@ struct server_key {
     int64_t open_ready_ns;      // the latest ready_ns of its gradients: what the open step's update needs
     int64_t update_ready_ns;    // that of the last update: with a commit round, of all keys
     struct gradient *held;      // (N)
-    int64_t *batches;           // which it holds (ps/batches.h); NULL: steps commit
+    int64_t *batches;           // which it holds (ps/job/batches.h); NULL: steps commit
     int64_t *pushed;            // (N) pushes taken; the next step expected
     int64_t *staleness;         // (N) of the last push
     int64_t *ready_ns;          // (N) of the last push; once added, with those added before it
     struct server_pull *pulls;  // (N)
     struct replay_key *replay;  // NULL: pushes are applied as they arrive
     struct server_shot shot;
-    bool replicated;           // the neighbour has the sum of the open step (ps/replica/chain.h)
+    bool replicated;           // the neighbour has the sum of the open step (ps/server/chain.h)
     struct server_late *late;  // (N) pushes that found the key pinned; NULL: they never do
     bool keep;                 // the state behind the open step is to be kept
     _Atomic int inflight;      // replies that the transport still reads from buf.weight
@@ -83,7 +83,7 @@ struct server_round {
     int64_t ready_ns;  // of the keys complete so far; after the decision, of all that it needed
 };
 
-// Steps to which not all workers belong (ps/elastic/server_set.h).
+// Steps to which not all workers belong (ps/server/server_set.h).
 struct server_set {
     int *keys;         // (N) of which the worker's gradient of the open step is here
     uint64_t arrived;  // workers with all keys
@@ -120,7 +120,7 @@ struct server_core {
 
 // Workers whose gradients one push brings.
 static inline int crew_of(const struct server_core *c) { return c->o.crew ? c->o.crew : 1; }
-// The worker that pushes the gradient which is added as number `turn`: of a group the worker that leads the key (ps/crew/crew.h).
+// The worker that pushes the gradient which is added as number `turn`: of a group the worker that leads the key (ps/sum/crew.h).
 static inline int worker_of_turn(const struct server_core *c, const struct server_key *k, int turn) {
     return turn * crew_of(c) + k->key % crew_of(c);
 }

@@ -2,11 +2,11 @@
 
 #include <string.h>
 
-#include "ps/batches.h"
+#include "ps/job/batches.h"
 #include "ps/net/clock.h"
 #include "ps/record/arrivals.h"
 #include "ps/record/study.h"
-#include "ps/replica/chain.h"
+#include "ps/server/chain.h"
 #include "ps/server/key_pass.h"
 #include "ps/server/replay_pulls.h"
 #include "ps/server/server_time.h"

@@ -1,10 +1,10 @@
 // The life of a key's step: held, added, committed, answered (server_step.c). server_core.c takes the messages,
-// replay.c repeats a recorded order, ps/elastic/server_set.c holds gradients until a set is fixed; only these include this file.
+// replay.c repeats a recorded order, ps/server/server_set.c holds gradients until a set is fixed; only these include this file.
 #ifndef STARRING_PS_SERVER_SERVER_STEP_H
 #define STARRING_PS_SERVER_SERVER_STEP_H
 
 #include "ps/server/server_state.h"
-#include "ps/server/sum.h"
+#include "ps/sum/sum.h"
 
 void acknowledge(struct server_core *c, const struct server_key *k, int worker, bool held);
 bool pull_ready(const struct server_core *c, const struct server_key *k, int worker);

@@ -6,19 +6,19 @@
 
 #include <pthread.h>
 
-#include "ps/checkpoint/keeper.h"
-#include "ps/checkpoint/state_file.h"
+#include "ps/job/turn_stall.h"
 #include "ps/net/link.h"
 #include "ps/net/login.h"
 #include "ps/net/net.h"
 #include "ps/record/arrivals.h"
 #include "ps/record/study.h"
-#include "ps/replica/neighbours.h"
-#include "ps/replica/rescue_part.h"
+#include "ps/server/keeper.h"
+#include "ps/server/neighbours.h"
+#include "ps/server/rescue_part.h"
 #include "ps/server/server_core.h"
 #include "ps/server/server_sharing.h"
 #include "ps/server/server_time.h"
-#include "ps/turn_stall.h"
+#include "ps/server/state_file.h"
 
 struct pulse;
 struct server;

@@ -7,8 +7,8 @@
 #ifndef STARRING_PS_SERVER_SERVER_TIME_H
 #define STARRING_PS_SERVER_SERVER_TIME_H
 
+#include "ps/job/shard_map.h"
 #include "ps/net/login.h"
-#include "ps/shard_map.h"
 #include "shared/report/rank_report.h"
 #include "shared/time/thread_time.h"
 

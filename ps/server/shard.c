@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "ps/job/timing.h"
 #include "ps/server/server_threads.h"
-#include "ps/timing.h"
 #include "shared/core/error.h"
 #include "shared/time/stall.h"
 

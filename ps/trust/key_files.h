@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ps/net/wire.h"
+#include "ps/job/ps.h"
 
 #define TRUST_KEY_BYTES 32
 #define TRUST_NAME_MAX  32  // "worker 65535", with the closing zero

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ps/timing.h"
+#include "ps/job/timing.h"
 #include "ps/trust/job_secret.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"

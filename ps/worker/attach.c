@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ps/medium.h"
+#include "ps/job/timing.h"
+#include "ps/job/turn_stall.h"
+#include "ps/net/medium.h"
 #include "ps/net/rejoin.h"
-#include "ps/timing.h"
-#include "ps/turn_stall.h"
 #include "shared/core/error.h"
 
 #define ASK_EVERY_S 0.05

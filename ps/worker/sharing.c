@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "ps/medium.h"
+#include "ps/net/medium.h"
 #include "shared/core/error.h"
 
 static size_t unit_bytes(const struct sharing *s, int u) {

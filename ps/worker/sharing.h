@@ -1,5 +1,5 @@
 // The memory that a worker shares with servers of its host: its own segment, in which its gradients lie, and, where
-// weights are read in place (ps/medium.h), the servers' segments, of which a window shows the units as the model
+// weights are read in place (ps/net/medium.h), the servers' segments, of which a window shows the units as the model
 // wants them, each in one piece:
 //
 //     server 0's segment   | head | key 0 | key 2 |            server 1's   | head | key 1 | key 3 |

@@ -14,8 +14,8 @@
 #ifndef STARRING_PS_WORKER_SNAPSHOT_PULLS_H
 #define STARRING_PS_WORKER_SNAPSHOT_PULLS_H
 
+#include "ps/job/shard_map.h"
 #include "ps/net/port.h"
-#include "ps/shard_map.h"
 #include "shared/evaluation/snapshots.h"
 
 struct snapshot_pulls_options {

@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/batches.h"
-#include "ps/checkpoint/key_rows.h"
-#include "ps/checkpoint/start_point.h"
-#include "ps/codec/push_code.h"
-#include "ps/consistency.h"
-#include "ps/medium.h"
-#include "ps/scheduler/budget.h"
+#include "ps/agree/budget.h"
+#include "ps/agree/key_rows.h"
+#include "ps/agree/start_point.h"
+#include "ps/job/batches.h"
+#include "ps/job/consistency.h"
+#include "ps/net/medium.h"
+#include "ps/sum/push_code.h"
 #include "ps/worker/worker_state.h"
 #include "shared/core/error.h"
 

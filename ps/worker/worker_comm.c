@@ -8,13 +8,13 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "ps/consistency.h"
-#include "ps/medium.h"
+#include "ps/job/consistency.h"
+#include "ps/job/timing.h"
+#include "ps/net/descriptors.h"
 #include "ps/net/link.h"
+#include "ps/net/medium.h"
 #include "ps/net/pulse.h"
 #include "ps/net/rejoin.h"
-#include "ps/timing.h"
-#include "ps/trust/descriptors.h"
 #include "ps/worker/attach.h"
 #include "ps/worker/snapshot_pulls.h"
 #include "ps/worker/worker_times.h"

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/codec/push_code.h"
-#include "ps/consistency.h"
-#include "ps/timing.h"
+#include "ps/job/consistency.h"
+#include "ps/job/timing.h"
+#include "ps/sum/push_code.h"
 #include "shared/core/error.h"
 
 // ---------------------------------------------------------------- sending

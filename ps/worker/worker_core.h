@@ -7,7 +7,7 @@
 //                                 the push asks for t+1 as well            (HELD: arrived, keep waiting)
 //     PULL_REPLY (t+1) --> copied over the key's weights, landed = t+1
 //
-// In a crew (ps/crew/crew.h) a key is handed to its leader, who adds it up and pushes the sum; the others ask for t+1:
+// In a crew (ps/sum/crew.h) a key is handed to its leader, who adds it up and pushes the sum; the others ask for t+1:
 //
 //     leads       QUEUED --all members have come, added--> as above
 //     otherwise   QUEUED --PULL t+1--> GIVEN --the leader has added it, or PULL_REPLY--> IDLE
@@ -25,11 +25,11 @@
 #ifndef STARRING_PS_WORKER_WORKER_CORE_H
 #define STARRING_PS_WORKER_WORKER_CORE_H
 
-#include "ps/crew/crew.h"
-#include "ps/elastic/deal.h"
+#include "ps/agree/deal.h"
+#include "ps/job/shard_map.h"
 #include "ps/net/clock.h"
 #include "ps/net/port.h"
-#include "ps/shard_map.h"
+#include "ps/sum/crew.h"
 #include "shared/core/topology.h"
 
 struct worker_core_options {
@@ -121,7 +121,7 @@ void worker_core_gather(struct worker_core *c, const double *values, int count);
 // Fresh weights of every key, as control bytes. keep: the state goes into a checkpoint.
 void worker_core_pull_all(struct worker_core *c, bool keep, double now);
 // The batch of `step`, which begins when those before it have been handed over. done: what a checkpoint says of the
-// budget, of the first one (ps/scheduler/budget.h); NULL: nothing.
+// budget, of the first one (ps/agree/budget.h); NULL: nothing.
 void worker_core_take(struct worker_core *c, int64_t step, const struct wire_header *done);
 void worker_core_stop(struct worker_core *c);  // heartbeats say so from now on, the next one at once
 void worker_core_goodbye(struct worker_core *c);

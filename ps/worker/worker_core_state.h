@@ -3,7 +3,7 @@
 #ifndef STARRING_PS_WORKER_WORKER_CORE_STATE_H
 #define STARRING_PS_WORKER_WORKER_CORE_STATE_H
 
-#include "ps/turn_stall.h"
+#include "ps/job/turn_stall.h"
 #include "ps/worker/credits.h"
 #include "ps/worker/worker_core.h"
 

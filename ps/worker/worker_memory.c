@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/codec/push_code.h"
-#include "ps/consistency.h"
-#include "ps/crew/crew_meet.h"
-#include "ps/medium.h"
-#include "ps/ps.h"
+#include "ps/job/consistency.h"
+#include "ps/job/ps.h"
+#include "ps/net/medium.h"
+#include "ps/sum/crew_meet.h"
+#include "ps/sum/push_code.h"
 #include "shared/core/error.h"
 #include "shared/core/segment.h"
 

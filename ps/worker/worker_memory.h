@@ -4,7 +4,7 @@
 #define STARRING_PS_WORKER_WORKER_MEMORY_H
 
 #include "kernels/exact_sum.h"
-#include "ps/shard_map.h"
+#include "ps/job/shard_map.h"
 #include "shared/config/config.h"
 #include "shared/core/arena.h"
 #include "shared/core/topology.h"
@@ -36,7 +36,7 @@ void worker_buffers_free(struct worker_buffers *b);  // the arrays; what they na
 
 // room: of the worker's segment, which holds what servers read and write; NULL: nothing is shared. Weights that are
 // read in place are nobody's here: NULL in out, until a window shows them (sharing.h). Twins in a room are not counted
-// here: worker_lock counts them. in_place: ps_weights_in_place (ps/medium.h).
+// here: worker_lock counts them. in_place: ps_weights_in_place (ps/net/medium.h).
 void worker_carve(struct arena *a, const struct config *c, const struct layout *l, bool in_place,
                   struct arena_room *room, struct worker_buffers *out);
 // Page-locks the room's pages, as far as they are used, where they hold the twins of a device's buffers, and counts them.
@@ -45,7 +45,7 @@ int worker_lock(struct arena *a, const struct config *c, const struct arena_room
 // Weights in place: pages of the worker's own, for the keys of shards that it shares nothing with.
 void worker_count_unshared(struct arena *a, const struct config *c, const struct shard_map *m,
                            const bool *shared);
-// The board that a worker of a crew shares with its group (ps/crew/crew_meet.h), of so many keys; without one nothing.
+// The board that a worker of a crew shares with its group (ps/sum/crew_meet.h), of so many keys; without one nothing.
 void worker_count_board(struct arena *a, const struct config *c, const struct layout *l, int64_t keys);
 // The memory that worker_carve, worker_lock, worker_count_board and worker_count_unshared take. shared (shards).
 void worker_predict_memory(const struct config *c, const struct layout *l, const struct shard_map *m,

@@ -3,9 +3,9 @@
 #ifndef STARRING_PS_WORKER_WORKER_STATE_H
 #define STARRING_PS_WORKER_WORKER_STATE_H
 
-#include "ps/codec/push_errors.h"
-#include "ps/consistency.h"
-#include "ps/crew/crew_meet.h"
+#include "ps/job/consistency.h"
+#include "ps/sum/crew_meet.h"
+#include "ps/worker/push_errors.h"
 #include "ps/worker/worker_comm.h"
 
 struct worker;

@@ -5,8 +5,8 @@
 #ifndef STARRING_PS_WORKER_WORKER_TIMES_H
 #define STARRING_PS_WORKER_WORKER_TIMES_H
 
+#include "ps/job/shard_map.h"
 #include "ps/net/login.h"
-#include "ps/shard_map.h"
 #include "ps/worker/worker_core.h"
 #include "shared/time/thread_time.h"
 #include "shared/time/timeline.h"

@@ -4,7 +4,7 @@
 #define STARRING_SHARED_BENCH_BENCH_H
 
 #include "kernels/dtype.h"
-#include "shared/command/cli.h"
+#include "shared/config/cli.h"
 
 struct topology_table;
 

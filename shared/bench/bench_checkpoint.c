@@ -14,15 +14,15 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "shared/config/json.h"
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 #include "shared/core/text.h"
 #include "shared/hf/presets.h"
+#include "shared/launch/local.h"
 #include "shared/memory/memory_limits.h"
 #include "shared/model/model.h"
 #include "shared/state/checkpoint_read.h"
-#include "shared/train/local.h"
 
 #define TARGET      0.8  // of the disk's own rate, that writing is to reach
 #define LIFE        0x62656e6368ULL

@@ -6,9 +6,9 @@
 
 #include "shared/bench/bench.h"
 #include "shared/bench/bench_operations.h"
-#include "shared/command/cli.h"
-#include "shared/config/json.h"
+#include "shared/config/cli.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 #include "shared/device/device_facts.h"
 #include "shared/memory/memory_limits.h"
 

@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "shared/bench/bench.h"
-#include "shared/config/json.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 #include "shared/core/text.h"
 #include "shared/offload/disk_store.h"
 

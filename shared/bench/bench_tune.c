@@ -8,16 +8,16 @@
 #include "shared/bench/bench.h"
 #include "shared/bench/bench_tune.h"
 #include "shared/bench/bench_work.h"
-#include "shared/config/json.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 #include "shared/device/device_choice.h"
 #include "shared/device/device_facts.h"
 #include "shared/device/product_choice.h"
 #include "shared/device/product_table.h"
 #include "shared/hf/presets.h"
+#include "shared/launch/local.h"
 #include "shared/model/model.h"
 #include "shared/report/metrics.h"
-#include "shared/train/local.h"
 #include "shared/train/session.h"
 
 #define STEPS 2  // the first also has whatever happens once

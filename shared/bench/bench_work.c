@@ -11,8 +11,8 @@
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
 #include "shared/device/device_choice.h"
+#include "shared/launch/local.h"
 #include "shared/memory/memory_check.h"
-#include "shared/train/local.h"
 
 #define MEASUREMENT_S 0.010  // of a measurement on a GPU
 #define LAUNCHES_MAX  1000

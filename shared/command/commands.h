@@ -2,7 +2,7 @@
 #ifndef STARRING_SHARED_COMMAND_COMMANDS_H
 #define STARRING_SHARED_COMMAND_COMMANDS_H
 
-#include "shared/command/cli.h"
+#include "shared/config/cli.h"
 
 extern const struct cli_command command_train, command_scheduler, command_server, command_worker,
     command_data_info, command_data_tokenize, command_data_wrap, command_summary, command_evaluate,

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "shared/config/config_internal.h"
-#include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
+#include "shared/core/relaxed_json.h"
 #include "shared/core/topology_row.h"
 
 void config_destroy(struct config **c) {

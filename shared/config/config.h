@@ -17,9 +17,9 @@
 #include "kernels/cuda_choices.h"
 #include "kernels/dtype.h"
 #include "shared/config/config_key.h"
+#include "shared/core/scaler.h"
 #include "shared/model/optimizer.h"
 #include "shared/model/recompute.h"
-#include "shared/model/scaler.h"
 #include "shared/model/schedule.h"
 
 struct topology_row;  // shared/core/topology_row.h

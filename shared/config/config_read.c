@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "shared/config/config_internal.h"
-#include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
+#include "shared/core/relaxed_json.h"
 #include "shared/core/text.h"
 
 // ---------------------------------------------------------------- one tree of file and overrides

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "shared/config/config_internal.h"
-#include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
+#include "shared/core/relaxed_json.h"
 #include "shared/core/text.h"
 
 static int refuse(const struct config_key *f, const char *origin, const char *expected, const cJSON *v) {

@@ -3,7 +3,7 @@
 #include <sodium/utils.h>
 #include <stdio.h>
 
-#include "shared/files/regular_file.h"
+#include "shared/core/regular_file.h"
 
 void sha256_init(struct sha256 *s) { crypto_hash_sha256_init(&s->state); }
 

@@ -27,9 +27,9 @@
 #define STARRING_SHARED_CORE_TOPOLOGY_H
 
 #include "kernels/backend.h"
+#include "shared/core/train_state.h"
 #include "shared/core/unit.h"
 #include "shared/core/wire_count.h"
-#include "shared/state/train_state.h"
 
 enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_EVAL };
 

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "shared/files/mapped_file.h"
+#include "shared/core/mapped_file.h"
 
 // A token file of llm.c (dev/data/data_common.py, write_datafile):
 //     | 256 int32: magic, version, count of tokens, 0.. | tokens, `width` bytes each |

@@ -9,14 +9,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "shared/config/json.h"
-#include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 #include "shared/core/path.h"
+#include "shared/core/regular_file.h"
+#include "shared/core/relaxed_json.h"
 #include "shared/core/sha256.h"
 #include "shared/core/text.h"
 #include "shared/core/version.h"
-#include "shared/files/regular_file.h"
 #include "shared/hf/presets.h"
 
 #define FILES_MAX      4     // of one tokenizer

@@ -3,9 +3,9 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "shared/config/json.h"
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 #include "shared/core/text.h"
 
 // CUDA's 1000 * major + 10 * minor.

@@ -4,8 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/config/json.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 #include "shared/device/product_table.h"
 
 #define BESIDE_PROGRAM "starring-products.json"

@@ -8,12 +8,12 @@
 #include <unistd.h>
 
 #include "kernels/backend.h"
-#include "shared/config/json.h"
-#include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
+#include "shared/core/regular_file.h"
+#include "shared/core/relaxed_json.h"
 #include "shared/core/sha256.h"
 #include "shared/core/version.h"
-#include "shared/files/regular_file.h"
 
 #define FORMAT    "starring products"
 #define VERSION   1

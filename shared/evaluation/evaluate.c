@@ -12,9 +12,9 @@
 #include "shared/core/sizes.h"
 #include "shared/core/text.h"
 #include "shared/device/device_choice.h"
-#include "shared/evaluation/evals.h"
 #include "shared/evaluation/snapshot_file.h"
 #include "shared/model/model.h"
+#include "shared/report/evals.h"
 
 #define SAY_FIRST_S 2.0   // how long an evaluation goes on before it says what is left
 #define SAY_EVERY_S 10.0  // and then again

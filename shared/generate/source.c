@@ -7,9 +7,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
 #include "shared/core/path.h"
+#include "shared/core/relaxed_json.h"
 #include "shared/hf/hf_dir.h"
 
 static bool is_directory(const char *path) {

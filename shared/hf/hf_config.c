@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/config/json.h"
-#include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
+#include "shared/core/relaxed_json.h"
 #include "shared/core/text.h"
 #include "shared/hf/families.h"
 

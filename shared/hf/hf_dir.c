@@ -11,12 +11,12 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "shared/config/json.h"
-#include "shared/config/name_map.h"
-#include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
+#include "shared/core/name_map.h"
 #include "shared/core/path.h"
-#include "shared/files/regular_file.h"
+#include "shared/core/regular_file.h"
+#include "shared/core/relaxed_json.h"
 #include "shared/hf/hf_config.h"
 #include "shared/hf/safetensors.h"
 

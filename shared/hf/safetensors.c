@@ -11,10 +11,10 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "shared/config/json.h"
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/files/mapped_file.h"
+#include "shared/core/json.h"
+#include "shared/core/mapped_file.h"
 
 #define MAX_HEADER_BYTES 100000000u          // the reference implementation's limit
 #define MAX_EXACT        9007199254740992.0  // 2^53: JSON numbers arrive as doubles

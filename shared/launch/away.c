@@ -8,10 +8,10 @@
 #include <unistd.h>
 
 #include "shared/config/config.h"
-#include "shared/config/json.h"
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/report/run_file.h"
+#include "shared/core/json.h"
+#include "shared/core/run_file.h"
 
 #define FILE_NAME "away.jsonl"
 

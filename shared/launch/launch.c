@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/core/proc_look.h"
 #include "shared/launch/launch_state.h"
-#include "shared/launch/proc_look.h"
 #include "shared/launch/stop.h"
 
 #define WAKE_MS     100  // how often the clock is looked at when no signal comes

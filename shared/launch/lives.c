@@ -8,10 +8,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "shared/config/json.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
+#include "shared/core/run_file.h"
 #include "shared/core/text.h"
-#include "shared/report/run_file.h"
 
 #define FILE_NAME "lives.jsonl"
 

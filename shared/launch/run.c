@@ -5,16 +5,16 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "shared/config/json.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 #include "shared/core/segment.h"
 #include "shared/evaluation/evaluate.h"
 #include "shared/launch/away.h"
+#include "shared/launch/closing.h"
 #include "shared/launch/last_word.h"
 #include "shared/launch/lives.h"
 #include "shared/launch/steps_lost.h"
 #include "shared/launch/stop.h"
-#include "shared/report/closing.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_dir.h"
 #include "shared/report/run_state.h"

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/config/json.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 #include "shared/core/text.h"
 #include "shared/core/unit.h"
 #include "shared/device/device_choice.h"

@@ -9,9 +9,9 @@
 
 #include "shared/core/error.h"
 #include "shared/core/path.h"
+#include "shared/core/train_state.h"
 #include "shared/monitor/curve_file.h"
 #include "shared/report/metrics.h"
-#include "shared/state/train_state.h"
 
 enum curve { CURVE_LOSS, CURVE_LR, CURVE_SCALE, CURVES };
 static const char *const tags[CURVES] = {"Train/Samples/train_loss", "Train/Samples/lr",

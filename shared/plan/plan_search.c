@@ -7,7 +7,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "shared/command/cli.h"
+#include "shared/config/cli.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
 #include "shared/device/device_choice.h"

@@ -8,7 +8,7 @@
 #ifndef STARRING_SHARED_PLAN_PLAN_SEARCH_H
 #define STARRING_SHARED_PLAN_PLAN_SEARCH_H
 
-#include "shared/command/cli.h"
+#include "shared/config/cli.h"
 #include "shared/config/config.h"
 #include "shared/core/topology.h"
 #include "shared/plan/plan_rates.h"

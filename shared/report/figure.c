@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/config/json.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 
 // The object that the last word of a path is a member of, NULL: it is not there. *word: that word.
 static cJSON *holder_of(const cJSON *o, const char *path, const char **word) {

@@ -7,12 +7,12 @@
 #include <unistd.h>
 
 #include "shared/config/config.h"
-#include "shared/config/json.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 #include "shared/core/topology_row.h"
 #include "shared/core/version.h"
 #include "shared/device/machine_facts.h"
-#include "shared/evaluation/evals.h"
+#include "shared/report/evals.h"
 #include "shared/report/metrics.h"
 #include "shared/time/moments.h"
 

@@ -9,11 +9,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "shared/config/json.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 #include "shared/core/path.h"
-#include "shared/files/regular_file.h"
-#include "shared/report/run_file.h"
+#include "shared/core/regular_file.h"
+#include "shared/core/run_file.h"
 
 #define LINE_READ_BYTES 4096  // of a line that somebody else may have written
 

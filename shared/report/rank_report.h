@@ -8,8 +8,8 @@
 
 #include "shared/core/topology.h"
 #include "shared/device/device_facts.h"
-#include "shared/memory/job_resident.h"
 #include "shared/model/model.h"
+#include "shared/report/job_resident.h"
 #include "shared/time/split.h"
 
 // The part of a run in which a rank trains: from the beginning of its first step to the end of its last one (a server:

@@ -14,10 +14,10 @@
 
 #include "shared/core/error.h"
 #include "shared/core/path.h"
+#include "shared/core/run_file.h"
 #include "shared/data/vocabulary.h"
-#include "shared/evaluation/evals.h"
+#include "shared/report/evals.h"
 #include "shared/report/metrics.h"
-#include "shared/report/run_file.h"
 #include "shared/report/run_state.h"
 #include "shared/state/checkpoint.h"
 

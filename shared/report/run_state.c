@@ -6,9 +6,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "shared/config/json.h"
+#include "shared/core/json.h"
+#include "shared/core/run_file.h"
 #include "shared/core/text.h"
-#include "shared/report/run_file.h"
 
 #define STATE_FILE "state.json"
 

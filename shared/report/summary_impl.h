@@ -2,7 +2,7 @@
 #ifndef STARRING_SHARED_REPORT_SUMMARY_IMPL_H
 #define STARRING_SHARED_REPORT_SUMMARY_IMPL_H
 
-#include "shared/config/json.h"
+#include "shared/core/json.h"
 #include "shared/report/summary.h"
 
 // Steps that the ranks' reports tell of: those before the checkpoint that they went on from are none of them.

@@ -8,10 +8,10 @@
 #include <cjson/cJSON.h>
 
 #include "shared/config/config.h"
-#include "shared/config/json.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
+#include "shared/core/run_file.h"
 #include "shared/core/topology_row.h"
-#include "shared/report/run_file.h"
 #include "shared/report/span_files.h"
 #include "shared/time/moments.h"
 

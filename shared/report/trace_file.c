@@ -11,10 +11,10 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "shared/config/json.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 #include "shared/core/path.h"
-#include "shared/report/run_file.h"
+#include "shared/core/run_file.h"
 #include "shared/report/span_files.h"
 #include "shared/time/moments.h"
 #include "shared/time/thread_time.h"

@@ -12,11 +12,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "shared/config/json.h"
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 #include "shared/core/path.h"
-#include "shared/files/regular_file.h"
+#include "shared/core/regular_file.h"
 #include "shared/state/manifest.h"
 
 #define POLL_NS     10000000

@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "shared/state/train_state.h"
+#include "shared/core/train_state.h"
 
 #define CHECKPOINT_FORMAT 1
 

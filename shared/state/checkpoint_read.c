@@ -8,8 +8,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "shared/config/json.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 #include "shared/core/path.h"
 #include "shared/hf/safetensors.h"
 #include "shared/state/checkpoint.h"

@@ -12,10 +12,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "shared/core/train_state.h"
 #include "shared/core/unit.h"
 #include "shared/state/checkpoint.h"
 #include "shared/state/part_file.h"
-#include "shared/state/train_state.h"
 
 struct checkpoint;
 struct checkpoint *checkpoint_open(const char *path);  // the directory

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "shared/config/json.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 #include "shared/core/text.h"
 #include "shared/core/topology_row.h"
 #include "shared/core/version.h"

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#include "shared/state/train_state.h"
+#include "shared/core/train_state.h"
 
 #define MANIFEST_NAME   "manifest.json"
 #define PART_ENDING     ".safetensors"

@@ -8,9 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "shared/config/json.h"
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 #include "shared/hf/safetensors.h"
 #include "shared/state/manifest.h"
 

@@ -6,10 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/config/json.h"
 #include "shared/core/error.h"
-#include "shared/files/regular_file.h"
-#include "shared/report/run_file.h"
+#include "shared/core/json.h"
+#include "shared/core/regular_file.h"
+#include "shared/core/run_file.h"
 
 #define LINE_MAX_BYTES 512
 

@@ -6,8 +6,8 @@
 
 #include <cjson/cJSON.h>
 
-#include "shared/config/json.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 
 // ---------------------------------------------------------------- of this rank
 static struct spans new_spans(size_t room) {

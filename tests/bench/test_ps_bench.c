@@ -16,12 +16,12 @@
 #include "ps/bench/bench_plan.h"
 #include "ps/bench/bench_ring.h"
 #include "ps/bench/bench_roles.h"
+#include "ps/job/shard_map.h"
 #include "ps/net/raw_stream.h"
-#include "ps/shard_map.h"
 #include "ps/star.h"
 #include "shared/core/error.h"
 #include "shared/core/topology_row.h"
-#include "shared/train/local.h"
+#include "shared/launch/local.h"
 
 static const struct topology_table topologies = {{&topology_local, &topology_star}};
 

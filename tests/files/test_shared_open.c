@@ -15,11 +15,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "shared/config/name_map.h"
 #include "shared/core/error.h"
+#include "shared/core/mapped_file.h"
+#include "shared/core/name_map.h"
+#include "shared/core/regular_file.h"
 #include "shared/data/data.h"
-#include "shared/files/mapped_file.h"
-#include "shared/files/regular_file.h"
 #include "shared/hf/safetensors.h"
 
 struct folder {

@@ -20,7 +20,7 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/report/run_file.h"
+#include "shared/core/run_file.h"
 #include "tests/fixture.h"
 
 #define WORDS_MAX      80

@@ -16,9 +16,9 @@
 
 #include "kernels/backend.h"
 #include "shared/core/error.h"
+#include "shared/core/run_file.h"
 #include "shared/device/datasheet.h"
 #include "shared/model/spec.h"
-#include "shared/report/run_file.h"
 #include "tests/job/job.h"
 
 #define SMALL "--rounds 1 --elements 4096 --matmul 64"

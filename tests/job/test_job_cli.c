@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/report/run_file.h"
+#include "shared/core/run_file.h"
 #include "tests/job/job.h"
 
 static void mistakes_are_usage_errors(void **state) {

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/report/run_file.h"
+#include "shared/core/run_file.h"
 #include "tests/job/job.h"
 
 #define QUICK "--steps 1 --seq 16 --batch 1 --threads 1 --quiet"

@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/report/run_file.h"
+#include "shared/core/run_file.h"
 #include "tests/job/job.h"
 
 static int open_batch(void **state) {

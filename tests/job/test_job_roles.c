@@ -12,9 +12,9 @@
 #include <cjson/cJSON.h>
 #include <cmocka.h>
 
-#include "ps/waiting.h"
+#include "ps/job/waiting.h"
 #include "shared/core/error.h"
-#include "shared/report/run_file.h"
+#include "shared/core/run_file.h"
 #include "shared/report/run_state.h"
 #include "tests/job/job.h"
 

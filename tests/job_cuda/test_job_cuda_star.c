@@ -17,7 +17,7 @@
 
 #include "kernels/backend.h"
 #include "shared/core/error.h"
-#include "shared/report/run_file.h"
+#include "shared/core/run_file.h"
 #include "tests/job/job.h"
 
 #define STEPS      4

@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
+#include "shared/core/relaxed_json.h"
 #include "shared/generate/generate.h"
 #include "shared/generate/prompt.h"
 #include "shared/generate/source.h"

@@ -20,8 +20,8 @@
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
 #include "shared/hf/families.h"
+#include "shared/launch/local.h"
 #include "shared/model/model.h"
-#include "shared/train/local.h"
 
 #define PRODUCTS_MAX 256
 

@@ -14,8 +14,8 @@
 
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
+#include "shared/core/scaler.h"
 #include "shared/model/optimizer.h"
-#include "shared/model/scaler.h"
 #include "shared/model/schedule.h"
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))

@@ -14,8 +14,8 @@
 #include "shared/core/error.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/hf/presets.h"
+#include "shared/launch/local.h"
 #include "shared/model/model.h"
-#include "shared/train/local.h"
 #include "tests/model/expected.h"
 
 #define VECTORS    "tests/data/vectors/"

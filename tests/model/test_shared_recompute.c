@@ -11,8 +11,8 @@
 
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
+#include "shared/launch/local.h"
 #include "shared/model/model.h"
-#include "shared/train/local.h"
 #include "tests/model/small_model.h"
 
 #define B      2

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "ps/consistency.h"
+#include "ps/job/consistency.h"
 #include "shared/core/error.h"
 
 static struct consistency_rule rule_of(const char *text, int workers) {

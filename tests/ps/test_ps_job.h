@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "ps/ps.h"
+#include "ps/job/ps.h"
 #include "shared/evaluation/snapshots.h"
 #include "shared/time/timeline.h"
 #include "test_ps_far.h"

@@ -1,6 +1,6 @@
 // The star over real sockets, roles as threads: the same bits as the plain trainer, predicted bytes
 // equal counted ones, and logins that must be refused.
-#include "ps/medium.h"
+#include "ps/net/medium.h"
 #include "test_ps_star.h"
 
 static void test_sync_bits(void **state) {

@@ -1,6 +1,6 @@
 // Single messages to the scheduler: logins, steps, gathers, who is missing, who is lost.
+#include "ps/job/timing.h"
 #include "ps/scheduler/rounds.h"
-#include "ps/timing.h"
 #include "test_ps_log.h"
 
 // ---------------------------------------------------------------- the scheduler

@@ -10,8 +10,8 @@
 #include <time.h>
 
 #include "kernels/exact_sum.h"
-#include "ps/shard_map.h"
-#include "ps/shard_sizes.h"
+#include "ps/job/shard_map.h"
+#include "ps/job/shard_sizes.h"
 #include "test_ps_toy.h"
 
 // Elements of the fullest shard over the mean; 1 is perfect.

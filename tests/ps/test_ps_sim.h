@@ -2,7 +2,8 @@
 // and delays messages as a counter-based generator says, so that every run can be repeated.
 #ifndef STARRING_TESTS_PS_TEST_PS_SIM_H
 #define STARRING_TESTS_PS_TEST_PS_SIM_H
-#include "ps/batches.h"
+#include "ps/job/batches.h"
+#include "ps/net/medium.h"
 #include "tests/ps_loss/sim_network.h"
 
 static inline void sim_login(struct sim *s, enum ps_role role, int rank, int thread, int index) {

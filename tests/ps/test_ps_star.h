@@ -2,7 +2,7 @@
 #ifndef STARRING_TESTS_PS_TEST_PS_STAR_H
 #define STARRING_TESTS_PS_TEST_PS_STAR_H
 
-#include "ps/shard_map.h"
+#include "ps/job/shard_map.h"
 #include "shared/time/moments.h"
 #include "test_ps_job.h"
 

@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/consistency.h"
-#include "ps/ps.h"
+#include "ps/job/consistency.h"
+#include "ps/job/ps.h"
+#include "ps/job/timing.h"
 #include "ps/star.h"
-#include "ps/timing.h"
 #include "shared/config/config.h"
 #include "shared/core/error.h"
 #include "shared/model/optimizer.h"

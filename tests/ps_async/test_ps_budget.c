@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/scheduler/budget.h"
+#include "ps/agree/budget.h"
 #include "shared/core/rng.h"
 
 #define WORKERS 4

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "ps/batches.h"
+#include "ps/job/batches.h"
 #include "ps/server/server_memory.h"
 #include "tests/ps/test_ps_toy.h"
 

@@ -1,7 +1,7 @@
 // Checkpoints of the star's state machines, without sockets, threads or files: a network that shuffles, loses and
 // repeats messages, a keeper that copies keys or pins them for as long as it likes, and jobs that go on from what it
 // has.
-#include "ps/scheduler/budget.h"
+#include "ps/agree/budget.h"
 #include "tests/ps/test_ps_log.h"
 
 #define KEEPS (SIM_STEPS * SIM_WORKERS)

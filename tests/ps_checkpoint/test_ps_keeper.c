@@ -11,9 +11,9 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include "ps/checkpoint/keeper.h"
-#include "ps/checkpoint/start_point.h"
-#include "ps/checkpoint/state_file.h"
+#include "ps/agree/start_point.h"
+#include "ps/server/keeper.h"
+#include "ps/server/state_file.h"
 #include "shared/core/disk.h"
 #include "shared/core/path.h"
 #include "tests/ps_checkpoint/keeper_job.h"

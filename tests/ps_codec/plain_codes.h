@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "kernels/codec.h"
-#include "ps/shard_map.h"
+#include "ps/job/shard_map.h"
 #include "shared/core/error.h"
 
 static inline void plain_onebit(const float *x, float *said) {

@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "ps/elastic/step_set.h"
+#include "ps/agree/step_set.h"
 #include "tests/ps/test_ps_job.h"
 
 #define WORKERS     3

@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "ps/elastic/step_set.h"
+#include "ps/agree/step_set.h"
 #include "shared/core/error.h"
 
 #define OWN 2

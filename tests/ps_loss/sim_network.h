@@ -11,8 +11,8 @@
 #include <cmocka.h>
 
 #include "ps/net/link.h"
-#include "ps/replica/replica.h"
 #include "ps/scheduler/scheduler_core.h"
+#include "ps/server/replica.h"
 #include "ps/server/server_core.h"
 #include "ps/worker/worker_core.h"
 #include "shared/core/rng.h"

@@ -3,7 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ps/timing.h"
+#include "ps/job/timing.h"
 #include "shared/report/metrics.h"
 #include "shared/state/checkpoint.h"
 #include "tests/ps/test_ps_log.h"

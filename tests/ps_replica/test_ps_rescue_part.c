@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ps/replica/rescue_part.h"
+#include "ps/server/rescue_part.h"
 #include "shared/core/disk.h"
 #include "shared/state/checkpoint.h"
 #include "tests/ps/test_ps_log.h"

@@ -15,9 +15,9 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
+#include "shared/core/run_file.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_dir.h"
-#include "shared/report/run_file.h"
 #include "shared/report/summary.h"
 #include "tests/topologies.h"
 

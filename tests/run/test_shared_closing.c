@@ -13,9 +13,9 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/report/closing.h"
+#include "shared/core/run_file.h"
+#include "shared/launch/closing.h"
 #include "shared/report/run_dir.h"
-#include "shared/report/run_file.h"
 #include "shared/report/summary.h"
 #include "tests/topologies.h"
 

@@ -15,8 +15,8 @@
 
 #include <cmocka.h>
 
-#include "shared/command/cli.h"
 #include "shared/command/commands.h"
+#include "shared/config/cli.h"
 #include "shared/core/error.h"
 #include "shared/launch/launch.h"
 #include "shared/launch/rank_env.h"

@@ -17,10 +17,10 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
+#include "shared/core/run_file.h"
 #include "shared/launch/lives.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_dir.h"
-#include "shared/report/run_file.h"
 #include "shared/report/run_state.h"
 #include "tests/topologies.h"
 

@@ -5,7 +5,7 @@
 #include <sys/ioctl.h>
 
 #include "shared/core/text.h"
-#include "shared/evaluation/evals.h"
+#include "shared/report/evals.h"
 #include "shared/report/progress.h"
 #include "tests/run/summary_helper.h"
 

@@ -5,9 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "shared/config/json.h"
-#include "shared/launch/proc_look.h"
-#include "shared/memory/job_resident.h"
+#include "shared/core/json.h"
+#include "shared/core/proc_look.h"
+#include "shared/report/job_resident.h"
 #include "shared/time/moments.h"
 #include "tests/run/summary_helper.h"
 

@@ -25,6 +25,26 @@ LAYERS = {
     "kernels": [{"kernels"},                                      # the device's interface, operations, codes, loading
                 {"kernels/queue"},                                # what a stream is
                 {"kernels/ref", "kernels/cpu", "kernels/cuda"}],  # the backends: one never sees another
+    "shared": [{"shared/core"},                                   # errors, files, JSON, units, the hooks of a topology
+               {"shared/model"}, {"shared/config"},               # the model without ranks; keys as rows
+               {"shared/device", "shared/time"},                  # choosing a device; where a step's time went
+               {"shared/hf"}, {"shared/data"},
+               {"shared/state"}, {"shared/report"},               # what survives; the files of a run
+               {"shared/evaluation", "shared/monitor"},
+               {"shared/train"},                                  # the loop, one rank's session
+               {"shared/launch"},                                 # processes, restarts, the end of a run
+               {"shared/memory", "shared/offload"},
+               {"shared/bench", "shared/generate", "shared/plan"},
+               {"shared/command"}],                               # what a person types
+    "ps": [{"ps/job"},                                            # facts of a star's job: keys, shards, rules, times
+           {"ps/trust"}, {"ps/net"},                              # who may join; messages, and the link under them
+           {"ps/sum"}, {"ps/record"},                             # how gradients are coded and added; orders and staleness
+           {"ps/agree"},                                          # what the roles agree on: batches, members, the start
+           {"ps/server", "ps/worker", "ps/scheduler"},            # the roles: one never sees another
+           {"ps/bench"}, {"ps"}],
+    "decentral": [{"decentral/collective"},                       # what each collective does; threads and processes
+                  {"decentral/mpi", "decentral/nccl", "decentral/zero"},
+                  {"decentral"}, {"decentral/bench"}],
 }
 # header pattern: the only files that may include it
 PRIVATE = {
@@ -137,13 +157,13 @@ class TheRulesThemselves(unittest.TestCase):
     """The checks above must be able to fail."""
 
     def test_forbidden_includes_are_found(self):
-        for path, header in (("shared/train/train.c", "ps/ps.h"), ("shared/report/x.c", "decentral/zero/zero.h"),
+        for path, header in (("shared/train/train.c", "ps/job/ps.h"), ("shared/report/x.c", "decentral/zero/zero.h"),
                              ("kernels/cpu/adamw.c", "shared/core/error.h"), ("ps/worker/worker.c", "decentral/zero/zero.h"),
                              ("decentral/zero/zero.c", "ps/net/wire.h"), ("decentral/zero/zero.c", "mpi.h"),
                              ("shared/train/train.c", "zmq.h"), ("kernels/cpu/x.c", "cuda_runtime.h"),
                              ("decentral/zero/zero.c", "nccl.h"), ("ps/server/server.c", "../shared/core/error.h")):
             self.assertEqual(len(includes_against_rules(path, f'#include "{header}"\n')), 1, (path, header))
-        both = '#include "ps/ps.h"\n#include "decentral/zero/zero.h"\n'
+        both = '#include "ps/job/ps.h"\n#include "decentral/zero/zero.h"\n'
         self.assertTrue(includes_against_rules("experiments/x.c", both))
         self.assertFalse(includes_against_rules("starring.c", both))
 

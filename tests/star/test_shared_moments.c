@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/config/json.h"
+#include "shared/core/json.h"
 #include "shared/time/moments.h"
 
 static void assert_near(double got, double want, double error, const char *what) {

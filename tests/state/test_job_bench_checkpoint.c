@@ -19,9 +19,9 @@
 #include "shared/bench/bench_checkpoint.h"
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
+#include "shared/core/run_file.h"
 #include "shared/hf/presets.h"
 #include "shared/model/model.h"
-#include "shared/report/run_file.h"
 #include "tests/job/job.h"
 
 #define TINY_PARAMS 125248  // of the preset

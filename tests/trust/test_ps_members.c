@@ -2,7 +2,7 @@
 // scheduler is believed.
 #include "ps/net/login.h"
 #include "ps/net/net.h"
-#include "ps/replica/replica.h"
+#include "ps/server/replica.h"
 #include "tests/ps/test_ps_log.h"
 #include "tests/ps/test_ps_star.h"
 

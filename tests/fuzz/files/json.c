@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/config/relaxed_json.h"
 #include "shared/core/error.h"
+#include "shared/core/relaxed_json.h"
 #include "tests/fuzz/fuzz.h"
 
 #define LEVELS 64

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "decentral/collective/collective_plan.h"
-#include "ps/elastic/deal.h"
-#include "ps/shard_map.h"
+#include "ps/agree/deal.h"
+#include "ps/job/shard_map.h"
 #include "shared/core/error.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/manifest.h"
-#include "ps/trust/roster.h"
+#include "ps/job/manifest.h"
+#include "ps/net/roster.h"
 #include "shared/core/error.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,10 +1,10 @@
-// The replica of a neighbour's keys (ps/replica/replica.h) behind the link that knows the neighbours, and messages of any kind, size and order: of the primary, of
+// The replica of a neighbour's keys (ps/server/replica.h) behind the link that knows the neighbours, and messages of any kind, size and order: of the primary, of
 // its earlier process, of strangers; the scheduler's decisions between them. What is said twice changes nothing the second
 // time, a stranger changes and hears nothing, a key makes one update at a time, of a sum that is here, and after an error all
 // stays as it is.
 #include <xxhash.h>
 
-#include "ps/replica/neighbours.h"
+#include "ps/server/neighbours.h"
 #include "tests/fuzz/star/star_case.h"
 #include "tests/ps/test_ps_log.h"
 

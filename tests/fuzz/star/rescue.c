@@ -1,10 +1,10 @@
-// A server's parts of the checkpoint that ends an epoch (ps/replica/rescue_part.h): RESCUEs of any number, for its own keys
+// A server's parts of the checkpoint that ends an epoch (ps/server/rescue_part.h): RESCUEs of any number, for its own keys
 // alone or for its dead neighbour's as well; keys that can be brought to the step or cannot; a part that the neighbour has
 // left itself. Each part that was asked for is left whole or refused with a reason, no other one, and none is written twice.
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ps/replica/rescue_part.h"
+#include "ps/server/rescue_part.h"
 #include "shared/core/error.h"
 #include "shared/hf/safetensors.h"
 #include "shared/state/checkpoint.h"

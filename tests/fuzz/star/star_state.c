@@ -1,4 +1,4 @@
-// What a checkpoint says of a star's keys beside their tensors (ps/checkpoint/key_rows.h): arrays of any numbers, of any
+// What a checkpoint says of a star's keys beside their tensors (ps/agree/key_rows.h): arrays of any numbers, of any
 // length, in the files of one or two servers, for a job cut in another way. Sizes and hashes agree, as they do for whoever
 // writes such a file. What is accepted are counts; what is refused is refused before memory is taken for it.
 #include <stdio.h>
@@ -7,8 +7,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "ps/checkpoint/key_rows.h"
-#include "ps/shard_map.h"
+#include "ps/agree/key_rows.h"
+#include "ps/job/shard_map.h"
 #include "shared/core/error.h"
 #include "shared/state/manifest.h"
 #include "tests/fuzz/fuzz.h"

@@ -1,0 +1,307 @@
+#include "ps/agree/key_rows.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "ps/job/batches.h"
+#include "ps/job/consistency.h"
+#include "shared/core/error.h"
+
+#define KEY_WORDS 3
+// The most that any count can be: sums over workers, and products with how many there are, stay in range.
+#define COUNT_MOST (INT64_C(1) << 40)
+
+struct key_table {
+    const struct shard_map *map;
+    int64_t shape[2];
+    int64_t budget[2];  // samples of a batch, words of a row; 0: the checkpoint does not say
+    int count;
+    int64_t *keys, *version, *updates, *pushed, *batches;
+    int64_t check;
+};
+
+static void table_make(struct key_table *t) {
+    unsigned long n = (unsigned long)t->shape[0];
+    t->keys = xcalloc(KEY_WORDS * n + 1, sizeof *t->keys);
+    t->version = xcalloc(n + 1, sizeof *t->version);
+    t->updates = xcalloc(n + 1, sizeof *t->updates);
+    t->pushed = xcalloc(n * (unsigned long)t->shape[1] + 1, sizeof *t->pushed);
+    t->batches = xcalloc(n * (unsigned long)t->budget[1] + 1, sizeof *t->batches);
+}
+
+static void table_free(struct key_table *t) {
+    free(t->keys);
+    free(t->version);
+    free(t->updates);
+    free(t->pushed);
+    free(t->batches);
+}
+
+static int64_t check_of(const struct key_table *t) {
+    size_t n = (size_t)t->shape[0] * sizeof(int64_t);
+    uint64_t h = XXH64(t->shape, sizeof t->shape, 0);
+    h = XXH64(t->keys, KEY_WORDS * n, h);
+    h = XXH64(t->version, n, h);
+    h = XXH64(t->updates, n, h);
+    h = XXH64(t->pushed, n * (size_t)t->shape[1], h);
+    h = XXH64(t->budget, sizeof t->budget, h);
+    return (int64_t)XXH64(t->batches, n * (size_t)t->budget[1], h);
+}
+
+struct key_table *key_table_create(const struct shard_map *map, int keys, int workers, int64_t own) {
+    struct key_table *t = xcalloc(1, sizeof *t);
+    *t = (struct key_table){.map = map, .shape = {keys, workers}, .budget = {own, batches_words(workers)}};
+    table_make(t);
+    t->check = check_of(t);
+    return t;
+}
+
+void key_table_destroy(struct key_table **at) {
+    if (*at) table_free(*at);
+    free(*at);
+    *at = NULL;
+}
+
+void key_table_add(struct key_table *t, const struct key_counts *k) {
+    const struct partition *p = &t->map->parts[k->key];
+    const int64_t key[KEY_WORDS] = {p->unit, p->begin, p->end};
+    size_t workers = (size_t)t->shape[1], words = (size_t)t->budget[1], i = (size_t)t->count++;
+    memcpy(t->keys + KEY_WORDS * i, key, sizeof key);
+    memcpy(t->pushed + workers * i, k->pushed, workers * sizeof *t->pushed);
+    memcpy(t->batches + words * i, k->batches, words * sizeof *t->batches);
+    t->version[i] = k->version;
+    t->updates[i] = k->updates;
+    if (t->count == t->shape[0]) t->check = check_of(t);
+}
+
+void key_table_extras(const struct key_table *t, struct part_extra out[KEY_TABLE_EXTRAS]) {
+    int keys = (int)t->shape[0], workers = (int)t->shape[1];
+    out[0] = (struct part_extra){"star/shape", t->shape, 2};
+    out[1] = (struct part_extra){"star/keys", t->keys, KEY_WORDS * keys};
+    out[2] = (struct part_extra){"star/version", t->version, keys};
+    out[3] = (struct part_extra){"star/updates", t->updates, keys};
+    out[4] = (struct part_extra){"star/pushed", t->pushed, keys * workers};
+    out[5] = (struct part_extra){"star/budget", t->budget, 2};
+    out[6] = (struct part_extra){"star/batches", t->batches, keys * (int)t->budget[1]};
+    out[7] = (struct part_extra){"star/check", &t->check, 1};
+}
+
+// ---------------------------------------------------------------- reading
+// One array of a server's table. to NULL: only whether it is there with so many numbers.
+static int read_array(struct checkpoint *c, const char *who, const char *name, int64_t *to, int64_t count) {
+    int rc = checkpoint_extra_alone(c, who, name, to, (int)count);
+    return rc == 1
+               ? fail("%s: %s does not say how far its keys are: it has no %s", checkpoint_path(c), who, name)
+               : rc;
+}
+
+// The same, of counts.
+static int read_counts(struct checkpoint *c, const char *who, const char *name, int64_t *to, int64_t count) {
+    if (read_array(c, who, name, to, count)) return -1;
+    for (int64_t i = 0; to && i < count; i++)
+        if (to[i] < 0 || to[i] > COUNT_MOST)
+            return fail("%s: %s: %s holds %lld, which is no count of a run", checkpoint_path(c), who, name,
+                        (long long)to[i]);
+    return 0;
+}
+
+// Rows of batches: the word behind all of them, then holes below it.
+static int read_batches(struct checkpoint *c, const char *who, int64_t *to, int64_t count, int64_t words) {
+    if (!words) return 0;
+    if (read_array(c, who, "star/batches", to, count * words)) return -1;
+    for (int64_t i = 0; to && i < count * words; i++) {
+        int64_t next = to[i - i % words];
+        if (i % words ? to[i] < -1 || to[i] >= next : next < 0 || next > COUNT_MOST)
+            return fail("%s: %s: star/batches holds %lld, which is no batch of a run", checkpoint_path(c),
+                        who, (long long)to[i]);
+    }
+    return 0;
+}
+
+static int read_arrays(struct checkpoint *c, const char *who, const struct key_table *t) {
+    int64_t keys = t->shape[0], pushes = keys * t->shape[1];
+    return read_array(c, who, "star/keys", t->keys, KEY_WORDS * keys) ||
+                   read_counts(c, who, "star/version", t->version, keys) ||
+                   read_counts(c, who, "star/updates", t->updates, keys) ||
+                   read_counts(c, who, "star/pushed", t->pushed, pushes) ||
+                   read_batches(c, who, t->batches, keys, t->budget[1])
+               ? -1
+               : 0;
+}
+
+// What one server wrote: 0, 1 where it wrote none or there is no such server, -1 after logging. Memory is taken for what
+// is there, whatever the shape says.
+static int read_table(struct checkpoint *c, int server, struct key_table *t) {
+    char who[32];
+    snprintf(who, sizeof who, "server-%d", server);
+    if (checkpoint_extra_alone(c, who, "star/shape", t->shape, 2))
+        return checkpoint_extra(c, who, "star/shape", NULL, 2);
+    if (t->shape[0] < 0 || t->shape[0] > INT32_MAX / KEY_WORDS || t->shape[1] < 1 || t->shape[1] > 1 << 20 ||
+        t->shape[0] * t->shape[1] > INT32_MAX)
+        return fail("%s: %s has %lld keys of %lld workers", checkpoint_path(c), who, (long long)t->shape[0],
+                    (long long)t->shape[1]);
+    int rc = checkpoint_extra_alone(c, who, "star/budget", t->budget, 2);
+    if (rc) memset(t->budget, 0, sizeof t->budget);  // of an earlier version
+    if (rc == 0 && (t->budget[0] < 1 || t->budget[0] > COUNT_MOST || t->budget[1] < 1 ||
+                    t->budget[1] > 1 << 24 || t->shape[0] * t->budget[1] > INT32_MAX))
+        return fail("%s: %s has batches of %lld samples in rows of %lld", checkpoint_path(c), who,
+                    (long long)t->budget[0], (long long)t->budget[1]);
+    if (read_arrays(c, who, t)) return -1;
+    t->count = (int)t->shape[0];
+    table_make(t);
+    if (read_arrays(c, who, t)) return -1;
+    int64_t check;
+    bool said = !checkpoint_extra_alone(c, who, "star/check", &check, 1) && check == check_of(t);
+    return said ? 0 : checkpoint_extra(c, who, "star/shape", NULL, 2);  // of an earlier version, or damaged
+}
+
+// Every worker has pushed every step; updates are counted in samples where pushes are applied on arrival.
+static void rows_of_steps(struct key_rows *r, const struct train_state *now, const struct config *c) {
+    bool alone = consistency_of(c).row->on_arrival;
+    int64_t own = batches_own(c);
+    int words = batches_words(r->workers);
+    for (int k = 0; k < r->count; k++) {
+        struct key_counts *x = &r->keys[k];
+        x->version = alone ? now->samples / own : now->updates;
+        x->updates = now->updates;
+        x->clock = alone ? 0 : train_state_place(now);
+        for (int w = 0; w < r->workers; w++)
+            r->pushed[(int64_t)k * r->workers + w] = alone ? now->step : x->clock;
+        r->batches[(int64_t)k * words] = now->dealt / own;
+        batches_clear(r->batches + (int64_t)k * words, words);
+    }
+}
+
+// Which batches a key holds, by an old row of it. Whether there is room for what is open.
+static bool take_batches(int64_t *row, int words, const struct key_table *t, int64_t i, int64_t own) {
+    int64_t total = 0, old_words = t->budget[1];
+    const int64_t *old = t->batches + i * old_words;
+    batches_clear(row, words);
+    for (int64_t w = 0; w < t->shape[1]; w++) total += t->pushed[i * t->shape[1] + w];
+    row[0] = old_words ? batches_count(old, (int)old_words) * t->budget[0] / own : total;
+    if (!old_words || t->budget[0] != own) return true;
+    if (batches_holes(old, (int)old_words) >= words) return false;
+    row[0] = old[0];
+    for (int64_t at = 1, to = 1; at < old_words; at++)
+        if (old[at] >= 0) row[to++] = old[at];
+    return true;
+}
+
+// The row of a key that shares elements with an old one, if that is further than what it has. 0, or -1 after logging.
+static int take_row(struct key_rows *r, int key, const struct key_table *t, int64_t i, int64_t own) {
+    struct key_counts *x = &r->keys[key];
+    int64_t workers = t->shape[1];
+    int words = batches_words(r->workers);
+    if (x->updates >= t->updates[i]) return 0;
+    x->updates = t->updates[i];
+    x->version = t->version[i] * r->workers / workers;
+    for (int w = 0; w < r->workers; w++)
+        r->pushed[(int64_t)key * r->workers + w] = t->pushed[i * workers + (r->workers == workers ? w : 0)];
+    if (take_batches(r->batches + (int64_t)key * words, words, t, i, own)) return 0;
+    return fail("key %d: more batches are open than %d workers can have: go on with %lld workers, as before",
+                key, r->workers, (long long)workers);
+}
+
+static int take_table(struct key_rows *r, const struct shard_map *m, const struct key_table *t, int64_t own) {
+    int units = m->count ? m->parts[m->count - 1].unit + 1 : 0, rc = 0;
+    for (int64_t i = 0; i < t->count; i++) {
+        const int64_t *old = t->keys + KEY_WORDS * i;
+        if (old[0] < 0 || old[0] >= units) continue;
+        for (int key = m->first[old[0]]; key < m->first[old[0] + 1]; key++)
+            if (m->parts[key].begin < old[2] && old[1] < m->parts[key].end && !rc)
+                rc = take_row(r, key, t, i, own);
+    }
+    return rc;
+}
+
+int key_rows_read(struct key_rows *r, struct checkpoint *c, const struct config *config,
+                  const struct shard_map *map) {
+    bool alone = consistency_of(config).row->on_arrival;
+    int rc = 0, rows = 0;
+    unsigned long n = (unsigned long)map->count, workers = (unsigned long)config->workers;
+    unsigned long words = (unsigned long)batches_words(config->workers);
+    *r = (struct key_rows){.count = map->count, .workers = config->workers};
+    r->keys = xcalloc(n + 1, sizeof *r->keys);
+    r->pushed = xcalloc(n * workers + 1, sizeof *r->pushed);
+    r->batches = xcalloc(n * words + 1, sizeof *r->batches);
+    for (int k = 0; k < r->count; k++)
+        r->keys[k] = (struct key_counts){.key = k,
+                                         .updates = -1,
+                                         .pushed = r->pushed + (size_t)k * workers,
+                                         .batches = r->batches + (size_t)k * words};
+    for (int s = 0; alone && rc == 0; s++) {
+        struct key_table t = {.map = map};
+        rc = read_table(c, s, &t);
+        if (rc == 0) rc = take_table(r, map, &t, batches_own(config));
+        table_free(&t);
+    }
+    if (rc < 0) return -1;
+    for (int k = 0; k < r->count; k++) rows += r->keys[k].updates >= 0;
+    if (rows && rows < r->count)
+        return fail("%s: it says of %d of %d keys how far they are", checkpoint_path(c), rows, r->count);
+    if (!rows) rows_of_steps(r, checkpoint_train(c), config);
+    // A worker's next step is the same for all keys: a push that some have is known by its batch.
+    for (int w = 0; alone && w < r->workers; w++) {
+        int64_t step = key_rows_step(r, w);
+        for (int k = 0; k < r->count; k++) r->pushed[(int64_t)k * r->workers + w] = step;
+    }
+    return 0;
+}
+
+void key_rows_free(struct key_rows *r) {
+    free(r->keys);
+    free(r->pushed);
+    free(r->batches);
+    *r = (struct key_rows){0};
+}
+
+int64_t key_rows_step(const struct key_rows *r, int worker) {
+    int64_t least = INT64_MAX;
+    for (int k = 0; k < r->count; k++)
+        if (r->keys[k].pushed[worker] < least) least = r->keys[k].pushed[worker];
+    return least;
+}
+
+int64_t key_rows_version(const struct key_rows *r) {
+    int64_t least = INT64_MAX;
+    for (int k = 0; k < r->count; k++)
+        if (r->keys[k].version < least) least = r->keys[k].version;
+    return least;
+}
+
+static const int64_t *row_of(const struct key_rows *r, int key, int *words) {
+    *words = batches_words(r->workers);
+    return r->batches + (int64_t)key * *words;
+}
+
+bool key_rows_has(const struct key_rows *r, int64_t batch) {
+    int words;
+    for (int k = 0; k < r->count; k++) {
+        const int64_t *row = row_of(r, k, &words);
+        if (!batches_has(row, words, batch)) return false;
+    }
+    return true;
+}
+
+int64_t key_rows_low(const struct key_rows *r) {
+    int words;
+    int64_t low = INT64_MAX;
+    for (int k = 0; k < r->count; k++) {
+        const int64_t *row = row_of(r, k, &words);
+        for (int i = 0; i < words; i++)
+            if (row[i] >= 0 && row[i] < low) low = row[i];
+    }
+    return low;
+}
+
+int64_t key_rows_next(const struct key_rows *r) {
+    int words;
+    int64_t next = 0;
+    for (int k = 0; k < r->count; k++) {
+        const int64_t *row = row_of(r, k, &words);
+        if (row[0] > next) next = row[0];
+    }
+    return next;
+}

@@ -1,0 +1,88 @@
+// The members of a step, where workers may come and go (--elastic MIN:MAX): the scheduler's part. A pure state
+// machine: no sockets, no clock.
+//
+//     live       logged in, taken into the job and not lost
+//     member     of step t: live when step t-1 was closed, or taken in then. Samples are dealt to the members
+//     complete   a member that has reported step t and all of whose gradients every shard has
+//     set        of step t: its members that were complete when none was left that is neither complete nor lost
+//
+//     step t   open --each member complete or lost--> fixed: the set, ONE for all keys
+//                   --sums over the set, decision---> closed: t+1 is open; its members are who is live, and who asked
+//
+// A worker that is lost after the set was fixed, or complete when it was lost, counts. Of any other no gradient
+// counts, for no key. Worker 0 is never lost here: its death is the job's.
+//
+// Data      Samples are numbered over the run, from 0. The members of a step take consecutive slices of `own` samples,
+//           in worker order, from `dealt` on; then dealt grows by own for each member. Sample s is index s % (MAX own)
+//           of step s / (MAX own)'s draw (shared/data/data.h): with all workers there that is the order without
+//           --elastic. Samples dealt to a worker that is lost in that step are not dealt again. `samples` counts
+//           those whose gradients have been applied; the learning rate follows it.
+// Scale     Each gradient is that of the sum over its slice divided by MAX own. Over n of N = MAX workers the sum is
+//           multiplied by N/n: the mean over those who contributed.
+#ifndef STARRING_PS_AGREE_STEP_SET_H
+#define STARRING_PS_AGREE_STEP_SET_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "shared/config/config.h"
+#include "shared/core/train_state.h"
+
+#define ELASTIC_WORKERS_MAX CONFIG_ELASTIC_MAX  // a set is a word
+
+static inline uint64_t elastic_bit(int worker) { return UINT64_C(1) << worker; }
+static inline uint64_t elastic_all(int workers) {
+    return workers >= ELASTIC_WORKERS_MAX ? UINT64_MAX : elastic_bit(workers) - 1;
+}
+static inline int elastic_count(uint64_t set) { return __builtin_popcountll(set); }
+// How many of the set come before this worker.
+static inline int elastic_place(uint64_t set, int worker) {
+    return elastic_count(set & (elastic_bit(worker) - 1));
+}
+// N/n, by which the sum of n of N workers' gradients is multiplied; 1: not at all.
+static inline float elastic_scale(int workers, int contributors) {
+    return (float)((double)workers / (double)contributors);
+}
+
+struct step_set_options {
+    int workers, min;  // MAX and MIN; at most ELASTIC_WORKERS_MAX
+    int shards;        // that have keys
+    int64_t own;       // samples of one worker in a step
+    struct scaler_config scaler;
+    struct train_state start;  // before the first step; the scaler as scaler_init says
+};
+
+struct step_set;
+struct step_set *step_set_create(
+    const struct step_set_options *o);  // all workers are members of the first step
+void step_set_destroy(struct step_set **s);
+
+// The job goes on from a checkpoint with this state: before the first step is closed. Its step is the set's.
+void step_set_begin(struct step_set *s, const struct train_state *state);
+
+// ---- what happens to workers
+// Whether the job can go on without this worker; nothing is changed.
+bool step_set_bears(const struct step_set *s, int worker);
+void step_set_lost(struct step_set *s, int worker);
+// It has come (back) and wants to belong to the next step. It must not be a member of the open one.
+void step_set_join(struct step_set *s, int worker);
+// Takes in at once who asked: where there are no common steps (async), nothing is closed.
+void step_set_admit(struct step_set *s);
+
+// ---- the open step
+void step_set_reported(struct step_set *s, int worker);
+void step_set_arrived(struct step_set *s, int shard, uint64_t workers);
+// Fixes the set if it is time. True once a step: the set has just been fixed.
+bool step_set_fix(struct step_set *s);
+// The fixed set, or 0 before.
+uint64_t step_set_fixed(const struct step_set *s);
+// The next step opens. admits: who asked belongs to it; else it waits on. A loss scale that is skipped at its
+// minimum stays: the workers end the run there.
+void step_set_close(struct step_set *s, bool skipped, bool admits);
+
+// ---- state
+uint64_t step_set_live(const struct step_set *s);
+uint64_t step_set_members(const struct step_set *s);  // of the open step
+const struct train_state *step_set_state(const struct step_set *s);
+
+#endif

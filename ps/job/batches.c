@@ -1,0 +1,35 @@
+#include "ps/job/batches.h"
+
+int64_t batches_total(const struct config *c) { return c->train_batch / batches_own(c) * c->steps; }
+
+void batches_clear(int64_t *row, int words) {
+    for (int i = 1; i < words; i++) row[i] = -1;
+}
+
+// The place of a hole; -1 names a free one. 0: there is none.
+static int place_of(const int64_t *row, int words, int64_t batch) {
+    for (int i = 1; i < words; i++)
+        if (row[i] == batch) return i;
+    return 0;
+}
+
+bool batches_has(const int64_t *row, int words, int64_t batch) {
+    return batch < row[0] && !place_of(row, words, batch);
+}
+
+int batches_holes(const int64_t *row, int words) {
+    int holes = 0;
+    for (int i = 1; i < words; i++) holes += row[i] >= 0;
+    return holes;
+}
+
+bool batches_fits(const int64_t *row, int words, int64_t batch) {
+    return batch < row[0] || batch - row[0] < words - batches_holes(row, words);
+}
+
+void batches_add(int64_t *row, int words, int64_t batch) {
+    int hole = batch < row[0] ? place_of(row, words, batch) : 0;
+    if (hole) row[hole] = -1;
+    for (; row[0] < batch; row[0]++) row[place_of(row, words, -1)] = row[0];
+    if (row[0] == batch) row[0]++;
+}

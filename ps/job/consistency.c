@@ -1,0 +1,81 @@
+#include "ps/job/consistency.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/core/error.h"
+
+#define STALENESS_BINS (sizeof((struct staleness *)0)->count / sizeof(uint64_t))
+
+// Update t commits when all workers have contributed to it, and step t+1 computes on it.
+static void resolve_sync(struct consistency_rule *c) { c->needs = c->workers; }
+
+static void resolve_async(struct consistency_rule *c) {
+    c->needs = 1;
+    c->delay = INT64_MAX;
+}
+
+static int check_backup(const struct consistency_rule *c, const char *origin, const char *topology) {
+    if (c->argument < c->workers) return 0;
+    return fail("%s: topology %s: a step needs at least one of the %d workers: B must be below %d", origin,
+                topology, c->workers, c->workers);
+}
+
+// ssp     bounded delay by clock (Ho et al. 2013; Li et al. 2014)
+// backup  the first N-B workers (Chen et al. 2016)
+static const struct consistency_row rows[] = {
+    {.name = "sync", .resolve = resolve_sync},
+    {.name = "async", .on_arrival = true, .resolve = resolve_async},
+    {.name = "ssp", .argument = "S"},
+    {.name = "backup", .argument = "B", .check = check_backup},
+};
+#define ROWS ((int)(sizeof rows / sizeof *rows))
+
+const struct consistency_row *consistency_row(int index) {
+    return index >= 0 && index < ROWS ? &rows[index] : NULL;
+}
+
+int consistency_parse(const char *text, int *argument) {
+    size_t n = strcspn(text, ":"), digits = text[n] ? strspn(text + n + 1, "0123456789") : 0;
+    bool number = digits > 0 && digits < 10 && !text[n + 1 + digits];
+    for (int i = 0; i < ROWS; i++) {
+        if (strlen(rows[i].name) != n || strncmp(rows[i].name, text, n)) continue;
+        if (rows[i].argument ? !number : text[n]) return -1;
+        *argument = number ? atoi(text + n + 1) : 0;
+        return i;
+    }
+    return -1;
+}
+
+struct consistency_rule consistency_of(const struct config *config) {
+    struct consistency_rule c = {
+        .row = &rows[config->variant], .argument = config->bound, .workers = config->workers};
+    if (c.row->resolve) c.row->resolve(&c);
+    return c;
+}
+
+static uint64_t staleness_total(const struct staleness *s) {
+    uint64_t n = 0;
+    for (unsigned i = 0; i < STALENESS_BINS; i++) n += s->count[i];
+    return n;
+}
+
+void staleness_count(struct staleness *s, uint64_t tau) {
+    double n = (double)staleness_total(s);
+    s->count[tau < STALENESS_BINS ? tau : STALENESS_BINS - 1]++;
+    if (tau > s->max) s->max = tau;
+    s->mean += ((double)tau - s->mean) / (n + 1.0);
+}
+
+void staleness_spread(struct staleness *s, uint64_t spread) {
+    if (spread > s->spread_max) s->spread_max = spread;
+    s->spread_mean += ((double)spread - s->spread_mean) / (double)++s->spreads;
+}
+
+void staleness_merge(struct staleness *into, const struct staleness *from) {
+    double a = (double)staleness_total(into), b = (double)staleness_total(from);
+    if (b == 0.0) return;
+    into->mean = (into->mean * a + from->mean * b) / (a + b);
+    for (unsigned i = 0; i < STALENESS_BINS; i++) into->count[i] += from->count[i];
+    if (from->max > into->max) into->max = from->max;
+}

@@ -1,0 +1,29 @@
+// The facts that all roles must agree on before a byte of payload moves (shared/state/identity.h), and the layout and partition map
+// that follow from it. Exchanged at login; a mismatch is refused with the keys and both sides' values.
+#ifndef STARRING_PS_JOB_MANIFEST_H
+#define STARRING_PS_JOB_MANIFEST_H
+
+#include "ps/job/ps.h"
+#include "ps/job/shard_map.h"
+
+struct manifest {
+    uint64_t hash;
+    char text[240];  // the same in words, for people: a scheduler of an earlier version shows them
+    char *identity;  // identity_text: what a difference is named from; or NULL
+};
+
+// Of a role; manifest_release frees what it holds.
+struct manifest manifest_make(const struct ps_role_options *o, const struct shard_map *m);
+void manifest_release(struct manifest *m);
+// Of the keys that decide the order of pushes (IDENTITY_ORDER), and no more: an order of arrivals may be repeated by another program, evaluated
+// otherwise. It holds nothing to free.
+struct manifest manifest_of_order(const struct config *c, const struct layout *l, const struct shard_map *m);
+
+// Where two roles of one job differ, and what to do (malloc'd); NULL: nowhere. An identity that is none: as if it had no
+// keys.
+struct manifest_side {
+    const char *name, *identity;
+};
+char *manifest_difference(struct manifest_side a, struct manifest_side b);
+
+#endif

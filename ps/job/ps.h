@@ -1,0 +1,76 @@
+// The star, as the program's main file sees it: three roles and one topology.
+//
+//     scheduler   membership, manifest check, barriers, commit decisions (clip, skip), who is lost and when
+//     server      shard threads, each with its own ROUTER socket and keys: fp32 masters and optimizer state
+//     worker      struct topology; one communication thread owns its DEALER sockets
+//
+// Addresses   The scheduler listens on options.scheduler ("tcp://127.0.0.1:PORT"); servers bind to
+//             config->ps.bind and tell the scheduler what they advertise; workers learn it from there.
+// Errors      Every wait has config->ps.deadline_ms. A role returns -1 after naming who is missing,
+//             the key and the step.
+#ifndef STARRING_PS_JOB_PS_H
+#define STARRING_PS_JOB_PS_H
+
+#include "shared/config/config.h"
+#include "shared/core/topology.h"
+#include "shared/train/train.h"
+
+struct coming;
+struct model_spec;
+struct token_source;
+struct ps_trust;
+
+enum ps_role { PS_WORKER, PS_SERVER, PS_SHARD, PS_SCHEDULER, PS_ROLES };
+static inline const char *ps_role_name(enum ps_role r) {
+    static const char *const names[PS_ROLES] = {"worker", "server", "shard", "scheduler"};
+    return (unsigned)r < PS_ROLES ? names[r] : "unknown";
+}
+
+struct ps_role_options {
+    const struct config *config;
+    const struct layout *layout;      // world = workers
+    const struct model_spec *spec;    // for the manifest; NULL: the layout alone speaks for the model
+    const struct token_source *data;  // a worker's, for the manifest; NULL: this role computes nothing
+    const char *scheduler;            // address to listen on (scheduler) or connect to
+    const char *dir;                  // run directory, for pictures and traces; NULL: none
+    const char *advertise;            // host or tcp://host:port told to others, or NULL: as bound
+    const struct ps_trust *trust;     // who may join (ps/trust/trust.h); outlives the role
+    int rank;                         // server or worker index; -1: any free one, given by the scheduler
+    bool say_waiting;                 // lines about who is waited for; someone started this role by hand
+    // Non-zero: scheduler and server leave as soon as possible, and with them the job; a worker gives up its
+    // login, and once the job has started its loop leaves at the end of a step (step_input.stop).
+    const _Atomic int *stop;
+    int life;  // scheduler: which one its launcher has started, 1, 2, ..; 0: it has none
+    int start;  // scheduler: of the run's command, as its launcher says (shared/launch/lives.h); 0: it has none
+    int link;  // scheduler: a socket to its launcher (ps/scheduler/launcher_link.h); 0: none
+    int (*on_bound)(void *ctx,
+                    const char *address);  // scheduler: told the real address; -1 after logging ends it
+    // scheduler: reads what it needs of files, layout and spec here among it, once it listens and on a thread of its own; 0,
+    // or -1 after logging. NULL: all is there.
+    int (*read)(void *ctx);
+    void *ctx;
+    struct coming **coming;  // member: ends once it has logged in (ps/net/pulse.h); NULL: there is none
+};
+
+// Run until the job ends (all workers said goodbye) or fails. 0 or -1. report: memory and wire of this role.
+int ps_scheduler_run(const struct ps_role_options *o);
+int ps_server_run(const struct ps_role_options *o, struct rank_report *report);
+
+struct ps_worker_options {
+    struct ps_role_options role;
+    struct device *dev;
+    struct stream *compute;
+};
+struct topology *ps_worker_create(const struct ps_worker_options *o);  // NULL after logging
+
+// Predictions alone: they take no memory to speak of, however large the model. server: of server `rank`.
+int ps_worker_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,
+                      struct wire_prediction *wire);
+int ps_server_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,
+                      struct wire_prediction *wire);
+// How many servers from `rank` on have the same prediction.
+int ps_server_alike(const struct config *c, const struct layout *l, int rank);
+struct textbook ps_worker_textbook(const struct config *c);
+struct textbook ps_server_textbook(const struct config *c);  // shared over the servers
+
+#endif

@@ -1,0 +1,64 @@
+// Which piece of which unit lives where. A key is a partition: a range of one unit.
+//
+//     unit u:   | key k | key k+1 | .. |       boundaries: multiples of SUMSQ_BLOCK elements, of pages where keys
+//                                              are at least as large
+//     shard g = server * threads + thread owns a set of keys, assigned largest first to the least
+//     loaded shard (Graham 1969, "Bounds on multiprocessing timing anomalies": LPT).
+//
+// Plain data, a pure function of (layout, configuration): every role builds the same map by itself and the
+// manifest proves it. The creator owns it.
+#ifndef STARRING_PS_JOB_SHARD_MAP_H
+#define STARRING_PS_JOB_SHARD_MAP_H
+
+#include "shared/config/config.h"
+#include "shared/core/unit.h"
+
+struct partition {
+    int unit;
+    int64_t begin, end;  // elements of the unit
+    int shard;
+};
+
+// How units are cut: into pieces of at most `most` grains of so many elements, all of a unit as large as possible.
+struct shard_cut {
+    int64_t grain, most;
+    int64_t keys;  // of all units
+    bool pages;    // grains are pages
+};
+
+struct shard_map {
+    int count;                // keys
+    struct partition *parts;  // (count), by unit, then by begin
+    int *first;               // (units+1): keys of unit u are first[u] .. first[u+1]-1
+    // Every key begins at a page of its unit: its weights can be mapped by themselves.
+    bool pages;
+    int servers, threads;
+    int shards;               // servers * threads
+    int64_t *shard_elements;  // (shards)
+    int *shard_keys;          // (shards) how many keys each owns
+};
+
+// The cut alone, of any number of keys. 0, or -1 after logging what is impossible.
+int shard_cut_of(const struct config *c, const struct layout *l, struct shard_cut *out);
+
+// Elements of the keys place, place + size, .. of the cut: every size-th.
+int64_t shard_cut_every(const struct shard_cut *cut, const struct layout *l, int size, int place);
+
+#define SHARD_KEYS_MAX (1 << 22)  // of a map: it has a record for each, and so have its users
+// A partition has at most ps.partition_bytes, and fewer where balance wants it. NULL after logging what is impossible.
+struct shard_map *shard_map_of(const struct config *c, const struct layout *l);
+void shard_map_destroy(struct shard_map **m);
+#define SHARD_PAGE 4096  // bytes
+// Where each key's weights lie when its server publishes them in a segment of its own: place (count), bytes from the
+// segment's start, multiples of a page. head: bytes before the first, a multiple of a page.
+void shard_map_places(const struct shard_map *m, size_t element_bytes, size_t head, size_t *place);
+// xxh64 over every partition and its shard.
+uint64_t shard_map_hash(const struct shard_map *m);
+// Elements that server `rank` owns over all its shard threads.
+int64_t shard_map_server_elements(const struct shard_map *m, int rank);
+
+// The server that keeps the replica of server s, and the one whose replica it keeps.
+static inline int replica_holder(int server, int servers) { return (server + 1) % servers; }
+static inline int replica_primary(int server, int servers) { return (server + servers - 1) % servers; }
+
+#endif

@@ -1,0 +1,41 @@
+// What a shard_map (ps/job/shard_map.h) comes to, without its keys: how many keys of which size each shard owns. Keys are cut
+// evenly, so that few sizes occur however many keys there are, and shards differ in little: a prediction takes microseconds
+// and no memory to speak of, where the map of a large model has thousands of millions of keys.
+//
+// Shards that own as many keys of each size lie side by side: largest first to the least loaded, of equally loaded shards
+// to the first.
+#ifndef STARRING_PS_JOB_SHARD_SIZES_H
+#define STARRING_PS_JOB_SHARD_SIZES_H
+
+#include "ps/job/shard_map.h"
+
+struct size_class {
+    int64_t elements, keys;
+};
+
+struct shard_group {
+    int first, count;  // shards
+    int64_t elements;  // of each of them
+};
+
+struct shard_sizes {
+    struct shard_cut cut;
+    int servers, threads;
+    int classes;
+    struct size_class *class;  // (classes), the largest first
+    int groups;
+    struct shard_group *group;  // (groups), by shard
+    int64_t *keys;              // (groups, classes): how many keys of the class each shard of the group owns
+};
+
+// How a unit of n_pad elements is cut: up to three sizes, of which some have no keys.
+void shard_sizes_of_unit(const struct shard_cut *cut, int64_t n_pad, struct size_class out[3]);
+// NULL after logging what is impossible, as shard_map_of.
+struct shard_sizes *shard_sizes_of(const struct config *c, const struct layout *l);
+void shard_sizes_destroy(struct shard_sizes **s);
+// What server `rank` owns over all its threads: its elements, and in keys (classes; or NULL) how many of each size.
+int64_t shard_sizes_of_server(const struct shard_sizes *s, int rank, int64_t *keys);
+// How many servers from `rank` on own the same as it, and their neighbours before them the same as its: at least 1.
+int shard_sizes_alike(const struct shard_sizes *s, int rank);
+
+#endif

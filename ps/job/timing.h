@@ -1,0 +1,43 @@
+// How the configured times divide. Deadlines follow heartbeats: slow is not dead.
+//
+//     silent      A member whose heartbeats stop, or a shard that owes a worker an answer and whose link says
+//                 nothing either, is lost: it is named, and the job ends before the deadline of
+//                 those who wait for it.
+//     slow        A member that is heard and does not come is waited for, however long it takes, and the
+//                 scheduler says so once.
+#ifndef STARRING_PS_JOB_TIMING_H
+#define STARRING_PS_JOB_TIMING_H
+
+#include "shared/config/config.h"
+
+#define POLL_MS        20   // a thread waits for messages this long before it looks at the clock
+#define HURRY_MS       1    // or this long, while only the transport still holds what is waited for
+#define FLUSH_MS       500  // for queued messages to leave at the end
+#define DRAIN_MESSAGES 64   // of one socket before the others get their turn
+
+#define REPEAT_MOST_S 2.0  // between two questions of a link
+
+static inline double ps_deadline_s(const struct config *c) { return (double)c->ps.deadline_ms * 1e-3; }
+// A step or gather may be incomplete this long before those who are waited for are said to be slow.
+static inline double ps_overdue_s(const struct config *c) { return 0.75 * ps_deadline_s(c); }
+// What people may change about it.
+#define PS_LOST_KEY "; parameter_server.deadline_ms is twice as long as anybody may be silent"
+// A silent member counts as lost: half the deadline, but never fewer than four heartbeats.
+static inline double ps_lost_s(const struct config *c) {
+    double half = 0.5 * ps_deadline_s(c), beats = 4e-3 * (double)c->ps.heartbeat_ms;
+    return half > beats ? half : beats;
+}
+// What has not been heard is said again after a round-trip timeout (ps/net/link.h), then at twice that, .., at most this
+// apart: eight times before a silent peer counts as lost.
+static inline double ps_repeat_most_s(const struct config *c) {
+    double most = 0.0625 * ps_deadline_s(c);
+    return most < REPEAT_MOST_S ? most : REPEAT_MOST_S;
+}
+// Between two HELLOs of who waits for START.
+static inline double ps_hello_s(const struct config *c) {
+    double beat = (double)c->ps.heartbeat_ms * 1e-3;
+    return beat < 0.25 ? beat : 0.25;
+}
+static inline double ps_heartbeat_s(const struct config *c) { return (double)c->ps.heartbeat_ms * 1e-3; }
+
+#endif

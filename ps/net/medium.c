@@ -1,0 +1,32 @@
+#include "ps/net/medium.h"
+
+#include <unistd.h>
+
+#include "ps/job/consistency.h"
+#include "ps/trust/trust.h"
+
+#define KEYS_MAX 32768  // each is a mapping of its own; Linux gives a process 65530
+
+int ps_io_threads(const struct config *c, int streams) {
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    bool near = trust_mode_asked(c) == TRUST_LOOPBACK;  // nobody is on another host
+    if ((near && ps_shares(c)) || streams < 1) return 1;
+    return cores > 0 && streams > cores ? (int)cores : streams;
+}
+
+bool ps_weights_in_place(const struct config *c, bool pages, int64_t keys) {
+    struct consistency_rule rule = consistency_of(c);
+    return ps_shares(c) && !ps_is_staged(c) && consistency_freezes(&rule) && pages && keys <= KEYS_MAX &&
+           sysconf(_SC_PAGESIZE) == SHARD_PAGE;
+}
+
+int ps_crew(const struct config *c) {
+    struct consistency_rule rule = consistency_of(c);
+    bool can = ps_shares(c) && consistency_freezes(&rule) && !ps_elastic(c) && !c->ps.log_updates;
+    return can && c->reduce_group > 1 ? (int)c->reduce_group : 0;
+}
+
+int ps_group(const struct config *c) {
+    bool groups = c->reduce_group > 1 && c->reduce_group < c->workers;
+    return groups && !ps_crew(c) ? (int)c->reduce_group : 0;
+}

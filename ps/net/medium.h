@@ -1,0 +1,42 @@
+// What takes which way, as far as the configuration alone decides it. Processes of one host share memory: gradients
+// are written where the servers read them, in a segment of each worker (shared/core/segment.h). Weights come back in one
+// of two ways:
+//
+//     in place   the worker computes on the servers' own published weights. Sound where nobody changes them under
+//                it: a key's update waits until every worker has pushed the key, and a worker pushes it behind its
+//                last use of the key's weights. Needs keys of whole pages
+//     written    the server copies them into the worker's segment, when it answers the worker's pull. The same
+//                push is behind the last use of what the copy overwrites. Asynchronous updates, small keys, GPUs
+//
+// A worker on a GPU cannot compute on either: its segment holds the page-locked twins of its buffers instead
+// (ps/worker/staging.h), of which the device copies one half and to which it copies the other.
+//
+// Whether two processes do share memory is found out when they meet (ps/worker/sharing.h); those that do not send
+// frames over tcp.
+#ifndef STARRING_PS_NET_MEDIUM_H
+#define STARRING_PS_NET_MEDIUM_H
+
+#include "ps/job/shard_map.h"
+#include "shared/config/config.h"
+
+// Whether the workers' device, as configured, has memory of its own.
+static inline bool ps_is_staged(const struct config *c) { return config_device(c)->gpu; }
+// Whether servers copy aside what a checkpoint is to hold, instead of making the next update wait.
+static inline bool ps_keeps_copies(const struct config *c) {
+    return c->recovery.checkpoint_every > 0 && c->recovery.checkpoint_background;
+}
+// Whether this role offers to share memory.
+static inline bool ps_shares(const struct config *c) { return c->medium != MEDIUM_TCP; }
+// How many threads of ZeroMQ move a role's payloads that `streams` shards send or receive, and encrypt them: one each where
+// they go over tcp, all of them or those of peers on other hosts, and not more than there are cores.
+int ps_io_threads(const struct config *c, int streams);
+// pages, keys: of the map, or of its cut.
+bool ps_weights_in_place(const struct config *c, bool pages, int64_t keys);
+
+// Workers of a group whose members add their gradients before one of them pushes; 0: each worker pushes its own. With
+// ps:sync alone, where memory is shared (--medium), and where servers look at no single push (--log-updates).
+int ps_crew(const struct config *c);
+// Whether the servers add in groups themselves, because the workers do not: workers of a group; 0: no.
+int ps_group(const struct config *c);
+
+#endif

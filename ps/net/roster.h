@@ -1,0 +1,52 @@
+// Who belongs to a job and where its shards listen, as START says it: the one source of addresses, tokens and
+// incarnations. A role counts what is said in somebody's name only with the incarnation that stands here, or that the
+// scheduler has told since (WIRE_MEMBER).
+//
+//     shard ADDRESS INCARNATION TOKEN      a line for each shard, in shard order; TOKEN "-": none
+//     worker INCARNATION LIFE              a line for each worker
+//
+// Pure. Texts come from the network: nothing in them is trusted.
+#ifndef STARRING_PS_NET_ROSTER_H
+#define STARRING_PS_NET_ROSTER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ps/net/wire.h"
+#include "ps/trust/job_secret.h"
+
+#define ROSTER_ADDRESS_MAX 256
+
+struct roster_shard {
+    char address[ROSTER_ADDRESS_MAX];
+    char token[TRUST_TOKEN_MAX];  // "": none
+    uint64_t incarnation;         // of its server
+};
+
+struct roster_worker {
+    uint64_t incarnation;  // 0: nobody has the rank
+    uint32_t life;
+};
+
+struct roster {
+    int shards, workers;
+    struct roster_shard *shard;    // (shards)
+    struct roster_worker *worker;  // (workers)
+};
+
+struct roster *roster_create(int shards, int workers);
+void roster_destroy(struct roster **r);
+char *roster_text(const struct roster *r, size_t *bytes);  // malloc'd
+// NULL: not a roster of so many shards and workers.
+struct roster *roster_read(const char *text, size_t bytes, int shards, int workers);
+
+// Whether a message is of shard g, where a server has so many threads: of the process that the roster has.
+bool roster_is_shard(const struct roster *r, int g, int threads, const struct wire_header *h);
+
+// What a server's HELLO says of its shards: "ADDRESS TOKEN" a line, TOKEN missing or "-": none. (count) of them
+// (malloc'd); NULL: not so many lines, or no such lines.
+struct roster_shard *roster_read_shards(const char *text, size_t bytes, int count);
+// Appends such a line to out of `room` bytes at *at.
+void roster_say_shard(char *out, size_t room, size_t *at, const char *address, const char *token);
+
+#endif

@@ -1,0 +1,244 @@
+#include "ps/server/keeper.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ps/job/batches.h"
+#include "shared/core/background.h"
+#include "shared/core/error.h"
+
+enum { NO_STEP = -1 };
+
+// A key of the checkpoint that is being written.
+struct entry {
+    bool there;
+    struct key_counts counts;
+    struct server_buffers buf;  // what is written: the key's own memory, or the copy
+    _Atomic int *pins;          // to let go of; NULL: a copy
+};
+
+struct keeper {
+    struct keeper_options o;
+    int states, count;
+    int *keys;                    // (count) in the order of the file
+    struct entry *entries;        // (map->count)
+    int64_t *pushed;              // (map->count, N) of the entries
+    int64_t *batches;             // (map->count, batches_words(N)) likewise
+    struct background *writer;    // a job for each checkpoint
+    struct background *refusals;  // of those that come while it is at one: its disk may stand still
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    // Of the checkpoint in hand: twice its steps, and one if it is the last; NO_STEP: none. Guarded by mutex, as all below.
+    int64_t order;
+    int64_t over;  // checkpoints up to this one have had their turn, but for the one in hand
+    bool ending;
+    double begin_s, copy_s;  // of the one in hand
+    struct keeper_figures figures;
+};
+
+static struct state_file_options file_of(const struct keeper *k, int64_t step) {
+    struct state_file_options o = k->o.file;
+    o.step = step;
+    return o;
+}
+
+// ---------------------------------------------------------------- shards
+static int64_t order_of(const struct kept_key *x) { return 2 * x->step + x->last; }
+
+static int write_checkpoint(void *keeper);
+
+// Whether the key belongs to the checkpoint in hand. It begins with the first key of its step.
+static bool belongs(struct keeper *k, int64_t order, bool *busy) {
+    *busy = false;
+    if (k->order == order) return true;
+    if (order <= k->over) return false;
+    k->over = order;
+    *busy = k->order != NO_STEP;
+    if (*busy) return false;
+    k->order = order;
+    k->begin_s = now_seconds();
+    background_ask(k->writer, write_checkpoint, k, NULL);
+    return true;
+}
+
+// Worker 0 reads it, and says so.
+static int leave_reason(void *arg) {
+    const struct state_file_options *o = arg;
+    char why[160];
+    snprintf(why, sizeof why, "server %d is still writing the checkpoint before", o->rank);
+    state_file_refuse(o, why);
+    return 0;
+}
+
+// On a disk that is slow or stands still, most of all: the shard does not wait for it.
+static void refuse(struct keeper *k, int64_t step) {
+    struct state_file_options *o = xcalloc(1, sizeof *o);
+    *o = file_of(k, step);
+    background_ask(k->refusals, leave_reason, o, free);
+    pthread_mutex_lock(&k->mutex);
+    k->figures.failed++;
+    pthread_mutex_unlock(&k->mutex);
+}
+
+void keeper_keep(void *keeper, const struct kept_key *x) {
+    struct keeper *k = keeper;
+    struct entry *e = &k->entries[x->counts.key];
+    bool busy = false;
+    pthread_mutex_lock(&k->mutex);
+    bool mine = !k->ending && belongs(k, order_of(x), &busy);
+    pthread_mutex_unlock(&k->mutex);
+    if (!mine) {
+        if (busy) refuse(k, x->step);
+        return;
+    }
+    double begin = now_seconds();
+    size_t workers = (size_t)k->o.file.config->workers;
+    int64_t *pushed = k->pushed + (size_t)x->counts.key * workers;
+    memcpy(pushed, x->counts.pushed, workers * sizeof *pushed);
+    e->counts = x->counts;
+    e->counts.pushed = pushed;
+    if (x->counts.batches) {
+        size_t words = (size_t)batches_words(k->o.file.config->workers);
+        int64_t *batches = k->batches + (size_t)x->counts.key * words;
+        memcpy(batches, x->counts.batches, words * sizeof *batches);
+        e->counts.batches = batches;
+    }
+    e->buf = *x->buf;
+    if (k->o.copies) {
+        const struct partition *p = &k->o.file.map->parts[x->counts.key];
+        size_t bytes = (size_t)(p->end - p->begin) * sizeof(float);
+        e->buf = k->o.copies[x->counts.key];
+        memcpy(e->buf.master, x->buf->master, bytes);
+        for (int i = 0; i < k->states; i++) memcpy(e->buf.state[i], x->buf->state[i], bytes);
+    }
+    double seconds = now_seconds() - begin;
+    pthread_mutex_lock(&k->mutex);
+    if (k->order == order_of(x)) {  // it has not been given up meanwhile
+        e->there = true;
+        e->pins = k->o.copies ? NULL : x->pins;
+        if (e->pins) atomic_fetch_add(e->pins, 1);
+        if (k->o.copies) k->copy_s += seconds;
+        pthread_cond_broadcast(&k->changed);
+    }
+    pthread_mutex_unlock(&k->mutex);
+}
+
+bool keeper_idle(struct keeper *k) {
+    pthread_mutex_lock(&k->mutex);
+    bool idle = k->order == NO_STEP;
+    pthread_mutex_unlock(&k->mutex);
+    return idle;
+}
+
+// ---------------------------------------------------------------- the writer
+static void let_go(struct entry *e) {
+    if (e->pins) atomic_fetch_sub(e->pins, 1);
+    e->pins = NULL;
+    e->there = false;
+}
+
+// Until the key has come: its entry, or NULL when it will not.
+static struct entry *await_key(struct keeper *k, int key) {
+    struct entry *e = &k->entries[key];
+    pthread_mutex_lock(&k->mutex);
+    while (!e->there && !k->ending) pthread_cond_wait(&k->changed, &k->mutex);
+    bool there = e->there && !*background_flag(k->writer);
+    pthread_mutex_unlock(&k->mutex);
+    return there ? e : NULL;
+}
+
+// The file of the checkpoint in hand. 0, or -1 with *why.
+static int write_file(struct keeper *k, int64_t *bytes, char **why) {
+    struct state_file_options o = file_of(k, k->order / 2);
+    struct state_file *f = state_file_create(&o, why);
+    struct entry *e = NULL;
+    int rc = 0;
+    if (!f) return -1;
+    *bytes = state_file_bytes(f);
+    for (int i = 0; i < k->count && !rc && (e = await_key(k, k->keys[i])); i++) {
+        rc = state_file_write(f, &e->counts, &e->buf, background_flag(k->writer));
+        pthread_mutex_lock(&k->mutex);
+        let_go(e);
+        pthread_mutex_unlock(&k->mutex);
+    }
+    bool whole = e || !k->count;
+    if (whole && !*background_flag(k->writer))
+        return state_file_finish(&f, why);  // which says what went wrong
+    *why = xstrdup("the job ended before it was complete");
+    state_file_discard(&f, *why);
+    return -1;
+}
+
+static int write_checkpoint(void *keeper) {
+    struct keeper *k = keeper;
+    char *why = NULL;
+    int64_t bytes = 0, step = k->order / 2;
+    int rc = write_file(k, &bytes, &why);
+    pthread_mutex_lock(&k->mutex);
+    for (int i = 0; i < k->count; i++) let_go(&k->entries[k->keys[i]]);
+    if (rc == 0) k->figures.complete++, k->figures.bytes += bytes;
+    if (rc != 0) k->figures.failed++;
+    if (rc == 0) k->figures.write_seconds += now_seconds() - k->begin_s;
+    k->figures.copy_seconds += k->copy_s;
+    if (k->copy_s > k->figures.copy_seconds_most) k->figures.copy_seconds_most = k->copy_s;
+    k->copy_s = 0;
+    k->order = NO_STEP;
+    pthread_mutex_unlock(&k->mutex);
+    if (rc != 0)
+        warn("the checkpoint of step %lld is given up: %s", (long long)step, why ? why : "no reason");
+    free(why);
+    return 0;
+}
+
+// ---------------------------------------------------------------- life
+struct keeper *keeper_create(const struct keeper_options *o) {
+    struct keeper *k = xcalloc(1, sizeof *k);
+    unsigned long all = (unsigned long)o->file.map->count;
+    k->o = *o;
+    k->states = o->file.config->optimizer.row->states;
+    k->keys = state_file_keys(o->file.map, o->file.rank, &k->count);
+    k->entries = xcalloc(all + 1, sizeof *k->entries);
+    k->pushed = xcalloc(all * (unsigned long)o->file.config->workers + 1, sizeof *k->pushed);
+    k->batches = xcalloc(all * (unsigned long)batches_words(o->file.config->workers) + 1, sizeof *k->batches);
+    k->order = k->over = NO_STEP;
+    pthread_mutex_init(&k->mutex, NULL);
+    pthread_cond_init(&k->changed, NULL);
+    char label[32];
+    snprintf(label, sizeof label, "server %d", o->file.rank);
+    k->writer = background_create("writes checkpoints", label);
+    k->refusals = k->writer ? background_create("writes checkpoints", label) : NULL;
+    if (k->refusals) return k;
+    keeper_destroy(&k);
+    return NULL;
+}
+
+void keeper_end(struct keeper *k, bool orderly) {
+    if (!k || k->ending) return;
+    if (!orderly && k->writer) background_quit(k->writer);
+    pthread_mutex_lock(&k->mutex);
+    k->ending = true;
+    pthread_cond_broadcast(&k->changed);
+    pthread_mutex_unlock(&k->mutex);
+    background_destroy(&k->writer);
+    background_destroy(&k->refusals);
+}
+
+struct keeper_figures keeper_figures(const struct keeper *k) {
+    return k ? k->figures : (struct keeper_figures){0};
+}
+
+void keeper_destroy(struct keeper **at) {
+    struct keeper *k = *at;
+    if (!k) return;
+    keeper_end(k, false);
+    pthread_mutex_destroy(&k->mutex);
+    pthread_cond_destroy(&k->changed);
+    free(k->keys);
+    free(k->entries);
+    free(k->pushed);
+    free(k->batches);
+    free(k);
+    *at = NULL;
+}

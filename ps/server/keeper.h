@@ -1,0 +1,42 @@
+// Where a server's keys go that are to be kept (ps/server/server_core.h): one thread that writes server-R.safetensors
+// of one checkpoint at a time, while the shards go on.
+//
+//     shard threads   keeper_keep(key)  ---- copied aside, or pinned where it lies ----.
+//     this thread         .. waits for the last key, writes it, lets go of it; the one before; .. ; sidecar
+//
+// A checkpoint is a server's matter as far as its file: an error ends the checkpoint with a warning and
+// server-R.failed, and all pins are let go. A checkpoint that begins while the last one is still being written is
+// refused in the same way, by another thread, and so is one that is not complete when the job ends.
+//
+// Threads   keeper_keep: any shard's; the rest: the server's main thread.
+// Blocking  keeper_keep copies; keeper_end waits for what is being written.
+#ifndef STARRING_PS_SERVER_KEEPER_H
+#define STARRING_PS_SERVER_KEEPER_H
+
+#include "ps/server/server_options.h"
+#include "ps/server/state_file.h"
+
+struct keeper_options {
+    struct state_file_options file;  // step is each checkpoint's
+    const struct server_buffers
+        *copies;  // (map->count) of the server's keys: masters and states aside; NULL: none, keys are pinned
+};
+
+// What has been written, for the report.
+struct keeper_figures {
+    int64_t complete, failed;                // files
+    int64_t bytes;                           // of the complete ones
+    double write_seconds;                    // from a checkpoint's first key to its end on disk, all of them
+    double copy_seconds, copy_seconds_most;  // that shards made copies, all threads added; of one checkpoint
+};
+
+struct keeper;
+struct keeper *keeper_create(const struct keeper_options *o);  // NULL after logging
+void keeper_keep(void *keeper, const struct kept_key *k);
+bool keeper_idle(struct keeper *k);  // nothing is being written
+// Nothing comes any more. orderly: what has begun is completed; else it is given up.
+void keeper_end(struct keeper *k, bool orderly);
+struct keeper_figures keeper_figures(const struct keeper *k);  // after keeper_end
+void keeper_destroy(struct keeper **k);
+
+#endif

@@ -1,0 +1,79 @@
+// A crew: the workers of a group (reduce_group) where they share a machine's memory. They add their gradients before
+// one of them pushes, so that what leaves the machine leaves it once.
+//
+//     worker 0's segment   gradient: | key 0 | key 1 | key 2 | ..        worker 1's   | key 0 | key 1 | key 2 | ..
+//                                       |        ^        |                              |        |        |
+//     key 0, worker 0 leads             +-- sum -+--------|----------- reads ------------+        |        |
+//     key 1, worker 1 leads                      +--------|----------- reads -------------------> + sum    |
+//     key 2, worker 0 leads                               + sum <----- reads ------------------------------+
+//
+// Keys are led in turn, so that every member adds and pushes as much as any other. The sum is in fp32 in worker order,
+// rounded once to the run's type, and stands where the leader's own gradient of the key was: it takes no memory.
+//
+// Each member has a board in shared memory beside its gradients, which it alone writes:
+//
+//     units   steps of which it has handed the unit's gradient over   -> the leaders may read it
+//     keys    steps of which it has added the key, where it leads     -> the others may have their gradient back
+//
+// Ownership   The boards and gradients are their owners' (ps/sum/crew_meet.h); a crew only knows where they are.
+// Threads     One at a time: the communication thread. Between processes the counts order everything: what was written
+//             before a count was raised is seen by who reads the count.
+// Blocking    Nothing. A member that never comes is the scheduler's to notice: it hears no heartbeats.
+// Errors      crew_add: -1 with a text.
+#ifndef STARRING_PS_SUM_CREW_H
+#define STARRING_PS_SUM_CREW_H
+
+#include <stdatomic.h>
+
+#include "ps/job/shard_map.h"
+#include "shared/core/wire_count.h"
+
+struct crew_unit {
+    _Atomic int64_t steps;
+    int64_t ready_ns;  // of the last one; the scheduler's clock
+    uint64_t grad_at;  // bytes from the start of the member's gradients' segment
+    float lr;
+    uint32_t keep;
+};
+struct crew_key {
+    _Atomic int64_t steps;
+    int64_t ready_ns;  // the latest of the members'
+};
+
+struct crew_member {
+    struct crew_unit *units;  // (units)
+    struct crew_key *keys;    // (map->count)
+    char *base;               // what grad_at counts from
+};
+
+struct crew {
+    int size, self;               // members; this worker's place
+    struct crew_member *members;  // (size)
+    const struct shard_map *map;
+    enum dtype dtype;
+    int first_rank;           // of the first member, for texts
+    const void **grads;       // (size) scratch
+    struct wire_count *wire;  // counts what members read of each other
+};
+
+// What came with a unit's gradient, or with those of all members.
+struct crew_info {
+    int64_t step;
+    int64_t ready_ns;
+    float lr;
+    bool keep;
+};
+
+static inline int crew_leader(const struct crew *c, int key) { return key % c->size; }
+static inline bool crew_leads(const struct crew *c, int key) { return crew_leader(c, key) == c->self; }
+// This worker's gradient of unit u stays as it is until every key of it was added, or is led by itself.
+void crew_hand(struct crew *c, int u, const struct crew_info *info);
+// The first member whose gradient of the key's unit has not come for this step; -1: all have.
+int crew_lacks(const struct crew *c, int key, int64_t step);
+// All have come, and this worker leads the key: the sum takes the place of its gradient. info->step is given, the rest
+// comes back. 0, or -1 with the reason in error.
+int crew_add(struct crew *c, int key, struct crew_info *info, char *error, size_t size);
+// Whether the key's leader has added it for this step; *ready_ns: the latest hand-over.
+bool crew_added(const struct crew *c, int key, int64_t step, int64_t *ready_ns);
+
+#endif

@@ -1,0 +1,26 @@
+// What a push of a key has for payload: the gradient, or its code (kernels/codec.h). One of both for all pushes of a
+// job; initial values and weights are never coded.
+#ifndef STARRING_PS_SUM_PUSH_CODE_H
+#define STARRING_PS_SUM_PUSH_CODE_H
+
+#include "kernels/exact_sum.h"
+#include "shared/config/config.h"
+#include "shared/core/unit.h"
+
+// Whether workers push codes.
+static inline bool ps_codes(const struct config *c) { return c->ps.code.kind != CODE_NONE; }
+
+// Bytes of a push of n elements. code: of kind CODE_NONE where gradients go as they are.
+static inline size_t push_bytes(const struct code_format *code, enum dtype dtype, int64_t n) {
+    return code->kind == CODE_NONE ? (size_t)n * dtype_size(dtype) : code_bytes(code, n);
+}
+
+// The sum of squares of what a push of n elements says; n is that of a partition, payload has push_bytes. 0, or -1 where
+// the operations cannot.
+int push_squares(const struct code_format *code, enum dtype dtype, const void *payload, int64_t n,
+                 struct exact_sum *out);
+
+// Of all keys of each unit: bytes (units). 0, or -1 after logging what is impossible.
+int push_bytes_of_units(const struct config *c, const struct layout *l, size_t *bytes);
+
+#endif

@@ -1,0 +1,231 @@
+#include "shared/command/data_command.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shared/command/commands.h"
+#include "shared/core/error.h"
+#include "shared/core/json.h"
+#include "shared/core/path.h"
+#include "shared/core/regular_file.h"
+#include "shared/core/sha256.h"
+#include "shared/core/text.h"
+#include "shared/data/data.h"
+#include "shared/data/data_stream.h"
+#include "shared/data/vocabulary.h"
+
+#define DEFAULT_VOCAB (1 << 20)
+
+static int info_run(const struct cli_args *args) {
+    long vocab;
+    char count[32], program[PROGRAM_WORD];
+    if (args->word_count != 1) {
+        fail("data info: which file? See %s data info --help", program_word(program));
+        return EXIT_USAGE;
+    }
+    struct sidecar_summary side = sidecar_read(args->words[0]);
+    if (cli_integer(args, "vocab", 1, 1 << 30, side.vocab > 0 ? side.vocab : DEFAULT_VOCAB, &vocab)) {
+        free(side.tokenizer);
+        return EXIT_USAGE;
+    }
+    struct data_options o = {.path = args->words[0], .val_fraction = 0.05, .vocab = (int32_t)vocab};
+    struct token_source *s = data_open(&o);
+    if (s && cli_get(args, "json")) {
+        cJSON *doc = cJSON_CreateObject();
+        cJSON_AddStringToObject(doc, "data", data_description(s));
+        if (side.tokenizer) cJSON_AddStringToObject(doc, "tokenizer", side.tokenizer);
+        if (side.vocab > 0) cJSON_AddNumberToObject(doc, "vocab_size", side.vocab);
+        cJSON_AddNumberToObject(doc, "train_tokens", (double)data_train_tokens(s));
+        cJSON_AddNumberToObject(doc, "val_tokens", (double)data_val_tokens(s));
+        cJSON_AddNumberToObject(doc, "unigram_entropy", data_unigram_entropy(s));
+        json_print(stdout, doc);
+        cJSON_Delete(doc);
+    } else if (s) {
+        printf("%s\n", data_description(s));
+        if (side.tokenizer) printf("tokenizer         %s, %ld entries\n", side.tokenizer, (long)side.vocab);
+        printf("training tokens   %s\n", format_count(count, data_train_tokens(s)));
+        printf("held-out tokens   %s\n", format_count(count, data_val_tokens(s)));
+        printf("unigram entropy   %.4f nats per token\n", data_unigram_entropy(s));
+    }
+    free(side.tokenizer);
+    int status = s ? 0 : EXIT_RUN_FAILED;
+    data_close(&s);
+    return status;
+}
+
+// ---------------------------------------------------------------- writing llm.c's files
+struct copying {
+    FILE *in, *out;
+    int64_t tokens;
+    struct sha256 hash;  // of what was read
+};
+
+static int too_many(const char *from) {
+    return fail(
+        "%s: llm.c's header counts to %d tokens, these are more: split "
+        "the file, --data takes a directory of .bin files",
+        from, INT32_MAX);
+}
+
+// The header of c->tokens tokens of `width` bytes, at the start of the file.
+static int put_header(struct copying *c, int width) {
+    const struct bin_format *f = &bin_formats[width == 4];
+    int32_t header[BIN_HEADER_WORDS] = {f->magic, f->version, (int32_t)c->tokens};
+    if (c->tokens > INT32_MAX) {
+        errno = EOVERFLOW;
+        return -1;
+    }
+    rewind(c->out);
+    return fwrite(header, sizeof header, 1, c->out) == 1 ? 0 : -1;
+}
+
+// Bytes of `in` as uint16 tokens after llm.c's header, whose count is known only at the end.
+static int copy_bytes(struct copying *c, int width) {
+    unsigned char bytes[1 << 16];
+    uint16_t tokens[1 << 16];
+    if (put_header(c, width)) return -1;
+    for (size_t got; (got = fread(bytes, 1, sizeof bytes, c->in)) > 0; c->tokens += (int64_t)got) {
+        for (size_t i = 0; i < got; i++) tokens[i] = bytes[i];
+        sha256_update(&c->hash, bytes, got);
+        if (fwrite(tokens, sizeof *tokens, got, c->out) != got) return -1;
+    }
+    return ferror(c->in) ? -1 : put_header(c, width);
+}
+
+// Tokens of `width` bytes as they are, after the header.
+static int copy_tokens(struct copying *c, int width) {
+    char piece[1 << 16];
+    int64_t bytes = 0;
+    if (put_header(c, width)) return -1;
+    for (size_t got; (got = fread(piece, 1, sizeof piece, c->in)) > 0; bytes += (int64_t)got)
+        if (fwrite(piece, 1, got, c->out) != got) return -1;
+    c->tokens = bytes / width;
+    return ferror(c->in) ? -1 : put_header(c, width);
+}
+
+static bool is_token_file(FILE *f) {
+    int32_t magic = 0;
+    size_t n = fread(&magic, sizeof magic, 1, f);
+    rewind(f);
+    return n == 1 && bin_format_of(magic);
+}
+
+// Checks, before anything is read, that OUT.bin may be written and that IN's tokens fit llm.c's format.
+static int check_paths(const struct cli_args *args, int width) {
+    const char *from = args->words[0], *to = args->words[1];
+    struct stat st = {0};
+    stat(from, &st);
+    if (st.st_size % width)
+        return fail("%s: %lld bytes are no whole number of tokens of %d: is it another type, or cut short?",
+                    from, (long long)st.st_size, width);
+    if (st.st_size / width > INT32_MAX) return too_many(from);
+    if (!cli_get(args, "force") && !access(to, F_OK))
+        return fail("%s is there already: --force replaces it", to);
+    if (same_file(from, to)) return fail("%s is the input itself: name another OUT.bin", to);
+    return 0;
+}
+
+// IN -> OUT.bin through OUT.bin.part, so that a failure leaves no half-written file.
+static int convert(struct copying *c, const char *from, const char *to, int width,
+                   int (*copy)(struct copying *c, int width)) {
+    struct new_file n;
+    int rc = 0;
+    sha256_init(&c->hash);
+    char why[FILE_WHY_MAX];
+    c->in = file_open_stream(from, why);
+    if (!c->in)
+        rc = fail("%s: %s", from, why);
+    else if (is_token_file(c->in))
+        rc = fail("%s is a token file of llm.c already: --data reads it as it is", from);
+    if (!rc) {
+        bool copied = new_file_begin(&n, to, false) && (c->out = n.file) && !copy(c, width);
+        bool empty = copied && c->tokens == 0;
+        if (new_file_end(&n, copied && !empty))
+            rc = empty                ? fail("%s: the file is empty", from)
+                 : errno == EOVERFLOW ? too_many(from)
+                                      : fail("%s -> %s: %s", from, to, strerror(errno));
+    }
+    if (c->in) fclose(c->in);
+    return rc;
+}
+
+static int tokenize_run(const struct cli_args *args) {
+    const char *tokenizer = cli_get(args, "tokenizer");
+    if (args->word_count != 2) {
+        char program[PROGRAM_WORD];
+        fail("data tokenize: expected IN and OUT.bin; see %s data tokenize --help", program_word(program));
+        return EXIT_USAGE;
+    }
+    if (tokenizer && strcmp(tokenizer, "byte") != 0) {
+        fail(
+            "--tokenizer %s: this command makes a token of each byte; for other tokenizers:\n"
+            "    experiments/tokenize.py --tokenizer DIR TEXT.txt --out TEXT.bin",
+            tokenizer);
+        return EXIT_USAGE;
+    }
+    if (check_paths(args, 1)) return EXIT_USAGE;
+    const char *from = args->words[0], *to = args->words[1];
+    struct copying c = {0};
+    char hex[65];
+    if (convert(&c, from, to, 2, copy_bytes)) return EXIT_RUN_FAILED;
+    sha256_finish(&c.hash, hex);
+    const struct byte_sidecar side = {.bin_path = to, .source = from, .bytes = c.tokens, .sha256 = hex};
+    return sidecar_write_bytes(&side) ? EXIT_RUN_FAILED : 0;
+}
+
+static int wrap_run(const struct cli_args *args) {
+    const char *type = cli_get(args, "type");
+    int width = !type ? 0 : !strcmp(type, "uint16") ? 2 : !strcmp(type, "uint32") ? 4 : 0;
+    char program[PROGRAM_WORD];
+    if (args->word_count != 2 || !width) {
+        if (type && !width)
+            fail("--type %s: bare tokens are uint16 or uint32", type);
+        else
+            fail("data wrap: expected --type uint16|uint32, IN and OUT.bin; see %s data wrap --help",
+                 program_word(program));
+        return EXIT_USAGE;
+    }
+    if (check_paths(args, width)) return EXIT_USAGE;
+    const char *from = args->words[0], *to = args->words[1];
+    struct copying c = {0};
+    if (convert(&c, from, to, width, copy_tokens)) return EXIT_RUN_FAILED;
+    char *earlier = sidecar_path(to);  // of an earlier token file of this name
+    unlink(earlier);
+    free(earlier);
+    char count[32], *word = shell_word(to);
+    printf("%s: %s tokens of %d bits; %s data info %s --vocab V checks them against a vocabulary\n", to,
+           format_count(count, c.tokens), 8 * width, program_word(program), word);
+    free(word);
+    return 0;
+}
+
+int data_command(const struct topology_table *t, int argc, char **argv) {
+    (void)t;
+    static const struct {
+        const struct cli_command *command;
+        const char *name;
+        int (*run)(const struct cli_args *args);
+    } all[] = {{&command_data_info, "info", info_run},
+               {&command_data_tokenize, "tokenize", tokenize_run},
+               {&command_data_wrap, "wrap", wrap_run}};
+    for (size_t i = 0; argc > 0 && i < sizeof all / sizeof all[0]; i++) {
+        if (strcmp(argv[0], all[i].name) != 0) continue;
+        struct cli_args args;
+        enum cli_outcome outcome = cli_parse(all[i].command, argc - 1, argv + 1, &args);
+        int status = outcome == CLI_HELP_SHOWN ? 0 : outcome == CLI_WRONG ? EXIT_USAGE : all[i].run(&args);
+        cli_args_free(&args);
+        return status;
+    }
+    bool help = argc > 0 && (!strcmp(argv[0], "--help") || !strcmp(argv[0], "-h"));
+    FILE *f = help ? stdout : stderr;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        cli_help(f, all[i].command);
+        fputc('\n', f);
+    }
+    if (!help && argc > 0) fail("data %s: expected info, tokenize or wrap", argv[0]);
+    return help ? 0 : EXIT_USAGE;
+}

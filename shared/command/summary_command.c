@@ -1,0 +1,288 @@
+#include "shared/command/summary_command.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shared/command/commands.h"
+#include "shared/core/error.h"
+#include "shared/core/path.h"
+#include "shared/core/run_file.h"
+#include "shared/core/text.h"
+#include "shared/core/topology_row.h"
+#include "shared/report/figures.h"
+#include "shared/report/metrics.h"
+#include "shared/report/run_state.h"
+#include "shared/report/summary_impl.h"
+
+#define EXIT_STILL_RUNNING 3
+
+// What the directory holds of a run.
+struct found {
+    const struct topology_table *topologies;
+    const char *dir;
+    struct run_state state;
+    struct config *config;  // NULL: no config.json that can be read
+    bool damaged;           // a file is there and cannot be read to its end; it has been named
+    bool has_metrics;       // metrics holds what its lines say
+    struct metrics_totals metrics;
+    cJSON *summary;            // summary.json, NULL: none that is whole
+    cJSON *reports, *missing;  // names of ranks: "worker 0"
+};
+
+static bool is_run(const char *dir) {
+    static const char *const marks[] = {"state.json", "metrics.jsonl", "summary.json", "ranks"};
+    struct stat about;
+    if (stat(dir, &about) || !S_ISDIR(about.st_mode)) {
+        fail("summary %s: %s", *dir ? dir : "\"\"",
+             *dir && !access(dir, F_OK) ? "is a file; name the run's directory"
+                                        : "there is no such directory");
+        return false;
+    }
+    if (access(dir, X_OK)) {
+        fail("summary %s: %s", dir, strerror(errno));
+        return false;
+    }
+    for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++)
+        if (has_file(dir, marks[i])) return true;
+    fail("summary %s: no run directory: it holds none of state.json, metrics.jsonl, summary.json and ranks/",
+         dir);
+    return false;
+}
+
+// Whether a rank's report is there. Where a summary is to be made from it, it must be whole.
+static bool has_report(struct found *f, const char *file) {
+    if (!has_file(f->dir, file)) return false;
+    if (f->summary) return true;
+    char *text = run_file_read(f->dir, file, true);
+    cJSON *o = text ? json_parse(text, strlen(text)) : NULL;
+    bool whole = cJSON_IsObject(o);
+    if (!whole) warn("%s/%s is not whole", f->dir, file);
+    cJSON_Delete(o);
+    free(text);
+    return whole;
+}
+
+static void look_at_ranks(struct found *f, const char *role, int count) {
+    for (int r = 0; r < count; r++) {
+        char *file = xasprintf("ranks/%s-%d.json", role, r), *name = xasprintf("%s %d", role, r);
+        cJSON_AddItemToArray(has_report(f, file) ? f->reports : f->missing, cJSON_CreateString(name));
+        free(file);
+        free(name);
+    }
+}
+
+// What every table begins with.
+static bool is_summary(const cJSON *o) {
+    return cJSON_IsString(json_item(o, "topology")) && isfinite(json_number(o, "steps")) &&
+           isfinite(json_number(o, "workers"));
+}
+
+static void look(struct found *f) {
+    char *path = xasprintf("%s/config.json", f->dir);
+    run_state_read(f->dir, &f->state);
+    f->reports = cJSON_CreateArray();
+    f->missing = cJSON_CreateArray();
+    bool told = !access(path, F_OK), measured = has_file(f->dir, "metrics.jsonl");
+    if (!told) warn("%s is missing, so the configuration of the run is not known", path);
+    f->config = told ? config_load(f->topologies, path, NULL, 0) : NULL;
+    if (told && !f->config) fail("%s is damaged, so the configuration of the run is not known", path);
+    free(path);
+    f->has_metrics = measured && !metrics_read(f->dir, &f->metrics);
+    f->damaged = (told && !f->config) || (measured && !f->has_metrics);
+    if (f->has_metrics && f->metrics.torn)
+        warn("%s/%s: the last line is not whole: it is left out", f->dir, f->metrics.torn);
+    char *text = run_file_read(f->dir, "summary.json", true);
+    if (text && !is_summary(f->summary = json_parse(text, strlen(text)))) {
+        warn("%s/summary.json is not whole: what the ranks left is put together again", f->dir);
+        cJSON_Delete(f->summary);
+        f->summary = NULL;
+    }
+    free(text);
+    // Where workers share a budget the lines are of worker 0's own batches.
+    const cJSON *own = json_item(f->summary, "batches");
+    double steps = own && own->child ? own->child->valuedouble : json_number(f->summary, "steps");
+    bool any = own || !(json_number(f->summary, "resumed_from") >= steps);  // step was left to do
+    if (f->has_metrics && any && (double)f->metrics.last_step < steps) {
+        fail("%s/metrics.jsonl is cut: it ends with step %lld, and %s has made %.0f", f->dir,
+             (long long)f->metrics.last_step, own ? "worker 0" : "the run", steps);
+        f->damaged = true;
+    }
+    if (!f->config) return;
+    for (const struct topology_role *r = f->config->row->roles; r->name; r++)
+        look_at_ranks(f, r->name, config_ranks(f->config, r->name));
+}
+
+static void forget(struct found *f) {
+    config_destroy(&f->config);
+    if (f->has_metrics) metrics_totals_free(&f->metrics);
+    cJSON_Delete(f->summary);
+    cJSON_Delete(f->reports);
+    cJSON_Delete(f->missing);
+}
+
+// Without a state.json (an earlier version, or a star by hand whose worker 0 never started) the files say.
+static enum run_phase phase_of(const struct found *f) {
+    if (f->state.phase != RUN_UNKNOWN) return f->state.phase;
+    const char *word = json_text(f->summary, "state", NULL);
+    if (f->summary && !word) return RUN_COMPLETE;
+    if (word)
+        return !strcmp(word, run_phase_word(RUN_COMPLETE)) || summary_unkept(f->summary) ? RUN_COMPLETE
+                                                                                         : RUN_INTERRUPTED;
+    bool all = f->config && f->has_metrics && f->metrics.last_step >= f->config->steps &&
+               !cJSON_GetArraySize(f->missing);
+    return all ? RUN_COMPLETE : RUN_UNKNOWN;
+}
+
+// What is there, as one document: for runs without a summary.
+static cJSON *document(const struct found *f, enum run_phase phase) {
+    const struct metrics_totals *m = &f->metrics;
+    const struct config *c = f->config;
+    char last[32];
+    bool any = f->has_metrics && m->steps > 0;
+    cJSON *o = cJSON_CreateObject();
+    json_put_text(o, "state", run_phase_word(phase));
+    json_put_text(o, "dir", f->dir);
+    json_put_text(o, "topology", c ? c->topology : NULL);
+    json_put_text(o, "model", c ? c->model : NULL);
+    json_put_text(o, "dtype", c ? dtype_name(c->dtype) : NULL);
+    json_put(o, "workers", c ? c->workers : NAN);
+    json_put(o, "servers", c ? config_ranks(c, "server") : NAN);
+    json_put(o, "steps", (double)(any ? m->last_step : 0));
+    json_put(o, "steps_planned", c ? (double)c->steps : NAN);
+    json_put(o, "skipped", (double)(any ? m->skipped : 0));
+    cJSON *loss = cJSON_AddObjectToObject(o, "loss");
+    json_put(loss, "first", any ? m->loss_first : NAN);
+    json_put(loss, "last", any ? m->loss_last : NAN);
+    json_put(o, "val_loss", any ? m->val_loss : NAN);
+    json_put(o, "tokens_per_second", any ? summary_rate(m, (double)m->tokens / (double)m->steps) : NAN);
+    json_put_text(o, "last_line", any ? format_utc(last, (time_t)m->written_s) : NULL);
+    json_put(o, "last_line_seconds_ago", any ? fmax(0, (double)time(NULL) - m->written_s) : NAN);
+    json_put(o, "pid", f->state.pid > 0 ? (double)f->state.pid : NAN);
+    json_put_text(o, "host", f->state.host);
+    json_put_text(o, "started", f->state.started);
+    json_put_text(o, "ended", f->state.ended);
+    json_put_text(o, "why", f->state.why);
+    cJSON_AddItemToObject(o, "reports", cJSON_Duplicate(f->reports, 1));
+    cJSON_AddItemToObject(o, "missing_reports", cJSON_Duplicate(f->missing, 1));
+    return o;
+}
+
+static void print_state(const struct found *f, enum run_phase phase) {
+    const struct run_state *s = &f->state;
+    fputs("\nstate       ", stdout);
+    if (phase == RUN_RUNNING && s->elsewhere)
+        printf("running on %s, process %lld, since %s: so says state.json; %s cannot be asked from here\n",
+               s->host, (long long)s->pid, s->started, s->host);
+    else if (phase == RUN_RUNNING)
+        printf("running: process %lld, since %s\n", (long long)s->pid, s->started);
+    else if (phase == RUN_DEAD)
+        printf("died: process %lld, started %s, no longer exists and wrote no reason\n", (long long)s->pid,
+               s->started);
+    else if (phase == RUN_UNKNOWN)
+        printf("not finished, and no state.json says whether it runs\n");
+    else
+        printf("%s%s%s%s%s\n", run_phase_word(phase), *s->ended ? " at " : "", s->ended, *s->why ? ": " : "",
+               s->why);
+}
+
+static void print_names(const char *label, const cJSON *names) {
+    const cJSON *n;
+    if (!cJSON_GetArraySize(names)) return;
+    fputs(label, stdout);
+    cJSON_ArrayForEach(n, names) printf("%s%s", n == names->child ? "" : ", ", cJSON_GetStringValue(n));
+    putchar('\n');
+}
+
+static void print_found(const struct found *f, enum run_phase phase, const cJSON *o) {
+    char count[32];
+    const struct config *c = f->config;
+    print_state(f, phase);
+    if (c) {
+        printf("run         %s, %d worker%s", c->topology, c->workers, c->workers == 1 ? "" : "s");
+        int servers = config_ranks(c, "server");
+        if (servers) printf(", %d server%s", servers, servers == 1 ? "" : "s");
+        printf(", %s, %s\n", dtype_name(c->dtype), c->model);
+    }
+    printf("steps       %.0f", json_number(o, "steps"));
+    if (c) printf(" of %lld", (long long)c->steps);
+    if (f->has_metrics && f->metrics.steps > 0) {
+        printf(", %.0f skipped; the last line of metrics.jsonl is %.0f s old\n", json_number(o, "skipped"),
+               json_number(o, "last_line_seconds_ago"));
+        printf("loss        %.4f -> %.4f\n", f->metrics.loss_first, f->metrics.loss_last);
+        if (isfinite(f->metrics.val_loss)) printf("held out    %.4f\n", f->metrics.val_loss);
+        double rate = json_number(o, "tokens_per_second");
+        if (isfinite(rate)) printf("speed       %s tokens/s so far\n", format_count(count, (int64_t)rate));
+    } else {
+        putchar('\n');
+    }
+    print_names("reported    ", f->reports);
+    print_names(phase == RUN_RUNNING ? "no report   yet: " : "no report   ", f->missing);
+    printf("files       %s\n", f->dir);
+}
+
+static bool is_among(const cJSON *names, const char *name) {
+    const cJSON *n;
+    cJSON_ArrayForEach(n, names) if (!strcmp(cJSON_GetStringValue(n), name)) return true;
+    return false;
+}
+
+// The table of a run that ended in order. false: there is nothing to make it from. Worker 0's report carries most of it. What
+// is put together becomes the run's summary.json only where every rank has left a report.
+static bool show_summary(struct found *f, enum run_phase phase, bool json) {
+    if (!f->summary && (!f->config || !f->has_metrics || is_among(f->missing, "worker 0"))) return false;
+    bool none = !has_file(f->dir, "summary.json") && !cJSON_GetArraySize(f->missing), made = !f->summary;
+    if (made)
+        f->summary = none && phase == RUN_COMPLETE ? summary_merge(f->topologies, f->dir)
+                                                   : summary_build(f->topologies, f->dir);
+    if (!f->summary) return false;
+    if (made) summary_warn_missing(f->summary, f->dir);
+    if (json)
+        json_print(stdout, f->summary);
+    else
+        summary_print(stdout, f->dir, f->summary);
+    return true;
+}
+
+static int show(const struct topology_table *t, const char *dir, bool json) {
+    struct found f = {.topologies = t, .dir = dir};
+    if (!is_run(dir)) return EXIT_USAGE;
+    look(&f);
+    enum run_phase phase = phase_of(&f);
+    bool ended = phase == RUN_COMPLETE || phase == RUN_INTERRUPTED;
+    bool table = ended && show_summary(&f, phase, json);
+    if (!table) {
+        cJSON *o = document(&f, phase);
+        if (json)
+            json_print(stdout, o);
+        else
+            print_found(&f, phase, o);
+        cJSON_Delete(o);
+    }
+    // A complete run whose files are damaged is not shown in full.
+    bool whole = phase == RUN_COMPLETE && table && !f.damaged && !summary_unkept(f.summary);
+    forget(&f);
+    return phase == RUN_RUNNING ? EXIT_STILL_RUNNING : whole ? 0 : EXIT_RUN_FAILED;
+}
+
+int summary_command(const struct topology_table *t, int argc, char **argv) {
+    struct cli_args args;
+    enum cli_outcome outcome = cli_parse(&command_summary, argc, argv, &args);
+    int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
+    bool rows = outcome == CLI_RUN && cli_get(&args, "figures");
+    if (rows) {
+        cJSON *all = figures_document();
+        json_print(stdout, all);
+        cJSON_Delete(all);
+        status = 0;
+    } else if (outcome == CLI_RUN && args.word_count != 1)
+        fail("summary: which run directory?");
+    else if (outcome == CLI_RUN)
+        status = show(t, args.words[0], cli_get(&args, "json") != NULL);
+    cli_args_free(&args);
+    return status;
+}

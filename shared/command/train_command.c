@@ -1,0 +1,283 @@
+#include "shared/command/train_command.h"
+
+#include <cjson/cJSON.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shared/command/commands.h"
+#include "shared/command/dry_run.h"
+#include "shared/core/error.h"
+#include "shared/core/path.h"
+#include "shared/core/relaxed_json.h"
+#include "shared/core/text.h"
+#include "shared/core/topology_row.h"
+#include "shared/device/device_choice.h"
+#include "shared/device/product_choice.h"
+#include "shared/launch/launch_check.h"
+#include "shared/launch/launch_mpi.h"
+#include "shared/launch/launch_ranks.h"
+#include "shared/launch/run.h"
+#include "shared/launch/stop.h"
+#include "shared/memory/memory_check.h"
+#include "shared/monitor/monitor.h"
+#include "shared/report/run_dir.h"
+#include "shared/state/checkpoint.h"
+#include "shared/train/job.h"
+
+#define CROWD           8  // ranks a core, beyond which it is said what they cost
+#define SPEAKER_FIRST_S 3  // what the rank that speaks for the others has to fail before them
+
+static bool workers_given(const struct cli_args *args, const char *path) {
+    for (size_t i = 0; i < args->override_count; i++)
+        if (!strcmp(args->overrides[i].path, "workers")) return true;
+    cJSON *file = path ? relaxed_json_load(path) : NULL;
+    bool given = cJSON_HasObjectItem(file, "workers");
+    cJSON_Delete(file);
+    return given;
+}
+
+// What the run takes of itself and a reader of its losses should know.
+static void say_defaults(const struct config *c, const char *path) {
+    char lr[32];
+    if (path && strrchr(path, '/')) path = strrchr(path, '/') + 1;
+    shortest_f32(lr, c->optimizer.lr);
+    if (path && !c->optimizer_given)
+        info(
+            "%s names no optimizer: %s with lr %s is used (DeepSpeed would use the optimizer that your Python program gives "
+            "it)",
+            path, c->optimizer.row->name, lr);
+    if (!c->clip_given)
+        info("gradient_clipping is not given: %.3g is used, DeepSpeed's default (0: no clipping)",
+             (double)c->clip);
+}
+
+static int read_life(struct run *r, const struct cli_args *args) {
+    long life = 0;
+    if (cli_integer(args, "life", 1, INT_MAX, 0, &life)) return -1;
+    r->life = (int)life;
+    return 0;
+}
+
+// What a rank kept to itself, as another speaks for it, and what may have gone wrong with this one alone: a file that its
+// machine lacks, or that it was given by itself. Whoever started the ranks ends them all after the first that fails, so
+// that a rank that outlives the pause is the only one with this to say; a signal meanwhile says that it is not. A
+// launcher's ranks share its command line.
+static void speak_alone(const struct run *r) {
+    struct timespec pause = {.tv_sec = SPEAKER_FIRST_S};
+    if (r->life || nanosleep(&pause, NULL)) return;
+    char *why = xstrdup(error_last());
+    error_quiet(0);
+    fail("rank %d: %s", r->env.rank, why);
+    free(why);
+}
+
+static int load(struct run *r, const struct topology_table *topologies, struct cli_args *args) {
+    char size[16];
+    const char *path = cli_get(args, "config");
+    bool rank_of_ring = r->env.kind == RANK_ENV_OWN || r->env.mpi_ready;
+    // Every rank reads the same configuration: what is wrong with it is said once.
+    // What a launcher has read without a word against it, it has also remarked on.
+    error_quiet(QUIET_ALL);
+    snprintf(size, sizeof size, "%d", r->env.size);
+    if (rank_of_ring && !workers_given(args, path))
+        cli_override(args, "the number of ranks", "workers", size);
+    error_quiet(rank_of_ring && r->env.rank > 0 ? QUIET_ALL
+                : r->life                       ? QUIET_WARNINGS
+                : cli_get(args, "quiet")        ? QUIET_REMARKS
+                                                : QUIET_NOT);
+    r->config = config_load(topologies, path, args->overrides, args->override_count);
+    if (r->config) return 0;
+    if (rank_of_ring && r->env.rank > 0) speak_alone(r);
+    return -1;
+}
+
+// Whether this process is one of those that something else started together.
+static bool is_rank(const struct run *r) {
+    return r->env.kind != RANK_ENV_NONE && r->config->row->launches >> LAUNCH_MPI & 1;
+}
+
+// The ranks of the run on this machine. Of those that mpirun started, the first here speaks for all; of those
+// that mpirun is still to start (--dry-run), all are taken to be here.
+static struct memory_part part_here(const struct run *r) {
+    if (!is_rank(r)) return memory_part_of_run(r->config);
+    int count = r->env.local_size ? r->env.local_size : 1;
+    return (struct memory_part){"worker", r->env.rank, count, .processes = true};
+}
+
+// 1. The configuration, and whether this process is a rank of many.
+static int configure(struct run *r, const struct topology_table *topologies, struct cli_args *args) {
+    const char *launch = cli_get(args, "launch");
+    if (rank_env_read(&r->env) || read_life(r, args)) return -1;
+    // Before the configuration is read as a rank's, and again for what it says itself.
+    if (launch && strcmp(launch, "auto"))
+        r->env = rank_env_told(&r->env, strcmp(launch, "mpi") ? LAUNCH_THREADS : LAUNCH_MPI);
+    if (load(r, topologies, args)) return -1;
+    r->env = rank_env_told(&r->env, r->config->launch);
+    device_resolve(r->config);  // what "auto" leaves to this machine
+    if (r->config->row->resolve) r->config->row->resolve(r->config, &r->env);
+    return 0;
+}
+
+// Flags of which each takes away what the other asks for.
+static int check_flags(const struct cli_args *args) {
+    static const struct {
+        const char *one, *other, *why;
+    } pairs[] = {{"quiet", "full", "the one prints no table, the other all of it"},
+                 {"no-weights", "save-on-interrupt",
+                  "the one writes no weights, the other those of a run that was ended"},
+                 {"dry-run", "print-config", "the one prints predictions, the other the configuration"}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if (cli_get(args, pairs[i].one) && cli_get(args, pairs[i].other))
+            return fail("--%s, --%s: %s: give one of them", pairs[i].one, pairs[i].other, pairs[i].why);
+    return 0;
+}
+
+// 2. What cannot be done at all, or not on this machine.
+static int check(const struct run *r, const struct cli_args *args, bool dry) {
+    struct config *c = r->config;
+    if (launch_check(c) || (!dry && launch_check_rank(c, &r->env))) return -1;
+    if (c->recovery.restart > 0 && is_rank(r) && !r->life)
+        return fail(
+            "--restart: started by %s as rank %d of %d, which starts all ranks or none. Leave it out, and have the job "
+            "queued again with --resume latest --out DIR",
+            rank_env_name(r->env.kind), r->env.rank, r->env.size);
+    if (cli_get(args, "save-on-interrupt") && is_rank(r) && !r->life)
+        return fail(
+            "--save-on-interrupt: %s kills its ranks soon after a Ctrl-C, which is no time to write a model in; leave it "
+            "out, or use --launch mpi or threads",
+            rank_env_name(r->env.kind));
+    if (c->recovery.resume && !strcmp(c->recovery.resume, "latest") && cli_get(args, "force"))
+        return fail(
+            "--force replaces the run in --out, and --resume latest goes on with it: give one of them");
+    if (c->recovery.restart > 0 && !c->recovery.checkpoint_every && !c->ps.replicate && !r->life)
+        warn(
+            "--restart without --checkpoint-every: when the run begins anew it goes back to %s, and all steps are done again",
+            c->recovery.resume ? "where --resume says" : "its beginning");
+    error_quiet(0);
+    // Machines differ: each rank speaks for its own.
+    if (cpu_kernel_choose(c)) return -1;
+    return !dry && (!device_backend(c) || products_check(c)) ? -1 : 0;
+}
+
+// --launch mpi outside mpirun: this process becomes mpirun. Returns only where that fails.
+static int become_mpirun(const struct run *r, int argc, char **argv) {
+    launch_mpi(r->config->workers, argc, argv);
+    return EXIT_RUN_FAILED;
+}
+
+// A later life goes on from what the earlier ones have left, else from where the first began.
+static void go_on(struct run *r) {
+    char *latest = r->life > 1 ? checkpoint_latest(r->config->out) : NULL;
+    if (!latest) return;
+    free(r->config->recovery.resume);
+    r->config->recovery.resume = latest;
+    r->config->recovery.resume_weights_only = false;
+}
+
+// What is wrong with where the run begins and where it writes, beside what is wrong with model and data.
+static int check_places(const struct run *r) {
+    const struct config *c = r->config;
+    char *from = NULL;
+    int rc = resume_find(c, false, &from);
+    free(from);
+    if (monitor_check(c)) rc = -1;
+    if (c->out && dir_possible(c->out, "--out")) return -1;
+    bool begins = c->out && !c->recovery.resume;
+    return begins && run_dir_check(c->out, r->force) ? -1 : rc;
+}
+
+// Many ranks on few cores are right for a lesson on memory and bytes, and slow.
+static void say_crowd(const struct run *r) {
+    const struct config *c = r->config;
+    struct memory_part part = part_here(r);
+    struct memory_need need;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int ranks = 0;
+    char bytes[24];
+    for (const struct topology_role *role = c->row->roles; role->name; role++)
+        ranks += config_ranks(c, role->name);
+    if (is_rank(r)) ranks = r->job.ranks_here;
+    if (cores < 1 || ranks <= CROWD * cores || memory_need_of(&r->job, &part, &need)) return;
+    info("%d ranks share %ld core%s, so a step is slow and needs %s more memory. Use fewer.", ranks, cores,
+         cores > 1 ? "s" : "", format_bytes(bytes, need.host.allowed_bytes));
+}
+
+// 3. Model and data, 4. memory, 5. the run. lacking: something is missing on this machine, and has been said.
+static int train(struct run *r, const struct cli_args *args, bool lacking, int argc, char **argv) {
+    const struct config *c = r->config;
+    bool rank = is_rank(r), dry = cli_get(args, "dry-run") != NULL;
+    r->force = cli_get(args, "force") != NULL;
+    r->job = (struct job){.no_weights = cli_get(args, "no-weights") != NULL,
+                          .save_on_interrupt = cli_get(args, "save-on-interrupt") != NULL,
+                          .no_metrics = c->quiet,
+                          .no_bar = rank && r->env.kind != RANK_ENV_OWN,
+                          .steps_to_stderr = c->json,
+                          .ranks_here = rank && r->env.local_size ? r->env.local_size : c->workers};
+    // Of the ranks that share a machine the first speaks: all of them see the same files, and the same memory.
+    bool speaks = !rank || !r->env.local_size || r->env.local_rank == 0;
+    // The launcher of this process has warned of what both see.
+    error_quiet(!speaks ? QUIET_ALL : r->life ? QUIET_WARNINGS : c->quiet ? QUIET_REMARKS : QUIET_NOT);
+    int opened = job_open(&r->job, c, dry) || lacking ? -1 : 0;
+    bool first = !dry && !r->life && (!rank || r->env.rank == 0);
+    if (first && check_places(r)) opened = -1;
+    if (first && !opened) say_defaults(c, cli_get(args, "config"));
+    if (first && !opened) say_crowd(r);
+    error_quiet(QUIET_NOT);
+    if (opened && !speaks) speak_alone(r);
+    if (opened) return EXIT_USAGE;
+    struct memory_part part = part_here(r);
+    if (dry) return dry_run(&r->job, &part, stdout, c->json) ? EXIT_RUN_FAILED : 0;
+    if (speaks && !r->life && memory_check_run(&r->job, &part)) return EXIT_USAGE;
+    error_quiet(!speaks);
+    opened = job_resume(&r->job, true);
+    error_quiet(0);
+    if (opened && !speaks) speak_alone(r);
+    if (opened) return EXIT_USAGE;
+    if (r->life) return c->row->run(r);
+    return run_is_over(r)           ? run_show(r)
+           : launch_ranks_needed(r) ? launch_ranks(r, argc, argv)
+                                    : c->row->run(r);
+}
+
+static int print_config(const struct config *c) {
+    char *text = config_to_json(c);
+    puts(text);
+    free(text);
+    return 0;
+}
+
+static int live(struct run *r, const struct cli_args *args, int argc, char **argv) {
+    const struct config *c = r->config;
+    bool dry = cli_get(args, "dry-run") != NULL;
+    bool becomes = c->launch == LAUNCH_MPI && !is_rank(r) && !launch_ranks_needed(r);
+    go_on(r);
+    if (r->life && c->recovery.restart) stop_run_restarts();
+    bool lacking = !dry && c->row->check_machine && c->row->check_machine(c);
+    if (dry || !becomes) return train(r, args, lacking, argc, argv);
+    // What is wrong with model and data is said here, once, and not by ranks that mpirun ends one by one.
+    int opened = job_open(&r->job, c, false);
+    job_close(&r->job);
+    return opened || lacking ? EXIT_USAGE : become_mpirun(r, argc, argv);
+}
+
+int train_command(const struct topology_table *topologies, int argc, char **argv) {
+    struct cli_args args;
+    struct run r = {0};
+    enum cli_outcome outcome = cli_parse(&command_train, argc, argv, &args);
+    int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
+    if (outcome == CLI_RUN && !check_flags(&args) && !configure(&r, topologies, &args)) {
+        if (cli_get(&args, "print-config"))
+            status = print_config(r.config);
+        else if (!check(&r, &args, cli_get(&args, "dry-run") != NULL))
+            status = live(&r, &args, argc, argv);
+    }
+    fflush(stdout);
+    job_close(&r.job);
+    config_destroy(&r.config);
+    cli_args_free(&args);
+    return status;
+}

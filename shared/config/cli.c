@@ -1,0 +1,283 @@
+#include "shared/config/cli.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/core/error.h"
+#include "shared/core/text.h"
+
+const char *cli_nearest(const char *word, const char *const *names, size_t count) {
+    const char *best = NULL;
+    size_t best_distance = strlen(word) / 3 + 2;
+    for (size_t i = 0; i < count; i++) {
+        size_t d = edit_distance(word, names[i]);
+        if (d < best_distance) {
+            best_distance = d;
+            best = names[i];
+        }
+    }
+    return best;
+}
+
+static char *own(struct cli_args *a, const char *text, size_t length) {
+    char *copy = xcalloc(length + 1, 1);
+    memcpy(copy, text, length);
+    a->owned = xrealloc(a->owned, (a->owned_count + 1) * sizeof *a->owned);
+    a->owned[a->owned_count++] = copy;
+    return copy;
+}
+
+void cli_override(struct cli_args *a, const char *flag, const char *path, const char *value) {
+    char *f = own(a, flag, strlen(flag));
+    char *p = own(a, path, strlen(path));
+    char *v = own(a, value, strlen(value));
+    a->overrides = xrealloc(a->overrides, (a->override_count + 1) * sizeof *a->overrides);
+    a->overrides[a->override_count++] = (struct config_override){.path = p, .value = v, .flag = f};
+}
+
+// Whether the flag was given before; its value then has become longer.
+static bool add_to_list(struct cli_args *a, const char *path, const char *flag, const char *value) {
+    for (size_t i = a->override_count; i-- > 0;) {
+        struct config_override *before = &a->overrides[i];
+        if (!before->flag || strcmp(before->flag, flag) != 0 || strcmp(before->path, path) != 0) continue;
+        char *both = xasprintf("%s,%s", before->value, value);
+        before->value = own(a, both, strlen(both));
+        free(both);
+        return true;
+    }
+    return false;
+}
+
+static int take_option(struct cli_args *a, const struct cli_option *o, const char *value) {
+    a->given = xrealloc(a->given, (a->given_count + 1) * sizeof *a->given);
+    a->given[a->given_count++] = (struct cli_given){.option = o, .value = value};
+    if (!o->path) return 0;
+    char flag[64];
+    snprintf(flag, sizeof flag, "--%s", o->name);
+    if (strcmp(o->path, CLI_SET) != 0) {
+        const struct config_key *k = config_key_find(o->path);
+        bool list = k && k->type == KEY_LIST;
+        if (!list || !add_to_list(a, o->path, flag, value))
+            cli_override(a, flag, o->path, o->metavar ? value : "true");
+        return 0;
+    }
+    const char *equals = strchr(value, '=');
+    if (!equals || equals == value)
+        return fail("--%s %s: expected KEY=VALUE, for example --%s gradient_clipping=1.0", o->name, value,
+                    o->name);
+    char *path = own(a, value, (size_t)(equals - value));
+    cli_override(a, flag, path, equals + 1);
+    return 0;
+}
+
+static bool has_own(const struct cli_command *cmd, const char *name) {
+    for (size_t i = 0; i < cmd->option_count; i++)
+        if (!strcmp(cmd->options[i].name, name)) return true;
+    return false;
+}
+
+// The options of the command, malloc'd: the first *configured set the configuration, the others are its own. An option of its
+// own stands in place of a key's flag of the same name.
+static struct cli_option *options_of(const struct cli_command *cmd, size_t *configured, size_t *count) {
+    struct cli_option *list = xcalloc(config_key_count() + 2 + cmd->option_count, sizeof *list);
+    size_t n = 0;
+    if (cmd->configured)
+        list[n++] = (struct cli_option){
+            "config", NULL, "FILE",
+            "configuration: DeepSpeed's JSON and more; the defaults below are those without it", 'c'};
+    for (size_t i = 0; cmd->configured && i < config_key_count(); i++) {
+        const struct config_key *k = config_key_at(i);
+        if (!k->flag || (k->train && !cmd->trains) || has_own(cmd, k->flag)) continue;
+        list[n++] = (struct cli_option){k->flag, k->path, k->metavar, k->help, 0};
+    }
+    if (cmd->configured)
+        list[n++] = (struct cli_option){
+            "set", CLI_SET, "KEY=VALUE",
+            "any configuration key, as in gradient_clipping=0 (1.0 unless given, as in DeepSpeed); repeatable",
+            0};
+    *configured = n;
+    for (size_t i = 0; i < cmd->option_count; i++) list[n++] = cmd->options[i];
+    *count = n;
+    return list;
+}
+
+static int unknown_option(const struct cli_command *cmd, const struct cli_args *a, const char *name,
+                          size_t length) {
+    const char **names = xcalloc(a->option_count + 1, sizeof *names);
+    size_t count = 0;
+    for (size_t i = 0; i < a->option_count; i++)
+        if (a->options[i].help) names[count++] = a->options[i].name;
+    names[count++] = "help";
+    char word[65], program[PROGRAM_WORD];
+    snprintf(word, sizeof word, "%.*s", (int)length, name);
+    const char *near = cli_nearest(word, names, count);
+    free(names);
+    if (near) return fail("unknown option --%s: did you mean --%s?", word, near);
+    return fail("unknown option --%s: see %s %s --help", word, program_word(program), cmd->name);
+}
+
+// One option at argv[*i], with its value there or in the next word; moves *i to the last word used.
+static int parse_option(const struct cli_command *cmd, int argc, char **argv, int *i, struct cli_args *out) {
+    const char *word = argv[*i];
+    const struct cli_option *o = NULL, *end = out->options + out->option_count;
+    const char *value = NULL;
+    char program[PROGRAM_WORD];
+    if (word[1] == '-') {
+        const char *equals = strchr(word, '=');
+        size_t length = equals ? (size_t)(equals - word - 2) : strlen(word + 2);
+        for (const struct cli_option *at = out->options; at < end && !o; at++)
+            if (strlen(at->name) == length && !strncmp(at->name, word + 2, length)) o = at;
+        if (!o) return unknown_option(cmd, out, word + 2, length);
+        if (equals) value = equals + 1;
+    } else {
+        for (const struct cli_option *at = out->options; at < end && !o; at++)
+            if (at->letter && at->letter == word[1] && !word[2]) o = at;
+        if (!o) return fail("unknown option %s: see %s %s --help", word, program_word(program), cmd->name);
+    }
+    if (!o->metavar) {
+        if (value) return fail("--%s takes no value, but %s was given", o->name, value);
+        return take_option(out, o, "");
+    }
+    if (!value) {
+        if (*i + 1 >= argc) return fail("--%s needs a value: --%s %s", o->name, o->name, o->metavar);
+        value = argv[++*i];
+    }
+    return take_option(out, o, value);
+}
+
+enum cli_outcome cli_parse(const struct cli_command *cmd, int argc, char **argv, struct cli_args *out) {
+    size_t configured;
+    bool only_words = false;
+    *out = (struct cli_args){0};
+    out->options = options_of(cmd, &configured, &out->option_count);
+    for (int i = 0; i < argc; i++) {
+        const char *word = argv[i];
+        if (!only_words && (!strcmp(word, "--help") || !strcmp(word, "-h"))) {
+            cli_help(stdout, cmd);
+            return CLI_HELP_SHOWN;
+        }
+        if (!only_words && !strcmp(word, "--")) {
+            only_words = true;
+        } else if (!only_words && word[0] == '-' && word[1]) {
+            if (parse_option(cmd, argc, argv, &i, out)) return CLI_WRONG;
+        } else {
+            if ((int)out->word_count == cmd->max_words) {
+                char program[PROGRAM_WORD];
+                fail("unexpected word \"%s\": see %s %s --help", word, program_word(program), cmd->name);
+                return CLI_WRONG;
+            }
+            out->words = xrealloc(out->words, (out->word_count + 1) * sizeof *out->words);
+            out->words[out->word_count++] = word;
+        }
+    }
+    return CLI_RUN;
+}
+
+void cli_args_free(struct cli_args *a) {
+    for (size_t i = 0; i < a->owned_count; i++) free(a->owned[i]);
+    free(a->owned);
+    free(a->options);
+    free(a->overrides);
+    free(a->given);
+    free(a->words);
+    *a = (struct cli_args){0};
+}
+
+const char *cli_get(const struct cli_args *a, const char *name) {
+    for (size_t i = a->given_count; i-- > 0;)
+        if (!strcmp(a->given[i].option->name, name)) return a->given[i].value;
+    return NULL;
+}
+
+struct config *cli_config(const struct topology_table *t, const struct config_override *defaults,
+                          size_t count, const struct cli_args *a) {
+    struct config_override *all = xcalloc(count + a->override_count, sizeof *all);
+    memcpy(all, defaults, count * sizeof *all);
+    if (a->override_count) memcpy(all + count, a->overrides, a->override_count * sizeof *all);
+    struct config *c = config_load(t, NULL, all, count + a->override_count);
+    free(all);
+    return c;
+}
+
+int cli_integer(const struct cli_args *a, const char *name, long low, long high, long fallback, long *out) {
+    const char *text = cli_get(a, name);
+    if (!text) {
+        *out = fallback;
+        return 0;
+    }
+    char *end;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (errno || end == text || *end || value < low || value > high)
+        return fail("--%s %s: expected a whole number from %ld to %ld", name, text, low, high);
+    *out = value;
+    return 0;
+}
+
+int cli_bytes(const struct cli_args *a, const char *name, size_t fallback, size_t *out) {
+    const char *text = cli_get(a, name);
+    int64_t bytes;
+    *out = fallback;
+    if (!text) return 0;
+    if (text_bytes(text, &bytes) || bytes > (int64_t)1 << 40)
+        return fail("--%s %s: expected bytes up to 1024G: 4096, 64K, 16M or 1GiB", name, text);
+    *out = (size_t)bytes;
+    return 0;
+}
+
+int cli_number(const struct cli_args *a, const char *name, double low, double high, double fallback,
+               double *out) {
+    const char *text = cli_get(a, name);
+    if (!text) {
+        *out = fallback;
+        return 0;
+    }
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !(value >= low && value <= high))
+        return fail("--%s %s: expected a number from %g to %g", name, text, low, high);
+    *out = value;
+    return 0;
+}
+
+static void help_options(FILE *f, const struct cli_option *options, size_t count) {
+    for (const struct cli_option *o = options; o < options + count; o++) {
+        char left[64];
+        char letter[8] = "    ";
+        if (!o->help) continue;
+        if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
+        snprintf(left, sizeof left, "%s--%s%s%s", letter, o->name, o->metavar ? " " : "",
+                 o->metavar ? o->metavar : "");
+        fprintf(f, "  %-32s %s\n", left, o->help);
+    }
+}
+
+void cli_print(FILE *f, const char *text) {
+    static const char name[] = "starring ";
+    char program[PROGRAM_WORD];
+    program_word(program);
+    for (const char *at; (at = strstr(text, name)); text = at + sizeof name - 1)
+        fprintf(f, "%.*s%s ", (int)(at - text), text, program);
+    fputs(text, f);
+}
+
+void cli_help(FILE *f, const struct cli_command *cmd) {
+    cli_print(f, "starring ");
+    fprintf(f, "%s %s\n\n", cmd->name, cmd->usage);
+    cli_print(f, cmd->summary);
+    fputs("\n\nOptions:\n", f);
+    size_t configured, count;
+    struct cli_option *all = options_of(cmd, &configured, &count);
+    if (!cmd->configured_words) help_options(f, all, configured);
+    help_options(f, all + configured, count - configured);
+    fprintf(f, "  -h, --help%*s show this\n", 22, "");
+    if (cmd->configured_words) {
+        fprintf(f, "\n%s\n", cmd->configured_words);
+        help_options(f, all, configured);
+    }
+    free(all);
+    if (!cmd->examples) return;
+    fputs("\nExamples:\n", f);
+    cli_print(f, cmd->examples);
+}

@@ -1,0 +1,65 @@
+#include "shared/core/train_state.h"
+
+#include <limits.h>
+#include <math.h>
+
+#include "shared/core/error.h"
+#include "shared/core/json.h"
+
+#define MAX_EXACT 9007199254740992.0  // 2^53: JSON numbers arrive as doubles
+
+struct cJSON *train_state_json(const struct train_state *s) {
+    cJSON *o = cJSON_CreateObject();
+    json_put(o, "step", (double)s->step);
+    json_put(o, "updates", (double)s->updates);
+    json_put(o, "samples", (double)s->samples);
+    json_put(o, "dealt", (double)s->dealt);
+    if (s->place) json_put(o, "place", (double)s->place);
+    json_put(o, "skipped_in_a_row", s->skipped_in_a_row);
+    cJSON *scaler = cJSON_AddObjectToObject(o, "scaler");
+    json_put(scaler, "scale", s->scaler.scale);
+    json_put(scaler, "iter", (double)s->scaler.iter);
+    json_put(scaler, "last_overflow", (double)s->scaler.last_overflow);
+    json_put(scaler, "hysteresis_left", s->scaler.hysteresis_left);
+    return o;
+}
+
+// A whole number of [low, high], or -1 after fail().
+static int read_whole(const struct cJSON *o, const char *file, const char *key, double low, double high,
+                      int64_t *out) {
+    double x = json_number(o, key);
+    if (!(x >= low && x <= high) || x != floor(x))
+        return fail("%s: \"%s\" is missing or no whole number from %.0f to %.0f", file, key, low, high);
+    *out = (int64_t)x;
+    return 0;
+}
+
+int train_state_read(const struct cJSON *object, const char *file, struct train_state *out) {
+    struct train_state s = {0};
+    int64_t skipped = 0, hysteresis = 0;
+    const struct {
+        const cJSON *o;
+        const char *key;
+        double low, high;
+        int64_t *to;
+    } numbers[] = {
+        {object, "step", 0, MAX_EXACT, &s.step},
+        {object, "updates", 0, MAX_EXACT, &s.updates},
+        {object, "samples", 0, MAX_EXACT, &s.samples},
+        {object, "dealt", 0, MAX_EXACT, &s.dealt},
+        {object, "skipped_in_a_row", 0, INT_MAX, &skipped},
+        {json_item(object, "scaler"), "iter", 0, MAX_EXACT, &s.scaler.iter},
+        {json_item(object, "scaler"), "last_overflow", -1, MAX_EXACT, &s.scaler.last_overflow},
+        {json_item(object, "scaler"), "hysteresis_left", INT_MIN, INT_MAX, &hysteresis},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (read_whole(numbers[i].o, file, numbers[i].key, numbers[i].low, numbers[i].high, numbers[i].to))
+            return -1;
+    if (json_item(object, "place") && read_whole(object, file, "place", 0, MAX_EXACT, &s.place)) return -1;
+    s.scaler.scale = json_number(json_item(object, "scaler"), "scale");
+    if (!(s.scaler.scale >= 0)) return fail("%s: \"scale\" is missing or no number >= 0", file);
+    s.skipped_in_a_row = (int)skipped;
+    s.scaler.hysteresis_left = (int)hysteresis;
+    *out = s;
+    return 0;
+}

@@ -1,0 +1,114 @@
+#include "shared/launch/closing.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/core/error.h"
+#include "shared/core/run_file.h"
+#include "shared/core/text.h"
+#include "shared/core/topology_row.h"
+#include "shared/launch/evaluate_dir.h"
+#include "shared/report/span_files.h"
+#include "shared/report/summary_impl.h"
+#include "shared/state/staleness.h"
+#include "shared/time/moments.h"
+
+struct cJSON *closing_merge(const struct config *c, const char *dir) {
+    struct cJSON *missing = cJSON_CreateArray(), *reports = summary_reports(c, dir, missing);
+    struct meeting *m = meeting_of(reports);
+    // What one file lacks is no reason to go without the others.
+    bool whole = timeline_merge(c, dir, m) == 0;
+    if (c->trace && trace_merge(dir, c->workers, m)) whole = false;
+    meeting_free(&m);
+    cJSON_Delete(reports);
+    cJSON_Delete(missing);
+    if (c->ps.log_updates && staleness_merge_logs(dir, c->ps.servers * c->ps.threads)) whole = false;
+    cJSON *summary = summary_merge(c->topologies, dir);
+    if (summary) summary_warn_missing(summary, dir);
+    if (whole) return summary;
+    cJSON_Delete(summary);
+    return NULL;
+}
+
+void closing_show(const struct config *c, const char *dir, const struct cJSON *summary) {
+    if (c->json)
+        json_print(stdout, summary);
+    else if (!c->quiet)
+        (c->full ? summary_print : summary_print_brief)(stdout, dir, summary);
+}
+
+int closing_unkept(const char *dir, const struct cJSON *summary) {
+    if (!summary_unkept(summary)) return 0;
+    return fail(
+        "%s/checkpoints: no checkpoint could be kept (%s): all steps are done, and nothing can go on from them",
+        dir, json_text(json_item(summary, "checkpoints"), "why", "there was no memory for them"));
+}
+
+// ---------------------------------------------------------------- the last to leave
+static bool has_report(const struct closing_rank *r, const char *role, int rank) {
+    char job[REPORT_JOB_MAX];
+    char *name = xasprintf("ranks/%s-%d.json", role, rank), *text = run_file_read(r->dir, name, true);
+    cJSON *report = text ? json_parse(text, strlen(text)) : NULL;
+    bool there = !strcmp(json_text(report, "job", ""), report_job_name(r->job, job));
+    cJSON_Delete(report);
+    free(text);
+    free(name);
+    return there;
+}
+
+// The first rank whose report is not there, "server 0" (malloc'd); NULL: all are.
+static char *missing_report(const struct closing_rank *r) {
+    for (const struct topology_role *o = r->config->row->roles; o->name; o++)
+        for (int i = 0; i < config_ranks(r->config, o->name); i++)
+            if (!has_report(r, o->name, i)) return xasprintf("%s %d", o->name, i);
+    return NULL;
+}
+
+// 1: this rank is the one; 0: another one was first; -1 after logging.
+static int claim(const struct closing_rank *r) {
+    char job[REPORT_JOB_MAX];
+    char *path = xasprintf("%s/ranks/last-%s", r->dir, report_job_name(r->job, job));
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666), rc = fd >= 0;
+    if (fd >= 0 && (dprintf(fd, "%s %d\n", r->role, r->rank) < 0 || close(fd))) rc = -1;
+    if (fd < 0 && errno != EEXIST) rc = -1;
+    if (rc < 0) fail("%s: cannot write: %s", path, strerror(errno));
+    free(path);
+    return rc;
+}
+
+enum closing closing_leave(const struct closing_rank *r) {
+    const struct config *c = r->config;
+    char *missing = missing_report(r);
+    int mine = missing ? 0 : claim(r);
+    if (mine < 0) return CLOSING_FAILED;
+    char program[PROGRAM_WORD], *word = shell_word(r->dir);
+    if (!mine && !c->quiet)
+        info(
+            "its report is %s/ranks/%s-%d.json; the last rank to leave prints the table%s%s. Machines that share "
+            "no %s print none: copy their ranks/ into worker 0's, then %s summary %s",
+            r->dir, r->role, r->rank, missing ? ", which still wants the report of " : "",
+            missing ? missing : "", r->dir, program_word(program), word);
+    free(word);
+    free(missing);
+    if (!mine) return CLOSING_LEFT;
+    cJSON *summary = closing_merge(c, r->dir);
+    if (!summary) return CLOSING_FAILED;
+    if (!summary_interrupted(summary) && evaluate_waiting(r->dir)) {
+        // The run is complete, whatever comes of this.
+        evaluate_dir(&(struct evaluate_dir_options){.topologies = c->topologies,
+                                                    .dir = r->dir,
+                                                    .stop = r->stop,
+                                                    .say = c->quiet  ? NULL
+                                                           : c->json ? stderr
+                                                                     : stdout});
+        cJSON_Delete(summary);
+        if (!(summary = summary_merge(c->topologies, r->dir))) return CLOSING_FAILED;
+    }
+    closing_show(c, r->dir, summary);
+    int rc = closing_unkept(r->dir, summary);
+    cJSON_Delete(summary);
+    return rc ? CLOSING_FAILED : CLOSING_LAST;
+}

@@ -1,0 +1,336 @@
+#include "shared/launch/local.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/config/config.h"
+#include "shared/core/arena.h"
+#include "shared/core/error.h"
+#include "shared/launch/run.h"
+#include "shared/model/grad_sum.h"
+#include "shared/state/checkpoint_read.h"
+
+struct buffers {
+    void *grad;
+    struct update_range update;  // of the whole unit; in fp32 the weights are their own master
+};
+
+// The results of a step, which the host learns in one copy.
+struct outcome {
+    double loss_sum;
+    struct update_scalars scalars;
+};
+
+struct local {
+    struct topology base;
+    struct arena arena;
+    struct optimizer_config optimizer;
+    struct buffers *units;
+    struct exact_sum *sum;
+    struct outcome *outcome;  // device
+    struct outcome *seen;     // its copy in page-locked memory; where the host reads the device's, the same
+    struct event *told;       // `seen` is there
+    struct grad_sums sums;
+    int micro, micro_count;
+    int64_t steps;  // for errors
+};
+
+static void carve(const struct local_options *o, struct arena *a, struct local *t) {
+    size_t e = dtype_size(o->dtype);
+    for (int u = 0; u < o->layout->count; u++) {
+        const struct unit *unit = &o->layout->units[u];
+        size_t n = (size_t)unit->n_pad;
+        void *grad;
+        struct update_range r = {.unit = unit, .end = unit->n_pad, .dtype = o->dtype};
+        r.weight = arena_take(a, MEM_PARAMETER, n * e);
+        r.grad = grad = arena_take(a, MEM_GRADIENT, n * e);
+        r.master = o->dtype == DT_F32 ? r.weight : arena_take(a, MEM_MASTER, n * sizeof(float));
+        optimizer_carve(a, o->optimizer.row, unit->n_pad, r.state);
+        if (t) t->units[u] = (struct buffers){grad, r};
+    }
+    struct grad_sums measured = {0};
+    if (o->sums_in_fp32) grad_sums_carve(t ? &t->sums : &measured, a, o->layout, GRAD_WHOLE);
+    grad_sums_free(&measured);
+    void *sum = arena_take(a, MEM_WORKSPACE, sizeof(struct exact_sum));
+    void *outcome = arena_take(a, MEM_WORKSPACE, sizeof(struct outcome));
+    void *seen = o->device_memory ? arena_take(a, MEM_HOST, sizeof(struct outcome)) : outcome;
+    if (t) {
+        t->sum = sum;
+        t->outcome = outcome;
+        t->seen = seen;
+    }
+}
+
+// With Adam 16P: weights and gradients 2P each, master and two states 4P each; in fp32 4 + 4 + 8.
+static struct textbook textbook(const struct optimizer *o, enum dtype dtype) {
+    return (struct textbook){.whole = 2 * dtype_size(dtype) + optimizer_bytes(o, dtype != DT_F32)};
+}
+
+int local_predict(const struct local_options *o, struct topology_memory *mem) {
+    struct arena a;
+    arena_init(&a, NULL);
+    carve(o, &a, NULL);
+    for (int c = 0; c < MEM_CLASSES; c++) mem->predicted_bytes[c] = a.bytes[c];
+    mem->formula_bytes = textbook_bytes(textbook(o->optimizer.row, o->dtype), o->layout->params, 1);
+    return 0;
+}
+
+static void local_prefetch(struct topology *t, int u, enum pass pass) { (void)t, (void)u, (void)pass; }
+
+static int local_acquire(struct topology *base, int u, enum pass pass, struct unit_view *view) {
+    struct local *t = (struct local *)base;
+    *view = (struct unit_view){t->units[u].update.weight, pass == PASS_BACKWARD ? t->units[u].grad : NULL,
+                               t->micro > 0 && !grad_sums_used(&t->sums)};
+    return 0;
+}
+
+static int local_release(struct topology *t, int u, enum pass pass) {
+    (void)t, (void)u, (void)pass;
+    return 0;
+}
+
+static int local_begin_micro(struct topology *base, int index, int count) {
+    ((struct local *)base)->micro = index;
+    ((struct local *)base)->micro_count = count;
+    return 0;
+}
+
+static int local_grad_ready(struct topology *base, int u) {
+    struct local *t = (struct local *)base;
+    grad_sums_add(&t->sums, base->compute,
+                  &(struct grad_micro){.unit = u,
+                                       .index = t->micro,
+                                       .count = t->micro_count,
+                                       .grad = t->units[u].grad,
+                                       .n = base->layout->units[u].n_pad,
+                                       .dt = base->dtype});
+    return 0;
+}
+
+// Loss, norm and decision, and their way to the host.
+static void launch_decision(struct local *t, const struct step_input *in) {
+    struct topology *base = &t->base;
+    const struct layout *l = base->layout;
+    dev_copy(base->compute, &t->outcome->loss_sum, in->loss_sum, sizeof(double));
+    for (int u = 0; u < l->count; u++)
+        op_sumsq(base->compute, &(struct sumsq_args){.out = t->sum,
+                                                     .x = t->units[u].grad,
+                                                     .n = l->units[u].n_pad,
+                                                     .zero_out = u == 0,
+                                                     .dt = base->dtype});
+    op_decide(base->compute, &(struct decide_args){&t->outcome->scalars, t->sum, in->loss_scale, in->clip});
+    if (t->seen != t->outcome) dev_copy(base->compute, t->seen, t->outcome, sizeof *t->seen);
+    event_record(t->told, base->compute);
+}
+
+static int local_step(struct topology *base, const struct step_input *in, struct step_stats *out) {
+    struct local *t = (struct local *)base;
+    stream_phase(base->compute, PHASE_OPTIMIZER);
+    launch_decision(t, in);
+    const struct update_step update = {.lr = in->lr, .t = in->updates + 1, .scalars = &t->outcome->scalars};
+    for (int u = 0; u < base->layout->count; u++)
+        optimizer_launch(base->compute, &t->optimizer, &t->units[u].update, &update);
+    stream_phase(base->compute, PHASE_OTHER);
+    // The updates go on meanwhile, and the next forward pass queues behind them.
+    if (event_sync(t->told)) return fail("step %lld: %s", (long long)in->step + 1, dev_error(base->dev));
+    *out = (struct step_stats){.loss = t->seen->loss_sum / in->loss_tokens,
+                               .grad_norm = t->seen->scalars.norm,
+                               .skipped = t->seen->scalars.skip,
+                               .stop = in->stop,
+                               .snapshot = in->snapshot};
+    t->steps = in->step + 1;
+    step_plan_over(base, out->skipped);
+    return 0;
+}
+
+static int local_sum(struct topology *t, double *values, int count) {
+    (void)t, (void)values, (void)count;
+    return 0;
+}
+
+static int local_finish(struct topology *base) {
+    struct local *t = (struct local *)base;
+    return stream_sync(base->compute)
+               ? fail("the update of step %lld: %s", (long long)t->steps, dev_error(base->dev))
+               : 0;
+}
+
+static int local_load_unit(struct topology *base, int u, const float *values) {
+    struct local *t = (struct local *)base;
+    const struct update_range *r = &t->units[u].update;
+    int64_t n = base->layout->units[u].n_pad;
+    dev_copy(base->compute, r->master, values, (size_t)n * sizeof(float));
+    if (base->dtype != DT_F32)
+        op_cast(base->compute, &(struct cast_args){r->weight, r->master, n, DT_F32, base->dtype});
+    return stream_sync(base->compute)
+               ? fail("loading unit %s: %s", base->layout->units[u].name, dev_error(base->dev))
+               : 0;
+}
+
+static void local_part(struct topology *base, int u, struct weights_part *out) {
+    const struct update_range *r = &((struct local *)base)->units[u].update;
+    *out = (struct weights_part){.weights = r->weight, .end = base->layout->units[u].n_pad};
+}
+
+static int local_state(struct topology *base, int index, struct state_range *out) {
+    const struct local *t = (const struct local *)base;
+    int kinds = 1 + t->optimizer.row->states, u = index / kinds, kind = index % kinds;
+    if (u >= base->layout->count) return -1;
+    const struct update_range *r = &t->units[u].update;
+    *out = (struct state_range){.unit = u,
+                                .kind = kind,
+                                .begin = r->begin,
+                                .end = r->end,
+                                .data = kind == STATE_MASTER ? r->master : r->state[kind - STATE_OPTIMIZER]};
+    return 0;
+}
+
+static int local_load(struct topology *base, struct checkpoint *c) {
+    struct local *t = (struct local *)base;
+    struct state_range r;
+    for (int i = 0; !local_state(base, i, &r); i++) {
+        size_t bytes = (size_t)(r.end - r.begin) * sizeof(float);
+        float *values = xcalloc(1, bytes);
+        int rc = checkpoint_read(c, base->layout, r.unit, r.kind, r.begin, r.end, values);
+        if (!rc && r.kind == STATE_MASTER) rc = local_load_unit(base, r.unit, values);
+        if (!rc && r.kind != STATE_MASTER) {
+            dev_copy(base->compute, t->units[r.unit].update.state[r.kind - STATE_OPTIMIZER], values, bytes);
+            rc = stream_sync(base->compute) ? fail("loading a checkpoint: %s", dev_error(base->dev)) : 0;
+        }
+        free(values);
+        if (rc) return -1;
+    }
+    return 0;
+}
+
+static void local_abort(struct topology *t, const char *why) { (void)t, (void)why; }
+
+static void local_destroy(struct topology *base) {
+    struct local *t = (struct local *)base;
+    if (t->told) stream_sync(base->compute);  // the last updates
+    event_destroy(&t->told);
+    arena_release(&t->arena);
+    grad_sums_free(&t->sums);
+    free(t->units);
+    free(t);
+}
+
+static const struct topology_ops local_ops = {
+    .name = "local",
+    .prefetch = local_prefetch,
+    .acquire = local_acquire,
+    .release = local_release,
+    .begin_micro = local_begin_micro,
+    .grad_ready = local_grad_ready,
+    .step = local_step,
+    .sum = local_sum,
+    .finish = local_finish,
+    .part = local_part,
+    .state = local_state,
+    .load = local_load,
+    .load_unit = local_load_unit,
+    .abort = local_abort,
+    .destroy = local_destroy,
+};
+
+struct topology *local_create(const struct local_options *o) {
+    struct local *t = xcalloc(1, sizeof *t);
+    t->base = (struct topology){.ops = &local_ops,
+                                .layout = o->layout,
+                                .dev = o->dev,
+                                .compute = o->compute,
+                                .dtype = o->dtype,
+                                .rank = 0,
+                                .size = 1};
+    t->optimizer = o->optimizer;
+    t->units = xcalloc((size_t)o->layout->count, sizeof *t->units);
+    struct local_options own = *o;
+    own.device_memory = !dev_host_memory(o->dev);
+    local_predict(&own, &t->base.memory);
+    arena_init(&t->arena, o->dev);
+    carve(&own, &t->arena, t);
+    t->told = event_create(o->dev);
+    struct topology *base = &t->base;
+    base->medium = "none";
+    base->launch = "threads";
+    if (t->arena.failed || !t->told) topology_destroy(&base);
+    return base;
+}
+
+// ---------------------------------------------------------------- the row
+static int parse(const char *text, int *bound) {
+    (void)bound;
+    return strcmp(text, "local") ? -1 : 0;
+}
+
+static bool variant(int i, struct topology_variant *out) {
+    *out = (struct topology_variant){.name = "local"};
+    return i == 0;
+}
+
+static int check_rank(const struct config *c, const struct rank_env *e) {
+    (void)c;
+    if (e->kind == RANK_ENV_NONE || e->size == 1) return 0;
+    return fail("started by %s as rank %d of %d, but --topology local is one process: use zero:0",
+                rank_env_name(e->kind), e->rank, e->size);
+}
+
+struct local_options local_options_of(const struct config *c, const struct layout *l) {
+    return (struct local_options){.layout = l,
+                                  .dtype = c->dtype,
+                                  .optimizer = c->optimizer,
+                                  .sums_in_fp32 = config_sums_in_fp32(c),
+                                  .device_memory = config_device(c)->gpu};
+}
+
+static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
+                   struct prediction *out) {
+    (void)role, (void)rank;
+    out->state_bytes = (size_t)l->padded * optimizer_bytes(c->optimizer.row, true);
+    struct local_options o = local_options_of(c, l);
+    return local_predict(&o, &out->memory);
+}
+
+static struct topology *create(void *ctx, struct device *dev, struct stream *compute) {
+    const struct job *j = ctx;
+    struct local_options o = local_options_of(j->config, j->layout);
+    o.dev = dev;
+    o.compute = compute;
+    return local_create(&o);
+}
+
+static int train_alone(const struct job *j) {
+    return session_run(&(struct session_options){.job = j, .create = create, .ctx = (void *)j}, NULL);
+}
+
+static int run(struct run *r) { return run_here(r, train_alone); }
+
+static struct topology_formula formula(const struct config *c, const char *role) {
+    struct topology_formula f = {.wire = "0"};
+    (void)role;
+    textbook_say(f.memory, textbook(c->optimizer.row, c->dtype), 'N');
+    return f;
+}
+
+static int check(const struct config *c) {
+    if (c->medium == MEDIUM_AUTO) return 0;
+    return fail("--medium %s: --topology local is one process and talks through nothing; leave --medium out",
+                config_medium_name(c->medium));
+}
+
+const struct topology_row topology_local = {
+    .parse = parse,
+    .variant = variant,
+    .roles = (const struct topology_role[]){{"worker", offsetof(struct config, workers)}, {0}},
+    .default_workers = 1,
+    .max_workers = 1,
+    .launches = 1 << LAUNCH_DEFAULT | 1 << LAUNCH_THREADS | 1 << LAUNCH_PROCESSES,
+    .launch_advice = "--topology local is one process; use --topology zero:0 to zero:3",
+    .check = check,
+    .check_rank = check_rank,
+    .predict = predict,
+    .formula = formula,
+    .run = run,
+};
+
+const struct topology_table topology_local_alone = {{&topology_local}};

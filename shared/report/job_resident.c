@@ -1,0 +1,80 @@
+#include "shared/report/job_resident.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/core/proc_look.h"
+
+struct count {
+    char program[PATH_MAX];  // this process's
+    pid_t root;
+    struct job_resident sum;
+    bool unknown;
+};
+
+static bool program_of(pid_t pid, char out[PATH_MAX]) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/exe", (int)pid);
+    ssize_t n = readlink(path, out, PATH_MAX - 1);
+    if (n > 0) out[n] = 0;
+    return n > 0;
+}
+
+// A process of this program, or one of Open MPI that starts them.
+static bool belongs(const struct count *c, pid_t pid, const char *name) {
+    static const char *const starters[] = {"mpirun", "mpiexec", "orterun", "prterun", "orted", "prted"};
+    char program[PATH_MAX];
+    if (program_of(pid, program) && !strcmp(program, c->program)) return true;
+    for (size_t i = 0; i < sizeof starters / sizeof *starters; i++)
+        if (!strcmp(name, starters[i])) return true;
+    return false;
+}
+
+// The uppermost process that is reached from pid without leaving those that belong; 0: pid does not.
+static pid_t root_of(const struct count *c, pid_t pid) {
+    struct proc_look look;
+    pid_t root = 0;
+    while (pid > 0 && !proc_look(pid, &look) && look.state != 'Z' && belongs(c, pid, look.name)) {
+        root = pid;
+        pid = look.parent;
+    }
+    return root;
+}
+
+static bool read_pss(pid_t pid, size_t *bytes) {
+    char path[64], line[128];
+    size_t kib;
+    bool found = false;
+    snprintf(path, sizeof path, "/proc/%d/smaps_rollup", (int)pid);
+    FILE *f = fopen(path, "re");
+    while (f && !found && fgets(line, sizeof line, f)) found = sscanf(line, "Pss: %zu", &kib) == 1;
+    if (f) fclose(f);
+    if (found) *bytes = kib * 1024;
+    return found;
+}
+
+static bool visit(void *ctx, pid_t pid) {
+    struct count *c = ctx;
+    size_t bytes;
+    if (root_of(c, pid) != c->root) return true;
+    if (read_pss(pid, &bytes)) {
+        c->sum.pss_bytes += bytes;
+        c->sum.processes++;
+    } else {
+        c->unknown = root_of(c, pid) == c->root;  // else it has ended meanwhile
+    }
+    return !c->unknown;
+}
+
+int job_resident_read(struct job_resident *out) {
+    struct count c = {.root = 0};
+    *out = (struct job_resident){0};
+    if (!program_of(getpid(), c.program) || !(c.root = root_of(&c, getpid()))) return -1;
+    proc_each(visit, &c);
+    if (c.unknown || !c.sum.processes) return -1;
+    *out = c.sum;
+    return 0;
+}

@@ -184,7 +184,7 @@ static void watch_rest(struct launcher *l) {
             child->waited_for = true;
         }
         if (now - child->moved_s <= most_s) continue;
-        child->still = true;
+        child->still = l->o.together;
         if (!l->o.together)
             warn("%s (pid %d) has been stopped by a signal for %.1f s, while others have ended: killing it",
                  child->name, (int)child->pid, now - child->moved_s);

@@ -222,7 +222,7 @@ static void test_wrong_types(void **state) {
          "zero_optimization.stage: expected an integer|string"},
         {"{\"dtype\": \"fp8\"}", "dtype|one of|bf16|\"fp8\""},
         {"{\"reduce\": \"tree\"}", "reduce|\"ordered\", \"native\""},
-        {"{\"ring\": {\"collective\": \"gloo\"}}", "ring.collective|\"auto\", \"local\", \"mpi\", \"nccl\""},
+        {"{\"ring\": {\"collective\": \"gloo\"}}", "ring.collective|\"auto\", \"local\", \"shm\", \"mpi\", \"nccl\""},
         {"{\"data\": {\"tokenizer\": \"bpe\"}}", "data.tokenizer|bpe|auto|byte|experiments/tokenize.py"},
         {"{\"model\": 7}", "model.name: expected a text|number 7"},
         {"{\"parameter_server\": {\"credit_bytes\": 2048}}", "credit_bytes 2048|partition"},

@@ -403,7 +403,7 @@ class Costs(Resume):
             resource.setrlimit(resource.RLIMIT_FSIZE, (300000, 300000))
         star = ["--topology", "ps:sync", "--workers", "1", "--servers", "1", "--batch", "4",
                 "--medium", "tcp"]
-        for argv in (LOCAL, ring(1), star):
+        for argv in (LOCAL, [*ring(1), "--launch", "threads"], star):  # of processes the limit is one of their memory too
             p = self.train("full", *argv, *KEEP_ALL, restore_signals=False, preexec_fn=limit, status=1)
             self.train("whole", *argv)
             self.assert_same_run("full", "whole")

@@ -200,9 +200,9 @@ class Groups(unittest.TestCase):
 
     def test_hundreds_of_ranks(self):
         """More ranks than a kernel of a GPU can add: the same sums in groups, whatever the stage."""
-        many = ("--workers", "264", "--reduce-group", "22", "--dtype", "bf16", "--steps", "2", "--seq", "8")
+        many = ("--workers", "264", "--launch", "threads", "--reduce-group", "22", "--dtype", "bf16", "--steps", "2", "--seq", "8")
         self.assertEqual(self.bits(*many, "--topology", "zero:1"), self.bits(*many, "--topology", "zero:3"))
-        refused = self.train("--workers", "5000", "--topology", "zero:1")
+        refused = self.train("--workers", "5000", "--topology", "zero:1", "--launch", "threads")
         self.assertIn("a ring has at most 4096 ranks", refused.stderr)
 
     def test_each_machine_is_a_group(self):

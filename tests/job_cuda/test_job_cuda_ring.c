@@ -313,7 +313,7 @@ static void impossible_collectives(void **state) {
     job_emulate(p, 2);
     refused(p, 2, "NCCL moves the memory of GPUs", "--device cpu --collective nccl");
     refused(p, 2, "use --collective local", "--device cuda --collective mpi --launch threads");
-    refused(p, 2, "add --launch mpi", "--device cuda --collective mpi");
+    refused(p, 2, "or --launch mpi", "--device cuda --collective mpi");
     refused(p, 2, "use --collective mpi", "--device cuda --collective local --launch mpi");
     refused(p, 2, "expected one of \"auto\", \"local\", \"shm\", \"mpi\", \"nccl\"", "--collective gloo");
     job_emulate(p, 1);

@@ -70,7 +70,7 @@ class Bundle(unittest.TestCase):
 
     def test_a_library_keeps_its_other_entries(self):
         path = os.path.join(os.path.dirname(self.out), "libmpi.so")
-        with open(make_bundle.needed(PROGRAM)["libmpi.so.40"], "rb") as f, open(path, "wb") as to:
+        with open(make_bundle.needed(os.path.join(BUILD, "libstarring_mpi.so"))["libmpi.so.40"], "rb") as f, open(path, "wb") as to:
             to.write(f.read())
 
         def entries():

@@ -87,8 +87,11 @@ static void replace(struct launcher *l, struct child *child) {
 static void end_job(struct launcher *l, const char *why, const char *text, const char *reason) {
     if (l->word) last_word_say(l->word, why);
     l->status = l->interrupted_by ? 128 + l->interrupted_by : EXIT_RUN_FAILED;
-    fail("%s %s: %s%sending the other processes of the job%s", why, text, reason, *reason ? ": " : "",
-         used_up(l) ? "; all restarts are used up" : "");
+    char used[64] = "";
+    if (used_up(l))
+        snprintf(used, sizeof used, "; all restarts are used up (--restart %d)", l->o.restarts.count);
+    fail("%s %s: %s%s%s%s", why, text, reason, *reason ? ": " : "",
+         l->count > 1 ? "ending the other processes of the job" : "the run ends", used);
     launcher_end_rest(l);
 }
 

@@ -362,7 +362,7 @@ class Restart(unittest.TestCase):
         self.ends(p, status=-9)
 
     def test_rank_of_another(self):
-        p = subprocess.run([PROGRAM, "train", *SMALL, *RING, "--out", self.out, "--restart", "1"], cwd=self.folder, text=True,
+        p = subprocess.run([PROGRAM, "train", *SMALL, *PROCESSES, "--out", self.out, "--restart", "1"], cwd=self.folder, text=True,
                            capture_output=True, timeout=LIMIT_S, check=False,
                            env={**ENVIRONMENT, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"})
         self.assertEqual(p.returncode, 2)

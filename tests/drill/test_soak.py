@@ -39,7 +39,7 @@ class Short(unittest.TestCase):
             with open(out, encoding="utf-8") as f:
                 star, ring = json.load(f)["runs"]
         self.assertEqual(set(star["processes"]), {"run", "scheduler", "server 0", "server 1", "worker 0", "worker 1"})
-        self.assertEqual(set(ring["processes"]), {"run"})
+        self.assertEqual(set(ring["processes"]), {"run", "rank 0", "rank 1"})
         self.assertEqual((star["steps"], ring["steps"]), (1000, 1000))
 
     def test_a_process_is_named_when_it_has_become_something(self):

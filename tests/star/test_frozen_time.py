@@ -46,11 +46,13 @@ def read(path):
 
 
 def process_of(pid, role, rank):
-    """The process that is this rank: a star's by its command, a ring's by what Open MPI tells it."""
+    """The process that is this rank: a star's by its command, a ring's by what our launcher or Open MPI tells it."""
     for one in descendants(pid):
         words = read(f"/proc/{one}/cmdline").split("\0")
         star = role in words and ("--rank", str(rank)) in zip(words, words[1:])
-        ring = f"OMPI_COMM_WORLD_RANK={rank}\0" in read(f"/proc/{one}/environ") and "train" in words and "mpirun" not in words[0]
+        told = read(f"/proc/{one}/environ").split("\0")
+        ring = "train" in words and "mpirun" not in words[0] and \
+            (f"STARRING_RANK={rank}" in told or f"OMPI_COMM_WORLD_RANK={rank}" in told)
         if star or ring:
             return one
     return None

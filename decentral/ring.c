@@ -204,7 +204,7 @@ static int check_no_sync(const struct config *c) {
     return 0;
 }
 
-// What the ranks of a ring talk through, and what they are.
+// The medium of a ring's ranks, and whether they are threads or processes.
 static int check(const struct config *c) {
     if (c->medium != MEDIUM_AUTO && check_medium(c)) return -1;
     if (c->reduce_group && check_groups(c)) return -1;

@@ -12,7 +12,7 @@
 #include "decentral/collective/collective.h"
 #include "shared/config/config.h"
 
-// What "auto" is decided by.
+// The facts that decide "auto".
 struct ring_machine {
     enum launch_kind launch;  // how ranks are started: THREADS, PROCESSES or MPI
     bool cuda;                // they compute on GPUs

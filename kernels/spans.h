@@ -24,7 +24,7 @@ enum span_kind {
     SPAN_EXPOSED,  // the same for a transfer that all were ready for
 };
 
-// A recorder writes what it knows. What is not known, or does not apply, is -1 (key, peer, step of SPAN_PART).
+// A recorder writes what it knows. A member that is not known, or does not apply, is -1 (key, peer, step of SPAN_PART).
 struct span {
     int64_t begin, end;  // nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share
     const char *name;    // for people; outlives the list. NULL: its kind says it

@@ -41,7 +41,7 @@ static int64_t of_any_key(const struct config *c) {
     int64_t bytes = (int64_t)(sizeof(struct partition) + 3 * sizeof(struct server_buffers) +
                               sizeof(struct replica_buffers)) +
                     each_thread * c->ps.threads;
-    // What is written of it, and what was read (ps/checkpoint): pushes and batches of each worker.
+    // The rows that are written, and those that were read (ps/agree/key_rows.h): pushes and batches of each worker.
     const int64_t each_worker = (1 + batches_words(1)) * (int64_t)sizeof(int64_t);
     if (c->recovery.checkpoint_every > 0)
         bytes +=

@@ -1,4 +1,4 @@
-// What a star's processes keep of each key beside the ledger: host memory that grows with keys, workers and, where an order
+// The records that a star's processes keep of each key beside the ledger: host memory that grows with keys, workers and, where an order
 // of arrivals is recorded or repeated, with steps. It is counted before anything is given (shared/memory/memory_need.h).
 #ifndef STARRING_PS_KEY_RECORDS_H
 #define STARRING_PS_KEY_RECORDS_H

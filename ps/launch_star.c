@@ -111,7 +111,7 @@ static void tell_death(void *ctx, int pid, const char *why) {
     (void)sent;  // it hears of it when the next one logs in
 }
 
-// Who may join is decided before anything starts: the roles' addresses are the scheduler's, on this host, and what
+// The rule of who may join is decided before anything starts: the roles' addresses are the scheduler's, on this host, and what
 // parameter_server.bind says.
 static int prepare_trust(const struct config *c) {
     const struct trust_request r = {.config = c, .role = PS_SERVER, .rank = -1};

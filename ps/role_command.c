@@ -271,7 +271,7 @@ static int role_main(const struct topology_table *t, const struct cli_command *c
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
     struct config *c = NULL;
     output_apart_begin();
-    // Who was launched sees what its launcher has seen, and warned of.
+    // A launched role sees what its launcher has seen, and warned of.
     error_quiet(outcome == CLI_RUN && cli_get(&args, "launched") ? QUIET_WARNINGS : QUIET_NOT);
     if (outcome == CLI_RUN) c = config_load(t, cli_get(&args, "config"), args.overrides, args.override_count);
     error_quiet(QUIET_NOT);

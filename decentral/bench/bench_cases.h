@@ -1,4 +1,4 @@
-// What `starring bench collective` runs: the primitives, the shapes of their buffers, what goes in and what
+// The cases of `starring bench collective`: the primitives, the shapes of their buffers, what goes in and what
 // must come out. Pure: no communication, no device.
 //
 // Inputs are functions of (seed, rank, element), so that each rank knows what every other sent and what it
@@ -39,7 +39,7 @@ struct collective_call bench_call(const struct bench_shape *s, enum collective_p
 size_t bench_send_count(const struct bench_shape *s, int rank);
 size_t bench_recv_count(const struct bench_shape *s, int rank);
 
-// What is sent. exact: small integers, whose sum is the same in any order of adding and in 16 bits too (for
+// The values that are sent. exact: small integers, whose sum is the same in any order of adding and in 16 bits too (for
 // reductions in a library's own order); else values of many magnitudes, whose sum depends on the order.
 struct bench_data {
     uint64_t seed;

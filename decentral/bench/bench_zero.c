@@ -28,7 +28,7 @@ static const struct cli_command command = {
     .name = "bench zero",
     .usage = "[--stage S] [--units N] [--width N] [--workers N] [OPTIONS]",
     .summary =
-        "What rank 0 holds in each of ZeRO's stages, counted by class behind the topology's creation, before the first\n"
+        "The memory of rank 0 in each of ZeRO's stages, counted by class behind the topology's creation, before the first\n"
         "step's update and after it, beside the prediction and the textbook's formula. The model computes nothing:\n"
         "gradients are filled in, reduced and stepped with by AdamW. On CPUs.",
     .examples =
@@ -45,7 +45,7 @@ struct bench {
     enum dtype dtype;
     int workers, stage;  // stage: of this pass
     bool json, dry;
-    // What rank 0 has counted.
+    // The counts of rank 0.
     size_t bytes[MOMENTS][MEM_CLASSES], predicted[MEM_CLASSES], formula;
     double norm;
 };

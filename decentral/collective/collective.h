@@ -12,11 +12,11 @@
 //             (ARCHITECTURE.md, Numerics 1); fp64 in rank order; int64 exactly, by the library where the engine
 //             has one: any order gives the same bits. native: the library's own order.
 // Counting    Payload bytes by the ring/all-to-all volume: all_gather, reduce_scatter (N-1)/N of the whole
-//             buffer out and in; all_reduce both, 2(N-1)/N of it. What a library sums itself is counted by this
+//             buffer out and in; all_reduce both, 2(N-1)/N of it. Sums of a library itself are counted by this
 //             formula, however it moves the bytes. A control communicator counts as control bytes. A barrier
 //             moves no payload.
 // Groups      With collective_options.group ranks exchange within groups of so many and across them, and sum
-//             in that order (collective_groups.h). What crosses a group's edge is counted once more for itself.
+//             in that order (collective_groups.h). Bytes that cross a group's edge are counted once more for themselves.
 // Deadline    0: none. It runs from when an operation begins to wait for its peers. Slow is not dead: where ranks
 //             tell what device they compute on, a wait goes on beyond the deadline while all who have not come
 //             live and some rank's device is at work (which is named once), and ends within half a deadline
@@ -73,7 +73,7 @@ struct collective_call {
     size_t count;      // elements of a block
     enum dtype dt;
     int root, peer;  // of the primitives that have one; else 0
-    // What collective_groups.h makes of a call of all ranks. A call that names its team is carried out as it is:
+    // The steps that collective_groups.h makes of a call of all ranks. A call that names its team is carried out as it is:
     size_t stride;                // elements from a block of a buffer to its next one; 0: count
     struct collective_team team;  // who takes part; root and peer count within it
 };

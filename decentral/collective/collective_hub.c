@@ -63,7 +63,7 @@ static size_t packed(const struct collective_plan *p, int rank) {
     return p->row->n_sent ? (size_t)rank * p->call->count : collective_piece(p, rank).at;
 }
 
-// What peers load of this rank. The window is free: all who loaded from it have come to the meeting before the last one.
+// Fills the window that peers load from. The window is free: all who loaded from it have come to the meeting before the last one.
 static void fill_window(const struct collective_hub *t, const struct collective_plan *p) {
     size_t e = dtype_size(p->call->dt);
     char *window = sent_window(t, t->rank);
@@ -81,7 +81,7 @@ static void fill_window(const struct collective_hub *t, const struct collective_
     }
 }
 
-// What the member sends to this rank.
+// The piece that the member sends to this rank.
 static const char *piece_from(const struct collective_hub *t, const struct collective_plan *p, int member) {
     size_t e = dtype_size(p->call->dt), at = collective_piece(p, p->rank).at * e;
     if (member == p->rank) return (const char *)p->call->send + at;

@@ -1,4 +1,4 @@
-// What the engines share: the enqueuing of calls, the storage of errors and the counting. An engine supplies
+// The common part of the engines: the enqueuing of calls, the storage of errors and the counting. An engine supplies
 // `run`, which carries out one call on the stream's thread and may block there; everything before that is
 // common. The device is idle meanwhile, unless the engine enqueues by stream_submit and orders what it does
 // there itself.

@@ -121,7 +121,7 @@ static void *element(const struct collective_plan *p, const void *buf, size_t i)
     return buf ? (char *)(uintptr_t)buf + i * dtype_size(p->call->dt) : NULL;
 }
 
-// What is moved between the rank and a peer, or itself.
+// The elements moved between the rank and a peer, or itself.
 static struct collective_transfer moved(const struct collective_plan *p, int peer) {
     struct collective_span mine = collective_piece(p, p->rank), theirs = collective_piece(p, peer);
     size_t e = dtype_size(p->call->dt);

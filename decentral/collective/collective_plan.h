@@ -1,4 +1,4 @@
-// What a call of a collective means, for every engine and for predictions: who sends how many elements to
+// The meaning of a call of a collective, for every engine and for predictions: who sends how many elements to
 // whom, in which steps, and how many bytes that makes. Everything follows from the primitive's line in
 // COLLECTIVE_LIST. Pure: moves nothing.
 //
@@ -108,19 +108,19 @@ struct collective_span collective_piece(const struct collective_plan *p, int ran
 size_t collective_place(const struct collective_plan *p, int from);
 size_t collective_sum_place(const struct collective_plan *p);  // of the own sum, in recv
 
-// What the rank sends to and receives from a peer in one step. A barrier's is empty.
+// The elements that the rank sends to and receives from a peer in one step. A barrier's is empty.
 struct collective_transfer {
     const void *send;
     void *recv;
     size_t send_bytes, recv_bytes;  // 0: nothing; the pointer does not matter
 };
 struct collective_transfer collective_step(const struct collective_plan *p, size_t step, int peer);
-// What the rank sends to itself and has to copy; nothing of a sum, and in place.
+// The elements that the rank sends to itself and has to copy; nothing of a sum, and in place.
 struct collective_transfer collective_own_copy(const struct collective_plan *p);
 // The sum behind a step: n = 0 when there is none. Sets inputs (size), to which the result refers.
 struct reduce_args collective_step_sum(const struct collective_plan *p, size_t step, const void **inputs);
 
-// What is done i-th, of so many.
+// The action that is done i-th, of so many.
 struct collective_action {
     enum { ACTION_BEGIN, ACTION_END, ACTION_SUM } what;  // of the step's exchange; its sum
     size_t step;

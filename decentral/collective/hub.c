@@ -213,7 +213,7 @@ void hub_computes(struct hub *h, int rank, struct device *dev) {
     pthread_mutex_unlock(&h->lock);
 }
 
-// What a rank of this process is at.
+// The operation that a rank of this process is at.
 static enum dev_work own_work(struct hub *h, int rank) {
     pthread_mutex_lock(&h->lock);
     enum dev_work work = atomic_load(&h->memory->ranks[rank].life) == HUB_BEGINS ? DEV_HOST_WORKS : DEV_RESTS;

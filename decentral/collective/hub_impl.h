@@ -56,7 +56,7 @@ struct hub_gate {
     struct hub_bell bell;
 };
 
-// What a rank shows its peers during one operation. Of a call in chunks: count is the whole's.
+// The facts that a rank shows its peers during one operation. Of a call in chunks: count is the whole's.
 struct hub_show {
     enum collective_primitive primitive;
     enum dtype dt;
@@ -197,7 +197,7 @@ void hub_copy(struct collective_hub *t, void *dst, const void *src, size_t bytes
 int hub_sum(struct collective_hub *t, void *out, size_t n, enum dtype dt);
 // Everything enqueued so far lies before the point. 0, or -1 after keeping the error.
 int hub_mark_point(struct collective_hub *t, enum collective_primitive p, enum hub_point point);
-// What is enqueued from now on comes after the peer's point.
+// Work enqueued from now on comes after the peer's point.
 void hub_follow(struct collective_hub *t, struct collective_hub *peer, enum hub_point p);
 // For a rank that has failed, on the host: waits until what it has enqueued in the operation has ended (drain),
 // until a peer's point has passed (await).
@@ -218,7 +218,7 @@ int hub_wait_for(struct collective_hub *t, struct hub_bell *bell, bool (*over)(c
 void hub_wait_on(struct collective_hub *t, struct hub_bell *bell, bool (*over)(const void *arg),
                  const void *arg);
 void hub_ring(const struct hub *h, struct hub_bell *b);
-// What this process's rank computes on from now on; NULL: nothing any more.
+// The device that this process's rank computes on from now on; NULL: none any more.
 void hub_computes(struct hub *h, int rank, struct device *dev);
 int hub_fail_aborted(struct collective_hub *t, enum collective_primitive p);
 // Keeps the text as this rank's error and aborts the hub with it. -1.

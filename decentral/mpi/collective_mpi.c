@@ -1,4 +1,4 @@
-// Collectives between processes, over Open MPI. What it moves messages through is mpi_medium.h's.
+// Collectives between processes, over Open MPI. The medium of its messages is mpi_medium.h's choice.
 //
 // The primitives are exchanges (collective_exchange) over nonblocking point-to-point messages; of int64, and in native
 // mode, reductions are the library's nonblocking ones: only nonblocking calls allow a deadline. Waiting is a loop that

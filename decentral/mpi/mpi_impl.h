@@ -24,7 +24,7 @@ struct mpi_world {
     atomic_bool lost;  // this rank has given up another one
 };
 
-// What a rank that aborts sends to the others.
+// The message of a rank that aborts to the others.
 struct abort_word {
     bool lost;  // it has given up another one, which is as good as that one's death
     char why[255];

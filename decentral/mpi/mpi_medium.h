@@ -1,4 +1,4 @@
-// What Open MPI moves messages through: shared memory or tcp alone, where one is asked for. Chosen by Open MPI's own
+// The medium of Open MPI's messages: shared memory or tcp alone, where one is asked for. Chosen by Open MPI's own
 // variables (OMPI_MCA_pml, OMPI_MCA_btl) in the environment of this process, so that it does not matter who started
 // the ranks: mpirun of ours, of the user, or a batch system.
 //
@@ -26,7 +26,7 @@ struct mpi_medium {
     bool several_hosts;  // shm was asked for and these are, or may be, several: mpi_medium_meet tells
 };
 
-// Before MPI_Init: sets this process's environment. What is asked for becomes what is taken (AUTO stays where Open
+// Before MPI_Init: sets this process's environment. The medium asked for becomes the medium taken (AUTO stays where Open
 // MPI chooses). 0, or -1 after naming the variable.
 int mpi_medium_set(struct mpi_medium *m);
 // After MPI_Init_thread; collective. -1 after rank 0 has named two hosts: shared memory ends at a host's end.

@@ -1,4 +1,4 @@
-// What a wait over MPI does between two tests: Open MPI has no call that sleeps until a message comes, in time.
+// The pause of a wait over MPI between two tests: Open MPI has no call that sleeps until a message comes, in time.
 #ifndef STARRING_DECENTRAL_MPI_MPI_PAUSE_H
 #define STARRING_DECENTRAL_MPI_MPI_PAUSE_H
 

@@ -52,7 +52,7 @@ static void receive(MPI_Request *request, char *text, int tag) {
         *request = MPI_REQUEST_NULL;
 }
 
-// Whom a message came from, or -1.
+// The sender of a message, or -1.
 static int came(MPI_Request *request) {
     MPI_Status status;
     int done = 0;

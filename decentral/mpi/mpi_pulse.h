@@ -28,13 +28,13 @@ struct pulse_wait {
 struct mpi_pulse *mpi_pulse_start(int rank, int size);  // NULL after logging
 // broken: the world is; what MPI still refers to is left behind.
 void mpi_pulse_stop(struct mpi_pulse **p, bool broken);
-// What this process computes on from now on; NULL: nothing any more. Until it is told, the process is at work: on its way.
+// The device that this process computes on from now on; NULL: none any more. Until it is told, the process is at work: on its way.
 void mpi_pulse_computes(struct mpi_pulse *p, struct device *dev);
 // The main thread itself begins, or ends, to wait for others.
 void mpi_pulse_waits(struct mpi_pulse *p, bool waits);
 // Others are asked for a while. Called all along the second half of a deadline, and beyond it.
 void mpi_pulse_ask(struct mpi_pulse *p, double deadline_s);
-// Whether the wait should go on. Who is slow is said, once a rank and job. silent: (size) out: of the missing, those
+// Whether the wait should go on. A slow rank is named, once a rank and job. silent: (size) out: of the missing, those
 // that do not answer.
 bool mpi_pulse_slow(struct mpi_pulse *p, const struct pulse_wait *w, bool *silent);
 

@@ -6,7 +6,7 @@
 //     reduce                           | norm loss|        | all-to-all u0, sum, all-gather | u1 .. |
 //
 // encode      error + beta1 m + (1-beta1) g, of the whole unit, m being the same on all ranks: for each rank its
-//             shard's blocks. What they do not say stays in the error (worker error: n_pad).
+//             shard's blocks. The rest stays in the error (worker error: n_pad).
 // sum         this rank's shard: the mean of what all ranks say of it, plus what it did not say before, encoded again
 //             (server error: S).
 // update      all ranks hear all shards' code: it is the momentum from now on, the same everywhere.

@@ -71,7 +71,7 @@ struct textbook zero_textbook(const struct zero_policy *p, const struct zero_opt
     return t;
 }
 
-// What leaves a rank and comes to it; messages are those sent.
+// The bytes that leave a rank and come to it; messages are those sent.
 struct totals {
     int64_t sent, received, across_sent, across_received, messages, messages_across;
 };
@@ -80,14 +80,14 @@ static void add(int64_t *total, int64_t times, uint64_t of_one) {
     *total = size_plus(*total, size_times(times, (int64_t)of_one));
 }
 
-// Whom a primitive reaches: all ranks, in groups of `group` where that is one; or the ranks of a team alone.
+// The ranks that a primitive reaches: all ranks, in groups of `group` where that is one; or the ranks of a team alone.
 struct reach {
     int group;
     struct collective_team team;
     const struct zero_bundles *bundles;  // which units go in one call
 };
 
-// What a primitive moves when it runs times[u] times over the shards of each unit u; units of a bundle travel as often as each
+// The bytes that a primitive moves when it runs times[u] times over the shards of each unit u; units of a bundle travel as often as each
 // other, in one call.
 static void add_traffic(struct totals *all, const struct zero_options *o, enum collective_primitive what,
                         const int64_t *times, struct reach reach) {

@@ -1,6 +1,6 @@
 // The ring's stages as rows of one table, and the textbook formulas that follow from them.
 //
-// What is resident on a rank (w: weights, g: gradients, o: masters and the optimizer's states), and the
+// The parts that are resident on a rank (w: weights, g: gradients, o: masters and the optimizer's states), and the
 // payload that it sends, and receives, per step:
 //     stage   w                 g                 o       payload
 //     0       full              full              full    2U   reduce-scatter + all-gather of g
@@ -27,7 +27,7 @@ struct zero_clock {
     int64_t ahead_ns;
 };
 
-// What a rank keeps out of its device's memory (ZeRO-Offload, Ren et al. 2021), in the stages that shard it.
+// The parts that a rank keeps out of its device's memory (ZeRO-Offload, Ren et al. 2021), in the stages that shard it.
 struct zero_offload_options {
     bool optimizer;    // masters and the optimizer's states; the update is the host's
     bool page_locked;  // what lies on the host, where the device's memory is its own
@@ -82,7 +82,7 @@ const struct zero_policy *zero_policy_of(int stage);                      // NUL
 const struct zero_policy *zero_policy_for(const struct zero_options *o);  // of their stage, no_sync, ranks
 // The textbook's bytes (Rajbhandari et al. 2020, section 5, with K = 12 for Adam): each of weights, gradients
 // and optimizer states counts in full or as 1/N. In fp32 the weights are their own master: K = 8 and 4-byte
-// weights and gradients, so 16P, 8P + 8P/N, 4P + 12P/N, 16P/N. What is offloaded in full counts nothing.
+// weights and gradients, so 16P, 8P + 8P/N, 4P + 12P/N, 16P/N. State that is offloaded in full counts nothing.
 struct textbook zero_textbook(const struct zero_policy *p, const struct zero_options *o);
 // Units whose gradients are reduced together, and whose weights, or in stage 0 reduced gradients, are gathered together. Stage 3
 // gathers every unit alone, into its slot.

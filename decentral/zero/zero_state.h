@@ -1,4 +1,4 @@
-// What a rank of the ring holds, and which stream waits for which.
+// The state of a rank of the ring, and which stream waits for which.
 //
 // Streams     compute (the loop's)   model, norm, decision, updates
 //             gather                 all-gathers of weights, own communicator (channel 0)
@@ -79,7 +79,7 @@ struct zero_time {
     int64_t error_ns;   // at most, as far as is known
 };
 
-// What keeps state on the host: zero_offload.c. Two units are on their way at a time.
+// State on the host: zero_offload.c. Two units are on their way at a time.
 #define ZERO_STAGED 2
 
 struct zero_offload_task {

@@ -55,7 +55,7 @@ static void launch_norm(struct zero *z) {
                                                       .dt = z->opt.dtype});
 }
 
-// What an all_reduce of the norm's words sends of them: the formula's 2(N-1)/N.
+// The share of the norm's words that an all_reduce sends: the formula's 2(N-1)/N.
 static uint64_t norm_bytes(int size) {
     return 2 * (uint64_t)(size - 1) * EXACT_SUM_WORDS * sizeof(int64_t) / (uint64_t)size;
 }
@@ -187,7 +187,7 @@ int zero_finish(struct topology *t) {
     return 0;
 }
 
-// What this rank has updated itself: its shard, of whole weights too.
+// The part that this rank has updated itself: its shard, of whole weights too.
 void zero_part(struct topology *t, int u, struct weights_part *out) {
     struct zero *z = (struct zero *)t;
     int64_t shard = unit_shard(z->opt.layout, u);
@@ -246,7 +246,7 @@ int zero_state(struct topology *t, int index, struct state_range *out) {
     return 0;
 }
 
-// What this rank holds of a unit: of the weights maybe more than of the masters they are rounded from.
+// The elements that this rank holds of a unit: of the weights maybe more than of the masters they are rounded from.
 static int load_weights(struct zero *z, struct checkpoint *c, int u, float *values) {
     const struct layout *l = z->opt.layout;
     bool whole = z->policy->weights == RESIDENT_FULL;

@@ -67,7 +67,7 @@ static int meet_clocks(struct zero *z, struct clock_offset *o) {
     return 0;
 }
 
-// At both ends of a run. What is told in between is told by the first offset, so that its change is an error.
+// At both ends of a run. Moments in between are told by the first offset, so that its change is an error.
 static int align(struct zero *z) {
     struct zero_time *t = &z->time;
     const struct zero_clock *clock = z->opt.clock;

@@ -1,4 +1,4 @@
-// Who gathers what weights when.
+// Gathering weights: which rank gathers which weights at what moment.
 //
 // Stage 3, forward, two slots by parity (backward the same downwards):
 //
@@ -6,7 +6,7 @@
 //     compute                | u0 .. even |     | u1 .. odd  |        | u2 .. even | ..
 //                                         ^ slot.idle lets u2 in, slot.ready lets compute go on
 //
-// What goes where and when is the schedule's: zero_schedule.h.
+// The schedule decides which weights go where and when: zero_schedule.h.
 //
 // hpZ (ZeRO++, Wang et al. 2023, section 4.2), groups of h ranks, h = 2 of N = 4: behind a unit's first gather each rank keeps
 // 1/h of it, and all others until the weights change are made of these, within the group.

@@ -58,7 +58,7 @@ int cuda_kernels_load(const char **why);
 #define DECLARE_OPERATION(OP, name, args_t) int cuda_op_##name(struct cuda_ctx *ctx, const struct args_t *a);
 OPERATIONS_BUT_MATMUL(DECLARE_OPERATION)
 #undef DECLARE_OPERATION
-// What no update takes, refused: 0 or -1. blocks: of its launch.
+// Refuses arguments that no update takes: 0 or -1. blocks: of its launch.
 int cuda_update_refused(struct cuda_ctx *ctx, const struct update_args *a, int64_t blocks);
 // Each row of c(M,N) becomes bias(N), for a product that then accumulates into it.
 int cuda_op_bias_rows(struct cuda_ctx *ctx, const struct matmul_args *a);

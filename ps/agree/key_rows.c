@@ -131,7 +131,7 @@ static int read_arrays(struct checkpoint *c, const char *who, const struct key_t
                : 0;
 }
 
-// What one server wrote: 0, 1 where it wrote none or there is no such server, -1 after logging. Memory is taken for what
+// Reads one server's rows: 0, 1 where it wrote none or there is no such server, -1 after logging. Memory is taken for what
 // is there, whatever the shape says.
 static int read_table(struct checkpoint *c, int server, struct key_table *t) {
     char who[32];

@@ -1,4 +1,4 @@
-// What a checkpoint says of a star's keys beside their tensors: how many updates each has had, and of which worker how
+// The rows of a checkpoint about a star's keys, beside their tensors: how many updates each has had, and of which worker how
 // many pushes. Where steps commit that is the same for all keys and follows from the step. Where pushes are applied on
 // arrival each server writes a row for each of its keys, as I64 arrays in its own file:
 //
@@ -12,7 +12,7 @@
 //     "star/check"    (1)              the xxh64 of the numbers above, in their order
 //
 // Every role reads all rows, and checks these numbers alone: the bytes of a file are hashed by the servers that take their state
-// from it. What does not check is hashed as a whole.
+// from it. A file whose rows do not check is hashed as a whole.
 //
 // A key that was cut differently then gets the row of that piece of it which has had the most updates. Each worker goes on
 // behind the steps that all its keys have: what some keys have beyond, they know by the batch. With another number of workers

@@ -13,7 +13,7 @@ struct start_point {
 // Whether what this process finds under the name is what the scheduler has found: 0, or -1 after logging.
 struct checkpoint;
 int start_point_check(const struct checkpoint *c, uint64_t seal);
-// What --resume names, latest being the latest of run_dir (NULL: of config->out). With --resume-weights-only the job
+// The checkpoint that --resume names, latest being the latest of run_dir (NULL: of config->out). With --resume-weights-only the job
 // begins at the beginning: workers take the weights from there by themselves. 0, or -1 after logging.
 int start_point_find(struct start_point *p, const struct config *c, const char *run_dir);
 // This checkpoint. 0, or -1 after logging.

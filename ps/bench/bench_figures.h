@@ -1,4 +1,4 @@
-// What `starring bench ps` measured, and the figures made of it. Pure.
+// The measurements of `starring bench ps`, and the figures made of them. Pure.
 #ifndef STARRING_PS_BENCH_BENCH_FIGURES_H
 #define STARRING_PS_BENCH_BENCH_FIGURES_H
 
@@ -68,7 +68,7 @@ double bench_apply_bytes(int64_t n, int workers, enum dtype dt);
 // Goodput of a worker and of a server, bytes a second.
 double bench_worker_rate(const struct bench_row *r, enum bench_medium m, enum bench_direction d);
 double bench_server_rate(const struct bench_row *r, enum bench_medium m, enum bench_direction d);
-// What goes through all servers together, as a share of the raw stream of the same medium.
+// The rate through all servers together, as a share of the raw stream of the same medium.
 double bench_share_of_raw(const struct bench_row *r, enum bench_medium m, enum bench_direction d);
 double bench_shm_over_tcp(const struct bench_row *r, enum bench_direction d);  // 0: one is missing
 // The star over tcp beside the peer: goodput over goodput, the median of the rounds' ratios; seconds over seconds of the

@@ -1,4 +1,4 @@
-// What the processes of one row of `starring bench ps` agree on: a layout made up of units of one payload each, cut into
+// The common facts of the processes of one row of `starring bench ps`: a layout made up of units of one payload each, cut into
 // partitions as a run's are, and the configuration of a real star over it. Every process derives both from the same few numbers.
 //
 //     stream    many payloads a step, gradients clipped: a step's pushes, its updates and its pulls are then

@@ -1,5 +1,5 @@
 // A ring of slots in memory that two processes share, the ceiling of what the star's shared memory can reach: the
-// writer copies payloads in, the reader reads every byte once where it lies. Whoever finds nothing to do sleeps on
+// writer copies payloads in, the reader reads every byte once where it lies. A side that finds nothing to do sleeps on
 // a futex. For `starring bench ps` alone.
 //
 // Threads   One writer and one reader, each in its own process.

@@ -1,4 +1,4 @@
-// What a process of `starring bench ps` does that the bench has started: it is told what to measure line by line
+// The work of a process that `starring bench ps` has started: it is told what to measure line by line
 // over a socket, and answers with moments of CLOCK_MONOTONIC, which all processes share. The star's three are its
 // real roles; the worker's loop alone is the bench's.
 //

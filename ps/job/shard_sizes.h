@@ -1,4 +1,4 @@
-// What a shard_map (ps/job/shard_map.h) comes to, without its keys: how many keys of which size each shard owns. Keys are cut
+// The sizes of a shard_map (ps/job/shard_map.h), without its keys: how many keys of which size each shard owns. Keys are cut
 // evenly, so that few sizes occur however many keys there are, and shards differ in little: a prediction takes microseconds
 // and no memory to speak of, where the map of a large model has thousands of millions of keys.
 //
@@ -33,7 +33,7 @@ void shard_sizes_of_unit(const struct shard_cut *cut, int64_t n_pad, struct size
 // NULL after logging what is impossible, as shard_map_of.
 struct shard_sizes *shard_sizes_of(const struct config *c, const struct layout *l);
 void shard_sizes_destroy(struct shard_sizes **s);
-// What server `rank` owns over all its threads: its elements, and in keys (classes; or NULL) how many of each size.
+// The share of server `rank` over all its threads: its elements, and in keys (classes; or NULL) how many of each size.
 int64_t shard_sizes_of_server(const struct shard_sizes *s, int rank, int64_t *keys);
 // How many servers from `rank` on own the same as it, and their neighbours before them the same as its: at least 1.
 int shard_sizes_alike(const struct shard_sizes *s, int rank);

@@ -20,14 +20,14 @@
 static inline double ps_deadline_s(const struct config *c) { return (double)c->ps.deadline_ms * 1e-3; }
 // A step or gather may be incomplete this long before those who are waited for are said to be slow.
 static inline double ps_overdue_s(const struct config *c) { return 0.75 * ps_deadline_s(c); }
-// What people may change about it.
+// The advice to people.
 #define PS_LOST_KEY "; parameter_server.deadline_ms is twice as long as anybody may be silent"
 // A silent member counts as lost: half the deadline, but never fewer than four heartbeats.
 static inline double ps_lost_s(const struct config *c) {
     double half = 0.5 * ps_deadline_s(c), beats = 4e-3 * (double)c->ps.heartbeat_ms;
     return half > beats ? half : beats;
 }
-// What has not been heard is said again after a round-trip timeout (ps/net/link.h), then at twice that, .., at most this
+// A message that has not been heard is said again after a round-trip timeout (ps/net/link.h), then at twice that, .., at most this
 // apart: eight times before a silent peer counts as lost.
 static inline double ps_repeat_most_s(const struct config *c) {
     double most = 0.0625 * ps_deadline_s(c);

@@ -10,7 +10,7 @@ struct ps_trust;
 // Control: to and from the scheduler. Data: to and from a server's shards.
 enum net_plane { NET_CONTROL, NET_DATA };
 
-// Whom a DEALER connects to.
+// The peer that a DEALER connects to.
 struct net_peer {
     const char *address;
     enum net_plane plane;

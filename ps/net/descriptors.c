@@ -7,7 +7,7 @@
 #include "ps/net/medium.h"
 #include "shared/core/error.h"
 
-// What a role holds beside its members' connections: standard streams, ZeroMQ's contexts (a server's and a worker's
+// The descriptors of a role beside its members' connections: standard streams, ZeroMQ's contexts (a server's and a worker's
 // pulses have one of their own), files and memory that it shares. Seen: 13, 21 and 24.
 #define OF_SCHEDULER 20
 #define OF_SERVER    36

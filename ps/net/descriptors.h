@@ -13,7 +13,7 @@ int descriptors_of_scheduler(const struct config *c, int threads);
 int descriptors_of_server(const struct config *c, int threads);
 int descriptors_of_worker(const struct config *c, int shards);
 
-// The soft limit becomes so many and those to spare (0: whatever the hard one allows). Who listens spares few: what a stranger
+// The soft limit becomes so many and those to spare (0: whatever the hard one allows). A listener spares few: what a stranger
 // sends before a handshake is over lies in memory, for each of his connections. 0, or -1 after logging that there are too
 // few, and how many are needed.
 #define DESCRIPTORS_SPARE 256

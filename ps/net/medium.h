@@ -1,4 +1,4 @@
-// What takes which way, as far as the configuration alone decides it. Processes of one host share memory: gradients
+// The way that payloads take, as far as the configuration alone decides it. Processes of one host share memory: gradients
 // are written where the servers read them, in a segment of each worker (shared/core/segment.h). Weights come back in one
 // of two ways:
 //

@@ -6,7 +6,7 @@ bool chain_has_loaded(const struct server_core *c, const struct server_key *k) {
     return !c->o.replicate || k->load_kept == k->load_seq;
 }
 
-// What lies in acc and in the masters changes while the message may still wait in a queue: both leave as copies. Both stay as
+// The content of acc and of the masters changes while the message may still wait in a queue: both leave as copies. Both stay as
 // they are until the neighbour has acknowledged them.
 void chain_send(struct server_core *c, struct server_key *k) {
     const struct update_scalars *last = &c->decided;

@@ -6,7 +6,7 @@
 
 #include "ps/server/server_state.h"
 
-// What the neighbour lacks of a key leaves: the weights that were loaded, or the sum of the open step, which is complete.
+// Sends the part of a key that the neighbour lacks: the weights that were loaded, or the sum of the open step, which is complete.
 void chain_send(struct server_core *c, struct server_key *k);
 // Whether the neighbour has the weights that were loaded last.
 bool chain_has_loaded(const struct server_core *c, const struct server_key *k);

@@ -22,7 +22,7 @@ struct keeper_options {
         *copies;  // (map->count) of the server's keys: masters and states aside; NULL: none, keys are pinned
 };
 
-// What has been written, for the report.
+// The counts of what has been written, for the report.
 struct keeper_figures {
     int64_t complete, failed;                // files
     int64_t bytes;                           // of the complete ones

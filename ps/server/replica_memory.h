@@ -22,7 +22,7 @@ struct replica_buffers {
 };
 void replica_carve_key(struct arena *a, const struct config *c, int64_t elements,
                        struct replica_buffers *out);
-// What server `rank` holds of its neighbour: nothing without replication. out (map->count): the others stay as they
+// The elements that server `rank` holds of its neighbour: none without replication. out (map->count): the others stay as they
 // are.
 void replica_carve(struct arena *a, const struct config *c, const struct shard_map *m, int rank,
                    struct replica_buffers *out);

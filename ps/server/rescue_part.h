@@ -1,4 +1,4 @@
-// What a server leaves where somebody's death ends an epoch (ps/scheduler/rescue.h): its part of the checkpoint behind the
+// The state that a server leaves where a death ends an epoch (ps/scheduler/rescue.h): its part of the checkpoint behind the
 // step that was decided last, and, where the server died whose replica it keeps, that one's part too. Written in
 // the background (shared/core/background.h), while the main thread answers the scheduler.
 //

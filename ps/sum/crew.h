@@ -56,7 +56,7 @@ struct crew {
     struct wire_count *wire;  // counts what members read of each other
 };
 
-// What came with a unit's gradient, or with those of all members.
+// The facts that came with a unit's gradient, or with those of all members.
 struct crew_info {
     int64_t step;
     int64_t ready_ns;

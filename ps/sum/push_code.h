@@ -1,4 +1,4 @@
-// What a push of a key has for payload: the gradient, or its code (kernels/codec.h). One of both for all pushes of a
+// The payload of a push of a key: the gradient, or its code (kernels/codec.h). One of both for all pushes of a
 // job; initial values and weights are never coded.
 #ifndef STARRING_PS_SUM_PUSH_CODE_H
 #define STARRING_PS_SUM_PUSH_CODE_H

@@ -106,7 +106,7 @@ static char *tmp_dir(int n) {
     return found;
 }
 
-// The n-th directory of a place (malloc'd); NULL: this machine, or this shell, has none. Whoever logs in by another
+// The n-th directory of a place (malloc'd); NULL: this machine, or this shell, has none. A user who logs in by another
 // way may lack the variable, so what it usually says is looked at too. After su or sudo it may still be another user's.
 static char *place_dir(enum place p, int n) {
     const char *given = getenv("XDG_RUNTIME_DIR");

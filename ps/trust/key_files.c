@@ -83,7 +83,7 @@ struct trust_file {
     const char *words;
 };
 
-// What lies at the path is read by nobody it is not meant for, and comes from nobody else.
+// Checks that the path's file is readable by its owner alone, and belongs to nobody else.
 static int check_file(const struct trust_file *f, int fd, size_t *bytes) {
     struct stat about;
     if (fstat(fd, &about)) return fail("%s: %s", f->path, strerror(errno));
@@ -184,7 +184,7 @@ int trust_key_write(const char *dir, struct trust_owner o, const struct trust_pa
     return rc;
 }
 
-// What follows `word` on the next line, cut out of the text; NULL: the line is another one or not whole.
+// The text that follows `word` on the next line, cut out of the text; NULL: the line is another one or not whole.
 static char *line_of(char **rest, const char *word) {
     char *line = *rest, *end = strchr(line, '\n');
     size_t n = strlen(word);

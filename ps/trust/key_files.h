@@ -31,7 +31,7 @@ struct trust_pair {
     uint8_t public_key[TRUST_KEY_BYTES], secret_key[TRUST_KEY_BYTES];
 };
 
-// Whose key it is: PS_SCHEDULER (rank 0), PS_SERVER or PS_WORKER.
+// The role that the key belongs to: PS_SCHEDULER (rank 0), PS_SERVER or PS_WORKER.
 struct trust_owner {
     enum ps_role role;
     int rank;
@@ -62,7 +62,7 @@ int trust_key_only(const char *dir, enum ps_role role);
 // is not there: 0.
 int trust_dir_check(const char *dir);
 
-// ---- the list of public keys: which one is which role's, DIR/public.keys. What is not in it may not
+// ---- the list of public keys: which one is which role's, DIR/public.keys. A key that is not in it may not
 // join.
 //
 //     starring public keys 1

@@ -1,4 +1,4 @@
-// Who may join a star, decided in one place: by the keys that the user gave, or by the job's secret. What a decision is
+// The rule of who may join a star, decided in one place: by the keys that the user gave, or by the job's secret. What a decision is
 // made of lies in key_files.h and job_secret.h; ps/net/curve.c and zap.c make sockets of it.
 //
 //     mode       who may join                              addresses            control            data
@@ -40,7 +40,7 @@ struct ps_trust {
     char *file;                          // that it was left in for members started by hand; NULL: none
 };
 
-// What a role is about to do.
+// The action that a role is about to take.
 struct trust_request {
     const struct config *config;
     enum ps_role role;        // PS_SCHEDULER, PS_SERVER or PS_WORKER
@@ -67,7 +67,7 @@ void trust_close(struct ps_trust *t);
 
 // The name of a public key's owner, for ZAP's user id; false: it may not join.
 bool trust_admits(const struct ps_trust *t, const uint8_t key[TRUST_KEY_BYTES], char name[TRUST_NAME_MAX]);
-// What this role shows to others, and what it knows the scheduler by, for people: "the key keys/worker-1.key of worker 1",
+// The key that this role shows to others, and the one that it knows the scheduler by, for people: "the key keys/worker-1.key of worker 1",
 // "the secret of this job" (malloc'd).
 char *trust_own_words(const struct ps_trust *t);
 char *trust_peer_words(const struct ps_trust *t);

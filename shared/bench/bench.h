@@ -1,4 +1,4 @@
-// What the benches of `starring bench` share: each is a row, which gives its name, its help and what it runs; words of the command
+// The frame of all benches of `starring bench`: each is a row, which gives its name, its help and what it runs; words of the command
 // line; series of measurements, of which medians and quantiles are told.
 #ifndef STARRING_SHARED_BENCH_BENCH_H
 #define STARRING_SHARED_BENCH_BENCH_H

@@ -48,7 +48,7 @@ static const struct cli_command command = {
         "Writes a model's training state (masters and optimizer states, fp32 in every run) as a run writes its\n"
         "checkpoints, to the rename, in turn with the same bytes through plain large writes and fsync, and through\n"
         "O_DIRECT: the share of the faster one's rate, which is the disk's own. Then reads it back, every byte\n"
-        "verified, beside plain reads. What it writes lies in a directory of its own below --dir and is removed.",
+        "verified, beside plain reads. Its files lie in a directory of its own below --dir and is removed.",
     .examples =
         "  starring bench checkpoint --model demo\n"
         "  starring bench checkpoint --model gpt2-124m --dir /scratch --rounds 3\n"
@@ -490,7 +490,7 @@ static double share(const struct checkpoint_bench *b, enum checkpoint_series pla
 
 static double state_bytes(const struct checkpoint_bench *b) { return (double)b->elements * sizeof(float); }
 
-// What there is to know of a place that is no disk.
+// Remarks on a place that is no disk.
 static const char *remark(const char *file_system) {
     if (!strcmp(file_system, "tmpfs")) return "memory, no disk: nothing written there survives a reboot";
     if (!strcmp(file_system, "overlay")) return "an overlay: what is below it does the writing";
@@ -628,7 +628,7 @@ static int check_memory(const struct checkpoint_bench *b) {
         b->spec.name, format_bytes(needs, bytes), format_bytes(has, limit.free_bytes), limit.name);
 }
 
-// One round. What begins changes from round to round.
+// One round. Another part begins in each round.
 static int measure(struct checkpoint_bench *b) {
     int rc = 0;
     for (int k = 0; k < 3 && !rc && !stopped; k++) {

@@ -18,7 +18,7 @@
 
 #define CHECKPOINT_FILES_MAX 64
 
-// What is measured, in seconds, once a round. The first three parts follow each other and add up to WHOLE.
+// The times measured once a round, in seconds. The first three parts follow each other and add up to WHOLE.
 enum checkpoint_series {
     HANDING_OVER,  // until the last participant has handed all of its state to its file
     FINISHING,     // until everything is on disk, with the last sidecar

@@ -149,7 +149,7 @@ static void print_machine(const struct bench_device *d) {
     cJSON_Delete(device);
 }
 
-// What the device did and said while it was measured.
+// The device's report while it was measured.
 static int read_work(struct bench_device *d) {
     int said = 0;
     device_notes_say(d->dev, &said);

@@ -246,7 +246,7 @@ static int timed(struct bench *b, void (*enqueue)(struct bench *b), struct bench
     return 0;
 }
 
-// What is on disk is the truth, to the bit: the first unit, the last, and one between.
+// The disk's content is compared to the bit: the first unit, the last, and one between.
 static int check(struct bench *b, const char *behind) {
     const int look[] = {0, b->units / 2, b->units - 1};
     for (int i = 0; i < 3; i++) {
@@ -278,7 +278,7 @@ static int time_update(struct bench *b) {
 }
 
 // ---------------------------------------------------------------- fio
-// What the command prints, up to `room` bytes. 0, or -1: it failed.
+// The output of the command, up to `room` bytes. 0, or -1: it failed.
 static int output_of(const char *line, char *text, size_t room) {
     FILE *f = popen(line, "re");
     if (!f) return -1;

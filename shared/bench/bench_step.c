@@ -57,7 +57,7 @@ static const struct cli_command command = {
     CLI_OPTIONS(options),
 };
 
-// What is measured between the steps.
+// The figures that are measured between the steps.
 struct between {
     struct stream *s;
     struct bench_work product;

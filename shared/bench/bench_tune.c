@@ -330,7 +330,7 @@ static void on_step(void *ctx, const struct step_record *r) {
     if (!t->first) t->first = uses_of(t->dev, &t->first_count);
 }
 
-// What the second step used, in the order of its first uses.
+// The products that the second step used, in the order of its first uses.
 static void list_products(struct tune *t) {
     int count;
     struct product_use *uses = uses_of(t->dev, &count);

@@ -1,4 +1,4 @@
-// What the benches share: a device with its stream, buffers of random contents, and operations timed in turn
+// The tools of the benches: a device with its stream, buffers of random contents, and operations timed in turn
 // with a yardstick.
 //
 // Timing   On a host device a measurement is one operation and one sync. On a GPU it is as many launches in a

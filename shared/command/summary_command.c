@@ -21,7 +21,7 @@
 
 #define EXIT_STILL_RUNNING 3
 
-// What the directory holds of a run.
+// The parts of a run that the directory holds.
 struct found {
     const struct topology_table *topologies;
     const char *dir;
@@ -76,7 +76,7 @@ static void look_at_ranks(struct found *f, const char *role, int count) {
     }
 }
 
-// What every table begins with.
+// The first lines of every table.
 static bool is_summary(const cJSON *o) {
     return cJSON_IsString(json_item(o, "topology")) && isfinite(json_number(o, "steps")) &&
            isfinite(json_number(o, "workers"));
@@ -138,7 +138,7 @@ static enum run_phase phase_of(const struct found *f) {
     return all ? RUN_COMPLETE : RUN_UNKNOWN;
 }
 
-// What is there, as one document: for runs without a summary.
+// All that is there, as one document: for runs without a summary.
 static cJSON *document(const struct found *f, enum run_phase phase) {
     const struct metrics_totals *m = &f->metrics;
     const struct config *c = f->config;

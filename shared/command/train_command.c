@@ -40,7 +40,7 @@ static bool workers_given(const struct cli_args *args, const char *path) {
     return given;
 }
 
-// What the run takes of itself and a reader of its losses should know.
+// Choices that the run makes by itself and a reader of its losses should know.
 static void say_defaults(const struct config *c, const char *path) {
     char lr[32];
     if (path && strrchr(path, '/')) path = strrchr(path, '/') + 1;
@@ -62,8 +62,8 @@ static int read_life(struct run *r, const struct cli_args *args) {
     return 0;
 }
 
-// What a rank kept to itself, as another speaks for it, and what may have gone wrong with this one alone: a file that its
-// machine lacks, or that it was given by itself. Whoever started the ranks ends them all after the first that fails, so
+// Says the messages that a rank kept to itself, as another speaks for it, and errors that may have happened with this one alone: a file that its
+// machine lacks, or that it was given by itself. The launcher of the ranks ends them all after the first that fails, so
 // that a rank that outlives the pause is the only one with this to say; a signal meanwhile says that it is not. A
 // launcher's ranks share its command line.
 static void speak_alone(const struct run *r) {
@@ -80,7 +80,7 @@ static int load(struct run *r, const struct topology_table *topologies, struct c
     const char *path = cli_get(args, "config");
     bool rank_of_ring = r->env.kind == RANK_ENV_OWN || r->env.mpi_ready;
     // Every rank reads the same configuration: what is wrong with it is said once.
-    // What a launcher has read without a word against it, it has also remarked on.
+    // A launcher has remarked on the configuration that it read and accepted.
     error_quiet(QUIET_ALL);
     snprintf(size, sizeof size, "%d", r->env.size);
     if (rank_of_ring && !workers_given(args, path))
@@ -136,7 +136,7 @@ static int check_flags(const struct cli_args *args) {
     return 0;
 }
 
-// 2. What cannot be done at all, or not on this machine.
+// 2. Refuses runs that are impossible, or impossible on this machine.
 static int check(const struct run *r, const struct cli_args *args, bool dry) {
     struct config *c = r->config;
     if (launch_check(c) || (!dry && launch_check_rank(c, &r->env))) return -1;
@@ -178,7 +178,7 @@ static void go_on(struct run *r) {
     r->config->recovery.resume_weights_only = false;
 }
 
-// What is wrong with where the run begins and where it writes, beside what is wrong with model and data.
+// Errors of the run's start and of its directory, beside those of model and data.
 static int check_places(const struct run *r) {
     const struct config *c = r->config;
     char *from = NULL;
@@ -258,7 +258,7 @@ static int live(struct run *r, const struct cli_args *args, int argc, char **arg
     if (r->life && c->recovery.restart) stop_run_restarts();
     bool lacking = !dry && c->row->check_machine && c->row->check_machine(c);
     if (dry || !becomes) return train(r, args, lacking, argc, argv);
-    // What is wrong with model and data is said here, once, and not by ranks that mpirun ends one by one.
+    // Errors of model and data are said here, once, and not by ranks that mpirun ends one by one.
     int opened = job_open(&r->job, c, false);
     job_close(&r->job);
     return opened || lacking ? EXIT_USAGE : become_mpirun(r, argc, argv);

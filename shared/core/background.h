@@ -23,7 +23,7 @@ void background_destroy(struct background **b);  // NULL inside is allowed
 // run(arg) returns 0, or -1 after fail(); then release(arg), unless that is NULL. Returns the job's number: 1, 2, ..
 uint64_t background_ask(struct background *b, int (*run)(void *arg), void *arg, void (*release)(void *arg));
 uint64_t background_asked(struct background *b);  // the number of the last one; 0: there was none
-// Whether that one is done, and all before it. What it has written may then be read.
+// Whether that one is done, and all before it. Its files may then be read.
 bool background_done(struct background *b, uint64_t number);
 bool background_wait(struct background *b, uint64_t number, double seconds);  // so long at most
 // For how long the job in hand has been under way, in seconds, and its number; 0: there is none.

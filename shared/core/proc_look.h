@@ -1,4 +1,4 @@
-// What /proc says of other processes of this machine.
+// Facts from /proc about other processes of this machine.
 #ifndef STARRING_SHARED_CORE_PROC_LOOK_H
 #define STARRING_SHARED_CORE_PROC_LOOK_H
 

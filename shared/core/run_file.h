@@ -15,7 +15,7 @@ char *run_file_read(const char *dir, const char *name, bool quiet);
 // The same with another limit, in bytes; never logs.
 char *run_file_read_up_to(const char *dir, const char *name, size_t limit, char why[FILE_WHY_MAX]);
 // A line more, with its end: whole or not at all, and behind whole lines alone, for a death may have torn the last one.
-// What cannot be written is warned of.
+// A line that cannot be written is warned of.
 void run_file_add(const char *dir, const char *name, const char *line);
 // The whole lines of dir/name (malloc'd), or NULL; never logs.
 char *run_file_lines(const char *dir, const char *name);

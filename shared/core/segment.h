@@ -50,7 +50,7 @@ int segment_open(struct segment *s, const char *name, enum segment_use use, char
 int segment_map_at(const struct segment *s, void *at, size_t offset, size_t bytes);
 // Whether [offset, offset + bytes) lies in the segment, behind its head.
 bool segment_holds(const struct segment *s, uint64_t offset, uint64_t bytes);
-// What a process has inherited from the owner, by its descriptor, is mapped for writing. 0, or -1 after logging.
+// Maps for writing the segment that a process has inherited from the owner by its descriptor. 0, or -1 after logging.
 int segment_adopt(struct segment *s, int fd);
 static inline void *segment_data(const struct segment *s) { return s->base + SEGMENT_HEAD; }
 void segment_close(struct segment *s);  // nothing is done with an empty one

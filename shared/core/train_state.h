@@ -1,4 +1,4 @@
-// What the loop knows of a run besides weights and optimizer: the counters behind a step. All zero: from the beginning
+// The loop's state of a run besides weights and optimizer: the counters behind a step. All zero: from the beginning
 // (the scaler is then what the configuration makes of it).
 #ifndef STARRING_SHARED_CORE_TRAIN_STATE_H
 #define STARRING_SHARED_CORE_TRAIN_STATE_H

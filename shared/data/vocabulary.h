@@ -38,7 +38,7 @@ int vocabulary_check(const struct vocabulary *v, const char *path, const struct 
 // The path of a token file's sidecar (malloc'd).
 char *sidecar_path(const char *bin_path);
 
-// What a sidecar says, without checking it against anything and without messages.
+// The content of a sidecar, without checking it against anything and without messages.
 struct sidecar_summary {
     int32_t vocab;    // -1: no sidecar, or it is damaged
     char *tokenizer;  // "gpt2 (BPE)"; malloc'd, or NULL

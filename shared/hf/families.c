@@ -128,7 +128,7 @@ static const struct hf_family families[] = {
 };
 // clang-format on
 
-// What some neighbours would need.
+// The missing features that some neighbours would need.
 static const struct {
     const char *type, *architecture, *needs;
 } neighbours[] = {

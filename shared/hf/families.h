@@ -63,7 +63,7 @@ const struct hf_family *hf_family_at(int i);  // row i; NULL past the last
 const struct hf_family *hf_family_named(const char *type, const char *architecture);
 // The row that s is written as: the one it came from if that has its traits, else the first that has them.
 const struct hf_family *hf_family_of(const struct model_spec *s);
-// What a model would need that has no row, likewise named; NULL: unknown here.
+// The missing feature that a model without a row would need, likewise named; NULL: unknown here.
 const char *hf_needs(const char *type, const char *architecture);
 // "llama, mistral, qwen2 and gpt2"
 void hf_types_text(char *out, size_t bytes);

@@ -19,7 +19,7 @@
 #define MAX_HEADER_BYTES 100000000u          // the reference implementation's limit
 #define MAX_EXACT        9007199254740992.0  // 2^53: JSON numbers arrive as doubles
 #define HASH_BYTES       ((size_t)1 << 20)
-// What the kernel is asked to read at once, and how far ahead of the hash.
+// The bytes that the kernel is asked to read at once, and how far ahead of the hash.
 #define SLICE_BYTES ((size_t)4 << 20)
 #define AHEAD_BYTES ((size_t)32 << 20)
 

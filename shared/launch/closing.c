@@ -19,7 +19,7 @@
 struct cJSON *closing_merge(const struct config *c, const char *dir) {
     struct cJSON *missing = cJSON_CreateArray(), *reports = summary_reports(c, dir, missing);
     struct meeting *m = meeting_of(reports);
-    // What one file lacks is no reason to go without the others.
+    // A fault in one file is no reason to go without the others.
     bool whole = timeline_merge(c, dir, m) == 0;
     if (c->trace && trace_merge(dir, c->workers, m)) whole = false;
     meeting_free(&m);

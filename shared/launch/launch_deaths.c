@@ -150,7 +150,7 @@ static void decide(struct launcher *l, struct child *child, enum fate fate, cons
     }
 }
 
-// Who would have answered has died, or stands still: the job begins anew when that one is back.
+// The rank that would have answered has died, or stands still: the job begins anew when that one is back.
 void launcher_decide_unanswered(struct launcher *l, double asked_before_s) {
     for (int i = 0; i < l->count; i++)
         if (l->children[i].asked && l->children[i].asked_s < asked_before_s)

@@ -74,7 +74,7 @@ static int start_one(struct ranks *s, int rank) {
     return rc;
 }
 
-// What the ranks of the life before have left in the memory is of no concern to the next ones.
+// The next ranks ignore what those of the life before have left in the memory.
 static int start_all(struct ranks *s) {
     const struct config *c = s->r->config;
     size_t bytes = SEGMENT_HEAD + sizeof(struct last_word);

@@ -9,13 +9,13 @@
 // are ended at once; with --restart all are started again, from the last checkpoint. One that says itself that it has failed
 // ends the run. So with --restart are local runs and ranks that are threads, of which one child is the whole run, and mpirun.
 //
-// What ranks share is a memory without a name: it is gone with the last of them, however they end.
+// Ranks share a memory without a name: it is gone with the last of them, however they end.
 #ifndef STARRING_SHARED_LAUNCH_LAUNCH_RANKS_H
 #define STARRING_SHARED_LAUNCH_LAUNCH_RANKS_H
 
 #include "shared/launch/run.h"
 
-// What the launches have in common with each other; a row each (launch_ranks.c).
+// The launches of ranks, a row each (launch_ranks.c).
 struct launch_row {
     const char *name;
     const char *child;  // what one of its processes is called, for people

@@ -1,7 +1,7 @@
 // Was this process started as one rank of many? This program's own launcher (launch_ranks.h), Open MPI's mpirun, Slurm's srun and
 // torchrun say so in the environment. Reading it is pure: reads variables, changes nothing.
 //
-// What the user asks for (--launch, or "launch" in the configuration) wins over the variables that a batch
+// The user's choice (--launch, or "launch" in the configuration) wins over the variables that a batch
 // script inherits; what a rank needs to find its peers wins over both, so that the ranks which mpirun starts
 // with the same options do not start it again:
 //
@@ -34,7 +34,7 @@ struct rank_env {
 
 // 0 (kind NONE: not a rank of many), or -1 after naming the variable that makes no sense.
 int rank_env_read(struct rank_env *e);
-// What e becomes when the user asks for `told`, by the table above: kind NONE where this process is no rank.
+// The value of e when the user asks for `told`, by the table above: kind NONE where this process is no rank.
 struct rank_env rank_env_told(const struct rank_env *e, enum launch_kind told);
 // For the children that are started until it is taken back: they are that rank; rank -1: the whole run, of which only the
 // descriptor of the memory is told.

@@ -90,7 +90,7 @@ static int evaluate(const struct run *r) {
     return rc == EVALUATE_FAILED ? EXIT_RUN_FAILED : rc == EVALUATE_INTERRUPTED ? 128 + *stop : 0;
 }
 
-// What the ranks left becomes summary.json and the closing table.
+// Turns the ranks' reports into summary.json and the closing table.
 static int merge(const struct run *r, int number) {
     const struct job *j = &r->job;
     cJSON *summary = closing_merge(j->config, j->dir);

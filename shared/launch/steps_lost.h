@@ -1,4 +1,4 @@
-// What an interruption could not keep: somebody was killed just before, or while the last checkpoint was written.
+// The steps that an interruption could not keep: a process was killed just before, or while the last checkpoint was written.
 #ifndef STARRING_SHARED_LAUNCH_STEPS_LOST_H
 #define STARRING_SHARED_LAUNCH_STEPS_LOST_H
 

@@ -1,6 +1,6 @@
 // The update, shared by every topology: an optimizer over any range of a unit. No rank, no message.
 //
-// An optimizer is a row of `optimizers` in optimizer.c. Whoever holds its states (the local topology, the
+// An optimizer is a row of `optimizers` in optimizer.c. The holder of its states (the local topology, the
 // ring's ranks, the star's servers) holds `state[]` and asks the row how many there are:
 //
 //     optimizer_carve      takes row->states arrays of fp32

@@ -10,7 +10,7 @@
 //            core/lib/io/record_writer.cc; crc32c is Castagnoli's polynomial (RFC 3720, B.4).
 //
 // Threads   One.
-// Errors    A file that cannot be opened: NULL after fail(). What cannot be written: -1 with errno.
+// Errors    A file that cannot be opened: NULL after fail(). A line that cannot be written: -1 with errno.
 #ifndef STARRING_SHARED_MONITOR_CURVE_FILE_H
 #define STARRING_SHARED_MONITOR_CURVE_FILE_H
 

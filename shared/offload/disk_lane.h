@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-// What offsets, sizes and addresses are multiples of: a block of any disk.
+// Offsets, sizes and addresses are multiples of this: a block of any disk.
 #define DISK_ALIGN ((size_t)4096)
 static inline size_t disk_round(size_t bytes) { return (bytes + DISK_ALIGN - 1) / DISK_ALIGN * DISK_ALIGN; }
 
@@ -42,7 +42,7 @@ extern const struct disk_way disk_way_uring, disk_way_threads;
 struct disk_piece {
     size_t at, bytes;  // of the transfer, still to be moved
 };
-// What a system call's answer (a count, or -errno) means for a piece: it moves on. 1: there is more of it to do, 0: it is
+// The effect of a system call's answer (a count, or -errno) on a piece: it moves on. 1: there is more of it to do, 0: it is
 // done, -1: *why, unless it is of an earlier byte already.
 int disk_piece_done(struct disk_piece *p, const struct disk_transfer *t, long answer,
                     struct disk_trouble *why);

@@ -7,7 +7,7 @@
 //
 // File       One a store, in options.dir. It has no name (O_TMPFILE; where the file system cannot, a unique name that is
 //            removed at once), so nobody else opens it and nothing is left of it when the process ends, however it ends.
-//            All of its room is taken when it is made. What was never written reads as zeros.
+//            All of its room is taken when it is made. Places never written read as zeros.
 // Bytes      Offsets, sizes and addresses of buffers are multiples of DISK_ALIGN. They go past the kernel's cache (O_DIRECT)
 //            through io_uring, in pieces of block_bytes, up to `depth` of them at a time. Where the file system refuses
 //            O_DIRECT they go through the cache, where the kernel forbids io_uring threads call pread and pwrite:
@@ -30,7 +30,7 @@
 
 struct disk_store;  // opaque
 
-// What DeepSpeed's section "aio" leaves to us when it is not there (docs/ring.md, Offload: the store).
+// The values of DeepSpeed's section "aio" when it is not there (docs/ring.md, Offload: the store).
 #define DISK_BLOCK_BYTES ((size_t)1 << 20)
 #define DISK_DEPTH       16
 #define DISK_DEPTH_MAX   1024
@@ -85,7 +85,7 @@ struct disk_count {
 };
 void disk_store_count(const struct disk_store *s, struct disk_count *out);
 
-// What is not as it should be (no O_DIRECT, no io_uring) and why, or NULL; owned by the store.
+// The fallback in use (no O_DIRECT, no io_uring) and why, or NULL; owned by the store.
 const char *disk_store_remark(const struct disk_store *s);
 // Where another program opens the same file while the store lives: "/proc/PID/fd/N" (malloc'd).
 char *disk_store_path(const struct disk_store *s);

@@ -101,7 +101,7 @@ void figures_take(cJSON *element, struct figure_rows rows, unsigned in, const cJ
 // The number at a path; NAN: none.
 double figure_number(const cJSON *o, const char *path);
 
-// What figures_tell tells: of the rows that the list `in` takes over (0: all rows), without those that `lack` has no use for.
+// The output of figures_tell: of the rows that the list `in` takes over (0: all rows), without those that `lack` has no use for.
 struct figure_told {
     const char *file, *prefix;  // prefix stands before the keys
     struct figure_rows rows;

@@ -191,7 +191,7 @@ static const struct figure of_ranks[] = {
      "which has no steps of its own",
      OBJECT},
     {"time.data", "s",
-     "making batches, while the compute stream stood idle. What is read while it computes costs nothing",
+     "making batches, while the compute stream stood idle. Batches read while it computes cost nothing",
      MEAN(time.data)},
     {"time.forward", "s", "the compute stream was busy with", MEAN(time.forward), .words = "forward"},
     {"time.backward", "s", "with the logits and the loss, which the head computes in its backward",

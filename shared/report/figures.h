@@ -8,7 +8,7 @@
 // Lists of summary.json that take members of a rank's report over: "memory[]", "wire[]", "server_time[]", and
 // the top of worker 0's "run".
 enum { IN_MEMORY = 1, IN_WIRE = 2, IN_TOP = 4, IN_SERVER_TIME = 8 };
-// Whose reports lack a row.
+// The roles whose reports lack a row.
 enum { NOT_OF_WORKERS = 1, NOT_OF_SERVERS = 2 };
 
 struct figure_rows rank_figures(void);  // of a rank's report

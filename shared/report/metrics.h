@@ -47,7 +47,7 @@ void metrics_mend(const char *dir, const struct step_record *r);
 int metrics_destroy(struct metrics **m);  // -1 after logging when something could not be written
 
 #define METRICS_SECONDS_MAX (1 << 18)
-// What metrics.jsonl and evals.jsonl (shared/report/evals.h) hold so far.
+// The lines that metrics.jsonl and evals.jsonl (shared/report/evals.h) hold so far.
 struct metrics_totals {
     int64_t steps, skipped, tokens;  // steps: lines
     int64_t contributions;           // workers, where lines say them, of all steps

@@ -1,4 +1,4 @@
-// What a person sees while a run goes on: a headline, a line every steps_per_print steps (and the first
+// The lines that a person sees while a run goes on: a headline, a line every steps_per_print steps (and the first
 // and the last), and on a terminal a bar that is redrawn in place below them.
 #ifndef STARRING_SHARED_REPORT_PROGRESS_H
 #define STARRING_SHARED_REPORT_PROGRESS_H

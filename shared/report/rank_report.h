@@ -1,4 +1,4 @@
-// What one rank has measured of a run, beside what was predicted for it. It becomes DIR/ranks/ROLE-RANK.json
+// The measurements of one rank, beside the predictions for it. They become DIR/ranks/ROLE-RANK.json
 // (shared/report/summary.h).
 #ifndef STARRING_SHARED_REPORT_RANK_REPORT_H
 #define STARRING_SHARED_REPORT_RANK_REPORT_H
@@ -35,7 +35,7 @@ struct server_time {
     double receive, sum, hold, wait, update, reply, total;
 };
 
-// What a rank's checkpoints cost (shared/train/saver.h).
+// The cost of a rank's checkpoints (shared/train/saver.h).
 struct checkpoint_report {
     int64_t written, failed;  // files of this rank; worker 0: checkpoints of the run
     double bytes;             // of its files, all of them
@@ -126,7 +126,7 @@ struct run_flops {
     struct token_flops model, again;
 };
 
-// What only worker 0 knows, beside its report.
+// The facts that only worker 0 knows, beside its report.
 struct run_facts {
     int64_t params;  // P, without padding
     struct run_flops flops;
@@ -163,7 +163,7 @@ static inline void rank_span_end(struct rank_span *s) {
     s->cpu_end_ns = clock_now_ns(CLOCK_PROCESS_CPUTIME_ID);
 }
 
-// What a rank's counters hold after so many steps: of a server of an asynchronous job that was interrupted also a part of one.
+// The values of a rank's counters after so many steps: of a server of an asynchronous job that was interrupted also a part of one.
 static inline void rank_report_count(struct rank_report *r, const struct wire_count *wire, double steps) {
     double per = steps > 0 ? steps : 1.0;
     r->steps = (int64_t)steps;

@@ -116,7 +116,7 @@ static bool is_weights_file(const char *name) {
            tokenizer_file_known(name);
 }
 
-// What a writer that was killed has left: NAME.tmp, NAME.part, NAME.partPID of a NAME that a run writes.
+// The files that a killed writer has left: NAME.tmp, NAME.part, NAME.partPID of a NAME that a run writes.
 static bool is_unfinished(const char *name) {
     const char *end = strrchr(name, '.');
     bool part = end && !strncmp(end, ".part", 5) && strspn(end + 5, "0123456789") == strlen(end + 5);
@@ -258,7 +258,7 @@ static void say_elsewhere(const char *dir, const struct run_state *s) {
              s->host);
 }
 
-// Who goes on at once, after a kill, may find the last of the run before still on its way out.
+// A run that goes on at once, after a kill, may find the last process of the run before still on its way out.
 static void let_it_end(const char *dir, struct run_state *s) {
     const struct timespec pause = {.tv_nsec = 20000000};
     double until_s = now_seconds() + DYING_S;

@@ -102,7 +102,7 @@ void run_state_read(const char *dir, struct run_state *out) {
     cJSON_Delete(o);
 }
 
-// What the file is to hold (malloc'd).
+// The new content of the file (malloc'd).
 static char *state_text(enum run_phase phase, const char *started, const char *ended, const char *why) {
     struct process p;
     myself(&p);

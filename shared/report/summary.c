@@ -112,7 +112,7 @@ static void set_state(cJSON *s, const char *word) {
     cJSON_ReplaceItemInObjectCaseSensitive(s, "state", cJSON_CreateString(word));
 }
 
-// What worker 0 alone knows goes from its report to the top; nulls where it left no report.
+// The facts that worker 0 alone knows go from its report to the top; nulls where it left no report.
 static void put_run(cJSON *s, const cJSON *ranks) {
     const cJSON *run = json_item(cJSON_GetArrayItem(ranks, 0), "run");
     const struct figure_rows rows = run_figures();
@@ -314,7 +314,7 @@ static void put_totals(cJSON *s, const struct config *c, const cJSON *ranks) {
 }
 
 // ---------------------------------------------------------------- each rank
-// What the lists of memory and of the wire take over from the ranks' reports, beside the topology's formulas.
+// The keys that the lists of memory and of the wire take over from the ranks' reports, beside the topology's formulas.
 static void put_ranks(cJSON *s, const struct config *c, const cJSON *ranks) {
     cJSON *memory = cJSON_AddArrayToObject(s, "memory"), *wire = cJSON_AddArrayToObject(s, "wire"),
           *servers = NULL;
@@ -469,7 +469,7 @@ static cJSON *find(cJSON *devices, const cJSON *d) {
     return NULL;
 }
 
-// What ranks of one device say differently is all said, each remark once.
+// Each different remark of the ranks of one device is said once.
 static void add_work(cJSON *known, const cJSON *d) {
     static const char *const keys[] = {"attention_forward", "attention_backward", "gelu", "bias_grad"};
     char both[96];
@@ -698,7 +698,7 @@ static void put_staleness(cJSON *s, const cJSON *ranks) {
 }
 
 // ---------------------------------------------------------------- all of it
-// What the keys at the top mean, and the formulas' letters.
+// The meanings of the keys at the top, and of the formulas' letters.
 static void put_words(cJSON *s, const struct optimizer *o) {
     cJSON *units = cJSON_AddObjectToObject(s, "units"), *rows = figures_of_summary();
     const cJSON *r;

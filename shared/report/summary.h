@@ -1,4 +1,4 @@
-// What is left of a run: each rank writes DIR/ranks/ROLE-RANK.json; when all have, one of them (the
+// The summary of a run: each rank writes DIR/ranks/ROLE-RANK.json; when all have, one of them (the
 // launcher, or rank 0) merges these, config.json and metrics.jsonl into DIR/summary.json (docs/files.md).
 //
 // Units: bytes, seconds, nats per token; "units" and "formulas" in the document say so in words.

@@ -1,4 +1,4 @@
-// What the parts of the summary share.
+// The functions that the parts of the summary share.
 #ifndef STARRING_SHARED_REPORT_SUMMARY_IMPL_H
 #define STARRING_SHARED_REPORT_SUMMARY_IMPL_H
 

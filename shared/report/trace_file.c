@@ -261,7 +261,7 @@ int trace_merge(const char *dir, int workers, const struct meeting *m) {
             if (join(&t, dir, name, m)) rc = -1;
             free(name);
         }
-        // 2. What else has left a part, in order of names: communication threads, servers, a scheduler.
+        // 2. Other parts in order of names: communication threads, servers, a scheduler.
         for (int i = 0; i < count; i++) {
             const char *of = names[i]->d_name + strlen("trace-");
             if (!(isdigit((unsigned char)*of) && atoi(of) < workers) && join(&t, dir, names[i]->d_name, m))

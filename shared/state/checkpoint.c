@@ -248,7 +248,7 @@ static void remove_unfinished(const char *path) {
     free(error);
 }
 
-// What this life has left of earlier steps: a participant that was still at it when the checkpoint was given up.
+// Removes what this life has left of earlier steps: a participant that was still at it when the checkpoint was given up.
 static void checkpoint_sweep_given_up(const char *dir, uint64_t life, int64_t step) {
     DIR *d = opendir(dir);
     for (const struct dirent *e; d && (e = readdir(d));) {
@@ -285,7 +285,7 @@ void checkpoint_sweep(const char *run_dir, uint64_t own_life) {
 }
 
 // ---------------------------------------------------------------- completing one
-// What one call of checkpoint_complete works with.
+// The data of one call of checkpoint_complete.
 struct commit {
     const struct checkpoint_commit *c;
     char *dir, *all;  // the partial directory; checkpoints/

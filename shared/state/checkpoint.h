@@ -60,7 +60,7 @@ int64_t checkpoint_latest_step(const char *run_dir);  // or -1
 // The newest complete one beside this checkpoint that is of an earlier step (malloc'd path), or NULL.
 char *checkpoint_older(const char *path);
 
-// What --resume names, as an absolute path (malloc'd): "latest" is run_dir's newest (NULL without an error where
+// The checkpoint that --resume names, as an absolute path (malloc'd): "latest" is run_dir's newest (NULL without an error where
 // there is none); a checkpoint's directory is itself; a run's directory, or its checkpoints/, is the newest there. NULL: *error
 // says what was found instead.
 char *checkpoint_resolve(const char *text, const char *run_dir, char **error);

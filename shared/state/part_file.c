@@ -26,7 +26,7 @@ struct part_file {
     int64_t at;  // its next element
 };
 
-// What of [begin, end) lies in a tensor; empty where first >= last. Elements of the unit.
+// The part of [begin, end) that lies in a tensor; empty where first >= last. Elements of the unit.
 struct span {
     int64_t first, last;
 };
@@ -157,7 +157,7 @@ struct part_file *part_file_create(const struct part_options *o, char **error) {
     struct st_writer *w = NULL;
     char *why = NULL;
     if (make_dirs(o->dir, &why) == 0) {
-        // What an earlier attempt of the same life left. The file too: a thread that still has it open writes to that one.
+        // Removes what an earlier attempt of the same life left, the file too: a thread that still has it open writes to that one.
         const char *const endings[] = {".json", ".failed", PART_ENDING};
         for (int i = 0; i < 3; i++) {
             char *path = path_of(o->dir, o->participant, endings[i]);

@@ -1,4 +1,4 @@
-// What the servers of a star found out about staleness, put together: into summary.json, and their logs of single
+// The servers' counts of staleness, put together: into summary.json, and their logs of single
 // updates into one file.
 #ifndef STARRING_SHARED_STATE_STALENESS_H
 #define STARRING_SHARED_STATE_STALENESS_H

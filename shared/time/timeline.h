@@ -14,7 +14,7 @@
 //              peers_ready  the latest own_ready of all ranks that it needs, this one included
 //              first_byte   its turn on the link
 //              done         it has arrived
-//              What nobody has said is 0: not known.
+//              A moment that nobody has noted is 0: not known.
 // A moment     is a place in the compute stream that a transfer waits for (a gradient is complete): the stream
 //              notes when it has passed it, so that a host that runs ahead need not know.
 // Late facts   A device is read late, and peers tell their times a step or two later. A step is split when
@@ -23,7 +23,7 @@
 //
 // Ownership   The loop owns it. The topology has a pointer (struct topology), which is NULL where nothing is
 //             recorded: every function takes NULL, then does nothing, and gives 0.
-// Memory      Bounded, and all of it taken by timeline_create and timeline_watch. What finds no room is counted
+// Memory      Bounded, and all of it taken by timeline_create and timeline_watch. Spans that find no room are counted
 //             (timeline_lost), and the parts still add up.
 // Threads     timeline_step, timeline_pause, timeline_end, timeline_data, timeline_moment, timeline_gate and
 //             timeline_stamp: the thread that enqueues on the stream. All else: any. Nothing blocks, but for a
@@ -82,7 +82,7 @@ void timeline_peers_ready(struct timeline *tl, uint64_t id, int64_t ns,
                           int peer);  // peer: the last; -1: not known
 void timeline_first_byte(struct timeline *tl, uint64_t id, int64_t ns);
 void timeline_done(struct timeline *tl, uint64_t id, int64_t ns);
-// The host stood still for it. What compute stands still for, timeline_wait records.
+// The host stood still for it. Compute's waits are recorded by timeline_wait.
 void timeline_blocked(struct timeline *tl, uint64_t id, int64_t begin_ns, int64_t end_ns);
 
 // ---------------------------------------------------------------- what streams note themselves

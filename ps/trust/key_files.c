@@ -83,7 +83,7 @@ struct trust_file {
     const char *words;
 };
 
-// Checks that the path's file is readable by its owner alone, and belongs to nobody else.
+// Checks that the path is a plain file of this user or root, and closed to others as its kind wants it.
 static int check_file(const struct trust_file *f, int fd, size_t *bytes) {
     struct stat about;
     if (fstat(fd, &about)) return fail("%s: %s", f->path, strerror(errno));

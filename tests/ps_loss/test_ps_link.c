@@ -302,6 +302,54 @@ static void test_not_left_yet(void **state) {
     net_close(n);
 }
 
+static void send_payload(struct end *e, _Atomic int *inflight) {
+    const struct ps_port port = link_port(e->link);
+    const struct ps_message m = {
+        .header = {.kind = WIRE_PUSH, .step = 1}, .payload = "abcd", .bytes = 4, .inflight = inflight};
+    port.send(port.ctx, 0, &m);
+}
+
+// The other end's word reaches this one, a second later. Returns how many payloads that makes it say again.
+static int word(struct net *n) {
+    const struct ps_port back = link_port(n->b.link);
+    int before = n->a.payloads;
+    n->now += 1;
+    back.send(back.ctx, 0, &(struct ps_message){.header = {.kind = WIRE_HEARTBEAT}});
+    deliver(&n->b, n->b.count - 1, false);
+    return n->a.payloads - before;
+}
+
+// A word that misses a payload has it said again once it has left, and once for each copy that is lost; of more gaps than a
+// word names, those that it names.
+static void test_missed(void **state) {
+    (void)state;
+    struct net *n = net_open(1);
+    _Atomic int inflight = 1;
+    n->a.sent = 1;
+    send_payload(&n->a, &inflight);
+    deliver(&n->a, 0, true);
+    send_next(&n->a);
+    deliver(&n->a, 0, false);
+    assert_int_equal(word(n), 0);
+    atomic_store(&inflight, 0);
+    assert_int_equal(word(n), 1);
+    assert_int_equal(word(n), 0);  // the copy is under way
+    deliver(&n->a, 0, true);
+    assert_int_equal(word(n), 0);
+    n->a.sent = 1;
+    send_next(&n->a);
+    deliver(&n->a, 0, false);
+    assert_int_equal(word(n), 1);
+    net_close(n);
+    n = net_open(1);
+    for (int i = 0; i < 4 * WIRE_MISSING_MAX; i++) {
+        send_payload(&n->a, NULL);
+        deliver(&n->a, 0, i % 2 == 0);
+    }
+    assert_int_equal(word(n), WIRE_MISSING_MAX);
+    net_close(n);
+}
+
 // A payload is said again as its owner makes it anew; where nobody needs it, an empty word goes in its place, for its number
 // must come.
 static void test_renewed(void **state) {
@@ -324,6 +372,13 @@ static void test_renewed(void **state) {
         assert_true(p.h.link.again && !wire_is_payload(&p.h));
         assert_int_equal(p.bytes, needless ? 0 : 4);
         if (!needless) assert_int_equal(p.h.version, 1);
+        if (needless) {  // that is lost as well: it is a header alone from now on, and its owner is asked no more
+            deliver(&n->a, 0, true);
+            link_tick(n->a.link, n->now += 1);
+            assert_int_equal(n->a.count, 1);
+            assert_int_equal(n->a.way[0].h.link.number, 1);
+            assert_int_equal(n->a.renewed, 1);
+        }
         deliver(&n->a, 0, false);
         assert_int_equal(n->b.got[1], !needless);
         link_tick(n->b.link, n->now += 0.1);
@@ -423,6 +478,7 @@ int main(void) {
         cmocka_unit_test(test_renewed),    cmocka_unit_test(test_learns_the_round_trip),
         cmocka_unit_test(test_awaits),     cmocka_unit_test(test_not_left_yet),
         cmocka_unit_test(test_large_gaps), cmocka_unit_test(test_lives),
+        cmocka_unit_test(test_missed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

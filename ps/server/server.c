@@ -172,13 +172,17 @@ static void server_stop_shards(struct server *s, bool orderly) {
 static int server_load(struct server *s, const char *path, uint64_t seal) {
     struct state_read o = {s->c, s->o->layout, s->map, s->id.rank, s->buffers};
     if (!path[0] || atomic_load(&s->loader)) return 0;
-    struct loader *l = loader_create(&o, path, seal);
-    atomic_store(&s->loader, l);
-    if (!l || !s->c->ps.replicate) return l ? 0 : -1;
-    o.rank = replica_primary(s->id.rank, s->map->servers);
-    o.buffers = s->twins;
-    atomic_store(&s->twin_loader, l = loader_create(&o, path, seal));
-    return l ? 0 : -1;
+    // The replica's loader is there first: before its own is, no shard answers a worker, and no primary has a sum to send,
+    // which a shard that knows of no loader would take and drop.
+    if (s->c->ps.replicate) {
+        struct state_read twin = o;
+        twin.rank = replica_primary(s->id.rank, s->map->servers);
+        twin.buffers = s->twins;
+        atomic_store(&s->twin_loader, loader_create(&twin, path, seal));
+        if (!atomic_load(&s->twin_loader)) return -1;
+    }
+    atomic_store(&s->loader, loader_create(&o, path, seal));
+    return atomic_load(&s->loader) ? 0 : -1;
 }
 
 // Somebody has died, and what this server has is to be left for the next epoch: nothing changes its state any more

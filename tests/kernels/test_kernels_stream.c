@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "kernels/queue/queue.h"
 #include "tests/kernels/kernel_test.h"
 
 static struct device *open_cpu(bool trace) {
@@ -404,6 +405,38 @@ static void test_a_stream_logs_its_spans(void **state) {
     dev_close(&d);
 }
 
+// By times that are told: what follows within QUEUE_GAP_NS, in the same phase, with stamps alone in between, goes on.
+static void test_neighbours_are_one_span(void **state) {
+    (void)state;
+    static const struct span told[] = {
+        {.begin = 1000, .end = 2000, .kind = SPAN_BUSY, .phase = PHASE_FORWARD},
+        {.begin = 2000, .end = 2000, .kind = SPAN_STAMP, .id = 5},
+        {.begin = 2000 + QUEUE_GAP_NS, .end = 5000, .kind = SPAN_BUSY, .phase = PHASE_FORWARD},
+        {.begin = 5000, .end = 5000 + QUEUE_GAP_NS - 1, .kind = SPAN_BLOCKED, .id = 6},  // as short as none
+        {.begin = 7000, .end = 8000, .kind = SPAN_BUSY, .phase = PHASE_FORWARD},
+        {.begin = 8000, .end = 9000, .kind = SPAN_BUSY, .phase = PHASE_BACKWARD},
+        {.begin = 9000, .end = 9000 + QUEUE_GAP_NS, .kind = SPAN_BLOCKED, .id = 7},
+        {.begin = 11000, .end = 12000, .kind = SPAN_BUSY, .phase = PHASE_BACKWARD},
+        {.begin = 12001 + QUEUE_GAP_NS, .end = 20000, .kind = SPAN_BUSY, .phase = PHASE_BACKWARD},
+    };
+    static const int64_t kept[][2] = {{1000, 8000},  {2000, 2000},   {8000, 9000},
+                                      {9000, 11000}, {11000, 12000}, {14001, 20000}};
+    struct device *d = open_cpu(false);
+    struct stream *s = stream_create(d, "a");
+    struct span got[9];
+    uint64_t lost;
+    assert_int_equal(stream_log(s, 9, false), 0);
+    for (size_t i = 0; i < sizeof told / sizeof *told; i++) queue_span((struct queue *)s, &told[i]);
+    assert_int_equal(stream_take_log(s, got, 9, &lost), sizeof kept / sizeof *kept);
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
+        assert_true(got[i].begin == kept[i][0] && got[i].end == kept[i][1]);
+    // Of what was taken nothing goes on.
+    queue_span((struct queue *)s, &(struct span){.begin = 20000, .end = 21000, .phase = PHASE_BACKWARD});
+    assert_int_equal(stream_take_log(s, got, 9, &lost), 1);
+    stream_destroy(&s);
+    dev_close(&d);
+}
+
 static int count_spans(struct device *d, int stream, const char *stream_name, const char *name) {
     const char *called;
     const struct spans *all = dev_spans(d, stream, &called);
@@ -442,6 +475,7 @@ static void test_trace(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_stream_logs_its_spans),
+        cmocka_unit_test(test_neighbours_are_one_span),
         cmocka_unit_test(test_find),
         cmocka_unit_test(test_zeroed),
         cmocka_unit_test(test_ledger),

@@ -1,7 +1,7 @@
 // A worker comes to a job that is under way (--elastic): it has logged in and met the servers, and asks to belong to the
 // next step.
 //
-//     HELLO --> WELCOME (its life) --> START (AGAIN: the job is under way) --> the servers' memory (ps/worker/attach.h)
+//     HELLO --> WELCOME (its life) --> START (JOINS: the job is under way) --> the servers' memory (ps/worker/attach.h)
 //     JOIN, repeated  --> JOINED: the step from which on it belongs, its samples, what the loop knows by then
 //     PULL of that step, to every key --> weights, once the step before it has been committed
 //

@@ -9,12 +9,9 @@
     ((size_t)32 << 20)  // of a step, beyond what caches hold: where that is no more than KEYS_MOST
 #define KEYS_MOST  256  // about as many as gpt2-124m has
 #define KEYS_LEAST 2
-// Messages are repeated after a quarter of it: on a loaded machine none is, and counts stay exact. Who dies is found
-// by the launcher, at once.
+// On a loaded machine nobody counts as lost. A process that dies is found by the launcher, at once.
 #define DEADLINE_MS   "240000"
 #define PROCESS_BYTES (16.0 * 1024 * 1024)
-
-const char *bench_kind_name(enum bench_kind k) { return k == BENCH_LATENCY ? "latency" : "stream"; }
 
 int bench_keys(const struct bench_plan *p) {
     int shards = p->servers * p->threads;

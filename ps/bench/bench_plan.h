@@ -15,7 +15,6 @@
 #define BENCH_BYTES_STEP 1024  // payloads are multiples of this: whole blocks of the exact sum of squares
 
 enum bench_kind { BENCH_STREAM, BENCH_LATENCY, BENCH_KINDS };
-const char *bench_kind_name(enum bench_kind k);
 
 struct bench_plan {
     enum bench_kind kind;

@@ -64,7 +64,7 @@ static inline bool commit_round(const struct config *c) { return c->clip > 0.0f 
 // Whether an update waits for the scheduler's decision: for that, or until all neighbours have every sum of the step.
 static inline bool commit_waits(const struct config *c) { return commit_round(c) || c->ps.replicate; }
 
-// Whether workers may come and go (ps/elastic).
+// Whether workers may come and go (ps/agree/step_set.h).
 static inline bool ps_elastic(const struct config *c) { return c->recovery.elastic_max > 0; }
 
 // Counts one push's staleness (versions). mean is exact while the total stays below 2^53.

@@ -79,7 +79,7 @@ const char *wire_kind_name(enum wire_kind k);  // "push", ...
 // WIRE_FINAL: it follows no push: the last weights, or those of a checkpoint.
 // WIRE_LOST: what the sender lacks is a peer: a new epoch may help.
 // WIRE_KEEP: the state behind this step goes into a checkpoint. Worker 0's.
-// WIRE_CREW: the gradient is the sum of the sender's group (ps/crew).
+// WIRE_CREW: the gradient is the sum of the sender's group (ps/sum/crew.h).
 enum {
     WIRE_HELD = 1,
     WIRE_SKIP = 2,
@@ -129,8 +129,9 @@ struct wire_header {
     float lr, loss_scale, clip, grad_scale;
     double loss, norm;
     // Moments, nanoseconds of the scheduler's monotonic clock (ps/net/clock.h); 0: none. ready_ns: when the
-    // sender's own part could have left; of a worker's push and report with its rank (ps_moment_of). peers_ready_ns: the latest ready_ns of all that the answer needed: who
-    // waited for it before that moment waited for a peer, and after it for the transfer.
+    // sender's own part could have left; of a worker's push and report with its rank (ps_moment_of).
+    // peers_ready_ns: the latest ready_ns of all that the answer needed: a receiver that waited for it before that
+    // moment waited for a peer, and after it for the transfer.
     int64_t ready_ns, peers_ready_ns;
     uint64_t clock;  // ps_clock_id of the sender
     uint32_t epoch;

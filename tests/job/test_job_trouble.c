@@ -95,7 +95,8 @@ static void both_passes_are_slow(void **state) {
 }
 
 // Slow is not dead: a worker that computes for two deadlines is waited for and named, once. The deadline is long
-// enough for the login, and half of it for a heartbeat, of processes that wait for a core.
+// enough for the login, and half of it for a heartbeat, of processes that wait for a core. In ps:async worker 0 may take
+// the job's whole budget before worker 1 has a core: then nobody is slow, and the run is made again.
 static void slow_is_not_dead(void **state) {
     const struct job_place *p = *state;
     static const struct {
@@ -104,6 +105,7 @@ static void slow_is_not_dead(void **state) {
                 {"ps:async --workers 2", "waiting for worker 1: ", " s at a barrier, it is alive"},
                 {"zero:3 --workers 2", "waiting for rank 1: ", " s in "},
                 {"zero:1 --workers 2 --medium shm", "waiting for rank 1: ", " s in "}};
+    int again = 3;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct job_output out =
             job_run(p,
@@ -112,6 +114,12 @@ static void slow_is_not_dead(void **state) {
                     "1:constant:12000 --out run --force --topology %s",
                     rows[i].topology);
         const char *first = strstr(out.err, rows[i].who);
+        if (!out.status && !strstr(out.err, "waiting for") && strstr(rows[i].topology, "async") &&
+            again-- > 0) {
+            job_output_free(&out);
+            i--;
+            continue;
+        }
         if (out.status || !first || !strstr(first, rows[i].where) || strstr(first + 1, "waiting for"))
             fail_msg("%s: status %d, %s", rows[i].topology, out.status, out.err);
         job_output_free(&out);

@@ -39,7 +39,7 @@ class TraceSums(unittest.TestCase):
             if e["ph"] == "X" and threads[e["pid"], e["tid"]] in ("compute", "standing still"):
                 # A span in which the process stood still (a loaded machine keeps anybody from running) was not busy then.
                 stopped = sum(max(0, min(e["ts"] + e["dur"], to) - max(e["ts"], at)) for at, to in stops[e["pid"]])
-                found[e["pid"]][e["cat"]] += (e["dur"] - (stopped if e["cat"] in PHASES else 0)) * 1e-6
+                found[e["pid"]][e["cat"]] += (e["dur"] - (stopped if e["cat"] in (*PHASES, "comm") else 0)) * 1e-6
                 if e["cat"] == "wait" and "server" not in e["args"]:
                     peers[e["pid"]].add(e["args"].get("worker"))
         return list(zip(found, times, peers))

@@ -129,6 +129,9 @@ class Secret(unittest.TestCase):
     # libzmq ends a process whose threads cannot be started.
     @unittest.skipUnless(os.geteuid() == 0, "the limit of processes is tried as another user")
     def test_few_threads(self):
+        reach = subprocess.run(["test", "-x", STARRING], preexec_fn=lambda: as_stranger(64), check=False)
+        if reach.returncode != 0:
+            self.skipTest("another user cannot reach the program")
         os.chmod(self.folder, 0o777)
         for limit in (1, 2, 3, 4, 6, 9, 12, 16, 20):
             r = star("--steps", "2", "--out", f"{self.folder}/few{limit}", threads=limit)

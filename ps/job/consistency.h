@@ -37,6 +37,7 @@ struct consistency_rule {
     int workers;    // N
     int needs;      // pushes that complete a step of a key
     int64_t delay;  // the largest one allowed
+    int lead;  // steps that may be open beyond the oldest one that is: each core has a ring of 1 + lead of them
 };
 
 // Row number `index`; NULL behind the last one.

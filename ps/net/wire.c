@@ -18,8 +18,9 @@ static const size_t place_of[] = {
     [17] = offsetof(struct wire_header, sum),         [18] = offsetof(struct wire_header, loss),
     [19] = offsetof(struct wire_header, norm),        [20] = offsetof(struct wire_header, loss_scale),
     [21] = offsetof(struct wire_header, clip),        [22] = offsetof(struct wire_header, mask),
-    [24] = offsetof(struct wire_header, epoch),       [25] = offsetof(struct wire_header, clock),
-    [26] = offsetof(struct wire_header, manifest),    [27] = offsetof(struct wire_header, host)};
+    [23] = offsetof(struct wire_header, untaken),     [24] = offsetof(struct wire_header, epoch),
+    [25] = offsetof(struct wire_header, clock),       [26] = offsetof(struct wire_header, manifest),
+    [27] = offsetof(struct wire_header, host)};
 #define BODY       16  // a body's number is its kind's and this
 #define HOST       27
 #define BODY_BYTES 256  // of the largest body's struct
@@ -171,6 +172,7 @@ static int header_check(const struct wire_header *h, size_t payload_bytes) {
     if ((unsigned)h->role >= PS_ROLES || h->rank < -1 || h->rank > 1 << 20) return -1;
     if (h->thread < 0 || h->thread > 1 << 16 || h->key < 0 || h->epoch > INT32_MAX) return -1;
     if (!counts(h->step) || !counts(h->version) || !counts(h->batch) || !counts(h->staleness)) return -1;
+    if (h->untaken < 0 || h->untaken > h->step) return -1;
     if (!counts(h->ready_ns) || !counts(h->peers_ready_ns) || h->flags & ~(uint32_t)WIRE_FLAGS) return -1;
     // Digits of 32 bits, as exact_sum_carry leaves them: the sums of 2^31 shards meet without an overflow.
     for (int i = 0; h->has_sum && i < EXACT_SUM_LIMBS; i++)

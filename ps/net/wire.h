@@ -19,6 +19,7 @@
 //     PUSH        place, place_bytes: the gradient
 //     PULL        into: where the weights are wanted; 0: the worker reads them where the server has them
 //     PULL_REPLY  place_bytes: so many bytes are there now
+// It acknowledges the receiver's pushes of the key too: all before its step, but for the last `untaken` of them.
 #ifndef STARRING_PS_NET_WIRE_H
 #define STARRING_PS_NET_WIRE_H
 
@@ -122,6 +123,8 @@ struct wire_header {
     int64_t batch;  // of the job's budget (ps/job/batches.h)
     uint64_t seq;
     int64_t staleness;
+    int64_t
+        untaken;  // of the receiver's pushes before `step`, that is those of so many last steps, the key has yet to take
     uint32_t flags;
     uint64_t place, place_bytes, into;  // bytes of a segment
     uint64_t mask;                      // bit w: worker w

@@ -343,7 +343,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
     // Weights that contain the push prove that it came: it is acknowledged no other way, or the acknowledgement
     // was lost.
     bool open = k->sending == SEND_SENT || k->sending == SEND_HELD || k->sending == SEND_GIVEN;
-    if (open && !k->init && k->push.step < k->landed) {
+    if (open && !k->init && k->push.step < k->landed - h->untaken) {
         staleness_count(&c->status.staleness, (uint64_t)h->staleness);
         note_acknowledged(c, k, h, now);
         sent_through(c, k);

@@ -24,6 +24,7 @@ static struct wire_header sample(enum wire_kind kind) {
                             .version = 9,
                             .seq = 8,
                             .staleness = 5,
+                            .untaken = 2,
                             .flags = WIRE_HELD | WIRE_FINAL,
                             .lr = 0.1f,
                             .loss_scale = 65536.0f,
@@ -74,7 +75,7 @@ static const char *const carried[WIRE_KINDS] = {
     [WIRE_PUSH] = "key step version seq flags ready_ns lr grad_scale batch place place_bytes into",
     [WIRE_PUSH_ACK] = "key step flags peers_ready_ns staleness",
     [WIRE_PULL] = "key step seq flags into",
-    [WIRE_PULL_REPLY] = "key step version seq flags peers_ready_ns staleness place_bytes",
+    [WIRE_PULL_REPLY] = "key step version seq flags peers_ready_ns staleness place_bytes untaken",
     [WIRE_SNAPSHOT] = "key version seq",
     [WIRE_SNAPSHOT_REPLY] = "key version seq",
     [WIRE_SHARD_SUM] = "step peers_ready_ns sum",
@@ -145,7 +146,7 @@ static void test_round_trip(void **state) {
         CHECK(key), CHECK(step), CHECK(version), CHECK(seq), CHECK(flags), CHECK(staleness), CHECK(batch);
         CHECK(ready_ns), CHECK(peers_ready_ns), CHECK(lr), CHECK(grad_scale), CHECK(loss_scale), CHECK(clip);
         CHECK(place), CHECK(place_bytes), CHECK(into), CHECK(text), CHECK(host), CHECK(values), CHECK(sum);
-        CHECK(loss), CHECK(norm), CHECK(mask), CHECK(epoch), CHECK(clock), CHECK(manifest);
+        CHECK(loss), CHECK(norm), CHECK(mask), CHECK(epoch), CHECK(clock), CHECK(manifest), CHECK(untaken);
         assert_int_equal(back.has_sum, k == WIRE_SHARD_SUM);
         assert_int_equal(back.count, does_carry(k, "values") ? WIRE_VALUES_MAX : 0);
         assert_string_not_equal(wire_kind_name((enum wire_kind)k), "unknown");
@@ -196,6 +197,9 @@ static void test_refused(void **state) {
     assert_int_equal(decode_of(h, 4), -1);
     h = sample(WIRE_PULL_REPLY);
     h.staleness = INT64_MAX;
+    assert_int_equal(decode_of(h, 4), -1);
+    h = sample(WIRE_PULL_REPLY);
+    h.untaken = h.step + 1;
     assert_int_equal(decode_of(h, 4), -1);
     h = sample(WIRE_PUSH);
     h.flags = WIRE_FLAGS + 1;

@@ -84,7 +84,7 @@ static void resolve(struct config *c, const struct rank_env *e) {
 }
 
 static int check_medium(const struct config *c) {
-    const char *name = config_medium_name(c->medium);
+    const char *name = medium_names[c->medium];
     if (c->collective == RING_NCCL)
         return fail(
             "--medium %s: NCCL chooses its own transports; leave --medium out and steer it by NCCL_P2P_DISABLE=1 "
@@ -124,7 +124,7 @@ static int check_collective(const struct config *c) {
     };
     for (size_t i = 0; i < sizeof apart / sizeof *apart; i++)
         if (apart[i].collective == c->collective && apart[i].launch == c->launch)
-            return fail("--collective %s: with --launch %s %s", config_collective_name(c->collective),
+            return fail("--collective %s: with --launch %s %s", engine_rows[c->collective].name,
                         launch_rows[c->launch].name, apart[i].says);
     if (c->collective == RING_NCCL && !config_device(c)->gpu)
         return fail(
@@ -231,7 +231,7 @@ static int check_rank(const struct config *c, const struct rank_env *e) {
         return fail(
             "--collective %s: started by %s, the ranks are processes of "
             "their own; use --collective mpi, or --launch threads or processes",
-            config_collective_name(c->collective), by);
+            engine_rows[c->collective].name, by);
     if (!e->mpi_ready)
         return fail(
             "started by %s as rank %d of %d: the ring meets over MPI in this version; use mpirun -n %d, srun "

@@ -49,7 +49,7 @@ static int agree(struct ring_source *r, enum ring_collective kind, const struct 
     if (nccl_meeting_share(r->meeting, 0, &first, sizeof first) != 0) return -1;
     if (first == kind) return 0;
     fail("rank %d would use --collective %s, rank 0 %s: their machines differ; choose one for all", p->rank,
-         config_collective_name(kind), config_collective_name(first));
+         engine_rows[kind].name, engine_rows[first].name);
     nccl_meeting_abort(r->meeting, error_last());
     return -1;
 }

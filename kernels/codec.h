@@ -49,14 +49,21 @@ static inline size_t onebit_bytes(int64_t n) {
 }
 
 // ---------------------------------------------------------------- all codes
-enum code_kind { CODE_NONE, CODE_ONEBIT, CODE_INT8, CODE_TOPK };
-
 #define CODE_BLOCK ONEBIT_BLOCK
 
 struct int8_block {
     float scale;
     int8_t q[CODE_BLOCK];
 };
+
+// The codes, a row each: name, bytes of n elements in the format f, and the check of a code that came from elsewhere: of
+// blocks any bits say something, so their number decides; topk's indices must rise.
+#define CODE_LIST(X)                                                                       \
+    X(ONEBIT, "onebit", onebit_bytes(n), fault_of_blocks)                                  \
+    X(INT8, "int8", (size_t)(n / CODE_BLOCK) * sizeof(struct int8_block), fault_of_blocks) \
+    X(TOPK, "topk", (size_t)code_kept(f->share, n) * (sizeof(uint32_t) + sizeof(float)), fault_of_topk)
+#define CODE_KIND(id, ...) CODE_##id,
+enum code_kind { CODE_NONE, CODE_LIST(CODE_KIND) CODE_KINDS };
 
 struct code_format {
     enum code_kind kind;
@@ -71,7 +78,6 @@ static inline int64_t code_kept(double share, int64_t n) {
 
 struct codec {
     const char *name;
-    size_t (*bytes)(const struct code_format *f, int64_t n);
     // The fault of a code that came from elsewhere, of so many bytes; NULL: nothing. It need not be aligned.
     const char *(*fault)(const struct code_format *f, const void *code, size_t bytes, int64_t n);
 };

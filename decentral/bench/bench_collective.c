@@ -118,7 +118,7 @@ static int read_device(struct bench *b, const struct cli_args *a) {
 static int read_kind(struct bench *b, const struct cli_args *a) {
     const char *names[RING_COLLECTIVES];
     bool cuda = !b->backend->host_memory, mpi = b->env.mpi_ready;
-    for (int i = 0; i < RING_COLLECTIVES; i++) names[i] = config_collective_name((enum ring_collective)i);
+    for (int i = 0; i < RING_COLLECTIVES; i++) names[i] = engine_rows[i].name;
     int kind = bench_word(a, "collective", names, RING_COLLECTIVES);
     char program[PROGRAM_WORD];
     if (kind < 0) return -1;
@@ -194,7 +194,7 @@ static int read_options(struct bench *b, const struct cli_args *a) {
 static void print_head(const struct bench *b) {
     char line[DEVICE_FACTS_LINE];
     printf("# %s, %d rank%s as %s, reductions %s, %d calls a row after %d for warming up\n",
-           config_collective_name(b->kind), b->ranks, b->ranks == 1 ? "" : "s",
+           engine_rows[b->kind].name, b->ranks, b->ranks == 1 ? "" : "s",
            b->host != RING_THREADS ? "processes" : "threads",
            b->o.mode == REDUCE_NATIVE ? "in the library's order" : "in rank order", b->o.iterations,
            b->o.warmup);
@@ -264,7 +264,7 @@ static void on_row(void *ctx, const struct bench_row *r) {
 static void print_json(struct bench *b, int64_t wrong) {
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "bench", "collective");
-    cJSON_AddStringToObject(o, "collective", config_collective_name(b->kind));
+    cJSON_AddStringToObject(o, "collective", engine_rows[b->kind].name);
     cJSON_AddNumberToObject(o, "ranks", b->ranks);
     cJSON_AddStringToObject(o, "ranks_are", b->host != RING_THREADS ? "processes" : "threads");
     cJSON_AddStringToObject(o, "reduce", b->o.mode == REDUCE_NATIVE ? "native" : "ordered");

@@ -64,7 +64,7 @@ void mpi_world_close(struct mpi_world **w) {
 }
 
 const char *mpi_medium_name(const struct mpi_medium *m) {
-    return m->medium == MEDIUM_AUTO ? "mpi" : config_medium_name(m->medium);
+    return m->medium == MEDIUM_AUTO ? "mpi" : medium_names[m->medium];
 }
 
 // ---------------------------------------------------------------- for predictions too, which open nothing

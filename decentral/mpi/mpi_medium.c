@@ -46,7 +46,7 @@ static int refuse_own(const struct mpi_medium *m, const char *name, const char *
     return fail(
         "--medium %s needs %s=%s, and the environment (or mpirun --mca) says %s; leave that out, or leave "
         "--medium out to let Open MPI choose",
-        config_medium_name(m->medium), name, needs, getenv(name));
+        medium_names[m->medium], name, needs, getenv(name));
 }
 
 // Whether the kernel lets a process read another one's memory; containers often do not, and Open MPI's shared

@@ -25,12 +25,27 @@
 struct topology_row;  // shared/core/topology_row.h
 struct topology_table;
 
-enum launch_kind { LAUNCH_DEFAULT, LAUNCH_THREADS, LAUNCH_PROCESSES, LAUNCH_MPI };
+// The ways of starting ranks, a row each: its name; what one of its processes is called, for people; whether each rank is a
+// process; and is started by this program; whether the exit status of its process may be one of a rank (above 128: killed by
+// a signal).
+#define LAUNCH_LIST(X)                                    \
+    X(DEFAULT, "auto", "the run", false, false, false)    \
+    X(THREADS, "threads", "the run", false, false, false) \
+    X(PROCESSES, "processes", "rank", true, true, false)  \
+    X(MPI, "mpi", "mpirun", true, false, true)
+#define LAUNCH_KIND(id, ...) LAUNCH_##id,
+enum launch_kind { LAUNCH_LIST(LAUNCH_KIND) LAUNCH_KINDS };
+struct launch_row {
+    const char *name, *child;
+    bool starts_ranks, one_each, speaks_for_others;
+};
+extern const struct launch_row launch_rows[LAUNCH_KINDS];
 
 // The way that processes of one host talk. A name is a demand: payloads take that way alone, and where it cannot be
 // had the run is refused. MEDIUM_AUTO: the star takes shared memory on one host and tcp between hosts; a ring's
 // ranks that are processes leave it to Open MPI.
 enum medium { MEDIUM_AUTO, MEDIUM_SHM, MEDIUM_TCP };
+extern const char *const medium_names[];
 enum memory_check_kind { MEMORY_CHECK_AUTO, MEMORY_CHECK_OFF };
 
 // Devices that a run can compute on, a row each: its name, which is its backend's too (kernels/backend.h); the section
@@ -48,9 +63,22 @@ struct device_row {
 };
 extern const struct device_row device_rows[DEVICE_KINDS];
 
-// The way that a ring's ranks talk: memory of one process, MPI, NCCL. decentral/ring_source.h resolves
+// The engines through which a ring's ranks talk, a row each: its name, its place in the help of --collective, and MiB that
+// each process of a rank holds for it on the host and on a GPU. decentral/ring_source.c has their collectives, and resolves
 // RING_AUTO.
-enum ring_collective { RING_AUTO, RING_THREADS, RING_SHM, RING_MPI, RING_NCCL, RING_COLLECTIVES };
+#define ENGINE_LIST(X)                             \
+    X(AUTO, "auto", "auto", 0, 0)                  \
+    X(THREADS, "local", ", local (threads)", 0, 0) \
+    X(SHM, "shm", ", shm (processes)", 16, 0)      \
+    X(MPI, "mpi", ", mpi", 96, 0)                  \
+    X(NCCL, "nccl", " or nccl (a GPU each)", 0, 256)
+#define ENGINE_KIND(id, ...) RING_##id,
+enum ring_collective { ENGINE_LIST(ENGINE_KIND) RING_COLLECTIVES };
+struct engine_row {
+    const char *name, *help;
+    int host_mib, device_mib;
+};
+extern const struct engine_row engine_rows[RING_COLLECTIVES];
 
 #define EVAL_ALL (-1)
 
@@ -92,6 +120,7 @@ struct monitor_config {
 
 // Where state is kept instead of the device's memory: docs/ring.md.
 enum offload_device { OFFLOAD_NONE, OFFLOAD_CPU, OFFLOAD_NVME };
+extern const char *const offload_names[];
 struct offload_config {
     enum offload_device device;
     bool pin_memory;  // page-locked; where the device's memory is the host's it is all the same
@@ -229,7 +258,5 @@ int config_parse_topology(struct config *c, const char *text);
 char *config_variants(const struct topology_row *row, bool planned, const char *between);
 // The number of ranks of a role; 0: the topology has no such role.
 int config_ranks(const struct config *c, const char *role);
-const char *config_collective_name(enum ring_collective c);
-const char *config_medium_name(enum medium m);
 
 #endif

@@ -4,19 +4,23 @@
 
 #include "shared/config/config_internal.h"
 
-static const char *const launch_names[] = {"auto", "threads", "processes", "mpi", NULL};
-static const char *const medium_names[] = {"auto", "shm", "tcp", NULL};
-#define DEVICE_NAME(id, name, ...) name,
-static const char *const device_names[] = {DEVICE_LIST(DEVICE_NAME) NULL};
-#define DEVICE_ROW(id, ...) {__VA_ARGS__},
-const struct device_row device_rows[DEVICE_KINDS] = {DEVICE_LIST(DEVICE_ROW)};
+#define NAME_OF(id, name, ...)       name,
+#define ROW_OF(id, ...)              {__VA_ARGS__},
+#define HELP_OF(id, name, help, ...) help
+const struct launch_row launch_rows[LAUNCH_KINDS] = {LAUNCH_LIST(ROW_OF)};
+const struct engine_row engine_rows[RING_COLLECTIVES] = {ENGINE_LIST(ROW_OF)};
+const struct device_row device_rows[DEVICE_KINDS] = {DEVICE_LIST(ROW_OF)};
+static const char *const launch_names[] = {LAUNCH_LIST(NAME_OF) NULL};
+static const char *const engine_names[] = {ENGINE_LIST(NAME_OF) NULL};
+static const char *const device_names[] = {DEVICE_LIST(NAME_OF) NULL};
+static const char *const code_names[] = {"none", CODE_LIST(NAME_OF) NULL};
+const char *const medium_names[] = {"auto", "shm", "tcp", NULL};
 static const char *const dtype_names[] = {"fp32", "bf16", "fp16", NULL};
 static const char *const unknown_names[] = {"refuse", "ignore", NULL};
 static const char *const own_or_dtype_names[] = {"auto", "fp32", "bf16", "fp16", NULL};
 static const char *const schedule_names[] = {
     "none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest", NULL};
 static const char *const warmup_names[] = {"log", "linear", NULL};
-static const char *const collective_names[] = {"auto", "local", "shm", "mpi", "nccl", NULL};
 static const char *const memory_check_names[] = {"auto", "off", NULL};
 static const char *const batches_names[] = {"none", "all", NULL};
 static const char *const auto_names[] = {"auto", NULL};
@@ -28,15 +32,13 @@ static const char *const gelu_names[] = {"auto", "fused", "apart", NULL};
 static const char *const bias_grad_names[] = {"auto", "epilogue", "kernel", NULL};
 static const char *const prefetch_names[] = {"none", "auto", NULL};
 static const char *const group_names[] = {"none", "host", NULL};
-static const char *const offload_names[] = {"none", "cpu", "nvme", NULL};
-static const char *const code_names[] = {"none", "onebit", "int8", "topk", NULL};
+const char *const offload_names[] = {"none", "cpu", "nvme", NULL};
 static const char *const recompute_names[] = {"auto", "none", "cheap", "block", NULL};
 static const char *const reduce_names[] = {"ordered", "native", NULL};
 
 static_assert(DT_F32 == 0 && DT_BF16 == 1 && DT_F16 == 2, "dtype_names are indexed by enum dtype");
 static_assert(RECOMPUTE_NONE == 0 && RECOMPUTE_CHEAP == 1 && RECOMPUTE_BLOCK == 2,
               "recompute_names, behind auto");
-static_assert(CODE_NONE == 0 && CODE_ONEBIT == 1 && CODE_INT8 == 2 && CODE_TOPK == 3, "code_names");
 static_assert(EVAL_ALL == -1, "batches_names are their negatives");
 static_assert(PREFETCH_AUTO == -1, "prefetch_names are their negatives");
 static_assert(GROUP_NONE == 0 && GROUP_HOST == -1, "group_names are their negatives");
@@ -290,12 +292,9 @@ static const struct config_key keys[] = {
         TRAIN_FLAG(
             "reduce-group", "G",
             "sum gradients within groups of G workers, then across them; or host: those of a machine (none)")),
-    ENUM(
-        "ring.collective", R, c.collective, collective_names,
-        TRAIN_FLAG(
-            "collective", "C",
-            "what a ring's ranks talk through: auto, local (threads), shm (processes), mpi or nccl (a GPU each)"),
-        .ring = true),
+    ENUM("ring.collective", R, c.collective, engine_names,
+         TRAIN_FLAG("collective", "C", "what a ring's ranks talk through: " ENGINE_LIST(HELP_OF)),
+         .ring = true),
     BOOL("ring.no_sync", R, c.no_sync, .ring = true),
     NUMBER("parameter_server.servers", R | ORDER, KEY_INT, c.ps.servers, 1, 4096, DEFAULT("1"),
            FLAG("servers", "S", "parameter servers of a star (1)")),
@@ -363,9 +362,6 @@ static const struct config_key keys[] = {
             "a star on other addresses than loopback without keys: who reaches its ports may join, read and change all")),  // roles that differ in it do not get to talk
 };
 static_assert(sizeof keys / sizeof *keys <= KEYS_MAX, "struct reading has a state for each");
-
-const char *config_collective_name(enum ring_collective c) { return collective_names[c]; }
-const char *config_medium_name(enum medium m) { return medium_names[m]; }
 
 size_t config_key_count(void) { return sizeof keys / sizeof *keys; }
 const struct config_key *config_key_at(size_t i) { return &keys[i]; }

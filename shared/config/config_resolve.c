@@ -391,7 +391,6 @@ static int check_blocks(const struct reading *r) {
 // line says one of them over the file. *key: the one that a message names. 0, or -1 after fail().
 static int translate(const struct reading *r, const char **key, const char *old, bool asked,
                      struct offload_config *o) {
-    static const char *const names[] = {"none", "cpu", "nvme"};
     char from[128], old_from[128];
     enum offload_device meant = asked ? OFFLOAD_CPU : OFFLOAD_NONE;
     if (config_state(r, old) == KEY_ABSENT) return 0;
@@ -405,7 +404,7 @@ static int translate(const struct reading *r, const char **key, const char *old,
     if (from_file == old_from_file && o->device != meant)
         return config_refuse(r, old,
                              " is %s, the old word for %s \"%s\", and that is \"%s\": leave one of them out",
-                             asked ? "true" : "false", *key, names[meant], names[o->device]);
+                             asked ? "true" : "false", *key, offload_names[meant], offload_names[o->device]);
     if (!from_file || old_from_file) return 0;
     *key = old;
     o->device = meant;

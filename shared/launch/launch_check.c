@@ -6,10 +6,9 @@
 #include "shared/core/topology_row.h"
 
 int launch_check(const struct config *c) {
-    static const char *const names[] = {"auto", "threads", "processes", "mpi"};
     const struct topology_row *row = c->row;
     if (!(row->launches >> c->launch & 1))
-        return fail("--launch %s: %s", names[c->launch], row->launch_advice);
+        return fail("--launch %s: %s", launch_rows[c->launch].name, row->launch_advice);
     struct topology_variant v;
     if (row->variant(c->variant, &v) && v.planned) {
         char *others = config_variants(row, false, " or ");

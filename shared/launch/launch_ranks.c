@@ -20,13 +20,6 @@
 #define GRACE_MAX_S 5.0
 #define OWN_WORDS   6
 
-const struct launch_row launch_rows[] = {
-    [LAUNCH_DEFAULT] = {"auto", "the run", false, false, false},
-    [LAUNCH_THREADS] = {"threads", "the run", false, false, false},
-    [LAUNCH_PROCESSES] = {"processes", "rank", true, true, false},
-    [LAUNCH_MPI] = {"mpi", "mpirun", true, false, true},
-};
-
 struct ranks {
     struct run *r;
     int argc;

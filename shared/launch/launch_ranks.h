@@ -15,17 +15,6 @@
 
 #include "shared/launch/run.h"
 
-// The launches of ranks, a row each (launch_ranks.c).
-struct launch_row {
-    const char *name;
-    const char *child;  // what one of its processes is called, for people
-    bool starts_ranks;  // each rank is a process
-    bool one_each;      // and is started by this program
-    bool
-        speaks_for_others;  // the exit status of its child may be one of a rank: above 128 it was killed by a signal
-};
-extern const struct launch_row launch_rows[];  // by enum launch_kind
-
 // Whether this command starts others for the run, which train it: where ranks are processes, or it may be started again.
 bool launch_ranks_needed(const struct run *r);
 // The run as a whole. argv: what followed "train". The program's exit status.

@@ -315,7 +315,7 @@ static struct topology_formula formula(const struct config *c, const char *role)
 static int check(const struct config *c) {
     if (c->medium == MEDIUM_AUTO) return 0;
     return fail("--medium %s: --topology local is one process and talks through nothing; leave --medium out",
-                config_medium_name(c->medium));
+                medium_names[c->medium]);
 }
 
 const struct topology_row topology_local = {

@@ -16,8 +16,6 @@
 #define MIB 1048576.0
 
 #define PROCESS_BYTES     (16 * MIB)
-#define MPI_BYTES         (96 * MIB)
-#define SHM_BYTES         (16 * MIB)  // windows of the memory that ranks share (decentral/collective/hub.c)
 #define GPU_PROCESS_BYTES (256 * MIB)
 #define GEMM_THREAD_BYTES (8 * MIB)
 #define ATTENTION_BYTES   20.0   // fp32 keys and values twice, and keys once more, per position and channel
@@ -25,7 +23,6 @@
 
 #define CONTEXT_BYTES   (768 * MIB)
 #define WORKSPACE_BYTES (96 * MIB)
-#define NCCL_BYTES      (256 * MIB)
 
 // Beyond what can be counted: no machine has it.
 static int check_sizes(const struct job *j, const char *role, int rank, const struct prediction *p) {
@@ -113,8 +110,7 @@ static double score_bytes(const struct job *j) {
 
 static double process_bytes(const struct config *c, bool computes) {
     double bytes = PROCESS_BYTES;
-    if (c->row->collectives && c->collective == RING_MPI) bytes += MPI_BYTES;
-    if (c->row->collectives && c->collective == RING_SHM) bytes += SHM_BYTES;
+    if (c->row->collectives) bytes += engine_rows[c->collective].host_mib * MIB;
     if (computes && config_device(c)->gpu) bytes += GPU_PROCESS_BYTES;
     return bytes;
 }
@@ -136,9 +132,9 @@ static void add_workers_gpu(const struct job *j, const struct memory_part *part,
                             const struct prediction *p, struct memory_sum *gpu) {
     const struct config *c = j->config;
     int contexts = part->processes ? count - (part->role && first) : 0;
-    double nccl = c->collective == RING_NCCL ? NCCL_BYTES : 0;
+    double engine = engine_rows[c->collective].device_mib * MIB;
     gpu->predicted_bytes += count * (double)mem_device_bytes(p->memory.predicted_bytes);
-    gpu->allowed_bytes += count * (WORKSPACE_BYTES + score_bytes(j) + nccl) + contexts * CONTEXT_BYTES;
+    gpu->allowed_bytes += count * (WORKSPACE_BYTES + score_bytes(j) + engine) + contexts * CONTEXT_BYTES;
 }
 
 static int add_workers(const struct job *j, const struct memory_part *part, int first, int count,

@@ -33,11 +33,9 @@ enum { KNOB_RECOMPUTE, KNOB_OPTIMIZER, KNOB_PARAM };
 
 // The configuration's own setting of each knob.
 static void read_knobs(const struct config *c, const char *is[PLAN_KNOBS]) {
-    static const char *const device[] = {
-        [OFFLOAD_NONE] = "none", [OFFLOAD_CPU] = "cpu", [OFFLOAD_NVME] = "nvme"};
     is[KNOB_RECOMPUTE] = recompute_name(c->recompute.kind);
-    is[KNOB_OPTIMIZER] = device[c->offload_optimizer.device];
-    is[KNOB_PARAM] = device[c->offload_param.device];
+    is[KNOB_OPTIMIZER] = offload_names[c->offload_optimizer.device];
+    is[KNOB_PARAM] = offload_names[c->offload_param.device];
 }
 
 // The folder that the configuration has for a knob, or NULL.

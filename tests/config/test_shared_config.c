@@ -298,7 +298,7 @@ static void test_collectives(void **state) {
     static const struct config_override flag = {"ring.collective", "mpi", "--collective"};
     struct config *c = accept("{\"topology\": \"zero:2\", \"ring\": {\"collective\": \"nccl\"}}");
     assert_int_equal(c->collective, RING_NCCL);
-    assert_string_equal(config_collective_name(c->collective), "nccl");
+    assert_string_equal(engine_rows[c->collective].name, "nccl");
     char *text = config_to_json(c);
     assert_non_null(strstr(text, "\"nccl\""));
     free(text);

@@ -67,7 +67,8 @@ int64_t key_records_of_worker(const struct config *c, const struct layout *l) {
     struct shard_cut cut;
     if (shard_cut_of(c, l, &cut) != 0) return -1;
     // Its state, where it belongs and lies, and which parts of a snapshot have come.
-    return size_times(sizeof(struct partition) + sizeof(struct worker_key) + sizeof(size_t) + sizeof(bool) +
-                          sizeof(uint32_t),
+    uint64_t slots = (1 + (uint64_t)consistency_of(c).lead) * sizeof(struct worker_slot);
+    return size_times((int64_t)(sizeof(struct partition) + sizeof(struct worker_key) + slots +
+                                sizeof(size_t) + sizeof(bool) + sizeof(uint32_t)),
                       cut.keys);
 }

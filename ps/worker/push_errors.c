@@ -7,12 +7,14 @@ static float factor_of(const struct push_errors *e, float loss_scale) {
     return e->scale > 0 && loss_scale > 0 ? loss_scale / e->scale : 1.0f;
 }
 
-void push_errors_encode(const struct push_errors *e, struct stream *s, int u, float loss_scale) {
+void push_errors_encode(const struct push_errors *e, struct stream *s, int u, int64_t step,
+                        float loss_scale) {
     if (e->code.kind == CODE_NONE) return;
-    char *out = e->buffers->pushes[u];
+    int at = worker_buffer(e->buffers, u, step);
+    char *out = e->buffers->pushes[at];
     for (int key = e->map->first[u]; key < e->map->first[u + 1]; key++) {
         const struct partition *p = &e->map->parts[key];
-        const char *grad = e->buffers->grads[u];
+        const char *grad = e->buffers->grads[at];
         op_code_encode(s, &(struct code_encode_args){.out = out,
                                                      .error = e->buffers->errors[u] + p->begin,
                                                      .grad = grad + (size_t)p->begin * dtype_size(e->dtype),
@@ -24,12 +26,13 @@ void push_errors_encode(const struct push_errors *e, struct stream *s, int u, fl
     }
 }
 
-void push_errors_keep(struct push_errors *e, struct stream *s, float loss_scale) {
+void push_errors_keep(struct push_errors *e, struct stream *s, int64_t step, float loss_scale) {
     if (e->code.kind == CODE_NONE) return;
     for (int u = 0; u < e->layout->count; u++) {
-        const char *code = e->buffers->pushes[u];
+        int at = worker_buffer(e->buffers, u, step);
+        const char *code = e->buffers->pushes[at];
         op_code_error(s, &(struct code_error_args){.error = e->buffers->errors[u],
-                                                   .grad = e->buffers->grads[u],
+                                                   .grad = e->buffers->grads[at],
                                                    .n = e->layout->units[u].n_pad,
                                                    .factor = factor_of(e, loss_scale),
                                                    .dt = e->dtype});

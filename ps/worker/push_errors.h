@@ -22,9 +22,9 @@ struct push_errors {
     float scale;  // the loss scale at which the errors were kept; 0: there are none yet
 };
 
-// Unit u's codes, from its gradient as s's earlier work leaves it. loss_scale: of the step; 0: it has none.
-void push_errors_encode(const struct push_errors *e, struct stream *s, int u, float loss_scale);
+// Unit u's codes, from its gradient of `step` as s's earlier work leaves it. loss_scale: of the step; 0: it has none.
+void push_errors_encode(const struct push_errors *e, struct stream *s, int u, int64_t step, float loss_scale);
 // The step is over and was no skip.
-void push_errors_keep(struct push_errors *e, struct stream *s, float loss_scale);
+void push_errors_keep(struct push_errors *e, struct stream *s, int64_t step, float loss_scale);
 
 #endif

@@ -20,11 +20,12 @@ struct stream *staging_push_stream(const struct staging *s, struct stream *compu
     return s ? s->push : compute;
 }
 
-void staging_fetch_grad(struct staging *s, int u) {
+void staging_fetch_grad(struct staging *s, int u, int64_t step) {
     if (!s) return;
+    int at = worker_buffer(s->o.buffers, u, step);
     event_record(s->grad_done, s->o.compute);
     stream_wait_event(s->push, s->grad_done);
-    dev_copy(s->push, s->o.buffers->wire_grads[u], s->o.buffers->pushes[u], s->o.buffers->push_bytes[u]);
+    dev_copy(s->push, s->o.buffers->wire_grads[at], s->o.buffers->pushes[at], s->o.buffers->push_bytes[u]);
 }
 
 int staging_load_weights(struct staging *s, int u) {

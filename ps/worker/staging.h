@@ -50,8 +50,8 @@ void staging_destroy(struct staging **s);                         // what is enq
 
 // The stream on which gradients become complete in host memory; where nothing is staged, compute.
 struct stream *staging_push_stream(const struct staging *s, struct stream *compute);
-// Unit u's gradient, as compute's earlier work leaves it, goes to its twin on the push stream.
-void staging_fetch_grad(struct staging *s, int u);
+// Unit u's gradient of `step`, as compute's earlier work leaves it, goes to its twin on the push stream.
+void staging_fetch_grad(struct staging *s, int u, int64_t step);
 // Unit u's weights go from their twin to the device, in the order of compute. 0, or -1 when it has failed.
 int staging_load_weights(struct staging *s, int u);
 // Unit u's weights go from their twin to the device, once for each value of fills; then the transfer is done.

@@ -59,7 +59,7 @@ static int worker_acquire(struct topology *t, int u, enum pass pass, struct unit
     if (overwrites && is_alone(w) && u == t->layout->count - 1) count_samples(w);
     *view = (struct unit_view){
         .weights = w->buffers.weights[u],
-        .grad = pass == PASS_BACKWARD ? w->buffers.grads[u] : NULL,
+        .grad = pass == PASS_BACKWARD ? w->buffers.grads[worker_buffer(&w->buffers, u, w->step)] : NULL,
         .accumulate = pass == PASS_BACKWARD && w->micro > 0 && !grad_sums_used(&w->buffers.sums)};
     return 0;
 }
@@ -117,19 +117,20 @@ static int worker_plan(struct topology *t, int64_t step) {
 
 static int worker_grad_ready(struct topology *t, int u) {
     struct worker *w = (struct worker *)t;
+    void *grad = w->buffers.grads[worker_buffer(&w->buffers, u, w->step)];
     grad_sums_add(&w->buffers.sums, t->compute,
                   &(struct grad_micro){.unit = u,
                                        .index = w->micro,
                                        .count = w->micro_count,
-                                       .grad = w->buffers.grads[u],
+                                       .grad = grad,
                                        .n = t->layout->units[u].n_pad,
                                        .dt = t->dtype});
     if (w->micro + 1 < w->micro_count) return 0;
-    push_errors_encode(&w->errors, t->compute, u, t->plan.loss_scale);
-    if (!w->c->no_overlap) staging_fetch_grad(w->staging, u);
+    push_errors_encode(&w->errors, t->compute, u, w->step, t->plan.loss_scale);
+    if (!w->c->no_overlap) staging_fetch_grad(w->staging, u, w->step);
     if (is_alone(w)) {
         op_sumsq(t->compute, &(struct sumsq_args){.out = &w->buffers.words->sum,
-                                                  .x = w->buffers.grads[u],
+                                                  .x = grad,
                                                   .n = t->layout->units[u].n_pad,
                                                   .zero_out = !w->sum_started,
                                                   .dt = t->dtype});
@@ -157,9 +158,10 @@ static int worker_sum(struct topology *t, double *values, int count) {
 static int worker_finish(struct topology *t) {
     struct worker *w = (struct worker *)t;
     for (int u = 0; u < t->layout->count; u++) {
-        if (comm_wait(w->comm, COMM_LANDED, u, w->step, "the last weights have not landed") != 0 ||
-            comm_wait(w->comm, COMM_FREE, u, w->step, "the last gradient has not been taken") != 0)
-            return -1;
+        if (comm_wait(w->comm, COMM_LANDED, u, w->step, "the last weights have not landed") != 0) return -1;
+        for (int64_t step = w->step; step <= w->step + w->rule.lead; step++)
+            if (comm_wait(w->comm, COMM_FREE, u, step, "the last gradient has not been taken") != 0)
+                return -1;
     }
     if (barrier(w) != 0) return -1;
     if (is_alone(w)) {

@@ -53,7 +53,7 @@ struct comm {
     int command_count, command_capacity;
     struct published now;
     int64_t *landed;  // (units)
-    int *busy;        // (units)
+    int *busy;        // (1 + lead, units)
     bool collecting;  // a snapshot is under way
     int unobeyed;     // commands whose effect is not published yet
     uint64_t gathers_asked;
@@ -125,15 +125,19 @@ int comm_write_trace(struct comm *c) {
 }
 
 // ---------------------------------------------------------------- waiting (main thread)
+static bool is_free(const struct comm *c, int u, int64_t step) {
+    return c->busy[worker_slot_of(step, c->rule.lead) * c->o.role.layout->count + u] == 0;
+}
+
 static bool has_happened(const struct comm *c, enum comm_event event, int u, int64_t step) {
     const struct worker_status *now = &c->now.status;
     switch (event) {
         case COMM_LANDED:
             return c->landed[u] >= step;
         case COMM_FREE:
-            return c->busy[u] == 0;
+            return is_free(c, u, step);
         case COMM_LOADED:
-            return c->unobeyed == 0 && c->busy[u] == 0;
+            return c->unobeyed == 0 && is_free(c, u, step);
         case COMM_PULLED:
             return c->unobeyed == 0 && now->pulling == 0;
         case COMM_GATHERED:
@@ -227,7 +231,7 @@ static void obey(struct comm *c, const struct command *x, double now) {
     struct worker_core *core = c->core;
     switch (x->kind) {
         case COMMAND_PUSH:
-            worker_times_open(c->times, x->unit, x->ids);
+            worker_times_open(c->times, x->unit, x->push.step, x->ids);
             worker_core_push_unit(core, x->unit, &x->push);
             return;
         case COMMAND_INIT:
@@ -329,7 +333,8 @@ static int pass_on(struct comm *c) {
     struct staging *s = c->o.staging;
     if (!s) return 0;
     for (int u = 0; u < c->o.role.layout->count; u++)
-        staging_put_weights(s, u, worker_core_fills(c->core, u), worker_times_ids(c->times, u));
+        staging_put_weights(s, u, worker_core_fills(c->core, u),
+                            worker_times_ids(c->times, u, worker_core_landed(c->core, u) - 1));
     const char *why = staging_error(s);
     return *why ? fail("the device has failed: %s", why) : 0;
 }
@@ -341,12 +346,15 @@ static bool publish(struct comm *c, double busy_s) {
     worker_times_tell(c->times, c->core, c->o.staging != NULL);
     pthread_mutex_lock(&c->mutex);
     c->now.version = INT64_MAX;
-    for (int u = 0; u < c->o.role.layout->count; u++) {
+    int units = c->o.role.layout->count;
+    for (int u = 0; u < units; u++) {
         int64_t version = worker_core_version(c->core, u);
         if (version < c->now.version) c->now.version = version;
         c->landed[u] = worker_core_landed(c->core, u);
-        c->busy[u] = worker_core_busy(c->core, u);
-        busy = busy || c->busy[u];
+        for (int slot = 0; slot <= c->rule.lead; slot++) {
+            c->busy[slot * units + u] = worker_core_busy(c->core, u, slot);
+            busy = busy || c->busy[slot * units + u];
+        }
     }
     c->unobeyed -= c->taken;
     c->taken = 0;
@@ -509,6 +517,7 @@ static int comm_join_job(struct comm *c) {
 // ---------------------------------------------------------------- create
 static int start(struct comm *c) {
     struct worker_core_options o = {.rank = c->id.rank,
+                                    .lead = c->rule.lead,
                                     .layout = c->o.role.layout,
                                     .map = c->o.map,
                                     .dtype = c->c->dtype,
@@ -546,10 +555,10 @@ struct comm *comm_create(const struct comm_options *o, struct ps_identity *id) {
     c->id = (struct ps_identity){.role = PS_WORKER, .rank = o->role.rank, .incarnation = ps_random_id()};
     c->shards = xcalloc((unsigned long)o->map->shards, sizeof *c->shards);
     c->rule = consistency_of(c->c);
-    c->times = worker_times_create(o->role.layout->count);
+    c->times = worker_times_create(o->role.layout->count, c->rule.lead);
     c->spans = worker_thread_time(&o->role);
     c->landed = xcalloc(units, sizeof *c->landed);
-    c->busy = xcalloc(units, sizeof *c->busy);
+    c->busy = xcalloc(units * (1 + (unsigned long)c->rule.lead), sizeof *c->busy);
     c->waited_unit = -1;
     c->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     pthread_mutex_init(&c->mutex, NULL);

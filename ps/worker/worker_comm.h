@@ -84,9 +84,9 @@ void comm_give_up(struct comm *c, const char *why);
 
 // ---------------------------------------------------------------- waiting (main thread)
 enum comm_event {
-    COMM_LANDED,     // the unit's weights of this step
-    COMM_FREE,       // nobody needs the unit's gradient any more
-    COMM_LOADED,     // the servers have what was last sent of the unit: initial values, or a gradient
+    COMM_LANDED,  // the unit's weights of this step
+    COMM_FREE,    // nobody needs the unit's gradient any more of the step that had this one's slot
+    COMM_LOADED,  // the servers have what was last sent of the unit: initial values, or the gradient of the step
     COMM_PULLED,     // every pull has been answered
     COMM_GATHERED,   // the last gather
     COMM_SNAPSHOT,   // no snapshot is under way

@@ -1,13 +1,17 @@
 // A worker's side of the protocol as a pure state machine: what to push and pull; what has
 // landed. No sockets, no clock but `now` (seconds). The communication thread owns it.
 //
-// A key between two steps:
+// A worker may be ahead: lead + 1 of its steps are open at once, each in a slot of every key (step % (1 + lead)). The slot
+// holds the key's push of the step and the pull behind it, with a gradient buffer of its own; a unit's times and the step's
+// report have such slots too. A slot's life:
 //
 //     pushed by the caller --> QUEUED --credits, urgent units first--> SENT --PUSH_ACK--> IDLE
 //                                 the push asks for t+1 as well            (HELD: arrived, keep waiting)
 //     PULL_REPLY (t+1) --> copied over the key's weights, landed = t+1
+//     IDLE, and the transport reads it no more (not busy) --> step t + 1 + lead may take it
 //
-// In a crew (ps/sum/crew.h) a key is handed to its leader, who adds it up and pushes the sum; the others ask for t+1:
+// In a crew (ps/sum/crew.h), which has no lead, a key is handed to its leader, who adds it up and pushes the sum; the others
+// ask for t+1:
 //
 //     leads       QUEUED --all members have come, added--> as above
 //     otherwise   QUEUED --PULL t+1--> GIVEN --the leader has added it, or PULL_REPLY--> IDLE
@@ -15,12 +19,14 @@
 // Invariants
 // 1. Each message is said once and comes once (ps/net/link.h), in any order.
 // 2. A key's weights may be overwritten from its push on: this worker pushed it only after its last use of them in step t.
-// 3. A key has one push, one pull and one gradient buffer. Its gradient stays as it is until the shard's answer, be it the
-//    acknowledgement or the weights that contain it; a second copy of the push that arrives later is dropped unread.
+//    They only become newer: weights that land answer the open pulls of earlier steps as well.
+// 3. A gradient stays as it is until the shard's answer, be it the acknowledgement or weights that acknowledge it; a second
+//    copy of the push that arrives later is dropped unread.
 // 4. Credits (credits.h) are bytes pushed and not yet acknowledged. A gradient that a shard reads in this worker's segment is
 //    in no transport and takes no credit: its push says where it lies. The weights are then in place: the shard wrote them, or
 //    the worker reads the shard's own.
-// 5. REPORT, GATHER, TAKE and GOODBYE have one answer each, and one of each is open at most.
+// 5. A step's REPORT, GATHER, TAKE and GOODBYE have one answer each; of the last three one each is open at most. Reports are
+//    answered in any order, and count in the order of their steps.
 // 6. A shard that owes an answer and whose link says nothing for lost_s is lost; so is the scheduler.
 #ifndef STARRING_PS_WORKER_WORKER_CORE_H
 #define STARRING_PS_WORKER_WORKER_CORE_H
@@ -34,14 +40,15 @@
 
 struct worker_core_options {
     int rank;
+    int lead;  // steps that may be open beside one
     const struct layout *layout;
     const struct shard_map *map;
     enum dtype dtype;
     void *const *weights;       // (units) each (n_pad) of dtype, host memory: what pulls write
-    const void *const *grads;   // (units) each (n_pad) of dtype, host memory: what pushes read
+    const void *const *grads;   // (1 + lead, units) each (n_pad) of dtype, host memory: what pushes read
     struct code_format code;    // or, unless of kind CODE_NONE, codes of a unit's keys, one behind the other
     const bool *shared;         // (shards) that reach this worker's segment; NULL: none
-    const uint64_t *grad_at;    // (units) where the grads lie in the segment
+    const uint64_t *grad_at;    // (1 + lead, units) where the grads lie in the segment
     const uint64_t *weight_at;  // (units) and the weights; NULL: they are read where the shards have them
     int64_t credit_bytes;
     double heartbeat_s;
@@ -62,7 +69,7 @@ struct push_info {
     int64_t ready_ns;  // when it was handed over, this host's clock
 };
 
-// How the last push of a unit went, and the pull behind it: moments of this host's clock, nanoseconds. The time that a
+// How a push of a unit went, and the pull behind it: moments of this host's clock, nanoseconds. The time that a
 // peer's part made late is told from what the transfer took by the two times of peers, which name the peer (ps_moment_rank).
 struct unit_times {
     int64_t step;                        // of the push
@@ -75,7 +82,7 @@ struct unit_times {
 
 struct worker_status {
     int pulling;              // pulls not yet answered
-    int64_t steps_done;       // that the scheduler has closed
+    int64_t steps_done;       // that the scheduler has closed, as far as this worker has heard of all of them
     struct step_stats stats;  // of the last one
     struct step_deal deal;    // of the one behind it, where workers come and go
     struct ps_clock clock;
@@ -96,6 +103,9 @@ struct worker_status {
     bool lost_scheduler;        // what worker_core_error says
 };
 
+// The slot of a step; of -1: of weights that follow no push.
+static inline int worker_slot_of(int64_t step, int lead) { return (int)((step + 1 + lead) % (1 + lead)); }
+
 struct worker_core;
 struct worker_core *worker_core_create(const struct worker_core_options *o);
 // Before the first push: this worker's next step is `step`. The weights are then pulled, with worker_core_pull_all.
@@ -106,6 +116,7 @@ void worker_core_crew(struct worker_core *c, struct crew *crew);
 void worker_core_destroy(struct worker_core **c);
 
 // ---- requests. Each is answered by a change of the state below.
+// The unit is not busy with the step that had the slot before.
 void worker_core_push_unit(struct worker_core *c, int u, const struct push_info *info);
 // values (n_pad) stay where they are until the unit is no longer busy. round: 1, 2, .. counts loadings.
 void worker_core_init_unit(struct worker_core *c, int u, const float *values, uint64_t round);
@@ -134,13 +145,14 @@ int worker_core_tick(struct worker_core *c, double now);
 
 // ---- state
 const struct worker_status *worker_core_status(const struct worker_core *c);
-int64_t worker_core_landed(const struct worker_core *c, int u);   // steps over in every key's weights
+int64_t worker_core_landed(const struct worker_core *c, int u);   // step whose weights every key has
 uint64_t worker_core_fills(const struct worker_core *c, int u);   // pulls that every key has had answered
 int64_t worker_core_version(const struct worker_core *c, int u);  // updates that every key's weights hold
-const struct unit_times *worker_core_times(const struct worker_core *c, int u);
+// Of its push of `step`, or of that which had the slot before: times.step.
+const struct unit_times *worker_core_times(const struct worker_core *c, int u, int64_t step);
 const struct ps_clock *worker_core_clock(const struct worker_core *c);
-// Keys whose gradient (or initial values) the transport or a server still needs.
-int worker_core_busy(const struct worker_core *c, int u);
+// Keys whose gradient (or initial values) in the slot of `step` the transport or a server still needs.
+int worker_core_busy(const struct worker_core *c, int u, int64_t step);
 bool worker_core_transferring(const struct worker_core *c);  // any push or pull outstanding
 // Keys that this worker leads wait for others of its crew, who have no way to wake it: tick again soon.
 bool worker_core_hurry(const struct worker_core *c);

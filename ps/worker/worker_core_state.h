@@ -14,21 +14,25 @@ struct worker_key {
     size_t bytes;                // of its weights
     size_t push_at, push_bytes;  // of what is pushed: its place in the unit's
     bool shared;                 // through this worker's segment
-    uint64_t grad_at, weight_at;
+    uint64_t weight_at;
+    int64_t landed, version;
+    uint64_t fills;  // answered pulls
+};
+
+// A key's part in a step: its push, and the pull behind it. worker_core.h draws its life.
+struct worker_slot {
     enum sending sending;
-    bool init;   // what is being sent: initial values, else a gradient
+    bool init;   // what is being sent: initial values (in the slot of step 0), else a gradient
     bool added;  // in a crew: it is the sum of all members
+    bool pulling, pull_final, pull_keep;
     struct push_info push;
     const void *payload;
     size_t payload_bytes;
     uint64_t init_round;
     double asked_s;        // when all of this began
     _Atomic int inflight;  // payloads the transport still reads
-    bool pulling, pull_final, pull_keep;
     int64_t pull_want;
     uint64_t pull_seq;
-    int64_t landed, version;
-    uint64_t fills;  // answered pulls
 };
 
 // A shard, as far as this worker knows it.
@@ -37,28 +41,36 @@ struct shard_side {
     bool owes;       // an answer
 };
 
+// A unit's push of a step.
 struct worker_unit {
     struct unit_times times;
-    int unacknowledged, unlanded;  // keys of its last push
+    int unacknowledged, unlanded;  // keys of it
 };
 
-// A request to the scheduler.
-struct request {
-    bool open;  // it has not been answered
-    struct wire_header h;
+// A step that this worker has reported, and the scheduler's answer, once it is closed.
+struct worker_report {
+    bool open, closed;
+    int64_t step;
+    struct step_stats stats;
+    struct step_deal deal;
+    int64_t done_ns, done_peers_ns;
 };
 
 struct worker_core {
     struct worker_core_options o;
-    struct worker_key *keys;    // (map->count)
-    struct worker_unit *units;  // (units)
+    struct worker_key *keys;        // (map->count)
+    struct worker_slot *slots;      // (map->count, 1 + lead)
+    struct worker_unit *units;      // (1 + lead, units)
+    struct worker_report *reports;  // (1 + lead)
     struct ps_clock clock;
-    int queued, sending;  // keys
+    int queued, sending;  // slots
     struct crew *crew;    // NULL: this worker pushes for itself
     int given, awaiting;  // keys handed to their leaders; keys led, of whom members have not come
     struct credits credits;
     uint64_t pull_seq;
-    struct request report, gather, take, goodbye;
+    struct wire_header take;          // as it was said last
+    bool taking, gathering, parting;  // TAKE, GATHER, GOODBYE have no answer yet
+    int gather_count;
     struct worker_status status;
     int64_t begin, step;
     int64_t first;      // step of the first TAKE; -1: none yet

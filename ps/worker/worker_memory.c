@@ -12,15 +12,18 @@
 #include "shared/core/segment.h"
 
 int worker_buffers_init(struct worker_buffers *b, const struct config *c, const struct layout *l) {
-    unsigned long units = (unsigned long)l->count;
-    *b = (struct worker_buffers){.weights = xcalloc(units, sizeof(void *)),
-                                 .grads = xcalloc(units, sizeof(void *)),
-                                 .pushes = xcalloc(units, sizeof(void *)),
+    int lead = consistency_of(c).lead;
+    unsigned long units = (unsigned long)l->count, open = units * (1 + (unsigned long)lead);
+    *b = (struct worker_buffers){.units = l->count,
+                                 .lead = lead,
+                                 .weights = xcalloc(units, sizeof(void *)),
+                                 .grads = xcalloc(open, sizeof(void *)),
+                                 .pushes = xcalloc(open, sizeof(void *)),
                                  .push_bytes = xcalloc(units, sizeof(size_t)),
                                  .errors = xcalloc(units, sizeof(float *)),
                                  .wire_weights = xcalloc(units, sizeof(void *)),
-                                 .wire_grads = xcalloc(units, sizeof(void *)),
-                                 .grad_at = xcalloc(units, sizeof(uint64_t)),
+                                 .wire_grads = xcalloc(open, sizeof(void *)),
+                                 .grad_at = xcalloc(open, sizeof(uint64_t)),
                                  .weight_at = xcalloc(units, sizeof(uint64_t))};
     return push_bytes_of_units(c, l, b->push_bytes);
 }
@@ -60,16 +63,23 @@ void worker_carve(struct arena *a, const struct config *c, const struct layout *
     if (models) arena_count(a, MEM_COMM, SEGMENT_HEAD);
     for (int u = 0; u < l->count; u++) {
         size_t bytes = (size_t)l->units[u].n_pad * dtype_size(c->dtype);
-        uint64_t *grad_at = &out->grad_at[u], *weight_at = &out->weight_at[u];
-        out->grads[u] = take(a, MEM_GRADIENT, ps_codes(c) ? NULL : models, bytes, grad_at);
-        out->pushes[u] = out->grads[u];
-        if (ps_codes(c)) {
-            out->errors[u] = arena_take(a, MEM_OPTIMIZER, (size_t)l->units[u].n_pad * sizeof(float));
-            out->pushes[u] = take(a, MEM_COMM, models, out->push_bytes[u], grad_at);
+        uint64_t *weight_at = &out->weight_at[u];
+        for (int64_t step = 0; step <= out->lead; step++) {
+            int i = worker_buffer(out, u, step);
+            out->grads[i] = take(a, MEM_GRADIENT, ps_codes(c) ? NULL : models, bytes, &out->grad_at[i]);
+            out->pushes[i] = out->grads[i];
+            if (!ps_codes(c)) continue;
+            if (step == 0)
+                out->errors[u] = arena_take(a, MEM_OPTIMIZER, (size_t)l->units[u].n_pad * sizeof(float));
+            out->pushes[i] = take(a, MEM_COMM, models, out->push_bytes[u], &out->grad_at[i]);
         }
         out->weights[u] = in_place ? NULL : take(a, MEM_PARAMETER, models, bytes, weight_at);
         out->wire_weights[u] = staged ? take_twin(a, room, bytes, weight_at) : out->weights[u];
-        out->wire_grads[u] = staged ? take_twin(a, room, out->push_bytes[u], grad_at) : out->pushes[u];
+        for (int64_t step = 0; step <= out->lead; step++) {
+            int i = worker_buffer(out, u, step);
+            out->wire_grads[i] =
+                staged ? take_twin(a, room, out->push_bytes[u], &out->grad_at[i]) : out->pushes[i];
+        }
     }
     if (config_sums_in_fp32(c)) grad_sums_carve(&out->sums, a, l, GRAD_WHOLE);
     out->words = consistency_of(c).row->on_arrival ? arena_take(a, MEM_WORKSPACE, sizeof *out->words) : NULL;

@@ -17,12 +17,14 @@ struct worker_words {
     struct exact_sum sum;  // of the worker's own gradient, where it decides alone
 };
 
-// Each array is the host's own: (units) of (n_pad) in dtype.
+// Each array is the host's own: (units) of (n_pad) in dtype; of gradients, and what becomes of them, (1 + lead, units), for so
+// many steps may be open (worker_buffer).
 struct worker_buffers {
+    int units, lead;
     void **weights, **grads;  // the model's
     struct grad_sums sums;    // of its micro-batches
     void **pushes;            // what leaves: grads, or codes of them
-    size_t *push_bytes;       // of each of them
+    size_t *push_bytes;       // (units) of each of them
     float **errors;           // (n_pad): what the codes have not said; NULL where nothing is coded
     void **wire_weights,
         **wire_grads;  // the wire's: page-locked twins of weights and pushes, or these (staging.h)
@@ -30,6 +32,10 @@ struct worker_buffers {
     struct worker_words *words;       // on the device, where the worker decides alone; else NULL
     struct worker_words *wire_words;  // page-locked; NULL: the host reads the device's memory
 };
+// The place of unit u's gradient of `step` in grads, pushes, wire_grads and grad_at.
+static inline int worker_buffer(const struct worker_buffers *b, int u, int64_t step) {
+    return (int)(step % (1 + b->lead)) * b->units + u;
+}
 // 0, or -1 after logging what is impossible.
 int worker_buffers_init(struct worker_buffers *b, const struct config *c, const struct layout *l);
 void worker_buffers_free(struct worker_buffers *b);  // the arrays; what they name is the arena's

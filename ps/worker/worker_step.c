@@ -61,7 +61,7 @@ float worker_lr(const struct worker *w) {
 
 // Without overlap gradients leave when the backward pass has ended: first they all are where pushes read them.
 static int fetch_all(struct worker *w, int64_t step) {
-    for (int u = w->t.layout->count - 1; u >= 0; u--) staging_fetch_grad(w->staging, u);
+    for (int u = w->t.layout->count - 1; u >= 0; u--) staging_fetch_grad(w->staging, u, step);
     event_record(w->words_read, staging_push_stream(w->staging, w->t.compute));
     if (event_sync(w->words_read) == 0) return 0;
     return fail("step %lld: %s", (long long)step + 1, dev_error(w->t.dev));
@@ -188,7 +188,7 @@ int worker_step(struct topology *t, const struct step_input *in, struct step_sta
     if (is_alone(w)) out->stop = stop_alone(w, in->stop);
     // The answer is on its way while the weights are.
     if (is_alone(w) && !out->stop) worker_ask_batch(w, in->step + 1);
-    if (!out->skipped) push_errors_keep(&w->errors, w->t.compute, in->loss_scale);
+    if (!out->skipped) push_errors_keep(&w->errors, w->t.compute, in->step, in->loss_scale);
     w->t.own_number.value = f32_to_bits(w->errors.scale);
     out->snapshot = in->snapshot;  // worker 0 has it collected by itself
     step_plan_over(t, out->skipped);

@@ -8,14 +8,14 @@
 #define TRACE_TID 1000  // behind those of the device's streams
 
 struct worker_times {
-    int units, open;           // transfers that are not over
-    struct transfer_ids *ids;  // (units); 0: over
+    int units, lead, open;     // open: transfers that are not over
+    struct transfer_ids *ids;  // (1 + lead, units); 0: over
 };
 
-struct worker_times *worker_times_create(int units) {
+struct worker_times *worker_times_create(int units, int lead) {
     struct worker_times *t = xcalloc(1, sizeof *t);
-    t->units = units;
-    t->ids = xcalloc((unsigned long)units, sizeof *t->ids);
+    *t = (struct worker_times){.units = units, .lead = lead};
+    t->ids = xcalloc((unsigned long)units * (1 + (unsigned long)lead), sizeof *t->ids);
     return t;
 }
 
@@ -26,43 +26,40 @@ void worker_times_destroy(struct worker_times **t) {
     *t = NULL;
 }
 
-void worker_times_open(struct worker_times *t, int u, struct transfer_ids ids) {
-    struct transfer_ids *old = &t->ids[u];
+static struct transfer_ids *ids_of(const struct worker_times *t, int u, int64_t step) {
+    return &t->ids[worker_slot_of(step, t->lead) * t->units + u];
+}
+
+void worker_times_open(struct worker_times *t, int u, int64_t step, struct transfer_ids ids) {
+    struct transfer_ids *old = ids_of(t, u, step);
     t->open += (ids.gradients && !old->gradients) + (ids.weights && !old->weights);
     *old = ids;
 }
 
-struct transfer_ids worker_times_ids(const struct worker_times *t, int u) {
-    return t->ids[u];
-}
-
-static void tell_gradients(struct worker_times *t, int u, const struct unit_times *at) {
-    struct timeline *tl = t->ids[u].in;
-    uint64_t id = t->ids[u].gradients;
-    if (!id || !at->acknowledged_ns) return;
-    timeline_first_byte(tl, id, at->sent_ns);
-    timeline_peers_ready(tl, id, at->acknowledged_peers_ns, ps_moment_rank(at->acknowledged_peers_ns));
-    timeline_done(tl, id, at->acknowledged_ns);
-    t->ids[u].gradients = 0;
-    t->open--;
-}
-
-static void tell_weights(struct worker_times *t, int u, const struct unit_times *at, bool staged) {
-    struct timeline *tl = t->ids[u].in;
-    uint64_t id = t->ids[u].weights;
-    if (!id || !at->landed_ns) return;
-    timeline_first_byte(tl, id, at->landed_first_ns);
-    timeline_peers_ready(tl, id, at->landed_peers_ns, ps_moment_rank(at->landed_peers_ns));
-    if (!staged) timeline_done(tl, id, at->landed_ns);
-    t->ids[u].weights = 0;
-    t->open--;
+struct transfer_ids worker_times_ids(const struct worker_times *t, int u, int64_t step) {
+    return *ids_of(t, u, step);
 }
 
 void worker_times_tell(struct worker_times *t, const struct worker_core *core, bool staged) {
-    for (int u = 0; u < t->units && t->open > 0; u++) {
-        const struct unit_times *at = worker_core_times(core, u);
-        tell_gradients(t, u, at);
-        tell_weights(t, u, at, staged);
+    for (int i = 0; i < t->units * (1 + t->lead) && t->open > 0; i++) {
+        const struct unit_times *at = worker_core_times(core, i % t->units, i / t->units);
+        struct transfer_ids *ids = &t->ids[i];
+        if (ids->gradients && at->acknowledged_ns) {
+            timeline_first_byte(ids->in, ids->gradients, at->sent_ns);
+            timeline_peers_ready(ids->in, ids->gradients, at->acknowledged_peers_ns,
+                                 ps_moment_rank(at->acknowledged_peers_ns));
+            timeline_done(ids->in, ids->gradients, at->acknowledged_ns);
+            ids->gradients = 0;
+            t->open--;
+        }
+        if (ids->weights && at->landed_ns) {
+            timeline_first_byte(ids->in, ids->weights, at->landed_first_ns);
+            timeline_peers_ready(ids->in, ids->weights, at->landed_peers_ns,
+                                 ps_moment_rank(at->landed_peers_ns));
+            if (!staged) timeline_done(ids->in, ids->weights, at->landed_ns);
+            ids->weights = 0;
+            t->open--;
+        }
     }
 }
 

@@ -18,12 +18,12 @@ struct transfer_ids {
 };
 
 struct worker_times;
-struct worker_times *worker_times_create(int units);
+struct worker_times *worker_times_create(int units, int lead);
 void worker_times_destroy(struct worker_times **t);
-// Unit u is pushed as these.
-void worker_times_open(struct worker_times *t, int u, struct transfer_ids ids);
-// Those that unit u was pushed as last; 0: over.
-struct transfer_ids worker_times_ids(const struct worker_times *t, int u);
+// Unit u is pushed as these, in `step`.
+void worker_times_open(struct worker_times *t, int u, int64_t step, struct transfer_ids ids);
+// Those that unit u was pushed as in the step that has this one's slot; 0: over.
+struct transfer_ids worker_times_ids(const struct worker_times *t, int u, int64_t step);
 // Tells what is new. staged: weights are done when the device has them, which is not for this to say.
 void worker_times_tell(struct worker_times *t, const struct worker_core *core, bool staged);
 

@@ -195,7 +195,7 @@ static void check_moments(struct sim *s, struct sim_worker *x) {
         if (latest(s->handed[step][u], s->t.workers) > all_ns)
             all_ns = latest(s->handed[step][u], s->t.workers);
     for (int u = 0; u < s->l->count; u++) {
-        const struct unit_times *t = worker_core_times(x->core, u);
+        const struct unit_times *t = worker_core_times(x->core, u, step);
         const int64_t *handed = s->handed[step][u];
         int64_t own_ns = handed[x->end.index], unit_ns = latest(handed, s->t.workers);
         int64_t earlier_ns = latest(handed, x->end.index + 1);

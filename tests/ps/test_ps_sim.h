@@ -249,7 +249,7 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
     int busy = 0;
     bool landed = true, alone = consistency_of(&s->c).row->on_arrival;
     for (int u = 0; u < s->l->count; u++) {
-        busy += worker_core_busy(x->core, u);
+        busy += worker_core_busy(x->core, u, x->step);
         landed = landed && worker_core_landed(x->core, u) >= x->step;
     }
     if (x->phase == SIM_LOADING && busy == 0) {

@@ -149,7 +149,7 @@ static inline void work(struct sim *s, struct sim_worker *x) {
     int64_t first = x->phase == SIM_CLOSING ? 0 : first_of(s, w);
     bool ready = true;
     for (int u = 0; u < s->l->count; u++)
-        ready = ready && !worker_core_busy(x->core, u) && worker_core_landed(x->core, u) >= x->step;
+        ready = ready && !worker_core_busy(x->core, u, x->step) && worker_core_landed(x->core, u) >= x->step;
     if (x->phase == SIM_COMPUTE && ready && x->step < s->t.steps) {
         for (int u = 0; u < s->l->count; u++) {
             toy_grad(&s->t, s->l, u, (int)(first % s->t.workers), first / s->t.workers, x->weights[u],

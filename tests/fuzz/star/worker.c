@@ -124,7 +124,7 @@ static void check(struct life *l) {
         FUZZ_CHECK(landed >= l->landed[u], "unit %d goes from step %lld back to %lld", u,
                    (long long)l->landed[u], (long long)landed);
         l->landed[u] = landed;
-        FUZZ_CHECK(worker_core_busy(l->x->core, u) >= 0, "a negative number of keys");
+        FUZZ_CHECK(worker_core_busy(l->x->core, u, 0) >= 0, "a negative number of keys");
     }
     FUZZ_CHECK(now->steps_done >= l->done && now->pulling >= 0, "steps go back, or fewer than no pulls");
     l->done = now->steps_done;

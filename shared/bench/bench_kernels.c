@@ -248,10 +248,14 @@ static int set_adam(struct bench_device *d, struct bench_work *w, int64_t n) {
     w->bytes = (double)n * (24.0 + 2.0 * (double)dtype_size(d->dt));
     if (d->arena.failed || bench_set_copy(d, (int64_t)(w->bytes / 2))) return -1;
     op_decide(d->s, &(struct decide_args){.scalars = scalars, .sum = sum, .loss_scale = 1.0f});
-    BENCH_SET(w, adamw, update_args, .master = master, .m = m, .v = v, .weight = weight, .grad = grad,
-              .scalars = scalars, .n = n, .ends = {n}, .weight_decay = {0.1f}, .groups = 1, .lr = 1e-4f,
-              .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .inv_bc1 = 1.1f, .inv_sqrt_bc2 = 1.1f,
-              .dt = d->dt);
+    struct update_args a = bench_update(d->dt, n);
+    a.master = master;
+    a.m = m;
+    a.v = v;
+    a.weight = weight;
+    a.grad = grad;
+    a.scalars = scalars;
+    bench_set_adamw(w, &a);
     return stream_sync(d->s);
 }
 

@@ -9,20 +9,19 @@
 
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
+#include "shared/model/optimizer.h"
 
 #define RC_SHAPE "R=%lld C=%lld"
 #define LL(x)    ((long long)(x))
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
-
 static size_t scratch_bytes(const struct bench_sizes *n) {
     size_t norm = norm_bwd_scratch_bytes(n->channels);
     size_t embed = embed_bwd_scratch_bytes(n->batch, n->seq, n->channels, n->vocab);
     size_t attention =
         attn_scratch_bytes(n->batch, n->seq, (int32_t)n->heads, (int32_t)n->kv_heads, (int32_t)n->head_size);
-    return larger(norm, larger(embed, attention));
+    return (size_t)most((int64_t)norm, most((int64_t)embed, (int64_t)attention));
 }
 
 static int64_t qkv_width(const struct bench_sizes *n) { return (n->heads + 2 * n->kv_heads) * n->head_size; }
@@ -102,6 +101,22 @@ size_t bench_table_bytes(enum dtype dt, const struct bench_sizes *sizes) {
     take_buffers(t);
     free(t);
     return arena_total(&counting.arena) + 2 * dev_round((size_t)copy_bytes(sizes));
+}
+
+struct update_args bench_update(enum dtype dt, int64_t n) {
+    return (struct update_args){.n = n,
+                                .ends = {n},
+                                .weight_decay = {0.1f},
+                                .groups = 1,
+                                .lr = 1e-4f,
+                                .beta1 = 0.9f,
+                                .beta2 = 0.95f,
+                                .eps = 1e-8f,
+                                .inv_bc1 = 1.1f,
+                                .inv_sqrt_bc2 = 1.1f,
+                                .momentum = 0.9f,
+                                .rest = 1.0f,
+                                .dt = dt};
 }
 
 // Takes the buffers from d's arena and sets the yardstick that copies. No works yet. 0, or -1 after logging.
@@ -244,6 +259,29 @@ static void add_loss(struct bench_table *t) {
     BENCH_SET(w, loss_sum, loss_sum_args, .out = t->total, .loss = t->loss, .rows = n->rows);
 }
 
+// Each update of an optimizer once. An element's states and master are read and written, its gradient is read and its
+// weight written.
+static void add_updates(struct bench_table *t) {
+    int64_t n = t->n.unit;
+    bool told[OP_COUNT] = {false};
+    for (const struct optimizer *o = optimizers; o->name; o++) {
+        const struct optimizer *row = o->moving ? o->moving : o;
+        double bytes = 8.0 * (row->states + 1) + 2 * (double)dtype_size(t->d->dt);
+        if (told[row->op]) continue;
+        told[row->op] = true;
+        struct bench_work *w =
+            bench_add(t, (double)n * bytes, 0, "n=%lld%s", LL(n), o->moving ? ", momentum" : "");
+        struct update_args a = bench_update(t->d->dt, n);
+        a.master = t->master;
+        a.m = t->m;
+        a.v = t->v;
+        a.weight = t->z;
+        a.grad = t->x;
+        a.scalars = t->scalars;
+        bench_work_set(w, row->op, &a, sizeof a);
+    }
+}
+
 // Of a code no more is timed than where it lies: what the blocks that are summed say does not matter.
 static void add_onebit(struct bench_table *t) {
     int64_t unit = t->n.unit;
@@ -262,19 +300,19 @@ static void add_onebit(struct bench_table *t) {
 
 // A row a code: what a worker does with its gradient, and a server with what comes.
 static void add_codes(struct bench_table *t) {
-    static const struct code_format formats[] = {{CODE_ONEBIT, 0}, {CODE_INT8, 0}, {CODE_TOPK, 0.01}};
     int64_t unit = t->n.unit;
     double n = (double)unit, e = (double)dtype_size(t->d->dt);
-    for (int i = 0; i < 3; i++) {
-        const char *name = codec_of(formats[i].kind)->name;
-        double code = (double)code_bytes(&formats[i], unit);
+    for (enum code_kind kind = CODE_NONE + 1; kind < CODE_KINDS; kind++) {
+        const struct code_format format = {kind, .share = 0.01};
+        const char *name = codec_of(kind)->name;
+        double code = (double)code_bytes(&format, unit);
         BENCH_SET(bench_add(t, n * (4 + e) + code, 0, "n=%lld, %s", LL(unit), name), code_encode,
                   code_encode_args, .out = t->z, .error = t->master, .grad = t->x, .n = unit,
-                  .format = formats[i], .factor = 1, .dt = t->d->dt);
+                  .format = format, .factor = 1, .dt = t->d->dt);
         // Of topk the elements named are read and written, 8 bytes each as in the code; of the others all.
-        double touched = formats[i].kind == CODE_TOPK ? code : n * 8;
+        double touched = kind == CODE_TOPK ? code : n * 8;
         BENCH_SET(bench_add(t, touched + code, 0, "n=%lld, %s", LL(unit), name), code_add, code_add_args,
-                  .out = t->master, .code = t->z, .n = unit, .format = formats[i], .use = CODE_PLUS);
+                  .out = t->master, .code = t->z, .n = unit, .format = format, .use = CODE_PLUS);
     }
     BENCH_SET(bench_add(t, n * (8 + e), 0, "n=%lld", LL(unit)), code_error, code_error_args,
               .error = t->master, .grad = t->x, .n = unit, .factor = 1, .dt = t->d->dt);
@@ -289,17 +327,7 @@ static void add_optimizer(struct bench_table *t) {
     struct bench_work *w = bench_add(t, sizeof(struct exact_sum), 0, "one sum");
     w->tiny = true;
     BENCH_SET(w, decide, decide_args, .scalars = t->scalars, .sum = t->sum, .loss_scale = 1.0f, .clip = 1.0f);
-    BENCH_SET(bench_add(t, n * (24 + 2 * e), 0, "n=%lld", LL(unit)), adamw, update_args, .master = t->master,
-              .m = t->m, .v = t->v, .weight = t->z, .grad = t->x, .scalars = t->scalars, .n = unit,
-              .ends = {unit}, .weight_decay = {0.1f}, .groups = 1, .lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.95f,
-              .eps = 1e-8f, .inv_bc1 = 1.1f, .inv_sqrt_bc2 = 1.1f, .dt = dt);
-    BENCH_SET(bench_add(t, n * (16 + 2 * e), 0, "n=%lld, momentum", LL(unit)), sgd, update_args,
-              .master = t->master, .m = t->m, .weight = t->z, .grad = t->x, .scalars = t->scalars, .n = unit,
-              .ends = {unit}, .weight_decay = {0.1f}, .groups = 1, .lr = 1e-4f, .momentum = 0.9f,
-              .rest = 1.0f, .dt = dt);
-    BENCH_SET(bench_add(t, n * (16 + 2 * e), 0, "n=%lld", LL(unit)), lion, update_args, .master = t->master,
-              .m = t->m, .weight = t->z, .grad = t->x, .scalars = t->scalars, .n = unit, .ends = {unit},
-              .weight_decay = {0.1f}, .groups = 1, .lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.99f, .dt = dt);
+    add_updates(t);
     add_onebit(t);
     add_codes(t);
     BENCH_SET(bench_add(t, n * e * (BENCH_WAYS + 1), 0, "n=%lld of %d", LL(unit), BENCH_WAYS), reduce,
@@ -314,14 +342,6 @@ static void add_optimizer(struct bench_table *t) {
 }
 
 // ---------------------------------------------------------------- what computes
-static void add_yardstick(struct bench_table *t) {
-    const struct bench_sizes *n = &t->n;
-    double side = (double)n->product;
-    BENCH_SET(&t->d->product, matmul, matmul_args, .c = t->z, .a = t->x, .b = t->y, .m = n->product,
-              .n = n->product, .k = n->product, .trans_b = true, .dt = t->d->dt);
-    t->d->product.flops = 2.0 * side * side * side;
-}
-
 // The products of an MLP's up projection.
 static void add_mlp(struct bench_table *t) {
     const struct bench_sizes *n = &t->n;
@@ -381,7 +401,10 @@ static void add_head(struct bench_table *t) {
 
 static void add_products(struct bench_table *t) {
     const struct bench_sizes *n = &t->n;
-    add_yardstick(t);
+    double side = (double)n->product;
+    BENCH_SET(&t->d->product, matmul, matmul_args, .c = t->z, .a = t->x, .b = t->y, .m = n->product,
+              .n = n->product, .k = n->product, .trans_b = true, .dt = t->d->dt);
+    t->d->product.flops = 2.0 * side * side * side;
     if (!n->linears) add_mlp(t);
     for (int i = 0; i < n->linears; i++) add_linear(t, &n->linear[i], i > 0 && n->linear[i - 1].gelu);
     add_head(t);

@@ -35,6 +35,9 @@ struct bench_table {
 // Bytes that a table of these sizes takes on its device.
 size_t bench_table_bytes(enum dtype dt, const struct bench_sizes *sizes);
 
+// The numbers of an update of n elements, all in one group; its arrays are the caller's.
+struct update_args bench_update(enum dtype dt, int64_t n);
+
 // Takes the buffers from d's arena and describes the operations and d's yardsticks. 0, or -1 after logging.
 int bench_operations_fill(struct bench_table *t, struct bench_device *d, const struct bench_sizes *sizes);
 

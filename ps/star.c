@@ -65,7 +65,7 @@ static void resolve(struct config *c, const struct rank_env *e) {
     if (c->reduce_group == GROUP_HOST && here && ps_shares(c)) c->reduce_group = c->workers;
 }
 
-// The workers of a group add their gradients (ps/crew), or the servers add in groups; who belongs to a group is a matter
+// The workers of a group add their gradients (ps/sum/crew.h), or the servers add in groups; who belongs to a group is a matter
 // of worker numbers alone.
 static int check_groups(const struct config *c) {
     int64_t g = c->reduce_group;

@@ -18,6 +18,20 @@ PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
 LINK = re.compile(r"\]\(([\w./-]+)(?:#[\w-]*)?\)")
 
 
+# A path of the sources in running text: no pattern, no name to be filled in, nothing that a build or the downloads of pages make.
+PATH = re.compile(r"(?<![\w/.-])((?:ps|shared|decentral|kernels|tests|proto|docs)/(?!_pages)(?![\w/.-]*(?:[A-Z*<]|-c\.h))[\w/.-]+)")
+
+
+def known_paths(tracked):
+    """Files, files without what follows their last dot, and folders."""
+    folders = {"/".join(name.split("/")[:i]) for name in tracked for i in range(1, name.count("/") + 1)}
+    return {*tracked, *(os.path.splitext(name)[0] for name in tracked), *folders}
+
+
+def path_is(known, path):
+    return path.rstrip("./") in known
+
+
 def broken_links(page, text, top=TOP):
     return [f"{page}: {link}" for link in LINK.findall(text)
             if not os.path.exists(os.path.join(top, os.path.dirname(page), link))]
@@ -90,7 +104,23 @@ class Tour(unittest.TestCase):
             with open(page, encoding="utf-8") as f:
                 self.assertEqual(broken_links(os.path.relpath(page, TOP), f.read()), [])
 
+    def test_paths_lead_to_files(self):
+        """What pages and comments call ps/x/y.c or ps/x is there."""
+        tracked = subprocess.run(["git", "ls-files"], cwd=TOP, capture_output=True, text=True, check=False).stdout.split()
+        if not tracked:
+            self.skipTest("no checkout of git's")
+        known, wrong = known_paths(tracked), []
+        for name in tracked:
+            if name.endswith((".md", ".c", ".h", ".cu", ".cuh", ".proto")) and not name.startswith(("docs/results/", "tests/")):
+                with open(os.path.join(TOP, name), encoding="utf-8") as f:
+                    wrong += [f"{name}: {path}" for path in PATH.findall(f.read()) if not path_is(known, path)]
+        self.assertEqual(wrong, [])
+
     def test_the_rule_itself(self):
+        known = known_paths(["ps/a/b.c", "ps/star.c", "build.c"])
+        for path, there in (("ps/a/b.c", True), ("ps/a/b", True), ("ps/a", True), ("ps/a.", True), ("ps/b.c", False), ("ps/c", False)):
+            self.assertEqual(path_is(known, path), there, path)
+        self.assertEqual(PATH.findall("(ps/a.c), `shared/x/y` and/or docs/_pages x/ps/b.c ps/NAME.c ps/*/b.c"), ["ps/a.c", "shared/x/y"])
         self.assertEqual(broken_links("docs/x.md", "[a](../README.md#b) [c](d.md) [e](https://f.g/h)"), ["docs/x.md: d.md"])
 
 

@@ -77,19 +77,15 @@ static bool within_limit(struct device *d, enum mem_class c, size_t bytes) {
     return taken <= d->memory_bytes && bytes <= d->memory_bytes - taken;
 }
 
-// Touched here, by the thread that will use it, and not in the middle of the first step.
-static void *plain_alloc(size_t rounded) {
-    void *p = aligned_alloc(DEV_ALIGN, rounded);
-    return p ? memset(p, 0, rounded) : NULL;
-}
-
 void *dev_alloc(struct device *d, enum mem_class c, size_t bytes) {
     assert(c >= 0 && c < MEM_CLASSES);
     if (!bytes || bytes > SIZE_MAX - DEV_ALIGN) return NULL;
     size_t rounded = dev_round(bytes);
     if (!within_limit(d, c, rounded)) return NULL;
-    void *p = c == MEM_OFFLOAD ? plain_alloc(rounded)
+    void *p = c == MEM_OFFLOAD ? aligned_alloc(DEV_ALIGN, rounded)
                                : (c == MEM_HOST ? d->backend->host_alloc : d->backend->alloc)(d, rounded);
+    // Touched here, by the thread that will use it, and not in the middle of the first step.
+    if (p && c == MEM_OFFLOAD) memset(p, 0, rounded);
     if (p) dev_count(d, c, bytes);
     return p;
 }

@@ -26,17 +26,6 @@ static char *why_text(void) {
     return text;
 }
 
-// The folder of the program with its '/', or "" when it cannot be told.
-static void program_folder(char *out, size_t out_bytes) {
-    ssize_t n = readlink("/proc/self/exe", out, out_bytes - 1);
-    out[n > 0 ? n : 0] = 0;
-    char *slash = strrchr(out, '/');
-    if (slash)
-        slash[1] = 0;
-    else
-        out[0] = 0;
-}
-
 // 0 with the object's path, or -1 with the text.
 static int find_object(char *path, const char **why) {
     static const char *const places[] = {"", "lib/", "../lib/"};
@@ -53,7 +42,11 @@ static int find_object(char *path, const char **why) {
                  given);
         return -1;
     }
-    program_folder(folder, sizeof folder - 64);
+    // The folder of the program with its '/', or "" when it cannot be told.
+    ssize_t n = readlink("/proc/self/exe", folder, sizeof folder - 64);
+    folder[n > 0 ? n : 0] = 0;
+    char *slash = strrchr(folder, '/');
+    *(slash ? slash + 1 : folder) = 0;
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         snprintf(path, PATH_BYTES, "%.4000s%s%s", folder, places[i], CUDA_SO_FILE);
         if (access(path, R_OK) == 0) return 0;
@@ -84,31 +77,6 @@ static bool is_whole(int fd) {
     return true;
 }
 
-static int check_whole(const char *path, const char **why) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    bool whole = fd >= 0 && is_whole(fd);
-    if (fd >= 0) close(fd);
-    if (whole) return 0;
-    snprintf(
-        why_text(), WHY_BYTES,
-        "%.600s is cut short: delete it and run `make` again, or copy it once more from where it is whole",
-        path);
-    *why = why_text();
-    return -1;
-}
-
-static int check_driver(const char **why) {
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (driver) return 0;  // stays open: the CUDA runtime wants it next
-    const char *error = dlerror();
-    snprintf(why_text(), WHY_BYTES,
-             "the NVIDIA driver is missing on this machine (%.300s); install it, in a container start it "
-             "with the GPUs (docker run --gpus all), or use --device cpu",
-             error ? error : "libcuda.so.1");
-    *why = why_text();
-    return -1;
-}
-
 // Gives each of our streams and NCCL's a hardware queue of its own while there are any: two streams that
 // share one run one after the other. CUDA reads the variable when it starts; a value that the user has set
 // stays.
@@ -119,11 +87,33 @@ const struct cuda_so *cuda_so_open(const char **why) {
     pthread_once(&asked, ask_for_queues);
     char path[PATH_BYTES];
     char *text = why_text();
-    if (find_object(path, why) != 0 || check_whole(path, why) != 0 || check_driver(why) != 0) return NULL;
+    const char *error;
     *why = text;
+    // 1. The object's file, all of it.
+    if (find_object(path, why) != 0) return NULL;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool whole = fd >= 0 && is_whole(fd);
+    if (fd >= 0) close(fd);
+    if (!whole) {
+        snprintf(text, WHY_BYTES,
+                 "%.600s is cut short: delete it and run `make` again, or copy it once more from where it is "
+                 "whole",
+                 path);
+        return NULL;
+    }
+    // 2. The driver, which stays open: the CUDA runtime wants it next.
+    if (!dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {
+        error = dlerror();
+        snprintf(text, WHY_BYTES,
+                 "the NVIDIA driver is missing on this machine (%.300s); install it, in a container start it "
+                 "with the GPUs (docker run --gpus all), or use --device cpu",
+                 error ? error : "libcuda.so.1");
+        return NULL;
+    }
+    // 3. The object, of this build.
     void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!object) {
-        const char *error = dlerror();
+        error = dlerror();
         snprintf(text, WHY_BYTES,
                  "%.400s cannot be loaded: %.400s; where that is CUDA's cuBLASLt, install it (NVIDIA's "
                  "packages libcublas-*, pip's nvidia-cublas) and name its folder in LD_LIBRARY_PATH",

@@ -198,7 +198,7 @@ VEC_INLINE vecf vec_exp(vecf x) {
     return vec_select(x < -87.0f, (vecf){0}, y);
 }
 
-// fn(type, ...) with the type a constant, so that an inlined fn is compiled once for each.
+// fn(type, ...) with the type a constant, so that an inlined fn is compiled once for each and knows its conversions.
 #define WITH_DTYPE(t, fn, ...)        \
     do {                              \
         if ((t) == DT_F32)            \

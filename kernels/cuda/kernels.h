@@ -31,7 +31,6 @@ extern "C" {
 #endif
 
 #include "kernels/backend.h"
-#include "kernels/strides.h"
 
 // Scratch of the operations beyond the scratch of their args: partial column sums (norm_bwd, bias_grad) and
 // embed_bwd's order and sums (it fails where B*T + B*T/16 + 2C come near to the 2,097,152 numbers that fit in
@@ -58,8 +57,8 @@ int cuda_kernels_load(const char **why);
 #define DECLARE_OPERATION(OP, name, args_t) int cuda_op_##name(struct cuda_ctx *ctx, const struct args_t *a);
 OPERATIONS_BUT_MATMUL(DECLARE_OPERATION)
 #undef DECLARE_OPERATION
-// Refuses arguments that no update takes: 0 or -1. blocks: of its launch.
-int cuda_update_refused(struct cuda_ctx *ctx, const struct update_args *a, int64_t blocks);
+// Refuses arguments that no update takes: 0 or -1.
+int cuda_update_refused(struct cuda_ctx *ctx, const struct update_args *a);
 // Each row of c(M,N) becomes bias(N), for a product that then accumulates into it.
 int cuda_op_bias_rows(struct cuda_ctx *ctx, const struct matmul_args *a);
 

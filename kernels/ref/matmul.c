@@ -2,7 +2,6 @@
 #include <assert.h>
 
 #include "kernels/ref/ref.h"
-#include "kernels/strides.h"
 
 static void product(const struct matmul_args *g, void *c) {
     int64_t lda = matmul_lda(g), ldb = matmul_ldb(g), ldc = matmul_ldc(g);
@@ -22,7 +21,7 @@ static void product(const struct matmul_args *g, void *c) {
 }
 
 void ref_matmul(const struct matmul_args *g) {
-    struct gelu_args gelu = {.y = g->c, .x = g->aux, .dy = g->c, .n = g->m * g->n, .dt = g->dt};
+    struct gelu_args gelu = matmul_gelu(g);
     struct bias_grad_args bias = matmul_bias_grad(g);
     assert(matmul_valid(g));
     product(g, g->epilogue == EPILOGUE_GELU ? g->aux : g->c);

@@ -16,11 +16,6 @@ void ref_rope(const struct rope_args *a) {
         }
     }
     if (!a->dbias) return;
-    struct bias_grad_args bias = {.dbias = a->dbias,
-                                  .dy = a->qkv,
-                                  .rows = a->batch * a->seq,
-                                  .n = width,
-                                  .accumulate = a->accumulate,
-                                  .dt = a->dt};
+    struct bias_grad_args bias = rope_bias_grad(a);
     ref_bias_grad(&bias);
 }

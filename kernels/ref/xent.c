@@ -3,7 +3,6 @@
 #include <math.h>
 
 #include "kernels/ref/ref.h"
-#include "kernels/strides.h"
 
 static void xent_row(const struct xent_args *a, int64_t row) {
     int64_t at = row * xent_stride(a), target = a->targets[row];

@@ -9,31 +9,16 @@ static void *take(struct model *m, enum mem_class c, int64_t rows, int64_t colum
     return arena_take(&m->arena, c, size_bytes(rows, columns, bytes_each));
 }
 
-static float *take_mean(struct model *m) {
-    return m->spec.traits.norm == NORM_LAYER ? take(m, MEM_ACTIVATION, m->R, 1, 4) : NULL;
-}
-
 static void carve_norm(struct model *m, struct norm *n) {
     n->y = take(m, MEM_ACTIVATION, m->R, m->C, dtype_size(m->dt));
-    n->mean = take_mean(m);
+    if (m->spec.traits.norm == NORM_LAYER) n->mean = take(m, MEM_ACTIVATION, m->R, 1, 4);
     n->rstd = take(m, MEM_ACTIVATION, m->R, 1, 4);
 }
-
-// Buffers that the backward needs and does not compute again from up and the residual stream.
-static void carve_products(struct model *m, struct block *b) {
-    size_t e = dtype_size(m->dt);
-    b->qkv = take(m, MEM_ACTIVATION, m->R, m->QKV, e);
-    b->att = take(m, MEM_ACTIVATION, m->R, m->A, e);
-    b->norm2.x = take(m, MEM_ACTIVATION, m->R, m->C, e);
-    b->up = take(m, MEM_ACTIVATION, m->R, m->U, e);
-    b->lse = take(m, MEM_ACTIVATION, m->R, m->spec.heads, 4);
-}
-
-static void *take_act(struct model *m) { return take(m, MEM_ACTIVATION, m->R, m->F, dtype_size(m->dt)); }
 
 // Block i, what it has alone and what it shares with block 0 (recompute.h). Its x is there where it keeps nothing else.
 static void carve_block(struct model *m, int i) {
     struct block *b = &m->blocks[i], *first = &m->blocks[0];
+    size_t e = dtype_size(m->dt);
     void *x = b->norm1.x;
     bool shares_all = i > 0 && (m->forward_only || i < m->inputs.blocks);
     bool shares_cheap = i > 0 && m->recompute.kind == RECOMPUTE_CHEAP;
@@ -42,13 +27,18 @@ static void carve_block(struct model *m, int i) {
         if (x) b->norm1.x = x;
         return;
     }
-    if (i >= m->inputs.blocks) b->norm1.x = take(m, MEM_ACTIVATION, m->R, m->C, dtype_size(m->dt));
-    carve_products(m, b);
+    if (i >= m->inputs.blocks) b->norm1.x = take(m, MEM_ACTIVATION, m->R, m->C, e);
+    // What the backward needs and does not compute again from up and the residual stream.
+    b->qkv = take(m, MEM_ACTIVATION, m->R, m->QKV, e);
+    b->att = take(m, MEM_ACTIVATION, m->R, m->A, e);
+    b->norm2.x = take(m, MEM_ACTIVATION, m->R, m->C, e);
+    b->up = take(m, MEM_ACTIVATION, m->R, m->U, e);
+    b->lse = take(m, MEM_ACTIVATION, m->R, m->spec.heads, 4);
     if (!shares_cheap) {
         carve_norm(m, &b->norm1);
         carve_norm(m, &b->norm2);
     }
-    if (!shares_cheap || m->keeps_act) b->act = take_act(m);
+    if (!shares_cheap || m->keeps_act) b->act = take(m, MEM_ACTIVATION, m->R, m->F, e);
 }
 
 // Takes the memory of the inputs of blocks that keep nothing else, and points the blocks' x there.
@@ -98,9 +88,7 @@ void activations_carve(struct model *m) {
     for (int i = 0; i < m->spec.layers; i++) carve_block(m, i);
     m->tokens = take(m, MEM_ACTIVATION, m->R, 1, 4);
     m->final.x = take(m, MEM_ACTIVATION, m->R, m->C, e);
-    m->final.y = take(m, MEM_ACTIVATION, m->R, m->C, e);
-    m->final.mean = take_mean(m);
-    m->final.rstd = take(m, MEM_ACTIVATION, m->R, 1, 4);
+    carve_norm(m, &m->final);
     m->pass = take(m, MEM_ACTIVATION, m->R, m->C, e);
     if (!m->forward_only) carve_gradients(m);
     m->logits = take(m, MEM_WORKSPACE, m->chunk, m->VS, e);

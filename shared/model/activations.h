@@ -1,5 +1,4 @@
-// Inside of the model: its layers, and the memory of one micro-batch. For layers, block, head and model
-// alone.
+// Inside of the model: the memory of one micro-batch, and the layers that work on it. For shared/model alone.
 //
 // R = B*T rows, QKV = (H+2KV)*D, A = H*D, U = 2F (SwiGLU) or F (GELU):
 //
@@ -9,8 +8,7 @@
 //     head        x[L] -> nf -> logits, in chunks of rows
 //
 // Values in brackets pass through `pass`; everything else is kept for the backward, unless that computes it
-// again (recompute.h). `carry` is the
-// gradient of the residual stream on its way down.
+// again (recompute.h). `carry` is the gradient of the residual stream on its way down.
 //
 // forward_only keeps nothing for a backward: all blocks' buffers are the same. A block reads the previous
 // one's mid into its x before it writes its own.
@@ -88,6 +86,33 @@ struct model {
     bool forward_only;
 };
 
+// A tensor's place in a view; NULL where it has none (offset -1).
+static inline const void *weight_at(const struct model *m, const struct unit_view *v, int64_t offset) {
+    return offset < 0 ? NULL : (const char *)v->weights + (size_t)offset * dtype_size(m->dt);
+}
+static inline void *grad_at(const struct model *m, const struct unit_view *v, int64_t offset) {
+    return offset < 0 ? NULL : (char *)v->grad + (size_t)offset * dtype_size(m->dt);
+}
+
+// ---------------------------------------------------------------- layers (layers.c)
+// The block (attention, then feed-forward, each on a norm of the residual stream that it adds to) and the head. Functions
+// only enqueue on the model's stream. `v` is the view of the unit that the tensors lie in.
+// Reads the residual stream as block i-1 left it (mid and m->pass; for block 0 its own x) and leaves it
+// likewise.
+void block_forward(struct model *m, int i, const struct unit_view *v);
+// The gradient of the residual stream comes in and leaves in m->carry.
+void block_backward(struct model *m, int i, const struct unit_view *v);
+
+// The head: final norm, output projection and cross-entropy, in chunks of rows so that the logits of the
+// whole batch never exist at once. v: the head's own unit; tied: unit 0 where the projection is the
+// embedding.
+void head_forward(struct model *m, const struct unit_view *v, const struct unit_view *tied, bool want_loss);
+void head_backward(struct model *m, const struct unit_view *v, const struct unit_view *tied);
+// As model_row_logits.
+int head_row_logits(struct model *m, const struct unit_view *v, const struct unit_view *tied, int64_t row,
+                    float *out);
+
+// ---------------------------------------------------------------- memory (activations.c)
 // Takes the memory of a model whose sizes are set: from its arena, which measures when it has no device.
 void activations_carve(struct model *m);
 

@@ -9,29 +9,26 @@
 
 // The sum takes whole blocks. The rest of a tensor behind its last one is copied in front of zeros: the elements
 // behind it in the unit are the next tensor's.
-static void watch_tensor(struct model *m, const struct tensor *t, const char *grad, int64_t place,
-                         bool first) {
-    size_t e = dtype_size(m->dt);
-    int64_t whole = t->numel / SUMSQ_BLOCK * SUMSQ_BLOCK, rest = t->numel - whole;
-    struct sumsq_args a = {.out = m->watch + place, .x = grad, .n = whole, .zero_out = first, .dt = m->dt};
-    if (whole) op_sumsq(m->s, &a);
-    if (!rest) return;
-    char *block = (char *)m->watch_rest + (size_t)(place * SUMSQ_BLOCK) * e;
-    dev_copy(m->s, block, grad + (size_t)whole * e, (size_t)rest * e);
-    a.x = block;
-    a.n = SUMSQ_BLOCK;
-    a.zero_out = first && !whole;
-    op_sumsq(m->s, &a);
-}
-
 void grad_watch_unit(struct model *m, int u, const void *grad, int micro) {
     const struct unit *unit = &m->layout->units[u];
+    size_t e = dtype_size(m->dt);
     int64_t place = 0;
     assert(m->watch && "a model that was created without watch_gradients");
     for (int i = 0; i < u; i++) place += m->layout->units[i].count;
-    for (int i = 0; i < unit->count; i++) {
+    for (int i = 0; i < unit->count; i++, place++) {
         const struct tensor *t = &unit->tensors[i];
-        watch_tensor(m, t, (const char *)grad + (size_t)t->offset * dtype_size(m->dt), place + i, micro == 0);
+        const char *from = (const char *)grad + (size_t)t->offset * e;
+        int64_t whole = t->numel / SUMSQ_BLOCK * SUMSQ_BLOCK, rest = t->numel - whole;
+        struct sumsq_args a = {
+            .out = m->watch + place, .x = from, .n = whole, .zero_out = micro == 0, .dt = m->dt};
+        if (whole) op_sumsq(m->s, &a);
+        if (!rest) continue;
+        char *block = (char *)m->watch_rest + (size_t)(place * SUMSQ_BLOCK) * e;
+        dev_copy(m->s, block, from + (size_t)whole * e, (size_t)rest * e);
+        a.x = block;
+        a.n = SUMSQ_BLOCK;
+        a.zero_out = micro == 0 && !whole;
+        op_sumsq(m->s, &a);
     }
 }
 

@@ -1,6 +1,6 @@
 // Each step names what it writes and its shape. R = B*T rows, C channels, QKV = (H+2KV)*D, A = H*D, F the
 // width of the feed-forward, U = 2F (SwiGLU: gate and up) or F (GELU).
-#include "shared/model/layers.h"
+#include "shared/model/activations.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -171,23 +171,21 @@ void block_forward(struct model *m, int i, const struct unit_view *v) {
     linear_forward(m, &b->w_down, v, &(struct linear_io){.y = m->pass, .x = b->act});
 }
 
-// Norms and the activation function, from x, mid and up.
-static void again_cheap(struct model *m, const struct block *b, const struct unit_view *v) {
-    norm_forward(m, &b->norm1, v, NULL);
-    norm_forward(m, &b->norm2, v, NULL);
-    if (m->keeps_act) return;
-    if (m->spec.traits.mlp == MLP_GELU)
-        op_gelu_fwd(m->s, &(struct gelu_args){.y = b->act, .x = b->up, .n = m->R * m->F, .dt = m->dt});
-    else
-        swiglu(m, b);
-}
-
 // Fills the buffers that block i shares with others (recompute.h). Those of the last one that shares them have not been
 // overwritten since its forward.
 static void compute_again(struct model *m, int i, const struct unit_view *v) {
     const struct block *b = &m->blocks[i];
+    bool gelu = m->spec.traits.mlp == MLP_GELU;
     kept_input_needed(m, i);
-    if (m->recompute.kind == RECOMPUTE_CHEAP && i < m->spec.layers - 1) again_cheap(m, b, v);
+    if (m->recompute.kind == RECOMPUTE_CHEAP && i < m->spec.layers - 1) {
+        // Norms and the activation function, from x, mid and up.
+        norm_forward(m, &b->norm1, v, NULL);
+        norm_forward(m, &b->norm2, v, NULL);
+        if (!m->keeps_act && gelu)
+            op_gelu_fwd(m->s, &(struct gelu_args){.y = b->act, .x = b->up, .n = m->R * m->F, .dt = m->dt});
+        else if (!m->keeps_act)
+            swiglu(m, b);
+    }
     if (i < m->inputs.blocks - 1) {
         norm_forward(m, &b->norm1, v, NULL);
         attend(m, b, v);

@@ -135,24 +135,16 @@ static void init_normal(void *arg, int index, int count) {
     for (int64_t i = begin; i < end; i++) n->out[i] = std * rng_normal(n->key, first + (uint64_t)i);
 }
 
-static void init_tensor(const struct tensor *t, uint64_t key, float *out) {
-    switch (t->init) {
-        case INIT_ZEROS:
-            break;  // the caller's buffer is zero
-        case INIT_ONES:
-            for (int64_t i = 0; i < t->numel; i++) out[i] = 1.0f;
-            break;
-        case INIT_NORMAL: {
-            long cores = t->numel > 65536 ? sysconf(_SC_NPROCESSORS_ONLN) : 1;
-            team_run((int)cores, init_normal, &(struct normal){t, key, out});
-            break;
-        }
-    }
-}
-
 void model_init_unit(const struct layout *l, int u, uint64_t seed, float *out) {
     const struct unit *unit = &l->units[u];
     memset(out, 0, (size_t)unit->n_pad * sizeof *out);
-    for (int i = 0; i < unit->count; i++)
-        init_tensor(&unit->tensors[i], seed ^ INIT_KEY, out + unit->tensors[i].offset);
+    for (int i = 0; i < unit->count; i++) {
+        const struct tensor *t = &unit->tensors[i];
+        float *to = out + t->offset;
+        long threads = t->numel > 65536 ? sysconf(_SC_NPROCESSORS_ONLN) : 1;
+        if (t->init == INIT_ONES)
+            for (int64_t k = 0; k < t->numel; k++) to[k] = 1.0f;
+        else if (t->init == INIT_NORMAL)
+            team_run((int)threads, init_normal, &(struct normal){t, seed ^ INIT_KEY, to});
+    }
 }

@@ -8,7 +8,7 @@
 
 #include "kernels/exact_math.h"
 #include "shared/core/error.h"
-#include "shared/model/layers.h"
+#include "shared/model/activations.h"
 
 // Tensor "<unit>.<name>"; NULL: the unit has none.
 static const struct tensor *tensor_of(const struct unit *u, const char *name) {
@@ -31,24 +31,6 @@ static struct linear linear_of(const struct unit *u, const char *weight, const c
     return (struct linear){t->offset, offset_of(u, bias), .in = t->shape[1], .out = t->shape[0]};
 }
 
-// Every block has the same tensors at the same offsets.
-static void find_tensors(struct model *m) {
-    const struct unit *first = &m->layout->units[0], *block = &m->layout->units[1];
-    const struct unit *head = &m->layout->units[m->layout->count - 1];
-    bool gated = m->spec.traits.mlp == MLP_SWIGLU;
-    struct block b = {.norm1 = norm_of(block, "norm1", "norm1_b"),
-                      .norm2 = norm_of(block, "norm2", "norm2_b"),
-                      .wqkv = linear_of(block, "wqkv", "bqkv"),
-                      .wo = linear_of(block, "wo", "bo"),
-                      .w_up = linear_of(block, gated ? "w_gate_up" : "w_up", gated ? "b_gate_up" : "b_up"),
-                      .w_down = linear_of(block, "w_down", "b_down")};
-    for (int i = 0; i < m->spec.layers; i++) m->blocks[i] = b;
-    m->final = norm_of(head, "norm", "norm_b");
-    m->wte = offset_of(first, "wte");
-    m->wpe = offset_of(first, "wpe");
-    m->projection = m->layout->tied ? m->wte : offset_of(head, "lm_head");
-}
-
 static bool on_gpu(const struct model_options *o) { return o->dev ? !dev_host_memory(o->dev) : o->gpu; }
 
 struct head_plan model_head_plan(const struct model_options *o) {
@@ -60,15 +42,7 @@ struct head_plan model_head_plan(const struct model_options *o) {
                                                 .dtype = o->dtype});
 }
 
-static void set_head(struct model *m, const struct model_options *o) {
-    struct head_plan p = model_head_plan(o);
-    m->V = o->spec->vocab;
-    m->VS = model_classes_padded(m->V);
-    m->VP = on_gpu(o) ? m->VS : m->V;
-    m->chunk = o->forward_only ? 1 : p.rows;
-    m->apart = p.apart;
-}
-
+// Sizes and places, no memory.
 static struct model *model_shell(const struct model_options *o) {
     struct model *m = xcalloc(1, sizeof *m);
     const struct model_spec *s = o->spec;
@@ -84,13 +58,33 @@ static struct model *model_shell(const struct model_options *o) {
     m->QKV = (int64_t)(s->heads + 2 * s->kv_heads) * s->head_size;
     m->F = s->ffn;
     m->U = model_up_width(s);
-    set_head(m, o);
     m->forward_only = o->forward_only;
     m->watches = o->watch_gradients;
     if (!o->forward_only) m->recompute = o->recompute;
     m->keeps_act = s->traits.mlp == MLP_GELU && on_gpu(o) && !o->recompute.gelu_apart;
+    // The head's chunks.
+    struct head_plan p = model_head_plan(o);
+    m->V = s->vocab;
+    m->VS = model_classes_padded(m->V);
+    m->VP = on_gpu(o) ? m->VS : m->V;
+    m->chunk = o->forward_only ? 1 : p.rows;
+    m->apart = p.apart;
+    // Where the tensors lie. Every block has the same ones at the same offsets.
+    const struct unit *first = &m->layout->units[0], *block = &m->layout->units[1];
+    const struct unit *head = &m->layout->units[m->layout->count - 1];
+    bool gated = s->traits.mlp == MLP_SWIGLU;
+    struct block b = {.norm1 = norm_of(block, "norm1", "norm1_b"),
+                      .norm2 = norm_of(block, "norm2", "norm2_b"),
+                      .wqkv = linear_of(block, "wqkv", "bqkv"),
+                      .wo = linear_of(block, "wo", "bo"),
+                      .w_up = linear_of(block, gated ? "w_gate_up" : "w_up", gated ? "b_gate_up" : "b_up"),
+                      .w_down = linear_of(block, "w_down", "b_down")};
     m->blocks = xcalloc((size_t)s->layers, sizeof *m->blocks);
-    find_tensors(m);
+    for (int i = 0; i < s->layers; i++) m->blocks[i] = b;
+    m->final = norm_of(head, "norm", "norm_b");
+    m->wte = offset_of(first, "wte");
+    m->wpe = offset_of(first, "wpe");
+    m->projection = m->layout->tied ? m->wte : offset_of(head, "lm_head");
     return m;
 }
 

@@ -41,8 +41,10 @@ float optimizer_beta1(const struct optimizer_config *c, const struct update_step
 }
 
 static void describe_adamw(char *text, size_t size, const struct optimizer_config *c) {
-    snprintf(text, size, "lr %g, betas %g %g, eps %g, decay %g", (double)c->lr, (double)c->beta1,
-             (double)c->beta2, (double)c->eps, (double)c->weight_decay);
+    char freezes[40] = "";
+    if (c->row->onebit) snprintf(freezes, sizeof freezes, ", freeze_step %lld", (long long)c->freeze_step);
+    snprintf(text, size, "lr %g, betas %g %g, eps %g, decay %g%s", (double)c->lr, (double)c->beta1,
+             (double)c->beta2, (double)c->eps, (double)c->weight_decay, freezes);
 }
 
 static void describe_sgd(char *text, size_t size, const struct optimizer_config *c) {
@@ -57,13 +59,6 @@ static void describe_lion(char *text, size_t size, const struct optimizer_config
 }
 
 // Keys and defaults of DeepSpeed's FusedAdam.
-static void describe_onebit(char *text, size_t size, const struct optimizer_config *c) {
-    snprintf(text, size, "lr %g, betas %g %g, eps %g, decay %g, freeze_step %lld", (double)c->lr,
-             (double)c->beta1, (double)c->beta2, (double)c->eps, (double)c->weight_decay,
-             (long long)c->freeze_step);
-}
-
-// Keys and defaults of DeepSpeed's FusedAdam, and of its OnebitAdam.
 // clang-format off
 #define ADAM                                                                                        \
     .textbook = "Adam", .states = 2,                                                                \
@@ -76,11 +71,6 @@ static void describe_onebit(char *text, size_t size, const struct optimizer_conf
     .params = {{"lr", "1e-3"}, {"momentum", "0"}, {"dampening", "0"}, {"weight_decay", "0"},        \
                {"nesterov", "false"}},                                                              \
     .op = OP_SGD, .describe = describe_sgd
-// Those of DeepSpeed's FusedLion.
-#define LION                                                                                        \
-    .name = "Lion", .textbook = "Lion", .states = 1,                                                \
-    .params = {{"lr", "1e-3"}, {"betas", "[0.9,0.999]"}, {"weight_decay", "0"}},                    \
-    .op = OP_LION, .describe = describe_lion
 // clang-format on
 
 static const struct optimizer sgd_with_momentum = {SGD, .states = 1};
@@ -89,7 +79,14 @@ const struct optimizer optimizers[] = {
     {.name = "Adam", ADAM},
     {.name = "AdamW", ADAM, .decoupled = true},
     {SGD, .moving = &sgd_with_momentum},
-    {LION},
+    // Keys and defaults of DeepSpeed's FusedLion.
+    {.name = "Lion",
+     .textbook = "Lion",
+     .states = 1,
+     .params = {{"lr", "1e-3"}, {"betas", "[0.9,0.999]"}, {"weight_decay", "0"}},
+     .op = OP_LION,
+     .describe = describe_lion},
+    // Of its OnebitAdam.
     {.name = "OneBitAdam",
      .textbook = "Adam",
      .states = 2,
@@ -101,8 +98,7 @@ const struct optimizer optimizers[] = {
      .decoupled = true,
      .onebit = true,
      .op = OP_ADAMW,
-
-     .describe = describe_onebit},
+     .describe = describe_adamw},
     {.name = NULL},
 };
 

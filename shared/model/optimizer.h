@@ -8,7 +8,7 @@
 //     optimizer_launch     the update on a stream; optimizer_apply: at once, on the host
 //
 // A new optimizer takes its operation (kernels/), its row here, a member of optimizer_config for each setting
-// that no other has, and that setting's line in shared/config/config_keys.c.
+// that no other has, and that setting's row in shared/config/config_keys.c.
 #ifndef STARRING_SHARED_MODEL_OPTIMIZER_H
 #define STARRING_SHARED_MODEL_OPTIMIZER_H
 

@@ -3,7 +3,6 @@
 // threads; gradients.
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/gemm/gemm_kernel.h"
-#include "kernels/strides.h"
 #include "tests/kernels/kernel_test.h"
 
 struct shape {

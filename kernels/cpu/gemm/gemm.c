@@ -18,7 +18,6 @@
 #include "kernels/cpu/gemm/gemm_kernel.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/team.h"
-#include "kernels/strides.h"
 
 #define ROWS_MAX     (170 * MR)
 #define ROWS_BLOCK   (20 * MR)

@@ -3,7 +3,6 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm/gemm.h"
-#include "kernels/strides.h"
 
 typedef int product_fn(int threads, const struct matmul_args *g, const char **why);
 
@@ -21,9 +20,9 @@ static int by_fma(int threads, const struct matmul_args *g, const char **why) {
 static const char *matmul(product_fn *product, int threads, const struct matmul_args *g) {
     const char *why = NULL;
     struct matmul_args p = *g;
-    struct gelu_args gelu = {.y = g->c, .x = g->aux, .dy = g->c, .n = g->m * g->n, .dt = g->dt};
     assert(g->dt == DT_F32 || g->dt == DT_BF16 || g->dt == DT_F16);
     assert(matmul_valid(g));
+    struct gelu_args gelu = matmul_gelu(g);
     struct bias_grad_args bias = matmul_bias_grad(g);
     if (g->epilogue == EPILOGUE_GELU) p.c = g->aux;
     if (product(threads, &p, &why) != 0) return why;

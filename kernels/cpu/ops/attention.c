@@ -21,7 +21,6 @@ static inline int64_t step_down(int64_t i) { return i / ROW_STEP * ROW_STEP; }
 
 static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 static inline int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t greater(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // Where one head's vectors lie in a (B,T,row) tensor: element d of time t is start + t*row + d.
 struct head_view {
@@ -191,7 +190,7 @@ static void value_block(const struct fwd_work *w, int64_t j0, int64_t keys, int6
     }
 }
 
-VEC_INLINE void run_head(const struct attn_fwd_args *a, enum dtype t, int64_t b, int64_t h,
+VEC_INLINE void run_head(enum dtype t, const struct attn_fwd_args *a, int64_t b, int64_t h,
                          const struct fwd_work *w) {
     int64_t size = a->head_size, group = a->heads / a->kv_heads, row = (a->heads + 2 * a->kv_heads) * size;
     int64_t base = b * a->seq * row;
@@ -228,25 +227,12 @@ VEC_INLINE void run_head(const struct attn_fwd_args *a, enum dtype t, int64_t b,
     }
 }
 
-// A function per type, so that the compiler knows the conversions.
-static void run_f32(const struct attn_fwd_args *a, int64_t b, int64_t h, const struct fwd_work *w) {
-    run_head(a, DT_F32, b, h, w);
-}
-static void run_bf16(const struct attn_fwd_args *a, int64_t b, int64_t h, const struct fwd_work *w) {
-    run_head(a, DT_BF16, b, h, w);
-}
-static void run_f16(const struct attn_fwd_args *a, int64_t b, int64_t h, const struct fwd_work *w) {
-    run_head(a, DT_F16, b, h, w);
-}
-
 // One head of one sequence.
 static void fwd_task(const void *args, int64_t i, float *scratch) {
-    static void (*const runs[])(const struct attn_fwd_args *, int64_t, int64_t, const struct fwd_work *) = {
-        [DT_F32] = run_f32, [DT_BF16] = run_bf16, [DT_F16] = run_f16};
     const struct attn_fwd_args *a = args;
     int64_t floats;
     struct fwd_work w = carve_fwd_work(a, scratch, &floats);
-    runs[a->dt](a, i / a->heads, i % a->heads, &w);
+    WITH_DTYPE(a->dt, run_head, a, i / a->heads, i % a->heads, &w);
 }
 
 const char *cpu_attn_fwd(int threads, const struct attn_fwd_args *a) {
@@ -363,7 +349,7 @@ static void key_gradient(const struct bwd_work *w, const struct tile *b, const f
     for (int64_t d = 0; d < w->padded_size; d += NR)
         for (int64_t j = 0; j < b->keys; j += MR) {
             // Earlier queries see none of these keys.
-            int64_t first = greater(0, step_down(j) - b->ahead);
+            int64_t first = step_down(j) > b->ahead ? step_down(j) - b->ahead : 0;
             if (first >= b->queries) continue;
             gemm_tile(x + first * BLOCK + j, BLOCK, y + d * b->queries + first * NR, b->queries - first, tile,
                       NR);
@@ -385,7 +371,7 @@ static void query_gradient(const struct bwd_work *w, const struct tile *b) {
     }
 }
 
-VEC_INLINE void run_query_head(const struct attn_bwd_args *a, enum dtype t, int64_t b, int64_t h,
+VEC_INLINE void run_query_head(enum dtype t, const struct attn_bwd_args *a, int64_t b, int64_t h,
                                const struct bwd_work *w) {
     int64_t size = a->head_size, row = (a->heads + 2 * a->kv_heads) * size;
     struct head_view q = {a->qkv, b * a->seq * row + h * size, row};
@@ -411,7 +397,7 @@ VEC_INLINE void run_query_head(const struct attn_bwd_args *a, enum dtype t, int6
     }
 }
 
-VEC_INLINE void run_kv_head(const struct attn_bwd_args *a, enum dtype t, int64_t b, int64_t kv,
+VEC_INLINE void run_kv_head(enum dtype t, const struct attn_bwd_args *a, int64_t b, int64_t kv,
                             const struct bwd_work *w) {
     int64_t size = a->head_size, group = a->heads / a->kv_heads, row = (a->heads + 2 * a->kv_heads) * size;
     struct head_view k = {a->qkv, b * a->seq * row + (a->heads + kv) * size, row};
@@ -422,13 +408,13 @@ VEC_INLINE void run_kv_head(const struct attn_bwd_args *a, enum dtype t, int64_t
         pack_sizes_b(t, k, j0, lesser(BLOCK, a->seq - j0), size, w->keys + j0 * w->padded_size);
     memset(w->dk, 0, (size_t)(w->padded_seq * w->padded_size) * sizeof(float));
     memset(w->dv, 0, (size_t)(w->padded_seq * w->padded_size) * sizeof(float));
-    for (int64_t h = kv * group; h < (kv + 1) * group; h++) run_query_head(a, t, b, h, w);
+    for (int64_t h = kv * group; h < (kv + 1) * group; h++) run_query_head(t, a, b, h, w);
     store_rows(t, a->dqkv, k.start, row, w->dk, w->padded_size, a->seq, size);
     store_rows(t, a->dqkv, v.start, row, w->dv, w->padded_size, a->seq, size);
 }
 
 // delta of row r of (B,T,H): scratch is (B,H,T).
-VEC_INLINE void run_delta(const struct attn_bwd_args *a, enum dtype t, int64_t bt) {
+VEC_INLINE void run_delta(enum dtype t, const struct attn_bwd_args *a, int64_t bt) {
     for (int64_t h = 0; h < a->heads; h++) {
         int64_t start = (bt * a->heads + h) * a->head_size, size = a->head_size, d = 0;
         vecf sum[SUM_WIDTH / VEC] = {{0}};  // element d goes to lane d mod SUM_WIDTH
@@ -443,28 +429,9 @@ VEC_INLINE void run_delta(const struct attn_bwd_args *a, enum dtype t, int64_t b
     }
 }
 
-// Functions per type, so that the compiler knows the conversions.
-struct run {
-    void (*delta)(const struct attn_bwd_args *a, int64_t bt);
-    void (*kv_head)(const struct attn_bwd_args *a, int64_t b, int64_t kv, const struct bwd_work *w);
-};
-#define RUN_OF(name, T)                                                                          \
-    static void delta_##name(const struct attn_bwd_args *a, int64_t bt) { run_delta(a, T, bt); } \
-    static void kv_head_##name(const struct attn_bwd_args *a, int64_t b, int64_t kv,             \
-                               const struct bwd_work *w) {                                       \
-        run_kv_head(a, T, b, kv, w);                                                             \
-    }
-RUN_OF(f32, DT_F32)
-RUN_OF(bf16, DT_BF16)
-RUN_OF(f16, DT_F16)
-
-static const struct run runs[] = {[DT_F32] = {delta_f32, kv_head_f32},
-                                  [DT_BF16] = {delta_bf16, kv_head_bf16},
-                                  [DT_F16] = {delta_f16, kv_head_f16}};
-
 static void run_deltas(const void *args, int64_t begin, int64_t end) {
     const struct attn_bwd_args *a = args;
-    for (int64_t i = begin; i < end; i++) runs[a->dt].delta(a, i);
+    for (int64_t i = begin; i < end; i++) WITH_DTYPE(a->dt, run_delta, a, i);
 }
 
 // One key/value head of one sequence.
@@ -472,7 +439,7 @@ static void bwd_task(const void *args, int64_t i, float *scratch) {
     const struct attn_bwd_args *a = args;
     int64_t floats;
     struct bwd_work w = carve_bwd_work(a, scratch, &floats);
-    runs[a->dt].kv_head(a, i / a->kv_heads, i % a->kv_heads, &w);
+    WITH_DTYPE(a->dt, run_kv_head, a, i / a->kv_heads, i % a->kv_heads, &w);
 }
 
 const char *cpu_attn_bwd(int threads, const struct attn_bwd_args *a) {

@@ -79,7 +79,6 @@ const char *cpu_fill_zero(int threads, const struct fill_zero_args *a) {
 }
 
 // ---------------------------------------------------------------- the gradient of a bias
-// The gradient of a bias: sums over rows, column by column.
 #define BIAS_COLUMNS 64  // a cut between threads: whole cache lines of 16-bit elements
 #define BIAS_ROWS    64  // summed by themselves before they join the total: shorter chains round less
 

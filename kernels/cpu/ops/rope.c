@@ -39,11 +39,6 @@ const char *cpu_rope(int threads, const struct rope_args *a) {
     int64_t rotated = (int64_t)(a->heads + a->kv_heads) * a->head_size;
     for_spans(threads, a->batch * a->seq, row_grain(rotated), rope_span, a);
     if (!a->dbias) return NULL;
-    struct bias_grad_args bias = {.dbias = a->dbias,
-                                  .dy = a->qkv,
-                                  .rows = a->batch * a->seq,
-                                  .n = (int64_t)(a->heads + 2 * a->kv_heads) * a->head_size,
-                                  .accumulate = a->accumulate,
-                                  .dt = a->dt};
+    struct bias_grad_args bias = rope_bias_grad(a);
     return cpu_bias_grad(threads, &bias);
 }

@@ -4,7 +4,6 @@
 #include "kernels/cpu/simd_math.h"
 #include "kernels/cpu/spans.h"
 #include "kernels/exact_math.h"
-#include "kernels/strides.h"
 
 // x = exp_f32(x - max) * scale for the elements [at, at + n) of a buffer of type dt.
 VEC_INLINE void exp_range(enum dtype dt, void *p, int64_t at, int64_t n, float max, float scale) {

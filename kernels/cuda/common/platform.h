@@ -338,6 +338,14 @@ static inline struct launch_shape flat_shape(int64_t blocks, unsigned threads) {
     return shape;
 }
 
+// KERNEL(args...) by `count` threads, in blocks of `threads`; without any there is nothing to do.
+template <auto KERNEL, typename... A>
+static inline int launch_over(struct cuda_ctx *ctx, int64_t count, unsigned threads, A... args) {
+    int64_t blocks = divide_up(count, (int64_t)threads);
+    if (blocks >= LARGEST_GRID) return cuda_refused(ctx, "more elements than one launch covers");
+    return blocks ? launch<KERNEL>(ctx, flat_shape(blocks, threads), args...) : 0;
+}
+
 static inline bool aligned16(const void *p) { return (uintptr_t)p % 16 == 0; }
 
 // f(zero of the storage type), for fp32, bf16, fp16.

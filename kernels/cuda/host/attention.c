@@ -35,15 +35,11 @@ static bool same_shape(const struct attention_shape *a, const struct attention_s
            a->head_size == b->head_size && a->dt == b->dt && a->backward == b->backward;
 }
 
-// Bytes that the score matrices of a backward may take.
-static int64_t budget_bytes(const struct cuda_stream *s) {
-    int64_t bytes = cuda_choices_of(s)->attention_slice_bytes;
-    return bytes == CUDA_SLICE_WHOLE ? INT64_MAX : bytes == CUDA_SLICE_AUTO ? CUDA_SLICE_AUTO_BYTES : bytes;
-}
-
-// The largest divisor of the batch whose score matrices, padded as the engines pad them, fit.
+// The largest divisor of the batch whose score matrices, padded as the engines pad them, take at most `bytes`
+// (cuda_choices.h).
 static int64_t slice_of(const struct attention_shape *s, int64_t bytes) {
-    if (!s->backward) return s->batch;
+    if (!s->backward || bytes == CUDA_SLICE_WHOLE) return s->batch;
+    if (bytes == CUDA_SLICE_AUTO) bytes = CUDA_SLICE_AUTO_BYTES;
     int64_t padded = (s->seq + 127) / 128 * 128;
     int64_t each_bytes = s->heads * padded * padded * 2;
     for (int64_t slice = s->batch; slice > 1; slice--)
@@ -98,17 +94,14 @@ static bool plan_by_cudnn(struct cuda_stream *s, struct attention_plan *p, char 
     return has;
 }
 
-static void describe(const struct attention_shape *s, char text[160]) {
-    snprintf(text, 160, "attention's %s of B %lld, T %lld, H %d, KV %d, D %d in %s",
-             s->backward ? "backward" : "forward", (long long)s->batch, (long long)s->seq, s->heads,
-             s->kv_heads, s->head_size, dtype_name(s->dt));
-}
-
 // Says what became of the plan. -1 with ctx.why where cuDNN was demanded.
 static int tell(struct cuda_stream *s, const struct attention_plan *p, const char *why) {
     struct cuda_device *d = cuda_device_of(s);
+    const struct attention_shape *a = &p->shape;
     char shape[160];
-    describe(&p->shape, shape);
+    snprintf(shape, sizeof shape, "attention's %s of B %lld, T %lld, H %d, KV %d, D %d in %s",
+             a->backward ? "backward" : "forward", (long long)a->batch, (long long)a->seq, a->heads,
+             a->kv_heads, a->head_size, dtype_name(a->dt));
     if (p->own && d->wanted.attention == CUDA_ATTENTION_CUDNN) {
         snprintf(s->why, sizeof s->why,
                  "cuda.attention is cudnn, and cuDNN gives no plan for %s: %s; "
@@ -120,7 +113,7 @@ static int tell(struct cuda_stream *s, const struct attention_plan *p, const cha
     if (p->own && why[0])
         device_note(&d->head, DEV_NOTE_WARNING,
                     "%s: cuDNN gives no plan: %s; our own kernels run instead, which are slower", shape, why);
-    if (p->own || !p->shape.backward) return 0;
+    if (p->own || !a->backward) return 0;
     size_t bytes = dot_bytes(p) + dev_round((size_t)p->plan.workspace_bytes);
     pthread_mutex_lock(&d->head.lock);
     if (bytes > d->slice_workspace_bytes) {
@@ -140,7 +133,7 @@ static struct attention_plan *plan_of(struct cuda_stream *s, const struct attent
     s->ctx.why = "no host memory for a plan of attention";
     if (!p) return NULL;
     p->shape = *shape;
-    p->slice = slice_of(shape, budget_bytes(s));
+    p->slice = slice_of(shape, cuda_choices_of(s)->attention_slice_bytes);
     p->own = !plan_by_cudnn(s, p, why);
     if (tell(s, p, why) != 0) {
         free(p);

@@ -9,72 +9,61 @@
 // variant whose bits repeat. It costs a workspace of B*H*T*T elements; the caller cuts the batch.
 #include "kernels/cuda/host/attention_graph.h"
 
+#include <string.h>
+
 struct sizes {
     int64_t b, t, h, kv, d;
     int64_t row;  // of qkv: (H+2KV)*D
     cudnnDataType_t io;
 };
 
-static struct sizes sizes_of(const struct attention_shape *s) {
-    return (struct sizes){
-        .b = s->batch,
-        .t = s->seq,
-        .h = s->heads,
-        .kv = s->kv_heads,
-        .d = s->head_size,
-        .row = ((int64_t)s->heads + 2 * s->kv_heads) * s->head_size,
-        .io = s->dt == DT_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF,
-    };
-}
-
 // ---------------------------------------------------------------- tensors
+
+// Strides in elements; uid 0: inside of the graph.
+static graph_tensor tensor(struct cudnn_graph *g, cudnnDataType_t type, int64_t uid, const int64_t dims[4],
+                           const int64_t strides[4]) {
+    struct graph_tensor_spec spec = {.type = type, .uid = uid};
+    memcpy(spec.dims, dims, sizeof spec.dims);
+    memcpy(spec.strides, strides, sizeof spec.strides);
+    return graph_make_tensor(g, &spec);
+}
+#define FOUR (const int64_t[4])
 
 // (B,heads,T,D) inside of qkv or dqkv; the caller's pointer says where its first head begins.
 static graph_tensor packed(struct cudnn_graph *g, const struct sizes *z, int64_t uid, int64_t heads) {
-    return graph_make_tensor(g, &(struct graph_tensor_spec){.dims = {z->b, heads, z->t, z->d},
-                                                            .strides = {z->t * z->row, z->d, z->row, 1},
-                                                            .type = z->io,
-                                                            .uid = uid});
+    return tensor(g, z->io, uid, FOUR{z->b, heads, z->t, z->d}, FOUR{z->t * z->row, z->d, z->row, 1});
 }
 
 // The same memory as (B,heads,D,T).
 static graph_tensor packed_transposed(struct cudnn_graph *g, const struct sizes *z, int64_t uid,
                                       int64_t heads) {
-    return graph_make_tensor(g, &(struct graph_tensor_spec){.dims = {z->b, heads, z->d, z->t},
-                                                            .strides = {z->t * z->row, z->d, 1, z->row},
-                                                            .type = z->io,
-                                                            .uid = uid});
+    return tensor(g, z->io, uid, FOUR{z->b, heads, z->d, z->t}, FOUR{z->t * z->row, z->d, 1, z->row});
 }
 
 // out and dout: (B,T,H*D) seen as (B,H,T,D).
 static graph_tensor heads_of(struct cudnn_graph *g, const struct sizes *z, int64_t uid) {
-    return graph_make_tensor(
-        g, &(struct graph_tensor_spec){.dims = {z->b, z->h, z->t, z->d},
-                                       .strides = {z->t * z->h * z->d, z->d, z->h * z->d, 1},
-                                       .type = z->io,
-                                       .uid = uid});
+    return tensor(g, z->io, uid, FOUR{z->b, z->h, z->t, z->d},
+                  FOUR{z->t * z->h * z->d, z->d, z->h * z->d, 1});
+}
+
+// Inside of the graph: (B,H,rows,columns), one row behind the other.
+static graph_tensor inner(struct cudnn_graph *g, const struct sizes *z, cudnnDataType_t type, int64_t rows,
+                          int64_t columns) {
+    return tensor(g, type, 0, FOUR{z->b, z->h, rows, columns},
+                  FOUR{z->h * rows * columns, rows * columns, columns, 1});
 }
 
 static graph_tensor scores(struct cudnn_graph *g, const struct sizes *z, cudnnDataType_t type) {
-    return graph_make_tensor(
-        g, &(struct graph_tensor_spec){.dims = {z->b, z->h, z->t, z->t},
-                                       .strides = {z->h * z->t * z->t, z->t * z->t, z->t, 1},
-                                       .type = type});
+    return inner(g, z, type, z->t, z->t);
 }
 
 static graph_tensor scores_transposed(struct cudnn_graph *g, const struct sizes *z) {
-    return graph_make_tensor(
-        g, &(struct graph_tensor_spec){.dims = {z->b, z->h, z->t, z->t},
-                                       .strides = {z->h * z->t * z->t, z->t * z->t, 1, z->t},
-                                       .type = z->io});
+    return tensor(g, z->io, 0, FOUR{z->b, z->h, z->t, z->t}, FOUR{z->h * z->t * z->t, z->t * z->t, 1, z->t});
 }
 
-// (B,H,T,1); uid 0: inside the graph.
+// (B,H,T,1).
 static graph_tensor per_row(struct cudnn_graph *g, const struct sizes *z, int64_t uid) {
-    return graph_make_tensor(g, &(struct graph_tensor_spec){.dims = {z->b, z->h, z->t, 1},
-                                                            .strides = {z->h * z->t, z->t, 1, 1},
-                                                            .type = CUDNN_DATA_FLOAT,
-                                                            .uid = uid});
+    return tensor(g, CUDNN_DATA_FLOAT, uid, FOUR{z->b, z->h, z->t, 1}, FOUR{z->h * z->t, z->t, 1, 1});
 }
 
 static graph_tensor scalar(struct cudnn_graph *g, int64_t uid) {
@@ -152,10 +141,7 @@ static void product_by_group(struct cudnn_graph *g, const struct sizes *z, graph
         graph_matmul(g, left, right, grad);
         return;
     }
-    graph_tensor all = graph_make_tensor(
-        g, &(struct graph_tensor_spec){.dims = {z->b, z->h, z->t, z->d},
-                                       .strides = {z->h * z->t * z->d, z->t * z->d, z->d, 1},
-                                       .type = z->io});
+    graph_tensor all = inner(g, z, z->io, z->t, z->d);
     graph_matmul(g, left, right, all);
     graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD, all, grad);
 }
@@ -169,10 +155,7 @@ static void backward(struct cudnn_graph *g, const struct sizes *z) {
                  dq = packed(g, z, ATTENTION_DQ, z->h), dk = packed(g, z, ATTENTION_DK, z->kv),
                  dv = packed(g, z, ATTENTION_DV, z->kv);
 
-    graph_tensor product = graph_make_tensor(
-        g, &(struct graph_tensor_spec){.dims = {z->b, z->h, z->t, z->d},
-                                       .strides = {z->h * z->t * z->d, z->t * z->d, z->d, 1},
-                                       .type = CUDNN_DATA_FLOAT});
+    graph_tensor product = inner(g, z, CUDNN_DATA_FLOAT, z->t, z->d);
     pointwise(g, CUDNN_POINTWISE_MUL, dout, out, product);
     graph_tensor rows = per_row(g, z, 0);
     graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD, product, rows);
@@ -197,17 +180,18 @@ static void backward(struct cudnn_graph *g, const struct sizes *z) {
 
     // The engines know this view of K, and dS, as fp32; they round when they load.
     graph_tensor k =
-        graph_make_tensor(g, &(struct graph_tensor_spec){.dims = {z->b, z->kv, z->t, z->d},
-                                                         .strides = {z->t * z->row, z->d, z->row, 1},
-                                                         .type = CUDNN_DATA_FLOAT});
+        tensor(g, CUDNN_DATA_FLOAT, 0, FOUR{z->b, z->kv, z->t, z->d}, FOUR{z->t * z->row, z->d, z->row, 1});
     graph_reshape(g, kt, k);
     graph_matmul(g, ds, k, dq);
 }
 
 void attention_graph(struct cudnn_graph *g, const struct attention_shape *s) {
-    struct sizes z = sizes_of(s);
-    if (s->backward)
-        backward(g, &z);
-    else
-        forward(g, &z);
+    struct sizes z = {.b = s->batch,
+                      .t = s->seq,
+                      .h = s->heads,
+                      .kv = s->kv_heads,
+                      .d = s->head_size,
+                      .row = ((int64_t)s->heads + 2 * s->kv_heads) * s->head_size,
+                      .io = s->dt == DT_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF};
+    (s->backward ? backward : forward)(g, &z);
 }

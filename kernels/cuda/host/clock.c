@@ -49,17 +49,13 @@ void cuda_clock_fini(struct cuda_stream *s) {
 
 // ---------------------------------------------------------------- reading what has passed
 
-// The event before the next span to be read: the anchor, or the end of the span read last.
-static cudaEvent_t last_event(const struct cuda_clock *c) {
-    return c->read > c->anchored ? c->ring[(c->read - 1) % CUDA_SPANS].end : c->anchor;
-}
-
+// When the next span to be read began, counted from the event before it: the anchor, or the end of the span read last.
 // Milliseconds are given in fp32: short intervals from span to span keep their digits.
 static int date_span(struct cuda_stream *s, const struct cuda_span *p, int64_t length_ns, struct span *span) {
     struct cuda_clock *c = &s->clock;
+    cudaEvent_t last = c->read > c->anchored ? c->ring[(c->read - 1) % CUDA_SPANS].end : c->anchor;
     float gap_ms = 0;
-    if (cuda_check(s, cudaEventElapsedTime(&gap_ms, last_event(c), p->start), "a span's start") != 0)
-        return -1;
+    if (cuda_check(s, cudaEventElapsedTime(&gap_ms, last, p->start), "a span's start") != 0) return -1;
     double start_ns = c->anchor_ns + (double)gap_ms * 1e6, seen_ns = (double)now_ns();
     if (start_ns < (double)p->given_ns) start_ns = (double)p->given_ns;
     if (start_ns + (double)length_ns > seen_ns) start_ns = seen_ns - (double)length_ns;
@@ -190,7 +186,7 @@ int cuda_clock_stamp(struct cuda_stream *s, uint64_t tag) {
     return rc;
 }
 
-// With the lock held, on an idle stream: an event passes between two looks at the host's clock. The closest pair of
+// Sets the anchor. With the lock held, on an idle stream: an event passes between two looks at the host's clock. The closest pair of
 // several is taken, for a thread may be kept from running in between.
 static int set_anchor(struct cuda_stream *s) {
     struct cuda_clock *c = &s->clock;

@@ -29,12 +29,10 @@ static sigset_t block_signals(void) {
     return before;
 }
 
-static void restore_signals(sigset_t before) { pthread_sigmask(SIG_SETMASK, &before, NULL); }
-
 static cudaError_t count_devices(int *count) {
     sigset_t before = block_signals();
     cudaError_t e = cudaGetDeviceCount(count);
-    restore_signals(before);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     return e;
 }
 
@@ -61,8 +59,7 @@ static int probe(char *why, size_t why_bytes) {
         snprintf(why, why_bytes, "CUDA does not start: %s (%s); look at nvidia-smi, or use --device cpu",
                  cudaGetErrorString(e), cudaGetErrorName(e));
     if (e != cudaSuccess || count == 0) return -1;
-    for (int i = 0; i < count; i++)
-        if (sm_version_of(i) > best) best = sm_version_of(i);
+    for (int i = 0; i < count; i++) best = sm_version_of(i) > best ? sm_version_of(i) : best;
     if (best >= SM_VERSION_MIN) return 0;
     snprintf(why, why_bytes,
              "the GPU has compute capability %d.%d; 8.0 (A100) or newer is needed, or use --device cpu",
@@ -156,7 +153,7 @@ static int cuda_open(struct device **out, const struct device_options *opt) {
     atomic_init(&d->did.bias_grad, 0);
     sigset_t before = block_signals();
     int rc = open_on_device(d);
-    restore_signals(before);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (rc != 0) {
         fprintf(stderr, "starring: cuda: %s\n", dev_error(&d->head));
         cuda_close(&d->head);
@@ -168,10 +165,15 @@ static int cuda_open(struct device **out, const struct device_options *opt) {
 
 // ---------------------------------------------------------------- memory
 
+// CUDA calls act on the calling thread's device. 0, or -1 after device_fail.
+static int choose(struct cuda_device *d) {
+    return cuda_device_check(d, cudaSetDevice(d->index), "choosing the device");
+}
+
 static void *cuda_alloc(struct device *head, size_t bytes) {
     struct cuda_device *d = (struct cuda_device *)head;
     void *p = NULL;
-    if (cuda_device_check(d, cudaSetDevice(d->index), "choosing the device") != 0) return NULL;
+    if (choose(d) != 0) return NULL;
     cudaError_t e = cudaMalloc(&p, bytes);
     if (e == cudaErrorMemoryAllocation) {
         cudaGetLastError();  // the caller says what there was no room for
@@ -190,15 +192,14 @@ static void *cuda_alloc(struct device *head, size_t bytes) {
 static void cuda_free(struct device *head, void *p, size_t bytes) {
     struct cuda_device *d = (struct cuda_device *)head;
     (void)bytes;
-    if (cuda_device_check(d, cudaSetDevice(d->index), "choosing the device") == 0)
-        cuda_device_check(d, cudaFree(p), "cudaFree");
+    if (choose(d) == 0) cuda_device_check(d, cudaFree(p), "cudaFree");
 }
 
 // Portable: pinned for every device, whichever is current.
 static void *cuda_host_alloc(struct device *head, size_t bytes) {
     struct cuda_device *d = (struct cuda_device *)head;
     void *p = NULL;
-    if (cuda_device_check(d, cudaSetDevice(d->index), "choosing the device") != 0) return NULL;
+    if (choose(d) != 0) return NULL;
     cudaError_t e = cudaHostAlloc(&p, bytes, cudaHostAllocPortable);
     if (e == cudaErrorMemoryAllocation) {
         cudaGetLastError();
@@ -212,8 +213,7 @@ static void *cuda_host_alloc(struct device *head, size_t bytes) {
 static void cuda_host_free(struct device *head, void *p, size_t bytes) {
     struct cuda_device *d = (struct cuda_device *)head;
     (void)bytes;
-    if (cuda_device_check(d, cudaSetDevice(d->index), "choosing the device") == 0)
-        cuda_device_check(d, cudaFreeHost(p), "cudaFreeHost");
+    if (choose(d) == 0) cuda_device_check(d, cudaFreeHost(p), "cudaFreeHost");
 }
 
 // Portable, likewise. A refusal leaves no error behind: the caller may have another way.
@@ -229,8 +229,7 @@ static int cuda_host_register(struct device *head, void *p, size_t bytes, const 
 
 static void cuda_host_unregister(struct device *head, void *p) {
     struct cuda_device *d = (struct cuda_device *)head;
-    if (cuda_device_check(d, cudaSetDevice(d->index), "choosing the device") == 0)
-        cuda_device_check(d, cudaHostUnregister(p), "cudaHostUnregister");
+    if (choose(d) == 0) cuda_device_check(d, cudaHostUnregister(p), "cudaHostUnregister");
 }
 
 // Peer access stays on until the process ends: other ranks' devices may use it as well.
@@ -251,7 +250,7 @@ static int facts(struct device *head, struct device_facts *out) {
     struct cuda_device *d = (struct cuda_device *)head;
     struct cudaDeviceProp p;
     memset(out, 0, sizeof *out);
-    if (cuda_device_check(d, cudaSetDevice(d->index), "choosing the device") != 0 ||
+    if (choose(d) != 0 ||
         cuda_device_check(d, cudaMemGetInfo(&out->free_bytes, &out->memory_bytes), "cudaMemGetInfo") != 0 ||
         cuda_device_check(d, cudaGetDeviceProperties(&p, d->index), "asking the device") != 0 ||
         cuda_device_check(d, cudaDeviceGetPCIBusId(out->bus_id, sizeof out->bus_id, d->index),

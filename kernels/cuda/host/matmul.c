@@ -95,7 +95,7 @@ static bool fuses(const struct cuda_device *d, const struct matmul_args *m) {
 static int gelu_apart(struct cuda_stream *s, const struct matmul_args *m) {
     bool forward = m->epilogue == EPILOGUE_GELU;
     struct matmul_args product = *m;
-    struct gelu_args gelu = {.y = m->c, .x = m->aux, .dy = m->c, .n = m->m * m->n, .dt = m->dt};
+    struct gelu_args gelu = matmul_gelu(m);
     product.epilogue = EPILOGUE_NONE;
     product.aux = NULL;
     if (forward) product.c = m->aux;

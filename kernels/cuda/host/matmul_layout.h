@@ -15,7 +15,7 @@
 #ifndef STARRING_KERNELS_CUDA_HOST_MATMUL_LAYOUT_H
 #define STARRING_KERNELS_CUDA_HOST_MATMUL_LAYOUT_H
 
-#include "kernels/strides.h"
+#include "kernels/operations.h"
 
 struct matmul_operand {
     uint64_t rows, columns;

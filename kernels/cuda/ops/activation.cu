@@ -45,18 +45,15 @@ __global__ void __launch_bounds__(MAP_THREADS) map_kernel(struct map_args<T> p, 
 // F::inputs: 1 or 2; f(float a, float b) -> float.
 template <typename T, typename F>
 static inline int map_launch(struct cuda_ctx *ctx, const struct map_args<T> &args, F f) {
-    if (args.n == 0) return 0;
     bool wide = aligned16(args.out) && aligned16(args.a) && aligned16(args.b);  // NULL is aligned
     return with_width<T>(wide, [&](auto width) {
         constexpr int V = decltype(width)::value;
-        int64_t blocks = divide_up(args.n, (int64_t)V * MAP_VECTORS * MAP_THREADS);
-        if (blocks >= LARGEST_GRID) return cuda_refused(ctx, "more elements than one launch covers");
-        return launch<map_kernel<T, V, F>>(ctx, flat_shape(blocks, MAP_THREADS), args, f);
+        int64_t threads = divide_up(args.n, (int64_t)V * MAP_VECTORS);
+        return launch_over<map_kernel<T, V, F>>(ctx, threads, MAP_THREADS, args, f);
     });
 }
 
 // ---------------------------------------------------------------- the activations
-// GELU, SwiGLU, sums of two buffers, and rows of a bias.
 #define GELU_2C   1.59576912f  // 2 sqrt(2/pi)
 #define GELU_A    0.044715f
 #define GELU_FLAT 10.0f  // beyond it gelu' is 1 to the last bit of a float, or under 1e-34 from 0
@@ -162,9 +159,8 @@ static int swiglu_launch(struct cuda_ctx *ctx, const struct swiglu_args *a, bool
             struct swiglu_buffers<T> p = {
                 (T *)a->y, (const T *)a->gate_up, (const T *)a->dy, (uint32_t)groups, (uint32_t)(a->width / V)
             };
-            struct launch_shape shape = flat_shape(divide_up(groups, (int64_t)MAP_THREADS), MAP_THREADS);
-            return backward ? launch<swiglu_bwd_kernel<T, V>>(ctx, shape, p)
-                            : launch<swiglu_fwd_kernel<T, V>>(ctx, shape, p);
+            return backward ? launch_over<swiglu_bwd_kernel<T, V>>(ctx, groups, MAP_THREADS, p)
+                            : launch_over<swiglu_fwd_kernel<T, V>>(ctx, groups, MAP_THREADS, p);
         });
     });
 }

@@ -234,21 +234,18 @@ static int encode_topk(struct cuda_ctx *ctx, const struct code_encode_args *a) {
     return launch<topk_write_kernel<T>>(ctx, shape, *a, w, kept);
 }
 
-// A warp for each block of n elements; blocks 0: there is nothing to do.
-static int blocks_of(struct cuda_ctx *ctx, int64_t n, int64_t *blocks) {
-    *blocks = divide_up(n / CODE_BLOCK, (int64_t)CODE_WARPS);
-    if (n % CODE_BLOCK) return cuda_refused(ctx, "codes: the count must be a multiple of 256");
-    if (*blocks >= LARGEST_GRID) return cuda_refused(ctx, "codes: more elements than one launch covers");
-    return 0;
+static int refuse_ragged(struct cuda_ctx *ctx) {
+    return cuda_refused(ctx, "codes: the count must be a multiple of 256");
 }
 
+// A warp for each block of n elements.
+static int64_t threads_of(int64_t n) { return n / CODE_BLOCK * WARP; }
+
 int cuda_op_code_encode(struct cuda_ctx *ctx, const struct code_encode_args *a) {
-    int64_t blocks;
-    if (blocks_of(ctx, a->n, &blocks)) return -1;
-    if (!blocks) return 0;
+    if (a->n % CODE_BLOCK) return refuse_ragged(ctx);
     return with_type(ctx, a->dt, [&](auto type) {
-        if (a->format.kind == CODE_TOPK) return encode_topk<decltype(type)>(ctx, a);
-        return launch<code_blocks_kernel<decltype(type)>>(ctx, flat_shape(blocks, CODE_THREADS), *a);
+        if (a->format.kind == CODE_TOPK) return a->n ? encode_topk<decltype(type)>(ctx, a) : 0;
+        return launch_over<code_blocks_kernel<decltype(type)>>(ctx, threads_of(a->n), CODE_THREADS, *a);
     });
 }
 
@@ -259,11 +256,8 @@ __global__ void __launch_bounds__(CODE_THREADS) code_error_kernel(struct code_er
 }
 
 int cuda_op_code_error(struct cuda_ctx *ctx, const struct code_error_args *a) {
-    int64_t blocks = divide_up(a->n, (int64_t)CODE_THREADS);
-    if (blocks >= LARGEST_GRID) return cuda_refused(ctx, "codes: more elements than one launch covers");
-    if (!blocks) return 0;
     return with_type(ctx, a->dt, [&](auto type) {
-        return launch<code_error_kernel<decltype(type)>>(ctx, flat_shape(blocks, CODE_THREADS), *a);
+        return launch_over<code_error_kernel<decltype(type)>>(ctx, a->n, CODE_THREADS, *a);
     });
 }
 
@@ -309,16 +303,13 @@ __global__ void __launch_bounds__(CODE_THREADS) topk_add_kernel(struct code_add_
 }
 
 int cuda_op_code_add(struct cuda_ctx *ctx, const struct code_add_args *a) {
-    int64_t blocks = divide_up(a->n, (int64_t)CODE_THREADS), kept = code_kept(a->format.share, a->n);
-    if (a->n % CODE_BLOCK) return cuda_refused(ctx, "codes: the count must be a multiple of 256");
-    if (blocks >= LARGEST_GRID) return cuda_refused(ctx, "codes: more elements than one launch covers");
-    if (!blocks) return 0;
+    int64_t kept = code_kept(a->format.share, a->n);
+    if (a->n % CODE_BLOCK) return refuse_ragged(ctx);
     if (a->format.kind != CODE_TOPK && aligned16(a->out))
-        return launch<code_add_kernel<4>>(ctx, flat_shape(divide_up(blocks, (int64_t)4), CODE_THREADS), *a);
-    if (a->format.kind != CODE_TOPK)
-        return launch<code_add_kernel<1>>(ctx, flat_shape(blocks, CODE_THREADS), *a);
-    if (a->use == CODE_SET && launch<code_clear_kernel>(ctx, flat_shape(blocks, CODE_THREADS), *a) != 0) return -1;
-    return launch<topk_add_kernel>(ctx, flat_shape(divide_up(kept, (int64_t)CODE_THREADS), CODE_THREADS), *a, kept);
+        return launch_over<code_add_kernel<4>>(ctx, a->n / 4, CODE_THREADS, *a);
+    if (a->format.kind != CODE_TOPK) return launch_over<code_add_kernel<1>>(ctx, a->n, CODE_THREADS, *a);
+    if (a->use == CODE_SET && launch_over<code_clear_kernel>(ctx, a->n, CODE_THREADS, *a) != 0) return -1;
+    return launch_over<topk_add_kernel>(ctx, kept, CODE_THREADS, *a, kept);
 }
 
 // ---------------------------------------------------------------- 1-bit Adam
@@ -366,11 +357,9 @@ __global__ void __launch_bounds__(CODE_THREADS) onebit_encode_kernel(struct oneb
 }
 
 int cuda_op_onebit_encode(struct cuda_ctx *ctx, const struct onebit_encode_args *a) {
-    int64_t blocks;
-    if (blocks_of(ctx, a->n, &blocks)) return -1;
-    if (!blocks) return 0;
+    if (a->n % CODE_BLOCK) return refuse_ragged(ctx);
     return with_type(ctx, a->dt, [&](auto type) {
-        return launch<onebit_encode_kernel<decltype(type)>>(ctx, flat_shape(blocks, CODE_THREADS), *a);
+        return launch_over<onebit_encode_kernel<decltype(type)>>(ctx, threads_of(a->n), CODE_THREADS, *a);
     });
 }
 
@@ -397,10 +386,9 @@ __global__ void __launch_bounds__(CODE_THREADS) onebit_sum_kernel(struct onebit_
 }
 
 int cuda_op_onebit_sum(struct cuda_ctx *ctx, const struct onebit_sum_args *a) {
-    int64_t blocks;
-    if (blocks_of(ctx, a->n, &blocks)) return -1;
+    if (a->n % CODE_BLOCK) return refuse_ragged(ctx);
     if (a->ranks < 1) return cuda_refused(ctx, "1-bit code: a sum over no ranks");
-    return blocks ? launch<onebit_sum_kernel>(ctx, flat_shape(blocks, CODE_THREADS), *a) : 0;
+    return launch_over<onebit_sum_kernel>(ctx, threads_of(a->n), CODE_THREADS, *a);
 }
 
 // ---------------------------------------------------------------- the update
@@ -427,12 +415,9 @@ __global__ void __launch_bounds__(CODE_THREADS) adam_frozen_kernel(struct update
 }
 
 int cuda_op_adam_frozen(struct cuda_ctx *ctx, const struct update_args *a) {
-    int64_t blocks = divide_up(a->n, (int64_t)CODE_THREADS);
-    if (a->codes && a->n % ONEBIT_BLOCK)
-        return cuda_refused(ctx, "codes: the count must be a multiple of 256");
-    if (cuda_update_refused(ctx, a, blocks)) return -1;
-    if (!blocks) return 0;
+    if (a->codes && a->n % ONEBIT_BLOCK) return refuse_ragged(ctx);
+    if (cuda_update_refused(ctx, a)) return -1;
     return with_type(ctx, a->dt, [&](auto type) {
-        return launch<adam_frozen_kernel<decltype(type)>>(ctx, flat_shape(blocks, CODE_THREADS), *a);
+        return launch_over<adam_frozen_kernel<decltype(type)>>(ctx, a->n, CODE_THREADS, *a);
     });
 }

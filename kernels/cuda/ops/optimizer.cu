@@ -132,13 +132,12 @@ int cuda_op_sumsq(struct cuda_ctx *ctx, const struct sumsq_args *a) {
         return cuda_refused(ctx, "sumsq: the elements must start at a multiple of 16 bytes");
     if (a->zero_out && cuda_checked(ctx, cudaMemsetAsync(a->out, 0, sizeof *a->out, ctx->stream)) != 0)
         return -1;
-    int64_t blocks = a->n / SUMSQ_BLOCK;
-    if (blocks == 0) return 0;
     return with_type(ctx, a->dt, [&](auto type) {
         using T = decltype(type);
-        struct launch_shape shape =
-            flat_shape(divide_up(blocks, (int64_t)SUMSQ_WARPS * WARP), SUMSQ_WARPS * WARP);
-        return launch<sumsq_kernel<T>>(ctx, shape, sumsq_buffers<T>{a->out, (const T *)a->x, blocks});
+        struct sumsq_buffers<T> p = {
+            a->out, (const T *)a->x, a->n / SUMSQ_BLOCK
+        };
+        return launch_over<sumsq_kernel<T>>(ctx, p.blocks, SUMSQ_WARPS * WARP, p);
     });
 }
 
@@ -265,10 +264,9 @@ __global__ void __launch_bounds__(UPDATE_THREADS) update_kernel(struct update_ar
     }
 }
 
-int cuda_update_refused(struct cuda_ctx *ctx, const struct update_args *a, int64_t blocks) {
-    if (a->groups < 1 || a->groups > UPDATE_GROUPS_MAX || a->ends[a->groups - 1] != a->n)
-        return cuda_refused(ctx, "an update: 1 to 24 groups, the last of which ends with the elements");
-    return blocks < LARGEST_GRID ? 0 : cuda_refused(ctx, "an update: more elements than one launch covers");
+int cuda_update_refused(struct cuda_ctx *ctx, const struct update_args *a) {
+    if (a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n) return 0;
+    return cuda_refused(ctx, "an update: 1 to 24 groups, the last of which ends with the elements");
 }
 
 // No group may end within a vector; tensors begin at multiples of 128 elements, so a model's do not.
@@ -277,14 +275,12 @@ static int update(struct cuda_ctx *ctx, const struct update_args *a) {
     bool wide = aligned16(a->master) && aligned16(a->m) && aligned16(a->v) && aligned16(a->weight) &&
                 aligned16(a->grad);
     for (int g = 0; g + 1 < a->groups; g++) wide = wide && a->ends[g] % UPDATE_VECTOR == 0;
-    int64_t blocks = divide_up(a->n, (int64_t)UPDATE_THREADS * (wide ? UPDATE_VECTOR : 1));
-    if (cuda_update_refused(ctx, a, blocks)) return -1;
-    if (a->n == 0) return 0;
+    int64_t threads = divide_up(a->n, (int64_t)(wide ? UPDATE_VECTOR : 1));
+    if (cuda_update_refused(ctx, a)) return -1;
     return with_type(ctx, a->dt, [&](auto type) {
         using T = decltype(type);
-        struct launch_shape shape = flat_shape(blocks, UPDATE_THREADS);
-        return wide ? launch<update_kernel<R, T, UPDATE_VECTOR>>(ctx, shape, *a)
-                    : launch<update_kernel<R, T, 1>>(ctx, shape, *a);
+        return wide ? launch_over<update_kernel<R, T, UPDATE_VECTOR>>(ctx, threads, UPDATE_THREADS, *a)
+                    : launch_over<update_kernel<R, T, 1>>(ctx, threads, UPDATE_THREADS, *a);
     });
 }
 

@@ -107,15 +107,11 @@ static int reduce_launch(struct cuda_ctx *ctx, const struct reduce_args *a) {
         p.in[k] = (const T *)a->inputs[k];
         wide = wide && aligned16(p.in[k]);
     }
-    int64_t whole = wide ? a->n / V * V : 0, rest = a->n - whole;
-    int64_t blocks = divide_up(whole / V, (int64_t)REDUCE_THREADS),
-            rest_blocks = divide_up(rest, (int64_t)REDUCE_THREADS);
-    if (blocks >= LARGEST_GRID || rest_blocks >= LARGEST_GRID)
-        return cuda_refused(ctx, "more elements than one launch covers");
+    int64_t whole = wide ? a->n / V * V : 0;
     p.n = whole;
-    if (whole && launch<reduce_kernel<T, V>>(ctx, flat_shape(blocks, REDUCE_THREADS), p) != 0) return -1;
+    if (launch_over<reduce_kernel<T, V>>(ctx, whole / V, REDUCE_THREADS, p) != 0) return -1;
     p.n = a->n;
-    return rest ? launch<reduce_bytes_kernel<T>>(ctx, flat_shape(rest_blocks, REDUCE_THREADS), p, whole) : 0;
+    return launch_over<reduce_bytes_kernel<T>>(ctx, a->n - whole, REDUCE_THREADS, p, whole);
 }
 
 int cuda_op_reduce(struct cuda_ctx *ctx, const struct reduce_args *a) {
@@ -178,11 +174,9 @@ static int cast_launch(struct cuda_ctx *ctx, const struct cast_args *a) {
         (To *)a->out, (const From *)a->in, a->n
     };
     bool wide = aligned16(a->out) && aligned16(a->in);
-    int64_t blocks = divide_up(a->n, (int64_t)REDUCE_THREADS * (wide ? widest : 1));
-    if (blocks >= LARGEST_GRID) return cuda_refused(ctx, "more elements than one launch covers");
-    struct launch_shape shape = flat_shape(blocks, REDUCE_THREADS);
-    return wide ? launch<cast_kernel<To, From, widest>>(ctx, shape, p)
-                : launch<cast_kernel<To, From, 1>>(ctx, shape, p);
+    int64_t threads = divide_up(a->n, (int64_t)(wide ? widest : 1));
+    return wide ? launch_over<cast_kernel<To, From, widest>>(ctx, threads, REDUCE_THREADS, p)
+                : launch_over<cast_kernel<To, From, 1>>(ctx, threads, REDUCE_THREADS, p);
 }
 
 int cuda_op_cast(struct cuda_ctx *ctx, const struct cast_args *a) {
@@ -202,7 +196,6 @@ int cuda_op_fill_zero(struct cuda_ctx *ctx, const struct fill_zero_args *a) {
 }
 
 // ---------------------------------------------------------------- the gradient of a bias
-// The gradient of a bias: sums over rows, column by column.
 #define BIAS_LANES 32  // vectors of columns side by side
 #define BIAS_DEEP  8   // rows read side by side
 #define BIAS_AHEAD 4   // rows a thread has in flight: 16 KB a block

@@ -157,14 +157,13 @@ int cuda_op_rope(struct cuda_ctx *ctx, const struct rope_args *a) {
             int32_t heads = a->heads + a->kv_heads;
             int64_t head_groups = divide_up((int64_t)heads, (int64_t)ROPE_HEADS);
             int64_t items = rows * head_groups * (half / V);
-            if (items >= LARGEST_GRID) return cuda_refused(ctx, "rope: more elements than one launch covers");
+            if (items >= LARGEST_GRID) return cuda_refused(ctx, "more elements than one launch covers");
             struct rope_buffers<T> p = {
                 (T *)a->qkv, a->cos_sin, (uint32_t)items, (uint32_t)a->seq, (uint32_t)(half / V),
                     (uint32_t)head_groups, (uint32_t)heads,
                     (int64_t)(a->heads + 2 * a->kv_heads) * a->head_size, a->inverse ? -1.0f : 1.0f
             };
-            struct launch_shape shape = flat_shape(divide_up(items, (int64_t)ROPE_THREADS), ROPE_THREADS);
-            return launch<rope_kernel<T, V>>(ctx, shape, p);
+            return launch_over<rope_kernel<T, V>>(ctx, items, ROPE_THREADS, p);
         });
     });
 }

@@ -297,8 +297,7 @@ int cuda_op_xent(struct cuda_ctx *ctx, const struct xent_args *a) {
 }
 
 // ---------------------------------------------------------------- the sum of the losses
-// The sum of the losses: one block, whose threads take every LOSS_THREADS-th row and then add up in pairs.
-// Its size is a constant, so the order of additions depends on the number of rows alone. A step has one such
+// One block, whose threads take every LOSS_THREADS-th row and then add up in pairs. Its size is a constant, so the order of additions depends on the number of rows alone. A step has one such
 // sum over some ten thousand rows, which more blocks would not make noticeably shorter.
 #define LOSS_THREADS 1024
 #define LOSS_AHEAD   8  // loads of a thread under way

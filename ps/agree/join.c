@@ -5,19 +5,19 @@
 #include "ps/net/rejoin.h"
 #include "shared/core/error.h"
 
-#define ASK_EVERY_S 0.1
-
 // 1: taken in; 0: not yet; -1 after logging: never.
-static int hear(const struct ps_login *l, const struct ps_identity *id, struct joined *out, double *heard_s) {
+static int hear(const struct ps_login *l, const struct ps_identity *id, struct link *link, struct joined *out,
+                double *heard_s) {
     struct net_message m;
     int rc;
     while ((rc = net_recv(l->socket, &m)) == 1) {
-        const struct wire_header *h = &m.header;
+        struct wire_header *h = &m.header;
         ps_frame_release(m.frame);
         if (h->kind == WIRE_REFUSED || h->kind == WIRE_ABORT) return ps_told(h);
         if (rejoin_asked(id->job, h)) return rejoin_now(l->role, id->incarnation, h->text);  // another epoch
         if (h->job != id->job) continue;
         *heard_s = now_seconds();
+        link_receive(link, PEER_SCHEDULER, h, *heard_s);
         if (h->kind != WIRE_JOINED || deal_read(h, &out->deal) != 0) continue;
         out->gathers = h->seq;
         return 1;
@@ -25,10 +25,14 @@ static int hear(const struct ps_login *l, const struct ps_identity *id, struct j
     return rc;
 }
 
-int join_running(const struct ps_login *l, const struct ps_identity *id, struct joined *out) {
+int join_running(const struct ps_login *l, const struct ps_identity *id, struct link *link,
+                 struct joined *out) {
     const struct config *c = l->role->config;
-    double heard_s = now_seconds(), asked_s = 0, beat_s = 0;
+    double heard_s = now_seconds(), beat_s = 0;
     struct turn_stall still = {.turn_s = heard_s};
+    const struct ps_port port = link_port(link);
+    link_tick(link, heard_s);
+    port_tell(&port, PEER_SCHEDULER, &(struct wire_header){.kind = WIRE_JOIN});
     for (;;) {
         double now = now_seconds();
         struct net_poll_item item = {.socket = l->socket};
@@ -36,16 +40,13 @@ int join_running(const struct ps_login *l, const struct ps_identity *id, struct 
             error_quiet(1);
             return fail("interrupted during login");
         }
-        if (now - asked_s > ASK_EVERY_S) {
-            asked_s = now;
-            ps_say(l->socket, id, WIRE_JOIN, NULL);
-        }
+        link_tick(link, now);
         if (now - beat_s > ps_heartbeat_s(c)) {
             beat_s = now;
             ps_say(l->socket, id, WIRE_HEARTBEAT, NULL);
         }
         if (net_poll(&item, 1, POLL_MS) != 0) return -1;
-        int rc = item.ready ? hear(l, id, out, &heard_s) : 0;
+        int rc = item.ready ? hear(l, id, link, out, &heard_s) : 0;
         if (rc) return rc > 0 ? 0 : -1;
         char stood[TURN_STALL_WORDS];
         now = now_seconds();

@@ -2,7 +2,7 @@
 // next step.
 //
 //     HELLO --> WELCOME (its life) --> START (JOINS: the job is under way) --> the servers' memory (ps/worker/attach.h)
-//     JOIN, repeated  --> JOINED: the step from which on it belongs, its samples, what the loop knows by then
+//     JOIN            --> JOINED: the step from which on it belongs, its samples, what the loop knows by then
 //     PULL of that step, to every key --> weights, once the step before it has been committed
 //
 // The others wait for it from JOINED on.
@@ -17,7 +17,8 @@ struct joined {
     uint64_t gathers;  // that the job has made
 };
 
-// Blocks until the scheduler has answered: at most a step of the job. 0, or -1 after logging.
-int join_running(const struct ps_login *l, const struct ps_identity *id, struct joined *out);
+// Blocks until the scheduler has answered: at most a step of the job. link: to it. 0, or -1 after logging.
+int join_running(const struct ps_login *l, const struct ps_identity *id, struct link *link,
+                 struct joined *out);
 
 #endif

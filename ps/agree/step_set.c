@@ -4,35 +4,48 @@
 
 #include "shared/core/error.h"
 
-struct step_set {
-    struct step_set_options o;
-    struct train_state state;  // before the open step
-    uint64_t live, joining;
-    // Of the open step:
+struct open_step {
     uint64_t members, reported, set;
     uint64_t *arrived;  // (shards)
 };
 
+struct step_set {
+    struct step_set_options o;
+    struct train_state state;  // before the newest open step
+    uint64_t live, joining;
+    struct open_step *open;  // (1 + lead)
+};
+
+static struct open_step *at(const struct step_set *s, int64_t step) {
+    return &s->open[step % (1 + s->o.lead)];
+}
+
+// All workers belong to the steps that are open at first.
+void step_set_begin(struct step_set *s, const struct train_state *state) {
+    s->state = *state;
+    s->state.step = s->o.start.step + s->o.lead;
+    s->state.dealt += s->o.lead * s->o.own * s->o.workers;
+}
+
 struct step_set *step_set_create(const struct step_set_options *o) {
     struct step_set *s = xcalloc(1, sizeof *s);
     s->o = *o;
-    s->state = o->start;
-    s->live = s->members = elastic_all(o->workers);
-    s->arrived = xcalloc((unsigned long)o->shards + 1, sizeof *s->arrived);
+    s->live = elastic_all(o->workers);
+    s->open = xcalloc(1 + (unsigned long)o->lead, sizeof *s->open);
+    for (int i = 0; i <= o->lead; i++) {
+        s->open[i].members = s->live;
+        s->open[i].arrived = xcalloc((unsigned long)o->shards + 1, sizeof(uint64_t));
+    }
+    step_set_begin(s, &o->start);
     return s;
 }
 
-void step_set_destroy(struct step_set **at) {
-    if (!*at) return;
-    free((*at)->arrived);
-    free(*at);
-    *at = NULL;
-}
-
-void step_set_begin(struct step_set *s, const struct train_state *state) {
-    int64_t step = s->state.step;
-    s->state = *state;
-    s->state.step = step;
+void step_set_destroy(struct step_set **s) {
+    if (!*s) return;
+    for (int i = 0; i <= (*s)->o.lead; i++) free((*s)->open[i].arrived);
+    free((*s)->open);
+    free(*s);
+    *s = NULL;
 }
 
 // ---------------------------------------------------------------- workers
@@ -53,43 +66,45 @@ void step_set_admit(struct step_set *s) {
     s->joining = 0;
 }
 
-// ---------------------------------------------------------------- the open step
-void step_set_reported(struct step_set *s, int worker) { s->reported |= elastic_bit(worker); }
-
-void step_set_arrived(struct step_set *s, int shard, uint64_t workers) { s->arrived[shard] |= workers; }
-
-static uint64_t complete(const struct step_set *s) {
-    uint64_t workers = s->members & s->reported;
-    for (int i = 0; i < s->o.shards; i++) workers &= s->arrived[i];
-    return workers;
+// ---------------------------------------------------------------- an open step
+void step_set_reported(struct step_set *s, int64_t step, int worker) {
+    at(s, step)->reported |= elastic_bit(worker);
 }
 
-bool step_set_fix(struct step_set *s) {
-    uint64_t there = complete(s), owed = s->members & s->live & ~there;
-    if (s->set || owed || !there) return false;
-    s->set = there;
+void step_set_arrived(struct step_set *s, int64_t step, int shard, uint64_t workers) {
+    at(s, step)->arrived[shard] |= workers;
+}
+
+bool step_set_fix(struct step_set *s, int64_t step) {
+    struct open_step *x = at(s, step);
+    uint64_t complete = x->members & x->reported;
+    for (int i = 0; i < s->o.shards; i++) complete &= x->arrived[i];
+    if (x->set || !complete || (x->members & s->live & ~complete)) return false;
+    x->set = complete;
     return true;
 }
 
-uint64_t step_set_fixed(const struct step_set *s) { return s->set; }
+uint64_t step_set_fixed(const struct step_set *s, int64_t step) { return at(s, step)->set; }
+uint64_t step_set_members(const struct step_set *s, int64_t step) { return at(s, step)->members; }
 
 void step_set_close(struct step_set *s, bool skipped, bool admits) {
     struct train_state *x = &s->state;
+    struct open_step *newest = at(s, x->step), *closed = at(s, x->step - s->o.lead);
     // At its end it is the workers that end the run: they know whose gradient it was, and of which tensor.
     if (!skipped || !scaler_at_end(&x->scaler, &s->o.scaler))
         scaler_update(&x->scaler, &s->o.scaler, skipped);
     x->step++;
-    x->dealt += s->o.own * elastic_count(s->members);
+    x->dealt += s->o.own * elastic_count(newest->members);
     x->skipped_in_a_row = skipped ? x->skipped_in_a_row + 1 : 0;
     if (!skipped) x->updates++;
-    if (!skipped) x->samples += s->o.own * elastic_count(s->set);
+    if (!skipped) x->samples += s->o.own * elastic_count(closed->set);
     if (admits) step_set_admit(s);
-    s->members = s->live;
-    s->reported = s->set = 0;
-    for (int i = 0; i < s->o.shards; i++) s->arrived[i] = 0;
+    closed->members = s->live;
+    closed->reported = closed->set = 0;
+    for (int i = 0; i < s->o.shards; i++) closed->arrived[i] = 0;
 }
 
 // ---------------------------------------------------------------- state
+uint64_t step_set_joining(const struct step_set *s) { return s->joining; }
 uint64_t step_set_live(const struct step_set *s) { return s->live; }
-uint64_t step_set_members(const struct step_set *s) { return s->members; }
 const struct train_state *step_set_state(const struct step_set *s) { return &s->state; }

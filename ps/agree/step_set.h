@@ -7,7 +7,10 @@
 //     set        of step t: its members that were complete when none was left that is neither complete nor lost
 //
 //     step t   open --each member complete or lost--> fixed: the set, ONE for all keys
-//                   --sums over the set, decision---> closed: t+1 is open; its members are who is live, and who asked
+//                   --sums over the set, decision---> closed: t+1+lead is open; its members are who is live, and who asked
+//
+// Steps are closed in their order; lead + 1 of them are open, each in a slot of its own (step % (1 + lead)). Where no worker
+// runs ahead, lead is 0.
 //
 // A worker that is lost after the set was fixed, or complete when it was lost, counts. Of any other no gradient
 // counts, for no key. Worker 0 is never lost here: its death is the job's.
@@ -47,6 +50,7 @@ static inline float elastic_scale(int workers, int contributors) {
 struct step_set_options {
     int workers, min;  // MAX and MIN; at most ELASTIC_WORKERS_MAX
     int shards;        // that have keys
+    int lead;          // steps that are open beyond the oldest one
     int64_t own;       // samples of one worker in a step
     struct scaler_config scaler;
     struct train_state start;  // before the first step; the scaler as scaler_init says
@@ -54,7 +58,7 @@ struct step_set_options {
 
 struct step_set;
 struct step_set *step_set_create(
-    const struct step_set_options *o);  // all workers are members of the first step
+    const struct step_set_options *o);  // all workers are members of the first steps
 void step_set_destroy(struct step_set **s);
 
 // The job goes on from a checkpoint with this state: before the first step is closed. Its step is the set's.
@@ -64,25 +68,27 @@ void step_set_begin(struct step_set *s, const struct train_state *state);
 // Whether the job can go on without this worker; nothing is changed.
 bool step_set_bears(const struct step_set *s, int worker);
 void step_set_lost(struct step_set *s, int worker);
-// It has come (back) and wants to belong to the next step. It must not be a member of the open one.
+// It has come (back) and wants to belong to the next step. It must not be a member of an open one.
 void step_set_join(struct step_set *s, int worker);
+uint64_t step_set_joining(const struct step_set *s);  // who asked, and is not taken in yet
 // Takes in at once who asked: where there are no common steps (async), nothing is closed.
 void step_set_admit(struct step_set *s);
 
-// ---- the open step
-void step_set_reported(struct step_set *s, int worker);
-void step_set_arrived(struct step_set *s, int shard, uint64_t workers);
+// ---- an open step
+void step_set_reported(struct step_set *s, int64_t step, int worker);
+void step_set_arrived(struct step_set *s, int64_t step, int shard, uint64_t workers);
 // Fixes the set if it is time. True once a step: the set has just been fixed.
-bool step_set_fix(struct step_set *s);
+bool step_set_fix(struct step_set *s, int64_t step);
 // The fixed set, or 0 before.
-uint64_t step_set_fixed(const struct step_set *s);
-// The next step opens. admits: who asked belongs to it; else it waits on. A loss scale that is skipped at its
+uint64_t step_set_fixed(const struct step_set *s, int64_t step);
+uint64_t step_set_members(const struct step_set *s, int64_t step);
+// The oldest one is closed, and another opens. admits: who asked belongs to it; else it waits on. A loss scale that is skipped at its
 // minimum stays: the workers end the run there.
 void step_set_close(struct step_set *s, bool skipped, bool admits);
 
 // ---- state
 uint64_t step_set_live(const struct step_set *s);
-uint64_t step_set_members(const struct step_set *s);  // of the open step
+// Before the newest open step, as far as those that are closed tell: its number, and where its samples begin.
 const struct train_state *step_set_state(const struct step_set *s);
 
 #endif

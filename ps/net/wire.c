@@ -94,10 +94,6 @@ bool wire_is_kept(enum wire_kind k) {
         case WIRE_HELLO:
         case WIRE_WELCOME:
         case WIRE_START:
-        case WIRE_ATTACH:
-        case WIRE_ATTACHED:
-        case WIRE_JOIN:
-        case WIRE_JOINED:
         case WIRE_ROLLBACK:
         case WIRE_HEARTBEAT:
         case WIRE_HEARTBEAT_ACK:

@@ -33,6 +33,7 @@ struct epoch_start {
 struct scheduler_options {
     const struct config *config;
     const struct shard_map *map;
+    int lead;  // steps that may be open beyond the oldest one (ps/job/consistency.h)
     struct manifest manifest;
     uint64_t job;            // not 0
     const char *checkpoint;  // that all roles go on from (START names it), outlives the core; NULL: none

@@ -40,22 +40,26 @@ struct rounds {
     const struct membership *members;
     struct consistency_rule rule;
     int workers, shards;
-    int full_shards;  // shards that own keys
-    struct round round;
+    int full_shards;       // shards that own keys
+    int64_t step;          // the oldest one that is open
+    struct round *rounds;  // (1 + lead), by step % (1 + lead)
     struct gather gather;
     struct step_figures figures;  // of the last decision, at decided_s
     double decided_s;
     struct wire_header decision;  // the last one; kind NONE: none yet
     struct budget *budget;        // NULL: workers go step by step
     struct step_set *set;         // NULL: every worker belongs to every step
-    struct wire_header joined;    // of it, the last one; kind NONE: none yet
     struct absences *absences;
     char error[WIRE_TEXT_MAX];
 };
 
 // ---------------------------------------------------------------- one step
-static void round_clear(struct rounds *c, int64_t step) {
-    struct round *r = &c->round;
+static struct round *round_of(const struct rounds *c, int64_t step) {
+    return &c->rounds[step % (1 + c->o.lead)];
+}
+
+static void round_open(struct rounds *c, int64_t step) {
+    struct round *r = round_of(c, step);
     memset(r->reported, 0, (size_t)c->workers * sizeof *r->reported);
     memset(r->summed, 0, (size_t)c->shards * sizeof *r->summed);
     memset(r->told, 0, (size_t)(c->workers + c->shards) * sizeof *r->told);
@@ -80,48 +84,45 @@ static void tell_shards(const struct rounds *c, const struct wire_header *h) {
 }
 
 // The mean over those who contributed: shares added in worker order.
-static double mean_loss(const struct rounds *c) {
-    uint64_t set = c->set ? step_set_fixed(c->set) : 0;
-    double loss = c->round.loss[0];  // worker 0 belongs to every set
+static double mean_loss(const struct rounds *c, const struct round *r) {
+    uint64_t set = c->set ? step_set_fixed(c->set, r->step) : 0;
+    double loss = r->loss[0];  // worker 0 belongs to every set
     for (int w = 1; w < c->workers; w++)
-        if (!set || (set & elastic_bit(w))) loss += c->round.loss[w];
+        if (!set || (set & elastic_bit(w))) loss += r->loss[w];
     return set && elastic_count(set) < c->workers ? loss * c->workers / elastic_count(set) : loss;
 }
 
-// The step is over: who belongs to the next one is told with it.
-static void close_set(struct rounds *c, bool skipped, struct wire_header *step_done) {
-    struct step_deal deal = {.contributors = elastic_count(step_set_fixed(c->set))};
-    uint64_t before = step_set_live(c->set);
-    bool more = c->round.step + 1 < c->o.config->steps && !c->members->stop;
-    absences_step(c->absences, c->round.step + 1, step_set_fixed(c->set));
+static void refuse_join(const struct rounds *c, int w) {
+    struct wire_header h = {.kind = WIRE_REFUSED, .flags = WIRE_FINAL};
+    snprintf(h.text, sizeof h.text, "the job has come to its end: there is nothing left to join");
+    port_tell(&c->o.port, w, &h);
+}
+
+static void say_joined(const struct rounds *c, int w, const struct step_deal *deal) {
+    struct wire_header h = {.kind = WIRE_JOINED, .step = deal->state.step, .seq = c->gather.seq};
+    deal_write(deal, &h);
+    port_tell(&c->o.port, w, &h);
+}
+
+// The step is over: who belongs to the one that opens is told with it.
+static void close_set(struct rounds *c, const struct round *r, bool skipped, struct wire_header *step_done) {
+    uint64_t set = step_set_fixed(c->set, r->step), before = step_set_live(c->set);
+    int64_t opens = r->step + 1 + c->o.lead;
+    bool more = opens < c->o.config->steps && !c->members->stop;
+    absences_step(c->absences, r->step + 1, set);
     step_set_close(c->set, skipped, more);
-    deal.members = step_set_members(c->set);
-    deal.state = *step_set_state(c->set);
+    struct step_deal deal = {.members = step_set_members(c->set, opens),
+                             .contributors = elastic_count(set),
+                             .state = *step_set_state(c->set)};
     deal_write(&deal, step_done);
-    uint64_t came = deal.members & ~before;
-    if (!came) return;
-    c->joined = (struct wire_header){.kind = WIRE_JOINED, .step = deal.state.step, .seq = c->gather.seq};
-    deal_write(&deal, &c->joined);
-    for (int w = 0; w < c->workers; w++)
-        if (came & elastic_bit(w)) port_tell(&c->o.port, w, &c->joined);
+    for (int w = 0; w < c->workers; w++) {
+        if (deal.members & ~before & elastic_bit(w)) say_joined(c, w, &deal);
+        if (!more && step_set_joining(c->set) & elastic_bit(w)) refuse_join(c, w);
+    }
 }
 
-static struct step_figures figures_of(struct rounds *c, double loss, const struct update_scalars *s) {
-    const struct round *r = &c->round;
-    double before_s = c->decided_s;
-    c->decided_s = r->last_s;
-    return (struct step_figures){.loss = loss,
-                                 .norm = s->norm,
-                                 .lr = r->lr,
-                                 .loss_scale = r->loss_scale,
-                                 .seconds = before_s > 0 ? r->last_s - before_s : 0,
-                                 .skipped = s->skip != 0};
-}
-
-static int decide(struct rounds *c) {
-    struct round *r = &c->round;
+static int decide(struct rounds *c, struct round *r) {
     struct update_scalars s = update_decide(&r->sum, r->loss_scale, r->clip);
-    double loss = mean_loss(c);
     if (s.skip && !commit_round(c->o.config))
         return core_fail(
             c->error,
@@ -137,47 +138,62 @@ static int decide(struct rounds *c) {
                                        .peers_ready_ns = r->ready_ns};
     struct wire_header step_done = {.kind = WIRE_STEP_DONE,
                                     .step = r->step,
-                                    .loss = loss,
+                                    .loss = mean_loss(c, r),
                                     .norm = s.norm,
                                     .flags = flags | membership_stop_flag(c->members),
                                     .peers_ready_ns = r->ready_ns};
-    c->figures = figures_of(c, loss, &s);
+    c->figures = (struct step_figures){.loss = step_done.loss,
+                                       .norm = s.norm,
+                                       .lr = r->lr,
+                                       .loss_scale = r->loss_scale,
+                                       .seconds = c->decided_s > 0 ? r->last_s - c->decided_s : 0,
+                                       .skipped = s.skip != 0};
+    c->decided_s = r->last_s;
     tell_shards(c, &c->decision);
-    if (c->set) close_set(c, s.skip != 0, &step_done);
+    if (c->set) close_set(c, r, s.skip != 0, &step_done);
     tell_workers(c, &step_done);
-    round_clear(c, r->step + 1);
+    c->step++;
+    round_open(c, c->step + c->o.lead);
     return 0;
 }
 
-static int close_round(struct rounds *c) {
-    bool complete = c->set ? step_set_fixed(c->set) != 0 : consistency_completes(&c->rule, c->round.reports);
-    return complete && c->round.sums == c->full_shards ? decide(c) : 0;
+// Whether all reports that the step needs are here, or each member's part is or the member is lost.
+static bool is_reported(const struct rounds *c, const struct round *r) {
+    return c->set ? step_set_fixed(c->set, r->step) != 0 : consistency_completes(&c->rule, r->reports);
 }
 
-// Each member's part may be here now, or the member lost.
+// Does what is due: sets are fixed, and steps decided in their order.
 static int settle(struct rounds *c) {
-    if (!c->set || !step_set_fix(c->set)) return close_round(c);
-    const struct wire_header fixed = {
-        .kind = WIRE_SET, .step = c->round.step, .mask = step_set_fixed(c->set)};
-    tell_shards(c, &fixed);
+    for (int64_t step = c->step; c->set && step <= c->step + c->o.lead; step++) {
+        if (!step_set_fix(c->set, step)) continue;
+        tell_shards(
+            c, &(struct wire_header){.kind = WIRE_SET, .step = step, .mask = step_set_fixed(c->set, step)});
+    }
+    for (struct round *r; (r = round_of(c, c->step))->sums == c->full_shards && is_reported(c, r);)
+        if (decide(c, r) != 0) return -1;
     return 0;
 }
 
-// Worker 0 knows what a job that goes on from a checkpoint has behind it.
-static void take_part(struct rounds *c, int w, const struct wire_header *h) {
-    struct step_deal deal;
-    step_set_reported(c->set, w);
-    if (w == 0 && h->step > 0 && h->step == c->o.start && deal_read(h, &deal) == 0)
-        step_set_begin(c->set, &deal.state);
+// A report or a sum of a step. No member is further ahead than its consistency lets it be: a message of a later step has
+// nothing to wait for here.
+static int round_for(struct rounds *c, int member, const struct wire_header *h, struct round **r) {
+    char name[48];
+    *r = h->step < c->step ? NULL : round_of(c, h->step);
+    if (h->step <= c->step + c->o.lead) return 0;
+    return core_fail(c->error, "%s reported step %lld while the job is at step %lld",
+                     member_name(c->members, member, name), (long long)h->step, (long long)c->step);
+}
+
+static void round_heard(struct round *r, int64_t ready_ns, double now) {
+    if (!r->reports && !r->sums) r->first_s = now;
+    r->last_s = now;
+    r->ready_ns = ps_later(r->ready_ns, ready_ns);
 }
 
 int rounds_report(struct rounds *c, int w, const struct wire_header *h, double now) {
-    struct round *r = &c->round;
-    if (h->step < r->step) return 0;
-    if (h->step > r->step)
-        return core_fail(c->error, "worker %d reported step %lld while the job is at step %lld", w,
-                         (long long)h->step, (long long)r->step);
-    if (r->reported[w] || (c->set && !(step_set_members(c->set) & elastic_bit(w)))) return 0;
+    struct round *r;
+    if (round_for(c, w, h, &r) != 0) return -1;
+    if (!r || r->reported[w] || (c->set && !(step_set_members(c->set, h->step) & elastic_bit(w)))) return 0;
     if (!r->reports) {
         r->first_worker = w;
         r->lr = h->lr;
@@ -192,26 +208,27 @@ int rounds_report(struct rounds *c, int w, const struct wire_header *h, double n
             (long long)r->step, w, (double)h->lr, (double)h->loss_scale, (double)h->clip, r->first_worker,
             (double)r->lr, (double)r->loss_scale, (double)r->clip);
     }
-    if (!r->reports && !r->sums) r->first_s = now;
-    r->last_s = now;
+    round_heard(r, h->ready_ns, now);
     r->reported[w] = true;
     r->loss[w] = h->loss;
-    r->ready_ns = ps_later(r->ready_ns, h->ready_ns);
     r->reports++;
-    if (c->set) take_part(c, w, h);
+    if (c->set) step_set_reported(c->set, h->step, w);
+    // Worker 0 knows what a job that goes on from a checkpoint has behind it.
+    struct step_deal deal;
+    if (c->set && w == 0 && h->step > 0 && h->step == c->o.start && deal_read(h, &deal) == 0)
+        step_set_begin(c->set, &deal.state);
     return settle(c);
 }
 
 int rounds_sum(struct rounds *c, int shard, const struct wire_header *h, double now) {
-    struct round *r = &c->round;
-    if (h->step != r->step || r->summed[shard] || !c->o.map->shard_keys[shard]) return 0;
-    if (!r->reports && !r->sums) r->first_s = now;
-    r->last_s = now;
+    struct round *r;
+    if (round_for(c, membership_shard(c->members, shard), h, &r) != 0) return -1;
+    if (!r || r->summed[shard] || !c->o.map->shard_keys[shard]) return 0;
+    round_heard(r, h->peers_ready_ns, now);
     r->summed[shard] = true;
     exact_sum_merge(&r->sum, &h->sum);
-    r->ready_ns = ps_later(r->ready_ns, h->peers_ready_ns);
     r->sums++;
-    return close_round(c);
+    return settle(c);
 }
 
 // ---------------------------------------------------------------- gathers
@@ -303,52 +320,39 @@ int rounds_lost(struct rounds *c, int w, const struct loss *loss) {
     return settle(c);
 }
 
-// The place of a shard among those that have keys.
-static int place_of(const struct rounds *c, int shard) {
-    int place = 0;
-    for (int i = 0; i < shard; i++) place += c->o.map->shard_keys[i] > 0;
-    return place;
-}
-
 int rounds_arrived(struct rounds *c, int shard, const struct wire_header *h) {
-    if (!c->set || !c->o.map->shard_keys[shard] || h->step > c->round.step) return 0;
-    if (h->step == c->round.step) step_set_arrived(c->set, place_of(c, shard), h->mask);
+    struct round *r;
+    int place = 0;  // among the shards that have keys
+    if (!c->set || !c->o.map->shard_keys[shard]) return 0;
+    if (round_for(c, membership_shard(c->members, shard), h, &r) != 0) return -1;
+    for (int i = 0; i < shard; i++) place += c->o.map->shard_keys[i] > 0;
+    if (r) step_set_arrived(c->set, h->step, place, h->mask);
     return settle(c);
 }
 
-// Where each goes at its own pace, a worker that comes is as far as the foremost.
-static void join_at_once(struct rounds *c, int w) {
-    struct step_deal deal = {.state = {.step = furthest(c) + 1}};
+void rounds_join(struct rounds *c, int w) {
+    bool over = c->budget ? budget_empty(c->budget) : c->step + c->o.lead >= c->o.config->steps;
+    if (!c->set || is_live(c, w)) return;
+    if (over || c->members->stop) {
+        refuse_join(c, w);
+        return;
+    }
     step_set_join(c->set, w);
+    if (!c->rule.row->on_arrival) return;  // the next step that opens is its first
+    // Where each goes at its own pace, a worker that comes is as far as the foremost.
+    struct step_deal deal = {.state = {.step = furthest(c) + 1}};
     step_set_admit(c->set);
     note_live(c, deal.state.step);
     scaler_init(&deal.state.scaler, &c->o.config->scaler);
-    c->joined = (struct wire_header){.kind = WIRE_JOINED, .step = deal.state.step, .seq = c->gather.seq};
-    deal_write(&deal, &c->joined);
-    port_tell(&c->o.port, w, &c->joined);
-}
-
-void rounds_join(struct rounds *c, int w) {
-    bool alone = c->rule.row->on_arrival;
-    bool over = c->budget ? budget_empty(c->budget) : c->round.step >= c->o.config->steps;
-    if (!c->set || (is_live(c, w) && !c->joined.kind)) return;
-    if (is_live(c, w)) {
-        port_tell(&c->o.port, w, &c->joined);  // the answer was lost
-    } else if (over || c->members->stop) {
-        struct wire_header h = {.kind = WIRE_REFUSED, .flags = WIRE_FINAL};
-        snprintf(h.text, sizeof h.text, "the job has come to its end: there is nothing left to join");
-        port_tell(&c->o.port, w, &h);
-    } else if (alone) {
-        join_at_once(c, w);
-    } else {
-        step_set_join(c->set, w);
-    }
+    say_joined(c, w, &deal);
 }
 
 bool rounds_lets_in(const struct rounds *c, int w) {
     if (!c->set || is_live(c, w)) return false;
     if (c->rule.row->on_arrival) return furthest(c) > c->o.start;
-    return !(step_set_members(c->set) & elastic_bit(w));
+    for (int64_t step = c->step; step <= c->step + c->o.lead; step++)
+        if (step_set_members(c->set, step) & elastic_bit(w)) return false;
+    return true;
 }
 
 // ---------------------------------------------------------------- time
@@ -366,7 +370,7 @@ static bool is_slow(const struct rounds *c, double since_s, double now, bool *to
 }
 
 bool rounds_slow(struct rounds *c, double now, char text[ROUNDS_TEXT_MAX]) {
-    struct round *r = &c->round;
+    struct round *r = round_of(c, c->step);
     struct gather *g = &c->gather;
     long long step = (long long)r->step + 1;
     for (int w = 0; w < c->workers; w++) {
@@ -383,7 +387,7 @@ bool rounds_slow(struct rounds *c, double now, char text[ROUNDS_TEXT_MAX]) {
             return true;
         }
     }
-    if (c->set ? !step_set_fixed(c->set) : !consistency_completes(&c->rule, r->reports)) return false;
+    if (!is_reported(c, r)) return false;
     for (int i = 0; i < c->shards; i++) {
         char name[48];
         bool *told = &r->told[c->workers + i];
@@ -397,7 +401,7 @@ bool rounds_slow(struct rounds *c, double now, char text[ROUNDS_TEXT_MAX]) {
 
 const struct wire_header *rounds_decision(const struct rounds *c) { return &c->decision; }
 const struct step_figures *rounds_figures(const struct rounds *c) { return &c->figures; }
-int64_t rounds_step(const struct rounds *c) { return c->round.step; }
+int64_t rounds_step(const struct rounds *c) { return c->step; }
 const char *rounds_error(const struct rounds *c) { return c->error; }
 
 // ---------------------------------------------------------------- create and destroy
@@ -410,14 +414,19 @@ struct rounds *rounds_create(const struct scheduler_options *o, const struct mem
     c->shards = members->shards;
     for (int i = 0; i < c->shards; i++) c->full_shards += o->map->shard_keys[i] > 0;
     unsigned long n = (unsigned long)c->workers;
-    c->round.reported = xcalloc(n, sizeof(bool));
-    c->round.summed = xcalloc((unsigned long)c->shards, sizeof(bool));
-    c->round.told = xcalloc(n + (unsigned long)c->shards, sizeof(bool));
-    c->round.loss = xcalloc(n, sizeof(double));
+    c->step = o->start;
+    c->rounds = xcalloc(1 + (unsigned long)o->lead, sizeof *c->rounds);
+    for (int64_t step = c->step; step <= c->step + o->lead; step++) {
+        struct round *r = round_of(c, step);
+        r->reported = xcalloc(n, sizeof(bool));
+        r->summed = xcalloc((unsigned long)c->shards, sizeof(bool));
+        r->told = xcalloc(n + (unsigned long)c->shards, sizeof(bool));
+        r->loss = xcalloc(n, sizeof(double));
+        r->step = step;
+    }
     c->gather.have = xcalloc(n, sizeof(bool));
     c->gather.told = xcalloc(n, sizeof(bool));
     c->gather.values = xcalloc(n * WIRE_VALUES_MAX, sizeof(double));
-    c->round.step = o->start;
     const struct budget_options bo = {.workers = c->workers,
                                       .total = batches_total(o->config),
                                       .returns = ps_elastic(o->config),
@@ -428,6 +437,7 @@ struct rounds *rounds_create(const struct scheduler_options *o, const struct mem
     struct step_set_options so = {.workers = c->workers,
                                   .min = o->config->recovery.elastic_min,
                                   .shards = c->full_shards,
+                                  .lead = o->lead,
                                   .own = o->config->micro_batch * o->config->accumulation,
                                   .scaler = o->config->scaler,
                                   .start.step = o->start};
@@ -440,10 +450,13 @@ struct rounds *rounds_create(const struct scheduler_options *o, const struct mem
 void rounds_destroy(struct rounds **at) {
     struct rounds *c = *at;
     if (!c) return;
-    free(c->round.reported);
-    free(c->round.summed);
-    free(c->round.told);
-    free(c->round.loss);
+    for (struct round *r = c->rounds; r <= c->rounds + c->o.lead; r++) {
+        free(r->reported);
+        free(r->summed);
+        free(r->told);
+        free(r->loss);
+    }
+    free(c->rounds);
     free(c->gather.have);
     free(c->gather.told);
     free(c->gather.values);

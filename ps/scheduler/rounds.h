@@ -16,10 +16,12 @@
 // Where workers run ahead of each other there are no common steps: TAKE of a worker --> TAKEN (budget.h).
 //
 // Invariants
-// 1. Each message comes once (ps/net/link.h), in any order; one of a step or gather that is over is dropped.
-// 2. One step and one gather are open. A step is decided once, when every report and every sum that it needs is here; what is
-//    decided follows from them in worker order alone.
-// 3. A set of workers is fixed once a step, and is one for all keys.
+// 1. Each message comes once (ps/net/link.h), in any order; one of a step or gather that is over is dropped, and one of a
+//    step that nobody may be at yet ends the job.
+// 2. One gather and lead + 1 steps are open, each step in a slot of its own (struct round, step % (1 + lead)), which keeps
+//    what comes of it early. Steps are decided in their order, each once, when every report and every sum that it needs is
+//    here; what is decided follows from them in worker order alone.
+// 3. A set of workers is fixed once a step, and is one for all keys. A worker that joins belongs to the next step that opens.
 // Errors: -1 with rounds_error set.
 #ifndef STARRING_PS_SCHEDULER_ROUNDS_H
 #define STARRING_PS_SCHEDULER_ROUNDS_H
@@ -56,7 +58,7 @@ bool rounds_slow(struct rounds *c, double now, char text[ROUNDS_TEXT_MAX]);
 const struct wire_header *rounds_decision(const struct rounds *c);
 // The figures of its decision.
 const struct step_figures *rounds_figures(const struct rounds *c);
-int64_t rounds_step(const struct rounds *c);  // the open one
+int64_t rounds_step(const struct rounds *c);  // the oldest one that is open
 const char *rounds_error(const struct rounds *c);
 
 #endif

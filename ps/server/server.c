@@ -34,7 +34,6 @@ static int server_listen(struct server *s) {
         shard->server = s;
         shard->thread = t;
         shard->routes = xcalloc((unsigned long)s->c->workers, sizeof *shard->routes);
-        shard->met = xcalloc((unsigned long)s->c->workers, sizeof *shard->met);
         if (!(shard->router = net_router(s->net, NET_DATA, wanted, bound)) ||
             !(shard->scheduler = net_dealer(s->net, &scheduler)) ||
             address_advertised(s->o->advertise, bound, t, given) != 0)
@@ -433,7 +432,6 @@ static void server_free(struct server *s) {
         study_destroy(&s->shards[t].study);
         arrivals_destroy(&s->shards[t].replay);
         free(s->shards[t].routes);
-        free(s->shards[t].met);
     }
     struct loader *loader = atomic_load(&s->loader), *twin = atomic_load(&s->twin_loader);
     keeper_destroy(&s->keeper);

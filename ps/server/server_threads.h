@@ -24,11 +24,6 @@ struct pulse;
 struct server;
 struct stall_watch;
 
-// The last question of a worker about what can be shared.
-struct shard_met {
-    uint64_t incarnation, seq;
-};
-
 struct shard {
     struct server *server;
     int thread;
@@ -41,7 +36,6 @@ struct shard {
     struct study *study;
     struct net_route *routes;  // (workers)
     bool acquainted;           // its core knows who is in the job
-    struct shard_met *met;     // (workers)
     struct ps_identity id;
     pthread_t tid;
     bool started, loaded;    // its keys have what the loader has read

@@ -51,14 +51,11 @@ static bool shard_receive(struct shard *s, struct net_socket *from, struct net_m
 static void shard_attach(struct shard *s, const struct wire_header *h) {
     struct server_segment segment;
     struct wire_header answer;
+    const struct ps_port port = link_port(s->link);
     if (!server_core_knows(s->core, h)) return;
-    struct shard_met *met = &s->met[h->rank];
-    // A worker's later question stands; an earlier one may come behind it, or once more.
-    if (met->incarnation == h->incarnation && h->seq < met->seq) return;
-    *met = (struct shard_met){h->incarnation, h->seq};
     server_sharing_answer(&s->server->sharing, s->thread, h, &segment, &answer);
     server_core_attach(s->core, h->rank, &segment);
-    shard_send(s, h->rank, &(struct ps_message){.header = answer});
+    port_tell(&port, h->rank, &answer);
 }
 
 // A sum, which its primary says again until the replica is complete and takes it.

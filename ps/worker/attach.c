@@ -9,8 +9,6 @@
 #include "ps/net/rejoin.h"
 #include "shared/core/error.h"
 
-#define ASK_EVERY_S 0.05
-
 // The questions to a shard: seq says which answer is which.
 enum asked { ASK_SHARE = 1, ASK_NOTHING, ASK_DONE };
 
@@ -21,15 +19,10 @@ struct meeting {
 };
 
 static void ask(const struct meeting *m, int shard) {
-    struct ps_message x = {.header = {.kind = WIRE_ATTACH, .seq = (uint64_t)m->asked[shard]}};
-    if (m->asked[shard] == ASK_SHARE) segment_name(&m->a->sharing->own, x.header.text);
-    ps_stamp(m->a->id, &x.header);
-    net_send(m->a->shards[shard], NULL, &x);
-}
-
-static void ask_all(const struct meeting *m) {
-    for (int g = 0; g < m->a->sharing->map->shards; g++)
-        if (m->asked[g] != ASK_DONE) ask(m, g);
+    const struct ps_port port = link_port(m->a->link);
+    struct wire_header h = {.kind = WIRE_ATTACH, .seq = (uint64_t)m->asked[shard]};
+    if (m->asked[shard] == ASK_SHARE) segment_name(&m->a->sharing->own, h.text);
+    port_tell(&port, shard, &h);
 }
 
 static int cannot_share(const struct meeting *m, int shard, const char *why) {
@@ -71,6 +64,7 @@ static int hear(struct meeting *m, struct net_socket *from, int shard) {
             return rejoin_now(m->a->role, m->a->id->incarnation, x.header.text);
         if (shard < 0 || x.header.job != m->a->id->job) continue;
         if (!roster_is_shard(m->a->roster, shard, m->a->sharing->map->threads, &x.header)) continue;
+        link_receive(m->a->link, shard, &x.header, now_seconds());
         if (answered(m, shard, &x.header) != 0) return -1;
     }
     return rc;
@@ -79,7 +73,7 @@ static int hear(struct meeting *m, struct net_socket *from, int shard) {
 static int meet_all(struct meeting *m, struct net_poll_item *items) {
     const struct config *c = m->a->role->config;
     int shards = m->a->sharing->map->shards;
-    double since_s = now_seconds(), asked_s = 0;  // since_s: the start, or the last answer
+    double since_s = now_seconds();  // the start, or the last answer
     struct turn_stall still = {.turn_s = since_s};
     for (int open = m->open; m->open > 0;) {
         double now = now_seconds();
@@ -90,7 +84,7 @@ static int meet_all(struct meeting *m, struct net_poll_item *items) {
             error_quiet(1);
             return fail("interrupted during login");
         }
-        if (now - asked_s > ASK_EVERY_S) ask_all(m), asked_s = now;
+        link_tick(m->a->link, now);
         items[0] = (struct net_poll_item){.socket = m->a->scheduler};
         for (int g = 0; g < shards; g++) items[1 + g] = (struct net_poll_item){.socket = m->a->shards[g]};
         if (net_poll(items, 1 + shards, POLL_MS) != 0) return -1;
@@ -111,7 +105,11 @@ int attach_shards(const struct attach *a) {
     if (!ps_shares(a->sharing->c)) return 0;
     struct meeting m = {.a = a, .asked = xcalloc((unsigned long)shards, sizeof *m.asked), .open = shards};
     struct net_poll_item *items = xcalloc((unsigned long)shards + 1, sizeof *items);
-    for (int g = 0; g < shards; g++) m.asked[g] = ASK_SHARE;
+    link_tick(a->link, now_seconds());
+    for (int g = 0; g < shards; g++) {
+        m.asked[g] = ASK_SHARE;
+        ask(&m, g);
+    }
     int rc = meet_all(&m, items);
     free(items);
     free(m.asked);

@@ -1,5 +1,5 @@
 // A worker meets the shards of the job, before anything is pushed: each pair shares memory, or frames travel between
-// the two.
+// the two. It asks each shard once (the link says what is lost again), and a second time where it cannot share after all.
 #ifndef STARRING_PS_WORKER_ATTACH_H
 #define STARRING_PS_WORKER_ATTACH_H
 
@@ -11,6 +11,7 @@ struct attach {
     const struct ps_identity *id;
     struct net_socket *scheduler;
     struct net_socket *const *shards;  // (map->shards)
+    struct link *link;                 // to these
     struct sharing *sharing;
     const struct roster *roster;
 };

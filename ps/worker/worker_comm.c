@@ -496,10 +496,11 @@ static int log_in(struct comm *c, const struct manifest *manifest) {
                        .id = &c->id,
                        .scheduler = c->scheduler,
                        .shards = c->shards,
+                       .link = c->link,
                        .sharing = c->o.sharing,
                        .roster = c->roster};
     if (rc == 0) rc = attach_shards(&a);
-    if (rc == 0 && c->id.joins) rc = join_running(&l, &c->id, &c->joined);
+    if (rc == 0 && c->id.joins) rc = join_running(&l, &c->id, c->link, &c->joined);
     // If the launcher asked this worker to leave, it also tells the other roles to end.
     bool asked = ps_stopped(role->stop) && stop_supervised();
     if (rc != 0 && !asked) ps_abort(c->scheduler, c->link, &c->id, error_last());

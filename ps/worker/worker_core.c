@@ -384,7 +384,7 @@ static void on_step_done(struct worker_core *c, const struct wire_header *h, dou
     struct worker_report *r = &c->reports[worker_slot_of(h->step, c->o.lead)];
     struct worker_status *at = &c->status;
     if (!r->open || h->step != r->step || (h->count && deal_read(h, &r->deal) != 0)) return;
-    r->deal.state.step = h->step + 1;  // it opens
+    r->deal.state.step = h->step + 1 + c->o.lead;  // it opens
     r->open = false;
     r->closed = true;
     r->done_ns = ps_clock_ns(now);

@@ -42,8 +42,7 @@ static inline void sim_place(struct sim *s, struct sim_worker *x) {
 }
 
 static inline void sim_start_worker(struct sim *s, struct sim_worker *x) {
-    link_destroy(&x->link);
-    x->link = sim_link(&x->end, s->map->shards);
+    if (!x->link) x->link = sim_link(&x->end, s->map->shards);
     struct worker_core_options o = {.rank = x->end.index,
                                     .layout = s->l,
                                     .map = s->map,

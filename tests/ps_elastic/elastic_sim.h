@@ -14,7 +14,7 @@ struct fate {
     double dead_s[SIM_WORKERS];
     bool dead[SIM_WORKERS], hears[SIM_WORKERS];  // dead; its successor logs in and waits
     double said_s[SIM_WORKERS];
-    bool welcome[SIM_WORKERS], started[SIM_WORKERS];
+    bool welcome[SIM_WORKERS], started[SIM_WORKERS], asked[SIM_WORKERS];
     struct step_deal deal[SIM_WORKERS];
     bool dealt[SIM_WORKERS];
     char *old[64];  // segments of dead processes: mapped as long as a server may look
@@ -38,7 +38,7 @@ static inline void kill_worker(struct sim *s, int w) {
     link_destroy(&x->link);
     worker_core_destroy(&x->core);
     fate->dead[w] = true;
-    fate->hears[w] = fate->welcome[w] = fate->started[w] = fate->dealt[w] = false;
+    fate->hears[w] = fate->welcome[w] = fate->started[w] = fate->asked[w] = fate->dealt[w] = false;
     fate->dead_s[w] = s->now;
 }
 
@@ -50,20 +50,25 @@ static inline void replace_worker(struct sim *s, int w) {
     sim_place(s, x);
     x->end = (struct sim_end){
         .sim = s, .role = PS_WORKER, .index = w, .incarnation = 70000 + ++fate->incarnations};
+    x->link = sim_link(&x->end, s->map->shards);
     fate->hears[w] = true;
     fate->said_s[w] = -1;
 }
 
-// What such a process says until it is in: HELLO, then heartbeats, then JOIN.
+// What such a process says until it is in: HELLO, then heartbeats; and JOIN, once.
 static inline void say(struct sim *s, int w) {
     struct sim_worker *x = &s->workers[w];
     struct wire_header h = {.kind = WIRE_HELLO, .manifest = 5, .key = process_of(x)};
+    link_tick(x->link, s->now);
     if (s->now - fate->said_s[w] < 0.05) return;
     fate->said_s[w] = s->now;
     if (fate->welcome[w]) h = (struct wire_header){.kind = WIRE_HEARTBEAT};
     if (fate->welcome[w]) port_tell(&(struct ps_port){&x->end, sim_send}, PEER_SCHEDULER, &h);
-    if (fate->started[w]) h.kind = WIRE_JOIN;
-    port_tell(&(struct ps_port){&x->end, sim_send}, PEER_SCHEDULER, &h);
+    if (!fate->welcome[w]) port_tell(&(struct ps_port){&x->end, sim_send}, PEER_SCHEDULER, &h);
+    const struct ps_port port = link_port(x->link);
+    if (fate->started[w] && !fate->asked[w])
+        port_tell(&port, PEER_SCHEDULER, &(struct wire_header){.kind = WIRE_JOIN});
+    fate->asked[w] = fate->started[w];
 }
 
 // It meets the servers: each has heard of the new life from the scheduler, or is asked again, and hears of its memory.
@@ -98,7 +103,7 @@ static inline void enter(struct sim *s, int w, const struct wire_header *h) {
 }
 
 // Packets for the dead, and for processes that log in.
-static inline bool takes(struct sim *s, const struct sim_packet *p, const struct wire_header *h,
+static inline bool takes(struct sim *s, const struct sim_packet *p, struct wire_header *h,
                          struct ps_frame *frame) {
     int w = p->to.index;
     if (p->to.role == PS_SHARD && h->kind == WIRE_SET) {
@@ -109,6 +114,8 @@ static inline bool takes(struct sim *s, const struct sim_packet *p, const struct
     struct sim_worker *x = &s->workers[w];
     bool other = p->to.incarnation != x->end.incarnation;
     if (!other && !fate->dead[w]) return false;
+    if (!other && fate->hears[w] && p->from.role == PS_SCHEDULER && fate->welcome[w])
+        link_receive(x->link, PEER_SCHEDULER, h, s->now);
     if (!other && fate->hears[w] && h->kind == WIRE_WELCOME) {
         fate->welcome[w] = true;
         x->end.life = h->life;

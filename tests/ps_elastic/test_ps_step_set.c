@@ -16,10 +16,13 @@ static struct step_set *set_of(int workers, int min, int shards) {
     return step_set_create(&o);
 }
 
+// Of the step that is open.
+static int64_t now(const struct step_set *s) { return step_set_state(s)->step; }
+
 // Worker w has done its part of the open step.
 static void part(struct step_set *s, int shards, int w) {
-    step_set_reported(s, w);
-    for (int i = 0; i < shards; i++) step_set_arrived(s, i, elastic_bit(w));
+    step_set_reported(s, now(s), w);
+    for (int i = 0; i < shards; i++) step_set_arrived(s, now(s), i, elastic_bit(w));
 }
 
 // With all there every step is everybody's, and the samples are those without --elastic.
@@ -28,12 +31,12 @@ static void test_all_there(void **state) {
     struct step_set *s = set_of(3, 1, 2);
     for (int64_t t = 0; t < 4; t++) {
         for (int w = 2; w >= 0; w--) {
-            assert_false(step_set_fix(s));
+            assert_false(step_set_fix(s, now(s)));
             part(s, 2, w);
         }
-        assert_true(step_set_fix(s));
-        assert_false(step_set_fix(s));  // once
-        assert_true(step_set_fixed(s) == 7);
+        assert_true(step_set_fix(s, now(s)));
+        assert_false(step_set_fix(s, now(s)));  // once
+        assert_true(step_set_fixed(s, now(s)) == 7);
         step_set_close(s, t == 1, true);
         const struct train_state *x = step_set_state(s);
         assert_int_equal(x->step, t + 1);
@@ -41,7 +44,7 @@ static void test_all_there(void **state) {
         assert_int_equal(x->updates, t + (t < 1));
         assert_int_equal(x->samples, 3 * OWN * x->updates);
         assert_int_equal(x->skipped_in_a_row, t == 1);
-        assert_true(step_set_members(s) == 7 && step_set_fixed(s) == 0);
+        assert_true(step_set_members(s, now(s)) == 7 && step_set_fixed(s, now(s)) == 0);
     }
     step_set_destroy(&s);
 }
@@ -52,17 +55,17 @@ static void test_lost_in_the_middle(void **state) {
     struct step_set *s = set_of(3, 2, 2);
     part(s, 2, 0);
     part(s, 2, 2);
-    step_set_reported(s, 1);
-    step_set_arrived(s, 0, elastic_bit(1));  // shard 1 lacks a gradient
-    assert_false(step_set_fix(s));
+    step_set_reported(s, now(s), 1);
+    step_set_arrived(s, now(s), 0, elastic_bit(1));  // shard 1 lacks a gradient
+    assert_false(step_set_fix(s, now(s)));
     assert_true(step_set_bears(s, 1));
     step_set_lost(s, 1);
-    assert_true(step_set_fix(s));
-    assert_true(step_set_fixed(s) == 5);
-    step_set_arrived(s, 1, elastic_bit(1));  // too late: the set is what it is
-    assert_true(step_set_fixed(s) == 5);
+    assert_true(step_set_fix(s, now(s)));
+    assert_true(step_set_fixed(s, now(s)) == 5);
+    step_set_arrived(s, now(s), 1, elastic_bit(1));  // too late: the set is what it is
+    assert_true(step_set_fixed(s, now(s)) == 5);
     step_set_close(s, false, true);
-    assert_true(step_set_members(s) == 5);
+    assert_true(step_set_members(s, now(s)) == 5);
     assert_int_equal(step_set_state(s)->dealt, 3 * OWN);    // its slice went with it
     assert_int_equal(step_set_state(s)->samples, 2 * OWN);  // two contributed
     // Fewer than MIN, or without worker 0: not borne.
@@ -78,14 +81,14 @@ static void test_complete_and_lost(void **state) {
     part(s, 1, 1);
     step_set_lost(s, 1);
     part(s, 1, 0);
-    assert_false(step_set_fix(s));
+    assert_false(step_set_fix(s, now(s)));
     part(s, 1, 2);
-    assert_true(step_set_fix(s));
-    assert_true(step_set_fixed(s) == 7);
+    assert_true(step_set_fix(s, now(s)));
+    assert_true(step_set_fixed(s, now(s)) == 7);
     step_set_lost(s, 2);
-    assert_true(step_set_fixed(s) == 7);
+    assert_true(step_set_fixed(s, now(s)) == 7);
     step_set_close(s, false, true);
-    assert_true(step_set_members(s) == 1);
+    assert_true(step_set_members(s, now(s)) == 1);
     assert_int_equal(step_set_state(s)->samples, 3 * OWN);
     step_set_destroy(&s);
 }
@@ -98,17 +101,17 @@ static void test_join(void **state) {
     step_set_lost(s, 1);
     part(s, 1, 0);
     part(s, 1, 2);
-    assert_true(step_set_fix(s));
+    assert_true(step_set_fix(s, now(s)));
     step_set_close(s, false, true);
-    assert_true(step_set_members(s) == 5);
+    assert_true(step_set_members(s, now(s)) == 5);
     step_set_join(s, 1);
     part(s, 1, 1);  // what is not a member's does not count
     part(s, 1, 0);
     part(s, 1, 2);
-    assert_true(step_set_fix(s));
-    assert_true(step_set_fixed(s) == 5);
+    assert_true(step_set_fix(s, now(s)));
+    assert_true(step_set_fixed(s, now(s)) == 5);
     step_set_close(s, false, true);
-    assert_true(step_set_members(s) == 7);
+    assert_true(step_set_members(s, now(s)) == 7);
     assert_int_equal(step_set_state(s)->dealt, 5 * OWN);
     step_set_join(s, 1);
     step_set_lost(s, 1);  // before it was taken in
@@ -133,11 +136,11 @@ static void test_words(void **state) {
     scaler_init(&o.start.scaler, &o.scaler);
     struct step_set *s = step_set_create(&o);
     part(s, 1, 0);
-    assert_true(step_set_fix(s));
+    assert_true(step_set_fix(s, now(s)));
     step_set_close(s, true, true);
     assert_true(step_set_state(s)->scaler.scale == 8.0);
     part(s, 1, 0);
-    assert_true(step_set_fix(s));
+    assert_true(step_set_fix(s, now(s)));
     step_set_close(s, true, true);  // at its minimum it stays, and is told as it was
     assert_true(step_set_state(s)->scaler.scale == 8.0);
     step_set_destroy(&s);

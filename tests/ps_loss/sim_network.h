@@ -108,8 +108,7 @@ struct sim {
     uint64_t sent;  // messages
     struct sim_payloads payloads[WIRE_KINDS];
     // May take a packet for itself: the frame is then its own to release. NULL: all go where they go.
-    bool (*takes)(struct sim *s, const struct sim_packet *p, const struct wire_header *h,
-                  struct ps_frame *frame);
+    bool (*takes)(struct sim *s, const struct sim_packet *p, struct wire_header *h, struct ps_frame *frame);
     void (*on_landed)(struct sim *s,
                       struct sim_worker *x);  // x->step's weights have, its own next one begins
     int keep_every;                           // steps; 0: worker 0 marks none

@@ -21,8 +21,7 @@ static uint64_t draw(struct sim *s, uint64_t n) {
 }
 
 // One decision for each step, whoever hears it and however often.
-static bool takes(struct sim *s, const struct sim_packet *p, const struct wire_header *h,
-                  struct ps_frame *frame) {
+static bool takes(struct sim *s, const struct sim_packet *p, struct wire_header *h, struct ps_frame *frame) {
     (void)s, (void)frame;
     if (p->from.role != PS_SCHEDULER || h->kind != WIRE_DECISION) return false;
     FUZZ_CHECK(h->step < s->t.steps, "step %lld is decided in a job of %d", (long long)h->step, s->t.steps);

@@ -1,5 +1,4 @@
-#include "ps/bench/bench_measure.h"
-
+// One row of `starring bench ps`: its processes, and what is measured of them.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -10,7 +9,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ps/bench/bench_ring.h"
 #include "ps/bench/bench_roles.h"
 #include "ps/trust/job_secret.h"
 #include "shared/core/error.h"
@@ -42,18 +40,6 @@ struct bench_team {
     struct bench_member *members;
 };
 
-static struct bench_team *team_create(void) {
-    struct bench_team *t = xcalloc(1, sizeof *t);
-    struct launch_options o = {.grace_s = GRACE_S};
-    if (job_secret_hand_down() != 0 || !(t->program = launch_self())) {
-        free(t);
-        return NULL;
-    }
-    stop_supervise();
-    t->launcher = launcher_create(&o);
-    return t;
-}
-
 // Ends whatever still runs. The row's exit status: 0, or as launcher_wait's. *interrupted: a signal, or 0.
 static int team_end(struct bench_team **at, bool failed, int *interrupted) {
     struct bench_team *t = *at;
@@ -73,7 +59,7 @@ static int team_end(struct bench_team **at, bool failed, int *interrupted) {
     return status;
 }
 
-// A process that has gone is found by the next answer: 0, or -1 after logging where it has gone or is silent.
+// A process that has died is found and named by whoever waits for its answer.
 __attribute__((format(printf, 2, 3))) static void tell(struct bench_member *m, const char *fmt, ...) {
     char line[BENCH_LINE_MAX];
     va_list args;
@@ -81,7 +67,6 @@ __attribute__((format(printf, 2, 3))) static void tell(struct bench_member *m, c
     int n = vsnprintf(line, sizeof line - 1, fmt, args);
     va_end(args);
     line[n++] = '\n';
-    // A process that has died is found and named by whoever waits for its answer.
     ssize_t sent = send(m->control, line, (size_t)n, MSG_NOSIGNAL);
     (void)sent;
 }
@@ -106,10 +91,6 @@ struct bench_start {
 };
 
 // ---------------------------------------------------------------- starting
-static void inherit(int fd, bool on) {
-    if (fd > 0) fcntl(fd, F_SETFD, on ? 0 : FD_CLOEXEC);
-}
-
 // Starts a process. Valid as long as the team; NULL after logging.
 static struct bench_member *team_launch(struct bench_team *t, const struct bench_start *s) {
     char plan[BENCH_PLAN_TEXT], rank[16], control[16], ring[16], keys[16];
@@ -135,9 +116,9 @@ static struct bench_member *team_launch(struct bench_team *t, const struct bench
                                  .program = program,
                                  .argv = (char *const *)argv,
                                  .keep_fd = ends[1]};
-    inherit(s->ring, true);
+    if (s->ring) fcntl(s->ring, F_SETFD, 0);
     int rc = launcher_start(t->launcher, &child);
-    inherit(s->ring, false);
+    if (s->ring) fcntl(s->ring, F_SETFD, FD_CLOEXEC);
     close(ends[1]);
     if (rc) {
         close(ends[0]);
@@ -216,20 +197,6 @@ static int start_star(struct measure *m, struct star *s) {
     return 0;
 }
 
-static int start_peers(struct measure *m) {
-    char address[BENCH_LINE_MAX];
-    int ring = bench_ring_memory(m->q->plan.bytes), rc = -1;
-    if (ring < 0) return -1;
-    struct bench_start start = {.role = "receiver", .plan = &m->q->plan, .rank = -1, .ring = ring};
-    m->receiver = team_start(m->team, &start, address);
-    start.role = "sender";
-    start.address = address;
-    if (m->receiver) m->sender = team_start(m->team, &start, NULL);
-    if (m->sender) rc = 0;
-    close(ring);
-    return rc;
-}
-
 static int start_all(struct measure *m) {
     char rest[BENCH_LINE_MAX];
     const struct bench_plan *p = &m->q->plan;
@@ -241,7 +208,15 @@ static int start_all(struct measure *m) {
     m->row->copy.bytes = 2 * (double)copy;
     m->row->pieces.bytes = 2 * (double)pieces;
     m->row->apply.bytes = m->row->keys * bench_apply_bytes(bench_elements(p), p->workers, p->dtype);
-    if (start_peers(m) != 0) return -1;
+    int ring = bench_ring_memory(p->bytes);
+    if (ring < 0) return -1;
+    struct bench_start start = {.role = "receiver", .plan = p, .rank = -1, .ring = ring};
+    m->receiver = team_start(m->team, &start, rest);
+    start.role = "sender";
+    start.address = rest;
+    if (m->receiver) m->sender = team_start(m->team, &start, NULL);
+    close(ring);
+    if (!m->sender) return -1;
     for (int medium = 0; medium < BENCH_MEDIA; medium++)
         for (int kind = 0; kind < BENCH_KINDS && m->q->media[medium]; kind++) {
             struct star *s = &m->stars[medium][kind];
@@ -395,41 +370,38 @@ static int measure_round(struct measure *m) {
 }
 
 // ---------------------------------------------------------------- ending
-static int end_member(struct bench_member *member) {
+// A last line says the payload bytes that the process has sent and received; their means over `count` processes are added.
+static int add_last_words(struct bench_member *from, int count, double *sent, double *received) {
     char line[BENCH_LINE_MAX];
-    tell(member, "end");
-    return answer(member, line);
+    double out, in;
+    if (answer(from, line) != 0) return -1;
+    if (sscanf(line, "%lf %lf", &out, &in) != 2) return fail("bench ps: a process left with \"%s\"", line);
+    *sent += out / count;
+    *received += in / count;
+    return 0;
 }
 
-// The last lines of workers and servers say what went over the wire.
 static int end_star(struct star *s) {
     struct bench_wire wire = {.steps = (double)s->steps};
     const struct bench_plan *p = &s->plan;
-    char line[BENCH_LINE_MAX];
-    double sent, received;
     wire.expected = wire.steps * (double)bench_keys(p) * (double)p->bytes;
     wire.server_expected = (double)bench_keys(p) * (double)p->bytes * p->workers / p->servers;
     for (int w = 0; w < p->workers; w++) tell(s->workers[w], "end");
-    for (int w = 0; w < p->workers; w++) {
-        if (answer(s->workers[w], line) != 0) return -1;
-        if (sscanf(line, "%lf %lf", &sent, &received) != 2)
-            return fail("bench ps: a worker left with \"%s\"", line);
-        wire.worker_sent += sent / p->workers;
-        wire.worker_received += received / p->workers;
-    }
-    for (int i = 0; i < p->servers; i++) {
-        if (answer(s->servers[i], line) != 0) return -1;
-        if (sscanf(line, "%lf %lf", &sent, &received) != 2)
-            return fail("bench ps: a server left with \"%s\"", line);
-        wire.server_sent += sent / p->servers;
-        wire.server_received += received / p->servers;
-    }
+    for (int w = 0; w < p->workers; w++)
+        if (add_last_words(s->workers[w], p->workers, &wire.worker_sent, &wire.worker_received)) return -1;
+    for (int i = 0; i < p->servers; i++)
+        if (add_last_words(s->servers[i], p->servers, &wire.server_sent, &wire.server_received)) return -1;
     if (p->kind == BENCH_STREAM) s->out->wire = wire;
     return 0;
 }
 
 static int end_all(struct measure *m) {
-    if (end_member(m->solo) != 0 || end_member(m->sender) != 0 || end_member(m->receiver) != 0) return -1;
+    struct bench_member *const alone[] = {m->solo, m->sender, m->receiver};
+    char line[BENCH_LINE_MAX];
+    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
+        tell(alone[i], "end");
+        if (answer(alone[i], line)) return -1;
+    }
     for (int medium = 0; medium < BENCH_MEDIA; medium++)
         for (int kind = 0; kind < BENCH_KINDS && m->q->media[medium]; kind++)
             if (end_star(&m->stars[medium][kind]) != 0) return -1;
@@ -447,7 +419,12 @@ int bench_measure_row(const struct bench_request *q, struct bench_row *row, int 
                               .workers = p->workers,
                               .threads = p->threads,
                               .keys = bench_keys(p)};
-    if (!(m.team = team_create())) return EXIT_RUN_FAILED;
+    char *program = job_secret_hand_down() ? NULL : launch_self();
+    if (!program) return EXIT_RUN_FAILED;
+    m.team = xcalloc(1, sizeof *m.team);
+    stop_supervise();
+    *m.team = (struct bench_team){.program = program,
+                                  .launcher = launcher_create(&(struct launch_options){.grace_s = GRACE_S})};
     int rc = start_all(&m);
     for (m.round = -1; m.round < q->rounds && !rc; m.round++) rc = measure_round(&m);
     if (!rc) rc = end_all(&m);

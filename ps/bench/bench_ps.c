@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ps/bench/bench_measure.h"
 #include "ps/bench/bench_roles.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
@@ -14,6 +13,7 @@
 #include "shared/launch/launch.h"
 #include "shared/launch/stop.h"
 #include "shared/memory/memory_limits.h"
+#include "shared/report/figure.h"
 
 #define RANKS_MOST   4
 #define PAYLOAD_MOST ((size_t)256 << 20)
@@ -90,59 +90,43 @@ static int read_range(const struct cli_args *a, const char *name, struct range *
                        cli_get(a, name), RANKS_MOST, RANKS_MOST);
 }
 
-static int read_media(const struct cli_args *a, bool media[BENCH_MEDIA]) {
-    const char *text = cli_get(a, "medium");
-    bool both = !text || !strcmp(text, "both");
-    media[BENCH_TCP] = both || !strcmp(text, "tcp");
-    media[BENCH_SHM] = both || !strcmp(text, "shm");
-    return media[BENCH_TCP] || media[BENCH_SHM] ? 0 : fail("--medium %s: expected tcp, shm or both", text);
+// Of a payload and a partition alike.
+static int check_blocks(const struct cli_args *a, const char *name, size_t bytes) {
+    if (bytes && bytes % BENCH_BYTES_STEP == 0) return 0;
+    return fail("--%s %s: a server's partitions are whole blocks of %d bytes; give a multiple of that", name,
+                cli_get(a, name), BENCH_BYTES_STEP);
 }
 
-static int read_dtype(const struct cli_args *a, enum dtype *dt) {
-    const char *text = cli_get(a, "dtype");
-    *dt = !text || !strcmp(text, "bf16") ? DT_BF16 : DT_F32;
-    if (!text || !strcmp(text, "bf16") || !strcmp(text, "fp32")) return 0;
-    if (!strcmp(text, "fp16"))
-        return fail(
-            "--dtype fp16: its updates always wait for the scheduler's decision about overflow, so a push "
-            "has no latency of its own; use bf16, whose payloads are as large");
-    return fail("--dtype %s: expected fp32 or bf16", text);
-}
-
-static int read_sizes(const struct cli_args *a, struct bench *b) {
-    long factor;
+static int read_options(struct bench *b, const struct cli_args *a) {
+    static const char *const media[] = {"both", "tcp", "shm"}, *const types[] = {"bf16", "fp32", "fp16"};
+    const size_t largest = (size_t)64 << 20;
+    long rounds, threads, factor;
+    // 1. Sizes.
     if (cli_bytes(a, "min-bytes", (size_t)4 << 10, &b->min_bytes) ||
-        cli_bytes(
-            a, "max-bytes",
-            cli_get(a, "min-bytes") && b->min_bytes > (size_t)64 << 20 ? b->min_bytes : (size_t)64 << 20,
-            &b->max_bytes) ||
-        cli_integer(a, "factor", 2, 1 << 20, 4, &factor))
+        cli_bytes(a, "max-bytes", b->min_bytes > largest ? b->min_bytes : largest, &b->max_bytes) ||
+        cli_integer(a, "factor", 2, 1 << 20, 4, &factor) ||
+        cli_bytes(a, "partition", PARTITION, &b->q.plan.partition) ||
+        check_blocks(a, "partition", b->q.plan.partition) || check_blocks(a, "min-bytes", b->min_bytes))
         return -1;
     b->factor = (size_t)factor;
-    if (cli_bytes(a, "partition", PARTITION, &b->q.plan.partition)) return -1;
-    if (b->q.plan.partition % BENCH_BYTES_STEP || !b->q.plan.partition)
-        return fail(
-            "--partition %s: a server's partitions are whole blocks of %d bytes; give a multiple of that",
-            cli_get(a, "partition"), BENCH_BYTES_STEP);
-    if (b->min_bytes % BENCH_BYTES_STEP)
-        return fail(
-            "--min-bytes %s: a server's partitions are whole blocks of %d bytes; give a multiple of that",
-            cli_get(a, "min-bytes"), BENCH_BYTES_STEP);
     if (b->max_bytes < b->min_bytes)
         return fail("--max-bytes %s is below --min-bytes; give at least %zu", cli_get(a, "max-bytes"),
                     b->min_bytes);
     if (b->max_bytes > PAYLOAD_MOST)
         return fail("--max-bytes %s: a payload has at most 256M; give that or less", cli_get(a, "max-bytes"));
-    return 0;
-}
-
-static int read_options(struct bench *b, const struct cli_args *a) {
-    long rounds, threads;
-    if (read_sizes(a, b) || read_range(a, "servers", &b->servers) || read_range(a, "workers", &b->workers) ||
-        read_media(a, b->q.media) || read_dtype(a, &b->q.plan.dtype) ||
-        cli_integer(a, "threads", 1, 4, 1, &threads) ||
+    // 2. Processes and media.
+    int medium = bench_word(a, "medium", media, 3), type = bench_word(a, "dtype", types, 3);
+    if (medium < 0 || type < 0 || read_range(a, "servers", &b->servers) ||
+        read_range(a, "workers", &b->workers) || cli_integer(a, "threads", 1, 4, 1, &threads) ||
         cli_integer(a, "rounds", 1, BENCH_ROUNDS_MOST, 7, &rounds))
         return -1;
+    if (type == 2)
+        return fail(
+            "--dtype fp16: its updates always wait for the scheduler's decision about overflow, so a push "
+            "has no latency of its own; use bf16, whose payloads are as large");
+    b->q.media[BENCH_TCP] = medium != 2;
+    b->q.media[BENCH_SHM] = medium != 1;
+    b->q.plan.dtype = type ? DT_F32 : DT_BF16;
     b->q.plan.threads = (int)threads;
     b->q.rounds = (int)rounds;
     b->json = cli_get(a, "json") != NULL;
@@ -266,7 +250,7 @@ static void print_load(const char *when) {
     if (getloadavg(load, 1) == 1) printf("# load %s: %.1f on %ld cores\n", when, load[0], cores);
 }
 
-static void bench_table_head(const struct bench_request *q) {
+static void print_head(const struct bench_request *q) {
     printf(
         "# bench ps: %s, medians of %d rounds; GB/s of payload, each worker's (times workers / servers: each "
         "server's)\n",
@@ -292,68 +276,67 @@ static void print_medium(const struct bench_row *r, enum bench_medium m) {
         bench_cpu_per_gb(&s->cpu[BENCH_SERVER]), GB(apply), GB(copy), bench_ratio(apply, copy));
 }
 
-static void print_peer(const struct bench_row *r) {
+static void print_row(const struct bench_row *r) {
     const struct bench_star *p = &r->peer;
-    printf(
-        "#%9zu ps-lite: push %.3f, pull %.3f, ack us %.1f; star / ps-lite: push %.2f, pull %.2f, ack %.2f\n",
-        r->bytes, GB(bench_timed_rate(&p->moved[BENCH_PUSH])), GB(bench_timed_rate(&p->moved[BENCH_PULL])),
-        US(bench_series_median(&p->acknowledged)), bench_over_peer(r, BENCH_PUSH),
-        bench_over_peer(r, BENCH_PULL), bench_latency_over_peer(r));
-}
-
-static void bench_table_row(const struct bench_row *r) {
     for (int m = 0; m < BENCH_MEDIA; m++)
         if (r->star[m].there) print_medium(r, (enum bench_medium)m);
     if (bench_shm_over_tcp(r, BENCH_PUSH) > 0)
         printf("#%9zu shm / tcp: push %.2f, pull %.2f\n", r->bytes, bench_shm_over_tcp(r, BENCH_PUSH),
                bench_shm_over_tcp(r, BENCH_PULL));
-    if (r->peer.there) print_peer(r);
+    if (p->there)
+        printf(
+            "#%9zu ps-lite: push %.3f, pull %.3f, ack us %.1f; star / ps-lite: push %.2f, pull %.2f, ack %.2f\n",
+            r->bytes, GB(bench_timed_rate(&p->moved[BENCH_PUSH])),
+            GB(bench_timed_rate(&p->moved[BENCH_PULL])), US(bench_series_median(&p->acknowledged)),
+            bench_over_peer(r, BENCH_PUSH), bench_over_peer(r, BENCH_PULL), bench_latency_over_peer(r));
     fflush(stdout);
 }
 
-static void bench_table_notes(void) {
-    print_load("after");
-    puts(
-        "# raw: ZeroMQ without a star (tcp), a ring of shared memory (shm); the receiver reads every byte once.\n"
-        "# apply: a shard thread's sum of all workers, AdamW and weights; copy: memcpy of large arrays; both count\n"
-        "# bytes read and written. All take turns in each round: what else runs falls on all, ratios suffer less.");
-}
-
 // ---------------------------------------------------------------- JSON
-static void put(cJSON *o, const char *key, double value) { cJSON_AddNumberToObject(o, key, value); }
+#define WIRE(m) FIGURE_AT(bench_wire, m)
+static const struct figure of_wire[] = {
+    {"steps", WIRE(steps)},
+    {"expected_bytes", WIRE(expected)},
+    {"worker_sent_bytes", WIRE(worker_sent)},
+    {"worker_received_bytes", WIRE(worker_received)},
+    {"server_expected_bytes_per_step", WIRE(server_expected)},
+    {"server_sent_bytes_per_step", WIRE(server_sent)},
+    {"server_received_bytes_per_step", WIRE(server_received)},
+};
+#define ROW(m) FIGURE_AT(bench_row, m)
+static const struct figure of_rows[] = {{"payload_bytes", ROW(bytes)},
+                                        {"servers", ROW(servers)},
+                                        {"workers", ROW(workers)},
+                                        {"threads", ROW(threads)},
+                                        {"keys", ROW(keys)}};
 
 static cJSON *put_timed(cJSON *o, const char *key, const struct bench_timed *t) {
     cJSON *x = cJSON_AddObjectToObject(o, key);
-    put(x, "bytes", t->bytes);
-    put(x, "seconds", bench_series_median(&t->seconds));
-    put(x, "bytes_per_second", bench_timed_rate(t));
-    put(x, "spread", bench_series_spread(&t->seconds));
-    put(x, "samples", t->seconds.count);
+    json_put(x, "bytes", t->bytes);
+    json_put(x, "seconds", bench_series_median(&t->seconds));
+    json_put(x, "bytes_per_second", bench_timed_rate(t));
+    json_put(x, "spread", bench_series_spread(&t->seconds));
+    json_put(x, "samples", t->seconds.count);
     return x;
 }
 
 static void put_latency(cJSON *o, const char *key, const struct bench_series *s) {
     cJSON *x = cJSON_AddObjectToObject(o, key);
-    put(x, "median_us", US(bench_series_median(s)));
-    put(x, "p95_us", US(bench_series_quantile(s, 0.95)));
-    put(x, "samples", s->count);
+    json_put(x, "median_us", US(bench_series_median(s)));
+    json_put(x, "p95_us", US(bench_series_quantile(s, 0.95)));
+    json_put(x, "samples", s->count);
 }
 
 static void put_raw(cJSON *o, const char *key, const struct bench_raw *r) {
     cJSON *x = put_timed(o, key, &r->moved);
-    put(x, "sender_cpu_seconds_per_gb", bench_cpu_per_gb(&r->sender));
-    put(x, "receiver_cpu_seconds_per_gb", bench_cpu_per_gb(&r->receiver));
+    json_put(x, "sender_cpu_seconds_per_gb", bench_cpu_per_gb(&r->sender));
+    json_put(x, "receiver_cpu_seconds_per_gb", bench_cpu_per_gb(&r->receiver));
 }
 
-static void put_wire(cJSON *o, const struct bench_wire *w) {
-    cJSON *x = cJSON_AddObjectToObject(o, "wire");
-    put(x, "steps", w->steps);
-    put(x, "expected_bytes", w->expected);
-    put(x, "worker_sent_bytes", w->worker_sent);
-    put(x, "worker_received_bytes", w->worker_received);
-    put(x, "server_expected_bytes_per_step", w->server_expected);
-    put(x, "server_sent_bytes_per_step", w->server_sent);
-    put(x, "server_received_bytes_per_step", w->server_received);
+static void put_cpu(cJSON *o, const struct bench_star *s) {
+    cJSON *cpu = cJSON_AddObjectToObject(o, "cpu_seconds_per_gb");
+    for (int role = 0; role < BENCH_ROLES; role++)
+        json_put(cpu, bench_role_name((enum bench_role)role), bench_cpu_per_gb(&s->cpu[role]));
 }
 
 static void put_star(cJSON *o, const struct bench_row *r, enum bench_medium m) {
@@ -362,16 +345,14 @@ static void put_star(cJSON *o, const struct bench_row *r, enum bench_medium m) {
     for (int i = 0; i < BENCH_DIRECTIONS; i++) {
         enum bench_direction d = (enum bench_direction)i;
         cJSON *moved = put_timed(x, bench_direction_name(d), &s->moved[d]);
-        put(moved, "server_bytes_per_second", bench_server_rate(r, m, d));
-        put(moved, "share_of_raw", bench_share_of_raw(r, m, d));
+        json_put(moved, "server_bytes_per_second", bench_server_rate(r, m, d));
+        json_put(moved, "share_of_raw", bench_share_of_raw(r, m, d));
     }
-    cJSON *cpu = cJSON_AddObjectToObject(x, "cpu_seconds_per_gb");
-    for (int role = 0; role < BENCH_ROLES; role++)
-        put(cpu, bench_role_name((enum bench_role)role), bench_cpu_per_gb(&s->cpu[role]));
+    put_cpu(x, s);
     put_timed(x, "whole_step", &s->step);
     put_latency(x, "push_to_acknowledgement", &s->acknowledged);
     put_latency(x, "push_to_weights", &s->landed);
-    put_wire(x, &s->wire);
+    figures_put(cJSON_AddObjectToObject(x, "wire"), FIGURE_ROWS(of_wire), &s->wire);
 }
 
 static void put_peer(cJSON *o, const struct bench_row *r) {
@@ -381,26 +362,20 @@ static void put_peer(cJSON *o, const struct bench_row *r) {
     for (int i = 0; i < BENCH_DIRECTIONS; i++) {
         enum bench_direction d = (enum bench_direction)i;
         put_timed(x, bench_direction_name(d), &r->peer.moved[d]);
-        put(over, bench_direction_name(d), bench_over_peer(r, d));
+        json_put(over, bench_direction_name(d), bench_over_peer(r, d));
     }
     put_latency(x, "push_to_acknowledgement", &r->peer.acknowledged);
-    cJSON *cpu = cJSON_AddObjectToObject(x, "cpu_seconds_per_gb");
-    for (int role = 0; role < BENCH_ROLES; role++)
-        put(cpu, bench_role_name((enum bench_role)role), bench_cpu_per_gb(&r->peer.cpu[role]));
-    put(over, "push_to_acknowledgement", bench_latency_over_peer(r));
+    put_cpu(x, &r->peer);
+    json_put(over, "push_to_acknowledgement", bench_latency_over_peer(r));
 }
 
-static cJSON *bench_row_json(const struct bench_row *r) {
+static cJSON *row_json(const struct bench_row *r) {
     cJSON *o = cJSON_CreateObject();
-    put(o, "payload_bytes", (double)r->bytes);
-    put(o, "servers", r->servers);
-    put(o, "workers", r->workers);
-    put(o, "threads", r->threads);
-    put(o, "keys", r->keys);
+    figures_put(o, FIGURE_ROWS(of_rows), r);
     put_timed(o, "copy", &r->copy);
     put_timed(o, "copy_in_pieces", &r->pieces);
     cJSON *apply = put_timed(o, "apply", &r->apply);
-    put(apply, "share_of_copy", bench_ratio(bench_timed_rate(&r->apply), bench_timed_rate(&r->copy)));
+    json_put(apply, "share_of_copy", bench_ratio(bench_timed_rate(&r->apply), bench_timed_rate(&r->copy)));
     cJSON *raw = cJSON_AddObjectToObject(o, "raw");
     put_raw(raw, "tcp", &r->raw[BENCH_TCP]);
     put_raw(raw, "shm", &r->raw[BENCH_SHM]);
@@ -410,21 +385,9 @@ static cJSON *bench_row_json(const struct bench_row *r) {
     if (r->peer.there) put_peer(o, r);
     if (r->star[BENCH_TCP].there && r->star[BENCH_SHM].there) {
         cJSON *over = cJSON_AddObjectToObject(o, "shm_over_tcp");
-        put(over, "push", bench_shm_over_tcp(r, BENCH_PUSH));
-        put(over, "pull", bench_shm_over_tcp(r, BENCH_PULL));
+        json_put(over, "push", bench_shm_over_tcp(r, BENCH_PUSH));
+        json_put(over, "pull", bench_shm_over_tcp(r, BENCH_PULL));
     }
-    return o;
-}
-
-static cJSON *bench_document(const struct bench_request *q, cJSON *rows) {
-    cJSON *o = cJSON_CreateObject();
-    double load[1] = {0};
-    cJSON_AddStringToObject(o, "bench", "ps");
-    cJSON_AddStringToObject(o, "dtype", dtype_name(q->plan.dtype));
-    put(o, "rounds", q->rounds);
-    put(o, "cores", (double)sysconf(_SC_NPROCESSORS_ONLN));
-    if (getloadavg(load, 1) == 1) put(o, "load_at_the_end", load[0]);
-    cJSON_AddItemToObject(o, "rows", rows);
     return o;
 }
 
@@ -432,54 +395,57 @@ static cJSON *bench_document(const struct bench_request *q, cJSON *rows) {
 static int run_row(struct bench *b) {
     struct bench_row row;
     int interrupted, status = bench_measure_row(&b->q, &row, &interrupted);
-    if (!status && b->json) cJSON_AddItemToArray(b->rows, bench_row_json(&row));
-    if (!status && !b->json) bench_table_row(&row);
+    if (!status && b->json) cJSON_AddItemToArray(b->rows, row_json(&row));
+    if (!status && !b->json) print_row(&row);
     bench_row_free(&row);
     return status;
 }
 
-static int run_sizes(struct bench *b) {
-    for (size_t bytes = b->min_bytes; bytes <= b->max_bytes; bytes *= b->factor) {
-        b->q.plan.bytes = bytes;
-        int status = run_row(b);
-        if (status) return status;
-        if (bytes > SIZE_MAX / b->factor) break;
-    }
-    return 0;
-}
-
 static int run_rows(struct bench *b) {
-    b->rows = b->json ? cJSON_CreateArray() : NULL;
-    if (!b->json) bench_table_head(&b->q);
-    for (int s = b->servers.low; s <= b->servers.high; s++)
-        for (int w = b->workers.low; w <= b->workers.high; w++) {
-            b->q.plan.servers = s;
-            b->q.plan.workers = w;
-            int status = run_sizes(b);
-            if (status) {
-                cJSON_Delete(b->rows);
-                return status;
+    struct bench_plan *p = &b->q.plan;
+    for (p->servers = b->servers.low; p->servers <= b->servers.high; p->servers++)
+        for (p->workers = b->workers.low; p->workers <= b->workers.high; p->workers++)
+            for (p->bytes = b->min_bytes; p->bytes <= b->max_bytes; p->bytes *= b->factor) {
+                int status = run_row(b);
+                if (status) return status;
+                if (p->bytes > SIZE_MAX / b->factor) break;
             }
-        }
-    if (!b->json) {
-        bench_table_notes();
-        return 0;
-    }
-    cJSON *o = bench_document(&b->q, b->rows);
-    json_print(stdout, o);
-    cJSON_Delete(o);
     return 0;
 }
 
 static int run_all(struct bench *b) {
     char *peer = NULL;
     int status;
+    double load[1] = {0};
     if (check_memory(b) != 0) return EXIT_USAGE;
     if (b->peer && !(peer = bench_build(b->peer, &status))) return status;
     b->q.peer = peer;
+    b->rows = b->json ? cJSON_CreateArray() : NULL;
+    if (!b->json) print_head(&b->q);
     status = run_rows(b);
     bench_build_remove(&peer);
-    return status;
+    if (status) {
+        cJSON_Delete(b->rows);
+        return status;
+    }
+    if (!b->json) {
+        print_load("after");
+        puts(
+            "# raw: ZeroMQ without a star (tcp), a ring of shared memory (shm); the receiver reads every byte once.\n"
+            "# apply: a shard thread's sum of all workers, AdamW and weights; copy: memcpy of large arrays; both count\n"
+            "# bytes read and written. All take turns in each round: what else runs falls on all, ratios suffer less.");
+        return 0;
+    }
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "bench", "ps");
+    cJSON_AddStringToObject(o, "dtype", dtype_name(b->q.plan.dtype));
+    json_put(o, "rounds", b->q.rounds);
+    json_put(o, "cores", (double)sysconf(_SC_NPROCESSORS_ONLN));
+    if (getloadavg(load, 1) == 1) json_put(o, "load_at_the_end", load[0]);
+    cJSON_AddItemToObject(o, "rows", b->rows);
+    json_print(stdout, o);
+    cJSON_Delete(o);
+    return 0;
 }
 
 // A process that the bench has started.

@@ -167,16 +167,6 @@ static int open_worker(struct seated *w) {
     return rc;
 }
 
-static void close_worker(struct seated *w) {
-    topology_destroy(&w->t);
-    trust_close(&w->trust);
-    if (w->compute) stream_destroy(&w->compute);
-    dev_close(&w->dev);
-    free(w->grads);
-    layout_destroy(&w->l);
-    config_destroy(&w->c);
-}
-
 // As the last kernel of a unit's backward pass does it.
 static void push(struct seated *w, int u) {
     struct command c = {.kind = COMMAND_PUSH,
@@ -306,28 +296,37 @@ static int measure_acknowledgements(struct seated *w, int64_t start) {
     return bench_say(w->seat->control, "%s", line);
 }
 
-static int obey(struct seated *w, const char *line) {
-    int64_t start, rest;
-    int steps;
-    if (sscanf(line, "step %" SCNd64, &start) == 1) return whole_step(w, start);
-    if (sscanf(line, "pull %" SCNd64 " %" SCNd64, &start, &rest) == 2) return pulls_alone(w, start, rest);
-    if (sscanf(line, "latency %" SCNd64 " %d", &start, &steps) == 2) return measure_latency(w, start, steps);
-    if (sscanf(line, "acknowledge %" SCNd64, &start) == 1) return measure_acknowledgements(w, start);
-    return fail("bench ps: a worker was told \"%s\"", line);
-}
-
 int bench_worker(const struct bench_seat *s) {
     struct seated w = {.seat = s, .plan = &s->plan, .l = bench_layout(&s->plan)};
     char line[BENCH_LINE_MAX];
     int rc = -1;
     if ((w.c = bench_config(s->topologies, &s->plan))) rc = open_worker(&w);
     if (!rc) rc = bench_say(s->control, "%d", (int)getpid());
-    while (!rc && !(rc = bench_hear(s->control, line)) && strcmp(line, "end") != 0) rc = obey(&w, line);
+    while (!rc && !(rc = bench_hear(s->control, line)) && strcmp(line, "end") != 0) {
+        int64_t start, rest;
+        int steps;
+        if (sscanf(line, "step %" SCNd64, &start) == 1)
+            rc = whole_step(&w, start);
+        else if (sscanf(line, "pull %" SCNd64 " %" SCNd64, &start, &rest) == 2)
+            rc = pulls_alone(&w, start, rest);
+        else if (sscanf(line, "latency %" SCNd64 " %d", &start, &steps) == 2)
+            rc = measure_latency(&w, start, steps);
+        else if (sscanf(line, "acknowledge %" SCNd64, &start) == 1)
+            rc = measure_acknowledgements(&w, start);
+        else
+            rc = fail("bench ps: a worker was told \"%s\"", line);
+    }
     if (!rc) rc = topology_finish(w.t);
     if (!rc)
         rc = bench_say(s->control, "%" PRIu64 " %" PRIu64 " %" PRId64 " %" PRIu64,
                        atomic_load(&w.t->wire.payload_sent), atomic_load(&w.t->wire.payload_received), w.step,
                        w.seen);
-    close_worker(&w);
+    topology_destroy(&w.t);
+    trust_close(&w.trust);
+    if (w.compute) stream_destroy(&w.compute);
+    dev_close(&w.dev);
+    free(w.grads);
+    layout_destroy(&w.l);
+    config_destroy(&w.c);
     return rc;
 }

@@ -103,20 +103,6 @@ static int open_solo(struct solo *s, const struct bench_seat *seat) {
     return load(s);
 }
 
-static void close_solo(struct solo *s) {
-    server_core_destroy(&s->core);
-    if (s->dev) {
-        arena_release(&s->arena);
-        dev_close(&s->dev);
-    }
-    free(s->frames);
-    free(s->buffers);
-    free(s->refused);
-    shard_map_destroy(&s->map);
-    layout_destroy(&s->l);
-    config_destroy(&s->c);
-}
-
 // A step: the last worker's gradient of a key makes its update, and publishes it in the run's dtype.
 static int apply(struct solo *s) {
     int keys = s->map->count;
@@ -149,21 +135,11 @@ static int64_t thread_now(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static int obey(struct solo *s, int control, const char *line) {
-    char what[16];
-    int64_t start;
-    int rc = 0;
-    if (sscanf(line, "%15s %" SCNd64, what, &start) != 2) return fail("bench ps: told \"%s\"", line);
-    size_t piece = s->plan.bytes < COPY_BYTES ? s->plan.bytes : COPY_BYTES;
-    bench_wait_until(start);
-    int64_t begin = thread_now();
-    if (!strcmp(what, "apply"))
-        rc = apply(s);
-    else if (!strcmp(what, "copy"))
-        memcpy(s->to, s->from, COPY_BYTES);
-    else
-        for (size_t at = 0; at + piece <= COPY_BYTES; at += piece) memcpy(s->to + at, s->from + at, piece);
-    return rc ? rc : bench_say(control, "%" PRId64 " %" PRId64, begin, thread_now());
+static int measure(struct solo *s, const char *what) {
+    size_t piece = !strcmp(what, "pieces") && s->plan.bytes < COPY_BYTES ? s->plan.bytes : COPY_BYTES;
+    if (!strcmp(what, "apply")) return apply(s);
+    for (size_t at = 0; at + piece <= COPY_BYTES; at += piece) memcpy(s->to + at, s->from + at, piece);
+    return 0;
 }
 
 int bench_solo(const struct bench_seat *seat) {
@@ -175,8 +151,28 @@ int bench_solo(const struct bench_seat *seat) {
     size_t copied = COPY_BYTES / seat->plan.bytes * seat->plan.bytes;
     if (!rc)
         rc = bench_say(seat->control, "%d %zu %zu", (int)getpid(), COPY_BYTES, copied ? copied : COPY_BYTES);
-    while (!rc && !(rc = bench_hear(seat->control, line)) && strcmp(line, "end") != 0)
-        rc = obey(&s, seat->control, line);
-    close_solo(&s);
+    while (!rc && !(rc = bench_hear(seat->control, line)) && strcmp(line, "end") != 0) {
+        char what[16];
+        int64_t start;
+        if (sscanf(line, "%15s %" SCNd64, what, &start) != 2) {
+            rc = fail("bench ps: told \"%s\"", line);
+            break;
+        }
+        bench_wait_until(start);
+        int64_t begin = thread_now();
+        rc = measure(&s, what);
+        if (!rc) rc = bench_say(seat->control, "%" PRId64 " %" PRId64, begin, thread_now());
+    }
+    server_core_destroy(&s.core);
+    if (s.dev) {
+        arena_release(&s.arena);
+        dev_close(&s.dev);
+    }
+    free(s.frames);
+    free(s.buffers);
+    free(s.refused);
+    shard_map_destroy(&s.map);
+    layout_destroy(&s.l);
+    config_destroy(&s.c);
     return rc ? rc : bench_say(seat->control, "done");
 }

@@ -13,8 +13,6 @@
 
 #include <cmocka.h>
 
-#include "ps/bench/bench_plan.h"
-#include "ps/bench/bench_ring.h"
 #include "ps/bench/bench_roles.h"
 #include "ps/job/shard_map.h"
 #include "ps/net/raw_stream.h"

@@ -1,9 +1,9 @@
-#include "ps/bench/bench_ring.h"
-
+// The two ends of the raw streams: what ZeroMQ and a ring of shared memory reach without a star.
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ps/bench/bench_roles.h"
 #include "ps/net/raw_stream.h"
 #include "shared/core/error.h"
 
@@ -125,4 +126,53 @@ int bench_ring_receive(struct bench_ring *r, int count, uint64_t *checksum) {
         advance(&h->read, &h->writer_sleeps);
     }
     return 0;
+}
+
+// ---------------------------------------------------------------- the two processes
+int bench_receiver(const struct bench_seat *s) {
+    char address[NET_ADDRESS_MAX], line[BENCH_LINE_MAX];
+    int count = bench_keys(&s->plan), rc = -1;
+    struct raw_stream *tcp = raw_stream_listen(address);
+    struct bench_ring *ring = tcp ? bench_ring_open(s->ring, s->plan.bytes) : NULL;
+    if (ring) rc = bench_say(s->control, "%d %s", (int)getpid(), address);
+    while (!rc && !(rc = bench_hear(s->control, line)) && strcmp(line, "end") != 0) {
+        uint64_t checksum;
+        rc = !strcmp(line, "tcp") ? raw_stream_receive(tcp, s->plan.bytes, count, &checksum)
+                                  : bench_ring_receive(ring, count, &checksum);
+        if (!rc) rc = bench_say(s->control, "%" PRIu64, checksum);
+    }
+    bench_ring_close(&ring);
+    raw_stream_close(&tcp);
+    return rc ? rc : bench_say(s->control, "done");
+}
+
+int bench_sender(const struct bench_seat *seat) {
+    const struct bench_plan *p = &seat->plan;
+    char line[BENCH_LINE_MAX], medium[8];
+    int count = bench_keys(p), rc = -1;
+    char *base = xcalloc((unsigned long)count, p->bytes);
+    for (int i = 0; i < count; i++) {
+        bench_fill_gradient(p, base + (size_t)i * p->bytes);
+        memcpy(base + (size_t)i * p->bytes, &(uint64_t){0x9e3779b97f4a7c15u * (uint64_t)(i + 1)}, 8);
+    }
+    uint64_t checksum = raw_stream_checksum(base, p->bytes * (size_t)count);
+    struct raw_stream *tcp = raw_stream_connect(seat->address);
+    struct bench_ring *ring = tcp ? bench_ring_open(seat->ring, p->bytes) : NULL;
+    if (ring) rc = bench_say(seat->control, "%d", (int)getpid());
+    while (!rc && !(rc = bench_hear(seat->control, line)) && strcmp(line, "end") != 0) {
+        int64_t start;
+        if (sscanf(line, "%7s %" SCNd64, medium, &start) != 2) {
+            rc = fail("bench ps: told \"%s\"", line);
+            break;
+        }
+        int64_t begin = bench_wait_until(start);
+        rc = !strcmp(medium, "tcp") ? raw_stream_send(tcp, base, p->bytes, count)
+                                    : bench_ring_send(ring, base, count);
+        if (!rc)
+            rc = bench_say(seat->control, "%" PRId64 " %" PRId64 " %" PRIu64, begin, bench_now(), checksum);
+    }
+    bench_ring_close(&ring);
+    raw_stream_close(&tcp);
+    free(base);
+    return rc ? rc : bench_say(seat->control, "done");
 }

@@ -1,5 +1,5 @@
 // A row's plan, and the figures made of what was measured.
-#include "ps/bench/bench_ps.h"
+#include "ps/bench/bench_plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -98,7 +98,8 @@ static int check_blocks(const struct cli_args *a, const char *name, size_t bytes
 }
 
 static int read_options(struct bench *b, const struct cli_args *a) {
-    static const char *const media[] = {"both", "tcp", "shm"}, *const types[] = {"bf16", "fp32", "fp16"};
+    static const char *const media[] = {"both", "tcp", "shm"}, *const types[] = {"bf16", "fp32"};
+    const char *dtype = cli_get(a, "dtype");
     const size_t largest = (size_t)64 << 20;
     long rounds, threads, factor;
     // 1. Sizes.
@@ -115,15 +116,15 @@ static int read_options(struct bench *b, const struct cli_args *a) {
     if (b->max_bytes > PAYLOAD_MOST)
         return fail("--max-bytes %s: a payload has at most 256M; give that or less", cli_get(a, "max-bytes"));
     // 2. Processes and media.
-    int medium = bench_word(a, "medium", media, 3), type = bench_word(a, "dtype", types, 3);
+    if (dtype && !strcmp(dtype, "fp16"))
+        return fail(
+            "--dtype fp16: its updates always wait for the scheduler's decision about overflow, so a push "
+            "has no latency of its own; use bf16, whose payloads are as large");
+    int medium = bench_word(a, "medium", media, 3), type = bench_word(a, "dtype", types, 2);
     if (medium < 0 || type < 0 || read_range(a, "servers", &b->servers) ||
         read_range(a, "workers", &b->workers) || cli_integer(a, "threads", 1, 4, 1, &threads) ||
         cli_integer(a, "rounds", 1, BENCH_ROUNDS_MOST, 7, &rounds))
         return -1;
-    if (type == 2)
-        return fail(
-            "--dtype fp16: its updates always wait for the scheduler's decision about overflow, so a push "
-            "has no latency of its own; use bf16, whose payloads are as large");
     b->q.media[BENCH_TCP] = medium != 2;
     b->q.media[BENCH_SHM] = medium != 1;
     b->q.plan.dtype = type ? DT_F32 : DT_BF16;

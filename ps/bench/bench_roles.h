@@ -21,7 +21,7 @@
 
 #include <inttypes.h>
 
-#include "ps/bench/bench_ps.h"
+#include "ps/bench/bench_plan.h"
 
 struct bench_seat {
     const struct topology_table *topologies;

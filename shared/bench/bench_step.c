@@ -13,8 +13,6 @@
 #include "shared/device/datasheet.h"
 #include "shared/device/device_choice.h"
 #include "shared/device/product_choice.h"
-#include "shared/hf/presets.h"
-#include "shared/launch/local.h"
 #include "shared/memory/memory_need.h"
 #include "shared/model/head_plan.h"
 #include "shared/model/model.h"
@@ -73,20 +71,12 @@ struct between {
 };
 
 struct bench {
-    const struct topology_table *topologies;
-    struct config *config;
-    struct model_spec spec;
-    struct device *dev;
-    struct stream *compute;
-    struct layout *layout;
-    struct topology *topology;
-    struct token_source *data;
+    struct bench_rank rank;
     struct arena arena;
     struct between between;
     struct products products;
     struct cpu_peak peak;
     int64_t side;  // of the product
-    struct train_result result;
 };
 
 static double time_product(const struct between *b) {
@@ -130,123 +120,66 @@ static void on_step(void *ctx, const struct step_record *r) {
     b->waits_before = dev_host_waits(dev);
 }
 
-static int make_product(struct bench *b, int steps) {
+static size_t product_bytes(const struct bench *b) {
+    size_t side = (size_t)b->side;
+    return 3 * dev_round(side * side * dtype_size(b->rank.config->dtype));
+}
+
+static int prepare(struct bench *b, const struct topology_table *topologies, const struct cli_args *a,
+                   int steps, int64_t side) {
+    char count[24];
+    const struct config_override own[] = {{"steps", count, "bench step"},
+                                          {"gradient_clipping", "1.0", "bench step"}};
     struct between *t = &b->between;
-    int64_t n = b->side;
-    size_t bytes = (size_t)(n * n) * dtype_size(b->config->dtype);
-    *t = (struct between){
-        .s = b->compute, .products = dev_host_memory(b->dev) ? 1 : PRODUCTS_GPU, .capacity = steps};
-    t->product_s = xcalloc((size_t)steps, sizeof *t->product_s);
-    t->idle_s = xcalloc((size_t)steps, sizeof *t->idle_s);
-    for (size_t i = 0; i < STEP_PHASES; i++)
-        t->phase_s[step_phases[i]] = xcalloc((size_t)steps, sizeof(double));
-    t->step_s = xcalloc((size_t)steps, sizeof *t->step_s);
-    t->waits = xcalloc((size_t)steps, sizeof *t->waits);
-    t->peak_s = xcalloc((size_t)steps, sizeof *t->peak_s);
-    if (dev_host_memory(b->dev)) {
-        int threads = b->config->threads ? b->config->threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
-        cpu_peak_init(&b->peak, b->config->cpu_kernel, b->config->dtype, threads);
+    // 1. What the user gave.
+    snprintf(count, sizeof count, "%d", steps);
+    if (bench_rank_load(
+            &b->rank, "bench step", topologies, own, 2, a,
+            "one process is timed, --topology local; compare topologies with experiments/compare.py"))
+        return -1;
+    struct config *c = b->rank.config;
+    device_resolve(c);
+    if (cpu_kernel_choose(c)) return -1;
+    const struct backend *found = device_backend(c);
+    if (!found || bench_rank_open(&b->rank, found)) return -1;
+    struct device *dev = b->rank.dev;
+    if (products_give(c, dev, &b->products)) {
+        b->rank.ready = false;  // the user's file
+        return -1;
+    }
+    products_say(&b->products);
+    // 2. The rank, and a product of the same run beside it.
+    bool host = dev_host_memory(dev);
+    int64_t n = b->side = side ? side : host ? YARD_HOST : YARD_GPU;
+    size_t bytes = (size_t)(n * n) * dtype_size(c->dtype), each = (size_t)steps;
+    if (bench_rank_join(&b->rank, product_bytes(b))) return -1;
+    *t = (struct between){.s = b->rank.compute, .products = host ? 1 : PRODUCTS_GPU, .capacity = steps};
+    double **const lists[] = {&t->product_s, &t->idle_s, &t->step_s, &t->waits, &t->peak_s};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) *lists[i] = xcalloc(each, sizeof(double));
+    for (size_t i = 0; i < STEP_PHASES; i++) t->phase_s[step_phases[i]] = xcalloc(each, sizeof(double));
+    if (host) {
+        int threads = c->threads ? c->threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
+        cpu_peak_init(&b->peak, c->cpu_kernel, c->dtype, threads);
         t->peak = &b->peak;
     }
+    arena_init(&b->arena, dev);
     void *x = arena_take(&b->arena, MEM_WORKSPACE, bytes), *y = arena_take(&b->arena, MEM_WORKSPACE, bytes);
     void *z = arena_take(&b->arena, MEM_WORKSPACE, bytes);
     if (b->arena.failed) return -1;
     BENCH_SET(&t->product, matmul, matmul_args, .c = z, .a = x, .b = y, .m = n, .n = n, .k = n,
-              .trans_b = true, .dt = b->config->dtype);
-    return bench_fill(b->compute, x, b->config->dtype, n * n, 1.0f, 1) ||
-                   bench_fill(b->compute, y, b->config->dtype, n * n, 1.0f, 2)
-               ? -1
-               : 0;
-}
-
-static size_t product_bytes(const struct bench *b) {
-    size_t side = (size_t)b->side;
-    return 3 * dev_round(side * side * dtype_size(b->config->dtype));
-}
-
-static struct job job_of(const struct bench *b) {
-    return (struct job){.config = b->config, .spec = b->spec, .layout = b->layout, .ranks_here = 1};
-}
-
-// Device memory of everything that is timed here.
-static size_t predicted_bytes(const struct bench *b) {
-    struct job job = job_of(b);
-    struct prediction p;
-    if (prediction_of_rank(&job, "worker", 0, &p)) return 0;
-    return mem_device_bytes(p.memory.predicted_bytes) + product_bytes(b);
-}
-
-static int open_device(struct bench *b) {
-    device_resolve(b->config);
-    if (cpu_kernel_choose(b->config)) return -1;
-    const struct backend *found = device_backend(b->config);
-    if (!found) return -1;
-    if (dev_open(found,
-                 &(struct device_options){.threads = b->config->threads,
-                                          .label = "bench",
-                                          .kernel = b->config->cpu_kernel,
-                                          .cuda = b->config->cuda},
-                 &b->dev))
-        return fail("cannot open the %s device", found->name);
-    if (products_give(b->config, b->dev, &b->products)) return -1;
-    products_say(&b->products);
-    b->compute = stream_create(b->dev, "compute");
-    return b->compute ? 0 : fail("cannot create a stream: %s", dev_error(b->dev));
-}
-
-static int prepare(struct bench *b, const struct cli_args *a, int steps, int64_t side) {
-    char count[24];
-    const struct config_override defaults[] = {
-        {"topology", "local", "bench step"},        {"model", "gpt2-124m", "bench step"},
-        {"data.path", "demo", "bench step"},        {"train_micro_batch_size_per_gpu", "4", "bench step"},
-        {"data.seq_len", "256", "bench step"},      {"dtype", "bf16", "bench step"},
-        {"eval_batches", "0", "bench step"},        {"steps", count, "bench step"},
-        {"gradient_clipping", "1.0", "bench step"},
-    };
-    snprintf(count, sizeof count, "%d", steps);
-    b->config = cli_config(b->topologies, defaults, sizeof defaults / sizeof *defaults, a);
-    if (!b->config || model_spec_load(b->config->model, &b->spec) ||
-        model_spec_check_seq(&b->spec, b->config->seq))
-        return -1;
-    if (b->config->row != &topology_local)
-        return fail(
-            "bench step: --set topology=%s: one process is timed, --topology "
-            "local; compare topologies with experiments/compare.py",
-            b->config->topology);
-    b->layout = model_layout_create(&b->spec, 1);
-    if (!b->layout) return -1;
-    struct data_options data = {.path = b->config->data,
-                                .tokenizer = b->config->tokenizer,
-                                .val_fraction = b->config->val_fraction,
-                                .vocab = b->spec.vocab};
-    if (!b->layout || open_device(b) || !(b->data = data_open(&data))) return -1;
-    b->side = side ? side : dev_host_memory(b->dev) ? YARD_HOST : YARD_GPU;
-    struct job job = job_of(b);
-    if (bench_check_memory(&job, product_bytes(b))) return -1;
-    struct local_options local = local_options_of(b->config, b->layout);
-    local.dev = b->dev;
-    local.compute = b->compute;
-    b->topology = local_create(&local);
-    arena_init(&b->arena, b->dev);
-    return b->topology ? make_product(b, steps) : -1;
+              .trans_b = true, .dt = c->dtype);
+    return bench_fill(t->s, x, c->dtype, n * n, 1.0f, 1) || bench_fill(t->s, y, c->dtype, n * n, 1.0f, 2) ? -1
+                                                                                                          : 0;
 }
 
 static void release(struct bench *b) {
-    train_result_free(&b->result);
-    topology_destroy(&b->topology);
-    if (b->dev) arena_release(&b->arena);
-    if (b->compute) stream_destroy(&b->compute);
-    if (b->dev) dev_close(&b->dev);
-    if (b->data) data_close(&b->data);
-    layout_destroy(&b->layout);
-    config_destroy(&b->config);
+    struct between *t = &b->between;
+    if (t->s) arena_release(&b->arena);
+    bench_rank_close(&b->rank);
     products_free(&b->products);
-    free(b->between.product_s);
-    free(b->between.idle_s);
-    for (size_t i = 0; i < STEP_PHASES; i++) free(b->between.phase_s[step_phases[i]]);
-    free(b->between.step_s);
-    free(b->between.waits);
-    free(b->between.peak_s);
+    double *const lists[] = {t->product_s, t->idle_s, t->step_s, t->waits, t->peak_s};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
+    for (size_t i = 0; i < STEP_PHASES; i++) free(t->phase_s[step_phases[i]]);
 }
 
 // ---------------------------------------------------------------- figures
@@ -431,25 +364,34 @@ static void print_table(const struct figures *f, bool several) {
 }
 
 // ---------------------------------------------------------------- the command
+// Device memory of everything that is timed here.
+static size_t predicted_bytes(const struct bench *b) {
+    struct job job = bench_rank_job(&b->rank);
+    struct prediction p;
+    if (prediction_of_rank(&job, "worker", 0, &p)) return 0;
+    return mem_device_bytes(p.memory.predicted_bytes) + product_bytes(b);
+}
+
 static double of_steps(const struct bench *b, double *values) {
-    return median(values + WARMUP_STEPS, (int)b->result.steps - WARMUP_STEPS);
+    return median(values + WARMUP_STEPS, (int)b->rank.result.steps - WARMUP_STEPS);
 }
 
 static void set_figures(struct bench *b, struct figures *f) {
     struct between *t = &b->between;
-    const struct config *c = b->config;
-    const struct rank_report *r = &b->result.report;
+    const struct config *c = b->rank.config;
+    const struct model_spec *spec = &b->rank.spec;
+    const struct rank_report *r = &b->rank.result.report;
     double tokens = (double)(c->train_batch * c->seq), side = (double)b->side;
-    struct token_flops model = model_flops_per_token(&b->spec, c->seq);
-    struct token_flops again = recompute_flops_per_token(&c->recompute, &b->spec, c->seq);
-    struct model_options model_options = train_model_options(c, &b->spec, b->layout);
+    struct token_flops model = model_flops_per_token(spec, c->seq);
+    struct token_flops again = recompute_flops_per_token(&c->recompute, spec, c->seq);
+    struct model_options model_options = train_model_options(c, spec, b->rank.layout);
     double forward = of_steps(b, t->phase_s[PHASE_FORWARD]),
            backward = of_steps(b, t->phase_s[PHASE_BACKWARD]),
            optimizer = of_steps(b, t->phase_s[PHASE_OPTIMIZER]), all = forward + backward + optimizer;
-    *f = (struct figures){.model = b->spec.name,
+    *f = (struct figures){.model = spec->name,
                           .dtype = dtype_name(c->dtype),
                           .datasheet = "a CPU's peak is not in the table of datasheets",
-                          .params = b->layout->params,
+                          .params = b->rank.layout->params,
                           .batch = c->train_batch,
                           .seq = c->seq,
                           .product = b->side,
@@ -472,7 +414,7 @@ static void set_figures(struct bench *b, struct figures *f) {
                           .peak_bytes = mem_device_bytes(r->peak_bytes),
                           .pinned_bytes = r->peak_bytes[MEM_HOST],
                           .report = r,
-                          .algorithms = products_json(b->dev, &b->products)};
+                          .algorithms = products_json(b->rank.dev, &b->products)};
     f->tokens_per_s = tokens / f->step_s;
     f->rate = f->flops / f->step_s;
     f->causal_rate = f->causal / f->step_s;
@@ -494,15 +436,10 @@ static void set_figures(struct bench *b, struct figures *f) {
 
 static int measure(struct bench *b, bool json) {
     struct train_observer observer = {.on_start = on_start, .on_step = on_step, .ctx = &b->between};
-    struct train_options o = {.config = b->config,
-                              .spec = &b->spec,
-                              .data = b->data,
-                              .topology = b->topology,
-                              .observer = &observer};
     struct figures f;
     int said = 0;
-    if (train_run(&o, &b->result)) return -1;
-    device_notes_say(b->dev, &said);
+    if (bench_rank_train(&b->rank, &observer)) return -1;
+    device_notes_say(b->rank.dev, &said);
     set_figures(b, &f);
     if (json) {
         cJSON *j = cJSON_CreateObject();
@@ -517,15 +454,15 @@ static int measure(struct bench *b, bool json) {
 }
 
 static int run(const struct topology_table *topologies, const struct cli_args *a) {
-    struct bench b = {.topologies = topologies};
+    struct bench b = {.side = 0};
     long steps, side;
     int status = EXIT_USAGE;
     if (cli_integer(a, "steps", 1, 100000, 5, &steps) || cli_integer(a, "matmul", 1, 65536, 0, &side))
         return status;
-    if (!prepare(&b, a, (int)steps + WARMUP_STEPS, side))
+    if (!prepare(&b, topologies, a, (int)steps + WARMUP_STEPS, side))
         status = measure(&b, cli_get(a, "json") != NULL) ? EXIT_RUN_FAILED : 0;
-    else if (b.data)
-        status = EXIT_RUN_FAILED;  // data are opened last of what is named
+    else if (b.rank.ready)
+        status = EXIT_RUN_FAILED;
     release(&b);
     return status;
 }

@@ -217,19 +217,10 @@ static const struct cli_command command = {
 };
 
 struct tune {
-    const struct topology_table *topologies;
-    struct config *config;
-    struct model_spec spec;
+    struct bench_rank rank;
     char *out;
     struct product_table table;  // the file, as it was and as it will be
-    bool ready;                  // what the user gave is in order
-    struct device *dev;
-    struct stream *compute;
-    struct layout *layout;
-    struct token_source *data;
-    struct topology *topology;
-    struct train_result result;
-    struct product_use *first;  // after the first step
+    struct product_use *first;   // after the first step
     int first_count;
     struct tuned *products;
     int count;
@@ -237,22 +228,13 @@ struct tune {
 
 // ---------------------------------------------------------------- preparing
 
-static int load_config(struct tune *t, const struct cli_args *a) {
-    const struct config_override defaults[] = {
-        {"topology", "local", "bench tune"},   {"model", "gpt2-124m", "bench tune"},
-        {"data.path", "demo", "bench tune"},   {"train_micro_batch_size_per_gpu", "4", "bench tune"},
-        {"data.seq_len", "256", "bench tune"}, {"dtype", "bf16", "bench tune"},
-        {"eval_batches", "0", "bench tune"},   {"device", "cuda", "bench tune"},
-    };
-    t->config = cli_config(t->topologies, defaults, sizeof defaults / sizeof *defaults, a);
-    struct config *c = t->config;
-    if (!c || model_spec_load(c->model, &t->spec) || model_spec_check_seq(&t->spec, c->seq)) return -1;
+static int prepare(struct tune *t, const struct topology_table *topologies, const struct cli_args *a) {
+    static const struct config_override own[] = {{"device", "cuda", "bench tune"}};
+    if (bench_rank_load(&t->rank, "bench tune", topologies, own, 1, a,
+                        "one process is measured, --topology local; what it finds serves every topology"))
+        return -1;
+    struct config *c = t->rank.config;
     c->steps = STEPS;
-    if (c->row != &topology_local)
-        return fail(
-            "bench tune: --set topology=%s: one process is measured, "
-            "--topology local; what it finds serves every topology",
-            c->topology);
     if (c->device == DEVICE_AUTO) c->device = DEVICE_CUDA;
     if (c->device != DEVICE_CUDA)
         return fail(
@@ -264,55 +246,17 @@ static int load_config(struct tune *t, const struct cli_args *a) {
             "bench tune: --set cuda.products=%s: here products are "
             "measured, not chosen; --out FILE is where they go",
             c->products);
-    return 0;
-}
-
-// The file's earlier contents stay, so it must be a table that can be read and written.
-static int open_table(struct tune *t, const struct cli_args *a) {
-    const char *given = cli_get(a, "out");
-    t->out = given ? xstrdup(given) : products_beside_program();
+    const struct backend *found = device_backend(c);
+    if (!found) return -1;
+    // The file's earlier contents stay, so it must be a table that can be read and written.
+    t->out = cli_get(a, "out") ? xstrdup(cli_get(a, "out")) : products_beside_program();
     if (access(t->out, F_OK) == 0 && product_table_read(t->out, &t->table))
         return fail(
             "bench tune: %s is there, and no table to add to: remove it, or name another file with --out",
             t->out);
-    return product_table_writable(t->out);
-}
-
-static int prepare(struct tune *t, const struct cli_args *a) {
-    if (load_config(t, a)) return -1;
-    const struct backend *found = device_backend(t->config);
-    if (!found || open_table(t, a)) return -1;
-    struct data_options data = {.path = t->config->data,
-                                .tokenizer = t->config->tokenizer,
-                                .val_fraction = t->config->val_fraction,
-                                .vocab = t->spec.vocab};
-    t->layout = model_layout_create(&t->spec, 1);
-    if (!t->layout || !(t->data = data_open(&data))) return -1;
-    t->ready = true;
-    if (dev_open(found, &(struct device_options){.label = "bench", .cuda = t->config->cuda}, &t->dev))
-        return fail("cannot open the cuda device");
-    if (!(t->compute = stream_create(t->dev, "compute")))
-        return fail("cannot create a stream: %s", dev_error(t->dev));
-    struct job job = {.config = t->config, .spec = t->spec, .layout = t->layout, .ranks_here = 1};
-    if (bench_check_memory(&job, 0)) return -1;
-    struct local_options local = local_options_of(t->config, t->layout);
-    local.dev = t->dev;
-    local.compute = t->compute;
-    return (t->topology = local_create(&local)) ? 0 : -1;
-}
-
-static void release(struct tune *t) {
-    train_result_free(&t->result);
-    if (t->topology) topology_destroy(&t->topology);
-    if (t->compute) stream_destroy(&t->compute);
-    if (t->dev) dev_close(&t->dev);
-    if (t->data) data_close(&t->data);
-    layout_destroy(&t->layout);
-    config_destroy(&t->config);
-    product_table_free(&t->table);
-    free(t->out);
-    free(t->first);
-    free(t->products);
+    return product_table_writable(t->out) || bench_rank_open(&t->rank, found) || bench_rank_join(&t->rank, 0)
+               ? -1
+               : 0;
 }
 
 // ---------------------------------------------------------------- the step's products
@@ -327,13 +271,13 @@ static struct product_use *uses_of(struct device *dev, int *count) {
 static void on_step(void *ctx, const struct step_record *r) {
     struct tune *t = ctx;
     (void)r;
-    if (!t->first) t->first = uses_of(t->dev, &t->first_count);
+    if (!t->first) t->first = uses_of(t->rank.dev, &t->first_count);
 }
 
 // The products that the second step used, in the order of its first uses.
 static void list_products(struct tune *t) {
     int count;
-    struct product_use *uses = uses_of(t->dev, &count);
+    struct product_use *uses = uses_of(t->rank.dev, &count);
     t->products = xcalloc((size_t)count + 1, sizeof *t->products);
     for (int i = 0; i < count; i++) {
         uint64_t calls = uses[i].calls - (i < t->first_count ? t->first[i].calls : 0);
@@ -341,19 +285,6 @@ static void list_products(struct tune *t) {
         t->products[t->count++] = (struct tuned){.key = uses[i].key, .uses = calls};
     }
     free(uses);
-}
-
-static int run_steps(struct tune *t) {
-    struct train_observer observer = {.on_step = on_step, .ctx = t};
-    struct train_options o = {.config = t->config,
-                              .spec = &t->spec,
-                              .data = t->data,
-                              .topology = t->topology,
-                              .observer = &observer};
-    if (train_run(&o, &t->result)) return -1;
-    list_products(t);
-    topology_destroy(&t->topology);  // its memory is the operands' now
-    return 0;
 }
 
 // ---------------------------------------------------------------- measuring
@@ -373,24 +304,28 @@ static void keep(struct tune *t, const struct tuned *p, const struct device_fact
 }
 
 static int measure(struct tune *t, int rounds, bool json) {
-    struct tune_figures f = {.spec = &t->spec,
-                             .batch = t->config->train_batch,
-                             .seq = t->config->seq,
-                             .dtype = t->config->dtype,
+    struct bench_rank *r = &t->rank;
+    struct train_observer observer = {.on_step = on_step, .ctx = t};
+    struct tune_figures f = {.spec = &r->spec,
+                             .batch = r->config->train_batch,
+                             .seq = r->config->seq,
+                             .dtype = r->config->dtype,
                              .rounds = rounds,
                              .file = t->out};
     int said = 0;
-    if (run_steps(t)) return -1;
-    device_notes_say(t->dev, &said);  // an epilogue that the library does not have is no product to measure
-    if (dev_facts(t->dev, &f.facts)) return fail("bench tune: %s", dev_error(t->dev));
+    if (bench_rank_train(r, &observer)) return -1;
+    list_products(t);
+    topology_destroy(&r->topology);   // its memory is the operands' now
+    device_notes_say(r->dev, &said);  // an epilogue that the library does not have is no product to measure
+    if (dev_facts(r->dev, &f.facts)) return fail("bench tune: %s", dev_error(r->dev));
     f.products = t->products;
     f.count = t->count;
     if (!json) tune_figures_begin(&f);
     int kept = 0;
     for (int i = 0; i < t->count; i++) {
         struct tuned *p = &t->products[i];
-        if (stream_tune_product(t->compute, &p->key, rounds, &p->timing))
-            return fail("bench tune: %s", dev_error(t->dev));
+        if (stream_tune_product(r->compute, &p->key, rounds, &p->timing))
+            return fail("bench tune: %s", dev_error(r->dev));
         keep(t, p, &f.facts);
         kept += !p->timing.none;
         if (!json) tune_figures_row(&f, p);
@@ -402,15 +337,19 @@ static int measure(struct tune *t, int rounds, bool json) {
 }
 
 static int run(const struct topology_table *topologies, const struct cli_args *a) {
-    struct tune t = {.topologies = topologies};
+    struct tune t = {.count = 0};
     long rounds;
     int status = EXIT_USAGE;
     if (cli_integer(a, "rounds", 1, PRODUCT_ROUNDS_MAX, 7, &rounds)) return status;
-    if (!prepare(&t, a))
+    if (!prepare(&t, topologies, a))
         status = measure(&t, (int)rounds, cli_get(a, "json") != NULL) ? EXIT_RUN_FAILED : 0;
-    else if (t.ready)
+    else if (t.rank.ready)
         status = EXIT_RUN_FAILED;
-    release(&t);
+    bench_rank_close(&t.rank);
+    product_table_free(&t.table);
+    free(t.out);
+    free(t.first);
+    free(t.products);
     return status;
 }
 

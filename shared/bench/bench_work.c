@@ -11,8 +11,10 @@
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
 #include "shared/device/device_choice.h"
+#include "shared/hf/presets.h"
 #include "shared/launch/local.h"
 #include "shared/memory/memory_check.h"
+#include "shared/model/model.h"
 
 #define MEASUREMENT_S 0.010  // of a measurement on a GPU
 #define LAUNCHES_MAX  1000
@@ -79,17 +81,80 @@ void bench_close(struct bench_device *b) {
     dev_close(&b->dev);
 }
 
-int bench_check_memory(const struct job *j, size_t more_bytes) {
-    const struct config *c = j->config;
+// ---------------------------------------------------------------- a rank that trains
+int bench_rank_load(struct bench_rank *r, const char *who, const struct topology_table *t,
+                    const struct config_override *own, size_t count, const struct cli_args *a,
+                    const char *advice) {
+    struct config_override set[16] = {
+        {"topology", "local", who},   {"model", "gpt2-124m", who},
+        {"data.path", "demo", who},   {"train_micro_batch_size_per_gpu", "4", who},
+        {"data.seq_len", "256", who}, {"dtype", "bf16", who},
+        {"eval_batches", "0", who}};
+    assert(count <= sizeof set / sizeof *set - 7);
+    for (size_t i = 0; i < count; i++) set[7 + i] = own[i];
+    struct config *c = r->config = cli_config(t, set, 7 + count, a);
+    if (!c || model_spec_load(c->model, &r->spec) || model_spec_check_seq(&r->spec, c->seq)) return -1;
+    if (c->row != &topology_local) return fail("%s: --set topology=%s: %s", who, c->topology, advice);
+    r->layout = model_layout_create(&r->spec, 1);
+    return r->layout ? 0 : -1;
+}
+
+int bench_rank_open(struct bench_rank *r, const struct backend *backend) {
+    const struct config *c = r->config;
+    struct data_options data = {
+        .path = c->data, .tokenizer = c->tokenizer, .val_fraction = c->val_fraction, .vocab = r->spec.vocab};
+    if (!(r->data = data_open(&data))) return -1;
+    r->ready = true;
+    if (dev_open(backend,
+                 &(struct device_options){
+                     .threads = c->threads, .label = "bench", .kernel = c->cpu_kernel, .cuda = c->cuda},
+                 &r->dev))
+        return fail("cannot open the %s device", backend->name);
+    r->compute = stream_create(r->dev, "compute");
+    return r->compute ? 0 : fail("cannot create a stream: %s", dev_error(r->dev));
+}
+
+struct job bench_rank_job(const struct bench_rank *r) {
+    return (struct job){.config = r->config, .spec = r->spec, .layout = r->layout, .ranks_here = 1};
+}
+
+// Missing memory is reported before anything is taken: the first allocation that fails would not know how much is missing, and
+// on a CPU the system would kill the program without a message.
+int bench_rank_join(struct bench_rank *r, size_t more_bytes) {
+    const struct config *c = r->config;
     struct memory_part part = {.role = "worker", .count = 1, .processes = true, .gpus = device_gpus(c)};
     struct memory_need need;
+    struct job job = bench_rank_job(r);
     char what[160];
-    if (memory_need_of(j, &part, &need)) return -1;
+    if (memory_need_of(&job, &part, &need)) return -1;
     struct memory_sum *sum = config_device(c)->gpu ? &need.gpu[0] : &need.host;
     sum->predicted_bytes += (double)more_bytes;
-    snprintf(what, sizeof what, "%s with --batch %lld --seq %lld (smaller ones need less)", j->spec.name,
+    snprintf(what, sizeof what, "%s with --batch %lld --seq %lld (smaller ones need less)", r->spec.name,
              (long long)c->micro_batch, (long long)c->seq);
-    return memory_check(c, &need, what);
+    if (memory_check(c, &need, what)) return -1;
+    struct local_options local = local_options_of(c, r->layout);
+    local.dev = r->dev;
+    local.compute = r->compute;
+    return (r->topology = local_create(&local)) ? 0 : -1;
+}
+
+int bench_rank_train(struct bench_rank *r, const struct train_observer *observer) {
+    struct train_options o = {.config = r->config,
+                              .spec = &r->spec,
+                              .data = r->data,
+                              .topology = r->topology,
+                              .observer = observer};
+    return train_run(&o, &r->result);
+}
+
+void bench_rank_close(struct bench_rank *r) {
+    train_result_free(&r->result);
+    if (r->topology) topology_destroy(&r->topology);
+    if (r->compute) stream_destroy(&r->compute);
+    if (r->dev) dev_close(&r->dev);
+    if (r->data) data_close(&r->data);
+    layout_destroy(&r->layout);
+    config_destroy(&r->config);
 }
 
 // ---------------------------------------------------------------- buffers

@@ -12,6 +12,7 @@
 #include "kernels/cpu/peak.h"
 #include "shared/bench/bench.h"
 #include "shared/core/arena.h"
+#include "shared/train/train.h"
 
 #define BENCH_SHAPE_MAX 48
 
@@ -49,16 +50,35 @@ struct bench_device {
     struct cpu_peak peak;             // on a host
 };
 
-struct job;
+// One process that trains alone, for benches of whole steps: configuration, model, data, device and topology.
+struct bench_rank {
+    struct config *config;
+    struct model_spec spec;
+    struct layout *layout;
+    struct token_source *data;
+    bool ready;  // what the user gave is in order
+    struct device *dev;
+    struct stream *compute;
+    struct topology *topology;
+    struct train_result result;
+};
+// The configuration, with the defaults of such a bench (gpt2-124m, 4 sequences of 256 tokens, bf16) below `own` and what was
+// given, and its model. who: "bench step"; advice: what to do instead of naming a topology. 0, or -1 after logging.
+int bench_rank_load(struct bench_rank *r, const char *who, const struct topology_table *t,
+                    const struct config_override *own, size_t count, const struct cli_args *a,
+                    const char *advice);
+// Data, then the device of the configuration's backend. The topology comes last: bench_rank_join. 0, or -1 after logging.
+int bench_rank_open(struct bench_rank *r, const struct backend *backend);
+// Checks that `more_bytes` of device memory beside the rank's fit, and makes its topology. 0, or -1 after logging.
+int bench_rank_join(struct bench_rank *r, size_t more_bytes);
+struct job bench_rank_job(const struct bench_rank *r);
+int bench_rank_train(struct bench_rank *r, const struct train_observer *observer);
+void bench_rank_close(struct bench_rank *r);
+
 // Reads --device, --threads, --dtype, --rounds and --set cuda.KEY=VALUE and opens the device. 0, or -1 after
 // logging.
 int bench_open(struct bench_device *b, const struct cli_args *args);
 void bench_close(struct bench_device *b);
-
-// Reports missing memory before anything is taken: the first allocation that fails would not know how much is
-// missing, and on a CPU the system would kill the program without a message. j: one worker, and more_bytes beside
-// it on its device. 0, or -1 after logging.
-int bench_check_memory(const struct job *j, size_t more_bytes);
 
 // Fills p (n elements of type dt) in device memory with random numbers in scale * (-1, 1), or in (0, -scale)
 // if scale is negative; equal seeds give equal numbers. They are random because a GPU multiplies zeros and

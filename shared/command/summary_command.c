@@ -1,4 +1,6 @@
 #include "shared/command/summary_command.h"
+#include "shared/core/json.h"
+#include "shared/report/summary.h"
 
 #include <errno.h>
 #include <math.h>
@@ -17,7 +19,6 @@
 #include "shared/report/figures.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_state.h"
-#include "shared/report/summary_impl.h"
 
 #define EXIT_STILL_RUNNING 3
 

@@ -1,4 +1,6 @@
 #include "shared/launch/closing.h"
+#include "shared/core/json.h"
+#include "shared/report/summary.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +14,6 @@
 #include "shared/core/topology_row.h"
 #include "shared/launch/evaluate_dir.h"
 #include "shared/report/span_files.h"
-#include "shared/report/summary_impl.h"
 #include "shared/state/staleness.h"
 #include "shared/time/moments.h"
 

@@ -23,21 +23,18 @@ static bool program_of(pid_t pid, char out[PATH_MAX]) {
     return n > 0;
 }
 
-// A process of this program, or one of Open MPI that starts them.
-static bool belongs(const struct count *c, pid_t pid, const char *name) {
-    static const char *const starters[] = {"mpirun", "mpiexec", "orterun", "prterun", "orted", "prted"};
-    char program[PATH_MAX];
-    if (program_of(pid, program) && !strcmp(program, c->program)) return true;
-    for (size_t i = 0; i < sizeof starters / sizeof *starters; i++)
-        if (!strcmp(name, starters[i])) return true;
-    return false;
-}
-
-// The uppermost process that is reached from pid without leaving those that belong; 0: pid does not.
+// The uppermost process that is reached from pid through processes of this program and those of Open MPI that start them; 0: pid
+// is none.
 static pid_t root_of(const struct count *c, pid_t pid) {
+    static const char *const starters[] = {"mpirun", "mpiexec", "orterun", "prterun", "orted", "prted"};
     struct proc_look look;
     pid_t root = 0;
-    while (pid > 0 && !proc_look(pid, &look) && look.state != 'Z' && belongs(c, pid, look.name)) {
+    while (pid > 0 && !proc_look(pid, &look) && look.state != 'Z') {
+        char program[PATH_MAX];
+        bool belongs = program_of(pid, program) && !strcmp(program, c->program);
+        for (size_t i = 0; i < sizeof starters / sizeof *starters; i++)
+            belongs = belongs || !strcmp(look.name, starters[i]);
+        if (!belongs) break;
         root = pid;
         pid = look.parent;
     }

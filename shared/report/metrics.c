@@ -47,24 +47,22 @@ struct figure_rows step_figures(void) {
     return FIGURE_ROWS(of_steps);
 }
 
-struct lines {
+struct metrics {
     int fd;  // -1: not made yet
     char *path;
     int failed;    // errno of the first write that did not succeed
     int64_t step;  // whose line that was
 };
 
-struct metrics {
-    struct lines steps;
-};
-
-// Behind the lines of the first `steps` steps.
-static int lines_open(struct lines *f, int64_t steps, double *elapsed) {
-    f->fd = open(f->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
-    int copy = f->fd >= 0 && steps > 0 ? dup(f->fd) : -1;
+struct metrics *metrics_create(const char *dir, int64_t steps, double *elapsed) {
+    struct metrics *m = xcalloc(1, sizeof *m);
+    m->path = xasprintf("%s/metrics.jsonl", dir);
+    m->fd = open(m->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+    int copy = m->fd >= 0 && steps > 0 ? dup(m->fd) : -1;
     FILE *in = copy >= 0 ? fdopen(copy, "r") : NULL;
     char line[FIGURE_LINE_MAX];
     off_t kept = 0;
+    *elapsed = 0;
     while (in && fgets(line, sizeof line, in) && strchr(line, '\n')) {
         cJSON *o = cJSON_Parse(line);
         double step = json_number(o, "step"), at = json_number(o, "elapsed");
@@ -74,23 +72,17 @@ static int lines_open(struct lines *f, int64_t steps, double *elapsed) {
         if (isfinite(at)) *elapsed = at;
     }
     if (in) fclose(in);
-    return f->fd < 0 || ftruncate(f->fd, kept) || lseek(f->fd, kept, SEEK_SET) != kept ? -1 : 0;
-}
-
-struct metrics *metrics_create(const char *dir, int64_t steps, double *elapsed) {
-    struct metrics *m = xcalloc(1, sizeof *m);
-    m->steps.path = xasprintf("%s/metrics.jsonl", dir);
-    *elapsed = 0;
-    if (!lines_open(&m->steps, steps, elapsed)) return m;
-    fail("%s: %s", m->steps.path, strerror(errno));
-    free(m->steps.path);
+    if (m->fd >= 0 && !ftruncate(m->fd, kept) && lseek(m->fd, kept, SEEK_SET) == kept) return m;
+    fail("%s: %s", m->path, strerror(errno));
+    if (m->fd >= 0) close(m->fd);
+    free(m->path);
     free(m);
     return NULL;
 }
 
 // The first line that cannot be written is told at once: a run of days may still be ahead. Nothing is written behind it,
 // for a line may be torn.
-static void put_line(struct lines *f, int64_t step, const char *line, int length) {
+static void put_line(struct metrics *f, int64_t step, const char *line, int length) {
     if (f->failed) return;
     errno = ENOSPC;  // what a short write means
     if (write(f->fd, line, (size_t)length) == length) return;
@@ -104,12 +96,12 @@ static void put_line(struct lines *f, int64_t step, const char *line, int length
 void metrics_step(struct metrics *m, const struct step_record *r) {
     char line[FIGURE_LINE_MAX];
     int n = figures_line(line, step_figures(), r);
-    put_line(&m->steps, r->step, line, n);
+    put_line(m, r->step, line, n);
 }
 
 void metrics_mend(const char *dir, const struct step_record *r) {
     struct step_record mended = *r;
-    struct lines f = {.path = xasprintf("%s/metrics.jsonl", dir)};
+    struct metrics f = {.path = xasprintf("%s/metrics.jsonl", dir)};
     char why[FILE_WHY_MAX];
     FILE *in = file_open_stream(f.path, why);
     char line[FIGURE_LINE_MAX];
@@ -131,22 +123,17 @@ void metrics_mend(const char *dir, const struct step_record *r) {
     free(f.path);
 }
 
-static int lines_close(struct lines *f) {
-    if (f->fd >= 0 && close(f->fd) && !f->failed) f->failed = errno;
-    int rc = 0;
-    if (f->failed && f->step)
-        rc = fail("%s: its lines from step %lld on are missing: %s", f->path, (long long)f->step,
-                  strerror(f->failed));
-    else if (f->failed)
-        rc = fail("%s: %s", f->path, strerror(f->failed));
-    free(f->path);
-    return rc;
-}
-
 int metrics_destroy(struct metrics **pm) {
     struct metrics *m = *pm;
+    int rc = 0;
     if (!m) return 0;
-    int rc = lines_close(&m->steps);
+    if (m->fd >= 0 && close(m->fd) && !m->failed) m->failed = errno;
+    if (m->failed && m->step)
+        rc = fail("%s: its lines from step %lld on are missing: %s", m->path, (long long)m->step,
+                  strerror(m->failed));
+    else if (m->failed)
+        rc = fail("%s: %s", m->path, strerror(m->failed));
+    free(m->path);
     free(m);
     *pm = NULL;
     return rc;
@@ -155,18 +142,6 @@ int metrics_destroy(struct metrics **pm) {
 static void add_eval(struct metrics_totals *t, const cJSON *o) {
     t->val_loss = json_number(o, "val_loss");
     t->unigram_entropy = json_number(o, "unigram_entropy");
-}
-
-// Of every step as long as there is room, then of every second, every fourth, ..: a bound, however long the run.
-static void keep_seconds(struct metrics_totals *t, double seconds) {
-    if (t->kept == METRICS_SECONDS_MAX) {
-        for (int64_t i = 0; i < t->kept / 2; i++) t->step_seconds[i] = t->step_seconds[2 * i];
-        t->kept /= 2;
-        t->kept_every *= 2;
-    }
-    if ((t->kept & (t->kept + 1)) == 0)  // doubles the room at 0, 1, 3, 7, ..
-        t->step_seconds = xrealloc(t->step_seconds, (unsigned long)(2 * t->kept + 2) * sizeof(double));
-    t->step_seconds[t->kept++] = seconds;
 }
 
 static void add_step(struct metrics_totals *t, const cJSON *o) {
@@ -181,7 +156,16 @@ static void add_step(struct metrics_totals *t, const cJSON *o) {
     double seconds = json_number(o, "seconds");
     // Behind the warm-up, which the mean leaves out.
     if (t->steps > 0) t->later_seconds += seconds;
-    if (t->steps++ % t->kept_every == 0) keep_seconds(t, seconds);
+    if (t->steps++ % t->kept_every != 0) return;
+    // Of every step as long as there is room, then of every second, every fourth, ..: a bound, however long the run.
+    if (t->kept == METRICS_SECONDS_MAX) {
+        for (int64_t i = 0; i < t->kept / 2; i++) t->step_seconds[i] = t->step_seconds[2 * i];
+        t->kept /= 2;
+        t->kept_every *= 2;
+    }
+    if ((t->kept & (t->kept + 1)) == 0)  // doubles the room at 0, 1, 3, 7, ..
+        t->step_seconds = xrealloc(t->step_seconds, (unsigned long)(2 * t->kept + 2) * sizeof(double));
+    t->step_seconds[t->kept++] = seconds;
 }
 
 // Each line of dir/name goes to add. A last line that does not end is torn and left out.

@@ -38,12 +38,6 @@ static void wipe(struct progress *p) {
     p->bar_shown = false;
 }
 
-// Columns of the terminal as it is now; 80 where it does not say.
-static int columns(FILE *f) {
-    struct winsize size;
-    return !ioctl(fileno(f), TIOCGWINSZ, &size) && size.ws_col > 0 ? size.ws_col : 80;
-}
-
 // "3:20 left", by the steps done so far.
 static const char *time_left(char text[32], const struct progress *p, int64_t step, double now_s) {
     return format_left(
@@ -56,7 +50,8 @@ static void draw(struct progress *p, int64_t step) {
     if (!p->o.bar || p->steps <= 0 || (now_s - p->drawn_s < BAR_EVERY_S && step < p->steps)) return;
     p->drawn_s = now_s;
     char left[32], numbers[96], bar[BAR_WIDTH + 4] = "";
-    int room = columns(p->o.file) - 1;
+    struct winsize size;  // of the terminal as it is now; 80 columns where it does not say
+    int room = (!ioctl(fileno(p->o.file), TIOCGWINSZ, &size) && size.ws_col > 0 ? size.ws_col : 80) - 1;
     room -= snprintf(numbers, sizeof numbers, "%lld/%lld  %3.0f%%  %s", (long long)step, (long long)p->steps,
                      100.0 * (double)step / (double)p->steps, time_left(left, p, step, now_s));
     int width = room - 3 < BAR_WIDTH ? room - 3 : BAR_WIDTH;

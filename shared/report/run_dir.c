@@ -49,25 +49,22 @@ static int make_path(const char *dir) {
     return is_file ? fail("%s: is a file, not a directory: choose another --out", dir) : 0;
 }
 
-static char *name_of(const struct config *c) {
-    char utc[32];
+char *run_dir_make(const struct config *c) {
+    // 1. runs/MODEL-TOPOLOGY-TIME.
+    char utc[32], *model = xstrdup(c->model);
     time_t now = time(NULL);
     struct tm tm;
     gmtime_r(&now, &tm);
     strftime(utc, sizeof utc, "%Y%m%dT%H%M%SZ", &tm);
-    char *model = xstrdup(c->model);
     size_t length = strlen(model);
     while (length > 1 && model[length - 1] == '/') model[--length] = 0;
     const char *slash = strrchr(model, '/');
-    char *name = xasprintf("runs/%s-%s-%s", slash ? slash + 1 : model, c->topology, utc);
-    free(model);
-    for (char *p = name; *p; p++)
+    char *base = xasprintf("runs/%s-%s-%s", slash ? slash + 1 : model, c->topology, utc);
+    for (char *p = base; *p; p++)
         if (*p == ':') *p = '-';
-    return name;
-}
-
-char *run_dir_make(const struct config *c) {
-    char *base = name_of(c), *name = xstrdup(base);
+    free(model);
+    // 2. The first of that name that is not there yet.
+    char *name = xstrdup(base);
     int rc = make_path("runs");
     for (int i = 2; !rc && mkdir(name, 0777); i++) {
         if (errno != EEXIST) rc = fail("%s: cannot make the directory: %s", name, strerror(errno));
@@ -88,16 +85,18 @@ int run_dir_join(const char *dir) {
     return rc;
 }
 
-static void remove_files(const char *dir, bool (*ours)(const char *name)) {
-    DIR *d = opendir(dir);
-    if (!d) return;
-    for (struct dirent *e = readdir(d); e; e = readdir(d)) {
+// Of the folder `below` ("", "/ranks") in dir.
+static void remove_files(const char *dir, const char *below, bool (*ours)(const char *name)) {
+    char *folder = xasprintf("%s%s", dir, below);
+    DIR *d = opendir(folder);
+    for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d)) {
         if (!ours(e->d_name)) continue;
-        char *path = xasprintf("%s/%s", dir, e->d_name);
+        char *path = xasprintf("%s/%s", folder, e->d_name);
         unlink(path);
         free(path);
     }
-    closedir(d);
+    if (d) closedir(d);
+    free(folder);
 }
 
 static bool is_rank_file(const char *name) {
@@ -128,22 +127,26 @@ static bool is_unfinished(const char *name) {
     return is_rank_file(whole) || is_arrivals_file(whole) || is_weights_file(whole);
 }
 
-// In the directory and in those of its files that are written under another name first.
-static void remove_unfinished(const char *dir) {
-    static const char *const below[] = {"", "/ranks", "/weights"};
-    for (size_t i = 0; i < sizeof below / sizeof *below; i++) {
-        char *path = xasprintf("%s%s", dir, below[i]);
-        remove_files(path, is_unfinished);
-        free(path);
-    }
+// The files of a life of the run: its ranks', and what writers of this and other folders have not finished.
+static void remove_life(const char *dir) {
+    remove_files(dir, "", is_arrivals_file);
+    remove_files(dir, "/ranks", is_rank_file);
+    remove_files(dir, "", is_unfinished);
+    remove_files(dir, "/ranks", is_unfinished);
+    remove_files(dir, "/weights", is_unfinished);
 }
 
-// The first file of a run that is there, or NULL.
-static const char *run_file_in(const char *dir) {
-    const char *found = NULL;
-    for (size_t i = 0; i < RUN_FILES && !found; i++)
-        if (has_file(dir, run_files[i])) found = run_files[i];
-    return found;
+// Files of a run, of which `whose` made them. 0, or -1 after logging.
+static int remove_named(const char *dir, const char *const *names, size_t count, const char *whose) {
+    for (size_t i = 0; i < count; i++) {
+        char *path = xasprintf("%s/%s", dir, names[i]);
+        int rc = unlink(path) && errno != ENOENT
+                     ? fail("%s: %s, and cannot be removed: %s", path, whose, strerror(errno))
+                     : 0;
+        free(path);
+        if (rc) return -1;
+    }
+    return 0;
 }
 
 // By a living process of this machine: -1 after saying so.
@@ -155,11 +158,12 @@ static int in_use(const char *dir, const struct run_state *s) {
         dir, (long long)s->pid, s->started);
 }
 
-// Whether this process may take dir. 0, or -1 after saying why not.
-static int may_take(const char *dir, bool force) {
+int run_dir_check(const char *dir, bool force) {
     struct run_state s;
     int64_t step = metrics_last_step(dir);
-    const char *found = run_file_in(dir);
+    const char *found = NULL;
+    for (size_t i = 0; i < RUN_FILES && !found; i++)
+        if (has_file(dir, run_files[i])) found = run_files[i];
     run_state_read(dir, &s);
     if (in_use(dir, &s)) return -1;
     if (force || !found) return 0;
@@ -183,40 +187,6 @@ static int may_take(const char *dir, bool force) {
     return 0;
 }
 
-int run_dir_check(const char *dir, bool force) { return may_take(dir, force); }
-
-static void remove_checkpoints(const char *dir) {
-    char *checkpoints = xasprintf("%s/checkpoints", dir);
-    checkpoint_drop_later(dir, -1);
-    checkpoint_sweep(dir, 0);
-    rmdir(checkpoints);
-    free(checkpoints);
-}
-
-// all: weights and checkpoints too.
-static int clean(const char *dir, bool all) {
-    int rc = 0;
-    for (size_t i = 0; i < RUN_FILES && !rc; i++) {
-        char *path = xasprintf("%s/%s", dir, run_files[i]);
-        if (unlink(path) && errno != ENOENT)
-            rc = fail("%s: an earlier run's, and cannot be removed: %s", path, strerror(errno));
-        free(path);
-    }
-    char *ranks = xasprintf("%s/ranks", dir), *weights = xasprintf("%s/weights", dir);
-    char *snapshots = xasprintf("%s/snapshots", dir);
-    remove_files(dir, is_arrivals_file);
-    remove_files(ranks, is_rank_file);
-    remove_unfinished(dir);
-    remove_files(snapshots, is_snapshot);
-    rmdir(snapshots);
-    free(snapshots);
-    if (all) remove_files(weights, is_weights_file);
-    if (all) remove_checkpoints(dir);
-    free(ranks);
-    free(weights);
-    return rc;
-}
-
 // Makes dir where it is not there. Of several processes that come at once, one after the other. Where directories
 // cannot be locked (some network file systems) only those that come at the very same moment may miss each other.
 static int lock_dir(const char *dir, int *lock) {
@@ -230,9 +200,23 @@ static int lock_dir(const char *dir, int *lock) {
 int run_dir_prepare(const char *dir, bool force) {
     int lock;
     if (lock_dir(dir, &lock)) return -1;
-    int rc = may_take(dir, force);
-    if (!rc) rc = clean(dir, force);
-    if (!rc) rc = run_dir_join(dir);
+    int rc = run_dir_check(dir, force);
+    if (!rc) rc = remove_named(dir, run_files, RUN_FILES, "an earlier run's");
+    if (!rc) {
+        char *snapshots = xasprintf("%s/snapshots", dir), *checkpoints = xasprintf("%s/checkpoints", dir);
+        remove_life(dir);
+        remove_files(dir, "/snapshots", is_snapshot);
+        rmdir(snapshots);
+        if (force) {
+            remove_files(dir, "/weights", is_weights_file);
+            checkpoint_drop_later(dir, -1);
+            checkpoint_sweep(dir, 0);
+            rmdir(checkpoints);
+        }
+        free(snapshots);
+        free(checkpoints);
+        rc = run_dir_join(dir);
+    }
     if (!rc) rc = run_state_begin(dir);
     if (lock >= 0) close(lock);
     return rc;
@@ -277,17 +261,8 @@ int run_dir_continue(const char *dir, const struct config *c) {
     let_it_end(dir, &s);
     int rc = in_use(dir, &s);
     if (!rc) say_elsewhere(dir, &s);
-    for (size_t i = 0; i < sizeof over / sizeof *over && !rc; i++) {
-        char *path = xasprintf("%s/%s", dir, over[i]);
-        if (unlink(path) && errno != ENOENT)
-            rc = fail("%s: an earlier start's, and cannot be removed: %s", path, strerror(errno));
-        free(path);
-    }
-    char *ranks = xasprintf("%s/ranks", dir);
-    if (!rc) remove_files(dir, is_arrivals_file);
-    if (!rc) remove_files(ranks, is_rank_file);
-    if (!rc) remove_unfinished(dir);
-    free(ranks);
+    if (!rc) rc = remove_named(dir, over, sizeof over / sizeof *over, "an earlier start's");
+    if (!rc) remove_life(dir);
     if (!rc) rc = run_dir_join(dir);
     if (!rc && c) rc = run_state_begin(dir) || leave_config(dir, c) ? -1 : 0;
     if (!rc && !c) run_state_go_on(dir);
@@ -308,31 +283,23 @@ int run_dir_begin_again(const char *dir, const struct config *c) {
     return run_dir_take(dir, c, s.phase != RUN_UNKNOWN);
 }
 
-static void cut_snapshots(const char *dir, int64_t step) {
+int run_dir_cut(const char *dir, int64_t step, int64_t place) {
     char *snapshots = xasprintf("%s/snapshots", dir);
     DIR *d = opendir(snapshots);
     for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d)) {
-        if (!is_snapshot(e->d_name) || strtoll(e->d_name + 5, NULL, 10) <= step) continue;
+        if (!is_snapshot(e->d_name) || strtoll(e->d_name + 5, NULL, 10) <= place) continue;
         char *path = xasprintf("%s/%s", snapshots, e->d_name);
         unlink(path);
         free(path);
     }
     if (d) closedir(d);
     free(snapshots);
-}
-
-static int cut_evals(const char *dir, int64_t step) {
+    checkpoint_drop_later(dir, step);
     struct evals e;
     if (evals_read(dir, &e)) return -1;
     int all = e.count;
-    while (e.count > 0 && e.all[e.count - 1].step > step) e.count--;
+    while (e.count > 0 && e.all[e.count - 1].step > place) e.count--;
     int rc = e.count < all ? evals_write(dir, &e) : 0;
     evals_free(&e);
     return rc;
-}
-
-int run_dir_cut(const char *dir, int64_t step, int64_t place) {
-    cut_snapshots(dir, place);
-    checkpoint_drop_later(dir, step);
-    return cut_evals(dir, place);
 }

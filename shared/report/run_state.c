@@ -59,26 +59,6 @@ static int64_t integer_of(const cJSON *o, const char *key) {
     return x >= 0 && x < 9e15 ? (int64_t)x : -1;
 }
 
-static enum run_phase phase_of(const char *word) {
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
-        if (!strcmp(word, words[i])) return (enum run_phase)i;
-    return RUN_UNKNOWN;
-}
-
-// Whether the process that wrote "running" still runs.
-static void find_process(const struct process *p, struct run_state *s) {
-    struct process me;
-    myself(&me);
-    if (strcmp(me.host, p->host) != 0) {
-        s->elsewhere = true;
-        return;
-    }
-    bool alive =
-        !strcmp(me.boot_id, p->boot_id) && p->start_ticks >= 0 && start_ticks(p->pid) == p->start_ticks;
-    s->own = alive && p->pid == me.pid;
-    if (!alive) s->phase = RUN_DEAD;
-}
-
 void run_state_read(const char *dir, struct run_state *out) {
     char word[32];
     *out = (struct run_state){.phase = RUN_UNKNOWN, .pid = -1};
@@ -95,11 +75,20 @@ void run_state_read(const char *dir, struct run_state *out) {
     text_of(o, "why", out->why, sizeof out->why);
     memcpy(out->host, p.host, sizeof out->host);
     out->pid = p.pid;
-    out->phase = phase_of(word);
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (!strcmp(word, words[i])) out->phase = (enum run_phase)i;
     // "running" without a process that could be looked for says nothing.
     if (out->phase == RUN_RUNNING && (p.pid <= 0 || !*p.host)) out->phase = RUN_UNKNOWN;
-    if (out->phase == RUN_RUNNING) find_process(&p, out);
     cJSON_Delete(o);
+    if (out->phase != RUN_RUNNING) return;
+    // The process that wrote "running" may be gone, and another one have its number.
+    struct process me;
+    myself(&me);
+    out->elsewhere = strcmp(me.host, p.host) != 0;
+    if (out->elsewhere) return;
+    bool alive = !strcmp(me.boot_id, p.boot_id) && p.start_ticks >= 0 && start_ticks(p.pid) == p.start_ticks;
+    out->own = alive && p.pid == me.pid;
+    if (!alive) out->phase = RUN_DEAD;
 }
 
 // The new content of the file (malloc'd).

@@ -7,6 +7,7 @@
 
 #include "kernels/statistics.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 #include "shared/core/message_fault.h"
 #include "shared/core/run_file.h"
 #include "shared/core/topology_row.h"
@@ -16,7 +17,6 @@
 #include "shared/report/figures.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_state.h"
-#include "shared/report/summary_impl.h"
 #include "shared/state/checkpoint.h"
 #include "shared/state/staleness.h"
 #include "shared/time/moments.h"
@@ -33,40 +33,24 @@ int summary_write_rank(const char *dir, const struct rank_report *r, const struc
     return rc;
 }
 
-static cJSON *read_json(const char *dir, const char *name, bool quiet) {
-    char *text = run_file_read(dir, name, quiet);
-    if (!text) return NULL;
-    cJSON *o = json_parse(text, strlen(text));
-    free(text);
-    if (!o) fail("%s/%s is no JSON document", dir, name);
-    return o;
-}
-
-// Reports collected from many machines may be of several jobs: the first one says which counts.
-static bool is_of_job(const cJSON *ranks, const cJSON *report) {
-    const cJSON *first = json_item(ranks->child, "job"), *job = json_item(report, "job");
-    return !first || !job || cJSON_Compare(first, job, 1);
-}
-
-// The reports of `count` ranks of a role, appended to ranks; names of those not there to missing.
-static void read_ranks(const char *dir, const char *role, int count, cJSON *ranks, cJSON *missing) {
-    for (int r = 0; r < count; r++) {
-        char *name = xasprintf("ranks/%s-%d.json", role, r);
-        cJSON *o = read_json(dir, name, true);
-        if (o && is_of_job(ranks, o)) {
-            cJSON_AddItemToArray(ranks, o);
-        } else {
-            cJSON_AddItemToArray(missing, cJSON_CreateString(name));
-            cJSON_Delete(o);
-        }
-        free(name);
-    }
-}
-
 struct cJSON *summary_reports(const struct config *c, const char *dir, struct cJSON *missing) {
     cJSON *ranks = cJSON_CreateArray();
-    for (const struct topology_role *r = c->row->roles; r->name; r++)
-        read_ranks(dir, r->name, config_ranks(c, r->name), ranks, missing);
+    for (const struct topology_role *role = c->row->roles; role->name; role++)
+        for (int r = 0; r < config_ranks(c, role->name); r++) {
+            char *name = xasprintf("ranks/%s-%d.json", role->name, r), *text = run_file_read(dir, name, true);
+            cJSON *o = text ? json_parse(text, strlen(text)) : NULL;
+            if (text && !o) fail("%s/%s is no JSON document", dir, name);
+            // Reports collected from many machines may be of several jobs: the first one says which counts.
+            const cJSON *first = json_item(ranks->child, "job"), *job = json_item(o, "job");
+            if (o && (!first || !job || cJSON_Compare(first, job, 1))) {
+                cJSON_AddItemToArray(ranks, o);
+            } else {
+                cJSON_AddItemToArray(missing, cJSON_CreateString(name));
+                cJSON_Delete(o);
+            }
+            free(text);
+            free(name);
+        }
     return ranks;
 }
 
@@ -159,20 +143,20 @@ static double number_or_0(const cJSON *o, const char *key) {
     return isfinite(x) ? x : 0;
 }
 
-static struct process *process_of(struct process *all, int *count, const cJSON *rank) {
-    const char *boot_id = json_text(json_item(rank, "clock"), "boot_id", "");
-    double pid = json_number(json_item(rank, "process"), "pid");
-    for (int i = 0; i < *count; i++)
-        if (all[i].pid == pid && !strcmp(all[i].boot_id, boot_id)) return &all[i];
-    all[*count] =
-        (struct process){.boot_id = boot_id, .pid = pid, .cpu_begin_ns = INFINITY, .cpu_end_ns = -INFINITY};
-    return &all[(*count)++];
-}
-
+// The rank's process among all, which is added where it is a new one.
 static void add_process(struct process *all, int *count, const cJSON *rank) {
-    struct process *p = process_of(all, count, rank);
     const cJSON *process = json_item(rank, "process");
-    double begin = json_number(process, "cpu_begin_ns"), end = json_number(process, "cpu_end_ns");
+    const char *boot_id = json_text(json_item(rank, "clock"), "boot_id", "");
+    double pid = json_number(process, "pid"), begin = json_number(process, "cpu_begin_ns"),
+           end = json_number(process, "cpu_end_ns");
+    int i = 0;
+    while (i < *count && (all[i].pid != pid || strcmp(all[i].boot_id, boot_id) != 0)) i++;
+    struct process *p = &all[i];
+    if (i == *count) {
+        *p = (struct process){
+            .boot_id = boot_id, .pid = pid, .cpu_begin_ns = INFINITY, .cpu_end_ns = -INFINITY};
+        ++*count;
+    }
     p->rss_bytes = fmax(p->rss_bytes, json_number(rank, "rss_bytes"));
     if (!(end >= begin)) return;
     p->cpu_begin_ns = fmin(p->cpu_begin_ns, begin);
@@ -461,14 +445,6 @@ static void put_speed(cJSON *s, const struct metrics_totals *m) {
 // ---------------------------------------------------------------- GPUs: each once, with the ranks on it
 static const char *text_of(const cJSON *o, const char *key) { return json_text(o, key, ""); }
 
-static cJSON *find(cJSON *devices, const cJSON *d) {
-    cJSON *known;
-    cJSON_ArrayForEach(known,
-                       devices) if (!strcmp(text_of(known, "host"), text_of(d, "host")) &&
-                                    !strcmp(text_of(known, "bus_id"), text_of(d, "bus_id"))) return known;
-    return NULL;
-}
-
 // Each different remark of the ranks of one device is said once.
 static void add_work(cJSON *known, const cJSON *d) {
     static const char *const keys[] = {"attention_forward", "attention_backward", "gelu", "bias_grad"};
@@ -494,7 +470,10 @@ static void add_device(cJSON *devices, const cJSON *rank) {
     char name[40];
     const cJSON *d = json_item(rank, "device");
     if (!d) return;
-    cJSON *known = find(devices, d);
+    cJSON *known = devices->child;
+    while (known && (strcmp(text_of(known, "host"), text_of(d, "host")) != 0 ||
+                     strcmp(text_of(known, "bus_id"), text_of(d, "bus_id")) != 0))
+        known = known->next;
     if (!known) {
         known = cJSON_Duplicate(d, 1);
         cJSON_AddArrayToObject(known, "ranks");
@@ -608,13 +587,6 @@ static void put_lives(cJSON *s, const char *dir) {
 }
 
 // ---------------------------------------------------------------- who was away
-static cJSON *open_absence(cJSON *list, double worker) {
-    cJSON *o;
-    cJSON_ArrayForEach(
-        o, list) if (json_number(o, "worker") == worker && cJSON_IsNull(json_item(o, "to_step"))) return o;
-    return NULL;
-}
-
 static void end_absence(cJSON *list, cJSON *o, double to, bool returned) {
     if (to < json_number(o, "from_step")) {
         cJSON_Delete(cJSON_DetachItemViaPointer(list, o));
@@ -628,7 +600,8 @@ static void end_absence(cJSON *list, cJSON *o, double to, bool returned) {
 static void take_absence(cJSON *list, const cJSON *line, double last) {
     double step = json_number(line, "step"), worker = json_number(line, "worker");
     bool away = cJSON_IsTrue(json_item(line, "away"));
-    cJSON *o = open_absence(list, worker);
+    cJSON *o = list->child;
+    while (o && (json_number(o, "worker") != worker || !cJSON_IsNull(json_item(o, "to_step")))) o = o->next;
     if (!isfinite(step) || !isfinite(worker)) return;
     if (o && !away) end_absence(list, o, fmin(step - 1, last), step <= last);
     if (o || !away || step > last) return;
@@ -641,8 +614,10 @@ static void take_absence(cJSON *list, const cJSON *line, double last) {
     json_put_text(o, "why", json_text(line, "why", NULL));
 }
 
-static cJSON *read_absences(const char *dir, double last, double *missed) {
+// null where the steps' own lines know of absences that nobody has written down: of a scheduler without the directory.
+static void put_away(cJSON *s, const char *dir, int64_t workers, const struct metrics_totals *m) {
     char *text = run_file_lines(dir, "away.jsonl"), *rest = text;
+    double last = (double)m->last_step, missed = 0, told = (double)(m->steps * workers - m->contributions);
     cJSON *list = cJSON_CreateArray(), *o, *next;
     for (char *line; text && (line = strsep(&rest, "\n"));) {
         cJSON *parsed = cJSON_Parse(line);
@@ -654,15 +629,7 @@ static cJSON *read_absences(const char *dir, double last, double *missed) {
         next = o->next;
         if (cJSON_IsNull(json_item(o, "to_step"))) end_absence(list, o, last, false);
     }
-    *missed = 0;
-    cJSON_ArrayForEach(o, list) *missed += json_number(o, "to_step") - json_number(o, "from_step") + 1;
-    return list;
-}
-
-// null where the steps' own lines know of absences that nobody has written down: of a scheduler without the directory.
-static void put_away(cJSON *s, const char *dir, int64_t workers, const struct metrics_totals *m) {
-    double missed, told = (double)(m->steps * workers - m->contributions);
-    cJSON *list = read_absences(dir, (double)m->last_step, &missed);
+    cJSON_ArrayForEach(o, list) missed += json_number(o, "to_step") - json_number(o, "from_step") + 1;
     bool known = !m->contributions || missed == told;
     cJSON_AddItemToObject(s, "away", known ? list : cJSON_CreateNull());
     if (!known) cJSON_Delete(list);
@@ -774,9 +741,8 @@ struct cJSON *summary_build(const struct topology_table *t, const char *dir) {
 
 struct cJSON *summary_merge(const struct topology_table *t, const char *dir) {
     cJSON *s = summary_build(t, dir);
-    if (!s) return NULL;
-    char *text = cJSON_Print(s);
-    if (run_file_write(dir, "summary.json", text)) {
+    char *text = s ? cJSON_Print(s) : NULL;
+    if (s && run_file_write(dir, "summary.json", text)) {
         cJSON_Delete(s);
         s = NULL;
     }

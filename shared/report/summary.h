@@ -31,6 +31,13 @@ bool summary_interrupted(const struct cJSON *summary);
 #define STATE_UNKEPT "unkept"
 bool summary_unkept(const struct cJSON *summary);
 
+// ---- shared by the files of the summary
+// Steps that the ranks' reports tell of: those before the checkpoint that they went on from are none of them.
+double summary_own_steps(const struct cJSON *summary);
+struct metrics_totals;
+// Tokens per second of all steps but the first (which warms caches and libraries up); NAN: nothing to tell.
+double summary_rate(const struct metrics_totals *m, double tokens_per_step);
+
 // The table for people.
 void summary_print(FILE *f, const char *dir, const struct cJSON *summary);
 // The few lines with which a run ends.

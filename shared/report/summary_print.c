@@ -3,19 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/core/json.h"
 #include "shared/core/text.h"
 #include "shared/device/device_facts.h"
 #include "shared/device/product_choice.h"
-#include "shared/report/summary_impl.h"
+#include "shared/report/summary.h"
 
 // Why a hash may be another than a neighbour's.
 #define OTHER_BITS ": other bits than fma's, which --set cpu.kernel=fma gives everywhere"
 
 static const char *text(const cJSON *o, const char *key) { return json_text(o, key, "-"); }
-
-static const char *verdict(const cJSON *predicted, const cJSON *peak) {
-    return cJSON_Compare(predicted, peak, 1) ? "equal" : "DIFFERENT";
-}
 
 static double of_class(const cJSON *classes, enum mem_class c) {
     const cJSON *v = json_item(classes, mem_class_name(c));
@@ -99,17 +96,33 @@ static void print_state(FILE *f, const cJSON *s) {
                 json_text(json_item(s, "checkpoints"), "why", "there was no memory for them"));
 }
 
+static const char *s_of(double count) { return count == 1 ? "" : "s"; }
+
+// "run         ps:sync, 2 workers, 1 server, fp32, demo (0.9M parameters)", without its end.
+static void print_run(FILE *f, const cJSON *s) {
+    char count[32];
+    double workers = json_number(s, "workers"), servers = json_number(s, "servers");
+    fputc('\n', f);
+    print_state(f, s);
+    fprintf(f, "run         %s, %.0f worker%s", text(s, "topology"), workers, s_of(workers));
+    if (servers > 0) fprintf(f, ", %.0f server%s", servers, s_of(servers));
+    fprintf(f, ", %s, %s (%s parameters)", text(s, "dtype"), text(s, "model"),
+            format_count(count, (int64_t)json_number(s, "params")));
+}
+
+static void print_resumed(FILE *f, const cJSON *s) {
+    if (isfinite(json_number(s, "resumed_from")))
+        fprintf(f, "resumed     behind step %.0f; times, bytes and memory are of what came after it\n",
+                json_number(s, "resumed_from"));
+    print_lives(f, s);
+    print_away(f, s);
+}
+
 static void print_head(FILE *f, const cJSON *s) {
     char count[32];
     const cJSON *loss = json_item(s, "loss"), *step = json_item(s, "step_seconds");
+    print_run(f, s);
     fputc('\n', f);
-    print_state(f, s);
-    fprintf(f, "run         %s, %.0f worker%s", text(s, "topology"), json_number(s, "workers"),
-            json_number(s, "workers") == 1 ? "" : "s");
-    if (json_number(s, "servers") > 0)
-        fprintf(f, ", %.0f server%s", json_number(s, "servers"), json_number(s, "servers") == 1 ? "" : "s");
-    fprintf(f, ", %s, %s (%s parameters)\n", text(s, "dtype"), text(s, "model"),
-            format_count(count, (int64_t)json_number(s, "params")));
     const cJSON *kernel = json_item(s, "cpu_kernel");
     if (cJSON_IsObject(kernel))
         fprintf(f, "cpu kernel  %s (program built for %s)\n", text(kernel, "product"),
@@ -121,13 +134,9 @@ static void print_head(FILE *f, const cJSON *s) {
                 json_number(head, "chunk_rows"),
                 cJSON_IsTrue(json_item(head, "apart")) ? ", added apart" : "");
     fprintf(f, "data        %s\n", text(s, "data"));
-    if (isfinite(json_number(s, "resumed_from")))
-        fprintf(f, "resumed     behind step %.0f; times, bytes and memory are of what came after it\n",
-                json_number(s, "resumed_from"));
-    print_lives(f, s);
-    print_away(f, s);
+    print_resumed(f, s);
     fprintf(f, "loss        %.4f -> %.4f in %.0f step%s, %.0f %sskipped\n", json_number(loss, "first"),
-            json_number(loss, "last"), json_number(s, "steps"), json_number(s, "steps") == 1 ? "" : "s",
+            json_number(loss, "last"), json_number(s, "steps"), s_of(json_number(s, "steps")),
             json_number(s, "skipped"), json_item(s, "batches") ? "batches " : "");
     if (isfinite(json_number(s, "val_loss")))
         fprintf(f, "held out    %.4f (unigram entropy of the text: %.4f nats)\n", json_number(s, "val_loss"),
@@ -137,22 +146,6 @@ static void print_head(FILE *f, const cJSON *s) {
             json_number(step, "median") * 1e3, json_number(step, "p5") * 1e3, json_number(step, "p95") * 1e3,
             json_number(s, "wall_seconds"));
     print_rate(f, s);
-}
-
-static void print_time(FILE *f, const cJSON *s) {
-    static const char *const names[][2] = {
-        {"forward", "forward"}, {"backward", "backward"},          {"optimizer", "optimizer"},
-        {"wait", "wait"},       {"exposed", "comm_exposed"},       {"host", "host"},
-        {"data", "data"},       {"overlapped", "comm_overlapped"},
-    };
-    const cJSON *time = json_item(s, "time");
-    double steps = fmax(summary_own_steps(s), 1);
-    fprintf(f, "mean step   %.2f ms:", json_number(time, "total") / steps * 1e3);
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        fprintf(f, " %s %.2f%s", names[i][0], json_number(time, names[i][1]) / steps * 1e3,
-                i < 6   ? ","
-                : i < 7 ? ";"
-                        : "\n");
 }
 
 // Those of at least a hundredth of a step, or of all steps.
@@ -170,11 +163,22 @@ static void print_peers(FILE *f, const char *words, const cJSON *list, double le
     if (any) fputc('\n', f);
 }
 
-static void print_all_peers(FILE *f, const cJSON *s) {
+static void print_time(FILE *f, const cJSON *s) {
+    static const char *const names[][2] = {
+        {"forward", "forward"}, {"backward", "backward"},          {"optimizer", "optimizer"},
+        {"wait", "wait"},       {"exposed", "comm_exposed"},       {"host", "host"},
+        {"data", "data"},       {"overlapped", "comm_overlapped"},
+    };
     const cJSON *time = json_item(s, "time");
+    double steps = fmax(summary_own_steps(s), 1);
+    fprintf(f, "mean step   %.2f ms:", json_number(time, "total") / steps * 1e3);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        fprintf(f, " %s %.2f%s", names[i][0], json_number(time, names[i][1]) / steps * 1e3,
+                i < 6   ? ","
+                : i < 7 ? ";"
+                        : "\n");
     double least = 0.01 * json_number(time, "total");
-    print_peers(f, "waited for  ", json_item(time, "waited_for"), least, 1e3 / fmax(summary_own_steps(s), 1),
-                "ms");
+    print_peers(f, "waited for  ", json_item(time, "waited_for"), least, 1e3 / steps, "ms");
     print_peers(f, "stood still ", json_item(s, "stood_still"), fmax(least, 0.1), 1, "s");
 }
 
@@ -220,7 +224,8 @@ static void print_memory(FILE *f, const cJSON *s) {
                  text(r, "formula"));
         fprintf(f, "  %-7s %2.0f %12s %12s   %-10s %-22s %10s\n", text(r, "role"), json_number(r, "rank"),
                 format_bytes(a, device_bytes(predicted)), format_bytes(b, device_bytes(peak)),
-                verdict(predicted, peak), book, format_bytes(d, json_number(r, "rss_bytes")));
+                cJSON_Compare(predicted, peak, 1) ? "equal" : "DIFFERENT", book,
+                format_bytes(d, json_number(r, "rss_bytes")));
     }
     print_class(f, s, MEM_HOST, "pinned host");
     print_class(f, s, MEM_OFFLOAD, "offloaded");
@@ -356,7 +361,6 @@ static void print_hash(FILE *f, const cJSON *s) {
 void summary_print(FILE *f, const char *dir, const struct cJSON *s) {
     print_head(f, s);
     print_time(f, s);
-    print_all_peers(f, s);
     print_servers(f, s);
     print_memory(f, s);
     print_devices(f, s);
@@ -368,7 +372,7 @@ void summary_print(FILE *f, const char *dir, const struct cJSON *s) {
     const cJSON *staleness = json_item(s, "staleness");
     if (staleness)
         fprintf(f, "\nstaleness   mean %.2f, max %.0f update%s\n", json_number(staleness, "mean"),
-                json_number(staleness, "max"), json_number(staleness, "max") == 1 ? "" : "s");
+                json_number(staleness, "max"), s_of(json_number(staleness, "max")));
     fputc('\n', f);
     print_hash(f, s);
     fprintf(f, "files       %s\n", dir);
@@ -379,12 +383,12 @@ void summary_print(FILE *f, const char *dir, const struct cJSON *s) {
 #define SPREAD_BOUND 0.25  // of the steps, above which no time is told (as experiments/comparison)
 
 // Two figures of one thing: "5.44 MiB =" where they agree to the byte, else both.
-struct figure {
+struct pair {
     double predicted, measured;
     bool exact;  // of every rank of the role
 };
 
-static void print_figure(FILE *f, const struct figure *g) {
+static void print_pair(FILE *f, const struct pair *g) {
     char a[24], b[24];
     if (g->exact)
         fprintf(f, "%s =", format_bytes(a, g->measured));
@@ -393,33 +397,11 @@ static void print_figure(FILE *f, const struct figure *g) {
 }
 
 // One more rank: the figure is of the one that has most.
-static void take(struct figure *g, double predicted, double measured) {
+static void take(struct pair *g, double predicted, double measured) {
     g->exact &= fabs(predicted - measured) < 0.5;
     if (measured < g->measured || (measured == g->measured && predicted == measured)) return;
     g->predicted = predicted;
     g->measured = measured;
-}
-
-static const struct figure none = {.exact = true, .measured = -1};
-
-static struct figure memory_of(const cJSON *s, const char *role) {
-    struct figure g = none;
-    const cJSON *r;
-    cJSON_ArrayForEach(r, json_item(s, "memory")) {
-        if (strcmp(json_text(r, "role", ""), role) != 0) continue;
-        const cJSON *predicted = json_item(r, "predicted"), *peak = json_item(r, "peak");
-        take(&g, device_bytes(predicted), device_bytes(peak));
-        g.exact &= cJSON_Compare(predicted, peak, 1);
-    }
-    return g;
-}
-
-static struct figure wire_of(const cJSON *s, const char *role, const char *predicted, const char *measured) {
-    struct figure g = none;
-    const cJSON *r;
-    cJSON_ArrayForEach(r, json_item(s, "wire")) if (!strcmp(json_text(r, "role", ""), role))
-        take(&g, json_number(r, predicted), json_number(r, measured));
-    return g;
 }
 
 // Ranks lie by role: the next entry of another role than r, or NULL.
@@ -429,13 +411,22 @@ static const cJSON *next_role(const cJSON *r) {
     return r;
 }
 
+#define NO_PAIR \
+    { .exact = true, .measured = -1 }
+
 static void brief_memory(FILE *f, const cJSON *s) {
     const char *separator = "memory      ";
-    for (const cJSON *r = json_item(s, "memory")->child; r; r = next_role(r)) {
+    for (const cJSON *r = json_item(s, "memory")->child, *next; r; r = next) {
+        struct pair memory = NO_PAIR;
         const char *role = json_text(r, "role", "");
-        struct figure g = memory_of(s, role);
+        next = next_role(r);
+        for (; r != next; r = r->next) {
+            const cJSON *predicted = json_item(r, "predicted"), *peak = json_item(r, "peak");
+            take(&memory, device_bytes(predicted), device_bytes(peak));
+            memory.exact &= cJSON_Compare(predicted, peak, 1);
+        }
         fputs(separator, f);
-        print_figure(f, &g);
+        print_pair(f, &memory);
         fprintf(f, " per %s", role);
         separator = ", ";
     }
@@ -446,45 +437,19 @@ static void brief_wire(FILE *f, const cJSON *s) {
     const cJSON *first = json_item(s, "wire")->child;
     const char *separator = "each step   ";
     if (!strcmp(json_text(first, "formula", "0"), "0")) return;
-    for (const cJSON *r = first; r; r = next_role(r)) {
-        const char *role = json_text(r, "role", "");
-        struct figure sent = wire_of(s, role, "predicted_sent", "sent_per_step"),
-                      received = wire_of(s, role, "predicted_received", "received_per_step");
-        fprintf(f, "%sa %s sends ", separator, role);
-        print_figure(f, &sent);
+    for (const cJSON *r = first, *next; r; r = next) {
+        struct pair sent = NO_PAIR, received = NO_PAIR;
+        fprintf(f, "%sa %s sends ", separator, json_text(r, "role", ""));
+        next = next_role(r);
+        for (; r != next; r = r->next) {
+            take(&sent, json_number(r, "predicted_sent"), json_number(r, "sent_per_step"));
+            take(&received, json_number(r, "predicted_received"), json_number(r, "received_per_step"));
+        }
+        print_pair(f, &sent);
         fputs(" and receives ", f);
-        print_figure(f, &received);
+        print_pair(f, &received);
         separator = ", ";
     }
-    fputc('\n', f);
-}
-
-static void brief_run(FILE *f, const cJSON *s) {
-    char count[32];
-    double servers = json_number(s, "servers"), workers = json_number(s, "workers");
-    fputc('\n', f);
-    print_state(f, s);
-    fprintf(f, "run         %s, %.0f worker%s", text(s, "topology"), workers, workers == 1 ? "" : "s");
-    if (servers > 0) fprintf(f, ", %.0f server%s", servers, servers == 1 ? "" : "s");
-    fprintf(f, ", %s, %s (%s parameters), %s\n", text(s, "dtype"), text(s, "model"),
-            format_count(count, (int64_t)json_number(s, "params")), text(s, "data"));
-    if (isfinite(json_number(s, "resumed_from")))
-        fprintf(f, "resumed     behind step %.0f; times, bytes and memory are of what came after it\n",
-                json_number(s, "resumed_from"));
-    print_lives(f, s);
-    print_away(f, s);
-}
-
-static void brief_loss(FILE *f, const cJSON *s) {
-    const cJSON *loss = json_item(s, "loss");
-    fprintf(f, "loss        %.4f -> %.4f in %.0f step%s", json_number(loss, "first"),
-            json_number(loss, "last"), json_number(s, "steps"), json_number(s, "steps") == 1 ? "" : "s");
-    if (json_number(s, "skipped") > 0)
-        fprintf(f, ", %.0f %s skipped", json_number(s, "skipped"),
-                json_item(s, "batches") ? "batches" : "of them");
-    if (isfinite(json_number(s, "val_loss")))
-        fprintf(f, "; held out %.4f (unigram entropy of the text: %.4f nats)", json_number(s, "val_loss"),
-                json_number(s, "unigram_entropy"));
     fputc('\n', f);
 }
 
@@ -503,13 +468,24 @@ static void brief_speed(FILE *f, const cJSON *s) {
         fprintf(f, "speed       %s tokens/s; step %.1f ms median", count, median * 1e3);
     if (most > 0)  // a star that waits for all has none
         fprintf(f, "; staleness mean %.2f, max %.0f update%s", json_number(staleness, "mean"), most,
-                most == 1 ? "" : "s");
+                s_of(most));
     fputc('\n', f);
 }
 
 void summary_print_brief(FILE *f, const char *dir, const struct cJSON *s) {
-    brief_run(f, s);
-    brief_loss(f, s);
+    const cJSON *loss = json_item(s, "loss");
+    double steps = json_number(s, "steps"), skipped = json_number(s, "skipped");
+    print_run(f, s);
+    fprintf(f, ", %s\n", text(s, "data"));
+    print_resumed(f, s);
+    fprintf(f, "loss        %.4f -> %.4f in %.0f step%s", json_number(loss, "first"),
+            json_number(loss, "last"), steps, s_of(steps));
+    if (skipped > 0)
+        fprintf(f, ", %.0f %s skipped", skipped, json_item(s, "batches") ? "batches" : "of them");
+    if (isfinite(json_number(s, "val_loss")))
+        fprintf(f, "; held out %.4f (unigram entropy of the text: %.4f nats)", json_number(s, "val_loss"),
+                json_number(s, "unigram_entropy"));
+    fputc('\n', f);
     brief_memory(f, s);
     brief_wire(f, s);
     brief_speed(f, s);

@@ -127,12 +127,6 @@ int trace_write_worker(const char *dir, int rank, struct device *dev, struct tim
 }
 
 // ---------------------------------------------------------------- threads of a role
-static uint64_t arrow_id(int key, int64_t step, int worker) {
-    const int64_t words[3] = {key, step, worker};
-    uint64_t id = XXH64(words, sizeof words, 0) & (UINT64_MAX >> 1);
-    return id ? id : 1;
-}
-
 // An arrow goes through each kind of span once: a repeated message has none. passed: (parts, keys, workers) the last step whose
 // arrow has come through here, + 1.
 static void put_arrows(struct trace *t, int tid, const struct span_role *r, const struct span *s,
@@ -144,10 +138,11 @@ static void put_arrows(struct trace *t, int tid, const struct span_role *r, cons
                                 (size_t)worker];
         if (*last > s->step) continue;
         *last = s->step + 1;
+        const int64_t words[3] = {s->key, s->step, worker};
+        uint64_t id = XXH64(words, sizeof words, 0) & (UINT64_MAX >> 1);
         event(t, ph, tid, "partition");
-        fprintf(t->f, ",\"cat\":\"partition\",\"id\":\"0x%" PRIx64 "\"%s,\"ts\":%.3f}",
-                arrow_id(s->key, s->step, worker), ph == 's' ? "" : ",\"bp\":\"e\"",
-                (double)(s->begin + t->shift) * 1e-3);
+        fprintf(t->f, ",\"cat\":\"partition\",\"id\":\"0x%" PRIx64 "\"%s,\"ts\":%.3f}", id ? id : 1,
+                ph == 's' ? "" : ",\"bp\":\"e\"", (double)(s->begin + t->shift) * 1e-3);
     }
 }
 

@@ -22,6 +22,8 @@
 #include "decentral/collective/hub_impl.h"
 #include "shared/core/error.h"
 
+#define DIRECT_LEAST ((size_t)128 << 10)  // bytes of a call that processes still copy through windows
+
 // ---------------------------------------------------------------- whether all mean the same
 static void describe(char *buf, size_t bytes, int rank, const struct hub_show *s) {
     int n =
@@ -85,7 +87,7 @@ static void fill_window(const struct collective_hub *t, const struct collective_
 static const char *piece_from(const struct collective_hub *t, const struct collective_plan *p, int member) {
     size_t e = dtype_size(p->call->dt), at = collective_piece(p, p->rank).at * e;
     if (member == p->rank) return (const char *)p->call->send + at;
-    if (!t->small) return (const char *)hub_shown(t, member)->send + at;
+    if (!t->windows) return (const char *)hub_shown(t, member)->send + at;
     bool whole = !p->row->n_sent && p->row->result != RESULT_SUMMED_IN_PIECES;
     return sent_window(t, member) + (whole ? 0 : packed(p, p->rank) * e);
 }
@@ -116,14 +118,14 @@ static int load_summed(struct collective_hub *t, const struct collective_plan *p
     size_t e = dtype_size(p->call->dt);
     struct collective_span mine = collective_piece(p, p->rank);
     char *recv = p->call->recv;
-    if (rc == 0 && t->small && mine.count)
+    if (rc == 0 && t->windows && mine.count)
         memcpy(window_of(t, t->rank, HUB_WINDOW_SUMS) + mine.at * e, recv + mine.at * e, mine.count * e);
     if (rc == 0) rc = hub_mark_point(t, p->call->primitive, HUB_SUMMED);
     if (hub_meet_again(t, p->call->primitive, rc) != 0) return -1;
     for (int i = 0; i < p->size; i++) {
         if (i == p->rank) continue;
         size_t at = collective_piece(p, i).at * e;
-        const char *from = t->small ? window_of(t, i, HUB_WINDOW_SUMS) : hub_shown(t, i)->recv;
+        const char *from = t->windows ? window_of(t, i, HUB_WINDOW_SUMS) : hub_shown(t, i)->recv;
         follow(t, i, HUB_SUMMED);
         load(t, recv + at, from + at, collective_piece(p, i).count * e);
     }
@@ -131,15 +133,20 @@ static int load_summed(struct collective_hub *t, const struct collective_plan *p
 }
 
 static int load_pieces(struct collective_hub *t, const struct collective_plan *p) {
-    size_t e = dtype_size(p->call->dt);
+    size_t e = dtype_size(p->call->dt), bytes = collective_piece(p, p->rank).count * e;
+    bool reads = t->hub->processes && !t->windows;
     if (p->recv_blocks == 0) return 0;
     if (p->row->result == RESULT_SUMMED) return load_sum(t, p);
     if (p->row->result == RESULT_SUMMED_IN_PIECES) return load_summed(t, p, load_sum(t, p));
     for (int i = 0; i < p->size; i++) {
         if (!collective_sends(p, i)) continue;
+        char *to = (char *)p->call->recv + collective_place(p, i) * e;
         follow(t, i, HUB_READY);
-        load(t, (char *)p->call->recv + collective_place(p, i) * e, piece_from(t, p, i),
-             collective_piece(p, p->rank).count * e);
+        if (!reads || i == p->rank)
+            load(t, to, piece_from(t, p, i), bytes);
+        else if (hub_read(t, p->call->primitive, collective_member(t->seat->team, i), to, piece_from(t, p, i),
+                          bytes))
+            return -1;
     }
     return 0;
 }
@@ -179,24 +186,22 @@ static int run_operation(struct collective_hub *t, const struct collective_call 
                                             .send = c->send,
                                             .recv = c->recv,
                                             .owner = t};
-    if (t->small) fill_window(t, &p);
+    if (t->windows) fill_window(t, &p);
     if (hub_mark_point(t, c->primitive, HUB_READY) != 0) return hub_fail_and_abort(t, t->impl.error);
     if (hub_meet_first(t, c->primitive) != 0) return -1;
     int rc = check_signatures(t);
     bool agreed = rc == 0;
-    if (agreed) {
-        hub_greet(t);
-        rc = load_pieces(t, &p);
-    }
+    if (agreed && !t->seat->greeted) rc = hub_greet(t, c->primitive);
+    if (rc == 0) rc = load_pieces(t, &p);
     // Nobody needs this rank any more where its peers load from a window.
-    if (!t->small || (!agreed && !t->hub->processes)) rc = leave(t, c->primitive, rc);
+    if (!t->windows || (!agreed && !t->hub->processes)) rc = leave(t, c->primitive, rc);
     atomic_fetch_add(&mine->left, 1);
     if (rc != 0) hub_abort(t->hub, t->impl.error);
     return rc;
 }
 
 // ---------------------------------------------------------------- send and recv
-// The receiver loads from the sender's buffer, or chunk by chunk from its two windows:
+// The receiver loads from the sender's buffer, or chunk by chunk from the halves of its window:
 //
 //     sender     | fill 0, fill 1 | FULL |          | fill 2 |    | fill 3 | ..  | until TAKEN | EMPTY
 //     receiver                    | READING | take 0 |    | take 1 |          ..  | TAKEN
@@ -231,17 +236,21 @@ static void set_mail(struct collective_hub *t, struct hub_mail *m, enum mail_sta
     hub_ring(t->hub, &m->bell);
 }
 
-static size_t chunk_bytes(const struct collective_hub *t, size_t bytes, uint64_t chunk) {
-    size_t done = (size_t)chunk * t->hub->window_bytes, left = bytes - done;
-    return left < t->hub->window_bytes ? left : t->hub->window_bytes;
+// Chunk k of a mail: where it begins and how long it is, and its half of the sender's window.
+struct mail_chunk {
+    size_t at, bytes;
+    char *window;
+};
+
+static struct mail_chunk mail_chunk(const struct collective_hub *t, int sender, size_t bytes, uint64_t k) {
+    size_t half = t->hub->window_bytes / 2, at = (size_t)k * half, left = bytes - at;
+    char *window = hub_window(t->hub, sender, t->index, HUB_WINDOW_MAIL) + (k & 1) * half;
+    return (struct mail_chunk){at, left < half ? left : half, window};
 }
 
-static uint64_t chunks_of(const struct collective_hub *t, size_t bytes) {
-    return t->hub->processes ? (bytes + t->hub->window_bytes - 1) / t->hub->window_bytes : 0;
-}
-
-static char *mail_window(const struct collective_hub *t, int sender, uint64_t chunk) {
-    return hub_window(t->hub, sender, t->index, HUB_WINDOW_MAIL + (int)(chunk & 1));
+static uint64_t mail_chunks(const struct collective_hub *t, size_t bytes) {
+    size_t half = t->hub->window_bytes / 2;
+    return t->hub->processes ? (bytes + half - 1) / half : 0;
 }
 
 // Ends when the receiver has taken the bytes or has enqueued that, in which case later work here waits for it.
@@ -259,12 +268,11 @@ static int run_send(struct collective_hub *t, const struct collective_call *c) {
     m->sender = t;
     atomic_store(&m->sent, 0);
     atomic_store(&m->taken, 0);
-    for (uint64_t k = 0, n = chunks_of(t, bytes); k < n || (k == 0 && n == 0); k++) {
+    for (uint64_t k = 0, n = mail_chunks(t, bytes); k < n || (k == 0 && n == 0); k++) {
+        struct mail_chunk chunk = mail_chunk(t, rank, bytes, k);
         struct mail_moved free_again = {&m->taken, k - 1};
         if (k > 1 && hub_wait_for(t, &m->bell, mail_has_moved, &free_again, c->primitive, c->peer)) return -1;
-        if (n)
-            memcpy(mail_window(t, rank, k), (const char *)c->send + k * t->hub->window_bytes,
-                   chunk_bytes(t, bytes, k));
+        if (n) memcpy(chunk.window, (const char *)c->send + chunk.at, chunk.bytes);
         atomic_store(&m->sent, k + 1);
         if (k == 0)
             set_mail(t, m, MAIL_FULL);
@@ -291,11 +299,11 @@ static int take_mail(struct collective_hub *t, struct hub_mail *m, const struct 
     size_t bytes = c->count * dtype_size(c->dt);
     if (t->enqueues) hub_follow(t, m->sender, HUB_READY);
     if (!t->hub->processes && bytes) hub_copy(t, c->recv, m->send, bytes);
-    for (uint64_t k = 0; k < chunks_of(t, bytes); k++) {
+    for (uint64_t k = 0; k < mail_chunks(t, bytes); k++) {
+        struct mail_chunk chunk = mail_chunk(t, c->peer, bytes, k);
         struct mail_moved filled = {&m->sent, k + 1};
         if (hub_wait_for(t, &m->bell, mail_has_moved, &filled, c->primitive, c->peer)) return -1;
-        memcpy((char *)c->recv + k * t->hub->window_bytes, mail_window(t, c->peer, k),
-               chunk_bytes(t, bytes, k));
+        memcpy((char *)c->recv + chunk.at, chunk.window, chunk.bytes);
         atomic_store(&m->taken, k + 1);
         hub_ring(t->hub, &m->bell);
     }
@@ -354,33 +362,33 @@ static void find_seats(struct collective_hub *t) {
                                         .rank = collective_place_in(teams[i], rank)};
 }
 
-// Elements of each block that a window holds.
-static size_t window_count(const struct collective_hub *t, const struct collective_call *c) {
-    size_t blocks = collective_rows[c->primitive].n_sent ? (size_t)t->size : 1;
-    return t->hub->window_bytes / dtype_size(c->dt) / blocks;
+// Blocks of a rank that sends.
+static size_t blocks_of(const struct collective_hub *t, const struct collective_call *c) {
+    return collective_rows[c->primitive].n_sent ? (size_t)t->size : 1;
 }
 
 // A call on host memory, or of threads.
 static int run_call(struct collective_impl *impl, const struct collective_call *c) {
     struct collective_hub *t = (struct collective_hub *)impl;
-    size_t most = window_count(t, c), e = dtype_size(c->dt), done = 0, n;
+    size_t e = dtype_size(c->dt), most = t->hub->window_bytes / e / blocks_of(t, c), done = 0, n;
     int rc = 0;
+    const struct collective_row *row = &collective_rows[c->primitive];
+    bool large = blocks_of(t, c) * c->count * e > DIRECT_LEAST;
+    bool blocks = row->result == RESULT_MOVED && (row->n_sent || row->n_received);
     t->count = c->count;
     t->sequence++;
-    t->small = t->hub->processes || (!t->enqueues && !c->stride && c->count <= most);
-    if (!t->hub->processes) {
-        rc = run_operation(t, c);
-    } else {
-        do {
-            struct collective_call chunk = *c;
-            chunk.count = n = c->count - done < most ? c->count - done : most;
-            chunk.stride = c->stride ? c->stride : c->count;
-            chunk.send = c->send ? (const char *)c->send + done * e : NULL;
-            chunk.recv = c->recv ? (char *)c->recv + done * e : NULL;
-            rc = run_operation(t, &chunk);
-            done += n;
-        } while (rc == 0 && done < c->count);
-    }
+    t->windows = t->hub->processes ? !(t->seat->direct && large && blocks)
+                                   : !t->enqueues && !c->stride && c->count <= most;
+    if (!t->windows || !t->hub->processes) return run_operation(t, c);
+    do {
+        struct collective_call chunk = *c;
+        chunk.count = n = c->count - done < most ? c->count - done : most;
+        chunk.stride = c->stride ? c->stride : c->count;
+        chunk.send = c->send ? (const char *)c->send + done * e : NULL;
+        chunk.recv = c->recv ? (char *)c->recv + done * e : NULL;
+        rc = run_operation(t, &chunk);
+        done += n;
+    } while (rc == 0 && done < c->count);
     return rc;
 }
 

@@ -4,10 +4,11 @@
 //             rank that leaves it has not begun to load, and an aborted hub completes no first meeting any more. The later
 //             meetings of threads do not end early: all ranks are in the operation by then, and copying memory, or enqueuing
 //             copies, ends by itself. Hence, whatever went wrong, no rank returns while a peer may still read its buffers.
-//             Processes read no peer's buffers: each of their meetings may end early.
+//             Of processes each meeting may end early: the kernel reads a peer's buffer, or says that it is not there any more.
 // Waiting     A wait begins by asking again and again: waking a thread that sleeps takes longer than a small message.
-//             Where every rank can have a core it keeps its own for as long as a small message takes; then it gives the
-//             core away between questions, and sleeps once the wait has taken longer than waking would.
+//             Where every rank can have a core it keeps its own for as long as a small message takes, unless one that it waits
+//             for was last seen on the same core; then it gives the core away between questions, and sleeps once the wait has
+//             taken longer than waking would.
 // Slow        Slow is not dead. A wait goes on behind its deadline while some rank of the hub is at work, since those that are
 //             missed may themselves wait for that one. Threads live as long as their process. A process is asked from half the
 //             deadline on: a thread of its own answers, also while the others compute or stand in a file, and one that does not
@@ -22,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -32,9 +34,9 @@
 
 #define SMALL_MOST  ((size_t)64 << 10)   // of a window of threads
 #define SMALL_BYTES ((size_t)512 << 10)  // and of all ranks'
-// Of a window of processes: so large that a call takes few meetings, each of which may cost a turn of the processor where
-// ranks share it; and of all windows, of which only what is used takes memory.
-#define WINDOW_MOST   ((size_t)4 << 20)
+// Of a window of processes, so small that what was filled is in the cache when it is loaded; and of all windows, of which
+// only what is used takes memory.
+#define WINDOW_MOST   ((size_t)512 << 10)
 #define WINDOWS_BYTES ((size_t)1 << 30)
 #define PAGE_BYTES    ((size_t)4096)
 
@@ -245,6 +247,11 @@ static void *pulse_main(void *arg) {
 struct hub *hub_join(void *memory, int rank, int size) {
     struct hub *h = open_hub(memory, size, true);
     h->own = rank;
+    h->own_word = hub_own_word(getpid(), rank);
+    h->memory->ranks[rank].pid = getpid();
+    h->memory->ranks[rank].own_word = &h->own_word;
+    // Yama lets nobody read a process but its forefathers, and those it names: here its launcher and all that one starts.
+    prctl(PR_SET_PTRACER, (unsigned long)getppid(), 0, 0, 0);
     if (pthread_create(&h->pulse, NULL, pulse_main, h) == 0) return h;
     pthread_mutex_destroy(&h->lock);
     free(h->devices);
@@ -302,18 +309,6 @@ static void breathe(void) {
 #endif
 }
 
-// Whether it is over while others could still be expected to come at once.
-static bool ends_soon(const struct wait *w) {
-    double since = now_seconds(), waited_s;
-    do {
-        for (int i = 0; i < LOOKS; i++, breathe())
-            if (w->over(w->arg)) return true;
-        waited_s = now_seconds() - since;
-        if (!w->t->hub->roomy || waited_s > KEEP_S) sched_yield();
-    } while (waited_s < ASK_S);
-    return false;
-}
-
 // Whether the rank is not waited for: it has come to the gate, or is none of those who are to come.
 static bool is_present(const struct wait *w, int rank) {
     const struct collective_hub *t = w->t;
@@ -323,6 +318,31 @@ static bool is_present(const struct wait *w, int rank) {
     if (rank < team.first || place >= t->size || collective_member(team, place) != rank) return true;
     uint64_t over = atomic_load(&t->seat->gate->word) >> 32;
     return atomic_load(&hub_slot(t, place)->coming) == over + 1;
+}
+
+// Whether one that is waited for came last on the core that this thread has.
+static bool is_in_the_way(const struct wait *w) {
+    const struct collective_hub *t = w->t;
+    int core = 1 + sched_getcpu();
+    for (int i = 0; i < t->size; i++) {
+        int rank = collective_member(t->seat->team, i);
+        if (i != t->rank && atomic_load(&hub_line(t->hub, rank, t->index)->core) == core &&
+            !is_present(w, rank))
+            return true;
+    }
+    return false;
+}
+
+// Whether it is over while others could still be expected to come at once.
+static bool ends_soon(const struct wait *w) {
+    double since = now_seconds(), waited_s;
+    do {
+        for (int i = 0; i < LOOKS; i++, breathe())
+            if (w->over(w->arg)) return true;
+        waited_s = now_seconds() - since;
+        if (!w->t->hub->roomy || waited_s > KEEP_S || is_in_the_way(w)) sched_yield();
+    } while (waited_s < ASK_S);
+    return false;
 }
 
 // A deadline in quarters. A process that stood still (Ctrl-Z, a computer that slept) wakes behind the end of one
@@ -430,6 +450,7 @@ static bool meeting_is_over(const void *arg) {
 // Comes to the next meeting; the last one completes it.
 static struct meeting come(struct collective_hub *t) {
     struct hub_gate *g = t->seat->gate;
+    hub_note_core(t);
     _Atomic uint64_t *coming = &hub_slot(t, t->rank)->coming;
     for (uint64_t word = atomic_load(&g->word);;) {
         uint64_t over = word >> 32, come = (word & UINT32_MAX) + 1;

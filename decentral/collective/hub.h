@@ -3,7 +3,8 @@
 // failure of one rank aborts the whole hub.
 //
 //     threads      load straight from each other's buffers; what is small, from copies
-//     processes    load from copies alone, chunk by chunk, which lie in the segment; each joins the hub with its rank
+//     processes    load from copies in the segment, chunk by chunk, and large blocks straight from their owner's memory where
+//                  the kernel lets them; each joins the hub with its rank
 //
 // Ownership   hub_destroy after every collective of the hub. Of processes each destroys its own handle; the segment belongs
 //             to the caller, and its pages go with the last process that maps them, however it ends.

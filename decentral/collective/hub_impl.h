@@ -10,9 +10,14 @@
 //               either complete for all or for nobody. A process that dies holds no lock.
 // Bell          Who waits asks a few times and then sleeps on a futex, which is rung by who changes what it waits for.
 //               Sleep ends every little while by itself, to see the last word and the clock.
-// Host memory   What a call sends is copied into the rank's window, if it is small or the ranks are processes, chunk by chunk;
-//               threads show the rest where it lies. A rank loads and adds on its stream's thread: when a meeting is over, so
-//               are the loads before it.
+// Host memory   Ranks show where the buffers of a call lie, or copy what they send into their windows. A rank loads and adds on
+//               its stream's thread: when a meeting is over, so are the loads before it.
+//
+//               threads     small calls go through windows, so that nobody waits for a peer that still loads
+//               processes   all go through windows, chunk by chunk: while some load from one, others fill the next. Where each
+//                           rank would fill and load as much as the others, one copy is better than two that wait for each
+//                           other: large blocks are read from their owner's memory through the kernel (process_vm_readv). The
+//                           members of a team find out in their first operation whether the kernel lets all of them.
 //
 //                   show the call            | meet | load from the peers' buffers | meet | next operation
 //                   copy into a window, show | meet | load from their windows             | next operation, or chunk
@@ -36,6 +41,8 @@
 //               operation; destroying a collective waits for that.
 #ifndef STARRING_DECENTRAL_COLLECTIVE_HUB_IMPL_H
 #define STARRING_DECENTRAL_COLLECTIVE_HUB_IMPL_H
+
+#include <sched.h>
 
 #include "decentral/collective/collective_impl.h"
 #include "decentral/collective/hub.h"
@@ -64,10 +71,9 @@ struct hub_show {
     bool enqueues;      // the buffers are device memory
     size_t count;       // elements of a block
     uint64_t sequence;  // operations of this rank on this channel
-    // To threads alone:
     const void *send;
     void *recv;
-    struct collective_hub *owner;
+    struct collective_hub *owner;  // of threads
 };
 
 struct hub_slot {
@@ -76,10 +82,11 @@ struct hub_slot {
     _Atomic uint64_t coming;  // 1 + the meeting that this rank has come to last
     _Atomic uint64_t left;    // how often this rank has followed the last points of an operation
     _Atomic bool failed;      // for good
+    _Atomic bool reads;       // of processes: this rank can read the memory of every other one of the team
     uint64_t passed;  // operations whose first meeting is behind this rank, of all its collectives here
 };
 
-// send/recv: the sender's. Threads load from its buffer; processes' bytes go through two windows in turn.
+// send/recv: the sender's. Threads load from its buffer; processes' bytes go through the halves of a window in turn.
 enum mail_state { MAIL_EMPTY, MAIL_FULL, MAIL_READING, MAIL_TAKEN };
 struct hub_mail {
     _Atomic uint32_t state;  // enum mail_state
@@ -100,12 +107,15 @@ enum { HUB_ALL, HUB_WITHIN, HUB_ACROSS, HUB_SEATS };
 struct hub_line {
     struct hub_slot slots[HUB_SEATS];
     struct hub_mail mail;
+    _Atomic int core;  // 1 + the one that this rank's stream came on last
 };
 
 // A rank that has not joined yet, or has not come to its first collective, is on its way, by files.
 enum hub_life { HUB_BEGINS, HUB_COMPUTES, HUB_RESTS };
 struct hub_rank {
     _Atomic int life;  // enum hub_life
+    pid_t pid;         // of processes: where others find its memory, and a word in it that is its own
+    const void *own_word;
     _Atomic int work;  // enum dev_work, as the process said last; of threads nobody asks here
     _Atomic int64_t seen_ns, worked_ns;  // when it said that, and that it was at work. CLOCK_MONOTONIC
     _Atomic bool told;                   // that it is slow has been said
@@ -120,8 +130,13 @@ struct hub_memory {
     struct hub_rank ranks[];                   // (size)
 };
 
-// Windows of a rank and channel: two of each seat in turn, one of an all_reduce's sums, two of mail.
-enum { HUB_WINDOW_SUMS = 2 * HUB_SEATS, HUB_WINDOW_MAIL, HUB_WINDOWS = HUB_WINDOW_MAIL + 2 };
+// The word that others find at hub_rank.own_word where they read the rank's memory and nobody else's.
+static inline uint64_t hub_own_word(pid_t pid, int rank) {
+    return (uint64_t)pid << 32 | (uint32_t)(rank + 1);
+}
+
+// Windows of a rank and channel: two of each seat in turn, one of an all_reduce's sums, one of mail.
+enum { HUB_WINDOW_SUMS = 2 * HUB_SEATS, HUB_WINDOW_MAIL, HUB_WINDOWS };
 
 // ---------------------------------------------------------------- a process's handle
 struct hub {
@@ -135,6 +150,7 @@ struct hub {
     pthread_mutex_t lock;
     // Of processes:
     int own;
+    uint64_t own_word;
     pthread_t pulse;
     atomic_bool ending;
 };
@@ -144,6 +160,7 @@ struct hub_seat {
     struct collective_team team;
     int rank;      // which member of the team
     bool greeted;  // its peers' memory
+    bool direct;   // its members can read each other's
 };
 
 struct collective_hub {
@@ -158,8 +175,8 @@ struct collective_hub {
     int rank, size;
     size_t count;  // of the whole call
     uint64_t sequence;
-    int turn;  // of the operation: which show and window
-    bool small;
+    int turn;               // of the operation: which show and window
+    bool windows;           // its bytes go through windows
     const void **inputs;    // (size) of the sum under way
     bool *missing;          // (size) who has not come, of a wait in vain
     struct stream *stream;  // of the operation under way
@@ -181,6 +198,10 @@ static inline struct hub_slot *hub_slot(const struct collective_hub *t, int memb
 static inline const struct hub_show *hub_shown(const struct collective_hub *t, int member) {
     return &hub_slot(t, member)->show[t->turn];
 }
+static inline void hub_note_core(const struct collective_hub *t) {
+    struct hub_line *own = &t->hub->memory->ranks[t->impl.head.rank].lines[t->index];
+    atomic_store_explicit(&own->core, 1 + sched_getcpu(), memory_order_relaxed);
+}
 static inline char *hub_window(const struct hub *h, int rank, int channel, int window) {
     size_t at = ((size_t)rank * COLLECTIVE_CHANNELS + (size_t)channel) * HUB_WINDOWS + (size_t)window;
     return h->windows + at * h->window_bytes;
@@ -191,7 +212,12 @@ static inline char *hub_window(const struct hub *h, int rank, int channel, int w
 int hub_moves_open(struct collective_hub *t, struct stream *s);
 // Waits until every peer has left the operations that this rank has been in; then the events go.
 void hub_moves_close(struct collective_hub *t);
-void hub_greet(struct collective_hub *t);  // behind the first meeting, before anything else
+// Behind the first meeting of a seat's first operation: finds out how its members reach each other's memory. 0, or -1.
+int hub_greet(struct collective_hub *t, enum collective_primitive p);
+// Of processes, without waiting: copies from the rank's memory. 0, or -1 after keeping the error.
+bool hub_can_read(const struct hub *h, int rank);
+int hub_read(struct collective_hub *t, enum collective_primitive p, int rank, void *dst, const void *src,
+             size_t bytes);
 void hub_copy(struct collective_hub *t, void *dst, const void *src, size_t bytes);
 // out(n) = t->inputs added in rank order. 0, or -1 after keeping the error.
 int hub_sum(struct collective_hub *t, void *out, size_t n, enum dtype dt);

@@ -1,5 +1,8 @@
 // How the ranks of a hub move bytes: in host memory at once, in device memory by work that they enqueue.
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "decentral/collective/hub_impl.h"
@@ -30,12 +33,57 @@ void hub_moves_close(struct collective_hub *t) {
     for (int p = 0; p < HUB_POINTS; p++) event_destroy(&t->points[p]);
 }
 
-// Sums need the direct way to the peers' memory; copies use it where it is open.
-void hub_greet(struct collective_hub *t) {
-    for (int i = t->size - 1; i >= 0 && t->enqueues && !t->seat->greeted; i--)
+// ---------------------------------------------------------------- memory of other processes
+bool hub_can_read(const struct hub *h, int rank) {
+    const struct hub_rank *r = &h->memory->ranks[rank];
+    uint64_t word = 0;
+    struct iovec to = {&word, sizeof word}, from = {(void *)(uintptr_t)r->own_word, sizeof word};
+    return process_vm_readv(r->pid, &to, 1, &from, 1, 0) == (ssize_t)sizeof word &&
+           word == hub_own_word(r->pid, rank);
+}
+
+static bool never(const void *arg) {
+    (void)arg;
+    return false;
+}
+
+// A rank that has died is waited for, until its launcher says how it ended or the deadline names it.
+int hub_read(struct collective_hub *t, enum collective_primitive p, int rank, void *dst, const void *src,
+             size_t bytes) {
+    struct hub_memory *m = t->hub->memory;
+    for (size_t done = 0; done < bytes;) {
+        struct iovec to = {(char *)dst + done, bytes - done};
+        struct iovec from = {(char *)(uintptr_t)src + done, bytes - done};
+        ssize_t n = process_vm_readv(m->ranks[rank].pid, &to, 1, &from, 1, 0);
+        int error = errno;
+        if (n > 0) done += (size_t)n;
+        if (n > 0) continue;
+        if (last_word(&m->end)) return hub_fail_aborted(t, p);
+        if (n < 0 && error == ESRCH) return hub_wait_for(t, &m->questions, never, NULL, p, rank);
+        char text[COLLECTIVE_ERROR_BYTES];
+        snprintf(text, sizeof text, "%s on channel %d: the memory of rank %d cannot be read: %s",
+                 collective_name(p), t->index, rank, strerror(n < 0 ? error : EFAULT));
+        return hub_fail_and_abort(t, text);
+    }
+    return 0;
+}
+
+// ---------------------------------------------------------------- the way to peers' memory
+// GPUs: sums need the direct way; copies use it where it is open. Processes agree: one that cannot read is enough.
+int hub_greet(struct collective_hub *t, enum collective_primitive p) {
+    t->seat->greeted = true;
+    for (int i = t->size - 1; i >= 0 && t->enqueues; i--)
         if (dev_reach(t->dev, hub_shown(t, i)->owner->dev) != 0)
             t->unreachable = collective_member(t->seat->team, i);
-    t->seat->greeted = true;
+    if (!t->hub->processes) return 0;
+    bool reads = dev_host_memory(t->dev);
+    for (int i = 0; i < t->size && reads; i++)
+        reads = hub_can_read(t->hub, collective_member(t->seat->team, i));
+    atomic_store(&hub_slot(t, t->rank)->reads, reads);
+    if (hub_meet_again(t, p, 0)) return -1;
+    for (int i = 0; i < t->size; i++) reads = reads && atomic_load(&hub_slot(t, i)->reads);
+    t->seat->direct = reads;
+    return 0;
 }
 
 void hub_copy(struct collective_hub *t, void *dst, const void *src, size_t bytes) {

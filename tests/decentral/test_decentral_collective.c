@@ -1,6 +1,9 @@
 // Collectives of a hub: every primitive for 1 to 5 ranks with shuffled arrivals, the order of sums, and what happens when
 // ranks disagree, do not come, or give up. Each case with ranks that are threads, and with ranks that share nothing but the
 // hub's memory, as processes do, which here are threads too.
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -8,6 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 // clang-format off
@@ -23,6 +28,7 @@
 #include "tests/decentral/collective_cases.h"
 
 static bool processes;  // of the tests that run now
+static bool forbidden;  // to read the memory of other processes
 
 // One rank of a test, on a thread of its own with a device and two streams.
 struct rank_thread {
@@ -93,10 +99,11 @@ static void run_ranks(struct rank_thread *t, int size, double deadline_s, int (*
 
 // ---------------------------------------------------------------- results
 
-// Blocks that a window holds, and, of processes, such as take several.
+// Blocks that a window holds, and, of processes, such as take several or are read from their owner's memory.
 static int body_cases(struct rank_thread *t) {
     int rc = cases_run(t->c[0], t->s[0], 1001, 1);
-    if (!rc && processes) rc = t->size == 2 ? cases_run(t->c[0], t->s[0], 700003, 2) : 0;
+    if (!rc && processes) rc = t->size <= 3 ? cases_run(t->c[0], t->s[0], 200003, 2) : 0;
+    if (!rc && processes && ((struct collective_hub *)t->c[0])->seats[HUB_ALL].direct == forbidden) rc = -2;
     if (rc) hub_abort(t->hub, "a rank's case failed");
     return rc;
 }
@@ -108,6 +115,36 @@ static void test_all_primitives(void **state) {
         run_ranks(t, size, 60, body_cases);
         for (int i = 0; i < size; i++) assert_int_equal(t[i].rc, 0);
     }
+}
+
+// A kernel, or a container, that lets nobody read another process's memory.
+static void test_all_primitives_through_windows(void **state) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    int status = 0;
+    (void)state;
+    pid_t child = fork();
+    if (child == 0) {
+        struct rank_thread t[3];
+        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+            _exit(77);
+        forbidden = true;
+        for (int size = 2; size <= 3; size++) {
+            run_ranks(t, size, 60, body_cases);
+            for (int i = 0; i < size; i++)
+                if (t[i].rc) _exit(1);
+        }
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77) skip();
+    assert_int_equal(WEXITSTATUS(status), 0);
 }
 
 static int body_control(struct rank_thread *t) {
@@ -517,6 +554,38 @@ static void test_a_launchers_word_ends_every_wait(void **state) {
     assert_mentions(t[2].error, "rank 0 (pid 7) has died");
 }
 
+// Rank 0 reads the memory of rank 1, whose process has ended in between, or where rank 1 has none.
+static struct rank_thread *reader;
+static int read_peer(void *arg) {
+    struct collective_hub *t = (struct collective_hub *)reader->c[0];
+    char to[8];
+    return hub_read(t, COLLECTIVE_ALL_GATHER, 1, to, arg, sizeof to);
+}
+
+static int body_reads(struct rank_thread *t) {
+    float x = 1, y = 0;
+    collective_all_reduce(t->c[0], t->s[0], &x, &y, 1, DT_F32);
+    if (stream_sync(t->s[0]) || t->rank == 1) return -1;
+    pid_t child = t->deadline_s > 0 ? fork() : 0;
+    if (t->deadline_s > 0 && child == 0) _exit(0);
+    if (child && waitpid(child, NULL, 0) != child) return -2;
+    if (child) t->hub->memory->ranks[1].pid = child;
+    reader = t;
+    stream_host(t->s[0], "read", read_peer, (void *)(uintptr_t)64);
+    return stream_sync(t->s[0]);
+}
+
+static void test_a_peer_that_cannot_be_read_is_named(void **state) {
+    (void)state;
+    struct rank_thread t[2];
+    run_ranks(t, 2, 0, body_reads);
+    assert_int_equal(t[0].rc, -1);
+    assert_mentions(t[0].error, "all_gather on channel 0: the memory of rank 1 cannot be read: Bad address");
+    run_ranks(t, 2, 0.5, body_reads);
+    assert_int_equal(t[0].rc, -1);
+    assert_mentions(t[0].error, "all_gather on channel 0: rank 1 did not come within 0.5 s");
+}
+
 // Where the run may be started again, who misses a rank ends at once, with a status that says so; the others too, without a word.
 static void test_a_lost_rank_is_a_death(void **state) {
     (void)state;
@@ -570,6 +639,8 @@ int main(void) {
     const struct CMUnitTest processes_alone[] = {
         cmocka_unit_test(test_a_silent_process_is_named),
         cmocka_unit_test(test_a_launchers_word_ends_every_wait),
+        cmocka_unit_test(test_all_primitives_through_windows),
+        cmocka_unit_test(test_a_peer_that_cannot_be_read_is_named),
     };
     int failed = cmocka_run_group_tests_name("threads", tests, of_threads, NULL);
     failed += cmocka_run_group_tests_name("threads alone", threads_alone, of_threads, NULL);

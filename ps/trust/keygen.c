@@ -65,7 +65,8 @@ static int make_keys(struct making *m, int servers, int workers) {
     return rc;
 }
 
-static int keygen(const struct cli_args *args) {
+static int keygen(const struct topology_table *t, const struct cli_args *args) {
+    (void)t;
     long servers, workers;
     if (args->word_count != 1) {
         char program[PROGRAM_WORD];
@@ -93,10 +94,5 @@ static int keygen(const struct cli_args *args) {
 }
 
 int keygen_command(const struct topology_table *t, int argc, char **argv) {
-    (void)t;
-    struct cli_args args;
-    enum cli_outcome outcome = cli_parse(&command_keygen, argc, argv, &args);
-    int status = outcome == CLI_HELP_SHOWN ? 0 : outcome == CLI_WRONG ? EXIT_USAGE : keygen(&args);
-    cli_args_free(&args);
-    return status;
+    return cli_run(&command_keygen, t, argc, argv, keygen);
 }

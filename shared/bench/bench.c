@@ -23,7 +23,14 @@ char *bench_names(const struct bench_program *const *all, int count) {
     return names;
 }
 
-static void list_all(FILE *f, const struct bench_program *const *all, int count) {
+int bench_command(const struct bench_program *const *all, int count, const struct topology_table *t, int argc,
+                  char **argv) {
+    const char *word = argc > 0 ? argv[0] : "";
+    for (int i = 0; i < count; i++)
+        if (!strcmp(word, name_of(all[i])))
+            return cli_run(all[i]->command, t, argc - 1, argv + 1, all[i]->run);
+    bool help = !strcmp(word, "--help") || !strcmp(word, "-h");
+    FILE *f = help ? stdout : stderr;
     char *names = bench_names(all, count), *usage = xasprintf("starring bench %s [OPTIONS]\n\n", names);
     cli_print(f, usage);
     free(usage);
@@ -34,21 +41,6 @@ static void list_all(FILE *f, const struct bench_program *const *all, int count)
               "  starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype bf16\n"
               "  starring bench adam\n"
               "  starring bench ps --min-bytes 1M --max-bytes 1M\n");
-}
-
-int bench_command(const struct bench_program *const *all, int count, const struct topology_table *t, int argc,
-                  char **argv) {
-    const char *word = argc > 0 ? argv[0] : "";
-    for (int i = 0; i < count; i++) {
-        struct cli_args args;
-        if (strcmp(word, name_of(all[i])) != 0) continue;
-        enum cli_outcome outcome = cli_parse(all[i]->command, argc - 1, argv + 1, &args);
-        int status = outcome == CLI_HELP_SHOWN ? 0 : outcome == CLI_RUN ? all[i]->run(t, &args) : EXIT_USAGE;
-        cli_args_free(&args);
-        return status;
-    }
-    bool help = !strcmp(word, "--help") || !strcmp(word, "-h");
-    list_all(help ? stdout : stderr, all, count);
     if (!help) fail("bench%s%s: expected one of those above", *word ? " " : "", word);
     return help ? 0 : EXIT_USAGE;
 }

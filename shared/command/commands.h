@@ -1,4 +1,4 @@
-// The subcommands and their options, as tables; --help is printed from them. Constant.
+// The subcommands: their options as tables, from which --help is printed, and what runs them.
 #ifndef STARRING_SHARED_COMMAND_COMMANDS_H
 #define STARRING_SHARED_COMMAND_COMMANDS_H
 
@@ -7,6 +7,14 @@
 extern const struct cli_command command_train, command_scheduler, command_server, command_worker,
     command_data_info, command_data_tokenize, command_data_wrap, command_summary, command_evaluate,
     command_keygen, command_plan;
+
+// argv: what follows the command's name. The program's exit status; of summary also 3, where the run goes on.
+int train_command(const struct topology_table *t, int argc, char **argv);
+int data_command(const struct topology_table *t, int argc, char **argv);
+int plan_command(const struct topology_table *t, int argc, char **argv);
+int summary_command(const struct topology_table *t, int argc, char **argv);
+int evaluate_command(const struct topology_table *t, int argc, char **argv);
+int generate_command(const struct topology_table *t, int argc, char **argv);
 
 // Prints the text of `starring --help`.
 void commands_overview(FILE *f, const char *benches);  // benches: their names, "step | kernels"

@@ -1,5 +1,4 @@
-#include "shared/command/data_command.h"
-
+// `starring data info`, `starring data tokenize` and `starring data wrap`.
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +19,8 @@
 
 #define DEFAULT_VOCAB (1 << 20)
 
-static int info_run(const struct cli_args *args) {
+static int info_run(const struct topology_table *t, const struct cli_args *args) {
+    (void)t;
     long vocab;
     char count[32], program[PROGRAM_WORD];
     if (args->word_count != 1) {
@@ -107,13 +107,6 @@ static int copy_tokens(struct copying *c, int width) {
     return ferror(c->in) ? -1 : put_header(c, width);
 }
 
-static bool is_token_file(FILE *f) {
-    int32_t magic = 0;
-    size_t n = fread(&magic, sizeof magic, 1, f);
-    rewind(f);
-    return n == 1 && bin_format_of(magic);
-}
-
 // Checks, before anything is read, that OUT.bin may be written and that IN's tokens fit llm.c's format.
 static int check_paths(const struct cli_args *args, int width) {
     const char *from = args->words[0], *to = args->words[1];
@@ -136,12 +129,14 @@ static int convert(struct copying *c, const char *from, const char *to, int widt
     int rc = 0;
     sha256_init(&c->hash);
     char why[FILE_WHY_MAX];
+    int32_t magic = 0;
     c->in = file_open_stream(from, why);
     if (!c->in)
         rc = fail("%s: %s", from, why);
-    else if (is_token_file(c->in))
+    else if (fread(&magic, sizeof magic, 1, c->in) == 1 && bin_format_of(magic))
         rc = fail("%s is a token file of llm.c already: --data reads it as it is", from);
     if (!rc) {
+        rewind(c->in);
         bool copied = new_file_begin(&n, to, false) && (c->out = n.file) && !copy(c, width);
         bool empty = copied && c->tokens == 0;
         if (new_file_end(&n, copied && !empty))
@@ -153,7 +148,8 @@ static int convert(struct copying *c, const char *from, const char *to, int widt
     return rc;
 }
 
-static int tokenize_run(const struct cli_args *args) {
+static int tokenize_run(const struct topology_table *t, const struct cli_args *args) {
+    (void)t;
     const char *tokenizer = cli_get(args, "tokenizer");
     if (args->word_count != 2) {
         char program[PROGRAM_WORD];
@@ -177,7 +173,8 @@ static int tokenize_run(const struct cli_args *args) {
     return sidecar_write_bytes(&side) ? EXIT_RUN_FAILED : 0;
 }
 
-static int wrap_run(const struct cli_args *args) {
+static int wrap_run(const struct topology_table *t, const struct cli_args *args) {
+    (void)t;
     const char *type = cli_get(args, "type");
     int width = !type ? 0 : !strcmp(type, "uint16") ? 2 : !strcmp(type, "uint32") ? 4 : 0;
     char program[PROGRAM_WORD];
@@ -204,22 +201,15 @@ static int wrap_run(const struct cli_args *args) {
 }
 
 int data_command(const struct topology_table *t, int argc, char **argv) {
-    (void)t;
     static const struct {
         const struct cli_command *command;
         const char *name;
-        int (*run)(const struct cli_args *args);
+        int (*run)(const struct topology_table *t, const struct cli_args *args);
     } all[] = {{&command_data_info, "info", info_run},
                {&command_data_tokenize, "tokenize", tokenize_run},
                {&command_data_wrap, "wrap", wrap_run}};
-    for (size_t i = 0; argc > 0 && i < sizeof all / sizeof all[0]; i++) {
-        if (strcmp(argv[0], all[i].name) != 0) continue;
-        struct cli_args args;
-        enum cli_outcome outcome = cli_parse(all[i].command, argc - 1, argv + 1, &args);
-        int status = outcome == CLI_HELP_SHOWN ? 0 : outcome == CLI_WRONG ? EXIT_USAGE : all[i].run(&args);
-        cli_args_free(&args);
-        return status;
-    }
+    for (size_t i = 0; argc > 0 && i < sizeof all / sizeof all[0]; i++)
+        if (!strcmp(argv[0], all[i].name)) return cli_run(all[i].command, t, argc - 1, argv + 1, all[i].run);
     bool help = argc > 0 && (!strcmp(argv[0], "--help") || !strcmp(argv[0], "-h"));
     FILE *f = help ? stdout : stderr;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {

@@ -10,15 +10,6 @@
 #include "shared/memory/memory_check.h"
 #include "shared/report/summary.h"
 
-static void put_offload(cJSON *w, const struct offload_traffic *t) {
-    if (!t->down && !t->up && !t->read && !t->written) return;
-    cJSON *o = cJSON_AddObjectToObject(w, "offload");
-    cJSON_AddNumberToObject(o, "predicted_down", (double)t->down);
-    cJSON_AddNumberToObject(o, "predicted_up", (double)t->up);
-    cJSON_AddNumberToObject(o, "predicted_read", (double)t->read);
-    cJSON_AddNumberToObject(o, "predicted_written", (double)t->written);
-}
-
 static void print_offload(FILE *f, const cJSON *o) {
     char a[24], b[24];
     if (!o) return;
@@ -72,18 +63,15 @@ static void put_rank(cJSON *doc, const struct config *c, const char *role, int r
         cJSON_AddNumberToObject(replica, "predicted_received", (double)p->wire.replica_received_per_step);
         cJSON_AddStringToObject(replica, "formula", WIRE_REPLICA_FORMULA);
     }
-    put_offload(w, &p->wire.offload);
-    cJSON_AddItemToArray(cJSON_GetObjectItem(doc, "wire"), w);
-}
-
-static int put_role(cJSON *doc, const struct job *j, const char *role, int count) {
-    for (int r = 0, alike; r < count; r += alike) {
-        struct prediction p;
-        if (prediction_of_rank(j, role, r, &p)) return -1;
-        alike = prediction_alike(&p, count - r);
-        put_rank(doc, j->config, role, r, r + alike - 1, &p);
+    const struct offload_traffic *t = &p->wire.offload;
+    if (t->down || t->up || t->read || t->written) {
+        cJSON *o = cJSON_AddObjectToObject(w, "offload");
+        cJSON_AddNumberToObject(o, "predicted_down", (double)t->down);
+        cJSON_AddNumberToObject(o, "predicted_up", (double)t->up);
+        cJSON_AddNumberToObject(o, "predicted_read", (double)t->read);
+        cJSON_AddNumberToObject(o, "predicted_written", (double)t->written);
     }
-    return 0;
+    cJSON_AddItemToArray(cJSON_GetObjectItem(doc, "wire"), w);
 }
 
 // A row of the textbook: what the formula gives for another topology of the same P, N and dtype.
@@ -109,18 +97,6 @@ static int put_textbook(cJSON *doc, const struct job *j, const struct topology_r
     return 0;
 }
 
-// Every variant that has formulas of its own, the last topology of the table first.
-static int put_textbooks(cJSON *doc, const struct job *j) {
-    const struct topology_table *t = j->config->topologies;
-    int rows = 0;
-    while (t->row[rows]) rows++;
-    while (rows-- > 0)
-        for (int v = 0; v < t->row[rows]->textbook; v++)
-            for (const struct topology_role *role = t->row[rows]->roles; role->name; role++)
-                if (put_textbook(doc, j, t->row[rows], v, role->name)) return -1;
-    return 0;
-}
-
 static int build(cJSON *doc, const struct job *j) {
     const struct config *c = j->config;
     cJSON_AddStringToObject(doc, "topology", c->topology);
@@ -136,9 +112,22 @@ static int build(cJSON *doc, const struct job *j) {
     cJSON_AddArrayToObject(doc, "memory");
     cJSON_AddArrayToObject(doc, "wire");
     cJSON_AddArrayToObject(doc, "textbook");
-    for (const struct topology_role *r = c->row->roles; r->name; r++)
-        if (put_role(doc, j, r->name, config_ranks(c, r->name))) return -1;
-    return put_textbooks(doc, j);
+    for (const struct topology_role *role = c->row->roles; role->name; role++)
+        for (int r = 0, alike, count = config_ranks(c, role->name); r < count; r += alike) {
+            struct prediction p;
+            if (prediction_of_rank(j, role->name, r, &p)) return -1;
+            alike = prediction_alike(&p, count - r);
+            put_rank(doc, c, role->name, r, r + alike - 1, &p);
+        }
+    // The textbook: every variant that has formulas of its own, the last topology of the table first.
+    const struct topology_table *t = c->topologies;
+    int rows = 0;
+    while (t->row[rows]) rows++;
+    while (rows-- > 0)
+        for (int v = 0; v < t->row[rows]->textbook; v++)
+            for (const struct topology_role *role = t->row[rows]->roles; role->name; role++)
+                if (put_textbook(doc, j, t->row[rows], v, role->name)) return -1;
+    return 0;
 }
 
 static const char *word(const cJSON *o, const char *key) { return json_text(o, key, ""); }

@@ -1,5 +1,4 @@
-#include "shared/command/evaluate_command.h"
-
+// `starring evaluate RUN`.
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <string.h>
@@ -15,44 +14,38 @@
 #include "shared/report/figure.h"
 #include "shared/report/summary.h"
 
-// With every digit, as in evals.jsonl.
-static void put_exact(cJSON *o, const char *key, double x) {
-    char text[FIGURE_NUMBER_MAX];
-    cJSON_AddRawToObject(o, key, figure_number_text(text, x));
-}
-
+// All evaluations, with every digit, as in evals.jsonl.
 static void print_json(const char *dir, const struct evals *e) {
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "dir", dir);
     cJSON *all = cJSON_AddArrayToObject(o, "evals");
+    const struct figure_rows rows = eval_figures();
     for (int i = 0; i < e->count; i++) {
-        const struct eval_record *r = &e->all[i];
         cJSON *one = cJSON_CreateObject();
-        json_put(one, "step", (double)r->step);
-        json_put(one, "samples", (double)r->samples);
-        json_put(one, "updates", (double)r->updates);
-        put_exact(one, "seconds", r->seconds);
-        put_exact(one, "val_loss", r->val_loss);
-        put_exact(one, "unigram_entropy", r->unigram_entropy);
-        json_put(one, "tokens", (double)r->tokens);
         cJSON_AddItemToArray(all, one);
+        for (const struct figure *f = rows.rows; f < rows.rows + rows.count; f++) {
+            char text[FIGURE_NUMBER_MAX];
+            double x = figure_value(f, &e->all[i]);
+            if (f->kind == FIGURE_REAL)
+                cJSON_AddRawToObject(one, f->key, figure_number_text(text, x));
+            else
+                json_put(one, f->key, x);
+        }
     }
     json_print(stdout, o);
     cJSON_Delete(o);
 }
 
-// Adds the evaluation's figures to the summary that is there.
-static int renew_summary(const struct topology_table *t, const char *dir) {
-    if (!has_file(dir, "summary.json")) return 0;
-    cJSON *s = summary_merge(t, dir);
-    cJSON_Delete(s);
-    return s ? 0 : -1;
-}
-
-static int run(const struct topology_table *t, const char *dir, bool keep, bool json) {
+static int run(const struct topology_table *t, const struct cli_args *a) {
+    if (a->word_count != 1) {
+        fail("evaluate: name one run directory");
+        return EXIT_USAGE;
+    }
+    const char *dir = a->words[0];
+    bool json = cli_get(a, "json") != NULL;
     struct evaluate_dir_options o = {.topologies = t,
                                      .dir = dir,
-                                     .keep = keep,
+                                     .keep = cli_get(a, "keep-snapshots") != NULL,
                                      .stop = stop_install("the batch in hand"),
                                      .say = json ? stderr : stdout};
     struct evals evals;
@@ -64,7 +57,12 @@ static int run(const struct topology_table *t, const char *dir, bool keep, bool 
     }
     int waiting = evaluate_waiting(dir);
     enum evaluated rc = evaluate_dir(&o);
-    if (waiting && rc != EVALUATE_FAILED && renew_summary(t, dir)) rc = EVALUATE_FAILED;
+    // The evaluation's figures go into the summary that is there.
+    if (waiting && rc != EVALUATE_FAILED && has_file(dir, "summary.json")) {
+        cJSON *s = summary_merge(t, dir);
+        if (!s) rc = EVALUATE_FAILED;
+        cJSON_Delete(s);
+    }
     if (rc == EVALUATE_INTERRUPTED) evaluate_say_waiting(dir, "evaluation interrupted: ");
     if (rc == EVALUATE_FAILED || evals_read(dir, &evals)) return EXIT_RUN_FAILED;
     if (!waiting && !json)
@@ -76,14 +74,5 @@ static int run(const struct topology_table *t, const char *dir, bool keep, bool 
 }
 
 int evaluate_command(const struct topology_table *t, int argc, char **argv) {
-    struct cli_args args;
-    enum cli_outcome outcome = cli_parse(&command_evaluate, argc, argv, &args);
-    int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
-    if (outcome == CLI_RUN && args.word_count != 1)
-        fail("evaluate: name one run directory");
-    else if (outcome == CLI_RUN)
-        status =
-            run(t, args.words[0], cli_get(&args, "keep-snapshots") != NULL, cli_get(&args, "json") != NULL);
-    cli_args_free(&args);
-    return status;
+    return cli_run(&command_evaluate, t, argc, argv, run);
 }

@@ -1,9 +1,9 @@
-#include "shared/command/generate_command.h"
-
+// starring generate: continues a prompt with trained weights.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/command/commands.h"
 #include "shared/config/cli.h"
 #include "shared/config/config.h"
 #include "shared/core/arena.h"
@@ -85,17 +85,6 @@ struct run {
     struct generator *generator;
 };
 
-static void release(struct run *r) {
-    generator_destroy(&r->generator);
-    if (r->compute) stream_destroy(&r->compute);
-    if (r->dev) dev_close(&r->dev);
-    prompt_free(&r->prompt);
-    if (r->reader) hf_close(&r->reader);
-    if (r->layout) layout_destroy(&r->layout);
-    source_close(&r->source);
-    config_destroy(&r->config);
-}
-
 // --set takes any key of a configuration; generating uses few of them, and refuses the others.
 static int check_overrides(const struct cli_args *a) {
     static const char *const known[] = {"seed",         "dtype",          "device",    "threads",
@@ -130,12 +119,6 @@ static int read_options(struct run *r) {
     r->o.sample.top_k = (int32_t)top_k;
     r->o.sample.seed = r->config->seed;
     return 0;
-}
-
-// The device, and how it multiplies weights of that type: another product draws other tokens.
-static int choose_device(struct run *r) {
-    device_resolve(r->config);
-    return cpu_kernel_choose(r->config);
 }
 
 static int open_weights(struct run *r) {
@@ -180,14 +163,11 @@ static int read_prompt(struct run *r) {
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// Tokens that the model takes at once and was trained for.
-static long longest_window(const struct model_spec *s) {
-    int64_t longest = model_longest_seq(s);
-    return (long)(longest ? least(longest, s->max_positions) : s->max_positions);
-}
-
 static int choose_window(struct run *r) {
-    long window, longest = longest_window(&r->spec);
+    // Tokens that the model takes at once and was trained for.
+    int64_t positions = model_longest_seq(&r->spec);
+    long window,
+        longest = (long)(positions ? least(positions, r->spec.max_positions) : r->spec.max_positions);
     int64_t whole = r->prompt.count + r->o.count, fallback = least(DEFAULT_WINDOW, longest);
     if (r->source.train_seq) fallback = least(fallback, r->source.train_seq);
     if (cli_integer(r->args, "window", 1, longest, fallback, &window)) return -1;
@@ -374,15 +354,26 @@ static int continue_prompt(struct run *r) {
     return made < 0 ? -1 : 0;
 }
 
-int generate_command(const struct topology_table *t, int argc, char **argv) {
-    struct cli_args args;
-    struct run r = {.topologies = t, .args = &args};
-    enum cli_outcome outcome = cli_parse(&command, argc, argv, &args);
-    int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
-    if (outcome == CLI_RUN && !read_options(&r) && !open_weights(&r) && !choose_device(&r) &&
-        !read_prompt(&r) && !choose_window(&r))
-        status = open_device(&r) || create(&r) || continue_prompt(&r) ? EXIT_RUN_FAILED : 0;
-    release(&r);
-    cli_args_free(&args);
+static int run(const struct topology_table *t, const struct cli_args *a) {
+    struct run r = {.topologies = t, .args = a};
+    int status = EXIT_USAGE;
+    if (!read_options(&r) && !open_weights(&r)) {
+        // How the device multiplies weights of their type matters: another product draws other tokens.
+        device_resolve(r.config);
+        if (!cpu_kernel_choose(r.config) && !read_prompt(&r) && !choose_window(&r))
+            status = open_device(&r) || create(&r) || continue_prompt(&r) ? EXIT_RUN_FAILED : 0;
+    }
+    generator_destroy(&r.generator);
+    if (r.compute) stream_destroy(&r.compute);
+    if (r.dev) dev_close(&r.dev);
+    prompt_free(&r.prompt);
+    if (r.reader) hf_close(&r.reader);
+    if (r.layout) layout_destroy(&r.layout);
+    source_close(&r.source);
+    config_destroy(&r.config);
     return status;
+}
+
+int generate_command(const struct topology_table *t, int argc, char **argv) {
+    return cli_run(&command, t, argc, argv, run);
 }

@@ -1,6 +1,4 @@
-// The options of `starring plan`, and its table or document.
-#include "shared/command/plan_command.h"
-
+// `starring plan`: what fits a device's memory, fastest first.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,16 +13,6 @@
 #define ROWS 12  // that a table has without --all
 
 // ---------------------------------------------------------------- options
-// The rates without options follow the device: a processor's or a GPU's.
-static int read_rates(const struct cli_args *a, bool gpu, struct plan_rates *out) {
-    for (const struct plan_rate *r = plan_rates_list; r->option; r++) {
-        double x;
-        if (cli_number(a, r->option, 1e-6, 1e9, gpu ? r->gpu : r->cpu, &x)) return -1;
-        plan_rate_set(out, r, x * r->per_unit);
-    }
-    return 0;
-}
-
 static int read_bytes(const struct cli_args *a, const char *name, double *out) {
     size_t bytes = 0;
     if (cli_bytes(a, name, 0, &bytes)) return -1;
@@ -41,7 +29,14 @@ static int read_question(const struct cli_args *a, struct plan_question *q) {
     q->most_batch = most;
     if (q->device_bytes <= 0)
         return fail("plan: --device-memory SIZE is missing: how much one worker's device has, as 6G");
-    return read_rates(a, device && !strcmp(device, "cuda"), &q->rates);
+    // The rates without options follow the device: a processor's or a GPU's.
+    bool gpu = device && !strcmp(device, "cuda");
+    for (const struct plan_rate *r = plan_rates_list; r->option; r++) {
+        double x;
+        if (cli_number(a, r->option, 1e-6, 1e9, gpu ? r->gpu : r->cpu, &x)) return -1;
+        plan_rate_set(&q->rates, r, x * r->per_unit);
+    }
+    return 0;
 }
 
 // ---------------------------------------------------------------- as JSON
@@ -126,22 +121,21 @@ static const char *figure(char text[32], double x) {
     return text;
 }
 
-static void print_row(int place, const struct plan_candidate *c) {
-    char device[24], host[24], disk[24], wire[24], seconds[32], tokens[32];
-    printf("%4d  %-9s %5lld  %-9s %-9s %-7s %10s %10s %10s %10s %10s %12s  %s\n", place, c->topology,
-           (long long)c->batch, or_dash(c->is[0]), or_dash(c->is[1]), or_dash(c->is[2]),
-           format_bytes(device, c->device_bytes), format_bytes(host, c->host_bytes),
-           c->disk_bytes > 0 ? format_bytes(disk, c->disk_bytes) : "-", format_bytes(wire, c->wire_bytes),
-           figure(seconds, c->step.total_s), figure(tokens, c->tokens_per_s), c->step.bound);
-}
-
 static void print_table(const struct plan_question *q, const struct plan *p, bool all) {
     int rows = all || p->count < ROWS ? p->count : ROWS;
     print_head(q, p);
     printf("%4s  %-9s %5s  %-9s %-9s %-7s %10s %10s %10s %10s %10s %12s  %s\n", "", "topology", "batch",
            "recompute", "optimizer", "param", "device", "host, all", "disk, all", "wire/step", "step s",
            "tokens/s", "bound by");
-    for (int i = 0; i < rows; i++) print_row(i + 1, &p->all[i]);
+    for (int i = 0; i < rows; i++) {
+        const struct plan_candidate *c = &p->all[i];
+        char device[24], host[24], disk[24], wire[24], seconds[32], tokens[32];
+        printf("%4d  %-9s %5lld  %-9s %-9s %-7s %10s %10s %10s %10s %10s %12s  %s\n", i + 1, c->topology,
+               (long long)c->batch, or_dash(c->is[0]), or_dash(c->is[1]), or_dash(c->is[2]),
+               format_bytes(device, c->device_bytes), format_bytes(host, c->host_bytes),
+               c->disk_bytes > 0 ? format_bytes(disk, c->disk_bytes) : "-", format_bytes(wire, c->wire_bytes),
+               figure(seconds, c->step.total_s), figure(tokens, c->tokens_per_s), c->step.bound);
+    }
     if (rows < p->count) printf("  and %d more that fit: --all\n", p->count - rows);
     char *line = plan_line(q, &p->all[0]);
     printf(
@@ -152,7 +146,7 @@ static void print_table(const struct plan_question *q, const struct plan *p, boo
     free(line);
 }
 
-static int say_none(const struct plan_question *q, const struct plan *p) {
+static void say_none(const struct plan_question *q, const struct plan *p) {
     char limit[3][24], least[3][24], *flags = plan_flags(&p->least);
     fail(
         "plan: nothing fits %s of device memory for each worker, and %s of host memory and %s of disk for all roles "
@@ -162,7 +156,6 @@ static int say_none(const struct plan_question *q, const struct plan *p) {
         limit_of(limit[2], q->disk_bytes), format_bytes(least[0], p->least.device_bytes),
         format_bytes(least[1], p->least.host_bytes), format_bytes(least[2], p->least.disk_bytes), flags);
     free(flags);
-    return EXIT_RUN_FAILED;
 }
 
 static int run(const struct topology_table *t, const struct cli_args *a) {
@@ -181,10 +174,5 @@ static int run(const struct topology_table *t, const struct cli_args *a) {
 }
 
 int plan_command(const struct topology_table *t, int argc, char **argv) {
-    struct cli_args args;
-    enum cli_outcome outcome = cli_parse(&command_plan, argc, argv, &args);
-    int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
-    if (outcome == CLI_RUN) status = run(t, &args);
-    cli_args_free(&args);
-    return status;
+    return cli_run(&command_plan, t, argc, argv, run);
 }

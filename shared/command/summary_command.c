@@ -1,4 +1,7 @@
-#include "shared/command/summary_command.h"
+// `starring summary DIR`: the table of a run that has ended, and what is there of one that has not, or not
+// orderly. Reads; writes DIR/summary.json only where a finished job on many machines has none yet.
+//
+// Exit status: 0 complete; 1 failed, interrupted or dead; 2 no run directory; 3 running.
 #include "shared/core/json.h"
 #include "shared/report/summary.h"
 
@@ -68,21 +71,6 @@ static bool has_report(struct found *f, const char *file) {
     return whole;
 }
 
-static void look_at_ranks(struct found *f, const char *role, int count) {
-    for (int r = 0; r < count; r++) {
-        char *file = xasprintf("ranks/%s-%d.json", role, r), *name = xasprintf("%s %d", role, r);
-        cJSON_AddItemToArray(has_report(f, file) ? f->reports : f->missing, cJSON_CreateString(name));
-        free(file);
-        free(name);
-    }
-}
-
-// The first lines of every table.
-static bool is_summary(const cJSON *o) {
-    return cJSON_IsString(json_item(o, "topology")) && isfinite(json_number(o, "steps")) &&
-           isfinite(json_number(o, "workers"));
-}
-
 static void look(struct found *f) {
     char *path = xasprintf("%s/config.json", f->dir);
     run_state_read(f->dir, &f->state);
@@ -98,7 +86,10 @@ static void look(struct found *f) {
     if (f->has_metrics && f->metrics.torn)
         warn("%s/%s: the last line is not whole: it is left out", f->dir, f->metrics.torn);
     char *text = run_file_read(f->dir, "summary.json", true);
-    if (text && !is_summary(f->summary = json_parse(text, strlen(text)))) {
+    const cJSON *s = f->summary = text ? json_parse(text, strlen(text)) : NULL;
+    // Whole: it has the first lines of every table.
+    if (text && !(cJSON_IsString(json_item(s, "topology")) && isfinite(json_number(s, "steps")) &&
+                  isfinite(json_number(s, "workers")))) {
         warn("%s/summary.json is not whole: what the ranks left is put together again", f->dir);
         cJSON_Delete(f->summary);
         f->summary = NULL;
@@ -115,15 +106,12 @@ static void look(struct found *f) {
     }
     if (!f->config) return;
     for (const struct topology_role *r = f->config->row->roles; r->name; r++)
-        look_at_ranks(f, r->name, config_ranks(f->config, r->name));
-}
-
-static void forget(struct found *f) {
-    config_destroy(&f->config);
-    if (f->has_metrics) metrics_totals_free(&f->metrics);
-    cJSON_Delete(f->summary);
-    cJSON_Delete(f->reports);
-    cJSON_Delete(f->missing);
+        for (int i = 0; i < config_ranks(f->config, r->name); i++) {
+            char *file = xasprintf("ranks/%s-%d.json", r->name, i), *name = xasprintf("%s %d", r->name, i);
+            cJSON_AddItemToArray(has_report(f, file) ? f->reports : f->missing, cJSON_CreateString(name));
+            free(file);
+            free(name);
+        }
 }
 
 // Without a state.json (an earlier version, or a star by hand whose worker 0 never started) the files say.
@@ -226,16 +214,13 @@ static void print_found(const struct found *f, enum run_phase phase, const cJSON
     printf("files       %s\n", f->dir);
 }
 
-static bool is_among(const cJSON *names, const char *name) {
-    const cJSON *n;
-    cJSON_ArrayForEach(n, names) if (!strcmp(cJSON_GetStringValue(n), name)) return true;
-    return false;
-}
-
-// The table of a run that ended in order. false: there is nothing to make it from. Worker 0's report carries most of it. What
-// is put together becomes the run's summary.json only where every rank has left a report.
+// The table of a run that ended in order. false: there is nothing to make it from. Worker 0's report carries most of it. The
+// table becomes the run's summary.json only where every rank has left a report.
 static bool show_summary(struct found *f, enum run_phase phase, bool json) {
-    if (!f->summary && (!f->config || !f->has_metrics || is_among(f->missing, "worker 0"))) return false;
+    bool worker_0 = true;
+    const cJSON *n;
+    cJSON_ArrayForEach(n, f->missing) worker_0 &= strcmp(cJSON_GetStringValue(n), "worker 0") != 0;
+    if (!f->summary && (!f->config || !f->has_metrics || !worker_0)) return false;
     bool none = !has_file(f->dir, "summary.json") && !cJSON_GetArraySize(f->missing), made = !f->summary;
     if (made)
         f->summary = none && phase == RUN_COMPLETE ? summary_merge(f->topologies, f->dir)
@@ -249,9 +234,20 @@ static bool show_summary(struct found *f, enum run_phase phase, bool json) {
     return true;
 }
 
-static int show(const struct topology_table *t, const char *dir, bool json) {
-    struct found f = {.topologies = t, .dir = dir};
-    if (!is_run(dir)) return EXIT_USAGE;
+static int run(const struct topology_table *t, const struct cli_args *a) {
+    bool json = cli_get(a, "json") != NULL;
+    if (cli_get(a, "figures")) {
+        cJSON *all = figures_document();
+        json_print(stdout, all);
+        cJSON_Delete(all);
+        return 0;
+    }
+    if (a->word_count != 1) {
+        fail("summary: which run directory?");
+        return EXIT_USAGE;
+    }
+    struct found f = {.topologies = t, .dir = a->words[0]};
+    if (!is_run(f.dir)) return EXIT_USAGE;
     look(&f);
     enum run_phase phase = phase_of(&f);
     bool ended = phase == RUN_COMPLETE || phase == RUN_INTERRUPTED;
@@ -266,24 +262,14 @@ static int show(const struct topology_table *t, const char *dir, bool json) {
     }
     // A complete run whose files are damaged is not shown in full.
     bool whole = phase == RUN_COMPLETE && table && !f.damaged && !summary_unkept(f.summary);
-    forget(&f);
+    config_destroy(&f.config);
+    if (f.has_metrics) metrics_totals_free(&f.metrics);
+    cJSON_Delete(f.summary);
+    cJSON_Delete(f.reports);
+    cJSON_Delete(f.missing);
     return phase == RUN_RUNNING ? EXIT_STILL_RUNNING : whole ? 0 : EXIT_RUN_FAILED;
 }
 
 int summary_command(const struct topology_table *t, int argc, char **argv) {
-    struct cli_args args;
-    enum cli_outcome outcome = cli_parse(&command_summary, argc, argv, &args);
-    int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
-    bool rows = outcome == CLI_RUN && cli_get(&args, "figures");
-    if (rows) {
-        cJSON *all = figures_document();
-        json_print(stdout, all);
-        cJSON_Delete(all);
-        status = 0;
-    } else if (outcome == CLI_RUN && args.word_count != 1)
-        fail("summary: which run directory?");
-    else if (outcome == CLI_RUN)
-        status = show(t, args.words[0], cli_get(&args, "json") != NULL);
-    cli_args_free(&args);
-    return status;
+    return cli_run(&command_summary, t, argc, argv, run);
 }

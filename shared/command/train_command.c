@@ -1,5 +1,4 @@
-#include "shared/command/train_command.h"
-
+// `starring train`: what the options ask for is checked for this machine, then the topology's row runs it.
 #include <cjson/cJSON.h>
 #include <limits.h>
 #include <stdio.h>
@@ -55,13 +54,6 @@ static void say_defaults(const struct config *c, const char *path) {
              (double)c->clip);
 }
 
-static int read_life(struct run *r, const struct cli_args *args) {
-    long life = 0;
-    if (cli_integer(args, "life", 1, INT_MAX, 0, &life)) return -1;
-    r->life = (int)life;
-    return 0;
-}
-
 // Says the messages that a rank kept to itself, as another speaks for it, and errors that may have happened with this one alone: a file that its
 // machine lacks, or that it was given by itself. The launcher of the ranks ends them all after the first that fails, so
 // that a rank that outlives the pause is the only one with this to say; a signal meanwhile says that it is not. A
@@ -111,7 +103,9 @@ static struct memory_part part_here(const struct run *r) {
 // 1. The configuration, and whether this process is a rank of many.
 static int configure(struct run *r, const struct topology_table *topologies, struct cli_args *args) {
     const char *launch = cli_get(args, "launch");
-    if (rank_env_read(&r->env) || read_life(r, args)) return -1;
+    long life = 0;
+    if (rank_env_read(&r->env) || cli_integer(args, "life", 1, INT_MAX, 0, &life)) return -1;
+    r->life = (int)life;
     // Before the configuration is read as a rank's, and again for what it says itself.
     if (launch && strcmp(launch, "auto"))
         r->env = rank_env_told(&r->env, strcmp(launch, "mpi") ? LAUNCH_THREADS : LAUNCH_MPI);
@@ -161,21 +155,6 @@ static int check(const struct run *r, const struct cli_args *args, bool dry) {
     // Machines differ: each rank speaks for its own.
     if (cpu_kernel_choose(c)) return -1;
     return !dry && (!device_backend(c) || products_check(c)) ? -1 : 0;
-}
-
-// --launch mpi outside mpirun: this process becomes mpirun. Returns only where that fails.
-static int become_mpirun(const struct run *r, int argc, char **argv) {
-    launch_mpi(r->config->workers, argc, argv);
-    return EXIT_RUN_FAILED;
-}
-
-// A later life goes on from what the earlier ones have left, else from where the first began.
-static void go_on(struct run *r) {
-    char *latest = r->life > 1 ? checkpoint_latest(r->config->out) : NULL;
-    if (!latest) return;
-    free(r->config->recovery.resume);
-    r->config->recovery.resume = latest;
-    r->config->recovery.resume_weights_only = false;
 }
 
 // Errors of the run's start and of its directory, beside those of model and data.
@@ -243,25 +222,27 @@ static int train(struct run *r, const struct cli_args *args, bool lacking, int a
                                     : c->row->run(r);
 }
 
-static int print_config(const struct config *c) {
-    char *text = config_to_json(c);
-    puts(text);
-    free(text);
-    return 0;
-}
-
 static int live(struct run *r, const struct cli_args *args, int argc, char **argv) {
     const struct config *c = r->config;
     bool dry = cli_get(args, "dry-run") != NULL;
     bool becomes = c->launch == LAUNCH_MPI && !is_rank(r) && !launch_ranks_needed(r);
-    go_on(r);
+    // A later life goes on from what the earlier ones have left, else from where the first began.
+    char *latest = r->life > 1 ? checkpoint_latest(c->out) : NULL;
+    if (latest) {
+        struct recovery_config *v = &r->config->recovery;
+        free(v->resume);
+        v->resume = latest;
+        v->resume_weights_only = false;
+    }
     if (r->life && c->recovery.restart) stop_run_restarts();
     bool lacking = !dry && c->row->check_machine && c->row->check_machine(c);
     if (dry || !becomes) return train(r, args, lacking, argc, argv);
     // Errors of model and data are said here, once, and not by ranks that mpirun ends one by one.
     int opened = job_open(&r->job, c, false);
     job_close(&r->job);
-    return opened || lacking ? EXIT_USAGE : become_mpirun(r, argc, argv);
+    if (opened || lacking) return EXIT_USAGE;
+    launch_mpi(c->workers, argc, argv);  // this process becomes mpirun: it returns only where that fails
+    return EXIT_RUN_FAILED;
 }
 
 int train_command(const struct topology_table *topologies, int argc, char **argv) {
@@ -270,9 +251,12 @@ int train_command(const struct topology_table *topologies, int argc, char **argv
     enum cli_outcome outcome = cli_parse(&command_train, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
     if (outcome == CLI_RUN && !check_flags(&args) && !configure(&r, topologies, &args)) {
-        if (cli_get(&args, "print-config"))
-            status = print_config(r.config);
-        else if (!check(&r, &args, cli_get(&args, "dry-run") != NULL))
+        if (cli_get(&args, "print-config")) {
+            char *text = config_to_json(r.config);
+            puts(text);
+            free(text);
+            status = 0;
+        } else if (!check(&r, &args, cli_get(&args, "dry-run") != NULL))
             status = live(&r, &args, argc, argv);
     }
     fflush(stdout);

@@ -184,6 +184,15 @@ void cli_args_free(struct cli_args *a) {
     *a = (struct cli_args){0};
 }
 
+int cli_run(const struct cli_command *cmd, const struct topology_table *t, int argc, char **argv,
+            int (*run)(const struct topology_table *t, const struct cli_args *a)) {
+    struct cli_args args;
+    enum cli_outcome outcome = cli_parse(cmd, argc, argv, &args);
+    int status = outcome == CLI_RUN ? run(t, &args) : outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
+    cli_args_free(&args);
+    return status;
+}
+
 const char *cli_get(const struct cli_args *a, const char *name) {
     for (size_t i = a->given_count; i-- > 0;)
         if (!strcmp(a->given[i].option->name, name)) return a->given[i].value;

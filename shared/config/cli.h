@@ -60,6 +60,9 @@ enum cli_outcome { CLI_RUN, CLI_HELP_SHOWN, CLI_WRONG };
 // CLI_WRONG: after naming the option and, for an unknown one, the nearest known name.
 enum cli_outcome cli_parse(const struct cli_command *cmd, int argc, char **argv, struct cli_args *out);
 void cli_args_free(struct cli_args *a);
+// A whole command: parses, calls `run` and frees. The program's exit status: run's, 0 after --help, EXIT_USAGE.
+int cli_run(const struct cli_command *cmd, const struct topology_table *t, int argc, char **argv,
+            int (*run)(const struct topology_table *t, const struct cli_args *a));
 
 // The last value given for the option, "" for a switch, NULL when it was not given.
 const char *cli_get(const struct cli_args *a, const char *name);

@@ -179,6 +179,57 @@ static void test_rounds_alone(void **state) {
     fixture_destroy(f);
 }
 
+// Where members run ahead, what comes of a step early is kept for it; what nobody may be at ends the job.
+static void test_rounds_ahead(void **state) {
+    (void)state;
+    for (int lead = 0; lead < 3; lead++) {
+        struct fixture *f = fixture_create();
+        struct scheduler_options o = {.config = &f->sim->c,
+                                      .map = f->sim->map,
+                                      .lead = lead,
+                                      .job = SIM_JOB,
+                                      .port = {&f->log, log_send}};
+        struct membership members;
+        membership_init(&members, &o);
+        struct rounds *r = rounds_create(&o, &members);
+        struct wire_header sum = {.kind = WIRE_SHARD_SUM, .has_sum = true};
+        for (int64_t base = 0; base < 9; base += 1 + lead) {
+            for (int64_t step = base + lead; step > base; step--) {
+                struct wire_header own = report(step, 0.25 * (double)(step + 1), 1.0f);
+                sum.step = step;
+                assert_int_equal(rounds_sum(r, 0, &sum, 0), 0);
+                assert_int_equal(rounds_report(r, 1, &own, 0), 0);
+                assert_int_equal(rounds_report(r, 0, &own, 0), 0);
+                assert_int_equal(rounds_step(r), base);
+            }
+            struct wire_header last = report(base, 0.25 * (double)(base + 1), 1.0f);
+            sum.step = base;
+            rounds_report(r, 0, &last, 0);
+            rounds_report(r, 1, &last, 0);
+            f->log.count = 0;
+            assert_int_equal(rounds_sum(r, 0, &sum, 0), 0);
+            assert_int_equal(rounds_step(r), base + lead + 1);
+            // In their order: the decision, then two workers hear.
+            assert_int_equal(f->log.count, 3 * (1 + lead));
+            for (int i = 0; i < f->log.count; i++) {
+                const struct wire_header *h = &f->log.sent[i].h;
+                assert_int_equal(h->step, base + i / 3);
+                assert_int_equal(h->kind, i % 3 ? WIRE_STEP_DONE : WIRE_DECISION);
+                if (i % 3) assert_true(h->loss == 0.5 * (double)(h->step + 1));
+            }
+        }
+        sum.step = rounds_step(r) + lead + 1;
+        assert_int_equal(rounds_sum(r, 0, &sum, 0), -1);
+        char text[160];
+        snprintf(text, sizeof text, "server 0 shard 0 reported step %lld while the job is at step %lld",
+                 (long long)sum.step, (long long)rounds_step(r));
+        assert_string_equal(rounds_error(r), text);
+        rounds_destroy(&r);
+        membership_free(&members);
+        fixture_destroy(f);
+    }
+}
+
 static void test_step(void **state) {
     (void)state;
     struct fixture *f = fixture_create();
@@ -346,6 +397,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_membership_alone),
         cmocka_unit_test(test_rounds_alone),
+        cmocka_unit_test(test_rounds_ahead),
         cmocka_unit_test(test_login),
         cmocka_unit_test(test_step),
         cmocka_unit_test(test_lost_and_overdue),

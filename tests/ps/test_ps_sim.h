@@ -25,17 +25,20 @@ static inline void sim_login(struct sim *s, enum ps_role role, int rank, int thr
 // Where the worker's buffers lie: what frames leave where it is may as well lie in a segment.
 static inline void sim_place(struct sim *s, struct sim_worker *x) {
     uint64_t at = 64, unit_at[TOY_UNITS];
+    int slots = 1 + s->t.lead;
     for (int u = 0; u < s->l->count; u++) {
         unit_at[u] = at;
-        at += 2 * (uint64_t)s->l->units[u].n_pad * dtype_size(s->t.dtype);
+        at += (1 + (uint64_t)slots) * (uint64_t)s->l->units[u].n_pad * dtype_size(s->t.dtype);
     }
     x->segment_bytes = (size_t)at;
     x->segment = xcalloc(x->segment_bytes, 1);
     for (int u = 0; u < s->l->count; u++) {
         size_t bytes = (size_t)s->l->units[u].n_pad * dtype_size(s->t.dtype);
-        x->grad_at[u] = unit_at[u];
-        x->weight_at[u] = unit_at[u] + bytes;
-        x->grads[u] = x->segment + x->grad_at[u];
+        x->weight_at[u] = unit_at[u];
+        for (int i = 0; i < slots; i++) {
+            x->grad_at[i * s->l->count + u] = unit_at[u] + (1 + (uint64_t)i) * bytes;
+            x->grads[i * s->l->count + u] = x->segment + x->grad_at[i * s->l->count + u];
+        }
         x->weights[u] = s->t.share == SHARE_IN_PLACE ? s->published[u] : x->segment + x->weight_at[u];
         x->seen[u] = xcalloc(bytes, 1);
     }
@@ -44,6 +47,7 @@ static inline void sim_place(struct sim *s, struct sim_worker *x) {
 static inline void sim_start_worker(struct sim *s, struct sim_worker *x) {
     if (!x->link) x->link = sim_link(&x->end, s->map->shards);
     struct worker_core_options o = {.rank = x->end.index,
+                                    .lead = s->t.lead,
                                     .layout = s->l,
                                     .map = s->map,
                                     .dtype = s->t.dtype,
@@ -130,7 +134,7 @@ static inline void sim_add_shard(struct sim *s, int g, const struct sim_order *o
 static inline struct sim *sim_create_ordered(const struct toy_case *t, double skew,
                                              const struct sim_order *order) {
     struct sim *s = xcalloc(1, sizeof *s);
-    assert_true(t->steps <= SIM_STEPS && t->workers <= SIM_WORKERS);
+    assert_true(t->steps <= SIM_STEPS && t->workers <= SIM_WORKERS && t->lead < SIM_SLOTS);
     s->t = *t;
     s->asleep = -1;
     s->repeat_s = t->repeat_s > 0 ? t->repeat_s : 0.2;
@@ -163,6 +167,7 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
     s->scheduler_link = sim_link(&s->scheduler_end, t->workers + t->servers + s->map->shards);
     struct scheduler_options so = {.config = &s->c,
                                    .map = s->map,
+                                   .lead = s->t.lead,
                                    .manifest = {.hash = 5},
                                    .job = SIM_JOB,
                                    .start = order ? order->start : 0,
@@ -245,11 +250,11 @@ static inline void sim_report(struct sim *s, struct sim_worker *x) {
 // One turn of a worker's training loop.
 static inline void sim_work(struct sim *s, struct sim_worker *x) {
     const struct worker_status *now = worker_core_status(x->core);
-    int busy = 0;
+    int busy = 0, lead = s->t.lead, slot = worker_slot_of(x->step, lead) * s->l->count;
     bool landed = true, alone = consistency_of(&s->c).row->on_arrival;
     for (int u = 0; u < s->l->count; u++) {
         busy += worker_core_busy(x->core, u, x->step);
-        landed = landed && worker_core_landed(x->core, u) >= x->step;
+        landed = landed && worker_core_landed(x->core, u) >= x->step - (s->ahead ? lead : 0);
     }
     if (x->phase == SIM_LOADING && busy == 0) {
         worker_core_gather(x->core, NULL, 0);
@@ -259,7 +264,10 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
         x->phase = SIM_COMPUTE;
     } else if (x->phase == SIM_COMPUTE && landed && busy == 0) {
         if (alone && x->asked > x->step && now->taken_step != x->step) return;
-        if (s->on_landed && x->step > 0 && (!alone || x->asked <= x->step)) s->on_landed(s, x);
+        if (x->step == s->t.steps && lead && (now->steps_done < x->step || worker_core_transferring(x->core)))
+            return;
+        if (s->on_landed && x->step > 0 && (!lead || x->step < s->t.steps) && (!alone || x->asked <= x->step))
+            s->on_landed(s, x);
         if (alone && x->asked <= x->step) {
             worker_core_take(x->core, x->step, x->asked ? NULL : x->done);
             x->asked = x->step + 1;
@@ -273,7 +281,7 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
         x->batches++;
         for (int u = 0; u < s->l->count; u++) {
             toy_grad(&s->t, s->l, u, (int)(x->batch % s->t.workers), x->batch / s->t.workers, x->weights[u],
-                     x->grads[u]);
+                     x->grads[slot + u]);
             memcpy(x->seen[u], x->weights[u], (size_t)s->l->units[u].n_pad * dtype_size(s->t.dtype));
         }
         x->pushed = 0;
@@ -287,14 +295,16 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
         int u = s->l->count - 1 - x->pushed++;
         s->handed[x->step][u][x->end.index] = ps_clock_ns(s->now);
         // Until its push a unit's weights are what the step has computed on.
-        assert_memory_equal(x->seen[u], x->weights[u], (size_t)s->l->units[u].n_pad * dtype_size(s->t.dtype));
+        if (!s->ahead)
+            assert_memory_equal(x->seen[u], x->weights[u],
+                                (size_t)s->l->units[u].n_pad * dtype_size(s->t.dtype));
         worker_core_push_unit(x->core, u, &p);
     } else if (x->phase == SIM_PUSHING) {
         if (!s->report_first) sim_report(s, x);
         x->phase = SIM_CLOSING;
     } else if (x->phase == SIM_CLOSING) {
         x->last = now->stats;
-        if (!alone && now->steps_done <= x->step) return;
+        if (!alone && now->steps_done + lead <= x->step) return;
         if (!x->last.skipped) x->updates++;
         x->step++;
         x->phase = SIM_COMPUTE;

@@ -50,6 +50,7 @@ enum toy_share { SHARE_NOTHING, SHARE_WRITTEN, SHARE_IN_PLACE, SHARE_MIXED };
 struct toy_case {
     enum dtype dtype;
     const char *consistency;  // as behind "ps:"
+    int lead;                 // of the simulation's cores: steps that are open beyond the oldest one
     int workers, servers, threads, steps;
     float clip;
     int64_t overflow_step;  // -1: never; worker 1 (or 0) has an infinity then

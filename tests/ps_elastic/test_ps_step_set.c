@@ -123,6 +123,35 @@ static void test_join(void **state) {
     step_set_destroy(&s);
 }
 
+// Two steps are open: parts of the later one are kept, sets are fixed in any order, and closed in their own.
+static void test_ahead(void **state) {
+    (void)state;
+    struct step_set_options o = {.workers = 3, .min = 1, .shards = 1, .lead = 1, .own = OWN};
+    scaler_init(&o.start.scaler, &o.scaler);
+    struct step_set *s = step_set_create(&o);
+    assert_int_equal(now(s), 1);
+    assert_int_equal(step_set_state(s)->dealt, 3 * OWN);
+    for (int w = 0; w < 3; w++) part(s, 1, w);  // of step 1
+    step_set_reported(s, 0, 0);
+    step_set_arrived(s, 0, 0, elastic_bit(0));
+    assert_true(step_set_fix(s, 1) && step_set_fixed(s, 1) == 7);
+    assert_false(step_set_fix(s, 0));
+    step_set_lost(s, 2);
+    assert_false(step_set_fix(s, 0));
+    step_set_lost(s, 1);
+    assert_true(step_set_fix(s, 0) && step_set_fixed(s, 0) == 1);
+    step_set_join(s, 2);
+    step_set_close(s, false, true);
+    assert_true(step_set_members(s, 1) == 7 && step_set_members(s, 2) == 5 && step_set_fixed(s, 1) == 7);
+    assert_int_equal(step_set_state(s)->dealt, 6 * OWN);
+    assert_int_equal(step_set_state(s)->samples, OWN);
+    step_set_close(s, false, true);
+    assert_true(step_set_members(s, 3) == 5 && step_set_fixed(s, 3) == 0);
+    assert_int_equal(step_set_state(s)->dealt, 8 * OWN);
+    assert_int_equal(step_set_state(s)->samples, 4 * OWN);
+    step_set_destroy(&s);
+}
+
 static void test_words(void **state) {
     (void)state;
     assert_true(elastic_all(64) == UINT64_MAX && elastic_all(3) == 7);
@@ -152,6 +181,7 @@ int main(void) {
         cmocka_unit_test(test_lost_in_the_middle),
         cmocka_unit_test(test_complete_and_lost),
         cmocka_unit_test(test_join),
+        cmocka_unit_test(test_ahead),
         cmocka_unit_test(test_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -21,6 +21,7 @@
 #define SIM_JOB     4711
 #define SIM_STEPS   8
 #define SIM_WORKERS 4
+#define SIM_SLOTS   3  // steps that are open at once, at most
 
 struct sim_end {  // one port
     struct sim *sim;
@@ -53,9 +54,10 @@ struct sim_worker {
     struct link *link;
     char *segment;  // holds the grads, and the weights unless they are in place
     size_t segment_bytes;
-    uint64_t grad_at[TOY_UNITS], weight_at[TOY_UNITS];
-    bool *shared;                                                   // (shards)
-    void *weights[TOY_UNITS], *grads[TOY_UNITS], *seen[TOY_UNITS];  // seen: what the step computes on
+    uint64_t grad_at[SIM_SLOTS * TOY_UNITS], weight_at[TOY_UNITS];
+    bool *shared;  // (shards)
+    void *weights[TOY_UNITS], *grads[SIM_SLOTS * TOY_UNITS],
+        *seen[TOY_UNITS];  // seen: what the step computes on
     float *init[TOY_UNITS];
     enum sim_phase phase;
     int64_t step, updates;
@@ -109,6 +111,9 @@ struct sim {
     struct sim_payloads payloads[WIRE_KINDS];
     // May take a packet for itself: the frame is then its own to release. NULL: all go where they go.
     bool (*takes)(struct sim *s, const struct sim_packet *p, struct wire_header *h, struct ps_frame *frame);
+    // Of shards that are the test's own (takes): link_options.renew. NULL: they are the star's.
+    bool (*renews)(struct sim *s, int g, int peer, struct ps_message *m);
+    bool ahead;  // with a lead: weights of so many steps before will do to compute on
     void (*on_landed)(struct sim *s,
                       struct sim_worker *x);  // x->step's weights have, its own next one begins
     int keep_every;                           // steps; 0: worker 0 marks none
@@ -227,6 +232,7 @@ static inline bool sim_renew(void *ctx, int peer, struct ps_message *m) {
     const struct sim_end *end = ctx;
     struct sim *s = end->sim;
     if (end->role == PS_WORKER) return worker_core_renew(s->workers[end->index].core, &m->header);
+    if (s->renews) return s->renews(s, end->index, peer, m);
     return server_core_renew(s->shards[end->index], peer, m);
 }
 

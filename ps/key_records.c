@@ -6,25 +6,15 @@
 #include "ps/job/consistency.h"
 #include "ps/job/shard_sizes.h"
 #include "ps/record/arrivals.h"
-#include "ps/server/replay_pulls.h"
 #include "ps/server/replica_memory.h"
+#include "ps/server/server_core.h"
 #include "ps/worker/worker_core_state.h"
 #include "shared/core/error.h"
 #include "shared/core/sizes.h"
 
-#define MALLOC_BYTES 16  // of the C library, beside each piece of memory
-
 // Of a key that the server owns: its record, and what it knows of each worker.
 static int64_t of_own_key(const struct config *c) {
-    const struct server_key *k = NULL;
-    int64_t each =
-        sizeof *k->held + sizeof *k->pushed + sizeof *k->staleness + sizeof *k->ready_ns + sizeof *k->pulls;
-    bool alone = consistency_of(c).row->on_arrival;
-    if (alone && c->recovery.checkpoint_every > 0) each += sizeof *k->late;
-    if (alone) each += batches_words(1) * (int64_t)sizeof *k->batches;
-    if (c->ps.replay_arrivals)
-        each += sizeof(struct replay_worker) + sizeof(struct wire_header) + MALLOC_BYTES;
-    int64_t bytes = (int64_t)sizeof *k + 8 * MALLOC_BYTES + each * c->workers;
+    int64_t bytes = server_core_key_bytes(c);
     int64_t pushes = size_times(c->workers, c->steps);
     if (c->ps.record_arrivals) bytes = size_plus(bytes, arrivals_bytes(pushes, false));
     if (c->ps.replay_arrivals) bytes = size_plus(bytes, arrivals_bytes(pushes, true));
@@ -33,9 +23,7 @@ static int64_t of_own_key(const struct config *c) {
 
 // Of every key of the job, its own and others'.
 static int64_t of_any_key(const struct config *c) {
-    const struct server_core *core = NULL;
-    int64_t each_thread =
-        sizeof *core->index + sizeof(int64_t);  // where it is; how many pushes (ps/record/study.h)
+    int64_t each_thread = sizeof(int) + sizeof(int64_t);  // where it is; how many pushes (ps/record/study.h)
     if (c->ps.record_arrivals) each_thread += ARRIVALS_KEY_BYTES;
     if (c->ps.replay_arrivals) each_thread += ARRIVALS_KEY_BYTES;
     int64_t bytes = (int64_t)(sizeof(struct partition) + 3 * sizeof(struct server_buffers) +

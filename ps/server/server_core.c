@@ -6,13 +6,8 @@
 
 #include "ps/job/batches.h"
 #include "ps/job/timing.h"
-#include "ps/net/clock.h"
-#include "ps/server/chain.h"
 #include "ps/server/key_pass.h"
-#include "ps/server/replay.h"
-#include "ps/server/replay_pulls.h"
-#include "ps/server/server_set.h"
-#include "ps/server/server_step.h"
+#include "ps/server/server_state.h"
 #include "shared/core/error.h"
 
 // Tells a sender why its message was not taken. The text is the worker's error.
@@ -24,64 +19,6 @@ static void refuse(struct server_core *c, const struct wire_header *h, const cha
     port_tell(&c->o.port, h->rank, &r);
 }
 
-// ---------------------------------------------------------------- pushes that find their key pinned
-// The worker whose held push came first, or -1.
-static int first_late(const struct server_core *c, const struct server_key *k) {
-    int first = -1;
-    for (int w = 0; k->late && w < c->o.rule.workers; w++)
-        if (keep_late(k, w) && (first < 0 || k->late[w].order < k->late[first].order)) first = w;
-    return first;
-}
-
-// A push that is applied on arrival. Held: the key is pinned, or others that came before still wait; takes over g.
-static bool hold_late(struct server_core *c, struct server_key *k, const struct wire_header *h,
-                      const struct gradient *g) {
-    if (!k->late || (!keep_pinned(k) && first_late(c, k) < 0)) return false;
-    k->late[h->rank] = (struct server_late){++c->late,   h->step, h->version,    h->batch,
-                                            h->ready_ns, h->lr,   h->grad_scale, h->flags};
-    k->held[h->rank] = *g;
-    k->pushed[h->rank] = h->step + 1;
-    keep_waits(c);
-    if (!g->frame) return true;
-    c->totals.held_bytes += g->bytes;
-    if (c->totals.held_bytes > c->totals.held_peak_bytes) c->totals.held_peak_bytes = c->totals.held_bytes;
-    acknowledge(c, k, h->rank, true);
-    return true;
-}
-
-static int settle_key(struct server_core *c, struct server_key *k) {
-    for (int w; (w = first_late(c, k)) >= 0;) {
-        if (keep_pinned(k)) {
-            keep_waits(c);
-            return 0;
-        }
-        const struct server_late *l = &k->late[w];
-        const struct wire_header h = {.kind = WIRE_PUSH,
-                                      .rank = w,
-                                      .key = k->key,
-                                      .step = l->step,
-                                      .version = l->version,
-                                      .batch = l->batch,
-                                      .ready_ns = l->ready_ns,
-                                      .lr = l->lr,
-                                      .grad_scale = l->grad_scale,
-                                      .flags = l->flags};
-        const struct gradient g = k->held[w];
-        k->late[w].order = 0;
-        k->held[w] = (struct gradient){0};
-        if (g.frame) c->totals.held_bytes -= g.bytes;
-        if (push_on_arrival(c, k, &h, &g) != 0) return -1;
-    }
-    return k->replay ? replay_advance(c, k) : 0;
-}
-
-// Applies what was held where it can be.
-static int settle_late(struct server_core *c) {
-    for (int i = 0; i < c->count && c->o.rule.row->on_arrival; i++)
-        if (settle_key(c, &c->keys[i]) != 0) return -1;
-    return 0;
-}
-
 // ---------------------------------------------------------------- messages
 // The gradient that came with a push; data NULL where it is said to lie in a segment and does not.
 static struct gradient gradient_of(const struct server_core *c, const struct wire_header *h,
@@ -90,12 +27,6 @@ static struct gradient gradient_of(const struct server_core *c, const struct wir
     bool held = s->base && h->place_bytes <= s->bytes && h->place <= s->bytes - h->place_bytes;
     if (frame) return (struct gradient){frame->data, frame->bytes, frame};
     return (struct gradient){held ? s->base + h->place : NULL, h->place_bytes, NULL};
-}
-
-// Whether a worker's last push is held for it, credits and all. A replay and a shard whose workers come and go take
-// frames for their own.
-static bool is_held(const struct server_core *c, const struct server_key *k, int worker) {
-    return k->held[worker].data != NULL && !((k->replay || c->set) && k->held[worker].frame);
 }
 
 // Whether a push is one worker's own or its group's sum is what every role reads from its configuration.
@@ -115,19 +46,14 @@ static const char *crew_refuses(const struct server_core *c, const struct server
 // Why a push that has not been taken before cannot be; NULL: it can.
 static const char *push_unfit(const struct server_core *c, const struct server_key *k,
                               const struct wire_header *h, const struct gradient *g) {
-    const struct consistency_rule *rule = &c->o.rule;
     if (!k->loaded) return "its initial weights have not been loaded";
     if (!g->data) return "its gradient lies outside of what the worker shares";
     if (c->o.code.kind == CODE_NONE && g->bytes != (size_t)k->n * dtype_size(c->o.dtype))
         return "the payload's size is not the partition's";
-    if (h->step > k->pushed[h->rank] || !consistency_allows(rule, h->step - k->step))
-        return "an earlier step is not over";
-    if (h->version > k->version || !consistency_allows(rule, k->version - h->version))
-        return "it was computed on a version the server does not have";
-    int words = batches_words(rule->workers);
-    if (k->batches && (h->batch >= c->o.batches || !batches_fits(k->batches, words, h->batch)))
-        return "its batch is none that the job has handed out";
-    if (c->set && c->set->fixed && h->step == c->round.step) return "the step goes on without this worker";
+    if (h->step > k->pushed[h->rank]) return "an earlier step is not over";
+    if (h->version > k->version) return "it was computed on a version the server does not have";
+    const char *why = c->policy->unfit(c, k, h);
+    if (why) return why;
     const struct codec *codec = codec_of(c->o.code.kind);
     return codec ? codec->fault(&c->o.code, g->data, g->bytes, k->n) : NULL;
 }
@@ -138,20 +64,18 @@ static int on_push(struct server_core *c, struct server_key *k, const struct wir
     const struct gradient g = gradient_of(c, h, frame);
     const char *why = crew_refuses(c, k, h);
     if (!why && h->step < expected) {
+        const struct gradient *held = &slot_of(c, k, h->step)->held[h->rank];
         c->totals.duplicates++;
         ps_frame_release(frame);
-        if (h->step == expected - 1) acknowledge(c, k, h->rank, is_held(c, k, h->rank));
+        if (h->step == expected - 1)
+            acknowledge(c, k, h->rank, h->step, held->data && !(held->frame && c->policy->takes_frames));
         return 0;
     }
     if (!why) why = push_unfit(c, k, h, &g);
-    if (why) {
-        ps_frame_release(frame);
-        refuse(c, h, why);
-        return 0;
-    }
-    if (k->replay) return replay_push(c, k, h, &g);
-    if (!c->o.rule.row->on_arrival) return c->set ? server_set_push(c, k, h, &g) : push_in_order(c, k, h, &g);
-    return hold_late(c, k, h, &g) ? 0 : push_on_arrival(c, k, h, &g);
+    if (!why) return c->policy->admit(c, k, h, &g);
+    ps_frame_release(frame);
+    refuse(c, h, why);
+    return 0;
 }
 
 // A worker goes on from a checkpoint, and this shard has read one that is not as far.
@@ -175,10 +99,10 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
                                   : "its initial weights have not been loaded");
         return;
     }
-    bool beyond = k->loaded && (h->flags & WIRE_FINAL) && !c->set && want > k->pushed[h->rank];
+    bool beyond = k->loaded && (h->flags & WIRE_FINAL) && !c->life && want > k->pushed[h->rank];
     if (beyond) refuse_beyond(c, k, h->rank, want);
     // A worker that has come (back) says with its first pull from which step it belongs.
-    bool enters = c->set && h->life > 1 && p->seq == 0 && h->kind == WIRE_PULL;
+    bool enters = c->life && h->life > 1 && p->seq == 0 && h->kind == WIRE_PULL;
     if (enters && want > k->pushed[h->rank]) k->pushed[h->rank] = want;
     if (h->seq <= p->seq || (!early && want > k->step + 1 + k->pushed[h->rank])) return;
     *p = (struct server_pull){
@@ -192,7 +116,7 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
 // Where a neighbour keeps them too, its word is waited for.
 static void on_init(struct server_core *c, struct server_key *k, const struct wire_header *h,
                     struct ps_frame *frame) {
-    bool started = k->version > 0 || k->contributed > 0 || k->step > 0;
+    bool started = k->version > 0 || k->step > 0;
     for (int w = 0; w < c->o.rule.workers; w++) started = started || k->pushed[w] > 0;
     if (h->rank != 0 || frame->bytes != (size_t)k->n * sizeof(float)) {
         refuse(c, h,
@@ -228,13 +152,32 @@ static void on_snapshot(struct server_core *c, struct server_key *k, const struc
 bool server_core_knows(const struct server_core *c, const struct wire_header *h) {
     if (h->role != PS_WORKER || h->rank < 0 || h->rank >= c->o.rule.workers) return false;
     if (c->o.job == 0 || h->job != c->o.job) return false;
-    if (c->set && c->set->life[h->rank] != h->life) return false;
+    if (c->life && c->life[h->rank] != h->life) return false;
     return h->incarnation && c->incarnation[h->rank] == h->incarnation;
+}
+
+// Nothing of what a worker's last process has left stays but the count of its pushes: what a key has it does not take
+// again.
+static void begin_life(struct server_core *c, int worker) {
+    for (int i = 0; i < c->count; i++) {
+        struct server_key *k = &c->keys[i];
+        k->pulls[worker] = (struct server_pull){0};
+        for (struct slot *s = k->slots; s < k->slots + c->slots; s++) {
+            bool counted = s->held[worker].data && s->contributed;
+            if (counted && --s->contributed == 0) c->open--;
+            let_go(c, s, worker);
+        }
+    }
+    if (c->policy->begin_life) c->policy->begin_life(c, worker);
+    c->attached -= c->segments[worker].base != NULL;
+    c->segments[worker] = (struct server_segment){0};
 }
 
 void server_core_member(struct server_core *c, int worker, uint64_t incarnation, uint32_t life) {
     if (worker < 0 || worker >= c->o.rule.workers || !incarnation) return;
-    if (c->set ? !server_set_member(c, worker, life) : c->incarnation[worker] != 0) return;
+    if (c->life ? life <= c->life[worker] : c->incarnation[worker] != 0) return;
+    if (c->life && life > 1) begin_life(c, worker);
+    if (c->life) c->life[worker] = life;
     c->incarnation[worker] = incarnation;
 }
 
@@ -246,7 +189,7 @@ static int take_message(struct server_core *c, struct server_key *k, const struc
             return on_push(c, k, h, frame);
         case WIRE_PULL:
             on_pull(c, k, h, h->step);
-            return k->replay ? replay_advance(c, k) : 0;
+            return c->policy->advance(c, k);
         case WIRE_SNAPSHOT:
             on_snapshot(c, k, h);
             return 0;
@@ -279,26 +222,45 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
     return take_message(c, k, h, frame);
 }
 
+bool server_core_holds(const struct server_core *c) { return c->open > 0; }
+bool server_core_hurry(const struct server_core *c) { return c->hurry; }
+
+double server_core_pinned_s(const struct server_core *c) {
+    return c->pin_since_s > 0 ? c->now - c->pin_since_s : 0;
+}
+
+int server_core_tick(struct server_core *c, double now) {
+    if (c->error[0]) return -1;
+    c->now = now;
+    if (c->hurry) {
+        c->hurry = c->waits_for_pin = false;
+        for (int i = 0; i < c->count; i++)
+            if (c->policy->advance(c, &c->keys[i]) != 0) return -1;
+    }
+    struct server_totals *t = &c->totals;
+    if (c->waits_for_pin && c->pin_since_s <= 0) c->pin_since_s = now;
+    if (!c->waits_for_pin && c->pin_since_s > 0) {
+        double seconds = now - c->pin_since_s;
+        c->pin_since_s = 0;
+        t->pin_waits++;
+        t->pin_seconds += seconds;
+        if (seconds > t->pin_seconds_most) t->pin_seconds_most = seconds;
+    }
+    return 0;
+}
+
 int server_core_decision(struct server_core *c, const struct wire_header *h, double now) {
     if (c->error[0]) return -1;
     c->now = now;
     if (h->kind == WIRE_MEMBER) server_core_member(c, h->key, h->seq, h->life);
-    if (h->kind == WIRE_MEMBER) return 0;
-    if (h->kind == WIRE_SET) return c->set ? server_set_fix(c, h) : 0;
-    if (h->step != c->round.step || !c->round.reported || c->round.decided) return 0;
-    c->round.decided = true;
-    c->round.scalars = (struct update_scalars){
-        .grad_scale = h->grad_scale, .skip = (h->flags & WIRE_SKIP) != 0, .norm = h->norm};
-    c->round.ready_ns = ps_later(c->round.ready_ns, h->peers_ready_ns);
-    if (commit_all(c) != 0) return -1;
-    end_round(c);
-    return 0;
+    if (h->kind == WIRE_SET) return c->policy->fix ? c->policy->fix(c, h) : 0;
+    return h->kind == WIRE_DECISION ? round_decided(c, h) : 0;
 }
 
 int server_core_replicated(struct server_core *c, const struct wire_header *h, double now) {
     if (c->error[0]) return -1;
     c->now = now;
-    if (h->kind == WIRE_REPLICATE_ACK && h->job == c->o.job && chain_answered(c, h)) report_sum(c);
+    if (h->kind == WIRE_REPLICATE_ACK && h->job == c->o.job) chain_answered(c, h);
     return 0;
 }
 
@@ -307,22 +269,18 @@ int server_core_reach(struct server_core *c, int64_t steps, const struct update_
     return c->error[0] ? -1 : 0;
 }
 
-bool server_core_holds(const struct server_core *c) { return c->open > 0; }
-bool server_core_hurry(const struct server_core *c) { return c->waiting_for_transport; }
-
-int server_core_tick(struct server_core *c, double now) {
-    if (c->error[0]) return -1;
-    c->now = now;
-    if (c->waiting_for_transport) {
-        c->waiting_for_pin = false;
-        if (commit_all(c) != 0 || settle_late(c) != 0) return -1;
-        end_round(c);
-    }
-    keep_note_wait(c);
-    return 0;
+bool server_core_renew(struct server_core *c, int worker, struct ps_message *m) {
+    if (worker < 0) return true;  // a neighbour's: it lies where it lay
+    return renew_answer(c, &c->keys[c->index[m->header.key]], worker, m);
 }
 
 // ---------------------------------------------------------------- create, destroy, state
+static const struct push_policy *policy_of(const struct consistency_rule *rule, bool elastic, bool keeps,
+                                           bool replays) {
+    if (!rule->row->on_arrival) return elastic ? &push_set : &push_in_order;
+    return replays ? &push_replayed : keeps ? &push_pinned : &push_on_arrival;
+}
+
 static void key_init(struct server_core *c, struct server_key *k, int key) {
     unsigned long workers = (unsigned long)c->o.rule.workers;
     k->key = key;
@@ -330,32 +288,47 @@ static void key_init(struct server_core *c, struct server_key *k, int key) {
     k->unit = &c->o.layout->units[k->part->unit];
     k->n = k->part->end - k->part->begin;
     k->buf = c->o.buffers[key];
-    k->held = xcalloc(workers, sizeof *k->held);
     k->pushed = xcalloc(workers, sizeof *k->pushed);
     k->staleness = xcalloc(workers, sizeof *k->staleness);
-    k->ready_ns = xcalloc(workers, sizeof *k->ready_ns);
     k->pulls = xcalloc(workers, sizeof *k->pulls);
-    if (c->o.replay) k->replay = replay_key_create(c->o.rule.workers);
-    if (c->o.rule.row->on_arrival) {
-        int words = batches_words(c->o.rule.workers);
-        k->batches = xcalloc((unsigned long)words, sizeof *k->batches);
-        batches_clear(k->batches, words);
+    k->slots = xcalloc((unsigned long)c->slots, sizeof *k->slots);
+    for (struct slot *s = k->slots; s < k->slots + c->slots; s++) {
+        s->held = xcalloc(workers, sizeof *s->held);
+        s->ready_ns = xcalloc(workers, sizeof *s->ready_ns);
     }
-    if (!c->o.keep.keep || !c->o.rule.row->on_arrival) return;
-    k->late = xcalloc(workers, sizeof *k->late);
+    if (c->policy->open) c->policy->open(c, k);
+}
+
+#define MALLOC_BYTES 16  // of the C library, beside each piece of memory
+
+int64_t server_core_key_bytes(const struct config *c) {
+    const struct consistency_rule rule = consistency_of(c);
+    const struct push_policy *policy =
+        policy_of(&rule, ps_elastic(c), c->recovery.checkpoint_every > 0, c->ps.replay_arrivals != NULL);
+    const struct server_key *k = NULL;
+    int64_t slot = sizeof *k->slots + c->workers * (int64_t)(sizeof *k->slots->held + sizeof(int64_t));
+    int64_t worker = sizeof *k->pushed + sizeof *k->staleness + sizeof *k->pulls;
+    return (int64_t)sizeof *k + 10 * MALLOC_BYTES + (1 + rule.lead) * slot + worker * c->workers +
+           (policy->key_bytes ? policy->key_bytes(c->workers) : 0);
 }
 
 struct server_core *server_core_create(const struct server_core_options *o) {
     struct server_core *c = xcalloc(1, sizeof *c);
+    unsigned long workers = (unsigned long)o->rule.workers;
     c->o = *o;
+    c->policy = policy_of(&o->rule, o->elastic, o->keep.keep != NULL, o->replay != NULL);
+    c->slots = 1 + o->rule.lead;
     c->index = xcalloc((unsigned long)o->map->count + 1, sizeof *c->index);
     c->keys = xcalloc((unsigned long)o->map->shard_keys[o->shard] + 1, sizeof *c->keys);
-    c->incarnation = xcalloc((unsigned long)o->rule.workers, sizeof *c->incarnation);
-    c->segments = xcalloc((unsigned long)o->rule.workers, sizeof *c->segments);
-    c->grads = xcalloc((unsigned long)o->rule.workers, sizeof *c->grads);
-    c->row = xcalloc((unsigned long)o->rule.workers, sizeof *c->row);
+    c->rounds = xcalloc((unsigned long)c->slots, sizeof *c->rounds);
+    c->incarnation = xcalloc(workers, sizeof *c->incarnation);
+    c->segments = xcalloc(workers, sizeof *c->segments);
+    c->grads = xcalloc(workers, sizeof *c->grads);
+    c->row = xcalloc(workers, sizeof *c->row);
     c->chunk = xcalloc(KEY_PASS_CHUNK, sizeof(float));
-    if (o->elastic) c->set = server_set_create(o->rule.workers);
+    if (o->elastic) c->life = xcalloc(workers, sizeof *c->life);
+    for (int i = 0; i < c->slots && c->policy->fix; i++)
+        c->rounds[i].keys_of = xcalloc(workers, sizeof *c->rounds->keys_of);
     for (int key = 0; key < o->map->count; key++) {
         c->index[key] = -1;
         if (o->map->parts[key].shard != o->shard) continue;
@@ -368,26 +341,30 @@ struct server_core *server_core_create(const struct server_core_options *o) {
 void server_core_destroy(struct server_core **core) {
     struct server_core *c = *core;
     if (!c) return;
-    for (int i = 0; i < c->count; i++) {
-        struct server_key *k = &c->keys[i];
-        for (int w = 0; w < c->o.rule.workers; w++) ps_frame_release(k->held[w].frame);
-        free(k->held);
+    for (struct server_key *k = c->keys; k < c->keys + c->count; k++) {
+        if (c->policy->close) c->policy->close(k);
+        for (struct slot *s = k->slots; s < k->slots + c->slots; s++) {
+            for (int w = 0; w < c->o.rule.workers; w++) ps_frame_release(s->held[w].frame);
+            free(s->held);
+            free(s->ready_ns);
+        }
+        free(k->slots);
         free(k->pushed);
-        free(k->batches);
         free(k->staleness);
-        free(k->ready_ns);
         free(k->pulls);
+        free(k->batches);
         free(k->late);
-        replay_key_destroy(&k->replay);
     }
+    for (int i = 0; i < c->slots; i++) free(c->rounds[i].keys_of);
+    free(c->rounds);
     free(c->keys);
     free(c->index);
     free(c->incarnation);
+    free(c->life);
     free(c->segments);
     free(c->grads);
     free(c->row);
     free(c->chunk);
-    server_set_destroy(&c->set);
     free(c);
     *core = NULL;
 }
@@ -399,10 +376,7 @@ void server_core_attach(struct server_core *c, int worker, const struct server_s
 
 void server_core_set_job(struct server_core *c, uint64_t job) { c->o.job = job; }
 
-void server_core_begin(struct server_core *c, int64_t step) {
-    c->begin = step;
-    c->round.step = step;
-}
+void server_core_begin(struct server_core *c, int64_t step) { c->begin = c->step = step; }
 
 int server_core_loaded(struct server_core *c, const struct key_counts *r) {
     struct server_key *k = &c->keys[c->index[r->key]];
@@ -422,15 +396,6 @@ int server_core_loaded(struct server_core *c, const struct key_counts *r) {
         if (k->pulls[w].pending && k->pulls[w].want > k->pushed[w]) refuse_beyond(c, k, w, k->pulls[w].want);
     answer_pulls(c, k);
     return 0;
-}
-
-double server_core_pinned_s(const struct server_core *c) {
-    return c->pin_since_s > 0 ? c->now - c->pin_since_s : 0;
-}
-
-bool server_core_renew(struct server_core *c, int worker, struct ps_message *m) {
-    if (worker < 0) return true;  // a neighbour's: it lies where it lay
-    return renew_answer(c, &c->keys[c->index[m->header.key]], worker, m);
 }
 
 const char *server_core_error(const struct server_core *c) { return c->error; }

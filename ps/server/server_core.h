@@ -1,36 +1,48 @@
 // One shard of a server as a pure state machine: messages in, messages out, no sockets, no clock but
 // `now` (seconds). A shard thread owns one core and all its keys; nothing here is shared except
-// each key's count of replies in flight, which the transport lowers.
+// each key's counts of readers (of replies in flight, which the transport lowers, and of checkpoints).
 //
-// A key at step t, where the pushes of a step are summed in worker order:
+// A key, where the pushes of a step are summed, holds a ring of L = 1 + lead slots, of step t the slot t mod L:
 //
-//     PUSH w (t) --> its turn? --no--> held (transport memory), acknowledged HELD
-//                       | yes
+//          clock c: steps committed
+//                  |
+//     .. c-2  c-1 [c] [c+1] .. [c+lead]      open: c is being summed, in worker order; those behind it hold
+//                                            the gradients that have come. Lead 0: c alone
+//
+//     PUSH w (t) --> t = c, and its turn? --no--> held (transport memory), acknowledged HELD
+//                       | yes, or the commit of t-1 has made it so
 //                       v
 //          acc += gradient, in worker order, straight out of the frame --> PUSH_ACK
 //                       | after worker N-1
 //                       v
-//          rounded once, in place --> its squares join the shard's sum
+//          rounded once, in place --> its squares join the shard's sum of step t
 //                       | clip or fp16: wait for the scheduler's DECISION (a commit round)
 //                       v
-//          the optimizer; version += 1 unless skipped; step = t+1 --> pending PULLs are answered
+//          the optimizer; version += 1 unless skipped; c = t+1 --> pending PULLs are answered, the slot is t+L's
 //
 // The last three are one pass over memory where nothing has to be decided and nobody waits for an acknowledgement
-// (key_pass.h). Gradients that lie in the
-// workers' segments are held where they are, without an acknowledgement, and added in that pass; the answer to the
-// worker's pull says that its gradient was taken. Weights go into the worker's segment, or the worker reads them
-// where they are: nobody changes them before it has pushed again.
+// (key_pass.h). Gradients that lie in the workers' segments are held where they are, without an acknowledgement, and added in
+// that pass; the answer to the worker's pull says that its gradient was taken. Weights go into the worker's segment, or the
+// worker reads them where they are: nobody changes them before it has pushed again.
 //
-// Where pushes are applied on arrival, each is an update of its own, straight out of its frame or segment.
+// How a push becomes an update is a policy (server_state.h), each in its file, one for the whole job:
+//
+//     in order     push_in_order.c    as drawn; all workers belong to a step
+//     set          push_set.c         all are held until the scheduler has said whose belong to the step (--elastic)
+//     on arrival   push_on_arrival.c  each is an update of its own, straight out of its frame or segment (ps:async)
+//     pinned       push_on_arrival.c  the same, where checkpoints may read a key for a while: pushes queue behind them
+//     replayed     push_replayed.c    the same, in the order that an earlier run has recorded
 //
 // Invariants
 // 1. Each message comes once (ps/net/link.h), in any order. A push of (worker, key, step) that was taken before, of an earlier
 //    life of the worker, is acknowledged and dropped; where pushes are applied on arrival, so is a batch that the key holds
 //    (ps/job/batches.h), whoever brings it.
 // 2. pushed[w] counts the pushes of w that the key has taken; it never goes back, and a push of another step than that is refused.
-// 3. A key has one open step: its gradients are added in worker order, and no gradient of the next one comes before its commit.
+// 3. A slot is one step's: a push of step t is taken while c <= t <= c + lead, and of step t or earlier no other is open on
+//    the shard than the last L. So the accumulator is one: of step c, and no gradient of t > c is added before c commits.
 // 4. A commit waits until no reply leaves from the key's weights and no checkpoint reads its buffers.
-// 5. A shard's sum is reported once, when all of its keys are complete, and kept by the neighbour where sums are replicated.
+// 5. A shard's sum of a step is reported once, when all of its keys are complete, and kept by the neighbour where sums are
+//    replicated. A step is over when all of them have committed.
 // 6. A key waits for a slow worker for as long as it takes: the scheduler knows who lives, and ends the job of a worker that
 //    is lost. A message that is not understood is refused with a text, never applied.
 //
@@ -89,5 +101,7 @@ bool server_core_renew(struct server_core *c, int worker, struct ps_message *m);
 const char *server_core_error(const struct server_core *c);
 void server_core_totals(const struct server_core *c, struct server_totals *out);
 int64_t server_core_version(const struct server_core *c, int key);  // updates applied; -1: not of this shard
+// Bytes of what a core knows of one of its keys, beside the key's buffers.
+int64_t server_core_key_bytes(const struct config *c);
 
 #endif

@@ -38,7 +38,7 @@ struct server_core_options {
     struct code_format code;  // of pushes; of kind CODE_NONE: they are gradients
     int group;                // workers of a group that is summed first; 0: none (ps_group)
     int crew;           // workers of a group of whom one pushes for all; 0: each pushes its own (ps_crew)
-    bool elastic;       // workers come and go (server_set.h)
+    bool elastic;       // workers come and go
     bool commit_round;  // updates wait for the scheduler's decision (commit_waits)
     bool replicate;     // sums go to PEER_NEIGHBOUR before they are reported; with commit_round alone
     struct thread_time *spans;  // of the calling thread; NULL: none. Its content decides nothing

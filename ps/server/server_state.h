@@ -1,25 +1,39 @@
-// The state of a shard's core: its keys, their steps, its part in the commit round. For the files of the core alone:
-// server_core.c, server_step.c, the replay of a recorded order and the chain to the neighbour.
+// The inside of a shard's core, for the files that make it up: server_core.c takes messages; each way of taking pushes is a
+// policy with a file of its own; and what all of these do with a key is here. server_core.h has the drawing and the invariants.
 #ifndef STARRING_PS_SERVER_SERVER_STATE_H
 #define STARRING_PS_SERVER_SERVER_STATE_H
 
 #include "ps/server/server_options.h"
-
-struct replay_key;  // replay_pulls.h
-
-// The last pull of one worker.
-struct server_pull {
-    bool pending, final;
-    int64_t want;   // the key's clock it waits for
-    uint64_t seq;   // 0: none yet
-    uint64_t into;  // where in the worker's segment the weights are wanted; 0: nowhere
-};
+#include "ps/server/server_time.h"
+#include "ps/sum/sum.h"
 
 // A worker's gradient: a frame's, or in its segment, where it stays until the worker hears that it was taken.
 struct gradient {
     const void *data;  // NULL: none
     size_t bytes;
     struct ps_frame *frame;  // NULL: in the segment
+};
+
+// A step of a key. Where pushes are applied on arrival there is one slot, for each worker's last push.
+struct slot {
+    struct gradient *held;  // (N) not in the sum yet
+    int64_t *ready_ns;      // (N) of the push; once added, with those added before it
+    int turn;               // of the gradient that is added next (worker_of_turn)
+    int contributed;        // gradients taken, held ones included; 0: nothing of this step has come
+    bool complete;          // summed and rounded, not yet committed
+    bool replicated;        // the neighbour has the sum
+    bool keep;              // the state behind the step is to be kept
+    float lr;
+    int lr_worker;      // that said it first
+    int64_t needed_ns;  // the latest ready_ns of its gradients
+};
+
+// The last pull of one worker.
+struct server_pull {
+    bool pending, final;
+    int64_t want;   // the key's clock that it waits for
+    uint64_t seq;   // 0: none yet
+    uint64_t into;  // where in the worker's segment the weights are wanted; 0: nowhere
 };
 
 // The snapshot that was asked for last.
@@ -30,13 +44,16 @@ struct server_shot {
     uint64_t seq;
 };
 
-// The header of a gradient that is held until its key is no longer pinned.
-struct server_late {
-    uint64_t order;  // 1, 2, ..; 0: nothing is held
+// The words of a push whose gradient is held and will be applied on its own.
+struct late_push {
+    uint64_t order;  // 1, 2, .. of the shard's
     int64_t step, version, batch, ready_ns;
     float lr, grad_scale;
     uint32_t flags;
 };
+
+struct replay_key;  // push_replayed.c
+struct server_core;
 
 struct server_key {
     int key;
@@ -49,80 +66,183 @@ struct server_key {
     int64_t version;               // updates applied
     int64_t skew;                  // the moments' own count of them minus version
     int64_t step;                  // the key's clock: steps committed
-    // Of the open step, where pushes are summed in worker order:
-    int turn;         // of the gradient that is added next (worker_of_turn)
-    int contributed;  // gradients taken, held ones included
-    bool complete;    // summed and rounded, not yet committed
-    float lr;
-    int lr_worker;
-    int64_t open_ready_ns;      // the latest ready_ns of its gradients: what the open step's update needs
-    int64_t update_ready_ns;    // that of the last update: with a commit round, of all keys
-    struct gradient *held;      // (N)
-    int64_t *batches;           // which it holds (ps/job/batches.h); NULL: steps commit
-    int64_t *pushed;            // (N) pushes taken; the next step expected
-    int64_t *staleness;         // (N) of the last push
-    int64_t *ready_ns;          // (N) of the last push; once added, with those added before it
-    struct server_pull *pulls;  // (N)
-    struct replay_key *replay;  // NULL: pushes are applied as they arrive
+    struct slot *slots;            // (L), of step t slots[t % L]
+    int64_t update_ready_ns;       // what the last update needed: with a commit round, of all keys
+    int64_t *pushed;               // (N) pushes taken; the next step expected
+    int64_t *staleness;            // (N) of the last push
+    struct server_pull *pulls;     // (N)
     struct server_shot shot;
-    bool replicated;           // the neighbour has the sum of the open step (ps/server/chain.h)
-    struct server_late *late;  // (N) pushes that found the key pinned; NULL: they never do
-    bool keep;                 // the state behind the open step is to be kept
-    _Atomic int inflight;      // replies that the transport still reads from buf.weight
-    _Atomic int pins;          // readers of a state that is being kept
+    // Where pushes are applied on arrival:
+    int64_t *batches;           // which it holds (ps/job/batches.h)
+    struct late_push *late;     // (N) where pushes may have to wait for their turn; else NULL
+    struct replay_key *replay;  // of a run that is repeated; else NULL
+    _Atomic int inflight;       // replies that the transport still reads from buf.weight
+    _Atomic int pins;           // readers of a state that is being kept
 };
 
 // A shard's part in the commit round of one step.
 struct server_round {
-    int64_t step;
     int keys;        // complete so far
     int replicated;  // of these, kept by the neighbour as well
+    int committed;   // of these, updated or skipped
     bool reported, decided;
     struct exact_sum sum;
     struct update_scalars scalars;
     int64_t ready_ns;  // of the keys complete so far; after the decision, of all that it needed
+    // Of a step to which not all workers belong (push_set.c):
+    int *keys_of;      // (N) keys of which the worker's gradient is here
+    uint64_t arrived;  // workers with all keys
+    uint64_t fixed;    // the step's set; 0: not yet
 };
 
-// Steps to which not all workers belong (ps/server/server_set.h).
-struct server_set {
-    int *keys;         // (N) of which the worker's gradient of the open step is here
-    uint64_t arrived;  // workers with all keys
-    uint64_t fixed;    // the open step's set; 0: not yet
-    uint32_t *life;    // (N) heard; 0: none
+// How pushes become updates. One const table a policy, chosen once (policy_of in server_core.c).
+struct push_policy {
+    // A frame becomes the server's memory as it comes, and is acknowledged as taken. Else it is lent by credits: held ones
+    // are acknowledged as held, and once more when they are in the sum.
+    bool takes_frames;
+    // Weights leave as copies. Else they leave from where they lie, and an update waits until they have left.
+    bool copies;
+    // Why this push, which is due and fits its key, cannot be taken; NULL: it can.
+    const char *(*unfit)(const struct server_core *c, const struct server_key *k,
+                         const struct wire_header *h);
+    // Takes a push and its gradient over. 0, or -1 with an error.
+    int (*admit)(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                 const struct gradient *g);
+    // Whether the worker's open pull of a key that is loaded can be answered.
+    bool (*may_read)(const struct server_core *c, const struct server_key *k, int worker);
+    // Adds, applies and commits of what the key holds all that can be: something that it may have waited for has come (a
+    // decision, a pull), or is over (key_free). 0, or -1 with an error.
+    int (*advance)(struct server_core *c, struct server_key *k);
+    // The rest may be NULL. A SET of the scheduler. 0, or -1 with an error.
+    int (*fix)(struct server_core *c, const struct wire_header *h);
+    // A worker's process has another in its place: of its gradients none is here any more.
+    void (*begin_life)(struct server_core *c, int worker);
+    // The answer to a worker's pull, as it leaves: with other weights than the newest.
+    void (*answer)(struct server_core *c, struct server_key *k, int worker, struct ps_message *m);
+    // What the policy itself knows of a key, beside the slots, and its bytes.
+    void (*open)(struct server_core *c, struct server_key *k);
+    void (*close)(struct server_key *k);
+    int64_t (*key_bytes)(int workers);
 };
+extern const struct push_policy
+    push_in_order;                         // a step's are summed in worker order; all workers belong to it
+extern const struct push_policy push_set;  // the same over the set that the scheduler fixes
+extern const struct push_policy push_on_arrival;  // each is an update of its own, at once
+extern const struct push_policy push_pinned;      // on arrival, but for keys that a checkpoint reads
+extern const struct push_policy push_replayed;    // on arrival, in the order that was recorded
 
 struct server_core {
     struct server_core_options o;
+    const struct push_policy *policy;
+    int slots;  // L
     int count;  // keys of this shard
     struct server_key *keys;
     int *index;                       // (map->count): key -> place in keys, -1: not ours
     uint64_t *incarnation;            // (N); 0: not heard yet
+    uint32_t *life;                   // (N) heard, where workers come and go; 0: none
     struct server_segment *segments;  // (N)
     int attached;                     // workers with a segment
     const void **grads;               // (N) of a sum
     void *chunk;                      // scratch of a pass
     double now;                       // of the last message or tick
-    struct server_round round;
-    struct update_scalars decided;  // of the round before
-    struct server_set *set;         // NULL: all workers belong to every step
-    int open;                       // keys whose step has gradients and is not committed
-    int uncommitted;                // complete keys
-    bool waiting_for_transport;     // or for a pin:
-    bool waiting_for_pin;           // since pin_since_s, if that is known (0: not yet)
+    int64_t step;                     // the oldest that is not over on every key
+    struct server_round *rounds;      // (L), of step t rounds[t % L]
+    struct update_scalars decided;    // of the round before
+    int open;                         // slots with gradients that are not committed
+    bool hurry;          // an update waits until nobody reads its key's buffers; of a checkpoint:
+    bool waits_for_pin;  // since pin_since_s, if that is known (0: not yet)
     double pin_since_s;
     uint64_t applied;  // pushes, where each is applied on arrival
-    uint64_t late;     // pushes that came late so far
+    uint64_t lates;    // of these, that had to wait so far
     int64_t begin;     // steps that were over before this life of the job
     int64_t *row;      // (N) scratch
     struct server_totals totals;
     char error[WIRE_TEXT_MAX];
 };
 
+static inline struct slot *slot_of(const struct server_core *c, const struct server_key *k, int64_t step) {
+    return &k->slots[(step + c->slots) % c->slots];
+}
+static inline struct server_round *round_of(const struct server_core *c, int64_t step) {
+    return &c->rounds[step % c->slots];
+}
 // Workers whose gradients one push brings.
 static inline int crew_of(const struct server_core *c) { return c->o.crew ? c->o.crew : 1; }
 // The worker that pushes the gradient which is added as number `turn`: of a group the worker that leads the key (ps/sum/crew.h).
 static inline int worker_of_turn(const struct server_core *c, const struct server_key *k, int turn) {
     return turn * crew_of(c) + k->key % crew_of(c);
+}
+
+// ---------------------------------------------------------------- what all do with a key (server_state.c)
+// The worker's push of `step` was taken; held: it has come, and its turn has not.
+void acknowledge(struct server_core *c, const struct server_key *k, int worker, int64_t step, bool held);
+// Holds a gradient in the slot, and lets go of it. note_held: what is held now stays for a while, and counts for the peak.
+void hold(struct server_core *c, struct slot *s, int worker, const struct gradient *g);
+void let_go(struct server_core *c, struct slot *s, int worker);
+void note_held(struct server_core *c);
+// Answers what can be answered. Behind each update, and each push that changes what its worker may read.
+void answer_pulls(struct server_core *c, struct server_key *k);
+bool pull_ready(const struct server_core *c, const struct server_key *k, int worker);
+void answer_pull(struct server_core *c, struct server_key *k, int worker);
+void answer_snapshot(struct server_core *c, struct server_key *k);  // once its version has come
+bool renew_answer(struct server_core *c, struct server_key *k, int worker, struct ps_message *m);
+// Writes masters and states over with one update, unless it is skipped. 0, or -1 with an error.
+int apply(struct server_core *c, struct server_key *k, const void *grad, float lr,
+          const struct update_scalars *scalars);
+struct update_range range_of(const struct server_core *c, const struct server_key *k, const void *grad);
+// Whether nobody reads the key's buffers, neither the transport nor a checkpoint. If somebody does, the key's policy is asked
+// again soon (advance).
+bool key_free(struct server_core *c, struct server_key *k);
+// Whether the state behind this push's step is to be kept; hands the key over as it is, behind `step` steps.
+bool keep_wanted(const struct server_core *c, const struct wire_header *h);
+void keep_key(struct server_core *c, struct server_key *k, int64_t step, bool last);
+// The thread is at this part of its work, for one worker's push or for all of the key's open step.
+void work_on(const struct server_core *c, enum server_part part, struct span of);
+static inline struct span of_push(const struct server_key *k, int worker, int64_t step) {
+    return span_for(step, k->key, worker, 1);
+}
+static inline struct span of_all(const struct server_core *c, const struct server_key *k) {
+    return span_for(k->step, k->key, 0, c->o.rule.workers);
+}
+
+// ---------------------------------------------------------------- steps that commit (push_in_order.c)
+// Writes down a push, and holds its gradient in its step's slot. 0, or -1 with an error.
+int note_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
+              const struct gradient *g);
+// All gradients of the key's open step that count are here: they are added, and the key joins the shard's sum. Where nothing has
+// to be decided or waited for, and nobody is owed an acknowledgement (*at_once), the update is part of the same pass. The
+// caller then lets go of them, and close_slot commits if that can be. 0, or -1 with an error.
+int add_up(struct server_core *c, struct server_key *k, const struct sum_args *sum, bool *at_once);
+int close_slot(struct server_core *c, struct server_key *k, bool at_once);
+// Commits the open step of a key if it is complete, decided, and free to change. 0, or -1 with an error.
+int commit_key(struct server_core *c, struct server_key *k);
+const char *in_order_unfit(const struct server_core *c, const struct server_key *k,
+                           const struct wire_header *h);
+bool in_order_may_read(const struct server_core *c, const struct server_key *k, int worker);
+// The part of a key that the neighbour lacks leaves for it: the weights that were loaded, or the sum of the open step, which is
+// complete. Its half of the replication has the drawing (replica.h).
+void chain_send(struct server_core *c, struct server_key *k);
+// Whether the neighbour has the weights that were loaded last, or need not have them.
+bool chain_has_loaded(const struct server_core *c, const struct server_key *k);
+void chain_answered(struct server_core *c, const struct wire_header *h);
+// A DECISION. 0, or -1 with an error.
+int round_decided(struct server_core *c, const struct wire_header *h);
+// Says nothing: the key is at `steps` steps, or takes the last one of them, which was decided so. 0, or -1 with an error: it can
+// do neither.
+int reach_step(struct server_core *c, struct server_key *k, int64_t steps, const struct update_scalars *last);
+
+// ---------------------------------------------------------------- pushes applied on arrival (push_on_arrival.c)
+const char *on_arrival_unfit(const struct server_core *c, const struct server_key *k,
+                             const struct wire_header *h);
+// A policy's own part of a key that may hold pushes until their turn has come.
+void late_open(struct server_core *c, struct server_key *k);
+int64_t late_bytes(int workers);
+// Holds a push; applies it. Takes over the gradient. 0, or -1 with an error.
+void late_hold(struct server_core *c, struct server_key *k, const struct wire_header *h,
+               const struct gradient *g);
+int late_apply(struct server_core *c, struct server_key *k, int worker);
+static inline bool is_late(const struct server_key *k, int worker) {
+    return k->slots->held[worker].data != NULL;
 }
 
 #endif

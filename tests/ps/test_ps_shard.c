@@ -33,7 +33,7 @@ static void fixture_send(void *ctx, int peer, const struct ps_message *m) {
     log_send(&b->log, peer, m);
 }
 
-static void fixture_open(struct fixture *b, bool round) {
+static void fixture_open_ahead(struct fixture *b, bool round, int lead) {
     struct server_core_options o = {.layout = b->sim->l,
                                     .map = b->sim->map,
                                     .shard = 0,
@@ -45,9 +45,12 @@ static void fixture_open(struct fixture *b, bool round) {
                                     .commit_round = round,
                                     .job = SIM_JOB,
                                     .port = {b, fixture_send}};
+    if (lead) o.rule.delay = o.rule.lead = lead;
     b->core = server_core_create(&o);
     for (int w = 0; w < b->t.workers; w++) server_core_member(b->core, w, 100 + (uint64_t)w, 0);
 }
+
+static void fixture_open(struct fixture *b, bool round) { fixture_open_ahead(b, round, 0); }
 
 static void fixture_close(struct fixture *b) {
     server_core_destroy(&b->core);
@@ -72,10 +75,13 @@ static int give(struct fixture *b, struct wire_header h, size_t bytes, double no
     return server_core_message(b->core, &h, sim_frame(b->sim, bytes ? xcalloc(bytes, 1) : NULL, bytes), now);
 }
 
+static size_t bytes_of(const struct fixture *b, int key) {
+    return (size_t)(b->sim->map->parts[key].end - b->sim->map->parts[key].begin) * 2;
+}
+
 static void fixture_load(struct fixture *b) {
     for (int k = 0; k < b->sim->map->count; k++) {
-        const struct partition *p = &b->sim->map->parts[k];
-        assert_int_equal(give(b, from(0, WIRE_INIT, k, 0), (size_t)(p->end - p->begin) * 4, 0), 0);
+        assert_int_equal(give(b, from(0, WIRE_INIT, k, 0), bytes_of(b, k) * 2, 0), 0);
         assert_int_equal(logged(&b->log, 0, WIRE_INIT_ACK), 1);
     }
 }
@@ -129,8 +135,8 @@ static void test_commit_waits_for_transport(void **state) {
     struct fixture b = fixture_create("sync");
     fixture_open(&b, false);
     fixture_load(&b);
-    give(&b, from(0, WIRE_PUSH, 0, 0), b.bytes, 0);
-    give(&b, from(1, WIRE_PUSH, 0, 0), b.bytes, 0);
+    for (int k = b.sim->map->count - 1; k >= 0; k--)
+        for (int w = 0; w < 2; w++) give(&b, from(w, WIRE_PUSH, k, 0), bytes_of(&b, k), 0);
     give(&b, from(0, WIRE_PULL, 0, 1), 0, 0);
     assert_non_null(b.log.inflight);
     atomic_fetch_add(b.log.inflight, 1);
@@ -163,8 +169,7 @@ static void test_round_and_skip(void **state) {
         int sums = 0;
         for (int k = 0; k < b.sim->map->count; k++)
             for (int w = 0; w < 2; w++) {
-                const struct partition *p = &b.sim->map->parts[k];
-                give(&b, from(w, WIRE_PUSH, k, step), (size_t)(p->end - p->begin) * 2, now);
+                give(&b, from(w, WIRE_PUSH, k, step), bytes_of(&b, k), now);
                 sums += logged(&b.log, PEER_SCHEDULER, WIRE_SHARD_SUM);
             }
         assert_int_equal(sums, 1);
@@ -180,6 +185,113 @@ static void test_round_and_skip(void **state) {
         server_core_totals(b.core, &totals);
         assert_int_equal(totals.steps, step + 1);
     }
+    fixture_close(&b);
+}
+
+// ---------------------------------------------------------------- steps that are open at once
+#define AHEAD_STEPS 9
+
+// A gradient that depends on no weights. In a worker's segment each slot of a key has a place.
+static int push_ahead(struct fixture *b, const struct server_segment *s, struct wire_header h, int lead) {
+    int keys = b->sim->map->count;
+    size_t at = 64, bytes = bytes_of(b, h.key);
+    for (int k = 0; k < h.key + keys * (int)(h.step % (1 + lead)); k++) at += bytes_of(b, k % keys);
+    uint16_t *x = s->base ? (uint16_t *)(s->base + at) : xcalloc(bytes, 1);
+    for (size_t i = 0; i < bytes / 2; i++)
+        x[i] = f32_to_bf16(toy_noise((uint64_t)(h.rank + 2 * h.key + 1000 * h.step), i));
+    h.version = server_core_version(b->core, h.key);
+    if (s->base) h.place = at, h.place_bytes = bytes;
+    b->log.count = 0;
+    return server_core_message(b->core, &h, s->base ? NULL : sim_frame(b->sim, x, bytes), 0);
+}
+
+// Pushes in a random order, each worker's of a key in that of their steps, and of no step of which it could not have weights.
+// shared: worker 1's gradients lie in its segment. The masters of all keys, one behind the other, go to out.
+static void run_ahead(bool round, int lead, bool shared, uint64_t seed, float *out) {
+    struct fixture b = fixture_create("sync");
+    int keys = b.sim->map->count, sums = 0, ahead = 0;
+    int64_t done[2][64] = {{0}}, over = 0, decided = round ? 0 : AHEAD_STEPS;
+    struct server_segment own[2] = {{0}};
+    struct server_totals totals;
+    fixture_open_ahead(&b, round, lead);
+    fixture_load(&b);
+    assert_true(keys <= 64);
+    b.sim->t.seed = seed;
+    for (int k = 0; k < keys; k++) own[1].bytes += (size_t)(1 + lead) * bytes_of(&b, k);
+    own[1].bytes += 64;
+    own[1].base = shared ? xcalloc(own[1].bytes, 1) : NULL;
+    if (shared) server_core_attach(b.core, 1, &own[1]);
+    while (over < AHEAD_STEPS) {
+        int w = (int)sim_draw(b.sim, 2), key = (int)sim_draw(b.sim, (uint64_t)keys);
+        if (done[w][key] < AHEAD_STEPS && done[w][key] <= over + lead) {
+            ahead = done[w][key] - over > ahead ? (int)(done[w][key] - over) : ahead;
+            assert_int_equal(push_ahead(&b, &own[w], from(w, WIRE_PUSH, key, done[w][key]++), lead), 0);
+            assert_int_equal(logged(&b.log, w, WIRE_REFUSED), 0);
+        } else if (decided < sums) {
+            struct wire_header d = {.kind = WIRE_DECISION, .step = decided, .grad_scale = 0.5f};
+            if (decided++ == 1) d.flags = WIRE_SKIP;
+            b.log.count = 0;
+            assert_int_equal(server_core_decision(b.core, &d, 0), 0);
+        }
+        for (int i = 0; i < b.log.count; i++)
+            if (b.log.sent[i].h.kind == WIRE_SHARD_SUM) assert_int_equal(b.log.sent[i].h.step, sums++);
+        b.log.count = 0;
+        over = decided;
+        for (int i = 0; i < 2 * keys; i++) over = done[i % 2][i / 2] < over ? done[i % 2][i / 2] : over;
+    }
+    assert_int_equal(sums, AHEAD_STEPS);
+    assert_int_equal(ahead, lead);
+    server_core_totals(b.core, &totals);
+    assert_int_equal(totals.steps, AHEAD_STEPS);
+    assert_int_equal(totals.held_bytes, 0);
+    assert_false(server_core_holds(b.core));
+    for (int k = 0; k < keys; out += bytes_of(&b, k++) / 2) {
+        assert_int_equal(server_core_version(b.core, k), AHEAD_STEPS - round);
+        memcpy(out, b.sim->buffers[k].master, bytes_of(&b, k) * 2);
+    }
+    free(own[1].base);
+    fixture_close(&b);
+}
+
+// Steps that are open at once end with the bits of steps that follow each other.
+static void test_ahead(void **state) {
+    (void)state;
+    float one[8192] = {0}, other[8192] = {0};
+    for (uint64_t seed = 1; seed <= 24; seed++) {
+        bool round = seed % 2, shared = seed / 2 % 2;
+        run_ahead(round, 0, false, seed, one);
+        run_ahead(round, 1 + (int)(seed % 3), shared, seed + 100, other);
+        assert_memory_equal(one, other, sizeof one);
+        assert_true(one[0] != 0);
+    }
+}
+
+// A push of a step for which there is no slot is refused, and so is one that its worker lacks weights for: of another key.
+static void test_too_far_ahead(void **state) {
+    (void)state;
+    struct fixture b = fixture_create("sync");
+    const struct server_segment none = {0};
+    fixture_open_ahead(&b, false, 2);
+    fixture_load(&b);
+    for (int step = 0; step < 4; step++) push_ahead(&b, &none, from(0, WIRE_PUSH, 0, step), 2);
+    assert_int_equal(logged(&b.log, 0, WIRE_REFUSED), 1);
+    assert_non_null(strstr(b.log.sent[0].h.text, "earlier step is not over"));
+    for (int step = 0; step < 3; step++) push_ahead(&b, &none, from(1, WIRE_PUSH, 0, step), 2);
+    assert_int_equal(server_core_version(b.core, 0), 3);
+    push_ahead(&b, &none, from(0, WIRE_PUSH, 0, 3), 2);
+    assert_int_equal(logged(&b.log, 0, WIRE_REFUSED), 1);
+    // A pull is answered by weights that are two steps old, and says which pushes they lack.
+    give(&b, from(0, WIRE_PUSH, 1, 0), bytes_of(&b, 1), 0);
+    give(&b, from(0, WIRE_PUSH, 1, 1), bytes_of(&b, 1), 0);
+    give(&b, from(0, WIRE_PULL, 1, 2), 0, 0);
+    assert_int_equal(b.log.sent[0].h.kind, WIRE_PULL_REPLY);
+    assert_int_equal(b.log.sent[0].h.version, 0);
+    assert_int_equal(b.log.sent[0].h.untaken, 1);  // the first one is in the sum
+    give(&b, from(0, WIRE_PUSH, 1, 2), bytes_of(&b, 1), 0);
+    give(&b, from(0, WIRE_PULL, 1, 3), 0, 0);
+    assert_int_equal(b.log.count, 0);
+    give(&b, from(1, WIRE_PUSH, 1, 0), bytes_of(&b, 1), 0);
+    assert_int_equal(logged(&b.log, 0, WIRE_PULL_REPLY), 1);
     fixture_close(&b);
 }
 
@@ -484,6 +596,7 @@ int main(void) {
         cmocka_unit_test(test_round_and_skip), cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_different_lr),   cmocka_unit_test(test_slow_worker),
         cmocka_unit_test(test_segment_bounds), cmocka_unit_test(test_staleness),
+        cmocka_unit_test(test_ahead),          cmocka_unit_test(test_too_far_ahead),
         cmocka_unit_test(test_batches),        cmocka_unit_test(test_credits_and_urgency),
         cmocka_unit_test(test_credits),        cmocka_unit_test(test_held_keeps_no_urgent_back)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,5 @@
 // Replicas: bit for bit what their primaries are, whatever the network does; and at any moment, whichever server dies,
 // all others and the replica of the dead one reach the very step that the scheduler has decided last.
-#include "ps/server/chain.h"
 #include "tests/ps/test_ps_log.h"
 
 static struct toy_case case_of(uint64_t seed) {

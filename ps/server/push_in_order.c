@@ -1,0 +1,299 @@
+// Pushes of a step, summed in worker order: what happens to a slot, and to a shard's round, from the first gradient to the commit.
+// server_core.h has the drawing. The set (push_set.c) differs in when the gradients are added, and which; the rest is its own too.
+//
+// With replicated sums a complete key leaves for the neighbour at once, and the round is reported when the neighbour has
+// acknowledged all of its keys (replica.h draws both halves).
+#include <stdio.h>
+#include <string.h>
+
+#include "ps/net/clock.h"
+#include "ps/record/study.h"
+#include "ps/server/key_pass.h"
+#include "ps/server/replica.h"
+#include "ps/server/server_state.h"
+#include "shared/core/error.h"
+
+// ---------------------------------------------------------------- the round of a step
+static bool round_complete(const struct server_core *c, const struct server_round *r) {
+    return r->keys == c->count && (!c->o.replicate || r->replicated == c->count);
+}
+
+static void report_sum(struct server_core *c, int64_t step) {
+    struct server_round *r = round_of(c, step);
+    struct wire_header h = {
+        .kind = WIRE_SHARD_SUM, .step = step, .has_sum = true, .sum = r->sum, .peers_ready_ns = r->ready_ns};
+    exact_sum_carry(&h.sum);
+    r->reported = true;
+    work_on(c, SERVER_REPLY, SPAN_OF_NOTHING);
+    port_tell(&c->o.port, PEER_SCHEDULER, &h);
+}
+
+// How a step's updates are made, once that is known; NULL: the decision is out.
+static const struct update_scalars *scalars_of(const struct server_core *c, int64_t step) {
+    static const struct update_scalars plain = {.grad_scale = 1.0f};
+    const struct server_round *r = round_of(c, step);
+    if (!c->o.commit_round) return &plain;
+    return r->decided ? &r->scalars : NULL;
+}
+
+int round_decided(struct server_core *c, const struct wire_header *h) {
+    struct server_round *r = round_of(c, h->step);
+    if (h->step < c->step || h->step >= c->step + c->slots || !r->reported || r->decided) return 0;
+    r->decided = true;
+    r->scalars = (struct update_scalars){
+        .grad_scale = h->grad_scale, .skip = (h->flags & WIRE_SKIP) != 0, .norm = h->norm};
+    r->ready_ns = ps_later(r->ready_ns, h->peers_ready_ns);
+    for (int i = 0; i < c->count; i++)
+        if (c->policy->advance(c, &c->keys[i]) != 0) return -1;
+    return 0;
+}
+
+// The open step of a key has been applied, or skipped: its slot is free, and its round over if this was the last key.
+static void committed(struct server_core *c, struct server_key *k) {
+    struct slot *s = slot_of(c, k, k->step);
+    struct server_round *r = round_of(c, k->step);
+    bool keep = s->keep;
+    k->update_ready_ns = c->o.commit_round ? r->ready_ns : s->needed_ns;
+    k->step++;
+    *s = (struct slot){.held = s->held, .ready_ns = s->ready_ns};
+    c->open--;
+    answer_pulls(c, k);
+    if (keep) keep_key(c, k, k->step, false);
+    if (++r->committed < c->count) return;
+    c->step++;
+    c->decided = r->scalars;
+    c->totals.steps = (double)(c->step - c->begin);
+    int *keys_of = r->keys_of;
+    *r = (struct server_round){.keys_of = keys_of};
+    if (keys_of) memset(keys_of, 0, (size_t)c->o.rule.workers * sizeof *keys_of);
+}
+
+int commit_key(struct server_core *c, struct server_key *k) {
+    const struct slot *s = slot_of(c, k, k->step);
+    const struct update_scalars *scalars = scalars_of(c, k->step);
+    if (!s->complete || !scalars || !key_free(c, k)) return 0;
+    work_on(c, SERVER_UPDATE, of_all(c, k));
+    if (apply(c, k, k->buf.acc, s->lr, scalars) != 0) return -1;
+    committed(c, k);
+    return 0;
+}
+
+int reach_step(struct server_core *c, struct server_key *k, int64_t steps,
+               const struct update_scalars *last) {
+    struct slot *s = slot_of(c, k, k->step);
+    if (k->loaded && k->step == steps) return 0;
+    if (!k->loaded || !s->complete || k->step != steps - 1)
+        return core_fail(c->error, "key %d (%s): it is at step %lld and cannot reach step %lld", k->key,
+                         k->unit->name, (long long)k->step, (long long)steps);
+    if (apply(c, k, k->buf.acc, s->lr, last) != 0) return -1;
+    s->complete = false;
+    k->step++;
+    return 0;
+}
+
+// ---------------------------------------------------------------- sums at the neighbour
+bool chain_has_loaded(const struct server_core *c, const struct server_key *k) {
+    return !c->o.replicate || k->load_kept == k->load_seq;
+}
+
+// The content of acc and of the masters changes while the message may still wait in a queue: both leave as copies. Both stay as
+// they are until the neighbour has acknowledged them.
+void chain_send(struct server_core *c, struct server_key *k) {
+    const struct update_scalars *last = &c->decided;
+    bool loads = !chain_has_loaded(c, k);
+    struct ps_message m = {.header = {.kind = WIRE_REPLICATE, .key = k->key, .seq = k->load_seq},
+                           .payload = loads ? k->buf.master : k->buf.acc,
+                           .bytes = (size_t)k->n * (loads ? sizeof(float) : dtype_size(c->o.dtype))};
+    if (!loads)
+        m.header = (struct wire_header){.kind = WIRE_REPLICATE,
+                                        .key = k->key,
+                                        .step = k->step,
+                                        .version = k->version,
+                                        .lr = slot_of(c, k, k->step)->lr,
+                                        .grad_scale = last->grad_scale,
+                                        .flags = last->skip ? WIRE_SKIP : 0};
+    c->o.port.send(c->o.port.ctx, PEER_NEIGHBOUR, &m);
+}
+
+void chain_answered(struct server_core *c, const struct wire_header *h) {
+    int i = h->key < c->o.map->count ? c->index[h->key] : -1;
+    if (i < 0) return;
+    struct server_key *k = &c->keys[i];
+    struct slot *s = slot_of(c, k, k->step);
+    struct server_round *r = round_of(c, k->step);
+    if (!chain_has_loaded(c, k)) {
+        if (h->seq != k->load_seq) return;
+        k->load_kept = h->seq;
+        port_tell(&c->o.port, 0, &(struct wire_header){.kind = WIRE_INIT_ACK, .key = k->key, .seq = h->seq});
+    } else if (!h->seq && h->step == k->step && s->complete && !s->replicated) {
+        s->replicated = true;
+        r->replicated++;
+        if (round_complete(c, r)) report_sum(c, k->step);
+    }
+}
+
+// ---------------------------------------------------------------- a slot
+int note_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
+              const struct gradient *g) {
+    struct slot *s = slot_of(c, k, h->step);
+    int w = h->rank;
+    if (s->contributed == 0) {
+        s->lr = h->lr;
+        s->lr_worker = w;
+        c->open++;
+    } else if (f32_to_bits(s->lr) != f32_to_bits(h->lr)) {
+        ps_frame_release(g->frame);
+        return core_fail(c->error,
+                         "key %d, step %lld: worker %d pushed with learning rate %.9g, worker %d with %.9g",
+                         k->key, (long long)h->step, w, (double)h->lr, s->lr_worker, (double)s->lr);
+    }
+    for (int i = 0, first = w - w % crew_of(c); i < crew_of(c); i++) {
+        k->pushed[first + i] = h->step + 1;
+        s->ready_ns[first + i] = h->ready_ns;
+    }
+    s->keep = s->keep || keep_wanted(c, h);
+    s->contributed++;
+    s->needed_ns = ps_later(s->needed_ns, h->ready_ns);
+    c->totals.pushes++;
+    staleness_count(&c->totals.staleness, (uint64_t)(k->version - h->version));
+    if (c->o.study) study_push(c->o.study, h, g->data, (uint64_t)(k->version - h->version));
+    hold(c, s, w, g);
+    return 0;
+}
+
+// Whether a worker's credits, and what it waits for, hang on the gradients' being read: not where they lie in segments,
+// and not where they were acknowledged as they came.
+static bool owes_acknowledgement(const struct server_core *c, const struct slot *s) {
+    for (int w = 0; w < c->o.rule.workers && !c->policy->takes_frames; w++)
+        if (s->held[w].frame) return true;
+    return false;
+}
+
+int add_up(struct server_core *c, struct server_key *k, const struct sum_args *sum, bool *at_once) {
+    const struct slot *s = slot_of(c, k, k->step);
+    const struct update_scalars *scalars = c->o.commit_round ? NULL : scalars_of(c, k->step);
+    const struct update_step step = {.lr = s->lr, .t = k->version + k->skew + 1, .scalars = scalars};
+    *at_once = scalars && atomic_load(&k->inflight) == 0 && atomic_load(&k->pins) == 0 &&
+               !owes_acknowledgement(c, s);
+    struct key_pass p = {.sum = *sum,
+                         .squares = &round_of(c, k->step)->sum,
+                         .optimizer = &c->o.optimizer,
+                         .range = range_of(c, k, NULL),
+                         .step = *at_once ? &step : NULL,
+                         .chunk = c->chunk,
+                         .spans = c->o.spans};
+    work_on(c, SERVER_SUM, of_all(c, k));
+    if (key_pass_run(&p) == 0) return 0;
+    return core_fail(c->error, "key %d (%s), step %lld: %s", k->key, k->unit->name, (long long)k->step,
+                     error_last());
+}
+
+int close_slot(struct server_core *c, struct server_key *k, bool at_once) {
+    struct slot *s = slot_of(c, k, k->step);
+    struct server_round *r = round_of(c, k->step);
+    r->ready_ns = ps_later(r->ready_ns, s->needed_ns);
+    r->keys++;
+    if (round_complete(c, r)) report_sum(c, k->step);
+    if (at_once) {
+        k->version++;
+        committed(c, k);
+        return 0;
+    }
+    s->complete = true;
+    if (c->o.replicate) chain_send(c, k);
+    return commit_key(c, k);
+}
+
+// ---------------------------------------------------------------- the policy
+// A key may be a step further than others, which are later ones of the same shard: until these have committed too, no push can
+// belong to a step that is further still, for its worker lacks weights.
+const char *in_order_unfit(const struct server_core *c, const struct server_key *k,
+                           const struct wire_header *h) {
+    if (!consistency_allows(&c->o.rule, h->step - k->step) || h->step >= c->step + c->slots)
+        return "an earlier step is not over";
+    return consistency_allows(&c->o.rule, k->version - h->version)
+               ? NULL
+               : "it was computed on a version the server does not have";
+}
+
+bool in_order_may_read(const struct server_core *c, const struct server_key *k, int worker) {
+    int64_t want = k->pulls[worker].want;
+    return k->pushed[worker] >= want && consistency_allows(&c->o.rule, want - k->step);
+}
+
+// The gradients whose turn it is, as a sum's arguments.
+static struct sum_args turns_of(struct server_core *c, const struct server_key *k, const struct slot *s) {
+    struct sum_args a = {.acc = k->buf.acc,
+                         .n = k->n,
+                         .dtype = c->o.dtype,
+                         .first = s->turn == 0,
+                         .code = c->o.code,
+                         .group = c->o.group,
+                         .turn = s->turn,
+                         .group_acc = k->buf.group_acc};
+    for (int most = c->o.rule.workers / crew_of(c) - s->turn; a.count < most; a.count++) {
+        const struct gradient *g = &s->held[worker_of_turn(c, k, s->turn + a.count)];
+        if (!g->data) break;
+        c->grads[a.count] = g->data;
+    }
+    a.grads = c->grads;
+    return a;
+}
+
+// So many gradients are in the sum: their workers may have them back. The answer to a pull that is open tells that as well.
+static void take_turns(struct server_core *c, struct server_key *k, struct slot *s, int count) {
+    for (int end = s->turn + count; s->turn < end; s->turn++) {
+        int w = worker_of_turn(c, k, s->turn);
+        bool told = !s->held[w].frame && k->pulls[w].pending;
+        let_go(c, s, w);
+        if (s->turn > 0)
+            s->ready_ns[w] = ps_later(s->ready_ns[w], s->ready_ns[worker_of_turn(c, k, s->turn - 1)]);
+        if (!told) acknowledge(c, k, w, k->step, false);
+    }
+}
+
+// Adds what can be added to the open step. A gradient in a frame is added as soon as its turn has come, for frames are memory that
+// credits lend. Gradients in segments cost nothing while they wait: where all workers have one, they are added together, in
+// one pass, when the last has come.
+static int add_turns(struct server_core *c, struct server_key *k) {
+    struct slot *s = slot_of(c, k, k->step);
+    if (s->complete || !s->contributed) return 0;
+    struct sum_args sum = turns_of(c, k, s);
+    if (consistency_completes(&c->o.rule, (s->turn + sum.count) * crew_of(c))) {
+        bool at_once;
+        if (add_up(c, k, &sum, &at_once) != 0) return -1;
+        take_turns(c, k, s, sum.count);
+        return close_slot(c, k, at_once);
+    }
+    if (sum.count > 0 && c->attached < c->o.rule.workers) {
+        work_on(c, SERVER_SUM, span_for(k->step, k->key, s->turn, sum.count));
+        sum_add(&sum);
+        take_turns(c, k, s, sum.count);
+    }
+    return 0;
+}
+
+static int in_order_advance(struct server_core *c, struct server_key *k) {
+    int64_t step;
+    do {
+        step = k->step;
+        if (add_turns(c, k) != 0 || commit_key(c, k) != 0) return -1;
+    } while (k->step > step);
+    return 0;
+}
+
+static int in_order_admit(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                          const struct gradient *g) {
+    int turn = slot_of(c, k, h->step)->turn, w = h->rank;
+    if (note_push(c, k, h, g) != 0) return -1;
+    if (h->step == k->step && (w == worker_of_turn(c, k, turn) || !g->frame)) return in_order_advance(c, k);
+    if (!g->frame) return 0;
+    note_held(c);
+    acknowledge(c, k, w, h->step, true);
+    return 0;
+}
+
+const struct push_policy push_in_order = {.unfit = in_order_unfit,
+                                          .admit = in_order_admit,
+                                          .may_read = in_order_may_read,
+                                          .advance = in_order_advance};

@@ -1,0 +1,145 @@
+// An asynchronous run repeated bit for bit: pushes are applied in the recorded order, and a worker gets each key's
+// weights at the version that it computed on then.
+//
+//     push of w     held until it is the key's next in the recording
+//     applied       when no worker still lacks the version that it would replace
+//     pull of w     answered when the key has reached the version recorded for the worker's step
+//
+// No deadlock: each of these waits for something that came before in the recorded run: an earlier push of the key;
+// a worker's push, hence its pulls of that step and its pushes of the step before; a pull that a worker sends with
+// its push, before it waits for anything. A push that came first in the recorded run and has not happened yet can
+// therefore always happen. Nothing else holds a worker up: a frame is acknowledged as taken when it arrives, so
+// that its credits return, and is the server's memory from then on (counted as transport memory). An answer is kept
+// until the worker's next push proves that it came: it may have to be repeated when the key has moved on.
+#include <stdlib.h>
+#include <string.h>
+
+#include "ps/record/arrivals.h"
+#include "ps/server/server_state.h"
+#include "shared/core/error.h"
+
+// The weights that a worker was sent last.
+struct replay_worker {
+    int64_t told;     // the step that they are of
+    int64_t version;  // of them
+    void *copy;       // of them, until the worker's next push; NULL: not needed
+};
+
+struct replay_key {
+    int64_t next;  // place in the recording
+    int workers;
+    struct replay_worker w[];  // (workers)
+};
+
+// Pushes of the worker that have been applied.
+static int64_t applied(const struct server_key *k, int worker) {
+    return k->pushed[worker] - is_late(k, worker);
+}
+
+// ---------------------------------------------------------------- pulls
+// The recorded version of the weights of an open pull; -1: any, for nothing is computed on them.
+static int64_t wanted(const struct server_core *c, const struct server_key *k, int worker) {
+    const struct server_pull *p = &k->pulls[worker];
+    const struct arrival *a = p->final ? NULL : arrivals_of(c->o.replay, k->key, worker, p->want);
+    return a ? (int64_t)a->version : -1;
+}
+
+static bool replayed_may_read(const struct server_core *c, const struct server_key *k, int worker) {
+    int64_t version = wanted(c, k, worker), want = k->pulls[worker].want;
+    if (applied(k, worker) < want) return false;
+    return version < 0 || k->replay->w[worker].told == want || version == k->version;
+}
+
+static void replayed_answer(struct server_core *c, struct server_key *k, int worker, struct ps_message *m) {
+    struct replay_worker *r = &k->replay->w[worker];
+    if (wanted(c, k, worker) < 0) return;
+    if (r->told != k->pulls[worker].want) {
+        r->told = k->pulls[worker].want;
+        r->version = k->version;
+        if (!c->segments[worker].base) {
+            r->copy = xcalloc(1, m->bytes);
+            memcpy(r->copy, m->payload, m->bytes);
+            c->totals.held_bytes += m->bytes;
+            note_held(c);
+        }
+    }
+    m->header.version = r->version;
+    if (r->copy) m->payload = r->copy;
+}
+
+// ---------------------------------------------------------------- pushes
+// Whether some worker is still to be sent the weights as they are now.
+static bool version_needed(const struct server_core *c, const struct server_key *k) {
+    for (int w = 0; w < c->o.rule.workers; w++) {
+        int64_t done = applied(k, w);
+        const struct arrival *a = arrivals_of(c->o.replay, k->key, w, done);
+        if (done > 0 && a && a->version == (uint64_t)k->version && k->replay->w[w].told < done) return true;
+    }
+    return false;
+}
+
+static int replayed_advance(struct server_core *c, struct server_key *k) {
+    const struct arrival *a;
+    while ((a = arrivals_at(c->o.replay, k->key, k->replay->next))) {
+        const struct late_push *l = &k->late[a->worker];
+        if (!is_late(k, a->worker) || version_needed(c, k) || !key_free(c, k)) return 0;
+        if (l->version != a->version || k->version != (int64_t)a->version + a->staleness)
+            return core_fail(
+                c->error,
+                "key %d, step %lld: worker %d pushed a gradient of version %lld onto version %lld, in the "
+                "recording of version %u onto %u: it is of another run",
+                k->key, (long long)l->step, a->worker, (long long)l->version, (long long)k->version,
+                a->version, a->version + a->staleness);
+        k->replay->next++;
+        if (late_apply(c, k, a->worker) != 0) return -1;
+    }
+    return 0;
+}
+
+static int replayed_admit(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                          const struct gradient *g) {
+    struct replay_worker *r = &k->replay->w[h->rank];
+    const struct arrival *a = arrivals_of(c->o.replay, k->key, h->rank, h->step);
+    if (!a) {
+        ps_frame_release(g->frame);
+        return core_fail(c->error, "key %d, step %lld: worker %d pushed more than was recorded", k->key,
+                         (long long)h->step, h->rank);
+    }
+    // The worker has what it was sent.
+    if (r->copy) c->totals.held_bytes -= (size_t)k->n * dtype_size(c->o.dtype);
+    free(r->copy);
+    r->copy = NULL;
+    late_hold(c, k, h, g);
+    k->staleness[h->rank] = a->staleness;
+    if (g->frame) acknowledge(c, k, h->rank, h->step, false);
+    return replayed_advance(c, k);
+}
+
+// ---------------------------------------------------------------- the policy
+static void replayed_open(struct server_core *c, struct server_key *k) {
+    unsigned long workers = (unsigned long)c->o.rule.workers;
+    late_open(c, k);
+    k->replay = xcalloc(1, sizeof *k->replay + workers * sizeof *k->replay->w);
+    k->replay->workers = c->o.rule.workers;
+}
+
+static void replayed_close(struct server_key *k) {
+    for (int w = 0; w < k->replay->workers; w++) free(k->replay->w[w].copy);
+    free(k->replay);
+}
+
+static int64_t replayed_bytes(int workers) {
+    return late_bytes(workers) + (int64_t)sizeof(struct replay_key) +
+           workers * (int64_t)sizeof(struct replay_worker);
+}
+
+const struct push_policy push_replayed = {.takes_frames = true,
+                                          .copies = true,
+                                          .unfit = on_arrival_unfit,
+                                          .admit = replayed_admit,
+                                          .may_read = replayed_may_read,
+                                          .advance = replayed_advance,
+                                          .answer = replayed_answer,
+                                          .key_bytes = replayed_bytes,
+                                          .open = replayed_open,
+                                          .close = replayed_close};

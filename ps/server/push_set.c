@@ -1,0 +1,91 @@
+// A shard's part in steps to which not all workers belong (--elastic MIN:MAX): gradients are held until the
+// scheduler has fixed the step's set, then added over the set alone.
+//
+//     PUSH w (t) --> held: a frame is acknowledged and kept, a segment is read later
+//     all keys of w are here --> ARRIVED: the workers of whom that is true
+//     SET (t, mask)   --> per key: the sum over the mask in worker order, times N/n, rounded once; all that was held is
+//                         let go, of the mask or not --> SHARD_SUM, and on as where all belong (server_core.h)
+//
+// A worker's next life begins with the scheduler's word: what the last one left is let go, what still comes of it is
+// dropped. Its first pull of a key says from which step it belongs; a push that the key has had is not taken again. A segment
+// of a dead worker stays mapped until then: its gradients may belong to the set.
+//
+// Memory: frames of a whole step of all workers, N P b / S bytes of transport, reported as held.
+#include "ps/agree/step_set.h"
+#include "ps/net/clock.h"
+#include "ps/server/server_state.h"
+
+static const char *set_unfit(const struct server_core *c, const struct server_key *k,
+                             const struct wire_header *h) {
+    bool over = h->step < k->step || (h->step == k->step && round_of(c, h->step)->fixed);
+    return over ? "the step goes on without this worker" : in_order_unfit(c, k, h);
+}
+
+static int set_admit(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                     const struct gradient *g) {
+    struct server_round *r = round_of(c, h->step);
+    if (note_push(c, k, h, g) != 0) return -1;
+    if (g->frame) {
+        note_held(c);
+        acknowledge(c, k, h->rank, h->step, false);  // it is the server's now, whatever becomes of the worker
+    }
+    if (++r->keys_of[h->rank] < c->count) return 0;
+    r->arrived |= elastic_bit(h->rank);
+    port_tell(&c->o.port, PEER_SCHEDULER,
+              &(struct wire_header){.kind = WIRE_ARRIVED, .step = h->step, .mask = r->arrived});
+    return 0;
+}
+
+// Lets go of all gradients of a key's open step. A worker whose gradient counted hears that it was taken.
+static void release(struct server_core *c, struct server_key *k, uint64_t set) {
+    struct slot *s = slot_of(c, k, k->step);
+    int64_t ready_ns = 0;
+    for (int w = 0; w < c->o.rule.workers; w++) {
+        bool counts = (set & elastic_bit(w)) != 0, told = s->held[w].frame || k->pulls[w].pending;
+        if (counts) ready_ns = s->ready_ns[w] = ps_later(s->ready_ns[w], ready_ns);
+        let_go(c, s, w);
+        if (counts && !told) acknowledge(c, k, w, k->step, false);
+    }
+}
+
+static int set_fix(struct server_core *c, const struct wire_header *h) {
+    struct server_round *r = round_of(c, h->step);
+    if (h->step != c->step || r->fixed || !h->mask) return 0;
+    if (h->mask & ~r->arrived)
+        return core_fail(c->error, "step %lld: the scheduler counts on gradients that are not here",
+                         (long long)h->step);
+    r->fixed = h->mask;
+    for (int i = 0; i < c->count; i++) {
+        struct server_key *k = &c->keys[i];
+        const struct slot *s = slot_of(c, k, h->step);
+        struct sum_args sum = {.acc = k->buf.acc,
+                               .grads = c->grads,
+                               .n = k->n,
+                               .dtype = c->o.dtype,
+                               .scale = elastic_scale(c->o.rule.workers, elastic_count(h->mask)),
+                               .first = true};
+        for (int w = 0; w < c->o.rule.workers; w++)
+            if (h->mask & elastic_bit(w)) c->grads[sum.count++] = s->held[w].data;
+        bool at_once;
+        if (add_up(c, k, &sum, &at_once) != 0) return -1;
+        release(c, k, h->mask);
+        if (close_slot(c, k, at_once) != 0) return -1;
+    }
+    return 0;
+}
+
+static void set_begin_life(struct server_core *c, int worker) {
+    for (int i = 0; i < c->slots; i++) {
+        c->rounds[i].keys_of[worker] = 0;
+        c->rounds[i].arrived &= ~elastic_bit(worker);
+    }
+}
+
+const struct push_policy push_set = {.takes_frames = true,
+                                     .copies = true,
+                                     .unfit = set_unfit,
+                                     .admit = set_admit,
+                                     .may_read = in_order_may_read,
+                                     .advance = commit_key,
+                                     .fix = set_fix,
+                                     .begin_life = set_begin_life};

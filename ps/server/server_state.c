@@ -1,0 +1,165 @@
+#include "ps/server/server_state.h"
+
+#include <string.h>
+
+#include "ps/net/clock.h"
+#include "shared/core/error.h"
+
+void work_on(const struct server_core *c, enum server_part part, struct span of) {
+    thread_time_enter(c->o.spans, part, of);
+}
+
+void hold(struct server_core *c, struct slot *s, int worker, const struct gradient *g) {
+    s->held[worker] = *g;
+    if (g->frame) c->totals.held_bytes += g->bytes;
+}
+
+void let_go(struct server_core *c, struct slot *s, int worker) {
+    struct gradient *g = &s->held[worker];
+    if (g->frame) c->totals.held_bytes -= g->bytes;
+    ps_frame_release(g->frame);
+    *g = (struct gradient){0};
+}
+
+void note_held(struct server_core *c) {
+    if (c->totals.held_bytes > c->totals.held_peak_bytes) c->totals.held_peak_bytes = c->totals.held_bytes;
+}
+
+struct update_range range_of(const struct server_core *c, const struct server_key *k, const void *grad) {
+    struct update_range r = {.unit = k->unit,
+                             .begin = k->part->begin,
+                             .end = k->part->end,
+                             .master = k->buf.master,
+                             .weight = k->buf.weight,
+                             .grad = grad,
+                             .dtype = c->o.dtype};
+    memcpy(r.state, k->buf.state, sizeof r.state);
+    return r;
+}
+
+int apply(struct server_core *c, struct server_key *k, const void *grad, float lr,
+          const struct update_scalars *scalars) {
+    struct update_range r = range_of(c, k, grad);
+    const struct update_step step = {.lr = lr, .t = k->version + k->skew + 1, .scalars = scalars};
+    if (scalars->skip) return 0;
+    if (optimizer_apply(&c->o.optimizer, &r, &step, 1) != 0)
+        return core_fail(c->error, "key %d (%s), update %lld: the optimizer failed", k->key, k->unit->name,
+                         (long long)k->version + 1);
+    k->version++;
+    return 0;
+}
+
+bool key_free(struct server_core *c, struct server_key *k) {
+    bool pinned = atomic_load(&k->pins) > 0, leaves = atomic_load(&k->inflight) > 0;
+    c->waits_for_pin = c->waits_for_pin || pinned;
+    c->hurry = c->hurry || pinned || leaves;
+    return !pinned && !leaves;
+}
+
+// ---------------------------------------------------------------- checkpoints
+bool keep_wanted(const struct server_core *c, const struct wire_header *h) {
+    return c->o.keep.keep && h->rank < crew_of(c) && (h->flags & WIRE_KEEP);
+}
+
+// Gradients of worker w that have come, of the steps before `end`, and are not in the key's state.
+static int64_t untaken(const struct server_core *c, const struct server_key *k, int w, int64_t end) {
+    int64_t n = 0, begin = end - c->slots > 0 ? end - c->slots : 0;
+    for (int64_t step = begin; step < end; step++)
+        n += slot_of(c, k, step)->held[worker_of_turn(c, k, w / crew_of(c))].data != NULL;
+    return n;
+}
+
+void keep_key(struct server_core *c, struct server_key *k, int64_t step, bool last) {
+    for (int w = 0; w < c->o.rule.workers; w++) c->row[w] = k->pushed[w] - untaken(c, k, w, k->pushed[w]);
+    c->o.keep.keep(c->o.keep.ctx, &(struct kept_key){.counts = {k->key, k->version, k->version + k->skew,
+                                                                k->step, c->row, k->batches},
+                                                     .step = step,
+                                                     .last = last,
+                                                     .buf = &k->buf,
+                                                     .pins = &k->pins});
+}
+
+// ---------------------------------------------------------------- answers
+void acknowledge(struct server_core *c, const struct server_key *k, int worker, int64_t step, bool held) {
+    struct wire_header r = {.kind = WIRE_PUSH_ACK,
+                            .key = k->key,
+                            .step = step,
+                            .staleness = k->staleness[worker],
+                            .peers_ready_ns = held ? 0 : slot_of(c, k, step)->ready_ns[worker],
+                            .flags = held ? WIRE_HELD : 0};
+    work_on(c, SERVER_REPLY, of_push(k, worker, -1));
+    port_tell(&c->o.port, worker, &r);
+}
+
+// A pull is answered by what the worker's own push of the step before needed, and only one with the largest delay allowed by the
+// last update too. Where steps commit, a commit waits for replies that are still leaving, so weights are sent from where they
+// lie. Where pushes are applied on arrival, the next one may come at any time: the reply is a copy. So it is where workers may be
+// lost: what leaves for a frozen one would keep the others waiting.
+static struct ps_message pull_reply(struct server_core *c, struct server_key *k, int worker) {
+    struct server_pull *pull = &k->pulls[worker];
+    bool update = pull->want - k->step == c->o.rule.delay;
+    int64_t own_ns = slot_of(c, k, pull->want - 1)->ready_ns[worker];
+    struct ps_message m = {.header = {.kind = WIRE_PULL_REPLY,
+                                      .key = k->key,
+                                      .step = pull->want,
+                                      .version = k->version,
+                                      .seq = pull->seq,
+                                      .staleness = k->staleness[worker],
+                                      .untaken = untaken(c, k, worker, pull->want),
+                                      .peers_ready_ns = ps_later(own_ns, update ? k->update_ready_ns : 0),
+                                      .flags = pull->final ? WIRE_FINAL : 0},
+                           .payload = k->buf.weight,
+                           .bytes = (size_t)k->n * dtype_size(c->o.dtype),
+                           .inflight = c->policy->copies ? NULL : &k->inflight};
+    if (c->policy->answer) c->policy->answer(c, k, worker, &m);
+    return m;
+}
+
+bool pull_ready(const struct server_core *c, const struct server_key *k, int worker) {
+    return k->loaded && k->pulls[worker].pending && c->policy->may_read(c, k, worker);
+}
+
+// Through a segment the weights are in the worker's hands: put where it wants them, or read where they are. They are put
+// there once: when the link says the answer again, the worker may have read the first one and be at work on what it says.
+void answer_pull(struct server_core *c, struct server_key *k, int worker) {
+    struct server_pull *pull = &k->pulls[worker];
+    const struct server_segment *s = &c->segments[worker];
+    work_on(c, SERVER_REPLY, of_push(k, worker, pull->want - 1));
+    pull->pending = false;
+    struct ps_message m = pull_reply(c, k, worker);
+    if (s->base && pull->into) memcpy(s->base + pull->into, k->buf.weight, m.bytes);
+    if (s->base) m.header.place_bytes = m.bytes;
+    if (s->base) m = (struct ps_message){.header = m.header};
+    c->o.port.send(c->o.port.ctx, worker, &m);
+}
+
+static struct ps_message snapshot_reply(const struct server_core *c, const struct server_key *k) {
+    return (struct ps_message){
+        .header = {.kind = WIRE_SNAPSHOT_REPLY, .key = k->key, .version = k->version, .seq = k->shot.seq},
+        .payload = k->buf.weight,
+        .bytes = (size_t)k->n * dtype_size(c->o.dtype)};
+}
+
+// The snapshot that was asked for, if its version has come: a copy, and the last answer that an update gives, for nobody waits
+// for it.
+void answer_snapshot(struct server_core *c, struct server_key *k) {
+    struct server_shot *s = &k->shot;
+    if (!s->pending || !k->loaded || k->version < s->want) return;
+    const struct ps_message m = snapshot_reply(c, k);
+    work_on(c, SERVER_REPLY, of_push(k, s->worker, -1));
+    s->pending = false;
+    c->o.port.send(c->o.port.ctx, s->worker, &m);
+}
+
+void answer_pulls(struct server_core *c, struct server_key *k) {
+    for (int w = 0; w < c->o.rule.workers; w++)
+        if (pull_ready(c, k, w)) answer_pull(c, k, w);
+    answer_snapshot(c, k);
+}
+
+bool renew_answer(struct server_core *c, struct server_key *k, int worker, struct ps_message *m) {
+    bool shot = m->header.kind == WIRE_SNAPSHOT_REPLY;
+    if (m->header.seq != (shot ? k->shot.seq : k->pulls[worker].seq)) return false;
+    *m = shot ? snapshot_reply(c, k) : pull_reply(c, k, worker);
+    return true;
+}

@@ -268,17 +268,25 @@ static void ask(struct hub *h, double deadline_s) {
     hub_ring(h, &m->questions);
 }
 
+// One that has not joined yet cannot answer: its launcher looks whether a signal has stopped it.
+static bool is_stopped(const struct hub *h, int rank) {
+    return atomic_load(&h->memory->end.stopped) == 1 + rank;
+}
+
 // Of processes as of their last answer, which may be some time ago.
 static enum dev_work work_of(struct hub *h, int rank, double window_s) {
     const struct hub_rank *r = &h->memory->ranks[rank];
-    if (!h->processes || atomic_load(&r->life) == HUB_BEGINS) return own_work(h, rank);
+    bool begins = atomic_load(&r->life) == HUB_BEGINS;
+    if (h->processes && begins && is_stopped(h, rank)) return DEV_RESTS;
+    if (!h->processes || begins) return own_work(h, rank);
     bool worked = ns_of(now_seconds()) - atomic_load(&r->worked_ns) <= ns_of(window_s);
     return worked ? (enum dev_work)atomic_load(&r->work) : DEV_RESTS;
 }
 
 static bool is_silent(const struct hub *h, int rank, double window_s) {
     const struct hub_rank *r = &h->memory->ranks[rank];
-    if (!h->processes || atomic_load(&r->life) == HUB_BEGINS) return false;
+    if (!h->processes) return false;
+    if (atomic_load(&r->life) == HUB_BEGINS) return is_stopped(h, rank);
     int64_t seen = atomic_load(&r->seen_ns), asked = atomic_load(&h->memory->asked_ns);
     return ns_of(now_seconds()) - (seen > asked ? seen : asked) > ns_of(window_s);
 }

@@ -1,4 +1,5 @@
-// Why all ranks of a job must end, in memory that they share: the first that says it is heard.
+// Why all ranks of a job must end, in memory that they share: the first that says it is heard. And which of them cannot say
+// anything.
 #ifndef STARRING_SHARED_LAUNCH_LAST_WORD_H
 #define STARRING_SHARED_LAUNCH_LAST_WORD_H
 
@@ -12,6 +13,8 @@
 struct last_word {
     _Atomic int state;  // 1: it is being written; 2: it is there
     char text[LAST_WORD_BYTES];
+    _Atomic int
+        stopped;  // 1 + the rank of one that a signal has stopped for a while, as their launcher sees; 0: of none
 };
 
 // Whether it is this one that is heard. Async-signal-safe is neither.

@@ -18,6 +18,7 @@
 
 #include "shared/core/error.h"
 #include "shared/core/proc_look.h"
+#include "shared/launch/last_word.h"
 #include "shared/launch/launch_state.h"
 #include "shared/launch/stop.h"
 
@@ -169,6 +170,7 @@ static void watch_rest(struct launcher *l) {
     double now = now_seconds(), before = l->looked_s, most_s = l->o.still_s;
     if (most_s <= 0 || now - before < most_s / STILL_LOOKS) return;
     bool any = l->o.together;
+    int stopped = 0;
     for (int i = 0; i < l->count; i++) any = any || l->children[i].ended_well;
     if (!any || !l->ended_s) l->ended_s = any ? now : 0;
     // This launcher has stood still, and they perhaps with it.
@@ -178,6 +180,7 @@ static void watch_rest(struct launcher *l) {
         struct child *child = &l->children[i];
         if (!child->pid) continue;
         if (anew || !child->moved_s || !proc_is_stopped(child->pid)) child->moved_s = now;
+        if (now - child->moved_s > 0.5 * most_s) stopped = 1 + child->rank;
         if (now - l->ended_s > most_s && child->moved_s == now && !child->waited_for && !l->o.together) {
             info("waiting for %s (pid %d), which has not ended, while others have", child->name,
                  (int)child->pid);
@@ -191,6 +194,7 @@ static void watch_rest(struct launcher *l) {
         kill(child->pid, SIGKILL);
         child->moved_s = 0;
     }
+    if (l->word) atomic_store(&l->word->stopped, stopped);
 }
 
 static void interrupt(struct launcher *l, int number) {

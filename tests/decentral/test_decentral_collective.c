@@ -538,6 +538,26 @@ static void test_a_silent_process_is_named(void **state) {
     assert_mentions(t[0].error, "rank 1 did not come within 1 s and gives no sign of life");
 }
 
+// One that is stopped before it has come to its first collective is in no file.
+static int body_stopped(struct rank_thread *t) {
+    float x = 0, y;
+    if (t->rank == 1) {
+        atomic_store(&t->hub->memory->ranks[1].life, HUB_BEGINS);
+        atomic_store(&((struct last_word *)t->memory)->stopped, 1 + t->rank);
+        return -1;
+    }
+    collective_all_reduce(t->c[0], t->s[0], &x, &y, 1, DT_F32);
+    return stream_sync(t->s[0]);
+}
+
+static void test_a_stopped_process_that_begins_is_named(void **state) {
+    (void)state;
+    struct rank_thread t[3];
+    run_ranks(t, 3, 1, body_stopped);
+    assert_mentions(t[0].error, "rank 1 did not come within 1 s and gives no sign of life");
+    for (int i = 0; i < 3; i++) assert_int_equal(t[i].rc, -1);
+}
+
 // What a launcher says where all ranks see it ends every wait.
 static int body_told(struct rank_thread *t) {
     float x = 0, y;
@@ -638,6 +658,7 @@ int main(void) {
     };
     const struct CMUnitTest processes_alone[] = {
         cmocka_unit_test(test_a_silent_process_is_named),
+        cmocka_unit_test(test_a_stopped_process_that_begins_is_named),
         cmocka_unit_test(test_a_launchers_word_ends_every_wait),
         cmocka_unit_test(test_all_primitives_through_windows),
         cmocka_unit_test(test_a_peer_that_cannot_be_read_is_named),

@@ -91,20 +91,6 @@ static float *state_of(const struct checkpoint_bench *b, int unit, int kind) {
     return at + b->layout->units[unit].n_pad * kind;
 }
 
-static void list_ranges(struct part *p) {
-    const struct layout *l = p->b->layout;
-    p->ranges = xcalloc((unsigned long)(l->count * kinds(p->b)), sizeof *p->ranges);
-    for (int u = 0; u < l->count; u++)
-        for (int kind = 0; kind < kinds(p->b); kind++) {
-            int64_t n = l->units[u].n_pad, begin = n * p->rank / p->b->files;
-            p->ranges[p->count++] = (struct state_range){.unit = u,
-                                                         .kind = kind,
-                                                         .begin = begin,
-                                                         .end = n * (p->rank + 1) / p->b->files,
-                                                         .data = state_of(p->b, u, kind) + begin};
-        }
-}
-
 static double seconds_of(struct timeval t) { return (double)t.tv_sec + 1e-6 * (double)t.tv_usec; }
 
 static void end_part(struct part *p) {
@@ -161,7 +147,7 @@ static int write_all(const struct part *p, int64_t block, int fd, const char *pa
     return 0;
 }
 
-static void write_plain(struct part *p, bool direct) {
+static void *write_plain(struct part *p, bool direct) {
     char *path = plain_path(p->b, p->rank);
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | (direct ? O_DIRECT : 0), 0666);
     p->unable = direct && fd < 0 && errno == EINVAL;
@@ -173,17 +159,11 @@ static void write_plain(struct part *p, bool direct) {
     if (p->rc) disk_error(&p->error, "%s: cannot write: %s", path, strerror(errno));
     free(path);
     end_part(p);
-}
-
-static void *plain_thread(void *arg) {
-    write_plain(arg, false);
     return NULL;
 }
 
-static void *direct_thread(void *arg) {
-    write_plain(arg, true);
-    return NULL;
-}
+static void *plain_thread(void *arg) { return write_plain(arg, false); }
+static void *direct_thread(void *arg) { return write_plain(arg, true); }
 
 static void *hash_thread(void *arg) {
     struct part *p = arg;
@@ -208,7 +188,18 @@ static int all_at_once(struct checkpoint_bench *b, struct part *parts, void *(*r
     for (int i = 0; i < b->files; i++) {
         parts[i] = (struct part){.b = b, .rank = i};
         snprintf(parts[i].name, NAME_BYTES, "worker-%d", i);
-        list_ranges(&parts[i]);
+        const struct layout *l = b->layout;
+        struct part *p = &parts[i];
+        p->ranges = xcalloc((unsigned long)(l->count * kinds(b)), sizeof *p->ranges);
+        for (int u = 0; u < l->count; u++)
+            for (int kind = 0; kind < kinds(b); kind++) {
+                int64_t n = l->units[u].n_pad, begin = n * i / b->files;
+                p->ranges[p->count++] = (struct state_range){.unit = u,
+                                                             .kind = kind,
+                                                             .begin = begin,
+                                                             .end = n * (i + 1) / b->files,
+                                                             .data = state_of(b, u, kind) + begin};
+            }
     }
     while (started < b->files && !pthread_create(&threads[started], NULL, run, &parts[started])) started++;
     for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
@@ -591,12 +582,6 @@ static void stop(int number) {
     stopped = 1;
 }
 
-static int catch_signals(void) {
-    struct sigaction a = {.sa_handler = stop, .sa_flags = SA_RESTART | SA_RESETHAND};
-    sigemptyset(&a.sa_mask);
-    return sigaction(SIGINT, &a, NULL) || sigaction(SIGTERM, &a, NULL) ? fail("cannot catch signals") : 0;
-}
-
 static int load(struct checkpoint_bench *b, const struct topology_table *topologies,
                 const struct cli_args *a) {
     const struct config_override defaults[] = {{"topology", "local", "bench checkpoint"},
@@ -633,25 +618,21 @@ static int measure(struct checkpoint_bench *b) {
     int rc = 0;
     for (int k = 0; k < 3 && !rc && !stopped; k++) {
         // The first checkpoint tells the others how many bytes there are.
-        switch ((k + b->round) % 3) {
-            case 0:
-                rc = checkpoint_bench_write(b) || checkpoint_bench_read(b) || checkpoint_bench_read_plain(b)
-                         ? -1
-                         : 0;
-                break;
-            case 1:
-                rc = checkpoint_bench_plain(b);
-                break;
-            case 2:
-                rc = checkpoint_bench_direct(b);
-                break;
-        }
+        int part = (k + b->round) % 3;
+        if (part == 0)
+            rc = checkpoint_bench_write(b) || checkpoint_bench_read(b) || checkpoint_bench_read_plain(b);
+        else
+            rc = part == 1 ? checkpoint_bench_plain(b) : checkpoint_bench_direct(b);
     }
     return rc || stopped ? -1 : checkpoint_bench_hash(b);
 }
 
 static int run_rounds(struct checkpoint_bench *b, int rounds, bool json) {
-    if (check_memory(b) || catch_signals() || checkpoint_bench_open(b)) return -1;
+    struct sigaction a = {.sa_handler = stop, .sa_flags = SA_RESTART | SA_RESETHAND};
+    sigemptyset(&a.sa_mask);
+    if (check_memory(b)) return -1;
+    if (sigaction(SIGINT, &a, NULL) || sigaction(SIGTERM, &a, NULL)) return fail("cannot catch signals");
+    if (checkpoint_bench_open(b)) return -1;
     for (b->round = 0; b->round <= rounds; b->round++)
         if (measure(b)) return stopped ? fail("bench checkpoint: stopped by a signal") : -1;
     (json ? print_json : print_table)(b);

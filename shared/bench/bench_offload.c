@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/bench/bench.h"
+#include "shared/bench/bench_operations.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
 #include "shared/core/text.h"
@@ -94,60 +94,8 @@ static struct disk_range range_of(const struct bench *b, int u) {
     return (struct disk_range){(size_t)u * unit_bytes(b), unit_bytes(b), "a unit of the bench"};
 }
 
-// Masters in (-1, 1), first moments in (-0.1, 0.1), second ones in (0, 0.01): no denormal numbers.
-static void fill(const struct bench *b) {
-    float *x = (void *)b->truth;
-    uint32_t seed = 1;
-    for (int64_t i = 0; i < 3 * b->elements; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        float y = (float)(seed >> 8) / (float)(1 << 24);
-        x[i] = i < b->elements ? 2 * y - 1 : i < 2 * b->elements ? 0.2f * y - 0.1f : 0.01f * (y + 1e-3f);
-    }
-    for (int64_t i = 0; i < b->elements; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        dtype_store(b->dtype, b->grad, (size_t)i, 2 * (float)(seed >> 8) / (float)(1 << 24) - 1);
-    }
-}
-
-static int take_memory(struct bench *b) {
-    size_t of_one = (size_t)b->elements * dtype_size(b->dtype);
-    b->truth = aligned_alloc(DISK_ALIGN, unit_bytes(b));
-    b->grad = malloc(of_one);
-    b->weight = calloc(1, of_one);
-    b->copy = malloc(2 * (size_t)(update_bytes_of(b) / 2) * (size_t)b->elements);
-    b->scalars = calloc(1, sizeof *b->scalars);
-    bool all = b->truth && b->grad && b->weight && b->copy && b->scalars;
-    for (int i = 0; i < b->buffers; i++) {
-        b->buffer[i] = aligned_alloc(DISK_ALIGN, unit_bytes(b));
-        if (b->buffer[i]) memset(b->buffer[i], 0, unit_bytes(b));
-        all = all && b->buffer[i];
-    }
-    if (!all)
-        return fail("bench offload: %d buffers of %zu bytes do not fit into memory: take a smaller --unit",
-                    b->buffers + 1, unit_bytes(b));
-    memset(b->copy, 0, 2 * (size_t)(update_bytes_of(b) / 2) * (size_t)b->elements);
-    b->scalars->grad_scale = 1.0f;
-    fill(b);
-    return 0;
-}
-
-static int take_streams(struct bench *b) {
-    const char *why;
-    struct device_options o = {.threads = b->threads, .label = "bench"};
-    if (dev_open(backend_find("cpu", &why), &o, &b->dev)) return fail("cannot open the cpu device");
-    b->reads = stream_create(b->dev, "read");
-    b->updates = stream_create(b->dev, "update");
-    b->writes = stream_create(b->dev, "write");
-    if (!b->reads || !b->updates || !b->writes) return fail("cannot create a stream: %s", dev_error(b->dev));
-    for (int i = 0; i < b->buffers; i++) {
-        b->full[i] = event_create(b->dev);
-        b->changed[i] = event_create(b->dev);
-        b->empty[i] = event_create(b->dev);
-    }
-    return 0;
-}
-
 static int open_bench(struct bench *b) {
+    // 1. The file.
     size_t block = DISK_ALIGN / sizeof(float);  // elements: each of the three parts is whole pages
     b->elements = (int64_t)((b->unit_bytes / (3 * sizeof(float)) + block - 1) / block * block);
     b->units = (int)((b->bytes + unit_bytes(b) - 1) / unit_bytes(b));
@@ -160,7 +108,51 @@ static int open_bench(struct bench *b) {
                                    .engine = b->engine};
     if (disk_store_create(&b->store, &o)) return -1;
     b->path = disk_store_path(b->store);
-    return take_memory(b) || take_streams(b) ? -1 : 0;
+    // 2. Memory.
+    size_t of_one = (size_t)b->elements * dtype_size(b->dtype),
+           copied = 2 * (size_t)(update_bytes_of(b) / 2) * (size_t)b->elements;
+    b->truth = aligned_alloc(DISK_ALIGN, unit_bytes(b));
+    b->grad = malloc(of_one);
+    b->weight = calloc(1, of_one);
+    b->copy = malloc(copied);
+    b->scalars = calloc(1, sizeof *b->scalars);
+    bool all = b->truth && b->grad && b->weight && b->copy && b->scalars;
+    for (int i = 0; i < b->buffers; i++) {
+        b->buffer[i] = aligned_alloc(DISK_ALIGN, unit_bytes(b));
+        if (b->buffer[i]) memset(b->buffer[i], 0, unit_bytes(b));
+        all = all && b->buffer[i];
+    }
+    if (!all)
+        return fail("bench offload: %d buffers of %zu bytes do not fit into memory: take a smaller --unit",
+                    b->buffers + 1, unit_bytes(b));
+    memset(b->copy, 0, copied);
+    b->scalars->grad_scale = 1.0f;
+    // 3. Masters in (-1, 1), first moments in (-0.1, 0.1), second ones in (0, 0.01): no denormal numbers.
+    float *x = (void *)b->truth;
+    uint32_t seed = 1;
+    for (int64_t i = 0; i < 3 * b->elements; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        float y = (float)(seed >> 8) / (float)(1 << 24);
+        x[i] = i < b->elements ? 2 * y - 1 : i < 2 * b->elements ? 0.2f * y - 0.1f : 0.01f * (y + 1e-3f);
+    }
+    for (int64_t i = 0; i < b->elements; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        dtype_store(b->dtype, b->grad, (size_t)i, 2 * (float)(seed >> 8) / (float)(1 << 24) - 1);
+    }
+    // 4. Streams.
+    const char *why;
+    struct device_options d = {.threads = b->threads, .label = "bench"};
+    if (dev_open(backend_find("cpu", &why), &d, &b->dev)) return fail("cannot open the cpu device");
+    b->reads = stream_create(b->dev, "read");
+    b->updates = stream_create(b->dev, "update");
+    b->writes = stream_create(b->dev, "write");
+    if (!b->reads || !b->updates || !b->writes) return fail("cannot create a stream: %s", dev_error(b->dev));
+    for (int i = 0; i < b->buffers; i++) {
+        b->full[i] = event_create(b->dev);
+        b->changed[i] = event_create(b->dev);
+        b->empty[i] = event_create(b->dev);
+    }
+    return 0;
 }
 
 // Also of one that is half open.
@@ -193,23 +185,14 @@ static void close_bench(struct bench *b) {
 // ---------------------------------------------------------------- ours
 static void update(const struct bench *b, char *unit) {
     float *master = (void *)unit;
-    op_adamw(b->updates, &(struct update_args){.master = master,
-                                               .m = master + b->elements,
-                                               .v = master + 2 * b->elements,
-                                               .weight = b->weight,
-                                               .grad = b->grad,
-                                               .scalars = b->scalars,
-                                               .n = b->elements,
-                                               .ends = {b->elements},
-                                               .weight_decay = {0.1f},
-                                               .groups = 1,
-                                               .lr = 1e-4f,
-                                               .beta1 = 0.9f,
-                                               .beta2 = 0.95f,
-                                               .eps = 1e-8f,
-                                               .inv_bc1 = 1.1f,
-                                               .inv_sqrt_bc2 = 1.1f,
-                                               .dt = b->dtype});
+    struct update_args a = bench_update(b->dtype, b->elements);
+    a.master = master;
+    a.m = master + b->elements;
+    a.v = master + 2 * b->elements;
+    a.weight = b->weight;
+    a.grad = b->grad;
+    a.scalars = b->scalars;
+    op_adamw(b->updates, &a);
 }
 
 static void enqueue_writes(struct bench *b) {
@@ -268,14 +251,6 @@ static void enqueue_copy(struct bench *b) {
 }
 
 static void enqueue_practice(struct bench *b) { update(b, b->buffer[1]); }
-
-// In turn with each other, on a unit that no longer matters: what else runs on the machine meets both.
-static int time_update(struct bench *b) {
-    for (int i = 0; i < UPDATES; i++)
-        if (timed(b, enqueue_copy, &b->copy_seconds) || timed(b, enqueue_practice, &b->update_seconds))
-            return -1;
-    return 0;
-}
 
 // ---------------------------------------------------------------- fio
 // The output of the command, up to `room` bytes. 0, or -1: it failed.
@@ -344,12 +319,15 @@ static int run_fio(struct bench *b, enum row row) {
 
 // fio's writes destroy what is there, so each of ours that is compared comes behind a write of ours.
 static int run_round(struct bench *b) {
-    return run_fio(b, WRITE) || timed(b, enqueue_writes, &b->seconds[WRITE]) || run_fio(b, READ) ||
-                   timed(b, enqueue_reads, &b->seconds[READ]) || check(b, "writing") ||
-                   timed(b, enqueue_pipeline, &b->seconds[PIPELINE]) || timed(b, enqueue_update, NULL) ||
-                   time_update(b) || check(b, "reading, updating and writing") || run_fio(b, PIPELINE)
-               ? -1
-               : 0;
+    if (run_fio(b, WRITE) || timed(b, enqueue_writes, &b->seconds[WRITE]) || run_fio(b, READ) ||
+        timed(b, enqueue_reads, &b->seconds[READ]) || check(b, "writing") ||
+        timed(b, enqueue_pipeline, &b->seconds[PIPELINE]) || timed(b, enqueue_update, NULL))
+        return -1;
+    // In turn with each other, on a unit that no longer matters: what else runs on the machine meets both.
+    for (int i = 0; i < UPDATES; i++)
+        if (timed(b, enqueue_copy, &b->copy_seconds) || timed(b, enqueue_practice, &b->update_seconds))
+            return -1;
+    return check(b, "reading, updating and writing") || run_fio(b, PIPELINE) ? -1 : 0;
 }
 
 // ---------------------------------------------------------------- figures
@@ -443,20 +421,13 @@ static void print_table(const struct bench *b) {
 }
 
 // ---------------------------------------------------------------- the command
-static int read_words(const struct cli_args *a, struct bench *b) {
-    const char *fio = cli_get(a, "fio");
-    static const char *const engines[] = {"auto", "io_uring", "threads"};  // enum disk_engine
-    int engine = bench_word(a, "engine", engines, 3);
-    if (engine < 0 || bench_dtype(a, DT_BF16, &b->dtype)) return -1;
-    b->engine = (enum disk_engine)engine;
-    b->dir = cli_get(a, "dir") ? cli_get(a, "dir") : ".";
-    b->fio = !fio ? "fio" : strcmp(fio, "none") ? fio : NULL;
-    return 0;
-}
-
 static int read_options(const struct cli_args *a, struct bench *b, long *rounds) {
+    static const char *const engines[] = {"auto", "io_uring", "threads"};  // enum disk_engine
+    const char *fio = cli_get(a, "fio");
     long depth, buffers, threads;
-    if (read_words(a, b) || cli_bytes(a, "size", (size_t)1 << 30, &b->bytes) ||
+    int engine = bench_word(a, "engine", engines, 3);
+    if (engine < 0 || bench_dtype(a, DT_BF16, &b->dtype) ||
+        cli_bytes(a, "size", (size_t)1 << 30, &b->bytes) ||
         cli_bytes(a, "unit", (size_t)48 << 20, &b->unit_bytes) ||
         cli_bytes(a, "block", DISK_BLOCK_BYTES, &b->block_bytes) ||
         cli_integer(a, "depth", 1, DISK_DEPTH_MAX, DISK_DEPTH, &depth) ||
@@ -467,20 +438,12 @@ static int read_options(const struct cli_args *a, struct bench *b, long *rounds)
     if (b->block_bytes % DISK_ALIGN || b->block_bytes > (size_t)1 << 30)
         return fail("bench offload: --block %zu: expected a multiple of %zu up to 1G", b->block_bytes,
                     DISK_ALIGN);
+    b->engine = (enum disk_engine)engine;
+    b->dir = cli_get(a, "dir") ? cli_get(a, "dir") : ".";
+    b->fio = !fio ? "fio" : strcmp(fio, "none") ? fio : NULL;
     b->depth = (int)depth;
     b->buffers = (int)buffers;
     b->threads = (int)(threads ? threads : sysconf(_SC_NPROCESSORS_ONLN));
-    return 0;
-}
-
-static int run_rounds(struct bench *b, long rounds, bool json) {
-    find_fio(b);
-    if (open_bench(b)) return -1;
-    for (long i = 0; i <= rounds; i++) {
-        b->counts = i > 0;
-        if (run_round(b)) return -1;
-    }
-    (json ? print_json : print_table)(b);
     return 0;
 }
 
@@ -489,9 +452,15 @@ static int run(const struct topology_table *t, const struct cli_args *a) {
     long rounds;
     (void)t;
     if (read_options(a, &b, &rounds)) return EXIT_USAGE;
-    int status = run_rounds(&b, rounds, cli_get(a, "json") != NULL) ? EXIT_RUN_FAILED : 0;
+    find_fio(&b);
+    int rc = open_bench(&b);
+    for (long i = 0; i <= rounds && !rc; i++) {
+        b.counts = i > 0;
+        rc = run_round(&b);
+    }
+    if (!rc) (cli_get(a, "json") ? print_json : print_table)(&b);
     close_bench(&b);
-    return status;
+    return rc ? EXIT_RUN_FAILED : 0;
 }
 
 const struct bench_program bench_offload = {

@@ -235,10 +235,6 @@ static int launches_of(const struct bench_device *b, const struct bench_work *w)
     return n > LAUNCHES_MAX ? LAUNCHES_MAX : (int)n;
 }
 
-static double measure_once(const struct bench_device *b, const struct bench_work *w, int launches) {
-    return bench_launches(b->s, w, launches) / launches;
-}
-
 double bench_peak(struct stream *s, struct cpu_peak *p) {
     double start = now_seconds();
     stream_host(s, "peak", cpu_peak_run, p);
@@ -254,8 +250,8 @@ int bench_measure(struct bench_device *b, struct bench_work *w) {
     if (computes) bench_peak(b->s, &b->peak);
     for (int i = 0; i < b->rounds; i++) {
         if (computes) w->peak_seconds[i] = bench_peak(b->s, &b->peak);
-        w->yard_seconds[i] = measure_once(b, yard, yard_launches);
-        w->seconds[i] = measure_once(b, w, w->launches);
+        w->yard_seconds[i] = bench_launches(b->s, yard, yard_launches) / yard_launches;
+        w->seconds[i] = bench_launches(b->s, w, w->launches) / w->launches;
     }
     return stream_sync(b->s) ? fail("%s: %s", op_name(w->op), dev_error(b->dev)) : 0;
 }

@@ -36,19 +36,6 @@ void cli_override(struct cli_args *a, const char *flag, const char *path, const 
     a->overrides[a->override_count++] = (struct config_override){.path = p, .value = v, .flag = f};
 }
 
-// Whether the flag was given before; its value then has become longer.
-static bool add_to_list(struct cli_args *a, const char *path, const char *flag, const char *value) {
-    for (size_t i = a->override_count; i-- > 0;) {
-        struct config_override *before = &a->overrides[i];
-        if (!before->flag || strcmp(before->flag, flag) != 0 || strcmp(before->path, path) != 0) continue;
-        char *both = xasprintf("%s,%s", before->value, value);
-        before->value = own(a, both, strlen(both));
-        free(both);
-        return true;
-    }
-    return false;
-}
-
 static int take_option(struct cli_args *a, const struct cli_option *o, const char *value) {
     a->given = xrealloc(a->given, (a->given_count + 1) * sizeof *a->given);
     a->given[a->given_count++] = (struct cli_given){.option = o, .value = value};
@@ -57,9 +44,17 @@ static int take_option(struct cli_args *a, const struct cli_option *o, const cha
     snprintf(flag, sizeof flag, "--%s", o->name);
     if (strcmp(o->path, CLI_SET) != 0) {
         const struct config_key *k = config_key_find(o->path);
-        bool list = k && k->type == KEY_LIST;
-        if (!list || !add_to_list(a, o->path, flag, value))
-            cli_override(a, flag, o->path, o->metavar ? value : "true");
+        // A list's value becomes longer where the flag was given before.
+        for (size_t i = a->override_count; k && k->type == KEY_LIST && i-- > 0;) {
+            struct config_override *before = &a->overrides[i];
+            if (!before->flag || strcmp(before->flag, flag) != 0 || strcmp(before->path, o->path) != 0)
+                continue;
+            char *both = xasprintf("%s,%s", before->value, value);
+            before->value = own(a, both, strlen(both));
+            free(both);
+            return 0;
+        }
+        cli_override(a, flag, o->path, o->metavar ? value : "true");
         return 0;
     }
     const char *equals = strchr(value, '=');
@@ -69,12 +64,6 @@ static int take_option(struct cli_args *a, const struct cli_option *o, const cha
     char *path = own(a, value, (size_t)(equals - value));
     cli_override(a, flag, path, equals + 1);
     return 0;
-}
-
-static bool has_own(const struct cli_command *cmd, const char *name) {
-    for (size_t i = 0; i < cmd->option_count; i++)
-        if (!strcmp(cmd->options[i].name, name)) return true;
-    return false;
 }
 
 // The options of the command, malloc'd: the first *configured set the configuration, the others are its own. An option of its
@@ -88,7 +77,10 @@ static struct cli_option *options_of(const struct cli_command *cmd, size_t *conf
             "configuration: DeepSpeed's JSON and more; the defaults below are those without it", 'c'};
     for (size_t i = 0; cmd->configured && i < config_key_count(); i++) {
         const struct config_key *k = config_key_at(i);
-        if (!k->flag || (k->train && !cmd->trains) || has_own(cmd, k->flag)) continue;
+        bool own = false;
+        if (!k->flag || (k->train && !cmd->trains)) continue;
+        for (size_t m = 0; m < cmd->option_count; m++) own |= !strcmp(cmd->options[m].name, k->flag);
+        if (own) continue;
         list[n++] = (struct cli_option){k->flag, k->path, k->metavar, k->help, 0};
     }
     if (cmd->configured)

@@ -72,13 +72,6 @@ char *config_reset_section(struct config *c, const char *section) {
     return said;
 }
 
-static int read_all(struct reading *r, cJSON *root) {
-    if (config_merge(r, root) || config_read_types(r, root) || config_walk(r, root) || config_resolve(r))
-        return -1;
-    config_report(r);
-    return 0;
-}
-
 struct config *config_load(const struct topology_table *t, const char *path, const struct config_override *o,
                            size_t count) {
     cJSON *root = path ? relaxed_json_load(path) : cJSON_CreateObject();
@@ -90,8 +83,12 @@ struct config *config_load(const struct topology_table *t, const char *path, con
     for (size_t i = 0; i < count; i++)
         set[i] = (struct config_override){config_override_path(&o[i]), o[i].value, o[i].flag};
     struct reading r = {.d = &d, .file = path ? path : "defaults", .overrides = set, .override_count = count};
-    int rc =
-        cJSON_IsObject(root) ? read_all(&r, root) : fail("%s: expected an object {..} at the top", r.file);
+    int rc = cJSON_IsObject(root) ? config_merge(&r, root)
+                                  : fail("%s: expected an object {..} at the top", r.file);
+    if (!rc) rc = config_read_types(&r, root);
+    if (!rc) rc = config_walk(&r, root);
+    if (!rc) rc = config_resolve(&r);
+    if (!rc) config_report(&r);
     for (size_t i = 0; i < count; i++) free((char *)set[i].path);
     free(set);
     config_notes_free(&r);

@@ -98,28 +98,23 @@ char *config_override_path(const struct config_override *o) {
     return xasprintf("%s%s", o->path, tail);
 }
 
-// Puts one override into the tree, creating the sections above it.
-static int apply_override(cJSON *root, const struct config_override *o) {
-    const char *flag = o->flag ? o->flag : "--set";
-    char path[256];
-    const struct config_key *f = config_key_find(o->path);
-    int n = snprintf(path, sizeof path, "%s", f ? f->path : o->path);
-    if (n >= (int)sizeof path || !path[0] || path[0] == '.' || path[n - 1] == '.' || strstr(path, ".."))
-        return fail("%s: \"%s\" is no path: write names joined by dots, as in optimizer.params.lr", flag,
-                    path);
-    const char *name;
-    cJSON *parent = config_parent(root, path, &name);
-    if (!parent)
-        return fail("%s: %s: \"%s\" is not an object: nothing can be set below it", flag, o->path, name);
-    cJSON_DeleteItemFromObjectCaseSensitive(parent, name);
-    cJSON_AddItemToObject(parent, name, key_parse(f, o->value));
-    return 0;
-}
-
 int config_merge(const struct reading *r, cJSON *root) {
     if (normalise(r, root)) return -1;
-    for (size_t i = 0; i < r->override_count; i++)
-        if (apply_override(root, &r->overrides[i])) return -1;
+    // The overrides one by one, with the sections above them.
+    for (const struct config_override *o = r->overrides; o < r->overrides + r->override_count; o++) {
+        const char *flag = o->flag ? o->flag : "--set", *name;
+        char path[256];
+        const struct config_key *f = config_key_find(o->path);
+        int n = snprintf(path, sizeof path, "%s", f ? f->path : o->path);
+        if (n >= (int)sizeof path || !path[0] || path[0] == '.' || path[n - 1] == '.' || strstr(path, ".."))
+            return fail("%s: \"%s\" is no path: write names joined by dots, as in optimizer.params.lr", flag,
+                        path);
+        cJSON *parent = config_parent(root, path, &name);
+        if (!parent)
+            return fail("%s: %s: \"%s\" is not an object: nothing can be set below it", flag, o->path, name);
+        cJSON_DeleteItemFromObjectCaseSensitive(parent, name);
+        cJSON_AddItemToObject(parent, name, key_parse(f, o->value));
+    }
     return 0;
 }
 
@@ -168,16 +163,8 @@ static bool acts(const char *path) {
     return false;
 }
 
-// "lr" of learning_rate: what its words begin with.
-static void initials_of(const char *name, char out[16]) {
-    size_t n = 0;
-    for (const char *p = name; *p && n < 15; p++)
-        if (p == name || p[-1] == '_') out[n++] = *p;
-    out[n > 1 ? n : 0] = 0;
-}
-
 // "zero" and "zero_optimizer" of zero_optimization, "lr_scheduler" of scheduler: two thirds of the shorter name, and at least
-// four letters, begin or end the other. How many; 0: it does not resemble it.
+// four letters, begin or end the other. The number of these letters; 0: it does not resemble it.
 static size_t resembles(const char *name, const char *section) {
     size_t a = strlen(name), b = strlen(section), shorter = a < b ? a : b, begin = 0, end = 0;
     while (begin < shorter && name[begin] == section[begin]) begin++;
@@ -208,8 +195,11 @@ static bool find_nearest(const char *level, const char *given, char out[128]) {
     char *lower = xstrdup(given);
     for (char *p = lower; *p; p++) *p = (char)tolower((unsigned char)*p);
     const char *name = lower;
-    char initials[16];
-    initials_of(name, initials);
+    char initials[16] = "";  // "lr" of learning_rate
+    size_t words = 0;
+    for (const char *p = name; *p && words < 15; p++)
+        if (p == name || p[-1] == '_') initials[words++] = *p;
+    initials[words > 1 ? words : 0] = 0;
     size_t skip = level[0] ? strlen(level) + 1 : 0;
     size_t close = strlen(name) / 3 > 2 ? strlen(name) / 3 : 2;
     struct nearest here = {.distance = SIZE_MAX}, elsewhere = {.distance = SIZE_MAX};
@@ -294,20 +284,18 @@ static int read_field(struct reading *r, const struct config_key *f, const cJSON
     return rc;
 }
 
-static int refuse_known(const struct reading *r, const struct known *k, const cJSON *v) {
-    char from[128], *text = cJSON_PrintUnformatted(v);
-    fail(
-        "%s: %s: %.60s is known to DeepSpeed and not supported yet, and "
-        "it would change the results: remove the key%s%s",
-        config_origin(r, k->path, from), k->path, text ? text : "?",
-        k->why ? " or turn it off; " : " or turn it off", k->why ? k->why : "");
-    free(text);
-    return -1;
-}
-
 static int meet_known(struct reading *r, const struct known *k, const cJSON *v) {
     bool off = known_is_off(k, v);
-    if (k->use == KNOWN_REFUSED && !off) return refuse_known(r, k, v);
+    if (k->use == KNOWN_REFUSED && !off) {
+        char from[128], *text = cJSON_PrintUnformatted(v);
+        fail(
+            "%s: %s: %.60s is known to DeepSpeed and not supported yet, and "
+            "it would change the results: remove the key%s%s",
+            config_origin(r, k->path, from), k->path, text ? text : "?",
+            k->why ? " or turn it off; " : " or turn it off", k->why ? k->why : "");
+        free(text);
+        return -1;
+    }
     enum note_topic topic = k->use == KNOWN_NO_EFFECT ? k->topic : off ? NOTE_OFF : NOTE_IGNORED;
     config_note(
         r, &(struct note){.topic = topic, .path = k->path, .why = topic == NOTE_IGNORED ? k->why : NULL});

@@ -8,26 +8,18 @@
 #include "shared/core/error.h"
 #include "shared/core/topology_row.h"
 
-// Whether path is `full` or a section above it.
-static bool covers(const char *path, const char *full) {
-    size_t n = strlen(path);
-    return !strncmp(path, full, n) && (full[n] == 0 || full[n] == '.');
-}
-
-static const struct config_override *override_of(const struct reading *r, const char *path) {
+const char *config_origin(const struct reading *r, const char *path, char text[128]) {
     for (size_t i = r->override_count; i > 0; i--) {
         const struct config_override *o = &r->overrides[i - 1];
         const struct config_key *f = config_key_find(o->path);  // which may be given by its other name
-        if (covers(f ? f->path : o->path, path)) return o;
+        const char *set = f ? f->path : o->path;
+        size_t n = strlen(set);
+        // It set this key, or a section above it.
+        if (strncmp(set, path, n) != 0 || (path[n] != 0 && path[n] != '.')) continue;
+        snprintf(text, 128, "%s", o->flag ? o->flag : "--set");
+        return text;
     }
-    return NULL;
-}
-
-const char *config_origin(const struct reading *r, const char *path, char text[128]) {
-    const struct config_override *o = override_of(r, path);
-    if (!o) return r->file;
-    snprintf(text, 128, "%s", o->flag ? o->flag : "--set");
-    return text;
+    return r->file;
 }
 
 static char *about(const struct reading *r, const char *key, const char *text, va_list values) {
@@ -184,14 +176,14 @@ static void say(const struct note *n, const char *keys, int count) {
     }
 }
 
-static bool in_stage_3(const struct config *c) { return c->row && c->row->takes_stage && c->variant == 3; }
-
 void config_report(struct reading *r) {
+    const struct config *c = &r->d->c;
+    bool in_stage_3 = c->row && c->row->takes_stage && c->variant == 3;
     for (int topic = 0; topic < NOTE_TOPICS; topic++)
         for (size_t i = 0; i < r->note_count; i++) {
             if (r->notes[i].topic != (enum note_topic)topic) continue;
             bool of_stage_3 = topic == NOTE_STAGE_3 || topic == NOTE_STAGE_3_TUNING;
-            bool told = of_stage_3 && in_stage_3(&r->d->c);
+            bool told = of_stage_3 && in_stage_3;
             for (size_t j = 0; j < i; j++) told |= same_line(&r->notes[i], &r->notes[j]);
             if (told) continue;
             int count;

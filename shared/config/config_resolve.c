@@ -16,29 +16,20 @@
 
 static const char *const text_of_bool[] = {"false", "true"};
 
-// For types that DeepSpeed or torch has: the message says more than that the name is not possible.
-static int refuse_type(const struct reading *r, const char *path, const char *type, const char *possible) {
-    return config_refuse(
-        r, path,
-        ": %s is not supported yet, and another in its place would change the results: possible are %s", type,
-        possible);
-}
-
-static const char *type_in(const cJSON *root, const char *section) {
-    const cJSON *s = cJSON_GetObjectItemCaseSensitive(root, section);
-    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(s, "type"));
-}
-
 int config_read_types(const struct reading *r, const cJSON *root) {
     static const char *const refused[] = {
         "ZeroOneAdam", "OneBitLamb", "Lamb",     "FusedLamb", "Muon",  "MuAdam", "MuAdamW",   "MuSGD",
         "Adagrad",     "RMSprop",    "Adadelta", "Adamax",    "NAdam", "RAdam",  "Adafactor", "CPUAdam"};
-    const char *type = type_in(root, "optimizer");
+    const cJSON *section = cJSON_GetObjectItemCaseSensitive(root, "optimizer");
+    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(section, "type"));
     const struct optimizer *row = optimizer_find(type ? type : r->d->c.optimizer_type);
     char names[128];
     for (size_t i = 0; !row && i < sizeof refused / sizeof *refused; i++)
         if (!strcasecmp(type, refused[i]))
-            return refuse_type(r, "optimizer.type", type, optimizer_names(names));
+            return config_refuse(
+                r, "optimizer.type",
+                ": %s is not supported yet, and another in its place would change the results: possible are %s",
+                type, optimizer_names(names));
     if (!row)
         return config_refuse(r, "optimizer.type", ": unknown optimizer \"%.60s\": possible are %s", type,
                              optimizer_names(names));
@@ -335,10 +326,6 @@ static int check_fault(struct reading *r) {
     return 0;
 }
 
-static int check_recovery(struct reading *r) {
-    return check_fault(r) || check_elastic(r) || check_kept(r) || check_resume(r) ? -1 : 0;
-}
-
 // ---------------------------------------------------------------- what is kept on the host or on disk
 // offload_optimizer and offload_param of zero_optimization (DeepSpeed 0.19.6: runtime/zero/offload_config.py), and the words
 // that it deprecates for them.
@@ -378,15 +365,6 @@ int config_check_folders(const struct config *c) {
     return check_machine(param_key, &c->offload_param) || optimizer ? -1 : 0;
 }
 
-static int check_blocks(const struct reading *r) {
-    static const char key[] = "aio.block_size";
-    long long bytes = (long long)r->d->c.aio.block_bytes;
-    if (bytes % 4096 == 0) return 0;
-    return config_refuse(
-        r, key, " is %lld: a disk's blocks are 4096 bytes, and it must be a multiple of them, as %lld", bytes,
-        (bytes / 4096 + 1) * 4096);
-}
-
 // A word of old is "device": "cpu" where no device is named. Given both ways it must be the same twice, unless the command
 // line says one of them over the file. *key: the one that a message names. 0, or -1 after fail().
 static int translate(const struct reading *r, const char **key, const char *old, bool asked,
@@ -418,9 +396,13 @@ static int resolve_offload(struct reading *r) {
     if (translate(r, &optimizer, old_optimizer, r->d->cpu_offload, o) ||
         translate(r, &param, old_param, r->d->cpu_offload_param, p))
         return -1;
-    if (check_blocks(r) || check_folder(r, optimizer, optimizer_key, o) ||
-        check_folder(r, param, param_key, p))
-        return -1;
+    long long piece = (long long)c->aio.block_bytes;
+    if (piece % 4096)
+        return config_refuse(
+            r, "aio.block_size",
+            " is %lld: a disk's blocks are 4096 bytes, and it must be a multiple of them, as %lld", piece,
+            (piece / 4096 + 1) * 4096);
+    if (check_folder(r, optimizer, optimizer_key, o) || check_folder(r, param, param_key, p)) return -1;
     bool ring = c->row->takes_stage;
     if (!ring && (o->device || p->device))
         config_warn(
@@ -478,18 +460,8 @@ static int settle_offload(struct reading *r) {
 }
 
 // ---------------------------------------------------------------- the rest
-static int check_trouble(struct reading *r) {
-    const struct config *c = &r->d->c;
-    char why[TROUBLE_WHY_MAX];
-    if (trouble_check(TROUBLE_STRAGGLE, c->straggle, c->workers, why))
-        return config_refuse(r, "trouble.straggle", ": %s", why);
-    if (trouble_check(TROUBLE_DELAY, c->delay, c->workers, why))
-        return config_refuse(r, "trouble.delay", ": %s", why);
-    return 0;
-}
-
 // Keys of servers, where there are none.
-static int check_study(struct reading *r) {
+static int check_servers_keys(struct reading *r) {
     const struct config *c = &r->d->c;
     const struct {
         const char *path;
@@ -530,7 +502,14 @@ static int check_rest(struct reading *r) {
             r, "data.tokenizer",
             ": \"%s\": possible are \"auto\" (by the files), \"byte\" and \"bin\"; tokens of other tokenizers are made beforehand, by experiments/tokenize.py",
             tokenizer);
-    if (check_trouble(r) || check_study(r) || check_security(r) || check_recovery(r)) return -1;
+    char why[TROUBLE_WHY_MAX];
+    if (trouble_check(TROUBLE_STRAGGLE, c->straggle, c->workers, why))
+        return config_refuse(r, "trouble.straggle", ": %s", why);
+    if (trouble_check(TROUBLE_DELAY, c->delay, c->workers, why))
+        return config_refuse(r, "trouble.delay", ": %s", why);
+    if (check_servers_keys(r) || check_security(r) || check_fault(r) || check_elastic(r) || check_kept(r) ||
+        check_resume(r))
+        return -1;
     if (c->eval_every > 0 && c->eval_every_seconds > 0)
         return config_refuse(r, "eval_every_seconds",
                              " counts seconds, and eval_every steps: give one of them");

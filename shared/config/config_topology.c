@@ -60,20 +60,15 @@ int config_ranks(const struct config *c, const char *role) {
     return 0;
 }
 
-// The row whose variant zero_optimization.stage gives, or NULL.
-static const struct topology_row *row_of_stage(const struct topology_table *t) {
-    for (int i = 0; t->row[i]; i++)
-        if (t->row[i]->takes_stage) return t->row[i];
-    return NULL;
-}
-
 // Chooses the topology by name. Without a name it is the stage's, if a stage is given or there is more than one
 // worker, else the first row's.
 static int choose(struct reading *r, const char *origin) {
     struct config *c = &r->d->c;
     int stage = r->d->stage;
     struct topology_variant v;
-    const struct topology_row *staged = row_of_stage(c->topologies);
+    const struct topology_row *staged = NULL;  // whose variant zero_optimization.stage gives
+    for (int i = 0; c->topologies->row[i] && !staged; i++)
+        if (c->topologies->row[i]->takes_stage) staged = c->topologies->row[i];
     bool given = staged && config_state(r, "zero_optimization.stage") == KEY_GIVEN;
     bool takes = staged && (given || c->workers > 1);
     if (!c->topology && (takes ? staged : c->topologies->row[0])->variant(takes ? stage : 0, &v))
@@ -91,14 +86,6 @@ static void resolve_bucket(struct reading *r, const char *path, int64_t *element
     if (!used && config_state(r, path) == KEY_GIVEN && *elements)
         config_note(r, &(struct note){.topic = NOTE_TUNING, .path = path});
     if (!used) *elements = 0;
-}
-
-static void resolve_buckets(struct reading *r) {
-    struct config *c = &r->d->c;
-    bool ring = c->row->takes_stage;
-    resolve_bucket(r, "zero_optimization.reduce_bucket_size", &c->reduce_elements, ring);
-    resolve_bucket(r, "zero_optimization.allgather_bucket_size", &c->gather_elements,
-                   ring && (c->variant == 1 || c->variant == 2));
 }
 
 int config_elastic(const char *text, int *min, int *max) {
@@ -127,7 +114,9 @@ int config_resolve_topology(struct reading *r) {
     if (!row->collectives && c->collective != RING_AUTO &&
         !strcmp(config_origin(r, "ring.collective", key_from), "--collective"))
         warn("--collective: topology %s has no collectives: ignored", c->topology);
-    resolve_buckets(r);
+    resolve_bucket(r, "zero_optimization.reduce_bucket_size", &c->reduce_elements, row->takes_stage);
+    resolve_bucket(r, "zero_optimization.allgather_bucket_size", &c->gather_elements,
+                   row->takes_stage && (c->variant == 1 || c->variant == 2));
     if (!row->collectives && c->no_sync)
         return config_refuse(
             r, "ring.no_sync",

@@ -61,17 +61,6 @@ static int name_index(const struct config_key *f, const cJSON *v, const char *or
     return refuse(f, origin, list, v);
 }
 
-static int store_pair(const struct config_key *f, float *place, const cJSON *v, const char *origin) {
-    if (!cJSON_IsArray(v) || cJSON_GetArraySize(v) != 2)
-        return refuse(f, origin, "an array of two numbers", v);
-    for (int i = 0; i < 2; i++) {
-        double x;
-        if (number(f, cJSON_GetArrayItem(v, i), origin, &x)) return -1;
-        place[i] = (float)x;
-    }
-    return 0;
-}
-
 // Texts, in an array or joined by commas already, become one text.
 static int store_list(const struct config_key *f, char **place, const cJSON *v, const char *origin) {
     const cJSON *first = cJSON_IsArray(v) ? v->child : v;
@@ -132,7 +121,13 @@ int key_store(const struct config_key *f, struct draft *d, const cJSON *v, const
             *(int64_t *)place = -index;
             return 0;
         case KEY_PAIR:
-            return store_pair(f, place, v, origin);
+            if (!cJSON_IsArray(v) || cJSON_GetArraySize(v) != 2)
+                return refuse(f, origin, "an array of two numbers", v);
+            for (int i = 0; i < 2; i++) {
+                if (number(f, cJSON_GetArrayItem(v, i), origin, &x)) return -1;
+                ((float *)place)[i] = (float)x;
+            }
+            return 0;
         case KEY_INT:
         case KEY_I64:
         case KEY_F32:
@@ -147,16 +142,10 @@ int key_store(const struct config_key *f, struct draft *d, const cJSON *v, const
     return 0;
 }
 
+// cJSON's own printing may lose the last bit.
 static cJSON *load_f32(float v) {
     char text[32];
     shortest_f32(text, v);
-    return cJSON_CreateRaw(text);
-}
-
-// cJSON's own printing may lose the last bit.
-static cJSON *load_f64(double v) {
-    char text[32];
-    shortest_f64(text, v);
     return cJSON_CreateRaw(text);
 }
 
@@ -259,7 +248,8 @@ cJSON *key_load(const struct config_key *f, const struct draft *d) {
         case KEY_F32:
             return load_f32(*(const float *)place);
         case KEY_F64:
-            return load_f64(*(const double *)place);
+            shortest_f64(text, *(const double *)place);
+            return cJSON_CreateRaw(text);
         case KEY_TEXT:
             return *(char *const *)place ? cJSON_CreateString(*(char *const *)place) : NULL;
         case KEY_LIST:

@@ -25,6 +25,21 @@ bool same_file(const char *a, const char *b) {
     return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
+int dir_make(const char *path) {
+    char *part = xstrdup(path);
+    int rc = 0;
+    for (char *p = part + (*part != 0); !rc; p++) {
+        char end = *p;
+        if (end && end != '/') continue;
+        *p = 0;
+        rc = mkdir(part, 0777) && errno != EEXIST ? -1 : 0;
+        *p = end;
+        if (!end) break;
+    }
+    free(part);
+    return rc;
+}
+
 int dir_possible(const char *dir, const char *option) {
     char *path = xstrdup(dir);
     struct stat about;

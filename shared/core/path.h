@@ -8,6 +8,8 @@ bool ends_with(const char *name, const char *suffix);  // and has something befo
 bool has_file(const char *dir, const char *name);      // dir/name exists, whatever it is
 bool same_file(const char *a, const char *b);          // both exist and are one file
 
+// Makes the directory and those that it lies in, where they are not there. 0, or -1 with errno.
+int dir_make(const char *path);
 // Whether files could be written in the directory, which may still have to be made: a directory is made where it would
 // lie, and removed. 0, or -1 after saying why not and naming the option or key that chose it.
 int dir_possible(const char *dir, const char *option);

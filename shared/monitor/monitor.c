@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "shared/core/error.h"
 #include "shared/core/path.h"
@@ -25,29 +24,13 @@ struct monitor {
     int64_t batch, skipped;          // sequences of a step; steps whose samples are in no weights
 };
 
-// path and what it lies in.
-static int make_dirs(const char *path) {
-    char *part = xstrdup(path);
-    int rc = 0;
-    for (char *p = part + 1; !rc; p++) {
-        char end = *p;
-        if (end && end != '/') continue;
-        *p = 0;
-        if (mkdir(part, 0777) && errno != EEXIST) rc = -1;
-        *p = end;
-        if (!end) break;
-    }
-    free(part);
-    return rc;
-}
-
 static char *place_of(const struct monitor_config *c) {
     return xasprintf("%s%s%s", c->output_path ? c->output_path : "", c->output_path ? "/" : "", c->job_name);
 }
 
 static char *make_place(const struct monitor_config *c, const char *section) {
     char *path = place_of(c);
-    if (!make_dirs(path)) return path;
+    if (!dir_make(path)) return path;
     fail("%s.output_path, job_name: %s cannot be made: %s", section, path, strerror(errno));
     free(path);
     return NULL;

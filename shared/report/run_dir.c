@@ -28,24 +28,11 @@ static const char *const run_files[] = {"config.json", "metrics.jsonl", "evals.j
 #define RUN_FILES (sizeof run_files / sizeof run_files[0])
 
 static int make_path(const char *dir) {
+    struct stat about;
     // Before half of it is made.
     if (strlen(dir) >= PATH_MAX) return fail("--out %.100s..: %s", dir, strerror(ENAMETOOLONG));
-    char *path = xstrdup(dir);
-    for (char *p = path + 1;; p++) {
-        if (*p && *p != '/') continue;
-        char kept = *p;
-        *p = 0;
-        if (mkdir(path, 0777) && errno != EEXIST) {
-            fail("%s: cannot make the directory: %s", path, strerror(errno));
-            free(path);
-            return -1;
-        }
-        *p = kept;
-        if (!kept) break;
-    }
-    struct stat about;
-    bool is_file = !stat(path, &about) && !S_ISDIR(about.st_mode);
-    free(path);
+    if (dir_make(dir)) return fail("%s: cannot make the directory: %s", dir, strerror(errno));
+    bool is_file = !stat(dir, &about) && !S_ISDIR(about.st_mode);
     return is_file ? fail("%s: is a file, not a directory: choose another --out", dir) : 0;
 }
 

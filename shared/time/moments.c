@@ -100,12 +100,6 @@ static void blame_one(void *ctx, const struct span *g) {
     }
 }
 
-static int index_of(struct moments *const *ranks, size_t count, int worker) {
-    for (size_t r = 0; r < count; r++)
-        if (ranks[r] && ranks[r]->exposed.ring && ranks[r]->rank == worker) return (int)r;
-    return -1;
-}
-
 // The parts of a wait in which the worker that was waited for stood still for something itself.
 static void suspect_wait(struct suspects *s, const struct span *w, const struct spans *idle, int index) {
     size_t low = 0, high = spans_count(idle);
@@ -131,8 +125,11 @@ static struct suspects suspects_of(struct moments *const *ranks, size_t count, s
         suspect(&s, spans_at(&m->exposed, i)->begin, spans_at(&m->exposed, i)->end, -1);
     for (size_t i = 0; i < waits && !m->alone; i++) {
         const struct span *w = spans_at(&m->waits, i);
-        int index = index_of(ranks, count, w->peer);
-        if (index >= 0 && index != (int)of) suspect_wait(&s, w, &ranks[index]->idle, index);
+        size_t index = 0;  // of the worker that was waited for
+        while (index < count &&
+               !(ranks[index] && ranks[index]->exposed.ring && ranks[index]->rank == w->peer))
+            index++;
+        if (index < count && index != of) suspect_wait(&s, w, &ranks[index]->idle, (int)index);
     }
     spans_sort(&s.list);
     return s;

@@ -7,8 +7,8 @@
 //     rank 1    | forward |  >---- stopped ----<           |
 //     rank 0's  | forward |e.| wait for rank 1 |e| backward |
 //
-// Several that stood still at once, the rank itself among them, count once, for the one that went on last. What was a rank's own
-// stop was no communication, nor waiting: its host gave it no core.
+// Several that stood still at once, the rank itself among them, count once, for the one that went on last. A rank's own
+// stop is neither communication nor waiting: its host gave it no core.
 //
 // Of three ranks one that is waited for may itself stand still for the third, which is then waited for by both:
 //

@@ -5,29 +5,19 @@ static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // Nearly sorted as they come: insertion costs a pass, and allocates nothing.
-static void sort_spans(struct span *s, size_t n) {
-    for (size_t i = 1; i < n; i++) {
-        struct span one = s[i];
-        size_t j = i;
-        for (; j > 0 && s[j - 1].begin > one.begin; j--) s[j] = s[j - 1];
-        s[j] = one;
+#define SORT_BY_BEGIN(type, all, n)                                                   \
+    for (size_t i = 1; i < (n); i++) {                                                \
+        type one = (all)[i];                                                          \
+        size_t j = i;                                                                 \
+        for (; j > 0 && (all)[j - 1].begin > one.begin; j--) (all)[j] = (all)[j - 1]; \
+        (all)[j] = one;                                                               \
     }
-}
-
-static void sort_blocks(struct split_block *b, size_t n) {
-    for (size_t i = 1; i < n; i++) {
-        struct split_block one = b[i];
-        size_t j = i;
-        for (; j > 0 && b[j - 1].begin > one.begin; j--) b[j] = b[j - 1];
-        b[j] = one;
-    }
-}
 
 // Cuts spans to [begin, end) and to what no earlier span covers. How many are left.
 static size_t cut_spans(struct span *s, size_t n, int64_t begin, int64_t end) {
     size_t kept = 0;
     int64_t at = begin;
-    sort_spans(s, n);
+    SORT_BY_BEGIN(struct span, s, n);
     for (size_t i = 0; i < n; i++) {
         struct span one = s[i];
         one.begin = later(one.begin, at);
@@ -44,7 +34,7 @@ static size_t cut_spans(struct span *s, size_t n, int64_t begin, int64_t end) {
 // inside of another one vanishes.
 static size_t cut_blocks(struct split_block *b, size_t n, int64_t begin, int64_t end) {
     size_t kept = 0;
-    sort_blocks(b, n);
+    SORT_BY_BEGIN(struct split_block, b, n);
     for (size_t i = 0; i < n; i++) {
         struct split_block one = b[i];
         one.begin = later(one.begin, begin);

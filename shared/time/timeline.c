@@ -336,19 +336,9 @@ static void split_next(struct timeline *tl) {
     time_split_add(&tl->sum, &one);
 }
 
-static struct step *last_step(struct timeline *tl) {
-    return tl->begun ? &tl->steps[(tl->begun - 1) % STEPS] : NULL;
-}
-
 static void end_step(struct timeline *tl, int64_t now) {
-    struct step *s = last_step(tl);
+    struct step *s = tl->begun ? &tl->steps[(tl->begun - 1) % STEPS] : NULL;
     if (s && !s->end) s->end = now;
-}
-
-// Transfers that the steps before asked for may be waited for in this one.
-static uint64_t first_transfer(const struct timeline *tl) {
-    uint64_t back = tl->begun < TIMELINE_LATE ? tl->begun : TIMELINE_LATE;
-    return back ? tl->steps[(tl->begun - back) % STEPS].asked : tl->next_transfer;
 }
 
 void timeline_step_at(struct timeline *tl, int64_t step, int64_t now) {
@@ -357,13 +347,16 @@ void timeline_step_at(struct timeline *tl, int64_t step, int64_t now) {
     look(tl);
     end_step(tl, now);
     if (tl->begun - tl->split >= TIMELINE_LATE) split_next(tl);
+    // Transfers that the steps before asked for may be waited for in this one.
+    uint64_t back = tl->begun < TIMELINE_LATE ? tl->begun : TIMELINE_LATE;
+    uint64_t first = back ? tl->steps[(tl->begun - back) % STEPS].asked : tl->next_transfer;
     tl->steps[tl->begun % STEPS] = (struct step){.step = step,
                                                  .begin = now,
                                                  .busy = tl->busy.next,
                                                  .blocks = tl->blocks.next,
                                                  .reads = tl->reads.next,
                                                  .asked = tl->next_transfer,
-                                                 .transfers = first_transfer(tl)};
+                                                 .transfers = first};
     tl->begun++;
     pthread_mutex_unlock(&tl->lock);
 }
@@ -522,15 +515,6 @@ uint64_t timeline_lost(struct timeline *tl) {
     return lost;
 }
 
-static size_t view_transfers(struct timeline *tl, const struct step *s, struct transfer_times *out) {
-    size_t n = 0;
-    for (uint64_t i = oldest(s->transfers, tl->next_transfer, tl->room); i < tl->next_transfer; i++) {
-        struct transfer_times t = times_of(tl, &tl->transfers[i % tl->room]);
-        if (t.asked < s->end && (i >= s->asked || t.done > s->begin)) out[n++] = t;
-    }
-    return n;
-}
-
 static void view_gap(void *ctx, const struct span *gap) {
     struct timeline_view *v = ctx;
     v->gaps = xrealloc(v->gaps, (v->gap_count + 1) * sizeof *v->gaps);
@@ -547,7 +531,11 @@ bool timeline_view(struct timeline *tl, int back, struct timeline_view *out) {
                                   .compute = xcalloc(SPANS, sizeof *out->compute),
                                   .transfers = xcalloc(tl->room, sizeof *out->transfers)};
     out->compute_count = spans_within(&tl->busy, s->busy, s, out->compute);
-    out->transfer_count = view_transfers(tl, s, out->transfers);
+    for (uint64_t i = oldest(s->transfers, tl->next_transfer, tl->room); i < tl->next_transfer; i++) {
+        struct transfer_times t = times_of(tl, &tl->transfers[i % tl->room]);
+        if (t.asked < s->end && (i >= s->asked || t.done > s->begin))
+            out->transfers[out->transfer_count++] = t;
+    }
     struct time_split unused;
     split_step(tl, s, view_gap, out, &unused);
     return true;

@@ -41,7 +41,7 @@ static bool asks_to_train(int argc, char **argv) {
 static int end(int status, bool run) { return stop_supervised() ? status : output_end(status, run); }
 
 int main(int argc, char **argv) {
-    static const struct topology_table topologies = {{&topology_local, &topology_star, &topology_ring}};
+    static const struct topology_table topologies = {{&topology_local, &topology_star, RING_TOPOLOGIES}};
     static const struct {
         const char *name;
         int (*run)(const struct topology_table *t, int argc, char **argv);

@@ -1,10 +1,11 @@
-// The ring as the program sees it (shared/core/topology_row.h): its ranks are threads of one process, or processes
-// that mpirun starts.
+// The topologies without a server, a row each (shared/core/topology_row.h).
 #ifndef STARRING_DECENTRAL_RING_H
 #define STARRING_DECENTRAL_RING_H
 
 #include "shared/core/topology_row.h"
 
-extern const struct topology_row topology_ring;
+extern const struct topology_row topology_zero;  // decentral/zero_row.c
+
+#define RING_TOPOLOGIES &topology_zero  // as the program lists them
 
 #endif

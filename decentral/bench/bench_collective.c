@@ -8,7 +8,7 @@
 #include "decentral/bench/bench_ring.h"
 #include "decentral/collective/hub.h"
 #include "decentral/mpi/mpi_load.h"
-#include "decentral/ring_source.h"
+#include "decentral/ranks.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
 #include "shared/core/segment.h"

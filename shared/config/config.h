@@ -64,7 +64,7 @@ struct device_row {
 extern const struct device_row device_rows[DEVICE_KINDS];
 
 // The engines through which a ring's ranks talk, a row each: its name, its place in the help of --collective, and MiB that
-// each process of a rank holds for it on the host and on a GPU. decentral/ring_source.c has their collectives, and resolves
+// each process of a rank holds for it on the host and on a GPU. decentral/ranks.c has their collectives, and resolves
 // RING_AUTO.
 #define ENGINE_LIST(X)                             \
     X(AUTO, "auto", "auto", 0, 0)                  \

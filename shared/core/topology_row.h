@@ -1,5 +1,5 @@
 // A topology as the program sees it: the names of its variants, the roles of its ranks, how it may be started, what
-// it needs, and how it runs. Each row is owned by one file (shared/launch/local.c, decentral/ring.c, ps/star.c);
+// it needs, and how it runs. Each row is owned by one file (shared/launch/local.c, decentral/zero_row.c, ps/star.c);
 // starring.c lists the rows, and everything else asks the row of the configuration. The training loop's view of
 // a topology is struct topology (shared/core/topology.h).
 //

@@ -299,11 +299,12 @@ static struct topology *create(void *ctx, struct device *dev, struct stream *com
     return local_create(&o);
 }
 
-static int train_alone(const struct job *j) {
+static int train_alone(void *ctx, const struct job *j) {
+    (void)ctx;
     return session_run(&(struct session_options){.job = j, .create = create, .ctx = (void *)j}, NULL);
 }
 
-static int run(struct run *r) { return run_here(r, train_alone); }
+static int run(struct run *r) { return run_here(r, train_alone, NULL); }
 
 static struct topology_formula formula(const struct config *c, const char *role) {
     struct topology_formula f = {.wire = "0"};

@@ -142,11 +142,11 @@ int run_end(struct run *r, int status, int number) {
     return status;
 }
 
-int run_here(struct run *r, int (*ranks)(const struct job *j)) {
+int run_here(struct run *r, int (*ranks)(void *ctx, const struct job *j), void *ctx) {
     if (r->life) {
         r->job.dir = r->config->out;
         r->job.stop = stop_install_role(true);
-        int status = stop_status(ranks(&r->job), r->job.stop);
+        int status = stop_status(ranks(ctx, &r->job), r->job.stop);
         struct segment memory;
         if (status && rank_env_meeting() >= 0 && !segment_adopt(&memory, rank_env_meeting()))
             last_word_say(segment_data(&memory), error_last());
@@ -154,6 +154,6 @@ int run_here(struct run *r, int (*ranks)(const struct job *j)) {
     }
     if (run_begin(r)) return EXIT_USAGE;
     r->job.stop = stop_install("this step");
-    int status = stop_status(ranks(&r->job), r->job.stop);
+    int status = stop_status(ranks(ctx, &r->job), r->job.stop);
     return run_end(r, status, *r->job.stop);
 }

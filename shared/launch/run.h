@@ -32,6 +32,6 @@ int run_end(struct run *r, int status, int number);
 // The whole, where the ranks are of this process: `ranks` trains and returns 0, or -1 after logging; it looks at
 // job.stop, the flag of Ctrl-C and SIGTERM. In a launcher's child, who stands for the run is the launcher. The program's exit
 // status.
-int run_here(struct run *r, int (*ranks)(const struct job *j));
+int run_here(struct run *r, int (*ranks)(void *ctx, const struct job *j), void *ctx);
 
 #endif

@@ -20,7 +20,7 @@
 // clang-format on
 
 #include "decentral/collective/hub_impl.h"
-#include "decentral/ring_source.h"
+#include "decentral/ranks.h"
 #include "kernels/backend.h"
 #include "shared/core/error.h"
 #include "shared/launch/last_word.h"

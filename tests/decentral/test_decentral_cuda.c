@@ -12,7 +12,7 @@
 // clang-format on
 
 #include "decentral/collective/hub.h"
-#include "decentral/ring_source.h"
+#include "decentral/ranks.h"
 #include "shared/core/error.h"
 #include "tests/decentral/collective_cases.h"
 #include "tests/emulated.h"

@@ -435,7 +435,7 @@ static void the_header_tells_who_may_join(void **state) {
         {&topology_star, {.keys = (char *)"keys"}, "\nsecurity curve: "},
         {&topology_star, {.insecure = true}, "\nsecurity insecure: ANYBODY WHO REACHES THE PORTS CAN JOIN"},
         {&topology_local, {0}, NULL},
-        {&topology_ring, {0}, NULL},
+        {&topology_zero, {0}, NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *text = NULL;

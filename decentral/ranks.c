@@ -1,55 +1,109 @@
-#include "decentral/ring.h"
+#include "decentral/ranks.h"
 
-#include <cjson/cJSON.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "decentral/collective/hub.h"
 #include "decentral/mpi/mpi_load.h"
+#include "decentral/nccl/collective_nccl.h"
 #include "decentral/nccl/nccl_world.h"
-#include "decentral/ring_source.h"
-#include "decentral/zero/zero.h"
 #include "shared/core/error.h"
 #include "shared/core/segment.h"
 #include "shared/device/device_choice.h"
-#include "shared/launch/launch_ranks.h"
-#include "shared/launch/run.h"
 #include "shared/launch/stop.h"
 
-static const char *folder_of(const struct offload_config *o) {
-    return o->device == OFFLOAD_NVME ? o->nvme_path : NULL;
+// ---------------------------------------------------------------- where collectives come from
+struct ring_source {
+    struct collective_source source;
+    struct nccl_meeting *meeting;
+    struct nccl_world *nccl;
+};
+
+enum ring_collective ring_collective_resolve(enum ring_collective asked, const struct ring_machine *m) {
+    const char *why;
+    bool alone = m->launch == LAUNCH_THREADS && m->ranks_here == 1,
+         shared = m->gpus > 0 && m->ranks_here > m->gpus;
+    if (asked != RING_AUTO) return asked;
+    if (m->cuda && !alone && !shared && (m->gpus == 0 || nccl_available(&why))) return RING_NCCL;
+    return m->launch == LAUNCH_MPI ? RING_MPI : m->launch == LAUNCH_PROCESSES ? RING_SHM : RING_THREADS;
 }
 
-static struct zero_options options_of(const struct config *c, const struct layout *l) {
-    return (struct zero_options){.stage = c->variant,
-                                 .layout = l,
-                                 .dtype = c->dtype,
-                                 .optimizer = c->optimizer,
-                                 .reduce = c->reduce_native ? REDUCE_NATIVE : REDUCE_ORDERED,
-                                 .group = (int)c->reduce_group,
-                                 .hpz = (int)c->hpz,
-                                 .in_turn = c->no_overlap,
-                                 .prefetch = {.bounded = c->prefetch_elements != PREFETCH_AUTO,
-                                              .elements = c->prefetch_elements,
-                                              .live = c->live_elements},
-                                 .buckets = {.reduce = c->reduce_elements, .gather = c->gather_elements},
-                                 .accumulation = c->accumulation,
-                                 .no_sync = c->no_sync,
-                                 .sums_in_fp32 = config_sums_in_fp32(c),
-                                 .offload = {.optimizer = c->offload_optimizer.device != OFFLOAD_NONE,
-                                             .page_locked = c->offload_optimizer.pin_memory,
-                                             .params = c->offload_param.device != OFFLOAD_NONE,
-                                             .params_page_locked = c->offload_param.pin_memory,
-                                             .ratio = c->offload_optimizer.ratio,
-                                             .disk = folder_of(&c->offload_optimizer),
-                                             .params_disk = folder_of(&c->offload_param),
-                                             .block_bytes = (size_t)c->aio.block_bytes,
-                                             .depth = (int)c->aio.depth},
-                                 .deadline_s = (double)c->deadline_ms * 1e-3};
+// The kinds, by what users call them; for ranks on the host's memory, and on a device's own.
+static const struct collective_kind *const kinds[RING_COLLECTIVES][2] = {
+    [RING_AUTO] = {&collective_threads_kind, &collective_threads_kind},  // a ring predicted beside a star
+    [RING_THREADS] = {&collective_threads_kind, &collective_threads_kind},
+    [RING_SHM] = {&collective_shm_kind, &collective_shm_staged_kind},
+    [RING_MPI] = {&collective_mpi_kind, &collective_mpi_staged_kind},
+    [RING_NCCL] = {&collective_nccl_kind, &collective_nccl_kind},
+};
+
+static struct collective_source source_of(enum ring_collective kind, bool device_memory,
+                                          const struct ring_place *p, struct nccl_world *nccl) {
+    return (struct collective_source){.kind = kinds[kind][device_memory],
+                                      .world = kind == RING_NCCL ? (void *)nccl : p->world,
+                                      .rank = p->rank,
+                                      .size = p->size};
+}
+
+struct collective_source ranks_predicted(const struct config *c, int rank) {
+    return source_of(c->collective, config_device(c)->gpu,
+                     &(struct ring_place){.rank = rank, .size = c->workers}, NULL);
+}
+
+// Each process has looked at its own machine: "auto" may have become different things.
+static int agree(struct ring_source *r, enum ring_collective kind, const struct ring_place *p) {
+    enum ring_collective first = kind;
+    if (nccl_meeting_share(r->meeting, 0, &first, sizeof first) != 0) return -1;
+    if (first == kind) return 0;
+    fail("rank %d would use --collective %s, rank 0 %s: their machines differ; choose one for all", p->rank,
+         engine_rows[kind].name, engine_rows[first].name);
+    nccl_meeting_abort(r->meeting, error_last());
+    return -1;
+}
+
+static int open_nccl(struct ring_source *r, const struct ring_place *p) {
+    return nccl_world_open(&r->nccl, &(struct nccl_world_options){.device = p->dev,
+                                                                  .rank = p->rank,
+                                                                  .size = p->size,
+                                                                  .meeting = r->meeting,
+                                                                  .deadline_s = p->deadline_s});
+}
+
+int ring_source_open(struct ring_source **out, enum ring_collective kind, const struct ring_place *p) {
+    bool device_memory = !dev_host_memory(p->dev), processes = p->host != RING_THREADS;
+    struct ring_source *r = xcalloc(1, sizeof *r);
+    int rc = 0;
+    *out = NULL;
+    if (kind == RING_NCCL || (processes && device_memory)) {
+        struct collective_source under = source_of(p->host, false, p, NULL);
+        rc = nccl_meeting_open(&r->meeting, &under, p->deadline_s);
+        if (rc == 0 && processes) rc = agree(r, kind, p);
+    }
+    if (rc == 0 && kind == RING_NCCL) rc = open_nccl(r, p);
+    if (rc != 0) {
+        ring_source_close(&r);
+        return -1;
+    }
+    r->source = source_of(kind, device_memory, p, r->nccl);
+    *out = r;
+    return 0;
+}
+
+const struct collective_source *ring_source_get(const struct ring_source *r) { return &r->source; }
+
+void ring_source_close(struct ring_source **source) {
+    struct ring_source *r = *source;
+    if (!r) return;
+    nccl_world_close(&r->nccl);
+    nccl_meeting_close(&r->meeting);
+    free(r);
+    *source = NULL;
 }
 
 // ---------------------------------------------------------------- before anything starts
+const struct topology_role ranks_roles[] = {{"worker", offsetof(struct config, workers)}, {0}};
+
+size_t ranks_meeting_bytes(const struct config *c) { return SEGMENT_HEAD + hub_bytes(c->workers); }
+
 // The ranks of a machine follow each other, or "host" stays unresolved, for check_machine to say why.
 static void resolve_group(struct config *c, const struct rank_env *e) {
     if (c->reduce_group != GROUP_HOST) return;
@@ -68,7 +122,7 @@ static enum launch_kind default_launch(const struct config *c) {
                                                                                   : LAUNCH_THREADS;
 }
 
-static void resolve(struct config *c, const struct rank_env *e) {
+void ranks_resolve(struct config *c, const struct rank_env *e) {
     resolve_group(c, e);
     bool started = e->kind != RANK_ENV_NONE;
     if (e->kind == RANK_ENV_OWN) c->launch = LAUNCH_PROCESSES;
@@ -84,6 +138,7 @@ static void resolve(struct config *c, const struct rank_env *e) {
 }
 
 static int check_medium(const struct config *c) {
+    if (c->medium == MEDIUM_AUTO) return 0;
     const char *name = medium_names[c->medium];
     if (c->collective == RING_NCCL)
         return fail(
@@ -134,87 +189,9 @@ static int check_collective(const struct config *c) {
     return 0;
 }
 
-static int check_groups(const struct config *c) {
-    int64_t g = c->reduce_group;
-    if (g == GROUP_HOST) return 0;  // of this machine's rank: check_machine
-    if (c->workers % g)
-        return fail(
-            "reduce_group %lld: --workers %d ranks are not groups of %lld; give a number that divides them",
-            (long long)g, c->workers, (long long)g);
-    if (g == 1 || g == c->workers) return 0;
-    if (c->reduce_native)
-        return fail(
-            "reduce_group %lld: with \"reduce\": \"native\" the library sums in its own order; leave one of them out",
-            (long long)g);
-    if (c->collective == RING_NCCL)
-        return fail(
-            "reduce_group %lld: over NCCL ranks do not exchange in groups (NCCL finds the hosts itself, in its own order "
-            "of sums); use --collective local, shm or mpi, or leave reduce_group out",
-            (long long)g);
-    return 0;
-}
+int ranks_check(const struct config *c) { return check_medium(c) || check_collective(c) ? -1 : 0; }
 
-// Secondary shards of stage 3.
-static int check_hpz(const struct config *c) {
-    static const char key[] = "zero_optimization.zero_hpz_partition_size";
-    int64_t g = c->reduce_group, h = c->hpz;
-    if (c->workers % h)
-        return fail("%s %lld: --workers %d ranks are not groups of %lld; give a number that divides them",
-                    key, (long long)h, c->workers, (long long)h);
-    if (h == 1 || h == c->workers) return 0;
-    if (g > 1 && g < c->workers && g != h)
-        return fail(
-            "%s %lld: reduce_group is %lld, and both name the ranks of one host, whose traffic is counted apart; make them "
-            "equal, or leave one of them out",
-            key, (long long)h, (long long)g);
-    if (c->reduce_native)
-        return fail(
-            "%s %lld: with \"reduce\": \"native\" nobody can tell which bytes of a sum leave a host; leave one of them out",
-            key, (long long)h);
-    if (c->collective == RING_NCCL)
-        return fail(
-            "%s %lld: over NCCL ranks do not exchange in groups; use --collective local, shm or mpi, or leave it out",
-            key, (long long)h);
-    return 0;
-}
-
-// Every rank updates with the whole momentum that the exchange ends with, and masks by the whole variance.
-static int check_onebit(const struct config *c) {
-    if (c->reduce_group > 1 && c->reduce_group < c->workers)
-        return fail(
-            "optimizer.type %s: every rank tells every other its momentum in one bit, which is not done in groups; leave "
-            "reduce_group out",
-            c->optimizer.row->name);
-    if (zero_policy_of(c->variant)->gather_grads) return 0;
-    return fail(
-        "optimizer.type %s: every rank keeps the whole momentum and variance, which zero:%d shards (DeepSpeed: "
-        "\"1bit-Adam is not compatible with ZeRO\"); use --topology zero:0, or Adam",
-        c->optimizer.row->name, c->variant);
-}
-
-// One reduction a step is for stages that have several.
-static int check_no_sync(const struct config *c) {
-    if (c->variant < 2)
-        return fail("ring.no_sync: zero:%d reduces whole gradients once a step in any case; leave it out",
-                    c->variant);
-    if (c->accumulation < 2)
-        return fail(
-            "ring.no_sync: a step of one micro-batch reduces once in any case; leave it out, or set "
-            "gradient_accumulation_steps above 1");
-    return 0;
-}
-
-// The medium of a ring's ranks, and whether they are threads or processes.
-static int check(const struct config *c) {
-    if (c->medium != MEDIUM_AUTO && check_medium(c)) return -1;
-    if (c->reduce_group && check_groups(c)) return -1;
-    if (check_hpz(c)) return -1;
-    if (c->no_sync && check_no_sync(c)) return -1;
-    if (c->optimizer.row->onebit && check_onebit(c)) return -1;
-    return check_collective(c);
-}
-
-static int check_rank(const struct config *c, const struct rank_env *e) {
+int ranks_check_rank(const struct config *c, const struct rank_env *e) {
     int most = config_device(c)->gpu ? REDUCE_GPU_MAX : REDUCE_MAX;
     if (c->launch == LAUNCH_PROCESSES && most > HUB_PROCESSES_MAX) most = HUB_PROCESSES_MAX;
     if (c->workers > most)
@@ -256,64 +233,22 @@ static int check_native(const struct config *c) {
     return 0;
 }
 
-static int check_machine(const struct config *c) {
+int ranks_check_machine(const struct config *c) {
     const char *why = "";
     if (c->reduce_group == GROUP_HOST)
         return fail(
             "\"reduce_group\": \"host\": the ranks of a machine must be known and follow each other (mpirun --map-by "
             "slot, srun --distribution=block); give reduce_group as the number of ranks of a group instead");
     if (c->reduce_native && check_native(c)) return -1;
-    if (config_check_folders(c)) return -1;
     if (c->collective == RING_MPI && !mpi_available(&why)) return fail("Open MPI: %s", why);
     if (c->collective != RING_NCCL || nccl_available(&why)) return 0;
     return fail("--collective nccl: %s", why);
 }
 
-static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
-                   struct prediction *out) {
-    (void)role;
-    struct collective_source source =
-        ring_source_predicted(c->collective, config_device(c)->gpu, rank, c->workers);
-    struct zero_options z = options_of(c, l);
-    z.device_memory = config_device(c)->gpu;
-    z.source = &source;
-    out->state_bytes = (size_t)(l->padded / l->world) * optimizer_bytes(c->optimizer.row, true);
-    return zero_predict(&z, &out->memory, &out->wire);
-}
-
-static struct topology_formula formula(const struct config *c, const char *role) {
-    struct zero_options o = options_of(c, NULL);
-    const struct collective_source source = {.size = c->workers};
-    o.source = &source;
-    const struct zero_policy *p = zero_policy_for(&o);
-    struct topology_formula f;
-    (void)role;
-    textbook_say(f.memory, zero_textbook(p, &o), 'N');
-    zero_wire_say(f.wire, sizeof f.wire, p, c->accumulation);
-    if (c->optimizer.row->onebit && p->gather_grads) {
-        size_t n = strlen(f.wire);
-        snprintf(f.wire + n, sizeof f.wire - n, "; compressed: U of 9/64 byte an element");
-    }
-    return f;
-}
-
-// The rounded copy of what this rank keeps of a unit.
-static struct topology_allowance allowance(const struct config *c, const char *role,
-                                           const struct prediction *p) {
-    bool whole = zero_policy_of(c->variant)->weights == RESIDENT_FULL;
-    (void)role, (void)p;
-    return (struct topology_allowance){.loading_units = 1.0 / (whole ? 1 : c->workers)};
-}
-
-static void describe(const struct config *c, struct cJSON *summary) {
-    cJSON_AddNumberToObject(summary, "stage", c->variant);
-}
-
 // ---------------------------------------------------------------- a rank
-static size_t meeting_bytes(const struct config *c) { return SEGMENT_HEAD + hub_bytes(c->workers); }
-
 struct rank {
     const struct job *job;
+    ranks_create *create;
     struct ring_place place;
     struct ring_source *source;  // as long as the topology
     struct mpi_medium medium;    // of MPI's
@@ -321,14 +256,11 @@ struct rank {
 
 static struct topology *create(void *ctx, struct device *dev, struct stream *compute) {
     struct rank *r = ctx;
-    struct zero_options z = options_of(r->job->config, r->job->layout);
-    z.offload.threads = job_threads(r->job);
-    r->place.dev = z.dev = dev;
-    r->place.deadline_s = z.deadline_s;
+    r->place.dev = dev;
+    r->place.deadline_s = (double)r->job->config->deadline_ms * 1e-3;
     if (ring_source_open(&r->source, r->job->config->collective, &r->place) != 0) return NULL;
-    z.compute = compute;
-    z.source = ring_source_get(r->source);
-    struct topology *t = zero_create(&z);
+    struct topology *t = r->create(&(struct ring_rank){
+        .job = r->job, .source = ring_source_get(r->source), .dev = dev, .compute = compute});
     if (!t) return NULL;
     bool mpi = r->place.host == RING_MPI, shm = r->place.host == RING_SHM;
     t->launch = launch_rows[mpi ? LAUNCH_MPI : shm ? LAUNCH_PROCESSES : LAUNCH_THREADS].name;
@@ -352,7 +284,7 @@ static int train(struct rank *r, int local_rank) {
 }
 
 // This process is one of those that mpirun started.
-static int run_mpi(struct run *r) {
+static int run_mpi(struct run *r, ranks_create *create_one) {
     struct job *j = &r->job;
     struct mpi_world *world;
     struct mpi_medium medium = {.medium = j->config->medium,
@@ -369,8 +301,10 @@ static int run_mpi(struct run *r) {
     j->stop = stop_install(rank == 0 ? "this step" : NULL);
     if (rank == 0 && !r->life && run_begin(r)) return EXIT_USAGE;
     if (rank != 0) job_resume_forget(j);
-    struct rank own = {
-        .job = j, .place = {.host = RING_MPI, .world = world, .rank = rank, .size = size}, .medium = medium};
+    struct rank own = {.job = j,
+                       .create = create_one,
+                       .place = {.host = RING_MPI, .world = world, .rank = rank, .size = size},
+                       .medium = medium};
     int status = stop_status(train(&own, r->env.local_rank), j->stop);
     // Leaving without MPI_Finalize makes mpirun end the other ranks. Where all went well they leave before rank 0
     // evaluates: ranks that wait for one in MPI take its cores.
@@ -379,15 +313,17 @@ static int run_mpi(struct run *r) {
 }
 
 // Or one of those that this program's launcher did.
-static int run_process(struct run *r) {
+static int run_process(struct run *r, ranks_create *create_one) {
     struct job *j = &r->job;
     struct segment memory;
     int rank = r->env.rank, size = r->env.size, rc = -1;
     if (segment_adopt(&memory, r->env.meeting)) return EXIT_RUN_FAILED;
-    if (memory.bytes < meeting_bytes(j->config))
+    if (memory.bytes < ranks_meeting_bytes(j->config))
         return fail("the ranks' memory is too small for %d", size), EXIT_RUN_FAILED;
     struct hub *hub = hub_join(segment_data(&memory), rank, size);
-    struct rank own = {.job = j, .place = {.host = RING_SHM, .world = hub, .rank = rank, .size = size}};
+    struct rank own = {.job = j,
+                       .create = create_one,
+                       .place = {.host = RING_SHM, .world = hub, .rank = rank, .size = size}};
     j->dir = j->config->out;
     j->stop = stop_install_role(true);
     if (hub) rc = train(&own, r->env.local_rank);
@@ -397,56 +333,19 @@ static int run_process(struct run *r) {
     return stop_status(rc, j->stop);
 }
 
-static int train_thread(void *job, struct hub *hub, int rank) {
-    const struct job *j = job;
-    struct rank own = {
-        .job = j, .place = {.host = RING_THREADS, .world = hub, .rank = rank, .size = j->config->workers}};
+static int train_thread(void *ctx, struct hub *hub, int rank) {
+    struct rank own = *(const struct rank *)ctx;
+    own.place = (struct ring_place){
+        .host = RING_THREADS, .world = hub, .rank = rank, .size = own.job->config->workers};
     return train(&own, rank);
 }
 
-static int train_threads(const struct job *j) {
-    return hub_run(j->config->workers, "--workers", train_thread, (void *)j);
+static int train_threads(void *ctx, const struct job *j) {
+    struct rank r = {.job = j, .create = *(ranks_create *const *)ctx};
+    return hub_run(j->config->workers, "--workers", train_thread, &r);
 }
 
-static int run(struct run *r) {
-    if (r->env.kind == RANK_ENV_NONE) return run_here(r, train_threads);
-    return r->env.kind == RANK_ENV_OWN ? run_process(r) : run_mpi(r);
+int ranks_run(struct run *r, ranks_create *create_one) {
+    if (r->env.kind == RANK_ENV_NONE) return run_here(r, train_threads, &create_one);
+    return r->env.kind == RANK_ENV_OWN ? run_process(r, create_one) : run_mpi(r, create_one);
 }
-
-// ---------------------------------------------------------------- the row
-static bool variant(int stage, struct topology_variant *out) {
-    const struct zero_policy *p = zero_policy_of(stage);
-    *out = (struct topology_variant){0};
-    if (p) snprintf(out->name, sizeof out->name, "%s", p->name);
-    return p != NULL;
-}
-
-static int parse(const char *text, int *bound) {
-    size_t digits = strncmp(text, "zero:", 5) ? 0 : strspn(text + 5, "0123456789");
-    int stage = digits > 0 && digits < 10 && !text[5 + digits] ? atoi(text + 5) : -1;
-    (void)bound;
-    return zero_policy_of(stage) ? stage : -1;
-}
-
-const struct topology_row topology_ring = {
-    .parse = parse,
-    .variant = variant,
-    .textbook = 4,
-    .takes_stage = true,
-    .roles = (const struct topology_role[]){{"worker", offsetof(struct config, workers)}, {0}},
-    .default_workers = 2,
-    .launches = 1 << LAUNCH_DEFAULT | 1 << LAUNCH_THREADS | 1 << LAUNCH_PROCESSES | 1 << LAUNCH_MPI,
-    .launch_advice = "a ring's ranks are started in every way that there is",
-    .meeting_bytes = meeting_bytes,
-    .takes_groups = true,
-    .collectives = true,
-    .resolve = resolve,
-    .check = check,
-    .check_rank = check_rank,
-    .check_machine = check_machine,
-    .predict = predict,
-    .formula = formula,
-    .allowance = allowance,
-    .describe = describe,
-    .run = run,
-};

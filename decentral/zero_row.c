@@ -1,0 +1,215 @@
+// ZeRO's row: its names, what its options exclude, its predictions, and how a rank comes to its topology.
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "decentral/ranks.h"
+#include "decentral/ring.h"
+#include "decentral/zero/zero.h"
+#include "shared/config/config.h"
+#include "shared/core/error.h"
+
+static const char *folder_of(const struct offload_config *o) {
+    return o->device == OFFLOAD_NVME ? o->nvme_path : NULL;
+}
+
+static struct zero_options options_of(const struct config *c, const struct layout *l) {
+    return (struct zero_options){.stage = c->variant,
+                                 .layout = l,
+                                 .dtype = c->dtype,
+                                 .optimizer = c->optimizer,
+                                 .reduce = c->reduce_native ? REDUCE_NATIVE : REDUCE_ORDERED,
+                                 .group = (int)c->reduce_group,
+                                 .hpz = (int)c->hpz,
+                                 .in_turn = c->no_overlap,
+                                 .prefetch = {.bounded = c->prefetch_elements != PREFETCH_AUTO,
+                                              .elements = c->prefetch_elements,
+                                              .live = c->live_elements},
+                                 .buckets = {.reduce = c->reduce_elements, .gather = c->gather_elements},
+                                 .accumulation = c->accumulation,
+                                 .no_sync = c->no_sync,
+                                 .sums_in_fp32 = config_sums_in_fp32(c),
+                                 .offload = {.optimizer = c->offload_optimizer.device != OFFLOAD_NONE,
+                                             .page_locked = c->offload_optimizer.pin_memory,
+                                             .params = c->offload_param.device != OFFLOAD_NONE,
+                                             .params_page_locked = c->offload_param.pin_memory,
+                                             .ratio = c->offload_optimizer.ratio,
+                                             .disk = folder_of(&c->offload_optimizer),
+                                             .params_disk = folder_of(&c->offload_param),
+                                             .block_bytes = (size_t)c->aio.block_bytes,
+                                             .depth = (int)c->aio.depth},
+                                 .deadline_s = (double)c->deadline_ms * 1e-3};
+}
+
+// ---------------------------------------------------------------- choices that exclude each other
+static int check_groups(const struct config *c) {
+    int64_t g = c->reduce_group;
+    if (g == GROUP_HOST) return 0;  // of this machine's rank: check_machine
+    if (c->workers % g)
+        return fail(
+            "reduce_group %lld: --workers %d ranks are not groups of %lld; give a number that divides them",
+            (long long)g, c->workers, (long long)g);
+    if (g == 1 || g == c->workers) return 0;
+    if (c->reduce_native)
+        return fail(
+            "reduce_group %lld: with \"reduce\": \"native\" the library sums in its own order; leave one of them out",
+            (long long)g);
+    if (c->collective == RING_NCCL)
+        return fail(
+            "reduce_group %lld: over NCCL ranks do not exchange in groups (NCCL finds the hosts itself, in its own order "
+            "of sums); use --collective local, shm or mpi, or leave reduce_group out",
+            (long long)g);
+    return 0;
+}
+
+// Secondary shards of stage 3.
+static int check_hpz(const struct config *c) {
+    static const char key[] = "zero_optimization.zero_hpz_partition_size";
+    int64_t g = c->reduce_group, h = c->hpz;
+    if (c->workers % h)
+        return fail("%s %lld: --workers %d ranks are not groups of %lld; give a number that divides them",
+                    key, (long long)h, c->workers, (long long)h);
+    if (h == 1 || h == c->workers) return 0;
+    if (g > 1 && g < c->workers && g != h)
+        return fail(
+            "%s %lld: reduce_group is %lld, and both name the ranks of one host, whose traffic is counted apart; make them "
+            "equal, or leave one of them out",
+            key, (long long)h, (long long)g);
+    if (c->reduce_native)
+        return fail(
+            "%s %lld: with \"reduce\": \"native\" nobody can tell which bytes of a sum leave a host; leave one of them out",
+            key, (long long)h);
+    if (c->collective == RING_NCCL)
+        return fail(
+            "%s %lld: over NCCL ranks do not exchange in groups; use --collective local, shm or mpi, or leave it out",
+            key, (long long)h);
+    return 0;
+}
+
+// Every rank updates with the whole momentum that the exchange ends with, and masks by the whole variance.
+static int check_onebit(const struct config *c) {
+    if (c->reduce_group > 1 && c->reduce_group < c->workers)
+        return fail(
+            "optimizer.type %s: every rank tells every other its momentum in one bit, which is not done in groups; leave "
+            "reduce_group out",
+            c->optimizer.row->name);
+    if (zero_policy_of(c->variant)->gather_grads) return 0;
+    return fail(
+        "optimizer.type %s: every rank keeps the whole momentum and variance, which zero:%d shards (DeepSpeed: "
+        "\"1bit-Adam is not compatible with ZeRO\"); use --topology zero:0, or Adam",
+        c->optimizer.row->name, c->variant);
+}
+
+// One reduction a step is for stages that have several.
+static int check_no_sync(const struct config *c) {
+    if (c->variant < 2)
+        return fail("ring.no_sync: zero:%d reduces whole gradients once a step in any case; leave it out",
+                    c->variant);
+    if (c->accumulation < 2)
+        return fail(
+            "ring.no_sync: a step of one micro-batch reduces once in any case; leave it out, or set "
+            "gradient_accumulation_steps above 1");
+    return 0;
+}
+
+static int check(const struct config *c) {
+    if (ranks_check(c)) return -1;
+    if (c->reduce_group && check_groups(c)) return -1;
+    if (check_hpz(c)) return -1;
+    if (c->no_sync && check_no_sync(c)) return -1;
+    return c->optimizer.row->onebit ? check_onebit(c) : 0;
+}
+
+static int check_machine(const struct config *c) {
+    return config_check_folders(c) ? -1 : ranks_check_machine(c);
+}
+
+// ---------------------------------------------------------------- memory and bytes
+static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
+                   struct prediction *out) {
+    (void)role;
+    struct collective_source source = ranks_predicted(c, rank);
+    struct zero_options z = options_of(c, l);
+    z.device_memory = config_device(c)->gpu;
+    z.source = &source;
+    out->state_bytes = (size_t)(l->padded / l->world) * optimizer_bytes(c->optimizer.row, true);
+    return zero_predict(&z, &out->memory, &out->wire);
+}
+
+static struct topology_formula formula(const struct config *c, const char *role) {
+    struct zero_options o = options_of(c, NULL);
+    const struct collective_source source = {.size = c->workers};
+    o.source = &source;
+    const struct zero_policy *p = zero_policy_for(&o);
+    struct topology_formula f;
+    (void)role;
+    textbook_say(f.memory, zero_textbook(p, &o), 'N');
+    zero_wire_say(f.wire, sizeof f.wire, p, c->accumulation);
+    if (c->optimizer.row->onebit && p->gather_grads) {
+        size_t n = strlen(f.wire);
+        snprintf(f.wire + n, sizeof f.wire - n, "; compressed: U of 9/64 byte an element");
+    }
+    return f;
+}
+
+// The rounded copy of what this rank keeps of a unit.
+static struct topology_allowance allowance(const struct config *c, const char *role,
+                                           const struct prediction *p) {
+    bool whole = zero_policy_of(c->variant)->weights == RESIDENT_FULL;
+    (void)role, (void)p;
+    return (struct topology_allowance){.loading_units = 1.0 / (whole ? 1 : c->workers)};
+}
+
+static void describe(const struct config *c, struct cJSON *summary) {
+    cJSON_AddNumberToObject(summary, "stage", c->variant);
+}
+
+// ---------------------------------------------------------------- the row
+static bool variant(int stage, struct topology_variant *out) {
+    const struct zero_policy *p = zero_policy_of(stage);
+    *out = (struct topology_variant){0};
+    if (p) snprintf(out->name, sizeof out->name, "%s", p->name);
+    return p != NULL;
+}
+
+static int parse(const char *text, int *bound) {
+    size_t digits = strncmp(text, "zero:", 5) ? 0 : strspn(text + 5, "0123456789");
+    int stage = digits > 0 && digits < 10 && !text[5 + digits] ? atoi(text + 5) : -1;
+    (void)bound;
+    return zero_policy_of(stage) ? stage : -1;
+}
+
+static struct topology *create(const struct ring_rank *r) {
+    struct zero_options z = options_of(r->job->config, r->job->layout);
+    z.offload.threads = job_threads(r->job);
+    z.dev = r->dev;
+    z.compute = r->compute;
+    z.source = r->source;
+    return zero_create(&z);
+}
+
+static int run(struct run *r) { return ranks_run(r, create); }
+
+const struct topology_row topology_zero = {
+    .parse = parse,
+    .variant = variant,
+    .textbook = 4,
+    .takes_stage = true,
+    .roles = ranks_roles,
+    .default_workers = 2,
+    .launches = RANKS_LAUNCHES,
+    .launch_advice = "a ring's ranks are started in every way that there is",
+    .meeting_bytes = ranks_meeting_bytes,
+    .takes_groups = true,
+    .collectives = true,
+    .resolve = ranks_resolve,
+    .check = check,
+    .check_rank = ranks_check_rank,
+    .check_machine = check_machine,
+    .predict = predict,
+    .formula = formula,
+    .allowance = allowance,
+    .describe = describe,
+    .run = run,
+};

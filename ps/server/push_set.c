@@ -17,8 +17,9 @@
 
 static const char *set_unfit(const struct server_core *c, const struct server_key *k,
                              const struct wire_header *h) {
-    bool over = h->step < k->step || (h->step == k->step && round_of(c, h->step)->fixed);
-    return over ? "the step goes on without this worker" : in_order_unfit(c, k, h);
+    const char *why = h->step < k->step ? NULL : in_order_unfit(c, k, h);
+    bool over = h->step < k->step || (!why && round_of(c, h->step)->fixed);
+    return over ? "the step goes on without this worker" : why;
 }
 
 static int set_admit(struct server_core *c, struct server_key *k, const struct wire_header *h,
@@ -36,41 +37,48 @@ static int set_admit(struct server_core *c, struct server_key *k, const struct w
     return 0;
 }
 
-// Lets go of all gradients of a key's open step. A worker whose gradient counted hears that it was taken.
-static void release(struct server_core *c, struct server_key *k, uint64_t set) {
+// Adds a key's gradients over the set, and lets go of all. A worker whose gradient counted hears that it was taken.
+static int add_set(struct server_core *c, struct server_key *k, uint64_t set) {
     struct slot *s = slot_of(c, k, k->step);
+    struct sum_args sum = {.acc = k->buf.acc,
+                           .grads = c->grads,
+                           .n = k->n,
+                           .dtype = c->o.dtype,
+                           .scale = elastic_scale(c->o.rule.workers, elastic_count(set)),
+                           .first = true};
     int64_t ready_ns = 0;
+    bool at_once;
+    for (int w = 0; w < c->o.rule.workers; w++)
+        if (set & elastic_bit(w)) c->grads[sum.count++] = s->held[w].data;
+    if (add_up(c, k, &sum, &at_once) != 0) return -1;
     for (int w = 0; w < c->o.rule.workers; w++) {
         bool counts = (set & elastic_bit(w)) != 0, told = s->held[w].frame || k->pulls[w].pending;
         if (counts) ready_ns = s->ready_ns[w] = ps_later(s->ready_ns[w], ready_ns);
         let_go(c, s, w);
         if (counts && !told) acknowledge(c, k, w, k->step, false);
     }
+    return close_slot(c, k, at_once);
+}
+
+static int set_advance(struct server_core *c, struct server_key *k) {
+    int64_t step;
+    do {
+        const struct slot *s = slot_of(c, k, step = k->step);
+        uint64_t set = s->contributed && !s->complete ? round_of(c, step)->fixed : 0;
+        if ((set && add_set(c, k, set) != 0) || commit_key(c, k) != 0) return -1;
+    } while (k->step > step);
+    return 0;
 }
 
 static int set_fix(struct server_core *c, const struct wire_header *h) {
     struct server_round *r = round_of(c, h->step);
-    if (h->step != c->step || r->fixed || !h->mask) return 0;
+    if (h->step < c->step || h->step >= c->step + c->slots || r->fixed || !h->mask) return 0;
     if (h->mask & ~r->arrived)
         return core_fail(c->error, "step %lld: the scheduler counts on gradients that are not here",
                          (long long)h->step);
     r->fixed = h->mask;
-    for (int i = 0; i < c->count; i++) {
-        struct server_key *k = &c->keys[i];
-        const struct slot *s = slot_of(c, k, h->step);
-        struct sum_args sum = {.acc = k->buf.acc,
-                               .grads = c->grads,
-                               .n = k->n,
-                               .dtype = c->o.dtype,
-                               .scale = elastic_scale(c->o.rule.workers, elastic_count(h->mask)),
-                               .first = true};
-        for (int w = 0; w < c->o.rule.workers; w++)
-            if (h->mask & elastic_bit(w)) c->grads[sum.count++] = s->held[w].data;
-        bool at_once;
-        if (add_up(c, k, &sum, &at_once) != 0) return -1;
-        release(c, k, h->mask);
-        if (close_slot(c, k, at_once) != 0) return -1;
-    }
+    for (int i = 0; i < c->count; i++)
+        if (set_advance(c, &c->keys[i]) != 0) return -1;
     return 0;
 }
 
@@ -86,6 +94,6 @@ const struct push_policy push_set = {.takes_frames = true,
                                      .unfit = set_unfit,
                                      .admit = set_admit,
                                      .may_read = in_order_may_read,
-                                     .advance = commit_key,
+                                     .advance = set_advance,
                                      .fix = set_fix,
                                      .begin_life = set_begin_life};

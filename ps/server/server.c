@@ -21,6 +21,7 @@
 #include "ps/trust/trust.h"
 #include "shared/core/error.h"
 #include "shared/core/sizes.h"
+#include "shared/report/span_files.h"
 #include "shared/time/moments.h"
 
 static int server_listen(struct server *s) {
@@ -78,18 +79,6 @@ static int server_allocate(struct server *s) {
     return s->arena.failed ? -1 : 0;
 }
 
-static int server_open_keeper(struct server *s) {
-    struct keeper_options o = {.file = {.config = s->c,
-                                        .layout = s->o->layout,
-                                        .map = s->map,
-                                        .rank = s->id.rank,
-                                        .run_dir = s->o->dir,
-                                        .life = s->id.job},
-                               .copies = ps_keeps_copies(s->c) ? s->copies : NULL};
-    if (s->c->recovery.checkpoint_every > 0 && !(s->keeper = keeper_create(&o))) return -1;
-    return 0;
-}
-
 static int server_open_order(const struct server *s, int t) {
     struct shard *shard = &s->shards[t];
     struct arrivals_options o = {.map = s->map,
@@ -98,26 +87,54 @@ static int server_open_order(const struct server *s, int t) {
                                  .workers = s->c->workers,
                                  .steps = s->c->steps};
     if (s->c->ps.record_arrivals) shard->record = arrivals_create(&o);
-    // Pushes that are applied as they come have been decoded.
-    bool on_arrival = consistency_row(s->c->variant)->on_arrival;
     struct study_options so = {.layout = s->o->layout,
                                .map = s->map,
                                .dtype = s->c->dtype,
                                .shard = o.shard,
                                .pushes = size_times(s->c->workers, s->c->steps),
                                .dir = s->c->ps.log_updates ? s->o->dir : NULL};
-    if (!on_arrival) so.code = s->c->ps.code;
+    // Pushes that are applied on their own have been decoded.
+    if (!consistency_of(s->c).row->on_arrival) so.code = s->c->ps.code;
     if (!(shard->study = study_create(&so))) return -1;
     if (!s->c->ps.replay_arrivals) return 0;
     shard->replay = arrivals_read(&o, s->c->ps.replay_arrivals);
     return shard->replay ? 0 : -1;
 }
 
+#define KEPT_LEAST 4096   // spans in a shard's ring
+#define KEPT_MOST  65536  // 2.5 MiB
+
+static const char *const parts[SERVER_PARTS] = {"receive", "sum", "hold", "wait", "update", "reply"};
+
+// The time of a shard's thread. Never NULL.
+static struct thread_time *shard_time(const struct config *c, const struct shard_map *map, int shard) {
+    // Of each key a step has: of each worker a push, a sum, two answers and a pull; an update; idleness between.
+    size_t a_step = (size_t)map->shard_keys[shard] * (6 * (size_t)c->workers + 4);
+    size_t kept = a_step * (SERVER_PICTURED + 2);
+    struct thread_time_options o = {.names = parts,
+                                    .parts = SERVER_PARTS,
+                                    .idle = 1u << SERVER_HOLD | 1u << SERVER_WAIT,
+                                    .work = 1u << SERVER_SUM | 1u << SERVER_UPDATE | 1u << SERVER_REPLY,
+                                    .kept = kept < KEPT_LEAST  ? KEPT_LEAST
+                                            : kept > KEPT_MOST ? KEPT_MOST
+                                                               : kept,
+                                    .trace = c->trace};
+    return thread_time_create(&o);
+}
+
 static int server_start_shards(struct server *s) {
+    struct keeper_options ko = {.file = {.config = s->c,
+                                         .layout = s->o->layout,
+                                         .map = s->map,
+                                         .rank = s->id.rank,
+                                         .run_dir = s->o->dir,
+                                         .life = s->id.job},
+                                .copies = ps_keeps_copies(s->c) ? s->copies : NULL};
+    if (s->c->recovery.checkpoint_every > 0 && !(s->keeper = keeper_create(&ko))) return -1;
     for (int t = 0; t < s->map->threads; t++) {
         struct shard *shard = &s->shards[t];
         if (server_open_order(s, t) != 0) return -1;
-        shard->spans = server_thread_time(s->c, s->map, s->id.rank * s->map->threads + t);
+        shard->spans = shard_time(s->c, s->map, s->id.rank * s->map->threads + t);
         shard->link = link_create(&(struct link_options){.peers = s->c->workers,
                                                          .repeat_most_s = ps_repeat_most_s(s->c),
                                                          .network = {shard, shard_send},
@@ -184,7 +201,7 @@ static int server_load(struct server *s, const char *path, uint64_t seal) {
     return atomic_load(&s->loader) ? 0 : -1;
 }
 
-// Somebody has died, and what this server has is to be left for the next epoch: nothing changes its state any more
+// A member has died, and what this server has is to be left for the next epoch: nothing changes its state any more
 // but the last step that was decided.
 static int server_settle(void *ctx, bool replica, int64_t steps, const struct update_scalars *last,
                          char why[WIRE_TEXT_MAX]) {
@@ -262,21 +279,6 @@ static int server_listen_scheduler(struct server *s, double *heard_s) {
     return rc;
 }
 
-// Whether a shard's thread has stood still for longer than a member may be silent; then why says so.
-static bool stands_still(const struct server *s, struct shard *shard, double excused_s,
-                         char why[WIRE_TEXT_MAX]) {
-    double stood_s = turning_stood(&shard->turning, atomic_load(&shard->turns), excused_s, now_seconds());
-    if (stood_s <= ps_deadline_s(s->c)) return false;
-    snprintf(why, WIRE_TEXT_MAX, "shard thread %d has stood still for %.1f s", shard->thread, stood_s);
-    return true;
-}
-
-static void server_beat(struct server *s, double now) {
-    const struct ps_port port = link_port(s->link);
-    port_tell(&port, PEER_SCHEDULER,
-              &(struct wire_header){.kind = WIRE_HEARTBEAT, .ready_ns = ps_clock_ns(now)});
-}
-
 // Another one may be started in its place.
 static int lost_scheduler(const struct server *s, const struct turn_stall *still, double heard_s,
                           double now) {
@@ -290,11 +292,16 @@ static int lost_scheduler(const struct server *s, const struct turn_stall *still
 static const char *server_trouble(struct server *s, double excused_s, char text[WIRE_TEXT_MAX]) {
     struct loader *loaders[] = {atomic_load(&s->loader), atomic_load(&s->twin_loader)};
     const char *why = NULL;
-    for (int t = 0; t < s->map->threads && !s->rescue; t++)
-        if (atomic_load(&s->shards[t].failed))
-            why = s->shards[t].error;
-        else if (stands_still(s, &s->shards[t], excused_s, text))
+    for (int t = 0; t < s->map->threads && !s->rescue; t++) {
+        struct shard *shard = &s->shards[t];
+        double stood_s = turning_stood(&shard->turning, atomic_load(&shard->turns), excused_s, now_seconds());
+        if (atomic_load(&shard->failed)) {
+            why = shard->error;
+        } else if (stood_s > ps_deadline_s(s->c)) {
+            snprintf(text, WIRE_TEXT_MAX, "shard thread %d has stood still for %.1f s", t, stood_s);
             why = text;
+        }
+    }
     for (int i = 0; i < 2 && !s->rescue; i++)
         if (loaders[i] && loader_state(loaders[i]) == LOADER_FAILED) why = loader_error(loaders[i]);
     return ps_stopped(s->o->stop) ? PS_INTERRUPTED : why;
@@ -326,31 +333,11 @@ static int server_watch(struct server *s, const struct ps_login *l) {
         if (!s->started && now - hello_s > ps_hello_s(s->c)) ps_hello(l, &s->id), hello_s = now;
         bool sampling = s->id.clock.apart && s->id.clock.samples < PS_CLOCK_FIRST;
         if (now - beat_s > (sampling ? PS_CLOCK_FIRST_S : ps_heartbeat_s(s->c))) {
+            const struct ps_port port = link_port(s->link);
             beat_s = now;
-            server_beat(s, now);
+            port_tell(&port, PEER_SCHEDULER,
+                      &(struct wire_header){.kind = WIRE_HEARTBEAT, .ready_ns = ps_clock_ns(now)});
         }
-    }
-}
-
-// The time that the server's updates waited for checkpoints: for keys that were being written, of the shard that waited
-// longest, or for copies, which its shards make at the same time.
-static void report_checkpoints(const struct server *s, struct checkpoint_report *r) {
-    const struct keeper_figures f = keeper_figures(s->keeper);
-    double threads = s->map->threads;
-    *r = (struct checkpoint_report){.written = f.complete,
-                                    .failed = f.failed,
-                                    .bytes = (double)f.bytes,
-                                    .seconds_writing = f.write_seconds,
-                                    .slowed = f.copy_seconds > 0 ? f.complete + f.failed : 0,
-                                    .slowed_seconds = f.copy_seconds / threads,
-                                    .slowed_most = f.copy_seconds_most / threads};
-    for (int t = 0; t < s->map->threads; t++) {
-        struct server_totals totals = {0};
-        if (s->shards[t].core) server_core_totals(s->shards[t].core, &totals);
-        if (totals.pin_seconds <= r->slowed_seconds) continue;
-        r->slowed = totals.pin_waits;
-        r->slowed_seconds = totals.pin_seconds;
-        r->slowed_most = totals.pin_seconds_most;
     }
 }
 
@@ -364,13 +351,38 @@ static void server_report(struct server *s, struct rank_report *r) {
         dev_usage(s->dev, &usage);
         memcpy(r->peak_bytes, usage.peak_bytes, sizeof usage.peak_bytes);
     }
+    // Updates have waited for checkpoints: for copies, which all shards make at the same time, or for keys that were being
+    // written, of the shard that waited longest.
+    const struct keeper_figures f = keeper_figures(s->keeper);
+    double threads = s->map->threads;
+    r->checkpoints = (struct checkpoint_report){.written = f.complete,
+                                                .failed = f.failed,
+                                                .bytes = (double)f.bytes,
+                                                .seconds_writing = f.write_seconds,
+                                                .slowed = f.copy_seconds > 0 ? f.complete + f.failed : 0,
+                                                .slowed_seconds = f.copy_seconds / threads,
+                                                .slowed_most = f.copy_seconds_most / threads};
     for (int t = 0; t < s->map->threads; t++) {
         struct server_totals totals = {0};
+        struct server_time *sum = &r->server_time;
+        int64_t ns[THREAD_PARTS];
         if (s->shards[t].core) server_core_totals(s->shards[t].core, &totals);
         if (totals.steps > steps) steps = totals.steps;
         r->transport_peak_bytes += totals.held_peak_bytes;
         staleness_merge(&r->staleness, &totals.staleness);
-        server_time_add(&r->server_time, s->shards[t].spans);
+        if (totals.pin_seconds > r->checkpoints.slowed_seconds) {
+            r->checkpoints.slowed = totals.pin_waits;
+            r->checkpoints.slowed_seconds = totals.pin_seconds;
+            r->checkpoints.slowed_most = totals.pin_seconds_most;
+        }
+        sum->total += (double)thread_time_totals(s->shards[t].spans, ns) * 1e-9;
+        sum->receive += (double)ns[SERVER_RECEIVE] * 1e-9;
+        sum->sum += (double)ns[SERVER_SUM] * 1e-9;
+        sum->hold += (double)ns[SERVER_HOLD] * 1e-9;
+        sum->wait += (double)ns[SERVER_WAIT] * 1e-9;
+        sum->update += (double)ns[SERVER_UPDATE] * 1e-9;
+        sum->reply += (double)ns[SERVER_REPLY] * 1e-9;
+        sum->threads++;
     }
     r->updates = s->map->count ? INT64_MAX : 0;
     for (int key = 0; key < s->map->count; key++) {
@@ -386,7 +398,6 @@ static void server_report(struct server *s, struct rank_report *r) {
     r->moments = moments_take(&(struct moments_options){
         .watch = s->watch, .begin = r->span.begin_ns, .offset = s->id.clock.offset_ns});
     r->scheduler = s->scheduler_cost;
-    report_checkpoints(s, &r->checkpoints);
     r->transport_peak_bytes += atomic_load(&s->wire.copied_peak);
     rank_report_count(r, &s->wire, steps);
     if (getrusage(RUSAGE_SELF, &self) == 0) r->rss_bytes = (size_t)self.ru_maxrss * 1024;
@@ -402,19 +413,44 @@ static void server_close(struct server *s, bool orderly) {
     net_destroy(&s->net, FLUSH_MS);
 }
 
+// A partition's arrow passes here; gradients that are received and held are on their way to the sum.
+static char arrow(const struct span *s) {
+    return s->part == SERVER_SUM || s->part == SERVER_UPDATE || s->part == SERVER_REPLY ? 't' : 0;
+}
+
+// The spans of all shards go into the run directory: pictures of the run's end, and all of them where a trace is asked for.
+static int leave_spans(const struct server *s) {
+    int count = s->map->threads;
+    struct span_thread *threads = xcalloc((unsigned long)count, sizeof *threads);
+    char(*labels)[24] = xcalloc((unsigned long)count, sizeof *labels);
+    for (int t = 0; t < count; t++) {
+        const struct thread_time *spans = s->shards[t].spans;
+        snprintf(labels[t], sizeof labels[t], "shard %d", t);
+        threads[t] = (struct span_thread){labels[t], thread_time_last(spans), thread_time_traced(spans)};
+    }
+    struct span_role r = {.dir = s->o->dir,
+                          .role = "server",
+                          .rank = s->id.rank,
+                          .shift_ns = s->id.clock.offset_ns,
+                          .error_ns = ps_clock_error(&s->id.clock, clock_now_ns(CLOCK_MONOTONIC)),
+                          .threads = threads,
+                          .count = count,
+                          .first_tid = 1,
+                          .workers = s->c->workers,
+                          .keys = s->map->count,
+                          .arrow = arrow};
+    int rc = s->o->dir ? timeline_write_threads(&r, SERVER_PICTURED) : 0;
+    if (!rc && s->o->dir && s->c->trace) rc = trace_write_threads(&r);
+    free(labels);
+    free(threads);
+    return rc;
+}
+
+// A file that fails is no reason to go without the others.
 static int server_leave_files(const struct server *s) {
-    struct thread_time **shards = xcalloc((unsigned long)s->map->threads, sizeof(struct thread_time *));
-    for (int t = 0; t < s->map->threads; t++) shards[t] = s->shards[t].spans;
-    int rc = server_time_write(&(struct server_time_files){.config = s->c,
-                                                           .map = s->map,
-                                                           .id = &s->id,
-                                                           .dir = s->o->dir,
-                                                           .shards = shards,
-                                                           .count = s->map->threads});
-    free(shards);
+    int rc = leave_spans(s);
     struct study **studies = xcalloc((unsigned long)s->map->threads, sizeof(struct study *));
     for (int t = 0; t < s->map->threads; t++) studies[t] = s->shards[t].study;
-    // A file that fails is no reason to go without the others.
     if (s->o->dir && study_write(studies, s->map->threads, s->o->dir, s->id.rank) != 0) rc = -1;
     free(studies);
     for (int t = 0; t < s->map->threads; t++)
@@ -491,7 +527,7 @@ static int server_run(struct server *s) {
     if (!(s->pulse = pulse_start(&(struct pulse_options){.role = s->o, .id = s->id, .wire = &s->wire})))
         return -1;
     coming_stop(s->o->coming);
-    if (server_allocate(s) != 0 || server_open_keeper(s) != 0 || server_start_shards(s) != 0) {
+    if (server_allocate(s) != 0 || server_start_shards(s) != 0) {
         ps_abort(s->scheduler, s->link, &s->id, error_last());
         return -1;
     }

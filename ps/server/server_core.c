@@ -20,15 +20,6 @@ static void refuse(struct server_core *c, const struct wire_header *h, const cha
 }
 
 // ---------------------------------------------------------------- messages
-// The gradient that came with a push; data NULL where it is said to lie in a segment and does not.
-static struct gradient gradient_of(const struct server_core *c, const struct wire_header *h,
-                                   struct ps_frame *frame) {
-    const struct server_segment *s = &c->segments[h->rank];
-    bool held = s->base && h->place_bytes <= s->bytes && h->place <= s->bytes - h->place_bytes;
-    if (frame) return (struct gradient){frame->data, frame->bytes, frame};
-    return (struct gradient){held ? s->base + h->place : NULL, h->place_bytes, NULL};
-}
-
 // Whether a push is one worker's own or its group's sum is what every role reads from its configuration.
 static const char *crew_refuses(const struct server_core *c, const struct server_key *k,
                                 const struct wire_header *h) {
@@ -61,7 +52,12 @@ static const char *push_unfit(const struct server_core *c, const struct server_k
 static int on_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
                    struct ps_frame *frame) {
     int64_t expected = k->pushed[h->rank];
-    const struct gradient g = gradient_of(c, h, frame);
+    const struct server_segment *s = &c->segments[h->rank];
+    bool within = s->base && h->place_bytes <= s->bytes && h->place <= s->bytes - h->place_bytes;
+    const struct gradient g = {frame    ? frame->data
+                               : within ? s->base + h->place
+                                        : NULL,
+                               frame ? frame->bytes : h->place_bytes, frame};
     const char *why = crew_refuses(c, k, h);
     if (!why && h->step < expected) {
         const struct gradient *held = &slot_of(c, k, h->step)->held[h->rank];
@@ -91,64 +87,61 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
     struct server_pull *p = &k->pulls[h->rank];
     const struct server_segment *s = &c->segments[h->rank];
     size_t bytes = (size_t)k->n * dtype_size(c->o.dtype);
-    bool early = !k->loaded && (h->flags & WIRE_FINAL),
-         outside = bytes > s->bytes || h->into > s->bytes - bytes;
-    if ((!k->loaded && !early) || (h->into && outside)) {
-        refuse(c, h,
-               k->loaded || early ? "it asks for weights outside of what it shares"
-                                  : "its initial weights have not been loaded");
+    bool final = (h->flags & WIRE_FINAL) != 0, outside = bytes > s->bytes || h->into > s->bytes - bytes;
+    if (!k->loaded && !final) {
+        refuse(c, h, "its initial weights have not been loaded");
         return;
     }
-    bool beyond = k->loaded && (h->flags & WIRE_FINAL) && !c->life && want > k->pushed[h->rank];
-    if (beyond) refuse_beyond(c, k, h->rank, want);
+    if (h->into && outside) {
+        refuse(c, h, "it asks for weights outside of what it shares");
+        return;
+    }
+    if (k->loaded && final && !c->life && want > k->pushed[h->rank]) refuse_beyond(c, k, h->rank, want);
     // A worker that has come (back) says with its first pull from which step it belongs.
     bool enters = c->life && h->life > 1 && p->seq == 0 && h->kind == WIRE_PULL;
     if (enters && want > k->pushed[h->rank]) k->pushed[h->rank] = want;
-    if (h->seq <= p->seq || (!early && want > k->step + 1 + k->pushed[h->rank])) return;
-    *p = (struct server_pull){
-        .pending = true, .want = want, .seq = h->seq, .into = h->into, .final = (h->flags & WIRE_FINAL) != 0};
+    if (h->seq <= p->seq || (k->loaded && want > k->step + 1 + k->pushed[h->rank])) return;
+    *p = (struct server_pull){.pending = true, .want = want, .seq = h->seq, .into = h->into, .final = final};
     if (pull_ready(c, k, h->rank)) answer_pull(c, k, h->rank);
     // The end of a job that shares a budget: nobody pushes any more.
-    if (k->batches && k->loaded && p->final && keep_wanted(c, h)) keep_key(c, k, want, true);
+    if (k->batches && k->loaded && final && keep_wanted(c, h)) keep_key(c, k, want, true);
+}
+
+// The weights are the masters, rounded to the run's type; in fp32 they are the masters. 0, or -1 with an error.
+static int round_weights(struct server_core *c, const struct server_key *k) {
+    struct cast_args a = {
+        .out = k->buf.weight, .in = k->buf.master, .n = k->n, .from = DT_F32, .to = c->o.dtype};
+    const char *why = "";
+    if (k->buf.weight == (void *)k->buf.master || cpu_ops[OP_CAST](1, &a, &why) == 0) return 0;
+    return core_fail(c->error, "key %d (%s): rounding its weights: %s", k->key, k->unit->name, why);
 }
 
 // Worker 0 loads the masters in fp32; the weights are rounded from them once. A late request is acknowledged and dropped.
 // Where a neighbour keeps them too, its word is waited for.
-static void on_init(struct server_core *c, struct server_key *k, const struct wire_header *h,
-                    struct ps_frame *frame) {
-    bool started = k->version > 0 || k->step > 0;
+static int on_init(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                   struct ps_frame *frame) {
+    bool started = k->version > 0 || k->step > 0, fits = frame->bytes == (size_t)k->n * sizeof(float);
     for (int w = 0; w < c->o.rule.workers; w++) started = started || k->pushed[w] > 0;
-    if (h->rank != 0 || frame->bytes != (size_t)k->n * sizeof(float)) {
+    bool takes = h->rank == 0 && fits && !started && h->seq > k->load_seq && !atomic_load(&k->inflight);
+    if (takes) memcpy(k->buf.master, frame->data, frame->bytes);
+    ps_frame_release(frame);
+    if (h->rank != 0 || !fits) {
         refuse(c, h,
                h->rank != 0 ? "only worker 0 loads weights" : "the payload's size is not the partition's");
-    } else {
-        if (!started && h->seq > k->load_seq && atomic_load(&k->inflight) == 0) {
-            struct cast_args a = {
-                .out = k->buf.weight, .in = k->buf.master, .n = k->n, .from = DT_F32, .to = c->o.dtype};
-            const char *why = "";
-            memcpy(k->buf.master, frame->data, frame->bytes);
-            if (k->buf.weight != (void *)k->buf.master) cpu_ops[OP_CAST](1, &a, &why);
-            k->load_seq = h->seq;
-            k->loaded = true;
-            if (c->o.replicate) chain_send(c, k);
-        }
-        const struct wire_header r = {.kind = WIRE_INIT_ACK, .key = k->key, .seq = h->seq};
-        if (chain_has_loaded(c, k)) port_tell(&c->o.port, h->rank, &r);
+        return 0;
     }
-    ps_frame_release(frame);
+    if (takes) {
+        if (round_weights(c, k) != 0) return -1;
+        k->load_seq = h->seq;
+        k->loaded = true;
+        if (c->o.replicate) chain_send(c, k);
+    }
+    const struct wire_header r = {.kind = WIRE_INIT_ACK, .key = k->key, .seq = h->seq};
+    if (chain_has_loaded(c, k)) port_tell(&c->o.port, h->rank, &r);
+    return 0;
 }
 
-// A copy at the first moment at which the key's version is the wanted one, or a later one, for worker 0
-// (ps/worker/snapshot_pulls.h).
-static void on_snapshot(struct server_core *c, struct server_key *k, const struct wire_header *h) {
-    struct server_shot *s = &k->shot;
-    // An older request is one that nobody waits for any more.
-    if (h->seq <= s->seq) return;
-    *s = (struct server_shot){.pending = true, .worker = h->rank, .want = h->version, .seq = h->seq};
-    answer_snapshot(c, k);
-}
-
-// Anything else is dropped without an answer: the routing id behind it may be anyone's.
+// What another sender says is dropped without an answer: the routing id behind it may be anyone's.
 bool server_core_knows(const struct server_core *c, const struct wire_header *h) {
     if (h->role != PS_WORKER || h->rank < 0 || h->rank >= c->o.rule.workers) return false;
     if (c->o.job == 0 || h->job != c->o.job) return false;
@@ -181,8 +174,21 @@ void server_core_member(struct server_core *c, int worker, uint64_t incarnation,
     c->incarnation[worker] = incarnation;
 }
 
-static int take_message(struct server_core *c, struct server_key *k, const struct wire_header *h,
-                        struct ps_frame *frame) {
+int server_core_message(struct server_core *c, const struct wire_header *h, struct ps_frame *frame,
+                        double now) {
+    c->now = now;
+    bool carries = (h->kind == WIRE_PUSH && !h->place_bytes) || h->kind == WIRE_INIT;
+    if (c->error[0] || !server_core_knows(c, h) || (frame != NULL) != carries) {
+        c->totals.refused++;
+        ps_frame_release(frame);
+        return c->error[0] ? -1 : 0;
+    }
+    if (h->key >= c->o.map->count || c->index[h->key] < 0) {
+        ps_frame_release(frame);
+        refuse(c, h, "this shard does not own the key");
+        return 0;
+    }
+    struct server_key *k = &c->keys[c->index[h->key]];
     switch (h->kind) {
         case WIRE_PUSH:
             if (h->flags & WIRE_PULLS) on_pull(c, k, h, h->step + 1);
@@ -191,35 +197,19 @@ static int take_message(struct server_core *c, struct server_key *k, const struc
             on_pull(c, k, h, h->step);
             return c->policy->advance(c, k);
         case WIRE_SNAPSHOT:
-            on_snapshot(c, k, h);
+            // At the first moment at which the key's version is the wanted one, or a later one (ps/worker/snapshot_pulls.h).
+            // An older request is one that nobody waits for any more.
+            if (h->seq <= k->shot.seq) return 0;
+            k->shot =
+                (struct server_shot){.pending = true, .worker = h->rank, .want = h->version, .seq = h->seq};
+            answer_snapshot(c, k);
             return 0;
         case WIRE_INIT:
-            on_init(c, k, h, frame);
-            return 0;
+            return on_init(c, k, h, frame);
         default:
             refuse(c, h, "a shard takes no such message");
             return 0;
     }
-}
-
-int server_core_message(struct server_core *c, const struct wire_header *h, struct ps_frame *frame,
-                        double now) {
-    struct server_key *k = NULL;
-    c->now = now;
-    bool carries = (h->kind == WIRE_PUSH && !h->place_bytes) || h->kind == WIRE_INIT;
-    if (c->error[0] || !server_core_knows(c, h) || (frame != NULL) != carries) {
-        c->totals.refused++;
-        ps_frame_release(frame);
-        return c->error[0] ? -1 : 0;
-    }
-    if (h->key < c->o.map->count && c->o.map->parts[h->key].shard == c->o.shard)
-        k = &c->keys[c->index[h->key]];
-    if (!k) {
-        ps_frame_release(frame);
-        refuse(c, h, "this shard does not own the key");
-        return 0;
-    }
-    return take_message(c, k, h, frame);
 }
 
 bool server_core_holds(const struct server_core *c) { return c->open > 0; }
@@ -277,7 +267,7 @@ bool server_core_renew(struct server_core *c, int worker, struct ps_message *m) 
 // ---------------------------------------------------------------- create, destroy, state
 static const struct push_policy *policy_of(const struct consistency_rule *rule, bool elastic, bool keeps,
                                            bool replays) {
-    if (!rule->row->on_arrival) return elastic ? &push_set : &push_in_order;
+    if (!rule->row->on_arrival) return elastic || rule->needs < rule->workers ? &push_set : &push_in_order;
     return replays ? &push_replayed : keeps ? &push_pinned : &push_on_arrival;
 }
 
@@ -380,11 +370,7 @@ void server_core_begin(struct server_core *c, int64_t step) { c->begin = c->step
 
 int server_core_loaded(struct server_core *c, const struct key_counts *r) {
     struct server_key *k = &c->keys[c->index[r->key]];
-    struct cast_args a = {
-        .out = k->buf.weight, .in = k->buf.master, .n = k->n, .from = DT_F32, .to = c->o.dtype};
-    const char *why = "";
-    if (k->buf.weight != (void *)k->buf.master && cpu_ops[OP_CAST](1, &a, &why) != 0)
-        return core_fail(c->error, "key %d (%s): rounding its weights: %s", k->key, k->unit->name, why);
+    if (round_weights(c, k) != 0) return -1;
     k->version = r->version;
     k->skew = r->updates - r->version;
     k->step = r->clock;

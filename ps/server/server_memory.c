@@ -54,32 +54,6 @@ static void add_keys(size_t bytes[MEM_CLASSES], const struct arena *of_one, int6
         bytes[k] = (size_t)size_plus((int64_t)bytes[k], size_times((int64_t)of_one->bytes[k], keys));
 }
 
-static void measure_keys(size_t bytes[MEM_CLASSES], const struct config *c, const struct shard_sizes *s,
-                         int rank) {
-    bool publishes = ps_weights_in_place(c, s->cut.pages, s->cut.keys);
-    int64_t *own = xcalloc((unsigned long)s->classes, sizeof *own),
-            *kept = xcalloc((unsigned long)s->classes, sizeof *kept);
-    shard_sizes_of_server(s, rank, own);
-    shard_sizes_of_server(s, replica_primary(rank, s->servers), kept);
-    for (int i = 0; i < s->classes; i++) {
-        const struct partition p = {.end = s->class[i].elements};
-        struct server_buffers unused;
-        struct replica_buffers unused_too;
-        struct arena_room room = {.used = SEGMENT_HEAD};
-        struct arena one, other;
-        arena_init(&one, NULL);
-        server_carve_key(&one, c, &p, publishes ? &room : NULL, &unused);
-        server_carve_copy(&one, c, &p, &unused);
-        add_keys(bytes, &one, own[i]);
-        arena_init(&other, NULL);
-        replica_carve_key(&other, c, p.end, &unused_too);
-        if (c->ps.replicate) add_keys(bytes, &other, kept[i]);
-    }
-    if (publishes) bytes[MEM_COMM] += dev_round(SEGMENT_HEAD);
-    free(own);
-    free(kept);
-}
-
 int ps_server_alike(const struct config *c, const struct layout *l, int rank) {
     struct shard_sizes *s = shard_sizes_of(c, l);
     int alike = s ? shard_sizes_alike(s, rank) : 1;
@@ -93,23 +67,37 @@ int ps_server_predict(const struct config *c, const struct layout *l, int rank, 
     if (!s) return -1;
     *mem = (struct topology_memory){.formula_bytes =
                                         textbook_bytes(ps_server_textbook(c), l->params, s->servers)};
-    measure_keys(mem->predicted_bytes, c, s, rank);
-    int64_t size = (int64_t)dtype_size(c->dtype), own = shard_sizes_of_server(s, rank, NULL);
-    uint64_t bytes = (uint64_t)size_times(own * size, c->workers);
-    int64_t *keys = xcalloc((unsigned long)s->classes, sizeof *keys), pushed = 0;
-    shard_sizes_of_server(s, rank, keys);
-    for (int i = 0; i < s->classes; i++)
-        pushed = size_plus(
-            pushed, size_times((int64_t)push_bytes(&c->ps.code, c->dtype, s->class[i].elements), keys[i]));
-    free(keys);
-    *wire = (struct wire_prediction){.sent_per_step = bytes,
+    bool publishes = ps_weights_in_place(c, s->cut.pages, s->cut.keys);
+    int64_t *own = xcalloc((unsigned long)s->classes, sizeof *own),
+            *kept = xcalloc((unsigned long)s->classes, sizeof *kept), pushed = 0;
+    int64_t elements = shard_sizes_of_server(s, rank, own),
+            others = shard_sizes_of_server(s, replica_primary(rank, s->servers), kept);
+    for (int i = 0; i < s->classes; i++) {
+        const struct partition p = {.end = s->class[i].elements};
+        struct server_buffers unused;
+        struct replica_buffers unused_too;
+        struct arena_room room = {.used = SEGMENT_HEAD};
+        struct arena one, other;
+        arena_init(&one, NULL);
+        server_carve_key(&one, c, &p, publishes ? &room : NULL, &unused);
+        server_carve_copy(&one, c, &p, &unused);
+        add_keys(mem->predicted_bytes, &one, own[i]);
+        arena_init(&other, NULL);
+        replica_carve_key(&other, c, p.end, &unused_too);
+        if (c->ps.replicate) add_keys(mem->predicted_bytes, &other, kept[i]);
+        pushed = size_plus(pushed, size_times((int64_t)push_bytes(&c->ps.code, c->dtype, p.end), own[i]));
+    }
+    if (publishes) mem->predicted_bytes[MEM_COMM] += dev_round(SEGMENT_HEAD);
+    int64_t size = (int64_t)dtype_size(c->dtype);
+    *wire = (struct wire_prediction){.sent_per_step = (uint64_t)size_times(elements * size, c->workers),
                                      .received_per_step = (uint64_t)size_times(pushed, c->workers)};
     if (ps_crew(c)) wire->received_per_step /= (uint64_t)ps_crew(c);
     if (c->ps.replicate) {
-        int64_t other = shard_sizes_of_server(s, replica_primary(rank, s->servers), NULL);
-        wire->replica_sent_per_step = (uint64_t)(own * size);
-        wire->replica_received_per_step = (uint64_t)(other * size);
+        wire->replica_sent_per_step = (uint64_t)(elements * size);
+        wire->replica_received_per_step = (uint64_t)(others * size);
     }
+    free(own);
+    free(kept);
     shard_sizes_destroy(&s);
     return 0;
 }

@@ -7,12 +7,13 @@
 #include "shared/core/error.h"
 #include "shared/time/stall.h"
 
-static void training_begins(struct server *s) {
-    int64_t none = 0;
-    if (atomic_load(&s->begin_ns)) return;
-    atomic_compare_exchange_strong(&s->cpu_begin_ns, &none, clock_now_ns(CLOCK_PROCESS_CPUTIME_ID));
-    none = 0;
-    atomic_compare_exchange_strong(&s->begin_ns, &none, clock_now_ns(CLOCK_MONOTONIC));
+// The first push of the job, and of this shard, begins what is measured.
+static void training_begins(struct shard *s) {
+    int64_t cpu = 0, wall = 0;
+    thread_time_start(s->spans);
+    if (atomic_load(&s->server->begin_ns)) return;
+    atomic_compare_exchange_strong(&s->server->cpu_begin_ns, &cpu, clock_now_ns(CLOCK_PROCESS_CPUTIME_ID));
+    atomic_compare_exchange_strong(&s->server->begin_ns, &wall, clock_now_ns(CLOCK_MONOTONIC));
 }
 
 static void training_goes_on(struct server *s) {
@@ -36,7 +37,7 @@ bool shard_renew(void *ctx, int peer, struct ps_message *m) {
     return server_core_renew(((struct shard *)ctx)->core, peer, m);
 }
 
-// The next message; false: *rc is 0, there is none, or -1. The time goes to who it is for.
+// The next message; false: *rc is 0, there is none, or -1. The time is that of the push that the message is about.
 static bool shard_receive(struct shard *s, struct net_socket *from, struct net_message *m, int *rc) {
     thread_time_enter(s->spans, SERVER_RECEIVE, SPAN_OF_NOTHING);
     *rc = net_recv(from, m);
@@ -58,22 +59,18 @@ static void shard_attach(struct shard *s, const struct wire_header *h) {
     port_tell(&port, h->rank, &answer);
 }
 
-// A sum, which its primary says again until the replica is complete and takes it.
-static int shard_from_primary(struct shard *s, struct net_message *m) {
-    if (atomic_load(&s->server->twin_loader) && !s->neighbours.loaded) {
-        ps_frame_release(m->frame);
-        return 0;
-    }
-    link_receive(s->link, PEER_PRIMARY, &m->header, now_seconds());
-    return replica_message(s->neighbours.replica, &m->header, m->frame);
-}
-
 static int shard_from_worker(struct shard *s) {
     struct net_message m;
     int rc = 0;
     for (int i = 0; i < DRAIN_MESSAGES && shard_receive(s, s->router, &m, &rc); i++) {
         if (neighbours_is_primary(&s->neighbours, &m)) {
-            if (shard_from_primary(s, &m) != 0) return -1;
+            // A sum, which its primary says again until the replica is complete and takes it.
+            if (atomic_load(&s->server->twin_loader) && !s->neighbours.loaded) {
+                ps_frame_release(m.frame);
+                continue;
+            }
+            link_receive(s->link, PEER_PRIMARY, &m.header, now_seconds());
+            if (replica_message(s->neighbours.replica, &m.header, m.frame) != 0) return -1;
             continue;
         }
         if (server_core_knows(s->core, &m.header)) {
@@ -88,8 +85,7 @@ static int shard_from_worker(struct shard *s) {
             continue;
         }
         bool trains = m.header.kind == WIRE_PUSH;
-        if (trains) training_begins(s->server);
-        if (trains) thread_time_start(s->spans);
+        if (trains) training_begins(s);
         if (server_core_message(s->core, &m.header, m.frame, now_seconds()) != 0) return -1;
         if (trains) training_goes_on(s->server);
     }
@@ -136,13 +132,16 @@ static int shard_from_holder(struct shard *s) {
     return rc;
 }
 
-// The checkpoint that the job goes on from has been read: this shard's keys have their state.
+static bool has_read(struct loader *l) { return l && loader_state(l) == LOADER_DONE; }
+
+// The checkpoint that the job goes on from, once it has been read: the replica's keys and this shard's own have their state.
 static int shard_load(struct shard *s) {
-    struct loader *l = atomic_load(&s->server->loader);
-    if (s->loaded || !l || loader_state(l) != LOADER_DONE) return 0;
-    const struct key_rows *rows = loader_rows(l);
+    struct loader *l = atomic_load(&s->server->loader), *twin = atomic_load(&s->server->twin_loader);
     const struct shard_map *map = s->server->map;
     int shard = s->id.rank * map->threads + s->thread;
+    if (!s->neighbours.loaded && has_read(twin)) neighbours_loaded(&s->neighbours, map, loader_rows(twin));
+    if (s->loaded || !has_read(l)) return 0;
+    const struct key_rows *rows = loader_rows(l);
     s->loaded = true;
     server_core_begin(s->core, loader_step(l));
     for (int key = 0; key < map->count; key++) {
@@ -155,13 +154,7 @@ static int shard_load(struct shard *s) {
     return 0;
 }
 
-static void shard_load_replica(struct shard *s) {
-    struct loader *l = atomic_load(&s->server->twin_loader);
-    if (s->neighbours.loaded || !l || loader_state(l) != LOADER_DONE) return;
-    neighbours_loaded(&s->neighbours, s->server->map, loader_rows(l));
-}
-
-// Learns who is in the job, once the scheduler has said it.
+// The members of the job are known, once the scheduler has said them.
 static int shard_meet(struct shard *s) {
     const struct roster *r = atomic_load(&s->server->roster);
     if (s->acquainted || !r) return 0;
@@ -185,7 +178,7 @@ static void say_pinned(struct shard *s) {
     error_quiet(QUIET_ALL);
 }
 
-// Messages that come before START wait in the socket: nobody is known yet.
+// Messages that come before START wait in the socket: no sender is known yet.
 static int shard_loop(struct shard *s) {
     while (!atomic_load(&s->server->quit)) {
         atomic_fetch_add(&s->turns, 1);
@@ -198,7 +191,6 @@ static int shard_loop(struct shard *s) {
         if (items[0].ready && shard_from_scheduler(s) != 0) return -1;
         if (items[2].ready && shard_from_holder(s) != 0) return -1;
         if (shard_meet(s) != 0) return -1;
-        shard_load_replica(s);
         link_tick(s->link, now_seconds());
         if (shard_load(s) != 0 || server_core_tick(s->core, now_seconds()) != 0) return -1;
         say_pinned(s);

@@ -10,6 +10,7 @@ struct fixture {
     struct log log;
     struct server_core *core;
     size_t bytes;          // of key 0
+    uint32_t life;         // of the workers
     int64_t acknowledged;  // the version that key 0 had when its last gradient was acknowledged
 };
 
@@ -46,8 +47,9 @@ static void fixture_open_ahead(struct fixture *b, bool round, int lead) {
                                     .job = SIM_JOB,
                                     .port = {b, fixture_send}};
     if (lead) o.rule.delay = o.rule.lead = lead;
+    o.elastic = b->t.elastic_min > 0;
     b->core = server_core_create(&o);
-    for (int w = 0; w < b->t.workers; w++) server_core_member(b->core, w, 100 + (uint64_t)w, 0);
+    for (int w = 0; w < b->t.workers; w++) server_core_member(b->core, w, 100 + (uint64_t)w, o.elastic);
 }
 
 static void fixture_open(struct fixture *b, bool round) { fixture_open_ahead(b, round, 0); }
@@ -72,6 +74,7 @@ static struct wire_header from(int worker, enum wire_kind kind, int key, int64_t
 
 static int give(struct fixture *b, struct wire_header h, size_t bytes, double now) {
     b->log.count = 0;
+    h.life = b->life;
     return server_core_message(b->core, &h, sim_frame(b->sim, bytes ? xcalloc(bytes, 1) : NULL, bytes), now);
 }
 
@@ -292,6 +295,36 @@ static void test_too_far_ahead(void **state) {
     assert_int_equal(b.log.count, 0);
     give(&b, from(1, WIRE_PUSH, 1, 0), bytes_of(&b, 1), 0);
     assert_int_equal(logged(&b.log, 0, WIRE_PULL_REPLY), 1);
+    fixture_close(&b);
+}
+
+// Each open step has a set of its own, which may be fixed before the one of the step before.
+static void test_sets_ahead(void **state) {
+    (void)state;
+    struct fixture b = fixture_create("sync");
+    b.t.elastic_min = 1;
+    fixture_open_ahead(&b, false, 1);
+    b.life = 1;
+    fixture_load(&b);
+    for (int step = 0; step < 2; step++)
+        for (int k = 0; k < b.sim->map->count; k++)
+            for (int w = 0; w < 2; w++) {
+                struct wire_header h = from(w, WIRE_PUSH, k, step);
+                assert_int_equal(give(&b, h, bytes_of(&b, k), 0), 0);
+                assert_int_equal(logged(&b.log, w, WIRE_PUSH_ACK), 1);
+            }
+    assert_int_equal(logged(&b.log, PEER_SCHEDULER, WIRE_ARRIVED), 1);
+    struct wire_header set = {.kind = WIRE_SET, .step = 1, .mask = 1};
+    assert_int_equal(server_core_decision(b.core, &set, 0), 0);
+    assert_int_equal(server_core_version(b.core, 0), 0);
+    set = (struct wire_header){.kind = WIRE_SET, .step = 0, .mask = 3};
+    b.log.count = 0;
+    assert_int_equal(server_core_decision(b.core, &set, 0), 0);
+    assert_int_equal(logged(&b.log, PEER_SCHEDULER, WIRE_SHARD_SUM), 2);
+    for (int k = 0; k < b.sim->map->count; k++) assert_int_equal(server_core_version(b.core, k), 2);
+    struct server_totals totals;
+    server_core_totals(b.core, &totals);
+    assert_true(totals.steps == 2 && totals.held_bytes == 0 && !server_core_holds(b.core));
     fixture_close(&b);
 }
 
@@ -591,13 +624,20 @@ static void test_credits(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order_of_pulls), cmocka_unit_test(test_commit_waits_for_transport),
-        cmocka_unit_test(test_round_and_skip), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_different_lr),   cmocka_unit_test(test_slow_worker),
-        cmocka_unit_test(test_segment_bounds), cmocka_unit_test(test_staleness),
-        cmocka_unit_test(test_ahead),          cmocka_unit_test(test_too_far_ahead),
-        cmocka_unit_test(test_batches),        cmocka_unit_test(test_credits_and_urgency),
-        cmocka_unit_test(test_credits),        cmocka_unit_test(test_held_keeps_no_urgent_back)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_order_of_pulls),
+                                       cmocka_unit_test(test_commit_waits_for_transport),
+                                       cmocka_unit_test(test_round_and_skip),
+                                       cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_different_lr),
+                                       cmocka_unit_test(test_slow_worker),
+                                       cmocka_unit_test(test_segment_bounds),
+                                       cmocka_unit_test(test_staleness),
+                                       cmocka_unit_test(test_ahead),
+                                       cmocka_unit_test(test_too_far_ahead),
+                                       cmocka_unit_test(test_sets_ahead),
+                                       cmocka_unit_test(test_batches),
+                                       cmocka_unit_test(test_credits_and_urgency),
+                                       cmocka_unit_test(test_credits),
+                                       cmocka_unit_test(test_held_keeps_no_urgent_back)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "ps/job/ps.h"
-#include "ps/net/address.h"
+#include "ps/net/net.h"
 #include "ps/net/pulse.h"
 #include "ps/star.h"
 #include "ps/trust/trust.h"

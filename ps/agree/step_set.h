@@ -28,6 +28,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ps/net/wire.h"
 #include "shared/config/config.h"
 #include "shared/core/train_state.h"
 
@@ -90,5 +91,23 @@ void step_set_close(struct step_set *s, bool skipped, bool admits);
 uint64_t step_set_live(const struct step_set *s);
 // Before the newest open step, as far as those that are closed tell: its number, and where its samples begin.
 const struct train_state *step_set_state(const struct step_set *s);
+
+// ---------------------------------------------------------------- deals
+// A worker's part in the step that opens, which it is told with STEP_DONE of the step before it, or JOINED. Pure.
+struct step_deal {
+    uint64_t members;  // 0: there are no common steps (async)
+    int contributors;  // of the step before; 0: none
+    struct train_state state;
+};
+
+// Where worker `worker`'s slice begins, `own` samples a slice. The worker is a member, or all are (members 0).
+static inline int64_t deal_first(const struct step_deal *d, int worker, int64_t own) {
+    return d->state.dealt + own * elastic_place(d->members, worker);
+}
+
+// Fields mask and values of the header.
+void deal_write(const struct step_deal *d, struct wire_header *h);
+// The step is the header's. 0, or -1 where the header holds no deal.
+int deal_read(const struct wire_header *h, struct step_deal *d);
 
 #endif

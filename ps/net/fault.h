@@ -5,7 +5,7 @@
 #ifndef STARRING_PS_NET_FAULT_H
 #define STARRING_PS_NET_FAULT_H
 
-#include "ps/net/net_message.h"
+#include "ps/net/port.h"
 #include "shared/core/message_fault.h"
 #include "shared/core/wire_count.h"
 

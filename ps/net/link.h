@@ -17,7 +17,7 @@
 // 3. A payload is not copied: it is said again from where it lies, or as its owner makes it anew (renew). An owner that
 //    has no need of it any more says so, and an empty word goes in its place, for its number must come.
 // 4. A payload is said again only when it is known to be lost: the peer has seen what left behind it. When the round-trip
-//    timer (rto.h) ends, a payload that may be lost is asked about with an empty word; a message that is a header alone is
+//    timer (link.h) ends, a payload that may be lost is asked about with an empty word; a message that is a header alone is
 //    just said again, and asks too. So on a link that is slow, not lossy, no payload travels twice.
 // 5. A message that comes twice is dropped here. Its owner is handed WIRE_WORD in its place: a sign that the peer lives.
 // 6. A line belongs to two processes. A message of another process of that peer (its incarnation; the owner has checked
@@ -28,6 +28,8 @@
 // Threads: the one that owns the cores behind it. No sockets, no clock but `now` (seconds). Never blocks.
 #ifndef STARRING_PS_NET_LINK_H
 #define STARRING_PS_NET_LINK_H
+
+#include <stdint.h>
 
 #include "ps/net/port.h"
 
@@ -66,5 +68,30 @@ bool link_heard(const struct link *l, int peer);
 // Repeats are at most so far apart from now on: of last words.
 void link_hurry(struct link *l, double most_s);
 struct link_totals link_totals(const struct link *l);
+
+// ---------------------------------------------------------------- when to ask again
+// When to ask again: the retransmission timeout of RFC 6298, one of these for each peer.
+//
+//     SRTT, RTTVAR   smoothed round trip and its deviation (gains 1/8 and 1/4)
+//     RTO            SRTT + 4 RTTVAR, within [RTO_LEAST_S, RTO_MOST_S]; RTO_FIRST_S before there is a sample
+//     backoff        the pause doubles with each repetition, up to a limit of the caller's
+//
+// Karn's rule: only the round trip of a message that is known to be the answered one is a sample. Here each sending has a
+// number of its own (wire_link.said) and words name the latest that has come, so that repeated ones can be sampled too.
+//
+// Plain data; seconds.
+#define RTO_FIRST_S 0.1
+#define RTO_LEAST_S 0.03  // a thread looks at its messages every POLL_MS, and may have to wait for a core
+#define RTO_MOST_S  4.0
+
+struct rto {
+    double srtt_s, rttvar_s;
+    uint64_t samples;
+};
+
+void rto_sample(struct rto *r, double rtt_s);  // negative: dropped
+double rto_s(const struct rto *r);
+// The pause before the next repetition, after so many: first, twice that, .. up to most.
+double rto_backoff(double first_s, int repeats, double most_s);
 
 #endif

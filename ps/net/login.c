@@ -7,10 +7,8 @@
 #include <unistd.h>
 
 #include "ps/job/timing.h"
-#include "ps/job/turn_stall.h"
-#include "ps/job/waiting.h"
+#include "ps/net/link.h"
 #include "ps/net/rejoin.h"
-#include "ps/net/rto.h"
 #include "ps/trust/trust.h"
 #include "shared/core/error.h"
 #include "shared/launch/stop.h"

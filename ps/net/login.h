@@ -20,7 +20,7 @@ struct ps_identity {
     uint64_t incarnation;  // of this process; never 0
     uint64_t job;          // 0 until the scheduler has answered
     uint32_t life;         // which process of its rank, of ps_login; 0: nobody takes another's place
-    bool joins;            // the job is under way (ps/agree/join.h), of ps_wait_start
+    bool joins;            // the job is under way (ps/worker/enter.h), of ps_wait_start
     uint32_t epoch;        // which life of the job, 1, 2, ..; 0 until the scheduler has answered
     struct ps_clock clock;
     char checkpoint[WIRE_TEXT_MAX];  // that the job goes on from, "": none; of ps_wait_start

@@ -15,11 +15,15 @@
 #ifndef STARRING_PS_NET_NET_H
 #define STARRING_PS_NET_NET_H
 
-#include "ps/net/address.h"
+#include <stddef.h>
+
 #include "ps/net/curve.h"
 #include "ps/net/fault.h"
-#include "ps/net/net_message.h"
+#include "ps/net/port.h"
+#include "shared/config/config.h"
 #include "shared/core/wire_count.h"
+
+#define NET_ADDRESS_MAX 256  // bytes, with the closing zero
 
 struct net;
 struct net_socket;
@@ -70,5 +74,32 @@ struct net_poll_item {
 };
 // Waits for any item. 0, or -1 after logging.
 int net_poll(struct net_poll_item *items, int count, int timeout_ms);
+
+// ---------------------------------------------------------------- addresses
+// The addresses that a server's shard threads bind and tell others.
+// The address shard `thread` binds: "tcp://host:*" as it is, "tcp://host:port" counts upwards from port.
+void address_bind(const char *base, int thread, char out[NET_ADDRESS_MAX]);
+// ZeroMQ takes any number for a port, and listens on what is left of it in 16 bits. 0, or -1 after logging.
+int address_check_port(const char *address);
+// The address for others: as bound, or at the advertised host, or at the advertised tcp://host:port + thread. 0, or -1
+// after logging.
+int address_advertised(const char *advertise, const char *bound, int thread, char out[NET_ADDRESS_MAX]);
+
+// ---------------------------------------------------------------- descriptors
+// How many descriptors a process may hold (RLIMIT_NOFILE), and whether it can start threads (RLIMIT_NPROC), looked at before
+// its first socket: libzmq ends the process where it finds none left. Connections of strangers take descriptors too, for as
+// long as a handshake may last.
+// Of a job of so many shard threads a server: what a role holds with all members connected, generously.
+int descriptors_of_scheduler(const struct config *c, int threads);
+int descriptors_of_server(const struct config *c, int threads);
+int descriptors_of_worker(const struct config *c, int shards);
+
+// The soft limit becomes so many and those to spare (0: whatever the hard one allows). A listener spares few: what a stranger
+// sends before a handshake is over lies in memory, for each of his connections. 0, or -1 after logging that there are too
+// few, and how many are needed.
+#define DESCRIPTORS_SPARE 256
+// The same, of a process that hears frames of so many bytes.
+int descriptors_spare(size_t heard_bytes);
+int descriptors_claim(int needed, int spare);
 
 #endif

@@ -44,4 +44,20 @@ static inline void port_tell(const struct ps_port *p, int peer, const struct wir
 // Writes a core's error, which ends it. The first one is kept. Always -1.
 int core_fail(char error[WIRE_TEXT_MAX], const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+// ---------------------------------------------------------------- what has come
+// A message that has arrived, and where from.
+#define NET_ROUTE_MAX 255
+
+// The sender of a ROUTER's message.
+struct net_route {
+    uint8_t id[NET_ROUTE_MAX];
+    size_t bytes;  // 0: unknown
+};
+
+struct net_message {
+    struct net_route from;  // ROUTER
+    struct wire_header header;
+    struct ps_frame *frame;  // owned by the receiver; NULL: no payload
+};
+
 #endif

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "ps/job/timing.h"
-#include "ps/job/turn_stall.h"
 #include "ps/net/net.h"
 #include "shared/core/error.h"
 #include "shared/core/wire_count.h"

@@ -7,7 +7,6 @@
 
 #include "ps/job/consistency.h"
 #include "ps/job/timing.h"
-#include "ps/job/turn_stall.h"
 #include "ps/net/clock.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"

@@ -17,10 +17,29 @@
 #include "ps/job/shard_map.h"
 #include "ps/net/port.h"
 #include "ps/net/roster.h"
-#include "ps/scheduler/absences.h"
 #include "ps/scheduler/epochs.h"
 #include "ps/scheduler/rescue_port.h"
 #include "shared/config/config.h"
+
+// How a job lost a worker.
+struct loss {
+    const char *cause;  // "died", "silent", "left": it said that it had failed
+    const char *why;    // in words
+};
+
+// A step from which on a job went without a worker, where they may come and go (--elastic), or with it again.
+struct absence {
+    int64_t step;  // 1, 2, ..: the first one that it concerns
+    int worker;
+    bool away;         // else it is back
+    struct loss loss;  // NULLs where it is back
+};
+
+// The listener. changed may be NULL.
+struct absence_port {
+    void *ctx;
+    void (*changed)(void *ctx, const struct absence *a);
+};
 
 // Where an epoch begins.
 struct epoch_start {
@@ -119,7 +138,7 @@ void membership_let_in(struct membership *c, int worker, bool asks);
 
 // ---- time
 // Starts and closes the job, notices who is late or lost. step: the job's, for texts. 0 or -1.
-// The scheduler stood still: its members were less silent than the clock says (ps/job/turn_stall.h).
+// The scheduler stood still: its members were less silent than the clock says (ps/job/timing.h).
 void membership_excuse(struct membership *c, double excused_s, double now);
 int membership_tick(struct membership *c, int64_t step, double now);
 // Whether that worker, server or shard is not there, and nothing has been heard of it for a deadline.

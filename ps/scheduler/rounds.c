@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "ps/agree/budget.h"
-#include "ps/agree/deal.h"
+#include "ps/agree/step_set.h"
 #include "ps/job/consistency.h"
 #include "ps/job/timing.h"
 #include "ps/net/clock.h"
@@ -49,7 +49,8 @@ struct rounds {
     struct wire_header decision;  // the last one; kind NONE: none yet
     struct budget *budget;        // NULL: workers go step by step
     struct step_set *set;         // NULL: every worker belongs to every step
-    struct absences *absences;
+    uint64_t away;                // workers that the step before went without
+    struct loss *losses;          // (N) the last ones; the texts are this one's
     char error[WIRE_TEXT_MAX];
 };
 
@@ -104,12 +105,29 @@ static void say_joined(const struct rounds *c, int w, const struct step_deal *de
     port_tell(&c->o.port, w, &h);
 }
 
+// From this step on the job has these workers' gradients. People hear of those that are away, and of those that are back:
+//
+//     step       1 2 3 4 5 6 7 8            worker 1 away from step 4 on, "died"
+//     worker 1   x x x . . x x x            worker 1 there from step 6 on
+//
+// A worker that is lost when its gradients have come, or is back before the next step, was never away.
+static void note_absences(struct rounds *c, int64_t step, uint64_t there) {
+    uint64_t away = elastic_all(c->workers) & ~there, changed = away ^ c->away;
+    c->away = away;
+    for (int w = 0; w < c->workers && c->o.absent.changed; w++) {
+        struct absence x = {.step = step, .worker = w, .away = (away & elastic_bit(w)) != 0};
+        if (!(changed & elastic_bit(w))) continue;
+        if (x.away) x.loss = c->losses[w];
+        c->o.absent.changed(c->o.absent.ctx, &x);
+    }
+}
+
 // The step is over: who belongs to the one that opens is told with it.
 static void close_set(struct rounds *c, const struct round *r, bool skipped, struct wire_header *step_done) {
     uint64_t set = step_set_fixed(c->set, r->step), before = step_set_live(c->set);
     int64_t opens = r->step + 1 + c->o.lead;
     bool more = opens < c->o.config->steps && !c->members->stop;
-    absences_step(c->absences, r->step + 1, set);
+    note_absences(c, r->step + 1, set);
     step_set_close(c->set, skipped, more);
     struct step_deal deal = {.members = step_set_members(c->set, opens),
                              .contributors = elastic_count(set),
@@ -304,13 +322,17 @@ static int64_t furthest(const struct rounds *c) {
 
 // Where each goes at its own pace: who is there from about that step on.
 static void note_live(struct rounds *c, int64_t step) {
-    if (c->rule.row->on_arrival) absences_step(c->absences, step + 1, step_set_live(c->set));
+    if (c->rule.row->on_arrival) note_absences(c, step + 1, step_set_live(c->set));
 }
 
 int rounds_lost(struct rounds *c, int w, const struct loss *loss) {
     struct gather *g = &c->gather;
     step_set_lost(c->set, w);
-    absences_lost(c->absences, w, loss);
+    // Unless it is another process of a rank that is away, and has not come so far.
+    if (!(c->away & elastic_bit(w))) {
+        free((char *)c->losses[w].why);
+        c->losses[w] = (struct loss){loss->cause, xstrdup(loss->why)};
+    }
     if (c->budget) budget_lost(c->budget, w);
     if (c->budget) answer_takes(c);
     note_live(c, furthest(c));
@@ -443,7 +465,7 @@ struct rounds *rounds_create(const struct scheduler_options *o, const struct mem
                                   .start.step = o->start};
     scaler_init(&so.start.scaler, &so.scaler);
     c->set = step_set_create(&so);
-    c->absences = absences_create(c->workers, &o->absent);
+    c->losses = xcalloc(n, sizeof *c->losses);
     return c;
 }
 
@@ -462,7 +484,8 @@ void rounds_destroy(struct rounds **at) {
     free(c->gather.values);
     budget_destroy(&c->budget);
     step_set_destroy(&c->set);
-    absences_destroy(&c->absences);
+    for (int w = 0; w < c->workers && c->losses; w++) free((char *)c->losses[w].why);
+    free(c->losses);
     free(c);
     *at = NULL;
 }

@@ -1,33 +1,100 @@
 // The scheduler's thread: one ROUTER, one core.
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "ps/agree/start_point.h"
 #include "ps/job/consistency.h"
 #include "ps/job/ps.h"
 #include "ps/job/timing.h"
-#include "ps/job/turn_stall.h"
-#include "ps/job/waiting.h"
-#include "ps/net/descriptors.h"
 #include "ps/net/link.h"
 #include "ps/net/login.h"
+#include "ps/net/net.h"
 #include "ps/record/arrivals.h"
-#include "ps/scheduler/epoch_start.h"
-#include "ps/scheduler/launcher_link.h"
 #include "ps/scheduler/rescue_files.h"
 #include "ps/scheduler/scheduler_core.h"
 #include "shared/core/background.h"
 #include "shared/core/error.h"
+#include "shared/core/text.h"
 #include "shared/launch/away.h"
+#include "shared/launch/lives.h"
 #include "shared/report/metrics.h"
+#include "shared/report/run_state.h"
 #include "shared/report/span_files.h"
+#include "shared/state/checkpoint.h"
 #include "shared/time/thread_time.h"
+#include "shared/train/job.h"
 
 #define QUEUE_MESSAGES  65536  // control messages of all members
 #define PARTING_EVERY_S 0.06   // between repeats of why the job has ended
 #define PATIENCE        0.75   // of the time in which the launcher counts a silent scheduler as lost
+
+// ---------------------------------------------------------------- the launcher
+// The talk of a launched job's scheduler with its launcher, a line each, over a socket that the launcher
+// keeps while schedulers come and go:
+//
+//     scheduler -> launcher   tcp://127.0.0.1:5555      it listens there
+//                             life                      an epoch begins
+//                             lost 77 worker 1          silent for too long: to be ended, if it only stands still
+//                             alive 70 41               70: its own process; every heartbeat. 41 steps are known to be
+//                                                       done (-1: it is not known). 0: it beats no more, has done
+//                                                       its part, and leaves when its messages are taken
+//                             fate 77 without           what becomes of the job, of whose process 77 the launcher has
+//                                                       said that it has died: without, anew, ends REASON (launch.h)
+//     launcher -> scheduler   dead 77 worker 1 (pid 77) was killed by signal 9 (Killed)
+//
+// Never blocks. A job without a launcher has none (fd 0).
+struct launcher {
+    int fd;
+    char text[2 * WIRE_TEXT_MAX];  // received so far of the next line
+    size_t length;
+};
+
+__attribute__((format(printf, 2, 3))) static void launcher_say(const struct launcher *l, const char *fmt,
+                                                               ...) {
+    char line[300];
+    va_list args;
+    if (l->fd <= 0) return;
+    va_start(args, fmt);
+    vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    ssize_t sent = send(l->fd, line, strlen(line), MSG_DONTWAIT | MSG_NOSIGNAL);
+    (void)sent;  // a launcher that does not read has ended, and the job with it
+}
+
+// Takes the first line out of what has come. Text that is longer than any line is dropped.
+static bool next_line(struct launcher *l, char line[sizeof l->text]) {
+    char *end = memchr(l->text, '\n', l->length);
+    if (!end && l->length == sizeof l->text) l->length = 0;
+    if (!end) return false;
+    size_t size = (size_t)(end - l->text);
+    memcpy(line, l->text, size);
+    line[size] = 0;
+    l->length -= size + 1;
+    memmove(l->text, end + 1, l->length);
+    return true;
+}
+
+// Whether the launcher has said that process *pid has died, and why in words. To be called until it has not.
+static bool launcher_dead(struct launcher *l, int *pid, char why[WIRE_TEXT_MAX]) {
+    char line[sizeof l->text];
+    if (l->fd <= 0) return false;
+    for (;;) {
+        int begin = 0;
+        while (next_line(l, line))
+            if (sscanf(line, "dead %d %n", pid, &begin) == 1 && begin > 0) {
+                snprintf(why, WIRE_TEXT_MAX, "%.*s", WIRE_TEXT_MAX - 1, line + begin);
+                return true;
+            }
+        ssize_t got = recv(l->fd, l->text + l->length, sizeof l->text - l->length, MSG_DONTWAIT);
+        if (got <= 0) return false;
+        l->length += (size_t)got;
+    }
+}
 
 struct scheduler {
     const struct ps_role_options *o;
@@ -47,7 +114,7 @@ struct scheduler {
     char address[NET_ADDRESS_MAX];  // as bound
     struct start_point first;       // where the job begins, as the configuration says
     struct rescue_files *rescue;
-    struct launcher_link launcher;
+    struct launcher launcher;
     double alive_s;  // when the launcher was told last
     bool said_steps;
     struct background *files;     // reads and writes them
@@ -138,7 +205,7 @@ static void say_alive(struct scheduler *s) {
     if (!news && now_seconds() - s->alive_s <= ps_heartbeat_s(s->o->config)) return;
     s->alive_s = now_seconds();
     s->said_steps = steps > 0;
-    launcher_link_alive(&s->launcher, steps);
+    launcher_say(&s->launcher, "alive %d %lld\n", (int)getpid(), (long long)steps);
 }
 
 // A file system that stands still is slow, not dead.
@@ -173,7 +240,82 @@ static void apart(struct scheduler *s, int (*what)(void *)) {
     wait_for(s, background_ask(s->files, what, s, NULL));
 }
 
-// Where an epoch begins, as the files say.
+// A launcher says whether it has started this scheduler again. One that was started by hand goes on with a job whose
+// worker 0 still stands in the run directory's state.
+static bool goes_on(const struct ps_role_options *o) {
+    struct run_state state;
+    if (o->life) return o->life > 1;
+    run_state_read(o->dir, &state);
+    return state.phase == RUN_RUNNING || state.phase == RUN_DEAD;
+}
+
+// The first epoch of this scheduler: what DIR/lives.jsonl says of those before, if it goes on with their job.
+// checkpoint: that the configuration says to go on from; "": none.
+static void epoch_first(const struct ps_role_options *o, const char *checkpoint, struct epoch_options *out) {
+    out->restarts = o->config->recovery.restart;
+    if (!out->restarts || !o->dir) return;
+    bool again = goes_on(o), by_hand = !o->life;
+    if (by_hand && !again && !resume_is_own(checkpoint, o->dir)) lives_forget(o->dir);
+    struct life last = lives_last(o->dir);
+    out->start = o->start ? o->start : again && last.epoch ? last.start : last.start + 1;
+    if (!again || !last.epoch || last.start != out->start) return;
+    out->first = last.epoch + 1;
+    out->used = last.restarts + 1;
+    out->why = "the scheduler was started again";
+}
+
+static void say_epoch(const struct ps_role_options *o, const struct epochs *e, const struct epoch_start *at,
+                      const struct life *life) {
+    char again[48] = "";
+    if (o->config->quiet || !e->why[0]) return;
+    if (life->counted)
+        snprintf(again, sizeof again, "; %lld step%s done again", (long long)life->lost,
+                 life->lost == 1 ? " is" : "s are");
+    if (at->checkpoint[0])
+        info("epoch %u goes on behind step %lld (%s)%s: %s", e->epoch, (long long)at->step, at->checkpoint,
+             again, e->why);
+    else
+        info("epoch %u begins at the first step, as there is no checkpoint%s: %s", e->epoch, again, e->why);
+}
+
+static int take_latest(const struct ps_role_options *o, struct epoch_start *out) {
+    struct start_point p;
+    char *path = checkpoint_latest(o->dir);
+    int rc = path ? start_point_at(&p, o->config, path) : 0;
+    if (path && !rc) {
+        memcpy(out->checkpoint, p.checkpoint, sizeof out->checkpoint);
+        out->step = p.step;
+        out->seal = p.seal;
+    }
+    free(path);
+    return rc;
+}
+
+// The first epoch of a job begins where the configuration says, a later one at the latest complete checkpoint of the run, if
+// there is one; DIR/lives.jsonl says so.
+static int epoch_starts(const struct ps_role_options *o, const struct epochs *e, struct epoch_start *out,
+                        char error[WIRE_TEXT_MAX]) {
+    // Nobody of an earlier epoch writes any more: all have begun anew, and logged in.
+    if (e->why[0] && o->dir && take_latest(o, out) != 0) return core_fail(error, "%s", error_last());
+    // Of another run, whose directory this one takes, nothing stays.
+    int64_t stays = resume_is_own(out->checkpoint, o->dir) ? out->step : 0;
+    if (o->dir && ps_elastic(o->config)) away_cut(o->dir, stays);
+    // Of a scheduler's own death its records tell: nobody has cut them yet.
+    bool later = e->why[0] || stays > 0;
+    int64_t reached = e->reached < 0 && later && o->dir ? metrics_last_step(o->dir) : e->reached;
+    struct life life = {.start = e->o.start,
+                        .epoch = e->epoch,
+                        .job = e->job,
+                        .restarts = e->used,
+                        .checkpoint = out->checkpoint,
+                        .why = e->why,
+                        .counted = reached >= 0,
+                        .lost = reached > out->step ? reached - out->step : 0};
+    say_epoch(o, e, out, &life);
+    if (o->dir && e->o.restarts) lives_add(o->dir, &life);
+    return 0;
+}
+
 struct beginning {
     const struct scheduler *s;
     struct epochs e;  // as it was when all were there
@@ -185,7 +327,7 @@ struct beginning {
 static int begins(void *arg) {
     struct beginning *b = arg;
     rescue_files_tidy(b->s->rescue);
-    b->rc = epoch_starts((void *)b->s->o, &b->e, &b->out, b->error);
+    b->rc = epoch_starts(b->s->o, &b->e, &b->out, b->error);
     if (b->rc == 0) rescue_files_read(b->s->rescue, b->out.checkpoint);
     return 0;
 }
@@ -198,7 +340,7 @@ static int starts(void *ctx, const struct epochs *e, struct epoch_start *out, ch
     if (b && b->e.job == e->job) {
         *out = b->out;
         memcpy(error, b->error, WIRE_TEXT_MAX);
-        if (!b->rc) launcher_link_life(&s->launcher);
+        if (!b->rc) launcher_say(&s->launcher, "life\n");
         return b->rc;
     }
     if (!b) b = s->beginning = xcalloc(1, sizeof *b);
@@ -213,7 +355,7 @@ static uint64_t next_job(void *ctx) {
 }
 
 static void say_lost(void *ctx, int pid, const char *name) {
-    launcher_link_lost(&((struct scheduler *)ctx)->launcher, pid, name);
+    launcher_say(&((struct scheduler *)ctx)->launcher, "lost %d %s\n", pid, name);
 }
 
 // Where each goes at its own pace, what the scheduler hears of steps is old. Worker 0's step by its records counts: the one
@@ -259,7 +401,7 @@ static void note_absence(void *ctx, const struct absence *a) {
 static void hear_launcher(struct scheduler *s) {
     char why[WIRE_TEXT_MAX];
     int pid;
-    while (launcher_link_dead(&s->launcher, &pid, why)) {
+    while (launcher_dead(&s->launcher, &pid, why)) {
         static const char *const fates[] = {
             [CORE_WITHOUT] = "without", [CORE_ANEW] = "anew", [CORE_ENDS] = "ends"};
         enum core_fate fate = scheduler_core_dead(s->core, pid, why, now_seconds());
@@ -267,7 +409,7 @@ static void hear_launcher(struct scheduler *s) {
         // The launcher knows who has died; what follows says why that is the end.
         size_t known = strlen(why);
         if (!strncmp(reason, why, known)) reason += known + strspn(reason + known, "; ");
-        launcher_link_fate(&s->launcher, pid, fates[fate], reason);
+        launcher_say(&s->launcher, "fate %d %s %s\n", pid, fates[fate], TEXT_WORDS(240, reason));
     }
 }
 
@@ -332,7 +474,7 @@ static int scheduler_first_epoch(struct scheduler *s) {
         (struct epoch_options){.ctx = s, .job = next_job, .lost = say_lost, .replaced = s->launcher.fd > 0};
     apart(s, read_first);
     if (s->found != 0) return -1;
-    while (launcher_link_dead(&s->launcher, &pid, said))
+    while (launcher_dead(&s->launcher, &pid, said))
         if (out->why && !strncmp(said, "scheduler ", strlen("scheduler ")))
             out->why = memcpy(s->why, said, sizeof said);
     if (out->used <= out->restarts) return 0;
@@ -445,7 +587,7 @@ int ps_scheduler_run(const struct ps_role_options *o) {
         }
     }
     if (s.files) wait_for(&s, background_asked(s.files));
-    launcher_link_leaves(&s.launcher);
+    launcher_say(&s.launcher, "alive 0 -1\n");
     background_destroy(&s.files);
     net_destroy(&s.net, FLUSH_MS);
     scheduler_core_destroy(&s.core);

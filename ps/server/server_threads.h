@@ -6,7 +6,7 @@
 
 #include <pthread.h>
 
-#include "ps/job/turn_stall.h"
+#include "ps/job/timing.h"
 #include "ps/net/link.h"
 #include "ps/net/login.h"
 #include "ps/net/net.h"

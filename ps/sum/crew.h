@@ -15,7 +15,7 @@
 //     units   steps of which it has handed the unit's gradient over   -> the leaders may read it
 //     keys    steps of which it has added the key, where it leads     -> the others may have their gradient back
 //
-// Ownership   The boards and gradients are their owners' (ps/sum/crew_meet.h); a crew only knows where they are.
+// Ownership   The boards and gradients are their owners' (ps/sum/crew.h); a crew only knows where they are.
 // Threads     One at a time: the communication thread. Between processes the counts order everything: what was written
 //             before a count was raised is seen by who reads the count.
 // Blocking    Nothing. A member that never comes is the scheduler's to notice: it hears no heartbeats.
@@ -26,6 +26,7 @@
 #include <stdatomic.h>
 
 #include "ps/job/shard_map.h"
+#include "shared/core/segment.h"
 #include "shared/core/wire_count.h"
 
 struct crew_unit {
@@ -75,5 +76,41 @@ int crew_lacks(const struct crew *c, int key, int64_t step);
 int crew_add(struct crew *c, int key, struct crew_info *info, char *error, size_t size);
 // Whether the key's leader has added it for this step; *ready_ns: the latest hand-over.
 bool crew_added(const struct crew *c, int key, int64_t step, int64_t *ready_ns);
+
+// ---------------------------------------------------------------- how members meet
+// How the members of a crew (crew.h) find each other's memory. Each makes a board in a segment of its own and tells
+// all workers where it is, as numbers in a gather, for the scheduler carries these already; the board names the
+// segment that the gradients lie in:
+//
+//     | head | name of the gradients' segment | units | keys |
+//     0      SEGMENT_HEAD
+//
+// Order       open, a gather of CREW_NUMBERS for each worker, meet; then the crew is complete and stays as it is.
+// Threads     One at a time. Nothing here blocks.
+#define CREW_NUMBERS SEGMENT_NUMBERS
+
+struct crew_options {
+    const struct config *config;
+    const struct layout *layout;
+    const struct shard_map *map;
+    const struct segment *grads;  // the worker's own: outlives the place
+    const uint64_t *grad_at;      // (units)
+    struct wire_count *wire;
+    int rank;
+};
+
+struct crew_place {
+    struct crew_options o;
+    struct segment *boards, *grads;  // (crew.size) each; this worker's grads stay empty
+    struct crew crew;
+};
+
+// Bytes of a board, whole pages.
+size_t crew_board_bytes(int units, int64_t keys);
+// Makes this worker's board; numbers (CREW_NUMBERS) say where it is. 0, or -1 after logging.
+int crew_open(struct crew_place *p, const struct crew_options *o, double *numbers);
+// numbers (workers * CREW_NUMBERS) of all workers. 0, or -1 after logging who cannot be reached and why.
+int crew_meet(struct crew_place *p, const double *numbers);
+void crew_close(struct crew_place *p);  // zeroed or opened
 
 #endif

@@ -11,7 +11,7 @@
 // A worker on a GPU has the page-locked twins of all gradients and weights in its segment (staging.h): page-locked for
 // the device as long as the arena is, which is released before the segment is unmapped.
 //
-// Order       create, attach (ps/worker/attach.h), settle; then the window is complete and stays as it is.
+// Order       create, attach (ps/worker/enter.h), settle; then the window is complete and stays as it is.
 // Threads     One at a time; nothing changes after settle.
 #ifndef STARRING_PS_WORKER_SHARING_H
 #define STARRING_PS_WORKER_SHARING_H

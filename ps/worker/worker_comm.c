@@ -10,12 +10,12 @@
 
 #include "ps/job/consistency.h"
 #include "ps/job/timing.h"
-#include "ps/net/descriptors.h"
 #include "ps/net/link.h"
 #include "ps/net/medium.h"
+#include "ps/net/net.h"
 #include "ps/net/pulse.h"
 #include "ps/net/rejoin.h"
-#include "ps/worker/attach.h"
+#include "ps/worker/enter.h"
 #include "ps/worker/snapshot_pulls.h"
 #include "ps/worker/worker_times.h"
 #include "shared/core/error.h"
@@ -492,15 +492,15 @@ static int log_in(struct comm *c, const struct manifest *manifest) {
     coming_stop(role->coming);
     c->roster = ps_wait_start(&l, &c->id);
     int rc = c->roster ? connect_shards(c) : -1;
-    struct attach a = {.role = role,
-                       .id = &c->id,
-                       .scheduler = c->scheduler,
-                       .shards = c->shards,
-                       .link = c->link,
-                       .sharing = c->o.sharing,
-                       .roster = c->roster};
-    if (rc == 0) rc = attach_shards(&a);
-    if (rc == 0 && c->id.joins) rc = join_running(&l, &c->id, c->link, &c->joined);
+    struct entering e = {.role = role,
+                         .id = &c->id,
+                         .scheduler = c->scheduler,
+                         .shards = c->shards,
+                         .link = c->link,
+                         .sharing = c->o.sharing,
+                         .roster = c->roster};
+    if (rc == 0) rc = enter_meet_shards(&e);
+    if (rc == 0 && c->id.joins) rc = enter_running_job(&e, &c->joined);
     // If the launcher asked this worker to leave, it also tells the other roles to end.
     bool asked = ps_stopped(role->stop) && stop_supervised();
     if (rc != 0 && !asked) ps_abort(c->scheduler, c->link, &c->id, error_last());

@@ -14,9 +14,9 @@
 #ifndef STARRING_PS_WORKER_WORKER_COMM_H
 #define STARRING_PS_WORKER_WORKER_COMM_H
 
-#include "ps/agree/join.h"
 #include "ps/job/ps.h"
 #include "ps/net/login.h"
+#include "ps/worker/enter.h"
 #include "ps/worker/sharing.h"
 #include "ps/worker/staging.h"
 #include "ps/worker/worker_core.h"

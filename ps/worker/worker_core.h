@@ -22,7 +22,7 @@
 //    They only become newer: weights that land answer the open pulls of earlier steps as well.
 // 3. A gradient stays as it is until the shard's answer, be it the acknowledgement or weights that acknowledge it; a second
 //    copy of the push that arrives later is dropped unread.
-// 4. Credits (credits.h) are bytes pushed and not yet acknowledged. A gradient that a shard reads in this worker's segment is
+// 4. Credits (worker_core_state.h) are bytes pushed and not yet acknowledged. A gradient that a shard reads in this worker's segment is
 //    in no transport and takes no credit: its push says where it lies. The weights are then in place: the shard wrote them, or
 //    the worker reads the shard's own.
 // 5. A step's REPORT, GATHER, TAKE and GOODBYE have one answer each; of the last three one each is open at most. Reports are
@@ -31,7 +31,7 @@
 #ifndef STARRING_PS_WORKER_WORKER_CORE_H
 #define STARRING_PS_WORKER_WORKER_CORE_H
 
-#include "ps/agree/deal.h"
+#include "ps/agree/step_set.h"
 #include "ps/job/shard_map.h"
 #include "ps/net/clock.h"
 #include "ps/net/port.h"

@@ -6,7 +6,7 @@
 #include "ps/job/consistency.h"
 #include "ps/job/ps.h"
 #include "ps/net/medium.h"
-#include "ps/sum/crew_meet.h"
+#include "ps/sum/crew.h"
 #include "ps/sum/push_code.h"
 #include "shared/core/error.h"
 #include "shared/core/segment.h"

@@ -1,6 +1,6 @@
 // Workers of a group that add their gradients before one of them pushes: the state machines together, over a network
 // that loses, repeats and shuffles what they say; the same bits as the plain trainer that adds in groups.
-#include "ps/sum/crew_meet.h"
+#include "ps/sum/crew.h"
 #include "tests/ps/test_ps_sim.h"
 
 struct boards {

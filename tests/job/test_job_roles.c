@@ -12,7 +12,7 @@
 #include <cjson/cJSON.h>
 #include <cmocka.h>
 
-#include "ps/job/waiting.h"
+#include "ps/job/timing.h"
 #include "shared/core/error.h"
 #include "shared/core/run_file.h"
 #include "shared/report/run_state.h"

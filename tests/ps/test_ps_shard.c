@@ -1,6 +1,6 @@
 // Single messages to a shard and to a worker: what is refused, what is said when something does not
 // come, and the order of pulls, commits and versions.
-#include "ps/worker/credits.h"
+#include "ps/worker/worker_core_state.h"
 #include "test_ps_log.h"
 
 // ---------------------------------------------------------------- one shard, two workers, one key

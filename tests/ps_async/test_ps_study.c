@@ -8,7 +8,6 @@
 #include <cjson/cJSON.h>
 
 #include "ps/record/study.h"
-#include "ps/record/study_log.h"
 #include "shared/state/staleness.h"
 #include "tests/ps/test_ps_sim.h"
 

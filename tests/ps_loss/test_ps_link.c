@@ -10,7 +10,6 @@
 #include <cmocka.h>
 
 #include "ps/net/link.h"
-#include "ps/net/rto.h"
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
 

@@ -1,6 +1,6 @@
 // What whole stars send again (test_ps_link.c has the link alone): no payload in vain, and how few messages it takes to wait
 // for somebody slow or to use a slow link.
-#include "ps/net/rto.h"
+#include "ps/net/link.h"
 #include "tests/ps/test_ps_log.h"
 
 // ---------------------------------------------------------------- RFC 6298

@@ -1,6 +1,6 @@
 // A process that stood still - frozen, asleep, without a core - does not take that time for its peers' silence, says so
 // when the job turns out to be over, and is still sure of whom it has lost.
-#include "ps/job/turn_stall.h"
+#include "ps/job/timing.h"
 #include "tests/ps/test_ps_log.h"
 
 #define LOST_S 2.0

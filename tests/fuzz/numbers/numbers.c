@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "decentral/collective/collective_plan.h"
-#include "ps/agree/deal.h"
+#include "ps/agree/step_set.h"
 #include "ps/job/shard_map.h"
 #include "shared/core/error.h"
 #include "tests/fuzz/fuzz.h"

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "ps/agree/deal.h"
+#include "ps/agree/step_set.h"
 #include "tests/fuzz/fuzz.h"
 
 #define SHARDS_MAX  4096

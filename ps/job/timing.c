@@ -1,4 +1,4 @@
-#include "ps/job/turn_stall.h"
+#include "ps/job/timing.h"
 
 #include <stdbool.h>
 #include <stdio.h>

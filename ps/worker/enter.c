@@ -1,0 +1,159 @@
+#include "ps/worker/enter.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ps/job/timing.h"
+#include "ps/net/medium.h"
+#include "ps/net/rejoin.h"
+#include "shared/core/error.h"
+
+// Whether the user, or a word of the scheduler, ends it: 0, or -1 after logging.
+static int interrupted(const struct entering *e) {
+    if (!ps_stopped(e->role->stop)) return 0;
+    error_quiet(1);
+    return fail("interrupted during login");
+}
+static int told_to_leave(const struct entering *e, const struct wire_header *h) {
+    if (h->kind == WIRE_ABORT || h->kind == WIRE_REFUSED) return ps_told(h);
+    if (!rejoin_asked(e->id->job, h)) return 0;
+    return rejoin_now(e->role, e->id->incarnation, h->text);  // another epoch
+}
+
+// ---------------------------------------------------------------- the shards' memory
+// The questions to a shard: seq says which answer is which.
+enum asked { ASK_SHARE = 1, ASK_NOTHING, ASK_DONE };
+
+static void ask(const struct entering *e, int shard, enum asked question) {
+    const struct ps_port port = link_port(e->link);
+    struct wire_header h = {.kind = WIRE_ATTACH, .seq = (uint64_t)question};
+    if (question == ASK_SHARE) segment_name(&e->sharing->own, h.text);
+    port_tell(&port, shard, &h);
+}
+
+static int cannot_share(const struct entering *e, int shard, const char *why) {
+    int threads = e->sharing->map->threads, server = shard / threads;
+    if (e->role->config->medium == MEDIUM_SHM)
+        return fail(
+            "--medium shm: worker %d and server %d cannot share memory: %s. Start them on one host, in one "
+            "container and as one user, or give --medium auto, which takes tcp between those that cannot",
+            e->id->rank, server, why);
+    if (e->role->say_waiting && shard % threads == 0)
+        info("payloads from and to server %d go over tcp: %s", server, why);
+    return 0;
+}
+
+static int on_attached(const struct entering *e, enum asked *asked, int shard, const struct wire_header *h) {
+    char why[SEGMENT_WHY_MAX];
+    bool refused = (h->flags & WIRE_HELD) != 0;
+    if (h->kind != WIRE_ATTACHED || h->seq != (uint64_t)asked[shard]) return 0;
+    if (asked[shard] == ASK_SHARE && (refused || sharing_meet(e->sharing, shard, h->text, why) != 0)) {
+        if (cannot_share(e, shard, refused ? h->text : why) != 0) return -1;
+        ask(e, shard, asked[shard] = ASK_NOTHING);
+        return 0;
+    }
+    asked[shard] = ASK_DONE;
+    return 0;
+}
+
+static int hear(const struct entering *e, enum asked *asked, int shard) {
+    struct net_message m;
+    int rc;
+    while ((rc = net_recv(shard < 0 ? e->scheduler : e->shards[shard], &m)) == 1) {
+        ps_frame_release(m.frame);
+        if (shard < 0 && told_to_leave(e, &m.header) != 0) return -1;
+        if (shard < 0 || m.header.job != e->id->job) continue;
+        if (!roster_is_shard(e->roster, shard, e->sharing->map->threads, &m.header)) continue;
+        link_receive(e->link, shard, &m.header, now_seconds());
+        if (on_attached(e, asked, shard, &m.header) != 0) return -1;
+    }
+    return rc;
+}
+
+static int meet(const struct entering *e, enum asked *asked, struct net_poll_item *items) {
+    const struct config *c = e->role->config;
+    int shards = e->sharing->map->shards, threads = e->sharing->map->threads;
+    double since_s = now_seconds();  // the start, or the last answer
+    struct turn_stall still = {.turn_s = since_s};
+    link_tick(e->link, since_s);
+    for (int g = 0; g < shards; g++) ask(e, g, asked[g] = ASK_SHARE);
+    for (int before = shards;;) {
+        double now = now_seconds();
+        int open = 0, late = -1;
+        for (int g = 0; g < shards; g++)
+            if (asked[g] != ASK_DONE) open++, late = late < 0 ? g : late;
+        if (!open) return 0;
+        since_s = turn_stall_moved(since_s, turn_stall_excused(&still, ps_deadline_s(c), now), now);
+        if (open < before) since_s = now;
+        before = open;
+        if (now - since_s > ps_deadline_s(c))
+            return fail(
+                "login: server %d shard %d did not answer within %lld ms (parameter_server.deadline_ms)",
+                late / threads, late % threads, (long long)c->ps.deadline_ms);
+        if (interrupted(e) != 0) return -1;
+        link_tick(e->link, now);
+        items[0] = (struct net_poll_item){.socket = e->scheduler};
+        for (int g = 0; g < shards; g++) items[1 + g] = (struct net_poll_item){.socket = e->shards[g]};
+        if (net_poll(items, 1 + shards, POLL_MS) != 0) return -1;
+        for (int i = 0; i <= shards; i++)
+            if (items[i].ready && hear(e, asked, i - 1) != 0) return -1;
+    }
+}
+
+int enter_meet_shards(const struct entering *e) {
+    unsigned long shards = (unsigned long)e->sharing->map->shards;
+    if (!ps_shares(e->sharing->c)) return 0;
+    enum asked *asked = xcalloc(shards, sizeof *asked);
+    struct net_poll_item *items = xcalloc(shards + 1, sizeof *items);
+    int rc = meet(e, asked, items);
+    free(items);
+    free(asked);
+    return rc;
+}
+
+// ---------------------------------------------------------------- a job that is under way
+// 1: taken in; 0: not yet; -1 after logging: never.
+static int hear_joined(const struct entering *e, struct joined *out, double *heard_s) {
+    struct net_message m;
+    int rc;
+    while ((rc = net_recv(e->scheduler, &m)) == 1) {
+        struct wire_header *h = &m.header;
+        ps_frame_release(m.frame);
+        if (told_to_leave(e, h) != 0) return -1;
+        if (h->job != e->id->job) continue;
+        *heard_s = now_seconds();
+        link_receive(e->link, PEER_SCHEDULER, h, *heard_s);
+        if (h->kind != WIRE_JOINED || deal_read(h, &out->deal) != 0) continue;
+        out->gathers = h->seq;
+        return 1;
+    }
+    return rc;
+}
+
+int enter_running_job(const struct entering *e, struct joined *out) {
+    const struct config *c = e->role->config;
+    double heard_s = now_seconds(), beat_s = 0;
+    struct turn_stall still = {.turn_s = heard_s};
+    const struct ps_port port = link_port(e->link);
+    link_tick(e->link, heard_s);
+    port_tell(&port, PEER_SCHEDULER, &(struct wire_header){.kind = WIRE_JOIN});
+    for (;;) {
+        double now = now_seconds();
+        struct net_poll_item item = {.socket = e->scheduler};
+        if (interrupted(e) != 0) return -1;
+        link_tick(e->link, now);
+        if (now - beat_s > ps_heartbeat_s(c)) {
+            beat_s = now;
+            port_tell(&port, PEER_SCHEDULER, &(struct wire_header){.kind = WIRE_HEARTBEAT});
+        }
+        if (net_poll(&item, 1, POLL_MS) != 0) return -1;
+        int rc = item.ready ? hear_joined(e, out, &heard_s) : 0;
+        if (rc) return rc > 0 ? 0 : -1;
+        char stood[TURN_STALL_WORDS];
+        now = now_seconds();
+        heard_s = turn_stall_moved(heard_s, turn_stall_excused(&still, ps_lost_s(c), now), now);
+        if (now - heard_s > ps_lost_s(c))
+            return fail("joining: the scheduler was lost: silent for %.1f s%s" PS_LOST_KEY, now - heard_s,
+                        turn_stall_words(&still, ps_lost_s(c), heard_s, stood));
+    }
+}

@@ -66,29 +66,11 @@ static void identify(char text[64], int64_t tokens, const XXH64_state_t *hash) {
              (unsigned long long)XXH64_digest(hash));
 }
 
-// Shannon 1948, section 6, with natural logarithms.
-static double entropy_of(const int64_t *counts, int32_t vocab, int64_t total) {
-    double h = 0.0;
-    for (int32_t v = 0; v < vocab; v++) {
-        if (!counts[v]) continue;
-        double p = (double)counts[v] / (double)total;
-        h -= p * exact_log(p);
-    }
-    return h;
-}
-
-static int check_lengths(const struct token_source *s, const struct data_options *o) {
-    if (o->seq > 0 && s->train_tokens < o->seq + 1)
-        return fail(
-            "data %s: %lld training tokens, but a sequence of %lld "
-            "needs %lld; use more text or a shorter seq_len",
-            o->path, (long long)s->train_tokens, (long long)o->seq, (long long)o->seq + 1);
-    if (o->seq > 0 && o->val_path && s->val_tokens < o->seq + 1)
-        return fail(
-            "data %s: %lld held-out tokens, but a sequence of %lld "
-            "needs %lld; use more text or a shorter seq_len",
-            o->val_path, (long long)s->val_tokens, (long long)o->seq, (long long)o->seq + 1);
-    return 0;
+static int check_length(const char *path, int64_t tokens, const char *kind, int64_t seq) {
+    if (seq <= 0 || tokens > seq) return 0;
+    return fail(
+        "data %s: %lld %s tokens, but a sequence of %lld needs %lld; use more text or a shorter seq_len",
+        path, (long long)tokens, kind, (long long)seq, (long long)seq + 1);
 }
 
 static int read_all(struct token_source *s, const struct data_options *o) {
@@ -103,7 +85,11 @@ static int read_all(struct token_source *s, const struct data_options *o) {
     x.counted = 0;
     if (rc == 0 && o->val_path) rc = scan(&s->val_stream, &x);
     if (rc == 0) {
-        s->entropy = entropy_of(x.counts, o->vocab, s->train_tokens);
+        // Shannon 1948, section 6, with natural logarithms.
+        for (int32_t v = 0; v < o->vocab; v++) {
+            double p = (double)x.counts[v] / (double)s->train_tokens;
+            if (x.counts[v]) s->entropy -= p * exact_log(p);
+        }
         identify(s->identity.train, s->train_tokens, x.train);
         identify(s->identity.held_out, s->val_tokens, x.held_out);
     }
@@ -131,7 +117,9 @@ static int open_all(struct token_source *s, const struct data_options *o) {
     const struct vocabulary v = {.model = o->model, .size = o->vocab, .tokenizer = o->tokenizer};
     if (o->model && vocabulary_check(&v, o->path, &s->stream)) return -1;
     if (o->model && o->val_path && vocabulary_check(&v, o->val_path, &s->val_stream)) return -1;
-    if (check_lengths(s, o) || read_all(s, o)) return -1;
+    if (check_length(o->path, s->train_tokens, "training", o->seq)) return -1;
+    if (o->val_path && check_length(o->val_path, s->val_tokens, "held-out", o->seq)) return -1;
+    if (read_all(s, o)) return -1;
     const struct token_stream *t = &s->stream;
     s->description = t->width > 1
                          ? xasprintf("%s: %lld tokens of %d bits", t->name, (long long)t->total, 8 * t->width)

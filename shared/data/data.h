@@ -30,8 +30,8 @@ int64_t data_train_tokens(const struct token_source *s);
 int64_t data_val_tokens(const struct token_source *s);
 // For people: "jargon-text 4.4.7: 1.59 MiB, byte tokens".
 const char *data_description(const struct token_source *s);
-// The content that was read, not its place: "1584833 tokens, xxh64 0123456789abcdef" of the tokens that are trained on and of those that
-// are held out. Tokens count as numbers, so the same ones agree however they are cut into files and however wide they are
+// The content that was read, not its place: "1584833 tokens, xxh64 0123456789abcdef" of the tokens that are trained on and
+// of those that are held out. Tokens count as numbers, so the same ones agree however they are cut into files and however wide they are
 // stored. The hash is of all of them, made in the pass that data_open compares them with the vocabulary in.
 struct data_identity {
     char train[64], held_out[64];

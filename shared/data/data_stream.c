@@ -29,28 +29,26 @@ static struct segment *add_segment(struct token_stream *s, const char *path) {
     return g;
 }
 
-static int refuse_magic(const struct segment *g, int32_t magic) {
-    if (magic == EVAL_MAGIC)
-        return fail(
-            "data %s: magic %d is llm.c's file of multiple-choice questions, which are no text to train on",
-            g->path, magic);
-    char program[PROGRAM_WORD], *path = shell_word(g->path);
-    fail(
-        "data %s: magic %d is none of llm.c's (20240520: uint16 tokens, 20240801: "
-        "uint32). Bare tokens, as nanoGPT writes them, get a header by\n"
-        "    %s data wrap --type uint16 %s OUT.bin\n"
-        "(uint32 for tokens of 4 bytes); --tokenizer byte reads the file as text",
-        g->path, magic, program_word(program), path);
-    free(path);
-    return -1;
-}
-
 // Finds width and tokens behind the header of a mapped llm.c file.
 static int read_bin_header(struct segment *g, int *width) {
     int32_t head[3] = {0};
     if (g->map.bytes >= sizeof head) memcpy(head, g->map.base, sizeof head);
     const struct bin_format *f = bin_format_of(head[0]);
-    if (!f) return refuse_magic(g, head[0]);
+    if (head[0] == EVAL_MAGIC)
+        return fail(
+            "data %s: magic %d is llm.c's file of multiple-choice questions, which are no text to train on",
+            g->path, head[0]);
+    if (!f) {
+        char program[PROGRAM_WORD], *path = shell_word(g->path);
+        fail(
+            "data %s: magic %d is none of llm.c's (20240520: uint16 tokens, 20240801: "
+            "uint32). Bare tokens, as nanoGPT writes them, get a header by\n"
+            "    %s data wrap --type uint16 %s OUT.bin\n"
+            "(uint32 for tokens of 4 bytes); --tokenizer byte reads the file as text",
+            g->path, head[0], program_word(program), path);
+        free(path);
+        return -1;
+    }
     if (head[1] != f->version)
         return fail(
             "data %s: version %d, but magic %d has version %d; write the file again with a current llm.c",
@@ -68,22 +66,18 @@ static int read_bin_header(struct segment *g, int *width) {
     return 0;
 }
 
-// Whether it is an llm.c file: by its first bytes, which no text has, else by `tokenizer`, else by its name.
-static bool is_bin(const struct segment *g, const char *tokenizer) {
-    int32_t magic = 0;
-    if (g->map.bytes >= sizeof magic) memcpy(&magic, g->map.base, sizeof magic);
-    if (bin_format_of(magic)) return true;
-    return tokenizer ? strcmp(tokenizer, "bin") == 0 : ends_with(g->path, ".bin");
-}
-
 static int add_file(struct token_stream *s, const char *path, const char *tokenizer) {
     struct segment *g = add_segment(s, path);
     char why[FILE_WHY_MAX];
     if (mapped_file_open(&g->map, "data ", g->path, why)) return fail("data %s: %s", g->path, why);
     if (!g->map.base)
         return fail("data %s: the file is empty; put text or tokens into it, or name another", g->path);
+    // An llm.c file is one by its first bytes, which no text has, else by `tokenizer`, else by its name.
+    int32_t magic = 0;
+    if (g->map.bytes >= sizeof magic) memcpy(&magic, g->map.base, sizeof magic);
+    bool bin = bin_format_of(magic) || (tokenizer ? !strcmp(tokenizer, "bin") : ends_with(g->path, ".bin"));
     int width = 1;
-    if (is_bin(g, tokenizer)) {
+    if (bin) {
         if (read_bin_header(g, &width)) return -1;
     } else {
         g->tokens = g->map.base;

@@ -163,22 +163,16 @@ static bool entries_are_bytes(const cJSON *root) {
     return bytes == 256;
 }
 
-static bool file_is_bytes(const char *path) {
-    char why[FILE_WHY_MAX];
+bool tokenizer_is_bytes(const char *folder, int32_t vocab) {
+    if (vocab < 256) return false;
+    if (!tokenizer_present(folder)) return vocab <= BYTES_VOCAB_MAX;
+    char why[FILE_WHY_MAX], *path = xasprintf("%s/tokenizer.json", folder);
     size_t n = 0;
     char *text = file_read_whole(path, BYTES_FILE_MAX, &n, why);
     cJSON *root = text ? json_parse(text, n) : NULL;
     bool yes = root && entries_are_bytes(root);
     cJSON_Delete(root);
     free(text);
-    return yes;
-}
-
-bool tokenizer_is_bytes(const char *folder, int32_t vocab) {
-    if (vocab < 256) return false;
-    if (!tokenizer_present(folder)) return vocab <= BYTES_VOCAB_MAX;
-    char *path = xasprintf("%s/tokenizer.json", folder);
-    bool yes = file_is_bytes(path);
     free(path);
     return yes;
 }
@@ -186,28 +180,21 @@ bool tokenizer_is_bytes(const char *folder, int32_t vocab) {
 // ---------------------------------------------------------------- copying
 char *tokenizer_to_keep(const char *model, int32_t vocab, const char *tokenizer) {
     char *folder = tokenizer_folder(model);
-    bool forced = folder && tokenizer && !strcmp(tokenizer, "byte") && !tokenizer_is_bytes(folder, vocab);
-    if (forced) {
-        free(folder);
-        return NULL;
-    }
-    return folder;
-}
-
-static int copy_stream(FILE *in, FILE *out) {
-    char piece[1 << 15];
-    for (size_t n; (n = fread(piece, 1, sizeof piece, in)) > 0;)
-        if (fwrite(piece, 1, n, out) != n) return -1;
-    return ferror(in) ? -1 : 0;
+    bool forced = tokenizer && !strcmp(tokenizer, "byte");
+    if (!folder || !forced || tokenizer_is_bytes(folder, vocab)) return folder;
+    free(folder);
+    return NULL;
 }
 
 static int copy_file(const char *from, const char *to) {
-    char refused[FILE_WHY_MAX];
+    char refused[FILE_WHY_MAX], piece[1 << 15];
     struct new_file out;
     FILE *in = file_open_stream(from, refused);
     if (!in) return fail("%s: the tokenizer's file could not be copied to %s: %s", from, to, refused);
-    bool copied = new_file_begin(&out, to, false) && !copy_stream(in, out.file);
-    int rc = new_file_end(&out, copied), why = errno;
+    bool copied = new_file_begin(&out, to, false);
+    for (size_t n; copied && (n = fread(piece, 1, sizeof piece, in)) > 0;)
+        copied = fwrite(piece, 1, n, out.file) == n;
+    int rc = new_file_end(&out, copied && !ferror(in)), why = errno;
     fclose(in);
     return rc ? fail("%s: the tokenizer's file could not be copied to %s: %s", from, to, strerror(why)) : 0;
 }
@@ -230,6 +217,7 @@ struct checking {
     const struct vocabulary *v;
     char *folder;  // of the model's tokenizer, or NULL
     bool bytes;    // the model's vocabulary is the bytes
+    bool forced;   // data.tokenizer: "byte"
     struct {
         char name[32], sha256[65];
     } known[FILES_MAX];  // files of the folder
@@ -318,18 +306,6 @@ static int compare_files(struct checking *k, const char *side, const cJSON *toke
     return same;
 }
 
-static int compare_sizes(struct checking *k, const char *side, const cJSON *tokenizer, int64_t size) {
-    const struct vocabulary *v = k->v;
-    int same = compare_files(k, side, tokenizer);
-    if (same < 0) return -1;
-    if (size <= v->size && (same || v->size - size <= PADDING_MAX)) return 0;
-    return fail(
-        "%s: these tokens are of the tokenizer %s with a vocabulary of %lld entries, "
-        "but the model %s has %d: make tokens with this model's tokenizer "
-        "(experiments/tokenize.py), or take the model that goes with them",
-        side, json_text(tokenizer, "name", NULL), (long long)size, v->model, v->size);
-}
-
 // An object, which may be empty, with the SHA-256 of each tokenizer file that it names.
 static bool files_are_valid(const cJSON *files) {
     const cJSON *file;
@@ -341,7 +317,8 @@ static bool files_are_valid(const cJSON *files) {
     return true;
 }
 
-static int check_fields(struct checking *k, const struct segment *g, const char *side, const cJSON *root) {
+static int check_sidecar(struct checking *k, const struct segment *g, const char *side, const cJSON *root) {
+    const struct vocabulary *v = k->v;
     const cJSON *tokenizer = json_item(root, "tokenizer");
     int64_t size = sidecar_count(root, "vocab_size", 1), tokens = sidecar_count(root, "tokens", 1);
     const char *name = json_text(tokenizer, "name", NULL), *kind = json_text(tokenizer, "kind", NULL);
@@ -361,34 +338,38 @@ static int check_fields(struct checking *k, const struct segment *g, const char 
             "%s: speaks of %lld tokens, but %s has %lld: it is "
             "another file's; make the tokens again, " WITHOUT_CHECKS,
             side, (long long)tokens, g->path, (long long)g->count);
-    bool of_bytes = !strcmp(kind, "byte"), forced = k->v->tokenizer && !strcmp(k->v->tokenizer, "byte");
-    if (of_bytes) return k->bytes || forced ? 0 : refuse_bytes(k, g->path, "its tokens are bytes", NULL);
-    if (forced)
+    if (!strcmp(kind, "byte"))
+        return k->bytes || k->forced ? 0 : refuse_bytes(k, g->path, "its tokens are bytes", NULL);
+    if (k->forced)
         return fail("data %s: its tokens are of the tokenizer %s (%s), not bytes: leave out --tokenizer byte",
                     g->path, name, side);
-    return compare_sizes(k, side, tokenizer, size);
-}
-
-static int check_sidecar(struct checking *k, const struct segment *g) {
-    char *side = sidecar_path(g->path);
-    int rc = 0;
-    if (!access(side, F_OK)) {
-        cJSON *root = relaxed_json_load(side);
-        rc = root ? check_fields(k, g, side, root) : -1;
-        cJSON_Delete(root);
-    }
-    free(side);
-    return rc;
+    int same = compare_files(k, side, tokenizer);
+    if (same < 0) return -1;
+    if (size <= v->size && (same || v->size - size <= PADDING_MAX)) return 0;
+    return fail(
+        "%s: these tokens are of the tokenizer %s with a vocabulary of %lld entries, "
+        "but the model %s has %d: make tokens with this model's tokenizer "
+        "(experiments/tokenize.py), or take the model that goes with them",
+        side, name, (long long)size, v->model, v->size);
 }
 
 int vocabulary_check(const struct vocabulary *v, const char *path, const struct token_stream *s) {
-    struct checking k = {.v = v, .folder = tokenizer_folder(v->model)};
-    bool text = s->width == 1, forced = v->tokenizer && !strcmp(v->tokenizer, "byte");
+    struct checking k = {.v = v,
+                         .folder = tokenizer_folder(v->model),
+                         .forced = v->tokenizer && !strcmp(v->tokenizer, "byte")};
+    bool text = s->width == 1;
     int rc = 0;
-    k.bytes = !(text && forced) && tokenizer_is_bytes(k.folder, v->size);
-    if (text && !k.bytes && !forced)
+    k.bytes = !(text && k.forced) && tokenizer_is_bytes(k.folder, v->size);
+    if (text && !k.bytes && !k.forced)
         rc = refuse_bytes(&k, path, "is text, which is read as bytes", strcmp(path, "demo") ? path : NULL);
-    for (int i = 0; !text && i < s->count && !rc; i++) rc = check_sidecar(&k, &s->segments[i]);
+    for (int i = 0; !text && i < s->count && !rc; i++) {
+        char *side = sidecar_path(s->segments[i].path);
+        bool there = !access(side, F_OK);
+        cJSON *root = there ? relaxed_json_load(side) : NULL;
+        if (there) rc = root ? check_sidecar(&k, &s->segments[i], side, root) : -1;
+        cJSON_Delete(root);
+        free(side);
+    }
     free(k.folder);
     return rc;
 }

@@ -88,37 +88,29 @@ static struct model *make_model(const struct evaluation *x, int64_t batch) {
                                                 .logits_bytes = x->c->logits_bytes});
 }
 
-// As many cores as the run could use.
-static int all_threads(const struct config *c) {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN), told = (long)c->threads * c->workers;
-    return (int)(told > 0 && told < cores ? told : cores > 0 ? cores : 1);
-}
-
-static int open_device(struct evaluation *x) {
-    const struct backend *backend = device_backend(x->c);
-    if (!backend) return -1;
-    struct device_options d = {
-        .threads = all_threads(x->c), .label = "evaluation", .kernel = x->c->cpu_kernel, .cuda = x->c->cuda};
-    if (dev_open(backend, &d, &x->dev)) return fail("evaluation: --device %s: cannot open it", backend->name);
-    x->compute = stream_create(x->dev, "compute");
-    return x->compute ? 0 : fail("evaluation: --device %s: %s", backend->name, dev_error(x->dev));
-}
-
-static void count_windows(struct evaluation *x) {
-    const struct config *c = x->c;
-    x->windows = (data_val_tokens(x->o->data) - 1) / c->seq;
-    int64_t asked = size_times(c->eval_batches > 0 ? c->eval_batches : 0, c->train_batch);
-    x->asked = asked;
-    if (c->eval_batches > 0 && asked < x->windows) x->windows = asked;
-    x->batch = EVALUATE_TOKENS / c->seq > 1 ? EVALUATE_TOKENS / c->seq : 1;
-    if (x->batch > x->windows) x->batch = x->windows;
-}
-
 static int prepare(struct evaluation *x) {
     const struct config *c = x->c;
+    // 1. The windows: all there are, or those of so many global batches; as many at once as make EVALUATE_TOKENS.
+    x->windows = (data_val_tokens(x->o->data) - 1) / c->seq;
+    x->asked = size_times(c->eval_batches > 0 ? c->eval_batches : 0, c->train_batch);
+    if (c->eval_batches > 0 && x->asked < x->windows) x->windows = x->asked;
+    x->batch = EVALUATE_TOKENS / c->seq > 1 ? EVALUATE_TOKENS / c->seq : 1;
+    if (x->batch > x->windows) x->batch = x->windows;
+    // 2. The device, with as many cores as the run could use.
+    long cores = sysconf(_SC_NPROCESSORS_ONLN), told = (long)c->threads * c->workers;
+    struct device_options d = {.threads = (int)(told > 0 && told < cores ? told
+                                                : cores > 0              ? cores
+                                                                         : 1),
+                               .label = "evaluation",
+                               .kernel = c->cpu_kernel,
+                               .cuda = c->cuda};
+    const struct backend *backend;
+    if (!(x->layout = model_layout_create(x->o->spec, 1)) || !(backend = device_backend(c))) return -1;
+    if (dev_open(backend, &d, &x->dev)) return fail("evaluation: --device %s: cannot open it", backend->name);
+    x->compute = stream_create(x->dev, "compute");
+    if (!x->compute) return fail("evaluation: --device %s: %s", backend->name, dev_error(x->dev));
+    // 3. Room for weights, models and batches.
     int64_t most = 0;
-    count_windows(x);
-    if (!(x->layout = model_layout_create(x->o->spec, 1)) || open_device(x)) return -1;
     arena_init(&x->arena, x->dev);
     x->units = xcalloc((unsigned long)x->layout->count, sizeof *x->units);
     for (int u = 0; u < x->layout->count; u++) {
@@ -168,12 +160,6 @@ static char *load(struct evaluation *x, const char *path, struct snapshot_info *
 }
 
 // ---------------------------------------------------------------- the loss
-static void forward(const struct evaluation *x, struct model *m) {
-    int last = x->layout->count - 1;
-    for (int u = 0; u <= last; u++)
-        model_forward(m, u, &x->units[u], u == last && x->layout->tied ? &x->units[0] : NULL, true);
-}
-
 // By the windows done so far: "3:20 left".
 static const char *time_left(char text[32], const struct evaluation *x) {
     double spent_s = now_seconds() - x->begun_s;
@@ -193,12 +179,14 @@ static void say_progress(struct evaluation *x) {
 // Windows [first, end) through m, `batch` at a time. Their summed loss; NAN when the device has failed, or on the way
 // out.
 static double sum_of(struct evaluation *x, struct model *m, int64_t first, int64_t end, int64_t batch) {
+    int last = x->layout->count - 1;
     for (int64_t w = first; w < end; w += batch) {
         struct data_slice slice = {.first = w, .count = batch, .seq = x->c->seq};
         if (x->o->stop && *x->o->stop) return NAN;
         data_val_batch(x->o->data, &slice, x->tokens, x->targets);
         model_set_batch(m, x->tokens, x->targets, 0.0f, w == first);
-        forward(x, m);
+        for (int u = 0; u <= last; u++)
+            model_forward(m, u, &x->units[u], u == last && x->layout->tied ? &x->units[0] : NULL, true);
         if (stream_sync(x->compute)) return NAN;  // the tokens are read no more
         x->done += batch;
         say_progress(x);
@@ -206,27 +194,7 @@ static double sum_of(struct evaluation *x, struct model *m, int64_t first, int64
     return first < end ? model_loss_sum(m) : 0;
 }
 
-static double loss_of(struct evaluation *x) {
-    int64_t whole = x->windows / x->batch * x->batch;
-    double sum = sum_of(x, x->many, 0, whole, x->batch);
-    if (whole < x->windows) sum += sum_of(x, x->single, whole, x->windows, 1);
-    return sum / (double)(x->windows * x->c->seq);
-}
-
 // ---------------------------------------------------------------- all of them
-static void say_all(struct evaluation *x, int count) {
-    char tokens[32];
-    x->all = count * x->windows;
-    x->begun_s = x->said_s = now_seconds();
-    if (!x->o->say) return;
-    fprintf(x->o->say, "evaluating %d snapshot%s on %s tokens of held-out text\n", count,
-            count > 1 ? "s" : "", format_count(tokens, x->windows * x->c->seq));
-    if (x->asked > x->windows)
-        fprintf(x->o->say, "eval_batches %lld would be more than there is: the text is used once\n",
-                (long long)x->c->eval_batches);
-    fflush(x->o->say);  // it may take a while
-}
-
 static void say(const struct evaluation *x, const struct eval_record *r) {
     char left[32];
     if (!x->o->say) return;
@@ -248,13 +216,16 @@ static enum evaluated evaluate_one(struct evaluation *x, const char *path, struc
         free(why);
         return EVALUATE_BROKEN;
     }
+    int64_t whole = x->windows / x->batch * x->batch, tokens = x->windows * x->c->seq;
+    double sum = sum_of(x, x->many, 0, whole, x->batch);
+    if (whole < x->windows) sum += sum_of(x, x->single, whole, x->windows, 1);
     struct eval_record r = {.step = info.step,
                             .samples = info.samples,
                             .updates = info.updates,
                             .seconds = info.seconds,
-                            .val_loss = loss_of(x),
+                            .val_loss = sum / (double)tokens,
                             .unigram_entropy = data_unigram_entropy(x->o->data),
-                            .tokens = x->windows * x->c->seq};
+                            .tokens = tokens};
     if (dev_error(x->dev)[0]) return fail("evaluation: %s: %s", path, dev_error(x->dev));
     if (x->o->stop && *x->o->stop) return EVALUATE_INTERRUPTED;
     evals_add(evals, &r);
@@ -268,7 +239,17 @@ static enum evaluated evaluate_all(struct evaluation *x, const long long *steps,
     enum evaluated rc = EVALUATE_DONE;
     struct evals evals;
     if (evals_read(x->o->dir, &evals)) return EVALUATE_FAILED;
-    say_all(x, count);
+    x->all = count * x->windows;
+    x->begun_s = x->said_s = now_seconds();
+    if (x->o->say) {
+        char tokens[32];
+        fprintf(x->o->say, "evaluating %d snapshot%s on %s tokens of held-out text\n", count,
+                count > 1 ? "s" : "", format_count(tokens, x->windows * x->c->seq));
+        if (x->asked > x->windows)
+            fprintf(x->o->say, "eval_batches %lld would be more than there is: the text is used once\n",
+                    (long long)x->c->eval_batches);
+        fflush(x->o->say);  // it may take a while
+    }
     for (int i = 0; i < count && (rc == EVALUATE_DONE || rc == EVALUATE_BROKEN); i++) {
         char *path = xasprintf("%s/snapshots/step-%lld", x->o->dir, steps[i]);
         enum evaluated one = evaluate_one(x, path, &evals);
@@ -276,9 +257,6 @@ static enum evaluated evaluate_all(struct evaluation *x, const long long *steps,
         free(path);
     }
     evals_free(&evals);
-    char *dir = xasprintf("%s/snapshots", x->o->dir);
-    rmdir(dir);  // where nothing is left in it
-    free(dir);
     return rc;
 }
 
@@ -287,17 +265,16 @@ enum evaluated evaluate_run(const struct evaluate_options *o) {
     int count;
     long long *steps = find(o->dir, &count);
     enum evaluated rc = EVALUATE_DONE;
-    if (!count) {
-        char *dir = xasprintf("%s/snapshots", o->dir);
-        rmdir(dir);
-        free(dir);
-    } else if (data_val_tokens(o->data) <= o->config->seq) {
+    if (count && data_val_tokens(o->data) <= o->config->seq) {
         rc = fail("evaluation: %s holds out %lld tokens, fewer than a window of %lld and one more",
                   o->config->data, (long long)data_val_tokens(o->data), (long long)o->config->seq);
-    } else {
+    } else if (count) {
         rc = prepare(&x) ? EVALUATE_FAILED : evaluate_all(&x, steps, count);
         release(&x);
     }
+    char *dir = xasprintf("%s/snapshots", o->dir);
+    rmdir(dir);  // where nothing is left in it
+    free(dir);
     free(steps);
     return rc;
 }

@@ -53,13 +53,9 @@ static uint64_t layout_identity(const struct layout *l) {
     return out;
 }
 
-static off_t data_at(int parts) {
-    off_t end = MARKS_AT + (off_t)parts * (off_t)sizeof(uint64_t);
-    return (end + DATA_ALIGN - 1) / DATA_ALIGN * DATA_ALIGN;
-}
-
 static off_t unit_at(const struct snapshot_file *f, int u) {
-    off_t at = data_at(f->parts);
+    off_t marks_end = MARKS_AT + (off_t)f->parts * (off_t)sizeof(uint64_t);
+    off_t at = (marks_end + DATA_ALIGN - 1) / DATA_ALIGN * DATA_ALIGN;
     for (int i = 0; i < u; i++)
         at += (off_t)(f->place.layout->units[i].n * (int64_t)dtype_size(f->place.dtype));
     return at;

@@ -19,8 +19,8 @@
 
 // The moment at which the weights were those of the file.
 struct snapshot_info {
-    int64_t
-        step;  // steps of the job: global batches that the samples make, where workers go at their own pace
+    // Steps of the job: global batches that the samples make, where workers go at their own pace.
+    int64_t step;
     int64_t samples;  // of the whole job whose gradients are in the weights
     int64_t updates;  // applied
     double seconds;   // of training until then

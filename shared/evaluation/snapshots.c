@@ -84,75 +84,47 @@ static int finish_run(void *arg) {
     return 0;
 }
 
-static void finish(struct snapshot *one) { stream_host(one->owner->stream, "snapshot", finish_run, one); }
-
 // ---------------------------------------------------------------- pieces, on the snapshot stream's thread
-struct snapshot_piece {
-    int unit;
-    int64_t begin, end;  // elements
-    const void *data;
-    const void *(*read)(void *ctx, int unit);  // instead of data: weights_part's
-    void *ctx;
-};
-
-struct task {
+struct piece {
     struct snapshot *one;
-    struct snapshot_piece piece;
+    int unit;
+    struct weights_part part;
 };
-
-static int write_piece(struct snapshot *one, const struct snapshot_piece *p) {
-    return snapshot_file_write(one->file, p->unit, p->begin, p->end, p->data);
-}
 
 // From a device's own memory by way of the host's, a slice at a time.
-static int write_from_device(struct snapshot *one, const struct snapshot_piece *p) {
-    struct snapshots *s = one->owner;
+static void write_from_device(const struct piece *p) {
+    struct snapshots *s = p->one->owner;
+    const struct weights_part *part = &p->part;
     size_t size = dtype_size(s->dtype);
     int64_t slice = (int64_t)(STAGING_BYTES / size);
     char *host = xcalloc(1, STAGING_BYTES);
     int rc = 0;
-    for (int64_t at = p->begin; at < p->end && !rc; at += slice) {
-        int64_t end = at + slice < p->end ? at + slice : p->end;
-        dev_copy(s->stream, host, (const char *)p->data + (size_t)(at - p->begin) * size,
+    for (int64_t at = part->begin; at < part->end && !rc; at += slice) {
+        int64_t end = at + slice < part->end ? at + slice : part->end;
+        dev_copy(s->stream, host, (const char *)part->weights + (size_t)(at - part->begin) * size,
                  (size_t)(end - at) * size);
         rc = stream_sync(s->stream);
-        if (!rc) rc = snapshot_file_write(one->file, p->unit, at, end, host);
+        if (!rc) rc = snapshot_file_write(p->one->file, p->unit, at, end, host);
     }
     free(host);
-    return rc;
 }
 
-static int task_run(void *arg) {
-    struct task *task = arg;
-    struct snapshot_piece *p = &task->piece;
-    bool on_host = p->read || dev_host_memory(task->one->owner->dev);
-    if (p->read && !(p->data = p->read(p->ctx, p->unit))) {
-        free(task);
-        return -1;  // what cannot be read for a snapshot cannot be for the next step
-    }
-    if (on_host)
-        write_piece(task->one, p);  // an error stays with the file: its finishing tells
-    else
-        write_from_device(task->one, p);
-    free(task);
-    return 0;
-}
-
-static void snapshot_write(struct snapshot *one, const struct snapshot_piece *p) {
-    struct task *task = xcalloc(1, sizeof *task);
-    *task = (struct task){one, *p};
-    stream_host(one->owner->stream, "snapshot", task_run, task);
+// An error of the file stays with it: its finishing tells. What cannot be read for a snapshot cannot be for the next step.
+static int piece_run(void *arg) {
+    struct piece *p = arg;
+    struct weights_part *part = &p->part;
+    if (part->read) part->weights = part->read(part->ctx, p->unit);
+    bool there = !part->read || part->weights;
+    if (there && (part->read || dev_host_memory(p->one->owner->dev)))
+        snapshot_file_write(p->one->file, p->unit, part->begin, part->end, part->weights);
+    else if (there)
+        write_from_device(p);
+    free(p);
+    return there ? 0 : -1;
 }
 
 // ---------------------------------------------------------------- by version, from the servers
 static int64_t own_sequences(const struct config *c) { return c->micro_batch * c->accumulation; }
-
-static void ask(struct snapshots *s, const struct snapshot_info *info, int64_t version) {
-    struct snapshot *one = open_snapshot(s, info, 1);
-    if (!one) return;
-    one->version = version;
-    topology_snapshot(s->t, version < 0 ? 0 : version, one);
-}
 
 // The first multiple of eval_every that the servers have not reached yet. They answer when they have. On the snapshot
 // stream's thread, but for the first time.
@@ -255,18 +227,17 @@ static void take_part(struct snapshots *s, const struct snapshot_info *now) {
     if (!one) return;
     int count = s->t->layout->count;
     struct weights_part *parts = xcalloc((unsigned long)count, sizeof *parts);
-    for (int u = 0; u < count; u++) topology_part(s->t, u, &parts[u]);
+    for (int u = 0; u < count; u++)
+        topology_part(s->t, u, &parts[u]);  // may give compute something to wait for
     event_record(s->ready, s->t->compute);
     stream_wait_event(s->stream, s->ready);
-    for (int u = 0; u < count; u++)
-        snapshot_write(one, &(struct snapshot_piece){.unit = u,
-                                                     .begin = parts[u].begin,
-                                                     .end = parts[u].end,
-                                                     .data = parts[u].weights,
-                                                     .read = parts[u].read,
-                                                     .ctx = parts[u].ctx});
+    for (int u = 0; u < count; u++) {
+        struct piece *p = xcalloc(1, sizeof *p);
+        *p = (struct piece){one, u, parts[u]};
+        stream_host(s->stream, "snapshot", piece_run, p);
+    }
     free(parts);
-    finish(one);
+    stream_host(s->stream, "snapshot", finish_run, one);
     event_record(s->written, s->stream);
 }
 
@@ -275,10 +246,12 @@ void snapshots_step(struct snapshots *s, const struct snapshot_info *now, bool t
     bool every = s->c->eval_every > 0 && now->step % s->c->eval_every == 0;
     if (!every && !told) return;
     s->last_s = now_seconds();
-    if (!s->collected)
-        take_part(s, now);
-    else if (s->t->rank == 0 && (told || !s->t->plan.alone))
-        ask(s, now, s->t->plan.alone ? -1 : now->updates);
+    if (!s->collected) take_part(s, now);
+    if (!s->collected || s->t->rank != 0 || (s->t->plan.alone && !told)) return;
+    struct snapshot *one = open_snapshot(s, now, 1);
+    if (!one) return;
+    if (!s->t->plan.alone) one->version = now->updates;
+    topology_snapshot(s->t, s->t->plan.alone ? 0 : now->updates, one);
 }
 
 void snapshots_last_begin(struct snapshots *s, const struct snapshot_info *now) {

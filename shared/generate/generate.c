@@ -91,19 +91,14 @@ void generator_destroy(struct generator **pg) {
     *pg = NULL;
 }
 
-// Tokens that the model is given: n of them and padding.
-static int64_t padded(const struct generator *g, int64_t n) {
-    int64_t up = (n + GENERATE_STEP - 1) / GENERATE_STEP * GENERATE_STEP;
-    return up < g->o.window ? up : g->o.window;
-}
-
 int generator_logits(struct generator *g, const int32_t *tokens, int64_t n, float *logits) {
     const struct unit_view *units = g->units;
     int last = g->o.layout->count - 1;
-    int64_t used = n < g->o.window ? n : g->o.window, seq = padded(g, used);
-    memset(g->window, 0, (size_t)g->o.window * sizeof *g->window);
+    int64_t window = g->o.window, used = n < window ? n : window;
+    int64_t padded = (used + GENERATE_STEP - 1) / GENERATE_STEP * GENERATE_STEP;
+    memset(g->window, 0, (size_t)window * sizeof *g->window);
     memcpy(g->window, tokens + (n - used), (size_t)used * sizeof *tokens);
-    model_set_tokens(g->model, g->window, seq);
+    model_set_tokens(g->model, g->window, padded < window ? padded : window);
     for (int u = 0; u <= last; u++) model_forward(g->model, u, &units[u], NULL, false);
     if (model_row_logits(g->model, &units[last], g->o.layout->tied ? &units[0] : NULL, used - 1, logits))
         return fail("token %lld: %s", (long long)n, dev_error(g->o.dev));

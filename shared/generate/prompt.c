@@ -34,15 +34,8 @@ static char *value_of(const char *flag, const char *value, size_t *bytes) {
     return NULL;
 }
 
-static void take_bytes(struct prompt *p, const char *text, size_t bytes) {
-    p->ids = xcalloc(bytes + 1, sizeof *p->ids);
-    p->count = (int64_t)bytes;
-    for (size_t i = 0; i < bytes; i++) p->ids[i] = (unsigned char)text[i];
-}
-
 static int take_ids(struct prompt *p, const char *text, size_t bytes, int32_t vocab) {
     const char *end = text + bytes;
-    p->ids = xcalloc(bytes + 1, sizeof *p->ids);  // no more ids than characters
     for (const char *at = text; (at += strspn(at, SEPARATORS)) < end;) {
         char *after;
         errno = 0;
@@ -66,10 +59,9 @@ int prompt_read(struct prompt *p, const char *text, const char *ids, int32_t voc
     *p = (struct prompt){.bytes = text != NULL};
     char *value = value_of(flag, text ? text : ids, &bytes);
     if (!value) return -1;
-    if (text)
-        take_bytes(p, value, bytes);
-    else
-        rc = take_ids(p, value, bytes, vocab);
+    p->ids = xcalloc(bytes + 1, sizeof *p->ids);  // no more ids than characters
+    for (size_t i = 0; text && i < bytes; i++) p->ids[p->count++] = (unsigned char)value[i];
+    if (!text) rc = take_ids(p, value, bytes, vocab);
     free(value);
     if (!rc && p->count == 0) rc = fail("%s: is empty; at least one token is needed to go on from", flag);
     return rc;

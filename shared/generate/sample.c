@@ -30,12 +30,6 @@ static int highest_first(const void *a, const void *b) {
     return (x->id > y->id) - (x->id < y->id);
 }
 
-// In [0, 1), 53 random bits.
-static double uniform(uint64_t seed, int64_t position) {
-    struct philox_out r = philox(seed, (uint64_t)position, SAMPLE_STREAM);
-    return (double)((((uint64_t)r.v[1] << 32) | r.v[0]) >> 11) * 0x1p-53;
-}
-
 int32_t sample_token(const float *logits, int32_t n, const struct sample_options *o, int64_t position) {
     int32_t best = sample_argmax(logits, n);
     if (best < 0 || o->temperature <= 0 || o->top_k == 1) return best;
@@ -49,7 +43,10 @@ int32_t sample_token(const float *logits, int32_t n, const struct sample_options
     }
     for (int32_t i = 0; i < count; i++)
         sum += weight[i] = exact_exp(((double)all[i].logit - (double)logits[best]) / o->temperature);
-    double left = uniform(o->seed, position) * sum;
+    struct philox_out r = philox(o->seed, (uint64_t)position, SAMPLE_STREAM);
+    double uniform =
+        (double)((((uint64_t)r.v[1] << 32) | r.v[0]) >> 11) * 0x1p-53;  // in [0, 1), 53 random bits
+    double left = uniform * sum;
     int32_t chosen = best;
     for (int32_t i = 0; i < count; i++) {
         if (weight[i] <= 0) continue;

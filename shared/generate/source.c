@@ -12,11 +12,6 @@
 #include "shared/core/relaxed_json.h"
 #include "shared/hf/hf_dir.h"
 
-static bool is_directory(const char *path) {
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 static int no_weights(const char *given) {
     if (access(given, X_OK)) return fail("--model %s: %s", given, strerror(errno));
     if (has_file(given, "metrics.jsonl") || has_file(given, "summary.json") || has_file(given, "ranks"))
@@ -54,7 +49,7 @@ static int find_weights(struct generate_source *s, const char *given) {
         return 0;
     }
     char *weights = xasprintf("%s/weights", given);
-    if (is_directory(weights)) {
+    if (!stat(weights, &st) && S_ISDIR(st.st_mode)) {
         s->dir = weights;
         return read_run(s, given);
     }

@@ -1,9 +1,30 @@
+// The two ways of a lane: io_uring, which is given the pieces of a call together, and threads, each of which moves a piece at
+// a time, for kernels that forbid io_uring.
 #include "shared/offload/disk_lane.h"
 
 #include <errno.h>
+#include <liburing.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
 
-int disk_piece_done(struct disk_piece *p, const struct disk_transfer *t, long answer,
-                    struct disk_trouble *why) {
+#include "shared/core/error.h"
+
+// ---------------------------------------------------------------- pieces
+// A piece, on its way.
+struct disk_piece {
+    size_t at, bytes;  // of the transfer, still to be moved
+};
+
+static const struct disk_trouble no_trouble = {SIZE_MAX, 0};
+
+// The effect of a system call's answer (a count, or -errno) on a piece: it moves on. 1: there is more of it to do, 0: it is
+// done, -1: *why, unless it is of an earlier byte already.
+static int piece_done(struct disk_piece *p, const struct disk_transfer *t, long answer,
+                      struct disk_trouble *why) {
     if (answer == -EINTR || answer == -EAGAIN) return 1;
     if (answer > 0) {
         p->at += (size_t)answer;
@@ -18,3 +39,204 @@ int disk_piece_done(struct disk_piece *p, const struct disk_transfer *t, long an
         *why = (struct disk_trouble){t->offset + p->at, answer ? (int)-answer : t->write ? EIO : 0};
     return -1;
 }
+
+// ---------------------------------------------------------------- io_uring
+// Each completion makes room for the next piece.
+struct uring {
+    struct io_uring ring;
+    size_t block_bytes;
+    int depth, spare;           // places without a piece on its way
+    int broken;                 // errno of a ring that takes no calls any more
+    int *places;                // (depth): the first `spare` of them
+    struct disk_piece *pieces;  // (depth)
+};
+
+static struct disk_lane *uring_open(size_t block_bytes, int depth) {
+    struct uring *l = xcalloc(1, sizeof *l);
+    int rc = io_uring_queue_init((unsigned)depth, &l->ring, 0);
+    if (rc < 0) {
+        free(l);
+        errno = -rc;
+        return NULL;
+    }
+    l->block_bytes = block_bytes;
+    l->depth = l->spare = depth;
+    l->places = xcalloc((unsigned long)depth, sizeof *l->places);
+    l->pieces = xcalloc((unsigned long)depth, sizeof *l->pieces);
+    for (int i = 0; i < depth; i++) l->places[i] = i;
+    return (struct disk_lane *)l;
+}
+
+static void uring_close(struct disk_lane *lane) {
+    struct uring *l = (struct uring *)lane;
+    io_uring_queue_exit(&l->ring);
+    free(l->places);
+    free(l->pieces);
+    free(l);
+}
+
+static void uring_prepare(struct uring *l, const struct disk_transfer *t, int place) {
+    struct disk_piece *p = &l->pieces[place];
+    struct io_uring_sqe *e = io_uring_get_sqe(&l->ring);  // there are as many as places
+    if (t->write)
+        io_uring_prep_write(e, t->fd, t->buf + p->at, (unsigned)p->bytes, t->offset + p->at);
+    else
+        io_uring_prep_read(e, t->fd, t->buf + p->at, (unsigned)p->bytes, t->offset + p->at);
+    io_uring_sqe_set_data64(e, (unsigned long long)place);
+}
+
+// Takes what is complete. 0, or -1: *why of the first byte that failed.
+static int uring_reap(struct uring *l, const struct disk_transfer *t, bool go_on, struct disk_trouble *why) {
+    struct io_uring_cqe *e;
+    int rc = 0;
+    while (io_uring_peek_cqe(&l->ring, &e) == 0) {
+        int place = (int)io_uring_cqe_get_data64(e);
+        int more = piece_done(&l->pieces[place], t, e->res, why);
+        io_uring_cqe_seen(&l->ring, e);
+        if (more < 0) rc = -1;
+        if (more > 0 && go_on && !rc)
+            uring_prepare(l, t, place);
+        else
+            l->places[l->spare++] = place;
+    }
+    return rc;
+}
+
+// Until nothing is under way that the kernel has taken: its memory is the caller's, who may free it.
+static void uring_drain(struct uring *l, const struct disk_transfer *t, struct disk_trouble *why) {
+    while (l->spare + (int)io_uring_sq_ready(&l->ring) < l->depth) {
+        uring_reap(l, t, false, why);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+}
+
+static int uring_run(struct disk_lane *lane, const struct disk_transfer *t, struct disk_trouble *why) {
+    struct uring *l = (struct uring *)lane;
+    size_t next = 0;
+    int rc = 0;
+    *why = no_trouble;
+    if (l->broken) {
+        *why = (struct disk_trouble){t->offset, l->broken};
+        return -1;
+    }
+    while (l->spare < l->depth || (!rc && next < t->bytes)) {
+        while (!rc && l->spare && next < t->bytes) {
+            size_t left = t->bytes - next;
+            int place = l->places[--l->spare];
+            l->pieces[place] = (struct disk_piece){next, left < l->block_bytes ? left : l->block_bytes};
+            next += l->pieces[place].bytes;
+            uring_prepare(l, t, place);
+        }
+        int sent = io_uring_submit_and_wait(&l->ring, 1);
+        // Out of memory for a moment, or interrupted: what is under way still completes.
+        if (sent < 0 && sent != -EINTR && sent != -EAGAIN && sent != -EBUSY) {
+            uring_drain(l, t, why);
+            *why = (struct disk_trouble){t->offset, l->broken = -sent};
+            return -1;
+        }
+        if (uring_reap(l, t, !rc, why)) rc = -1;
+    }
+    return rc;
+}
+
+const struct disk_way disk_way_uring = {"io_uring", uring_open, uring_close, uring_run};
+
+// ---------------------------------------------------------------- threads
+#define THREADS_MAX 16
+
+struct movers {
+    size_t block_bytes;
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+    const struct disk_transfer *t;  // NULL: nothing to do
+    size_t next;                    // the first byte that no thread has taken
+    int busy;                       // threads with a piece
+    int failed;
+    struct disk_trouble why;
+    bool leave;
+    int count;
+    pthread_t threads[THREADS_MAX];
+};
+
+static void *work(void *arg) {
+    struct movers *l = arg;
+    pthread_mutex_lock(&l->lock);
+    while (!l->leave) {
+        if (!l->t || l->failed || l->next >= l->t->bytes) {
+            pthread_cond_wait(&l->work, &l->lock);
+            continue;
+        }
+        const struct disk_transfer *t = l->t;
+        size_t left = t->bytes - l->next;
+        struct disk_piece p = {l->next, left < l->block_bytes ? left : l->block_bytes};
+        struct disk_trouble why = no_trouble;
+        int more = 1;
+        l->next += p.bytes;
+        l->busy++;
+        pthread_mutex_unlock(&l->lock);
+        while (more > 0) {
+            off_t at = (off_t)(t->offset + p.at);
+            char *buf = t->buf + p.at;
+            ssize_t n = t->write ? pwrite(t->fd, buf, p.bytes, at) : pread(t->fd, buf, p.bytes, at);
+            more = piece_done(&p, t, n < 0 ? -errno : n, &why);
+        }
+        pthread_mutex_lock(&l->lock);
+        l->busy--;
+        if (more && why.offset < l->why.offset) l->why = why;
+        l->failed |= more != 0;
+        if (!l->busy) pthread_cond_signal(&l->done);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+static void threads_close(struct disk_lane *lane) {
+    struct movers *l = (struct movers *)lane;
+    pthread_mutex_lock(&l->lock);
+    l->leave = true;
+    pthread_cond_broadcast(&l->work);
+    pthread_mutex_unlock(&l->lock);
+    for (int i = 0; i < l->count; i++) pthread_join(l->threads[i], NULL);
+    pthread_cond_destroy(&l->work);
+    pthread_cond_destroy(&l->done);
+    pthread_mutex_destroy(&l->lock);
+    free(l);
+}
+
+static struct disk_lane *threads_open(size_t block_bytes, int depth) {
+    struct movers *l = xcalloc(1, sizeof *l);
+    sigset_t all, before;
+    int rc = 0;
+    l->block_bytes = block_bytes;
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->work, NULL);
+    pthread_cond_init(&l->done, NULL);
+    // Signals belong to the threads that wait for them.
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (!rc && l->count < depth && l->count < THREADS_MAX)
+        if (!(rc = pthread_create(&l->threads[l->count], NULL, work, l))) l->count++;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (l->count) return (struct disk_lane *)l;  // fewer are slower, and do
+    threads_close((struct disk_lane *)l);
+    errno = rc;
+    return NULL;
+}
+
+static int threads_run(struct disk_lane *lane, const struct disk_transfer *t, struct disk_trouble *why) {
+    struct movers *l = (struct movers *)lane;
+    pthread_mutex_lock(&l->lock);
+    l->t = t;
+    l->next = 0;
+    l->failed = 0;
+    l->why = no_trouble;
+    pthread_cond_broadcast(&l->work);
+    while (l->busy || (!l->failed && l->next < t->bytes)) pthread_cond_wait(&l->done, &l->lock);
+    l->t = NULL;
+    int rc = l->failed ? -1 : 0;
+    if (rc) *why = l->why;
+    pthread_mutex_unlock(&l->lock);
+    return rc;
+}
+
+const struct disk_way disk_way_threads = {"pread and pwrite", threads_open, threads_close, threads_run};

@@ -38,13 +38,4 @@ struct disk_way {
 };
 extern const struct disk_way disk_way_uring, disk_way_threads;
 
-// A piece, on its way.
-struct disk_piece {
-    size_t at, bytes;  // of the transfer, still to be moved
-};
-// The effect of a system call's answer (a count, or -errno) on a piece: it moves on. 1: there is more of it to do, 0: it is
-// done, -1: *why, unless it is of an earlier byte already.
-int disk_piece_done(struct disk_piece *p, const struct disk_transfer *t, long answer,
-                    struct disk_trouble *why);
-
 #endif

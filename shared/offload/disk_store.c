@@ -45,21 +45,6 @@ struct disk_store {
 };
 
 // ---------------------------------------------------------------- lanes
-static struct disk_lane *lane_take(struct disk_store *s) {
-    pthread_mutex_lock(&s->lock);
-    while (!s->spare) pthread_cond_wait(&s->freed, &s->lock);
-    struct disk_lane *lane = s->lanes[--s->spare];
-    pthread_mutex_unlock(&s->lock);
-    return lane;
-}
-
-static void lane_give(struct disk_store *s, struct disk_lane *lane) {
-    pthread_mutex_lock(&s->lock);
-    s->lanes[s->spare++] = lane;
-    pthread_cond_signal(&s->freed);
-    pthread_mutex_unlock(&s->lock);
-}
-
 static void lanes_close(struct disk_store *s) {
     assert(s->spare == s->lane_count && "a disk_store is destroyed while a stream uses it");
     while (s->lane_count) s->way->close(s->lanes[--s->lane_count]);
@@ -119,9 +104,15 @@ static int transfer(const struct request *r) {
     struct disk_transfer t = {s->fd, r->write, s->direct, r->buf, r->offset, r->bytes};
     struct disk_trouble why = {0};
     if (is_cut(s, &why)) return say_failed(s, r, &why);
-    struct disk_lane *lane = lane_take(s);
+    pthread_mutex_lock(&s->lock);
+    while (!s->spare) pthread_cond_wait(&s->freed, &s->lock);
+    struct disk_lane *lane = s->lanes[--s->spare];
+    pthread_mutex_unlock(&s->lock);
     int rc = s->way->run(lane, &t, &why);
-    lane_give(s, lane);
+    pthread_mutex_lock(&s->lock);
+    s->lanes[s->spare++] = lane;
+    pthread_cond_signal(&s->freed);
+    pthread_mutex_unlock(&s->lock);
     if (rc) return say_failed(s, r, &why);
     atomic_fetch_add(r->write ? &s->written_bytes : &s->read_bytes, r->bytes);
     return 0;
@@ -149,8 +140,10 @@ static int request_run(void *arg) {
     return rc;
 }
 
-// A failed stream does not run what is left in it: those requests stay away until the store goes.
-static struct request *request_take(struct disk_store *s) {
+static void enqueue(struct disk_store *s, struct stream *stream, bool write, void *buf,
+                    const struct disk_range *range) {
+    if (!range->bytes) return;
+    // A failed stream does not run what is left in it: those requests stay away until the store goes.
     pthread_mutex_lock(&s->lock);
     struct request *r = s->free;
     if (r) {
@@ -161,13 +154,6 @@ static struct request *request_take(struct disk_store *s) {
         s->all = r;
     }
     pthread_mutex_unlock(&s->lock);
-    return r;
-}
-
-static void enqueue(struct disk_store *s, struct stream *stream, bool write, void *buf,
-                    const struct disk_range *range) {
-    if (!range->bytes) return;
-    struct request *r = request_take(s);
     request_fill(r, s, buf, range);
     r->write = write;
     stream_host(stream, write ? "disk write" : "disk read", request_run, r);
@@ -182,18 +168,19 @@ void disk_store_write(struct disk_store *s, struct stream *stream, const void *f
     enqueue(s, stream, true, (void *)from, &range);
 }
 
-int disk_store_load(struct disk_store *s, void *to, struct disk_range range) {
-    struct request r = {.write = false};
-    if (!range.bytes) return 0;
-    request_fill(&r, s, to, &range);
+static int at_once(struct disk_store *s, bool write, void *buf, const struct disk_range *range) {
+    struct request r = {.write = write};
+    if (!range->bytes) return 0;
+    request_fill(&r, s, buf, range);
     return transfer(&r);
 }
 
+int disk_store_load(struct disk_store *s, void *to, struct disk_range range) {
+    return at_once(s, false, to, &range);
+}
+
 int disk_store_save(struct disk_store *s, const void *from, struct disk_range range) {
-    struct request r = {.write = true};
-    if (!range.bytes) return 0;
-    request_fill(&r, s, (void *)from, &range);
-    return transfer(&r);
+    return at_once(s, true, (void *)from, &range);
 }
 
 // ---------------------------------------------------------------- the file: without a name, with all of its room

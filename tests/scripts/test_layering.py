@@ -51,7 +51,7 @@ PRIVATE = {
     r"zmq\.h": r"ps/net/.*|ps/trust/key_files\.c|shared/launch/rendezvous\.[ch]",
     r"mpi\.h": r"decentral/mpi/.*",
     r"nccl\.h": r"tests/.*",
-    r"liburing\.h": r"shared/offload/disk_uring\.c",
+    r"liburing\.h": r"shared/offload/disk_lane\.c",
     r"(cuda|cublas|cudnn|cuda_).*": r"kernels/cuda/.*",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)

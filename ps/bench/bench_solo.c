@@ -90,14 +90,8 @@ static int open_solo(struct solo *s, const struct bench_seat *seat) {
     for (int key = 0; key < s->map->count; key++)
         server_carve_key(&s->arena, s->c, &s->map->parts[key], NULL, &s->buffers[key]);
     if (s->arena.failed || open_gradients(s) != 0) return -1;
-    struct server_core_options o = {.layout = s->l,
-                                    .map = s->map,
-                                    .buffers = s->buffers,
-                                    .rule = consistency_of(s->c),
-                                    .optimizer = s->c->optimizer,
-                                    .dtype = s->plan.dtype,
-                                    .job = JOB,
-                                    .port = {s, drop}};
+    struct server_core_options o = {
+        .config = s->c, .layout = s->l, .map = s->map, .buffers = s->buffers, .job = JOB, .port = {s, drop}};
     s->core = server_core_create(&o);
     for (int w = 0; w < s->plan.workers; w++) server_core_member(s->core, w, (uint64_t)w + 1, 0);
     return load(s);

@@ -15,7 +15,7 @@
 
 // ---------------------------------------------------------------- the round of a step
 static bool round_complete(const struct server_core *c, const struct server_round *r) {
-    return r->keys == c->count && (!c->o.replicate || r->replicated == c->count);
+    return r->keys == c->count && (!c->o.config->ps.replicate || r->replicated == c->count);
 }
 
 static void report_sum(struct server_core *c, int64_t step) {
@@ -32,7 +32,7 @@ static void report_sum(struct server_core *c, int64_t step) {
 static const struct update_scalars *scalars_of(const struct server_core *c, int64_t step) {
     static const struct update_scalars plain = {.grad_scale = 1.0f};
     const struct server_round *r = round_of(c, step);
-    if (!c->o.commit_round) return &plain;
+    if (!c->commit_round) return &plain;
     return r->decided ? &r->scalars : NULL;
 }
 
@@ -53,7 +53,7 @@ static void committed(struct server_core *c, struct server_key *k) {
     struct slot *s = slot_of(c, k, k->step);
     struct server_round *r = round_of(c, k->step);
     bool keep = s->keep;
-    k->update_ready_ns = c->o.commit_round ? r->ready_ns : s->needed_ns;
+    k->update_ready_ns = c->commit_round ? r->ready_ns : s->needed_ns;
     k->step++;
     *s = (struct slot){.held = s->held, .ready_ns = s->ready_ns};
     c->open--;
@@ -65,7 +65,7 @@ static void committed(struct server_core *c, struct server_key *k) {
     c->totals.steps = (double)(c->step - c->begin);
     int *keys_of = r->keys_of;
     *r = (struct server_round){.keys_of = keys_of};
-    if (keys_of) memset(keys_of, 0, (size_t)c->o.rule.workers * sizeof *keys_of);
+    if (keys_of) memset(keys_of, 0, (size_t)c->rule.workers * sizeof *keys_of);
 }
 
 int commit_key(struct server_core *c, struct server_key *k) {
@@ -93,7 +93,7 @@ int reach_step(struct server_core *c, struct server_key *k, int64_t steps,
 
 // ---------------------------------------------------------------- sums at the neighbour
 bool chain_has_loaded(const struct server_core *c, const struct server_key *k) {
-    return !c->o.replicate || k->load_kept == k->load_seq;
+    return !c->o.config->ps.replicate || k->load_kept == k->load_seq;
 }
 
 // The content of acc and of the masters changes while the message may still wait in a queue: both leave as copies. Both stay as
@@ -103,7 +103,7 @@ void chain_send(struct server_core *c, struct server_key *k) {
     bool loads = !chain_has_loaded(c, k);
     struct ps_message m = {.header = {.kind = WIRE_REPLICATE, .key = k->key, .seq = k->load_seq},
                            .payload = loads ? k->buf.master : k->buf.acc,
-                           .bytes = (size_t)k->n * (loads ? sizeof(float) : dtype_size(c->o.dtype))};
+                           .bytes = (size_t)k->n * (loads ? sizeof(float) : dtype_size(c->dtype))};
     if (!loads)
         m.header = (struct wire_header){.kind = WIRE_REPLICATE,
                                         .key = k->key,
@@ -147,7 +147,7 @@ int note_push(struct server_core *c, struct server_key *k, const struct wire_hea
                          "key %d, step %lld: worker %d pushed with learning rate %.9g, worker %d with %.9g",
                          k->key, (long long)h->step, w, (double)h->lr, s->lr_worker, (double)s->lr);
     }
-    for (int i = 0, first = w - w % crew_of(c); i < crew_of(c); i++) {
+    for (int i = 0, first = w - w % c->crew; i < c->crew; i++) {
         k->pushed[first + i] = h->step + 1;
         s->ready_ns[first + i] = h->ready_ns;
     }
@@ -164,20 +164,20 @@ int note_push(struct server_core *c, struct server_key *k, const struct wire_hea
 // Whether a worker's credits, and what it waits for, hang on the gradients' being read: not where they lie in segments,
 // and not where they were acknowledged as they came.
 static bool owes_acknowledgement(const struct server_core *c, const struct slot *s) {
-    for (int w = 0; w < c->o.rule.workers && !c->policy->takes_frames; w++)
+    for (int w = 0; w < c->rule.workers && !c->policy->takes_frames; w++)
         if (s->held[w].frame) return true;
     return false;
 }
 
 int add_up(struct server_core *c, struct server_key *k, const struct sum_args *sum, bool *at_once) {
     const struct slot *s = slot_of(c, k, k->step);
-    const struct update_scalars *scalars = c->o.commit_round ? NULL : scalars_of(c, k->step);
+    const struct update_scalars *scalars = c->commit_round ? NULL : scalars_of(c, k->step);
     const struct update_step step = {.lr = s->lr, .t = k->version + k->skew + 1, .scalars = scalars};
     *at_once = scalars && atomic_load(&k->inflight) == 0 && atomic_load(&k->pins) == 0 &&
                !owes_acknowledgement(c, s);
     struct key_pass p = {.sum = *sum,
                          .squares = &round_of(c, k->step)->sum,
-                         .optimizer = &c->o.optimizer,
+                         .optimizer = &c->o.config->optimizer,
                          .range = range_of(c, k, NULL),
                          .step = *at_once ? &step : NULL,
                          .chunk = c->chunk,
@@ -200,7 +200,7 @@ int close_slot(struct server_core *c, struct server_key *k, bool at_once) {
         return 0;
     }
     s->complete = true;
-    if (c->o.replicate) chain_send(c, k);
+    if (c->o.config->ps.replicate) chain_send(c, k);
     return commit_key(c, k);
 }
 
@@ -209,29 +209,29 @@ int close_slot(struct server_core *c, struct server_key *k, bool at_once) {
 // belong to a step that is further still, for its worker lacks weights.
 const char *in_order_unfit(const struct server_core *c, const struct server_key *k,
                            const struct wire_header *h) {
-    if (!consistency_allows(&c->o.rule, h->step - k->step) || h->step >= c->step + c->slots)
+    if (!consistency_allows(&c->rule, h->step - k->step) || h->step >= c->step + c->slots)
         return "an earlier step is not over";
-    return consistency_allows(&c->o.rule, k->version - h->version)
+    return consistency_allows(&c->rule, k->version - h->version)
                ? NULL
                : "it was computed on a version the server does not have";
 }
 
 bool in_order_may_read(const struct server_core *c, const struct server_key *k, int worker) {
     int64_t want = k->pulls[worker].want;
-    return k->pushed[worker] >= want && consistency_allows(&c->o.rule, want - k->step);
+    return k->pushed[worker] >= want && consistency_allows(&c->rule, want - k->step);
 }
 
 // The gradients whose turn it is, as a sum's arguments.
 static struct sum_args turns_of(struct server_core *c, const struct server_key *k, const struct slot *s) {
     struct sum_args a = {.acc = k->buf.acc,
                          .n = k->n,
-                         .dtype = c->o.dtype,
+                         .dtype = c->dtype,
                          .first = s->turn == 0,
-                         .code = c->o.code,
-                         .group = c->o.group,
+                         .code = c->code,
+                         .group = c->group,
                          .turn = s->turn,
                          .group_acc = k->buf.group_acc};
-    for (int most = c->o.rule.workers / crew_of(c) - s->turn; a.count < most; a.count++) {
+    for (int most = c->rule.workers / c->crew - s->turn; a.count < most; a.count++) {
         const struct gradient *g = &s->held[worker_of_turn(c, k, s->turn + a.count)];
         if (!g->data) break;
         c->grads[a.count] = g->data;
@@ -259,13 +259,13 @@ static int add_turns(struct server_core *c, struct server_key *k) {
     struct slot *s = slot_of(c, k, k->step);
     if (s->complete || !s->contributed) return 0;
     struct sum_args sum = turns_of(c, k, s);
-    if (consistency_completes(&c->o.rule, (s->turn + sum.count) * crew_of(c))) {
+    if (consistency_completes(&c->rule, (s->turn + sum.count) * c->crew)) {
         bool at_once;
         if (add_up(c, k, &sum, &at_once) != 0) return -1;
         take_turns(c, k, s, sum.count);
         return close_slot(c, k, at_once);
     }
-    if (sum.count > 0 && c->attached < c->o.rule.workers) {
+    if (sum.count > 0 && c->attached < c->rule.workers) {
         work_on(c, SERVER_SUM, span_for(k->step, k->key, s->turn, sum.count));
         sum_add(&sum);
         take_turns(c, k, s, sum.count);

@@ -19,9 +19,9 @@ static const void *decoded(const struct server_core *c, const struct server_key 
                          .grads = &g->data,
                          .count = 1,
                          .n = k->n,
-                         .dtype = c->o.dtype,
+                         .dtype = c->dtype,
                          .first = true,
-                         .code = c->o.code};
+                         .code = c->code};
     sum_add(&a);
     a.count = 0;
     a.first = false;
@@ -32,12 +32,12 @@ static const void *decoded(const struct server_core *c, const struct server_key 
 static int apply_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
                       const struct gradient *g) {
     uint64_t tau = (uint64_t)(k->version - h->version);
-    int words = batches_words(c->o.rule.workers), w = h->rank;
+    int words = batches_words(c->rule.workers), w = h->rank;
     if (batches_has(k->batches, words, h->batch)) {
         c->totals.duplicates++;
         ps_frame_release(g->frame);
     } else {
-        const void *grad = c->o.code.kind == CODE_NONE ? g->data : decoded(c, k, g);
+        const void *grad = c->code.kind == CODE_NONE ? g->data : decoded(c, k, g);
         const struct update_scalars scalars = {.grad_scale = h->grad_scale,
                                                .skip = (h->flags & WIRE_SKIP) != 0};
         const struct arrival arrival = {w, (uint32_t)h->version, (uint32_t)tau, h->batch};
@@ -50,7 +50,7 @@ static int apply_push(struct server_core *c, struct server_key *k, const struct 
         batches_add(k->batches, words, h->batch);
         staleness_count(&c->totals.staleness, tau);
         c->totals.pushes++;
-        c->totals.steps = (double)++c->applied / ((double)c->count * c->o.rule.workers);
+        c->totals.steps = (double)++c->applied / ((double)c->count * c->rule.workers);
     }
     // Its worker hears of it, and those who waited for it.
     k->pushed[w] = h->step + 1;
@@ -64,8 +64,8 @@ static int apply_push(struct server_core *c, struct server_key *k, const struct 
 
 const char *on_arrival_unfit(const struct server_core *c, const struct server_key *k,
                              const struct wire_header *h) {
-    bool fits =
-        h->batch < c->o.batches && batches_fits(k->batches, batches_words(c->o.rule.workers), h->batch);
+    bool fits = h->batch < batches_total(c->o.config) &&
+                batches_fits(k->batches, batches_words(c->rule.workers), h->batch);
     return fits ? NULL : "its batch is none that the job has handed out";
 }
 
@@ -82,7 +82,7 @@ static int on_arrival_advance(struct server_core *c, struct server_key *k) {
 static int64_t on_arrival_bytes(int workers) { return batches_words(workers) * (int64_t)sizeof(int64_t); }
 
 static void on_arrival_open(struct server_core *c, struct server_key *k) {
-    int words = batches_words(c->o.rule.workers);
+    int words = batches_words(c->rule.workers);
     k->batches = xcalloc((unsigned long)words, sizeof *k->batches);
     batches_clear(k->batches, words);
 }
@@ -98,7 +98,7 @@ const struct push_policy push_on_arrival = {.copies = true,
 // ---------------------------------------------------------------- pushes that are held
 void late_open(struct server_core *c, struct server_key *k) {
     on_arrival_open(c, k);
-    k->late = xcalloc((unsigned long)c->o.rule.workers, sizeof *k->late);
+    k->late = xcalloc((unsigned long)c->rule.workers, sizeof *k->late);
 }
 
 int64_t late_bytes(int workers) {
@@ -135,7 +135,7 @@ int late_apply(struct server_core *c, struct server_key *k, int worker) {
 // The worker whose held push came first; -1: none is held.
 static int first_late(const struct server_core *c, const struct server_key *k) {
     int first = -1;
-    for (int w = 0; w < c->o.rule.workers; w++)
+    for (int w = 0; w < c->rule.workers; w++)
         if (is_late(k, w) && (first < 0 || k->late[w].order < k->late[first].order)) first = w;
     return first;
 }

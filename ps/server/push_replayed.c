@@ -70,7 +70,7 @@ static void replayed_answer(struct server_core *c, struct server_key *k, int wor
 // ---------------------------------------------------------------- pushes
 // Whether some worker is still to be sent the weights as they are now.
 static bool version_needed(const struct server_core *c, const struct server_key *k) {
-    for (int w = 0; w < c->o.rule.workers; w++) {
+    for (int w = 0; w < c->rule.workers; w++) {
         int64_t done = applied(k, w);
         const struct arrival *a = arrivals_of(c->o.replay, k->key, w, done);
         if (done > 0 && a && a->version == (uint64_t)k->version && k->replay->w[w].told < done) return true;
@@ -106,7 +106,7 @@ static int replayed_admit(struct server_core *c, struct server_key *k, const str
                          (long long)h->step, h->rank);
     }
     // The worker has what it was sent.
-    if (r->copy) c->totals.held_bytes -= (size_t)k->n * dtype_size(c->o.dtype);
+    if (r->copy) c->totals.held_bytes -= (size_t)k->n * dtype_size(c->dtype);
     free(r->copy);
     r->copy = NULL;
     late_hold(c, k, h, g);
@@ -117,10 +117,10 @@ static int replayed_admit(struct server_core *c, struct server_key *k, const str
 
 // ---------------------------------------------------------------- the policy
 static void replayed_open(struct server_core *c, struct server_key *k) {
-    unsigned long workers = (unsigned long)c->o.rule.workers;
+    unsigned long workers = (unsigned long)c->rule.workers;
     late_open(c, k);
     k->replay = xcalloc(1, sizeof *k->replay + workers * sizeof *k->replay->w);
-    k->replay->workers = c->o.rule.workers;
+    k->replay->workers = c->rule.workers;
 }
 
 static void replayed_close(struct server_key *k) {

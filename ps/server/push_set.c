@@ -43,15 +43,15 @@ static int add_set(struct server_core *c, struct server_key *k, uint64_t set) {
     struct sum_args sum = {.acc = k->buf.acc,
                            .grads = c->grads,
                            .n = k->n,
-                           .dtype = c->o.dtype,
-                           .scale = elastic_scale(c->o.rule.workers, elastic_count(set)),
+                           .dtype = c->dtype,
+                           .scale = elastic_scale(c->rule.workers, elastic_count(set)),
                            .first = true};
     int64_t ready_ns = 0;
     bool at_once;
-    for (int w = 0; w < c->o.rule.workers; w++)
+    for (int w = 0; w < c->rule.workers; w++)
         if (set & elastic_bit(w)) c->grads[sum.count++] = s->held[w].data;
     if (add_up(c, k, &sum, &at_once) != 0) return -1;
-    for (int w = 0; w < c->o.rule.workers; w++) {
+    for (int w = 0; w < c->rule.workers; w++) {
         bool counts = (set & elastic_bit(w)) != 0, told = s->held[w].frame || k->pulls[w].pending;
         if (counts) ready_ns = s->ready_ns[w] = ps_later(s->ready_ns[w], ready_ns);
         let_go(c, s, w);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "ps/job/batches.h"
-#include "ps/job/timing.h"
+#include "ps/net/medium.h"
 #include "ps/server/key_pass.h"
 #include "ps/server/server_state.h"
 #include "shared/core/error.h"
@@ -23,15 +23,13 @@ static void refuse(struct server_core *c, const struct wire_header *h, const cha
 // Whether a push is one worker's own or its group's sum is what every role reads from its configuration.
 static const char *crew_refuses(const struct server_core *c, const struct server_key *k,
                                 const struct wire_header *h) {
-    if (!c->o.crew && h->flags & WIRE_CREW)
+    if (c->crew == 1 && h->flags & WIRE_CREW)
         return "it is the sum of a group, and this server expects each worker's own: give all roles the same --medium "
                "and reduce_group";
-    if (c->o.crew && !(h->flags & WIRE_CREW))
+    if (c->crew > 1 && !(h->flags & WIRE_CREW))
         return "it is one worker's own, and this server expects the sums of groups: give all roles the same --medium "
                "and reduce_group";
-    return c->o.crew && h->rank % c->o.crew != k->key % c->o.crew
-               ? "another worker of its group leads the key"
-               : NULL;
+    return h->rank % c->crew != k->key % c->crew ? "another worker of its group leads the key" : NULL;
 }
 
 // Why a push that has not been taken before cannot be; NULL: it can.
@@ -39,14 +37,14 @@ static const char *push_unfit(const struct server_core *c, const struct server_k
                               const struct wire_header *h, const struct gradient *g) {
     if (!k->loaded) return "its initial weights have not been loaded";
     if (!g->data) return "its gradient lies outside of what the worker shares";
-    if (c->o.code.kind == CODE_NONE && g->bytes != (size_t)k->n * dtype_size(c->o.dtype))
+    if (c->code.kind == CODE_NONE && g->bytes != (size_t)k->n * dtype_size(c->dtype))
         return "the payload's size is not the partition's";
     if (h->step > k->pushed[h->rank]) return "an earlier step is not over";
     if (h->version > k->version) return "it was computed on a version the server does not have";
     const char *why = c->policy->unfit(c, k, h);
     if (why) return why;
-    const struct codec *codec = codec_of(c->o.code.kind);
-    return codec ? codec->fault(&c->o.code, g->data, g->bytes, k->n) : NULL;
+    const struct codec *codec = codec_of(c->code.kind);
+    return codec ? codec->fault(&c->code, g->data, g->bytes, k->n) : NULL;
 }
 
 static int on_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
@@ -86,7 +84,7 @@ static void refuse_beyond(struct server_core *c, const struct server_key *k, int
 static void on_pull(struct server_core *c, struct server_key *k, const struct wire_header *h, int64_t want) {
     struct server_pull *p = &k->pulls[h->rank];
     const struct server_segment *s = &c->segments[h->rank];
-    size_t bytes = (size_t)k->n * dtype_size(c->o.dtype);
+    size_t bytes = (size_t)k->n * dtype_size(c->dtype);
     bool final = (h->flags & WIRE_FINAL) != 0, outside = bytes > s->bytes || h->into > s->bytes - bytes;
     if (!k->loaded && !final) {
         refuse(c, h, "its initial weights have not been loaded");
@@ -110,7 +108,7 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
 // The weights are the masters, rounded to the run's type; in fp32 they are the masters. 0, or -1 with an error.
 static int round_weights(struct server_core *c, const struct server_key *k) {
     struct cast_args a = {
-        .out = k->buf.weight, .in = k->buf.master, .n = k->n, .from = DT_F32, .to = c->o.dtype};
+        .out = k->buf.weight, .in = k->buf.master, .n = k->n, .from = DT_F32, .to = c->dtype};
     const char *why = "";
     if (k->buf.weight == (void *)k->buf.master || cpu_ops[OP_CAST](1, &a, &why) == 0) return 0;
     return core_fail(c->error, "key %d (%s): rounding its weights: %s", k->key, k->unit->name, why);
@@ -121,7 +119,7 @@ static int round_weights(struct server_core *c, const struct server_key *k) {
 static int on_init(struct server_core *c, struct server_key *k, const struct wire_header *h,
                    struct ps_frame *frame) {
     bool started = k->version > 0 || k->step > 0, fits = frame->bytes == (size_t)k->n * sizeof(float);
-    for (int w = 0; w < c->o.rule.workers; w++) started = started || k->pushed[w] > 0;
+    for (int w = 0; w < c->rule.workers; w++) started = started || k->pushed[w] > 0;
     bool takes = h->rank == 0 && fits && !started && h->seq > k->load_seq && !atomic_load(&k->inflight);
     if (takes) memcpy(k->buf.master, frame->data, frame->bytes);
     ps_frame_release(frame);
@@ -134,7 +132,7 @@ static int on_init(struct server_core *c, struct server_key *k, const struct wir
         if (round_weights(c, k) != 0) return -1;
         k->load_seq = h->seq;
         k->loaded = true;
-        if (c->o.replicate) chain_send(c, k);
+        if (c->o.config->ps.replicate) chain_send(c, k);
     }
     const struct wire_header r = {.kind = WIRE_INIT_ACK, .key = k->key, .seq = h->seq};
     if (chain_has_loaded(c, k)) port_tell(&c->o.port, h->rank, &r);
@@ -143,7 +141,7 @@ static int on_init(struct server_core *c, struct server_key *k, const struct wir
 
 // What another sender says is dropped without an answer: the routing id behind it may be anyone's.
 bool server_core_knows(const struct server_core *c, const struct wire_header *h) {
-    if (h->role != PS_WORKER || h->rank < 0 || h->rank >= c->o.rule.workers) return false;
+    if (h->role != PS_WORKER || h->rank < 0 || h->rank >= c->rule.workers) return false;
     if (c->o.job == 0 || h->job != c->o.job) return false;
     if (c->life && c->life[h->rank] != h->life) return false;
     return h->incarnation && c->incarnation[h->rank] == h->incarnation;
@@ -167,7 +165,7 @@ static void begin_life(struct server_core *c, int worker) {
 }
 
 void server_core_member(struct server_core *c, int worker, uint64_t incarnation, uint32_t life) {
-    if (worker < 0 || worker >= c->o.rule.workers || !incarnation) return;
+    if (worker < 0 || worker >= c->rule.workers || !incarnation) return;
     if (c->life ? life <= c->life[worker] : c->incarnation[worker] != 0) return;
     if (c->life && life > 1) begin_life(c, worker);
     if (c->life) c->life[worker] = life;
@@ -265,14 +263,15 @@ bool server_core_renew(struct server_core *c, int worker, struct ps_message *m) 
 }
 
 // ---------------------------------------------------------------- create, destroy, state
-static const struct push_policy *policy_of(const struct consistency_rule *rule, bool elastic, bool keeps,
-                                           bool replays) {
-    if (!rule->row->on_arrival) return elastic || rule->needs < rule->workers ? &push_set : &push_in_order;
+static const struct push_policy *policy_of(const struct config *config, const struct consistency_rule *rule,
+                                           bool keeps, bool replays) {
+    bool all = !ps_elastic(config) && rule->needs == rule->workers;
+    if (!rule->row->on_arrival) return all ? &push_in_order : &push_set;
     return replays ? &push_replayed : keeps ? &push_pinned : &push_on_arrival;
 }
 
 static void key_init(struct server_core *c, struct server_key *k, int key) {
-    unsigned long workers = (unsigned long)c->o.rule.workers;
+    unsigned long workers = (unsigned long)c->rule.workers;
     k->key = key;
     k->part = &c->o.map->parts[key];
     k->unit = &c->o.layout->units[k->part->unit];
@@ -294,7 +293,7 @@ static void key_init(struct server_core *c, struct server_key *k, int key) {
 int64_t server_core_key_bytes(const struct config *c) {
     const struct consistency_rule rule = consistency_of(c);
     const struct push_policy *policy =
-        policy_of(&rule, ps_elastic(c), c->recovery.checkpoint_every > 0, c->ps.replay_arrivals != NULL);
+        policy_of(c, &rule, c->recovery.checkpoint_every > 0, c->ps.replay_arrivals != NULL);
     const struct server_key *k = NULL;
     int64_t slot = sizeof *k->slots + c->workers * (int64_t)(sizeof *k->slots->held + sizeof(int64_t));
     int64_t worker = sizeof *k->pushed + sizeof *k->staleness + sizeof *k->pulls;
@@ -304,10 +303,17 @@ int64_t server_core_key_bytes(const struct config *c) {
 
 struct server_core *server_core_create(const struct server_core_options *o) {
     struct server_core *c = xcalloc(1, sizeof *c);
-    unsigned long workers = (unsigned long)o->rule.workers;
+    const struct config *config = o->config;
     c->o = *o;
-    c->policy = policy_of(&o->rule, o->elastic, o->keep.keep != NULL, o->replay != NULL);
-    c->slots = 1 + o->rule.lead;
+    c->rule = o->rule ? *o->rule : consistency_of(config);
+    c->policy = policy_of(config, &c->rule, o->keep.keep != NULL, o->replay != NULL);
+    c->slots = 1 + c->rule.lead;
+    c->dtype = config->dtype;
+    c->code = config->ps.code;
+    c->group = ps_group(config);
+    c->crew = ps_crew(config) ? ps_crew(config) : 1;
+    c->commit_round = commit_waits(config);
+    unsigned long workers = (unsigned long)c->rule.workers;
     c->index = xcalloc((unsigned long)o->map->count + 1, sizeof *c->index);
     c->keys = xcalloc((unsigned long)o->map->shard_keys[o->shard] + 1, sizeof *c->keys);
     c->rounds = xcalloc((unsigned long)c->slots, sizeof *c->rounds);
@@ -316,7 +322,7 @@ struct server_core *server_core_create(const struct server_core_options *o) {
     c->grads = xcalloc(workers, sizeof *c->grads);
     c->row = xcalloc(workers, sizeof *c->row);
     c->chunk = xcalloc(KEY_PASS_CHUNK, sizeof(float));
-    if (o->elastic) c->life = xcalloc(workers, sizeof *c->life);
+    if (ps_elastic(config)) c->life = xcalloc(workers, sizeof *c->life);
     for (int i = 0; i < c->slots && c->policy->fix; i++)
         c->rounds[i].keys_of = xcalloc(workers, sizeof *c->rounds->keys_of);
     for (int key = 0; key < o->map->count; key++) {
@@ -334,7 +340,7 @@ void server_core_destroy(struct server_core **core) {
     for (struct server_key *k = c->keys; k < c->keys + c->count; k++) {
         if (c->policy->close) c->policy->close(k);
         for (struct slot *s = k->slots; s < k->slots + c->slots; s++) {
-            for (int w = 0; w < c->o.rule.workers; w++) ps_frame_release(s->held[w].frame);
+            for (int w = 0; w < c->rule.workers; w++) ps_frame_release(s->held[w].frame);
             free(s->held);
             free(s->ready_ns);
         }
@@ -374,11 +380,11 @@ int server_core_loaded(struct server_core *c, const struct key_counts *r) {
     k->version = r->version;
     k->skew = r->updates - r->version;
     k->step = r->clock;
-    memcpy(k->pushed, r->pushed, (size_t)c->o.rule.workers * sizeof *k->pushed);
+    memcpy(k->pushed, r->pushed, (size_t)c->rule.workers * sizeof *k->pushed);
     if (k->batches)
-        memcpy(k->batches, r->batches, (size_t)batches_words(c->o.rule.workers) * sizeof *k->batches);
+        memcpy(k->batches, r->batches, (size_t)batches_words(c->rule.workers) * sizeof *k->batches);
     k->loaded = true;
-    for (int w = 0; w < c->o.rule.workers; w++)
+    for (int w = 0; w < c->rule.workers; w++)
         if (k->pulls[w].pending && k->pulls[w].want > k->pushed[w]) refuse_beyond(c, k, w, k->pulls[w].want);
     answer_pulls(c, k);
     return 0;

@@ -27,27 +27,19 @@ struct keep_port {
 };
 
 struct server_core_options {
+    const struct config *config;
     const struct layout *layout;
     const struct shard_map *map;
     int shard;
-    int64_t batches;                       // of the job's budget, where pushes are applied on arrival
     const struct server_buffers *buffers;  // (map->count); those of this shard are used
-    struct consistency_rule rule;
-    struct optimizer_config optimizer;
-    enum dtype dtype;
-    struct code_format code;  // of pushes; of kind CODE_NONE: they are gradients
-    int group;                // workers of a group that is summed first; 0: none (ps_group)
-    int crew;           // workers of a group of whom one pushes for all; 0: each pushes its own (ps_crew)
-    bool elastic;       // workers come and go
-    bool commit_round;  // updates wait for the scheduler's decision (commit_waits)
-    bool replicate;     // sums go to PEER_NEIGHBOUR before they are reported; with commit_round alone
-    struct thread_time *spans;  // of the calling thread; NULL: none. Its content decides nothing
-    uint64_t job;               // 0: set later by server_core_set_job
+    struct thread_time *spans;             // of the calling thread; NULL: none. Its content decides nothing
+    uint64_t job;                          // 0: set later by server_core_set_job
     // Of pushes applied on arrival: where their order is kept, and the one to repeat. NULL: none.
     struct arrivals *record;
     const struct arrivals *replay;
-    struct study *study;  // NULL: none
-    struct ps_port port;  // peers: worker ranks, PEER_SCHEDULER
+    struct study *study;                  // NULL: none
+    const struct consistency_rule *rule;  // NULL: the configuration's
+    struct ps_port port;                  // peers: worker ranks, PEER_SCHEDULER, PEER_NEIGHBOUR
     struct keep_port keep;
 };
 

@@ -32,7 +32,7 @@ struct update_range range_of(const struct server_core *c, const struct server_ke
                              .master = k->buf.master,
                              .weight = k->buf.weight,
                              .grad = grad,
-                             .dtype = c->o.dtype};
+                             .dtype = c->dtype};
     memcpy(r.state, k->buf.state, sizeof r.state);
     return r;
 }
@@ -42,7 +42,7 @@ int apply(struct server_core *c, struct server_key *k, const void *grad, float l
     struct update_range r = range_of(c, k, grad);
     const struct update_step step = {.lr = lr, .t = k->version + k->skew + 1, .scalars = scalars};
     if (scalars->skip) return 0;
-    if (optimizer_apply(&c->o.optimizer, &r, &step, 1) != 0)
+    if (optimizer_apply(&c->o.config->optimizer, &r, &step, 1) != 0)
         return core_fail(c->error, "key %d (%s), update %lld: the optimizer failed", k->key, k->unit->name,
                          (long long)k->version + 1);
     k->version++;
@@ -58,19 +58,19 @@ bool key_free(struct server_core *c, struct server_key *k) {
 
 // ---------------------------------------------------------------- checkpoints
 bool keep_wanted(const struct server_core *c, const struct wire_header *h) {
-    return c->o.keep.keep && h->rank < crew_of(c) && (h->flags & WIRE_KEEP);
+    return c->o.keep.keep && h->rank < c->crew && (h->flags & WIRE_KEEP);
 }
 
 // Gradients of worker w that have come, of the steps before `end`, and are not in the key's state.
 static int64_t untaken(const struct server_core *c, const struct server_key *k, int w, int64_t end) {
     int64_t n = 0, begin = end - c->slots > 0 ? end - c->slots : 0;
     for (int64_t step = begin; step < end; step++)
-        n += slot_of(c, k, step)->held[worker_of_turn(c, k, w / crew_of(c))].data != NULL;
+        n += slot_of(c, k, step)->held[worker_of_turn(c, k, w / c->crew)].data != NULL;
     return n;
 }
 
 void keep_key(struct server_core *c, struct server_key *k, int64_t step, bool last) {
-    for (int w = 0; w < c->o.rule.workers; w++) c->row[w] = k->pushed[w] - untaken(c, k, w, k->pushed[w]);
+    for (int w = 0; w < c->rule.workers; w++) c->row[w] = k->pushed[w] - untaken(c, k, w, k->pushed[w]);
     c->o.keep.keep(c->o.keep.ctx, &(struct kept_key){.counts = {k->key, k->version, k->version + k->skew,
                                                                 k->step, c->row, k->batches},
                                                      .step = step,
@@ -97,7 +97,7 @@ void acknowledge(struct server_core *c, const struct server_key *k, int worker, 
 // lost: what leaves for a frozen one would keep the others waiting.
 static struct ps_message pull_reply(struct server_core *c, struct server_key *k, int worker) {
     struct server_pull *pull = &k->pulls[worker];
-    bool update = pull->want - k->step == c->o.rule.delay;
+    bool update = pull->want - k->step == c->rule.delay;
     int64_t own_ns = slot_of(c, k, pull->want - 1)->ready_ns[worker];
     struct ps_message m = {.header = {.kind = WIRE_PULL_REPLY,
                                       .key = k->key,
@@ -109,7 +109,7 @@ static struct ps_message pull_reply(struct server_core *c, struct server_key *k,
                                       .peers_ready_ns = ps_later(own_ns, update ? k->update_ready_ns : 0),
                                       .flags = pull->final ? WIRE_FINAL : 0},
                            .payload = k->buf.weight,
-                           .bytes = (size_t)k->n * dtype_size(c->o.dtype),
+                           .bytes = (size_t)k->n * dtype_size(c->dtype),
                            .inflight = c->policy->copies ? NULL : &k->inflight};
     if (c->policy->answer) c->policy->answer(c, k, worker, &m);
     return m;
@@ -137,7 +137,7 @@ static struct ps_message snapshot_reply(const struct server_core *c, const struc
     return (struct ps_message){
         .header = {.kind = WIRE_SNAPSHOT_REPLY, .key = k->key, .version = k->version, .seq = k->shot.seq},
         .payload = k->buf.weight,
-        .bytes = (size_t)k->n * dtype_size(c->o.dtype)};
+        .bytes = (size_t)k->n * dtype_size(c->dtype)};
 }
 
 // The snapshot that was asked for, if its version has come: a copy, and the last answer that an update gives, for nobody waits
@@ -152,7 +152,7 @@ void answer_snapshot(struct server_core *c, struct server_key *k) {
 }
 
 void answer_pulls(struct server_core *c, struct server_key *k) {
-    for (int w = 0; w < c->o.rule.workers; w++)
+    for (int w = 0; w < c->rule.workers; w++)
         if (pull_ready(c, k, w)) answer_pull(c, k, w);
     answer_snapshot(c, k);
 }

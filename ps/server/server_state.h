@@ -133,8 +133,16 @@ extern const struct push_policy push_replayed;    // on arrival, in the order th
 
 struct server_core {
     struct server_core_options o;
+    // What follows from the configuration:
     const struct push_policy *policy;
-    int slots;  // L
+    struct consistency_rule rule;
+    int slots;                // L
+    enum dtype dtype;         // of gradients and weights
+    struct code_format code;  // of pushes; of kind CODE_NONE: they are gradients
+    int group;                // workers of a group that is summed first; 0: none
+    int crew;                 // workers whose gradients one push brings
+    bool commit_round;        // updates wait for the scheduler's decision (commit_waits)
+
     int count;  // keys of this shard
     struct server_key *keys;
     int *index;                       // (map->count): key -> place in keys, -1: not ours
@@ -166,11 +174,9 @@ static inline struct slot *slot_of(const struct server_core *c, const struct ser
 static inline struct server_round *round_of(const struct server_core *c, int64_t step) {
     return &c->rounds[step % c->slots];
 }
-// Workers whose gradients one push brings.
-static inline int crew_of(const struct server_core *c) { return c->o.crew ? c->o.crew : 1; }
 // The worker that pushes the gradient which is added as number `turn`: of a group the worker that leads the key (ps/sum/crew.h).
 static inline int worker_of_turn(const struct server_core *c, const struct server_key *k, int turn) {
-    return turn * crew_of(c) + k->key % crew_of(c);
+    return turn * c->crew + k->key % c->crew;
 }
 
 // ---------------------------------------------------------------- what all do with a key (server_state.c)
@@ -202,7 +208,7 @@ static inline struct span of_push(const struct server_key *k, int worker, int64_
     return span_for(step, k->key, worker, 1);
 }
 static inline struct span of_all(const struct server_core *c, const struct server_key *k) {
-    return span_for(k->step, k->key, 0, c->o.rule.workers);
+    return span_for(k->step, k->key, 0, c->rule.workers);
 }
 
 // ---------------------------------------------------------------- steps that commit (push_in_order.c)

@@ -35,21 +35,20 @@ static void fixture_send(void *ctx, int peer, const struct ps_message *m) {
 }
 
 static void fixture_open_ahead(struct fixture *b, bool round, int lead) {
-    struct server_core_options o = {.layout = b->sim->l,
+    b->sim->c.clip = round ? 1.0f : 0.0f;
+    b->sim->c.steps = 4;
+    struct consistency_rule rule = consistency_of(&b->sim->c);
+    if (lead) rule.delay = rule.lead = lead;
+    struct server_core_options o = {.config = &b->sim->c,
+                                    .rule = &rule,
+                                    .layout = b->sim->l,
                                     .map = b->sim->map,
                                     .shard = 0,
-                                    .batches = 8,
                                     .buffers = b->sim->buffers,
-                                    .rule = consistency_of(&b->sim->c),
-                                    .optimizer = b->sim->c.optimizer,
-                                    .dtype = DT_BF16,
-                                    .commit_round = round,
                                     .job = SIM_JOB,
                                     .port = {b, fixture_send}};
-    if (lead) o.rule.delay = o.rule.lead = lead;
-    o.elastic = b->t.elastic_min > 0;
     b->core = server_core_create(&o);
-    for (int w = 0; w < b->t.workers; w++) server_core_member(b->core, w, 100 + (uint64_t)w, o.elastic);
+    for (int w = 0; w < b->t.workers; w++) server_core_member(b->core, w, 100 + (uint64_t)w, b->life);
 }
 
 static void fixture_open(struct fixture *b, bool round) { fixture_open_ahead(b, round, 0); }
@@ -302,9 +301,9 @@ static void test_too_far_ahead(void **state) {
 static void test_sets_ahead(void **state) {
     (void)state;
     struct fixture b = fixture_create("sync");
-    b.t.elastic_min = 1;
-    fixture_open_ahead(&b, false, 1);
+    b.sim->c.recovery = (struct recovery_config){.elastic_min = 1, .elastic_max = 2};
     b.life = 1;
+    fixture_open_ahead(&b, false, 1);
     fixture_load(&b);
     for (int step = 0; step < 2; step++)
         for (int k = 0; k < b.sim->map->count; k++)

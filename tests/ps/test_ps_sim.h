@@ -94,18 +94,11 @@ struct sim_order {
 static inline void sim_add_shard(struct sim *s, int g, const struct sim_order *order) {
     s->shard_ends[g] = (struct sim_end){.sim = s, .role = PS_SHARD, .index = g};
     s->shard_links[g] = sim_link(&s->shard_ends[g], s->t.workers);
-    struct server_core_options o = {.layout = s->l,
+    struct server_core_options o = {.config = &s->c,
+                                    .layout = s->l,
                                     .map = s->map,
                                     .shard = g,
-                                    .batches = batches_total(&s->c),
                                     .buffers = s->buffers,
-                                    .rule = consistency_of(&s->c),
-                                    .optimizer = s->c.optimizer,
-                                    .dtype = s->t.dtype,
-                                    .crew = ps_crew(&s->c),
-                                    .elastic = ps_elastic(&s->c),
-                                    .commit_round = commit_waits(&s->c),
-                                    .replicate = s->t.replicate,
                                     .job = SIM_JOB,
                                     .record = order && order->record ? order->record[g] : NULL,
                                     .replay = order && order->replay ? order->replay[g] : NULL,

@@ -342,12 +342,10 @@ static void test_early_pulls(void **state) {
     const int64_t pushed[2] = {5, 5};
     const struct key_counts counts = {0, 5, 5, 5, pushed, NULL};
     struct fixture f = fixture_open("sync");
-    struct server_core_options o = {.layout = f.sim->l,
+    struct server_core_options o = {.config = &f.sim->c,
+                                    .layout = f.sim->l,
                                     .map = f.sim->map,
                                     .buffers = f.sim->buffers,
-                                    .rule = consistency_of(&f.sim->c),
-                                    .optimizer = f.sim->c.optimizer,
-                                    .dtype = DT_BF16,
                                     .job = SIM_JOB,
                                     .port = {&f.log, log_send}};
     f.core = server_core_create(&o);

@@ -124,14 +124,10 @@ struct shard {
 
 static void shard_open(struct shard *b, const struct toy_case *t) {
     *b = (struct shard){.sim = sim_create(t), .code = t->code};
-    struct server_core_options o = {.layout = b->sim->l,
-                                    .batches = 8,
+    struct server_core_options o = {.config = &b->sim->c,
+                                    .layout = b->sim->l,
                                     .map = b->sim->map,
                                     .buffers = b->sim->buffers,
-                                    .rule = consistency_of(&b->sim->c),
-                                    .optimizer = b->sim->c.optimizer,
-                                    .dtype = t->dtype,
-                                    .code = t->code,
                                     .job = SIM_JOB,
                                     .port = {&b->log, log_send}};
     b->core = server_core_create(&o);

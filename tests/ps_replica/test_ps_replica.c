@@ -154,14 +154,11 @@ static void bench_open(struct bench *b, int threads) {
                                  .port = {b, compare_and_log}};
     b->replica = replica_create(&ro);
     replica_set_primary(b->replica, 7);
-    struct server_core_options o = {.layout = b->sim->l,
+    b->sim->c.ps.replicate = true;
+    struct server_core_options o = {.config = &b->sim->c,
+                                    .layout = b->sim->l,
                                     .map = b->sim->map,
                                     .buffers = b->sim->buffers,
-                                    .rule = consistency_of(&b->sim->c),
-                                    .optimizer = b->sim->c.optimizer,
-                                    .dtype = DT_BF16,
-                                    .commit_round = true,
-                                    .replicate = true,
                                     .job = SIM_JOB,
                                     .port = {b, compare_and_log}};
     b->core = server_core_create(&o);

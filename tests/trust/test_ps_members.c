@@ -83,12 +83,10 @@ static void test_first_word(void **state) {
     struct toy_case t = two_workers();
     struct sim *s = sim_create(&t);
     struct log log = {.count = 0};
-    struct server_core_options o = {.layout = s->l,
+    struct server_core_options o = {.config = &s->c,
+                                    .layout = s->l,
                                     .map = s->map,
                                     .buffers = s->buffers,
-                                    .rule = consistency_of(&s->c),
-                                    .optimizer = s->c.optimizer,
-                                    .dtype = DT_BF16,
                                     .job = JOB,
                                     .port = {&log, log_send}};
     struct server_core *core = server_core_create(&o);
@@ -125,13 +123,11 @@ static void test_lives(void **state) {
     struct toy_case t = two_workers();
     struct sim *s = sim_create(&t);
     struct log log = {.count = 0};
-    struct server_core_options o = {.layout = s->l,
+    s->c.recovery = (struct recovery_config){.elastic_min = 1, .elastic_max = s->t.workers};
+    struct server_core_options o = {.config = &s->c,
+                                    .layout = s->l,
                                     .map = s->map,
                                     .buffers = s->buffers,
-                                    .rule = consistency_of(&s->c),
-                                    .optimizer = s->c.optimizer,
-                                    .dtype = DT_BF16,
-                                    .elastic = true,
                                     .job = JOB,
                                     .port = {&log, log_send}};
     struct server_core *core = server_core_create(&o);

@@ -17,6 +17,7 @@ struct truth {
 };
 
 struct life {
+    struct config config;
     struct sim *s;  // lends layout, map and buffers
     struct log log;
     struct server_core *core;
@@ -92,15 +93,13 @@ static void create(struct life *x) {
                                                 xcalloc(n, 4),
                                                 NULL};
     }
-    struct server_core_options o = {.layout = s->l,
+    x->config = s->c;
+    x->config.ps.replicate = x->replicate;
+    struct server_core_options o = {.config = &x->config,
+                                    .layout = s->l,
                                     .map = s->map,
                                     .shard = 0,
                                     .buffers = x->buffers,
-                                    .rule = consistency_of(&s->c),
-                                    .optimizer = s->c.optimizer,
-                                    .dtype = s->t.dtype,
-                                    .commit_round = commit_waits(&s->c) || x->replicate,
-                                    .replicate = x->replicate,
                                     .job = SIM_JOB,
                                     .port = {x, send}};
     x->core = server_core_create(&o);

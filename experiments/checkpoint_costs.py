@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What checkpoints and replicas of servers cost whole runs, and how long a run stands still behind a death.
+"""The cost of checkpoints and of servers' replicas to whole runs, and how long a run stands still behind a death.
 
 First table: each job without checkpoints, with --checkpoint-every, and with --checkpoint-background, in turn for several
 rounds. A checkpoint can slow the step whose state it keeps and the one behind it; all others tell what writing beside

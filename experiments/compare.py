@@ -57,8 +57,8 @@ REPEAT = re.compile(r"(?:-seed=[^/]*?)?\.r(\d+)$|-seed=[^/]*$")
 
 
 def read_runs(args):
-    """([[runs of one label] ..], [Failure]) of --runs. What a comparison with repeats or seeds left stands together again:
-    NAME.r1, NAME.r2 or NAME-seed=1, NAME-seed=2 beside each other."""
+    """([[runs of one label] ..], [Failure]) of --runs. The runs that a comparison with repeats or seeds left stand together
+    again: NAME.r1, NAME.r2 or NAME-seed=1, NAME-seed=2 beside each other."""
     groups, failed = {}, []
     missing = [directory for directory in args.runs if not os.path.isdir(directory)]
     if missing:

@@ -8,7 +8,7 @@ examples (as root):
   netlab.py --clean                     removes what labs have left that were killed
 
 A star's roles get --insecure: nobody but the lab's own processes reaches its links. With -- --keys DIR they use keys.
-What follows "--" goes to `starring train` as it stands. Builds nothing outside of its own namespaces and removes them at
+The words behind "--" go to `starring train` as they stand. Builds nothing outside of its own namespaces and removes them at
 its end, after Ctrl-C too; after a SIGKILL the next lab does. Needs root, iproute2 and Open MPI. Exit status: 0 done; 1 a
 run failed; 2 the command line is wrong, or this machine allows no lab; 130 Ctrl-C, 143 SIGTERM.
 """

@@ -1,1 +1,1 @@
-"""What experiments/compare.py is made of: runs, equality, tables, plots, the report."""
+"""The parts of experiments/compare.py: runs, equality, tables, plots, the report."""

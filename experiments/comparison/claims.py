@@ -5,7 +5,7 @@ tested for a mean of 0 with Student's t. A comparison looks at many ratios, so t
 5% / m, the next below 5% / (m - 1) and so on (Holm 1979): of comparisons of a thing with itself at most one in twenty then
 claims anything at all. A ratio within 2% of 1 is not claimed, however sure it is.
 
-What repeats could have seen follows from the same rule: the difference which they claim half of the time, over all spreads
+The differences that repeats could have seen follow from the same rule: the difference which they claim half of the time, over all spreads
 that so few runs may happen to show around the one found (the noncentral t distribution, integrated)."""
 import math
 import statistics
@@ -46,7 +46,7 @@ def ratio(pairs):
 
 
 def claim(ratios):
-    """The same ratios in the same order, those that are claimed saying so. What has one repeat is not looked at."""
+    """The same ratios in the same order, those that are claimed saying so. Ratios of one repeat are not looked at."""
     looked_at = sorted((i for i, r in enumerate(ratios) if r.chance is not None), key=lambda i: ratios[i].chance)
     out = list(ratios)
     for place, i in enumerate(looked_at):

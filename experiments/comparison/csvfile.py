@@ -5,7 +5,7 @@ from . import likeness, noise
 from .runs import CLASSES, PINNED, device_bytes
 from .table import SERVER_TIMES, fullest_gpu, server_times, time_per_step
 
-# What every CSV begins with; what else summary.json has at its top, and in its totals, follows.
+# The columns that every CSV begins with; the other keys that summary.json has at its top, and in its totals, follow.
 HEAD = ("medium", "launch", "revision", "topology", "stage", "consistency", "workers", "servers", "model", "dtype", "device", "params",
         "seed", "data", "steps", "skipped", "tokens_per_step", "train_batch_size", "tokens_per_second", "weights_hash", "tokens_applied",
         "samples_applied", "seconds")

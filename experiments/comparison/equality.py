@@ -63,7 +63,7 @@ def names(some, runs):
 
 
 def promise(run):
-    """What runs must share to be promised equal, or None when nothing is promised of this run."""
+    """The settings that runs must share to be promised equal, or None when nothing is promised of this run."""
     shared = settings(run)
     if (shared.get("gradient_accumulation_steps") or 1) != 1 or shared.get("reduce") == "native":
         return None

@@ -16,7 +16,7 @@ def default_target(runs):
 
 
 def reached(run, target, what="seconds"):
-    """What the run had taken (seconds, samples, updates) when its held-out loss first was at most `target`, on the straight
+    """The cost of the run (seconds, samples, updates) when its held-out loss first was at most `target`, on the straight
     line between the two evaluations around it; None when it never was. Where the first evaluation is already below, that
     evaluation's."""
     before = None

@@ -1,4 +1,4 @@
-"""What runs must share to be compared, and what those that do not are unlike in."""
+"""The facts that runs must share to be compared, and in which of them others are unlike."""
 import json
 import sys
 

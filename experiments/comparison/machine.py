@@ -44,7 +44,7 @@ def version_of(package):
 
 
 def of_run(run):
-    """What a run says of the machine that it ran on: "host (processor, 2 cores, 15.6 GiB)"; None where it does not."""
+    """The machine that a run says it ran on: "host (processor, 2 cores, 15.6 GiB)"; None where it does not."""
     found = run.machine
     if not isinstance(found, dict):
         return None

@@ -38,7 +38,7 @@ def cpu_seconds(stat, cpus=None, ticks=100):
 
 
 def shares(before, after, own_seconds, wall_seconds, cores):
-    """What load.json holds, from two results of cpu_seconds() and the processor time of the run itself."""
+    """The content of load.json, from two results of cpu_seconds() and the processor time of the run itself."""
     room = wall_seconds * cores
     busy, stolen = after[0] - before[0], after[1] - before[1]
     return {"wall_seconds": round(wall_seconds, 3), "cores": cores, "own_cpu_seconds": round(own_seconds, 3),
@@ -132,7 +132,7 @@ def noisy_runs(runs):
 
 
 def footnotes(runs):
-    """What the table's mark of noisy runs means, with the figures of each; [] when no run is noisy."""
+    """The meaning of the table's mark of noisy runs, with the figures of each; [] when no run is noisy."""
     listed = noisy_runs(runs)
     more = f"; and {len(listed) - MOST_LISTED} more (compare.csv, column noisy)" if len(listed) > MOST_LISTED else ""
     return [f"\"12.3 ~\": the machine was noisy during this run; do not compare its times. "

@@ -5,7 +5,7 @@ import re
 
 MEDIA = ("shm", "tcp")
 REPEAT = 3
-# What only training has a use for.
+# The options that only training has a use for.
 TRAINS = ("medium", "bandwidth", "order_seed", "sweep", "repeat", "config", "set", "workers", "servers", "steps", "seed", "batch", "seq",
           "model", "data", "dtype", "device", "keys", "insecure", "launch", "limit")
 

@@ -1,4 +1,4 @@
-"""What is to be run: every topology on every medium with every value of a sweep, and the random order."""
+"""The runs to be made: every topology on every medium with every value of a sweep, and the random order."""
 import itertools
 import json
 import random
@@ -163,7 +163,7 @@ def schedule(planned, repeats, seed):
 
 
 def order_in_words(scheduled, seed):
-    """What is printed before the first run, so that the order can be asked for again."""
+    """The words before the first run, so that its order can be asked for again."""
     lines = {}
     for repeat, one in scheduled:
         lines.setdefault(repeat, []).append(one.label + (f" seed={one.seed}" if one.seed is not None else ""))
@@ -183,7 +183,7 @@ def ask(argv):
 
 
 def document(answer):
-    """What it printed as JSON; {} where that is none."""
+    """The JSON that it printed; {} where it is none."""
     try:
         found = json.loads(answer.stdout) if answer else {}
     except ValueError:

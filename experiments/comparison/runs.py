@@ -195,7 +195,7 @@ def load_evals(path, run):
 
 
 def link_rate(directory):
-    """What limited each rank's link, in words (netlab.json of experiments/netlab); None: nothing did."""
+    """The limit of each rank's link, in words (netlab.json of experiments/netlab); None: there was none."""
     try:
         with regular.open_file(os.path.join(directory, "netlab.json"), limit=regular.WHOLE, encoding="utf-8") as f:
             return rate.say(json.load(f)["bits_per_second"])

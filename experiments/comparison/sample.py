@@ -16,7 +16,7 @@ LIMIT_S = 600
 
 
 class Spoken:
-    """What one run's weights wrote: the bytes of the continuation, and how they are shown."""
+    """The text that one run's weights wrote: the bytes of the continuation, and how they are shown."""
 
     def __init__(self, run, document):
         self.label = run.label

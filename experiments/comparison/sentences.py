@@ -33,7 +33,7 @@ def measures(target, groups):
 
 
 def reference_of(group, groups):
-    """What a group is compared with: the first topology's (the first star or ring, where there is one) on the same medium at
+    """The group that another is compared with: the first topology's (the first star or ring, where there is one) on the same medium at
     the same point of the sweep; for that topology itself, its first group. None for this one."""
     first = next((g for g in groups if g[0].kind != "local"), groups[0])
     same = [g for g in groups if g[0].point == group[0].point and g[0].topology == first[0].topology
@@ -96,7 +96,7 @@ def left_out(groups):
 
 
 def not_seen(found):
-    """What so few repeats could not have seen."""
+    """The differences that so few repeats could not have seen."""
     listed = [f"{words} {claims.in_percent(now)} ({claims.in_percent(twice)})" for words, now, twice in
               claims.unseen([(words, ratio) for _, _, words, ratio in found])]
     return ("Smaller differences may exist. With this many repeats and this spread, a difference of this size is found in half of all "

@@ -66,12 +66,12 @@ def others_share(run):
 
 
 def footnotes(groups):
-    """What stands below the table, as sentences."""
+    """The sentences below the table."""
     return [EXACT] + remarks(groups) + noise.footnotes([r for g in groups for r in g])
 
 
 def remarks(groups):
-    """What a reader of the rows must know, as sentences; the report has them too."""
+    """The sentences that a reader of the rows must know; the report has them too."""
     return [HOST] + method(groups) + doubtful(groups) + shared_pages(groups) + shared_budgets(groups) + own_bits(groups)
 
 
@@ -81,7 +81,7 @@ def own_bits(groups):
 
 
 def shared_pages(groups):
-    """What shared memory does to the rows of memory."""
+    """The effect of shared memory on the rows of memory."""
     runs = [r for g in groups for r in g if r.medium == "shm"]
     star = [STAR_IN_PLACE] if any(r.kind == "ps" and r.device != "cuda" for r in runs) else []
     return star + ([RESIDENT] if runs else [])
@@ -115,7 +115,7 @@ def doubtful(groups):
 
 
 def captions(groups, failed):
-    """What stands above the table: the medium, the machine, the build, what is unlike, and what failed."""
+    """The lines above the table: the medium, the machine, the build, what is unlike, and what failed."""
     runs = [r for g in groups for r in g]
     out = [f"{name}: {', '.join(found)}" for name, found in machine.shared(runs) if found]
     unlike = likeness.in_words(groups)

@@ -1,4 +1,4 @@
-"""What the wire alone would take for a step, and a table of it beside what was measured.
+"""The time that the wire alone would take for a step, and a table of it beside what was measured.
 
 M = P*b is the bytes of all P weights, b in the run's format; N workers, S servers, B bytes per second each way of every link.
 It is the textbook's: nothing in it comes from what the program predicts or counts. The program pads its weights, and its

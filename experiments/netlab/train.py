@@ -41,7 +41,7 @@ def is_ring(config):
 
 
 def admit(config):
-    """Who may join a star here. The program lets nobody listen on such addresses without keys or a word: the word is given,
+    """The option that says who may join a star here. The program lets nobody listen on such addresses without keys or a word: the word is given,
     because the namespaces' links lead to each other alone, and what is measured is the wire, not the cipher. Keys that were
     asked for (-- --keys DIR) are taken."""
     security = config.get("security") or {}

@@ -1,4 +1,4 @@
-// What the files of `starring bench ps` share: a row's plan, its measurements, the figures made of them.
+// The common ground of the files of `starring bench ps`: a row's plan, its measurements, the figures made of them.
 //
 //     bench_ps.c        the command, its table and its JSON
 //     bench_measure.c   the processes of a row, and what is measured of them, all in turn

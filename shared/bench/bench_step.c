@@ -131,7 +131,7 @@ static int prepare(struct bench *b, const struct topology_table *topologies, con
     const struct config_override own[] = {{"steps", count, "bench step"},
                                           {"gradient_clipping", "1.0", "bench step"}};
     struct between *t = &b->between;
-    // 1. What the user gave.
+    // 1. The options, and whatever they name.
     snprintf(count, sizeof count, "%d", steps);
     if (bench_rank_load(
             &b->rank, "bench step", topologies, own, 2, a,

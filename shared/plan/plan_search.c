@@ -301,8 +301,8 @@ static void with_topologies(const struct plan_question *q, struct plan *out) {
     }
 }
 
-// The words that all plans have in common. What the command line says of a star is some plans' alone: as long as no topology is named it is
-// no remark that another has no use for it.
+// The words that all plans have in common. Options of a star are some plans' alone: as long as no topology is named,
+// it is no remark that another has no use for them.
 static struct config *read_common(const struct plan_question *q) {
     static const char star[] = "parameter_server.";
     const struct cli_args *a = q->args;

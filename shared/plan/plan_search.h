@@ -2,8 +2,8 @@
 // computed again) and micro-batches, each predicted as --dry-run predicts it, fastest first.
 //
 // A candidate is the caller's options and a few configuration keys behind them, so that what is printed can be typed.
-// A setting that the configuration refuses is no candidate; a knob that changes neither memory nor bytes is left out. What the
-// command line names itself (--topology, --batch, a knob's key) stays as it is; a file's topology, batch and knobs are
+// A setting that the configuration refuses is no candidate; a knob that changes neither memory nor bytes is left out. Choices
+// that the command line names itself (--topology, --batch, a knob's key) stay as they are; a file's topology, batch and knobs are
 // one plan of many.
 #ifndef STARRING_SHARED_PLAN_PLAN_SEARCH_H
 #define STARRING_SHARED_PLAN_PLAN_SEARCH_H

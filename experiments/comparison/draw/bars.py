@@ -25,7 +25,7 @@ def split(bars):
 
 
 class Style:
-    """What the drawings of one plot share: scale, titles, digits."""
+    """The common choices of the drawings of one plot: scale, titles, digits."""
 
     def __init__(self, bars, x_title, description, scale, digits):
         self.x_title, self.description, self.scale, self.digits = x_title, description, scale, digits

@@ -1,4 +1,4 @@
-"""What the plots share: sizes of text, ticks, keys, two widths of each plot. Plots are inline SVG made by hand:
+"""The common parts of the plots: sizes of text, ticks, keys, two widths of each plot. Plots are inline SVG made by hand:
 no library, no script; colours are CSS variables of the report, so that light mode, dark mode and print each have
 their own."""
 import math

@@ -86,7 +86,7 @@ def about_bits(runs):
 
 
 def about_times(groups, target):
-    """What the repeats say of the times, and what they could not have seen; of one run each, that they say nothing."""
+    """The words of the repeats on the times, and on what they could not have seen; of one run each, that they say nothing."""
     noisy = [NOT_TOLD] if any(noise.why_noisy(r) for g in groups for r in g) else []
     if all(len(g) == 1 for g in groups):
         return [" ".join(noisy + ["One run each proves nothing about speed: --repeat 3 gives intervals."] * (len(groups) > 1))]
@@ -95,7 +95,7 @@ def about_times(groups, target):
 
 
 def about_words(spoken):
-    """What the weights say: once, where they say the same."""
+    """The words that the weights wrote: once, where they are the same."""
     if not spoken:
         return []
     said = f"{sample.verdict(spoken).rstrip('.') or 'The weights speak'} (prompt \"{sample.PROMPT}\"{sample.product_of(spoken)}):"
@@ -113,7 +113,7 @@ def folders(runs):
 
 
 def what_next(runs, html_path, spoken, program):
-    """What to open and to type; a command stays on its line, to be copied, and is named as it was called."""
+    """The file to open and the commands to type; a command stays on its line, to be copied, and is named as it was called."""
     out = [f"Open {html_path}: curves, one step of each, where memory and time go.",
            f"Every figure: {shlex.quote(sys.argv[0])} --full --runs {folders(runs)}"]
     if spoken:

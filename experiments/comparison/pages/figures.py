@@ -129,7 +129,7 @@ the step. {escape(table.HOST)}</figcaption></figure>{servers(groups)}"""
 
 
 def servers(groups):
-    """What the servers' threads did; "" without a star that says it."""
+    """The work of the servers' threads; "" without a star that says it."""
     bars = []
     for group in groups:
         part = table.server_times(group)
@@ -172,7 +172,7 @@ def axis_of(key, named):
 
 
 def totals(groups):
-    """What the whole job takes, all roles added; "" where no run counted it."""
+    """The needs of the whole job, all roles added; "" where no run counted it."""
     cells = []
     for key, named in table.TOTALS:
         if not (axis := axis_of(key, named)):

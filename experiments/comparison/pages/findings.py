@@ -1,4 +1,4 @@
-"""What a comparison found, in five sentences: bits, loss, memory, bytes, speed. The report begins with them."""
+"""The findings of a comparison, in five sentences: bits, loss, memory, bytes, speed. The report begins with them."""
 import statistics
 
 from .. import equality, noise, sentences, table

@@ -18,7 +18,7 @@ PICTURE = os.path.join(os.path.dirname(__file__), "..", "..", "..", "docs", "top
 
 @dataclass
 class About:
-    """What the page says of itself. trained: the runs were started by this command; target: the held-out loss to
+    """The words of the page about itself. trained: the runs were started by this command; target: the held-out loss to
     which times are taken, or None; failed: [Failure]."""
     title: str
     command: str
@@ -49,7 +49,7 @@ def write(path, groups, about, spoken=""):
 
 
 def found(groups, target):
-    """What came out, in five sentences."""
+    """The findings, in five sentences."""
     items = "".join(f"<li><b>{about}.</b> {escape(text)}</li>" for about, text in findings.five(groups, target))
     return f'<ol class="five">{items}</ol>'
 
@@ -104,7 +104,7 @@ def head(title, runs):
 
 
 def failures(failed, groups):
-    """What is missing from the page, above everything else."""
+    """The runs that are missing from the page, above everything else."""
     listed = "".join(f"<li>{escape(text)}</li>" for text in failures_in_words(failed, groups))
     return f'<div class="word broken"><b>Failed.</b>These runs are not in the comparison:<ul>{listed}</ul></div>' if listed else ""
 
@@ -129,7 +129,7 @@ def unlike(groups):
 
 
 def speeds(groups, target):
-    """What the repeats say of the times, in sentences."""
+    """The words of the repeats on the times, in sentences."""
     said = sentences.in_words(groups, target)
     if not said:
         return ""

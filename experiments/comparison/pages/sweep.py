@@ -107,7 +107,7 @@ def lines_of(groups, key):
 
 
 def series_of(lines, places, read):
-    """What line_plot takes: medians, with the 95% intervals of repeated runs as upright lines and an area."""
+    """The input of line_plot: medians, with the 95% intervals of repeated runs as upright lines and an area."""
     out = []
     for i, (name, entries) in enumerate(lines.items()):
         points, ranges = [], []

@@ -41,7 +41,7 @@ def workers_of(timeline):
 
 
 def coverage(step, timeline):
-    """What part of a step the recorded steps of each worker cover, added up over the workers."""
+    """The part of a step that the recorded steps of each worker cover, added up over the workers."""
     return sum(max(0, min(s["end"], step["end"]) - max(s["begin"], step["begin"])) for rank in workers_of(timeline) for s in rank["steps"]
                ) / max(step["end"] - step["begin"], 1)
 

@@ -17,6 +17,36 @@
 #include "shared/model/recompute.h"
 #include "shared/model/spec.h"
 
+// ---------------------------------------------------------------- rates
+#define RATE(name, text, unit_is, on_cpu, on_gpu, of)                                    \
+    {                                                                                    \
+        .option = name, .unit = text, .per_unit = unit_is, .cpu = on_cpu, .gpu = on_gpu, \
+        .member = offsetof(struct plan_rates, of)                                        \
+    }
+
+// A laptop's core or two and its loopback; an H100 at 40% of its 989 Tflop/s (the share that LLaMA 3's authors report,
+// Grattafiori et al. 2024, section 3.3.2), a 400 Gbit/s link, HBM3, PCIe 5 and one NVMe drive.
+const struct plan_rate plan_rates_list[] = {
+    RATE("tflops", "Tflop/s", 1e12, 0.1, 400, flops),
+    RATE("wire-rate", "GB/s", 1e9, 2, 50, wire),
+    RATE("device-memory-rate", "GB/s", 1e9, 10, 3000, device_memory),
+    RATE("host-memory-rate", "GB/s", 1e9, 10, 200, host_memory),
+    RATE("host-link-rate", "GB/s", 1e9, 10, 50, host_link),
+    RATE("disk-rate", "GB/s", 1e9, 1, 5, disk),
+    {0},
+};
+
+double plan_rate_of(const struct plan_rates *rates, const struct plan_rate *r) {
+    double x;
+    memcpy(&x, (const char *)rates + r->member, sizeof x);
+    return x;
+}
+
+void plan_rate_set(struct plan_rates *rates, const struct plan_rate *r, double per_second) {
+    memcpy((char *)rates + r->member, &per_second, sizeof per_second);
+}
+
+// ---------------------------------------------------------------- knobs
 const struct plan_knob plan_knobs[PLAN_KNOBS] = {
     {"recompute", "activation_checkpointing.recompute", {NULL, "cheap", "block", ""}, NULL},
     {"offload_optimizer",
@@ -53,17 +83,6 @@ static bool given(const struct plan_question *q, const char *path) {
 }
 
 // ---------------------------------------------------------------- one candidate
-static double of_state(const struct config *c, const struct job *j) {
-    double ranks = c->variant == 0 && c->row->takes_stage ? 1 : c->workers;
-    return (double)j->layout->params * (double)optimizer_bytes(c->optimizer.row, true) / ranks;
-}
-
-static double largest_server(const struct job *j) {
-    struct prediction p = {0};
-    if (config_ranks(j->config, "server") < 1 || prediction_of_rank(j, "server", 0, &p)) return 0;
-    return (double)mem_device_bytes(p.memory.predicted_bytes);
-}
-
 static double busiest(const struct job *j) {
     double most = 0;
     for (const struct topology_role *r = j->config->row->roles; r->name; r++) {
@@ -78,22 +97,34 @@ static double busiest(const struct job *j) {
     return most;
 }
 
-// The work of a rank in a step, from the prediction of the same run.
-static struct plan_work work_of(const struct job *j, const struct plan_candidate *c) {
+// The time of a rank's step, from the prediction of the same run.
+static struct plan_step step_of(const struct job *j, const struct plan_candidate *c,
+                                const struct plan_rates *r) {
     const struct config *cfg = j->config;
     const struct offload_traffic *o = &c->offload;
     double tokens = (double)(cfg->micro_batch * cfg->accumulation * cfg->seq);
-    double again = tokens * recompute_elements_per_token(&cfg->recompute, &j->spec);
-    return (struct plan_work){
-        .flops = tokens * model_flops_per_token(&j->spec, cfg->seq).causal,
-        .again_flops = tokens * recompute_flops_per_token(&cfg->recompute, &j->spec, cfg->seq).causal,
-        .again_bytes = again * (double)dtype_size(cfg->dtype),
-        .wire_bytes = c->wire_bytes,
-        .update_bytes = 2 * of_state(cfg, j),
-        .states_on_host = cfg->offload_optimizer.device != OFFLOAD_NONE,
-        .one_memory = !config_device(cfg)->gpu,
-        .host_link_bytes = (double)(o->down > o->up ? o->down : o->up),
-        .disk_bytes = (double)(o->read + o->written)};
+    double again =
+        tokens * recompute_elements_per_token(&cfg->recompute, &j->spec) * (double)dtype_size(cfg->dtype);
+    double ranks = cfg->variant == 0 && cfg->row->takes_stage ? 1 : cfg->workers;
+    double state = (double)j->layout->params * (double)optimizer_bytes(cfg->optimizer.row, true) / ranks;
+    bool on_host = cfg->offload_optimizer.device != OFFLOAD_NONE, one_memory = !config_device(cfg)->gpu;
+    // The update reads and writes the states where they are.
+    double memory = 2 * state / (on_host ? r->host_memory : r->device_memory);
+    double link = (double)(o->down > o->up ? o->down : o->up) / r->host_link;
+    double disk = (double)(o->read + o->written) / r->disk;
+    struct plan_step s = {
+        .compute_s = tokens * model_flops_per_token(&j->spec, cfg->seq).causal / r->flops,
+        .again_s = tokens * recompute_flops_per_token(&cfg->recompute, &j->spec, cfg->seq).causal / r->flops +
+                   again / r->device_memory,
+        .wire_s = c->wire_bytes / r->wire,
+        .update_s = fmax(one_memory ? memory + link : fmax(memory, link), disk)};
+    double compute = s.compute_s + s.again_s, beside = fmax(compute, s.wire_s);
+    s.total_s = beside + s.update_s;
+    if (s.update_s > beside)
+        s.bound = disk >= link && disk >= memory ? "disk" : link >= memory ? "host link" : "memory";
+    else
+        s.bound = s.wire_s > compute ? "wire" : "compute";
+    return s;
 }
 
 // By which factor c exceeds the limit that it exceeds most; at most 1: it fits.
@@ -116,14 +147,15 @@ static int measure(const struct plan_question *q, const struct job *j, struct pl
     c->device_bytes = (double)mem_device_bytes(p.memory.predicted_bytes);
     if (need.gpus) c->device_bytes += need.gpu[0].allowed_bytes;
     c->host_bytes = ceil(host.host.predicted_bytes + host.host.allowed_bytes);
-    c->server_bytes = largest_server(j);
+    struct prediction server = {0};
+    bool servers = config_ranks(cfg, "server") >= 1 && !prediction_of_rank(j, "server", 0, &server);
+    c->server_bytes = servers ? (double)mem_device_bytes(server.memory.predicted_bytes) : 0;
     c->wire_bytes = busiest(j);
     c->offload = p.wire.offload;
     // The bytes on disk are those that a step writes there: masters, states and 16-bit weights, each once.
     c->disk_bytes = (double)c->offload.written * cfg->workers;
     c->tokens = cfg->micro_batch * cfg->accumulation * cfg->workers * cfg->seq;
-    struct plan_work w = work_of(j, c);
-    c->step = plan_step_of(&w, &q->rates);
+    c->step = step_of(j, c, &q->rates);
     c->tokens_per_s = (double)c->tokens / c->step.total_s;
     c->excess = excess(q, c);
     return 0;
@@ -194,21 +226,16 @@ static bool same_cost(const struct plan_candidate *a, const struct plan_candidat
            a->host_bytes == b->host_bytes && a->disk_bytes == b->disk_bytes && a->wire_bytes == b->wire_bytes;
 }
 
-// Powers of two, and the configuration's own batch among them.
-static int64_t next_batch(int64_t batch, int64_t own) {
-    int64_t next = 1;
-    while (next <= batch) next *= 2;
-    return batch < own && own < next ? own : next;
-}
-
 // Of one topology and one setting of the knobs the batch with the most tokens a second.
 static void add_best(const struct plan_question *q, struct plan_candidate c, struct plan *out) {
     struct plan_candidate best = {0};
     int64_t own = out->config->micro_batch;
     bool fixed = given(q, "train_micro_batch_size_per_gpu");
-    for (int64_t batch = fixed ? own : 1; fixed ? batch == own : batch <= q->most_batch;
-         batch = next_batch(batch, own)) {
+    // Powers of two, and the configuration's own batch among them.
+    for (int64_t batch = fixed ? own : 1, next; fixed ? batch == own : batch <= q->most_batch; batch = next) {
         struct plan_candidate now = c;
+        for (next = 1; next <= batch; next *= 2) continue;
+        if (batch < own && own < next) next = own;
         now.batch = batch;
         if (!try(q, &now)) continue;
         if (!out->tried || now.excess < out->least.excess) out->least = now;
@@ -244,12 +271,6 @@ static int faster(const void *a, const void *b) {
     return x->device_bytes < y->device_bytes ? -1 : x->device_bytes > y->device_bytes;
 }
 
-// How many bytes may still be written to a folder; 0: none.
-static double room_in(const char *folder) {
-    struct statvfs s;
-    return access(folder, W_OK) || statvfs(folder, &s) ? 0 : (double)s.f_bavail * (double)s.f_frsize;
-}
-
 // Of what is free now, what a plan may count on: other programs take some of it before the plan is carried out.
 static double less_reserve(double free_bytes) {
     return fmax(0, free_bytes - fmax(free_bytes * PLAN_RESERVE_SHARE, PLAN_RESERVE_BYTES));
@@ -263,8 +284,13 @@ static void limit_to_here(struct plan_question *q, const struct config *c) {
         q->host_bytes = here && !memory_limit_read("", &memory) ? less_reserve(memory.free_bytes) : INFINITY;
     if (q->disk_bytes > 0) return;
     q->disk_bytes = INFINITY;
-    for (int k = KNOB_OPTIMIZER; k <= KNOB_PARAM && here; k++)
-        q->disk_bytes = fmin(q->disk_bytes, less_reserve(room_in(folder_of(c, k) ? folder_of(c, k) : HERE)));
+    for (int k = KNOB_OPTIMIZER; k <= KNOB_PARAM && here; k++) {
+        const char *folder = folder_of(c, k) ? folder_of(c, k) : HERE;
+        struct statvfs s;
+        bool writable = !access(folder, W_OK) && !statvfs(folder, &s);
+        double room = writable ? (double)s.f_bavail * (double)s.f_frsize : 0;
+        q->disk_bytes = fmin(q->disk_bytes, less_reserve(room));
+    }
 }
 
 // The data that a command would train on: the demo's text is read byte by byte where the model's tokens are others.

@@ -183,187 +183,6 @@ static void release(struct bench *b) {
 }
 
 // ---------------------------------------------------------------- figures
-// Medians of the timed steps, and what follows from them. NAN: not known here.
-struct figures {
-    const char *model, *dtype, *datasheet;  // datasheet: where it is from, or why it is not known
-    char peak_text[200];
-    int64_t params, batch, seq, product;  // product: side of the large matrix product
-    struct head_plan head;
-    double step_s, tokens_per_s;
-    // Of it the compute stream had nothing to do: the host between the end of one step and the start of the next, which in a
-    // run overlaps with the updates.
-    double idle_s, host_waits;  // host_waits: a step, of the host for the device
-    double flops, causal, again,
-        again_causal;  // of a step; again: what the backward computes again, beside flops
-    double rate, causal_rate, hardware_rate, hardware_causal_rate;  // a second
-    double product_rate, share, causal_share;                       // of the product's rate
-    double peak_rate, peak_share, peak_causal_share, product_peak_share;
-    double datasheet_rate, datasheet_share, datasheet_causal_share;
-    double forward_share, backward_share,
-        optimizer_share;  // of a step's work; logits and loss are the backward's
-    uint64_t late_allocations;
-    size_t predicted_bytes, peak_bytes, pinned_bytes;  // the ledger; device memory, and host memory beside it
-    const struct rank_report *report;
-    struct cJSON *algorithms;  // of a GPU: products_json, the large product among its shapes
-};
-
-static const char mfu_formula[] =
-    "flops_per_step / step_seconds / matmul_flops_per_second (measured in this run)";
-static const char datasheet_formula[] = "flops_per_step / step_seconds / datasheet_flops_per_second";
-static const char flops_formula[] = "a token: " FLOPS_FULL "; causal: " FLOPS_CAUSAL;
-
-#define AT(m)       FIGURE_AT(figures, m)
-#define WORDS(name) .kind = FIGURE_MADE, .put = put_##name
-#define PUT_WORDS(name)                                                   \
-    static void put_##name(cJSON *o, const char *key, const void *from) { \
-        (void)from;                                                       \
-        cJSON_AddStringToObject(o, key, name);                            \
-    }
-PUT_WORDS(mfu_formula)
-PUT_WORDS(datasheet_formula)
-PUT_WORDS(flops_formula)
-
-static void put_device(cJSON *o, const char *key, const void *from) {
-    const struct rank_report *r = ((const struct figures *)from)->report;
-    cJSON_AddItemToObject(o, key, r->on_gpu ? device_facts_json(&r->device) : cJSON_CreateNull());
-}
-
-static void put_products(cJSON *o, const char *key, const void *from) {
-    const struct figures *f = from;
-    cJSON_AddItemToObject(o, key, f->algorithms ? cJSON_Duplicate(f->algorithms, 1) : cJSON_CreateNull());
-}
-
-static void put_memory(cJSON *j, const char *key, const void *from) {
-    const struct figures *f = from;
-    const struct device_memory *m = &f->report->device_memory;
-    cJSON *o = cJSON_AddObjectToObject(j, key);
-    json_put(o, "predicted_bytes", (double)f->predicted_bytes);
-    json_put(o, "ledger_peak_bytes", (double)f->peak_bytes);
-    json_put(o, "pinned_peak_bytes", (double)f->pinned_bytes);
-    if (!f->report->on_gpu) return;
-    json_put(o, "ledger_bytes", (double)m->ledger_bytes);
-    json_put(o, "workspace_bytes", (double)m->workspace_bytes);
-    json_put(o, "used_bytes", (double)m->used_bytes);
-    json_put(o, "free_bytes", (double)m->free_bytes);
-    json_put(o, "total_bytes", (double)m->total_bytes);
-    json_put(o, "other_bytes",
-             device_memory_other((double)m->used_bytes, (double)m->ledger_bytes, (double)m->workspace_bytes));
-    cJSON_AddStringToObject(o, "other", DEVICE_MEMORY_OTHER);
-}
-
-static const struct figure rows[] = {
-    {"model", AT(model)},
-    {"params", AT(params)},
-    {"batch", AT(batch)},
-    {"seq", AT(seq)},
-    {"dtype", AT(dtype)},
-    {"head_chunk_rows", AT(head.rows)},
-    {"head_chunks", AT(head.chunks)},
-    {"step_seconds", AT(step_s)},
-    {"idle_seconds", AT(idle_s)},
-    {"host_waits_per_step", AT(host_waits)},
-    {"tokens_per_second", AT(tokens_per_s)},
-    {"flops_per_step", AT(flops)},
-    {"flops_per_step_causal", AT(causal)},
-    {"flops_formula", WORDS(flops_formula)},
-    {"flops_per_second", AT(rate)},
-    {"flops_per_second_causal", AT(causal_rate)},
-    {"recomputed_flops_per_step", AT(again)},
-    {"recomputed_flops_per_step_causal", AT(again_causal)},
-    {"hardware_flops_per_second", AT(hardware_rate)},
-    {"hardware_flops_per_second_causal", AT(hardware_causal_rate)},
-    {"matmul_size", AT(product)},
-    {"matmul_flops_per_second", AT(product_rate)},
-    {"share_of_matmul", AT(share)},
-    {"mfu", AT(share)},
-    {"mfu_causal", AT(causal_share)},
-    {"mfu_formula", WORDS(mfu_formula)},
-    {"peak_flops_per_second", AT(peak_rate)},
-    {"share_of_peak", AT(peak_share)},
-    {"share_of_peak_causal", AT(peak_causal_share)},
-    {"matmul_share_of_peak", AT(product_peak_share)},
-    {"peak", AT(peak_text)},
-    {"datasheet_flops_per_second", AT(datasheet_rate)},
-    {"mfu_datasheet", AT(datasheet_share)},
-    {"mfu_datasheet_causal", AT(datasheet_causal_share)},
-    {"datasheet", AT(datasheet)},
-    {"mfu_datasheet_formula", WORDS(datasheet_formula)},
-    {"forward_share", AT(forward_share)},
-    {"backward_share", AT(backward_share)},
-    {"optimizer_share", AT(optimizer_share)},
-    {"late_allocations", AT(late_allocations)},
-    {"device", WORDS(device)},
-    {"products", WORDS(products)},
-    {"memory", WORDS(memory)},
-};
-
-// ---------------------------------------------------------------- the table
-static void print_memory(const struct figures *f) {
-    char a[24], b[24];
-    const struct device_memory *m = &f->report->device_memory;
-    printf("memory         %s predicted, %s counted at the peak: %s\n",
-           format_bytes(a, (double)f->predicted_bytes), format_bytes(b, (double)f->peak_bytes),
-           f->predicted_bytes == f->peak_bytes ? "equal" : "DIFFERENT");
-    if (!f->report->on_gpu) return;
-    fputs("               ", stdout);
-    device_memory_print(stdout, (double)m->used_bytes, (double)m->total_bytes, (double)m->ledger_bytes,
-                        (double)m->workspace_bytes);
-}
-
-// One counting of attention: the step's rate, its share of the product and, of a GPU, of the datasheet.
-static void print_mfu(const char *attention, double rate, double share, double of_datasheet,
-                      const char *a_token) {
-    printf("MFU, %-9s %.3f of the product", attention, share);
-    if (isfinite(of_datasheet)) printf(", %.3f of the datasheet", of_datasheet);
-    printf(": %.1f GFLOP/s, a token %s\n", rate * 1e-9, a_token);
-}
-
-static void print_table(const struct figures *f, bool several) {
-    char line[DEVICE_FACTS_LINE];
-    const struct device_facts *facts = &f->report->device;
-    bool gpu = f->report->on_gpu;
-    long long n = (long long)f->product;
-    if (gpu) {
-        cJSON *device = device_facts_json(facts);
-        printf("device         %s\n               ", device_facts_line(line, facts));
-        device_work_print(stdout, device);
-        cJSON_Delete(device);
-    }
-    products_print(stdout, "products       ", f->algorithms);
-    printf("model          %s, %lld parameters\n", f->model, (long long)f->params);
-    printf("tokens/s       %.1f\n", f->tokens_per_s);
-    printf("step           B=%lld T=%lld %s: %.4f s (median)\n", (long long)f->batch, (long long)f->seq,
-           f->dtype, f->step_s);
-    printf("logits         %lld chunk%s of %lld rows\n", (long long)f->head.chunks,
-           bench_plural(f->head.chunks), (long long)f->head.rows);
-    printf("matmul         %.1f GFLOP/s (%lld x %lld x %lld, same type, %s the steps, median)\n",
-           f->product_rate * 1e-9, n, n, n, several ? "several in a row between" : "between");
-    print_mfu("full", f->rate, f->share, f->datasheet_share, FLOPS_FULL);
-    print_mfu("causal", f->causal_rate, f->causal_share, f->datasheet_causal_share, FLOPS_CAUSAL);
-    printf(
-        "               flops of a step / step seconds / rate; forward and backward, nothing recomputed\n");
-    if (f->again > 0)
-        printf(
-            "recomputed     %.1f%% more than these flops (causal: %.1f%%): the hardware does %.1f GFLOP/s (%.1f)\n",
-            100 * f->again / f->flops, 100 * f->again_causal / f->causal, f->hardware_rate * 1e-9,
-            f->hardware_causal_rate * 1e-9);
-    if (isfinite(f->peak_rate)) {
-        printf("peak           %.1f GFLOP/s (%s)\n", f->peak_rate * 1e-9, f->peak_text);
-        printf("               %.3f of it the product, %.3f a step (attention in full), %.3f (causal)\n",
-               f->product_peak_share, f->peak_share, f->peak_causal_share);
-    }
-    if (isfinite(f->datasheet_rate))
-        printf("datasheet      %.1f TFLOP/s (%s)\n", f->datasheet_rate * 1e-12, f->datasheet);
-    else if (gpu)
-        printf("datasheet      none: %s\n", f->datasheet);
-    printf(
-        "time           forward %.1f%%  backward %.1f%%  optimizer %.1f%%; %.3f ms per step without work\n",
-        100 * f->forward_share, 100 * f->backward_share, 100 * f->optimizer_share, f->idle_s * 1e3);
-    print_memory(f);
-    printf("allocations    %llu after the first step\n", (unsigned long long)f->late_allocations);
-}
-
-// ---------------------------------------------------------------- the command
 // Device memory of everything that is timed here.
 static size_t predicted_bytes(const struct bench *b) {
     struct job job = bench_rank_job(&b->rank);
@@ -372,84 +191,187 @@ static size_t predicted_bytes(const struct bench *b) {
     return mem_device_bytes(p.memory.predicted_bytes) + product_bytes(b);
 }
 
+static void put_memory(cJSON *o, const struct bench *b) {
+    const struct rank_report *r = &b->rank.result.report;
+    const struct device_memory *m = &r->device_memory;
+    double used = (double)m->used_bytes, ledger = (double)m->ledger_bytes,
+           workspace = (double)m->workspace_bytes;
+    json_put(o, "predicted_bytes", (double)predicted_bytes(b));
+    json_put(o, "ledger_peak_bytes", (double)mem_device_bytes(r->peak_bytes));
+    json_put(o, "pinned_peak_bytes", (double)r->peak_bytes[MEM_HOST]);
+    if (!r->on_gpu) return;
+    json_put(o, "ledger_bytes", ledger);
+    json_put(o, "workspace_bytes", workspace);
+    json_put(o, "used_bytes", used);
+    json_put(o, "free_bytes", (double)m->free_bytes);
+    json_put(o, "total_bytes", (double)m->total_bytes);
+    json_put(o, "other_bytes", device_memory_other(used, ledger, workspace));
+    cJSON_AddStringToObject(o, "other", DEVICE_MEMORY_OTHER);
+}
+
 static double of_steps(const struct bench *b, double *values) {
     return median(values + WARMUP_STEPS, (int)b->rank.result.steps - WARMUP_STEPS);
 }
 
-static void set_figures(struct bench *b, struct figures *f) {
+// Medians of the timed steps, and what follows from them, as --json has them; the table is made of the same. null: not known
+// here. "again": what the backward computes again, beside the model's flops.
+static cJSON *figures_of(struct bench *b) {
     struct between *t = &b->between;
     const struct config *c = b->rank.config;
     const struct model_spec *spec = &b->rank.spec;
     const struct rank_report *r = &b->rank.result.report;
-    double tokens = (double)(c->train_batch * c->seq), side = (double)b->side;
-    struct token_flops model = model_flops_per_token(spec, c->seq);
+    struct token_flops a_token = model_flops_per_token(spec, c->seq);
     struct token_flops again = recompute_flops_per_token(&c->recompute, spec, c->seq);
-    struct model_options model_options = train_model_options(c, spec, b->rank.layout);
+    struct model_options model = train_model_options(c, spec, b->rank.layout);
+    struct head_plan head = model_head_plan(&model);
+    const char *source = "a CPU's peak is not in the table of datasheets";
+    double known = r->on_gpu ? datasheet_flops(r->device.name, c->dtype, &source) : 0;
+    double tokens = (double)(c->train_batch * c->seq), side = (double)b->side;
+    double full = a_token.full * tokens, causal = a_token.causal * tokens, step_s = of_steps(b, t->step_s);
+    double product = 2 * side * side * side / of_steps(b, t->product_s), datasheet = known > 0 ? known : NAN;
+    double peak = t->peak ? t->peak->flops / of_steps(b, t->peak_s) : NAN;
     double forward = of_steps(b, t->phase_s[PHASE_FORWARD]),
            backward = of_steps(b, t->phase_s[PHASE_BACKWARD]),
            optimizer = of_steps(b, t->phase_s[PHASE_OPTIMIZER]), all = forward + backward + optimizer;
-    *f = (struct figures){.model = spec->name,
-                          .dtype = dtype_name(c->dtype),
-                          .datasheet = "a CPU's peak is not in the table of datasheets",
-                          .params = b->rank.layout->params,
-                          .batch = c->train_batch,
-                          .seq = c->seq,
-                          .product = b->side,
-                          .head = model_head_plan(&model_options),
-                          .step_s = of_steps(b, t->step_s),
-                          .idle_s = of_steps(b, t->idle_s),
-                          .host_waits = of_steps(b, t->waits),
-                          .flops = model.full * tokens,
-                          .causal = model.causal * tokens,
-                          .again = again.full * tokens,
-                          .again_causal = again.causal * tokens,
-                          .product_rate = 2 * side * side * side / of_steps(b, t->product_s),
-                          .peak_rate = t->peak ? t->peak->flops / of_steps(b, t->peak_s) : NAN,
-                          .datasheet_rate = NAN,
-                          .forward_share = forward / all,
-                          .backward_share = backward / all,
-                          .optimizer_share = optimizer / all,
-                          .late_allocations = r->late_allocations,
-                          .predicted_bytes = predicted_bytes(b),
-                          .peak_bytes = mem_device_bytes(r->peak_bytes),
-                          .pinned_bytes = r->peak_bytes[MEM_HOST],
-                          .report = r,
-                          .algorithms = products_json(b->rank.dev, &b->products)};
-    f->tokens_per_s = tokens / f->step_s;
-    f->rate = f->flops / f->step_s;
-    f->causal_rate = f->causal / f->step_s;
-    f->hardware_rate = f->rate + f->again / f->step_s;
-    f->hardware_causal_rate = f->causal_rate + f->again_causal / f->step_s;
-    f->share = f->rate / f->product_rate;
-    f->causal_share = f->causal_rate / f->product_rate;
-    if (t->peak) cpu_peak_text(t->peak, f->peak_text, sizeof f->peak_text);
-    f->peak_share = f->rate / f->peak_rate;
-    f->peak_causal_share = f->causal_rate / f->peak_rate;
-    f->product_peak_share = f->product_rate / f->peak_rate;
-    if (r->on_gpu) {
-        double known = datasheet_flops(r->device.name, c->dtype, &f->datasheet);
-        if (known > 0) f->datasheet_rate = known;
-    }
-    f->datasheet_share = f->rate / f->datasheet_rate;
-    f->datasheet_causal_share = f->causal_rate / f->datasheet_rate;
+    char peak_text[200] = "";
+    if (t->peak) cpu_peak_text(t->peak, peak_text, sizeof peak_text);
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "model", spec->name);
+    json_put(o, "params", (double)b->rank.layout->params);
+    json_put(o, "batch", (double)c->train_batch);
+    json_put(o, "seq", (double)c->seq);
+    cJSON_AddStringToObject(o, "dtype", dtype_name(c->dtype));
+    json_put(o, "head_chunk_rows", (double)head.rows);
+    json_put(o, "head_chunks", (double)head.chunks);
+    json_put(o, "step_seconds", step_s);
+    // The compute stream had nothing to do: the host between the end of one step and the start of the next, which in a run
+    // overlaps with the updates.
+    json_put(o, "idle_seconds", of_steps(b, t->idle_s));
+    json_put(o, "host_waits_per_step", of_steps(b, t->waits));
+    json_put(o, "tokens_per_second", tokens / step_s);
+    json_put(o, "flops_per_step", full);
+    json_put(o, "flops_per_step_causal", causal);
+    cJSON_AddStringToObject(o, "flops_formula", "a token: " FLOPS_FULL "; causal: " FLOPS_CAUSAL);
+    json_put(o, "flops_per_second", full / step_s);
+    json_put(o, "flops_per_second_causal", causal / step_s);
+    json_put(o, "recomputed_flops_per_step", again.full * tokens);
+    json_put(o, "recomputed_flops_per_step_causal", again.causal * tokens);
+    json_put(o, "hardware_flops_per_second", full / step_s + again.full * tokens / step_s);
+    json_put(o, "hardware_flops_per_second_causal", causal / step_s + again.causal * tokens / step_s);
+    json_put(o, "matmul_size", side);
+    json_put(o, "matmul_flops_per_second", product);
+    json_put(o, "share_of_matmul", full / step_s / product);
+    json_put(o, "mfu", full / step_s / product);
+    json_put(o, "mfu_causal", causal / step_s / product);
+    cJSON_AddStringToObject(o, "mfu_formula",
+                            "flops_per_step / step_seconds / matmul_flops_per_second (measured in this run)");
+    json_put(o, "peak_flops_per_second", peak);
+    json_put(o, "share_of_peak", full / step_s / peak);
+    json_put(o, "share_of_peak_causal", causal / step_s / peak);
+    json_put(o, "matmul_share_of_peak", product / peak);
+    json_put_text(o, "peak", peak_text);
+    json_put(o, "datasheet_flops_per_second", datasheet);
+    json_put(o, "mfu_datasheet", full / step_s / datasheet);
+    json_put(o, "mfu_datasheet_causal", causal / step_s / datasheet);
+    cJSON_AddStringToObject(o, "datasheet", source);
+    cJSON_AddStringToObject(o, "mfu_datasheet_formula",
+                            "flops_per_step / step_seconds / datasheet_flops_per_second");
+    // Of a step's work; logits and loss are the backward's.
+    json_put(o, "forward_share", forward / all);
+    json_put(o, "backward_share", backward / all);
+    json_put(o, "optimizer_share", optimizer / all);
+    json_put(o, "late_allocations", (double)r->late_allocations);
+    cJSON_AddItemToObject(o, "device", r->on_gpu ? device_facts_json(&r->device) : cJSON_CreateNull());
+    cJSON *products =
+        products_json(b->rank.dev, &b->products);  // of a GPU: the large product among its shapes
+    cJSON_AddItemToObject(o, "products", products ? products : cJSON_CreateNull());
+    put_memory(cJSON_AddObjectToObject(o, "memory"), b);
+    return o;
 }
 
+// ---------------------------------------------------------------- the table
+// One counting of attention: the step's rate, its share of the product and, of a GPU, of the datasheet.
+static void print_mfu(const char *attention, double rate, double share, double of_datasheet,
+                      const char *a_token) {
+    printf("MFU, %-9s %.3f of the product", attention, share);
+    if (isfinite(of_datasheet)) printf(", %.3f of the datasheet", of_datasheet);
+    printf(": %.1f GFLOP/s, a token %s\n", rate * 1e-9, a_token);
+}
+
+static void print_table(const struct bench *b, const cJSON *f) {
+    char line[DEVICE_FACTS_LINE], predicted[24], peak[24];
+    const struct rank_report *r = &b->rank.result.report;
+    const struct device_memory *m = &r->device_memory;
+    const cJSON *memory = json_item(f, "memory"), *products = json_item(f, "products");
+    const double side = json_number(f, "matmul_size"), full = json_number(f, "flops_per_step"),
+                 causal = json_number(f, "flops_per_step_causal"),
+                 again = json_number(f, "recomputed_flops_per_step"), chunks = json_number(f, "head_chunks"),
+                 ledger = json_number(memory, "ledger_peak_bytes");
+    if (r->on_gpu) {
+        printf("device         %s\n               ", device_facts_line(line, &r->device));
+        device_work_print(stdout, json_item(f, "device"));
+    }
+    products_print(stdout, "products       ", cJSON_IsNull(products) ? NULL : products);
+    printf("model          %s, %.0f parameters\n", json_text(f, "model", ""), json_number(f, "params"));
+    printf("tokens/s       %.1f\n", json_number(f, "tokens_per_second"));
+    printf("step           B=%.0f T=%.0f %s: %.4f s (median)\n", json_number(f, "batch"),
+           json_number(f, "seq"), json_text(f, "dtype", ""), json_number(f, "step_seconds"));
+    printf("logits         %.0f chunk%s of %.0f rows\n", chunks, bench_plural((long)chunks),
+           json_number(f, "head_chunk_rows"));
+    printf("matmul         %.1f GFLOP/s (%.0f x %.0f x %.0f, same type, %s the steps, median)\n",
+           json_number(f, "matmul_flops_per_second") * 1e-9, side, side, side,
+           b->between.products > 1 ? "several in a row between" : "between");
+    print_mfu("full", json_number(f, "flops_per_second"), json_number(f, "mfu"),
+              json_number(f, "mfu_datasheet"), FLOPS_FULL);
+    print_mfu("causal", json_number(f, "flops_per_second_causal"), json_number(f, "mfu_causal"),
+              json_number(f, "mfu_datasheet_causal"), FLOPS_CAUSAL);
+    printf(
+        "               flops of a step / step seconds / rate; forward and backward, nothing recomputed\n");
+    if (again > 0)
+        printf(
+            "recomputed     %.1f%% more than these flops (causal: %.1f%%): the hardware does %.1f GFLOP/s (%.1f)\n",
+            100 * again / full, 100 * json_number(f, "recomputed_flops_per_step_causal") / causal,
+            json_number(f, "hardware_flops_per_second") * 1e-9,
+            json_number(f, "hardware_flops_per_second_causal") * 1e-9);
+    if (isfinite(json_number(f, "peak_flops_per_second"))) {
+        printf("peak           %.1f GFLOP/s (%s)\n", json_number(f, "peak_flops_per_second") * 1e-9,
+               json_text(f, "peak", ""));
+        printf("               %.3f of it the product, %.3f a step (attention in full), %.3f (causal)\n",
+               json_number(f, "matmul_share_of_peak"), json_number(f, "share_of_peak"),
+               json_number(f, "share_of_peak_causal"));
+    }
+    if (isfinite(json_number(f, "datasheet_flops_per_second")))
+        printf("datasheet      %.1f TFLOP/s (%s)\n", json_number(f, "datasheet_flops_per_second") * 1e-12,
+               json_text(f, "datasheet", ""));
+    else if (r->on_gpu)
+        printf("datasheet      none: %s\n", json_text(f, "datasheet", ""));
+    printf(
+        "time           forward %.1f%%  backward %.1f%%  optimizer %.1f%%; %.3f ms per step without work\n",
+        100 * json_number(f, "forward_share"), 100 * json_number(f, "backward_share"),
+        100 * json_number(f, "optimizer_share"), json_number(f, "idle_seconds") * 1e3);
+    printf("memory         %s predicted, %s counted at the peak: %s\n",
+           format_bytes(predicted, json_number(memory, "predicted_bytes")), format_bytes(peak, ledger),
+           json_number(memory, "predicted_bytes") == ledger ? "equal" : "DIFFERENT");
+    if (r->on_gpu) {
+        fputs("               ", stdout);
+        device_memory_print(stdout, (double)m->used_bytes, (double)m->total_bytes, (double)m->ledger_bytes,
+                            (double)m->workspace_bytes);
+    }
+    printf("allocations    %.0f after the first step\n", json_number(f, "late_allocations"));
+}
+
+// ---------------------------------------------------------------- the command
 static int measure(struct bench *b, bool json) {
     struct train_observer observer = {.on_start = on_start, .on_step = on_step, .ctx = &b->between};
-    struct figures f;
     int said = 0;
     if (bench_rank_train(&b->rank, &observer)) return -1;
     device_notes_say(b->rank.dev, &said);
-    set_figures(b, &f);
-    if (json) {
-        cJSON *j = cJSON_CreateObject();
-        figures_put(j, FIGURE_ROWS(rows), &f);
-        json_print(stdout, j);
-        cJSON_Delete(j);
-    } else {
-        print_table(&f, b->between.products > 1);
-    }
-    cJSON_Delete(f.algorithms);
+    cJSON *f = figures_of(b);
+    if (json)
+        json_print(stdout, f);
+    else
+        print_table(b, f);
+    cJSON_Delete(f);
     return 0;
 }
 

@@ -29,16 +29,17 @@ struct tuned {
     struct product_timing timing;
 };
 
-struct tune_figures {
-    const struct model_spec *spec;
-    int64_t batch, seq;
-    enum dtype dtype;
+struct tune {
+    struct bench_rank rank;
     int rounds;
+    char *out;                   // the file that the table is written to
+    struct product_table table;  // it, as it was and as it will be
+    int kept;                    // entries of it that are of other products, devices or versions
     struct device_facts facts;
-    const struct tuned *products;
+    struct product_use *first;  // after the first step
+    int first_count;
+    struct tuned *products;
     int count;
-    const char *file;  // that the table was written to
-    int kept;          // entries of the file that are of other products, devices or versions
 };
 
 #define VOCAB_ROOM 256  // rows of logits may be longer than the vocabulary: multiples of 64 or 128
@@ -87,7 +88,7 @@ const char *product_purpose(char text[PRODUCT_PURPOSE_BYTES], const struct model
 // ---------------------------------------------------------------- sums
 
 // Seconds per step: of all products by the first heuristics, and by what is taken now.
-static void totals(const struct tune_figures *f, double *first_s, double *best_s) {
+static void totals(const struct tune *f, double *first_s, double *best_s) {
     *first_s = *best_s = 0;
     for (int i = 0; i < f->count; i++) {
         const struct product_timing *t = &f->products[i].timing;
@@ -100,20 +101,21 @@ static double gain(double first_s, double best_s) { return first_s > 0 ? 1 - bes
 
 // ---------------------------------------------------------------- the table
 
-static void tune_figures_begin(const struct tune_figures *f) {
+static void print_head(const struct tune *f) {
     char line[DEVICE_FACTS_LINE];
     printf("device  %s\n", device_facts_line(line, &f->facts));
-    printf("model   %s, B=%lld T=%lld %s; each product: median of %d rounds\n\n", f->spec->name,
-           (long long)f->batch, (long long)f->seq, dtype_name(f->dtype), f->rounds);
+    printf("model   %s, B=%lld T=%lld %s; each product: median of %d rounds\n\n", f->rank.spec.name,
+           (long long)f->rank.config->train_batch, (long long)f->rank.config->seq,
+           dtype_name(f->rank.config->dtype), f->rounds);
     printf("%-40s %7s %7s %7s %5s %9s %9s %6s  %s\n", "product", "m", "n", "k", "uses", "first ms", "best ms",
            "gain", "chosen");
     fflush(stdout);
 }
 
-static void tune_figures_row(const struct tune_figures *f, const struct tuned *t) {
+static void print_row(const struct tune *f, const struct tuned *t) {
     char text[PRODUCT_PURPOSE_BYTES];
     const struct product_timing *p = &t->timing;
-    printf("%-40s %7lld %7lld %7lld %5llu %9.4f", product_purpose(text, f->spec, &t->key),
+    printf("%-40s %7lld %7lld %7lld %5llu %9.4f", product_purpose(text, &f->rank.spec, &t->key),
            (long long)t->key.m, (long long)t->key.n, (long long)t->key.k, (unsigned long long)t->uses,
            p->first_s * 1e3);
     if (p->none)
@@ -128,23 +130,23 @@ static void tune_figures_row(const struct tune_figures *f, const struct tuned *t
     fflush(stdout);
 }
 
-static void tune_figures_end(const struct tune_figures *f) {
+static void print_end(const struct tune *f) {
     double first_s, best_s;
     totals(f, &first_s, &best_s);
     printf("\nmatrix products of a step: %.3f ms by the first heuristics, %.3f ms by these: %.1f%% less\n",
            first_s * 1e3, best_s * 1e3, 100 * gain(first_s, best_s));
-    printf("written to %s", f->file);
+    printf("written to %s", f->out);
     if (f->kept) printf(", beside %d of other products, GPUs or versions", f->kept);
     putchar('\n');
 }
 
 // ---------------------------------------------------------------- JSON
 
-static cJSON *row_json(const struct tune_figures *f, const struct tuned *t) {
+static cJSON *row_json(const struct tune *f, const struct tuned *t) {
     char text[PRODUCT_PURPOSE_BYTES];
     const struct product_timing *p = &t->timing;
     cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "purpose", product_purpose(text, f->spec, &t->key));
+    cJSON_AddStringToObject(o, "purpose", product_purpose(text, &f->rank.spec, &t->key));
     cJSON_AddNumberToObject(o, "m", (double)t->key.m);
     cJSON_AddNumberToObject(o, "n", (double)t->key.n);
     cJSON_AddNumberToObject(o, "k", (double)t->key.k);
@@ -165,14 +167,14 @@ static cJSON *row_json(const struct tune_figures *f, const struct tuned *t) {
     return o;
 }
 
-static void tune_figures_json(const struct tune_figures *f) {
+static void print_json(const struct tune *f) {
     double first_s, best_s;
     totals(f, &first_s, &best_s);
     cJSON *j = cJSON_CreateObject();
-    cJSON_AddStringToObject(j, "model", f->spec->name);
-    cJSON_AddNumberToObject(j, "batch", (double)f->batch);
-    cJSON_AddNumberToObject(j, "seq", (double)f->seq);
-    cJSON_AddStringToObject(j, "dtype", dtype_name(f->dtype));
+    cJSON_AddStringToObject(j, "model", f->rank.spec.name);
+    cJSON_AddNumberToObject(j, "batch", (double)f->rank.config->train_batch);
+    cJSON_AddNumberToObject(j, "seq", (double)f->rank.config->seq);
+    cJSON_AddStringToObject(j, "dtype", dtype_name(f->rank.config->dtype));
     cJSON_AddNumberToObject(j, "rounds", f->rounds);
     cJSON_AddItemToObject(j, "device", device_facts_json(&f->facts));
     cJSON *list = cJSON_AddArrayToObject(j, "products");
@@ -180,7 +182,7 @@ static void tune_figures_json(const struct tune_figures *f) {
     cJSON_AddNumberToObject(j, "first_seconds_per_step", first_s);
     cJSON_AddNumberToObject(j, "best_seconds_per_step", best_s);
     cJSON_AddNumberToObject(j, "saved_seconds_per_step", first_s - best_s);
-    cJSON_AddStringToObject(j, "file", f->file);
+    cJSON_AddStringToObject(j, "file", f->out);
     cJSON_AddNumberToObject(j, "kept", f->kept);
     json_print(stdout, j);
     cJSON_Delete(j);
@@ -214,16 +216,6 @@ static const struct cli_command command = {
         "  starring bench tune --model qwen2.5-0.5b --batch 8 --seq 1024 --out h200.json\n"
         "  starring train --model gpt2-124m --batch 32 --seq 1024 --set cuda.products=h200.json\n",
     CLI_OPTIONS(options),
-};
-
-struct tune {
-    struct bench_rank rank;
-    char *out;
-    struct product_table table;  // the file, as it was and as it will be
-    struct product_use *first;   // after the first step
-    int first_count;
-    struct tuned *products;
-    int count;
 };
 
 // ---------------------------------------------------------------- preparing
@@ -289,50 +281,42 @@ static void list_products(struct tune *t) {
 
 // ---------------------------------------------------------------- measuring
 
-static void keep(struct tune *t, const struct tuned *p, const struct device_facts *facts) {
+static void keep(struct tune *t, const struct tuned *p) {
     struct product_entry e;
     if (p->timing.none) return;
     memset(&e, 0, sizeof e);
     e.choice = (struct product_choice){p->key, p->timing.algo};
-    snprintf(e.device, sizeof e.device, "%s", facts->name);
-    e.sm = facts->sm_version;
-    e.library = facts->blas_version;
+    snprintf(e.device, sizeof e.device, "%s", t->facts.name);
+    e.sm = t->facts.sm_version;
+    e.library = t->facts.blas_version;
     e.rank = p->timing.rank;
     e.first_s = p->timing.first_s;
     e.best_s = p->timing.best_s;
     product_table_put(&t->table, &e);
 }
 
-static int measure(struct tune *t, int rounds, bool json) {
+static int measure(struct tune *t, bool json) {
     struct bench_rank *r = &t->rank;
     struct train_observer observer = {.on_step = on_step, .ctx = t};
-    struct tune_figures f = {.spec = &r->spec,
-                             .batch = r->config->train_batch,
-                             .seq = r->config->seq,
-                             .dtype = r->config->dtype,
-                             .rounds = rounds,
-                             .file = t->out};
     int said = 0;
     if (bench_rank_train(r, &observer)) return -1;
     list_products(t);
     topology_destroy(&r->topology);   // its memory is the operands' now
     device_notes_say(r->dev, &said);  // an epilogue that the library does not have is no product to measure
-    if (dev_facts(r->dev, &f.facts)) return fail("bench tune: %s", dev_error(r->dev));
-    f.products = t->products;
-    f.count = t->count;
-    if (!json) tune_figures_begin(&f);
+    if (dev_facts(r->dev, &t->facts)) return fail("bench tune: %s", dev_error(r->dev));
+    if (!json) print_head(t);
     int kept = 0;
     for (int i = 0; i < t->count; i++) {
         struct tuned *p = &t->products[i];
-        if (stream_tune_product(r->compute, &p->key, rounds, &p->timing))
+        if (stream_tune_product(r->compute, &p->key, t->rounds, &p->timing))
             return fail("bench tune: %s", dev_error(r->dev));
-        keep(t, p, &f.facts);
+        keep(t, p);
         kept += !p->timing.none;
-        if (!json) tune_figures_row(&f, p);
+        if (!json) print_row(t, p);
     }
-    f.kept = t->table.count - kept;
+    t->kept = t->table.count - kept;
     if (product_table_write(t->out, &t->table)) return -1;
-    (json ? tune_figures_json : tune_figures_end)(&f);
+    (json ? print_json : print_end)(t);
     return 0;
 }
 
@@ -341,8 +325,9 @@ static int run(const struct topology_table *topologies, const struct cli_args *a
     long rounds;
     int status = EXIT_USAGE;
     if (cli_integer(a, "rounds", 1, PRODUCT_ROUNDS_MAX, 7, &rounds)) return status;
+    t.rounds = (int)rounds;
     if (!prepare(&t, topologies, a))
-        status = measure(&t, (int)rounds, cli_get(a, "json") != NULL) ? EXIT_RUN_FAILED : 0;
+        status = measure(&t, cli_get(a, "json") != NULL) ? EXIT_RUN_FAILED : 0;
     else if (t.rank.ready)
         status = EXIT_RUN_FAILED;
     bench_rank_close(&t.rank);

@@ -18,13 +18,18 @@ struct ring_source {
     struct nccl_world *nccl;
 };
 
+// How ranks meet on the host that are started so.
+static enum ring_collective host_of(enum launch_kind launch) {
+    return launch_rows[launch].by_others ? RING_MPI : launch_rows[launch].one_each ? RING_SHM : RING_THREADS;
+}
+
 enum ring_collective ring_collective_resolve(enum ring_collective asked, const struct ring_machine *m) {
     const char *why;
     bool alone = m->launch == LAUNCH_THREADS && m->ranks_here == 1,
          shared = m->gpus > 0 && m->ranks_here > m->gpus;
     if (asked != RING_AUTO) return asked;
     if (m->cuda && !alone && !shared && (m->gpus == 0 || nccl_available(&why))) return RING_NCCL;
-    return m->launch == LAUNCH_MPI ? RING_MPI : m->launch == LAUNCH_PROCESSES ? RING_SHM : RING_THREADS;
+    return host_of(m->launch);
 }
 
 // The kinds, by what users call them; for ranks on the host's memory, and on a device's own.
@@ -157,30 +162,19 @@ static int check_medium(const struct config *c) {
     return 0;
 }
 
-// Which collectives go with which way of starting ranks, and what to say of the others.
+// Ranks that meet in one way do not talk in another one.
 static int check_collective(const struct config *c) {
-    static const struct {
-        enum ring_collective collective;
-        enum launch_kind launch;
-        const char *says;
-    } apart[] = {
-        {RING_MPI, LAUNCH_THREADS,
-         "the ranks share one process's memory; use --collective local, or --launch mpi"},
-        {RING_MPI, LAUNCH_PROCESSES,
-         "nobody tells them where MPI's others are; use --collective shm, or --launch mpi"},
-        {RING_SHM, LAUNCH_THREADS,
-         "the ranks share one process's memory; use --collective local, or --launch processes"},
-        {RING_SHM, LAUNCH_MPI,
-         "nobody gives them the memory to share; use --collective mpi, or --launch processes"},
-        {RING_THREADS, LAUNCH_PROCESSES,
-         "the ranks are processes of their own; use --collective shm, or --launch threads"},
-        {RING_THREADS, LAUNCH_MPI,
-         "the ranks are processes of their own; use --collective mpi, or --launch threads"},
-    };
-    for (size_t i = 0; i < sizeof apart / sizeof *apart; i++)
-        if (apart[i].collective == c->collective && apart[i].launch == c->launch)
-            return fail("--collective %s: with --launch %s %s", engine_rows[c->collective].name,
-                        launch_rows[c->launch].name, apart[i].says);
+    static const enum launch_kind launch_of[RING_COLLECTIVES] = {
+        [RING_THREADS] = LAUNCH_THREADS, [RING_SHM] = LAUNCH_PROCESSES, [RING_MPI] = LAUNCH_MPI};
+    enum ring_collective host = host_of(c->launch), asked = c->collective;
+    const char *why = host == RING_THREADS    ? "the ranks share one process's memory"
+                      : asked == RING_THREADS ? "the ranks are processes of their own"
+                      : asked == RING_MPI     ? "nobody tells them where MPI's others are"
+                                              : "nobody gives them the memory to share";
+    if (c->launch != LAUNCH_DEFAULT && asked != host && launch_of[asked])
+        return fail("--collective %s: with --launch %s %s; use --collective %s, or --launch %s",
+                    engine_rows[asked].name, launch_rows[c->launch].name, why, engine_rows[host].name,
+                    launch_rows[launch_of[asked]].name);
     if (c->collective == RING_NCCL && !config_device(c)->gpu)
         return fail(
             "--collective nccl: NCCL moves the memory of GPUs, and --device "
@@ -197,7 +191,7 @@ int ranks_check_rank(const struct config *c, const struct rank_env *e) {
     if (c->workers > most)
         return fail("--workers %d: a ring has at most %d ranks%s; --dry-run predicts any number", c->workers,
                     most, most == HUB_PROCESSES_MAX ? " that are processes (--launch threads: more)" : "");
-    if (c->collective == RING_MPI && c->launch != LAUNCH_MPI && e->kind == RANK_ENV_NONE)
+    if (c->collective == RING_MPI && !launch_rows[c->launch].by_others && e->kind == RANK_ENV_NONE)
         return fail(
             "--collective mpi: nobody has started this process as a rank; add "
             "--launch mpi, start it by mpirun -n %d, or use --collective auto",

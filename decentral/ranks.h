@@ -19,7 +19,7 @@
 #include "shared/launch/run.h"
 
 // ---------------------------------------------------------------- of a row (shared/core/topology_row.h)
-#define RANKS_LAUNCHES (1 << LAUNCH_DEFAULT | 1 << LAUNCH_THREADS | 1 << LAUNCH_PROCESSES | 1 << LAUNCH_MPI)
+#define RANKS_LAUNCHES ((1 << LAUNCH_KINDS) - 1)  // all
 extern const struct topology_role ranks_roles[];
 size_t ranks_meeting_bytes(const struct config *c);
 void ranks_resolve(struct config *c, const struct rank_env *e);

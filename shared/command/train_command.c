@@ -107,8 +107,8 @@ static int configure(struct run *r, const struct topology_table *topologies, str
     if (rank_env_read(&r->env) || cli_integer(args, "life", 1, INT_MAX, 0, &life)) return -1;
     r->life = (int)life;
     // Before the configuration is read as a rank's, and again for what it says itself.
-    if (launch && strcmp(launch, "auto"))
-        r->env = rank_env_told(&r->env, strcmp(launch, "mpi") ? LAUNCH_THREADS : LAUNCH_MPI);
+    for (int kind = 0; launch && kind < LAUNCH_KINDS; kind++)
+        if (!strcmp(launch, launch_rows[kind].name)) r->env = rank_env_told(&r->env, (enum launch_kind)kind);
     if (load(r, topologies, args)) return -1;
     r->env = rank_env_told(&r->env, r->config->launch);
     device_resolve(r->config);  // what "auto" leaves to this machine
@@ -225,7 +225,7 @@ static int train(struct run *r, const struct cli_args *args, bool lacking, int a
 static int live(struct run *r, const struct cli_args *args, int argc, char **argv) {
     const struct config *c = r->config;
     bool dry = cli_get(args, "dry-run") != NULL;
-    bool becomes = c->launch == LAUNCH_MPI && !is_rank(r) && !launch_ranks_needed(r);
+    bool becomes = launch_rows[c->launch].by_others && !is_rank(r) && !launch_ranks_needed(r);
     // A later life goes on from what the earlier ones have left, else from where the first began.
     char *latest = r->life > 1 ? checkpoint_latest(c->out) : NULL;
     if (latest) {
@@ -241,7 +241,7 @@ static int live(struct run *r, const struct cli_args *args, int argc, char **arg
     int opened = job_open(&r->job, c, false);
     job_close(&r->job);
     if (opened || lacking) return EXIT_USAGE;
-    launch_mpi(c->workers, argc, argv);  // this process becomes mpirun: it returns only where that fails
+    launch_mpi(c, argc, argv);  // this process becomes mpirun: it returns only where that fails
     return EXIT_RUN_FAILED;
 }
 

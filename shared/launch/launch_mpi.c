@@ -9,30 +9,41 @@
 #include "shared/core/error.h"
 #include "shared/launch/launch.h"
 
-#define OWN_WORDS 9
-
 // After Ctrl-C mpirun tells its ranks, waits one second, whether they need it or not, and kills them. They end the step
 // in hand first and leave their reports, for which one second is often too short.
 #define STOP_SECONDS "5"
 
-// A bundle brings its own, beside the program; otherwise PATH has it. The caller frees.
-static char *mpirun_for(const char *program) {
-    char *beside = xasprintf("%.*s/mpirun", (int)(strrchr(program, '/') - program), program);
-    if (access(beside, X_OK) == 0) return beside;
-    free(beside);
-    return xstrdup("mpirun");
-}
+// The programs that start ranks, by launch (struct launch_row.by_others): the words between its name, "-n N", and the ranks'
+// own command, and what to say where it is not there.
+static const struct {
+    const char *const *words;
+    const char *advice;
+} starters[LAUNCH_KINDS] = {
+    // More ranks than cores are this program's business; binding would leave each rank one core alone.
+    [LAUNCH_MPI] = {(const char *const[]){"--oversubscribe", "--bind-to", "none", NULL},
+                    "install Open MPI (the packages openmpi-bin and libopenmpi-dev)"},
+};
 
-int launch_mpi(int ranks, int argc, char *const *argv) {
-    char count[16];
+int launch_mpi(const struct config *c, int argc, char *const *argv) {
+    const char *name = launch_rows[c->launch].child;
     char *program = launch_self();
     if (!program) return -1;
-    snprintf(count, sizeof count, "%d", ranks);
-    // More ranks than cores are this program's business; binding would leave each rank one core alone.
-    const char *own[] = {"mpirun", "-n", count, "--oversubscribe", "--bind-to", "none", program, "train"};
-    size_t n = sizeof own / sizeof own[0];
-    const char **words = xcalloc((size_t)argc + OWN_WORDS, sizeof *words);
-    memcpy(words, own, sizeof own);
+    // A bundle brings its own, beside the program; otherwise PATH has it.
+    char *starter = xasprintf("%.*s/%s", (int)(strrchr(program, '/') - program), program, name);
+    if (access(starter, X_OK) != 0) {
+        free(starter);
+        starter = xstrdup(name);
+    }
+    char count[16];
+    const char **words = xcalloc((size_t)argc + 16, sizeof *words);
+    size_t n = 0;
+    snprintf(count, sizeof count, "%d", c->workers);
+    words[n++] = name;
+    words[n++] = "-n";
+    words[n++] = count;
+    for (const char *const *own = starters[c->launch].words; *own; own++) words[n++] = *own;
+    words[n++] = program;
+    words[n++] = "train";
     for (int i = 0; i < argc; i++) words[n++] = argv[i];
     if (geteuid() == 0) {  // containers run as root; mpirun asks twice
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
@@ -43,11 +54,9 @@ int launch_mpi(int ranks, int argc, char *const *argv) {
     // PMIx 5 keeps what ranks tell each other in files of the temporary folder, which a killed mpirun would leave there.
     setenv("PMIX_MCA_gds", "hash", 0);
     fflush(NULL);
-    char *mpirun = mpirun_for(program);
-    execvp(mpirun, (char *const *)words);
-    fail("%s: %s; install Open MPI (the packages openmpi-bin and libopenmpi-dev), or use --launch processes",
-         mpirun, strerror(errno));
-    free(mpirun);
+    execvp(starter, (char *const *)words);
+    fail("%s: %s; %s, or use --launch processes", starter, strerror(errno), starters[c->launch].advice);
+    free(starter);
     free(words);
     free(program);
     return -1;

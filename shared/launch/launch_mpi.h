@@ -2,8 +2,10 @@
 #ifndef STARRING_SHARED_LAUNCH_LAUNCH_MPI_H
 #define STARRING_SHARED_LAUNCH_LAUNCH_MPI_H
 
+#include "shared/config/config.h"
+
 // argv: what followed "train"; it, or the configuration, names the run directory. Replaces this process; returns -1 after
 // logging only when mpirun cannot be started.
-int launch_mpi(int ranks, int argc, char *const *argv);
+int launch_mpi(const struct config *c, int argc, char *const *argv);
 
 #endif

@@ -60,7 +60,7 @@ static int start_one(struct ranks *s, int rank) {
                                                                 .program = s->program,
                                                                 .argv = argv,
                                                                 .keep_fd = s->memory.fd,
-                                                                .apart = s->row->speaks_for_others,
+                                                                .apart = s->row->by_others,
                                                                 .orderly = true});
     rank_env_take_back();
     free(argv);
@@ -123,7 +123,7 @@ int launch_ranks(struct run *r, int argc, char *const *argv) {
         .grace_s = deadline_s > 0 && deadline_s < GRACE_MAX_S ? deadline_s : GRACE_MAX_S,
         .still_s = s.row->one_each ? deadline_s : 0,
         .together = true,
-        .speaks_for_others = s.row->speaks_for_others,
+        .speaks_for_others = s.row->by_others,
         .last_step = last_step,
         .restarts = {.count = c->recovery.restart, .anew = begin_anew},
         .ctx = &s};

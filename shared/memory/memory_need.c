@@ -178,7 +178,8 @@ static int add_ranks(const struct job *j, const struct memory_part *part, const 
 }
 
 struct memory_part memory_part_of_run(const struct config *c) {
-    if (c->launch == LAUNCH_MPI) return (struct memory_part){"worker", 0, c->workers, .processes = true};
+    if (launch_rows[c->launch].by_others)
+        return (struct memory_part){"worker", 0, c->workers, .processes = true};
     bool started = c->row->collectives && c->launch == LAUNCH_PROCESSES;
     return (struct memory_part){.processes = started || !(c->row->launches >> LAUNCH_THREADS & 1)};
 }

@@ -1,24 +1,33 @@
-"""What the tests of the built program share: where it is, a folder of the test's own, a text, runs and what they leave.
+"""What the tests of the built program share: where it is, a folder with a text, runs that end and runs under way, their processes
+by role, and what they leave.
 
-A test finds this file with: sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+A test finds this file with: sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")). Behind it the
+modules of experiments/ are found too.
 """
 import json
 import os
+import shutil
+import signal
+import socket
 import subprocess
+import sys
 import tempfile
+import time
 import unittest
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+EXPERIMENTS = os.path.join(TOP, "experiments")
 PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
-LIMIT_S = 300  # of a run: it hangs
+sys.path.insert(0, EXPERIMENTS)
+from drill import people  # noqa: E402
+
+LIMIT_S = 300  # of a run, or of what a run is waited for: it hangs
 TINY = ["--model", "tiny", "--workers", "2", "--threads", "1", "--dtype", "bf16", "--no-weights"]
-
-
-def folder_for(case):
-    """A temporary folder that goes with a test, or with a class of tests."""
-    folder = tempfile.TemporaryDirectory(prefix="starring-test-")
-    (case.addClassCleanup if isinstance(case, type) else case.addCleanup)(folder.cleanup)
-    return folder.name
+# Open MPI refuses root, and more ranks than cores, unless it is told. A job's secret is the job's own.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "STARRING_JOB_SECRET"} | {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+OWN = ("seconds", "elapsed", "memory_bytes")  # of a step's record: what differs from run to run
+PARTS = ("data", "forward", "backward", "optimizer", "comm_exposed", "wait", "host")  # of a step's time
 
 
 def text(lines):
@@ -26,14 +35,141 @@ def text(lines):
     return "".join(f"{n} bottles of beer on the wall, {n * n % 97} of them green\n" for n in range(lines))
 
 
+def folder_for(case, lines=0):
+    """A temporary folder that goes with a test, or with a class of tests; with text.txt of so many lines in it."""
+    folder = tempfile.TemporaryDirectory(prefix="starring-test-")
+    (case.addClassCleanup if isinstance(case, type) else case.addCleanup)(folder.cleanup)
+    if lines:
+        with open(os.path.join(folder.name, "text.txt"), "w", encoding="utf-8") as f:
+            f.write(text(lines))
+    return folder.name
+
+
+def free_port(address="127.0.0.1"):
+    with socket.socket() as s:
+        s.bind((address, 0))
+        return s.getsockname()[1]
+
+
+def whole_lines(path):
+    """The documents of the whole lines of a file of JSON lines that may be under way, or not be there yet."""
+    try:
+        with open(path, encoding="utf-8") as f:
+            return [json.loads(line) for line in f if line.endswith("\n")]
+    except OSError:
+        return []
+
+
+class Started(subprocess.Popen):
+    """A program under way. Its processes are found by a mark in their environment; those that are left end with the test. What it
+    prints goes to files, so that it waits for no reader: printed() of standard output, said() of standard error."""
+    count = 0
+
+    def __init__(self, case, argv, env=None, **how):
+        Started.count += 1
+        self.case, self.mark = case, f"test-{os.getpid()}-{Started.count}"
+        self.out = argv[argv.index("--out") + 1] if "--out" in argv else None
+        self._files = [tempfile.TemporaryFile("a+", encoding="utf-8", errors="replace") for _ in range(2)]  # written at their ends
+        how = {"cwd": case.folder, "stdin": subprocess.DEVNULL, "stdout": self._files[0], "stderr": self._files[1]} | how
+        super().__init__(argv, env={**ENVIRONMENT, **(env or {}), people.MARK: self.mark}, **how)
+        case.addCleanup(self.end_all)
+
+    def end_all(self):
+        """Ends what is left of it, at once."""
+        while people.marked(self.mark):  # one that is being started has its mark a moment later
+            people.end_all(self.mark)
+            if self.poll() is None:
+                self.wait()
+        self.wait()
+        for f in (*self._files, self.stdout, self.stderr):
+            if f:
+                f.close()
+
+    def _text(self, f):
+        f.seek(0)
+        return f.read()
+
+    def printed(self):
+        return self._text(self._files[0])
+
+    def said(self):
+        return self._text(self._files[1])
+
+    # ---------------------------------------------------------------- how far it is
+    def until(self, happened, what):
+        """What happened() returns once that is true, while the program goes on."""
+        end = time.monotonic() + LIMIT_S
+        while not (value := happened()):
+            self.case.assertIsNone(self.poll(), f"it ended before {what}: {self.printed()}{self.said()}")
+            self.case.assertLess(time.monotonic(), end, f"{what}: {self.said()}")
+            time.sleep(0.003)
+        return value
+
+    def behind(self, step):
+        """Waits until so many steps are recorded."""
+        self.until(lambda: self.case.steps(self.out) >= step, f"step {step}")
+
+    def address(self):
+        """Where a scheduler that was started by hand listens."""
+        self.until(lambda: "listening on " in self.said(), "it listens")
+        return self.said().split("listening on ")[1].split()[0]
+
+    # ---------------------------------------------------------------- its processes
+    def left(self):
+        """{pid: argv} of all of them that live."""
+        return people.marked(self.mark)
+
+    def roles(self):
+        """{"worker 1", "server 0", "scheduler", "rank 1", "run" of a ring of threads that may be restarted: pid}"""
+        return people.roles(self.mark)
+
+    def find(self, *roles):
+        """Their processes, once all are there."""
+        there = self.until(lambda: (now := self.roles()) and set(roles) <= set(now) and now, f"there are {roles}")
+        return [there[role] for role in roles]
+
+    def stop(self, *roles):
+        return send(signal.SIGSTOP, self.find(*roles))
+
+    def kill_now(self, *roles):
+        """At one moment: they stand still before the first one dies."""
+        return send(signal.SIGKILL, self.stop(*roles))
+
+    # ---------------------------------------------------------------- its end
+    def ends(self, status=0, limit_s=LIMIT_S):
+        """What it said, when it has ended with that status (None: with any) and no process of it is left."""
+        try:
+            self.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self.case.fail(f"it hangs: {self.printed()}{self.said()}")
+        if status is not None:
+            self.case.assertEqual(self.returncode, status, self.said())
+        self.case.assertEqual(self.left(), {}, self.said())
+        return self.said()
+
+
+def send(number, pids):
+    for pid in pids:
+        os.kill(pid, number)
+    return pids
+
+
 class Runs(unittest.TestCase):
-    """Tests that run the program in self.folder: one for each test, or, where setUpClass has made one, for the class."""
+    """Tests that run the program in self.folder, and name a run by its directory in it."""
     folder = None
+    shared = False  # one folder for all tests of the class
+    corpus = 0      # lines of its text.txt
+
+    @classmethod
+    def setUpClass(cls):
+        if cls.shared:
+            cls.folder = folder_for(cls, cls.corpus)
 
     def setUp(self):
-        if not self.folder:
-            self.folder = folder_for(self)
+        if not self.shared:
+            self.folder = folder_for(self, self.corpus)
 
+    # ---------------------------------------------------------------- files
     def at(self, *names):
         return os.path.join(self.folder, *names)
 
@@ -47,16 +183,90 @@ class Runs(unittest.TestCase):
         with open(self.at(*names), encoding="utf-8") as f:
             return f.read()
 
-    def run_it(self, *words, status=0):
-        """The ended process of PROGRAM words..., which ends with that status; None: with any."""
-        p = subprocess.run([PROGRAM, *words], cwd=self.folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    def remove(self, *names):
+        """A directory with all that is in it, if it is there."""
+        shutil.rmtree(self.at(*names), ignore_errors=True)
+
+    def preload(self, source):
+        """A library made from this C source, for LD_PRELOAD."""
+        path = self.write(source, "preload.c")
+        compiler = os.environ.get("CC", "cc").split()[-1]
+        subprocess.run([compiler, "-w", "-shared", "-fPIC", "-o", self.at("preload.so"), path, "-ldl"], check=True)
+        return self.at("preload.so")
+
+    # ---------------------------------------------------------------- runs
+    def run_it(self, *words, status=0, env=None, program=PROGRAM, **how):
+        """The ended process of PROGRAM words..., which ends with that status; None: with any. env: what its environment has besides."""
+        how = {"cwd": self.folder, "stdin": subprocess.DEVNULL, "timeout": LIMIT_S} | how
+        p = subprocess.run([program, *words], capture_output=True, text=True, check=False, env={**ENVIRONMENT, **(env or {})}, **how)
         if status is not None:
-            self.assertEqual(p.returncode, status, p.stderr)
+            self.assertEqual(p.returncode, status, f"{words}\n{p.stderr}")
         return p
+
+    def refused(self, *words, said, status=2, **how):
+        """What is said by PROGRAM words..., which is refused with each of these."""
+        err = self.run_it(*words, status=status, **how).stderr
+        for part in [said] if isinstance(said, str) else said:
+            self.assertIn(part, err)
+        return err
+
+    def start(self, *words, program=PROGRAM, under=(), **how):
+        """PROGRAM words... under way; under: what starts it."""
+        return Started(self, [*under, program, *words], **how)
+
+    def by_hand(self, words, *roles, **how):
+        """A star's roles as people start them, one by one: the scheduler with these words, the others with their role and words."""
+        scheduler = self.start("scheduler", *words, **how)
+        return [scheduler, *(self.start(*role, "--scheduler", scheduler.address(), **how) for role in roles)]
+
+    # ---------------------------------------------------------------- what a run leaves
+    def json(self, *names):
+        return json.loads(self.read(*names))
 
     def lines(self, run, name):
         """The documents of a run's file of JSON lines."""
         return [json.loads(line) for line in self.read(run, name).splitlines()]
 
+    def lines_yet(self, run, name):
+        """Those of a run under way, which may not have the file yet."""
+        return whole_lines(self.at(run, name))
+
+    def steps(self, run):
+        """How many are recorded yet."""
+        return len(self.lines_yet(run, "metrics.jsonl"))
+
     def summary(self, run):
-        return json.loads(self.read(run, "summary.json"))
+        return self.json(run, "summary.json")
+
+    def hash(self, run):
+        return self.summary(run)["weights_hash"]
+
+    def curve(self, run):
+        """metrics.jsonl without what differs from run to run."""
+        return [{k: v for k, v in line.items() if k not in OWN} for line in self.lines(run, "metrics.jsonl")]
+
+    def lives(self, run):
+        return self.lines_yet(run, "lives.jsonl")
+
+    def checkpoints(self, run):
+        """The names of its checkpoints, and of whatever else lies there, in the order of their steps."""
+        return sorted(os.listdir(self.at(run, "checkpoints")), key=lambda name: int(name.split("-")[1]))
+
+    def events(self, run):
+        return self.json(run, "trace.json")["traceEvents"]
+
+    def assert_same_run(self, run, undisturbed, begin=0):
+        """The same curve behind the first steps, and the same weights."""
+        self.assertEqual(self.curve(run), self.curve(undisturbed)[begin:])
+        self.assertIsNotNone(self.hash(undisturbed))
+        self.assertEqual(self.hash(run), self.hash(undisturbed))
+
+    def assert_as_predicted(self, summary, about=None):
+        """Each rank's memory, to the byte."""
+        for rank in summary["memory"]:
+            self.assertEqual(rank["predicted"], rank["peak"], about)
+
+
+def thread_names(events):
+    """{(pid, thread): its name} of a trace."""
+    return {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}

@@ -5,30 +5,21 @@ import glob
 import json
 import os
 import re
-import shutil
 import signal
-import subprocess
 import sys
 import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from fixture import PROGRAM, TOP, Runs, folder_for, text
-
-sys.path.insert(0, os.path.join(TOP, "experiments"))
+from fixture import Runs
 from comparison import learning, runs
 
-LIMIT_S = 120
 SMALL = ["--model", "tiny", "--seq", "32", "--batch", "2", "--threads", "1", "--workers", "2", "--dtype", "bf16",
          "--data", "text.txt", "--no-weights"]
 
 
 class Evaluation(Runs):
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = folder_for(cls)
-        with open(os.path.join(cls.folder, "text.txt"), "w", encoding="utf-8") as f:
-            f.write(text(1200))
+    shared, corpus = True, 1200
 
     def train(self, out, *more, steps="6", status=0):
         return self.run_it("train", *SMALL, "--steps", steps, "--out", out, *more, status=status)
@@ -168,10 +159,8 @@ class Evaluation(Runs):
         self.train("told", "--quiet", "--topology", "local", "--workers", "1", "--set", "target_loss=3.25", steps="2")
         for losses, seconds in (([4.0, 3.0, 2.0], 1.75), ([4.0, 3.25], 2.0), ([3.0, 2.0], 1.0), ([4.0, 3.5], None),
                                 ([4.0, 3.0, 3.5, 2.0], 1.75), ([None, 3.0], 2.0), ([4.0, None, 2.0], 1.75), ([], None)):
-            with open(self.at("told", "evals.jsonl"), "w", encoding="utf-8") as f:
-                for i, loss in enumerate(losses, 1):
-                    f.write(json.dumps({"step": 10 * i, "samples": 70 * i, "updates": 10 * i, "seconds": float(i),
-                                        "val_loss": loss, "unigram_entropy": 3.0, "tokens": 64}) + "\n")
+            self.write("".join(json.dumps({"step": 10 * i, "samples": 70 * i, "updates": 10 * i, "seconds": float(i), "val_loss": loss,
+                                           "unigram_entropy": 3.0, "tokens": 64}) + "\n" for i, loss in enumerate(losses, 1)), "told", "evals.jsonl")
             os.remove(self.at("told", "summary.json"))
             self.run_it("summary", "told")  # puts it together again
             run, found = runs.load("told", self.at("told")), self.summary("told")["time_to_loss"] or {}
@@ -199,9 +188,7 @@ class Evaluation(Runs):
         self.run_it("evaluate", "nowhere", status=2)
 
     def test_a_snapshot_that_cannot_be_written_ends_nothing(self):
-        os.makedirs(self.at("full"))
-        with open(self.at("full", "snapshots"), "w", encoding="utf-8"):
-            pass
+        self.write("", "full", "snapshots")
         for topology in ("zero:1", "ps:sync"):
             p = self.train("full", "--force", "--topology", topology, "--eval-every", "2")
             self.assertIn("warning: ", p.stderr)
@@ -212,17 +199,12 @@ class Evaluation(Runs):
     def test_an_evaluation_may_be_interrupted(self):
         # It says how long it still takes. The run is complete by then, and evaluate goes on with what is left.
         held = self.at("held.txt")
-        with open(self.at("text.txt"), encoding="utf-8") as f, open(held, "w", encoding="utf-8") as long:
-            long.write(f.read() * 100)
-        argv = [PROGRAM, "train", *SMALL, "--model", "demo", "--steps", "2", "--topology", "ps:sync", "--set",
-                "data.val_path=held.txt", "--out", "stopped"]
-        with subprocess.Popen(argv, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:
-            for line in p.stdout:
-                if re.match(r"evaluated +\d+%  \d.* left$", line):
-                    break
-            p.send_signal(signal.SIGINT)
-            out, err = p.communicate(timeout=LIMIT_S)
-        self.assertEqual(p.returncode, 130, err)
+        self.write(self.read("text.txt") * 100, "held.txt")
+        p = self.start("train", *SMALL, "--model", "demo", "--steps", "2", "--topology", "ps:sync", "--set", "data.val_path=held.txt", "--out",
+                       "stopped")
+        p.until(lambda: re.search(r"(?m)^evaluated +\d+%  \d.* left$", p.printed()), "it is evaluated")
+        p.send_signal(signal.SIGINT)
+        err, out = p.ends(130), p.printed()
         self.assertRegex(err, r"evaluation interrupted: 1 snapshot is not evaluated yet: .*starring evaluate stopped evaluates it\n")
         self.assertIn("weights     hash", out)
         self.assertEqual(self.summary("stopped")["state"], "complete")
@@ -236,35 +218,20 @@ class Evaluation(Runs):
     def test_roles_by_hand(self):
         """The last one to leave evaluates, and the loss is that of a run which train started."""
         star = [*SMALL[:-1], "--topology", "ps:sync", "--steps", "4", "--eval-every", "2"]
-        with open(self.at("address"), "w", encoding="utf-8") as f:
-            scheduler = subprocess.Popen([PROGRAM, "scheduler", *star], cwd=self.folder, stdout=subprocess.DEVNULL, stderr=f)
-        said, until = "", time.monotonic() + LIMIT_S
-        while "listening on" not in said and time.monotonic() < until:
-            time.sleep(0.02)
-            with open(self.at("address"), encoding="utf-8") as f:
-                said = f.read()
-        address = said.split("listening on ")[1].split()[0]
-        roles = [subprocess.Popen([PROGRAM, role, *star, "--scheduler", address, "--out", "byhand"], cwd=self.folder,
-                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-                 for role in ("server", "worker", "worker")]
-        said = [p.communicate(timeout=LIMIT_S) for p in roles]
-        self.assertEqual([p.returncode for p in roles], [0, 0, 0], said)
-        self.assertEqual(scheduler.wait(LIMIT_S), 0)
-        self.assertEqual(sum("held-out loss" in out for out, _ in said), 1, said)
+        others = [*star, "--out", "byhand"]
+        roles = self.by_hand(star, ["server", *others], ["worker", *others], ["worker", *others])
+        said = [p.ends() for p in roles]
+        self.assertEqual(sum("held-out loss" in p.printed() for p in roles), 1, said)
         self.train("started", "--quiet", "--topology", "ps:sync", "--eval-every", "2", steps="4")
         self.assertEqual(self.losses("byhand"), self.losses("started"))
         self.assertEqual([step for step, _ in self.losses("byhand")], [2, 4])
 
     def test_what_an_interruption_left_is_evaluated_later(self):
-        argv = [PROGRAM, "train", *SMALL, "--steps", "100000", "--topology", "zero:1", "--eval-every", "5", "--out", "cut"]
-        with subprocess.Popen(argv, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as p:
-            until = time.monotonic() + LIMIT_S
-            while not os.path.exists(self.at("cut", "snapshots", "step-5")) and time.monotonic() < until:
-                time.sleep(0.01)
-            time.sleep(0.2)
-            p.send_signal(signal.SIGINT)
-            _, err = p.communicate(timeout=LIMIT_S)
-        self.assertEqual(p.returncode, 130, err)
+        p = self.start("train", *SMALL, "--steps", "100000", "--topology", "zero:1", "--eval-every", "5", "--out", "cut")
+        p.until(lambda: os.path.exists(self.at("cut", "snapshots", "step-5")), "a snapshot")
+        time.sleep(0.2)
+        p.send_signal(signal.SIGINT)
+        err = p.ends(130)
         self.assertIn("starring evaluate cut", err)
         for path in glob.glob(self.at("cut", "snapshots", "step-*")):
             if not path.endswith("/step-5"):
@@ -274,7 +241,7 @@ class Evaluation(Runs):
         self.train("five", "--quiet", "--topology", "zero:3", steps="5")
         self.assertEqual(self.losses("cut"), self.losses("five"))
         self.assertFalse(os.path.exists(self.at("cut", "snapshots")))
-        shutil.rmtree(self.at("cut"))
+        self.remove("cut")
 
 
 if __name__ == "__main__":

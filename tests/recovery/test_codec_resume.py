@@ -2,16 +2,11 @@
 """Runs that push codes go on from a checkpoint, or after a death, with what the codes had not said, to the bits of an
 undisturbed run. Where it holds none of that (another number of workers, ps:async, a ring) they say so, and go on as one that
 begins there with errors of zero: twice the same bits. Another code than the checkpoint's is said."""
-import os
-import shutil
-import signal
-import subprocess
-import time
 import unittest
 
 import test_resume
-from test_resume import ENVIRONMENT, KEEP_ALL, LIMIT_S, NO_EVALS, PROGRAM, SLOW, SMALL, ring
-from test_star_resume import star
+from test_resume import KEEP_ALL, SLOW, ring
+from test_star_resume import OF_ROLES, star
 
 LOST = "what codes had not said of the {} before it is lost: {} no errors of {}{}, which begin at zero"
 FP16 = ["--dtype", "fp16", "--set", "gradient_clipping=0.05"]
@@ -37,8 +32,7 @@ class Codes(test_resume.Resume):
                 argv = [*star(), *code(name), *how]
                 said = self.train("kept", *argv, *KEEP_ALL, *kept).stderr
                 self.assertNotIn("begin at zero", said)
-                for rank in self.summary("kept")["memory"]:
-                    self.assertEqual(rank["predicted"], rank["peak"])
+                self.assert_as_predicted(self.summary("kept"))
                 self.assertNotIn("begin at zero", self.again("kept", [*argv, *other], "one"))
                 self.assert_same_run("one", "kept", 3)
 
@@ -54,38 +48,21 @@ class Codes(test_resume.Resume):
 
     def test_a_worker_by_hand(self):
         """Each worker leaves its errors in the directory that all share; worker 1 without one would end every checkpoint."""
-        p = subprocess.run([PROGRAM, "worker", *SMALL[:-7], *NO_EVALS, *star(), *code("int8"), *KEEP_ALL, "--rank", "1",
-                            "--scheduler", "tcp://127.0.0.1:9", "--set", "parameter_server.deadline_ms=2000"], cwd=self.folder,
-                           capture_output=True, text=True, timeout=LIMIT_S, check=False,
-                           env={**ENVIRONMENT, "STARRING_JOB_SECRET": "of nobody" * 8})
+        p = self.run_it("worker", *OF_ROLES, *star(), *code("int8"), *KEEP_ALL, "--rank", "1", "--scheduler",
+                        "tcp://127.0.0.1:9", "--set", "parameter_server.deadline_ms=2000", status=None,
+                        env={"STARRING_JOB_SECRET": "of nobody" * 8})
         self.assertNotEqual(p.returncode, 0)
         self.assertIn("--checkpoint-every: nowhere to leave what this worker's codes have not said: give --out DIR", p.stderr)
 
-    def train_and_kill(self, out, role, rank, *argv):
+    def train_and_kill(self, out, role, *argv):
         """Kills one of the job's processes behind a checkpoint, between two."""
-        with subprocess.Popen([PROGRAM, "train", *SMALL, *NO_EVALS, "--out", out, *argv, *SLOW, "--restart", "2"], cwd=self.folder,
-                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as p:
-            lines, end = self.at(out, "metrics.jsonl"), time.monotonic() + LIMIT_S
-            while not os.path.exists(lines) or len(self.curve_now(lines)) < 7:
-                self.assertLess(time.monotonic(), end)
-                self.assertIsNone(p.poll())
-                time.sleep(0.005)
-            with open(f"/proc/{p.pid}/task/{p.pid}/children", encoding="ascii") as f:
-                children = f.read().split()
-            for pid in children:
-                with open(f"/proc/{pid}/cmdline", encoding="utf-8") as f:
-                    words = f.read().split("\0")
-                if words[1] == role and (rank is None or words[words.index("--rank") + 1] == str(rank)):
-                    os.kill(int(pid), signal.SIGKILL)
-            said = p.communicate(timeout=LIMIT_S)[1]
-        self.assertEqual(p.returncode, 0, said)
+        self.remove(out)
+        p = self.start(*self.words(out, *argv, *SLOW, "--restart", "2"))
+        p.behind(7)
+        p.kill_now(role)
+        said = p.ends()
         self.assertEqual(said.count("starting it again"), 1, said)
         self.assertNotIn("begin at zero", said)
-
-    @staticmethod
-    def curve_now(path):
-        with open(path, encoding="utf-8") as f:
-            return f.read().splitlines()
 
     def test_scale(self):
         """The loss scale has moved since the errors were kept: they are in units of the one before."""
@@ -102,13 +79,12 @@ class Codes(test_resume.Resume):
 
     def test_deaths(self):
         """kill -9 changes no bit."""
-        for name, role, rank, how in (("onebit", "worker", 1, []), ("int8", "worker", 0, FP16), ("topk", "server", 1, []),
-                                      ("onebit", "scheduler", None, ["--checkpoint-background"])):
+        for name, role, how in (("onebit", "worker 1", []), ("int8", "worker 0", FP16), ("topk", "server 1", []),
+                                ("onebit", "scheduler", ["--checkpoint-background"])):
             with self.subTest(code=name, role=role):
                 argv = [*star(), *code(name), *how, "--checkpoint-every", "3", "--steps", "20"]
-                shutil.rmtree(self.at("killed"), ignore_errors=True)
                 self.train("plain", *argv, steps=20)
-                self.train_and_kill("killed", role, rank, *argv)
+                self.train_and_kill("killed", role, *argv)
                 self.assert_same_run("killed", "plain")
 
     def test_others(self):

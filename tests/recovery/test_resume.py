@@ -9,15 +9,13 @@ import resource
 import shutil
 import signal
 import struct
-import subprocess
-import tempfile
+import sys
 import threading
-import time
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
-LIMIT_S = 240
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import PROGRAM, Runs
+
 STEPS = 8
 SMALL = ["--model", "tiny", "--seq", "16", "--threads", "1", "--lr", "0.01", "--data", "text.txt", "--no-weights",
          "--set", "fp16.initial_scale_power=20", "--set", "fp16.loss_scale_window=2", "--set", "fp16.hysteresis=1"]
@@ -25,26 +23,14 @@ LOCAL = ["--topology", "local", "--batch", "4"]
 NO_EVALS = ["--set", "eval_batches=0"]
 SLOW = ["--delay", "0:constant:100"]  # there is time for a signal
 KEEP_ALL = ["--checkpoint-every", "3", "--checkpoint-keep", "0"]
-ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-               "OMPI_MCA_rmaps_base_oversubscribe": "1"}
 
 
 def ring(stage, workers=2):
     return ["--topology", f"zero:{stage}", "--workers", str(workers), "--batch", str(4 // workers)]
 
 
-class Resume(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = folder.name
-        with open(cls.at("text.txt"), "w", encoding="utf-8") as f:
-            f.write("".join(f"{n} bottles of beer on the wall, {n * n % 97} of them green\n" for n in range(1200)))
-
-    @classmethod
-    def at(cls, *path):
-        return os.path.join(cls.folder, *path)
+class Resume(Runs):
+    shared, corpus = True, 1200
 
     def damage(self, out, step, name):
         """The last tensor's bytes, which only the hash of the file knows."""
@@ -66,39 +52,22 @@ class Resume(unittest.TestCase):
         self.assertIn("the one before it: --resume", p.stderr)
         self.assertIn("checkpoints/step-3", p.stderr)
         self.assertEqual([self.checkpoints("later"), self.curve("later"), self.summary("later")], before)
-        with open(self.at("later", "evals.jsonl"), encoding="utf-8") as f:
-            self.assertEqual(len(f.readlines()), 4)
+        self.assertEqual(len(self.lines("later", "evals.jsonl")), 4)
 
-    def train(self, out, *more, steps=STEPS, status=0, evals=False, fresh=True, env=None, **popen):
+    def words(self, out, *more, steps=STEPS, evals=False):
+        return ["train", *SMALL, *([] if evals else NO_EVALS), "--steps", str(steps), "--out", out, *more]
+
+    def train(self, out, *more, steps=STEPS, evals=False, fresh=True, **how):
         if fresh:
-            shutil.rmtree(self.at(out), ignore_errors=True)
-        p = subprocess.run([PROGRAM, "train", *SMALL, *([] if evals else NO_EVALS), "--steps", str(steps), "--out", out,
-                            *more], cwd=self.folder, capture_output=True, text=True, timeout=LIMIT_S, check=False,
-                           env=env or ENVIRONMENT, **popen)
-        self.assertEqual(p.returncode, status, p.stderr)
+            self.remove(out)
+        return self.run_it(*self.words(out, *more, steps=steps, evals=evals), **how)
+
+    def behind_checkpoint(self, step, out, *more, **how):
+        """A run under way that has just kept this step."""
+        self.remove(out)
+        p = self.start(*self.words(out, *more, *SLOW, **how))
+        p.until(lambda: os.path.exists(self.at(out, "checkpoints", f"step-{step}", "manifest.json")), f"checkpoint {step}")
         return p
-
-    def summary(self, out):
-        with open(self.at(out, "summary.json"), encoding="utf-8") as f:
-            return json.load(f)
-
-    def curve(self, out):
-        """metrics.jsonl without what differs from run to run."""
-        with open(self.at(out, "metrics.jsonl"), encoding="utf-8") as f:
-            lines = [json.loads(line) for line in f]
-        return [{k: v for k, v in line.items() if k not in ("seconds", "elapsed", "memory_bytes")} for line in lines]
-
-    def hash(self, out):
-        return self.summary(out)["weights_hash"]
-
-    def assert_same_run(self, resumed, undisturbed, begin=0):
-        self.assertEqual(self.curve(resumed), self.curve(undisturbed)[begin:])
-        self.assertIsNotNone(self.hash(undisturbed))
-        self.assertEqual(self.hash(resumed), self.hash(undisturbed))
-
-    def checkpoints(self, out):
-        names = os.listdir(self.at(out, "checkpoints"))
-        return sorted((name for name in names), key=lambda name: int(name.split("-")[1]))
 
     def tensors(self, out, step):
         """{name: digest} of the logical tensors of masters and states, put together from all files; how many files."""
@@ -226,7 +195,7 @@ class Continued(Resume):
         self.train("grown", *LOCAL, *KEEP_ALL, "--resume", "latest", fresh=False)
         self.train("whole", *LOCAL)
         self.assert_same_run("grown", "whole")
-        elapsed = [json.loads(line)["elapsed"] for line in self.curve_text("grown")]
+        elapsed = [line["elapsed"] for line in self.lines("grown", "metrics.jsonl")]
         self.assertEqual(elapsed, sorted(elapsed))
         # Back to an older one in the same directory: what came after it goes.
         self.train("grown", *LOCAL, *KEEP_ALL, "--resume", "grown/checkpoints/step-3", steps=6, fresh=False)
@@ -241,28 +210,15 @@ class Continued(Resume):
         p = self.train("whole", *LOCAL, *KEEP_ALL, "--resume", "latest", fresh=False, status=2)
         self.assertIn("complete run without checkpoints", p.stderr)
 
-    def interrupted(self, name, argv, by, evals):
-        """Ended by a signal after the second checkpoint, and gone on with."""
-        p = subprocess.Popen([PROGRAM, "train", *SMALL, *evals, "--steps", "60", "--out", name, *argv,
-                              "--checkpoint-every", "4", *SLOW], cwd=self.folder, stdout=subprocess.DEVNULL,
-                             stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
-        deadline = time.monotonic() + 60
-        while not os.path.exists(self.at(name, "checkpoints", "step-8", "manifest.json")):
-            self.assertIsNone(p.poll())
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.002)
-        p.send_signal(by)
-        p.communicate(timeout=LIMIT_S)
-        return p.returncode
-
     def test_signals(self):
         evals = ["--set", "eval_every=5", "--set", "eval_batches=1"]
         argv = [*ring(2), "--dtype", "bf16", "--straggle", "1:4"]
         self.train("undisturbed", *argv, *evals, steps=60, evals=True)
         for by, status in ((signal.SIGTERM, 143), (signal.SIGKILL, -9)):
             with self.subTest(signal=by):
-                shutil.rmtree(self.at("cut"), ignore_errors=True)
-                self.assertEqual(self.interrupted("cut", argv, by, evals), status)
+                p = self.behind_checkpoint(8, "cut", *argv, *evals, "--checkpoint-every", "4", steps=60, evals=True)
+                p.send_signal(by)
+                p.ends(status)
                 done = len(self.curve("cut"))
                 self.assertLess(done, 60)
                 if by == signal.SIGTERM:  # nothing was lost
@@ -271,7 +227,8 @@ class Continued(Resume):
                            fresh=False)
                 self.assert_same_run("cut", "undisturbed")
                 self.assertEqual(self.losses("cut"), self.losses("undisturbed"))
-                self.assertEqual(self.seconds("cut"), sorted(self.seconds("cut")))
+                seconds = [line["seconds"] for line in self.lines("cut", "evals.jsonl")]
+                self.assertEqual(seconds, sorted(seconds))
                 self.assertEqual(self.summary("cut")["state"], "complete")
                 self.assertEqual(self.checkpoints("cut"), ["step-56", "step-60"])
 
@@ -280,57 +237,34 @@ class Continued(Resume):
         evals = ["--set", "eval_every=2", "--set", "eval_batches=1"]
         self.train("whole", *ring(2), *evals, steps=8, evals=True)
         self.train("cut", *ring(2), *evals, *KEEP_ALL, steps=6, evals=True)
-        with open(self.at("cut", "evals.jsonl"), encoding="utf-8") as f:
-            kept = [line for line in f if '"step":4' in line]
-        with open(self.at("cut", "evals.jsonl"), "w", encoding="utf-8") as f:
-            f.writelines(kept)
-        os.makedirs(self.at("cut", "snapshots"), exist_ok=True)
+        self.write("".join(line + "\n" for line in self.read("cut", "evals.jsonl").splitlines() if '"step":4' in line), "cut", "evals.jsonl")
         for name in ("step-2", "step-6"):
-            with open(self.at("cut", "snapshots", name), "wb") as f:
-                f.write(bytes(5000))
+            self.write("\0" * 5000, "cut", "snapshots", name)
         p = self.train("cut", *ring(2), *evals, *KEEP_ALL, "--resume", "latest", steps=8, evals=True, fresh=False)
         self.assertIn("snapshots/step-2", p.stderr)
         self.assertEqual(self.losses("cut"), self.losses("whole")[1:])
 
     def losses(self, out):
-        with open(self.at(out, "evals.jsonl"), encoding="utf-8") as f:
-            return [(e["step"], e["samples"], e["val_loss"]) for e in map(json.loads, f)]
-
-    def seconds(self, out):
-        with open(self.at(out, "evals.jsonl"), encoding="utf-8") as f:
-            return [json.loads(line)["seconds"] for line in f]
+        return [(e["step"], e["samples"], e["val_loss"]) for e in self.lines(out, "evals.jsonl")]
 
     def test_in_use(self):
         self.train("used", *LOCAL, *KEEP_ALL, steps=4)
-        p = subprocess.Popen([PROGRAM, "train", *SMALL, *NO_EVALS, *LOCAL, "--steps", "100000", "--out", "used",
-                              "--resume", "latest"], cwd=self.folder, stdout=subprocess.DEVNULL,
-                             stderr=subprocess.DEVNULL)
-        try:
-            deadline = time.monotonic() + 60
-            while len(self.curve_text("used")) < 6 and time.monotonic() < deadline:
-                time.sleep(0.01)
-            other = self.train("used", *LOCAL, "--resume", "latest", fresh=False, status=2)
-            self.assertIn(f"process {p.pid}", other.stderr)
-            # One that is on its way out is waited for: whoever goes on right behind a kill need not be lucky.
-            after = threading.Timer(0.5, lambda: (p.kill(), p.wait()))
-            after.start()
-            self.train("used", *LOCAL, "--resume", "latest", fresh=False)
-            after.join()
-            self.assertEqual(len(self.curve_text("used")), STEPS)
-        finally:
-            p.kill()
-            p.wait()
-
-    def curve_text(self, out):
-        with open(self.at(out, "metrics.jsonl"), encoding="utf-8") as f:
-            return f.readlines()
+        p = self.start(*self.words("used", *LOCAL, "--resume", "latest", steps=100000))
+        p.behind(6)
+        other = self.train("used", *LOCAL, "--resume", "latest", fresh=False, status=2)
+        self.assertIn(f"process {p.pid}", other.stderr)
+        # One that is on its way out is waited for: whoever goes on right behind a kill need not be lucky.
+        after = threading.Timer(0.5, lambda: (p.kill(), p.wait()))
+        after.start()
+        self.train("used", *LOCAL, "--resume", "latest", fresh=False)
+        after.join()
+        self.assertEqual(self.steps("used"), STEPS)
 
 
 class Refused(Resume):
     def refuse(self, *argv, words, **more):
-        p = self.train("refused", *argv, status=2, **more)
-        for word in words:
-            self.assertIn(word, p.stderr)
+        self.remove("refused")
+        self.refused(*self.words("refused", *argv, **more), said=words)
         self.assertFalse(os.path.exists(self.at("refused", "metrics.jsonl")))
 
     def test_other_runs(self):
@@ -414,9 +348,8 @@ class Costs(Resume):
             self.assertIn("full/checkpoints: no checkpoint could be kept (", p.stderr)
             self.assertEqual(self.summary("full")["state"], "unkept")
             self.assertIn(self.summary("full")["checkpoints"]["why"], p.stderr)
-            shown = subprocess.run([PROGRAM, "summary", self.at("full")], text=True, capture_output=True, check=False)
-            self.assertEqual(shown.returncode, 1)
-            self.assertIn("unkept: all 8 steps are done, and no checkpoint could be kept: ", shown.stdout)
+            self.assertIn("unkept: all 8 steps are done, and no checkpoint could be kept: ",
+                          self.run_it("summary", "full", status=1).stdout)
             self.assertEqual(self.summary("full")["checkpoints"]["failed"], 3)
             self.assertEqual(self.summary("full")["checkpoints"]["written"], 0)
 
@@ -426,27 +359,17 @@ class Costs(Resume):
         self.train("end", *LOCAL, "--resume", "whole/checkpoints/step-6")
         for name in ("summary.json", "config.json"):
             os.remove(self.at("end", name))
-        shown = subprocess.run([PROGRAM, "summary", self.at("end"), "--json"], text=True, capture_output=True, check=False)
-        self.assertEqual(json.loads(shown.stdout)["steps"], 8)
+        self.assertEqual(json.loads(self.run_it("summary", "end", "--json", status=None).stdout)["steps"], 8)
         self.train("none", *LOCAL, "--resume", "whole/checkpoints/step-8")
-        shown = subprocess.run([PROGRAM, "summary", self.at("none")], text=True, capture_output=True, check=False)
-        self.assertEqual((shown.returncode, shown.stderr), (0, ""))
+        self.assertEqual(self.run_it("summary", "none").stderr, "")
 
     def test_late_for_what_was_given_up(self):
         """Who comes late to a checkpoint that was given up makes its directory anew: a run that ends in order leaves none."""
         star = ["--topology", "ps:sync", "--workers", "2", "--batch", "2"]
         for argv in (LOCAL, ring(2), star):
-            shutil.rmtree(self.at("late"), ignore_errors=True)
-            with subprocess.Popen([PROGRAM, "train", *SMALL, *NO_EVALS, "--steps", str(STEPS), "--out", "late", *argv, *KEEP_ALL, *SLOW],
-                                  cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as p:
-                deadline = time.monotonic() + LIMIT_S
-                while not os.path.exists(self.at("late", "checkpoints", "step-3", "manifest.json")):
-                    self.assertIsNone(p.poll())
-                    self.assertLess(time.monotonic(), deadline)
-                    time.sleep(0.002)
-                os.mkdir(self.at("late", "checkpoints", ".step-8.0123456789abcdef.partial"))
-                said = p.communicate(timeout=LIMIT_S)[1]
-            self.assertEqual(p.returncode, 0, said)
+            p = self.behind_checkpoint(3, "late", *argv, *KEEP_ALL)
+            os.mkdir(self.at("late", "checkpoints", ".step-8.0123456789abcdef.partial"))
+            p.ends()
             self.assertEqual(self.checkpoints("late"), ["step-3", "step-6", "step-8"])
 
     def test_rotation_and_report(self):
@@ -464,8 +387,8 @@ class Costs(Resume):
         for argv in (LOCAL, ring(0), ring(3)):
             for more in ([], ["--checkpoint-background"]):
                 self.train("ledger", *argv, *KEEP_ALL, *more)
+                self.assert_as_predicted(self.summary("ledger"))
                 for rank in self.summary("ledger")["memory"]:
-                    self.assertEqual(rank["predicted"], rank["peak"])
                     self.assertEqual(rank["predicted"]["checkpoint"] > 0, bool(more))
 
 
@@ -476,8 +399,7 @@ class OnGpu(Resume):
         emulated = os.path.join(os.path.dirname(PROGRAM), "tests", "emulated")
         if not os.path.exists(os.path.join(emulated, "libstarring_cuda.so")):
             self.skipTest("the emulated CUDA device has not been built")
-        env = {**ENVIRONMENT, "STARRING_CUDA_SO": os.path.join(emulated, "libstarring_cuda.so"),
-               "LD_LIBRARY_PATH": emulated, "EMULATED_CUDA_DEVICES": "2"}
+        env = {"STARRING_CUDA_SO": os.path.join(emulated, "libstarring_cuda.so"), "LD_LIBRARY_PATH": emulated, "EMULATED_CUDA_DEVICES": "2"}
         gpu = ["--device", "cuda", "--dtype", "bf16"]
         for argv in (LOCAL, [*ring(2), "--collective", "nccl"]):
             self.train("gpu", *argv, *gpu, *KEEP_ALL, steps=5, env=env)
@@ -487,8 +409,8 @@ class OnGpu(Resume):
             self.assertEqual(self.tensors("again", 5), self.tensors("gpu", 5))
             pinned = []
             for name in ("gpu", "again"):
+                self.assert_as_predicted(self.summary(name))
                 for rank in self.summary(name)["memory"]:
-                    self.assertEqual(rank["predicted"], rank["peak"])
                     self.assertEqual(rank["peak"]["checkpoint"], 0)
                 pinned.append(self.summary(name)["memory"][0]["peak"]["pinned"])
             self.assertNotEqual(*pinned)

@@ -4,18 +4,16 @@ undisturbed, bit for bit; an asynchronous star gets every push once; what server
 cannot read the run."""
 import json
 import os
-import re
 import resource
-import shutil
 import signal
 import struct
-import subprocess
 import time
 import unittest
 
 import test_resume
-from test_resume import KEEP_ALL, LIMIT_S, LOCAL, NO_EVALS, PROGRAM, SLOW, SMALL, STEPS, ring
+from test_resume import KEEP_ALL, LOCAL, NO_EVALS, SLOW, SMALL, STEPS, ring
 
+OF_ROLES = [*(word for word in SMALL if word != "--no-weights"), *NO_EVALS]
 SMALL_KEYS = ["--set", "parameter_server.partition_bytes=4096"]
 
 
@@ -46,29 +44,18 @@ class Equal(test_resume.Resume):
 
     def kill_worker(self, out, rank, *argv, steps):
         """Trains, and kills a worker once a step is done."""
-        with subprocess.Popen([PROGRAM, "train", *SMALL, *NO_EVALS, "--quiet", "--steps", str(steps), "--out", out, *argv],
-                              cwd=self.folder, stderr=subprocess.PIPE, text=True) as p:
-            lines, end = self.at(out, "metrics.jsonl"), time.monotonic() + LIMIT_S
-            while not (os.path.exists(lines) and os.path.getsize(lines)):
-                self.assertLess(time.monotonic(), end)
-                time.sleep(0.005)
-            with open(f"/proc/{p.pid}/task/{p.pid}/children", encoding="ascii") as f:
-                children = f.read().split()
-            for pid in children:
-                with open(f"/proc/{pid}/cmdline", encoding="utf-8") as f:
-                    words = f.read().split("\0")
-                if words[1] == "worker" and words[words.index("--rank") + 1] == str(rank):
-                    os.kill(int(pid), signal.SIGKILL)
-            said = p.communicate(timeout=LIMIT_S)[1]
-        self.assertEqual(p.returncode, 0, said)
+        self.remove(out)
+        p = self.start(*self.words(out, "--quiet", *argv, steps=steps))
+        p.behind(1)
+        p.kill_now(f"worker {rank}")
+        p.ends()
 
     def test_after_an_elastic_run(self):
         """Samples go on behind those that were handed out, and the learning rate behind those applied, elastic or not."""
         elastic, slope = ["--elastic", "1:2"], ["--set", "scheduler.type=WarmupLR", "--set", "scheduler.params.warmup_num_steps=40",
                                                "--set", "scheduler.params.warmup_max_lr=0.01"]
         self.kill_worker("short", 1, *star(), *elastic, *slope, *KEEP_ALL, "--delay", "0:constant:400", steps=12)
-        with open(self.at("short", "checkpoints", "step-12", "manifest.json"), encoding="utf-8") as f:
-            behind = json.load(f)["train"]
+        behind = self.json("short", "checkpoints", "step-12", "manifest.json")["train"]
         self.assertLess(behind["samples"], 48)
         self.assertEqual(self.summary("short")["samples_applied"], behind["samples"])
         again = ["--resume", "short/checkpoints/step-12", "--checkpoint-every", "2", *slope]
@@ -78,8 +65,7 @@ class Equal(test_resume.Resume):
             self.assertEqual(self.hash(name), self.hash("come"))
             for key in ("samples", "lr", "loss"):
                 self.assertEqual([line[key] for line in self.curve(name)], [line[key] for line in self.curve("come")])
-            with open(self.at(name, "checkpoints", "step-16", "manifest.json"), encoding="utf-8") as f:
-                after = json.load(f)["train"]
+            after = self.json(name, "checkpoints", "step-16", "manifest.json")["train"]
             self.assertEqual([after["samples"] - behind["samples"], after["dealt"] - behind["dealt"]], [16, 16])
 
     def test_other_topologies(self):
@@ -102,15 +88,9 @@ class Equal(test_resume.Resume):
     def test_interrupted(self):
         argv = [*star(), "--dtype", "bf16", "--straggle", "1:4"]
         self.train("undisturbed", *argv, steps=40)
-        p = subprocess.Popen([PROGRAM, "train", *SMALL, *NO_EVALS, "--steps", "40", "--out", "cut", *argv, *SLOW,
-                              "--checkpoint-every", "7"], cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 60
-        while not os.path.exists(self.at("cut", "checkpoints", "step-7", "manifest.json")):
-            self.assertLess(time.monotonic(), deadline)
-            self.assertIsNone(p.poll())
-            time.sleep(0.002)
+        p = self.behind_checkpoint(7, "cut", *argv, "--checkpoint-every", "7", steps=40)
         p.send_signal(signal.SIGTERM)
-        self.assertEqual(p.wait(timeout=LIMIT_S), 143)
+        p.ends(143)
         done = len(self.curve("cut"))
         self.assertLess(done, 40)
         self.assertEqual(self.checkpoints("cut")[-1], f"step-{done}")
@@ -120,10 +100,6 @@ class Equal(test_resume.Resume):
 
 
 class Async(test_resume.Resume):
-    def rank(self, out, worker):
-        with open(self.at(out, "ranks", f"worker-{worker}.json"), encoding="utf-8") as f:
-            return json.load(f)
-
     def last(self, out):
         """The step of its latest checkpoint."""
         return max(int(name[5:]) for name in self.checkpoints(out))
@@ -155,9 +131,8 @@ class Async(test_resume.Resume):
     def pushes(self, out):
         """{key: [batches in the order in which they were applied]}"""
         found = {}
-        with open(self.at(out, "updates.jsonl"), encoding="utf-8") as f:
-            for line in map(json.loads, f):
-                found.setdefault(line["key"], []).append(line["batch"])
+        for line in self.lines(out, "updates.jsonl"):
+            found.setdefault(line["key"], []).append(line["batch"])
         return found
 
     def test_every_batch_once(self):
@@ -215,32 +190,24 @@ class Async(test_resume.Resume):
         argv = [*star(1, 2, "async"), "--dtype", "bf16", "--set", "eval_every=2", "--set", "eval_batches=1", "--checkpoint-every", "100",
                 "--delay", "0:constant:100", "--delay", "1:constant:10"]
         self.train("kept", *argv, steps=6, evals=True)
-        before, own = self.evals("kept"), self.summary("kept")["batches"][0]
+        before, own = self.lines("kept", "evals.jsonl"), self.summary("kept")["batches"][0]
         self.assertLess(own, 4)
-        self.assertEqual(subprocess.run([PROGRAM, "summary", "kept"], cwd=self.folder, capture_output=True, text=True, timeout=LIMIT_S,
-                                        check=True).stderr, "")
+        self.assertEqual(self.run_it("summary", "kept").stderr, "")
         self.train("kept", *argv, "--resume", "latest", steps=8, evals=True, fresh=False)
-        after = self.evals("kept")
+        after = self.lines("kept", "evals.jsonl")
         self.assertEqual(after[:len(before)], before)
         seconds = [e["seconds"] for e in after]
         self.assertEqual(([e["step"] for e in before], seconds), ([2, 4, 6], sorted(seconds)))
 
-    def evals(self, out):
-        with open(self.at(out, "evals.jsonl"), encoding="utf-8") as f:
-            return [json.loads(line) for line in f]
-
     def test_asked_to_leave(self):
         """What is left is what nobody has done; who is asked in the last batch has nothing left."""
         def ask(lines, steps, *argv):
-            p = subprocess.Popen([PROGRAM, "train", *SMALL, *NO_EVALS, "--steps", str(steps), "--out", "cut", *argv], cwd=self.folder,
-                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            path, end = self.at("cut", "metrics.jsonl"), time.monotonic() + LIMIT_S
-            while not (os.path.exists(path) and len(self.curve("cut")) >= lines):
-                self.assertLess(time.monotonic(), end)
-                time.sleep(0.005)
+            p = self.start(*self.words("cut", *argv, steps=steps))
+            p.behind(lines)
             time.sleep(0.7)  # they look for it once a step, at its beginning
             p.send_signal(signal.SIGTERM)
-            return p.wait(timeout=LIMIT_S)
+            p.ends(status=None)
+            return p.returncode
         slow = ["--checkpoint-every", "1000", "--delay", "0:constant:30", "--delay", "1:constant:20"]
         for _ in range(4):  # worker 0 may hear of it by asking for more
             self.assertEqual(ask(2, 1000, *star(1, 2, "async"), *slow), 143)
@@ -248,16 +215,14 @@ class Async(test_resume.Resume):
             self.assertEqual((cut["state"], cut["steps"]), ("interrupted", sum(cut["batches"]) // 2))
             for w in cut["wire"]:  # of a server also where one worker has done one batch more
                 self.assertAlmostEqual(w["sent_per_step"], w["predicted_sent"], delta=0.5)
-            with open(self.at("cut", "checkpoints", f"step-{self.last('cut')}", "manifest.json"), encoding="utf-8") as f:
-                self.assertEqual(json.load(f)["train"]["place"], cut["steps"])
-            shutil.rmtree(self.at("cut"))
+            self.assertEqual(self.json("cut", "checkpoints", f"step-{self.last('cut')}", "manifest.json")["train"]["place"], cut["steps"])
+            self.remove("cut")
         self.assertEqual(ask(1, 3, *star(1, 1, "async"), "--delay", "0:constant:2500"), 0)
         self.assertEqual((self.summary("cut")["state"], self.summary("cut")["steps"]), ("complete", 3))
 
     def began(self, out):
         """The checkpoint that the last life began with; 0: none."""
-        with open(self.at(out, "lives.jsonl"), encoding="utf-8") as f:
-            name = json.loads(f.read().splitlines()[-1])["resumed_from"]
+        name = self.lives(out)[-1]["resumed_from"]
         return int(name[5:]) if name else 0
 
     def test_one_that_had_not_begun(self):
@@ -313,34 +278,14 @@ class Failures(test_resume.Resume):
         """Worker 0 stands for the job: it says that nothing was kept, whichever role is the last to leave."""
         def limit():
             resource.setrlimit(resource.RLIMIT_FSIZE, (300000, 300000))
-        words = [*SMALL, *NO_EVALS, "--steps", str(STEPS), *star(1), "--medium", "tcp", *KEEP_ALL, "--out", "hand"]
-        shutil.rmtree(self.at("hand"), ignore_errors=True)
-        started = {}
-
-        def start(role, *more):
-            log = open(self.at(f"hand-{role}{''.join(more[-1:])}.log"), "w+", encoding="utf-8")
-            self.addCleanup(log.close)
-            own = [w for w in words if w != "--no-weights" or role == "worker"]
-            p = subprocess.Popen([PROGRAM, role, *own, *more], cwd=self.at(), stdout=log, stderr=log, restore_signals=False,
-                                 preexec_fn=limit)
-            self.addCleanup(p.kill)
-            started[role, *more[-1:]] = (p, log)
-            return log.name
-
-        log, address, end = start("scheduler"), None, time.monotonic() + LIMIT_S
-        while not address and time.monotonic() < end:
-            with open(log, encoding="utf-8") as f:
-                address = re.search(r"listening on (\S+)", f.read())
-            time.sleep(0.02)
-        for role, rank in (("server", "0"), ("worker", "0"), ("worker", "1")):
-            start(role, "--scheduler", address[1], "--rank", rank)
-        said = {}
-        for key, (p, log) in started.items():
-            status = p.wait(timeout=LIMIT_S)
-            log.seek(0)
-            said[key] = (status, log.read())
-        self.assertEqual(said["worker", "0"][0], 1, said)
-        self.assertIn("hand/checkpoints: no checkpoint could be kept", said["worker", "0"][1])
+        words = [*OF_ROLES, "--steps", str(STEPS), *star(1), "--medium", "tcp", *KEEP_ALL, "--out", "hand"]
+        self.remove("hand")
+        workers = (["worker", *words, "--no-weights", "--rank", rank] for rank in "01")
+        roles = self.by_hand(words, ["server", *words, "--rank", "0"], *workers, restore_signals=False, preexec_fn=limit)
+        for p in roles:
+            p.ends(status=None)
+        self.assertEqual(roles[2].returncode, 1, roles[2].said())
+        self.assertIn("hand/checkpoints: no checkpoint could be kept", roles[2].said())
         self.assertEqual(self.curve("hand")[-1]["step"], STEPS)
 
     def test_replicated_codes_are_refused(self):
@@ -371,8 +316,8 @@ class Failures(test_resume.Resume):
     def test_ledger(self):
         for more in ([], ["--checkpoint-background"], ["--checkpoint-background", "--medium", "tcp", "--dtype", "bf16"]):
             self.train("ledger", *star(), *KEEP_ALL, *more)
+            self.assert_as_predicted(self.summary("ledger"))
             for rank in self.summary("ledger")["memory"]:
-                self.assertEqual(rank["predicted"], rank["peak"])
                 self.assertEqual(rank["predicted"]["checkpoint"] > 0, bool(more) and rank["role"] == "server")
             self.assertEqual(self.summary("ledger")["checkpoints"]["written"], 3)
 
@@ -384,42 +329,32 @@ class ByHand(test_resume.Resume):
         self.train("kept", *star(1, 1), *KEEP_ALL)
         for ours, theirs, status in (([], [], 0), (["--resume", "kept/checkpoints/step-6"], [], 0),
                                      ([], ["--resume", "kept/checkpoints/step-6"], 1)):
-            shutil.rmtree(self.at("hand"), ignore_errors=True)
-            base = [*SMALL[:-7], *NO_EVALS, "--steps", str(STEPS), *argv]
-            scheduler = subprocess.Popen([PROGRAM, "scheduler", *base, *ours], cwd=self.folder, stderr=subprocess.PIPE, text=True)
-            address = scheduler.stderr.readline().split()[-1]
-            others = [subprocess.Popen([PROGRAM, role, *base, *theirs, "--scheduler", address], cwd=self.folder,
-                                       stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-                      for role in ("server", "worker")]
-            texts = [p.communicate(timeout=LIMIT_S)[1] for p in [*others, scheduler]]
+            self.remove("hand")
+            base = [*OF_ROLES, "--steps", str(STEPS), *argv]
+            roles = self.by_hand([*base, *ours], ["server", *base, *theirs], ["worker", *base, *theirs])
             if status == 0:
-                self.assertEqual([p.returncode for p in [*others, scheduler]], [0, 0, 0], texts)
+                for p in roles:
+                    p.ends()
                 self.assertEqual(len(self.curve("hand")), 2 if ours else STEPS)
                 self.assertEqual(self.hash("hand"), self.hash("kept"))
             else:
-                self.assertNotEqual(others[1].returncode, 0)
-                self.assertIn("give it --resume too", texts[1])
-
+                self.assertIn("give it --resume too", roles[2].ends(status=None))
+                self.assertNotEqual(roles[2].returncode, 0)
 
     def test_in_place(self):
         """The scheduler's --resume latest goes on in the directory of all; without it the directory is another run's."""
         self.train("kept", *star(1, 1))
-        shutil.rmtree(self.at("hand"), ignore_errors=True)
-        base = [*SMALL[:-7], *NO_EVALS, *star(1, 1), *KEEP_ALL, "--out", "hand"]
+        self.remove("hand")
+        base = [*OF_ROLES, *star(1, 1), *KEEP_ALL, "--out", "hand"]
         for ours, theirs, steps, status in (([], [], 5, 0), ([], [], STEPS, 1), (["--resume", "latest"], [], 7, 0),
                                             (["--resume", "latest"], ["--resume", "latest"], STEPS, 0)):
             with self.subTest(scheduler=ours, others=theirs, steps=steps):
                 every = [*base, "--steps", str(steps)]
-                scheduler = subprocess.Popen([PROGRAM, "scheduler", *every, *ours], cwd=self.folder, stderr=subprocess.PIPE,
-                                             text=True)
-                address = scheduler.stderr.readline().split()[-1]
-                others = [subprocess.Popen([PROGRAM, role, *every, *theirs, "--scheduler", address], cwd=self.folder,
-                                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-                          for role in ("server", "worker")]
-                texts = [p.communicate(timeout=LIMIT_S)[1] for p in [*others, scheduler]]
-                self.assertEqual([p.returncode for p in [*others, scheduler]], [status] * 3, texts)
+                roles = self.by_hand([*every, *ours], ["server", *every, *theirs], ["worker", *every, *theirs])
+                for p in roles:
+                    p.ends(status)
                 if status:
-                    self.assertIn("hand holds 5 steps of an earlier run", texts[1])
+                    self.assertIn("hand holds 5 steps of an earlier run", roles[2].said())
                     self.assertEqual(self.checkpoints("hand"), ["step-3", "step-5"])
                 else:
                     self.assertEqual([line["step"] for line in self.curve("hand")], list(range(1, steps + 1)))

@@ -1,62 +1,21 @@
 #!/usr/bin/env python3
 """A rank that is stopped and goes on, at moments that nobody knows beforehand: the others' lost time is waiting for that rank,
 by name, in stars and rings. What was lost is taken from the trace and from this test's own clock, not from the table."""
-import json
 import os
 import random
 import signal
-import subprocess
-import tempfile
+import sys
 import time
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import PARTS, Runs, send, thread_names
+
 STEPS, BEGIN, END = 30, 3, 26   # frozen from the one to the other
 FREEZE, GO = 0.2, 0.13          # seconds: stopped, and between two stops on average
 SHARE = 0.85
 ARGS = ["--model", "demo", "--data", "demo", "--seq", "64", "--batch", "4", "--steps", str(STEPS), "--threads", "1", "--workers", "2",
         "--quiet", "--no-weights", "--trace", "--set", "eval_batches=0"]
-PARTS = ["data", "forward", "backward", "optimizer", "comm_exposed", "wait", "host"]
-
-
-def descendants(pid):
-    """All processes below one."""
-    parents = {}
-    for name in os.listdir("/proc"):
-        try:
-            with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as f:
-                parents.setdefault(int(f.read().rsplit(")", 1)[1].split()[1]), []).append(int(name))
-        except (OSError, ValueError):
-            continue
-    out, todo = [], [pid]
-    while todo:
-        found = parents.get(todo.pop(), [])
-        out += found
-        todo += found
-    return out
-
-
-def read(path):
-    try:
-        with open(path, encoding="utf-8", errors="replace") as f:
-            return f.read()
-    except OSError:
-        return ""
-
-
-def process_of(pid, role, rank):
-    """The process that is this rank: a star's by its command, a ring's by what our launcher or Open MPI tells it."""
-    for one in descendants(pid):
-        words = read(f"/proc/{one}/cmdline").split("\0")
-        star = role in words and ("--rank", str(rank)) in zip(words, words[1:])
-        told = read(f"/proc/{one}/environ").split("\0")
-        ring = "train" in words and "mpirun" not in words[0] and \
-            (f"STARRING_RANK={rank}" in told or f"OMPI_COMM_WORLD_RANK={rank}" in told)
-        if star or ring:
-            return one
-    return None
-
 
 def either():
     return random.choice(("shm", "tcp"))
@@ -100,49 +59,37 @@ def covered(spans, windows):
 class Frozen:
     """A run one rank of which was stopped again and again."""
 
-    def __init__(self, test, folder, args, role, rank):
-        self.out, self.windows = os.path.join(folder, "run"), []
-        with open(os.path.join(folder, "log"), "w+", encoding="utf-8") as log:
-            run = subprocess.Popen([PROGRAM, "train", *ARGS, *args, "--out", self.out], stdout=log, stderr=log)
-            try:
-                self.freeze(run, role, rank)
-                status = run.wait(timeout=120)
-            finally:
-                if run.poll() is None:
-                    run.terminate()
-                    run.wait(timeout=60)
-            log.seek(0)
-            text = log.read()
-        if status == 2 and ("tcp" in args or "shm" in args):
-            test.skipTest(text)
-        test.assertEqual(status, 0, text)
-        self.summary = json.loads(read(os.path.join(self.out, "summary.json")))
-        self.events = json.loads(read(os.path.join(self.out, "trace.json")))["traceEvents"]
+    def __init__(self, test, args, role, rank):
+        self.windows = []
+        run = test.start("train", *ARGS, *args, "--out", "run")
+        self.freeze(run, f"{role if args[1].startswith('ps:') else 'rank'} {rank}")
+        run.wait(120)
+        if run.returncode == 2 and ("tcp" in args or "shm" in args):
+            test.skipTest(run.said())
+        run.ends()
+        self.summary, self.events = test.summary("run"), test.events("run")
+        # A worker's own, which knows of no stop of others.
+        self.reports = [test.json("run", "ranks", f"worker-{w}.json") for w in range(len(self.summary["time_per_rank"]))]
 
-    def steps(self):
-        return read(os.path.join(self.out, "metrics.jsonl")).count("\n")
-
-    def freeze(self, run, role, rank):
-        while run.poll() is None and self.steps() < BEGIN:
+    def freeze(self, run, name):
+        def before(step):
+            return run.poll() is None and run.case.steps("run") < step
+        while before(BEGIN):
             time.sleep(0.01)
-        pid = process_of(run.pid, role, rank)
-        while run.poll() is None and pid and self.steps() < END:
+        pid = run.roles().get(name)
+        while pid and before(END):
             time.sleep(random.uniform(0, 2 * GO))
             try:
-                os.kill(pid, signal.SIGSTOP)
+                send(signal.SIGSTOP, [pid])
                 at = time.monotonic()
                 time.sleep(FREEZE)
                 self.windows.append((at, time.monotonic()))
-                os.kill(pid, signal.SIGCONT)
+                send(signal.SIGCONT, [pid])
             except ProcessLookupError:
                 return
 
-    def report(self, rank):
-        """A worker's own, which knows of no stop of others."""
-        return json.loads(read(os.path.join(self.out, "ranks", f"worker-{rank}.json")))
-
     def spans(self, pid, thread, *categories):
-        threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in self.events if e["ph"] == "M" and e["name"] == "thread_name"}
+        threads = thread_names(self.events)
         return [(e["ts"] * 1e-6, (e["ts"] + e["dur"]) * 1e-6) for e in self.events if e["ph"] == "X" and e["pid"] == pid
                 and threads[e["pid"], e["tid"]] == thread and e["cat"] in categories]
 
@@ -152,30 +99,30 @@ class Frozen:
                 and e["cat"] == "wait" and e["args"].get(role) == peer]
 
 
-class FrozenTime(unittest.TestCase):
+class FrozenTime(Runs):
     def check(self, *args, role="worker", rank=1, watcher=0):
-        with tempfile.TemporaryDirectory() as folder:
-            run = Frozen(self, folder, args, role, rank)
-            workers = len(run.summary["time_per_rank"])
-            stood = [s for s in run.summary["stood_still"] if (s["role"], s["rank"]) == (role, rank)]
-            clock = run.report(watcher)["clock"]
-            windows = [(max(b, clock["begin_ns"] * 1e-9), min(e, clock["end_ns"] * 1e-9)) for b, e in run.windows]
-            windows = [w for w in windows if w[1] > w[0]]  # while it trained
-            frozen = seconds(windows)
-            self.assertGreater(len(windows), 2)
-            # The rank knows by itself how long it did not run.
-            self.assertGreater(stood[0]["seconds"], SHARE * frozen)
-            # So does the trace.
-            frozen_row = run.spans(rank if role == "worker" else workers + rank, "stood still", "stood_still")
-            self.assertGreater(covered(frozen_row, windows), SHARE * frozen)
-            # What the watcher lost: all that its compute stream was not busy with, by this test's clock and that stream's spans alone,
-            # but for moments in which it was itself kept from running.
-            own = [(b * 1e-9, e * 1e-9) for kind in ("stalls", "without_core") for b, e in run.report(watcher)["moments"][kind]]
-            lost = without(without(windows, own), run.spans(watcher, "compute", "forward", "backward", "optimizer", "comm", "other"))
-            waited = covered(run.waits(watcher, role, rank), lost)
-            mine = run.summary["time_per_rank"][watcher]
-            named = {(w["role"], w["rank"]): w["seconds"] for w in mine["waited_for"]}
-            before = run.report(rank)["time"] if role == "worker" else None
+        self.remove("run")
+        run = Frozen(self, args, role, rank)
+        workers = len(run.summary["time_per_rank"])
+        stood = [s for s in run.summary["stood_still"] if (s["role"], s["rank"]) == (role, rank)]
+        clock = run.reports[watcher]["clock"]
+        windows = [(max(b, clock["begin_ns"] * 1e-9), min(e, clock["end_ns"] * 1e-9)) for b, e in run.windows]
+        windows = [w for w in windows if w[1] > w[0]]  # while it trained
+        frozen = seconds(windows)
+        self.assertGreater(len(windows), 2)
+        # The rank knows by itself how long it did not run.
+        self.assertGreater(stood[0]["seconds"], SHARE * frozen)
+        # So does the trace.
+        frozen_row = run.spans(rank if role == "worker" else workers + rank, "stood still", "stood_still")
+        self.assertGreater(covered(frozen_row, windows), SHARE * frozen)
+        # What the watcher lost: all that its compute stream was not busy with, by this test's clock and that stream's spans alone,
+        # but for moments in which it was itself kept from running.
+        own = [(b * 1e-9, e * 1e-9) for kind in ("stalls", "without_core") for b, e in run.reports[watcher]["moments"][kind]]
+        lost = without(without(windows, own), run.spans(watcher, "compute", "forward", "backward", "optimizer", "comm", "other"))
+        waited = covered(run.waits(watcher, role, rank), lost)
+        mine = run.summary["time_per_rank"][watcher]
+        named = {(w["role"], w["rank"]): w["seconds"] for w in mine["waited_for"]}
+        before = run.reports[rank]["time"] if role == "worker" else None
         self.assertGreater(seconds(lost), 0.2)
         self.assertGreater(waited, SHARE * seconds(lost), f"{named}: of {frozen:.2f} s frozen {seconds(lost):.2f} were lost, {waited:.2f} waiting")
         # The table says so too.

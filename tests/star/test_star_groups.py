@@ -4,50 +4,24 @@ group; one group, or groups of one, are no groups."""
 import itertools
 import json
 import os
-import signal
-import subprocess
-import tempfile
-import time
+import sys
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-STARRING = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import PROGRAM, Runs
+
+SMALL = ["--model", "tiny", "--data", "demo", "--seq", "24", "--batch", "1", "--threads", "1", "--quiet", "--json", "--no-weights", "--force",
+         "--out", "run", "--set", "eval_batches=none"]
 
 
-def children_of(parent):
-    """[(pid, words of its command line)] of a process; of what ends meanwhile nothing."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as f:
-                of = int(f.read().rpartition(b")")[2].split()[1])
-            with open(f"/proc/{pid}/cmdline", "rb") as f:
-                words = f.read().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        if of == parent:
-            found.append((int(pid), words))
-    return found
-
-
-class Groups(unittest.TestCase):
-    def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.out = os.path.join(temporary.name, "run")
-
-    def train(self, *options):
-        return subprocess.run([STARRING, "train", "--model", "tiny", "--data", "demo", "--steps", "4", "--seq", "24", "--batch", "1",
-                               "--threads", "1", "--quiet", "--json", "--no-weights", "--force", "--out", self.out,
-                               "--set", "eval_batches=none", "--set", "parameter_server.partition_bytes=4096", *options],
-                              capture_output=True, text=True, timeout=300, check=False)
+class Groups(Runs):
+    def train(self, *options, status=0):
+        return self.run_it("train", *SMALL, "--steps", "4", "--set", "parameter_server.partition_bytes=4096", *options, status=status)
 
     def bits(self, *options):
         done = self.train(*options)
-        self.assertEqual(done.returncode, 0, f"{options}\n{done.stderr}")
         summary = json.loads(done.stdout)
-        for rank in summary["memory"]:
-            self.assertEqual(rank["predicted"], rank["peak"], f"{options}")
+        self.assert_as_predicted(summary, options)
         for rank in summary["wire"]:
             for where, way in itertools.product((rank, rank.get("across", {})), ("sent", "received")):
                 self.assertEqual(where.get(f"{way}_per_step"), where.get(f"predicted_{way}"), f"{options}: {rank}")
@@ -85,11 +59,8 @@ class Groups(unittest.TestCase):
                                 (("ps:sync", "--reduce-group", "2", "--elastic", "2:4"), "leave out one of the two"),
                                 (("zero:2", "--reduce-group", "2", "--set", "reduce=native", "--launch", "mpi", "--dtype", "fp32"),
                                  "in its own order; leave one of them out")):
-            done = self.train("--workers", "4", "--topology", *words)
-            self.assertEqual(done.returncode, 2, words)
-            self.assertIn(expected, done.stderr)
-        done = self.train("--topology", "local", "--reduce-group", "1")
-        self.assertIn("one process has no groups of workers", done.stderr)
+            self.assertIn(expected, self.train("--workers", "4", "--topology", *words, status=2).stderr)
+        self.assertIn("one process has no groups of workers", self.train("--topology", "local", "--reduce-group", "1", status=2).stderr)
 
     def test_workers_add_before_one_pushes(self):
         """What leaves a group is one gradient, whatever its size; the leaders share the work, and what they read is counted."""
@@ -131,58 +102,35 @@ class Groups(unittest.TestCase):
             self.all_of(4, 2, "bf16", ("zero:1", *words), ("ps:sync", *words),
                         ("ps:sync", *words, "--set", "zero_optimization.overlap_comm=false"))
 
-    def start(self, *options):
-        base = ("--topology", "ps:sync", "--workers", "4", "--servers", "2", "--reduce-group", "2", "--delay", "0:constant:100")
-        p = subprocess.Popen([STARRING, "train", "--model", "tiny", "--data", "demo", "--seq", "24", "--batch", "1", "--threads", "1", "--quiet",
-                              "--json", "--no-weights", "--force", "--out", self.out, "--set", "eval_batches=none", *base, *options],
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.addCleanup(lambda: p.poll() is None and p.kill())
+    def begun(self, *options):
+        """A run that has made some steps."""
+        p = self.start("train", *SMALL, "--topology", "ps:sync", "--workers", "4", "--servers", "2", "--reduce-group", "2", "--delay",
+                       "0:constant:100", *options)
+        p.behind(3)
         return p
-
-    def worker(self, p, rank):
-        """Its process, once the run has made some steps."""
-        end = time.monotonic() + 120
-        while time.monotonic() < end:
-            try:
-                with open(os.path.join(self.out, "metrics.jsonl"), encoding="utf-8") as f:
-                    begun = len(f.readlines()) >= 3
-            except FileNotFoundError:
-                begun = False
-            found = [pid for pid, words in children_of(p.pid) if "worker" in words and f"--rank {rank} " in " ".join(words) + " "]
-            if begun and found:
-                return found[0]
-            self.assertIsNone(p.poll(), "the run is over")
-            time.sleep(0.02)
-        self.fail("no step within two minutes")
 
     def test_a_member_dies(self):
         """Whom it leads keys for hear of it; with restarts the group meets anew, and the run ends with the same bits."""
-        p = self.start("--steps", "200")
-        os.kill(self.worker(p, 1), signal.SIGKILL)
-        _, said = p.communicate(timeout=120)
-        self.assertEqual(p.returncode, 1)
-        self.assertIn("worker 1 ", said)
+        p = self.begun("--steps", "200")
+        p.kill_now("worker 1")
+        self.assertIn("worker 1 ", p.ends(1))
         steps = ("--steps", "20", "--checkpoint-every", "4")
-        expected, _ = self.start(*steps).communicate(timeout=300)
-        p = self.start(*steps, "--restart", "2")
-        os.kill(self.worker(p, 3), signal.SIGKILL)
-        found, said = p.communicate(timeout=300)
-        self.assertEqual(p.returncode, 0, said)
-        self.assertIn("starting it again", said)
-        self.assertIn("step-20", os.listdir(os.path.join(self.out, "checkpoints")))
-        self.assertEqual(json.loads(found)["weights_hash"], json.loads(expected)["weights_hash"])
+        self.begun(*steps).ends()
+        expected = self.hash("run")
+        self.remove("run")
+        p = self.begun(*steps, "--restart", "2")
+        p.kill_now("worker 3")
+        self.assertIn("starting it again", p.ends())
+        self.assertIn("step-20", self.checkpoints("run"))
+        self.assertEqual(self.hash("run"), expected)
 
     def test_a_member_stands_still(self):
-        p = self.start("--steps", "200", "--set", "parameter_server.deadline_ms=6000")
-        pid = self.worker(p, 2)
-        os.kill(pid, signal.SIGSTOP)
-        _, said = p.communicate(timeout=180)
-        self.assertEqual(p.returncode, 1)
-        self.assertIn("worker 2 was lost", said)
+        p = self.begun("--steps", "200", "--set", "parameter_server.deadline_ms=6000")
+        p.stop("worker 2")
+        self.assertIn("worker 2 was lost", p.ends(1))
 
     def test_dry_run(self):
         done = self.train("--workers", "4", "--reduce-group", "2", "--topology", "ps:sync", "--dry-run")
-        self.assertEqual(done.returncode, 0, done.stderr)
         self.bits("--workers", "4", "--reduce-group", "2", "--topology", "ps:sync")
         told = {(w["role"], w["rank"]): w for w in json.loads(done.stdout)["wire"]}
         for rank in self.wire:
@@ -193,17 +141,15 @@ class Groups(unittest.TestCase):
                 self.assertEqual(w["across"][key], rank["across"][key])
 
     def test_roles_started_one_by_one(self):
-        done = subprocess.run([STARRING, "scheduler", "--topology", "ps:sync", "--workers", "4", "--set", "reduce_group=host", "--model", "tiny",
-                               "--data", "demo"], capture_output=True, text=True, timeout=60, check=False)
-        self.assertEqual(done.returncode, 2, done.stderr)
-        self.assertIn("give the number of workers of each machine", done.stderr)
+        self.refused("scheduler", "--topology", "ps:sync", "--workers", "4", "--set", "reduce_group=host", "--model", "tiny", "--data", "demo",
+                     said="give the number of workers of each machine")
 
     def test_hundreds_of_ranks(self):
         """More ranks than a kernel of a GPU can add: the same sums in groups, whatever the stage."""
         many = ("--workers", "264", "--launch", "threads", "--reduce-group", "22", "--dtype", "bf16", "--steps", "2", "--seq", "8")
         self.assertEqual(self.bits(*many, "--topology", "zero:1"), self.bits(*many, "--topology", "zero:3"))
-        refused = self.train("--workers", "5000", "--topology", "zero:1", "--launch", "threads")
-        self.assertIn("a ring has at most 4096 ranks", refused.stderr)
+        self.assertIn("a ring has at most 4096 ranks",
+                      self.train("--workers", "5000", "--topology", "zero:1", "--launch", "threads", status=2).stderr)
 
     def test_each_machine_is_a_group(self):
         """Four ranks on two machines, as Open MPI would tell them: the ranks agree on groups of two."""
@@ -214,13 +160,8 @@ class Groups(unittest.TestCase):
         two = ('export OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=$((OMPI_COMM_WORLD_RANK % 2)); exec "$@"')
         odd = two.replace("% 2", "/ 2")
         for script, status in ((two, 0), (odd, 2)):
-            done = subprocess.run(["mpirun", "-n", "4", "--oversubscribe", "--bind-to", "none", "sh", "-c", script, "sh", STARRING, "train",
-                                   "--model", "tiny", "--data", "demo", "--steps", "4", "--seq", "24", "--batch", "1", "--threads", "1",
-                                   "--workers", "4", "--topology", "zero:2", "--reduce-group", "host", "--no-weights", "--force",
-                                   "--out", self.out, "--json", "--quiet", "--set", "eval_batches=none"],
-                                  capture_output=True, text=True, timeout=300, check=False,
-                                  env={**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
-            self.assertEqual(done.returncode, status, done.stderr)
+            done = self.run_it("-n", "4", "--oversubscribe", "--bind-to", "none", "sh", "-c", script, "sh", PROGRAM, "train", *SMALL, "--steps",
+                               "4", "--workers", "4", "--topology", "zero:2", "--reduce-group", "host", program="mpirun", status=status)
             if status:
                 self.assertIn("the ranks of a machine must be known and follow each other", done.stderr)
             else:

@@ -1,28 +1,21 @@
 #!/usr/bin/env python3
 """Where a star's time goes. A worker that is late by a known time shows as waiting for peers on the others; a link of
 known bandwidth shows as exposed communication. Neither shows as the other."""
-import json
 import os
 import queue
-import re
 import socket
 import subprocess
-import tempfile
+import sys
 import threading
 import time
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import PARTS, Runs, free_port
+
 COMMON = ["--model", "tiny", "--data", "demo", "--seq", "8", "--batch", "1", "--threads", "1", "--quiet",
           "--set", "eval_batches=0"]
 TRIES = 3  # a loaded machine may be late by itself
-PARTS = ["data", "forward", "backward", "optimizer", "comm_exposed", "wait", "host"]
-
-
-def summary_of(out):
-    with open(os.path.join(out, "summary.json"), encoding="utf-8") as f:
-        return json.load(f)
 
 
 class Link(threading.Thread):
@@ -80,69 +73,41 @@ class Link(threading.Thread):
             return None
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        return s.getsockname()[1]
-
-
-class Roles:
-    """A star whose roles are started one by one, its servers behind links."""
-
-    def __init__(self, folder, args):
-        self.folder, self.args, self.started, self.links = folder, args, [], []
-
-    def start(self, role, *more, prefix=()):
-        log = open(os.path.join(self.folder, f"log-{len(self.started)}"), "w+", encoding="utf-8")
-        command = [*prefix, PROGRAM, role, *COMMON, *self.args, "--out", os.path.join(self.folder, "run"), *more]
-        self.started.append((subprocess.Popen(command, stdout=log, stderr=log), log))
-        return log.name
-
-    def address(self, log):
-        for _ in range(1000):
-            with open(log, encoding="utf-8") as f:
-                found = re.search(r"listening on (\S+)", f.read())
-            if found:
-                return found[1]
-            time.sleep(0.02)
-        raise AssertionError("the scheduler did not come up")
-
-    def run(self, workers, servers, rate, last=()):
-        """rate: of the links to servers; last: what the last worker is started by."""
-        scheduler = ["--scheduler", self.address(self.start("scheduler"))]
-        for i in range(servers):
-            port = free_port()
-            link = Link(port, rate)
-            self.links.append(link)
-            self.start("server", *scheduler, "--rank", str(i), "--set", f"parameter_server.bind=tcp://127.0.0.1:{port}",
-                       "--advertise", f"tcp://127.0.0.1:{link.port}")
-        for i in range(workers):
-            self.start("worker", *scheduler, "--rank", str(i), "--no-weights", prefix=last if i == workers - 1 else ())
-        for process, log in self.started:
-            if process.wait(timeout=120):
-                log.seek(0)
-                raise AssertionError(log.read())
-        return summary_of(os.path.join(self.folder, "run"))
-
-    def end(self):
-        for process, log in self.started:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-            log.close()
-        for link in self.links:
-            link.close()
-
-
-class StarTime(unittest.TestCase):
+class StarTime(Runs):
     def attempt(self, check):
         """A check that a busy machine may spoil."""
         for i in range(TRIES):
-            with tempfile.TemporaryDirectory() as folder:
-                try:
-                    return check(folder)
-                except AssertionError:
-                    if i + 1 == TRIES:
-                        raise
+            self.remove("run")
+            try:
+                return check()
+            except AssertionError:
+                if i + 1 == TRIES:
+                    raise
+
+    def roles(self, args, workers, servers, rate, last=()):
+        """The summary of a star whose roles are started one by one, its servers behind links of this rate; last: what the last worker
+        is started by."""
+        def start(role, *more, **how):
+            started.append(self.start(role, *COMMON, *args, "--out", "run", *more, **how))
+            return started[-1]
+        started, links = [], []
+        try:
+            scheduler = ["--scheduler", start("scheduler").address()]
+            for i in range(servers):
+                port = free_port()
+                links.append(Link(port, rate))
+                start("server", *scheduler, "--rank", str(i), "--set", f"parameter_server.bind=tcp://127.0.0.1:{port}",
+                      "--advertise", f"tcp://127.0.0.1:{links[-1].port}")
+            for i in range(workers):
+                start("worker", *scheduler, "--rank", str(i), "--no-weights", under=last if i == workers - 1 else ())
+            for role in started:
+                role.ends(limit_s=120)
+        finally:
+            for role in started:
+                role.end_all()
+            for link in links:
+                link.close()
+        return self.summary("run")
 
     def check_sums(self, summary):
         """Parts of every worker and server add up, and to what the loop's own clock says."""
@@ -157,12 +122,9 @@ class StarTime(unittest.TestCase):
     # ---------------------------------------------------------------- a straggler
     def test_a_fast_worker_takes_more(self):
         """Of the job's batches, which asynchronous workers share; the slow one's last is the tail at most."""
-        with tempfile.TemporaryDirectory() as folder:
-            out = os.path.join(folder, "run")
-            done = subprocess.run([PROGRAM, "train", *COMMON, "--topology", "ps:async", "--steps", "40", "--workers", "2", "--no-weights",
-                                   "--straggle", "1:8", "--out", out], capture_output=True, text=True, timeout=120)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            summary = summary_of(out)
+        self.run_it("train", *COMMON, "--topology", "ps:async", "--steps", "40", "--workers", "2", "--no-weights", "--straggle", "1:8",
+                    "--out", "run")
+        summary = self.summary("run")
         fast, slow = summary["batches"]
         self.assertEqual(fast + slow, 80)
         self.assertGreater(fast, 2 * slow)
@@ -172,15 +134,13 @@ class StarTime(unittest.TestCase):
         steps, late = 4, 0.25
         total = steps * late
 
-        def check(folder):
-            out = os.path.join(folder, "run")
-            done = subprocess.run([PROGRAM, "train", *COMMON, "--steps", str(steps), "--workers", "2", "--no-weights",
-                                   "--delay", f"1:constant:{late * 1e3}", *args, "--out", out],
-                                  capture_output=True, text=True, timeout=120)
+        def check():
+            done = self.run_it("train", *COMMON, "--steps", str(steps), "--workers", "2", "--no-weights", "--delay",
+                               f"1:constant:{late * 1e3}", *args, "--out", "run", status=None)
             if done.returncode == 2 and "shm" in args:
                 self.skipTest(done.stderr)
             self.assertEqual(done.returncode, 0, done.stderr)
-            summary = summary_of(out)
+            summary = self.summary("run")
             self.check_sums(summary)
             other, straggler = summary["time_per_rank"]
             self.assertAlmostEqual(other["wait"], total if waits else 0.0, delta=0.1 * total)
@@ -219,13 +179,9 @@ class StarTime(unittest.TestCase):
         """The straggler is in a time namespace, as if on another host: its clock is hours ahead."""
         steps, late, ahead = 4, 0.25, self.clock_ahead()
 
-        def check(folder):
-            roles = Roles(folder, ["--topology", "ps:sync", "--steps", str(steps), "--workers", "2", "--servers", "2", "--medium",
-                                   "tcp", "--trace", "--delay", f"1:constant:{late * 1e3}"])
-            try:
-                summary = roles.run(2, 2, 1e9, last=ahead)
-            finally:
-                roles.end()
+        def check():
+            summary = self.roles(["--topology", "ps:sync", "--steps", str(steps), "--workers", "2", "--servers", "2", "--medium", "tcp",
+                                  "--trace", "--delay", f"1:constant:{late * 1e3}"], 2, 2, 1e9, last=ahead)
             self.check_sums(summary)
             other, straggler = summary["time_per_rank"]
             self.assertAlmostEqual(other["wait"], steps * late, delta=0.1 * steps * late)
@@ -233,11 +189,9 @@ class StarTime(unittest.TestCase):
             # The error is said, and files have all times on one clock.
             self.assertGreater(straggler["clock_error_s"], 0)
             self.assertLess(straggler["clock_error_s"], 0.02)
-            with open(os.path.join(folder, "run", "timeline.json"), encoding="utf-8") as f:
-                begins = [r["steps"][-1]["begin"] for r in json.load(f)["ranks"] if r["role"] == "worker"]
+            begins = [r["steps"][-1]["begin"] for r in self.json("run", "timeline.json")["ranks"] if r["role"] == "worker"]
             self.assertLess(max(begins) - min(begins), 1e9)
-            with open(os.path.join(folder, "run", "trace.json"), encoding="utf-8") as f:
-                times = [e["ts"] for e in json.load(f)["traceEvents"] if "ts" in e]
+            times = [e["ts"] for e in self.events("run") if "ts" in e]
             self.assertLess(max(times) - min(times), 60e6)
 
         self.attempt(check)
@@ -247,14 +201,10 @@ class StarTime(unittest.TestCase):
         """waited: steps within which a worker waits for its own gradient to pass."""
         steps, rate, workers = 4, 1.2e6, 2
 
-        def check(folder):
+        def check():
             options = ["--topology", topology, "--steps", str(steps), "--workers", str(workers), "--servers", str(servers),
                        "--medium", "tcp", *args]
-            roles = Roles(folder, options)
-            try:
-                summary = roles.run(workers, servers, rate, last)
-            finally:
-                roles.end()
+            summary = self.roles(options, workers, servers, rate, last)
             self.check_sums(summary)
             # Each server is behind a link of its own: the slowest one has the largest share of the bytes.
             share = max(w["received_per_step"] for w in summary["wire"] if w["role"] == "server") / workers

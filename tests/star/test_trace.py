@@ -1,28 +1,17 @@
 #!/usr/bin/env python3
 """--trace of a star: arrows follow each partition of each worker from its push through the servers to its pull, across
 processes, on one clock."""
-import json
 import os
-import subprocess
-import tempfile
+import sys
 import unittest
 from collections import defaultdict
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import Runs
+
 WORKERS, SERVERS, STEPS = 2, 2, 3
 ARGS = ["--model", "tiny", "--data", "demo", "--steps", str(STEPS), "--seq", "8", "--batch", "1", "--threads", "1",
         "--quiet", "--no-weights", "--trace", "--workers", str(WORKERS), "--servers", str(SERVERS), "--set", "eval_batches=0"]
-
-
-def run(folder, *args):
-    """The events of a traced run."""
-    out = os.path.join(folder, "run")
-    done = subprocess.run([PROGRAM, "train", *ARGS, *args, "--out", out], capture_output=True, text=True, timeout=120)
-    if done.returncode:
-        raise AssertionError(done.stderr)
-    with open(os.path.join(out, "trace.json"), encoding="utf-8") as f:
-        return out, json.load(f)["traceEvents"]
 
 
 def arrows_of(events):
@@ -34,11 +23,11 @@ def arrows_of(events):
     return {i: sorted(a, key=lambda e: e["ts"]) for i, a in arrows.items()}
 
 
-class Trace(unittest.TestCase):
+class Trace(Runs):
     def check(self, *args):
-        with tempfile.TemporaryDirectory() as folder:
-            out, events = run(folder, *args)
-            self.assertEqual([n for n in os.listdir(os.path.join(out, "ranks")) if n.startswith("trace-")], [])
+        self.run_it("train", *ARGS, *args, "--out", "run")
+        events = self.events("run")
+        self.assertEqual([n for n in os.listdir(self.at("run", "ranks")) if n.startswith("trace-")], [])
         names = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "process_name"}
         # Every process has a pid of its own, and all are there.
         self.assertEqual(len(names), WORKERS + SERVERS + 1)

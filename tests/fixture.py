@@ -4,6 +4,7 @@ by role, and what they leave.
 A test finds this file with: sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")). Behind it the
 modules of experiments/ are found too.
 """
+import itertools
 import json
 import os
 import shutil
@@ -63,11 +64,10 @@ def whole_lines(path):
 class Started(subprocess.Popen):
     """A program under way. Its processes are found by a mark in their environment; those that are left end with the test. What it
     prints goes to files, so that it waits for no reader: printed() of standard output, said() of standard error."""
-    count = 0
+    numbers = itertools.count()
 
     def __init__(self, case, argv, env=None, **how):
-        Started.count += 1
-        self.case, self.mark = case, f"test-{os.getpid()}-{Started.count}"
+        self.case, self.mark = case, f"test-{os.getpid()}-{next(self.numbers)}"
         self.out = argv[argv.index("--out") + 1] if "--out" in argv else None
         self._files = [tempfile.TemporaryFile("a+", encoding="utf-8", errors="replace") for _ in range(2)]  # written at their ends
         how = {"cwd": case.folder, "stdin": subprocess.DEVNULL, "stdout": self._files[0], "stderr": self._files[1]} | how
@@ -99,11 +99,13 @@ class Started(subprocess.Popen):
     def until(self, happened, what):
         """What happened() returns once that is true, while the program goes on."""
         end = time.monotonic() + LIMIT_S
-        while not (value := happened()):
-            self.case.assertIsNone(self.poll(), f"it ended before {what}: {self.printed()}{self.said()}")
-            self.case.assertLess(time.monotonic(), end, f"{what}: {self.said()}")
+        while True:
+            ended = self.poll() is not None
+            if value := happened():
+                return value
+            if ended or time.monotonic() > end:
+                self.case.fail(f"{'it ended' if ended else 'too long'} before {what}: {self.printed()}{self.said()}")
             time.sleep(0.003)
-        return value
 
     def behind(self, step):
         """Waits until so many steps are recorded."""
@@ -131,20 +133,26 @@ class Started(subprocess.Popen):
     def stop(self, *roles):
         return send(signal.SIGSTOP, self.find(*roles))
 
+    def go_on(self, *roles):
+        return send(signal.SIGCONT, self.find(*roles))
+
     def kill_now(self, *roles):
         """At one moment: they stand still before the first one dies."""
         return send(signal.SIGKILL, self.stop(*roles))
 
     # ---------------------------------------------------------------- its end
-    def ends(self, status=0, limit_s=LIMIT_S):
-        """What it said, when it has ended with that status (None: with any) and no process of it is left."""
+    def ends(self, status=0, limit_s=LIMIT_S, settle_s=0):
+        """What it said, when it has ended with that status (None: with any) and, so many seconds later, no process of it is left."""
         try:
             self.wait(limit_s)
         except subprocess.TimeoutExpired:
             self.case.fail(f"it hangs: {self.printed()}{self.said()}")
         if status is not None:
             self.case.assertEqual(self.returncode, status, self.said())
-        self.case.assertEqual(self.left(), {}, self.said())
+        end = time.monotonic() + settle_s
+        while (left := self.left()) and time.monotonic() < end:
+            time.sleep(0.01)
+        self.case.assertEqual(left, {}, self.said())
         return self.said()
 
 

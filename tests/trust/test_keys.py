@@ -1,68 +1,44 @@
 #!/usr/bin/env python3
 """Keys of a star as people meet them: `starring keygen`, what is refused and in which words, and whole jobs of roles that are
 started one by one."""
-import json
 import os
 import re
 import resource
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
-LIMIT_S = 120
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import Runs, free_port
+
 SIZE = ["--model", "tiny", "--data", "demo", "--seq", "16", "--batch", "1", "--threads", "1", "--steps", "3", "--set", "eval_batches=none"]
 
 
-class Case(unittest.TestCase):
+class Case(Runs):
     def setUp(self):
-        self.dir = tempfile.mkdtemp(prefix="starring-keys-")
-        self.addCleanup(shutil.rmtree, self.dir)
-        self.processes = []
-        self.addCleanup(self.end_all)
+        super().setUp()
         # A place of this test's own for the secrets of schedulers started by hand.
         os.mkdir(self.at("runtime"), 0o700)
-        self.env = dict(os.environ, XDG_RUNTIME_DIR=self.at("runtime"))
-        self.env.pop("STARRING_JOB_SECRET", None)
+        self.env = {"XDG_RUNTIME_DIR": self.at("runtime")}
 
-    def end_all(self):
-        for p in self.processes:
-            if p.poll() is None:
-                p.kill()
-            p.communicate()
+    def start(self, *words, env=None, **how):
+        return super().start(*words, env=self.env | (env or {}), **how)
 
-    def at(self, *names):
-        return os.path.join(self.dir, *names)
+    def run_it(self, *words, env=None, **how):
+        return super().run_it(*words, env=self.env | (env or {}), **how)
 
-    def start(self, *words, **more):
-        p = subprocess.Popen([PROGRAM, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                             cwd=self.dir, env=dict(self.env, **more), start_new_session=True)
-        self.processes.append(p)
-        return p
-
-    def run_it(self, *words, **more):
-        p = self.start(*words, **more)
-        out, err = p.communicate(timeout=LIMIT_S)
-        return p.returncode, out, err
-
-    def refused(self, words, *said, status=2):
-        code, _, err = self.run_it(*words)
-        self.assertEqual(code, status, err)
-        for text in said:
-            self.assertIn(text, err)
+    def is_refused(self, words, *said, status=2):
+        err = self.refused(*words, said=said, status=status)
         self.assertEqual(err.count("starring: error"), 1, err)
         return err
 
     def keygen(self, name="keys", workers=2, servers=1):
-        code, out, err = self.run_it("keygen", name, "--workers", str(workers), "--servers", str(servers))
-        self.assertEqual((code, err), (0, ""))
-        return out
+        p = self.run_it("keygen", name, "--workers", str(workers), "--servers", str(servers))
+        self.assertEqual(p.stderr, "")
+        return p.stdout
 
 
 def contents(directory):
@@ -100,9 +76,9 @@ class Keygen(Case):
     def test_it_replaces_nothing(self):
         self.keygen()
         before = contents(self.at("keys"))
-        self.refused(["keygen", "keys"], "keys has ", "already", "replaces no key", status=1)
+        self.is_refused(["keygen", "keys"], "keys has ", "already", "replaces no key", status=1)
         os.unlink(self.at("keys", "public.keys"))
-        self.refused(["keygen", "keys", "--workers", "3"], "already", "replaces no key", status=1)
+        self.is_refused(["keygen", "keys", "--workers", "3"], "already", "replaces no key", status=1)
         before.pop("public.keys")
         self.assertEqual(contents(self.at("keys")), before)
 
@@ -111,24 +87,22 @@ class Keygen(Case):
         def small_files():
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
-        p = subprocess.run([PROGRAM, "keygen", "keys"], cwd=self.dir, capture_output=True, text=True, timeout=LIMIT_S, check=False,
-                           preexec_fn=small_files)
-        self.assertEqual(p.returncode, 1)
+        p = self.run_it("keygen", "keys", status=1, preexec_fn=small_files)
         self.assertIn("keys/public.keys: cannot write: File too large", p.stderr)
         self.assertEqual(os.listdir(self.at("keys")), [])
 
     def test_a_directory_that_others_write_in(self):
         os.mkdir(self.at("open"))
         os.chmod(self.at("open"), 0o777)
-        self.refused(["keygen", "open"], "others than its owner can write in it", "chmod go-w", status=1)
+        self.is_refused(["keygen", "open"], "others than its owner can write in it", "chmod go-w", status=1)
         self.assertEqual(os.listdir(self.at("open")), [])
 
     def test_wrong_words(self):
-        self.refused(["keygen"], "in which directory?")
-        self.refused(["keygen", "a", "b"], "unexpected word \"b\"")
-        self.refused(["keygen", "a", "--workers", "0"], "--workers")
-        self.refused(["keygen", "a", "--servers", "4097"], "--servers")
-        self.refused(["keygen", "none/a"], "none/a: No such file", status=1)
+        self.is_refused(["keygen"], "in which directory?")
+        self.is_refused(["keygen", "a", "b"], "unexpected word \"b\"")
+        self.is_refused(["keygen", "a", "--workers", "0"], "--workers")
+        self.is_refused(["keygen", "a", "--servers", "4097"], "--servers")
+        self.is_refused(["keygen", "none/a"], "none/a: No such file", status=1)
         self.assertFalse(os.path.exists(self.at("a")))
 
 
@@ -145,34 +119,34 @@ class Refusals(Case):
     def test_addresses_that_others_reach(self):
         for address in ("tcp://0.0.0.0:*", "tcp://*:*", "tcp://192.0.2.1:*", "tcp://[::]:*", "tcp://example.org:9000", "tcp://localhost.example.org:1",
                         "tcp://127.0.0.1.example.org:1", "tcp://eth0:*", "tcp://[2001:db8::1]:9"):
-            said = self.refused(self.train("--set", f"parameter_server.bind={address}"), f"parameter_server.bind {address}: ", *self.WORDS)
+            said = self.is_refused(self.train("--set", f"parameter_server.bind={address}"), f"parameter_server.bind {address}: ", *self.WORDS)
             self.assertNotIn("security.keys", said)
         self.assertFalse(os.path.exists(self.at("r")))
 
     def test_each_flag_of_a_role(self):
         far, near = "tcp://192.0.2.1:9000", "tcp://127.0.0.1:9000"
-        self.refused(["scheduler", *self.STAR, "--bind", "tcp://0.0.0.0:9000"], "--bind tcp://0.0.0.0:9000: ", *self.WORDS)
+        self.is_refused(["scheduler", *self.STAR, "--bind", "tcp://0.0.0.0:9000"], "--bind tcp://0.0.0.0:9000: ", *self.WORDS)
         for role in ("server", "worker"):
-            self.refused([role, *self.STAR, "--scheduler", far], f"--scheduler {far}: ", *self.WORDS)
-        self.refused(["server", *self.STAR, "--scheduler", near, "--advertise", "node1"], "--advertise node1: ", *self.WORDS)
-        self.refused(["server", *self.STAR, "--scheduler", near, "--set", "parameter_server.bind=tcp://0.0.0.0:*"],
+            self.is_refused([role, *self.STAR, "--scheduler", far], f"--scheduler {far}: ", *self.WORDS)
+        self.is_refused(["server", *self.STAR, "--scheduler", near, "--advertise", "node1"], "--advertise node1: ", *self.WORDS)
+        self.is_refused(["server", *self.STAR, "--scheduler", near, "--set", "parameter_server.bind=tcp://0.0.0.0:*"],
                      "parameter_server.bind tcp://0.0.0.0:*: ", *self.WORDS)
 
     def test_topologies_without_a_star(self):
         for topology in ("local", "zero:1"):
-            self.refused(["train", "--topology", topology, *SIZE, "--insecure"], "--insecure: security.insecure is of the star's processes",
+            self.is_refused(["train", "--topology", topology, *SIZE, "--insecure"], "--insecure: security.insecure is of the star's processes",
                          topology, "ps:sync")
-            self.refused(["train", "--topology", topology, *SIZE, "--keys", "k"], "--keys: security.keys is of the star's", topology)
+            self.is_refused(["train", "--topology", topology, *SIZE, "--keys", "k"], "--keys: security.keys is of the star's", topology)
 
     def test_both(self):
-        self.refused(self.train("--keys", "k", "--insecure"), "security.keys k", "security.insecure", "give one of them")
+        self.is_refused(self.train("--keys", "k", "--insecure"), "security.keys k", "security.insecure", "give one of them")
 
     def test_a_directory_that_is_not_there(self):
-        self.refused(self.train("--keys", "nowhere"), "nowhere/public.keys: No such file", "starring keygen")
+        self.is_refused(self.train("--keys", "nowhere"), "nowhere/public.keys: No such file", "starring keygen")
 
     def test_fewer_keys_than_ranks(self):
         self.keygen(workers=1)
-        self.refused(self.train("--keys", "keys"), "--keys keys: it has the keys of 1 worker, and the job has 2", "starring keygen")
+        self.is_refused(self.train("--keys", "keys"), "--keys keys: it has the keys of 1 worker, and the job has 2", "starring keygen")
 
     def test_each_file_of_the_job(self):
         self.keygen(workers=2)
@@ -180,17 +154,17 @@ class Refusals(Case):
         for name in ("scheduler.key", "server-0.key", "worker-1.key"):
             path, away = self.at("keys", name), self.at("away")
             os.chmod(path, 0o640)
-            self.refused(self.train("--keys", "keys"), f"keys/{name}: others than its owner can read a secret key (mode 0640)", "chmod 600")
+            self.is_refused(self.train("--keys", "keys"), f"keys/{name}: others than its owner can read a secret key (mode 0640)", "chmod 600")
             os.chmod(path, 0o600)
             os.rename(path, away)
-            self.refused(self.train("--keys", "keys"), f"keys/{name}: No such file")
+            self.is_refused(self.train("--keys", "keys"), f"keys/{name}: No such file")
             shutil.copy2(self.at("other", name), path)
-            self.refused(self.train("--keys", "keys"), f"keys/{name}: keys/public.keys has another key for {name[:-4].replace('-', ' ')}",
+            self.is_refused(self.train("--keys", "keys"), f"keys/{name}: keys/public.keys has another key for {name[:-4].replace('-', ' ')}",
                          "one `starring keygen`")
             os.unlink(path)
             os.rename(away, path)
         shutil.copy2(self.at("keys", "worker-0.key"), self.at("keys", "worker-1.key"))
-        self.refused(self.train("--keys", "keys"), "keys/worker-1.key: this is the key of worker 0, not of worker 1")
+        self.is_refused(self.train("--keys", "keys"), "keys/worker-1.key: this is the key of worker 0, not of worker 1")
         self.assertFalse(os.path.exists(self.at("r")))
 
 
@@ -199,14 +173,14 @@ class Refusals(Case):
         self.keygen()
         for mode in (0o777, 0o770):
             os.chmod(self.at("keys"), mode)
-            self.refused(self.train("--keys", "keys"), f"keys: others than its owner can write in it (mode {mode:04o})", "chmod go-w 'keys'")
+            self.is_refused(self.train("--keys", "keys"), f"keys: others than its owner can write in it (mode {mode:04o})", "chmod go-w 'keys'")
         os.chmod(self.at("keys"), 0o700)
         if os.geteuid() == 0:
             os.chown(self.at("keys"), 65534, -1)
-            self.refused(self.train("--keys", "keys"), "keys: the directory of another user (65534)")
+            self.is_refused(self.train("--keys", "keys"), "keys: the directory of another user (65534)")
             os.mkdir(self.at("theirs"))
             os.chown(self.at("theirs"), 65534, -1)
-            self.refused(["keygen", "theirs"], "theirs: the directory of another user (65534)", status=1)
+            self.is_refused(["keygen", "theirs"], "theirs: the directory of another user (65534)", status=1)
 
     def test_lines_of_windows(self):
         self.keygen()
@@ -215,7 +189,7 @@ class Refusals(Case):
                 text = f.read().replace(b"\n", b"\r\n")
                 f.seek(0)
                 f.write(text)
-            self.refused(self.train("--keys", "keys"), f"keys/{name}: its lines end as on Windows (CRLF): copy it again")
+            self.is_refused(self.train("--keys", "keys"), f"keys/{name}: its lines end as on Windows (CRLF): copy it again")
 
 
 def own_address():
@@ -227,12 +201,6 @@ def own_address():
     return next((a for a in found if re.fullmatch(r"[0-9.]+", a) and not a.startswith("127.")), None)
 
 
-def free_port(address):
-    with socket.socket() as s:
-        s.bind((address, 0))
-        return s.getsockname()[1]
-
-
 class Hand(Case):
     """Two workers and a server, started one by one."""
 
@@ -241,24 +209,21 @@ class Hand(Case):
     def roles(self, address, words, ranks=(0, 0, 1), server=(), **env):
         """scheduler, server, worker 0, worker 1, all told `words`; ranks: what the last three are told, None: nothing."""
         at = f"tcp://{address}:{free_port(address)}"
-        p = [self.start("scheduler", *self.JOB, *words, "--bind", at, **env)]
+        p = [self.start("scheduler", *self.JOB, *words, "--bind", at, env=env)]
         bind = ["--set", f"parameter_server.bind=tcp://{address}:*"]
         for (role, more), rank in zip((("server", [*bind, *server]), ("worker", []), ("worker", [])), ranks):
             rank = [] if rank is None else ["--rank", str(rank)]
-            p.append(self.start(role, *self.JOB, *words, *more, *rank, "--out", "run", "--scheduler", at, **env))
+            p.append(self.start(role, *self.JOB, *words, *more, *rank, "--out", "run", "--scheduler", at, env=env))
         return p
 
-    def ends_well(self, processes):
-        said = [p.communicate(timeout=LIMIT_S) for p in processes]
-        self.assertEqual([p.returncode for p in processes], [0] * len(processes), [err for _, err in said])
-        with open(self.at("run", "summary.json"), encoding="utf-8") as f:
-            return json.load(f), said
+    def end_well(self, roles):
+        for p in roles:
+            p.ends()
+        return self.summary("run")
 
     def undisturbed(self):
-        code, _, err = self.run_it("train", *self.JOB, "--out", "undisturbed")
-        self.assertEqual(code, 0, err)
-        with open(self.at("undisturbed", "summary.json"), encoding="utf-8") as f:
-            return json.load(f)
+        self.run_it("train", *self.JOB, "--out", "undisturbed")
+        return self.hash("undisturbed")
 
 
 class Job(Hand):
@@ -266,18 +231,17 @@ class Job(Hand):
 
     def test_by_hand_on_loopback(self):
         # No flag is needed, and nothing of the secret is left, or seen by others.
-        summary, said = self.ends_well(self.roles("127.0.0.1", []))
-        self.assertEqual((summary["security"], summary["weights_hash"]), ("loopback", self.undisturbed()["weights_hash"]))
-        self.assertIn("security loopback: ", said[2][0])
+        roles = self.roles("127.0.0.1", [])
+        summary = self.end_well(roles)
+        self.assertEqual((summary["security"], summary["weights_hash"]), ("loopback", self.undisturbed()))
+        self.assertIn("security loopback: ", roles[2].printed())
         self.assertEqual(os.listdir(self.at("runtime")), [])
 
     def test_by_hand_with_a_secret_from_the_environment(self):
         env = {"STARRING_JOB_SECRET": "a secret of thirty-two characters", "XDG_RUNTIME_DIR": ""}
-        summary, _ = self.ends_well(self.roles("127.0.0.1", [], **env))
-        self.assertEqual(summary["security"], "loopback")
-        p = self.run_it("worker", *self.JOB, "--scheduler", "tcp://127.0.0.1:9", STARRING_JOB_SECRET="short")
-        self.assertEqual(p[0], 1)
-        self.assertIn("STARRING_JOB_SECRET has 5 characters", p[2])
+        self.assertEqual(self.end_well(self.roles("127.0.0.1", [], **env))["security"], "loopback")
+        p = self.run_it("worker", *self.JOB, "--scheduler", "tcp://127.0.0.1:9", status=1, env={"STARRING_JOB_SECRET": "short"})
+        self.assertIn("STARRING_JOB_SECRET has 5 characters", p.stderr)
 
     def test_keys_over_an_address_of_this_machine(self):
         address = own_address()
@@ -288,28 +252,25 @@ class Job(Hand):
         os.mkdir(self.at("node"), 0o700)
         for name in ("public.keys", "server-0.key"):
             shutil.copy2(self.at("keys", name), self.at("node", name))
-        words = ["--keys", "keys"]
-        summary, said = self.ends_well(self.roles(address, words, (None, 0, 1), ["--keys", "node"]))
-        self.assertEqual((summary["security"], summary["weights_hash"]), ("curve", self.undisturbed()["weights_hash"]))
-        self.assertIn("security curve: ", said[2][0])
+        roles = self.roles(address, ["--keys", "keys"], (None, 0, 1), ["--keys", "node"])
+        summary = self.end_well(roles)
+        self.assertEqual((summary["security"], summary["weights_hash"]), ("curve", self.undisturbed()))
+        self.assertIn("security curve: ", roles[2].printed())
 
     def test_insecure_over_an_address_of_this_machine(self):
         address = own_address()
         if not address:
             self.skipTest("this machine has no address but loopback")
-        summary, said = self.ends_well(self.roles(address, ["--insecure"]))
-        self.assertEqual(summary["security"], "insecure")
-        self.assertIn("security insecure: ANYBODY WHO REACHES THE PORTS", said[2][0])
-        self.assertIn("ANYBODY", said[0][1])  # the scheduler, which is started first
+        roles = self.roles(address, ["--insecure"])
+        self.assertEqual(self.end_well(roles)["security"], "insecure")
+        self.assertIn("security insecure: ANYBODY WHO REACHES THE PORTS", roles[2].printed())
+        self.assertIn("ANYBODY", roles[0].said())  # the scheduler, which is started first
 
     def test_the_launcher_with_keys(self):
         self.keygen()
-        code, out, err = self.run_it("train", *self.JOB, "--keys", "keys", "--out", "run")
-        self.assertEqual(code, 0, err)
-        self.assertIn("security curve: ", out)
-        with open(self.at("run", "summary.json"), encoding="utf-8") as f:
-            summary = json.load(f)
-        self.assertEqual((summary["security"], summary["weights_hash"]), ("curve", self.undisturbed()["weights_hash"]))
+        self.assertIn("security curve: ", self.run_it("train", *self.JOB, "--keys", "keys", "--out", "run").stdout)
+        summary = self.summary("run")
+        self.assertEqual((summary["security"], summary["weights_hash"]), ("curve", self.undisturbed()))
         # No secret is in any file of the run.
         secrets = [re.search(r"secret (\S+)", text).group(1).encode() for name, text in contents(self.at("keys")).items() if name.endswith(".key")]
         for folder, _, names in os.walk(self.at("run")):
@@ -329,7 +290,7 @@ class Impostors(Hand):
         super().setUp()
         self.keygen()
         self.keygen("other")
-        self.at_scheduler = f"tcp://127.0.0.1:{free_port('127.0.0.1')}"
+        self.at_scheduler = f"tcp://127.0.0.1:{free_port()}"
 
     def swap(self, directory, owner, other_directory, other_owner):
         """`directory` becomes a copy of keys in which `owner` has the other's pair, in its own file and in public.keys."""
@@ -347,18 +308,13 @@ class Impostors(Hand):
     def beside(self, words, impostors, **env):
         """A job with a worker 0 that comes last; before it the impostors, [(words, environment, texts)]: each fails with the texts."""
         job = [*self.JOB, *self.PATIENT]
-        there = [self.start("scheduler", *job, *words, "--bind", self.at_scheduler, **env)]
+        there = [self.start("scheduler", *job, *words, "--bind", self.at_scheduler, env=env)]
         joins = ["--scheduler", self.at_scheduler, "--out", "run"]
-        there += [self.start(role, *job, *words, *joins, "--rank", str(rank), **env) for role, rank in (("server", 0), ("worker", 1))]
+        there += [self.start(role, *job, *words, *joins, "--rank", str(rank), env=env) for role, rank in (("server", 0), ("worker", 1))]
         for more, their_env, texts in impostors:
-            code, _, err = self.run_it("worker", *self.JOB, *joins, "--rank", "0", *more, **their_env)
-            self.assertEqual(code, 1, err)
-            for text in texts:
-                self.assertIn(text, err)
-        there.append(self.start("worker", *job, *words, *joins, "--rank", "0", **env))
-        summary, said = self.ends_well(there)
-        self.assertEqual(summary["weights_hash"], self.undisturbed()["weights_hash"])
-        return said
+            self.refused("worker", *self.JOB, *joins, "--rank", "0", *more, said=texts, status=1, env=their_env)
+        there.append(self.start("worker", *job, *words, *joins, "--rank", "0", env=env))
+        self.assertEqual(self.end_well(there)["weights_hash"], self.undisturbed())
 
     def test_keys_that_are_not_the_jobs(self):
         self.swap("stranger", "worker 0", "other", "worker 0")
@@ -382,11 +338,9 @@ class Impostors(Hand):
         # Another user's place, where the scheduler has left nothing.
         self.start("scheduler", *self.JOB, "--bind", self.at_scheduler)
         os.mkdir(self.at("elsewhere"), 0o700)
-        code, _, err = self.run_it("worker", *self.JOB, "--set", "parameter_server.deadline_ms=2000", "--scheduler", self.at_scheduler,
-                                   XDG_RUNTIME_DIR=self.at("elsewhere"))
-        self.assertEqual(code, 1)
-        for text in ("no secret of the scheduler at " + self.at_scheduler, "as one user", "STARRING_JOB_SECRET", "--keys DIR"):
-            self.assertIn(text, err)
+        self.refused("worker", *self.JOB, "--set", "parameter_server.deadline_ms=2000", "--scheduler", self.at_scheduler, status=1,
+                     env={"XDG_RUNTIME_DIR": self.at("elsewhere")},
+                     said=("no secret of the scheduler at " + self.at_scheduler, "as one user", "STARRING_JOB_SECRET", "--keys DIR"))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
 """--trace says what summary.json says: the categories of a worker's compute stream, and of the gaps in it, add up to its row of the
 table, in a star and in a ring. Gaps name whom they wait for."""
-import json
 import os
-import subprocess
-import tempfile
+import sys
 import unittest
 from collections import defaultdict
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import Runs, thread_names
+
 ARGS = ["--model", "tiny", "--data", "demo", "--steps", "6", "--seq", "64", "--batch", "4", "--threads", "1", "--quiet", "--no-weights",
         "--workers", "2", "--trace", "--set", "eval_batches=0"]
 PHASES = ("forward", "backward", "optimizer")
@@ -17,20 +16,13 @@ LATE = ["--delay", "0:constant:40"]  # the last worker waits for the first one
 SHORT = 2e-3  # seconds: what spans too short to be kept, or cut at a step's end, may add up to
 
 
-class TraceSums(unittest.TestCase):
+class TraceSums(Runs):
     def sums(self, *args):
         """[({category: seconds of the compute stream and of its gaps}, the rank's times, whom it waits for)]"""
-        with tempfile.TemporaryDirectory() as folder:
-            out = os.path.join(folder, "run")
-            done = subprocess.run([PROGRAM, "train", *ARGS, *args, "--out", out], capture_output=True, text=True, timeout=120)
-            if done.returncode == 2 and "mpi" in done.stderr:
-                self.skipTest(done.stderr)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            with open(os.path.join(out, "trace.json"), encoding="utf-8") as f:
-                events = json.load(f)["traceEvents"]
-            with open(os.path.join(out, "summary.json"), encoding="utf-8") as f:
-                times = json.load(f)["time_per_rank"]
-        threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+        self.remove("run")
+        self.run_it("train", *ARGS, *args, "--out", "run")
+        events, times = self.events("run"), self.summary("run")["time_per_rank"]
+        threads = thread_names(events)
         stops = [[(e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X" and e["pid"] == rank
                   and e["name"] == "the process did not run"] for rank in range(2)]
         found = [defaultdict(float) for _ in times]

@@ -4,19 +4,17 @@ installed), csv files by Python's; both say what metrics.jsonl says, go on behin
 written."""
 import csv
 import glob
-import json
 import os
 import re
 import resource
 import signal
 import struct
-import subprocess
-import tempfile
+import sys
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
-LIMIT_S = 120
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import Runs
+
 BATCH = 4
 SMALL = ["--model", "tiny", "--seq", "16", "--threads", "1", "--no-weights", "--quiet", "--data", "text.txt", "--steps", "6",
          "--set", "eval_batches=none", "--set", "scheduler.type=WarmupLR"]
@@ -99,26 +97,11 @@ def events(path):
     return version, start, curves
 
 
-class Monitors(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-        with open(self.at("text.txt"), "w", encoding="utf-8") as f:
-            f.write("".join(f"{n} sheep, {n * n % 71} of them asleep\n" for n in range(900)))
+class Monitors(Runs):
+    corpus = 900
 
-    def at(self, *path):
-        return os.path.join(self.folder, *path)
-
-    def train(self, out, *more, status=0, before=None):
-        p = subprocess.run([PROGRAM, "train", *SMALL, *more, "--out", out], cwd=self.folder, capture_output=True, text=True,
-                           timeout=LIMIT_S, check=False, preexec_fn=before)
-        self.assertEqual(p.returncode, status, p.stderr)
-        return p.stderr
-
-    def metrics(self, out):
-        with open(self.at(out, "metrics.jsonl"), encoding="utf-8") as f:
-            return [json.loads(line) for line in f]
+    def train(self, out, *more, **how):
+        return self.run_it("train", *SMALL, *more, "--out", out, **how).stderr
 
     def event_files(self):
         return sorted(glob.glob(self.at("curves", "deep", "job", "events.out.tfevents.*")), key=os.path.getmtime)
@@ -131,7 +114,7 @@ class Monitors(unittest.TestCase):
         for where, more in ((RING, FP16), (STAR, ["--dtype", "bf16"])):
             with self.subTest(where[1]):
                 self.train(where[1], *where, *more, *TENSORBOARD, *CSV)
-                said = self.metrics(where[1])
+                said = self.lines(where[1], "metrics.jsonl")
                 version, start, curves = events(self.event_files()[-1])
                 self.assertEqual((version, start), (b"brain.Event:2", None))
                 some = {key for line in said for key in line if line[key] is not None}  # no norm where every step is skipped
@@ -196,7 +179,7 @@ class Monitors(unittest.TestCase):
         def limit():
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
-        said = self.train("run", "--topology", "local", "--batch", "1", *TENSORBOARD, "--steps", "100", status=1, before=limit)
+        said = self.train("run", "--topology", "local", "--batch", "1", *TENSORBOARD, "--steps", "100", status=1, preexec_fn=limit)
         told = re.findall(r"(\S+): cannot write: No space left on device: what it would say from step (\d+) on is lost; training goes on, "
                           "and ends with exit status 1", said)
         self.assertEqual(len(told), 1, said)

@@ -3,13 +3,12 @@
 on in the other, and the optimizer's memory is its states, predicted and measured."""
 import json
 import os
-import subprocess
-import tempfile
+import sys
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
-LIMIT_S = 240
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import Runs
+
 STEPS = 4
 TINY = ["--model", "tiny", "--seq", "16", "--batch", "2", "--threads", "1", "--no-weights", "--quiet", "--data", "text.txt",
         "--set", "eval_batches=none"]
@@ -34,29 +33,21 @@ def star(servers):
     return ["--topology", "ps:sync", "--workers", "2", "--servers", str(servers)]
 
 
-class Optimizers(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = folder.name
-        with open(os.path.join(cls.folder, "text.txt"), "w", encoding="utf-8") as f:
-            f.write("".join(f"{n} green bottles, {n * n % 89} of them on the wall\n" for n in range(900)))
+class Optimizers(Runs):
+    corpus = 900
+
+    def setUp(self):
+        super().setUp()
         for name, (kind, params, _, scheduler) in OPTIMIZERS.items():
-            config = {"optimizer": {"type": kind, "params": params}, **({"scheduler": scheduler} if scheduler else {})}
-            with open(os.path.join(cls.folder, name + ".json"), "w", encoding="utf-8") as f:
-                json.dump(config, f)
+            self.write(json.dumps({"optimizer": {"type": kind, "params": params}, **({"scheduler": scheduler} if scheduler else {})}), name + ".json")
 
     def train(self, name, where, *more, dtype="bf16", steps=STEPS):
-        argv = [PROGRAM, "train", "-c", name + ".json", *TINY, *where, "--dtype", dtype, "--steps", str(steps), "--json"]
-        p = subprocess.run([*argv, *more], cwd=self.folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-        self.assertEqual(p.returncode, 0, (argv, p.stderr))
-        return json.loads(p.stdout)
+        return json.loads(self.run_it("train", "-c", name + ".json", *TINY, *where, "--dtype", dtype, "--steps", str(steps), "--json", *more).stdout)
 
     def check_memory(self, summary, states, what):
         """Masters and each state are fp32 of the same elements; predicted to the byte."""
+        self.assert_as_predicted(summary, what)
         for m in summary["memory"]:
-            self.assertEqual(m["predicted"], m["peak"], what)
             self.assertEqual(m["peak"]["optimizer"], states * m["peak"]["master"], what)
 
     def test_bits_and_memory(self):
@@ -72,8 +63,7 @@ class Optimizers(unittest.TestCase):
             here = self.train(name, ring(2))
             there = self.train(name, ring(2), "--set", "zero_optimization.offload_optimizer.device=cpu")
             self.assertEqual(there["weights_hash"], here["weights_hash"], name)
-            for m in there["memory"]:
-                self.assertEqual(m["predicted"], m["peak"], name)
+            self.assert_as_predicted(there, name)
 
     def test_a_checkpoint_goes_on_elsewhere(self):
         for name in ("plain", "momentum", "lion", "cycle"):

@@ -5,39 +5,29 @@ import json
 import os
 import re
 import shlex
-import subprocess
-import tempfile
+import sys
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
-LIMIT_S = 240
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import PROGRAM, Runs
+
 MODEL = {"model_type": "gpt2", "vocab_size": 257, "n_embd": 20, "n_layer": 1, "n_head": 5, "n_positions": 33,
          "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"}
 DROPOUTS = {"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.2}
 FILE = '{"wandb": {"enabled": true},\n "wall_clock_breakdown": true\n "steps": 2}\n'
-TRAIN = [PROGRAM, "train", "--seq", "16", "--batch", "1", "--threads", "1", "--steps", "2", "--no-weights", "--force", "--set",
+TRAIN = ["train", "--seq", "16", "--batch", "1", "--threads", "1", "--steps", "2", "--no-weights", "--force", "--set",
          "eval_batches=none"]
 
 
-class Told(unittest.TestCase):
+class Told(Runs):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-        self.write("model.json", json.dumps(MODEL))
-        self.write("drops.json", json.dumps(MODEL | DROPOUTS))
-        self.write("ds.json", FILE)
+        super().setUp()
+        self.write(json.dumps(MODEL), "model.json")
+        self.write(json.dumps(MODEL | DROPOUTS), "drops.json")
+        self.write(FILE, "ds.json")
 
-    def write(self, name, text):
-        with open(os.path.join(self.folder, name), "w", encoding="utf-8") as f:
-            f.write(text)
-
-    def said(self, *more, status=0, train=None):
-        p = subprocess.run([*(train or TRAIN), "--out", "r", *more], cwd=self.folder, capture_output=True, text=True,
-                           timeout=LIMIT_S, check=False)
-        self.assertEqual(p.returncode, status, p.stderr)
-        return p.stderr.splitlines()
+    def said(self, *more, **how):
+        return self.run_it(*TRAIN, "--out", "r", *more, **how).stderr.splitlines()
 
     def test_each_remark_once(self):
         runs = (["--topology", "local"], ["--topology", "zero:1", "--workers", "3"],
@@ -58,22 +48,20 @@ class Told(unittest.TestCase):
 
     def test_no_file_commands_the_terminal(self):
         """A stranger's file names things in its own words: none that a terminal obeys."""
-        self.write("evil.json", json.dumps({"\x1b[31mred\x07\x9b2J\x7f, and naïve": 1}, ensure_ascii=False).replace("\x7f", "\\u007f"))
+        self.write(json.dumps({"\x1b[31mred\x07\x9b2J\x7f, and naïve": 1}, ensure_ascii=False).replace("\x7f", "\\u007f"), "evil.json")
         lines = self.said("-c", "evil.json", "--model", "drops.json", "--topology", "local")
         self.assertTrue([line for line in lines if "unknown key ?[31mred???2J?, and naïve is ignored" in line], lines)
 
     def test_ranks_of_another_mpirun(self):
-        mpirun = ["mpirun", "--oversubscribe", "-n", "2", *TRAIN]
-        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        os.environ.update(root)
-        lines = [line for line in self.said("-c", "ds.json", "--model", "drops.json", "--topology", "zero:1", train=mpirun)
-                 if line.startswith("starring")]
+        p = self.run_it("--oversubscribe", "-n", "2", PROGRAM, *TRAIN, "--out", "r", "-c", "ds.json", "--model", "drops.json", "--topology", "zero:1",
+                        program="mpirun")
+        lines = [line for line in p.stderr.splitlines() if line.startswith("starring")]
         self.assertEqual(sorted(set(lines)), sorted(lines))
         self.assertEqual(len(lines), 8, lines)
 
     def test_who_chose_what(self):
-        self.write("all.json", '{"gradient_clipping": 1.0, "optimizer": {"type": "Lion"}}')
-        self.write("some.json", '{"optimizer": {"params": {"lr": 0.01}}}')
+        self.write('{"gradient_clipping": 1.0, "optimizer": {"type": "Lion"}}', "all.json")
+        self.write('{"optimizer": {"params": {"lr": 0.01}}}', "some.json")
         both = ["--model", "model.json", "--topology", "ps:sync", "--workers", "2"]
         self.assertEqual(self.said("-c", "all.json", *both), [])
         self.assertEqual(self.said("--set", "gradient_clipping=1", *both), [])
@@ -91,7 +79,7 @@ class Told(unittest.TestCase):
                 self.assertIn(word, lines[0])
 
     def test_all_that_is_wrong_at_once(self):
-        self.write("file", "")
+        self.write("", "file")
         for run in (["--topology", "local"], ["--topology", "ps:sync", "--workers", "2"],
                     ["--topology", "zero:0", "--workers", "2", "--launch", "processes"]):
             lines = self.said(*run, "--model", "no-model", "--data", "no-data", "--set", "data.val_path=no-text", "--resume",
@@ -118,32 +106,28 @@ class Told(unittest.TestCase):
         os.chmod(self.folder, 0o755)
         os.mkdir(os.path.join(self.folder, "closed"), 0o700)
         for words in (["summary", "closed"], ["evaluate", "closed"], ["generate", "--model", "closed", "--prompt", "x"],
-                      [*TRAIN[1:], "--model", "model.json", "--topology", "local", "--resume", "closed"]):
+                      [*TRAIN, "--model", "model.json", "--topology", "local", "--resume", "closed"]):
             try:
-                p = subprocess.run([PROGRAM, *words], cwd=self.folder, capture_output=True, text=True, timeout=LIMIT_S, check=False,
-                                   user=65534, group=65534, extra_groups=[])
+                p = self.run_it(*words, status=2, user=65534, group=65534, extra_groups=[])
             except PermissionError:
                 self.skipTest("another user does not reach the program")
-            self.assertEqual(p.returncode, 2, p.stderr)
             self.assertRegex(p.stderr, r"^starring: error: (\S+ )?closed: Permission denied\n$|--resume: closed: Permission denied\n$")
-        p = subprocess.run([PROGRAM, "evaluate", "none"], cwd=self.folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-        self.assertEqual((p.returncode, p.stderr), (2, "starring: error: evaluate none: No such file or directory\n"))
+        self.assertEqual(self.run_it("evaluate", "none", status=2).stderr, "starring: error: evaluate none: No such file or directory\n")
 
     def test_the_last_line_can_be_typed(self):
         out = "my runs/100%s of mine"
-        p = subprocess.run([*TRAIN, "--model", "model.json", "--topology", "local", "--out", out], cwd=self.folder, capture_output=True,
-                           text=True, timeout=LIMIT_S, check=True)
+        p = self.run_it(*TRAIN, "--model", "model.json", "--topology", "local", "--out", out)
         files, typed = re.fullmatch(r"files +(.*)   \(every figure: (.*)\)", p.stdout.splitlines()[-1]).groups()
         self.assertEqual((files, shlex.split(typed)), (out, [PROGRAM, "summary", out]))
 
     def test_commands_are_printed_as_this_program_was_called(self):
         benches = [f"bench {name}" for name in ("", "step", "kernels", "adam", "collective", "zero", "ps", "tune", "checkpoint", "offload")]
         for words in ("", "train", "scheduler", "server", "worker", "plan", "keygen", "data", "summary", "evaluate", "generate", *benches):
-            said = subprocess.run([PROGRAM, *words.split(), "--help"], capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
+            said = self.run_it(*words.split(), "--help").stdout
             self.assertIn(f"{shlex.quote(PROGRAM)} ", said)
             self.assertEqual(re.findall(r"(?m)^(?: *|.*mpirun .*)\bstarring .*", said.replace(shlex.quote(PROGRAM), "")), [], words)
         for words in (["data", "info"], ["data", "wrap", "x"], ["keygen"], ["train", "--nope"], ["plan", "word"]):
-            p = subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+            p = self.run_it(*words, status=None)
             self.assertIn(f"ee {shlex.quote(PROGRAM)} {' '.join(words[:1 + (words[0] == 'data')])} --help", p.stderr)
 
     def test_what_many_ranks_cost(self):

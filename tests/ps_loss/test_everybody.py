@@ -2,20 +2,14 @@
 """Every process of a star stands still (SIGSTOP) for longer than all deadlines, its launcher too: as it starts, at its login, in a
 step, about its end. That is nobody's death: all steps are done, no restart is taken, nobody is said to be lost."""
 import concurrent.futures
-import json
 import os
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
-sys.path.insert(0, os.path.join(TOP, "experiments"))
-from drill import people  # noqa: E402
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import Runs, people
 
 STEPS, DEADLINE_S, LIMIT_S = 30, 6, 150
 STANDS_S = 1.5 * DEADLINE_S  # a role waits for START for 1.25 of it
@@ -24,51 +18,30 @@ FLAGS = ["--model", "tiny", "--data", "demo", "--topology", "ps:sync", "--worker
 AT_ONCE = 4
 
 
-class Everybody(unittest.TestCase):
-    def setUp(self):
-        self.directory = tempfile.mkdtemp(prefix="everybody-")
-        self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
-
-    def lines(self, out, name):
-        try:
-            with open(os.path.join(out, name), encoding="utf-8") as f:
-                return [json.loads(line) for line in f if line.endswith("\n")]
-        except OSError:
-            return []
-
-    def reached(self, out, mark, moment, since):
+class Everybody(Runs):
+    def reached(self, p, moment, since):
         kind, value = moment
         if kind == "seconds":
             return time.monotonic() - since >= value
         if kind == "roles":
-            return sum(role is not None for role in people.roles(mark)) > value
-        return len(self.lines(out, "metrics.jsonl")) >= value
+            return sum(role is not None for role in p.roles()) > value
+        return self.steps(p.out) >= value
 
-    def stop_all(self, mark):
+    def one(self, moment, more):
+        out, since = f"{moment[0]}-{moment[1]}-{len(more)}", time.monotonic()
+        p = self.start("train", *FLAGS, *more, "--out", out)
+        while p.poll() is None and not self.reached(p, moment, since) and time.monotonic() - since < LIMIT_S:
+            time.sleep(0.005)
         stopped = set()
-        while new := set(people.marked(mark)) - stopped:  # a launcher that is stopped starts nobody
+        while new := set(p.left()) - stopped:  # a launcher that is stopped starts nobody
             for pid in sorted(new):
                 people.send(pid, signal.SIGSTOP)
             stopped |= new
-        return stopped
-
-    def one(self, moment, more):
-        out = os.path.join(self.directory, f"{moment[0]}-{moment[1]}-{len(more)}")
-        mark = f"everybody-{os.getpid()}-{os.path.basename(out)}"
-        since = time.monotonic()
-        with subprocess.Popen([PROGRAM, "train", *FLAGS, *more, "--out", out], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                              stderr=subprocess.PIPE, text=True, env={**os.environ, people.MARK: mark}) as p:
-            try:
-                while p.poll() is None and not self.reached(out, mark, moment, since) and time.monotonic() - since < LIMIT_S:
-                    time.sleep(0.005)
-                stopped = self.stop_all(mark)
-                time.sleep(STANDS_S)
-                for pid in stopped:
-                    people.send(pid, signal.SIGCONT)
-                said = p.communicate(timeout=LIMIT_S)[1]
-            finally:
-                people.end_all(mark)
-        return p.returncode, said, self.lines(out, "lives.jsonl"), len(self.lines(out, "metrics.jsonl"))
+        time.sleep(STANDS_S)
+        for pid in stopped:
+            people.send(pid, signal.SIGCONT)
+        said = p.ends(status=None, limit_s=LIMIT_S)
+        return p.returncode, said, self.lives(out), self.steps(out)
 
     def test_it_is_nobodys_death(self):
         moments = [("seconds", s) for s in (0.05, 0.1, 0.2)] + [("roles", n) for n in (1, 3, 5)] + [("steps", n) for n in (1, 10, 28)]

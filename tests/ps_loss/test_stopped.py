@@ -7,18 +7,13 @@ import concurrent.futures
 import glob
 import json
 import os
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
-sys.path.insert(0, os.path.join(TOP, "experiments"))
-from drill import people  # noqa: E402
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import Runs, people
 
 STEPS, DEADLINE_S = 30, 12  # nobody is silent for half of it who only waits for a core
 LIMIT_S = 100  # of a run: far more than its deadlines, on a machine that does much else
@@ -37,54 +32,28 @@ WRITING = "writing"
 Ended = collections.namedtuple("Ended", "stopped status said steps hash")
 
 
-class Stopped(unittest.TestCase):
+class Stopped(Runs):
     def setUp(self):
-        self.directory = tempfile.mkdtemp(prefix="stopped-")
-        self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
-        self.config = os.path.join(self.directory, "job.json")
-        with open(self.config, "w", encoding="utf-8") as f:
-            json.dump(CONFIG, f)
-
-    def steps(self, out):
-        try:
-            with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as f:
-                return sum(1 for _ in f)
-        except OSError:
-            return 0
+        super().setUp()
+        self.write(json.dumps(CONFIG), "job.json")
 
     def reached(self, out, at_step):
         if at_step == WRITING:
-            return bool(glob.glob(os.path.join(glob.escape(out), "checkpoints", ".*.partial")))
+            return bool(glob.glob(self.at(glob.escape(out), "checkpoints", ".*.partial")))
         return self.steps(out) >= at_step
 
     def one(self, victims, at_step, more=()):
         """Stops the roles once so many steps are done (0: as soon as they are there), or once a checkpoint is being written. What
         became of it."""
-        out = os.path.join(self.directory, "-".join([*victims, str(at_step)]).replace(" ", "-"))
-        mark = f"stopped-{os.getpid()}-{os.path.basename(out)}"
-        with subprocess.Popen([PROGRAM, "train", "-c", self.config, "--out", out, *FLAGS, *more], stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, people.MARK: mark}) as p:
-            stopped = set()
-            while p.poll() is None and len(stopped) < len(victims):
-                roles = people.roles(mark) if stopped or self.reached(out, at_step) else {}
-                stopped |= {role for role in victims if role in roles and people.send(roles[role], signal.SIGSTOP)}
-                time.sleep(0.001)
-            try:
-                said = p.communicate(timeout=LIMIT_S)[0]
-            except subprocess.TimeoutExpired:
-                people.end_all(mark)
-                self.fail("it hangs: " + p.communicate()[0])
-            left = people.marked(mark)
-            people.end_all(mark)
-        self.assertEqual(left, {}, said)
-        return Ended(len(stopped) == len(victims), p.returncode, said, self.steps(out), self.hash_of(out))
-
-    def hash_of(self, out):
-        try:
-            with open(os.path.join(out, "summary.json"), encoding="utf-8") as f:
-                return json.load(f).get("weights_hash")
-        except OSError:
-            return None
+        out = "-".join([*victims, str(at_step)]).replace(" ", "-")
+        p, stopped = self.start("train", "-c", "job.json", "--out", out, *FLAGS, *more), set()
+        while p.poll() is None and len(stopped) < len(victims):
+            roles = p.roles() if stopped or self.reached(out, at_step) else {}
+            stopped |= {role for role in victims if role in roles and people.send(roles[role], signal.SIGSTOP)}
+            time.sleep(0.001)
+        said = p.ends(status=None, limit_s=LIMIT_S)
+        weights = self.summary(out).get("weights_hash") if os.path.exists(self.at(out, "summary.json")) else None
+        return Ended(len(stopped) == len(victims), p.returncode, said, self.steps(out), weights)
 
     def all(self, jobs):
         """Each (roles, at_step, more): the same with what became of it."""

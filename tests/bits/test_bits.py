@@ -2,15 +2,15 @@
 """The CPU's bits do not depend on the vector instructions that a program was built for, on what the processor has when
 it starts, or on the number of threads: tests/bits/bits.c as built three ways, a whole training with the C library told
 of an older processor, and the sources themselves."""
-import json
 import os
 import re
 import subprocess
-import tempfile
+import sys
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import PROGRAM, TOP, Runs
+
 BITS = os.path.join(os.path.dirname(PROGRAM), "tests", "bits")
 # glibc then takes the variants of its functions that a processor without these has; unknown names are passed over.
 OLDER = {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-FMA,-FMA4,-AVX2,-AVX2_Usable,-FMA_Usable,-AVX512F"}
@@ -50,25 +50,14 @@ class Bits(unittest.TestCase):
 
 
 @unittest.skipUnless(os.path.exists(PROGRAM), f"{PROGRAM} is not built: make check builds and names it")
-class Training(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
-    def train(self, name, *flags, env=None):
-        out = os.path.join(self.folder, name)
-        p = subprocess.run([PROGRAM, "train", "--model", "tiny", "--data", "demo", "--steps", "3", "--seq", "32",
-                            "--device", "cpu", "--topology", "local", "--out", out, *flags],
-                           capture_output=True, text=True, check=False, env={**os.environ, **(env or {})})
-        if p.returncode != 0:
-            return p, None
-        with open(os.path.join(out, "summary.json"), encoding="utf-8") as f:
-            return p, json.load(f)
+class Training(Runs):
+    def train(self, name, *flags, **how):
+        p = self.run_it("train", "--model", "tiny", "--data", "demo", "--steps", "3", "--seq", "32", "--device", "cpu", "--topology", "local",
+                        "--out", name, *flags, **how)
+        return p, self.summary(name) if p.returncode == 0 else None
 
     def norms(self, name):
-        with open(os.path.join(self.folder, name, "metrics.jsonl"), encoding="utf-8") as f:
-            return [json.loads(line)["grad_norm"] for line in f]
+        return [line["grad_norm"] for line in self.curve(name)]
 
     def test_the_c_librarys_variants_do_not_matter(self):
         for dtype in ("fp32", "fp16"):
@@ -83,15 +72,14 @@ class Training(unittest.TestCase):
         self.assertIn("cpu kernel fma", p.stdout)
         self.assertIn(f"weights     hash {fma['weights_hash']} (fma)\n", p.stdout)
         self.assertNotIn("other bits", p.stdout)
-        with open(os.path.join(self.folder, "fma", "config.json"), encoding="utf-8") as f:
-            self.assertEqual(json.load(f)["cpu"]["kernel"], "fma")
-        p, pairs = self.train("pairs", "--dtype", "bf16", "--set", "cpu.kernel=bf16-pairs")
+        self.assertEqual(self.json("fma", "config.json")["cpu"]["kernel"], "fma")
+        p, pairs = self.train("pairs", "--dtype", "bf16", "--set", "cpu.kernel=bf16-pairs", status=None)
         if pairs is None:
             self.assertIn("built without fused multiply-adds", p.stderr)
             self.assertEqual(p.returncode, 2)
             return
         self.assertEqual(pairs["cpu_kernel"]["product"], "bf16-pairs")
-        again = subprocess.run([PROGRAM, "summary", os.path.join(self.folder, "pairs")], capture_output=True, text=True, check=True)
+        again = self.run_it("summary", "pairs")
         for text in (p.stdout, again.stdout):
             self.assertIn(f"weights     hash {pairs['weights_hash']} (bf16-pairs: other bits than fma's, which --set "
                           "cpu.kernel=fma gives everywhere)\n", text)
@@ -99,12 +87,10 @@ class Training(unittest.TestCase):
         self.assertNotEqual(self.norms("pairs"), self.norms("fma"))
 
     def test_what_cannot_be_is_refused(self):
-        p, _ = self.train("fp32", "--dtype", "fp32", "--set", "cpu.kernel=bf16-pairs")
-        self.assertEqual(p.returncode, 2)
+        p, _ = self.train("fp32", "--dtype", "fp32", "--set", "cpu.kernel=bf16-pairs", status=2)
         self.assertIn("cpu.kernel bf16-pairs", p.stderr)
         self.assertIn("--set cpu.kernel=fma", p.stderr)
-        p, _ = self.train("unknown", "--set", "cpu.kernel=avx2")
-        self.assertEqual(p.returncode, 2)
+        p, _ = self.train("unknown", "--set", "cpu.kernel=avx2", status=2)
         self.assertIn('"bf16-pairs"', p.stderr)
 
 

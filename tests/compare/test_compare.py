@@ -7,21 +7,19 @@ import json
 import os
 import re
 import stat
-import subprocess
 import sys
-import tempfile
 import unittest
 from unittest import mock
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-COMPARE = os.path.join(TOP, "experiments", "compare.py")
-sys.path.insert(0, os.path.join(TOP, "experiments"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import EXPERIMENTS, Runs
 from comparison import equality, likeness, table
 from comparison.draw import svg
 from comparison.pages import curves
 from comparison.plan import split_values
 from comparison.runs import RunError, load
 
+COMPARE = os.path.join(EXPERIMENTS, "compare.py")
 LOSSES = ["5.5451774597167969", "5.5", "5.25", "5.125"]
 HASH = "0x0123456789abcdef"
 
@@ -107,18 +105,17 @@ UNLIKE = {"tokens_per_step": {"tokens_per_step": 2048}, "model": {"model": "tiny
           "trouble": {"trouble": {"straggle": ["1:3"], "text": "rank 1 computes 3 times as long"}}}
 
 
-class Case(unittest.TestCase):
+class Case(Runs):
     def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
+        super().setUp()
         self.out = self.at("out")
 
-    def at(self, *names):
-        return os.path.join(self.folder.name, *names)
-
     def run_it(self, *argv, env=None, full=True):
-        return subprocess.run([sys.executable, COMPARE, *argv, *["--full"] * full, "--out", self.out], capture_output=True, text=True,
-                              cwd=self.folder.name, env={**os.environ, **(env or {})}, check=False)
+        return super().run_it(COMPARE, *argv, *["--full"] * full, "--out", self.out, program=sys.executable, status=None, env=env)
+
+    def table(self):
+        """The rows of compare.csv."""
+        return list(csv.DictReader(self.read("out", "compare.csv").splitlines()))
 
     def two(self, **second):
         make_run(self.at("a"), "ps:sync")
@@ -162,14 +159,12 @@ class FinishedRuns(Case):
         self.assertEqual(lines["pinned host memory"], ["-", "5.00", "="])
         self.assertEqual(lines["GPU, in use by everything"], ["-", "9.00"])
         self.assertEqual(lines["of which context and others"], ["-", "4.00"])
-        with open(os.path.join(self.out, "compare.csv"), encoding="utf-8") as f:
-            first, second = csv.DictReader(f)
+        first, second = self.table()
         self.assertEqual(second["worker_bytes_measured"], str(2 << 20))
         self.assertEqual(second["worker_pinned_bytes_measured"], str(5 << 20))
         self.assertEqual((first["worker_pinned_bytes_measured"], first["gpu_name"]), ("0", ""))
         self.assertEqual((second["gpu_name"], second["gpu_used_bytes"]), ("some GPU", str(9 << 20)))
-        with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
-            report = f.read()
+        report = self.read("out", "report.html")
         self.assertIn("some GPU, 0000:01:00.0, driver 13.1", report)
         self.assertIn("Page-locked host memory", report)
 
@@ -259,8 +254,7 @@ class FinishedRuns(Case):
         self.assertEqual(p.returncode, 0, p.stderr)
         self.assertEqual(p.stderr.count("warning: the runs are not comparable: unequal dtype"), 1)
         self.assertIn("\nunlike: dtype bf16 / fp32\n", p.stdout)
-        with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
-            self.assertIn("dtype bf16 / fp32", f.read())
+        self.assertIn("dtype bf16 / fp32", self.read("out", "report.html"))
 
     def test_matrix_products_of_two_kinds_are_refused(self):
         pairs, fma = ({"product": p, "built_for": "AVX-512"} for p in ("bf16-pairs", "fma"))
@@ -339,8 +333,7 @@ class Results(Case):
         self.assertRegex(p.stdout, r"\n  host +62\.5 +62\.5\n    of which reading data +25\.0 +25\.0")
         self.assertRegex(p.stdout, r"weights hash +01234567 +01234567\n +89abcdef +89abcdef\n  matrix product +cpu +cpu\n")
         self.assertIn("| tokens/s | 2,000 | 2,000 |", p.stdout)
-        with open(os.path.join(self.out, "compare.csv"), encoding="utf-8") as f:
-            rows = list(csv.DictReader(f))
+        rows = self.table()
         self.assertEqual([r["topology"] for r in rows], ["ps:sync", "zero:2"])
         self.assertEqual(rows[0]["loss_first"], LOSSES[0])
         self.assertEqual(rows[0]["server_master_bytes_measured"], str(6 << 20))
@@ -356,16 +349,14 @@ class Results(Case):
             json.dump(summary, f)
         p = self.run_it(*argv)
         self.assertRegex(p.stdout, r"worker +5\.00 = +5\.00/5\.00")
-        with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
-            self.assertIn("do not agree to the byte everywhere", f.read())
+        self.assertIn("do not agree to the byte everywhere", self.read("out", "report.html"))
 
     def test_report_is_one_offline_file(self):
         argv = ["--runs"] + [make_run(self.at(t.replace(":", "-")), t) for t in
                              ("local", "ps:sync", "zero:3")] + ["--title", "A <b>title</b> & more"]
         p = self.run_it(*argv)
         self.assertEqual(p.returncode, 0, p.stderr)
-        with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
-            text = f.read()
+        text = self.read("out", "report.html")
         self.assertIn("A &lt;b&gt;title&lt;/b&gt; &amp; more", text)
         self.assertNotRegex(text, r"<link|<img|@import|url\((?!#)|src=")
         self.assertEqual(set(re.findall(r"https?://[^\"' )<]+", text)) - {"http://www.w3.org/2000/svg"}, set())
@@ -427,8 +418,7 @@ class FakeProgram(Case):
         os.chmod(self.program, os.stat(self.program).st_mode | stat.S_IXUSR)
 
     def order(self):
-        with open(os.path.join(self.out, "order.txt"), encoding="utf-8") as f:
-            return f.read().splitlines()
+        return self.read("out", "order.txt").splitlines()
 
 
 class Running(FakeProgram):

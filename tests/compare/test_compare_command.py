@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 """experiments/compare.py and its neighbours as commands: any directory, spaces in paths, `| head`, Ctrl-C."""
-import csv
 import glob
 import json
 import os
@@ -12,12 +11,11 @@ import sys
 import time
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import PROGRAM, TOP
 from test_compare_page import keyed
 from test_compare import COMPARE, Case, FakeProgram, make_run
 
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
 PATIENCE_S = 60
 SLEEPER = """#!{python}
 import os, sys, time
@@ -63,7 +61,7 @@ class ReaderLeft(Case):
 
     def test_a_comparison(self):
         runs = [make_run(self.at(n), t) for n, t in (("a", "ps:sync"), ("b", "zero:2"))]
-        status, words = without_reader([sys.executable, COMPARE, "--runs", *runs, "--out", self.out], cwd=self.folder.name)
+        status, words = without_reader([sys.executable, COMPARE, "--runs", *runs, "--out", self.out], cwd=self.folder)
         self.assertEqual((status, words), (141, ""))
         self.assertTrue(os.path.exists(os.path.join(self.out, "report.html")))  # written before it is told of
 
@@ -132,8 +130,7 @@ class Sweeps(FakeProgram):
     def test_a_sweep_is_plotted_and_in_the_csv(self):
         p = self.run_it("--program", self.program, "--topologies", "ps:async,zero:1", "--sweep", "workers=1,2,4", "--repeat", "2", "--medium", "tcp")
         self.assertEqual(p.returncode, 0, p.stderr)
-        with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
-            page = f.read()
+        page = self.read("out", "report.html")
         section = page[page.index("<h2>What the swept setting changes"):page.index("<h2>The numbers")]
         self.assertIn("workers, log2", section)
         self.assertGreater(keyed(self, section), 2)
@@ -144,14 +141,12 @@ class Sweeps(FakeProgram):
         self.assertEqual(plot.count('class="curve'), 2)   # one line per topology
         self.assertEqual(plot.count("<circle"), 6)        # one point per value
         self.assertEqual(plot.count('class="range'), 6)   # of two repeats
-        with open(os.path.join(self.out, "compare.csv"), encoding="utf-8") as f:
-            self.assertEqual([r["sweep_workers"] for r in csv.DictReader(f)], ["1", "1", "2", "2", "4", "4"] * 2)
+        self.assertEqual([r["sweep_workers"] for r in self.table()], ["1", "1", "2", "2", "4", "4"] * 2)
 
     def test_without_a_sweep_there_is_no_such_plot(self):
         p = self.run_it("--program", self.program, "--a", "zero:1", "--repeat", "1")
         self.assertEqual(p.returncode, 0, p.stderr)
-        with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
-            self.assertFalse("swept setting" in f.read())
+        self.assertFalse("swept setting" in self.read("out", "report.html"))
 
 
 class RefusedByTheProgram(FakeProgram):
@@ -186,7 +181,7 @@ class Refused(Case):
 
     def refused(self, status, words, *argv):
         p = subprocess.run([sys.executable, COMPARE, *argv], capture_output=True, text=True, check=False, timeout=PATIENCE_S,
-                           cwd=self.folder.name)
+                           cwd=self.folder)
         self.assertEqual((p.returncode, p.stdout), (status, ""), p.stderr)
         self.assertIn(words, p.stderr)
         self.assertNotIn("Traceback", p.stderr)
@@ -202,7 +197,7 @@ class Refused(Case):
         for out in ("a file", "a file/x/y"):
             self.refused(2, "a file is no directory", a, b, "--out", out)
         self.refused(2, "--out /proc/x: nothing can be written in /proc", a, b, "--out", "/proc/x")
-        self.assertEqual(os.listdir(self.folder.name), ["a file"])
+        self.assertEqual(os.listdir(self.folder), ["a file"])
 
     def test_files_of_another_shape(self):
         good, torn = self.at("good"), self.at("torn")
@@ -216,7 +211,7 @@ class Refused(Case):
             with open(os.path.join(torn, "config.json"), "w", encoding="utf-8") as f:
                 f.write(text)
             p = subprocess.run([sys.executable, COMPARE, "--runs", good, torn, "--program", "none"], capture_output=True,
-                               text=True, check=False, timeout=PATIENCE_S, cwd=self.folder.name)
+                               text=True, check=False, timeout=PATIENCE_S, cwd=self.folder)
             self.assertNotIn("Traceback", p.stderr)
             self.assertIn("ps:sync = zero:2", p.stdout)
 
@@ -250,15 +245,14 @@ class RealProgram(Case):
     def setUp(self):
         super().setUp()
         os.mkdir(self.at("tmp"))
-        with open(self.at("text.txt"), "w", encoding="utf-8") as f:
-            f.write("to be or not to be, that is the question. " * 200)
+        self.write("to be or not to be, that is the question. " * 200, "text.txt")
 
     def here(self):
         """The processes that work in this test's directory."""
         found = set()
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
-                if os.readlink(f"/proc/{pid}/cwd") == os.path.realpath(self.folder.name) and alive(pid):
+                if os.readlink(f"/proc/{pid}/cwd") == os.path.realpath(self.folder) and alive(pid):
                     found.add(int(pid))
             except OSError:
                 pass
@@ -288,7 +282,7 @@ class RealProgram(Case):
         for topology, number, least in (("ps:sync", signal.SIGKILL, 5), ("zero:1", signal.SIGKILL, 4), ("zero:1", signal.SIGTERM, 4)):
             shutil.rmtree(self.out, ignore_errors=True)
             p = subprocess.Popen([sys.executable, COMPARE, "--program", PROGRAM, "--a", topology, *self.SMALL, "--steps", "10000000",
-                                  "--repeat", "1", "--set", "eval_batches=0", "--out", self.out], cwd=self.folder.name,
+                                  "--repeat", "1", "--set", "eval_batches=0", "--out", self.out], cwd=self.folder,
                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "TMPDIR": self.at("tmp")})
             metrics, until = os.path.join(self.out, topology.replace(":", "-"), "metrics.jsonl"), time.monotonic() + PATIENCE_S
             while time.monotonic() < until and not (os.path.exists(metrics) and os.path.getsize(metrics)):

@@ -1,10 +1,7 @@
 #!/usr/bin/env python3
 """compare.py and stars with keys: who gets --keys and --insecure, and which runs may stand beside each other."""
-import os
-import sys
 import unittest
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from test_compare import Case, FakeProgram, make_run
 from comparison import equality, likeness, machine
 from comparison.runs import load

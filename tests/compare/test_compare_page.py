@@ -8,9 +8,8 @@ import sys
 import unittest
 from argparse import Namespace
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, os.path.join(TOP, "experiments"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import TOP
 from comparison import noise, sentences, table
 from comparison.draw import style
 from comparison.pages import closing, figures
@@ -129,8 +128,7 @@ class Reading(Case):
     def page(self, *runs, **env):
         p = self.run_it("--runs", *runs)
         self.assertEqual(p.returncode, 0, p.stderr)
-        with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
-            return f.read()
+        return self.read("out", "report.html")
 
     def demo(self):
         own = {"local": {"losses": LOSSES[:3] + ["5.0"], "weights_hash": "1" * 16, "val_loss": 2.25},
@@ -208,8 +206,7 @@ document.querySelectorAll("figure").forEach(function (f) { f.querySelectorAll(".
   var before = gone(f); li.click(); var between = gone(f); li.dispatchEvent(new KeyboardEvent("keydown", {key: "Enter"}));
   said.push(before + "," + (between > 0) + "," + gone(f)); }); });
 document.body.dataset.said = said.join(" ");</script></body>"""
-        with open(self.at("clicked.html"), "w", encoding="utf-8") as f:
-            f.write(page.replace("</body>", click))
+        self.write(page.replace("</body>", click), "clicked.html")
         p = subprocess.run([BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.at('browser')}", "--dump-dom",
                             "file://" + self.at("clicked.html")], capture_output=True, text=True, timeout=200, check=False)
         said = re.search('data-said="([^"]*)"', p.stdout)

@@ -8,9 +8,8 @@ import sys
 import unittest
 import xml.etree.ElementTree as etree
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, os.path.join(TOP, "experiments"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import TOP
 from comparison import claims, table
 from comparison.draw import forest, lines, style, svg
 from comparison.pages import curves, figures, staleness, sweep, timeline
@@ -149,8 +148,7 @@ class Timeline(Case):
     def test_runs_without_a_timeline_have_none_and_a_torn_one_is_named(self):
         groups = self.groups(zero_1=lambda d: None)
         self.assertEqual(timeline.section(groups), "")
-        with open(self.at("zero_1", "timeline.json"), "w", encoding="utf-8") as f:
-            f.write('{"ranks": [')
+        self.write('{"ranks": [', "zero_1", "timeline.json")
         with self.assertRaisesRegex(RunError, "timeline.json: no JSON"):
             timeline.section(groups)
 
@@ -294,8 +292,7 @@ class Others(Case):
         self.assertIn("machine: far (other CPU, 64 cores, 512.0 GiB)", p.stdout)
         self.assertIn("revision: beef", p.stdout)
         self.assertIn("medium: shm (processes), shm (mpi)", p.stdout)
-        with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
-            notes = f.read().split("<h2>Notes</h2>")[1]
+        notes = self.read("out", "report.html").split("<h2>Notes</h2>")[1]
         self.assertIn("far (other CPU, 64 cores, 512.0 GiB)", notes)
         self.assertNotIn("cores used", notes)   # this machine's own facts
         self.assertNotIn("compiler", notes)
@@ -307,8 +304,7 @@ class Others(Case):
             (star if "ps" in os.path.basename(directory) else ring)(directory)
         p = self.run_it("--runs", *runs, "--assert-equal")
         self.assertEqual(p.returncode, 0, p.stderr)
-        with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
-            html = f.read()
+        html = self.read("out", "report.html")
         for heading in ("Which times differ", "One step of each", "The numbers", "Loss against step", "Loss on held-out text",
                         "Memory per rank", "Bytes per step", "The whole job", "Where the time goes", "The servers' threads", "Notes"):
             self.assertRegex(html, rf"<h[23]>{heading}")

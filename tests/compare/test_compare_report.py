@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 """The report of experiments/compare.py: plots whose labels never meet, sweeps, staleness, noise, narrow screens."""
-import csv
 import html.parser
 import os
 import re
@@ -9,9 +8,8 @@ import sys
 import unittest
 import xml.etree.ElementTree
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, os.path.join(TOP, "experiments"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import TOP
 from comparison import noise, table
 from comparison.draw import bars, lines, style, svg
 from comparison.pages import curves, figures, report, sweep
@@ -144,8 +142,7 @@ class Pages(Case):
         return self.report(), p.stdout
 
     def report(self):
-        with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
-            return f.read()
+        return self.read("out", "report.html")
 
     def test_staleness_of_async_runs_alone(self):
         page, _ = self.page("ps:async", "zero:1", staleness={"histogram": [40, 50, 10], "max": 2, "mean": 0.7})
@@ -196,8 +193,7 @@ class Pages(Case):
             self.assertRegex(text, rf"\n  matrix product +{head}{hyphen} +{head}{hyphen}\n" + (rf" +{tail} +{tail}\n" if tail else ""))
             getattr(self, word)(table.PAIRS, " ".join(text.split()))
             self.assertEqual(page.count(f'<td class="hash">{HASH}</td><td>{product}</td>'), 2)
-            with open(os.path.join(self.out, "compare.csv"), encoding="utf-8") as f:
-                self.assertEqual([r["product"] for r in csv.DictReader(f)], [product] * 2)
+            self.assertEqual([r["product"] for r in self.table()], [product] * 2)
 
     def test_the_demo_is_one_block_with_either_product(self):
         time = {"forward": 0.5, "backward": 1.0, "wait": 0.4, "host": 0.1, "total": 2.0, "waited_for": [{"role": "worker", "rank": 1, "seconds": 0.3}]}
@@ -318,8 +314,7 @@ class Noise(Case):
         noise.write(other, {"others_share": 0.01, "stolen_share": 0.0, **shares})
         p = self.run_it("--runs", quiet, other)
         self.assertEqual(p.returncode, 0, p.stderr)
-        with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
-            return p.stdout, f.read()
+        return p.stdout, self.read("out", "report.html")
 
     def test_noisy_runs_are_counted_one_by_one(self):
         runs = [load("zero:1", make_run(self.at(f"r{i}"), "zero:1")) for i in range(3)]
@@ -335,8 +330,7 @@ class Noise(Case):
         self.assertIn("zero:1: other programs took 35% of the cores", " ".join(text.split()))
         self.assertIn("--repeat 5", text)
         self.assertTrue("not quiet during 1 of 2 runs" in page)
-        with open(os.path.join(self.out, "compare.csv"), encoding="utf-8") as f:
-            rows = list(csv.DictReader(f))
+        rows = self.table()
         self.assertEqual([r["noisy"] for r in rows], ["", "other programs took 35% of the cores"])
         self.assertEqual(rows[1]["load_others_share"], "0.35")
 

@@ -4,19 +4,15 @@ import math
 import os
 import random
 import re
-import sys
 import unittest
 from argparse import Namespace
 from unittest import mock
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, os.path.join(TOP, "experiments"))
+from test_compare import Case, FakeProgram, make_run
 import compare
 from comparison import claims, learning, likeness, plan, sentences, spread, table
 from comparison.pages import findings
 from comparison.runs import Run, RunError, UsageError, load
-from test_compare import Case, FakeProgram, make_run
 
 
 class Intervals(unittest.TestCase):
@@ -282,8 +278,7 @@ class TimeToLoss(Case):
 
     def test_files_that_say_the_step_alone(self):
         run = self.run_with("a", None)
-        with open(self.at("a", "evals.jsonl"), "w", encoding="utf-8") as f:
-            f.write('{"step": 3, "val_loss": 2.5, "unigram_entropy": 3.25, "seconds": 99}\n')
+        self.write('{"step": 3, "val_loss": 2.5, "unigram_entropy": 3.25, "seconds": 99}\n', "a", "evals.jsonl")
         self.assertEqual([(e.samples, e.updates, e.seconds) for e in load("a", run.directory).evals], [(24, 3, 1.5)])
 
 
@@ -387,8 +382,7 @@ class Order(FakeProgram):
             self.assertEqual(sorted(ran[4 * i:4 * i + 4]), ["ps:sync", "zero:0", "zero:1", "zero:3"])
         again, _ = self.orders("--order-seed", seed)
         self.assertEqual(again, ran)
-        with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
-            self.assertIn("Which times differ", f.read())
+        self.assertIn("Which times differ", self.read("out", "report.html"))
 
     def test_orders_are_random(self):
         planned = [Namespace(name=n) for n in "abcd"]

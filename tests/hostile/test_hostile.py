@@ -15,12 +15,10 @@ import tempfile
 import threading
 import unittest
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-TOP = os.path.dirname(os.path.dirname(HERE))
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
-sys.path.insert(0, os.path.join(TOP, "experiments"))
-from drill import people  # noqa: E402
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import Runs, people
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 STEPS = 40
 CONFIG = {
     "model": "tiny", "data": "demo", "steps": STEPS, "train_micro_batch_size_per_gpu": 2, "seed": 5, "eval_batches": "none", "quiet": True,
@@ -92,16 +90,17 @@ class Attacker:
 
 
 class Watch(threading.Thread):
-    """Tells the attacker the ports of a job's processes, and notes their memory."""
+    """Tells the attacker the ports of the processes of some runs, and notes their memory."""
 
-    def __init__(self, mark, attacker):
+    def __init__(self, runs, attacker):
         super().__init__(daemon=True)
-        self.mark, self.attacker, self.peak, self.ending = mark, attacker, {}, threading.Event()
+        self.runs, self.attacker, self.peak, self.ending = runs, attacker, {}, threading.Event()
         self.ports = set()
+        self.start()
 
     def run(self):
         while not self.ending.is_set():
-            pids = people.marked(self.mark)
+            pids = {pid: argv for run in list(self.runs) for pid, argv in run.left().items()}
             for pid, argv in pids.items():
                 role = people.role_of(argv, people.environment_of(pid)) or "launcher"
                 self.peak[role] = max(self.peak.get(role, 0), peak_of(pid))
@@ -150,38 +149,28 @@ class Relay:
         sink.close()
 
 
-class Hostile(unittest.TestCase):
+class Hostile(Runs):
     def setUp(self):
-        # Not below a directory that only its owner enters: another user is to start the attacker.
-        self.directory = tempfile.mkdtemp(prefix="hostile-", dir="/tmp")
-        self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
-        self.config = os.path.join(self.directory, "job.json")
-        with open(self.config, "w", encoding="utf-8") as f:
-            json.dump(CONFIG, f)
-        self.mark = f"hostile-{os.getpid()}-{self._testMethodName}"
-        self.addCleanup(people.end_all, self.mark)
+        # Not below a directory that only its owner enters, as another user is to start the attacker; nor one that the attacker looks into.
+        self.folder = tempfile.mkdtemp(prefix="hostile-", dir="/tmp")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.write(json.dumps(CONFIG), "job.json")
 
-    def train(self, name, *flags, attacker=None):
+    def train(self, out, *flags, attacker=None):
         """(exit status, what it said, its summary, {role: most bytes})"""
-        out = os.path.join(self.directory, name)
-        watch = Watch(self.mark, attacker)
-        watch.start()
+        p = self.start("train", "-c", "job.json", "--out", out, *FLAGS, *flags)
+        watch = Watch([p], attacker)
         try:
-            p = subprocess.run([PROGRAM, "train", "-c", self.config, "--out", out, *FLAGS, *flags], stdin=subprocess.DEVNULL,
-                               capture_output=True, text=True, timeout=LIMIT_S, check=False, env={**os.environ, people.MARK: self.mark})
+            said = p.ends(status=None, limit_s=LIMIT_S)
         finally:
             peak = watch.stop()
-        summary = {}
-        if os.path.exists(os.path.join(out, "summary.json")):
-            with open(os.path.join(out, "summary.json"), encoding="utf-8") as f:
-                summary = json.load(f)
-        return p.returncode, p.stdout + p.stderr, summary, peak
+        return p.returncode, p.printed() + said, self.summary(out) if os.path.exists(self.at(out, "summary.json")) else {}, peak
 
     def attacked(self, *flags):
         """Trains alone, then under attack; returns what the attacker counted."""
         status, said, alone, before = self.train("alone", *flags, "--force")
         self.assertEqual(status, 0, said)
-        attacker = Attacker(self.directory)
+        attacker = Attacker(self.folder)
         try:
             status, said, summary, peak = self.train("attacked", *flags, "--force", attacker=attacker)
         finally:
@@ -210,13 +199,8 @@ class Hostile(unittest.TestCase):
 
     # ---------------------------------------------------------------- by hand, with somebody on the wire
     def role(self, *words):
-        p = subprocess.Popen([PROGRAM, words[0], "-c", self.config, *FLAGS[:2], *STAR, "--out", os.path.join(self.directory, "by-hand"), *words[1:]],
-                             stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-                             env={**os.environ, people.MARK: self.mark, "STARRING_JOB_SECRET": "not a secret that is good for anything else"})
-        self.addCleanup(p.stderr.close)
-        self.addCleanup(p.wait)
-        self.addCleanup(p.kill)
-        return p
+        return self.start(words[0], "-c", "job.json", *FLAGS[:2], *STAR, "--out", "by-hand", *words[1:],
+                          env={"STARRING_JOB_SECRET": "not a secret that is good for anything else"})
 
     def test_replays(self):
         """What two members have said to the scheduler is said again, by others: while the job runs, and to the next one of
@@ -226,28 +210,26 @@ class Hostile(unittest.TestCase):
         recorded, bind = [], "tcp://127.0.0.1:*"
         for number in range(2):
             scheduler = self.role("scheduler", "--bind", bind)
-            line = scheduler.stderr.readline()
-            bind = line.split()[-1]
-            self.assertRegex(bind, r"^tcp://127.0.0.1:\d+$", line)
+            bind = scheduler.address()
+            self.assertRegex(bind, r"^tcp://127.0.0.1:\d+$")
             relays = [Relay(int(bind.rpartition(":")[2])) for _ in range(2)]
-            attacker = Attacker(self.directory, *(word for path in recorded for word in ("--replay", path)))
-            watch = Watch(self.mark, attacker)
-            watch.start()
-            roles = [self.role("server", "--scheduler", relays[0].address, "--rank", "0"), self.role("server", "--scheduler", bind, "--rank", "1"),
+            attacker = Attacker(self.folder, *(word for path in recorded for word in ("--replay", path)))
+            roles = [scheduler]
+            watch = Watch(roles, attacker)
+            roles += [self.role("server", "--scheduler", relays[0].address, "--rank", "0"), self.role("server", "--scheduler", bind, "--rank", "1"),
                      self.role("worker", "--scheduler", relays[1].address, "--rank", "0", "--no-weights", "--force"),
                      self.role("worker", "--scheduler", bind, "--rank", "1", "--no-weights")]
-            said = [p.communicate(timeout=LIMIT_S)[1] for p in [*roles, scheduler]]
+            said = [p.ends(status=None, limit_s=LIMIT_S) for p in roles]
             watch.stop()
             seen = attacker.end()
-            self.assertEqual([p.returncode for p in [*roles, scheduler]], [0] * 5, f"{said}\n{seen}")
-            with open(os.path.join(self.directory, "by-hand", "summary.json"), encoding="utf-8") as f:
-                self.assertEqual(json.load(f)["weights_hash"], alone["weights_hash"], seen)
+            self.assertEqual([p.returncode for p in roles], [0] * 5, f"{said}\n{seen}")
+            self.assertEqual(self.hash("by-hand"), alone["weights_hash"], seen)
             self.check_nothing_told(seen)
             self.assertEqual(seen["counts"].get("recordings replayed", 0) > 0, number == 1, seen)
             for relay in relays:  # a handshake at least; one that took too long was begun again
                 self.assertGreater(max(map(len, relay.said)), 400)
             for i, data in enumerate(bytes(kept) for relay in relays for kept in relay.said):
-                recorded.append(os.path.join(self.directory, f"recording-{i}"))
+                recorded.append(self.at(f"recording-{i}"))
                 with open(recorded[-1], "wb") as f:
                     f.write(data)
                 os.chmod(recorded[-1], 0o644)
@@ -259,7 +241,7 @@ class Hostile(unittest.TestCase):
 
     def test_who_is_let_in_does_harm(self):
         """Without this the tests above might pass because the attacker cannot do anything at all."""
-        attacker = Attacker(self.directory)
+        attacker = Attacker(self.folder)
         try:
             self.train("open", *STAR, "--insecure", attacker=attacker)
         finally:

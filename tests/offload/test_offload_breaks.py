@@ -7,15 +7,13 @@ compared with a run that nothing happened to.
 import errno
 import glob
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from fixture import LIMIT_S, PROGRAM, TINY, Runs
+from fixture import TINY, Runs
 
 EVERY = 20
 MOUNTED = ["unshare", "-m", "sh", "-c", 'mount $0 "$1" "$2" && shift 2 && exec "$@"']
@@ -61,7 +59,7 @@ class Breaks(Runs):
 
     def hash_of(self, out, steps, *more):
         self.run_it(*self.words(out, steps, "--topology", "zero:2", *more))
-        return self.summary(out)["weights_hash"]
+        return self.hash(out)
 
     def last(self):
         steps = [int(os.path.basename(p).split("-")[1]) for p in glob.glob(self.at("run", "checkpoints", "step-*[0-9]"))]
@@ -69,15 +67,8 @@ class Breaks(Runs):
 
     def begin(self, *words, steps=1000000, before=()):
         """The run, stopped behind a checkpoint."""
-        with open(self.at("said"), "w", encoding="utf-8") as said:
-            run = subprocess.Popen([*before, PROGRAM, *self.words("run", steps, "--checkpoint-every", str(EVERY), *words)], stdout=said, stderr=said)
-        self.addCleanup(run.wait)
-        self.addCleanup(run.kill)
-        until = time.monotonic() + LIMIT_S
-        while not self.last():
-            self.assertIsNone(run.poll(), self.said())
-            self.assertLess(time.monotonic(), until, "no checkpoint")
-            time.sleep(0.01)
+        run = self.start(*self.words("run", steps, "--checkpoint-every", str(EVERY), *words), under=before)
+        run.until(self.last, "a checkpoint")
         self.files = files_in(self.disk)
         self.assertEqual(len(self.files), 2)
         self.signal(signal.SIGSTOP)
@@ -87,14 +78,10 @@ class Breaks(Runs):
         for process in {p for p, _ in self.files}:
             os.kill(process, number)
 
-    def said(self):
-        return self.read("said")
-
     def ends(self, run, *words, whole=0):
         """It goes on and fails, and what it left is what an undisturbed run has; whole: only up to this step, 0: to its last checkpoint."""
         self.signal(signal.SIGCONT)
-        self.assertEqual(run.wait(LIMIT_S), 1, self.said())
-        said, last = self.said(), self.last()
+        said, last = run.ends(1), self.last()
         for word in (*words, self.disk, "--resume latest", "offload to disk: "):
             self.assertIn(word, said)
         self.assertRegex(said, r"\[rank [01]\] offload to disk: (embed|block\.\d|head)\S*: (reading|writing) \d+ bytes at \d+ of the file in ")
@@ -114,7 +101,7 @@ class Breaks(Runs):
                 run = self.begin(*words)
                 self.cut()
                 self.ends(run, "it ends at 8192, somebody has cut it")
-                shutil.rmtree(self.at("run"))
+                self.remove("run")
 
     def test_ranks_that_are_processes(self):
         run = self.begin(*self.weights(self.disk), "--launch", "processes")
@@ -127,8 +114,8 @@ class Breaks(Runs):
         run = self.begin(*self.weights(self.disk), "--set", OPTIMIZER + "device=nvme", "--set", f"{OPTIMIZER}nvme_path={self.folder}", steps=60)
         os.rmdir(self.disk)
         self.signal(signal.SIGCONT)
-        self.assertEqual(run.wait(LIMIT_S), 0, self.said())
-        self.assertEqual(self.summary("run")["weights_hash"], self.hash_of("whole", 60))
+        run.ends()
+        self.assertEqual(self.hash("run"), self.hash_of("whole", 60))
 
     def test_the_disk_fills(self):
         small = ("-t tmpfs -o size=16m", "none", self.disk)

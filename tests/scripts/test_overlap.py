@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 """zero_optimization.overlap_comm: false moves nothing while a worker computes, in the star as in the ring: the split says
 so, and the bits stay the same."""
-import json
 import os
-import subprocess
-import tempfile
+import sys
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import Runs
+
 TOPOLOGIES = ["zero:0", "zero:2", "zero:3", "ps:sync", "ps:sync --set gradient_clipping=0 --medium tcp",
               "ps:async --workers 1 --set gradient_clipping=0"]
 COMMON = ["--model", "demo", "--data", "demo", "--seq", "32", "--batch", "1", "--threads", "1", "--steps", "4", "--quiet",
@@ -16,13 +15,11 @@ COMMON = ["--model", "demo", "--data", "demo", "--seq", "32", "--batch", "1", "-
 TRIES = 3  # on a loaded machine a communication thread may not run while a worker computes
 
 
-class Overlap(unittest.TestCase):
+class Overlap(Runs):
     def run_with(self, overlap, topology):
-        with tempfile.TemporaryDirectory() as out:
-            subprocess.run([PROGRAM, "train", "--topology", *topology.split(), *COMMON, "--out", out, "--set",
-                            f"zero_optimization.overlap_comm={overlap}"], check=True, capture_output=True, timeout=120)
-            with open(os.path.join(out, "summary.json"), encoding="utf-8") as f:
-                run = json.load(f)
+        self.run_it("train", "--topology", *topology.split(), *COMMON, "--force", "--out", "run", "--set",
+                    f"zero_optimization.overlap_comm={overlap}")
+        run = self.summary("run")
         moved = run["time"]["comm_overlapped"] + run["time"]["comm_exposed"]
         return run["weights_hash"], run["time"]["comm_overlapped"] / moved
 

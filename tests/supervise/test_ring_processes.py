@@ -2,20 +2,18 @@
 """The command that starts a ring's ranks as processes watches over them, as it does over a star's roles: one that is killed or
 stands still is named in one message, all others are ended by the deadline, the exit status is one that is documented, and
 nothing is left. And a few things of ranks under mpirun."""
-import contextlib
 import glob
-import json
 import os
 import shutil
 import signal
 import subprocess
-import tempfile
+import sys
 import time
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
-LIMIT_S = 180  # a hang; far above what anything here takes
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import LIMIT_S, PROGRAM, Runs, send
+
 FOREVER = "1000000"
 DEADLINE_S = 6  # a rank that only waits for a core is heard within it
 LONG_S = 600
@@ -23,191 +21,109 @@ SMALL = ["--model", "tiny", "--seq", "16", "--batch", "1", "--threads", "1", "--
          "--workers", "2", "--launch", "processes"]
 
 
-class Case(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory(prefix="starring-supervise-")
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = folder.name
-        cls.environment = dict(os.environ)
-        for name, lines in (("text.txt", 1200),):
-            with open(cls.at(name), "w", encoding="utf-8") as f:
-                f.write("".join(f"{n} bottles of beer on the wall, {n * n % 97} of them green\n" for n in range(lines)))
-
-    @classmethod
-    def at(cls, *path):
-        return os.path.join(cls.folder, *path)
+class Case(Runs):
+    shared, corpus = True, 1200
+    out = "run"
 
     def setUp(self):
-        self.out = self.at("run")
-        shutil.rmtree(self.out, ignore_errors=True)
+        self.remove(self.out)
 
-    def argv(self, *more, steps=FOREVER, deadline_s=LONG_S, evaluation="0"):
-        return [PROGRAM, "train", *SMALL, "--out", self.out, "--steps", steps, "--set", f"eval_batches={evaluation}", "--set",
+    def argv(self, *more, steps=FOREVER, deadline_s=LONG_S):
+        return ["train", *SMALL, "--out", self.out, "--steps", steps, "--set", "eval_batches=0", "--set",
                 f"parameter_server.deadline_ms={deadline_s * 1000:.0f}", *more]
 
-    def start(self, *more, under=(), **how):
-        p = subprocess.Popen([*under, *self.argv("--quiet", *more, **how)], cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
-                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=self.environment)
-        self.addCleanup(p.stderr.close)
-        self.addCleanup(lambda: p.poll() is None and p.kill())
-        return p
+    def train(self, *more, env=None, **how):
+        return self.start(*self.argv("--quiet", *more, **how), env=env)
 
-    # ---------------------------------------------------------------- who is there
-    def all(self):
-        """Processes of this test's run: [(pid, parent, rank or None)]."""
-        found = []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as f:
-                    line = f.read()
-                with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as f:
-                    state, parent = f.read().rpartition(")")[2].split()[:2]
-                with open(f"/proc/{pid}/environ", encoding="utf-8", errors="replace") as f:
-                    variables = dict(entry.partition("=")[::2] for entry in f.read().split("\0"))
-            except OSError:
-                continue
-            if self.out in line and state != "Z":
-                found.append((int(pid), int(parent), variables.get("STARRING_RANK", variables.get("OMPI_COMM_WORLD_RANK"))))
-        return found
-
-    def ranks(self):
-        return {int(rank): pid for pid, _, rank in self.all() if rank is not None}
-
-    def until(self, p, what, happened):
-        end = time.monotonic() + LIMIT_S
-        while not (value := happened()):
-            if p.poll() is not None:
-                self.fail(f"ended with {p.returncode} before {what}: {p.stderr.read()}")
-            self.assertLess(time.monotonic(), end, what)
-            time.sleep(0.005)
-        return value
-
-    def steps(self):
-        with contextlib.suppress(OSError), open(os.path.join(self.out, "metrics.jsonl"), encoding="utf-8") as f:
-            return f.read().count("\n")
-        return 0
+    def both(self, p):
+        """The ranks' processes, as soon as there are both."""
+        return p.find("rank 0", "rank 1")
 
     def in_a_step(self, p):
-        self.until(p, "a step", lambda: self.steps() >= 2)
-        return self.ranks()
+        p.behind(2)
+        return self.both(p)
 
-    def begun(self, p):
-        """The ranks as soon as there are both."""
-        return self.until(p, "both ranks", lambda: len(self.ranks()) == 2 and self.ranks())
-
-    # ---------------------------------------------------------------- how it ends
-    def left(self):
-        return [pid for pid, _, _ in self.all()]
-
-    def ends(self, p, status):
-        try:
-            _, said = p.communicate(timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self.fail("it hangs")
-        self.assertEqual(p.returncode, status, said)
-        self.assertEqual(self.left(), [], said)
-        return said
+    def checkpoint(self, p):
+        p.until(lambda: glob.glob(self.at(self.out, "checkpoints", "step-*", "*")), "a checkpoint")
 
     def state(self):
-        with open(os.path.join(self.out, "state.json"), encoding="utf-8") as f:
-            return json.load(f)
+        return self.json(self.out, "state.json")
 
-    def names(self, p, pattern, status=1, recorded=True):
-        words = self.ends(p, status).splitlines()
+    def names(self, p, pattern):
+        words = p.ends(1).splitlines()
         self.assertEqual(len(words), 1, words)
         self.assertRegex(words[0], pattern)
-        if recorded:
-            self.assertEqual(self.state()["state"], "failed")
-            self.assertRegex(self.state()["why"], pattern)
-
-    def in_shm(self):
-        return set(os.listdir("/dev/shm"))
+        self.assertEqual(self.state()["state"], "failed")
+        self.assertRegex(self.state()["why"], pattern)
 
 
 class Killed(Case):
     def test_a_rank(self):
         for rank in (0, 1):
-            shutil.rmtree(self.out, ignore_errors=True)
-            p = self.start()
+            self.remove(self.out)
+            p = self.train()
             ranks = self.in_a_step(p)
-            os.kill(ranks[rank], signal.SIGKILL)
+            send(signal.SIGKILL, [ranks[rank]])
             self.names(p, rf"rank {rank} \(pid {ranks[rank]}\) was killed.* after step \d+")
 
     def test_a_rank_that_begins(self):
-        p = self.start()
-        ranks = self.begun(p)
-        os.kill(ranks[1], signal.SIGKILL)
+        p = self.train()
+        ranks = self.both(p)
+        send(signal.SIGKILL, ranks[1:])
         self.names(p, rf"rank 1 \(pid {ranks[1]}\) was killed by signal 9 \(Killed\)")
 
     def test_both(self):
-        p = self.start()
-        ranks = self.in_a_step(p)
-        for pid in ranks.values():
-            os.kill(pid, signal.SIGKILL)
+        p = self.train()
+        send(signal.SIGKILL, self.in_a_step(p))
         self.names(p, r"rank [01] \(pid \d+\) was killed.* after step \d+")
 
     def test_a_rank_that_is_started_again(self):
         """The one message is a warning, and the bits are those of a run in which nobody died."""
-        hashes = []
+        curves = []
         for dies in (True, False):
-            shutil.rmtree(self.out, ignore_errors=True)
-            p = self.start("--restart", "1", "--checkpoint-every", "5", steps="40", deadline_s=DEADLINE_S)
+            self.remove(self.out)
+            p = self.train("--restart", "1", "--checkpoint-every", "5", steps="40", deadline_s=DEADLINE_S)
             if dies:
-                self.until(p, "a checkpoint", lambda: glob.glob(os.path.join(self.out, "checkpoints", "step-*", "*")))
-                os.kill(self.ranks()[1], signal.SIGKILL)
-            words = self.ends(p, 0).splitlines()
+                self.checkpoint(p)
+                p.kill_now("rank 1")
+            words = p.ends().splitlines()
             self.assertEqual([len(words), "starting it again; 0 of 1 restarts are left" in "".join(words)], [dies, dies], words)
-            with open(os.path.join(self.out, "metrics.jsonl"), encoding="utf-8") as f:
-                hashes.append([(line["step"], line["loss"]) for line in map(json.loads, f)])
-        self.assertEqual(*hashes)
+            curves.append(self.curve(self.out))
+        self.assertEqual(*curves)
 
     def test_a_rank_once_too_often(self):
-        p = self.start("--restart", "1", deadline_s=DEADLINE_S)
+        p = self.train("--restart", "1", deadline_s=DEADLINE_S)
         for _ in range(2):
-            ranks = self.until(p, "both ranks", lambda: len(self.ranks()) == 2 and self.ranks())
-            os.kill(ranks[0], signal.SIGKILL)
-            self.until_gone(p, ranks[1])
-        said = self.ends(p, 1)
-        self.assertIn("all restarts are used up", said)
-
-    def until_gone(self, p, pid):
-        end = time.monotonic() + LIMIT_S
-        while os.path.exists(f"/proc/{pid}") and p.poll() is None:
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.005)
+            ranks = self.both(p)
+            send(signal.SIGKILL, ranks[:1])
+            while os.path.exists(f"/proc/{ranks[1]}") and p.poll() is None:
+                time.sleep(0.005)
+        self.assertIn("all restarts are used up", p.ends(1))
 
     def test_the_command_beside_a_stopped_rank(self):
         """Nobody is left who could be told: all are ended all the same, those that stand still too."""
-        p = self.start()
-        ranks = self.in_a_step(p)
-        os.kill(ranks[1], signal.SIGSTOP)
+        p = self.train()
+        send(signal.SIGSTOP, self.in_a_step(p)[1:])
         p.kill()
-        p.communicate()
-        end = time.monotonic() + LIMIT_S
-        while self.left() and time.monotonic() < end:
-            time.sleep(0.02)
-        self.assertEqual(self.left(), [])
+        p.ends(-9, settle_s=LIMIT_S)
 
 
 class StandsStill(Case):
-    def stop(self, p, pid, pattern, **how):
-        os.kill(pid, signal.SIGSTOP)
-        self.names(p, pattern, **how)
-
     def test_that_begins(self):
-        p = self.start(deadline_s=DEADLINE_S)
-        self.stop(p, self.begun(p)[1], "rank 1 .* gave no sign of life")
+        p = self.train(deadline_s=DEADLINE_S)
+        send(signal.SIGSTOP, self.both(p)[1:])
+        self.names(p, "rank 1 .* gave no sign of life")
 
     def test_in_a_step(self):
-        p = self.start(deadline_s=DEADLINE_S)
-        self.stop(p, self.in_a_step(p)[0], "rank 0 .* gave no sign of life.* after step")
+        p = self.train(deadline_s=DEADLINE_S)
+        send(signal.SIGSTOP, self.in_a_step(p)[:1])
+        self.names(p, "rank 0 .* gave no sign of life.* after step")
 
     def test_of_which_the_others_wait_in_vain(self):
         """A life that is given up is started again, like one that was killed."""
-        p = self.start("--restart", "1", "--delay", "0:constant:50", steps="30", deadline_s=DEADLINE_S)
-        os.kill(self.in_a_step(p)[1], signal.SIGSTOP)
-        self.assertRegex(self.ends(p, 0), "rank 1 .* gave no sign of life .* starting it again")
+        p = self.train("--restart", "1", "--delay", "0:constant:50", steps="30", deadline_s=DEADLINE_S)
+        send(signal.SIGSTOP, self.in_a_step(p)[1:])
+        self.assertRegex(p.ends(), "rank 1 .* gave no sign of life .* starting it again")
 
 
 class Interrupted(Case):
@@ -221,66 +137,65 @@ class Interrupted(Case):
 
     def test_in_a_step(self):
         for number, name in ((signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")):
-            shutil.rmtree(self.out, ignore_errors=True)
-            p = self.start()
+            self.remove(self.out)
+            p = self.train()
             self.in_a_step(p)
             p.send_signal(number)
-            self.assertIn("after step", self.one_message(self.ends(p, 128 + number), name))
+            self.assertIn("after step", self.one_message(p.ends(128 + number), name))
             self.assertEqual(self.state()["state"], "interrupted")
 
     def test_before_the_first_step(self):
-        p = self.start()
-        self.begun(p)
+        p = self.train()
+        self.both(p)
         p.send_signal(signal.SIGTERM)
-        self.one_message(self.ends(p, 143), "SIGTERM")
+        self.one_message(p.ends(143), "SIGTERM")
 
     def test_beside_a_death(self):
         """The step in hand will not end before the deadline, which is far away."""
-        p = self.start()
+        p = self.train()
         ranks = self.in_a_step(p)
         p.send_signal(signal.SIGSTOP)  # it hears of both at once
-        os.kill(ranks[1], signal.SIGKILL)
+        send(signal.SIGKILL, ranks[1:])
         p.send_signal(signal.SIGTERM)
         p.send_signal(signal.SIGCONT)
-        self.one_message(self.ends(p, 143), "SIGTERM")
+        self.one_message(p.ends(143), "SIGTERM")
         self.assertEqual(self.state()["state"], "interrupted")
 
     def test_twice(self):
-        p = self.start()
-        os.kill(self.in_a_step(p)[1], signal.SIGSTOP)
-        until = time.monotonic() + LIMIT_S
-        while p.poll() is None and time.monotonic() < until:
+        p = self.train()
+        send(signal.SIGSTOP, self.in_a_step(p)[1:])
+        while p.poll() is None:
             p.send_signal(signal.SIGINT)
             time.sleep(0.05)
-        self.one_message(self.ends(p, 130), "Ctrl-C")
+        self.one_message(p.ends(130), "Ctrl-C")
 
     def test_beside_a_rank_that_stands_still(self):
         """The step in hand ends with the deadline: that is no failure of the ranks that waited."""
         for rank in (0, 1):
-            shutil.rmtree(self.out, ignore_errors=True)
-            p = self.start(deadline_s=DEADLINE_S)
-            os.kill(self.in_a_step(p)[rank], signal.SIGSTOP)
+            self.remove(self.out)
+            p = self.train(deadline_s=DEADLINE_S)
+            send(signal.SIGSTOP, [self.in_a_step(p)[rank]])
             p.send_signal(signal.SIGINT)
-            self.assertRegex(self.one_message(self.ends(p, 130), "Ctrl-C"), f"rank {rank} .* gave no sign of life")
+            self.assertRegex(self.one_message(p.ends(130), "Ctrl-C"), f"rank {rank} .* gave no sign of life")
             self.assertEqual(self.state()["state"], "interrupted")
 
 
 class Fails(Case):
     def test_a_run_directory_that_cannot_be(self):
-        self.out = self.at("n" * 300)  # what is known before is said before
-        said = self.ends(self.start(steps="3", deadline_s=DEADLINE_S), 2)
+        self.out = "n" * 300  # what is known before is said before
+        said = self.train(steps="3", deadline_s=DEADLINE_S).ends(2)
         self.assertIn("n: cannot make the directory: File name too long", said)
         self.assertNotIn("egmentation", said)
 
     def test_a_refused_configuration(self):
-        p = self.start("--data", "nothing.txt", steps="3")
-        words = self.ends(p, 2).splitlines()
+        p = self.train("--data", "nothing.txt", steps="3")
+        words = p.ends(2).splitlines()
         self.assertEqual(len(words), 1, words)
         self.assertIn("nothing.txt", words[0])
 
     def test_a_rank_that_fails_in_a_step(self):
-        p = self.start("--dtype", "fp32", "--lr", "1e30", steps="200")
-        said = self.ends(p, 1)
+        p = self.train("--dtype", "fp32", "--lr", "1e30", steps="200")
+        said = p.ends(1)
         self.assertIn("diverged", said)
         self.assertEqual(self.state()["state"], "failed")
 
@@ -293,45 +208,37 @@ class Output(Case):
 
     def launches(self):
         for i, launch in enumerate(self.LAUNCHES):
-            self.out = self.at(f"printed{i}")
-            shutil.rmtree(self.out, ignore_errors=True)
+            self.out = f"printed{i}"
+            self.remove(self.out)
             yield self.argv(*launch, steps="12")
 
     def complete(self):
         self.assertEqual(self.state()["state"], "complete")
-        self.assertEqual(self.steps(), 12)
+        self.assertEqual(self.steps(self.out), 12)
 
     def test_the_reader_leaves(self):
         for argv in self.launches():
-            argv += ["--delay", "0:constant:200"]  # there is more to print when the reader has left
-            with subprocess.Popen(argv, cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                  env=self.environment) as p:
-                p.stdout.readline()
-                p.stdout.close()
-                _, said = p.communicate(timeout=LIMIT_S)
-            self.assertEqual(p.returncode, 0, said)
+            p = self.start(*argv, "--delay", "0:constant:200", stdout=subprocess.PIPE)  # there is more to print when the reader has left
+            p.stdout.readline()
+            p.stdout.close()
+            said = p.ends()
             self.assertEqual(said.count("nobody reads standard output"), 1, said)
             self.complete()
 
     def test_the_disk_is_full(self):
         for argv in self.launches():
             with open("/dev/full", "w", encoding="utf-8") as full:
-                p = subprocess.run([*argv, "--set", "gradient_clipping=1"], cwd=self.folder, text=True, stdout=full,
-                                   stderr=subprocess.PIPE, timeout=LIMIT_S, check=False, env=self.environment)
-            self.assertEqual(p.returncode, 1, p.stderr)
-            self.assertEqual(p.stderr.count("No space left on device"), 1, p.stderr)
-            self.assertEqual(len(p.stderr.splitlines()), 1, p.stderr)
+                said = self.start(*argv, "--set", "gradient_clipping=1", stdout=full).ends(1)
+            self.assertEqual(said.count("No space left on device"), 1, said)
+            self.assertEqual(len(said.splitlines()), 1, said)
             self.complete()
 
     def test_closed_streams(self):
         for argv in self.launches():
             for closes in ("<&-", ">&-", "<&- >&- 2>&-"):
-                shutil.rmtree(self.out, ignore_errors=True)
-                p = subprocess.run(["sh", "-c", f'exec "$@" {closes}', "sh", *argv], cwd=self.folder, capture_output=True,
-                                   timeout=LIMIT_S, check=False, env=self.environment)
-                self.assertEqual(p.returncode, 0, p.stderr)
-                with open(os.path.join(self.out, "metrics.jsonl"), encoding="utf-8") as f:
-                    self.assertEqual([json.loads(line)["step"] for line in f], list(range(1, 13)), closes)
+                self.remove(self.out)
+                self.start(*argv, under=("sh", "-c", f'exec "$@" {closes}', "sh")).ends()
+                self.assertEqual([line["step"] for line in self.curve(self.out)], list(range(1, 13)), closes)
 
 
 @unittest.skipUnless(shutil.which("mpirun") and os.path.exists(os.path.join(os.path.dirname(PROGRAM), "libstarring_mpi.so")),
@@ -340,23 +247,20 @@ class Mpi(Case):
     """mpirun starts and ends its ranks, and says so."""
 
     def test_a_death(self):
-        p = self.start("--launch", "mpi")
-        ranks = self.in_a_step(p)
-        os.kill(ranks[1], signal.SIGKILL)
-        _, said = p.communicate(timeout=LIMIT_S)
+        p = self.train("--launch", "mpi")
+        send(signal.SIGKILL, self.in_a_step(p)[1:])
+        self.assertIn("signal 9", p.ends(status=None))
         self.assertNotEqual(p.returncode, 0)
-        self.assertIn("signal 9", said)
-        self.assertEqual(self.left(), [])
 
     def test_a_death_with_a_restart(self):
-        p = self.start("--launch", "mpi", "--restart", "1", "--checkpoint-every", "5", steps="40")
-        self.until(p, "a checkpoint", lambda: glob.glob(os.path.join(self.out, "checkpoints", "step-*", "*")))
-        os.kill(self.ranks()[1], signal.SIGKILL)
-        self.assertIn("starting it again; 0 of 1 restarts are left", self.ends(p, 0))
+        p = self.train("--launch", "mpi", "--restart", "1", "--checkpoint-every", "5", steps="40")
+        self.checkpoint(p)
+        p.kill_now("rank 1")
+        self.assertIn("starting it again; 0 of 1 restarts are left", p.ends())
 
     def test_an_mpirun_that_is_not_there(self):
-        self.environment = {**self.environment, "PATH": "/nowhere"}
-        self.assertIn("mpirun: No such file or directory; install Open MPI", self.ends(self.start("--launch", "mpi"), 1))
+        said = self.train("--launch", "mpi", env={"PATH": "/nowhere"}).ends(1)
+        self.assertIn("mpirun: No such file or directory; install Open MPI", said)
 
 
 del Case  # unittest would run it

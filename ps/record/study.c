@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cjson/cJSON.h>
 #include <pthread.h>
@@ -13,7 +14,7 @@
 #include "ps/sum/push_code.h"
 #include "shared/core/background.h"
 #include "shared/core/error.h"
-#include "shared/core/regular_file.h"
+#include "shared/core/log_file.h"
 #include "shared/core/run_file.h"
 
 struct tally {
@@ -168,9 +169,8 @@ int study_write(struct study *const *all, int shards, const char *dir, int rank)
 struct study_log {
     struct background *writer;
     char *path;
-    FILE *file;
+    struct log_file file;
     int error;              // of opening and closing
-    bool torn;              // a line may be: nothing follows it
     pthread_mutex_t mutex;  // guards what follows
     char *lines;            // that the writer has not taken yet
     size_t length, room;
@@ -182,8 +182,8 @@ struct study_log {
 // ---------------------------------------------------------------- on the writer's thread
 static int open_file(void *arg) {
     struct study_log *l = arg;
-    l->file = file_create_stream(l->path);
-    l->error = l->file ? 0 : errno;
+    unlink(l->path);  // an earlier run's
+    l->error = log_file_open(&l->file, l->path, NULL, NULL) ? errno : 0;
     return 0;
 }
 
@@ -196,10 +196,8 @@ static int write_lines(void *arg) {
     l->lines = NULL;
     l->length = l->room = 0;
     pthread_mutex_unlock(&l->mutex);
-    errno = ENOSPC;  // what a short write means
-    if (!l->torn && (fwrite(lines, 1, length, l->file) != length || fflush(l->file))) {
+    if (!l->file.error && log_file_add(&l->file, lines, length)) {
         int error = errno;
-        l->torn = true;
         pthread_mutex_lock(&l->mutex);
         l->lost = error;
         l->lost_step = step;
@@ -211,7 +209,7 @@ static int write_lines(void *arg) {
 
 static int close_file(void *arg) {
     struct study_log *l = arg;
-    l->error = l->file && fclose(l->file) ? errno : 0;
+    l->error = log_file_close(&l->file) ? errno : 0;
     return 0;
 }
 

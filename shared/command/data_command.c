@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "shared/command/commands.h"
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
 #include "shared/core/path.h"

@@ -14,7 +14,7 @@
 
 // A pipe in the place of a file is not waited for.
 static int open_file(const char *path, int flags, mode_t mode) {
-    return open(path, flags | O_CLOEXEC | O_NONBLOCK, mode);
+    return open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, mode);
 }
 
 static int exchange(const char *a, const char *b) {
@@ -43,32 +43,54 @@ int disk_write(int fd, const char *path, const void *data, size_t bytes, char **
     for (size_t done = 0; done < bytes;) {
         ssize_t n = disk()->write(fd, (const char *)data + done, bytes - done);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return disk_error(error, "%s: cannot write: %s", path, strerror(errno));
-        if (n == 0)
-            return disk_error(error, "%s: cannot write: the file system took none of %zu bytes", path,
-                              bytes - done);
+        if (n == 0) errno = ENOSPC;  // none was taken
+        if (n <= 0) return disk_error(error, "%s: cannot write: %s", path, strerror(errno));
         done += (size_t)n;
     }
     return 0;
 }
 
-int disk_write_file(const char *path, const char *text, char **error) {
-    char *tmp = xasprintf("%s.tmp", path);
-    int fd = disk()->open(tmp, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    int rc = fd < 0 ? disk_error(error, "%s: cannot create: %s", tmp, strerror(errno)) : 0;
-    if (fd >= 0) {
-        rc = disk_write(fd, tmp, text, strlen(text), error);
-        if (rc == 0 && disk()->fsync(fd) != 0)
-            rc = disk_error(error, "%s: cannot bring to disk: %s", tmp, strerror(errno));
-        if (close(fd) != 0 && rc == 0) rc = disk_error(error, "%s: cannot write: %s", tmp, strerror(errno));
-        if (rc == 0 && disk()->rename(tmp, path) != 0)
-            rc = disk_error(error, "%s: cannot rename to %s: %s", tmp, path, strerror(errno));
-        if (rc) disk()->unlink(tmp);
-    }
-    free(tmp);
-    return rc;
+// ---------------------------------------------------------------- a new file
+// The stream's bytes go through the table too. The cookie is the descriptor.
+static ssize_t stream_write(void *fd, const char *data, size_t bytes) {
+    return disk_write((int)(intptr_t)fd, "", data, bytes, NULL) ? 0 : (ssize_t)bytes;
 }
 
+bool new_file_begin(struct new_file *n, const char *path, bool many) {
+    char own[16] = "";
+    if (many) snprintf(own, sizeof own, "%d", (int)getpid());
+    *n = (struct new_file){.path = xstrdup(path), .part = xasprintf("%s.part%s", path, own)};
+    // Whatever lies there goes: a thread that still has an earlier attempt open writes to that one, and a pipe is not waited for.
+    disk()->unlink(n->part);
+    n->fd = disk()->open(n->part, O_WRONLY | O_CREAT | O_EXCL, 0666);
+    if (n->fd >= 0)
+        n->file = fopencookie((void *)(intptr_t)n->fd, "w", (cookie_io_functions_t){.write = stream_write});
+    n->error = n->file ? 0 : errno;
+    return n->file != NULL;
+}
+
+int new_file_end(struct new_file *n, enum new_file_end how) {
+    bool made = n->fd >= 0, good = n->file && how != NEW_FILE_DISCARD && !ferror(n->file);
+    int why = n->error ? n->error : errno;
+    if (n->file && fclose(n->file) && good) good = false, why = errno;
+    if (good && how == NEW_FILE_ON_DISK && disk()->fsync(n->fd)) good = false, why = errno;
+    if (made && close(n->fd) && good) good = false, why = errno;
+    if (good && disk()->rename(n->part, n->path)) good = false, why = errno;
+    if (made && !good) disk()->unlink(n->part);
+    free(n->part);
+    free(n->path);
+    *n = (struct new_file){.fd = -1};
+    errno = why;
+    return good ? 0 : -1;
+}
+
+int new_file_write(const char *path, const char *text, enum new_file_end how, char **error) {
+    struct new_file n;
+    if (new_file_begin(&n, path, how == NEW_FILE_WHOLE)) fputs(text, n.file);
+    return new_file_end(&n, how) ? disk_error(error, "%s: cannot write: %s", path, strerror(errno)) : 0;
+}
+
+// ---------------------------------------------------------------- directories
 int disk_sync_dir(const char *dir, char **error) {
     int fd = disk()->open(dir, O_RDONLY | O_DIRECTORY, 0);
     if (fd < 0) return disk_error(error, "%s: %s", dir, strerror(errno));

@@ -9,6 +9,7 @@
 #define STARRING_SHARED_CORE_DISK_H
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <sys/types.h>
 
 // As the system's functions of these names: -1 and errno.
@@ -32,9 +33,28 @@ void disk_replace(const struct disk_ops *ops);  // tests; &disk_system: back
 int disk_error(char **error, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 // All bytes, however often write has to be called.
 int disk_write(int fd, const char *path, const void *data, size_t bytes, char **error);
-// The whole file path = text, by way of path.tmp: nothing or all of it, on disk (its name as well only after
-// disk_sync_dir of the directory).
-int disk_write_file(const char *path, const char *text, char **error);
+
+// A file that is there when it is whole, and not before: PATH.part until new_file_end. What was there under the name stays
+// until then. The one way to write a new file: begin, write, end.
+struct new_file {
+    int fd;      // to write to with disk_write, or
+    FILE *file;  // as a stream; NULL: it could not be made
+    char *path, *part;
+    int error;  // why it could not
+};
+// many: several processes may do so at once, each to a PATH.partPID of its own. Whether it is there to write to; new_file_end
+// follows in any case.
+bool new_file_begin(struct new_file *n, const char *path, bool many);
+enum new_file_end {
+    NEW_FILE_DISCARD,  // it is not wanted
+    NEW_FILE_WHOLE,    // it has its name from now on
+    NEW_FILE_ON_DISK,  // likewise, once its bytes are on disk (the name is only after disk_sync_dir of the directory)
+};
+// 0 if it has its name; else -1 with errno, of whatever went wrong first, and no PATH.part is left.
+int new_file_end(struct new_file *n, enum new_file_end how);
+// The file path = text. Where it need not be on disk several processes may write it at once.
+int new_file_write(const char *path, const char *text, enum new_file_end how, char **error);
+
 int disk_sync_dir(const char *dir, char **error);
 int disk_make_dir(const char *dir, char **error);  // exists already: fine. Its parent must be there
 // A directory of files and the files, as far as it goes. 0: it is gone (or was not there).

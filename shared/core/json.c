@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/core/regular_file.h"
 
 const cJSON *json_item(const cJSON *o, const char *key) { return cJSON_GetObjectItemCaseSensitive(o, key); }
 

@@ -86,36 +86,3 @@ char *file_read_whole(const char *path, size_t limit, size_t *bytes, char why[FI
     *bytes = length;
     return text;
 }
-
-FILE *file_create_stream(const char *path) {
-    struct stat st;
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
-    if (fd < 0) return NULL;
-    FILE *f = !fstat(fd, &st) && S_ISREG(st.st_mode) ? fdopen(fd, "w") : NULL;
-    if (f) return f;
-    close(fd);
-    errno = EINVAL;
-    return NULL;
-}
-
-bool new_file_begin(struct new_file *n, const char *path, bool many) {
-    char own[16] = "";
-    if (many) snprintf(own, sizeof own, "%d", (int)getpid());
-    *n = (struct new_file){.path = xasprintf("%s", path), .part = xasprintf("%s.part%s", path, own)};
-    n->file = file_create_stream(n->part);
-    n->error = n->file ? 0 : errno;
-    return n->file != NULL;
-}
-
-int new_file_end(struct new_file *n, bool whole) {
-    bool made = n->file, good = made && whole && !ferror(n->file);
-    int why = n->error ? n->error : errno;
-    if (made && fclose(n->file) && good) good = false, why = errno;
-    if (good && rename(n->part, n->path)) good = false, why = errno;
-    if (made && !good) unlink(n->part);
-    free(n->part);
-    free(n->path);
-    *n = (struct new_file){0};
-    errno = why;
-    return good ? 0 : -1;
-}

@@ -22,20 +22,4 @@ FILE *file_open_stream(const char *path, char why[FILE_WHY_MAX]);
 // The whole file, malloc'd, with a NUL behind it. A file of more than `limit` bytes is not read. NULL with why.
 char *file_read_whole(const char *path, size_t limit, size_t *bytes, char why[FILE_WHY_MAX]);
 
-// A file to write, empty, made where it is not there. A pipe or a device in its place is not waited for. NULL with errno.
-FILE *file_create_stream(const char *path);
-
-// A file that is there when it is whole, and not before: PATH.part until new_file_end. What was there under the name stays
-// until then.
-struct new_file {
-    FILE *file;  // to write to; NULL: it could not be made
-    char *path, *part;
-    int error;  // why it could not
-};
-// many: several processes may do so at once, each to a PATH.partPID of its own. Whether it is there to write to; new_file_end
-// follows in any case.
-bool new_file_begin(struct new_file *n, const char *path, bool many);
-// whole: it is to have its name. 0 if it has; else -1 with errno, of whatever went wrong first, and no PATH.part is left.
-int new_file_end(struct new_file *n, bool whole);
-
 #endif

@@ -14,10 +14,11 @@ void run_file_try(const char *dir, const char *name, const char *text);
 char *run_file_read(const char *dir, const char *name, bool quiet);
 // The same with another limit, in bytes; never logs.
 char *run_file_read_up_to(const char *dir, const char *name, size_t limit, char why[FILE_WHY_MAX]);
-// A line more, with its end: whole or not at all, and behind whole lines alone, for a death may have torn the last one.
-// A line that cannot be written is warned of.
+// A line more, with its end (shared/core/log_file.h). One that cannot be written is warned of.
 void run_file_add(const char *dir, const char *name, const char *line);
-// The whole lines of dir/name (malloc'd), or NULL; never logs.
-char *run_file_lines(const char *dir, const char *name);
+// Each whole line of dir/name that is JSON goes to take, in their order. Whether there is such a file; never logs.
+struct cJSON;
+bool run_file_each(const char *dir, const char *name, void (*take)(void *ctx, const struct cJSON *line),
+                   void *ctx);
 
 #endif

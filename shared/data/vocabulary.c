@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
 #include "shared/core/path.h"

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "kernels/backend.h"
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
 #include "shared/core/regular_file.h"
@@ -275,15 +276,13 @@ int product_table_write(const char *path, const struct product_table *t) {
 }
 
 int product_table_writable(const char *path) {
-    char *part = xasprintf("%s.part", path);
-    FILE *f = file_create_stream(part);
-    int rc = f ? 0 : fail("%s: cannot write: %s: name another file with --out", path, strerror(errno));
-    if (f) {
-        fclose(f);
-        unlink(part);
+    struct new_file n;
+    if (new_file_begin(&n, path, false)) {
+        new_file_end(&n, NEW_FILE_DISCARD);
+        return 0;
     }
-    free(part);
-    return rc;
+    new_file_end(&n, NEW_FILE_DISCARD);
+    return fail("%s: cannot write: %s: name another file with --out", path, strerror(errno));
 }
 
 void product_table_put(struct product_table *t, const struct product_entry *e) {

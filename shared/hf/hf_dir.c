@@ -1,4 +1,5 @@
 #include "shared/hf/hf_dir.h"
+#include "shared/core/disk.h"
 
 #include <assert.h>
 #include <dirent.h>
@@ -359,7 +360,7 @@ struct hf_writer *hf_writer_create(const char *dir, const struct model_spec *s, 
         struct st_entry *entries = list_entries(w, &count, &names, &largest_bytes);
         char *path = xasprintf("%s/model.safetensors", dir);
         char *why = NULL;
-        w->file = st_writer_begin(path, entries, count, true, &why);
+        w->file = st_writer_begin(path, entries, count, NEW_FILE_ON_DISK, &why);
         if (!w->file) fail("%s", why);
         free(why);
         w->scratch = xcalloc(largest_bytes, 1);

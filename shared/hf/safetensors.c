@@ -254,10 +254,9 @@ int st_to_f32(const struct st_tensor *t, int64_t first, int64_t count, float *ou
 #define WRITE_AHEAD_BYTES ((off_t)64 << 20)
 
 struct st_writer {
-    char *path;  // that it is to have
-    char *file;  // that is being written, and removed if it does not become whole; NULL: there is none
+    struct new_file file;
+    enum new_file_end how;
     char *error;
-    int fd;
     XXH64_state_t *hash;
     int64_t header_bytes;                    // with its length
     uint64_t expected_bytes, written_bytes;  // of data
@@ -299,21 +298,21 @@ static char *header_text(const struct st_entry *entries, int count, uint64_t *da
 
 // Beginning to write back and waiting for it, in turns. Where the file system cannot do that piece by piece, all of it.
 static int settle(struct st_writer *w) {
-    if (w->at - w->started < WRITE_SLICE_BYTES) return 0;
-    int rc = sync_file_range(w->fd, w->started, w->at - w->started, SYNC_FILE_RANGE_WRITE);
+    if (w->how != NEW_FILE_ON_DISK || w->at - w->started < WRITE_SLICE_BYTES) return 0;
+    int rc = sync_file_range(w->file.fd, w->started, w->at - w->started, SYNC_FILE_RANGE_WRITE);
     w->started = w->at;
     off_t until = w->at - WRITE_AHEAD_BYTES;
     if (until - w->settled < WRITE_SLICE_BYTES) return 0;
     if (rc == 0)
         rc =
-            sync_file_range(w->fd, w->settled, until - w->settled,
+            sync_file_range(w->file.fd, w->settled, until - w->settled,
                             SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
     w->settled = until;
     if (rc != 0 && errno != EIO && errno != ENOSPC && errno != EDQUOT) {
-        rc = disk()->fsync(w->fd);
+        rc = disk()->fsync(w->file.fd);
         w->settled = w->at;
     }
-    return rc == 0 ? 0 : disk_error(&w->error, "%s: cannot write: %s", w->file, strerror(errno));
+    return rc == 0 ? 0 : disk_error(&w->error, "%s: cannot write: %s", w->file.path, strerror(errno));
 }
 
 // All of it, past the buffer.
@@ -321,7 +320,7 @@ static int put_through(struct st_writer *w, const char *data, size_t bytes) {
     while (bytes > 0) {
         size_t n = bytes < BUFFER_BYTES ? bytes : BUFFER_BYTES;
         XXH64_update(w->hash, data, n);
-        if (disk_write(w->fd, w->file, data, n, &w->error)) return -1;
+        if (disk_write(w->file.fd, w->file.path, data, n, &w->error)) return -1;
         w->at += (off_t)n;
         data += n;
         bytes -= n;
@@ -344,14 +343,9 @@ static int put(struct st_writer *w, const void *data, size_t bytes) {
     return 0;
 }
 
-static int begin(struct st_writer *w, const struct st_entry *entries, int count) {
-    w->fd = disk()->open(w->file, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    if (w->fd < 0) {
-        disk_error(&w->error, "%s: cannot create: %s", w->file, strerror(errno));
-        free(w->file);
-        w->file = NULL;  // nothing to remove
-        return -1;
-    }
+static int begin(struct st_writer *w, const char *path, const struct st_entry *entries, int count) {
+    if (!new_file_begin(&w->file, path, false))
+        return disk_error(&w->error, "%s: cannot create: %s", path, strerror(w->file.error));
     char *header = header_text(entries, count, &w->expected_bytes);
     uint64_t n = strlen(header);
     unsigned char length[8];
@@ -360,9 +354,9 @@ static int begin(struct st_writer *w, const struct st_entry *entries, int count)
     w->buffer = xcalloc(BUFFER_BYTES, 1);
     int rc = 0;
     // A disk that has no room for the whole file says so now, if it can tell. The file's size stays that of what is written.
-    if (disk()->reserve(w->fd, (off_t)st_writer_bytes(w)) != 0 &&
+    if (disk()->reserve(w->file.fd, (off_t)st_writer_bytes(w)) != 0 &&
         (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
-        rc = disk_error(&w->error, "%s: no room for its %lld bytes: %s", w->file,
+        rc = disk_error(&w->error, "%s: no room for its %lld bytes: %s", w->file.path,
                         (long long)st_writer_bytes(w), strerror(errno));
     if (rc == 0) rc = put(w, length, sizeof length);
     if (rc == 0) rc = put(w, header, n);
@@ -370,14 +364,13 @@ static int begin(struct st_writer *w, const struct st_entry *entries, int count)
     return rc;
 }
 
-struct st_writer *st_writer_begin(const char *path, const struct st_entry *entries, int count, bool aside,
-                                  char **error) {
+struct st_writer *st_writer_begin(const char *path, const struct st_entry *entries, int count,
+                                  enum new_file_end how, char **error) {
     struct st_writer *w = xcalloc(1, sizeof *w);
-    w->path = xstrdup(path);
-    w->file = aside ? xasprintf("%s.tmp", path) : xstrdup(path);
+    w->how = how;
     w->hash = XXH64_createState();
     XXH64_reset(w->hash, 0);
-    if (begin(w, entries, count)) {
+    if (begin(w, path, entries, count)) {
         disk_error(error, "%s", w->error);
         st_writer_discard(&w);
     }
@@ -390,7 +383,7 @@ int64_t st_writer_bytes(const struct st_writer *w) { return w->header_bytes + (i
 int st_writer_append(struct st_writer *w, const void *data, size_t bytes) {
     if (w->error) return -1;
     if (bytes > w->expected_bytes - w->written_bytes)
-        return disk_error(&w->error, "%s: more data than its header announced (%llu bytes)", w->file,
+        return disk_error(&w->error, "%s: more data than its header announced (%llu bytes)", w->file.path,
                           (unsigned long long)w->expected_bytes);
     w->written_bytes += bytes;
     return put(w, data, bytes);
@@ -400,24 +393,17 @@ int st_writer_end(struct st_writer **at, struct st_written *out, char **error) {
     struct st_writer *w = *at;
     int rc = w->error ? -1 : 0;
     if (rc == 0 && w->written_bytes != w->expected_bytes)
-        rc = disk_error(&w->error, "%s: %llu bytes of data are still missing", w->file,
+        rc = disk_error(&w->error, "%s: %llu bytes of data are still missing", w->file.path,
                         (unsigned long long)(w->expected_bytes - w->written_bytes));
     if (rc == 0) rc = flush(w);
-    if (rc == 0 && disk()->fsync(w->fd) != 0)
-        rc = disk_error(&w->error, "%s: cannot bring to disk: %s", w->file, strerror(errno));
-    if (close(w->fd) != 0 && rc == 0)
-        rc = disk_error(&w->error, "%s: cannot write: %s", w->file, strerror(errno));
-    w->fd = -1;
-    // The data are on disk before an older file of that name is replaced.
-    if (rc == 0 && strcmp(w->file, w->path) != 0 && disk()->rename(w->file, w->path) != 0)
-        rc = disk_error(&w->error, "%s: cannot rename: %s", w->file, strerror(errno));
     if (rc == 0) {
-        if (out) *out = (struct st_written){.bytes = w->at, .xxh64 = XXH64_digest(w->hash)};
-        free(w->file);
-        w->file = NULL;
-    } else {
-        disk_error(error, "%s", w->error);
+        char *path = xstrdup(w->file.path);
+        if (new_file_end(&w->file, w->how))
+            rc = disk_error(&w->error, "%s: cannot write: %s", path, strerror(errno));
+        free(path);
     }
+    if (rc) disk_error(error, "%s", w->error);
+    if (rc == 0 && out) *out = (struct st_written){.bytes = w->at, .xxh64 = XXH64_digest(w->hash)};
     st_writer_discard(at);
     return rc;
 }
@@ -425,13 +411,10 @@ int st_writer_end(struct st_writer **at, struct st_written *out, char **error) {
 void st_writer_discard(struct st_writer **at) {
     struct st_writer *w = *at;
     if (!w) return;
-    if (w->file && w->fd >= 0) close(w->fd);
-    if (w->file) disk()->unlink(w->file);
+    if (w->file.path) new_file_end(&w->file, NEW_FILE_DISCARD);
     XXH64_freeState(w->hash);
     free(w->buffer);
     free(w->error);
-    free(w->file);
-    free(w->path);
     free(w);
     *at = NULL;
 }

@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "kernels/dtype.h"
+#include "shared/core/disk.h"
 
 #define ST_MAX_DIMS 8
 
@@ -60,13 +61,13 @@ struct st_written {
     uint64_t xxh64;  // of all its bytes
 };
 struct st_writer;
-// aside: to "<path>.tmp", which st_writer_end renames to path; else straight to path.
-struct st_writer *st_writer_begin(const char *path, const struct st_entry *entries, int count, bool aside,
-                                  char **error);
+// how: as st_writer_end leaves it, NEW_FILE_WHOLE or NEW_FILE_ON_DISK.
+struct st_writer *st_writer_begin(const char *path, const struct st_entry *entries, int count,
+                                  enum new_file_end how, char **error);
 int st_writer_append(struct st_writer *w, const void *data, size_t bytes);  // 0, or -1: st_writer_error
 const char *st_writer_error(const struct st_writer *w);  // why append says -1; NULL: it has not
 int64_t st_writer_bytes(const struct st_writer *w);      // that the whole file will have
-// Exactly the announced bytes have come, and are on disk when it returns 0. -1: the file is removed. Frees w. out may be NULL.
+// Exactly the announced bytes have come: the file has its name. -1: the file is removed. Frees w. out may be NULL.
 int st_writer_end(struct st_writer **w, struct st_written *out, char **error);
 void st_writer_discard(struct st_writer **w);  // the file is removed; NULL is allowed
 

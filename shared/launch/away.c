@@ -1,8 +1,6 @@
 #include "shared/launch/away.h"
 
 #include <cjson/cJSON.h>
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -40,51 +38,51 @@ void away_forget(const char *dir) {
     free(path);
 }
 
-// Which line named a worker last, 1, 2, ..; 0: none did. away: what it said.
-struct last_seen {
-    int64_t line;
-    bool away;
+// The lines that stay, and what they say last of each worker.
+struct cut {
+    double steps;
+    char *kept;
+    int64_t lines;
+    struct {
+        int64_t line;  // that named it last, 1, 2, ..; 0: none did
+        bool away;     // what it said
+    } last[CONFIG_ELASTIC_MAX];
 };
 
-// Where the last line of the worker that stays says that it is away, another one says that it is back, in the order of those.
-static void bring_back(FILE *out, struct last_seen all[CONFIG_ELASTIC_MAX], int64_t step) {
-    for (;;) {
-        int next = -1;
-        for (int w = 0; w < CONFIG_ELASTIC_MAX; w++)
-            if (all[w].away && (next < 0 || all[w].line < all[next].line)) next = w;
-        if (next < 0) return;
-        char *line = line_of(&(struct away){.step = step, .worker = next});
-        if (line) fputs(line, out);
-        free(line);
-        all[next].away = false;
-    }
+static void keep_line(struct cut *c, char *line) {
+    char *longer = xasprintf("%s%s", c->kept, line ? line : "");
+    free(c->kept);
+    free(line);
+    c->kept = longer;
+}
+
+static void take_line(void *ctx, const cJSON *o) {
+    struct cut *c = ctx;
+    double step = json_number(o, "step"), worker = json_number(o, "worker");
+    if (!(step <= c->steps) || !(worker >= 0 && worker < CONFIG_ELASTIC_MAX)) return;
+    c->last[(int)worker].line = ++c->lines;
+    c->last[(int)worker].away = cJSON_IsTrue(json_item(o, "away"));
+    char *text = cJSON_PrintUnformatted(o);
+    keep_line(c, text ? xasprintf("%s\n", text) : NULL);
+    cJSON_free(text);
 }
 
 void away_cut(const char *dir, int64_t steps) {
-    char *text = run_file_lines(dir, FILE_NAME), *rest = text, *kept = NULL, *why = NULL;
-    struct last_seen seen[CONFIG_ELASTIC_MAX] = {0};
-    size_t size = 0;
-    FILE *out = text ? open_memstream(&kept, &size) : NULL;
-    if (!out) {
-        free(text);
-        return;
+    struct cut c = {.steps = (double)steps, .kept = xstrdup("")};
+    char *path = xasprintf("%s/" FILE_NAME, dir), *why = NULL;
+    bool there = run_file_each(dir, FILE_NAME, take_line, &c);
+    // Where the last line of a worker that stays says that it is away, another one says that it is back, in the order of those.
+    for (int next = 0; there && next >= 0;) {
+        next = -1;
+        for (int w = 0; w < CONFIG_ELASTIC_MAX; w++)
+            if (c.last[w].away && (next < 0 || c.last[w].line < c.last[next].line)) next = w;
+        if (next < 0) break;
+        keep_line(&c, line_of(&(struct away){.step = steps + 1, .worker = next}));
+        c.last[next].away = false;
     }
-    int64_t count = 0;
-    for (char *line; (line = strsep(&rest, "\n"));) {
-        cJSON *o = cJSON_Parse(line);
-        double step = json_number(o, "step"), worker = json_number(o, "worker");
-        if (isfinite(step) && step <= (double)steps && worker >= 0 && worker < CONFIG_ELASTIC_MAX) {
-            seen[(int)worker] = (struct last_seen){++count, cJSON_IsTrue(json_item(o, "away"))};
-            fprintf(out, "%s\n", line);
-        }
-        cJSON_Delete(o);
-    }
-    bring_back(out, seen, steps + 1);
-    char *path = xasprintf("%s/" FILE_NAME, dir);
-    if (fclose(out) || disk_write_file(path, kept, &why))
-        warn("%s: absences of steps that are done again stay there; the job goes on", why ? why : path);
+    if (there && new_file_write(path, c.kept, NEW_FILE_ON_DISK, &why))
+        warn("%s: absences of steps that are done again stay there; the job goes on", why);
     free(path);
     free(why);
-    free(kept);
-    free(text);
+    free(c.kept);
 }

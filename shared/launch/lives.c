@@ -43,21 +43,19 @@ void lives_add(const char *dir, const struct life *life) {
     free(line);
 }
 
+static void take_life(void *ctx, const cJSON *o) {
+    double epoch = json_number(o, "epoch"), restarts = json_number(o, "restarts"),
+           start = json_number(o, "start");
+    if (epoch >= 1 && epoch < INT32_MAX && restarts >= 0 && restarts < INT32_MAX)
+        *(struct life *)ctx = (struct life){.start = start >= 1 && start < INT32_MAX ? (int)start : 1,
+                                            .epoch = (uint32_t)epoch,
+                                            .job = strtoull(json_text(o, "job", "0"), NULL, 16),
+                                            .restarts = (int)restarts};
+}
+
 struct life lives_last(const char *dir) {
     struct life last = {0};
-    char *text = run_file_lines(dir, FILE_NAME), *rest = text;
-    for (char *line; text && (line = strsep(&rest, "\n"));) {
-        cJSON *o = cJSON_Parse(line);
-        double epoch = json_number(o, "epoch"), restarts = json_number(o, "restarts"),
-               start = json_number(o, "start");
-        if (epoch >= 1 && epoch < INT32_MAX && restarts >= 0 && restarts < INT32_MAX)
-            last = (struct life){.start = start >= 1 && start < INT32_MAX ? (int)start : 1,
-                                 .epoch = (uint32_t)epoch,
-                                 .job = strtoull(json_text(o, "job", "0"), NULL, 16),
-                                 .restarts = (int)restarts};
-        cJSON_Delete(o);
-    }
-    free(text);
+    run_file_each(dir, FILE_NAME, take_life, &last);
     return last;
 }
 

@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -13,6 +12,7 @@
 
 #include "proto/events.pb-c.h"
 #include "shared/core/error.h"
+#include "shared/core/log_file.h"
 #include "shared/core/path.h"
 #include "shared/core/text.h"
 #include "shared/core/train_state.h"
@@ -37,22 +37,14 @@
 #define TAIL_BYTES      4
 
 struct curve_file {
-    int fd;
+    struct log_file log;
     char *path;
 };
-
-// path is the file's from now on.
-static struct curve_file *open_at(char *path, int flags) {
-    struct curve_file *f = xcalloc(1, sizeof *f);
-    f->path = path;
-    f->fd = open(path, flags | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
-    return f;
-}
 
 static int curve_file_close(struct curve_file **pf) {
     struct curve_file *f = *pf;
     if (!f) return 0;
-    int rc = f->fd >= 0 ? close(f->fd) : 0;
+    int rc = log_file_close(&f->log);
     free(f->path);
     free(f);
     *pf = NULL;
@@ -68,24 +60,18 @@ static struct curve_file *opened(struct curve_file *f, int rc) {
     return f;
 }
 
-static int put(struct curve_file *f, const void *bytes, size_t n) {
-    errno = ENOSPC;  // what a short write means
-    return write(f->fd, bytes, n) == (ssize_t)n ? 0 : -1;
+// path is the file's from now on. NULL after logging.
+static struct curve_file *open_at(char *path, bool (*keep)(void *ctx, const char *line), void *ctx) {
+    struct curve_file *f = xcalloc(1, sizeof *f);
+    f->path = path;
+    return opened(f, log_file_open(&f->log, path, keep, ctx));
 }
 
 // ---------------------------------------------------------------- CSV
-// The lines up to the first of a step above `from`, in bytes; 0 of a file without a whole line.
-static off_t kept_bytes(int fd, int64_t from) {
-    int copy = dup(fd);
-    FILE *in = copy >= 0 ? fdopen(copy, "r") : NULL;
-    char line[LINE_MAX_BYTES];
-    off_t kept = 0;
-    while (in && fgets(line, sizeof line, in) && strchr(line, '\n')) {
-        if (kept && from > 0 && strtoll(line, NULL, 10) > from) break;
-        kept += (off_t)strlen(line);
-    }
-    if (in) fclose(in);
-    return kept;
+// The head, and of a run that goes on the lines up to the first of a step above *from.
+static bool is_before(void *ctx, const char *line) {
+    const int64_t *from = ctx;
+    return strncmp(line, "step,", 5) == 0 || *from <= 0 || strtoll(line, NULL, 10) <= *from;
 }
 
 // dir/NAME.csv for the tag "Train/Samples/lr", NAME with '_' for '/' and ' '; its lines stay, and what follows is added.
@@ -95,12 +81,9 @@ static struct curve_file *csv_file_open(const char *dir, const char *tag, int64_
     char *path = xasprintf("%s/%s.csv", dir, tag), line[LINE_MAX_BYTES];
     for (char *p = path + strlen(dir) + 1; *p; p++)
         if (*p == '/' || *p == ' ') *p = '_';
-    struct curve_file *f = open_at(path, O_RDWR);
-    if (f->fd < 0) return opened(f, -1);
-    off_t kept = kept_bytes(f->fd, from);
-    if (ftruncate(f->fd, kept) || lseek(f->fd, kept, SEEK_SET) != kept) return opened(f, -1);
+    struct curve_file *f = open_at(path, is_before, &from);
     snprintf(line, sizeof line, "step,%s\r\n", slash ? slash + 1 : tag);
-    return opened(f, kept ? 0 : put(f, line, strlen(line)));
+    return f && !f->log.end ? opened(f, log_file_add(&f->log, line, strlen(line))) : f;
 }
 
 static int csv_file_point(struct curve_file *f, int64_t step, double value) {
@@ -112,7 +95,7 @@ static int csv_file_point(struct curve_file *f, int64_t step, double value) {
     else
         snprintf(number, sizeof number, "%f", value);  // nan, inf, -inf: as Python writes them
     snprintf(line, sizeof line, "%lld,%s\r\n", (long long)step, number);
-    return put(f, line, strlen(line));
+    return log_file_add(&f->log, line, strlen(line));
 }
 
 // ---------------------------------------------------------------- events
@@ -150,7 +133,7 @@ static int put_event(struct curve_file *f, Starring__Event *e) {
     put_crc(record + 8, record, 8);
     starring__event__pack(e, record + HEAD_BYTES);
     put_crc(record + HEAD_BYTES + n, record + HEAD_BYTES, n);
-    return put(f, record, HEAD_BYTES + n + TAIL_BYTES);
+    return log_file_add(&f->log, (char *)record, HEAD_BYTES + n + TAIL_BYTES);
 }
 
 // A new file events.out.tfevents.SECONDS.HOST.PID in dir, which exists. from > 0: events from that step on that other
@@ -160,7 +143,7 @@ static struct curve_file *event_file_create(const char *dir, int64_t from) {
     gethostname(host, sizeof host - 1);
     struct curve_file *f = open_at(
         xasprintf("%s/events.out.tfevents.%lld.%s.%d", dir, (long long)wall_time(), host, (int)getpid()),
-        O_WRONLY | O_APPEND);
+        NULL, NULL);
     Starring__Event version = STARRING__EVENT__INIT, start = STARRING__EVENT__INIT;
     Starring__SessionLog session = STARRING__SESSION_LOG__INIT;
     version.what_case = STARRING__EVENT__WHAT_FILE_VERSION;
@@ -169,7 +152,7 @@ static struct curve_file *event_file_create(const char *dir, int64_t from) {
     start.step = from;
     start.what_case = STARRING__EVENT__WHAT_SESSION_LOG;
     start.session_log = &session;
-    return opened(f, f->fd < 0 || put_event(f, &version) || (from > 0 && put_event(f, &start)));
+    return f ? opened(f, put_event(f, &version) || (from > 0 && put_event(f, &start))) : NULL;
 }
 
 static int event_file_point(struct curve_file *f, const char *tag, int64_t step, double value) {

@@ -1,7 +1,6 @@
 #include "shared/report/metrics.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,11 +10,9 @@
 
 #include "shared/core/error.h"
 #include "shared/core/json.h"
+#include "shared/core/log_file.h"
 #include "shared/core/path.h"
-#include "shared/core/regular_file.h"
 #include "shared/core/run_file.h"
-
-#define LINE_READ_BYTES 4096  // of a line that somebody else may have written
 
 #define AT(m) FIGURE_AT(step_record, m)
 static const struct figure of_steps[] = {
@@ -48,97 +45,85 @@ struct figure_rows step_figures(void) {
 }
 
 struct metrics {
-    int fd;  // -1: not made yet
+    struct log_file file;
     char *path;
-    int failed;    // errno of the first write that did not succeed
-    int64_t step;  // whose line that was
+    int64_t lost;  // the first step whose line is
 };
+
+// ---------------------------------------------------------------- writing
+struct before {
+    double steps, *elapsed;
+};
+
+static bool is_before(void *ctx, const char *line) {
+    const struct before *b = ctx;
+    cJSON *o = cJSON_Parse(line);
+    double step = json_number(o, "step"), at = json_number(o, "elapsed");
+    cJSON_Delete(o);
+    if (!(step <= b->steps)) return false;
+    if (isfinite(at)) *b->elapsed = at;
+    return true;
+}
 
 struct metrics *metrics_create(const char *dir, int64_t steps, double *elapsed) {
     struct metrics *m = xcalloc(1, sizeof *m);
     m->path = xasprintf("%s/metrics.jsonl", dir);
-    m->fd = open(m->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
-    int copy = m->fd >= 0 && steps > 0 ? dup(m->fd) : -1;
-    FILE *in = copy >= 0 ? fdopen(copy, "r") : NULL;
-    char line[FIGURE_LINE_MAX];
-    off_t kept = 0;
     *elapsed = 0;
-    while (in && fgets(line, sizeof line, in) && strchr(line, '\n')) {
-        cJSON *o = cJSON_Parse(line);
-        double step = json_number(o, "step"), at = json_number(o, "elapsed");
-        cJSON_Delete(o);
-        if (!(step <= (double)steps)) break;
-        kept += (off_t)strlen(line);
-        if (isfinite(at)) *elapsed = at;
-    }
-    if (in) fclose(in);
-    if (m->fd >= 0 && !ftruncate(m->fd, kept) && lseek(m->fd, kept, SEEK_SET) == kept) return m;
+    if (!log_file_open(&m->file, m->path, is_before, &(struct before){(double)steps, elapsed})) return m;
     fail("%s: %s", m->path, strerror(errno));
-    if (m->fd >= 0) close(m->fd);
     free(m->path);
     free(m);
     return NULL;
 }
 
-// The first line that cannot be written is told at once: a run of days may still be ahead. Nothing is written behind it,
-// for a line may be torn.
-static void put_line(struct metrics *f, int64_t step, const char *line, int length) {
-    if (f->failed) return;
-    errno = ENOSPC;  // what a short write means
-    if (write(f->fd, line, (size_t)length) == length) return;
-    f->failed = errno;
-    f->step = step;
-    fail(
-        "%s: cannot write: %s: the lines from step %lld on are lost; training goes on, and ends with exit status %d",
-        f->path, strerror(f->failed), (long long)step, EXIT_RUN_FAILED);
-}
-
+// The first line that cannot be written is told at once: a run of days may still be ahead.
 void metrics_step(struct metrics *m, const struct step_record *r) {
     char line[FIGURE_LINE_MAX];
     int n = figures_line(line, step_figures(), r);
-    put_line(m, r->step, line, n);
+    if (m->lost || !log_file_add(&m->file, line, (size_t)n)) return;
+    m->lost = r->step;
+    fail(
+        "%s: cannot write: %s: the lines from step %lld on are lost; training goes on, and ends with exit status %d",
+        m->path, strerror(errno), (long long)r->step, EXIT_RUN_FAILED);
+}
+
+struct mended {
+    struct step_record line;
+    double seconds;  // of its step
+    double last;     // step that has a line
+};
+
+static void take_before(void *ctx, const cJSON *o) {
+    struct mended *m = ctx;
+    m->last = json_number(o, "step");
+    m->line.elapsed = json_number(o, "elapsed") + m->seconds;
+    m->line.memory_bytes = (size_t)json_number(o, "memory_bytes");
 }
 
 void metrics_mend(const char *dir, const struct step_record *r) {
-    struct step_record mended = *r;
-    struct metrics f = {.path = xasprintf("%s/metrics.jsonl", dir)};
-    char why[FILE_WHY_MAX];
-    FILE *in = file_open_stream(f.path, why);
-    char line[FIGURE_LINE_MAX];
-    double last = 0;
-    while (in && fgets(line, sizeof line, in) && strchr(line, '\n')) {
-        cJSON *o = cJSON_Parse(line);
-        last = json_number(o, "step");
-        mended.elapsed = json_number(o, "elapsed") + r->seconds;
-        mended.memory_bytes = (size_t)json_number(o, "memory_bytes");
-        cJSON_Delete(o);
-    }
-    if (in) fclose(in);
-    if (in && last == (double)(r->step - 1)) {
-        int n = figures_line(line, step_figures(), &mended);
-        f.fd = open(f.path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK);
-        if (f.fd >= 0) put_line(&f, r->step, line, n);
-        if (f.fd >= 0) close(f.fd);
-    }
-    free(f.path);
+    struct mended m = {.line = *r, .seconds = r->seconds};
+    char text[FIGURE_LINE_MAX];
+    run_file_each(dir, "metrics.jsonl", take_before, &m);
+    if (m.last != (double)(r->step - 1)) return;
+    figures_line(text, step_figures(), &m.line);
+    run_file_add(dir, "metrics.jsonl", text);
 }
 
 int metrics_destroy(struct metrics **pm) {
     struct metrics *m = *pm;
-    int rc = 0;
     if (!m) return 0;
-    if (m->fd >= 0 && close(m->fd) && !m->failed) m->failed = errno;
-    if (m->failed && m->step)
-        rc = fail("%s: its lines from step %lld on are missing: %s", m->path, (long long)m->step,
-                  strerror(m->failed));
-    else if (m->failed)
-        rc = fail("%s: %s", m->path, strerror(m->failed));
+    int rc = log_file_close(&m->file);
+    if (rc && m->lost)
+        fail("%s: its lines from step %lld on are missing: %s", m->path, (long long)m->lost, strerror(errno));
+    else if (rc)
+        fail("%s: %s", m->path, strerror(errno));
     free(m->path);
     free(m);
     *pm = NULL;
     return rc;
 }
 
+// ---------------------------------------------------------------- reading
 static void add_eval(struct metrics_totals *t, const cJSON *o) {
     t->val_loss = json_number(o, "val_loss");
     t->unigram_entropy = json_number(o, "unigram_entropy");
@@ -171,24 +156,20 @@ static void add_step(struct metrics_totals *t, const cJSON *o) {
 // Each line of dir/name goes to add. A last line that does not end is torn and left out.
 static int read_lines(const char *dir, const char *name, struct metrics_totals *out,
                       void (*add)(struct metrics_totals *, const cJSON *)) {
-    char *path = xasprintf("%s/%s", dir, name), why[FILE_WHY_MAX], line[LINE_READ_BYTES];
-    FILE *f = file_open_stream(path, why);
-    int rc = f ? 0 : fail("%s: %s", path, why);
-    for (int64_t number = 1; !rc && fgets(line, sizeof line, f); number++) {
-        if (*line == '\n') continue;
-        bool whole = strchr(line, '\n') != NULL;
-        if (!whole && feof(f)) {
-            out->torn = name;
-            break;
-        }
-        cJSON *o = whole ? cJSON_Parse(line) : NULL;
+    char *path = xasprintf("%s/%s", dir, name), why[FILE_WHY_MAX];
+    struct log_reader lines;
+    int rc = log_reader_open(&lines, path, why) ? fail("%s: %s", path, why) : 0;
+    for (const char *line; !rc && (line = log_reader_next(&lines));) {
+        if (!*line) continue;
+        cJSON *o = cJSON_Parse(line);
         if (!cJSON_IsObject(o))
-            rc = fail("%s: line %lld is no JSON object", path, (long long)number);
+            rc = fail("%s: line %lld is no JSON object", path, (long long)lines.number);
         else
             add(out, o);
         cJSON_Delete(o);
     }
-    if (f) fclose(f);
+    if (lines.torn) out->torn = name;
+    log_reader_close(&lines);
     free(path);
     return rc;
 }

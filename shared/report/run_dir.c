@@ -102,11 +102,10 @@ static bool is_weights_file(const char *name) {
            tokenizer_file_known(name);
 }
 
-// The files that a killed writer has left: NAME.tmp, NAME.part, NAME.partPID of a NAME that a run writes.
+// The files that a killed writer has left: NAME.part or NAME.partPID of a NAME that a run writes.
 static bool is_unfinished(const char *name) {
     const char *end = strrchr(name, '.');
-    bool part = end && !strncmp(end, ".part", 5) && strspn(end + 5, "0123456789") == strlen(end + 5);
-    if (!part && !(end && !strcmp(end, ".tmp"))) return false;
+    if (!end || strncmp(end, ".part", 5) || strspn(end + 5, "0123456789") != strlen(end + 5)) return false;
     char whole[256];
     if (snprintf(whole, sizeof whole, "%.*s", (int)(end - name), name) >= (int)sizeof whole) return false;
     for (size_t i = 0; i < RUN_FILES; i++)

@@ -552,7 +552,8 @@ struct lives {
     double lost, earlier_lost;
 };
 
-static void take_life(struct lives *l, const cJSON *life) {
+static void take_life(void *ctx, const cJSON *life) {
+    struct lives *l = ctx;
     double start = json_number(life, "start"), lost = json_number(life, "steps_lost");
     int number = start >= 1 ? (int)start : 1;
     bool first = number != l->start;
@@ -569,14 +570,8 @@ static void take_life(struct lives *l, const cJSON *life) {
 }
 
 static void put_lives(cJSON *s, const char *dir) {
-    char *text = run_file_lines(dir, "lives.jsonl"), *rest = text;
     struct lives l = {0};
-    for (char *line; text && (line = strsep(&rest, "\n"));) {
-        cJSON *life = cJSON_Parse(line);
-        if (life) take_life(&l, life);
-        cJSON_Delete(life);
-    }
-    free(text);
+    run_file_each(dir, "lives.jsonl", take_life, &l);
     cJSON *o = l.count ? cJSON_AddObjectToObject(s, "lives") : NULL;
     if (!o) return;
     json_put(o, "start", l.start);
@@ -597,7 +592,14 @@ static void end_absence(cJSON *list, cJSON *o, double to, bool returned) {
 }
 
 // A line of the file.
-static void take_absence(cJSON *list, const cJSON *line, double last) {
+struct absences {
+    cJSON *list;
+    double last;  // the run's last step
+};
+
+static void take_absence(void *ctx, const cJSON *line) {
+    cJSON *list = ((struct absences *)ctx)->list;
+    double last = ((struct absences *)ctx)->last;
     double step = json_number(line, "step"), worker = json_number(line, "worker");
     bool away = cJSON_IsTrue(json_item(line, "away"));
     cJSON *o = list->child;
@@ -616,15 +618,9 @@ static void take_absence(cJSON *list, const cJSON *line, double last) {
 
 // null where the steps' own lines know of absences that nobody has written down: of a scheduler without the directory.
 static void put_away(cJSON *s, const char *dir, int64_t workers, const struct metrics_totals *m) {
-    char *text = run_file_lines(dir, "away.jsonl"), *rest = text;
     double last = (double)m->last_step, missed = 0, told = (double)(m->steps * workers - m->contributions);
     cJSON *list = cJSON_CreateArray(), *o, *next;
-    for (char *line; text && (line = strsep(&rest, "\n"));) {
-        cJSON *parsed = cJSON_Parse(line);
-        if (parsed) take_absence(list, parsed, last);
-        cJSON_Delete(parsed);
-    }
-    free(text);
+    run_file_each(dir, "away.jsonl", take_absence, &(struct absences){list, last});
     for (o = list->child; o; o = next) {
         next = o->next;
         if (cJSON_IsNull(json_item(o, "to_step"))) end_absence(list, o, last, false);

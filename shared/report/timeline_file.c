@@ -8,6 +8,7 @@
 #include <cjson/cJSON.h>
 
 #include "shared/config/config.h"
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
 #include "shared/core/run_file.h"

@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
 #include "shared/core/path.h"

@@ -309,11 +309,13 @@ static bool read_small(const char *dir, const char *participant, const char *end
     return true;
 }
 
-// -1: there is no such file.
+// Of a file, or of as much of it as is written; -1: there is none.
 static int64_t size_of(const char *dir, const char *name) {
     struct stat st;
-    char *path = xasprintf("%s/%s", dir, name);
+    char *path = xasprintf("%s/%s.part", dir, name);
     int rc = stat(path, &st);
+    *strrchr(path, '.') = '\0';
+    if (rc) rc = stat(path, &st);
     free(path);
     return rc ? -1 : (int64_t)st.st_size;
 }
@@ -405,7 +407,7 @@ static int give_name(struct commit *m) {
     char *final = checkpoint_final(m->c->run_dir, step), *aside = xasprintf("%s.old", final);
     const char *replaced = NULL;
     int rc = 0;
-    if (size_of(final, "") < 0) {
+    if (access(final, F_OK) != 0) {
         if (disk()->rename(m->dir, final) != 0)
             rc = disk_error(m->error, "%s: cannot rename to %s: %s", m->dir, final, strerror(errno));
     } else if (disk()->exchange(m->dir, final) == 0) {
@@ -440,7 +442,7 @@ static int seal(struct commit *m) {
                                       .files = m->files,
                                       .count = c->count};
     char *text = manifest_text(&manifest), *path = xasprintf("%s/" MANIFEST_NAME, m->dir);
-    int rc = disk_write_file(path, text, m->error);
+    int rc = new_file_write(path, text, NEW_FILE_ON_DISK, m->error);
     free(path);
     free(text);
     for (int i = 0; i < c->count && rc == 0; i++) {

@@ -115,7 +115,8 @@ static int make_dirs(const char *dir, char **error) {
 // whoever completes the checkpoint waits until nothing has moved for long.
 static void leave_failed(const char *dir, const char *participant, const char *why) {
     char *path = path_of(dir, participant, ".failed");
-    int fd = disk_write_file(path, why, NULL) ? disk()->open(path, O_WRONLY | O_CREAT, 0666) : -1;
+    int fd =
+        new_file_write(path, why, NEW_FILE_ON_DISK, NULL) ? disk()->open(path, O_WRONLY | O_CREAT, 0666) : -1;
     if (fd >= 0) close(fd);
     free(path);
 }
@@ -139,7 +140,7 @@ static struct st_writer *open_writer(const struct part_options *o, char **error)
     for (int i = 0; i < o->count; i++) add_range(&e, o->layout, &o->ranges[i]);
     for (int i = 0; i < o->extras; i++) add(&e, xstrdup(o->extra[i].name), DT_I64, o->extra[i].count);
     char *path = path_of(o->dir, o->participant, PART_ENDING);
-    struct st_writer *w = st_writer_begin(path, e.at, e.count, false, error);
+    struct st_writer *w = st_writer_begin(path, e.at, e.count, NEW_FILE_ON_DISK, error);
     free(path);
     for (int i = 0; i < e.count; i++) free((char *)e.at[i].name);
     free(e.at);
@@ -223,7 +224,7 @@ static int write_sidecar(struct part_file *f, const struct st_written *w) {
     hex64(hash, w->xxh64);
     json_put_text(root, "xxh64", hash);
     char *text = cJSON_PrintUnformatted(root);
-    int rc = disk_write_file(path, text, &f->error);
+    int rc = new_file_write(path, text, NEW_FILE_ON_DISK, &f->error);
     cJSON_free(text);
     cJSON_Delete(root);
     free(path);

@@ -6,12 +6,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
-#include "shared/core/regular_file.h"
+#include "shared/core/log_file.h"
 #include "shared/core/run_file.h"
-
-#define LINE_MAX_BYTES 512
 
 // ---------------------------------------------------------------- studies
 // Adds the tallies of one list to those of another, element by element.
@@ -76,20 +75,16 @@ void staleness_merge_studies(struct cJSON *staleness, const char *dir, int serve
 
 // ---------------------------------------------------------------- logs
 struct source {
-    FILE *file;  // NULL: at its end
-    char line[LINE_MAX_BYTES];
+    struct log_reader lines;
     long long time_ns;
 };
 
 static void next_line(struct source *s) {
-    const char *at =
-        s->file && fgets(s->line, sizeof s->line, s->file) ? strstr(s->line, "\"time_ns\":") : NULL;
-    if (at && strchr(at, '\n')) {  // a last line may be torn
+    const char *line = log_reader_next(&s->lines), *at = line ? strstr(line, "\"time_ns\":") : NULL;
+    if (at)
         s->time_ns = atoll(at + strlen("\"time_ns\":"));
-        return;
-    }
-    if (s->file) fclose(s->file);
-    s->file = NULL;
+    else
+        log_reader_close(&s->lines);
 }
 
 static char *log_of(const char *dir, int shard) { return xasprintf("%s/ranks/updates-%d.jsonl", dir, shard); }
@@ -102,8 +97,8 @@ int staleness_merge_logs(const char *dir, int shards) {
     for (int i = 0; i < shards && !rc; i++) {
         char *name = log_of(dir, i), why[FILE_WHY_MAX];
         // There is none where the server is on another machine, whose files are elsewhere.
-        all[i].file = file_open_stream(name, why);
-        if (!all[i].file && errno != ENOENT) rc = fail("--log-updates: %s: %s", name, why);
+        if (log_reader_open(&all[i].lines, name, why) && errno != ENOENT)
+            rc = fail("--log-updates: %s: %s", name, why);
         next_line(&all[i]);
         free(name);
     }
@@ -112,9 +107,9 @@ int staleness_merge_logs(const char *dir, int shards) {
         while (good) {
             s = NULL;  // the earliest
             for (int i = 0; i < shards; i++)
-                if (all[i].file && (!s || all[i].time_ns < s->time_ns)) s = &all[i];
+                if (all[i].lines.file && (!s || all[i].time_ns < s->time_ns)) s = &all[i];
             if (!s) break;
-            good = fputs(s->line, n.file) >= 0;
+            good = fprintf(n.file, "%s\n", s->lines.line) >= 0;
             next_line(s);
         }
         if (new_file_end(&n, good))
@@ -126,8 +121,7 @@ int staleness_merge_logs(const char *dir, int shards) {
         unlink(name);
         free(name);
     }
-    for (int i = 0; i < shards; i++)
-        if (all[i].file) fclose(all[i].file);
+    for (int i = 0; i < shards; i++) log_reader_close(&all[i].lines);
     free(all);
     free(path);
     return rc;

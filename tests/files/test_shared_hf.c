@@ -198,7 +198,7 @@ static void copy_edited(const char *from, const char *to, const struct edit *e) 
         kept[n++] = t;
     }
     char *error = NULL;
-    struct st_writer *w = st_writer_begin(to, entries, n, true, &error);
+    struct st_writer *w = st_writer_begin(to, entries, n, NEW_FILE_ON_DISK, &error);
     for (int i = 0; i < n; i++) assert_int_equal(st_writer_append(w, kept[i]->data, kept[i]->bytes), 0);
     assert_int_equal(st_writer_end(&w, NULL, &error), 0);
     st_close(&f);

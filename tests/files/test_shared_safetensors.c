@@ -23,7 +23,7 @@ static void test_read_and_convert(void **state) {
                                        {"k", DT_I64, 1, {2}},    {"z", DT_F32, 2, {0, 5}}};
     char *error = NULL;
     struct st_written written;
-    struct st_writer *w = st_writer_begin(d->file, entries, 6, true, &error);
+    struct st_writer *w = st_writer_begin(d->file, entries, 6, NEW_FILE_ON_DISK, &error);
     assert_non_null(w);
     assert_int_equal(st_writer_append(w, f, sizeof f), 0);
     assert_int_equal(st_writer_append(w, b, sizeof b), 0);
@@ -66,7 +66,7 @@ static void test_writer_refuses(void **state) {
     const struct st_entry one = {"x", DT_F32, 1, {2}};
     const float data[4] = {1, 2, 3, 4};
     char *error = NULL;
-    struct st_writer *w = st_writer_begin(d->file, &one, 1, true, &error);
+    struct st_writer *w = st_writer_begin(d->file, &one, 1, NEW_FILE_ON_DISK, &error);
     assert_int_equal(st_writer_append(w, data, 4), 0);
     assert_int_equal(st_writer_append(w, data, 8), -1);  // four bytes are left
     assert_non_null(strstr(st_writer_error(w), "more data than its header announced"));
@@ -75,17 +75,17 @@ static void test_writer_refuses(void **state) {
     assert_int_not_equal(access(d->file, F_OK), 0);
     free(error);
     error = NULL;
-    w = st_writer_begin(d->file, &one, 1, true, &error);
+    w = st_writer_begin(d->file, &one, 1, NEW_FILE_ON_DISK, &error);
     assert_int_equal(st_writer_append(w, data, 4), 0);
     assert_int_equal(st_writer_end(&w, NULL, &error), -1);
     assert_non_null(strstr(error, "4 bytes of data are still missing"));
     assert_int_not_equal(access(d->file, F_OK), 0);
     free(error);
     error = NULL;
-    w = st_writer_begin(d->file, &one, 1, true, &error);
+    w = st_writer_begin(d->file, &one, 1, NEW_FILE_ON_DISK, &error);
     st_writer_discard(&w);
-    assert_null(st_writer_begin("/dev/null/dir/x", &one, 1, true, &error));
-    assert_non_null(strstr(error, "/dev/null/dir/x.tmp: cannot create"));
+    assert_null(st_writer_begin("/dev/null/dir/x", &one, 1, NEW_FILE_ON_DISK, &error));
+    assert_non_null(strstr(error, "/dev/null/dir/x: cannot create"));
     free(error);
 }
 

@@ -230,10 +230,13 @@ static void names_do_not_collide(void **state) {
 
 // What writers that were killed have left goes when a run takes the directory or goes on in it; other files stay.
 static void test_unfinished_files(void **state) {
-    static const char *const ours[] = {"summary.json.part77",           "metrics.jsonl.tmp",
-                                       "ranks/worker-0.json.part9",     "ranks/timeline-server-1.json.part",
-                                       "weights/model.safetensors.tmp", "weights/tokenizer.json.part"};
-    static const char *const others[] = {"notes.tmp", "weights/mine.tmp", "summary.json.partly",
+    static const char *const ours[] = {"summary.json.part77",
+                                       "metrics.jsonl.part",
+                                       "ranks/worker-0.json.part9",
+                                       "ranks/timeline-server-1.json.part",
+                                       "weights/model.safetensors.part",
+                                       "weights/tokenizer.json.part"};
+    static const char *const others[] = {"notes.part", "weights/mine.part", "summary.json.partly",
                                          "ranks/x.part"};
     const char *base = *state;
     char *weights = xasprintf("%s/weights", base);
@@ -312,7 +315,7 @@ static void lines_are_whole(void **state) {
     struct life first = {.start = 1, .epoch = 1, .job = 7}, second = {.start = 1, .epoch = 2, .job = 8};
     lives_forget(base);
     lives_add(base, &first);
-    char *one = run_file_lines(base, "lives.jsonl");
+    char *one = run_file_read(base, "lives.jsonl", false);
     signal(SIGXFSZ, SIG_IGN);
     getrlimit(RLIMIT_FSIZE, &before);
     small = before;

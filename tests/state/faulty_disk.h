@@ -147,7 +147,7 @@ static int p_rename(const char *from, const char *to) {
         must_be_on_disk(from);
         power.commits++;
     }
-    if (ends_with(from, ".tmp")) assert_false(is_dirty(from));
+    if (ends_with(from, ".part")) assert_false(is_dirty(from));
     if (ends_with(to, ".json") && !ends_with(to, "manifest.json")) {  // the sidecar speaks for the file
         char *file = xasprintf("%.*s.safetensors", (int)(strlen(to) - 5), to);
         assert_false(is_dirty(file));

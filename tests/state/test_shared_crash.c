@@ -164,7 +164,7 @@ static void test_too_large(void **state) {
 static void test_no_room(void **state) {
     (void)state;
     char *run = make_dir(), *error = NULL;
-    faulty_begin(FAULT_ONCE, 6, ENOSPC);  // mkdir twice, unlink three times, open
+    faulty_begin(FAULT_ONCE, 7, ENOSPC);  // mkdir twice, unlink four times, open
     assert_int_equal(toy_write_part(run, 0, 1, 8, &error), -1);
     faulty_end();
     assert_non_null(strstr(error, "worker-0.safetensors: no room for its "));
@@ -190,7 +190,7 @@ static void test_directory_vanishes(void **state) {
     assert_int_equal(part_file_write(f, 0, 0, 10, x), 0);
     assert_int_equal(disk_remove_dir(dir, &error), 0);
     assert_int_equal(part_file_finish(&f, &error), -1);
-    assert_non_null(strstr(error, "worker-0.json.tmp: cannot create: No such file"));
+    assert_non_null(strstr(error, "worker-0.safetensors: cannot write: No such file"));
     free(error);
     error = NULL;
     char *command = xasprintf("sleep 0.1; rm -r %s", dir);

@@ -191,7 +191,7 @@ static void made_of(const struct scene *s, const struct entry *e, int count, con
     const double zeros[32] = {0};
     for (int i = 0; i < count; i++)
         entries[i] = (struct st_entry){.name = e[i].name, .dtype = e[i].dtype, .dims = 1, .shape = {e[i].n}};
-    struct st_writer *w = st_writer_begin(path, entries, count, false, &error);
+    struct st_writer *w = st_writer_begin(path, entries, count, NEW_FILE_ON_DISK, &error);
     for (int i = 0; i < count; i++) st_writer_append(w, zeros, (size_t)e[i].n * dtype_size(e[i].dtype));
     struct st_written written;
     assert_int_equal(st_writer_end(&w, &written, &error), 0);

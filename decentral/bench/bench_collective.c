@@ -104,17 +104,6 @@ static int read_ops(const struct cli_args *a, struct bench_rank_options *o) {
     return rc;
 }
 
-static int read_device(struct bench *b, const struct cli_args *a) {
-    static const char *const names[] = {"auto", "cpu", "cuda"};
-    const char *why = NULL;
-    int device = bench_word(a, "device", names, 3);
-    if (device < 0) return -1;
-    if (device != 1) b->backend = backend_find("cuda", &why);
-    if (!b->backend && device == 2) return fail("--device cuda: %s", why);
-    if (!b->backend) b->backend = backend_find("cpu", &why);
-    return 0;
-}
-
 static int read_kind(struct bench *b, const struct cli_args *a) {
     const char *names[RING_COLLECTIVES];
     bool cuda = !b->backend->host_memory, mpi = b->env.mpi_ready;
@@ -187,7 +176,8 @@ static int read_options(struct bench *b, const struct cli_args *a) {
         return -1;
     if (b->o.max_bytes < b->o.min_bytes)
         return fail("--max-bytes %zu is below --min-bytes %zu", b->o.max_bytes, b->o.min_bytes);
-    return read_device(b, a) || read_kind(b, a) || check_room(b) ? -1 : 0;
+    b->backend = bench_backend(a);
+    return !b->backend || read_kind(b, a) || check_room(b) ? -1 : 0;
 }
 
 // ---------------------------------------------------------------- what is printed; by rank 0

@@ -56,6 +56,17 @@ int bench_word(const struct cli_args *a, const char *option, const char *const *
     return fail("--%s %s: expected one of %s", option, value, expected);
 }
 
+const struct backend *bench_backend(const struct cli_args *a) {
+    static const char *const words[] = {"auto", "cpu", "cuda"};
+    const char *why = NULL;
+    int device = bench_word(a, "device", words, 3);
+    if (device < 0) return NULL;
+    const struct backend *b = backend_find(words[device ? device : 2], &why);
+    if (!b && !device) b = backend_find("cpu", &why);
+    if (!b) fail("--device %s: %s", words[device], why);
+    return b;
+}
+
 int bench_dtype(const struct cli_args *a, enum dtype otherwise, enum dtype *out) {
     static const char *const words[] = {"fp32", "bf16", "fp16"};
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};

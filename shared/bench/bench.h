@@ -3,7 +3,7 @@
 #ifndef STARRING_SHARED_BENCH_BENCH_H
 #define STARRING_SHARED_BENCH_BENCH_H
 
-#include "kernels/dtype.h"
+#include "kernels/backend.h"
 #include "shared/config/cli.h"
 
 struct topology_table;
@@ -27,6 +27,8 @@ char *bench_names(const struct bench_program *const *all, int count);
 // ---------------------------------------------------------------- the command line
 // The index of the option's value among the words, the first one's where it is not given; -1 after naming option and words.
 int bench_word(const struct cli_args *a, const char *option, const char *const *words, int count);
+// --device auto (a GPU where there is one), cpu or cuda. NULL after logging.
+const struct backend *bench_backend(const struct cli_args *a);
 // --dtype fp32, bf16 or fp16; `otherwise` where it is not given. 0, or -1 after logging.
 int bench_dtype(const struct cli_args *a, enum dtype otherwise, enum dtype *out);
 

@@ -19,52 +19,28 @@
 #define MEASUREMENT_S 0.010  // of a measurement on a GPU
 #define LAUNCHES_MAX  1000
 
-// auto: a GPU where there is one.
-static const struct backend *read_device(const struct cli_args *args) {
-    const char *name = cli_get(args, "device"), *why = NULL;
-    bool automatic = !name || !strcmp(name, "auto");
-    if (!automatic && strcmp(name, "cpu") != 0 && strcmp(name, "cuda") != 0) {
-        fail("--device %s: expected auto, cpu or cuda", name);
-        return NULL;
-    }
-    const struct backend *b = backend_find(automatic ? "cuda" : name, &why);
-    if (!b && automatic) b = backend_find("cpu", &why);
-    if (!b) fail("--device %s: %s", name, why);
-    return b;
-}
-
-// --set, of those keys of the section cuda that a single operation depends on.
-static int read_choices(const struct cli_args *args, const struct backend *backend,
-                        struct cuda_choices *out) {
-    static const char *const known[] = {"cuda.attention", "cuda.attention_slice", "cuda.gelu"};
-    if (args->override_count == 0) return 0;
-    for (size_t i = 0; i < args->override_count; i++) {
-        bool found = false;
-        for (size_t k = 0; k < sizeof known / sizeof *known; k++)
-            found |= !strcmp(args->overrides[i].path, known[k]);
-        if (!found)
-            return fail("--set %s: is not used here; cuda.attention, cuda.attention_slice and cuda.gelu are",
-                        args->overrides[i].path);
-    }
-    struct config *c = config_load(&topology_local_alone, NULL, args->overrides, args->override_count);
-    if (!c) return -1;
-    c->device = backend->host_memory ? DEVICE_CPU : DEVICE_CUDA;
-    device_resolve(c);
-    *out = c->cuda;
-    config_destroy(&c);
-    return 0;
-}
-
 int bench_open(struct bench_device *b, const struct cli_args *args) {
+    // --set, of those keys of the section cuda that a single operation depends on.
+    static const char *const known[] = {"cuda.attention", "cuda.attention_slice", "cuda.gelu", NULL};
     long threads, rounds;
     if (bench_dtype(args, DT_BF16, &b->dt) || cli_integer(args, "threads", 1, 4096, 0, &threads) ||
         cli_integer(args, "rounds", 1, BENCH_ROUNDS_MOST, 7, &rounds))
         return -1;
     b->rounds = (int)rounds;
     b->threads = (int)(threads ? threads : sysconf(_SC_NPROCESSORS_ONLN));
-    const struct backend *backend = read_device(args);
+    const struct backend *backend = bench_backend(args);
     struct device_options o = {.threads = b->threads, .label = "bench"};
-    if (!backend || read_choices(args, backend, &o.cuda)) return -1;
+    if (!backend || cli_only_sets(args, known,
+                                  "is not used here; cuda.attention, cuda.attention_slice and cuda.gelu are"))
+        return -1;
+    if (args->override_count) {
+        struct config *c = config_load(&topology_local_alone, NULL, args->overrides, args->override_count);
+        if (!c) return -1;
+        c->device = backend->host_memory ? DEVICE_CPU : DEVICE_CUDA;
+        device_resolve(c);
+        o.cuda = c->cuda;
+        config_destroy(&c);
+    }
     if (dev_open(backend, &o, &b->dev)) return fail("cannot open the %s device", backend->name);
     b->s = stream_create(b->dev, "bench");
     if (!b->s) return fail("cannot create a stream: %s", dev_error(b->dev));

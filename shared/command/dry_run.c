@@ -206,7 +206,7 @@ static void print_rows(FILE *f, const cJSON *doc) {
     }
 }
 
-static void print(FILE *f, const cJSON *doc, const struct optimizer *optimizer) {
+static void print(FILE *f, const cJSON *doc, const struct config *c) {
     char a[32], b[24];
     fprintf(f, "%s: %s parameters, %s, %s, %.0f worker%s", word(doc, "model"),
             format_count(a, (int64_t)json_number(doc, "params")), word(doc, "dtype"), word(doc, "topology"),
@@ -218,7 +218,7 @@ static void print(FILE *f, const cJSON *doc, const struct optimizer *optimizer) 
             json_number(doc, "seq_len"));
     print_rows(f, doc);
     memory_check_print(f, doc);
-    if (!strcmp(word(doc, "device"), "cuda"))
+    if (config_device(c)->gpu)
         fprintf(
             f,
             "\n"
@@ -226,7 +226,7 @@ static void print(FILE *f, const cJSON *doc, const struct optimizer *optimizer) 
             "kernels (8 MiB per stream, 32 MiB more for products, and what attention asks for), CUDA's context, NCCL.\n"
             "The GPU line of a run says how much it was.\n");
     fprintf(f, "\nThe textbook, per rank, for these P, N and dtype (%s; no activations):\n",
-            optimizer->textbook);
+            c->optimizer.row->textbook);
     const cJSON *row;
     cJSON_ArrayForEach(row, cJSON_GetObjectItem(doc, "textbook"))
         fprintf(f, "  %-8s %-7s %-11s %10s   sent %10s per step\n", word(row, "topology"), word(row, "role"),
@@ -284,7 +284,7 @@ int dry_run(const struct job *j, const struct memory_part *part, FILE *f, bool a
     if (!rc && as_json)
         print_json(f, doc);
     else if (!rc)
-        print(f, doc, j->config->optimizer.row);
+        print(f, doc, j->config);
     cJSON_Delete(doc);
     return rc;
 }

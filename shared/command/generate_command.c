@@ -85,23 +85,11 @@ struct run {
     struct generator *generator;
 };
 
-// --set takes any key of a configuration; generating uses few of them, and refuses the others.
-static int check_overrides(const struct cli_args *a) {
-    static const char *const known[] = {"seed",         "dtype",          "device",    "threads",
-                                        "memory.check", "cuda.attention", "cuda.gelu", "cpu.kernel"};
-    for (size_t i = 0; i < a->override_count; i++) {
-        bool found = false;
-        for (size_t k = 0; k < sizeof known / sizeof *known; k++)
-            found |= !strcmp(a->overrides[i].path, known[k]);
-        if (!found)
-            return fail(
-                "--set %s: is not used by generate; cpu.kernel, memory.check, cuda.attention and cuda.gelu are",
-                a->overrides[i].path);
-    }
-    return 0;
-}
-
 static int read_options(struct run *r) {
+    // --set takes any key of a configuration; generating uses few of them, and refuses the others.
+    static const char *const known[] = {"seed",      "dtype",        "device",
+                                        "threads",   "memory.check", "cuda.attention",
+                                        "cuda.gelu", "cpu.kernel",   NULL};
     const struct config_override local = {"topology", "local", "generate"};
     const struct cli_args *a = r->args;
     long tokens, top_k;
@@ -109,7 +97,10 @@ static int read_options(struct run *r) {
     if (!r->model) return fail("generate: --model RUN|DIR is missing: it says which weights");
     if (!cli_get(a, "prompt") == !cli_get(a, "prompt-ids"))
         return fail("generate: give --prompt TEXT or --prompt-ids IDS, one of the two");
-    if (check_overrides(a) || cli_integer(a, "tokens", 1, MOST_TOKENS, DEFAULT_TOKENS, &tokens) ||
+    if (cli_only_sets(
+            a, known,
+            "is not used by generate; cpu.kernel, memory.check, cuda.attention and cuda.gelu are") ||
+        cli_integer(a, "tokens", 1, MOST_TOKENS, DEFAULT_TOKENS, &tokens) ||
         cli_integer(a, "top-k", 0, INT32_MAX, DEFAULT_TOP_K, &top_k) ||
         cli_number(a, "temperature", 0, 1000, DEFAULT_TEMPERATURE, &r->o.sample.temperature))
         return -1;

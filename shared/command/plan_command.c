@@ -30,7 +30,9 @@ static int read_question(const struct cli_args *a, struct plan_question *q) {
     if (q->device_bytes <= 0)
         return fail("plan: --device-memory SIZE is missing: how much one worker's device has, as 6G");
     // The rates without options follow the device: a processor's or a GPU's.
-    bool gpu = device && !strcmp(device, "cuda");
+    bool gpu = false;
+    for (int d = 0; d < DEVICE_KINDS && device; d++)
+        if (!strcmp(device, device_rows[d].name)) gpu = device_rows[d].gpu;
     for (const struct plan_rate *r = plan_rates_list; r->option; r++) {
         double x;
         if (cli_number(a, r->option, 1e-6, 1e9, gpu ? r->gpu : r->cpu, &x)) return -1;

@@ -191,6 +191,15 @@ const char *cli_get(const struct cli_args *a, const char *name) {
     return NULL;
 }
 
+int cli_only_sets(const struct cli_args *a, const char *const *known, const char *words) {
+    for (size_t i = 0; i < a->override_count; i++) {
+        const char *const *k = known;
+        while (*k && strcmp(a->overrides[i].path, *k) != 0) k++;
+        if (!*k) return fail("--set %s: %s", a->overrides[i].path, words);
+    }
+    return 0;
+}
+
 struct config *cli_config(const struct topology_table *t, const struct config_override *defaults,
                           size_t count, const struct cli_args *a) {
     struct config_override *all = xcalloc(count + a->override_count, sizeof *all);

@@ -68,6 +68,8 @@ int cli_run(const struct cli_command *cmd, const struct topology_table *t, int a
 const char *cli_get(const struct cli_args *a, const char *name);
 // Adds an override as if --flag value had been given last.
 void cli_override(struct cli_args *a, const char *flag, const char *path, const char *value);
+// Whether --set and the flags name no other keys than these (NULL at the end). -1 after naming the first and `words`.
+int cli_only_sets(const struct cli_args *a, const char *const *known, const char *words);
 // The configuration of a command without a file: its defaults, then what was given. NULL after logging.
 struct config *cli_config(const struct topology_table *t, const struct config_override *defaults,
                           size_t count, const struct cli_args *a);

@@ -1,6 +1,6 @@
 // Workers that run ahead: cores of workers and of the scheduler whose steps are open two or three at a time, before a server
 // in plain loops that adds the gradients of its keys' oldest step in worker order and answers pulls as early as bounded delay
-// lets it. Whatever the network does to the messages, what the workers computed on is what they were given, and the weights
+// lets it, and before the star's own. Whatever the network does to the messages, what the workers computed on is what they were given, and the weights
 // at the end are those of a plain trainer that is told these versions.
 #include <xxhash.h>
 
@@ -29,9 +29,13 @@ struct plain {
     struct sim *sim;
     struct plain_key *keys;      // (map->count)
     int complete[8][SIM_STEPS];  // (shards): keys that have committed the step
-    bool exact;     // a pull of step t is answered with version max(0, t - lead), else with the newest
-    bool ahead;     // workers do not wait for a step's weights, but for those of `lead` steps before
-    int overtaken;  // reports and sums of a step that was not the oldest
+    bool exact;          // a pull of step t is answered with version max(0, t - lead), else with the newest
+    bool ahead;          // workers do not wait for a step's weights, but for those of `lead` steps before
+    bool own;            // the servers are the star's
+    struct toy_ref ref;  // before them: the plain trainer's optimizer, behind `known` steps
+    int64_t known;
+    int begun[SIM_STEPS + 1];  // workers that have begun the step
+    int overtaken;             // reports and sums of a step that was not the oldest
 };
 static struct plain *plain;  // one simulation at a time
 
@@ -172,6 +176,8 @@ static bool renews(struct sim *s, int g, int peer, struct ps_message *m) {
 }
 
 // ---------------------------------------------------------------- the workers
+static void train_plainly(const struct sim *s);
+
 // Notes which version of each key x's step is computed on.
 static void note_versions(struct sim *s, struct sim_worker *x) {
     int64_t lead = s->t.lead, least = x->step - lead - (plain->ahead ? lead : 0);
@@ -179,7 +185,7 @@ static void note_versions(struct sim *s, struct sim_worker *x) {
         const struct partition *p = &s->map->parts[key];
         struct plain_key *k = &plain->keys[key];
         bool exact = plain->exact && !plain->ahead;
-        int64_t v = !exact ? k->clock : x->step > lead ? x->step - lead : 0;
+        int64_t v = plain->own ? plain->known : !exact ? k->clock : x->step > lead ? x->step - lead : 0;
         const float *has = (const float *)x->weights[p->unit] + p->begin;
         while (!exact && v > 0 && memcmp(has, k->weights[v], (size_t)size_of(s, key) * sizeof(float)) != 0)
             v--;
@@ -187,6 +193,8 @@ static void note_versions(struct sim *s, struct sim_worker *x) {
         assert_true(v >= least && v <= x->step);
         k->used[x->end.index][x->step] = v;
     }
+    plain->begun[x->step]++;
+    if (plain->own) train_plainly(s);
 }
 
 // A gradient that counts as acknowledged is the server's.
@@ -216,6 +224,44 @@ static void grads_of(const struct sim *s, int u, int64_t step, float *const *gra
         toy_grad(&s->t, s->l, u, w, step, weights, grads[w]);
     }
     free(weights);
+}
+
+// The steps that all workers have begun, by the star's own optimizer.
+static void train_plainly(const struct sim *s) {
+    struct toy_ref *r = &plain->ref;
+    while (plain->known < s->t.steps && plain->begun[plain->known] == s->t.workers) {
+        struct exact_sum sum = {{0}, 0};
+        float *total[TOY_UNITS];
+        const char *why = "";
+        int64_t step = plain->known++;
+        for (int u = 0; u < s->l->count; u++) {
+            int64_t n = s->l->units[u].n_pad;
+            float *grads[SIM_WORKERS];
+            for (int w = 0; w < SIM_WORKERS; w++) grads[w] = xcalloc((unsigned long)n, sizeof(float));
+            total[u] = xcalloc((unsigned long)n, sizeof(float));
+            grads_of(s, u, step, grads);
+            toy_reduce(&s->t, total[u], (void *const *)grads, n);
+            struct sumsq_args a = {.out = &sum, .x = total[u], .n = n, .dt = DT_F32};
+            cpu_ops[OP_SUMSQ](1, &a, &why);
+            for (int w = 0; w < SIM_WORKERS; w++) free(grads[w]);
+        }
+        struct update_scalars scalars = update_decide(&sum, 1.0f, s->t.clip);
+        const struct update_step update = {TOY_LR, ++r->updates, &scalars};
+        for (int u = 0; u < s->l->count; u++) {
+            struct update_range range = {.unit = &s->l->units[u],
+                                         .end = s->l->units[u].n_pad,
+                                         .master = r->master[u],
+                                         .state = {r->m[u], r->v[u]},
+                                         .weight = r->weight[u],
+                                         .grad = total[u],
+                                         .dtype = DT_F32};
+            optimizer_apply(&s->c.optimizer, &range, &update, 1);
+            free(total[u]);
+            for (int key = s->map->first[u]; key < s->map->first[u + 1]; key++)
+                memcpy(plain->keys[key].weights[step + 1], (float *)r->weight[u] + s->map->parts[key].begin,
+                       (size_t)size_of(s, key) * sizeof(float));
+        }
+    }
 }
 
 static void check_weights(const struct sim *s) {
@@ -249,10 +295,20 @@ static struct sim *plain_create(struct plain *p, const struct toy_case *t) {
         for (int i = 0; i < SLOTS_MAX; i++)
             for (int w = 0; w < SIM_WORKERS; w++) p->keys[key].grad[i][w] = xcalloc(n, sizeof(float));
     }
-    s->takes = takes;
-    s->renews = renews;
     s->on_landed = note_versions;
-    s->on_turn = check_acknowledged;
+    if (!p->own) {
+        s->takes = takes;
+        s->renews = renews;
+        s->on_turn = check_acknowledged;
+    } else {
+        p->ref = toy_ref_start(t, s->l);
+        p->begun[0] = t->workers;
+        for (int key = 0; key < s->map->count; key++)
+            memcpy(p->keys[key].weights[0],
+                   (float *)p->ref.weight[s->map->parts[key].unit] + s->map->parts[key].begin,
+                   (size_t)size_of(s, key) * sizeof(float));
+        train_plainly(s);
+    }
     s->ahead = p->ahead;
     return s;
 }
@@ -268,19 +324,20 @@ static void plain_destroy(struct sim *s) {
 }
 
 // Runs the case and hands out a hash of the weights at the end.
-static uint64_t run(const struct toy_case *t, bool exact, bool ahead, int *overtaken) {
-    struct plain p = {.exact = exact, .ahead = ahead};
+static uint64_t run(const struct toy_case *t, struct plain p, int *overtaken) {
     struct sim *s = plain_create(&p, t);
     s->drop_percent = (int)(t->seed % 4) * 8;
     s->repeat_percent = (int)(t->seed % 5) * 6;
     s->in_order = t->seed % 6 == 0;
     sim_run(s);
-    check_weights(s);
+    if (!p.own) check_weights(s);
     uint64_t hash = 0;
     for (int key = 0; key < s->map->count; key++) {
-        assert_int_equal(p.keys[key].clock, t->steps);
-        hash =
-            toy_hash(hash) ^ XXH64(p.keys[key].weights[t->steps], (size_t)size_of(s, key) * sizeof(float), 0);
+        size_t bytes = (size_t)size_of(s, key) * sizeof(float);
+        const float *end = p.keys[key].weights[t->steps];
+        assert_int_equal(p.own ? p.known : p.keys[key].clock, t->steps);
+        if (p.own) assert_memory_equal(s->buffers[key].master, end, bytes);
+        hash = toy_hash(hash) ^ XXH64(end, bytes, 0);
     }
     for (int w = 0; w < t->workers; w++) {
         const struct worker_status *now = worker_core_status(s->workers[w].core);
@@ -291,6 +348,7 @@ static uint64_t run(const struct toy_case *t, bool exact, bool ahead, int *overt
         assert_true(now->stats.loss == loss);
     }
     *overtaken += p.overtaken;
+    if (p.own) toy_ref_free(&p.ref);
     plain_destroy(s);
     return hash;
 }
@@ -314,7 +372,7 @@ static void test_weights(void **state) {
     for (uint64_t seed = 1; seed <= 48; seed++)
         for (int lead = 0; lead < SLOTS_MAX; lead++) {
             struct toy_case t = lead_case(lead, seed);
-            run(&t, seed % 2, seed % 3 == 0, &overtaken);
+            run(&t, (struct plain){.exact = seed % 2, .ahead = seed % 3 == 0}, &overtaken);
         }
     assert_true(overtaken > 100);
 }
@@ -327,17 +385,30 @@ static void test_exact(void **state) {
         uint64_t first = 0;
         for (uint64_t seed = 3; seed <= 27; seed += 12) {
             struct toy_case t = lead_case(lead, seed);
-            uint64_t hash = run(&t, true, false, &overtaken);
+            uint64_t hash = run(&t, (struct plain){.exact = true}, &overtaken);
             if (!first) first = hash;
             assert_true(hash == first);
         }
     }
 }
 
+// All cores are the star's, with and without a commit round.
+static void test_star(void **state) {
+    (void)state;
+    int none = 0;
+    for (uint64_t seed = 1; seed <= 18; seed++)
+        for (int lead = 0; lead < SLOTS_MAX; lead++) {
+            struct toy_case t = lead_case(lead, seed);
+            t.clip = seed / 6 % 2 ? 0.5f : 0.0f;
+            run(&t, (struct plain){.own = true}, &none);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_weights),
         cmocka_unit_test(test_exact),
+        cmocka_unit_test(test_star),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,10 +91,19 @@ struct sim_order {
     int64_t start;
 };
 
+// With a lead workers may be as far behind the newest weights, too.
+static inline struct consistency_rule sim_rule(const struct sim *s) {
+    struct consistency_rule rule = consistency_of(&s->c);
+    if (s->t.lead) rule.delay = rule.lead = s->t.lead;
+    return rule;
+}
+
 static inline void sim_add_shard(struct sim *s, int g, const struct sim_order *order) {
     s->shard_ends[g] = (struct sim_end){.sim = s, .role = PS_SHARD, .index = g};
     s->shard_links[g] = sim_link(&s->shard_ends[g], s->t.workers);
+    const struct consistency_rule rule = sim_rule(s);
     struct server_core_options o = {.config = &s->c,
+                                    .rule = &rule,
                                     .layout = s->l,
                                     .map = s->map,
                                     .shard = g,

@@ -99,15 +99,6 @@ static void say_waiting(const struct ps_login *l, const struct ps_identity *id, 
     if (say && waiting_due(w, text, now_seconds())) info("%s", text);
 }
 
-// A scheduler is believed what can be true: a rank of the job, and the one that was asked for.
-static int check_rank(const struct ps_login *l, const struct ps_identity *id, int64_t rank) {
-    const struct config *c = l->role->config;
-    int count = id->role == PS_WORKER ? c->workers : c->ps.servers;
-    if (rank >= 0 && rank < count && (id->rank < 0 || rank == id->rank)) return 0;
-    return fail("login: the scheduler at %s gives rank %lld to a %s of %d: it is not of this job",
-                l->role->scheduler, (long long)rank, ps_role_name(id->role), count);
-}
-
 // Names the files that this role has shown, or the secret.
 static int fail_refused(const struct ps_login *l, enum net_refusal why) {
     char *mine = trust_own_words(l->role->trust), *theirs = trust_peer_words(l->role->trust);
@@ -166,8 +157,14 @@ int ps_login(const struct ps_login *l, struct ps_identity *id) {
         // A shard is of the same life of the job as its server.
         bool other = id->role == PS_SHARD && m.header.job != id->job;
         if (m.header.kind != WIRE_WELCOME || m.header.job == 0 || other) continue;
-        if (check_rank(l, id, m.header.step) != 0) return -1;
-        id->rank = (int)m.header.step;
+        // A scheduler is believed what can be true: a rank of the job, and the one that was asked for.
+        const struct config *c = l->role->config;
+        int count = id->role == PS_WORKER ? c->workers : c->ps.servers;
+        int64_t rank = m.header.step;
+        if (rank < 0 || rank >= count || (id->rank >= 0 && rank != id->rank))
+            return fail("login: the scheduler at %s gives rank %lld to a %s of %d: it is not of this job",
+                        l->role->scheduler, (long long)rank, ps_role_name(id->role), count);
+        id->rank = (int)rank;
         id->job = m.header.job;
         id->life = m.header.life;
         id->epoch = m.header.epoch;

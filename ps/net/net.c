@@ -158,31 +158,24 @@ static struct net_socket *socket_open(struct net *n, int type) {
     return s;
 }
 
-// Where nobody is kept out, nobody is asked.
-static int guard(struct net *n) {
-    if (n->zap || n->o.trust->mode == TRUST_INSECURE) return 0;
-    n->zap = zap_start(n->context, n->o.trust, n->o.token);
-    return n->zap ? 0 : -1;
-}
-
-// Somebody may have taken the address of a process that has died, and lets go of it.
-static bool bind_again(const struct net *n, double until_s) {
-    if (errno == EINTR) return true;
-    if (errno != EADDRINUSE || now_seconds() > until_s || (n->o.stop && *n->o.stop)) return false;
-    usleep(BIND_AGAIN_US);
-    return true;
-}
-
 struct net_socket *net_router(struct net *n, enum net_plane plane, const char *address,
                               char bound[NET_ADDRESS_MAX]) {
-    if (address_check_port(address) != 0 || guard(n) != 0) return NULL;
+    if (address_check_port(address) != 0) return NULL;
+    // Where nobody is kept out, nobody is asked.
+    bool guards = n->o.trust->mode != TRUST_INSECURE && !n->zap;
+    if (guards && !(n->zap = zap_start(n->context, n->o.trust, n->o.token))) return NULL;
     struct net_socket *s = socket_open(n, ZMQ_ROUTER);
     size_t size = NET_ADDRESS_MAX;
     double until_s = now_seconds() + n->o.patience_s;
     int rc;
     if (!s) return NULL;
     if (curve_listen(s->socket, n->o.trust, plane) != 0) return socket_discard(s);
-    while ((rc = zmq_bind(s->socket, address)) != 0 && bind_again(n, until_s)) continue;
+    while ((rc = zmq_bind(s->socket, address)) != 0) {
+        if (errno == EINTR) continue;
+        // Somebody may have taken the address of a process that has died, and lets go of it.
+        if (errno != EADDRINUSE || now_seconds() > until_s || (n->o.stop && *n->o.stop)) break;
+        usleep(BIND_AGAIN_US);
+    }
     if (rc != 0 || zmq_getsockopt(s->socket, ZMQ_LAST_ENDPOINT, bound, &size) != 0) {
         fail("cannot listen on %s: %s; an address to bind reads tcp://HOST:PORT or tcp://HOST:*", address,
              zmq_strerror(errno));
@@ -236,14 +229,6 @@ static void frame_release(struct ps_frame *f) {
     free(n);
 }
 
-static struct ps_frame *frame_take(zmq_msg_t *msg) {
-    struct net_frame *f = xcalloc(1, sizeof *f);
-    zmq_msg_init(&f->msg);
-    zmq_msg_move(&f->msg, msg);
-    f->frame = (struct ps_frame){zmq_msg_data(&f->msg), zmq_msg_size(&f->msg), frame_release};
-    return &f->frame;
-}
-
 // One part; *more: another follows. 1, 0 nothing there, -1 error.
 static int part_recv(struct net_socket *s, zmq_msg_t *msg, bool *more) {
     zmq_msg_init(msg);
@@ -257,14 +242,15 @@ static int part_recv(struct net_socket *s, zmq_msg_t *msg, bool *more) {
     return 1;
 }
 
-static void count_received(struct wire_count *wire, const struct wire_header *h, size_t header,
-                           size_t payload) {
+// A message that leaves or has arrived, with its payload, which may lie in a segment.
+static void count_bytes(struct wire_count *w, const struct wire_header *h, size_t header, size_t payload,
+                        bool sent) {
     bool pays = wire_is_payload(h), copies = wire_is_replica(h);
     payload += wire_place_bytes(h);
-    atomic_fetch_add(&wire->control_received, header + (pays || copies ? 0 : payload));
-    if (pays) atomic_fetch_add(&wire->payload_received, payload);
-    if (pays) atomic_fetch_add(&wire->across_received, payload);
-    if (copies) atomic_fetch_add(&wire->replica_received, payload);
+    atomic_fetch_add(sent ? &w->control_sent : &w->control_received, header + (pays || copies ? 0 : payload));
+    if (pays) atomic_fetch_add(sent ? &w->payload_sent : &w->payload_received, payload);
+    if (pays) atomic_fetch_add(sent ? &w->across_sent : &w->across_received, payload);
+    if (copies) atomic_fetch_add(sent ? &w->replica_sent : &w->replica_received, payload);
 }
 
 // A process that logs in with a key of the job, and as somebody else, is told so: it would wait until its deadline.
@@ -306,8 +292,15 @@ static bool assemble(struct net_socket *s, zmq_msg_t parts[3], int count, struct
         memcpy(m->from.id, zmq_msg_data(&parts[0]), m->from.bytes);
     }
     s->heard = true;
-    m->frame = payload ? frame_take(&parts[at + 1]) : NULL;
-    count_received(s->net->o.wire, &m->header, size, payload);
+    m->frame = NULL;
+    if (payload) {
+        struct net_frame *f = xcalloc(1, sizeof *f);
+        zmq_msg_init(&f->msg);
+        zmq_msg_move(&f->msg, &parts[at + 1]);
+        f->frame = (struct ps_frame){zmq_msg_data(&f->msg), zmq_msg_size(&f->msg), frame_release};
+        m->frame = &f->frame;
+    }
+    count_bytes(s->net->o.wire, &m->header, size, payload, false);
     return true;
 }
 
@@ -358,26 +351,21 @@ static void copy_let_go(void *data, void *hint) {
     free(c);
 }
 
-static struct copy *copy_of(struct wire_count *wire, const struct ps_message *m) {
-    struct copy *c = malloc(sizeof *c + m->bytes);
-    if (!c) return NULL;
-    *c = (struct copy){.wire = wire, .bytes = m->bytes};
-    memcpy(c->data, m->payload, m->bytes);
-    uint64_t now = atomic_fetch_add(&wire->copied, m->bytes) + m->bytes,
-             most = atomic_load(&wire->copied_peak);
-    while (now > most && !atomic_compare_exchange_weak(&wire->copied_peak, &most, now)) continue;
-    return c;
-}
-
 static int payload_part(struct wire_count *wire, zmq_msg_t *msg, const struct ps_message *m) {
     if (m->inflight) {
         if (zmq_msg_init_data(msg, (void *)m->payload, m->bytes, let_go, m->inflight) != 0) return -1;
         atomic_fetch_add(m->inflight, 1);
         return 0;
     }
-    struct copy *c = copy_of(wire, m);
-    if (c && zmq_msg_init_data(msg, c->data, m->bytes, copy_let_go, c) == 0) return 0;
-    if (c) copy_let_go(NULL, c);
+    struct copy *c = malloc(sizeof *c + m->bytes);
+    if (!c) return -1;
+    *c = (struct copy){.wire = wire, .bytes = m->bytes};
+    memcpy(c->data, m->payload, m->bytes);
+    uint64_t now = atomic_fetch_add(&wire->copied, m->bytes) + m->bytes,
+             most = atomic_load(&wire->copied_peak);
+    while (now > most && !atomic_compare_exchange_weak(&wire->copied_peak, &most, now)) continue;
+    if (zmq_msg_init_data(msg, c->data, m->bytes, copy_let_go, c) == 0) return 0;
+    copy_let_go(NULL, c);
     return -1;
 }
 
@@ -395,7 +383,6 @@ bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_
         redial(s);
         return false;
     }
-    bool pays = wire_is_payload(&m->header), copies = wire_is_replica(&m->header);
     if (m->bytes) {
         zmq_msg_t msg;
         if (payload_part(wire, &msg, m) != 0) {
@@ -407,11 +394,7 @@ bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_
             return false;
         }
     }
-    size_t payload = m->bytes + wire_place_bytes(&m->header);
-    atomic_fetch_add(&wire->control_sent, size + (pays || copies ? 0 : payload));
-    if (pays) atomic_fetch_add(&wire->payload_sent, payload);
-    if (pays) atomic_fetch_add(&wire->across_sent, payload);
-    if (copies) atomic_fetch_add(&wire->replica_sent, payload);
+    count_bytes(wire, &m->header, size, m->bytes, true);
     if (m->header.link.again) {
         atomic_fetch_add(&wire->repeats, 1);
         atomic_fetch_add(&wire->repeated_bytes, size + m->bytes);
@@ -419,16 +402,11 @@ bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_
     return true;
 }
 
-// Until the first message that a line holds is due.
-static double due_of(const struct net_poll_item *items, int count) {
-    double due = INFINITY;
+int net_poll(struct net_poll_item *items, int count, int timeout_ms) {
+    double due = INFINITY;  // of the first message that a line holds
     for (int i = 0; i < count; i++)
         if (items[i].socket && items[i].socket->faults) due = fmin(due, fault_due(items[i].socket->faults));
-    return due;
-}
-
-int net_poll(struct net_poll_item *items, int count, int timeout_ms) {
-    double due = due_of(items, count), left_ms = (due - now_seconds()) * 1e3;
+    double left_ms = (due - now_seconds()) * 1e3;
     if (left_ms < timeout_ms) timeout_ms = left_ms > 0 ? (int)ceil(left_ms) : 0;
     zmq_pollitem_t *polled = xcalloc((unsigned long)count + 1, sizeof *polled);
     for (int i = 0; i < count; i++)

@@ -70,14 +70,6 @@ struct hello {
     size_t bytes;  // of endpoints, without a closing zero
 };
 
-static struct hello read_hello(const struct ps_frame *frame) {
-    if (!frame) return (struct hello){.bytes = 0};
-    const char *data = frame->data, *zero = memchr(data, 0, frame->bytes);
-    size_t known = zero ? (size_t)(zero - data) + 1 : 0;
-    return (struct hello){
-        .identity = zero ? data : NULL, .endpoints = data + known, .bytes = frame->bytes - known};
-}
-
 // Writes how a role that would be called `name` is of another run than the scheduler, or than the worker that came first:
 // a scheduler knows nothing of data and devices.
 static void check_manifest(const struct membership *c, const char *name, const struct wire_header *h,
@@ -120,8 +112,13 @@ static void check_hello(const struct membership *c, int i, const struct wire_hea
         core_fail(why, "%s %d is already here; every rank joins once", role, h->rank);
 }
 
-// Where all shards listen, and which process has which rank.
-static char *roster_of(const struct membership *c, size_t *bytes) {
+// With where all shards listen, and which process has which rank.
+static void send_start(struct membership *c, int peer, bool joins) {
+    struct ps_message m = {.header = {.kind = WIRE_START,
+                                      .epoch = c->epochs ? c->epochs->epoch : 0,
+                                      .manifest = c->start.seal,
+                                      .flags = joins ? WIRE_JOINS : 0}};
+    snprintf(m.header.text, sizeof m.header.text, "%s", c->start.checkpoint);
     int threads = c->o.map->threads;
     struct roster *r = roster_create(c->shards, c->workers);
     for (int g = 0; g < c->shards; g++) {
@@ -131,18 +128,8 @@ static char *roster_of(const struct membership *c, size_t *bytes) {
     }
     for (int w = 0; w < c->workers; w++)
         if (c->m[w].present) r->worker[w] = (struct roster_worker){c->m[w].incarnation, c->m[w].life};
-    char *text = roster_text(r, bytes);
+    char *text = roster_text(r, &m.bytes);
     roster_destroy(&r);
-    return text;
-}
-
-static void send_start(struct membership *c, int peer, bool joins) {
-    struct ps_message m = {.header = {.kind = WIRE_START,
-                                      .epoch = c->epochs ? c->epochs->epoch : 0,
-                                      .manifest = c->start.seal,
-                                      .flags = joins ? WIRE_JOINS : 0}};
-    snprintf(m.header.text, sizeof m.header.text, "%s", c->start.checkpoint);
-    char *text = roster_of(c, &m.bytes);
     m.payload = text;
     c->o.port.send(c->o.port.ctx, peer, &m);
     free(text);
@@ -161,7 +148,12 @@ int membership_hello(struct membership *c, const struct wire_header *h, const st
                      double now) {
     struct wire_header refused = {.kind = WIRE_REFUSED}, welcome = {.kind = WIRE_WELCOME};
     int i = membership_assign(c, h);
-    const struct hello hello = read_hello(frame);
+    struct hello hello = {.bytes = 0};
+    if (frame) {
+        const char *data = frame->data, *zero = memchr(data, 0, frame->bytes);
+        size_t known = zero ? (size_t)(zero - data) + 1 : 0;
+        hello = (struct hello){zero ? data : NULL, data + known, frame->bytes - known};
+    }
     struct roster_shard *shards = NULL;
     check_hello(c, i, h, &hello, refused.text);
     if (!refused.text[0] && h->role == PS_SERVER &&
@@ -328,36 +320,26 @@ static int login_tick(struct membership *c, double now) {
         text_words(said, sizeof said, refused));
 }
 
-// How far member i is known to be, at least the job's step. Where workers are alone there are no rounds, and
-// servers name no steps: a server is as far as the foremost worker.
-static int64_t step_of(const struct membership *c, int i, int64_t step) {
-    if (c->m[i].step > step) step = c->m[i].step;
-    for (int w = 0; w < c->workers && i >= c->workers; w++)
-        if (c->m[w].step > step) step = c->m[w].step;
-    return step;
-}
-
-// Which process that is, where it has said so: " (process 4711 on host a)".
-static const char *process_of(const struct member *m, char out[80]) {
-    out[0] = 0;
-    if (m->pid > 0) snprintf(out, 80, " (process %d on host %s)", m->pid, m->host[0] ? m->host : "?");
-    return out;
-}
-
-static int lost_tick(struct membership *c, int64_t step, double now) {
+static int lost_tick(struct membership *c, int64_t job_step, double now) {
     for (int i = 0; i < c->workers + c->servers; i++) {
         struct member *m = &c->m[i];
-        char name[48], process[80];
+        char name[48], process[80] = "", when[64];
         if (!m->present || m->gone || now - m->seen_s <= ps_lost_s(c->o.config)) continue;
         m->gone = true;  // no ABORT can reach it
         c->lost = i;
-        member_name(c, i, name);
-        if (!c->started || c->closing)
-            return core_fail(c->error, "%s was lost %s: silent for %.1f s%s" PS_LOST_KEY, name,
-                             c->closing ? "while the job closed, after its last step" : "during login",
-                             now - m->seen_s, process_of(m, process));
-        return core_fail(c->error, "%s was lost at step %lld: silent for %.1f s%s" PS_LOST_KEY, name,
-                         (long long)step_of(c, i, step), now - m->seen_s, process_of(m, process));
+        // How far it is known to be. Where workers are alone there are no rounds, and servers name no steps: a server is as far
+        // as the foremost worker.
+        int64_t step = m->step > job_step ? m->step : job_step;
+        for (int w = 0; w < c->workers && i >= c->workers; w++)
+            if (c->m[w].step > step) step = c->m[w].step;
+        snprintf(when, sizeof when, "at step %lld", (long long)step);
+        if (m->pid > 0)
+            snprintf(process, sizeof process, " (process %d on host %s)", m->pid, m->host[0] ? m->host : "?");
+        return core_fail(c->error, "%s was lost %s: silent for %.1f s%s" PS_LOST_KEY, member_name(c, i, name),
+                         c->closing    ? "while the job closed, after its last step"
+                         : !c->started ? "during login"
+                                       : when,
+                         now - m->seen_s, process);
     }
     return 0;
 }

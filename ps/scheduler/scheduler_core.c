@@ -54,11 +54,20 @@ static void epoch_begin(struct scheduler_core *c, double start_s) {
     c->rounds = rounds_create(&o, &c->members);
 }
 
-// Workers that have not come: the job goes on without them (membership.c).
-static void go_without(struct scheduler_core *c) {
+// All are there that the epoch waits for, and where they go on is known.
+static void epoch_start(struct scheduler_core *c) {
+    struct scheduler_options o = c->members.o;
+    memset(c->fell, 0, (size_t)(c->members.count + 1) * sizeof *c->fell);
+    rescue_starts(&c->rescue, &c->members.start);
+    if (o.start != c->members.start.step) {
+        o.start = c->members.start.step;
+        rounds_destroy(&c->rounds);
+        c->rounds = rounds_create(&o, &c->members);
+    }
+    // Of workers that have not come: the job goes on without them (membership.c).
     struct member_names missing = {.count = 0};
-    char why[WIRE_TEXT_MAX] = "", name[48];
     for (int w = 0; w < c->members.workers; w++) {
+        char why[WIRE_TEXT_MAX] = "", name[48];
         if (c->members.m[w].present) continue;
         core_fail(why, "%s did not come to the new epoch within %g s", member_name(&c->members, w, name),
                   ps_lost_s(c->o.config));
@@ -71,19 +80,6 @@ static void go_without(struct scheduler_core *c) {
             "epoch %u begins without %s, which did not come within %g s, half of deadline_ms: whoever comes "
             "later joins",
             c->epochs.epoch, missing.text, ps_lost_s(c->o.config));
-}
-
-// All are there that the epoch waits for, and where they go on is known.
-static void epoch_start(struct scheduler_core *c) {
-    struct scheduler_options o = c->members.o;
-    memset(c->fell, 0, (size_t)(c->members.count + 1) * sizeof *c->fell);
-    rescue_starts(&c->rescue, &c->members.start);
-    if (o.start != c->members.start.step) {
-        o.start = c->members.start.step;
-        rounds_destroy(&c->rounds);
-        c->rounds = rounds_create(&o, &c->members);
-    }
-    go_without(c);
 }
 
 // From here on nothing is decided any more. Those who do not hear of it now are told when they speak.
@@ -113,33 +109,12 @@ static bool bears(const struct scheduler_core *c, int member) {
     return is_elastic(c, member) && rounds_bears(c->rounds, member);
 }
 
-// Why it does not, behind what has happened.
-static void say_unborne(const struct scheduler_core *c, int member, const char *why,
-                        char text[WIRE_TEXT_MAX]) {
-    if (member == 0)
-        core_fail(text,
-                  "%s; worker 0 has the metrics and evaluations of the job: --elastic cannot do without it",
-                  TEXT_WORDS(400, why));
-    else
-        core_fail(text, "%s; fewer than %d workers are left, which --elastic %s needs", TEXT_WORDS(400, why),
-                  c->o.config->recovery.elastic_min, c->o.config->recovery.elastic);
-}
-
 static int lose(struct scheduler_core *c, int worker, const char *cause, const char *why) {
     const struct loss loss = {cause, why};
     snprintf(c->news, sizeof c->news, "%s: the job goes on without it", TEXT_WORDS(440, why));
     epochs_retire(&c->epochs, c->members.m[worker].incarnation);
     membership_lose(&c->members, worker);
     return rounds_lost(c->rounds, worker, &loss) ? scheduler_core_abort(c, rounds_error(c->rounds)) : 0;
-}
-
-// A process that was given up for lost, and still speaks.
-static void send_away(const struct scheduler_core *c) {
-    struct wire_header h = {.kind = WIRE_REFUSED};
-    snprintf(
-        h.text, sizeof h.text,
-        "the job has gone on without this worker, which was silent for too long: start it again to have it back");
-    port_tell(&c->o.port, PEER_SENDER, &h);
 }
 
 // ---------------------------------------------------------------- deaths
@@ -152,8 +127,17 @@ static int death(struct scheduler_core *c, int member, const char *why, double n
         snprintf(text, sizeof text, "%s", why);
         return lose(c, member, c->members.lost == member ? "silent" : "died", text);
     }
-    if (!c->o.epochs.restarts && is_elastic(c, member)) say_unborne(c, member, why, text);
-    if (!c->o.epochs.restarts) return scheduler_core_abort(c, text[0] ? text : why);
+    if (!c->o.epochs.restarts) {
+        if (is_elastic(c, member) && member == 0)
+            core_fail(
+                text,
+                "%s; worker 0 has the metrics and evaluations of the job: --elastic cannot do without it",
+                TEXT_WORDS(400, why));
+        else if (is_elastic(c, member))
+            core_fail(text, "%s; fewer than %d workers are left, which --elastic %s needs",
+                      TEXT_WORDS(400, why), c->o.config->recovery.elastic_min, c->o.config->recovery.elastic);
+        return scheduler_core_abort(c, text[0] ? text : why);
+    }
     // A member that dies while all are coming to the epoch that a death has begun takes no restart of its own, unless it
     // does so again and again. The first cause is the one that is told.
     bool *fell = &c->fell[member < 0 ? c->members.count : member];
@@ -242,7 +226,11 @@ static bool is_heard(struct scheduler_core *c, const struct wire_header *h, doub
     }
     bool again = c->o.epochs.restarts || ps_elastic(c->o.config);
     if (h->kind != WIRE_HELLO && ps_elastic(c->o.config) && epochs_retired(&c->epochs, h->incarnation)) {
-        send_away(c);
+        struct wire_header refused = {.kind = WIRE_REFUSED};
+        snprintf(refused.text, sizeof refused.text,
+                 "the job has gone on without this worker, which was silent for too long: start it again to "
+                 "have it back");
+        port_tell(&c->o.port, PEER_SENDER, &refused);
         return false;
     }
     if (h->kind != WIRE_HELLO || !again || c->error[0] || h->manifest != c->o.manifest.hash) return true;
@@ -253,30 +241,6 @@ static bool is_heard(struct scheduler_core *c, const struct wire_header *h, doub
 }
 
 // ---------------------------------------------------------------- messages
-static int member_aborts(struct scheduler_core *c, int i, const char *why) {
-    char text[WIRE_TEXT_MAX] = "", name[48];
-    core_fail(text, "%s: %s", member_name(&c->members, i, name), TEXT_WORDS(440, why));
-    return scheduler_core_abort(c, text);
-}
-
-// A worker that had been started again has not come so far, or the others can do without it once more.
-static bool fails_alone(const struct scheduler_core *c, int i) {
-    return is_elastic(c, i) && (!rounds_has(c->rounds, i) || (c->members.m[i].life > 1 && bears(c, i)));
-}
-
-static void member_leaves(struct scheduler_core *c, int i, const char *why) {
-    char text[WIRE_TEXT_MAX] = "", name[48];
-    core_fail(text, "%s: %s", member_name(&c->members, i, name), TEXT_WORDS(440, why));
-    lose(c, i, "left", text);
-}
-
-// A member may lack a peer that has died, which this side has not noticed.
-static void member_misses(struct scheduler_core *c, int i, const char *why, double now) {
-    char text[WIRE_TEXT_MAX] = "", name[48];
-    core_fail(text, "%s: %s", member_name(&c->members, i, name), TEXT_WORDS(440, why));
-    death(c, -1, text, now);
-}
-
 static void dispatch(struct scheduler_core *c, int i, const struct wire_header *h, double now) {
     int shard = i - membership_shard(&c->members, 0), rc = 0;
     bool worker = i < c->members.workers;
@@ -295,20 +259,20 @@ static void dispatch(struct scheduler_core *c, int i, const struct wire_header *
     if (h->kind == WIRE_SHARD_SUM && shard >= 0) rc = rounds_sum(c->rounds, shard, h, now);
     if (rounds_step(c->rounds) > step)
         rescue_follows(&c->rescue, rounds_decision(c->rounds), rounds_figures(c->rounds));
-    if (h->kind == WIRE_ABORT && h->flags & WIRE_LOST && rounds_has(c->rounds, i))
-        member_misses(c, i, h->text, now);
-    else if (h->kind == WIRE_ABORT && fails_alone(c, i))
-        member_leaves(c, i, h->text);
-    else if (h->kind == WIRE_ABORT)
-        member_aborts(c, i, h->text);
+    if (h->kind == WIRE_ABORT) {
+        char text[WIRE_TEXT_MAX] = "";
+        bool has = worker && rounds_has(c->rounds, i);
+        // A worker that was started again has not come so far, or the others can do without it once more.
+        bool alone = is_elastic(c, i) && (!has || (c->members.m[i].life > 1 && bears(c, i)));
+        core_fail(text, "%s: %s", member_name(&c->members, i, name), TEXT_WORDS(440, h->text));
+        if (h->flags & WIRE_LOST && has)
+            death(c, -1, text, now);  // it may lack a peer that has died, which this side has not noticed
+        else if (alone)
+            lose(c, i, "left", text);
+        else
+            scheduler_core_abort(c, text);
+    }
     if (rc != 0) scheduler_core_abort(c, rounds_error(c->rounds));
-}
-
-// A worker that has come to the running job is heard: the shards learn of it as soon as it may come to them. Pulses come
-// from another socket than answers go to.
-static void let_in(struct scheduler_core *c, int i, enum wire_kind kind) {
-    bool asks = kind == WIRE_HELLO || kind == WIRE_HEARTBEAT;
-    if (rounds_lets_in(c->rounds, i)) membership_let_in(&c->members, i, asks);
 }
 
 int scheduler_core_knows(const struct scheduler_core *c, const struct wire_header *h) {
@@ -323,20 +287,14 @@ int scheduler_core_message(struct scheduler_core *c, const struct wire_header *h
         return -1;
     }
     int i = hello ? membership_hello(&c->members, h, frame, now) : membership_heard(&c->members, h, now);
-    if (i >= 0 && i < c->members.workers && c->members.m[i].joins) let_in(c, i, h->kind);
+    // A worker that has come to the running job is heard: the shards learn of it as soon as it may come to them. Pulses come
+    // from another socket than answers go to.
+    if (i >= 0 && i < c->members.workers && c->members.m[i].joins && rounds_lets_in(c->rounds, i))
+        membership_let_in(&c->members, i, hello || h->kind == WIRE_HEARTBEAT);
     if (i >= 0 && !hello && !c->error[0]) dispatch(c, i, h, now);
     if (i >= 0 && c->error[0] && h->kind == WIRE_GOODBYE) membership_goodbye(&c->members, i);
     ps_frame_release(frame);
     return i;
-}
-
-// The launcher ends those who did not come, and starts them again.
-static int none_came(struct scheduler_core *c, double now) {
-    const struct membership *m = &c->members;
-    char name[48];
-    for (int i = 0; i < m->workers + m->servers; i++)
-        if (membership_late(m, i, now)) c->o.epochs.lost(c->o.epochs.ctx, 0, member_name(m, i, name));
-    return death(c, -1, m->error, now);
 }
 
 void scheduler_core_excuse(struct scheduler_core *c, double excused_s, double now) {
@@ -355,9 +313,14 @@ int scheduler_core_tick(struct scheduler_core *c, double now) {
         epoch_begin(c, now);
         return 0;
     }
-    if (m->late && c->o.epochs.replaced) return none_came(c, now);
-    if (m->lost < 0) return scheduler_core_abort(c, m->error);
     char name[48];
+    if (m->late && c->o.epochs.replaced) {
+        // The launcher ends those who did not come, and starts them again.
+        for (int i = 0; i < m->workers + m->servers; i++)
+            if (membership_late(m, i, now)) c->o.epochs.lost(c->o.epochs.ctx, 0, member_name(m, i, name));
+        return death(c, -1, m->error, now);
+    }
+    if (m->lost < 0) return scheduler_core_abort(c, m->error);
     if (c->o.epochs.lost) c->o.epochs.lost(c->o.epochs.ctx, m->m[m->lost].pid, member_name(m, m->lost, name));
     return death(c, m->lost, m->error, now);
 }

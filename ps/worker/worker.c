@@ -484,17 +484,6 @@ static int worker_state(struct topology *t, int index, struct state_range *out) 
     return 0;
 }
 
-static int load_errors_of(struct worker *w, struct checkpoint *c, int u) {
-    const struct unit *unit = &w->t.layout->units[u];
-    size_t bytes = (size_t)unit->n_pad * sizeof(float);
-    float *values = xcalloc(1, bytes);
-    int rc = checkpoint_own(c, STATE_ERROR, w->t.rank, w->t.size, unit, values);
-    if (!rc) dev_copy(w->t.compute, w->buffers.errors[u], values, bytes);
-    if (stream_sync(w->t.compute)) rc = fail("unit %s: loading errors: %s", unit->name, dev_error(w->t.dev));
-    free(values);
-    return rc;
-}
-
 // 1: the checkpoint holds none of this worker's, or of another number of workers: they stay zero.
 static int load_errors(struct worker *w, struct checkpoint *c) {
     const struct layout *l = w->t.layout;
@@ -505,7 +494,15 @@ static int load_errors(struct worker *w, struct checkpoint *c) {
     for (int u = 0; u < l->count && !rc; u++)
         rc = checkpoint_own(c, STATE_ERROR, w->t.rank, w->t.size, &l->units[u], NULL);
     if (!rc) rc = checkpoint_extra(c, who, "error_scale", &scale, 1);
-    for (int u = 0; u < l->count && !rc; u++) rc = load_errors_of(w, c, u);
+    for (int u = 0; u < l->count && !rc; u++) {
+        size_t bytes = (size_t)l->units[u].n_pad * sizeof(float);
+        float *values = xcalloc(1, bytes);
+        rc = checkpoint_own(c, STATE_ERROR, w->t.rank, w->t.size, &l->units[u], values);
+        if (!rc) dev_copy(w->t.compute, w->buffers.errors[u], values, bytes);
+        if (stream_sync(w->t.compute))
+            rc = fail("unit %s: loading errors: %s", l->units[u].name, dev_error(w->t.dev));
+        free(values);
+    }
     w->errors.scale = bits_to_f32((uint32_t)scale);
     w->t.own_number.value = scale;
     return rc;
@@ -532,15 +529,6 @@ static bool cut_otherwise(const struct worker *w, const struct checkpoint *c) {
     return before.keys != now.keys || (before.grain != now.grain && now.keys > l->count);
 }
 
-// The scheduler hears from the workers, which have read it, what of the budget is used.
-static void go_on_alone(struct worker *w, const struct key_rows *rows) {
-    int64_t low = key_rows_low(rows), next = key_rows_next(rows);
-    w->t.start.step = key_rows_step(rows, w->t.rank);
-    budget_write_done(&w->take.done, low);
-    for (int64_t batch = low; batch < next; batch++)
-        if (key_rows_has(rows, batch)) budget_set_done(&w->take.done, batch);
-}
-
 // The servers read the state themselves: this worker goes on where they are, on weights that it pulls.
 static int worker_load(struct topology *t, struct checkpoint *c) {
     struct worker *w = (struct worker *)t;
@@ -551,7 +539,14 @@ static int worker_load(struct topology *t, struct checkpoint *c) {
                     checkpoint_path(c));
     int rc = start_point_check(c, w->seal);
     if (rc == 0) rc = key_rows_read(&rows, c, w->c, w->map);
-    if (rc == 0 && is_alone(w)) go_on_alone(w, &rows);
+    if (rc == 0 && is_alone(w)) {
+        // The scheduler hears from the workers, which have read it, what of the budget is used.
+        int64_t low = key_rows_low(&rows), next = key_rows_next(&rows);
+        t->start.step = key_rows_step(&rows, t->rank);
+        budget_write_done(&w->take.done, low);
+        for (int64_t batch = low; batch < next; batch++)
+            if (key_rows_has(&rows, batch)) budget_set_done(&w->take.done, batch);
+    }
     key_rows_free(&rows);
     if (rc != 0) return -1;
     w->step = t->start.step;
@@ -642,12 +637,6 @@ static int worker_allocate(struct worker *w, const struct ps_worker_options *o) 
     return staged && !(w->staging = staging_create(&so)) ? -1 : 0;
 }
 
-// Whether this role was told that there is a checkpoint to go on from.
-static bool wants_checkpoint(const struct config *c) {
-    const struct recovery_config *r = &c->recovery;
-    return r->resume && !r->resume_weights_only && strcmp(r->resume, "latest") != 0;
-}
-
 static int worker_join_job(struct worker *w, const struct ps_role_options *role) {
     struct comm_options o = {.role = *role,
                              .map = w->map,
@@ -657,9 +646,9 @@ static int worker_join_job(struct worker *w, const struct ps_role_options *role)
                              .wire = &w->t.wire};
     struct ps_identity id;
     if (!(w->comm = comm_create(&o, &id))) return -1;
-    if (!id.checkpoint[0] && wants_checkpoint(w->c)) {
-        fail("--resume %s: the scheduler has named no checkpoint: give it --resume too",
-             w->c->recovery.resume);
+    const struct recovery_config *r = &w->c->recovery;
+    if (!id.checkpoint[0] && r->resume && !r->resume_weights_only && strcmp(r->resume, "latest") != 0) {
+        fail("--resume %s: the scheduler has named no checkpoint: give it --resume too", r->resume);
         comm_give_up(w->comm, error_last());
         return -1;
     }

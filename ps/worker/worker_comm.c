@@ -218,15 +218,6 @@ static bool comm_renew(void *ctx, int peer, struct ps_message *m) {
     return worker_core_renew(((struct comm *)ctx)->core, &m->header);
 }
 
-// For the main thread: this one answers, and touches no file.
-static void leave_trace(struct comm *c) {
-    thread_time_end(c->spans);
-    pthread_mutex_lock(&c->mutex);
-    c->left = c->spans;
-    pthread_mutex_unlock(&c->mutex);
-    c->spans = NULL;
-}
-
 static void obey(struct comm *c, const struct command *x, double now) {
     struct worker_core *core = c->core;
     switch (x->kind) {
@@ -266,7 +257,12 @@ static void obey(struct comm *c, const struct command *x, double now) {
             worker_core_stop(core);
             return;
         case COMMAND_TRACE:
-            leave_trace(c);
+            // For the main thread: this one answers, and touches no file.
+            thread_time_end(c->spans);
+            pthread_mutex_lock(&c->mutex);
+            c->left = c->spans;
+            pthread_mutex_unlock(&c->mutex);
+            c->spans = NULL;
             return;
         case COMMAND_GOODBYE:
             worker_core_goodbye(core);
@@ -297,17 +293,15 @@ static int begin_anew(const struct comm *c, const char *why) {
     return rc;
 }
 
-// Whether a message is of this job and of whom its socket stands for. A refusal names no job.
-static bool counts(const struct comm *c, int peer, const struct wire_header *h) {
-    if (peer == PEER_SCHEDULER) return h->job == c->id.job || (h->kind == WIRE_REFUSED && !h->job);
-    return h->job == c->id.job && roster_is_shard(c->roster, peer, c->o.map->threads, h);
-}
-
 static int drain(struct comm *c, struct net_socket *s, int peer) {
     struct net_message m;
     int rc = 0;
     for (int i = 0; i < DRAIN_MESSAGES && (rc = net_recv(s, &m)) == 1; i++) {
-        if (!counts(c, peer, &m.header)) {
+        // Whether it is of this job and of whom its socket stands for. A refusal names no job.
+        const struct wire_header *h = &m.header;
+        bool ours = h->job == c->id.job &&
+                    (peer == PEER_SCHEDULER || roster_is_shard(c->roster, peer, c->o.map->threads, h));
+        if (!ours && !(peer == PEER_SCHEDULER && h->kind == WIRE_REFUSED && !h->job)) {
             ps_frame_release(m.frame);
             // Wherever the main thread is: nothing that it does matters any more.
             if (peer == PEER_SCHEDULER && rejoin_asked(c->id.job, &m.header))
@@ -325,18 +319,6 @@ static int drain(struct comm *c, struct net_socket *s, int peer) {
         thread_time_enter(c->spans, WORKER_PROTOCOL, SPAN_OF_NOTHING);
     }
     return rc < 0 ? -1 : 0;
-}
-
-// Sends weights that have landed on to the device. This comes before publishing: a hook that sees them landed
-// finds their copy enqueued. -1 when the device has failed.
-static int pass_on(struct comm *c) {
-    struct staging *s = c->o.staging;
-    if (!s) return 0;
-    for (int u = 0; u < c->o.role.layout->count; u++)
-        staging_put_weights(s, u, worker_core_fills(c->core, u),
-                            worker_times_ids(c->times, u, worker_core_landed(c->core, u) - 1));
-    const char *why = staging_error(s);
-    return *why ? fail("the device has failed: %s", why) : 0;
 }
 
 // Copies out what the hooks wait for. Returns whether only the transport is still reading a buffer, or a snapshot is waited for.
@@ -372,17 +354,6 @@ static bool publish(struct comm *c, double busy_s) {
     return hurry || (busy && !worker_core_transferring(c->core));
 }
 
-// A shard owes an answer, and is silent: the scheduler may not know yet.
-static void say_lost(struct comm *c) {
-    struct ps_message m = {.header = {.kind = WIRE_ABORT, .flags = WIRE_LOST}};
-    pthread_mutex_lock(&c->mutex);
-    memcpy(m.header.text, c->lost, sizeof c->lost);
-    c->lost[0] = 0;
-    pthread_mutex_unlock(&c->mutex);
-    const struct ps_port port = link_port(c->link);
-    if (m.header.text[0]) port.send(port.ctx, PEER_SCHEDULER, &m);
-}
-
 static int poll_once(struct comm *c, struct net_poll_item *items, bool hurry) {
     int shards = c->o.map->shards;
     items[0] = (struct net_poll_item){.fd = c->wake_fd};
@@ -392,7 +363,14 @@ static int poll_once(struct comm *c, struct net_poll_item *items, bool hurry) {
     if (net_poll(items, 2 + shards, hurry ? HURRY_MS : POLL_MS) != 0) return -1;
     thread_time_enter(c->spans, WORKER_PROTOCOL, SPAN_OF_NOTHING);
     if (items[0].ready) take_commands(c);
-    say_lost(c);
+    // A shard owes an answer, and is silent: the scheduler may not know yet.
+    struct ps_message lost = {.header = {.kind = WIRE_ABORT, .flags = WIRE_LOST}};
+    pthread_mutex_lock(&c->mutex);
+    memcpy(lost.header.text, c->lost, sizeof c->lost);
+    c->lost[0] = 0;
+    pthread_mutex_unlock(&c->mutex);
+    const struct ps_port port = link_port(c->link);
+    if (lost.header.text[0]) port.send(port.ctx, PEER_SCHEDULER, &lost);
     if (items[1].ready && drain(c, c->scheduler, PEER_SCHEDULER) != 0) return -1;
     for (int g = 0; g < shards; g++)
         if (items[2 + g].ready && drain(c, c->shards[g], g) != 0) return -1;
@@ -400,7 +378,14 @@ static int poll_once(struct comm *c, struct net_poll_item *items, bool hurry) {
     double now = now_seconds();
     for (int g = 0; g < shards; g++) link_await(c->link, g, worker_core_owes(c->core, g));
     link_tick(c->link, now);
-    return worker_core_tick(c->core, now);
+    if (worker_core_tick(c->core, now) != 0) return -1;
+    // Weights that have landed go on to the device. This comes before publishing: a hook that sees them landed finds their
+    // copy enqueued.
+    for (int u = 0; c->o.staging && u < c->o.role.layout->count; u++)
+        staging_put_weights(c->o.staging, u, worker_core_fills(c->core, u),
+                            worker_times_ids(c->times, u, worker_core_landed(c->core, u) - 1));
+    const char *why = staging_error(c->o.staging);
+    return *why ? fail("the device has failed: %s", why) : 0;
 }
 
 // Whether the thread is to end; *failed: because of an error, which the job must be told.
@@ -410,19 +395,6 @@ static bool asked_to_end(struct comm *c, bool *failed) {
     bool quit = c->quit || c->failed;
     pthread_mutex_unlock(&c->mutex);
     return quit;
-}
-
-// The job hears why, or the scheduler that this worker has heard it.
-static void last_word(struct comm *c) {
-    const struct worker_status *status = worker_core_status(c->core);
-    char why[WIRE_TEXT_MAX];
-    pthread_mutex_lock(&c->mutex);
-    memcpy(why, c->error, sizeof why);
-    pthread_mutex_unlock(&c->mutex);
-    if (status->told || status->lost_scheduler)
-        ps_say(c->scheduler, &c->id, status->told ? WIRE_GOODBYE : WIRE_ABORT, why);
-    else
-        ps_abort(c->scheduler, c->link, &c->id, why);
 }
 
 static void *comm_main(void *arg) {
@@ -437,7 +409,7 @@ static void *comm_main(void *arg) {
         bool transferring = worker_core_transferring(c->core);
         atomic_fetch_add(&c->turns, 1);
         hurry = hurry || worker_core_hurry(c->core);
-        int rc = poll_once(c, items, hurry) != 0 || pass_on(c) != 0 ? -1 : 0;
+        int rc = poll_once(c, items, hurry);
         const char *why = worker_core_error(c->core);
         const struct worker_status *status = worker_core_status(c->core);
         bool anew = rc != 0 && c->c->recovery.restart > 0 && status->lost_scheduler;
@@ -451,21 +423,18 @@ static void *comm_main(void *arg) {
         hurry = publish(c, transferring ? after - before : 0.0);
         before = after;
     }
-    if (failed) last_word(c);
+    // The job hears why, or the scheduler that this worker has heard it. Nothing changes the error any more.
+    const struct worker_status *status = worker_core_status(c->core);
+    if (failed && (status->told || status->lost_scheduler))
+        ps_say(c->scheduler, &c->id, status->told ? WIRE_GOODBYE : WIRE_ABORT, c->error);
+    else if (failed)
+        ps_abort(c->scheduler, c->link, &c->id, c->error);
     free(items);
     return NULL;
 }
 
 // ---------------------------------------------------------------- the login
-static int connect_shards(struct comm *c) {
-    for (int g = 0; g < c->o.map->shards; g++) {
-        const struct roster_shard *s = &c->roster->shard[g];
-        const struct net_peer to = {s->address, NET_DATA, g / c->o.map->threads, s->token};
-        if (!(c->shards[g] = net_dealer(c->net, &to))) return -1;
-    }
-    return 0;
-}
-
+// Logs in, connects to every shard and meets it. 0, or -1 after logging; the scheduler has been told then.
 static int log_in(struct comm *c, const struct manifest *manifest) {
     const struct ps_role_options *role = &c->o.role;
     struct net_options no = {.wire = c->o.wire,
@@ -491,7 +460,12 @@ static int log_in(struct comm *c, const struct manifest *manifest) {
     if (!(c->pulse = pulse_start(&beats))) return -1;
     coming_stop(role->coming);
     c->roster = ps_wait_start(&l, &c->id);
-    int rc = c->roster ? connect_shards(c) : -1;
+    int rc = c->roster ? 0 : -1;
+    for (int g = 0; rc == 0 && g < c->o.map->shards; g++) {
+        const struct roster_shard *s = &c->roster->shard[g];
+        const struct net_peer to = {s->address, NET_DATA, g / c->o.map->threads, s->token};
+        if (!(c->shards[g] = net_dealer(c->net, &to))) rc = -1;
+    }
     struct entering e = {.role = role,
                          .id = &c->id,
                          .scheduler = c->scheduler,
@@ -504,14 +478,6 @@ static int log_in(struct comm *c, const struct manifest *manifest) {
     // If the launcher asked this worker to leave, it also tells the other roles to end.
     bool asked = ps_stopped(role->stop) && stop_supervised();
     if (rc != 0 && !asked) ps_abort(c->scheduler, c->link, &c->id, error_last());
-    return rc;
-}
-
-// Logs in, connects to every shard and meets it. 0, or -1 after logging; the scheduler has been told then.
-static int comm_join_job(struct comm *c) {
-    struct manifest manifest = manifest_make(&c->o.role, c->o.map);
-    int rc = log_in(c, &manifest);
-    manifest_release(&manifest);
     return rc;
 }
 
@@ -564,7 +530,10 @@ struct comm *comm_create(const struct comm_options *o, struct ps_identity *id) {
     c->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     pthread_mutex_init(&c->mutex, NULL);
     cond_init(&c->changed);
-    if (comm_join_job(c) != 0 || start(c) != 0) comm_destroy(&c);
+    struct manifest manifest = manifest_make(&c->o.role, c->o.map);
+    int rc = log_in(c, &manifest);
+    manifest_release(&manifest);
+    if (rc != 0 || start(c) != 0) comm_destroy(&c);
     if (c) *id = c->id;
     return c;
 }

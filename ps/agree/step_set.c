@@ -80,7 +80,9 @@ bool step_set_fix(struct step_set *s, int64_t step) {
     struct open_step *x = at(s, step);
     uint64_t complete = x->members & x->reported;
     for (int i = 0; i < s->o.shards; i++) complete &= x->arrived[i];
-    if (x->set || !complete || (x->members & s->live & ~complete)) return false;
+    bool all = !(x->members & s->live & ~complete);
+    bool enough = all || (s->o.needs && elastic_count(complete) >= s->o.needs);
+    if (x->set || !complete || !enough) return false;
     x->set = complete;
     return true;
 }

@@ -4,7 +4,8 @@
 //     live       logged in, taken into the job and not lost
 //     member     of step t: live when step t-1 was closed, or taken in then. Samples are dealt to the members
 //     complete   a member that has reported step t and all of whose gradients every shard has
-//     set        of step t: its members that were complete when none was left that is neither complete nor lost
+//     set        of step t: its members that were complete when none was left that is neither complete nor lost, or when
+//                those were enough
 //
 //     step t   open --each member complete or lost--> fixed: the set, ONE for all keys
 //                   --sums over the set, decision---> closed: t+1+lead is open; its members are who is live, and who asked
@@ -50,6 +51,7 @@ static inline float elastic_scale(int workers, int contributors) {
 
 struct step_set_options {
     int workers, min;  // MAX and MIN; at most ELASTIC_WORKERS_MAX
+    int needs;         // members whose part is enough: the set is fixed with so many; 0: all
     int shards;        // that have keys
     int lead;          // steps that are open beyond the oldest one
     int64_t own;       // samples of one worker in a step

@@ -458,6 +458,7 @@ struct rounds *rounds_create(const struct scheduler_options *o, const struct mem
     if (!ps_elastic(o->config)) return c;
     struct step_set_options so = {.workers = c->workers,
                                   .min = o->config->recovery.elastic_min,
+                                  .needs = c->rule.needs,
                                   .shards = c->full_shards,
                                   .lead = o->lead,
                                   .own = o->config->micro_batch * o->config->accumulation,

@@ -49,6 +49,29 @@ static void test_all_there(void **state) {
     step_set_destroy(&s);
 }
 
+// The first two are enough; the third one's part comes too late for the step, and in time for the next.
+static void test_enough(void **state) {
+    (void)state;
+    struct step_set_options o = {.workers = 3, .min = 1, .needs = 2, .shards = 2, .own = OWN};
+    struct step_set *s = step_set_create(&o);
+    part(s, 2, 2);
+    step_set_reported(s, now(s), 0);
+    assert_false(step_set_fix(s, now(s)));
+    part(s, 2, 0);
+    assert_true(step_set_fix(s, now(s)));
+    part(s, 2, 1);
+    assert_false(step_set_fix(s, now(s)));
+    assert_true(step_set_fixed(s, now(s)) == 5);
+    step_set_close(s, false, true);
+    assert_int_equal(step_set_state(s)->samples, 2 * OWN);
+    part(s, 2, 1);
+    step_set_lost(s, 0);
+    assert_false(step_set_fix(s, now(s)));
+    step_set_lost(s, 2);
+    assert_true(step_set_fix(s, now(s)));  // nobody else is left
+    step_set_destroy(&s);
+}
+
 // A worker that is lost before all of it has come counts for no key, and nobody waits for it.
 static void test_lost_in_the_middle(void **state) {
     (void)state;
@@ -178,6 +201,7 @@ static void test_words(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_there),
+        cmocka_unit_test(test_enough),
         cmocka_unit_test(test_lost_in_the_middle),
         cmocka_unit_test(test_complete_and_lost),
         cmocka_unit_test(test_join),

@@ -84,6 +84,8 @@ static int open_solo(struct solo *s, const struct bench_seat *seat) {
     struct device_options d = {.threads = 1, .label = error_label()};
     s->l = bench_layout(&s->plan);
     if (!(s->c = bench_config(seat->topologies, &s->plan)) || !(s->map = shard_map_of(s->c, s->l))) return -1;
+    s->c->clip =
+        0;  // no scheduler decides here: an update is made as soon as the last gradient of its key has come
     if (!b || dev_open(b, &d, &s->dev) != 0) return fail("cannot open the cpu device: %s", why ? why : "");
     arena_init(&s->arena, s->dev);
     s->buffers = xcalloc((unsigned long)s->map->count, sizeof *s->buffers);

@@ -380,10 +380,8 @@ void membership_init(struct membership *c, const struct scheduler_options *o) {
                              .workers = o->config->workers,
                              .servers = o->map->servers,
                              .shards = o->map->shards,
+                             .start = o->start,
                              .lost = -1};
-    c->start.step = o->start;
-    c->start.seal = o->seal;
-    if (o->checkpoint) snprintf(c->start.checkpoint, sizeof c->start.checkpoint, "%s", o->checkpoint);
     c->count = c->workers + c->servers + c->shards;
     c->m = xcalloc((unsigned long)c->count, sizeof *c->m);
 }

@@ -13,6 +13,7 @@
 #ifndef STARRING_PS_SCHEDULER_MEMBERSHIP_H
 #define STARRING_PS_SCHEDULER_MEMBERSHIP_H
 
+#include "ps/agree/start_point.h"
 #include "ps/job/manifest.h"
 #include "ps/job/shard_map.h"
 #include "ps/net/port.h"
@@ -41,30 +42,21 @@ struct absence_port {
     void (*changed)(void *ctx, const struct absence *a);
 };
 
-// Where an epoch begins.
-struct epoch_start {
-    char checkpoint[WIRE_TEXT_MAX];  // absolute path; "": the beginning
-    int64_t step;
-    uint64_t seal;  // of the checkpoint
-};
-
 // Options of the scheduler's core and its two halves.
 struct scheduler_options {
     const struct config *config;
     const struct shard_map *map;
     int lead;  // steps that may be open beyond the oldest one (ps/job/consistency.h)
     struct manifest manifest;
-    uint64_t job;            // not 0
-    const char *checkpoint;  // that all roles go on from (START names it), outlives the core; NULL: none
-    int64_t start;           // steps done in it
-    uint64_t seal;           // its
-    uint64_t clock;          // ps_clock_id
-    double start_s;          // now, at creation
-    struct ps_port port;     // peers: member numbers, PEER_SENDER
+    uint64_t job;              // not 0
+    struct start_point start;  // of the first epoch: all roles go on from there (START names it)
+    uint64_t clock;            // ps_clock_id
+    double start_s;            // now, at creation
+    struct ps_port port;       // peers: member numbers, PEER_SENDER
     struct epoch_options epochs;
     // All are there. Writes what START names: the checkpoint to go on from ("": none) and its step. 0; 1: it is not known
     // yet, and asked for again; or -1 with error written. NULL: nothing is gone on from.
-    int (*starts)(void *ctx, const struct epochs *e, struct epoch_start *out, char error[WIRE_TEXT_MAX]);
+    int (*starts)(void *ctx, const struct epochs *e, struct start_point *out, char error[WIRE_TEXT_MAX]);
     void *starts_ctx;
     struct rescue_port rescue;
     struct absence_port absent;
@@ -104,7 +96,7 @@ struct membership {
     bool late;                    // `error` says who did not come (membership_late)
     int lost;                     // the member that `error` says was lost; -1: it says something else
     const struct epochs *epochs;  // NULL: of a job without any
-    struct epoch_start start;     // once started
+    struct start_point start;     // once started
     char error[WIRE_TEXT_MAX];
 };
 

@@ -19,7 +19,7 @@ void rescue_init(struct rescue *r, const struct scheduler_options *o) {
 
 void rescue_free(struct rescue *r) { free(r->dead); }
 
-void rescue_starts(struct rescue *r, const struct epoch_start *start) {
+void rescue_starts(struct rescue *r, const struct start_point *start) {
     memset(r->dead, 0, (size_t)r->servers * sizeof *r->dead);
     r->active = r->given_up = r->known = false;
     if (!r->config->ps.replicate || !r->port.read) return;

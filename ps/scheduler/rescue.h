@@ -36,7 +36,7 @@ struct rescue {
 void rescue_init(struct rescue *r, const struct scheduler_options *o);
 void rescue_free(struct rescue *r);
 // An epoch has started there.
-void rescue_starts(struct rescue *r, const struct epoch_start *start);
+void rescue_starts(struct rescue *r, const struct start_point *start);
 // A step has been decided.
 void rescue_follows(struct rescue *r, const struct wire_header *decision, const struct step_figures *figures);
 // A member has died (-1: one that nobody knows). last: the last DECISION of this epoch. True: a rescue has begun or goes on,

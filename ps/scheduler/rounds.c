@@ -233,7 +233,7 @@ int rounds_report(struct rounds *c, int w, const struct wire_header *h, double n
     if (c->set) step_set_reported(c->set, h->step, w);
     // Worker 0 knows what a job that goes on from a checkpoint has behind it.
     struct step_deal deal;
-    if (c->set && w == 0 && h->step > 0 && h->step == c->o.start && deal_read(h, &deal) == 0)
+    if (c->set && w == 0 && h->step > 0 && h->step == c->o.start.step && deal_read(h, &deal) == 0)
         step_set_begin(c->set, &deal.state);
     return settle(c);
 }
@@ -314,7 +314,7 @@ bool rounds_bears(const struct rounds *c, int w) { return c->set && step_set_bea
 
 // The furthest step that a worker of the job has named.
 static int64_t furthest(const struct rounds *c) {
-    int64_t step = c->o.start;
+    int64_t step = c->o.start.step;
     for (int w = 0; w < c->workers; w++)
         if (c->members->m[w].step > step) step = c->members->m[w].step;
     return step;
@@ -371,7 +371,7 @@ void rounds_join(struct rounds *c, int w) {
 
 bool rounds_lets_in(const struct rounds *c, int w) {
     if (!c->set || is_live(c, w)) return false;
-    if (c->rule.row->on_arrival) return furthest(c) > c->o.start;
+    if (c->rule.row->on_arrival) return furthest(c) > c->o.start.step;
     for (int64_t step = c->step; step <= c->step + c->o.lead; step++)
         if (step_set_members(c->set, step) & elastic_bit(w)) return false;
     return true;
@@ -436,7 +436,7 @@ struct rounds *rounds_create(const struct scheduler_options *o, const struct mem
     c->shards = members->shards;
     for (int i = 0; i < c->shards; i++) c->full_shards += o->map->shard_keys[i] > 0;
     unsigned long n = (unsigned long)c->workers;
-    c->step = o->start;
+    c->step = o->start.step;
     c->rounds = xcalloc(1 + (unsigned long)o->lead, sizeof *c->rounds);
     for (int64_t step = c->step; step <= c->step + o->lead; step++) {
         struct round *r = round_of(c, step);
@@ -463,7 +463,7 @@ struct rounds *rounds_create(const struct scheduler_options *o, const struct mem
                                   .lead = o->lead,
                                   .own = o->config->micro_batch * o->config->accumulation,
                                   .scaler = o->config->scaler,
-                                  .start.step = o->start};
+                                  .start.step = o->start.step};
     scaler_init(&so.start.scaler, &so.scaler);
     c->set = step_set_create(&so);
     c->losses = xcalloc(n, sizeof *c->losses);

@@ -130,23 +130,21 @@ struct scheduler {
     int64_t cpu_begin_ns;       // when the job started
 };
 
-// It has no directory of its own, maybe: the servers, which leave reports, learn what it has cost.
-static void tell_cost(const struct scheduler *s, struct wire_header *h) {
-    struct rusage self;
-    h->count = 4;
-    h->values[0] = (double)(clock_now_ns(CLOCK_PROCESS_CPUTIME_ID) - s->cpu_begin_ns) * 1e-9;
-    h->values[1] = getrusage(RUSAGE_SELF, &self) ? 0 : (double)self.ru_maxrss * 1024;
-    h->values[2] = (double)atomic_load(&s->wire.control_sent);
-    h->values[3] = (double)atomic_load(&s->wire.control_received);
-}
-
 // Below the link.
 static void scheduler_send(void *ctx, int peer, const struct ps_message *message) {
     struct scheduler *s = ctx;
     struct ps_message m = *message;
     if (m.header.kind == WIRE_START && !s->cpu_begin_ns)
         s->cpu_begin_ns = clock_now_ns(CLOCK_PROCESS_CPUTIME_ID);
-    if (m.header.kind == WIRE_SHUTDOWN) tell_cost(s, &m.header);
+    // It has no directory of its own, maybe: the servers, which leave reports, learn what it has cost.
+    struct rusage self;
+    if (m.header.kind == WIRE_SHUTDOWN) {
+        m.header.count = 4;
+        m.header.values[0] = (double)(clock_now_ns(CLOCK_PROCESS_CPUTIME_ID) - s->cpu_begin_ns) * 1e-9;
+        m.header.values[1] = getrusage(RUSAGE_SELF, &self) ? 0 : (double)self.ru_maxrss * 1024;
+        m.header.values[2] = (double)atomic_load(&s->wire.control_sent);
+        m.header.values[3] = (double)atomic_load(&s->wire.control_received);
+    }
     if (s->core) s->id.job = scheduler_core_epochs(s->core)->job;
     ps_stamp(&s->id, &m.header);
     // A process that is refused learns nothing of the job.
@@ -192,12 +190,6 @@ static void say_waiting(struct scheduler *s, double now) {
     if (waiting_due(&s->waiting, text, now)) info("%s", text);
 }
 
-static void say_slow(struct scheduler *s, double now) {
-    char text[WIRE_TEXT_MAX];
-    while (scheduler_core_slow(s->core, now, text) || scheduler_core_news(s->core, text))
-        if (!s->o->config->quiet) info("%s", text);
-}
-
 // ---------------------------------------------------------------- files
 static void say_alive(struct scheduler *s) {
     int64_t steps = s->core ? scheduler_core_steps(s->core) : -1;
@@ -240,21 +232,19 @@ static void apart(struct scheduler *s, int (*what)(void *)) {
     wait_for(s, background_ask(s->files, what, s, NULL));
 }
 
-// A launcher says whether it has started this scheduler again. One that was started by hand goes on with a job whose
-// worker 0 still stands in the run directory's state.
-static bool goes_on(const struct ps_role_options *o) {
-    struct run_state state;
-    if (o->life) return o->life > 1;
-    run_state_read(o->dir, &state);
-    return state.phase == RUN_RUNNING || state.phase == RUN_DEAD;
-}
-
 // The first epoch of this scheduler: what DIR/lives.jsonl says of those before, if it goes on with their job.
 // checkpoint: that the configuration says to go on from; "": none.
 static void epoch_first(const struct ps_role_options *o, const char *checkpoint, struct epoch_options *out) {
     out->restarts = o->config->recovery.restart;
     if (!out->restarts || !o->dir) return;
-    bool again = goes_on(o), by_hand = !o->life;
+    // A launcher says whether it has started this scheduler again. One that was started by hand goes on with a job whose
+    // worker 0 still stands in the run directory's state.
+    struct run_state state;
+    bool again = o->life > 1, by_hand = !o->life;
+    if (by_hand) {
+        run_state_read(o->dir, &state);
+        again = state.phase == RUN_RUNNING || state.phase == RUN_DEAD;
+    }
     if (by_hand && !again && !resume_is_own(checkpoint, o->dir)) lives_forget(o->dir);
     struct life last = lives_last(o->dir);
     out->start = o->start ? o->start : again && last.epoch ? last.start : last.start + 1;
@@ -264,39 +254,15 @@ static void epoch_first(const struct ps_role_options *o, const char *checkpoint,
     out->why = "the scheduler was started again";
 }
 
-static void say_epoch(const struct ps_role_options *o, const struct epochs *e, const struct epoch_start *at,
-                      const struct life *life) {
-    char again[48] = "";
-    if (o->config->quiet || !e->why[0]) return;
-    if (life->counted)
-        snprintf(again, sizeof again, "; %lld step%s done again", (long long)life->lost,
-                 life->lost == 1 ? " is" : "s are");
-    if (at->checkpoint[0])
-        info("epoch %u goes on behind step %lld (%s)%s: %s", e->epoch, (long long)at->step, at->checkpoint,
-             again, e->why);
-    else
-        info("epoch %u begins at the first step, as there is no checkpoint%s: %s", e->epoch, again, e->why);
-}
-
-static int take_latest(const struct ps_role_options *o, struct epoch_start *out) {
-    struct start_point p;
-    char *path = checkpoint_latest(o->dir);
-    int rc = path ? start_point_at(&p, o->config, path) : 0;
-    if (path && !rc) {
-        memcpy(out->checkpoint, p.checkpoint, sizeof out->checkpoint);
-        out->step = p.step;
-        out->seal = p.seal;
-    }
-    free(path);
-    return rc;
-}
-
 // The first epoch of a job begins where the configuration says, a later one at the latest complete checkpoint of the run, if
 // there is one; DIR/lives.jsonl says so.
-static int epoch_starts(const struct ps_role_options *o, const struct epochs *e, struct epoch_start *out,
+static int epoch_starts(const struct ps_role_options *o, const struct epochs *e, struct start_point *out,
                         char error[WIRE_TEXT_MAX]) {
     // Nobody of an earlier epoch writes any more: all have begun anew, and logged in.
-    if (e->why[0] && o->dir && take_latest(o, out) != 0) return core_fail(error, "%s", error_last());
+    char *latest = e->why[0] && o->dir ? checkpoint_latest(o->dir) : NULL;
+    int rc = latest ? start_point_at(out, o->config, latest) : 0;
+    free(latest);
+    if (rc != 0) return core_fail(error, "%s", error_last());
     // Of another run, whose directory this one takes, nothing stays.
     int64_t stays = resume_is_own(out->checkpoint, o->dir) ? out->step : 0;
     if (o->dir && ps_elastic(o->config)) away_cut(o->dir, stays);
@@ -311,7 +277,16 @@ static int epoch_starts(const struct ps_role_options *o, const struct epochs *e,
                         .why = e->why,
                         .counted = reached >= 0,
                         .lost = reached > out->step ? reached - out->step : 0};
-    say_epoch(o, e, out, &life);
+    char again[48] = "";
+    if (life.counted)
+        snprintf(again, sizeof again, "; %lld step%s done again", (long long)life.lost,
+                 life.lost == 1 ? " is" : "s are");
+    bool says = !o->config->quiet && e->why[0];
+    if (says && out->checkpoint[0])
+        info("epoch %u goes on behind step %lld (%s)%s: %s", e->epoch, (long long)out->step, out->checkpoint,
+             again, e->why);
+    else if (says)
+        info("epoch %u begins at the first step, as there is no checkpoint%s: %s", e->epoch, again, e->why);
     if (o->dir && e->o.restarts) lives_add(o->dir, &life);
     return 0;
 }
@@ -319,7 +294,7 @@ static int epoch_starts(const struct ps_role_options *o, const struct epochs *e,
 struct beginning {
     const struct scheduler *s;
     struct epochs e;  // as it was when all were there
-    struct epoch_start out;
+    struct start_point out;
     char error[WIRE_TEXT_MAX];
     int rc;
 };
@@ -333,7 +308,7 @@ static int begins(void *arg) {
 }
 
 // An epoch that has ended meanwhile has nothing to begin: the next one asks again.
-static int starts(void *ctx, const struct epochs *e, struct epoch_start *out, char error[WIRE_TEXT_MAX]) {
+static int starts(void *ctx, const struct epochs *e, struct start_point *out, char error[WIRE_TEXT_MAX]) {
     struct scheduler *s = ctx;
     struct beginning *b = s->beginning;
     if (b && !background_done(s->files, s->begins)) return 1;
@@ -358,14 +333,6 @@ static void say_lost(void *ctx, int pid, const char *name) {
     launcher_say(&((struct scheduler *)ctx)->launcher, "lost %d %s\n", pid, name);
 }
 
-// Where each goes at its own pace, what the scheduler hears of steps is old. Worker 0's step by its records counts: the one
-// that it is in is the first without the worker, or the last.
-static int64_t step_of_absence(const struct scheduler *s, const struct absence *a) {
-    if (!consistency_of(s->o->config).row->on_arrival) return a->step;
-    int64_t done = metrics_last_step(s->o->dir);
-    return (done > 0 ? done : 0) + (a->away ? 1 : 2);
-}
-
 struct noting {
     const struct scheduler *s;
     struct absence a;
@@ -376,11 +343,15 @@ struct noting {
 static int note(void *arg) {
     const struct noting *n = arg;
     const struct absence *a = &n->a;
-    const struct away line = {.step = step_of_absence(n->s, a),
-                              .worker = a->worker,
-                              .away = a->away,
-                              .cause = a->loss.cause,
-                              .why = n->why};
+    // Where each goes at its own pace, what the scheduler hears of steps is old. Worker 0's step by its records counts: the one
+    // that it is in is the first without the worker, or the last.
+    int64_t step = a->step;
+    if (consistency_of(n->s->o->config).row->on_arrival) {
+        int64_t done = metrics_last_step(n->s->o->dir);
+        step = (done > 0 ? done : 0) + (a->away ? 1 : 2);
+    }
+    const struct away line = {
+        .step = step, .worker = a->worker, .away = a->away, .cause = a->loss.cause, .why = n->why};
     away_add(n->s->o->dir, &line);
     return 0;
 }
@@ -419,7 +390,9 @@ static int scheduler_loop(struct scheduler *s) {
         struct net_message m;
         int rc = 0;
         say_waiting(s, now_seconds());
-        say_slow(s, now_seconds());
+        char text[WIRE_TEXT_MAX];
+        while (scheduler_core_slow(s->core, now_seconds(), text) || scheduler_core_news(s->core, text))
+            if (!s->o->config->quiet) info("%s", text);
         say_alive(s);
         say_standing(s);
         if (ps_stopped(s->o->stop)) return scheduler_core_abort(s->core, "the scheduler was " PS_INTERRUPTED);
@@ -518,9 +491,7 @@ static int scheduler_open(struct scheduler *s) {
                                    .manifest = s->manifest,
                                    .job = s->id.job,
                                    .clock = ps_clock_id(),
-                                   .checkpoint = s->first.checkpoint,
-                                   .start = s->first.step,
-                                   .seal = s->first.seal,
+                                   .start = s->first,
                                    .start_s = now_seconds(),
                                    .port = link_port(s->link),
                                    .epochs = s->epochs,

@@ -59,8 +59,8 @@ static void epoch_start(struct scheduler_core *c) {
     struct scheduler_options o = c->members.o;
     memset(c->fell, 0, (size_t)(c->members.count + 1) * sizeof *c->fell);
     rescue_starts(&c->rescue, &c->members.start);
-    if (o.start != c->members.start.step) {
-        o.start = c->members.start.step;
+    if (o.start.step != c->members.start.step) {
+        o.start = c->members.start;
         rounds_destroy(&c->rounds);
         c->rounds = rounds_create(&o, &c->members);
     }

@@ -172,7 +172,7 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
                                    .lead = s->t.lead,
                                    .manifest = {.hash = 5},
                                    .job = SIM_JOB,
-                                   .start = order ? order->start : 0,
+                                   .start.step = order ? order->start : 0,
                                    .recorded = order ? order->recorded : NULL,
                                    .recorded_ctx = order ? order->ctx : NULL,
                                    .port = link_port(s->scheduler_link)};

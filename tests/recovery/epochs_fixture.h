@@ -39,7 +39,7 @@ static inline void lost(void *ctx, int pid, const char *name) {
     if (!pid) snprintf(f->missed + at, sizeof f->missed - at, "%s;", name);
 }
 
-static inline int starts(void *ctx, const struct epochs *e, struct epoch_start *out,
+static inline int starts(void *ctx, const struct epochs *e, struct start_point *out,
                          char error[WIRE_TEXT_MAX]) {
     struct fixture *f = ctx;
     f->asked_by = e->job;

@@ -38,7 +38,7 @@ static void lost(void *ctx, int pid, const char *name) {
 }
 
 // Goes on from what was reached, as a checkpoint of that step would have it.
-static int starts(void *ctx, const struct epochs *e, struct epoch_start *out, char error[WIRE_TEXT_MAX]) {
+static int starts(void *ctx, const struct epochs *e, struct start_point *out, char error[WIRE_TEXT_MAX]) {
     struct life *x = ctx;
     error[0] = 0;
     out->step = e->reached > 0 ? e->reached : 0;

@@ -258,7 +258,8 @@ class Runs(unittest.TestCase):
 
     def checkpoints(self, run):
         """The names of its checkpoints, and of whatever else lies there, in the order of their steps."""
-        return sorted(os.listdir(self.at(run, "checkpoints")), key=lambda name: int(name.split("-")[1]))
+        names = os.listdir(self.at(run, "checkpoints")) if os.path.exists(self.at(run, "checkpoints")) else []
+        return sorted(names, key=lambda name: int(name.split("-")[1]))
 
     def events(self, run):
         return self.json(run, "trace.json")["traceEvents"]

@@ -17,6 +17,7 @@
 
 #include "decentral/zero/zero_state.h"
 #include "shared/core/error.h"
+#include "shared/state/part_file.h"
 
 // Masters serve as weights.
 static bool of_masters(const struct zero *z) { return z->opt.dtype == DT_F32; }
@@ -152,7 +153,7 @@ int zero_disk_put(struct zero *z, int u, const void *shard) {
     return disk_store_save(z->disk.store, z->disk.reading, r);
 }
 
-const void *zero_disk_get(void *ctx, int u) {
+const void *zero_disk_get(void *ctx, const struct state_range *r) {
     struct zero *z = ctx;
-    return disk_store_load(store_of(z), z->disk.reading, range_of(z, u)) ? NULL : z->disk.reading;
+    return disk_store_load(store_of(z), z->disk.reading, range_of(z, r->unit)) ? NULL : z->disk.reading;
 }

@@ -250,11 +250,11 @@ int zero_offload_put(struct zero *z, int u, int kind, const float *shard) {
     return disk_store_save(z->offload.store, z->offload.reading, r);
 }
 
-const float *zero_offload_get(void *ctx, const struct state_range *s) {
+const void *zero_offload_get(void *ctx, const struct state_range *s) {
     struct zero *z = ctx;
     struct disk_range r = {z->units[s->unit].region + (size_t)s->kind * kind_bytes(z, s->unit),
                            kind_bytes(z, s->unit), z->opt.layout->units[s->unit].name};
-    return disk_store_load(z->offload.store, z->offload.reading, r) ? NULL : (const void *)z->offload.reading;
+    return disk_store_load(z->offload.store, z->offload.reading, r) ? NULL : z->offload.reading;
 }
 
 // Units take the staging in turn, whatever units come between them that are not offloaded.

@@ -248,7 +248,7 @@ void zero_offload_settle(struct zero *z);
 // the next (a state_range's read). -1, or NULL: after logging.
 bool zero_offload_on_disk(const struct zero *z, int u);
 int zero_offload_put(struct zero *z, int u, int kind, const float *shard);
-const float *zero_offload_get(void *z, const struct state_range *r);
+const void *zero_offload_get(void *z, const struct state_range *r);
 int zero_offload_sync(struct zero *z);  // the host waits; 0, or -1
 
 // ---- zero_disk.c: zero_offload's part that keeps weights in a file
@@ -266,8 +266,9 @@ const void *zero_disk_fetch(struct zero *z, int u, enum pass pass);
 void zero_disk_drawn(struct zero *z);
 void zero_disk_write(struct zero *z, int u, int at);  // u's new weights, from offload.weight[at]
 int zero_disk_put(struct zero *z, int u,
-                  const void *shard);       // at once, when all is idle; 0, or -1 after logging
-const void *zero_disk_get(void *z, int u);  // at once, until the next: host memory, or NULL after logging
+                  const void *shard);  // at once, when all is idle; 0, or -1 after logging
+const void *zero_disk_get(
+    void *z, const struct state_range *r);  // at once, until the next: host memory, or NULL after logging
 
 // ---- zero_onebit.c
 bool zero_onebit_on(const struct zero *z);   // whether momenta ever travel; before zero_carve
@@ -311,7 +312,7 @@ int zero_time_finish(struct zero *z);
 int zero_step(struct topology *t, const struct step_input *in, struct step_stats *out);
 int zero_sum(struct topology *t, double *values, int count);
 int zero_finish(struct topology *t);
-void zero_part(struct topology *t, int u, struct weights_part *out);
+int zero_weights(struct topology *t, int u, struct state_range *out);
 int zero_load_unit(struct topology *t, int u, const float *values);
 int zero_state(struct topology *t, int index, struct state_range *out);
 int zero_load(struct topology *t, struct checkpoint *c);

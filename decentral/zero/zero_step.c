@@ -188,15 +188,19 @@ int zero_finish(struct topology *t) {
 }
 
 // The part that this rank has updated itself: its shard, of whole weights too.
-void zero_part(struct topology *t, int u, struct weights_part *out) {
+int zero_weights(struct topology *t, int u, struct state_range *out) {
     struct zero *z = (struct zero *)t;
+    if (u >= z->opt.layout->count) return -1;
     int64_t shard = unit_shard(z->opt.layout, u);
     zero_offload_settle(z);
-    *out = (struct weights_part){.weights = z->units[u].weight_shard,
-                                 .begin = shard * t->rank,
-                                 .end = shard * (t->rank + 1),
-                                 .read = zero_disk_on(z) ? zero_disk_get : NULL,
-                                 .ctx = z};
+    *out = (struct state_range){.unit = u,
+                                .kind = STATE_WEIGHTS,
+                                .begin = shard * t->rank,
+                                .end = shard * (t->rank + 1),
+                                .data = z->units[u].weight_shard,
+                                .read = zero_disk_on(z) ? zero_disk_get : NULL,
+                                .ctx = z};
+    return 0;
 }
 
 // The host rounds exactly as OP_CAST does: a stage may keep 16-bit weights of elements whose fp32 masters are

@@ -106,7 +106,7 @@ void rescue_files_tidy(struct rescue_files *r) {
                                      .seconds = f->seconds,
                                      .skipped = f->skipped};
     if (r->complete) metrics_mend(r->o->dir, &line);
-    if (c->ps.replicate && r->o->dir) checkpoint_sweep(r->o->dir, 0);
+    if (c->ps.replicate && r->o->dir) checkpoint_sweep(r->o->dir, CHECKPOINT_ALL, 0);
     r->complete = false;
 }
 

@@ -57,7 +57,7 @@ static int leave(void *arg) {
     if (part->replica) {
         // A part that the server has left itself before it died counts already, and is not written again: the checkpoint may
         // be completed at any moment.
-        char *dir = checkpoint_partial(p->o.run_dir, p->steps, p->life), who[32];
+        char *dir = checkpoint_partial(p->o.run_dir, CHECKPOINT_ALL, p->steps, p->life), who[32];
         snprintf(who, sizeof who, "server-%d", server);
         bool there = part_file_is_there(dir, who);
         free(dir);

@@ -57,7 +57,7 @@ struct state_file *state_file_create(const struct state_file_options *o, char **
         f->table = key_table_create(o->map, count, o->config->workers, batches_own(o->config));
     if (f->table) key_table_extras(f->table, extra);
     snprintf(who, sizeof who, "server-%d", o->rank);
-    char *dir = checkpoint_partial(o->run_dir, o->step, o->life);
+    char *dir = checkpoint_partial(o->run_dir, CHECKPOINT_ALL, o->step, o->life);
     struct state_range *ranges = ranges_of(f, keys, count);
     f->part = part_file_create(&(struct part_options){.dir = dir,
                                                       .participant = who,
@@ -109,7 +109,7 @@ void state_file_discard(struct state_file **f, const char *why) {
 }
 
 void state_file_refuse(const struct state_file_options *o, const char *why) {
-    char who[32], *dir = checkpoint_partial(o->run_dir, o->step, o->life);
+    char who[32], *dir = checkpoint_partial(o->run_dir, CHECKPOINT_ALL, o->step, o->life);
     snprintf(who, sizeof who, "server-%d", o->rank);
     part_file_refuse(dir, who, why);
     free(dir);

@@ -1,4 +1,4 @@
-// How worker 0 collects a snapshot (shared/evaluation/snapshots.h) while training goes on: it asks each key's shard once,
+// How worker 0 collects a snapshot (shared/train/saver.h) while training goes on: it asks each key's shard once,
 // and the shard answers with a copy as soon as the key's version is the wanted one or a later one.
 //
 //     worker 0                    shard, each key on its own
@@ -16,7 +16,7 @@
 
 #include "ps/job/shard_map.h"
 #include "ps/net/port.h"
-#include "shared/evaluation/snapshots.h"
+#include "shared/train/saver.h"
 
 struct snapshot_pulls_options {
     const struct shard_map *map;

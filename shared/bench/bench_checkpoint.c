@@ -103,7 +103,7 @@ static void end_part(struct part *p) {
 
 static int write_part(struct part *p) {
     struct checkpoint_bench *b = p->b;
-    char *dir = checkpoint_partial(b->dir, b->step, LIFE);
+    char *dir = checkpoint_partial(b->dir, CHECKPOINT_ALL, b->step, LIFE);
     struct part_file *f = part_file_create(
         &(struct part_options){
             .dir = dir, .participant = p->name, .layout = b->layout, .ranges = p->ranges, .count = p->count},
@@ -222,8 +222,8 @@ static void free_parts(struct part *parts, int count) {
 // ---------------------------------------------------------------- measurements
 // Nothing of an earlier measurement is left, and nothing is on its way to the disk.
 static int clear(struct checkpoint_bench *b) {
-    checkpoint_drop_later(b->dir, -1);
-    checkpoint_sweep(b->dir, 0);
+    checkpoint_drop_later(b->dir, CHECKPOINT_ALL, -1);
+    checkpoint_sweep(b->dir, CHECKPOINT_ALL, 0);
     for (int i = 0; i < b->files; i++) {
         char *path = plain_path(b, i);
         unlink(path);

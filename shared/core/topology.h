@@ -88,16 +88,6 @@ struct step_stats {
     bool snapshot;  // what rank 0 wanted: to all ranks that have a part in it
 };
 
-// A rank's part of a unit's weights, where they lie: elements [begin, end).
-struct weights_part {
-    const void *weights;
-    int64_t begin, end;
-    // Where they are not in memory: brings all of the part there until the next call; any thread, blocks. NULL: after
-    // logging.
-    const void *(*read)(void *ctx, int unit);
-    void *ctx;
-};
-
 // The textbook's bytes per parameter that a rank holds: whole, and as its share of what all ranks hold.
 struct textbook {
     size_t whole, shared;
@@ -160,7 +150,7 @@ struct staleness {
 struct topology;
 struct state_range;  // shared/state/part_file.h
 struct checkpoint;   // shared/state/checkpoint_read.h
-struct snapshot;     // shared/evaluation/snapshots.h
+struct snapshot;     // shared/train/saver.h
 struct timeline;     // shared/time/timeline.h
 
 // The hooks. "Never blocks": the host only enqueues. All pointers given to a hook are the caller's again when it returns,
@@ -194,17 +184,18 @@ struct topology_ops {
     // returns the same final weights everywhere. 0; 1: so it is, but a file of this rank could not be left, which has been
     // said; -1.
     int (*finish)(struct topology *t);
-    // A snapshot of the weights (shared/evaluation/snapshots.h). Either a rank of each knows a part of them: after a step,
-    // and until the next one, which the caller makes wait; they are there when compute's work so far, and what the hook adds
-    // to it, has run. Never blocks. NULL: only others hold them.
-    void (*part)(struct topology *t, int u, struct weights_part *out);
+    // A snapshot of the weights (shared/train/saver.h). Either each rank knows a part of them: its index-th range (0, 1, ..)
+    // and where it lies, in the run's type; -1: there are no more. After a step, and until the next one, which the caller
+    // makes wait; they are there when compute's work so far, and what the hook adds to it, has run. Never blocks. NULL: only
+    // others hold them.
+    int (*weights)(struct topology *t, int index, struct state_range *out);
     // Or worker 0 has them collected: of the first version that is at least `version`, whenever that comes. Blocks until the
     // one before is in its file, and not where ranks go alone; no other rank waits. s is the topology's until all pieces
     // are there or finish has been called.
     void (*snapshot)(struct topology *t, int64_t version, struct snapshot *s);
     // This rank's part of a checkpoint: its index-th range (0, 1, ..) and where it lies, in fp32; -1: there are no more.
     // Ranges of masters and states of all ranks are disjoint and together everything, or others hold them (`elsewhere`).
-    // Beside these a rank may have state of its own (state_own_name), for as many elements as it likes: all ranks of a job
+    // Beside these a rank may have state of its own (kinds below 0), for as many elements as it likes: all ranks of a job
     // have some, or none. The values there are the state behind the last step once what compute has been given so far has
     // run, until the updates of the next step, which the caller makes wait. Never blocks.
     int (*state)(struct topology *t, int index, struct state_range *out);
@@ -284,9 +275,6 @@ static inline int topology_step(struct topology *t, const struct step_input *in,
 }
 static inline int topology_sum(struct topology *t, double *v, int n) { return t->ops->sum(t, v, n); }
 static inline int topology_finish(struct topology *t) { return t->ops->finish(t); }
-static inline void topology_part(struct topology *t, int u, struct weights_part *out) {
-    t->ops->part(t, u, out);
-}
 static inline void topology_snapshot(struct topology *t, int64_t version, struct snapshot *s) {
     t->ops->snapshot(t, version, s);
 }

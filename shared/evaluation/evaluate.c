@@ -1,6 +1,5 @@
 #include "shared/evaluation/evaluate.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -12,9 +11,10 @@
 #include "shared/core/sizes.h"
 #include "shared/core/text.h"
 #include "shared/device/device_choice.h"
-#include "shared/evaluation/snapshot_file.h"
 #include "shared/model/model.h"
 #include "shared/report/evals.h"
+#include "shared/report/run_state.h"
+#include "shared/state/checkpoint_read.h"
 
 #define SAY_FIRST_S 2.0   // how long an evaluation goes on before it says what is left
 #define SAY_EVERY_S 10.0  // and then again
@@ -35,35 +35,9 @@ struct evaluation {
     void *host;  // (largest unit)
 };
 
-// ---------------------------------------------------------------- which snapshots
-static int by_number(const void *a, const void *b) {
-    long long x = *(const long long *)a, y = *(const long long *)b;
-    return (x > y) - (x < y);
-}
-
-// The steps of the snapshots in dir, ascending (malloc'd).
-static long long *find(const char *dir, int *count) {
-    char *path = xasprintf("%s/snapshots", dir);
-    DIR *d = opendir(path);
-    long long *steps = NULL;
-    *count = 0;
-    for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d)) {
-        char *end;
-        if (strncmp(e->d_name, "step-", 5) != 0) continue;
-        long long step = strtoll(e->d_name + 5, &end, 10);
-        if (*end || end == e->d_name + 5) continue;
-        steps = xrealloc(steps, (unsigned long)(*count + 1) * sizeof *steps);
-        steps[(*count)++] = step;
-    }
-    if (d) closedir(d);
-    free(path);
-    if (*count) qsort(steps, (size_t)*count, sizeof *steps, by_number);
-    return steps;
-}
-
 int evaluate_waiting(const char *dir) {
     int count;
-    free(find(dir, &count));
+    free(checkpoint_steps(dir, CHECKPOINT_WEIGHTS, &count));
     return count;
 }
 
@@ -140,23 +114,18 @@ static void release(struct evaluation *x) {
     free(x->targets);
 }
 
-// Returns the text of why not (malloc'd), or NULL.
-static char *load(struct evaluation *x, const char *path, struct snapshot_info *info) {
-    struct snapshot_place place = {.path = path, .layout = x->layout, .dtype = x->c->dtype};
-    char *why = NULL;
-    struct snapshot_file *f = snapshot_file_open(&place, info, &why);
-    if (!f) return why;
-    for (int u = 0; u < x->layout->count && !why; u++) {
+// The weights of the snapshot, on the device. 0, or -1 with error_last or dev_error.
+static int load(struct evaluation *x, struct checkpoint *c) {
+    if (strcmp(checkpoint_dtype(c), dtype_name(x->c->dtype)) != 0)
+        return fail("%s: has weights of %s, the run is of %s", checkpoint_path(c), checkpoint_dtype(c),
+                    dtype_name(x->c->dtype));
+    for (int u = 0; u < x->layout->count; u++) {
         size_t bytes = (size_t)x->layout->units[u].n_pad * dtype_size(x->c->dtype);
-        if (snapshot_file_read(f, u, x->host)) {
-            why = xstrdup(snapshot_file_error(f));
-            break;
-        }
+        if (checkpoint_weights(c, x->layout, u, x->host)) return -1;
         dev_copy(x->compute, (void *)x->units[u].weights, x->host, bytes);
-        if (stream_sync(x->compute)) why = xasprintf("%s: %s", path, dev_error(x->dev));
+        if (stream_sync(x->compute)) return -1;
     }
-    snapshot_file_close(&f);
-    return why;
+    return 0;
 }
 
 // ---------------------------------------------------------------- the loss
@@ -204,38 +173,42 @@ static void say(const struct evaluation *x, const struct eval_record *r) {
     fflush(x->o->say);
 }
 
-static enum evaluated evaluate_one(struct evaluation *x, const char *path, struct evals *evals) {
-    struct snapshot_info info;
-    char *why = load(x, path, &info);
-    if (dev_error(x->dev)[0]) {
-        free(why);
-        return fail("evaluation: %s: %s", path, dev_error(x->dev));
-    }
-    if (why) {
-        warn("snapshot %s: it is not evaluated", why);
-        free(why);
-        return EVALUATE_BROKEN;
-    }
+static enum evaluated evaluate_one(struct evaluation *x, int64_t step, struct evals *evals) {
+    char *path = checkpoint_path_of(x->o->dir, CHECKPOINT_WEIGHTS, step);
+    error_quiet(QUIET_ALL);
+    struct checkpoint *c = checkpoint_open(path);
+    int rc = c ? load(x, c) : -1;
+    error_quiet(QUIET_NOT);
+    struct train_state at = rc ? (struct train_state){0} : *checkpoint_train(c);
+    double seconds = rc ? 0 : checkpoint_seconds(c);
+    checkpoint_close(&c);
+    if (dev_error(x->dev)[0])
+        fail("evaluation: %s: %s", path, dev_error(x->dev));
+    else if (rc)
+        warn("snapshot %s: it is not evaluated", error_last());
+    free(path);
+    if (rc) return dev_error(x->dev)[0] ? EVALUATE_FAILED : EVALUATE_BROKEN;
     int64_t whole = x->windows / x->batch * x->batch, tokens = x->windows * x->c->seq;
     double sum = sum_of(x, x->many, 0, whole, x->batch);
     if (whole < x->windows) sum += sum_of(x, x->single, whole, x->windows, 1);
-    struct eval_record r = {.step = info.step,
-                            .samples = info.samples,
-                            .updates = info.updates,
-                            .seconds = info.seconds,
+    struct eval_record r = {.step = at.step,
+                            .samples = at.samples,
+                            .updates = at.updates,
+                            .seconds = seconds,
                             .val_loss = sum / (double)tokens,
                             .unigram_entropy = data_unigram_entropy(x->o->data),
                             .tokens = tokens};
-    if (dev_error(x->dev)[0]) return fail("evaluation: %s: %s", path, dev_error(x->dev));
+    if (dev_error(x->dev)[0])
+        return fail("evaluation: the snapshot of step %lld: %s", (long long)step, dev_error(x->dev));
     if (x->o->stop && *x->o->stop) return EVALUATE_INTERRUPTED;
     evals_add(evals, &r);
     if (evals_write(x->o->dir, evals)) return EVALUATE_FAILED;
     say(x, &r);
-    if (!x->o->keep) unlink(path);
+    if (!x->o->keep) checkpoint_drop(x->o->dir, CHECKPOINT_WEIGHTS, step);
     return EVALUATE_DONE;
 }
 
-static enum evaluated evaluate_all(struct evaluation *x, const long long *steps, int count) {
+static enum evaluated evaluate_all(struct evaluation *x, const int64_t *steps, int count) {
     enum evaluated rc = EVALUATE_DONE;
     struct evals evals;
     if (evals_read(x->o->dir, &evals)) return EVALUATE_FAILED;
@@ -251,10 +224,8 @@ static enum evaluated evaluate_all(struct evaluation *x, const long long *steps,
         fflush(x->o->say);  // it may take a while
     }
     for (int i = 0; i < count && (rc == EVALUATE_DONE || rc == EVALUATE_BROKEN); i++) {
-        char *path = xasprintf("%s/snapshots/step-%lld", x->o->dir, steps[i]);
-        enum evaluated one = evaluate_one(x, path, &evals);
+        enum evaluated one = evaluate_one(x, steps[i], &evals);
         if (one != EVALUATE_DONE) rc = one;
-        free(path);
     }
     evals_free(&evals);
     return rc;
@@ -263,7 +234,10 @@ static enum evaluated evaluate_all(struct evaluation *x, const long long *steps,
 enum evaluated evaluate_run(const struct evaluate_options *o) {
     struct evaluation x = {.o = o, .c = o->config};
     int count;
-    long long *steps = find(o->dir, &count);
+    struct run_state state;
+    run_state_read(o->dir, &state);
+    if (state.phase != RUN_RUNNING) checkpoint_sweep(o->dir, CHECKPOINT_WEIGHTS, 0);
+    int64_t *steps = checkpoint_steps(o->dir, CHECKPOINT_WEIGHTS, &count);
     enum evaluated rc = EVALUATE_DONE;
     if (count && data_val_tokens(o->data) <= o->config->seq) {
         rc = fail("evaluation: %s holds out %lld tokens, fewer than a window of %lld and one more",
@@ -272,9 +246,6 @@ enum evaluated evaluate_run(const struct evaluate_options *o) {
         rc = prepare(&x) ? EVALUATE_FAILED : evaluate_all(&x, steps, count);
         release(&x);
     }
-    char *dir = xasprintf("%s/snapshots", o->dir);
-    rmdir(dir);  // where nothing is left in it
-    free(dir);
     free(steps);
     return rc;
 }

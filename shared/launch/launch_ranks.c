@@ -89,7 +89,7 @@ static int begin_anew(void *ctx, const char *why) {
     const struct config *c = s->r->config;
     const char *dir = c->out;
     int64_t done = metrics_last_step(dir);
-    if (c->recovery.checkpoint_every > 0) checkpoint_sweep(dir, 0);
+    if (c->recovery.checkpoint_every > 0) checkpoint_sweep(dir, CHECKPOINT_ALL, 0);
     char *latest = checkpoint_latest(dir);
     int64_t from = latest ? checkpoint_latest_step(dir) : 0;
     lives_add(dir, &(struct life){.start = lives_last(dir).start,

@@ -167,9 +167,14 @@ static int local_load_unit(struct topology *base, int u, const float *values) {
                : 0;
 }
 
-static void local_part(struct topology *base, int u, struct weights_part *out) {
-    const struct update_range *r = &((struct local *)base)->units[u].update;
-    *out = (struct weights_part){.weights = r->weight, .end = base->layout->units[u].n_pad};
+static int local_weights(struct topology *base, int u, struct state_range *out) {
+    const struct local *t = (const struct local *)base;
+    if (u >= base->layout->count) return -1;
+    *out = (struct state_range){.unit = u,
+                                .kind = STATE_WEIGHTS,
+                                .end = base->layout->units[u].n_pad,
+                                .data = t->units[u].update.weight};
+    return 0;
 }
 
 static int local_state(struct topology *base, int index, struct state_range *out) {
@@ -225,7 +230,7 @@ static const struct topology_ops local_ops = {
     .step = local_step,
     .sum = local_sum,
     .finish = local_finish,
-    .part = local_part,
+    .weights = local_weights,
     .state = local_state,
     .load = local_load,
     .load_unit = local_load_unit,

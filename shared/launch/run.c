@@ -98,7 +98,7 @@ static int merge(const struct run *r, int number) {
     bool interrupted = summary_interrupted(summary);
     int evaluated = 0;
     // A participant that was late for a checkpoint which was given up has made its directory anew. Nobody writes any more.
-    if (j->config->recovery.checkpoint_every > 0) checkpoint_sweep(j->dir, 0);
+    if (j->config->recovery.checkpoint_every > 0) checkpoint_sweep(j->dir, CHECKPOINT_ALL, 0);
     if (interrupted) say_interrupted(r, number, summary);
     run_state_end(j->dir, interrupted ? RUN_INTERRUPTED : RUN_COMPLETE, NULL);
     if (!interrupted && evaluate_waiting(j->dir)) {

@@ -6,7 +6,6 @@
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
 #include "shared/core/sizes.h"
-#include "shared/evaluation/snapshots.h"
 #include "shared/model/model.h"
 #include "shared/time/timeline.h"
 #include "shared/train/batch_feed.h"
@@ -47,13 +46,13 @@ int prediction_of_rank(const struct job *j, const char *role, int rank, struct p
     model_predict(&m, model_bytes);
     batch_feed_predict(j->config, config_device(j->config)->gpu, model_bytes);
     slowdown_predict(j->config, model_bytes);
-    size_t room[MEM_CLASSES] = {0}, alone = 0;  // worker 0's, which makes it unlike the others
-    snapshots_predict(j->config, j->layout, rank, config_device(j->config)->gpu, room);
+    bool gpu = config_device(j->config)->gpu;
+    struct saver_bytes kept = saver_predict(j->config, j->layout, rank, out->state_bytes, gpu);
+    size_t alone = 0;  // worker 0's, which makes it unlike the others
     for (int c = 0; c < MEM_CLASSES; c++) {
-        model_bytes[c] += room[c];
-        alone += room[c];
+        model_bytes[c] += kept.checkpoints[c] + kept.snapshots[c];
+        alone += kept.snapshots[c];
     }
-    saver_predict(j->config, out->state_bytes, config_device(j->config)->gpu, model_bytes);
     for (int c = 0; c < MEM_CLASSES; c++) out->memory.predicted_bytes[c] += model_bytes[c];
     // Units are padded for the number of workers: each worker's share is as large as any other's.
     if (alone)

@@ -11,7 +11,7 @@
 #include "shared/report/figure.h"
 
 struct eval_record {
-    int64_t step, samples, updates;    // of the snapshot (shared/evaluation/snapshot_file.h)
+    int64_t step, samples, updates;    // of the snapshot (shared/train/saver.h)
     double seconds;                    // of training until it was taken
     double val_loss, unigram_entropy;  // nats per token; NAN where unknown
     int64_t tokens;                    // that were predicted

@@ -92,7 +92,6 @@ static bool is_rank_file(const char *name) {
            !strncmp(name, "updates-", 8);
 }
 
-static bool is_snapshot(const char *name) { return !strncmp(name, "step-", 5); }
 static bool is_arrivals_file(const char *name) {
     return !strncmp(name, "arrivals.", 9) || !strcmp(name, "updates.jsonl");
 }
@@ -189,18 +188,12 @@ int run_dir_prepare(const char *dir, bool force) {
     int rc = run_dir_check(dir, force);
     if (!rc) rc = remove_named(dir, run_files, RUN_FILES, "an earlier run's");
     if (!rc) {
-        char *snapshots = xasprintf("%s/snapshots", dir), *checkpoints = xasprintf("%s/checkpoints", dir);
         remove_life(dir);
-        remove_files(dir, "/snapshots", is_snapshot);
-        rmdir(snapshots);
-        if (force) {
-            remove_files(dir, "/weights", is_weights_file);
-            checkpoint_drop_later(dir, -1);
-            checkpoint_sweep(dir, 0);
-            rmdir(checkpoints);
+        if (force) remove_files(dir, "/weights", is_weights_file);
+        for (int kind = force ? CHECKPOINT_ALL : CHECKPOINT_WEIGHTS; kind < CHECKPOINT_KINDS; kind++) {
+            checkpoint_drop_later(dir, kind, -1);
+            checkpoint_sweep(dir, kind, 0);
         }
-        free(snapshots);
-        free(checkpoints);
         rc = run_dir_join(dir);
     }
     if (!rc) rc = run_state_begin(dir);
@@ -270,17 +263,8 @@ int run_dir_begin_again(const char *dir, const struct config *c) {
 }
 
 int run_dir_cut(const char *dir, int64_t step, int64_t place) {
-    char *snapshots = xasprintf("%s/snapshots", dir);
-    DIR *d = opendir(snapshots);
-    for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d)) {
-        if (!is_snapshot(e->d_name) || strtoll(e->d_name + 5, NULL, 10) <= place) continue;
-        char *path = xasprintf("%s/%s", snapshots, e->d_name);
-        unlink(path);
-        free(path);
-    }
-    if (d) closedir(d);
-    free(snapshots);
-    checkpoint_drop_later(dir, step);
+    checkpoint_drop_later(dir, CHECKPOINT_WEIGHTS, place);
+    checkpoint_drop_later(dir, CHECKPOINT_ALL, step);
     struct evals e;
     if (evals_read(dir, &e)) return -1;
     int all = e.count;

@@ -23,8 +23,18 @@
 #define SIDECAR_MAX 4096
 #define MAX_EXACT   9007199254740992.0  // 2^53: JSON numbers arrive as doubles
 
-char *checkpoint_partial(const char *run_dir, int64_t step, uint64_t life) {
-    return xasprintf("%s/checkpoints/.step-%" PRId64 ".%016" PRIx64 ".partial", run_dir, step, life);
+static const char *const dirs[] = {[CHECKPOINT_ALL] = "checkpoints", [CHECKPOINT_WEIGHTS] = "snapshots"};
+
+static char *checkpoints_dir(const char *run_dir, enum checkpoint_kind kind) {
+    return xasprintf("%s/%s", run_dir, dirs[kind]);
+}
+
+char *checkpoint_partial(const char *run_dir, enum checkpoint_kind kind, int64_t step, uint64_t life) {
+    return xasprintf("%s/%s/.step-%" PRId64 ".%016" PRIx64 ".partial", run_dir, dirs[kind], step, life);
+}
+
+char *checkpoint_path_of(const char *run_dir, enum checkpoint_kind kind, int64_t step) {
+    return xasprintf("%s/%s/step-%" PRId64, run_dir, dirs[kind], step);
 }
 
 // ---------------------------------------------------------------- the names below RUN/checkpoints
@@ -36,12 +46,6 @@ struct checkpoint_list {
     struct checkpoint_place *at;  // the newest first
     int count;
 };
-
-static char *checkpoints_dir(const char *run_dir) { return xasprintf("%s/checkpoints", run_dir); }
-
-static char *checkpoint_final(const char *run_dir, int64_t step) {
-    return xasprintf("%s/checkpoints/step-%" PRId64, run_dir, step);
-}
 
 static char *checkpoint_place_path(const char *dir, const struct checkpoint_place *p) {
     return xasprintf("%s/step-%" PRId64 "%s", dir, p->step, p->old ? ".old" : "");
@@ -105,17 +109,28 @@ static char *newest_in(const char *dir, int64_t *step) {
 
 char *checkpoint_latest(const char *run_dir) {
     int64_t step;
-    char *dir = checkpoints_dir(run_dir), *path = newest_in(dir, &step);
+    char *dir = checkpoints_dir(run_dir, CHECKPOINT_ALL), *path = newest_in(dir, &step);
     free(dir);
     return path;
 }
 
 int64_t checkpoint_latest_step(const char *run_dir) {
-    int64_t step;
-    char *dir = checkpoints_dir(run_dir);
-    free(newest_in(dir, &step));
+    int count;
+    int64_t *steps = checkpoint_steps(run_dir, CHECKPOINT_ALL, &count),
+            latest = count ? steps[count - 1] : -1;
+    free(steps);
+    return latest;
+}
+
+int64_t *checkpoint_steps(const char *run_dir, enum checkpoint_kind kind, int *count) {
+    char *dir = checkpoints_dir(run_dir, kind);
+    struct checkpoint_list list = checkpoint_list(dir);
+    int64_t *steps = xcalloc((unsigned long)list.count + 1, sizeof *steps);
+    for (int i = 0; i < list.count; i++) steps[i] = list.at[list.count - 1 - i].step;
+    *count = list.count;
+    free(list.at);
     free(dir);
-    return step;
+    return steps;
 }
 
 int64_t checkpoint_named(const char *path) {
@@ -169,7 +184,8 @@ char *checkpoint_resolve(const char *text, const char *run_dir, char **error) {
     }
     if (has_file(text, MANIFEST_NAME)) return realpath(text, NULL);
     int64_t step;
-    char *below = checkpoints_dir(text), *path = newest_in(is_dir(below) ? below : text, &step);
+    char *below = checkpoints_dir(text, CHECKPOINT_ALL),
+         *path = newest_in(is_dir(below) ? below : text, &step);
     if (!path && is_dir(below))
         nothing_there(below, error);
     else if (!path && ends_with(text, ".partial"))
@@ -207,7 +223,7 @@ static void remove_place(const char *dir, const struct checkpoint_place *p) {
 
 void checkpoint_rotate(const char *run_dir, int keep_last, int64_t keep_every) {
     if (keep_last <= 0) return;
-    char *dir = checkpoints_dir(run_dir);
+    char *dir = checkpoints_dir(run_dir, CHECKPOINT_ALL);
     struct checkpoint_list list = checkpoint_list(dir);
     for (int i = list.count - 1; i >= keep_last; i--)  // the oldest first
         if (keep_every <= 0 || list.at[i].step % keep_every != 0) remove_place(dir, &list.at[i]);
@@ -215,8 +231,15 @@ void checkpoint_rotate(const char *run_dir, int keep_last, int64_t keep_every) {
     free(dir);
 }
 
-void checkpoint_drop_later(const char *run_dir, int64_t step) {
-    char *dir = checkpoints_dir(run_dir);
+void checkpoint_drop(const char *run_dir, enum checkpoint_kind kind, int64_t step) {
+    char *dir = checkpoints_dir(run_dir, kind);
+    remove_place(dir, &(struct checkpoint_place){step, false});
+    rmdir(dir);
+    free(dir);
+}
+
+void checkpoint_drop_later(const char *run_dir, enum checkpoint_kind kind, int64_t step) {
+    char *dir = checkpoints_dir(run_dir, kind);
     struct checkpoint_list list = checkpoint_list(dir);
     for (int i = 0; i < list.count && list.at[i].step > step; i++) remove_place(dir, &list.at[i]);
     free(list.at);
@@ -267,8 +290,8 @@ static bool unfinished(const char *after, uint64_t own_life) {
     return ends_with(after, ".partial") || ends_with(after, ".gone");
 }
 
-void checkpoint_sweep(const char *run_dir, uint64_t own_life) {
-    char *dir = checkpoints_dir(run_dir);
+void checkpoint_sweep(const char *run_dir, enum checkpoint_kind kind, uint64_t own_life) {
+    char *dir = checkpoints_dir(run_dir, kind);
     DIR *d = opendir(dir);
     for (const struct dirent *e; d && (e = readdir(d));) {
         const char *after = "";
@@ -276,11 +299,15 @@ void checkpoint_sweep(const char *run_dir, uint64_t own_life) {
         int64_t step = step_in(e->d_name, "step-", &after);
         if (step >= 0 && strcmp(after, ".old") == 0)
             end_replacing(dir, e->d_name, step);
-        else if (step_in(e->d_name, ".step-", &after) >= 0 && unfinished(after, own_life))
+        else if (step_in(e->d_name, ".step-", &after) >= 0 && unfinished(after, own_life)) {
+            if (kind == CHECKPOINT_WEIGHTS && ends_with(after, ".partial"))
+                warn("snapshot %s: it was being written when the run ended, and is removed", path);
             remove_unfinished(path);
+        }
         free(path);
     }
     if (d) closedir(d);
+    rmdir(dir);
     free(dir);
 }
 
@@ -404,7 +431,7 @@ static int step_aside(const struct commit *m, const char *final, const char *asi
 // The checkpoint gets its name; what had it before is removed afterwards.
 static int give_name(struct commit *m) {
     int64_t step = m->c->train->step;
-    char *final = checkpoint_final(m->c->run_dir, step), *aside = xasprintf("%s.old", final);
+    char *final = checkpoint_path_of(m->c->run_dir, m->c->kind, step), *aside = xasprintf("%s.old", final);
     const char *replaced = NULL;
     int rc = 0;
     if (access(final, F_OK) != 0) {
@@ -434,7 +461,9 @@ static int give_name(struct commit *m) {
 // The manifest is on disk before the directory gets its name, and the sidecars are gone.
 static int seal(struct commit *m) {
     const struct checkpoint_commit *c = m->c;
-    const struct manifest manifest = {.train = *c->train,
+    const struct manifest manifest = {.weights = c->kind == CHECKPOINT_WEIGHTS,
+                                      .seconds = c->seconds,
+                                      .train = *c->train,
                                       .dtype = c->dtype,
                                       .optimizer = c->optimizer,
                                       .states = c->states,
@@ -456,8 +485,8 @@ static int seal(struct commit *m) {
 int checkpoint_complete(const struct checkpoint_commit *c, const _Atomic int *quit, char **error) {
     char *why = NULL;
     struct commit m = {.c = c,
-                       .dir = checkpoint_partial(c->run_dir, c->train->step, c->life),
-                       .all = checkpoints_dir(c->run_dir),
+                       .dir = checkpoint_partial(c->run_dir, c->kind, c->train->step, c->life),
+                       .all = checkpoints_dir(c->run_dir, c->kind),
                        .place = -1,
                        .files = xcalloc((unsigned long)c->count, sizeof *m.files),
                        .there = xcalloc((unsigned long)c->count, sizeof *m.there),
@@ -470,11 +499,15 @@ int checkpoint_complete(const struct checkpoint_commit *c, const _Atomic int *qu
     if (rc == 0) m.place = open(m.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     rc = rc || wait_for_all(&m, quit) || seal(&m) || give_name(&m) ? -1 : 0;
     if (rc) {
-        char kept[40] = "no earlier one is there";
+        char kept[48] = "";
         if (!m.named) disk_remove_dir(m.dir, NULL);
-        int64_t step = checkpoint_latest_step(c->run_dir);
-        if (step >= 0) snprintf(kept, sizeof kept, "step-%lld is kept", (long long)step);
-        disk_error(error, "the checkpoint of step %lld was given up: %s; %s", (long long)c->train->step,
+        int64_t step = c->kind == CHECKPOINT_ALL ? checkpoint_latest_step(c->run_dir) : 0;
+        if (c->kind == CHECKPOINT_ALL && step >= 0)
+            snprintf(kept, sizeof kept, "; step-%lld is kept", (long long)step);
+        else if (c->kind == CHECKPOINT_ALL)
+            snprintf(kept, sizeof kept, "; no earlier one is there");
+        disk_error(error, "the %s of step %lld was given up: %s%s",
+                   c->kind == CHECKPOINT_ALL ? "checkpoint" : "snapshot", (long long)c->train->step,
                    why ? why : "?", kept);
     }
     free(why);

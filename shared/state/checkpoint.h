@@ -6,6 +6,8 @@
 //     RUN/checkpoints/step-120.old/                complete, while another step-120 takes its place on a file system that
 //                                                  cannot exchange two names
 //
+// A snapshot is a checkpoint of the weights alone, below RUN/snapshots: the same files and names, the same commit.
+//
 // A checkpoint is complete or absent, whichever process dies when: what bears the name step-N has everything on disk.
 // The file system is the rendezvous: participants (part_file.h) leave their files and sidecars, one of them besides waits
 // for all and commits; no message passes between them.
@@ -23,13 +25,17 @@
 
 #define CHECKPOINT_FORMAT 1
 
+enum checkpoint_kind { CHECKPOINT_ALL, CHECKPOINT_WEIGHTS, CHECKPOINT_KINDS };
+
 // RUN/checkpoints/.step-<step>.<life in 16 hex digits>.partial (malloc'd). Makes nothing.
-char *checkpoint_partial(const char *run_dir, int64_t step, uint64_t life);
+char *checkpoint_partial(const char *run_dir, enum checkpoint_kind kind, int64_t step, uint64_t life);
 
 struct cJSON;
 
 struct checkpoint_commit {
     const char *run_dir;
+    enum checkpoint_kind kind;
+    double seconds;                   // of training until then: of weights
     uint64_t life;                    // with train->step: names the partial directory
     const char *const *participants;  // whose files belong to it: "worker-0", "server-1", ..
     int count;                        // at least 1
@@ -66,10 +72,18 @@ char *checkpoint_older(const char *path);
 char *checkpoint_resolve(const char *text, const char *run_dir, char **error);
 
 // Removes what lives that are over have left unfinished, all but that of own_life (0: no exception), and ends what
-// they had begun to replace. For whoever commits, when it starts; no other life may be writing there.
-void checkpoint_sweep(const char *run_dir, uint64_t own_life);
+// they had begun to replace; a directory that is then empty goes as well. To be called by what commits, when it starts; no other
+// life may be writing there.
+void checkpoint_sweep(const char *run_dir, enum checkpoint_kind kind, uint64_t own_life);
 // Removes complete checkpoints of more than `step` steps: a run that goes on from an older one writes them anew.
-void checkpoint_drop_later(const char *run_dir, int64_t step);
+void checkpoint_drop_later(const char *run_dir, enum checkpoint_kind kind, int64_t step);
+
+// The steps of the complete ones, ascending (malloc'd).
+int64_t *checkpoint_steps(const char *run_dir, enum checkpoint_kind kind, int *count);
+// RUN/checkpoints/step-N (malloc'd).
+char *checkpoint_path_of(const char *run_dir, enum checkpoint_kind kind, int64_t step);
+// Removes one that is not wanted any more, and with the last one RUN/checkpoints; what cannot be removed is warned of.
+void checkpoint_drop(const char *run_dir, enum checkpoint_kind kind, int64_t step);
 
 // The step that the name of a checkpoint's directory says; -1: it bears a name of its own.
 int64_t checkpoint_named(const char *path);

@@ -35,6 +35,7 @@ struct piece {
 struct checkpoint {
     char *path;
     struct manifest manifest;
+    enum dtype dtype;  // of its pieces, but a rank's own
     struct part *parts;
     struct piece
         *pieces;  // by kind, tensor, offset; those of one tensor follow each other from 0 on, without a hole
@@ -55,15 +56,6 @@ static int by_place(const void *a, const void *b) {
     return order ? order : (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-// "master" or "state0", for messages.
-static const char *kind_name(char text[24], int kind) {
-    if (kind == STATE_MASTER)
-        snprintf(text, 24, "master");
-    else
-        snprintf(text, 24, "state%d", kind - STATE_OPTIMIZER);
-    return text;
-}
-
 // ---------------------------------------------------------------- opening
 // A number as we write it, without signs, blanks and leading zeros; -1: it is none.
 static int64_t plain_number(const char *text, const char **after) {
@@ -73,32 +65,32 @@ static int64_t plain_number(const char *text, const char **after) {
     return strtoll(text, NULL, 10);
 }
 
-static int kind_in(const char *name, const char **rest) {
-    if (strncmp(name, "master/", 7) == 0) {
-        *rest = name + 7;
-        return STATE_MASTER;
-    }
-    const char *after = "";
-    int64_t i = strncmp(name, "state", 5) == 0 ? plain_number(name + 5, &after) : -1;
-    if (i < 0 || i > 99 || *after != '/') return -1;
-    *rest = after + 1;
-    return STATE_OPTIMIZER + (int)i;
+// How many kinds of values it holds of each tensor, and the i-th.
+static int kinds(const struct checkpoint *c) {
+    return c->manifest.weights ? 1 : STATE_OPTIMIZER + c->manifest.states;
+}
+static int kind_at(const struct checkpoint *c, int i) { return c->manifest.weights ? STATE_WEIGHTS : i; }
+static bool holds(const struct checkpoint *c, int kind) {
+    return c->manifest.weights ? kind == STATE_WEIGHTS : kind >= 0 && kind < kinds(c);
 }
 
 // Adds the tensor to the pieces, unless it is an array of numbers.
 static int add_piece(struct checkpoint *c, struct part *part, const struct st_tensor *t) {
     const char *rest, *path = st_path(part->file), *after = "";
-    int kind = kind_in(t->name, &rest);
-    if (kind < 0 && t->dtype == DT_I64 && t->dims == 1) return 0;
-    if (state_own_kind(t->name) && t->dtype == DT_F32 && t->dims == 1) return 0;
-    if (kind < 0)
+    int kind = state_kind_of(t->name, &rest);
+    if (kind == STATE_NONE && t->dtype == DT_I64 && t->dims == 1) return 0;
+    if (kind < 0 && t->dtype == DT_F32 && t->dims == 1) return 0;
+    if (kind < 0 || kind == STATE_NONE)
         return fail("%s: tensor %s: neither a piece of the state nor an array of I64", path, t->name);
-    if (kind >= STATE_OPTIMIZER + c->manifest.states)
+    if (!holds(c, kind) && (c->manifest.weights || kind == STATE_WEIGHTS))
+        return fail("%s: tensor %s: the manifest speaks of %s", path, t->name,
+                    c->manifest.weights ? "weights alone" : "no weights");
+    if (!holds(c, kind))
         return fail("%s: tensor %s: the manifest speaks of %d optimizer states", path, t->name,
                     c->manifest.states);
-    if (t->dtype != DT_F32 || t->dims != 1 || t->numel < 1)
-        return fail("%s: tensor %s: is no piece of F32 elements but %s in %d dimensions", path, t->name,
-                    t->type_name, t->dims);
+    if (t->dtype != (int)c->dtype || t->dims != 1 || t->numel < 1)
+        return fail("%s: tensor %s: is no piece of %s elements but %s in %d dimensions", path, t->name,
+                    c->manifest.weights ? c->manifest.dtype : "F32", t->type_name, t->dims);
     const char *at = strrchr(rest, '@');
     int64_t offset = at ? plain_number(at + 1, &after) : -1;
     if (offset < 0 || *after || at == rest || at - rest >= TENSOR_NAME_MAX)
@@ -155,12 +147,26 @@ static int check_name(const char *path, const struct manifest *m) {
         (long long)m->train.step, (long long)m->train.step);
 }
 
+// Masters and states are fp32, weights of the run's type.
+static int find_dtype(struct checkpoint *c) {
+    static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
+    c->dtype = DT_F32;
+    if (!c->manifest.weights) return 0;
+    for (int i = 0; i < 3; i++)
+        if (strcmp(dtype_name(types[i]), c->manifest.dtype) == 0) {
+            c->dtype = types[i];
+            return 0;
+        }
+    return fail("%s: \"dtype\" is no type of weights: \"%.20s\"", c->path, c->manifest.dtype);
+}
+
 struct checkpoint *checkpoint_open(const char *path) {
     struct checkpoint *c = xcalloc(1, sizeof *c);
     c->path = xstrdup(path);
     pthread_mutex_init(&c->mutex, NULL);
     int rc = manifest_read(path, &c->manifest);
     if (rc == 0) rc = check_name(path, &c->manifest);
+    if (rc == 0) rc = find_dtype(c);
     c->parts = xcalloc((unsigned long)c->manifest.count, sizeof *c->parts);
     for (int i = 0; i < c->manifest.count; i++) pthread_mutex_init(&c->parts[i].mutex, NULL);
     for (int i = 0; rc == 0 && i < c->manifest.count; i++) rc = open_part(c, i);
@@ -187,6 +193,8 @@ void checkpoint_close(struct checkpoint **at) {
 }
 
 const char *checkpoint_path(const struct checkpoint *c) { return c->path; }
+bool checkpoint_is_weights(const struct checkpoint *c) { return c->manifest.weights; }
+double checkpoint_seconds(const struct checkpoint *c) { return c->manifest.seconds; }
 const char *checkpoint_seal(const struct checkpoint *c) { return manifest_seal(&c->manifest); }
 const struct train_state *checkpoint_train(const struct checkpoint *c) { return &c->manifest.train; }
 const char *checkpoint_dtype(const struct checkpoint *c) { return c->manifest.dtype; }
@@ -220,7 +228,7 @@ static int check_tensor(const struct checkpoint *c, int kind, const struct tenso
     char text[24];
     const struct piece *p = pieces_of(c, kind, t->name, count);
     if (*count == 0)
-        return fail("%s: no file holds %s/%s of this model", c->path, kind_name(text, kind), t->name);
+        return fail("%s: no file holds %s/%s of this model", c->path, state_name(text, kind), t->name);
     const struct piece *last = p + *count - 1;
     if (end_of(last) == t->numel) return 0;
     return fail("%s: tensor %s: ends at element %lld, the model's %s has %lld", st_path(last->part->file),
@@ -236,10 +244,10 @@ static bool in_layout(const struct layout *l, const char *tensor) {
 
 static int fits(const struct checkpoint *c, const struct layout *l) {
     int found = 0, count;
-    for (int kind = 0; kind < STATE_OPTIMIZER + c->manifest.states; kind++)
+    for (int k = 0; k < kinds(c); k++)
         for (int u = 0; u < l->count; u++)
             for (int i = 0; i < l->units[u].count; i++) {
-                if (check_tensor(c, kind, &l->units[u].tensors[i], &count)) return -1;
+                if (check_tensor(c, kind_at(c, k), &l->units[u].tensors[i], &count)) return -1;
                 found += count;
             }
     for (int i = 0; found < c->count && i < c->count; i++)
@@ -278,28 +286,29 @@ int checkpoint_verify(struct checkpoint *c) {
     return rc;
 }
 
-// Elements [first, last) of a logical tensor.
+// Elements [first, last) of a logical tensor, of the checkpoint's type.
 static int read_tensor(const struct checkpoint *c, int kind, const struct tensor *t, int64_t first,
-                       int64_t last, float *out) {
+                       int64_t last, char *out) {
     int count;
+    size_t size = dtype_size(c->dtype);
     if (check_tensor(c, kind, t, &count)) return -1;
     const struct piece *p = pieces_of(c, kind, t->name, &count);
     while (end_of(p) <= first) p++;
     for (; first < last; p++) {
         int64_t until = end_of(p) < last ? end_of(p) : last;
-        if (verify(c, p->part) || st_to_f32(p->data, first - p->offset, until - first, out)) return -1;
-        out += until - first;
+        size_t bytes = (size_t)(until - first) * size;
+        if (verify(c, p->part)) return -1;
+        memcpy(out, (const char *)p->data->data + (size_t)(first - p->offset) * size, bytes);
+        out += bytes;
         first = until;
     }
     return 0;
 }
 
-int checkpoint_read(struct checkpoint *c, const struct layout *l, int unit, int kind, int64_t begin,
-                    int64_t end, float *out) {
+static int read_unit(struct checkpoint *c, const struct layout *l, int unit, int kind, int64_t begin,
+                     int64_t end, char *out) {
+    size_t size = dtype_size(c->dtype);
     if (checkpoint_fits(c, l)) return -1;
-    if (kind < 0 || kind >= STATE_OPTIMIZER + c->manifest.states)
-        return fail("%s: has %d optimizer states, state %d is asked for", c->path, c->manifest.states,
-                    kind - STATE_OPTIMIZER);
     const struct unit *of = &l->units[unit];
     int64_t at = begin;  // what is before it has its value
     for (int i = 0; i < of->count; i++) {
@@ -307,12 +316,29 @@ int checkpoint_read(struct checkpoint *c, const struct layout *l, int unit, int 
         int64_t first = t->offset > begin ? t->offset : begin, over = t->offset + t->numel;
         int64_t last = over < end ? over : end;
         if (first >= last) continue;
-        memset(out + (at - begin), 0, (size_t)(first - at) * sizeof *out);
-        if (read_tensor(c, kind, t, first - t->offset, last - t->offset, out + (first - begin))) return -1;
+        memset(out + (size_t)(at - begin) * size, 0, (size_t)(first - at) * size);
+        if (read_tensor(c, kind, t, first - t->offset, last - t->offset,
+                        out + (size_t)(first - begin) * size))
+            return -1;
         at = last;
     }
-    memset(out + (at - begin), 0, (size_t)(end - at) * sizeof *out);
+    memset(out + (size_t)(at - begin) * size, 0, (size_t)(end - at) * size);
     return 0;
+}
+
+int checkpoint_read(struct checkpoint *c, const struct layout *l, int unit, int kind, int64_t begin,
+                    int64_t end, float *out) {
+    if (c->manifest.weights)
+        return fail("%s: is a snapshot of the weights: it has neither masters nor optimizer states", c->path);
+    if (!holds(c, kind))
+        return fail("%s: has %d optimizer states, state %d is asked for", c->path, c->manifest.states,
+                    kind - STATE_OPTIMIZER);
+    return read_unit(c, l, unit, kind, begin, end, (char *)out);
+}
+
+int checkpoint_weights(struct checkpoint *c, const struct layout *l, int unit, void *out) {
+    if (!c->manifest.weights) return fail("%s: is no snapshot of the weights", c->path);
+    return read_unit(c, l, unit, STATE_WEIGHTS, 0, l->units[unit].n_pad, out);
 }
 
 static int extra(struct checkpoint *c, const char *participant, const char *name, int64_t *out, int count,
@@ -324,7 +350,7 @@ static int extra(struct checkpoint *c, const char *participant, const char *name
         if (!alone && verify(c, p)) return -1;
         const char *rest;
         const struct st_tensor *t = st_find(p->file, name);
-        if (!t || kind_in(name, &rest) >= 0) continue;
+        if (!t || state_kind_of(name, &rest) != STATE_NONE) continue;
         if (t->numel != count)
             return fail("%s: %s: has %lld numbers, not %d", st_path(p->file), name, (long long)t->numel,
                         count);
@@ -346,11 +372,11 @@ int checkpoint_extra_alone(struct checkpoint *c, const char *participant, const 
 
 int checkpoint_own(struct checkpoint *c, int kind, int worker, int workers, const struct unit *unit,
                    float *out) {
-    char who[32], name[TENSOR_NAME_MAX + 16];
+    char who[32], name[TENSOR_NAME_MAX + 32], text[24];
     struct part *part = NULL;
     int count = 0;
     snprintf(who, sizeof who, "worker-%d", worker);
-    snprintf(name, sizeof name, "%s/%s@0", state_own_name(kind), unit->name);
+    snprintf(name, sizeof name, "%s/%s@0", state_name(text, kind), unit->name);
     for (int i = 0; i < c->manifest.count; i++) {
         count += !strncmp(c->parts[i].participant, "worker-", 7);
         if (!strcmp(c->parts[i].participant, who)) part = &c->parts[i];

@@ -22,6 +22,8 @@ struct checkpoint *checkpoint_open(const char *path);  // the directory
 void checkpoint_close(struct checkpoint **c);          // NULL inside is allowed
 
 const char *checkpoint_path(const struct checkpoint *c);
+bool checkpoint_is_weights(const struct checkpoint *c);  // a snapshot
+double checkpoint_seconds(const struct checkpoint *c);   // of a snapshot: of training until then
 const char *checkpoint_seal(
     const struct checkpoint *c);  // of its content: the xxh64 of the manifest, which has each file's
 const struct train_state *checkpoint_train(const struct checkpoint *c);
@@ -40,12 +42,14 @@ int checkpoint_fits(struct checkpoint *c, const struct layout *l);
 // out[i] = element begin + i of the unit, 0 <= begin <= end <= n_pad; gaps, padding and reserved elements are 0.
 int checkpoint_read(struct checkpoint *c, const struct layout *l, int unit, int kind, int64_t begin,
                     int64_t end, float *out);
+// Of a snapshot: the unit's weights, (n_pad) of the type that checkpoint_dtype says, likewise.
+int checkpoint_weights(struct checkpoint *c, const struct layout *l, int unit, void *out);
 // The numbers that a participant (NULL: any; the first in the order of the files) wrote under this name. 0; 1 and
 // nothing logged: it is not there; -1: the file is not what was written, or the array has another count. out NULL: the same,
 // without them.
 int checkpoint_extra(struct checkpoint *c, const char *participant, const char *name, int64_t *out,
                      int count);
-// A worker's own state of a unit, if so many workers wrote the checkpoint: (n_pad). kind: of state_own_name. 0; 1 and
+// A worker's own state of a unit, if so many workers wrote the checkpoint: (n_pad). kind: below 0. 0; 1 and
 // nothing logged: it is not there; -1: the file is not what was written. out NULL: the same, without it.
 int checkpoint_own(struct checkpoint *c, int kind, int worker, int workers, const struct unit *unit,
                    float *out);

@@ -42,6 +42,10 @@ char *manifest_text(const struct manifest *m) {
     char *program = xasprintf("%s%s%s", STARRING_VERSION, starring_revision && *starring_revision ? " " : "",
                               starring_revision ? starring_revision : "");
     json_put_text(root, "program", program);
+    if (m->weights) json_put_text(root, "kind", "weights");
+    char seconds[32];
+    snprintf(seconds, sizeof seconds, "%.17g", m->seconds);
+    if (m->weights) cJSON_AddRawToObject(root, "seconds", seconds);
     json_put(root, "step", (double)m->train.step);
     cJSON_AddItemToObject(root, "train", train_state_json(&m->train));
     cJSON_AddItemToObject(root, "identity",
@@ -133,6 +137,8 @@ static int parse(const char *path, char *text, size_t n, struct manifest *out) {
     if (format != MANIFEST_FORMAT) return fail("%s: is no manifest of a checkpoint", path);
     if (!sealed(text, n))
         return fail("%s: is not what was written: \"" SEAL_KEY "\" does not belong to its text", path);
+    out->weights = strcmp(json_text(root, "kind", ""), "weights") == 0;
+    out->seconds = out->weights ? json_number(root, "seconds") : 0;
     double states = whole(root, "states");
     out->dtype = json_text(root, "dtype", "");
     out->optimizer = json_text(root, "optimizer", "");

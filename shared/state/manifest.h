@@ -5,6 +5,7 @@
 #ifndef STARRING_SHARED_STATE_MANIFEST_H
 #define STARRING_SHARED_STATE_MANIFEST_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "shared/core/train_state.h"
@@ -23,6 +24,8 @@ struct manifest_file {
 };
 
 struct manifest {
+    bool weights;    // it is a snapshot: the weights alone, of the run's dtype
+    double seconds;  // of a snapshot: of training until then
     struct train_state train;
     const char *dtype, *optimizer;
     int states;

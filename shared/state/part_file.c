@@ -1,6 +1,5 @@
 #include "shared/state/part_file.h"
 
-#include <ctype.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +15,7 @@
 
 struct part_file {
     const struct layout *layout;
+    enum dtype dtype;
     char *dir, *participant, *error;
     struct st_writer *file;
     struct state_range *ranges;
@@ -36,6 +36,37 @@ static struct span span_of(const struct tensor *t, int64_t begin, int64_t end) {
     return (struct span){t->offset > begin ? t->offset : begin, over < end ? over : end};
 }
 
+// ---------------------------------------------------------------- names
+static const struct {
+    int kind;
+    const char *name;
+} names[] = {{STATE_ERROR, "error"}, {STATE_MASTER, "master"}, {STATE_WEIGHTS, "weights"}};
+#define NAMES (sizeof names / sizeof *names)
+
+static bool kind_possible(int kind) {
+    return (kind >= STATE_ERROR && kind < STATE_OPTIMIZER + STATE_OPTIMIZER_MOST) || kind == STATE_WEIGHTS;
+}
+
+const char *state_name(char text[24], int kind) {
+    for (size_t i = 0; i < NAMES; i++)
+        if (names[i].kind == kind) return names[i].name;
+    snprintf(text, 24, "state%d", kind - STATE_OPTIMIZER);
+    return text;
+}
+
+int state_kind_of(const char *name, const char **rest) {
+    const char *slash = strchr(name, '/');
+    size_t n = slash ? (size_t)(slash - name) : 0;
+    char text[24];
+    *rest = slash ? slash + 1 : "";
+    for (size_t i = 0; i < NAMES && n; i++)
+        if (strlen(names[i].name) == n && strncmp(names[i].name, name, n) == 0) return names[i].kind;
+    if (n < 6 || n > 7 || strncmp(name, "state", 5) != 0) return STATE_NONE;
+    int kind = STATE_OPTIMIZER + atoi(name + 5);
+    // As it is written here, without signs, blanks and leading zeros.
+    return strlen(state_name(text, kind)) == n && strncmp(text, name, n) == 0 ? kind : STATE_NONE;
+}
+
 // ---------------------------------------------------------------- the header
 struct entries {
     struct st_entry *at;
@@ -47,32 +78,19 @@ static void add(struct entries *e, char *name, enum dtype dtype, int64_t n) {
     e->at[e->count++] = (struct st_entry){.name = name, .dtype = dtype, .dims = 1, .shape = {n}};
 }
 
-static const char *const own_names[] = {"error"};  // of kinds -1, -2, ..
-#define OWN_KINDS ((int)(sizeof own_names / sizeof *own_names))
-
-const char *state_own_name(int kind) { return kind < 0 && kind >= -OWN_KINDS ? own_names[-1 - kind] : NULL; }
-
-int state_own_kind(const char *piece) {
-    for (int i = 0; i < OWN_KINDS; i++) {
-        size_t n = strlen(own_names[i]);
-        if (!strncmp(piece, own_names[i], n) && piece[n] == '/') return -1 - i;
-    }
-    return 0;
-}
-
-static void add_range(struct entries *e, const struct layout *l, const struct state_range *r) {
-    const struct unit *unit = &l->units[r->unit];
-    const char *own = state_own_name(r->kind);
-    if (own) add(e, xasprintf("%s/%s@%lld", own, unit->name, (long long)r->begin), DT_F32, r->end - r->begin);
-    for (int i = 0; i < unit->count && !own; i++) {
+static void add_range(struct entries *e, const struct part_options *o, const struct state_range *r) {
+    const struct unit *unit = &o->layout->units[r->unit];
+    enum dtype dtype = r->kind == STATE_WEIGHTS ? o->dtype : DT_F32;
+    char text[24];
+    const char *kind = state_name(text, r->kind);
+    if (r->kind < 0)
+        add(e, xasprintf("%s/%s@%lld", kind, unit->name, (long long)r->begin), dtype, r->end - r->begin);
+    for (int i = 0; i < unit->count && r->kind >= 0; i++) {
         const struct tensor *t = &unit->tensors[i];
         struct span s = span_of(t, r->begin, r->end);
         if (s.first >= s.last) continue;
-        long long offset = s.first - t->offset;
-        char *name = r->kind == STATE_MASTER
-                         ? xasprintf("master/%s@%lld", t->name, offset)
-                         : xasprintf("state%d/%s@%lld", r->kind - STATE_OPTIMIZER, t->name, offset);
-        add(e, name, DT_F32, s.last - s.first);
+        add(e, xasprintf("%s/%s@%lld", kind, t->name, (long long)(s.first - t->offset)), dtype,
+            s.last - s.first);
     }
 }
 
@@ -82,16 +100,14 @@ static int check(const struct part_options *o, char **error) {
     for (int i = 0; i < o->count; i++) {
         const struct state_range *r = &o->ranges[i];
         bool unit = r->unit >= 0 && r->unit < o->layout->count;
-        if (!unit || r->kind < -OWN_KINDS || r->begin < 0 || r->begin > r->end ||
+        if (!unit || !kind_possible(r->kind) || r->begin < 0 || r->begin > r->end ||
             r->end > o->layout->units[r->unit].n_pad)
             return disk_error(error, "%s: range %d: no elements %lld to %lld of kind %d in unit %d",
                               o->participant, i, (long long)r->begin, (long long)r->end, r->kind, r->unit);
     }
-    for (int i = 0; i < o->extras;
-         i++) {  // "master/..", "state<digit>.." and those of a rank's own are pieces
-        const char *name = o->extra[i].name;
-        if (!strncmp(name, "master/", 7) || state_own_kind(name) || o->extra[i].count < 0 ||
-            (!strncmp(name, "state", 5) && isdigit((unsigned char)name[5])))
+    for (int i = 0; i < o->extras; i++) {
+        const char *name = o->extra[i].name, *rest;
+        if (state_kind_of(name, &rest) != STATE_NONE || o->extra[i].count < 0)
             return disk_error(error, "%s: \"%s\" cannot be the name of numbers", o->participant, name);
     }
     return 0;
@@ -137,10 +153,12 @@ void part_file_refuse(const char *dir, const char *participant, const char *why)
 // The writer for all pieces and extras, or NULL.
 static struct st_writer *open_writer(const struct part_options *o, char **error) {
     struct entries e = {0};
-    for (int i = 0; i < o->count; i++) add_range(&e, o->layout, &o->ranges[i]);
+    bool weights = o->count && o->ranges[0].kind == STATE_WEIGHTS;
+    for (int i = 0; i < o->count; i++) add_range(&e, o, &o->ranges[i]);
     for (int i = 0; i < o->extras; i++) add(&e, xstrdup(o->extra[i].name), DT_I64, o->extra[i].count);
     char *path = path_of(o->dir, o->participant, PART_ENDING);
-    struct st_writer *w = st_writer_begin(path, e.at, e.count, NEW_FILE_ON_DISK, error);
+    struct st_writer *w =
+        st_writer_begin(path, e.at, e.count, weights ? NEW_FILE_WHOLE : NEW_FILE_ON_DISK, error);
     free(path);
     for (int i = 0; i < e.count; i++) free((char *)e.at[i].name);
     free(e.at);
@@ -175,6 +193,7 @@ struct part_file *part_file_create(const struct part_options *o, char **error) {
     }
     struct part_file *f = xcalloc(1, sizeof *f);
     *f = (struct part_file){.layout = o->layout,
+                            .dtype = o->dtype,
                             .dir = xstrdup(o->dir),
                             .participant = xstrdup(o->participant),
                             .file = w,
@@ -194,7 +213,7 @@ static void advance(struct part_file *f) {
         if (++f->range < f->count) f->at = f->ranges[f->range].begin;
 }
 
-int part_file_write(struct part_file *f, int range, int64_t begin, int64_t end, const float *data) {
+int part_file_write(struct part_file *f, int range, int64_t begin, int64_t end, const void *data) {
     if (f->error) return -1;
     if (begin == end) return 0;
     advance(f);
@@ -204,11 +223,12 @@ int part_file_write(struct part_file *f, int range, int64_t begin, int64_t end, 
                           f->participant, (long long)begin, (long long)end, range);
     const struct unit *unit = &f->layout->units[f->ranges[range].unit];
     bool whole = f->ranges[range].kind < 0;
+    size_t size = dtype_size(f->ranges[range].kind == STATE_WEIGHTS ? f->dtype : DT_F32);
     for (int i = 0; i < (whole ? 1 : unit->count); i++) {
         struct span s = whole ? (struct span){begin, end} : span_of(&unit->tensors[i], begin, end);
         if (s.first >= s.last) continue;
-        size_t bytes = (size_t)(s.last - s.first) * sizeof *data;
-        if (st_writer_append(f->file, data + (s.first - begin), bytes))
+        const char *from = (const char *)data + (size_t)(s.first - begin) * size;
+        if (st_writer_append(f->file, from, (size_t)(s.last - s.first) * size))
             return disk_error(&f->error, "%s", st_writer_error(f->file));
     }
     f->at = end;

@@ -73,6 +73,13 @@ struct checkpoint *resume_open(const char *path, const struct identity_source *s
     if (older) info("--resume: the one before it: --resume %s", older);
     free(older);
     if (!ck) return NULL;
+    if (checkpoint_is_weights(ck)) {
+        fail(
+            "--resume: %s is a snapshot of the weights, which starring evaluate reads: nothing can go on from it",
+            path);
+        checkpoint_close(&ck);
+        return NULL;
+    }
     bool whole = !c->recovery.resume_weights_only;
     int rc = whole ? compare(ck, s, says) : 0;
     if (!rc) rc = checkpoint_fits(ck, s->layout);

@@ -2,43 +2,80 @@
 
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/state/checkpoint.h"
 #include "shared/state/part_file.h"
 
 #define STAGING_BYTES (4 << 20)
 #define STALL_LEAST_S 10.0  // without a byte of any participant, until a checkpoint is given up
 #define NOTICEABLE_S  1e-3  // of waiting
 
+static const char *const words[CHECKPOINT_KINDS] = {"checkpoint", "snapshot"};
+
+// A snapshot that the topology collects.
+struct snapshot {
+    struct saver *owner;
+    struct snapshot *next;
+    struct train_state state;
+    double seconds;
+    int64_t version;  // that all keys are wanted at; -1: any
+};
+
 struct saver {
     struct saver_options o;
     const struct config *c;
     struct topology *t;
+    const struct layout *layout;
     struct device *dev;
+    enum dtype dtype;
     struct saver_gear own;  // where none was given
     const struct saver_gear *gear;
     char participant[32];
-    struct state_range *ranges;  // of this rank, where they lie
-    int count;
-    size_t bytes;
-    const char **participants;  // worker 0: of the run
-    int participant_count;
+    size_t bytes;  // of this rank's state
+    struct {
+        bool part;                  // this rank has one in them
+        bool held;                  // the next updates have not been told to wait yet
+        const char **participants;  // worker 0: of the run
+        int count;
+    } of[CHECKPOINT_KINDS];
     cJSON *identity;  // worker 0: of the manifest
-    bool held;        // the next updates have not been told to wait yet
     double hold_begin_s;
     _Atomic int quit;
-    struct checkpoint_report report;  // the stream's threads write it
+    struct checkpoint_report report;  // the streams' threads write it
+
+    // Snapshots.
+    double start_s, last_s;
+    bool warned;
+    struct part_file *last;  // of the end, NULL: there is none
+    int last_units;
+    struct train_state last_state;
+    double last_seconds;
+    // Where the topology collects them:
+    bool collected, on_arrival;
+    struct arena arena;
+    char *room;
+    _Atomic bool taken;     // the room's weights are on their way into a file
+    pthread_mutex_t mutex;  // guards what follows
+    bool settled;           // the topology may be gone: it is asked for nothing more
+    struct snapshot *asked;
 };
 
-// One checkpoint on its way.
+// One checkpoint, or snapshot, on its way.
 struct save {
     struct saver *s;
+    enum checkpoint_kind kind;
     struct train_state state;
+    double seconds;              // of training until then
+    struct state_range *ranges;  // of this rank, where they lie
+    int count;
     int64_t own_number;
+    double start_s;
+    struct part_file *file;
     char *why;  // there is no file of this rank; NULL: there is
 };
 
@@ -61,148 +98,157 @@ static int hold_ends(void *arg) {
     return 0;
 }
 
-// ---------------------------------------------------------------- a rank's file, on the checkpoint stream's thread
+// ---------------------------------------------------------------- a rank's file, on the stream's thread
 static size_t bytes_of(const struct state_range *r) { return (size_t)(r->end - r->begin) * sizeof(float); }
 
 // From a device's own memory, a slice at a time.
-static int write_slices(struct saver *s, struct part_file *f, int range) {
-    const struct state_range *r = &s->ranges[range];
-    int64_t slice = STAGING_BYTES / (int64_t)sizeof(float);
+static int write_slices(struct save *v, int range, char *staging) {
+    const struct saver *s = v->s;
+    const struct state_range *r = &v->ranges[range];
+    struct stream *stream = s->gear->of[v->kind].stream;
+    size_t size = dtype_size(v->kind == CHECKPOINT_WEIGHTS ? s->dtype : DT_F32);
+    int64_t slice = (int64_t)(STAGING_BYTES / size);
     int rc = 0;
     for (int64_t at = r->begin; at < r->end && !rc; at += slice) {
         int64_t end = at + slice < r->end ? at + slice : r->end;
-        dev_copy(s->gear->stream, s->gear->staging, r->data + (at - r->begin),
-                 (size_t)(end - at) * sizeof(float));
-        rc = stream_sync(s->gear->stream) || part_file_write(f, range, at, end, s->gear->staging) ? -1 : 0;
+        dev_copy(stream, staging, (const char *)r->data + (size_t)(at - r->begin) * size,
+                 (size_t)(end - at) * size);
+        rc = stream_sync(stream) || part_file_write(v->file, range, at, end, staging) ? -1 : 0;
     }
     return rc;
 }
 
-static void write_ranges(struct saver *s, struct part_file *f) {
-    const float *copy = s->gear->copy;
-    int rc = 0;
-    for (int i = 0; i < s->count && !rc; i++) {
-        const struct state_range *r = &s->ranges[i];
-        if (s->gear->staging && !r->read) {
-            rc = write_slices(s, f, i);
-        } else {
-            const float *data = copy ? copy : r->read ? r->read(r->ctx, r) : r->data;
-            rc = data ? part_file_write(f, i, r->begin, r->end, data) : -1;
+// Everything but its end: from now on the values may change.
+static int write_values(void *arg) {
+    struct save *v = arg;
+    struct saver *s = v->s;
+    const float *copy = v->kind == CHECKPOINT_ALL ? s->gear->copy : NULL;
+    const struct part_extra number = {s->t->own_number.name, &v->own_number, 1};
+    char *dir = checkpoint_partial(s->o.dir, v->kind, v->state.step, s->o.life), *staging = NULL;
+    v->start_s = now_seconds();
+    v->file = part_file_create(
+        &(struct part_options){.dir = dir,
+                               .participant = s->participant,
+                               .layout = s->layout,
+                               .dtype = s->dtype,
+                               .ranges = v->ranges,
+                               .count = v->count,
+                               .extra = &number,
+                               .extras = v->kind == CHECKPOINT_ALL && number.name && v->count > 0},
+        &v->why);
+    free(dir);
+    int rc = v->file ? 0 : -1;
+    for (int i = 0; i < v->count && !rc; i++) {
+        const struct state_range *r = &v->ranges[i];
+        if (!copy && !r->read && !dev_host_memory(s->dev)) {
+            if (!staging) staging = s->gear->staging ? (char *)s->gear->staging : xcalloc(1, STAGING_BYTES);
+            rc = write_slices(v, i, staging);
+            continue;
         }
+        const void *data = copy ? copy : r->read ? r->read(r->ctx, r) : r->data;
+        rc = data ? part_file_write(v->file, i, r->begin, r->end, data) : -1;
         if (copy) copy += r->end - r->begin;
     }
+    if (staging != (char *)s->gear->staging) free(staging);
+    return 0;
 }
 
-static char *write_file(const struct save *v) {
-    struct saver *s = v->s;
-    const struct part_extra number = {s->t->own_number.name, &v->own_number, 1};
-    char *why = NULL, *dir = checkpoint_partial(s->o.dir, v->state.step, s->o.life);
-    double start_s = now_seconds();
-    struct part_file *f = part_file_create(&(struct part_options){.dir = dir,
-                                                                  .participant = s->participant,
-                                                                  .layout = s->t->layout,
-                                                                  .ranges = s->ranges,
-                                                                  .count = s->count,
-                                                                  .extra = &number,
-                                                                  .extras = number.name && s->count > 0},
-                                           &why);
-    free(dir);
-    if (!f) return why;
-    double bytes = (double)part_file_bytes(f);
-    write_ranges(s, f);
-    if (part_file_finish(&f, &why)) return why;
-    s->report.bytes += bytes;
-    s->report.seconds_writing += now_seconds() - start_s;
-    return NULL;
-}
-
-static int write_run(void *arg) {
+static int finish_file(void *arg) {
     struct save *v = arg;
-    v->why = write_file(v);
-    if (v->why)
-        v->s->report.failed++;  // worker 0 says it
-    else
-        v->s->report.written++;
+    struct checkpoint_report *r = &v->s->report;
+    double bytes = v->file ? (double)part_file_bytes(v->file) : 0;
+    if (v->file) part_file_finish(&v->file, &v->why);
+    if (v->kind != CHECKPOINT_ALL) return 0;
+    r->failed += v->why != NULL;  // worker 0 says it
+    r->written += !v->why;
+    if (v->why) return 0;
+    r->bytes += bytes;
+    r->seconds_writing += now_seconds() - v->start_s;
     return 0;
 }
 
 // ---------------------------------------------------------------- the checkpoint, on worker 0
-// Its own file's failure is known here also where no word of it could be left.
-static void say_failed(const struct save *v, const char *why) {
-    snprintf(v->s->report.why, sizeof v->s->report.why, "%s", v->why ? v->why : why);
-    long long step = v->state.step, kept = checkpoint_latest_step(v->s->o.dir);
-    if (!v->why)
-        warn("%s; training goes on", why);
-    else if (kept >= 0)
-        warn("the checkpoint of step %lld was given up: %s; step-%lld is kept; training goes on", step,
-             v->why, kept);
-    else
-        warn("the checkpoint of step %lld was given up: %s; no earlier one is there; training goes on", step,
-             v->why);
+// The failure of worker 0's own file is known here also where no word of it could be left.
+static void say_failed(struct save *v, const char *why) {
+    struct saver *s = v->s;
+    long long step = v->state.step, kept = checkpoint_latest_step(s->o.dir);
+    if (v->kind == CHECKPOINT_WEIGHTS && s->warned) return;
+    char *own =
+        !v->why ? NULL : xasprintf("the %s of step %lld was given up: %s", words[v->kind], step, v->why);
+    if (v->kind == CHECKPOINT_WEIGHTS) {
+        s->warned = true;
+        warn("%s; training goes on; later failures are not reported", own ? own : why);
+    } else {
+        snprintf(s->report.why, sizeof s->report.why, "%s", v->why ? v->why : why);
+        if (!own)
+            warn("%s; training goes on", why);
+        else if (kept >= 0)
+            warn("%s; step-%lld is kept; training goes on", own, kept);
+        else
+            warn("%s; no earlier one is there; training goes on", own);
+    }
+    free(own);
 }
 
-static int complete_run(void *arg) {
+static int complete(void *arg) {
     struct save *v = arg;
     struct saver *s = v->s;
     const struct config *c = s->c;
+    bool all = v->kind == CHECKPOINT_ALL;
     _Atomic int own_failed = 1;
     char *why = NULL;
     struct checkpoint_commit commit = {.run_dir = s->o.dir,
+                                       .kind = v->kind,
+                                       .seconds = v->seconds,
                                        .life = s->o.life,
-                                       .participants = s->participants,
-                                       .count = s->participant_count,
+                                       .participants = s->of[v->kind].participants,
+                                       .count = s->of[v->kind].count,
                                        .train = &v->state,
                                        .identity = s->identity,
-                                       .dtype = dtype_name(c->dtype),
-                                       .optimizer = c->optimizer.row->name,
-                                       .states = c->optimizer.row->states,
+                                       .dtype = dtype_name(s->dtype),
+                                       .optimizer = all ? c->optimizer.row->name : "",
+                                       .states = all ? c->optimizer.row->states : 0,
                                        .stall_seconds = fmax(STALL_LEAST_S, 1e-3 * (double)c->deadline_ms)};
-    if (!checkpoint_complete(&commit, v->why ? &own_failed : &s->quit, &why)) {
+    if (checkpoint_complete(&commit, v->why ? &own_failed : &s->quit, &why)) {
+        say_failed(v, why);
+        s->report.written -= all && !v->why;
+        s->report.failed += all && !v->why;
+    } else if (all) {
         checkpoint_rotate(s->o.dir, (int)c->recovery.checkpoint_keep,
                           c->recovery.checkpoint_keep_every * c->recovery.checkpoint_every);
-    } else {
-        say_failed(v, why);
-        s->report.written -= v->why ? 0 : 1;
-        s->report.failed += v->why ? 0 : 1;
     }
     free(why);
     return 0;
 }
 
-static int forget_run(void *arg) {
+static int forget(void *arg) {
     struct save *v = arg;
+    free(v->ranges);
     free(v->why);
     free(v);
     return 0;
 }
 
-// ---------------------------------------------------------------- the loop
-bool saver_due(const struct saver *s, int64_t step, bool leaving) {
-    bool ends = s && !s->t->plan.alone && (leaving || step + 1 == s->c->steps);
-    return ends || (s && (step + 1) % s->c->recovery.checkpoint_every == 0);
+// ---------------------------------------------------------------- keeping what this rank has
+static int range_of(struct topology *t, enum checkpoint_kind kind, int index, struct state_range *out) {
+    if (kind == CHECKPOINT_ALL) return topology_state(t, index, out);
+    return t->ops->weights ? t->ops->weights(t, index, out) : -1;
 }
 
-void saver_gate(struct saver *s) {
-    if (!s || s->t->rank != 0) return;
-    double start_s = now_seconds();
-    stream_sync(s->gear->stream);
-    slowed(s, now_seconds() - start_s);
-}
-
-void saver_hold(struct saver *s) {
-    if (!s || !s->held) return;
-    s->held = false;
-    stream_host(s->t->compute, "checkpoint", hold_begins, s);
-    stream_wait_event(s->t->compute, s->gear->free);
-    stream_host(s->t->compute, "checkpoint", hold_ends, s);
+static struct save *save_create(struct saver *s, enum checkpoint_kind kind, const struct train_state *now,
+                                double seconds) {
+    struct save *v = xcalloc(1, sizeof *v);
+    *v = (struct save){
+        .s = s, .kind = kind, .state = *now, .seconds = seconds, .own_number = s->t->own_number.value};
+    return v;
 }
 
 // Of ranges that are not in memory, on the checkpoint stream's thread.
 static int read_aside(void *arg) {
-    struct saver *s = arg;
-    float *to = s->gear->copy;
-    for (int i = 0; i < s->count; to += s->ranges[i].end - s->ranges[i].begin, i++) {
-        const struct state_range *r = &s->ranges[i];
+    const struct save *v = arg;
+    float *to = v->s->gear->copy;
+    for (int i = 0; i < v->count; to += v->ranges[i].end - v->ranges[i].begin, i++) {
+        const struct state_range *r = &v->ranges[i];
         const float *data = r->read ? r->read(r->ctx, r) : NULL;
         if (r->read && !data) return -1;
         if (data) memcpy(to, data, bytes_of(r));
@@ -210,29 +256,221 @@ static int read_aside(void *arg) {
     return 0;
 }
 
-static void copy_aside(struct saver *s) {
-    float *to = s->gear->copy;
-    for (int i = 0; i < s->count; to += s->ranges[i].end - s->ranges[i].begin, i++)
-        if (!s->ranges[i].read) dev_copy(s->gear->stream, to, s->ranges[i].data, bytes_of(&s->ranges[i]));
-    stream_host(s->gear->stream, "checkpoint", read_aside, s);
+// From where it lies, behind the updates that are on compute now.
+static void keep(struct saver *s, struct save *v) {
+    const char *name = words[v->kind];
+    struct stream *stream = s->gear->of[v->kind].stream;
+    struct event *ready = s->gear->of[v->kind].ready, *free = s->gear->of[v->kind].free;
+    float *copy = v->kind == CHECKPOINT_ALL ? s->gear->copy : NULL;
+    struct state_range r;
+    while (!range_of(s->t, v->kind, v->count, &r)) {
+        v->ranges = xrealloc(v->ranges, (unsigned long)(v->count + 1) * sizeof r);
+        v->ranges[v->count++] = r;
+    }
+    event_record(ready, s->t->compute);
+    stream_wait_event(stream, ready);
+    if (copy) {
+        for (int i = 0; i < v->count; copy += v->ranges[i].end - v->ranges[i].begin, i++)
+            if (!v->ranges[i].read) dev_copy(stream, copy, v->ranges[i].data, bytes_of(&v->ranges[i]));
+        stream_host(stream, name, read_aside, v);
+        event_record(free, stream);
+    }
+    stream_host(stream, name, write_values, v);
+    if (!copy) event_record(free, stream);
+    s->of[v->kind].held = v->count > 0;
+    stream_host(stream, name, finish_file, v);
+    if (s->t->rank == 0) stream_host(stream, name, complete, v);
+    stream_host(stream, name, forget, v);
+}
+
+// ---------------------------------------------------------------- the loop: checkpoints
+static bool keeps(const struct saver *s, enum checkpoint_kind kind) { return s && s->of[kind].part; }
+
+bool saver_due(const struct saver *s, int64_t step, bool leaving) {
+    if (!keeps(s, CHECKPOINT_ALL)) return false;
+    bool ends = !s->t->plan.alone && (leaving || step + 1 == s->c->steps);
+    return ends || (step + 1) % s->c->recovery.checkpoint_every == 0;
+}
+
+void saver_gate(struct saver *s) {
+    if (!keeps(s, CHECKPOINT_ALL) || s->t->rank != 0) return;
+    double start_s = now_seconds();
+    stream_sync(s->gear->of[CHECKPOINT_ALL].stream);
+    slowed(s, now_seconds() - start_s);
+}
+
+void saver_hold(struct saver *s) {
+    for (int kind = 0; s && kind < CHECKPOINT_KINDS; kind++) {
+        bool measured = kind == CHECKPOINT_ALL;
+        if (!s->of[kind].held) continue;
+        s->of[kind].held = false;
+        if (measured) stream_host(s->t->compute, words[kind], hold_begins, s);
+        stream_wait_event(s->t->compute, s->gear->of[kind].free);
+        if (measured) stream_host(s->t->compute, words[kind], hold_ends, s);
+    }
 }
 
 void saver_keep(struct saver *s, const struct train_state *now) {
-    if (!s) return;
-    const struct saver_gear *g = s->gear;
-    struct save *v = xcalloc(1, sizeof *v);
-    *v = (struct save){.s = s, .state = *now, .own_number = s->t->own_number.value};
-    event_record(g->ready, s->t->compute);
-    stream_wait_event(g->stream, g->ready);
-    if (g->copy) {
-        copy_aside(s);
-        event_record(g->free, g->stream);
+    if (keeps(s, CHECKPOINT_ALL)) keep(s, save_create(s, CHECKPOINT_ALL, now, 0));
+}
+
+// ---------------------------------------------------------------- snapshots by version, from the servers
+static int64_t own_sequences(const struct config *c) { return c->micro_batch * c->accumulation; }
+
+static struct snapshot *snapshot_create(struct saver *s, const struct train_state *state, double seconds,
+                                        int64_t version) {
+    struct snapshot *one = xcalloc(1, sizeof *one);
+    *one = (struct snapshot){s, s->asked, *state, seconds, version};
+    return s->asked = one;
+}
+
+// The first multiple of eval_every that the servers have not reached yet. They answer when they have. On the snapshot
+// stream's thread, but for the first time.
+static void ask_ahead(struct saver *s, int64_t version) {
+    int64_t per_step = s->c->train_batch / own_sequences(s->c);  // updates that make a global batch
+    struct train_state state = {.step = (version / per_step / s->c->eval_every + 1) * s->c->eval_every};
+    if (state.step >= s->c->steps) return;
+    pthread_mutex_lock(&s->mutex);
+    if (!s->settled) {
+        struct snapshot *one = snapshot_create(s, &state, 0, state.step * per_step);
+        topology_snapshot(s->t, one->version, one);
     }
-    stream_host(g->stream, "checkpoint", write_run, v);
-    if (!g->copy) event_record(g->free, g->stream);
-    if (s->t->rank == 0) stream_host(g->stream, "checkpoint", complete_run, v);
-    stream_host(g->stream, "checkpoint", forget_run, v);
-    s->held = s->count > 0;
+    pthread_mutex_unlock(&s->mutex);
+}
+
+static char *room_of(const struct saver *s, int u) {
+    char *at = s->room;
+    for (int i = 0; i < u; i++) at += (size_t)s->layout->units[i].n_pad * dtype_size(s->dtype);
+    return at;
+}
+
+void *snapshot_room(const struct snapshot *one, int u, int64_t begin) {
+    return room_of(one->owner, u) + (size_t)begin * dtype_size(one->owner->dtype);
+}
+
+bool snapshot_may_begin(const struct snapshot *one) { return !atomic_load(&one->owner->taken); }
+
+static struct state_range *whole_units(const struct saver *s) {
+    struct state_range *r = xcalloc((unsigned long)s->layout->count, sizeof *r);
+    for (int u = 0; u < s->layout->count; u++)
+        r[u] = (struct state_range){.unit = u, .kind = STATE_WEIGHTS, .end = s->layout->units[u].n_pad};
+    return r;
+}
+
+// On the snapshot stream's thread. The room is the host's memory, or what its device can read as well.
+static const void *read_room(void *saver, const struct state_range *r) { return room_of(saver, r->unit); }
+
+static int write_collected(void *arg) {
+    const struct snapshot *one = arg;
+    struct saver *s = one->owner;
+    struct save *v = save_create(s, CHECKPOINT_WEIGHTS, &one->state, one->seconds);
+    v->ranges = whole_units(s);
+    v->count = s->layout->count;
+    for (int u = 0; u < v->count; u++) {
+        v->ranges[u].read = read_room;
+        v->ranges[u].ctx = s;
+    }
+    write_values(v);
+    finish_file(v);
+    complete(v);
+    forget(v);
+    atomic_store(&s->taken, false);
+    if (s->on_arrival && s->c->eval_every > 0) ask_ahead(s, one->state.updates);
+    return 0;
+}
+
+void snapshot_collected(struct snapshot *one, int64_t least, int64_t most) {
+    struct saver *s = one->owner;
+    if (s->on_arrival) {
+        one->state.updates = least;
+        one->state.samples = least * own_sequences(s->c);
+        one->seconds = now_seconds() - s->start_s;
+    } else if (least != one->version || most != one->version) {
+        warn(
+            "the snapshot of step %lld was given up: its weights are of versions %lld to %lld instead of %lld",
+            (long long)one->state.step, (long long)least, (long long)most, (long long)one->version);
+        return;
+    }
+    atomic_store(&s->taken, true);
+    stream_host(s->gear->of[CHECKPOINT_WEIGHTS].stream, "snapshot", write_collected, one);
+}
+
+// ---------------------------------------------------------------- the loop: snapshots
+void saver_begin(struct saver *s, double before_s) {
+    if (!keeps(s, CHECKPOINT_WEIGHTS)) return;
+    s->last_s = now_seconds();
+    s->start_s = s->last_s - before_s;
+    if (s->collected && s->on_arrival && s->c->eval_every > 0)
+        ask_ahead(s, s->t->plan.samples / own_sequences(s->c));
+}
+
+bool saver_wants(const struct saver *s) {
+    return keeps(s, CHECKPOINT_WEIGHTS) && s->t->rank == 0 && s->c->eval_every_seconds > 0 &&
+           now_seconds() - s->last_s >= s->c->eval_every_seconds;
+}
+
+void saver_step(struct saver *s, const struct train_state *now, double seconds, bool told) {
+    // The last weights are written in their own way.
+    if (!keeps(s, CHECKPOINT_WEIGHTS) || now->step >= s->c->steps) return;
+    if (!told && (s->c->eval_every <= 0 || now->step % s->c->eval_every != 0)) return;
+    s->last_s = now_seconds();
+    if (!s->collected) {
+        keep(s, save_create(s, CHECKPOINT_WEIGHTS, now, seconds));
+    } else if (told || !s->on_arrival) {
+        pthread_mutex_lock(&s->mutex);
+        struct snapshot *one = snapshot_create(s, now, seconds, s->on_arrival ? -1 : now->updates);
+        pthread_mutex_unlock(&s->mutex);
+        topology_snapshot(s->t, one->version < 0 ? 0 : one->version, one);
+    }
+}
+
+void saver_last_begin(struct saver *s, const struct train_state *now, double seconds) {
+    if (!keeps(s, CHECKPOINT_WEIGHTS)) return;
+    char *dir = checkpoint_partial(s->o.dir, CHECKPOINT_WEIGHTS, now->step, s->o.life), *why = NULL;
+    struct state_range *ranges = whole_units(s);
+    s->last_state = *now;
+    s->last_seconds = seconds;
+    s->last = part_file_create(&(struct part_options){.dir = dir,
+                                                      .participant = s->participant,
+                                                      .layout = s->layout,
+                                                      .dtype = s->dtype,
+                                                      .ranges = ranges,
+                                                      .count = s->layout->count},
+                               &why);
+    if (!s->last) {
+        struct save failed = {.s = s, .kind = CHECKPOINT_WEIGHTS, .state = *now, .why = why};
+        say_failed(&failed, why);
+    }
+    free(ranges);
+    free(why);
+    free(dir);
+}
+
+void saver_last_unit(struct saver *s, int u, const void *weights) {
+    if (!s || !s->last) return;
+    part_file_write(s->last, u, 0, s->layout->units[u].n_pad, weights);  // an error is finish_file's to tell
+    s->last_units = u + 1;
+}
+
+// Worker 0's own file is all of it.
+static void end_last(struct saver *s) {
+    const char *alone[] = {s->participant}, **all = s->of[CHECKPOINT_WEIGHTS].participants;
+    int count = s->of[CHECKPOINT_WEIGHTS].count;
+    if (!s->last) return;
+    if (s->last_units < s->layout->count) {
+        part_file_discard(&s->last, "the run failed");
+        return;
+    }
+    struct save *v = save_create(s, CHECKPOINT_WEIGHTS, &s->last_state, s->last_seconds);
+    v->file = s->last;
+    s->last = NULL;
+    s->of[CHECKPOINT_WEIGHTS].participants = alone;
+    s->of[CHECKPOINT_WEIGHTS].count = 1;
+    finish_file(v);
+    complete(v);
+    forget(v);
+    s->of[CHECKPOINT_WEIGHTS].participants = all;
+    s->of[CHECKPOINT_WEIGHTS].count = count;
 }
 
 void saver_quit(struct saver *s) {
@@ -240,8 +478,16 @@ void saver_quit(struct saver *s) {
 }
 
 void saver_settle(struct saver *s) {
-    if (s) stream_sync(s->gear->stream);
+    if (!s) return;
+    pthread_mutex_lock(&s->mutex);
+    s->settled = true;
+    pthread_mutex_unlock(&s->mutex);
+    for (int kind = 0; kind < CHECKPOINT_KINDS; kind++)
+        if (s->gear->of[kind].stream) stream_sync(s->gear->of[kind].stream);
+    end_last(s);
 }
+
+bool saver_evaluates(const struct saver *s) { return keeps(s, CHECKPOINT_WEIGHTS); }
 
 size_t saver_state_bytes(const struct saver *s) { return s ? s->bytes : 0; }
 
@@ -250,7 +496,7 @@ struct checkpoint_report saver_report(const struct saver *s) {
 }
 
 // ---------------------------------------------------------------- gear
-// One function that measures and carves.
+// Functions that measure and carve.
 static void carve(struct saver_gear *g, const struct config *c, size_t state_bytes, bool device_memory) {
     enum mem_class class = device_memory ? MEM_HOST : MEM_CHECKPOINT;
     bool aside = c->recovery.checkpoint_background;
@@ -259,70 +505,104 @@ static void carve(struct saver_gear *g, const struct config *c, size_t state_byt
     g->staging = !aside && device_memory ? arena_take(&g->arena, MEM_HOST, STAGING_BYTES) : NULL;
 }
 
-void saver_predict(const struct config *c, size_t state_bytes, bool device_memory,
-                   size_t bytes[MEM_CLASSES]) {
+static void *carve_room(struct arena *a, const struct config *c, const struct layout *l, int rank,
+                        bool device_memory) {
+    bool any = c->eval_batches != 0 && (c->eval_every > 0 || c->eval_every_seconds > 0);
+    if (!any || rank != 0 || !config_ranks(c, "server")) return NULL;
+    return arena_take(a, device_memory ? MEM_HOST : MEM_CHECKPOINT, (size_t)l->padded * dtype_size(c->dtype));
+}
+
+struct saver_bytes saver_predict(const struct config *c, const struct layout *l, int rank, size_t state_bytes,
+                                 bool device_memory) {
     struct saver_gear g = {0};
+    struct arena room;
+    struct saver_bytes out;
     arena_init(&g.arena, NULL);
+    arena_init(&room, NULL);
     carve(&g, c, state_bytes, device_memory);
-    for (int class = 0; class < MEM_CLASSES; class ++) bytes[class] += g.arena.bytes[class];
+    carve_room(&room, c, l, rank, device_memory);
+    memcpy(out.checkpoints, g.arena.bytes, sizeof out.checkpoints);
+    memcpy(out.snapshots, room.bytes, sizeof out.snapshots);
+    return out;
 }
 
 int saver_gear_create(struct saver_gear *g, const struct config *c, size_t state_bytes, struct device *dev) {
+    const bool wanted[CHECKPOINT_KINDS] = {c->recovery.checkpoint_every > 0, c->eval_batches != 0};
+    bool made = true;
     *g = (struct saver_gear){0};
-    if (c->recovery.checkpoint_every <= 0) return 0;
-    arena_init(&g->arena, dev);
-    carve(g, c, state_bytes, !dev_host_memory(dev));
-    g->stream = stream_create(dev, "checkpoint");
-    if (g->stream) g->ready = event_create(dev);
-    if (g->ready) g->free = event_create(dev);
-    return g->free && !g->arena.failed ? 0 : -1;
+    if (wanted[CHECKPOINT_ALL]) {
+        arena_init(&g->arena, dev);
+        carve(g, c, state_bytes, !dev_host_memory(dev));
+    }
+    for (int kind = 0; kind < CHECKPOINT_KINDS; kind++) {
+        if (!wanted[kind]) continue;
+        g->of[kind].stream = stream_create(dev, words[kind]);
+        if (g->of[kind].stream) g->of[kind].ready = event_create(dev);
+        if (g->of[kind].ready) g->of[kind].free = event_create(dev);
+        made = made && g->of[kind].free;
+    }
+    return made && !g->arena.failed ? 0 : -1;
 }
 
 void saver_gear_destroy(struct saver_gear *g) {
-    event_destroy(&g->ready);
-    event_destroy(&g->free);
-    if (g->stream) stream_destroy(&g->stream);
+    for (int kind = 0; kind < CHECKPOINT_KINDS; kind++) {
+        event_destroy(&g->of[kind].ready);
+        event_destroy(&g->of[kind].free);
+        if (g->of[kind].stream) stream_destroy(&g->of[kind].stream);
+    }
     arena_release(&g->arena);
 }
 
 // ---------------------------------------------------------------- life
-static void list_ranges(struct saver *s) {
+// Every rank that holds values of that kind leaves a file, and worker 0.
+static void list_participants(struct saver *s, enum checkpoint_kind kind) {
     struct state_range r;
-    while (!topology_state(s->t, s->count, &r)) s->count++;
-    s->ranges = xcalloc((size_t)s->count + 1, sizeof *s->ranges);
-    for (int i = 0; i < s->count; i++) {
-        topology_state(s->t, i, &s->ranges[i]);
-        s->bytes += bytes_of(&s->ranges[i]);
-    }
-}
-
-// Every rank that holds state, or has some of its own, leaves a file, and worker 0.
-static void list_participants(struct saver *s) {
-    int workers = !s->t->elsewhere || s->count > 0 ? s->t->size : 1;
-    int servers = s->t->elsewhere ? config_ranks(s->c, "server") : 0;
-    s->participant_count = workers + servers;
-    s->participants = xcalloc((size_t)s->participant_count, sizeof *s->participants);
-    for (int i = 0; i < workers; i++) s->participants[i] = xasprintf("worker-%d", i);
-    for (int i = 0; i < servers; i++) s->participants[workers + i] = xasprintf("server-%d", i);
+    bool all = kind == CHECKPOINT_ALL, has = !range_of(s->t, kind, 0, &r);
+    int workers = has || (all && !s->t->elsewhere) ? s->t->size : 1;
+    int servers = all && s->t->elsewhere ? config_ranks(s->c, "server") : 0;
+    s->of[kind].count = workers + servers;
+    s->of[kind].participants = xcalloc((size_t)s->of[kind].count, sizeof *s->of[kind].participants);
+    for (int i = 0; i < workers; i++) s->of[kind].participants[i] = xasprintf("worker-%d", i);
+    for (int i = 0; i < servers; i++) s->of[kind].participants[workers + i] = xasprintf("server-%d", i);
 }
 
 struct saver *saver_create(const struct saver_options *o) {
     struct topology *t = o->topology;
-    struct state_range r;
-    bool writes = !t->elsewhere || t->rank == 0 || !topology_state(t, 0, &r);
-    if (!o->dir || o->config->recovery.checkpoint_every <= 0 || !writes) return NULL;
+    const struct config *c = o->config;
+    const bool wanted[CHECKPOINT_KINDS] = {c->recovery.checkpoint_every > 0,
+                                           c->eval_batches != 0 && o->evaluates};
     struct saver *s = xcalloc(1, sizeof *s);
-    *s = (struct saver){.o = *o, .c = o->config, .t = t, .dev = t->dev, .gear = o->gear};
+    struct state_range r;
+    *s = (struct saver){.o = *o,
+                        .c = c,
+                        .t = t,
+                        .layout = t->layout,
+                        .dev = t->dev,
+                        .dtype = t->dtype,
+                        .gear = o->gear,
+                        .collected = !t->ops->weights,
+                        .on_arrival = t->plan.alone};
+    pthread_mutex_init(&s->mutex, NULL);
+    arena_init(&s->arena, t->dev);
     snprintf(s->participant, sizeof s->participant, "worker-%d", t->rank);
-    list_ranges(s);
-    if (t->rank == 0) {
-        list_participants(s);
-        s->identity = identity_json(o->identity);
-        checkpoint_sweep(o->dir, o->life);
+    if (t->rank == 0 && o->identity) s->identity = identity_json(o->identity);
+    for (int kind = 0; o->dir && kind < CHECKPOINT_KINDS; kind++) {
+        s->of[kind].part = wanted[kind] && (t->rank == 0 || (kind == CHECKPOINT_ALL && !t->elsewhere) ||
+                                            !range_of(t, kind, 0, &r));
+        if (!s->of[kind].part || t->rank != 0) continue;
+        list_participants(s, kind);
+        checkpoint_sweep(o->dir, kind, o->life);
     }
-    if (!s->gear && !saver_gear_create(&s->own, o->config, s->bytes, t->dev)) s->gear = &s->own;
-    if (s->gear) return s;
-    warn("no checkpoints will be written: %s", dev_error(t->dev));
+    for (int i = 0; keeps(s, CHECKPOINT_ALL) && !topology_state(t, i, &r); i++) s->bytes += bytes_of(&r);
+    if (s->collected && keeps(s, CHECKPOINT_WEIGHTS))
+        s->room = carve_room(&s->arena, c, t->layout, t->rank, !dev_host_memory(t->dev));
+    bool any = keeps(s, CHECKPOINT_ALL) || keeps(s, CHECKPOINT_WEIGHTS), failed = s->arena.failed;
+    if (any && !s->gear && !failed) {
+        failed = saver_gear_create(&s->own, c, s->bytes, t->dev);
+        s->gear = &s->own;
+    }
+    if (any && !failed) return s;
+    if (failed) warn("no checkpoints and no snapshots will be written: %s", dev_error(t->dev));
     saver_destroy(&s);
     return NULL;
 }
@@ -330,12 +610,19 @@ struct saver *saver_create(const struct saver_options *o) {
 void saver_destroy(struct saver **at) {
     struct saver *s = *at;
     if (!s) return;
-    saver_settle(s->gear ? s : NULL);
+    if (s->gear) saver_settle(s);
     saver_gear_destroy(&s->own);
-    for (int i = 0; i < s->participant_count; i++) free((char *)s->participants[i]);
-    free(s->participants);
+    for (int kind = 0; kind < CHECKPOINT_KINDS; kind++) {
+        for (int i = 0; i < s->of[kind].count; i++) free((char *)s->of[kind].participants[i]);
+        free(s->of[kind].participants);
+    }
+    for (struct snapshot *one = s->asked, *next; one; one = next) {
+        next = one->next;
+        free(one);
+    }
+    arena_release(&s->arena);
+    pthread_mutex_destroy(&s->mutex);
     cJSON_Delete(s->identity);
-    free(s->ranges);
     free(s);
     *at = NULL;
 }

@@ -13,7 +13,6 @@
 #include "shared/device/device_choice.h"
 #include "shared/device/device_facts.h"
 #include "shared/device/product_choice.h"
-#include "shared/evaluation/snapshots.h"
 #include "shared/monitor/monitor.h"
 #include "shared/report/metrics.h"
 #include "shared/report/progress.h"
@@ -40,18 +39,17 @@ struct session {
     struct stall_watch *watch;  // NULL: nobody waits for this rank
     struct timeline *timeline;  // the topology's threads may still write to it: it goes after the topology
     struct topology *topology;
-    struct snapshots *snapshots;
-    struct snapshots_gear snapshots_gear;  // GPUs
     struct identity *identity;
     uint64_t life;                  // of this start of the job
     struct checkpoint *checkpoint;  // to go on from; NULL: none
     struct saver *saver;
-    struct saver_gear saver_gear;  // GPUs
-    double elapsed_before;         // in the run directory's records
-    struct metrics *metrics;       // worker 0
-    struct monitor *monitor;       // the same; NULL: none is asked for
-    struct progress *progress;     // worker 0, unless quiet
-    int notes_said;                // the device's remarks; worker 0 says them
+    bool has_gear;  // GPUs
+    struct saver_gear gear;
+    double elapsed_before;      // in the run directory's records
+    struct metrics *metrics;    // worker 0
+    struct monitor *monitor;    // the same; NULL: none is asked for
+    struct progress *progress;  // worker 0, unless quiet
+    int notes_said;             // the device's remarks; worker 0 says them
     double start_s;
 };
 
@@ -152,13 +150,12 @@ static int prepare_model(struct session *x) {
     if (!x->feed) return fail("out of memory for batches: %s", dev_error(x->dev));
     if (slowdown_create(c, x->dev, x->compute, &x->slowdown)) return -1;
     if (!x->model || warm_up(x->model, &mo, mo.micro_batches > 1)) return -1;
-    if (x->job->dir && c->eval_batches != 0 && snapshots_gear_create(&x->snapshots_gear, x->dev))
-        return fail("no stream for snapshots: %s", dev_error(x->dev));
     struct prediction p = {0};
     int rank = x->o->rank > 0 ? x->o->rank : 0;
     if (c->recovery.checkpoint_every > 0 && c->row->predict(c, x->job->layout, "worker", rank, &p)) return -1;
-    if (x->job->dir && saver_gear_create(&x->saver_gear, c, p.state_bytes, x->dev))
-        return fail("no memory or stream for checkpoints: %s", dev_error(x->dev));
+    x->has_gear = x->job->dir;
+    if (x->has_gear && saver_gear_create(&x->gear, c, p.state_bytes, x->dev))
+        return fail("no memory or stream for checkpoints and snapshots: %s", dev_error(x->dev));
     double seconds = now_seconds() - start;
     if (x->o->rank <= 0 && seconds >= NOTICEABLE_S)
         fprintf(stderr, "starring: %.1f s for a first pass of the model, before the first step\n", seconds);
@@ -208,7 +205,8 @@ static int draw_life(struct session *x) {
     uint32_t own[2] = {0};
     struct topology *t = x->topology;
     x->life = t->job;
-    if (t->job || x->job->config->recovery.checkpoint_every <= 0) return 0;
+    const struct config *c = x->job->config;
+    if (t->job || (c->recovery.checkpoint_every <= 0 && !c->eval_batches)) return 0;
     if (t->rank == 0 && getrandom(own, sizeof own, 0) != (ssize_t)sizeof own) own[0] = (uint32_t)getpid();
     double halves[2] = {own[0], own[1]};
     if (topology_sum(t, halves, 2)) return -1;
@@ -236,26 +234,17 @@ static int open_output(struct session *x) {
     return 0;
 }
 
-// A star's worker 0 has them collected; of a ring every rank writes its part.
-static struct snapshots *open_snapshots(const struct session *x) {
-    const struct job *j = x->job;
-    bool concerned = x->topology->rank == 0 || x->topology->ops->part;
-    const struct config *c = j->config;
-    if (!concerned || !j->dir) return NULL;
-    if (data_val_tokens(j->data) <= c->seq) {
-        bool asked = c->eval_every > 0 || c->eval_every_seconds > 0 || c->target_loss > 0;
-        if (asked && x->topology->rank == 0)
-            warn(
-                "nothing is evaluated: %s holds out %lld tokens, fewer than a sequence and one more; see "
-                "data.val_fraction and data.val_path",
-                c->data, (long long)data_val_tokens(j->data));
-        return NULL;
-    }
-    return snapshots_create(
-        &(struct snapshots_options){.config = c,
-                                    .dir = j->dir,
-                                    .topology = x->topology,
-                                    .gear = x->snapshots_gear.written ? &x->snapshots_gear : NULL});
+// Whether there is text to evaluate snapshots on.
+static bool evaluates(const struct session *x) {
+    const struct config *c = x->job->config;
+    int64_t held = data_val_tokens(x->job->data);
+    bool asked = c->eval_every > 0 || c->eval_every_seconds > 0 || c->target_loss > 0;
+    if (held <= c->seq && x->job->dir && asked && x->topology->rank == 0)
+        warn(
+            "nothing is evaluated: %s holds out %lld tokens, fewer than a sequence and one more; see "
+            "data.val_fraction and data.val_path",
+            c->data, (long long)held);
+    return held > c->seq;
 }
 
 static struct saver *open_saver(const struct session *x) {
@@ -264,7 +253,8 @@ static struct saver *open_saver(const struct session *x) {
                                                 .topology = x->topology,
                                                 .life = x->life,
                                                 .identity = x->identity,
-                                                .gear = x->saver_gear.stream ? &x->saver_gear : NULL});
+                                                .gear = x->has_gear ? &x->gear : NULL,
+                                                .evaluates = evaluates(x)});
 }
 
 static struct moments *moments_of(const struct session *x, const struct train_result *result) {
@@ -320,7 +310,6 @@ static int train(struct session *x, struct session_end *end) {
                               .observer = x->topology->rank == 0 ? &observer : NULL,
                               .stop = j->stop,
                               .keep_interrupted = j->save_on_interrupt,
-                              .snapshots = x->snapshots,
                               .saver = x->saver,
                               .watch = x->watch,
                               .checkpoint = x->checkpoint,
@@ -368,7 +357,6 @@ int session_run(const struct session_options *o, struct session_end *end) {
     if (!rc) rc = draw_life(&x);
     if (!rc) rc = products_compare(o->job->config, x.topology, &x.products);
     if (!rc && (rc = open_output(&x))) topology_abort(x.topology, error_last());
-    if (!rc) x.snapshots = open_snapshots(&x);
     if (!rc) x.saver = open_saver(&x);
     if (!rc && x.topology->size > 1 && !(x.watch = stall_watch_open())) rc = -1;
     if (!rc) rc = train(&x, &ended);
@@ -377,13 +365,10 @@ int session_run(const struct session_options *o, struct session_end *end) {
     progress_destroy(&x.progress);
     if (metrics_destroy(&x.metrics)) rc = -1;
     if (monitor_destroy(&x.monitor)) rc = -1;
-    snapshots_settle(x.snapshots);
     saver_settle(x.saver);
     if (x.topology) topology_destroy(&x.topology);
-    snapshots_destroy(&x.snapshots);
-    snapshots_gear_destroy(&x.snapshots_gear);
     saver_destroy(&x.saver);
-    saver_gear_destroy(&x.saver_gear);
+    saver_gear_destroy(&x.gear);
     checkpoint_close(&x.checkpoint);
     identity_destroy(&x.identity);
     if (x.dev && o->end) o->end(o->ctx);

@@ -9,7 +9,6 @@
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
 #include "shared/data/vocabulary.h"
-#include "shared/evaluation/snapshots.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/model/grad_watch.h"
 #include "shared/report/metrics.h"
@@ -56,6 +55,12 @@ static struct train_state state_now(const struct train *x) {
                                 .dealt = step_plan_dealt(&x->t->plan),
                                 .skipped_in_a_row = x->skipped_in_a_row,
                                 .scaler = x->scaler};
+}
+
+// What a snapshot is of: steps of the job, whichever rank's.
+static struct train_state weights_now(const struct train *x) {
+    return (struct train_state){
+        .step = step_plan_place(x->t), .updates = x->t->plan.version, .samples = x->t->plan.samples};
 }
 
 static int step_failed(const struct train *x, int64_t step) {
@@ -188,8 +193,7 @@ static int attempt(struct train *x, int64_t step, struct step_input *in, struct 
     in->loss_sum = model_loss_on_device(x->model);
     in->loss_tokens = tokens;
     in->stop = x->o->stop && *x->o->stop;
-    in->snapshot = snapshots_wanted(x->o->snapshots);
-    snapshots_hold(x->o->snapshots);
+    in->snapshot = saver_wants(x->o->saver);
     saver_hold(x->o->saver);
     return topology_step(x->t, in, stats);
 }
@@ -307,10 +311,9 @@ static int one_step(struct train *x, int64_t step, int64_t start, int64_t begin)
     tell_step(x, &in, &stats, seconds_since(begin, now), elapsed, mem_device_bytes(usage.current_bytes));
     pace_step(&x->pace, step, x->t->plan.samples, now, stats.skipped);
     // 4. Snapshot and checkpoint.
-    struct snapshot_info at = {step_plan_place(x->t), x->t->plan.samples, x->t->plan.version, elapsed};
-    snapshots_step(x->o->snapshots, &at, stats.snapshot);
+    struct train_state state = state_now(x), weights = weights_now(x);
+    saver_step(x->o->saver, &weights, elapsed, stats.snapshot);
     x->r->interrupted = leaves(x, step, stats.stop);
-    struct train_state state = state_now(x);
     if (x->t->plan.keep || (x->r->interrupted && !x->t->elsewhere)) saver_keep(x->o->saver, &state);
     return 0;
 }
@@ -326,12 +329,12 @@ static int has_step(struct train *x, int64_t step) {
 
 static int run_steps(struct train *x) {
     x->pace.samples = x->t->plan.samples;
-    snapshots_begin(x->o->snapshots, x->o->elapsed_before);  // may open a file: no part of the first step
+    saver_begin(x->o->saver, x->o->elapsed_before);
     rank_span_begin(&x->r->report.span);
     if (x->t->start.step > 0) {  // that one may have been under way when the run was killed
-        struct snapshot_info at = {x->t->start.step, x->t->plan.samples, x->t->plan.version,
-                                   x->o->elapsed_before};
-        snapshots_step(x->o->snapshots, &at, false);
+        struct train_state weights = weights_now(x);
+        weights.step = x->t->start.step;
+        saver_step(x->o->saver, &weights, x->o->elapsed_before, false);
     }
     int64_t start = now_ns(), begin = start;
     // Nothing is left to do: a run that has other ranks, or another directory, than the one that wrote it keeps it too.
@@ -381,7 +384,7 @@ static int finish(struct train *x) {
 
 // Hashes the final weights on rank 0, and writes them when asked; every rank takes part, unit by unit: the
 // others wait for rank 0's disk after each, so that no deadline must cover the writing of a whole model.
-static int last_weights(struct train *x, const struct snapshot_info *now) {
+static int last_weights(struct train *x) {
     const struct train_options *o = x->o;
     struct train_result *r = x->r;
     struct topology *t = x->t;
@@ -392,7 +395,9 @@ static int last_weights(struct train *x, const struct snapshot_info *now) {
         return -1;
     struct weights_hash *hash = weights_hash_create();
     int rc = 0;
-    if (first && !r->interrupted) snapshots_last_begin(o->snapshots, now);
+    struct train_state now = weights_now(x);
+    now.step = x->c->steps;
+    if (first && !r->interrupted) saver_last_begin(o->saver, &now, x->job_s);
     for (int u = 0; u < l->count && !rc; u++) {
         struct unit_view view;
         if ((rc = topology_acquire(t, u, PASS_EVAL, &view))) break;
@@ -403,7 +408,7 @@ static int last_weights(struct train *x, const struct snapshot_info *now) {
             rc = stream_sync(t->compute);
             if (!rc) weights_hash_unit(hash, l, u, host, t->dtype);
             if (!rc && writer) rc = hf_write_unit(writer, u, host);
-            if (!rc && !r->interrupted) snapshots_last_unit(o->snapshots, u, host);
+            if (!rc && !r->interrupted) saver_last_unit(o->saver, u, host);
             free(host);
         }
         if (!rc) rc = topology_release(t, u, PASS_EVAL);
@@ -464,11 +469,12 @@ static void report(struct train *x) {
     model_predict(&mo, model_bytes);
     batch_feed_predict(x->c, !dev_host_memory(x->t->dev), model_bytes);
     slowdown_predict(x->c, model_bytes);
-    saver_predict(x->c, saver_state_bytes(x->o->saver), !dev_host_memory(x->t->dev), model_bytes);
-    if (x->o->snapshots) snapshots_predict(x->c, x->l, x->t->rank, !dev_host_memory(x->t->dev), model_bytes);
+    struct saver_bytes kept =
+        saver_predict(x->c, x->l, x->t->rank, saver_state_bytes(x->o->saver), !dev_host_memory(x->t->dev));
     r->memory = x->t->memory;
     for (int c = 0; c < MEM_CLASSES; c++) {
-        r->memory.predicted_bytes[c] += model_bytes[c];
+        r->memory.predicted_bytes[c] +=
+            model_bytes[c] + kept.checkpoints[c] + (saver_evaluates(x->o->saver) ? kept.snapshots[c] : 0);
         r->peak_bytes[c] = usage.peak_bytes[c];
     }
     r->rss_bytes = peak_rss_bytes();
@@ -511,9 +517,7 @@ static int run(struct train *x) {
     report->on_gpu =
         !dev_facts(x->t->dev, &report->device) && !device_memory_read(x->t->dev, &report->device_memory);
     bool keep = !x->r->interrupted || x->o->keep_interrupted;
-    struct snapshot_info now = {c->steps, x->t->plan.samples, x->t->plan.version, x->job_s};
-    if (keep && last_weights(x, &now)) return -1;
-    snapshots_end(x->o->snapshots);
+    if (keep && last_weights(x)) return -1;
     saver_settle(x->o->saver);
     return 0;
 }

@@ -13,7 +13,6 @@ struct slowdown;
 struct timeline;
 struct checkpoint;   // shared/state/checkpoint_read.h
 struct saver;        // shared/train/saver.h
-struct snapshots;    // shared/evaluation/snapshots.h
 struct step_record;  // shared/report/metrics.h
 
 // Filled by train_run on every rank.
@@ -47,10 +46,9 @@ struct train_options {
     const struct train_observer *observer;  // or NULL
     // Non-zero: leave after the step in hand (Ctrl-C), with all other ranks (step_stats.stop); or NULL.
     const _Atomic int *stop;
-    bool keep_interrupted;        // an interrupted run's weights are hashed and written too
-    struct snapshots *snapshots;  // or NULL: none are taken
-    struct saver *saver;          // or NULL: this rank writes no checkpoints
-    struct stall_watch *watch;    // of this process, or NULL
+    bool keep_interrupted;      // an interrupted run's weights are hashed and written too
+    struct saver *saver;        // or NULL: this rank keeps nothing
+    struct stall_watch *watch;  // of this process, or NULL
     // The checkpoint to go on from, or to take the weights from (recovery.resume_weights_only); NULL: the beginning. The topology's
     // `start` is set.
     struct checkpoint *checkpoint;

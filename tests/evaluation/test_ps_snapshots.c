@@ -2,19 +2,20 @@
 // last bit, and nobody stopped for them.
 #include <dirent.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "shared/core/disk.h"
+#include "shared/state/checkpoint_read.h"
 #include "tests/fixture.h"
 #include "tests/ps/test_ps_star.h"
 
 // The disk of this test stands still for so long at its first write.
 static _Atomic int stands_ms;
 
-ssize_t pwrite(int fd, const void *data, size_t bytes, off_t at) {
+static ssize_t slow_write(int fd, const void *data, size_t bytes) {
     int ms = atomic_exchange(&stands_ms, 0);
     if (ms) usleep((useconds_t)ms * 1000);
-    return syscall(SYS_pwrite64, fd, data, bytes, at);
+    return write(fd, data, bytes);
 }
 
 static char *make_dir(void) {
@@ -28,27 +29,26 @@ static void remove_dir(char *dir) {
     free(dir);
 }
 
-// The weights of a file, of the toy's layout.
-static void same_weights(const struct toy_case *t, const struct layout *l, struct snapshot_file *f,
+static void same_weights(const struct toy_case *t, const struct layout *l, struct checkpoint *c,
                          const struct toy_ref *ref, int64_t step) {
     for (int u = 0; u < l->count; u++) {
         size_t size = dtype_size(t->dtype);
         void *found = xcalloc((unsigned long)l->units[u].n_pad, size);
-        assert_int_equal(snapshot_file_read(f, u, found), 0);
+        assert_int_equal(checkpoint_weights(c, l, u, found), 0);
         if (memcmp(found, ref->weight[u], (size_t)l->units[u].n * size) != 0)
             fail_msg("step %d: unit %d is not the plain trainer's", (int)step, u);
         free(found);
     }
 }
 
-static struct snapshot_file *open_step(const char *dir, const struct toy_case *t, const struct layout *l,
-                                       int64_t step, struct snapshot_info *info) {
-    char *path = xasprintf("%s/snapshots/step-%lld", dir, (long long)step), *why = NULL;
-    struct snapshot_place place = {.path = path, .layout = l, .dtype = t->dtype};
-    struct snapshot_file *f = snapshot_file_open(&place, info, &why);
-    free(why);
+// NULL: there is none.
+static struct checkpoint *open_step(const char *dir, int64_t step) {
+    char *path = checkpoint_path_of(dir, CHECKPOINT_WEIGHTS, step);
+    error_quiet(QUIET_ALL);
+    struct checkpoint *c = checkpoint_open(path);
+    error_quiet(QUIET_NOT);
     free(path);
-    return f;
+    return c;
 }
 
 static void sync_snapshots(struct toy_case t, int64_t deadline_ms) {
@@ -62,14 +62,14 @@ static void sync_snapshots(struct toy_case t, int64_t deadline_ms) {
     check_all_done(j);
     check_honest(j);  // what is collected is no payload
     for (int64_t step = 0; step + 1 < t.steps; step++) {
-        struct snapshot_info info;
         toy_ref_step(&t, j->l, &j->c, &ref, step);
-        struct snapshot_file *f = open_step(dir, &t, j->l, step + 1, &info);
-        if (!f) fail_msg("no snapshot of step %d", (int)step + 1);
-        assert_true(info.step == step + 1 && info.updates == ref.updates);
-        assert_int_equal(info.samples, ref.updates * t.workers);
-        same_weights(&t, j->l, f, &ref, step + 1);
-        snapshot_file_close(&f);
+        struct checkpoint *c = open_step(dir, step + 1);
+        if (!c) fail_msg("no snapshot of step %d", (int)step + 1);
+        const struct train_state *at = checkpoint_train(c);
+        assert_true(at->step == step + 1 && at->updates == ref.updates);
+        assert_int_equal(at->samples, ref.updates * t.workers);
+        same_weights(&t, j->l, c, &ref, step + 1);
+        checkpoint_close(&c);
     }
     toy_ref_free(&ref);
     job_destroy(j);
@@ -98,7 +98,11 @@ static void a_disk_that_stands_still(void **state) {
     t.partition_bytes = 1;
     t.steps = 4;
     atomic_store(&stands_ms, 3000);
+    struct disk_ops slow = disk_system;
+    slow.write = slow_write;
+    disk_replace(&slow);
     sync_snapshots(t, 1000);
+    disk_replace(&disk_system);
     assert_int_equal(atomic_load(&stands_ms), 0);
 }
 
@@ -118,12 +122,12 @@ static void versions_that_pass_quickly(void **state) {
     check_all_done(j);
     check_honest(j);
     for (int64_t step = 0; step + 1 < t.steps; step++) {
-        struct snapshot_info info;
-        struct snapshot_file *f = open_step(dir, &t, j->l, step + 1, &info);
-        if (!f) continue;
+        struct checkpoint *c = open_step(dir, step + 1);
+        if (!c) continue;
         count++;
-        assert_true(info.updates >= step + 1 && info.samples == info.updates);
-        snapshot_file_close(&f);
+        assert_true(checkpoint_train(c)->updates >= step + 1 &&
+                    checkpoint_train(c)->samples == checkpoint_train(c)->updates);
+        checkpoint_close(&c);
     }
     assert_true(count >= 2);
     job_destroy(j);
@@ -146,7 +150,6 @@ static void asked_for_ahead_of_time(void **state) {
     (void)state;
     struct toy_case t = async_of(0.5f, DT_F32);
     char *dir = make_dir();
-    struct snapshot_info info;
     t.snapshots = dir;
     t.every = 3;
     t.workers = 2;
@@ -160,11 +163,11 @@ static void asked_for_ahead_of_time(void **state) {
     check_all_done(j);
     check_honest(j);
     // Three steps are six updates. Each key was answered by its sixth, while worker 0 slept.
-    struct snapshot_file *f = open_step(dir, &t, j->l, 3, &info);
-    assert_non_null(f);
-    snapshot_file_close(&f);
-    assert_int_equal(info.updates, 6);
-    assert_int_equal(info.samples, info.updates);
+    struct checkpoint *c = open_step(dir, 3);
+    assert_non_null(c);
+    assert_int_equal(checkpoint_train(c)->updates, 6);
+    assert_int_equal(checkpoint_train(c)->samples, 6);
+    checkpoint_close(&c);
     job_destroy(j);
     remove_dir(dir);
 }

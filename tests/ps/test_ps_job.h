@@ -12,8 +12,8 @@
 #include <cmocka.h>
 
 #include "ps/job/ps.h"
-#include "shared/evaluation/snapshots.h"
 #include "shared/time/timeline.h"
+#include "shared/train/saver.h"
 #include "test_ps_far.h"
 #include "test_ps_toy.h"
 #include "tests/trust/trust_helper.h"
@@ -46,7 +46,7 @@ struct toy_worker_result {
     struct staleness staleness;
     int64_t samples[TOY_STEPS_MAX];  // of the job, in the weights of each step
     float lr[TOY_STEPS_MAX];
-    struct snapshots *snapshots;
+    struct saver *saver;
     double sums[2];
     const char *medium;
     int torn;  // evaluations whose weights changed while they were read
@@ -141,9 +141,9 @@ static inline int toy_steps(const struct toy_worker_options *o, struct topology 
     int64_t updates = t->start.updates;
     if (!t->under_way && toy_load(t, t->layout)) return -1;
     if (c->snapshots && t->rank == 0)
-        r->snapshots = snapshots_create(
-            &(struct snapshots_options){.config = config, .dir = c->snapshots, .topology = t});
-    snapshots_begin(r->snapshots, 0);
+        r->saver = saver_create(&(struct saver_options){
+            .config = config, .dir = c->snapshots, .topology = t, .life = t->job, .evaluates = true});
+    saver_begin(r->saver, 0);
     int more = 1;
     for (int64_t step = t->start.step; !r->last.stop; step++) {
         if ((more = t->plan.alone || step < c->steps ? topology_plan(t, step) : 0) <= 0) break;
@@ -171,15 +171,16 @@ static inline int toy_steps(const struct toy_worker_options *o, struct topology 
         if (topology_step(t, &in, &r->last)) return -1;
         updates += !r->last.skipped;
         if (o->on_stepped) o->on_stepped(o->ctx, t, step);
-        struct snapshot_info now = {step + 1, updates * config->train_batch, updates, 1};
-        snapshots_step(r->snapshots, &now, r->last.snapshot);
+        struct train_state now = {
+            .step = step + 1, .updates = updates, .samples = updates * config->train_batch};
+        saver_step(r->saver, &now, 1, r->last.snapshot);
     }
     if (more < 0) return -1;
     r->sums[0] = t->rank + 1;
     r->sums[1] = 0.125;
     if (topology_sum(t, r->sums, 2) || (c->look && toy_evaluate(t, r->looks, &r->torn))) return -1;
     if (topology_finish(t) || stream_sync(t->compute)) return -1;
-    snapshots_end(r->snapshots);
+    saver_settle(r->saver);
     return 0;
 }
 
@@ -237,11 +238,12 @@ static inline void toy_worker_run(const struct toy_worker_options *o, struct toy
         if (r->rc) topology_abort(t, error_last());
         if (!r->rc) toy_check_times(tl, r);
         if (!r->rc) toy_collect(o->t, t, r);
-        if (r->snapshots)
-            snapshots_predict(o->role.config, o->role.layout, r->rank, o->t->far, r->memory.predicted_bytes);
+        struct saver_bytes kept = saver_predict(o->role.config, o->role.layout, r->rank, 0, o->t->far);
+        for (int class = 0; r->saver && class < MEM_CLASSES; class ++)
+            r->memory.predicted_bytes[class] += kept.snapshots[class];
         topology_destroy(&t);
         timeline_destroy(&tl);
-        snapshots_destroy(&r->snapshots);
+        saver_destroy(&r->saver);
     }
     dev_usage(dev, &r->usage);
     snprintf(r->error, sizeof r->error, "%s", error_last());

@@ -20,9 +20,10 @@
 #define TOY_UNITS 4
 #define TOY_LR    0.01f
 
-static inline void toy_tensor(struct unit *u, int64_t rows, int64_t cols, bool decay) {
+static inline void toy_tensor(struct layout *l, int unit, int64_t rows, int64_t cols, bool decay) {
+    struct unit *u = &l->units[unit];
     struct tensor *t = &u->tensors[u->count];
-    snprintf(t->name, sizeof t->name, "t%d", u->count++);
+    snprintf(t->name, sizeof t->name, "u%d.t%d", unit, u->count++);
     t->shape[0] = rows;
     t->shape[1] = cols;
     t->dims = cols > 1 ? 2 : 1;
@@ -35,9 +36,9 @@ static inline struct layout *toy_layout(int workers, int64_t rows) {
     l->units = xcalloc(TOY_UNITS, sizeof *l->units);
     for (int u = 0; u < TOY_UNITS; u++) {
         snprintf(l->units[u].name, sizeof l->units[u].name, u == 0 ? "embedding" : "block.%d", u - 1);
-        toy_tensor(&l->units[u], rows + 3 * u, 17, true);
-        toy_tensor(&l->units[u], 13 + u, 1, false);
-        if (u == 2) toy_tensor(&l->units[u], 5, 7, true);
+        toy_tensor(l, u, rows + 3 * u, 17, true);
+        toy_tensor(l, u, 13 + u, 1, false);
+        if (u == 2) toy_tensor(l, u, 5, 7, true);
     }
     layout_finish(l, workers);
     return l;

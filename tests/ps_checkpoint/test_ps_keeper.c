@@ -67,7 +67,7 @@ static void *hands_main(void *arg) {
 }
 
 static char *file_of(const struct job *j, int64_t step, int server, const char *ending) {
-    char *dir = checkpoint_partial(j->dir, step, LIFE),
+    char *dir = checkpoint_partial(j->dir, CHECKPOINT_ALL, step, LIFE),
          *path = xasprintf("%s/server-%d%s", dir, server, ending);
     free(dir);
     return path;

@@ -86,7 +86,7 @@ static void fixture_open(struct fixture *f) {
                          .overflow_step = -1,
                          .replicate = true};
     *f = (struct fixture){.sim = sim_create(&t), .run = make_dir()};
-    f->dir = checkpoint_partial(f->run, STEPS, RESCUE);
+    f->dir = checkpoint_partial(f->run, CHECKPOINT_ALL, STEPS, RESCUE);
     f->own = buffers(f, 0);
     f->twins = buffers(f, 0.5f);
     f->o = (struct rescue_part_options){.config = &f->sim->c,

@@ -238,10 +238,11 @@ class Continued(Resume):
         self.train("whole", *ring(2), *evals, steps=8, evals=True)
         self.train("cut", *ring(2), *evals, *KEEP_ALL, steps=6, evals=True)
         self.write("".join(line + "\n" for line in self.read("cut", "evals.jsonl").splitlines() if '"step":4' in line), "cut", "evals.jsonl")
-        for name in ("step-2", "step-6"):
-            self.write("\0" * 5000, "cut", "snapshots", name)
+        for name in (".step-2.00000000000000aa.partial", ".step-6.00000000000000aa.partial"):
+            os.makedirs(self.at("cut", "snapshots", name))
+            self.write("\0" * 5000, "cut", "snapshots", name, "worker-0.safetensors.part")
         p = self.train("cut", *ring(2), *evals, *KEEP_ALL, "--resume", "latest", steps=8, evals=True, fresh=False)
-        self.assertIn("snapshots/step-2", p.stderr)
+        self.assertIn("snapshots/.step-2.00000000000000aa.partial: it was being written when the run ended", p.stderr)
         self.assertEqual(self.losses("cut"), self.losses("whole")[1:])
 
     def losses(self, out):

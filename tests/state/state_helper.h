@@ -102,7 +102,7 @@ static inline int toy_write_part(const char *run, int rank, int world, int64_t s
                                              .end = (rank + 1) * unit_shard(l, u)};
     int64_t versions[3] = {0, 0, 0};
     const struct part_extra extra = {.name = "version/keys", .values = versions, .count = 3};
-    char *dir = checkpoint_partial(run, step, LIFE), *name = xasprintf("worker-%d", rank);
+    char *dir = checkpoint_partial(run, CHECKPOINT_ALL, step, LIFE), *name = xasprintf("worker-%d", rank);
     const struct part_options o = {.dir = dir,
                                    .participant = name,
                                    .layout = l,

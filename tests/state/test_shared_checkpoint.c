@@ -157,7 +157,7 @@ static void test_gives_up(void **state) {
     assert_non_null(strstr(error, "nothing moved while worker-0, worker-1"));
     free(error);
     error = NULL;
-    char *dir = checkpoint_partial(run, 6, LIFE);
+    char *dir = checkpoint_partial(run, CHECKPOINT_ALL, 6, LIFE);
     part_file_refuse(dir, "worker-1", "is still busy");
     assert_int_equal(checkpoint_complete(&c, NULL, &error), -1);
     assert_non_null(strstr(error, "worker-1: is still busy; step-4 is kept"));
@@ -178,7 +178,7 @@ static void test_gives_up(void **state) {
 
 static void test_out_of_order(void **state) {
     (void)state;
-    char *run = make_dir(), *error = NULL, *dir = checkpoint_partial(run, 1, LIFE);
+    char *run = make_dir(), *error = NULL, *dir = checkpoint_partial(run, CHECKPOINT_ALL, 1, LIFE);
     struct layout *l = toy_layout(1);
     const struct state_range ranges[2] = {{.unit = 0, .end = 300}, {.unit = 2, .begin = 10, .end = 20}};
     struct part_options o = {
@@ -272,7 +272,7 @@ static void test_rotation(void **state) {
     has_only(run, "10 ");
     assert_int_equal(names_in(run), 1);
     for (int s = 11; s < 14; s++) must_checkpoint(run, 1, s);
-    checkpoint_drop_later(run, 11);
+    checkpoint_drop_later(run, CHECKPOINT_ALL, 11);
     has_only(run, "10 11 ");
     assert_int_equal(names_in(run), 2);
     remove_dir(run);
@@ -283,11 +283,12 @@ static void test_sweep(void **state) {
     char *run = make_dir(), *error = NULL;
     must_checkpoint(run, 1, 2);
     assert_int_equal(toy_write_part(run, 0, 2, 8, &error), 0);
-    char *foreign = checkpoint_partial(run, 8, 77), *gone = xasprintf("%s/checkpoints/.step-1.0.gone", run);
+    char *foreign = checkpoint_partial(run, CHECKPOINT_ALL, 8, 77),
+         *gone = xasprintf("%s/checkpoints/.step-1.0.gone", run);
     assert_int_equal(mkdir(foreign, 0777), 0);
     assert_int_equal(mkdir(gone, 0777), 0);
     assert_int_equal(names_in(run), 4);
-    checkpoint_sweep(run, LIFE);
+    checkpoint_sweep(run, CHECKPOINT_ALL, LIFE);
     assert_int_equal(names_in(run), 2);
     assert_int_equal(toy_write_part(run, 1, 2, 8, &error), 0);
     assert_int_equal(toy_complete(run, 2, 8, &error), 0);
@@ -297,7 +298,7 @@ static void test_sweep(void **state) {
     must_checkpoint(run, 2, 9);
     assert_int_equal(names_in(run), 3);
     assert_int_equal(toy_write_part(run, 0, 2, 12, &error), 0);
-    checkpoint_sweep(run, 0);
+    checkpoint_sweep(run, CHECKPOINT_ALL, 0);
     assert_int_equal(names_in(run), 3);
     free(gone);
     free(foreign);

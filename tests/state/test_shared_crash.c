@@ -32,7 +32,7 @@ static void nothing_torn(const char *run, int call) {
 
 // What the next life does.
 static void goes_on(const char *run, int call) {
-    checkpoint_sweep(run, 1);
+    checkpoint_sweep(run, CHECKPOINT_ALL, 1);
     nothing_torn(run, call);
     char *dir = xasprintf("%s/checkpoints", run);
     DIR *d = opendir(dir);
@@ -180,7 +180,7 @@ static void test_no_room(void **state) {
 
 static void test_directory_vanishes(void **state) {
     (void)state;
-    char *run = make_dir(), *error = NULL, *dir = checkpoint_partial(run, 8, LIFE);
+    char *run = make_dir(), *error = NULL, *dir = checkpoint_partial(run, CHECKPOINT_ALL, 8, LIFE);
     struct layout *l = toy_layout(1);
     const struct state_range range = {.unit = 0, .end = 10};
     const struct part_options o = {
@@ -225,7 +225,7 @@ static void await_parent_in(const char *dir) {
 // The directory is taken away when one participant's part was there, and the other one makes it anew.
 static void test_directory_made_anew(void **state) {
     (void)state;
-    char *run = make_dir(), *error = NULL, *dir = checkpoint_partial(run, 8, LIFE),
+    char *run = make_dir(), *error = NULL, *dir = checkpoint_partial(run, CHECKPOINT_ALL, 8, LIFE),
          *away = xasprintf("%s/away", run);
     if (toy_write_part(run, 0, 2, 8, &error)) fail_msg("%s", error);
     pid_t child = fork();

@@ -179,7 +179,7 @@ struct entry {
 
 // A checkpoint of one file with these tensors, read by a model of one tensor "t" of 10 elements, without optimizer.
 static void made_of(const struct scene *s, const struct entry *e, int count, const char *why) {
-    char *dir = checkpoint_partial(s->run, 5, LIFE), *error = NULL;
+    char *dir = checkpoint_partial(s->run, CHECKPOINT_ALL, 5, LIFE), *error = NULL;
     struct layout *l = toy_layout(1);
     const struct part_options o = {.dir = dir, .participant = "worker-0", .layout = l};
     struct part_file *f = part_file_create(&o, &error);  // for the directory
@@ -266,7 +266,7 @@ static void test_lying_sidecar(void **state) {
         "", "{}", "{\"file\":\"worker-1.safetensors\",\"bytes\":1,\"xxh64\":\"0\"}",
         "{\"file\":\"worker-0.safetensors\",\"bytes\":8,\"xxh64\":\"0123456789abcdef\"}"};
     for (int i = 0; i < 4; i++) {
-        char *error = NULL, *dir = checkpoint_partial(s->run, 5, LIFE),
+        char *error = NULL, *dir = checkpoint_partial(s->run, CHECKPOINT_ALL, 5, LIFE),
              *side = xasprintf("%s/worker-0.json", dir);
         assert_int_equal(toy_write_part(s->run, 0, 1, 5, &error), 0);
         write_whole(side, sidecars[i], strlen(sidecars[i]));

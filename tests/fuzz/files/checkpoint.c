@@ -111,7 +111,8 @@ static void put_manifest(const void *bytes, size_t n) {
 static void commit(const void *sidecar, size_t n) {
     static const char *const names[] = {"worker-0"};
     struct train_state train = {.step = 3, .scaler.scale = 1};
-    char *error = NULL, *dir = checkpoint_partial(fuzz_dir(), 3, 7), *path, *all = fuzz_path("checkpoints");
+    char *error = NULL, *dir = checkpoint_partial(fuzz_dir(), CHECKPOINT_ALL, 3, 7), *path,
+         *all = fuzz_path("checkpoints");
     mkdir(all, 0700);
     mkdir(dir, 0700);
     for (int i = 0; i < 2; i++) {
@@ -132,7 +133,7 @@ static void commit(const void *sidecar, size_t n) {
     int rc = checkpoint_complete(&c, NULL, &error);
     FUZZ_CHECK(rc == 0 || error, "it fails in silence");
     free(error);
-    checkpoint_drop_later(fuzz_dir(), -1);
+    checkpoint_drop_later(fuzz_dir(), CHECKPOINT_ALL, -1);
     FUZZ_CHECK(checkpoint_latest_step(fuzz_dir()) == -1, "a checkpoint stays");
     free(dir);
     free(all);

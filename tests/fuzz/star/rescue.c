@@ -164,7 +164,7 @@ static void create(struct life *x) {
         for (int i = 0; i < x->s->l->units[u].count; i++)
             snprintf(x->s->l->units[u].tensors[i].name, sizeof x->s->l->units[u].tensors[i].name, "u%d.%d", u,
                      i);
-    x->dir = checkpoint_partial(fuzz_dir(), STEPS, LIFE);
+    x->dir = checkpoint_partial(fuzz_dir(), CHECKPOINT_ALL, STEPS, LIFE);
     forget(x);
     x->of[0] = buffers(x, 0);
     x->of[1] = buffers(x, 0.5f);

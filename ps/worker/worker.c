@@ -41,7 +41,7 @@ struct worker {
     struct staging *staging;  // NULL: the device's memory is host memory
     struct comm *comm;
     struct unit_task *tasks;  // (units)
-    int64_t step, updates;
+    int64_t step;
     // Alone: the last batch taken, how long that was waited for (none: 0), and what a checkpoint says is done.
     struct {
         int64_t asked, asked_ns, batch, from_ns, to_ns;  // asked: the last step for which one was, and when
@@ -123,14 +123,6 @@ static int hand_over(void *arg) {
     return 0;
 }
 
-// A compute stream that pushes by itself does not compute meanwhile.
-static void enqueue_hand_over(struct worker *w, struct unit_task *task, enum phase phase) {
-    struct stream *s = staging_push_stream(w->staging, w->t.compute);
-    if (s == w->t.compute) stream_phase(s, PHASE_COMM);
-    stream_host(s, "push", hand_over, task);
-    if (s == w->t.compute) stream_phase(s, phase);
-}
-
 // The unit's gradient leaves once what compute has been given so far has run. phase: of compute, behind the hand-over.
 static void worker_push_unit(struct worker *w, int u, enum phase phase) {
     struct transfer x = {.unit = u, .bytes = w->buffers.push_bytes[u], .kind = TRANSFER_GRADIENTS};
@@ -140,10 +132,15 @@ static void worker_push_unit(struct worker *w, int u, enum phase phase) {
     x.kind = TRANSFER_WEIGHTS;
     x.bytes = (uint64_t)w->t.layout->units[u].n_pad * dtype_size(w->t.dtype);
     ids->weights = timeline_ask(ids->in, &x);
-    if (w->c->no_overlap)
+    if (w->c->no_overlap) {
         hand_over(&w->tasks[u]);  // by the host: compute has nothing to do any more
-    else
-        enqueue_hand_over(w, &w->tasks[u], phase);
+        return;
+    }
+    // A compute stream that pushes by itself does not compute meanwhile.
+    struct stream *s = staging_push_stream(w->staging, w->t.compute);
+    if (s == w->t.compute) stream_phase(s, PHASE_COMM);
+    stream_host(s, "push", hand_over, &w->tasks[u]);
+    if (s == w->t.compute) stream_phase(s, phase);
 }
 
 // As the loop computes it: gradients may go out before the loop asks for the step.
@@ -270,29 +267,9 @@ static int worker_grad_ready(struct topology *t, int u) {
 }
 
 // ---------------------------------------------------------------- the end of a step
-// Without overlap gradients leave when the backward pass has ended: first they all are where pushes read them.
-static int fetch_all(struct worker *w, int64_t step) {
-    for (int u = w->t.layout->count - 1; u >= 0; u--) staging_fetch_grad(w->staging, u, step);
-    event_record(w->words_read, staging_push_stream(w->staging, w->t.compute));
-    if (event_sync(w->words_read) == 0) return 0;
-    return fail("step %lld: %s", (long long)step + 1, dev_error(w->t.dev));
-}
-
 // The last unit's first, as with overlap.
 static void push_all(struct worker *w) {
     for (int u = w->t.layout->count - 1; u >= 0; u--) worker_push_unit(w, u, PHASE_OTHER);
-}
-
-// And nothing is computed before all weights are there. w->step is the next one.
-static int await_all(struct worker *w) {
-    for (int u = 0; u < w->t.layout->count; u++) {
-        struct transfer_ids ids = w->tasks[u].ids;
-        if (worker_await(w, COMM_LANDED, u, ids.weights, "new weights have not landed") != 0 ||
-            worker_await(w, COMM_FREE, u, ids.gradients, "the last step's gradient has not been taken") != 0)
-            return -1;
-        staging_await_weights(w->staging, u, ids);
-    }
-    return 0;
 }
 
 // Copies the step's results to the host: one copy and the step's one wait for the device.
@@ -367,13 +344,6 @@ static int step_alone(struct worker *w, const struct step_input *in, struct step
     return 0;
 }
 
-// A worker that decides alone exchanges nothing with the scheduler at the end of a step: heartbeats carry the
-// request to stop.
-static bool stop_alone(struct worker *w, bool own) {
-    if (own) comm_command(w->comm, &(struct command){.kind = COMMAND_STOP});
-    return own || comm_published(w->comm).status.stopped;
-}
-
 static int worker_step(struct topology *t, const struct step_input *in, struct step_stats *out) {
     struct worker *w = (struct worker *)t;
     if (in->step != w->step)
@@ -381,20 +351,37 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
     if (f32_to_bits(in->lr) != f32_to_bits(worker_lr(w)))
         return fail("step %lld: gradients went out with the schedule's learning rate %.9g, the loop has %.9g",
                     (long long)in->step, (double)worker_lr(w), (double)in->lr);
-    if (w->c->no_overlap && fetch_all(w, in->step) != 0) return -1;
+    if (w->c->no_overlap) {
+        // Gradients leave when the backward pass has ended: first they all are where pushes read them.
+        for (int u = t->layout->count - 1; u >= 0; u--) staging_fetch_grad(w->staging, u, in->step);
+        event_record(w->words_read, staging_push_stream(w->staging, t->compute));
+        if (event_sync(w->words_read) != 0)
+            return fail("step %lld: %s", (long long)in->step + 1, dev_error(t->dev));
+    }
     int rc = is_alone(w) ? step_alone(w, in, out) : step_together(w, in, out);
     worker_refresh(w);
     if (rc != 0) return -1;
-    if (is_alone(w)) out->stop = stop_alone(w, in->stop);
-    // The answer is on its way while the weights are.
-    if (is_alone(w) && !out->stop) worker_ask_batch(w, in->step + 1);
+    if (is_alone(w)) {
+        // It exchanges nothing with the scheduler at the end of a step: heartbeats carry the request to stop. The answer to
+        // TAKE is on its way while the weights are.
+        if (in->stop) comm_command(w->comm, &(struct command){.kind = COMMAND_STOP});
+        out->stop = in->stop || comm_published(w->comm).status.stopped;
+        if (!out->stop) worker_ask_batch(w, in->step + 1);
+    }
     if (!out->skipped) push_errors_keep(&w->errors, w->t.compute, in->step, in->loss_scale);
     w->t.own_number.value = f32_to_bits(w->errors.scale);
     out->snapshot = in->snapshot;  // worker 0 has it collected by itself
     step_plan_over(t, out->skipped);
     w->step++;
-    if (!out->skipped) w->updates++;
-    return w->c->no_overlap ? await_all(w) : 0;
+    // Without overlap nothing is computed before all weights of the next step are there.
+    for (int u = 0; w->c->no_overlap && u < t->layout->count; u++) {
+        struct transfer_ids ids = w->tasks[u].ids;
+        if (worker_await(w, COMM_LANDED, u, ids.weights, "new weights have not landed") != 0 ||
+            worker_await(w, COMM_FREE, u, ids.gradients, "the last step's gradient has not been taken") != 0)
+            return -1;
+        staging_await_weights(w->staging, u, ids);
+    }
+    return 0;
 }
 
 // ---------------------------------------------------------------- beside the steps
@@ -550,7 +537,6 @@ static int worker_load(struct topology *t, struct checkpoint *c) {
     key_rows_free(&rows);
     if (rc != 0) return -1;
     w->step = t->start.step;
-    w->updates = t->start.updates;
     w->deal.state = t->start;
     t->plan.samples = t->start.samples;
     t->plan.dealt = t->start.dealt;
@@ -699,7 +685,6 @@ static int worker_enter(struct worker *w) {
     w->t.plan.dealt = j->deal.state.dealt;
     w->deal = j->deal;
     w->step = w->t.start.step;
-    w->updates = w->t.start.updates;
     comm_command(w->comm, &(struct command){.kind = COMMAND_PULL_ALL});
     if (comm_wait(w->comm, COMM_PULLED, -1, w->step, "the weights of the running job have not landed") != 0)
         return -1;

@@ -97,9 +97,6 @@ static bool is_open(const struct budget *b) {
     return false;
 }
 
-// How far the budget is used, for whoever gets none of it any more. Of a replay each worker's last batch is known.
-static int64_t handed_out(const struct budget *b) { return b->o.recorded ? b->o.total : budget_taken(b); }
-
 // Gives its TAKE an answer, if there is one.
 static bool answer(struct budget *b, int worker, struct wire_header *out) {
     struct taker *t = &b->takers[worker];
@@ -111,9 +108,11 @@ static bool answer(struct budget *b, int worker, struct wire_header *out) {
         t->open[t->step % BATCHES_OPEN] = batch;
         t->of[t->step % BATCHES_OPEN] = t->step;
     }
+    // To a worker that gets none of it any more: how far the budget is used. Of a replay each worker's last batch is known.
+    int64_t used = b->o.recorded ? b->o.total : budget_taken(b);
     *out = (struct wire_header){.kind = WIRE_TAKEN,
                                 .step = t->step,
-                                .batch = t->batch < 0 ? handed_out(b) : t->batch,
+                                .batch = t->batch < 0 ? used : t->batch,
                                 .flags = t->batch < 0 ? WIRE_FINAL : 0};
     return true;
 }

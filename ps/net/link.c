@@ -116,12 +116,9 @@ static void say_word(struct link *l, int peer, struct line *n, const struct wire
 
 // Bytes of a header that it uses: of most kinds the tail is empty.
 #define HEAD_BYTES offsetof(struct wire_header, sum)
-static size_t used_bytes(const struct wire_header *h) {
-    return h->has_sum || h->count || h->text[0] || h->host[0] ? sizeof *h : HEAD_BYTES;
-}
-
 static struct kept *keep(struct line *n, const struct ps_message *m) {
-    size_t size = used_bytes(&m->header);
+    const struct wire_header *h = &m->header;
+    size_t size = h->has_sum || h->count || h->text[0] || h->host[0] ? sizeof *h : HEAD_BYTES;
     if (n->next - n->first == n->room) {
         uint64_t room = n->room ? 2 * n->room : ROOM;
         struct kept *more = xcalloc((unsigned long)room, sizeof *more);

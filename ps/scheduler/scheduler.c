@@ -417,47 +417,27 @@ static int64_t recorded(void *ctx, int worker, int64_t step) {
     return arrivals_batch(((const struct scheduler *)ctx)->replay, worker, step);
 }
 
-static int read_replay(struct scheduler *s) {
-    const struct config *c = s->o->config;
-    struct arrivals_options o = {
-        .map = s->map, .manifest = &s->order, .workers = c->workers, .steps = c->steps};
-    if (!c->ps.replay_arrivals) return 0;
-    s->order = manifest_of_order(c, s->o->layout, s->map);
-    while (!s->map->shard_keys[o.shard]) o.shard++;
-    s->replay = arrivals_read(&o, c->ps.replay_arrivals);
-    return s->replay ? 0 : -1;
-}
-
 static int read_first(void *arg) {
     struct scheduler *s = arg;
+    const struct config *c = s->o->config;
     s->found = s->o->read ? s->o->read(s->o->ctx) : 0;
-    if (s->found == 0 && !(s->map = shard_map_of(s->o->config, s->o->layout))) s->found = -1;
-    if (s->found == 0) s->found = read_replay(s);
-    if (s->found == 0) s->found = start_point_find(&s->first, s->o->config, s->o->dir);
+    if (s->found == 0 && !(s->map = shard_map_of(c, s->o->layout))) s->found = -1;
+    if (s->found == 0 && c->ps.replay_arrivals) {
+        struct arrivals_options o = {
+            .map = s->map, .manifest = &s->order, .workers = c->workers, .steps = c->steps};
+        s->order = manifest_of_order(c, s->o->layout, s->map);
+        while (!s->map->shard_keys[o.shard]) o.shard++;
+        s->replay = arrivals_read(&o, c->ps.replay_arrivals);
+        s->found = s->replay ? 0 : -1;
+    }
+    if (s->found == 0) s->found = start_point_find(&s->first, c, s->o->dir);
     if (s->found == 0) epoch_first(s->o, s->first.checkpoint, &s->epochs);
     return 0;
 }
 
-// Of a scheduler that follows one that has died, its launcher has said why.
-static int scheduler_first_epoch(struct scheduler *s) {
-    struct epoch_options *out = &s->epochs;
-    char said[WIRE_TEXT_MAX];
-    int pid;
-    *out =
-        (struct epoch_options){.ctx = s, .job = next_job, .lost = say_lost, .replaced = s->launcher.fd > 0};
-    apart(s, read_first);
-    if (s->found != 0) return -1;
-    while (launcher_dead(&s->launcher, &pid, said))
-        if (out->why && !strncmp(said, "scheduler ", strlen("scheduler ")))
-            out->why = memcpy(s->why, said, sizeof said);
-    if (out->used <= out->restarts) return 0;
-    return fail("%s; all restarts are used up (--restart %d), as %s/lives.jsonl says", out->why,
-                out->restarts, s->o->dir);
-}
-
-// Everybody who comes is heard from now on, and answered.
-static int scheduler_listen(struct scheduler *s) {
+static int scheduler_open(struct scheduler *s) {
     const struct config *c = s->o->config;
+    // 1. Everybody who comes is heard from now on, and answered.
     struct net_options no = {.wire = &s->wire,
                              .max_payload_bytes = 1 << 17,  // endpoints of a server's shards
                              .queue_messages = QUEUE_MESSAGES,
@@ -465,20 +445,29 @@ static int scheduler_listen(struct scheduler *s) {
                              .trust = s->o->trust,
                              .patience_s = s->o->life > 1 ? PATIENCE * ps_lost_s(c) : 0,
                              .stop = s->o->stop};
+    const char *at = s->o->scheduler ? s->o->scheduler : c->ps.bind;
     s->launcher.fd = s->o->link;
     if (descriptors_claim(descriptors_of_scheduler(c, c->ps.threads), DESCRIPTORS_SPARE) != 0) return -1;
     if (!(s->files = background_create("reads and writes the job's files", error_label()))) return -1;
-    s->net = net_create(&no);
-    if (!s->net || !(s->router = net_router(s->net, NET_CONTROL,
-                                            s->o->scheduler ? s->o->scheduler : c->ps.bind, s->address)))
+    if (!(s->net = net_create(&no)) || !(s->router = net_router(s->net, NET_CONTROL, at, s->address)))
         return -1;
     s->id = (struct ps_identity){.role = PS_SCHEDULER, .incarnation = ps_random_id(), .job = ps_random_id()};
-    return s->o->on_bound ? s->o->on_bound(s->o->ctx, s->address) : 0;
-}
-
-static int scheduler_open(struct scheduler *s) {
-    const struct config *c = s->o->config;
-    if (scheduler_first_epoch(s) != 0) return -1;
+    if (s->o->on_bound && s->o->on_bound(s->o->ctx, s->address) != 0) return -1;
+    // 2. The files say which job this is. Of a scheduler that follows one that has died, its launcher has said why.
+    struct epoch_options *first = &s->epochs;
+    char said[WIRE_TEXT_MAX];
+    int pid;
+    *first =
+        (struct epoch_options){.ctx = s, .job = next_job, .lost = say_lost, .replaced = s->launcher.fd > 0};
+    apart(s, read_first);
+    if (s->found != 0) return -1;
+    while (launcher_dead(&s->launcher, &pid, said))
+        if (first->why && !strncmp(said, "scheduler ", strlen("scheduler ")))
+            first->why = memcpy(s->why, said, sizeof said);
+    if (first->used > first->restarts)
+        return fail("%s; all restarts are used up (--restart %d), as %s/lives.jsonl says", first->why,
+                    first->restarts, s->o->dir);
+    // 3. The core, over the link.
     s->manifest = manifest_make(s->o, s->map);
     s->rescue = rescue_files_create(s->o);
     s->linked_job = s->id.job;
@@ -519,13 +508,6 @@ static void part(struct scheduler *s) {
     }
 }
 
-static struct thread_time *trace_begin(const struct ps_role_options *o, const char *names[WIRE_KINDS]) {
-    for (int k = 0; k < WIRE_KINDS; k++) names[k] = wire_kind_name((enum wire_kind)k);
-    struct thread_time_options d = {
-        .names = names, .parts = WIRE_KINDS, .idle = 1u << WIRE_NONE, .trace = true};
-    return o->dir && o->config->trace ? thread_time_create(&d) : NULL;
-}
-
 static int trace_end(void *arg) {
     struct scheduler *s = arg;
     const struct config *c = s->o->config;
@@ -546,8 +528,11 @@ int ps_scheduler_run(const struct ps_role_options *o) {
     const char *names[WIRE_KINDS];
     struct scheduler s = {.o = o};
     error_set_label("scheduler");
-    s.spans = trace_begin(o, names);
-    int rc = scheduler_listen(&s) ? -1 : scheduler_open(&s);
+    for (int k = 0; k < WIRE_KINDS; k++) names[k] = wire_kind_name((enum wire_kind)k);
+    struct thread_time_options traced = {
+        .names = names, .parts = WIRE_KINDS, .idle = 1u << WIRE_NONE, .trace = true};
+    if (o->dir && o->config->trace) s.spans = thread_time_create(&traced);
+    int rc = scheduler_open(&s);
     if (rc == 0) {
         rc = scheduler_loop(&s);
         if (rc != 0) ps_fail(scheduler_core_error(s.core));

@@ -149,14 +149,6 @@ static void predict_crew(const struct config *c, const struct layout *l, const s
     wire->received_per_step += led * (uint64_t)(g - 1);
 }
 
-static uint64_t pushed_bytes(const struct config *c, const struct layout *l) {
-    size_t *of = xcalloc((unsigned long)l->count, sizeof *of), bytes = 0;
-    if (push_bytes_of_units(c, l, of) == 0)
-        for (int u = 0; u < l->count; u++) bytes += of[u];
-    free(of);
-    return bytes;
-}
-
 int ps_worker_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,
                       struct wire_prediction *wire) {
     struct shard_cut cut;
@@ -164,7 +156,11 @@ int ps_worker_predict(const struct config *c, const struct layout *l, int rank, 
     if (shard_cut_of(c, l, &cut)) return -1;
     measure(&a, c, l, cut.keys, ps_weights_in_place(c, cut.pages, cut.keys));
     put(&a, c, l, mem);
-    *wire = (struct wire_prediction){.sent_per_step = pushed_bytes(c, l),
+    size_t *of = xcalloc((unsigned long)l->count, sizeof *of), pushed = 0;
+    int rc = push_bytes_of_units(c, l, of);
+    for (int u = 0; u < l->count && rc == 0; u++) pushed += of[u];
+    free(of);
+    *wire = (struct wire_prediction){.sent_per_step = pushed,
                                      .received_per_step = (uint64_t)l->padded * dtype_size(c->dtype)};
     predict_crew(c, l, &cut, rank, wire);
     return 0;

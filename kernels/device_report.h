@@ -42,7 +42,7 @@ struct device_facts {
     int multiprocessors;
     int driver_version, runtime_version;  // 13000: 13.0
     size_t l2_bytes;
-    size_t memory_bytes, used_bytes, free_bytes;  // as cudaMemGetInfo: used by whomever
+    size_t memory_bytes, used_bytes, free_bytes;  // as cudaMemGetInfo: used by all programs
     size_t workspace_bytes;            // ours, outside of the ledger: scratch of libraries and kernels
     size_t blas_version, dnn_version;  // dnn 0: cuDNN is not there, attention is our own
     const char *dnn_missing;           // why; NULL when it is there

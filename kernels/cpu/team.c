@@ -62,7 +62,7 @@ static bool looked(struct gate *g, unsigned value) {
 }
 
 // Returns when the word differs from `value`, or early: the caller looks again. No wake-up is lost: the
-// sleeper says so before the kernel compares the word, the other one changes the word before it asks who
+// sleeper says so before the kernel compares the word, the other one changes the word before it asks whether the sleeper
 // sleeps.
 static void gate_wait(struct gate *g, unsigned value) {
     if (looked(g, value)) return;

@@ -20,6 +20,11 @@ void device_work_print(FILE *f, const struct cJSON *device);
 #define DEVICE_FACTS_LINE 512
 const char *device_facts_line(char text[DEVICE_FACTS_LINE], const struct device_facts *f);
 
+// The vendor's promise: the dense 16-bit matrix rate, the denominator of MFU as the literature uses it. Flops a second of
+// bf16 and fp16 products with fp32 accumulation, without sparsity, for the device of this name (as cudaGetDeviceProperties
+// gives it); *source: where the figure is from. 0: not in the table, *source says why. Constant texts.
+double datasheet_flops(const char *device_name, enum dtype dt, const char **source);
+
 // Says the remarks (dev_note) from *said on to stderr, warnings as such; *said is how many have been said,
 // 0 at first. Where several ranks would say the same, rank 0 speaks.
 void device_notes_say(struct device *d, int *said);
@@ -28,7 +33,7 @@ void device_notes_say(struct device *d, int *said);
 struct device_memory {
     size_t ledger_bytes;                         // dev_alloc's, device memory alone, now
     size_t workspace_bytes;                      // ours, outside of the ledger
-    size_t used_bytes, free_bytes, total_bytes;  // of the whole device, by whomever
+    size_t used_bytes, free_bytes, total_bytes;  // of the whole device, by all programs
 };
 // From the device itself. 0, or -1 where it has nothing to tell.
 int device_memory_read(struct device *d, struct device_memory *out);

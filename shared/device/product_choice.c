@@ -29,9 +29,10 @@ static char *path_of(const struct config *c) {
     return NULL;
 }
 
-// The table, or -1 after fail() said what is wrong with the file, and the key that asks for it.
+// The table, empty where path is NULL; -1 after fail() said what is wrong with the file, and the key that asks for it.
 static int read_table(const char *path, struct product_table *out) {
-    if (product_table_read(path, out) == 0) return 0;
+    *out = (struct product_table){0};
+    if (!path || product_table_read(path, out) == 0) return 0;
     return fail(
         "cuda.products: %s cannot be used: measure one with `starring bench "
         "tune`, or run without it (--set cuda.products=none)",
@@ -39,16 +40,12 @@ static int read_table(const char *path, struct product_table *out) {
 }
 
 int products_check(const struct config *c) {
-    struct product_table table = {0};
+    struct product_table table;
     char *path = path_of(c);
-    int rc = path ? read_table(path, &table) : 0;
+    int rc = read_table(path, &table);
     product_table_free(&table);
     free(path);
     return rc;
-}
-
-static bool applies(const struct product_entry *e, const struct device_facts *f) {
-    return !strcmp(e->device, f->name) && e->sm == f->sm_version && e->library == f->blas_version;
 }
 
 static int give(const struct product_table *t, struct device *dev, struct products *out) {
@@ -56,9 +53,11 @@ static int give(const struct product_table *t, struct device *dev, struct produc
     if (dev_facts(dev, &facts)) return fail("products: %s", dev_error(dev));
     struct product_choice *choices = xcalloc((size_t)t->count + 1, sizeof *choices);
     for (int i = 0; i < t->count; i++) {
-        if (!applies(&t->entries[i], &facts)) continue;
-        choices[out->choices++] = t->entries[i].choice;
-        out->hash += product_entry_hash(&t->entries[i]);  // in whatever order they stand
+        const struct product_entry *e = &t->entries[i];
+        if (strcmp(e->device, facts.name) || e->sm != facts.sm_version || e->library != facts.blas_version)
+            continue;
+        choices[out->choices++] = e->choice;
+        out->hash += product_entry_hash(e);  // in whatever order they stand
     }
     out->ignored = t->count - out->choices;
     int rc = dev_choose_products(dev, choices, out->choices);
@@ -67,9 +66,9 @@ static int give(const struct product_table *t, struct device *dev, struct produc
 }
 
 int products_give(const struct config *c, struct device *dev, struct products *out) {
-    struct product_table table = {0};
+    struct product_table table;
     *out = (struct products){.path = path_of(c)};
-    int rc = out->path ? read_table(out->path, &table) : 0;
+    int rc = read_table(out->path, &table);
     if (!rc && out->path) rc = give(&table, dev, out);
     product_table_free(&table);
     return rc;
@@ -146,17 +145,13 @@ struct cJSON *products_json(struct device *dev, const struct products *p) {
     return o;
 }
 
-static int whole(const cJSON *o, const char *key) {
-    const cJSON *v = json_item(o, key);
-    return cJSON_IsNumber(v) ? v->valueint : 0;
-}
-
 void products_print(FILE *f, const char *heading, const struct cJSON *products) {
     const char *file = json_text(products, "file", NULL);
     if (!file) return;
     fprintf(f,
-            "%s%d of %d shapes by measurement, %d not in the table, %d "
-            "refused, %d entries of other GPUs or versions; %s\n",
-            heading, whole(products, "chosen"), whole(products, "shapes"), whole(products, "unknown"),
-            whole(products, "refused"), whole(products, "ignored"), file);
+            "%s%.0f of %.0f shapes by measurement, %.0f not in the table, %.0f "
+            "refused, %.0f entries of other GPUs or versions; %s\n",
+            heading, json_number(products, "chosen"), json_number(products, "shapes"),
+            json_number(products, "unknown"), json_number(products, "refused"),
+            json_number(products, "ignored"), file);
 }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,15 +70,6 @@ static int64_t number_get(const struct product_entry *e, const struct number *n)
     return memcpy(&narrow, from, sizeof narrow), narrow;
 }
 
-static void number_set(struct product_entry *e, const struct number *n, int64_t x) {
-    int32_t narrow = (int32_t)x;
-    char *to = (char *)e + n->at;
-    if (n->bytes == sizeof x)
-        memcpy(to, &x, sizeof x);
-    else
-        memcpy(to, &narrow, sizeof narrow);
-}
-
 // ---------------------------------------------------------------- the check
 
 static void algorithm_text(char text[17 * PRODUCT_ALGO_WORDS], const struct product_algo *a) {
@@ -139,7 +131,10 @@ static int read_numbers(const struct place *p, const cJSON *o, struct product_en
         snprintf(expected, sizeof expected, "a whole number of at least %lld", (long long)numbers[i].low);
         if (!(x >= (double)numbers[i].low && x <= high) || x != (double)(int64_t)x)
             return wrong(p, numbers[i].name, expected, v);
-        number_set(e, &numbers[i], (int64_t)x);
+        int64_t wide = (int64_t)x;
+        int32_t narrow = (int32_t)x;
+        memcpy((char *)e + numbers[i].at, numbers[i].bytes == sizeof wide ? (void *)&wide : &narrow,
+               numbers[i].bytes);
     }
     for (size_t i = 0; i < COUNT(switches); i++) {
         const cJSON *v = json_item(o, switches[i].name);
@@ -164,17 +159,16 @@ static int read_algorithm(const struct place *p, const cJSON *o, struct product_
 }
 
 static int read_names(const struct place *p, const cJSON *o, struct product_entry *e) {
-    const cJSON *dtype = json_item(o, "dtype"), *epilogue = json_item(o, "epilogue"),
-                *device = json_item(o, "device");
-    const char *name = cJSON_GetStringValue(device), *text = cJSON_GetStringValue(epilogue);
+    const char *name = json_text(o, "device", ""), *type = json_text(o, "dtype", ""),
+               *epilogue = json_text(o, "epilogue", "");
     int dt = DT_F32, at = 0;
-    while (dt <= DT_F16 && (!cJSON_IsString(dtype) || strcmp(dtype->valuestring, dtype_name((enum dtype)dt))))
-        dt++;
-    if (dt > DT_F16) return wrong(p, "dtype", "fp32, bf16 or fp16", dtype);
-    while (at < EPILOGUES && (!text || strcmp(text, epilogue_names[at]))) at++;
-    if (at == EPILOGUES) return wrong(p, "epilogue", "none, gelu, gelu_grad or bias_grad", epilogue);
-    if (!name || !*name || strlen(name) >= sizeof e->device)
-        return wrong(p, "device", "the name of a device", device);
+    while (dt <= DT_F16 && strcmp(type, dtype_name((enum dtype)dt))) dt++;
+    if (dt > DT_F16) return wrong(p, "dtype", "fp32, bf16 or fp16", json_item(o, "dtype"));
+    while (at < EPILOGUES && strcmp(epilogue, epilogue_names[at])) at++;
+    if (at == EPILOGUES)
+        return wrong(p, "epilogue", "none, gelu, gelu_grad or bias_grad", json_item(o, "epilogue"));
+    if (!*name || strlen(name) >= sizeof e->device)
+        return wrong(p, "device", "the name of a device", json_item(o, "device"));
     e->choice.key.dt = (uint8_t)dt;
     e->choice.key.epilogue = (uint8_t)at;
     snprintf(e->device, sizeof e->device, "%s", name);
@@ -182,8 +176,8 @@ static int read_names(const struct place *p, const cJSON *o, struct product_entr
 }
 
 static double measured(const cJSON *o, const char *name) {
-    const cJSON *v = json_item(o, name);
-    return cJSON_IsNumber(v) ? v->valuedouble : 0;
+    double x = json_number(o, name);
+    return isnan(x) ? 0 : x;
 }
 
 static int read_entry(const struct place *p, const cJSON *o, struct product_entry *e) {
@@ -191,9 +185,8 @@ static int read_entry(const struct place *p, const cJSON *o, struct product_entr
     memset(e, 0, sizeof *e);
     if (!cJSON_IsObject(o)) return wrong(p, "", "an object", o);
     if (read_names(p, o, e) || read_numbers(p, o, e) || read_algorithm(p, o, &e->choice.algo)) return -1;
-    const cJSON *v = json_item(o, "check");
     check_of(e, check);
-    if (!cJSON_IsString(v) || strcmp(v->valuestring, check))
+    if (strcmp(json_text(o, "check", ""), check))
         return fail(
             "%s: products[%d]: its check does not fit: the entry has been edited or damaged, and an "
             "algorithm is nothing to be edited: measure again with `starring bench tune`, or leave the "
@@ -211,13 +204,12 @@ static bool same_product(const struct product_entry *a, const struct product_ent
 }
 
 static int read_all(const char *path, const cJSON *root, struct product_table *out) {
-    const cJSON *format = json_item(root, "format"), *version = json_item(root, "version"),
-                *list = json_item(root, "products"), *o;
-    if (!cJSON_IsString(format) || strcmp(format->valuestring, FORMAT) || !cJSON_IsArray(list))
+    const cJSON *list = json_item(root, "products"), *o;
+    if (strcmp(json_text(root, "format", ""), FORMAT) || !cJSON_IsArray(list))
         return fail("%s: no table of products (\"format\": \"" FORMAT
                     "\"), as `starring bench tune` writes it",
                     path);
-    if (!cJSON_IsNumber(version) || version->valuedouble != VERSION)
+    if (json_number(root, "version") != VERSION)
         return fail(
             "%s: a table of products of another version than %d: measure again with `starring bench tune`",
             path, VERSION);

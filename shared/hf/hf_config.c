@@ -259,23 +259,9 @@ static void read_keys(struct parse *p, const struct hf_key *k) {
     for (; k && k->key; k++) kinds[k->kind].read(p, k);
 }
 
-// Fills in the sizes that the file leaves out, of keys marked `follows`.
-static void follow(struct parse *p, const struct hf_family *row) {
+static void read_model(struct parse *p, const struct hf_family *row) {
     struct model_spec *s = p->spec;
-    const struct hf_key *heads = row->keys;
-    while (heads->field != offsetof(struct model_spec, heads)) heads++;
-    if (!s->head_size && s->channels % s->heads && !p->failed)
-        reject(p, heads->key, find(p->root, heads->key), heads->why);
-    if (!s->head_size) s->head_size = s->channels / s->heads;
-    if (!s->kv_heads) s->kv_heads = s->heads;
-    if (!s->ffn) s->ffn = s->channels <= INT32_MAX / 4 ? 4 * s->channels : INT32_MAX;
-    if (!s->max_positions) s->max_positions = row->positions;
-}
-
-static void read_all(struct parse *p) {
-    struct model_spec *s = p->spec;
-    const struct hf_family *row = read_type(p);
-    if (!row) return;
+    // 1. What the file says: keys that all models have, those of the row, and the row's own.
     snprintf(s->hf_type, sizeof s->hf_type, "%s", row->type);
     s->traits = row->traits;
     s->vocab = need_size(p, "vocab_size");
@@ -288,7 +274,15 @@ static void read_all(struct parse *p) {
     read_keys(p, row->keys);
     s->tied = get_bool(p, "tie_word_embeddings", row->tied);
     read_keys(p, row->extra);
-    follow(p, row);
+    // 2. The sizes that it leaves out, of keys marked `follows`.
+    const struct hf_key *heads = row->keys;
+    while (heads->field != offsetof(struct model_spec, heads)) heads++;
+    if (!s->head_size && s->channels % s->heads && !p->failed)
+        reject(p, heads->key, find(p->root, heads->key), heads->why);
+    if (!s->head_size) s->head_size = s->channels / s->heads;
+    if (!s->kv_heads) s->kv_heads = s->heads;
+    if (!s->ffn) s->ffn = s->channels <= INT32_MAX / 4 ? 4 * s->channels : INT32_MAX;
+    if (!s->max_positions) s->max_positions = row->positions;
 }
 
 // "runs/a/config.json" -> "a"; "my.json" -> "my".
@@ -316,7 +310,8 @@ int hf_config_read(const char *path, struct model_spec *out) {
     struct model_spec s = {0};
     name_from_path(path, s.name, sizeof s.name);
     struct parse p = {path, root, &s, 0};
-    read_all(&p);
+    const struct hf_family *row = read_type(&p);
+    if (row) read_model(&p, row);
     cJSON_Delete(root);
     if (p.failed || model_spec_check(&s)) return -1;
     *out = s;

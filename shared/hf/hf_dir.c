@@ -79,14 +79,6 @@ struct hf_reader {
     int count;
 };
 
-static bool file_exists(const char *dir, const char *name) {
-    char *path = xasprintf("%s/%s", dir, name);
-    struct stat st;
-    bool yes = stat(path, &st) == 0 && S_ISREG(st.st_mode);
-    free(path);
-    return yes;
-}
-
 bool hf_has_weights(const char *dir) {
     DIR *d = opendir(dir);
     if (!d) return false;
@@ -184,6 +176,12 @@ static struct found *lookup(const struct hf_reader *r, const char *name) {
     return f;
 }
 
+static struct found *embedding_of(const struct hf_reader *r) {
+    struct hf_part parts[HF_MAX_PARTS];
+    hf_parts(&r->spec, r->layout, 0, 0, parts);
+    return lookup(r, parts[0].name);
+}
+
 static void shape_text(char *out, size_t bytes, int dims, const int64_t *shape) {
     size_t at = (size_t)snprintf(out, bytes, "(");
     for (int d = 0; d < dims && at < bytes; d++)
@@ -211,10 +209,7 @@ static int check_part(struct hf_reader *r, const struct hf_part *p) {
 
 // If a file of a tied model holds a head, it must equal the embedding.
 static void check_tied_head(struct hf_reader *r) {
-    struct found *head = lookup_exact(r, "lm_head.weight");
-    struct hf_part wte[HF_MAX_PARTS];
-    hf_parts(&r->spec, r->layout, 0, 0, wte);
-    struct found *embedding = lookup(r, wte[0].name);
+    struct found *head = lookup_exact(r, "lm_head.weight"), *embedding = embedding_of(r);
     if (!r->spec.tied || !head || !embedding) return;
     head->used = true;
     const struct st_tensor *a = head->tensor, *b = embedding->tensor;
@@ -251,9 +246,9 @@ struct hf_reader *hf_open(const char *dir, const struct model_spec *s, const str
     r->layout = l;
     int rc;
     // transformers looks in this order.
-    if (file_exists(dir, "model.safetensors"))
+    if (has_file(dir, "model.safetensors"))
         rc = open_shard(r, "model.safetensors");
-    else if (file_exists(dir, INDEX_NAME))
+    else if (has_file(dir, INDEX_NAME))
         rc = open_indexed(r);
     else
         rc = open_listed(r);
@@ -262,9 +257,7 @@ struct hf_reader *hf_open(const char *dir, const struct model_spec *s, const str
 }
 
 enum dtype hf_dtype(const struct hf_reader *r) {
-    struct hf_part parts[HF_MAX_PARTS];
-    hf_parts(&r->spec, r->layout, 0, 0, parts);
-    enum dtype dt = (enum dtype)lookup(r, parts[0].name)->tensor->dtype;
+    enum dtype dt = (enum dtype)embedding_of(r)->tensor->dtype;
     return dt == DT_F64 ? DT_F32 : dt;
 }
 

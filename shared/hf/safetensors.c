@@ -30,6 +30,7 @@ struct st_file {
     int count;
 };
 
+// Those that this program has come first, as enum dtype numbers them.
 static const struct {
     const char *name;
     int dtype;
@@ -38,6 +39,7 @@ static const struct {
              {"I64", DT_I64, 8}, {"U8", DT_U8, 1},     {"I32", -1, 4},     {"U32", -1, 4},
              {"I16", -1, 2},     {"U16", -1, 2},       {"I8", -1, 1},      {"U64", -1, 8},
              {"BOOL", -1, 1},    {"F8_E4M3", -1, 1},   {"F8_E5M2", -1, 1}};
+#define TYPES (sizeof types / sizeof *types)
 
 // A number that is whole, not negative and exactly representable; -1 otherwise.
 static int64_t whole(const cJSON *j) {
@@ -68,14 +70,11 @@ static int read_tensor(const char *path, struct st_tensor *t, const cJSON *j, co
     t->name = xstrdup(j->string);
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(j, "dtype");
     if (!cJSON_IsString(type)) return fail("%s: tensor %s: no dtype", path, t->name);
-    int item_bytes = 0;
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if (strcmp(types[i].name, type->valuestring) == 0) {
-            item_bytes = types[i].bytes;
-            t->dtype = types[i].dtype;
-            snprintf(t->type_name, sizeof t->type_name, "%s", types[i].name);
-        }
-    if (!item_bytes) return fail("%s: tensor %s: unknown dtype \"%.40s\"", path, t->name, type->valuestring);
+    size_t row = 0;
+    while (row < TYPES && strcmp(types[row].name, type->valuestring) != 0) row++;
+    if (row == TYPES) return fail("%s: tensor %s: unknown dtype \"%.40s\"", path, t->name, type->valuestring);
+    t->dtype = types[row].dtype;
+    snprintf(t->type_name, sizeof t->type_name, "%s", types[row].name);
     if (read_shape(path, t, cJSON_GetObjectItemCaseSensitive(j, "shape"))) return -1;
     const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(j, "data_offsets");
     if (!cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2)
@@ -90,7 +89,7 @@ static int read_tensor(const char *path, struct st_tensor *t, const cJSON *j, co
             "there; the file is truncated or its header lies",
             path, t->name, (long long)end, (long long)data_bytes);
     int64_t need;
-    if (__builtin_mul_overflow(t->numel, (int64_t)item_bytes, &need) || need != end - begin)
+    if (__builtin_mul_overflow(t->numel, (int64_t)types[row].bytes, &need) || need != end - begin)
         return fail("%s: tensor %s: data_offsets span %lld bytes, but its shape of %lld %s elements does not",
                     path, t->name, (long long)(end - begin), (long long)t->numel, t->type_name);
     t->data = data + begin;
@@ -265,8 +264,6 @@ struct st_writer {
     size_t buffered;
 };
 
-static const char *const type_names[DT_COUNT] = {"F32", "BF16", "F16", "F64", "I64", "U8"};
-
 // The header as the reference writes it: compact JSON, padded with spaces to a multiple of 8.
 static char *header_text(const struct st_entry *entries, int count, uint64_t *data_bytes) {
     cJSON *root = cJSON_CreateObject();
@@ -276,7 +273,7 @@ static char *header_text(const struct st_entry *entries, int count, uint64_t *da
         const struct st_entry *e = &entries[i];
         uint64_t bytes = dtype_size(e->dtype);
         cJSON *j = cJSON_AddObjectToObject(root, e->name);
-        cJSON_AddStringToObject(j, "dtype", type_names[e->dtype]);
+        cJSON_AddStringToObject(j, "dtype", types[e->dtype].name);
         cJSON *shape = cJSON_AddArrayToObject(j, "shape");
         for (int d = 0; d < e->dims; d++) {
             cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)e->shape[d]));

@@ -9,11 +9,33 @@
 
 #include <stdio.h>
 
+#include "shared/memory/memory_limits.h"
 #include "shared/memory/memory_need.h"
 
 struct cJSON;
 
-// For whoever knows its bytes itself. 0: it fits, or memory.check is "off" (warned about where it does not
+// The memory that this machine and its GPUs have left.
+struct memory_room {
+    bool host_known;
+    struct memory_limit host;
+    int gpus;
+    struct memory_limit gpu[MEMORY_GPUS_MAX];  // free_bytes < 0: unknown
+    struct memory_limit device;                // of each worker, as configured; free_bytes < 0: not limited
+};
+// Reads the room below root ("": this machine) and on the first `gpus` devices of c.
+void memory_room_read(const char *root, const struct config *c, int gpus, struct memory_room *out);
+
+// Whether the limit is known and is less than predicted and allowed bytes together.
+bool memory_exceeds(const struct memory_sum *wanted, const struct memory_limit *limit);
+
+// The first limit that need exceeds, with what was wanted of it, or NULL: it fits as far as is known. Pure.
+struct memory_short {
+    const struct memory_limit *limit;
+    struct memory_sum wanted;
+};
+struct memory_short memory_compare(const struct memory_need *need, const struct memory_room *room);
+
+// For a caller that knows its bytes itself. 0: it fits, or memory.check is "off" (warned about where it does not
 // fit); -1 after saying what does not fit. what: "the run", "sampling".
 int memory_check(const struct config *c, const struct memory_need *need, const char *what);
 

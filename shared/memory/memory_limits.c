@@ -98,11 +98,6 @@ struct mount {
     char *root, *folder;
 };
 
-static void mount_free(struct mount *m) {
-    free(m->root);
-    free(m->folder);
-}
-
 // A line of /proc/self/mountinfo: "ID PARENT MAJOR:MINOR ROOT FOLDER OPTIONS.. - TYPE SOURCE SUPER-OPTIONS"
 static bool mount_parse(char *line, struct mount *m) {
     char *words[5], *rest = line;
@@ -178,7 +173,8 @@ int memory_limit_of_groups(const char *root, struct memory_limit *out) {
             *out = l;
             any = true;
         }
-        mount_free(&m);
+        free(m.root);
+        free(m.folder);
     }
     if (f) fclose(f);
     return any ? 0 : -1;

@@ -62,20 +62,6 @@ int prediction_of_rank(const struct job *j, const char *role, int rank, struct p
     return check_sizes(j, role, rank, out);
 }
 
-struct largest {
-    double unit, tensor;  // elements
-};
-
-static struct largest largest_of(const struct layout *l) {
-    struct largest x = {0, 0};
-    for (int u = 0; u < l->count; u++) {
-        x.unit = fmax(x.unit, (double)l->units[u].n_pad);
-        for (int i = 0; i < l->units[u].count; i++)
-            x.tensor = fmax(x.tensor, (double)l->units[u].tensors[i].numel);
-    }
-    return x;
-}
-
 static struct topology_allowance topology_allowance_of(const struct config *c, const char *role,
                                                        const struct prediction *p) {
     return c->row->allowance ? c->row->allowance(c, role, p) : (struct topology_allowance){0};
@@ -83,11 +69,16 @@ static struct topology_allowance topology_allowance_of(const struct config *c, c
 
 static double worker_allowance(const struct job *j, const struct prediction *p) {
     const struct config *c = j->config;
-    struct largest most = largest_of(j->layout);
+    double unit = 0, tensor = 0;  // elements of the largest
+    for (int u = 0; u < j->layout->count; u++) {
+        unit = fmax(unit, (double)j->layout->units[u].n_pad);
+        for (int i = 0; i < j->layout->units[u].count; i++)
+            tensor = fmax(tensor, (double)j->layout->units[u].tensors[i].numel);
+    }
     struct topology_allowance topology = topology_allowance_of(c, "worker", p);
     double element = (double)dtype_size(c->dtype);
-    double loading = 4 * most.unit + element * most.unit * topology.loading_units;
-    double bytes = fmax(fmax(loading, element * (most.unit + most.tensor)), topology.frame_bytes);
+    double loading = 4 * unit + element * unit * topology.loading_units;
+    double bytes = fmax(fmax(loading, element * (unit + tensor)), topology.frame_bytes);
     bytes += (double)timeline_bytes(j->layout, c->accumulation) + (double)p->record_bytes;
     if (config_device(c)->gpu) return bytes;  // batches are page-locked there, in the prediction
     bytes += 4.0 * sizeof(int32_t) * (double)(c->accumulation * c->micro_batch * c->seq);
@@ -114,45 +105,37 @@ static double process_bytes(const struct config *c, bool computes) {
     return bytes;
 }
 
-// `count` workers like the one that p is of.
-static void add_workers_host(const struct job *j, const struct memory_part *part, int count,
-                             const struct prediction *p, struct memory_need *n) {
-    const struct config *c = j->config;
-    n->host.allowed_bytes += count * worker_allowance(j, p);
-    n->host.predicted_bytes += count * (double)p->memory.predicted_bytes[MEM_HOST];
-    n->host.predicted_bytes += count * (double)p->memory.predicted_bytes[MEM_OFFLOAD];
-    if (part->processes) n->host.allowed_bytes += count * process_bytes(c, true);
-    if (!config_device(c)->gpu)
-        n->host.predicted_bytes += count * (double)mem_device_bytes(p->memory.predicted_bytes);
-}
-
-// `count` workers on one GPU. first: the process that asks is one of them.
-static void add_workers_gpu(const struct job *j, const struct memory_part *part, int count, bool first,
-                            const struct prediction *p, struct memory_sum *gpu) {
-    const struct config *c = j->config;
-    int contexts = part->processes ? count - (part->role && first) : 0;
-    double engine = engine_rows[c->collective].device_mib * MIB;
-    gpu->predicted_bytes += count * (double)mem_device_bytes(p->memory.predicted_bytes);
-    gpu->allowed_bytes += count * (WORKSPACE_BYTES + score_bytes(j) + engine) + contexts * CONTEXT_BYTES;
-}
-
+// `count` workers, like `first`.
 static int add_workers(const struct job *j, const struct memory_part *part, int first, int count,
                        struct memory_need *n) {
+    const struct config *c = j->config;
     struct prediction p;
     if (prediction_of_rank(j, "worker", first, &p)) return -1;
-    add_workers_host(j, part, count, &p, n);
-    double device = (double)mem_device_bytes(p.memory.predicted_bytes);
+    const size_t *predicted = p.memory.predicted_bytes;
+    double device = (double)mem_device_bytes(predicted);
+    bool gpu = config_device(c)->gpu;
+    // 1. The host's memory.
+    n->host.allowed_bytes += count * worker_allowance(j, &p);
+    n->host.predicted_bytes += count * (double)(predicted[MEM_HOST] + predicted[MEM_OFFLOAD]);
+    if (part->processes) n->host.allowed_bytes += count * process_bytes(c, true);
+    if (!gpu) n->host.predicted_bytes += count * device;
+    // 2. The worker that takes most of its own device.
     if (device > n->device.predicted_bytes) {
         n->device.predicted_bytes = device;
         n->device_rank = first;
-        memcpy(n->device_classes, p.memory.predicted_bytes, sizeof n->device_classes);
+        memcpy(n->device_classes, predicted, sizeof n->device_classes);
     }
-    if (!config_device(j->config)->gpu) return 0;
-    int gpus = part->gpus < MEMORY_GPUS_MAX ? part->gpus : MEMORY_GPUS_MAX;
-    // Ranks take the GPUs in turn.
-    for (int g = 0; g < gpus && g < count; g++)
-        add_workers_gpu(j, part, (count - g + gpus - 1) / gpus, g == 0, &p, &n->gpu[g]);
-    n->gpus = gpus < count ? gpus : count;
+    // 3. The GPUs, which ranks take in turn. The process that asks is one of a role's, and has its context on the first.
+    int gpus = !gpu ? 0 : part->gpus < MEMORY_GPUS_MAX ? part->gpus : MEMORY_GPUS_MAX;
+    double engine = engine_rows[c->collective].device_mib * MIB;
+    for (int g = 0; g < gpus && g < count; g++) {
+        int here = (count - g + gpus - 1) / gpus,
+            contexts = part->processes ? here - (part->role && g == 0) : 0;
+        n->gpu[g].predicted_bytes += here * device;
+        n->gpu[g].allowed_bytes +=
+            here * (WORKSPACE_BYTES + score_bytes(j) + engine) + contexts * CONTEXT_BYTES;
+    }
+    if (gpu) n->gpus = gpus < count ? gpus : count;
     return 0;
 }
 

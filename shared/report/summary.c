@@ -12,7 +12,7 @@
 #include "shared/core/run_file.h"
 #include "shared/core/topology_row.h"
 #include "shared/core/trouble.h"
-#include "shared/device/datasheet.h"
+#include "shared/device/device_facts.h"
 #include "shared/report/evals.h"
 #include "shared/report/figures.h"
 #include "shared/report/metrics.h"

@@ -17,7 +17,7 @@
 #include "kernels/backend.h"
 #include "shared/core/error.h"
 #include "shared/core/run_file.h"
-#include "shared/device/datasheet.h"
+#include "shared/device/device_facts.h"
 #include "shared/model/spec.h"
 #include "tests/job/job.h"
 

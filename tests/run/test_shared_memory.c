@@ -11,7 +11,6 @@
 
 #include "shared/core/error.h"
 #include "shared/memory/memory_check.h"
-#include "shared/memory/memory_room.h"
 #include "tests/topologies.h"
 
 #define MIB 1048576.0

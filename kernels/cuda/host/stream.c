@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/host/cuda_impl.h"
 
-// A slot holds one mark; who reads an event, from any thread, holds one for a moment.
+// A slot holds one mark; a thread that reads an event holds one for a moment.
 #define STREAM_MARKS (QUEUE_SLOTS + 16)
 
 // ---------------------------------------------------------------- operations

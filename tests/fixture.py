@@ -19,7 +19,7 @@ import unittest
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 EXPERIMENTS = os.path.join(TOP, "experiments")
 PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
-sys.path.insert(0, EXPERIMENTS)
+sys.path.append(EXPERIMENTS)  # behind the standard library, which has a module tokenize too
 from drill import people  # noqa: E402
 
 LIMIT_S = 300  # of a run, or of what a run is waited for: it hangs
@@ -205,11 +205,17 @@ class Runs(unittest.TestCase):
     # ---------------------------------------------------------------- runs
     def run_it(self, *words, status=0, env=None, program=PROGRAM, **how):
         """The ended process of PROGRAM words..., which ends with that status; None: with any. env: what its environment has besides."""
-        how = {"cwd": self.folder, "stdin": subprocess.DEVNULL, "timeout": LIMIT_S} | how
-        p = subprocess.run([program, *words], capture_output=True, text=True, check=False, env={**ENVIRONMENT, **(env or {})}, **how)
+        how = {"cwd": self.folder, "timeout": LIMIT_S, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | how
+        if "input" not in how:
+            how.setdefault("stdin", subprocess.DEVNULL)
+        p = subprocess.run([program, *words], text=True, check=False, env={**ENVIRONMENT, **(env or {})}, **how)
         if status is not None:
             self.assertEqual(p.returncode, status, f"{words}\n{p.stderr}")
         return p
+
+    def run_script(self, name, *words, **how):
+        """The ended process of experiments/NAME words...; STARRING names the program to it."""
+        return Runs.run_it(self, os.path.join(EXPERIMENTS, name), *words, program=sys.executable, **how)
 
     def refused(self, *words, said, status=2, **how):
         """What is said by PROGRAM words..., which is refused with each of these."""

@@ -111,7 +111,7 @@ class Case(Runs):
         self.out = self.at("out")
 
     def run_it(self, *argv, env=None, full=True):
-        return super().run_it(COMPARE, *argv, *["--full"] * full, "--out", self.out, program=sys.executable, status=None, env=env)
+        return self.run_script("compare.py", *argv, *["--full"] * full, "--out", self.out, status=None, env=env)
 
     def table(self):
         """The rows of compare.csv."""

@@ -1,18 +1,13 @@
 #!/usr/bin/env python3
 """experiments/checkpoint_costs.py: what it makes of made-up steps, and a whole small measurement. No speed is looked at."""
-import json
 import os
-import subprocess
 import sys
-import tempfile
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(ROOT, "experiments"))
-from drill import costs  # noqa: E402
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import PROGRAM, Runs
+from drill import costs
 
-PROGRAM = os.environ.get("STARRING", os.path.join(ROOT, "build", "starring"))
-SCRIPT = os.path.join(ROOT, "experiments", "checkpoint_costs.py")
 SAID = {"written": 3, "failed": 0, "bytes": 300.0, "seconds_writing": 0.1, "bytes_per_second": 3000.0,
         "step_slowed_seconds": {"mean": 0.25, "max": 0.5}}
 
@@ -65,67 +60,53 @@ class MadeUp(unittest.TestCase):
         self.assertEqual({line.count("|") for line in lines}, {len(costs.REPLICA_HEAD) + 1})
 
 
-def measure(directory, *words):
-    path = os.path.join(directory, "costs.json")
-    argv = [sys.executable, SCRIPT, "--program", PROGRAM, "--model", "tiny", "--seq", "64", "--out", os.path.join(directory, "runs"),
-            "--json", path, *words]
-    p = subprocess.run(argv, capture_output=True, text=True, timeout=180, check=False)
-    if p.returncode:
-        return p, None
-    with open(path, encoding="utf-8") as f:
-        return p, json.load(f)
+class Whole(Runs):
+    def measure(self, *words, status=0):
+        """What was said, and the document."""
+        p = self.run_script("checkpoint_costs.py", "--program", PROGRAM, "--model", "tiny", "--seq", "64", "--out", "runs", "--json", "costs.json",
+                            *words, status=status)
+        return p, self.json("costs.json") if status == 0 else None
 
-
-class Whole(unittest.TestCase):
     def test_small_runs(self):
-        with tempfile.TemporaryDirectory() as d:
-            p, got = measure(d, "--job", "local", "--steps", "17", "--every", "8", "--rounds", "1", "--kills", "1")
-            self.assertEqual(p.returncode, 0, p.stderr)
-            self.assertEqual([r["way"] for r in got["steps"]], ["none", "direct", "background"])
-            for row in got["steps"][1:]:
-                self.assertEqual((row["checkpoints"], row["failed"]), (3, 0))  # of steps 8, 16 and 17
-                self.assertGreater(row["bytes"], 3 * 4 * 125248)
-                self.assertGreater(row["step_seconds"], 0)
-            death, = got["deaths"]
-            self.assertEqual((death["role"], death["deaths"]), ("run", 1))
-            self.assertGreater(death["seconds"], 0)
-            # Behind the first checkpoint or a later one: never more than two intervals and what was under way.
-            self.assertLessEqual(death["steps_again"], 3 * 8)
-            self.assertIn("| local | run ", p.stdout)
-            self.assertEqual(os.listdir(os.path.join(d, "runs")), [])
+        p, got = self.measure("--job", "local", "--steps", "17", "--every", "8", "--rounds", "1", "--kills", "1")
+        self.assertEqual([r["way"] for r in got["steps"]], ["none", "direct", "background"])
+        for row in got["steps"][1:]:
+            self.assertEqual((row["checkpoints"], row["failed"]), (3, 0))  # of steps 8, 16 and 17
+            self.assertGreater(row["bytes"], 3 * 4 * 125248)
+            self.assertGreater(row["step_seconds"], 0)
+        death, = got["deaths"]
+        self.assertEqual((death["role"], death["deaths"]), ("run", 1))
+        self.assertGreater(death["seconds"], 0)
+        # Behind the first checkpoint or a later one: never more than two intervals and what was under way.
+        self.assertLessEqual(death["steps_again"], 3 * 8)
+        self.assertIn("| local | run ", p.stdout)
+        self.assertEqual(os.listdir(self.at("runs")), [])
 
     def test_small_replicas(self):
-        with tempfile.TemporaryDirectory() as d:
-            p, got = measure(d, "--steps", "8", "--every", "4", "--rounds", "0", "--kills", "0", "--replicas", "1", "--dtype", "fp32")
-            self.assertEqual(p.returncode, 0, p.stderr)
-            self.assertEqual((got["steps"], got["deaths"]), ([], []))
-            without, with_it = got["replicas"]
-            # Every gradient's sum once, in the run's dtype, padding included; nothing else grows.
-            self.assertEqual(without["replica_bytes"], 0)
-            self.assertTrue(4 * 125248 <= with_it["replica_bytes"] < 1.02 * 4 * 125248, with_it)
-            self.assertEqual(without["other_bytes"], with_it["other_bytes"])
-            self.assertGreater(with_it["server_bytes"], without["server_bytes"])
-            self.assertGreater(with_it["step_seconds"], 0)
-            self.assertIn("| ps:sync | yes ", p.stdout)
-            self.assertEqual(os.listdir(os.path.join(d, "runs")), [])
+        p, got = self.measure("--steps", "8", "--every", "4", "--rounds", "0", "--kills", "0", "--replicas", "1", "--dtype", "fp32")
+        self.assertEqual((got["steps"], got["deaths"]), ([], []))
+        without, with_it = got["replicas"]
+        # Every gradient's sum once, in the run's dtype, padding included; nothing else grows.
+        self.assertEqual(without["replica_bytes"], 0)
+        self.assertTrue(4 * 125248 <= with_it["replica_bytes"] < 1.02 * 4 * 125248, with_it)
+        self.assertEqual(without["other_bytes"], with_it["other_bytes"])
+        self.assertGreater(with_it["server_bytes"], without["server_bytes"])
+        self.assertGreater(with_it["step_seconds"], 0)
+        self.assertIn("| ps:sync | yes ", p.stdout)
+        self.assertEqual(os.listdir(self.at("runs")), [])
 
     def test_a_run_that_fails_is_named(self):
-        with tempfile.TemporaryDirectory() as d:
-            p, _ = measure(d, "--job", "local", "--rounds", "1", "--kills", "0", "--model", "nothing")
-            self.assertEqual(p.returncode, 1)
-            self.assertIn("local, checkpoints none: exit status 2", p.stderr)
-            self.assertIn("--model nothing", p.stderr)
-            p, _ = measure(d, "--job", "local", "--rounds", "0", "--kills", "1", "--model", "nothing")
-            self.assertEqual(p.returncode, 1)
-            self.assertIn("local: run could not be killed, the run had ended", p.stderr)
-            self.assertEqual(os.listdir(os.path.join(d, "runs")), [])
+        p, _ = self.measure("--job", "local", "--rounds", "1", "--kills", "0", "--model", "nothing", status=1)
+        self.assertIn("local, checkpoints none: exit status 2", p.stderr)
+        self.assertIn("--model nothing", p.stderr)
+        p, _ = self.measure("--job", "local", "--rounds", "0", "--kills", "1", "--model", "nothing", status=1)
+        self.assertIn("local: run could not be killed, the run had ended", p.stderr)
+        self.assertEqual(os.listdir(self.at("runs")), [])
 
     def test_refusals(self):
-        with tempfile.TemporaryDirectory() as d:
-            for words in (["--every", "3"], ["--every", "10", "--steps", "19"], ["--batch", "0"], ["--job", "zero:7"], ["--replicas", "-1"]):
-                p, _ = measure(d, *words)
-                self.assertEqual(p.returncode, 2, words)
-                self.assertIn(words[0], p.stderr)
+        for words in (["--every", "3"], ["--every", "10", "--steps", "19"], ["--batch", "0"], ["--job", "zero:7"], ["--replicas", "-1"]):
+            p, _ = self.measure(*words, status=2)
+            self.assertIn(words[0], p.stderr)
 
 
 if __name__ == "__main__":

@@ -1,70 +1,58 @@
 #!/usr/bin/env python3
 """The drill: a short one with every job, and that it sees what it is there to see - other weights, what is left behind, a
 run that fails or hangs. A drill that finds nothing because it looks at nothing would be worse than none."""
-import json
 import os
 import random
-import subprocess
 import sys
-import tempfile
 import unittest
 from unittest import mock
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
-SCRIPT = os.path.join(TOP, "experiments", "drill.py")
-sys.path.insert(0, os.path.join(TOP, "experiments"))
-from drill import exercise, jobs, moments, people, table  # noqa: E402
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import PROGRAM, Runs
+from drill import exercise, jobs, moments, people, table
+
 SHORT = 10  # exercises
 
 
-class Short(unittest.TestCase):
+class Short(Runs):
     def test_nothing_is_lost(self):
-        with tempfile.TemporaryDirectory() as d:
-            out = os.path.join(d, "drill.json")
-            p = subprocess.run([sys.executable, SCRIPT, "--program", PROGRAM, "--runs", str(SHORT), "--seed", "7", "--out",
-                                os.path.join(d, "runs"), "--json", out], capture_output=True, text=True, timeout=600, check=False)
-            self.assertEqual(p.returncode, 0, p.stdout + p.stderr)
-            with open(out, encoding="utf-8") as f:
-                document = json.load(f)
+        p = self.run_script("drill.py", "--program", PROGRAM, "--runs", str(SHORT), "--seed", "7", "--out", "runs", "--json", "drill.json",
+                            timeout=600)
+        document = self.json("drill.json")
         self.assertEqual((document["runs"], document["wrong"]), (SHORT, 0))
         hit = [e for e in document["exercises"] if e["hit"]]
         self.assertGreater(len(hit), SHORT // 2, p.stdout)
         self.assertTrue(any(e["to_next_s"] is not None for e in hit), p.stdout)
 
-
     def test_beside_a_load(self):
         """Nobody is killed, and the table says so."""
-        with tempfile.TemporaryDirectory() as d:
-            p = subprocess.run([sys.executable, SCRIPT, "--program", PROGRAM, "--runs", "2", "--load", "3", "--deadline", "20", "--job", "ps:sync",
-                                "--out", os.path.join(d, "runs")], capture_output=True, text=True, timeout=600, check=False)
-        self.assertEqual(p.returncode, 0, p.stdout + p.stderr)
+        p = self.run_script("drill.py", "--program", PROGRAM, "--runs", "2", "--load", "3", "--deadline", "20", "--job", "ps:sync", "--out", "runs",
+                            timeout=600)
         self.assertIn("[1] ps:sync: nobody, no moment, nobody: well", p.stdout)
         self.assertRegex(p.stdout, r"\| ps:sync \| nobody +\| no moment +\| +2 \| +0 \| +0 \|")
 
 
-class Program:
-    """A program that does to its run directory what a test wants of it."""
-
-    def __init__(self, directory, body):
-        self.path = os.path.join(directory, "program")
-        with open(self.path, "w", encoding="utf-8") as f:
-            f.write(f"#!{sys.executable}\nimport json, os, subprocess, sys, time\n"
-                    "out = sys.argv[sys.argv.index('--out') + 1]\nos.makedirs(out, exist_ok=True)\n"
-                    "def end(steps, weights):\n"
-                    "    json.dump({'steps': steps, 'weights_hash': weights}, open(out + '/summary.json', 'w'))\n" + body)
-        os.chmod(self.path, 0o755)
+# A program that does to its run directory what a test wants of it.
+PROLOGUE = f"""#!{sys.executable}
+import json, os, subprocess, sys, time
+out = sys.argv[sys.argv.index('--out') + 1]
+os.makedirs(out, exist_ok=True)
+def end(steps, weights):
+    json.dump({{'steps': steps, 'weights_hash': weights}}, open(out + '/summary.json', 'w'))
+"""
 
 
-class Sees(unittest.TestCase):
+class Sees(Runs):
     """Each with a program that breaks one promise."""
 
     def verdict(self, body, how="killed"):
         job = jobs.Job("local", ["--topology", "local"], ["run"], reference={"weights_hash": "right"})
         result = exercise.Result(0, job.name, ["run"], "start", how)
-        with tempfile.TemporaryDirectory() as d, mock.patch.object(exercise, "SETTLE_S", 0.3), mock.patch.object(jobs, "LIMIT_S", 3):
-            program = Program(d, body)
-            done = exercise.Exercise(program.path, "none", job, result, os.path.join(d, "0000")).run(random.Random(1))
+        program = self.write(PROLOGUE + body, "program")
+        os.chmod(program, 0o755)
+        self.remove("0000")
+        with mock.patch.object(exercise, "SETTLE_S", 0.3), mock.patch.object(jobs, "LIMIT_S", 3):
+            done = exercise.Exercise(program, "none", job, result, self.at("0000")).run(random.Random(1))
         return "; ".join(done.wrong)
 
     def test_all_well(self):

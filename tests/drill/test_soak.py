@@ -1,18 +1,13 @@
 #!/usr/bin/env python3
 """The soak: a short one, and that it sees what it is there to see: memory, descriptors and threads that pile up."""
 import argparse
-import json
 import os
-import subprocess
 import sys
-import tempfile
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
-SCRIPT = os.path.join(TOP, "experiments", "soak.py")
-sys.path.insert(0, os.path.join(TOP, "experiments"))
-from drill import soaking  # noqa: E402
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import PROGRAM, Runs
+from drill import soaking
 
 # A program that makes 40 steps in 2.4 s, and with each of them does what a test wants.
 BODY = """
@@ -28,16 +23,12 @@ with open(out + "/metrics.jsonl", "w") as f:
 """
 
 
-class Short(unittest.TestCase):
+class Short(Runs):
     def test_a_star_and_a_ring(self):
-        with tempfile.TemporaryDirectory() as d:
-            out = os.path.join(d, "soak.json")
-            # So short that what is touched for the first time still counts: growth is judged by the long ones alone.
-            p = subprocess.run([sys.executable, SCRIPT, "--program", PROGRAM, "--steps", "1000", "--every", "0.05", "--slack", str(8 << 20),
-                                "--job", "ps:sync", "--job", "zero:2", "--json", out], capture_output=True, text=True, timeout=300, check=False)
-            self.assertEqual(p.returncode, 0, p.stdout + p.stderr)
-            with open(out, encoding="utf-8") as f:
-                star, ring = json.load(f)["runs"]
+        # So short that what is touched for the first time still counts: growth is judged by the long ones alone.
+        self.run_script("soak.py", "--program", PROGRAM, "--steps", "1000", "--every", "0.05", "--slack", str(8 << 20), "--job", "ps:sync", "--job",
+                        "zero:2", "--json", "soak.json")
+        star, ring = self.json("soak.json")["runs"]
         self.assertEqual(set(star["processes"]), {"run", "scheduler", "server 0", "server 1", "worker 0", "worker 1"})
         self.assertEqual(set(ring["processes"]), {"run", "rank 0", "rank 1"})
         self.assertEqual((star["steps"], ring["steps"]), (1000, 1000))
@@ -60,20 +51,16 @@ class Short(unittest.TestCase):
         self.assertEqual(watch.names, {7: "run", 8: "worker 0"})
 
     def test_unknown_job(self):
-        p = subprocess.run([sys.executable, SCRIPT, "--program", PROGRAM, "--job", "zero:9"], capture_output=True, text=True, check=False)
-        self.assertEqual(p.returncode, 1)
+        p = self.run_script("soak.py", "--program", PROGRAM, "--job", "zero:9", status=1)
         self.assertIn("there is no such job; the jobs are: local; ", p.stderr)
 
 
-class Sees(unittest.TestCase):
+class Sees(Runs):
     def wrong(self, body):
-        args = argparse.Namespace(steps=40, every=0.02, limit=20, slack=1 << 20)
-        with tempfile.TemporaryDirectory() as d:
-            args.program = os.path.join(d, "program")
-            with open(args.program, "w", encoding="utf-8") as f:
-                f.write(f"#!{sys.executable}\n" + BODY.format(body))
-            os.chmod(args.program, 0o755)
-            return "; ".join(soaking.soak(args, "none", soaking.Job("local", []), d).wrong)
+        program = self.write(f"#!{sys.executable}\n" + BODY.format(body), "program")
+        os.chmod(program, 0o755)
+        args = argparse.Namespace(steps=40, every=0.02, limit=20, slack=1 << 20, program=program)
+        return "; ".join(soaking.soak(args, "none", soaking.Job("local", []), self.folder).wrong)
 
     def test_flat(self):
         self.assertEqual(self.wrong("pass"), "")

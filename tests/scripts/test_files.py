@@ -7,15 +7,14 @@ import json
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import PROGRAM, TOP, Runs
+
 EMULATED = os.path.join(os.path.dirname(PROGRAM), "tests", "emulated")
 PAGE = os.path.join(TOP, "docs", "files.md")
 sys.path.insert(0, os.path.join(TOP, "docs"))
@@ -102,70 +101,53 @@ def documents(path):
     return [json.loads(line) for line in text.splitlines()] if path.endswith("l") else [json.loads(text)]
 
 
-class Files(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(cls.folder.cleanup)
-        cls.chapters, cls.listed = read_page()
-        with open(os.path.join(cls.folder.name, "held.txt"), "w", encoding="utf-8") as f:
-            f.write("to be held out, or not to be held out\n" * 20)
-        cls.addClassCleanup(shutil.rmtree, KEYS, True)
-        subprocess.run([PROGRAM, "keygen", KEYS], timeout=60, check=True, capture_output=True)
+class Files(Runs):
+    """Their runs are made once, before the first of them."""
+    shared = True
+    made = False
+
+    def setUp(self):
+        if not self.made:
+            type(self).made = True
+            type(self).chapters, type(self).listed = read_page()
+            type(self).has_gpu = os.path.exists(os.path.join(EMULATED, "libstarring_cuda.so"))
+            self.make_runs()
+
+    def make_runs(self):
+        self.write("to be held out, or not to be held out\n" * 20, "held.txt")
+        self.addClassCleanup(shutil.rmtree, KEYS, True)
+        self.run_it("keygen", KEYS)
         for name, more in RUNS.items():
-            cls.train(name, more)
-        cls.lose_a_worker("away", RUNS["elastic"])
-        cls.has_gpu = os.path.exists(os.path.join(EMULATED, "libstarring_cuda.so"))
-        if cls.has_gpu:
-            cls.train("gpu", GPU, {"STARRING_CUDA_SO": os.path.join(EMULATED, "libstarring_cuda.so"),
-                                   "LD_LIBRARY_PATH": EMULATED, "EMULATED_CUDA_DEVICES": "1"})
-        os.remove(os.path.join(cls.folder.name, "async", "ranks", "server-1.json"))
-        os.remove(os.path.join(cls.folder.name, "async", "summary.json"))
-        told = subprocess.run([PROGRAM, "summary", "async", "--json"], cwd=cls.folder.name, timeout=60, check=False,
-                              capture_output=True, text=True)
-        assert told.returncode == 0, told.stderr
+            self.train(name, more)
+        self.lose_a_worker("away", RUNS["elastic"])
+        if self.has_gpu:
+            self.train("gpu", GPU, env={"STARRING_CUDA_SO": os.path.join(EMULATED, "libstarring_cuda.so"), "LD_LIBRARY_PATH": EMULATED,
+                                        "EMULATED_CUDA_DEVICES": "1"})
+        os.remove(self.at("async", "ranks", "server-1.json"))
+        os.remove(self.at("async", "summary.json"))
+        self.run_it("summary", "async", "--json")
 
-    @classmethod
-    def train(cls, name, more, env=None):
-        p = subprocess.run([PROGRAM, "train", *SMALL, *more, "--out", name], cwd=cls.folder.name, timeout=120,
-                           check=False, capture_output=True, text=True, env={**os.environ, **(env or {})})
-        if p.returncode:
-            raise AssertionError(f"{name}: exit status {p.returncode}\n{p.stderr}")
+    def train(self, name, more, **how):
+        self.run_it("train", *SMALL, *more, "--out", name, **how)
 
-    @classmethod
-    def lose_a_worker(cls, name, more):
+    def lose_a_worker(self, name, more):
         """A run that does without worker 1 once it is killed, and waits for worker 0 while that is stopped."""
-        with subprocess.Popen([PROGRAM, "train", *SMALL, *more, "--steps", "60", "--delay", "0:constant:60", "--out", name],
-                              cwd=cls.folder.name, stderr=subprocess.DEVNULL) as p:
-            metrics, end = os.path.join(cls.folder.name, name, "metrics.jsonl"), time.monotonic() + 60
-            while p.poll() is None and time.monotonic() < end and not (os.path.exists(metrics) and os.path.getsize(metrics)):
-                time.sleep(0.005)
-            for pid in filter(str.isdigit, os.listdir("/proc")):
-                try:
-                    with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
-                        parent = int(f.read().rpartition(")")[2].split()[1])
-                    with open(f"/proc/{pid}/cmdline", encoding="utf-8") as f:
-                        words = f.read().split("\0")
-                except (OSError, ValueError):
-                    continue
-                if parent != p.pid or "worker" not in words:
-                    continue
-                if words[words.index("--rank") + 1] == "1":
-                    os.kill(int(pid), signal.SIGKILL)
-                else:
-                    os.kill(int(pid), signal.SIGSTOP)
-                    time.sleep(0.4)
-                    os.kill(int(pid), signal.SIGCONT)
-            assert p.wait(timeout=60) == 0
+        p = self.start("train", *SMALL, *more, "--steps", "60", "--delay", "0:constant:60", "--out", name)
+        p.behind(1)
+        p.stop("worker 0")
+        p.kill_now("worker 1")
+        time.sleep(0.4)
+        p.go_on("worker 0")
+        p.ends()
 
     def of_kind(self, kind):
-        found = sorted(glob.glob(os.path.join(self.folder.name, "*", kind)))
+        found = sorted(glob.glob(self.at("*", kind)))
         self.assertTrue(found, kind)
-        return [os.path.relpath(path, self.folder.name) for path in found]
+        return [os.path.relpath(path, self.folder) for path in found]
 
     def found_in(self, path):
         found = []
-        for document in documents(os.path.join(self.folder.name, path)):
+        for document in documents(self.at(path)):
             walk(document, "", found)
         return found
 
@@ -203,9 +185,9 @@ class Files(unittest.TestCase):
                                     f"{kind}: {row.key} is there always")
 
     def test_every_file_is_listed(self):
-        paths = [os.path.relpath(os.path.join(folder, name), os.path.join(self.folder.name, run))
-                 for run in os.listdir(self.folder.name)
-                 for folder, _, names in os.walk(os.path.join(self.folder.name, run)) for name in names]
+        paths = [os.path.relpath(os.path.join(folder, name), self.at(run))
+                 for run in os.listdir(self.folder)
+                 for folder, _, names in os.walk(self.at(run)) for name in names]
         for path in paths:
             self.assertTrue(any(fnmatch.fnmatch(path, pattern) for pattern in self.listed), f"{path} is not listed")
         for pattern in self.listed:
@@ -214,7 +196,7 @@ class Files(unittest.TestCase):
     def test_lines_of_a_file_are_alike(self):
         for kind in ("metrics.jsonl", "evals.jsonl"):
             for path in self.of_kind(kind):
-                lines = documents(os.path.join(self.folder.name, path))
+                lines = documents(self.at(path))
                 self.assertGreater(len(lines), 1)
                 first = [(key, type(value)) for key, value in lines[0].items()]
                 self.assertIs(type(lines[0]["step"]), int)

@@ -4,19 +4,16 @@ built program and over a made-up one."""
 import json
 import os
 import stat
-import subprocess
 import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from fixture import PROGRAM, TOP, Runs
-
-GENERATE = os.path.join(TOP, "experiments", "generate.py")
-GPT2 = os.path.join(TOP, "tests", "data", "vectors", "gpt2")
-sys.path.insert(0, os.path.join(TOP, "experiments"))
 from comparison import sample
 from comparison.runs import Run, RunError
 import generate
+
+GPT2 = os.path.join(TOP, "tests", "data", "vectors", "gpt2")
 
 # Letters for the ids of the test models: 0 is "a"; 36 is the last one.
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789-"
@@ -48,31 +45,26 @@ class Wrapper(Runs):
             case = json.load(f)["cases"][1]
         self.prompt, self.text = ("".join(ALPHABET[i] for i in case[k]) for k in ("prompt", "ids"))
 
-    def run_it(self, *argv, packages=True, **kw):
-        env = {**os.environ, "PYTHONPATH": self.at("packages" if packages else "none"), "STARRING": PROGRAM}
+    def generate(self, *argv, packages=True, status=None, **how):
         if not packages:
             self.write("raise ImportError('none here')\n", "none", "tokenizers.py")
-        return subprocess.run([sys.executable, GENERATE, *argv], capture_output=True, text=True, env=env, cwd=self.folder,
-                              check=False, **kw)
+        env = {"PYTHONPATH": self.at("packages" if packages else "none"), "STARRING": PROGRAM}
+        return self.run_script("generate.py", *argv, env=env, status=status, **how)
 
     def greedy(self, *more, prompt=None, **kw):
-        return self.run_it("--model", GPT2, "--tokenizer", self.tokenizer, "--prompt", prompt or self.prompt,
+        return self.generate("--model", GPT2, "--tokenizer", self.tokenizer, "--prompt", prompt or self.prompt,
                            "--tokens", str(len(self.text)), "--temperature", "0", *more, **kw)
 
     def test_text_in_and_out(self):
-        p = self.greedy()
-        self.assertEqual((p.returncode, p.stdout), (0, self.prompt + self.text + "\n"), p.stderr)
+        self.assertEqual(self.greedy(status=0).stdout, self.prompt + self.text + "\n")
 
     def test_json_is_decoded(self):
-        p = self.greedy("--json")
-        self.assertEqual(p.returncode, 0, p.stderr)
-        document = json.loads(p.stdout)
+        document = json.loads(self.greedy("--json", status=0).stdout)
         self.assertEqual((document["prompt"], document["text"]), (self.prompt, self.text))
         self.assertEqual([ALPHABET[i] for i in document["ids"]], list(self.text))
 
     def test_prompt_from_standard_input(self):
-        p = self.greedy(prompt="-", input=self.prompt)
-        self.assertEqual((p.returncode, p.stdout), (0, self.prompt + self.text + "\n"), p.stderr)
+        self.assertEqual(self.greedy(prompt="-", input=self.prompt, status=0).stdout, self.prompt + self.text + "\n")
 
     def test_the_prompt_is_utf8_whatever_the_locale(self):
         with open(self.at("prompt"), "wb") as f:
@@ -93,16 +85,12 @@ class Wrapper(Runs):
     def test_a_full_disk_is_said(self):
         with open("/dev/full", "w") as full:
             for more in ([], ["--json"]):
-                p = subprocess.run([sys.executable, GENERATE, "--model", GPT2, "--tokenizer", self.tokenizer, "--prompt", "a",
-                                    *more], stdout=full, stderr=subprocess.PIPE, text=True, check=False,
-                                   env={**os.environ, "PYTHONPATH": self.at("packages"), "STARRING": PROGRAM})
-                self.assertEqual(p.returncode, 1)
+                p = self.generate("--model", GPT2, "--tokenizer", self.tokenizer, "--prompt", "a", *more, stdout=full, status=1)
                 self.assertIn("the output could not be written: No space left on device", p.stderr)
                 self.assertNotIn("Traceback", p.stderr)
 
     def test_a_tokenizer_is_a_file_or_its_directory(self):
-        p = self.run_it("--model", GPT2, "--tokenizer", self.folder, "--prompt", "ab", "--tokens", "1")
-        self.assertEqual(p.returncode, 0, p.stderr)
+        self.generate("--model", GPT2, "--tokenizer", self.folder, "--prompt", "ab", "--tokens", "1", status=0)
 
     def test_the_programs_errors_are_its_own(self):
         p = self.greedy("--top-k", "x")
@@ -118,12 +106,10 @@ class Wrapper(Runs):
                 (["--model", GPT2, "--prompt", "a", "--prompt-ids", "1"], 2, "needs no tokenizer"),
                 (["--model", GPT2, "--prompt", "a", "--tokenizer", self.tokenizer, "--program", "nothing"], 1,
                  "cannot start nothing")):
-            p = self.run_it(*argv)
-            self.assertEqual(p.returncode, status, p.stderr)
+            p = self.generate(*argv, status=status)
             self.assertIn(words, p.stderr)
             self.assertNotIn("Traceback", p.stderr)
-        p = self.run_it("--model", GPT2, "--prompt", "a", packages=False)
-        self.assertEqual(p.returncode, 1)
+        p = self.generate("--model", GPT2, "--prompt", "a", packages=False, status=1)
         self.assertIn("pip install tokenizers", p.stderr)
 
     def test_characters_of_several_tokens_come_whole(self):
@@ -148,33 +134,23 @@ class SlidingWindow(Runs):
                   "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64,
                   "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "sliding_window": 16, "tie_word_embeddings": False}
 
-        def run(*argv):
-            return subprocess.run([PROGRAM, *argv], capture_output=True, text=True, check=False, cwd=self.folder)
-
-        p = run("train", "--model", self.write(json.dumps(config), "tiny.json"), "--steps", "1", "--seq", "8", "--batch", "1",
-                "--threads", "1", "--data", "demo", "--quiet", "--out", "run")
-        self.assertEqual(p.returncode, 0, p.stderr)
+        self.run_it("train", "--model", self.write(json.dumps(config), "tiny.json"), "--steps", "1", "--seq", "8", "--batch", "1", "--threads",
+                    "1", "--data", "demo", "--quiet", "--out", "run")
         generate_it = ["generate", "--model", "run/weights", "--prompt-ids", "1", "--tokens", "20", "--threads", "1", "--json"]
-        p = run(*generate_it, "--window", "17")
-        self.assertEqual(p.returncode, 2, p.stderr)
-        self.assertIn("--window 17: expected a whole number from 1 to 16", p.stderr)
-        p = run(*generate_it)
-        self.assertEqual(p.returncode, 0, p.stderr)
-        self.assertEqual(json.loads(p.stdout)["window"], 16)
+        self.refused(*generate_it, "--window", "17", said="--window 17: expected a whole number from 1 to 16")
+        self.assertEqual(json.loads(self.run_it(*generate_it).stdout)["window"], 16)
 
 
 class Product(Runs):
     """A sentence depends on how the weights were multiplied, and says so."""
 
     def generate(self, *argv):
-        return subprocess.run([PROGRAM, "generate", "--model", "run", "--prompt", "x", "--tokens", "4", "--threads", "1", "--device",
-                               "cpu", *argv], capture_output=True, text=True, errors="replace", check=False, cwd=self.folder)
+        return self.run_it("generate", "--model", "run", "--prompt", "x", "--tokens", "4", "--threads", "1", "--device", "cpu", *argv,
+                           errors="replace", status=None)
 
     def test_it_is_named_and_can_be_chosen(self):
-        p = subprocess.run([PROGRAM, "train", "--model", "tiny", "--steps", "1", "--seq", "8", "--batch", "1", "--dtype", "bf16",
-                            "--threads", "1", "--data", "demo", "--quiet", "--out", "run"], capture_output=True, text=True,
-                           check=False, cwd=self.folder)
-        self.assertEqual(p.returncode, 0, p.stderr)
+        self.run_it("train", "--model", "tiny", "--steps", "1", "--seq", "8", "--batch", "1", "--dtype", "bf16", "--threads", "1", "--data",
+                    "demo", "--quiet", "--out", "run")
         p = self.generate("--set", "cpu.kernel=fma")
         self.assertIn("bf16 on cpu by fma, seed 1", p.stderr)
         p = self.generate("--set", "cpu.kernel=bf16-pairs", "--json")
@@ -210,9 +186,8 @@ class Memory(Runs):
         with open(self.at("vast", "model.safetensors"), "wb") as f:
             f.write(len(text).to_bytes(8, "little") + text)
             f.truncate(8 + len(text) + at)
-        p = subprocess.run([PROGRAM, "generate", "--model", self.at("vast"), "--prompt", "x", "--device", "cpu"],
-                           capture_output=True, text=True, check=False)
-        self.assertEqual((p.returncode, p.stdout), (1, ""), p.stderr)
+        p = self.run_it("generate", "--model", "vast", "--prompt", "x", "--device", "cpu", status=1)
+        self.assertEqual(p.stdout, "")
         self.assertRegex(p.stderr, r"generating.* GiB")
         self.assertIn("memory.check=off", p.stderr)
 

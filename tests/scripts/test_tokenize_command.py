@@ -5,10 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import unittest
 
-from tokenize_helper import SCRIPT, STARRING, Case, read_bin
+from tokenize_helper import SCRIPT, Case, read_bin
 from tokens import VERSION
 
 # A stand-in for the package: words of a vocabulary, by whose size it is told apart, and a wait that a test can end.
@@ -51,26 +50,15 @@ class Command(Case):
         self.put("model/tokenizer.json", json.dumps({"model": {"type": "WordLevel", "vocab": {"<|endoftext|>": 299}}}))
         self.put("model/config.json", json.dumps(MODEL))
         self.put("a text.txt", "to be or not to be that is the question " * 40)
-        self.env = dict(os.environ, PYTHONPATH=self.at("stub"), PYTHONDONTWRITEBYTECODE="1")
-
-    def start(self, *words, **env):
-        return subprocess.Popen([sys.executable, SCRIPT, *words], cwd=self.folder.name, env=dict(self.env, **env),
-                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.env = {"PYTHONPATH": self.at("stub"), "PYTHONDONTWRITEBYTECODE": "1"}
 
     def tokenize(self, *words, status=0):
-        p = self.start(*words)
-        out, err = p.communicate()
-        self.assertEqual(p.returncode, status, err)
-        self.assertNotIn("Traceback", err)
-        return out if status == 0 else err
+        p = self.run_script("tokenize.py", *words, status=status, env=self.env)
+        self.assertNotIn("Traceback", p.stderr)
+        return p.stdout if status == 0 else p.stderr
 
     def train(self, *words, status=0):
-        if not os.path.exists(STARRING):
-            self.skipTest(f"no program {STARRING}")
-        p = subprocess.run([os.path.abspath(STARRING), "train", "--steps", "1", "--seq", "8", "--batch", "1", "--threads", "1", "--quiet",
-                            *words], cwd=self.folder.name, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        self.assertEqual(p.returncode, status, p.stderr)
-        return p.stderr
+        return self.run_it("train", "--steps", "1", "--seq", "8", "--batch", "1", "--threads", "1", "--quiet", *words, status=status).stderr
 
     def test_text_to_training(self):
         refused = self.train("--model", "model", "--data", "a text.txt", "--out", "x", status=2)
@@ -81,8 +69,7 @@ class Command(Case):
                          r"token, \d+\.\d s\n$")
         self.assertEqual(read_bin(self.at("a text.bin"))[1][:5], [299, 2, 2, 2, 3])
         self.train("--model", "model", "--data", "a text.bin", "--out", "run")
-        with open(self.at("run", "weights", "tokenizer.json")) as f:
-            self.assertIn("WordLevel", f.read())
+        self.assertIn("WordLevel", self.read("run", "weights", "tokenizer.json"))
         self.assertIn("demo has 256", self.train("--model", "demo", "--data", "a text.bin", "--out", "x", status=2))
         with open(self.at("model", "tokenizer.json"), "a") as f:
             f.write("\n")
@@ -92,14 +79,11 @@ class Command(Case):
     def test_signals_leave_nothing(self):
         for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
             go = self.at(f"go{status}")
-            p = self.start("--tokenizer", "model", "a text.txt", "--out", "o.bin", STUB_GO=go)
-            while p.poll() is None and not os.path.exists(go + ".started"):
-                time.sleep(0.01)
+            p = self.start(SCRIPT, "--tokenizer", "model", "a text.txt", "--out", "o.bin", program=sys.executable, env=self.env | {"STUB_GO": go})
+            p.until(lambda go=go: os.path.exists(go + ".started"), "it tokenizes")
             p.send_signal(number)
             self.put(os.path.basename(go), "")
-            _, err = p.communicate()
-            self.assertEqual(p.returncode, status, err)
-            self.assertNotIn("Traceback", err)
+            self.assertNotIn("Traceback", p.ends(status))
             self.assertEqual([f for f in self.files() if f.startswith("o.bin")], [])
 
     def test_the_package_is_missing(self):
@@ -152,10 +136,7 @@ class Command(Case):
         self.assertEqual(read_bin(self.at("o.bin"))[1], [299, 3, 1, 3])
 
     def test_one_version(self):
-        if not os.path.exists(STARRING):
-            self.skipTest(f"no program {STARRING}")
-        said = subprocess.run([os.path.abspath(STARRING), "--version"], capture_output=True, text=True).stdout
-        self.assertEqual(said.split()[1], VERSION)
+        self.assertEqual(self.run_it("--version").stdout.split()[1], VERSION)
 
     def test_the_standard_library_keeps_its_module(self):
         check = "import linecache, tokenize; assert 'def open(' in ''.join(linecache.getlines(tokenize.__file__)) and tokenize.open"

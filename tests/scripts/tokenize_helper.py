@@ -1,24 +1,20 @@
 """What the tests of experiments/tokenize.py share: texts that are hard to cut, an encoder made up here, a place to work in."""
-import json
 import os
 import random
 import re
 import struct
 import sys
 import tempfile
-import unittest
 import zlib
 
-TESTS = os.path.dirname(os.path.abspath(__file__))
-TOP = os.path.dirname(os.path.dirname(TESTS))
-SCRIPT = os.path.join(TOP, "experiments", "tokenize.py")
-sys.path.append(os.path.join(TOP, "experiments"))  # behind the standard library, whose tokenize unittest needs
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import EXPERIMENTS, Runs
 from tokens.binfile import BinWriter, sidecar
 from tokens.encoder import Cutter
 from tokens.stream import run
 from tokens.text import Source
 
-STARRING = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+SCRIPT = os.path.join(EXPERIMENTS, "tokenize.py")
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
           r"\s+(?!\S)|\s+")
 O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
@@ -67,13 +63,11 @@ def read_bin(path):
     return header, list(struct.unpack(f"<{header[2]}{width}", data[1024:]))
 
 
-class Case(unittest.TestCase):
+class Case(Runs):
     def setUp(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="starring tokens ")  # with a space, as people have them
-        self.addCleanup(self.folder.cleanup)
-
-    def at(self, *names):
-        return os.path.join(self.folder.name, *names)
+        folder = tempfile.TemporaryDirectory(prefix="starring tokens ")  # with a space, as people have them
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
 
     def put(self, name, content):
         data = content if isinstance(content, bytes) else content.encode("utf-8")
@@ -91,8 +85,7 @@ class Case(unittest.TestCase):
             writer.finish(sidecar(encoder, writer, sources, documents))
         finally:
             writer.discard()
-        with open(self.at(out) + ".json", encoding="utf-8") as f:
-            return (*read_bin(self.at(out)), json.load(f))
+        return (*read_bin(self.at(out)), self.json(out + ".json"))
 
     def files(self):
-        return sorted(os.listdir(self.folder.name))
+        return sorted(os.listdir(self.folder))

@@ -18,7 +18,7 @@ import unittest
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 EXPERIMENTS = os.path.join(TOP, "experiments")
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+PROGRAM = os.path.abspath(os.environ.get("STARRING", os.path.join(TOP, "build", "starring")))
 sys.path.append(EXPERIMENTS)  # behind the standard library, which has a module tokenize too
 from drill import people  # noqa: E402
 
@@ -52,15 +52,6 @@ def free_port(address="127.0.0.1"):
         return s.getsockname()[1]
 
 
-def whole_lines(path):
-    """The documents of the whole lines of a file of JSON lines that may be under way, or not be there yet."""
-    try:
-        with open(path, encoding="utf-8") as f:
-            return [json.loads(line) for line in f if line.endswith("\n")]
-    except OSError:
-        return []
-
-
 class Started(subprocess.Popen):
     """A program under way. Its processes are found by a mark in their environment; those that are left end with the test. What it
     prints goes to files, so that it waits for no reader: printed() of standard output, said() of standard error."""
@@ -80,6 +71,7 @@ class Started(subprocess.Popen):
             people.end_all(self.mark)
             if self.poll() is None:
                 self.wait()
+        self.kill()
         self.wait()
         for f in (*self._files, self.stdout, self.stderr):
             if f:
@@ -116,7 +108,7 @@ class Started(subprocess.Popen):
         self.until(lambda: "listening on " in self.said(), "it listens")
         return self.said().split("listening on ")[1].split()[0]
 
-    # ---------------------------------------------------------------- its processes
+    # ---------------------------------------------------------------- its processes, of which one that has just died is none
     def left(self):
         """{pid: argv} of all of them that live."""
         return people.marked(self.mark)
@@ -127,8 +119,10 @@ class Started(subprocess.Popen):
 
     def find(self, *roles):
         """Their processes, once all are there."""
-        there = self.until(lambda: (now := self.roles()) and set(roles) <= set(now) and now, f"there are {roles}")
-        return [there[role] for role in roles]
+        def look():
+            there = self.roles()
+            return [there[role] for role in roles] if set(roles) <= set(there) else None
+        return self.until(look, f"there are {roles}")
 
     def stop(self, *roles):
         return send(signal.SIGSTOP, self.find(*roles))
@@ -187,6 +181,12 @@ class Runs(unittest.TestCase):
             f.write(content)
         return self.at(*names)
 
+    def script(self, content, *names):
+        """A file that can be started."""
+        path = self.write(content, *names)
+        os.chmod(path, 0o755)
+        return path
+
     def read(self, *names):
         with open(self.at(*names), encoding="utf-8") as f:
             return f.read()
@@ -242,8 +242,11 @@ class Runs(unittest.TestCase):
         return [json.loads(line) for line in self.read(run, name).splitlines()]
 
     def lines_yet(self, run, name):
-        """Those of a run under way, which may not have the file yet."""
-        return whole_lines(self.at(run, name))
+        """Those of whole lines of a run under way, which may not have the file yet."""
+        try:
+            return [json.loads(line) for line in self.read(run, name).splitlines(True) if line.endswith("\n")]
+        except OSError:
+            return []
 
     def steps(self, run):
         """How many are recorded yet."""

@@ -6,7 +6,6 @@ import html.parser
 import json
 import os
 import re
-import stat
 import sys
 import unittest
 from unittest import mock
@@ -412,10 +411,7 @@ class FakeProgram(Case):
 
     def setUp(self):
         super().setUp()
-        self.program = self.at("program")
-        with open(self.program, "w", encoding="utf-8") as f:
-            f.write(PROGRAM.format(python=sys.executable, tests=os.path.dirname(os.path.abspath(__file__))))
-        os.chmod(self.program, os.stat(self.program).st_mode | stat.S_IXUSR)
+        self.program = self.script(PROGRAM.format(python=sys.executable, tests=os.path.dirname(os.path.abspath(__file__))), "program")
 
     def order(self):
         return self.read("out", "order.txt").splitlines()

@@ -42,15 +42,6 @@ def without_reader(argv, **options):
     return p.returncode, p.stderr
 
 
-def alive(pid):
-    """False as well of a process that ended and that its parent has not looked at."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as f:
-            return f.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 class ReaderLeft(Case):
     def test_help_of_every_script(self):
         self.assertGreaterEqual(len(scripts()), 4)
@@ -218,24 +209,13 @@ class Refused(Case):
 
 class Interrupted(Case):
     def test_ctrl_c_ends_the_run_and_says_so(self):
-        program, mark = self.at("program"), self.at("started")
-        with open(program, "w", encoding="utf-8") as f:
-            f.write(SLEEPER.format(python=sys.executable, mark=mark))
-        os.chmod(program, 0o755)
-        p = subprocess.Popen([sys.executable, COMPARE, "--program", program, "--a", "zero:1", "--out", self.out],
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-        deadline = time.monotonic() + PATIENCE_S
-        while not os.path.exists(mark) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        mark = self.at("started")
+        program = self.script(SLEEPER.format(python=sys.executable, mark=mark), "program")
+        p = self.start(COMPARE, "--program", program, "--a", "zero:1", "--out", self.out, program=sys.executable, start_new_session=True)
+        p.until(lambda: os.path.exists(mark), "a run")
         p.send_signal(signal.SIGINT)
-        _, words = p.communicate(timeout=PATIENCE_S)
-        with open(mark, encoding="utf-8") as f:
-            pid = int(f.read())
         # Where Ctrl-C came before the program's start had been noticed, the kernel kills it, behind compare.py's own end.
-        while alive(pid) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self.assertFalse(alive(pid))
-        self.assertEqual((p.returncode, words), (130, "\ncompare.py: interrupted; finished runs are kept\n"))
+        self.assertEqual(p.ends(130, limit_s=PATIENCE_S, settle_s=PATIENCE_S), "\ncompare.py: interrupted; finished runs are kept\n")
 
 
 @unittest.skipUnless(os.path.exists(PROGRAM), "build/starring is not built")
@@ -246,17 +226,6 @@ class RealProgram(Case):
         super().setUp()
         os.mkdir(self.at("tmp"))
         self.write("to be or not to be, that is the question. " * 200, "text.txt")
-
-    def here(self):
-        """The processes that work in this test's directory."""
-        found = set()
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                if os.readlink(f"/proc/{pid}/cwd") == os.path.realpath(self.folder) and alive(pid):
-                    found.add(int(pid))
-            except OSError:
-                pass
-        return found
 
     def shared_files(self, pids):
         """Files in /dev/shm that these processes have mapped and that still have a name."""
@@ -280,25 +249,18 @@ class RealProgram(Case):
 
     def test_a_killed_comparison_takes_its_run_along(self):
         for topology, number, least in (("ps:sync", signal.SIGKILL, 5), ("zero:1", signal.SIGKILL, 4), ("zero:1", signal.SIGTERM, 4)):
-            shutil.rmtree(self.out, ignore_errors=True)
-            p = subprocess.Popen([sys.executable, COMPARE, "--program", PROGRAM, "--a", topology, *self.SMALL, "--steps", "10000000",
-                                  "--repeat", "1", "--set", "eval_batches=0", "--out", self.out], cwd=self.folder,
-                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "TMPDIR": self.at("tmp")})
-            metrics, until = os.path.join(self.out, topology.replace(":", "-"), "metrics.jsonl"), time.monotonic() + PATIENCE_S
-            while time.monotonic() < until and not (os.path.exists(metrics) and os.path.getsize(metrics)):
-                time.sleep(0.02)
-            everyone = self.here()
+            self.remove("out")
+            p = self.start(COMPARE, "--program", PROGRAM, "--a", topology, *self.SMALL, "--steps", "10000000", "--repeat", "1", "--set",
+                           "eval_batches=0", "--out", self.out, program=sys.executable, env={"TMPDIR": self.at("tmp")})
+            p.until(lambda run=f"out/{topology.replace(':', '-')}": self.steps(run), "a step")
+            everyone = p.left()
             files = self.shared_files(everyone)
             p.send_signal(number)
-            self.assertEqual(p.wait(PATIENCE_S), -number)
             self.assertGreaterEqual(len(everyone), least)   # compare.py, train, the roles or ranks
+            p.ends(-number, limit_s=PATIENCE_S, settle_s=20)
             until = time.monotonic() + 20
-            while (self.here() or os.listdir(self.at("tmp"))) and time.monotonic() < until:
+            while os.listdir(self.at("tmp")) and time.monotonic() < until:
                 time.sleep(0.05)
-            left = self.here()
-            for pid in left:
-                os.kill(pid, signal.SIGKILL)
-            self.assertFalse(left)
             self.assertEqual(os.listdir(self.at("tmp")), [])
             self.assertFalse([path for path in files if os.path.exists(path)])
 

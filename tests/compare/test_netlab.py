@@ -7,17 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(TOP, "experiments"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import EXPERIMENTS, PROGRAM, Runs
 from netlab import formula, lab, rate
 
-PROGRAM = os.path.abspath(os.environ.get("STARRING", os.path.join(TOP, "build", "starring")))
-SCRIPT = os.path.join(TOP, "experiments", "netlab.py")
-COMPARE = os.path.join(TOP, "experiments", "compare.py")
+SCRIPT = os.path.join(EXPERIMENTS, "netlab.py")
 NOBODY = 65534
 TRIES = 3
 MODEL = {"model_type": "gpt2", "vocab_size": 2048, "n_positions": 64, "n_embd": 128, "n_layer": 1, "n_head": 4,
@@ -39,7 +36,7 @@ def why_not():
 WHY_NOT = why_not()
 
 
-class Words(unittest.TestCase):
+class Words(Runs):
     def test_rates(self):
         self.assertEqual(rate.parse("1Gbit"), 1e9)
         self.assertEqual(rate.parse("2.5gbit/s"), 2.5e9)
@@ -58,13 +55,12 @@ class Words(unittest.TestCase):
     def test_the_formula_knows_nothing_of_the_programs_bytes(self):
         for topology, servers, dtype, wanted in (("zero:1", 0, "bf16", 2 * 0.75 * 2000), ("zero:3", 0, "fp32", 3 * 0.75 * 4000),
                                                  ("ps:sync", 2, "fp16", 4 / 2 * 2000)):
-            with tempfile.TemporaryDirectory() as run:
-                for name, found in (("summary.json", {"topology": topology, "params": 1000, "dtype": dtype, "workers": 4, "servers": servers,
-                                                      "wire": [{"role": "worker", "rank": 0, "predicted_sent": 77, "sent_per_step": 78}]}),
-                                    ("config.json", {"gradient_clipping": 0}), ("netlab.json", {"bits_per_second": 80}), ("metrics.jsonl", {"seconds": 9})):
-                    with open(os.path.join(run, name), "w", encoding="utf-8") as f:
-                        json.dump(found, f)
-                self.assertEqual(formula.Measured(run).formula(), wanted / 10)
+            for name, found in (("summary.json", {"topology": topology, "params": 1000, "dtype": dtype, "workers": 4, "servers": servers,
+                                                  "wire": [{"role": "worker", "rank": 0, "predicted_sent": 77, "sent_per_step": 78}]}),
+                                ("config.json", {"gradient_clipping": 0}), ("netlab.json", {"bits_per_second": 80}),
+                                ("metrics.jsonl", {"seconds": 9})):
+                self.write(json.dumps(found), name)
+            self.assertEqual(formula.Measured(self.folder).formula(), wanted / 10)
 
     def test_payload_of_the_whole_run(self):
         """Steps since it went on; of ps:async each worker's own, and the job's on a server."""
@@ -82,21 +78,17 @@ class Words(unittest.TestCase):
 
     def test_wrong_command_lines(self):
         for words, says in ((["--bandwidth", "fast"], "1Gbit"), (["--topologies", "local"], "local"), (["--workers", "1"], "--workers")):
-            p = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, check=False)
-            self.assertEqual(p.returncode, 2)
-            self.assertIn(says, p.stderr)
+            self.assertIn(says, self.run_script("netlab.py", *words, status=2).stderr)
 
 
 @unittest.skipIf(WHY_NOT, f"no cluster in a box here: {WHY_NOT}")
-class Box(unittest.TestCase):
+class Box(Runs):
     def setUp(self):
-        self.dir = tempfile.mkdtemp(prefix="starring-netlab-")
-        self.addCleanup(shutil.rmtree, self.dir)
-        with open(os.path.join(self.dir, "model.json"), "w", encoding="utf-8") as f:
-            json.dump(MODEL, f)
+        super().setUp()
+        self.write(json.dumps(MODEL), "model.json")
 
     def argv(self, bandwidth, topology, steps, out="out"):
-        return [sys.executable, SCRIPT, "--program", PROGRAM, "--bandwidth", bandwidth, "--topologies", topology, "--workers", "2",
+        return [SCRIPT, "--program", PROGRAM, "--bandwidth", bandwidth, "--topologies", topology, "--workers", "2",
                 "--steps", str(steps), "--out", out, "--limit", "120", "--", *SMALL]
 
     def left(self, pid):
@@ -105,10 +97,9 @@ class Box(unittest.TestCase):
         return [n for n in lab.namespaces() + [os.path.basename(d) for d in lab.directories()] if n.startswith(mine)]
 
     def measure(self, bandwidth, topology, steps):
-        p = subprocess.run(self.argv(bandwidth, topology, steps), cwd=self.dir, capture_output=True, text=True, check=False)
-        self.assertEqual(p.returncode, 0, p.stdout + p.stderr)
+        self.run_it(*self.argv(bandwidth, topology, steps), program=sys.executable)
         name = topology.replace(":", "-") + ("-s1" if topology.startswith("ps") else "")
-        return formula.Measured(os.path.join(self.dir, "out", name))
+        return formula.Measured(self.at("out", name))
 
     def check_time(self, topology):
         """Within 15% of the formula, and the bytes were on the links. Noise of the machine only adds: one of three tries."""
@@ -139,7 +130,7 @@ class Box(unittest.TestCase):
                 "for x in c:\n  while d := x.recv(65536): n += len(d)\nos.write(1, b'%d\\n' % n)")
         give = ("import socket, sys; s = socket.create_connection((sys.argv[1], 9)); s.sendall(bytes(int(sys.argv[2]))); s.close()")
         for senders, receivers in ((("b", "c"), ("a",)), (("a", "a"), ("b", "c"))):
-            with lab.Lab(8e6, ["a", "b", "c"]) as box, open(os.path.join(self.dir, "said"), "w+b") as log:
+            with lab.Lab(8e6, ["a", "b", "c"]) as box, open(self.at("said"), "w+b") as log:
                 for host in receivers:
                     box.start(host, [sys.executable, "-c", take, box.address(host), str(2 // len(receivers))], log)
                 while os.path.getsize(log.name) < 3 * len(receivers):
@@ -158,44 +149,39 @@ class Box(unittest.TestCase):
 
     def begin(self):
         """A lab in the middle of a run."""
-        shutil.rmtree(os.path.join(self.dir, "out"), ignore_errors=True)
-        p = subprocess.Popen(self.argv("8Mbit", "zero:1", 1000), cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        path, until = os.path.join(self.dir, "out", "zero-1", "metrics.jsonl"), time.monotonic() + 60
-        while not (os.path.exists(path) and os.path.getsize(path)) and time.monotonic() < until and p.poll() is None:
-            time.sleep(0.05)
-        self.assertIsNone(p.poll(), "ended before its first step")
+        self.remove("out")
+        p = self.start(*self.argv("8Mbit", "zero:1", 1000), program=sys.executable)
+        p.until(lambda: self.steps("out/zero-1"), "its first step")
         self.assertTrue(self.left(p.pid))
         return p
 
     def running(self):
         """Processes of this test's run."""
-        found = subprocess.run(["pgrep", "-f", self.dir], capture_output=True, text=True, check=False).stdout.split()
+        found = subprocess.run(["pgrep", "-f", self.folder], capture_output=True, text=True, check=False).stdout.split()
         return [pid for pid in found if int(pid) != os.getpid()]
 
     def test_ctrl_c_and_sigterm(self):
         for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
             p = self.begin()
             p.send_signal(number)
-            p.communicate(timeout=60)
-            self.assertEqual(p.returncode, status)
+            p.ends(status)
             self.assertEqual(self.left(p.pid), [])
             self.assertEqual(self.running(), [])
 
     def test_sigkill_and_two_at_once(self):
         killed, lives = self.begin(), None
         killed.kill()
-        killed.communicate()
+        killed.wait()
         self.assertTrue(self.left(killed.pid))
         try:
             lives = subprocess.Popen([sys.executable, "-c", "import sys, time; sys.path.insert(0, sys.argv[1])\n"
                                       "from netlab.lab import Lab\n"
                                       "with Lab(1e9, ['a', 'b']): print('up', flush=True); time.sleep(600)",
-                                      os.path.join(TOP, "experiments")], stdout=subprocess.PIPE, text=True)
+                                      EXPERIMENTS], stdout=subprocess.PIPE, text=True)
             self.assertEqual(lives.stdout.readline(), "up\n")
             self.assertEqual(self.left(killed.pid), [])      # the next one has removed it
             self.assertEqual(self.running(), [])
-            p = subprocess.run([sys.executable, SCRIPT, "--clean"], capture_output=True, text=True, check=False)
-            self.assertEqual(p.returncode, 0, p.stderr)
+            self.run_script("netlab.py", "--clean")
             self.assertTrue(self.left(lives.pid))             # and none that lives
         finally:
             if lives:
@@ -205,20 +191,17 @@ class Box(unittest.TestCase):
 
     @unittest.skipUnless(shutil.which("setpriv"), "no setpriv")
     def test_nobody_is_refused(self):
-        os.chmod(self.dir, 0o777)
-        for argv in ([SCRIPT, "--out", "out"], [COMPARE, "--program", PROGRAM, "--a", "ps:sync", "--b", "zero:1", "--bandwidth",
-                                                "1Gbit", "--repeat", "1", "--out", "out"]):
-            p = subprocess.run(["setpriv", "--reuid", str(NOBODY), "--clear-groups", sys.executable, *argv], cwd=self.dir,
-                               capture_output=True, text=True, check=False)
-            self.assertEqual(p.returncode, 2, p.stdout + p.stderr)
+        os.chmod(self.folder, 0o777)
+        for argv in ([SCRIPT, "--out", "out"],
+                     [os.path.join(EXPERIMENTS, "compare.py"), "--program", PROGRAM, "--a", "ps:sync", "--b", "zero:1", "--bandwidth", "1Gbit",
+                      "--repeat", "1", "--out", "out"]):
+            p = self.run_it("--reuid", str(NOBODY), "--clear-groups", sys.executable, *argv, program="setpriv", status=2)
             self.assertIn("sudo", p.stderr)
 
     def test_compare(self):
-        p = subprocess.run([sys.executable, COMPARE, "--program", PROGRAM, "--a", "ps:sync", "--b", "zero:1", "--bandwidth", "40Mbit",
-                            "--repeat", "1", "--workers", "2", "--steps", "2", "--model", "model.json", "--seq", "8", "--batch", "1",
-                            "--dtype", "bf16", "--set", "data.tokenizer=byte", "--set", "eval_batches=0", "--assert-equal",
-                            "--full", "--out", "cmp"], cwd=self.dir, capture_output=True, text=True, check=False)
-        self.assertEqual(p.returncode, 0, p.stdout + p.stderr)
+        p = self.run_script("compare.py", "--program", PROGRAM, "--a", "ps:sync", "--b", "zero:1", "--bandwidth", "40Mbit", "--repeat", "1",
+                            "--workers", "2", "--steps", "2", "--model", "model.json", "--seq", "8", "--batch", "1", "--dtype", "bf16", "--set",
+                            "data.tokenizer=byte", "--set", "eval_batches=0", "--assert-equal", "--full", "--out", "cmp")
         self.assertIn("links of 40 Mbit/s", p.stdout)
 
 

@@ -104,7 +104,7 @@ class Told(Runs):
     @unittest.skipUnless(os.geteuid() == 0, "root alone can be somebody else")
     def test_a_folder_that_may_not_be_read_is_not_called_empty(self):
         os.chmod(self.folder, 0o755)
-        os.mkdir(os.path.join(self.folder, "closed"), 0o700)
+        os.mkdir(self.at("closed"), 0o700)
         for words in (["summary", "closed"], ["evaluate", "closed"], ["generate", "--model", "closed", "--prompt", "x"],
                       [*TRAIN, "--model", "model.json", "--topology", "local", "--resume", "closed"]):
             try:

@@ -1,24 +1,19 @@
 """What the tests of experiments/gpu_check.py share: where things are, a folder to work in, a build whose device programs
 are scripts."""
-import json
 import os
-import stat
 import subprocess
 import sys
-import tempfile
 import types
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(TOP, "experiments"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import EXPERIMENTS, PROGRAM, TOP, Runs
+from gpucheck import work
 
-from gpucheck import work  # noqa: E402  pylint: disable=wrong-import-position
-
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
 BUILD = os.path.dirname(PROGRAM)
 EMULATED = os.path.join(BUILD, "tests", "emulated")
 EMULATION = {"STARRING_CUDA_SO": os.path.join(EMULATED, "libstarring_cuda.so"), "LD_LIBRARY_PATH": EMULATED}
-CHECK = os.path.join(TOP, "experiments", "gpu_check.py")
+CHECK = os.path.join(EXPERIMENTS, "gpu_check.py")
 on_the_emulated_device = unittest.skipUnless(os.path.exists(EMULATION["STARRING_CUDA_SO"]), "no emulated device was built")
 
 
@@ -27,19 +22,9 @@ def run(*argv, env=None, limit=None):  # a hang: the runner's limit
                           env={**os.environ, **(env or {})})
 
 
-class Folder(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
+class Folder(Runs):
     def script(self, name, text):
-        path = os.path.join(self.folder, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as f:
-            f.write("#!/bin/sh\n" + text)
-        os.chmod(path, os.stat(path).st_mode | stat.S_IXUSR)
-        return path
+        return super().script("#!/bin/sh\n" + text, name)
 
     def checker(self, facts=None, limit=60, **options):
         here = types.SimpleNamespace(top=TOP, env=dict(os.environ), libraries=[], program=PROGRAM)
@@ -49,15 +34,14 @@ class Folder(unittest.TestCase):
         return checker
 
     def document(self, out):
-        with open(os.path.join(out, "gpu-check.json"), encoding="utf-8") as f:
-            return json.load(f)
+        return self.json(out, "gpu-check.json")
 
     def toy_build(self, name, **families):
         """A folder for --build: the program, and device programs that are these scripts."""
         for family, text in families.items():
             self.script(os.path.join(name, "tests", "device", f"test_device_{family}"), text)
-        os.symlink(PROGRAM, os.path.join(self.folder, name, "starring"))
-        return os.path.join(self.folder, name)
+        os.symlink(PROGRAM, self.at(name, "starring"))
+        return self.at(name)
 
     def argv(self, build, out, *words):
         return [sys.executable, CHECK, "--build", build, "--out", out, "--quick", "--seed", "1", *words]

@@ -25,7 +25,7 @@ class WithoutADevice(Folder):
         p = run(sys.executable, CHECK, "--build", BUILD, "--out", self.folder, env=self.MISSING, limit=60)
         self.assertEqual(p.returncode, 1)
         self.assertIn("gpu-check: no GPU to check: --device cuda: STARRING_CUDA_SO names", p.stderr)
-        self.assertFalse(os.path.exists(os.path.join(self.folder, "gpu-check.json")))
+        self.assertFalse(os.path.exists(self.at("gpu-check.json")))
 
     def test_gpu_check_wants_a_build(self):
         p = run(sys.executable, CHECK, "--build", self.folder, "--out", self.folder)
@@ -64,8 +64,7 @@ class OnTheEmulatedDevice(Folder):
                      "tiny, bias gradient: epilogue", "NCCL, 1 rank"):
             self.assertIn(name, passed, text)
         self.assertGreater(len(found["kernels-124m"]["figures"]), 20)
-        with open(os.path.join(self.folder, "gpu-check.md"), encoding="utf-8") as f:
-            page = f.read()
+        page = self.read("gpu-check.md")
         self.assertTrue(page.startswith("# emulated GPU, "))
         self.assertIn("| star and ring, equality of bits, bf16 | ok |", page)
 

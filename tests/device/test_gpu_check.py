@@ -4,7 +4,7 @@ something else, wrong words; what it makes of programs that fail and of figures 
 import json
 import os
 import signal
-import subprocess
+import sys
 import time
 import types
 import unittest
@@ -29,7 +29,7 @@ class Documents(Folder):
     def test_parts_one_by_one_make_the_same_document(self):
         """In one call; and in three, backwards, the last with the document of another folder."""
         build = self.toy_build("build", a=OK)
-        once, first, second = (os.path.join(self.folder, n) for n in ("once", "first", "second"))
+        once, first, second = (self.at(n) for n in ("once", "first", "second"))
         status, whole, text = self.check(build, once, *ONE_BY_ONE)
         self.assertEqual(status, 0, text)
         for name in ONE_BY_ONE[:0:-1]:
@@ -44,14 +44,12 @@ class Documents(Folder):
 
     def test_a_call_that_is_killed_loses_nothing(self):
         """Killed when its first check is there, while what was to be replaced is kept; and the programs end with it."""
-        build, out = self.toy_build("build", a=OK, b=OK), os.path.join(self.folder, "out")
+        build, out = self.toy_build("build", a=OK, b=OK), self.at("out")
         status, before, text = self.check(build, out, "facts", "ops")
         self.assertEqual(status, 0, text)
         self.script("build/tests/device/test_device_b", f'echo $$ > {self.folder}/pid; exec sleep 60\n')
-        p = subprocess.Popen(self.argv(build, out, "ops"), env={**os.environ, **EMULATION}, stdout=subprocess.DEVNULL)
-        until = time.monotonic() + 60
-        while not os.path.exists(f"{self.folder}/pid") and time.monotonic() < until and p.poll() is None:
-            time.sleep(0.02)
+        p = self.start(*self.argv(build, out, "ops")[1:], program=sys.executable, env=EMULATION)
+        p.until(lambda: os.path.exists(self.at("pid")), "the second program")
         p.kill()
         p.wait()
         found = self.document(out)
@@ -60,8 +58,7 @@ class Documents(Folder):
         self.assertEqual([(c["name"], c["status"]) for c in ops["checks"]], [("a: a", "passed")])
         self.assertEqual(ops["before"], before["parts"][1])
         self.assertEqual(found["parts"][0], before["parts"][0])
-        with open(f"{self.folder}/pid", encoding="utf-8") as f:
-            self.assertTrue(self.ends(int(f.read())), "the program goes on alone")
+        self.assertTrue(self.ends(int(self.read("pid"))), "the program goes on alone")
         self.assertIn("| operations against the reference | cut short |", self.page(out))
         self.assertIn("cut short", run(*self.argv(build, out, "--list")).stdout)
         self.script("build/tests/device/test_device_b", 'echo "[  FAILED  ] b"\nexit 1\n')
@@ -83,24 +80,18 @@ class Documents(Folder):
         return False
 
     def page(self, out):
-        with open(os.path.join(out, "gpu-check.md"), encoding="utf-8") as f:
-            return f.read()
+        return self.read(out, "gpu-check.md")
 
     def test_ctrl_c_keeps_what_was_found(self):
-        build, out = self.toy_build("build", a=OK, b=f'echo > {self.folder}/began; exec sleep 60\n'), os.path.join(self.folder, "out")
-        p = subprocess.Popen(self.argv(build, out, "ops"), env={**os.environ, **EMULATION}, stdout=subprocess.DEVNULL,
-                             stderr=subprocess.PIPE, text=True)
-        until = time.monotonic() + 60
-        while not os.path.exists(f"{self.folder}/began") and time.monotonic() < until and p.poll() is None:
-            time.sleep(0.02)
+        build, out = self.toy_build("build", a=OK, b=f'echo > {self.folder}/began; exec sleep 60\n'), self.at("out")
+        p = self.start(*self.argv(build, out, "ops")[1:], program=sys.executable, env=EMULATION)
+        p.until(lambda: os.path.exists(self.at("began")), "the second program")
         p.send_signal(signal.SIGTERM)
-        said = p.communicate()[1]
-        self.assertEqual(p.returncode, 130)
-        self.assertIn("what was found until then is in the document", said)
+        self.assertIn("what was found until then is in the document", p.ends(130))
         self.assertEqual([c["name"] for c in self.document(out)["parts"][0]["checks"]], ["a: a"])
 
     def test_results_of_something_else_are_refused_before_anything_runs(self):
-        build, out = self.toy_build("build", a=OK), os.path.join(self.folder, "out")
+        build, out = self.toy_build("build", a=OK), self.at("out")
         found = self.check(build, out, "ops")[1]
         found["identity"]["driver"] = "12.9"
         document.replace(os.path.join(out, "gpu-check.json"), json.dumps(found))
@@ -112,7 +103,7 @@ class Documents(Folder):
 
     def test_what_has_not_run_runs_and_what_does_not_fit_is_left(self):
         """No names: what is left, in order; a budget that only the first is expected to fit."""
-        build, out = self.toy_build("build", a=OK), os.path.join(self.folder, "out")
+        build, out = self.toy_build("build", a=OK), self.at("out")
         known = {p.name: p.estimate for p in parts.ROWS}
         budget = known["facts"] + 1
         status, found, text = self.check(build, out, "--budget", str(budget))
@@ -199,14 +190,14 @@ class Words(Folder):
         for key, value in (("parts", [1]), ("parts", [{**part, "finished": "yes"}]), ("parts", [{**part, "status": "well"}]),
                            ("identity", "x"), ("schema", 1), ("parts", [part])):
             found = {"schema": document.SCHEMA, "identity": {}, "parts": [], key: value}
-            document.replace(os.path.join(self.folder, "gpu-check.json"), json.dumps(found))
+            document.replace(self.at("gpu-check.json"), json.dumps(found))
             p = run(*self.argv(BUILD, self.folder, "--list"))
             self.assertEqual(p.returncode, 0, p.stderr)
             self.assertEqual("is no document of this gpu-check" in p.stderr, value != [part], p.stderr)
 
     def test_a_folder_that_cannot_be_written(self):
-        document.replace(os.path.join(self.folder, "file"), "")
-        p = run(*self.argv(BUILD, os.path.join(self.folder, "file"), "facts"))
+        document.replace(self.at("file"), "")
+        p = run(*self.argv(BUILD, self.at("file"), "facts"))
         self.assertEqual(p.returncode, 2, p.stderr)
         self.assertIn("/file (File exists): name another folder with --out", p.stderr)
 
@@ -215,7 +206,7 @@ class Words(Folder):
         p = run(*self.argv(BUILD, self.folder, "--resume", "/nowhere", "ops"), env=EMULATION)
         self.assertEqual(p.returncode, 2)
         self.assertIn("there is no /nowhere/gpu-check.json to go on with", p.stderr)
-        with open(os.path.join(self.folder, "gpu-check.json"), "w", encoding="utf-8") as f:
+        with open(self.at("gpu-check.json"), "w", encoding="utf-8") as f:
             f.write('{"schema": 1, "parts": []}')
         p = run(*self.argv(BUILD, self.folder, "ops"), env=EMULATION)
         self.assertEqual(p.returncode, 2)
@@ -384,14 +375,14 @@ class Results(Folder):
         self.assertEqual((outcome.verdict, outcome.why()), ("skipped", "no time left"))
 
     def test_libraries_of_pip_are_found(self):
-        packages = os.path.join(self.folder, "site")
+        packages = self.at("site")
         for name in ("nvidia/cu77/lib/libcublasLt.so.77", "nvidia/cudnn/lib/libcudnn.so.9"):
             os.makedirs(os.path.dirname(os.path.join(packages, name)))
             with open(os.path.join(packages, name), "wb"):
                 pass
-        with open(os.path.join(self.folder, "starring"), "wb"):
+        with open(self.at("starring"), "wb"):
             pass
-        with open(os.path.join(self.folder, place.CUDA_SO), "wb") as f:
+        with open(self.at(place.CUDA_SO), "wb") as f:
             f.write(b"\0libcublasLt.so.77\0")
         known, sites = place.cached_libraries, place.site_packages
         place.cached_libraries, place.site_packages = dict, lambda: [packages]
@@ -403,7 +394,7 @@ class Results(Folder):
             os.environ.update(given)
         self.assertEqual(found.libraries[0], ("libcublasLt.so.77", os.path.join(packages, "nvidia/cu77/lib"), "pip's packages"))
         self.assertIn(os.path.join(packages, "nvidia/cu77/lib"), found.env["LD_LIBRARY_PATH"].split(":"))
-        self.assertEqual(found.env["STARRING_CUDA_SO"], os.path.join(self.folder, place.CUDA_SO))
+        self.assertEqual(found.env["STARRING_CUDA_SO"], self.at(place.CUDA_SO))
 
 if __name__ == "__main__":
     unittest.main()

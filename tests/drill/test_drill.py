@@ -48,8 +48,7 @@ class Sees(Runs):
     def verdict(self, body, how="killed"):
         job = jobs.Job("local", ["--topology", "local"], ["run"], reference={"weights_hash": "right"})
         result = exercise.Result(0, job.name, ["run"], "start", how)
-        program = self.write(PROLOGUE + body, "program")
-        os.chmod(program, 0o755)
+        program = self.script(PROLOGUE + body, "program")
         self.remove("0000")
         with mock.patch.object(exercise, "SETTLE_S", 0.3), mock.patch.object(jobs, "LIMIT_S", 3):
             done = exercise.Exercise(program, "none", job, result, self.at("0000")).run(random.Random(1))

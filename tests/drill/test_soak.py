@@ -57,8 +57,7 @@ class Short(Runs):
 
 class Sees(Runs):
     def wrong(self, body):
-        program = self.write(f"#!{sys.executable}\n" + BODY.format(body), "program")
-        os.chmod(program, 0o755)
+        program = self.script(f"#!{sys.executable}\n" + BODY.format(body), "program")
         args = argparse.Namespace(steps=40, every=0.02, limit=20, slack=1 << 20, program=program)
         return "; ".join(soaking.soak(args, "none", soaking.Job("local", []), self.folder).wrong)
 

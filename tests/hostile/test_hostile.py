@@ -33,7 +33,7 @@ LIMIT_S = 120
 
 
 def nobody():
-    """Whom the attacker becomes, or None where nobody else can be become."""
+    """The user that the attacker becomes, or None where it can become no other."""
     try:
         return pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else None
     except KeyError:
@@ -239,7 +239,7 @@ class Hostile(Runs):
     def test_ring(self):
         self.attacked(*RING)
 
-    def test_who_is_let_in_does_harm(self):
+    def test_a_member_does_harm(self):
         """Without this the tests above might pass because the attacker cannot do anything at all."""
         attacker = Attacker(self.folder)
         try:

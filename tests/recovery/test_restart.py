@@ -80,20 +80,15 @@ class Restart(Runs):
             self.assertEqual(life["resumed_from"] is not None, checkpoints > 0)
         return lives
 
-    def test_worker(self):
-        self.star("worker 1")
-
-    def test_worker_0(self):
-        self.star("worker 0")
-
-    def test_server_from_the_beginning(self):
-        self.star("server 1", checkpoints=0)
+    def test_who_dies(self):
+        """A server before there is a checkpoint: all begins anew."""
+        for dies, checkpoints in ((["worker 1"], 4), (["worker 0"], 4), (["server 1"], 0), (["worker 1", "server 0"], 4)):
+            with self.subTest(dies):
+                self.setUp()
+                self.star(*dies, checkpoints=checkpoints)
 
     def test_scheduler(self):
         self.assertIn("scheduler", self.star("scheduler")[1]["why"])
-
-    def test_two_at_once(self):
-        self.star("worker 1", "server 0")
 
     def test_asynchronous(self):
         p = self.train(*STAR, "--topology", "ps:async", *SLOW, "--delay", "1:constant:400", "--restart", "2")
@@ -236,7 +231,7 @@ class Restart(Runs):
         self.assertEqual(len(self.lives("run")), 1)
 
     def test_history_of_a_run(self):
-        """Who goes on in the directory adds to its lives; restarts count anew; who begins there begins them too."""
+        """A run that goes on in the directory adds to its lives, and its restarts count anew; a run that begins there begins them too."""
         for topology in (STAR, RING):
             self.remove("run")
             more = [*topology, *SLOW, "--restart", "1", "--checkpoint-every", "4"]

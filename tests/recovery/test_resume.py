@@ -365,7 +365,7 @@ class Costs(Resume):
         self.assertEqual(self.run_it("summary", "none").stderr, "")
 
     def test_late_for_what_was_given_up(self):
-        """Who comes late to a checkpoint that was given up makes its directory anew: a run that ends in order leaves none."""
+        """A rank that comes late to a checkpoint that was given up makes its directory anew: a run that ends in order leaves none."""
         star = ["--topology", "ps:sync", "--workers", "2", "--batch", "2"]
         for argv in (LOCAL, ring(2), star):
             p = self.behind_checkpoint(3, "late", *argv, *KEEP_ALL)

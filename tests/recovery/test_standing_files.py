@@ -210,7 +210,7 @@ class StandingFiles(Runs):
         return f"tcp://127.0.0.1:{free_port()}"
 
     def test_a_death_by_hand_while_files_stand_still(self):
-        """Who begins anew takes its configuration along, and says that it is at work while it reads the rest."""
+        """A role that begins anew takes its configuration along, and says that it is at work while it reads the rest."""
         address, shim = self.prepare_by_hand(), self.shim | {"WHERE": self.folder + "/"}
         roles = [self.role(shim, "scheduler", "--bind", address)]
         roles += [self.role(shim, role, "--scheduler", address, "--rank", rank) for role in ("server", "worker") for rank in ("0", "1")]

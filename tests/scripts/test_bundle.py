@@ -3,15 +3,13 @@
 import os
 import subprocess
 import sys
-import tempfile
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(TOP, "bundle"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import PROGRAM, TOP, Runs
+sys.path.append(os.path.join(TOP, "bundle"))
+import make_bundle
 
-import make_bundle  # noqa: E402  pylint: disable=wrong-import-position
-
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
 BUILD = os.path.dirname(PROGRAM)
 TEST = os.path.join(BUILD, "tests", "test_kernels_reduce")
 
@@ -21,16 +19,13 @@ def sanitized():
 
 
 @unittest.skipIf(sanitized(), "a sanitized build is not for taking along")
-class Bundle(unittest.TestCase):
+class Bundle(Runs):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.out = os.path.join(folder.name, "bundle")
+        super().setUp()
+        self.out = self.at("bundle")
 
     def test_what_is_in_it(self):
-        p = subprocess.run([sys.executable, os.path.join(TOP, "bundle", "make_bundle.py"), "--build", BUILD, "--out", self.out, TEST],
-                           capture_output=True, text=True, check=False)
-        self.assertEqual(p.returncode, 0, p.stderr)
+        p = self.run_it(os.path.join(TOP, "bundle", "make_bundle.py"), "--build", BUILD, "--out", self.out, TEST, program=sys.executable)
         self.assertRegex(p.stdout, r"needs glibc 2\.\d+ or newer")
         libraries = os.listdir(os.path.join(self.out, "lib"))
         for name in ("libzmq.so.5", "libmpi.so.40", "libopen-rte.so.40", "libcjson.so.1", "libcmocka.so.0", "libsodium.so.23", "liburing.so.2"):
@@ -58,7 +53,7 @@ class Bundle(unittest.TestCase):
         self.assertFalse(make_bundle.within_limit(bundle, 2.9))
 
     def test_a_missing_library_is_named(self):
-        path = os.path.join(os.path.dirname(self.out), "program")
+        path = self.at("program")
         with open(TEST, "rb") as f:
             data = f.read()
         self.assertIn(b"libcmocka.so.0\0", data)
@@ -69,7 +64,7 @@ class Bundle(unittest.TestCase):
             make_bundle.needed(path)
 
     def test_a_library_keeps_its_other_entries(self):
-        path = os.path.join(os.path.dirname(self.out), "libmpi.so")
+        path = self.at("libmpi.so")
         with open(make_bundle.needed(os.path.join(BUILD, "libstarring_mpi.so"))["libmpi.so.40"], "rb") as f, open(path, "wb") as to:
             to.write(f.read())
 

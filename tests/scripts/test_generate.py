@@ -3,7 +3,6 @@
 built program and over a made-up one."""
 import json
 import os
-import stat
 import sys
 import unittest
 
@@ -210,8 +209,7 @@ class Sample(Runs):
 
     def setUp(self):
         super().setUp()
-        self.program = self.write(FAKE.format(python=sys.executable), "program")
-        os.chmod(self.program, os.stat(self.program).st_mode | stat.S_IXUSR)
+        self.program = self.script(FAKE.format(python=sys.executable), "program")
 
     def run_of(self, topology, says=None, vocabulary=256, tokenizer=False):
         name = topology.replace(":", "-")

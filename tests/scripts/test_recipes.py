@@ -8,16 +8,15 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import PROGRAM, TOP, Runs
+from comparison import options
+from netlab import formula
+
 PAGES = os.path.join(TOP, "docs", "experiments")
 RECIPES = "experiments/recipes"
-sys.path.insert(0, os.path.join(TOP, "experiments"))
-from comparison import options  # noqa: E402
-from netlab import formula  # noqa: E402
 
 MIB = 1 << 20
 
@@ -137,7 +136,7 @@ class Recipes(unittest.TestCase):
             self.assertEqual(status, 0, err)
 
 
-class Figures(unittest.TestCase):
+class Figures(Runs):
     def test_memory_of_the_paper_s_row(self):
         shown = rows("memory", "predicted here (bytes)")
         self.assertEqual(sorted(shown), ["zero:0", "zero:1", "zero:2", "zero:3"])
@@ -226,12 +225,10 @@ class Figures(unittest.TestCase):
         self.assertEqual(text_of("overlap").count("ends with weights"), 2)
         for name in names():
             for topology, words, said in re.findall(r"`(\S+)( [^`]*)?` ends with weights `([0-9a-f]{16})`", text_of(name)):
-                with self.subTest(recipe=name, run=topology + words), tempfile.TemporaryDirectory() as out:
-                    status, _, err = run("train", "-c", f"{RECIPES}/{name}.json", "--topology", topology, *shlex.split(words),
-                                         "--set", "trouble.straggle=[]", "--set", "eval_batches=0", "--no-weights", "--out", out)
-                    self.assertEqual(status, 0, err)
-                    with open(os.path.join(out, "summary.json"), encoding="utf-8") as f:
-                        self.assertEqual(json.load(f)["weights_hash"], said)
+                with self.subTest(recipe=name, run=topology + words):
+                    self.run_it("train", "-c", f"{RECIPES}/{name}.json", "--topology", topology, *shlex.split(words), "--set",
+                                "trouble.straggle=[]", "--set", "eval_batches=0", "--no-weights", "--force", "--out", self.at("run"), cwd=TOP)
+                    self.assertEqual(self.hash("run"), said)
 
 
 if __name__ == "__main__":

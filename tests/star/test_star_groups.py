@@ -110,7 +110,7 @@ class Groups(Runs):
         return p
 
     def test_a_member_dies(self):
-        """Whom it leads keys for hear of it; with restarts the group meets anew, and the run ends with the same bits."""
+        """The workers that it leads keys for hear of it; with restarts the group meets anew, and the run ends with the same bits."""
         p = self.begun("--steps", "200")
         p.kill_now("worker 1")
         self.assertIn("worker 1 ", p.ends(1))

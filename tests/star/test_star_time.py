@@ -153,17 +153,12 @@ class StarTime(Runs):
 
         self.attempt(check)
 
-    def test_straggler_with_commit_round(self):
-        self.straggler("--topology", "ps:sync", "--servers", "2", "--medium", "tcp")
-
-    def test_straggler_without_commit_round(self):
-        self.straggler("--topology", "ps:sync", "--set", "gradient_clipping=0", "--medium", "tcp")
-
-    def test_straggler_with_shared_memory(self):
-        self.straggler("--topology", "ps:sync", "--servers", "2", "--medium", "shm", "--set", "gradient_clipping=0")
-
-    def test_straggler_that_nobody_waits_for(self):
-        self.straggler("--topology", "ps:async", waits=False)
+    def test_stragglers(self):
+        """With a commit round of the scheduler's and without, over either medium; and one that nobody waits for."""
+        for words in (["ps:sync", "--servers", "2", "--medium", "tcp"], ["ps:sync", "--set", "gradient_clipping=0", "--medium", "tcp"],
+                      ["ps:sync", "--servers", "2", "--medium", "shm", "--set", "gradient_clipping=0"], ["ps:async"]):
+            with self.subTest(words):
+                self.straggler("--topology", *words, waits=words != ["ps:async"])
 
     def clock_ahead(self):
         """What to start a role by for a monotonic clock of its own."""

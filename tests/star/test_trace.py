@@ -63,24 +63,20 @@ class Trace(Runs):
         self.assertEqual(len(found), 1, e)
         return found[0]
 
-    def test_summed_in_order(self):
-        self.on_the_way = ["sum", "update", "reply"]
-        events = self.check("--topology", "ps:sync")
-        # The scheduler has heard a report of every worker in every step.
-        heard = [e for e in events if e.get("cat") == "scheduler" and e["name"] == "report"]
-        self.assertEqual(len(heard), WORKERS * STEPS)
-
-    def test_commit_round(self):
-        self.on_the_way = ["sum", "update", "reply"]
-        self.check("--topology", "ps:sync", "--set", "gradient_clipping=0.5", "--medium", "tcp")
-
-    def test_without_clipping(self):
-        self.on_the_way = ["sum", "update", "reply"]
-        self.check("--topology", "ps:sync", "--set", "gradient_clipping=0", "--medium", "tcp")
-
-    def test_on_arrival(self):
-        self.on_the_way = ["update", "reply"]
-        self.check("--topology", "ps:async")
+    def test_arrows(self):
+        """With a commit round of the scheduler's and without, and where each push is an update of its own."""
+        for words, on_the_way in ((["ps:sync"], ["sum", "update", "reply"]),
+                                  (["ps:sync", "--set", "gradient_clipping=0.5", "--medium", "tcp"], ["sum", "update", "reply"]),
+                                  (["ps:sync", "--set", "gradient_clipping=0", "--medium", "tcp"], ["sum", "update", "reply"]),
+                                  (["ps:async"], ["update", "reply"])):
+            with self.subTest(words):
+                self.on_the_way = on_the_way
+                self.remove("run")
+                events = self.check("--topology", *words)
+                if words == ["ps:sync"]:
+                    # The scheduler has heard a report of every worker in every step.
+                    heard = [e for e in events if e.get("cat") == "scheduler" and e["name"] == "report"]
+                    self.assertEqual(len(heard), WORKERS * STEPS)
 
 
 if __name__ == "__main__":

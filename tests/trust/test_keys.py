@@ -169,7 +169,7 @@ class Refusals(Case):
 
 
     def test_a_directory_that_others_write_in(self):
-        # Who may replace public.keys by that of another job says who may join, though he writes no file of it.
+        # A user who may put another job's public.keys in its place decides on members, though he writes no file of it.
         self.keygen()
         for mode in (0o777, 0o770):
             os.chmod(self.at("keys"), mode)

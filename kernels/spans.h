@@ -45,11 +45,12 @@ struct span {
 
 static inline int64_t span_length(const struct span *s) { return s->end - s->begin; }
 
-static inline int64_t now_ns(void) {
+static inline int64_t clock_ns(clockid_t clock) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
+static inline int64_t now_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
 
 // The spans that stay when there is no room for all.
 enum spans_kept { SPANS_FIRST, SPANS_LAST, SPANS_LONGEST };

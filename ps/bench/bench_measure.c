@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "kernels/spans.h"
 #include "ps/bench/bench_roles.h"
 #include "ps/trust/job_secret.h"
 #include "shared/core/error.h"
@@ -75,11 +76,7 @@ static int answer(struct bench_member *m, char line[BENCH_LINE_MAX]) {
     return launcher_read_line(m->team->launcher, m->control, ANSWER_S, line, BENCH_LINE_MAX);
 }
 
-static double member_cpu(const struct bench_member *m) {
-    struct timespec t = {0};
-    clock_gettime(m->cpu, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+static double member_cpu(const struct bench_member *m) { return 1e-9 * (double)clock_ns(m->cpu); }
 
 struct bench_start {
     const char *role;  // as `bench ps --as`
@@ -165,7 +162,7 @@ struct measure {
     int round;  // -1: warming up
 };
 
-static int64_t start_moment(void) { return bench_now() + START_NS; }
+static int64_t start_moment(void) { return now_ns() + START_NS; }
 
 static void keep(const struct measure *m, struct bench_series *s, double value) {
     if (m->round >= 0) bench_series_add(s, value);

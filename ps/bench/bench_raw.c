@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "kernels/spans.h"
 #include "ps/bench/bench_roles.h"
 #include "ps/net/raw_stream.h"
 #include "shared/core/error.h"
@@ -168,8 +169,7 @@ int bench_sender(const struct bench_seat *seat) {
         int64_t begin = bench_wait_until(start);
         rc = !strcmp(medium, "tcp") ? raw_stream_send(tcp, base, p->bytes, count)
                                     : bench_ring_send(ring, base, count);
-        if (!rc)
-            rc = bench_say(seat->control, "%" PRId64 " %" PRId64 " %" PRIu64, begin, bench_now(), checksum);
+        if (!rc) rc = bench_say(seat->control, "%" PRId64 " %" PRId64 " %" PRIu64, begin, now_ns(), checksum);
     }
     bench_ring_close(&ring);
     raw_stream_close(&tcp);

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "kernels/spans.h"
 #include "ps/job/ps.h"
 #include "ps/net/raw_stream.h"
 #include "ps/trust/trust.h"
@@ -18,16 +19,10 @@
 #include "shared/time/moments.h"
 
 // ---------------------------------------------------------------- the bench's line
-int64_t bench_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 int64_t bench_wait_until(int64_t ns) {
     struct timespec t = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR) continue;
-    return bench_now();
+    return now_ns();
 }
 
 int bench_hear(int control, char line[BENCH_LINE_MAX]) {
@@ -231,9 +226,9 @@ static int whole_step(struct seated *w, int64_t start) {
     if (w->seat->rank == 0) set_first(w, 1e-3f);
     int64_t begin = bench_wait_until(start);
     if (update(w) != 0) return -1;
-    int64_t summed = bench_now();
+    int64_t summed = now_ns();
     if (await_units(w, PASS_FORWARD) != 0) return -1;
-    int64_t end = bench_now();
+    int64_t end = now_ns();
     if (await_units(w, PASS_BACKWARD) != 0 || update(w) != 0 || await_units(w, PASS_BACKWARD) != 0) return -1;
     return bench_say(w->seat->control, "%" PRId64 " %" PRId64 " %" PRId64, begin, summed, end);
 }
@@ -247,7 +242,7 @@ static int pulls_alone(struct seated *w, int64_t start, int64_t rest) {
     for (int u = 0; u < w->l->count; u++) push(w, u);
     int64_t begin = bench_wait_until(start + rest);
     if (close_step(w) != 0 || await_units(w, PASS_FORWARD) != 0) return -1;
-    int64_t end = bench_now();
+    int64_t end = now_ns();
     if (w->updates_read <= read)
         return fail("bench ps: a pull read weights of update %lld again", (long long)read);
     return bench_say(w->seat->control, "%" PRId64 " %" PRId64, begin, end);
@@ -262,14 +257,14 @@ static int measure_latency(struct seated *w, int64_t start, int steps) {
         for (int u = 0; u < w->l->count; u++) {
             struct unit_view view;
             if (topology_acquire(w->t, u, PASS_BACKWARD, &view) != 0) return -1;
-            int64_t begin = bench_now();
+            int64_t begin = now_ns();
             push(w, u);
             if (await_acknowledged(w, u) != 0) return -1;
-            int64_t acknowledged = bench_now();
+            int64_t acknowledged = now_ns();
             if (comm_wait(w->comm, COMM_LANDED, u, w->step + 1, "weights have not landed") != 0) return -1;
             read_shared(w, &view);
             at += (size_t)snprintf(line + at, sizeof line - at, "%" PRId64 " %" PRId64 " ",
-                                   acknowledged - begin, bench_now() - begin);
+                                   acknowledged - begin, now_ns() - begin);
             if (at + 48 > sizeof line) return fail("bench ps: too many payloads a shard for one answer");
         }
         if (close_step(w) != 0) return -1;
@@ -286,10 +281,10 @@ static int measure_acknowledgements(struct seated *w, int64_t start) {
     if (w->seat->rank == 0) set_first(w, 1e-3f);
     bench_wait_until(start);
     for (int u = 0; u < w->l->count; u++) {
-        int64_t begin = bench_now();
+        int64_t begin = now_ns();
         push(w, u);
         if (await_acknowledged(w, u) != 0) return -1;
-        at += (size_t)snprintf(line + at, sizeof line - at, "%" PRId64 " ", bench_now() - begin);
+        at += (size_t)snprintf(line + at, sizeof line - at, "%" PRId64 " ", now_ns() - begin);
         if (at + 24 > sizeof line) return fail("bench ps: too many payloads a step for one answer");
     }
     if (close_step(w) != 0 || await_units(w, PASS_BACKWARD) != 0) return -1;

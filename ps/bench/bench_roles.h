@@ -42,7 +42,6 @@ int bench_solo(const struct bench_seat *s);
 
 // ---- shared by them
 #define BENCH_LINE_MAX 8192
-int64_t bench_now(void);               // ns of CLOCK_MONOTONIC
 int64_t bench_wait_until(int64_t ns);  // sleeps until then; returns the moment it went on
 // The next line without its newline. 0, or -1: the bench has gone.
 int bench_hear(int control, char line[BENCH_LINE_MAX]);

@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "kernels/spans.h"
 #include "ps/bench/bench_roles.h"
 #include "ps/server/server_core.h"
 #include "shared/core/error.h"
@@ -124,13 +125,6 @@ static int apply(struct solo *s) {
     return 0;
 }
 
-// CPU time: nothing here waits, and what else wants the core does not count.
-static int64_t thread_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static int measure(struct solo *s, const char *what) {
     size_t piece = !strcmp(what, "pieces") && s->plan.bytes < COPY_BYTES ? s->plan.bytes : COPY_BYTES;
     if (!strcmp(what, "apply")) return apply(s);
@@ -155,9 +149,11 @@ int bench_solo(const struct bench_seat *seat) {
             break;
         }
         bench_wait_until(start);
-        int64_t begin = thread_now();
+        // CPU time: nothing here waits, and what else wants the core does not count.
+        int64_t begin = clock_ns(CLOCK_THREAD_CPUTIME_ID);
         rc = measure(&s, what);
-        if (!rc) rc = bench_say(seat->control, "%" PRId64 " %" PRId64, begin, thread_now());
+        if (!rc)
+            rc = bench_say(seat->control, "%" PRId64 " %" PRId64, begin, clock_ns(CLOCK_THREAD_CPUTIME_ID));
     }
     server_core_destroy(&s.core);
     if (s.dev) {

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "kernels/spans.h"
 #include "ps/agree/start_point.h"
 #include "ps/job/consistency.h"
 #include "ps/job/ps.h"
@@ -134,13 +135,12 @@ struct scheduler {
 static void scheduler_send(void *ctx, int peer, const struct ps_message *message) {
     struct scheduler *s = ctx;
     struct ps_message m = *message;
-    if (m.header.kind == WIRE_START && !s->cpu_begin_ns)
-        s->cpu_begin_ns = clock_now_ns(CLOCK_PROCESS_CPUTIME_ID);
+    if (m.header.kind == WIRE_START && !s->cpu_begin_ns) s->cpu_begin_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
     // It has no directory of its own, maybe: the servers, which leave reports, learn what it has cost.
     struct rusage self;
     if (m.header.kind == WIRE_SHUTDOWN) {
         m.header.count = 4;
-        m.header.values[0] = (double)(clock_now_ns(CLOCK_PROCESS_CPUTIME_ID) - s->cpu_begin_ns) * 1e-9;
+        m.header.values[0] = (double)(clock_ns(CLOCK_PROCESS_CPUTIME_ID) - s->cpu_begin_ns) * 1e-9;
         m.header.values[1] = getrusage(RUSAGE_SELF, &self) ? 0 : (double)self.ru_maxrss * 1024;
         m.header.values[2] = (double)atomic_load(&s->wire.control_sent);
         m.header.values[3] = (double)atomic_load(&s->wire.control_received);

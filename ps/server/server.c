@@ -421,7 +421,7 @@ static int leave_spans(const struct server *s) {
                           .role = "server",
                           .rank = s->id.rank,
                           .shift_ns = s->id.clock.offset_ns,
-                          .error_ns = ps_clock_error(&s->id.clock, clock_now_ns(CLOCK_MONOTONIC)),
+                          .error_ns = ps_clock_error(&s->id.clock, now_ns()),
                           .threads = threads,
                           .count = count,
                           .first_tid = 1,

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "kernels/spans.h"
 #include "ps/job/timing.h"
 #include "ps/server/server_threads.h"
 #include "shared/core/error.h"
@@ -12,13 +13,13 @@ static void training_begins(struct shard *s) {
     int64_t cpu = 0, wall = 0;
     thread_time_start(s->spans);
     if (atomic_load(&s->server->begin_ns)) return;
-    atomic_compare_exchange_strong(&s->server->cpu_begin_ns, &cpu, clock_now_ns(CLOCK_PROCESS_CPUTIME_ID));
-    atomic_compare_exchange_strong(&s->server->begin_ns, &wall, clock_now_ns(CLOCK_MONOTONIC));
+    atomic_compare_exchange_strong(&s->server->cpu_begin_ns, &cpu, clock_ns(CLOCK_PROCESS_CPUTIME_ID));
+    atomic_compare_exchange_strong(&s->server->begin_ns, &wall, now_ns());
 }
 
 static void training_goes_on(struct server *s) {
-    atomic_store(&s->end_ns, clock_now_ns(CLOCK_MONOTONIC));
-    atomic_store(&s->cpu_end_ns, clock_now_ns(CLOCK_PROCESS_CPUTIME_ID));
+    atomic_store(&s->end_ns, now_ns());
+    atomic_store(&s->cpu_end_ns, clock_ns(CLOCK_PROCESS_CPUTIME_ID));
 }
 
 // Below the link.

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "kernels/spans.h"
 #include "shared/core/topology.h"
 #include "shared/device/device_facts.h"
 #include "shared/model/model.h"
@@ -149,18 +150,13 @@ static inline const char *report_job_name(uint64_t job, char name[REPORT_JOB_MAX
     return name;
 }
 
-static inline int64_t clock_now_ns(clockid_t clock) {
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 static inline void rank_span_begin(struct rank_span *s) {
-    s->begin_ns = clock_now_ns(CLOCK_MONOTONIC);
-    s->cpu_begin_ns = clock_now_ns(CLOCK_PROCESS_CPUTIME_ID);
+    s->begin_ns = now_ns();
+    s->cpu_begin_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
 }
 static inline void rank_span_end(struct rank_span *s) {
-    s->end_ns = clock_now_ns(CLOCK_MONOTONIC);
-    s->cpu_end_ns = clock_now_ns(CLOCK_PROCESS_CPUTIME_ID);
+    s->end_ns = now_ns();
+    s->cpu_end_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
 }
 
 // The values of a rank's counters after so many steps: of a server of an asynchronous job that was interrupted also a part of one.

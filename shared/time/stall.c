@@ -54,12 +54,6 @@ struct stall_watch {
     struct kept kept[STALL_KINDS];
 };
 
-static int64_t clock_ns(clockid_t clock) {
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static void keep(struct kept *k, struct span one, const void *owner) {
     one.id = (uintptr_t)owner;
     k->total += span_length(&one);
@@ -69,7 +63,7 @@ static void keep(struct kept *k, struct span one, const void *owner) {
 // With the lock held, so that two threads look in the order of their clocks.
 static void look(struct stall_watch *w) {
     struct span one;
-    int64_t cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID), now = clock_ns(CLOCK_MONOTONIC);
+    int64_t cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID), now = now_ns();
     for (int i = 0; i < w->part_count; i++) {
         struct part *p = &w->parts[i];
         char text[96];

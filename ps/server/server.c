@@ -53,6 +53,11 @@ static void server_send(void *ctx, int peer, const struct ps_message *message) {
     net_send(s->scheduler, NULL, &m);
 }
 
+static void tell_scheduler(const struct server *s, const struct wire_header *h) {
+    const struct ps_port port = link_port(s->link);
+    port_tell(&port, PEER_SCHEDULER, h);
+}
+
 // Allocating writes every page, which may take long.
 static int server_allocate(struct server *s) {
     const char *why = NULL;
@@ -222,18 +227,8 @@ static void server_rescue(struct server *s, const struct wire_header *h) {
     rescue_part_asked(&s->rescue, &o, h);
     if (s->rescue) return;
     struct wire_header why = {.kind = WIRE_RESCUE, .step = h->step, .seq = h->seq};
-    const struct ps_port port = link_port(s->link);
     snprintf(why.text, sizeof why.text, "%s", error_last());
-    port_tell(&port, PEER_SCHEDULER, &why);
-}
-
-// A part that cannot be left ends the rescue: the scheduler hears why.
-static void server_say_failed(struct server *s) {
-    struct wire_header why;
-    if (!s->rescue || s->rescue_failed || !rescue_part_failed(s->rescue, &why)) return;
-    const struct ps_port port = link_port(s->link);
-    s->rescue_failed = true;
-    port_tell(&port, PEER_SCHEDULER, &why);
+    tell_scheduler(s, &why);
 }
 
 // Hears the scheduler until it ends the job. 1: shut down, 0: go on, -1: failed (logged).
@@ -268,16 +263,8 @@ static int server_listen_scheduler(struct server *s, double *heard_s) {
     return rc;
 }
 
-// Another one may be started in its place.
-static int lost_scheduler(const struct server *s, const struct turn_stall *still, double heard_s,
-                          double now) {
-    char why[WIRE_TEXT_MAX], stood[TURN_STALL_WORDS];
-    snprintf(why, sizeof why, "the scheduler was lost: silent for %.1f s%s" PS_LOST_KEY, now - heard_s,
-             turn_stall_words(still, ps_lost_s(s->c), heard_s, stood));
-    return s->c->recovery.restart > 0 ? rejoin_now(s->o, s->id.incarnation, why) : fail("%s", why);
-}
-
-// The reason that ends this server, or NULL; in text alone where it may only have been frozen. In a rescue its threads have ended.
+// The reason that ends this server, or NULL; it is in text where the process may only have been frozen. In a rescue the threads
+// have ended.
 static const char *server_trouble(struct server *s, double excused_s, char text[WIRE_TEXT_MAX]) {
     struct loader *loaders[] = {atomic_load(&s->loader), atomic_load(&s->twin_loader)};
     const char *why = NULL;
@@ -307,7 +294,12 @@ static int server_watch(struct server *s, const struct ps_login *l) {
         if (rc != 0) return rc < 0 ? -1 : 0;
         double now = now_seconds(), excused_s = turn_stall_excused(&still, ps_lost_s(s->c), now);
         link_tick(s->link, now);
-        server_say_failed(s);
+        // A part that cannot be left ends the rescue: the scheduler hears why.
+        struct wire_header failed;
+        if (s->rescue && !s->rescue_failed && rescue_part_failed(s->rescue, &failed)) {
+            s->rescue_failed = true;
+            tell_scheduler(s, &failed);
+        }
         // This process stood still: what the scheduler has said since is yet to be heard.
         heard_s = turn_stall_moved(heard_s, excused_s, now);
         for (int t = 0; t < s->map->threads; t++) study_tell(s->shards[t].study);
@@ -318,14 +310,18 @@ static int server_watch(struct server *s, const struct ps_login *l) {
             ps_abort(s->scheduler, s->link, &s->id, why);
             return ps_fail(why);
         }
-        if (now - heard_s > ps_lost_s(s->c)) return lost_scheduler(s, &still, heard_s, now);
+        if (now - heard_s > ps_lost_s(s->c)) {
+            char lost[WIRE_TEXT_MAX], stood[TURN_STALL_WORDS];
+            snprintf(lost, sizeof lost, "the scheduler was lost: silent for %.1f s%s" PS_LOST_KEY,
+                     now - heard_s, turn_stall_words(&still, ps_lost_s(s->c), heard_s, stood));
+            // With restarts left another one may be started in its place.
+            return s->c->recovery.restart > 0 ? rejoin_now(s->o, s->id.incarnation, lost) : fail("%s", lost);
+        }
         if (!s->started && now - hello_s > ps_hello_s(s->c)) ps_hello(l, &s->id), hello_s = now;
         bool sampling = s->id.clock.apart && s->id.clock.samples < PS_CLOCK_FIRST;
         if (now - beat_s > (sampling ? PS_CLOCK_FIRST_S : ps_heartbeat_s(s->c))) {
-            const struct ps_port port = link_port(s->link);
             beat_s = now;
-            port_tell(&port, PEER_SCHEDULER,
-                      &(struct wire_header){.kind = WIRE_HEARTBEAT, .ready_ns = ps_clock_ns(now)});
+            tell_scheduler(s, &(struct wire_header){.kind = WIRE_HEARTBEAT, .ready_ns = ps_clock_ns(now)});
         }
     }
 }

@@ -139,7 +139,7 @@ static int on_init(struct server_core *c, struct server_key *k, const struct wir
     return 0;
 }
 
-// What another sender says is dropped without an answer: the routing id behind it may be anyone's.
+// Messages of any other sender are dropped without an answer: the routing id behind them may be anyone's.
 bool server_core_knows(const struct server_core *c, const struct wire_header *h) {
     if (h->role != PS_WORKER || h->rank < 0 || h->rank >= c->rule.workers) return false;
     if (c->o.job == 0 || h->job != c->o.job) return false;

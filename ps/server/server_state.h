@@ -119,7 +119,7 @@ struct push_policy {
     void (*begin_life)(struct server_core *c, int worker);
     // The answer to a worker's pull, as it leaves: with other weights than the newest.
     void (*answer)(struct server_core *c, struct server_key *k, int worker, struct ps_message *m);
-    // What the policy itself knows of a key, beside the slots, and its bytes.
+    // The policy's own part of a key, beside the slots, and its bytes.
     void (*open)(struct server_core *c, struct server_key *k);
     void (*close)(struct server_key *k);
     int64_t (*key_bytes)(int workers);
@@ -133,7 +133,7 @@ extern const struct push_policy push_replayed;    // on arrival, in the order th
 
 struct server_core {
     struct server_core_options o;
-    // What follows from the configuration:
+    // Derived from the configuration:
     const struct push_policy *policy;
     struct consistency_rule rule;
     int slots;                // L

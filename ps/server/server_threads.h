@@ -73,7 +73,7 @@ struct server {
     struct keeper *keeper;            // NULL: there are no checkpoints
     _Atomic(struct loader *) loader;  // NULL: the job begins at its beginning, or it is not known yet
     _Atomic(struct loader *) twin_loader;  // of the replica; NULL: there is none, or nothing is loaded
-    struct rescue_part *rescue;            // NULL: nobody has died
+    struct rescue_part *rescue;            // NULL: no member has died
     bool rescue_failed;                    // and the scheduler has been told why
     _Atomic int quit;
     // When the first gradient came and when the last update was done, by the clock and in CPU time of the process.

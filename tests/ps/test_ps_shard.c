@@ -223,7 +223,8 @@ static void run_ahead(bool round, int lead, bool shared, uint64_t seed, float *o
     own[1].bytes += 64;
     own[1].base = shared ? xcalloc(own[1].bytes, 1) : NULL;
     if (shared) server_core_attach(b.core, 1, &own[1]);
-    while (over < AHEAD_STEPS) {
+    for (int turns = 0; over < AHEAD_STEPS; turns++) {
+        assert_true(turns < 1000000);
         int w = (int)sim_draw(b.sim, 2), key = (int)sim_draw(b.sim, (uint64_t)keys);
         if (done[w][key] < AHEAD_STEPS && done[w][key] <= over + lead) {
             ahead = done[w][key] - over > ahead ? (int)(done[w][key] - over) : ahead;

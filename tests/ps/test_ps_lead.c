@@ -369,12 +369,12 @@ static struct toy_case lead_case(int lead, uint64_t seed) {
 static void test_weights(void **state) {
     (void)state;
     int overtaken = 0;
-    for (uint64_t seed = 1; seed <= 48; seed++)
+    for (uint64_t seed = 1; seed <= 24; seed++)
         for (int lead = 0; lead < SLOTS_MAX; lead++) {
             struct toy_case t = lead_case(lead, seed);
             run(&t, (struct plain){.exact = seed % 2, .ahead = seed % 3 == 0}, &overtaken);
         }
-    assert_true(overtaken > 100);
+    assert_true(overtaken > 50);
 }
 
 // Weights of exactly version max(0, t - lead) are the same however the messages went; without a lead those of any star.

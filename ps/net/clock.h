@@ -43,7 +43,7 @@ int64_t ps_clock_to_scheduler(const struct ps_clock *c, int64_t own_ns);
 int64_t ps_clock_from_scheduler(const struct ps_clock *c, int64_t ns);
 
 // A moment at which a worker's part was ready says whose it was: the remainder by PS_MOMENT_RANKS is the worker. So the
-// latest of many moments, through shards, groups and the scheduler, names who came last. It is off by a microsecond at most.
+// latest of many moments, through shards, groups and the scheduler, names the last worker. It is off by a microsecond at most.
 #define PS_MOMENT_RANKS 1024
 static inline int64_t ps_moment_of(int64_t ns, int rank) {
     return ns > 0 ? ns - ns % PS_MOMENT_RANKS + rank % PS_MOMENT_RANKS : 0;

@@ -1,4 +1,4 @@
-// The proof that a socket asks of those who connect, and shows where it connects (ps/trust/trust.h has the table). Handshakes have a
+// The proof that a socket asks of a peer that connects, and shows where it connects (ps/trust/trust.h has the table). Handshakes have a
 // deadline, and what waits to be accepted is bounded; until one has succeeded libzmq hands on nothing of the connection.
 #ifndef STARRING_PS_NET_CURVE_H
 #define STARRING_PS_NET_CURVE_H
@@ -14,7 +14,7 @@ enum net_plane { NET_CONTROL, NET_DATA };
 struct net_peer {
     const char *address;
     enum net_plane plane;
-    int server;         // data: whose shard
+    int server;         // data: the shard's
     const char *token;  // data: its (ps/net/roster.h)
 };
 
@@ -30,7 +30,7 @@ enum net_refusal {
 int curve_listen(void *socket, const struct ps_trust *t, enum net_plane plane);
 int curve_connect(void *socket, const struct ps_trust *t, const struct net_peer *to);
 
-// Whether a client of that plane shows a token, and cannot tell who listens.
+// Whether a client of that plane shows a token, and cannot tell which process listens.
 bool curve_is_plain(const struct ps_trust *t, enum net_plane plane);
 
 // The fate of a socket's handshakes, watched from before it connects. NULL where that cannot be watched. The

@@ -1,4 +1,4 @@
-// Faults of a network, on a network that has none: between a socket and who reads it. Messages that have arrived are
+// Faults of a network, on a network that has none: between a socket and its reader. Messages that have arrived are
 // lost, doubled, and wait until they are due (shared/core/message_fault.h).
 //
 // Threads   The socket's.

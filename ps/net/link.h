@@ -54,7 +54,7 @@ void link_destroy(struct link **l);
 
 // How cores above send. PEER_SENDER has no line: such a message passes through.
 struct ps_port link_port(struct link *l);
-// A message of a peer has arrived, and its owner has checked who it is of. Returns whether it is new; else its kind is
+// A message of a peer has arrived, and its owner has checked its sender. Returns whether it is new; else its kind is
 // WIRE_WORD from here on.
 bool link_receive(struct link *l, int peer, struct wire_header *h, double now);
 // Asks and says again what is overdue; the time of what is sent until the next call. At least every POLL_MS.

@@ -74,7 +74,7 @@ void ps_hello(const struct ps_login *l, const struct ps_identity *id) {
 static int next(const struct ps_login *l, const struct ps_identity *id, struct net_message *m) {
     struct net_poll_item item = {.socket = l->socket};
     if (ps_stopped(l->role->stop)) {
-        error_quiet(1);  // the user who pressed Ctrl-C needs no line
+        error_quiet(1);  // a user that has pressed Ctrl-C needs no line
         return fail("interrupted during login");
     }
     if (net_poll(&item, 1, POLL_MS) != 0) return -1;
@@ -144,7 +144,7 @@ int ps_login(const struct ps_login *l, struct ps_identity *id) {
         int rc = next(l, id, &m);
         enum net_refusal why = rc == 0 ? net_refusal(l->socket) : NET_NOT_REFUSED;
         if (rc < 0) return -1;
-        // The job goes on after a death: who refuses may be somebody who has taken the dead scheduler's port.
+        // The job goes on after a death: another program may have taken the dead scheduler's port, and refuse.
         if (why && !rejoin_was()) return fail_refused(l, why);
         if (why) {
             refused = why;

@@ -37,8 +37,8 @@ struct ps_login {
 
 uint64_t ps_random_id(void);  // never 0
 void ps_stamp(const struct ps_identity *id, struct wire_header *h);
-// HELLO. A scheduler that knows this role answers with WELCOME, and with START once the job has started: who waits for
-// that repeats it, every ps_hello_s.
+// HELLO. A scheduler that knows this role answers with WELCOME, and with START once the job has started: a role that
+// waits for START repeats HELLO, every ps_hello_s.
 void ps_hello(const struct ps_login *l, const struct ps_identity *id);
 // Blocks until welcomed, refused or late. 0 with id->rank and id->job set, or -1 after logging.
 int ps_login(const struct ps_login *l, struct ps_identity *id);

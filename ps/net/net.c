@@ -49,7 +49,7 @@ struct net_socket {
     bool router;
     struct fault_line *faults;  // NULL: messages arrive as they come
     struct curve_watch *watch;  // of a handshake that matters; NULL: none
-    char *peer;                 // whom a dealer has connected to; NULL: nobody yet
+    char *peer;                 // a dealer's; NULL: it has connected to none yet
     bool once;                  // it is not asked again after it has been heard
     bool heard;
     double dialled_s;
@@ -270,7 +270,7 @@ static void tell_whose(struct net_socket *s, const zmq_msg_t *route, const struc
     net_send(s, &to, &m);
 }
 
-// Whether the connection's key is for whom the message says that it is of.
+// Whether the connection's key is that of the role that the message names as its sender.
 static bool may_speak(struct net_socket *s, zmq_msg_t *parts, const struct wire_header *h) {
     if (s->net->o.trust->mode == TRUST_INSECURE) return true;
     const char *name = zmq_msg_gets(&parts[1], "User-Id");

@@ -9,9 +9,9 @@
 // Order       Buffers sent with an inflight counter, and the wire count, must outlive net_destroy.
 // Limits      Finite high-water marks, ZMQ_MAXMSGSIZE, ROUTER_MANDATORY. A message that cannot be queued or is for
 //             nobody is dropped: the link says it again. Anything that is not a well-formed message is dropped.
-// Trust       A ROUTER hears those alone whom net_options.trust admits, each as the role and rank that its key is
-//             for: what somebody says in another's name is dropped. A DEALER that shows a token (loopback's data)
-//             cannot tell who listens: once it has been answered it connects to nobody else, ever.
+// Trust       A ROUTER hears only peers that net_options.trust admits, each as the role and rank that its key is
+//             for: a message in another's name is dropped. A DEALER that shows a token (loopback's data)
+//             cannot tell which process listens: once it has been answered it connects to nobody else, ever.
 #ifndef STARRING_PS_NET_NET_H
 #define STARRING_PS_NET_NET_H
 
@@ -33,13 +33,13 @@ struct net_options {
     struct wire_count *wire;  // counters of the role; outlive the net
     size_t max_payload_bytes;
     size_t
-        max_heard_bytes;  // by ROUTERs, whom strangers reach: libzmq keeps one such frame before a handshake; 0: the same
+        max_heard_bytes;  // by ROUTERs, which strangers reach: libzmq keeps one such frame before a handshake; 0: the same
     double patience_s;  // with an address that somebody else listens on, of a process that follows a dead one
     const _Atomic int *stop;  // ends that; NULL: nothing does
     int queue_messages;       // high-water mark of each direction
     int io_threads;           // that move payloads through sockets; 0: one
     struct fault_plan faults;
-    const struct ps_trust *trust;  // who is let in; outlives the net
+    const struct ps_trust *trust;  // decides which peers are let in; outlives the net
     const char *token;             // that data ROUTERs ask for (ps/trust/trust.h); NULL: there are none
 };
 
@@ -58,7 +58,7 @@ struct net_socket *net_dealer(struct net *n, const struct net_peer *to);  // con
 int net_connect(struct net_socket *s, const struct net_peer *to);
 // Of a dealer of the control plane, until net_welcome has been called: nothing more is looked at then.
 enum net_refusal net_refusal(struct net_socket *s);
-// After a refusal: who answered may have been somebody else, at the port of one who has died.
+// After a refusal: another process may have answered, at the port of one that has died.
 void net_ask_again(struct net_socket *s);
 void net_welcome(struct net_socket *s);
 

@@ -114,7 +114,7 @@ static void become_myself(const struct config *c, uint64_t incarnation, int time
 }
 
 int rejoin_now(const struct ps_role_options *o, uint64_t incarnation, const char *why) {
-    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;  // never unlocked by who begins anew
+    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;  // stays locked where the process begins anew
     const struct again before = left_here();
     const struct config *c = o->config;
     int restarts = c->recovery.restart;

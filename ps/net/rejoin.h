@@ -11,7 +11,7 @@
 
 // The incarnation that this process had before it began anew; 0: it has not.
 uint64_t rejoin_was(void);
-// Whether h ends the epoch whose job that is.
+// Whether h ends the epoch of that job.
 bool rejoin_asked(uint64_t job, const struct wire_header *h);
 // Any thread; incarnation: this process's; why: for people. Does not return where the process begins anew. -1 after
 // logging: it was asked to leave meanwhile (o->stop), there are no restarts, or they are used up.

@@ -154,8 +154,8 @@ size_t wire_encode(const struct wire_header *h, uint8_t out[WIRE_HEADER_MAX]);
 // negative step, key, version or moment. Never logs, never trusts. payload_bytes: of the frame that follows,
 // 0 for none; a kind that carries no payload refuses one and the other way round. One in a segment counts.
 int wire_decode(const uint8_t *bytes, size_t size, size_t payload_bytes, struct wire_header *out);
-// Whether the link keeps messages of this kind until they are heard. The others are repeated by those who say them, until
-// they have what they want: logins, and what says that somebody lives.
+// Whether the link keeps messages of this kind until they are heard. The senders of the others repeat them until
+// they have an answer: logins, and what says that somebody lives.
 bool wire_is_kept(enum wire_kind k);
 // Whether the payload of this message is what the textbook formulas count (gradients and weights
 // of a step); loading, the final pull and what is sent again are control. A payload in a segment counts as one that

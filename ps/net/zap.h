@@ -1,4 +1,4 @@
-// The gatekeeper, whom libzmq asks about each connection before it reads a part of a message (ZAP, ZeroMQ's RFC 27): a thread
+// The gatekeeper, which libzmq asks about each connection before it reads a part of a message (ZAP, ZeroMQ's RFC 27): a thread
 // of the context that listens at inproc://zeromq.zap.01. A public key is looked up in the trust, a token is compared.
 // Its answer, the user's id, is handed out by libzmq with each message of the connection.
 //

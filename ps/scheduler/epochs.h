@@ -23,7 +23,7 @@ struct epoch_options {
     // A member was lost by silence, or did not come: it may only be frozen, and must not go on beside the one that
     // replaces it. pid: 0 where it is not known.
     void (*lost)(void *ctx, int pid, const char *name);
-    bool replaced;  // whoever is lost: by a launcher. Else by people, who have until the login's deadline
+    bool replaced;  // a lost member: by a launcher. Else by people, until the login's deadline
 };
 
 #define EPOCHS_FORMER 256

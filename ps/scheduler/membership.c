@@ -364,7 +364,7 @@ void membership_hold(struct membership *c) { c->held = true; }
 
 void membership_excuse(struct membership *c, double excused_s, double now) {
     for (int i = 0; i < c->count; i++) c->m[i].seen_s = turn_stall_moved(c->m[i].seen_s, excused_s, now);
-    // Nor was it the time of those who are still to come.
+    // The deadline of the members that are still to come moves as well.
     c->o.start_s = turn_stall_moved(c->o.start_s, excused_s, now);
     c->came_s = turn_stall_moved(c->came_s, excused_s, now);
 }

@@ -86,14 +86,14 @@ struct membership {
     int workers, servers, shards, count;  // count: of all members
     struct member *m;                     // (count)
     bool started, closing, done;
-    double came_s;         // when somebody came who was not there, or was heard on the way without a rank
-    bool said_coming;      // that those who are still on the way are waited for
-    bool held;             // until the epoch ends
+    double came_s;     // when a member came that was not there, or one without a rank was heard on its way
+    bool said_coming;  // that the members on their way are waited for
+    bool held;         // until the epoch ends
     char *first_identity;  // of the worker that came first; NULL: none has
     char first_name[48];
     char refused[WIRE_TEXT_MAX];  // why the last HELLO was; "": none
     bool stop;                    // some worker was asked to leave
-    bool late;                    // `error` says who did not come (membership_late)
+    bool late;                    // `error` names the members that did not come (membership_late)
     int lost;                     // the member that `error` says was lost; -1: it says something else
     const struct epochs *epochs;  // NULL: of a job without any
     struct start_point start;     // once started
@@ -129,7 +129,7 @@ void membership_lose(struct membership *c, int worker);
 void membership_let_in(struct membership *c, int worker, bool asks);
 
 // ---- time
-// Starts and closes the job, notices who is late or lost. step: the job's, for texts. 0 or -1.
+// Starts and closes the job, notices late and lost members. step: the job's, for texts. 0 or -1.
 // The scheduler stood still: its members were less silent than the clock says (ps/job/timing.h).
 void membership_excuse(struct membership *c, double excused_s, double now);
 int membership_tick(struct membership *c, int64_t step, double now);

@@ -84,7 +84,7 @@ static void tell_shards(const struct rounds *c, const struct wire_header *h) {
         if (c->o.map->shard_keys[i]) port_tell(&c->o.port, membership_shard(c->members, i), h);
 }
 
-// The mean over those who contributed: shares added in worker order.
+// The mean over the contributing workers: shares added in worker order.
 static double mean_loss(const struct rounds *c, const struct round *r) {
     uint64_t set = c->set ? step_set_fixed(c->set, r->step) : 0;
     double loss = r->loss[0];  // worker 0 belongs to every set
@@ -122,7 +122,7 @@ static void note_absences(struct rounds *c, int64_t step, uint64_t there) {
     }
 }
 
-// The step is over: who belongs to the one that opens is told with it.
+// The step is over: the workers hear with it which of them belong to the step that opens.
 static void close_set(struct rounds *c, const struct round *r, bool skipped, struct wire_header *step_done) {
     uint64_t set = step_set_fixed(c->set, r->step), before = step_set_live(c->set);
     int64_t opens = r->step + 1 + c->o.lead;
@@ -320,7 +320,7 @@ static int64_t furthest(const struct rounds *c) {
     return step;
 }
 
-// Where each goes at its own pace: who is there from about that step on.
+// Where each worker goes at its own pace: the live ones are there from about that step on.
 static void note_live(struct rounds *c, int64_t step) {
     if (c->rule.row->on_arrival) note_absences(c, step + 1, step_set_live(c->set));
 }
@@ -378,7 +378,7 @@ bool rounds_lets_in(const struct rounds *c, int w) {
 }
 
 // ---------------------------------------------------------------- time
-// The moment from which worker w has been waited for: the others, the first of whom came at first_s, wait for it. One that
+// The moment from which worker w has been waited for: the first of the others came at first_s. A worker that
 // still pushes is on its way: workers that decide alone may be far apart when they come to a barrier.
 static double idle_since(const struct rounds *c, int w, double first_s) {
     double progress_s = c->members->m[w].progress_s;

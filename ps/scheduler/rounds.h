@@ -1,5 +1,5 @@
 // The common work of a job's members: the commit round of each step and gathers. The other half of the
-// scheduler's state machine (membership.h says who they are): no sockets, no clock but `now` (seconds).
+// scheduler's state machine (membership.h knows them): no sockets, no clock but `now` (seconds).
 //
 //     step t    REPORT of the workers + SHARD_SUM of every shard with keys
 //                   --> update_decide (kernels/backend.h), losses added in worker order
@@ -11,7 +11,7 @@
 //     step t    + ARRIVED of every shard --> SET to the shards, once each member's part is here or the member is lost;
 //               then their SHARD_SUMs
 //     JOIN      of a worker that has logged in to the running job: JOINED when the next step opens, STEP_DONE to the rest
-//     gather    of those who are live
+//     gather    of the live workers
 //
 // Where workers run ahead of each other there are no common steps: TAKE of a worker --> TAKEN (budget.h).
 //

@@ -44,8 +44,8 @@
 //                             alive 70 41               70: its own process; every heartbeat. 41 steps are known to be
 //                                                       done (-1: it is not known). 0: it beats no more, has done
 //                                                       its part, and leaves when its messages are taken
-//                             fate 77 without           what becomes of the job, of whose process 77 the launcher has
-//                                                       said that it has died: without, anew, ends REASON (launch.h)
+//                             fate 77 without           the job's fate, after the launcher has said that process 77
+//                                                       of it has died: without, anew, ends REASON (launch.h)
 //     launcher -> scheduler   dead 77 worker 1 (pid 77) was killed by signal 9 (Killed)
 //
 // Never blocks. A job without a launcher has none (fd 0).
@@ -103,7 +103,7 @@ struct scheduler {
     struct net_socket *router;
     struct scheduler_core *core;
     struct link *link;         // to the members
-    uint64_t linked_job;       // whose members they are
+    uint64_t linked_job;       // of which they are members
     struct net_route *routes;  // (members)
     struct shard_map *map;
     struct manifest manifest;
@@ -210,7 +210,7 @@ static void say_standing(struct scheduler *s) {
          s->o->dir ? s->o->dir : "the run", age_s);
 }
 
-// Before it is known which job this is, and behind it: who logs in hears that the scheduler lives, and waits; so does the
+// Before the job is known, and behind its end: a role that logs in hears that the scheduler lives, and waits; so does the
 // launcher.
 static void wait_for(struct scheduler *s, uint64_t number) {
     while (!background_wait(s->files, number, HURRY_MS * 1e-3)) {
@@ -263,7 +263,7 @@ static int epoch_starts(const struct ps_role_options *o, const struct epochs *e,
     int rc = latest ? start_point_at(out, o->config, latest) : 0;
     free(latest);
     if (rc != 0) return core_fail(error, "%s", error_last());
-    // Of another run, whose directory this one takes, nothing stays.
+    // Nothing stays of another run that had this directory.
     int64_t stays = resume_is_own(out->checkpoint, o->dir) ? out->step : 0;
     if (o->dir && ps_elastic(o->config)) away_cut(o->dir, stays);
     // Of a scheduler's own death its records tell: nobody has cut them yet.
@@ -377,7 +377,7 @@ static void hear_launcher(struct scheduler *s) {
             [CORE_WITHOUT] = "without", [CORE_ANEW] = "anew", [CORE_ENDS] = "ends"};
         enum core_fate fate = scheduler_core_dead(s->core, pid, why, now_seconds());
         const char *reason = fate == CORE_ENDS ? scheduler_core_error(s->core) : "";
-        // The launcher knows who has died; what follows says why that is the end.
+        // The launcher knows the dead process; the rest of the text says why that is the end.
         size_t known = strlen(why);
         if (!strncmp(reason, why, known)) reason += known + strspn(reason + known, "; ");
         launcher_say(&s->launcher, "fate %d %s %s\n", pid, fates[fate], TEXT_WORDS(240, reason));
@@ -400,7 +400,7 @@ static int scheduler_loop(struct scheduler *s) {
         bool soon = s->beginning && !background_done(s->files, s->begins);
         if (net_poll(items, s->launcher.fd ? 2 : 1, soon ? HURRY_MS : POLL_MS) != 0)
             return scheduler_core_abort(s->core, "the scheduler cannot poll its socket");
-        // Before what has come meanwhile is heard: each message is followed by a look at who is silent.
+        // Before the messages that have come meanwhile are heard: each is followed by a look at silent members.
         double now = now_seconds(), excused_s = turn_stall_excused(&s->still, ps_lost_s(s->o->config), now);
         if (excused_s > 0) scheduler_core_excuse(s->core, excused_s, now);
         if (items[1].ready) hear_launcher(s);
@@ -437,7 +437,7 @@ static int read_first(void *arg) {
 
 static int scheduler_open(struct scheduler *s) {
     const struct config *c = s->o->config;
-    // 1. Everybody who comes is heard from now on, and answered.
+    // 1. Every role that comes is heard from now on, and answered.
     struct net_options no = {.wire = &s->wire,
                              .max_payload_bytes = 1 << 17,  // endpoints of a server's shards
                              .queue_messages = QUEUE_MESSAGES,

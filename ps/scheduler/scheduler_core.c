@@ -16,7 +16,7 @@ struct scheduler_core {
     struct scheduler_options o;
     struct epochs epochs;
     struct membership members;
-    bool *fell;  // (members + 1) since the last START: who died, or, the last, that somebody did not come
+    bool *fell;  // (members + 1) that died since the last START; the last: a member did not come
     struct rounds *rounds;
     char news[WIRE_TEXT_MAX];
     struct rescue rescue;
@@ -82,7 +82,7 @@ static void epoch_start(struct scheduler_core *c) {
             c->epochs.epoch, missing.text, ps_lost_s(c->o.config));
 }
 
-// From here on nothing is decided any more. Those who do not hear of it now are told when they speak.
+// From here on nothing is decided any more. A member that does not hear of it now is told when it speaks.
 static void epoch_end(struct scheduler_core *c, const char *why, bool free) {
     struct membership *m = &c->members;
     for (int i = 0; i < m->count; i++)
@@ -201,7 +201,7 @@ static bool replaces(struct scheduler_core *c, int i, const struct wire_header *
     return death(c, i, text, now) == 0;
 }
 
-// While survivors leave their state nobody joins: those who come hear that the scheduler lives. A server that comes
+// While survivors leave their state nobody joins: a role that comes hears that the scheduler lives. A server that comes
 // again has nothing left.
 static void rescue_hello(struct scheduler_core *c, const struct wire_header *h, double now) {
     const struct wire_header patience = {.kind = WIRE_HEARTBEAT_ACK};
@@ -315,7 +315,7 @@ int scheduler_core_tick(struct scheduler_core *c, double now) {
     }
     char name[48];
     if (m->late && c->o.epochs.replaced) {
-        // The launcher ends those who did not come, and starts them again.
+        // The launcher ends the members that did not come, and starts them again.
         for (int i = 0; i < m->workers + m->servers; i++)
             if (membership_late(m, i, now)) c->o.epochs.lost(c->o.epochs.ctx, 0, member_name(m, i, name));
         return death(c, -1, m->error, now);

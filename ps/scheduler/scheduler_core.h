@@ -1,4 +1,4 @@
-// The scheduler as a pure state machine. It has two halves: who is in the job (membership.h) and what its
+// The scheduler as a pure state machine. It has two halves: the members of the job (membership.h) and what its
 // members do together (rounds.h). This file hands each message to the half that it concerns and ends the job
 // for all members when one half fails. After a death it makes both halves anew, for the next epoch (epochs.h), as
 // often as restarts are left. No sockets, no clock but `now` (seconds). One thread.

@@ -48,7 +48,7 @@ struct worker {
         uint64_t id;
         struct wire_header done;
     } take;
-    struct step_deal deal;  // who belongs to the step in hand, where that changes; members 0: not known yet
+    struct step_deal deal;  // the members of the step in hand, where they change; members 0: not known yet
     int micro, micro_count;
     bool watched;  // the timeline knows of all streams
     uint64_t load_round;

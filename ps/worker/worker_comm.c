@@ -170,7 +170,7 @@ int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, con
     c->waited_step = step;
     while (!c->failed && !has_happened(c, event, unit, step) && !late) {
         late = pthread_cond_timedwait(&c->changed, &c->mutex, &end) == ETIMEDOUT;
-        // A peer that answers is alive, and waited for: the scheduler says who is slow, and notices who is lost. Where it is
+        // A peer that answers is alive, and waited for: the scheduler names a slow peer, and notices a lost one. Where it is
         // silent as well, the communication thread soon says that.
         const struct worker_status *now = &c->now.status;
         if (late && (now->silent_s <= ps_lost_s(c->c) || now->scheduler_silent_s > 0.5 * ps_lost_s(c->c))) {
@@ -297,7 +297,7 @@ static int drain(struct comm *c, struct net_socket *s, int peer) {
     struct net_message m;
     int rc = 0;
     for (int i = 0; i < DRAIN_MESSAGES && (rc = net_recv(s, &m)) == 1; i++) {
-        // Whether it is of this job and of whom its socket stands for. A refusal names no job.
+        // Only a message of this job, and of the process that its socket stands for, counts. A refusal names no job.
         const struct wire_header *h = &m.header;
         bool ours = h->job == c->id.job &&
                     (peer == PEER_SCHEDULER || roster_is_shard(c->roster, peer, c->o.map->threads, h));

@@ -6,7 +6,7 @@
 //         comm_wait <------ mutex, condition -----     (published: copied out after every poll)
 //
 // Weights are written by this thread alone between a unit's push and its landing, and read by compute alone
-// otherwise. A device with memory of its own stands behind twins of the buffers: staging.h says who has them
+// otherwise. A device with memory of its own stands behind twins of the buffers: staging.h says which side has them
 // when.
 //
 // Blocking   comm_create (the login), comm_wait and comm_part.
@@ -32,7 +32,7 @@ struct comm_options {
 };
 
 struct comm;
-// Logs in, connects to every shard and starts the thread. id: who this worker is. NULL after logging.
+// Logs in, connects to every shard and starts the thread. id: of this worker. NULL after logging.
 struct comm *comm_create(const struct comm_options *o, struct ps_identity *id);
 // The job's state when this worker came to it; NULL: it has been there from the beginning.
 const struct joined *comm_joined(const struct comm *c);

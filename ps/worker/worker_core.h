@@ -10,7 +10,7 @@
 //     PULL_REPLY (t+1) --> copied over the key's weights, landed = t+1
 //     IDLE, and the transport reads it no more (not busy) --> step t + 1 + lead may take it
 //
-// In a crew (ps/sum/crew.h), which has no lead, a key is handed to its leader, who adds it up and pushes the sum; the others
+// In a crew (ps/sum/crew.h), which has no lead, a key is handed to its leader, which adds it up and pushes the sum; the others
 // ask for t+1:
 //
 //     leads       QUEUED --all members have come, added--> as above
@@ -154,7 +154,7 @@ const struct ps_clock *worker_core_clock(const struct worker_core *c);
 // Keys whose gradient (or initial values) in the slot of `step` the transport or a server still needs.
 int worker_core_busy(const struct worker_core *c, int u, int64_t step);
 bool worker_core_transferring(const struct worker_core *c);  // any push or pull outstanding
-// Keys that this worker leads wait for others of its crew, who have no way to wake it: tick again soon.
+// Keys that this worker leads wait for others of its crew, which cannot wake it: tick again soon.
 bool worker_core_hurry(const struct worker_core *c);
 // Whether the shard has an answer to give, as of the last tick.
 bool worker_core_owes(const struct worker_core *c, int shard);

@@ -13,9 +13,11 @@
 // Devices     In device memory of threads the same operations are enqueued, ordered by events; of processes it is staged.
 //             The deadline is that of the meetings; it does not notice a device that hangs.
 #include <assert.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "decentral/collective/collective_groups.h"
@@ -92,14 +94,125 @@ static const char *piece_from(const struct collective_hub *t, const struct colle
     return sent_window(t, member) + (whole ? 0 : packed(p, p->rank) * e);
 }
 
+// ---------------------------------------------------------------- memory of other processes
+static bool can_read(const struct hub *h, int rank) {
+    const struct hub_rank *r = &h->memory->ranks[rank];
+    uint64_t word = 0;
+    struct iovec to = {&word, sizeof word}, from = {(void *)(uintptr_t)r->own_word, sizeof word};
+    return process_vm_readv(r->pid, &to, 1, &from, 1, 0) == (ssize_t)sizeof word &&
+           word == hub_own_word(r->pid, rank);
+}
+
+static bool never(const void *arg) {
+    (void)arg;
+    return false;
+}
+
+// A rank that has died is waited for, until its launcher says how it ended or the deadline names it.
+int hub_read(struct collective_hub *t, enum collective_primitive p, int rank, void *dst, const void *src,
+             size_t bytes) {
+    struct hub_memory *m = t->hub->memory;
+    for (size_t done = 0; done < bytes;) {
+        struct iovec to = {(char *)dst + done, bytes - done};
+        struct iovec from = {(char *)(uintptr_t)src + done, bytes - done};
+        ssize_t n = process_vm_readv(m->ranks[rank].pid, &to, 1, &from, 1, 0);
+        int error = errno;
+        if (n > 0) done += (size_t)n;
+        if (n > 0) continue;
+        if (last_word(&m->end)) return hub_fail_aborted(t, p);
+        if (n < 0 && error == ESRCH) return hub_wait_for(t, &m->questions, never, NULL, p, rank);
+        char text[COLLECTIVE_ERROR_BYTES];
+        snprintf(text, sizeof text, "%s on channel %d: the memory of rank %d cannot be read: %s",
+                 collective_name(p), t->index, rank, strerror(n < 0 ? error : EFAULT));
+        return hub_fail_and_abort(t, text);
+    }
+    return 0;
+}
+
+// Behind the first meeting of a seat's first operation: finds out how its members reach each other's memory. 0, or -1.
+// GPUs: sums need the direct way; copies use it where it is open. Processes agree: one that cannot read is enough.
+static int greet(struct collective_hub *t, enum collective_primitive p) {
+    t->seat->greeted = true;
+    for (int i = t->size - 1; i >= 0 && t->enqueues; i--)
+        if (dev_reach(t->dev, hub_shown(t, i)->owner->dev) != 0)
+            t->unreachable = collective_member(t->seat->team, i);
+    if (!t->hub->processes) return 0;
+    bool reads = dev_host_memory(t->dev);
+    for (int i = 0; i < t->size && reads; i++) reads = can_read(t->hub, collective_member(t->seat->team, i));
+    atomic_store(&hub_slot(t, t->rank)->reads, reads);
+    if (hub_meet_again(t, p, 0)) return -1;
+    for (int i = 0; i < t->size; i++) reads = reads && atomic_load(&hub_slot(t, i)->reads);
+    t->seat->direct = reads;
+    return 0;
+}
+
 // ---------------------------------------------------------------- what a rank does once all are there
+// In device memory it is enqueued, and in host memory done at once; there points are no more than names.
+//
+// Learns the stream's device. 0, or -1 after keeping the error.
+static int open_moves(struct collective_hub *t, struct stream *s) {
+    t->stream = s;
+    if (t->dev) return 0;
+    t->dev = stream_device(s);
+    t->enqueues = !t->hub->processes && !dev_host_memory(t->dev);
+    t->unreachable = -1;
+    for (int p = 0; p < HUB_POINTS && t->enqueues; p++)
+        if (!(t->points[p] = event_create(t->dev)))
+            return collective_impl_fail(&t->impl, "channel %d: an event cannot be created: %s", t->index,
+                                        dev_error(t->dev));
+    return 0;
+}
+
+// Waits until every peer has left the operations that this rank has been in; then the events go.
+static void close_moves(struct collective_hub *t) {
+    // This ends soon: between the last meeting and its points no peer waits for another.
+    for (int i = 0; i < HUB_SEATS && t->enqueues; i++) {
+        const struct hub_seat *s = &t->seats[i];
+        uint64_t passed = hub_line(t->hub, t->impl.head.rank, t->index)->slots[i].passed;
+        for (int k = 0; s->gate && k < s->team.count; k++) {
+            int peer = collective_member(s->team, k);
+            while (atomic_load(&hub_line(t->hub, peer, t->index)->slots[i].left) < passed) usleep(20);
+        }
+    }
+    for (int p = 0; p < HUB_POINTS; p++) event_destroy(&t->points[p]);
+}
+
+// Everything enqueued so far lies before the point. 0, or -1 after keeping the error.
+// Calls inside of the stream's function return no errors; a device that has failed reports them here.
+static int mark_point(struct collective_hub *t, enum collective_primitive p, enum hub_point point) {
+    if (!t->enqueues) return 0;
+    event_record(t->points[point], t->stream);
+    const char *why = dev_error(t->dev);
+    if (!*why) return 0;
+    return collective_impl_fail(&t->impl, "%s on channel %d: %s", collective_name(p), t->index, why);
+}
+
 // Work enqueued from here on comes after the peer's point.
 static void follow(struct collective_hub *t, int from, enum hub_point p) {
-    if (from != t->rank && t->enqueues) hub_follow(t, hub_shown(t, from)->owner, p);
+    if (from != t->rank && t->enqueues) stream_wait_event(t->stream, hub_shown(t, from)->owner->points[p]);
 }
 
 static void load(struct collective_hub *t, void *dst, const void *src, size_t bytes) {
-    if (dst != src && bytes) hub_copy(t, dst, src, bytes);
+    if (dst == src || !bytes) return;
+    if (t->enqueues)
+        dev_copy(t->stream, dst, src, bytes);
+    else
+        memcpy(dst, src, bytes);
+}
+
+// out(n) = t->inputs added in rank order. 0, or -1 after keeping the error.
+static int add(struct collective_hub *t, void *out, size_t n, enum dtype dt) {
+    struct reduce_args a = {.out = out, .inputs = t->inputs, .count = t->size, .n = (int64_t)n, .dt = dt};
+    if (!t->enqueues) return collective_sum(&t->impl, &a);
+    if (t->unreachable >= 0)
+        return collective_impl_fail(&t->impl,
+                                    "channel %d: the GPU of rank %d cannot read the memory of rank %d's "
+                                    "directly: use --collective nccl",
+                                    t->index, t->impl.head.rank, t->unreachable);
+    if (n == 0) return 0;
+    if (dt == DT_U8) return collective_impl_fail(&t->impl, "there is no sum of uint8; use int64");
+    op_reduce(t->stream, &a);
+    return 0;
 }
 
 // The sum of the own piece of everyone's send.
@@ -110,7 +223,7 @@ static int load_sum(struct collective_hub *t, const struct collective_plan *p) {
         follow(t, i, HUB_READY);
         t->inputs[i] = piece_from(t, p, i);
     }
-    return hub_sum(t, (char *)p->call->recv + collective_sum_place(p) * e, mine.count, p->call->dt);
+    return add(t, (char *)p->call->recv + collective_sum_place(p) * e, mine.count, p->call->dt);
 }
 
 // Loads the others' pieces once they are summed. rc: of the own sum.
@@ -120,7 +233,7 @@ static int load_summed(struct collective_hub *t, const struct collective_plan *p
     char *recv = p->call->recv;
     if (rc == 0 && t->windows && mine.count)
         memcpy(window_of(t, t->rank, HUB_WINDOW_SUMS) + mine.at * e, recv + mine.at * e, mine.count * e);
-    if (rc == 0) rc = hub_mark_point(t, p->call->primitive, HUB_SUMMED);
+    if (rc == 0) rc = mark_point(t, p->call->primitive, HUB_SUMMED);
     if (hub_meet_again(t, p->call->primitive, rc) != 0) return -1;
     for (int i = 0; i < p->size; i++) {
         if (i == p->rank) continue;
@@ -153,8 +266,8 @@ static int load_pieces(struct collective_hub *t, const struct collective_plan *p
 
 // Marks the point, or, where the rank has failed, waits until its device has ended what it was given.
 static int finish(struct collective_hub *t, enum collective_primitive what, enum hub_point p, int rc) {
-    if (rc == 0) rc = hub_mark_point(t, what, p);
-    if (rc != 0) hub_drain(t);
+    if (rc == 0) rc = mark_point(t, what, p);
+    if (rc != 0 && t->enqueues) stream_sync(t->stream);
     return rc;
 }
 
@@ -165,9 +278,9 @@ static int leave(struct collective_hub *t, enum collective_primitive what, int r
     for (int i = 0; i < t->size; i++) {
         if (i == t->rank || !t->enqueues || atomic_load(&hub_slot(t, i)->failed)) continue;
         if (own == 0)
-            hub_follow(t, hub_shown(t, i)->owner, HUB_DONE);
+            follow(t, i, HUB_DONE);
         else
-            hub_await(t, hub_shown(t, i)->owner, HUB_DONE);
+            event_sync(hub_shown(t, i)->owner->points[HUB_DONE]);
     }
     return rc;
 }
@@ -187,11 +300,11 @@ static int run_operation(struct collective_hub *t, const struct collective_call 
                                             .recv = c->recv,
                                             .owner = t};
     if (t->windows) fill_window(t, &p);
-    if (hub_mark_point(t, c->primitive, HUB_READY) != 0) return hub_fail_and_abort(t, t->impl.error);
+    if (mark_point(t, c->primitive, HUB_READY) != 0) return hub_fail_and_abort(t, t->impl.error);
     if (hub_meet_first(t, c->primitive) != 0) return -1;
     int rc = check_signatures(t);
     bool agreed = rc == 0;
-    if (agreed && !t->seat->greeted) rc = hub_greet(t, c->primitive);
+    if (agreed && !t->seat->greeted) rc = greet(t, c->primitive);
     if (rc == 0) rc = load_pieces(t, &p);
     // Nobody needs this rank any more where its peers load from a window.
     if (!t->windows || (!agreed && !t->hub->processes)) rc = leave(t, c->primitive, rc);
@@ -258,7 +371,7 @@ static int run_send(struct collective_hub *t, const struct collective_call *c) {
     int rank = t->impl.head.rank;
     struct hub_mail *m = &hub_line(t->hub, rank, t->index)->mail;
     size_t bytes = c->count * dtype_size(c->dt);
-    if (hub_mark_point(t, c->primitive, HUB_READY) != 0) return hub_fail_and_abort(t, t->impl.error);
+    if (mark_point(t, c->primitive, HUB_READY) != 0) return hub_fail_and_abort(t, t->impl.error);
     m->to = c->peer;
     m->count = c->count;
     m->dt = c->dt;
@@ -287,7 +400,7 @@ static int run_send(struct collective_hub *t, const struct collective_call *c) {
     // The receiver of a thread is loading: it only copies memory.
     if (rc != 0) hub_wait_on(t, &m->bell, mail_is, &taken);
     bool failed = m->failed;
-    if (!failed && t->enqueues) hub_follow(t, m->receiver, HUB_DONE);
+    if (!failed && t->enqueues) stream_wait_event(t->stream, m->receiver->points[HUB_DONE]);
     set_mail(t, m, MAIL_EMPTY);
     if (failed) return hub_fail_aborted(t, c->primitive);
     if (rc == 0) collective_count_peer(&t->impl.head, c->peer, bytes, 0);
@@ -297,8 +410,8 @@ static int run_send(struct collective_hub *t, const struct collective_call *c) {
 // Loads the bytes of a mail; its sender waits until they are taken.
 static int take_mail(struct collective_hub *t, struct hub_mail *m, const struct collective_call *c) {
     size_t bytes = c->count * dtype_size(c->dt);
-    if (t->enqueues) hub_follow(t, m->sender, HUB_READY);
-    if (!t->hub->processes && bytes) hub_copy(t, c->recv, m->send, bytes);
+    if (t->enqueues) stream_wait_event(t->stream, m->sender->points[HUB_READY]);
+    if (!t->hub->processes) load(t, c->recv, m->send, bytes);
     for (uint64_t k = 0; k < mail_chunks(t, bytes); k++) {
         struct mail_chunk chunk = mail_chunk(t, c->peer, bytes, k);
         struct mail_moved filled = {&m->sent, k + 1};
@@ -412,7 +525,7 @@ static int hub_run_call(struct collective_impl *impl, const struct collective_ca
     struct collective_hub *t = (struct collective_hub *)impl;
     bool staged = t->hub->processes && !dev_host_memory(stream_device(c->stream));
     take_seat(t, c);
-    if (hub_moves_open(t, c->stream) != 0) return hub_fail_and_abort(t, impl->error);
+    if (open_moves(t, c->stream) != 0) return hub_fail_and_abort(t, impl->error);
     if (!staged) return run_on(impl, c, NULL);
     if (!t->host.at)
         return collective_impl_fail(impl, "%s on channel %d: this channel was created without host staging",
@@ -432,7 +545,7 @@ static bool aborted(struct collective *c, char *why, size_t why_bytes) {
 static void destroy(struct collective *c) {
     struct collective_hub *t = (struct collective_hub *)c;
     hub_computes(t->hub, t->impl.head.rank, NULL);
-    hub_moves_close(t);
+    close_moves(t);
     collective_impl_fini(&t->impl);
     free(t->inputs);
     free(t->missing);

@@ -328,10 +328,16 @@ static bool is_present(const struct wait *w, int rank) {
     return atomic_load(&hub_slot(t, place)->coming) == over + 1;
 }
 
+static int note_core(const struct collective_hub *t) {
+    int core = 1 + sched_getcpu();
+    atomic_store_explicit(&hub_line(t->hub, t->impl.head.rank, t->index)->core, core, memory_order_relaxed);
+    return core;
+}
+
 // Whether one that is waited for came last on the core that this thread has.
 static bool is_in_the_way(const struct wait *w) {
     const struct collective_hub *t = w->t;
-    int core = 1 + sched_getcpu();
+    int core = note_core(t);
     for (int i = 0; i < t->size; i++) {
         int rank = collective_member(t->seat->team, i);
         if (i != t->rank && atomic_load(&hub_line(t->hub, rank, t->index)->core) == core &&
@@ -458,7 +464,7 @@ static bool meeting_is_over(const void *arg) {
 // Comes to the next meeting; the last one completes it.
 static struct meeting come(struct collective_hub *t) {
     struct hub_gate *g = t->seat->gate;
-    hub_note_core(t);
+    note_core(t);
     _Atomic uint64_t *coming = &hub_slot(t, t->rank)->coming;
     for (uint64_t word = atomic_load(&g->word);;) {
         uint64_t over = word >> 32, come = (word & UINT32_MAX) + 1;

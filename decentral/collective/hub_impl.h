@@ -42,8 +42,6 @@
 #ifndef STARRING_DECENTRAL_COLLECTIVE_HUB_IMPL_H
 #define STARRING_DECENTRAL_COLLECTIVE_HUB_IMPL_H
 
-#include <sched.h>
-
 #include "decentral/collective/collective_impl.h"
 #include "decentral/collective/hub.h"
 #include "kernels/backend.h"
@@ -198,37 +196,15 @@ static inline struct hub_slot *hub_slot(const struct collective_hub *t, int memb
 static inline const struct hub_show *hub_shown(const struct collective_hub *t, int member) {
     return &hub_slot(t, member)->show[t->turn];
 }
-static inline void hub_note_core(const struct collective_hub *t) {
-    struct hub_line *own = &t->hub->memory->ranks[t->impl.head.rank].lines[t->index];
-    atomic_store_explicit(&own->core, 1 + sched_getcpu(), memory_order_relaxed);
-}
 static inline char *hub_window(const struct hub *h, int rank, int channel, int window) {
     size_t at = ((size_t)rank * COLLECTIVE_CHANNELS + (size_t)channel) * HUB_WINDOWS + (size_t)window;
     return h->windows + at * h->window_bytes;
 }
 
-// ---- hub_moves.c: called by the stream's thread. On host memory points are no more than names.
-// Learns the stream's device. 0, or -1 after keeping the error.
-int hub_moves_open(struct collective_hub *t, struct stream *s);
-// Waits until every peer has left the operations that this rank has been in; then the events go.
-void hub_moves_close(struct collective_hub *t);
-// Behind the first meeting of a seat's first operation: finds out how its members reach each other's memory. 0, or -1.
-int hub_greet(struct collective_hub *t, enum collective_primitive p);
-// Of processes, without waiting: copies from the rank's memory. 0, or -1 after keeping the error.
-bool hub_can_read(const struct hub *h, int rank);
+// ---- collective_hub.c
+// Of processes: copies from the rank's memory. 0, or -1 after keeping the error.
 int hub_read(struct collective_hub *t, enum collective_primitive p, int rank, void *dst, const void *src,
              size_t bytes);
-void hub_copy(struct collective_hub *t, void *dst, const void *src, size_t bytes);
-// out(n) = t->inputs added in rank order. 0, or -1 after keeping the error.
-int hub_sum(struct collective_hub *t, void *out, size_t n, enum dtype dt);
-// Everything enqueued so far lies before the point. 0, or -1 after keeping the error.
-int hub_mark_point(struct collective_hub *t, enum collective_primitive p, enum hub_point point);
-// Work enqueued from now on comes after the peer's point.
-void hub_follow(struct collective_hub *t, struct collective_hub *peer, enum hub_point p);
-// For a rank that has failed, on the host: waits until what it has enqueued in the operation has ended (drain),
-// until a peer's point has passed (await).
-void hub_drain(struct collective_hub *t);
-void hub_await(struct collective_hub *t, struct collective_hub *peer, enum hub_point p);
 
 // ---- hub.c
 // The first meeting of an operation waits for all peers. The deadline and an abort end it. 0, or -1 after keeping the error.

@@ -1,15 +1,14 @@
 // Inside of decentral/mpi: the world, one communicator, and what its parts call of each other. Only files that may see
 // mpi.h include this.
 //
-//     collective_mpi   world, communicators, exchanges, the table
+//     collective_mpi   world, communicators, exchanges, the library's own reductions, the table
 //     mpi_wait         waits: deadline, abort, slow and silent peers
-//     mpi_native       the library's own reductions
 #ifndef STARRING_DECENTRAL_MPI_MPI_IMPL_H
 #define STARRING_DECENTRAL_MPI_MPI_IMPL_H
 
 #include <mpi.h>
 
-#include "decentral/mpi/mpi_exchange.h"
+#include "decentral/collective/collective_impl.h"
 #include "decentral/mpi/mpi_medium.h"
 #include "decentral/mpi/mpi_pulse.h"
 
@@ -31,14 +30,17 @@ struct abort_word {
 };
 
 struct collective_mpi {
-    struct exchanger x;
+    struct collective_impl impl;
     struct mpi_world *world;
-    struct collective_room host;  // page-locked memory; none: device memory is the host's
-    MPI_Comm comm, coming;        // MPI_COMM_NULL until all ranks have it; what it will be
+    struct collective_room staging, host;  // host: page-locked memory; none: device memory is the host's
+    MPI_Comm comm, coming;                 // MPI_COMM_NULL until all ranks have it; what it will be
     int channel;
     struct stream *stream;  // of the call under way
-    MPI_Request *requests;  // (2*size): receive from i, send to i
-    MPI_Request abort_in;   // the posted receive
+    // Of the exchange under way; one is at most.
+    struct collective_transfer *transfers;  // (size) the own entry is empty
+    const void **inputs;                    // (size) of the sum under way
+    MPI_Request *requests;                  // (2*size): receive from i, send to i
+    MPI_Request abort_in;                   // the posted receive
     struct abort_word word_in;
     MPI_Request *abort_out;  // (size)
     struct abort_word word_out;
@@ -57,9 +59,5 @@ int mpi_check_abort(struct collective_mpi *m, const char *what);
 // compared, and the requests are the library's own. 0, or -1 after keeping the error.
 int mpi_wait_all(struct collective_mpi *m, const char *what, const size_t *expected);
 void mpi_give_up_requests(struct collective_mpi *m);
-
-// ---- mpi_native.c
-// A reduction by the library. 0, or -1 after keeping the error.
-int mpi_run_native(struct collective_mpi *m, const struct collective_call *c);
 
 #endif

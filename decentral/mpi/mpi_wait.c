@@ -1,17 +1,19 @@
 // How a rank over Open MPI waits for what it has posted: it tests, and between the tests asks whether somebody has aborted,
 // whether the deadline has come, and who lives.
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
 
 #include "decentral/mpi/mpi_impl.h"
-#include "decentral/mpi/mpi_pause.h"
 #include "kernels/backend.h"
 #include "shared/core/error.h"
 #include "shared/launch/stop.h"
 
 int mpi_fail_broken(struct collective_mpi *m, const char *what, const char *why) {
     atomic_store(&m->world->broken, true);
-    return collective_impl_fail(&m->x.impl, "%s on channel %d: %s", what, m->channel, why);
+    return collective_impl_fail(&m->impl, "%s on channel %d: %s", what, m->channel, why);
 }
 
 int mpi_fail(struct collective_mpi *m, const char *what, int code) {
@@ -41,8 +43,8 @@ int mpi_check_abort(struct collective_mpi *m, const char *what) {
 
 // The peers whose messages are not done; of the library's own collectives all: only the library knows.
 static void find_missing(struct collective_mpi *m, bool messages, bool *missing) {
-    int size = m->x.impl.head.size;
-    for (int i = 0; i < size; i++) missing[i] = !messages && i != m->x.impl.head.rank;
+    int size = m->impl.head.size;
+    for (int i = 0; i < size; i++) missing[i] = !messages && i != m->impl.head.rank;
     for (int i = 0; i < 2 * size && messages; i++) {
         int done = 1;
         if (m->requests[i] != MPI_REQUEST_NULL)
@@ -54,18 +56,18 @@ static void find_missing(struct collective_mpi *m, bool messages, bool *missing)
 // ranks: those that are lost, for people.
 static int give_up(struct collective_mpi *m, const char *what, const char *ranks, bool silent) {
     char text[256];
-    snprintf(text, sizeof text, "rank %s did not come within %g s%s", ranks, m->x.impl.head.deadline_s,
+    snprintf(text, sizeof text, "rank %s did not come within %g s%s", ranks, m->impl.head.deadline_s,
              silent ? " and gives no sign of life" : "");
     mpi_fail_broken(m, what, text);
     atomic_store(&m->world->lost, true);
-    collective_abort(&m->x.impl.head, m->x.impl.error);
-    stop_run_lost(m->x.impl.error);
+    collective_abort(&m->impl.head, m->impl.error);
+    stop_run_lost(m->impl.error);
     return -1;
 }
 
 // -1 when the wait has come to its deadline and nobody is slow.
 static int check_deadline(struct collective_mpi *m, const char *what, double start, bool messages) {
-    double waited_s = now_seconds() - start, deadline_s = m->x.impl.head.deadline_s;
+    double waited_s = now_seconds() - start, deadline_s = m->impl.head.deadline_s;
     bool missing[REDUCE_MAX], silent[REDUCE_MAX], any = false;
     if (deadline_s <= 0 || waited_s <= deadline_s / 2) return 0;
     mpi_pulse_ask(m->world->pulse, deadline_s);
@@ -73,17 +75,16 @@ static int check_deadline(struct collective_mpi *m, const char *what, double sta
     find_missing(m, messages, missing);
     struct pulse_wait w = {what, waited_s, deadline_s, missing};
     if (mpi_pulse_slow(m->world->pulse, &w, silent)) return 0;
-    for (int i = 0; i < m->x.impl.head.size; i++) any = any || silent[i];
+    for (int i = 0; i < m->impl.head.size; i++) any = any || silent[i];
     char ranks[128] = "(some other)";
-    if (any || messages)
-        collective_rank_list(ranks, sizeof ranks, any ? silent : missing, m->x.impl.head.size);
+    if (any || messages) collective_rank_list(ranks, sizeof ranks, any ? silent : missing, m->impl.head.size);
     return give_up(m, what, ranks, any);
 }
 
 void mpi_give_up_requests(struct collective_mpi *m) {
-    for (int i = 0; i < 2 * m->x.impl.head.size; i++) {
+    for (int i = 0; i < 2 * m->impl.head.size; i++) {
         if (m->requests[i] == MPI_REQUEST_NULL) continue;
-        if (i < m->x.impl.head.size) MPI_Cancel(&m->requests[i]);  // receives alone can be cancelled
+        if (i < m->impl.head.size) MPI_Cancel(&m->requests[i]);  // receives alone can be cancelled
         MPI_Request_free(&m->requests[i]);
     }
 }
@@ -91,28 +92,48 @@ void mpi_give_up_requests(struct collective_mpi *m) {
 // Compares what came from each peer with what was asked for.
 static int check_lengths(struct collective_mpi *m, const char *what, const size_t *expected,
                          MPI_Status *statuses) {
-    for (int i = 0; i < m->x.impl.head.size; i++) {
+    for (int i = 0; i < m->impl.head.size; i++) {
         int got = 0;
         if (expected[i] == 0) continue;
         MPI_Get_count(&statuses[i], MPI_BYTE, &got);
         if ((size_t)got == expected[i]) continue;
         char text[192];
         snprintf(text, sizeof text, "rank %d sent %d bytes where rank %d expects %zu: their calls differ", i,
-                 got, m->x.impl.head.rank, expected[i]);
+                 got, m->impl.head.rank, expected[i]);
         return mpi_fail_broken(m, what, text);
     }
     return 0;
+}
+
+// Open MPI has no call that sleeps until a message comes, in time.
+#define YIELD_S        200e-6  // then sleep between tests:
+#define SLEEP_SHARE    16      // this part of the wait so far, so that it ends at most so much later
+#define SLEEP_LEAST_S  10e-6
+#define SLEEP_SLACK_NS 1000    // the kernel would add 50 us
+#define SLEEP_MOST_S   200e-6  // tcp's buffers must not run empty meanwhile: 250 kB at 10 Gbit/s
+
+// Between tests that found nothing done. start: of the wait. Where ranks share cores a wait is long because the peer
+// computes, and every test takes from its time.
+static void pause_between_tests(double start) {
+    double waited_s = now_seconds() - start, sleep_s = waited_s / SLEEP_SHARE;
+    if (waited_s < YIELD_S) {
+        sched_yield();
+        return;
+    }
+    if (sleep_s < SLEEP_LEAST_S) sleep_s = SLEEP_LEAST_S;
+    if (sleep_s > SLEEP_MOST_S) sleep_s = SLEEP_MOST_S;
+    nanosleep(&(struct timespec){.tv_nsec = (long)(sleep_s * 1e9)}, NULL);
 }
 
 // expected[i]: bytes from rank i, or 0; NULL: not compared.
 static int test_until_done(struct collective_mpi *m, const char *what, const size_t *expected) {
     MPI_Status statuses[2 * REDUCE_MAX];
     double start = now_seconds();
-    pause_begin();
+    prctl(PR_SET_TIMERSLACK, SLEEP_SLACK_NS);
     for (;;) {
-        int done = 0, rc = MPI_Testall(2 * m->x.impl.head.size, m->requests, &done, statuses);
+        int done = 0, rc = MPI_Testall(2 * m->impl.head.size, m->requests, &done, statuses);
         if (rc == MPI_ERR_IN_STATUS) {
-            for (int i = 0; i < 2 * m->x.impl.head.size; i++)
+            for (int i = 0; i < 2 * m->impl.head.size; i++)
                 if (statuses[i].MPI_ERROR != MPI_SUCCESS && statuses[i].MPI_ERROR != MPI_ERR_PENDING)
                     rc = statuses[i].MPI_ERROR;
         }

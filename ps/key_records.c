@@ -6,7 +6,6 @@
 #include "ps/job/consistency.h"
 #include "ps/job/shard_sizes.h"
 #include "ps/record/arrivals.h"
-#include "ps/server/replica_memory.h"
 #include "ps/server/server_core.h"
 #include "ps/worker/worker_core_state.h"
 #include "shared/core/error.h"
@@ -26,9 +25,8 @@ static int64_t of_any_key(const struct config *c) {
     int64_t each_thread = sizeof(int) + sizeof(int64_t);  // where it is; how many pushes (ps/record/study.h)
     if (c->ps.record_arrivals) each_thread += ARRIVALS_KEY_BYTES;
     if (c->ps.replay_arrivals) each_thread += ARRIVALS_KEY_BYTES;
-    int64_t bytes = (int64_t)(sizeof(struct partition) + 3 * sizeof(struct server_buffers) +
-                              sizeof(struct replica_buffers)) +
-                    each_thread * c->ps.threads;
+    int64_t bytes =
+        (int64_t)(sizeof(struct partition) + 3 * sizeof(struct server_buffers)) + each_thread * c->ps.threads;
     // The rows that are written, and those that were read (ps/agree/key_rows.h): pushes and batches of each worker.
     const int64_t each_worker = (1 + batches_words(1)) * (int64_t)sizeof(int64_t);
     if (c->recovery.checkpoint_every > 0)

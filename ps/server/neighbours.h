@@ -25,9 +25,9 @@ struct neighbours_options {
     const struct config *config;
     const struct layout *layout;
     const struct shard_map *map;
-    const struct replica_buffers *buffers;  // (map->count)
-    int shard;                              // the thread's own
-    struct ps_port port;                    // sends to PEER_PRIMARY
+    const struct server_buffers *buffers;  // (map->count)
+    int shard;                             // the thread's own
+    struct ps_port port;                   // sends to PEER_PRIMARY
 };
 // 0, or -1 after logging.
 int neighbours_open(struct neighbours *l, const struct neighbours_options *o);

@@ -6,17 +6,15 @@
 #include "shared/core/error.h"
 
 struct replica_key {
-    int key;
     const struct partition *part;
     int64_t n;  // elements
-    struct replica_buffers buf;
+    struct server_buffers buf;
+    struct key_counts
+        counts;  // key, version, updates, clock: with masters and states the key's part of a checkpoint
     bool loaded;
     uint64_t load_seq;
-    int64_t version;  // updates applied
-    int64_t skew;     // + version: updates by the count of its moments
-    int64_t step;     // steps over
-    bool kept;        // the sum of `step` is here
-    float lr;         // of that sum
+    bool kept;  // the sum of step `clock` is here, in buf.acc
+    float lr;   // of that sum
 };
 
 struct replica {
@@ -42,15 +40,16 @@ static int apply(struct replica *r, struct replica_key *k, const struct update_s
                                  .begin = k->part->begin,
                                  .end = k->part->end,
                                  .master = k->buf.master,
-                                 .grad = k->buf.sum,
+                                 .grad = k->buf.acc,
                                  .dtype = r->o.dtype};
-    const struct update_step step = {.lr = k->lr, .t = k->version + k->skew + 1, .scalars = scalars};
+    const struct update_step step = {.lr = k->lr, .t = k->counts.updates + 1, .scalars = scalars};
     memcpy(range.state, k->buf.state, sizeof range.state);
     if (!scalars->skip && optimizer_apply(&r->o.optimizer, &range, &step, 1) != 0)
-        return core_fail(r->error, "replica of key %d (%s), update %lld: the optimizer failed", k->key,
-                         unit->name, (long long)k->version + 1);
-    if (!scalars->skip) k->version++;
-    k->step++;
+        return core_fail(r->error, "replica of key %d (%s), update %lld: the optimizer failed", k->counts.key,
+                         unit->name, (long long)k->counts.version + 1);
+    k->counts.version += !scalars->skip;
+    k->counts.updates += !scalars->skip;
+    k->counts.clock++;
     k->kept = false;
     return 0;
 }
@@ -62,7 +61,7 @@ static struct update_scalars scalars_of(const struct wire_header *h) {
 // The weights that worker 0 loads, before the first sum.
 static void on_load(struct replica *r, struct replica_key *k, const struct wire_header *h,
                     const struct ps_frame *frame) {
-    bool started = k->step > 0 || k->kept;
+    bool started = k->counts.clock > 0 || k->kept;
     if (frame->bytes != (size_t)k->n * sizeof(float)) return;
     if (!started && h->seq > k->load_seq) {
         memcpy(k->buf.master, frame->data, frame->bytes);
@@ -76,20 +75,21 @@ static void on_load(struct replica *r, struct replica_key *k, const struct wire_
 // one of the scheduler's that has not come here.
 static int keep_sum(struct replica *r, struct replica_key *k, const struct wire_header *h,
                     const struct ps_frame *frame) {
-    if (h->step == k->step + 1 && k->kept) {
+    if (h->step == k->counts.clock + 1 && k->kept) {
         const struct update_scalars last = scalars_of(h);
         if (apply(r, k, &last) != 0) return -1;
     }
-    if (h->step != k->step || h->version != k->version)
+    if (h->step != k->counts.clock || h->version != k->counts.version)
         return core_fail(
             r->error,
             "replica of key %d: the sum of step %lld, version %lld, came, while the replica is at step "
             "%lld, version %lld",
-            k->key, (long long)h->step, (long long)h->version, (long long)k->step, (long long)k->version);
+            k->counts.key, (long long)h->step, (long long)h->version, (long long)k->counts.clock,
+            (long long)k->counts.version);
     if (frame->bytes != (size_t)k->n * dtype_size(r->o.dtype))
-        return core_fail(r->error, "replica of key %d, step %lld: the sum has %zu bytes", k->key,
+        return core_fail(r->error, "replica of key %d, step %lld: the sum has %zu bytes", k->counts.key,
                          (long long)h->step, frame->bytes);
-    memcpy(k->buf.sum, frame->data, frame->bytes);
+    memcpy(k->buf.acc, frame->data, frame->bytes);
     k->lr = h->lr;
     k->kept = true;
     return 0;
@@ -97,7 +97,7 @@ static int keep_sum(struct replica *r, struct replica_key *k, const struct wire_
 
 static int on_sum(struct replica *r, struct replica_key *k, const struct wire_header *h,
                   const struct ps_frame *frame) {
-    bool known = h->step < k->step || (h->step == k->step && k->kept);
+    bool known = h->step < k->counts.clock || (h->step == k->counts.clock && k->kept);
     if (!k->loaded) return 0;
     if (!known && keep_sum(r, k, h, frame) != 0) return -1;
     acknowledge(r, h);
@@ -127,7 +127,7 @@ int replica_decision(struct replica *r, const struct wire_header *h) {
     const struct update_scalars scalars = scalars_of(h);
     for (int i = 0; i < r->count && !r->error[0]; i++) {
         struct replica_key *k = &r->keys[i];
-        if (k->kept && k->step == h->step) apply(r, k, &scalars);
+        if (k->kept && k->counts.clock == h->step) apply(r, k, &scalars);
     }
     return r->error[0] ? -1 : 0;
 }
@@ -135,19 +135,18 @@ int replica_decision(struct replica *r, const struct wire_header *h) {
 void replica_loaded(struct replica *r, const struct key_counts *counts) {
     struct replica_key *k = &r->keys[r->index[counts->key]];
     k->loaded = true;
-    k->version = counts->version;
-    k->skew = counts->updates - counts->version;
-    k->step = counts->clock;
+    k->counts = *counts;
+    k->counts.pushed = k->counts.batches = NULL;
 }
 
 int replica_reach(struct replica *r, int64_t steps, const struct update_scalars *last) {
     for (int i = 0; i < r->count && !r->error[0]; i++) {
         struct replica_key *k = &r->keys[i];
-        if (k->loaded && k->kept && k->step == steps - 1 && apply(r, k, last) != 0) return -1;
+        if (k->loaded && k->kept && k->counts.clock == steps - 1 && apply(r, k, last) != 0) return -1;
         k->kept = false;
-        if (!k->loaded || k->step != steps)
+        if (!k->loaded || k->counts.clock != steps)
             return core_fail(r->error, "replica of key %d: it is at step %lld and cannot reach step %lld",
-                             k->key, (long long)k->step, (long long)steps);
+                             k->counts.key, (long long)k->counts.clock, (long long)steps);
     }
     return r->error[0] ? -1 : 0;
 }
@@ -163,8 +162,8 @@ struct replica *replica_create(const struct replica_options *o) {
         r->index[key] = -1;
         if (p->shard != o->shard) continue;
         r->index[key] = r->count;
-        r->keys[r->count++] =
-            (struct replica_key){.key = key, .part = p, .n = p->end - p->begin, .buf = o->buffers[key]};
+        r->keys[r->count++] = (struct replica_key){
+            .part = p, .n = p->end - p->begin, .buf = o->buffers[key], .counts.key = key};
     }
     return r;
 }
@@ -184,7 +183,7 @@ void replica_set_job(struct replica *r, uint64_t job) { r->o.job = job; }
 
 int64_t replica_version(const struct replica *r, int key) {
     int i = key >= 0 && key < r->o.map->count ? r->index[key] : -1;
-    return i < 0 ? -1 : r->keys[i].version;
+    return i < 0 ? -1 : r->keys[i].counts.version;
 }
 
 const char *replica_error(const struct replica *r) { return r->error; }

@@ -21,18 +21,25 @@
 #define STARRING_PS_SERVER_REPLICA_H
 
 #include "ps/net/port.h"
-#include "ps/server/replica_memory.h"
 #include "ps/server/server_options.h"
 #include "shared/model/optimizer.h"
 
 // Peers of a shard, beside those of ps/net/port.h: the shard that keeps our replica, and the one whose replica we keep.
 enum { PEER_NEIGHBOUR = -3, PEER_PRIMARY = -4 };
 
+// The shard threads of replica_holder and replica_primary (ps/job/shard_map.h).
+static inline int replica_holder_shard(const struct shard_map *m, int shard) {
+    return (shard + m->threads) % m->shards;
+}
+static inline int replica_primary_shard(const struct shard_map *m, int shard) {
+    return (shard + m->shards - m->threads) % m->shards;
+}
+
 struct replica_options {
     const struct layout *layout;
     const struct shard_map *map;
-    int shard;                              // of the primary
-    const struct replica_buffers *buffers;  // (map->count); those of that shard are used
+    int shard;                             // of the primary
+    const struct server_buffers *buffers;  // (map->count); those of that shard are used
     struct optimizer_config optimizer;
     enum dtype dtype;
     uint64_t job;         // 0: set later

@@ -20,15 +20,6 @@ struct rescue_part {
     } parts[2];  // its own, the replica's
 };
 
-struct server_buffers *replica_as_server(const struct replica_buffers *replicas, int count) {
-    struct server_buffers *b = xcalloc((unsigned long)count + 1, sizeof *b);
-    for (int key = 0; key < count; key++) {
-        b[key].master = replicas[key].master;
-        memcpy(b[key].state, replicas[key].state, sizeof b[key].state);
-    }
-    return b;
-}
-
 // ---------------------------------------------------------------- on the writer's thread
 // A full disk has no room for the reason either (NAME.failed): it is kept for who asks. In the run directory's own words,
 // so that its end is not cut off. Returns -1.

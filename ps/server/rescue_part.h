@@ -12,9 +12,6 @@
 #include "ps/server/replica.h"
 #include "ps/server/state_file.h"
 
-// The replica's buffers as those of the server whose they are (malloc'd, (map->count)).
-struct server_buffers *replica_as_server(const struct replica_buffers *replicas, int count);
-
 struct rescue_part_options {
     const struct config *config;
     const struct layout *layout;

@@ -77,8 +77,11 @@ static int server_allocate(struct server *s) {
         if (ps_stopped(s->o->stop)) return ps_fail(PS_INTERRUPTED);
     }
     s->replicas = xcalloc((unsigned long)s->map->count, sizeof *s->replicas);
-    replica_carve(&s->arena, s->c, s->map, s->id.rank, s->replicas);
-    s->twins = replica_as_server(s->replicas, s->map->count);
+    for (int key = 0; s->c->ps.replicate && key < s->map->count; key++) {
+        const struct partition *p = &s->map->parts[key];
+        if (p->shard / s->map->threads == replica_primary(s->id.rank, s->map->servers))
+            replica_carve_key(&s->arena, s->c, p->end - p->begin, &s->replicas[key]);
+    }
     return s->arena.failed ? -1 : 0;
 }
 
@@ -187,7 +190,7 @@ static int server_load(struct server *s, const char *path, uint64_t seal) {
     if (s->c->ps.replicate) {
         struct state_read twin = o;
         twin.rank = replica_primary(s->id.rank, s->map->servers);
-        twin.buffers = s->twins;
+        twin.buffers = s->replicas;
         atomic_store(&s->twin_loader, loader_create(&twin, path, seal));
         if (!atomic_load(&s->twin_loader)) return -1;
     }
@@ -220,7 +223,7 @@ static void server_rescue(struct server *s, const struct wire_header *h) {
                                           .rank = s->id.rank,
                                           .run_dir = s->o->dir,
                                           .own = s->buffers,
-                                          .replica = s->twins,
+                                          .replica = s->replicas,
                                           .ctx = s,
                                           .settle = server_settle};
     if (h->job != s->id.job || !s->c->ps.replicate || !s->o->dir) return;
@@ -469,7 +472,6 @@ static void server_free(struct server *s) {
     free(s->buffers);
     free(s->copies);
     free(s->replicas);
-    free(s->twins);
     free(s->endpoints);
     struct roster *roster = atomic_load(&s->roster);
     roster_destroy(&roster);

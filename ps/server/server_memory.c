@@ -5,7 +5,6 @@
 #include "ps/job/ps.h"
 #include "ps/job/shard_sizes.h"
 #include "ps/net/medium.h"
-#include "ps/server/replica_memory.h"
 #include "ps/sum/crew.h"
 #include "ps/sum/push_code.h"
 #include "shared/core/error.h"
@@ -27,12 +26,22 @@ void server_carve_key(struct arena *a, const struct config *c, const struct part
     out->weight = whole ? (void *)out->master : take(a, MEM_PARAMETER, room, n * dtype_size(c->dtype));
 }
 
+static void carve_kept(struct arena *a, enum mem_class class, const struct config *c, int64_t n,
+                       struct server_buffers *out) {
+    out->master = arena_take(a, class, (size_t)n * sizeof(float));
+    for (int i = 0; i < c->optimizer.row->states; i++)
+        out->state[i] = arena_take(a, class, (size_t)n * sizeof(float));
+}
+
 void server_carve_copy(struct arena *a, const struct config *c, const struct partition *p,
                        struct server_buffers *out) {
-    size_t bytes = (size_t)(p->end - p->begin) * sizeof(float);
-    if (!ps_keeps_copies(c)) return;
-    out->master = arena_take(a, MEM_CHECKPOINT, bytes);
-    for (int i = 0; i < c->optimizer.row->states; i++) out->state[i] = arena_take(a, MEM_CHECKPOINT, bytes);
+    if (ps_keeps_copies(c)) carve_kept(a, MEM_CHECKPOINT, c, p->end - p->begin, out);
+}
+
+void replica_carve_key(struct arena *a, const struct config *c, int64_t elements,
+                       struct server_buffers *out) {
+    carve_kept(a, MEM_SERVER, c, elements, out);
+    out->acc = arena_take(a, MEM_SERVER, (size_t)elements * dtype_size(c->dtype));
 }
 
 size_t server_segment_bytes(const struct config *c, const struct shard_map *m, int rank) {
@@ -75,7 +84,6 @@ int ps_server_predict(const struct config *c, const struct layout *l, int rank, 
     for (int i = 0; i < s->classes; i++) {
         const struct partition p = {.end = s->class[i].elements};
         struct server_buffers unused;
-        struct replica_buffers unused_too;
         struct arena_room room = {.used = SEGMENT_HEAD};
         struct arena one, other;
         arena_init(&one, NULL);
@@ -83,7 +91,7 @@ int ps_server_predict(const struct config *c, const struct layout *l, int rank, 
         server_carve_copy(&one, c, &p, &unused);
         add_keys(mem->predicted_bytes, &one, own[i]);
         arena_init(&other, NULL);
-        replica_carve_key(&other, c, p.end, &unused_too);
+        replica_carve_key(&other, c, p.end, &unused);
         if (c->ps.replicate) add_keys(mem->predicted_bytes, &other, kept[i]);
         pushed = size_plus(pushed, size_times((int64_t)push_bytes(&c->ps.code, c->dtype, p.end), own[i]));
     }

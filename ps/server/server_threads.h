@@ -62,8 +62,7 @@ struct server {
     struct device *dev;
     struct arena arena;
     struct server_buffers *buffers;
-    struct replica_buffers *replicas;
-    struct server_buffers *twins;  // the same, as the buffers of the server whose they are
+    struct server_buffers *replicas;  // (map->count) of the neighbour's keys
     struct server_sharing sharing;
     struct shard *shards;             // (threads)
     bool started;                     // the main thread has heard START, which names the checkpoint

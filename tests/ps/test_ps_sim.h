@@ -156,8 +156,8 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
         s->buffers[k] = (struct server_buffers){
             xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, weight, xcalloc(n, 4), NULL};
         if (t->replicate)
-            s->replica_buffers[k] =
-                (struct replica_buffers){xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, xcalloc(n, 4)};
+            s->replica_buffers[k] = (struct server_buffers){
+                xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, xcalloc(n, 4), NULL};
     }
     s->workers = xcalloc((unsigned long)t->workers, sizeof *s->workers);
     s->shards = xcalloc((unsigned long)s->map->shards, sizeof(void *));
@@ -220,7 +220,7 @@ static inline void sim_destroy(struct sim *s) {
         free(s->buffers[k].acc);
         free(s->replica_buffers[k].master);
         for (int i = 0; i < OPTIMIZER_STATES_MAX; i++) free(s->replica_buffers[k].state[i]);
-        free(s->replica_buffers[k].sum);
+        free(s->replica_buffers[k].acc);
     }
     assert_int_equal(s->frames, 0);  // every received payload was released
     scheduler_core_destroy(&s->scheduler);

@@ -79,7 +79,7 @@ struct sim {
     struct sim_worker *workers;
     struct server_core **shards;
     struct replica **replicas;  // (shards): that each holds of its neighbour; NULL: none
-    struct replica_buffers *replica_buffers;
+    struct server_buffers *replica_buffers;
     struct sim_end *shard_ends;
     struct link **shard_links, *scheduler_link;
     uint64_t

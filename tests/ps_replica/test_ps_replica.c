@@ -219,7 +219,7 @@ static void test_kept_before_acknowledged(void **state) {
     load(&b, masters);
     b.expected = sum;
     b.expected_bytes = b.elements * 2;
-    b.kept = b.sim->replica_buffers[b.key].sum;
+    b.kept = b.sim->replica_buffers[b.key].acc;
     assert_int_equal(keep(&b, &h, sum, b.elements * 2), 0);
     assert_int_equal(logged(&b.log, PEER_PRIMARY, WIRE_REPLICATE_ACK), 1);
     // Again, with other values: acknowledged, dropped.

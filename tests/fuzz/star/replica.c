@@ -18,7 +18,7 @@ struct life {
     struct log log;
     struct replica *r;
     struct neighbours neighbours;  // without sockets
-    struct replica_buffers *buf;
+    struct server_buffers *buf;
     struct fuzz_bytes in;
     bool kept[KEYS_MAX][STEPS_MAX];  // that a sum is here, as the replica has said
 };
@@ -34,7 +34,7 @@ static uint64_t hash(const struct life *x) {
         int64_t version = replica_version(x->r, k);
         const void *of[] = {x->buf[k].master, x->buf[k].state[0], x->buf[k].state[1]};
         for (int i = 0; i < 3; i++) h = XXH64(of[i], n * 4, h);
-        h = XXH64(x->buf[k].sum, n * dtype_size(x->s->t.dtype), h);
+        h = XXH64(x->buf[k].acc, n * dtype_size(x->s->t.dtype), h);
         h = XXH64(&version, sizeof version, h);
     }
     return h;
@@ -45,8 +45,8 @@ static void create(struct life *x) {
     x->buf = xcalloc((unsigned long)map->count, sizeof *x->buf);
     for (int k = 0; k < map->count; k++) {
         unsigned long n = (unsigned long)elements(x, k);
-        x->buf[k] = (struct replica_buffers){
-            xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, xcalloc(n, dtype_size(x->s->t.dtype))};
+        x->buf[k] = (struct server_buffers){
+            xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, xcalloc(n, dtype_size(x->s->t.dtype)), NULL};
     }
     const struct replica_options o = {.layout = x->s->l,
                                       .map = map,
@@ -71,7 +71,7 @@ static void destroy(struct life *x) {
         free(x->buf[k].master);
         free(x->buf[k].state[0]);
         free(x->buf[k].state[1]);
-        free(x->buf[k].sum);
+        free(x->buf[k].acc);
     }
     free(x->buf);
     sim_destroy(x->s);

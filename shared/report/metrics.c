@@ -103,8 +103,8 @@ static void take_before(void *ctx, const cJSON *o) {
 void metrics_mend(const char *dir, const struct step_record *r) {
     struct mended m = {.line = *r, .seconds = r->seconds};
     char text[FIGURE_LINE_MAX];
-    run_file_each(dir, "metrics.jsonl", take_before, &m);
-    if (m.last != (double)(r->step - 1)) return;
+    bool there = run_file_each(dir, "metrics.jsonl", take_before, &m);
+    if (!there || m.last != (double)(r->step - 1)) return;
     figures_line(text, step_figures(), &m.line);
     run_file_add(dir, "metrics.jsonl", text);
 }

@@ -50,7 +50,7 @@ struct saver {
 
     // Snapshots.
     double start_s, last_s;
-    bool warned;
+    _Atomic bool warned;
     struct part_file *last;  // of the end, NULL: there is none
     int last_units;
     struct train_state last_state;
@@ -75,6 +75,7 @@ struct save {
     int count;
     int64_t own_number;
     double start_s;
+    bool alone;  // no other rank has a part in it
     struct part_file *file;
     char *why;  // there is no file of this rank; NULL: there is
 };
@@ -195,14 +196,15 @@ static int complete(void *arg) {
     struct saver *s = v->s;
     const struct config *c = s->c;
     bool all = v->kind == CHECKPOINT_ALL;
+    const char *const own[] = {s->participant};
     _Atomic int own_failed = 1;
     char *why = NULL;
     struct checkpoint_commit commit = {.run_dir = s->o.dir,
                                        .kind = v->kind,
                                        .seconds = v->seconds,
                                        .life = s->o.life,
-                                       .participants = s->of[v->kind].participants,
-                                       .count = s->of[v->kind].count,
+                                       .participants = v->alone ? own : s->of[v->kind].participants,
+                                       .count = v->alone ? 1 : s->of[v->kind].count,
                                        .train = &v->state,
                                        .identity = s->identity,
                                        .dtype = dtype_name(s->dtype),
@@ -452,10 +454,7 @@ void saver_last_unit(struct saver *s, int u, const void *weights) {
     s->last_units = u + 1;
 }
 
-// Worker 0's own file is all of it.
 static void end_last(struct saver *s) {
-    const char *alone[] = {s->participant}, **all = s->of[CHECKPOINT_WEIGHTS].participants;
-    int count = s->of[CHECKPOINT_WEIGHTS].count;
     if (!s->last) return;
     if (s->last_units < s->layout->count) {
         part_file_discard(&s->last, "the run failed");
@@ -463,14 +462,11 @@ static void end_last(struct saver *s) {
     }
     struct save *v = save_create(s, CHECKPOINT_WEIGHTS, &s->last_state, s->last_seconds);
     v->file = s->last;
+    v->alone = true;
     s->last = NULL;
-    s->of[CHECKPOINT_WEIGHTS].participants = alone;
-    s->of[CHECKPOINT_WEIGHTS].count = 1;
     finish_file(v);
     complete(v);
     forget(v);
-    s->of[CHECKPOINT_WEIGHTS].participants = all;
-    s->of[CHECKPOINT_WEIGHTS].count = count;
 }
 
 void saver_quit(struct saver *s) {

@@ -38,12 +38,6 @@ def key(entries, x, y):
     return "".join(out)
 
 
-def place(drawing, x, y):
-    """A drawing of its own as a part of another, at its own size."""
-    width, height = drawing.split('viewBox="0 0 ')[1].split('"')[0].split()
-    return float(height), drawing.replace("<svg ", f'<svg x="{x}" y="{y}" width="{width}" height="{height}" ', 1)
-
-
 def shown(names):
     """"zero:0 = zero:1 = .. zero:3" as people write it."""
     rings = [n for n in names if n.startswith("zero:")]
@@ -53,7 +47,7 @@ def shown(names):
 
 
 def picture(runs):
-    """The SVG of {directory's name: run}."""
+    """(height, SVG) of {directory's name: run}."""
     groups = sorted(equality.equal_groups([runs[n] for n in LOSSES]), key=len, reverse=True)
     curves = [{"label": shown([r.label for r in group]) + (" (the same bits)" if len(group) > 1 else ""), "color": i % 8,
                "points": [(m["step"], as_float(m["loss"])) for m in group[0].metrics]} for i, group in enumerate(groups)]
@@ -67,19 +61,15 @@ def picture(runs):
     rows = max(len(keys), (len(used) + 1) // 2)
     y = TOP + rows * ROW + 6
     left, right = WIDTH - HALF, 0
-    height_1, losses = place(draw_lines(Lines(curves, "step", "loss (nats per token)", levels, "Loss", 270), HALF), right, y)
-    height_2, memory = place(draw_bars(bars, Style(bars, "MiB per rank, measured", "Memory", MIB, 1), HALF), left, y)
+    height_1, losses = svg.place(draw_lines(Lines(curves, "step", "loss (nats per token)", levels, "Loss", 270), HALF), right, y)
+    height_2, memory = svg.place(draw_bars(bars, Style(bars, "MiB per rank, measured", "Memory", MIB, 1), HALF), left, y)
     memory_key = [(f"m{CLASSES.index(c)}", CLASS_WORDS[c], False) for c in used]
     half = (len(used) + 1) // 2
-    height = y + max(height_1, height_2)
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" role="img" '
-            'font-family="system-ui, -apple-system, Segoe UI, Roboto, Helvetica Neue, Arial, sans-serif">'
-            "<title>Training loss of star and ring, and memory per rank</title>"
-            f"<style>{PALETTE}{PLOTS}.title{{font-size:15px;font-weight:600;fill:var(--ink)}}</style>"
-            f'<text class="title" x="0" y="15">Loss</text><text class="title" x="{left}" y="15">Memory per rank</text>'
-            + key(keys, 0, TOP + 4)
-            + key(memory_key[:half], left, TOP + 4) + key(memory_key[half:], left + HALF // 2, TOP + 4)
-            + losses + memory + "</svg>\n")
+    return y + max(height_1, height_2), (
+        f'<text class="title" x="0" y="15">Loss</text><text class="title" x="{left}" y="15">Memory per rank</text>'
+        + key(keys, 0, TOP + 4)
+        + key(memory_key[:half], left, TOP + 4) + key(memory_key[half:], left + HALF // 2, TOP + 4)
+        + losses + memory)
 
 
 def main():
@@ -92,10 +82,9 @@ def main():
     except RunError as e:
         print(f"readme_plot.py: {e}; run `make demo` first", file=sys.stderr)
         return 1
-    text = picture(runs)
-    with open(args.out, "w", encoding="utf-8") as f:
-        f.write(text)
-    print(args.out)
+    height, drawing = picture(runs)
+    svg.write_file(args.out, WIDTH, height, "Training loss of star and ring, and memory per rank",
+                   f"{PALETTE}{PLOTS}.title{{font-size:15px;font-weight:600;fill:var(--ink)}}", drawing)
     return 0
 
 

@@ -11,7 +11,6 @@ run is missing or recorded nothing; 2 the command line is wrong.
 import argparse
 import os
 import sys
-from html import escape
 
 import cli
 from comparison.draw import svg
@@ -35,7 +34,7 @@ def key(entries, y):
 
 
 def picture(runs):
-    """The SVG; RunError where a run recorded no step."""
+    """(height, title, SVG); RunError where a run recorded no step."""
     found = timeline.pictures([[run] for run in runs])
     if len(found) < len(runs):
         seen = {label for label, *_ in found}
@@ -49,14 +48,10 @@ def picture(runs):
     for label, step, window, lanes, _ in found:
         words = f"{label}, step {step}: {(window[1] - window[0]) / 1e6:,.1f} ms"
         drawing = draw(lanes, window, scale, WIDTH, words)
-        width, height = drawing.split('viewBox="0 0 ')[1].split('"')[0].split()
-        parts.append(svg.text_at("group", 0, y + 12, escape(words)))
-        parts.append(drawing.replace("<svg ", f'<svg x="0" y="{y + HEAD}" width="{width}" height="{height}" ', 1))
-        y += HEAD + float(height) + GAP
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y:.0f}" role="img" '
-            'font-family="system-ui, -apple-system, Segoe UI, Roboto, Helvetica Neue, Arial, sans-serif">'
-            f"<title>One step of {escape(', '.join(label for label, *_ in found))}</title><style>{PALETTE}{PLOTS}</style>"
-            + "".join(parts) + "</svg>\n")
+        height, placed = svg.place(drawing, 0, y + HEAD)
+        parts += [svg.text_at("group", 0, y + 12, words), placed]
+        y += HEAD + height + GAP
+    return y, f"One step of {', '.join(label for label, *_ in found)}", "".join(parts)
 
 
 def main():
@@ -65,13 +60,11 @@ def main():
     ap.add_argument("--out", metavar="FILE", required=True, help="the SVG to write")
     args = ap.parse_args()
     try:
-        text = picture([load(os.path.basename(os.path.normpath(d)), d) for d in args.runs])
+        height, title, drawing = picture([load(os.path.basename(os.path.normpath(d)), d) for d in args.runs])
     except RunError as e:
         print(f"step_plot.py: {e}", file=sys.stderr)
         return 1
-    with open(args.out, "w", encoding="utf-8") as f:
-        f.write(text)
-    print(args.out)
+    svg.write_file(args.out, WIDTH, height, title, f"{PALETTE}{PLOTS}", drawing)
     return 0
 
 

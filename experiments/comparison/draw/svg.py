@@ -43,6 +43,21 @@ def opening(width, height, description):
     return f'<svg viewBox="0 0 {width} {height:.0f}" role="img"><title>{escape(description)}</title>'
 
 
+def place(drawing, x, y):
+    """(height, a drawing of its own as a part of another, at its own size)."""
+    width, height = drawing.split('viewBox="0 0 ')[1].split('"')[0].split()
+    return float(height), drawing.replace("<svg ", f'<svg x="{x}" y="{y}" width="{width}" height="{height}" ', 1)
+
+
+def write_file(path, width, height, title, style, body):
+    """A file of its own, which is named on the terminal."""
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:.0f}" role="img" '
+                'font-family="system-ui, -apple-system, Segoe UI, Roboto, Helvetica Neue, Arial, sans-serif">'
+                f"<title>{escape(title)}</title><style>{style}</style>{body}</svg>\n")
+    print(path)
+
+
 def both_widths(draw):
     """The plot as a page and as a phone get it; the style sheet shows one of them."""
     return f'<div class="on-page">{draw(WIDE)}</div><div class="on-phone">{draw(NARROW)}</div>'

@@ -6,6 +6,7 @@
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -26,15 +27,21 @@ static inline int fixture_remove(const char *path) {
     return nftw(path, fixture_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-// FOLDER/NAME becomes this text; 0, or -1. The file is a new one.
+// PATH becomes these bytes; 0, or -1. The file is a new one: file systems flush one that is rewritten in place, which takes
+// a while.
+static inline int fixture_put(const char *path, const void *bytes, size_t n) {
+    unlink(path);
+    FILE *f = fopen(path, "wb");
+    if (!f) return -1;
+    int rc = fwrite(bytes, 1, n, f) == n ? 0 : -1;
+    return fclose(f) || rc ? -1 : 0;
+}
+
+// FOLDER/NAME becomes this text, likewise.
 static inline int fixture_write(const char *folder, const char *name, const char *text) {
     char path[512];
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    unlink(path);
-    FILE *f = fopen(path, "w");
-    if (!f) return -1;
-    int rc = fputs(text, f) < 0 ? -1 : 0;
-    return fclose(f) || rc ? -1 : 0;
+    return fixture_put(path, text, strlen(text));
 }
 
 #endif

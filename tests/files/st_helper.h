@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "tests/fixture.h"
 
 // A directory whose known files are removed at the end.
 struct dir {
@@ -23,8 +24,7 @@ struct dir {
 
 static inline int make_dir(void **state) {
     struct dir *d = calloc(1, sizeof *d);
-    snprintf(d->path, sizeof d->path, "/tmp/starring-st-XXXXXX");
-    assert_non_null(mkdtemp(d->path));
+    assert_int_equal(fixture_folder(d->path, "safetensors"), 0);
     d->file = xasprintf("%s/model.safetensors", d->path);
     d->config = xasprintf("%s/config.json", d->path);
     d->index = xasprintf("%s/model.safetensors.index.json", d->path);
@@ -47,11 +47,7 @@ static inline int remove_dir(void **state) {
 }
 
 static inline void put_file(const char *path, const void *bytes, size_t n) {
-    unlink(path);  // file systems flush a file that is rewritten in place, which takes a while
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, n, f), n);
-    fclose(f);
+    assert_int_equal(fixture_put(path, bytes, n), 0);
 }
 
 static inline char *get_file(const char *path, size_t *n) {

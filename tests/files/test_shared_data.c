@@ -17,6 +17,7 @@
 #include "shared/data/data.h"
 #include "shared/data/data_demo.h"
 #include "shared/data/data_stream.h"
+#include "tests/fixture.h"
 
 // A directory with the files that a test wrote.
 struct dir {
@@ -27,30 +28,23 @@ struct dir {
 
 static int make_dir(void **state) {
     struct dir *d = calloc(1, sizeof *d);
-    snprintf(d->path, sizeof d->path, "/tmp/starring-data-XXXXXX");
-    assert_non_null(mkdtemp(d->path));
+    assert_int_equal(fixture_folder(d->path, "data"), 0);
     *state = d;
     return 0;
 }
 
 static int remove_dir(void **state) {
     struct dir *d = *state;
-    for (int i = 0; i < d->count; i++) {
-        unlink(d->files[i]);
-        free(d->files[i]);
-    }
-    rmdir(d->path);
+    int rc = fixture_remove(d->path);
+    for (int i = 0; i < d->count; i++) free(d->files[i]);
     free(d);
-    return 0;
+    return rc;
 }
 
 static const char *put_file(struct dir *d, const char *name, const void *bytes, size_t n) {
     char *path = xasprintf("%s/%s", d->path, name);
     d->files[d->count++] = path;
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, n, f), n);
-    fclose(f);
+    assert_int_equal(fixture_put(path, bytes, n), 0);
     return path;
 }
 

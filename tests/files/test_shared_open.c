@@ -23,6 +23,7 @@
 #include "shared/core/regular_file.h"
 #include "shared/data/data.h"
 #include "shared/hf/safetensors.h"
+#include "tests/fixture.h"
 
 struct folder {
     char path[64];
@@ -31,15 +32,11 @@ struct folder {
 
 static int make(void **state) {
     struct folder *d = calloc(1, sizeof *d);
-    strcpy(d->path, "/tmp/starring-open-XXXXXX");
-    assert_non_null(mkdtemp(d->path));
+    assert_int_equal(fixture_folder(d->path, "open"), 0);
     d->pipe = xasprintf("%s/pipe", d->path);
     d->file = xasprintf("%s/file", d->path);
     assert_int_equal(mkfifo(d->pipe, 0600), 0);
-    FILE *f = fopen(d->file, "w");
-    assert_non_null(f);
-    fputs("12345", f);
-    fclose(f);
+    assert_int_equal(fixture_put(d->file, "12345", 5), 0);
     alarm(20);  // an open that waits ends the test
     *state = d;
     return 0;
@@ -48,13 +45,11 @@ static int make(void **state) {
 static int clear(void **state) {
     struct folder *d = *state;
     alarm(0);
-    unlink(d->pipe);
-    unlink(d->file);
-    rmdir(d->path);
+    int rc = fixture_remove(d->path);
     free(d->pipe);
     free(d->file);
     free(d);
-    return 0;
+    return rc;
 }
 
 static void test_regular_files_alone(void **state) {

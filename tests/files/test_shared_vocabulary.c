@@ -17,6 +17,7 @@
 #include "shared/core/text.h"
 #include "shared/data/data.h"
 #include "shared/data/vocabulary.h"
+#include "tests/fixture.h"
 
 // A directory of the test's own, and what it asks of the data.
 struct place {
@@ -24,34 +25,26 @@ struct place {
     char *text, *bin, *model;  // a text, a token file of 100 tokens below 60, a directory for a model
 };
 
-static void put(const char *path, const void *bytes, size_t n) {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, n, f), n);
-    fclose(f);
-}
-
 static char *put_in(const char *folder, const char *name, const char *text) {
     char *path = xasprintf("%s/%s", folder, name);
-    put(path, text, strlen(text));
+    assert_int_equal(fixture_put(path, text, strlen(text)), 0);
     return path;
 }
 
 static void write_in(const char *folder, const char *name, const char *text) {
-    free(put_in(folder, name, text));
+    assert_int_equal(fixture_write(folder, name, text), 0);
 }
 
 static void put_bin(const char *path, int magic, int version, int width) {
     char bytes[1024 + 400] = {0};
     memcpy(bytes, (int32_t[]){magic, version, 100}, 12);
     for (int i = 0; i < 100; i++) bytes[1024 + i * width] = (char)(i % 60);
-    put(path, bytes, 1024 + 100 * (size_t)width);
+    assert_int_equal(fixture_put(path, bytes, 1024 + 100 * (size_t)width), 0);
 }
 
 static int setup(void **state) {
     struct place *p = calloc(1, sizeof *p);
-    snprintf(p->path, sizeof p->path, "/tmp/starring-vocab-XXXXXX");
-    assert_non_null(mkdtemp(p->path));
+    assert_int_equal(fixture_folder(p->path, "vocabulary"), 0);
     p->text =
         put_in(p->path, "a text.txt", "It is a truth universally acknowledged, that a text is not tokens.");
     p->bin = xasprintf("%s/tokens.bin", p->path);
@@ -64,9 +57,7 @@ static int setup(void **state) {
 
 static int teardown(void **state) {
     struct place *p = *state;
-    char *command = xasprintf("rm -rf %s", p->path);
-    int rc = system(command);
-    free(command);
+    int rc = fixture_remove(p->path);
     free(p->text);
     free(p->bin);
     free(p->model);

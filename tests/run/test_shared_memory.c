@@ -11,6 +11,7 @@
 
 #include "shared/core/error.h"
 #include "shared/memory/memory_check.h"
+#include "tests/fixture.h"
 #include "tests/topologies.h"
 
 #define MIB 1048576.0
@@ -33,16 +34,13 @@ static void put(const struct tree *t, const char *path, const char *text) {
 
 static int plant(void **state) {
     struct tree *t = xcalloc(1, sizeof *t);
-    snprintf(t->root, sizeof t->root, "/tmp/starring-memory-XXXXXX");
     *state = t;
-    return mkdtemp(t->root) ? 0 : -1;
+    return fixture_folder(t->root, "memory");
 }
 
 static int fell(void **state) {
     struct tree *t = *state;
-    char *command = xasprintf("rm -rf %s", t->root);
-    int rc = system(command);
-    free(command);
+    int rc = fixture_remove(t->root);
     free(t);
     return rc;
 }

@@ -18,25 +18,24 @@
 #include "shared/device/product_choice.h"
 #include "shared/device/product_table.h"
 #include "shared/hf/presets.h"
+#include "tests/fixture.h"
 
 struct place {
-    char dir[32], path[64];
+    char dir[64], path[80];
 };
 
 static int open_place(void **state) {
     struct place *p = calloc(1, sizeof *p);
-    snprintf(p->dir, sizeof p->dir, "/tmp/starring-XXXXXX");
-    if (!mkdtemp(p->dir)) return -1;
+    if (fixture_folder(p->dir, "products")) return -1;
     snprintf(p->path, sizeof p->path, "%s/table.json", p->dir);
     *state = p;
     return 0;
 }
 static int close_place(void **state) {
     struct place *p = *state;
-    unlink(p->path);
-    rmdir(p->dir);
+    int rc = fixture_remove(p->dir);
     free(p);
-    return 0;
+    return rc;
 }
 
 static struct product_entry entry(int64_t m, const char *device, size_t library, uint64_t algo) {

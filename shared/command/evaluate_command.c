@@ -8,7 +8,7 @@
 #include "shared/core/error.h"
 #include "shared/core/json.h"
 #include "shared/core/path.h"
-#include "shared/launch/evaluate_dir.h"
+#include "shared/launch/closing.h"
 #include "shared/launch/stop.h"
 #include "shared/report/evals.h"
 #include "shared/report/figure.h"

@@ -1,6 +1,4 @@
 #include "shared/launch/closing.h"
-#include "shared/core/json.h"
-#include "shared/report/summary.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,13 +7,16 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 #include "shared/core/run_file.h"
 #include "shared/core/text.h"
 #include "shared/core/topology_row.h"
-#include "shared/launch/evaluate_dir.h"
+#include "shared/device/device_choice.h"
 #include "shared/report/span_files.h"
+#include "shared/report/summary.h"
 #include "shared/state/staleness.h"
 #include "shared/time/moments.h"
+#include "shared/train/session.h"
 
 struct cJSON *closing_merge(const struct config *c, const char *dir) {
     struct cJSON *missing = cJSON_CreateArray(), *reports = summary_reports(c, dir, missing);
@@ -46,6 +47,33 @@ int closing_unkept(const char *dir, const struct cJSON *summary) {
     return fail(
         "%s/checkpoints: no checkpoint could be kept (%s): all steps are done, and nothing can go on from them",
         dir, json_text(json_item(summary, "checkpoints"), "why", "there was no memory for them"));
+}
+
+// ---------------------------------------------------------------- snapshots that wait
+static enum evaluated evaluate_as(struct config *c, const struct evaluate_dir_options *o) {
+    struct job job = {0};
+    enum evaluated rc = EVALUATE_FAILED;
+    device_resolve(c);
+    if (device_backend(c) && !cpu_kernel_choose(c) && !job_open(&job, c, false))
+        rc = evaluate_run(&(struct evaluate_options){.config = c,
+                                                     .spec = &job.spec,
+                                                     .data = job.data,
+                                                     .dir = o->dir,
+                                                     .keep = o->keep || c->keep_snapshots,
+                                                     .stop = o->stop,
+                                                     .say = o->say});
+    job_close(&job);
+    return rc;
+}
+
+enum evaluated evaluate_dir(const struct evaluate_dir_options *o) {
+    if (!evaluate_waiting(o->dir)) return EVALUATE_DONE;
+    char *path = xasprintf("%s/config.json", o->dir);
+    struct config *c = config_load(o->topologies, path, NULL, 0);
+    enum evaluated rc = c ? evaluate_as(c, o) : EVALUATE_FAILED;
+    config_destroy(&c);
+    free(path);
+    return rc;
 }
 
 // ---------------------------------------------------------------- the last to leave

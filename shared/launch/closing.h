@@ -14,6 +14,7 @@
 #define STARRING_SHARED_LAUNCH_CLOSING_H
 
 #include "shared/config/config.h"
+#include "shared/evaluation/evaluate.h"
 
 struct cJSON;
 
@@ -40,5 +41,16 @@ enum closing {
     CLOSING_LAST,         // merged and shown by this call
 };
 enum closing closing_leave(const struct closing_rank *r);
+
+// For the end of a run and for `starring evaluate`.
+struct evaluate_dir_options {
+    const struct topology_table *topologies;
+    const char *dir;
+    bool keep;                // also where the configuration does not say so
+    const _Atomic int *stop;  // or NULL
+    FILE *say;                // or NULL
+};
+// Evaluates the snapshots that wait in dir as dir/config.json says. Opens model and data only where there are any.
+enum evaluated evaluate_dir(const struct evaluate_dir_options *o);
 
 #endif

@@ -19,12 +19,60 @@
 #include "shared/core/error.h"
 #include "shared/core/proc_look.h"
 #include "shared/launch/last_word.h"
-#include "shared/launch/launch_state.h"
 #include "shared/launch/stop.h"
 
 #define WAKE_MS     100  // how often the clock is looked at when no signal comes
 #define STILL_LOOKS 16   // whether a child is stopped is looked at so often before it is believed
 
+struct child {
+    char role[16], name[32];  // "server", "server 1"
+    int rank;
+    pid_t pid;  // 0: ended
+    bool orderly, expendable;
+    bool ended_well;
+    bool replaced;    // it was started again while the others went on
+    int incident;     // the last one that it died in; 0: none
+    double moved_s;   // when it was seen last, and no signal had stopped it; 0: it was not looked at
+    bool waited_for;  // that it has not ended yet has been said
+    // The job has been asked what becomes of it without this process, that has died; 0: no.
+    pid_t asked;
+    double asked_s;
+    char why[128], when[96];
+    bool told_to;  // to die: nobody is surprised
+    bool still;    // it was killed because a signal had stopped it
+};
+
+// Of the job, without a process that has died.
+enum fate { FATE_WITHOUT, FATE_ANEW, FATE_ENDS };
+
+struct launcher {
+    struct launch_options o;
+    struct child *children;
+    int count, running;
+    double start_s;
+    double kill_at_s;      // SIGKILL then; 0: nobody has been told to end
+    double rest_at_s;      // after an interruption: the rest is told to end then; 0: not known yet
+    int status;            // the job's, once something went wrong
+    int interrupted_by;    // SIGINT or SIGTERM, 0: neither
+    double interrupted_s;  // when the first came
+    int incidents;    // deaths that children were started again after, those of one life of the job together
+    int replaced;     // children that were started again while the others went on
+    int lives, life;  // of the job, as it has said; in which the last death was
+    int link;         // "lost PID .." lines; 0: none
+    int alive;        // a child that says there that it lives, and says so again and again; 0: none
+    int64_t said_step;          // of the job, as that one says; -1: it has not
+    double alive_s, watched_s;  // when it did last; when this launcher looked last
+    double looked_s;            // when it looked last whether children are stopped
+    double ended_s;             // since when one that has ended well is seen; 0: there is none
+    char line[320];             // of them, what has come of the next one
+    size_t length;
+    bool anew;  // all are being ended, to be started again
+    char why[160];
+    struct last_word *word;  // NULL: nobody hears it
+    sigset_t signals, before;
+};
+
+// ---------------------------------------------------------------- starting
 struct launcher *launcher_create(const struct launch_options *o) {
     struct launcher *l = xcalloc(1, sizeof *l);
     l->o = *o;
@@ -95,24 +143,302 @@ int launcher_start(struct launcher *l, const struct launch_child *c) {
     return 0;
 }
 
-static bool any_orderly(const struct launcher *l) {
+// ---------------------------------------------------------------- deaths: how they are said, and what follows
+static void signal_all(struct launcher *l, int number) {
     for (int i = 0; i < l->count; i++)
-        if (l->children[i].orderly && l->children[i].pid) return true;
-    return false;
+        if (l->children[i].pid) kill(l->children[i].pid, number);
 }
 
-static void ask_orderly(struct launcher *l) {
-    for (int i = 0; i < l->count; i++)
-        if (l->children[i].orderly && l->children[i].pid) kill(l->children[i].pid, SIGTERM);
+// SIGTERM to all that run, and SIGKILL after the grace period; once.
+static void end_rest(struct launcher *l) {
+    if (l->kill_at_s > 0) return;
+    l->kill_at_s = now_seconds() + l->o.grace_s;
+    signal_all(l, SIGTERM);
 }
 
+// A step is known to be done.
+static bool has_begun(const struct launcher *l) { return l->o.last_step && l->o.last_step(l->o.ctx) > 0; }
+
+static void when(const struct launcher *l, char *text, size_t size) {
+    int64_t step = l->o.last_step ? l->o.last_step(l->o.ctx) : -1;
+    int n = snprintf(text, size, "%.1f s after the start", now_seconds() - l->start_s);
+    if (step > 0)
+        snprintf(text + n, size - (size_t)n, ", after step %lld", (long long)step);
+    else
+        snprintf(text + n, size - (size_t)n, ", before the first step was done");
+}
+
+// ---------------------------------------------------------------- started again
+// A death counts once with others of the same life of the job: two roles that are killed at once take one restart. One
+// that dies again before the next life has begun would go on like that.
+static bool may_die(struct launcher *l, struct child *child) {
+    const struct launch_restarts *r = &l->o.restarts;
+    if (!r->count || l->interrupted_by || l->kill_at_s > 0) return false;
+    bool another = !l->incidents || l->lives != l->life || child->incident == l->incidents;
+    if (another && l->incidents + l->replaced >= r->count) return false;
+    l->incidents += another;
+    l->life = l->lives;
+    child->incident = l->incidents;
+    return true;
+}
+
+// The job has not begun its next life yet, since somebody was started again.
+static bool is_mending(const struct launcher *l) {
+    return l->incidents > 0 && !l->interrupted_by && !l->kill_at_s && l->lives == l->life;
+}
+
+static void start_again(struct launcher *l, struct child *child) {
+    char role[sizeof child->role];
+    int rank = child->rank;
+    memcpy(role, child->role, sizeof role);
+    if (!l->o.restarts.again(l->o.ctx, role, rank)) return;
+    l->status = EXIT_RUN_FAILED;
+    end_rest(l);
+}
+
+static const char *say_left(const struct launcher *l, char *out, size_t size) {
+    int left = l->o.restarts.count - l->incidents - l->replaced;
+    snprintf(out, size, "%d of %d restarts %s left", left, l->o.restarts.count, left == 1 ? "is" : "are");
+    return out;
+}
+
+static bool used_up(const struct launcher *l) {
+    return !l->interrupted_by && l->o.restarts.count && l->incidents + l->replaced >= l->o.restarts.count;
+}
+
+// Those that had ended well too: the job goes back to where they were needed.
+static void mend(struct launcher *l, struct child *child, pid_t pid, const char *why, const char *text) {
+    char left[64];
+    warn("%s %s: starting it again; %s", why, text, say_left(l, left, sizeof left));
+    l->o.restarts.died(l->o.ctx, (int)pid, why);
+    start_again(l, child);
+    for (int i = 0; i < l->count; i++) l->children[i].replaced = false;  // all begin anew: none can be missed
+    for (int i = 0; i < l->count; i++)
+        if (l->children[i].ended_well && !l->children[i].pid && !l->kill_at_s)
+            start_again(l, &l->children[i]);
+}
+
+// The others go on without it, and with it once it is back.
+static void replace(struct launcher *l, struct child *child) {
+    char left[64];
+    bool again = !l->interrupted_by && l->running && l->incidents + l->replaced < l->o.restarts.count;
+    l->replaced += again;
+    if (again)
+        warn("%s %s: the others go on; starting it again; %s", child->why, child->when,
+             say_left(l, left, sizeof left));
+    else if (!child->told_to)
+        warn("%s %s: the others %s without it", child->why, child->when, l->interrupted_by ? "end" : "go on");
+    if (!again) return;
+    child->replaced = true;
+    start_again(l, child);
+}
+
+static void end_job(struct launcher *l, const char *why, const char *text, const char *reason) {
+    if (l->word) last_word_say(l->word, why);
+    l->status = l->interrupted_by ? 128 + l->interrupted_by : EXIT_RUN_FAILED;
+    char used[64] = "";
+    if (used_up(l))
+        snprintf(used, sizeof used, "; all restarts are used up (--restart %d)", l->o.restarts.count);
+    fail("%s %s: %s%s%s%s", why, text, reason, *reason ? ": " : "",
+         l->count > 1 ? "ending the other processes of the job" : "the run ends", used);
+    end_rest(l);
+}
+
+// ---------------------------------------------------------------- of those that live together
+// All children that live together are gone, one of them by a death after which they are started again.
+static void begin_anew(struct launcher *l) {
+    l->anew = false;
+    if (l->interrupted_by) {
+        l->status = 128 + l->interrupted_by;
+        return;
+    }
+    if (!l->o.restarts.anew(l->o.ctx, l->why)) return;
+    l->status = EXIT_RUN_FAILED;
+    end_rest(l);
+}
+
+// The others have nothing to say: they wait for the one that has died, or soon would.
+static void end_together(struct launcher *l, struct child *child, const char *why, const char *text) {
+    char left[64];
+    l->anew = may_die(l, child);
+    l->lives++;
+    snprintf(l->why, sizeof l->why, "%s", why);
+    if (l->anew) {
+        warn("%s %s: starting it again; %s", why, text, say_left(l, left, sizeof left));
+    } else if (l->interrupted_by) {  // the caller has one message of both
+        error_take_over(why);
+        l->status = 128 + l->interrupted_by;
+        end_rest(l);
+    } else {
+        end_job(l, why, text, "");
+    }
+    signal_all(l, SIGKILL);
+}
+
+// ---------------------------------------------------------------- what becomes of the job without a child
+static void ask_fate(struct launcher *l, struct child *child, pid_t pid, const char *why, const char *text) {
+    child->asked = pid;
+    child->asked_s = now_seconds();
+    snprintf(child->why, sizeof child->why, "%s", why);
+    snprintf(child->when, sizeof child->when, "%s", text);
+    l->o.restarts.died(l->o.ctx, (int)pid, why);
+}
+
+static void decide(struct launcher *l, struct child *child, enum fate fate, const char *reason) {
+    pid_t pid = child->asked;
+    child->asked = 0;
+    if (l->kill_at_s > 0) return;  // all end
+    if (fate == FATE_WITHOUT) {
+        replace(l, child);
+    } else if (fate == FATE_ANEW && may_die(l, child)) {
+        mend(l, child, pid, child->why, child->when);
+    } else if (!child->told_to) {
+        end_job(l, child->why, child->when, reason);
+    } else {
+        l->status = 128 + l->interrupted_by;
+        end_rest(l);
+    }
+}
+
+// The rank that would have answered has died, or stands still: the job begins anew when that one is back.
+static void decide_unanswered(struct launcher *l, double asked_before_s) {
+    for (int i = 0; i < l->count; i++)
+        if (l->children[i].asked && l->children[i].asked_s < asked_before_s)
+            decide(l, &l->children[i], FATE_ANEW, "");
+}
+
+// All have ended: the deaths that nobody has answered are told.
+static void forget_unanswered(struct launcher *l) {
+    for (int i = 0; i < l->count; i++) {
+        struct child *child = &l->children[i];
+        if (child->asked && !child->told_to && !l->kill_at_s)
+            warn("%s %s: the others have ended without it", child->why, child->when);
+        child->asked = 0;
+    }
+}
+
+// "without", "anew" or "ends REASON", of the child that was process pid.
+static void hear_fate(struct launcher *l, int pid, const char *words) {
+    static const char *const names[] = {"without", "anew", "ends"};
+    int fate = 0;
+    while (fate < 3 && strncmp(words, names[fate], strlen(names[fate])) != 0) fate++;
+    if (fate == 3) return;
+    words += strlen(names[fate]);
+    words += strspn(words, " ");
+    for (int i = 0; i < l->count; i++)
+        if (l->children[i].asked == pid) decide(l, &l->children[i], (enum fate)fate, words);
+}
+
+static void child_killed(struct launcher *l, struct child *child, pid_t pid, int number) {
+    char text[96], why[128];
+    when(l, text, sizeof text);
+    if (child->still)
+        snprintf(why, sizeof why, "%s (pid %d) gave no sign of life for the deadline and was killed",
+                 child->name, (int)pid);
+    else
+        snprintf(why, sizeof why, "%s (pid %d) was killed by signal %d (%s)", child->name, (int)pid, number,
+                 strsignal(number));
+    if (l->o.together)
+        end_together(l, child, why, text);
+    else if (child->expendable)
+        ask_fate(l, child, pid, why, text);
+    else if (may_die(l, child))
+        mend(l, child, pid, why, text);
+    else
+        end_job(l, why, text, "");
+    if (pid == l->alive) decide_unanswered(l, now_seconds());
+}
+
+// It was asked to leave, and did not belong to a step that it could have finished.
+static void child_left(struct launcher *l, struct child *child, pid_t pid) {
+    char text[96], why[128];
+    bool asks = child->expendable && has_begun(l);
+    // The job's other processes hear of it from the launcher, at once, because another orderly child may already wait
+    // for this one.
+    if (child->orderly && !asks) end_rest(l);
+    child->told_to = true;
+    when(l, text, sizeof text);
+    snprintf(why, sizeof why, "%s (pid %d) was asked to leave", child->name, (int)pid);
+    if (asks)
+        ask_fate(l, child, pid, why, text);
+    else
+        l->status = 128 + l->interrupted_by;
+}
+
+static void child_ended(struct launcher *l, struct child *child, int status) {
+    pid_t pid = child->pid;
+    child->pid = 0;
+    l->running--;
+    if (l->anew) return;  // all are ended
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
+        child->ended_well = true;
+        if (is_mending(l)) start_again(l, child);
+        return;
+    }
+    if (l->interrupted_by && l->kill_at_s > 0) l->status = 128 + l->interrupted_by;
+    if (l->kill_at_s > 0) return;  // told to end, or a consequence of the first death
+    if (l->interrupted_by && (WIFEXITED(status) ? WEXITSTATUS(status) > 128 : WTERMSIG(status) == SIGTERM)) {
+        child_left(l, child, pid);
+        return;
+    }
+    if (WIFSIGNALED(status)) {
+        child_killed(l, child, pid, WTERMSIG(status));
+        return;
+    }
+    char text[96], why[128];
+    when(l, text, sizeof text);
+    bool killed = l->o.speaks_for_others && WEXITSTATUS(status) > 128,
+         lost = WEXITSTATUS(status) == EXIT_RUN_LOST;
+    if (l->o.together && (killed || lost)) {
+        if (killed)
+            snprintf(why, sizeof why, "a rank of %s (pid %d) was killed by signal %d (%s)", child->name,
+                     (int)pid, WEXITSTATUS(status) - 128, strsignal(WEXITSTATUS(status) - 128));
+        else
+            snprintf(why, sizeof why, "%s (pid %d) gave up a rank and ended", child->name, (int)pid);
+        end_together(l, child, why, text);
+        return;
+    }
+    if (child->replaced) {
+        warn("%s (pid %d) ended with exit status %d %s: the others go on without it", child->name, (int)pid,
+             WEXITSTATUS(status), text);
+        return;
+    }
+    l->status = l->interrupted_by                   ? 128 + l->interrupted_by
+                : WEXITSTATUS(status) == EXIT_USAGE ? EXIT_USAGE
+                                                    : EXIT_RUN_FAILED;
+    snprintf(why, sizeof why, "%s (pid %d) ended with exit status %d", child->name, (int)pid,
+             WEXITSTATUS(status));
+    if (l->word) last_word_say(l->word, why);
+    fail("%s %s%s", why, text, l->count > 1 ? ": ending the other processes of the job" : "");
+    end_rest(l);
+}
+
+// Only children of this launcher are waited for, one by one: the program may have others. When several
+// have ended since the last look, one that was killed comes first: the others may have left because of it.
+static void reap(struct launcher *l) {
+    int count = l->count;
+    int *status = xcalloc((unsigned long)count + 1, sizeof *status);
+    bool *ended = xcalloc((unsigned long)count + 1, sizeof *ended);
+    for (int i = 0; i < count; i++)
+        ended[i] =
+            l->children[i].pid && waitpid(l->children[i].pid, &status[i], WNOHANG) == l->children[i].pid;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < count; i++)
+            if (ended[i] && WIFSIGNALED(status[i]) == (pass == 0)) child_ended(l, &l->children[i], status[i]);
+    free(status);
+    free(ended);
+}
+
+// ---------------------------------------------------------------- watching
 // Behind the last orderly child the rest ends by itself, with its reports; not where the job had no step yet.
 static void follow_orderly(struct launcher *l) {
-    if (any_orderly(l) || !l->running) return;
-    if (!l->rest_at_s) l->rest_at_s = now_seconds() + (launcher_has_begun(l) ? l->o.grace_s : 0);
+    for (int i = 0; i < l->count; i++)
+        if (l->children[i].orderly && l->children[i].pid) return;
+    if (!l->running) return;
+    if (!l->rest_at_s) l->rest_at_s = now_seconds() + (has_begun(l) ? l->o.grace_s : 0);
     if (now_seconds() < l->rest_at_s) return;
     if (!l->kill_at_s) l->status = 128 + l->interrupted_by;
-    launcher_end_rest(l);
+    end_rest(l);
 }
 
 void launcher_tell(struct launcher *l, struct last_word *word) { l->word = word; }
@@ -145,8 +471,7 @@ static void hear(struct launcher *l) {
             l->alive_s = now_seconds();
             if (step >= 0) l->said_step = step;
         }
-        if (sscanf(l->line, "fate %d %n", &pid, &fate) == 1 && fate > 0)
-            launcher_hear_fate(l, pid, l->line + fate);
+        if (sscanf(l->line, "fate %d %n", &pid, &fate) == 1 && fate > 0) hear_fate(l, pid, l->line + fate);
     }
 }
 
@@ -203,10 +528,11 @@ static void interrupt(struct launcher *l, int number) {
         l->interrupted_by = number;
         l->interrupted_s = now;
         stop_answer(number);
-        ask_orderly(l);
+        for (int i = 0; i < l->count; i++)
+            if (l->children[i].orderly && l->children[i].pid) kill(l->children[i].pid, SIGTERM);
     } else if (now - l->interrupted_s >= STOP_AGAIN_S) {
         l->kill_at_s = now + l->o.grace_s;
-        launcher_signal_all(l, SIGKILL);  // asked twice: now
+        signal_all(l, SIGKILL);  // asked twice: now
     }
 }
 
@@ -218,16 +544,16 @@ static void watch(struct launcher *l, int ms) {
     hear(l);
     watch_silence(l);
     watch_rest(l);
-    launcher_reap(l);
-    launcher_decide_unanswered(l, now_seconds() - fmax(l->o.silent_s, l->o.grace_s));
+    reap(l);
+    decide_unanswered(l, now_seconds() - fmax(l->o.silent_s, l->o.grace_s));
     if (l->interrupted_by) follow_orderly(l);
     if (l->kill_at_s > 0 && now_seconds() >= l->kill_at_s && l->running) {
         for (int i = 0; i < l->count; i++)
             if (l->children[i].pid) warn("%s did not end in time: killing it", l->children[i].name);
-        launcher_signal_all(l, SIGKILL);
+        signal_all(l, SIGKILL);
         l->kill_at_s = now_seconds() + l->o.grace_s;
     }
-    if (l->anew && !l->running) launcher_begin_anew(l);
+    if (l->anew && !l->running) begin_anew(l);
 }
 
 // The only child that runs counts as dead where a signal has stopped it and it may be started again; otherwise it is slow:
@@ -288,20 +614,20 @@ int launcher_wait(struct launcher *l) {
         while (l->running || l->anew) watch(l, WAKE_MS);
         hear(l);  // of the last one that has died
     } while (l->running);
-    launcher_forget_unanswered(l);
+    forget_unanswered(l);
     return l->status;
 }
 
 void launcher_end_all(struct launcher *l) {
     if (!l->status) l->status = EXIT_RUN_FAILED;
-    launcher_end_rest(l);
+    end_rest(l);
     launcher_wait(l);
 }
 
 void launcher_destroy(struct launcher **pl) {
     struct launcher *l = *pl;
     if (!l) return;
-    launcher_signal_all(l, SIGKILL);
+    signal_all(l, SIGKILL);
     for (int i = 0; i < l->count; i++)
         if (l->children[i].pid) waitpid(l->children[i].pid, NULL, 0);
     // A Ctrl-C that came while all was ending would fire on unblocking: it has been obeyed already.

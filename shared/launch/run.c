@@ -13,7 +13,6 @@
 #include "shared/launch/closing.h"
 #include "shared/launch/last_word.h"
 #include "shared/launch/lives.h"
-#include "shared/launch/steps_lost.h"
 #include "shared/launch/stop.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_dir.h"
@@ -50,6 +49,17 @@ int run_begin(struct run *r) {
     return 0;
 }
 
+// The steps that an interruption could not keep: a process was killed just before, or while the last checkpoint was written.
+static void say_lost(const char *dir, int64_t done) {
+    long long kept = checkpoint_latest_step(dir), step = done;
+    if (step < 1 || kept >= step) return;
+    if (kept < 0)
+        warn("%s has no checkpoint: the %lld steps that were done are lost", dir, step);
+    else
+        warn("the newest checkpoint of %s is step-%lld: the %lld steps after it are lost", dir, kept,
+             step - kept);
+}
+
 // The one message of an interruption. A terminal has shown ^C on the line. summary: all ranks have ended in order; else NULL.
 static void say_interrupted(const struct run *r, int number, const cJSON *summary) {
     const struct job *j = &r->job;
@@ -69,7 +79,7 @@ static void say_interrupted(const struct run *r, int number, const cJSON *summar
     else
         info("%s: ended after step %lld of %lld; %s has %s%s%s", what, (long long)step,
              (long long)j->config->steps, j->dir, has, *died ? ": " : "", died);
-    if (j->config->recovery.checkpoint_every > 0) steps_lost_say(j->dir, lines);
+    if (j->config->recovery.checkpoint_every > 0) say_lost(j->dir, lines);
     evaluate_say_waiting(j->dir, "");
 }
 

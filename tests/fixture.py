@@ -4,6 +4,7 @@ by role, and what they leave.
 A test finds this file with: sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")). Behind it the
 modules of experiments/ are found too.
 """
+import contextlib
 import itertools
 import json
 import os
@@ -152,7 +153,8 @@ class Started(subprocess.Popen):
 
 def send(number, pids):
     for pid in pids:
-        os.kill(pid, number)
+        with contextlib.suppress(ProcessLookupError):  # its launcher may have ended it with the one before
+            os.kill(pid, number)
     return pids
 
 

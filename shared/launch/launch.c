@@ -379,6 +379,8 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
     if (l->kill_at_s > 0) return;  // told to end, or a consequence of the first death
     if (l->interrupted_by && (WIFEXITED(status) ? WEXITSTATUS(status) > 128 : WTERMSIG(status) == SIGTERM)) {
         child_left(l, child, pid);
+        // It had not come so far as to hear it, and those that live with it would wait for it.
+        if (l->o.together && WIFSIGNALED(status)) signal_all(l, SIGKILL);
         return;
     }
     if (WIFSIGNALED(status)) {

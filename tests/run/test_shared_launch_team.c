@@ -202,11 +202,34 @@ static void one_death_ends_all(void **state) {
     }
 }
 
+// Ctrl-C comes before worker 1 hears signals. Worker 0, which lives with it and would wait for it, is not given its grace.
+static void interrupted_before_it_began(void **state) {
+    (void)state;
+    struct team t = {0};
+    struct launch_options o = {.grace_s = 1e6, .together = 1, .ctx = &t};
+    char path[] = "/tmp/starring-begun-XXXXXX";
+    int file = mkstemp(path);
+    assert_true(file >= 0 && !close(file) && !unlink(path));
+    char *waits = xasprintf("trap '' TERM; : > %s; exec sleep 1000000", path);
+    char *begins =
+        xasprintf("until [ -e %s ]; do sleep 0.01; done; kill -TERM $PPID; exec sleep 1000000", path);
+    t.l = launcher_create(&o);
+    int rc = launch(&t, 0, waits) | launch(&t, 1, begins);
+    int status = launcher_wait(t.l);
+    launcher_destroy(&t.l);
+    unlink(path);
+    free(waits);
+    free(begins);
+    assert_int_equal(rc, 0);
+    assert_int_equal(status, 128 + SIGTERM);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_death_ends_all),
         cmocka_unit_test(others_go_on),
         cmocka_unit_test(interrupted_without_it),
+        cmocka_unit_test(interrupted_before_it_began),
     };
     return cmocka_run_group_tests_name("launch_team", tests, NULL, NULL);
 }

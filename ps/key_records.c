@@ -22,7 +22,8 @@ static int64_t of_own_key(const struct config *c) {
 
 // Of every key of the job, its own and others'.
 static int64_t of_any_key(const struct config *c) {
-    int64_t each_thread = sizeof(int) + sizeof(int64_t);  // where it is; how many pushes (ps/record/study.h)
+    int64_t each_thread =
+        sizeof(int) + sizeof(int64_t);  // where it is; how many pushes (ps/record/staleness_log.h)
     if (c->ps.record_arrivals) each_thread += ARRIVALS_KEY_BYTES;
     if (c->ps.replay_arrivals) each_thread += ARRIVALS_KEY_BYTES;
     int64_t bytes =

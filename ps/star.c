@@ -10,7 +10,7 @@
 #include "ps/launch_star.h"
 #include "ps/net/medium.h"
 #include "ps/record/arrivals.h"
-#include "ps/sum/crew.h"
+#include "ps/sum/host_group.h"
 #include "ps/sum/push_code.h"
 #include "ps/trust/trust.h"
 #include "shared/core/error.h"
@@ -65,7 +65,7 @@ static void resolve(struct config *c, const struct rank_env *e) {
     if (c->reduce_group == GROUP_HOST && here && ps_shares(c)) c->reduce_group = c->workers;
 }
 
-// The workers of a group add their gradients (ps/sum/crew.h), or the servers add in groups; who belongs to a group is a matter
+// The workers of a group add their gradients (ps/sum/host_group.h), or the servers add in groups; who belongs to a group is a matter
 // of worker numbers alone.
 static int check_groups(const struct config *c) {
     int64_t g = c->reduce_group;
@@ -105,7 +105,7 @@ static int check_codes(const struct config *c) {
             "parameter_server.compression %s: what a dead worker's code had left out is in checkpoints alone, and the run that goes "
             "on from --replicate's copies would end in other bits: leave out one of the two",
             name);
-    if (ps_group(c) || ps_crew(c))
+    if (ps_group(c) || ps_host_group(c))
         return fail(
             "parameter_server.compression %s: reduce_group %lld has gradients added and rounded within a group of workers "
             "before they go on, and a code is of one worker's: leave out one of the two",
@@ -174,14 +174,14 @@ static int predict(const struct config *c, const struct layout *l, const char *r
     // Errors of codes, which a worker writes into a checkpoint by itself.
     if (ps_codes(c) && !consistency_of(c).row->on_arrival)
         out->state_bytes = (size_t)l->padded * sizeof(float);
-    if (ps_crew(c)) out->alike = 1;  // what a worker leads depends on its place in its group
+    if (ps_host_group(c)) out->alike = 1;  // what a worker leads depends on its place in its group
     return ps_worker_predict(c, l, rank, &out->memory, &out->wire);
 }
 
 static struct topology_formula formula(const struct config *c, const char *role) {
     struct topology_formula of_worker = {.wire = "P*b, padded, b bytes per element"};
     struct topology_formula of_server = {.wire = "N*P*b/S, padded, b bytes per element"};
-    if (ps_crew(c)) {
+    if (ps_host_group(c)) {
         snprintf(of_worker.wire, sizeof of_worker.wire,
                  "P*b, of it P*b/g to servers, padded, b bytes per element");
         snprintf(of_server.wire, sizeof of_server.wire,

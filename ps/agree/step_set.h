@@ -94,22 +94,22 @@ uint64_t step_set_live(const struct step_set *s);
 // Before the newest open step, as far as those that are closed tell: its number, and where its samples begin.
 const struct train_state *step_set_state(const struct step_set *s);
 
-// ---------------------------------------------------------------- deals
+// ---------------------------------------------------------------- openings
 // A worker's part in the step that opens, which it is told with STEP_DONE of the step before it, or JOINED. Pure.
-struct step_deal {
+struct step_opening {
     uint64_t members;  // 0: there are no common steps (async)
     int contributors;  // of the step before; 0: none
     struct train_state state;
 };
 
 // Where worker `worker`'s slice begins, `own` samples a slice. The worker is a member, or all are (members 0).
-static inline int64_t deal_first(const struct step_deal *d, int worker, int64_t own) {
+static inline int64_t opening_first(const struct step_opening *d, int worker, int64_t own) {
     return d->state.dealt + own * elastic_place(d->members, worker);
 }
 
 // Fields mask and values of the header.
-void deal_write(const struct step_deal *d, struct wire_header *h);
-// The step is the header's. 0, or -1 where the header holds no deal.
-int deal_read(const struct wire_header *h, struct step_deal *d);
+void opening_write(const struct step_opening *d, struct wire_header *h);
+// The step is the header's. 0, or -1 where the header holds no opening.
+int opening_read(const struct wire_header *h, struct step_opening *d);
 
 #endif

@@ -20,7 +20,7 @@ bool ps_weights_in_place(const struct config *c, bool pages, int64_t keys) {
            sysconf(_SC_PAGESIZE) == SHARD_PAGE;
 }
 
-int ps_crew(const struct config *c) {
+int ps_host_group(const struct config *c) {
     struct consistency_rule rule = consistency_of(c);
     bool can = ps_shares(c) && consistency_freezes(&rule) && !ps_elastic(c) && !c->ps.log_updates;
     return can && c->reduce_group > 1 ? (int)c->reduce_group : 0;
@@ -28,5 +28,5 @@ int ps_crew(const struct config *c) {
 
 int ps_group(const struct config *c) {
     bool groups = c->reduce_group > 1 && c->reduce_group < c->workers;
-    return groups && !ps_crew(c) ? (int)c->reduce_group : 0;
+    return groups && !ps_host_group(c) ? (int)c->reduce_group : 0;
 }

@@ -481,7 +481,7 @@ int descriptors_of_server(const struct config *c, int threads) {
 }
 
 int descriptors_of_worker(const struct config *c, int shards) {
-    return OF_WORKER + OF_IO_THREAD * ps_io_threads(c, shards) + 2 * shards + 2 * ps_crew(c);
+    return OF_WORKER + OF_IO_THREAD * ps_io_threads(c, shards) + 2 * shards + 2 * ps_host_group(c);
 }
 
 int descriptors_claim(int needed, int spare) {

@@ -80,7 +80,7 @@ const char *wire_kind_name(enum wire_kind k);  // "push", ...
 // WIRE_FINAL: it follows no push: the last weights, or those of a checkpoint.
 // WIRE_LOST: what the sender lacks is a peer: a new epoch may help.
 // WIRE_KEEP: the state behind this step goes into a checkpoint. Worker 0's.
-// WIRE_CREW: the gradient is the sum of the sender's group (ps/sum/crew.h).
+// WIRE_HOST_GROUP: the gradient is the sum of the sender's group (ps/sum/host_group.h).
 enum {
     WIRE_HELD = 1,
     WIRE_SKIP = 2,
@@ -90,7 +90,7 @@ enum {
     WIRE_JOINS = 32,
     WIRE_KEEP = 64,
     WIRE_LOST = 128,
-    WIRE_CREW = 256,
+    WIRE_HOST_GROUP = 256,
     WIRE_FLAGS = 511  // all of them
 };
 

@@ -99,9 +99,9 @@ static void refuse_join(const struct rounds *c, int w) {
     port_tell(&c->o.port, w, &h);
 }
 
-static void say_joined(const struct rounds *c, int w, const struct step_deal *deal) {
-    struct wire_header h = {.kind = WIRE_JOINED, .step = deal->state.step, .seq = c->gather.seq};
-    deal_write(deal, &h);
+static void say_joined(const struct rounds *c, int w, const struct step_opening *opening) {
+    struct wire_header h = {.kind = WIRE_JOINED, .step = opening->state.step, .seq = c->gather.seq};
+    opening_write(opening, &h);
     port_tell(&c->o.port, w, &h);
 }
 
@@ -129,12 +129,12 @@ static void close_set(struct rounds *c, const struct round *r, bool skipped, str
     bool more = opens < c->o.config->steps && !c->members->stop;
     note_absences(c, r->step + 1, set);
     step_set_close(c->set, skipped, more);
-    struct step_deal deal = {.members = step_set_members(c->set, opens),
-                             .contributors = elastic_count(set),
-                             .state = *step_set_state(c->set)};
-    deal_write(&deal, step_done);
+    struct step_opening opening = {.members = step_set_members(c->set, opens),
+                                   .contributors = elastic_count(set),
+                                   .state = *step_set_state(c->set)};
+    opening_write(&opening, step_done);
     for (int w = 0; w < c->workers; w++) {
-        if (deal.members & ~before & elastic_bit(w)) say_joined(c, w, &deal);
+        if (opening.members & ~before & elastic_bit(w)) say_joined(c, w, &opening);
         if (!more && step_set_joining(c->set) & elastic_bit(w)) refuse_join(c, w);
     }
 }
@@ -232,9 +232,9 @@ int rounds_report(struct rounds *c, int w, const struct wire_header *h, double n
     r->reports++;
     if (c->set) step_set_reported(c->set, h->step, w);
     // Worker 0 knows what a job that goes on from a checkpoint has behind it.
-    struct step_deal deal;
-    if (c->set && w == 0 && h->step > 0 && h->step == c->o.start.step && deal_read(h, &deal) == 0)
-        step_set_begin(c->set, &deal.state);
+    struct step_opening opening;
+    if (c->set && w == 0 && h->step > 0 && h->step == c->o.start.step && opening_read(h, &opening) == 0)
+        step_set_begin(c->set, &opening.state);
     return settle(c);
 }
 
@@ -362,11 +362,11 @@ void rounds_join(struct rounds *c, int w) {
     step_set_join(c->set, w);
     if (!c->rule.row->on_arrival) return;  // the next step that opens is its first
     // Where each goes at its own pace, a worker that comes is as far as the foremost.
-    struct step_deal deal = {.state = {.step = furthest(c) + 1}};
+    struct step_opening opening = {.state = {.step = furthest(c) + 1}};
     step_set_admit(c->set);
-    note_live(c, deal.state.step);
-    scaler_init(&deal.state.scaler, &c->o.config->scaler);
-    say_joined(c, w, &deal);
+    note_live(c, opening.state.step);
+    scaler_init(&opening.state.scaler, &c->o.config->scaler);
+    say_joined(c, w, &opening);
 }
 
 bool rounds_lets_in(const struct rounds *c, int w) {

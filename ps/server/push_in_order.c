@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "ps/net/clock.h"
-#include "ps/record/study.h"
+#include "ps/record/staleness_log.h"
 #include "ps/server/key_pass.h"
 #include "ps/server/replica.h"
 #include "ps/server/server_state.h"
@@ -147,7 +147,7 @@ int note_push(struct server_core *c, struct server_key *k, const struct wire_hea
                          "key %d, step %lld: worker %d pushed with learning rate %.9g, worker %d with %.9g",
                          k->key, (long long)h->step, w, (double)h->lr, s->lr_worker, (double)s->lr);
     }
-    for (int i = 0, first = w - w % c->crew; i < c->crew; i++) {
+    for (int i = 0, first = w - w % c->host_group; i < c->host_group; i++) {
         k->pushed[first + i] = h->step + 1;
         s->ready_ns[first + i] = h->ready_ns;
     }
@@ -156,7 +156,8 @@ int note_push(struct server_core *c, struct server_key *k, const struct wire_hea
     s->needed_ns = ps_later(s->needed_ns, h->ready_ns);
     c->totals.pushes++;
     staleness_count(&c->totals.staleness, (uint64_t)(k->version - h->version));
-    if (c->o.study) study_push(c->o.study, h, g->data, (uint64_t)(k->version - h->version));
+    if (c->o.staleness_log)
+        staleness_log_push(c->o.staleness_log, h, g->data, (uint64_t)(k->version - h->version));
     hold(c, s, w, g);
     return 0;
 }
@@ -231,7 +232,7 @@ static struct sum_args turns_of(struct server_core *c, const struct server_key *
                          .group = c->group,
                          .turn = s->turn,
                          .group_acc = k->buf.group_acc};
-    for (int most = c->rule.workers / c->crew - s->turn; a.count < most; a.count++) {
+    for (int most = c->rule.workers / c->host_group - s->turn; a.count < most; a.count++) {
         const struct gradient *g = &s->held[worker_of_turn(c, k, s->turn + a.count)];
         if (!g->data) break;
         c->grads[a.count] = g->data;
@@ -259,7 +260,7 @@ static int add_turns(struct server_core *c, struct server_key *k) {
     struct slot *s = slot_of(c, k, k->step);
     if (s->complete || !s->contributed) return 0;
     struct sum_args sum = turns_of(c, k, s);
-    if (consistency_completes(&c->rule, (s->turn + sum.count) * c->crew)) {
+    if (consistency_completes(&c->rule, (s->turn + sum.count) * c->host_group)) {
         bool at_once;
         if (add_up(c, k, &sum, &at_once) != 0) return -1;
         take_turns(c, k, s, sum.count);

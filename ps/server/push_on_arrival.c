@@ -8,7 +8,7 @@
 
 #include "ps/job/batches.h"
 #include "ps/record/arrivals.h"
-#include "ps/record/study.h"
+#include "ps/record/staleness_log.h"
 #include "ps/server/server_state.h"
 #include "shared/core/error.h"
 
@@ -41,7 +41,7 @@ static int apply_push(struct server_core *c, struct server_key *k, const struct 
         const struct update_scalars scalars = {.grad_scale = h->grad_scale,
                                                .skip = (h->flags & WIRE_SKIP) != 0};
         const struct arrival arrival = {w, (uint32_t)h->version, (uint32_t)tau, h->batch};
-        if (c->o.study) study_push(c->o.study, h, grad, tau);
+        if (c->o.staleness_log) staleness_log_push(c->o.staleness_log, h, grad, tau);
         if (c->o.record) arrivals_note(c->o.record, k->key, &arrival);
         work_on(c, SERVER_UPDATE, of_push(k, w, h->step));
         int rc = apply(c, k, grad, h->lr, &scalars);

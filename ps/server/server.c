@@ -14,7 +14,7 @@
 #include "ps/net/pulse.h"
 #include "ps/net/rejoin.h"
 #include "ps/server/server_threads.h"
-#include "ps/sum/crew.h"
+#include "ps/sum/host_group.h"
 #include "ps/sum/push_code.h"
 #include "ps/trust/trust.h"
 #include "shared/core/error.h"
@@ -93,15 +93,15 @@ static int server_open_order(const struct server *s, int t) {
                                  .workers = s->c->workers,
                                  .steps = s->c->steps};
     if (s->c->ps.record_arrivals) shard->record = arrivals_create(&o);
-    struct study_options so = {.layout = s->o->layout,
-                               .map = s->map,
-                               .dtype = s->c->dtype,
-                               .shard = o.shard,
-                               .pushes = size_times(s->c->workers, s->c->steps),
-                               .dir = s->c->ps.log_updates ? s->o->dir : NULL};
+    struct staleness_log_options so = {.layout = s->o->layout,
+                                       .map = s->map,
+                                       .dtype = s->c->dtype,
+                                       .shard = o.shard,
+                                       .pushes = size_times(s->c->workers, s->c->steps),
+                                       .dir = s->c->ps.log_updates ? s->o->dir : NULL};
     // Pushes that are applied on their own have been decoded.
     if (!consistency_of(s->c).row->on_arrival) so.code = s->c->ps.code;
-    if (!(shard->study = study_create(&so))) return -1;
+    if (!(shard->staleness_log = staleness_log_create(&so))) return -1;
     if (!s->c->ps.replay_arrivals) return 0;
     shard->replay = arrivals_read(&o, s->c->ps.replay_arrivals);
     return shard->replay ? 0 : -1;
@@ -154,7 +154,7 @@ static int server_start_shards(struct server *s) {
                                         .spans = shard->spans,
                                         .record = shard->record,
                                         .replay = shard->replay,
-                                        .study = shard->study,
+                                        .staleness_log = shard->staleness_log,
                                         .port = link_port(shard->link)};
         if (s->keeper) o.keep = (struct keep_port){s->keeper, keeper_keep};
         const struct neighbours_options lo = {s->net,      s->c,    s->o->layout, s->map,
@@ -305,7 +305,7 @@ static int server_watch(struct server *s, const struct ps_login *l) {
         }
         // This process stood still: what the scheduler has said since is yet to be heard.
         heard_s = turn_stall_moved(heard_s, excused_s, now);
-        for (int t = 0; t < s->map->threads; t++) study_tell(s->shards[t].study);
+        for (int t = 0; t < s->map->threads; t++) staleness_log_tell(s->shards[t].staleness_log);
         const char *why = server_trouble(s, excused_s, text);
         // A process that was frozen, and is not any more: the job may have gone on without it.
         if (why == text && s->c->recovery.restart > 0) return rejoin_now(s->o, s->id.incarnation, why);
@@ -437,10 +437,10 @@ static int leave_spans(const struct server *s) {
 // A file that fails is no reason to go without the others.
 static int server_leave_files(const struct server *s) {
     int rc = leave_spans(s);
-    struct study **studies = xcalloc((unsigned long)s->map->threads, sizeof(struct study *));
-    for (int t = 0; t < s->map->threads; t++) studies[t] = s->shards[t].study;
-    if (s->o->dir && study_write(studies, s->map->threads, s->o->dir, s->id.rank) != 0) rc = -1;
-    free(studies);
+    struct staleness_log **logs = xcalloc((unsigned long)s->map->threads, sizeof(struct staleness_log *));
+    for (int t = 0; t < s->map->threads; t++) logs[t] = s->shards[t].staleness_log;
+    if (s->o->dir && staleness_log_write(logs, s->map->threads, s->o->dir, s->id.rank) != 0) rc = -1;
+    free(logs);
     for (int t = 0; t < s->map->threads; t++)
         if (s->shards[t].record && arrivals_write(s->shards[t].record, s->o->dir) != 0) rc = -1;
     return rc;
@@ -453,7 +453,7 @@ static void server_free(struct server *s) {
         neighbours_close(&s->shards[t].neighbours);
         thread_time_destroy(&s->shards[t].spans);
         arrivals_destroy(&s->shards[t].record);
-        study_destroy(&s->shards[t].study);
+        staleness_log_destroy(&s->shards[t].staleness_log);
         arrivals_destroy(&s->shards[t].replay);
         free(s->shards[t].routes);
     }

@@ -21,15 +21,16 @@ static void refuse(struct server_core *c, const struct wire_header *h, const cha
 
 // ---------------------------------------------------------------- messages
 // Whether a push is one worker's own or its group's sum is what every role reads from its configuration.
-static const char *crew_refuses(const struct server_core *c, const struct server_key *k,
-                                const struct wire_header *h) {
-    if (c->crew == 1 && h->flags & WIRE_CREW)
+static const char *host_group_refuses(const struct server_core *c, const struct server_key *k,
+                                      const struct wire_header *h) {
+    if (c->host_group == 1 && h->flags & WIRE_HOST_GROUP)
         return "it is the sum of a group, and this server expects each worker's own: give all roles the same --medium "
                "and reduce_group";
-    if (c->crew > 1 && !(h->flags & WIRE_CREW))
+    if (c->host_group > 1 && !(h->flags & WIRE_HOST_GROUP))
         return "it is one worker's own, and this server expects the sums of groups: give all roles the same --medium "
                "and reduce_group";
-    return h->rank % c->crew != k->key % c->crew ? "another worker of its group leads the key" : NULL;
+    return h->rank % c->host_group != k->key % c->host_group ? "another worker of its group leads the key"
+                                                             : NULL;
 }
 
 // Why a push that has not been taken before cannot be; NULL: it can.
@@ -56,7 +57,7 @@ static int on_push(struct server_core *c, struct server_key *k, const struct wir
                                : within ? s->base + h->place
                                         : NULL,
                                frame ? frame->bytes : h->place_bytes, frame};
-    const char *why = crew_refuses(c, k, h);
+    const char *why = host_group_refuses(c, k, h);
     if (!why && h->step < expected) {
         const struct gradient *held = &slot_of(c, k, h->step)->held[h->rank];
         c->totals.duplicates++;
@@ -311,7 +312,7 @@ struct server_core *server_core_create(const struct server_core_options *o) {
     c->dtype = config->dtype;
     c->code = config->ps.code;
     c->group = ps_group(config);
-    c->crew = ps_crew(config) ? ps_crew(config) : 1;
+    c->host_group = ps_host_group(config) ? ps_host_group(config) : 1;
     c->commit_round = commit_waits(config);
     unsigned long workers = (unsigned long)c->rule.workers;
     c->index = xcalloc((unsigned long)o->map->count + 1, sizeof *c->index);

@@ -5,7 +5,7 @@
 #include "ps/job/ps.h"
 #include "ps/job/shard_sizes.h"
 #include "ps/net/medium.h"
-#include "ps/sum/crew.h"
+#include "ps/sum/host_group.h"
 #include "ps/sum/push_code.h"
 #include "shared/core/error.h"
 #include "shared/core/segment.h"
@@ -99,7 +99,7 @@ int ps_server_predict(const struct config *c, const struct layout *l, int rank, 
     int64_t size = (int64_t)dtype_size(c->dtype);
     *wire = (struct wire_prediction){.sent_per_step = (uint64_t)size_times(elements * size, c->workers),
                                      .received_per_step = (uint64_t)size_times(pushed, c->workers)};
-    if (ps_crew(c)) wire->received_per_step /= (uint64_t)ps_crew(c);
+    if (ps_host_group(c)) wire->received_per_step /= (uint64_t)ps_host_group(c);
     if (c->ps.replicate) {
         wire->replica_sent_per_step = (uint64_t)(elements * size);
         wire->replica_received_per_step = (uint64_t)(others * size);

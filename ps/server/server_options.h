@@ -10,7 +10,7 @@
 #include "shared/time/thread_time.h"
 
 struct arrivals;
-struct study;
+struct staleness_log;
 
 // A key whose state behind `step` steps is to be kept: nothing changes it before `keep` returns, nor while somebody has
 // added one to *pins, which any thread takes away.
@@ -37,7 +37,7 @@ struct server_core_options {
     // Of pushes applied on arrival: where their order is kept, and the one to repeat. NULL: none.
     struct arrivals *record;
     const struct arrivals *replay;
-    struct study *study;                  // NULL: none
+    struct staleness_log *staleness_log;  // NULL: none
     const struct consistency_rule *rule;  // NULL: the configuration's
     struct ps_port port;                  // peers: worker ranks, PEER_SCHEDULER, PEER_NEIGHBOUR
     struct keep_port keep;

@@ -140,7 +140,7 @@ struct server_core {
     enum dtype dtype;         // of gradients and weights
     struct code_format code;  // of pushes; of kind CODE_NONE: they are gradients
     int group;                // workers of a group that is summed first; 0: none
-    int crew;                 // workers whose gradients one push brings
+    int host_group;           // workers whose gradients one push brings
     bool commit_round;        // updates wait for the scheduler's decision (commit_waits)
 
     int count;  // keys of this shard
@@ -174,9 +174,9 @@ static inline struct slot *slot_of(const struct server_core *c, const struct ser
 static inline struct server_round *round_of(const struct server_core *c, int64_t step) {
     return &c->rounds[step % c->slots];
 }
-// The worker that pushes the gradient which is added as number `turn`: of a group the worker that leads the key (ps/sum/crew.h).
+// The worker that pushes the gradient which is added as number `turn`: of a group the worker that leads the key (ps/sum/host_group.h).
 static inline int worker_of_turn(const struct server_core *c, const struct server_key *k, int turn) {
-    return turn * c->crew + k->key % c->crew;
+    return turn * c->host_group + k->key % c->host_group;
 }
 
 // ---------------------------------------------------------------- what all do with a key (server_state.c)

@@ -11,7 +11,7 @@
 #include "ps/net/login.h"
 #include "ps/net/net.h"
 #include "ps/record/arrivals.h"
-#include "ps/record/study.h"
+#include "ps/record/staleness_log.h"
 #include "ps/server/keeper.h"
 #include "ps/server/neighbours.h"
 #include "ps/server/rescue_part.h"
@@ -33,7 +33,7 @@ struct shard {
     struct neighbours neighbours;
     struct thread_time *spans;
     struct arrivals *record, *replay;  // NULL: none
-    struct study *study;
+    struct staleness_log *staleness_log;
     struct net_route *routes;  // (workers)
     bool acquainted;           // its core knows who is in the job
     struct ps_identity id;

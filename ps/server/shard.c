@@ -150,7 +150,7 @@ static int shard_load(struct shard *s) {
         if (server_core_loaded(s->core, &rows->keys[key]) != 0) return -1;
         int64_t pushes = 0;
         for (int w = 0; w < rows->workers; w++) pushes += rows->keys[key].pushed[w];
-        study_begin(s->study, key, pushes);
+        staleness_log_begin(s->staleness_log, key, pushes);
     }
     return 0;
 }

@@ -123,7 +123,7 @@ static int hear_joined(const struct entering *e, struct joined *out, double *hea
         if (h->job != e->id->job) continue;
         *heard_s = now_seconds();
         link_receive(e->link, PEER_SCHEDULER, h, *heard_s);
-        if (h->kind != WIRE_JOINED || deal_read(h, &out->deal) != 0) continue;
+        if (h->kind != WIRE_JOINED || opening_read(h, &out->opening) != 0) continue;
         out->gathers = h->seq;
         return 1;
     }

@@ -32,7 +32,7 @@ struct entering {
 int enter_meet_shards(const struct entering *e);
 
 struct joined {
-    struct step_deal deal;
+    struct step_opening opening;
     uint64_t gathers;  // that the job has made
 };
 // Blocks until the scheduler has answered: at most a step of the job. 0, or -1 after logging.

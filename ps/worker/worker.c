@@ -10,7 +10,7 @@
 #include "ps/job/batches.h"
 #include "ps/job/consistency.h"
 #include "ps/net/medium.h"
-#include "ps/sum/crew.h"
+#include "ps/sum/host_group.h"
 #include "ps/sum/push_code.h"
 #include "ps/worker/push_errors.h"
 #include "ps/worker/worker_comm.h"
@@ -36,7 +36,7 @@ struct worker {
     struct arena arena;
     struct worker_buffers buffers;
     struct sharing sharing;
-    struct crew_place crew;
+    struct host_group_place host_group;
     struct push_errors errors;
     struct staging *staging;  // NULL: the device's memory is host memory
     struct comm *comm;
@@ -48,7 +48,8 @@ struct worker {
         uint64_t id;
         struct wire_header done;
     } take;
-    struct step_deal deal;  // the members of the step in hand, where they change; members 0: not known yet
+    struct step_opening
+        opening;  // the members of the step in hand, where they change; members 0: not known yet
     int micro, micro_count;
     bool watched;  // the timeline knows of all streams
     uint64_t load_round;
@@ -229,9 +230,9 @@ static int worker_plan(struct topology *t, int64_t step) {
     int64_t own = batches_own(w->c);
     if (is_alone(w)) return take_batch(w, step);
     if (!w->t.plan.in_part) return step_plan_together(t);
-    t->plan.first = deal_first(&w->deal, t->rank, own);
+    t->plan.first = opening_first(&w->opening, t->rank, own);
     t->plan.next =
-        t->plan.first + own * elastic_count(w->deal.members);  // most often the same workers belong to it
+        t->plan.first + own * elastic_count(w->opening.members);  // most often the same workers belong to it
     return 1;
 }
 
@@ -297,7 +298,7 @@ static int step_together(struct worker *w, const struct step_input *in, struct s
                         .report = {.in = *in,
                                    .loss = words.loss_sum / in->loss_tokens,
                                    .ready_ns = now_ns(),
-                                   .deal = w->t.plan.in_part ? &w->deal : NULL}};
+                                   .opening = w->t.plan.in_part ? &w->opening : NULL}};
     const char *late = "the scheduler did not close the step";
     timeline_own_ready(w->t.timeline, id, c.report.ready_ns);
     comm_command(w->comm, &c);
@@ -307,10 +308,10 @@ static int step_together(struct worker *w, const struct step_input *in, struct s
     timeline_done(w->t.timeline, id, p.status.done_ns);
     *out = p.status.stats;
     if (!w->t.plan.in_part) return 0;
-    w->deal = p.status.deal;
-    w->t.plan.samples = w->deal.state.samples;
-    w->t.plan.dealt = w->deal.state.dealt;
-    w->t.plan.workers = w->deal.contributors;
+    w->opening = p.status.opening;
+    w->t.plan.samples = w->opening.state.samples;
+    w->t.plan.dealt = w->opening.state.dealt;
+    w->t.plan.workers = w->opening.contributors;
     return 0;
 }
 
@@ -537,7 +538,7 @@ static int worker_load(struct topology *t, struct checkpoint *c) {
     key_rows_free(&rows);
     if (rc != 0) return -1;
     w->step = t->start.step;
-    w->deal.state = t->start;
+    w->opening.state = t->start;
     t->plan.samples = t->start.samples;
     t->plan.dealt = t->start.dealt;
     int errors = ps_codes(w->c) ? load_errors(w, c) : 0;
@@ -575,7 +576,7 @@ static void worker_destroy(struct topology *t) {
     // 3. The transport lets go of the gradients before the arena does.
     comm_destroy(&w->comm);
     arena_release(&w->arena);
-    crew_close(&w->crew);
+    host_group_close(&w->host_group);
     sharing_destroy(&w->sharing);
     free(w->tasks);
     free(w->unit_loaded);
@@ -656,22 +657,24 @@ static int worker_join_job(struct worker *w, const struct ps_role_options *role)
 }
 
 // The workers of a group find each other's memory: each says where its own is, in a gather of all.
-static int worker_meet_crew(struct worker *w) {
-    size_t count = (size_t)w->t.size * CREW_NUMBERS;
+static int worker_meet_host_group(struct worker *w) {
+    size_t count = (size_t)w->t.size * HOST_GROUP_NUMBERS;
     double *numbers = xcalloc(count, sizeof *numbers);
-    const struct crew_options o = {.config = w->c,
-                                   .layout = w->t.layout,
-                                   .map = w->map,
-                                   .grads = &w->sharing.own,
-                                   .grad_at = w->buffers.grad_at,
-                                   .wire = &w->t.wire,
-                                   .rank = w->t.rank};
-    int rc = crew_open(&w->crew, &o, numbers + (size_t)w->t.rank * CREW_NUMBERS);
+    const struct host_group_options o = {.config = w->c,
+                                         .layout = w->t.layout,
+                                         .map = w->map,
+                                         .grads = &w->sharing.own,
+                                         .grad_at = w->buffers.grad_at,
+                                         .wire = &w->t.wire,
+                                         .rank = w->t.rank};
+    int rc = host_group_open(&w->host_group, &o, numbers + (size_t)w->t.rank * HOST_GROUP_NUMBERS);
     if (rc != 0) comm_give_up(w->comm, error_last());
     if (rc == 0) rc = worker_sum(&w->t, numbers, (int)count);
-    if (rc == 0 && (rc = crew_meet(&w->crew, numbers)) != 0) comm_give_up(w->comm, error_last());
+    if (rc == 0 && (rc = host_group_meet(&w->host_group, numbers)) != 0) comm_give_up(w->comm, error_last());
     free(numbers);
-    if (rc == 0) comm_command(w->comm, &(struct command){.kind = COMMAND_CREW, .crew = &w->crew.crew});
+    if (rc == 0)
+        comm_command(w->comm,
+                     &(struct command){.kind = COMMAND_HOST_GROUP, .host_group = &w->host_group.host_group});
     return rc;
 }
 
@@ -680,10 +683,10 @@ static int worker_enter(struct worker *w) {
     const struct joined *j = comm_joined(w->comm);
     if (!j) return 0;
     w->t.under_way = true;
-    w->t.start = j->deal.state;
-    w->t.plan.samples = j->deal.state.samples;
-    w->t.plan.dealt = j->deal.state.dealt;
-    w->deal = j->deal;
+    w->t.start = j->opening.state;
+    w->t.plan.samples = j->opening.state.samples;
+    w->t.plan.dealt = j->opening.state.dealt;
+    w->opening = j->opening;
     w->step = w->t.start.step;
     comm_command(w->comm, &(struct command){.kind = COMMAND_PULL_ALL});
     if (comm_wait(w->comm, COMM_PULLED, -1, w->step, "the weights of the running job have not landed") != 0)
@@ -722,10 +725,10 @@ struct topology *ps_worker_create(const struct ps_worker_options *o) {
                                    .in_part = ps_elastic(c) && !is_alone(w),
                                    .mean = is_alone(w) ? batches_own(c) : c->train_batch};
     w->t.own_number.name = "error_scale";
-    w->deal.members = elastic_all(c->workers);
+    w->opening.members = elastic_all(c->workers);
     struct topology *t = &w->t;
     if (worker_allocate(w, o) == 0 && worker_join_job(w, &o->role) == 0 && worker_enter(w) == 0 &&
-        (!ps_crew(c) || worker_meet_crew(w) == 0))
+        (!ps_host_group(c) || worker_meet_host_group(w) == 0))
         return t;
     topology_destroy(&t);
     return NULL;

@@ -232,8 +232,8 @@ static void obey(struct comm *c, const struct command *x, double now) {
             worker_core_begin(core, x->step);
             worker_core_pull_all(core, false, now);
             return;
-        case COMMAND_CREW:
-            worker_core_crew(core, x->crew);
+        case COMMAND_HOST_GROUP:
+            worker_core_host_group(core, x->host_group);
             return;
         case COMMAND_REPORT:
             worker_core_report(core, &x->report);
@@ -502,7 +502,7 @@ static int start(struct comm *c) {
                                     .port = link_port(c->link)};
     c->core = worker_core_create(&o);
     if (c->id.joins) {
-        worker_core_begin(c->core, c->joined.deal.state.step);
+        worker_core_begin(c->core, c->joined.opening.state.step);
         worker_core_gathers(c->core, c->joined.gathers);
         c->gathers_asked = c->joined.gathers;
     }

@@ -48,8 +48,8 @@ void comm_destroy(struct comm **c);  // after comm_part; waits until the transpo
 enum command_kind {
     COMMAND_PUSH,
     COMMAND_INIT,
-    COMMAND_BEGIN,  // goes on behind so many steps, and pulls the weights
-    COMMAND_CREW,   // before the first push
+    COMMAND_BEGIN,       // goes on behind so many steps, and pulls the weights
+    COMMAND_HOST_GROUP,  // before the first push
     COMMAND_REPORT,
     COMMAND_GATHER,
     COMMAND_TAKE,
@@ -71,7 +71,7 @@ struct command {
     int64_t step;                    // BEGIN TAKE
     const struct wire_header *done;  // TAKE: as worker_core_take's, until it is answered
     bool keep;                       // PULL_ALL
-    struct crew *crew;               // CREW: outlives the comm
+    struct host_group *host_group;   // HOST_GROUP: outlives the comm
     struct step_report report;
     double gather[WIRE_VALUES_MAX];
     int count;        // GATHER

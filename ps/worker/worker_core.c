@@ -66,7 +66,7 @@ static void send(struct worker_core *c, int key, struct worker_slot *s, double n
             .lr = s->push.lr,
             .grad_scale = s->push.grad_scale,
             .flags = (s->push.skip ? WIRE_SKIP : 0) | (s->push.keep ? (uint32_t)WIRE_KEEP : 0) |
-                     (s->added ? (uint32_t)WIRE_CREW : 0) | (pulls ? (uint32_t)WIRE_PULLS : 0),
+                     (s->added ? (uint32_t)WIRE_HOST_GROUP : 0) | (pulls ? (uint32_t)WIRE_PULLS : 0),
             .seq = pulls ? s->pull_seq : 0,
             .into = pulls ? k->weight_at : 0,
             .ready_ns = s->push.ready_ns};
@@ -92,10 +92,10 @@ static void send_pull(struct worker_core *c, int key, const struct worker_slot *
                   .flags = (s->pull_final ? WIRE_FINAL : 0) | (s->pull_keep ? (uint32_t)WIRE_KEEP : 0)});
 }
 
-// ---------------------------------------------------------------- a crew
-static void count_crew(const struct worker_core *c, uint64_t sent, uint64_t received) {
-    atomic_fetch_add(&c->crew->wire->payload_sent, sent);
-    atomic_fetch_add(&c->crew->wire->payload_received, received);
+// ---------------------------------------------------------------- a host group
+static void count_host_group(const struct worker_core *c, uint64_t sent, uint64_t received) {
+    atomic_fetch_add(&c->host_group->wire->payload_sent, sent);
+    atomic_fetch_add(&c->host_group->wire->payload_received, received);
 }
 
 // Another one leads: it reads the gradient where it lies, and this worker asks for what comes of it.
@@ -107,27 +107,27 @@ static void give(struct worker_core *c, int key, struct worker_slot *s, double n
     c->given++;
     s->asked_s = now;
     open_pull(c, s, s->push.step + 1, false);
-    count_crew(c, c->keys[key].bytes, 0);
+    count_host_group(c, c->keys[key].bytes, 0);
     send_pull(c, key, s);
 }
 
 // Whether the key may be pushed: it is led by this worker, and the sum of all members. 1, 0 or -1 with an error.
-static int crew_allows(struct worker_core *c, int key, struct worker_slot *s, double now) {
-    struct crew_info info = {.step = s->push.step};
-    if (!c->crew || s->init || s->added) return 1;
-    if (!crew_leads(c->crew, key)) {
+static int host_group_allows(struct worker_core *c, int key, struct worker_slot *s, double now) {
+    struct host_group_info info = {.step = s->push.step};
+    if (!c->host_group || s->init || s->added) return 1;
+    if (!host_group_leads(c->host_group, key)) {
         give(c, key, s, now);
         return 0;
     }
-    if (crew_lacks(c->crew, key, s->push.step) >= 0) {
+    if (host_group_lacks(c->host_group, key, s->push.step) >= 0) {
         c->awaiting++;
         return 0;
     }
-    if (crew_add(c->crew, key, &info, c->error, sizeof c->error) != 0) return -1;
+    if (host_group_add(c->host_group, key, &info, c->error, sizeof c->error) != 0) return -1;
     s->push.ready_ns = info.ready_ns;
     s->push.keep = info.keep;
     s->added = true;
-    count_crew(c, 0, (uint64_t)(c->crew->size - 1) * c->keys[key].bytes);
+    count_host_group(c, 0, (uint64_t)(c->host_group->size - 1) * c->keys[key].bytes);
     return 1;
 }
 
@@ -142,7 +142,7 @@ static int pump(struct worker_core *c, double now) {
             size_t takes = credit(c, key, s);
             if (s->sending == SEND_HELD) held += takes;
             if (s->sending != SEND_QUEUED) continue;
-            int may = crew_allows(c, key, s, now);
+            int may = host_group_allows(c, key, s, now);
             if (may < 0) return -1;
             if (!may) continue;
             full = full || !credits_allow(&c->credits, takes, held);
@@ -187,8 +187,8 @@ void worker_core_push_unit(struct worker_core *c, int u, const struct push_info 
         s->push = push;
         queue(c, s, grads + c->keys[key].push_at, c->keys[key].push_bytes);
     }
-    const struct crew_info handed = {info->step, push.ready_ns, info->lr, info->keep};
-    if (c->crew) crew_hand(c->crew, u, &handed);
+    const struct host_group_info handed = {info->step, push.ready_ns, info->lr, info->keep};
+    if (c->host_group) host_group_hand(c->host_group, u, &handed);
 }
 
 void worker_core_init_unit(struct worker_core *c, int u, const float *values, uint64_t round) {
@@ -209,9 +209,9 @@ void worker_core_begin(struct worker_core *c, int64_t step) {
 }
 
 void worker_core_gathers(struct worker_core *c, uint64_t done) { c->status.gathers_done = done; }
-void worker_core_crew(struct worker_core *c, struct crew *crew) {
+void worker_core_host_group(struct worker_core *c, struct host_group *host_group) {
     assert(c->o.lead == 0 && "a group adds one step at a time");
-    c->crew = crew;
+    c->host_group = host_group;
 }
 
 static void tell_scheduler(const struct worker_core *c, const struct wire_header *h) {
@@ -227,7 +227,7 @@ void worker_core_report(struct worker_core *c, const struct step_report *r) {
                             .clip = r->in.clip,
                             .flags = r->in.stop ? WIRE_STOP : 0,
                             .ready_ns = own_moment(c, r->ready_ns)};
-    if (r->deal) deal_write(r->deal, &h);
+    if (r->opening) opening_write(r->opening, &h);
     c->reports[worker_slot_of(h.step, c->o.lead)] = (struct worker_report){.open = true, .step = h.step};
     tell_scheduler(c, &h);
 }
@@ -383,8 +383,8 @@ static int on_shard(struct worker_core *c, int shard, const struct wire_header *
 static void on_step_done(struct worker_core *c, const struct wire_header *h, double now) {
     struct worker_report *r = &c->reports[worker_slot_of(h->step, c->o.lead)];
     struct worker_status *at = &c->status;
-    if (!r->open || h->step != r->step || (h->count && deal_read(h, &r->deal) != 0)) return;
-    r->deal.state.step = h->step + 1 + c->o.lead;  // it opens
+    if (!r->open || h->step != r->step || (h->count && opening_read(h, &r->opening) != 0)) return;
+    r->opening.state.step = h->step + 1 + c->o.lead;  // it opens
     r->open = false;
     r->closed = true;
     r->done_ns = ps_clock_ns(now);
@@ -398,7 +398,7 @@ static void on_step_done(struct worker_core *c, const struct wire_header *h, dou
         r->closed = false;
         at->steps_done = r->step + 1;
         at->stats = r->stats;
-        at->deal = r->deal;
+        at->opening = r->opening;
         at->done_ns = r->done_ns;
         at->done_peers_ns = r->done_peers_ns;
     }
@@ -488,7 +488,8 @@ int worker_core_tick(struct worker_core *c, double now) {
     for (int key = 0; key < c->o.map->count && c->given > 0; key++) {
         struct worker_slot *s = slot_at(c, key, 0);  // a group's only one
         struct wire_header added = {.kind = WIRE_NONE};
-        if (s->sending != SEND_GIVEN || !crew_added(c->crew, key, s->push.step, &added.peers_ready_ns))
+        if (s->sending != SEND_GIVEN ||
+            !host_group_added(c->host_group, key, s->push.step, &added.peers_ready_ns))
             continue;
         staleness_count(&c->status.staleness, 0);
         note_acknowledged(c, key, s, &added, now);

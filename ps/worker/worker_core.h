@@ -10,7 +10,7 @@
 //     PULL_REPLY (t+1) --> copied over the key's weights, landed = t+1
 //     IDLE, and the transport reads it no more (not busy) --> step t + 1 + lead may take it
 //
-// In a crew (ps/sum/crew.h), which has no lead, a key is handed to its leader, which adds it up and pushes the sum; the others
+// In a host group (ps/sum/host_group.h), which has no lead, a key is handed to its leader, which adds it up and pushes the sum; the others
 // ask for t+1:
 //
 //     leads       QUEUED --all members have come, added--> as above
@@ -35,7 +35,7 @@
 #include "ps/job/shard_map.h"
 #include "ps/net/clock.h"
 #include "ps/net/port.h"
-#include "ps/sum/crew.h"
+#include "ps/sum/host_group.h"
 #include "shared/core/topology.h"
 
 struct worker_core_options {
@@ -84,7 +84,7 @@ struct worker_status {
     int pulling;              // pulls not yet answered
     int64_t steps_done;       // that the scheduler has closed, as far as this worker has heard of all of them
     struct step_stats stats;  // of the last one
-    struct step_deal deal;    // of the one behind it, where workers come and go
+    struct step_opening opening;  // of the one behind it, where workers come and go
     struct ps_clock clock;
     int64_t done_ns, done_peers_ns;  // when that was heard; the latest moment that it needed of any worker
     uint64_t gathers_done;
@@ -112,7 +112,7 @@ struct worker_core *worker_core_create(const struct worker_core_options *o);
 void worker_core_begin(struct worker_core *c, int64_t step);
 void worker_core_gathers(struct worker_core *c, uint64_t done);  // that the job has made without it
 // Before the first push: the workers of this group add their gradients before one of them pushes. Outlives the core.
-void worker_core_crew(struct worker_core *c, struct crew *crew);
+void worker_core_host_group(struct worker_core *c, struct host_group *host_group);
 void worker_core_destroy(struct worker_core **c);
 
 // ---- requests. Each is answered by a change of the state below.
@@ -123,9 +123,9 @@ void worker_core_init_unit(struct worker_core *c, int u, const float *values, ui
 // The report of a worker that has computed its step.
 struct step_report {
     struct step_input in;
-    double loss;                   // this worker's share of the mean
-    int64_t ready_ns;              // when it said so, this host's clock
-    const struct step_deal *deal;  // of the step, where workers come and go; else NULL
+    double loss;                         // this worker's share of the mean
+    int64_t ready_ns;                    // when it said so, this host's clock
+    const struct step_opening *opening;  // of the step, where workers come and go; else NULL
 };
 void worker_core_report(struct worker_core *c, const struct step_report *report);
 void worker_core_gather(struct worker_core *c, const double *values, int count);
@@ -154,7 +154,7 @@ const struct ps_clock *worker_core_clock(const struct worker_core *c);
 // Keys whose gradient (or initial values) in the slot of `step` the transport or a server still needs.
 int worker_core_busy(const struct worker_core *c, int u, int64_t step);
 bool worker_core_transferring(const struct worker_core *c);  // any push or pull outstanding
-// Keys that this worker leads wait for others of its crew, which cannot wake it: tick again soon.
+// Keys that this worker leads wait for others of its host group, which cannot wake it: tick again soon.
 bool worker_core_hurry(const struct worker_core *c);
 // Whether the shard has an answer to give, as of the last tick.
 bool worker_core_owes(const struct worker_core *c, int shard);

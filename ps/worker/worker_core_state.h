@@ -47,7 +47,7 @@ struct worker_key {
 struct worker_slot {
     enum sending sending;
     bool init;   // what is being sent: initial values (in the slot of step 0), else a gradient
-    bool added;  // in a crew: it is the sum of all members
+    bool added;  // in a host group: it is the sum of all members
     bool pulling, pull_final, pull_keep;
     struct push_info push;
     const void *payload;
@@ -76,7 +76,7 @@ struct worker_report {
     bool open, closed;
     int64_t step;
     struct step_stats stats;
-    struct step_deal deal;
+    struct step_opening opening;
     int64_t done_ns, done_peers_ns;
 };
 
@@ -87,9 +87,9 @@ struct worker_core {
     struct worker_unit *units;      // (1 + lead, units)
     struct worker_report *reports;  // (1 + lead)
     struct ps_clock clock;
-    int queued, sending;  // slots
-    struct crew *crew;    // NULL: this worker pushes for itself
-    int given, awaiting;  // keys handed to their leaders; keys led, of whom members have not come
+    int queued, sending;            // slots
+    struct host_group *host_group;  // NULL: this worker pushes for itself
+    int given, awaiting;            // keys handed to their leaders; keys led, of whom members have not come
     struct credits credits;
     uint64_t pull_seq;
     struct wire_header take;          // as it was said last

@@ -6,7 +6,7 @@
 #include "ps/job/consistency.h"
 #include "ps/job/ps.h"
 #include "ps/net/medium.h"
-#include "ps/sum/crew.h"
+#include "ps/sum/host_group.h"
 #include "ps/sum/push_code.h"
 #include "shared/core/error.h"
 #include "shared/core/segment.h"
@@ -100,7 +100,8 @@ void worker_count_unshared(struct arena *a, const struct config *c, const struct
 }
 
 void worker_count_board(struct arena *a, const struct config *c, const struct layout *l, int64_t keys) {
-    if (ps_crew(c)) arena_count(a, ps_is_staged(c) ? MEM_HOST : MEM_COMM, crew_board_bytes(l->count, keys));
+    if (ps_host_group(c))
+        arena_count(a, ps_is_staged(c) ? MEM_HOST : MEM_COMM, host_group_board_bytes(l->count, keys));
 }
 
 // Into the arena, which only counts.
@@ -137,9 +138,9 @@ struct textbook ps_worker_textbook(const struct config *c) {
 }
 
 // Of a group that adds its gradients first a worker pushes the sums that it leads, and reads the others' gradients of them.
-static void predict_crew(const struct config *c, const struct layout *l, const struct shard_cut *cut,
-                         int rank, struct wire_prediction *wire) {
-    int g = ps_crew(c);
+static void predict_host_group(const struct config *c, const struct layout *l, const struct shard_cut *cut,
+                               int rank, struct wire_prediction *wire) {
+    int g = ps_host_group(c);
     if (!g) return;
     uint64_t led = (uint64_t)shard_cut_every(cut, l, g, rank % g) * dtype_size(c->dtype);
     wire->group = g;
@@ -162,6 +163,6 @@ int ps_worker_predict(const struct config *c, const struct layout *l, int rank, 
     free(of);
     *wire = (struct wire_prediction){.sent_per_step = pushed,
                                      .received_per_step = (uint64_t)l->padded * dtype_size(c->dtype)};
-    predict_crew(c, l, &cut, rank, wire);
+    predict_host_group(c, l, &cut, rank, wire);
     return 0;
 }

@@ -15,7 +15,7 @@ struct fate {
     bool dead[SIM_WORKERS], hears[SIM_WORKERS];  // dead; its successor logs in and waits
     double said_s[SIM_WORKERS];
     bool welcome[SIM_WORKERS], started[SIM_WORKERS], asked[SIM_WORKERS];
-    struct step_deal deal[SIM_WORKERS];
+    struct step_opening opening[SIM_WORKERS];
     bool dealt[SIM_WORKERS];
     char *old[64];  // segments of dead processes: mapped as long as a server may look
     int olds;
@@ -90,16 +90,16 @@ static inline bool meet(struct sim *s, int w) {
 
 static inline void enter(struct sim *s, int w, const struct wire_header *h) {
     struct sim_worker *x = &s->workers[w];
-    assert_int_equal(deal_read(h, &fate->deal[w]), 0);
+    assert_int_equal(opening_read(h, &fate->opening[w]), 0);
     fate->dead[w] = fate->hears[w] = false;
     fate->dealt[w] = true;
     fate->joins++;
     x->asked = 0;
     sim_start_worker(s, x);
     worker_core_gathers(x->core, h->seq);
-    sim_resume(s, w, fate->deal[w].state.step);
-    x->updates = fate->deal[w].state.updates;
-    if (!is_async(s)) assert_true(fate->deal[w].members & elastic_bit(w));
+    sim_resume(s, w, fate->opening[w].state.step);
+    x->updates = fate->opening[w].state.updates;
+    if (!is_async(s)) assert_true(fate->opening[w].members & elastic_bit(w));
 }
 
 // Packets for the dead, and for processes that log in.
@@ -134,8 +134,8 @@ static inline bool takes(struct sim *s, const struct sim_packet *p, struct wire_
 static inline int64_t first_of(const struct sim *s, int w) {
     const struct sim_worker *x = &s->workers[w];
     if (!fate->dealt[w]) return w;  // of the first step
-    assert_int_equal(fate->deal[w].state.step, x->step);
-    return deal_first(&fate->deal[w], w, 1);
+    assert_int_equal(fate->opening[w].state.step, x->step);
+    return opening_first(&fate->opening[w], w, 1);
 }
 
 static inline void report(struct sim *s, struct sim_worker *x, int64_t first) {
@@ -174,10 +174,10 @@ static inline void work(struct sim *s, struct sim_worker *x) {
         x->last = now->stats;
         x->step++;
         x->phase = SIM_COMPUTE;
-        fate->deal[w] = now->deal;
+        fate->opening[w] = now->opening;
         fate->dealt[w] = true;
-        fate->members[x->step] = now->deal.members;
-        assert_int_equal(now->deal.state.updates, x->updates);
+        fate->members[x->step] = now->opening.members;
+        assert_int_equal(now->opening.state.updates, x->updates);
     } else {
         sim_work(s, x);
     }
@@ -328,8 +328,8 @@ static inline void compare(const struct sim *s, const struct fate *f) {
                                 (size_t)s->l->units[u].n_pad * dtype_size(s->t.dtype));
         assert_true(v->last.loss == r.last.loss && v->last.grad_norm == r.last.grad_norm);
         assert_int_equal(v->updates, r.updates);
-        assert_int_equal(f->deal[w].state.dealt, x.dealt);
-        assert_int_equal(f->deal[w].state.samples, samples);
+        assert_int_equal(f->opening[w].state.dealt, x.dealt);
+        assert_int_equal(f->opening[w].state.samples, samples);
     }
     for (int k = 0; k < s->map->count; k++) {
         const struct partition *p = &s->map->parts[k];

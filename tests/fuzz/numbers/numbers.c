@@ -73,21 +73,21 @@ static void cut(struct fuzz_bytes *in) {
     layout_destroy(&l);
 }
 
-// A deal passes the wire as it is.
-static void pass(const struct step_deal *d) {
+// An opening passes the wire as it is.
+static void pass(const struct step_opening *d) {
     struct wire_header h = {.kind = WIRE_JOINED, .step = d->state.step}, heard;
-    struct step_deal again;
+    struct step_opening again;
     uint8_t bytes[WIRE_HEADER_MAX];
-    deal_write(d, &h);
+    opening_write(d, &h);
     size_t n = wire_encode(&h, bytes);
-    FUZZ_CHECK(n && wire_decode(bytes, n, 0, &heard) == 0 && deal_read(&heard, &again) == 0,
+    FUZZ_CHECK(n && wire_decode(bytes, n, 0, &heard) == 0 && opening_read(&heard, &again) == 0,
                "a deal is lost on its way");
     FUZZ_CHECK(again.members == d->members && again.state.dealt == d->state.dealt &&
                    again.state.samples == d->state.samples,
                "a deal is another on its way");
 }
 
-static void deal(struct fuzz_bytes *in) {
+static void opening(struct fuzz_bytes *in) {
     struct step_set_options o = {.workers = 1 + (int)fuzz_below(in, ELASTIC_WORKERS_MAX),
                                  .shards = 1 + (int)fuzz_below(in, 3)};
     o.min = 1 + (int)fuzz_below(in, (uint64_t)o.workers);
@@ -127,9 +127,9 @@ static void deal(struct fuzz_bytes *in) {
             now->step == before.step + 1 && now->dealt == before.dealt + o.own * elastic_count(members),
             "step %lld: %lld samples dealt, then %lld", (long long)before.step, (long long)before.dealt,
             (long long)now->dealt);
-        pass(&(struct step_deal){.members = step_set_members(s, step_set_state(s)->step),
-                                 .contributors = elastic_count(fixed),
-                                 .state = *now});
+        pass(&(struct step_opening){.members = step_set_members(s, step_set_state(s)->step),
+                                    .contributors = elastic_count(fixed),
+                                    .state = *now});
     }
     step_set_destroy(&s);
 }
@@ -163,7 +163,7 @@ FUZZ_TARGET(numbers) {
             cut(&in);
             break;
         case 1:
-            deal(&in);
+            opening(&in);
             break;
         default:
             collect(&in);

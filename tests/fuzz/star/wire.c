@@ -35,13 +35,13 @@ static void add_sums(const struct wire_header *h) {
     exact_sum_value(&total);
 }
 
-// A deal (ps/elastic) that is read is written as the values that it was read from.
-static void check_deal(const struct wire_header *h) {
-    struct step_deal d;
+// An opening (ps/elastic) that is read is written as the values that it was read from.
+static void check_opening(const struct wire_header *h) {
+    struct step_opening d;
     struct wire_header again;
-    if (deal_read(h, &d) != 0) return;
+    if (opening_read(h, &d) != 0) return;
     memset(&again, 0, sizeof again);
-    deal_write(&d, &again);
+    opening_write(&d, &again);
     FUZZ_CHECK(again.count == h->count && again.mask == h->mask, "another deal");
     for (int i = 0; i < h->count; i++)
         FUZZ_CHECK(again.values[i] == h->values[i], "value %d of a deal was %g and is %g", i, h->values[i],
@@ -137,7 +137,7 @@ FUZZ_TARGET(wire) {
     }
     if (wire_decode(in.p, in.left, payload, &h) != 0) return;
     check_limits(&h);
-    check_deal(&h);
+    check_opening(&h);
     if (h.has_sum) add_sums(&h);
     FUZZ_CHECK(wire_is_payload(&h) + wire_is_replica(&h) <= 1, "both a payload and a replica");
     pass(&h, payload, "what was decoded");

@@ -1,11 +1,11 @@
 // Workers of a group that add their gradients before one of them pushes: the state machines together, over a network
 // that loses, repeats and shuffles what they say; the same bits as the plain trainer that adds in groups.
-#include "ps/sum/crew.h"
+#include "ps/sum/host_group.h"
 #include "tests/ps/test_ps_sim.h"
 
 struct boards {
-    struct crew crew[SIM_WORKERS];
-    struct crew_member members[SIM_WORKERS];
+    struct host_group host_group[SIM_WORKERS];
+    struct host_group_member members[SIM_WORKERS];
     struct wire_count wire[SIM_WORKERS];
 };
 
@@ -13,7 +13,7 @@ static void boards_open(struct boards *b, struct sim *s) {
     *b = (struct boards){0};
     for (int w = 0; w < s->t.workers; w++) {
         struct sim_worker *x = &s->workers[w];
-        struct crew_member *m = &b->members[w];
+        struct host_group_member *m = &b->members[w];
         m->units = xcalloc((unsigned long)s->l->count, sizeof *m->units);
         m->keys = xcalloc((unsigned long)s->map->count, sizeof *m->keys);
         m->base = x->segment;
@@ -21,15 +21,15 @@ static void boards_open(struct boards *b, struct sim *s) {
     }
     for (int w = 0; w < s->t.workers; w++) {
         int first = w - w % s->t.group;
-        b->crew[w] = (struct crew){.size = s->t.group,
-                                   .self = w - first,
-                                   .first_rank = first,
-                                   .members = b->members + first,
-                                   .wire = &b->wire[w],
-                                   .map = s->map,
-                                   .dtype = s->t.dtype,
-                                   .grads = xcalloc((unsigned long)s->t.group, sizeof(void *))};
-        worker_core_crew(s->workers[w].core, &b->crew[w]);
+        b->host_group[w] = (struct host_group){.size = s->t.group,
+                                               .self = w - first,
+                                               .first_rank = first,
+                                               .members = b->members + first,
+                                               .wire = &b->wire[w],
+                                               .map = s->map,
+                                               .dtype = s->t.dtype,
+                                               .grads = xcalloc((unsigned long)s->t.group, sizeof(void *))};
+        worker_core_host_group(s->workers[w].core, &b->host_group[w]);
     }
 }
 
@@ -37,7 +37,7 @@ static void boards_close(struct boards *b) {
     for (int w = 0; w < SIM_WORKERS; w++) {
         free(b->members[w].units);
         free(b->members[w].keys);
-        free(b->crew[w].grads);
+        free(b->host_group[w].grads);
     }
 }
 
@@ -160,13 +160,13 @@ static void test_late_member(void **state) {
 // Roles that were told different things say so: a worker that pushes for itself, a server that expects it to.
 static void test_roles_disagree(void **state) {
     (void)state;
-    for (int crews = 0; crews < 2; crews++) {
+    for (int host_groups = 0; host_groups < 2; host_groups++) {
         struct toy_case t = base_case(), told = t;
-        if (crews) told.group = 0;
+        if (host_groups) told.group = 0;
         struct sim *s = sim_create(&told);
         struct boards b = {0};
         s->t.group = t.group;
-        if (crews) boards_open(&b, s);
+        if (host_groups) boards_open(&b, s);
         const char *said = "";
         for (int u = 0; u < s->l->count; u++)
             worker_core_init_unit(s->workers[0].core, u, s->workers[0].init[u], 1);
@@ -180,7 +180,8 @@ static void test_roles_disagree(void **state) {
             scheduler_core_tick(s->scheduler, s->now);
             for (int w = 0; w < t.workers && !*said; w++) said = worker_core_error(s->workers[w].core);
         }
-        assert_non_null(strstr(said, crews ? "expects each worker's own" : "expects the sums of groups"));
+        assert_non_null(
+            strstr(said, host_groups ? "expects each worker's own" : "expects the sums of groups"));
         assert_non_null(strstr(said, "--medium"));
         sim_destroy(s);
         boards_close(&b);
@@ -214,7 +215,7 @@ static void test_bytes(void **state) {
 struct mate {
     struct segment grads;
     uint64_t grad_at[TOY_UNITS];
-    struct crew_place place;
+    struct host_group_place place;
     struct wire_count wire;
 };
 
@@ -226,8 +227,8 @@ static void member_open(struct mate *m, struct config *c, struct layout *l, cons
         at += (uint64_t)l->units[u].n_pad * dtype_size(c->dtype);
     }
     assert_int_equal(segment_create(&m->grads, (size_t)at), 0);
-    const struct crew_options o = {c, l, map, &m->grads, m->grad_at, &m->wire, rank};
-    assert_int_equal(crew_open(&m->place, &o, numbers + rank * CREW_NUMBERS), 0);
+    const struct host_group_options o = {c, l, map, &m->grads, m->grad_at, &m->wire, rank};
+    assert_int_equal(host_group_open(&m->place, &o, numbers + rank * HOST_GROUP_NUMBERS), 0);
 }
 
 static void fill(const struct toy_case *t, const struct layout *l, struct mate *m, int rank, void **out) {
@@ -251,33 +252,34 @@ static void test_members_meet(void **state) {
     struct layout *l = toy_layout(2, 80);
     struct shard_map *map = shard_map_of(&c, l);
     struct mate m[2] = {0};
-    double numbers[2 * CREW_NUMBERS];
+    double numbers[2 * HOST_GROUP_NUMBERS];
     void *grads[2][TOY_UNITS];
     char error[200];
     for (int i = 0; i < 2; i++) member_open(&m[i], &c, l, map, i, numbers);
-    for (int i = 0; i < 2; i++) assert_int_equal(crew_meet(&m[i].place, numbers), 0);
+    for (int i = 0; i < 2; i++) assert_int_equal(host_group_meet(&m[i].place, numbers), 0);
     for (int i = 0; i < 2; i++) fill(&t, l, &m[i], i, grads[i]);
-    struct crew *a = &m[0].place.crew, *b = &m[1].place.crew;
+    struct host_group *a = &m[0].place.host_group, *b = &m[1].place.host_group;
     for (int u = 0; u < l->count; u++)
-        crew_hand(a, u, &(struct crew_info){.ready_ns = 7, .lr = 0.5f, .keep = true});
+        host_group_hand(a, u, &(struct host_group_info){.ready_ns = 7, .lr = 0.5f, .keep = true});
     for (int key = 0; key < map->count; key++) {
-        assert_int_equal(crew_lacks(a, key, 0), 1);
-        assert_int_equal(crew_lacks(b, key, 0), 1);
+        assert_int_equal(host_group_lacks(a, key, 0), 1);
+        assert_int_equal(host_group_lacks(b, key, 0), 1);
     }
-    for (int u = 0; u < l->count; u++) crew_hand(b, u, &(struct crew_info){.ready_ns = 9, .lr = 0.5f});
+    for (int u = 0; u < l->count; u++)
+        host_group_hand(b, u, &(struct host_group_info){.ready_ns = 9, .lr = 0.5f});
     for (int key = 0; key < map->count; key++) {
         const struct partition *p = &map->parts[key];
-        struct crew *leader = key % 2 ? b : a, *other = key % 2 ? a : b;
-        struct crew_info info = {.step = 0};
+        struct host_group *leader = key % 2 ? b : a, *other = key % 2 ? a : b;
+        struct host_group_info info = {.step = 0};
         int64_t ready_ns = 0;
         size_t n = (size_t)(p->end - p->begin);
-        assert_int_equal(crew_lacks(leader, key, 0), -1);
-        assert_int_equal(crew_lacks(leader, key, 1), 0);
-        assert_false(crew_added(other, key, 0, &ready_ns));
-        assert_int_equal(crew_add(leader, key, &info, error, sizeof error), 0);
+        assert_int_equal(host_group_lacks(leader, key, 0), -1);
+        assert_int_equal(host_group_lacks(leader, key, 1), 0);
+        assert_false(host_group_added(other, key, 0, &ready_ns));
+        assert_int_equal(host_group_add(leader, key, &info, error, sizeof error), 0);
         assert_true(info.keep && info.ready_ns == 9 && info.lr == 0.5f);
-        assert_true(crew_added(other, key, 0, &ready_ns) && ready_ns == 9);
-        assert_false(crew_added(other, key, 1, &ready_ns));
+        assert_true(host_group_added(other, key, 0, &ready_ns) && ready_ns == 9);
+        assert_false(host_group_added(other, key, 1, &ready_ns));
         const void *in[2];
         for (int i = 0; i < 2; i++) in[i] = (char *)grads[i][p->unit] + (size_t)p->begin * 2;
         void *sum = xcalloc(n, 2);
@@ -291,12 +293,12 @@ static void test_members_meet(void **state) {
         free(sum);
     }
     // Roles that schedule differently would push a sum that nobody could use.
-    crew_hand(b, 0, &(struct crew_info){.step = 1, .lr = 0.25f});
-    struct crew_info info = {.step = 1};
-    assert_int_equal(crew_add(a, 0, &info, error, sizeof error), -1);
+    host_group_hand(b, 0, &(struct host_group_info){.step = 1, .lr = 0.25f});
+    struct host_group_info info = {.step = 1};
+    assert_int_equal(host_group_add(a, 0, &info, error, sizeof error), -1);
     assert_non_null(strstr(error, "worker 1 has the learning rate 0.25, worker 0 of its group 0.5"));
     for (int i = 0; i < 2; i++) {
-        crew_close(&m[i].place);
+        host_group_close(&m[i].place);
         segment_close(&m[i].grads);
         for (int u = 0; u < l->count; u++) free(grads[i][u]);
     }
@@ -313,27 +315,27 @@ static void test_members_apart(void **state) {
     struct layout *l = toy_layout(2, 80);
     struct shard_map *map = shard_map_of(&c, l);
     struct mate m[2] = {0};
-    double numbers[2 * CREW_NUMBERS];
+    double numbers[2 * HOST_GROUP_NUMBERS];
     for (int i = 0; i < 2; i++) member_open(&m[i], &c, l, map, i, numbers);
-    numbers[CREW_NUMBERS + 5] += 1;  // of another machine
+    numbers[HOST_GROUP_NUMBERS + 5] += 1;  // of another machine
     error_quiet(1);
-    assert_int_equal(crew_meet(&m[0].place, numbers), -1);
+    assert_int_equal(host_group_meet(&m[0].place, numbers), -1);
     assert_non_null(
         strstr(error_last(),
                "reduce_group 2: workers 0 and 1 are of one group and share no memory: they run on "
                "different machines"));
-    numbers[CREW_NUMBERS + 5] -= 1;
-    m[1].place.crew.members[1].units[2].grad_at = m[1].grads.bytes;
-    assert_int_equal(crew_meet(&m[0].place, numbers), -1);
+    numbers[HOST_GROUP_NUMBERS + 5] -= 1;
+    m[1].place.host_group.members[1].units[2].grad_at = m[1].grads.bytes;
+    assert_int_equal(host_group_meet(&m[0].place, numbers), -1);
     assert_non_null(strstr(error_last(), "unit block.1 lies outside"));
     struct segment none = {.fd = -1};
-    struct crew_place place = {0};
-    const struct crew_options o = {&c, l, map, &none, m[0].grad_at, &m[0].wire, 0};
-    assert_int_equal(crew_open(&place, &o, numbers), -1);
+    struct host_group_place place = {0};
+    const struct host_group_options o = {&c, l, map, &none, m[0].grad_at, &m[0].wire, 0};
+    assert_int_equal(host_group_open(&place, &o, numbers), -1);
     assert_non_null(strstr(error_last(), "give --medium tcp"));
     error_quiet(0);
     for (int i = 0; i < 2; i++) {
-        crew_close(&m[i].place);
+        host_group_close(&m[i].place);
         segment_close(&m[i].grads);
     }
     shard_map_destroy(&map);

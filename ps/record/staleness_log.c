@@ -1,4 +1,4 @@
-#include "ps/record/study.h"
+#include "ps/record/staleness_log.h"
 
 #include <errno.h>
 #include <math.h>
@@ -23,35 +23,35 @@ struct tally {
     double updates;  // of the pushes' numbers, 1, 2, ..
 };
 
-struct study {
-    struct study_options o;
+struct staleness_log {
+    struct staleness_log_options o;
     struct tally *units;  // (units)
-    struct tally points[STUDY_POINTS];
+    struct tally points[STALENESS_POINTS];
     int64_t *pushed;  // (map->count)
-    struct study_log *log;
+    struct updates_file *log;
     char *path;
     bool told;  // that lines of it are lost; the main thread's
 };
 
-struct study *study_create(const struct study_options *o) {
-    struct study *s = xcalloc(1, sizeof *s);
+struct staleness_log *staleness_log_create(const struct staleness_log_options *o) {
+    struct staleness_log *s = xcalloc(1, sizeof *s);
     s->o = *o;
     s->units = xcalloc((unsigned long)o->layout->count, sizeof *s->units);
     s->pushed = xcalloc((unsigned long)o->map->count, sizeof *s->pushed);
     if (!o->dir) return s;
     s->path = xasprintf("%s/ranks/updates-%d.jsonl", o->dir, o->shard);
-    s->log = study_log_open(s->path);
+    s->log = updates_file_open(s->path);
     if (s->log) return s;
     fail("--log-updates: %s cannot be written: %s", s->path, strerror(errno));
-    study_destroy(&s);
+    staleness_log_destroy(&s);
     return NULL;
 }
 
-void study_destroy(struct study **at) {
-    struct study *s = *at;
+void staleness_log_destroy(struct staleness_log **at) {
+    struct staleness_log *s = *at;
     if (!s) return;
     int64_t step;
-    if (s->log) study_log_close(&s->log, &step);
+    if (s->log) updates_file_close(&s->log, &step);
     free(s->path);
     free(s->units);
     free(s->pushed);
@@ -67,13 +67,14 @@ static void count(struct tally *t, uint64_t tau, int64_t number) {
 }
 
 // Of the gradient, or of what its code says, as it is applied: clipped and without the loss scale where its worker decides that alone.
-static double norm_of(const struct study *s, const struct wire_header *h, const void *grad, int64_t n) {
+static double norm_of(const struct staleness_log *s, const struct wire_header *h, const void *grad,
+                      int64_t n) {
     struct exact_sum sum;
     if (push_squares(&s->o.code, s->o.dtype, grad, n, &sum) != 0 || sum.nonfinite) return NAN;
     return sqrt(exact_sum_value(&sum)) * (double)h->grad_scale;
 }
 
-static void log_push(struct study *s, const struct wire_header *h, const void *grad, uint64_t tau) {
+static void log_push(struct staleness_log *s, const struct wire_header *h, const void *grad, uint64_t tau) {
     const struct partition *p = &s->o.map->parts[h->key];
     double norm = norm_of(s, h, grad, p->end - p->begin);
     char text[32] = "null";
@@ -83,13 +84,13 @@ static void log_push(struct study *s, const struct wire_header *h, const void *g
         "\"norm\":%s,\"time_ns\":%lld}\n",
         h->rank, s->o.layout->units[p->unit].name, h->key, (long long)h->step + 1, (long long)h->batch,
         (long long)h->version, (unsigned long long)tau, text, (long long)now_ns());
-    study_log_add(s->log, line, h->step + 1);
+    updates_file_add(s->log, line, h->step + 1);
     free(line);
 }
 
-void study_tell(struct study *s) {
+void staleness_log_tell(struct staleness_log *s) {
     int64_t step = 0;
-    int error = s && s->log && !s->told ? study_log_lost(s->log, &step) : 0;
+    int error = s && s->log && !s->told ? updates_file_lost(s->log, &step) : 0;
     if (!error) return;
     s->told = true;
     fail(
@@ -98,16 +99,17 @@ void study_tell(struct study *s) {
         s->path, strerror(error), (long long)step, EXIT_RUN_FAILED);
 }
 
-void study_push(struct study *s, const struct wire_header *h, const void *grad, uint64_t tau) {
+void staleness_log_push(struct staleness_log *s, const struct wire_header *h, const void *grad,
+                        uint64_t tau) {
     int64_t number = s->pushed[h->key]++,
-            point = s->o.pushes > STUDY_POINTS ? number * STUDY_POINTS / s->o.pushes : number;
-    if (point >= STUDY_POINTS) point = STUDY_POINTS - 1;
+            point = s->o.pushes > STALENESS_POINTS ? number * STALENESS_POINTS / s->o.pushes : number;
+    if (point >= STALENESS_POINTS) point = STALENESS_POINTS - 1;
     count(&s->units[s->o.map->parts[h->key].unit], tau, number + 1);
     count(&s->points[point], tau, number + 1);
     if (s->log) log_push(s, h, grad, tau);
 }
 
-void study_begin(struct study *s, int key, int64_t pushes) { s->pushed[key] = pushes; }
+void staleness_log_begin(struct staleness_log *s, int key, int64_t pushes) { s->pushed[key] = pushes; }
 
 // ---------------------------------------------------------------- the file
 static void merge(struct tally *into, const struct tally *t) {
@@ -127,18 +129,18 @@ static cJSON *tally_json(const struct tally *t, const char *unit) {
     return o;
 }
 
-static int end_log(struct study *s) {
+static int end_log(struct staleness_log *s) {
     if (!s->log) return 0;
-    study_tell(s);
+    staleness_log_tell(s);
     int64_t step = 0;
-    int error = study_log_close(&s->log, &step);
+    int error = updates_file_close(&s->log, &step);
     if (!error) return 0;
     if (!step) return fail("--log-updates: %s: cannot write: %s", s->path, strerror(error));
     return fail("--log-updates: %s: its lines from step %lld on are missing: %s", s->path, (long long)step,
                 strerror(error));
 }
 
-int study_write(struct study *const *all, int shards, const char *dir, int rank) {
+int staleness_log_write(struct staleness_log *const *all, int shards, const char *dir, int rank) {
     const struct layout *l = all[0]->o.layout;
     cJSON *o = cJSON_CreateObject(), *units = cJSON_AddArrayToObject(o, "units"),
           *points = cJSON_AddArrayToObject(o, "points");
@@ -150,7 +152,7 @@ int study_write(struct study *const *all, int shards, const char *dir, int rank)
         for (int i = 0; i < shards; i++) merge(&sum, &all[i]->units[u]);
         cJSON_AddItemToArray(units, tally_json(&sum, l->units[u].name));
     }
-    for (int p = 0; p < STUDY_POINTS; p++) {
+    for (int p = 0; p < STALENESS_POINTS; p++) {
         struct tally sum = {0};
         for (int i = 0; i < shards; i++) merge(&sum, &all[i]->points[p]);
         cJSON_AddItemToArray(points, tally_json(&sum, NULL));
@@ -166,7 +168,7 @@ int study_write(struct study *const *all, int shards, const char *dir, int rank)
 // ---------------------------------------------------------------- the log
 #define WAITING_MOST ((size_t)16 << 20)  // bytes
 
-struct study_log {
+struct updates_file {
     struct background *writer;
     char *path;
     struct log_file file;
@@ -181,14 +183,14 @@ struct study_log {
 
 // ---------------------------------------------------------------- on the writer's thread
 static int open_file(void *arg) {
-    struct study_log *l = arg;
+    struct updates_file *l = arg;
     unlink(l->path);  // an earlier run's
     l->error = log_file_open(&l->file, l->path, NULL, NULL) ? errno : 0;
     return 0;
 }
 
 static int write_lines(void *arg) {
-    struct study_log *l = arg;
+    struct updates_file *l = arg;
     pthread_mutex_lock(&l->mutex);
     char *lines = l->lines;
     size_t length = l->length;
@@ -208,18 +210,18 @@ static int write_lines(void *arg) {
 }
 
 static int close_file(void *arg) {
-    struct study_log *l = arg;
+    struct updates_file *l = arg;
     l->error = log_file_close(&l->file) ? errno : 0;
     return 0;
 }
 
-static void wait_for(struct study_log *l, int (*what)(void *)) {
+static void wait_for(struct updates_file *l, int (*what)(void *)) {
     uint64_t number = background_ask(l->writer, what, l, NULL);
     while (!background_wait(l->writer, number, 1)) continue;
 }
 
 // ---------------------------------------------------------------- who has it
-static void log_free(struct study_log *l) {
+static void log_free(struct updates_file *l) {
     background_destroy(&l->writer);
     pthread_mutex_destroy(&l->mutex);
     free(l->lines);
@@ -227,8 +229,8 @@ static void log_free(struct study_log *l) {
     free(l);
 }
 
-struct study_log *study_log_open(const char *path) {
-    struct study_log *l = xcalloc(1, sizeof *l);
+struct updates_file *updates_file_open(const char *path) {
+    struct updates_file *l = xcalloc(1, sizeof *l);
     l->path = xstrdup(path);
     pthread_mutex_init(&l->mutex, NULL);
     l->writer = background_create("writes the log of updates", error_label());
@@ -241,7 +243,7 @@ struct study_log *study_log_open(const char *path) {
     return NULL;
 }
 
-void study_log_add(struct study_log *l, const char *line, int64_t step) {
+void updates_file_add(struct updates_file *l, const char *line, int64_t step) {
     size_t bytes = strlen(line);
     pthread_mutex_lock(&l->mutex);
     bool ask = !l->length, fits = l->length + bytes <= WAITING_MOST;
@@ -262,7 +264,7 @@ void study_log_add(struct study_log *l, const char *line, int64_t step) {
     if (ask) background_ask(l->writer, write_lines, l, NULL);
 }
 
-int study_log_lost(struct study_log *l, int64_t *step) {
+int updates_file_lost(struct updates_file *l, int64_t *step) {
     pthread_mutex_lock(&l->mutex);
     int lost = l->lost;
     *step = l->lost_step;
@@ -270,8 +272,8 @@ int study_log_lost(struct study_log *l, int64_t *step) {
     return lost;
 }
 
-int study_log_close(struct study_log **at, int64_t *step) {
-    struct study_log *l = *at;
+int updates_file_close(struct updates_file **at, int64_t *step) {
+    struct updates_file *l = *at;
     wait_for(l, close_file);
     int error = l->lost ? l->lost : l->error;
     *step = l->lost ? l->lost_step : 0;

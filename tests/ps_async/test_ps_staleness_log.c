@@ -7,7 +7,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "ps/record/study.h"
+#include "ps/record/staleness_log.h"
 #include "shared/state/staleness.h"
 #include "tests/ps/test_ps_sim.h"
 
@@ -52,20 +52,20 @@ static void tables_are_exact(void **state) {
     snprintf(path, sizeof path, "%s/ranks", dir);
     assert_int_equal(mkdir(path, 0777), 0);
     for (int i = 0; i < 1 << 16; i++) grad[i] = 0x3f80;  // 1
-    struct study *s[SHARDS];
+    struct staleness_log *s[SHARDS];
     for (int g = 0; g < SHARDS; g++) {
-        struct study_options o = {l, map, DT_BF16, {0}, g, PUSHES, dir};
-        assert_non_null(s[g] = study_create(&o));
+        struct staleness_log_options o = {l, map, DT_BF16, {0}, g, PUSHES, dir};
+        assert_non_null(s[g] = staleness_log_create(&o));
     }
     for (int i = 0; i < PUSHES; i++)
         for (int key = 0; key < map->count; key++) {
             struct wire_header h = {
                 .rank = i % 2, .key = key, .step = i / 2, .version = i, .grad_scale = 0.5f};
-            study_push(s[map->parts[key].shard], &h, grad, tau_of(key, i));
+            staleness_log_push(s[map->parts[key].shard], &h, grad, tau_of(key, i));
         }
     for (int g = 0; g < SHARDS; g++) {
-        assert_int_equal(study_write(&s[g], 1, dir, g), 0);
-        study_destroy(&s[g]);
+        assert_int_equal(staleness_log_write(&s[g], 1, dir, g), 0);
+        staleness_log_destroy(&s[g]);
     }
     cJSON *out = cJSON_CreateObject();
     staleness_merge_studies(out, dir, SHARDS);
@@ -115,17 +115,17 @@ static void a_disk_that_stands_still(void **state) {
     int64_t step = 0;
     (void)state;
     close(mkstemp(path));
-    struct study_log *l = study_log_open(path);
+    struct updates_file *l = updates_file_open(path);
     assert_non_null(l);
     atomic_store(&stands, 1);
     for (int i = 0; i < 10000; i++) {
         snprintf(line, sizeof line, "line %d\n", i);
-        study_log_add(l, line, i + 1);
+        updates_file_add(l, line, i + 1);
         while (i == 0 && !atomic_load(&writes)) usleep(100);
     }
-    assert_int_equal(study_log_lost(l, &step), 0);
+    assert_int_equal(updates_file_lost(l, &step), 0);
     atomic_store(&stands, 0);
-    assert_int_equal(study_log_close(&l, &step), 0);
+    assert_int_equal(updates_file_close(&l, &step), 0);
     FILE *f = fopen(path, "r");
     for (int i = 0; i < 10000; i++) {
         assert_non_null(fgets(line, sizeof line, f));
@@ -133,22 +133,22 @@ static void a_disk_that_stands_still(void **state) {
     }
     fclose(f);
     assert_int_equal(unlink(path), 0);
-    assert_null(study_log_open("/tmp/nowhere/log"));
+    assert_null(updates_file_open("/tmp/nowhere/log"));
     assert_int_equal(errno, ENOENT);
     // More than is kept for a disk.
-    assert_non_null(l = study_log_open(path));
+    assert_non_null(l = updates_file_open(path));
     char *much = xcalloc(1, ((size_t)5 << 20) + 1);
     memset(much, 'x', (size_t)5 << 20);
     atomic_store(&stands, 1);
     atomic_store(&writes, 0);
     for (int i = 0; i < 6; i++) {
-        study_log_add(l, much, 11 + i);
+        updates_file_add(l, much, 11 + i);
         while (i == 0 && !atomic_load(&writes)) usleep(100);
     }
-    assert_int_equal(study_log_lost(l, &step), ENOBUFS);
+    assert_int_equal(updates_file_lost(l, &step), ENOBUFS);
     assert_int_equal(step, 15);  // one is being written, three wait
     atomic_store(&stands, 0);
-    assert_int_equal(study_log_close(&l, &step), ENOBUFS);
+    assert_int_equal(updates_file_close(&l, &step), ENOBUFS);
     assert_int_equal(step, 15);
     struct stat about;
     assert_int_equal(stat(path, &about), 0);

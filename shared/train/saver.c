@@ -240,8 +240,7 @@ static int range_of(struct topology *t, enum checkpoint_kind kind, int index, st
 static struct save *save_create(struct saver *s, enum checkpoint_kind kind, const struct train_state *now,
                                 double seconds) {
     struct save *v = xcalloc(1, sizeof *v);
-    *v = (struct save){
-        .s = s, .kind = kind, .state = *now, .seconds = seconds, .own_number = s->t->own_number.value};
+    *v = (struct save){.s = s, .kind = kind, .state = *now, .seconds = seconds};
     return v;
 }
 
@@ -265,6 +264,7 @@ static void keep(struct saver *s, struct save *v) {
     struct event *ready = s->gear->of[v->kind].ready, *free = s->gear->of[v->kind].free;
     float *copy = v->kind == CHECKPOINT_ALL ? s->gear->copy : NULL;
     struct state_range r;
+    v->own_number = s->t->own_number.value;
     while (!range_of(s->t, v->kind, v->count, &r)) {
         v->ranges = xrealloc(v->ranges, (unsigned long)(v->count + 1) * sizeof r);
         v->ranges[v->count++] = r;

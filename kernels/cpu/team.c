@@ -61,9 +61,8 @@ static bool looked(struct gate *g, unsigned value) {
     return false;
 }
 
-// Returns when the word differs from `value`, or early: the caller looks again. No wake-up is lost: the
-// sleeper says so before the kernel compares the word, the other one changes the word before it asks whether the sleeper
-// sleeps.
+// Returns when the word differs from `value`, or early: the caller looks again. No wake-up is lost: the waiting thread says
+// that it sleeps before the kernel compares the word, the other one changes the word before it asks whether anybody sleeps.
 static void gate_wait(struct gate *g, unsigned value) {
     if (looked(g, value)) return;
     atomic_store(&g->asleep, 1);

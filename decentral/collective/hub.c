@@ -330,7 +330,9 @@ static bool is_present(const struct wait *w, int rank) {
 
 static int note_core(const struct collective_hub *t) {
     int core = 1 + sched_getcpu();
-    atomic_store_explicit(&hub_line(t->hub, t->impl.head.rank, t->index)->core, core, memory_order_relaxed);
+    _Atomic int *own = &hub_line(t->hub, t->impl.head.rank, t->index)->core;
+    if (atomic_load_explicit(own, memory_order_relaxed) != core)
+        atomic_store_explicit(own, core, memory_order_relaxed);
     return core;
 }
 

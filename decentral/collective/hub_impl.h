@@ -105,7 +105,8 @@ enum { HUB_ALL, HUB_WITHIN, HUB_ACROSS, HUB_SEATS };
 struct hub_line {
     struct hub_slot slots[HUB_SEATS];
     struct hub_mail mail;
-    _Atomic int core;  // 1 + the one that this rank's stream came on last
+    _Alignas(
+        64) _Atomic int core;  // 1 + the one that this rank's stream came on last; waits look at it again and again
 };
 
 // A rank that has not joined yet, or has not come to its first collective, is on its way, by files.

@@ -487,10 +487,9 @@ static int run_call(struct collective_impl *impl, const struct collective_call *
     int rc = 0;
     const struct collective_row *row = &collective_rows[c->primitive];
     bool large = blocks_of(t, c) * c->count * e > DIRECT_LEAST;
-    bool blocks = row->result == RESULT_MOVED && (row->n_sent || row->n_received);
     t->count = c->count;
     t->sequence++;
-    t->windows = t->hub->processes ? !(t->seat->direct && large && blocks)
+    t->windows = t->hub->processes ? !(t->seat->direct && large && row->result == RESULT_MOVED)
                                    : !t->enqueues && !c->stride && c->count <= most;
     if (!t->windows || !t->hub->processes) return run_operation(t, c);
     do {

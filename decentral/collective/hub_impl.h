@@ -14,10 +14,10 @@
 //               its stream's thread: when a meeting is over, so are the loads before it.
 //
 //               threads     small calls go through windows, so that nobody waits for a peer that still loads
-//               processes   all go through windows, chunk by chunk: while some load from one, others fill the next. Where each
-//                           rank would fill and load as much as the others, one copy is better than two that wait for each
-//                           other: large blocks are read from their owner's memory through the kernel (process_vm_readv). The
-//                           members of a team find out in their first operation whether the kernel lets all of them.
+//               processes   sums and small calls go through windows, chunk by chunk: while some load from one, others fill the
+//                           next. What is large and only moved is read from its owner's memory through the kernel
+//                           (process_vm_readv): one copy in place of two. The members of a team find out in their first
+//                           operation whether the kernel lets all of them; otherwise all goes through windows.
 //
 //                   show the call            | meet | load from the peers' buffers | meet | next operation
 //                   copy into a window, show | meet | load from their windows             | next operation, or chunk

@@ -293,9 +293,10 @@ static bool is_silent(const struct hub *h, int rank, double window_s) {
 
 // ---------------------------------------------------------------- waiting
 #define KEEP_S 10e-6  // about what a small message takes, once both ranks are there
-#define ASK_S \
-    50e-6         // about what a sleep and waking up take: longer waits would cost others more than they save
-#define LOOKS 16  // between two looks at the clock
+// What a sleep and waking up take, about twice: as long as a peer takes to read some MiB. Longer waits would cost others more
+// than they save.
+#define ASK_S 100e-6
+#define LOOKS 16    // between two looks at the clock
 #define SEE_S 0.05  // a sleep at most
 
 enum wait_end { WAIT_OVER, WAIT_ABORTED, WAIT_IN_VAIN };

@@ -179,7 +179,8 @@ static enum evaluated evaluate_one(struct evaluation *x, int64_t step, struct ev
     struct checkpoint *c = checkpoint_open(path);
     int rc = c ? load(x, c) : -1;
     error_quiet(QUIET_NOT);
-    struct train_state at = rc ? (struct train_state){0} : *checkpoint_train(c);
+    struct train_state at = {0};
+    if (rc == 0) at = *checkpoint_train(c);
     double seconds = rc ? 0 : checkpoint_seconds(c);
     checkpoint_close(&c);
     if (dev_error(x->dev)[0])

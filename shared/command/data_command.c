@@ -80,8 +80,7 @@ static int put_header(struct copying *c, int width) {
         errno = EOVERFLOW;
         return -1;
     }
-    rewind(c->out);
-    return fwrite(header, sizeof header, 1, c->out) == 1 ? 0 : -1;
+    return !fseeko(c->out, 0, SEEK_SET) && fwrite(header, sizeof header, 1, c->out) == 1 ? 0 : -1;
 }
 
 // Bytes of `in` as uint16 tokens after llm.c's header, whose count is known only at the end.

@@ -56,6 +56,10 @@ static ssize_t stream_write(void *fd, const char *data, size_t bytes) {
     return disk_write((int)(intptr_t)fd, "", data, bytes, NULL) ? 0 : (ssize_t)bytes;
 }
 
+static int stream_seek(void *fd, off64_t *at, int whence) {
+    return (*at = lseek((int)(intptr_t)fd, *at, whence)) < 0 ? -1 : 0;
+}
+
 bool new_file_begin(struct new_file *n, const char *path, bool many) {
     char own[16] = "";
     if (many) snprintf(own, sizeof own, "%d", (int)getpid());
@@ -64,7 +68,8 @@ bool new_file_begin(struct new_file *n, const char *path, bool many) {
     disk()->unlink(n->part);
     n->fd = disk()->open(n->part, O_WRONLY | O_CREAT | O_EXCL, 0666);
     if (n->fd >= 0)
-        n->file = fopencookie((void *)(intptr_t)n->fd, "w", (cookie_io_functions_t){.write = stream_write});
+        n->file = fopencookie((void *)(intptr_t)n->fd, "w",
+                              (cookie_io_functions_t){.write = stream_write, .seek = stream_seek});
     n->error = n->file ? 0 : errno;
     return n->file != NULL;
 }

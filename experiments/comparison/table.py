@@ -18,7 +18,7 @@ HOST = ("\"Host\" is time when nothing was computed, but not because of a transf
 STAR_IN_PLACE = ("With shared memory (shm) a star's worker reads the weights in its servers' memory and writes its gradients there. Its own "
                  "model state is then the gradients alone, half of the textbook figure; the weights count as the servers' memory.")
 RESIDENT = ("Resident memory is what all processes of a job together have in memory after its last step, including a star's scheduler and "
-            "mpirun. A page that several processes use (of shared memory, the program or a library) counts once.")
+            "what started the ranks. A page that several processes use (of shared memory, the program or a library) counts once.")
 PAIRS = ("bf16-pairs is the matrix product of processors that have a fast instruction for pairs of bf16. Other processors use fma and end "
          "with other hashes. --set cpu.kernel=fma gives the same hashes everywhere.")
 LEAST_WAIT = 0.01    # of the step: of less waiting nobody is named

@@ -1,8 +1,8 @@
 // How the configured times divide. Deadlines follow heartbeats: slow is not dead.
 //
 //     silent      A member whose heartbeats stop, or a shard that owes a worker an answer and whose link says
-//                 nothing either, is lost: it is named, and the job ends before the deadline of
-//                 those who wait for it.
+//                 nothing either, is lost: it is named, and the job, or this epoch of it, ends before
+//                 the deadline of those who wait for it.
 //     slow        A member that is heard and does not come is waited for, however long it takes, and the
 //                 scheduler says so once.
 #ifndef STARRING_PS_JOB_TIMING_H

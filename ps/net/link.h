@@ -17,7 +17,7 @@
 // 3. A payload is not copied: it is said again from where it lies, or as its owner makes it anew (renew). An owner that
 //    has no need of it any more says so, and an empty word goes in its place, for its number must come.
 // 4. A payload is said again only when it is known to be lost: the peer has seen what left behind it. When the round-trip
-//    timer (link.h) ends, a payload that may be lost is asked about with an empty word; a message that is a header alone is
+//    timer (below) ends, a payload that may be lost is asked about with an empty word; a message that is a header alone is
 //    just said again, and asks too. So on a link that is slow, not lossy, no payload travels twice.
 // 5. A message that comes twice is dropped here. Its owner is handed WIRE_WORD in its place: a sign that the peer lives.
 // 6. A line belongs to two processes. A message of another process of that peer (its incarnation; the owner has checked

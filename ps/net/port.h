@@ -1,5 +1,5 @@
 // Between the state machines (the cores) and the wire: how a core receives a payload, sends a message and
-// fails. A core knows its peers by number alone; ps/net/net.c and the tests supply what is behind it.
+// fails. A core knows its peers by number alone; behind it are the link (link.h) and the role's socket, or a test.
 #ifndef STARRING_PS_NET_PORT_H
 #define STARRING_PS_NET_PORT_H
 
@@ -30,7 +30,7 @@ struct ps_message {
     _Atomic int *inflight;
 };
 
-// send never blocks; what cannot be queued is dropped, and the sender's resend makes it good.
+// send never blocks; what cannot be queued is dropped, and the link says it again.
 struct ps_port {
     void *ctx;
     void (*send)(void *ctx, int peer, const struct ps_message *m);

@@ -79,7 +79,9 @@ const char *wire_kind_name(enum wire_kind k);  // "push", ...
 // WIRE_STOP: this worker, or some worker, was asked to leave.
 // WIRE_FINAL: it follows no push: the last weights, or those of a checkpoint.
 // WIRE_LOST: what the sender lacks is a peer: a new epoch may help.
-// WIRE_KEEP: the state behind this step goes into a checkpoint. Worker 0's.
+// WIRE_HELD: arrived, and not in the sum yet (PUSH_ACK); of ATTACHED: refused.
+// WIRE_SKIP: the step is skipped. WIRE_PULLS: the push asks for the weights of the next step too.
+// WIRE_KEEP: the state behind this step goes into a checkpoint. Worker 0's, or its host group's leaders'.
 // WIRE_HOST_GROUP: the gradient is the sum of the sender's group (ps/sum/host_group.h).
 enum {
     WIRE_HELD = 1,

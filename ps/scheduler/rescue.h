@@ -7,8 +7,9 @@
 //     (the files)      the scheduler's process waits for all parts, and completes the checkpoint
 //     ROLLBACK    -->  all: the next epoch; it begins at the newest complete checkpoint, which is this one
 //
-// The ordinary way is taken, and the reason said, where there is nothing to rescue (no step has been decided in this epoch:
-// it begins where this one began), where two neighbours have died, and where the parts cannot be completed.
+// Where there is nothing to rescue (no step has been decided in this epoch) the ordinary way is taken: the next epoch begins
+// where this one began. It is taken too, and the reason said, where two neighbours have died and where the parts cannot be
+// completed.
 //
 // Pure: no sockets, no files, no clock but `now` (seconds). Part of the scheduler's core. Without replication it is idle.
 #ifndef STARRING_PS_SCHEDULER_RESCUE_H

@@ -2,7 +2,7 @@
 // scheduler's state machine (membership.h knows them): no sockets, no clock but `now` (seconds).
 //
 //     step t    REPORT of the workers + SHARD_SUM of every shard with keys
-//                   --> update_decide (kernels/backend.h), losses added in worker order
+//                   --> update_decide (kernels/operations.h), losses added in worker order
 //                   --> DECISION to the shards, STEP_DONE to the workers
 //     gather    GATHER of every worker --> values added in worker order --> GATHER_DONE; no values: a barrier
 //

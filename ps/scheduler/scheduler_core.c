@@ -45,7 +45,7 @@ bool scheduler_core_part(struct scheduler_core *c, double now) {
 
 // ---------------------------------------------------------------- epochs
 // The halves of a fresh epoch: nobody is there.
-static void epoch_begin(struct scheduler_core *c, double start_s) {
+static void login_opens(struct scheduler_core *c, double start_s) {
     struct scheduler_options o = c->o;
     o.job = c->epochs.job;
     o.start_s = start_s;
@@ -55,7 +55,7 @@ static void epoch_begin(struct scheduler_core *c, double start_s) {
 }
 
 // All are there that the epoch waits for, and where they go on is known.
-static void epoch_start(struct scheduler_core *c) {
+static void login_is_over(struct scheduler_core *c) {
     struct scheduler_options o = c->members.o;
     memset(c->fell, 0, (size_t)(c->members.count + 1) * sizeof *c->fell);
     rescue_starts(&c->rescue, &c->members.start);
@@ -156,7 +156,7 @@ static int death(struct scheduler_core *c, int member, const char *why, double n
     text_words(own, sizeof own, why);  // it may be in what ends now
     snprintf(text, sizeof text, "%s", follows ? c->epochs.why : why);
     epoch_end(c, text, free);
-    epoch_begin(c, now);
+    login_opens(c, now);
     if (follows) snprintf(c->news, sizeof c->news, "%s: all log in anew, to epoch %u", own, c->epochs.epoch);
     if (!c->o.epochs.replaced)
         snprintf(c->news, sizeof c->news,
@@ -306,11 +306,11 @@ int scheduler_core_tick(struct scheduler_core *c, double now) {
     if (c->error[0]) return -1;
     bool started = m->started;
     int rc = membership_tick(&c->members, rounds_step(c->rounds), now);
-    if (m->started && !started) epoch_start(c);
+    if (m->started && !started) login_is_over(c);
     if (rc == 0) {
         if (!rescue_over(&c->rescue, now)) return 0;
         epoch_end(c, c->rescue.why, false);
-        epoch_begin(c, now);
+        login_opens(c, now);
         return 0;
     }
     char name[48];
@@ -366,7 +366,7 @@ struct scheduler_core *scheduler_core_create(const struct scheduler_options *o) 
     c->o = *o;
     epochs_init(&c->epochs, &o->epochs, o->job);
     rescue_init(&c->rescue, o);
-    epoch_begin(c, o->start_s);
+    login_opens(c, o->start_s);
     c->fell = xcalloc((unsigned long)c->members.count + 1, sizeof *c->fell);
     return c;
 }

@@ -1,7 +1,7 @@
 // The scheduler as a pure state machine. It has two halves: the members of the job (membership.h) and what its
 // members do together (rounds.h). This file hands each message to the half that it concerns and ends the job
-// for all members when one half fails. After a death it makes both halves anew, for the next epoch (epochs.h), as
-// often as restarts are left. No sockets, no clock but `now` (seconds). One thread.
+// for all members when one half fails. After a death (`death`: the one place where that is decided) it makes both
+// halves anew, for the next epoch (epochs.h), as often as restarts are left. No sockets, no clock but `now` (seconds). One thread.
 //
 // Errors: -1 with scheduler_core_error set; the ABORT to every member has then been sent.
 #ifndef STARRING_PS_SCHEDULER_SCHEDULER_CORE_H

@@ -49,8 +49,8 @@ static int64_t order_of(const struct kept_key *x) { return 2 * x->step + x->last
 
 static int write_checkpoint(void *keeper);
 
-// Whether the key belongs to the checkpoint in hand. It begins with the first key of its step.
-static bool belongs(struct keeper *k, int64_t order, bool *busy) {
+// Whether the key goes into the checkpoint in hand, which the first key of its step opens.
+static bool joins_checkpoint(struct keeper *k, int64_t order, bool *busy) {
     *busy = false;
     if (k->order == order) return true;
     if (order <= k->over) return false;
@@ -87,7 +87,7 @@ void keeper_keep(void *keeper, const struct kept_key *x) {
     struct entry *e = &k->entries[x->counts.key];
     bool busy = false;
     pthread_mutex_lock(&k->mutex);
-    bool mine = !k->ending && belongs(k, order_of(x), &busy);
+    bool mine = !k->ending && joins_checkpoint(k, order_of(x), &busy);
     pthread_mutex_unlock(&k->mutex);
     if (!mine) {
         if (busy) refuse(k, x->step);

@@ -5,8 +5,8 @@
 //     this thread         .. waits for the last key, writes it, lets go of it; the one before; .. ; sidecar
 //
 // A checkpoint is a server's matter as far as its file: an error ends the checkpoint with a warning and
-// server-R.failed, and all pins are let go. A checkpoint that begins while the last one is still being written is
-// refused in the same way, by another thread, and so is one that is not complete when the job ends.
+// server-R.failed, and all pins are let go. A checkpoint that begins while the last one is still being written
+// (worker 0 has given that one up) is refused in the same way, by another thread, and so is one that is not complete when the job ends.
 //
 // Threads   keeper_keep: any shard's; the rest: the server's main thread.
 // Blocking  keeper_keep copies; keeper_end waits for what is being written.

@@ -1,5 +1,5 @@
 // Pushes of a step, summed in worker order: what happens to a slot, and to a shard's round, from the first gradient to the commit.
-// server_core.h has the drawing. The set (push_set.c) differs in when the gradients are added, and which; the rest is its own too.
+// server_core.h has the drawing. The set (push_set.c) differs in when the gradients are added, and which; everything else here serves it as well.
 //
 // With replicated sums a complete key leaves for the neighbour at once, and the round is reported when the neighbour has
 // acknowledged all of its keys (replica.h draws both halves).
@@ -32,7 +32,7 @@ static void report_sum(struct server_core *c, int64_t step) {
 static const struct update_scalars *scalars_of(const struct server_core *c, int64_t step) {
     static const struct update_scalars plain = {.grad_scale = 1.0f};
     const struct server_round *r = round_of(c, step);
-    if (!c->commit_round) return &plain;
+    if (!c->commit_waits) return &plain;
     return r->decided ? &r->scalars : NULL;
 }
 
@@ -53,7 +53,7 @@ static void committed(struct server_core *c, struct server_key *k) {
     struct slot *s = slot_of(c, k, k->step);
     struct server_round *r = round_of(c, k->step);
     bool keep = s->keep;
-    k->update_ready_ns = c->commit_round ? r->ready_ns : s->needed_ns;
+    k->update_ready_ns = c->commit_waits ? r->ready_ns : s->needed_ns;
     k->step++;
     *s = (struct slot){.held = s->held, .ready_ns = s->ready_ns};
     c->open--;
@@ -172,7 +172,7 @@ static bool owes_acknowledgement(const struct server_core *c, const struct slot 
 
 int add_up(struct server_core *c, struct server_key *k, const struct sum_args *sum, bool *at_once) {
     const struct slot *s = slot_of(c, k, k->step);
-    const struct update_scalars *scalars = c->commit_round ? NULL : scalars_of(c, k->step);
+    const struct update_scalars *scalars = c->commit_waits ? NULL : scalars_of(c, k->step);
     const struct update_step step = {.lr = s->lr, .t = k->version + k->skew + 1, .scalars = scalars};
     *at_once = scalars && atomic_load(&k->inflight) == 0 && atomic_load(&k->pins) == 0 &&
                !owes_acknowledgement(c, s);

@@ -313,7 +313,7 @@ struct server_core *server_core_create(const struct server_core_options *o) {
     c->code = config->ps.code;
     c->group = ps_group(config);
     c->host_group = ps_host_group(config) ? ps_host_group(config) : 1;
-    c->commit_round = commit_waits(config);
+    c->commit_waits = commit_waits(config);
     unsigned long workers = (unsigned long)c->rule.workers;
     c->index = xcalloc((unsigned long)o->map->count + 1, sizeof *c->index);
     c->keys = xcalloc((unsigned long)o->map->shard_keys[o->shard] + 1, sizeof *c->keys);

@@ -141,7 +141,7 @@ struct server_core {
     struct code_format code;  // of pushes; of kind CODE_NONE: they are gradients
     int group;                // workers of a group that is summed first; 0: none
     int host_group;           // workers whose gradients one push brings
-    bool commit_round;        // updates wait for the scheduler's decision (commit_waits)
+    bool commit_waits;        // updates wait for the scheduler's decision
 
     int count;  // keys of this shard
     struct server_key *keys;

@@ -2,7 +2,7 @@
 // first, for that is the order in which gradients come, and, where pushes are applied on arrival, the keys' rows.
 //
 // Threads   One at a time.
-// Errors    Texts (malloc'd, the caller's); nothing is logged.
+// Errors    Writing: texts (malloc'd, the caller's), nothing is logged. Reading: -1 or NULL after logging.
 #ifndef STARRING_PS_SERVER_STATE_FILE_H
 #define STARRING_PS_SERVER_STATE_FILE_H
 
@@ -20,7 +20,8 @@ struct state_file_options {
     int rank;  // of the server whose keys these are, whoever writes them: participant "server-RANK"
     const char *run_dir;
     int64_t step;
-    uint64_t life;
+    uint64_t
+        life;  // the job's number: server and worker 0 name the unfinished directory by it, and so meet there
 };
 
 struct state_file;

@@ -5,8 +5,8 @@
 //         comm_command ---- mutex, eventfd ------>     worker_core, sockets
 //         comm_wait <------ mutex, condition -----     (published: copied out after every poll)
 //
-// Weights are written by this thread alone between a unit's push and its landing, and read by compute alone
-// otherwise. A device with memory of its own stands behind twins of the buffers: staging.h says which side has them
+// Between a unit's push and its landing weights are written by this thread alone, or, in shared memory, by the server;
+// compute alone reads them otherwise. A device with memory of its own stands behind twins of the buffers: staging.h says which side has them
 // when.
 //
 // Blocking   comm_create (the login), comm_wait and comm_part.

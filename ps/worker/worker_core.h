@@ -5,9 +5,9 @@
 // holds the key's push of the step and the pull behind it, with a gradient buffer of its own; a unit's times and the step's
 // report have such slots too. A slot's life:
 //
-//     pushed by the caller --> QUEUED --credits, urgent units first--> SENT --PUSH_ACK--> IDLE
+//     pushed by the caller --> QUEUED --credits, urgent units first--> SENT --PUSH_ACK, or in shared memory PULL_REPLY--> IDLE
 //                                 the push asks for t+1 as well            (HELD: arrived, keep waiting)
-//     PULL_REPLY (t+1) --> copied over the key's weights, landed = t+1
+//     PULL_REPLY (t+1) --> copied over the key's weights (a frame), landed = t+1
 //     IDLE, and the transport reads it no more (not busy) --> step t + 1 + lead may take it
 //
 // In a host group (ps/sum/host_group.h), which has no lead, a key is handed to its leader, which adds it up and pushes the sum; the others

@@ -7,6 +7,8 @@
 //                   the stream                | writes this rank's part from where it lies |
 //     background    compute     | .. update t | forward, backward of t+1 | update t+1 | ..
 //                   the stream                | copies it aside | writes the copy ................... |
+//     star,         the servers write their keys' (ps/server/keeper.h). Here worker 0 marks the step, leaves a part without
+//     checkpoints   tensors, which says that it got there, waits for all parts and gives the directory its name.
 //     star,         worker 0 asks the servers for the weights of a version (topology_snapshot), which gather in a room of its
 //     snapshots     own and are written from there. No server waits, and no other worker knows. The room holds one snapshot:
 //                   on a slow disk worker 0 waits before it asks for the next one.

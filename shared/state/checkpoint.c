@@ -307,7 +307,7 @@ void checkpoint_sweep(const char *run_dir, enum checkpoint_kind kind, uint64_t o
         free(path);
     }
     if (d) closedir(d);
-    rmdir(dir);
+    if (!own_life) rmdir(dir);
     free(dir);
 }
 

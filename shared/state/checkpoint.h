@@ -72,7 +72,8 @@ char *checkpoint_older(const char *path);
 char *checkpoint_resolve(const char *text, const char *run_dir, char **error);
 
 // Removes what lives that are over have left unfinished, all but that of own_life (0: no exception), and ends what
-// they had begun to replace; a directory that is then empty goes as well. To be called by what commits, when it starts; no other
+// they had begun to replace. Where there is no exception a directory that is then empty goes as well: in a life of its own another
+// rank may be about to write there. To be called by what commits, when it starts; no other
 // life may be writing there.
 void checkpoint_sweep(const char *run_dir, enum checkpoint_kind kind, uint64_t own_life);
 // Removes complete checkpoints of more than `step` steps: a run that goes on from an older one writes them anew.

@@ -54,7 +54,6 @@ struct saver {
     struct part_file *last;  // of the end, NULL: there is none
     int last_units;
     struct train_state last_state;
-    double last_seconds;
     // Where the topology collects them:
     bool collected, on_arrival;
     struct arena arena;
@@ -62,6 +61,9 @@ struct saver {
     _Atomic bool taken;     // the room's weights are on their way into a file
     pthread_mutex_t mutex;  // guards what follows
     bool settled;           // the topology may be gone: it is asked for nothing more
+    double
+        last_seconds;  // of training until the newest snapshot, or, where that is there, the last one: none is later
+    bool last_begun;
     struct snapshot *asked;
 };
 
@@ -386,7 +388,11 @@ void snapshot_collected(struct snapshot *one, int64_t least, int64_t most) {
     if (s->on_arrival) {
         one->state.updates = least;
         one->state.samples = least * own_sequences(s->c);
+        pthread_mutex_lock(&s->mutex);
         one->seconds = now_seconds() - s->start_s;
+        if (s->last_begun) one->seconds = fmin(one->seconds, s->last_seconds);
+        s->last_seconds = fmax(one->seconds, s->last_seconds);
+        pthread_mutex_unlock(&s->mutex);
     } else if (least != one->version || most != one->version) {
         warn(
             "the snapshot of step %lld was given up: its weights are of versions %lld to %lld instead of %lld",
@@ -431,7 +437,10 @@ void saver_last_begin(struct saver *s, const struct train_state *now, double sec
     char *dir = checkpoint_partial(s->o.dir, CHECKPOINT_WEIGHTS, now->step, s->o.life), *why = NULL;
     struct state_range *ranges = whole_units(s);
     s->last_state = *now;
-    s->last_seconds = seconds;
+    pthread_mutex_lock(&s->mutex);
+    s->last_begun = true;
+    s->last_seconds = fmax(seconds, s->last_seconds);
+    pthread_mutex_unlock(&s->mutex);
     s->last = part_file_create(&(struct part_options){.dir = dir,
                                                       .participant = s->participant,
                                                       .layout = s->layout,
@@ -460,7 +469,9 @@ static void end_last(struct saver *s) {
         part_file_discard(&s->last, "the run failed");
         return;
     }
+    pthread_mutex_lock(&s->mutex);
     struct save *v = save_create(s, CHECKPOINT_WEIGHTS, &s->last_state, s->last_seconds);
+    pthread_mutex_unlock(&s->mutex);
     v->file = s->last;
     v->alone = true;
     s->last = NULL;

@@ -60,6 +60,7 @@ struct launcher {
     int lives, life;  // of the job, as it has said; in which the last death was
     int link;         // "lost PID .." lines; 0: none
     int alive;        // a child that says there that it lives, and says so again and again; 0: none
+    bool spoken;      // it has done so
     int64_t said_step;          // of the job, as that one says; -1: it has not
     double alive_s, watched_s;  // when it did last; when this launcher looked last
     double looked_s;            // when it looked last whether children are stopped
@@ -119,6 +120,13 @@ static struct child *place_of(struct launcher *l, const struct launch_child *c) 
     return child;
 }
 
+// Of the child that will speak on the link. It may take its time, but not stopped by a signal.
+static void await_word(struct launcher *l, pid_t pid) {
+    l->alive = pid;
+    l->spoken = false;
+    l->alive_s = now_seconds();
+}
+
 int launcher_start(struct launcher *l, const struct launch_child *c) {
     int report[2];
     if (pipe2(report, O_CLOEXEC)) return fail("pipe: %s", strerror(errno));
@@ -140,6 +148,7 @@ int launcher_start(struct launcher *l, const struct launch_child *c) {
     child->ended_well = child->told_to = child->waited_for = child->still = false;
     child->moved_s = 0;
     l->running++;
+    if (l->link && c->keep_fd) await_word(l, pid);
     return 0;
 }
 
@@ -445,7 +454,11 @@ static void follow_orderly(struct launcher *l) {
 
 void launcher_tell(struct launcher *l, struct last_word *word) { l->word = word; }
 
-void launcher_listen(struct launcher *l, int fd) { l->link = fd; }
+void launcher_listen(struct launcher *l, int fd) {
+    l->link = fd;
+    for (int i = 0; i < l->count; i++)
+        if (l->children[i].pid && l->running == 1) await_word(l, l->children[i].pid);
+}
 
 static void end_lost(struct launcher *l, int pid, const char *name) {
     for (int i = 0; i < l->count; i++) {
@@ -470,6 +483,7 @@ static void hear(struct launcher *l) {
         long long step = -1;
         if (sscanf(l->line, "alive %d %lld", &pid, &step) >= 1) {
             l->alive = pid;
+            l->spoken = true;
             l->alive_s = now_seconds();
             if (step >= 0) l->said_step = step;
         }
@@ -481,7 +495,8 @@ static void hear(struct launcher *l) {
 // itself, as after Ctrl-Z.
 static void watch_silence(struct launcher *l) {
     double now = now_seconds();
-    if (now - l->watched_s > 0.5 * l->o.silent_s) l->alive_s = now;
+    bool stood_still = now - l->watched_s > 0.5 * l->o.silent_s;
+    if (stood_still || (l->alive && !l->spoken && !proc_is_stopped(l->alive))) l->alive_s = now;
     l->watched_s = now;
     if (!l->alive || l->o.silent_s <= 0 || now - l->alive_s <= l->o.silent_s) return;
     for (int i = 0; i < l->count; i++)

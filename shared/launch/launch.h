@@ -84,6 +84,8 @@ void launcher_tell(struct launcher *l, struct last_word *word);
 // From now on lines from fd are heard: "life" (the job begins its next one, or its first), "fate PID .." (launch_restarts.died),
 // and "lost PID NAME": this child stands still and the job has given it up (PID 0: whatever process has the name). It is killed,
 // if it still runs. And "alive PID STEP" (launch_options.silent_s): the last step known to be done; -1: not known.
+// The only child that runs now will say it, and so is each that is given keep_fd later: until its first word it may take
+// its time, but not be stopped by a signal.
 void launcher_listen(struct launcher *l, int fd);
 int64_t launcher_said_step(const struct launcher *l);  // -1: nobody has said it
 

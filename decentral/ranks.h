@@ -26,7 +26,7 @@ void ranks_resolve(struct config *c, const struct rank_env *e);
 int ranks_check(const struct config *c);  // --medium, --collective and --launch
 int ranks_check_rank(const struct config *c, const struct rank_env *e);
 int ranks_check_machine(const struct config *c);
-// What predictions are made with; creates nothing.
+// Ranks that predictions are made with: nothing is created.
 struct collective_source ranks_predicted(const struct config *c, int rank);
 
 // A rank that is to make its topology. The source outlives the topology.

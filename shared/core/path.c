@@ -1,6 +1,7 @@
 #include "shared/core/path.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -23,6 +24,13 @@ bool has_file(const char *dir, const char *name) {
 bool same_file(const char *a, const char *b) {
     struct stat x, y;
     return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+void path_first_line(const char *path, char *out, size_t size) {
+    FILE *f = fopen(path, "r");
+    out[0] = 0;
+    if (f && fgets(out, (int)size, f)) out[strcspn(out, "\n")] = 0;
+    if (f) fclose(f);
 }
 
 int dir_make(const char *path) {

@@ -3,10 +3,14 @@
 #define STARRING_SHARED_CORE_PATH_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 bool ends_with(const char *name, const char *suffix);  // and has something before it
 bool has_file(const char *dir, const char *name);      // dir/name exists, whatever it is
 bool same_file(const char *a, const char *b);          // both exist and are one file
+
+// The file's first line without its end, as far as it fits; "": there is none.
+void path_first_line(const char *path, char *out, size_t size);
 
 // Makes the directory and those that it lies in, where they are not there. 0, or -1 with errno.
 int dir_make(const char *path);

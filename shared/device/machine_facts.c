@@ -4,12 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static void first_line(const char *path, char *out, size_t size) {
-    FILE *f = fopen(path, "r");
-    out[0] = 0;
-    if (f && fgets(out, (int)size, f)) out[strcspn(out, "\n")] = 0;
-    if (f) fclose(f);
-}
+#include "shared/core/path.h"
 
 // x86 says "model name"; other processors have no line that means the same everywhere: the first of these.
 static void processor_name(char *out, size_t size) {
@@ -33,7 +28,7 @@ void machine_facts_read(struct machine_facts *out) {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE), cores = sysconf(_SC_NPROCESSORS_ONLN);
     *out = (struct machine_facts){.pid = getpid(), .cores = cores > 0 ? (int)cores : 1};
     gethostname(out->host, sizeof out->host - 1);
-    first_line("/proc/sys/kernel/random/boot_id", out->boot_id, sizeof out->boot_id);
+    path_first_line("/proc/sys/kernel/random/boot_id", out->boot_id, sizeof out->boot_id);
     processor_name(out->processor, sizeof out->processor);
     if (pages > 0 && page > 0) out->memory_bytes = (size_t)pages * (size_t)page;
 }

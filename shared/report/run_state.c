@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "shared/core/json.h"
+#include "shared/core/path.h"
 #include "shared/core/run_file.h"
 #include "shared/core/text.h"
 
@@ -21,19 +22,12 @@ static const char *const words[] = {"unknown", "running", "dead", "complete", "i
 
 const char *run_phase_word(enum run_phase p) { return words[p]; }
 
-static void first_line(const char *path, char *out, size_t size) {
-    FILE *f = fopen(path, "r");
-    out[0] = 0;
-    if (f && fgets(out, (int)size, f)) out[strcspn(out, "\n")] = 0;
-    if (f) fclose(f);
-}
-
 // When the process started, in clock ticks since the boot (proc(5), field 22 of stat); -1: there is none, or
 // it is a zombie.
 static int64_t start_ticks(int64_t pid) {
     char path[64], line[1024];
     snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
-    first_line(path, line, sizeof line);
+    path_first_line(path, line, sizeof line);
     char *field = strrchr(line, ')');  // the name before it may hold spaces
     if (!field || !field[1] || field[2] == 'Z' || field[2] == 'X') return -1;
     field += 2;
@@ -47,7 +41,7 @@ static int64_t start_ticks(int64_t pid) {
 static void myself(struct process *p) {
     *p = (struct process){.pid = getpid(), .start_ticks = start_ticks(getpid())};
     gethostname(p->host, sizeof p->host - 1);
-    first_line("/proc/sys/kernel/random/boot_id", p->boot_id, sizeof p->boot_id);
+    path_first_line("/proc/sys/kernel/random/boot_id", p->boot_id, sizeof p->boot_id);
 }
 
 static void text_of(const cJSON *o, const char *key, char *out, size_t size) {

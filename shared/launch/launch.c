@@ -557,6 +557,8 @@ static void interrupt(struct launcher *l, int number) {
 static void watch(struct launcher *l, int ms) {
     struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
     int number = sigtimedwait(&l->signals, NULL, &t);
+    // Stopped and going on, it hears first what it was told meanwhile (the lowest number: before a death, a request to end).
+    if (number < 0 && errno == EINTR) number = sigtimedwait(&l->signals, NULL, &(struct timespec){0});
     if (number == SIGINT || number == SIGTERM) interrupt(l, number);
     hear(l);
     watch_silence(l);

@@ -216,6 +216,39 @@ static void who_does_not_answer_is_replaced(void **state) {
     assert_int_equal(line_with_restarts(0, 1, 1, 0.3), 0);
 }
 
+static int start_speaking(void *ctx, const char *role, int rank) {
+    struct answering *a = ctx;
+    char script[64];
+    snprintf(script, sizeof script, "echo here >&%d; kill -STOP $$", a->to);
+    assert_int_equal(write(a->job, "life\n", 5), 5);
+    char *argv[] = {"sh", "-c", ++a->starts < a->answers ? script : "exec sleep 0.1", NULL};
+    return launcher_start(a->launcher, &(struct launch_child){role, rank, "/bin/sh", argv, a->to, 0, 0, 0});
+}
+
+// It has answered, and is stopped before it says for the first time that it lives; so is the one that takes its place.
+static void stopped_before_its_first_word(void **state) {
+    (void)state;
+    int ends[2], link[2];
+    char line[32] = "";
+    struct answering a = {.answers = 3};
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, link), 0);
+    a.to = ends[1];
+    a.job = link[1];
+    a.launcher = launcher_create(&(struct launch_options){
+        .grace_s = 0.2, .silent_s = 0.3, .restarts = {2, start_speaking, nobody_is_told}, .ctx = &a});
+    error_quiet(1);
+    assert_int_equal(start_speaking(&a, "scheduler", -1), 0);
+    assert_int_equal(launcher_read_line(a.launcher, ends[0], 60, line, sizeof line), 0);
+    assert_string_equal(line, "here");
+    launcher_listen(a.launcher, link[0]);
+    assert_int_equal(launcher_wait(a.launcher), 0);
+    error_quiet(0);
+    assert_int_equal(a.starts, 3);
+    launcher_destroy(&a.launcher);
+    for (int i = 0; i < 2; i++) close(ends[i]), close(link[i]);
+}
+
 // The launcher stands still itself for longer than that, as after Ctrl-Z: who has not answered meanwhile is not silent.
 static void a_launcher_that_stands_still(void **state) {
     (void)state;
@@ -440,6 +473,7 @@ int main(void) {
         cmocka_unit_test(nobody_waits_for_who_left),
         cmocka_unit_test(line_of_a_child),
         cmocka_unit_test(who_does_not_answer_is_replaced),
+        cmocka_unit_test(stopped_before_its_first_word),
         cmocka_unit_test(a_launcher_that_stands_still),
         cmocka_unit_test(a_program_that_is_not_there),
         cmocka_unit_test(options_become_overrides),

@@ -303,6 +303,16 @@ static void test_sweep(void **state) {
     free(gone);
     free(foreign);
     remove_dir(run);
+    // Another rank of this life may be about to write where nothing is yet; behind all lives an empty folder goes.
+    run = make_dir();
+    char *all = xasprintf("%s/checkpoints", run);
+    assert_int_equal(mkdir(all, 0777), 0);
+    checkpoint_sweep(run, CHECKPOINT_ALL, LIFE);
+    assert_int_equal(access(all, F_OK), 0);
+    checkpoint_sweep(run, CHECKPOINT_ALL, 0);
+    assert_int_not_equal(access(all, F_OK), 0);
+    free(all);
+    remove_dir(run);
 }
 
 int main(void) {

@@ -137,14 +137,16 @@ class Started(subprocess.Popen):
 
     # ---------------------------------------------------------------- its end
     def ends(self, status=0, limit_s=LIMIT_S, settle_s=0):
-        """What it said, when it has ended with that status (None: with any) and, so many seconds later, no process of it is left."""
+        """What it said, when it has ended with that status (None: with any) and, so many seconds later, no process of it is left.
+
+        One that a signal ended has waited for nobody: the kernel ends its children, which takes them a moment."""
         try:
             self.wait(limit_s)
         except subprocess.TimeoutExpired:
             self.case.fail(f"it hangs: {self.printed()}{self.said()}")
         if status is not None:
             self.case.assertEqual(self.returncode, status, self.said())
-        end = time.monotonic() + settle_s
+        end = time.monotonic() + (LIMIT_S if self.returncode < 0 else settle_s)
         while (left := self.left()) and time.monotonic() < end:
             time.sleep(0.01)
         self.case.assertEqual(left, {}, self.said())

@@ -12,7 +12,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from fixture import LIMIT_S, PROGRAM, Runs, send
+from fixture import PROGRAM, Runs, send
 
 FOREVER = "1000000"
 DEADLINE_S = 6  # a rank that only waits for a core is heard within it
@@ -105,7 +105,7 @@ class Killed(Case):
         p = self.train()
         send(signal.SIGSTOP, self.in_a_step(p)[1:])
         p.kill()
-        p.ends(-9, settle_s=LIMIT_S)
+        p.ends(-9)
 
 
 class StandsStill(Case):

@@ -60,7 +60,7 @@ static void for_each_event(struct zero *z, void (*visit)(struct zero *z, struct 
         visit(z, &z->weight_slots[i].ready);
         visit(z, &z->weight_slots[i].idle);
     }
-    for (int i = 0; i < ZERO_SLOTS; i++) visit(z, &z->grad_slots[i].idle);
+    for (int i = 0; i < GRAD_SLOTS; i++) visit(z, &z->grad_slots[i].idle);
     for (int u = 0; u < z->opt.layout->count; u++) {
         visit(z, &z->units[u].updated);
         visit(z, &z->units[u].gathered);
@@ -108,24 +108,6 @@ static const struct topology_ops zero_ops = {
     .why = zero_why,
     .destroy = zero_destroy,
 };
-
-// Two units have the same shape when their gaps lie at the same places.
-static bool same_shape(const struct unit *a, const struct unit *b) {
-    if (a->count != b->count || a->n_pad != b->n_pad) return false;
-    for (int i = 0; i < a->count; i++)
-        if (a->tensors[i].offset != b->tensors[i].offset || a->tensors[i].numel != b->tensors[i].numel)
-            return false;
-    return true;
-}
-
-static void find_shapes(struct zero *z) {
-    const struct layout *l = z->opt.layout;
-    for (int u = 0; u < l->count; u++) {
-        int v = 0;
-        while (!same_shape(&l->units[u], &l->units[v])) v++;
-        z->units[u].shape = v;
-    }
-}
 
 static int open_channel(struct zero *z, struct collective **out, int channel, bool control,
                         struct collective_options o) {
@@ -256,7 +238,7 @@ struct topology *zero_create(const struct zero_options *o) {
         z->host_scalars = xcalloc(1, zero_words_bytes(z));
         z->host_shares = zero_shares_behind(z->host_scalars);
     }
-    find_shapes(z);
+    for (int u = 0; u < o->layout->count; u++) z->units[u].shape = grad_shape(o->layout, u);
     for_each_event(z, create_event);
     if (z->arena.failed || z->lacks_event || create_streams(z) != 0 || zero_offload_open(z) != 0 ||
         create_collectives(z) != 0) {

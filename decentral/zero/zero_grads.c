@@ -2,20 +2,6 @@
 #include "decentral/zero/zero_state.h"
 #include "shared/core/error.h"
 
-// The model writes only tensors, but a slot's gaps hold what another unit's tensors left there.
-static void zero_gaps(struct zero *z, int u, void *grad) {
-    const struct unit *unit = &z->opt.layout->units[u];
-    int64_t at = 0;
-    for (int i = 0; i <= unit->count; i++) {
-        int64_t next = i < unit->count ? unit->tensors[i].offset : unit->n_pad;
-        int64_t bytes = (next - at) * (int64_t)dtype_size(z->opt.dtype);
-        if (bytes > 0)
-            op_fill_zero(z->opt.compute,
-                         &(struct fill_zero_args){.out = zero_at(z, grad, at), .bytes = bytes});
-        if (i < unit->count) at = next + unit->tensors[i].numel;
-    }
-}
-
 int zero_acquire_grad(struct zero *z, int u, struct unit_view *view) {
     struct zero_unit *zu = &z->units[u];
     if (z->policy->grads == RESIDENT_FULL) {
@@ -23,7 +9,7 @@ int zero_acquire_grad(struct zero *z, int u, struct unit_view *view) {
         view->accumulate = z->micro_index > 0 && !grad_sums_used(&z->sums);
         return 0;
     }
-    struct zero_slot *s = &z->grad_slots[zero_grad_slot(z->opt.layout, u)];
+    struct zero_slot *s = &z->grad_slots[grad_slot(z->opt.layout, u)];
     if (s->held && s->unit != u)
         return fail(
             "rank %d, step %lld: the gradient of unit %s is asked for while unit %s still holds its slot",
@@ -31,7 +17,8 @@ int zero_acquire_grad(struct zero *z, int u, struct unit_view *view) {
             z->opt.layout->units[s->unit].name);
     if (!s->held) {
         timeline_wait(z->base.timeline, z->opt.compute, s->idle, s->move);
-        if (s->shape != zu->shape) zero_gaps(z, u, s->buf);
+        if (s->shape != zu->shape)
+            grad_zero_gaps(z->opt.compute, &z->opt.layout->units[u], s->buf, z->opt.dtype);
         s->shape = zu->shape;
         s->unit = u;
         s->held = true;
@@ -64,7 +51,7 @@ static void reduce_full(struct zero *z, int u, uint64_t done_at) {
 static void reduce_slot(struct zero *z, int u, uint64_t done_at) {
     struct zero_unit *zu = &z->units[u];
     struct zero_move m = {TRANSFER_GRADIENTS, u, zero_moved(z, u), {done_at}};
-    struct zero_slot *s = &z->grad_slots[zero_grad_slot(z->opt.layout, u)];
+    struct zero_slot *s = &z->grad_slots[grad_slot(z->opt.layout, u)];
     int64_t shard = unit_shard(z->opt.layout, u);
     bool sums = grad_sums_used(&z->sums), first = z->micro_index == 0 || sums;
     void *to = first ? zu->grad_shard : zero_at(z, s->buf, shard * z->base.rank);

@@ -59,16 +59,6 @@ static void carve_slot(struct zero *z, struct zero_slot *s, int64_t elements) {
     s->buf = arena_take(&z->arena, MEM_COMM, (size_t)elements * dtype_size(z->opt.dtype));
 }
 
-static void carve_grad_slots(struct zero *z) {
-    const struct layout *l = z->opt.layout;
-    for (int i = 0; i < ZERO_SLOTS; i++) {
-        int64_t most = 0;
-        for (int u = 0; u < l->count; u++)
-            if (zero_grad_slot(l, u) == i && l->units[u].n_pad > most) most = l->units[u].n_pad;
-        carve_slot(z, &z->grad_slots[i], most);
-    }
-}
-
 static void carve_control(struct zero *z) {
     size_t largest = (size_t)zero_pack_largest(z);
     struct collective_options *gather = &z->gather_memory, *reduce = &z->reduce_memory;
@@ -97,8 +87,9 @@ void zero_carve(struct zero *z) {
         carve_unit(z, u, elements);
     }
     for (int i = 0; i < zero_weight_slots(z); i++)
-        carve_slot(z, &z->weight_slots[i], zero_schedule_elements(&z->schedule, i));
-    if (z->policy->grads == RESIDENT_SHARD) carve_grad_slots(z);
+        carve_slot(z, &z->weight_slots[i], unit_schedule_elements(&z->schedule, i));
+    for (int i = 0; i < GRAD_SLOTS && z->policy->grads == RESIDENT_SHARD; i++)
+        carve_slot(z, &z->grad_slots[i], grad_slot_elements(z->opt.layout, i));
     if (z->opt.sums_in_fp32)
         grad_sums_carve(&z->sums, &z->arena, z->opt.layout,
                         z->policy->grads == RESIDENT_FULL ? GRAD_WHOLE : GRAD_SHARD);

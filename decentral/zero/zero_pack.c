@@ -104,7 +104,7 @@ void zero_pack_reduce(struct zero *z, int u, uint64_t done_at) {
     struct stream *s = z->reduce_stream;
     const struct zero_pack *p = &z->reduced_bundles;
     bool whole = z->policy->grads == RESIDENT_FULL;
-    struct zero_slot *slot = whole ? NULL : &z->grad_slots[zero_grad_slot(z->opt.layout, u)];
+    struct zero_slot *slot = whole ? NULL : &z->grad_slots[grad_slot(z->opt.layout, u)];
     stream_wait_event(s, z->units[u].grad_done);
     zero_turn_begin(z, s, 0);
     pack(z, s, p, u, slot ? slot->buf : z->units[u].grad);

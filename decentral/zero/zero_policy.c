@@ -130,9 +130,9 @@ void zero_bundles_gathered(struct zero_bundles *b, const struct zero_policy *p,
 
 // Those of all ranks, or those within the group of a secondary shard.
 static void gathers(const struct zero_policy *p, const struct zero_options *o, int64_t *out, bool within) {
-    struct zero_gathers *g = xcalloc((unsigned long)o->layout->count, sizeof *g);
+    struct unit_gathers *g = xcalloc((unsigned long)o->layout->count, sizeof *g);
     int64_t micro = o->accumulation > 0 ? o->accumulation : 1;
-    if (p->weights == RESIDENT_SHARD) zero_schedule_step(o->layout, &o->prefetch, micro, g);
+    if (p->weights == RESIDENT_SHARD) unit_schedule_step(o->layout, &o->prefetch, micro, g);
     for (int u = 0; u < o->layout->count; u++) {
         int64_t all = p->gather_grads + p->gather_weights + g[u].forward + g[u].backward;
         int64_t near = zero_hpz(o) ? g[u].again : 0;

@@ -9,7 +9,7 @@
 //     3       slots + shard     2 slots + shard   shard   3U   all-gather of w twice + reduce-scatter of g
 // U = (N-1)/N x padded bytes. With A micro-batches a step what is sharded moves for each of them: stage 2
 // (1+A)U, stage 3 3AU, which is the textbook's and an upper bound: what the slots of weights still hold is not
-// gathered again (zero_schedule.h), and the prediction counts what is.
+// gathered again (unit_schedule.h), and the prediction counts what is.
 // Slots of gradients alternate by the unit's parity; each is as large as the largest unit of that parity. A tied
 // unit 0 has a slot of its own.
 #ifndef STARRING_DECENTRAL_ZERO_ZERO_POLICY_H
@@ -17,9 +17,9 @@
 
 #include "decentral/collective/collective.h"
 #include "decentral/zero/zero_bundle.h"
-#include "decentral/zero/zero_schedule.h"
 #include "shared/core/topology.h"
 #include "shared/model/optimizer.h"
+#include "shared/model/unit_schedule.h"
 
 // Which host's clock a rank has, and by how much it is ahead of CLOCK_MONOTONIC.
 struct zero_clock {
@@ -55,7 +55,7 @@ struct zero_options {
     int group;     // reduce_group: divides the ranks; 0: none
     int hpz;       // ranks that share a secondary shard of the weights, stage 3; divides the ranks; 0: none
     bool in_turn;  // communication and compute never at the same time (zero_optimization.overlap_comm: false)
-    struct zero_prefetch prefetch;  // stage 3
+    struct unit_prefetch prefetch;  // stage 3
     struct zero_buckets buckets;
     double deadline_s;
     const struct collective_source *source;  // rank, size
@@ -71,7 +71,7 @@ struct zero_options {
 enum residency { RESIDENT_FULL, RESIDENT_SHARD };
 
 // One row a stage; nothing else in decentral/ asks which stage it is. What is RESIDENT_SHARD and used by the
-// model passes through slots: of weights as many as zero_schedule.h says, of gradients two (and one for a tied unit 0).
+// model passes through slots: of weights as many as unit_schedule.h says, of gradients two (and one for a tied unit 0).
 struct zero_policy {
     const char *name;
     enum residency weights, grads, optimizer;

@@ -17,6 +17,7 @@
 
 #include "decentral/zero/zero_policy.h"
 #include "shared/core/arena.h"
+#include "shared/model/grad_slots.h"
 #include "shared/model/grad_sum.h"
 #include "shared/offload/disk_store.h"
 #include "shared/time/timeline.h"
@@ -62,7 +63,6 @@ struct zero_slot {
     struct event *ready, *idle;
     uint64_t idle_at, move;  // of the timeline: the moment of a weight slot's idle, the last transfer
 };
-#define ZERO_SLOTS     3  // of gradients: even units, odd units, a tied unit 0
 #define ZERO_SUM_CHUNK 16
 
 // The timeline's part of the ring: zero_time.c.
@@ -122,10 +122,10 @@ struct zero {
     const struct zero_policy *policy;
     struct arena arena;
     struct zero_unit *units;        // (layout->count)
-    struct zero_schedule schedule;  // of weights
+    struct unit_schedule schedule;  // of weights
     struct zero_pack reduced_bundles, gathered_bundles;
-    struct zero_slot *weight_slots;  // (zero_schedule_count), or NULL where weights are resident
-    struct zero_slot grad_slots[ZERO_SLOTS];
+    struct zero_slot *weight_slots;  // (unit_schedule_count), or NULL where weights are resident
+    struct zero_slot grad_slots[GRAD_SLOTS];
     struct stream *gather_stream, *reduce_stream;
     struct collective *gather, *reduce, *control;
     struct collective *aside;  // gathers of PASS_EVAL: counted as control bytes
@@ -155,7 +155,6 @@ struct zero {
     struct zero_disk disk;
 };
 
-static inline int zero_grad_slot(const struct layout *l, int u) { return l->tied && u == 0 ? 2 : u & 1; }
 // Address of element i of a buffer of the run's type.
 static inline void *zero_at(const struct zero *z, void *base, int64_t i) {
     return base ? (char *)base + (size_t)i * dtype_size(z->opt.dtype) : NULL;
@@ -186,7 +185,7 @@ void zero_carve(struct zero *z);
 void zero_weights_open(struct zero *z);
 void zero_weights_close(struct zero *z);
 static inline int zero_weight_slots(const struct zero *z) {
-    return z->weight_slots ? zero_schedule_count(&z->schedule) : 0;
+    return z->weight_slots ? unit_schedule_count(&z->schedule) : 0;
 }
 void zero_prefetch(struct topology *t, int u, enum pass pass);
 // Compute waits until u's weights are there: view->weights. 0, or -1 after logging.

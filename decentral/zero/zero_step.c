@@ -141,7 +141,7 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
         zero_onebit_update(z, in);
     else
         launch_update(z, in);
-    zero_schedule_forget(&z->schedule);
+    unit_schedule_forget(&z->schedule);
     if (event_sync(z->stats) != 0) return fail_all(z, "the step failed");
     *out = (struct step_stats){.grad_norm = z->host_scalars->norm, .skipped = z->host_scalars->skip != 0};
     int words = zero_step_words(z);
@@ -225,7 +225,7 @@ int zero_load_unit(struct topology *t, int u, const float *values) {
         dev_copy(z->opt.compute, zu->update.master, values + zu->update.begin,
                  (size_t)(zu->update.end - zu->update.begin) * sizeof(float));
     event_record(zu->updated, z->opt.compute);
-    zero_schedule_forget(&z->schedule);
+    unit_schedule_forget(&z->schedule);
     int rc = stream_sync(z->opt.compute) | written;
     free(rounded);
     return rc == 0 ? 0 : fail_all(z, "loading the weights failed");

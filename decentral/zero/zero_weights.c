@@ -6,7 +6,7 @@
 //     compute                | u0 .. even |     | u1 .. odd  |        | u2 .. even | ..
 //                                         ^ slot.idle lets u2 in, slot.ready lets compute go on
 //
-// The schedule decides which weights go where and when: zero_schedule.h.
+// The schedule decides which weights go where and when: unit_schedule.h.
 //
 // hpZ (ZeRO++, Wang et al. 2023, section 4.2), groups of h ranks, h = 2 of N = 4: behind a unit's first gather each rank keeps
 // 1/h of it, and all others until the weights change are made of these, within the group.
@@ -21,18 +21,18 @@
 #include "shared/core/error.h"
 
 void zero_weights_open(struct zero *z) {
-    zero_schedule_open(&z->schedule, z->opt.layout, &z->opt.prefetch);
+    unit_schedule_open(&z->schedule, z->opt.layout, &z->opt.prefetch);
     if (z->policy->weights == RESIDENT_SHARD)
-        z->weight_slots = xcalloc((unsigned long)zero_schedule_count(&z->schedule), sizeof *z->weight_slots);
+        z->weight_slots = xcalloc((unsigned long)unit_schedule_count(&z->schedule), sizeof *z->weight_slots);
 }
 
 void zero_weights_close(struct zero *z) {
-    zero_schedule_close(&z->schedule);
+    unit_schedule_close(&z->schedule);
     free(z->weight_slots);
 }
 
 static struct zero_slot *slot_of(struct zero *z, int u) {
-    return &z->weight_slots[zero_schedule_slot(&z->schedule, u)];
+    return &z->weight_slots[unit_schedule_slot(&z->schedule, u)];
 }
 
 // The whole of u from the group's secondary shards.
@@ -70,7 +70,7 @@ static void start_gather(struct zero *z, int u, enum pass pass) {
     struct zero_slot *s = slot_of(z, u);
     stream_wait_event(z->gather_stream, s->idle);
     stream_wait_event(z->gather_stream, z->units[u].updated);
-    bool within = zero_hpz(&z->opt) && zero_schedule_again(&z->schedule, u, pass);
+    bool within = zero_hpz(&z->opt) && unit_schedule_again(&z->schedule, u, pass);
     struct zero_move m = {TRANSFER_WEIGHTS,
                           u,
                           within ? moved_within(z, u) : zero_moved(z, u),
@@ -84,14 +84,14 @@ static void start_gather(struct zero *z, int u, enum pass pass) {
     zero_move_end(z, z->gather_stream, s->move);
     event_record(s->ready, z->gather_stream);
     s->unit = u;
-    zero_schedule_gathered(&z->schedule, u, pass);
+    unit_schedule_gathered(&z->schedule, u, pass);
 }
 
 void zero_prefetch(struct topology *t, int u, enum pass pass) {
     struct zero *z = (struct zero *)t;
     if (z->policy->weights != RESIDENT_SHARD || z->opt.in_turn) return;
-    for (int k = 0, v; (v = zero_schedule_ahead(&z->schedule, u, pass, k)) >= 0; k++)
-        if (!zero_schedule_there(&z->schedule, v, pass) && !slot_of(z, v)->held) start_gather(z, v, pass);
+    for (int k = 0, v; (v = unit_schedule_ahead(&z->schedule, u, pass, k)) >= 0; k++)
+        if (!unit_schedule_there(&z->schedule, v, pass) && !slot_of(z, v)->held) start_gather(z, v, pass);
 }
 
 int zero_acquire_weights(struct zero *z, int u, enum pass pass, struct unit_view *view) {
@@ -102,7 +102,7 @@ int zero_acquire_weights(struct zero *z, int u, enum pass pass, struct unit_view
         return 0;
     }
     struct zero_slot *s = slot_of(z, u);
-    if (!zero_schedule_there(&z->schedule, u, pass)) {
+    if (!unit_schedule_there(&z->schedule, u, pass)) {
         if (s->held)
             return fail("rank %d, step %lld: unit %s is asked for while unit %s still holds its slot",
                         z->base.rank, (long long)z->step, z->opt.layout->units[u].name,

@@ -133,7 +133,7 @@ static struct topology *open_ring(struct ring_thread *t, struct device **dev, st
 // However far ahead of use weights are gathered: the bits are the reference's, and bytes and memory as predicted.
 static void test_any_depth_of_prefetch(void **state) {
     (void)state;
-    static const struct zero_prefetch depths[] = {
+    static const struct unit_prefetch depths[] = {
         {.bounded = true}, {true, 1100, 0}, {true, INT64_MAX, 0}, {true, INT64_MAX, 4000}};
     struct ring_thread t[MAX_RANKS];
     for (size_t i = 0; i < sizeof depths / sizeof *depths; i++)
@@ -169,7 +169,7 @@ static int body_ahead(struct ring_thread *t) {
 static void test_a_deeper_prefetch_gathers_earlier_and_needs_more(void **state) {
     (void)state;
     static const struct {
-        struct zero_prefetch prefetch;
+        struct unit_prefetch prefetch;
         int slots;
     } depths[] = {{{true, 0, 0}, 1}, {{0}, 2}, {{true, 1, 0}, 2}, {{true, INT64_MAX, 0}, ZERO_CASE_UNITS}};
     struct ring_thread t[MAX_RANKS];

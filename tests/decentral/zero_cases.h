@@ -170,10 +170,10 @@ static inline uint64_t zero_case_code_bytes(const struct zero_rank *z) {
 }
 
 static inline int zero_case_slots(const struct zero_case *c, const struct layout *l) {
-    struct zero_schedule s;
-    zero_schedule_open(&s, l, &c->prefetch);
+    struct unit_schedule s;
+    unit_schedule_open(&s, l, &c->prefetch);
     int slots = s.slots;
-    zero_schedule_close(&s);
+    unit_schedule_close(&s);
     return slots;
 }
 

@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "decentral/zero/zero_schedule.h"
 #include "shared/core/rng.h"
 #include "shared/core/topology.h"
 #include "shared/model/optimizer.h"
+#include "shared/model/unit_schedule.h"
 
 // ---------------------------------------------------------------- 1-bit Adam behind its warm-up
 // Tang et al. 2021, algorithm 1, over ranks and whole units: no shard, no stream, no collective. The code is
@@ -78,7 +78,7 @@ struct zero_case {
     bool in_turn;      // without overlap
     int group;         // ranks whose gradients are summed and rounded first; 0: none
     int64_t freeze;    // stage 0: 1-bit Adam whose variance is frozen behind so many updates; 0: AdamW
-    struct zero_prefetch prefetch;
+    struct unit_prefetch prefetch;
 };
 
 struct zero_reference {

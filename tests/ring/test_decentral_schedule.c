@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "decentral/zero/zero_schedule.h"
+#include "shared/model/unit_schedule.h"
 
 #define UNITS 6
 
@@ -21,7 +21,7 @@ static const struct layout tied = {.count = UNITS, .units = units, .tied = true}
 static void test_slots_of_a_budget(void **state) {
     (void)state;
     static const struct {
-        struct zero_prefetch p;
+        struct unit_prefetch p;
         int slots;
         int64_t elements[UNITS];
     } cases[] = {
@@ -36,25 +36,25 @@ static void test_slots_of_a_budget(void **state) {
         {{true, INT64_MAX, 1}, 1, {200}},                    // one slot there must be
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct zero_schedule s;
-        zero_schedule_open(&s, &plain, &cases[i].p);
+        struct unit_schedule s;
+        unit_schedule_open(&s, &plain, &cases[i].p);
         if (s.slots != cases[i].slots) fail_msg("case %zu: %d slots, not %d", i, s.slots, cases[i].slots);
         for (int k = 0; k < s.slots; k++)
-            assert_int_equal(zero_schedule_elements(&s, k), cases[i].elements[k]);
-        zero_schedule_close(&s);
+            assert_int_equal(unit_schedule_elements(&s, k), cases[i].elements[k]);
+        unit_schedule_close(&s);
     }
-    struct zero_schedule s;
-    zero_schedule_open(&s, &tied, &(struct zero_prefetch){0});
-    assert_int_equal(zero_schedule_count(&s), 3);
-    assert_int_equal(zero_schedule_elements(&s, 2), 100);
-    assert_int_equal(zero_schedule_elements(&s, 0), 40);
-    zero_schedule_close(&s);
+    struct unit_schedule s;
+    unit_schedule_open(&s, &tied, &(struct unit_prefetch){0});
+    assert_int_equal(unit_schedule_count(&s), 3);
+    assert_int_equal(unit_schedule_elements(&s, 2), 100);
+    assert_int_equal(unit_schedule_elements(&s, 0), 40);
+    unit_schedule_close(&s);
 }
 
-static void expect(const struct layout *l, struct zero_prefetch p, int64_t micro, const int64_t *forward,
+static void expect(const struct layout *l, struct unit_prefetch p, int64_t micro, const int64_t *forward,
                    const int64_t *backward) {
-    struct zero_gathers g[UNITS];
-    zero_schedule_step(l, &p, micro, g);
+    struct unit_gathers g[UNITS];
+    unit_schedule_step(l, &p, micro, g);
     for (int u = 0; u < UNITS; u++)
         if (g[u].forward != forward[u] || g[u].backward != backward[u])
             fail_msg("%lld micro-batches, unit %d: %lld forward, %lld backward", (long long)micro, u,
@@ -65,7 +65,7 @@ static void expect(const struct layout *l, struct zero_prefetch p, int64_t micro
 
 static void test_what_a_turn_leaves_is_not_gathered_again(void **state) {
     (void)state;
-    const struct zero_prefetch one = {0}, none = {.bounded = true}, all = {true, INT64_MAX, 0};
+    const struct unit_prefetch one = {0}, none = {.bounded = true}, all = {true, INT64_MAX, 0};
     expect(&plain, one, 1, LIST(1, 1, 1, 1, 1, 1), LIST(1, 1, 1, 1, 0, 0));
     expect(&plain, one, 3, LIST(1, 1, 3, 3, 3, 3), LIST(3, 3, 3, 3, 0, 0));
     expect(&tied, one, 3, LIST(1, 1, 1, 3, 3, 3), LIST(0, 3, 3, 3, 0, 0));
@@ -77,38 +77,38 @@ static void test_what_a_turn_leaves_is_not_gathered_again(void **state) {
 // What hpZ keeps within a group: all gathers of a unit but its first after an update.
 static void test_which_gathers_are_not_the_first(void **state) {
     (void)state;
-    struct zero_gathers g[UNITS];
-    const struct zero_prefetch one = {0};
+    struct unit_gathers g[UNITS];
+    const struct unit_prefetch one = {0};
     for (int tie = 0; tie < 2; tie++)
         for (int64_t micro = 1; micro < 4; micro++) {
-            zero_schedule_step(tie ? &tied : &plain, &one, micro, g);
+            unit_schedule_step(tie ? &tied : &plain, &one, micro, g);
             for (int u = 0; u < UNITS; u++) assert_int_equal(g[u].again, g[u].forward + g[u].backward - 1);
         }
-    struct zero_schedule s;
-    zero_schedule_open(&s, &plain, &one);
-    zero_schedule_gathered(&s, 2, PASS_EVAL);
-    assert_false(zero_schedule_again(&s, 2, PASS_FORWARD));
-    zero_schedule_gathered(&s, 2, PASS_FORWARD);
-    assert_true(zero_schedule_again(&s, 2, PASS_BACKWARD));
-    assert_false(zero_schedule_again(&s, 2, PASS_EVAL));
-    assert_false(zero_schedule_again(&s, 4, PASS_BACKWARD));
-    zero_schedule_forget(&s);
-    assert_false(zero_schedule_again(&s, 2, PASS_FORWARD));
-    zero_schedule_close(&s);
+    struct unit_schedule s;
+    unit_schedule_open(&s, &plain, &one);
+    unit_schedule_gathered(&s, 2, PASS_EVAL);
+    assert_false(unit_schedule_again(&s, 2, PASS_FORWARD));
+    unit_schedule_gathered(&s, 2, PASS_FORWARD);
+    assert_true(unit_schedule_again(&s, 2, PASS_BACKWARD));
+    assert_false(unit_schedule_again(&s, 2, PASS_EVAL));
+    assert_false(unit_schedule_again(&s, 4, PASS_BACKWARD));
+    unit_schedule_forget(&s);
+    assert_false(unit_schedule_again(&s, 2, PASS_FORWARD));
+    unit_schedule_close(&s);
 }
 
 // A use with what is gathered ahead of it. in_use: its slot must stay its own.
-static void use(struct zero_schedule *s, int u, enum pass pass) {
+static void use(struct unit_schedule *s, int u, enum pass pass) {
     int next = pass == PASS_BACKWARD ? u - 1 : u + 1;
-    zero_schedule_gathered(s, u, pass);
-    for (int k = 0, v; (v = zero_schedule_ahead(s, next, pass, k)) >= 0; k++) {
+    unit_schedule_gathered(s, u, pass);
+    for (int k = 0, v; (v = unit_schedule_ahead(s, next, pass, k)) >= 0; k++) {
         assert_int_equal(v, pass == PASS_BACKWARD ? next - k : next + k);
-        assert_int_not_equal(zero_schedule_slot(s, v), zero_schedule_slot(s, u));
-        zero_schedule_gathered(s, v, pass);
+        assert_int_not_equal(unit_schedule_slot(s, v), unit_schedule_slot(s, u));
+        unit_schedule_gathered(s, v, pass);
     }
-    assert_true(zero_schedule_there(s, u, pass));
+    assert_true(unit_schedule_there(s, u, pass));
     bool kept = s->layout->tied && next == 0;
-    if (next >= 0 && next < UNITS) assert_int_equal(zero_schedule_there(s, next, pass), s->slots > 1 || kept);
+    if (next >= 0 && next < UNITS) assert_int_equal(unit_schedule_there(s, next, pass), s->slots > 1 || kept);
 }
 
 static void test_nothing_in_use_is_overwritten(void **state) {
@@ -116,27 +116,27 @@ static void test_nothing_in_use_is_overwritten(void **state) {
     const struct layout *layouts[] = {&plain, &tied};
     for (int i = 0; i < 2; i++)
         for (int64_t budget = 0; budget < 500; budget++) {
-            struct zero_schedule s;
-            zero_schedule_open(&s, layouts[i], &(struct zero_prefetch){true, budget, 0});
+            struct unit_schedule s;
+            unit_schedule_open(&s, layouts[i], &(struct unit_prefetch){true, budget, 0});
             for (int u = 0; u < UNITS; u++) use(&s, u, PASS_FORWARD);
             for (int u = UNITS - 1; u >= 0; u--) use(&s, u, PASS_BACKWARD);
-            zero_schedule_close(&s);
+            unit_schedule_close(&s);
         }
 }
 
 // An evaluation may use what training gathered, but not the other way round: or a step's bytes would depend on it.
 static void test_evaluation_is_apart(void **state) {
     (void)state;
-    struct zero_schedule s;
-    zero_schedule_open(&s, &plain, &(struct zero_prefetch){0});
-    zero_schedule_gathered(&s, 2, PASS_EVAL);
-    assert_true(zero_schedule_there(&s, 2, PASS_EVAL));
-    assert_false(zero_schedule_there(&s, 2, PASS_FORWARD));
-    zero_schedule_gathered(&s, 2, PASS_BACKWARD);
-    assert_true(zero_schedule_there(&s, 2, PASS_EVAL) && zero_schedule_there(&s, 2, PASS_FORWARD));
-    zero_schedule_forget(&s);
-    assert_false(zero_schedule_there(&s, 2, PASS_EVAL));
-    zero_schedule_close(&s);
+    struct unit_schedule s;
+    unit_schedule_open(&s, &plain, &(struct unit_prefetch){0});
+    unit_schedule_gathered(&s, 2, PASS_EVAL);
+    assert_true(unit_schedule_there(&s, 2, PASS_EVAL));
+    assert_false(unit_schedule_there(&s, 2, PASS_FORWARD));
+    unit_schedule_gathered(&s, 2, PASS_BACKWARD);
+    assert_true(unit_schedule_there(&s, 2, PASS_EVAL) && unit_schedule_there(&s, 2, PASS_FORWARD));
+    unit_schedule_forget(&s);
+    assert_false(unit_schedule_there(&s, 2, PASS_EVAL));
+    unit_schedule_close(&s);
 }
 
 int main(void) {

@@ -1,11 +1,11 @@
-#include "decentral/zero/zero_schedule.h"
+#include "shared/model/unit_schedule.h"
 
 #include <stdlib.h>
 
 #include "shared/core/error.h"
 
 // Units that may be gathered when `next` is used next, going by `way`.
-static int reach(const struct zero_schedule *s, int next, int way) {
+static int reach(const struct unit_schedule *s, int next, int way) {
     const struct layout *l = s->layout;
     int64_t budget = s->prefetch.bounded ? s->prefetch.elements : 1, before = 0;
     int count = 0;
@@ -14,14 +14,14 @@ static int reach(const struct zero_schedule *s, int next, int way) {
     return count;
 }
 
-static int64_t live_elements(const struct zero_schedule *s) {
+static int64_t live_elements(const struct unit_schedule *s) {
     int64_t all = 0;
-    for (int i = 0; i < zero_schedule_count(s); i++) all += zero_schedule_elements(s, i);
+    for (int i = 0; i < unit_schedule_count(s); i++) all += unit_schedule_elements(s, i);
     return all;
 }
 
-void zero_schedule_open(struct zero_schedule *s, const struct layout *l, const struct zero_prefetch *p) {
-    *s = (struct zero_schedule){.layout = l, .prefetch = *p};
+void unit_schedule_open(struct unit_schedule *s, const struct layout *l, const struct unit_prefetch *p) {
+    *s = (struct unit_schedule){.layout = l, .prefetch = *p};
     int deepest = 0;
     for (int u = 0; u < l->count; u++) {
         int up = u + 1 < l->count ? reach(s, u + 1, 1) : 0, down = u > 0 ? reach(s, u - 1, -1) : 0;
@@ -33,79 +33,79 @@ void zero_schedule_open(struct zero_schedule *s, const struct layout *l, const s
     s->unit = xcalloc((size_t)s->slots + 1, sizeof *s->unit);
     s->aside = xcalloc((size_t)s->slots + 1, sizeof *s->aside);
     s->known = xcalloc((size_t)l->count, sizeof *s->known);
-    zero_schedule_forget(s);
+    unit_schedule_forget(s);
 }
 
-void zero_schedule_close(struct zero_schedule *s) {
+void unit_schedule_close(struct unit_schedule *s) {
     free(s->unit);
     free(s->aside);
     free(s->known);
-    *s = (struct zero_schedule){0};
+    *s = (struct unit_schedule){0};
 }
 
-int64_t zero_schedule_elements(const struct zero_schedule *s, int slot) {
+int64_t unit_schedule_elements(const struct unit_schedule *s, int slot) {
     int64_t most = 0;
     for (int u = 0; u < s->layout->count; u++)
-        if (zero_schedule_slot(s, u) == slot && s->layout->units[u].n_pad > most)
+        if (unit_schedule_slot(s, u) == slot && s->layout->units[u].n_pad > most)
             most = s->layout->units[u].n_pad;
     return most;
 }
 
-bool zero_schedule_there(const struct zero_schedule *s, int u, enum pass pass) {
-    int slot = zero_schedule_slot(s, u);
+bool unit_schedule_there(const struct unit_schedule *s, int u, enum pass pass) {
+    int slot = unit_schedule_slot(s, u);
     return s->unit[slot] == u && (pass == PASS_EVAL || !s->aside[slot]);
 }
 
-void zero_schedule_gathered(struct zero_schedule *s, int u, enum pass pass) {
-    int slot = zero_schedule_slot(s, u);
+void unit_schedule_gathered(struct unit_schedule *s, int u, enum pass pass) {
+    int slot = unit_schedule_slot(s, u);
     s->unit[slot] = u;
     s->aside[slot] = pass == PASS_EVAL;
     if (pass != PASS_EVAL) s->known[u] = true;
 }
 
-bool zero_schedule_again(const struct zero_schedule *s, int u, enum pass pass) {
+bool unit_schedule_again(const struct unit_schedule *s, int u, enum pass pass) {
     return pass != PASS_EVAL && s->known[u];
 }
 
-void zero_schedule_forget(struct zero_schedule *s) {
+void unit_schedule_forget(struct unit_schedule *s) {
     for (int i = 0; i <= s->slots; i++) s->unit[i] = -1;
     for (int u = 0; u < s->layout->count; u++) s->known[u] = false;
 }
 
-int zero_schedule_ahead(const struct zero_schedule *s, int next, enum pass pass, int k) {
+int unit_schedule_ahead(const struct unit_schedule *s, int next, enum pass pass, int k) {
     int way = pass == PASS_BACKWARD ? -1 : 1;
     if (next < 0 || next >= s->layout->count || k >= s->slots - 1) return -1;
     return k < reach(s, next, way) ? next + way * k : -1;
 }
 
 // ---------------------------------------------------------------- a step's gathers
-static void count_gather(struct zero_schedule *s, int u, enum pass pass, struct zero_gathers *out) {
-    if (u < 0 || zero_schedule_there(s, u, pass)) return;
-    out[u].again += zero_schedule_again(s, u, pass);
-    zero_schedule_gathered(s, u, pass);
+static void count_gather(struct unit_schedule *s, int u, enum pass pass, struct unit_gathers *out) {
+    if (u < 0 || unit_schedule_there(s, u, pass)) return;
+    out[u].again += unit_schedule_again(s, u, pass);
+    unit_schedule_gathered(s, u, pass);
     *(pass == PASS_BACKWARD ? &out[u].backward : &out[u].forward) += 1;
 }
 
 // A use as shared/core/topology.h has it: acquire(u), of the last unit's backward also the tied one, prefetch(next).
-static void count_use(struct zero_schedule *s, int u, enum pass pass, struct zero_gathers *out) {
+static void count_use(struct unit_schedule *s, int u, enum pass pass, struct unit_gathers *out) {
     int next = pass == PASS_BACKWARD ? u - 1 : u + 1;
     count_gather(s, u, pass, out);
     if (pass == PASS_BACKWARD && s->layout->tied && u == s->layout->count - 1) count_gather(s, 0, pass, out);
-    for (int k = 0, v; (v = zero_schedule_ahead(s, next, pass, k)) >= 0; k++) count_gather(s, v, pass, out);
+    for (int k = 0, v; (v = unit_schedule_ahead(s, next, pass, k)) >= 0; k++) count_gather(s, v, pass, out);
 }
 
-static void count_micro_batch(struct zero_schedule *s, struct zero_gathers *out) {
+static void count_micro_batch(struct unit_schedule *s, struct unit_gathers *out) {
     for (int u = 0; u < s->layout->count; u++) count_use(s, u, PASS_FORWARD, out);
     for (int u = s->layout->count - 1; u >= 0; u--) count_use(s, u, PASS_BACKWARD, out);
 }
 
 // All micro-batches behind the first begin with the same slots: the second stands for them.
-void zero_schedule_step(const struct layout *l, const struct zero_prefetch *p, int64_t micro,
-                        struct zero_gathers *out) {
-    struct zero_schedule s;
-    struct zero_gathers *later = xcalloc((size_t)l->count, sizeof *later);
-    zero_schedule_open(&s, l, p);
-    for (int u = 0; u < l->count; u++) out[u] = (struct zero_gathers){0};
+void unit_schedule_step(const struct layout *l, const struct unit_prefetch *p, int64_t micro,
+                        struct unit_gathers *out) {
+    struct unit_schedule s;
+    struct unit_gathers *later = xcalloc((size_t)l->count, sizeof *later);
+    unit_schedule_open(&s, l, p);
+    for (int u = 0; u < l->count; u++) out[u] = (struct unit_gathers){0};
     count_micro_batch(&s, out);
     if (micro > 1) count_micro_batch(&s, later);
     for (int u = 0; u < l->count; u++) {
@@ -113,6 +113,6 @@ void zero_schedule_step(const struct layout *l, const struct zero_prefetch *p, i
         out[u].backward += (micro - 1) * later[u].backward;
         out[u].again += (micro - 1) * later[u].again;
     }
-    zero_schedule_close(&s);
+    unit_schedule_close(&s);
     free(later);
 }

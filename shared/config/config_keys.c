@@ -161,12 +161,18 @@ static const struct config_key keys[] = {
     BOOL("trace", NOBODY, c.trace,
          FLAG("trace", NULL, "write trace.json (Chrome, Perfetto)")),  // each role may leave its own
     // They name ranks, and each rank looks itself up: where one does not know of its trouble, the report is wrong.
-    LIST("trouble.straggle", R, c.straggle,
-         FLAG("straggle", "R:F[:P]",
-              "worker R computes F times as long, in a share P of its steps (all); repeatable")),
-    LIST("trouble.delay", R, c.delay,
-         FLAG("delay", "R:D:MS",
-              "worker R computes MS ms longer in each step; D: constant, exponential, pareto; repeatable")),
+    LIST(
+        "trouble.straggle", R, c.straggle,
+        FLAG(
+            "straggle", "R:F[:P]",
+            "worker R (*: each) computes F times as long, in a share P of its steps (all); or R:D:X: 1 + X times "
+            "on average, drawn for each micro-batch; repeatable")),
+    LIST(
+        "trouble.delay", R, c.delay,
+        FLAG(
+            "delay", "R:D:MS",
+            "worker R (*: each) computes MS ms longer in each step; D: constant, exponential, pareto, lognormal; "
+            "repeatable")),
     TEXT(
         "trouble.fault", NOBODY, c.fault,
         FLAG(

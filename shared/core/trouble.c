@@ -14,10 +14,13 @@
 
 // Counters' high words: a stream for each kind, an element for each rank below.
 #define STRAGGLE_STREAM 0x7374726100000000ULL
+#define MICRO_STREAM    0x6d69637200000000ULL
 #define DELAY_STREAM    0x64656c6100000000ULL
 
-static const char *const distribution_names[DELAY_DISTRIBUTIONS] = {"constant", "exponential", "pareto"};
-static const char *const kind_forms[] = {"RANK:FACTOR[:PROBABILITY]", "RANK:DISTRIBUTION:MS"};
+static const char *const distribution_names[TROUBLE_DISTRIBUTIONS] = {"constant", "exponential", "pareto",
+                                                                      "lognormal"};
+static const char *const kind_forms[] = {"RANK:FACTOR[:PROBABILITY] or RANK:DISTRIBUTION:MEAN",
+                                         "RANK:DISTRIBUTION:MS"};
 
 // ---------------------------------------------------------------- reading
 // A number that ends at `end` (',', ':' or the text's). NULL: it is none; else behind it.
@@ -30,35 +33,39 @@ static const char *read_number(const char *at, double *out) {
 
 static const char *read_rank(const char *at, int *rank) {
     double x;
+    *rank = TROUBLE_EACH_RANK;
+    if (at[0] == '*') return at[1] == ':' ? at + 2 : NULL;
     const char *end = read_number(at, &x);
     if (!end || *end != ':' || x != floor(x) || x > 1 << 30) return NULL;
     *rank = (int)x;
     return end + 1;
 }
 
-static const char *read_straggle(const char *at, struct trouble *t) {
-    const char *end = read_number(at, &t->factor);
-    t->probability = 1;
-    if (end && *end == ':') end = read_number(end + 1, &t->probability);
-    return end && *end != ':' ? end : NULL;
-}
-
-static const char *read_delay(const char *at, struct trouble *t) {
-    for (int d = 0; d < DELAY_DISTRIBUTIONS; d++) {
+// DISTRIBUTION:MEAN.
+static const char *read_draw(const char *at, struct trouble_draw *draw) {
+    for (int d = 0; d < TROUBLE_DISTRIBUTIONS; d++) {
         size_t n = strlen(distribution_names[d]);
         if (strncmp(at, distribution_names[d], n) != 0 || at[n] != ':') continue;
-        t->distribution = (enum trouble_distribution)d;
-        const char *end = read_number(at + n + 1, &t->mean_ms);
+        draw->distribution = (enum trouble_distribution)d;
+        const char *end = read_number(at + n + 1, &draw->mean);
         return end && *end != ':' ? end : NULL;
     }
     return NULL;
 }
 
+static const char *read_straggle(const char *at, struct trouble *t) {
+    const char *end = read_number(at, &t->factor);
+    if (!end) return read_draw(at, &t->more);
+    if (*end == ':') end = read_number(end + 1, &t->probability);
+    return end && *end != ':' ? end : NULL;
+}
+
 // One item of a list; NULL: it has another form; else behind it.
 static const char *read_item(enum trouble_kind kind, const char *at, struct trouble *t) {
+    *t = (struct trouble){.factor = 1, .probability = 1};
     at = read_rank(at, &t->rank);
     if (!at) return NULL;
-    return kind == TROUBLE_STRAGGLE ? read_straggle(at, t) : read_delay(at, t);
+    return kind == TROUBLE_STRAGGLE ? read_straggle(at, t) : read_draw(at, &t->delay);
 }
 
 static const char *next_item(const char *end) { return *end == ',' ? end + 1 : NULL; }
@@ -76,7 +83,9 @@ static int check_item(enum trouble_kind kind, const struct trouble *t, int ranks
         wrong = "FACTOR must be from 1 (as fast as it can) to 1000000";
     else if (kind == TROUBLE_STRAGGLE && !(t->probability > 0 && t->probability <= 1))
         wrong = "PROBABILITY must be above 0 and at most 1";
-    else if (kind == TROUBLE_DELAY && !(t->mean_ms >= 0 && t->mean_ms <= MS_MAX))
+    else if (t->more.mean > FACTOR_MAX)
+        wrong = "MEAN must be from 0 (as fast as it can) to 1000000";
+    else if (t->delay.mean > MS_MAX)
         wrong = "MS must be from 0 to 86400000 milliseconds";
     if (wrong) snprintf(why, TROUBLE_WHY_MAX, "%s", wrong);
     return wrong ? -1 : 0;
@@ -86,22 +95,23 @@ static int check_item(enum trouble_kind kind, const struct trouble *t, int ranks
 static int check_list(enum trouble_kind kind, const char *list, int ranks, bool *named,
                       char why[TROUBLE_WHY_MAX]) {
     for (const char *at = list; at;) {
-        struct trouble t = {.rank = 0};
+        struct trouble t;
         char wrong[TROUBLE_WHY_MAX];
         int length = (int)strcspn(at, ",");
         const char *end = read_item(kind, at, &t);
         if (!end) {
             snprintf(why, TROUBLE_WHY_MAX, "\"%.*s\": expected %s%s", length < 60 ? length : 60, at,
                      kind_forms[kind],
-                     kind == TROUBLE_DELAY ? " with constant, exponential or pareto for DISTRIBUTION" : "");
+                     ", RANK a number or *, DISTRIBUTION constant, exponential, pareto or lognormal");
             return -1;
         }
         int rc = check_item(kind, &t, ranks, wrong);
-        if (!rc && named[t.rank]) {
-            snprintf(wrong, sizeof wrong, "rank %d is there twice", t.rank);
-            rc = -1;
+        bool each = t.rank == TROUBLE_EACH_RANK;
+        for (int r = each ? 0 : t.rank; !rc && r < (each ? ranks : t.rank + 1); r++) {
+            if (named[r]) snprintf(wrong, sizeof wrong, "rank %d is there twice", r);
+            if (named[r]) rc = -1;
+            named[r] = true;
         }
-        if (!rc) named[t.rank] = true;
         if (rc) {
             snprintf(why, TROUBLE_WHY_MAX, "\"%.*s\": %.160s", length < 60 ? length : 60, at, wrong);
             return -1;
@@ -118,43 +128,62 @@ int trouble_check(enum trouble_kind kind, const char *list, int ranks, char why[
     return rc;
 }
 
+// The item of a list that is of a rank.
+static bool find_item(enum trouble_kind kind, const char *list, int rank, struct trouble *item) {
+    for (const char *at = list; at; at = next_item(at)) {
+        if (!(at = read_item(kind, at, item))) break;
+        if (item->rank == rank || item->rank == TROUBLE_EACH_RANK) return true;
+    }
+    return false;
+}
+
 struct trouble trouble_of(const char *straggle, const char *delay, int rank, uint64_t seed) {
-    struct trouble t = {.rank = rank, .seed = seed, .factor = 1, .probability = 1}, item = t;
-    for (const char *at = straggle; at; at = next_item(at)) {
-        if (!(at = read_item(TROUBLE_STRAGGLE, at, &item))) break;
-        if (item.rank != rank) continue;
-        t.factor = item.factor;
-        t.probability = item.probability;
-    }
-    for (const char *at = delay; at; at = next_item(at)) {
-        if (!(at = read_item(TROUBLE_DELAY, at, &item))) break;
-        if (item.rank != rank) continue;
-        t.distribution = item.distribution;
-        t.mean_ms = item.mean_ms;
-    }
+    struct trouble t = {.factor = 1, .probability = 1}, item;
+    if (find_item(TROUBLE_STRAGGLE, straggle, rank, &item)) t = item;
+    if (find_item(TROUBLE_DELAY, delay, rank, &item)) t.delay = item.delay;
+    t.rank = rank;
+    t.seed = seed;
     return t;
 }
 
 // ---------------------------------------------------------------- drawing
-// Uniform in (0, 1], a multiple of 2^-53.
-static double draw(const struct trouble *t, int64_t step, uint64_t stream) {
-    struct philox_out r = philox(t->seed, (uint64_t)step, stream | (uint32_t)t->rank);
-    uint64_t x = ((uint64_t)r.v[1] << 32 | r.v[0]) >> 11;
-    return ((double)x + 1.0) * 0x1p-53;
+struct uniform {
+    double u, v;  // in (0, 1], multiples of 2^-53
+};
+static double uniform_of(uint32_t low, uint32_t high) {
+    return ((double)(((uint64_t)high << 32 | low) >> 11) + 1.0) * 0x1p-53;
+}
+static struct uniform uniform(const struct trouble *t, uint64_t key, int64_t step, uint64_t stream) {
+    struct philox_out r = philox(key, (uint64_t)step, stream | (uint32_t)t->rank);
+    return (struct uniform){uniform_of(r.v[0], r.v[1]), uniform_of(r.v[2], r.v[3])};
 }
 
-double trouble_factor(const struct trouble *t, int64_t step) {
+static double draw(const struct trouble_draw *d, struct uniform x) {
+    switch (d->distribution) {
+        case TROUBLE_EXPONENTIAL:
+            return -d->mean * exact_log(x.u);
+        case TROUBLE_PARETO:
+            return d->mean * 0.5 / sqrt(x.u);
+        case TROUBLE_LOGNORMAL:  // z: Box & Muller 1958
+            return d->mean * exact_exp(sqrt(-2 * exact_log(x.u)) * exact_cosine(2 * M_PI * x.v) - 0.5);
+        default:
+            return d->mean;
+    }
+}
+
+// A micro-batch has a key of its own: steps are counters, of which there may be 2^53.
+double trouble_factor(const struct trouble *t, int64_t step, int64_t micro) {
+    if (t->more.mean > 0) {
+        struct philox_out key = philox(t->seed, (uint64_t)micro, MICRO_STREAM);
+        return 1 + draw(&t->more, uniform(t, (uint64_t)key.v[1] << 32 | key.v[0], step, STRAGGLE_STREAM));
+    }
     if (t->factor <= 1) return 1;
-    return draw(t, step, STRAGGLE_STREAM) <= t->probability ? t->factor : 1;
+    return uniform(t, t->seed, step, STRAGGLE_STREAM).u <= t->probability ? t->factor : 1;
 }
 
 int64_t trouble_delay_ns(const struct trouble *t, int64_t step) {
-    double ns = t->mean_ms * 1e6;
-    if (ns <= 0) return 0;
-    double u = draw(t, step, DELAY_STREAM);
-    if (t->distribution == DELAY_EXPONENTIAL) ns *= -exact_log(u);
-    if (t->distribution == DELAY_PARETO) ns *= 0.5 / sqrt(u);
-    return (int64_t)ns;
+    if (!(t->delay.mean > 0)) return 0;
+    return (int64_t)(1e6 * draw(&t->delay, uniform(t, t->seed, step, DELAY_STREAM)));
 }
 
 // ---------------------------------------------------------------- for people
@@ -166,20 +195,25 @@ static char *append(char *text, char *more) {
 }
 
 char *trouble_text(const char *straggle, const char *delay) {
-    static const char *const words[] = {"", " on average (exponential)", " on average (Pareto, shape 2)"};
-    char *text = NULL;
+    static const char *const words[] = {"", " on average (exponential)", " on average (Pareto, shape 2)",
+                                        " on average (lognormal)"};
+    char *text = NULL, who[32];
     struct trouble t;
-    for (const char *at = straggle; at; at = next_item(at)) {
-        if (!(at = read_item(TROUBLE_STRAGGLE, at, &t))) break;
-        char *share = t.probability < 1 ? xasprintf("a share of %g of its", t.probability) : xstrdup("all");
-        text =
-            append(text, xasprintf("rank %d computes %g times as long in %s steps", t.rank, t.factor, share));
-        free(share);
-    }
-    for (const char *at = delay; at; at = next_item(at)) {
-        if (!(at = read_item(TROUBLE_DELAY, at, &t))) break;
-        text = append(text, xasprintf("rank %d computes %g ms longer%s in each step", t.rank, t.mean_ms,
-                                      words[t.distribution]));
-    }
+    for (int kind = TROUBLE_STRAGGLE; kind <= TROUBLE_DELAY; kind++)
+        for (const char *at = kind == TROUBLE_STRAGGLE ? straggle : delay; at; at = next_item(at)) {
+            if (!(at = read_item((enum trouble_kind)kind, at, &t))) break;
+            snprintf(who, sizeof who, t.rank == TROUBLE_EACH_RANK ? "each rank" : "rank %d", t.rank);
+            const struct trouble_draw *d = kind == TROUBLE_DELAY ? &t.delay : &t.more;
+            char *share =
+                t.probability < 1 ? xasprintf("a share of %g of its", t.probability) : xstrdup("all");
+            text = append(
+                text, kind == TROUBLE_DELAY ? xasprintf("%s computes %g ms longer%s in each step", who,
+                                                        d->mean, words[d->distribution])
+                      : d->mean > 0
+                          ? xasprintf("%s computes %g times as long%s in each micro-batch", who, 1 + d->mean,
+                                      words[d->distribution])
+                          : xasprintf("%s computes %g times as long in %s steps", who, t.factor, share));
+            free(share);
+        }
     return text;
 }

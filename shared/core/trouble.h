@@ -1,14 +1,21 @@
-// Trouble on demand: which ranks compute slower than they could, and when. Whether a step straggles and how long
-// a delay is are functions of (seed, step, rank) alone (shared/core/rng.h): a run repeats them, and every topology
-// gets the same. Pure; the computing itself is shared/train/slowdown.h's.
+// Trouble on demand: which ranks compute slower than they could, and when. Whether a step straggles, by how much a
+// micro-batch does and how long a delay is are functions of (seed, step, micro-batch, rank) alone
+// (shared/core/rng.h): a run repeats them, and every topology gets the same. Pure; the computing itself is
+// shared/train/slowdown.h's.
 //
 //     straggle   RANK:FACTOR[:PROBABILITY]   each unit's forward and backward takes FACTOR times as long, in this
 //                                            share of the steps (1: in all)
-//     delay      RANK:DISTRIBUTION:MS        once a step the rank computes for nothing, MS milliseconds on average:
-//                  constant                  MS
-//                  exponential               -MS ln u
-//                  pareto                    (MS / 2) / sqrt(u): shape 2, at least MS / 2, of infinite variance
-//                                            u uniform in (0, 1]
+//                RANK:DISTRIBUTION:MEAN      it takes 1 + x times as long, x drawn for each micro-batch, MEAN on
+//                                            average
+//     delay      RANK:DISTRIBUTION:MS        once a step the rank computes for nothing, MS milliseconds on average
+//
+//     RANK       a number, or *: each rank, with draws of its own
+//
+//     DISTRIBUTION of mean M, for u uniform in (0, 1] and z standard normal
+//                constant                    M
+//                exponential                 -M ln u
+//                pareto                      (M / 2) / sqrt(u): shape 2, at least M / 2, of infinite variance
+//                lognormal                   M exp(z - 1/2): the standard deviation of the logarithm is 1
 #ifndef STARRING_SHARED_CORE_TROUBLE_H
 #define STARRING_SHARED_CORE_TROUBLE_H
 
@@ -16,27 +23,40 @@
 #include <stdint.h>
 
 enum trouble_kind { TROUBLE_STRAGGLE, TROUBLE_DELAY };
-enum trouble_distribution { DELAY_CONSTANT, DELAY_EXPONENTIAL, DELAY_PARETO, DELAY_DISTRIBUTIONS };
+enum trouble_distribution {
+    TROUBLE_CONSTANT,
+    TROUBLE_EXPONENTIAL,
+    TROUBLE_PARETO,
+    TROUBLE_LOGNORMAL,
+    TROUBLE_DISTRIBUTIONS
+};
+struct trouble_draw {
+    enum trouble_distribution distribution;
+    double mean;  // 0: there is nothing to draw
+};
 
 // The trouble of one rank.
 struct trouble {
-    int rank;
+    int rank;  // TROUBLE_EACH_RANK: as an item of a list
     uint64_t seed;
-    double factor, probability;  // factor 1: it never straggles
-    enum trouble_distribution distribution;
-    double mean_ms;  // 0: no delays
+    double factor, probability;  // factor 1: it never straggles by steps
+    struct trouble_draw more;    // by micro-batches: what comes on top of 1
+    struct trouble_draw delay;   // milliseconds
 };
+#define TROUBLE_EACH_RANK (-1)
 
 #define TROUBLE_WHY_MAX 256
-// Whether every item of a list ("1:3:0.5,2:4"; NULL: none) is right, of one of the ranks 0..ranks-1, and no rank
+// Whether every item of a list ("1:3:0.5,2:pareto:1"; NULL: none) is right, of one of the ranks 0..ranks-1, and no rank
 // is there twice. 0, or -1 with the reason in why.
 int trouble_check(enum trouble_kind kind, const char *list, int ranks, char why[TROUBLE_WHY_MAX]);
 // The trouble that checked lists give a rank.
 struct trouble trouble_of(const char *straggle, const char *delay, int rank, uint64_t seed);
-static inline bool trouble_any(const struct trouble *t) { return t->factor > 1 || t->mean_ms > 0; }
+static inline bool trouble_any(const struct trouble *t) {
+    return t->factor > 1 || t->more.mean > 0 || t->delay.mean > 0;
+}
 
-// By how much the rank's computing of a step takes longer: 1 where it does not.
-double trouble_factor(const struct trouble *t, int64_t step);
+// By how much the rank's computing of a micro-batch takes longer: 1 where it does not.
+double trouble_factor(const struct trouble *t, int64_t step, int64_t micro);
 int64_t trouble_delay_ns(const struct trouble *t, int64_t step);
 
 // The lists for people, a sentence each, malloc'd; NULL where there is nothing to say.

@@ -11,9 +11,10 @@ struct slowdown {
     const struct config *c;
     struct device *dev;
     struct stream *compute;
-    int64_t *clock;    // (2) device memory
-    double factor;     // of this step
-    int64_t delay_ns;  // still to come in this step
+    int64_t *clock;          // (2) device memory
+    struct trouble trouble;  // this rank's
+    double factor;           // of this micro-batch
+    int64_t delay_ns;        // still to come in this step
 };
 
 static bool wanted(const struct config *c) { return c->straggle || c->delay; }
@@ -49,11 +50,11 @@ static void compute_longer(const struct slowdown *h, int64_t ns, double factor) 
     op_busy(h->compute, &(struct busy_args){.clock = h->clock, .ns = ns, .factor = factor});
 }
 
-void slowdown_step(struct slowdown *h, int rank, int64_t step) {
+void slowdown_micro(struct slowdown *h, int rank, int64_t step, int64_t micro) {
     if (!h) return;
-    const struct trouble t = trouble_of(h->c->straggle, h->c->delay, rank, h->c->seed);
-    h->factor = trouble_factor(&t, step);
-    h->delay_ns = trouble_delay_ns(&t, step);
+    if (micro == 0) h->trouble = trouble_of(h->c->straggle, h->c->delay, rank, h->c->seed);
+    h->factor = trouble_factor(&h->trouble, step, micro);
+    h->delay_ns = micro == 0 ? trouble_delay_ns(&h->trouble, step) : 0;
 }
 
 void slowdown_before(struct slowdown *h) {

@@ -25,8 +25,9 @@ int slowdown_create(const struct config *c, struct device *dev, struct stream *c
 void slowdown_destroy(struct slowdown **h);
 
 // h is NULL where nothing is slowed.
-void slowdown_step(struct slowdown *h, int rank, int64_t step);  // a step begins: draws
-void slowdown_before(struct slowdown *h);                        // a unit's pass comes next
-void slowdown_after(struct slowdown *h);                         // and has been enqueued
+void slowdown_micro(struct slowdown *h, int rank, int64_t step,
+                    int64_t micro);        // a micro-batch begins: draws
+void slowdown_before(struct slowdown *h);  // a unit's pass comes next
+void slowdown_after(struct slowdown *h);   // and has been enqueued
 
 #endif

@@ -173,10 +173,10 @@ static int attempt(struct train *x, int64_t step, struct step_input *in, struct 
     x->watched = scaler_at_end(&x->scaler, &x->c->scaler);
     x->t->plan.loss_scale = in->loss_scale;
     if (read_batch(x, step, x->t->plan.first)) return step_failed(x, step);
-    slowdown_step(x->slowdown, x->t->rank, step);
     for (int k = 0; k < (int)x->c->accumulation; k++) {
         if (topology_begin_micro(x->t, k, (int)x->c->accumulation)) return -1;
         struct batch b = batch_feed_micro(x->feed, step, k);
+        slowdown_micro(x->slowdown, x->t->rank, step, k);
         stream_phase(x->t->compute, PHASE_FORWARD);
         model_set_batch(x->model, b.tokens, b.targets, (float)(x->scaler.scale / tokens), k == 0);
         if (forward(x)) return -1;

@@ -70,8 +70,21 @@ static void check(const struct job_place *p, const char *topology, int worker) {
     free(slow_curve);
 }
 
+// Drawn anew for each micro-batch, of which a step has two here.
+static void micro_batches_do_not_change(const struct job_place *p) {
+    cJSON *plain = run(p, "zero:2 --workers 2 --set gradient_accumulation_steps=2", "");
+    cJSON *slow =
+        run(p, "zero:2 --workers 2 --set gradient_accumulation_steps=2", "--straggle *:lognormal:0.5");
+    assert_string_equal(job_text(plain, "weights_hash"), job_text(slow, "weights_hash"));
+    assert_string_equal(job_text(job_item(slow, "trouble"), "text"),
+                        "each rank computes 1.5 times as long on average (lognormal) in each micro-batch");
+    cJSON_Delete(plain);
+    cJSON_Delete(slow);
+}
+
 static void results_do_not_change(void **state) {
     const struct job_place *p = *state;
+    micro_batches_do_not_change(p);
     check(p, "local", 0);
     check(p, "ps:sync --workers 2 --servers 2", 1);
     check(p, "zero:0 --workers 2", 1);
@@ -140,6 +153,7 @@ static void what_cannot_be_is_refused(void **state) {
     refused(p, "--straggle 1:3", "rank 0 alone computes");
     refused(p, "--delay 0:gauss:3", "--delay: trouble.delay: \"0:gauss:3\"");
     refused(p, "--straggle 0:2 --straggle 0:3", "rank 0 is there twice");
+    refused(p, "--straggle 0:weibull:3", "DISTRIBUTION constant, exponential, pareto or lognormal");
     refused(p, "--set trouble.straggle=[1]", "expected an array of texts");
 }
 

@@ -51,6 +51,10 @@ struct consistency_rule consistency_of(const struct config *config) {
     struct consistency_rule c = {
         .row = &rows[config->variant], .argument = config->bound, .workers = config->workers};
     if (c.row->resolve) c.row->resolve(&c);
+    // Where nothing is decided about a step that all belong to, its outcome is loss and norm, for people.
+    bool undecided =
+        !c.row->on_arrival && c.needs == c.workers && !commit_waits(config) && !ps_elastic(config);
+    c.lag = c.lead > 0 ? c.lead : undecided;
     return c;
 }
 

@@ -38,6 +38,7 @@ struct consistency_rule {
     int needs;      // pushes that complete a step of a key
     int64_t delay;  // the largest one allowed
     int lead;  // steps that may be open beyond the oldest one that is: each core has a ring of 1 + lead of them
+    int lag;  // steps whose outcome a worker need not have heard when it begins one; no less than lead
 };
 
 // Row number `index`; NULL behind the last one.

@@ -476,7 +476,7 @@ static int scheduler_open(struct scheduler *s) {
                                                  .network = {s, scheduler_send}});
     struct scheduler_options co = {.config = c,
                                    .map = s->map,
-                                   .lead = consistency_of(c).lead,
+                                   .lead = consistency_of(c).lag,
                                    .manifest = s->manifest,
                                    .job = s->id.job,
                                    .clock = ps_clock_id(),

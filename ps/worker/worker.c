@@ -41,6 +41,7 @@ struct worker {
     struct staging *staging;  // NULL: the device's memory is host memory
     struct comm *comm;
     struct unit_task *tasks;  // (units)
+    uint64_t *reports;        // (1 + lag) the timeline's, of the steps' reports
     int64_t step;
     // Alone: the last batch taken, how long that was waited for (none: 0), and what a checkpoint says is done.
     struct {
@@ -77,12 +78,17 @@ static struct published worker_refresh(struct worker *w) {
 }
 
 // comm_wait, as the record of this worker's time has it: the host stands still for transfer id (0: for none).
-static int worker_await(struct worker *w, enum comm_event event, int u, uint64_t id, const char *what) {
+static int await_step(struct worker *w, enum comm_event event, int u, int64_t step, uint64_t id,
+                      const char *what) {
     int64_t begin = now_ns();
-    int rc = comm_wait(w->comm, event, u, w->step, what);
+    int rc = comm_wait(w->comm, event, u, step, what);
     int64_t end = now_ns();
     if (end - begin > NOTICED_NS) timeline_blocked(w->t.timeline, id, begin, end);
     return rc;
+}
+
+static int worker_await(struct worker *w, enum comm_event event, int u, uint64_t id, const char *what) {
+    return await_step(w, event, u, w->step, id, what);
 }
 
 // A worker that comes to a running job does alone what all did together before: as if they had said the same.
@@ -216,7 +222,7 @@ static int take_batch(struct worker *w, int64_t step) {
     struct published p = comm_published(w->comm);
     timeline_peers_ready(w->t.timeline, w->take.id, w->take.asked_ns,
                          -1);  // it needs nobody but the scheduler
-    timeline_done(w->t.timeline, w->take.id, p.status.done_ns);
+    timeline_done(w->t.timeline, w->take.id, p.status.taken_ns);
     w->take.batch = p.status.taken;
     int64_t dealt = p.status.handed_out * batches_own(w->c);
     if (dealt > plan->dealt) plan->dealt = dealt;
@@ -289,6 +295,17 @@ static int read_words(struct worker *w, const struct step_input *in, struct work
     return 0;
 }
 
+static int worker_outcome(struct topology *t, int64_t step, struct step_stats *out) {
+    struct worker *w = (struct worker *)t;
+    uint64_t id = w->reports[worker_slot_of(step, w->rule.lag)];
+    if (await_step(w, COMM_STEP_DONE, -1, step, id, "the scheduler did not close the step") != 0) return -1;
+    struct step_outcome o = comm_outcome(w->comm, step);
+    timeline_peers_ready(t->timeline, id, o.done_peers_ns, ps_moment_rank(o.done_peers_ns));
+    timeline_done(t->timeline, id, o.done_ns);
+    *out = o.stats;
+    return 0;
+}
+
 static int step_together(struct worker *w, const struct step_input *in, struct step_stats *out) {
     struct worker_words words;
     if (read_words(w, in, &words) != 0) return -1;
@@ -299,16 +316,14 @@ static int step_together(struct worker *w, const struct step_input *in, struct s
                                    .loss = words.loss_sum / in->loss_tokens,
                                    .ready_ns = now_ns(),
                                    .opening = w->t.plan.in_part ? &w->opening : NULL}};
-    const char *late = "the scheduler did not close the step";
     timeline_own_ready(w->t.timeline, id, c.report.ready_ns);
+    w->reports[worker_slot_of(in->step, w->rule.lag)] = id;
     comm_command(w->comm, &c);
-    if (worker_await(w, COMM_STEP_DONE, -1, id, late) != 0) return -1;
-    struct published p = comm_published(w->comm);
-    timeline_peers_ready(w->t.timeline, id, p.status.done_peers_ns, ps_moment_rank(p.status.done_peers_ns));
-    timeline_done(w->t.timeline, id, p.status.done_ns);
-    *out = p.status.stats;
+    *out = (struct step_stats){0};
+    if (w->t.plan.lag > 0) return 0;
+    if (worker_outcome(&w->t, in->step, out) != 0) return -1;
     if (!w->t.plan.in_part) return 0;
-    w->opening = p.status.opening;
+    w->opening = comm_outcome(w->comm, in->step).opening;
     w->t.plan.samples = w->opening.state.samples;
     w->t.plan.dealt = w->opening.state.dealt;
     w->t.plan.workers = w->opening.contributors;
@@ -579,6 +594,7 @@ static void worker_destroy(struct topology *t) {
     host_group_close(&w->host_group);
     sharing_destroy(&w->sharing);
     free(w->tasks);
+    free(w->reports);
     free(w->unit_loaded);
     worker_buffers_free(&w->buffers);
     shard_map_destroy(&w->map);
@@ -594,6 +610,7 @@ static const struct topology_ops worker_ops = {
     .grad_ready = worker_grad_ready,
     .plan = worker_plan,
     .step = worker_step,
+    .outcome = worker_outcome,
     .sum = worker_sum,
     .finish = worker_finish,
     .snapshot = worker_snapshot,
@@ -614,6 +631,7 @@ static int worker_allocate(struct worker *w, const struct ps_worker_options *o) 
     if (worker_buffers_init(&w->buffers, w->c, l) != 0) return -1;
     w->unit_loaded = xcalloc(units, sizeof *w->unit_loaded);
     w->tasks = xcalloc(units, sizeof *w->tasks);
+    w->reports = xcalloc(1 + (unsigned long)w->rule.lag, sizeof *w->reports);
     for (int u = 0; u < l->count; u++) w->tasks[u] = (struct unit_task){.worker = w, .unit = u};
     arena_init(&w->arena, o->dev);
     if (sharing_create(&w->sharing, w->c, l, w->map, &w->arena, &w->buffers) != 0) return -1;
@@ -720,6 +738,7 @@ struct topology *ps_worker_create(const struct ps_worker_options *o) {
                              .elsewhere = true};
     w->c = c;
     w->rule = consistency_of(c);
+    w->t.lag = w->rule.lag;
     w->take.asked = -1;
     w->t.plan = (struct step_plan){.alone = is_alone(w),
                                    .in_part = ps_elastic(c) && !is_alone(w),

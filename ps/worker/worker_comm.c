@@ -52,10 +52,11 @@ struct comm {
     struct command *commands;  // guarded by mutex, as all below
     int command_count, command_capacity;
     struct published now;
-    int64_t *landed;  // (units)
-    int *busy;        // (1 + lead, units)
-    bool collecting;  // a snapshot is under way
-    int unobeyed;     // commands whose effect is not published yet
+    int64_t *landed;                // (units)
+    int *busy;                      // (1 + lead, units)
+    struct step_outcome *outcomes;  // (1 + lag)
+    bool collecting;                // a snapshot is under way
+    int unobeyed;                   // commands whose effect is not published yet
     uint64_t gathers_asked;
     bool waiting;  // for:
     enum comm_event waited_event;
@@ -112,6 +113,13 @@ struct published comm_published(struct comm *c) {
     return p;
 }
 
+struct step_outcome comm_outcome(struct comm *c, int64_t step) {
+    pthread_mutex_lock(&c->mutex);
+    struct step_outcome o = c->outcomes[worker_slot_of(step, c->rule.lag)];
+    pthread_mutex_unlock(&c->mutex);
+    return o;
+}
+
 int comm_write_trace(struct comm *c) {
     pthread_mutex_lock(&c->mutex);
     struct thread_time *spans = c->left;
@@ -147,7 +155,7 @@ static bool has_happened(const struct comm *c, enum comm_event event, int u, int
         case COMM_TAKEN:
             return now->taken_step == step;
         case COMM_STEP_DONE:
-            return consistency_allows(&c->rule, step + 1 - now->steps_done);
+            return now->steps_done > step;
     }
     return false;
 }
@@ -338,6 +346,7 @@ static bool publish(struct comm *c, double busy_s) {
             busy = busy || c->busy[slot * units + u];
         }
     }
+    for (int i = 0; i <= c->rule.lag; i++) c->outcomes[i] = *worker_core_outcome(c->core, i);
     c->unobeyed -= c->taken;
     c->taken = 0;
     c->now.status = *worker_core_status(c->core);
@@ -485,6 +494,7 @@ static int log_in(struct comm *c, const struct manifest *manifest) {
 static int start(struct comm *c) {
     struct worker_core_options o = {.rank = c->id.rank,
                                     .lead = c->rule.lead,
+                                    .lag = c->rule.lag,
                                     .layout = c->o.role.layout,
                                     .map = c->o.map,
                                     .dtype = c->c->dtype,
@@ -526,6 +536,7 @@ struct comm *comm_create(const struct comm_options *o, struct ps_identity *id) {
     c->spans = worker_thread_time(&o->role);
     c->landed = xcalloc(units, sizeof *c->landed);
     c->busy = xcalloc(units * (1 + (unsigned long)c->rule.lead), sizeof *c->busy);
+    c->outcomes = xcalloc(1 + (unsigned long)c->rule.lag, sizeof *c->outcomes);
     c->waited_unit = -1;
     c->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     pthread_mutex_init(&c->mutex, NULL);
@@ -593,6 +604,7 @@ void comm_destroy(struct comm **at) {
     roster_destroy(&c->roster);
     free(c->landed);
     free(c->busy);
+    free(c->outcomes);
     free(c);
     *at = NULL;
 }

@@ -91,7 +91,7 @@ enum comm_event {
     COMM_GATHERED,   // the last gather
     COMM_SNAPSHOT,   // no snapshot is under way
     COMM_TAKEN,      // what was asked for the step
-    COMM_STEP_DONE,  // the scheduler has closed the step, as far as the consistency asks for that
+    COMM_STEP_DONE,  // the scheduler has closed the step
 };
 // Blocks until it has happened: for longer than deadline_ms only while every server that owes an answer is heard.
 // unit: -1 where none is meant. what: what has not
@@ -106,7 +106,8 @@ struct published {
     double waited_s;  // comm_wait stood still
 };
 struct published comm_published(struct comm *c);
-pid_t comm_thread(struct comm *c);  // the number of its thread, or 0: not yet
+struct step_outcome comm_outcome(struct comm *c, int64_t step);  // worker_core_outcome's
+pid_t comm_thread(struct comm *c);                               // the number of its thread, or 0: not yet
 // Writes the communication thread's part of the trace, once COMMAND_TRACE has been obeyed: on the caller's thread, which may
 // wait for a disk while the other one answers. 0, or -1 after logging.
 int comm_write_trace(struct comm *c);

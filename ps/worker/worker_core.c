@@ -19,6 +19,9 @@ static struct worker_slot *slot_at(const struct worker_core *c, int key, int64_t
 static struct worker_unit *unit_at(const struct worker_core *c, int u, int64_t step) {
     return &c->units[worker_slot_of(step, c->o.lead) * c->o.layout->count + u];
 }
+static struct worker_report *report_of(const struct worker_core *c, int64_t step) {
+    return &c->reports[worker_slot_of(step, c->o.lag)];
+}
 static int unit_of(const struct worker_core *c, int key) { return c->o.map->parts[key].unit; }
 
 // ---------------------------------------------------------------- sending
@@ -228,7 +231,7 @@ void worker_core_report(struct worker_core *c, const struct step_report *r) {
                             .flags = r->in.stop ? WIRE_STOP : 0,
                             .ready_ns = own_moment(c, r->ready_ns)};
     if (r->opening) opening_write(r->opening, &h);
-    c->reports[worker_slot_of(h.step, c->o.lead)] = (struct worker_report){.open = true, .step = h.step};
+    *report_of(c, h.step) = (struct worker_report){.open = true, .out.step = h.step};
     tell_scheduler(c, &h);
 }
 
@@ -381,27 +384,19 @@ static int on_shard(struct worker_core *c, int shard, const struct wire_header *
 
 // Answers to reports count in the order of their steps.
 static void on_step_done(struct worker_core *c, const struct wire_header *h, double now) {
-    struct worker_report *r = &c->reports[worker_slot_of(h->step, c->o.lead)];
+    struct worker_report *r = report_of(c, h->step);
     struct worker_status *at = &c->status;
-    if (!r->open || h->step != r->step || (h->count && opening_read(h, &r->opening) != 0)) return;
-    r->opening.state.step = h->step + 1 + c->o.lead;  // it opens
+    if (!r->open || h->step != r->out.step || (h->count && opening_read(h, &r->out.opening) != 0)) return;
+    r->out.opening.state.step = h->step + 1 + c->o.lead;  // it opens
     r->open = false;
     r->closed = true;
-    r->done_ns = ps_clock_ns(now);
-    r->done_peers_ns = needed_ns(c, h, 0);
-    r->stats = (struct step_stats){.loss = h->loss,
-                                   .grad_norm = h->norm,
-                                   .skipped = (h->flags & WIRE_SKIP) != 0,
-                                   .stop = (h->flags & WIRE_STOP) != 0};
-    while ((r = &c->reports[worker_slot_of(at->steps_done, c->o.lead)])->closed &&
-           r->step == at->steps_done) {
-        r->closed = false;
-        at->steps_done = r->step + 1;
-        at->stats = r->stats;
-        at->opening = r->opening;
-        at->done_ns = r->done_ns;
-        at->done_peers_ns = r->done_peers_ns;
-    }
+    r->out.done_ns = ps_clock_ns(now);
+    r->out.done_peers_ns = needed_ns(c, h, 0);
+    r->out.stats = (struct step_stats){.loss = h->loss,
+                                       .grad_norm = h->norm,
+                                       .skipped = (h->flags & WIRE_SKIP) != 0,
+                                       .stop = (h->flags & WIRE_STOP) != 0};
+    while ((r = report_of(c, at->steps_done))->closed && r->out.step == at->steps_done) at->steps_done++;
 }
 
 static int on_scheduler(struct worker_core *c, const struct wire_header *h, double now) {
@@ -420,7 +415,7 @@ static int on_scheduler(struct worker_core *c, const struct wire_header *h, doub
             c->status.taken_step = h->step;
             c->status.taken = h->flags & WIRE_FINAL ? -1 : h->batch;
             c->status.handed_out = h->flags & WIRE_FINAL ? h->batch : h->batch + 1;
-            c->status.done_ns = ps_clock_ns(now);
+            c->status.taken_ns = ps_clock_ns(now);
             return 0;
         case WIRE_GATHER_DONE:
             if (!c->gathering || h->seq != c->status.gathers_done || h->count != c->gather_count) return 0;
@@ -551,6 +546,9 @@ int worker_core_busy(const struct worker_core *c, int u, int64_t step) {
 }
 
 const struct worker_status *worker_core_status(const struct worker_core *c) { return &c->status; }
+const struct step_outcome *worker_core_outcome(const struct worker_core *c, int64_t step) {
+    return &report_of(c, step)->out;
+}
 bool worker_core_hurry(const struct worker_core *c) { return c->awaiting > 0; }
 bool worker_core_transferring(const struct worker_core *c) { return c->sending > 0 || c->status.pulling > 0; }
 
@@ -596,7 +594,7 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
     c->slots = xcalloc((unsigned long)o->map->count * open, sizeof *c->slots);
     c->shards = xcalloc((unsigned long)o->map->shards, sizeof *c->shards);
     c->units = xcalloc((unsigned long)o->layout->count * open, sizeof *c->units);
-    c->reports = xcalloc(open, sizeof *c->reports);
+    c->reports = xcalloc(1 + (unsigned long)o->lag, sizeof *c->reports);
     size_t size = dtype_size(o->dtype);
     for (int key = 0; key < o->map->count; key++) {
         const struct partition *p = &o->map->parts[key];

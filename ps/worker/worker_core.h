@@ -41,6 +41,7 @@
 struct worker_core_options {
     int rank;
     int lead;  // steps that may be open beside one
+    int lag;   // and reported ones, whose outcome has not been heard
     const struct layout *layout;
     const struct shard_map *map;
     enum dtype dtype;
@@ -80,17 +81,23 @@ struct unit_times {
     int64_t landed_peers_ns;             // the latest hand-over that they needed
 };
 
-struct worker_status {
-    int pulling;              // pulls not yet answered
-    int64_t steps_done;       // that the scheduler has closed, as far as this worker has heard of all of them
-    struct step_stats stats;  // of the last one
-    struct step_opening opening;  // of the one behind it, where workers come and go
-    struct ps_clock clock;
+// What the scheduler has answered to the report of a step.
+struct step_outcome {
+    int64_t step;
+    struct step_stats stats;
+    struct step_opening opening;     // of the step that it opens, where workers come and go
     int64_t done_ns, done_peers_ns;  // when that was heard; the latest moment that it needed of any worker
+};
+
+struct worker_status {
+    int pulling;         // pulls not yet answered
+    int64_t steps_done;  // that the scheduler has closed, as far as this worker has heard of all of them
+    struct ps_clock clock;
     uint64_t gathers_done;
     double gathered[WIRE_VALUES_MAX];  // by the last one
     bool parted;                       // GOODBYE was acknowledged
     int64_t taken_step, taken;         // the last step that was asked for, and its batch; -1: none was left
+    int64_t taken_ns;                  // when that was heard
     int64_t handed_out;                // batches of the job then, at least
     bool stopped;                      // some worker was asked to leave
     struct staleness staleness;
@@ -145,6 +152,8 @@ int worker_core_tick(struct worker_core *c, double now);
 
 // ---- state
 const struct worker_status *worker_core_status(const struct worker_core *c);
+// Of a step that is done, until 1 + lag later ones have been reported.
+const struct step_outcome *worker_core_outcome(const struct worker_core *c, int64_t step);
 int64_t worker_core_landed(const struct worker_core *c, int u);   // step whose weights every key has
 uint64_t worker_core_fills(const struct worker_core *c, int u);   // pulls that every key has had answered
 int64_t worker_core_version(const struct worker_core *c, int u);  // updates that every key's weights hold

@@ -74,10 +74,7 @@ struct worker_unit {
 // A step that this worker has reported, and the scheduler's answer, once it is closed.
 struct worker_report {
     bool open, closed;
-    int64_t step;
-    struct step_stats stats;
-    struct step_opening opening;
-    int64_t done_ns, done_peers_ns;
+    struct step_outcome out;
 };
 
 struct worker_core {
@@ -85,7 +82,7 @@ struct worker_core {
     struct worker_key *keys;        // (map->count)
     struct worker_slot *slots;      // (map->count, 1 + lead)
     struct worker_unit *units;      // (1 + lead, units)
-    struct worker_report *reports;  // (1 + lead)
+    struct worker_report *reports;  // (1 + lag)
     struct ps_clock clock;
     int queued, sending;            // slots
     struct host_group *host_group;  // NULL: this worker pushes for itself

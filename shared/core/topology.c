@@ -33,6 +33,11 @@ void step_plan_over(struct topology *t, bool skipped) {
     p->dealt += p->alone ? 0 : p->mean;
 }
 
+void step_plan_undo(struct topology *t) {
+    t->plan.version--;
+    t->plan.samples -= t->plan.mean;
+}
+
 int64_t step_plan_place(const struct topology *t) {
     return t->plan.alone ? step_plan_dealt(&t->plan) / (t->plan.mean * t->size) : t->plan.steps;
 }

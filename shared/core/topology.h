@@ -59,7 +59,11 @@ struct step_plan {
     int64_t steps;  // of the run that are done, unless ranks go alone (step_plan_place)
     int workers;    // in part: that the last step's update is the mean of
     // The loop's, before the step's first begin_micro (keep: before finish, too).
-    bool keep;         // the state behind the step is to be kept
+    bool keep;  // the state behind the step is to be kept
+    // The step behind it computes on the weights behind it, whatever is allowed: what goes on from a checkpoint of it has no
+    // others. The same on all ranks.
+    bool drain;
+    int lag;  // steps whose outcome is open when one begins: 0, unless the loop takes what the topology offers
     float loss_scale;  // 0: it has none
 };
 
@@ -177,7 +181,10 @@ struct topology_ops {
     // for its device, once: for an event behind the one copy that brings loss and decision (a star's worker: what
     // it reports). Updates may then still be under way; acquire orders what comes next behind them. A star's
     // worker waits for the scheduler's answer besides.
+    // With plan.lag > 0 `out` is not filled: the step counts as one that was not skipped, until the loop knows better.
     int (*step)(struct topology *t, const struct step_input *in, struct step_stats *out);
+    // What `step` has not said of a step, of the last 1 + plan.lag. Blocks until it is known. NULL: `step` says it, always.
+    int (*outcome)(struct topology *t, int64_t step, struct step_stats *out);
     // Collective, blocks. values[i] = sum over ranks, in rank order, of each rank's values[i].
     int (*sum)(struct topology *t, double *values, int count);
     // Collective, blocks; after the last step: all updates of all ranks have been applied, and acquire
@@ -226,6 +233,7 @@ struct topology {
     // rank has come to a job at work: then `start` and the weights are there.
     struct train_state start;  // what the first step goes on from; all zero: from the beginning
     bool under_way;
+    int lag;                 // outcomes of steps that may be open when one begins: plan.lag is this or 0
     bool elsewhere;          // others hold masters and states, write them, and are told what to start from
     const char *checkpoint;  // elsewhere: what they were told; NULL: nothing was said
     uint64_t job;            // the number that all roles of the job have been given; 0: none
@@ -249,6 +257,7 @@ struct topology {
 int step_plan_together(struct topology *t);
 // Moves the plan behind a step. In part: but samples, dealt and workers, which the topology knows.
 void step_plan_over(struct topology *t, bool skipped);
+void step_plan_undo(struct topology *t);  // one of the steps behind it was skipped, which nobody knew then
 // Steps of the run that are done: of a shared budget as many as the samples make that are handed out.
 int64_t step_plan_place(const struct topology *t);
 // Of a skipped batch no samples are in the weights, but it is done.

@@ -24,6 +24,16 @@
 #define DIVERGED_STEPS 8
 #define WHERE_BYTES    320  // of a text that says which tensor overflowed
 
+// A step that has been made, from then until its outcome counts: behind plan.lag later ones, or where all is to be known.
+struct made {
+    struct step_input in;
+    struct step_stats stats;
+    bool watched;  // its overflow would end the run
+    int64_t now_ns;
+    double seconds, elapsed;
+    size_t memory_bytes;
+};
+
 struct train {
     const struct train_options *o;
     const struct config *c;
@@ -32,9 +42,11 @@ struct train {
     struct model *model;
     struct train_result *r;
     struct scaler scaler;
-    bool watched;      // the step under way, whose overflow would end the run
-    int64_t updates;   // applied so far
-    struct pace pace;  // where ranks go alone
+    struct made *made;  // (1 + plan.lag), of step t made[t % (1 + plan.lag)]
+    int64_t heard;      // steps whose outcomes are known
+    int64_t judged;     // steps whose outcomes count: scale, rate and skips follow them
+    int64_t updates;    // applied so far
+    struct pace pace;   // where ranks go alone
     int skipped_in_a_row;
     bool leaving;  // some rank was asked to
     struct batch_feed *feed;
@@ -43,6 +55,10 @@ struct train {
     double job_s;               // of earlier starts, too, and until the last worker had ended its own
     uint64_t allocations;       // after the first step
 };
+
+static struct made *made_of(const struct train *x, int64_t step) {
+    return &x->made[step % (1 + x->t->plan.lag)];
+}
 
 static int64_t own_sequences(const struct train *x) { return x->c->micro_batch * x->c->accumulation; }
 
@@ -59,8 +75,11 @@ static struct train_state state_now(const struct train *x) {
 
 // What a snapshot is of: steps of the job, whichever rank's.
 static struct train_state weights_now(const struct train *x) {
-    return (struct train_state){
-        .step = step_plan_place(x->t), .updates = x->t->plan.version, .samples = x->t->plan.samples};
+    int64_t skipped = 0;  // of the steps that are known, and do not count yet
+    for (int64_t step = x->judged; step < x->heard; step++) skipped += made_of(x, step)->stats.skipped;
+    return (struct train_state){.step = step_plan_place(x->t),
+                                .updates = x->t->plan.version - skipped,
+                                .samples = x->t->plan.samples - skipped * x->t->plan.mean};
 }
 
 static int step_failed(const struct train *x, int64_t step) {
@@ -113,7 +132,7 @@ static int initial_weights(struct train *x) {
 }
 
 static void go_on_from(struct train *x, const struct train_state *s) {
-    x->r->steps = s->step;
+    x->r->steps = x->heard = x->judged = s->step;
     // Of an asynchronous job's checkpoint: this worker had done no step yet, the others had.
     if (s->step == 0 && s->updates == 0) return;
     x->updates = s->updates;
@@ -137,7 +156,7 @@ static int forward(struct train *x) {
     return 0;
 }
 
-static int backward(struct train *x, int micro) {
+static int backward(struct train *x, int micro, bool watched) {
     struct topology *t = x->t;
     int last = x->l->count - 1;
     for (int u = last; u >= 0; u--) {
@@ -149,7 +168,7 @@ static int backward(struct train *x, int micro) {
         slowdown_before(x->slowdown);
         model_backward(x->model, u, &view, needs_tied ? &tied : NULL);
         slowdown_after(x->slowdown);
-        if (x->watched) grad_watch_unit(x->model, u, view.grad, micro);
+        if (watched) grad_watch_unit(x->model, u, view.grad, micro);
         if (topology_grad_ready(t, u)) return -1;
     }
     return 0;
@@ -165,12 +184,14 @@ static int read_batch(struct train *x, int64_t step, int64_t first) {
 }
 
 // One attempt at an update: all micro-batches, then the topology's step.
-static int attempt(struct train *x, int64_t step, struct step_input *in, struct step_stats *stats) {
+static int attempt(struct train *x, int64_t step) {
+    struct made *made = made_of(x, step);
+    *made = (struct made){.watched = scaler_at_end(&x->scaler, &x->c->scaler)};
+    struct step_input *in = &made->in;
     double tokens = (double)(x->t->plan.mean * x->c->seq);  // of the mean loss
     in->step = step;
     in->loss_scale = (float)x->scaler.scale;
     in->clip = x->c->clip;
-    x->watched = scaler_at_end(&x->scaler, &x->c->scaler);
     x->t->plan.loss_scale = in->loss_scale;
     if (read_batch(x, step, x->t->plan.first)) return step_failed(x, step);
     for (int k = 0; k < (int)x->c->accumulation; k++) {
@@ -181,7 +202,7 @@ static int attempt(struct train *x, int64_t step, struct step_input *in, struct 
         model_set_batch(x->model, b.tokens, b.targets, (float)(x->scaler.scale / tokens), k == 0);
         if (forward(x)) return -1;
         stream_phase(x->t->compute, PHASE_BACKWARD);
-        if (backward(x, k)) return -1;
+        if (backward(x, k, made->watched)) return -1;
         stream_phase(x->t->compute, PHASE_OTHER);
     }
     batch_feed_sent(x->feed, step);
@@ -195,7 +216,7 @@ static int attempt(struct train *x, int64_t step, struct step_input *in, struct 
     in->stop = x->o->stop && *x->o->stop;
     in->snapshot = saver_wants(x->o->saver);
     saver_hold(x->o->saver);
-    return topology_step(x->t, in, stats);
+    return topology_step(x->t, in, &made->stats);
 }
 
 // ---------------------------------------------------------------- what follows from it
@@ -226,13 +247,14 @@ static void describe_overflow(const struct topology *t, const double *found, con
 
 // The end of a run whose gradients are not finite although the loss scale is at its minimum: names the rank and the tensor.
 // Where all ranks end at the same step they tell each other what they have counted, and all say the same; elsewhere a rank
-// speaks for itself. Logs; returns -1.
+// speaks for itself, and where later steps have been counted nobody says anything. Logs; returns -1.
 static int end_of_scale(struct train *x) {
     struct topology *t = x->t;
     bool alone = t->plan.alone || t->plan.in_part;
     char where[WHERE_BYTES] = "";
     struct grad_watched own;
-    if (grad_watch_read(x->model, &own)) return scaler_ended(&x->scaler, &x->c->scaler, "");
+    if (t->plan.lag > 0 || grad_watch_read(x->model, &own))
+        return scaler_ended(&x->scaler, &x->c->scaler, "");
     double *found = xcalloc(2 * (size_t)t->size, sizeof *found);
     found[t->rank] = (double)(own.tensor + 1);
     found[t->size + t->rank] = (double)own.elements;
@@ -243,10 +265,12 @@ static int end_of_scale(struct train *x) {
 }
 
 // Adjusts the loss scale after an attempt; ends a run that no longer produces finite gradients.
-static int judge(struct train *x, int64_t step, const struct step_stats *stats) {
+static int judge(struct train *x, int64_t step, const struct made *made) {
+    const struct step_stats *stats = &made->stats;
     if (!stats->skipped) x->updates++;
+    if (stats->skipped && x->t->plan.lag > 0) step_plan_undo(x->t);
     x->skipped_in_a_row = stats->skipped ? x->skipped_in_a_row + 1 : 0;
-    if (x->watched && stats->skipped) return end_of_scale(x);
+    if (made->watched && stats->skipped) return end_of_scale(x);
     if (x->c->scaler.enabled) return scaler_update(&x->scaler, &x->c->scaler, stats->skipped);
     if (x->skipped_in_a_row >= DIVERGED_STEPS)
         return fail(
@@ -256,28 +280,50 @@ static int judge(struct train *x, int64_t step, const struct step_stats *stats) 
     return 0;
 }
 
-static void tell_step(const struct train *x, const struct step_input *in, const struct step_stats *stats,
-                      double seconds, double elapsed, size_t memory_bytes) {
+static void tell_step(const struct train *x, const struct made *made) {
     const struct step_plan *p = &x->t->plan;
+    const struct step_input *in = &made->in;
     // Of the workers whose gradients counted.
     int64_t sequences = p->alone     ? p->samples - x->pace.samples
                         : p->in_part ? p->workers * own_sequences(x)
                                      : p->mean;
     if (!x->o->observer) return;
     struct step_record record = {.step = in->step + 1,
-                                 .loss = stats->loss,
-                                 .grad_norm = stats->grad_norm,
+                                 .loss = made->stats.loss,
+                                 .grad_norm = made->stats.grad_norm,
                                  .lr = in->lr,
                                  .loss_scale = in->loss_scale,
                                  .tokens = sequences * x->c->seq,
                                  .place = p->alone ? step_plan_place(x->t) : 0,
                                  .workers = p->in_part ? p->workers : 0,
-                                 .samples = p->samples,
-                                 .seconds = seconds,
-                                 .elapsed = elapsed,
-                                 .skipped = stats->skipped,
-                                 .memory_bytes = memory_bytes};
+                                 .samples = p->samples - (x->r->steps - in->step - 1) * p->mean,
+                                 .seconds = made->seconds,
+                                 .elapsed = made->elapsed,
+                                 .skipped = made->stats.skipped,
+                                 .memory_bytes = made->memory_bytes};
     x->o->observer->on_step(x->o->observer->ctx, &record);
+}
+
+// The outcomes of the steps before `end`. Blocks until they are known.
+static int hear(struct train *x, int64_t end) {
+    for (; x->heard < end; x->heard++)
+        if (x->t->plan.lag > 0 && x->t->ops->outcome &&
+            x->t->ops->outcome(x->t, x->heard, &made_of(x, x->heard)->stats))
+            return -1;
+    return 0;
+}
+
+// They count: in their order, each once. *stop: also whether one of them said so.
+static int count(struct train *x, int64_t end, bool *stop) {
+    if (hear(x, end)) return -1;
+    for (; x->judged < end; x->judged++) {
+        const struct made *made = made_of(x, x->judged);
+        if (judge(x, x->judged, made)) return -1;
+        tell_step(x, made);
+        pace_step(&x->pace, x->judged, x->t->plan.samples, made->now_ns, made->stats.skipped);
+        *stop |= made->stats.stop;
+    }
+    return 0;
 }
 
 // Whether the run ends early behind this step, because some rank was asked to leave. Where others hold the state, they
@@ -292,29 +338,44 @@ static bool leaves(struct train *x, int64_t step, bool told) {
 }
 
 // ---------------------------------------------------------------- steps
+// Whether nothing may be open behind the step: a run that goes on from its checkpoint begins so. A matter of the configuration
+// and of the steps alone, for whether this rank can keep anything the others do not know.
+static bool is_drained(const struct train *x, int64_t step) {
+    int64_t every = x->c->recovery.checkpoint_every;
+    return every > 0 && (x->leaving || step + 1 == x->c->steps || (step + 1) % every == 0);
+}
+
 static int one_step(struct train *x, int64_t step, int64_t start, int64_t begin) {
-    struct step_input in = {0};
-    struct step_stats stats = {0};
+    struct made *made = made_of(x, step);
+    struct step_plan *plan = &x->t->plan;
+    bool told = false;
     // 1. Room for the state, where it is to be kept.
-    x->t->plan.keep = saver_due(x->o->saver, step, x->leaving);
-    if (x->t->plan.keep) saver_gate(x->o->saver);
-    // 2. The step.
-    if (attempt(x, step, &in, &stats)) return -1;
-    int64_t now = now_ns();
-    double elapsed = x->o->elapsed_before + seconds_since(start, now);
-    if (judge(x, step, &stats)) return -1;
-    x->r->steps = step + 1;
+    plan->keep = saver_due(x->o->saver, step, x->leaving);
+    plan->drain = is_drained(x, step);
+    if (plan->keep) saver_gate(x->o->saver);
+    // 2. The step, and the outcomes that count now.
+    if (attempt(x, step)) return -1;
+    // A snapshot says how many updates its weights hold.
+    bool skips = x->c->clip > 0 || x->c->dtype == DT_F16;
+    bool snapshot = made->in.snapshot || (x->c->eval_every > 0 && (step + 1) % x->c->eval_every == 0);
+    int64_t end = plan->drain ? step + 1 : step + 1 - plan->lag;
+    if (hear(x, snapshot && skips ? step + 1 : end)) return -1;
+    made->now_ns = now_ns();
+    made->seconds = seconds_since(begin, made->now_ns);
+    made->elapsed = x->o->elapsed_before + seconds_since(start, made->now_ns);
     struct mem_usage usage;
     dev_usage(x->t->dev, &usage);
+    made->memory_bytes = mem_device_bytes(usage.current_bytes);
     if (step == x->t->start.step) x->allocations = usage.allocations;
-    // 3. Its record.
-    tell_step(x, &in, &stats, seconds_since(begin, now), elapsed, mem_device_bytes(usage.current_bytes));
-    pace_step(&x->pace, step, x->t->plan.samples, now, stats.skipped);
-    // 4. Snapshot and checkpoint.
-    struct train_state state = state_now(x), weights = weights_now(x);
-    saver_step(x->o->saver, &weights, elapsed, stats.snapshot);
-    x->r->interrupted = leaves(x, step, stats.stop);
-    if (x->t->plan.keep || (x->r->interrupted && !x->t->elsewhere)) saver_keep(x->o->saver, &state);
+    x->r->steps = step + 1;
+    if (count(x, end, &told)) return -1;
+    // 3. Snapshot and checkpoint.
+    struct train_state weights = weights_now(x);
+    saver_step(x->o->saver, &weights, made->elapsed, made->stats.snapshot);
+    x->r->interrupted = leaves(x, step, told);
+    if (x->r->interrupted && count(x, step + 1, &told)) return -1;
+    struct train_state state = state_now(x);
+    if (plan->keep || (x->r->interrupted && !x->t->elsewhere)) saver_keep(x->o->saver, &state);
     return 0;
 }
 
@@ -346,7 +407,8 @@ static int run_steps(struct train *x) {
         if (one_step(x, step, start, begin)) return -1;
         begin = now_ns();
     }
-    if (more < 0) return -1;
+    bool stop = false;  // nothing is left to stop
+    if (more < 0 || count(x, x->r->steps, &stop)) return -1;
     if (stream_sync(x->t->compute)) return step_failed(x, x->r->steps - 1);  // its updates are the step's
     // Of what others still do with the budget no time is this rank's.
     int64_t end = x->t->plan.alone ? begin : now_ns();
@@ -502,6 +564,8 @@ static int run(struct train *x) {
     x->t->plan.version = x->t->start.updates;
     x->t->plan.steps = x->t->start.step;
     x->t->plan.dealt = x->t->start.dealt;
+    x->t->plan.lag = x->t->lag;
+    x->made = xcalloc(1 + (unsigned long)x->t->lag, sizeof *x->made);
     if (!x->feed || !x->model || initial_weights(x)) return -1;
     go_on_from(x, &x->t->start);
     struct timeline_options to = {x->t->compute, x->l, c->accumulation, x->t->size, c->trace, x->o->watch};
@@ -531,6 +595,7 @@ int train_run(const struct train_options *o, struct train_result *result) {
     if (rc) saver_quit(x.o->saver);
     if (rc) stream_sync(x.t->compute);  // what is enqueued still uses the model's buffers
     report(&x);
+    free(x.made);
     result->model = x.model;
     result->feed = x.feed;
     result->slowdown = x.slowdown;

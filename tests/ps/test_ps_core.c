@@ -211,7 +211,7 @@ static void check_moments(struct sim *s, struct sim_worker *x) {
         assert_true(t->acknowledged_ns <= ps_clock_ns(sim_clock(s, x)) &&
                     t->landed_ns <= ps_clock_ns(sim_clock(s, x)));
     }
-    if (!alone) check_moment(s, x, worker_core_status(x->core)->done_peers_ns, all_ns);
+    if (!alone) check_moment(s, x, worker_core_outcome(x->core, x->step - 1)->done_peers_ns, all_ns);
     s->looks++;
 }
 

@@ -345,7 +345,7 @@ static uint64_t run(const struct toy_case *t, struct plain p, int *overtaken) {
         assert_false(worker_core_transferring(s->workers[w].core));
         double loss = 0;
         for (int i = 0; i < t->workers; i++) loss += toy_loss(t, i, t->steps - 1);
-        assert_true(now->stats.loss == loss);
+        assert_true(worker_core_outcome(s->workers[w].core, t->steps - 1)->stats.loss == loss);
     }
     *overtaken += p.overtaken;
     if (p.own) toy_ref_free(&p.ref);

@@ -48,6 +48,7 @@ static inline void sim_start_worker(struct sim *s, struct sim_worker *x) {
     if (!x->link) x->link = sim_link(&x->end, s->map->shards);
     struct worker_core_options o = {.rank = x->end.index,
                                     .lead = s->t.lead,
+                                    .lag = s->t.lead,
                                     .layout = s->l,
                                     .map = s->map,
                                     .dtype = s->t.dtype,
@@ -305,8 +306,8 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
         if (!s->report_first) sim_report(s, x);
         x->phase = SIM_CLOSING;
     } else if (x->phase == SIM_CLOSING) {
-        x->last = now->stats;
         if (!alone && now->steps_done + lead <= x->step) return;
+        if (!alone && x->step >= lead) x->last = worker_core_outcome(x->core, x->step - lead)->stats;
         if (!x->last.skipped) x->updates++;
         x->step++;
         x->phase = SIM_COMPUTE;

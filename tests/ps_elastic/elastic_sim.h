@@ -170,14 +170,15 @@ static inline void work(struct sim *s, struct sim_worker *x) {
         x->phase = SIM_CLOSING;
     } else if (x->phase == SIM_CLOSING) {
         if (now->steps_done <= x->step) return;
-        if (!now->stats.skipped) x->updates++;
-        x->last = now->stats;
+        const struct step_outcome *out = worker_core_outcome(x->core, x->step);
+        if (!out->stats.skipped) x->updates++;
+        x->last = out->stats;
         x->step++;
         x->phase = SIM_COMPUTE;
-        fate->opening[w] = now->opening;
+        fate->opening[w] = out->opening;
         fate->dealt[w] = true;
-        fate->members[x->step] = now->opening.members;
-        assert_int_equal(now->opening.state.updates, x->updates);
+        fate->members[x->step] = out->opening.members;
+        assert_int_equal(out->opening.state.updates, x->updates);
     } else {
         sim_work(s, x);
     }

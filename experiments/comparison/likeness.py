@@ -123,9 +123,12 @@ def refuse_unlike_predictions(predicted):
             raise UsageError(f"{sentence(key, values)}; {remedy(key)}. Nothing was trained")
 
 
-def refuse_unlike(groups, force):
-    """RunError unless the runs are alike in all that is not compared; with force a warning for each key."""
+def refuse_unlike(groups, force, varied=()):
+    """RunError unless the runs are alike in all that is not compared; with force a warning for each key. varied: facts that differ on
+    purpose."""
     for key, values in unlike(groups).items():
+        if key in varied:
+            continue
         text = sentence(key, values)
         if not force:
             raise RunError(f"{text}; {remedy(key)}")

@@ -36,13 +36,18 @@ def write(path, groups, about, spoken=""):
                     figures.totals(groups), verdicts(every), speeds(groups, about.target), sweep.section(groups), timeline.section(groups),
                     figures.links(groups), figures.times(groups), staleness.section(groups), numbers(groups, about.target),
                     hashes(every), spoken, notes(every, about)])
+    top = head(about.title, runs) + failures(about.failed, groups) + unlike(groups) + warning(every) + found(groups, about.target)
+    write_page(path, about.title, top, body)
+
+
+def write_page(path, title, top, body):
+    """One HTML file: what is above the list of contents, the list, and the body whose headings it names."""
     body, contents = with_contents(body)
-    top = head(about.title, runs) + failures(about.failed, groups) + unlike(groups) + warning(every) + found(groups, about.target) + contents
     html = ("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">"
             f"<meta http-equiv=\"Content-Security-Policy\" content=\"{OFFLINE}\">"
             "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">"
             "<meta name=\"color-scheme\" content=\"light dark\">"
-            f"<title>{escape(about.title)}</title><style>{CSS}</style></head><body><main>{top}{body}</main>"
+            f"<title>{escape(title)}</title><style>{CSS}</style></head><body><main>{top}{contents}{body}</main>"
             f"<script>{SCRIPT}</script></body></html>\n")
     with open(path, "w", encoding="utf-8") as f:
         f.write(html)

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Studies what a consistency costs and gives: rows of topologies and settings, under chosen trouble, over seeds.
+
+    experiments/consistency.py experiments/studies/quick.json
+    experiments/consistency.py experiments/studies/stragglers.json --seeds 1,2,3 --out runs/stragglers
+    experiments/consistency.py experiments/studies/async.json --rows sync,async --markdown --picture async.svg
+
+A study is a JSON file: {"title", "question", "config": the program's configuration that all share, "rows": [{"name", "topology",
+"settings": {key: value}}], "conditions": [{"name", "settings"}], "seeds", "reference": the row that sets the target loss, "target_loss",
+"picture": what its curves are drawn against, "figures": those of the printed tables}. Each row trains under each condition (trouble.straggle, trouble.delay, ..) with
+each seed, in a random order. Shown are held-out loss against samples, updates, seconds and bytes, the time to a target,
+staleness and traffic, with 95% intervals over seeds; then which row is ahead where, and of which others that is not beyond
+noise. Snapshots are evaluated apart, behind the run: evaluation is no barrier.
+
+The folder --out gets a folder for each run, study.json, study.csv and study.html, one offline page. What is done is not done again: after an
+interrupt or a failure the same command goes on; runs that failed are named and tried again, runs of another command or build are trained anew.
+Rows of unequal budgets, models, data or batches are refused. --quick is experiments/studies/quick.json: three minutes on two busy cores.
+Needs Python 3.9 and nothing else. Exit status: 0 done; 1 a run failed or runs are unlike; 2 the command line or the study is wrong;
+130 Ctrl-C.
+"""
+import argparse
+import json
+import os
+import random
+import shlex
+import sys
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import cli
+from compare import built, check_out
+from comparison import csvfile, likeness
+from comparison.execute import check_places, said_of, time_left
+from comparison.pages.report import About
+from comparison.plan import refuse_unaccepted
+from comparison.runs import Failure, RunError, UsageError, failures_in_words
+from study import page, plan, results
+
+QUICK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "studies", "quick.json")
+
+
+def parse(argv):
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    ap.add_argument("study", metavar="STUDY.json", nargs="?", help="the study")
+    ap.add_argument("--quick", action="store_true", help="the short study of every kind of consistency")
+    ap.add_argument("--out", metavar="DIR", help="default: runs/ and the name of the study")
+    ap.add_argument("--rows", metavar="A,B", help="these rows alone")
+    ap.add_argument("--conditions", metavar="A,B", help="these conditions alone")
+    ap.add_argument("--seeds", metavar="1,2,..", help="other seeds than the study's")
+    ap.add_argument("--target-loss", type=float, metavar="X", help="take the time to this held-out loss (default: the study's, else the worst "
+                    "that the reference row's runs ended with)")
+    ap.add_argument("--order-seed", type=int, metavar="N", help="of the random order of the runs; drawn anew unless given")
+    ap.add_argument("--limit", type=float, metavar="SECONDS", default=600.0, help="end a run that takes longer (default %(default)g)")
+    ap.add_argument("--read", action="store_true", help="train nothing: show what is done, by whichever build")
+    ap.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
+    ap.add_argument("--picture", metavar="FILE", help="draw the curves into this SVG file too")
+    ap.add_argument("--program", metavar="FILE", default=os.environ.get("STARRING") or built(), help="default: $STARRING, else build/starring")
+    args = ap.parse_args(argv)
+    if bool(args.study) == args.quick:
+        ap.error("name a study, as experiments/studies/quick.json, or give --quick")
+    args.study = QUICK if args.quick else args.study
+    args.out = args.out or os.path.join("runs", os.path.splitext(os.path.basename(args.study))[0])
+    try:
+        args.seeds = [int(s) for s in args.seeds.split(",")] if args.seeds else None
+    except ValueError:
+        ap.error(f"--seeds {args.seeds}: expected whole numbers behind commas")
+    return args
+
+
+def chosen(args):
+    """The study that the command line leaves of the file's."""
+    study = plan.read(args.study)
+    study.rows = plan.chosen(study.rows, args.rows, "rows")
+    study.conditions = plan.chosen(study.conditions, args.conditions, "conditions")
+    study.seeds = args.seeds or study.seeds
+    study.target_loss = study.target_loss if args.target_loss is None else args.target_loss
+    if study.reference not in [row.name for row in study.rows]:
+        study.reference = study.rows[0].name
+    for what, known in (("picture", list(page.AXES)), ("figures", [key for key, *_ in results.figures_of(None)])):
+        unknown = [word for word in getattr(study, what) if word not in known]
+        if unknown:
+            raise UsageError(f"{args.study}: {what}: {unknown[0]}: expected {', '.join(known)}")
+    return study
+
+
+def run_all(args, study):
+    """([Cell], [Failure])"""
+    base = os.path.join(args.out, plan.BASE)
+    os.makedirs(args.out, exist_ok=True)
+    with open(base, "w", encoding="utf-8") as f:
+        json.dump({"quiet": True, **study.config}, f, indent=1)
+    planned = plan.planned_of(study, args.program, base)
+    version = None if args.read else plan.version_of(args.program)
+    done, failed, open_runs = {}, [], []
+    for condition, row, one in planned:
+        run = plan.read_back(one, os.path.join(args.out, one.name), study.config, version)
+        if run:
+            done[one.name] = run
+        elif args.read:
+            failed.append(Failure(one.label, one.name, "not there, or of another command"))
+        else:
+            open_runs.append(one)
+    if done and open_runs:
+        print(f"{len(done)} of {len(planned)} runs are done already", flush=True)
+    check_places([os.path.join(args.out, one.name) for one in open_runs])
+    first = {one.label: one for one in reversed(open_runs)}
+    refuse_unaccepted(list(first.values())[::-1], lambda one: os.path.join(args.out, one.name), True)
+    seed = random.SystemRandom().randrange(10000) if args.order_seed is None else args.order_seed
+    random.Random(seed).shuffle(open_runs)
+    if open_runs:
+        print(f"{len(open_runs)} runs, --order-seed {seed}", flush=True)
+    took = []
+    for number, one in enumerate(open_runs, 1):
+        print(f"[{number}/{len(open_runs)}] {one.name} ...", end=" ", flush=True)
+        try:
+            run = plan.train(one, os.path.join(args.out, one.name), study.config, args.limit, version)
+        except RunError as e:
+            print("failed", flush=True)
+            print(f"consistency.py: {e}", file=sys.stderr, flush=True)
+            failed.append(Failure(one.label, one.name, e.brief))
+            continue
+        done[one.name] = run
+        took.append(run.wall_seconds)
+        print(said_of(run).split(", noisy")[0] + time_left(took, len(open_runs) - number), flush=True)
+    cells = {}
+    for condition, row, one in planned:
+        cell = cells.setdefault((condition.name, row.name), results.Cell(condition, row, []))
+        if one.name in done:
+            run = done[one.name]
+            run.seed_swept = True
+            run.summary.update(row=row.name, condition=condition.name)
+            cell.runs.append(run)
+    return [cells[(c.name, r.name)] for c in study.conditions for r in study.rows], failed
+
+
+def main(argv=None):
+    words = sys.argv[1:] if argv is None else argv
+    args = parse(words)
+    try:
+        check_out(args.out)
+        study = chosen(args)
+        cells, failed = run_all(args, study)
+        groups = [cell.runs for cell in cells if cell.runs]
+        if not groups:
+            raise RunError("no run is left to show:\n" + "\n".join(failures_in_words(failed, groups)))
+        likeness.refuse_unlike(groups, False, results.facts_that_may_differ(study))
+        results.refuse_unequal_budgets(cells)
+    except RunError as e:
+        print(f"consistency.py: {e}", file=sys.stderr)
+        return e.status
+    targets = results.target_of(study, cells)
+    verdicts = results.verdicts(study, cells, targets)
+    command = shlex.join([sys.argv[0], *words])
+    paths = [os.path.join(args.out, f"study.{end}") for end in ("json", "csv", "html")]
+    with open(paths[0], "w", encoding="utf-8") as f:
+        json.dump(page.document(study, cells, targets, verdicts, failed, command), f, indent=1)
+        f.write("\n")
+    csvfile.write_csv(paths[1], [run for group in groups for run in group], failed)
+    page.write(paths[2], study, cells, targets, verdicts, About(study.title, command, args.out, trained=not args.read, failed=tuple(failed)))
+    for condition in study.conditions:
+        lines = page.table(study, condition, cells, targets[condition.name], study.figures)
+        if lines:
+            print(f"\n{condition.name}\n\n" + (page.markdown_of(lines) if args.markdown else page.text_of(lines)) + "\n")
+        for verdict in verdicts:
+            if verdict.condition == condition.name:
+                print("* " + results.in_words(verdict))
+    print("\n" + "\n".join(filter(None, [results.busy(cells), *(f"FAILED {text}" for text in failures_in_words(failed, groups)), *paths])))
+    if args.picture:
+        page.write_picture(args.picture, study, cells, targets)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    cli.run(main, "interrupted; the same command goes on with what is left")

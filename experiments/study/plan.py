@@ -1,0 +1,157 @@
+"""A study as its JSON file says it: rows, conditions and seeds, which make the runs, and which of these an earlier start has done."""
+import hashlib
+import json
+import os
+import re
+from dataclasses import dataclass, field
+
+import regular
+from comparison.execute import execute
+from comparison.plan import Planned
+from comparison.runs import RunError, UsageError, load
+
+MADE = "command.json"    # in a run's directory: the command, the configuration and the build of the program that made it
+BASE = "base.json"       # in the study's directory: what all runs share
+KEYS = {"title": str, "question": str, "config": dict, "rows": list, "conditions": list, "seeds": list, "reference": str,
+        "target_loss": (int, float), "picture": list, "figures": list}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A row or a condition: its name, the settings that it adds, {key: value}; of a row its topology."""
+    name: str
+    settings: dict
+    topology: str = None
+
+
+@dataclass
+class Study:
+    """reference: the name of the row that the target loss is taken from. picture: what the curves are drawn against. figures: those of
+    the printed tables; none: all."""
+    title: str
+    config: dict
+    rows: list
+    conditions: list
+    seeds: list
+    reference: str
+    target_loss: float = None
+    picture: list = field(default_factory=lambda: ["samples", "seconds"])
+    question: str = ""
+    figures: list = field(default_factory=list)
+
+
+def parts_of(found, what, keys):
+    """[Part] of a list of the study's file; UsageError names the entry that is none."""
+    out = []
+    for entry in found:
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or set(entry) - set(keys) or not isinstance(
+                entry.get("settings", {}), dict) or ("topology" in keys and not isinstance(entry.get("topology"), str)):
+            raise UsageError(f"{what}: {json.dumps(entry)}: expected an object with {', '.join(keys)}")
+        out.append(Part(entry["name"], entry.get("settings", {}), entry.get("topology")))
+    names = [part.name for part in out]
+    if not out or len(set(names)) < len(names):
+        raise UsageError(f"{what}: each needs a name of its own, and there must be one at least: {', '.join(names) or 'none'}")
+    return out
+
+
+def read(path):
+    """The Study of a file; UsageError says what is wrong with it."""
+    try:
+        with regular.open_file(path, limit=regular.WHOLE, encoding="utf-8") as f:
+            found = json.load(f)
+    except OSError as e:
+        raise UsageError(f"{path}: {e.strerror}") from None
+    except ValueError as e:
+        raise UsageError(f"{path}: no JSON: {e}") from None
+    if not isinstance(found, dict) or "rows" not in found:
+        raise UsageError(f"{path}: a study is an object with \"rows\": see experiments/studies")
+    for key, value in found.items():
+        if key not in KEYS or not isinstance(value, KEYS[key]):
+            raise UsageError(f"{path}: {key}: {'unknown' if key not in KEYS else 'of a wrong type'}; a study has {', '.join(KEYS)}")
+    rows = parts_of(found["rows"], f"{path}: rows", ("name", "topology", "settings"))
+    conditions = parts_of(found.get("conditions") or [{"name": "undisturbed"}], f"{path}: conditions", ("name", "settings"))
+    seeds = found.get("seeds", [1, 2, 3])
+    if not seeds or len(set(seeds)) < len(seeds) or not all(isinstance(s, int) and s >= 0 for s in seeds):
+        raise UsageError(f"{path}: seeds: expected different whole numbers")
+    reference = found.get("reference", rows[0].name)
+    if reference not in [row.name for row in rows]:
+        raise UsageError(f"{path}: reference: there is no row {reference}")
+    study = Study(found.get("title", os.path.basename(path)), found.get("config", {}), rows, conditions, seeds, reference,
+                  found.get("target_loss"), question=found.get("question", ""))
+    study.picture, study.figures = found.get("picture", study.picture), found.get("figures", [])
+    return study
+
+
+def chosen(parts, names, what):
+    """The parts that a list behind commas names, all without one."""
+    wanted = [name for name in (names or "").split(",") if name]
+    unknown = [name for name in wanted if name not in [part.name for part in parts]]
+    if unknown:
+        raise UsageError(f"--{what} {unknown[0]}: the study has {', '.join(part.name for part in parts)}")
+    return [part for part in parts if not wanted or part.name in wanted]
+
+
+def as_setting(value):
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def file_name(text):
+    return re.sub(r"[^A-Za-z0-9_.=]+", "-", text).strip("-")
+
+
+def planned_of(study, program, base):
+    """[(condition, row, Planned)]: a run for each row under each condition with each seed."""
+    out, names = [], set()
+    for seed in study.seeds:
+        for condition in study.conditions:
+            for row in study.rows:
+                argv = [program, "train", "-c", base, "--topology", row.topology, "--seed", str(seed), "--no-weights"]
+                for key, value in {**condition.settings, **row.settings}.items():
+                    argv += ["--set", f"{key}={as_setting(value)}"]
+                name = f"{file_name(condition.name)}/{file_name(row.name)}.seed{seed}"
+                if name in names:
+                    raise UsageError(f"{name}: two runs would have this folder; give rows and conditions names of other letters")
+                names.add(name)
+                label = row.name if len(study.conditions) == 1 else f"{row.name}, {condition.name}"
+                out.append((condition, row, Planned(name, label, argv, [], seed=str(seed))))
+    return out
+
+
+def version_of(program):
+    """The program's hash: what another build left is trained again."""
+    try:
+        with regular.open_file(program, "rb") as f:
+            return hashlib.sha256(f.read()).hexdigest()
+    except OSError as e:
+        raise UsageError(f"{program}: {e.strerror}; build it with make, or name it with --program") from None
+
+
+def made_by(directory):
+    """{argv, config, version, seconds} of a finished run; {} of what is none."""
+    try:
+        with regular.open_file(os.path.join(directory, MADE), limit=regular.WHOLE, encoding="utf-8") as f:
+            found = json.load(f)
+        return found if isinstance(found, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def read_back(planned, directory, config, version):
+    """The run that an earlier start left there, None where there is none of this command and configuration by this version (None: by any)."""
+    made = made_by(directory)
+    if (made.get("argv"), made.get("config")) != (planned.argv[1:], config) or version not in (None, made.get("version")):
+        return None
+    try:
+        run = load(planned.name, directory)
+    except RunError:
+        return None
+    run.label, run.command, run.wall_seconds = planned.label, planned.argv + ["--out", directory], made.get("seconds")
+    return run
+
+
+def train(planned, directory, config, limit, version):
+    """Trains it, and says in its folder that this is whole."""
+    run = execute(planned, planned.name, directory, limit)
+    with open(os.path.join(directory, MADE), "w", encoding="utf-8") as f:
+        json.dump({"argv": planned.argv[1:], "config": config, "version": version, "seconds": round(run.wall_seconds, 3)}, f)
+    return run

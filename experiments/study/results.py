@@ -1,0 +1,198 @@
+"""Figures of a study's runs: of each row under each condition the medians with their intervals, and which row is ahead of which.
+
+Rows are compared within a seed: the same initial weights, the same batches, the same draws of trouble. What is measured of
+them lies above zero, so a comparison is a ratio (comparison/claims.py: Student's t on logarithms over seeds, corrected by Holm
+for all pairs of rows of one measure under one condition). Of losses, which are logarithms already, it is a difference in nats; a ratio
+of 1.02, the least that is claimed, is 0.02 nats of them. Runs take turns in a random order, so that what else a machine does falls on
+all rows alike and widens the intervals: times of noisy runs are compared too, and how busy the machine was is said."""
+import itertools
+import math
+import statistics
+from dataclasses import dataclass
+
+from comparison import claims, learning
+from comparison.runs import UsageError
+from comparison.spread import estimate, finite
+
+MIB = 1 << 20
+# A fact that comparisons refuse to differ: the configuration keys that a row or a condition sets where it may.
+VARIED_BY = {"lr": ("optimizer.params.lr",), "optimizer": ("optimizer.",), "schedule": ("scheduler.",), "clip": ("gradient_clipping",),
+             "trouble": ("trouble.",), "dtype": ("dtype",), "medium": ("medium", "launch"), "steps": ("steps",),
+             "tokens_per_step": ("train_batch_size", "steps"), "seed": ("",)}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row under a condition, with its runs in the order of the seeds."""
+    condition: object
+    row: object
+    runs: list
+
+
+def final_loss(run):
+    found = learning.judged(run)
+    return found[-1].loss if found else None
+
+
+def sent_bytes(run):
+    """Payload that all roles of the job have sent, from its first step to its last."""
+    sent = run.get("totals", "sent_per_step")
+    return sent * run.own_steps if isinstance(sent, (int, float)) else None
+
+
+def share_waiting(run):
+    time = run.time or {}
+    return time["wait"] / time["total"] if time.get("total") else None
+
+
+def tail(run):
+    """The slow steps over the ordinary ones: the 95th percentile over the median."""
+    median, p95 = run.get("step_seconds", "median"), run.get("step_seconds", "p95")
+    return p95 / median if median and p95 else None
+
+
+def figures_of(target):
+    """[(key, words, value of a run, digits)] of a study whose rows are timed to `target`."""
+    to = "the target" if target is None else f"{target:.4f}"
+
+    def reached(what):
+        return lambda run: None if target is None else learning.reached(run, target, what)
+    return [("loss", "held-out loss", final_loss, 4), ("samples_to_target", f"samples to {to}", reached("samples"), 0),
+            ("updates_to_target", f"updates to {to}", reached("updates"), 0), ("seconds_to_target", f"seconds to {to}", reached("seconds"), 2),
+            ("seconds", "seconds in all", lambda run: learning.judged(run)[-1].seconds if learning.judged(run) else None, 2),
+            ("step_ms", "ms a step, median", lambda run: 1e3 * run.get("step_seconds", "median", default=math.nan), 1),
+            ("tail", "95th percentile / median step", tail, 2), ("waiting", "share of time waiting for peers", share_waiting, 2),
+            ("updates", "updates", lambda run: run.updates_applied, 0), ("samples", "samples applied", lambda run: run.samples_applied, 0),
+            ("staleness", "staleness, mean", lambda run: run.get("staleness", "mean"), 2),
+            ("staleness_max", "at most", lambda run: run.get("staleness", "max"), 0),
+            ("sent_mib", "MiB sent in the job", lambda run: sent_bytes(run) / MIB if sent_bytes(run) is not None else None, 1)]
+
+
+# (key of a figure, how it is compared, in which words)
+MEASURES = [("loss", "nats", "held-out loss at the end"), ("seconds_to_target", "times", "seconds to the target"),
+            ("samples_to_target", "times", "samples to the target"), ("seconds", "times", "seconds for the whole budget"),
+            ("sent_mib", "times", "bytes sent")]
+
+
+def target_of(study, cells):
+    """{condition's name: the held-out loss that is timed}: the study's, else the worst that the reference row's runs ended with,
+    which all of them reached. None where it has no runs."""
+    out = {}
+    for condition in study.conditions:
+        ends = [final_loss(run) for cell in cells if (cell.condition, cell.row.name) == (condition, study.reference) for run in cell.runs]
+        out[condition.name] = study.target_loss if study.target_loss is not None else max(finite(ends), default=None)
+    return out
+
+
+def estimates(cell, target):
+    """{key: Estimate or None}, of what all of the cell's runs have: a target that one of them never reached has none."""
+    out = {}
+    for key, _, read, _ in figures_of(target):
+        values = finite([read(run) for run in cell.runs])
+        out[key] = estimate(values) if len(values) == len(cell.runs) else None
+    return out
+
+
+def comparable(key, run, target):
+    """A run's value above zero whose logarithm is compared."""
+    read = next(read for name, _, read, _ in figures_of(target) if name == key)
+    value = read(run)
+    return math.exp(value) if key == "loss" and value is not None and value < 700 else None if key == "loss" else value
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of one measure under one condition: the row that is ahead, and [(row, Ratio of that row to the one ahead)]. Loss: the Ratio's
+    logarithm is in nats. never: rows of which a run never reached the target."""
+    condition: str
+    key: str
+    unit: str
+    words: str
+    best: str
+    ratios: tuple
+    never: tuple = ()
+
+
+def verdicts(study, cells, targets):
+    """[Verdict] of each condition and measure that some row has, and that two rows could have."""
+    out = []
+    for condition in study.conditions:
+        mine, target = [c for c in cells if c.condition == condition and c.runs], targets[condition.name]
+        for key, unit, words in MEASURES:
+            middles = {c.row.name: estimates(c, target)[key] for c in mine}
+            never = tuple(name for name, e in middles.items() if e is None) if key.endswith("_to_target") and target is not None else ()
+            there = [c for c in mine if middles[c.row.name] is not None]
+            if not there or len(there) + len(never) < 2:
+                continue
+            pairs = list(itertools.combinations(there, 2))
+            found = claims.claim([claims.ratio(pairs_of(a, b, key, target)) or claims.Ratio(1.0, 0) for a, b in pairs])
+            best = min(there, key=lambda c: middles[c.row.name].value)
+            ratios = []
+            for (a, b), ratio in zip(pairs, found):
+                if best in (a, b) and ratio.count:
+                    ratios.append((b.row.name, turned(ratio)) if a is best else (a.row.name, ratio))
+            out.append(Verdict(condition.name, key, unit, words, best.row.name, tuple(sorted(ratios, key=lambda r: r[1].value)), never))
+    return out
+
+
+def pairs_of(a, b, key, target):
+    """[(value of a, value of b)] of the seeds that both have."""
+    theirs = {run.seed: run for run in b.runs}
+    return [(comparable(key, run, target), comparable(key, theirs[run.seed], target)) for run in a.runs if run.seed in theirs]
+
+
+def turned(ratio):
+    """The Ratio of b to a, from that of a to b."""
+    low, high = (None, None) if ratio.low is None else (1 / ratio.high, 1 / ratio.low)
+    return claims.Ratio(1 / ratio.value, ratio.count, low, high, ratio.spread, ratio.chance, ratio.differs)
+
+
+def in_words(verdict):
+    """A sentence: which row is ahead, of which others that is beyond noise, and of which it is not."""
+    def said(name, ratio):
+        ends = [] if ratio.low is None else [ratio.low, ratio.high]
+        if verdict.unit == "nats":
+            return f"{name} {math.log(ratio.value):+.3f}" + (f" ({math.log(ends[0]):+.3f} to {math.log(ends[1]):+.3f})" if ends else "")
+        return f"{name} {ratio.value:.2f}" + (f" ({ends[0]:.2f} to {ends[1]:.2f})" if ends else "") + " times"
+    beyond = [said(*r) for r in verdict.ratios if r[1].differs]
+    equal = [name for name, r in verdict.ratios if not r.differs and r.low == r.high == 1.0]
+    within = [said(name, r) for name, r in verdict.ratios if not r.differs and name not in equal]
+    unit = " nats" if verdict.unit == "nats" else " as much"
+    text = f"{verdict.condition}: least {verdict.words}: {verdict.best}."
+    if equal:
+        text += f" Equal to it with every seed: {', '.join(equal)}."
+    if beyond:
+        text += f" Beyond noise: {', '.join(beyond)}{unit}."
+    if within:
+        one = all(r.count == 1 for _, r in verdict.ratios)
+        text += (f" One seed shows no noise, so nothing is claimed: {', '.join(within)}{unit}." if one else
+                 f" Not beyond noise: {', '.join(within)}{unit}.")
+    if verdict.never:
+        text += f" Not in every run, or never: {', '.join(verdict.never)}."
+    return text
+
+
+def busy(cells):
+    """How busy the machine was with other things, as a sentence; "" where nothing measured it."""
+    shares = finite([run.load.get("others_share") for cell in cells for run in cell.runs])
+    if not shares:
+        return ""
+    return (f"Other programs took {statistics.median(shares):.0%} of the cores in the median run, and {max(shares):.0%} in the one that had most "
+            "of it. The runs took turns in a random order, so this widens the intervals of times and favours no row.")
+
+
+def facts_that_may_differ(study):
+    """The facts that a row or a condition sets on purpose."""
+    keys = [key for part in study.rows + study.conditions for key in part.settings]
+    return {fact for fact, prefixes in VARIED_BY.items() if any(not p or key == p or key.startswith(p) for p in prefixes for key in keys + [""])}
+
+
+def refuse_unequal_budgets(cells):
+    """UsageError unless all runs were asked for equally many samples."""
+    budgets = {}
+    for cell in cells:
+        for run in cell.runs:
+            budgets.setdefault((run.steps_planned or run.steps or 0) * (run.train_batch_size or 0), []).append(run.label)
+    if len(budgets) > 1:
+        told = ", ".join(f"{labels[0]}: {samples:,}" for samples, labels in budgets.items())
+        raise UsageError(f"the rows have unequal budgets of samples ({told}); make steps times train_batch_size equal")

@@ -49,12 +49,17 @@ def place(drawing, x, y):
     return float(height), drawing.replace("<svg ", f'<svg x="{x}" y="{y}" width="{width}" height="{height}" ', 1)
 
 
+def file_text(width, height, title, style, body):
+    """A drawing as a file of its own."""
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:.0f}" role="img" '
+            'font-family="system-ui, -apple-system, Segoe UI, Roboto, Helvetica Neue, Arial, sans-serif">'
+            f"<title>{escape(title)}</title><style>{style}</style>{body}</svg>\n")
+
+
 def write_file(path, width, height, title, style, body):
-    """A file of its own, which is named on the terminal."""
+    """Writes that file, and names it on the terminal."""
     with open(path, "w", encoding="utf-8") as f:
-        f.write(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:.0f}" role="img" '
-                'font-family="system-ui, -apple-system, Segoe UI, Roboto, Helvetica Neue, Arial, sans-serif">'
-                f"<title>{escape(title)}</title><style>{style}</style>{body}</svg>\n")
+        f.write(file_text(width, height, title, style, body))
     print(path)
 
 

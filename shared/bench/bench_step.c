@@ -220,8 +220,8 @@ static cJSON *figures_of(struct bench *b) {
     const struct config *c = b->rank.config;
     const struct model_spec *spec = &b->rank.spec;
     const struct rank_report *r = &b->rank.result.report;
-    struct token_flops a_token = model_flops_per_token(spec, c->seq);
-    struct token_flops again = recompute_flops_per_token(&c->recompute, spec, c->seq);
+    struct token_flops a_token = model_flops_per_token(spec, (double)c->seq);
+    struct token_flops again = recompute_flops_per_token(&c->recompute, spec, (double)c->seq);
     struct model_options model = train_model_options(c, spec, b->rank.layout);
     struct head_plan head = model_head_plan(&model);
     const char *source = "a CPU's peak is not in the table of datasheets";

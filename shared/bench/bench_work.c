@@ -71,6 +71,8 @@ int bench_rank_load(struct bench_rank *r, const char *who, const struct topology
     struct config *c = r->config = cli_config(t, set, 7 + count, a);
     if (!c || model_spec_load(c->model, &r->spec) || model_spec_check_seq(&r->spec, c->seq)) return -1;
     if (c->row != &topology_local) return fail("%s: --set topology=%s: %s", who, c->topology, advice);
+    if (c->documents == DOCUMENTS_WHOLE)
+        return fail("%s: data.documents whole: steps of one length are timed; other lengths with --seq", who);
     r->layout = model_layout_create(&r->spec, 1);
     return r->layout ? 0 : -1;
 }

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernels/statistics.h"
 #include "shared/command/commands.h"
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
@@ -19,6 +20,57 @@
 #include "shared/data/vocabulary.h"
 
 #define DEFAULT_VOCAB (1 << 20)
+
+// The lengths of the training part's documents (data.documents): null where the data has none.
+static cJSON *documents_of(const struct data_options *o) {
+    struct data_options whole = *o;
+    whole.whole = true;
+    error_quiet(QUIET_ALL);
+    struct token_source *s = data_open(&whole);
+    error_quiet(QUIET_NOT);
+    error_clear();
+    if (!s) return cJSON_CreateNull();
+    int64_t n = data_documents(s);
+    double *sorted = xcalloc((unsigned long)n, sizeof *sorted), sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += sorted[i] = (double)data_document_tokens(s, i);
+    data_close(&s);
+    sort_ascending(sorted, (size_t)n);
+    cJSON *doc = cJSON_CreateObject();
+    json_put(doc, "count", (double)n);
+    json_put(doc, "mean", sum / (double)n);
+    json_put(doc, "median", sorted[n / 2]);
+    json_put(doc, "p90", sorted[n * 9 / 10]);
+    json_put(doc, "p99", sorted[n * 99 / 100]);
+    json_put(doc, "longest", sorted[n - 1]);
+    cJSON *bins = cJSON_AddArrayToObject(doc, "histogram");
+    int64_t at = 0;
+    for (double most = 8; at < n; most *= 2) {
+        int64_t count = 0;
+        double tokens = 0;
+        for (; at < n && sorted[at] <= most; at++, count++) tokens += sorted[at];
+        cJSON *bin = cJSON_CreateObject();
+        json_put(bin, "up_to", most);
+        json_put(bin, "documents", (double)count);
+        json_put(bin, "tokens", tokens);
+        cJSON_AddItemToArray(bins, bin);
+    }
+    free(sorted);
+    return doc;
+}
+
+static void print_documents(const cJSON *d) {
+    char text[32];
+    const cJSON *bin;
+    if (cJSON_IsNull(d)) return;
+    double count = json_number(d, "count"), mean = json_number(d, "mean");
+    printf(
+        "documents         %s: mean %.0f tokens, median %.0f, 90%% up to %.0f, 99%% up to %.0f, longest %.0f\n",
+        format_count(text, (int64_t)count), mean, json_number(d, "median"), json_number(d, "p90"),
+        json_number(d, "p99"), json_number(d, "longest"));
+    cJSON_ArrayForEach(bin, json_item(d, "histogram")) printf(
+        "  up to %9.0f   %5.1f%% of them, %5.1f%% of the tokens\n", json_number(bin, "up_to"),
+        100 * json_number(bin, "documents") / count, 100 * json_number(bin, "tokens") / (count * mean));
+}
 
 static int info_run(const struct topology_table *t, const struct cli_args *args) {
     (void)t;
@@ -35,6 +87,7 @@ static int info_run(const struct topology_table *t, const struct cli_args *args)
     }
     struct data_options o = {.path = args->words[0], .val_fraction = 0.05, .vocab = (int32_t)vocab};
     struct token_source *s = data_open(&o);
+    cJSON *documents = s ? documents_of(&o) : NULL;
     if (s && cli_get(args, "json")) {
         cJSON *doc = cJSON_CreateObject();
         cJSON_AddStringToObject(doc, "data", data_description(s));
@@ -43,6 +96,7 @@ static int info_run(const struct topology_table *t, const struct cli_args *args)
         cJSON_AddNumberToObject(doc, "train_tokens", (double)data_train_tokens(s));
         cJSON_AddNumberToObject(doc, "val_tokens", (double)data_val_tokens(s));
         cJSON_AddNumberToObject(doc, "unigram_entropy", data_unigram_entropy(s));
+        cJSON_AddItemReferenceToObject(doc, "documents", documents);
         json_print(stdout, doc);
         cJSON_Delete(doc);
     } else if (s) {
@@ -51,7 +105,9 @@ static int info_run(const struct topology_table *t, const struct cli_args *args)
         printf("training tokens   %s\n", format_count(count, data_train_tokens(s)));
         printf("held-out tokens   %s\n", format_count(count, data_val_tokens(s)));
         printf("unigram entropy   %.4f nats per token\n", data_unigram_entropy(s));
+        print_documents(documents);
     }
+    cJSON_Delete(documents);
     free(side.tokenizer);
     int status = s ? 0 : EXIT_RUN_FAILED;
     data_close(&s);

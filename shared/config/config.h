@@ -80,6 +80,9 @@ struct engine_row {
 };
 extern const struct engine_row engine_rows[RING_COLLECTIVES];
 
+// Training sequences: of T tokens from anywhere in the text, or documents, each as long as it is (shared/data/documents.h).
+enum documents_kind { DOCUMENTS_PACKED, DOCUMENTS_WHOLE };
+
 #define EVAL_ALL (-1)
 
 struct ps_config {
@@ -160,7 +163,8 @@ struct config {
     char *val_data;   // or NULL: the tail of data
     char *tokenizer;  // "auto", "byte" or "bin"
     double val_fraction;
-    int64_t seq;  // T
+    enum documents_kind documents;
+    int64_t seq;  // T; of whole documents the longest
     int64_t steps;
     uint64_t seed;
     enum dtype dtype;

@@ -16,6 +16,7 @@ static const char *const device_names[] = {DEVICE_LIST(NAME_OF) NULL};
 static const char *const code_names[] = {"none", CODE_LIST(NAME_OF) NULL};
 const char *const medium_names[] = {"auto", "shm", "tcp", NULL};
 static const char *const dtype_names[] = {"fp32", "bf16", "fp16", NULL};
+static const char *const documents_names[] = {"packed", "whole", NULL};
 static const char *const unknown_names[] = {"refuse", "ignore", NULL};
 static const char *const own_or_dtype_names[] = {"auto", "fp32", "bf16", "fp16", NULL};
 static const char *const schedule_names[] = {
@@ -107,6 +108,12 @@ static const struct config_key keys[] = {
         FLAG("tokenizer", "KIND",
              "auto; byte: text for any model, a token per byte; bin: token files of a directory with texts")),
     NUMBER("data.val_fraction", NOBODY, KEY_F64, c.val_fraction, 0, 0.9, DEFAULT("0.05")),
+    ENUM(
+        "data.documents", T, c.documents, documents_names,
+        FLAG(
+            "documents", "HOW",
+            "packed: sequences from anywhere in the text; whole: documents of up to T tokens, each as long as it is "
+            "(packed)")),
     NUMBER("data.seq_len", T, KEY_I64, c.seq, 1, 1 << 24, DEFAULT("256"),
            FLAG("seq", "T", "tokens of a sequence (256)")),
     TEXT("topology", R | ORDER, c.topology,

@@ -11,12 +11,14 @@
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
 #include "shared/data/data_stream.h"
+#include "shared/data/documents.h"
 #include "shared/data/vocabulary.h"
 
 // Keeps the draws of positions apart from other uses of the same seed.
-#define BATCH_KEY   UINT64_C(0x62617463685f3031)
-#define SCAN_TOKENS 65536
-#define FEW_BYTES   10000  // a text of fewer is described in bytes: it would be 0.00 MiB
+#define BATCH_KEY    UINT64_C(0x62617463685f3031)
+#define DOCUMENT_KEY UINT64_C(0x646f63756d5f3031)
+#define SCAN_TOKENS  65536
+#define FEW_BYTES    10000  // a text of fewer is described in bytes: it would be 0.00 MiB
 
 struct token_source {
     struct token_stream stream, val_stream;  // val_stream is empty when the tail is held out
@@ -25,6 +27,7 @@ struct token_source {
     char *description;
     double entropy;
     struct data_identity identity;
+    struct documents documents;  // whole
 };
 
 // One pass over a stream: its tokens [0, counted) are trained on, the others held out.
@@ -61,7 +64,9 @@ static int scan(const struct token_stream *s, const struct scan *x) {
     return rc;
 }
 
-static void identify(char text[64], int64_t tokens, const XXH64_state_t *hash) {
+// documents: NULL: of no concern.
+static void identify(char text[64], int64_t tokens, const struct documents *d, XXH64_state_t *hash) {
+    if (d && d->count) XXH64_update(hash, d->all, (size_t)d->count * sizeof *d->all);
     snprintf(text, 64, "%lld tokens, xxh64 %016llx", (long long)tokens,
              (unsigned long long)XXH64_digest(hash));
 }
@@ -90,8 +95,8 @@ static int read_all(struct token_source *s, const struct data_options *o) {
             double p = (double)x.counts[v] / (double)s->train_tokens;
             if (x.counts[v]) s->entropy -= p * exact_log(p);
         }
-        identify(s->identity.train, s->train_tokens, x.train);
-        identify(s->identity.held_out, s->val_tokens, x.held_out);
+        identify(s->identity.train, s->train_tokens, &s->documents, x.train);
+        identify(s->identity.held_out, s->val_tokens, NULL, x.held_out);
     }
     XXH64_freeState(x.train);
     XXH64_freeState(x.held_out);
@@ -117,7 +122,10 @@ static int open_all(struct token_source *s, const struct data_options *o) {
     const struct vocabulary v = {.model = o->model, .size = o->vocab, .tokenizer = o->tokenizer};
     if (o->model && vocabulary_check(&v, o->path, &s->stream)) return -1;
     if (o->model && o->val_path && vocabulary_check(&v, o->val_path, &s->val_stream)) return -1;
-    if (check_length(o->path, s->train_tokens, "training", o->seq)) return -1;
+    const struct documents_options d = {o->path, o->vocab, s->train_tokens, o->seq};
+    if (o->whole ? documents_find(&s->documents, &s->stream, &d)
+                 : check_length(o->path, s->train_tokens, "training", o->seq))
+        return -1;
     if (o->val_path && check_length(o->val_path, s->val_tokens, "held-out", o->seq)) return -1;
     if (read_all(s, o)) return -1;
     const struct token_stream *t = &s->stream;
@@ -139,6 +147,7 @@ void data_close(struct token_source **s) {
     if (!*s) return;
     stream_close(&(*s)->stream);
     stream_close(&(*s)->val_stream);
+    documents_free(&(*s)->documents);
     free((*s)->description);
     free(*s);
     *s = NULL;
@@ -148,6 +157,10 @@ int64_t data_train_tokens(const struct token_source *s) { return s->train_tokens
 int64_t data_val_tokens(const struct token_source *s) { return s->val_tokens; }
 const char *data_description(const struct token_source *s) { return s->description; }
 const struct data_identity *data_identity(const struct token_source *s) { return &s->identity; }
+int64_t data_documents(const struct token_source *s) { return s->documents.count; }
+int64_t data_document_tokens(const struct token_source *s, int64_t index) {
+    return s->documents.all[index].count;
+}
 double data_unigram_entropy(const struct token_source *s) { return s->entropy; }
 
 static void fetch(const struct token_stream *s, int64_t at, int64_t seq, int32_t *tokens, int32_t *targets) {
@@ -155,13 +168,43 @@ static void fetch(const struct token_stream *s, int64_t at, int64_t seq, int32_t
     stream_fetch(s, at + 1, seq, targets);
 }
 
+static const struct document *document_of(const struct token_source *s, const struct data_slice *of,
+                                          int64_t index) {
+    return &s->documents.all[rng_below(of->seed ^ DOCUMENT_KEY, (uint64_t)of->step, (uint64_t)index,
+                                       (uint64_t)s->documents.count)];
+}
+
+int64_t data_length(const struct token_source *s, const struct data_slice *of) {
+    return s->documents.count ? document_of(s, of, of->first)->count : of->seq;
+}
+
+int64_t data_bucket(int64_t tokens, int64_t seq) {
+    int64_t each = ((seq + 15) / 16 + 7) / 8 * 8, bucket = (tokens + each - 1) / each * each;
+    return bucket < seq ? bucket : seq;
+}
+
+// A document, and padding behind it.
+static void fetch_document(const struct token_source *s, const struct document *d, int64_t seq,
+                           int32_t *tokens, int32_t *targets) {
+    assert(d->count <= seq);
+    fetch(&s->stream, d->first, d->count, tokens, targets);
+    for (int64_t t = d->count; t < seq; t++) {
+        tokens[t] = 0;
+        targets[t] = -1;
+    }
+}
+
 void data_batch(const struct token_source *s, const struct data_slice *of, int32_t *tokens,
                 int32_t *targets) {
-    assert(s->train_tokens > of->seq);
+    assert(s->documents.count || s->train_tokens > of->seq);
     uint64_t starts = (uint64_t)(s->train_tokens - of->seq), key = of->seed ^ BATCH_KEY;
-    for (int64_t i = 0; i < of->count; i++) {
+    for (int64_t i = 0; i < of->count; i++, tokens += of->seq, targets += of->seq) {
+        if (s->documents.count) {
+            fetch_document(s, document_of(s, of, of->first + i), of->seq, tokens, targets);
+            continue;
+        }
         uint64_t at = rng_below(key, (uint64_t)of->step, (uint64_t)(of->first + i), starts);
-        fetch(&s->stream, (int64_t)at, of->seq, tokens + i * of->seq, targets + i * of->seq);
+        fetch(&s->stream, (int64_t)at, of->seq, tokens, targets);
     }
 }
 

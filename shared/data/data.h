@@ -19,10 +19,11 @@ struct data_options {
     double val_fraction;  // in [0, 1)
     int32_t vocab;        // tokens must be below it; checked once over the whole stream
     int64_t seq;          // T: the training part (and val_path) must hold T+1 tokens; 0: not checked
+    bool whole;           // the training part is of documents of at most T tokens (shared/data/documents.h)
 };
 
 // NULL after naming file and what is wrong (missing, empty, truncated, wrong magic or version, token out
-// of range, too short). Files of a directory follow one another in the order of their names. "demo" is the
+// of range, too short, without documents). Files of a directory follow one another in the order of their names. "demo" is the
 // text of Debian's package jargon-text; without the package, a generated one (the description says which).
 struct token_source *data_open(const struct data_options *o);
 void data_close(struct token_source **s);
@@ -37,19 +38,32 @@ struct data_identity {
     char train[64], held_out[64];
 };
 const struct data_identity *data_identity(const struct token_source *s);
+int64_t data_documents(const struct token_source *s);  // whole: of the training part; else 0
+int64_t data_document_tokens(const struct token_source *s, int64_t index);  // without padding
 double data_unigram_entropy(const struct token_source *s);  // nats per token of the training part
 
-// Sequences [first, first + count) of a step's global batch, each of seq tokens.
+// Sequences [first, first + count) of a step's global batch, each of seq tokens, padding included.
 struct data_slice {
     uint64_t seed;
     int64_t step;
     int64_t first, count;
     int64_t seq;
 };
-// tokens and targets (count,T), target = next token. Each sequence's position is a counter-based draw keyed by
-// (seed, step, index), so the batch does not depend on how workers slice it. The training part must hold
-// seq + 1 tokens.
+// tokens and targets (count,T), target = next token. Each sequence's position, or document, is a counter-based draw
+// keyed by (seed, step, index), so the batch does not depend on how workers slice it. The training part must hold
+// seq + 1 tokens. Whole: seq is at least the longest of these documents; behind the end of one stand tokens 0 with targets -1.
 void data_batch(const struct token_source *s, const struct data_slice *of, int32_t *tokens, int32_t *targets);
+// Tokens of sequence `first` without padding: seq, or its document's.
+int64_t data_length(const struct token_source *s, const struct data_slice *of);
+// T of a micro-batch whose longest document has `tokens`: the next multiple of a sixteenth of seq, rounded up to a multiple of 8,
+// and at most seq. So there are at most 16 shapes, which a GPU's libraries plan before the first step, less than a
+// sixteenth of seq of padding behind the longest document, and rows that 16-bit matrix units take whole.
+int64_t data_bucket(int64_t tokens, int64_t seq);
+// The next smaller T than the bucket `bucket`; 0: it is the smallest.
+static inline int64_t data_shorter(int64_t bucket, int64_t seq) {
+    int64_t each = data_bucket(1, seq);
+    return (bucket - 1) / each * each;
+}
 // Held-out windows [first, first + count), in order, wrapping: the same for every topology, seed and step.
 // Window w holds tokens [w*seq, (w+1)*seq] of the held-out part, which must hold seq + 1 tokens.
 void data_val_batch(const struct token_source *s, const struct data_slice *of, int32_t *tokens,

@@ -20,8 +20,7 @@
 #include "shared/core/version.h"
 #include "shared/hf/presets.h"
 
-#define FILES_MAX      4     // of one tokenizer
-#define PADDING_MAX    1023  // published models round their vocabulary up to multiples of at most 1024
+#define FILES_MAX      4  // of one tokenizer
 #define WITHOUT_CHECKS "or delete this file to train without its checks"
 
 // ---------------------------------------------------------------- the sidecar
@@ -45,7 +44,10 @@ struct sidecar_summary sidecar_read(const char *bin_path) {
     const cJSON *t = json_item(root, "tokenizer");
     const char *name = json_text(t, "name", NULL), *kind = json_text(t, "kind", NULL);
     int64_t vocab = sidecar_count(root, "vocab_size", 1);
-    struct sidecar_summary s = {.vocab = vocab <= INT32_MAX ? (int32_t)vocab : -1};
+    int64_t start = sidecar_count(json_item(root, "document_start"), "id", 0);
+    struct sidecar_summary s = {.vocab = vocab <= INT32_MAX ? (int32_t)vocab : -1,
+                                .bytes = kind && !strcmp(kind, "byte"),
+                                .document_start = start <= INT32_MAX ? (int32_t)start : -1};
     if (name && kind) s.tokenizer = strcmp(name, kind) ? xasprintf("%s (%s)", name, kind) : xstrdup(name);
     cJSON_Delete(root);
     free(text);
@@ -346,7 +348,7 @@ static int check_sidecar(struct checking *k, const struct segment *g, const char
                     g->path, name, side);
     int same = compare_files(k, side, tokenizer);
     if (same < 0) return -1;
-    if (size <= v->size && (same || v->size - size <= PADDING_MAX)) return 0;
+    if (size <= v->size && (same || v->size - size <= VOCAB_PADDING_MAX)) return 0;
     return fail(
         "%s: these tokens are of the tokenizer %s with a vocabulary of %lld entries, "
         "but the model %s has %d: make tokens with this model's tokenizer "

@@ -8,6 +8,9 @@
 
 #include "shared/data/data_stream.h"
 
+// Published models round their vocabulary up to multiples of at most 1024.
+#define VOCAB_PADDING_MAX 1023
+
 struct vocabulary {
     const char *model;      // preset, config.json or directory, as given
     int32_t size;           // V of the model
@@ -40,8 +43,10 @@ char *sidecar_path(const char *bin_path);
 
 // The content of a sidecar, without checking it against anything and without messages.
 struct sidecar_summary {
-    int32_t vocab;    // -1: no sidecar, or it is damaged
-    char *tokenizer;  // "gpt2 (BPE)"; malloc'd, or NULL
+    int32_t vocab;           // -1: no sidecar, or it is damaged
+    char *tokenizer;         // "gpt2 (BPE)"; malloc'd, or NULL
+    bool bytes;              // its tokens are those of a text's bytes
+    int32_t document_start;  // -1: no token is said to begin a document
 };
 struct sidecar_summary sidecar_read(const char *bin_path);
 

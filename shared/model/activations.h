@@ -55,7 +55,7 @@ struct model {
     struct stream *s;
     enum dtype dt;
     int64_t B, T, R, C, QKV, A, F, U, V;
-    int64_t most_seq;  // what memory was taken for; T changes when forward_only
+    int64_t most_seq;  // what memory was taken for, the largest T
     struct arena arena;
     int64_t wte, wpe, projection;  // offsets in unit 0, and of the head's matrix in its owner
     struct block *blocks;          // (L)

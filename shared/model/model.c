@@ -151,6 +151,12 @@ void model_destroy(struct model **pm) {
     *pm = NULL;
 }
 
+void model_set_seq(struct model *m, int64_t seq) {
+    assert(seq > 0 && seq <= m->most_seq);
+    m->T = seq;
+    m->R = m->B * seq;
+}
+
 void model_set_batch(struct model *m, const int32_t *tokens, const int32_t *targets,
                      float loss_scale_over_tokens, bool zero_loss) {
     dev_copy(m->s, m->tokens, tokens, (size_t)m->R * sizeof *tokens);
@@ -160,9 +166,8 @@ void model_set_batch(struct model *m, const int32_t *tokens, const int32_t *targ
 }
 
 void model_set_tokens(struct model *m, const int32_t *tokens, int64_t seq) {
-    assert(m->forward_only && seq > 0 && seq <= m->most_seq);
-    m->T = seq;
-    m->R = m->B * seq;
+    assert(m->forward_only);
+    model_set_seq(m, seq);
     dev_copy(m->s, m->tokens, tokens, (size_t)m->R * sizeof *tokens);
 }
 

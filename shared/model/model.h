@@ -2,7 +2,7 @@
 // each unit's view; the model owns activations and scratch.
 //
 // Threads   One model belongs to one rank's main thread. Functions only enqueue on the compute stream.
-// Order     model_set_batch, then forward of units 0..n-1, then backward of units n-1..0.
+// Order     model_set_seq where T differs, model_set_batch, then forward of units 0..n-1, then backward of units n-1..0.
 //
 // The head's logits are never stored whole: its backward computes them in chunks of rows, turns each
 // chunk into the loss and its gradient, and both products, before the next chunk. So in training the
@@ -22,7 +22,7 @@ struct model_options {
     struct device *dev;
     struct stream *compute;
     enum dtype dtype;
-    int64_t batch, seq;     // B, T of one micro-batch
+    int64_t batch, seq;     // B, T of one micro-batch, the largest T
     int64_t micro_batches;  // of a step, added in the gradients themselves; 0: 1
     int64_t logits_bytes;   // of a chunk of logits, at most; 0: the device's rule (shared/model/head_plan.h)
     bool gpu;               // where dev is NULL: the device's memory is not the host's
@@ -43,7 +43,9 @@ void model_predict(const struct model_options *o, size_t bytes[MEM_CLASSES]);
 struct model *model_create(const struct model_options *o);  // NULL after logging; copies *spec
 void model_destroy(struct model **m);
 
-// tokens, targets: host (B,T); the copies are enqueued, so keep them until an event behind this has passed.
+// T of the micro-batches from now on, at most the options' seq: in the memory of the largest.
+void model_set_seq(struct model *m, int64_t seq);
+// tokens, targets: host (B,T), a target below 0 none: it counts in no loss and no gradient; the copies are enqueued, so keep them until an event behind this has passed.
 // For a device with its own memory they should be page-locked (MEM_HOST): the host waits for copies of other
 // memory. loss_scale_over_tokens multiplies the gradient of the summed loss: loss_scale /
 // (tokens the mean is taken over). zero_loss: start the step's loss sum at 0.

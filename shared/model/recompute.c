@@ -13,12 +13,12 @@ int recompute_blocks(const struct recompute_options *o, const struct model_spec 
 // 2 flops a parameter of a product, which is what its forward takes. Of w_down nothing is computed again: the backward
 // does not need what it makes.
 struct token_flops recompute_flops_per_token(const struct recompute_options *o, const struct model_spec *s,
-                                             int64_t seq) {
+                                             double seq) {
     int kept = recompute_blocks(o, s);
     double again = kept ? (double)(kept - 1) : 0, c = s->channels, hd = (double)s->heads * s->head_size;
     double products =
         (hd + 2.0 * (double)s->kv_heads * s->head_size) * c + hd * c + c * (double)model_up_width(s);
-    double attention = 4.0 * (double)seq * hd;
+    double attention = 4.0 * seq * hd;
     return (struct token_flops){.full = again * (2.0 * products + attention),
                                 .causal = again * (2.0 * products + 0.5 * attention)};
 }

@@ -33,7 +33,7 @@ struct recompute_options {
 // Flops of products and attention that a token costs again, in the two countings of model_flops_per_token. Norms and
 // activation functions count nothing, there as here.
 struct token_flops recompute_flops_per_token(const struct recompute_options *o, const struct model_spec *s,
-                                             int64_t seq);
+                                             double seq);
 
 // Elements, of the run's type, that a token costs again in norms and activation functions: read and written.
 double recompute_elements_per_token(const struct recompute_options *o, const struct model_spec *s);

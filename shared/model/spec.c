@@ -54,11 +54,11 @@ int model_spec_check(const struct model_spec *s) {
     return s->traits.positions == POSITIONS_ROTARY ? check_rope(s) : 0;
 }
 
-struct token_flops model_flops_per_token(const struct model_spec *s, int64_t seq) {
+struct token_flops model_flops_per_token(const struct model_spec *s, double seq) {
     double c = s->channels, hd = (double)s->heads * s->head_size, kvd = (double)s->kv_heads * s->head_size;
     double block = (hd + 2.0 * kvd) * c + hd * c + c * (double)(model_up_width(s) + s->ffn);
     double in_matmuls = s->layers * block + (double)s->vocab * c;  // the head's product; a lookup is none
-    double attention = 12.0 * s->layers * (double)seq * hd;
+    double attention = 12.0 * s->layers * seq * hd;
     return (struct token_flops){.full = 6.0 * in_matmuls + attention,
                                 .causal = 6.0 * in_matmuls + 0.5 * attention};
 }

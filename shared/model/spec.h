@@ -65,7 +65,8 @@ static inline int64_t model_up_width(const struct model_spec *s) {
 struct token_flops {
     double full, causal;
 };
-struct token_flops model_flops_per_token(const struct model_spec *s, int64_t seq);
+// seq: T; of sequences of several lengths the mean of T over their tokens, a token of a longer one costs more.
+struct token_flops model_flops_per_token(const struct model_spec *s, double seq);
 // The two countings in words, for tables and documents.
 #define FLOPS_FULL   "6 x parameters in matrix products + 12 L T H D"
 #define FLOPS_CAUSAL "6 x parameters in matrix products + 6 L T H D"

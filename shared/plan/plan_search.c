@@ -113,8 +113,9 @@ static struct plan_step step_of(const struct job *j, const struct plan_candidate
     double link = (double)(o->down > o->up ? o->down : o->up) / r->host_link;
     double disk = (double)(o->read + o->written) / r->disk;
     struct plan_step s = {
-        .compute_s = tokens * model_flops_per_token(&j->spec, cfg->seq).causal / r->flops,
-        .again_s = tokens * recompute_flops_per_token(&cfg->recompute, &j->spec, cfg->seq).causal / r->flops +
+        .compute_s = tokens * model_flops_per_token(&j->spec, (double)cfg->seq).causal / r->flops,
+        .again_s = tokens * recompute_flops_per_token(&cfg->recompute, &j->spec, (double)cfg->seq).causal /
+                       r->flops +
                    again / r->device_memory,
         .wire_s = c->wire_bytes / r->wire,
         .update_s = fmax(one_memory ? memory + link : fmax(memory, link), disk)};

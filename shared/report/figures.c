@@ -395,8 +395,17 @@ static const struct figure of_runs[] = {
      "done before the checkpoint that the run went on from: what the ranks measured (`time`, `wire`, "
      "`memory`, `updates_applied`, ..) is of the later ones; null: none",
      AT(resumed_from), .null_if_zero = true, TOP},
-    {"flops_per_token", "FLOP", "forward and backward, attention in full: " FLOPS_FULL, AT(flops.model.full),
-     TOP},
+    {"tokens_per_sequence", "tokens",
+     "mean of the sequences whose gradients were applied, without padding: `seq_len`, or, with `data.documents` whole, "
+     "that of their documents; of `ps:async` of worker 0's",
+     AT(tokens_per_sequence), .null_if_zero = true, TOP},
+    {"padding", NULL,
+     "of the same, the share of padding of what was computed; 0 unless `data.documents` is whole",
+     AT(padding), TOP},
+    {"flops_per_token", "FLOP",
+     "forward and backward, attention in full: " FLOPS_FULL
+     ", T being the mean over the tokens of their sequence's",
+     AT(flops.model.full), TOP},
     {"flops_per_token_causal", "FLOP", "with causal attention: " FLOPS_CAUSAL, AT(flops.model.causal), TOP},
     {"recomputed_flops_per_token", "FLOP",
      "of products and attention that the backward computes again ([ring.md](ring.md#recomputation)); in"
@@ -486,13 +495,16 @@ static const struct figure of_summaries[] = {
      "what the steps waited for checkpoints: measured where they wait", OBJECT},
     {"checkpoints.step_slowed_seconds.mean", "s", "for each checkpoint, of the rank that waited most",
      .type = "number or null"},
-    {"tokens_per_step", "tokens", "of the global batch", .type = "integer"},
+    {"tokens_per_step", "tokens",
+     "of the global batch: `train_batch_size` x `seq_len`; with `data.documents` whole no more than these",
+     .type = "integer"},
     {"updates_applied", NULL,
      "of the whole job, since `resumed_from`. `ps:*`: that every key of every server has had",
      .type = "number or null"},
     {"samples_applied", "sequences",
      "of all workers, whose gradients were applied: not those of skipped steps", .type = "number or null"},
-    {"tokens_applied", "tokens", "of them: `samples_applied` x `seq_len`", .type = "number or null"},
+    {"tokens_applied", "tokens", "of them, without padding: `samples_applied` x `tokens_per_sequence`",
+     .type = "number or null"},
     {"seconds", "s",
      "from the beginning of the first worker's first step to the end of the last worker's last one, "
      "without what is no training; on several machines the longest training of a worker",

@@ -76,9 +76,10 @@ void progress_start(struct progress *p, const struct config *c, const struct mod
     if (c->device == DEVICE_CPU) fprintf(p->o.file, ", cpu kernel %s", cpu_kernel_name(c->cpu_kernel));
     int servers = config_ranks(c, "server");
     if (servers) fprintf(p->o.file, ", %d server%s", servers, servers == 1 ? "" : "s");
-    fprintf(p->o.file, "; %s tokens per step (%d x %lld x %lld x %lld)\n",
+    const char *most = c->documents == DOCUMENTS_WHOLE ? "up to " : "";
+    fprintf(p->o.file, "; %s%s tokens per step (%d x %lld x %lld x %s%lld)\n", most,
             format_count(count, c->train_batch * c->seq), c->workers, (long long)c->accumulation,
-            (long long)c->micro_batch, (long long)c->seq);
+            (long long)c->micro_batch, most, (long long)c->seq);
     if (c->row->admission) fprintf(p->o.file, "security %s\n", c->row->admission(c));
     if (p->o.first > 0) fprintf(p->o.file, "goes on behind step %lld\n", (long long)p->o.first);
     char *trouble = trouble_text(c->straggle, c->delay), *fault = message_fault_text(c->fault);

@@ -131,7 +131,8 @@ struct run_flops {
 struct run_facts {
     int64_t params;  // P, without padding
     struct run_flops flops;
-    double wall_seconds;  // from the start of the rank to its end
+    double tokens_per_sequence, padding;  // without padding; share of padding of what was computed
+    double wall_seconds;                  // from the start of the rank to its end
     uint64_t weights_hash;
     bool has_hash, interrupted;
     int64_t resumed_from;         // steps done before the checkpoint it went on from; 0: none

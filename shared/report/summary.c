@@ -280,14 +280,18 @@ static double put_tail(cJSON *summary, const cJSON *ranks, double *seconds) {
 static void put_totals(cJSON *s, const struct config *c, const cJSON *ranks) {
     double per_update = NAN, updates = updates_applied(ranks, &per_update), seconds = training_seconds(ranks);
     double counted = samples_counted(ranks);
-    double samples = isnan(counted) ? updates * per_update : counted, tokens = samples * (double)c->seq;
+    double samples = isnan(counted) ? updates * per_update : counted;
+    double each =
+        json_number(s, "tokens_per_sequence");  // worker 0's: it left no report, or one of an earlier version
+    if (!isfinite(each)) each = c->documents == DOCUMENTS_WHOLE ? 0 : (double)c->seq;
+    double tokens = nearbyint(samples * each);
     put_processes(cJSON_GetObjectItem(s, "totals"), cJSON_GetObjectItem(s, "busiest"), ranks,
                   summary_own_steps(s));
     json_put(s, "updates_applied", updates);
     json_put(s, "samples_applied", samples);
     json_put(s, "tokens_applied", tokens);
     json_put(s, "seconds", seconds);
-    double tail_s, tail = put_tail(s, ranks, &tail_s) * per_update * (double)c->seq;
+    double tail_s, tail = put_tail(s, ranks, &tail_s) * per_update * each;
     if (tail < tokens && tail_s < seconds) {
         tokens -= tail;
         seconds -= tail_s;

@@ -223,6 +223,8 @@ static bool says(const struct identity_source *s, const struct config_key *k) {
     // A medium that one side does not offer the other does not take: tcp and auto go together. A demand for shm does not.
     if (!strcmp(k->path, "medium")) return c->medium == MEDIUM_SHM;
     if (!strcmp(k->path, accum_key)) return c->accumulation > 1;
+    if (!strcmp(k->path, "data.documents"))
+        return c->documents != DOCUMENTS_PACKED;  // what older checkpoints mean
     return true;
 }
 

@@ -6,7 +6,8 @@
 #include "shared/core/error.h"
 
 struct half {
-    int32_t *tokens, *targets;  // (own sequences, T)
+    int32_t *tokens, *targets;  // (own sequences, T): a micro-batch of a smaller T leaves the end of its part
+    int64_t *seq;               // (micro-batches) T
     struct event *sent;         // compute has copied what was read last
 };
 
@@ -43,6 +44,7 @@ struct batch_feed *batch_feed_create(const struct batch_feed_options *o) {
     for (int i = 0; i < 2; i++) {
         struct half *h = &f->half[i];
         h->tokens = f->device_memory ? arena_take(&f->arena, MEM_HOST, bytes) : xcalloc(1, bytes);
+        h->seq = xcalloc((size_t)o->config->accumulation, sizeof *h->seq);
         h->targets = h->tokens ? h->tokens + bytes / sizeof *h->tokens / 2 : NULL;
         h->sent = event_create(o->dev);
         made = made && h->tokens && h->sent;
@@ -56,6 +58,7 @@ void batch_feed_destroy(struct batch_feed **at) {
     if (!f) return;
     for (int i = 0; i < 2; i++) {
         event_destroy(&f->half[i].sent);
+        free(f->half[i].seq);
         if (!f->device_memory) free(f->half[i].tokens);
     }
     arena_release(&f->arena);
@@ -69,17 +72,55 @@ static int half_await(struct half *h) {
     return state == 0 ? event_sync(h->sent) : state < 0 ? -1 : 0;
 }
 
+// Sample s and those behind it, at most n, of one draw.
+static struct data_slice slice_at(const struct batch_feed *f, int64_t sample, int64_t n, int64_t seq) {
+    const struct config *c = f->o.config;
+    int64_t index = sample % c->train_batch, left = c->train_batch - index;
+    return (struct data_slice){c->seed, sample / c->train_batch, index, n < left ? n : left, seq};
+}
+
+static struct batch_count count_micro(const struct batch_feed *f, int64_t first) {
+    const struct config *c = f->o.config;
+    struct batch_count n = {0};
+    int64_t longest = 0;
+    for (int64_t i = 0; i < c->micro_batch; i++) {
+        struct data_slice one = slice_at(f, first + i, 1, c->seq);
+        int64_t length = data_length(f->o.data, &one);
+        n.tokens += length;
+        n.squares += (double)length * (double)length;
+        longest = length > longest ? length : longest;
+    }
+    n.places = c->micro_batch * (data_documents(f->o.data) ? data_bucket(longest, c->seq) : c->seq);
+    return n;
+}
+
+struct batch_count batch_feed_count(const struct batch_feed *f, int64_t first, int64_t samples) {
+    struct batch_count sum = {0};
+    int64_t seq = f->o.config->seq, packed = samples * seq;
+    if (!data_documents(f->o.data)) return (struct batch_count){packed, packed, (double)packed * (double)seq};
+    for (int64_t at = 0; at < samples; at += f->o.config->micro_batch) {
+        struct batch_count n = count_micro(f, first + at);
+        sum.tokens += n.tokens;
+        sum.places += n.places;
+        sum.squares += n.squares;
+    }
+    return sum;
+}
+
 // A batch may reach from one global batch's draw into the next one's.
 int batch_feed_read(struct batch_feed *f, int64_t step, int64_t first) {
     const struct config *c = f->o.config;
     struct half *h = half_of(f, step);
     if (f->latest == step && f->first == first) return 0;
     if (half_await(h)) return -1;
-    for (int64_t own = own_sequences(c), at = 0, n; at < own; at += n) {
-        int64_t draw = (first + at) / c->train_batch, index = (first + at) % c->train_batch;
-        n = own - at < c->train_batch - index ? own - at : c->train_batch - index;
-        data_batch(f->o.data, &(struct data_slice){c->seed, draw, index, n, c->seq}, h->tokens + at * c->seq,
-                   h->targets + at * c->seq);
+    for (int64_t k = 0; k < c->accumulation; k++) {
+        int64_t begin = first + k * c->micro_batch, place = k * c->micro_batch * c->seq, n;
+        h->seq[k] = count_micro(f, begin).places / c->micro_batch;
+        for (int64_t at = 0; at < c->micro_batch; at += n, place += n * h->seq[k]) {
+            struct data_slice slice = slice_at(f, begin + at, c->micro_batch - at, h->seq[k]);
+            n = slice.count;
+            data_batch(f->o.data, &slice, h->tokens + place, h->targets + place);
+        }
     }
     f->latest = step;
     f->first = first;
@@ -89,7 +130,7 @@ int batch_feed_read(struct batch_feed *f, int64_t step, int64_t first) {
 struct batch batch_feed_micro(const struct batch_feed *f, int64_t step, int64_t k) {
     const struct half *h = &f->half[step & 1];
     int64_t at = k * f->o.config->micro_batch * f->o.config->seq;
-    return (struct batch){h->tokens + at, h->targets + at};
+    return (struct batch){h->tokens + at, h->targets + at, h->seq[k]};
 }
 
 void batch_feed_sent(struct batch_feed *f, int64_t step) {

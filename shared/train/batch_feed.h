@@ -28,9 +28,17 @@ struct batch_feed_options {
     const struct token_source *data;
 };
 
-// (sequences, T) each.
+// (sequences, T) each. Of whole documents T is of this micro-batch: data_bucket of its longest one, shared/data/data.h.
 struct batch {
     const int32_t *tokens, *targets;
+    int64_t seq;
+};
+
+// The tokens of samples.
+struct batch_count {
+    int64_t tokens;  // without padding
+    int64_t places;  // with it
+    double squares;  // of the samples' tokens, added: attention's cost
 };
 
 struct batch_feed;
@@ -45,6 +53,8 @@ void batch_feed_destroy(struct batch_feed **f);
 // run: sample s is index s % train_batch of the draw of step s / train_batch (shared/data/data.h). 0, or -1 when the device
 // has failed.
 int batch_feed_read(struct batch_feed *f, int64_t step, int64_t first);
+// Of the samples from `first` on, which a micro-batch begins with; a pure function: each rank knows it of all ranks' samples.
+struct batch_count batch_feed_count(const struct batch_feed *f, int64_t first, int64_t samples);
 // Micro-batch k of `step`, which has been read.
 struct batch batch_feed_micro(const struct batch_feed *f, int64_t step, int64_t k);
 // Everything that reads `step`'s batch has been enqueued on compute.

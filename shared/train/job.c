@@ -128,10 +128,12 @@ static int open_files(struct job *j, bool known) {
                              .tokenizer = c->tokenizer,
                              .model = known ? c->model : NULL,
                              .val_fraction = c->val_fraction,
-                             .vocab = known ? j->spec.vocab : INT32_MAX};
+                             .vocab = known ? j->spec.vocab : INT32_MAX,
+                             .whole = c->documents == DOCUMENTS_WHOLE};
+    if (d.whole) d.seq = c->seq;
     j->data = data_open(&d);
     if (!j->data || rc) return -1;
-    if (data_train_tokens(j->data) < c->seq + 1)
+    if (!d.whole && data_train_tokens(j->data) < c->seq + 1)
         return fail(
             "data %s: %lld training tokens (and %lld held out for validation) are fewer than --seq %lld + 1: give a longer "
             "text or a smaller --seq, or hold out less with data.val_fraction",

@@ -57,9 +57,9 @@ struct session {
 // One pass of the model before a rank has peers, so that a GPU's libraries load what they need: the first run
 // of a product or of attention may load kernels and allocate, which may wait for everything that the device
 // is doing. While collectives run, that may be a transfer that waits for a peer, which is about to do the same.
-// Runs every unit as training and evaluation will, with the shapes in o, on weights that are zero. Blocks. 0, or -1 after
-// logging.
-static int warm_up(struct model *m, const struct model_options *o, bool accumulates) {
+// Runs every unit as training and evaluation will, with the shapes in o, those of shorter sequences, where there are some, and
+// on weights that are zero. Blocks. 0, or -1 after logging.
+static int warm_up(struct model *m, const struct model_options *o, bool accumulates, bool shorter) {
     enum { WEIGHTS, GRAD, TIED_WEIGHTS, TIED_GRAD, PARTS };
     enum { OVERWRITE, ADD, EVALUATE, PASSES };
     const struct backend *b = dev_backend(o->dev);
@@ -81,17 +81,20 @@ static int warm_up(struct model *m, const struct model_options *o, bool accumula
     int64_t rows = o->batch * o->seq;
     int32_t *tokens = xcalloc((size_t)rows, sizeof *tokens);
     for (int64_t i = 0; i < rows; i++) tokens[i] = (int32_t)(i % o->spec->vocab);
-    for (int k = OVERWRITE; k < PASSES && !rc; k++) {
-        bool eval = k == EVALUATE, add = k == ADD;
-        if (add && !accumulates) continue;
-        struct unit_view view = {.weights = zeros[WEIGHTS]}, tied = {.weights = zeros[TIED_WEIGHTS]};
-        model_set_batch(m, tokens, tokens, eval ? 0.0f : 1.0f / (float)rows, !add);
-        for (int u = 0; u <= last; u++)
-            model_forward(m, u, &view, u == last && l->tied && eval ? &tied : NULL, eval);
-        view = (struct unit_view){zeros[WEIGHTS], zeros[GRAD], add};
-        tied = (struct unit_view){zeros[TIED_WEIGHTS], zeros[TIED_GRAD], add};
-        for (int u = last; u >= 0 && !eval; u--)
-            model_backward(m, u, &view, u == last && l->tied ? &tied : NULL);
+    for (int64_t seq = o->seq; seq > 0; seq = shorter ? data_shorter(seq, o->seq) : 0) {
+        model_set_seq(m, seq);
+        for (int k = OVERWRITE; k < PASSES && !rc; k++) {
+            bool eval = k == EVALUATE, add = k == ADD;
+            if ((add && !accumulates) || (eval && seq < o->seq)) continue;
+            struct unit_view view = {.weights = zeros[WEIGHTS]}, tied = {.weights = zeros[TIED_WEIGHTS]};
+            model_set_batch(m, tokens, tokens, eval ? 0.0f : 1.0f / (float)rows, !add);
+            for (int u = 0; u <= last; u++)
+                model_forward(m, u, &view, u == last && l->tied && eval ? &tied : NULL, eval);
+            view = (struct unit_view){zeros[WEIGHTS], zeros[GRAD], add};
+            tied = (struct unit_view){zeros[TIED_WEIGHTS], zeros[TIED_GRAD], add};
+            for (int u = last; u >= 0 && !eval; u--)
+                model_backward(m, u, &view, u == last && l->tied ? &tied : NULL);
+        }
     }
     if (!rc && stream_sync(o->compute)) rc = fail("a first pass of the model: %s", dev_error(o->dev));
     // 3. And away with it.
@@ -149,7 +152,8 @@ static int prepare_model(struct session *x) {
         .dev = x->dev, .compute = x->compute, .config = c, .data = x->job->data});
     if (!x->feed) return fail("out of memory for batches: %s", dev_error(x->dev));
     if (slowdown_create(c, x->dev, x->compute, &x->slowdown)) return -1;
-    if (!x->model || warm_up(x->model, &mo, mo.micro_batches > 1)) return -1;
+    if (!x->model || warm_up(x->model, &mo, mo.micro_batches > 1, data_documents(x->job->data) > 0))
+        return -1;
     struct prediction p = {0};
     int rank = x->o->rank > 0 ? x->o->rank : 0;
     if (c->recovery.checkpoint_every > 0 && c->row->predict(c, x->job->layout, "worker", rank, &p)) return -1;
@@ -268,19 +272,25 @@ static struct moments *moments_of(const struct session *x, const struct train_re
 
 static int leave_report(struct session *x, struct train_result *result) {
     const struct job *j = x->job;
-    struct run_facts facts = {
-        .params = j->layout->params,
-        .flops = {model_flops_per_token(&j->spec, j->config->seq),
-                  recompute_flops_per_token(&j->config->recompute, &j->spec, j->config->seq)},
-        .wall_seconds = now_seconds() - x->start_s,
-        .weights_hash = result->weights_hash,
-        .has_hash = result->has_hash,
-        .interrupted = result->interrupted,
-        .resumed_from = train_state_place(&x->topology->start),
-        .place = x->topology->plan.alone ? result->place : 0,
-        .medium = x->topology->medium,
-        .launch = x->topology->launch,
-        .data = data_description(j->data)};
+    const struct batch_count *n = &result->counted;
+    bool whole = data_documents(j->data) && n->tokens > 0;
+    double seq = whole ? n->squares / (double)n->tokens : (double)j->config->seq;
+    struct run_facts facts = {.params = j->layout->params,
+                              .flops = {model_flops_per_token(&j->spec, seq),
+                                        recompute_flops_per_token(&j->config->recompute, &j->spec, seq)},
+                              .tokens_per_sequence = whole ? (double)n->tokens / (double)result->sequences
+                                                     : data_documents(j->data) ? 0
+                                                                               : seq,
+                              .padding = whole ? 1 - (double)n->tokens / (double)n->places : 0,
+                              .wall_seconds = now_seconds() - x->start_s,
+                              .weights_hash = result->weights_hash,
+                              .has_hash = result->has_hash,
+                              .interrupted = result->interrupted,
+                              .resumed_from = train_state_place(&x->topology->start),
+                              .place = x->topology->plan.alone ? result->place : 0,
+                              .medium = x->topology->medium,
+                              .launch = x->topology->launch,
+                              .data = data_description(j->data)};
     struct model_options model = train_model_options(j->config, &j->spec, j->layout);
     facts.head = model_head_plan(&model);
     if (j->config->device == DEVICE_CPU) facts.cpu_kernel = cpu_kernel_name(j->config->cpu_kernel);

@@ -28,7 +28,8 @@
 struct made {
     struct step_input in;
     struct step_stats stats;
-    bool watched;  // its overflow would end the run
+    struct batch_count mean;  // what its mean is over
+    bool watched;             // its overflow would end the run
     int64_t now_ns;
     double seconds, elapsed;
     size_t memory_bytes;
@@ -61,6 +62,14 @@ static struct made *made_of(const struct train *x, int64_t step) {
 }
 
 static int64_t own_sequences(const struct train *x) { return x->c->micro_batch * x->c->accumulation; }
+
+// What the step's mean is over: this rank's own batch, or the global one of which that is slice `rank`. Each rank counts it by
+// itself.
+static struct batch_count count_mean(const struct train *x) {
+    const struct step_plan *p = &x->t->plan;
+    int64_t own = own_sequences(x);
+    return batch_feed_count(x->feed, p->first - (p->mean == own ? 0 : own * x->t->rank), p->mean);
+}
 
 static struct train_state state_now(const struct train *x) {
     int64_t place = step_plan_place(x->t);
@@ -186,9 +195,9 @@ static int read_batch(struct train *x, int64_t step, int64_t first) {
 // One attempt at an update: all micro-batches, then the topology's step.
 static int attempt(struct train *x, int64_t step) {
     struct made *made = made_of(x, step);
-    *made = (struct made){.watched = scaler_at_end(&x->scaler, &x->c->scaler)};
+    *made = (struct made){.watched = scaler_at_end(&x->scaler, &x->c->scaler), .mean = count_mean(x)};
     struct step_input *in = &made->in;
-    double tokens = (double)(x->t->plan.mean * x->c->seq);  // of the mean loss
+    double tokens = (double)made->mean.tokens;
     in->step = step;
     in->loss_scale = (float)x->scaler.scale;
     in->clip = x->c->clip;
@@ -199,6 +208,7 @@ static int attempt(struct train *x, int64_t step) {
         struct batch b = batch_feed_micro(x->feed, step, k);
         slowdown_micro(x->slowdown, x->t->rank, step, k);
         stream_phase(x->t->compute, PHASE_FORWARD);
+        model_set_seq(x->model, b.seq);
         model_set_batch(x->model, b.tokens, b.targets, (float)(x->scaler.scale / tokens), k == 0);
         if (forward(x)) return -1;
         stream_phase(x->t->compute, PHASE_BACKWARD);
@@ -264,10 +274,20 @@ static int end_of_scale(struct train *x) {
     return scaler_ended(&x->scaler, &x->c->scaler, where);
 }
 
+// Of the sequences whose gradients counted: what a run's tokens are made of.
+static void count_tokens(struct train *x, const struct batch_count *mean) {
+    struct batch_count *all = &x->r->counted;
+    all->tokens += mean->tokens;
+    all->places += mean->places;
+    all->squares += mean->squares;
+    x->r->sequences += x->t->plan.mean;
+}
+
 // Adjusts the loss scale after an attempt; ends a run that no longer produces finite gradients.
 static int judge(struct train *x, int64_t step, const struct made *made) {
     const struct step_stats *stats = &made->stats;
     if (!stats->skipped) x->updates++;
+    if (!stats->skipped) count_tokens(x, &made->mean);
     if (stats->skipped && x->t->plan.lag > 0) step_plan_undo(x->t);
     x->skipped_in_a_row = stats->skipped ? x->skipped_in_a_row + 1 : 0;
     if (made->watched && stats->skipped) return end_of_scale(x);
@@ -283,17 +303,18 @@ static int judge(struct train *x, int64_t step, const struct made *made) {
 static void tell_step(const struct train *x, const struct made *made) {
     const struct step_plan *p = &x->t->plan;
     const struct step_input *in = &made->in;
-    // Of the workers whose gradients counted.
-    int64_t sequences = p->alone     ? p->samples - x->pace.samples
-                        : p->in_part ? p->workers * own_sequences(x)
-                                     : p->mean;
     if (!x->o->observer) return;
+    // Of the workers whose gradients counted.
+    int64_t tokens = made->mean.tokens;
+    if (p->alone) tokens = batch_feed_count(x->feed, x->pace.samples, p->samples - x->pace.samples).tokens;
+    int64_t part = p->workers * own_sequences(x);
+    if (p->in_part) tokens = tokens / p->mean * part + tokens % p->mean * part / p->mean;
     struct step_record record = {.step = in->step + 1,
                                  .loss = made->stats.loss,
                                  .grad_norm = made->stats.grad_norm,
                                  .lr = in->lr,
                                  .loss_scale = in->loss_scale,
-                                 .tokens = sequences * x->c->seq,
+                                 .tokens = tokens,
                                  .place = p->alone ? step_plan_place(x->t) : 0,
                                  .workers = p->in_part ? p->workers : 0,
                                  .samples = p->samples - (x->r->steps - in->step - 1) * p->mean,

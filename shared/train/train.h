@@ -7,8 +7,8 @@
 #include "shared/data/data.h"
 #include "shared/model/model.h"
 #include "shared/report/rank_report.h"
+#include "shared/train/batch_feed.h"
 
-struct batch_feed;
 struct slowdown;
 struct timeline;
 struct checkpoint;   // shared/state/checkpoint_read.h
@@ -18,7 +18,10 @@ struct step_record;  // shared/report/metrics.h
 // Filled by train_run on every rank.
 struct train_result {
     struct rank_report report;
-    int64_t steps;          // attempts done, those before the checkpoint it went on from included
+    int64_t steps;  // attempts done, those before the checkpoint it went on from included
+    // Of this start, what the means of steps that were not skipped are over, and their sequences.
+    struct batch_count counted;
+    int64_t sequences;
     uint64_t weights_hash;  // rank 0 only
     bool has_hash;          // not of an interrupted run whose weights nobody wants
     int64_t place;          // where ranks share a budget: steps of the run that the batches done make

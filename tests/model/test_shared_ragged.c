@@ -1,5 +1,6 @@
 // Micro-batches whose counts of tokens differ add up to the gradient of one large batch: each is divided by the tokens of
-// the whole, not by its own. The program's own batches are always full; a target below 0 is what makes one ragged.
+// the whole, not by its own. Targets below 0 make one ragged, as padding behind a whole document does; and a document that is
+// padded gives what it gives in rows of its own length, kept or computed again.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,8 +34,16 @@ struct rig {
     struct model *model;
 };
 
-// batch: sequences of a micro-batch; PARTS / batch of them make a step.
-static void open_rig(struct rig *r, bool gpt, int batch) {
+struct way {
+    bool gpt;
+    int batch;                  // sequences of a micro-batch; PARTS / batch of them make a step
+    bool own_mean, own_length;  // of its part; own_length: with a batch of 1
+    enum recompute_kind again;
+};
+
+static void open_rig(struct rig *r, const struct way *w) {
+    bool gpt = w->gpt;
+    int batch = w->batch;
     const char *why = NULL;
     *r = (struct rig){.spec = small_model(gpt, LAYERS)};
     r->layout = model_layout_create(&r->spec, 1);
@@ -53,12 +62,13 @@ static void open_rig(struct rig *r, bool gpt, int batch) {
                                                     .dtype = DT_F32,
                                                     .batch = batch,
                                                     .seq = T,
+                                                    .recompute.kind = w->again,
                                                     .micro_batches = PARTS / batch});
     for (int u = 0; u < UNITS; u++) {
-        float *w = xcalloc((size_t)r->layout->units[u].n_pad, sizeof *w);
-        model_init_unit(r->layout, u, 3, w);
-        assert_int_equal(topology_load_unit(r->topology, u, w), 0);
-        free(w);
+        float *values = xcalloc((size_t)r->layout->units[u].n_pad, sizeof *values);
+        model_init_unit(r->layout, u, 3, values);
+        assert_int_equal(topology_load_unit(r->topology, u, values), 0);
+        free(values);
     }
 }
 
@@ -70,8 +80,9 @@ static void close_rig(struct rig *r) {
     layout_destroy(&r->layout);
 }
 
-// Parts [first, first + batch). divisor: what the loss is a mean over.
-static void micro_batch(struct rig *r, int micro, int batch, float divisor) {
+// divisor: what the loss is a mean over.
+static void micro_batch(struct rig *r, int micro, const struct way *w, float divisor) {
+    int batch = w->batch;
     int32_t tokens[PARTS * T], targets[PARTS * T];
     struct unit_view v, tied;
     for (int i = 0; i < batch * T; i++) {
@@ -81,6 +92,7 @@ static void micro_batch(struct rig *r, int micro, int batch, float divisor) {
         if (at >= tokens_of_part[part]) targets[i] = -1;
     }
     topology_begin_micro(r->topology, micro, PARTS / batch);
+    if (w->own_length) model_set_seq(r->model, tokens_of_part[micro]);
     model_set_batch(r->model, tokens, targets, 1.0f / divisor, micro == 0);
     for (int u = 0; u < UNITS; u++) {
         topology_acquire(r->topology, u, PASS_FORWARD, &v);
@@ -94,12 +106,12 @@ static void micro_batch(struct rig *r, int micro, int batch, float divisor) {
     assert_int_equal(stream_sync(r->compute), 0);
 }
 
-// All gradients, unit behind unit; the caller frees them. each_its_own: a mean of the parts' own means, which is wrong.
-static float *gradients(bool gpt, int batch, bool each_its_own, double *loss, size_t *n) {
+// All gradients, unit behind unit; the caller frees them. own_mean: a mean of the parts' own means, which is wrong.
+static float *gradients(const struct way *w, double *loss, size_t *n) {
     struct rig r;
-    open_rig(&r, gpt, batch);
-    for (int k = 0; k < PARTS / batch; k++)
-        micro_batch(&r, k, batch, each_its_own ? (float)(PARTS * tokens_of_part[k]) : TOKENS);
+    open_rig(&r, w);
+    for (int k = 0; k < PARTS / w->batch; k++)
+        micro_batch(&r, k, w, w->own_mean ? (float)(PARTS * tokens_of_part[k]) : TOKENS);
     *loss = model_loss_sum(r.model) / TOKENS;
     *n = (size_t)r.layout->padded;
     float *all = xcalloc(*n, sizeof *all);
@@ -129,14 +141,23 @@ static void test_ragged(void **unused) {
     for (int gpt = 0; gpt < 2; gpt++) {
         double loss, parts_loss, own_loss;
         size_t n;
-        float *one = gradients(gpt, PARTS, false, &loss, &n),
-              *parts = gradients(gpt, 1, false, &parts_loss, &n);
-        float *own = gradients(gpt, 1, true, &own_loss, &n);
-        assert_true(fabs(loss - parts_loss) < 1e-6 * loss);
-        assert_true(distance(one, parts, n) < 1e-6);
+        float *one = gradients(&(struct way){.gpt = gpt, .batch = PARTS}, &loss, &n);
+        float *own = gradients(&(struct way){.gpt = gpt, .batch = 1, .own_mean = true}, &own_loss, &n);
         assert_true(distance(one, own, n) > 1e-2);  // the counts do matter here
+        for (int way = 0; way < 4; way++) {
+            const struct way w = {.gpt = gpt,
+                                  .batch = 1,
+                                  .own_length = way > 0,
+                                  .again = way == 2   ? RECOMPUTE_CHEAP
+                                           : way == 3 ? RECOMPUTE_BLOCK
+                                                      : RECOMPUTE_NONE};
+            float *parts = gradients(&w, &parts_loss, &n);
+            assert_true(fabs(loss - parts_loss) < 1e-6 * loss);
+            if (!(distance(one, parts, n) < 1e-6))
+                fail_msg("gpt %d, way %d: %g", gpt, way, distance(one, parts, n));
+            free(parts);
+        }
         free(one);
-        free(parts);
         free(own);
     }
 }

@@ -115,9 +115,66 @@ static void samples_are_numbered_over_the_run(void **state) {
     assert_memory_equal(batch_feed_micro(r->feed, 1, 0).targets, targets, sizeof targets);
 }
 
+// Documents of their own length: each micro-batch is as long as the bucket of its longest one, on every rank what all ranks count.
+static void micro_batches_have_their_own_length(void **state) {
+    struct rig *r = *state;
+    enum { B = 2, K = 3, LONGEST = 40, N = 3 };
+    char text[4000];
+    for (size_t i = 0, n = 1; i < sizeof text; n++) {
+        for (size_t end = i + n * 7 % 37; i < end && i < sizeof text; i++) text[i] = 'a';
+        for (int k = 0; k < 2 && i < sizeof text; k++) text[i++] = '\n';
+    }
+    FILE *f = fopen(r->path, "wb");
+    assert_true(fwrite(text, 1, sizeof text, f) == sizeof text && !fclose(f));
+    struct token_source *whole = data_open(&(struct data_options){
+        .path = r->path, .tokenizer = "byte", .vocab = 256, .seq = LONGEST, .whole = true});
+    assert_non_null(whole);
+    struct config c = {
+        .seed = 3, .micro_batch = B, .accumulation = K, .train_batch = N * B * K, .seq = LONGEST};
+    struct batch_feed *feed = batch_feed_create(&(struct batch_feed_options){r->dev, r->compute, &c, whole});
+    int64_t shapes = 0;
+    for (int64_t step = 0; step < 20; step++) {
+        struct batch_count all = batch_feed_count(feed, step * c.train_batch, c.train_batch), sum = {0};
+        for (int rank = 0; rank < N; rank++) {
+            // The last rank's batch is odd: it reaches into the next draw.
+            int64_t first = step * c.train_batch + rank * B * K;
+            assert_int_equal(batch_feed_read(feed, step, first + (step == 7)), 0);
+            assert_int_equal(batch_feed_read(feed, step, first), 0);
+            for (int k = 0; k < K; k++) {
+                struct batch b = batch_feed_micro(feed, step, k);
+                int64_t longest = 0;
+                for (int i = 0; i < B; i++) {
+                    int32_t tokens[LONGEST], targets[LONGEST];
+                    struct data_slice one = {3, step, first % c.train_batch + k * B + i, 1, b.seq};
+                    int64_t n = data_length(whole, &one);
+                    data_batch(whole, &one, tokens, targets);
+                    assert_memory_equal(tokens, b.tokens + i * b.seq, (size_t)b.seq * sizeof *tokens);
+                    assert_memory_equal(targets, b.targets + i * b.seq, (size_t)b.seq * sizeof *targets);
+                    sum.tokens += n;
+                    sum.squares += (double)(n * n);
+                    longest = n > longest ? n : longest;
+                }
+                assert_int_equal(b.seq, data_bucket(longest, LONGEST));
+                sum.places += B * b.seq;
+                shapes |= 1 << b.seq / 8;
+            }
+            batch_feed_sent(feed, step);
+        }
+        assert_true(all.tokens == sum.tokens && all.places == sum.places && all.squares == sum.squares);
+        assert_true(all.tokens < all.places);
+    }
+    assert_true(shapes & (shapes - 1));  // there were several
+    struct batch_count packed = batch_feed_count(r->feed, 5, 4);
+    assert_true(packed.tokens == 4 * SEQ && packed.places == 4 * SEQ && packed.squares == 4 * SEQ * SEQ);
+    stream_sync(r->compute);
+    batch_feed_destroy(&feed);
+    data_close(&whole);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(samples_are_numbered_over_the_run, open_rig, close_rig),
+        cmocka_unit_test_setup_teardown(micro_batches_have_their_own_length, open_rig, close_rig),
         cmocka_unit_test_setup_teardown(a_half_waits_for_its_copies, open_rig, close_rig),
     };
     return cmocka_run_group_tests_name("batch_feed", tests, NULL, NULL);

@@ -180,7 +180,8 @@ static void parts_add_up_to_the_mean_step_above_them(void **state) {
 }
 
 static void write_gpu_worker(const char *dir, int rank, const char *gpu, const char *bus_id) {
-    struct run_facts facts = {.params = 1000, .flops = {{6000, 5000}, {1500, 1000}}, .data = "a text"};
+    struct run_facts facts = {
+        .params = 1000, .flops = {{6000, 5000}, {1500, 1000}}, .tokens_per_sequence = 32, .data = "a text"};
     struct rank_report w = report("worker", rank);
     w.memory.predicted_bytes[MEM_HOST] = w.peak_bytes[MEM_HOST] = 512;
     w.on_gpu = true;

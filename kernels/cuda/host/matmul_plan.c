@@ -6,8 +6,8 @@
 //         from: nothing is timed here.
 //
 // Plans   A model has about 25 shapes (GPT-2: 5 products forward, 10 backward, those of the logits twice when
-//         the last chunk is shorter, weight gradients twice when they accumulate), so a list is fast
-//         enough: most comparisons end at the first number, and all of them together take under a
+//         the last chunk is shorter, weight gradients twice when they accumulate; of whole documents for each of up to 16
+//         lengths), so a list is fast enough: most comparisons end at the first number, and all of them together take under a
 //         microsecond, a launch several. Each device has its own lock, and each rank its own device.
 #include "kernels/cuda/host/matmul_plan.h"
 

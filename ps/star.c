@@ -113,6 +113,39 @@ static int check_codes(const struct config *c) {
     return 0;
 }
 
+// Servers beside workers, and workers that keep two units at a time.
+static int check_residence(const struct config *c) {
+    struct consistency_rule rule = consistency_of(c);
+    bool sums = c->accumulation > 1 && c->dtype != DT_F32 && !config_sums_in_fp32(c);
+    const char *lacks = c->recovery.elastic ? "--elastic lets workers come and go, and servers stay"
+                        : ps_host_group(c) > 0
+                            ? "reduce_group has workers add gradients in memory of their own"
+                            : NULL;
+    if (ps_beside(c) && lacks) return fail("--servers-on workers: %s: leave out one of the two", lacks);
+    if (!ps_by_units(c)) return 0;
+    if (!consistency_freezes(&rule) || c->recovery.elastic)
+        lacks =
+            "weights are read again for the backward pass, and must be the same until all workers have pushed: use "
+            "ps:sync, without --elastic";
+    else if (c->ps.replicate)
+        lacks = "--replicate keeps one sum of a step, not those of micro-batches: leave out one of the two";
+    else if (ps_codes(c))
+        lacks =
+            "parameter_server.compression keeps what codes leave out, of all units: leave out one of the two";
+    else if (c->reduce_group != GROUP_NONE)
+        lacks = "reduce_group adds gradients of a whole step in groups: leave out one of the two";
+    else if (c->ps.log_updates)
+        lacks =
+            "--log-updates has a line for a step's push, not for those of micro-batches: leave out one of the two";
+    else if (c->no_overlap)
+        lacks =
+            "zero_optimization.overlap_comm false lets nothing move while a worker computes, and a unit comes and goes "
+            "meanwhile: leave out one of the two";
+    else if (sums)
+        lacks = "servers add micro-batches in fp32: leave out data_types.grad_accum_dtype";
+    return lacks ? fail("--resident units: %s", lacks) : 0;
+}
+
 static int check_optimizer(const struct config *c) {
     if (!c->optimizer.row->onebit) return 0;
     return fail(
@@ -125,7 +158,8 @@ static int check_optimizer(const struct config *c) {
 static int check(const struct config *c) {
     bool record = c->ps.record_arrivals, replay = c->ps.replay_arrivals != NULL;
     enum trust_mode mode;
-    if (check_optimizer(c) != 0 || check_replicas(c) != 0 || check_groups(c) != 0 || check_codes(c) != 0 ||
+    if (check_residence(c) != 0 || check_optimizer(c) != 0 || check_replicas(c) != 0 ||
+        check_groups(c) != 0 || check_codes(c) != 0 ||
         trust_mode_of(&(struct trust_request){.config = c, .role = PS_SERVER}, &mode) != 0)
         return -1;
     if (c->optimizer.cycle.type != SCHEDULE_NONE && consistency_row(c->variant)->on_arrival)
@@ -169,7 +203,7 @@ static int predict(const struct config *c, const struct layout *l, const char *r
                    struct prediction *out) {
     out->record_bytes = is_server(role) ? key_records_of_server(c, l, rank) : key_records_of_worker(c, l);
     if (out->record_bytes < 0) return -1;
-    if (is_server(role)) out->alike = ps_server_alike(c, l, rank);
+    if (is_server(role) || ps_beside(c)) out->alike = ps_server_alike(c, l, rank);
     if (is_server(role)) return ps_server_predict(c, l, rank, &out->memory, &out->wire);
     // Errors of codes, which a worker writes into a checkpoint by itself.
     if (ps_codes(c) && !consistency_of(c).row->on_arrival)
@@ -186,6 +220,14 @@ static struct topology_formula formula(const struct config *c, const char *role)
                  "P*b, of it P*b/g to servers, padded, b bytes per element");
         snprintf(of_server.wire, sizeof of_server.wire,
                  "N*P*b/S out, N*P*b/(g*S) in, padded, b bytes per element");
+    }
+    if (ps_by_units(c)) {
+        snprintf(of_worker.memory, sizeof of_worker.memory, "0, and slots");
+        snprintf(of_worker.wire, sizeof of_worker.wire,
+                 "A*P*b out, up to 2A*P*b in, A micro-batches%s, padded",
+                 ps_beside(c) ? ", (N-1)/N of it" : "");
+        snprintf(of_server.wire, sizeof of_server.wire, "up to 2A*N*P*b/S out, A*N*P*b/S in%s, padded",
+                 ps_beside(c) ? ", (N-1)/N of it" : "");
     }
     textbook_say(of_worker.memory, ps_worker_textbook(c), 'S');
     textbook_say(of_server.memory, ps_server_textbook(c), 'S');
@@ -206,7 +248,7 @@ static struct topology_allowance allowance(const struct config *c, const char *r
                                            const struct prediction *p) {
     double credit = (double)c->ps.credit_bytes, of_one = (double)p->wire.sent_per_step, all = 1;
     if (is_server(role)) {
-        of_one = (double)p->wire.received_per_step / c->workers;
+        of_one = (double)(p->wire.received_per_step + p->wire.local_received_per_step) / c->workers;
         all = FRAME_OVERHEAD * c->workers;
         // Where workers come and go a server keeps frames until the set of the step is fixed, credits or not.
         if (ps_elastic(c)) credit = of_one;

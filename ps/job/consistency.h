@@ -66,6 +66,8 @@ static inline bool commit_round(const struct config *c) { return c->clip > 0.0f 
 // Whether an update waits for the scheduler's decision: for that, or until all neighbours have every sum of the step.
 static inline bool commit_waits(const struct config *c) { return commit_round(c) || c->ps.replicate; }
 
+// Whether a worker keeps two units' weights and gradients at a time (ps/worker/resident_units.h).
+static inline bool ps_by_units(const struct config *c) { return c->ps.resident == PS_RESIDENT_UNITS; }
 // Whether workers may come and go (ps/agree/step_set.h).
 static inline bool ps_elastic(const struct config *c) { return c->recovery.elastic_max > 0; }
 

@@ -12,11 +12,17 @@
 // Below this, more messages would cost more than better balance is worth.
 #define PIECE_MIN_BYTES 16384
 
+static int parts_of(const struct config *c) {
+    bool beside = c->ps.servers_on == PS_SERVERS_ON_WORKERS && c->ps.resident == PS_RESIDENT_UNITS;
+    return beside ? c->ps.servers : 1;
+}
+
 // Largest piece, in blocks of SUMSQ_BLOCK elements.
 static int64_t piece_blocks(const struct config *c, const struct layout *l) {
     int64_t bytes = c->ps.partition_bytes, size = (int64_t)dtype_size(c->dtype);
     int shards = c->ps.servers * c->ps.threads;
-    if (shards > 1 && !c->ps.whole_units) {
+    bool even = parts_of(c) > 1 && c->ps.threads == 1;
+    if (shards > 1 && !c->ps.whole_units && !even) {
         int64_t fair = l->padded * size / ((int64_t)PIECES_PER_SHARD * shards);
         if (fair < PIECE_MIN_BYTES) fair = PIECE_MIN_BYTES;
         if (fair < bytes) bytes = fair;
@@ -25,23 +31,27 @@ static int64_t piece_blocks(const struct config *c, const struct layout *l) {
     return blocks > 0 ? blocks : 1;
 }
 
-// Even pieces of whole grains: no unit ends in a sliver. Where piece i of so many begins.
+// Even pieces of whole grains: no unit, nor part of one, ends in a sliver. Where piece i of so many begins.
 static int64_t piece_begin(const struct shard_cut *cut, const struct unit *u, int64_t pieces, int64_t i) {
-    int64_t grains = (u->n_pad + cut->grain - 1) / cut->grain;
-    return i < pieces ? (int64_t)((__int128)grains * i / pieces) * cut->grain : u->n_pad;
+    int64_t part = u->n_pad / cut->parts, grains = (part + cut->grain - 1) / cut->grain;
+    int64_t each = pieces / cut->parts, at = i % each;
+    return i / each * part + (int64_t)((__int128)grains * at / each) * cut->grain;
+}
+static int64_t piece_end(const struct shard_cut *cut, const struct unit *u, int64_t pieces, int64_t i) {
+    int64_t part = u->n_pad / cut->parts, each = pieces / cut->parts;
+    return i % each == each - 1 ? (i / each + 1) * part : piece_begin(cut, u, pieces, i + 1);
 }
 
 static int64_t pieces_of(const struct shard_cut *cut, const struct unit *u) {
-    int64_t grains = (u->n_pad + cut->grain - 1) / cut->grain;
-    return (grains + cut->most - 1) / cut->most;
+    int64_t grains = (u->n_pad / cut->parts + cut->grain - 1) / cut->grain;
+    return (grains + cut->most - 1) / cut->most * cut->parts;
 }
 
 int64_t shard_cut_every(const struct shard_cut *cut, const struct layout *l, int size, int place) {
     int64_t n = 0, key = 0;
     for (const struct unit *u = l->units; u < l->units + l->count; u++) {
         int64_t pieces = pieces_of(cut, u), i = (place - key % size + size) % size;
-        for (; i < pieces; i += size)
-            n += piece_begin(cut, u, pieces, i + 1) - piece_begin(cut, u, pieces, i);
+        for (; i < pieces; i += size) n += piece_end(cut, u, pieces, i) - piece_begin(cut, u, pieces, i);
         key += pieces;
     }
     return n;
@@ -56,7 +66,8 @@ static void cut_units(struct shard_map *m, const struct layout *l, const struct 
             struct partition *p = &m->parts[m->count++];
             p->unit = u;
             p->begin = piece_begin(cut, &l->units[u], pieces, i);
-            p->end = piece_begin(cut, &l->units[u], pieces, i + 1);
+            p->end = piece_end(cut, &l->units[u], pieces, i);
+            p->shard = (int)(i / (pieces / cut->parts)) * m->threads;  // of its part's server, the first one
         }
     }
     m->first[l->count] = m->count;
@@ -90,18 +101,22 @@ static void sink(const struct shard_map *m, int *heap) {
     heap[at] = shard;
 }
 
-static void assign(struct shard_map *m) {
+// parts: whose server is known by its part: a key's threads are those of one server.
+static void assign(struct shard_map *m, int parts) {
     struct sized_key *order = xcalloc((unsigned long)m->count, sizeof *order);
     int *heap = xcalloc((unsigned long)m->shards, sizeof *heap);  // of shards, the next one first
     for (int g = 0; g < m->shards; g++) heap[g] = g;
     for (int k = 0; k < m->count; k++) order[k] = (struct sized_key){m->parts[k].end - m->parts[k].begin, k};
     qsort(order, (size_t)m->count, sizeof *order, larger_first);
     for (int i = 0; i < m->count; i++) {
-        int best = heap[0];
-        m->parts[order[i].key].shard = best;
+        struct partition *p = &m->parts[order[i].key];
+        int best = parts > 1 ? p->shard : heap[0];
+        for (int g = p->shard; parts > 1 && g < p->shard + m->threads; g++)
+            if (is_before(m, g, best)) best = g;
+        p->shard = best;
         m->shard_elements[best] += order[i].elements;
         m->shard_keys[best]++;
-        sink(m, heap);
+        if (parts == 1) sink(m, heap);
     }
     free(heap);
     free(order);
@@ -127,9 +142,12 @@ static int check(const struct config *c, const struct layout *l) {
 int shard_cut_of(const struct config *c, const struct layout *l, struct shard_cut *out) {
     if (check(c, l) != 0) return -1;
     int64_t blocks = piece_blocks(c, l), page = SHARD_PAGE / (int64_t)dtype_size(c->dtype) / SUMSQ_BLOCK;
-    bool pages = blocks >= page;
-    *out = (struct shard_cut){
-        .grain = (pages ? page : 1) * SUMSQ_BLOCK, .most = pages ? blocks / page : blocks, .pages = pages};
+    int parts = parts_of(c);
+    bool pages = blocks >= page && parts == 1;
+    *out = (struct shard_cut){.grain = (pages ? page : 1) * SUMSQ_BLOCK,
+                              .most = pages ? blocks / page : blocks,
+                              .pages = pages,
+                              .parts = parts};
     for (int u = 0; u < l->count; u++) out->keys += pieces_of(out, &l->units[u]);
     return 0;
 }
@@ -160,7 +178,7 @@ struct shard_map *shard_map_of(const struct config *c, const struct layout *l) {
     m->shard_keys = xcalloc((unsigned long)m->shards, sizeof *m->shard_keys);
     m->pages = cut.pages;
     cut_units(m, l, &cut);
-    assign(m);
+    assign(m, cut.parts);
     return m;
 }
 

@@ -5,6 +5,9 @@
 //     shard g = server * threads + thread owns a set of keys, assigned largest first to the least
 //     loaded shard (Graham 1969, "Bounds on multiprocessing timing anomalies": LPT).
 //
+// Where servers are beside workers that keep two units at a time, server r has the r-th of N equal parts of every unit, as rank r
+// of a ring's stage 3 has: a unit then comes from all of them in equal shares, (N-1)/N of it from others.
+//
 // Plain data, a pure function of (layout, configuration): every role builds the same map by itself and the
 // manifest proves it. The creator owns it.
 #ifndef STARRING_PS_JOB_SHARD_MAP_H
@@ -24,6 +27,7 @@ struct shard_cut {
     int64_t grain, most;
     int64_t keys;  // of all units
     bool pages;    // grains are pages
+    int parts;     // equal parts that a unit is cut into first, one for each server; 1: it is cut as a whole
 };
 
 struct shard_map {

@@ -19,12 +19,14 @@ static void count_keys(struct shard_sizes *s, int64_t elements, int64_t keys) {
 // As cut_units of shard_map.c cuts it: of so many grains in so many pieces, grains % pieces have one grain more, the last
 // of them among these, which ends with the unit.
 void shard_sizes_of_unit(const struct shard_cut *cut, int64_t n_pad, struct size_class out[3]) {
+    n_pad /= cut->parts;
     int64_t grains = (n_pad + cut->grain - 1) / cut->grain;
     int64_t pieces = (grains + cut->most - 1) / cut->most, more = grains % pieces, least = grains / pieces;
     int64_t last = (least + (more > 0)) * cut->grain, missing = grains * cut->grain - n_pad;
     out[0] = (struct size_class){(least + 1) * cut->grain, more - (more > 0)};
     out[1] = (struct size_class){least * cut->grain, pieces - more - (more == 0)};
     out[2] = (struct size_class){last - missing, 1};
+    for (int i = 0; i < 3; i++) out[i].keys *= cut->parts;
 }
 
 static void count_unit(struct shard_sizes *s, int64_t n_pad, int64_t units) {
@@ -110,7 +112,8 @@ struct shard_sizes *shard_sizes_of(const struct config *c, const struct layout *
     struct shard_sizes *s = xcalloc(1, sizeof *s);
     s->cut = cut;
     s->servers = c->ps.servers;
-    s->threads = c->ps.threads;
+    s->threads =
+        cut.parts > 1 ? 1 : c->ps.threads;  // of equal parts a server's keys are known, not its threads'
     count_all(s, l);
     // Each size splits one group at most.
     s->group = xcalloc((unsigned long)s->classes + 1, sizeof *s->group);

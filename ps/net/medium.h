@@ -25,8 +25,16 @@ static inline bool ps_is_staged(const struct config *c) { return config_device(c
 static inline bool ps_keeps_copies(const struct config *c) {
     return c->recovery.checkpoint_every > 0 && c->recovery.checkpoint_background;
 }
-// Whether this role offers to share memory.
+// Whether processes of one host share memory.
 static inline bool ps_shares(const struct config *c) { return c->medium != MEDIUM_TCP; }
+// Whether server r is beside worker r (parameter_server.servers_on). Such a pair shares memory whatever the medium is, and what
+// the two tell each other is counted as local: it is on no wire.
+static inline bool ps_beside(const struct config *c) { return c->ps.servers_on == PS_SERVERS_ON_WORKERS; }
+// Whether a worker has a segment, and a server looks into some.
+static inline bool ps_shares_any(const struct config *c) { return ps_shares(c) || ps_beside(c); }
+static inline bool ps_shares_with(const struct config *c, int worker, int server) {
+    return ps_shares(c) || (ps_beside(c) && worker == server);
+}
 // How many threads of ZeroMQ move a role's payloads that `streams` shards send or receive, and encrypt them: one each where
 // they go over tcp, all of them or those of peers on other hosts, and not more than there are cores.
 int ps_io_threads(const struct config *c, int streams);

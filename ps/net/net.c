@@ -41,6 +41,8 @@ struct net {
     struct net_socket *open;  // list; changed by the role's thread alone
     int sockets;              // opened so far
     struct zap *zap;          // NULL: everybody is let in, or nobody comes
+    enum ps_role beside;      // the role and rank of the process beside this one, of which
+    int beside_rank;          // messages are local; rank -1: there is none
 };
 
 struct net_socket {
@@ -84,6 +86,7 @@ void *net_first_socket(void *context, int type) {
 struct net *net_create(const struct net_options *o) {
     struct net *n = xcalloc(1, sizeof *n);
     n->o = *o;
+    n->beside_rank = -1;
     n->context = zmq_ctx_new();
     if (!n->context) {
         fail("ZeroMQ: no context: %s", zmq_strerror(errno));
@@ -100,6 +103,11 @@ struct net *net_create(const struct net_options *o) {
     else
         net_destroy(&n, 0);
     return n;
+}
+
+void net_beside(struct net *n, enum ps_role role, int rank) {
+    n->beside = role;
+    n->beside_rank = rank;
 }
 
 static void socket_shut(struct net_socket *s, int linger_ms) {
@@ -244,10 +252,12 @@ static int part_recv(struct net_socket *s, zmq_msg_t *msg, bool *more) {
 
 // A message that leaves or has arrived, with its payload, which may lie in a segment.
 static void count_bytes(struct wire_count *w, const struct wire_header *h, size_t header, size_t payload,
-                        bool sent) {
+                        bool sent, bool local) {
     bool pays = wire_is_payload(h), copies = wire_is_replica(h);
     payload += wire_place_bytes(h);
     atomic_fetch_add(sent ? &w->control_sent : &w->control_received, header + (pays || copies ? 0 : payload));
+    if (pays && local) atomic_fetch_add(sent ? &w->local_sent : &w->local_received, payload);
+    pays = pays && !local;
     if (pays) atomic_fetch_add(sent ? &w->payload_sent : &w->payload_received, payload);
     if (pays) atomic_fetch_add(sent ? &w->across_sent : &w->across_received, payload);
     if (copies) atomic_fetch_add(sent ? &w->replica_sent : &w->replica_received, payload);
@@ -300,7 +310,9 @@ static bool assemble(struct net_socket *s, zmq_msg_t parts[3], int count, struct
         f->frame = (struct ps_frame){zmq_msg_data(&f->msg), zmq_msg_size(&f->msg), frame_release};
         m->frame = &f->frame;
     }
-    count_bytes(s->net->o.wire, &m->header, size, payload, false);
+    const struct net *n = s->net;
+    bool local = m->header.role == n->beside && m->header.rank == n->beside_rank;
+    count_bytes(n->o.wire, &m->header, size, payload, false, local);
     return true;
 }
 
@@ -394,7 +406,7 @@ bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_
             return false;
         }
     }
-    count_bytes(wire, &m->header, size, m->bytes, true);
+    count_bytes(wire, &m->header, size, m->bytes, true, m->local);
     if (m->header.link.again) {
         atomic_fetch_add(&wire->repeats, 1);
         atomic_fetch_add(&wire->repeated_bytes, size + m->bytes);

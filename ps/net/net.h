@@ -50,6 +50,9 @@ void *net_first_socket(void *context, int type);
 // linger_ms: how long queued messages may still leave; 0 after a goodbye.
 void net_destroy(struct net **n, int linger_ms);
 
+// Before anything is received from it: the process of this role and rank is beside this one, and its payloads count as local.
+void net_beside(struct net *n, enum ps_role role, int rank);
+
 // Listens on address; "tcp://host:*" takes any port. bound: the real address. NULL after logging.
 struct net_socket *net_router(struct net *n, enum net_plane plane, const char *address,
                               char bound[NET_ADDRESS_MAX]);

@@ -28,6 +28,7 @@ struct ps_message {
     // NULL: the payload is copied before send returns. Else it is sent from where it lies: one is added
     // now and taken away, on any thread, when the transport has let go of it.
     _Atomic int *inflight;
+    bool local;  // to the process beside this one (ps_beside): counted apart
 };
 
 // send never blocks; what cannot be queued is dropped, and the link says it again.

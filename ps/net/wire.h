@@ -122,7 +122,8 @@ struct wire_header {
     uint64_t job, incarnation, manifest;
     int32_t key;
     int64_t step, version;
-    int64_t batch;  // of the job's budget (ps/job/batches.h)
+    int64_t
+        batch;  // of the job's budget (ps/job/batches.h), or the step's micro-batch (ps/server/push_units.c)
     uint64_t seq;
     int64_t staleness;
     int64_t

@@ -231,7 +231,7 @@ static struct sum_args turns_of(struct server_core *c, const struct server_key *
                          .code = c->code,
                          .group = c->group,
                          .turn = s->turn,
-                         .group_acc = k->buf.group_acc};
+                         .group_acc = k->buf.part_acc};
     for (int most = c->rule.workers / c->host_group - s->turn; a.count < most; a.count++) {
         const struct gradient *g = &s->held[worker_of_turn(c, k, s->turn + a.count)];
         if (!g->data) break;

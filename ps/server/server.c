@@ -509,6 +509,7 @@ static int server_run(struct server *s) {
                          .shards = s->map->shards};
     if (ps_login(&l, &s->id) != 0) return -1;
     error_set_label("server %d", s->id.rank);
+    if (ps_beside(s->c)) net_beside(s->net, PS_WORKER, s->id.rank);
     s->link = link_create(
         &(struct link_options){.repeat_most_s = ps_repeat_most_s(s->c), .network = {s, server_send}});
     if (!(s->pulse = pulse_start(&(struct pulse_options){.role = s->o, .id = s->id, .wire = &s->wire})))

@@ -87,7 +87,8 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
     const struct server_segment *s = &c->segments[h->rank];
     size_t bytes = (size_t)k->n * dtype_size(c->dtype);
     bool final = (h->flags & WIRE_FINAL) != 0, outside = bytes > s->bytes || h->into > s->bytes - bytes;
-    if (!k->loaded && !final) {
+    bool units = k->micro != NULL;  // no pull of theirs follows a push
+    if (!k->loaded && !final && !units) {
         refuse(c, h, "its initial weights have not been loaded");
         return;
     }
@@ -95,7 +96,8 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
         refuse(c, h, "it asks for weights outside of what it shares");
         return;
     }
-    if (k->loaded && final && !c->life && want > k->pushed[h->rank]) refuse_beyond(c, k, h->rank, want);
+    if (k->loaded && (final || units) && !c->life && want > k->pushed[h->rank])
+        refuse_beyond(c, k, h->rank, want);
     // A worker that has come (back) says with its first pull from which step it belongs.
     bool enters = c->life && h->life > 1 && p->seq == 0 && h->kind == WIRE_PULL;
     if (enters && want > k->pushed[h->rank]) k->pushed[h->rank] = want;
@@ -267,6 +269,7 @@ bool server_core_renew(struct server_core *c, int worker, struct ps_message *m) 
 static const struct push_policy *policy_of(const struct config *config, const struct consistency_rule *rule,
                                            bool keeps, bool replays) {
     bool all = !ps_elastic(config) && rule->needs == rule->workers;
+    if (ps_by_units(config)) return &push_units;
     if (!rule->row->on_arrival) return all ? &push_in_order : &push_set;
     return replays ? &push_replayed : keeps ? &push_pinned : &push_on_arrival;
 }
@@ -299,6 +302,7 @@ int64_t server_core_key_bytes(const struct config *c) {
     int64_t slot = sizeof *k->slots + c->workers * (int64_t)(sizeof *k->slots->held + sizeof(int64_t));
     int64_t worker = sizeof *k->pushed + sizeof *k->staleness + sizeof *k->pulls;
     return (int64_t)sizeof *k + 10 * MALLOC_BYTES + (1 + rule.lead) * slot + worker * c->workers +
+           (ps_by_units(c) ? push_units_bytes(c) : 0) +
            (policy->key_bytes ? policy->key_bytes(c->workers) : 0);
 }
 

@@ -2,8 +2,10 @@
 
 #include <stdlib.h>
 
+#include "ps/job/consistency.h"
 #include "ps/job/ps.h"
 #include "ps/job/shard_sizes.h"
+#include "ps/job/unit_moves.h"
 #include "ps/net/medium.h"
 #include "ps/sum/host_group.h"
 #include "ps/sum/push_code.h"
@@ -22,7 +24,8 @@ void server_carve_key(struct arena *a, const struct config *c, const struct part
     out->master = take(a, MEM_MASTER, whole ? room : NULL, n * sizeof(float));
     optimizer_carve(a, c->optimizer.row, p->end - p->begin, out->state);
     out->acc = arena_take(a, MEM_GRADIENT, n * sizeof(float));
-    out->group_acc = ps_group(c) ? arena_take(a, MEM_GRADIENT, n * sizeof(float)) : NULL;
+    bool parts = ps_group(c) || (ps_by_units(c) && c->accumulation > 1);
+    out->part_acc = parts ? arena_take(a, MEM_GRADIENT, n * sizeof(float)) : NULL;
     out->weight = whole ? (void *)out->master : take(a, MEM_PARAMETER, room, n * dtype_size(c->dtype));
 }
 
@@ -54,7 +57,10 @@ size_t server_segment_bytes(const struct config *c, const struct shard_map *m, i
 }
 
 struct textbook ps_server_textbook(const struct config *c) {
-    return (struct textbook){.shared = optimizer_bytes(c->optimizer.row, true)};
+    size_t master_and_states = optimizer_bytes(c->optimizer.row, true);
+    size_t weight = c->dtype == DT_F32 ? 0 : dtype_size(c->dtype);
+    // Where workers keep next to nothing, weights and sums of the servers are the job's.
+    return (struct textbook){.shared = master_and_states + (ps_by_units(c) ? weight + sizeof(float) : 0)};
 }
 
 // `keys` keys like p, on top of what is in bytes.
@@ -63,11 +69,26 @@ static void add_keys(size_t bytes[MEM_CLASSES], const struct arena *of_one, int6
         bytes[k] = (size_t)size_plus((int64_t)bytes[k], size_times((int64_t)of_one->bytes[k], keys));
 }
 
+// Keys of as many elements may be pulled more or less often.
 int ps_server_alike(const struct config *c, const struct layout *l, int rank) {
+    if (ps_by_units(c) && !ps_beside(c)) return 1;
     struct shard_sizes *s = shard_sizes_of(c, l);
     int alike = s ? shard_sizes_alike(s, rank) : 1;
     shard_sizes_destroy(&s);
     return alike;
+}
+
+// Elements that a worker pulls of server `rank` in a step, where it keeps two units at a time; -1 after logging.
+static int64_t pulled_by_units(const struct config *c, const struct layout *l, int rank) {
+    struct shard_map *m = shard_map_of(c, l);
+    if (!m) return -1;
+    int64_t *pulls = xcalloc((unsigned long)l->count, sizeof *pulls), n = 0;
+    unit_pulls(c, l, pulls);
+    for (const struct partition *p = m->parts; p < m->parts + m->count; p++)
+        if (p->shard / m->threads == rank) n += pulls[p->unit] * (p->end - p->begin);
+    free(pulls);
+    shard_map_destroy(&m);
+    return n;
 }
 
 int ps_server_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,
@@ -96,9 +117,12 @@ int ps_server_predict(const struct config *c, const struct layout *l, int rank, 
         pushed = size_plus(pushed, size_times((int64_t)push_bytes(&c->ps.code, c->dtype, p.end), own[i]));
     }
     if (publishes) mem->predicted_bytes[MEM_COMM] += dev_round(SEGMENT_HEAD);
-    int64_t size = (int64_t)dtype_size(c->dtype);
-    *wire = (struct wire_prediction){.sent_per_step = (uint64_t)size_times(elements * size, c->workers),
+    int64_t size = (int64_t)dtype_size(c->dtype), pulled = elements;
+    if (ps_by_units(c)) pulled = pulled_by_units(c, l, rank);
+    pushed *= unit_pushes(c);
+    *wire = (struct wire_prediction){.sent_per_step = (uint64_t)size_times(pulled * size, c->workers),
                                      .received_per_step = (uint64_t)size_times(pushed, c->workers)};
+    if (ps_beside(c)) unit_moves_local(wire, (uint64_t)(pulled * size), (uint64_t)pushed);
     if (ps_host_group(c)) wire->received_per_step /= (uint64_t)ps_host_group(c);
     if (c->ps.replicate) {
         wire->replica_sent_per_step = (uint64_t)(elements * size);
@@ -107,5 +131,5 @@ int ps_server_predict(const struct config *c, const struct layout *l, int rank, 
     free(own);
     free(kept);
     shard_sizes_destroy(&s);
-    return 0;
+    return pulled < 0 ? -1 : 0;
 }

@@ -14,7 +14,9 @@ struct server_buffers {
     float *state[OPTIMIZER_STATES_MAX];  // (n) each
     void *weight;                        // (n) of dtype; = master in fp32
     float *acc;                          // (n): the running sum, then the rounded gradient from its start
-    float *group_acc;  // (n): that of the group of workers whose turn it is; NULL without groups (ps_group)
+    float *
+        part_acc;  // (n): of the part of a sum that is under way: a group of workers (ps_group), or a micro-batch of resident
+    // units; NULL: sums have no parts
 };
 // room: of the segment that publishes the weights, page by page; NULL: they are the arena's as well.
 void server_carve_key(struct arena *a, const struct config *c, const struct partition *p,

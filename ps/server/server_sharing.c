@@ -11,7 +11,7 @@ int server_sharing_create(struct server_sharing *s, const struct config *c, cons
                           int rank) {
     size_t bytes = server_segment_bytes(c, m, rank);
     *s = (struct server_sharing){
-        .shares = ps_shares(c), .own.fd = -1, .count = c->workers, .threads = m->threads};
+        .shares = ps_shares_any(c), .own.fd = -1, .count = c->workers, .threads = m->threads};
     s->workers = xcalloc((unsigned long)c->workers, sizeof *s->workers);
     for (int w = 0; w < s->count; w++) {
         s->workers[w].segment.fd = -1;

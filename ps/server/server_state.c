@@ -9,17 +9,20 @@ void work_on(const struct server_core *c, enum server_part part, struct span of)
     thread_time_enter(c->o.spans, part, of);
 }
 
-void hold(struct server_core *c, struct slot *s, int worker, const struct gradient *g) {
-    s->held[worker] = *g;
+void keep_gradient(struct server_core *c, struct gradient *place, const struct gradient *g) {
+    *place = *g;
     if (g->frame) c->totals.held_bytes += g->bytes;
 }
+void hold(struct server_core *c, struct slot *s, int worker, const struct gradient *g) {
+    keep_gradient(c, &s->held[worker], g);
+}
 
-void let_go(struct server_core *c, struct slot *s, int worker) {
-    struct gradient *g = &s->held[worker];
+void drop_gradient(struct server_core *c, struct gradient *g) {
     if (g->frame) c->totals.held_bytes -= g->bytes;
     ps_frame_release(g->frame);
     *g = (struct gradient){0};
 }
+void let_go(struct server_core *c, struct slot *s, int worker) { drop_gradient(c, &s->held[worker]); }
 
 void note_held(struct server_core *c) {
     if (c->totals.held_bytes > c->totals.held_peak_bytes) c->totals.held_peak_bytes = c->totals.held_bytes;

@@ -53,6 +53,7 @@ struct late_push {
 };
 
 struct replay_key;  // push_replayed.c
+struct micro_key;   // push_units.c
 struct server_core;
 
 struct server_key {
@@ -76,6 +77,7 @@ struct server_key {
     int64_t *batches;           // which it holds (ps/job/batches.h)
     struct late_push *late;     // (N) where pushes may have to wait for their turn; else NULL
     struct replay_key *replay;  // of a run that is repeated; else NULL
+    struct micro_key *micro;    // of workers that keep two units at a time; else NULL
     _Atomic int inflight;       // replies that the transport still reads from buf.weight
     _Atomic int pins;           // readers of a state that is being kept
 };
@@ -125,8 +127,10 @@ struct push_policy {
     int64_t (*key_bytes)(int workers);
 };
 extern const struct push_policy
-    push_in_order;                         // a step's are summed in worker order; all workers belong to it
-extern const struct push_policy push_set;  // the same over the set that the scheduler fixes
+    push_in_order;  // a step's are summed in worker order; all workers belong to it
+extern const struct push_policy
+    push_units;  // the same, of each micro-batch, for workers that keep two units at a time
+extern const struct push_policy push_set;         // the same over the set that the scheduler fixes
 extern const struct push_policy push_on_arrival;  // each is an update of its own, at once
 extern const struct push_policy push_pinned;      // on arrival, but for keys that a checkpoint reads
 extern const struct push_policy push_replayed;    // on arrival, in the order that was recorded
@@ -182,7 +186,9 @@ static inline int worker_of_turn(const struct server_core *c, const struct serve
 // ---------------------------------------------------------------- what all do with a key (server_state.c)
 // The worker's push of `step` was taken; held: it has come, and its turn has not.
 void acknowledge(struct server_core *c, const struct server_key *k, int worker, int64_t step, bool held);
-// Holds a gradient in the slot, and lets go of it. note_held: what is held now stays for a while, and counts for the peak.
+// Keeps a gradient at a place, and lets go of it; the same in a slot. note_held: what is held now stays for a while, and counts for the peak.
+void keep_gradient(struct server_core *c, struct gradient *place, const struct gradient *g);
+void drop_gradient(struct server_core *c, struct gradient *place);
 void hold(struct server_core *c, struct slot *s, int worker, const struct gradient *g);
 void let_go(struct server_core *c, struct slot *s, int worker);
 void note_held(struct server_core *c);
@@ -236,6 +242,8 @@ int round_decided(struct server_core *c, const struct wire_header *h);
 // Says nothing: the key is at `steps` steps, or takes the last one of them, which was decided so. 0, or -1 with an error: it can
 // do neither.
 int reach_step(struct server_core *c, struct server_key *k, int64_t steps, const struct update_scalars *last);
+
+int64_t push_units_bytes(const struct config *c);  // beside the key's record (push_units.c)
 
 // ---------------------------------------------------------------- pushes applied on arrival (push_on_arrival.c)
 const char *on_arrival_unfit(const struct server_core *c, const struct server_key *k,

@@ -4,6 +4,7 @@
 
 #include "kernels/spans.h"
 #include "ps/job/timing.h"
+#include "ps/net/medium.h"
 #include "ps/server/server_threads.h"
 #include "shared/core/error.h"
 #include "shared/time/stall.h"
@@ -28,6 +29,7 @@ void shard_send(void *ctx, int peer, const struct ps_message *message) {
     struct ps_message m = *message;
     ps_stamp(&s->id, &m.header);
     if (neighbours_sent(&s->neighbours, s->router, peer, &m)) return;
+    m.local = ps_beside(s->server->c) && peer == s->id.rank;
     if (peer == PEER_SCHEDULER)
         net_send(s->scheduler, NULL, &m);
     else

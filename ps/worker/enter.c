@@ -38,6 +38,11 @@ static int cannot_share(const struct entering *e, int shard, const char *why) {
             "--medium shm: worker %d and server %d cannot share memory: %s. Start them on one host, in one "
             "container and as one user, or give --medium auto, which takes tcp between those that cannot",
             e->id->rank, server, why);
+    if (ps_beside(e->role->config) && server == e->id->rank)
+        return fail(
+            "--servers-on workers: worker %d and server %d are one pair and cannot share memory: %s. Start server %d with "
+            "--rank %d on the host of worker %d, as the same user, or use --servers-on own",
+            server, server, why, server, server, server);
     if (e->role->say_waiting && shard % threads == 0)
         info("payloads from and to server %d go over tcp: %s", server, why);
     return 0;
@@ -76,7 +81,9 @@ static int meet(const struct entering *e, enum asked *asked, struct net_poll_ite
     double since_s = now_seconds();  // the start, or the last answer
     struct turn_stall still = {.turn_s = since_s};
     link_tick(e->link, since_s);
-    for (int g = 0; g < shards; g++) ask(e, g, asked[g] = ASK_SHARE);
+    for (int g = 0; g < shards; g++)
+        ask(e, g,
+            asked[g] = ps_shares_with(e->sharing->c, e->id->rank, g / threads) ? ASK_SHARE : ASK_NOTHING);
     for (int before = shards;;) {
         double now = now_seconds();
         int open = 0, late = -1;
@@ -102,7 +109,7 @@ static int meet(const struct entering *e, enum asked *asked, struct net_poll_ite
 
 int enter_meet_shards(const struct entering *e) {
     unsigned long shards = (unsigned long)e->sharing->map->shards;
-    if (!ps_shares(e->sharing->c)) return 0;
+    if (!ps_shares_any(e->sharing->c)) return 0;
     enum asked *asked = xcalloc(shards, sizeof *asked);
     struct net_poll_item *items = xcalloc(shards + 1, sizeof *items);
     int rc = meet(e, asked, items);

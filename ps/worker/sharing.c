@@ -31,6 +31,11 @@ static int open_window(struct sharing *s, struct worker_buffers *b) {
 // The segment's memory cannot be page-locked: this worker goes on as one that was given --medium tcp, if it may.
 static int do_without(struct sharing *s, const char *why) {
     size_t bytes = s->own.bytes;
+    if (ps_beside(s->c))
+        return fail(
+            "--servers-on workers: the %zu bytes of memory that a worker on a GPU shares with the server beside it cannot be "
+            "page-locked: %s. Use --servers-on own",
+            bytes, why);
     if (s->c->medium == MEDIUM_SHM)
         return fail(
             "--medium shm: the %zu bytes of memory that a worker on a GPU shares cannot be page-locked: %s. Give "
@@ -63,8 +68,8 @@ int sharing_create(struct sharing *s, const struct config *c, const struct layou
     for (int r = 0; r < m->servers; r++) s->servers[r].fd = -1;
     s->in_place = ps_weights_in_place(c, m->pages, m->count);
     arena_init(&measured, NULL);
-    if (ps_shares(c)) worker_carve(&measured, c, l, s->in_place, &room, out);
-    if (ps_shares(c) && open_own(s, a, room.used) != 0) return -1;
+    if (ps_shares_any(c)) worker_carve(&measured, c, l, s->in_place, &room, out);
+    if (ps_shares_any(c) && open_own(s, a, room.used) != 0) return -1;
     room = (struct arena_room){.base = s->own.base, .used = SEGMENT_HEAD};
     worker_carve(a, c, l, s->in_place, s->own.base ? &room : NULL, out);
     worker_count_board(a, c, l, m->count);

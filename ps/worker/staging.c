@@ -20,11 +20,17 @@ struct stream *staging_push_stream(const struct staging *s, struct stream *compu
     return s ? s->push : compute;
 }
 
+struct stream *staging_behind(struct staging *s, struct stream *compute) {
+    if (!s) return compute;
+    event_record(s->grad_done, compute);
+    stream_wait_event(s->push, s->grad_done);
+    return s->push;
+}
+
 void staging_fetch_grad(struct staging *s, int u, int64_t step) {
     if (!s) return;
     int at = worker_buffer(s->o.buffers, u, step);
-    event_record(s->grad_done, s->o.compute);
-    stream_wait_event(s->push, s->grad_done);
+    staging_behind(s, s->o.compute);
     dev_copy(s->push, s->o.buffers->wire_grads[at], s->o.buffers->pushes[at], s->o.buffers->push_bytes[u]);
 }
 

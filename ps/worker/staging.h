@@ -50,6 +50,8 @@ void staging_destroy(struct staging **s);                         // what is enq
 
 // The stream on which gradients become complete in host memory; where nothing is staged, compute.
 struct stream *staging_push_stream(const struct staging *s, struct stream *compute);
+// A stream whose next work waits for compute's so far, and compute not for it; where nothing is staged, compute.
+struct stream *staging_behind(struct staging *s, struct stream *compute);
 // Unit u's gradient of `step`, as compute's earlier work leaves it, goes to its twin on the push stream.
 void staging_fetch_grad(struct staging *s, int u, int64_t step);
 // Unit u's weights go from their twin to the device, in the order of compute. 0, or -1 when it has failed.

@@ -13,6 +13,7 @@
 #include "ps/sum/host_group.h"
 #include "ps/sum/push_code.h"
 #include "ps/worker/push_errors.h"
+#include "ps/worker/resident_units.h"
 #include "ps/worker/worker_comm.h"
 #include "shared/core/error.h"
 
@@ -40,8 +41,9 @@ struct worker {
     struct push_errors errors;
     struct staging *staging;  // NULL: the device's memory is host memory
     struct comm *comm;
-    struct unit_task *tasks;  // (units)
-    uint64_t *reports;        // (1 + lag) the timeline's, of the steps' reports
+    struct resident *resident;  // NULL: it keeps all units
+    struct unit_task *tasks;    // (units)
+    uint64_t *reports;          // (1 + lag) the timeline's, of the steps' reports
     int64_t step;
     // Alone: the last batch taken, how long that was waited for (none: 0), and what a checkpoint says is done.
     struct {
@@ -138,7 +140,7 @@ static void worker_push_unit(struct worker *w, int u, enum phase phase) {
     ids->gradients = timeline_ask(ids->in, &x);
     x.kind = TRANSFER_WEIGHTS;
     x.bytes = (uint64_t)w->t.layout->units[u].n_pad * dtype_size(w->t.dtype);
-    ids->weights = timeline_ask(ids->in, &x);
+    if (!w->resident) ids->weights = timeline_ask(ids->in, &x);
     if (w->c->no_overlap) {
         hand_over(&w->tasks[u]);  // by the host: compute has nothing to do any more
         return;
@@ -160,11 +162,16 @@ static float worker_lr(const struct worker *w) {
 // A pull follows each push at once: a hint cannot bring weights earlier.
 static void worker_prefetch(struct topology *t, int u, enum pass pass) { (void)t, (void)u, (void)pass; }
 
+static bool is_loaded(const struct worker *w, int u) {
+    if (!w->loaded)
+        fail("unit %s: initial weights were not loaded; call load_unit for every unit first",
+             w->t.layout->units[u].name);
+    return w->loaded;
+}
+
 static int worker_acquire(struct topology *t, int u, enum pass pass, struct unit_view *view) {
     struct worker *w = (struct worker *)t;
-    if (!w->loaded)
-        return fail("unit %s: initial weights were not loaded; call load_unit for every unit first",
-                    t->layout->units[u].name);
+    if (!is_loaded(w, u)) return -1;
     struct transfer_ids ids = w->tasks[u].ids;
     if (worker_await(w, COMM_LANDED, u, ids.weights, "new weights have not landed") != 0) return -1;
     bool overwrites = pass == PASS_BACKWARD && w->micro == 0;
@@ -270,6 +277,38 @@ static int worker_grad_ready(struct topology *t, int u) {
                                           .keep = t->plan.keep,
                                           .batch = w->take.batch};
     if (!w->c->no_overlap) worker_push_unit(w, u, PHASE_BACKWARD);
+    return 0;
+}
+
+// ---------------------------------------------------------------- two units at a time
+static void units_prefetch(struct topology *t, int u, enum pass pass) {
+    struct worker *w = (struct worker *)t;
+    resident_prefetch(w->resident, w->step, u, pass);
+}
+
+static int units_acquire(struct topology *t, int u, enum pass pass, struct unit_view *view) {
+    struct worker *w = (struct worker *)t;
+    return is_loaded(w, u) ? resident_acquire(w->resident, w->step, u, pass, view) : -1;
+}
+
+static int units_release(struct topology *t, int u, enum pass pass) {
+    (void)pass;
+    resident_release(((struct worker *)t)->resident, u);
+    return 0;
+}
+
+// Of each micro-batch: the servers add them up.
+static int units_grad_ready(struct topology *t, int u) {
+    struct worker *w = (struct worker *)t;
+    bool last = w->micro + 1 == w->micro_count;
+    staging_fetch_grad(w->staging, u, w->step);
+    w->tasks[u].push = (struct push_info){.step = w->step,
+                                          .lr = worker_lr(w),
+                                          .grad_scale = 1.0f,
+                                          .keep = last && t->plan.keep,
+                                          .batch = w->micro};
+    worker_push_unit(w, u, PHASE_BACKWARD);
+    resident_pushed(w->resident, u);
     return 0;
 }
 
@@ -388,6 +427,7 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
     w->t.own_number.value = f32_to_bits(w->errors.scale);
     out->snapshot = in->snapshot;  // worker 0 has it collected by itself
     step_plan_over(t, out->skipped);
+    if (w->resident) resident_forget(w->resident);
     w->step++;
     // Without overlap nothing is computed before all weights of the next step are there.
     for (int u = 0; w->c->no_overlap && u < t->layout->count; u++) {
@@ -412,7 +452,8 @@ static int worker_sum(struct topology *t, double *values, int count) {
 
 static int worker_finish(struct topology *t) {
     struct worker *w = (struct worker *)t;
-    for (int u = 0; u < t->layout->count; u++) {
+    if (w->resident && resident_quiet(w->resident, w->step) != 0) return -1;
+    for (int u = 0; u < t->layout->count && !w->resident; u++) {
         if (comm_wait(w->comm, COMM_LANDED, u, w->step, "the last weights have not landed") != 0) return -1;
         for (int64_t step = w->step; step <= w->step + w->rule.lead; step++)
             if (comm_wait(w->comm, COMM_FREE, u, step, "the last gradient has not been taken") != 0)
@@ -453,8 +494,8 @@ static int worker_load_unit(struct topology *t, int u, const float *values) {
         return fail("unit %s: weights can be loaded before the first step only", t->layout->units[u].name);
     // Loading once more: nobody still reads what was loaded before, if it is the servers' own.
     if (w->sharing.in_place && w->units_loaded == 0 && w->load_round > 0 && barrier(w) != 0) return -1;
-    if (sharing_load(&w->sharing, u, values, w->buffers.wire_weights[u]) != 0) return -1;
-    if (staging_load_weights(w->staging, u) != 0)
+    if (!w->resident && sharing_load(&w->sharing, u, values, w->buffers.wire_weights[u]) != 0) return -1;
+    if (!w->resident && staging_load_weights(w->staging, u) != 0)
         return fail("unit %s: loading its weights: %s", t->layout->units[u].name, dev_error(t->dev));
     if (w->units_loaded == 0) w->load_round++;
     if (t->rank == 0) {
@@ -590,6 +631,7 @@ static void worker_destroy(struct topology *t) {
     event_destroy(&w->words_read);
     // 3. The transport lets go of the gradients before the arena does.
     comm_destroy(&w->comm);
+    resident_destroy(&w->resident);
     arena_release(&w->arena);
     host_group_close(&w->host_group);
     sharing_destroy(&w->sharing);
@@ -608,6 +650,26 @@ static const struct topology_ops worker_ops = {
     .release = worker_release,
     .begin_micro = worker_begin_micro,
     .grad_ready = worker_grad_ready,
+    .plan = worker_plan,
+    .step = worker_step,
+    .outcome = worker_outcome,
+    .sum = worker_sum,
+    .finish = worker_finish,
+    .snapshot = worker_snapshot,
+    .state = worker_state,
+    .load = worker_load,
+    .load_unit = worker_load_unit,
+    .abort = worker_abort,
+    .destroy = worker_destroy,
+};
+
+static const struct topology_ops worker_units_ops = {
+    .name = "ps",
+    .prefetch = units_prefetch,
+    .acquire = units_acquire,
+    .release = units_release,
+    .begin_micro = worker_begin_micro,
+    .grad_ready = units_grad_ready,
     .plan = worker_plan,
     .step = worker_step,
     .outcome = worker_outcome,
@@ -661,6 +723,8 @@ static int worker_join_job(struct worker *w, const struct ps_role_options *role)
         comm_give_up(w->comm, error_last());
         return -1;
     }
+    const struct resident_options ro = {&w->t, w->comm, w->staging, &w->buffers};
+    if (ps_by_units(w->c)) w->resident = resident_create(&ro);
     w->t.medium = sharing_medium(&w->sharing);
     w->t.rank = id.rank;
     // Its transfers depend on the rank that it was given; its memory, on the servers that it shares memory with.
@@ -727,7 +791,7 @@ struct topology *ps_worker_create(const struct ps_worker_options *o) {
         return NULL;
     }
     struct worker *w = xcalloc(1, sizeof *w);
-    w->t = (struct topology){.ops = &worker_ops,
+    w->t = (struct topology){.ops = ps_by_units(c) ? &worker_units_ops : &worker_ops,
                              .layout = o->role.layout,
                              .dev = o->dev,
                              .compute = o->compute,

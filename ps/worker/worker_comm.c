@@ -53,6 +53,7 @@ struct comm {
     int command_count, command_capacity;
     struct published now;
     int64_t *landed;                // (units)
+    int64_t *filled, *through;      // (units) by unit
     int *busy;                      // (1 + lead, units)
     struct step_outcome *outcomes;  // (1 + lag)
     bool collecting;                // a snapshot is under way
@@ -61,7 +62,7 @@ struct comm {
     bool waiting;  // for:
     enum comm_event waited_event;
     int waited_unit;  // -1: none
-    int64_t waited_step;
+    int64_t waited_step, waited_count;
     char waiting_for[192];  // what that unit lacks
     bool quit, failed;
     char lost[WIRE_TEXT_MAX];  // what has not come although restarts are left, to be said; "": nothing
@@ -137,11 +138,15 @@ static bool is_free(const struct comm *c, int u, int64_t step) {
     return c->busy[worker_slot_of(step, c->rule.lead) * c->o.role.layout->count + u] == 0;
 }
 
-static bool has_happened(const struct comm *c, enum comm_event event, int u, int64_t step) {
+static bool has_happened(const struct comm *c, enum comm_event event, int u, int64_t step, int64_t count) {
     const struct worker_status *now = &c->now.status;
     switch (event) {
         case COMM_LANDED:
             return c->landed[u] >= step;
+        case COMM_FILLED:
+            return c->filled[u] >= count;
+        case COMM_THROUGH:
+            return c->through[u] >= count;
         case COMM_FREE:
             return is_free(c, u, step);
         case COMM_LOADED:
@@ -167,6 +172,11 @@ static void say_late(const struct comm *c, int unit, int64_t step, const char *w
 }
 
 int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, const char *what) {
+    return comm_wait_unit(c, event, unit, 0, step, what);
+}
+
+int comm_wait_unit(struct comm *c, enum comm_event event, int unit, int64_t count, int64_t step,
+                   const char *what) {
     double start = now_seconds();
     struct timespec end = moment_in(ps_deadline_s(c->c));
     char text[WIRE_TEXT_MAX];
@@ -176,7 +186,8 @@ int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, con
     c->waited_event = event;
     c->waited_unit = unit;
     c->waited_step = step;
-    while (!c->failed && !has_happened(c, event, unit, step) && !late) {
+    c->waited_count = count;
+    while (!c->failed && !has_happened(c, event, unit, step, count) && !late) {
         late = pthread_cond_timedwait(&c->changed, &c->mutex, &end) == ETIMEDOUT;
         // A peer that answers is alive, and waited for: the scheduler names a slow peer, and notices a lost one. Where it is
         // silent as well, the communication thread soon says that.
@@ -195,7 +206,7 @@ int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, con
     }
     c->waiting = false;
     c->waited_unit = -1;
-    bool failed = c->failed, ready = has_happened(c, event, unit, step), log = !c->error_logged;
+    bool failed = c->failed, ready = has_happened(c, event, unit, step, count), log = !c->error_logged;
     if (failed || !ready) c->error_logged = true;
     if (failed)
         snprintf(text, sizeof text, "%s", c->error);
@@ -217,6 +228,7 @@ static void comm_send(void *ctx, int peer, const struct ps_message *message) {
     struct ps_message m = *message;
     ps_stamp(&c->id, &m.header);
     worker_thread_message(c->spans, c->id.rank, &m.header);
+    m.local = ps_beside(c->c) && peer >= 0 && peer / c->o.map->threads == c->id.rank;
     net_send(peer == PEER_SCHEDULER ? c->scheduler : c->shards[peer], NULL, &m);
     thread_time_enter(c->spans, WORKER_PROTOCOL, SPAN_OF_NOTHING);
 }
@@ -233,12 +245,16 @@ static void obey(struct comm *c, const struct command *x, double now) {
             worker_times_open(c->times, x->unit, x->push.step, x->ids);
             worker_core_push_unit(core, x->unit, &x->push);
             return;
+        case COMMAND_PULL:
+            worker_times_open(c->times, x->unit, x->step - 1, x->ids);
+            worker_core_pull_unit(core, x->unit, x->step, x->aside, now);
+            return;
         case COMMAND_INIT:
             worker_core_init_unit(core, x->unit, x->values, x->round);
             return;
         case COMMAND_BEGIN:
             worker_core_begin(core, x->step);
-            worker_core_pull_all(core, false, now);
+            if (!ps_by_units(c->c)) worker_core_pull_all(core, false, now);
             return;
         case COMMAND_HOST_GROUP:
             worker_core_host_group(core, x->host_group);
@@ -341,6 +357,8 @@ static bool publish(struct comm *c, double busy_s) {
         int64_t version = worker_core_version(c->core, u);
         if (version < c->now.version) c->now.version = version;
         c->landed[u] = worker_core_landed(c->core, u);
+        c->filled[u] = (int64_t)worker_core_fills(c->core, u);
+        c->through[u] = worker_core_through(c->core, u);
         for (int slot = 0; slot <= c->rule.lead; slot++) {
             c->busy[slot * units + u] = worker_core_busy(c->core, u, slot);
             busy = busy || c->busy[slot * units + u];
@@ -355,7 +373,7 @@ static bool publish(struct comm *c, double busy_s) {
     if (c->waited_unit >= 0)
         worker_core_describe(c->core, c->waited_unit, c->waiting_for, sizeof c->waiting_for);
     // The main thread is woken for what it waits for alone: it would take a core from those who compute.
-    if (c->waiting && has_happened(c, c->waited_event, c->waited_unit, c->waited_step))
+    if (c->waiting && has_happened(c, c->waited_event, c->waited_unit, c->waited_step, c->waited_count))
         pthread_cond_broadcast(&c->changed);
     // Nobody wakes this thread when the room is free.
     bool hurry = c->collecting && c->waiting && c->waited_event == COMM_SNAPSHOT;
@@ -460,6 +478,7 @@ static int log_in(struct comm *c, const struct manifest *manifest) {
         .socket = c->scheduler, .role = role, .manifest = manifest, .shards = c->o.map->shards};
     if (ps_login(&l, &c->id) != 0) return -1;
     error_set_label("worker %d", c->id.rank);
+    if (ps_beside(c->c)) net_beside(c->net, PS_SHARD, c->id.rank);
     c->link = link_create(&(struct link_options){.peers = c->o.map->shards,
                                                  .repeat_most_s = ps_repeat_most_s(c->c),
                                                  .network = {c, comm_send},
@@ -504,6 +523,7 @@ static int start(struct comm *c) {
                                     .shared = c->o.sharing->shared,
                                     .grad_at = c->o.buffers->grad_at,
                                     .weight_at = c->o.sharing->in_place ? NULL : c->o.buffers->weight_at,
+                                    .by_unit = ps_by_units(c->c),
                                     .credit_bytes = c->c->ps.credit_bytes,
                                     .heartbeat_s = ps_heartbeat_s(c->c),
                                     .lost_s = ps_lost_s(c->c),
@@ -535,6 +555,8 @@ struct comm *comm_create(const struct comm_options *o, struct ps_identity *id) {
     c->times = worker_times_create(o->role.layout->count, c->rule.lead);
     c->spans = worker_thread_time(&o->role);
     c->landed = xcalloc(units, sizeof *c->landed);
+    c->filled = xcalloc(units, sizeof *c->filled);
+    c->through = xcalloc(units, sizeof *c->through);
     c->busy = xcalloc(units * (1 + (unsigned long)c->rule.lead), sizeof *c->busy);
     c->outcomes = xcalloc(1 + (unsigned long)c->rule.lag, sizeof *c->outcomes);
     c->waited_unit = -1;
@@ -603,6 +625,8 @@ void comm_destroy(struct comm **at) {
     free(c->shards);
     roster_destroy(&c->roster);
     free(c->landed);
+    free(c->filled);
+    free(c->through);
     free(c->busy);
     free(c->outcomes);
     free(c);

@@ -47,6 +47,7 @@ void comm_destroy(struct comm **c);  // after comm_part; waits until the transpo
 // ---------------------------------------------------------------- commands
 enum command_kind {
     COMMAND_PUSH,
+    COMMAND_PULL,  // by unit
     COMMAND_INIT,
     COMMAND_BEGIN,       // goes on behind so many steps, and pulls the weights
     COMMAND_HOST_GROUP,  // before the first push
@@ -65,10 +66,11 @@ struct command {
     enum command_kind kind;
     int unit;
     struct push_info push;
-    struct transfer_ids ids;         // PUSH
+    struct transfer_ids ids;         // PUSH PULL
     const float *values;             // INIT: (n_pad), until the unit is no longer busy
     uint64_t round;                  // INIT
-    int64_t step;                    // BEGIN TAKE
+    int64_t step;                    // BEGIN TAKE PULL
+    bool aside;                      // PULL: not for a training pass
     const struct wire_header *done;  // TAKE: as worker_core_take's, until it is answered
     bool keep;                       // PULL_ALL
     struct host_group *host_group;   // HOST_GROUP: outlives the comm
@@ -84,8 +86,10 @@ void comm_give_up(struct comm *c, const char *why);
 
 // ---------------------------------------------------------------- waiting (main thread)
 enum comm_event {
-    COMM_LANDED,  // the unit's weights of this step
-    COMM_FREE,    // nobody needs the unit's gradient any more of the step that had this one's slot
+    COMM_LANDED,   // the unit's weights of this step
+    COMM_FREE,     // nobody needs the unit's gradient any more of the step that had this one's slot
+    COMM_FILLED,   // by unit: so many pulls of the unit
+    COMM_THROUGH,  // by unit: so many pushes of the unit, whose buffer is free
     COMM_LOADED,  // the servers have what was last sent of the unit: initial values, or the gradient of the step
     COMM_PULLED,     // every pull has been answered
     COMM_GATHERED,   // the last gather
@@ -97,6 +101,10 @@ enum comm_event {
 // unit: -1 where none is meant. what: what has not
 // happened, in words: "weights have not landed". 0, or -1 after logging.
 int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, const char *what);
+
+// The same for the count-th pull or push of the unit (COMM_FILLED, COMM_THROUGH).
+int comm_wait_unit(struct comm *c, enum comm_event event, int unit, int64_t count, int64_t step,
+                   const char *what);
 
 // The state after a wait.
 struct published {

@@ -46,7 +46,8 @@ static void queue(struct worker_core *c, struct worker_slot *s, const void *payl
 
 // Bytes of the transport that a slot's sending takes.
 static size_t credit(const struct worker_core *c, int key, const struct worker_slot *s) {
-    return s->sending == SEND_GIVEN || (c->keys[key].shared && !s->init) ? 0 : s->payload_bytes;
+    bool costs_nothing = c->keys[key].shared && !s->init && !c->o.by_unit;
+    return s->sending == SEND_GIVEN || costs_nothing ? 0 : s->payload_bytes;
 }
 
 // A push goes with the pull of what comes after it, as long as that one is open.
@@ -57,7 +58,7 @@ static void send(struct worker_core *c, int key, struct worker_slot *s, double n
                            .bytes = s->payload_bytes,
                            .inflight = &s->inflight};
     if (!s->init) {
-        bool pulls = s->pulling && s->pull_want == s->push.step + 1;
+        bool pulls = !c->o.by_unit && s->pulling && s->pull_want == s->push.step + 1;
         int64_t *sent_ns = &unit_at(c, k->part->unit, s->push.step)->times.sent_ns;
         if (!*sent_ns) *sent_ns = ps_clock_ns(now);
         m.header = (struct wire_header){
@@ -154,7 +155,7 @@ static int pump(struct worker_core *c, double now) {
             c->queued--;
             c->credits.taken += takes;
             s->asked_s = now;
-            if (!s->init) open_pull(c, s, s->push.step + 1, false);
+            if (!s->init && !c->o.by_unit) open_pull(c, s, s->push.step + 1, false);
             send(c, key, s, now);
         }
     return 0;
@@ -179,10 +180,18 @@ void worker_core_push_unit(struct worker_core *c, int u, const struct push_info 
     const char *grads = c->o.grads[worker_slot_of(info->step, c->o.lead) * c->o.layout->count + u];
     struct push_info push = *info;
     push.ready_ns = own_moment(c, info->ready_ns);
-    *unit_at(c, u, info->step) =
-        (struct worker_unit){.times = {.step = info->step, .ready_ns = info->ready_ns},
-                             .unacknowledged = first[u + 1] - first[u],
-                             .unlanded = first[u + 1] - first[u]};
+    struct worker_unit *x = unit_at(c, u, info->step);
+    const struct worker_unit before = *x;
+    *x = (struct worker_unit){.times = {.step = info->step, .ready_ns = info->ready_ns},
+                              .unacknowledged = first[u + 1] - first[u],
+                              .unlanded = first[u + 1] - first[u],
+                              .handed = before.handed + 1};
+    if (c->o.by_unit) {  // its pull is another matter
+        x->unlanded = before.unlanded;
+        x->times.landed_first_ns = before.times.landed_first_ns;
+        x->times.landed_ns = before.times.landed_ns;
+        x->times.landed_peers_ns = before.times.landed_peers_ns;
+    }
     c->step = info->step;
     for (int key = first[u]; key < first[u + 1]; key++) {
         struct worker_slot *s = slot_at(c, key, info->step);
@@ -192,6 +201,19 @@ void worker_core_push_unit(struct worker_core *c, int u, const struct push_info 
     }
     const struct host_group_info handed = {info->step, push.ready_ns, info->lr, info->keep};
     if (c->host_group) host_group_hand(c->host_group, u, &handed);
+}
+
+void worker_core_pull_unit(struct worker_core *c, int u, int64_t step, bool aside, double now) {
+    const int *first = c->o.map->first;
+    struct worker_unit *x = unit_at(c, u, step - 1);
+    x->unlanded = first[u + 1] - first[u];
+    x->times.landed_first_ns = x->times.landed_ns = x->times.landed_peers_ns = 0;
+    for (int key = first[u]; key < first[u + 1]; key++) {
+        struct worker_slot *s = slot_at(c, key, step - 1);
+        s->asked_s = now;
+        open_pull(c, s, step, aside);
+        send_pull(c, key, s);
+    }
 }
 
 void worker_core_init_unit(struct worker_core *c, int u, const float *values, uint64_t round) {
@@ -317,6 +339,25 @@ static void sent_through(struct worker_core *c, int key, struct worker_slot *s) 
     c->progress++;
 }
 
+// By unit: the shard has the gradient, in a sum or as its own copy, and the buffer is free. A copy's credit comes back once it is
+// in the sum, which an answer may say before the one that says that it was copied.
+static void on_unit_ack(struct worker_core *c, int key, const struct wire_header *h, double now) {
+    struct worker_slot *s = slot_at(c, key, h->step);
+    bool held = (h->flags & WIRE_HELD) != 0;
+    bool waits = s->sending == SEND_SENT && !s->init && h->step == s->push.step && h->batch == s->push.batch;
+    size_t bytes = c->keys[key].push_bytes;
+    if (waits) {
+        staleness_count(&c->status.staleness, (uint64_t)h->staleness);
+        note_acknowledged(c, key, s, h, now);
+        sent_through(c, key, s);
+        c->credits.taken += held ? bytes : 0;
+        c->credits.held += held ? bytes : 0;
+    } else if (!held && c->credits.held >= bytes) {
+        c->credits.taken -= bytes;
+        c->credits.held -= bytes;
+    }
+}
+
 static void on_push_ack(struct worker_core *c, int key, const struct wire_header *h, double now) {
     struct worker_slot *s = slot_at(c, key, h->step);
     bool open = s->sending == SEND_SENT || s->sending == SEND_HELD;
@@ -361,7 +402,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
             if (--u->unlanded == 0) t->landed_ns = ps_clock_ns(now);
         }
         bool open = s->sending == SEND_SENT || s->sending == SEND_HELD || s->sending == SEND_GIVEN;
-        if (!open || s->init || s->push.step >= k->landed - h->untaken) continue;
+        if (!open || s->init || c->o.by_unit || s->push.step >= k->landed - h->untaken) continue;
         staleness_count(&c->status.staleness, (uint64_t)h->staleness);
         note_acknowledged(c, key, s, h, now);
         sent_through(c, key, s);
@@ -375,7 +416,7 @@ static int on_shard(struct worker_core *c, int shard, const struct wire_header *
         return core_fail(c->error, "server %d refused: %.400s", shard / c->o.map->threads, h->text);
     if (h->key >= c->o.map->count || c->o.map->parts[h->key].shard != shard) return 0;
     if (h->kind == WIRE_PULL_REPLY) return on_pull_reply(c, h->key, h, frame, now);
-    if (h->kind == WIRE_PUSH_ACK) on_push_ack(c, h->key, h, now);
+    if (h->kind == WIRE_PUSH_ACK) (c->o.by_unit ? on_unit_ack : on_push_ack)(c, h->key, h, now);
     struct worker_slot *init = slot_at(c, h->key, 0);
     if (h->kind == WIRE_INIT_ACK && init->init && init->sending == SEND_SENT && h->seq == init->init_round)
         sent_through(c, h->key, init);
@@ -545,6 +586,10 @@ int worker_core_busy(const struct worker_core *c, int u, int64_t step) {
     return busy;
 }
 
+int64_t worker_core_through(const struct worker_core *c, int u) {
+    return unit_at(c, u, 0)->handed - (worker_core_busy(c, u, 0) > 0);
+}
+
 const struct worker_status *worker_core_status(const struct worker_core *c) { return &c->status; }
 const struct step_outcome *worker_core_outcome(const struct worker_core *c, int64_t step) {
     return &report_of(c, step)->out;
@@ -558,7 +603,7 @@ bool worker_core_renew(const struct worker_core *c, const struct wire_header *h)
     bool init = h->kind == WIRE_INIT;
     const struct worker_slot *s = slot_at(c, h->key, init ? 0 : h->step);
     if (s->sending != SEND_SENT || s->init != init) return false;
-    return init ? s->init_round == h->seq : s->push.step == h->step;
+    return init ? s->init_round == h->seq : s->push.step == h->step && s->push.batch == h->batch;
 }
 
 const char *worker_core_error(const struct worker_core *c) { return c->error; }

@@ -16,6 +16,11 @@
 //     leads       QUEUED --all members have come, added--> as above
 //     otherwise   QUEUED --PULL t+1--> GIVEN --the leader has added it, or PULL_REPLY--> IDLE
 //
+// Where two units are kept at a time (by_unit; no lead), a push and a pull have nothing to do with each other: the caller pulls a
+// unit as often as it needs it, into memory that other units use between, and pushes it once in each micro-batch:
+//
+//     QUEUED --credits--> SENT --PUSH_ACK, or HELD: the shard has a copy--> IDLE       a credit of HELD comes back with PUSH_ACK
+//
 // Invariants
 // 1. Each message is said once and comes once (ps/net/link.h), in any order.
 // 2. A key's weights may be overwritten from its push on: this worker pushed it only after its last use of them in step t.
@@ -51,6 +56,7 @@ struct worker_core_options {
     const bool *shared;         // (shards) that reach this worker's segment; NULL: none
     const uint64_t *grad_at;    // (1 + lead, units) where the grads lie in the segment
     const uint64_t *weight_at;  // (units) and the weights; NULL: they are read where the shards have them
+    bool by_unit;  // two units are kept at a time: pushes ask for no weights, and may be many in a step
     int64_t credit_bytes;
     double heartbeat_s;
     double lost_s;   // a scheduler silent for this long is lost
@@ -65,8 +71,9 @@ struct push_info {
     float lr;
     float grad_scale;  // async: the worker's own decision
     bool skip;
-    bool keep;         // the state behind this step goes into a checkpoint
-    int64_t batch;     // where pushes are applied on arrival: of the job's budget
+    bool keep;  // the state behind this step goes into a checkpoint
+    int64_t
+        batch;  // where pushes are applied on arrival: of the job's budget; by unit: the step's micro-batch
     int64_t ready_ns;  // when it was handed over, this host's clock
 };
 
@@ -125,6 +132,8 @@ void worker_core_destroy(struct worker_core **c);
 // ---- requests. Each is answered by a change of the state below.
 // The unit is not busy with the step that had the slot before.
 void worker_core_push_unit(struct worker_core *c, int u, const struct push_info *info);
+// By unit: the unit's weights behind `step` steps, as control bytes if aside. No pull of the unit is open.
+void worker_core_pull_unit(struct worker_core *c, int u, int64_t step, bool aside, double now);
 // values (n_pad) stay where they are until the unit is no longer busy. round: 1, 2, .. counts loadings.
 void worker_core_init_unit(struct worker_core *c, int u, const float *values, uint64_t round);
 // The report of a worker that has computed its step.
@@ -154,8 +163,10 @@ int worker_core_tick(struct worker_core *c, double now);
 const struct worker_status *worker_core_status(const struct worker_core *c);
 // Of a step that is done, until 1 + lag later ones have been reported.
 const struct step_outcome *worker_core_outcome(const struct worker_core *c, int64_t step);
-int64_t worker_core_landed(const struct worker_core *c, int u);   // step whose weights every key has
-uint64_t worker_core_fills(const struct worker_core *c, int u);   // pulls that every key has had answered
+int64_t worker_core_landed(const struct worker_core *c, int u);  // step whose weights every key has
+uint64_t worker_core_fills(const struct worker_core *c, int u);  // pulls that every key has had answered
+// By unit: pushes of it so far whose gradient nobody needs any more.
+int64_t worker_core_through(const struct worker_core *c, int u);
 int64_t worker_core_version(const struct worker_core *c, int u);  // updates that every key's weights hold
 // Of its push of `step`, or of that which had the slot before: times.step.
 const struct unit_times *worker_core_times(const struct worker_core *c, int u, int64_t step);

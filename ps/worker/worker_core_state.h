@@ -69,6 +69,7 @@ struct shard_side {
 struct worker_unit {
     struct unit_times times;
     int unacknowledged, unlanded;  // keys of it
+    int64_t handed;                // by unit: pushes so far
 };
 
 // A step that this worker has reported, and the scheduler's answer, once it is closed.

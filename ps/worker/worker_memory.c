@@ -5,11 +5,15 @@
 
 #include "ps/job/consistency.h"
 #include "ps/job/ps.h"
+#include "ps/job/shard_sizes.h"
+#include "ps/job/unit_moves.h"
 #include "ps/net/medium.h"
 #include "ps/sum/host_group.h"
 #include "ps/sum/push_code.h"
 #include "shared/core/error.h"
 #include "shared/core/segment.h"
+#include "shared/model/grad_slots.h"
+#include "shared/model/unit_schedule.h"
 
 int worker_buffers_init(struct worker_buffers *b, const struct config *c, const struct layout *l) {
     int lead = consistency_of(c).lead;
@@ -55,13 +59,48 @@ static void *take_twin(struct arena *a, struct arena_room *room, size_t bytes, u
     return room ? arena_room_take(room, bytes, DEV_ALIGN) : arena_take(a, MEM_HOST, bytes);
 }
 
+// Where a worker keeps two units at a time, several units have the same buffers.
+static void carve_slots(struct arena *a, const struct config *c, const struct layout *l,
+                        struct arena_room *room, struct worker_buffers *out) {
+    bool staged = ps_is_staged(c);
+    struct arena_room *models = staged ? NULL : room;
+    struct unit_schedule s;
+    size_t size = dtype_size(c->dtype);
+    uint64_t at = 0;
+    unit_schedule_open(&s, l, &(struct unit_prefetch){0});
+    for (int i = 0; i < unit_schedule_count(&s); i++) {
+        size_t bytes = (size_t)unit_schedule_elements(&s, i) * size;
+        void *slot = take(a, MEM_COMM, models, bytes, &at);
+        void *wire = staged ? take_twin(a, room, bytes, &at) : slot;
+        for (int u = 0; u < l->count; u++) {
+            if (unit_schedule_slot(&s, u) != i) continue;
+            out->weights[u] = slot;
+            out->wire_weights[u] = wire;
+            out->weight_at[u] = at;
+        }
+    }
+    unit_schedule_close(&s);
+    for (int i = 0; i < GRAD_SLOTS; i++) {
+        size_t bytes = (size_t)grad_slot_elements(l, i) * size;
+        void *slot = take(a, MEM_COMM, models, bytes, &at);
+        void *wire = staged ? take_twin(a, room, bytes, &at) : slot;
+        for (int u = 0; u < l->count; u++) {
+            if (grad_slot(l, u) != i) continue;
+            out->grads[u] = out->pushes[u] = slot;
+            out->wire_grads[u] = wire;
+            out->grad_at[u] = at;
+        }
+    }
+}
+
 void worker_carve(struct arena *a, const struct config *c, const struct layout *l, bool in_place,
                   struct arena_room *room, struct worker_buffers *out) {
     bool staged = ps_is_staged(c);
     in_place = in_place && room;
     struct arena_room *models = staged ? NULL : room;  // what the model computes on lies in it
     if (models) arena_count(a, MEM_COMM, SEGMENT_HEAD);
-    for (int u = 0; u < l->count; u++) {
+    if (ps_by_units(c)) carve_slots(a, c, l, room, out);
+    for (int u = 0; u < l->count && !ps_by_units(c); u++) {
         size_t bytes = (size_t)l->units[u].n_pad * dtype_size(c->dtype);
         uint64_t *weight_at = &out->weight_at[u];
         for (int64_t step = 0; step <= out->lead; step++) {
@@ -81,7 +120,7 @@ void worker_carve(struct arena *a, const struct config *c, const struct layout *
                 staged ? take_twin(a, room, out->push_bytes[u], &out->grad_at[i]) : out->pushes[i];
         }
     }
-    if (config_sums_in_fp32(c)) grad_sums_carve(&out->sums, a, l, GRAD_WHOLE);
+    if (config_sums_in_fp32(c) && !ps_by_units(c)) grad_sums_carve(&out->sums, a, l, GRAD_WHOLE);
     out->words = consistency_of(c).row->on_arrival ? arena_take(a, MEM_WORKSPACE, sizeof *out->words) : NULL;
     out->wire_words = staged ? arena_take(a, MEM_HOST, sizeof *out->wire_words) : NULL;
 }
@@ -112,8 +151,9 @@ static void measure(struct arena *a, const struct config *c, const struct layout
     const char *why;
     arena_init(a, NULL);
     // The reason has been logged where the cut was asked for.
-    if (worker_buffers_init(&b, c, l) == 0) worker_carve(a, c, l, in_place, ps_shares(c) ? &room : NULL, &b);
-    if (ps_shares(c)) worker_lock(a, c, &room, &why);
+    if (worker_buffers_init(&b, c, l) == 0)
+        worker_carve(a, c, l, in_place, ps_shares_any(c) ? &room : NULL, &b);
+    if (ps_shares_any(c)) worker_lock(a, c, &room, &why);
     worker_count_board(a, c, l, keys);
     worker_buffers_free(&b);
 }
@@ -134,6 +174,7 @@ void worker_predict_memory(const struct config *c, const struct layout *l, const
 }
 
 struct textbook ps_worker_textbook(const struct config *c) {
+    if (ps_by_units(c)) return (struct textbook){0};              // slots alone
     return (struct textbook){.whole = 2 * dtype_size(c->dtype)};  // weights and gradients
 }
 
@@ -150,6 +191,26 @@ static void predict_host_group(const struct config *c, const struct layout *l, c
     wire->received_per_step += led * (uint64_t)(g - 1);
 }
 
+// The part of the traffic that is its own server's.
+static int predict_local(const struct config *c, const struct layout *l, int rank,
+                         struct wire_prediction *wire) {
+    struct shard_sizes *s = shard_sizes_of(c, l);
+    if (!s) return -1;
+    uint64_t n = (uint64_t)c->workers, sent = wire->sent_per_step / n, received = wire->received_per_step / n;
+    int64_t *keys = xcalloc((unsigned long)s->classes, sizeof *keys), elements, pushed = 0;
+    elements = shard_sizes_of_server(s, rank, keys);
+    for (int i = 0; i < s->classes; i++)
+        pushed += keys[i] * (int64_t)push_bytes(&c->ps.code, c->dtype, s->class[i].elements);
+    if (!ps_by_units(c)) {  // else a server has as much of each unit as any other
+        sent = (uint64_t)pushed;
+        received = (uint64_t)elements * dtype_size(c->dtype);
+    }
+    unit_moves_local(wire, sent, received);
+    free(keys);
+    shard_sizes_destroy(&s);
+    return 0;
+}
+
 int ps_worker_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,
                       struct wire_prediction *wire) {
     struct shard_cut cut;
@@ -157,12 +218,17 @@ int ps_worker_predict(const struct config *c, const struct layout *l, int rank, 
     if (shard_cut_of(c, l, &cut)) return -1;
     measure(&a, c, l, cut.keys, ps_weights_in_place(c, cut.pages, cut.keys));
     put(&a, c, l, mem);
-    size_t *of = xcalloc((unsigned long)l->count, sizeof *of), pushed = 0;
+    size_t *of = xcalloc((unsigned long)l->count, sizeof *of), pushed = 0, pulled = 0;
+    int64_t *pulls = xcalloc((unsigned long)l->count, sizeof *pulls);
     int rc = push_bytes_of_units(c, l, of);
-    for (int u = 0; u < l->count && rc == 0; u++) pushed += of[u];
+    unit_pulls(c, l, pulls);
+    for (int u = 0; u < l->count && rc == 0; u++) {
+        pushed += of[u] * (size_t)unit_pushes(c);
+        pulled += (size_t)(pulls[u] * l->units[u].n_pad) * dtype_size(c->dtype);
+    }
     free(of);
-    *wire = (struct wire_prediction){.sent_per_step = pushed,
-                                     .received_per_step = (uint64_t)l->padded * dtype_size(c->dtype)};
+    free(pulls);
+    *wire = (struct wire_prediction){.sent_per_step = pushed, .received_per_step = pulled};
     predict_host_group(c, l, &cut, rank, wire);
-    return 0;
+    return ps_beside(c) ? predict_local(c, l, rank, wire) : 0;
 }

@@ -33,7 +33,9 @@ static struct transfer_ids *ids_of(const struct worker_times *t, int u, int64_t 
 void worker_times_open(struct worker_times *t, int u, int64_t step, struct transfer_ids ids) {
     struct transfer_ids *old = ids_of(t, u, step);
     t->open += (ids.gradients && !old->gradients) + (ids.weights && !old->weights);
-    *old = ids;
+    old->in = ids.in;
+    if (ids.gradients) old->gradients = ids.gradients;
+    if (ids.weights) old->weights = ids.weights;
 }
 
 struct transfer_ids worker_times_ids(const struct worker_times *t, int u, int64_t step) {

@@ -20,7 +20,7 @@ struct transfer_ids {
 struct worker_times;
 struct worker_times *worker_times_create(int units, int lead);
 void worker_times_destroy(struct worker_times **t);
-// Unit u is pushed as these, in `step`.
+// Unit u is pushed and pulled as these, in `step`; 0: it is not.
 void worker_times_open(struct worker_times *t, int u, int64_t step, struct transfer_ids ids);
 // Those that unit u was pushed as in the step that has this one's slot; 0: over.
 struct transfer_ids worker_times_ids(const struct worker_times *t, int u, int64_t step);

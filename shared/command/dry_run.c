@@ -63,6 +63,11 @@ static void put_rank(cJSON *doc, const struct config *c, const char *role, int r
         cJSON_AddNumberToObject(replica, "predicted_received", (double)p->wire.replica_received_per_step);
         cJSON_AddStringToObject(replica, "formula", WIRE_REPLICA_FORMULA);
     }
+    if (p->wire.local_sent_per_step || p->wire.local_received_per_step) {
+        cJSON *local = cJSON_AddObjectToObject(w, "local");
+        cJSON_AddNumberToObject(local, "predicted_sent", (double)p->wire.local_sent_per_step);
+        cJSON_AddNumberToObject(local, "predicted_received", (double)p->wire.local_received_per_step);
+    }
     const struct offload_traffic *t = &p->wire.offload;
     if (t->down || t->up || t->read || t->written) {
         cJSON *o = cJSON_AddObjectToObject(w, "offload");
@@ -196,7 +201,11 @@ static void print_rows(FILE *f, const cJSON *doc) {
                 format_bytes(b, json_number(w, "predicted_received")));
         print_traffic(f, w);
         print_offload(f, json_item(w, "offload"));
-        const cJSON *replica = json_item(w, "replica");
+        const cJSON *replica = json_item(w, "replica"), *local = json_item(w, "local");
+        if (local)
+            fprintf(f, "  local      %10s out, %s in per step, in shared memory\n",
+                    format_bytes(a, json_number(local, "predicted_sent")),
+                    format_bytes(b, json_number(local, "predicted_received")));
         if (replica)
             fprintf(f, "  replica    %10s out, %s in per step (%s)\n",
                     format_bytes(a, json_number(replica, "predicted_sent")),

@@ -85,9 +85,14 @@ enum documents_kind { DOCUMENTS_PACKED, DOCUMENTS_WHOLE };
 
 #define EVAL_ALL (-1)
 
+// Where a star's servers are, and what its workers keep of weights and gradients: all, or two units' at a time.
+enum ps_servers_on { PS_SERVERS_OWN, PS_SERVERS_ON_WORKERS };
+enum ps_resident { PS_RESIDENT_ALL, PS_RESIDENT_UNITS };
+
 struct ps_config {
-    int servers, threads;     // S; shard threads per server
-    int64_t partition_bytes;  // of 16-bit (or fp32) payload
+    int servers, threads;      // S; shard threads per server
+    int servers_on, resident;  // enum ps_servers_on, ps_resident
+    int64_t partition_bytes;   // of 16-bit (or fp32) payload
     int64_t deadline_ms, heartbeat_ms;
     int64_t credit_bytes;     // in flight per worker
     char *bind;               // where servers and scheduler listen

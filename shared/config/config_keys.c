@@ -32,6 +32,8 @@ static const char *const slice_names[] = {"auto", "whole", NULL};
 static const char *const gelu_names[] = {"auto", "fused", "apart", NULL};
 static const char *const bias_grad_names[] = {"auto", "epilogue", "kernel", NULL};
 static const char *const prefetch_names[] = {"none", "auto", NULL};
+static const char *const servers_on_names[] = {"own", "workers", NULL};
+static const char *const resident_names[] = {"all", "units", NULL};
 static const char *const group_names[] = {"none", "host", NULL};
 const char *const offload_names[] = {"none", "cpu", "nvme", NULL};
 static const char *const recompute_names[] = {"auto", "none", "cheap", "block", NULL};
@@ -311,6 +313,13 @@ static const struct config_key keys[] = {
     BOOL("ring.no_sync", R, c.no_sync, .ring = true),
     NUMBER("parameter_server.servers", R | ORDER, KEY_INT, c.ps.servers, 1, 4096, DEFAULT("1"),
            FLAG("servers", "S", "parameter servers of a star (1)")),
+    ENUM("parameter_server.servers_on", R, c.ps.servers_on, servers_on_names,
+         FLAG("servers-on", "WHERE", "own: servers are on their own; workers: one beside each worker (own)")),
+    ENUM(
+        "parameter_server.resident", R | B, c.ps.resident, resident_names,
+        FLAG(
+            "resident", "WHAT",
+            "what a worker keeps of weights and gradients: all, or two units at a time, as zero:3 does (all)")),
     NUMBER("parameter_server.threads", R | ORDER, KEY_INT, c.ps.threads, 1, 1024, DEFAULT("1")),
     NUMBER("parameter_server.partition_bytes", R, KEY_I64, c.ps.partition_bytes, 1024, 1 << 30,
            DEFAULT("1048576")),

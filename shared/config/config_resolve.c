@@ -471,6 +471,8 @@ static int check_servers_keys(struct reading *r) {
                 {"parameter_server.replay_arrivals", c->ps.replay_arrivals != NULL, "ps:async"},
                 {"parameter_server.log_updates", c->ps.log_updates, "ps:async"},
                 {"parameter_server.replicate", c->ps.replicate, "ps:sync"},
+                {"parameter_server.servers_on", c->ps.servers_on != PS_SERVERS_OWN, "ps:sync"},
+                {"parameter_server.resident", c->ps.resident != PS_RESIDENT_ALL, "ps:sync"},
                 {"parameter_server.compression", c->ps.code.kind != CODE_NONE, "ps:sync"}};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (keys[i].given && !c->row->reports_staleness)

@@ -111,6 +111,13 @@ int config_resolve_topology(struct reading *r) {
     if (!config_ranks(c, "server") &&
         !strcmp(config_origin(r, "parameter_server.servers", key_from), "--servers"))
         warn("--servers: topology %s has no servers: ignored", c->topology);
+    bool beside = config_ranks(c, "server") && c->ps.servers_on == PS_SERVERS_ON_WORKERS;
+    if (beside && config_state(r, "parameter_server.servers") == KEY_GIVEN && c->ps.servers != c->workers)
+        return config_refuse(
+            r, "parameter_server.servers",
+            " %d: parameter_server.servers_on \"workers\" (--servers-on) puts one beside each of the %d workers: leave it out",
+            c->ps.servers, c->workers);
+    if (beside) c->ps.servers = c->workers;
     if (!row->collectives && c->collective != RING_AUTO &&
         !strcmp(config_origin(r, "ring.collective", key_from), "--collective"))
         warn("--collective: topology %s has no collectives: ignored", c->topology);

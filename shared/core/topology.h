@@ -115,7 +115,9 @@ struct offload_traffic {
 struct wire_prediction {
     uint64_t sent_per_step, received_per_step;                  // payload bytes
     uint64_t replica_sent_per_step, replica_received_per_step;  // of servers that replicate, beside them
-    int group;  // ranks of a group (reduce_group); 0: there are none
+    uint64_t local_sent_per_step,
+        local_received_per_step;  // to and from the server beside a worker, beside them
+    int group;                    // ranks of a group (reduce_group); 0: there are none
     uint64_t across_sent_per_step, across_received_per_step;  // of the payload: to and from other groups
     uint64_t flat_across_sent_per_step;                       // the same if ranks did not exchange in groups
     uint64_t messages_per_step, messages_across_per_step;     // sent; 0: not counted

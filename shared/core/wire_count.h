@@ -14,6 +14,8 @@ enum wire_fault { FAULT_MESSAGES, FAULT_LOST, FAULT_TWICE, FAULT_OVERTAKEN, WIRE
 struct wire_count {
     _Atomic uint64_t payload_sent, payload_received;  // bytes
     _Atomic uint64_t across_sent, across_received;    // bytes of payload to and from ranks of other groups
+    _Atomic uint64_t local_sent,
+        local_received;  // bytes of what would be payload, to and from a rank's own server
     _Atomic uint64_t control_sent, control_received;  // bytes
     // Said again, because no answer came: messages, and their bytes, which are control.
     _Atomic uint64_t repeats, repeated_bytes;

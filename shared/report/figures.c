@@ -24,7 +24,7 @@ struct rank_document {
     struct machine_facts machine;
     double predicted_sent, predicted_received, clock_error_s;
     size_t device_bytes;
-    bool replicates, offloads, keeps;
+    bool replicates, pairs, offloads, keeps;
 };
 #define REPORT(from) (&((const struct rank_document *)(from))->r)
 
@@ -172,6 +172,12 @@ static const struct figure of_ranks[] = {
     {"replica.predicted_sent", "bytes", NULL, AT(wire.replica_sent_per_step)},
     {"replica.predicted_received", "bytes", NULL, AT(wire.replica_received_per_step)},
     {"replica.formula", NULL, "of both", MADE(put_formula), .type = "string"},
+    {"local", NULL,
+     "gradients and weights that go to and come from the server beside a worker, through memory that the two share; in none of "
+     "the figures above",
+     OBJECT, IF(pairs), .when = "`--servers-on workers`", .in = IN_WIRE},
+    {"local.predicted_sent", "bytes", NULL, AT(wire.local_sent_per_step)},
+    {"local.predicted_received", "bytes", NULL, AT(wire.local_received_per_step)},
     {"offload", NULL,
      "what a rank moves between device and host, and between host and disk "
      "([ring.md](ring.md#offload)), in none of the figures above",
@@ -327,6 +333,7 @@ void rank_figures_put(cJSON *o, const struct rank_report *r) {
             steps > 0 ? wire_mean(w->received_per_step, w->later.received_per_step, steps, later) : 0,
         .clock_error_s = (double)r->clock_error_ns * 1e-9,
         .device_bytes = mem_device_bytes(r->peak_bytes),
+        .pairs = w->local_sent_per_step || w->local_received_per_step,
         .replicates = w->replica_sent_per_step || w->replica_received_per_step,
         .offloads = p->down || p->up || p->read || p->written,
         .keeps = r->checkpoints.written + r->checkpoints.failed > 0};

@@ -73,6 +73,8 @@ struct checkpoint_report {
     F(uint64_t, repeated_bytes, "repeated.bytes", "bytes", NULL)                                                                   \
     F(double, replica_sent_per_step, "replica.sent_per_step", "bytes", "mean over the steps")                                      \
     F(double, replica_received_per_step, "replica.received_per_step", "bytes", "likewise")                                         \
+    F(double, local_sent_per_step, "local.sent_per_step", "bytes", "mean over the steps")                                          \
+    F(double, local_received_per_step, "local.received_per_step", "bytes", "likewise, received")                                   \
     F(double, down_per_step, "offload.down_per_step", "bytes",                                                                     \
       "mean over the steps: from the device to the host")                                                                          \
     F(double, up_per_step, "offload.up_per_step", "bytes", "from the host to the device")                                          \
@@ -175,6 +177,8 @@ static inline void rank_report_count(struct rank_report *r, const struct wire_co
     for (int i = 0; i < WIRE_FAULTS; i++) r->faults[i] = atomic_load(&wire->faults[i]);
     r->replica_sent_per_step = (double)atomic_load(&wire->replica_sent) / per;
     r->replica_received_per_step = (double)atomic_load(&wire->replica_received) / per;
+    r->local_sent_per_step = (double)atomic_load(&wire->local_sent) / per;
+    r->local_received_per_step = (double)atomic_load(&wire->local_received) / per;
     r->down_per_step = (double)atomic_load(&wire->host_down) / per;
     r->up_per_step = (double)atomic_load(&wire->host_up) / per;
     r->read_per_step = (double)atomic_load(&wire->disk_read) / per;

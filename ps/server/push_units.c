@@ -1,0 +1,190 @@
+// Pushes of workers that keep two units at a time (parameter_server.resident "units"): each micro-batch brings a push of each
+// key, and a worker gives its gradient's buffer to another unit as soon as the server has the push. The sums are those of a
+// ring's stage 3 (ODC, arXiv 2601.19362, has servers beside workers; stage 3: Rajbhandari et al. 2020): of micro-batch m all
+// workers' gradients, in worker order, rounded once to the gradient type; and over the micro-batches in fp32, rounded once.
+//
+//     PUSH w (t, m) --> m is being summed, and it is w's turn? --no--> HELD: a copy, unless it came in a frame
+//                            | yes, or it has become so
+//                            v
+//          micro += gradient --> PUSH_ACK
+//                            | after worker N-1
+//                            v
+//          sum += round(micro); m+1 --> .. the last one: round(sum), its squares, the update, as of any step (push_in_order.c)
+//
+// So no worker waits for another one before the end of a step: who is ahead leaves its gradients here, as far as its credits
+// reach (HELD lends them, PUSH_ACK gives them back): transport memory, reported as held. In one micro-batch a step the sums are
+// those of push_in_order.c, bit for bit.
+//
+// Why weights may be read again within a step: a key's update waits for the last micro-batch's push of every worker, and a worker
+// pushes that behind its last use of the key's weights.
+#include <stdlib.h>
+#include <string.h>
+
+#include "ps/server/server_state.h"
+#include "shared/core/error.h"
+
+struct micro_key {
+    int count, workers;      // M, micro-batches of a step; N
+    int at, turn;            // the one that is being summed, and the worker whose gradient is next
+    int *next;               // (N) the micro-batch that the worker pushes next
+    struct gradient *early;  // (M - 1, N) not in a sum yet; of the last micro-batch: the slot's
+};
+
+int64_t push_units_bytes(const struct config *c) {
+    return (int64_t)sizeof(struct micro_key) + c->workers * (int64_t)sizeof(int) +
+           (c->accumulation - 1) * c->workers * (int64_t)sizeof(struct gradient);
+}
+
+static void units_open(struct server_core *c, struct server_key *k) {
+    unsigned long workers = (unsigned long)c->rule.workers;
+    struct micro_key *m = xcalloc(1, sizeof *m);
+    m->count = (int)c->o.config->accumulation;
+    m->workers = c->rule.workers;
+    m->next = xcalloc(workers, sizeof *m->next);
+    m->early = xcalloc((unsigned long)m->count * workers, sizeof *m->early);
+    k->micro = m;
+}
+
+static void units_close(struct server_key *k) {
+    for (int i = 0; i < (k->micro->count - 1) * k->micro->workers; i++)
+        ps_frame_release(k->micro->early[i].frame);
+    free(k->micro->next);
+    free(k->micro->early);
+    free(k->micro);
+}
+
+// Where worker w's gradient of the micro-batch waits.
+static struct gradient *place_of(const struct server_core *c, const struct server_key *k, int micro, int w) {
+    struct slot *s = slot_of(c, k, k->step);
+    return micro + 1 == k->micro->count ? &s->held[w] : &k->micro->early[micro * c->rule.workers + w];
+}
+
+static const char *units_unfit(const struct server_core *c, const struct server_key *k,
+                               const struct wire_header *h) {
+    if (h->batch != k->micro->next[h->rank])
+        return "another micro-batch of the step comes next: give all roles the same gradient_accumulation_steps";
+    return in_order_unfit(c, k, h);
+}
+
+static void answer(struct server_core *c, const struct server_key *k, int w, int micro, bool held) {
+    struct wire_header r = {.kind = WIRE_PUSH_ACK,
+                            .key = k->key,
+                            .step = k->step,
+                            .batch = micro,
+                            .staleness = k->staleness[w],
+                            .peers_ready_ns = held ? 0 : slot_of(c, k, k->step)->ready_ns[w],
+                            .flags = held ? WIRE_HELD : 0};
+    work_on(c, SERVER_REPLY, of_push(k, w, -1));
+    port_tell(&c->o.port, w, &r);
+}
+
+// The gradients whose turn it is, as a sum's arguments.
+static struct sum_args turns_of(struct server_core *c, const struct server_key *k) {
+    const struct micro_key *m = k->micro;
+    struct sum_args a = {.acc = m->count > 1 ? k->buf.part_acc : k->buf.acc,
+                         .grads = c->grads,
+                         .n = k->n,
+                         .dtype = c->dtype,
+                         .first = m->turn == 0};
+    for (int w = m->turn; w < c->rule.workers; w++) {
+        const struct gradient *g = place_of(c, k, m->at, w);
+        if (!g->data) break;
+        c->grads[a.count++] = g->data;
+    }
+    return a;
+}
+
+// So many gradients are in the sum.
+static void take_turns(struct server_core *c, struct server_key *k, int count) {
+    struct micro_key *m = k->micro;
+    int64_t *ready_ns = slot_of(c, k, k->step)->ready_ns;
+    for (int end = m->turn + count; m->turn < end; m->turn++) {
+        int w = m->turn;
+        drop_gradient(c, place_of(c, k, m->at, w));
+        if (w > 0 && ready_ns[w - 1] > ready_ns[w]) ready_ns[w] = ready_ns[w - 1];
+        answer(c, k, w, m->at, false);
+    }
+}
+
+// All gradients of the step are here: `sum` has those that are not in the last micro-batch's yet.
+static int end_step(struct server_core *c, struct server_key *k, struct sum_args *sum) {
+    struct micro_key *m = k->micro;
+    bool at_once;
+    int count = sum->count;
+    if (m->count > 1) {
+        sum_finish(sum, 0, k->n, k->buf.part_acc);
+        c->grads[0] = k->buf.part_acc;
+        *sum =
+            (struct sum_args){.acc = k->buf.acc, .grads = c->grads, .count = 1, .n = k->n, .dtype = c->dtype};
+    }
+    if (add_up(c, k, sum, &at_once) != 0) return -1;
+    take_turns(c, k, count);
+    m->at = m->turn = 0;
+    return close_slot(c, k, at_once);
+}
+
+static int units_advance(struct server_core *c, struct server_key *k) {
+    struct micro_key *m = k->micro;
+    while (!slot_of(c, k, k->step)->complete) {
+        struct sum_args sum = turns_of(c, k);
+        int count = sum.count;
+        if (!count) return 0;
+        if (m->turn + count == c->rule.workers && m->at + 1 == m->count) return end_step(c, k, &sum);
+        work_on(c, SERVER_SUM, span_for(k->step, k->key, m->turn, count));
+        if (m->turn + count < c->rule.workers) {
+            sum_add(&sum);
+            take_turns(c, k, count);
+            return 0;
+        }
+        sum_finish(&sum, 0, k->n, k->buf.part_acc);
+        c->grads[0] = k->buf.part_acc;
+        sum_add(&(struct sum_args){.acc = k->buf.acc,
+                                   .grads = c->grads,
+                                   .count = 1,
+                                   .n = k->n,
+                                   .dtype = c->dtype,
+                                   .first = m->at == 0});
+        take_turns(c, k, count);
+        m->at++;
+        m->turn = 0;
+    }
+    return commit_key(c, k);
+}
+
+static void copy_release(struct ps_frame *f) { free(f); }
+
+// The worker's buffer in the segment is another unit's next.
+static void copy_out(struct server_core *c, struct gradient *g) {
+    struct ps_frame *f = xrealloc(NULL, sizeof *f + g->bytes);
+    memcpy(f + 1, g->data, g->bytes);
+    *f = (struct ps_frame){f + 1, g->bytes, copy_release};
+    *g = (struct gradient){f + 1, g->bytes, f};
+    c->totals.held_bytes += g->bytes;
+}
+
+static int units_admit(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                       const struct gradient *g) {
+    struct micro_key *m = k->micro;
+    int w = h->rank, micro = (int)h->batch;
+    struct gradient *place = place_of(c, k, micro, w);
+    if (micro + 1 == m->count) {
+        if (note_push(c, k, h, g) != 0) return -1;
+    } else {
+        slot_of(c, k, k->step)->ready_ns[w] = h->ready_ns;
+        keep_gradient(c, place, g);
+    }
+    m->next[w] = (micro + 1) % m->count;
+    if (units_advance(c, k) != 0) return -1;
+    if (!place->data) return 0;
+    if (!place->frame) copy_out(c, place);
+    note_held(c);
+    answer(c, k, w, micro, true);
+    return 0;
+}
+
+const struct push_policy push_units = {.unfit = units_unfit,
+                                       .admit = units_admit,
+                                       .may_read = in_order_may_read,
+                                       .advance = units_advance,
+                                       .open = units_open,
+                                       .close = units_close};

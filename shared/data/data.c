@@ -134,6 +134,11 @@ static int open_all(struct token_source *s, const struct data_options *o) {
                      : t->total < FEW_BYTES
                          ? xasprintf("%s: %lld bytes, byte tokens", t->name, (long long)t->total)
                          : xasprintf("%s: %.2f MiB, byte tokens", t->name, (double)t->total / (1 << 20));
+    if (!o->whole) return 0;
+    char *longer = xasprintf("%s, %lld documents of up to %lld tokens", s->description,
+                             (long long)s->documents.count, (long long)o->seq);
+    free(s->description);
+    s->description = longer;
     return 0;
 }
 

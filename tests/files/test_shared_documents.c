@@ -290,6 +290,8 @@ static void documents_are_part_of_the_identity(void **state) {
     assert_string_not_equal(data_identity(a)->train, data_identity(b)->train);
     assert_string_not_equal(data_identity(a)->train, data_identity(c)->train);
     assert_int_equal(data_documents(c), 0);
+    assert_string_equal(data_description(b), "a.txt: 14 bytes, byte tokens, 5 documents of up to 3 tokens");
+    assert_string_equal(data_description(c), "a.txt: 14 bytes, byte tokens");
     data_close(&a);
     data_close(&b);
     data_close(&c);

@@ -4,8 +4,9 @@
 
 #include "shared/core/topology_row.h"
 
-extern const struct topology_row topology_zero;  // decentral/zero_row.c
+extern const struct topology_row topology_zero;    // decentral/zero_row.c
+extern const struct topology_row topology_gossip;  // decentral/gossip.c
 
-#define RING_TOPOLOGIES &topology_zero  // as the program lists them
+#define RING_TOPOLOGIES &topology_zero, &topology_gossip  // as the program lists them
 
 #endif

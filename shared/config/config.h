@@ -89,6 +89,10 @@ enum documents_kind { DOCUMENTS_PACKED, DOCUMENTS_WHOLE };
 enum ps_servers_on { PS_SERVERS_OWN, PS_SERVERS_ON_WORKERS };
 enum ps_resident { PS_RESIDENT_ALL, PS_RESIDENT_UNITS };
 
+// The ranks that a rank of gossip hears (decentral/gossip.c).
+enum gossip_graph { GOSSIP_RING, GOSSIP_EXPONENTIAL };
+extern const char *const gossip_graphs[];
+
 struct ps_config {
     int servers, threads;      // S; shard threads per server
     int servers_on, resident;  // enum ps_servers_on, ps_resident
@@ -208,6 +212,7 @@ struct config {
     int64_t reduce_elements, gather_elements;  // of units that travel together in the ring; 0: each alone
     bool no_overlap;                           // zero_optimization.overlap_comm is false
     bool no_sync;                              // ring.no_sync: stages 2 and 3 reduce gradients once a step
+    enum gossip_graph gossip_graph;
     int64_t hpz;  // stage 3: ranks that hold a secondary copy of the weights between them; 1: none
     struct offload_config offload_optimizer, offload_param;  // of a stage that can; else device is none
     struct aio_config aio;

@@ -35,6 +35,7 @@ static const char *const prefetch_names[] = {"none", "auto", NULL};
 static const char *const servers_on_names[] = {"own", "workers", NULL};
 static const char *const resident_names[] = {"all", "units", NULL};
 static const char *const group_names[] = {"none", "host", NULL};
+const char *const gossip_graphs[] = {"ring", "exponential", NULL};
 const char *const offload_names[] = {"none", "cpu", "nvme", NULL};
 static const char *const recompute_names[] = {"auto", "none", "cheap", "block", NULL};
 static const char *const reduce_names[] = {"ordered", "native", NULL};
@@ -119,7 +120,8 @@ static const struct config_key keys[] = {
     NUMBER("data.seq_len", T, KEY_I64, c.seq, 1, 1 << 24, DEFAULT("256"),
            FLAG("seq", "T", "tokens of a sequence (256)")),
     TEXT("topology", R | ORDER, c.topology,
-         FLAG("topology", "T", "local (the default), ps:sync, ps:async, zero:0, zero:1, zero:2 or zero:3")),
+         FLAG("topology", "T",
+              "local (the default), ps:sync, ps:async, zero:0, zero:1, zero:2, zero:3 or gossip")),
     NUMBER("workers", R | B | ORDER, KEY_INT, c.workers, 1, 65536,
            FLAG("workers", "N", "ranks that compute (2; local: 1)")),
     ENUM(
@@ -310,7 +312,7 @@ static const struct config_key keys[] = {
     ENUM("ring.collective", R, c.collective, engine_names,
          TRAIN_FLAG("collective", "C", "what a ring's ranks talk through: " ENGINE_LIST(HELP_OF)),
          .ring = true),
-    BOOL("ring.no_sync", R, c.no_sync, .ring = true),
+    BOOL("ring.no_sync", R, c.no_sync, .ring = true), ENUM("gossip.graph", T, c.gossip_graph, gossip_graphs),
     NUMBER("parameter_server.servers", R | ORDER, KEY_INT, c.ps.servers, 1, 4096, DEFAULT("1"),
            FLAG("servers", "S", "parameter servers of a star (1)")),
     ENUM("parameter_server.servers_on", R, c.ps.servers_on, servers_on_names,

@@ -448,6 +448,7 @@ static int settle_offload(struct reading *r) {
     } keys[] = {{"aio.block_size", disk},
                 {"aio.queue_depth", disk},
                 {"zero_optimization.offload_optimizer.ratio", c->offload_optimizer.device != OFFLOAD_NONE},
+                {"gossip.graph", c->row->takes_graph},
                 {"tensorboard.output_path", c->tensorboard.enabled},
                 {"csv_monitor.output_path", c->csv_monitor.enabled},
                 {"parameter_server.compression_share", c->ps.code.kind == CODE_TOPK}};

@@ -251,6 +251,8 @@ struct topology {
     struct wire_prediction wire_predicted;
     struct wire_later wire_later;
     struct staleness staleness;  // of those that report it
+    double
+        consensus_distance;  // of a rank with weights of its own: |own - mean|^2, squares added, behind the last step
     const char *medium;  // what payloads take, for people and summary.json: "shm", "tcp", "threads", ..
     const char *launch;  // what its ranks are: "threads", "processes" or "mpi"
 };

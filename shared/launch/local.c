@@ -190,22 +190,37 @@ static int local_state(struct topology *base, int index, struct state_range *out
     return 0;
 }
 
-static int local_load(struct topology *base, struct checkpoint *c) {
+int local_own_state(struct topology *local, int index, struct state_range *out) {
+    if (local_state(local, index, out)) return -1;
+    out->kind = STATE_OWN - out->kind;
+    return 0;
+}
+
+// ranks 0: from what all ranks hold together, else from rank's own.
+static int load_state(struct topology *base, struct checkpoint *c, int rank, int ranks) {
     struct local *t = (struct local *)base;
+    const struct layout *l = base->layout;
     struct state_range r;
     for (int i = 0; !local_state(base, i, &r); i++) {
         size_t bytes = (size_t)(r.end - r.begin) * sizeof(float);
         float *values = xcalloc(1, bytes);
-        int rc = checkpoint_read(c, base->layout, r.unit, r.kind, r.begin, r.end, values);
+        int rc = ranks ? checkpoint_own(c, STATE_OWN - r.kind, rank, ranks, &l->units[r.unit], values)
+                       : checkpoint_read(c, l, r.unit, r.kind, r.begin, r.end, values);
         if (!rc && r.kind == STATE_MASTER) rc = local_load_unit(base, r.unit, values);
         if (!rc && r.kind != STATE_MASTER) {
             dev_copy(base->compute, t->units[r.unit].update.state[r.kind - STATE_OPTIMIZER], values, bytes);
             rc = stream_sync(base->compute) ? fail("loading a checkpoint: %s", dev_error(base->dev)) : 0;
         }
         free(values);
-        if (rc) return -1;
+        if (rc) return rc;
     }
     return 0;
+}
+
+static int local_load(struct topology *t, struct checkpoint *c) { return load_state(t, c, 0, 0); }
+
+int local_load_own(struct topology *t, struct checkpoint *c, int rank, int ranks) {
+    return load_state(t, c, rank, ranks);
 }
 
 static void local_abort(struct topology *t, const char *why) { (void)t, (void)why; }

@@ -87,6 +87,9 @@ struct checkpoint_report {
     F(int64_t, samples_counted, "samples_counted", "sequences",                                                                    \
       "with `--elastic`, of a worker of `ps:sync`: those of the job whose gradients were applied since its first step; else null", \
       .null_if_zero = true)                                                                                                        \
+    F(double, consensus_distance, "consensus_distance", NULL,                                                                      \
+      "of `gossip`: the squared differences between this rank's last masters and the mean of all ranks', added",                   \
+      .null_if_zero = true)                                                                                                        \
     F(int64_t, batches, "batches", NULL, "that this worker has done of the budget", OF_A_BUDGET)                                   \
     F(int64_t, skipped, "skipped", NULL, "of these, those that updated nothing", OF_A_BUDGET)                                      \
     F(int64_t, tail_batches, "tail_batches", NULL, "of these, those done when some worker had no work left",                       \

@@ -44,13 +44,20 @@ static const struct {
 #define NAMES (sizeof names / sizeof *names)
 
 static bool kind_possible(int kind) {
-    return (kind >= STATE_ERROR && kind < STATE_OPTIMIZER + STATE_OPTIMIZER_MOST) || kind == STATE_WEIGHTS;
+    return (kind > STATE_OWN - STATE_OPTIMIZER - STATE_OPTIMIZER_MOST &&
+            kind < STATE_OPTIMIZER + STATE_OPTIMIZER_MOST) ||
+           kind == STATE_WEIGHTS;
 }
 
 const char *state_name(char text[24], int kind) {
     for (size_t i = 0; i < NAMES; i++)
         if (names[i].kind == kind) return names[i].name;
-    snprintf(text, 24, "state%d", kind - STATE_OPTIMIZER);
+    if (kind == STATE_OWN)
+        snprintf(text, 24, "own_master");
+    else if (kind < STATE_OWN)
+        snprintf(text, 24, "own_state%d", STATE_OWN - kind - STATE_OPTIMIZER);
+    else
+        snprintf(text, 24, "state%d", kind - STATE_OPTIMIZER);
     return text;
 }
 
@@ -61,8 +68,13 @@ int state_kind_of(const char *name, const char **rest) {
     *rest = slash ? slash + 1 : "";
     for (size_t i = 0; i < NAMES && n; i++)
         if (strlen(names[i].name) == n && strncmp(names[i].name, name, n) == 0) return names[i].kind;
-    if (n < 6 || n > 7 || strncmp(name, "state", 5) != 0) return STATE_NONE;
-    int kind = STATE_OPTIMIZER + atoi(name + 5);
+    bool own = n > 4 && !strncmp(name, "own_", 4);
+    const char *of = own ? name + 4 : name;
+    bool master = own && n == 10 && !strncmp(of, "master", 6);
+    if (!master && (strncmp(of, "state", 5) != 0 || n < 6)) return STATE_NONE;
+    int kind = master ? STATE_MASTER : STATE_OPTIMIZER + atoi(of + 5);
+    if (kind >= STATE_OPTIMIZER + STATE_OPTIMIZER_MOST) return STATE_NONE;
+    if (own) kind = STATE_OWN - kind;
     // As it is written here, without signs, blanks and leading zeros.
     return strlen(state_name(text, kind)) == n && strncmp(text, name, n) == 0 ? kind : STATE_NONE;
 }

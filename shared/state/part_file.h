@@ -23,9 +23,11 @@
 #include "kernels/dtype.h"
 #include "shared/core/unit.h"
 
-// Kinds below 0 are a rank's own state, such as what codes of its gradients have not said: every participant may have all
-// elements of it, and they are written as they lie, a piece "NAME/UNIT@0" each, padding too.
+// Kinds below 0 are a rank's own state, such as what codes of its gradients have not said, or masters and optimizer states that
+// no other rank has: every participant may have all elements of it, and they are written as they lie, a piece "NAME/UNIT@0"
+// each, padding too.
 enum state_kind {
+    STATE_OWN = -2,  // - kind, of masters and optimizer states
     STATE_ERROR = -1,
     STATE_MASTER = 0,
     STATE_OPTIMIZER = 1,  // + i, i < STATE_OPTIMIZER_MOST
@@ -33,7 +35,7 @@ enum state_kind {
     STATE_NONE = 300,
 };
 #define STATE_OPTIMIZER_MOST 100
-const char *state_name(char text[24], int kind);  // "error", "master", "state0", "weights"
+const char *state_name(char text[24], int kind);  // "error", "master", "state0", "own_state0", "weights"
 // The kind of a piece of this name, "state0/..", and what follows the '/' in *rest; STATE_NONE: it is no piece's.
 int state_kind_of(const char *name, const char **rest);
 

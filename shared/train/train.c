@@ -566,6 +566,7 @@ static void report(struct train *x) {
     r->wire_later = x->t->wire_later;
     rank_report_count(r, &x->t->wire, (double)(x->r->steps - x->t->start.step));
     r->staleness = x->t->staleness;
+    r->consensus_distance = x->t->consensus_distance;
     r->checkpoints = saver_report(x->o->saver);
 }
 

@@ -67,7 +67,7 @@ static const struct {
     {T,
      "model.tensors model.vocab model.channels model.layers model.heads model.kv_heads "
      "model.head_size model.ffn model.tied model.norm model.norm_eps model.positions "
-     "model.rope model.mlp model.biases data.documents data.seq_len dtype seed train_batch_size "
+     "model.rope model.mlp model.biases data.documents data.seq_len dtype seed train_batch_size gossip.graph "
      "optimizer.type optimizer.params.lr optimizer.params.betas optimizer.params.eps "
      "optimizer.params.weight_decay optimizer.params.adam_w_mode optimizer.params.momentum "
      "optimizer.params.dampening optimizer.params.nesterov "
@@ -92,13 +92,13 @@ static const struct {
      "zero_optimization.stage3_prefetch_bucket_size zero_optimization.stage3_max_live_parameters "
      "zero_optimization.zero_hpz_partition_size zero_optimization.reduce_bucket_size zero_optimization.allgather_bucket_size "
      "zero_optimization.overlap_comm ring.collective ring.no_sync parameter_server.servers parameter_server.threads "
-     "parameter_server.partition_bytes parameter_server.replicate "
+     "parameter_server.servers_on parameter_server.partition_bytes parameter_server.replicate "
      "recovery.checkpoint_every recovery.checkpoint_background recovery.checkpoint_keep "
      "recovery.checkpoint_keep_every recovery.resume_weights_only recovery.restart"},
     {R | B,
      "workers memory.logits_bytes train_micro_batch_size_per_gpu "
      "gradient_accumulation_steps data_types.grad_accum_dtype reduce reduce_group recovery.elastic "
-     "parameter_server.compression parameter_server.compression_share"},
+     "parameter_server.resident parameter_server.compression parameter_server.compression_share"},
     {R | B | L, "cpu.kernel cuda.attention cuda.attention_slice cuda.gelu cuda.bias_grad"},
     {B, "consistency gradients.summed"},
     {B | L, "device"},

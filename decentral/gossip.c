@@ -1,0 +1,588 @@
+// Gossip: decentralized parallel SGD (D-PSGD, Lian et al. 2017, "Can Decentralized Algorithms Outperform Centralized
+// Algorithms?", algorithm 1). Each rank trains a model of its own on its own slice of the batch, and mixes it with those of
+// its neighbours. While the gradient is computed on the weights x of step t, the neighbours' weights of step t arrive:
+//
+//     rank i     x_i(t+1) = sum over j of W_ij x_j(t)  -  update of (x_i(t), gradient of i's own samples)
+//
+//     compute    | forward, backward of t | update | + delta |    the update is the local topology's, on fp32 masters
+//     stream     | x_i <-> x_j            | delta = sum W_ij x_j - x_i
+//
+// W gives a rank and each rank that it hears the same weight, 1 / (1 + heard). "gossip.graph":
+//
+//     ring         of both neighbours, i - 1 and i + 1 (two ranks: of the other one). Two models a step, whatever N is
+//     exponential  one-peer exponential (Ying et al. 2021, "Exponential Graph is Provably Efficient for Decentralized Deep
+//                  Training", section 4): in step t from i - 2^k, k = t modulo the least K with 2^K >= N. One model a step;
+//                  where N is a power of two, K steps without updates make all models their mean
+//
+// Nobody waits for any other rank than those. A word travels with the weights: the step behind which all leave. A rank that is
+// asked to leave says so many steps ahead as the word needs to reach everybody.
+//
+// Whose weights   A rank computes on its own. What is said about the run is of the mean over the ranks, taken in fp32 in rank
+//                 order: the last weights and their hash, snapshots, and the masters and moments of a checkpoint, from which
+//                 another topology can begin (--resume-weights-only). Beside these a checkpoint has each rank's own masters,
+//                 moments and number of updates, from which the same number of ranks goes on to the bit. loss and grad_norm
+//                 of a step are rank 0's own.
+// Order           Sums are in rank order. Along the cycle i, i + shift, i + 2 shift, .. every other rank sends first, so nobody
+//                 waits in a circle.
+// Time            Waiting for a neighbour counts as exposed communication: none says when it was ready.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "decentral/gossip.h"
+#include "decentral/ring.h"
+#include "shared/core/arena.h"
+#include "shared/core/error.h"
+#include "shared/launch/local.h"
+#include "shared/state/checkpoint_read.h"
+#include "shared/state/part_file.h"
+#include "shared/time/timeline.h"
+
+#define HEARD_MOST 2  // ranks that a rank hears in a step
+#define KINDS      (1 + OPTIMIZER_STATES_MAX)
+
+// ---------------------------------------------------------------- the graph
+static int log2_up(int n) {
+    int k = 0;
+    while (1 << k < n) k++;
+    return k;
+}
+
+// The shifts of a step: rank i sends to i + shift and hears i - shift. How many: the same in every step.
+static int shifts_of(enum gossip_graph graph, int64_t step, int size, int shift[HEARD_MOST]) {
+    if (size < 2) return 0;
+    shift[0] = graph == GOSSIP_RING ? 1 : 1 << step % log2_up(size);
+    shift[1] = size - 1;
+    return graph == GOSSIP_RING && size > 2 ? 2 : 1;
+}
+
+// Whether a rank's place on its cycle is an even one.
+static bool sends_first(int rank, int shift, int size) {
+    int least = rank, place = 0;
+    for (int at = (rank + shift) % size; at != rank; at = (at + shift) % size)
+        if (at < least) least = at;
+    for (int at = least; at != rank; at = (at + shift) % size) place++;
+    return place % 2 == 0;
+}
+
+// Steps that a word needs from any rank to every other, in either graph.
+static int reach_of(int size) { return size > 1 ? (size + 1) / 2 : 0; }
+
+// ---------------------------------------------------------------- a rank
+struct gossip {
+    struct topology base;
+    struct topology *local;  // this rank's model and its update
+    enum gossip_graph graph;
+    struct arena arena;
+    struct collective *weights, *control;
+    struct stream *stream;          // of the exchange
+    struct event *updated, *mixed;  // the masters may be sent; the deltas are there
+    struct update_scalars *scalars;
+    float **delta;                          // (units)(n_pad) sum W x - own
+    float *theirs[HEARD_MOST];              // a unit's masters each
+    const void *(*inputs)[1 + HEARD_MOST];  // (units) of the sum under way, in rank order
+    double *word, *heard;  // the step behind which all leave: what this rank says, and what it is told
+    float *mean;           // a unit's: of the last weights
+    void *mean_weights;    // its weights; of fp32 the same
+    float *
+        *kept[KINDS];  // (units)(n_pad / N) the rank's shards of the means that a checkpoint has; NULL: none
+    float **shown;     // (units)(n_pad / N) of those that a snapshot has, and their weights
+    void **shown_weights;
+    void *staging;  // of means, where the engine wants some
+    size_t staging_bytes;
+    struct mean_task *tasks;  // of host functions, one for each mean
+    double leaves;            // the step behind which all leave
+    int64_t step;
+    bool mixing;
+};
+
+struct mean_task {
+    struct gossip *g;
+    float *mean;
+    const float *own;  // whose distance is taken; NULL: none
+    int64_t n;
+};
+
+static struct gossip *gossip_of(struct topology *t) { return (struct gossip *)t; }
+
+static int broken(struct gossip *g) {
+    return fail("gossip: rank %d, step %lld: %s", g->base.rank, (long long)g->step + 1,
+                topology_why(&g->base));
+}
+
+static const float *own_of(struct gossip *g, int u, int kind) {
+    struct state_range r;
+    for (int i = 0; !topology_state(g->local, i, &r); i++)
+        if (r.unit == u && r.kind == kind) return r.data;
+    return NULL;
+}
+static float *master_of(struct gossip *g, int u) { return (float *)(uintptr_t)own_of(g, u, STATE_MASTER); }
+
+// p += factor * x, in fp32.
+static void add(struct gossip *g, struct stream *s, float *p, float factor, const float *x, int64_t n) {
+    dev_launch(s, OP_SGD,
+               &(struct update_args){.master = p,
+                                     .grad = x,
+                                     .scalars = g->scalars,
+                                     .n = n,
+                                     .ends = {n},
+                                     .groups = 1,
+                                     .lr = -factor,
+                                     .rest = 1,
+                                     .dt = DT_F32},
+               sizeof(struct update_args));
+}
+
+// ---------------------------------------------------------------- a step
+static void exchange(struct gossip *g, const void *own, void *theirs, size_t n, struct collective *c,
+                     enum dtype dt, int shift) {
+    int size = g->base.size, to = (g->base.rank + shift) % size, from = (g->base.rank + size - shift) % size;
+    bool first = sends_first(g->base.rank, shift, size);
+    if (first) collective_send(c, g->stream, own, n, dt, to);
+    collective_recv(c, g->stream, theirs, n, dt, from);
+    if (!first) collective_send(c, g->stream, own, n, dt, to);
+}
+
+static void mix_unit(struct gossip *g, int u, const int *shift, int heard) {
+    const int64_t n = g->base.layout->units[u].n_pad;
+    const float *own = master_of(g, u);
+    const void **in = g->inputs[u];
+    int rank[1 + HEARD_MOST] = {g->base.rank};
+    in[0] = own;
+    for (int k = 0; k < heard; k++) {
+        exchange(g, own, g->theirs[k], (size_t)n, g->weights, DT_F32, shift[k]);
+        int from = (g->base.rank + g->base.size - shift[k]) % g->base.size, at = k + 1;
+        for (; at > 0 && rank[at - 1] > from; at--) rank[at] = rank[at - 1], in[at] = in[at - 1];
+        rank[at] = from;
+        in[at] = g->theirs[k];
+    }
+    op_reduce(g->stream, &(struct reduce_args){g->theirs[0], in, 1 + heard, n, DT_F32});
+    op_fill_zero(g->stream, &(struct fill_zero_args){g->delta[u], n * (int64_t)sizeof(float)});
+    add(g, g->stream, g->delta[u], 1.0f / (float)(1 + heard), g->theirs[0], n);
+    add(g, g->stream, g->delta[u], -1, own, n);
+}
+
+// Enqueues the exchange of the weights that the step begins with.
+static void mix(struct gossip *g) {
+    int shift[HEARD_MOST], heard = shifts_of(g->graph, g->step, g->base.size, shift);
+    g->mixing = heard > 0;
+    if (!heard) return;
+    event_record(g->updated, g->base.compute);
+    stream_wait_event(g->stream, g->updated);
+    *g->word = g->leaves;
+    for (int k = 0; k < heard; k++) exchange(g, g->word, g->heard + k, 1, g->control, DT_F64, shift[k]);
+    for (int u = 0; u < g->base.layout->count; u++) mix_unit(g, u, shift, heard);
+    event_record(g->mixed, g->stream);
+}
+
+static int gossip_begin_micro(struct topology *t, int i, int n) {
+    struct gossip *g = gossip_of(t);
+    g->step = t->plan.steps;
+    if (i == 0) mix(g);
+    return topology_begin_micro(g->local, i, n);
+}
+
+// The deltas are there: the host stands still for them where the rest of the step was faster.
+static int await_mix(struct gossip *g) {
+    struct timeline *tl = g->base.timeline;
+    uint64_t id = timeline_ask(
+        tl, &(struct transfer){
+                .kind = TRANSFER_WEIGHTS, .unit = -1, .bytes = g->base.wire_predicted.received_per_step});
+    int64_t begin = now_ns();
+    timeline_own_ready(tl, id, begin);
+    timeline_peers_ready(tl, id, begin, -1);
+    if (event_sync(g->mixed)) return broken(g);
+    int64_t end = now_ns();
+    timeline_done(tl, id, end);
+    timeline_blocked(tl, id, begin, end);
+    for (int k = 0; k < HEARD_MOST; k++)
+        if (g->heard[k] < g->leaves) g->leaves = g->heard[k];
+    return 0;
+}
+
+static void add_deltas(struct gossip *g) {
+    struct state_range w;
+    stream_phase(g->base.compute, PHASE_OPTIMIZER);
+    for (int u = 0; u < g->base.layout->count; u++) {
+        int64_t n = g->base.layout->units[u].n_pad;
+        float *own = master_of(g, u);
+        add(g, g->base.compute, own, 1, g->delta[u], n);
+        if (g->base.dtype == DT_F32 || g->local->ops->weights(g->local, u, &w)) continue;
+        op_cast(g->base.compute,
+                &(struct cast_args){(void *)(uintptr_t)w.data, own, n, DT_F32, g->base.dtype});
+    }
+    stream_phase(g->base.compute, PHASE_OTHER);
+}
+
+// The loop's gradient is of a mean over the global batch, of which this rank's samples are 1/N: its own mean is N times that.
+static int gossip_step(struct topology *t, const struct step_input *in, struct step_stats *out) {
+    struct gossip *g = gossip_of(t);
+    struct step_input own = *in;
+    own.loss_scale = in->loss_scale / (float)t->size;
+    own.loss_tokens = in->loss_tokens / t->size;
+    if (g->mixing && await_mix(g)) return -1;  // nobody reads this rank's masters any more
+    if (topology_step(g->local, &own, out)) return -1;
+    if (g->mixing) add_deltas(g);
+    double leaves = (double)(in->step + reach_of(t->size));
+    if (in->stop && leaves < g->leaves) g->leaves = leaves;
+    out->stop = g->leaves <= (double)in->step;
+    out->snapshot = false;
+    t->own_number.value = in->updates + !out->skipped;
+    step_plan_over(t, false);  // the job's samples are done, whether or not this rank has skipped its own
+    return 0;
+}
+
+// ---------------------------------------------------------------- means over the ranks
+static int end_mean(void *arg) {
+    const struct mean_task *k = arg;
+    double distance = 0;
+    for (int64_t i = 0; i < k->n; i++) {
+        k->mean[i] /= (float)k->g->base.size;
+        double d = k->own ? (double)k->own[i] - (double)k->mean[i] : 0;
+        distance += d * d;
+    }
+    k->g->base.consensus_distance += distance;
+    return 0;
+}
+
+static void divide(struct gossip *g, struct mean_task *k, float *mean, const float *own, int64_t n) {
+    *k = (struct mean_task){g, mean, own, n};
+    stream_host(g->base.compute, "mean", end_mean, k);
+}
+
+// The rank's shard of the mean of what the ranks have of a unit. Collective; only enqueues.
+static void mean_shard(struct gossip *g, int u, int kind, struct mean_task *task, float *to) {
+    int64_t n = g->base.layout->units[u].n_pad / g->base.size;
+    collective_reduce_scatter(g->control, g->base.compute, own_of(g, u, kind), to, (size_t)n, DT_F32);
+    divide(g, task, to, NULL, n);
+}
+
+// A unit of the last weights, whole on every rank, and this rank's distance from them.
+static int gossip_acquire(struct topology *t, int u, enum pass p, struct unit_view *v) {
+    struct gossip *g = gossip_of(t);
+    int64_t n = t->layout->units[u].n_pad;
+    if (p != PASS_EVAL) return topology_acquire(g->local, u, p, v);
+    if (u == 0) t->consensus_distance = 0;
+    collective_all_reduce(g->control, t->compute, master_of(g, u), g->mean, (size_t)n, DT_F32);
+    divide(g, &g->tasks[u], g->mean, master_of(g, u), n);
+    if (t->dtype != DT_F32)
+        op_cast(t->compute, &(struct cast_args){g->mean_weights, g->mean, n, DT_F32, t->dtype});
+    *v = (struct unit_view){.weights = g->mean_weights};
+    return stream_sync(t->compute) ? broken(g) : 0;
+}
+
+static struct state_range shard_of(const struct gossip *g, int u, int kind, const void *data) {
+    int64_t n = g->base.layout->units[u].n_pad / g->base.size;
+    return (struct state_range){
+        .unit = u, .kind = kind, .begin = n * g->base.rank, .end = n * (g->base.rank + 1), .data = data};
+}
+
+// Each rank has its shard of the mean. It is computed when the last range has been asked for: who only looks whether there are
+// any, as rank 0 does by itself, starts nothing.
+static int gossip_weights(struct topology *t, int i, struct state_range *out) {
+    struct gossip *g = gossip_of(t);
+    int units = t->layout->count;
+    if (!g->shown) return -1;
+    if (i < units) {
+        *out = shard_of(g, i, STATE_WEIGHTS, g->shown_weights[i]);
+        return 0;
+    }
+    for (int u = 0; u < units; u++) {
+        int64_t n = t->layout->units[u].n_pad / t->size;
+        mean_shard(g, u, STATE_MASTER, &g->tasks[u], g->shown[u]);
+        if (t->dtype != DT_F32)
+            op_cast(t->compute, &(struct cast_args){g->shown_weights[u], g->shown[u], n, DT_F32, t->dtype});
+    }
+    return -1;
+}
+
+// The means' shards, then all that is the rank's own.
+static int gossip_state(struct topology *t, int i, struct state_range *out) {
+    struct gossip *g = gossip_of(t);
+    int units = t->layout->count, kinds = 0;
+    while (kinds < KINDS && g->kept[kinds]) kinds++;
+    if (i < units * kinds) {
+        *out = shard_of(g, i / kinds, STATE_MASTER + i % kinds, g->kept[i % kinds][i / kinds]);
+        return 0;
+    }
+    if (!local_own_state(g->local, i - units * kinds, out)) return 0;
+    for (int u = 0; u < units; u++)
+        for (int k = 0; k < kinds; k++)
+            mean_shard(g, u, STATE_MASTER + k, &g->tasks[u * kinds + k], g->kept[k][u]);
+    return -1;
+}
+
+static int gossip_load(struct topology *t, struct checkpoint *c) {
+    struct gossip *g = gossip_of(t);
+    char who[32];
+    snprintf(who, sizeof who, "worker-%d", t->rank);
+    int rc = local_load_own(g->local, c, t->rank, t->size);
+    if (!rc) rc = checkpoint_extra(c, who, t->own_number.name, &t->start.updates, 1);
+    t->own_number.value = t->start.updates;
+    if (rc <= 0) return rc;
+    return fail(
+        "--resume: %s holds no weights of gossip's own for each of %d ranks: give as many --workers as it had, or begin "
+        "anew from their mean with --resume-weights-only",
+        checkpoint_path(c), t->size);
+}
+
+static int gossip_sum(struct topology *t, double *values, int count) {
+    struct gossip *g = gossip_of(t);
+    collective_all_reduce(g->control, t->compute, values, values, (size_t)count, DT_F64);
+    return stream_sync(t->compute) ? broken(g) : 0;
+}
+
+// ---------------------------------------------------------------- the other hooks
+static void gossip_prefetch(struct topology *t, int u, enum pass p) {
+    topology_prefetch(gossip_of(t)->local, u, p);
+}
+static int gossip_release(struct topology *t, int u, enum pass p) {
+    return p == PASS_EVAL ? 0 : topology_release(gossip_of(t)->local, u, p);
+}
+static int gossip_grad_ready(struct topology *t, int u) {
+    return topology_grad_ready(gossip_of(t)->local, u);
+}
+static int gossip_load_unit(struct topology *t, int u, const float *v) {
+    return topology_load_unit(gossip_of(t)->local, u, v);
+}
+static int gossip_finish(struct topology *t) { return topology_finish(gossip_of(t)->local); }
+
+static void gossip_abort(struct topology *t, const char *why) {
+    collective_abort(gossip_of(t)->weights, why);
+    collective_abort(gossip_of(t)->control, why);
+}
+
+static const char *gossip_why(struct topology *t) {
+    const char *why = collective_error(gossip_of(t)->weights);
+    return *why ? why : collective_error(gossip_of(t)->control);
+}
+
+static void gossip_destroy(struct topology *t) {
+    struct gossip *g = gossip_of(t);
+    if (g->stream) stream_destroy(&g->stream);  // waits for what it still has to do
+    stream_sync(t->compute);
+    event_destroy(&g->updated);
+    event_destroy(&g->mixed);
+    collective_destroy(&g->weights);
+    collective_destroy(&g->control);
+    topology_destroy(&g->local);
+    arena_release(&g->arena);
+    for (int k = 0; k < KINDS; k++) free(g->kept[k]);
+    free(g->shown);
+    if (t->dtype != DT_F32) free(g->shown_weights);
+    free(g->delta);
+    free(g->inputs);
+    free(g->tasks);
+    free(g);
+}
+
+static const struct topology_ops gossip_ops = {.name = "gossip",
+                                               .prefetch = gossip_prefetch,
+                                               .acquire = gossip_acquire,
+                                               .release = gossip_release,
+                                               .begin_micro = gossip_begin_micro,
+                                               .grad_ready = gossip_grad_ready,
+                                               .step = gossip_step,
+                                               .sum = gossip_sum,
+                                               .finish = gossip_finish,
+                                               .weights = gossip_weights,
+                                               .state = gossip_state,
+                                               .load = gossip_load,
+                                               .load_unit = gossip_load_unit,
+                                               .abort = gossip_abort,
+                                               .why = gossip_why,
+                                               .destroy = gossip_destroy};
+
+// ---------------------------------------------------------------- memory and bytes
+static int64_t largest(const struct layout *l) {
+    int64_t most = 0;
+    for (int u = 0; u < l->count; u++)
+        if (l->units[u].n_pad > most) most = l->units[u].n_pad;
+    return most;
+}
+
+// One array for each unit: (n_pad / part) of so many bytes. to NULL: only counted.
+static void carve_units(struct arena *a, enum mem_class class, const struct layout *l, int part, size_t size,
+                        void **to) {
+    for (int u = 0; u < l->count; u++) {
+        void *at = arena_take(a, class, (size_t)(l->units[u].n_pad / part) * size);
+        if (to) to[u] = at;
+    }
+}
+
+static void carve(const struct config *c, const struct layout *l, const struct collective_source *source,
+                  struct arena *a, struct gossip *g) {
+    int shift[HEARD_MOST], heard = shifts_of(c->gossip_graph, 0, c->workers, shift);
+    size_t e = dtype_size(c->dtype), most = (size_t)largest(l);
+    for (int k = 0; k < heard; k++) {
+        void *at = arena_take(a, MEM_COMM, most * sizeof(float));
+        if (g) g->theirs[k] = at;
+    }
+    if (heard) carve_units(a, MEM_COMM, l, 1, sizeof(float), g ? (void **)g->delta : NULL);
+    void *words = arena_take(a, MEM_COMM, (1 + HEARD_MOST) * sizeof(double));
+    void *mean = arena_take(a, MEM_COMM, most * sizeof(float));
+    void *weights = c->dtype == DT_F32 ? mean : arena_take(a, MEM_COMM, most * e);
+    size_t staging_bytes = collective_staging(source, most, DT_F32);
+    void *staging = arena_take(a, MEM_COMM, staging_bytes);
+    void *scalars = arena_take(a, MEM_WORKSPACE, sizeof(struct update_scalars));
+    for (int k = 0; c->recovery.checkpoint_every > 0 && k <= c->optimizer.row->states; k++) {
+        if (g) g->kept[k] = xcalloc((size_t)l->count, sizeof *g->kept[k]);
+        carve_units(a, MEM_CHECKPOINT, l, c->workers, sizeof(float), g ? (void **)g->kept[k] : NULL);
+    }
+    bool shows = c->eval_batches != 0 && c->eval_every > 0;
+    if (shows && g) g->shown = xcalloc((size_t)l->count, sizeof *g->shown);
+    if (shows && g)
+        g->shown_weights =
+            c->dtype == DT_F32 ? (void **)g->shown : xcalloc((size_t)l->count, sizeof *g->shown_weights);
+    if (shows) carve_units(a, MEM_CHECKPOINT, l, c->workers, sizeof(float), g ? (void **)g->shown : NULL);
+    if (shows && c->dtype != DT_F32)
+        carve_units(a, MEM_CHECKPOINT, l, c->workers, e, g ? g->shown_weights : NULL);
+    if (!g) return;
+    g->staging = staging;
+    g->staging_bytes = staging_bytes;
+    g->word = words;
+    g->heard = g->word + 1;
+    g->mean = mean;
+    g->mean_weights = weights;
+    g->scalars = scalars;
+}
+
+static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
+                   struct prediction *out) {
+    struct local_options o = local_options_of(c, l);
+    struct collective_source source = ranks_predicted(c, rank);
+    struct arena a;
+    int shift[HEARD_MOST], heard = shifts_of(c->gossip_graph, 0, c->workers, shift);
+    size_t state = optimizer_bytes(c->optimizer.row, true);
+    (void)role;
+    local_predict(&o, &out->memory);
+    arena_init(&a, NULL);
+    carve(c, l, &source, &a, NULL);
+    for (int k = 0; k < MEM_CLASSES; k++) out->memory.predicted_bytes[k] += a.bytes[k];
+    if (heard) out->memory.formula_bytes += sizeof(float) * (size_t)l->params;
+    out->wire.sent_per_step = out->wire.received_per_step =
+        (uint64_t)heard * (uint64_t)l->padded * sizeof(float);
+    out->wire.messages_per_step = (uint64_t)heard * (uint64_t)l->count;
+    out->state_bytes = (size_t)l->padded * state + (size_t)(l->padded / c->workers) * state;
+    return 0;
+}
+
+static struct topology_formula formula(const struct config *c, const char *role) {
+    struct topology_formula f;
+    int shift[HEARD_MOST], heard = shifts_of(c->gossip_graph, 0, c->workers, shift);
+    size_t whole = 2 * dtype_size(c->dtype) + optimizer_bytes(c->optimizer.row, c->dtype != DT_F32);
+    (void)role;
+    textbook_say(f.memory, (struct textbook){.whole = whole + (heard ? sizeof(float) : 0)}, 'N');
+    snprintf(f.wire, sizeof f.wire, "%dP: the masters, to %d", heard * 4, heard);
+    return f;
+}
+
+// ---------------------------------------------------------------- the row
+struct topology *gossip_create(const struct ring_rank *r) {
+    const struct config *c = r->job->config;
+    const struct layout *l = r->job->layout;
+    size_t units = (size_t)l->count;
+    struct local_options o = local_options_of(c, l);
+    struct prediction p = {0};
+    struct gossip *g = xcalloc(1, sizeof *g);
+    struct topology *t = &g->base;
+    const struct update_scalars one = {.grad_scale = 1};
+    o.dev = r->dev;
+    o.compute = r->compute;
+    predict(c, l, "worker", r->source->rank, &p);
+    *t = (struct topology){.ops = &gossip_ops,
+                           .layout = l,
+                           .dev = r->dev,
+                           .compute = r->compute,
+                           .dtype = c->dtype,
+                           .rank = r->source->rank,
+                           .size = r->source->size,
+                           .own_number = {.name = "updates"},
+                           .memory = p.memory,
+                           .wire_predicted = p.wire};
+    g->graph = c->gossip_graph;
+    g->leaves = (double)INT64_MAX;
+    g->delta = xcalloc(units, sizeof *g->delta);
+    g->inputs = xcalloc(units, sizeof *g->inputs);
+    g->tasks = xcalloc(units * KINDS, sizeof *g->tasks);
+    arena_init(&g->arena, r->dev);
+    carve(c, l, r->source, &g->arena, g);
+    struct collective_options own = {
+        .wire = &t->wire, .deadline_s = (double)c->deadline_ms * 1e-3, .dev = r->dev};
+    g->weights = collective_create(r->source, 0, &own);
+    own.control = true;
+    own.staging = g->staging;
+    own.staging_bytes = g->staging_bytes;
+    g->control = g->weights ? collective_create(r->source, 1, &own) : NULL;
+    g->local = g->control ? local_create(&o) : NULL;
+    g->stream = stream_create(r->dev, "gossip");
+    g->updated = event_create(r->dev);
+    g->mixed = event_create(r->dev);
+    if (!g->local || g->arena.failed || !g->stream || !g->updated || !g->mixed) {
+        topology_destroy(&t);
+        return NULL;
+    }
+    for (int k = 0; k < HEARD_MOST; k++) g->heard[k] = g->leaves;
+    *g->scalars = one;
+    return t;
+}
+
+static int parse(const char *text, int *bound) {
+    (void)bound;
+    return strcmp(text, "gossip") ? -1 : 0;
+}
+
+static bool variant(int i, struct topology_variant *out) {
+    *out = (struct topology_variant){.name = "gossip"};
+    return i == 0;
+}
+
+static int check(const struct config *c) {
+    const char *lacks = NULL;
+    if (config_device(c)->gpu)
+        lacks = "means over the ranks are taken by hosts alone: use --device cpu, or --topology zero:0";
+    else if (c->dtype == DT_F16)
+        lacks = "ranks would skip steps apart, and their loss scales with them: use --dtype bf16 or fp32";
+    else if (c->eval_every_seconds > 0)
+        lacks =
+            "all ranks take part in a snapshot, and eval_every_seconds is one rank's clock: use eval_every";
+    else if (c->optimizer.row->onebit)
+        lacks = "OneBitAdam exchanges momenta of one model, and ranks have their own ones: use Adam";
+    else if (c->documents == DOCUMENTS_WHOLE)
+        lacks =
+            "a rank's gradient is a mean over its own samples, of as many tokens as any other's: use --documents packed";
+    else if (c->reduce_native)
+        lacks = "no gradients are summed: leave \"reduce\" out";
+    else if (c->no_overlap)
+        lacks =
+            "weights are exchanged while the gradient is computed: leave zero_optimization.overlap_comm out";
+    return lacks ? fail("--topology gossip: %s", lacks) : ranks_check(c);
+}
+
+static void describe(const struct config *c, struct cJSON *summary) {
+    cJSON_AddStringToObject(summary, "graph", gossip_graphs[c->gossip_graph]);
+}
+
+static int run(struct run *r) { return ranks_run(r, gossip_create); }
+
+const struct topology_row topology_gossip = {
+    .parse = parse,
+    .variant = variant,
+    .describe = describe,
+    .roles = ranks_roles,
+    .default_workers = 2,
+    .launches = RANKS_LAUNCHES,
+    .launch_advice = "a ring's ranks are started in every way that there is",
+    .meeting_bytes = ranks_meeting_bytes,
+    .collectives = true,
+    .takes_graph = true,
+    .resolve = ranks_resolve,
+    .check = check,
+    .check_rank = ranks_check_rank,
+    .check_machine = ranks_check_machine,
+    .predict = predict,
+    .formula = formula,
+    .run = run,
+};

@@ -223,7 +223,8 @@ static void print(FILE *f, const cJSON *doc, const struct config *c) {
     if (json_number(doc, "servers") > 0)
         fprintf(f, ", %.0f server%s", json_number(doc, "servers"),
                 json_number(doc, "servers") > 1 ? "s" : "");
-    fprintf(f, ", micro-batch %.0f x %.0f tokens; nothing is trained\n", json_number(doc, "micro_batch_size"),
+    fprintf(f, ", micro-batch %.0f x %s%.0f tokens; nothing is trained\n",
+            json_number(doc, "micro_batch_size"), c->documents == DOCUMENTS_WHOLE ? "up to " : "",
             json_number(doc, "seq_len"));
     print_rows(f, doc);
     memory_check_print(f, doc);

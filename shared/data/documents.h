@@ -9,7 +9,8 @@
 // What is longer than `seq` is cut there, and each part counts as a document of its own: every token of the text is a target at
 // most once. A document without a target, one token alone, is none.
 //
-// Private to shared/data. Read-only once found: any thread.
+// A document takes 16 bytes of host memory in each process, in no ledger. Private to shared/data. Read-only once found: any
+// thread.
 #ifndef STARRING_SHARED_DATA_DOCUMENTS_H
 #define STARRING_SHARED_DATA_DOCUMENTS_H
 

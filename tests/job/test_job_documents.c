@@ -111,7 +111,8 @@ static void one_result_of_several_micro_batches(void **state) {
 #define THREE "--set gradient_accumulation_steps=3 --batch 1 "
     ALL_ALIKE(p, THREE "--workers 1 --dtype bf16", "local", "zero:0", "zero:3", "ps:sync");
     ALL_ALIKE(p, THREE "--workers 2 --dtype bf16", "zero:0", "zero:1", "ps:sync --servers 2");
-    ALL_ALIKE(p, THREE "--workers 2 --dtype bf16", "zero:2", "zero:3");
+    ALL_ALIKE(p, THREE "--workers 2 --dtype bf16", "zero:2", "zero:3",
+              "ps:sync --servers-on workers --set parameter_server.resident=units");
     ALL_ALIKE(p, THREE "--workers 2 --model llama.json --dtype bf16 --straggle *:exponential:0.5", "zero:2",
               "zero:3");
 #undef THREE

@@ -34,8 +34,13 @@ FUZZ_TARGET(token_sidecar) {
     free(s.tokenizer);
     tokenizer_is_bytes(fuzz_dir(), VOCAB);
     error_clear();
-    const struct data_options o = {.path = path, .model = fuzz_dir(), .vocab = VOCAB, .seq = 4};
+    struct data_options o = {.path = path, .model = fuzz_dir(), .vocab = VOCAB, .seq = 4};
     struct token_source *source = data_open(&o);
+    FUZZ_CHECK(source || error_last()[0], "refused in silence");
+    data_close(&source);
+    error_clear();
+    o.whole = true;
+    source = data_open(&o);
     FUZZ_CHECK(source || error_last()[0], "refused in silence");
     data_close(&source);
     free(path);

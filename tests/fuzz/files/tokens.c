@@ -1,5 +1,5 @@
 // Token files and texts. The first byte chooses name and tokenizer. From what opens, batches are drawn: every token is in
-// the vocabulary.
+// the vocabulary. The same of whole documents, which lie side by side in the training part.
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +23,18 @@ static void draw(const struct token_source *s) {
                    "a token beyond the vocabulary");
 }
 
+static void draw_whole(const struct token_source *s) {
+    int32_t tokens[COUNT * SEQ], targets[COUNT * SEQ];
+    int64_t sum = 0;
+    const struct data_slice of = {.seed = 7, .step = 1, .count = COUNT, .seq = SEQ};
+    for (int64_t i = 0; i < data_documents(s); i++) sum += data_document_tokens(s, i);
+    FUZZ_CHECK(data_documents(s) > 0 && sum < data_train_tokens(s), "%lld targets", (long long)sum);
+    data_batch(s, &of, tokens, targets);
+    for (int i = 0; i < COUNT * SEQ; i++)
+        FUZZ_CHECK(tokens[i] >= 0 && tokens[i] < VOCAB && targets[i] >= -1 && targets[i] < VOCAB,
+                   "a token beyond the vocabulary");
+}
+
 FUZZ_TARGET(tokens) {
     static const char *const names[] = {"data.bin", "data.txt"}, *const tokenizers[] = {"auto", "bin", "byte",
                                                                                         NULL};
@@ -42,11 +54,17 @@ FUZZ_TARGET(tokens) {
         fuzz_put(name, in.p, in.left);
     }
     error_clear();
-    const struct data_options o = {
+    struct data_options o = {
         .path = path, .tokenizer = tokenizer, .val_fraction = 0.3, .vocab = VOCAB, .seq = SEQ};
     struct token_source *s = data_open(&o);
     FUZZ_CHECK(s || error_last()[0], "refused in silence");
     if (s) draw(s);
+    data_close(&s);
+    error_clear();
+    o.whole = true;
+    s = data_open(&o);
+    FUZZ_CHECK(s || error_last()[0], "refused in silence");
+    if (s) draw_whole(s);
     data_close(&s);
     free(path);
 }

@@ -91,6 +91,32 @@ static int check_groups(const struct config *c) {
     return 0;
 }
 
+// Where steps go on without workers that are late, what counts on every worker's part of each step is left out.
+static int check_late(const struct config *c) {
+    const struct consistency_rule rule = consistency_of(c);
+    if (c->ps.grace_ms && !rule.row->graces)
+        return fail(
+            "parameter_server.grace_ms %lld: with --topology %s no step waits for others when it has enough; leave it "
+            "out, or use ps:quorum:Q",
+            (long long)c->ps.grace_ms, c->topology);
+    if (!consistency_drops(&rule)) return 0;
+    if (ps_codes(c))
+        return fail(
+            "parameter_server.compression %s: --topology %s drops the pushes of a worker that is late, and with its code "
+            "what its next one builds on: leave one of the two out",
+            codec_of(c->ps.code.kind)->name, c->topology);
+    if (c->reduce_group != GROUP_NONE)
+        return fail(
+            "reduce_group %lld: --topology %s decides step by step whose gradients are in a sum; leave one of the two out",
+            (long long)c->reduce_group, c->topology);
+    if (c->ps.replicate)
+        return fail(
+            "--replicate: what survivors of a death leave is of a step that all workers belong to, which --topology %s "
+            "does not ask for: leave one of the two out",
+            c->topology);
+    return 0;
+}
+
 // A worker that pushes a code keeps what the code leaves out, and has to say it later, to the same sum.
 static int check_codes(const struct config *c) {
     if (!ps_codes(c)) return 0;
@@ -159,7 +185,7 @@ static int check(const struct config *c) {
     bool record = c->ps.record_arrivals, replay = c->ps.replay_arrivals != NULL;
     enum trust_mode mode;
     if (check_residence(c) != 0 || check_optimizer(c) != 0 || check_replicas(c) != 0 ||
-        check_groups(c) != 0 || check_codes(c) != 0 ||
+        check_groups(c) != 0 || check_codes(c) != 0 || check_late(c) != 0 ||
         trust_mode_of(&(struct trust_request){.config = c, .role = PS_SERVER}, &mode) != 0)
         return -1;
     if (c->optimizer.cycle.type != SCHEDULE_NONE && consistency_row(c->variant)->on_arrival)
@@ -239,7 +265,7 @@ static struct topology_formula formula(const struct config *c, const char *role)
 static double copied_answers(const struct config *c, const struct prediction *p) {
     double weights = (double)p->wire.sent_per_step / c->workers;
     bool snapshots = c->eval_batches != 0 && (c->eval_every > 0 || c->eval_every_seconds > 0);
-    double pulls = consistency_of(c).row->on_arrival || ps_elastic(c) ? c->workers : 0;
+    double pulls = consistency_of(c).row->on_arrival || ps_in_part(c) ? c->workers : 0;
     return (pulls + snapshots) * weights;
 }
 
@@ -250,8 +276,8 @@ static struct topology_allowance allowance(const struct config *c, const char *r
     if (is_server(role)) {
         of_one = (double)(p->wire.received_per_step + p->wire.local_received_per_step) / c->workers;
         all = FRAME_OVERHEAD * c->workers;
-        // Where workers come and go a server keeps frames until the set of the step is fixed, credits or not.
-        if (ps_elastic(c)) credit = of_one;
+        // A server keeps frames until the set of the step is fixed, credits or not: N P b / S of a whole step.
+        if (ps_in_part(c) || ps_elastic(c)) credit = of_one;
         // A replay holds gradients until it is their turn, and answers until they are no longer asked for.
         if (c->ps.replay_arrivals) credit = of_one = 2 * of_one;
     }

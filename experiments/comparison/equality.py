@@ -67,7 +67,7 @@ def promise(run):
     shared = settings(run)
     if (shared.get("gradient_accumulation_steps") or 1) != 1 or shared.get("reduce") == "native":
         return None
-    ordered = run.kind == "zero" or run.topology in ("ps:sync", "ps:ssp:0")
+    ordered = run.kind == "zero" or run.topology in ("ps:sync", "ps:ssp:0", "ps:backup:0", f"ps:quorum:{run.workers}")
     if not ordered and not (run.kind == "local" and run.workers in (None, 1)):
         return None
     workers = 1 if run.kind == "local" else run.workers
@@ -137,7 +137,7 @@ def why(run, reference):
                 f"Its training loss is that of worker 0's own slice")
     if topology.startswith("ps:ssp") and topology != "ps:ssp:0":
         return "a worker may run ahead and compute on weights that lack the slowest worker's last updates"
-    if topology.startswith("ps:backup"):
+    if topology.startswith(("ps:backup", "ps:quorum")):
         return "a step commits without its last workers; which ones are late is a matter of timing"
     if run.kind == "local" and (reference.workers or 1) > 1:
         return (f"it is one worker. It takes the gradient of the whole batch in one backward pass and rounds it to "

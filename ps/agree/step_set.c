@@ -8,6 +8,8 @@
 struct open_step {
     uint64_t members, reported, set;
     uint64_t *arrived;  // (shards)
+    bool enough;        // have come, since:
+    double enough_s;
 };
 
 struct step_set {
@@ -76,15 +78,43 @@ void step_set_arrived(struct step_set *s, int64_t step, int shard, uint64_t work
     at(s, step)->arrived[shard] |= workers;
 }
 
-bool step_set_fix(struct step_set *s, int64_t step) {
+// As many of them as a step needs, from worker `step` mod N on.
+static uint64_t first_of(const struct step_set *s, uint64_t complete, int64_t step) {
+    uint64_t set = 0;
+    for (int i = 0, n = s->o.workers; i < n && elastic_count(set) < s->o.needs; i++)
+        set |= complete & elastic_bit((int)((step + i) % n));
+    return set;
+}
+
+static uint64_t recorded_set(const struct step_set *s, int64_t step) {
+    uint64_t set = 0;
+    for (int w = 0; w < s->o.workers; w++)
+        if (s->o.recorded(s->o.ctx, w, step) >= 0) set |= elastic_bit(w);
+    return set;
+}
+
+bool step_set_fix(struct step_set *s, int64_t step, double now) {
     struct open_step *x = at(s, step);
     uint64_t complete = x->members & x->reported;
     for (int i = 0; i < s->o.shards; i++) complete &= x->arrived[i];
     bool all = !(x->members & s->live & ~complete);
-    bool enough = all || (s->o.needs && elastic_count(complete) >= s->o.needs);
-    if (x->set || !complete || !enough) return false;
-    x->set = complete;
+    if (x->set || !complete) return false;
+    if (s->o.recorded) {
+        uint64_t set = recorded_set(s, step);
+        x->set = set & ~complete ? 0 : set;
+        return x->set != 0;
+    }
+    if (!x->enough) x->enough_s = now;
+    x->enough = s->o.needs && elastic_count(complete) >= s->o.needs;
+    if (!all && !(x->enough && now - x->enough_s >= s->o.grace_s)) return false;
+    x->set = s->o.exact ? first_of(s, complete, step) : complete;
     return true;
+}
+
+bool step_set_graces(const struct step_set *s) {
+    for (int i = 0; i <= s->o.lead; i++)
+        if (s->open[i].enough && !s->open[i].set) return true;
+    return false;
 }
 
 uint64_t step_set_fixed(const struct step_set *s, int64_t step) { return at(s, step)->set; }
@@ -104,6 +134,7 @@ void step_set_close(struct step_set *s, bool skipped, bool admits) {
     if (admits) step_set_admit(s);
     closed->members = s->live;
     closed->reported = closed->set = 0;
+    closed->enough = false;
     for (int i = 0; i < s->o.shards; i++) closed->arrived[i] = 0;
 }
 

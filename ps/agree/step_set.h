@@ -1,17 +1,27 @@
-// The members of a step, where workers may come and go (--elastic MIN:MAX): the scheduler's part. A pure state
-// machine: no sockets, no clock.
+// The members of a step, where workers may come and go (--elastic MIN:MAX), or a step goes on without those that are late
+// (ps:backup:B, ps:quorum:Q): the scheduler's part. A pure state machine: no sockets, no clock but `now` (seconds).
 //
 //     live       logged in, taken into the job and not lost
 //     member     of step t: live when step t-1 was closed, or taken in then. Samples are dealt to the members
 //     complete   a member that has reported step t and all of whose gradients every shard has
 //     set        of step t: its members that were complete when none was left that is neither complete nor lost, or when
-//                those were enough
+//                `needs` of them were, and the grace was over
 //
 //     step t   open --each member complete or lost--> fixed: the set, ONE for all keys
 //                   --sums over the set, decision---> closed: t+1+lead is open; its members are who is live, and who asked
 //
 // Steps are closed in their order; lead + 1 of them are open, each in a slot of its own (step % (1 + lead)). Where no worker
 // runs ahead, lead is 0.
+//
+// Backup workers (Chen et al. 2016, "Revisiting Distributed Synchronous SGD", section 3; K-sync of Dutta et al. 2018, "Slow and
+// Stale Gradients Can Win the Race", section 2, with K = N - B): the set is of exactly N - B workers. Of more that have come at
+// the same moment those count that follow worker t mod N, so that no worker is favoured. A quorum (Decoupled DiLoCo, arXiv
+// 2604.21428): Q workers, and whoever comes within the grace.
+//
+// A worker that is late stays a member: the scheduler tells it of each step's end like the others, and it goes through the
+// steps that are over without computing them (ps/worker/worker.c). Samples dealt to it are gone, as those of a lost one.
+//
+// A run that is repeated has the set that was recorded, whoever comes first: its members wait for no other.
 //
 // A worker that is lost after the set was fixed, or complete when it was lost, counts. Of any other no gradient
 // counts, for no key. Worker 0 is never lost here: its death is the job's.
@@ -52,9 +62,14 @@ static inline float elastic_scale(int workers, int contributors) {
 struct step_set_options {
     int workers, min;  // MAX and MIN; at most ELASTIC_WORKERS_MAX
     int needs;         // members whose part is enough: the set is fixed with so many; 0: all
-    int shards;        // that have keys
-    int lead;          // steps that are open beyond the oldest one
-    int64_t own;       // samples of one worker in a step
+    bool exact;        // no more than these
+    double grace_s;    // for which others are waited for when there are enough
+    // A replay: whether a worker's step counted: at least 0. NULL: none.
+    int64_t (*recorded)(void *ctx, int worker, int64_t step);
+    void *ctx;
+    int shards;   // that have keys
+    int lead;     // steps that are open beyond the oldest one
+    int64_t own;  // samples of one worker in a step
     struct scaler_config scaler;
     struct train_state start;  // before the first step; the scaler as scaler_init says
 };
@@ -81,7 +96,9 @@ void step_set_admit(struct step_set *s);
 void step_set_reported(struct step_set *s, int64_t step, int worker);
 void step_set_arrived(struct step_set *s, int64_t step, int shard, uint64_t workers);
 // Fixes the set if it is time. True once a step: the set has just been fixed.
-bool step_set_fix(struct step_set *s, int64_t step);
+bool step_set_fix(struct step_set *s, int64_t step, double now);
+// Whether a step has enough, and waits for others until its grace is over.
+bool step_set_graces(const struct step_set *s);
 // The fixed set, or 0 before.
 uint64_t step_set_fixed(const struct step_set *s, int64_t step);
 uint64_t step_set_members(const struct step_set *s, int64_t step);

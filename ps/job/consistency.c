@@ -15,19 +15,40 @@ static void resolve_async(struct consistency_rule *c) {
     c->delay = INT64_MAX;
 }
 
+// Update t commits with the gradients of the first N-B workers whose pushes of step t are complete.
+static void resolve_backup(struct consistency_rule *c) { c->needs = c->workers - c->argument; }
+
+// Update t commits with those that have come when Q have, and a while of grace is over.
+static void resolve_quorum(struct consistency_rule *c) { c->needs = c->argument > 0 ? c->argument : 1; }
+
+// Of a step to which not all workers belong the set is a word.
+static int check_sets(const struct consistency_rule *c, const char *origin, const char *topology) {
+    if (!consistency_drops(c) || c->workers <= CONFIG_ELASTIC_MAX) return 0;
+    return fail("%s: topology %s: steps go on without some of at most %d workers: there are %d", origin,
+                topology, CONFIG_ELASTIC_MAX, c->workers);
+}
+
+static int check_quorum(const struct consistency_rule *c, const char *origin, const char *topology) {
+    if (c->argument >= 1 && c->argument <= c->workers) return check_sets(c, origin, topology);
+    return fail("%s: topology %s: a step goes on with Q of the %d workers: Q must be 1 to %d", origin,
+                topology, c->workers, c->workers);
+}
+
 static int check_backup(const struct consistency_rule *c, const char *origin, const char *topology) {
-    if (c->argument < c->workers) return 0;
+    if (c->argument < c->workers) return check_sets(c, origin, topology);
     return fail("%s: topology %s: a step needs at least one of the %d workers: B must be below %d", origin,
                 topology, c->workers, c->workers);
 }
 
 // ssp     bounded delay by clock (Ho et al. 2013; Li et al. 2014)
-// backup  the first N-B workers (Chen et al. 2016)
+// backup  the first N-B workers, of B backup workers the rest (Chen et al. 2016); K-sync with K = N-B (Dutta et al. 2018)
+// quorum  Q workers, and those that come within a window of grace (Decoupled DiLoCo, arXiv 2604.21428)
 static const struct consistency_row rows[] = {
     {.name = "sync", .resolve = resolve_sync},
     {.name = "async", .on_arrival = true, .resolve = resolve_async},
     {.name = "ssp", .argument = "S"},
-    {.name = "backup", .argument = "B", .check = check_backup},
+    {.name = "backup", .argument = "B", .exact = true, .resolve = resolve_backup, .check = check_backup},
+    {.name = "quorum", .argument = "Q", .graces = true, .resolve = resolve_quorum, .check = check_quorum},
 };
 #define ROWS ((int)(sizeof rows / sizeof *rows))
 

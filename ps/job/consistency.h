@@ -23,6 +23,8 @@ struct consistency_row {
     // it, and nobody waits for a global end of step. Otherwise the pushes of a step are summed in worker
     // order and the scheduler decides for all workers.
     bool on_arrival;
+    bool exact;   // of those that come too soon for a step only so many count as it needs
+    bool graces;  // parameter_server.grace_ms is waited for others when it has enough
     // Sets needs and delay from argument and workers. NULL: known by name and refused, nothing runs it yet.
     void (*resolve)(struct consistency_rule *c);
     // 0, or -1 after saying why the argument is impossible. origin: the key or flag that names it. NULL: every
@@ -55,6 +57,11 @@ static inline bool consistency_completes(const struct consistency_rule *c, int p
 static inline bool consistency_allows(const struct consistency_rule *c, int64_t delay) {
     return delay <= c->delay;
 }
+// Whether a step may go on without the gradients of workers that are alive: which ones count, the scheduler fixes step by
+// step (ps/agree/step_set.h). Their pushes come too late, and are dropped.
+static inline bool consistency_drops(const struct consistency_rule *c) {
+    return !c->row->on_arrival && c->needs < c->workers;
+}
 // Whether a key's weights stay as they are until every worker has pushed the key, which it does behind its last
 // use of them: then many may read one copy.
 static inline bool consistency_freezes(const struct consistency_rule *c) {
@@ -70,6 +77,15 @@ static inline bool commit_waits(const struct config *c) { return commit_round(c)
 static inline bool ps_by_units(const struct config *c) { return c->ps.resident == PS_RESIDENT_UNITS; }
 // Whether workers may come and go (ps/agree/step_set.h).
 static inline bool ps_elastic(const struct config *c) { return c->recovery.elastic_max > 0; }
+
+static inline bool ps_drops(const struct config *c) {
+    const struct consistency_rule rule = consistency_of(c);
+    return consistency_drops(&rule);
+}
+// Whether it is decided step by step which workers' gradients count: some may be lost, or late.
+static inline bool ps_in_part(const struct config *c) {
+    return !consistency_of(c).row->on_arrival && (ps_elastic(c) || ps_drops(c));
+}
 
 // Counts one push's staleness (versions). mean is exact while the total stays below 2^53.
 void staleness_count(struct staleness *s, uint64_t tau);

@@ -60,7 +60,8 @@ struct scheduler_options {
     void *starts_ctx;
     struct rescue_port rescue;
     struct absence_port absent;
-    // A replay: the batch that worker's `step` had (ps/agree/budget.h). NULL: none.
+    // A replay: the batch that worker's `step` had (ps/agree/budget.h); where steps go without the late, at least 0 if its
+    // gradient counted. NULL: none.
     int64_t (*recorded)(void *ctx, int worker, int64_t step);
     void *recorded_ctx;
 };

@@ -87,8 +87,9 @@ static void tell_shards(const struct rounds *c, const struct wire_header *h) {
 // The mean over the contributing workers: shares added in worker order.
 static double mean_loss(const struct rounds *c, const struct round *r) {
     uint64_t set = c->set ? step_set_fixed(c->set, r->step) : 0;
-    double loss = r->loss[0];  // worker 0 belongs to every set
-    for (int w = 1; w < c->workers; w++)
+    int first = set ? __builtin_ctzll(set) : 0;
+    double loss = r->loss[first];
+    for (int w = first + 1; w < c->workers; w++)
         if (!set || (set & elastic_bit(w))) loss += r->loss[w];
     return set && elastic_count(set) < c->workers ? loss * c->workers / elastic_count(set) : loss;
 }
@@ -127,7 +128,7 @@ static void close_set(struct rounds *c, const struct round *r, bool skipped, str
     uint64_t set = step_set_fixed(c->set, r->step), before = step_set_live(c->set);
     int64_t opens = r->step + 1 + c->o.lead;
     bool more = opens < c->o.config->steps && !c->members->stop;
-    note_absences(c, r->step + 1, set);
+    note_absences(c, r->step + 1, set | before);  // a worker that is late is there
     step_set_close(c->set, skipped, more);
     struct step_opening opening = {.members = step_set_members(c->set, opens),
                                    .contributors = elastic_count(set),
@@ -168,8 +169,13 @@ static int decide(struct rounds *c, struct round *r) {
                                        .skipped = s.skip != 0};
     c->decided_s = r->last_s;
     tell_shards(c, &c->decision);
+    uint64_t set = c->set ? step_set_fixed(c->set, r->step) : 0;
     if (c->set) close_set(c, r, s.skip != 0, &step_done);
-    tell_workers(c, &step_done);
+    for (int w = 0; w < c->workers; w++) {
+        struct wire_header h = step_done;
+        if (set && !(set & elastic_bit(w))) h.flags |= WIRE_LATE;
+        if (is_live(c, w)) port_tell(&c->o.port, w, &h);
+    }
     c->step++;
     round_open(c, c->step + c->o.lead);
     return 0;
@@ -181,9 +187,9 @@ static bool is_reported(const struct rounds *c, const struct round *r) {
 }
 
 // Does what is due: sets are fixed, and steps decided in their order.
-static int settle(struct rounds *c) {
+static int settle(struct rounds *c, double now) {
     for (int64_t step = c->step; c->set && step <= c->step + c->o.lead; step++) {
-        if (!step_set_fix(c->set, step)) continue;
+        if (!step_set_fix(c->set, step, now)) continue;
         tell_shards(
             c, &(struct wire_header){.kind = WIRE_SET, .step = step, .mask = step_set_fixed(c->set, step)});
     }
@@ -212,6 +218,7 @@ int rounds_report(struct rounds *c, int w, const struct wire_header *h, double n
     struct round *r;
     if (round_for(c, w, h, &r) != 0) return -1;
     if (!r || r->reported[w] || (c->set && !(step_set_members(c->set, h->step) & elastic_bit(w)))) return 0;
+    if (c->set && step_set_fixed(c->set, h->step)) return 0;  // too late
     if (!r->reports) {
         r->first_worker = w;
         r->lr = h->lr;
@@ -231,11 +238,11 @@ int rounds_report(struct rounds *c, int w, const struct wire_header *h, double n
     r->loss[w] = h->loss;
     r->reports++;
     if (c->set) step_set_reported(c->set, h->step, w);
-    // Worker 0 knows what a job that goes on from a checkpoint has behind it.
+    // Its workers know what a job that goes on from a checkpoint has behind it.
     struct step_opening opening;
-    if (c->set && w == 0 && h->step > 0 && h->step == c->o.start.step && opening_read(h, &opening) == 0)
+    if (c->set && h->step > 0 && h->step == c->o.start.step && opening_read(h, &opening) == 0)
         step_set_begin(c->set, &opening.state);
-    return settle(c);
+    return settle(c, now);
 }
 
 int rounds_sum(struct rounds *c, int shard, const struct wire_header *h, double now) {
@@ -246,7 +253,7 @@ int rounds_sum(struct rounds *c, int shard, const struct wire_header *h, double 
     r->summed[shard] = true;
     exact_sum_merge(&r->sum, &h->sum);
     r->sums++;
-    return settle(c);
+    return settle(c, now);
 }
 
 // ---------------------------------------------------------------- gathers
@@ -325,7 +332,7 @@ static void note_live(struct rounds *c, int64_t step) {
     if (c->rule.row->on_arrival) note_absences(c, step + 1, step_set_live(c->set));
 }
 
-int rounds_lost(struct rounds *c, int w, const struct loss *loss) {
+int rounds_lost(struct rounds *c, int w, const struct loss *loss, double now) {
     struct gather *g = &c->gather;
     step_set_lost(c->set, w);
     // Unless it is another process of a rank that is away, and has not come so far.
@@ -339,17 +346,17 @@ int rounds_lost(struct rounds *c, int w, const struct loss *loss) {
     g->count -= g->have[w];
     g->have[w] = false;
     close_gather(c);
-    return settle(c);
+    return settle(c, now);
 }
 
-int rounds_arrived(struct rounds *c, int shard, const struct wire_header *h) {
+int rounds_arrived(struct rounds *c, int shard, const struct wire_header *h, double now) {
     struct round *r;
     int place = 0;  // among the shards that have keys
     if (!c->set || !c->o.map->shard_keys[shard]) return 0;
     if (round_for(c, membership_shard(c->members, shard), h, &r) != 0) return -1;
     for (int i = 0; i < shard; i++) place += c->o.map->shard_keys[i] > 0;
     if (r) step_set_arrived(c->set, h->step, place, h->mask);
-    return settle(c);
+    return settle(c, now);
 }
 
 void rounds_join(struct rounds *c, int w) {
@@ -421,6 +428,11 @@ bool rounds_slow(struct rounds *c, double now, char text[ROUNDS_TEXT_MAX]) {
     return false;
 }
 
+int rounds_tick(struct rounds *c, double now) {
+    return c->set && step_set_graces(c->set) ? settle(c, now) : 0;
+}
+bool rounds_hurry(const struct rounds *c) { return c->set && step_set_graces(c->set); }
+
 const struct wire_header *rounds_decision(const struct rounds *c) { return &c->decision; }
 const struct step_figures *rounds_figures(const struct rounds *c) { return &c->figures; }
 int64_t rounds_step(const struct rounds *c) { return c->step; }
@@ -455,10 +467,14 @@ struct rounds *rounds_create(const struct scheduler_options *o, const struct mem
                                       .recorded = o->recorded,
                                       .ctx = o->recorded_ctx};
     if (c->rule.row->on_arrival) c->budget = budget_create(&bo);
-    if (!ps_elastic(o->config)) return c;
+    if (!ps_elastic(o->config) && !consistency_drops(&c->rule)) return c;
     struct step_set_options so = {.workers = c->workers,
                                   .min = o->config->recovery.elastic_min,
                                   .needs = c->rule.needs,
+                                  .exact = c->rule.row->exact,
+                                  .grace_s = c->rule.row->graces ? 1e-3 * (double)o->config->ps.grace_ms : 0,
+                                  .recorded = o->recorded,
+                                  .ctx = o->recorded_ctx,
                                   .shards = c->full_shards,
                                   .lead = o->lead,
                                   .own = o->config->micro_batch * o->config->accumulation,

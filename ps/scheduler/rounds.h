@@ -6,10 +6,10 @@
 //                   --> DECISION to the shards, STEP_DONE to the workers
 //     gather    GATHER of every worker --> values added in worker order --> GATHER_DONE; no values: a barrier
 //
-// Where workers come and go (ps/agree/step_set.h):
+// Where workers come and go, or steps go on without the late (ps/agree/step_set.h):
 //
-//     step t    + ARRIVED of every shard --> SET to the shards, once each member's part is here or the member is lost;
-//               then their SHARD_SUMs
+//     step t    + ARRIVED of every shard --> SET to the shards, once each member's part is here or the member is lost, or
+//               there are enough; then their SHARD_SUMs. STEP_DONE tells who is late that it is
 //     JOIN      of a worker that has logged in to the running job: JOINED when the next step opens, STEP_DONE to the rest
 //     gather    of the live workers
 //
@@ -42,12 +42,16 @@ void rounds_stop(struct rounds *c);             // some worker was asked to leav
 // ---- where workers come and go
 bool rounds_has(const struct rounds *c, int worker);    // it belongs to the job
 bool rounds_bears(const struct rounds *c, int worker);  // the job can go on without it
-int rounds_lost(struct rounds *c, int worker, const struct loss *loss);
-int rounds_arrived(struct rounds *c, int shard, const struct wire_header *h);
+int rounds_lost(struct rounds *c, int worker, const struct loss *loss, double now);
+int rounds_arrived(struct rounds *c, int shard, const struct wire_header *h, double now);
 void rounds_join(struct rounds *c, int worker);
 // Whether a worker that has logged in to the running job may now come to the servers: no open step may hold gradients
 // of the process before it, and the others have loaded their weights.
 bool rounds_lets_in(const struct rounds *c, int worker);
+
+// A step that has enough waits no longer for others when its grace is over: hurry, until then. 0 or -1.
+int rounds_tick(struct rounds *c, double now);
+bool rounds_hurry(const struct rounds *c);
 
 #define ROUNDS_TEXT_MAX 160
 // Whether a round or a gather has waited long for a member, which is alive (membership.h notices those that are

@@ -397,7 +397,7 @@ static int scheduler_loop(struct scheduler *s) {
         say_standing(s);
         if (ps_stopped(s->o->stop)) return scheduler_core_abort(s->core, "the scheduler was " PS_INTERRUPTED);
         thread_time_enter(s->spans, WIRE_NONE, SPAN_OF_NOTHING);
-        bool soon = s->beginning && !background_done(s->files, s->begins);
+        bool soon = scheduler_core_hurry(s->core) || (s->beginning && !background_done(s->files, s->begins));
         if (net_poll(items, s->launcher.fd ? 2 : 1, soon ? HURRY_MS : POLL_MS) != 0)
             return scheduler_core_abort(s->core, "the scheduler cannot poll its socket");
         // Before the messages that have come meanwhile are heard: each is followed by a look at silent members.

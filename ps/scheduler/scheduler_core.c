@@ -55,7 +55,7 @@ static void login_opens(struct scheduler_core *c, double start_s) {
 }
 
 // All are there that the epoch waits for, and where they go on is known.
-static void login_is_over(struct scheduler_core *c) {
+static void login_is_over(struct scheduler_core *c, double now) {
     struct scheduler_options o = c->members.o;
     memset(c->fell, 0, (size_t)(c->members.count + 1) * sizeof *c->fell);
     rescue_starts(&c->rescue, &c->members.start);
@@ -71,7 +71,7 @@ static void login_is_over(struct scheduler_core *c) {
         if (c->members.m[w].present) continue;
         core_fail(why, "%s did not come to the new epoch within %g s", member_name(&c->members, w, name),
                   ps_lost_s(c->o.config));
-        rounds_lost(c->rounds, w, &(struct loss){"silent", why});
+        rounds_lost(c->rounds, w, &(struct loss){"silent", why}, now);
         member_names_add(&c->members, &missing, w);
     }
     if (missing.count)
@@ -109,12 +109,12 @@ static bool bears(const struct scheduler_core *c, int member) {
     return is_elastic(c, member) && rounds_bears(c->rounds, member);
 }
 
-static int lose(struct scheduler_core *c, int worker, const char *cause, const char *why) {
+static int lose(struct scheduler_core *c, int worker, const char *cause, const char *why, double now) {
     const struct loss loss = {cause, why};
     snprintf(c->news, sizeof c->news, "%s: the job goes on without it", TEXT_WORDS(440, why));
     epochs_retire(&c->epochs, c->members.m[worker].incarnation);
     membership_lose(&c->members, worker);
-    return rounds_lost(c->rounds, worker, &loss) ? scheduler_core_abort(c, rounds_error(c->rounds)) : 0;
+    return rounds_lost(c->rounds, worker, &loss, now) ? scheduler_core_abort(c, rounds_error(c->rounds)) : 0;
 }
 
 // ---------------------------------------------------------------- deaths
@@ -125,7 +125,7 @@ static int death(struct scheduler_core *c, int member, const char *why, double n
     if (c->error[0]) return -1;
     if (bears(c, member)) {
         snprintf(text, sizeof text, "%s", why);
-        return lose(c, member, c->members.lost == member ? "silent" : "died", text);
+        return lose(c, member, c->members.lost == member ? "silent" : "died", text, now);
     }
     if (!c->o.epochs.restarts) {
         if (is_elastic(c, member) && member == 0)
@@ -255,7 +255,7 @@ static void dispatch(struct scheduler_core *c, int i, const struct wire_header *
     if (h->kind == WIRE_TAKE && worker) rounds_take(c->rounds, i, h);
     if (c->members.stop) rounds_stop(c->rounds);
     if (h->kind == WIRE_GATHER && worker) rc = rounds_gather(c->rounds, i, h, now);
-    if (h->kind == WIRE_ARRIVED && shard >= 0) rc = rounds_arrived(c->rounds, shard, h);
+    if (h->kind == WIRE_ARRIVED && shard >= 0) rc = rounds_arrived(c->rounds, shard, h, now);
     if (h->kind == WIRE_SHARD_SUM && shard >= 0) rc = rounds_sum(c->rounds, shard, h, now);
     if (rounds_step(c->rounds) > step)
         rescue_follows(&c->rescue, rounds_decision(c->rounds), rounds_figures(c->rounds));
@@ -268,7 +268,7 @@ static void dispatch(struct scheduler_core *c, int i, const struct wire_header *
         if (h->flags & WIRE_LOST && has)
             death(c, -1, text, now);  // it may lack a peer that has died, which this side has not noticed
         else if (alone)
-            lose(c, i, "left", text);
+            lose(c, i, "left", text, now);
         else
             scheduler_core_abort(c, text);
     }
@@ -306,7 +306,9 @@ int scheduler_core_tick(struct scheduler_core *c, double now) {
     if (c->error[0]) return -1;
     bool started = m->started;
     int rc = membership_tick(&c->members, rounds_step(c->rounds), now);
-    if (m->started && !started) login_is_over(c);
+    if (m->started && !started) login_is_over(c, now);
+    if (rc == 0 && m->started && rounds_tick(c->rounds, now) != 0)
+        return scheduler_core_abort(c, rounds_error(c->rounds));
     if (rc == 0) {
         if (!rescue_over(&c->rescue, now)) return 0;
         epoch_end(c, c->rescue.why, false);
@@ -324,6 +326,8 @@ int scheduler_core_tick(struct scheduler_core *c, double now) {
     if (c->o.epochs.lost) c->o.epochs.lost(c->o.epochs.ctx, m->m[m->lost].pid, member_name(m, m->lost, name));
     return death(c, m->lost, m->error, now);
 }
+
+bool scheduler_core_hurry(const struct scheduler_core *c) { return rounds_hurry(c->rounds); }
 
 bool scheduler_core_slow(struct scheduler_core *c, double now, char text[WIRE_TEXT_MAX]) {
     struct membership *m = &c->members;

@@ -33,6 +33,8 @@ const struct epochs *scheduler_core_epochs(const struct scheduler_core *c);
 int scheduler_core_abort(struct scheduler_core *c, const char *why);
 // After an error: whether every member has said GOODBYE, or a moment is over.
 bool scheduler_core_part(struct scheduler_core *c, double now);
+// A step waits for the end of its grace: tick again soon.
+bool scheduler_core_hurry(const struct scheduler_core *c);
 // Whether a member has become slow, is slow to come, or a rescue is slow (rounds.h, membership.h, rescue.h), and people are to
 // hear of it, in text.
 bool scheduler_core_slow(struct scheduler_core *c, double now, char text[WIRE_TEXT_MAX]);

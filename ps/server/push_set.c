@@ -1,10 +1,15 @@
-// A shard's part in steps to which not all workers belong (--elastic MIN:MAX): gradients are held until the
-// scheduler has fixed the step's set, then added over the set alone.
+// A shard's part in steps to which not all workers belong (--elastic MIN:MAX), or that go on without those that are late
+// (ps:backup:B, ps:quorum:Q): gradients are held until the scheduler has fixed the step's set, then added over the set alone.
 //
 //     PUSH w (t) --> held: a frame is acknowledged and kept, a segment is read later
 //     all keys of w are here --> ARRIVED: the workers of whom that is true
 //     SET (t, mask)   --> per key: the sum over the mask in worker order, times N/n, rounded once; all that was held is
 //                         let go, of the mask or not --> SHARD_SUM, and on as where all belong (server_core.h)
+//
+// A worker that is late pushes to a step whose set is fixed: the gradient is dropped, and acknowledged with its staleness, the
+// updates that were made without it. A pull is answered with the weights that there are, and says of which step: they may be of
+// several, until the worker has gone on to the step that is open and asks for that one's (worker_core_jump). What is pushed
+// counts only if the set has the worker, and then no key of it was further than its step while the worker computed.
 //
 // A worker's next life begins with the scheduler's word: what the last one left is let go, what still comes of it is
 // dropped. Its first pull of a key says from which step it belongs; a push that the key has had is not taken again. A segment
@@ -15,16 +20,45 @@
 #include "ps/net/clock.h"
 #include "ps/server/server_state.h"
 
+// Whether the set of a push's step is fixed. why: it fits no step.
+static bool is_over(const struct server_core *c, const struct server_key *k, int64_t step, const char *why) {
+    return step < k->step || (!why && round_of(c, step)->fixed);
+}
+
 static const char *set_unfit(const struct server_core *c, const struct server_key *k,
                              const struct wire_header *h) {
     const char *why = h->step < k->step ? NULL : in_order_unfit(c, k, h);
-    bool over = h->step < k->step || (!why && round_of(c, h->step)->fixed);
+    bool over = is_over(c, k, h->step, why);
+    if (over && consistency_drops(&c->rule)) return NULL;
     return over ? "the step goes on without this worker" : why;
+}
+
+static void drop_late(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                      const struct gradient *g) {
+    k->pushed[h->rank] = h->step + 1;
+    k->staleness[h->rank] = k->version - h->version;
+    staleness_count(&c->totals.staleness, (uint64_t)k->staleness[h->rank]);
+    c->totals.pushes++;
+    ps_frame_release(g->frame);
+    acknowledge(c, k, h->rank, h->step, false);
+    answer_pulls(c, k);
+}
+
+// What the worker pushes from now on is of the step that these weights are of, or of a later one.
+static void set_answer(struct server_core *c, struct server_key *k, int worker, struct ps_message *m) {
+    if (!consistency_drops(&c->rule) || k->step <= m->header.step) return;
+    m->header.step = k->step;
+    if (k->pushed[worker] < k->step) k->pushed[worker] = k->step;
 }
 
 static int set_admit(struct server_core *c, struct server_key *k, const struct wire_header *h,
                      const struct gradient *g) {
     struct server_round *r = round_of(c, h->step);
+    if (is_over(c, k, h->step, NULL)) {
+        drop_late(c, k, h, g);
+        return 0;
+    }
+    k->staleness[h->rank] = 0;
     if (note_push(c, k, h, g) != 0) return -1;
     if (g->frame) {
         note_held(c);
@@ -52,11 +86,13 @@ static int add_set(struct server_core *c, struct server_key *k, uint64_t set) {
         if (set & elastic_bit(w)) c->grads[sum.count++] = s->held[w].data;
     if (add_up(c, k, &sum, &at_once) != 0) return -1;
     for (int w = 0; w < c->rule.workers; w++) {
-        bool counts = (set & elastic_bit(w)) != 0, told = s->held[w].frame || k->pulls[w].pending;
+        bool counts = (set & elastic_bit(w)) != 0, came = s->held[w].data != NULL,
+             told = s->held[w].frame || k->pulls[w].pending;
         if (counts) ready_ns = s->ready_ns[w] = ps_later(s->ready_ns[w], ready_ns);
         let_go(c, s, w);
-        if (counts && !told) acknowledge(c, k, w, k->step, false);
+        if (came && !told) acknowledge(c, k, w, k->step, false);
     }
+    s->needed_ns = ready_ns;
     return close_slot(c, k, at_once);
 }
 
@@ -95,5 +131,6 @@ const struct push_policy push_set = {.takes_frames = true,
                                      .admit = set_admit,
                                      .may_read = in_order_may_read,
                                      .advance = set_advance,
+                                     .answer = set_answer,
                                      .fix = set_fix,
                                      .begin_life = set_begin_life};

@@ -96,11 +96,12 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
         refuse(c, h, "it asks for weights outside of what it shares");
         return;
     }
+    // A worker that has come (back), or goes on where the others are, says with a pull from which step it belongs.
+    bool enters =
+        (c->life && h->life > 1 && p->seq == 0) || (consistency_drops(&c->rule) && want <= k->step + 1);
+    if (enters && h->kind == WIRE_PULL && want > k->pushed[h->rank]) k->pushed[h->rank] = want;
     if (k->loaded && (final || units) && !c->life && want > k->pushed[h->rank])
         refuse_beyond(c, k, h->rank, want);
-    // A worker that has come (back) says with its first pull from which step it belongs.
-    bool enters = c->life && h->life > 1 && p->seq == 0 && h->kind == WIRE_PULL;
-    if (enters && want > k->pushed[h->rank]) k->pushed[h->rank] = want;
     if (h->seq <= p->seq || (k->loaded && want > k->step + 1 + k->pushed[h->rank])) return;
     *p = (struct server_pull){.pending = true, .want = want, .seq = h->seq, .into = h->into, .final = final};
     if (pull_ready(c, k, h->rank)) answer_pull(c, k, h->rank);

@@ -51,6 +51,8 @@ struct worker {
         uint64_t id;
         struct wire_header done;
     } take;
+    bool
+        behind;  // the last step was over before this worker came to it: weights that have landed may be older
     struct step_opening
         opening;  // the members of the step in hand, where they change; members 0: not known yet
     int micro, micro_count;
@@ -238,11 +240,28 @@ static int take_batch(struct worker *w, int64_t step) {
     return p.status.taken >= 0;
 }
 
+// Where steps go on without those that are late. One that comes behind others asks for the weights of the step that is open; when
+// they are there it may be over as well.
+static int catch_up(struct worker *w, int64_t step) {
+    bool *over = &w->t.plan.over;
+    *over = comm_published(w->comm).status.steps_closed > step;
+    if (!*over && w->behind) {
+        comm_command(w->comm, &(struct command){.kind = COMMAND_JUMP, .step = step});
+        for (int u = 0; u < w->t.layout->count; u++)
+            if (comm_wait(w->comm, COMM_LANDED, u, step, "the weights of the open step have not landed") != 0)
+                return -1;
+        *over = comm_published(w->comm).status.steps_closed > step;
+    }
+    w->behind = *over;
+    return 0;
+}
+
 static int worker_plan(struct topology *t, int64_t step) {
     struct worker *w = (struct worker *)t;
     int64_t own = batches_own(w->c);
     if (is_alone(w)) return take_batch(w, step);
     if (!w->t.plan.in_part) return step_plan_together(t);
+    if (t->plan.drops && catch_up(w, step) != 0) return -1;
     t->plan.first = opening_first(&w->opening, t->rank, own);
     t->plan.next =
         t->plan.first + own * elastic_count(w->opening.members);  // most often the same workers belong to it
@@ -346,9 +365,10 @@ static int worker_outcome(struct topology *t, int64_t step, struct step_stats *o
 }
 
 static int step_together(struct worker *w, const struct step_input *in, struct step_stats *out) {
-    struct worker_words words;
-    if (read_words(w, in, &words) != 0) return -1;
-    if (w->c->no_overlap) push_all(w);
+    struct worker_words words = {0};
+    bool over = w->t.plan.over;
+    if (!over && read_words(w, in, &words) != 0) return -1;
+    if (w->c->no_overlap && !over) push_all(w);
     uint64_t id = timeline_ask(w->t.timeline, &(struct transfer){.kind = TRANSFER_CONTROL, .unit = -1});
     struct command c = {.kind = COMMAND_REPORT,
                         .report = {.in = *in,
@@ -366,6 +386,8 @@ static int step_together(struct worker *w, const struct step_input *in, struct s
     w->t.plan.samples = w->opening.state.samples;
     w->t.plan.dealt = w->opening.state.dealt;
     w->t.plan.workers = w->opening.contributors;
+    w->t.plan.late += comm_outcome(w->comm, in->step).late && !over;
+    w->t.plan.missed += over;
     return 0;
 }
 
@@ -406,7 +428,8 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
     if (f32_to_bits(in->lr) != f32_to_bits(worker_lr(w)))
         return fail("step %lld: gradients went out with the schedule's learning rate %.9g, the loop has %.9g",
                     (long long)in->step, (double)worker_lr(w), (double)in->lr);
-    if (w->c->no_overlap) {
+    bool computed = !t->plan.over;
+    if (w->c->no_overlap && computed) {
         // Gradients leave when the backward pass has ended: first they all are where pushes read them.
         for (int u = t->layout->count - 1; u >= 0; u--) staging_fetch_grad(w->staging, u, in->step);
         event_record(w->words_read, staging_push_stream(w->staging, t->compute));
@@ -430,7 +453,7 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
     if (w->resident) resident_forget(w->resident);
     w->step++;
     // Without overlap nothing is computed before all weights of the next step are there.
-    for (int u = 0; w->c->no_overlap && u < t->layout->count; u++) {
+    for (int u = 0; w->c->no_overlap && computed && u < t->layout->count; u++) {
         struct transfer_ids ids = w->tasks[u].ids;
         if (worker_await(w, COMM_LANDED, u, ids.weights, "new weights have not landed") != 0 ||
             worker_await(w, COMM_FREE, u, ids.gradients, "the last step's gradient has not been taken") != 0)
@@ -452,6 +475,7 @@ static int worker_sum(struct topology *t, double *values, int count) {
 
 static int worker_finish(struct topology *t) {
     struct worker *w = (struct worker *)t;
+    if (w->behind) comm_command(w->comm, &(struct command){.kind = COMMAND_JUMP, .step = w->step});
     if (w->resident && resident_quiet(w->resident, w->step) != 0) return -1;
     for (int u = 0; u < t->layout->count && !w->resident; u++) {
         if (comm_wait(w->comm, COMM_LANDED, u, w->step, "the last weights have not landed") != 0) return -1;
@@ -805,7 +829,8 @@ struct topology *ps_worker_create(const struct ps_worker_options *o) {
     w->t.lag = w->rule.lag;
     w->take.asked = -1;
     w->t.plan = (struct step_plan){.alone = is_alone(w),
-                                   .in_part = ps_elastic(c) && !is_alone(w),
+                                   .in_part = ps_in_part(c),
+                                   .drops = consistency_drops(&w->rule),
                                    .mean = is_alone(w) ? batches_own(c) : c->train_batch};
     w->t.own_number.name = "error_scale";
     w->opening.members = elastic_all(c->workers);

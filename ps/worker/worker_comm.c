@@ -262,6 +262,9 @@ static void obey(struct comm *c, const struct command *x, double now) {
         case COMMAND_REPORT:
             worker_core_report(core, &x->report);
             return;
+        case COMMAND_JUMP:
+            worker_core_jump(core, x->step, now);
+            return;
         case COMMAND_GATHER:
             worker_core_gather(core, x->gather, x->count);
             return;
@@ -514,6 +517,7 @@ static int start(struct comm *c) {
     struct worker_core_options o = {.rank = c->id.rank,
                                     .lead = c->rule.lead,
                                     .lag = c->rule.lag,
+                                    .drops = consistency_drops(&c->rule),
                                     .layout = c->o.role.layout,
                                     .map = c->o.map,
                                     .dtype = c->c->dtype,

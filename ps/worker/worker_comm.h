@@ -52,6 +52,7 @@ enum command_kind {
     COMMAND_BEGIN,       // goes on behind so many steps, and pulls the weights
     COMMAND_HOST_GROUP,  // before the first push
     COMMAND_REPORT,
+    COMMAND_JUMP,  // goes on at a step, behind others that were closed without this worker
     COMMAND_GATHER,
     COMMAND_TAKE,
     COMMAND_PULL_ALL,
@@ -69,7 +70,7 @@ struct command {
     struct transfer_ids ids;         // PUSH PULL
     const float *values;             // INIT: (n_pad), until the unit is no longer busy
     uint64_t round;                  // INIT
-    int64_t step;                    // BEGIN TAKE PULL
+    int64_t step;                    // BEGIN TAKE PULL JUMP
     bool aside;                      // PULL: not for a training pass
     const struct wire_header *done;  // TAKE: as worker_core_take's, until it is answered
     bool keep;                       // PULL_ALL

@@ -174,8 +174,7 @@ void worker_core_push_unit(struct worker_core *c, int u, const struct push_info 
     }
     struct staleness *stale = &c->status.staleness;
     // The first push of a step: behind each, weights are replaced.
-    if (info->step == c->begin + (int64_t)stale->spreads)
-        staleness_spread(stale, (uint64_t)(newest - oldest));
+    if (info->step > c->step || !stale->spreads) staleness_spread(stale, (uint64_t)(newest - oldest));
     const int *first = c->o.map->first;
     const char *grads = c->o.grads[worker_slot_of(info->step, c->o.lead) * c->o.layout->count + u];
     struct push_info push = *info;
@@ -229,7 +228,7 @@ void worker_core_init_unit(struct worker_core *c, int u, const float *values, ui
 
 void worker_core_begin(struct worker_core *c, int64_t step) {
     c->begin = c->step = step;
-    c->status.steps_done = step;
+    c->status.steps_done = c->status.steps_closed = step;
     for (int key = 0; key < c->o.map->count; key++) c->keys[key].landed = step;
 }
 
@@ -243,6 +242,31 @@ static void tell_scheduler(const struct worker_core *c, const struct wire_header
     port_tell(&c->o.port, PEER_SCHEDULER, h);
 }
 
+#define BEHIND_MOST (1 << 20)  // steps that a worker may be late, of which each is 200 bytes
+
+// Where the answer is kept to the report of a step that is yet to come; NULL: nowhere.
+static struct worker_report *early_at(struct worker_core *c, int64_t step) {
+    int64_t done = c->status.steps_done, room = c->early_room;
+    if (!c->o.drops || step - done >= BEHIND_MOST) return NULL;
+    while (step - done >= c->early_room) c->early_room = c->early_room ? 2 * c->early_room : 1;
+    if (c->early_room > room) {
+        struct worker_report *old = c->early;
+        c->early = xcalloc((unsigned long)c->early_room, sizeof *c->early);
+        for (int64_t i = done; i < done + room; i++) c->early[i % c->early_room] = old[i % room];
+        free(old);
+    }
+    return &c->early[step % c->early_room];
+}
+
+static void count_steps(struct worker_core *c) {
+    struct worker_status *at = &c->status;
+    for (const struct worker_report *r;
+         (r = report_of(c, at->steps_done))->closed && r->out.step == at->steps_done;)
+        at->steps_done++;
+    if (at->steps_closed < at->steps_done) at->steps_closed = at->steps_done;
+    for (const struct worker_report *r; (r = early_at(c, at->steps_closed)) && r->closed;) at->steps_closed++;
+}
+
 void worker_core_report(struct worker_core *c, const struct step_report *r) {
     struct wire_header h = {.kind = WIRE_REPORT,
                             .step = r->in.step,
@@ -254,7 +278,11 @@ void worker_core_report(struct worker_core *c, const struct step_report *r) {
                             .ready_ns = own_moment(c, r->ready_ns)};
     if (r->opening) opening_write(r->opening, &h);
     *report_of(c, h.step) = (struct worker_report){.open = true, .out.step = h.step};
+    struct worker_report *early = early_at(c, h.step);
+    if (early && early->closed) *report_of(c, h.step) = *early;
+    if (early) early->closed = false;
     tell_scheduler(c, &h);
+    count_steps(c);
 }
 
 void worker_core_stop(struct worker_core *c) {
@@ -358,6 +386,38 @@ static void on_unit_ack(struct worker_core *c, int key, const struct wire_header
     }
 }
 
+// ---------------------------------------------------------------- behind steps that are over
+// Of the step before a worker's jump nothing is waited for that has not left.
+static void drop_queued(struct worker_core *c, int key, struct worker_slot *s, double now) {
+    struct wire_header nothing = {.kind = WIRE_NONE};
+    struct worker_unit *u = unit_at(c, unit_of(c, key), s->push.step);
+    note_acknowledged(c, key, s, &nothing, now);
+    if (!u->times.landed_first_ns) u->times.landed_first_ns = ps_clock_ns(now);
+    if (--u->unlanded == 0) u->times.landed_ns = ps_clock_ns(now);
+    s->sending = SEND_IDLE;
+    c->queued--;
+    c->sending--;
+}
+
+static void pull_jump(struct worker_core *c, int key, double now) {
+    struct worker_slot *s = slot_at(c, key, c->jump - 1);
+    if (c->keys[key].landed >= c->jump || s->pulling) return;
+    s->asked_s = now;
+    open_pull(c, s, c->jump, true);
+    send_pull(c, key, s);
+}
+
+void worker_core_jump(struct worker_core *c, int64_t step, double now) {
+    c->jump = step;
+    if (c->step < step - 1) c->step = step - 1;
+    for (int key = 0; key < c->o.map->count; key++) {
+        struct worker_slot *s = slot_at(c, key, step - 1);
+        if (s->sending == SEND_QUEUED && !s->init) drop_queued(c, key, s, now);
+        pull_jump(c, key, now);
+    }
+}
+
+// ---------------------------------------------------------------- answers of shards
 static void on_push_ack(struct worker_core *c, int key, const struct wire_header *h, double now) {
     struct worker_slot *s = slot_at(c, key, h->step);
     bool open = s->sending == SEND_SENT || s->sending == SEND_HELD;
@@ -378,7 +438,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
                          const struct ps_frame *frame, double now) {
     struct worker_key *k = &c->keys[key];
     const struct worker_slot *asked = slot_at(c, key, h->step - 1);
-    if (!asked->pulling || h->seq != asked->pull_seq || h->step != asked->pull_want) return 0;
+    if (!asked->pulling || h->seq != asked->pull_seq || h->step < asked->pull_want) return 0;
     size_t bytes = frame ? frame->bytes : k->shared ? h->place_bytes : 0;
     if (bytes != k->bytes)
         return core_fail(c->error,
@@ -407,6 +467,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
         note_acknowledged(c, key, s, h, now);
         sent_through(c, key, s);
     }
+    pull_jump(c, key, now);
     return 0;
 }
 
@@ -424,27 +485,34 @@ static int on_shard(struct worker_core *c, int shard, const struct wire_header *
 }
 
 // Answers to reports count in the order of their steps.
-static void on_step_done(struct worker_core *c, const struct wire_header *h, double now) {
+static int on_step_done(struct worker_core *c, const struct wire_header *h, double now) {
     struct worker_report *r = report_of(c, h->step);
-    struct worker_status *at = &c->status;
-    if (!r->open || h->step != r->out.step || (h->count && opening_read(h, &r->out.opening) != 0)) return;
+    if (h->step < c->status.steps_done) return 0;
+    if (!r->open || h->step != r->out.step) r = early_at(c, h->step);
+    if (!r && c->o.drops)
+        return core_fail(c->error,
+                         "the job closes step %lld, and this worker is at step %lld: it is too far behind",
+                         (long long)h->step, (long long)c->status.steps_done);
+    if (!r || r->closed || (h->count && opening_read(h, &r->out.opening) != 0)) return 0;
+    r->out.step = h->step;
     r->out.opening.state.step = h->step + 1 + c->o.lead;  // it opens
     r->open = false;
     r->closed = true;
+    r->out.late = (h->flags & WIRE_LATE) != 0;
     r->out.done_ns = ps_clock_ns(now);
     r->out.done_peers_ns = needed_ns(c, h, 0);
     r->out.stats = (struct step_stats){.loss = h->loss,
                                        .grad_norm = h->norm,
                                        .skipped = (h->flags & WIRE_SKIP) != 0,
                                        .stop = (h->flags & WIRE_STOP) != 0};
-    while ((r = report_of(c, at->steps_done))->closed && r->out.step == at->steps_done) at->steps_done++;
+    count_steps(c);
+    return 0;
 }
 
 static int on_scheduler(struct worker_core *c, const struct wire_header *h, double now) {
     switch (h->kind) {
         case WIRE_STEP_DONE:
-            on_step_done(c, h, now);
-            return 0;
+            return on_step_done(c, h, now);
         case WIRE_HEARTBEAT_ACK:
             ps_clock_sample(&c->clock, h->ready_ns, h->peers_ready_ns, ps_clock_ns(now));
             c->status.clock = c->clock;
@@ -661,6 +729,7 @@ void worker_core_destroy(struct worker_core **c) {
     free((*c)->shards);
     free((*c)->units);
     free((*c)->reports);
+    free((*c)->early);
     free(*c);
     *c = NULL;
 }

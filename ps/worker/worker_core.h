@@ -30,6 +30,9 @@
 // 4. Credits (worker_core_state.h) are bytes pushed and not yet acknowledged. A gradient that a shard reads in this worker's segment is
 //    in no transport and takes no credit: its push says where it lies. The weights are then in place: the shard wrote them, or
 //    the worker reads the shard's own.
+//    Where a step may go on without this worker (ps:backup:B, ps:quorum:Q), the answers are of the step that the key is at, or
+//    of a later one than was asked for. Behind steps that it has not computed it jumps: what it has not sent of them is
+//    dropped, and keys that have landed too early are asked for again.
 // 5. A step's REPORT, GATHER, TAKE and GOODBYE have one answer each; of the last three one each is open at most. Reports are
 //    answered in any order, and count in the order of their steps.
 // 6. A shard that owes an answer and whose link says nothing for lost_s is lost; so is the scheduler.
@@ -45,8 +48,9 @@
 
 struct worker_core_options {
     int rank;
-    int lead;  // steps that may be open beside one
-    int lag;   // and reported ones, whose outcome has not been heard
+    int lead;    // steps that may be open beside one
+    int lag;     // and reported ones, whose outcome has not been heard
+    bool drops;  // steps may be closed without this worker
     const struct layout *layout;
     const struct shard_map *map;
     enum dtype dtype;
@@ -91,14 +95,16 @@ struct unit_times {
 // What the scheduler has answered to the report of a step.
 struct step_outcome {
     int64_t step;
+    bool late;  // it was closed without this worker's gradient
     struct step_stats stats;
     struct step_opening opening;     // of the step that it opens, where workers come and go
     int64_t done_ns, done_peers_ns;  // when that was heard; the latest moment that it needed of any worker
 };
 
 struct worker_status {
-    int pulling;         // pulls not yet answered
-    int64_t steps_done;  // that the scheduler has closed, as far as this worker has heard of all of them
+    int pulling;           // pulls not yet answered
+    int64_t steps_done;    // that are reported, and closed as far as this worker has heard of all of them
+    int64_t steps_closed;  // the same, reported or not
     struct ps_clock clock;
     uint64_t gathers_done;
     double gathered[WIRE_VALUES_MAX];  // by the last one
@@ -144,6 +150,8 @@ struct step_report {
     const struct step_opening *opening;  // of the step, where workers come and go; else NULL
 };
 void worker_core_report(struct worker_core *c, const struct step_report *report);
+// The worker goes on at `step`, of which nothing has been computed: the steps before it are over.
+void worker_core_jump(struct worker_core *c, int64_t step, double now);
 void worker_core_gather(struct worker_core *c, const double *values, int count);
 // Fresh weights of every key, as control bytes. keep: the state goes into a checkpoint.
 void worker_core_pull_all(struct worker_core *c, bool keep, double now);

@@ -72,7 +72,8 @@ struct worker_unit {
     int64_t handed;                // by unit: pushes so far
 };
 
-// A step that this worker has reported, and the scheduler's answer, once it is closed.
+// A step that this worker has reported, and the scheduler's answer, once it is closed. Steps that go on without this worker are
+// closed before it reports them.
 struct worker_report {
     bool open, closed;
     struct step_outcome out;
@@ -84,6 +85,9 @@ struct worker_core {
     struct worker_slot *slots;      // (map->count, 1 + lead)
     struct worker_unit *units;      // (1 + lead, units)
     struct worker_report *reports;  // (1 + lag)
+    struct worker_report *early;    // (early_room), of step t t % early_room: closed, and not reported yet
+    int early_room;
+    int64_t jump;  // weights of this step are wanted, or of a later one
     struct ps_clock clock;
     int queued, sending;            // slots
     struct host_group *host_group;  // NULL: this worker pushes for itself

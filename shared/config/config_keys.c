@@ -119,9 +119,11 @@ static const struct config_key keys[] = {
             "(packed)")),
     NUMBER("data.seq_len", T, KEY_I64, c.seq, 1, 1 << 24, DEFAULT("256"),
            FLAG("seq", "T", "tokens of a sequence (256)")),
-    TEXT("topology", R | ORDER, c.topology,
-         FLAG("topology", "T",
-              "local (the default), ps:sync, ps:async, zero:0, zero:1, zero:2, zero:3 or gossip")),
+    TEXT(
+        "topology", R | ORDER, c.topology,
+        FLAG(
+            "topology", "T",
+            "local (the default), ps:sync, ps:async, ps:backup:B (all but B workers: K-sync), ps:quorum:Q, zero:0, zero:1, zero:2, zero:3 or gossip")),
     NUMBER("workers", R | B | ORDER, KEY_INT, c.workers, 1, 65536,
            FLAG("workers", "N", "ranks that compute (2; local: 1)")),
     ENUM(
@@ -328,6 +330,7 @@ static const struct config_key keys[] = {
     // How patient and how greedy each role is, where it listens, what it writes down.
     NUMBER("parameter_server.deadline_ms", NOBODY, KEY_I64, c.ps.deadline_ms, 1, 1 << 30, DEFAULT("30000")),
     NUMBER("parameter_server.heartbeat_ms", NOBODY, KEY_I64, c.ps.heartbeat_ms, 1, 1 << 30, DEFAULT("500")),
+    NUMBER("parameter_server.grace_ms", NOBODY, KEY_I64, c.ps.grace_ms, 0, 1 << 30),
     NUMBER("parameter_server.credit_bytes", NOBODY, KEY_I64, c.ps.credit_bytes, 1024, EXACT_MAX,
            DEFAULT("67108864")),
     TEXT("parameter_server.bind", NOBODY, c.ps.bind, DEFAULT("tcp://127.0.0.1:*")),

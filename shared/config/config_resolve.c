@@ -471,6 +471,7 @@ static int check_servers_keys(struct reading *r) {
     } keys[] = {{"parameter_server.record_arrivals", c->ps.record_arrivals, "ps:async"},
                 {"parameter_server.replay_arrivals", c->ps.replay_arrivals != NULL, "ps:async"},
                 {"parameter_server.log_updates", c->ps.log_updates, "ps:async"},
+                {"parameter_server.grace_ms", c->ps.grace_ms > 0, "ps:quorum:Q"},
                 {"parameter_server.replicate", c->ps.replicate, "ps:sync"},
                 {"parameter_server.servers_on", c->ps.servers_on != PS_SERVERS_OWN, "ps:sync"},
                 {"parameter_server.resident", c->ps.resident != PS_RESIDENT_ALL, "ps:sync"},

@@ -46,7 +46,8 @@ struct unit_view {
 //                the gradient are means over all of it. Most topologies do so: step_plan_together, step_plan_over
 //     alone      ranks share one budget of batches, and each does as many steps as it comes to. A rank's gradient is an
 //                update of its own, and a mean over its own batch
-//     in part    the ranks of a step are decided step by step (--elastic); else as together
+//     in part    the ranks of a step are decided step by step (--elastic, ps:backup:B, ps:quorum:Q); else as together. A rank
+//                that is late goes through the steps that were closed without it: `over`
 struct step_plan {
     bool alone, in_part;  // neither: together. They never change
     int64_t mean;         // samples that the loss and the gradient are means over
@@ -58,6 +59,10 @@ struct step_plan {
     int64_t dealt;  // samples handed out to all ranks by the end of the last step, as far as this rank knows
     int64_t steps;  // of the run that are done, unless ranks go alone (step_plan_place)
     int workers;    // in part: that the last step's update is the mean of
+    bool
+        over;  // in part: the step was closed before this rank came to it. It computes nothing, and `step` tells how it went
+    bool drops;            // in part: steps may be closed without this rank. It never changes
+    int64_t late, missed;  // so far: steps that this rank has computed in vain, and those that were over
     // The loop's, before the step's first begin_micro (keep: before finish, too).
     bool keep;  // the state behind the step is to be kept
     // The step behind it computes on the weights behind it, whatever is allowed: what goes on from a checkpoint of it has no

@@ -110,6 +110,7 @@ static void put_device(cJSON *o, const char *key, const void *from) {
 #define MADE(f)      .kind = FIGURE_MADE, .put = f
 #define OBJECT       .kind = FIGURE_OBJECT
 #define OF_A_BUDGET  IF(r.shares), .when = "ps:async", .lack = NOT_OF_SERVERS
+#define OF_THE_LATE  IF(r.waits_not), .when = "`ps:backup`, `ps:quorum`", .lack = NOT_OF_SERVERS
 #define OF_PHASES(t) .type = #t, .when = "OneBitAdam", .lack = NOT_OF_SERVERS
 #define MEAN(m)      AT(m), .join = JOIN_MEAN_OF_WORKERS
 #define CLASS(w)     .type = "integer", .words = w
@@ -518,6 +519,11 @@ static const struct figure of_summaries[] = {
      .type = "number or null"},
     {"batches", NULL, "that each worker has done of the budget that all share, since `resumed_from`",
      .type = "list", .when = "ps:async"},
+    {"late_steps", NULL,
+     "that each worker computed in vain: its gradients came when the update was made without it",
+     .type = "list", .when = "ps:backup, ps:quorum"},
+    {"missed_steps", NULL, "that were over before each worker came to them, and that it did not compute",
+     .type = "list", .when = "ps:backup, ps:quorum"},
     {"tail_seconds", "s",
      "from the moment at which the first worker had no batch left to the end of the last worker's last "
      "one: not all are at work",

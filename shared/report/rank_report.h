@@ -85,11 +85,17 @@ struct checkpoint_report {
     F(int64_t, samples_per_update, "samples_per_update", "sequences",                                                              \
       "of the global batch; of `ps:async` of one worker's share")                                                                  \
     F(int64_t, samples_counted, "samples_counted", "sequences",                                                                    \
-      "with `--elastic`, of a worker of `ps:sync`: those of the job whose gradients were applied since its first step; else null", \
+      "with `--elastic`, `ps:backup`, `ps:quorum`: those of the job whose gradients were applied since its first step; else null", \
       .null_if_zero = true)                                                                                                        \
     F(double, consensus_distance, "consensus_distance", NULL,                                                                      \
       "of `gossip`: the squared differences between this rank's last masters and the mean of all ranks', added",                   \
       .null_if_zero = true)                                                                                                        \
+    F(int64_t, late_steps, "late_steps", NULL,                                                                                     \
+      "that this worker computed in vain: its gradients came when the update had been made without it",                            \
+      OF_THE_LATE)                                                                                                                 \
+    F(int64_t, missed_steps, "missed_steps", NULL,                                                                                 \
+      "that were over before this worker came to them; its means over the steps are over the others",                              \
+      OF_THE_LATE)                                                                                                                 \
     F(int64_t, batches, "batches", NULL, "that this worker has done of the budget", OF_A_BUDGET)                                   \
     F(int64_t, skipped, "skipped", NULL, "of these, those that updated nothing", OF_A_BUDGET)                                      \
     F(int64_t, tail_batches, "tail_batches", NULL, "of these, those done when some worker had no work left",                       \
@@ -115,7 +121,8 @@ struct rank_report {
     int64_t clock_error_ns;        // of peers' times on this rank's clock, at most
     struct server_time server_time;
     struct rank_span span;
-    bool shares;  // ranks share a budget of batches: this one's are counted
+    bool waits_not;  // steps may go on without this rank
+    bool shares;     // ranks share a budget of batches: this one's are counted
     struct helper_figures scheduler;
     struct checkpoint_report checkpoints;
     struct staleness staleness;

@@ -277,6 +277,20 @@ static double put_tail(cJSON *summary, const cJSON *ranks, double *seconds) {
     return batches;
 }
 
+// Of each worker, where steps go on without those that are late.
+static void put_late(cJSON *summary, const cJSON *ranks) {
+    static const char *const keys[] = {"late_steps", "missed_steps"};
+    for (int i = 0; i < 2; i++) {
+        cJSON *each = NULL;
+        const cJSON *r;
+        cJSON_ArrayForEach(r, ranks) {
+            if (!json_item(r, keys[i])) continue;
+            if (!each) each = cJSON_AddArrayToObject(summary, keys[i]);
+            cJSON_AddItemToArray(each, cJSON_CreateNumber(json_number(r, keys[i])));
+        }
+    }
+}
+
 static void put_totals(cJSON *s, const struct config *c, const cJSON *ranks) {
     double per_update = NAN, updates = updates_applied(ranks, &per_update), seconds = training_seconds(ranks);
     double counted = samples_counted(ranks);
@@ -291,6 +305,7 @@ static void put_totals(cJSON *s, const struct config *c, const cJSON *ranks) {
     json_put(s, "samples_applied", samples);
     json_put(s, "tokens_applied", tokens);
     json_put(s, "seconds", seconds);
+    put_late(s, ranks);
     double tail_s, tail = put_tail(s, ranks, &tail_s) * per_update * each;
     if (tail < tokens && tail_s < seconds) {
         tokens -= tail;
@@ -630,7 +645,8 @@ static void put_away(cJSON *s, const char *dir, int64_t workers, const struct me
         if (cJSON_IsNull(json_item(o, "to_step"))) end_absence(list, o, last, false);
     }
     cJSON_ArrayForEach(o, list) missed += json_number(o, "to_step") - json_number(o, "from_step") + 1;
-    bool known = !m->contributions || missed == told;
+    // Of those that a step has gone without others were late.
+    bool known = !m->contributions || (json_item(s, "late_steps") ? missed <= told : missed == told);
     cJSON_AddItemToObject(s, "away", known ? list : cJSON_CreateNull());
     if (!known) cJSON_Delete(list);
 }

@@ -64,6 +64,20 @@ static void print_lives(FILE *f, const cJSON *s) {
 
 #define AWAY_SAID_MOST 6  // in the table
 
+// Where steps go on without those that are late: of each worker how many did.
+static void print_late(FILE *f, const cJSON *s) {
+    const cJSON *late = json_item(s, "late_steps"), *missed = json_item(s, "missed_steps");
+    for (int w = 0, said = 0; w < cJSON_GetArraySize(late); w++) {
+        double vain = cJSON_GetArrayItem(late, w)->valuedouble, without = vain;
+        const cJSON *more = cJSON_GetArrayItem(missed, w);
+        if (more) without += more->valuedouble;
+        if (without > 0)
+            fprintf(f, "%sworker %d in %.0f of %.0f steps (%.0f computed in vain)",
+                    said++ ? ", " : "late        ", w, without, json_number(s, "steps"), vain);
+        if (said && w + 1 == cJSON_GetArraySize(late)) fputc('\n', f);
+    }
+}
+
 static void print_away(FILE *f, const cJSON *s) {
     const cJSON *list = json_item(s, "away"), *o;
     int count = cJSON_GetArraySize(list), said = 0;
@@ -116,6 +130,7 @@ static void print_resumed(FILE *f, const cJSON *s) {
                 json_number(s, "resumed_from"));
     print_lives(f, s);
     print_away(f, s);
+    print_late(f, s);
 }
 
 static void print_head(FILE *f, const cJSON *s) {

@@ -242,7 +242,8 @@ static void put_consistency(struct identity *i, const struct config *c) {
     cJSON *about = cJSON_CreateObject();
     if (c->row->describe) c->row->describe(c, about);
     const char *name = json_text(about, "consistency", "sync");
-    char *text = c->bound ? xasprintf("%s:%d", name, c->bound) : xstrdup(strcmp(name, "ssp") ? name : "sync");
+    bool all = !strcmp(name, "quorum") ? c->bound == c->workers : !c->bound && strcmp(name, "async") != 0;
+    char *text = all ? xstrdup("sync") : c->bound ? xasprintf("%s:%d", name, c->bound) : xstrdup(name);
     identity_put(i, "consistency", text);
     free(text);
     cJSON_Delete(about);

@@ -192,16 +192,9 @@ static int read_batch(struct train *x, int64_t step, int64_t first) {
     return 0;
 }
 
-// One attempt at an update: all micro-batches, then the topology's step.
-static int attempt(struct train *x, int64_t step) {
-    struct made *made = made_of(x, step);
-    *made = (struct made){.watched = scaler_at_end(&x->scaler, &x->c->scaler), .mean = count_mean(x)};
-    struct step_input *in = &made->in;
+// All micro-batches of a step.
+static int compute(struct train *x, int64_t step, const struct made *made) {
     double tokens = (double)made->mean.tokens;
-    in->step = step;
-    in->loss_scale = (float)x->scaler.scale;
-    in->clip = x->c->clip;
-    x->t->plan.loss_scale = in->loss_scale;
     if (read_batch(x, step, x->t->plan.first)) return step_failed(x, step);
     for (int k = 0; k < (int)x->c->accumulation; k++) {
         if (topology_begin_micro(x->t, k, (int)x->c->accumulation)) return -1;
@@ -217,12 +210,25 @@ static int attempt(struct train *x, int64_t step) {
     }
     batch_feed_sent(x->feed, step);
     int64_t next = x->t->plan.next;
-    if (step + 1 < x->c->steps && next >= 0 && read_batch(x, step + 1, next)) return step_failed(x, step);
+    bool ahead = step + 1 < x->c->steps && next >= 0;
+    return ahead && read_batch(x, step + 1, next) ? step_failed(x, step) : 0;
+}
+
+// One attempt at an update: the step is computed, unless it is over without this rank; then the topology's step.
+static int attempt(struct train *x, int64_t step) {
+    struct made *made = made_of(x, step);
+    *made = (struct made){.watched = scaler_at_end(&x->scaler, &x->c->scaler), .mean = count_mean(x)};
+    struct step_input *in = &made->in;
+    in->step = step;
+    in->loss_scale = (float)x->scaler.scale;
+    in->clip = x->c->clip;
+    x->t->plan.loss_scale = in->loss_scale;
+    if (!x->t->plan.over && compute(x, step, made)) return -1;
     in->updates = x->updates;
     in->lr = schedule_lr(&x->c->schedule, x->c->optimizer.lr,
                          schedule_steps(x->t->plan.samples, x->c->train_batch));
     in->loss_sum = model_loss_on_device(x->model);
-    in->loss_tokens = tokens;
+    in->loss_tokens = (double)made->mean.tokens;
     in->stop = x->o->stop && *x->o->stop;
     in->snapshot = saver_wants(x->o->saver);
     saver_hold(x->o->saver);
@@ -371,8 +377,9 @@ static int one_step(struct train *x, int64_t step, int64_t start, int64_t begin)
     struct step_plan *plan = &x->t->plan;
     bool told = false;
     // 1. Room for the state, where it is to be kept.
-    plan->keep = saver_due(x->o->saver, step, x->leaving);
     plan->drain = is_drained(x, step);
+    // Where steps go on without ranks that are late, all say of the same ones that their state is to be kept.
+    plan->keep = saver_due(x->o->saver, step, x->leaving) || (plan->drops && plan->drain);
     if (plan->keep) saver_gate(x->o->saver);
     // 2. The step, and the outcomes that count now.
     if (attempt(x, step)) return -1;
@@ -547,6 +554,9 @@ static void report(struct train *x) {
     r->shares = x->t->plan.alone;
     if (r->shares) r->batches = x->r->steps - x->t->start.step;
     r->samples_per_update = x->t->plan.mean;
+    r->waits_not = x->t->plan.drops;
+    r->late_steps = x->t->plan.late;
+    r->missed_steps = x->t->plan.missed;
     r->samples_counted = x->t->plan.in_part ? x->t->plan.samples - x->t->start.samples : 0;
     dev_usage(x->t->dev, &usage);
     model_predict(&mo, model_bytes);
@@ -564,7 +574,7 @@ static void report(struct train *x) {
     r->late_allocations = x->allocations ? usage.allocations - x->allocations : 0;
     r->wire = x->t->wire_predicted;
     r->wire_later = x->t->wire_later;
-    rank_report_count(r, &x->t->wire, (double)(x->r->steps - x->t->start.step));
+    rank_report_count(r, &x->t->wire, (double)(x->r->steps - x->t->start.step - r->missed_steps));
     r->staleness = x->t->staleness;
     r->consensus_distance = x->t->consensus_distance;
     r->checkpoints = saver_report(x->o->saver);

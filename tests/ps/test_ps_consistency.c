@@ -52,7 +52,40 @@ static void test_impossible_arguments(void **state) {
     assert_string_equal(error_last(),
                         "--topology: topology ps:backup:3: a step needs at least one of the 3 workers: "
                         "B must be below 3");
+    struct consistency_rule none = rule_of("quorum:0", 3), four = rule_of("quorum:4", 3),
+                            all = rule_of("quorum:3", 3), many = rule_of("backup:1", 65),
+                            sync65 = rule_of("backup:0", 65);
+    assert_int_equal(none.row->check(&none, "topology", "ps:quorum:0"), -1);
+    assert_int_equal(four.row->check(&four, "topology", "ps:quorum:4"), -1);
+    assert_string_equal(
+        error_last(),
+        "topology: topology ps:quorum:4: a step goes on with Q of the 3 workers: Q must be 1 to 3");
+    assert_int_equal(all.row->check(&all, "topology", "ps:quorum:3"), 0);
+    assert_int_equal(many.row->check(&many, "topology", "ps:backup:1"), -1);
+    assert_string_equal(
+        error_last(),
+        "topology: topology ps:backup:1: steps go on without some of at most 64 workers: there are 65");
+    assert_int_equal(sync65.row->check(&sync65, "topology", "ps:backup:0"), 0);
     error_quiet(0);
+}
+
+// Which rows go on without workers that are late.
+static void test_drops(void **state) {
+    (void)state;
+    static const struct {
+        const char *row;
+        int needs;
+        bool drops, exact, graces;
+    } rows[] = {{"sync", 3, false, false, false},   {"backup:0", 3, false, true, false},
+                {"backup:1", 2, true, true, false}, {"quorum:3", 3, false, false, true},
+                {"quorum:2", 2, true, false, true}, {"async", 1, false, false, false}};
+    for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
+        struct consistency_rule c = rule_of(rows[i].row, 3);
+        assert_int_equal(c.needs, rows[i].needs);
+        assert_true(consistency_drops(&c) == rows[i].drops);
+        assert_true(c.row->exact == rows[i].exact && c.row->graces == rows[i].graces);
+        assert_true(consistency_freezes(&c) == (rows[i].needs == 3));
+    }
 }
 
 // What holds for every row that runs, whatever its numbers.
@@ -95,7 +128,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names),     cmocka_unit_test(test_impossible_arguments),
         cmocka_unit_test(test_every_row), cmocka_unit_test(test_sync_and_async),
-        cmocka_unit_test(test_staleness),
+        cmocka_unit_test(test_staleness), cmocka_unit_test(test_drops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

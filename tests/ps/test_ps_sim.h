@@ -49,6 +49,7 @@ static inline void sim_start_worker(struct sim *s, struct sim_worker *x) {
     struct worker_core_options o = {.rank = x->end.index,
                                     .lead = s->t.lead,
                                     .lag = s->t.lead,
+                                    .drops = ps_drops(&s->c),
                                     .layout = s->l,
                                     .map = s->map,
                                     .dtype = s->t.dtype,

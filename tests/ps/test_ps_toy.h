@@ -71,6 +71,7 @@ struct toy_case {
     struct schedule_config schedule;
     const char *snapshots;  // the directory of those that worker 0 takes
     int every;
+    int64_t grace_ms;
 };
 
 static inline struct config toy_config(const struct toy_case *t) {
@@ -101,6 +102,7 @@ static inline struct config toy_config(const struct toy_case *t) {
                               .deadline_ms = 30000,
                               .heartbeat_ms = 100,
                               .credit_bytes = 16384,
+                              .grace_ms = t->grace_ms,
                               .replicate = t->replicate,
                               .code = t->code,
                               .bind = (char *)"tcp://127.0.0.1:*"};

@@ -1,5 +1,5 @@
-// Simulated jobs whose workers die and come back (--elastic), and the plain trainer that is told who belonged to each step
-// and whose gradients counted.
+// Simulated jobs whose workers die and come back (--elastic), or come too late (ps:backup:B, ps:quorum:Q), and the plain trainer
+// that is told who belonged to each step and whose gradients counted.
 #ifndef STARRING_TESTS_PS_ELASTIC_ELASTIC_SIM_H
 #define STARRING_TESTS_PS_ELASTIC_ELASTIC_SIM_H
 
@@ -17,6 +17,11 @@ struct fate {
     bool welcome[SIM_WORKERS], started[SIM_WORKERS], asked[SIM_WORKERS];
     struct step_opening opening[SIM_WORKERS];
     bool dealt[SIM_WORKERS];
+    int slow[SIM_WORKERS];                       // of 100 turns it does nothing in so many
+    bool behind[SIM_WORKERS];                    // the last step was over before it came to it
+    int64_t jump[SIM_WORKERS];                   // the step whose weights it has asked for
+    int late[SIM_WORKERS], missed[SIM_WORKERS];  // steps that it has computed in vain; that were over
+    int stale;                                   // pushes acknowledged as such
     char *old[64];  // segments of dead processes: mapped as long as a server may look
     int olds;
     uint64_t incarnations;
@@ -110,6 +115,7 @@ static inline bool takes(struct sim *s, const struct sim_packet *p, struct wire_
         assert_true(fate->set[h->step] == 0 || fate->set[h->step] == h->mask);  // ONE for all keys
         fate->set[h->step] = h->mask;
     }
+    fate->stale += p->to.role == PS_WORKER && h->kind == WIRE_PUSH_ACK && h->staleness > 0;
     if (p->to.role != PS_WORKER) return false;
     struct sim_worker *x = &s->workers[w];
     bool other = p->to.incarnation != x->end.incarnation;
@@ -145,6 +151,27 @@ static inline void report(struct sim *s, struct sim_worker *x, int64_t first) {
     worker_core_report(x->core, &r);
 }
 
+// Goes through a step that is over, as ps/worker/worker.c does. Whether there is nothing to compute yet.
+static inline bool passes(struct sim *s, struct sim_worker *x) {
+    int w = x->end.index;
+    bool over = worker_core_status(x->core)->steps_closed > x->step, landed = true;
+    for (int u = 0; u < s->l->count; u++) landed = landed && worker_core_landed(x->core, u) >= x->step;
+    if (!over && fate->behind[w] && fate->jump[w] < x->step) {
+        fate->jump[w] = x->step;
+        worker_core_jump(x->core, x->step, sim_clock(s, x));
+        return true;
+    }
+    if (!over) {
+        fate->behind[w] = fate->behind[w] && !landed;
+        return fate->behind[w];
+    }
+    worker_core_report(x->core, &(struct step_report){.in.step = x->step});
+    fate->behind[w] = true;
+    fate->missed[w]++;
+    x->phase = SIM_CLOSING;
+    return true;
+}
+
 // As sim_work, with the samples that the worker was dealt.
 static inline void work(struct sim *s, struct sim_worker *x) {
     int w = x->end.index;
@@ -153,6 +180,7 @@ static inline void work(struct sim *s, struct sim_worker *x) {
         return;
     }
     const struct worker_status *now = worker_core_status(x->core);
+    if (x->phase == SIM_COMPUTE && ps_drops(&s->c) && passes(s, x)) return;
     int64_t first = x->phase == SIM_CLOSING ? 0 : first_of(s, w);
     bool ready = true;
     for (int u = 0; u < s->l->count; u++)
@@ -172,6 +200,7 @@ static inline void work(struct sim *s, struct sim_worker *x) {
         if (now->steps_done <= x->step) return;
         const struct step_outcome *out = worker_core_outcome(x->core, x->step);
         if (!out->stats.skipped) x->updates++;
+        if (out->late && !fate->behind[w]) fate->late[w]++;
         x->last = out->stats;
         x->step++;
         x->phase = SIM_COMPUTE;
@@ -226,8 +255,9 @@ static inline void run(struct sim *s, struct fate *f) {
         if (s->count > 0) assert_int_equal(sim_deliver(s), 0);
         int w = (int)sim_draw(s, (uint64_t)s->t.workers);
         struct sim_worker *x = &s->workers[w];
+        bool idle = f->slow[w] && (int)sim_draw(s, 100) < f->slow[w];
         if (!f->dead[w]) {
-            work(s, x);
+            if (!idle) work(s, x);
             assert_int_equal(sim_tick_worker(s, x), 0);
         } else if (f->hears[w]) {
             say(s, w);
@@ -315,7 +345,7 @@ static inline void compare(const struct sim *s, const struct fate *f) {
     for (; x.step < s->t.steps; x.step++) {
         x.members = f->members[x.step];
         x.set = f->set[x.step];
-        assert_true(x.set && !(x.set & ~x.members) && (x.set & 1));
+        assert_true(x.set && !(x.set & ~x.members) && (ps_drops(&s->c) || x.set & 1));
         int64_t before = r.updates;
         ref_step(s, &r, &x);
         x.dealt += elastic_count(x.members);

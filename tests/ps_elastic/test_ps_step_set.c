@@ -31,11 +31,11 @@ static void test_all_there(void **state) {
     struct step_set *s = set_of(3, 1, 2);
     for (int64_t t = 0; t < 4; t++) {
         for (int w = 2; w >= 0; w--) {
-            assert_false(step_set_fix(s, now(s)));
+            assert_false(step_set_fix(s, now(s), 0));
             part(s, 2, w);
         }
-        assert_true(step_set_fix(s, now(s)));
-        assert_false(step_set_fix(s, now(s)));  // once
+        assert_true(step_set_fix(s, now(s), 0));
+        assert_false(step_set_fix(s, now(s), 0));  // once
         assert_true(step_set_fixed(s, now(s)) == 7);
         step_set_close(s, t == 1, true);
         const struct train_state *x = step_set_state(s);
@@ -56,19 +56,19 @@ static void test_enough(void **state) {
     struct step_set *s = step_set_create(&o);
     part(s, 2, 2);
     step_set_reported(s, now(s), 0);
-    assert_false(step_set_fix(s, now(s)));
+    assert_false(step_set_fix(s, now(s), 0));
     part(s, 2, 0);
-    assert_true(step_set_fix(s, now(s)));
+    assert_true(step_set_fix(s, now(s), 0));
     part(s, 2, 1);
-    assert_false(step_set_fix(s, now(s)));
+    assert_false(step_set_fix(s, now(s), 0));
     assert_true(step_set_fixed(s, now(s)) == 5);
     step_set_close(s, false, true);
     assert_int_equal(step_set_state(s)->samples, 2 * OWN);
     part(s, 2, 1);
     step_set_lost(s, 0);
-    assert_false(step_set_fix(s, now(s)));
+    assert_false(step_set_fix(s, now(s), 0));
     step_set_lost(s, 2);
-    assert_true(step_set_fix(s, now(s)));  // nobody else is left
+    assert_true(step_set_fix(s, now(s), 0));  // nobody else is left
     step_set_destroy(&s);
 }
 
@@ -80,10 +80,10 @@ static void test_lost_in_the_middle(void **state) {
     part(s, 2, 2);
     step_set_reported(s, now(s), 1);
     step_set_arrived(s, now(s), 0, elastic_bit(1));  // shard 1 lacks a gradient
-    assert_false(step_set_fix(s, now(s)));
+    assert_false(step_set_fix(s, now(s), 0));
     assert_true(step_set_bears(s, 1));
     step_set_lost(s, 1);
-    assert_true(step_set_fix(s, now(s)));
+    assert_true(step_set_fix(s, now(s), 0));
     assert_true(step_set_fixed(s, now(s)) == 5);
     step_set_arrived(s, now(s), 1, elastic_bit(1));  // too late: the set is what it is
     assert_true(step_set_fixed(s, now(s)) == 5);
@@ -104,9 +104,9 @@ static void test_complete_and_lost(void **state) {
     part(s, 1, 1);
     step_set_lost(s, 1);
     part(s, 1, 0);
-    assert_false(step_set_fix(s, now(s)));
+    assert_false(step_set_fix(s, now(s), 0));
     part(s, 1, 2);
-    assert_true(step_set_fix(s, now(s)));
+    assert_true(step_set_fix(s, now(s), 0));
     assert_true(step_set_fixed(s, now(s)) == 7);
     step_set_lost(s, 2);
     assert_true(step_set_fixed(s, now(s)) == 7);
@@ -124,14 +124,14 @@ static void test_join(void **state) {
     step_set_lost(s, 1);
     part(s, 1, 0);
     part(s, 1, 2);
-    assert_true(step_set_fix(s, now(s)));
+    assert_true(step_set_fix(s, now(s), 0));
     step_set_close(s, false, true);
     assert_true(step_set_members(s, now(s)) == 5);
     step_set_join(s, 1);
     part(s, 1, 1);  // what is not a member's does not count
     part(s, 1, 0);
     part(s, 1, 2);
-    assert_true(step_set_fix(s, now(s)));
+    assert_true(step_set_fix(s, now(s), 0));
     assert_true(step_set_fixed(s, now(s)) == 5);
     step_set_close(s, false, true);
     assert_true(step_set_members(s, now(s)) == 7);
@@ -157,12 +157,12 @@ static void test_ahead(void **state) {
     for (int w = 0; w < 3; w++) part(s, 1, w);  // of step 1
     step_set_reported(s, 0, 0);
     step_set_arrived(s, 0, 0, elastic_bit(0));
-    assert_true(step_set_fix(s, 1) && step_set_fixed(s, 1) == 7);
-    assert_false(step_set_fix(s, 0));
+    assert_true(step_set_fix(s, 1, 0) && step_set_fixed(s, 1) == 7);
+    assert_false(step_set_fix(s, 0, 0));
     step_set_lost(s, 2);
-    assert_false(step_set_fix(s, 0));
+    assert_false(step_set_fix(s, 0, 0));
     step_set_lost(s, 1);
-    assert_true(step_set_fix(s, 0) && step_set_fixed(s, 0) == 1);
+    assert_true(step_set_fix(s, 0, 0) && step_set_fixed(s, 0) == 1);
     step_set_join(s, 2);
     step_set_close(s, false, true);
     assert_true(step_set_members(s, 1) == 7 && step_set_members(s, 2) == 5 && step_set_fixed(s, 1) == 7);
@@ -188,11 +188,11 @@ static void test_words(void **state) {
     scaler_init(&o.start.scaler, &o.scaler);
     struct step_set *s = step_set_create(&o);
     part(s, 1, 0);
-    assert_true(step_set_fix(s, now(s)));
+    assert_true(step_set_fix(s, now(s), 0));
     step_set_close(s, true, true);
     assert_true(step_set_state(s)->scaler.scale == 8.0);
     part(s, 1, 0);
-    assert_true(step_set_fix(s, now(s)));
+    assert_true(step_set_fix(s, now(s), 0));
     step_set_close(s, true, true);  // at its minimum it stays, and is told as it was
     assert_true(step_set_state(s)->scaler.scale == 8.0);
     step_set_destroy(&s);

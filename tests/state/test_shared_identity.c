@@ -113,7 +113,7 @@ static const struct {
      "optimizer.params.torch_adam communication_data_type scheduler.params.last_batch_iteration fp16.enabled "
      "bf16.enabled steps_per_print tensorboard.enabled tensorboard.output_path tensorboard.job_name "
      "csv_monitor.enabled csv_monitor.output_path csv_monitor.job_name zero_optimization.stage parameter_server.deadline_ms "
-     "parameter_server.heartbeat_ms parameter_server.credit_bytes parameter_server.bind "
+     "parameter_server.heartbeat_ms parameter_server.grace_ms parameter_server.credit_bytes parameter_server.bind "
      "parameter_server.record_arrivals parameter_server.replay_arrivals "
      "activation_checkpointing.number_checkpoints activation_checkpointing.cpu_checkpointing "
      "activation_checkpointing.recompute "

@@ -116,7 +116,7 @@ static void opening(struct fuzz_bytes *in) {
                     step_set_arrived(s, step_set_state(s)->step, g, elastic_all(o.workers));
         }
         FUZZ_CHECK(step_set_live(s) & 1, "worker 0 is lost");
-        step_set_fix(s, step_set_state(s)->step);
+        step_set_fix(s, step_set_state(s)->step, 0);
         uint64_t fixed = step_set_fixed(s, step_set_state(s)->step);
         if (!fixed) continue;
         FUZZ_CHECK(!(fixed & ~members), "who is no member counts");

@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""Steps that go on without those that are late (ps:backup:B, ps:quorum:Q), in real processes: with all workers ps:sync bit for
+bit; a slow worker holds nobody up, be it worker 0; every step is recorded, and who was late is told; a run that goes on from a
+checkpoint, or behind a death, ends in the bits of one undisturbed, where the same worker is always late."""
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import Runs
+
+SMALL = ["--model", "tiny", "--seq", "16", "--threads", "1", "--lr", "0.01", "--data", "text.txt", "--no-weights", "--batch", "2",
+         "--set", "eval_batches=0", "--quiet", "--seed", "5"]
+STEPS = 30
+ALWAYS = "constant:300"  # longer than the run without it
+
+
+class Case(Runs):
+    corpus = 1200
+
+    def words(self, out, topology, *more, steps=STEPS, workers=3):
+        return ["train", *SMALL, "--topology", topology, "--workers", str(workers), "--servers", "2", "--steps", str(steps), "--out", out, *more]
+
+    def train(self, out, topology, *more, status=0, **how):
+        self.remove(out)
+        return self.run_it(*self.words(out, topology, *more, **how), status=status).stderr
+
+    def assert_told(self, out, needs, steps=STEPS, workers=3):
+        """Each step is recorded, with its number of workers; samples, and what each worker lacks, follow from these."""
+        s, lines = self.summary(out), self.lines(out, "metrics.jsonl")
+        self.assertEqual([line["step"] for line in lines], list(range(1, steps + 1)))
+        self.assertEqual([line["workers"] for line in lines], [needs] * steps)
+        applied = [2 * needs * sum(not before["skipped"] for before in lines[:i + 1]) for i in range(steps)]
+        self.assertEqual([line["samples"] for line in lines], applied)
+        self.assertEqual(s["samples_applied"], applied[-1])
+        lacks = [late + missed for late, missed in zip(s["late_steps"], s["missed_steps"])]
+        self.assertEqual(sum(lacks), (workers - needs) * steps)
+        self.assert_as_predicted(s)
+        for wire in s["wire"]:
+            if wire["role"] == "worker":
+                self.assertEqual([wire["sent_per_step"], wire["received_per_step"]], [wire["predicted_sent"], wire["predicted_received"]])
+        return lacks
+
+
+class Equal(Case):
+    def test_all_workers(self):
+        """Whoever is slow: with as many as there are, a step waits for all."""
+        for more in (["--dtype", "bf16", "--set", "gradient_clipping=0.5"], ["--medium", "tcp", "--delay", "0:constant:5"], ["--dtype", "fp16"]):
+            self.train("sync", "ps:sync", *more, steps=8)
+            for topology in ("ps:backup:0", "ps:quorum:3"):
+                self.train("all", topology, *more, steps=8)
+                self.assert_same_run("all", "sync")
+
+    def test_medium(self):
+        """The same set of every step is the same run, through memory or messages, with and without clipping's wait."""
+        for dtype in ("bf16", "fp16"):
+            for late in ("0", "2"):
+                self.train("memory", "ps:backup:1", "--delay", f"{late}:{ALWAYS}", "--dtype", dtype)
+                self.assertEqual(self.assert_told("memory", 2)[int(late)], STEPS)
+                self.train("tcp", "ps:quorum:2", "--delay", f"{late}:{ALWAYS}", "--dtype", dtype, "--medium", "tcp")
+                self.assert_same_run("tcp", "memory")
+
+
+class Late(Case):
+    def test_sooner(self):
+        """A straggler holds ps:sync up at every step; of backup workers nobody waits for it, and it is worker 0 as well."""
+        for late in (0, 1):
+            slow = ["--delay", f"{late}:constant:40"]
+            self.train("sync", "ps:sync", *slow)
+            self.train("backup", "ps:backup:1", *slow)
+            lacks = self.assert_told("backup", 2)
+            self.assertGreater(lacks[late], STEPS / 2)
+            self.assertGreater(self.summary("backup")["staleness"]["max"], 0)
+            self.assertLess(self.summary("backup")["seconds"], 0.5 * self.summary("sync")["seconds"])
+            self.assertIn(f"\nlate        worker {late} in {lacks[late]} of 30 steps", self.run_it("summary", "backup").stdout)
+
+    def test_grace(self):
+        """A quorum waits a while for others: a delay within it costs no gradients, one beyond it does."""
+        for delay, workers in ((3, 3), (2000, 2)):
+            self.train("run", "ps:quorum:2", "--delay", f"1:constant:{delay}", "--set", "parameter_server.grace_ms=150", steps=6)
+            count = [line["workers"] for line in self.lines("run", "metrics.jsonl")]
+            self.assertGreaterEqual(count.count(workers), 5, count)
+
+    def test_no_overlap(self):
+        self.train("run", "ps:backup:1", "--delay", "0:constant:20", "--set", "zero_optimization.overlap_comm=false")
+        self.assert_told("run", 2)
+
+
+class Again(Case):
+    """Worker 1, or 0, is late at every step."""
+
+    def undisturbed(self, late):
+        more = ["--delay", f"{late}:{ALWAYS}", "--checkpoint-every", "5"]
+        self.train("kept", "ps:backup:1", *more, "--set", "recovery.checkpoint_keep=0")
+        return more
+
+    def test_resume(self):
+        for late in (0, 1):
+            more = self.undisturbed(late)
+            name = self.checkpoints("kept")[1]  # on a slow disk some are given up
+            said = self.train("again", "ps:quorum:2", *more, "--resume", f"kept/checkpoints/{name}")
+            self.assertIn("the checkpoint has consistency = backup:1, this run has quorum:2", said)
+            self.train("again", "ps:backup:1", *more, "--resume", f"kept/checkpoints/{name}")
+            self.assert_same_run("again", "kept", int(name[5:]))
+
+    def test_restart(self):
+        for late, victim in ((1, "server 1"), (0, "worker 2"), (1, "worker 0"), (1, "worker 1"), (2, "scheduler")):
+            with self.subTest(late=late, victim=victim):
+                more = ["--delay", f"{late}:constant:1500", "--delay", f"{3 - max(late, 1)}:constant:20", "--checkpoint-every", "5", "--restart", "1"]
+                self.train("kept", "ps:backup:1", *more)
+                self.remove("again")
+                p = self.start(*self.words("again", "ps:backup:1", *more))
+                if late:
+                    p.behind(8)
+                else:
+                    p.until(lambda: os.path.exists(self.at("again", "checkpoints")) and os.listdir(self.at("again", "checkpoints")), "servers keep a step")
+                p.kill_now(victim)
+                p.ends()
+                self.assertEqual(len(self.lives("again")), 2)
+                self.assert_same_run("again", "kept")
+
+    def test_without_restart(self):
+        """A death is the job's end, as with ps:sync, also of a worker that is late."""
+        for victim in ("worker 1", "worker 2"):
+            self.remove("run")
+            p = self.start(*self.words("run", "ps:backup:1", "--delay", "1:constant:100", "--delay", "2:constant:5", steps=100000))
+            p.behind(5)
+            p.kill_now(victim)
+            self.assertIn(f"{victim} (pid ", p.ends(1))
+
+    def test_elastic(self):
+        """Of three one is late, another dies: the steps go on with whoever is there, and there is nobody whom a step waits for."""
+        p = self.start(*self.words("run", "ps:backup:1", "--delay", "1:constant:30", "--delay", "0:constant:2", "--elastic", "1:3", steps=200))
+        p.behind(10)
+        p.kill_now("worker 2")
+        p.ends()
+        lines = self.lines("run", "metrics.jsonl")
+        self.assertEqual([line["step"] for line in lines], list(range(1, 201)))
+        self.assertEqual({line["workers"] for line in lines}, {2})
+        self.assertEqual([(a["worker"], a["cause"]) for a in self.summary("run")["away"]], [(2, "died")])
+
+    def test_interrupted(self):
+        """Ctrl-C ends all workers behind the same step, with a checkpoint, however far worker 0 is behind."""
+        for late in (0, 1):
+            self.remove("run")
+            p = self.start(*self.words("run", "ps:backup:1", "--delay", f"{late}:constant:400", "--delay", "2:constant:3",
+                                       "--checkpoint-every", "50", steps=100000))
+            p.until(lambda: os.path.exists(self.at("run", "checkpoints", "step-50")), "a checkpoint")
+            p.send_signal(2)
+            said = p.ends(130)
+            steps = self.steps("run")
+            self.assertIn(f"Ctrl-C: ended after step {steps}", said)
+            self.assertIn(f"step-{steps}", self.checkpoints("run"), said)
+
+
+class Refused(Case):
+    def test_refused(self):
+        for words, said in ((("ps:backup:3",), "a step needs at least one of the 3 workers: B must be below 3"),
+                            (("ps:quorum:4",), "Q must be 1 to 3"), (("ps:quorum:0",), "Q must be 1 to 3"),
+                            (("ps:backup:1", "--set", "parameter_server.grace_ms=5"), "parameter_server.grace_ms 5: with --topology ps:backup:1 no"),
+                            (("ps:sync", "--set", "parameter_server.grace_ms=5"), "use ps:quorum:Q"),
+                            (("zero:1", "--set", "parameter_server.grace_ms=5"), "parameter_server.grace_ms"),
+                            (("ps:quorum:2", "--set", "parameter_server.compression=topk"), "what its next one builds on"),
+                            (("ps:backup:1", "--reduce-group", "3"), "reduce_group 3: --topology ps:backup:1 decides step by step"),
+                            (("ps:backup:1", "--replicate", "--restart", "1", "--out", "run"), "--replicate: what survivors")):
+            with self.subTest(words=words):
+                self.refused(*self.words("run", *words), said=said)
+
+
+if __name__ == "__main__":
+    unittest.main()

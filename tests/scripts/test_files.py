@@ -31,6 +31,7 @@ RUNS = {
              "--replicate", "--restart", "1", "--fault", "dup=0.1"],
     "elastic": ["--topology", "ps:sync", "--elastic", "1:2", "--no-weights", "--set", "eval_batches=0", "--keys", KEYS],
     "units": ["--topology", "ps:sync", "--workers", "2", "--resident", "units", "--servers-on", "workers", "--set", "eval_batches=0"],
+    "late": ["--topology", "ps:backup:1", "--workers", "2", "--no-weights", "--set", "eval_batches=0"],
     "async": ["--topology", "ps:async", *STAR, *EVALS, "--delay", "0:constant:20", "--delay", "1:constant:20", "--record-arrivals", "--log-updates"],
     "replay": ["--topology", "ps:async", *STAR, *EVALS, "--replay-arrivals", "async"],
     "zero": ["--topology", "zero:2", "--set", "zero_optimization.offload_optimizer.device=cpu", "--workers", "2", "--reduce-group", "1", "--dtype", "bf16", "--trace", *EVALS,

@@ -25,7 +25,8 @@ static const struct figure of_steps[] = {
      AT(grad_norm), .type = "number or null"},
     {"lr", NULL, "the step's learning rate", AT(lr)},
     {"loss_scale", NULL, "1.0 unless fp16", AT(loss_scale)},
-    {"tokens", "tokens", "of the global batch. Of `ps:async` of all workers, since worker 0's line before",
+    {"tokens", "tokens",
+     "of the global batch, without padding. Of `ps:async` of all workers, since worker 0's line before",
      AT(tokens)},
     {"samples", "sequences",
      "of the whole job whose gradients are applied, this step's included: the schedule's progress. Of "

@@ -32,6 +32,7 @@ BITS = {  # part of the arithmetic: the plain run has them too
                 "5": ["--workers", "5"], "7": ["--workers", "7"]},
     "group": {"none": [], "2": ["--reduce-group", "2"]},
     "code": {"none": [], **{name: ["--set", f"parameter_server.compression={name}"] for name in ("int8", "onebit", "topk")}},
+    "documents": {"packed": [], "whole": ["--documents", "whole"]},
     "dtype": {"bf16": ["--dtype", "bf16"], "fp32": ["--dtype", "fp32"], "fp16": ["--dtype", "fp16"]},
 }
 SAME = {  # none of these may change a bit

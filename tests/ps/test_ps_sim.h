@@ -32,8 +32,12 @@ static inline void sim_place(struct sim *s, struct sim_worker *x) {
     }
     x->segment_bytes = (size_t)at;
     x->segment = xcalloc(x->segment_bytes, 1);
+    // Two units at a time: all even ones lie at one place, and all odd ones, each as large as the last unit is.
+    size_t slot = (size_t)s->l->units[s->l->count - 1].n_pad * dtype_size(s->t.dtype);
+    for (int u = 0; u < s->l->count && s->t.micro; u++) unit_at[u] = 64 + (uint64_t)(u & 1) * 2 * slot;
     for (int u = 0; u < s->l->count; u++) {
         size_t bytes = (size_t)s->l->units[u].n_pad * dtype_size(s->t.dtype);
+        if (s->t.micro) bytes = slot;
         x->weight_at[u] = unit_at[u];
         for (int i = 0; i < slots; i++) {
             x->grad_at[i * s->l->count + u] = unit_at[u] + (1 + (uint64_t)i) * bytes;
@@ -58,7 +62,8 @@ static inline void sim_start_worker(struct sim *s, struct sim_worker *x) {
                                     .shared = x->shared,
                                     .grad_at = x->grad_at,
                                     .weight_at = s->t.share == SHARE_IN_PLACE ? NULL : x->weight_at,
-                                    .credit_bytes = 4096,
+                                    .by_unit = s->t.micro > 0,
+                                    .credit_bytes = s->t.credit_bytes ? s->t.credit_bytes : 4096,
                                     .heartbeat_s = 0.1,
                                     .lost_s = 1e6,
                                     .clock.apart = s->skew != 0,
@@ -155,8 +160,11 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
         const struct partition *p = &s->map->parts[k];
         unsigned long n = (unsigned long)(p->end - p->begin);
         char *weight = (char *)s->published[p->unit] + (size_t)p->begin * dtype_size(t->dtype);
-        s->buffers[k] = (struct server_buffers){
-            xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, weight, xcalloc(n, 4), NULL};
+        s->buffers[k] = (struct server_buffers){xcalloc(n, 4),
+                                                {xcalloc(n, 4), xcalloc(n, 4)},
+                                                weight,
+                                                xcalloc(n, 4),
+                                                t->micro > 1 ? xcalloc(n, 4) : NULL};
         if (t->replicate)
             s->replica_buffers[k] = (struct server_buffers){
                 xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, xcalloc(n, 4), NULL};
@@ -220,6 +228,7 @@ static inline void sim_destroy(struct sim *s) {
         free(s->buffers[k].master);
         for (int i = 0; i < OPTIMIZER_STATES_MAX; i++) free(s->buffers[k].state[i]);
         free(s->buffers[k].acc);
+        free(s->buffers[k].part_acc);
         free(s->replica_buffers[k].master);
         for (int i = 0; i < OPTIMIZER_STATES_MAX; i++) free(s->replica_buffers[k].state[i]);
         free(s->replica_buffers[k].acc);

@@ -69,6 +69,9 @@ struct toy_case {
     double repeat_s;          // of the simulation: between two questions, at most; 0: 0.2
     bool look;                // an evaluation is under way when finish is called
     struct schedule_config schedule;
+    int micro;         // of workers that keep two units at a time: micro-batches of a step; 0: they keep all
+    bool beside;       // the servers are beside the workers
+    int credit_bytes;  // of the simulation; 0: 4096
     const char *snapshots;  // the directory of those that worker 0 takes
     int every;
     int64_t grace_ms;
@@ -88,6 +91,7 @@ static inline struct config toy_config(const struct toy_case *t) {
     // A worker's share of a step is one sequence.
     c.train_batch = t->workers;
     c.micro_batch = c.accumulation = 1;
+    if (t->micro) c.accumulation = t->micro;
     c.schedule = t->schedule;
     c.eval_every = t->every;
     c.eval_batches = EVAL_ALL;
@@ -105,7 +109,9 @@ static inline struct config toy_config(const struct toy_case *t) {
                               .grace_ms = t->grace_ms,
                               .replicate = t->replicate,
                               .code = t->code,
-                              .bind = (char *)"tcp://127.0.0.1:*"};
+                              .bind = (char *)"tcp://127.0.0.1:*",
+                              .servers_on = t->beside ? PS_SERVERS_ON_WORKERS : PS_SERVERS_OWN,
+                              .resident = t->micro ? PS_RESIDENT_UNITS : PS_RESIDENT_ALL};
     return c;
 }
 

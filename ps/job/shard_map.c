@@ -37,11 +37,6 @@ static int64_t piece_begin(const struct shard_cut *cut, const struct unit *u, in
     int64_t each = pieces / cut->parts, at = i % each;
     return i / each * part + (int64_t)((__int128)grains * at / each) * cut->grain;
 }
-static int64_t piece_end(const struct shard_cut *cut, const struct unit *u, int64_t pieces, int64_t i) {
-    int64_t part = u->n_pad / cut->parts, each = pieces / cut->parts;
-    return i % each == each - 1 ? (i / each + 1) * part : piece_begin(cut, u, pieces, i + 1);
-}
-
 static int64_t pieces_of(const struct shard_cut *cut, const struct unit *u) {
     int64_t grains = (u->n_pad / cut->parts + cut->grain - 1) / cut->grain;
     return (grains + cut->most - 1) / cut->most * cut->parts;
@@ -51,7 +46,8 @@ int64_t shard_cut_every(const struct shard_cut *cut, const struct layout *l, int
     int64_t n = 0, key = 0;
     for (const struct unit *u = l->units; u < l->units + l->count; u++) {
         int64_t pieces = pieces_of(cut, u), i = (place - key % size + size) % size;
-        for (; i < pieces; i += size) n += piece_end(cut, u, pieces, i) - piece_begin(cut, u, pieces, i);
+        for (; i < pieces; i += size)
+            n += piece_begin(cut, u, pieces, i + 1) - piece_begin(cut, u, pieces, i);
         key += pieces;
     }
     return n;
@@ -66,7 +62,7 @@ static void cut_units(struct shard_map *m, const struct layout *l, const struct 
             struct partition *p = &m->parts[m->count++];
             p->unit = u;
             p->begin = piece_begin(cut, &l->units[u], pieces, i);
-            p->end = piece_end(cut, &l->units[u], pieces, i);
+            p->end = piece_begin(cut, &l->units[u], pieces, i + 1);
             p->shard = (int)(i / (pieces / cut->parts)) * m->threads;  // of its part's server, the first one
         }
     }
@@ -116,7 +112,7 @@ static void assign(struct shard_map *m, int parts) {
         p->shard = best;
         m->shard_elements[best] += order[i].elements;
         m->shard_keys[best]++;
-        if (parts == 1) sink(m, heap);
+        sink(m, heap);
     }
     free(heap);
     free(order);

@@ -671,7 +671,7 @@ bool worker_core_renew(const struct worker_core *c, const struct wire_header *h)
     bool init = h->kind == WIRE_INIT;
     const struct worker_slot *s = slot_at(c, h->key, init ? 0 : h->step);
     if (s->sending != SEND_SENT || s->init != init) return false;
-    return init ? s->init_round == h->seq : s->push.step == h->step && s->push.batch == h->batch;
+    return init ? s->init_round == h->seq : s->push.step == h->step;
 }
 
 const char *worker_core_error(const struct worker_core *c) { return c->error; }

@@ -2,6 +2,7 @@
 // far a worker gets ahead within a step, the state is that of a plain trainer that sums each micro-batch over the workers and
 // then over the micro-batches; no worker reads weights of another version; what is held and lent comes back; and nobody waits for a
 // slower worker as long as the credits reach.
+#include "ps/job/shard_sizes.h"
 #include "ps/server/server_state.h"
 #include "ps/worker/worker_core_state.h"
 #include "shared/model/unit_schedule.h"
@@ -163,6 +164,26 @@ static void work(struct sim *s, struct sim_worker *x) {
     }
 }
 
+// A micro-batch that does not come next, and one that no step has.
+static void refuses(struct sim *s) {
+    int shard = s->map->parts[0].shard;
+    uint64_t refused = s->shards[shard]->totals.refused;
+    for (int64_t batch = 1; batch < 1000; batch *= 9) {
+        struct wire_header h = {.kind = WIRE_PUSH,
+                                .role = PS_WORKER,
+                                .job = SIM_JOB,
+                                .incarnation = sim_incarnation(PS_WORKER, 0),
+                                .step = s->t.steps,
+                                .lr = TOY_LR,
+                                .version = server_core_version(s->shards[shard], 0),
+                                .batch = batch};
+        size_t bytes = (size_t)(s->map->parts[0].end) * dtype_size(s->t.dtype);
+        struct ps_frame *f = sim_frame(s, xcalloc(1, bytes), bytes);
+        assert_int_equal(server_core_message(s->shards[shard], &h, f, s->now), 0);
+        assert_int_equal(s->shards[shard]->totals.refused, ++refused);
+    }
+}
+
 // slow: this worker gets one turn in eight; -1: all get as many.
 static void run(const struct toy_case *t, int drop, int repeat, int slow) {
     struct sim *s = sim_create(t);
@@ -199,6 +220,7 @@ static void run(const struct toy_case *t, int drop, int repeat, int slow) {
         assert_int_equal(server_core_version(s->shards[p->shard], k), ref.updates);
     }
     for (int g = 0; g < s->map->shards; g++) assert_int_equal(s->shards[g]->totals.held_bytes, 0);
+    refuses(s);
     for (int w = 0; w < t->workers; w++) {
         const struct credits *c = &s->workers[w].core->credits;
         // The last words of what was held may still be on their way.
@@ -263,8 +285,45 @@ static void test_nobody_waits(void **state) {
         }
 }
 
+// Beside workers, server r has the r-th of N equal parts of each unit, and the prediction knows it without the keys.
+static void test_parts(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        struct toy_case t = units_case(seed);
+        t.beside = true;
+        t.servers = t.workers;
+        t.partition_bytes = 512 << seed % 3;
+        struct layout *l = toy_layout(t.workers, 80);
+        struct config c = toy_config(&t);
+        struct shard_map *m = shard_map_of(&c, l);
+        struct shard_sizes *sizes = shard_sizes_of(&c, l);
+        for (int u = 0; u < l->count; u++) {
+            int64_t at = 0, part = l->units[u].n_pad / t.workers;
+            for (int k = m->first[u]; k < m->first[u + 1]; k++) {
+                const struct partition *p = &m->parts[k];
+                int server = p->shard / t.threads;
+                assert_true(p->begin == at && p->end > at && p->begin % SUMSQ_BLOCK == 0);
+                assert_true(p->begin >= server * part && p->end <= (server + 1) * part);
+                at = p->end;
+            }
+            assert_int_equal(at, l->units[u].n_pad);
+        }
+        for (int r = 0; r < t.workers; r++) {
+            int64_t keys[16], all = 0, own = 0;
+            assert_int_equal(shard_sizes_of_server(sizes, r, keys), l->padded / t.workers);
+            assert_int_equal(shard_map_server_elements(m, r), l->padded / t.workers);
+            for (int i = 0; i < sizes->classes; i++) all += keys[i];
+            for (int g = 0; g < t.threads; g++) own += m->shard_keys[r * t.threads + g];
+            assert_int_equal(all, own);
+        }
+        shard_sizes_destroy(&sizes);
+        shard_map_destroy(&m);
+        layout_destroy(&l);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_equals_plain),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts), cmocka_unit_test(test_equals_plain),
                                        cmocka_unit_test(test_nobody_waits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -198,7 +198,7 @@ static int check(const struct config *c) {
     if (c->recovery.resume || c->recovery.restart > 0)
         return fail("%s: an order of arrivals is that of a whole run in one piece: leave --%s out", flag,
                     c->recovery.resume ? "resume" : "restart");
-    if (!consistency_row(c->variant)->on_arrival)
+    if (!consistency_row(c->variant)->on_arrival && !ps_drops(c))
         return fail("%s: the results of --topology %s do not depend on who comes first: use ps:async", flag,
                     c->topology);
     if (size_times(c->workers, c->steps) > ARRIVALS_PUSHES_MAX)

@@ -76,7 +76,23 @@ const struct arrival *arrivals_of(const struct arrivals *a, int key, int worker,
                                                           : NULL;
 }
 
+// Whether the worker is in the set of a step, by the first key that has any: batches grow.
+static int64_t batch_in_set(const struct arrivals *a, int worker, int64_t step) {
+    int64_t batch = step * a->o.workers + worker, low = 0;
+    const struct key_arrivals *k = a->keys;
+    while (!k->count && k + 1 < a->keys + a->o.map->count) k++;
+    for (int64_t high = k->count; low < high;) {
+        int64_t middle = low + (high - low) / 2;
+        if (k->all[middle].batch < batch)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < k->count && k->all[low].batch == batch ? batch : -1;
+}
+
 int64_t arrivals_batch(const struct arrivals *a, int worker, int64_t step) {
+    if (a->o.sets) return batch_in_set(a, worker, step);
     const struct arrival *x = NULL;
     for (int key = 0; key < a->o.map->count && !x; key++) x = arrivals_of(a, key, worker, step);
     return x ? x->batch : -1;
@@ -162,6 +178,20 @@ static int check_arrival(const struct reading *r, struct key_arrivals *k, const 
     return 0;
 }
 
+// Every step has its workers, in their order, one step behind the other.
+static int check_sets(const struct reading *r, const struct key_arrivals *k) {
+    int64_t workers = r->a->o.workers, step = -1;
+    for (int64_t i = 0; i < k->count; i++) {
+        const struct arrival *x = &k->all[i];
+        bool follows =
+            x->batch / workers == step + 1 || (i && x->batch / workers == step && x->batch > x[-1].batch);
+        if (x->batch % workers != x->worker || !follows)
+            return refuse(r, "has steps, or workers of a step, that do not follow each other");
+        step = x->batch / workers;
+    }
+    return step + 1 == r->a->o.steps ? 0 : refuse(r, "has fewer steps than the run: torn, or interrupted");
+}
+
 // Where each worker's pushes are.
 static void find_places(struct key_arrivals *k, int workers) {
     k->first = xcalloc((unsigned long)workers + 1, sizeof *k->first);
@@ -197,7 +227,8 @@ static int read_key(const struct reading *r, const char *text, int wanted) {
         own[x.worker] = x.version + x.staleness;  // one more unless it was skipped, which the next one tells
         arrivals_note(a, key, &x);
     }
-    if (!rc && k->count < k->room)
+    if (!rc && a->o.sets) rc = check_sets(r, k);
+    if (!rc && !a->o.sets && k->count < k->room)
         rc = refuse(r, "has fewer pushes than the run has batches: torn, or interrupted");
     if (!rc) find_places(k, a->o.workers);
     free(own);

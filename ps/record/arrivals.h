@@ -6,6 +6,9 @@
 //                                 key 4: 0#0@0 1#1@0+1 0#2@1+1 0#3@3 1#4@2+2 0#5@4+1
 //                                 end 1
 //
+// Of a run whose steps go on without the late (ps:backup:B, ps:quorum:Q) it is the set of each step: the workers whose gradients
+// the key's update has, in worker order, the steps one behind the other. Batch b is worker b mod N's of step b / N.
+//
 // WORKER#BATCH@VERSION+STALENESS, +0 left out. A worker's pushes of a key come in the order of its steps. Each of the
 // workers x steps batches is there once.
 //
@@ -28,6 +31,7 @@ struct arrivals_options {
     const struct manifest *manifest;
     int shard, workers;
     int64_t steps;
+    bool sets;  // of steps, each of some workers
 };
 
 #define ARRIVALS_PUSHES_MAX INT32_MAX  // of a key: what the numbers of a file go to
@@ -43,7 +47,8 @@ void arrivals_destroy(struct arrivals **a);
 
 void arrivals_note(struct arrivals *a, int key, const struct arrival *x);
 // The i-th push of a key; a worker's push of a step (of what was read). NULL: there is none. The batch that all keys had from
-// the worker's step; -1: none.
+// the worker's step; -1: none, or of a set: the worker
+// is not in it.
 const struct arrival *arrivals_at(const struct arrivals *a, int key, int64_t i);
 int64_t arrivals_batch(const struct arrivals *a, int worker, int64_t step);
 const struct arrival *arrivals_of(const struct arrivals *a, int key, int worker, int64_t step);

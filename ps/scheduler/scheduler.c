@@ -423,8 +423,11 @@ static int read_first(void *arg) {
     s->found = s->o->read ? s->o->read(s->o->ctx) : 0;
     if (s->found == 0 && !(s->map = shard_map_of(c, s->o->layout))) s->found = -1;
     if (s->found == 0 && c->ps.replay_arrivals) {
-        struct arrivals_options o = {
-            .map = s->map, .manifest = &s->order, .workers = c->workers, .steps = c->steps};
+        struct arrivals_options o = {.map = s->map,
+                                     .manifest = &s->order,
+                                     .workers = c->workers,
+                                     .steps = c->steps,
+                                     .sets = ps_drops(c)};
         s->order = manifest_of_order(c, s->o->layout, s->map);
         while (!s->map->shard_keys[o.shard]) o.shard++;
         s->replay = arrivals_read(&o, c->ps.replay_arrivals);

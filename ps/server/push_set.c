@@ -18,6 +18,7 @@
 // Memory: frames of a whole step of all workers, N P b / S bytes of transport, reported as held.
 #include "ps/agree/step_set.h"
 #include "ps/net/clock.h"
+#include "ps/record/arrivals.h"
 #include "ps/server/server_state.h"
 
 // Whether the set of a push's step is fixed. why: it fits no step.
@@ -82,8 +83,12 @@ static int add_set(struct server_core *c, struct server_key *k, uint64_t set) {
                            .first = true};
     int64_t ready_ns = 0;
     bool at_once;
-    for (int w = 0; w < c->rule.workers; w++)
-        if (set & elastic_bit(w)) c->grads[sum.count++] = s->held[w].data;
+    for (int w = 0; w < c->rule.workers; w++) {
+        const struct arrival in = {w, (uint32_t)k->version, 0, k->step * c->rule.workers + w};
+        if (!(set & elastic_bit(w))) continue;
+        c->grads[sum.count++] = s->held[w].data;
+        if (c->o.record) arrivals_note(c->o.record, k->key, &in);
+    }
     if (add_up(c, k, &sum, &at_once) != 0) return -1;
     for (int w = 0; w < c->rule.workers; w++) {
         bool counts = (set & elastic_bit(w)) != 0, came = s->held[w].data != NULL,

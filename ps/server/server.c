@@ -91,7 +91,8 @@ static int server_open_order(const struct server *s, int t) {
                                  .manifest = &s->order,
                                  .shard = s->id.rank * s->map->threads + t,
                                  .workers = s->c->workers,
-                                 .steps = s->c->steps};
+                                 .steps = s->c->steps,
+                                 .sets = ps_drops(s->c)};
     if (s->c->ps.record_arrivals) shard->record = arrivals_create(&o);
     struct staleness_log_options so = {.layout = s->o->layout,
                                        .map = s->map,

@@ -336,12 +336,12 @@ static const struct config_key keys[] = {
     TEXT("parameter_server.bind", NOBODY, c.ps.bind, DEFAULT("tcp://127.0.0.1:*")),
     BOOL("parameter_server.record_arrivals", NOBODY, c.ps.record_arrivals,
          FLAG("record-arrivals", NULL,
-              "ps:async: leave the order in which gradients were applied in DIR/arrivals.*")),
+              "ps:async, ps:backup, ps:quorum: leave which gradients were applied when in DIR/arrivals.*")),
     TEXT(
         "parameter_server.replay_arrivals", NOBODY, c.ps.replay_arrivals,
         FLAG(
             "replay-arrivals", "DIR",
-            "ps:async: apply gradients in the order recorded in DIR, bit for bit")),  // the file says of which run it is (ps/record/arrivals.h)
+            "ps:async, ps:backup, ps:quorum: apply gradients as recorded in DIR, bit for bit")),  // the file says of which run it is (ps/record/arrivals.h)
     BOOL("parameter_server.log_updates", NOBODY, c.ps.log_updates,
          FLAG("log-updates", NULL, "a star: a line for each gradient, in DIR/updates.jsonl")),
     BOOL("parameter_server.replicate", R, c.ps.replicate,

@@ -3,6 +3,7 @@
 bit; a slow worker holds nobody up, be it worker 0; every step is recorded, and who was late is told; a run that goes on from a
 checkpoint, or behind a death, ends in the bits of one undisturbed, where the same worker is always late."""
 import os
+import re
 import sys
 import unittest
 
@@ -151,6 +152,34 @@ class Again(Case):
             steps = self.steps("run")
             self.assertIn(f"Ctrl-C: ended after step {steps}", said)
             self.assertIn(f"step-{steps}", self.checkpoints("run"), said)
+
+
+class Replay(Case):
+    """The sets of a run's steps, recorded under random stragglers and repeated under others, bit for bit."""
+
+    def test_replay(self):
+        for topology, medium in (("ps:backup:1", "shm"), ("ps:quorum:1", "tcp")):
+            slow = [word for w in range(3) for word in ("--straggle", f"{w}:6:0.5")]
+            self.train("first", topology, *slow, "--record-arrivals", "--medium", medium, "--dtype", "fp16")
+            self.assertGreater(len({line["loss"] for line in self.lines("first", "metrics.jsonl")}), 1)
+            for more in (["--delay", "0:constant:8"], ["--delay", "2:exponential:5"]):
+                self.train("again", topology, *more, "--medium", medium, "--dtype", "fp16", "--replay-arrivals", "first", "--record-arrivals")
+                self.assert_same_run("again", "first")
+                for shard in range(2):
+                    self.assertEqual(self.read("again", f"arrivals.{shard}"), self.read("first", f"arrivals.{shard}"))
+
+    def test_refused(self):
+        self.train("first", "ps:backup:1", "--record-arrivals", steps=4)
+        whole = self.read("first", "arrivals.0")
+        for old, new, said in ((r"(key 0:) (\S+) (\S+)", r"\1 \3 \2", "has steps, or workers of a step, that do not follow"),
+                               (r"(key 0: \S+ \S+) \S+ \S+", r"\1", "versions that do not follow each other"),
+                               (r"(key 0:.*) \S+ \S+\n", r"\1\n", "has fewer steps than the run"), (r"ps:backup,", "ps:quorum,", "is of another run")):
+            with self.subTest(new=new):
+                self.write(re.sub(old, new, whole, count=1), "first", "arrivals.0")
+                self.assertIn(said, self.train("again", "ps:backup:1", "--replay-arrivals", "first", steps=4, status=None))
+        self.refused(*self.words("run", "ps:backup:0", "--record-arrivals"), said="do not depend on who comes first")
+        self.refused(*self.words("run", "ps:backup:1", "--record-arrivals", "--restart", "1"), said="that of a whole run in one piece")
+        self.refused(*self.words("run", "ps:backup:1", "--record-arrivals", "--elastic", "1:3"), said="workers do not come and go")
 
 
 class Refused(Case):

@@ -255,6 +255,10 @@ static void what_cannot_be_is_refused(void **state) {
     refused(p,
             WHOLE "--data documents.txt --topology ps:sync --workers 2 --servers 2 --replicate --restart 1",
             "data.documents whole does not go with parameter_server.replicate");
+    refused(
+        p, WHOLE "--data documents.txt --topology ps:backup:1 --workers 2",
+        "data.documents whole: --topology ps:backup:1 scales the sum of a step's workers by their number");
+    refused(p, WHOLE "--data documents.txt --topology ps:quorum:1 --workers 2", "--topology ps:quorum:1");
     refused(p, WHOLE "--documents half", "packed");
     refused(p,
             "bench step --model gpt2.json --seq 16 --set data.path=documents.txt --set data.documents=whole",

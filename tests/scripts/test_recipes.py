@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""experiments/recipes/ and their pages: every JSON is one that the program takes, every page names a command that is right
+"""experiments/recipes/ and studies/, and their pages: every JSON is one that the program takes, every page names a command that is right
 for its program, and figures that do not depend on load are those that the program gives."""
 import glob
 import json
@@ -12,11 +12,13 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from fixture import PROGRAM, TOP, Runs
+import consistency
 from comparison import options
 from netlab import formula
+from study import plan
 
 PAGES = os.path.join(TOP, "docs", "experiments")
-RECIPES = "experiments/recipes"
+RECIPES, STUDIES = "experiments/recipes", "experiments/studies"
 
 MIB = 1 << 20
 
@@ -28,6 +30,11 @@ def text_of(name):
 
 def names():
     return sorted(os.path.basename(p)[:-3] for p in glob.glob(os.path.join(PAGES, "*.md")) if not p.endswith("README.md"))
+
+
+def recipe(name):
+    """The JSON file of a page."""
+    return next((path for path in (f"{RECIPES}/{name}.json", f"{STUDIES}/{name}.json") if os.path.exists(os.path.join(TOP, path))), None)
 
 
 def commands(name):
@@ -95,16 +102,16 @@ def demo_figures(text):
 
 class Recipes(unittest.TestCase):
     def test_each_recipe_has_its_page_and_each_page_its_recipe(self):
-        recipes = {os.path.basename(p)[:-5] for p in glob.glob(os.path.join(TOP, RECIPES, "*.json"))}
-        self.assertEqual(recipes - {"memory-model"}, set(names()))
+        recipes = {os.path.basename(p)[:-5] for folder in (RECIPES, STUDIES) for p in glob.glob(os.path.join(TOP, folder, "*.json"))}
+        self.assertEqual(recipes - {"memory-model", "quick"}, set(names()))
         with open(os.path.join(PAGES, "README.md"), encoding="utf-8") as f:
             index = f.read()
         for name in names():
             self.assertIn(f"[{name}]({name}.md)", index)
-            self.assertTrue([c for c in commands(name) if f"{RECIPES}/{name}.json" in c], f"{name}: no command")
+            self.assertTrue([c for c in commands(name) if recipe(name) in c], f"{name}: no command")
 
     def test_the_program_takes_every_recipe(self):
-        for name in names():
+        for name in [name for name in names() if recipe(name).startswith(RECIPES)]:
             with self.subTest(recipe=name):
                 path = f"{RECIPES}/{name}.json"
                 for topology in ("ps:sync", "zero:2"):
@@ -126,6 +133,8 @@ class Recipes(unittest.TestCase):
                     status, _, err = run("train", "-c", args.config, "--topology", "zero:1", "--set", f"{key}={value}",
                                          "--print-config")
                     self.assertEqual(status, 0, err)
+        elif program == "experiments/consistency.py":  # what the program makes of its rows: test_consistency.py
+            self.assertTrue(plan.read(os.path.join(TOP, consistency.parse(list(words)).study)).rows)
         elif program == "experiments/netlab.py":
             p = subprocess.run([sys.executable, os.path.join(TOP, program), *words, "--help"], capture_output=True, check=False)
             self.assertEqual(p.returncode, 0)

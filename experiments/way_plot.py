@@ -42,6 +42,9 @@ class Stop:
 STOPS = [
     Stop("S = 1", ("--topology", "ps:sync", "--servers", "1", "--medium", "tcp"), "weights and gradients"),
     Stop("S = N", ("--topology", "ps:sync", "--servers", str(N), "--medium", "tcp"), "weights and gradients"),
+    Stop("on the workers", ("--topology", "ps:sync", "--servers-on", "workers", "--medium", "tcp"), "weights and gradients; beside it 1/N of the server's"),
+    Stop("resident units", ("--topology", "ps:sync", "--servers-on", "workers", "--resident", "units", "--medium", "tcp"),
+         "two slots; beside it 1/N of the server's"),
     Stop("zero:3", ("--topology", "zero:3", "--medium", "tcp"), "1/N of everything, and slots"),
 ]
 

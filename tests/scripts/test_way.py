@@ -35,8 +35,11 @@ class Way(Runs):
         for stop, machine, bytes_each in (("S = 1", 0, 4), ("S = 1", 1, 18), ("S = N", 0, 4), ("S = N", 1, 18 / n)):
             with self.subTest(stop=stop, machine=machine):
                 self.assertAlmostEqual(self.memory(stop, machine) / (bytes_each * p), 1, delta=0.01)
-        slots = self.way["zero:3"][0].memory["communication"]
-        self.assertAlmostEqual((self.memory("zero:3") - slots) / (16 * p / n), 1, delta=0.01)
+        for stop, bytes_each in (("zero:3", 16 / n), ("resident units", 18 / n), ("on the workers", 4 + 18 / n)):
+            with self.subTest(stop=stop):
+                slots = self.way[stop][0].memory["communication"]
+                self.assertAlmostEqual((self.memory(stop) - slots) / (bytes_each * p), 1, delta=0.01)
+        self.assertEqual([m.sent for m in self.way["resident units"]], [m.sent for m in self.way["zero:3"]])
         sent = [machine.sent / (2 * p) for stop in ("S = 1", "S = N") for machine in self.way[stop]]
         for found, wanted in zip(sent, (1, n, 1, 1)):
             self.assertAlmostEqual(found, wanted, delta=0.01)

@@ -24,6 +24,8 @@ struct snapshot {
     struct train_state state;
     double seconds;
     int64_t version;  // that all keys are wanted at; -1: any
+    bool known;       // asked for ahead: the rank has come to it, and its state and time are here
+    bool collected;   // likewise: its weights are in the room
 };
 
 struct saver {
@@ -65,6 +67,8 @@ struct saver {
         last_seconds;  // of training until the newest snapshot, or, where that is there, the last one: none is later
     bool last_begun;
     struct snapshot *asked;
+    struct snapshot
+        *awaited;  // asked for ahead, where steps go on without this rank, which has not come to it
 };
 
 // One checkpoint, or snapshot, on its way.
@@ -324,7 +328,8 @@ static int64_t own_sequences(const struct config *c) { return c->micro_batch * c
 static struct snapshot *snapshot_create(struct saver *s, const struct train_state *state, double seconds,
                                         int64_t version) {
     struct snapshot *one = xcalloc(1, sizeof *one);
-    *one = (struct snapshot){s, s->asked, *state, seconds, version};
+    *one = (struct snapshot){
+        .owner = s, .next = s->asked, .state = *state, .seconds = seconds, .version = version};
     return s->asked = one;
 }
 
@@ -364,6 +369,21 @@ static struct state_range *whole_units(const struct saver *s) {
 // On the snapshot stream's thread. The room is the host's memory, or what its device can read as well.
 static const void *read_room(void *saver, const struct state_range *r) { return room_of(saver, r->unit); }
 
+// Where steps go on without this rank, keys may be further when it comes to a step: a version is asked for before any key has it,
+// and what it is of is told when this rank has come to it.
+static void ask_version(struct saver *s, int64_t version) {
+    pthread_mutex_lock(&s->mutex);
+    struct snapshot *one = s->awaited = snapshot_create(s, &(struct train_state){0}, 0, version);
+    pthread_mutex_unlock(&s->mutex);
+    topology_snapshot(s->t, version, one);
+}
+
+static void ask_first(struct saver *s) {
+    const struct train_state *x = &s->t->start;
+    int64_t every = s->c->eval_every, left = every > 0 ? (every - x->step % every) % every : 0;
+    if (every > 0) ask_version(s, x->updates + (left || x->step ? left : every));
+}
+
 static int write_collected(void *arg) {
     const struct snapshot *one = arg;
     struct saver *s = one->owner;
@@ -394,13 +414,37 @@ void snapshot_collected(struct snapshot *one, int64_t least, int64_t most) {
         s->last_seconds = fmax(one->seconds, s->last_seconds);
         pthread_mutex_unlock(&s->mutex);
     } else if (least != one->version || most != one->version) {
-        warn(
-            "the snapshot of step %lld was given up: its weights are of versions %lld to %lld instead of %lld",
-            (long long)one->state.step, (long long)least, (long long)most, (long long)one->version);
+        warn("the snapshot of update %lld was given up: its weights are of versions %lld to %lld instead",
+             (long long)one->version, (long long)least, (long long)most);
         return;
     }
     atomic_store(&s->taken, true);
-    stream_host(s->gear->of[CHECKPOINT_WEIGHTS].stream, "snapshot", write_collected, one);
+    pthread_mutex_lock(&s->mutex);
+    one->collected = true;
+    bool waits = s->t->plan.drops && !one->known;
+    pthread_mutex_unlock(&s->mutex);
+    if (!waits) stream_host(s->gear->of[CHECKPOINT_WEIGHTS].stream, "snapshot", write_collected, one);
+}
+
+// This rank is behind a step, of which a snapshot may have been asked for: asks for the next one.
+static void come_to_version(struct saver *s, const struct train_state *now, double seconds, bool told) {
+    struct snapshot *one = s->awaited;
+    int64_t every = s->c->eval_every;
+    bool comes = one && now->updates >= one->version;
+    if (comes) {
+        pthread_mutex_lock(&s->mutex);
+        one->state = *now;
+        one->seconds = seconds;
+        one->known = true;
+        bool collected = one->collected;
+        pthread_mutex_unlock(&s->mutex);
+        if (collected) stream_host(s->gear->of[CHECKPOINT_WEIGHTS].stream, "snapshot", write_collected, one);
+        s->last_s = now_seconds();
+        s->awaited = NULL;
+    }
+    int64_t left = every > 0 ? every - now->step % every : 2;  // 2: that nobody has made yet
+    bool more = every > 0 ? comes : told && !s->awaited;
+    if (more && now->step + left < s->c->steps) ask_version(s, now->updates + left);
 }
 
 // ---------------------------------------------------------------- the loop: snapshots
@@ -410,6 +454,7 @@ void saver_begin(struct saver *s, double before_s) {
     s->start_s = s->last_s - before_s;
     if (s->collected && s->on_arrival && s->c->eval_every > 0)
         ask_ahead(s, s->t->plan.samples / own_sequences(s->c));
+    if (s->collected && s->t->plan.drops) ask_first(s);
 }
 
 bool saver_wants(const struct saver *s) {
@@ -420,6 +465,10 @@ bool saver_wants(const struct saver *s) {
 void saver_step(struct saver *s, const struct train_state *now, double seconds, bool told) {
     // The last weights are written in their own way.
     if (!keeps(s, CHECKPOINT_WEIGHTS) || now->step >= s->c->steps) return;
+    if (s->collected && s->t->plan.drops) {
+        come_to_version(s, now, seconds, told);
+        return;
+    }
     if (!told && (s->c->eval_every <= 0 || now->step % s->c->eval_every != 0)) return;
     s->last_s = now_seconds();
     if (!s->collected) {

@@ -18,7 +18,9 @@
 struct kept {
     struct wire_header *header;  // the bytes that it uses; NULL: it has been heard
     size_t used;
+    uint64_t after;  // the number of the next one that the peer may not have; of the last one: next
     uint64_t said;
+    bool again;  // more than once
     double sent_s;
     const void *payload;
     size_t bytes;
@@ -27,7 +29,8 @@ struct kept {
 
 struct line {
     uint64_t incarnation;  // of the peer's process; 0: not heard yet
-    // To the peer: numbers [first, next) may be open, kept[number % room].
+    // To the peer: numbers [first, next) may be open, kept[number % room]. The open ones are a list in their order, from first
+    // (next: there are none).
     struct kept *kept;
     uint64_t room, first, next;
     int open;
@@ -41,6 +44,7 @@ struct line {
     struct rto rto;
     double heard_s;           // when it said something last
     double asked_s;           // the last question
+    double quiet_s;           // there is none to ask before; 0: not known
     uint64_t asked;           // its `said`; 0: it has been answered
     int unanswered, awaited;  // questions since the peer said something, and since it said something new
     bool awaits;
@@ -128,7 +132,12 @@ static struct kept *keep(struct line *n, const struct ps_message *m) {
         n->room = room;
     }
     struct kept *k = &n->kept[n->next++ % n->room];
-    *k = (struct kept){xcalloc(1, size), size, 0, 0, m->payload, m->bytes, m->inflight};
+    *k = (struct kept){.header = xcalloc(1, size),
+                       .used = size,
+                       .after = n->next,
+                       .payload = m->payload,
+                       .bytes = m->bytes,
+                       .inflight = m->inflight};
     memcpy(k->header, &m->header, size);
     n->open++;
     return k;
@@ -169,6 +178,7 @@ static void say_again(struct link *l, int peer, struct line *n, struct kept *k, 
     struct ps_message m = {.payload = k->payload, .bytes = k->bytes, .inflight = k->inflight};
     memcpy(&m.header, k->header, k->used);
     k->said = n->said + 1;
+    k->again = true;
     k->sent_s = l->now;
     if (k->bytes) l->totals.resent++;
     if (k->bytes && l->o.renew && !l->o.renew(l->o.ctx, peer, &m)) {
@@ -185,22 +195,27 @@ static void say_again(struct link *l, int peer, struct line *n, struct kept *k, 
 }
 
 // ---------------------------------------------------------------- hearing
-// The peer's word about each message that it may not have had.
+// The peer's word about each message that it may not have had. Beyond what it has heard, those that it may have missed lie
+// before the first one that was said once, and behind what it has seen.
 static void take_word(struct link *l, int peer, struct line *n, const struct wire_link *w) {
     int at = 0;
-    for (uint64_t i = n->first; i < n->next; i++) {
+    uint64_t *to = &n->first;  // the link of the list to this one
+    for (uint64_t i; (i = *to) < n->next;) {
         struct kept *k = &n->kept[i % n->room];
         while (at < w->missing_count && w->missing[at] < i) at++;
         bool missing = i > w->heard || (at < w->missing_count && w->missing[at] == i);
         bool known = i <= w->heard || w->missing_count < WIRE_MISSING_MAX;
-        if (!k->header) continue;
+        l->totals.looked++;
+        if (missing && i > w->heard && k->said >= w->seen && !k->again) return;
         if (!missing) {
+            *to = k->after;
             drop(n, k);
-        } else if (known && k->said < w->seen && !leaves(k) && l->now - k->sent_s >= 0.5 * rto_s(&n->rto)) {
-            say_again(l, peer, n, k, false);
+            continue;
         }
+        if (known && k->said < w->seen && !leaves(k) && l->now - k->sent_s >= 0.5 * rto_s(&n->rto))
+            say_again(l, peer, n, k, false);
+        to = &k->after;
     }
-    while (n->first < n->next && !n->kept[n->first % n->room].header) n->first++;
 }
 
 bool link_receive(struct link *l, int peer, struct wire_header *h, double now) {
@@ -212,6 +227,7 @@ bool link_receive(struct link *l, int peer, struct wire_header *h, double now) {
     n->incarnation = h->incarnation;
     if (!w->said) return true;  // of a process that has no link yet
     n->heard_s = now;
+    n->quiet_s = 0;
     n->unanswered = 0;
     if (w->number && !n->owes) n->owes_s = now;
     n->owes = n->owes || w->number;
@@ -238,14 +254,16 @@ static void line_tick(struct link *l, int peer, struct line *n) {
     double since_s = fmax(n->asked_s, n->heard_s), first_s = rto_s(&n->rto) + 2 * WORD_S;
     int repeats = n->unanswered;
     if (n->owes && l->now - n->owes_s >= WORD_S) say_word(l, peer, n, &(struct wire_link){0});
-    if ((!n->open && !n->awaits) || l->now - since_s <= fmin(first_s, l->o.repeat_most_s)) return;
-    for (uint64_t i = n->first; n->open && i < n->next; i++) {
+    if ((!n->open && !n->awaits) || l->now <= n->quiet_s) return;
+    if (l->now - since_s <= rto_backoff(fmin(first_s, l->o.repeat_most_s), repeats, l->o.repeat_most_s))
+        return;
+    for (uint64_t i = n->first; n->open && i < n->next; i = n->kept[i % n->room].after) {
         struct kept *k = &n->kept[i % n->room];
-        if (!k->header) continue;
-        if (leaves(k))
-            k->sent_s = l->now;  // what has not left is not lost
-        else if (!oldest || k->sent_s < oldest->sent_s)
-            oldest = k;
+        bool left = !leaves(k);
+        l->totals.looked++;
+        if (!left) k->sent_s = l->now;  // what has not left is not lost
+        if (!left && !k->again) break;  // nor has what is behind it
+        if (left && (!oldest || k->sent_s < oldest->sent_s)) oldest = k;
     }
     if (!oldest && !n->awaits) return;
     if (!oldest) {
@@ -253,8 +271,12 @@ static void line_tick(struct link *l, int peer, struct line *n) {
         repeats = repeats > n->awaited ? repeats : n->awaited;
     }
     if (oldest) since_s = fmax(since_s, oldest->sent_s);
-    if (l->now - since_s <= rto_backoff(fmin(first_s, l->o.repeat_most_s), repeats, l->o.repeat_most_s))
+    double pause_s = rto_backoff(fmin(first_s, l->o.repeat_most_s), repeats, l->o.repeat_most_s);
+    if (l->now - since_s <= pause_s) {
+        if (oldest) n->quiet_s = since_s + pause_s;
+
         return;
+    }
     n->asked_s = l->now;
     n->asked = n->said + 1;
     n->unanswered++;
@@ -272,7 +294,10 @@ void link_tick(struct link *l, double now) {
 }
 
 void link_await(struct link *l, int peer, bool awaits) { line_of(l, peer)->awaits = awaits; }
-void link_hurry(struct link *l, double most_s) { l->o.repeat_most_s = most_s; }
+void link_hurry(struct link *l, double most_s) {
+    l->o.repeat_most_s = most_s;
+    for (struct line *n = l->lines; n < l->lines + l->count; n++) n->quiet_s = 0;
+}
 bool link_heard(const struct link *l, int peer) { return line_of(l, peer)->open == 0; }
 struct link_totals link_totals(const struct link *l) {
     return l->totals;

@@ -46,6 +46,8 @@ struct link_options {
 struct link_totals {
     uint64_t questions;  // words that asked, and headers said again
     uint64_t resent;     // payloads said again
+    uint64_t
+        looked;  // at messages that the peer may not have: a few for each that comes, however many are open
 };
 
 struct link;

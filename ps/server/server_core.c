@@ -215,7 +215,7 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
 }
 
 bool server_core_holds(const struct server_core *c) { return c->open > 0; }
-bool server_core_hurry(const struct server_core *c) { return c->hurry; }
+bool server_core_hurry(const struct server_core *c) { return c->waiting != NULL; }
 
 double server_core_pinned_s(const struct server_core *c) {
     return c->pin_since_s > 0 ? c->now - c->pin_since_s : 0;
@@ -224,10 +224,13 @@ double server_core_pinned_s(const struct server_core *c) {
 int server_core_tick(struct server_core *c, double now) {
     if (c->error[0]) return -1;
     c->now = now;
-    if (c->hurry) {
-        c->hurry = c->waits_for_pin = false;
-        for (int i = 0; i < c->count; i++)
-            if (c->policy->advance(c, &c->keys[i]) != 0) return -1;
+    struct server_key *k = c->waiting;
+    c->waiting = NULL;
+    if (k) c->waits_for_pin = false;
+    for (struct server_key *next; k; k = next) {
+        next = k->next_waiting;
+        k->waits = false;
+        if (c->policy->advance(c, k) != 0) return -1;
     }
     struct server_totals *t = &c->totals;
     if (c->waits_for_pin && c->pin_since_s <= 0) c->pin_since_s = now;

@@ -55,8 +55,13 @@ int apply(struct server_core *c, struct server_key *k, const void *grad, float l
 bool key_free(struct server_core *c, struct server_key *k) {
     bool pinned = atomic_load(&k->pins) > 0, leaves = atomic_load(&k->inflight) > 0;
     c->waits_for_pin = c->waits_for_pin || pinned;
-    c->hurry = c->hurry || pinned || leaves;
-    return !pinned && !leaves;
+    if (!pinned && !leaves) return true;
+    if (!k->waits) {
+        k->next_waiting = c->waiting;
+        c->waiting = k;
+    }
+    k->waits = true;
+    return false;
 }
 
 // ---------------------------------------------------------------- checkpoints

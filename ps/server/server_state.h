@@ -80,6 +80,8 @@ struct server_key {
     struct micro_key *micro;    // of workers that keep two units at a time; else NULL
     _Atomic int inflight;       // replies that the transport still reads from buf.weight
     _Atomic int pins;           // readers of a state that is being kept
+    struct server_key *next_waiting;
+    bool waits;  // it is in the core's list
 };
 
 // A shard's part in the commit round of one step.
@@ -161,7 +163,8 @@ struct server_core {
     struct server_round *rounds;      // (L), of step t rounds[t % L]
     struct update_scalars decided;    // of the round before
     int open;                         // slots with gradients that are not committed
-    bool hurry;          // an update waits until nobody reads its key's buffers; of a checkpoint:
+    struct server_key
+        *waiting;        // keys with an update that waits until nobody reads their buffers; of a checkpoint:
     bool waits_for_pin;  // since pin_since_s, if that is known (0: not yet)
     double pin_since_s;
     uint64_t applied;  // pushes, where each is applied on arrival

@@ -21,7 +21,8 @@
 #include "shared/core/error.h"
 #include "shared/launch/stop.h"
 
-#define PARTING_S 2.0  // for the scheduler's answer to a goodbye
+#define PARTING_S  2.0   // for the scheduler's answer to a goodbye
+#define DESCRIBE_S 0.02  // between two descriptions of what is waited for
 
 // The communication thread's state, and what it shares with the main thread.
 struct comm {
@@ -63,7 +64,8 @@ struct comm {
     enum comm_event waited_event;
     int waited_unit;  // -1: none
     int64_t waited_step, waited_count;
-    char waiting_for[192];  // what that unit lacks
+    char waiting_for[192];  // what that unit lacks, as it was at described_s
+    double described_s;
     bool quit, failed;
     char lost[WIRE_TEXT_MAX];  // what has not come although restarts are left, to be said; "": nothing
     struct thread_time *left;  // for the main thread to write (COMMAND_TRACE)
@@ -349,7 +351,7 @@ static int drain(struct comm *c, struct net_socket *s, int peer) {
 }
 
 // Copies out what the hooks wait for. Returns whether only the transport is still reading a buffer, or a snapshot is waited for.
-static bool publish(struct comm *c, double busy_s) {
+static bool publish(struct comm *c, double busy_s, double now_s) {
     bool busy = false;
     // Before anybody can see the transfers' end and close the record.
     worker_times_tell(c->times, c->core, c->o.staging != NULL);
@@ -373,8 +375,11 @@ static bool publish(struct comm *c, double busy_s) {
     c->now.status = *worker_core_status(c->core);
     c->now.busy_s += busy_s;
     c->collecting = snapshot_pulls_busy(c->snapshots);
-    if (c->waited_unit >= 0)
+    // It looks at each key of the unit, for words that are said behind a deadline.
+    if (c->waited_unit >= 0 && now_s - c->described_s >= DESCRIBE_S) {
         worker_core_describe(c->core, c->waited_unit, c->waiting_for, sizeof c->waiting_for);
+        c->described_s = now_s;
+    }
     // The main thread is woken for what it waits for alone: it would take a core from those who compute.
     if (c->waiting && has_happened(c, c->waited_event, c->waited_unit, c->waited_step, c->waited_count))
         pthread_cond_broadcast(&c->changed);
@@ -450,7 +455,7 @@ static void *comm_main(void *arg) {
         bool said = told && stop_supervised();
         if (rc != 0) give_up(c, anew || !why[0] ? error_last() : why, said);
         double after = now_seconds();
-        hurry = publish(c, transferring ? after - before : 0.0);
+        hurry = publish(c, transferring ? after - before : 0.0, after);
         before = after;
     }
     // The job hears why, or the scheduler that this worker has heard it. Nothing changes the error any more.

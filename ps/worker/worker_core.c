@@ -23,10 +23,49 @@ static struct worker_report *report_of(const struct worker_core *c, int64_t step
     return &c->reports[worker_slot_of(step, c->o.lag)];
 }
 static int unit_of(const struct worker_core *c, int key) { return c->o.map->parts[key].unit; }
+static struct worker_unit *unit_of_slot(const struct worker_core *c, const struct worker_slot *s) {
+    int64_t i = s - c->slots;
+    return unit_at(c, unit_of(c, (int)(i / slots(c))), i % slots(c));
+}
+
+// ---------------------------------------------------------------- what is known of many keys
+// A wake-up costs what has changed, however many keys there are: what is asked of all keys of a unit or of a shard is counted
+// where one of them changes.
+static int64_t *mark_of(struct worker_key *k, enum mark mark) {
+    return mark == MARK_LANDED ? &k->landed : mark == MARK_VERSION ? &k->version : &k->fills;
+}
+
+// All keys of a unit are looked at when the last one that has the least rises: once for each of them, or less.
+static void set_mark(struct worker_core *c, int key, enum mark mark, int64_t to) {
+    int u = unit_of(c, key);
+    const int *first = c->o.map->first;
+    struct least *l = &c->least[u * MARKS + mark];
+    int64_t *at = mark_of(&c->keys[key], mark);
+    l->have -= *at == l->value;
+    *at = to;
+    if (to < l->value) *l = (struct least){to, 1};
+    if (l->have > 0) return;
+    l->value = INT64_MAX;
+    for (int i = first[u]; i < first[u + 1]; i++) {
+        int64_t has = *mark_of(&c->keys[i], mark);
+        if (has < l->value) *l = (struct least){has, 0};
+        l->have += has == l->value;
+    }
+}
+
+static void owe(struct worker_core *c, int key, int answers, double now) {
+    struct shard_side *shard = &c->shards[c->o.map->parts[key].shard];
+    if (shard->owes == 0) shard->asked_s = now;
+    shard->owes += answers;
+}
 
 // ---------------------------------------------------------------- sending
-static void open_pull(struct worker_core *c, struct worker_slot *s, int64_t want, bool final) {
-    if (!s->pulling) c->status.pulling++;
+static void open_pull(struct worker_core *c, int key, struct worker_slot *s, int64_t want, bool final,
+                      double now) {
+    if (!s->pulling) {
+        c->status.pulling++;
+        owe(c, key, 1, now);
+    }
     s->pulling = true;
     s->pull_final = final;
     s->pull_keep = false;
@@ -35,10 +74,14 @@ static void open_pull(struct worker_core *c, struct worker_slot *s, int64_t want
 }
 
 static void queue(struct worker_core *c, struct worker_slot *s, const void *payload, size_t bytes) {
+    struct worker_unit *u = unit_of_slot(c, s);
     if (s->sending == SEND_IDLE) {
         c->queued++;
         c->sending++;
+        u->queued++;
+        u->sending++;
     }
+    u->visited = false;
     s->sending = SEND_QUEUED;
     s->payload = payload;
     s->payload_bytes = bytes;
@@ -108,9 +151,9 @@ static void give(struct worker_core *c, int key, struct worker_slot *s, double n
     if (!*sent_ns) *sent_ns = ps_clock_ns(now);
     s->sending = SEND_GIVEN;
     c->queued--;
+    unit_of_slot(c, s)->queued--;
     c->given++;
-    s->asked_s = now;
-    open_pull(c, s, s->push.step + 1, false);
+    open_pull(c, key, s, s->push.step + 1, false, now);
     count_host_group(c, c->keys[key].bytes, 0);
     send_pull(c, key, s);
 }
@@ -135,28 +178,49 @@ static int host_group_allows(struct worker_core *c, int key, struct worker_slot 
     return 1;
 }
 
+// What the credits let go of a unit. held: bytes held of it and of more urgent ones. 0, or -1 with an error.
+static int pump_unit(struct worker_core *c, int unit, struct worker_unit *u, int64_t step, size_t held,
+                     double now) {
+    bool visited = u->visited;
+    u->visited = true;
+    for (int key = u->next; key < c->o.map->first[unit + 1] && u->queued > 0; key++) {
+        struct worker_slot *s = slot_at(c, key, step);
+        if (s->sending != SEND_QUEUED) {
+            u->next += u->next == key;
+            continue;
+        }
+        int may = host_group_allows(c, key, s, now);
+        if (may < 0) return -1;
+        if (!may && visited) return 0;  // nor may another one of it: its keys come together
+        if (!may) continue;
+        size_t takes = credit(c, key, s);
+        c->full = c->full || !credits_allow(&c->credits, takes, held);
+        if (takes && c->full) {
+            if (visited && !c->host_group) return 0;
+            continue;
+        }
+        s->sending = SEND_SENT;
+        c->queued--;
+        u->queued--;
+        c->credits.taken += takes;
+        owe(c, key, 1, now);
+        if (!s->init && !c->o.by_unit) open_pull(c, key, s, s->push.step + 1, false, now);
+        send(c, key, s, now);
+    }
+    return 0;
+}
+
 // The oldest step first. Keys are ordered by unit, and unit 0 is what the next forward needs first.
 static int pump(struct worker_core *c, double now) {
-    bool full = false;
-    size_t held = 0;  // of the keys so far
+    size_t held = 0;  // of the units so far
     c->awaiting = 0;
+    c->full = false;
     for (int64_t step = c->step + 1; step <= c->step + slots(c) && c->queued > 0; step++)
-        for (int key = 0; key < c->o.map->count && c->queued > 0; key++) {
-            struct worker_slot *s = slot_at(c, key, step);
-            size_t takes = credit(c, key, s);
-            if (s->sending == SEND_HELD) held += takes;
-            if (s->sending != SEND_QUEUED) continue;
-            int may = host_group_allows(c, key, s, now);
-            if (may < 0) return -1;
-            if (!may) continue;
-            full = full || !credits_allow(&c->credits, takes, held);
-            if (takes && full) continue;
-            s->sending = SEND_SENT;
-            c->queued--;
-            c->credits.taken += takes;
-            s->asked_s = now;
-            if (!s->init && !c->o.by_unit) open_pull(c, s, s->push.step + 1, false);
-            send(c, key, s, now);
+        for (int u = 0; u < c->o.layout->count && c->queued > 0; u++) {
+            struct worker_unit *x = unit_at(c, u, step);
+            bool done = x->visited && c->full && !c->host_group;
+            held += x->held;
+            if (x->queued > 0 && !done && pump_unit(c, u, x, step, held, now) != 0) return -1;
         }
     return 0;
 }
@@ -167,30 +231,30 @@ static int64_t own_moment(const struct worker_core *c, int64_t own_ns) {
 }
 
 void worker_core_push_unit(struct worker_core *c, int u, const struct push_info *info) {
-    int64_t oldest = INT64_MAX, newest = 0;
-    for (const struct worker_key *k = c->keys; k < c->keys + c->o.map->count; k++) {
-        if (k->version < oldest) oldest = k->version;
-        if (k->version > newest) newest = k->version;
-    }
     struct staleness *stale = &c->status.staleness;
     // The first push of a step: behind each, weights are replaced.
-    if (info->step > c->step || !stale->spreads) staleness_spread(stale, (uint64_t)(newest - oldest));
+    if (info->step > c->step || !stale->spreads) {
+        int64_t oldest = INT64_MAX, newest = 0;
+        for (const struct worker_key *k = c->keys; k < c->keys + c->o.map->count; k++) {
+            if (k->version < oldest) oldest = k->version;
+            if (k->version > newest) newest = k->version;
+        }
+        staleness_spread(stale, (uint64_t)(newest - oldest));
+    }
     const int *first = c->o.map->first;
     const char *grads = c->o.grads[worker_slot_of(info->step, c->o.lead) * c->o.layout->count + u];
     struct push_info push = *info;
     push.ready_ns = own_moment(c, info->ready_ns);
     struct worker_unit *x = unit_at(c, u, info->step);
-    const struct worker_unit before = *x;
-    *x = (struct worker_unit){.times = {.step = info->step, .ready_ns = info->ready_ns},
-                              .unacknowledged = first[u + 1] - first[u],
-                              .unlanded = first[u + 1] - first[u],
-                              .handed = before.handed + 1};
-    if (c->o.by_unit) {  // its pull is another matter
-        x->unlanded = before.unlanded;
-        x->times.landed_first_ns = before.times.landed_first_ns;
-        x->times.landed_ns = before.times.landed_ns;
-        x->times.landed_peers_ns = before.times.landed_peers_ns;
-    }
+    x->times = (struct unit_times){.step = info->step,
+                                   .ready_ns = info->ready_ns,
+                                   .landed_first_ns = c->o.by_unit ? x->times.landed_first_ns : 0,
+                                   .landed_ns = c->o.by_unit ? x->times.landed_ns : 0,
+                                   .landed_peers_ns = c->o.by_unit ? x->times.landed_peers_ns : 0};
+    x->unacknowledged = first[u + 1] - first[u];
+    if (!c->o.by_unit) x->unlanded = first[u + 1] - first[u];  // by unit its pull is another matter
+    x->handed++;
+    x->next = first[u];
     c->step = info->step;
     for (int key = first[u]; key < first[u + 1]; key++) {
         struct worker_slot *s = slot_at(c, key, info->step);
@@ -209,14 +273,14 @@ void worker_core_pull_unit(struct worker_core *c, int u, int64_t step, bool asid
     x->times.landed_first_ns = x->times.landed_ns = x->times.landed_peers_ns = 0;
     for (int key = first[u]; key < first[u + 1]; key++) {
         struct worker_slot *s = slot_at(c, key, step - 1);
-        s->asked_s = now;
-        open_pull(c, s, step, aside);
+        open_pull(c, key, s, step, aside, now);
         send_pull(c, key, s);
     }
 }
 
 void worker_core_init_unit(struct worker_core *c, int u, const float *values, uint64_t round) {
     const int *first = c->o.map->first;
+    unit_at(c, u, 0)->next = first[u];
     for (int key = first[u]; key < first[u + 1]; key++) {
         struct worker_slot *s = slot_at(c, key, 0);
         const struct partition *p = c->keys[key].part;
@@ -229,7 +293,7 @@ void worker_core_init_unit(struct worker_core *c, int u, const float *values, ui
 void worker_core_begin(struct worker_core *c, int64_t step) {
     c->begin = c->step = step;
     c->status.steps_done = c->status.steps_closed = step;
-    for (int key = 0; key < c->o.map->count; key++) c->keys[key].landed = step;
+    for (int key = 0; key < c->o.map->count; key++) set_mark(c, key, MARK_LANDED, step);
 }
 
 void worker_core_gathers(struct worker_core *c, uint64_t done) { c->status.gathers_done = done; }
@@ -302,8 +366,7 @@ void worker_core_pull_all(struct worker_core *c, bool keep, double now) {
     for (int key = 0; key < c->o.map->count; key++) {
         int64_t want = c->keys[key].landed;
         struct worker_slot *s = slot_at(c, key, want - 1);
-        s->asked_s = now;
-        open_pull(c, s, want, true);
+        open_pull(c, key, s, want, true, now);
         s->pull_keep = keep;
         send_pull(c, key, s);
     }
@@ -357,14 +420,22 @@ static void note_acknowledged(struct worker_core *c, int key, const struct worke
     if (--u->unacknowledged == 0) t->acknowledged_ns = ps_later(ps_clock_ns(now), t->acknowledged_peers_ns);
 }
 
-static void sent_through(struct worker_core *c, int key, struct worker_slot *s) {
+static void sent_through(struct worker_core *c, int key, struct worker_slot *s, double now) {
     size_t given_back = credit(c, key, s);
+    struct worker_unit *u = unit_of_slot(c, s);
     c->credits.taken -= given_back;
     if (s->sending == SEND_HELD) c->credits.held -= given_back;
+    if (s->sending == SEND_HELD) u->held -= given_back;
+    if (s->sending == SEND_SENT) owe(c, key, -1, now);
     if (s->sending == SEND_GIVEN) c->given--;
     s->sending = SEND_IDLE;
     c->sending--;
+    u->sending--;
     c->progress++;
+    if (atomic_load(&s->inflight) == 0) return;
+    u->lingering++;
+    s->next_lingering = c->lingering;
+    c->lingering = s;
 }
 
 // By unit: the shard has the gradient, in a sum or as its own copy, and the buffer is free. A copy's credit comes back once it is
@@ -377,7 +448,7 @@ static void on_unit_ack(struct worker_core *c, int key, const struct wire_header
     if (waits) {
         staleness_count(&c->status.staleness, (uint64_t)h->staleness);
         note_acknowledged(c, key, s, h, now);
-        sent_through(c, key, s);
+        sent_through(c, key, s, now);
         c->credits.taken += held ? bytes : 0;
         c->credits.held += held ? bytes : 0;
     } else if (!held && c->credits.held >= bytes) {
@@ -397,13 +468,14 @@ static void drop_queued(struct worker_core *c, int key, struct worker_slot *s, d
     s->sending = SEND_IDLE;
     c->queued--;
     c->sending--;
+    u->queued--;
+    u->sending--;
 }
 
 static void pull_jump(struct worker_core *c, int key, double now) {
     struct worker_slot *s = slot_at(c, key, c->jump - 1);
     if (c->keys[key].landed >= c->jump || s->pulling) return;
-    s->asked_s = now;
-    open_pull(c, s, c->jump, true);
+    open_pull(c, key, s, c->jump, true, now);
     send_pull(c, key, s);
 }
 
@@ -425,10 +497,12 @@ static void on_push_ack(struct worker_core *c, int key, const struct wire_header
     if (!(h->flags & WIRE_HELD)) {
         staleness_count(&c->status.staleness, (uint64_t)h->staleness);
         note_acknowledged(c, key, s, h, now);
-        sent_through(c, key, s);
+        sent_through(c, key, s, now);
     } else if (s->sending == SEND_SENT) {
         s->sending = SEND_HELD;
+        owe(c, key, -1, now);
         c->credits.held += credit(c, key, s);
+        unit_of_slot(c, s)->held += credit(c, key, s);
     }
 }
 
@@ -446,9 +520,9 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
                          key, (long long)h->step, k->part->shard / c->o.map->threads, bytes, k->bytes);
     char *unit = c->o.weights[k->part->unit];
     if (frame) memcpy(unit + (size_t)k->part->begin * dtype_size(c->o.dtype), frame->data, bytes);
-    k->landed = h->step;
-    k->version = h->version;
-    k->fills++;
+    set_mark(c, key, MARK_LANDED, h->step);
+    set_mark(c, key, MARK_VERSION, h->version);
+    set_mark(c, key, MARK_FILLS, k->fills + 1);
     for (int i = 0; i < slots(c); i++) {
         struct worker_slot *s = slot_at(c, key, i);
         if (s->pulling && s->pull_want <= k->landed) {
@@ -456,6 +530,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
             struct unit_times *t = &u->times;
             s->pulling = false;
             c->status.pulling--;
+            owe(c, key, -1, now);
             if (s->pull_final) continue;  // it follows no push
             t->landed_peers_ns = needed_ns(c, h, t->landed_peers_ns);
             if (!t->landed_first_ns) t->landed_first_ns = ps_clock_ns(now);
@@ -465,7 +540,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
         if (!open || s->init || c->o.by_unit || s->push.step >= k->landed - h->untaken) continue;
         staleness_count(&c->status.staleness, (uint64_t)h->staleness);
         note_acknowledged(c, key, s, h, now);
-        sent_through(c, key, s);
+        sent_through(c, key, s, now);
     }
     pull_jump(c, key, now);
     return 0;
@@ -480,7 +555,7 @@ static int on_shard(struct worker_core *c, int shard, const struct wire_header *
     if (h->kind == WIRE_PUSH_ACK) (c->o.by_unit ? on_unit_ack : on_push_ack)(c, h->key, h, now);
     struct worker_slot *init = slot_at(c, h->key, 0);
     if (h->kind == WIRE_INIT_ACK && init->init && init->sending == SEND_SENT && h->seq == init->init_round)
-        sent_through(c, h->key, init);
+        sent_through(c, h->key, init, now);
     return 0;
 }
 
@@ -565,22 +640,28 @@ static void note_stall(struct worker_core *c, double now) {
     double excused_s = turn_stall_excused(&c->still, c->o.lost_s, now);
     if (excused_s <= 0) return;
     c->heard_s = turn_stall_moved(c->heard_s, excused_s, now);
-    for (struct shard_side *l = c->shards; l < c->shards + c->o.map->shards; l++)
+    for (struct shard_side *l = c->shards; l < c->shards + c->o.map->shards; l++) {
         l->heard_s = turn_stall_moved(l->heard_s, excused_s, now);
-    for (struct worker_slot *s = c->slots; s < c->slots + c->o.map->count * slots(c); s++)
-        s->asked_s = turn_stall_moved(s->asked_s, excused_s, now);
+        l->asked_s = turn_stall_moved(l->asked_s, excused_s, now);
+    }
 }
 
-// Which shards owe answers, and the longest that one of them has been silent.
+// The longest that a shard that owes answers has been silent.
 static void note_silence(struct worker_core *c, double now) {
     c->status.silent_s = 0;
-    for (int g = 0; g < c->o.map->shards; g++) c->shards[g].owes = false;
-    for (int i = 0; worker_core_transferring(c) && i < c->o.map->count * slots(c); i++) {
-        const struct worker_slot *s = &c->slots[i];
-        struct shard_side *shard = &c->shards[c->keys[i / slots(c)].part->shard];
-        if (s->sending != SEND_SENT && !s->pulling) continue;
-        shard->owes = true;
-        c->status.silent_s = fmax(c->status.silent_s, now - fmax(s->asked_s, shard->heard_s));
+    for (const struct shard_side *l = c->shards; l < c->shards + c->o.map->shards; l++)
+        if (l->owes) c->status.silent_s = fmax(c->status.silent_s, now - fmax(l->asked_s, l->heard_s));
+}
+
+// What the transport has let go of is free.
+static void note_free(struct worker_core *c) {
+    for (struct worker_slot *s, **at = &c->lingering; (s = *at);) {
+        if (atomic_load(&s->inflight) > 0) {
+            at = &s->next_lingering;
+            continue;
+        }
+        *at = s->next_lingering;
+        unit_of_slot(c, s)->lingering--;
     }
 }
 
@@ -597,8 +678,9 @@ int worker_core_tick(struct worker_core *c, double now) {
             continue;
         staleness_count(&c->status.staleness, 0);
         note_acknowledged(c, key, s, &added, now);
-        sent_through(c, key, s);
+        sent_through(c, key, s, now);
     }
+    note_free(c);
     note_silence(c, now);
     // Nobody else knows which of this worker's steps are open: the end of one is told as soon as it comes.
     if (c->taking && acknowledged(c) > (int64_t)c->take.seq) {
@@ -626,18 +708,15 @@ int worker_core_tick(struct worker_core *c, double now) {
 }
 
 // ---------------------------------------------------------------- state
-// The least that the unit's keys have of a field.
-#define LEAST(field, type, most)                                        \
-    type worker_core_##field(const struct worker_core *c, int u) {      \
-        const int *first = c->o.map->first;                             \
-        type least = most;                                              \
-        for (int key = first[u]; key < first[u + 1]; key++)             \
-            if (c->keys[key].field < least) least = c->keys[key].field; \
-        return least;                                                   \
-    }
-LEAST(landed, int64_t, INT64_MAX)
-LEAST(version, int64_t, INT64_MAX)
-LEAST(fills, uint64_t, UINT64_MAX)
+int64_t worker_core_landed(const struct worker_core *c, int u) {
+    return c->least[u * MARKS + MARK_LANDED].value;
+}
+int64_t worker_core_version(const struct worker_core *c, int u) {
+    return c->least[u * MARKS + MARK_VERSION].value;
+}
+uint64_t worker_core_fills(const struct worker_core *c, int u) {
+    return (uint64_t)c->least[u * MARKS + MARK_FILLS].value;
+}
 
 const struct unit_times *worker_core_times(const struct worker_core *c, int u, int64_t step) {
     return &unit_at(c, u, step)->times;
@@ -645,13 +724,8 @@ const struct unit_times *worker_core_times(const struct worker_core *c, int u, i
 const struct ps_clock *worker_core_clock(const struct worker_core *c) { return &c->clock; }
 
 int worker_core_busy(const struct worker_core *c, int u, int64_t step) {
-    const int *first = c->o.map->first;
-    int busy = 0;
-    for (int key = first[u]; key < first[u + 1]; key++) {
-        const struct worker_slot *s = slot_at(c, key, step);
-        busy += s->sending != SEND_IDLE || atomic_load(&s->inflight) > 0;
-    }
-    return busy;
+    const struct worker_unit *x = unit_at(c, u, step);
+    return x->sending + x->lingering;
 }
 
 int64_t worker_core_through(const struct worker_core *c, int u) {
@@ -665,7 +739,7 @@ const struct step_outcome *worker_core_outcome(const struct worker_core *c, int6
 bool worker_core_hurry(const struct worker_core *c) { return c->awaiting > 0; }
 bool worker_core_transferring(const struct worker_core *c) { return c->sending > 0 || c->status.pulling > 0; }
 
-bool worker_core_owes(const struct worker_core *c, int shard) { return c->shards[shard].owes; }
+bool worker_core_owes(const struct worker_core *c, int shard) { return c->shards[shard].owes > 0; }
 
 bool worker_core_renew(const struct worker_core *c, const struct wire_header *h) {
     bool init = h->kind == WIRE_INIT;
@@ -708,6 +782,9 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
     c->shards = xcalloc((unsigned long)o->map->shards, sizeof *c->shards);
     c->units = xcalloc((unsigned long)o->layout->count * open, sizeof *c->units);
     c->reports = xcalloc(1 + (unsigned long)o->lag, sizeof *c->reports);
+    c->least = xcalloc((unsigned long)o->layout->count * MARKS, sizeof *c->least);
+    for (int i = 0; i < o->layout->count * MARKS; i++)
+        c->least[i].have = o->map->first[i / MARKS + 1] - o->map->first[i / MARKS];
     size_t size = dtype_size(o->dtype);
     for (int key = 0; key < o->map->count; key++) {
         const struct partition *p = &o->map->parts[key];
@@ -730,6 +807,7 @@ void worker_core_destroy(struct worker_core **c) {
     free((*c)->units);
     free((*c)->reports);
     free((*c)->early);
+    free((*c)->least);
     free(*c);
     *c = NULL;
 }

@@ -40,8 +40,15 @@ struct worker_key {
     bool shared;                 // through this worker's segment
     uint64_t weight_at;
     int64_t landed, version;
-    uint64_t fills;  // answered pulls
+    int64_t fills;  // answered pulls
 };
+
+// The least that a unit's keys have of one of these, and how many of them have it.
+struct least {
+    int64_t value;
+    int have;
+};
+enum mark { MARK_LANDED, MARK_VERSION, MARK_FILLS, MARKS };
 
 // A key's part in a step: its push, and the pull behind it. worker_core.h draws its life.
 struct worker_slot {
@@ -53,8 +60,8 @@ struct worker_slot {
     const void *payload;
     size_t payload_bytes;
     uint64_t init_round;
-    double asked_s;        // when all of this began
     _Atomic int inflight;  // payloads the transport still reads
+    struct worker_slot *next_lingering;
     int64_t pull_want;
     uint64_t pull_seq;
 };
@@ -62,14 +69,19 @@ struct worker_slot {
 // A shard, as far as this worker knows it.
 struct shard_side {
     double heard_s;  // when it said something last
-    bool owes;       // an answer
+    int owes;        // answers: to pushes that have not arrived for all this worker knows, and to pulls
+    double asked_s;  // since when it has owed any
 };
 
 // A unit's push of a step.
 struct worker_unit {
     struct unit_times times;
-    int unacknowledged, unlanded;  // keys of it
-    int64_t handed;                // by unit: pushes so far
+    int unacknowledged, unlanded;    // keys of it
+    int64_t handed;                  // by unit: pushes so far
+    int queued, sending, lingering;  // and slots: of those that are idle, some are in the transport's hands
+    int next;                        // no key before it is queued
+    bool visited;  // all keys have been seen since they were queued: what needs no credit has gone
+    size_t held;   // bytes of credits.held
 };
 
 // A step that this worker has reported, and the scheduler's answer, once it is closed. Steps that go on without this worker are
@@ -84,15 +96,18 @@ struct worker_core {
     struct worker_key *keys;        // (map->count)
     struct worker_slot *slots;      // (map->count, 1 + lead)
     struct worker_unit *units;      // (1 + lead, units)
+    struct least *least;            // (units, MARKS)
     struct worker_report *reports;  // (1 + lag)
     struct worker_report *early;    // (early_room), of step t t % early_room: closed, and not reported yet
     int early_room;
     int64_t jump;  // weights of this step are wanted, or of a later one
     struct ps_clock clock;
     int queued, sending;            // slots
+    struct worker_slot *lingering;  // idle, with payloads that the transport still reads
     struct host_group *host_group;  // NULL: this worker pushes for itself
     int given, awaiting;            // keys handed to their leaders; keys led, of whom members have not come
     struct credits credits;
+    bool full;  // of this turn: no less urgent key may go
     uint64_t pull_seq;
     struct wire_header take;          // as it was said last
     bool taking, gathering, parting;  // TAKE, GATHER, GOODBYE have no answer yet

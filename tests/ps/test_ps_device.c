@@ -327,6 +327,7 @@ static void test_repeated_push(void **state) {
     pushed = (struct wire_header){.kind = WIRE_PUSH, .key = key, .step = 0};
     assert_false(worker_core_renew(core, &pushed));
     atomic_fetch_sub(inflight, 1);
+    assert_int_equal(worker_core_tick(core, 2.5), 0);
     assert_int_equal(worker_core_busy(core, 1, 0), 0);
     worker_core_destroy(&core);
     arena_release(&a);

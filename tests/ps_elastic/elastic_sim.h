@@ -120,7 +120,9 @@ static inline bool takes(struct sim *s, const struct sim_packet *p, struct wire_
     struct sim_worker *x = &s->workers[w];
     bool other = p->to.incarnation != x->end.incarnation;
     if (!other && !fate->dead[w]) return false;
-    if (!other && fate->hears[w] && p->from.role == PS_SCHEDULER && fate->welcome[w])
+    // What has a number was meant for the process before, until this one has asked to join: its line begins with the answer.
+    bool old = h->link.number && !fate->asked[w];
+    if (!other && !old && fate->hears[w] && p->from.role == PS_SCHEDULER && fate->welcome[w])
         link_receive(x->link, PEER_SCHEDULER, h, s->now);
     if (!other && fate->hears[w] && h->kind == WIRE_WELCOME) {
         fate->welcome[w] = true;

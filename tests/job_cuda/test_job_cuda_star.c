@@ -94,22 +94,38 @@ static void outcome_free(struct outcome *o) {
     free(o->curve);
 }
 
-// Every class of every rank as predicted; a worker's pinned bytes are those of its weights and gradients (over shm in
+// Every class of every rank as predicted, and every byte.
+static void assert_predicted(const cJSON *summary) {
+    const cJSON *rank, *class;
+    cJSON_ArrayForEach(rank, cJSON_GetObjectItem(summary, "memory")) {
+        const cJSON *peak = cJSON_GetObjectItem(rank, "peak");
+        cJSON_ArrayForEach(class, cJSON_GetObjectItem(rank, "predicted")) if (class->valuedouble !=
+                                                                              job_number(peak, class->string))
+            fail_msg("%s %.0f, %s: predicted %.0f, measured %.0f",
+                     cJSON_GetObjectItem(rank, "role")->valuestring, job_number(rank, "rank"), class->string,
+                     class->valuedouble, job_number(peak, class->string));
+        assert_true(job_number(rank, "late_allocations") == 0);
+    }
+    cJSON_ArrayForEach(rank, cJSON_GetObjectItem(summary, "wire")) {
+        assert_true(job_number(rank, "predicted_sent") == job_number(rank, "sent_per_step"));
+        assert_true(job_number(rank, "predicted_received") == job_number(rank, "received_per_step"));
+        assert_true(job_number(rank, "sent_per_step") > 0);
+    }
+}
+
+// A worker's pinned bytes are those of its weights and gradients (over shm in
 // a segment: whole pages behind a head), of two batches (tokens and targets of --seq SEQ --batch 1), of what its host reads
 // of a step, and worker 0's of a snapshot's weights. Over shm no frame ever waits for its turn in a server, which holds at
 // most its weights on their way into a snapshot.
 static void assert_counted(const cJSON *summary, const struct setting *s) {
     double others = (double)(2 * dev_round((size_t)s->accumulation * SEQ * 2 * sizeof(int32_t)) + DEV_ALIGN);
     bool shm = !s->medium || strcmp(s->medium, "tcp") != 0;
-    const cJSON *rank, *class;
+    const cJSON *rank;
+    assert_predicted(summary);
     assert_string_equal(job_text(summary, "medium"), shm ? "shm" : "tcp");
     cJSON_ArrayForEach(rank, cJSON_GetObjectItem(summary, "memory")) {
         const cJSON *peak = cJSON_GetObjectItem(rank, "peak");
         const char *role = cJSON_GetObjectItem(rank, "role")->valuestring;
-        cJSON_ArrayForEach(class, cJSON_GetObjectItem(rank, "predicted")) if (class->valuedouble !=
-                                                                              job_number(peak, class->string))
-            fail_msg("%s %.0f, %s: predicted %.0f, measured %.0f", role, job_number(rank, "rank"),
-                     class->string, class->valuedouble, job_number(peak, class->string));
         bool worker = !strcmp(role, "worker");
         double gradient = job_number(peak, "gradient") / (s->accumulation > 1 ? 3 : 1);  // less the fp32 sums
         double twins = worker ? job_number(peak, "parameter") + gradient : 0;
@@ -117,15 +133,9 @@ static void assert_counted(const cJSON *summary, const struct setting *s) {
         if (worker && shm) twins = 4096 * ceil((4096 + twins) / 4096);
         double room = worker && !job_number(rank, "rank") ? job_number(peak, "parameter") : 0;
         assert_true(job_number(peak, "pinned") == (worker ? twins + others + room : 0));
-        assert_true(job_number(rank, "late_allocations") == 0);
         if (!worker && shm)
             assert_true(job_number(rank, "transport_peak_bytes") <=
                         job_number(peak, "master") / 4 * (strcmp(s->dtype, "fp32") ? 2 : 4));
-    }
-    cJSON_ArrayForEach(rank, cJSON_GetObjectItem(summary, "wire")) {
-        assert_true(job_number(rank, "predicted_sent") == job_number(rank, "sent_per_step"));
-        assert_true(job_number(rank, "predicted_received") == job_number(rank, "received_per_step"));
-        assert_true(job_number(rank, "sent_per_step") > 0);
     }
 }
 
@@ -170,6 +180,31 @@ static void fp16_skips_as_the_ring(void **state) {
 }
 static void accumulation_is_the_ring(void **state) {
     check(*state, &(struct setting){"gpt2.json", "bf16", "0.5", 2, 2, NULL});
+}
+
+// Two units at a time, through slots on the device and their twins: what stage 3 does, with and without a server beside each
+// worker.
+static void units_are_stage_3(void **state) {
+    static const char *const stars[] = {"ps:sync --resident units",
+                                        "ps:sync --resident units --servers-on workers"};
+    static const char *const media[] = {"shm", "tcp"};
+    struct setting s = {"gpt2.json", "bf16", "0.5", 2, 2, NULL};
+    emulate(*state, 1);
+    shake(0);
+    struct outcome ring = train(*state, &s, "zero:3", 1);
+    for (int i = 0; i < 4; i++) {
+        s.medium = media[i / 2];
+        emulate(*state, 1 + i % 2);
+        shake(i);
+        struct outcome o = train(*state, &s, stars[i % 2], 2);
+        if (strcmp(o.curve, ring.curve) != 0 || strcmp(o.hash, ring.hash) != 0)
+            fail_msg("%s over %s:\n%s%s\n-- is not --\n%s%s", stars[i % 2], s.medium, o.curve, o.hash,
+                     ring.curve, ring.hash);
+        assert_predicted(o.summary);
+        outcome_free(&o);
+    }
+    shake(0);
+    outcome_free(&ring);
 }
 
 // One worker is never stale: both stars are the oracle, with and without a norm to wait for.
@@ -328,6 +363,7 @@ int main(void) {
         cmocka_unit_test(bf16_is_the_ring),
         cmocka_unit_test(fp32_is_the_ring),
         cmocka_unit_test(fp16_skips_as_the_ring),
+        cmocka_unit_test(units_are_stage_3),
         cmocka_unit_test(accumulation_is_the_ring),
         cmocka_unit_test(one_worker_is_local),
         cmocka_unit_test(asynchronous),

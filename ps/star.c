@@ -6,6 +6,7 @@
 
 #include "ps/job/consistency.h"
 #include "ps/job/ps.h"
+#include "ps/job/unit_moves.h"
 #include "ps/key_records.h"
 #include "ps/launch_star.h"
 #include "ps/net/medium.h"
@@ -277,7 +278,7 @@ static double copied_answers(const struct config *c, const struct prediction *p)
 // Bytes that the credits of its workers let into the transport: a worker's own, or those of all that a server has.
 static struct topology_allowance allowance(const struct config *c, const char *role,
                                            const struct prediction *p) {
-    double credit = (double)c->ps.credit_bytes, of_one = (double)p->wire.sent_per_step, all = 1;
+    double credit = (double)credit_of(c, INT64_MAX), of_one = (double)p->wire.sent_per_step, all = 1;
     if (is_server(role)) {
         of_one = (double)(p->wire.received_per_step + p->wire.local_received_per_step) / c->workers;
         all = FRAME_OVERHEAD * c->workers;

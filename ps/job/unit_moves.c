@@ -4,9 +4,19 @@
 
 #include "ps/job/consistency.h"
 #include "shared/core/error.h"
+#include "shared/memory/memory_limits.h"
 #include "shared/model/unit_schedule.h"
 
 int64_t unit_pushes(const struct config *c) { return ps_by_units(c) ? c->accumulation : 1; }
+
+int64_t credit_of(const struct config *c, int64_t pushed) {
+    struct memory_limit free = {0};
+    if (c->ps.credit_bytes) return c->ps.credit_bytes;
+    int64_t most = memory_limit_read("", &free) == 0 ? (int64_t)(free.free_bytes / 4) / c->workers : 0;
+    if (most < CREDIT_LEAST) most = CREDIT_LEAST;
+    if (pushed < CREDIT_LEAST) pushed = CREDIT_LEAST;
+    return pushed < most ? pushed : most;
+}
 
 void unit_pulls(const struct config *c, const struct layout *l, int64_t *out) {
     struct unit_gathers *g = xcalloc((unsigned long)l->count, sizeof *g);

@@ -10,6 +10,7 @@
 
 #include "ps/job/consistency.h"
 #include "ps/job/timing.h"
+#include "ps/job/unit_moves.h"
 #include "ps/net/link.h"
 #include "ps/net/medium.h"
 #include "ps/net/net.h"
@@ -519,6 +520,9 @@ static int log_in(struct comm *c, const struct manifest *manifest) {
 
 // ---------------------------------------------------------------- create
 static int start(struct comm *c) {
+    int64_t pushed = 0;
+    for (int u = 0; u < c->o.role.layout->count; u++)
+        pushed += (int64_t)c->o.buffers->push_bytes[u] * unit_pushes(c->c);
     struct worker_core_options o = {.rank = c->id.rank,
                                     .lead = c->rule.lead,
                                     .lag = c->rule.lag,
@@ -533,7 +537,7 @@ static int start(struct comm *c) {
                                     .grad_at = c->o.buffers->grad_at,
                                     .weight_at = c->o.sharing->in_place ? NULL : c->o.buffers->weight_at,
                                     .by_unit = ps_by_units(c->c),
-                                    .credit_bytes = c->c->ps.credit_bytes,
+                                    .credit_bytes = credit_of(c->c, pushed),
                                     .heartbeat_s = ps_heartbeat_s(c->c),
                                     .lost_s = ps_lost_s(c->c),
                                     .start_s = now_seconds(),

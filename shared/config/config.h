@@ -99,7 +99,7 @@ struct ps_config {
     int64_t partition_bytes;   // of 16-bit (or fp32) payload
     int64_t deadline_ms, heartbeat_ms;
     int64_t grace_ms;         // for which a quorum waits for others
-    int64_t credit_bytes;     // in flight per worker
+    int64_t credit_bytes;     // in flight per worker; 0: auto (ps/job/unit_moves.h)
     char *bind;               // where servers and scheduler listen
     bool record_arrivals;     // asynchronous runs: leave the order of pushes in out
     char *replay_arrivals;    // and repeat the one in this directory; NULL: as they arrive

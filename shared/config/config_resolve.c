@@ -527,7 +527,7 @@ static int check_rest(struct reading *r) {
     if (c->ps.heartbeat_ms >= c->ps.deadline_ms)
         return config_refuse(r, "parameter_server.heartbeat_ms", " %lld must be below deadline_ms %lld",
                              (long long)c->ps.heartbeat_ms, (long long)c->ps.deadline_ms);
-    if (c->ps.credit_bytes < c->ps.partition_bytes)
+    if (c->ps.credit_bytes && c->ps.credit_bytes < c->ps.partition_bytes)
         return config_refuse(r, "parameter_server.credit_bytes",
                              " %lld must hold at least one partition of %lld bytes",
                              (long long)c->ps.credit_bytes, (long long)c->ps.partition_bytes);

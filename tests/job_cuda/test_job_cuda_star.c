@@ -298,6 +298,14 @@ static void unlockable_memory(void **state) {
         !strstr(out.err, "cannot be page-locked: out of memory. Give --medium auto"))
         fail_msg("status %d\n%s", out.status, out.err);
     job_output_free(&out);
+    s.medium = "tcp";
+    options_of(options, sizeof options, &s, "ps:sync --servers-on workers", 2);
+    out = job_run(*state, "%s --no-weights --quiet --out run --force", options);
+    if (out.status != 1 || strstr(out.err, "emulated CUDA:") ||
+        !strstr(out.err, "--servers-on workers: the ") ||
+        !strstr(out.err, "cannot be page-locked: out of memory. Use --servers-on own"))
+        fail_msg("status %d\n%s", out.status, out.err);
+    job_output_free(&out);
     unsetenv("EMULATED_CUDA_REGISTER");
 }
 

@@ -43,6 +43,13 @@ class Medium(Case):
         self.assertEqual(self.summary(out)["medium"], "tcp")
 
     @unittest.skipUnless(can_unshare(), "no pid namespace can be made here")
+    def test_a_pair_apart(self):
+        for medium, apart in ("auto", False), ("tcp", True):  # the worker does not reach the server's memory; nor the server the worker's
+            _, status, said = self.star(medium, "--servers-on", "workers", workers=(apart,))
+            self.assertEqual(status, 1, said)
+            self.assertRegex(said, r"--servers-on workers: worker 0 and server 0 are one pair and cannot share memory: .*with --rank 0 on the host")
+
+    @unittest.skipUnless(can_unshare(), "no pid namespace can be made here")
     def test_group_of_a_machine(self):
         """Workers of one machine and a server of another: one gradient goes there for all of them, over tcp. A group on two machines
         is told so before its first step."""

@@ -29,12 +29,10 @@ static int64_t of_any_key(const struct config *c) {
     int64_t bytes =
         (int64_t)(sizeof(struct partition) + 3 * sizeof(struct server_buffers)) + each_thread * c->ps.threads;
     // The rows that are written, and those that were read (ps/agree/key_rows.h): pushes and batches of each worker.
-    const int64_t each_worker = (1 + batches_words(1)) * (int64_t)sizeof(int64_t);
+    const int64_t rows = (c->workers + batches_words(c)) * (int64_t)sizeof(int64_t);
     if (c->recovery.checkpoint_every > 0)
-        bytes +=
-            (int64_t)(sizeof(struct key_counts) + sizeof(struct server_buffers)) + each_worker * c->workers;
-    if (c->recovery.resume || c->recovery.restart > 0)
-        bytes += (int64_t)sizeof(struct key_counts) + each_worker * c->workers;
+        bytes += (int64_t)(sizeof(struct key_counts) + sizeof(struct server_buffers)) + rows;
+    if (c->recovery.resume || c->recovery.restart > 0) bytes += (int64_t)sizeof(struct key_counts) + rows;
     return bytes;
 }
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ps/job/batches.h"
 #include "ps/job/consistency.h"
 #include "ps/job/ps.h"
 #include "ps/job/unit_moves.h"
@@ -186,12 +187,38 @@ static int check_optimizer(const struct config *c) {
         c->optimizer.row->name);
 }
 
+// How pushes become updates where they are applied on arrival (ps/server/push_on_arrival.c).
+static int check_arrivals(const struct config *c) {
+    const struct ps_config *p = &c->ps;
+    int k = pushes_per_update(c);
+    const char *first = p->max_lead > 0             ? "max_lead"
+                        : k > 1                     ? "pushes_per_update"
+                        : p->age_damping            ? "age_damping"
+                        : p->delay_compensation > 0 ? "delay_compensation"
+                                                    : NULL;
+    if (first && !consistency_row(c->variant)->on_arrival)
+        return fail(
+            "parameter_server.%s: with --topology %s pushes are not applied one by one as they come: leave it out, or use "
+            "ps:async",
+            first, c->topology);
+    if (ps_codes(c) && (k > 1 || p->delay_compensation > 0))
+        return fail(
+            "parameter_server.compression %s: a code is added to a sum as it is, and parameter_server.%s takes each "
+            "gradient by itself: leave out one of the two",
+            codec_of(p->code.kind)->name, k > 1 ? "pushes_per_update" : "delay_compensation");
+    if (p->delay_compensation > 0 && c->dtype == DT_F16)
+        return fail(
+            "parameter_server.delay_compensation: what it adds to a gradient may be beyond fp16's range, and no worker "
+            "would see that: use --dtype bf16");
+    return 0;
+}
+
 // An order of arrival exists where pushes are applied as they come.
 static int check(const struct config *c) {
     bool record = c->ps.record_arrivals, replay = c->ps.replay_arrivals != NULL;
     enum trust_mode mode;
     if (check_residence(c) != 0 || check_optimizer(c) != 0 || check_replicas(c) != 0 ||
-        check_groups(c) != 0 || check_codes(c) != 0 || check_late(c) != 0 ||
+        check_groups(c) != 0 || check_codes(c) != 0 || check_late(c) != 0 || check_arrivals(c) != 0 ||
         trust_mode_of(&(struct trust_request){.config = c, .role = PS_SERVER}, &mode) != 0)
         return -1;
     if (c->optimizer.cycle.type != SCHEDULE_NONE && consistency_row(c->variant)->on_arrival)

@@ -148,6 +148,10 @@ void budget_lost(struct budget *b, int worker) {
     t->asks = t->known = false;
 }
 
+bool budget_knows(const struct budget *b, int worker) { return b->takers[worker].known; }
+
+bool budget_waits(const struct budget *b, int worker) { return b->takers[worker].asks; }
+
 void budget_stop(struct budget *b) { b->stopped = true; }
 
 bool budget_empty(const struct budget *b) { return !b->count && b->next >= b->o.total; }

@@ -35,9 +35,11 @@ void budget_destroy(struct budget **b);
 bool budget_take(struct budget *b, int worker, const struct wire_header *h, struct wire_header *out);
 // A worker whose TAKE waited and can be answered now, and the answer; -1: none.
 int budget_ready(struct budget *b, struct wire_header *out);
-void budget_lost(struct budget *b, int worker);  // what it has open comes back
-void budget_stop(struct budget *b);              // nothing is handed out any more
-bool budget_empty(const struct budget *b);       // nothing is left to hand out
+void budget_lost(struct budget *b, int worker);         // what it has open comes back
+bool budget_knows(const struct budget *b, int worker);  // it has asked, and is not lost since
+bool budget_waits(const struct budget *b, int worker);  // its TAKE has no answer yet
+void budget_stop(struct budget *b);                     // nothing is handed out any more
+bool budget_empty(const struct budget *b);              // nothing is left to hand out
 int64_t budget_taken(
     const struct budget *b);  // batches handed out that have not come back, and those done before
 

@@ -50,9 +50,10 @@ static int64_t check_of(const struct key_table *t) {
     return (int64_t)XXH64(t->batches, n * (size_t)t->budget[1], h);
 }
 
-struct key_table *key_table_create(const struct shard_map *map, int keys, int workers, int64_t own) {
+struct key_table *key_table_create(const struct shard_map *map, int keys, const struct config *c) {
     struct key_table *t = xcalloc(1, sizeof *t);
-    *t = (struct key_table){.map = map, .shape = {keys, workers}, .budget = {own, batches_words(workers)}};
+    *t = (struct key_table){
+        .map = map, .shape = {keys, c->workers}, .budget = {batches_own(c), batches_words(c)}};
     table_make(t);
     t->check = check_of(t);
     return t;
@@ -161,7 +162,7 @@ static int read_table(struct checkpoint *c, int server, struct key_table *t) {
 static void rows_of_steps(struct key_rows *r, const struct train_state *now, const struct config *c) {
     bool alone = consistency_of(c).row->on_arrival;
     int64_t own = batches_own(c);
-    int words = batches_words(r->workers);
+    int words = r->words;
     for (int k = 0; k < r->count; k++) {
         struct key_counts *x = &r->keys[k];
         x->version = alone ? now->samples / own : now->updates;
@@ -193,15 +194,16 @@ static bool take_batches(int64_t *row, int words, const struct key_table *t, int
 static int take_row(struct key_rows *r, int key, const struct key_table *t, int64_t i, int64_t own) {
     struct key_counts *x = &r->keys[key];
     int64_t workers = t->shape[1];
-    int words = batches_words(r->workers);
+    int words = r->words;
     if (x->updates >= t->updates[i]) return 0;
     x->updates = t->updates[i];
     x->version = t->version[i] * r->workers / workers;
     for (int w = 0; w < r->workers; w++)
         r->pushed[(int64_t)key * r->workers + w] = t->pushed[i * workers + (r->workers == workers ? w : 0)];
     if (take_batches(r->batches + (int64_t)key * words, words, t, i, own)) return 0;
-    return fail("key %d: more batches are open than %d workers can have: go on with %lld workers, as before",
-                key, r->workers, (long long)workers);
+    return fail(
+        "key %d: more batches are open than %d workers can have: go on with %lld workers and pushes_per_update as before",
+        key, r->workers, (long long)workers);
 }
 
 static int take_table(struct key_rows *r, const struct shard_map *m, const struct key_table *t, int64_t own) {
@@ -221,8 +223,8 @@ int key_rows_read(struct key_rows *r, struct checkpoint *c, const struct config 
     bool alone = consistency_of(config).row->on_arrival;
     int rc = 0, rows = 0;
     unsigned long n = (unsigned long)map->count, workers = (unsigned long)config->workers;
-    unsigned long words = (unsigned long)batches_words(config->workers);
-    *r = (struct key_rows){.count = map->count, .workers = config->workers};
+    unsigned long words = (unsigned long)batches_words(config);
+    *r = (struct key_rows){.count = map->count, .workers = config->workers, .words = (int)words};
     r->keys = xcalloc(n + 1, sizeof *r->keys);
     r->pushed = xcalloc(n * workers + 1, sizeof *r->pushed);
     r->batches = xcalloc(n * words + 1, sizeof *r->batches);
@@ -272,7 +274,7 @@ int64_t key_rows_version(const struct key_rows *r) {
 }
 
 static const int64_t *row_of(const struct key_rows *r, int key, int *words) {
-    *words = batches_words(r->workers);
+    *words = r->words;
     return r->batches + (int64_t)key * *words;
 }
 

@@ -35,10 +35,10 @@ struct key_counts {
 
 // Of all keys of a job, in the order of its map.
 struct key_rows {
-    int count, workers;
+    int count, workers, words;
     struct key_counts *keys;  // (count); pushed: into the array below
     int64_t *pushed;          // (count, workers)
-    int64_t *batches;         // (count, batches_words(workers))
+    int64_t *batches;         // (count, words): batches_words
 };
 // 0, or -1 after logging; key_rows_free either way.
 int key_rows_read(struct key_rows *r, struct checkpoint *c, const struct config *config,
@@ -55,8 +55,8 @@ int64_t key_rows_version(const struct key_rows *r);
 
 // The other direction: the rows of one server's keys as they come.
 struct key_table;
-// keys: how many will come. own: samples of a batch.
-struct key_table *key_table_create(const struct shard_map *map, int keys, int workers, int64_t own);
+// keys: how many will come.
+struct key_table *key_table_create(const struct shard_map *map, int keys, const struct config *c);
 void key_table_add(struct key_table *t, const struct key_counts *k);
 #define KEY_TABLE_EXTRAS 8
 // For part_options; what they name is the table's, and complete when all keys are.

@@ -33,3 +33,8 @@ void batches_add(int64_t *row, int words, int64_t batch) {
     for (; row[0] < batch; row[0]++) row[place_of(row, words, -1)] = row[0];
     if (row[0] == batch) row[0]++;
 }
+
+void batches_remove(int64_t *row, int words, int64_t batch) {
+    int hole = place_of(row, words, -1);
+    if (hole) row[hole] = batch;
+}

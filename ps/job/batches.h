@@ -22,13 +22,21 @@
 int64_t batches_total(const struct config *c);
 static inline int64_t batches_own(const struct config *c) { return c->micro_batch * c->accumulation; }
 
-// Words of a row: room for what all workers have open, twice: of those who die as of those who come in their place.
-static inline int batches_words(int workers) { return 1 + 2 * BATCHES_OPEN * workers; }
+// K: pushes whose mean is one update, where they are applied on arrival.
+static inline int pushes_per_update(const struct config *c) {
+    return c->ps.pushes_per_update > 1 ? c->ps.pushes_per_update : 1;
+}
+// Words of a row: room for what all workers have open, twice: of those who die as of those who come in their place; and for what
+// is in a sum that a checkpoint leaves out.
+static inline int batches_words(const struct config *c) {
+    return 1 + 2 * BATCHES_OPEN * c->workers + pushes_per_update(c) - 1;
+}
 void batches_clear(int64_t *row, int words);  // all batches below row[0], no holes
 bool batches_has(const int64_t *row, int words, int64_t batch);
 // Whether the batch can be added: it is not there, or there is room for the holes before it.
 bool batches_fits(const int64_t *row, int words, int64_t batch);
-void batches_add(int64_t *row, int words, int64_t batch);  // fits
+void batches_add(int64_t *row, int words, int64_t batch);     // fits
+void batches_remove(int64_t *row, int words, int64_t batch);  // it is there, and there is room for a hole
 int batches_holes(const int64_t *row, int words);
 static inline int64_t batches_count(const int64_t *row, int words) {
     return row[0] - batches_holes(row, words);

@@ -75,6 +75,9 @@ static inline bool commit_waits(const struct config *c) { return commit_round(c)
 
 // Whether a worker keeps two units' weights and gradients at a time (ps/worker/resident_units.h).
 static inline bool ps_by_units(const struct config *c) { return c->ps.resident == PS_RESIDENT_UNITS; }
+// Whether a worker's weights may have to wait for other workers' pushes there: those that push no more are told of.
+static inline bool arrivals_wait(const struct config *c) { return c->ps.max_lead > 0; }
+
 // Whether workers may come and go (ps/agree/step_set.h).
 static inline bool ps_elastic(const struct config *c) { return c->recovery.elastic_max > 0; }
 

@@ -77,7 +77,8 @@ const char *wire_kind_name(enum wire_kind k);  // "push", ...
 
 // WIRE_JOINS: the job is under way, and the receiver joins it (START).
 // WIRE_STOP: this worker, or some worker, was asked to leave.
-// WIRE_FINAL: it follows no push: the last weights, or those of a checkpoint.
+// WIRE_FINAL: it follows no push: the last weights, or those of a checkpoint. With STOP: nobody pushes any more. Of MEMBER:
+// that worker pushes no more.
 // WIRE_LOST: what the sender lacks is a peer: a new epoch may help.
 // WIRE_HELD: arrived, and not in the sum yet (PUSH_ACK); of ATTACHED: refused.
 // WIRE_SKIP: the step is skipped. WIRE_PULLS: the push asks for the weights of the next step too.

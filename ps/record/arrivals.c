@@ -162,8 +162,8 @@ static const char *read_arrival(const char *at, struct arrival *x) {
     return *at == ' ' || !*at ? at : NULL;
 }
 
-// Rules that any run keeps: versions grow by one or, where a push was skipped, not at all; a worker computes on weights
-// that hold its own last push.
+// Rules that any run keeps: versions grow by as many pushes as an update has at most or, where one was skipped or waits for
+// others, not at all; a worker computes on weights that are not older than those that its last push came upon.
 static int check_arrival(const struct reading *r, struct key_arrivals *k, const struct arrival *x, bool *had,
                          uint32_t *own) {
     const struct arrival *before = k->count ? &k->all[k->count - 1] : NULL;
@@ -172,7 +172,8 @@ static int check_arrival(const struct reading *r, struct key_arrivals *k, const 
     if (x->batch >= k->room || had[x->batch])
         return refuse(r, "has a batch twice, or one that the run does not have");
     had[x->batch] = true;
-    if (now < last || now > last + (before != NULL))
+    uint32_t most = r->a->o.per_update > 1 ? (uint32_t)r->a->o.per_update : 1;
+    if (now < last || now > last + (before ? most : 0))
         return refuse(r, "has versions that do not follow each other");
     if (x->version < own[x->worker]) return refuse(r, "has a push on weights older than its worker's last");
     return 0;

@@ -22,7 +22,7 @@
 struct arrival {
     int32_t worker;
     uint32_t version;    // computed on
-    uint32_t staleness;  // updates between that one and this push
+    uint32_t staleness;  // versions between that one and this push
     int64_t batch;       // of the job's budget
 };
 
@@ -31,7 +31,8 @@ struct arrivals_options {
     const struct manifest *manifest;
     int shard, workers;
     int64_t steps;
-    bool sets;  // of steps, each of some workers
+    bool sets;       // of steps, each of some workers
+    int per_update;  // pushes whose mean is one update, at most; 0: 1
 };
 
 #define ARRIVALS_PUSHES_MAX INT32_MAX  // of a key: what the numbers of a file go to

@@ -256,6 +256,16 @@ int rounds_sum(struct rounds *c, int shard, const struct wire_header *h, double 
     return settle(c, now);
 }
 
+// Where weights may wait for a worker's pushes the shards hear that it pushes no more: no batch is left for it, it has come to the
+// end, or it is lost. Should one that waits for the others' last batches be given one that has come back, nobody waits for it.
+static void say_over(const struct rounds *c, int w) {
+    const struct member *m = &c->members->m[w];
+    if (!c->budget || !arrivals_wait(c->o.config)) return;
+    tell_shards(
+        c, &(struct wire_header){
+               .kind = WIRE_MEMBER, .key = w, .seq = m->incarnation, .life = m->life, .flags = WIRE_FINAL});
+}
+
 // ---------------------------------------------------------------- gathers
 // Answers once all have come.
 static void close_gather(struct rounds *c) {
@@ -287,6 +297,7 @@ int rounds_gather(struct rounds *c, int w, const struct wire_header *h, double n
         return core_fail(c->error, "gather %llu: worker %d sent %d values, another worker %d",
                          (unsigned long long)h->seq, w, h->count, g->words);
     if (!g->count) g->first_s = now;
+    if (c->budget && budget_knows(c->budget, w)) say_over(c, w);
     g->have[w] = true;
     g->words = h->count;
     memcpy(g->values + (size_t)w * WIRE_VALUES_MAX, h->values, sizeof h->values);
@@ -296,15 +307,23 @@ int rounds_gather(struct rounds *c, int w, const struct wire_header *h, double n
 }
 
 // ---------------------------------------------------------------- one budget
+static void say_taken(const struct rounds *c, int w, const struct wire_header *h) {
+    port_tell(&c->o.port, w, h);
+    if (h->flags & WIRE_FINAL) say_over(c, w);
+}
+
 static void answer_takes(struct rounds *c) {
     struct wire_header h;
-    for (int w; (w = budget_ready(c->budget, &h)) >= 0;) port_tell(&c->o.port, w, &h);
+    for (int w; (w = budget_ready(c->budget, &h)) >= 0;) say_taken(c, w, &h);
 }
 
 void rounds_take(struct rounds *c, int w, const struct wire_header *h) {
     struct wire_header taken;
     if (!c->budget || !is_live(c, w)) return;
-    if (budget_take(c->budget, w, h, &taken)) port_tell(&c->o.port, w, &taken);
+    if (budget_take(c->budget, w, h, &taken))
+        say_taken(c, w, &taken);
+    else if (budget_waits(c->budget, w))
+        say_over(c, w);
     answer_takes(c);
 }
 
@@ -341,6 +360,7 @@ int rounds_lost(struct rounds *c, int w, const struct loss *loss, double now) {
         c->losses[w] = (struct loss){loss->cause, xstrdup(loss->why)};
     }
     if (c->budget) budget_lost(c->budget, w);
+    say_over(c, w);
     if (c->budget) answer_takes(c);
     note_live(c, furthest(c));
     g->count -= g->have[w];

@@ -9,6 +9,7 @@
 
 #include "kernels/spans.h"
 #include "ps/agree/start_point.h"
+#include "ps/job/batches.h"
 #include "ps/job/consistency.h"
 #include "ps/job/ps.h"
 #include "ps/job/timing.h"
@@ -427,7 +428,8 @@ static int read_first(void *arg) {
                                      .manifest = &s->order,
                                      .workers = c->workers,
                                      .steps = c->steps,
-                                     .sets = ps_drops(c)};
+                                     .sets = ps_drops(c),
+                                     .per_update = pushes_per_update(c)};
         s->order = manifest_of_order(c, s->o->layout, s->map);
         while (!s->map->shard_keys[o.shard]) o.shard++;
         s->replay = arrivals_read(&o, c->ps.replay_arrivals);

@@ -25,7 +25,7 @@ struct keeper {
     int *keys;                    // (count) in the order of the file
     struct entry *entries;        // (map->count)
     int64_t *pushed;              // (map->count, N) of the entries
-    int64_t *batches;             // (map->count, batches_words(N)) likewise
+    int64_t *batches;             // (map->count, batches_words) likewise
     struct background *writer;    // a job for each checkpoint
     struct background *refusals;  // of those that come while it is at one: its disk may stand still
     pthread_mutex_t mutex;
@@ -100,7 +100,7 @@ void keeper_keep(void *keeper, const struct kept_key *x) {
     e->counts = x->counts;
     e->counts.pushed = pushed;
     if (x->counts.batches) {
-        size_t words = (size_t)batches_words(k->o.file.config->workers);
+        size_t words = (size_t)batches_words(k->o.file.config);
         int64_t *batches = k->batches + (size_t)x->counts.key * words;
         memcpy(batches, x->counts.batches, words * sizeof *batches);
         e->counts.batches = batches;
@@ -201,7 +201,7 @@ struct keeper *keeper_create(const struct keeper_options *o) {
     k->keys = state_file_keys(o->file.map, o->file.rank, &k->count);
     k->entries = xcalloc(all + 1, sizeof *k->entries);
     k->pushed = xcalloc(all * (unsigned long)o->file.config->workers + 1, sizeof *k->pushed);
-    k->batches = xcalloc(all * (unsigned long)batches_words(o->file.config->workers) + 1, sizeof *k->batches);
+    k->batches = xcalloc(all * (unsigned long)batches_words(o->file.config) + 1, sizeof *k->batches);
     k->order = k->over = NO_STEP;
     pthread_mutex_init(&k->mutex, NULL);
     pthread_cond_init(&k->changed, NULL);

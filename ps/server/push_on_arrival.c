@@ -1,12 +1,32 @@
-// Pushes that are applied on arrival, each an update of its own, straight out of its frame or segment. Their worker alone has
-// decided whether to clip or skip.
+// Pushes that are applied on arrival, each an update of its own, straight out of its frame or segment, or the mean of K of them
+// (parameter_server.pushes_per_update). Their worker alone has decided whether to clip or skip.
+//
+//     push  --K = 1-----------------------> optimizer                     weights: as they are when the worker's pull comes
+//           --K > 1--> sum of a g, in fp32 --after K--> mean, rounded once --> optimizer
+//
+//     K          a worker whose push is in a sum gets the weights as they are, and may push again: K-batch-async (Dutta et al. 2018,
+//                section 2)
+//     max_lead   s: a worker's step t is computed on weights that have the first t - s pushes of every worker that still pushes
+//                (SSP, Ho et al. 2013, section 3, with updates applied on arrival)
+//     age        of a gradient: updates between the weights that it was computed on and those that it meets. With age_damping its
+//                share a is 1 / max(1, age) instead of 1, and the update's rate is lr times the mean of the a's: for K = 1 lr / age,
+//                and for SGD lr / K * sum(g / age) (Zhang et al. 2016, equations 4 and 6)
+//     lambda     with delay_compensation g + lambda g g (w - w_then) stands for g; w and w_then are the published weights, now and
+//                as the worker was sent them (DC-ASGD-c, Zheng et al. 2017, equation 10). A gradient of age 0 is itself
+//
+// A version counts the pushes that the weights hold, so it is the job's samples too; an update adds as many as it is made of, and
+// the moments count updates (skew). What is in a sum when nobody pushes any more is the mean of as many as there are. A skipped push is in
+// no sum. The learning rate is that of the last push. A checkpoint leaves out what is in a sum: those batches are done again.
 //
 // Where checkpoints read keys that stay where they lie, a push that finds its key pinned is held, one a worker, and so is one that
 // comes behind such a push: they are applied in the order in which they came when the pin is gone, and their workers' pulls
 // wait with them.
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ps/job/batches.h"
+#include "ps/net/clock.h"
 #include "ps/record/arrivals.h"
 #include "ps/record/staleness_log.h"
 #include "ps/server/server_state.h"
@@ -29,35 +49,166 @@ static const void *decoded(const struct server_core *c, const struct server_key 
     return k->buf.acc;
 }
 
+// ---------------------------------------------------------------- what a worker was sent
+#define SENT_INITIAL UINT64_MAX
+
+static char *sent_to(const struct server_core *c, const struct server_key *k, int worker) {
+    return (char *)k->buf.pulled + (size_t)worker * (size_t)k->n * dtype_size(c->dtype);
+}
+
+static void send_copy(const struct server_core *c, struct server_key *k, int worker, uint64_t seq) {
+    k->sent[worker] = (struct sent_weights){seq, k->version};
+    memcpy(sent_to(c, k, worker), k->buf.weight, (size_t)k->n * dtype_size(c->dtype));
+}
+
+// An answer that is said again is the same.
+void note_sent(struct server_core *c, struct server_key *k, int worker, struct ps_message *m) {
+    if (!k->sent) return;
+    uint64_t seq = k->pulls[worker].seq;
+    if (k->sent[worker].seq != seq) send_copy(c, k, worker, seq);
+    m->header.version = k->sent[worker].version;
+    m->payload = sent_to(c, k, worker);
+}
+
+void forget_sent(struct server_core *c, int worker) {
+    for (int i = 0; i < c->count; i++)
+        if (c->keys[i].sent) c->keys[i].sent[worker] = (struct sent_weights){0};
+}
+
+// Before the weights change: a worker that has not pulled computes on those that all have begun with.
+static void note_initial(const struct server_core *c, struct server_key *k) {
+    for (int w = 0; k->sent && w < c->rule.workers; w++)
+        if (!k->sent[w].seq) send_copy(c, k, w, SENT_INITIAL);
+}
+
+// ---------------------------------------------------------------- sums
+#define CHUNK 1024  // elements
+
+// A gradient's part in the mean, by its age.
+static double share_of(const struct server_core *c, uint64_t age) {
+    return c->o.config->ps.age_damping && age > 1 ? 1.0 / (double)age : 1.0;
+}
+
+static void widen(float *out, const void *in, int64_t at, int64_t n, enum dtype from) {
+    const char *why = "", *begin = (const char *)in + (size_t)at * dtype_size(from);
+    cpu_ops[OP_CAST](1, &(struct cast_args){.out = out, .in = begin, .n = n, .from = from, .to = DT_F32},
+                     &why);
+}
+
+// acc = [acc +] share * (x + lambda x x (w - w_then)), x being the gradient without its loss scale, clipped.
+static void add_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                     const void *grad, double share) {
+    struct open_sum *s = &k->sum;
+    float x[CHUNK], now[CHUNK], then[CHUNK], lambda = c->o.config->ps.delay_compensation, a = (float)share;
+    bool compensates = k->sent && h->version < k->version, first = s->pushes == 0;
+    for (int64_t at = 0; at < k->n; at += CHUNK) {
+        int64_t n = k->n - at < CHUNK ? k->n - at : CHUNK;
+        float *acc = k->buf.acc + at;
+        widen(x, grad, at, n, c->dtype);
+        for (int64_t i = 0; i < n; i++) x[i] *= h->grad_scale;
+        if (compensates) {
+            widen(now, k->buf.weight, at, n, c->dtype);
+            widen(then, sent_to(c, k, h->rank), at, n, c->dtype);
+            for (int64_t i = 0; i < n; i++) x[i] = fmaf(lambda * x[i] * x[i], now[i] - then[i], x[i]);
+        }
+        for (int64_t i = 0; i < n; i++) acc[i] = first ? a * x[i] : fmaf(a, x[i], acc[i]);
+    }
+    // In fp16 the mean is rounded in units of the largest 1 / loss scale among them, where none of them is too large.
+    float unit = c->dtype == DT_F16 && h->grad_scale > 0 ? exp2f(ceilf(log2f(h->grad_scale))) : 1.0f;
+    s->unit = first || unit > s->unit ? unit : s->unit;
+    s->weight = first ? share : s->weight + share;
+    s->lr = h->lr;
+    s->batches[s->pushes++] = h->batch;
+}
+
+static bool is_whole(const struct server_core *c, const struct server_key *k) {
+    if (c->o.replay) return replayed_completes(c, k);
+    return k->sum.pushes >= c->per_update || k->sum.ends;
+}
+
+static int commit_sum(struct server_core *c, struct server_key *k) {
+    struct open_sum *s = &k->sum;
+    const struct sum_args a = {.acc = k->buf.acc,
+                               .n = k->n,
+                               .dtype = c->dtype,
+                               .scale = (float)(1.0 / (s->weight * (double)s->unit))};
+    const struct update_scalars scalars = {.grad_scale = s->unit};
+    sum_finish(&a, 0, k->n, k->buf.acc);
+    note_initial(c, k);
+    if (apply(c, k, k->buf.acc, s->lr * (float)(s->weight / s->pushes), &scalars) != 0) return -1;
+    k->version += s->pushes - 1;
+    k->skew -= s->pushes - 1;
+    s->pushes = 0;
+    return 0;
+}
+
+// Those that have waited for another worker's push hear that they did.
+static void answer_behind(struct server_core *c, struct server_key *k, int pusher) {
+    int64_t *ready_ns = k->slots->ready_ns;
+    for (int w = 0; w < c->rule.workers && pusher >= 0; w++)
+        if (w != pusher && pull_ready(c, k, w)) ready_ns[w] = ps_later(ready_ns[w], ready_ns[pusher]);
+    answer_pulls(c, k);
+}
+
+int sum_advance(struct server_core *c, struct server_key *k) {
+    if (!k->sum.pushes || !is_whole(c, k) || !key_free(c, k)) return 0;
+    if (commit_sum(c, k) != 0) return -1;
+    answer_pulls(c, k);
+    return 0;
+}
+
+int sum_end(struct server_core *c, struct server_key *k) {
+    k->sum.ends = true;
+    return sum_advance(c, k);
+}
+
+// ---------------------------------------------------------------- pushes
+// Applies the gradient, or adds it to the sum.
+static int take_gradient(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                         const void *grad, uint64_t age) {
+    const struct update_scalars scalars = {.grad_scale = h->grad_scale, .skip = (h->flags & WIRE_SKIP) != 0};
+    bool as_it_is = c->per_update == 1 && (!k->sent || h->version == k->version);
+    double share = share_of(c, age);
+    if (scalars.skip) return 0;
+    if (as_it_is) {
+        work_on(c, SERVER_UPDATE, of_push(k, h->rank, h->step));
+        note_initial(c, k);
+        return apply(c, k, grad, h->lr * (float)share, &scalars);
+    }
+    work_on(c, SERVER_SUM, of_push(k, h->rank, h->step));
+    add_push(c, k, h, grad, share);
+    if (!is_whole(c, k)) return 0;
+    work_on(c, SERVER_UPDATE, of_push(k, h->rank, h->step));
+    return commit_sum(c, k);
+}
+
 static int apply_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
                       const struct gradient *g) {
-    uint64_t tau = (uint64_t)(k->version - h->version);
-    int words = batches_words(c->rule.workers), w = h->rank;
+    int64_t behind = k->version - h->version;
+    uint64_t age = (uint64_t)age_of(c, behind);
+    int words = batches_words(c->o.config), w = h->rank;
     if (batches_has(k->batches, words, h->batch)) {
         c->totals.duplicates++;
         ps_frame_release(g->frame);
     } else {
         const void *grad = c->code.kind == CODE_NONE ? g->data : decoded(c, k, g);
-        const struct update_scalars scalars = {.grad_scale = h->grad_scale,
-                                               .skip = (h->flags & WIRE_SKIP) != 0};
-        const struct arrival arrival = {w, (uint32_t)h->version, (uint32_t)tau, h->batch};
-        if (c->o.staleness_log) staleness_log_push(c->o.staleness_log, h, grad, tau);
+        const struct arrival arrival = {w, (uint32_t)h->version, (uint32_t)behind, h->batch};
+        if (c->o.staleness_log) staleness_log_push(c->o.staleness_log, h, grad, age);
         if (c->o.record) arrivals_note(c->o.record, k->key, &arrival);
-        work_on(c, SERVER_UPDATE, of_push(k, w, h->step));
-        int rc = apply(c, k, grad, h->lr, &scalars);
+        batches_add(k->batches, words, h->batch);
+        int rc = take_gradient(c, k, h, grad, age);
         ps_frame_release(g->frame);
         if (rc != 0) return -1;
-        batches_add(k->batches, words, h->batch);
-        staleness_count(&c->totals.staleness, tau);
+        staleness_count(&c->totals.staleness, age);
         c->totals.pushes++;
         c->totals.steps = (double)++c->applied / ((double)c->count * c->rule.workers);
     }
     // Its worker hears of it, and those who waited for it.
     k->pushed[w] = h->step + 1;
-    k->staleness[w] = (int64_t)tau;
+    k->staleness[w] = (int64_t)age;
     k->slots->ready_ns[w] = h->ready_ns;
-    if (g->frame || !k->pulls[w].pending) acknowledge(c, k, w, h->step, false);
-    answer_pulls(c, k);
+    if (g->frame || !pull_ready(c, k, w)) acknowledge(c, k, w, h->step, false);
+    answer_behind(c, k, w);
     if (keep_wanted(c, h)) keep_key(c, k, h->step + 1, false);
     return 0;
 }
@@ -65,33 +216,53 @@ static int apply_push(struct server_core *c, struct server_key *k, const struct 
 const char *on_arrival_unfit(const struct server_core *c, const struct server_key *k,
                              const struct wire_header *h) {
     bool fits = h->batch < batches_total(c->o.config) &&
-                batches_fits(k->batches, batches_words(c->rule.workers), h->batch);
+                batches_fits(k->batches, batches_words(c->o.config), h->batch);
     return fits ? NULL : "its batch is none that the job has handed out";
 }
 
-static bool on_arrival_may_read(const struct server_core *c, const struct server_key *k, int worker) {
-    (void)c;
-    return k->pushed[worker] >= k->pulls[worker].want;
+// Whether the worker may have weights that lack the last max_lead pushes of others, but none before.
+static bool may_lead(const struct server_core *c, const struct server_key *k, int worker) {
+    int64_t lead = c->o.config->ps.max_lead, want = k->pulls[worker].want;
+    for (int w = 0; w < c->rule.workers && lead > 0; w++)
+        if (c->parts[w] == WORKER_PUSHES && k->pushed[w] - is_late(k, w) < want - lead) return false;
+    return true;
 }
 
-static int on_arrival_advance(struct server_core *c, struct server_key *k) {
-    (void)c, (void)k;
+// A worker that pushes no more computes nothing on what it reads.
+static bool on_arrival_may_read(const struct server_core *c, const struct server_key *k, int worker) {
+    if (k->pushed[worker] < k->pulls[worker].want || sum_waits(k)) return false;
+    return c->parts[worker] != WORKER_PUSHES || may_lead(c, k, worker);
+}
+
+// For what a worker that pushes no more kept waiting.
+static int on_arrival_over(struct server_core *c, int worker) {
+    (void)worker;
+    for (int i = 0; i < c->count; i++) answer_pulls(c, &c->keys[i]);
     return 0;
 }
 
-static int64_t on_arrival_bytes(int workers) { return batches_words(workers) * (int64_t)sizeof(int64_t); }
+static int64_t on_arrival_bytes(const struct config *c) {
+    return (batches_words(c) + pushes_per_update(c)) * (int64_t)sizeof(int64_t) +
+           c->workers * (int64_t)sizeof(struct sent_weights);
+}
 
 static void on_arrival_open(struct server_core *c, struct server_key *k) {
-    int words = batches_words(c->rule.workers);
+    int words = batches_words(c->o.config);
     k->batches = xcalloc((unsigned long)words, sizeof *k->batches);
     batches_clear(k->batches, words);
+    k->sum.batches = xcalloc((unsigned long)c->per_update, sizeof *k->sum.batches);
+    if (k->buf.pulled) k->sent = xcalloc((unsigned long)c->rule.workers, sizeof *k->sent);
 }
 
 const struct push_policy push_on_arrival = {.copies = true,
                                             .unfit = on_arrival_unfit,
                                             .admit = apply_push,
                                             .may_read = on_arrival_may_read,
-                                            .advance = on_arrival_advance,
+                                            .advance = sum_advance,
+                                            .answer = note_sent,
+                                            .begin_life = forget_sent,
+                                            .over = on_arrival_over,
+                                            .end = sum_end,
                                             .key_bytes = on_arrival_bytes,
                                             .open = on_arrival_open};
 
@@ -101,8 +272,8 @@ void late_open(struct server_core *c, struct server_key *k) {
     k->late = xcalloc((unsigned long)c->rule.workers, sizeof *k->late);
 }
 
-int64_t late_bytes(int workers) {
-    return on_arrival_bytes(workers) + workers * (int64_t)sizeof(struct late_push);
+int64_t late_bytes(const struct config *c) {
+    return on_arrival_bytes(c) + c->workers * (int64_t)sizeof(struct late_push);
 }
 
 void late_hold(struct server_core *c, struct server_key *k, const struct wire_header *h,
@@ -143,7 +314,7 @@ static int first_late(const struct server_core *c, const struct server_key *k) {
 static int pinned_advance(struct server_core *c, struct server_key *k) {
     for (int w; (w = first_late(c, k)) >= 0 && key_free(c, k);)
         if (late_apply(c, k, w) != 0) return -1;
-    return 0;
+    return sum_advance(c, k);
 }
 
 static int pinned_admit(struct server_core *c, struct server_key *k, const struct wire_header *h,
@@ -163,5 +334,9 @@ const struct push_policy push_pinned = {.copies = true,
                                         .admit = pinned_admit,
                                         .may_read = pinned_may_read,
                                         .advance = pinned_advance,
+                                        .answer = note_sent,
+                                        .begin_life = forget_sent,
+                                        .over = on_arrival_over,
+                                        .end = sum_end,
                                         .key_bytes = late_bytes,
                                         .open = late_open};

@@ -46,12 +46,13 @@ static int64_t wanted(const struct server_core *c, const struct server_key *k, i
 
 static bool replayed_may_read(const struct server_core *c, const struct server_key *k, int worker) {
     int64_t version = wanted(c, k, worker), want = k->pulls[worker].want;
-    if (applied(k, worker) < want) return false;
+    if (applied(k, worker) < want || sum_waits(k)) return false;
     return version < 0 || k->replay->w[worker].told == want || version == k->version;
 }
 
 static void replayed_answer(struct server_core *c, struct server_key *k, int worker, struct ps_message *m) {
     struct replay_worker *r = &k->replay->w[worker];
+    note_sent(c, k, worker, m);
     if (wanted(c, k, worker) < 0) return;
     if (r->told != k->pulls[worker].want) {
         r->told = k->pulls[worker].want;
@@ -78,6 +79,11 @@ static bool version_needed(const struct server_core *c, const struct server_key 
     return false;
 }
 
+bool replayed_completes(const struct server_core *c, const struct server_key *k) {
+    const struct arrival *next = arrivals_at(c->o.replay, k->key, k->replay->next);
+    return !next || (int64_t)next->version + next->staleness > k->version;
+}
+
 static int replayed_advance(struct server_core *c, struct server_key *k) {
     const struct arrival *a;
     while ((a = arrivals_at(c->o.replay, k->key, k->replay->next))) {
@@ -93,7 +99,7 @@ static int replayed_advance(struct server_core *c, struct server_key *k) {
         k->replay->next++;
         if (late_apply(c, k, a->worker) != 0) return -1;
     }
-    return 0;
+    return sum_advance(c, k);
 }
 
 static int replayed_admit(struct server_core *c, struct server_key *k, const struct wire_header *h,
@@ -110,7 +116,7 @@ static int replayed_admit(struct server_core *c, struct server_key *k, const str
     free(r->copy);
     r->copy = NULL;
     late_hold(c, k, h, g);
-    k->staleness[h->rank] = a->staleness;
+    k->staleness[h->rank] = age_of(c, a->staleness);
     if (g->frame) acknowledge(c, k, h->rank, h->step, false);
     return replayed_advance(c, k);
 }
@@ -128,9 +134,9 @@ static void replayed_close(struct server_key *k) {
     free(k->replay);
 }
 
-static int64_t replayed_bytes(int workers) {
-    return late_bytes(workers) + (int64_t)sizeof(struct replay_key) +
-           workers * (int64_t)sizeof(struct replay_worker);
+static int64_t replayed_bytes(const struct config *c) {
+    return late_bytes(c) + (int64_t)sizeof(struct replay_key) +
+           c->workers * (int64_t)sizeof(struct replay_worker);
 }
 
 const struct push_policy push_replayed = {.takes_frames = true,
@@ -140,6 +146,8 @@ const struct push_policy push_replayed = {.takes_frames = true,
                                           .may_read = replayed_may_read,
                                           .advance = replayed_advance,
                                           .answer = replayed_answer,
+                                          .begin_life = forget_sent,
+                                          .end = sum_end,
                                           .key_bytes = replayed_bytes,
                                           .open = replayed_open,
                                           .close = replayed_close};

@@ -92,7 +92,8 @@ static int server_open_order(const struct server *s, int t) {
                                  .shard = s->id.rank * s->map->threads + t,
                                  .workers = s->c->workers,
                                  .steps = s->c->steps,
-                                 .sets = ps_drops(s->c)};
+                                 .sets = ps_drops(s->c),
+                                 .per_update = pushes_per_update(s->c)};
     if (s->c->ps.record_arrivals) shard->record = arrivals_create(&o);
     struct staleness_log_options so = {.layout = s->o->layout,
                                        .map = s->map,

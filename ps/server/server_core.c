@@ -97,14 +97,18 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
         return;
     }
     // A worker that has come (back), or goes on where the others are, says with a pull from which step it belongs.
-    bool enters =
-        (c->life && h->life > 1 && p->seq == 0) || (consistency_drops(&c->rule) && want <= k->step + 1);
-    if (enters && h->kind == WIRE_PULL && want > k->pushed[h->rank]) k->pushed[h->rank] = want;
+    bool enters = h->kind == WIRE_PULL && ((c->life && h->life > 1 && p->seq == 0) ||
+                                           (consistency_drops(&c->rule) && want <= k->step + 1));
+    if (enters && want > k->pushed[h->rank]) k->pushed[h->rank] = want;
+    if (enters && c->parts[h->rank] == WORKER_COMES) c->parts[h->rank] = WORKER_PUSHES;
     if (k->loaded && (final || units) && !c->life && want > k->pushed[h->rank])
         refuse_beyond(c, k, h->rank, want);
     if (h->seq <= p->seq || (k->loaded && want > k->step + 1 + k->pushed[h->rank])) return;
     *p = (struct server_pull){.pending = true, .want = want, .seq = h->seq, .into = h->into, .final = final};
-    if (pull_ready(c, k, h->rank)) answer_pull(c, k, h->rank);
+    if (enters)
+        answer_pulls(c, k);  // others may have waited for it
+    else if (pull_ready(c, k, h->rank))
+        answer_pull(c, k, h->rank);
     // The end of a job that shares a budget: nobody pushes any more.
     if (k->batches && k->loaded && final && keep_wanted(c, h)) keep_key(c, k, want, true);
 }
@@ -174,6 +178,8 @@ void server_core_member(struct server_core *c, int worker, uint64_t incarnation,
     if (c->life && life > 1) begin_life(c, worker);
     if (c->life) c->life[worker] = life;
     c->incarnation[worker] = incarnation;
+    c->parts[worker] = c->life && life > 1 ? WORKER_COMES : WORKER_PUSHES;
+    if (c->parts[worker] == WORKER_COMES && c->policy->over) c->policy->over(c, worker);
 }
 
 int server_core_message(struct server_core *c, const struct wire_header *h, struct ps_frame *frame,
@@ -196,6 +202,7 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
             if (h->flags & WIRE_PULLS) on_pull(c, k, h, h->step + 1);
             return on_push(c, k, h, frame);
         case WIRE_PULL:
+            if (h->flags & WIRE_STOP && k->loaded && c->policy->end && c->policy->end(c, k) != 0) return -1;
             on_pull(c, k, h, h->step);
             return c->policy->advance(c, k);
         case WIRE_SNAPSHOT:
@@ -244,10 +251,19 @@ int server_core_tick(struct server_core *c, double now) {
     return 0;
 }
 
+// A worker pushes no more, of this life or an earlier one.
+static int worker_over(struct server_core *c, const struct wire_header *h) {
+    int w = h->key;
+    if (w < 0 || w >= c->rule.workers || (c->life && h->life < c->life[w])) return 0;
+    c->parts[w] = WORKER_OVER;
+    return c->policy->over ? c->policy->over(c, w) : 0;
+}
+
 int server_core_decision(struct server_core *c, const struct wire_header *h, double now) {
     if (c->error[0]) return -1;
     c->now = now;
     if (h->kind == WIRE_MEMBER) server_core_member(c, h->key, h->seq, h->life);
+    if (h->kind == WIRE_MEMBER && h->flags & WIRE_FINAL) return worker_over(c, h);
     if (h->kind == WIRE_SET) return c->policy->fix ? c->policy->fix(c, h) : 0;
     return h->kind == WIRE_DECISION ? round_decided(c, h) : 0;
 }
@@ -306,8 +322,7 @@ int64_t server_core_key_bytes(const struct config *c) {
     int64_t slot = sizeof *k->slots + c->workers * (int64_t)(sizeof *k->slots->held + sizeof(int64_t));
     int64_t worker = sizeof *k->pushed + sizeof *k->staleness + sizeof *k->pulls;
     return (int64_t)sizeof *k + 10 * MALLOC_BYTES + (1 + rule.lead) * slot + worker * c->workers +
-           (ps_by_units(c) ? push_units_bytes(c) : 0) +
-           (policy->key_bytes ? policy->key_bytes(c->workers) : 0);
+           (ps_by_units(c) ? push_units_bytes(c) : 0) + (policy->key_bytes ? policy->key_bytes(c) : 0);
 }
 
 struct server_core *server_core_create(const struct server_core_options *o) {
@@ -330,6 +345,9 @@ struct server_core *server_core_create(const struct server_core_options *o) {
     c->segments = xcalloc(workers, sizeof *c->segments);
     c->grads = xcalloc(workers, sizeof *c->grads);
     c->row = xcalloc(workers, sizeof *c->row);
+    c->parts = xcalloc(workers, sizeof *c->parts);
+    c->batches = xcalloc((unsigned long)batches_words(config), sizeof *c->batches);
+    c->per_update = pushes_per_update(config);
     c->chunk = xcalloc(KEY_PASS_CHUNK, sizeof(float));
     if (ps_elastic(config)) c->life = xcalloc(workers, sizeof *c->life);
     for (int i = 0; i < c->slots && c->policy->fix; i++)
@@ -359,6 +377,8 @@ void server_core_destroy(struct server_core **core) {
         free(k->pulls);
         free(k->batches);
         free(k->late);
+        free(k->sum.batches);
+        free(k->sent);
     }
     for (int i = 0; i < c->slots; i++) free(c->rounds[i].keys_of);
     free(c->rounds);
@@ -369,6 +389,8 @@ void server_core_destroy(struct server_core **core) {
     free(c->segments);
     free(c->grads);
     free(c->row);
+    free(c->parts);
+    free(c->batches);
     free(c->chunk);
     free(c);
     *core = NULL;
@@ -390,8 +412,7 @@ int server_core_loaded(struct server_core *c, const struct key_counts *r) {
     k->skew = r->updates - r->version;
     k->step = r->clock;
     memcpy(k->pushed, r->pushed, (size_t)c->rule.workers * sizeof *k->pushed);
-    if (k->batches)
-        memcpy(k->batches, r->batches, (size_t)batches_words(c->rule.workers) * sizeof *k->batches);
+    if (k->batches) memcpy(k->batches, r->batches, (size_t)batches_words(c->o.config) * sizeof *k->batches);
     k->loaded = true;
     for (int w = 0; w < c->rule.workers; w++)
         if (k->pulls[w].pending && k->pulls[w].want > k->pushed[w]) refuse_beyond(c, k, w, k->pulls[w].want);

@@ -26,6 +26,9 @@ void server_carve_key(struct arena *a, const struct config *c, const struct part
     out->acc = arena_take(a, MEM_GRADIENT, n * sizeof(float));
     bool parts = ps_group(c) || (ps_by_units(c) && c->accumulation > 1);
     out->part_acc = parts ? arena_take(a, MEM_GRADIENT, n * sizeof(float)) : NULL;
+    out->pulled = c->ps.delay_compensation > 0
+                      ? arena_take(a, MEM_SERVER, n * dtype_size(c->dtype) * (size_t)c->workers)
+                      : NULL;
     out->weight = whole ? (void *)out->master : take(a, MEM_PARAMETER, room, n * dtype_size(c->dtype));
 }
 

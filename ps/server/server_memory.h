@@ -17,6 +17,8 @@ struct server_buffers {
     float *
         part_acc;  // (n): of the part of a sum that is under way: a group of workers (ps_group), or a micro-batch of resident
     // units; NULL: sums have no parts
+    void *
+        pulled;  // (N, n) of dtype: the weights that each worker was sent last; NULL without delay_compensation
 };
 // room: of the segment that publishes the weights, page by page; NULL: they are the arena's as well.
 void server_carve_key(struct arena *a, const struct config *c, const struct partition *p,

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "ps/job/batches.h"
 #include "ps/net/clock.h"
 #include "shared/core/error.h"
 
@@ -80,13 +81,18 @@ static int64_t untaken(const struct server_core *c, const struct server_key *k, 
 }
 
 void keep_key(struct server_core *c, struct server_key *k, int64_t step, bool last) {
+    int words = batches_words(c->o.config);
     for (int w = 0; w < c->rule.workers; w++) c->row[w] = k->pushed[w] - untaken(c, k, w, k->pushed[w]);
-    c->o.keep.keep(c->o.keep.ctx, &(struct kept_key){.counts = {k->key, k->version, k->version + k->skew,
-                                                                k->step, c->row, k->batches},
-                                                     .step = step,
-                                                     .last = last,
-                                                     .buf = &k->buf,
-                                                     .pins = &k->pins});
+    // Of a sum that is not in the masters yet nothing is there.
+    if (k->batches) memcpy(c->batches, k->batches, (size_t)words * sizeof *c->batches);
+    for (int i = 0; i < k->sum.pushes; i++) batches_remove(c->batches, words, k->sum.batches[i]);
+    c->o.keep.keep(c->o.keep.ctx,
+                   &(struct kept_key){.counts = {k->key, k->version, k->version + k->skew, k->step, c->row,
+                                                 k->batches ? c->batches : NULL},
+                                      .step = step,
+                                      .last = last,
+                                      .buf = &k->buf,
+                                      .pins = &k->pins});
 }
 
 // ---------------------------------------------------------------- answers

@@ -52,6 +52,22 @@ struct late_push {
     uint32_t flags;
 };
 
+// Where the mean of several pushes is one update: those that wait for it, which the key's buffer of sums holds.
+struct open_sum {
+    int pushes;
+    double weight;     // of all of them: of each 1, or less for its age
+    float unit;        // of the rounded mean, where the type's range is small
+    float lr;          // of the last one
+    int64_t *batches;  // (K) of the pushes
+    bool ends;         // nobody pushes any more: what there is makes an update
+};
+
+// What a worker was sent last, in buf.pulled.
+struct sent_weights {
+    uint64_t seq;  // of its pull; 0: nothing yet, SENT_INITIAL: what the job has begun with
+    int64_t version;
+};
+
 struct replay_key;  // push_replayed.c
 struct micro_key;   // push_units.c
 struct server_core;
@@ -78,6 +94,8 @@ struct server_key {
     struct late_push *late;     // (N) where pushes may have to wait for their turn; else NULL
     struct replay_key *replay;  // of a run that is repeated; else NULL
     struct micro_key *micro;    // of workers that keep two units at a time; else NULL
+    struct open_sum sum;
+    struct sent_weights *sent;  // (N) with delay compensation; else NULL
     _Atomic int inflight;       // replies that the transport still reads from buf.weight
     _Atomic int pins;           // readers of a state that is being kept
     struct server_key *next_waiting;
@@ -121,21 +139,28 @@ struct push_policy {
     int (*fix)(struct server_core *c, const struct wire_header *h);
     // A worker's process has another in its place: of its gradients none is here any more.
     void (*begin_life)(struct server_core *c, int worker);
+    // A worker pushes no more. 0, or -1 with an error.
+    int (*over)(struct server_core *c, int worker);
+    // Nobody pushes the key any more. 0, or -1 with an error.
+    int (*end)(struct server_core *c, struct server_key *k);
     // The answer to a worker's pull, as it leaves: with other weights than the newest.
     void (*answer)(struct server_core *c, struct server_key *k, int worker, struct ps_message *m);
     // The policy's own part of a key, beside the slots, and its bytes.
     void (*open)(struct server_core *c, struct server_key *k);
     void (*close)(struct server_key *k);
-    int64_t (*key_bytes)(int workers);
+    int64_t (*key_bytes)(const struct config *c);
 };
 extern const struct push_policy
     push_in_order;  // a step's are summed in worker order; all workers belong to it
 extern const struct push_policy
     push_units;  // the same, of each micro-batch, for workers that keep two units at a time
 extern const struct push_policy push_set;         // the same over the set that the scheduler fixes
-extern const struct push_policy push_on_arrival;  // each is an update of its own, at once
+extern const struct push_policy push_on_arrival;  // each is an update of its own, or part of a sum, at once
 extern const struct push_policy push_pinned;      // on arrival, but for keys that a checkpoint reads
 extern const struct push_policy push_replayed;    // on arrival, in the order that was recorded
+
+// A worker that comes to a running job pushes from its first pull on.
+enum worker_part { WORKER_PUSHES, WORKER_COMES, WORKER_OVER };
 
 struct server_core {
     struct server_core_options o;
@@ -154,6 +179,7 @@ struct server_core {
     int *index;                       // (map->count): key -> place in keys, -1: not ours
     uint64_t *incarnation;            // (N); 0: not heard yet
     uint32_t *life;                   // (N) heard, where workers come and go; 0: none
+    enum worker_part *parts;          // (N)
     struct server_segment *segments;  // (N)
     int attached;                     // workers with a segment
     const void **grads;               // (N) of a sum
@@ -169,8 +195,10 @@ struct server_core {
     double pin_since_s;
     uint64_t applied;  // pushes, where each is applied on arrival
     uint64_t lates;    // of these, that had to wait so far
+    int per_update;    // of these, whose mean is one update
     int64_t begin;     // steps that were over before this life of the job
     int64_t *row;      // (N) scratch
+    int64_t *batches;  // (batches_words) scratch
     struct server_totals totals;
     char error[WIRE_TEXT_MAX];
 };
@@ -251,9 +279,13 @@ int64_t push_units_bytes(const struct config *c);  // beside the key's record (p
 // ---------------------------------------------------------------- pushes applied on arrival (push_on_arrival.c)
 const char *on_arrival_unfit(const struct server_core *c, const struct server_key *k,
                              const struct wire_header *h);
+// The age of a gradient so many versions behind, in updates. In whole updates but for the last one of a key all have as many pushes.
+static inline int64_t age_of(const struct server_core *c, int64_t versions) {
+    return (versions + c->per_update - 1) / c->per_update;
+}
 // A policy's own part of a key that may hold pushes until their turn has come.
 void late_open(struct server_core *c, struct server_key *k);
-int64_t late_bytes(int workers);
+int64_t late_bytes(const struct config *c);
 // Holds a push; applies it. Takes over the gradient. 0, or -1 with an error.
 void late_hold(struct server_core *c, struct server_key *k, const struct wire_header *h,
                const struct gradient *g);
@@ -261,5 +293,15 @@ int late_apply(struct server_core *c, struct server_key *k, int worker);
 static inline bool is_late(const struct server_key *k, int worker) {
     return k->slots->held[worker].data != NULL;
 }
+// The sum becomes an update if it is whole, or the last one, and the key is free. 0, or -1 with an error.
+int sum_advance(struct server_core *c, struct server_key *k);
+int sum_end(struct server_core *c, struct server_key *k);
+// The last one waits for the key: the last weights are those behind it.
+static inline bool sum_waits(const struct server_key *k) { return k->sum.ends && k->sum.pushes > 0; }
+// The answer has the weights that this pull was answered with first, which are kept where delays are compensated.
+void note_sent(struct server_core *c, struct server_key *k, int worker, struct ps_message *m);
+void forget_sent(struct server_core *c, int worker);
+// Whether the recorded run made an update behind the key's last push (push_replayed.c).
+bool replayed_completes(const struct server_core *c, const struct server_key *k);
 
 #endif

@@ -53,8 +53,7 @@ struct state_file *state_file_create(const struct state_file_options *o, char **
     int *keys = state_file_keys(o->map, o->rank, &count);
     f->o = *o;
     f->states = o->config->optimizer.row->states;
-    if (consistency_of(o->config).row->on_arrival)
-        f->table = key_table_create(o->map, count, o->config->workers, batches_own(o->config));
+    if (consistency_of(o->config).row->on_arrival) f->table = key_table_create(o->map, count, o->config);
     if (f->table) key_table_extras(f->table, extra);
     snprintf(who, sizeof who, "server-%d", o->rank);
     char *dir = checkpoint_partial(o->run_dir, CHECKPOINT_ALL, o->step, o->life);

@@ -490,7 +490,8 @@ static int worker_finish(struct topology *t) {
             staging_await_weights(w->staging, u, (struct transfer_ids){0});
         if (stream_sync(t->compute) != 0)
             return fail("step %lld: finishing: %s", (long long)w->step, dev_error(t->dev));
-        comm_command(w->comm, &(struct command){.kind = COMMAND_PULL_ALL, .keep = t->plan.keep});
+        uint32_t more = WIRE_STOP | (t->plan.keep ? (uint32_t)WIRE_KEEP : 0);
+        comm_command(w->comm, &(struct command){.kind = COMMAND_PULL_ALL, .more = more});
         if (comm_wait(w->comm, COMM_PULLED, -1, w->step, "the final weights have not landed") != 0) return -1;
     }
     comm_command(w->comm, &(struct command){.kind = COMMAND_TRACE});

@@ -257,7 +257,7 @@ static void obey(struct comm *c, const struct command *x, double now) {
             return;
         case COMMAND_BEGIN:
             worker_core_begin(core, x->step);
-            if (!ps_by_units(c->c)) worker_core_pull_all(core, false, now);
+            if (!ps_by_units(c->c)) worker_core_pull_all(core, 0, now);
             return;
         case COMMAND_HOST_GROUP:
             worker_core_host_group(core, x->host_group);
@@ -275,7 +275,7 @@ static void obey(struct comm *c, const struct command *x, double now) {
             worker_core_take(core, x->step, x->done);
             return;
         case COMMAND_PULL_ALL:
-            worker_core_pull_all(core, x->keep, now);
+            worker_core_pull_all(core, x->more, now);
             return;
         case COMMAND_SNAPSHOT:
             snapshot_pulls_open(c->snapshots, x->version, x->snapshot);

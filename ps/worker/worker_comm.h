@@ -73,7 +73,7 @@ struct command {
     int64_t step;                    // BEGIN TAKE PULL JUMP
     bool aside;                      // PULL: not for a training pass
     const struct wire_header *done;  // TAKE: as worker_core_take's, until it is answered
-    bool keep;                       // PULL_ALL
+    uint32_t more;                   // PULL_ALL: of worker_core_pull_all
     struct host_group *host_group;   // HOST_GROUP: outlives the comm
     struct step_report report;
     double gather[WIRE_VALUES_MAX];

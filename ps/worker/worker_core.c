@@ -68,7 +68,7 @@ static void open_pull(struct worker_core *c, int key, struct worker_slot *s, int
     }
     s->pulling = true;
     s->pull_final = final;
-    s->pull_keep = false;
+    s->pull_more = 0;
     s->pull_want = want;
     s->pull_seq = ++c->pull_seq;
 }
@@ -130,13 +130,12 @@ static void send(struct worker_core *c, int key, struct worker_slot *s, double n
 static void send_pull(struct worker_core *c, int key, const struct worker_slot *s) {
     const struct worker_key *k = &c->keys[key];
     port_tell(&c->o.port, k->part->shard,
-              &(struct wire_header){
-                  .kind = WIRE_PULL,
-                  .key = key,
-                  .step = s->pull_want,
-                  .seq = s->pull_seq,
-                  .into = k->weight_at,
-                  .flags = (s->pull_final ? WIRE_FINAL : 0) | (s->pull_keep ? (uint32_t)WIRE_KEEP : 0)});
+              &(struct wire_header){.kind = WIRE_PULL,
+                                    .key = key,
+                                    .step = s->pull_want,
+                                    .seq = s->pull_seq,
+                                    .into = k->weight_at,
+                                    .flags = (s->pull_final ? WIRE_FINAL : 0) | s->pull_more});
 }
 
 // ---------------------------------------------------------------- a host group
@@ -362,12 +361,12 @@ void worker_core_gather(struct worker_core *c, const double *values, int count) 
     tell_scheduler(c, &h);
 }
 
-void worker_core_pull_all(struct worker_core *c, bool keep, double now) {
+void worker_core_pull_all(struct worker_core *c, uint32_t more, double now) {
     for (int key = 0; key < c->o.map->count; key++) {
         int64_t want = c->keys[key].landed;
         struct worker_slot *s = slot_at(c, key, want - 1);
         open_pull(c, key, s, want, true, now);
-        s->pull_keep = keep;
+        s->pull_more = more;
         send_pull(c, key, s);
     }
 }

@@ -153,8 +153,9 @@ void worker_core_report(struct worker_core *c, const struct step_report *report)
 // The worker goes on at `step`, of which nothing has been computed: the steps before it are over.
 void worker_core_jump(struct worker_core *c, int64_t step, double now);
 void worker_core_gather(struct worker_core *c, const double *values, int count);
-// Fresh weights of every key, as control bytes. keep: the state goes into a checkpoint.
-void worker_core_pull_all(struct worker_core *c, bool keep, double now);
+// Fresh weights of every key, as control bytes. more: WIRE_KEEP, the state goes into a checkpoint; WIRE_STOP, no worker pushes any
+// more.
+void worker_core_pull_all(struct worker_core *c, uint32_t more, double now);
 // The batch of `step`, which begins when those before it have been handed over. done: what a checkpoint says of the
 // budget, of the first one (ps/agree/budget.h); NULL: nothing.
 void worker_core_take(struct worker_core *c, int64_t step, const struct wire_header *done);

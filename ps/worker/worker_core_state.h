@@ -55,7 +55,8 @@ struct worker_slot {
     enum sending sending;
     bool init;   // what is being sent: initial values (in the slot of step 0), else a gradient
     bool added;  // in a host group: it is the sum of all members
-    bool pulling, pull_final, pull_keep;
+    bool pulling, pull_final;
+    uint32_t pull_more;  // flags beside FINAL
     struct push_info push;
     const void *payload;
     size_t payload_bytes;

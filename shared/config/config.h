@@ -106,7 +106,12 @@ struct ps_config {
     bool log_updates;         // a line for each push, in out
     bool replicate;           // a server's commits go to its neighbour too
     struct code_format code;  // of pushed gradients
-    bool whole_units;         // no key: partition_bytes alone cuts, not balance (`bench ps`)
+    // Where pushes are applied on arrival:
+    int64_t max_lead;          // steps that a worker may be ahead of the slowest; 0: any number
+    int pushes_per_update;     // K: the sum of so many is one update
+    bool age_damping;          // the learning rate is divided by a gradient's age
+    float delay_compensation;  // lambda; 0: none
+    bool whole_units;          // no key: partition_bytes alone cuts, not balance (`bench ps`)
 };
 
 #define CONFIG_ELASTIC_MAX 64  // workers: a set of them is a word

@@ -34,6 +34,7 @@ static const char *const bias_grad_names[] = {"auto", "epilogue", "kernel", NULL
 static const char *const prefetch_names[] = {"none", "auto", NULL};
 static const char *const servers_on_names[] = {"own", "workers", NULL};
 static const char *const resident_names[] = {"all", "units", NULL};
+static const char *const lead_names[] = {"none", NULL};
 static const char *const group_names[] = {"none", "host", NULL};
 const char *const gossip_graphs[] = {"ring", "exponential", NULL};
 const char *const offload_names[] = {"none", "cpu", "nvme", NULL};
@@ -347,8 +348,15 @@ static const struct config_key keys[] = {
          FLAG("replicate", NULL,
               "ps:sync, with --restart: a server's state is on its neighbour too, a death costs no step")),
     // A right run whatever the code is, since what it leaves out is said later; other bits.
-    ENUM("parameter_server.compression", R | B, c.ps.code.kind, code_names),
+    ENUM("parameter_server.compression", R | B, c.ps.code.kind, code_names, DEFAULT("none")),
     NUMBER("parameter_server.compression_share", R | B, KEY_F64, c.ps.code.share, 1e-9, 1, DEFAULT("0.01")),
+    // How ps:async makes updates of pushes (ps/server/push_on_arrival.c).
+    SIZE("parameter_server.max_lead", R | B | ORDER, c.ps.max_lead, lead_names, DEFAULT("none")),
+    NUMBER("parameter_server.pushes_per_update", R | B | ORDER, KEY_INT, c.ps.pushes_per_update, 1, 4096,
+           DEFAULT("1")),
+    BOOL("parameter_server.age_damping", R | B | ORDER, c.ps.age_damping, DEFAULT("false")),
+    NUMBER("parameter_server.delay_compensation", R | B | ORDER, KEY_F32, c.ps.delay_compensation, 0,
+           FLOAT_MAX, DEFAULT("0")),
     NUMBER(
         "recovery.checkpoint_every", R, KEY_I64, c.recovery.checkpoint_every, 0, EXACT_MAX,
         FLAG(

@@ -475,7 +475,11 @@ static int check_servers_keys(struct reading *r) {
                 {"parameter_server.replicate", c->ps.replicate, "ps:sync"},
                 {"parameter_server.servers_on", c->ps.servers_on != PS_SERVERS_OWN, "ps:sync"},
                 {"parameter_server.resident", c->ps.resident != PS_RESIDENT_ALL, "ps:sync"},
-                {"parameter_server.compression", c->ps.code.kind != CODE_NONE, "ps:sync"}};
+                {"parameter_server.compression", c->ps.code.kind != CODE_NONE, "ps:sync"},
+                {"parameter_server.max_lead", c->ps.max_lead > 0, "ps:async"},
+                {"parameter_server.pushes_per_update", c->ps.pushes_per_update > 1, "ps:async"},
+                {"parameter_server.age_damping", c->ps.age_damping, "ps:async"},
+                {"parameter_server.delay_compensation", c->ps.delay_compensation > 0, "ps:async"}};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (keys[i].given && !c->row->reports_staleness)
             return config_refuse(r, keys[i].path,

@@ -50,6 +50,7 @@ static int name_index(const struct config_key *f, const cJSON *v, const char *or
     snprintf(list, sizeof list, "%s",
              f->type != KEY_SIZE                ? "one of"
              : !strcmp(f->path, "reduce_group") ? "a number of workers, or one of"
+             : strstr(f->path, "max_lead")      ? "a number of steps, or one of"
              : strstr(f->path, "zero_")         ? "a number of elements, or one of"
              : f->low > 0                       ? "bytes (4096, 64K, 16M or 1GiB), or one of"
                                                 : "a number, or one of");

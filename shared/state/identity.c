@@ -331,8 +331,8 @@ static const char *meaning(const struct identity_side *of, const char *key) {
     const char *value = identity_get(of->identity, key);
     if (!strcmp(key, accum_key) && (!value || !strcmp(value, "auto")))
         return identity_get(of->identity, "dtype");
-    if (!value && !strcmp(key, "parameter_server.compression")) return "none";
-    if (!value && !strcmp(key, "parameter_server.compression_share")) return "0.01";
+    const struct config_key *f = config_key_find(key);
+    if (!value && f && !strncmp(key, "parameter_server.", 17)) return f->default_value;
     if (!value || strcmp(key, "reduce_group") != 0) return value;
     const char *workers = identity_get(of->identity, "workers");
     return !strcmp(value, "1") || (workers && !strcmp(value, workers)) ? "none" : value;

@@ -66,6 +66,38 @@ static void replays_are_equal(void **state) {
     cJSON_Delete(first);
 }
 
+#define SET "--set parameter_server."
+
+// The same with every way of making updates of pushes.
+static void options_replay(void **state) {
+    const struct job_place *p = *state;
+    static const char *const options[] = {SET "max_lead=1", SET "pushes_per_update=3",
+                                          SET "age_damping=true " SET "pushes_per_update=2",
+                                          SET "delay_compensation=0.5 " SET "max_lead=2"};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        char more[256];
+        snprintf(more, sizeof more, "--record-arrivals --straggle 1:3 %s", options[i]);
+        cJSON *first = run(p, "option", more);
+        snprintf(more, sizeof more, "--replay-arrivals option %s", options[i]);
+        cJSON *again = run(p, "again", more);
+        assert_string_equal(job_text(again, "weights_hash"), job_text(first, "weights_hash"));
+        assert_true(job_number(first, "tokens_applied") == job_number(again, "tokens_applied"));
+        cJSON_Delete(again);
+        cJSON_Delete(first);
+    }
+}
+
+// One worker's gradients are never old, and it leads nobody: local's bits.
+static void alone_as_local(void **state) {
+    const struct job_place *p = *state;
+    cJSON *local = run(p, "one", "--topology local --workers 1 --servers 1");
+    cJSON *star =
+        run(p, "other", "--workers 1 " SET "max_lead=1 " SET "age_damping=true " SET "delay_compensation=2");
+    assert_string_equal(job_text(local, "weights_hash"), job_text(star, "weights_hash"));
+    cJSON_Delete(local);
+    cJSON_Delete(star);
+}
+
 static double number_in(const cJSON *list, int i, const char *key) {
     return job_number(cJSON_GetArrayItem(list, i), key);
 }
@@ -151,13 +183,22 @@ static void what_does_not_fit_is_refused(void **state) {
     refused(p, EXIT_USAGE, "--replay-arrivals again", "--out is the same directory");
     refused(p, EXIT_USAGE, "--record-arrivals --topology ps:sync", "do not depend on who comes first");
     refused(p, EXIT_USAGE, "--record-arrivals --topology zero:1", "is of the star's servers");
+    refused(p, EXIT_RUN_FAILED, "--replay-arrivals first " SET "pushes_per_update=2",
+            "line 1: is of another run");
+    refused(p, EXIT_USAGE, SET "max_lead=2 --topology ps:sync",
+            "parameter_server.max_lead: with --topology ps:sync");
+    refused(p, EXIT_USAGE, SET "age_damping=true --topology zero:1", "use ps:async");
+    refused(p, EXIT_USAGE, SET "max_lead=0", "max_lead: expected an integer of at least 1");
+    refused(p, EXIT_USAGE, SET "pushes_per_update=2 " SET "compression=int8",
+            "takes each gradient by itself");
+    refused(p, EXIT_USAGE, SET "delay_compensation=1 --dtype fp16", "use --dtype bf16");
     refused(p, EXIT_USAGE, "--log-updates --topology local --workers 1", "is of the star's servers");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(replays_are_equal),
-        cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(replays_are_equal), cmocka_unit_test(options_replay),
+        cmocka_unit_test(alone_as_local),    cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(the_log_adds_up),
     };
     return cmocka_run_group_tests(tests, job_setup, job_teardown);

@@ -160,14 +160,16 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
         const struct partition *p = &s->map->parts[k];
         unsigned long n = (unsigned long)(p->end - p->begin);
         char *weight = (char *)s->published[p->unit] + (size_t)p->begin * dtype_size(t->dtype);
-        s->buffers[k] = (struct server_buffers){xcalloc(n, 4),
-                                                {xcalloc(n, 4), xcalloc(n, 4)},
-                                                weight,
-                                                xcalloc(n, 4),
-                                                t->micro > 1 ? xcalloc(n, 4) : NULL};
+        s->buffers[k] =
+            (struct server_buffers){xcalloc(n, 4),
+                                    {xcalloc(n, 4), xcalloc(n, 4)},
+                                    weight,
+                                    xcalloc(n, 4),
+                                    t->micro > 1 ? xcalloc(n, 4) : NULL,
+                                    t->lambda > 0 ? xcalloc(n * (unsigned long)t->workers, 4) : NULL};
         if (t->replicate)
             s->replica_buffers[k] = (struct server_buffers){
-                xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, xcalloc(n, 4), NULL};
+                xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, xcalloc(n, 4), NULL, NULL};
     }
     s->workers = xcalloc((unsigned long)t->workers, sizeof *s->workers);
     s->shards = xcalloc((unsigned long)s->map->shards, sizeof(void *));
@@ -229,6 +231,7 @@ static inline void sim_destroy(struct sim *s) {
         for (int i = 0; i < OPTIMIZER_STATES_MAX; i++) free(s->buffers[k].state[i]);
         free(s->buffers[k].acc);
         free(s->buffers[k].part_acc);
+        free(s->buffers[k].pulled);
         free(s->replica_buffers[k].master);
         for (int i = 0; i < OPTIMIZER_STATES_MAX; i++) free(s->replica_buffers[k].state[i]);
         free(s->replica_buffers[k].acc);
@@ -260,6 +263,12 @@ static inline void sim_report(struct sim *s, struct sim_worker *x) {
     worker_core_report(x->core, &r);
 }
 
+// Asks for the batch of its step.
+static inline void sim_take(struct sim_worker *x) {
+    worker_core_take(x->core, x->step, x->asked ? NULL : x->done);
+    x->asked = x->step + 1;
+}
+
 // One turn of a worker's training loop.
 static inline void sim_work(struct sim *s, struct sim_worker *x) {
     const struct worker_status *now = worker_core_status(x->core);
@@ -276,16 +285,11 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
                (x->phase == SIM_RESUMING && now->pulling == 0)) {
         x->phase = SIM_COMPUTE;
     } else if (x->phase == SIM_COMPUTE && landed && busy == 0) {
-        if (alone && x->asked > x->step && now->taken_step != x->step) return;
+        if (alone && x->asked <= x->step) sim_take(x);
+        if (alone && now->taken_step != x->step) return;
         if (x->step == s->t.steps && lead && (now->steps_done < x->step || worker_core_transferring(x->core)))
             return;
-        if (s->on_landed && x->step > 0 && (!lead || x->step < s->t.steps) && (!alone || x->asked <= x->step))
-            s->on_landed(s, x);
-        if (alone && x->asked <= x->step) {
-            worker_core_take(x->core, x->step, x->asked ? NULL : x->done);
-            x->asked = x->step + 1;
-            return;
-        }
+        if (s->on_landed && x->step > 0 && (!lead || x->step < s->t.steps)) s->on_landed(s, x);
         if (alone ? now->taken < 0 : x->step == s->t.steps) {
             x->phase = SIM_OVER;
             return;
@@ -305,6 +309,7 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
             .step = x->step, .lr = TOY_LR, .grad_scale = 1.0f, .ready_ns = ps_clock_ns(sim_clock(s, x))};
         p.batch = x->batch;
         p.keep = x->end.index == 0 && s->keep_every && (x->step + 1) % s->keep_every == 0;
+        if (s->decides) s->decides(s, x, &p);
         int u = s->l->count - 1 - x->pushed++;
         s->handed[x->step][u][x->end.index] = ps_clock_ns(s->now);
         // Until its push a unit's weights are what the step has computed on.
@@ -321,6 +326,7 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
         if (!x->last.skipped) x->updates++;
         x->step++;
         x->phase = SIM_COMPUTE;
+        if (alone) sim_take(x);  // the answer is on its way while the weights are
     }
 }
 
@@ -354,6 +360,23 @@ static inline void sim_run_for(struct sim *s, int64_t turns) {
 }
 static inline void sim_run(struct sim *s) { sim_run_for(s, INT64_MAX); }
 
+// Nobody pushes any more, and all pull the last weights.
+static inline void sim_end(struct sim *s) {
+    for (int w = 0; w < s->t.workers; w++)
+        worker_core_pull_all(s->workers[w].core, WIRE_STOP, sim_clock(s, &s->workers[w]));
+    for (int open = 1, i = 0; open; i++) {
+        assert_true(i < 4000000);
+        s->now += 0.001;
+        if (s->on_turn) s->on_turn(s);
+        if (s->count > 0) assert_int_equal(sim_deliver(s), 0);
+        assert_int_equal(sim_tick_worker(s, &s->workers[sim_draw(s, (uint64_t)s->t.workers)]), 0);
+        assert_int_equal(sim_tick_shard(s, (int)sim_draw(s, (uint64_t)s->map->shards)), 0);
+        assert_int_equal(sim_tick_scheduler(s), 0);
+        open = 0;
+        for (int w = 0; w < s->t.workers; w++) open += worker_core_status(s->workers[w].core)->pulling;
+    }
+}
+
 // A worker goes on at a step, with weights that it has yet to pull.
 static inline void sim_resume(struct sim *s, int w, int64_t step) {
     struct sim_worker *x = &s->workers[w];
@@ -362,7 +385,7 @@ static inline void sim_resume(struct sim *s, int w, int64_t step) {
     x->step = step;
     x->phase = SIM_RESUMING;
     worker_core_begin(x->core, step);
-    worker_core_pull_all(x->core, false, sim_clock(s, x));
+    worker_core_pull_all(x->core, 0, sim_clock(s, x));
 }
 
 #endif

@@ -72,6 +72,10 @@ struct toy_case {
     int micro;         // of workers that keep two units at a time: micro-batches of a step; 0: they keep all
     bool beside;       // the servers are beside the workers
     int credit_bytes;  // of the simulation; 0: 4096
+    // Of pushes that are applied on arrival:
+    int per_update, max_lead;
+    bool damping;
+    float lambda;
     const char *snapshots;  // the directory of those that worker 0 takes
     int every;
     int64_t grace_ms;
@@ -109,6 +113,10 @@ static inline struct config toy_config(const struct toy_case *t) {
                               .grace_ms = t->grace_ms,
                               .replicate = t->replicate,
                               .code = t->code,
+                              .max_lead = t->max_lead,
+                              .pushes_per_update = t->per_update,
+                              .age_damping = t->damping,
+                              .delay_compensation = t->lambda,
                               .bind = (char *)"tcp://127.0.0.1:*",
                               .servers_on = t->beside ? PS_SERVERS_ON_WORKERS : PS_SERVERS_OWN,
                               .resident = t->micro ? PS_RESIDENT_UNITS : PS_RESIDENT_ALL};

@@ -14,6 +14,7 @@
 
 #define WORKERS 4
 #define TOTAL   60
+#define WORDS   (1 + 2 * BATCHES_OPEN * WORKERS)
 
 // A worker as the scheduler sees it: it asks, computes, has its gradients acknowledged by two keys, one after the other.
 struct walker {
@@ -26,7 +27,7 @@ struct walker {
 struct world {
     struct budget *b;
     struct walker w[WORKERS];
-    int64_t keys[2][1 + 2 * BATCHES_OPEN * WORKERS];
+    int64_t keys[2][WORDS];
     int count[2][TOTAL];
     uint64_t seed, draws;
     int deaths;
@@ -39,7 +40,7 @@ static uint64_t draw(struct world *x, uint64_t n) {
 }
 
 static void bring(struct world *x, int key, int64_t batch) {
-    int words = batches_words(WORKERS);
+    int words = WORDS;
     assert_in_range(batch, 0, TOTAL - 1);
     if (batches_has(x->keys[key], words, batch)) return;
     assert_true(batches_fits(x->keys[key], words, batch));
@@ -109,7 +110,7 @@ static struct world open(uint64_t seed, bool returns) {
     struct world x = {.seed = seed, .draws = seed * 77, .returns = returns, .deaths = returns ? 6 : 0};
     x.b = budget_create(&(struct budget_options){.workers = WORKERS, .total = TOTAL, .returns = returns});
     for (int w = 0; w < WORKERS; w++) x.w[w].batch = x.w[w].flying = -1;
-    for (int key = 0; key < 2; key++) batches_clear(x.keys[key], batches_words(WORKERS));
+    for (int key = 0; key < 2; key++) batches_clear(x.keys[key], WORDS);
     return x;
 }
 

@@ -10,9 +10,9 @@
 #include "ps/server/server_memory.h"
 #include "tests/ps/test_ps_toy.h"
 
-#define LIFE           77
-#define KEYS           64
-#define WORDS(workers) (size_t) batches_words(workers)
+#define LIFE     77
+#define KEYS     64
+#define WORDS(n) (size_t) batches_words(&(struct config){.workers = n})
 
 struct job {
     struct config c;
@@ -59,9 +59,9 @@ static inline void job_init(struct job *j, const char *consistency, int workers,
     for (int key = 0; key < j->map->count; key++) {
         unsigned long n = (unsigned long)(j->map->parts[key].end - j->map->parts[key].begin);
         j->buf[key] =
-            (struct server_buffers){xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, NULL, NULL};
+            (struct server_buffers){xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, NULL, NULL, NULL};
         j->copies[key] =
-            (struct server_buffers){xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, NULL, NULL};
+            (struct server_buffers){xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, NULL, NULL, NULL};
     }
     snprintf(j->dir, sizeof j->dir, "/tmp/starring-keeper-XXXXXX");
     assert_non_null(mkdtemp(j->dir));

@@ -98,7 +98,9 @@ static const struct {
     {R | B,
      "workers memory.logits_bytes train_micro_batch_size_per_gpu "
      "gradient_accumulation_steps data_types.grad_accum_dtype reduce reduce_group recovery.elastic "
-     "parameter_server.resident parameter_server.compression parameter_server.compression_share"},
+     "parameter_server.resident parameter_server.compression parameter_server.compression_share parameter_server.max_lead "
+     "parameter_server.pushes_per_update parameter_server.age_damping "
+     "parameter_server.delay_compensation"},
     {R | B | L, "cpu.kernel cuda.attention cuda.attention_slice cuda.gelu cuda.bias_grad"},
     {B, "consistency gradients.summed"},
     {B | L, "device"},

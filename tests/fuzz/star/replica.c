@@ -45,8 +45,9 @@ static void create(struct life *x) {
     x->buf = xcalloc((unsigned long)map->count, sizeof *x->buf);
     for (int k = 0; k < map->count; k++) {
         unsigned long n = (unsigned long)elements(x, k);
-        x->buf[k] = (struct server_buffers){
-            xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, xcalloc(n, dtype_size(x->s->t.dtype)), NULL};
+        x->buf[k] = (struct server_buffers){xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)},
+                                            NULL,          xcalloc(n, dtype_size(x->s->t.dtype)),
+                                            NULL,          NULL};
     }
     const struct replica_options o = {.layout = x->s->l,
                                       .map = map,

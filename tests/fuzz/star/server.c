@@ -91,6 +91,7 @@ static void create(struct life *x) {
                                                 {xcalloc(n, 4), xcalloc(n, 4)},
                                                 xcalloc(n, dtype_size(s->t.dtype)),
                                                 xcalloc(n, 4),
+                                                NULL,
                                                 NULL};
     }
     x->config = s->c;

@@ -122,7 +122,7 @@ static void add_push(struct server_core *c, struct server_key *k, const struct w
 }
 
 static bool is_whole(const struct server_core *c, const struct server_key *k) {
-    if (c->o.replay) return replayed_completes(c, k);
+    if (c->policy->completes) return c->policy->completes(c, k);
     return k->sum.pushes >= c->per_update || k->sum.ends;
 }
 

@@ -79,7 +79,7 @@ static bool version_needed(const struct server_core *c, const struct server_key 
     return false;
 }
 
-bool replayed_completes(const struct server_core *c, const struct server_key *k) {
+static bool replayed_completes(const struct server_core *c, const struct server_key *k) {
     const struct arrival *next = arrivals_at(c->o.replay, k->key, k->replay->next);
     return !next || (int64_t)next->version + next->staleness > k->version;
 }
@@ -148,6 +148,7 @@ const struct push_policy push_replayed = {.takes_frames = true,
                                           .answer = replayed_answer,
                                           .begin_life = forget_sent,
                                           .end = sum_end,
+                                          .completes = replayed_completes,
                                           .key_bytes = replayed_bytes,
                                           .open = replayed_open,
                                           .close = replayed_close};

@@ -143,6 +143,8 @@ struct push_policy {
     int (*over)(struct server_core *c, int worker);
     // Nobody pushes the key any more. 0, or -1 with an error.
     int (*end)(struct server_core *c, struct server_key *k);
+    // Whether the pushes in the key's sum make an update. NULL: as the configuration says.
+    bool (*completes)(const struct server_core *c, const struct server_key *k);
     // The answer to a worker's pull, as it leaves: with other weights than the newest.
     void (*answer)(struct server_core *c, struct server_key *k, int worker, struct ps_message *m);
     // The policy's own part of a key, beside the slots, and its bytes.
@@ -301,7 +303,5 @@ static inline bool sum_waits(const struct server_key *k) { return k->sum.ends &&
 // The answer has the weights that this pull was answered with first, which are kept where delays are compensated.
 void note_sent(struct server_core *c, struct server_key *k, int worker, struct ps_message *m);
 void forget_sent(struct server_core *c, int worker);
-// Whether the recorded run made an update behind the key's last push (push_replayed.c).
-bool replayed_completes(const struct server_core *c, const struct server_key *k);
 
 #endif

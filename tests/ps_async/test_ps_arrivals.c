@@ -159,7 +159,8 @@ static void train_key(struct run *r, int key) {
 // ---------------------------------------------------------------- runs
 // No worker computes a step for which another, which still pushes, lacks more than max_lead of its own: though it sleeps.
 static void check_lead(struct sim *s, struct sim_worker *x) {
-    for (int w = 0; w < s->t.workers && s->t.max_lead; w++) {
+    bool computes = worker_core_status(x->core)->taken >= 0;
+    for (int w = 0; w < s->t.workers && s->t.max_lead && computes; w++) {
         const struct sim_worker *other = &s->workers[w];
         bool over = false;  // as a shard knows, which may be before the worker does
         for (int g = 0; g < s->map->shards; g++) over = over || s->shards[g]->parts[w] == WORKER_OVER;

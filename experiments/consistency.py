@@ -29,7 +29,7 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import cli
 from compare import built, check_out
-from comparison import csvfile, likeness
+from comparison import csvfile
 from comparison.execute import check_places, said_of, time_left
 from comparison.pages.report import About
 from comparison.plan import refuse_unaccepted
@@ -143,7 +143,7 @@ def main(argv=None):
         groups = [cell.runs for cell in cells if cell.runs]
         if not groups:
             raise RunError("no run is left to show:\n" + "\n".join(failures_in_words(failed, groups)))
-        likeness.refuse_unlike(groups, False, results.facts_that_may_differ(study))
+        results.refuse_unlike(study, cells)
         results.refuse_unequal_budgets(cells)
     except RunError as e:
         print(f"consistency.py: {e}", file=sys.stderr)

@@ -5,12 +5,16 @@ them lies above zero, so a comparison is a ratio (comparison/claims.py: Student'
 for all pairs of rows of one measure under one condition). Of losses, which are logarithms already, it is a difference in nats; a ratio
 of 1.02, the least that is claimed, is 0.02 nats of them. Runs take turns in a random order, so that what else a machine does falls on
 all rows alike and widens the intervals: times of noisy runs are compared too, and how busy the machine was is said."""
+import glob
 import itertools
+import json
 import math
+import os
 import statistics
 from dataclasses import dataclass
 
-from comparison import claims, learning
+import regular
+from comparison import claims, learning, likeness
 from comparison.runs import UsageError
 from comparison.spread import estimate, finite
 
@@ -18,7 +22,7 @@ MIB = 1 << 20
 # A fact that comparisons refuse to differ: the configuration keys that a row or a condition sets where it may.
 VARIED_BY = {"lr": ("optimizer.params.lr",), "optimizer": ("optimizer.",), "schedule": ("scheduler.",), "clip": ("gradient_clipping",),
              "trouble": ("trouble.",), "dtype": ("dtype",), "medium": ("medium", "launch"), "steps": ("steps",),
-             "tokens_per_step": ("train_batch_size", "steps"), "seed": ("",)}
+             "tokens_per_step": ("train_batch_size", "steps"), "data": ("data.",), "seed": ("",)}
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,15 @@ def tail(run):
     return p95 / median if median and p95 else None
 
 
+def consensus(run):
+    """Of gossip: the squared distance of a rank's last masters from the mean of all ranks', mean over the ranks."""
+    found = []
+    for path in glob.glob(os.path.join(glob.escape(run.directory), "ranks", "worker-*.json")):
+        with regular.open_file(path, limit=regular.WHOLE, encoding="utf-8") as f:
+            found.append(json.load(f).get("consensus_distance"))
+    return statistics.fmean(found) if found and None not in found else None
+
+
 def figures_of(target):
     """[(key, words, value of a run, digits)] of a study whose rows are timed to `target`."""
     to = "the target" if target is None else f"{target:.4f}"
@@ -65,7 +78,8 @@ def figures_of(target):
             ("updates", "updates", lambda run: run.updates_applied, 0), ("samples", "samples applied", lambda run: run.samples_applied, 0),
             ("staleness", "staleness, mean", lambda run: run.get("staleness", "mean"), 2),
             ("staleness_max", "at most", lambda run: run.get("staleness", "max"), 0),
-            ("sent_mib", "MiB sent in the job", lambda run: sent_bytes(run) / MIB if sent_bytes(run) is not None else None, 1)]
+            ("sent_mib", "MiB sent in the job", lambda run: sent_bytes(run) / MIB if sent_bytes(run) is not None else None, 1),
+            ("consensus", "consensus distance", consensus, 4)]
 
 
 # (key of a figure, how it is compared, in which words)
@@ -126,7 +140,8 @@ def verdicts(study, cells, targets):
                 continue
             pairs = list(itertools.combinations(there, 2))
             found = claims.claim([claims.ratio(pairs_of(a, b, key, target)) or claims.Ratio(1.0, 0) for a, b in pairs])
-            best = min(there, key=lambda c: middles[c.row.name].value)
+            # By the mean of the logarithms: where all have all seeds, no row's ratio to it is below 1.
+            best = min(there, key=lambda c: statistics.fmean(math.log(max(comparable(key, run, target), 1e-300)) for run in c.runs))
             ratios = []
             for (a, b), ratio in zip(pairs, found):
                 if best in (a, b) and ratio.count:
@@ -181,10 +196,17 @@ def busy(cells):
             "of it. The runs took turns in a random order, so this widens the intervals of times and favours no row.")
 
 
-def facts_that_may_differ(study):
+def facts_that_may_differ(parts):
     """The facts that a row or a condition sets on purpose."""
-    keys = [key for part in study.rows + study.conditions for key in part.settings]
+    keys = [key for part in parts for key in part.settings]
     return {fact for fact, prefixes in VARIED_BY.items() if any(not p or key == p or key.startswith(p) for p in prefixes for key in keys + [""])}
+
+
+def refuse_unlike(study, cells):
+    """RunError unless the rows of a condition differ in what rows set alone, and all in what rows and conditions set."""
+    for condition in study.conditions:
+        likeness.refuse_unlike([c.runs for c in cells if c.runs and c.condition == condition], False, facts_that_may_differ(study.rows))
+    likeness.refuse_unlike([c.runs for c in cells if c.runs], False, facts_that_may_differ(study.rows + study.conditions))
 
 
 def refuse_unequal_budgets(cells):

@@ -143,6 +143,13 @@ class Studies(Case):
                 self.assertIn(said, p.stderr)
                 self.assertNotEqual(p.returncode, 0)
 
+    def test_what_conditions_vary_may_not_differ_within_one(self):
+        conditions = [{"name": "one"}, {"name": "two", "settings": {"trouble.straggle": ["1:4"]}}]
+        self.study(study(conditions=conditions))
+        changed = self.json("out", "one", "sync.seed1", "summary.json") | {"trouble": {"text": "other"}}
+        self.write(json.dumps(changed), "out", "one", "sync.seed1", "summary.json")
+        self.assertIn("unequal trouble", self.study(study(conditions=conditions), status=1).stderr)
+
     def test_a_learning_rate_may_differ_where_a_row_sets_it(self):
         rows = [{"name": "one", "topology": "ps:sync"}, {"name": "two", "topology": "ps:sync", "settings": {"optimizer.params.lr": 3e-3}}]
         self.study(study(rows=rows, reference="one"))
@@ -201,6 +208,15 @@ class Arithmetic(Runs):
         self.assertAlmostEqual(found["sent_mib"], 4 * 12)
         self.assertIsNone(next(read for key, _, read, _ in results.figures_of(1.5) if key == "seconds_to_target")(a.runs[0]))
 
+    def test_consensus_is_the_mean_over_ranks(self):
+        run = self.cell("a", [2.0], [1]).runs[0]
+        self.assertIsNone(results.consensus(run))
+        for rank, distance in enumerate((1.0, 3.0)):
+            self.write(json.dumps({"consensus_distance": distance}), "a", "0", "ranks", f"worker-{rank}.json")
+        self.assertEqual(results.consensus(run), 2.0)
+        self.write("{}", "a", "0", "ranks", "worker-2.json")
+        self.assertIsNone(results.consensus(run))
+
     def test_no_difference_is_claimed_of_one_seed_or_within_noise(self):
         a, b = self.cell("a", [2.0, 3.0, 4.0], [10, 20, 40]), self.cell("b", [2.3, 2.8, 4.2], [12, 18, 50])
         study = self.study_of([a, b])
@@ -229,8 +245,9 @@ class Arithmetic(Runs):
 
     def test_facts_that_may_differ_are_those_that_are_set(self):
         rows = [plan.Part("a", {"optimizer.params.lr": 1e-3}, "local")]
-        study = plan.Study("s", {}, rows, [plan.Part("c", {"trouble.delay": []})], [1], "a")
-        self.assertEqual(results.facts_that_may_differ(study), {"lr", "optimizer", "trouble", "seed"})
+        conditions = [plan.Part("c", {"trouble.delay": []})]
+        self.assertEqual(results.facts_that_may_differ(rows), {"lr", "optimizer", "seed"})
+        self.assertEqual(results.facts_that_may_differ(rows + conditions), {"lr", "optimizer", "trouble", "seed"})
 
     def test_a_table_of_chosen_figures(self):
         a = self.cell("a", [2.0, 2.0], [1, 1])

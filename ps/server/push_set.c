@@ -72,7 +72,8 @@ static int set_admit(struct server_core *c, struct server_key *k, const struct w
     return 0;
 }
 
-// Adds a key's gradients over the set, and lets go of all. A worker whose gradient counted hears that it was taken.
+// Adds a key's gradients over the set, and lets go of all. A worker whose gradient counted hears that it was taken; one that is late hears it
+// with the answer to its pull.
 static int add_set(struct server_core *c, struct server_key *k, uint64_t set) {
     struct slot *s = slot_of(c, k, k->step);
     struct sum_args sum = {.acc = k->buf.acc,
@@ -91,11 +92,10 @@ static int add_set(struct server_core *c, struct server_key *k, uint64_t set) {
     }
     if (add_up(c, k, &sum, &at_once) != 0) return -1;
     for (int w = 0; w < c->rule.workers; w++) {
-        bool counts = (set & elastic_bit(w)) != 0, came = s->held[w].data != NULL,
-             told = s->held[w].frame || k->pulls[w].pending;
+        bool counts = (set & elastic_bit(w)) != 0, told = s->held[w].frame || k->pulls[w].pending;
         if (counts) ready_ns = s->ready_ns[w] = ps_later(s->ready_ns[w], ready_ns);
         let_go(c, s, w);
-        if (came && !told) acknowledge(c, k, w, k->step, false);
+        if (counts && !told) acknowledge(c, k, w, k->step, false);
     }
     s->needed_ns = ready_ns;
     return close_slot(c, k, at_once);

@@ -21,6 +21,7 @@ struct fate {
     bool behind[SIM_WORKERS];                    // the last step was over before it came to it
     int64_t jump[SIM_WORKERS];                   // the step whose weights it has asked for
     int late[SIM_WORKERS], missed[SIM_WORKERS];  // steps that it has computed in vain; that were over
+    int further;  // answers to pushes with weights of a later step than the one behind them
     int stale;                                   // pushes acknowledged as such
     char *old[64];  // segments of dead processes: mapped as long as a server may look
     int olds;
@@ -118,6 +119,7 @@ static inline bool takes(struct sim *s, const struct sim_packet *p, struct wire_
     fate->stale += p->to.role == PS_WORKER && h->kind == WIRE_PUSH_ACK && h->staleness > 0;
     if (p->to.role != PS_WORKER) return false;
     struct sim_worker *x = &s->workers[w];
+    fate->further += h->kind == WIRE_PULL_REPLY && !(h->flags & WIRE_FINAL) && h->step > x->step + 1;
     bool other = p->to.incarnation != x->end.incarnation;
     if (!other && !fate->dead[w]) return false;
     // What has a number was meant for the process before, until this one has asked to join: its line begins with the answer.

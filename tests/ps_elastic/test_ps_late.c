@@ -20,7 +20,7 @@ static struct toy_case case_of(const char *consistency, uint64_t seed) {
 
 struct seen {
     int partial, late, missed, stale, zero;  // zero: steps without worker 0
-    int joins;
+    int joins, further;
 };
 
 // Workers are slow at random, and the network does what it likes.
@@ -50,6 +50,7 @@ static void run_case(struct toy_case *t, struct fate *f, struct seen *n) {
     }
     n->stale += f->stale;
     n->joins += f->joins;
+    n->further += f->further;
     end(s, f);
 }
 
@@ -64,7 +65,8 @@ static void test_late(void **state) {
             run_case(&t, &f, &n);
         }
         // All that is to be tested has happened, and often.
-        assert_true(n.partial > 100 && n.late > 40 && n.missed > 20 && n.stale > 20 && n.zero > 20);
+        assert_true(n.partial > 100 && n.late > 40 && n.missed > 20 && n.stale > 20 && n.zero > 20 &&
+                    n.further > 20);
     }
 }
 
@@ -117,12 +119,43 @@ static void test_deaths(void **state) {
     assert_true(n.partial > 100 && n.late > 20 && n.missed > 20 && n.joins > 40);
 }
 
+// What has not left when a worker goes on at a later step does not leave any more.
+static void test_jump(void **state) {
+    (void)state;
+    struct toy_case t = case_of("backup:1", 2);
+    t.share = SHARE_NOTHING;
+    struct sim *s = sim_create(&t);
+    struct worker_core *c = s->workers[1].core;
+    int before = 0, behind = 0;
+    for (int u = s->l->count - 1; u >= 0; u--)
+        worker_core_push_unit(c, u, &(struct push_info){.step = 0, .lr = TOY_LR, .grad_scale = 1});
+    assert_int_equal(worker_core_tick(c, s->now), 0);
+    for (int u = 0; u < s->l->count; u++) before += worker_core_busy(c, u, 0);
+    worker_core_jump(c, 3, s->now);
+    for (int u = 0; u < s->l->count; u++) behind += worker_core_busy(c, u, 0);
+    assert_true(before > 4 && behind > 0 && behind <= 2);  // credits are those of two keys
+    sim_destroy(s);
+}
+
+// A worker that hears of steps which it will never reach says so.
+static void test_too_far_behind(void **state) {
+    (void)state;
+    struct toy_case t = case_of("backup:1", 2);
+    struct sim *s = sim_create(&t);
+    struct wire_header h = {.kind = WIRE_STEP_DONE, .step = INT64_C(1) << 40};
+    assert_int_equal(worker_core_message(s->workers[1].core, PEER_SCHEDULER, &h, NULL, s->now), -1);
+    assert_non_null(strstr(worker_core_error(s->workers[1].core), "it is too far behind"));
+    sim_destroy(s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_late),
         cmocka_unit_test(test_all),
         cmocka_unit_test(test_grace),
         cmocka_unit_test(test_deaths),
+        cmocka_unit_test(test_jump),
+        cmocka_unit_test(test_too_far_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,6 +72,65 @@ static void test_enough(void **state) {
     step_set_destroy(&s);
 }
 
+// Backup workers: no more than are needed, and of those that come at the same moment each is left out in turn.
+static void test_exact(void **state) {
+    (void)state;
+    struct step_set_options o = {.workers = 3, .min = 1, .needs = 2, .exact = true, .shards = 1, .own = OWN};
+    struct step_set *s = step_set_create(&o);
+    static const uint64_t sets[] = {3, 6, 5, 3};
+    for (int t = 0; t < 4; t++) {
+        for (int w = 0; w < 3; w++) part(s, 1, w);
+        assert_true(step_set_fix(s, now(s), 0) && step_set_fixed(s, now(s)) == sets[t]);
+        step_set_close(s, false, true);
+    }
+    step_set_destroy(&s);
+}
+
+// A quorum waits for others until its grace is over, or all have come; each step anew.
+static void test_grace(void **state) {
+    (void)state;
+    struct step_set_options o = {
+        .workers = 3, .min = 1, .needs = 1, .grace_s = 2, .shards = 1, .own = OWN};
+    struct step_set *s = step_set_create(&o);
+    assert_false(step_set_graces(s));
+    part(s, 1, 2);
+    assert_false(step_set_fix(s, now(s), 10));
+    assert_true(step_set_graces(s));
+    part(s, 1, 0);
+    assert_false(step_set_fix(s, now(s), 11.9));
+    assert_true(step_set_fix(s, now(s), 12) && step_set_fixed(s, now(s)) == 5);
+    assert_false(step_set_graces(s));
+    step_set_close(s, false, true);
+    assert_false(step_set_graces(s));
+    part(s, 1, 1);
+    assert_false(step_set_fix(s, now(s), 13));  // its grace begins
+    part(s, 1, 0);
+    part(s, 1, 2);
+    assert_true(step_set_fix(s, now(s), 13.1) && step_set_fixed(s, now(s)) == 7);
+    step_set_destroy(&s);
+}
+
+static int64_t of_record(void *ctx, int worker, int64_t step) {
+    (void)ctx;
+    return worker == 1 + step % 2 ? 0 : -1;
+}
+
+// A step that is repeated has the set that was recorded, though others have come before.
+static void test_recorded(void **state) {
+    (void)state;
+    struct step_set_options o = {.workers = 3, .min = 1, .needs = 1, .shards = 1, .own = OWN, .recorded = of_record};
+    struct step_set *s = step_set_create(&o);
+    for (int t = 0; t < 4; t++) {
+        part(s, 1, 0);
+        part(s, 1, 2 - t % 2);
+        assert_false(step_set_fix(s, now(s), 0));
+        part(s, 1, 1 + t % 2);
+        assert_true(step_set_fix(s, now(s), 0) && step_set_fixed(s, now(s)) == elastic_bit(1 + t % 2));
+        step_set_close(s, false, true);
+    }
+    step_set_destroy(&s);
+}
+
 // A worker that is lost before all of it has come counts for no key, and nobody waits for it.
 static void test_lost_in_the_middle(void **state) {
     (void)state;
@@ -202,6 +261,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_there),
         cmocka_unit_test(test_enough),
+        cmocka_unit_test(test_exact),
+        cmocka_unit_test(test_grace),
+        cmocka_unit_test(test_recorded),
         cmocka_unit_test(test_lost_in_the_middle),
         cmocka_unit_test(test_complete_and_lost),
         cmocka_unit_test(test_join),

@@ -370,7 +370,8 @@ static struct state_range *whole_units(const struct saver *s) {
 static const void *read_room(void *saver, const struct state_range *r) { return room_of(saver, r->unit); }
 
 // Where steps go on without this rank, keys may be further when it comes to a step: a version is asked for before any key has it,
-// and what it is of is told when this rank has come to it.
+// and what it is of is told when this rank has come to it. There is one room: of a rank that is behind by more steps than are
+// between two snapshots some are given up.
 static void ask_version(struct saver *s, int64_t version) {
     pthread_mutex_lock(&s->mutex);
     struct snapshot *one = s->awaited = snapshot_create(s, &(struct train_state){0}, 0, version);

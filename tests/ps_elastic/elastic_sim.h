@@ -21,8 +21,8 @@ struct fate {
     bool behind[SIM_WORKERS];                    // the last step was over before it came to it
     int64_t jump[SIM_WORKERS];                   // the step whose weights it has asked for
     int late[SIM_WORKERS], missed[SIM_WORKERS];  // steps that it has computed in vain; that were over
-    int further;  // answers to pushes with weights of a later step than the one behind them
-    int stale;                                   // pushes acknowledged as such
+    int further;    // answers to pushes with weights of a later step than the one behind them
+    int stale;      // pushes acknowledged as such
     char *old[64];  // segments of dead processes: mapped as long as a server may look
     int olds;
     uint64_t incarnations;

@@ -150,12 +150,8 @@ static void test_too_far_behind(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_late),
-        cmocka_unit_test(test_all),
-        cmocka_unit_test(test_grace),
-        cmocka_unit_test(test_deaths),
-        cmocka_unit_test(test_jump),
-        cmocka_unit_test(test_too_far_behind),
+        cmocka_unit_test(test_late),   cmocka_unit_test(test_all),  cmocka_unit_test(test_grace),
+        cmocka_unit_test(test_deaths), cmocka_unit_test(test_jump), cmocka_unit_test(test_too_far_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

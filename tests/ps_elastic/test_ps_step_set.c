@@ -89,8 +89,7 @@ static void test_exact(void **state) {
 // A quorum waits for others until its grace is over, or all have come; each step anew.
 static void test_grace(void **state) {
     (void)state;
-    struct step_set_options o = {
-        .workers = 3, .min = 1, .needs = 1, .grace_s = 2, .shards = 1, .own = OWN};
+    struct step_set_options o = {.workers = 3, .min = 1, .needs = 1, .grace_s = 2, .shards = 1, .own = OWN};
     struct step_set *s = step_set_create(&o);
     assert_false(step_set_graces(s));
     part(s, 1, 2);
@@ -118,7 +117,8 @@ static int64_t of_record(void *ctx, int worker, int64_t step) {
 // A step that is repeated has the set that was recorded, though others have come before.
 static void test_recorded(void **state) {
     (void)state;
-    struct step_set_options o = {.workers = 3, .min = 1, .needs = 1, .shards = 1, .own = OWN, .recorded = of_record};
+    struct step_set_options o = {
+        .workers = 3, .min = 1, .needs = 1, .shards = 1, .own = OWN, .recorded = of_record};
     struct step_set *s = step_set_create(&o);
     for (int t = 0; t < 4; t++) {
         part(s, 1, 0);

@@ -522,7 +522,7 @@ static int log_in(struct comm *c, const struct manifest *manifest) {
 static int start(struct comm *c) {
     int64_t pushed = 0;
     for (int u = 0; u < c->o.role.layout->count; u++)
-        pushed += (int64_t)c->o.buffers->push_bytes[u] * unit_pushes(c->c);
+        pushed += (int64_t)c->o.buffers->push_bytes[u] * unit_pushes(c->c) * (1 + c->rule.lead);
     struct worker_core_options o = {.rank = c->id.rank,
                                     .lead = c->rule.lead,
                                     .lag = c->rule.lag,

@@ -784,7 +784,7 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
     c->least = xcalloc((unsigned long)o->layout->count * MARKS, sizeof *c->least);
     for (int i = 0; i < o->layout->count * MARKS; i++)
         c->least[i].have = o->map->first[i / MARKS + 1] - o->map->first[i / MARKS];
-    size_t size = dtype_size(o->dtype);
+    size_t size = dtype_size(o->dtype), opened = 0;
     for (int key = 0; key < o->map->count; key++) {
         const struct partition *p = &o->map->parts[key];
         struct worker_key *k = &c->keys[key];
@@ -793,8 +793,11 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
         k->shared = o->shared && o->shared[p->shard];
         k->push_bytes = push_bytes(&o->code, o->dtype, p->end - p->begin);
         if (p->begin > 0) k->push_at = k[-1].push_at + k[-1].push_bytes;
+        opened += k->push_bytes * open;
         if (k->shared && o->weight_at) k->weight_at = o->weight_at[p->unit] + (size_t)p->begin * size;
     }
+    c->credits.window = CREDITS_UNDER_WAY;
+    c->credits.all = c->credits.most >= opened && !o->by_unit;
     return c;
 }
 

@@ -19,16 +19,25 @@
 // urgent keys meanwhile. So what is held takes credits from less urgent keys alone: half of the credits are for what is
 // under way and the more urgent ones held, all of them for everything. One key more may go where nothing is under way
 // and nothing as urgent is held.
+//
+// Credits that are enough for all that this worker has open (all) hold nothing back, however late the worker is whose turn is
+// first. What is under way is bounded even so: bytes that a transport has taken are in front of every key that is more urgent.
+#define CREDITS_UNDER_WAY ((size_t)32 << 20)
+
 struct credits {
     size_t most, taken, held;  // bytes; held: the part of taken that has arrived
+    size_t window;             // for what is under way
+    bool all;
 };
 
 // Whether a key of `bytes` may go. held_before: bytes held of keys more urgent than it. Keys are asked for in order of
 // urgency, and after the first that may not go no other may.
 static inline bool credits_allow(const struct credits *c, size_t bytes, size_t held_before) {
     size_t under_way = c->taken - c->held;
+    if (c->all) return !under_way || under_way + bytes <= c->window;
     if (!under_way && !held_before) return c->taken <= c->most;
-    return under_way + held_before + bytes <= c->most / 2 && c->taken + bytes <= c->most;
+    return under_way + bytes <= c->window && under_way + held_before + bytes <= c->most / 2 &&
+           c->taken + bytes <= c->most;
 }
 
 enum sending { SEND_IDLE, SEND_QUEUED, SEND_SENT, SEND_HELD, SEND_GIVEN };

@@ -612,15 +612,58 @@ static void test_held_keeps_no_urgent_back(void **state) {
 
 static void test_credits(void **state) {
     (void)state;
-    assert_true(credits_allow(&(struct credits){100, 0, 0}, 500, 0));  // nothing is under way: any size
-    assert_true(credits_allow(&(struct credits){100, 100, 100}, 500, 0));
-    assert_false(credits_allow(&(struct credits){100, 101, 101}, 1, 0));  // once
-    assert_false(credits_allow(&(struct credits){100, 20, 20}, 40, 20));  // behind what is held: half of them
-    assert_true(credits_allow(&(struct credits){100, 20, 20}, 30, 20));
-    assert_true(credits_allow(&(struct credits){100, 20, 0}, 30, 0));
-    assert_false(credits_allow(&(struct credits){100, 20, 0}, 31, 0));
-    assert_true(credits_allow(&(struct credits){100, 70, 50}, 30, 0));
-    assert_false(credits_allow(&(struct credits){100, 80, 60}, 30, 0));  // all together: all of them
+    assert_true(
+        credits_allow(&(struct credits){100, 0, 0, 1000, false}, 500, 0));  // nothing is under way: any size
+    assert_true(credits_allow(&(struct credits){100, 100, 100, 1000, false}, 500, 0));
+    assert_false(credits_allow(&(struct credits){100, 101, 101, 1000, false}, 1, 0));  // once
+    assert_false(credits_allow(&(struct credits){100, 20, 20, 1000, false}, 40,
+                               20));  // behind what is held: half of them
+    assert_true(credits_allow(&(struct credits){100, 20, 20, 1000, false}, 30, 20));
+    assert_true(credits_allow(&(struct credits){100, 20, 0, 1000, false}, 30, 0));
+    assert_false(credits_allow(&(struct credits){100, 20, 0, 1000, false}, 31, 0));
+    assert_true(credits_allow(&(struct credits){100, 70, 50, 1000, false}, 30, 0));
+    assert_false(
+        credits_allow(&(struct credits){100, 80, 60, 1000, false}, 30, 0));  // all together: all of them
+    // What is under way has bounds of its own, and where the credits are enough for everything no others.
+    assert_false(credits_allow(&(struct credits){100, 20, 0, 40, false}, 21, 0));
+    assert_true(credits_allow(&(struct credits){100, 20, 0, 40, true}, 20, 500));
+    assert_false(credits_allow(&(struct credits){100, 20, 0, 40, true}, 21, 0));
+    assert_true(credits_allow(&(struct credits){100, 90, 90, 40, true}, 500, 90));
+}
+
+// The worker whose turn is first is slow: all that this one pushes is held, and all of it goes, what is urgent before what became
+// ready earlier.
+static void test_slow_worker_holds_nothing_back(void **state) {
+    (void)state;
+    struct fixture b = fixture_create("sync");
+    int count = b.sim->map->count, first = b.sim->map->first[TOY_UNITS - 1];
+    struct worker_core_options o = {.rank = 1,
+                                    .layout = b.sim->l,
+                                    .map = b.sim->map,
+                                    .dtype = DT_BF16,
+                                    .weights = b.sim->workers[0].weights,
+                                    .grads = (const void *const *)b.sim->workers[0].grads,
+                                    .credit_bytes = 1 << 20,
+                                    .heartbeat_s = 1e6,
+                                    .lost_s = 1e6,
+                                    .port = {&b.log, log_send}};
+    struct worker_core *w = worker_core_create(&o);
+    struct push_info p = {.step = 0, .lr = 0.1f, .grad_scale = 1.0f};
+    assert_true(w->credits.all && w->credits.window > 1 << 20);
+    w->credits.window = b.bytes;
+    worker_core_push_unit(w, TOY_UNITS - 1, &p);
+    worker_core_tick(w, 0);
+    assert_int_equal(last_push(&b.log), first);
+    for (int u = TOY_UNITS - 2; u >= 0; u--) worker_core_push_unit(w, u, &p);
+    tell_pushed(w, first, WIRE_HELD);
+    for (int key = 0, at = 1; at < count; key++) {
+        if (key == first) continue;
+        assert_int_equal(b.log.count, ++at);
+        assert_int_equal(last_push(&b.log), key);
+        tell_pushed(w, key, WIRE_HELD);
+    }
+    worker_core_destroy(&w);
+    sim_destroy(b.sim);
 }
 
 int main(void) {
@@ -638,6 +681,7 @@ int main(void) {
                                        cmocka_unit_test(test_batches),
                                        cmocka_unit_test(test_credits_and_urgency),
                                        cmocka_unit_test(test_credits),
+                                       cmocka_unit_test(test_slow_worker_holds_nothing_back),
                                        cmocka_unit_test(test_held_keeps_no_urgent_back)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,11 +102,6 @@ static int check_late(const struct config *c) {
             "out, or use ps:quorum:Q",
             (long long)c->ps.grace_ms, c->topology);
     if (!consistency_drops(&rule)) return 0;
-    if (c->documents == DOCUMENTS_WHOLE)
-        return fail(
-            "data.documents whole: --topology %s scales the sum of a step's workers by their number, and their documents "
-            "have as many tokens as they like: leave one of the two out",
-            c->topology);
     if (ps_codes(c))
         return fail(
             "parameter_server.compression %s: --topology %s drops the pushes of a worker that is late, and with its code "

@@ -149,6 +149,7 @@ enum {
     SAMPLES,
     UPDATES,
     CONTRIBUTORS,
+    TOKENS,
     SKIPPED,
     SCALE,
     ITERATION,
@@ -167,6 +168,7 @@ void opening_write(const struct step_opening *d, struct wire_header *h) {
     v[SAMPLES] = (double)x->samples;
     v[UPDATES] = (double)x->updates;
     v[CONTRIBUTORS] = d->contributors;
+    v[TOKENS] = (double)d->tokens;
     v[SKIPPED] = x->skipped_in_a_row;
     v[SCALE] = x->scaler.scale;
     v[ITERATION] = (double)x->scaler.iter;
@@ -187,6 +189,7 @@ int opening_read(const struct wire_header *h, struct step_opening *d) {
         if (!is_value(i, v[i])) return -1;
     *d = (struct step_opening){.members = h->mask,
                                .contributors = (int)v[CONTRIBUTORS],
+                               .tokens = (int64_t)v[TOKENS],
                                .state = {.step = h->step,
                                          .updates = (int64_t)v[UPDATES],
                                          .samples = (int64_t)v[SAMPLES],

@@ -54,9 +54,19 @@ static inline int elastic_count(uint64_t set) { return __builtin_popcountll(set)
 static inline int elastic_place(uint64_t set, int worker) {
     return elastic_count(set & (elastic_bit(worker) - 1));
 }
-// N/n, by which the sum of n of N workers' gradients is multiplied; 1: not at all.
-static inline float elastic_scale(int workers, int contributors) {
-    return (float)((double)workers / (double)contributors);
+// What a step's mean was to be over, and what its set has of it.
+struct set_share {
+    int workers, contributors;    // N; n of them
+    int64_t mean_tokens, tokens;  // 0: nobody says; then each worker has as many
+};
+// Whether each worker has as many tokens: then the mean over the set is N/n of its sum, whatever is rounded.
+static inline bool set_is_even(const struct set_share *s) {
+    return (double)s->mean_tokens * s->contributors == (double)s->tokens * s->workers;
+}
+// By what the sum of the set's gradients is multiplied; 1: not at all.
+static inline float set_scale(const struct set_share *s) {
+    return (float)(set_is_even(s) ? (double)s->workers / (double)s->contributors
+                                  : (double)s->mean_tokens / (double)s->tokens);
 }
 
 struct step_set_options {
@@ -116,6 +126,7 @@ const struct train_state *step_set_state(const struct step_set *s);
 struct step_opening {
     uint64_t members;  // 0: there are no common steps (async)
     int contributors;  // of the step before; 0: none
+    int64_t tokens;    // of these
     struct train_state state;
 };
 

@@ -20,7 +20,8 @@ static const size_t place_of[] = {
     [21] = offsetof(struct wire_header, clip),        [22] = offsetof(struct wire_header, mask),
     [23] = offsetof(struct wire_header, untaken),     [24] = offsetof(struct wire_header, epoch),
     [25] = offsetof(struct wire_header, clock),       [26] = offsetof(struct wire_header, manifest),
-    [27] = offsetof(struct wire_header, host)};
+    [27] = offsetof(struct wire_header, host),        [28] = offsetof(struct wire_header, tokens),
+    [29] = offsetof(struct wire_header, mean_tokens)};
 #define BODY       16  // a body's number is its kind's and this
 #define HOST       27
 #define BODY_BYTES 256  // of the largest body's struct
@@ -168,6 +169,7 @@ static int header_check(const struct wire_header *h, size_t payload_bytes) {
     if ((unsigned)h->role >= PS_ROLES || h->rank < -1 || h->rank > 1 << 20) return -1;
     if (h->thread < 0 || h->thread > 1 << 16 || h->key < 0 || h->epoch > INT32_MAX) return -1;
     if (!counts(h->step) || !counts(h->version) || !counts(h->batch) || !counts(h->staleness)) return -1;
+    if (h->tokens < 0 || h->mean_tokens < h->tokens) return -1;
     if (h->untaken < 0 || h->untaken > h->step) return -1;
     if (!counts(h->ready_ns) || !counts(h->peers_ready_ns) || h->flags & ~(uint32_t)WIRE_FLAGS) return -1;
     // Digits of 32 bits, as exact_sum_carry leaves them: the sums of 2^31 shards meet without an overflow.

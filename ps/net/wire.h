@@ -137,6 +137,8 @@ struct wire_header {
     uint32_t life;                      // of the sender's rank: 1, 2, ..; 0: nobody takes another's place
     float lr, loss_scale, clip, grad_scale;
     double loss, norm;
+    int64_t tokens,
+        mean_tokens;  // of a worker's batch, and those that its gradient is a mean over; 0: not said
     // Moments, nanoseconds of the scheduler's monotonic clock (ps/net/clock.h); 0: none. ready_ns: when the
     // sender's own part could have left; of a worker's push and report with its rank (ps_moment_of).
     // peers_ready_ns: the latest ready_ns of all that the answer needed: a receiver that waited for it before that

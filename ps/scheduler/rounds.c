@@ -18,7 +18,9 @@ struct round {
     bool *summed;    // (shards)
     bool *told;      // (N + shards) that the member is slow
     int reports, sums;
-    double *loss;  // (N)
+    double *loss;         // (N)
+    int64_t *tokens;      // (N) of the workers' batches
+    int64_t mean_tokens;  // as the first of them says
     float lr, loss_scale, clip;
     int first_worker;
     struct exact_sum sum;
@@ -84,6 +86,13 @@ static void tell_shards(const struct rounds *c, const struct wire_header *h) {
         if (c->o.map->shard_keys[i]) port_tell(&c->o.port, membership_shard(c->members, i), h);
 }
 
+static struct set_share share_of(const struct rounds *c, const struct round *r, uint64_t set) {
+    struct set_share s = {c->workers, elastic_count(set), r->mean_tokens, 0};
+    for (int w = 0; w < c->workers; w++)
+        if (set & elastic_bit(w)) s.tokens += r->tokens[w];
+    return s;
+}
+
 // The mean over the contributing workers: shares added in worker order.
 static double mean_loss(const struct rounds *c, const struct round *r) {
     uint64_t set = c->set ? step_set_fixed(c->set, r->step) : 0;
@@ -91,7 +100,10 @@ static double mean_loss(const struct rounds *c, const struct round *r) {
     double loss = r->loss[first];
     for (int w = first + 1; w < c->workers; w++)
         if (!set || (set & elastic_bit(w))) loss += r->loss[w];
-    return set && elastic_count(set) < c->workers ? loss * c->workers / elastic_count(set) : loss;
+    if (!set || elastic_count(set) == c->workers) return loss;
+    struct set_share s = share_of(c, r, set);
+    return set_is_even(&s) ? loss * s.workers / s.contributors
+                           : loss * (double)s.mean_tokens / (double)s.tokens;
 }
 
 static void refuse_join(const struct rounds *c, int w) {
@@ -132,6 +144,7 @@ static void close_set(struct rounds *c, const struct round *r, bool skipped, str
     step_set_close(c->set, skipped, more);
     struct step_opening opening = {.members = step_set_members(c->set, opens),
                                    .contributors = elastic_count(set),
+                                   .tokens = share_of(c, r, set).tokens,
                                    .state = *step_set_state(c->set)};
     opening_write(&opening, step_done);
     for (int w = 0; w < c->workers; w++) {
@@ -224,6 +237,7 @@ int rounds_report(struct rounds *c, int w, const struct wire_header *h, double n
         r->lr = h->lr;
         r->loss_scale = h->loss_scale;
         r->clip = h->clip;
+        r->mean_tokens = h->mean_tokens;
     } else if (f32_to_bits(r->lr) != f32_to_bits(h->lr) ||
                f32_to_bits(r->loss_scale) != f32_to_bits(h->loss_scale) ||
                f32_to_bits(r->clip) != f32_to_bits(h->clip)) {
@@ -236,6 +250,7 @@ int rounds_report(struct rounds *c, int w, const struct wire_header *h, double n
     round_heard(r, h->ready_ns, now);
     r->reported[w] = true;
     r->loss[w] = h->loss;
+    r->tokens[w] = h->tokens;
     r->reports++;
     if (c->set) step_set_reported(c->set, h->step, w);
     // Its workers know what a job that goes on from a checkpoint has behind it.
@@ -476,6 +491,7 @@ struct rounds *rounds_create(const struct scheduler_options *o, const struct mem
         r->summed = xcalloc((unsigned long)c->shards, sizeof(bool));
         r->told = xcalloc(n + (unsigned long)c->shards, sizeof(bool));
         r->loss = xcalloc(n, sizeof(double));
+        r->tokens = xcalloc(n, sizeof *r->tokens);
         r->step = step;
     }
     c->gather.have = xcalloc(n, sizeof(bool));
@@ -514,6 +530,7 @@ void rounds_destroy(struct rounds **at) {
         free(r->summed);
         free(r->told);
         free(r->loss);
+        free(r->tokens);
     }
     free(c->rounds);
     free(c->gather.have);

@@ -63,9 +63,9 @@ static void committed(struct server_core *c, struct server_key *k) {
     c->step++;
     c->decided = r->scalars;
     c->totals.steps = (double)(c->step - c->begin);
-    int *keys_of = r->keys_of;
-    *r = (struct server_round){.keys_of = keys_of};
-    if (keys_of) memset(keys_of, 0, (size_t)c->rule.workers * sizeof *keys_of);
+    struct set_part *parts = r->parts;
+    *r = (struct server_round){.parts = parts};
+    if (parts) memset(parts, 0, (size_t)c->rule.workers * sizeof *parts);
 }
 
 int commit_key(struct server_core *c, struct server_key *k) {

@@ -3,8 +3,8 @@
 //
 //     PUSH w (t) --> held: a frame is acknowledged and kept, a segment is read later
 //     all keys of w are here --> ARRIVED: the workers of whom that is true
-//     SET (t, mask)   --> per key: the sum over the mask in worker order, times N/n, rounded once; all that was held is
-//                         let go, of the mask or not --> SHARD_SUM, and on as where all belong (server_core.h)
+//     SET (t, mask)   --> per key: the sum over the mask in worker order, times N/n, or, where workers have more tokens or
+//                         fewer, times those of the mean over the mask's, rounded once; all that was held is let go, of the mask or not --> SHARD_SUM, and on as where all belong (server_core.h)
 //
 // A worker that is late pushes to a step whose set is fixed: the gradient is dropped, and acknowledged with its staleness, the
 // updates that were made without it. A pull is answered with the weights that there are, and says of which step: they may be of
@@ -65,7 +65,9 @@ static int set_admit(struct server_core *c, struct server_key *k, const struct w
         note_held(c);
         acknowledge(c, k, h->rank, h->step, false);  // it is the server's now, whatever becomes of the worker
     }
-    if (++r->keys_of[h->rank] < c->count) return 0;
+    r->parts[h->rank].tokens = h->tokens;
+    r->mean_tokens = h->mean_tokens;
+    if (++r->parts[h->rank].keys < c->count) return 0;
     r->arrived |= elastic_bit(h->rank);
     port_tell(&c->o.port, PEER_SCHEDULER,
               &(struct wire_header){.kind = WIRE_ARRIVED, .step = h->step, .mask = r->arrived});
@@ -76,11 +78,15 @@ static int set_admit(struct server_core *c, struct server_key *k, const struct w
 // with the answer to its pull.
 static int add_set(struct server_core *c, struct server_key *k, uint64_t set) {
     struct slot *s = slot_of(c, k, k->step);
+    const struct server_round *r = round_of(c, k->step);
+    struct set_share share = {c->rule.workers, elastic_count(set), r->mean_tokens, 0};
+    for (int w = 0; w < c->rule.workers; w++)
+        if (set & elastic_bit(w)) share.tokens += r->parts[w].tokens;
     struct sum_args sum = {.acc = k->buf.acc,
                            .grads = c->grads,
                            .n = k->n,
                            .dtype = c->dtype,
-                           .scale = elastic_scale(c->rule.workers, elastic_count(set)),
+                           .scale = set_scale(&share),
                            .first = true};
     int64_t ready_ns = 0;
     bool at_once;
@@ -125,7 +131,7 @@ static int set_fix(struct server_core *c, const struct wire_header *h) {
 
 static void set_begin_life(struct server_core *c, int worker) {
     for (int i = 0; i < c->slots; i++) {
-        c->rounds[i].keys_of[worker] = 0;
+        c->rounds[i].parts[worker] = (struct set_part){0};
         c->rounds[i].arrived &= ~elastic_bit(worker);
     }
 }

@@ -351,7 +351,7 @@ struct server_core *server_core_create(const struct server_core_options *o) {
     c->chunk = xcalloc(KEY_PASS_CHUNK, sizeof(float));
     if (ps_elastic(config)) c->life = xcalloc(workers, sizeof *c->life);
     for (int i = 0; i < c->slots && c->policy->fix; i++)
-        c->rounds[i].keys_of = xcalloc(workers, sizeof *c->rounds->keys_of);
+        c->rounds[i].parts = xcalloc(workers, sizeof *c->rounds->parts);
     for (int key = 0; key < o->map->count; key++) {
         c->index[key] = -1;
         if (o->map->parts[key].shard != o->shard) continue;
@@ -380,7 +380,7 @@ void server_core_destroy(struct server_core **core) {
         free(k->sum.batches);
         free(k->sent);
     }
-    for (int i = 0; i < c->slots; i++) free(c->rounds[i].keys_of);
+    for (int i = 0; i < c->slots; i++) free(c->rounds[i].parts);
     free(c->rounds);
     free(c->keys);
     free(c->index);

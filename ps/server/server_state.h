@@ -112,9 +112,13 @@ struct server_round {
     struct update_scalars scalars;
     int64_t ready_ns;  // of the keys complete so far; after the decision, of all that it needed
     // Of a step to which not all workers belong (push_set.c):
-    int *keys_of;      // (N) keys of which the worker's gradient is here
-    uint64_t arrived;  // workers with all keys
-    uint64_t fixed;    // the step's set; 0: not yet
+    struct set_part {
+        int keys;         // of which the worker's gradient is here
+        int64_t tokens;   // of its batch; 0: it does not say
+    } * parts;            // (N)
+    int64_t mean_tokens;  // that the gradients are means over
+    uint64_t arrived;     // workers with all keys
+    uint64_t fixed;       // the step's set; 0: not yet
 };
 
 // How pushes become updates. One const table a policy, chosen once (policy_of in server_core.c).

@@ -262,6 +262,7 @@ static int worker_plan(struct topology *t, int64_t step) {
     if (is_alone(w)) return take_batch(w, step);
     if (!w->t.plan.in_part) return step_plan_together(t);
     if (t->plan.drops && catch_up(w, step) != 0) return -1;
+    t->plan.slice = elastic_place(w->opening.members, t->rank);
     t->plan.first = opening_first(&w->opening, t->rank, own);
     t->plan.next =
         t->plan.first + own * elastic_count(w->opening.members);  // most often the same workers belong to it
@@ -295,6 +296,8 @@ static int worker_grad_ready(struct topology *t, int u) {
                                           .grad_scale = 1.0f,
                                           .keep = t->plan.keep,
                                           .batch = w->take.batch};
+    if (t->plan.in_part) w->tasks[u].push.tokens = t->plan.tokens;
+    if (t->plan.in_part) w->tasks[u].push.mean_tokens = t->plan.mean_tokens;
     if (!w->c->no_overlap) worker_push_unit(w, u, PHASE_BACKWARD);
     return 0;
 }
@@ -374,6 +377,8 @@ static int step_together(struct worker *w, const struct step_input *in, struct s
                         .report = {.in = *in,
                                    .loss = words.loss_sum / in->loss_tokens,
                                    .ready_ns = now_ns(),
+                                   .tokens = w->t.plan.in_part ? w->t.plan.tokens : 0,
+                                   .mean_tokens = w->t.plan.in_part ? w->t.plan.mean_tokens : 0,
                                    .opening = w->t.plan.in_part ? &w->opening : NULL}};
     timeline_own_ready(w->t.timeline, id, c.report.ready_ns);
     w->reports[worker_slot_of(in->step, w->rule.lag)] = id;
@@ -386,6 +391,7 @@ static int step_together(struct worker *w, const struct step_input *in, struct s
     w->t.plan.samples = w->opening.state.samples;
     w->t.plan.dealt = w->opening.state.dealt;
     w->t.plan.workers = w->opening.contributors;
+    w->t.plan.counted = w->opening.tokens;
     w->t.plan.late += comm_outcome(w->comm, in->step).late && !over;
     w->t.plan.missed += over;
     return 0;

@@ -116,6 +116,8 @@ static void send(struct worker_core *c, int key, struct worker_slot *s, double n
                      (s->added ? (uint32_t)WIRE_HOST_GROUP : 0) | (pulls ? (uint32_t)WIRE_PULLS : 0),
             .seq = pulls ? s->pull_seq : 0,
             .into = pulls ? k->weight_at : 0,
+            .tokens = s->push.tokens,
+            .mean_tokens = s->push.mean_tokens,
             .ready_ns = s->push.ready_ns};
     }
     if (!s->init && k->shared) {
@@ -337,6 +339,8 @@ void worker_core_report(struct worker_core *c, const struct step_report *r) {
                             .lr = r->in.lr,
                             .loss_scale = r->in.loss_scale,
                             .clip = r->in.clip,
+                            .tokens = r->tokens,
+                            .mean_tokens = r->mean_tokens,
                             .flags = r->in.stop ? WIRE_STOP : 0,
                             .ready_ns = own_moment(c, r->ready_ns)};
     if (r->opening) opening_write(r->opening, &h);

@@ -78,7 +78,8 @@ struct push_info {
     bool keep;  // the state behind this step goes into a checkpoint
     int64_t
         batch;  // where pushes are applied on arrival: of the job's budget; by unit: the step's micro-batch
-    int64_t ready_ns;  // when it was handed over, this host's clock
+    int64_t ready_ns;             // when it was handed over, this host's clock
+    int64_t tokens, mean_tokens;  // struct step_plan's, where workers come and go; else 0
 };
 
 // How a push of a unit went, and the pull behind it: moments of this host's clock, nanoseconds. The time that a
@@ -148,6 +149,7 @@ struct step_report {
     double loss;                         // this worker's share of the mean
     int64_t ready_ns;                    // when it said so, this host's clock
     const struct step_opening *opening;  // of the step, where workers come and go; else NULL
+    int64_t tokens, mean_tokens;         // as a push has them
 };
 void worker_core_report(struct worker_core *c, const struct step_report *report);
 // The worker goes on at `step`, of which nothing has been computed: the steps before it are over.

@@ -510,13 +510,11 @@ static int check_rest(struct reading *r) {
             r, "data.tokenizer",
             ": \"%s\": possible are \"auto\" (by the files), \"byte\" and \"bin\"; tokens of other tokenizers are made beforehand, by experiments/tokenize.py",
             tokenizer);
-    if (c->documents == DOCUMENTS_WHOLE && (c->recovery.elastic || c->ps.replicate))
+    if (c->documents == DOCUMENTS_WHOLE && c->ps.replicate)
         return config_refuse(
-            r, "data.documents", " whole does not go with %s: %s; leave one of them out",
-            c->recovery.elastic ? "recovery.elastic" : "parameter_server.replicate",
-            c->recovery.elastic
-                ? "the mean is over the tokens of all workers' documents, and fewer workers have others"
-                : "a scheduler that ends a step for worker 0 does not know its tokens");
+            r, "data.documents",
+            " whole does not go with parameter_server.replicate: a scheduler that ends a step for worker 0 "
+            "does not know its tokens; leave one of them out");
     char why[TROUBLE_WHY_MAX];
     if (trouble_check(TROUBLE_STRAGGLE, c->straggle, c->workers, why))
         return config_refuse(r, "trouble.straggle", ": %s", why);

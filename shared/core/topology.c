@@ -19,7 +19,8 @@ void topology_destroy(struct topology **t) {
 
 int step_plan_together(struct topology *t) {
     struct step_plan *p = &t->plan;
-    p->first = p->dealt + p->mean / t->size * t->rank;
+    p->slice = t->rank;
+    p->first = p->dealt + p->mean / t->size * p->slice;
     p->next = p->first + p->mean;
     return 1;
 }

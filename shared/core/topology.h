@@ -52,6 +52,7 @@ struct step_plan {
     bool alone, in_part;  // neither: together. They never change
     int64_t mean;         // samples that the loss and the gradient are means over
     int64_t first;  // the sample of the run (shared/train/batch_feed.h) with which this rank's batch begins
+    int slice;      // of the global batch, unless `mean` is over this rank's own: which one that is
     int64_t next;   // the same of the step behind it: a guess that may be wrong; -1: none
     // Samples of the job whose gradients are in the weights that the step computes on, and updates that these hold. Alone:
     // once the step's backward pass has begun. Behind `step`: of the weights behind it.
@@ -59,6 +60,7 @@ struct step_plan {
     int64_t dealt;  // samples handed out to all ranks by the end of the last step, as far as this rank knows
     int64_t steps;  // of the run that are done, unless ranks go alone (step_plan_place)
     int workers;    // in part: that the last step's update is the mean of
+    int64_t counted;  // in part: the tokens of these
     bool
         over;  // in part: the step was closed before this rank came to it. It computes nothing, and `step` tells how it went
     bool drops;            // in part: steps may be closed without this rank. It never changes
@@ -69,7 +71,8 @@ struct step_plan {
     // others. The same on all ranks.
     bool drain;
     int lag;  // steps whose outcome is open when one begins: 0, unless the loop takes what the topology offers
-    float loss_scale;  // 0: it has none
+    float loss_scale;             // 0: it has none
+    int64_t tokens, mean_tokens;  // of this rank's batch, and of `mean`
 };
 
 // The loop's side of a step, when the backward pass has been enqueued. lr belongs to this update; loss_scale is 1

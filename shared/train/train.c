@@ -63,12 +63,12 @@ static struct made *made_of(const struct train *x, int64_t step) {
 
 static int64_t own_sequences(const struct train *x) { return x->c->micro_batch * x->c->accumulation; }
 
-// What the step's mean is over: this rank's own batch, or the global one of which that is slice `rank`. Each rank counts it by
+// What the step's mean is over: this rank's own batch, or the global one of which that is a slice. Each rank counts it by
 // itself.
 static struct batch_count count_mean(const struct train *x) {
     const struct step_plan *p = &x->t->plan;
     int64_t own = own_sequences(x);
-    return batch_feed_count(x->feed, p->first - (p->mean == own ? 0 : own * x->t->rank), p->mean);
+    return batch_feed_count(x->feed, p->first - (p->mean == own ? 0 : own * p->slice), p->mean);
 }
 
 static struct train_state state_now(const struct train *x) {
@@ -223,6 +223,8 @@ static int attempt(struct train *x, int64_t step) {
     in->loss_scale = (float)x->scaler.scale;
     in->clip = x->c->clip;
     x->t->plan.loss_scale = in->loss_scale;
+    x->t->plan.tokens = batch_feed_count(x->feed, x->t->plan.first, own_sequences(x)).tokens;
+    x->t->plan.mean_tokens = made->mean.tokens;
     if (!x->t->plan.over && compute(x, step, made)) return -1;
     in->updates = x->updates;
     in->lr = schedule_lr(&x->c->schedule, x->c->optimizer.lr,
@@ -283,10 +285,12 @@ static int end_of_scale(struct train *x) {
 // Of the sequences whose gradients counted: what a run's tokens are made of.
 static void count_tokens(struct train *x, const struct batch_count *mean) {
     struct batch_count *all = &x->r->counted;
-    all->tokens += mean->tokens;
-    all->places += mean->places;
-    all->squares += mean->squares;
-    x->r->sequences += x->t->plan.mean;
+    const struct step_plan *p = &x->t->plan;
+    double share = p->in_part ? (double)p->counted / (double)mean->tokens : 1;  // of the mean, what counted
+    all->tokens += p->in_part ? p->counted : mean->tokens;
+    all->places += (int64_t)(share * (double)mean->places);
+    all->squares += share * mean->squares;
+    x->r->sequences += p->in_part ? p->workers * own_sequences(x) : p->mean;
 }
 
 // Adjusts the loss scale after an attempt; ends a run that no longer produces finite gradients.
@@ -313,8 +317,7 @@ static void tell_step(const struct train *x, const struct made *made) {
     // Of the workers whose gradients counted.
     int64_t tokens = made->mean.tokens;
     if (p->alone) tokens = batch_feed_count(x->feed, x->pace.samples, p->samples - x->pace.samples).tokens;
-    int64_t part = p->workers * own_sequences(x);
-    if (p->in_part) tokens = tokens / p->mean * part + tokens % p->mean * part / p->mean;
+    if (p->in_part) tokens = p->counted;
     struct step_record record = {.step = in->step + 1,
                                  .loss = made->stats.loss,
                                  .grad_norm = made->stats.grad_norm,

@@ -308,6 +308,8 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
         struct push_info p = {
             .step = x->step, .lr = TOY_LR, .grad_scale = 1.0f, .ready_ns = ps_clock_ns(sim_clock(s, x))};
         p.batch = x->batch;
+        p.tokens = x->tokens;
+        p.mean_tokens = x->mean_tokens;
         p.keep = x->end.index == 0 && s->keep_every && (x->step + 1) % s->keep_every == 0;
         if (s->decides) s->decides(s, x, &p);
         int u = s->l->count - 1 - x->pushed++;

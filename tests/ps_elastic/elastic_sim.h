@@ -20,6 +20,7 @@ struct fate {
     int slow[SIM_WORKERS];                       // of 100 turns it does nothing in so many
     bool behind[SIM_WORKERS];                    // the last step was over before it came to it
     int64_t jump[SIM_WORKERS];                   // the step whose weights it has asked for
+    bool uneven;                                 // workers' batches have tokens_of them; else they do not say
     int late[SIM_WORKERS], missed[SIM_WORKERS];  // steps that it has computed in vain; that were over
     int further;    // answers to pushes with weights of a later step than the one behind them
     int stale;      // pushes acknowledged as such
@@ -28,6 +29,14 @@ struct fate {
     uint64_t incarnations;
 };
 static struct fate *fate;  // one simulation at a time
+
+static inline int64_t tokens_of(int64_t sample) { return fate->uneven ? 1 + sample * 7919 % 97 : 0; }
+// Of the global batch that begins with sample `dealt`.
+static inline int64_t mean_tokens_of(const struct sim *s, int64_t dealt) {
+    int64_t sum = 0;
+    for (int i = 0; i < s->t.workers; i++) sum += tokens_of(dealt + i);
+    return sum;
+}
 
 static inline bool is_async(const struct sim *s) { return consistency_of(&s->c).row->on_arrival; }
 
@@ -151,7 +160,9 @@ static inline int64_t first_of(const struct sim *s, int w) {
 static inline void report(struct sim *s, struct sim_worker *x, int64_t first) {
     struct step_report r = {
         .in = {.step = x->step, .lr = TOY_LR, .clip = s->t.clip, .loss_scale = toy_loss_scale(&s->t)},
-        .loss = toy_loss(&s->t, (int)(first % s->t.workers), first / s->t.workers)};
+        .loss = toy_loss(&s->t, (int)(first % s->t.workers), first / s->t.workers),
+        .tokens = x->tokens,
+        .mean_tokens = x->mean_tokens};
     worker_core_report(x->core, &r);
 }
 
@@ -195,6 +206,8 @@ static inline void work(struct sim *s, struct sim_worker *x) {
                      x->grads[u]);
             memcpy(x->seen[u], x->weights[u], (size_t)s->l->units[u].n_pad * dtype_size(s->t.dtype));
         }
+        x->tokens = tokens_of(first);
+        x->mean_tokens = mean_tokens_of(s, fate->dealt[w] ? fate->opening[w].state.dealt : 0);
         x->pushed = 0;
         x->phase = SIM_PUSHING;
     } else if (x->phase == SIM_PUSHING && x->pushed == s->l->count) {
@@ -284,11 +297,20 @@ struct told_step {
     uint64_t members, set;
 };
 
+// The tokens of those whose gradients counted.
+static inline int64_t counted(const struct sim *s, const struct told_step *x) {
+    int64_t sum = 0;
+    for (int w = 0; w < s->t.workers; w++)
+        if (x->set & elastic_bit(w)) sum += tokens_of(x->dealt + elastic_place(x->members, w));
+    return sum;
+}
+
 static inline void ref_sum(const struct sim *s, const struct toy_ref *r, int u, const struct told_step *x,
                            void *out) {
     size_t n = (size_t)s->l->units[u].n_pad;
     int workers = s->t.workers, contributors = elastic_count(x->set);
     float *sum = xcalloc(n, sizeof *sum), scale = (float)((double)workers / contributors);
+    if (fate->uneven) scale = (float)((double)mean_tokens_of(s, x->dealt) / (double)counted(s, x));
     void *grad = xcalloc(n, dtype_size(s->t.dtype));
     bool first = true;
     for (int w = 0; w < workers; w++) {
@@ -339,19 +361,22 @@ static inline void ref_step(const struct sim *s, struct toy_ref *r, const struct
         if (x->set & elastic_bit(w))
             r->last.loss += toy_loss(&s->t, (int)(sample % s->t.workers), sample / s->t.workers);
     }
-    if (n < s->t.workers) r->last.loss = r->last.loss * s->t.workers / n;
+    double mean = (double)mean_tokens_of(s, x->dealt), of_set = (double)counted(s, x);
+    if (n < s->t.workers)
+        r->last.loss = fate->uneven ? r->last.loss * mean / of_set : r->last.loss * s->t.workers / n;
 }
 
 static inline void compare(const struct sim *s, const struct fate *f) {
     struct toy_ref r = toy_ref_start(&s->t, s->l);
     struct told_step x = {0};
-    int64_t samples = 0;
+    int64_t samples = 0, tokens = 0;
     for (; x.step < s->t.steps; x.step++) {
         x.members = f->members[x.step];
         x.set = f->set[x.step];
         assert_true(x.set && !(x.set & ~x.members) && (ps_drops(&s->c) || x.set & 1));
         int64_t before = r.updates;
         ref_step(s, &r, &x);
+        tokens = counted(s, &x);
         x.dealt += elastic_count(x.members);
         samples += r.updates > before ? elastic_count(x.set) : 0;
     }
@@ -365,6 +390,7 @@ static inline void compare(const struct sim *s, const struct fate *f) {
         assert_int_equal(v->updates, r.updates);
         assert_int_equal(f->opening[w].state.dealt, x.dealt);
         assert_int_equal(f->opening[w].state.samples, samples);
+        assert_int_equal(f->opening[w].tokens, tokens);  // of the last step
     }
     for (int k = 0; k < s->map->count; k++) {
         const struct partition *p = &s->map->parts[k];

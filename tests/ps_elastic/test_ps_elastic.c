@@ -28,7 +28,7 @@ static void test_all_there(void **state) {
     for (uint64_t seed = 1; seed <= 12; seed++) {
         struct toy_case t = case_of(seed);
         t.steps = 4;
-        struct fate f = {0};
+        struct fate f = {.uneven = seed % 2};
         struct sim *s = sim_create(&t);
         run(s, &f);
         compare(s, &f);
@@ -50,7 +50,7 @@ static void test_deaths(void **state) {
     int partial = 0, joins = 0, away = 0;
     for (uint64_t seed = 1; seed <= 160; seed++) {
         struct toy_case t = case_of(seed);
-        struct fate f = {.kills = 1 + (int)(seed % 4), .told = seed % 3 > 0};
+        struct fate f = {.uneven = seed / 2 % 2, .kills = 1 + (int)(seed % 4), .told = seed % 3 > 0};
         struct sim *s = sim_create(&t);
         s->drop_percent = (int)(seed / 2 % 3) * 5;
         s->repeat_percent = (int)(seed / 3 % 3) * 5;
@@ -80,7 +80,7 @@ static void test_async(void **state) {
         t.max_lead = (int)(seed % 4);
         t.lambda = seed % 5 == 0 ? 0.5f : 0;
         t.overflow_step = -1;
-        struct fate f = {.kills = 1 + (int)(seed % 2), .told = seed % 3 > 0};
+        struct fate f = {.uneven = seed / 2 % 2, .kills = 1 + (int)(seed % 2), .told = seed % 3 > 0};
         struct sim *s = sim_create(&t);
         if (t.share == SHARE_IN_PLACE) {
             end(s, &f);

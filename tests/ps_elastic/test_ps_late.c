@@ -61,7 +61,7 @@ static void test_late(void **state) {
         struct seen n = {0};
         for (uint64_t seed = 1; seed <= 60; seed++) {
             struct toy_case t = case_of(rows[i], seed);
-            struct fate f = {0};
+            struct fate f = {.uneven = seed % 2};
             run_case(&t, &f, &n);
         }
         // All that is to be tested has happened, and often.
@@ -96,7 +96,7 @@ static void test_grace(void **state) {
     for (int i = 0; i < 2; i++)
         for (uint64_t seed = 1; seed <= 20; seed++) {
             struct toy_case t = case_of("quorum:2", seed);
-            struct fate f = {0};
+            struct fate f = {.uneven = seed % 2};
             struct seen n = {0};
             t.grace_ms = i ? 100000 : 0;
             run_case(&t, &f, &n);
@@ -112,7 +112,7 @@ static void test_deaths(void **state) {
     struct seen n = {0};
     for (uint64_t seed = 1; seed <= 120; seed++) {
         struct toy_case t = case_of(seed % 2 ? "backup:1" : "quorum:2", seed);
-        struct fate f = {.kills = 1 + (int)(seed % 4), .told = seed % 3 > 0};
+        struct fate f = {.uneven = seed / 2 % 2, .kills = 1 + (int)(seed % 4), .told = seed % 3 > 0};
         t.elastic_min = 1 + (int)(seed / 5 % 2);
         run_case(&t, &f, &n);
     }

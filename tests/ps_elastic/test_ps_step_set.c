@@ -239,7 +239,8 @@ static void test_words(void **state) {
     assert_true(elastic_all(64) == UINT64_MAX && elastic_all(3) == 7);
     assert_int_equal(elastic_place(0xb, 3), 2);
     assert_int_equal(elastic_place(0xb, 0), 0);
-    assert_true(elastic_scale(4, 4) == 1.0f && elastic_scale(3, 2) == 1.5f);
+    assert_true(set_scale(&(struct set_share){4, 4, 0, 0}) == 1.0f &&
+                set_scale(&(struct set_share){3, 2, 0, 0}) == 1.5f);
     // The loss scale is followed for those who join, and its end is the workers' to tell.
     struct step_set_options o = {.workers = 1, .min = 1, .shards = 1, .own = 1};
     o.scaler = (struct scaler_config){

@@ -66,6 +66,7 @@ struct sim_worker {
     // Where workers share a budget: steps asked for; the batch in hand; what is done already (first step), or NULL.
     int64_t asked, batch, batches;
     const struct wire_header *done;
+    int64_t tokens, mean_tokens;  // that it says of the batch in hand; 0: nothing
 };
 
 struct sim;

@@ -207,7 +207,7 @@ static int apply_push(struct server_core *c, struct server_key *k, const struct 
     k->pushed[w] = h->step + 1;
     k->staleness[w] = (int64_t)age;
     k->slots->ready_ns[w] = h->ready_ns;
-    if (g->frame || !pull_ready(c, k, w)) acknowledge(c, k, w, h->step, false);
+    if (g->frame || !k->pulls[w].pending) acknowledge(c, k, w, h->step, false);
     answer_behind(c, k, w);
     if (keep_wanted(c, h)) keep_key(c, k, h->step + 1, false);
     return 0;

@@ -30,7 +30,7 @@
 //     in order     push_in_order.c    as drawn; all workers belong to a step
 //     units        push_units.c       the same of each micro-batch, for workers that keep two units at a time
 //     set          push_set.c         all are held until the scheduler has said whose belong to the step (--elastic)
-//     on arrival   push_on_arrival.c  each is an update of its own, straight out of its frame or segment (ps:async)
+//     on arrival   push_on_arrival.c  each is an update of its own, straight out of its frame or segment, or one of K whose mean is (ps:async)
 //     pinned       push_on_arrival.c  the same, where checkpoints may read a key for a while: pushes queue behind them
 //     replayed     push_replayed.c    the same, in the order that an earlier run has recorded
 //

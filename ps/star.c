@@ -67,6 +67,37 @@ static void resolve(struct config *c, const struct rank_env *e) {
     if (c->reduce_group == GROUP_HOST && here && ps_shares(c)) c->reduce_group = c->workers;
 }
 
+// Bounded delay: what counts on a step's being over before a worker begins the next one does not go with it.
+static int check_delay(const struct config *c) {
+    const struct consistency_rule rule = consistency_of(c);
+    const char *lacks = NULL;
+    if (c->ps.read_oldest && !rule.row->delays)
+        return fail(
+            "parameter_server.read oldest: with --topology %s there is no choice of versions to compute on: use ps:ssp:S, or "
+            "leave it out",
+            c->topology);
+    if (rule.lead == 0) return 0;
+    if (c->recovery.elastic)
+        lacks =
+            "--elastic fixes the workers of a step before its successor begins: leave it out, or use ps:sync or ps:async";
+    else if (c->ps.replicate)
+        lacks =
+            "--replicate keeps one open step at the neighbour, and several are open here: leave it out, or use ps:sync";
+    else if (c->no_overlap)
+        lacks =
+            "zero_optimization.overlap_comm false keeps gradients from moving while a worker computes: leave it out, or use "
+            "ps:sync";
+    else if (ps_codes(c) && commit_round(c))
+        lacks =
+            "parameter_server.compression: what a code leaves out is said later unless the step is skipped, which is known too "
+            "late here: set gradient_clipping to 0 and use no fp16, or use ps:sync";
+    else if (c->ps.record_arrivals || c->ps.replay_arrivals)
+        lacks =
+            "the order of arrivals is recorded of ps:async alone: with parameter_server.read oldest a run repeats itself "
+            "without one";
+    return lacks ? fail("--topology %s: %s", c->topology, lacks) : 0;
+}
+
 // The workers of a group add their gradients (ps/sum/host_group.h), or the servers add in groups; who belongs to a group is a matter
 // of worker numbers alone.
 static int check_groups(const struct config *c) {
@@ -214,6 +245,7 @@ static int check(const struct config *c) {
     enum trust_mode mode;
     if (check_residence(c) != 0 || check_optimizer(c) != 0 || check_replicas(c) != 0 ||
         check_groups(c) != 0 || check_codes(c) != 0 || check_late(c) != 0 || check_arrivals(c) != 0 ||
+        check_delay(c) != 0 ||
         trust_mode_of(&(struct trust_request){.config = c, .role = PS_SERVER}, &mode) != 0)
         return -1;
     if (c->optimizer.cycle.type != SCHEDULE_NONE && consistency_row(c->variant)->on_arrival)
@@ -300,9 +332,10 @@ static double copied_answers(const struct config *c, const struct prediction *p)
 // Bytes that the credits of its workers let into the transport: a worker's own, or those of all that a server has.
 static struct topology_allowance allowance(const struct config *c, const char *role,
                                            const struct prediction *p) {
-    double credit = (double)credit_of(c, INT64_MAX), of_one = (double)p->wire.sent_per_step, all = 1;
+    double credit = (double)credit_of(c, INT64_MAX), all = 1, open = 1 + consistency_of(c).lead;
+    double of_one = open * (double)p->wire.sent_per_step;
     if (is_server(role)) {
-        of_one = (double)(p->wire.received_per_step + p->wire.local_received_per_step) / c->workers;
+        of_one = open * (double)(p->wire.received_per_step + p->wire.local_received_per_step) / c->workers;
         all = FRAME_OVERHEAD * c->workers;
         // A server keeps frames until the set of the step is fixed, credits or not: N P b / S of a whole step.
         if (ps_in_part(c) || ps_elastic(c)) credit = of_one;

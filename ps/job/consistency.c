@@ -10,9 +10,22 @@
 // Update t commits when all workers have contributed to it, and step t+1 computes on it.
 static void resolve_sync(struct consistency_rule *c) { c->needs = c->workers; }
 
+// The updates are those of sync. Step t may be computed on any of the last 1 + S versions: a worker goes on while up to S of
+// its gradients wait for other workers'.
+static void resolve_ssp(struct consistency_rule *c) {
+    resolve_sync(c);
+    c->delay = c->lead = c->argument;
+}
+
 static void resolve_async(struct consistency_rule *c) {
     c->needs = 1;
     c->delay = INT64_MAX;
+}
+
+static int check_ssp(const struct consistency_rule *c, const char *origin, const char *topology) {
+    if (c->argument <= CONFIG_DELAY_MAX) return 0;
+    return fail("%s: topology %s: a worker keeps 1 + S gradients: S is at most %d", origin, topology,
+                CONFIG_DELAY_MAX);
 }
 
 // Update t commits with the gradients of the first N-B workers whose pushes of step t are complete.
@@ -46,7 +59,7 @@ static int check_backup(const struct consistency_rule *c, const char *origin, co
 static const struct consistency_row rows[] = {
     {.name = "sync", .resolve = resolve_sync},
     {.name = "async", .on_arrival = true, .resolve = resolve_async},
-    {.name = "ssp", .argument = "S"},
+    {.name = "ssp", .argument = "S", .delays = true, .resolve = resolve_ssp, .check = check_ssp},
     {.name = "backup", .argument = "B", .exact = true, .resolve = resolve_backup, .check = check_backup},
     {.name = "quorum", .argument = "Q", .graces = true, .resolve = resolve_quorum, .check = check_quorum},
 };
@@ -72,6 +85,7 @@ struct consistency_rule consistency_of(const struct config *config) {
     struct consistency_rule c = {
         .row = &rows[config->variant], .argument = config->bound, .workers = config->workers};
     if (c.row->resolve) c.row->resolve(&c);
+    c.oldest = c.lead > 0 && config->ps.read_oldest;
     // Where nothing is decided about a step that all belong to, its outcome is loss and norm, for people.
     bool undecided =
         !c.row->on_arrival && c.needs == c.workers && !commit_waits(config) && !ps_elastic(config);

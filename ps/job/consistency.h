@@ -25,6 +25,7 @@ struct consistency_row {
     bool on_arrival;
     bool exact;   // of those that come too soon for a step only so many count as it needs
     bool graces;  // parameter_server.grace_ms is waited for others when it has enough
+    bool delays;  // a step may be computed on weights of earlier ones: parameter_server.read says which
     // Sets needs and delay from argument and workers. NULL: known by name and refused, nothing runs it yet.
     void (*resolve)(struct consistency_rule *c);
     // 0, or -1 after saying why the argument is impossible. origin: the key or flag that names it. NULL: every
@@ -40,7 +41,8 @@ struct consistency_rule {
     int needs;      // pushes that complete a step of a key
     int64_t delay;  // the largest one allowed
     int lead;  // steps that may be open beyond the oldest one that is: each core has a ring of 1 + lead of them
-    int lag;  // steps whose outcome a worker need not have heard when it begins one; no less than lead
+    bool oldest;  // weights are read as old as allowed, always: `lead` earlier ones are kept of each key
+    int lag;      // steps whose outcome a worker need not have heard when it begins one; no less than lead
 };
 
 // Row number `index`; NULL behind the last one.

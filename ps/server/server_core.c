@@ -104,7 +104,17 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
     if (k->loaded && (final || units) && !c->life && want > k->pushed[h->rank])
         refuse_beyond(c, k, h->rank, want);
     if (h->seq <= p->seq || (k->loaded && want > k->step + 1 + k->pushed[h->rank])) return;
-    *p = (struct server_pull){.pending = true, .want = want, .seq = h->seq, .into = h->into, .final = final};
+    bool drains = final || (h->flags & WIRE_DRAINS);
+    int64_t least = want - c->rule.delay, base = h->flags & WIRE_DRAINS ? want : p->base;
+    *p = (struct server_pull){.pending = true,
+                              .want = want,
+                              .least = drains         ? want
+                                       : least > base ? least
+                                                      : base,
+                              .base = base,
+                              .seq = h->seq,
+                              .into = h->into,
+                              .final = final};
     if (enters)
         answer_pulls(c, k);  // others may have waited for it
     else if (pull_ready(c, k, h->rank))
@@ -309,6 +319,7 @@ static void key_init(struct server_core *c, struct server_key *k, int key) {
         s->held = xcalloc(workers, sizeof *s->held);
         s->ready_ns = xcalloc(workers, sizeof *s->ready_ns);
     }
+    if (k->buf.old) k->old_version = xcalloc((unsigned long)c->rule.lead, sizeof *k->old_version);
     if (c->policy->open) c->policy->open(c, k);
 }
 
@@ -321,7 +332,8 @@ int64_t server_core_key_bytes(const struct config *c) {
     const struct server_key *k = NULL;
     int64_t slot = sizeof *k->slots + c->workers * (int64_t)(sizeof *k->slots->held + sizeof(int64_t));
     int64_t worker = sizeof *k->pushed + sizeof *k->staleness + sizeof *k->pulls;
-    return (int64_t)sizeof *k + 10 * MALLOC_BYTES + (1 + rule.lead) * slot + worker * c->workers +
+    int64_t old = rule.oldest ? MALLOC_BYTES + rule.lead * (int64_t)sizeof *k->old_version : 0;
+    return (int64_t)sizeof *k + 10 * MALLOC_BYTES + old + (1 + rule.lead) * slot + worker * c->workers +
            (ps_by_units(c) ? push_units_bytes(c) : 0) + (policy->key_bytes ? policy->key_bytes(c) : 0);
 }
 
@@ -379,6 +391,7 @@ void server_core_destroy(struct server_core **core) {
         free(k->late);
         free(k->sum.batches);
         free(k->sent);
+        free(k->old_version);
     }
     for (int i = 0; i < c->slots; i++) free(c->rounds[i].parts);
     free(c->rounds);
@@ -411,6 +424,7 @@ int server_core_loaded(struct server_core *c, const struct key_counts *r) {
     k->version = r->version;
     k->skew = r->updates - r->version;
     k->step = r->clock;
+    for (int w = 0; w < c->rule.workers; w++) k->pulls[w].base = r->clock;
     memcpy(k->pushed, r->pushed, (size_t)c->rule.workers * sizeof *k->pushed);
     if (k->batches) memcpy(k->batches, r->batches, (size_t)batches_words(c->o.config) * sizeof *k->batches);
     k->loaded = true;

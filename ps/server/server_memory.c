@@ -29,6 +29,9 @@ void server_carve_key(struct arena *a, const struct config *c, const struct part
     out->pulled = c->ps.delay_compensation > 0
                       ? arena_take(a, MEM_SERVER, n * dtype_size(c->dtype) * (size_t)c->workers)
                       : NULL;
+    const struct consistency_rule rule = consistency_of(c);
+    size_t old = (size_t)rule.lead * n * dtype_size(c->dtype);
+    out->old = rule.oldest ? arena_take(a, MEM_PARAMETER, old) : NULL;
     out->weight = whole ? (void *)out->master : take(a, MEM_PARAMETER, room, n * dtype_size(c->dtype));
 }
 
@@ -62,8 +65,11 @@ size_t server_segment_bytes(const struct config *c, const struct shard_map *m, i
 struct textbook ps_server_textbook(const struct config *c) {
     size_t master_and_states = optimizer_bytes(c->optimizer.row, true);
     size_t weight = c->dtype == DT_F32 ? 0 : dtype_size(c->dtype);
+    const struct consistency_rule rule = consistency_of(c);
+    size_t old = rule.oldest ? (size_t)rule.lead * dtype_size(c->dtype) : 0;
     // Where workers keep next to nothing, weights and sums of the servers are the job's.
-    return (struct textbook){.shared = master_and_states + (ps_by_units(c) ? weight + sizeof(float) : 0)};
+    return (struct textbook){.shared =
+                                 master_and_states + old + (ps_by_units(c) ? weight + sizeof(float) : 0)};
 }
 
 // `keys` keys like p, on top of what is in bytes.

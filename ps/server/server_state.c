@@ -53,6 +53,13 @@ int apply(struct server_core *c, struct server_key *k, const void *grad, float l
     return 0;
 }
 
+void keep_old(const struct server_core *c, struct server_key *k) {
+    size_t bytes = (size_t)k->n * dtype_size(c->dtype);
+    if (!k->buf.old) return;
+    memcpy((char *)k->buf.old + (size_t)old_of(c, k->step) * bytes, k->buf.weight, bytes);
+    k->old_version[old_of(c, k->step)] = k->version;
+}
+
 bool key_free(struct server_core *c, struct server_key *k) {
     bool pinned = atomic_load(&k->pins) > 0, leaves = atomic_load(&k->inflight) > 0;
     c->waits_for_pin = c->waits_for_pin || pinned;
@@ -113,20 +120,23 @@ void acknowledge(struct server_core *c, const struct server_key *k, int worker, 
 // lost: what leaves for a frozen one would keep the others waiting.
 static struct ps_message pull_reply(struct server_core *c, struct server_key *k, int worker) {
     struct server_pull *pull = &k->pulls[worker];
-    bool update = pull->want - k->step == c->rule.delay;
+    size_t bytes = (size_t)k->n * dtype_size(c->dtype);
+    int64_t clock = c->rule.oldest && pull->least < k->step ? pull->least : k->step;
+    bool old = clock < k->step, update = !c->rule.row->on_arrival && pull->least == k->step;
     int64_t own_ns = slot_of(c, k, pull->want - 1)->ready_ns[worker];
-    struct ps_message m = {.header = {.kind = WIRE_PULL_REPLY,
-                                      .key = k->key,
-                                      .step = pull->want,
-                                      .version = k->version,
-                                      .seq = pull->seq,
-                                      .staleness = k->staleness[worker],
-                                      .untaken = untaken(c, k, worker, pull->want),
-                                      .peers_ready_ns = ps_later(own_ns, update ? k->update_ready_ns : 0),
-                                      .flags = pull->final ? WIRE_FINAL : 0},
-                           .payload = k->buf.weight,
-                           .bytes = (size_t)k->n * dtype_size(c->dtype),
-                           .inflight = c->policy->copies ? NULL : &k->inflight};
+    struct ps_message m = {
+        .header = {.kind = WIRE_PULL_REPLY,
+                   .key = k->key,
+                   .step = pull->want,
+                   .version = old ? k->old_version[old_of(c, clock)] : k->version,
+                   .seq = pull->seq,
+                   .staleness = c->rule.lead ? pull->want - clock : k->staleness[worker],
+                   .untaken = untaken(c, k, worker, pull->want),
+                   .peers_ready_ns = ps_later(own_ns, update ? k->update_ready_ns : 0),
+                   .flags = pull->final ? WIRE_FINAL : 0},
+        .payload = old ? (char *)k->buf.old + (size_t)old_of(c, clock) * bytes : k->buf.weight,
+        .bytes = bytes,
+        .inflight = c->policy->copies ? NULL : &k->inflight};
     if (c->policy->answer) c->policy->answer(c, k, worker, &m);
     return m;
 }
@@ -143,7 +153,7 @@ void answer_pull(struct server_core *c, struct server_key *k, int worker) {
     work_on(c, SERVER_REPLY, of_push(k, worker, pull->want - 1));
     pull->pending = false;
     struct ps_message m = pull_reply(c, k, worker);
-    if (s->base && pull->into) memcpy(s->base + pull->into, k->buf.weight, m.bytes);
+    if (s->base && pull->into) memcpy(s->base + pull->into, m.payload, m.bytes);
     if (s->base) m.header.place_bytes = m.bytes;
     if (s->base) m = (struct ps_message){.header = m.header};
     c->o.port.send(c->o.port.ctx, worker, &m);

@@ -31,7 +31,9 @@ struct slot {
 // The last pull of one worker.
 struct server_pull {
     bool pending, final;
-    int64_t want;   // the key's clock that it waits for
+    int64_t want;   // the key's clock that it asks for
+    int64_t least;  // and the one that will do
+    int64_t base;   // no earlier one will: the worker has drained its steps there, or has begun there
     uint64_t seq;   // 0: none yet
     uint64_t into;  // where in the worker's segment the weights are wanted; 0: nowhere
 };
@@ -84,6 +86,7 @@ struct server_key {
     int64_t skew;                  // the moments' own count of them minus version
     int64_t step;                  // the key's clock: steps committed
     struct slot *slots;            // (L), of step t slots[t % L]
+    int64_t *old_version;          // (lead) of buf.old; NULL: there are none
     int64_t update_ready_ns;       // what the last update needed: with a commit round, of all keys
     int64_t *pushed;               // (N) pushes taken; the next step expected
     int64_t *staleness;            // (N) of the last push
@@ -215,6 +218,8 @@ static inline struct slot *slot_of(const struct server_core *c, const struct ser
 static inline struct server_round *round_of(const struct server_core *c, int64_t step) {
     return &c->rounds[step % c->slots];
 }
+// The weights of the key's clock t, which has passed: in buf.old while they are among the last `lead`.
+static inline int old_of(const struct server_core *c, int64_t t) { return (int)(t % c->rule.lead); }
 // The worker that pushes the gradient which is added as number `turn`: of a group the worker that leads the key (ps/sum/host_group.h).
 static inline int worker_of_turn(const struct server_core *c, const struct server_key *k, int turn) {
     return turn * c->host_group + k->key % c->host_group;
@@ -238,6 +243,8 @@ bool renew_answer(struct server_core *c, struct server_key *k, int worker, struc
 // Writes masters and states over with one update, unless it is skipped. 0, or -1 with an error.
 int apply(struct server_core *c, struct server_key *k, const void *grad, float lr,
           const struct update_scalars *scalars);
+// Sets the weights aside that the open step's update will write over, where old ones are read.
+void keep_old(const struct server_core *c, struct server_key *k);
 struct update_range range_of(const struct server_core *c, const struct server_key *k, const void *grad);
 // Whether nobody reads the key's buffers, neither the transport nor a checkpoint. If somebody does, the key's policy is asked
 // again soon (advance).

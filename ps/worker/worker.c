@@ -295,6 +295,7 @@ static int worker_grad_ready(struct topology *t, int u) {
                                           .lr = worker_lr(w),
                                           .grad_scale = 1.0f,
                                           .keep = t->plan.keep,
+                                          .drain = t->plan.drain,
                                           .batch = w->take.batch};
     if (t->plan.in_part) w->tasks[u].push.tokens = t->plan.tokens;
     if (t->plan.in_part) w->tasks[u].push.mean_tokens = t->plan.mean_tokens;
@@ -490,7 +491,7 @@ static int worker_finish(struct topology *t) {
                 return -1;
     }
     if (barrier(w) != 0) return -1;
-    if (is_alone(w)) {
+    if (is_alone(w) || w->rule.delay > 0) {
         // A pull that follows a push replaces weights that compute has read. These pulls follow none.
         for (int u = 0; u < t->layout->count; u++)
             staging_await_weights(w->staging, u, (struct transfer_ids){0});

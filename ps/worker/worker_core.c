@@ -113,6 +113,7 @@ static void send(struct worker_core *c, int key, struct worker_slot *s, double n
             .lr = s->push.lr,
             .grad_scale = s->push.grad_scale,
             .flags = (s->push.skip ? WIRE_SKIP : 0) | (s->push.keep ? (uint32_t)WIRE_KEEP : 0) |
+                     (s->push.drain ? (uint32_t)WIRE_DRAINS : 0) |
                      (s->added ? (uint32_t)WIRE_HOST_GROUP : 0) | (pulls ? (uint32_t)WIRE_PULLS : 0),
             .seq = pulls ? s->pull_seq : 0,
             .into = pulls ? k->weight_at : 0,
@@ -261,6 +262,7 @@ void worker_core_push_unit(struct worker_core *c, int u, const struct push_info 
         struct worker_slot *s = slot_at(c, key, info->step);
         s->init = s->added = false;
         s->push = push;
+        s->staleness = c->keys[key].lacks;
         queue(c, s, grads + c->keys[key].push_at, c->keys[key].push_bytes);
     }
     const struct host_group_info handed = {info->step, push.ready_ns, info->lr, info->keep};
@@ -441,6 +443,14 @@ static void sent_through(struct worker_core *c, int key, struct worker_slot *s, 
     c->lingering = s;
 }
 
+// The shard has the gradient. Where workers run ahead the worker knows how old it was, else the shard.
+static void taken(struct worker_core *c, int key, struct worker_slot *s, const struct wire_header *h,
+                  double now) {
+    staleness_count(&c->status.staleness, (uint64_t)(c->o.lead > 0 ? s->staleness : h->staleness));
+    note_acknowledged(c, key, s, h, now);
+    sent_through(c, key, s, now);
+}
+
 // By unit: the shard has the gradient, in a sum or as its own copy, and the buffer is free. A copy's credit comes back once it is
 // in the sum, which an answer may say before the one that says that it was copied.
 static void on_unit_ack(struct worker_core *c, int key, const struct wire_header *h, double now) {
@@ -449,9 +459,7 @@ static void on_unit_ack(struct worker_core *c, int key, const struct wire_header
     bool waits = s->sending == SEND_SENT && !s->init && h->step == s->push.step && h->batch == s->push.batch;
     size_t bytes = c->keys[key].push_bytes;
     if (waits) {
-        staleness_count(&c->status.staleness, (uint64_t)h->staleness);
-        note_acknowledged(c, key, s, h, now);
-        sent_through(c, key, s, now);
+        taken(c, key, s, h, now);
         c->credits.taken += held ? bytes : 0;
         c->credits.held += held ? bytes : 0;
     } else if (!held && c->credits.held >= bytes) {
@@ -498,9 +506,7 @@ static void on_push_ack(struct worker_core *c, int key, const struct wire_header
     bool open = s->sending == SEND_SENT || s->sending == SEND_HELD;
     if (s->init || h->step != s->push.step || !open) return;
     if (!(h->flags & WIRE_HELD)) {
-        staleness_count(&c->status.staleness, (uint64_t)h->staleness);
-        note_acknowledged(c, key, s, h, now);
-        sent_through(c, key, s, now);
+        taken(c, key, s, h, now);
     } else if (s->sending == SEND_SENT) {
         s->sending = SEND_HELD;
         owe(c, key, -1, now);
@@ -526,6 +532,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
     set_mark(c, key, MARK_LANDED, h->step);
     set_mark(c, key, MARK_VERSION, h->version);
     set_mark(c, key, MARK_FILLS, k->fills + 1);
+    if (c->o.lead > 0) k->lacks = h->staleness;
     for (int i = 0; i < slots(c); i++) {
         struct worker_slot *s = slot_at(c, key, i);
         if (s->pulling && s->pull_want <= k->landed) {
@@ -541,9 +548,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
         }
         bool open = s->sending == SEND_SENT || s->sending == SEND_HELD || s->sending == SEND_GIVEN;
         if (!open || s->init || c->o.by_unit || s->push.step >= k->landed - h->untaken) continue;
-        staleness_count(&c->status.staleness, (uint64_t)h->staleness);
-        note_acknowledged(c, key, s, h, now);
-        sent_through(c, key, s, now);
+        taken(c, key, s, h, now);
     }
     pull_jump(c, key, now);
     return 0;

@@ -75,7 +75,8 @@ struct push_info {
     float lr;
     float grad_scale;  // async: the worker's own decision
     bool skip;
-    bool keep;  // the state behind this step goes into a checkpoint
+    bool keep;   // the state behind this step goes into a checkpoint
+    bool drain;  // and the next step computes on it, whatever delay is allowed
     int64_t
         batch;  // where pushes are applied on arrival: of the job's budget; by unit: the step's micro-batch
     int64_t ready_ns;             // when it was handed over, this host's clock

@@ -50,6 +50,7 @@ struct worker_key {
     uint64_t weight_at;
     int64_t landed, version;
     int64_t fills;  // answered pulls
+    int64_t lacks;  // with a lead: steps before `landed` whose updates its weights do not hold
 };
 
 // The least that a unit's keys have of one of these, and how many of them have it.
@@ -67,6 +68,7 @@ struct worker_slot {
     bool pulling, pull_final;
     uint32_t pull_more;  // flags beside FINAL
     struct push_info push;
+    int64_t staleness;  // with a lead, of the gradient
     const void *payload;
     size_t payload_bytes;
     uint64_t init_round;

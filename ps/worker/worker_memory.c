@@ -174,8 +174,9 @@ void worker_predict_memory(const struct config *c, const struct layout *l, const
 }
 
 struct textbook ps_worker_textbook(const struct config *c) {
-    if (ps_by_units(c)) return (struct textbook){0};              // slots alone
-    return (struct textbook){.whole = 2 * dtype_size(c->dtype)};  // weights and gradients
+    if (ps_by_units(c)) return (struct textbook){0};  // slots alone
+    // Weights, and the gradients of all steps that may be open.
+    return (struct textbook){.whole = (2 + (size_t)consistency_of(c).lead) * dtype_size(c->dtype)};
 }
 
 // Of a group that adds its gradients first a worker pushes the sums that it leads, and reads the others' gradients of them.

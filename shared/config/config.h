@@ -105,6 +105,7 @@ struct ps_config {
     char *replay_arrivals;    // and repeat the one in this directory; NULL: as they arrive
     bool log_updates;         // a line for each push, in out
     bool replicate;           // a server's commits go to its neighbour too
+    bool read_oldest;         // bounded delay: of the versions that a step may be computed on, the oldest
     struct code_format code;  // of pushed gradients
     // Where pushes are applied on arrival:
     int64_t max_lead;          // steps that a worker may be ahead of the slowest; 0: any number
@@ -114,6 +115,7 @@ struct ps_config {
     bool whole_units;          // no key: partition_bytes alone cuts, not balance (`bench ps`)
 };
 
+#define CONFIG_DELAY_MAX   16  // versions that weights may be behind
 #define CONFIG_ELASTIC_MAX 64  // workers: a set of them is a word
 
 // Checkpoints, and how a run goes on behind a death (docs/recovery.md).
@@ -161,9 +163,10 @@ struct config {
     const struct topology_table *topologies;  // those that can be named
     char *topology;                           // as written: "ps:ssp:2"
     const struct topology_row *row;           // whose name that is
-    int variant;  // which of its variants: the ring's stage, the star's consistency
-    int bound;    // the number in the name of a variant that has one, else 0
-    int workers;  // N
+    int variant;      // which of its variants: the ring's stage, the star's consistency
+    int local_delay;  // of its weights, in updates
+    int bound;        // the number in the name of a variant that has one, else 0
+    int workers;      // N
     enum launch_kind launch;
     enum medium medium;
     enum device_kind device;

@@ -38,6 +38,7 @@ static const char *const lead_names[] = {"none", NULL};
 static const char *const group_names[] = {"none", "host", NULL};
 const char *const gossip_graphs[] = {"ring", "exponential", NULL};
 const char *const offload_names[] = {"none", "cpu", "nvme", NULL};
+static const char *const read_names[] = {"freshest", "oldest", NULL};
 static const char *const recompute_names[] = {"auto", "none", "cheap", "block", NULL};
 static const char *const reduce_names[] = {"ordered", "native", NULL};
 
@@ -124,7 +125,7 @@ static const struct config_key keys[] = {
         "topology", R | ORDER, c.topology,
         FLAG(
             "topology", "T",
-            "local (the default), ps:sync, ps:async, ps:backup:B (all but B workers: K-sync), ps:quorum:Q, zero:0, zero:1, zero:2, zero:3 or gossip")),
+            "local (the default), ps:sync, ps:async, ps:ssp:S, ps:backup:B (all but B workers: K-sync), ps:quorum:Q, zero:0, zero:1, zero:2, zero:3 or gossip")),
     NUMBER("workers", R | B | ORDER, KEY_INT, c.workers, 1, 65536,
            FLAG("workers", "N", "ranks that compute (2; local: 1)")),
     ENUM(
@@ -347,6 +348,8 @@ static const struct config_key keys[] = {
     BOOL("parameter_server.replicate", R, c.ps.replicate,
          FLAG("replicate", NULL,
               "ps:sync, with --restart: a server's state is on its neighbour too, a death costs no step")),
+    ROW("parameter_server.read", R | B, KEY_SWITCH, c.ps.read_oldest, .names = read_names),
+    NUMBER("local.delay", B, KEY_INT, c.local_delay, 0, CONFIG_DELAY_MAX),
     // A right run whatever the code is, since what it leaves out is said later; other bits.
     ENUM("parameter_server.compression", R | B, c.ps.code.kind, code_names, DEFAULT("none")),
     NUMBER("parameter_server.compression_share", R | B, KEY_F64, c.ps.code.share, 1e-9, 1, DEFAULT("0.01")),

@@ -77,6 +77,7 @@ struct topology_row {
     bool messages;      // ranks exchange messages that may be troubled (trouble.fault)
     bool takes_groups;  // of reduce_group
     bool takes_graph;   // gossip.graph concerns it
+    bool takes_delay;   // local.delay
     bool collectives;   // ring.collective and "reduce": "native" concern it
     // Shared memory that ranks meet in which are processes of one launcher (shared/launch/launch_ranks.h). Or NULL.
     size_t (*meeting_bytes)(const struct config *c);

@@ -24,6 +24,10 @@ int launch_check(const struct config *c) {
     if (!row->takes_groups && c->reduce_group)
         return fail("--topology %s: one process has no groups of workers: leave reduce_group out",
                     c->topology);
+    if (!row->takes_delay && c->local_delay)
+        return fail(
+            "--topology %s: local.delay %d is of --topology local; a star's weights are behind with ps:ssp:%d: leave it out",
+            c->topology, c->local_delay, c->local_delay);
     return row->check ? row->check(c) : 0;
 }
 

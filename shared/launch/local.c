@@ -13,6 +13,7 @@
 struct buffers {
     void *grad;
     struct update_range update;  // of the whole unit; in fp32 the weights are their own master
+    char *old;  // (delay, n_pad): the weights behind t steps lie at t % delay while they are read
 };
 
 // The results of a step, which the host learns in one copy.
@@ -32,7 +33,10 @@ struct local {
     struct event *told;       // `seen` is there
     struct grad_sums sums;
     int micro, micro_count;
-    int64_t steps;  // for errors
+    int delay;
+    int64_t steps;    // made
+    int64_t drained;  // no weights behind fewer steps are computed on
+    int64_t updates;
 };
 
 static void carve(const struct local_options *o, struct arena *a, struct local *t) {
@@ -46,7 +50,8 @@ static void carve(const struct local_options *o, struct arena *a, struct local *
         r.grad = grad = arena_take(a, MEM_GRADIENT, n * e);
         r.master = o->dtype == DT_F32 ? r.weight : arena_take(a, MEM_MASTER, n * sizeof(float));
         optimizer_carve(a, o->optimizer.row, unit->n_pad, r.state);
-        if (t) t->units[u] = (struct buffers){grad, r};
+        char *old = o->delay ? arena_take(a, MEM_PARAMETER, (size_t)o->delay * n * e) : NULL;
+        if (t) t->units[u] = (struct buffers){grad, r, old};
     }
     struct grad_sums measured = {0};
     if (o->sums_in_fp32) grad_sums_carve(t ? &t->sums : &measured, a, o->layout, GRAD_WHOLE);
@@ -77,9 +82,19 @@ int local_predict(const struct local_options *o, struct topology_memory *mem) {
 
 static void local_prefetch(struct topology *t, int u, enum pass pass) { (void)t, (void)u, (void)pass; }
 
+static char *old_of(const struct local *t, int u, int64_t steps) {
+    size_t bytes = (size_t)t->base.layout->units[u].n_pad * dtype_size(t->base.dtype);
+    return t->units[u].old + (size_t)(steps % t->delay) * bytes;
+}
+
+// With a delay, step t computes on the weights behind t - delay steps, or behind the last drained one: bounded delay by clock
+// with the oldest versions read (ps/job/consistency.c), by a single worker. The updates themselves are not late.
 static int local_acquire(struct topology *base, int u, enum pass pass, struct unit_view *view) {
     struct local *t = (struct local *)base;
-    *view = (struct unit_view){t->units[u].update.weight, pass == PASS_BACKWARD ? t->units[u].grad : NULL,
+    int64_t least = t->steps - t->delay, from = least > t->drained ? least : t->drained;
+    bool newest = pass == PASS_EVAL || from == t->steps;
+    *view = (struct unit_view){newest ? t->units[u].update.weight : old_of(t, u, from),
+                               pass == PASS_BACKWARD ? t->units[u].grad : NULL,
                                t->micro > 0 && !grad_sums_used(&t->sums)};
     return 0;
 }
@@ -127,9 +142,13 @@ static int local_step(struct topology *base, const struct step_input *in, struct
     struct local *t = (struct local *)base;
     stream_phase(base->compute, PHASE_OPTIMIZER);
     launch_decision(t, in);
-    const struct update_step update = {.lr = in->lr, .t = in->updates + 1, .scalars = &t->outcome->scalars};
-    for (int u = 0; u < base->layout->count; u++)
-        optimizer_launch(base->compute, &t->optimizer, &t->units[u].update, &update);
+    const struct update_step update = {.lr = in->lr, .t = t->updates + 1, .scalars = &t->outcome->scalars};
+    for (int u = 0; u < base->layout->count; u++) {
+        const struct update_range *r = &t->units[u].update;
+        size_t bytes = (size_t)base->layout->units[u].n_pad * dtype_size(base->dtype);
+        if (t->delay) dev_copy(base->compute, old_of(t, u, t->steps), r->weight, bytes);
+        optimizer_launch(base->compute, &t->optimizer, r, &update);
+    }
     stream_phase(base->compute, PHASE_OTHER);
     // The updates go on meanwhile, and the next forward pass queues behind them.
     if (event_sync(t->told)) return fail("step %lld: %s", (long long)in->step + 1, dev_error(base->dev));
@@ -139,7 +158,9 @@ static int local_step(struct topology *base, const struct step_input *in, struct
                                .stop = in->stop,
                                .snapshot = in->snapshot};
     t->steps = in->step + 1;
-    step_plan_over(base, out->skipped);
+    t->updates += !out->skipped;
+    if (base->plan.drain) t->drained = t->steps;
+    step_plan_over(base, out->skipped && base->plan.lag == 0);
     return 0;
 }
 
@@ -201,6 +222,8 @@ static int load_state(struct topology *base, struct checkpoint *c, int rank, int
     struct local *t = (struct local *)base;
     const struct layout *l = base->layout;
     struct state_range r;
+    t->steps = t->drained = base->start.step;
+    t->updates = base->start.updates;
     for (int i = 0; !local_state(base, i, &r); i++) {
         size_t bytes = (size_t)(r.end - r.begin) * sizeof(float);
         float *values = xcalloc(1, bytes);
@@ -261,8 +284,10 @@ struct topology *local_create(const struct local_options *o) {
                                 .compute = o->compute,
                                 .dtype = o->dtype,
                                 .rank = 0,
-                                .size = 1};
+                                .size = 1,
+                                .lag = o->delay};
     t->optimizer = o->optimizer;
+    t->delay = o->delay;
     t->units = xcalloc((size_t)o->layout->count, sizeof *t->units);
     struct local_options own = *o;
     own.device_memory = !dev_host_memory(o->dev);
@@ -300,6 +325,7 @@ struct local_options local_options_of(const struct config *c, const struct layou
                                   .dtype = c->dtype,
                                   .optimizer = c->optimizer,
                                   .sums_in_fp32 = config_sums_in_fp32(c),
+                                  .delay = c->local_delay,
                                   .device_memory = config_device(c)->gpu};
 }
 
@@ -346,6 +372,7 @@ const struct topology_row topology_local = {
     .default_workers = 1,
     .max_workers = 1,
     .launches = 1 << LAUNCH_DEFAULT | 1 << LAUNCH_THREADS | 1 << LAUNCH_PROCESSES,
+    .takes_delay = true,
     .launch_advice = "--topology local is one process; use --topology zero:0 to zero:3",
     .check = check,
     .check_rank = check_rank,

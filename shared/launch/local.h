@@ -12,6 +12,7 @@ struct local_options {
     struct stream *compute;
     struct optimizer_config optimizer;
     bool sums_in_fp32;   // of micro-batches: config_sums_in_fp32
+    int delay;           // steps whose updates the weights lack that a step computes on
     bool device_memory;  // its memory is not the host's: for local_predict, local_create asks dev
 };
 

@@ -24,7 +24,6 @@ static void mistakes_are_usage_errors(void **state) {
         {"trian", "did you mean train"},
         {"train --wrokers 2", "--workers"},
         {"train --topology zero:4 --out x", "zero:4"},
-        {"train --topology ps:ssp:2 --out x --data data.txt --model tiny", "not supported yet"},
         {"train --workers many --out x", "--workers"},
         {"train --model no-such-model --out x", "no-such-model"},
         {"train --model tiny --data no-such-file --out x", "no-such-file"},

@@ -160,16 +160,18 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
         const struct partition *p = &s->map->parts[k];
         unsigned long n = (unsigned long)(p->end - p->begin);
         char *weight = (char *)s->published[p->unit] + (size_t)p->begin * dtype_size(t->dtype);
+        void *old = t->oldest ? xcalloc(n * (unsigned long)t->lead, dtype_size(t->dtype)) : NULL;
         s->buffers[k] =
             (struct server_buffers){xcalloc(n, 4),
                                     {xcalloc(n, 4), xcalloc(n, 4)},
                                     weight,
                                     xcalloc(n, 4),
                                     t->micro > 1 ? xcalloc(n, 4) : NULL,
-                                    t->lambda > 0 ? xcalloc(n * (unsigned long)t->workers, 4) : NULL};
+                                    t->lambda > 0 ? xcalloc(n * (unsigned long)t->workers, 4) : NULL,
+                                    old};
         if (t->replicate)
             s->replica_buffers[k] = (struct server_buffers){
-                xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, xcalloc(n, 4), NULL, NULL};
+                xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, xcalloc(n, 4), NULL, NULL, NULL};
     }
     s->workers = xcalloc((unsigned long)t->workers, sizeof *s->workers);
     s->shards = xcalloc((unsigned long)s->map->shards, sizeof(void *));
@@ -232,6 +234,7 @@ static inline void sim_destroy(struct sim *s) {
         free(s->buffers[k].acc);
         free(s->buffers[k].part_acc);
         free(s->buffers[k].pulled);
+        free(s->buffers[k].old);
         free(s->replica_buffers[k].master);
         for (int i = 0; i < OPTIMIZER_STATES_MAX; i++) free(s->replica_buffers[k].state[i]);
         free(s->replica_buffers[k].acc);
@@ -312,6 +315,7 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
         p.mean_tokens = x->mean_tokens;
         p.keep = x->end.index == 0 && s->keep_every && (x->step + 1) % s->keep_every == 0;
         if (s->decides) s->decides(s, x, &p);
+        p.drain = lead && s->keep_every && (x->step + 1) % s->keep_every == 0;
         int u = s->l->count - 1 - x->pushed++;
         s->handed[x->step][u][x->end.index] = ps_clock_ns(s->now);
         // Until its push a unit's weights are what the step has computed on.

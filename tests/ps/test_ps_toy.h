@@ -52,6 +52,7 @@ struct toy_case {
     enum dtype dtype;
     const char *consistency;  // as behind "ps:"
     int lead;                 // of the simulation's cores: steps that are open beyond the oldest one
+    bool oldest;              // of the weights that such a step may be computed on
     int workers, servers, threads, steps;
     float clip;
     int64_t overflow_step;  // -1: never; worker 1 (or 0) has an infinity then
@@ -112,6 +113,7 @@ static inline struct config toy_config(const struct toy_case *t) {
                               .credit_bytes = 16384,
                               .grace_ms = t->grace_ms,
                               .replicate = t->replicate,
+                              .read_oldest = t->oldest,
                               .code = t->code,
                               .max_lead = t->max_lead,
                               .pushes_per_update = t->per_update,

@@ -100,9 +100,9 @@ static const struct {
      "gradient_accumulation_steps data_types.grad_accum_dtype reduce reduce_group recovery.elastic "
      "parameter_server.resident parameter_server.compression parameter_server.compression_share parameter_server.max_lead "
      "parameter_server.pushes_per_update parameter_server.age_damping "
-     "parameter_server.delay_compensation"},
+     "parameter_server.delay_compensation parameter_server.read"},
     {R | B | L, "cpu.kernel cuda.attention cuda.attention_slice cuda.gelu cuda.bias_grad"},
-    {B, "consistency gradients.summed"},
+    {B, "consistency gradients.summed local.delay"},
     {B | L, "device"},
     {0,
      "zero_optimization.offload_optimizer.device zero_optimization.offload_optimizer.pin_memory "

@@ -47,7 +47,8 @@ static void create(struct life *x) {
         unsigned long n = (unsigned long)elements(x, k);
         x->buf[k] = (struct server_buffers){xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)},
                                             NULL,          xcalloc(n, dtype_size(x->s->t.dtype)),
-                                            NULL,          NULL};
+                                            NULL,          NULL,
+                                            NULL};
     }
     const struct replica_options o = {.layout = x->s->l,
                                       .map = map,

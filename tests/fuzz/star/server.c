@@ -92,6 +92,7 @@ static void create(struct life *x) {
                                                 xcalloc(n, dtype_size(s->t.dtype)),
                                                 xcalloc(n, 4),
                                                 NULL,
+                                                NULL,
                                                 NULL};
     }
     x->config = s->c;

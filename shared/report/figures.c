@@ -405,10 +405,10 @@ static const struct figure of_runs[] = {
      AT(resumed_from), .null_if_zero = true, TOP},
     {"tokens_per_sequence", "tokens",
      "mean of the sequences whose gradients were applied, without padding: `seq_len`, or, with `data.documents` whole, "
-     "that of their documents; of `ps:async` of worker 0's",
+     "that of their documents",
      AT(tokens_per_sequence), .null_if_zero = true, TOP},
     {"padding", NULL,
-     "of the same, the share of padding of what was computed; 0 unless `data.documents` is whole",
+     "of the same (`ps:async`: of worker 0's), the share of padding of what was computed; 0 unless `data.documents` is whole",
      AT(padding), TOP},
     {"flops_per_token", "FLOP",
      "forward and backward, attention in full: " FLOPS_FULL

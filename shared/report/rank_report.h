@@ -97,6 +97,7 @@ struct checkpoint_report {
       "that were over before this worker came to them; its means over the steps are over the others",                              \
       OF_THE_LATE)                                                                                                                 \
     F(int64_t, batches, "batches", NULL, "that this worker has done of the budget", OF_A_BUDGET)                                   \
+    F(int64_t, tokens, "tokens", "tokens", "of those that updated something, without padding", OF_A_BUDGET)                        \
     F(int64_t, skipped, "skipped", NULL, "of these, those that updated nothing", OF_A_BUDGET)                                      \
     F(int64_t, tail_batches, "tail_batches", NULL, "of these, those done when some worker had no work left",                       \
       OF_A_BUDGET)                                                                                                                 \

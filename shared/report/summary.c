@@ -291,13 +291,28 @@ static void put_late(cJSON *summary, const cJSON *ranks) {
     }
 }
 
+// The mean of a sequence's tokens: worker 0's figure, or, where workers do as many batches as they come to, of all of theirs. It goes to
+// the top. A report of an earlier version has none.
+static double tokens_of_sequence(cJSON *s, const struct config *c, const cJSON *ranks, double per_update) {
+    double each = json_number(s, "tokens_per_sequence"), tokens = 0, updates = 0;
+    const cJSON *r;
+    cJSON_ArrayForEach(r, ranks) {
+        if (!json_item(r, "tokens")) continue;
+        tokens += json_number(r, "tokens");
+        updates += json_number(r, "batches") - json_number(r, "skipped");
+    }
+    if (!isfinite(each)) return c->documents == DOCUMENTS_WHOLE ? 0 : (double)c->seq;
+    if (!(tokens > 0)) return each;
+    each = tokens / (updates * per_update);
+    cJSON_ReplaceItemInObjectCaseSensitive(s, "tokens_per_sequence", cJSON_CreateNumber(each));
+    return each;
+}
+
 static void put_totals(cJSON *s, const struct config *c, const cJSON *ranks) {
     double per_update = NAN, updates = updates_applied(ranks, &per_update), seconds = training_seconds(ranks);
     double counted = samples_counted(ranks);
     double samples = isnan(counted) ? updates * per_update : counted;
-    double each =
-        json_number(s, "tokens_per_sequence");  // worker 0's: it left no report, or one of an earlier version
-    if (!isfinite(each)) each = c->documents == DOCUMENTS_WHOLE ? 0 : (double)c->seq;
+    double each = tokens_of_sequence(s, c, ranks, per_update);
     double tokens = nearbyint(samples * each);
     put_processes(cJSON_GetObjectItem(s, "totals"), cJSON_GetObjectItem(s, "busiest"), ranks,
                   summary_own_steps(s));

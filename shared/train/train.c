@@ -556,6 +556,7 @@ static void report(struct train *x) {
     r->updates = x->updates - x->t->start.updates;
     r->shares = x->t->plan.alone;
     if (r->shares) r->batches = x->r->steps - x->t->start.step;
+    if (r->shares) r->tokens = x->r->counted.tokens;
     r->samples_per_update = x->t->plan.mean;
     r->waits_not = x->t->plan.drops;
     r->late_steps = x->t->plan.late;

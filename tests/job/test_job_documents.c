@@ -103,6 +103,8 @@ static void one_result(void **state) {
     ALL_ALIKE(p, "--workers 2 --dtype bf16 --model llama.json", "zero:0", "zero:1", "zero:2", "zero:3",
               "ps:sync --servers 2");
     ALL_ALIKE(p, "--workers 3 --dtype fp16", "zero:0", "zero:1", "zero:2", "zero:3", "ps:sync");
+    ALL_ALIKE(p, "--workers 1 --dtype bf16", "local --set local.delay=2",
+              "ps:ssp:2 --set parameter_server.read=oldest");
     ALL_ALIKE(p, "--workers 3 --dtype bf16", "ps:sync --elastic 1:3", "ps:backup:0 --elastic 1:3",
               "ps:quorum:3 --elastic 1:3");
 }

@@ -5,6 +5,7 @@ checkpoint, or behind a death, ends in the bits of one undisturbed, where the sa
 import os
 import re
 import sys
+import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
@@ -75,6 +76,20 @@ class Late(Case):
             self.assertLess(self.summary("backup")["seconds"], 0.5 * self.summary("sync")["seconds"])
             self.assertIn(f"\nlate        worker {late} in {lacks[late]} of 30 steps", self.run_it("summary", "backup").stdout)
 
+    def test_stopped(self):
+        """A worker that stands still for a while, thousands of steps long, comes back where the others are."""
+        p = self.start(*self.words("run", "ps:backup:1", "--delay", "2:constant:0.2", steps=2500))
+        for victim in ("worker 1", "worker 0"):
+            p.behind(20)
+            p.stop(victim)
+            if victim == "worker 1":
+                p.behind(self.steps("run") + 700)
+            else:
+                time.sleep(0.5)
+            p.go_on(victim)
+        p.ends()
+        self.assertGreater(self.assert_told("run", 2, steps=2500)[1], 600)
+
     def test_grace(self):
         """A quorum waits a while for others: a delay within it costs no gradients, one beyond it does."""
         for delay, workers in ((3, 3), (2000, 2)):
@@ -139,6 +154,22 @@ class Again(Case):
         self.assertEqual([line["step"] for line in lines], list(range(1, 201)))
         self.assertEqual({line["workers"] for line in lines}, {2})
         self.assertEqual([(a["worker"], a["cause"]) for a in self.summary("run")["away"]], [(2, "died")])
+
+    def test_elastic_and_back(self):
+        """A worker that has died and come back joins the steps, and may be late as any other."""
+        p = self.start(*self.words("run", "ps:backup:1", "--delay", "1:constant:20", "--delay", "0:constant:2", "--elastic", "1:3", "--restart", "2",
+                                   steps=100000))
+        for victim in ("worker 2", "worker 1"):
+            count = len(self.lines_yet("run", "away.jsonl"))
+            p.behind(self.steps("run") + 10)
+            p.kill_now(victim)
+            p.until(lambda: len(self.lines_yet("run", "away.jsonl")) == count + 2, "it is back")
+            p.behind(self.steps("run") + 30)
+        p.send_signal(2)
+        p.ends(130)
+        steps = [line["step"] for line in self.lines("run", "metrics.jsonl")]
+        self.assertEqual(steps, list(range(1, len(steps) + 1)))
+        self.assertEqual([(a["worker"], a["cause"], a["returned"]) for a in self.summary("run")["away"]], [(2, "died", True), (1, "died", True)])
 
     def test_interrupted(self):
         """Ctrl-C ends all workers behind the same step, with a checkpoint, however far worker 0 is behind."""

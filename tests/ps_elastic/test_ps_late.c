@@ -23,6 +23,21 @@ struct seen {
     int joins, further;
 };
 
+// Frames that a shard holds: at most those of a step of all workers.
+static void check_held(const struct sim *s) {
+    for (int g = 0; g < s->map->shards; g++) {
+        struct server_totals totals;
+        size_t bytes = 0;
+        for (int k = 0; k < s->map->count; k++) {
+            const struct partition *p = &s->map->parts[k];
+            if (p->shard == g) bytes += (size_t)(p->end - p->begin) * dtype_size(s->t.dtype);
+        }
+        server_core_totals(s->shards[g], &totals);
+        assert_true(totals.held_peak_bytes <= bytes * (size_t)s->t.workers);
+        if (s->t.share == SHARE_NOTHING && bytes) assert_true(totals.held_peak_bytes > 0);
+    }
+}
+
 // Workers are slow at random, and the network does what it likes.
 static void run_case(struct toy_case *t, struct fate *f, struct seen *n) {
     struct sim *s = sim_create(t);
@@ -35,6 +50,7 @@ static void run_case(struct toy_case *t, struct fate *f, struct seen *n) {
             (t->seed + (uint64_t)w) % 3 == 0 ? 80 + (int)(toy_hash(t->seed * 8 + (uint64_t)w) % 20) : 0;
     run(s, f);
     compare(s, f);
+    check_held(s);
     for (int i = 0; i < t->steps; i++) {
         int count = elastic_count(f->set[i]);
         if (!t->elastic_min) assert_true(rule.row->exact ? count == rule.needs : count >= rule.needs);
@@ -67,6 +83,19 @@ static void test_late(void **state) {
         // All that is to be tested has happened, and often.
         assert_true(n.partial > 100 && n.late > 40 && n.missed > 20 && n.stale > 20 && n.zero > 20 &&
                     n.further > 20);
+    }
+}
+
+// What the check of memory allows a server for frames: N P b / S, whatever the credits, and answers that are copies.
+static void test_allowance(void **state) {
+    (void)state;
+    for (int drops = 0; drops < 2; drops++) {
+        struct toy_case t = case_of(drops ? "backup:1" : "backup:0", 3);
+        struct prediction p = {.wire = {.sent_per_step = 4096 * 1000, .received_per_step = 4096 * 1000}};
+        t.medium = MEDIUM_TCP;
+        struct config c = toy_config(&t);
+        double allowed = topology_star.allowance(&c, "server", &p).frame_bytes, all = 4096 * 1000;
+        assert_true(allowed == (drops ? 1.125 * all + all : 1.125 * (double)c.ps.credit_bytes * t.workers));
     }
 }
 
@@ -150,8 +179,9 @@ static void test_too_far_behind(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_late),   cmocka_unit_test(test_all),  cmocka_unit_test(test_grace),
-        cmocka_unit_test(test_deaths), cmocka_unit_test(test_jump), cmocka_unit_test(test_too_far_behind),
+        cmocka_unit_test(test_late),           cmocka_unit_test(test_all),       cmocka_unit_test(test_grace),
+        cmocka_unit_test(test_deaths),         cmocka_unit_test(test_allowance), cmocka_unit_test(test_jump),
+        cmocka_unit_test(test_too_far_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -87,7 +87,8 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
     const struct server_segment *s = &c->segments[h->rank];
     size_t bytes = (size_t)k->n * dtype_size(c->dtype);
     bool final = (h->flags & WIRE_FINAL) != 0, outside = bytes > s->bytes || h->into > s->bytes - bytes;
-    bool units = k->micro != NULL;  // no pull of theirs follows a push
+    // Where two units are kept at a time no push asks for weights, and a pull may overtake the push before it: but the first.
+    bool units = k->micro != NULL;
     if (!k->loaded && !final && !units) {
         refuse(c, h, "its initial weights have not been loaded");
         return;
@@ -101,7 +102,7 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
                                            (consistency_drops(&c->rule) && want <= k->step + 1));
     if (enters && want > k->pushed[h->rank]) k->pushed[h->rank] = want;
     if (enters && c->parts[h->rank] == WORKER_COMES) c->parts[h->rank] = WORKER_PUSHES;
-    if (k->loaded && (final || units) && !c->life && want > k->pushed[h->rank])
+    if (k->loaded && (units ? p->seq == 0 : final) && !c->life && want > k->pushed[h->rank])
         refuse_beyond(c, k, h->rank, want);
     if (h->seq <= p->seq || (k->loaded && want > k->step + 1 + k->pushed[h->rank])) return;
     bool drains = final || (h->flags & WIRE_DRAINS);

@@ -52,7 +52,7 @@ static inline void sim_start_worker(struct sim *s, struct sim_worker *x) {
     if (!x->link) x->link = sim_link(&x->end, s->map->shards);
     struct worker_core_options o = {.rank = x->end.index,
                                     .lead = s->t.lead,
-                                    .lag = s->t.lead,
+                                    .lag = s->t.micro ? consistency_of(&s->c).lag : s->t.lead,
                                     .drops = ps_drops(&s->c),
                                     .layout = s->l,
                                     .map = s->map,

@@ -113,8 +113,8 @@ static void note_ahead(const struct sim *s, const struct sim_worker *x) {
 // One turn of a step; true: it has been computed.
 static bool compute(struct sim *s, struct sim_worker *x, struct loop *p) {
     int u = p->unit, way = p->backward ? -1 : 1, next = u + way;
-    if (known == x->step) plain_step(s);
     if (!pull(s, x, p, u) || !has_landed(x, p, u)) return false;
+    if (known == x->step) plain_step(s);  // all workers have computed the step before
     if (next >= 0 && next < s->l->count) pull(s, x, p, next);
     if (p->backward && !is_through(x, p, p->in_grad[u & 1])) return false;
     size_t bytes = (size_t)s->l->units[u].n_pad * dtype_size(s->t.dtype);
@@ -156,7 +156,7 @@ static void work(struct sim *s, struct sim_worker *x) {
     } else if (x->phase == SIM_COMPUTE && compute(s, x, p)) {
         sim_report(s, x);
         x->phase = SIM_CLOSING;
-    } else if (x->phase == SIM_CLOSING && now->steps_done > x->step) {
+    } else if (x->phase == SIM_CLOSING && now->steps_done + consistency_of(&s->c).lag > x->step) {
         x->step++;
         p->micro = 0;
         unit_schedule_forget(&p->schedule);

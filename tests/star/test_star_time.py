@@ -155,7 +155,8 @@ class StarTime(Runs):
 
     def test_stragglers(self):
         """With a commit round of the scheduler's and without, over either medium; and one that nobody waits for."""
-        for words in (["ps:sync", "--servers", "2", "--medium", "tcp"], ["ps:sync", "--set", "gradient_clipping=0", "--medium", "tcp"],
+        units = ["ps:sync", "--resident", "units", "--servers-on", "workers", "--set", "gradient_accumulation_steps=2"]
+        for words in ([*units, "--medium", "tcp"], [*units, "--set", "gradient_clipping=0"], ["ps:sync", "--servers", "2", "--medium", "tcp"], ["ps:sync", "--set", "gradient_clipping=0", "--medium", "tcp"],
                       ["ps:sync", "--servers", "2", "--medium", "shm", "--set", "gradient_clipping=0"], ["ps:async"]):
             with self.subTest(words):
                 self.straggler("--topology", *words, waits=words != ["ps:async"])

@@ -105,13 +105,12 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
     if (k->loaded && (units ? p->seq == 0 : final) && !c->life && want > k->pushed[h->rank])
         refuse_beyond(c, k, h->rank, want);
     if (h->seq <= p->seq || (k->loaded && want > k->step + 1 + k->pushed[h->rank])) return;
-    bool drains = final || (h->flags & WIRE_DRAINS);
+    // Behind a drained step nothing older will do.
     int64_t least = want - c->rule.delay, base = h->flags & WIRE_DRAINS ? want : p->base;
+    if (least < base) least = base;
     *p = (struct server_pull){.pending = true,
                               .want = want,
-                              .least = drains         ? want
-                                       : least > base ? least
-                                                      : base,
+                              .least = final ? want : least,
                               .base = base,
                               .seq = h->seq,
                               .into = h->into,

@@ -113,6 +113,33 @@ static void test_sync_and_async(void **state) {
     assert_true(consistency_allows(&async, INT64_MAX));
 }
 
+// What a worker need not have heard of, by what is decided about a step and who belongs to it.
+static void test_lag(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        float clip;
+        enum dtype dtype;
+        int elastic, lag, lead;
+    } cases[] = {{"sync", 0, DT_BF16, 0, 1, 0}, {"sync", 1, DT_BF16, 0, 0, 0},
+                 {"sync", 0, DT_F16, 0, 0, 0},  {"sync", 0, DT_BF16, 1, 0, 0},
+                 {"ssp:0", 0, DT_F32, 0, 1, 0}, {"ssp:0", 1, DT_F32, 0, 0, 0},
+                 {"ssp:1", 0, DT_F32, 0, 1, 1}, {"ssp:3", 1, DT_F16, 0, 3, 3},
+                 {"async", 0, DT_F32, 0, 0, 0}, {"backup:1", 0, DT_F32, 0, 0, 0}};
+    for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
+        struct config c = {.workers = 3, .clip = cases[i].clip, .dtype = cases[i].dtype};
+        c.variant = consistency_parse(cases[i].name, &c.bound);
+        c.recovery.elastic_max = cases[i].elastic ? 3 : 0;
+        struct consistency_rule rule = consistency_of(&c);
+        assert_int_equal(rule.lag, cases[i].lag);
+        assert_int_equal(rule.lead, cases[i].lead);
+        assert_int_equal(rule.delay == rule.lead, !rule.row->on_arrival);
+        assert_false(rule.oldest);
+        c.ps.read_oldest = true;
+        assert_int_equal(consistency_of(&c).oldest, rule.lead > 0);
+    }
+}
+
 static void test_staleness(void **state) {
     (void)state;
     struct staleness a = {0}, b = {0};
@@ -128,7 +155,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names),     cmocka_unit_test(test_impossible_arguments),
         cmocka_unit_test(test_every_row), cmocka_unit_test(test_sync_and_async),
-        cmocka_unit_test(test_staleness), cmocka_unit_test(test_drops),
+        cmocka_unit_test(test_lag),       cmocka_unit_test(test_staleness),
+        cmocka_unit_test(test_drops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

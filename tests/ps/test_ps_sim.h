@@ -48,11 +48,16 @@ static inline void sim_place(struct sim *s, struct sim_worker *x) {
     }
 }
 
+static inline int sim_lag(const struct sim *s) {
+    int least = s->t.micro ? consistency_of(&s->c).lag : s->t.lead;
+    return s->t.lag > least ? s->t.lag : least;
+}
+
 static inline void sim_start_worker(struct sim *s, struct sim_worker *x) {
     if (!x->link) x->link = sim_link(&x->end, s->map->shards);
     struct worker_core_options o = {.rank = x->end.index,
                                     .lead = s->t.lead,
-                                    .lag = s->t.micro ? consistency_of(&s->c).lag : s->t.lead,
+                                    .lag = sim_lag(s),
                                     .drops = ps_drops(&s->c),
                                     .layout = s->l,
                                     .map = s->map,
@@ -183,7 +188,7 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
     s->scheduler_link = sim_link(&s->scheduler_end, t->workers + t->servers + s->map->shards);
     struct scheduler_options so = {.config = &s->c,
                                    .map = s->map,
-                                   .lead = s->t.lead,
+                                   .lead = sim_lag(s),
                                    .manifest = {.hash = 5},
                                    .job = SIM_JOB,
                                    .start.step = order ? order->start : 0,
@@ -327,8 +332,9 @@ static inline void sim_work(struct sim *s, struct sim_worker *x) {
         if (!s->report_first) sim_report(s, x);
         x->phase = SIM_CLOSING;
     } else if (x->phase == SIM_CLOSING) {
-        if (!alone && now->steps_done + lead <= x->step) return;
-        if (!alone && x->step >= lead) x->last = worker_core_outcome(x->core, x->step - lead)->stats;
+        int lag = sim_lag(s);
+        if (!alone && now->steps_done + lag <= x->step) return;
+        if (!alone && x->step >= lag) x->last = worker_core_outcome(x->core, x->step - lag)->stats;
         if (!x->last.skipped) x->updates++;
         x->step++;
         x->phase = SIM_COMPUTE;

@@ -52,6 +52,7 @@ struct toy_case {
     enum dtype dtype;
     const char *consistency;  // as behind "ps:"
     int lead;                 // of the simulation's cores: steps that are open beyond the oldest one
+    int lag;                  // and whose outcome a worker need not have heard, where these are more
     bool oldest;              // of the weights that such a step may be computed on
     int workers, servers, threads, steps;
     float clip;

@@ -62,6 +62,15 @@ class Equal(Case):
         skipped = [line["skipped"] for line in self.curve("local")]
         self.assertIn(True, skipped)
         self.assertIn(False, skipped)
+        # The rate follows the updates as far as they are known, the last ones counted as applied.
+        self.train("plain", *local(0), "--dtype", "fp16", *CLIP, *SLOPE)
+        rates = {}
+        for run, delay in (("plain", 0), ("local", 3)):
+            curve = self.curve(run)
+            for t, line in enumerate(curve):
+                updates = t - sum(line["skipped"] for line in curve[:max(t - delay, 0)])
+                self.assertEqual(rates.setdefault(updates, line["lr"]), line["lr"], f"{run}, step {t + 1}")
+        self.assertGreater(len(set(rates.values())), 3)
 
     def test_some_workers_are_local(self):
         """Each worker's slice is a micro-batch there."""

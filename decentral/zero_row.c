@@ -9,6 +9,7 @@
 #include "decentral/zero/zero.h"
 #include "shared/config/config.h"
 #include "shared/core/error.h"
+#include "shared/launch/local_steps.h"
 
 static const char *folder_of(const struct offload_config *o) {
     return o->device == OFFLOAD_NVME ? o->nvme_path : NULL;
@@ -113,8 +114,18 @@ static int check_no_sync(const struct config *c) {
     return 0;
 }
 
+static int check_local_steps(const struct config *c) {
+    const char *lacks =
+        c->variant == 3 ? "a round needs all weights to measure the way from: use zero:0, zero:1 or zero:2"
+        : c->offload_optimizer.device != OFFLOAD_NONE
+            ? "a rank's own masters stay on its device: leave zero_optimization.offload_optimizer out"
+            : NULL;
+    if (!c->local_steps.steps || !lacks) return 0;
+    return fail("local_steps.steps: %s", lacks);
+}
+
 static int check(const struct config *c) {
-    if (ranks_check(c)) return -1;
+    if (ranks_check(c) || check_local_steps(c)) return -1;
     if (c->reduce_group && check_groups(c)) return -1;
     if (check_hpz(c)) return -1;
     if (c->no_sync && check_no_sync(c)) return -1;
@@ -130,22 +141,27 @@ static int predict(const struct config *c, const struct layout *l, const char *r
                    struct prediction *out) {
     (void)role;
     struct collective_source source = ranks_predicted(c, rank);
-    struct zero_options z = options_of(c, l);
+    const struct config in = local_steps_inner(c);
+    struct zero_options z = options_of(&in, l);
     z.device_memory = config_device(c)->gpu;
     z.source = &source;
-    out->state_bytes = (size_t)(l->padded / l->world) * optimizer_bytes(c->optimizer.row, true);
-    return zero_predict(&z, &out->memory, &out->wire);
+    out->state_bytes = (size_t)(l->padded / l->world) * optimizer_bytes(in.optimizer.row, true);
+    if (zero_predict(&z, &out->memory, &out->wire)) return -1;
+    local_steps_predict(c, l, out);
+    return 0;
 }
 
 static struct topology_formula formula(const struct config *c, const char *role) {
-    struct zero_options o = options_of(c, NULL);
+    const struct config in = local_steps_inner(c);
+    struct zero_options o = options_of(&in, NULL);
     const struct collective_source source = {.size = c->workers};
     o.source = &source;
     const struct zero_policy *p = zero_policy_for(&o);
     struct topology_formula f;
     (void)role;
     textbook_say(f.memory, zero_textbook(p, &o), 'N');
-    zero_wire_say(f.wire, sizeof f.wire, p, c->accumulation);
+    zero_wire_say(f.wire, sizeof f.wire, p, in.accumulation);
+    local_steps_formula(c, &f);
     if (c->optimizer.row->onebit && p->gather_grads) {
         size_t n = strlen(f.wire);
         snprintf(f.wire + n, sizeof f.wire - n, "; compressed: U of 9/64 byte an element");
@@ -181,12 +197,13 @@ static int parse(const char *text, int *bound) {
 }
 
 static struct topology *create(const struct ring_rank *r) {
-    struct zero_options z = options_of(r->job->config, r->job->layout);
+    const struct config in = local_steps_inner(r->job->config);
+    struct zero_options z = options_of(&in, r->job->layout);
     z.offload.threads = job_threads(r->job);
     z.dev = r->dev;
     z.compute = r->compute;
     z.source = r->source;
-    return zero_create(&z);
+    return local_steps_around(r->job->config, zero_create(&z));
 }
 
 static int run(struct run *r) { return ranks_run(r, create); }
@@ -202,6 +219,7 @@ const struct topology_row topology_zero = {
     .launch_advice = "a ring's ranks are started in every way that there is",
     .meeting_bytes = ranks_meeting_bytes,
     .takes_groups = true,
+    .takes_local_steps = true,
     .collectives = true,
     .resolve = ranks_resolve,
     .check = check,

@@ -18,6 +18,7 @@
 #include "shared/device/product_choice.h"
 #include "shared/launch/closing.h"
 #include "shared/launch/launch_check.h"
+#include "shared/launch/local_steps.h"
 #include "shared/launch/stop.h"
 #include "shared/memory/memory_check.h"
 #include "shared/report/run_dir.h"
@@ -31,6 +32,7 @@ struct role {
     const struct cli_command *command;
     const struct cli_args *args;
     struct job job;
+    struct config inner;  // the star's own: of local steps a step of it is a round
     struct ps_role_options ps;
     struct ps_trust trust;
     struct session_end end;  // rank and job: known once the scheduler has answered
@@ -144,7 +146,8 @@ static int prepare(struct role *r) {
     r->job.steps_to_stderr = c->json;
     bool concerns =
         !scheduler || c->trace || c->recovery.restart > 0 || c->recovery.resume || c->recovery.elastic;
-    r->ps.config = c;
+    r->inner = local_steps_inner(c);
+    r->ps.config = &r->inner;
     r->ps.dir = concerns ? c->out : NULL;
     r->job.dir = scheduler ? NULL : c->out;
     r->ps.rank = (int)r->rank;
@@ -186,7 +189,8 @@ static int run_server(struct role *r) {
 
 static struct topology *create_worker(void *ctx, struct device *dev, struct stream *compute) {
     const struct role *r = ctx;
-    return ps_worker_create(&(struct ps_worker_options){.role = r->ps, .dev = dev, .compute = compute});
+    return local_steps_around(r->job.config, ps_worker_create(&(struct ps_worker_options){
+                                                 .role = r->ps, .dev = dev, .compute = compute}));
 }
 
 static int run_worker(struct role *r) {

@@ -17,6 +17,7 @@
 #include "ps/trust/trust.h"
 #include "shared/core/error.h"
 #include "shared/core/sizes.h"
+#include "shared/launch/local_steps.h"
 #include "shared/launch/run.h"
 
 #define FRAME_OVERHEAD 1.125  // of what the transport holds, by libzmq
@@ -205,6 +206,33 @@ static int check_residence(const struct config *c) {
     return lacks ? fail("--resident units: %s", lacks) : 0;
 }
 
+// A worker's own weights are in no place of a server's. Others' rounds would have to be told from its steps.
+static int check_local_steps(const struct config *c) {
+    bool alone = consistency_row(c->variant)->on_arrival;
+    const char *name = consistency_row(c->variant)->name;
+    const char *lacks =
+        strcmp(name, "sync") && strcmp(name, "async")
+            ? "rounds are of ps:sync and ps:async: choose one of them"
+        : alone && c->recovery.checkpoint_every
+            ? "workers of ps:async are at different places of their rounds: leave --checkpoint-every out"
+        : alone && c->recovery.resume
+            ? "workers of ps:async are at different places of their rounds: leave --resume out"
+        : alone && c->eval_every
+            ? "versions of ps:async are of rounds, not of steps: leave eval_every out, the last weights are evaluated"
+        : c->recovery.restart
+            ? "a death would be told in rounds: leave --restart out, and go on with --resume"
+        : c->ps.replicate ? "what goes on from replicas has no weights of workers' own: leave --replicate out"
+        : c->ps.record_arrivals || c->ps.replay_arrivals ? "an order of arrivals is of steps: leave it out"
+        : ps_codes(c)
+            ? "what a code leaves out is of one gradient, not of a round: leave parameter_server.compression out"
+        : ps_by_units(c) ? "a worker has all of its own weights: leave --resident units out"
+                         : NULL;
+    if (!c->local_steps.steps || !lacks) return 0;
+    return fail("local_steps.steps: %s", lacks);
+}
+
+static bool is_alone(const struct config *c) { return consistency_row(c->variant)->on_arrival; }
+
 static int check_optimizer(const struct config *c) {
     if (!c->optimizer.row->onebit) return 0;
     return fail(
@@ -243,9 +271,9 @@ static int check_arrivals(const struct config *c) {
 static int check(const struct config *c) {
     bool record = c->ps.record_arrivals, replay = c->ps.replay_arrivals != NULL;
     enum trust_mode mode;
-    if (check_residence(c) != 0 || check_optimizer(c) != 0 || check_replicas(c) != 0 ||
-        check_groups(c) != 0 || check_codes(c) != 0 || check_late(c) != 0 || check_arrivals(c) != 0 ||
-        check_delay(c) != 0 ||
+    if (check_local_steps(c) != 0 || check_residence(c) != 0 || check_optimizer(c) != 0 ||
+        check_replicas(c) != 0 || check_groups(c) != 0 || check_codes(c) != 0 || check_late(c) != 0 ||
+        check_arrivals(c) != 0 || check_delay(c) != 0 ||
         trust_mode_of(&(struct trust_request){.config = c, .role = PS_SERVER}, &mode) != 0)
         return -1;
     if (c->optimizer.cycle.type != SCHEDULE_NONE && consistency_row(c->variant)->on_arrival)
@@ -287,18 +315,24 @@ static int check_rank(const struct config *c, const struct rank_env *e) {
 
 static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
                    struct prediction *out) {
-    out->record_bytes = is_server(role) ? key_records_of_server(c, l, rank) : key_records_of_worker(c, l);
+    const struct config in = local_steps_inner(c);
+    out->record_bytes = is_server(role) ? key_records_of_server(&in, l, rank) : key_records_of_worker(&in, l);
     if (out->record_bytes < 0) return -1;
     if (is_server(role) || ps_beside(c)) out->alike = ps_server_alike(c, l, rank);
-    if (is_server(role)) return ps_server_predict(c, l, rank, &out->memory, &out->wire);
+    if (is_server(role) && ps_server_predict(&in, l, rank, &out->memory, &out->wire)) return -1;
+    out->wire = local_steps_wire(out->wire, config_round(&in));
+    if (is_server(role)) return 0;
     // Errors of codes, which a worker writes into a checkpoint by itself.
     if (ps_codes(c) && !consistency_of(c).row->on_arrival)
         out->state_bytes = (size_t)l->padded * sizeof(float);
     if (ps_host_group(c)) out->alike = 1;  // what a worker leads depends on its place in its group
-    return ps_worker_predict(c, l, rank, &out->memory, &out->wire);
+    if (ps_worker_predict(&in, l, rank, &out->memory, &out->wire)) return -1;
+    local_steps_predict(c, l, out);
+    return 0;
 }
 
-static struct topology_formula formula(const struct config *c, const char *role) {
+static struct topology_formula formula(const struct config *outside, const char *role) {
+    const struct config in = local_steps_inner(outside), *c = &in;
     struct topology_formula of_worker = {.wire = "P*b, padded, b bytes per element"};
     struct topology_formula of_server = {.wire = "N*P*b/S, padded, b bytes per element"};
     if (ps_host_group(c)) {
@@ -317,6 +351,7 @@ static struct topology_formula formula(const struct config *c, const char *role)
     }
     textbook_say(of_worker.memory, ps_worker_textbook(c), 'S');
     textbook_say(of_server.memory, ps_server_textbook(c), 'S');
+    local_steps_formula(outside, &of_worker);
     return is_server(role) ? of_server : of_worker;
 }
 
@@ -334,8 +369,10 @@ static struct topology_allowance allowance(const struct config *c, const char *r
                                            const struct prediction *p) {
     double credit = (double)credit_of(c, INT64_MAX), all = 1, open = 1 + consistency_of(c).lead;
     double of_one = open * (double)p->wire.sent_per_step;
+    if (c->local_steps.steps) of_one *= (double)c->local_steps.steps;  // at a round's end
     if (is_server(role)) {
         of_one = open * (double)(p->wire.received_per_step + p->wire.local_received_per_step) / c->workers;
+        if (c->local_steps.steps) of_one *= (double)c->local_steps.steps;
         all = FRAME_OVERHEAD * c->workers;
         // A server keeps frames until the set of the step is fixed, credits or not: N P b / S of a whole step.
         if (ps_in_part(c) || ps_elastic(c)) credit = of_one;
@@ -374,6 +411,8 @@ const struct topology_row topology_star = {
                                             {0}},
     .default_workers = 2,
     .takes_groups = true,
+    .takes_local_steps = true,
+    .is_alone = is_alone,
     .launches = 1 << LAUNCH_DEFAULT | 1 << LAUNCH_PROCESSES,
     .launch_advice =
         "a star's roles are processes of their own; use --launch processes, or start them one by one "

@@ -165,9 +165,10 @@ static void rows_of_steps(struct key_rows *r, const struct train_state *now, con
     int words = r->words;
     for (int k = 0; k < r->count; k++) {
         struct key_counts *x = &r->keys[k];
-        x->version = alone ? now->samples / own : now->updates;
-        x->updates = now->updates;
-        x->clock = alone ? 0 : train_state_place(now);
+        int64_t clock = train_state_place(now) / config_round(c);
+        x->updates = c->outside ? clock : now->updates;  // no round is skipped
+        x->version = alone ? now->samples / own : x->updates;
+        x->clock = alone ? 0 : clock;
         for (int w = 0; w < r->workers; w++)
             r->pushed[(int64_t)k * r->workers + w] = alone ? now->step : x->clock;
         r->batches[(int64_t)k * words] = now->dealt / own;

@@ -21,7 +21,8 @@ int start_point_check(const struct checkpoint *c, uint64_t seal) {
 
 int64_t start_point_step(const struct config *c, const struct checkpoint *checkpoint) {
     const struct train_state *s = checkpoint_train(checkpoint);
-    return consistency_of(c).row->on_arrival ? s->step : train_state_place(s);
+    int64_t step = consistency_of(c).row->on_arrival ? s->step : train_state_place(s);
+    return step / config_round(c);
 }
 
 int start_point_at(struct start_point *p, const struct config *config, const char *path) {

@@ -19,6 +19,7 @@
 #include "ps/trust/trust.h"
 #include "shared/core/error.h"
 #include "shared/core/sizes.h"
+#include "shared/launch/local_steps.h"
 #include "shared/report/span_files.h"
 #include "shared/time/moments.h"
 
@@ -389,7 +390,8 @@ static void server_report(struct server *s, struct rank_report *r) {
         .watch = s->watch, .begin = r->span.begin_ns, .offset = s->id.clock.offset_ns});
     r->scheduler = s->scheduler_cost;
     r->transport_peak_bytes += atomic_load(&s->wire.copied_peak);
-    rank_report_count(r, &s->wire, steps);
+    r->wire = local_steps_wire(r->wire, config_round(s->c));
+    rank_report_count(r, &s->wire, steps * (double)config_round(s->c));
     if (getrusage(RUSAGE_SELF, &self) == 0) r->rss_bytes = (size_t)self.ru_maxrss * 1024;
 }
 

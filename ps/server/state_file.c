@@ -45,6 +45,11 @@ static void free_file(struct state_file **at) {
     *at = NULL;
 }
 
+// Of the step of the run, which is a whole round's last one where there are rounds.
+static char *partial_of(const struct state_file_options *o) {
+    return checkpoint_partial(o->run_dir, CHECKPOINT_ALL, o->step * config_round(o->config), o->life);
+}
+
 struct state_file *state_file_create(const struct state_file_options *o, char **error) {
     struct state_file *f = xcalloc(1, sizeof *f);
     struct part_extra extra[KEY_TABLE_EXTRAS];
@@ -56,7 +61,7 @@ struct state_file *state_file_create(const struct state_file_options *o, char **
     if (consistency_of(o->config).row->on_arrival) f->table = key_table_create(o->map, count, o->config);
     if (f->table) key_table_extras(f->table, extra);
     snprintf(who, sizeof who, "server-%d", o->rank);
-    char *dir = checkpoint_partial(o->run_dir, CHECKPOINT_ALL, o->step, o->life);
+    char *dir = partial_of(o);
     struct state_range *ranges = ranges_of(f, keys, count);
     f->part = part_file_create(&(struct part_options){.dir = dir,
                                                       .participant = who,
@@ -108,7 +113,7 @@ void state_file_discard(struct state_file **f, const char *why) {
 }
 
 void state_file_refuse(const struct state_file_options *o, const char *why) {
-    char who[32], *dir = checkpoint_partial(o->run_dir, CHECKPOINT_ALL, o->step, o->life);
+    char who[32], *dir = partial_of(o);
     snprintf(who, sizeof who, "server-%d", o->rank);
     part_file_refuse(dir, who, why);
     free(dir);

@@ -93,6 +93,15 @@ enum ps_resident { PS_RESIDENT_ALL, PS_RESIDENT_UNITS };
 enum gossip_graph { GOSSIP_RING, GOSSIP_EXPONENTIAL };
 extern const char *const gossip_graphs[];
 
+// Local steps (shared/launch/local_steps.c): each rank's own between two exchanges, and the optimizer of what they exchange.
+enum outer_kind { OUTER_MEAN, OUTER_NESTEROV, OUTER_ELASTIC };
+struct local_steps_config {
+    int64_t steps;  // of a round; 0: there are no rounds
+    enum outer_kind outer;
+    float lr, momentum;                 // as given
+    struct optimizer_config optimizer;  // of these: SGD, of the sum over the ranks or of each rank's own
+};
+
 struct ps_config {
     int servers, threads;      // S; shard threads per server
     int servers_on, resident;  // enum ps_servers_on, ps_resident
@@ -229,7 +238,19 @@ struct config {
     struct ps_config ps;
     struct recovery_config recovery;
     struct security_config security;
+    struct local_steps_config local_steps;
+    const struct config
+        *outside;  // of a topology inside of local steps: the run's, whose rounds its steps are; NULL: none
 };
+
+// The optimizer of the masters that all ranks hold together.
+static inline const struct optimizer_config *config_kept_optimizer(const struct config *c) {
+    return c->local_steps.steps ? &c->local_steps.optimizer : &c->optimizer;
+}
+// Of the run's steps that one of this configuration's is made of.
+static inline int64_t config_round(const struct config *c) {
+    return c->outside ? c->outside->local_steps.steps : 1;
+}
 
 // Whether a step's micro-batches are added in fp32 buffers beside the 16-bit gradients (shared/model/grad_sum.h): unless
 // data_types.grad_accum_dtype names the run's own type.

@@ -36,6 +36,7 @@ static const char *const servers_on_names[] = {"own", "workers", NULL};
 static const char *const resident_names[] = {"all", "units", NULL};
 static const char *const lead_names[] = {"none", NULL};
 static const char *const group_names[] = {"none", "host", NULL};
+static const char *const outer_names[] = {"mean", "nesterov", "elastic", NULL};
 const char *const gossip_graphs[] = {"ring", "exponential", NULL};
 const char *const offload_names[] = {"none", "cpu", "nvme", NULL};
 static const char *const read_names[] = {"freshest", "oldest", NULL};
@@ -317,6 +318,12 @@ static const struct config_key keys[] = {
          TRAIN_FLAG("collective", "C", "what a ring's ranks talk through: " ENGINE_LIST(HELP_OF)),
          .ring = true),
     BOOL("ring.no_sync", R, c.no_sync, .ring = true), ENUM("gossip.graph", T, c.gossip_graph, gossip_graphs),
+    NUMBER("local_steps.steps", T, KEY_I64, c.local_steps.steps, 0, EXACT_MAX,
+           TRAIN_FLAG("local-steps", "H",
+                      "each worker trains alone for H steps between two exchanges (0: none)")),
+    ENUM("local_steps.outer.type", T, c.local_steps.outer, outer_names),
+    NUMBER("local_steps.outer.lr", T, KEY_F32, c.local_steps.lr, 0, FLOAT_MAX),
+    NUMBER("local_steps.outer.momentum", T, KEY_F32, c.local_steps.momentum, 0, 1),
     NUMBER("parameter_server.servers", R | ORDER, KEY_INT, c.ps.servers, 1, 4096, DEFAULT("1"),
            FLAG("servers", "S", "parameter servers of a star (1)")),
     ENUM("parameter_server.servers_on", R, c.ps.servers_on, servers_on_names,

@@ -449,6 +449,9 @@ static int settle_offload(struct reading *r) {
                 {"aio.queue_depth", disk},
                 {"zero_optimization.offload_optimizer.ratio", c->offload_optimizer.device != OFFLOAD_NONE},
                 {"gossip.graph", c->row->takes_graph},
+                {"local_steps.outer.type", c->local_steps.steps > 0},
+                {"local_steps.outer.lr", c->local_steps.steps > 0},
+                {"local_steps.outer.momentum", c->local_steps.steps > 0},
                 {"tensorboard.output_path", c->tensorboard.enabled},
                 {"csv_monitor.output_path", c->csv_monitor.enabled},
                 {"parameter_server.compression_share", c->ps.code.kind == CODE_TOPK}};
@@ -537,6 +540,53 @@ static int check_rest(struct reading *r) {
     return 0;
 }
 
+// Rounds, and what would be neither of a step nor of a round.
+static int resolve_local_steps(struct reading *r) {
+    static const char rounds_key[] = "local_steps.steps", lr_key[] = "local_steps.outer.lr",
+                      momentum_key[] = "local_steps.outer.momentum";
+    struct config *c = &r->d->c;
+    struct local_steps_config *l = &c->local_steps;
+    const struct {
+        const char *key;
+        int64_t value;
+    } whole[] = {{"steps", c->steps},
+                 {"eval_every", c->eval_every},
+                 {"recovery.checkpoint_every", c->recovery.checkpoint_every}};
+    const char *lacks =
+        !c->row->takes_local_steps
+            ? "it goes around ps:sync, ps:async and zero:0 to zero:2: choose one of them"
+        : c->dtype == DT_F16       ? "each rank would skip steps by itself: use --dtype bf16 or fp32"
+        : c->optimizer.row->onebit ? "OneBitAdam exchanges momenta in each step: use Adam"
+        : c->documents == DOCUMENTS_WHOLE
+            ? "a rank's gradient is a mean over its own samples, of as many tokens as any other's: use --documents packed"
+        : c->no_overlap ? "ranks exchange between rounds alone: leave zero_optimization.overlap_comm out"
+        : c->eval_every_seconds > 0 ? "a snapshot is of the end of a round: use eval_every"
+        : c->recovery.elastic ? "workers that come and go have no weights of their own: leave --elastic out"
+                              : NULL;
+    if (!l->steps) return 0;
+    if (lacks) return config_refuse(r, rounds_key, " with topology %s: %s", c->topology, lacks);
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
+        if (whole[i].value % l->steps)
+            return config_refuse(
+                r, whole[i].key,
+                " %lld: a round is %lld steps (local_steps.steps), and nothing ends or is kept "
+                "within one: give a multiple of it",
+                (long long)whole[i].value, (long long)l->steps);
+    bool nesterov = l->outer == OUTER_NESTEROV;
+    if (config_state(r, lr_key) != KEY_GIVEN)
+        l->lr = nesterov ? 0.7f : l->outer == OUTER_MEAN ? 1.0f : 0.9f / (float)c->workers;
+    if (config_state(r, momentum_key) != KEY_GIVEN) l->momentum = nesterov ? 0.9f : 0;
+    if (nesterov != (l->momentum > 0))
+        return config_refuse(
+            r, momentum_key,
+            " %g: local_steps.outer.type nesterov has a momentum above 0, mean and elastic have none",
+            (double)l->momentum);
+    const struct optimizer *sgd = optimizer_find("SGD");
+    l->optimizer = (struct optimizer_config){
+        .row = nesterov ? sgd->moving : sgd, .lr = l->lr, .momentum = l->momentum, .nesterov = nesterov};
+    return 0;
+}
+
 // 16-bit gradients are of the run's own type, or there are none.
 static int check_accumulation(struct reading *r) {
     static const char key[] = "data_types.grad_accum_dtype";
@@ -592,7 +642,7 @@ int config_resolve(struct reading *r) {
     r->d->c.optimizer_type = xstrdup(r->d->c.optimizer.row->name);
     resolve_adam(r);
     if (check_parameters(r) || resolve_sgd(r) || resolve_schedule(r) || resolve_recompute(r) ||
-        check_accumulation(r) || check_wire(r) || check_rest(r))
+        check_accumulation(r) || check_wire(r) || check_rest(r) || resolve_local_steps(r))
         return -1;
     say_idle(r);
     return 0;

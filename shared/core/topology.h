@@ -70,6 +70,8 @@ struct step_plan {
     // The step behind it computes on the weights behind it, whatever is allowed: what goes on from a checkpoint of it has no
     // others. The same on all ranks.
     bool drain;
+    bool
+        open;  // the topology's: the state behind the step is none that could be kept, nor may the run end there
     int lag;  // steps whose outcome is open when one begins: 0, unless the loop takes what the topology offers
     float loss_scale;             // 0: it has none
     int64_t tokens, mean_tokens;  // of this rank's batch, and of `mean`

@@ -74,11 +74,14 @@ struct topology_row {
     const char *launch_advice;          // said where another launch is asked for
     int more_processes;                 // beside the ranks, without reports: the scheduler
     bool reports_staleness;
-    bool messages;      // ranks exchange messages that may be troubled (trouble.fault)
-    bool takes_groups;  // of reduce_group
-    bool takes_graph;   // gossip.graph concerns it
-    bool takes_delay;   // local.delay
-    bool collectives;   // ring.collective and "reduce": "native" concern it
+    bool messages;           // ranks exchange messages that may be troubled (trouble.fault)
+    bool takes_groups;       // of reduce_group
+    bool takes_graph;        // gossip.graph concerns it
+    bool takes_delay;        // local.delay
+    bool collectives;        // ring.collective and "reduce": "native" concern it
+    bool takes_local_steps;  // its ranks may have local steps around it (shared/launch/local_steps.h)
+    bool (*is_alone)(
+        const struct config *c);  // whether each rank's gradient is an update of its own; NULL: it is none
     // Shared memory that ranks meet in which are processes of one launcher (shared/launch/launch_ranks.h). Or NULL.
     size_t (*meeting_bytes)(const struct config *c);
 

@@ -259,7 +259,10 @@ static void put_sums(struct identity *i, const struct config *c) {
     identity_put(i, accum_key, config_sums_in_fp32(c) ? "fp32" : dtype_name(c->dtype));
 }
 
-struct identity *identity_make(const struct identity_source *s) {
+struct identity *identity_make(const struct identity_source *source) {
+    struct identity_source of = *source;
+    const struct identity_source *s = &of;
+    if (of.config->outside) of.config = of.config->outside;
     struct identity *i = xcalloc(1, sizeof *i);
     put_program(i);
     if (s->spec) put_model(i, s->spec);

@@ -214,8 +214,8 @@ static int complete(void *arg) {
                                        .train = &v->state,
                                        .identity = s->identity,
                                        .dtype = dtype_name(s->dtype),
-                                       .optimizer = all ? c->optimizer.row->name : "",
-                                       .states = all ? c->optimizer.row->states : 0,
+                                       .optimizer = all ? config_kept_optimizer(c)->row->name : "",
+                                       .states = all ? config_kept_optimizer(c)->row->states : 0,
                                        .stall_seconds = fmax(STALL_LEAST_S, 1e-3 * (double)c->deadline_ms)};
     if (checkpoint_complete(&commit, v->why ? &own_failed : &s->quit, &why)) {
         say_failed(v, why);
@@ -295,7 +295,7 @@ static void keep(struct saver *s, struct save *v) {
 static bool keeps(const struct saver *s, enum checkpoint_kind kind) { return s && s->of[kind].part; }
 
 bool saver_due(const struct saver *s, int64_t step, bool leaving) {
-    if (!keeps(s, CHECKPOINT_ALL)) return false;
+    if (!keeps(s, CHECKPOINT_ALL) || s->t->plan.open) return false;
     bool ends = !s->t->plan.alone && (leaving || step + 1 == s->c->steps);
     return ends || (step + 1) % s->c->recovery.checkpoint_every == 0;
 }

@@ -363,6 +363,7 @@ static bool leaves(struct train *x, int64_t step, bool told) {
     int64_t every = x->c->recovery.checkpoint_every;
     bool kept = before || every == 0 || !x->t->elsewhere || (step + 1) % every == 0;
     x->leaving |= told;
+    if (x->t->plan.open) return false;
     if (x->t->plan.alone) return x->leaving;  // finish keeps the state
     return x->leaving && kept && step + 1 < x->c->steps;
 }

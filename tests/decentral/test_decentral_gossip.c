@@ -12,34 +12,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "decentral/collective/hub.h"
 #include "decentral/gossip.h"
 #include "decentral/ring.h"
-#include "kernels/exact_sum.h"
 #include "shared/core/error.h"
 #include "shared/state/part_file.h"
-#include "tests/decentral/zero_reference.h"
+#include "tests/decentral/own_cases.h"
 
 #define RANKS 5
 #define STEPS 5
-#define UNITS ZERO_CASE_UNITS
 
 // ---------------------------------------------------------------- the plain loop
-// A rank's gradient depends on the weights that it is computed on: a mixing at another moment gives other bits.
-static float gradient(float weight, int rank, int step, int u, int64_t i) {
-    uint64_t r = zero_case_bits((uint64_t)(step + 50), (uint64_t)(rank * 100 + u), (uint64_t)i);
-    return 0.25f * weight + (float)((int)(r % 2001) - 1000) / 1000.0f;
-}
-
-static void write_gradient(const struct unit *unit, int u, enum dtype dt, const void *weights, int rank,
-                           int step, void *grad) {
-    for (int t = 0; t < unit->count; t++)
-        for (int64_t k = 0, i = unit->tensors[t].offset; k < unit->tensors[t].numel; k++, i++)
-            dtype_store(dt, grad, i, gradient(dtype_load(dt, weights, i), rank, step, u, i));
-}
-
 struct plain {
     struct layout *l;
     float *x[STEPS + 1][RANKS][UNITS];  // masters before step i
@@ -60,36 +44,6 @@ static int hears(enum gossip_graph graph, int step, int n, int i, int out[3]) {
     return count;
 }
 
-static void plain_update(const struct config *c, struct plain *p, int rank, int step, float **own,
-                         float *(*state)[2]) {
-    void *grads[UNITS], *weights[UNITS];
-    struct exact_sum sum = {0};
-    for (int u = 0; u < UNITS; u++) {
-        int64_t n = p->l->units[u].n_pad;
-        grads[u] = calloc((size_t)n, sizeof(float));
-        weights[u] = calloc((size_t)n, sizeof(float));
-        for (int64_t i = 0; i < n; i++) dtype_store(c->dtype, weights[u], i, own[u][i]);
-        write_gradient(&p->l->units[u], u, c->dtype, weights[u], rank, step, grads[u]);
-        const char *why;
-        assert_int_equal(
-            ref_ops[OP_SUMSQ](1, &(struct sumsq_args){&sum, grads[u], n, u == 0, c->dtype}, &why), 0);
-    }
-    struct update_scalars s = update_decide(&sum, 1.0f / (float)c->workers, c->clip);
-    struct update_step at = {.lr = 0.01f, .t = step + 1, .scalars = &s};
-    for (int u = 0; u < UNITS; u++) {
-        struct update_range r = {.unit = &p->l->units[u],
-                                 .end = p->l->units[u].n_pad,
-                                 .master = own[u],
-                                 .state = {state[u][0], state[u][1]},
-                                 .weight = c->dtype == DT_F32 ? own[u] : weights[u],
-                                 .grad = grads[u],
-                                 .dtype = c->dtype};
-        assert_int_equal(optimizer_apply(&c->optimizer, &r, &at, 1), 0);
-        free(grads[u]);
-        free(weights[u]);
-    }
-}
-
 static struct plain *plain_run(const struct config *c) {
     struct plain *p = calloc(1, sizeof *p);
     float *state[RANKS][UNITS][2];
@@ -108,7 +62,7 @@ static struct plain *plain_run(const struct config *c) {
         for (int r = 0; r < n; r++)
             for (int u = 0; u < UNITS; u++)
                 memcpy(p->x[step + 1][r][u], p->x[step][r][u], (size_t)p->l->units[u].n_pad * sizeof(float));
-        for (int r = 0; r < n; r++) plain_update(c, p, r, step, p->x[step + 1][r], state[r]);
+        for (int r = 0; r < n; r++) own_update(c, p->l, r, step, p->x[step + 1][r], state[r]);
         for (int r = 0; r < n && n > 1; r++) {
             int from[3], heard = hears(c->gossip_graph, step, n, r, from);
             for (int u = 0; u < UNITS; u++)
@@ -154,36 +108,6 @@ struct rank_case {
     int asks, asked_at;  // the rank that is asked to leave, and in which step; -1: none
     int left[RANKS];     // the step behind which each rank left
 };
-
-struct write_job {
-    const struct unit *unit;
-    int u, rank, step;
-    enum dtype dt;
-    const void *weights;
-    void *grad;
-};
-static int write_on_stream(void *arg) {
-    struct write_job *j = arg;
-    if (zero_case_bits(3, (uint64_t)j->rank, (uint64_t)j->step) % 3 == 0) usleep(300);
-    write_gradient(j->unit, j->u, j->dt, j->weights, j->rank, j->step, j->grad);
-    return 0;
-}
-
-static int one_step(struct topology *t, const struct config *c, struct step_input *in,
-                    struct step_stats *out) {
-    struct write_job jobs[UNITS];
-    if (topology_plan(t, in->step) != 1 || topology_begin_micro(t, 0, 1)) return -1;
-    for (int u = UNITS - 1; u >= 0; u--) {
-        struct unit_view v;
-        if (topology_acquire(t, u, PASS_BACKWARD, &v)) return -1;
-        jobs[u] =
-            (struct write_job){&t->layout->units[u], u, t->rank, (int)in->step, c->dtype, v.weights, v.grad};
-        stream_host(t->compute, "toy", write_on_stream, &jobs[u]);
-        if (topology_grad_ready(t, u)) return -1;
-    }
-    int rc = topology_step(t, in, out);
-    return stream_sync(t->compute) ? -1 : rc;
-}
 
 // Own masters, and this rank's shard of their mean, to the bit.
 static int check_state(struct topology *t, const struct plain *p, int step) {
@@ -261,7 +185,7 @@ static int train_rank(void *ctx, struct hub *hub, int rank) {
                                 .loss_tokens = c->workers,
                                 .stop = rank == k->asks && step >= k->asked_at};
         struct step_stats out;
-        rc = one_step(t, c, &in, &out);
+        rc = own_step(t, c, &in, &out);
         if (!rc && out.loss != 1) rc = (fail)("the loss is %g, the rank's own is 1", out.loss);
         if (!rc) rc = check_state(t, k->plain, step + 1);
         leaves = out.stop;

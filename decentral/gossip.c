@@ -318,9 +318,10 @@ static int gossip_load(struct topology *t, struct checkpoint *c) {
     struct gossip *g = gossip_of(t);
     char who[32];
     snprintf(who, sizeof who, "worker-%d", t->rank);
-    int rc = local_load_own(g->local, c, t->rank, t->size);
-    if (!rc) rc = checkpoint_extra(c, who, t->own_number.name, &t->start.updates, 1);
+    int rc = checkpoint_extra(c, who, t->own_number.name, &t->start.updates, 1);
     t->own_number.value = t->start.updates;
+    g->local->start = t->start;
+    if (!rc) rc = local_load_own(g->local, c, t->rank, t->size);
     if (rc <= 0) return rc;
     return fail(
         "--resume: %s holds no weights of gossip's own for each of %d ranks: give as many --workers as it had, or begin "

@@ -21,7 +21,7 @@ struct local_options local_options_of(const struct config *c, const struct layou
 int local_predict(const struct local_options *o, struct topology_memory *mem);
 struct topology *local_create(const struct local_options *o);  // NULL after logging
 // For topologies whose ranks have a local one each: all of its state as state of the rank's own (STATE_OWN), and how it is taken
-// from a checkpoint of so many ranks. load: 0; 1, nothing logged: it is not there; -1.
+// from a checkpoint of so many ranks; local's start is set by then. load: 0; 1, nothing logged: it is not there; -1.
 int local_own_state(struct topology *local, int index, struct state_range *out);
 int local_load_own(struct topology *local, struct checkpoint *c, int rank, int ranks);
 extern const struct topology_row topology_local;

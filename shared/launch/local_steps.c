@@ -282,9 +282,10 @@ static int steps_load(struct topology *t, struct checkpoint *c) {
     d->round = d->inner->start.step;
     d->begun = d->round > 0;
     if (topology_load(d->inner, c)) return -1;
-    int rc = local_load_own(d->local, c, t->rank, t->size);
-    if (!rc) rc = checkpoint_extra(c, who, t->own_number.name, &t->start.updates, 1);
+    int rc = checkpoint_extra(c, who, t->own_number.name, &t->start.updates, 1);
     t->own_number.value = t->start.updates;
+    d->local->start = t->start;
+    if (!rc) rc = local_load_own(d->local, c, t->rank, t->size);
     look_inside(d);
     if (rc <= 0) return rc;
     return fail(

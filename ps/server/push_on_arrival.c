@@ -114,7 +114,13 @@ static void add_push(struct server_core *c, struct server_key *k, const struct w
         for (int64_t i = 0; i < n; i++) acc[i] = first ? a * x[i] : fmaf(a, x[i], acc[i]);
     }
     // In fp16 the mean is rounded in units of the largest 1 / loss scale among them, where none of them is too large.
-    float unit = c->dtype == DT_F16 && h->grad_scale > 0 ? exp2f(ceilf(log2f(h->grad_scale))) : 1.0f;
+    // A unit is a power of two, no less than the factor that it is of: m 2^e with m in [1/2, 1) is one itself for m = 1/2.
+    float unit = 1.0f;
+    if (c->dtype == DT_F16 && h->grad_scale > 0) {
+        int e;
+        float m = frexpf(h->grad_scale, &e);
+        unit = ldexpf(1.0f, m == 0.5f ? e - 1 : e);
+    }
     s->unit = first || unit > s->unit ? unit : s->unit;
     s->weight = first ? share : s->weight + share;
     s->lr = h->lr;

@@ -66,7 +66,7 @@ static int read_identity(struct role *r) {
     int most = is(r, &command_worker) ? c->workers : c->ps.servers;
     r->rank = -1;
     if (c->row != &topology_star) {
-        char *names = config_variants(&topology_star, false, " or ");
+        char *names = config_variants(&topology_star, " or ");
         fail("starring %s: --topology is %s; the roles are the star's: %s", name, c->topology, names);
         free(names);
         return -1;

@@ -32,7 +32,6 @@ static bool variant(int i, struct topology_variant *out) {
     const struct consistency_row *row = consistency_row(i);
     *out = (struct topology_variant){0};
     if (!row) return false;
-    out->planned = !row->resolve;
     snprintf(out->name, sizeof out->name, "ps:%s%s%s", row->name, row->argument ? ":" : "",
              row->argument ? row->argument : "");
     return true;

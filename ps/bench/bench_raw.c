@@ -76,7 +76,8 @@ void bench_ring_close(struct bench_ring **r) {
 }
 
 // Sleeps while *counter is seen, at most BENCH_RING_S. The flag is set before the counter is looked at once more, and
-// advance looks at the flag after it has moved the counter: no wake-up is lost.
+// advance looks at the flag after it has moved the counter: no wake-up is lost. The sleeper alone clears its flag: an
+// advance that is late may come between the flag and the sleep, and the next one has to wake it.
 static int await_change(_Atomic uint32_t *counter, uint32_t seen, _Atomic uint32_t *sleeps) {
     struct timespec most = {.tv_sec = BENCH_RING_S};
     while (atomic_load(counter) == seen) {
@@ -92,7 +93,7 @@ static int await_change(_Atomic uint32_t *counter, uint32_t seen, _Atomic uint32
 
 static void advance(_Atomic uint32_t *counter, _Atomic uint32_t *sleeps) {
     atomic_fetch_add(counter, 1);
-    if (atomic_exchange(sleeps, 0)) syscall(SYS_futex, counter, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    if (atomic_load(sleeps)) syscall(SYS_futex, counter, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
 // Until at most `open` slots wait for the reader.

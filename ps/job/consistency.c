@@ -84,7 +84,7 @@ int consistency_parse(const char *text, int *argument) {
 struct consistency_rule consistency_of(const struct config *config) {
     struct consistency_rule c = {
         .row = &rows[config->variant], .argument = config->bound, .workers = config->workers};
-    if (c.row->resolve) c.row->resolve(&c);
+    c.row->resolve(&c);
     c.oldest = c.lead > 0 && config->ps.read_oldest;
     // Where nothing is decided about a step that all belong to, its outcome is loss and norm, for people.
     bool undecided =

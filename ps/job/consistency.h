@@ -26,7 +26,7 @@ struct consistency_row {
     bool exact;   // of those that come too soon for a step only so many count as it needs
     bool graces;  // parameter_server.grace_ms is waited for others when it has enough
     bool delays;  // a step may be computed on weights of earlier ones: parameter_server.read says which
-    // Sets needs and delay from argument and workers. NULL: known by name and refused, nothing runs it yet.
+    // Sets needs, delay and lead from argument and workers.
     void (*resolve)(struct consistency_rule *c);
     // 0, or -1 after saying why the argument is impossible. origin: the key or flag that names it. NULL: every
     // argument is possible.

@@ -296,10 +296,10 @@ char *config_value(const struct config *c, const struct config_key *key);
 // ("cuda.attention own, cuda.gelu fused", malloc'd); NULL: none.
 char *config_reset_section(struct config *c, const char *section);
 
+// The names of a row's variants (malloc'd).
+char *config_variants(const struct topology_row *row, const char *between);
 // Parses "zero:2", "ps:ssp:3", ... into topology, row, variant and bound; -1 after listing what is possible.
 int config_parse_topology(struct config *c, const char *text);
-// The names of a row's variants, those that are planned or the others (malloc'd).
-char *config_variants(const struct topology_row *row, bool planned, const char *between);
 // The number of ranks of a role; 0: the topology has no such role.
 int config_ranks(const struct config *c, const char *role);
 

@@ -8,11 +8,10 @@
 #include "shared/core/text.h"
 #include "shared/core/topology_row.h"
 
-char *config_variants(const struct topology_row *row, bool planned, const char *between) {
+char *config_variants(const struct topology_row *row, const char *between) {
     struct topology_variant v;
     char *text = xstrdup("");
     for (int i = 0; row->variant(i, &v); i++) {
-        if (v.planned != planned) continue;
         char *longer = xasprintf("%s%s%s", text, *text ? between : "", v.name);
         free(text);
         text = longer;
@@ -21,10 +20,10 @@ char *config_variants(const struct topology_row *row, bool planned, const char *
 }
 
 // The variants of all rows.
-static char *all_variants(const struct topology_table *t, bool planned) {
+static char *all_variants(const struct topology_table *t) {
     char *text = xstrdup("");
     for (int r = 0; t->row[r]; r++) {
-        char *names = config_variants(t->row[r], planned, ", ");
+        char *names = config_variants(t->row[r], ", ");
         char *longer = xasprintf("%s%s%s", text, *text && *names ? ", " : "", names);
         free(names);
         free(text);
@@ -46,11 +45,9 @@ int config_parse_topology(struct config *c, const char *text) {
         c->topology = xstrdup(text);
         return 0;
     }
-    char *possible = all_variants(c->topologies, false), *planned = all_variants(c->topologies, true);
-    fail("topology \"%s\": possible are %s%s%s%s", text, possible, *planned ? " (not supported yet: " : "",
-         planned, *planned ? ")" : "");
+    char *possible = all_variants(c->topologies);
+    fail("topology \"%s\": possible are %s", text, possible);
     free(possible);
-    free(planned);
     return -1;
 }
 

@@ -17,7 +17,6 @@ struct run;
 
 struct topology_variant {
     char name[24];  // "zero:2", "ps:ssp:S": a letter for the number that may stand there
-    bool planned;   // known by name, and refused
 };
 
 struct topology_role {

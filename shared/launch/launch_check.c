@@ -1,7 +1,5 @@
 #include "shared/launch/launch_check.h"
 
-#include <stdlib.h>
-
 #include "shared/core/error.h"
 #include "shared/core/topology_row.h"
 
@@ -9,13 +7,6 @@ int launch_check(const struct config *c) {
     const struct topology_row *row = c->row;
     if (!(row->launches >> c->launch & 1))
         return fail("--launch %s: %s", launch_rows[c->launch].name, row->launch_advice);
-    struct topology_variant v;
-    if (row->variant(c->variant, &v) && v.planned) {
-        char *others = config_variants(row, false, " or ");
-        fail("--topology %s: not supported yet; use %s", c->topology, others);
-        free(others);
-        return -1;
-    }
     if (!row->collectives && c->reduce_native)
         return fail(
             "--topology %s: \"reduce\": \"native\" is the ring's; the star's "

@@ -73,6 +73,19 @@ class LocalSteps(Runs):
         self.assertEqual(sum(batches), 24, batches)
         self.assertTrue(all(n % 2 == 0 for n in batches), batches)
 
+    def test_options_of_arrival(self):
+        """A round's push is one as any other: what it may wait for, is added to and is weighted by is the servers'."""
+        for number, (key, value) in enumerate((("max_lead", 1), ("pushes_per_update", 2), ("age_damping", "true"),
+                                               ("delay_compensation", 0.1))):
+            with self.subTest(key=key):
+                option = ["--set", f"parameter_server.{key}={value}"]
+                self.go(f"option-{number}", "ps:async", *option)
+                self.assert_as_predicted(self.summary(f"option-{number}"))
+                if key != "pushes_per_update":  # one worker alone is never behind
+                    self.go(f"alone-{number}", "ps:async", "--workers", "1", *option)
+                    self.go(f"plain-{number}", "ps:async", "--workers", "1")
+                    self.assertEqual(self.hash(f"alone-{number}"), self.hash(f"plain-{number}"))
+
     def test_ends_behind_a_round(self):
         for topology in ("zero:0", "ps:sync"):
             words = [*SMALL, "--steps", "40", "--local-steps", "4", "--checkpoint-every", "4", "--topology", topology]

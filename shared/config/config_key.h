@@ -54,7 +54,7 @@ struct config_key {
     bool empty;                 // of a text: "" is no text, else it is refused
     const char *alias;          // DeepSpeed's other name for it, or NULL
     bool stage_3;               // acts in stage 3 alone
-    bool ring;                  // shown only where ranks have collectives
+    bool ring;                  // of ZeRO's stages: shown only where one runs
     bool only_read;             // another key says what became of it, and is shown instead
     unsigned schedules;         // of a schedule's parameter: the bits 1 << type of those that take it
 

@@ -512,6 +512,10 @@ static const struct figure of_summaries[] = {
      .type = "number or null"},
     {"samples_applied", "sequences",
      "of all workers, whose gradients were applied: not those of skipped steps", .type = "number or null"},
+    {"consensus_distance", NULL,
+     "of `gossip`, at the end: the mean over the ranks of ||x - mean||^2, x a rank's masters; `weights_hash` and what is "
+     "evaluated are of that mean",
+     .type = "number or null"},
     {"tokens_applied", "tokens", "of them, without padding: `samples_applied` x `tokens_per_sequence`",
      .type = "number or null"},
     {"seconds", "s",

@@ -231,6 +231,19 @@ static double samples_counted(const cJSON *ranks) {
     return NAN;
 }
 
+// Mean over the workers. NAN: they have no weights of their own.
+static double consensus_distance(const cJSON *ranks) {
+    double sum = 0;
+    int workers = 0;
+    const cJSON *r;
+    cJSON_ArrayForEach(r, ranks) {
+        if (!is(r, "worker")) continue;
+        sum += json_number(r, "consensus_distance");
+        workers++;
+    }
+    return workers ? sum / workers : NAN;
+}
+
 // From the first worker's first step to the last worker's last one, where they share a clock; else the longest of them.
 static double training_seconds(const cJSON *ranks) {
     double begin = INFINITY, end = -INFINITY, aside = 0, longest = NAN;
@@ -319,6 +332,7 @@ static void put_totals(cJSON *s, const struct config *c, const cJSON *ranks) {
     json_put(s, "updates_applied", updates);
     json_put(s, "samples_applied", samples);
     json_put(s, "tokens_applied", tokens);
+    json_put(s, "consensus_distance", consensus_distance(ranks));
     json_put(s, "seconds", seconds);
     put_late(s, ranks);
     double tail_s, tail = put_tail(s, ranks, &tail_s) * per_update * each;

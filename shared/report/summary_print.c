@@ -367,8 +367,9 @@ static void print_checkpoints(FILE *f, const cJSON *s) {
 static void print_hash(FILE *f, const cJSON *s) {
     const char *hash = json_text(s, "weights_hash", NULL);
     const char *product = json_text(json_item(s, "cpu_kernel"), "product", text(s, "device"));
+    bool own = !isnan(json_number(s, "consensus_distance"));
     if (hash)
-        fprintf(f, "weights     hash %s (%s%s)\n", hash, product,
+        fprintf(f, "weights     hash %s%s (%s%s)\n", hash, own ? " of the mean of all ranks" : "", product,
                 strcmp(product, cpu_kernel_name(CPU_KERNEL_PAIRS)) ? "" : OTHER_BITS);
     else
         fputs("weights     hash -\n", f);

@@ -110,10 +110,11 @@ def source_of(object_path, paths):
 
 def add_calls(uses, symbols):
     """symbols: {file: (defined, undefined)}. What several files define ties nobody: each program links one of them.
-    The program's own files never take what only a test defines in their place."""
+    The program's own files never take what only a test defines in their place, nor does a test what a program of its own, with a
+    main, defines in a library's place."""
     owners = {}
     for file, (defined, _) in symbols.items():
-        for name in defined:
+        for name in defined if not (is_test(file) and "main" in defined) else ():
             owners.setdefault(name, set()).add(file)
     for file, (_, undefined) in symbols.items():
         for name in undefined:

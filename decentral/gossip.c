@@ -17,7 +17,7 @@
 // Nobody waits for any other rank than those. A word travels with the weights: the step behind which all leave. A rank that is
 // asked to leave says so many steps ahead as the word needs to reach everybody.
 //
-// Weights     A rank computes on its own. What is said about the run is of the mean over the ranks, taken in fp32 in rank
+// Weights         A rank computes on its own. What is said about the run is of the mean over the ranks, taken in fp32 in rank
 //                 order: the last weights and their hash, snapshots, and the masters and moments of a checkpoint, from which
 //                 another topology can begin (--resume-weights-only). Beside these a checkpoint has each rank's own masters,
 //                 moments and number of updates, from which the same number of ranks goes on to the bit. loss and grad_norm

@@ -120,21 +120,6 @@ static const float *own_of(struct gossip *g, int u, int kind) {
 }
 static float *master_of(struct gossip *g, int u) { return (float *)(uintptr_t)own_of(g, u, STATE_MASTER); }
 
-// p += factor * x, in fp32.
-static void add(struct gossip *g, struct stream *s, float *p, float factor, const float *x, int64_t n) {
-    dev_launch(s, OP_SGD,
-               &(struct update_args){.master = p,
-                                     .grad = x,
-                                     .scalars = g->scalars,
-                                     .n = n,
-                                     .ends = {n},
-                                     .groups = 1,
-                                     .lr = -factor,
-                                     .rest = 1,
-                                     .dt = DT_F32},
-               sizeof(struct update_args));
-}
-
 // ---------------------------------------------------------------- a step
 static void exchange(struct gossip *g, const void *own, void *theirs, size_t n, struct collective *c,
                      enum dtype dt, int shift) {
@@ -160,8 +145,8 @@ static void mix_unit(struct gossip *g, int u, const int *shift, int heard) {
     }
     op_reduce(g->stream, &(struct reduce_args){g->theirs[0], in, 1 + heard, n, DT_F32});
     op_fill_zero(g->stream, &(struct fill_zero_args){g->delta[u], n * (int64_t)sizeof(float)});
-    add(g, g->stream, g->delta[u], 1.0f / (float)(1 + heard), g->theirs[0], n);
-    add(g, g->stream, g->delta[u], -1, own, n);
+    optimizer_add_scaled(g->stream, g->scalars, g->delta[u], 1.0f / (float)(1 + heard), g->theirs[0], n);
+    optimizer_add_scaled(g->stream, g->scalars, g->delta[u], -1, own, n);
 }
 
 // Enqueues the exchange of the weights that the step begins with.
@@ -208,7 +193,7 @@ static void add_deltas(struct gossip *g) {
     for (int u = 0; u < g->base.layout->count; u++) {
         int64_t n = g->base.layout->units[u].n_pad;
         float *own = master_of(g, u);
-        add(g, g->base.compute, own, 1, g->delta[u], n);
+        optimizer_add_scaled(g->base.compute, g->scalars, own, 1, g->delta[u], n);
         if (g->base.dtype == DT_F32 || g->local->ops->weights(g->local, u, &w)) continue;
         op_cast(g->base.compute,
                 &(struct cast_args){(void *)(uintptr_t)w.data, own, n, DT_F32, g->base.dtype});

@@ -13,8 +13,7 @@ int launch_check(const struct config *c) {
             "servers and a single process always sum in worker order",
             c->topology);
     if (!row->takes_groups && c->reduce_group)
-        return fail("--topology %s: one process has no groups of workers: leave reduce_group out",
-                    c->topology);
+        return fail("--topology %s: its ranks are not summed in groups: leave reduce_group out", c->topology);
     if (!row->takes_delay && c->local_delay)
         return fail(
             "--topology %s: local.delay %d is of --topology local; a star's weights are behind with ps:ssp:%d: leave it out",

@@ -74,21 +74,6 @@ struct config local_steps_inner(const struct config *c) {
 }
 
 // ---------------------------------------------------------------- values
-// p += factor * x, in fp32.
-static void add(struct local_steps *d, float *p, float factor, const float *x, int64_t n) {
-    dev_launch(d->base.compute, OP_SGD,
-               &(struct update_args){.master = p,
-                                     .grad = x,
-                                     .scalars = d->scalars,
-                                     .n = n,
-                                     .ends = {n},
-                                     .groups = 1,
-                                     .lr = -factor,
-                                     .rest = 1,
-                                     .dt = DT_F32},
-               sizeof(struct update_args));
-}
-
 static void cast(struct local_steps *d, void *to, enum dtype to_dt, const void *from, enum dtype from_dt,
                  int64_t n) {
     if (to == from) return;
@@ -115,9 +100,9 @@ static int give_way(struct local_steps *d, int u) {
     int64_t n = d->base.layout->units[u].n_pad;
     if (topology_acquire(d->inner, u, PASS_BACKWARD, &v)) return -1;
     cast(d, d->way, DT_F32, v.weights, d->base.dtype, n);
-    add(d, d->way, -1, d->master[u], n);
+    optimizer_add_scaled(d->base.compute, d->scalars, d->way, -1, d->master[u], n);
     if (elastic(d)) {
-        add(d, d->master[u], d->c->local_steps.lr, d->way, n);
+        optimizer_add_scaled(d->base.compute, d->scalars, d->master[u], d->c->local_steps.lr, d->way, n);
         cast(d, d->weight[u], d->base.dtype, d->master[u], DT_F32, n);
     }
     cast(d, v.grad, d->base.dtype, d->way, DT_F32, n);

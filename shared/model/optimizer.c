@@ -181,3 +181,18 @@ void optimizer_carve(struct arena *a, const struct optimizer *o, int64_t n, floa
 size_t optimizer_bytes(const struct optimizer *o, bool own_master) {
     return ((size_t)o->states + own_master) * sizeof(float);
 }
+
+void optimizer_add_scaled(struct stream *s, const struct update_scalars *scalars, float *p, float factor,
+                          const float *x, int64_t n) {
+    dev_launch(s, OP_SGD,
+               &(struct update_args){.master = p,
+                                     .grad = x,
+                                     .scalars = scalars,
+                                     .n = n,
+                                     .ends = {n},
+                                     .groups = 1,
+                                     .lr = -factor,
+                                     .rest = 1,
+                                     .dt = DT_F32},
+               sizeof(struct update_args));
+}

@@ -89,4 +89,8 @@ void optimizer_carve(struct arena *a, const struct optimizer *o, int64_t n, floa
 // Bytes per parameter of the states and, where the weights are not the fp32 masters, of the master.
 size_t optimizer_bytes(const struct optimizer *o, bool own_master);
 
+// p[i] += factor * x[i] in fp32, i < n: a step of plain SGD. scalars: of the device, which say that nothing is scaled or skipped.
+void optimizer_add_scaled(struct stream *s, const struct update_scalars *scalars, float *p, float factor,
+                          const float *x, int64_t n);
+
 #endif

@@ -60,7 +60,7 @@ class Groups(Runs):
                                 (("zero:2", "--reduce-group", "2", "--set", "reduce=native", "--launch", "mpi", "--dtype", "fp32"),
                                  "in its own order; leave one of them out")):
             self.assertIn(expected, self.train("--workers", "4", "--topology", *words, status=2).stderr)
-        self.assertIn("one process has no groups of workers", self.train("--topology", "local", "--reduce-group", "1", status=2).stderr)
+        self.assertIn("its ranks are not summed in groups", self.train("--topology", "local", "--reduce-group", "1", status=2).stderr)
 
     def test_workers_add_before_one_pushes(self):
         """What leaves a group is one gradient, whatever its size; the leaders share the work, and what they read is counted."""

@@ -516,12 +516,14 @@ static void on_push_ack(struct worker_core *c, int key, const struct wire_header
 }
 
 // Weights of a step answer the pulls of earlier ones too, which the shard may have dropped for it; and they prove that the
-// pushes before them came, of which no other word may come.
+// pushes before them came, of which no other word may come. Where the others go on without a late worker, its pull may be
+// answered with weights of a later step than it asked for; elsewhere such an answer is to nothing that was asked.
 static int on_pull_reply(struct worker_core *c, int key, const struct wire_header *h,
                          const struct ps_frame *frame, double now) {
     struct worker_key *k = &c->keys[key];
     const struct worker_slot *asked = slot_at(c, key, h->step - 1);
-    if (!asked->pulling || h->seq != asked->pull_seq || h->step < asked->pull_want) return 0;
+    if (!asked->pulling || h->seq != asked->pull_seq) return 0;
+    if (h->step < asked->pull_want || (h->step > asked->pull_want && !c->o.drops)) return 0;
     size_t bytes = frame ? frame->bytes : k->shared ? h->place_bytes : 0;
     if (bytes != k->bytes)
         return core_fail(c->error,

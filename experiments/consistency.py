@@ -6,11 +6,12 @@
     experiments/consistency.py experiments/studies/async.json --rows sync,async --markdown --picture async.svg
 
 A study is a JSON file: {"title", "question", "config": the program's configuration that all share, "rows": [{"name", "topology",
-"settings": {key: value}}], "conditions": [{"name", "settings"}], "seeds", "reference": the row that sets the target loss, "target_loss",
-"picture": what its curves are drawn against, "figures": those of the printed tables}. Each row trains under each condition (trouble.straggle, trouble.delay, ..) with
-each seed, in a random order. Shown are held-out loss against samples, updates, seconds and bytes, the time to a target,
-staleness and traffic, with 95% intervals over seeds; then which row is ahead where, and of which others that is not beyond
-noise. Snapshots are evaluated apart, behind the run: evaluation is no barrier.
+"settings": {key: value}, "begin": {"topology", "steps"}}], "conditions": [{"name", "settings"}], "seeds", "reference": the
+row that sets the target loss, "target_loss", "picture": what its curves are drawn against, "figures": those of the printed tables}. A
+row with "begin" goes on from the checkpoint of so many steps of that topology. Each row trains under each condition
+(trouble.straggle, trouble.delay, ..) with each seed, in a random order. Shown are held-out loss against samples, updates, seconds
+and bytes, the time to a target, staleness and traffic, with 95% intervals over seeds; then which row is ahead where, and of
+which others that is not beyond noise. Snapshots are evaluated apart, behind the run: evaluation is no barrier.
 
 The folder --out gets a folder for each run, study.json, study.csv and study.html, one offline page. What is done is not done again: after an
 interrupt or a failure the same command goes on; runs that failed are named and tried again, runs of another command or build are trained anew.

@@ -90,10 +90,12 @@ def cause(lines):
     return said[0].strip() if said else "it said nothing"
 
 
-def execute(planned, name, directory, limit):
-    """Runs the program once; the run read back, or RunError with the end of its output."""
-    clear(directory)
-    log, argv = os.path.join(directory, "output.txt"), planned.argv + ["--out", directory]
+def execute(planned, name, directory, limit, goes_on=False):
+    """Runs the program once; the run read back, or RunError with the end of its output. goes_on: from the last checkpoint that is in
+    the directory."""
+    if not goes_on:
+        clear(directory)
+    log, argv = os.path.join(directory, "output.txt"), planned.argv + ["--out", directory] + ["--resume", "latest"] * goes_on
     began, watch = time.monotonic(), noise.Watch()
     with open(log, "wb") as f:
         status = train(argv, f, limit, planned.bandwidth)

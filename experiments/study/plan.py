@@ -3,7 +3,7 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import regular
 from comparison.execute import execute
@@ -12,16 +12,29 @@ from comparison.runs import RunError, UsageError, load
 
 MADE = "command.json"    # in a run's directory: the command, the configuration and the build of the program that made it
 BASE = "base.json"       # in the study's directory: what all runs share
+BEGIN = {"topology": str, "steps": int}  # of a row's first stage
 KEYS = {"title": str, "question": str, "config": dict, "rows": list, "conditions": list, "seeds": list, "reference": str,
         "target_loss": (int, float), "picture": list, "figures": list}
 
 
 @dataclass(frozen=True)
 class Part:
-    """A row or a condition: its name, the settings that it adds, {key: value}; of a row its topology."""
+    """A row or a condition: its name, the settings that it adds, {key: value}; of a row its topology, and what its first steps are
+    made by, {"topology", "steps"} (None: by itself): it goes on from the checkpoint behind them."""
     name: str
     settings: dict
     topology: str = None
+    begin: dict = None
+
+
+@dataclass
+class Staged(Planned):
+    """first: the command line of a row's first stage, in the same folder; []: it has none."""
+    first: list = field(default_factory=list)
+
+    def said(self):
+        """What makes it the run that it is."""
+        return self.argv[1:] + self.first[1:]
 
 
 @dataclass
@@ -40,14 +53,21 @@ class Study:
     figures: list = field(default_factory=list)
 
 
+def fits_begin(found):
+    """Whether this is a row's first stage, or the lack of one."""
+    return found is None or (isinstance(found, dict) and set(found) == set(BEGIN)
+                             and all(isinstance(value, BEGIN[key]) for key, value in found.items()))
+
+
 def parts_of(found, what, keys):
     """[Part] of a list of the study's file; UsageError names the entry that is none."""
     out = []
     for entry in found:
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or set(entry) - set(keys) or not isinstance(
-                entry.get("settings", {}), dict) or ("topology" in keys and not isinstance(entry.get("topology"), str)):
+                entry.get("settings", {}), dict) or ("topology" in keys and not isinstance(entry.get("topology"), str)) or not fits_begin(
+                    entry.get("begin")):
             raise UsageError(f"{what}: {json.dumps(entry)}: expected an object with {', '.join(keys)}")
-        out.append(Part(entry["name"], entry.get("settings", {}), entry.get("topology")))
+        out.append(Part(entry["name"], entry.get("settings", {}), entry.get("topology"), entry.get("begin")))
     names = [part.name for part in out]
     if not out or len(set(names)) < len(names):
         raise UsageError(f"{what}: each needs a name of its own, and there must be one at least: {', '.join(names) or 'none'}")
@@ -68,7 +88,7 @@ def read(path):
     for key, value in found.items():
         if key not in KEYS or not isinstance(value, KEYS[key]):
             raise UsageError(f"{path}: {key}: {'unknown' if key not in KEYS else 'of a wrong type'}; a study has {', '.join(KEYS)}")
-    rows = parts_of(found["rows"], f"{path}: rows", ("name", "topology", "settings"))
+    rows = parts_of(found["rows"], f"{path}: rows", ("name", "topology", "settings", "begin"))
     conditions = parts_of(found.get("conditions") or [{"name": "undisturbed"}], f"{path}: conditions", ("name", "settings"))
     seeds = found.get("seeds", [1, 2, 3])
     if not seeds or len(set(seeds)) < len(seeds) or not all(isinstance(s, int) and s >= 0 for s in seeds):
@@ -99,21 +119,30 @@ def file_name(text):
     return re.sub(r"[^A-Za-z0-9_.=]+", "-", text).strip("-")
 
 
+def command_of(program, base, topology, seed, settings):
+    argv = [program, "train", "-c", base, "--topology", topology, "--seed", str(seed), "--no-weights"]
+    for key, value in settings.items():
+        argv += ["--set", f"{key}={as_setting(value)}"]
+    return argv
+
+
 def planned_of(study, program, base):
-    """[(condition, row, Planned)]: a run for each row under each condition with each seed."""
+    """[(condition, row, Staged)]: a run for each row under each condition with each seed."""
     out, names = [], set()
     for seed in study.seeds:
         for condition in study.conditions:
             for row in study.rows:
-                argv = [program, "train", "-c", base, "--topology", row.topology, "--seed", str(seed), "--no-weights"]
-                for key, value in {**condition.settings, **row.settings}.items():
-                    argv += ["--set", f"{key}={as_setting(value)}"]
+                settings, begin, first = {**condition.settings, **row.settings}, row.begin, []
+                argv = command_of(program, base, row.topology, seed, settings)
+                if begin:
+                    first = command_of(program, base, begin["topology"], seed, settings)
+                    first += ["--steps", str(begin["steps"]), "--checkpoint-every", str(begin["steps"])]
                 name = f"{file_name(condition.name)}/{file_name(row.name)}.seed{seed}"
                 if name in names:
                     raise UsageError(f"{name}: two runs would have this folder; give rows and conditions names of other letters")
                 names.add(name)
                 label = row.name if len(study.conditions) == 1 else f"{row.name}, {condition.name}"
-                out.append((condition, row, Planned(name, label, argv, [], seed=str(seed))))
+                out.append((condition, row, Staged(name, label, argv, [], seed=str(seed), first=first)))
     return out
 
 
@@ -139,7 +168,7 @@ def made_by(directory):
 def read_back(planned, directory, config, version):
     """The run that an earlier start left there, None where there is none of this command and configuration by this version (None: by any)."""
     made = made_by(directory)
-    if (made.get("argv"), made.get("config")) != (planned.argv[1:], config) or version not in (None, made.get("version")):
+    if (made.get("argv"), made.get("config")) != (planned.said(), config) or version not in (None, made.get("version")):
         return None
     try:
         run = load(planned.name, directory)
@@ -151,7 +180,9 @@ def read_back(planned, directory, config, version):
 
 def train(planned, directory, config, limit, version):
     """Trains it, and says in its folder that this is whole."""
-    run = execute(planned, planned.name, directory, limit)
+    first = execute(replace(planned, argv=planned.first), planned.name, directory, limit).wall_seconds if planned.first else 0
+    run = execute(planned, planned.name, directory, limit, goes_on=bool(planned.first))
+    run.wall_seconds += first
     with open(os.path.join(directory, MADE), "w", encoding="utf-8") as f:
-        json.dump({"argv": planned.argv[1:], "config": config, "version": version, "seconds": round(run.wall_seconds, 3)}, f)
+        json.dump({"argv": planned.said(), "config": config, "version": version, "seconds": round(run.wall_seconds, 3)}, f)
     return run

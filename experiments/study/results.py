@@ -39,9 +39,15 @@ def final_loss(run):
 
 
 def sent_bytes(run):
-    """Payload that all roles of the job have sent, from its first step to its last."""
+    """Payload that all roles of the job have sent, from its first step to its last; None of a run that others began."""
     sent = run.get("totals", "sent_per_step")
-    return sent * run.own_steps if isinstance(sent, (int, float)) else None
+    return sent * run.own_steps if isinstance(sent, (int, float)) and not run.resumed_from else None
+
+
+def sent_per_token(run):
+    """Bytes sent in the job for each token that it was trained on."""
+    sent, tokens = sent_bytes(run), run.get("tokens_applied")
+    return sent / tokens if sent is not None and tokens else None
 
 
 def share_waiting(run):
@@ -79,7 +85,7 @@ def figures_of(target):
             ("staleness", "staleness, mean", lambda run: run.get("staleness", "mean"), 2),
             ("staleness_max", "at most", lambda run: run.get("staleness", "max"), 0),
             ("sent_mib", "MiB sent in the job", lambda run: sent_bytes(run) / MIB if sent_bytes(run) is not None else None, 1),
-            ("consensus", "consensus distance", consensus, 4)]
+            ("sent_per_token", "bytes sent a token", sent_per_token, 0), ("consensus", "consensus distance", consensus, 4)]
 
 
 # (key of a figure, how it is compared, in which words)

@@ -135,6 +135,22 @@ class Studies(Case):
         self.study(study(), "--rows", "async", "--seeds", "7")
         self.assertEqual(self.trained(), ["async.seed7"])
 
+    def test_a_row_that_goes_on_from_another(self):
+        begin = {"topology": "ps:sync", "steps": 2}
+        rows = [{"name": "sync", "topology": "ps:sync"}, {"name": "warm", "topology": "ps:async", "begin": begin}]
+        self.study(study(rows=rows, seeds=[1]))
+        self.assertEqual(self.trained(), ["sync.seed1", "warm.seed1", "warm.seed1"])
+        said = self.json("out", "undisturbed", "warm.seed1", "command.json")["argv"]
+        self.assertEqual(said[-4:], ["--steps", "2", "--checkpoint-every", "2"])
+        self.assertEqual([said[i + 1] for i, word in enumerate(said) if word == "--topology"], ["ps:async", "ps:sync"])
+        self.study(study(rows=rows, seeds=[1]))
+        self.assertEqual(self.trained(), [])
+        begin["steps"] = 1
+        self.study(study(rows=rows, seeds=[1]))
+        self.assertEqual(self.trained(), ["warm.seed1", "warm.seed1"])
+        begin["steps"] = "1"
+        self.assertIn("expected an object with name, topology, settings, begin", self.study(study(rows=rows), status=2).stderr)
+
     def test_unequal_runs_are_refused(self):
         for settings, said in (({"model.name": "tiny"}, "unequal model"), ({"steps": 8}, "unequal budgets of samples")):
             with self.subTest(settings=settings):
@@ -206,6 +222,11 @@ class Arithmetic(Runs):
         self.assertAlmostEqual(found["samples_to_target"], 16 + 0.75 * 16)
         self.assertEqual((found["loss"], found["seconds"]), (2.0, 8.0))
         self.assertAlmostEqual(found["sent_mib"], 4 * 12)
+        a.runs[0].summary["tokens_applied"] = 1 << 20
+        read = {key: read for key, _, read, _ in results.figures_of(None)}
+        self.assertAlmostEqual(read["sent_per_token"](a.runs[0]), 4 * 12)
+        a.runs[0].summary["resumed_from"] = 2
+        self.assertIsNone(read["sent_mib"](a.runs[0]))
         self.assertIsNone(next(read for key, _, read, _ in results.figures_of(1.5) if key == "seconds_to_target")(a.runs[0]))
 
     def test_consensus_is_the_mean_over_ranks(self):

@@ -722,6 +722,9 @@ static int worker_allocate(struct worker *w, const struct ps_worker_options *o) 
     assert(staged == !dev_host_memory(o->dev) && "the configuration names the device that is used");
     if (ps_worker_predict(w->c, l, w->t.rank, &w->t.memory, &w->t.wire_predicted) != 0) return -1;
     if (!(w->map = shard_map_of(w->c, l))) return -1;
+    // The least loaded server has a key first: those that have none are the last ones.
+    while (w->t.elsewhere < w->map->servers && shard_map_server_elements(w->map, w->t.elsewhere) > 0)
+        w->t.elsewhere++;
     if (worker_buffers_init(&w->buffers, w->c, l) != 0) return -1;
     w->unit_loaded = xcalloc(units, sizeof *w->unit_loaded);
     w->tasks = xcalloc(units, sizeof *w->tasks);
@@ -830,8 +833,7 @@ struct topology *ps_worker_create(const struct ps_worker_options *o) {
                              .dtype = c->dtype,
                              .rank = o->role.rank,
                              .size = c->workers,
-                             .launch = "processes",
-                             .elsewhere = true};
+                             .launch = "processes"};
     w->c = c;
     w->rule = consistency_of(c);
     w->t.lag = w->rule.lag;

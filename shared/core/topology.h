@@ -246,7 +246,7 @@ struct topology {
     struct train_state start;  // what the first step goes on from; all zero: from the beginning
     bool under_way;
     int lag;                 // outcomes of steps that may be open when one begins: plan.lag is this or 0
-    bool elsewhere;          // others hold masters and states, write them, and are told what to start from
+    int elsewhere;  // so many others, servers 0 and on, hold masters and states, write them, and are told what to start from
     const char *checkpoint;  // elsewhere: what they were told; NULL: nothing was said
     uint64_t job;            // the number that all roles of the job have been given; 0: none
     uint32_t epoch;  // which life of the job, 1, 2, ..; from 2 on the run directory is its own; 0: unknown

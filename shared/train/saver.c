@@ -616,7 +616,7 @@ static void list_participants(struct saver *s, enum checkpoint_kind kind) {
     struct state_range r;
     bool all = kind == CHECKPOINT_ALL, has = !range_of(s->t, kind, 0, &r);
     int workers = has || (all && !s->t->elsewhere) ? s->t->size : 1;
-    int servers = all && s->t->elsewhere ? config_ranks(s->c, "server") : 0;
+    int servers = all ? s->t->elsewhere : 0;
     s->of[kind].count = workers + servers;
     s->of[kind].participants = xcalloc((size_t)s->of[kind].count, sizeof *s->of[kind].participants);
     for (int i = 0; i < workers; i++) s->of[kind].participants[i] = xasprintf("worker-%d", i);

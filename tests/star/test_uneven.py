@@ -67,6 +67,18 @@ class Uneven(Runs):
                 s = self.train("star", "ps:async", *shape, *more)
                 self.assertEqual([s["samples_applied"], s["tokens_applied"]], [WORKERS * STEPS, 8 * WORKERS * STEPS])
 
+    def test_goes_on(self):
+        """Servers without a key, and threads without one, are no part of a checkpoint, and nobody waits for theirs."""
+        for topology, shape, kept in (("ps:sync", SHAPES[2], 3), ("ps:async", SHAPES[3], 1)):
+            more = [*shape, "--checkpoint-every", "2"]
+            with self.subTest(topology=topology, shape=shape):
+                self.train("whole", topology, *more)
+                parts = [name for name in os.listdir(self.at("whole", "checkpoints", "step-2")) if name.startswith("server-")]
+                self.assertEqual(len(parts), kept)
+                self.train("again", topology, *more, "--resume", "whole/checkpoints/step-2")
+                if topology != "ps:async":
+                    self.assert_same_run("again", "whole", 2)
+
     def test_refused(self):
         """A batch that seven workers cannot share evenly is no batch."""
         for topology in ("ps:sync", "ps:async", "zero:1"):

@@ -202,8 +202,10 @@ static int pump_unit(struct worker_core *c, int unit, struct worker_unit *u, int
             continue;
         }
         s->sending = SEND_SENT;
+        s->sent_s = now;
         c->queued--;
         u->queued--;
+        if (takes && c->credits.taken == c->credits.held) c->credits.since_s = now;
         c->credits.taken += takes;
         owe(c, key, 1, now);
         if (!s->init && !c->o.by_unit) open_pull(c, key, s, s->push.step + 1, false, now);
@@ -431,7 +433,10 @@ static void sent_through(struct worker_core *c, int key, struct worker_slot *s, 
     c->credits.taken -= given_back;
     if (s->sending == SEND_HELD) c->credits.held -= given_back;
     if (s->sending == SEND_HELD) u->held -= given_back;
-    if (s->sending == SEND_SENT) owe(c, key, -1, now);
+    if (s->sending == SEND_SENT) {
+        owe(c, key, -1, now);
+        credits_arrived(&c->credits, given_back, s->sent_s, now);
+    }
     if (s->sending == SEND_GIVEN) c->given--;
     s->sending = SEND_IDLE;
     c->sending--;
@@ -510,6 +515,7 @@ static void on_push_ack(struct worker_core *c, int key, const struct wire_header
     } else if (s->sending == SEND_SENT) {
         s->sending = SEND_HELD;
         owe(c, key, -1, now);
+        credits_arrived(&c->credits, credit(c, key, s), s->sent_s, now);
         c->credits.held += credit(c, key, s);
         unit_of_slot(c, s)->held += credit(c, key, s);
     }
@@ -795,7 +801,7 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
     c->least = xcalloc((unsigned long)o->layout->count * MARKS, sizeof *c->least);
     for (int i = 0; i < o->layout->count * MARKS; i++)
         c->least[i].have = o->map->first[i / MARKS + 1] - o->map->first[i / MARKS];
-    size_t size = dtype_size(o->dtype), opened = 0;
+    size_t size = dtype_size(o->dtype), opened = 0, largest = 0;
     for (int key = 0; key < o->map->count; key++) {
         const struct partition *p = &o->map->parts[key];
         struct worker_key *k = &c->keys[key];
@@ -805,9 +811,11 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
         k->push_bytes = push_bytes(&o->code, o->dtype, p->end - p->begin);
         if (p->begin > 0) k->push_at = k[-1].push_at + k[-1].push_bytes;
         opened += k->push_bytes * open;
+        if (largest < k->push_bytes) largest = k->push_bytes;
         if (k->shared && o->weight_at) k->weight_at = o->weight_at[p->unit] + (size_t)p->begin * size;
     }
-    c->credits.window = CREDITS_UNDER_WAY;
+    c->credits.window = CREDITS_WINDOW_MOST;
+    c->credits.least = 2 * largest;
     c->credits.all = c->credits.most >= opened && !o->by_unit;
     return c;
 }

@@ -22,13 +22,36 @@
 //
 // Credits that are enough for all that this worker has open (all) hold nothing back, however late the worker is whose turn is
 // first. What is under way is bounded even so: bytes that a transport has taken are in front of every key that is more urgent.
-#define CREDITS_UNDER_WAY ((size_t)32 << 20)
+// So the window is what has lately arrived in CREDITS_WINDOW_S and in twice the shortest time of an answer, of the time in
+// which anything was under way: two partitions at least, and 32 MiB until the first answers and at most.
+#define CREDITS_WINDOW_MOST ((size_t)32 << 20)
+#define CREDITS_WINDOW_S    0.06
+#define CREDITS_FADE        0.95  // of what arrived before, per arrival: the last 20 count
 
 struct credits {
     size_t most, taken, held;  // bytes; held: the part of taken that has arrived
     size_t window;             // for what is under way
     bool all;
+    size_t least;           // window
+    double bytes, seconds;  // that arrived, and that it took; fading
+    double since_s;         // the last arrival, or since when anything is under way
+    double answer_s;        // the shortest time of an answer; 0: none yet
 };
+
+// `bytes` that were under way since sent_s have arrived.
+static inline void credits_arrived(struct credits *c, size_t bytes, double sent_s, double now) {
+    double took_s = now - sent_s;
+    if (!bytes || took_s <= 0) return;
+    if (c->answer_s <= 0 || took_s < c->answer_s) c->answer_s = took_s;
+    c->bytes = c->bytes * CREDITS_FADE + (double)bytes;
+    c->seconds = c->seconds * CREDITS_FADE + (now - c->since_s);
+    c->since_s = now;
+    double window = c->bytes * (2 * c->answer_s + CREDITS_WINDOW_S);
+    if (window >= c->seconds * (double)CREDITS_WINDOW_MOST)
+        c->window = CREDITS_WINDOW_MOST;
+    else
+        c->window = window > c->seconds * (double)c->least ? (size_t)(window / c->seconds) : c->least;
+}
 
 // Whether a key of `bytes` may go. held_before: bytes held of keys more urgent than it. Keys are asked for in order of
 // urgency, and after the first that may not go no other may.
@@ -71,6 +94,7 @@ struct worker_slot {
     int64_t staleness;  // with a lead, of the gradient
     const void *payload;
     size_t payload_bytes;
+    double sent_s;
     uint64_t init_round;
     _Atomic int inflight;  // payloads the transport still reads
     struct worker_slot *next_lingering;

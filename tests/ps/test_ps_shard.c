@@ -631,6 +631,26 @@ static void test_credits(void **state) {
     assert_true(credits_allow(&(struct credits){100, 90, 90, 40, true}, 500, 90));
 }
 
+// What is under way follows what the links deliver, however it bunches, and never falls below two partitions.
+static void test_window(void **state) {
+    (void)state;
+    const double rates[] = {1e5, 25e6, 125e6, 1e6, 1e12};  // bytes per second
+    struct credits c = {.most = SIZE_MAX, .window = CREDITS_WINDOW_MOST, .all = true, .least = 2 << 10};
+    double now = 100;
+    for (int r = 0; r < 5; r++) {
+        for (int i = 0; i < 400; i++) {
+            double sent_s = now;
+            c.since_s = now;
+            for (int of = 0; of < 1 + i % 3; of++)  // several at once
+                credits_arrived(&c, 1024, sent_s, now = sent_s + (1 + i % 3) * 1024 / rates[r]);
+        }
+        double wanted = rates[r] * (CREDITS_WINDOW_S + 2 * c.answer_s);
+        if (wanted < 2 << 10) wanted = 2 << 10;
+        if (wanted > CREDITS_WINDOW_MOST) wanted = CREDITS_WINDOW_MOST;
+        assert_true((double)c.window > 0.7 * wanted && (double)c.window < 1.5 * wanted);
+    }
+}
+
 // The worker whose turn is first is slow: all that this one pushes is held, and all of it goes, what is urgent before what became
 // ready earlier.
 static void test_slow_worker_holds_nothing_back(void **state) {
@@ -681,6 +701,7 @@ int main(void) {
                                        cmocka_unit_test(test_batches),
                                        cmocka_unit_test(test_credits_and_urgency),
                                        cmocka_unit_test(test_credits),
+                                       cmocka_unit_test(test_window),
                                        cmocka_unit_test(test_slow_worker_holds_nothing_back),
                                        cmocka_unit_test(test_held_keeps_no_urgent_back)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -121,7 +121,7 @@ int config_resolve_topology(struct reading *r) {
     resolve_bucket(r, "zero_optimization.reduce_bucket_size", &c->reduce_elements, row->takes_stage);
     resolve_bucket(r, "zero_optimization.allgather_bucket_size", &c->gather_elements,
                    row->takes_stage && (c->variant == 1 || c->variant == 2));
-    if (!row->collectives && c->no_sync)
+    if (!row->takes_stage && c->no_sync)
         return config_refuse(
             r, "ring.no_sync",
             ": topology %s reduces no gradients between ranks that hold shards of them; it is of zero:2 and zero:3",

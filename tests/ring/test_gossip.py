@@ -93,6 +93,21 @@ class Gossip(Runs):
         self.gossip("whole", *KEEP)
         self.assertEqual(self.hash("dead"), self.hash("whole"))
 
+    def test_refusals(self):
+        for words, said in (
+                (["--replicate", "--restart", "1"], "parameter_server.replicate is of the star's servers, and --topology is gossip: leave it out"),
+                (["--resident", "units"], "parameter_server.resident is of the star's servers"),
+                (["--servers-on", "workers"], "parameter_server.servers_on is of the star's servers"),
+                (["--elastic", "1:3"], "topology gossip needs all of its ranks"),
+                (["--local-steps", "2"], "choose one of them"), (["--reduce-group", "3"], "its ranks are not summed in groups"),
+                (["--dtype", "fp16"], "use --dtype bf16 or fp32"), (["--documents", "whole"], "use --documents packed"),
+                (["--set", "eval_every=0", "--set", "eval_every_seconds=1"], "use eval_every"),
+                (["--set", "optimizer.type=OneBitAdam"], "use Adam"), (["--set", "reduce=native"], "leave \"reduce\" out"),
+                (["--set", "zero_optimization.overlap_comm=false"], "leave zero_optimization.overlap_comm out"),
+                (["--set", "ring.no_sync=true"], "it is of zero:2 and zero:3"), (["--set", "local.delay=1"], "local.delay 1 is of --topology local")):
+            with self.subTest(words=words):
+                self.refused(*SMALL, "--topology", "gossip", "--workers", "3", "--out", "refused", *words, said=said)
+
 
 if __name__ == "__main__":
     unittest.main()

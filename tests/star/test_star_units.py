@@ -141,7 +141,9 @@ class Units(Runs):
                 (("ps:sync", "--servers-on", "workers", "--reduce-group", "2"), "in memory of their own: leave out one of the two"),
                 (("zero:3", "--resident", "units"), "is of the star's servers, and --topology is zero:3"),
                 (("zero:3", "--servers-on", "workers"), "is of the star's servers, and --topology is zero:3"),
-                (("ps:async", "--resident", "units"), "must be the same until all workers have pushed: use ps:sync"),
+                *(((topology, "--resident", "units"), "must be the same until all workers have pushed: use ps:sync")
+                  for topology in ("ps:async", "ps:ssp:1", "ps:backup:1", "ps:quorum:1")),
+                (("gossip", "--resident", "units"), "is of the star's servers, and --topology is gossip"),
                 ((*UNITS, "--elastic", "1:2"), "must be the same until all workers have pushed: use ps:sync"),
                 ((*UNITS, "--servers", "2", "--replicate", "--restart", "1"), "not those of micro-batches: leave out one of the two"),
                 ((*UNITS, "--set", "parameter_server.compression=int8"), "of all units: leave out one of the two"),

@@ -1,6 +1,7 @@
 #include "ps/star.h"
 
 #include <cjson/cJSON.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -91,10 +92,8 @@ static int check_delay(const struct config *c) {
         lacks =
             "parameter_server.compression: what a code leaves out is said later unless the step is skipped, which is known too "
             "late here: set gradient_clipping to 0 and use no fp16, or use ps:sync";
-    else if (c->ps.record_arrivals || c->ps.replay_arrivals)
-        lacks =
-            "the order of arrivals is recorded of ps:async alone: with parameter_server.read oldest a run repeats itself "
-            "without one";
+    else if (rule.oldest && (c->ps.record_arrivals || c->ps.replay_arrivals))
+        lacks = "with parameter_server.read oldest a run repeats itself, without a recording: leave it out";
     return lacks ? fail("--topology %s: %s", c->topology, lacks) : 0;
 }
 
@@ -285,7 +284,7 @@ static int check(const struct config *c) {
     if (c->recovery.resume || c->recovery.restart > 0)
         return fail("%s: an order of arrivals is that of a whole run in one piece: leave --%s out", flag,
                     c->recovery.resume ? "resume" : "restart");
-    if (!consistency_row(c->variant)->on_arrival && !ps_drops(c))
+    if (!consistency_row(c->variant)->on_arrival && !ps_drops(c) && !ps_reads_vary(c))
         return fail("%s: the results of --topology %s do not depend on who comes first: use ps:async", flag,
                     c->topology);
     if (size_times(c->workers, c->steps) > ARRIVALS_PUSHES_MAX)
@@ -354,34 +353,54 @@ static struct topology_formula formula(const struct config *outside, const char 
     return is_server(role) ? of_server : of_worker;
 }
 
-// Answers that are copies: weights, of each worker at most once (where pushes are applied on arrival, or workers may be lost)
-// and of a snapshot.
-static double copied_answers(const struct config *c, const struct prediction *p) {
-    double weights = (double)p->wire.sent_per_step / c->workers;
+// Bytes of answers that are copies until the transport has sent them: weights, of each worker at most once (where pushes are
+// applied on arrival, or workers may be lost; with shared memory they are written where they are wanted), and of a snapshot.
+static double copied_answers(const struct config *c, double weights) {
     bool snapshots = c->eval_batches != 0 && (c->eval_every > 0 || c->eval_every_seconds > 0);
-    double pulls = consistency_of(c).row->on_arrival || ps_in_part(c) ? c->workers : 0;
-    return (pulls + snapshots) * weights;
+    bool copies = (consistency_of(c).row->on_arrival || ps_in_part(c)) && c->medium != MEDIUM_SHM;
+    return (copies * c->workers + snapshots) * weights;
+}
+
+// Bytes of gradients that wait at a server, of each worker at most `of_one`: no worker's that is the first in order of a step
+// that is alone open; none where memory is shared, but for units' gradients, whose place is wanted; and where pushes are applied on
+// arrival those that a checkpoint or a recording holds up.
+static double waiting_gradients(const struct config *c, double of_one, double weights) {
+    const struct consistency_rule rule = consistency_of(c);
+    bool first_is_added = !ps_in_part(c) && !rule.row->on_arrival && !rule.lead && !ps_by_units(c);
+    if (c->medium == MEDIUM_SHM && !ps_by_units(c)) return 0;
+    if (c->ps.replay_arrivals && rule.row->on_arrival) return c->workers * (of_one + weights);
+    if (rule.row->on_arrival && !c->recovery.checkpoint_every) return 0;
+    return (c->workers - first_is_added) * of_one;
 }
 
 // Bytes that the credits of its workers let into the transport: a worker's own, or those of all that a server has.
 static struct topology_allowance allowance(const struct config *c, const char *role,
                                            const struct prediction *p) {
-    double credit = (double)credit_of(c, INT64_MAX), all = 1, open = 1 + consistency_of(c).lead;
-    double of_one = open * (double)p->wire.sent_per_step;
-    if (c->local_steps.steps) of_one *= (double)c->local_steps.steps;  // at a round's end
-    if (is_server(role)) {
-        of_one = open * (double)(p->wire.received_per_step + p->wire.local_received_per_step) / c->workers;
-        if (c->local_steps.steps) of_one *= (double)c->local_steps.steps;
-        all = FRAME_OVERHEAD * c->workers;
-        // A server keeps frames until the set of the step is fixed, credits or not: N P b / S of a whole step.
-        if (ps_in_part(c) || ps_elastic(c)) credit = of_one;
-        // A replay holds gradients until it is their turn, and answers until they are no longer asked for.
-        if (c->ps.replay_arrivals) credit = of_one = 2 * of_one;
-    }
-    double copies = is_server(role) ? copied_answers(c, p) : 0;
-    double sums = (double)(p->wire.replica_sent_per_step + p->wire.replica_received_per_step);
-    return (struct topology_allowance){.frame_bytes = all * (of_one < credit ? of_one : credit) + copies +
-                                                      FRAME_OVERHEAD * sums};
+    const struct consistency_rule rule = consistency_of(c);
+    const struct wire_prediction *w = &p->wire;
+    double round = c->local_steps.steps ? (double)c->local_steps.steps : 1;  // at whose end all moves
+    double open = (1 + rule.lead) * round, credit = (double)credit_of(c, INT64_MAX);
+    double sums = (double)(w->replica_sent_per_step + w->replica_received_per_step);
+    if (!is_server(role))
+        return (struct topology_allowance){.frame_bytes = fmin(open * (double)w->sent_per_step, credit) +
+                                                          FRAME_OVERHEAD * sums};
+    double of_one = open * (double)(w->received_per_step + w->local_received_per_step) / c->workers;
+    double weights = round * (double)(w->sent_per_step + w->local_sent_per_step) / c->workers;
+    double copies = copied_answers(c, weights);
+    // Each thread's own peak is counted, and a worker's credits may be at one thread now, and at another later.
+    double lent = c->ps.credit_bytes ? fmin(of_one, (double)(c->ps.credit_bytes * c->ps.threads)) : of_one;
+    // A server keeps frames until the set of the step is fixed, credits or not: N P b / S of a whole step. It keeps one that a
+    // checkpoint or a recording holds up, where pushes are applied on arrival.
+    if (ps_in_part(c) || rule.row->on_arrival) lent = of_one;
+    double held = waiting_gradients(c, lent, weights) + copies;
+    // To a neighbour leave sums, and before the first step masters.
+    held += (double)w->replica_sent_per_step * sizeof(float) / (double)dtype_size(c->dtype);
+    if (ps_in_part(c) || ps_elastic(c)) credit = of_one;
+    // A replay holds gradients until it is their turn, and answers until they are no longer asked for.
+    if (c->ps.replay_arrivals && !rule.lead) credit = of_one = 2 * of_one;
+    return (struct topology_allowance){
+        .frame_bytes = FRAME_OVERHEAD * (c->workers * fmin(of_one, credit) + sums) + copies,
+        .held_bytes = held};
 }
 
 static void describe(const struct config *c, struct cJSON *summary) {

@@ -284,9 +284,10 @@ class Runs(unittest.TestCase):
         self.assertEqual(self.hash(run), self.hash(undisturbed))
 
     def assert_as_predicted(self, summary, about=None):
-        """Each rank's memory, to the byte."""
+        """Each rank's memory, to the byte; and what its transport holds, no more than was said."""
         for rank in summary["memory"]:
             self.assertEqual(rank["predicted"], rank["peak"], about)
+            self.assertLessEqual(rank["transport_peak_bytes"], rank["transport_bound_bytes"], about)
 
 
 def thread_names(events):

@@ -22,10 +22,6 @@
 int64_t batches_total(const struct config *c);
 static inline int64_t batches_own(const struct config *c) { return c->micro_batch * c->accumulation; }
 
-// K: pushes whose mean is one update, where they are applied on arrival.
-static inline int pushes_per_update(const struct config *c) {
-    return c->ps.pushes_per_update > 1 ? c->ps.pushes_per_update : 1;
-}
 // Words of a row: room for what all workers have open, twice: of those who die as of those who come in their place; and for what
 // is in a sum that a checkpoint leaves out.
 static inline int batches_words(const struct config *c) {

@@ -86,6 +86,7 @@ struct consistency_rule consistency_of(const struct config *config) {
         .row = &rows[config->variant], .argument = config->bound, .workers = config->workers};
     c.row->resolve(&c);
     c.oldest = c.lead > 0 && config->ps.read_oldest;
+    c.keeps = c.oldest || (c.lead > 0 && config->ps.replay_arrivals);
     // Where nothing is decided about a step that all belong to, its outcome is loss and norm, for people.
     bool undecided =
         !c.row->on_arrival && c.needs == c.workers && !commit_waits(config) && !ps_elastic(config);

@@ -41,7 +41,8 @@ struct consistency_rule {
     int needs;      // pushes that complete a step of a key
     int64_t delay;  // the largest one allowed
     int lead;  // steps that may be open beyond the oldest one that is: each core has a ring of 1 + lead of them
-    bool oldest;  // weights are read as old as allowed, always: `lead` earlier ones are kept of each key
+    bool oldest;  // weights are read as old as allowed, always
+    bool keeps;   // `lead` earlier weights are kept of each key, for they are read as these, or as recorded
     int lag;      // steps whose outcome a worker need not have heard when it begins one; no less than lead
 };
 
@@ -63,6 +64,10 @@ static inline bool consistency_allows(const struct consistency_rule *c, int64_t 
 // step (ps/agree/step_set.h). Their pushes come too late, and are dropped.
 static inline bool consistency_drops(const struct consistency_rule *c) {
     return !c->row->on_arrival && c->needs < c->workers;
+}
+// Whether chance says which weights a step is computed on: they may be recorded (ps/record/arrivals.h).
+static inline bool consistency_reads_vary(const struct consistency_rule *c) {
+    return c->lead > 0 && !c->oldest;
 }
 // Whether a key's weights stay as they are until every worker has pushed the key, which it does behind its last
 // use of them: then many may read one copy.
@@ -86,6 +91,10 @@ static inline bool ps_elastic(const struct config *c) { return c->recovery.elast
 static inline bool ps_drops(const struct config *c) {
     const struct consistency_rule rule = consistency_of(c);
     return consistency_drops(&rule);
+}
+static inline bool ps_reads_vary(const struct config *c) {
+    const struct consistency_rule rule = consistency_of(c);
+    return consistency_reads_vary(&rule);
 }
 // Whether it is decided step by step which workers' gradients count: some may be lost, or late.
 static inline bool ps_in_part(const struct config *c) {

@@ -352,7 +352,7 @@ static void let_go(void *data, void *hint) {
 // A payload's copy: the transport's until it is sent.
 struct copy {
     struct wire_count *wire;
-    size_t bytes;
+    size_t bytes;  // counted: those of weights and sums, not the words of a login
     char data[];
 };
 
@@ -371,9 +371,11 @@ static int payload_part(struct wire_count *wire, zmq_msg_t *msg, const struct ps
     }
     struct copy *c = malloc(sizeof *c + m->bytes);
     if (!c) return -1;
-    *c = (struct copy){.wire = wire, .bytes = m->bytes};
+    enum wire_kind kind = m->header.kind;
+    bool values = kind == WIRE_PULL_REPLY || kind == WIRE_SNAPSHOT_REPLY || kind == WIRE_REPLICATE;
+    *c = (struct copy){.wire = wire, .bytes = values ? m->bytes : 0};
     memcpy(c->data, m->payload, m->bytes);
-    uint64_t now = atomic_fetch_add(&wire->copied, m->bytes) + m->bytes,
+    uint64_t now = atomic_fetch_add(&wire->copied, c->bytes) + c->bytes,
              most = atomic_load(&wire->copied_peak);
     while (now > most && !atomic_compare_exchange_weak(&wire->copied_peak, &most, now)) continue;
     if (zmq_msg_init_data(msg, c->data, m->bytes, copy_let_go, c) == 0) return 0;

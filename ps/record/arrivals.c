@@ -173,7 +173,12 @@ static int check_arrival(const struct reading *r, struct key_arrivals *k, const 
         return refuse(r, "has a batch twice, or one that the run does not have");
     had[x->batch] = true;
     uint32_t most = r->a->o.per_update > 1 ? (uint32_t)r->a->o.per_update : 1;
-    if (now < last || now > last + (before ? most : 0))
+    int64_t workers = r->a->o.workers;
+    bool behind = x->batch < workers || had[x->batch - workers];
+    if (r->a->o.reads &&
+        (x->batch % workers != x->worker || !behind || x->staleness || x->version > x->batch / workers))
+        return refuse(r, "has a step before its worker's last one, or on weights that are not there yet");
+    if (!r->a->o.reads && (now < last || now > last + (before ? most : 0)))
         return refuse(r, "has versions that do not follow each other");
     if (x->version < own[x->worker]) return refuse(r, "has a push on weights older than its worker's last");
     return 0;

@@ -9,6 +9,9 @@
 // Of a run whose steps go on without the late (ps:backup:B, ps:quorum:Q) it is the set of each step: the workers whose gradients
 // the key's update has, in worker order, the steps one behind the other. Batch b is worker b mod N's of step b / N.
 //
+// Of bounded delay with the freshest reads (ps:ssp:S) it is what each step was computed on, in any order of the workers: updates are
+// made of all workers' gradients in their order, so nothing else is by chance. Batch b is as in sets, and no STALENESS is told.
+//
 // WORKER#BATCH@VERSION+STALENESS, +0 left out. A worker's pushes of a key come in the order of its steps. Each of the
 // workers x steps batches is there once.
 //
@@ -32,6 +35,7 @@ struct arrivals_options {
     int shard, workers;
     int64_t steps;
     bool sets;       // of steps, each of some workers
+    bool reads;      // of steps of all workers: the versions that they are computed on
     int per_update;  // pushes whose mean is one update, at most; 0: 1
 };
 

@@ -429,6 +429,7 @@ static int read_first(void *arg) {
                                      .workers = c->workers,
                                      .steps = c->steps,
                                      .sets = ps_drops(c),
+                                     .reads = ps_reads_vary(c),
                                      .per_update = pushes_per_update(c)};
         s->order = manifest_of_order(c, s->o->layout, s->map);
         while (!s->map->shard_keys[o.shard]) o.shard++;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ps/net/clock.h"
+#include "ps/record/arrivals.h"
 #include "ps/record/staleness_log.h"
 #include "ps/server/key_pass.h"
 #include "ps/server/replica.h"
@@ -160,6 +161,8 @@ int note_push(struct server_core *c, struct server_key *k, const struct wire_hea
     uint64_t tau = (uint64_t)(k->version - h->version + h->step - k->step);
     staleness_count(&c->totals.staleness, tau);
     if (c->o.staleness_log) staleness_log_push(c->o.staleness_log, h, g->data, tau);
+    const struct arrival read = {w, (uint32_t)h->version, 0, h->step * c->rule.workers + w};
+    if (c->o.record && consistency_reads_vary(&c->rule)) arrivals_note(c->o.record, k->key, &read);
     hold(c, s, w, g);
     return 0;
 }
@@ -221,8 +224,24 @@ const char *in_order_unfit(const struct server_core *c, const struct server_key 
 }
 
 bool in_order_may_read(const struct server_core *c, const struct server_key *k, int worker) {
-    (void)c;
-    return k->pushed[worker] >= k->pulls[worker].want && k->step >= k->pulls[worker].least;
+    return k->pushed[worker] >= k->pulls[worker].want && k->step >= k->pulls[worker].least &&
+           clock_read(c, k, worker) >= 0;
+}
+
+// Of a run that is repeated: each worker waits for weights that the key has, or may yet have.
+static int check_reads(struct server_core *c, const struct server_key *k) {
+    for (int w = 0; w < c->rule.workers && c->o.replay; w++) {
+        const struct server_pull *p = &k->pulls[w];
+        const struct arrival *a = p->pending ? recorded_read(c, k, w) : NULL;
+        if (!a || clock_read(c, k, w) >= 0 || (a->version > (uint64_t)k->version && k->step < p->want))
+            continue;
+        return core_fail(
+            c->error,
+            "key %d, step %lld: worker %d computed on version %u in the recording, which is none of the last "
+            "%d here: it is of another run",
+            k->key, (long long)p->want, w, a->version, 1 + c->rule.lead);
+    }
+    return 0;
 }
 
 // The gradients whose turn it is, as a sum's arguments.
@@ -283,7 +302,7 @@ static int in_order_advance(struct server_core *c, struct server_key *k) {
         step = k->step;
         if (add_turns(c, k) != 0 || commit_key(c, k) != 0) return -1;
     } while (k->step > step);
-    return 0;
+    return check_reads(c, k);
 }
 
 static int in_order_admit(struct server_core *c, struct server_key *k, const struct wire_header *h,

@@ -94,6 +94,7 @@ static int server_open_order(const struct server *s, int t) {
                                  .workers = s->c->workers,
                                  .steps = s->c->steps,
                                  .sets = ps_drops(s->c),
+                                 .reads = ps_reads_vary(s->c),
                                  .per_update = pushes_per_update(s->c)};
     if (s->c->ps.record_arrivals) shard->record = arrivals_create(&o);
     struct staleness_log_options so = {.layout = s->o->layout,
@@ -375,15 +376,21 @@ static void server_report(struct server *s, struct rank_report *r) {
         sum->reply += (double)ns[SERVER_REPLY] * 1e-9;
         sum->threads++;
     }
-    r->updates = s->map->count ? INT64_MAX : 0;
+    int64_t pushes = r->updates = s->map->count ? INT64_MAX : 0;
     for (int key = 0; key < s->map->count; key++) {
         struct server_core *core = s->shards[s->map->parts[key].shard % s->map->threads].core;
-        int64_t version = core ? server_core_version(core, key) : 0;
-        if (version > 0 && s->shards[0].loaded) version -= loader_rows(s->loader)->keys[key].version;
-        if (version >= 0 && version < r->updates) r->updates = version;
+        int64_t version = core ? server_core_version(core, key) : 0,
+                updates = core ? server_core_updates(core, key) : 0;
+        const struct key_counts *begun =
+            version > 0 && s->shards[0].loaded ? &loader_rows(s->loader)->keys[key] : NULL;
+        if (begun) version -= begun->version;
+        if (begun) updates -= begun->updates;
+        if (version >= 0 && version < pushes) pushes = version;
+        if (version >= 0 && updates < r->updates) r->updates = updates;
     }
     bool alone = consistency_of(s->c).row->on_arrival;
     r->samples_per_update = alone ? s->c->micro_batch * s->c->accumulation : s->c->train_batch;
+    if (pushes_per_update(s->c) > 1) r->samples_counted = pushes * r->samples_per_update;
     r->span = (struct rank_span){atomic_load(&s->begin_ns), atomic_load(&s->end_ns),
                                  atomic_load(&s->cpu_begin_ns), atomic_load(&s->cpu_end_ns), 0};
     r->moments = moments_take(&(struct moments_options){
@@ -391,6 +398,10 @@ static void server_report(struct server *s, struct rank_report *r) {
     r->scheduler = s->scheduler_cost;
     r->transport_peak_bytes += atomic_load(&s->wire.copied_peak);
     r->wire = local_steps_wire(r->wire, config_round(s->c));
+    const struct config *run = s->c->outside ? s->c->outside : s->c;
+    const struct prediction p = {.memory = r->memory, .wire = r->wire};
+    if (run->row->allowance)
+        r->transport_bound_bytes = (size_t)run->row->allowance(run, "server", &p).held_bytes;
     rank_report_count(r, &s->wire, steps * (double)config_round(s->c));
     if (getrusage(RUSAGE_SELF, &self) == 0) r->rss_bytes = (size_t)self.ru_maxrss * 1024;
 }

@@ -332,7 +332,7 @@ int64_t server_core_key_bytes(const struct config *c) {
     const struct server_key *k = NULL;
     int64_t slot = sizeof *k->slots + c->workers * (int64_t)(sizeof *k->slots->held + sizeof(int64_t));
     int64_t worker = sizeof *k->pushed + sizeof *k->staleness + sizeof *k->pulls;
-    int64_t old = rule.oldest ? MALLOC_BYTES + rule.lead * (int64_t)sizeof *k->old_version : 0;
+    int64_t old = rule.keeps ? MALLOC_BYTES + rule.lead * (int64_t)sizeof *k->old_version : 0;
     return (int64_t)sizeof *k + 10 * MALLOC_BYTES + old + (1 + rule.lead) * slot + worker * c->workers +
            (ps_by_units(c) ? push_units_bytes(c) : 0) + (policy->key_bytes ? policy->key_bytes(c) : 0);
 }
@@ -441,4 +441,9 @@ void server_core_totals(const struct server_core *c, struct server_totals *out) 
 int64_t server_core_version(const struct server_core *c, int key) {
     int i = key >= 0 && key < c->o.map->count ? c->index[key] : -1;
     return i < 0 ? -1 : c->keys[i].version;
+}
+
+int64_t server_core_updates(const struct server_core *c, int key) {
+    int i = key >= 0 && key < c->o.map->count ? c->index[key] : -1;
+    return i < 0 ? -1 : c->keys[i].version + c->keys[i].skew;
 }

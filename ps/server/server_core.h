@@ -101,7 +101,9 @@ bool server_core_renew(struct server_core *c, int worker, struct ps_message *m);
 
 const char *server_core_error(const struct server_core *c);
 void server_core_totals(const struct server_core *c, struct server_totals *out);
-int64_t server_core_version(const struct server_core *c, int key);  // updates applied; -1: not of this shard
+// Updates that the key holds, of a sum of pushes the pushes; by its moments' own count. -1: it is not of this shard.
+int64_t server_core_version(const struct server_core *c, int key);
+int64_t server_core_updates(const struct server_core *c, int key);
 // Bytes of what a core knows of one of its keys, beside the key's buffers.
 int64_t server_core_key_bytes(const struct config *c);
 

@@ -31,7 +31,7 @@ void server_carve_key(struct arena *a, const struct config *c, const struct part
                       : NULL;
     const struct consistency_rule rule = consistency_of(c);
     size_t old = (size_t)rule.lead * n * dtype_size(c->dtype);
-    out->old = rule.oldest ? arena_take(a, MEM_PARAMETER, old) : NULL;
+    out->old = rule.keeps ? arena_take(a, MEM_PARAMETER, old) : NULL;
     out->weight = whole ? (void *)out->master : take(a, MEM_PARAMETER, room, n * dtype_size(c->dtype));
 }
 
@@ -66,7 +66,7 @@ struct textbook ps_server_textbook(const struct config *c) {
     size_t master_and_states = optimizer_bytes(c->optimizer.row, true);
     size_t weight = c->dtype == DT_F32 ? 0 : dtype_size(c->dtype);
     const struct consistency_rule rule = consistency_of(c);
-    size_t old = rule.oldest ? (size_t)rule.lead * dtype_size(c->dtype) : 0;
+    size_t old = rule.keeps ? (size_t)rule.lead * dtype_size(c->dtype) : 0;
     // Where workers keep next to nothing, weights and sums of the servers are the job's.
     return (struct textbook){.shared =
                                  master_and_states + old + (ps_by_units(c) ? weight + sizeof(float) : 0)};

@@ -34,7 +34,7 @@ struct server_core_options {
     const struct server_buffers *buffers;  // (map->count); those of this shard are used
     struct thread_time *spans;             // of the calling thread; NULL: none. Its content decides nothing
     uint64_t job;                          // 0: set later by server_core_set_job
-    // Of pushes applied on arrival: where their order is kept, and the one to repeat. NULL: none.
+    // Where what comes by chance is kept (ps/record/arrivals.h), and what is to be repeated. NULL: none.
     struct arrivals *record;
     const struct arrivals *replay;
     struct staleness_log *staleness_log;  // NULL: none

@@ -4,6 +4,7 @@
 
 #include "ps/job/batches.h"
 #include "ps/net/clock.h"
+#include "ps/record/arrivals.h"
 #include "shared/core/error.h"
 
 void work_on(const struct server_core *c, enum server_part part, struct span of) {
@@ -114,6 +115,22 @@ void acknowledge(struct server_core *c, const struct server_key *k, int worker, 
     port_tell(&c->o.port, worker, &r);
 }
 
+const struct arrival *recorded_read(const struct server_core *c, const struct server_key *k, int worker) {
+    const struct server_pull *p = &k->pulls[worker];
+    return c->o.replay && k->old_version && !p->final ? arrivals_of(c->o.replay, k->key, worker, p->want)
+                                                      : NULL;
+}
+
+int64_t clock_read(const struct server_core *c, const struct server_key *k, int worker) {
+    const struct server_pull *p = &k->pulls[worker];
+    const struct arrival *a = recorded_read(c, k, worker);
+    if (c->rule.oldest) return p->least < k->step ? p->least : k->step;
+    if (!a || a->version == (uint64_t)k->version) return k->step;
+    for (int64_t t = k->step - 1; t >= 0 && t >= k->step - c->rule.lead; t--)
+        if (k->old_version[old_of(c, t)] == (int64_t)a->version) return t;
+    return -1;
+}
+
 // A pull is answered by what the worker's own push of the step before needed, and only one with the largest delay allowed by the
 // last update too. Where steps commit, a commit waits for replies that are still leaving, so weights are sent from where they
 // lie. Where pushes are applied on arrival, the next one may come at any time: the reply is a copy. So it is where workers may be
@@ -121,7 +138,7 @@ void acknowledge(struct server_core *c, const struct server_key *k, int worker, 
 static struct ps_message pull_reply(struct server_core *c, struct server_key *k, int worker) {
     struct server_pull *pull = &k->pulls[worker];
     size_t bytes = (size_t)k->n * dtype_size(c->dtype);
-    int64_t clock = c->rule.oldest && pull->least < k->step ? pull->least : k->step;
+    int64_t clock = clock_read(c, k, worker);
     bool old = clock < k->step, update = !c->rule.row->on_arrival && pull->least == k->step;
     int64_t own_ns = slot_of(c, k, pull->want - 1)->ready_ns[worker];
     struct ps_message m = {

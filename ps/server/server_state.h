@@ -237,6 +237,10 @@ void note_held(struct server_core *c);
 // Answers what can be answered. Behind each update, and each push that changes what its worker may read.
 void answer_pulls(struct server_core *c, struct server_key *k);
 bool pull_ready(const struct server_core *c, const struct server_key *k, int worker);
+// The key's clock whose weights the worker's pull is answered with; -1: of a run that is repeated, the recorded ones are not there.
+int64_t clock_read(const struct server_core *c, const struct server_key *k, int worker);
+// What was recorded of the step that the worker's pull is for; NULL: nothing, or nothing is computed on it.
+const struct arrival *recorded_read(const struct server_core *c, const struct server_key *k, int worker);
 void answer_pull(struct server_core *c, struct server_key *k, int worker);
 void answer_snapshot(struct server_core *c, struct server_key *k);  // once its version has come
 bool renew_answer(struct server_core *c, struct server_key *k, int worker, struct ps_message *m);

@@ -118,8 +118,9 @@ static int barrier(struct worker *w) {
 
 // All weights of the step have landed, and none of the next: their versions tell how far the whole job has come.
 static void count_samples(struct worker *w) {
-    w->t.plan.version = comm_published(w->comm).version;
-    w->t.plan.samples = w->t.plan.version * batches_own(w->c);
+    int64_t pushes = comm_published(w->comm).version;
+    w->t.plan.version = updates_of_pushes(w->c, pushes);
+    w->t.plan.samples = pushes * batches_own(w->c);
 }
 
 // ---------------------------------------------------------------- a gradient leaves

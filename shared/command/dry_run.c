@@ -1,5 +1,6 @@
 #include "shared/command/dry_run.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,6 +36,8 @@ static void put_rank(cJSON *doc, const struct config *c, const char *role, int r
     cJSON_AddNumberToObject(m, "predicted_bytes", (double)mem_device_bytes(p->memory.predicted_bytes));
     cJSON_AddNumberToObject(m, "pinned_bytes", (double)p->memory.predicted_bytes[MEM_HOST]);
     cJSON_AddNumberToObject(m, "offload_bytes", (double)p->memory.predicted_bytes[MEM_OFFLOAD]);
+    if (c->row->allowance)
+        cJSON_AddNumberToObject(m, "transport_bound_bytes", floor(c->row->allowance(c, role, p).held_bytes));
     cJSON_AddNumberToObject(m, "formula_bytes", (double)p->memory.formula_bytes);
     cJSON_AddStringToObject(m, "formula", c->row->formula(c, role).memory);
     cJSON_AddItemToArray(cJSON_GetObjectItem(doc, "memory"), m);
@@ -159,6 +162,11 @@ static void print_classes(FILE *f, const cJSON *m) {
     if (json_number(m, "pinned_bytes") > 0)
         fprintf(f, "  pinned     %10s   %.0f bytes of page-locked host memory, beside the device's\n",
                 format_bytes(text, json_number(m, "pinned_bytes")), json_number(m, "pinned_bytes"));
+    if (json_number(m, "transport_bound_bytes") > 0)
+        fprintf(
+            f,
+            "  held       %10s   at most, beside these: gradients until their turn, answers until they are sent\n",
+            format_bytes(text, json_number(m, "transport_bound_bytes")));
     if (json_number(m, "offload_bytes") > 0)
         fprintf(f, "  offload    %10s   %.0f bytes of host memory for what is kept out of the device's\n",
                 format_bytes(text, json_number(m, "offload_bytes")), json_number(m, "offload_bytes"));

@@ -252,6 +252,15 @@ static inline int64_t config_round(const struct config *c) {
     return c->outside ? c->outside->local_steps.steps : 1;
 }
 
+// K: pushes whose mean is one update, where they are applied on arrival; the updates that so many of a key are, the last one
+// perhaps of fewer.
+static inline int pushes_per_update(const struct config *c) {
+    return c->ps.pushes_per_update > 1 ? c->ps.pushes_per_update : 1;
+}
+static inline int64_t updates_of_pushes(const struct config *c, int64_t pushes) {
+    return (pushes + pushes_per_update(c) - 1) / pushes_per_update(c);
+}
+
 // Whether a step's micro-batches are added in fp32 buffers beside the 16-bit gradients (shared/model/grad_sum.h): unless
 // data_types.grad_accum_dtype names the run's own type.
 static inline bool config_sums_in_fp32(const struct config *c) {

@@ -342,14 +342,16 @@ static const struct config_key keys[] = {
     NUMBER("parameter_server.grace_ms", NOBODY, KEY_I64, c.ps.grace_ms, 0, 1 << 30),
     SIZE("parameter_server.credit_bytes", NOBODY, c.ps.credit_bytes, auto_names),
     TEXT("parameter_server.bind", NOBODY, c.ps.bind, DEFAULT("tcp://127.0.0.1:*")),
-    BOOL("parameter_server.record_arrivals", NOBODY, c.ps.record_arrivals,
-         FLAG("record-arrivals", NULL,
-              "ps:async, ps:backup, ps:quorum: leave which gradients were applied when in DIR/arrivals.*")),
+    BOOL(
+        "parameter_server.record_arrivals", NOBODY, c.ps.record_arrivals,
+        FLAG(
+            "record-arrivals", NULL,
+            "ps:async, ps:ssp, ps:backup, ps:quorum: leave what came by chance, gradients or weights, in DIR/arrivals.*")),
     TEXT(
         "parameter_server.replay_arrivals", NOBODY, c.ps.replay_arrivals,
         FLAG(
             "replay-arrivals", "DIR",
-            "ps:async, ps:backup, ps:quorum: apply gradients as recorded in DIR, bit for bit")),  // the file says of which run it is (ps/record/arrivals.h)
+            "ps:async, ps:ssp, ps:backup, ps:quorum: do as recorded in DIR, bit for bit")),  // the file says of which run it is (ps/record/arrivals.h)
     BOOL("parameter_server.log_updates", NOBODY, c.ps.log_updates,
          FLAG("log-updates", NULL, "a star: a line for each gradient, in DIR/updates.jsonl")),
     BOOL("parameter_server.replicate", R, c.ps.replicate,

@@ -49,6 +49,8 @@ struct topology_formula {
 struct topology_allowance {
     double loading_units;  // parts of a unit in the run's dtype, while weights are loaded
     double frame_bytes;    // messages in flight
+    double
+        held_bytes;  // of these, payloads that wait: what transport_peak_bytes of a rank's report is at most
 };
 
 // Functions may be NULL where it is said.

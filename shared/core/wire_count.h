@@ -22,7 +22,7 @@ struct wire_count {
     _Atomic uint64_t faults[WIRE_FAULTS];  // messages
     _Atomic uint64_t replica_sent,
         replica_received;  // bytes of sums that servers replicate, in neither of the others
-    // Payloads that were copied to be sent, until the transport has let go of them: bytes now, and at most.
+    // Weights and sums that were copied to be sent, until the transport has let go of them: bytes now, and at most.
     _Atomic uint64_t copied, copied_peak;
     // Of offloaded state, in training steps: between device and host, and between host and disk.
     _Atomic uint64_t host_down, host_up, disk_read, disk_written;

@@ -507,8 +507,8 @@ static const struct figure of_summaries[] = {
      "of the global batch: `train_batch_size` x `seq_len`; with `data.documents` whole no more than these",
      .type = "integer"},
     {"updates_applied", NULL,
-     "of the whole job, since `resumed_from`. `ps:*`: that every key of every server has had; of sums of "
-     "`pushes_per_update` pushes the pushes in them",
+     "of the whole job, since `resumed_from`. `ps:*`: that every key of every server has had; a mean of "
+     "`pushes_per_update` pushes is one",
      .type = "number or null"},
     {"samples_applied", "sequences",
      "of all workers, whose gradients were applied: not those of skipped steps", .type = "number or null"},

@@ -49,59 +49,63 @@ struct checkpoint_report {
 
 // The figures that lie in the report itself, as rows of shared/report/figures.c: type, member, and a row of struct figure
 // (shared/report/figure.h) without its place. A rank that measures something more adds a row here and sets the member.
-#define RANK_FIGURES(F)                                                                                                            \
-    F(size_t, transport_peak_bytes, "transport_peak_bytes", "bytes",                                                               \
-      "frames held in flight (`ps:*`), apart from the ledger: a server's gradients that wait for their turn, and its answers "     \
-      "that are copies until they are sent (snapshots; over tcp also of `ps:async` and with `--elastic`)",                         \
-      .in = IN_MEMORY, .join = JOIN_BOTH, .to = "totals.transport_bytes")                                                          \
-    F(size_t, rss_bytes, "rss_bytes", "bytes",                                                                                     \
-      "peak resident set of the rank's process; ranks that are threads share one", .in = IN_MEMORY)                                \
-    F(uint64_t, late_allocations, "late_allocations", NULL, "device allocations after the first step",                             \
-      .in = IN_MEMORY)                                                                                                             \
-    F(double, sent_per_step, "sent_per_step", "bytes", "payload, mean over the steps", .in = IN_WIRE,                              \
-      .join = JOIN_BOTH, .to = "totals.sent_per_step", .words = "sent per step")                                                   \
-    F(double, received_per_step, "received_per_step", "bytes", "likewise, received", .in = IN_WIRE,                                \
-      .join = JOIN_BOTH, .to = "totals.received_per_step", .words = "received per step")                                           \
-    F(double, control_sent_per_step, "control_sent_per_step", "bytes",                                                             \
-      "everything else, mean over the steps: headers, scalars, barriers, and weights that move for a snapshot or for `weights/`",  \
-      .in = IN_WIRE, .join = JOIN_BOTH, .to = "totals.control_sent_per_step")                                                      \
-    F(double, control_received_per_step, "control_received_per_step", "bytes", "likewise, received",                               \
-      .in = IN_WIRE, .join = JOIN_BOTH, .to = "totals.control_received_per_step")                                                  \
-    F(double, across_sent_per_step, "across.sent_per_step", "bytes", "mean over the steps")                                        \
-    F(double, across_received_per_step, "across.received_per_step", "bytes", "likewise")                                           \
-    F(uint64_t, repeats, "repeated.messages", NULL, NULL)                                                                          \
-    F(uint64_t, repeated_bytes, "repeated.bytes", "bytes", NULL)                                                                   \
-    F(double, replica_sent_per_step, "replica.sent_per_step", "bytes", "mean over the steps")                                      \
-    F(double, replica_received_per_step, "replica.received_per_step", "bytes", "likewise")                                         \
-    F(double, local_sent_per_step, "local.sent_per_step", "bytes", "mean over the steps")                                          \
-    F(double, local_received_per_step, "local.received_per_step", "bytes", "likewise, received")                                   \
-    F(double, down_per_step, "offload.down_per_step", "bytes",                                                                     \
-      "mean over the steps: from the device to the host")                                                                          \
-    F(double, up_per_step, "offload.up_per_step", "bytes", "from the host to the device")                                          \
-    F(double, read_per_step, "offload.read_per_step", "bytes", "from disk")                                                        \
-    F(double, written_per_step, "offload.written_per_step", "bytes", "to disk")                                                    \
-    F(int64_t, updates, "updates", NULL,                                                                                           \
-      "applied since it started: by a worker's loop, or to every key of a server")                                                 \
-    F(int64_t, samples_per_update, "samples_per_update", "sequences",                                                              \
-      "of the global batch; of `ps:async` of one worker's share")                                                                  \
-    F(int64_t, samples_counted, "samples_counted", "sequences",                                                                    \
-      "with `--elastic`, `ps:backup`, `ps:quorum`: those of the job whose gradients were applied since its first step; else null", \
-      .null_if_zero = true)                                                                                                        \
-    F(double, consensus_distance, "consensus_distance", NULL,                                                                      \
-      "of `gossip`: the squared differences between this rank's last masters and the mean of all ranks', added",                   \
-      .null_if_zero = true)                                                                                                        \
-    F(int64_t, late_steps, "late_steps", NULL,                                                                                     \
-      "that this worker computed in vain: its gradients came when the update had been made without it",                            \
-      OF_THE_LATE)                                                                                                                 \
-    F(int64_t, missed_steps, "missed_steps", NULL,                                                                                 \
-      "that were over before this worker came to them; its means over the steps are over the others",                              \
-      OF_THE_LATE)                                                                                                                 \
-    F(int64_t, batches, "batches", NULL, "that this worker has done of the budget", OF_A_BUDGET)                                   \
-    F(int64_t, tokens, "tokens", "tokens", "of those that updated something, without padding", OF_A_BUDGET)                        \
-    F(int64_t, skipped, "skipped", NULL, "of these, those that updated nothing", OF_A_BUDGET)                                      \
-    F(int64_t, tail_batches, "tail_batches", NULL, "of these, those done when some worker had no work left",                       \
-      OF_A_BUDGET)                                                                                                                 \
-    F(double, tail_seconds, "tail_seconds", "s", "for how long some workers, not all, were at work",                               \
+#define RANK_FIGURES(F)                                                                                                           \
+    F(size_t, transport_peak_bytes, "transport_peak_bytes", "bytes",                                                              \
+      "frames held in flight (`ps:*`), apart from the ledger: a server's gradients that wait for their turn, and its answers "    \
+      "that are copies until they are sent (snapshots; over tcp also of `ps:async` and with `--elastic`)",                        \
+      .in = IN_MEMORY, .join = JOIN_BOTH, .to = "totals.transport_bytes")                                                         \
+    F(size_t, transport_bound_bytes, "transport_bound_bytes", "bytes",                                                            \
+      "what `transport_peak_bytes` can be at most, as `--dry-run` says it, if no message is repeated",                            \
+      .in = IN_MEMORY)                                                                                                            \
+    F(size_t, rss_bytes, "rss_bytes", "bytes",                                                                                    \
+      "peak resident set of the rank's process; ranks that are threads share one", .in = IN_MEMORY)                               \
+    F(uint64_t, late_allocations, "late_allocations", NULL, "device allocations after the first step",                            \
+      .in = IN_MEMORY)                                                                                                            \
+    F(double, sent_per_step, "sent_per_step", "bytes", "payload, mean over the steps", .in = IN_WIRE,                             \
+      .join = JOIN_BOTH, .to = "totals.sent_per_step", .words = "sent per step")                                                  \
+    F(double, received_per_step, "received_per_step", "bytes", "likewise, received", .in = IN_WIRE,                               \
+      .join = JOIN_BOTH, .to = "totals.received_per_step", .words = "received per step")                                          \
+    F(double, control_sent_per_step, "control_sent_per_step", "bytes",                                                            \
+      "everything else, mean over the steps: headers, scalars, barriers, and weights that move for a snapshot or for `weights/`", \
+      .in = IN_WIRE, .join = JOIN_BOTH, .to = "totals.control_sent_per_step")                                                     \
+    F(double, control_received_per_step, "control_received_per_step", "bytes", "likewise, received",                              \
+      .in = IN_WIRE, .join = JOIN_BOTH, .to = "totals.control_received_per_step")                                                 \
+    F(double, across_sent_per_step, "across.sent_per_step", "bytes", "mean over the steps")                                       \
+    F(double, across_received_per_step, "across.received_per_step", "bytes", "likewise")                                          \
+    F(uint64_t, repeats, "repeated.messages", NULL, NULL)                                                                         \
+    F(uint64_t, repeated_bytes, "repeated.bytes", "bytes", NULL)                                                                  \
+    F(double, replica_sent_per_step, "replica.sent_per_step", "bytes", "mean over the steps")                                     \
+    F(double, replica_received_per_step, "replica.received_per_step", "bytes", "likewise")                                        \
+    F(double, local_sent_per_step, "local.sent_per_step", "bytes", "mean over the steps")                                         \
+    F(double, local_received_per_step, "local.received_per_step", "bytes", "likewise, received")                                  \
+    F(double, down_per_step, "offload.down_per_step", "bytes",                                                                    \
+      "mean over the steps: from the device to the host")                                                                         \
+    F(double, up_per_step, "offload.up_per_step", "bytes", "from the host to the device")                                         \
+    F(double, read_per_step, "offload.read_per_step", "bytes", "from disk")                                                       \
+    F(double, written_per_step, "offload.written_per_step", "bytes", "to disk")                                                   \
+    F(int64_t, updates, "updates", NULL,                                                                                          \
+      "applied since it started: by a worker's loop, or to every key of a server")                                                \
+    F(int64_t, samples_per_update, "samples_per_update", "sequences",                                                             \
+      "of the global batch; of `ps:async` of one worker's share")                                                                 \
+    F(int64_t, samples_counted, "samples_counted", "sequences",                                                                   \
+      "of a worker with `--elastic`, `ps:backup`, `ps:quorum`: those of the job whose gradients were applied since its first "    \
+      "step; of a server with `pushes_per_update` above 1: those in every key; else null",                                        \
+      .null_if_zero = true)                                                                                                       \
+    F(double, consensus_distance, "consensus_distance", NULL,                                                                     \
+      "of `gossip`: the squared differences between this rank's last masters and the mean of all ranks', added",                  \
+      .null_if_zero = true)                                                                                                       \
+    F(int64_t, late_steps, "late_steps", NULL,                                                                                    \
+      "that this worker computed in vain: its gradients came when the update had been made without it",                           \
+      OF_THE_LATE)                                                                                                                \
+    F(int64_t, missed_steps, "missed_steps", NULL,                                                                                \
+      "that were over before this worker came to them; its means over the steps are over the others",                             \
+      OF_THE_LATE)                                                                                                                \
+    F(int64_t, batches, "batches", NULL, "that this worker has done of the budget", OF_A_BUDGET)                                  \
+    F(int64_t, tokens, "tokens", "tokens", "of those that updated something, without padding", OF_A_BUDGET)                       \
+    F(int64_t, skipped, "skipped", NULL, "of these, those that updated nothing", OF_A_BUDGET)                                     \
+    F(int64_t, tail_batches, "tail_batches", NULL, "of these, those done when some worker had no work left",                      \
+      OF_A_BUDGET)                                                                                                                \
+    F(double, tail_seconds, "tail_seconds", "s", "for how long some workers, not all, were at work",                              \
       OF_A_BUDGET)
 
 struct moments;

@@ -222,13 +222,15 @@ static double updates_applied(const cJSON *ranks, double *samples_per_update) {
     return json_number(first, "updates");
 }
 
-// NAN: as many as its updates say. Worker 0 was there from the first step on.
+// NAN: as many as its updates say. Worker 0 was there from the first step on. Of servers what every key has had.
 static double samples_counted(const cJSON *ranks) {
+    double least = NAN;
     const cJSON *r;
     cJSON_ArrayForEach(r, ranks) {
-        if (is(r, "worker") && json_number(r, "rank") == 0) return json_number(r, "samples_counted");
+        bool tells = is(r, "server") || (is(r, "worker") && json_number(r, "rank") == 0);
+        if (tells) least = fmin(least, json_number(r, "samples_counted"));
     }
-    return NAN;
+    return least;
 }
 
 // Mean over the workers. NAN: they have no weights of their own.

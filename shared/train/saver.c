@@ -336,7 +336,7 @@ static struct snapshot *snapshot_create(struct saver *s, const struct train_stat
 // The first multiple of eval_every that the servers have not reached yet. They answer when they have. On the snapshot
 // stream's thread, but for the first time.
 static void ask_ahead(struct saver *s, int64_t version) {
-    int64_t per_step = s->c->train_batch / own_sequences(s->c);  // updates that make a global batch
+    int64_t per_step = s->c->train_batch / own_sequences(s->c);  // pushes that make a global batch
     struct train_state state = {.step = (version / per_step / s->c->eval_every + 1) * s->c->eval_every};
     if (state.step >= s->c->steps) return;
     pthread_mutex_lock(&s->mutex);
@@ -400,14 +400,15 @@ static int write_collected(void *arg) {
     complete(v);
     forget(v);
     atomic_store(&s->taken, false);
-    if (s->on_arrival && s->c->eval_every > 0) ask_ahead(s, one->state.updates);
+    if (s->on_arrival && s->c->eval_every > 0) ask_ahead(s, one->version);
     return 0;
 }
 
 void snapshot_collected(struct snapshot *one, int64_t least, int64_t most) {
     struct saver *s = one->owner;
     if (s->on_arrival) {
-        one->state.updates = least;
+        one->version = least;
+        one->state.updates = updates_of_pushes(s->c, least);
         one->state.samples = least * own_sequences(s->c);
         pthread_mutex_lock(&s->mutex);
         one->seconds = now_seconds() - s->start_s;

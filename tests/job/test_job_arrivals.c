@@ -82,6 +82,11 @@ static void options_replay(void **state) {
         cJSON *again = run(p, "again", more);
         assert_string_equal(job_text(again, "weights_hash"), job_text(first, "weights_hash"));
         assert_true(job_number(first, "tokens_applied") == job_number(again, "tokens_applied"));
+        // A mean of several pushes is one update, and of all samples that these are made of.
+        const char *several = strstr(options[i], "pushes_per_update=");
+        int per_update = several ? atoi(several + strlen("pushes_per_update=")) : 1;
+        assert_true(job_number(first, "updates_applied") == (3 * 8 + per_update - 1) / per_update);
+        assert_true(job_number(first, "samples_applied") == 3 * 8 * 2);
         cJSON_Delete(again);
         cJSON_Delete(first);
     }

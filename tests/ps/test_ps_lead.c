@@ -2,8 +2,10 @@
 // in plain loops that adds the gradients of its keys' oldest step in worker order and answers pulls as early as bounded delay
 // lets it, and before the star's own. Whatever the network does to the messages, what the workers computed on is what they were given, and the weights
 // at the end are those of a plain trainer that is told these versions.
+#include <unistd.h>
 #include <xxhash.h>
 
+#include "ps/record/arrivals.h"
 #include "ps/worker/worker_core_state.h"
 #include "test_ps_sim.h"
 
@@ -30,6 +32,7 @@ struct plain {
     struct sim *sim;
     struct plain_key *keys;      // (map->count)
     int complete[8][SIM_STEPS];  // (shards): keys that have committed the step
+    const struct sim_order *order;
     bool exact;          // a pull of step t is answered with version max(0, t - lead), else with the newest
     bool ahead;          // workers do not wait for a step's weights, but for those of `lead` steps before
     bool own;            // the servers are the star's
@@ -293,7 +296,7 @@ static void check_weights(const struct sim *s) {
 }
 
 static struct sim *plain_create(struct plain *p, const struct toy_case *t) {
-    struct sim *s = sim_create(t);
+    struct sim *s = sim_create_ordered(t, 0, p->order);
     plain = p;
     p->sim = s;
     p->keys = xcalloc((unsigned long)s->map->count, sizeof *p->keys);
@@ -411,12 +414,14 @@ static void test_exact(void **state) {
 }
 
 // Bounded delay by clock, as ps:ssp:S has it, with steps that drain, and workers that stand still for a while: what is computed
-// on which version is the oracle's, and is counted; at the end all pull the same weights. Returns their hash.
-static uint64_t run_ssp(struct toy_case *t, bool drains, struct plain *p) {
+// on which version is the oracle's, and is counted; at the end all pull the same weights. Returns their hash. order: what is recorded or
+// repeated, or NULL; versions: takes up those that were computed on.
+static uint64_t run_ssp_ordered(struct toy_case *t, bool drains, struct plain *p,
+                                const struct sim_order *order, uint64_t *versions) {
     char name[16];
     snprintf(name, sizeof name, "ssp:%d", t->lead);
     t->consistency = name;
-    *p = (struct plain){.own = true, .exact = t->oldest};
+    *p = (struct plain){.own = true, .exact = t->oldest, .order = order};
     struct sim *s = plain_create(p, t);
     s->drop_percent = (int)(t->seed % 4) * 8;
     s->repeat_percent = (int)(t->seed % 5) * 6;
@@ -449,9 +454,70 @@ static uint64_t run_ssp(struct toy_case *t, bool drains, struct plain *p) {
         for (int i = 0; i < SLOTS_MAX; i++) counted[i] += totals.staleness.count[i];
     }
     assert_memory_equal(counted, p->age, sizeof counted);
+    for (int key = 0; key < s->map->count; key++)
+        *versions = toy_hash(*versions) ^ XXH64(p->keys[key].used, sizeof p->keys[key].used, 0);
     toy_ref_free(&p->ref);
     plain_destroy(s);
     return hash;
+}
+
+static uint64_t run_ssp(struct toy_case *t, bool drains, struct plain *p) {
+    uint64_t versions = 0;
+    return run_ssp_ordered(t, drains, p, NULL, &versions);
+}
+
+// Fresh reads that were recorded are read again, whatever the network does then, and are recorded again.
+static void test_replays(void **state) {
+    (void)state;
+    static const struct manifest manifest = {.hash = 0x77, .text = "toy"};
+    uint64_t others = 0, runs = 0;
+    for (uint64_t seed = 1; seed <= 12; seed++) {
+        struct toy_case t = lead_case(1 + (int)(seed % 2), seed);
+        struct config c = toy_config(&t);
+        struct layout *l = toy_layout(t.workers, 80);
+        struct shard_map *map = shard_map_of(&c, l);
+        uint64_t first = 0, hash = 0, newest = 0;
+        char dir[] = "/tmp/reads-XXXXXX", path[64];
+        assert_non_null(mkdtemp(dir));
+        t.clip = seed % 4 ? 0.0f : 0.5f;
+        for (int again = 0; again < 3; again++) {
+            struct arrivals *record[8] = {NULL}, *replay[8] = {NULL};
+            struct sim_order order = {.record = record, .replay = again ? replay : NULL};
+            struct plain p;
+            uint64_t versions = 0, now;
+            for (int g = 0; g < map->shards; g++) {
+                struct arrivals_options o = {.map = map,
+                                             .manifest = &manifest,
+                                             .shard = g,
+                                             .workers = t.workers,
+                                             .steps = t.steps,
+                                             .reads = true};
+                record[g] = arrivals_create(&o);
+                if (again) assert_non_null(replay[g] = arrivals_read(&o, dir));
+            }
+            t.seed = seed + 50 * (uint64_t)again;
+            now = run_ssp_ordered(&t, seed % 3 == 0, &p, &order, &versions);
+            if (!again) hash = now;
+            if (!again) first = versions;
+            assert_true(now == hash && versions == first);
+            for (int g = 0; g < map->shards; g++) {
+                assert_int_equal(arrivals_write(record[g], dir), 0);
+                arrivals_destroy(&record[g]);
+                arrivals_destroy(&replay[g]);
+            }
+            runs++;
+        }
+        run_ssp_ordered(&t, seed % 3 == 0, &(struct plain){0}, NULL, &newest);
+        others += newest != first;
+        for (int g = 0; g < map->shards; g++) {
+            snprintf(path, sizeof path, "%s/arrivals.%d", dir, g);
+            unlink(path);
+        }
+        rmdir(dir);
+        shard_map_destroy(&map);
+        layout_destroy(&l);
+    }
+    assert_true(others > 5);  // without the recording they are others
 }
 
 // Where nothing is decided about a step the next one begins with its weights, whatever has been heard of its end; the outcomes
@@ -510,7 +576,7 @@ static void test_star(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_weights), cmocka_unit_test(test_exact),   cmocka_unit_test(test_star),
-        cmocka_unit_test(test_ssp),     cmocka_unit_test(test_no_wait),
+        cmocka_unit_test(test_ssp),     cmocka_unit_test(test_no_wait), cmocka_unit_test(test_replays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

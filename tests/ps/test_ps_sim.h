@@ -165,7 +165,8 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
         const struct partition *p = &s->map->parts[k];
         unsigned long n = (unsigned long)(p->end - p->begin);
         char *weight = (char *)s->published[p->unit] + (size_t)p->begin * dtype_size(t->dtype);
-        void *old = t->oldest ? xcalloc(n * (unsigned long)t->lead, dtype_size(t->dtype)) : NULL;
+        bool keeps = t->oldest || (t->lead && order && order->replay);
+        void *old = keeps ? xcalloc(n * (unsigned long)t->lead, dtype_size(t->dtype)) : NULL;
         s->buffers[k] =
             (struct server_buffers){xcalloc(n, 4),
                                     {xcalloc(n, 4), xcalloc(n, 4)},

@@ -5,6 +5,7 @@ not go together is refused."""
 import glob
 import json
 import os
+import re
 import signal
 import sys
 import unittest
@@ -125,6 +126,40 @@ class Fresh(Case):
         self.assertAlmostEqual(stale["mean"], (0 + 1 + 10 * 2) / 12, places=6)
 
 
+class Replay(Case):
+    """The versions that a run's steps were computed on, recorded under random stragglers and read again under others, bit for bit."""
+
+    def recorded(self, run):
+        """{shard and key: what each worker's steps were computed on}: workers come in any order."""
+        return {(shard, line.split(":")[0]): sorted(line.split()[2:]) for shard in (0, 1) for line in self.read(run, f"arrivals.{shard}").splitlines()[1:]}
+
+    def test_replay(self):
+        for delay, medium, more in ((1, "shm", ["--dtype", "bf16", *NO_CLIP]), (3, "tcp", ["--dtype", "fp16", *CLIP, *SLOPE])):
+            slow = [word for w in range(3) for word in ("--straggle", f"{w}:6:0.5")]
+            keep = ["--checkpoint-every", "5"] if medium == "shm" else []
+            self.train("first", *star(delay, 3, *slow, "--record-arrivals", "--medium", medium, *keep), *more, steps=14)
+            read = {place.split("@")[1] for places in self.recorded("first").values() for place in places if place.startswith("0#39@")}
+            self.assertTrue(read, "worker 0's last step is there")
+            for others in (["--delay", "0:constant:8"], ["--delay", "2:exponential:5"]):
+                self.train("again", *star(delay, 3, "--medium", medium, *others, "--replay-arrivals", "first", "--record-arrivals", *keep), *more,
+                           steps=14)
+                self.assert_same_run("again", "first")
+                self.assertEqual(self.recorded("again"), self.recorded("first"))
+
+    def test_spoilt(self):
+        self.train("first", *star(2, 2, "--record-arrivals"), "--dtype", "bf16", steps=6)
+        whole = self.read("first", "arrivals.0")
+        for old, new, said in ((r"(key \d+:.*) \S+\n", r"\1\n", "has fewer pushes than the run has batches"),
+                               (r"(key \d+:.*) (0#10@)\d+", r"\1 \g<2>9", "on weights that are not there yet"),
+                               (r"(key \d+:.*) (0#10@)\d+", r"\1 \g<2>0", "on weights older than its worker's last"),
+                               (r" ps:ssp,", " ps:backup,", "is of another run")):
+            with self.subTest(new=new):
+                spoilt = re.sub(old, new, whole, count=1)
+                self.assertNotEqual(spoilt, whole)
+                self.write(spoilt, "first", "arrivals.0")
+                self.refused(*self.words("again", *star(2, 2, "--replay-arrivals", "first"), "--dtype", "bf16", steps=6), said=said, status=1)
+
+
 class GoingOn(Case):
     KEEP = ["--dtype", "fp16", *CLIP, *SLOPE, "--checkpoint-every", "4"]
 
@@ -190,7 +225,9 @@ class Refused(Case):
                 (star(1, 2, "--replicate", "--restart", "1"), "--replicate keeps one open step"),
                 (star(1, 2, "--set", "zero_optimization.overlap_comm=false"), "overlap_comm false keeps gradients from moving"),
                 (star(1, 2, "--set", "parameter_server.compression=int8"), "set gradient_clipping to 0 and use no fp16"),
-                (star(1, 2, "--record-arrivals"), "the order of arrivals is recorded of ps:async alone"),
+                (star(1, 2, *OLDEST, "--record-arrivals"), "read oldest a run repeats itself, without a recording"),
+                (star(0, 2, "--record-arrivals"), "do not depend on who comes first"),
+                (star(1, 2, "--record-arrivals", "--restart", "1"), "that of a whole run in one piece"),
                 (["--topology", "ps:sync", "--workers", "2", *OLDEST], "there is no choice of versions to compute on: use ps:ssp:S"),
                 (["--topology", "zero:0", "--workers", "2", "--set", "local.delay=1"], "local.delay 1 is of --topology local")):
             with self.subTest(said=said):

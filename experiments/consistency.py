@@ -73,14 +73,16 @@ def chosen(args):
     study = plan.read(args.study)
     study.rows = plan.chosen(study.rows, args.rows, "rows")
     study.conditions = plan.chosen(study.conditions, args.conditions, "conditions")
-    study.seeds = args.seeds or study.seeds
-    study.target_loss = study.target_loss if args.target_loss is None else args.target_loss
+    study.seeds = study.seeds if args.seeds is None else plan.seeds_of(args.seeds, "--seeds")
+    study.target_loss = study.target_loss if args.target_loss is None else plan.target_of(args.target_loss, "--target-loss")
     if study.reference not in [row.name for row in study.rows]:
         study.reference = study.rows[0].name
     for what, known in (("picture", list(page.AXES)), ("figures", [key for key, *_ in results.figures_of(None)])):
         unknown = [word for word in getattr(study, what) if word not in known]
         if unknown:
             raise UsageError(f"{args.study}: {what}: {unknown[0]}: expected {', '.join(known)}")
+    if not study.picture:
+        raise UsageError(f"{args.study}: picture: expected one at least of {', '.join(page.AXES)}")
     return study
 
 

@@ -1,6 +1,7 @@
 """A study as its JSON file says it: rows, conditions and seeds, which make the runs, and which of these an earlier start has done."""
 import hashlib
 import json
+import math
 import os
 import re
 from dataclasses import dataclass, field, replace
@@ -68,10 +69,27 @@ def parts_of(found, what, keys):
                     entry.get("begin")):
             raise UsageError(f"{what}: {json.dumps(entry)}: expected an object with {', '.join(keys)}")
         out.append(Part(entry["name"], entry.get("settings", {}), entry.get("topology"), entry.get("begin")))
+    for part in out:
+        if not file_name(part.name).strip("."):
+            raise UsageError(f"{what}: {json.dumps(part.name)}: a folder gets this name: expected letters or digits in it")
     names = [part.name for part in out]
     if not out or len(set(names)) < len(names):
         raise UsageError(f"{what}: each needs a name of its own, and there must be one at least: {', '.join(names) or 'none'}")
     return out
+
+
+def seeds_of(found, what):
+    """A list of seeds, or UsageError."""
+    if not found or not all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in found) or len(set(found)) < len(found):
+        raise UsageError(f"{what}: expected different whole numbers from 0 on")
+    return found
+
+
+def target_of(found, what):
+    """A held-out loss that is timed, None without one, or UsageError."""
+    if found is not None and (isinstance(found, bool) or not math.isfinite(found)):
+        raise UsageError(f"{what}: expected a number")
+    return found
 
 
 def read(path):
@@ -90,14 +108,12 @@ def read(path):
             raise UsageError(f"{path}: {key}: {'unknown' if key not in KEYS else 'of a wrong type'}; a study has {', '.join(KEYS)}")
     rows = parts_of(found["rows"], f"{path}: rows", ("name", "topology", "settings", "begin"))
     conditions = parts_of(found.get("conditions") or [{"name": "undisturbed"}], f"{path}: conditions", ("name", "settings"))
-    seeds = found.get("seeds", [1, 2, 3])
-    if not seeds or len(set(seeds)) < len(seeds) or not all(isinstance(s, int) and s >= 0 for s in seeds):
-        raise UsageError(f"{path}: seeds: expected different whole numbers")
+    seeds = seeds_of(found.get("seeds", [1, 2, 3]), f"{path}: seeds")
     reference = found.get("reference", rows[0].name)
     if reference not in [row.name for row in rows]:
         raise UsageError(f"{path}: reference: there is no row {reference}")
     study = Study(found.get("title", os.path.basename(path)), found.get("config", {}), rows, conditions, seeds, reference,
-                  found.get("target_loss"), question=found.get("question", ""))
+                  target_of(found.get("target_loss"), f"{path}: target_loss"), question=found.get("question", ""))
     study.picture, study.figures = found.get("picture", study.picture), found.get("figures", [])
     return study
 

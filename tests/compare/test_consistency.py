@@ -181,11 +181,17 @@ class Studies(Case):
         for found, said in ((study(row=1), "row: unknown"), (study(seeds=[1, 1]), "seeds"), (study(reference="none"), "there is no row none"),
                             (study(rows=[{"name": "a"}]), "expected an object"), (study(rows=[row, row], reference="a"), "a name of its own"),
                             (study(picture=["weeks"]), "picture: weeks"), (study(figures=["speed"]), "figures: speed"), ([], "an object with"),
-                            (study(title=3), "title: of a wrong type"),
+                            (study(title=3), "title: of a wrong type"), (study(seeds=[[1]]), "seeds"), (study(seeds=[True]), "seeds"),
+                            (study(seeds=[]), "seeds"), (study(target_loss=True), "target_loss: expected a number"),
+                            (study(target_loss=math.nan), "target_loss: expected a number"), (study(picture=[]), "picture: expected one"),
+                            (study(conditions=[{"name": ".."}]), "letters or digits"), (study(conditions=[{"name": "!"}]), "letters or digits"),
                             (study(rows=[row, {"name": "a ", "topology": "local"}], reference="a"), "two runs would have this folder")):
             with self.subTest(said=said):
                 self.assertIn(said, self.study(found, status=2).stderr)
         self.assertIn("the study has sync, async", self.study(study(), "--rows", "ssp", status=2).stderr)
+        for words in (["--seeds", "1,1"], ["--seeds=-1"], ["--seeds", "x"], ["--target-loss", "nan"]):
+            with self.subTest(words=words):
+                self.assertIn(f"{words[0].split('=')[0]}", self.study(study(), *words, status=2).stderr)
         self.assertEqual(self.run_script("consistency.py", status=2).stdout, "")
 
 

@@ -207,6 +207,7 @@ help:
 	@echo "make lab-check       run every command of docs/lab.md and compare what it prints with what the page says"
 	@echo "make bench           step, AdamW and the star's transport on this machine"
 	@echo "make fuzz            hostile input to every reader and state machine, SECONDS=30 each (docs/fuzzing.md); wants clang"
+	@echo "make mutations       break one rule at a time in a copy of the tree: each has a test that must fail; RULES=\"gossip late\": some of them"
 	@echo "make bundle          $(BUILD)/bundle: program, CUDA object, tests and libraries in a folder that moves"
 	@echo "make gpu-check       everything that wants a real GPU; PARTS=\"facts ops\": parts of it, GPU_CHECK=--list: which there are"
 	@echo "make lint            format, static analysis, layering"
@@ -219,7 +220,7 @@ deps:
 
 # What is not there is said here, in one line, not by the compiler. Commands that build nothing themselves go on.
 TO_BUILD := $(filter-out deps test check demo help lint format clean fuzz,$(or $(MAKECMDGOALS),all))
-TO_TEST  := $(if $(filter run-tests tests fuzz-programs gpu-check bundle-parts $(BUILD)/tests/%,$(TO_BUILD)),tests)
+TO_TEST  := $(if $(filter run-tests tests mutations fuzz-programs gpu-check bundle-parts $(BUILD)/tests/%,$(TO_BUILD)),tests)
 ifneq ($(TO_BUILD),)
 MISSING  := $(shell pkg-config --exists $(PKGS) zlib $(TO_TEST:tests=cmocka) 2>/dev/null && command -v protoc-c >/dev/null \
               && command -v $(firstword $(CC)) >/dev/null || .ci/deps --missing $(TO_TEST))
@@ -261,6 +262,10 @@ drill: $(BUILD)/starring
 soak: $(BUILD)/starring
 	@mkdir -p runs
 	@python3 experiments/soak.py --program $(BUILD)/starring --json runs/soak.json
+
+.PHONY: mutations
+mutations:
+	@python3 tests/mutate.py $(RULES)
 
 lab-check: $(BUILD)/starring
 	@python3 experiments/lab_check.py --program $(BUILD)/starring

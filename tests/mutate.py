@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""Breaks one rule of the program at a time, and asks the test that keeps it: a test that passes all the same keeps nothing.
+
+    tests/mutate.py                   every row of RULES, in a copy of this tree (make mutations)
+    tests/mutate.py gossip push_set   those whose file, test or rule has one of these words
+    tests/mutate.py --list            the rows, and whether each still finds its line; builds nothing
+
+A row names a file, a text that occurs once in it, what takes its place, and the test that then has to fail. The copy is taken from
+the working tree with what has been built of it, so a row costs an object file, a library and a test. First each test runs on the
+unchanged copy. "caught" is said of a test that fails, crashes or is still running after --limit seconds; "SURVIVED" of one that
+passes. Exit status: 0 all rows were caught; 1 one was not, or does not build, or finds its line no more; 2 wrong command line.
+"""
+import argparse
+import collections
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LEFT_OUT = {"": (".git", "runs"), "build": ("address", "thread", "undefined", "fuzz", "tests", "bits", "bundle", "cuda")}
+
+Rule = collections.namedtuple("Rule", "rule file text instead test")
+
+# The oracles of the star's consistencies and of the decentral exchanges. What a test of the program needs is named behind it.
+ARRIVALS, LATE, SET = "test_ps_arrivals", "test_ps_late", "test_ps_step_set"
+LEAD, UNITS, MANY = "test_ps_lead", "test_ps_units", "test_ps_many"
+GOSSIP, LOCAL = "test_decentral_gossip", "test_decentral_local_steps"
+DELAY = "star/test_bounded_delay.py"
+ON_ARRIVAL, IN_ORDER, PUSH_SET = "ps/server/push_on_arrival.c", "ps/server/push_in_order.c", "ps/server/push_set.c"
+PUSH_UNITS, WORKER = "ps/server/push_units.c", "ps/worker/worker_core.c"
+GOSSIP_C, LOCAL_C = "decentral/gossip.c", "shared/launch/local_steps.c"
+
+RULES = [Rule(*row) for row in (
+    # ---- updates on arrival
+    ("a version counts pushes, not updates", ON_ARRIVAL, "k->version += s->pushes - 1;", "", ARRIVALS),
+    ("the moments count updates, not pushes", ON_ARRIVAL, "k->skew -= s->pushes - 1;", "", ARRIVALS),
+    ("the mean of K is over their shares", ON_ARRIVAL, "1.0 / (s->weight * (double)s->unit)", "1.0 / (double)s->unit", ARRIVALS),
+    ("nobody leads by more than max_lead", ON_ARRIVAL, "< want - lead)", "< want - lead - 1)", ARRIVALS),
+    ("an age of two halves the rate", ON_ARRIVAL, "age > 1 ? 1.0", "age > 2 ? 1.0", ARRIVALS),
+    ("delay compensation goes from the old weights to the new ones", ON_ARRIVAL, "now[i] - then[i]", "then[i] - now[i]", ARRIVALS),
+    ("a worker without batches is waited for by nobody", "ps/scheduler/rounds.c",
+     "    if (h->flags & WIRE_FINAL) say_over(c, w);\n", "", ARRIVALS),
+    ("a replayed worker reads the version that it has read", "ps/server/push_replayed.c", "told == want || version == k->version",
+     "told == want || true", ARRIVALS),
+    ("a replayed push waits until all have read what it replaces", "ps/server/push_replayed.c", "|| version_needed(c, k) ", "", "test_ps_replay"),
+    # ---- steps that go on without those that are late
+    ("a gradient counts only if the set has its worker", PUSH_SET, "        if (!(set & elastic_bit(w))) continue;\n", "", LATE),
+    ("the sum of n of N is scaled by N/n", PUSH_SET, ".scale = set_scale(&share)", ".scale = 1.0f", LATE),
+    ("a late worker goes on at the step that is open", WORKER, "(h->step > asked->pull_want && !c->o.drops)", "h->step > asked->pull_want", LATE),
+    ("what has not left of a step that is over does not leave", WORKER,
+     "        if (s->sending == SEND_QUEUED && !s->init) drop_queued(c, key, s, now);\n", "", LATE),
+    ("backup:B takes N-B, and no more that have come", "ps/agree/step_set.c", "s->o.exact ? first_of(s, complete, step) : complete",
+     "complete", SET),
+    ("a quorum waits for the window of grace", "ps/agree/step_set.c", "now - x->enough_s >= s->o.grace_s", "true", SET),
+    ("a set is fixed of workers whose every key has come", "ps/agree/step_set.c", "complete &= x->arrived[i];", "complete &= x->members;", SET),
+    # ---- bounded delay by clock
+    ("no version is older than S updates", IN_ORDER, "k->step >= k->pulls[worker].least", "k->step + 1 >= k->pulls[worker].least", LEAD),
+    ("behind a drained step nothing older is read", "ps/server/server_core.c", "base = h->flags & WIRE_DRAINS ? want : p->base",
+     "base = p->base", LEAD),
+    ("the last pull is of the last update", "ps/server/server_core.c", ".least = final ? want : least", ".least = least", LEAD),
+    ("weights are kept before an update replaces them", IN_ORDER, "    if (*at_once) keep_old(c, k);\n", "", LEAD),
+    ("oldest reads are of version t - S", "ps/server/server_state.c", "if (c->rule.oldest) return p->least < k->step ? p->least : k->step;",
+     "if (c->rule.oldest) return k->step;", LEAD),
+    ("a replayed worker reads the weights of the recorded step", "ps/server/server_state.c",
+     "if (k->old_version[old_of(c, t)] == (int64_t)a->version) return t;", "return k->step;", LEAD),
+    ("open steps count as updates in a gradient's age", IN_ORDER, "k->version - h->version + h->step - k->step", "k->version - h->version", LEAD),
+    ("where a step is clipped all wait for its end", "ps/job/consistency.c", "&& !commit_waits(config) ", "", "test_ps_consistency"),
+    ("a step that is kept is computed on by the next one", "shared/launch/local.c", "    if (base->plan.drain) t->drained = t->steps;\n", "",
+     DELAY + " GoingOn.test_resumed"),
+    # ---- two units at a time
+    ("a gradient that waits in a shared buffer is copied", PUSH_UNITS, "    if (!place->frame) copy_out(c, place);\n", "", UNITS),
+    ("micro-batches are added to those before", PUSH_UNITS, ".first = m->at == 0", ".first = true", UNITS),
+    ("of a copy the credit comes back once it is summed", WORKER, "} else if (!held && c->credits.held >= bytes) {", "} else if (false) {", UNITS),
+    ("a worker's micro-batches come in their order", PUSH_UNITS, "if (h->batch != k->micro->next[h->rank])", "if (false)", UNITS),
+    # ---- a wake-up costs what has changed
+    ("what is asked of a unit's keys is counted", WORKER, "    if (l->have > 0) return;\n", "", MANY),
+    ("keys of a unit that have left are not looked at again", WORKER, "            u->next += u->next == key;\n", "", MANY),
+    # ---- gossip
+    ("all that a rank hears have the same weight as its own", GOSSIP_C, "1.0f / (float)(1 + heard)", "1.0f / 2.0f", GOSSIP),
+    ("the exponential graph doubles its distance each step", GOSSIP_C, "1 << step % log2_up(size)", "1", GOSSIP),
+    ("sums are in rank order", GOSSIP_C, "at > 0 && rank[at - 1] > from", "at > 0 && rank[at - 1] < from", GOSSIP),
+    ("the word to leave travels", GOSSIP_C, "        if (g->heard[k] < g->leaves) g->leaves = g->heard[k];\n", "        (void)k;\n", GOSSIP),
+    # ---- local steps
+    ("elastic workers keep their own weights", LOCAL_C, "    if (elastic(d) && d->begun) return 0;\n", "", LOCAL),
+    ("a mean is a sum over N", LOCAL_C, "(float)(summed ? c->workers : 1)", "1.0f", LOCAL),
+    ("ranks exchange at the end of a round alone", LOCAL_C, "if (!t->plan.open && exchange(d, in, out)) return -1;",
+     "if (exchange(d, in, out)) return -1;", LOCAL),
+    ("elastic anchor and weights move at one moment", LOCAL_C, "-1, d->master[u], n);\n    if (elastic(d)) {",
+     "-1, d->master[u], n);\n    if (false) {", LOCAL),
+)]
+
+
+def found(row):
+    """Why a row does not fit the tree; "" where it does."""
+    path = os.path.join(TOP, row.file)
+    if not os.path.exists(path):
+        return f"{row.file} is not there"
+    with open(path, encoding="utf-8") as f:
+        times = f.read().count(row.text)
+    if times != 1:
+        return f"{row.text.strip()!r} is {times} times in {row.file}, not once: write the row anew"
+    name = row.test.split()[0]
+    return "" if name.endswith(".py") and os.path.exists(os.path.join(TOP, "tests", name)) or name.startswith("test_") else f"there is no test {name}"
+
+
+def chosen(words):
+    return [row for row in RULES if not words or any(word in " ".join((row.rule, row.file, row.test)) for word in words)]
+
+
+class Copy:
+    """A copy of the tree in which rules are broken."""
+
+    def __init__(self, folder, limit):
+        self.top, self.limit = os.path.join(folder, "tree"), limit
+
+        def ignore(at, names):
+            return [name for name in names if name in LEFT_OUT.get(os.path.relpath(at, TOP).replace(".", "", 1), ())]
+        shutil.copytree(TOP, self.top, ignore=ignore, symlinks=True)
+
+    def make(self, test):
+        """None, or the end of what the compiler said."""
+        # What a make that has started this one says to its own children is of that tree.
+        env = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+        target = "build/starring" if test.split()[0].endswith(".py") else "build/tests/" + test
+        p = subprocess.run(["make", f"-j{os.cpu_count()}", target], cwd=self.top, env=env, stdin=subprocess.DEVNULL,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        return None if p.returncode == 0 else p.stdout[-2000:]
+
+    def passes(self, test):
+        """Whether the test, as built last, passes; in how many seconds."""
+        name, *cases = test.split()
+        argv = [sys.executable, "tests/" + name, *cases] if name.endswith(".py") else ["build/tests/" + name]
+        began = time.monotonic()
+        p = subprocess.Popen(argv, cwd=self.top, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                             env={**os.environ, "STARRING": os.path.join(self.top, "build", "starring")}, start_new_session=True)
+        try:
+            status = p.wait(self.limit)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            try:
+                os.killpg(p.pid, signal.SIGKILL)  # and what it has started
+            except ProcessLookupError:
+                pass
+            p.wait()
+        return status == 0, time.monotonic() - began
+
+    def broken(self, row):
+        """What became of one row."""
+        path = os.path.join(self.top, row.file)
+        with open(path, encoding="utf-8") as f:
+            whole = f.read()
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(whole.replace(row.text, row.instead))
+        try:
+            said = self.make(row.test)
+            if said:
+                return f"DOES NOT BUILD: {said}"
+            passed, seconds = self.passes(row.test)
+            hangs = "still running after " if seconds >= self.limit else ""
+            return "SURVIVED" if passed else f"caught ({hangs}{seconds:.0f} s)"
+        finally:
+            with open(path, "w", encoding="utf-8") as f:
+                f.write(whole)
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("words", metavar="WORD", nargs="*", help="rows that have one of these words")
+    ap.add_argument("--list", action="store_true", help="say the rows, build nothing")
+    ap.add_argument("--limit", type=float, metavar="SECONDS", default=120.0, help="of a test (default %(default)g)")
+    args = ap.parse_args()
+    rows = chosen(args.words)
+    if not rows:
+        ap.error("no row has one of these words")
+    stale = {row: why for row in rows if (why := found(row))}
+    if args.list:
+        for row in rows:
+            print(f"{row.rule}\n    {row.file}  {row.test}" + (f"\n    {stale[row]}" if row in stale else ""))
+        return 1 if stale else 0
+    ends = collections.Counter()
+    with tempfile.TemporaryDirectory(prefix="starring-mutate-") as folder:
+        copy = Copy(folder, args.limit)
+        sound = {}
+        for test in dict.fromkeys(row.test for row in rows):
+            said = copy.make(test)
+            sound[test], seconds = (False, 0) if said else copy.passes(test)
+            print(f"unchanged: {test}: " + (f"passes ({seconds:.0f} s)" if sound[test] else f"FAILS BY ITSELF {said or ''}"), flush=True)
+        for row in rows:
+            end = stale.get(row) or (copy.broken(row) if sound[row.test] else "its test fails by itself")
+            ends["caught" if end.startswith("caught") else "not"] += 1
+            print(f"{end}: {row.rule} ({row.file}, {row.test})", flush=True)
+    print(f"{ends['caught']} of {len(rows)} broken rules were caught" + ("" if not ends["not"] else f", {ends['not']} WERE NOT"))
+    return 1 if ends["not"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

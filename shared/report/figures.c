@@ -455,7 +455,12 @@ static const struct figure of_summaries[] = {
      .type = "string"},
     {"topology", NULL, "as in `--topology`", CONFIG(topology), .type = "string"},
     {"stage", NULL, "0 to 3", .type = "integer", .when = "`zero:*`"},
-    {"consistency", NULL, "`sync` or `async`", .type = "string", .when = "`ps:*`"},
+    {"consistency", NULL, "`sync`, `async`, `ssp`, `backup` or `quorum`", .type = "string", .when = "`ps:*`"},
+    {"graph", NULL, "as `gossip.graph`", .type = "string", .when = "`gossip`"},
+    {"local_steps", NULL,
+     "of a round, as in `--local-steps`: `weights_hash` and what is evaluated are of the anchor, the weights that all "
+     "ranks share behind a round",
+     CONFIG(local_steps.steps), FIGURE_IF(config, local_steps.steps), .when = "`--local-steps`"},
     {"security", NULL, "`loopback`, `curve` or `insecure`: who could join ([security.md](security.md))",
      .type = "string", .when = "`ps:*`"},
     {"workers", NULL, "ranks that compute", CONFIG(workers)},

@@ -115,11 +115,13 @@ static const char *s_of(double count) { return count == 1 ? "" : "s"; }
 // "run         ps:sync, 2 workers, 1 server, fp32, demo (0.9M parameters)", without its end.
 static void print_run(FILE *f, const cJSON *s) {
     char count[32];
-    double workers = json_number(s, "workers"), servers = json_number(s, "servers");
+    double workers = json_number(s, "workers"), servers = json_number(s, "servers"),
+           round = json_number(s, "local_steps");
     fputc('\n', f);
     print_state(f, s);
     fprintf(f, "run         %s, %.0f worker%s", text(s, "topology"), workers, s_of(workers));
     if (servers > 0) fprintf(f, ", %.0f server%s", servers, s_of(servers));
+    if (round > 0) fprintf(f, ", %.0f local step%s a round", round, s_of(round));
     fprintf(f, ", %s, %s (%s parameters)", text(s, "dtype"), text(s, "model"),
             format_count(count, (int64_t)json_number(s, "params")));
 }
@@ -367,9 +369,10 @@ static void print_checkpoints(FILE *f, const cJSON *s) {
 static void print_hash(FILE *f, const cJSON *s) {
     const char *hash = json_text(s, "weights_hash", NULL);
     const char *product = json_text(json_item(s, "cpu_kernel"), "product", text(s, "device"));
-    bool own = !isnan(json_number(s, "consensus_distance"));
+    bool own = !isnan(json_number(s, "consensus_distance")), rounds = json_number(s, "local_steps") > 0;
+    const char *of = own ? " of the mean of all ranks" : rounds ? " of the anchor of all ranks" : "";
     if (hash)
-        fprintf(f, "weights     hash %s%s (%s%s)\n", hash, own ? " of the mean of all ranks" : "", product,
+        fprintf(f, "weights     hash %s%s (%s%s)\n", hash, of, product,
                 strcmp(product, cpu_kernel_name(CPU_KERNEL_PAIRS)) ? "" : OTHER_BITS);
     else
         fputs("weights     hash -\n", f);

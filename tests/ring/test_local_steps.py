@@ -27,6 +27,7 @@ class LocalSteps(Runs):
         for kind, dtype in zip(KINDS, ("bf16", "fp32", "bf16")):
             more = [*EVALS, "--dtype", dtype, "--set", f"local_steps.outer.type={kind}"]
             self.go("ring", "zero:0", *more)
+            self.assertIn(f"hash {self.hash('ring')} of the anchor of all ranks", self.run_it("summary", "ring").stdout)
             self.go("plain", "zero:0", *more, "--local-steps", "1")
             self.assertNotEqual(self.hash("ring"), self.hash("plain"))
             for topology, also in (("zero:2", ["--launch", "threads"]), ("ps:sync", ["--servers", "2"]),
@@ -35,6 +36,7 @@ class LocalSteps(Runs):
                 if also[-1] != "gradient_accumulation_steps=2":
                     self.assert_same_run("other", "ring")
                 s = self.summary("other")
+                self.assertEqual(s["local_steps"], 2)
                 self.assert_as_predicted(s, topology)
                 for rank in s["wire"]:
                     self.assertAlmostEqual(rank["sent_per_step"], rank["predicted_sent"], delta=1, msg=topology)

@@ -245,7 +245,7 @@ struct topology {
     // rank has come to a job at work: then `start` and the weights are there.
     struct train_state start;  // what the first step goes on from; all zero: from the beginning
     bool under_way;
-    int lag;                 // outcomes of steps that may be open when one begins: plan.lag is this or 0
+    int lag;  // outcomes of steps that may be open when one begins: plan.lag is this or 0
     int elsewhere;  // so many others, servers 0 and on, hold masters and states, write them, and are told what to start from
     const char *checkpoint;  // elsewhere: what they were told; NULL: nothing was said
     uint64_t job;            // the number that all roles of the job have been given; 0: none

@@ -126,6 +126,16 @@ class Fresh(Case):
         self.assertAlmostEqual(stale["mean"], (0 + 1 + 10 * 2) / 12, places=6)
 
 
+    def test_where_the_time_went(self):
+        """However many steps a worker is ahead: what it waits for is another's gradients of long ago, and no time of it is lost or the host's."""
+        self.train("star", *star(8, 2, "--medium", "tcp", "--delay", "1:constant:40"), "--dtype", "bf16", *NO_CLIP, steps=40)
+        ahead, late = self.summary("star")["time_per_rank"]
+        self.assertGreater(ahead["wait"], 0.5 * ahead["total"])
+        self.assertEqual(max((p["seconds"], p["role"], p["rank"]) for p in ahead["waited_for"])[1:], ("worker", 1))
+        self.assertLess(late["wait"], 0.1 * late["total"])
+        self.assertAlmostEqual(self.summary("star")["time"]["check"], 1, delta=0.01)
+
+
 class Replay(Case):
     """The versions that a run's steps were computed on, recorded under random stragglers and read again under others, bit for bit."""
 

@@ -2,6 +2,7 @@
 """Steps that go on without those that are late (ps:backup:B, ps:quorum:Q), in real processes: with all workers ps:sync bit for
 bit; a slow worker holds nobody up, be it worker 0; every step is recorded, and who was late is told; a run that goes on from a
 checkpoint, or behind a death, ends in the bits of one undisturbed, where the same worker is always late."""
+import json
 import os
 import re
 import sys
@@ -226,6 +227,46 @@ class Replay(Case):
         self.refused(*self.words("run", "ps:backup:0", "--record-arrivals"), said="do not depend on who comes first")
         self.refused(*self.words("run", "ps:backup:1", "--record-arrivals", "--restart", "1"), said="that of a whole run in one piece")
         self.refused(*self.words("run", "ps:backup:1", "--record-arrivals", "--elastic", "1:3"), said="workers do not come and go")
+
+
+class Held(Case):
+    """What servers hold beside their ledger: --dry-run says how much it is at most; it is that much where the first worker is late, and nothing
+    where memory is shared."""
+
+    def held(self, topology, *more):
+        """[(at most, measured)] of the servers, and their predicted bytes of a step."""
+        self.train("run", topology, *more, "--dtype", "bf16", steps=6)
+        s = self.summary("run")
+        self.assert_as_predicted(s)
+        said = self.run_it(*self.words("run", topology, *more, "--dtype", "bf16", "--dry-run", "--json", steps=6)).stdout
+        servers = [rank for rank in s["memory"] if rank["role"] == "server"]
+        bounds = [rank["transport_bound_bytes"] for rank in json.loads(said)["memory"] if rank["role"] == "server"]
+        self.assertEqual([rank["transport_bound_bytes"] for rank in servers], bounds)
+        moved = [(w["predicted_received"], w["predicted_sent"]) for w in s["wire"] if w["role"] == "server"]
+        return [(rank["transport_bound_bytes"], rank["transport_peak_bytes"]) for rank in servers], moved
+
+    def test_gradients(self):
+        for workers, delay in ((2, ["--delay", "0:constant:150"]), (3, ["--delay", "0:constant:150"])):
+            held, moved = self.held("ps:sync", "--medium", "tcp", *delay, "--workers", str(workers))
+            for (most, peak), (received, _) in zip(held, moved):
+                self.assertEqual((most, peak), (received * (workers - 1) // workers,) * 2)
+        words = self.words("run", "ps:sync", "--medium", "tcp", "--dry-run")
+        self.assertIn("\n  held ", self.run_it(*words[:words.index("--quiet")], *words[words.index("--quiet") + 1:]).stdout)
+
+    def test_answers_too(self):
+        """Of steps that go on without the late, answers are copies: what is sent to a frozen one keeps nobody waiting."""
+        held, moved = self.held("ps:backup:1", "--medium", "tcp", "--delay", "1:constant:30")
+        for (most, peak), (received, sent) in zip(held, moved):
+            self.assertEqual(most, received + sent)
+            self.assertGreaterEqual(peak, received // 3)
+        held, moved = self.held("ps:async", "--medium", "tcp")
+        for (most, peak), (_, sent) in zip(held, moved):
+            self.assertEqual(most, sent)
+            self.assertGreater(peak, 0)
+
+    def test_shared_memory(self):
+        for topology in ("ps:sync", "ps:async", "ps:ssp:2", "ps:backup:1", "ps:quorum:2"):
+            self.assertEqual(self.held(topology, "--medium", "shm", "--delay", "0:constant:10")[0], [(0, 0)] * 2, topology)
 
 
 class Refused(Case):

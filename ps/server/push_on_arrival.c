@@ -6,13 +6,24 @@
 //
 //     K          a worker whose push is in a sum gets the weights as they are, and may push again: K-batch-async (Dutta et al. 2018,
 //                section 2)
+//                distinct_workers: the K are of different workers, and each waits for the update (push_together.c)
 //     max_lead   s: a worker's step t is computed on weights that have the first t - s pushes of every worker that still pushes
 //                (SSP, Ho et al. 2013, section 3, with updates applied on arrival)
+//     staleness  max_staleness a: a gradient of an age above a is dropped: it counts as pushed, its worker hears that it came, and its
+//                batch is given up, not handed out again. With 0 an update is the mean of K gradients that were all computed on the
+//                version that it replaces, of any workers: K-batch-sync (Dutta et al. 2018, section 2), but that a worker ends
+//                the batch that it is at, where the paper's leaves it. It is decided key by key, as all is here: a gradient may be in
+//                time for one key and too old for another
 //     age        of a gradient: updates between the weights that it was computed on and those that it meets. With age_damping its
 //                share a is 1 / max(1, age) instead of 1, and the update's rate is lr times the mean of the a's: for K = 1 lr / age,
 //                and for SGD lr / K * sum(g / age) (Zhang et al. 2016, equations 4 and 6)
+//     cgad       the outer step of local steps (local_steps.outer.type): s g stands for g, s = e^(-alpha age) gate, before it enters Adam's
+//                moments (CGAD, Shah and Sun 2026, abstract). The gate falls from 1 at age 0 to 0 at the cutoff, and is 0 beyond: here
+//                half a wave of the cosine, (1 + cos(pi age / cutoff)) / 2. At age 0 it is Adam
 //     lambda     with delay_compensation g + lambda g g (w - w_then) stands for g; w and w_then are the published weights, now and
-//                as the worker was sent them (DC-ASGD-c, Zheng et al. 2017, equation 10). A gradient of age 0 is itself
+//                as the worker was sent them (DC-ASGD-c, Zheng et al. 2017, equation 10). A gradient of age 0 is itself. With
+//                delay_compensation_decay m lambda / sqrt(s + 1e-7) stands for lambda, element by element, s = m s + (1 - m) g g
+//                of every gradient, those of age 0 too, from 0 on (DC-ASGD-a, section 5). For m = 1 s stays 0
 //
 // A version counts the pushes that the weights hold, so it is the job's samples too; an update adds as many as it is made of, and
 // the moments count updates (skew). What is in a sum when nobody pushes any more is the mean of as many as there are. A skipped push is in
@@ -25,6 +36,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/exact_math.h"
 #include "ps/job/batches.h"
 #include "ps/net/clock.h"
 #include "ps/record/arrivals.h"
@@ -89,15 +101,42 @@ static double share_of(const struct server_core *c, uint64_t age) {
     return c->o.config->ps.age_damping && age > 1 ? 1.0 / (double)age : 1.0;
 }
 
+static float cgad_share(const struct server_core *c, uint64_t age) {
+    const struct local_steps_config *l = &c->o.config->local_steps;
+    double cutoff = l->age_cutoff, gate = 1;
+    if (!c->o.config->outside || l->outer != OUTER_CGAD) return 1;
+    if (cutoff > 0) gate = (double)age < cutoff ? (1 + exact_cosine(M_PI * (double)age / cutoff)) / 2 : 0;
+    return (float)(gate * exact_exp(-(double)l->age_decay * (double)age));
+}
+
+static bool is_too_old(const struct server_core *c, uint64_t age) {
+    int64_t most = c->o.config->ps.max_staleness;
+    return most >= 0 && age > (uint64_t)most;
+}
+
 static void widen(float *out, const void *in, int64_t at, int64_t n, enum dtype from) {
     const char *why = "", *begin = (const char *)in + (size_t)at * dtype_size(from);
     cpu_ops[OP_CAST](1, &(struct cast_args){.out = out, .in = begin, .n = n, .from = from, .to = DT_F32},
                      &why);
 }
 
-// acc = [acc +] share * (x + lambda x x (w - w_then)), x being the gradient without its loss scale, clipped.
+#define SQUARE_LEAST 1e-7f
+
+// Of a gradient that is not skipped, before it is compensated.
+static void add_squares(const struct server_core *c, struct server_key *k, const void *grad, float scale) {
+    float x[CHUNK], m = c->o.config->ps.delay_decay;
+    for (int64_t at = 0; at < k->n && k->buf.square; at += CHUNK) {
+        int64_t n = k->n - at < CHUNK ? k->n - at : CHUNK;
+        float *s = k->buf.square + at;
+        widen(x, grad, at, n, c->dtype);
+        for (int64_t i = 0; i < n; i++) x[i] *= scale;
+        for (int64_t i = 0; i < n; i++) s[i] = fmaf(m, s[i], (1 - m) * x[i] * x[i]);
+    }
+}
+
+// acc = [acc +] share * (x + lambda x x (w - w_then)), x being the gradient times scale: without its loss scale, clipped.
 static void add_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
-                     const void *grad, double share) {
+                     const void *grad, float scale, double share) {
     struct open_sum *s = &k->sum;
     float x[CHUNK], now[CHUNK], then[CHUNK], lambda = c->o.config->ps.delay_compensation, a = (float)share;
     bool compensates = k->sent && h->version < k->version, first = s->pushes == 0;
@@ -105,20 +144,23 @@ static void add_push(struct server_core *c, struct server_key *k, const struct w
         int64_t n = k->n - at < CHUNK ? k->n - at : CHUNK;
         float *acc = k->buf.acc + at;
         widen(x, grad, at, n, c->dtype);
-        for (int64_t i = 0; i < n; i++) x[i] *= h->grad_scale;
+        for (int64_t i = 0; i < n; i++) x[i] *= scale;
         if (compensates) {
             widen(now, k->buf.weight, at, n, c->dtype);
             widen(then, sent_to(c, k, h->rank), at, n, c->dtype);
-            for (int64_t i = 0; i < n; i++) x[i] = fmaf(lambda * x[i] * x[i], now[i] - then[i], x[i]);
+            for (int64_t i = 0; i < n; i++) {
+                float one = k->buf.square ? lambda / sqrtf(k->buf.square[at + i] + SQUARE_LEAST) : lambda;
+                x[i] = fmaf(one * x[i] * x[i], now[i] - then[i], x[i]);
+            }
         }
         for (int64_t i = 0; i < n; i++) acc[i] = first ? a * x[i] : fmaf(a, x[i], acc[i]);
     }
     // In fp16 the mean is rounded in units of the largest 1 / loss scale among them, where none of them is too large.
     // A unit is a power of two, no less than the factor that it is of: m 2^e with m in [1/2, 1) is one itself for m = 1/2.
     float unit = 1.0f;
-    if (c->dtype == DT_F16 && h->grad_scale > 0) {
+    if (c->dtype == DT_F16 && scale > 0) {
         int e;
-        float m = frexpf(h->grad_scale, &e);
+        float m = frexpf(scale, &e);
         unit = ldexpf(1.0f, m == 0.5f ? e - 1 : e);
     }
     s->unit = first || unit > s->unit ? unit : s->unit;
@@ -172,17 +214,19 @@ int sum_end(struct server_core *c, struct server_key *k) {
 // Applies the gradient, or adds it to the sum.
 static int take_gradient(struct server_core *c, struct server_key *k, const struct wire_header *h,
                          const void *grad, uint64_t age) {
-    const struct update_scalars scalars = {.grad_scale = h->grad_scale, .skip = (h->flags & WIRE_SKIP) != 0};
+    const struct update_scalars scalars = {.grad_scale = h->grad_scale * cgad_share(c, age),
+                                           .skip = (h->flags & WIRE_SKIP) != 0};
     bool as_it_is = c->per_update == 1 && (!k->sent || h->version == k->version);
     double share = share_of(c, age);
-    if (scalars.skip) return 0;
+    if (scalars.skip || is_too_old(c, age)) return 0;
+    add_squares(c, k, grad, scalars.grad_scale);
     if (as_it_is) {
         work_on(c, SERVER_UPDATE, of_push(k, h->rank, h->step));
         note_initial(c, k);
         return apply(c, k, grad, h->lr * (float)share, &scalars);
     }
     work_on(c, SERVER_SUM, of_push(k, h->rank, h->step));
-    add_push(c, k, h, grad, share);
+    add_push(c, k, h, grad, scalars.grad_scale, share);
     if (!is_whole(c, k)) return 0;
     work_on(c, SERVER_UPDATE, of_push(k, h->rank, h->step));
     return commit_sum(c, k);
@@ -206,6 +250,7 @@ static int apply_push(struct server_core *c, struct server_key *k, const struct 
         ps_frame_release(g->frame);
         if (rc != 0) return -1;
         staleness_count(&c->totals.staleness, age);
+        c->totals.dropped += is_too_old(c, age);
         c->totals.pushes++;
         c->totals.steps = (double)++c->applied / ((double)c->count * c->rule.workers);
     }

@@ -361,6 +361,7 @@ static void server_report(struct server *s, struct rank_report *r) {
         if (s->shards[t].core) server_core_totals(s->shards[t].core, &totals);
         if (totals.steps > steps) steps = totals.steps;
         r->transport_peak_bytes += totals.held_peak_bytes;
+        r->dropped_pushes += totals.dropped;
         staleness_merge(&r->staleness, &totals.staleness);
         if (totals.pin_seconds > r->checkpoints.slowed_seconds) {
             r->checkpoints.slowed = totals.pin_waits;
@@ -389,6 +390,7 @@ static void server_report(struct server *s, struct rank_report *r) {
         if (version >= 0 && updates < r->updates) r->updates = updates;
     }
     bool alone = consistency_of(s->c).row->on_arrival;
+    r->drops_old = s->c->ps.max_staleness >= 0;
     r->samples_per_update = alone ? s->c->micro_batch * s->c->accumulation : s->c->train_batch;
     if (pushes_per_update(s->c) > 1) r->samples_counted = pushes * r->samples_per_update;
     r->span = (struct rank_span){atomic_load(&s->begin_ns), atomic_load(&s->end_ns),

@@ -29,6 +29,7 @@ void server_carve_key(struct arena *a, const struct config *c, const struct part
     out->pulled = c->ps.delay_compensation > 0
                       ? arena_take(a, MEM_SERVER, n * dtype_size(c->dtype) * (size_t)c->workers)
                       : NULL;
+    out->square = c->ps.delay_decay > 0 ? arena_take(a, MEM_SERVER, n * sizeof(float)) : NULL;
     const struct consistency_rule rule = consistency_of(c);
     size_t old = (size_t)rule.lead * n * dtype_size(c->dtype);
     out->old = rule.keeps ? arena_take(a, MEM_PARAMETER, old) : NULL;

@@ -19,7 +19,8 @@ struct server_buffers {
     // units; NULL: sums have no parts
     void *
         pulled;  // (N, n) of dtype: the weights that each worker was sent last; NULL without delay_compensation
-    void *old;  // (lead, n): earlier weights, where these are read (consistency_rule.keeps); else NULL
+    float *square;  // (n): the mean of gradients' squares; NULL without delay_compensation_decay
+    void *old;      // (lead, n): earlier weights, where these are read (consistency_rule.keeps); else NULL
 };
 // room: of the segment that publishes the weights, page by page; NULL: they are the arena's as well.
 void server_carve_key(struct arena *a, const struct config *c, const struct partition *p,

@@ -527,6 +527,7 @@ static int start(struct comm *c) {
                                     .lead = c->rule.lead,
                                     .lag = c->rule.lag,
                                     .drops = consistency_drops(&c->rule),
+                                    .together = c->c->ps.distinct_workers,
                                     .layout = c->o.role.layout,
                                     .map = c->o.map,
                                     .dtype = c->c->dtype,

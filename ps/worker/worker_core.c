@@ -400,7 +400,7 @@ static int64_t acknowledged(const struct worker_core *c) {
 }
 
 void worker_core_take(struct worker_core *c, int64_t step, const struct wire_header *done) {
-    c->take = (struct wire_header){.kind = WIRE_TAKE, .step = step};
+    c->take = (struct wire_header){.kind = WIRE_TAKE, .step = step, .flags = c->stop ? WIRE_STOP : 0};
     if (done) {
         c->take.version = done->version;
         c->take.count = done->count;
@@ -448,10 +448,11 @@ static void sent_through(struct worker_core *c, int key, struct worker_slot *s, 
     c->lingering = s;
 }
 
-// The shard has the gradient. Where workers run ahead the worker knows how old it was, else the shard.
+// The shard has the gradient. Where workers run ahead the worker knows how old it was, else the shard, now or with the next weights.
 static void taken(struct worker_core *c, int key, struct worker_slot *s, const struct wire_header *h,
                   double now) {
-    staleness_count(&c->status.staleness, (uint64_t)(c->o.lead > 0 ? s->staleness : h->staleness));
+    int64_t age = c->o.lead > 0 ? s->staleness : h->staleness;
+    if (!c->o.together) staleness_count(&c->status.staleness, (uint64_t)age);
     note_acknowledged(c, key, s, h, now);
     sent_through(c, key, s, now);
 }
@@ -550,6 +551,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
             c->status.pulling--;
             owe(c, key, -1, now);
             if (s->pull_final) continue;  // it follows no push
+            if (c->o.together) staleness_count(&c->status.staleness, (uint64_t)h->staleness);
             t->landed_peers_ns = needed_ns(c, h, t->landed_peers_ns);
             if (!t->landed_first_ns) t->landed_first_ns = ps_clock_ns(now);
             if (--u->unlanded == 0) t->landed_ns = ps_clock_ns(now);

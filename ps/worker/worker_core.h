@@ -48,9 +48,10 @@
 
 struct worker_core_options {
     int rank;
-    int lead;    // steps that may be open beside one
-    int lag;     // and reported ones, whose outcome has not been heard
-    bool drops;  // steps may be closed without this worker
+    int lead;       // steps that may be open beside one
+    int lag;        // and reported ones, whose outcome has not been heard
+    bool drops;     // steps may be closed without this worker
+    bool together;  // its pushes wait for other workers': how old one was the weights behind it say
     const struct layout *layout;
     const struct shard_map *map;
     enum dtype dtype;

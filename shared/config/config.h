@@ -94,11 +94,12 @@ enum gossip_graph { GOSSIP_RING, GOSSIP_EXPONENTIAL };
 extern const char *const gossip_graphs[];
 
 // Local steps (shared/launch/local_steps.c): each rank's own between two exchanges, and the optimizer of what they exchange.
-enum outer_kind { OUTER_MEAN, OUTER_NESTEROV, OUTER_ELASTIC };
+enum outer_kind { OUTER_MEAN, OUTER_NESTEROV, OUTER_ELASTIC, OUTER_CGAD };
 struct local_steps_config {
     int64_t steps;  // of a round; 0: there are no rounds
     enum outer_kind outer;
-    float lr, momentum;                 // as given
+    float lr, momentum;                 // as given; of cgad Adam's beta1
+    float age_decay, age_cutoff;        // of cgad: alpha, per update; an age that counts no more, 0: none
     struct optimizer_config optimizer;  // of these: SGD, of the sum over the ranks or of each rank's own
 };
 
@@ -119,8 +120,11 @@ struct ps_config {
     // Where pushes are applied on arrival:
     int64_t max_lead;          // steps that a worker may be ahead of the slowest; 0: any number
     int pushes_per_update;     // K: the sum of so many is one update
+    bool distinct_workers;     // the K are of different workers, which wait for the update
+    int64_t max_staleness;     // updates; a gradient that is older is dropped; -1: none is
     bool age_damping;          // the learning rate is divided by a gradient's age
     float delay_compensation;  // lambda; 0: none
+    float delay_decay;         // of the squares that lambda is divided by; 0: it stands
     bool whole_units;          // no key: partition_bytes alone cuts, not balance (`bench ps`)
 };
 

@@ -36,7 +36,7 @@ static const char *const servers_on_names[] = {"own", "workers", NULL};
 static const char *const resident_names[] = {"all", "units", NULL};
 static const char *const lead_names[] = {"none", NULL};
 static const char *const group_names[] = {"none", "host", NULL};
-static const char *const outer_names[] = {"mean", "nesterov", "elastic", NULL};
+static const char *const outer_names[] = {"mean", "nesterov", "elastic", "cgad", NULL};
 const char *const gossip_graphs[] = {"ring", "exponential", NULL};
 const char *const offload_names[] = {"none", "cpu", "nvme", NULL};
 static const char *const read_names[] = {"freshest", "oldest", NULL};
@@ -324,6 +324,8 @@ static const struct config_key keys[] = {
     ENUM("local_steps.outer.type", T, c.local_steps.outer, outer_names),
     NUMBER("local_steps.outer.lr", T, KEY_F32, c.local_steps.lr, 0, FLOAT_MAX),
     NUMBER("local_steps.outer.momentum", T, KEY_F32, c.local_steps.momentum, 0, 1),
+    NUMBER("local_steps.outer.age_decay", T, KEY_F32, c.local_steps.age_decay, 0, FLOAT_MAX, DEFAULT("0")),
+    NUMBER("local_steps.outer.age_cutoff", T, KEY_F32, c.local_steps.age_cutoff, 0, FLOAT_MAX, DEFAULT("0")),
     NUMBER("parameter_server.servers", R | ORDER, KEY_INT, c.ps.servers, 1, 4096, DEFAULT("1"),
            FLAG("servers", "S", "parameter servers of a star (1)")),
     ENUM("parameter_server.servers_on", R, c.ps.servers_on, servers_on_names,
@@ -366,9 +368,14 @@ static const struct config_key keys[] = {
     SIZE("parameter_server.max_lead", R | B | ORDER, c.ps.max_lead, lead_names, DEFAULT("none")),
     NUMBER("parameter_server.pushes_per_update", R | B | ORDER, KEY_INT, c.ps.pushes_per_update, 1, 4096,
            DEFAULT("1")),
+    BOOL("parameter_server.distinct_workers", R | B | ORDER, c.ps.distinct_workers, DEFAULT("false")),
+    NUMBER("parameter_server.max_staleness", R | B | ORDER, KEY_I64, c.ps.max_staleness, -1, EXACT_MAX,
+           DEFAULT("-1")),
     BOOL("parameter_server.age_damping", R | B | ORDER, c.ps.age_damping, DEFAULT("false")),
     NUMBER("parameter_server.delay_compensation", R | B | ORDER, KEY_F32, c.ps.delay_compensation, 0,
            FLOAT_MAX, DEFAULT("0")),
+    NUMBER("parameter_server.delay_compensation_decay", R | B | ORDER, KEY_F32, c.ps.delay_decay, 0, 1,
+           DEFAULT("0")),
     NUMBER(
         "recovery.checkpoint_every", R, KEY_I64, c.recovery.checkpoint_every, 0, EXACT_MAX,
         FLAG(

@@ -445,16 +445,19 @@ static int settle_offload(struct reading *r) {
     const struct {
         const char *path;
         bool used;
-    } keys[] = {{"aio.block_size", disk},
-                {"aio.queue_depth", disk},
-                {"zero_optimization.offload_optimizer.ratio", c->offload_optimizer.device != OFFLOAD_NONE},
-                {"gossip.graph", c->row->takes_graph},
-                {"local_steps.outer.type", c->local_steps.steps > 0},
-                {"local_steps.outer.lr", c->local_steps.steps > 0},
-                {"local_steps.outer.momentum", c->local_steps.steps > 0},
-                {"tensorboard.output_path", c->tensorboard.enabled},
-                {"csv_monitor.output_path", c->csv_monitor.enabled},
-                {"parameter_server.compression_share", c->ps.code.kind == CODE_TOPK}};
+    } keys[] = {
+        {"aio.block_size", disk},
+        {"aio.queue_depth", disk},
+        {"zero_optimization.offload_optimizer.ratio", c->offload_optimizer.device != OFFLOAD_NONE},
+        {"gossip.graph", c->row->takes_graph},
+        {"local_steps.outer.type", c->local_steps.steps > 0},
+        {"local_steps.outer.lr", c->local_steps.steps > 0},
+        {"local_steps.outer.momentum", c->local_steps.steps > 0},
+        {"local_steps.outer.age_decay", c->local_steps.steps > 0 && c->local_steps.outer == OUTER_CGAD},
+        {"local_steps.outer.age_cutoff", c->local_steps.steps > 0 && c->local_steps.outer == OUTER_CGAD},
+        {"tensorboard.output_path", c->tensorboard.enabled},
+        {"csv_monitor.output_path", c->csv_monitor.enabled},
+        {"parameter_server.compression_share", c->ps.code.kind == CODE_TOPK}};
     // A key whose master switch is off is told so; not its default, which every config.json of a run has.
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (!keys[i].used && config_state(r, keys[i].path) == KEY_GIVEN &&
@@ -481,8 +484,11 @@ static int check_servers_keys(struct reading *r) {
                 {"parameter_server.compression", c->ps.code.kind != CODE_NONE, "ps:sync"},
                 {"parameter_server.max_lead", c->ps.max_lead > 0, "ps:async"},
                 {"parameter_server.pushes_per_update", c->ps.pushes_per_update > 1, "ps:async"},
+                {"parameter_server.distinct_workers", c->ps.distinct_workers, "ps:async"},
+                {"parameter_server.max_staleness", c->ps.max_staleness >= 0, "ps:async"},
                 {"parameter_server.age_damping", c->ps.age_damping, "ps:async"},
-                {"parameter_server.delay_compensation", c->ps.delay_compensation > 0, "ps:async"}};
+                {"parameter_server.delay_compensation", c->ps.delay_compensation > 0, "ps:async"},
+                {"parameter_server.delay_compensation_decay", c->ps.delay_decay > 0, "ps:async"}};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (keys[i].given && !c->row->reports_staleness)
             return config_refuse(r, keys[i].path,
@@ -572,18 +578,29 @@ static int resolve_local_steps(struct reading *r) {
                 " %lld: a round is %lld steps (local_steps.steps), and nothing ends or is kept "
                 "within one: give a multiple of it",
                 (long long)whole[i].value, (long long)l->steps);
-    bool nesterov = l->outer == OUTER_NESTEROV;
+    bool nesterov = l->outer == OUTER_NESTEROV, cgad = l->outer == OUTER_CGAD;
+    if (cgad && !(c->row->is_alone && c->row->is_alone(c)))
+        return config_refuse(
+            r, "local_steps.outer.type",
+            " cgad weights a worker's way by its age, and with topology %s all are of one age: use "
+            "ps:async, or nesterov",
+            c->topology);
+    if (cgad && config_state(r, lr_key) != KEY_GIVEN)
+        return config_refuse(r, lr_key, ": cgad has no rate that goes with any run: give one");
     if (config_state(r, lr_key) != KEY_GIVEN)
         l->lr = nesterov ? 0.7f : l->outer == OUTER_MEAN ? 1.0f : 0.9f / (float)c->workers;
-    if (config_state(r, momentum_key) != KEY_GIVEN) l->momentum = nesterov ? 0.9f : 0;
-    if (nesterov != (l->momentum > 0))
+    if (config_state(r, momentum_key) != KEY_GIVEN) l->momentum = nesterov || cgad ? 0.9f : 0;
+    if ((nesterov || cgad) != (l->momentum > 0) || (cgad && l->momentum >= 1))
         return config_refuse(
             r, momentum_key,
-            " %g: local_steps.outer.type nesterov has a momentum above 0, mean and elastic have none",
+            " %g: local_steps.outer.type nesterov has a momentum above 0, cgad one below 1 too, mean and elastic have none",
             (double)l->momentum);
     const struct optimizer *sgd = optimizer_find("SGD");
     l->optimizer = (struct optimizer_config){
         .row = nesterov ? sgd->moving : sgd, .lr = l->lr, .momentum = l->momentum, .nesterov = nesterov};
+    if (cgad)
+        l->optimizer = (struct optimizer_config){
+            .row = optimizer_find("Adam"), .lr = l->lr, .beta1 = l->momentum, .beta2 = 0.999f, .eps = 1e-8f};
     return 0;
 }
 

@@ -13,7 +13,10 @@
 //     elastic      x_i = x_i + lr (a - x_i) and a = a - lr sum (a - x_i), at one moment: synchronous EASGD (Zhang, Choromanska
 //                  and LeCun 2015, equations 5 and 6, where lr is alpha and N alpha is beta)
 //
-// Where each rank's gradient is an update of its own (ps:async), there is no sum and no 1/N: a = a - lr (a - x_i) on arrival.
+// Where each rank's gradient is an update of its own (ps:async), there is no sum and no 1/N: a = a - lr (a - x_i) on arrival. There alone:
+//
+//     cgad         Adam, momentum its beta1, beta2 0.999, of s (a - x_i), where s = gate e^(-alpha age) is the server's
+//                  (ps/server/push_on_arrival.c): CGAD (Shah and Sun 2026, arXiv 2605.09126)
 //
 // Numbers     The anchor that a rank begins with, and that it measures its way from, is the weights that the inner topology
 //             gives it, in the run's type. So all ranks begin at the same values, whatever the masters behind them are; they are

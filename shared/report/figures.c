@@ -111,6 +111,7 @@ static void put_device(cJSON *o, const char *key, const void *from) {
 #define OBJECT       .kind = FIGURE_OBJECT
 #define OF_A_BUDGET  IF(r.shares), .when = "ps:async", .lack = NOT_OF_SERVERS
 #define OF_THE_LATE  IF(r.waits_not), .when = "`ps:backup`, `ps:quorum`", .lack = NOT_OF_SERVERS
+#define OF_THE_OLD   IF(r.drops_old), .when = "`max_staleness`", .lack = NOT_OF_WORKERS
 #define OF_PHASES(t) .type = #t, .when = "OneBitAdam", .lack = NOT_OF_SERVERS
 #define MEAN(m)      AT(m), .join = JOIN_MEAN_OF_WORKERS
 #define CLASS(w)     .type = "integer", .words = w
@@ -534,6 +535,10 @@ static const struct figure of_summaries[] = {
      .type = "list", .when = "ps:backup, ps:quorum"},
     {"missed_steps", NULL, "that were over before each worker came to them, and that it did not compute",
      .type = "list", .when = "ps:backup, ps:quorum"},
+    {"dropped_pushes", NULL,
+     "of single keys, by each server, of gradients that were older than `parameter_server.max_staleness`: a batch is one push "
+     "of each key",
+     .type = "list", .when = "`max_staleness`"},
     {"tail_seconds", "s",
      "from the moment at which the first worker had no batch left to the end of the last worker's last "
      "one: not all are at work",

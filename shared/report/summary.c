@@ -292,10 +292,10 @@ static double put_tail(cJSON *summary, const cJSON *ranks, double *seconds) {
     return batches;
 }
 
-// Of each worker, where steps go on without those that are late.
+// Of each worker, where steps go on without those that are late; of each server, where what is too old is dropped.
 static void put_late(cJSON *summary, const cJSON *ranks) {
-    static const char *const keys[] = {"late_steps", "missed_steps"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const keys[] = {"late_steps", "missed_steps", "dropped_pushes"};
+    for (int i = 0; i < 3; i++) {
         cJSON *each = NULL;
         const cJSON *r;
         cJSON_ArrayForEach(r, ranks) {

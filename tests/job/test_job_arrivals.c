@@ -71,9 +71,13 @@ static void replays_are_equal(void **state) {
 // The same with every way of making updates of pushes.
 static void options_replay(void **state) {
     const struct job_place *p = *state;
-    static const char *const options[] = {SET "max_lead=1", SET "pushes_per_update=3",
+    static const char *const options[] = {SET "max_lead=1",
+                                          SET "pushes_per_update=3",
                                           SET "age_damping=true " SET "pushes_per_update=2",
-                                          SET "delay_compensation=0.5 " SET "max_lead=2"};
+                                          SET "delay_compensation=0.5 " SET "max_lead=2",
+                                          SET "max_staleness=0 " SET "pushes_per_update=2",
+                                          SET "distinct_workers=true " SET "pushes_per_update=2",
+                                          SET "delay_compensation=0.5 " SET "delay_compensation_decay=0.95"};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         char more[256];
         snprintf(more, sizeof more, "--record-arrivals --straggle 1:3 %s", options[i]);
@@ -85,8 +89,11 @@ static void options_replay(void **state) {
         // A mean of several pushes is one update, and of all samples that these are made of.
         const char *several = strstr(options[i], "pushes_per_update=");
         int per_update = several ? atoi(several + strlen("pushes_per_update=")) : 1;
-        assert_true(job_number(first, "updates_applied") == (3 * 8 + per_update - 1) / per_update);
-        assert_true(job_number(first, "samples_applied") == 3 * 8 * 2);
+        double updates = job_number(first, "updates_applied"), whole = (3 * 8 + per_update - 1) / per_update;
+        bool drops = strstr(options[i], "max_staleness") != NULL,
+             waits = strstr(options[i], "distinct") != NULL;
+        assert_true(drops ? updates <= whole : waits ? updates >= whole : updates == whole);
+        assert_true(drops || job_number(first, "samples_applied") == 3 * 8 * 2);
         cJSON_Delete(again);
         cJSON_Delete(first);
     }
@@ -96,8 +103,9 @@ static void options_replay(void **state) {
 static void alone_as_local(void **state) {
     const struct job_place *p = *state;
     cJSON *local = run(p, "one", "--topology local --workers 1 --servers 1");
-    cJSON *star =
-        run(p, "other", "--workers 1 " SET "max_lead=1 " SET "age_damping=true " SET "delay_compensation=2");
+    cJSON *star = run(p, "other",
+                      "--workers 1 " SET "max_lead=1 " SET "age_damping=true " SET "delay_compensation=2 " SET
+                      "max_staleness=0");
     assert_string_equal(job_text(local, "weights_hash"), job_text(star, "weights_hash"));
     cJSON_Delete(local);
     cJSON_Delete(star);
@@ -197,6 +205,26 @@ static void what_does_not_fit_is_refused(void **state) {
     refused(p, EXIT_USAGE, SET "pushes_per_update=2 " SET "compression=int8",
             "takes each gradient by itself");
     refused(p, EXIT_USAGE, SET "delay_compensation=1 --dtype fp16", "use --dtype bf16");
+    refused(p, EXIT_USAGE, SET "max_staleness=0 " SET "compression=int8",
+            "drops the pushes that are too old");
+    refused(p, EXIT_USAGE, SET "max_staleness=1 --topology ps:sync", "parameter_server.max_staleness: with");
+    refused(p, EXIT_USAGE, SET "max_staleness=0 --topology zero:1", "use ps:async");
+    refused(p, EXIT_USAGE, SET "delay_compensation_decay=0.9", "there is no lambda");
+    refused(p, EXIT_USAGE,
+            SET "delay_compensation=1 " SET "delay_compensation_decay=0.9 --checkpoint-every 4",
+            "are in no checkpoint");
+    refused(p, EXIT_USAGE, SET "distinct_workers=true", "distinct_workers: an update of one push");
+    refused(p, EXIT_USAGE, SET "distinct_workers=true " SET "pushes_per_update=4",
+            "more than there are workers");
+    refused(p, EXIT_USAGE, SET "distinct_workers=true " SET "pushes_per_update=2 --checkpoint-every 4",
+            "leave --checkpoint-every");
+    refused(p, EXIT_USAGE, SET "distinct_workers=true " SET "pushes_per_update=2 --elastic 2:3",
+            "leave --elastic");
+    refused(p, EXIT_USAGE, SET "distinct_workers=true " SET "pushes_per_update=2 " SET "max_lead=1",
+            "leave max_lead");
+    refused(p, EXIT_USAGE, SET "distinct_workers=true --topology ps:sync",
+            "distinct_workers: with --topology");
+    refused(p, EXIT_USAGE, SET "max_staleness=-2", "max_staleness: expected an integer of at least -1");
     refused(p, EXIT_USAGE, "--log-updates --topology local --workers 1", "is of the star's servers");
 }
 

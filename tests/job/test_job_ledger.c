@@ -138,7 +138,10 @@ static void stars(void **state) {
     check(*state, "llama.json", "ps:sync", 2, 2, "fp32");
     check(*state, "gpt2.json", "ps:async", 2, 2, "bf16");
     check(*state, "gpt2.json", "ps:async --set parameter_server.delay_compensation=0.5", 3, 2, "bf16");
-    check(*state, "llama.json", "ps:async --set parameter_server.delay_compensation=0.5", 2, 1, "fp32");
+    check(
+        *state, "llama.json",
+        "ps:async --set parameter_server.delay_compensation=0.5 --set parameter_server.delay_compensation_decay=0.9",
+        2, 1, "fp32");
 }
 
 static void accumulation(void **state) {

@@ -59,6 +59,7 @@ static inline void sim_start_worker(struct sim *s, struct sim_worker *x) {
                                     .lead = s->t.lead,
                                     .lag = sim_lag(s),
                                     .drops = ps_drops(&s->c),
+                                    .together = s->c.ps.distinct_workers,
                                     .layout = s->l,
                                     .map = s->map,
                                     .dtype = s->t.dtype,
@@ -174,10 +175,11 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
                                     xcalloc(n, 4),
                                     t->micro > 1 ? xcalloc(n, 4) : NULL,
                                     t->lambda > 0 ? xcalloc(n * (unsigned long)t->workers, 4) : NULL,
+                                    t->decay > 0 ? xcalloc(n, 4) : NULL,
                                     old};
         if (t->replicate)
             s->replica_buffers[k] = (struct server_buffers){
-                xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, xcalloc(n, 4), NULL, NULL, NULL};
+                xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, xcalloc(n, 4), NULL, NULL, NULL, NULL};
     }
     s->workers = xcalloc((unsigned long)t->workers, sizeof *s->workers);
     s->shards = xcalloc((unsigned long)s->map->shards, sizeof(void *));
@@ -240,6 +242,7 @@ static inline void sim_destroy(struct sim *s) {
         free(s->buffers[k].acc);
         free(s->buffers[k].part_acc);
         free(s->buffers[k].pulled);
+        free(s->buffers[k].square);
         free(s->buffers[k].old);
         free(s->replica_buffers[k].master);
         for (int i = 0; i < OPTIMIZER_STATES_MAX; i++) free(s->replica_buffers[k].state[i]);

@@ -76,9 +76,12 @@ struct toy_case {
     int credit_bytes;  // of the simulation; 0: 4096
     // Of pushes that are applied on arrival:
     int per_update, max_lead;
+    bool distinct;
+    int fresh;  // ages that count, from 0 on; 0: all
     bool damping;
-    float lambda;
-    const char *snapshots;  // the directory of those that worker 0 takes
+    float lambda, decay;
+    float age_decay, age_cutoff;  // of cgad; 0: no local steps
+    const char *snapshots;        // the directory of those that worker 0 takes
     int every;
     int64_t grace_ms;
 };
@@ -98,6 +101,10 @@ static inline struct config toy_config(const struct toy_case *t) {
     c.train_batch = t->workers;
     c.micro_batch = c.accumulation = 1;
     if (t->micro) c.accumulation = t->micro;
+    static const struct config rounds = {.local_steps.steps = 1};
+    if (t->age_decay > 0) c.outside = &rounds;
+    c.local_steps = (struct local_steps_config){
+        .outer = OUTER_CGAD, .age_decay = t->age_decay, .age_cutoff = t->age_cutoff};
     c.schedule = t->schedule;
     c.eval_every = t->every;
     c.eval_batches = EVAL_ALL;
@@ -118,8 +125,11 @@ static inline struct config toy_config(const struct toy_case *t) {
                               .code = t->code,
                               .max_lead = t->max_lead,
                               .pushes_per_update = t->per_update,
+                              .distinct_workers = t->distinct,
+                              .max_staleness = t->fresh - 1,
                               .age_damping = t->damping,
                               .delay_compensation = t->lambda,
+                              .delay_decay = t->decay,
                               .bind = (char *)"tcp://127.0.0.1:*",
                               .servers_on = t->beside ? PS_SERVERS_ON_WORKERS : PS_SERVERS_OWN,
                               .resident = t->micro ? PS_RESIDENT_UNITS : PS_RESIDENT_ALL};

@@ -59,9 +59,9 @@ static inline void job_init(struct job *j, const char *consistency, int workers,
     for (int key = 0; key < j->map->count; key++) {
         unsigned long n = (unsigned long)(j->map->parts[key].end - j->map->parts[key].begin);
         j->buf[key] = (struct server_buffers){
-            xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, NULL, NULL, NULL, NULL};
+            xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, NULL, NULL, NULL, NULL, NULL};
         j->copies[key] = (struct server_buffers){
-            xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, NULL, NULL, NULL, NULL};
+            xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, NULL, NULL, NULL, NULL, NULL};
     }
     snprintf(j->dir, sizeof j->dir, "/tmp/starring-keeper-XXXXXX");
     assert_non_null(mkdtemp(j->dir));

@@ -88,6 +88,16 @@ class LocalSteps(Runs):
                     self.go(f"plain-{number}", "ps:async", "--workers", "1")
                     self.assertEqual(self.hash(f"alone-{number}"), self.hash(f"plain-{number}"))
 
+    def test_cgad(self):
+        """Alone a worker is never behind: then it is Adam, whatever the ages would do."""
+        kind = ["--set", "local_steps.outer.type=cgad", "--set", "local_steps.outer.lr=0.01"]
+        age = ["--set", "local_steps.outer.age_decay=0.5", "--set", "local_steps.outer.age_cutoff=2"]
+        self.go("adam", "ps:async", *kind, "--workers", "1")
+        self.go("alone", "ps:async", *kind, *age, "--workers", "1")
+        self.assertEqual(self.hash("alone"), self.hash("adam"))
+        self.go("three", "ps:async", *kind, *age)
+        self.assert_as_predicted(self.summary("three"))
+
     def test_ends_behind_a_round(self):
         for topology in ("zero:0", "ps:sync"):
             words = [*SMALL, "--steps", "40", "--local-steps", "4", "--checkpoint-every", "4", "--topology", topology]
@@ -135,6 +145,8 @@ class LocalSteps(Runs):
                 (["--topology", "zero:0", "--set", "zero_optimization.overlap_comm=false"], "overlap_comm"),
                 (["--topology", "zero:1", "--set", "zero_optimization.offload_optimizer.device=cpu"], "offload_optimizer"),
                 (["--topology", "zero:0", "--set", "local_steps.outer.momentum=0.9"], "mean and elastic have none"),
+                (["--topology", "ps:sync", "--set", "local_steps.outer.type=cgad"], "all are of one age"),
+                (["--topology", "ps:async", "--set", "local_steps.outer.type=cgad"], "no rate that goes with any run"),
                 (["--topology", "zero:0", "--set", "local_steps.outer.type=nesterov", "--set", "local_steps.outer.momentum=0"],
                  "a momentum above 0"),
                 (["--topology", "ps:sync", "--elastic", "1:3"], "leave --elastic out"),

@@ -68,7 +68,8 @@ static const struct {
      "model.tensors model.vocab model.channels model.layers model.heads model.kv_heads "
      "model.head_size model.ffn model.tied model.norm model.norm_eps model.positions "
      "model.rope model.mlp model.biases data.documents data.seq_len dtype seed train_batch_size gossip.graph local_steps.steps "
-     "local_steps.outer.type local_steps.outer.lr local_steps.outer.momentum "
+     "local_steps.outer.type local_steps.outer.lr local_steps.outer.momentum local_steps.outer.age_decay "
+     "local_steps.outer.age_cutoff "
      "optimizer.type optimizer.params.lr optimizer.params.betas optimizer.params.eps "
      "optimizer.params.weight_decay optimizer.params.adam_w_mode optimizer.params.momentum "
      "optimizer.params.dampening optimizer.params.nesterov "
@@ -100,8 +101,8 @@ static const struct {
      "workers memory.logits_bytes train_micro_batch_size_per_gpu "
      "gradient_accumulation_steps data_types.grad_accum_dtype reduce reduce_group recovery.elastic "
      "parameter_server.resident parameter_server.compression parameter_server.compression_share parameter_server.max_lead "
-     "parameter_server.pushes_per_update parameter_server.age_damping "
-     "parameter_server.delay_compensation parameter_server.read"},
+     "parameter_server.pushes_per_update parameter_server.distinct_workers parameter_server.max_staleness parameter_server.age_damping "
+     "parameter_server.delay_compensation parameter_server.delay_compensation_decay parameter_server.read"},
     {R | B | L, "cpu.kernel cuda.attention cuda.attention_slice cuda.gelu cuda.bias_grad"},
     {B, "consistency gradients.summed local.delay"},
     {B | L, "device"},

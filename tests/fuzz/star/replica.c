@@ -48,7 +48,7 @@ static void create(struct life *x) {
         x->buf[k] = (struct server_buffers){xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)},
                                             NULL,          xcalloc(n, dtype_size(x->s->t.dtype)),
                                             NULL,          NULL,
-                                            NULL};
+                                            NULL,          NULL};
     }
     const struct replica_options o = {.layout = x->s->l,
                                       .map = map,

@@ -93,6 +93,7 @@ static void create(struct life *x) {
                                                 xcalloc(n, 4),
                                                 NULL,
                                                 NULL,
+                                                NULL,
                                                 NULL};
     }
     x->config = s->c;

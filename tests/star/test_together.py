@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Updates of different workers that wait for them (parameter_server.distinct_workers), and gradients that are too old
+(max_staleness), in real processes: a slow worker, workers that are asked to leave, one that dies; what is dropped is counted."""
+import os
+import signal
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import Runs
+
+SMALL = ["--model", "tiny", "--seq", "16", "--threads", "1", "--lr", "0.01", "--data", "text.txt", "--no-weights", "--batch", "1",
+         "--set", "eval_batches=0", "--quiet", "--seed", "5", "--topology", "ps:async", "--workers", "3", "--servers", "2"]
+
+
+def option(*settings):
+    return [word for setting in settings for word in ("--set", f"parameter_server.{setting}")]
+
+
+class Case(Runs):
+    corpus = 1200
+
+    def words(self, out, steps, *more):
+        return ["train", *SMALL, "--steps", str(steps), "--out", out, *more]
+
+    def assert_all_done(self, out, steps):
+        s = self.summary(out)
+        self.assertEqual((sum(s["batches"]), s["samples_applied"]), (3 * steps, 3 * steps))
+        self.assert_as_predicted(s)
+        return s
+
+    def test_a_slow_worker(self):
+        """Two of three make an update: the slow one does fewer batches; all three: as many."""
+        for number, medium in ((2, "auto"), (3, "auto"), (2, "tcp"), (3, "tcp")):
+            self.remove("slow")
+            self.run_it(*self.words("slow", 8, *option("distinct_workers=true", f"pushes_per_update={number}"), "--medium", medium,
+                                    "--delay", "2:constant:40"))
+            batches = self.assert_all_done("slow", 8)["batches"]
+            self.assertTrue(batches == [8, 8, 8] if number == 3 else batches[2] < 8, (number, medium, batches))
+
+    def test_those_who_leave(self):
+        for number in (2, 3):
+            self.remove("asked")
+            p = self.start(*self.words("asked", 400, *option("distinct_workers=true", f"pushes_per_update={number}"),
+                                       "--delay", "0:constant:15"))
+            p.behind(3)
+            p.send_signal(signal.SIGINT)
+            p.ends(status=None)
+            s = self.summary("asked")
+            self.assertTrue(s["samples_applied"] == sum(s["batches"]) < 1200, s["batches"])
+
+    def test_one_dies(self):
+        self.remove("dead")
+        p = self.start(*self.words("dead", 40, *option("distinct_workers=true", "pushes_per_update=2"), "--delay", "0:constant:10",
+                                   "--restart", "1"))
+        p.behind(5)
+        p.kill_now("worker 1")
+        p.ends()
+        self.assert_all_done("dead", 40)
+
+    def test_too_old(self):
+        """One worker's gradients are always old, and with 0 nothing of them is applied but where it comes first."""
+        self.remove("old")
+        self.run_it(*self.words("old", 10, *option("max_staleness=0"), "--delay", "2:constant:30"))
+        s = self.summary("old")
+        self.assertEqual(sum(s["batches"]), 30)
+        self.assertEqual(len(s["dropped_pushes"]), 2)
+        self.assertGreater(sum(s["dropped_pushes"]), 0)
+        self.assertLess(s["updates_applied"], 30)
+        self.assert_as_predicted(s)
+        self.remove("any")
+        self.run_it(*self.words("any", 10, *option("max_staleness=1000")))
+        s = self.summary("any")
+        self.assertEqual((s["dropped_pushes"], s["updates_applied"]), ([0, 0], 30))
+
+
+if __name__ == "__main__":
+    unittest.main()

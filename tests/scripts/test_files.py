@@ -33,6 +33,7 @@ RUNS = {
     "units": ["--topology", "ps:sync", "--workers", "2", "--resident", "units", "--servers-on", "workers", "--set", "eval_batches=0"],
     "late": ["--topology", "ps:backup:1", "--workers", "2", "--no-weights", "--set", "eval_batches=0"],
     "async": ["--topology", "ps:async", *STAR, *EVALS, "--delay", "0:constant:20", "--delay", "1:constant:20", "--record-arrivals", "--log-updates"],
+    "old": ["--topology", "ps:async", "--workers", "2", "--no-weights", "--set", "eval_batches=0", "--set", "parameter_server.max_staleness=0"],
     "gossip": ["--topology", "gossip", "--workers", "2", "--no-weights", "--set", "eval_batches=0"],
     "rounds": ["--topology", "zero:0", "--workers", "2", "--no-weights", "--set", "eval_batches=0", "--local-steps", "1"],
     "replay": ["--topology", "ps:async", *STAR, *EVALS, "--replay-arrivals", "async"],

@@ -69,8 +69,8 @@ def command(args, topology, medium, point):
         value = getattr(args, flag)
         if topology == "local" and flag in ("workers", "servers", "launch"):
             continue  # local is one process whatever the others are
-        if flag == "servers" and topology.startswith("zero"):
-            continue  # a ring has none
+        if flag == "servers" and not topology.startswith("ps:"):
+            continue  # no other topology has any
         if flag == "launch" and topology.startswith("ps:"):
             continue  # a star is processes
         if value is not None and flag not in swept:

@@ -643,8 +643,7 @@ static void say_idle(struct reading *r) {
         const char *path = config_key_at(i)->path;
         for (size_t k = 0; k < sizeof of / sizeof *of; k++) {
             if (of[k].used || strncmp(path, of[k].section, strlen(of[k].section)) != 0) continue;
-            bool said = !strcmp(path, "parameter_server.compression_share") ||
-                        !strcmp(config_origin(r, path, from), "--servers") || !strcmp(path, "fp16.enabled");
+            bool said = !strcmp(path, "parameter_server.compression_share") || !strcmp(path, "fp16.enabled");
             bool rings_too = !strcmp(path, "parameter_server.deadline_ms");
             if (said || rings_too || config_state(r, path) != KEY_GIVEN) continue;
             if (config_origin(r, path, from) == r->file) continue;

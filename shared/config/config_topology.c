@@ -107,7 +107,7 @@ int config_resolve_topology(struct reading *r) {
     }
     if (!config_ranks(c, "server") &&
         !strcmp(config_origin(r, "parameter_server.servers", key_from), "--servers"))
-        warn("--servers: topology %s has no servers: ignored", c->topology);
+        return fail("--servers: topology %s has no servers: leave it out, or use ps:sync", c->topology);
     bool beside = config_ranks(c, "server") && c->ps.servers_on == PS_SERVERS_ON_WORKERS;
     if (beside && config_state(r, "parameter_server.servers") == KEY_GIVEN && c->ps.servers != c->workers)
         return config_refuse(
@@ -117,7 +117,7 @@ int config_resolve_topology(struct reading *r) {
     if (beside) c->ps.servers = c->workers;
     if (!row->collectives && c->collective != RING_AUTO &&
         !strcmp(config_origin(r, "ring.collective", key_from), "--collective"))
-        warn("--collective: topology %s has no collectives: ignored", c->topology);
+        return fail("--collective: topology %s has no collectives: leave it out, or use zero:0", c->topology);
     resolve_bucket(r, "zero_optimization.reduce_bucket_size", &c->reduce_elements, row->takes_stage);
     resolve_bucket(r, "zero_optimization.allgather_bucket_size", &c->gather_elements,
                    row->takes_stage && (c->variant == 1 || c->variant == 2));

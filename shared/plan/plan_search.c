@@ -351,6 +351,12 @@ static struct config *read_common(const struct plan_question *q) {
 
 int plan_search(struct plan_question *q, struct plan *out) {
     struct job j = {.ranks_here = 1};
+    // As long as no topology is named, these flags are meant for those that have a use for them.
+    for (size_t i = 0; !q->topology && i < q->args->override_count; i++) {
+        struct config_override *o = &q->args->overrides[i];
+        if (!strcmp(o->path, "parameter_server.servers") || !strcmp(o->path, "ring.collective"))
+            o->flag = NULL;
+    }
     *out = (struct plan){0};
     out->config = read_common(q);
     if (!out->config) return -1;

@@ -17,7 +17,7 @@
 #define RUN                                                                                                   \
     "train --model llama.json --data data.txt --dtype bf16 --steps 8 --seq 32 --batch 2 --threads 1"          \
     " --quiet --set eval_batches=1 --set eval_every=3 --set parameter_server.partition_bytes=4096 --topology" \
-    " ps:async --workers 3 --servers 2 --force "
+    " ps:async --workers 3 --set parameter_server.servers=2 --force "
 
 static char *recording(const struct job_place *p, const char *run, int shard) {
     char path[256];
@@ -102,7 +102,7 @@ static void options_replay(void **state) {
 // One worker's gradients are never old, and it leads nobody: local's bits.
 static void alone_as_local(void **state) {
     const struct job_place *p = *state;
-    cJSON *local = run(p, "one", "--topology local --workers 1 --servers 1");
+    cJSON *local = run(p, "one", "--topology local --workers 1");
     cJSON *star = run(p, "other",
                       "--workers 1 " SET "max_lead=1 " SET "age_damping=true " SET "delay_compensation=2 " SET
                       "max_staleness=0");

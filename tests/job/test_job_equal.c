@@ -35,7 +35,7 @@ static struct outcome train(const struct job_place *p, const struct setting *s, 
     struct outcome o = {0};
     struct job_output out = job_run(
         p,
-        "train --model %s --data data.txt --dtype %s --topology %s --workers %d --servers %d --steps %d "
+        "train --model %s --data data.txt --dtype %s --topology %s --workers %d --set parameter_server.servers=%d --steps %d "
         "--seq 32 "
         "--batch 1 --lr 0.01 --threads 1 --set gradient_clipping=0.5 --set fp16.initial_scale_power=20 "
         "--set fp16.loss_scale_window=2 --set fp16.hysteresis=1 --set eval_batches=1 --set "

@@ -21,7 +21,7 @@ static pid_t start(const struct job_place *p, const char *topology) {
     job_remove(p, "run");
     pid_t pid = job_start(
         p,
-        "train --model %s/gpt2.json --data data.txt --topology %s --workers 2 --servers 2 --steps %d "
+        "train --model %s/gpt2.json --data data.txt --topology %s --workers 2 --set parameter_server.servers=2 --steps %d "
         "--seq 16 --batch 1 --threads 1 --out %s/run --set parameter_server.deadline_ms=20000 "
         "--set gradient_clipping=0",
         p->dir, topology, FOREVER, p->dir);

@@ -64,12 +64,13 @@ static void check_micro(const struct job_place *p, const char *model, const char
     char options[512], what[128];
     bool local = !strcmp(topology, "local");
     snprintf(what, sizeof what, "%s %s, N=%d, S=%d, %s", model, topology, workers, servers, dtype);
-    snprintf(options, sizeof options,
-             "train --model %s --data data.txt --topology %s --workers %d --servers %d --dtype %s --steps 3 "
-             "--seq 32 "
-             "--batch 2 --threads 1 --set gradient_clipping=1 --set eval_batches=1 --set "
-             "parameter_server.partition_bytes=4096 --set gradient_accumulation_steps=%s",
-             model, topology, workers, servers, dtype, micro);
+    snprintf(
+        options, sizeof options,
+        "train --model %s --data data.txt --topology %s --workers %d --set parameter_server.servers=%d --dtype %s --steps 3 "
+        "--seq 32 "
+        "--batch 2 --threads 1 --set gradient_clipping=1 --set eval_batches=1 --set "
+        "parameter_server.partition_bytes=4096 --set gradient_accumulation_steps=%s",
+        model, topology, workers, servers, dtype, micro);
     struct job_output out = job_run(p, "%s --quiet --out run --force", options);
     if (out.status) fail_msg("%s: %s", what, out.err);
     job_output_free(&out);

@@ -32,10 +32,11 @@ static void assert_untouched(const struct job_place *p, const struct job_output 
 }
 
 static struct job_output too_large(const struct job_place *p, const char *topology, const char *more) {
-    return job_run(p,
-                   "train --model llama.json --data data.txt --topology %s --workers 2 --servers 2 --seq 64 "
-                   "--batch %lld --steps 1 --out run %s",
-                   topology, batch_that_cannot_fit(64), more);
+    return job_run(
+        p,
+        "train --model llama.json --data data.txt --topology %s --workers 2 --set parameter_server.servers=2 --seq 64 "
+        "--batch %lld --steps 1 --out run %s",
+        topology, batch_that_cannot_fit(64), more);
 }
 
 static void what_is_larger_than_the_machine(void **state) {

@@ -56,7 +56,7 @@ static void shake(int seed) {
 static void options_of(char *to, size_t size, const struct setting *s, const char *topology, int servers) {
     snprintf(
         to, size,
-        "train --device cuda --model %s --data data.txt --dtype %s --topology %s --workers %d --servers %d "
+        "train --device cuda --model %s --data data.txt --dtype %s --topology %s --workers %d --set parameter_server.servers=%d "
         "--steps %d --seq %d --batch 1 --lr 0.01 --threads 1 --set gradient_clipping=%s --set "
         "gradient_accumulation_steps=%d --set fp16.initial_scale_power=18 --set fp16.loss_scale_window=2 "
         "--set fp16.hysteresis=1 --set eval_batches=1 --set eval_every=2 --set memory.logits_bytes=9000 "

@@ -51,7 +51,7 @@ static inline struct step_record record(int64_t step, double loss, double second
 static inline void write_config(const char *dir, const char *topology, const char *dtype) {
     const struct config_override o[] = {
         {"model.name", "tiny", "--model"}, {"topology", topology, "--topology"},
-        {"workers", "2", "--workers"},     {"parameter_server.servers", "2", "--servers"},
+        {"workers", "2", "--workers"},     {"parameter_server.servers", "2", NULL},
         {"dtype", dtype, "--dtype"},       {"data.seq_len", "32", "--seq"}};
     struct config *c = config_load(&topologies, NULL, o, sizeof o / sizeof o[0]);
     assert_non_null(c);

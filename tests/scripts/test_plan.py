@@ -199,8 +199,7 @@ class Plan(Runs):
         doc, done = self.tiny(*star)
         self.assertEqual(done.stderr, "")
         self.assertIn("ps:sync", {p["topology"] for p in doc["plans"]})
-        doc, done = self.tiny(*star, "--topology", "zero:1")
-        self.assertIn("zero:1 has no servers: ignored", done.stderr)
+        self.refused("plan", "--model", "tiny", "--device-memory", "1G", *star, "--topology", "zero:1", said="zero:1 has no servers: leave it out")
         said = self.refused("plan", "--device-memory", "1G", "--servers", "0", said="expected an integer from 1 to 4096, got number 0")
         self.assertEqual(said.count("\n"), 1)
 

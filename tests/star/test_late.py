@@ -22,7 +22,7 @@ class Case(Runs):
     corpus = 1200
 
     def words(self, out, topology, *more, steps=STEPS, workers=3):
-        return ["train", *SMALL, "--topology", topology, "--workers", str(workers), "--servers", "2", "--steps", str(steps), "--out", out, *more]
+        return ["train", *SMALL, "--topology", topology, "--workers", str(workers), "--set", "parameter_server.servers=2", "--steps", str(steps), "--out", out, *more]
 
     def train(self, out, topology, *more, status=0, **how):
         self.remove(out)

@@ -198,7 +198,7 @@ class StarTime(Runs):
         steps, rate, workers = 4, 1.2e6, 2
 
         def check():
-            options = ["--topology", topology, "--steps", str(steps), "--workers", str(workers), "--servers", str(servers),
+            options = ["--topology", topology, "--steps", str(steps), "--workers", str(workers), "--set", f"parameter_server.servers={servers}",
                        "--medium", "tcp", *args]
             summary = self.roles(options, workers, servers, rate, last)
             self.check_sums(summary)

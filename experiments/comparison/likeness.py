@@ -108,8 +108,8 @@ def sentence(key, values):
     return f"the runs are not comparable: unequal {key} ({listed})"
 
 
-def remedy(key):
-    return f"{REMEDIES.get(key, 'make them equal')}, or compare anyway with --force"
+def remedy(key, may_force=True):
+    return REMEDIES.get(key, "make them equal") + (", or compare anyway with --force" if may_force else "")
 
 
 def refuse_unlike_predictions(predicted):
@@ -124,12 +124,12 @@ def refuse_unlike_predictions(predicted):
 
 
 def refuse_unlike(groups, force, varied=()):
-    """RunError unless the runs are alike in all that is not compared; with force a warning for each key. varied: facts that differ on
-    purpose."""
+    """RunError unless the runs are alike in all that is not compared; with force a warning for each key. force: None where the
+    command has no such flag. varied: facts that differ on purpose."""
     for key, values in unlike(groups).items():
         if key in varied:
             continue
         text = sentence(key, values)
         if not force:
-            raise RunError(f"{text}; {remedy(key)}")
+            raise RunError(f"{text}; {remedy(key, force is not None)}")
         print("warning: " + text, file=sys.stderr)

@@ -211,8 +211,8 @@ def facts_that_may_differ(parts):
 def refuse_unlike(study, cells):
     """RunError unless the rows of a condition differ in what rows set alone, and all in what rows and conditions set."""
     for condition in study.conditions:
-        likeness.refuse_unlike([c.runs for c in cells if c.runs and c.condition == condition], False, facts_that_may_differ(study.rows))
-    likeness.refuse_unlike([c.runs for c in cells if c.runs], False, facts_that_may_differ(study.rows + study.conditions))
+        likeness.refuse_unlike([c.runs for c in cells if c.runs and c.condition == condition], None, facts_that_may_differ(study.rows))
+    likeness.refuse_unlike([c.runs for c in cells if c.runs], None, facts_that_may_differ(study.rows + study.conditions))
 
 
 def refuse_unequal_budgets(cells):

@@ -216,7 +216,7 @@ struct topology_ops {
     // Ranges of masters and states of all ranks are disjoint and together everything, or others hold them (`elsewhere`).
     // Beside these a rank may have state of its own (kinds below 0), for as many elements as it likes: all ranks of a job
     // have some, or none. The values there are the state behind the last step once what compute has been given so far has
-    // run, until the updates of the next step, which the caller makes wait. Never blocks.
+    // run, until the updates of the next step, or its first pass (`writes_early`), which the caller makes wait. Never blocks.
     int (*state)(struct topology *t, int index, struct state_range *out);
     // Instead of load_unit, on every rank, before the first step: takes the state from a checkpoint, whatever wrote it.
     // `start` is set by then. Blocks. 0, or -1 after logging.
@@ -245,7 +245,8 @@ struct topology {
     // rank has come to a job at work: then `start` and the weights are there.
     struct train_state start;  // what the first step goes on from; all zero: from the beginning
     bool under_way;
-    int lag;  // outcomes of steps that may be open when one begins: plan.lag is this or 0
+    int lag;            // outcomes of steps that may be open when one begins: plan.lag is this or 0
+    bool writes_early;  // acquire writes to what `state` shows
     int elsewhere;  // so many others, servers 0 and on, hold masters and states, write them, and are told what to start from
     const char *checkpoint;  // elsewhere: what they were told; NULL: nothing was said
     uint64_t job;            // the number that all roles of the job have been given; 0: none

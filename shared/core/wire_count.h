@@ -6,6 +6,7 @@
 #define STARRING_SHARED_CORE_WIRE_COUNT_H
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 // Counts of what was done to messages that arrived, where that was asked for (shared/core/message_fault.h).
@@ -27,5 +28,13 @@ struct wire_count {
     // Of offloaded state, in training steps: between device and host, and between host and disk.
     _Atomic uint64_t host_down, host_up, disk_read, disk_written;
 };
+
+// While other threads count.
+static inline void wire_count_copy(struct wire_count *to, const struct wire_count *from) {
+    _Atomic uint64_t *counts = (_Atomic uint64_t *)to;  // of which it consists
+    const _Atomic uint64_t *others = (const _Atomic uint64_t *)from;
+    for (size_t i = 0; i < sizeof *to / sizeof *counts; i++)
+        atomic_store(&counts[i], atomic_load(&others[i]));
+}
 
 #endif

@@ -28,6 +28,7 @@
 // The record of a step   has rank 0's own loss and gradient norm.
 #include "shared/launch/local_steps.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,7 +135,7 @@ static void look_inside(struct local_steps *d) {
     t->plan.version = in->plan.version;
     if (t->plan.alone) t->plan.dealt = in->plan.dealt;
     t->staleness = in->staleness;
-    memcpy((void *)&t->wire, (const void *)&in->wire, sizeof t->wire);
+    wire_count_copy(&t->wire, &in->wire);
 }
 
 static int steps_plan(struct topology *t, int64_t step) {
@@ -401,14 +402,17 @@ struct topology *local_steps_around(const struct config *c, struct topology *inn
     struct local_steps *d = xcalloc(1, sizeof *d);
     struct topology_ops *ops = xcalloc(1, sizeof *ops);
     struct topology *t = &d->base;
-    // 1. For the loop it is the inner topology: the same ranks, job and checkpoints.
+    const size_t wire = offsetof(struct topology, wire), behind = wire + sizeof t->wire;
+    // 1. For the loop it is the inner topology: the same ranks, job and checkpoints. Bytes may be counted already.
     *ops = steps_ops;
     ops->name = inner->ops->name;
     ops->weights = inner->ops->weights ? steps_weights : NULL;
     ops->snapshot = inner->ops->snapshot ? steps_snapshot : NULL;
-    memcpy((void *)t, (const void *)inner, sizeof *t);
+    memcpy((void *)t, (const void *)inner, wire);
+    memcpy((char *)t + behind, (const char *)inner + behind, sizeof *t - behind);
     t->ops = ops;
     t->lag = 0;
+    t->writes_early = true;  // the local masters take the anchor
     t->own_number.name = "updates";
     t->own_number.value = 0;
     d->c = c;

@@ -225,6 +225,7 @@ static int attempt(struct train *x, int64_t step) {
     x->t->plan.loss_scale = in->loss_scale;
     x->t->plan.tokens = batch_feed_count(x->feed, x->t->plan.first, own_sequences(x)).tokens;
     x->t->plan.mean_tokens = made->mean.tokens;
+    if (x->t->writes_early) saver_hold(x->o->saver);
     if (!x->t->plan.over && compute(x, step, made)) return -1;
     in->updates = x->updates;
     in->lr = schedule_lr(&x->c->schedule, x->c->optimizer.lr,

@@ -157,6 +157,7 @@ class Studies(Case):
                 rows = [{"name": "one", "topology": "ps:sync"}, {"name": "two", "topology": "ps:sync", "settings": settings}]
                 p = self.study(study(rows=rows, reference="one"), status=None)
                 self.assertIn(said, p.stderr)
+                self.assertNotIn("--force", p.stderr)  # there is none
                 self.assertNotEqual(p.returncode, 0)
 
     def test_what_conditions_vary_may_not_differ_within_one(self):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """A ring's rank whose main thread stands in a file for longer than the deadline is slow, and not dead: the others wait for
 it, whatever file it is and whenever, and the weights are those of an undisturbed run."""
+import filecmp
 import os
 import shutil
 import signal
@@ -105,6 +106,23 @@ class SlowFiles(Runs):
     @unittest.skipUnless(shutil.which("mpirun"), "no mpirun")
     def test_mpi(self):
         self.is_waited_for("mpi", "/metrics.jsonl")
+
+
+class SlowCheckpoint(Runs):
+    corpus = 1200
+
+    def test_local_steps_wait_for_it(self):
+        """A round begins by giving the anchor to the masters that the checkpoint behind the round before is still written from."""
+        words = ["train", *SMALL, "--topology", "zero:0", "--launch", "processes", "--local-steps", "2", "--checkpoint-every", "2",
+                 "--checkpoint-keep", "0"]
+        env = {"ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0", "LD_PRELOAD": self.preload(DISK),
+               "SLOW_FILE": "/worker-1", "SLOW_S": "1"}
+        self.run_it(*words, "--out", "slow", env=env)
+        self.run_it(*words, "--out", "copied", "--checkpoint-background", env=env)
+        self.run_it(*words, "--out", "last", "--steps", "2")  # behind it there is no round
+        for run in ("slow", "copied"):
+            paths = [self.at(of, "checkpoints", "step-2", "worker-1.safetensors") for of in (run, "last")]
+            self.assertTrue(filecmp.cmp(*paths, shallow=False), run)
 
 
 class Suspended(Runs):

@@ -4,14 +4,13 @@
 //     push  --K = 1-----------------------> optimizer                     weights: as they are when the worker's pull comes
 //           --K > 1--> sum of a g, in fp32 --after K--> mean, rounded once --> optimizer
 //
-//     K          a worker whose push is in a sum gets the weights as they are, and may push again: K-batch-async (Dutta et al. 2018,
-//                section 2)
+//     K          a worker whose push is in a sum gets the weights as they are, and may push again: K-batch-async (Dutta et al. 2018)
 //                distinct_workers: the K are of different workers, and each waits for the update (push_together.c)
 //     max_lead   s: a worker's step t is computed on weights that have the first t - s pushes of every worker that still pushes
-//                (SSP, Ho et al. 2013, section 3, with updates applied on arrival)
+//                (SSP, Ho et al. 2013, with updates applied on arrival)
 //     staleness  max_staleness a: a gradient of an age above a is dropped: it counts as pushed, its worker hears that it came, and its
 //                batch is given up, not handed out again. With 0 an update is the mean of K gradients that were all computed on the
-//                version that it replaces, of any workers: K-batch-sync (Dutta et al. 2018, section 2), but that a worker ends
+//                version that it replaces, of any workers: K-batch-sync (Dutta et al. 2018), but that a worker ends
 //                the batch that it is at, where the paper's leaves it. It is decided key by key, as all is here: a gradient may be in
 //                time for one key and too old for another
 //     age        of a gradient: updates between the weights that it was computed on and those that it meets. With age_damping its

@@ -1,5 +1,5 @@
 // Pushes that make an update K at a time, of K different workers, each of which waits for that update
-// (parameter_server.distinct_workers): K-async (Dutta et al. 2018, section 2).
+// (parameter_server.distinct_workers): K-async (Dutta et al. 2018).
 //
 //     push of w          held: a frame is acknowledged and kept, a segment is read later
 //     SET (u, workers)   the scheduler's: those whose pushes make update u, one set for all keys (ps/scheduler/turns.h)

@@ -19,9 +19,9 @@
     " --quiet --set eval_batches=1 --set eval_every=3 --set parameter_server.partition_bytes=4096 --topology" \
     " ps:async --workers 3 --set parameter_server.servers=2 --force "
 
-static char *recording(const struct job_place *p, const char *run, int shard) {
+static char *text_of(const struct job_place *p, const char *run, const char *name) {
     char path[256];
-    snprintf(path, sizeof path, "%s/%s/arrivals.%d", p->dir, run, shard);
+    snprintf(path, sizeof path, "%s/%s/%s", p->dir, run, name);
     FILE *f = fopen(path, "r");
     if (!f) fail_msg("%s is not there", path);
     char *text = xcalloc(1 << 20, 1);
@@ -29,6 +29,12 @@ static char *recording(const struct job_place *p, const char *run, int shard) {
     fclose(f);
     assert_true(n > 0);
     return text;
+}
+
+static char *recording(const struct job_place *p, const char *run, int shard) {
+    char name[32];
+    snprintf(name, sizeof name, "arrivals.%d", shard);
+    return text_of(p, run, name);
 }
 
 static cJSON *run(const struct job_place *p, const char *name, const char *more) {
@@ -94,6 +100,10 @@ static void options_replay(void **state) {
              waits = strstr(options[i], "distinct") != NULL;
         assert_true(drops ? updates <= whole : waits ? updates >= whole : updates == whole);
         assert_true(drops || job_number(first, "samples_applied") == 3 * 8 * 2);
+        snprintf(more, sizeof more, "\"step\":8,\"samples\":48,\"updates\":%.0f,", updates);
+        char *evals = text_of(p, "option", "evals.jsonl");
+        if (!drops && !waits && !strstr(evals, more)) fail_msg("%s is not in %s", more, evals);
+        free(evals);
         cJSON_Delete(again);
         cJSON_Delete(first);
     }

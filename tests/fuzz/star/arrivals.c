@@ -1,6 +1,7 @@
 // Recorded arrivals, as --replay-arrivals reads them (ps/record/arrivals.h): a shard's file. The first byte says whether a
-// good head goes before the rest. What is accepted holds each batch of each key once, pushed by whichever worker, on versions
-// that follow each other; written and read again it is the same.
+// good head goes before the rest, and whether it is of a run with bounded delay. What is accepted holds each batch of each key once, pushed by whichever worker, on versions
+// that follow each other; of bounded delay each worker's steps are in their order, on versions that there are. Written and read again it is the
+// same.
 #include "ps/record/arrivals.h"
 
 #include <stdlib.h>
@@ -20,7 +21,7 @@ static int shard_keys[] = {2, 1};
 static const struct shard_map map = {
     .count = KEYS, .parts = parts, .servers = 2, .threads = 1, .shards = 2, .shard_keys = shard_keys};
 
-static void check_key(const struct arrivals *a, int key) {
+static void check_key(const struct arrivals *a, int key, bool reads) {
     int64_t count = 0, last = -1, steps[WORKERS] = {0};
     bool had[WORKERS * STEPS] = {0};
     for (const struct arrival *x; (x = arrivals_at(a, key, count)); count++) {
@@ -29,9 +30,13 @@ static void check_key(const struct arrivals *a, int key) {
         FUZZ_CHECK(x->batch >= 0 && x->batch < WORKERS * STEPS && !had[x->batch],
                    "batch %lld of key %d twice", (long long)x->batch, key);
         had[x->batch] = true;
+        if (reads)
+            FUZZ_CHECK(x->batch == steps[x->worker] * WORKERS + x->worker && now <= steps[x->worker],
+                       "step %lld of worker %d on version %lld", (long long)steps[x->worker], x->worker,
+                       (long long)now);
         steps[x->worker]++;
-        FUZZ_CHECK(last < 0 || now == last || now == last + 1, "version %lld after %lld", (long long)now,
-                   (long long)last);
+        FUZZ_CHECK(reads || last < 0 || now == last || now == last + 1, "version %lld after %lld",
+                   (long long)now, (long long)last);
         last = now;
     }
     FUZZ_CHECK(count == WORKERS * STEPS, "%lld pushes of key %d", (long long)count, key);
@@ -68,10 +73,11 @@ static void check_same(const struct arrivals *a, const struct arrivals_options *
 
 FUZZ_TARGET(arrivals) {
     static const struct manifest manifest = {.hash = 5, .text = "ours"};
-    static const struct arrivals_options o = {
-        .map = &map, .manifest = &manifest, .shard = 0, .workers = WORKERS, .steps = STEPS};
     struct fuzz_bytes in = {data, size};
-    size_t head = fuzz_below(&in, 2) ? strlen(HEAD) : 0;
+    uint64_t how = fuzz_below(&in, 4);
+    const struct arrivals_options o = {
+        .map = &map, .manifest = &manifest, .shard = 0, .workers = WORKERS, .steps = STEPS, .reads = how > 1};
+    size_t head = how % 2 ? strlen(HEAD) : 0;
     char *text = xcalloc(head + in.left + 1, 1);
     memcpy(text, HEAD, head);
     if (in.left) memcpy(text + head, in.p, in.left);
@@ -81,8 +87,8 @@ FUZZ_TARGET(arrivals) {
     struct arrivals *a = arrivals_read(&o, fuzz_dir());
     FUZZ_CHECK(a || error_last()[0], "refused in silence");
     if (a) {
-        check_key(a, 0);
-        check_key(a, 2);
+        check_key(a, 0, o.reads);
+        check_key(a, 2, o.reads);
         FUZZ_CHECK(!arrivals_at(a, 1, 0), "pushes of another shard's key");
         check_same(a, &o);
     }

@@ -78,6 +78,16 @@ static void print_late(FILE *f, const cJSON *s) {
     }
 }
 
+// Where gradients that are too old are dropped: how many, of all that were pushed.
+static void print_dropped(FILE *f, const cJSON *s) {
+    const cJSON *x;
+    double dropped = 0, all = 0;
+    cJSON_ArrayForEach(x, json_item(s, "dropped_pushes")) dropped += x->valuedouble;
+    cJSON_ArrayForEach(x, json_item(json_item(s, "staleness"), "histogram")) all += x->valuedouble;
+    if (dropped > 0)
+        fprintf(f, "dropped     %.0f of %.0f gradients of keys, which were too old\n", dropped, all);
+}
+
 static void print_away(FILE *f, const cJSON *s) {
     const cJSON *list = json_item(s, "away"), *o;
     int count = cJSON_GetArraySize(list), said = 0;
@@ -133,6 +143,7 @@ static void print_resumed(FILE *f, const cJSON *s) {
     print_lives(f, s);
     print_away(f, s);
     print_late(f, s);
+    print_dropped(f, s);
 }
 
 static void print_head(FILE *f, const cJSON *s) {

@@ -67,6 +67,8 @@ class Case(Runs):
         self.assertEqual(len(s["dropped_pushes"]), 2)
         self.assertGreater(sum(s["dropped_pushes"]), 0)
         self.assertLess(s["updates_applied"], 30)
+        self.assertIn(f"\ndropped     {sum(s['dropped_pushes'])} of {sum(s['staleness']['histogram'])} gradients of keys",
+                      self.run_it("summary", "old").stdout)
         self.assert_as_predicted(s)
         self.remove("any")
         self.run_it(*self.words("any", 10, *option("max_staleness=1000")))

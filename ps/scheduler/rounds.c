@@ -402,10 +402,14 @@ int rounds_arrived(struct rounds *c, int shard, const struct wire_header *h, dou
     return settle(c, now);
 }
 
+// Whether nothing is left to join.
+static bool is_over(const struct rounds *c) {
+    return c->budget ? budget_empty(c->budget) : c->step + c->o.lead >= c->o.config->steps;
+}
+
 void rounds_join(struct rounds *c, int w) {
-    bool over = c->budget ? budget_empty(c->budget) : c->step + c->o.lead >= c->o.config->steps;
     if (!c->set || is_live(c, w)) return;
-    if (over || c->members->stop) {
+    if (is_over(c) || c->members->stop) {
         refuse_join(c, w);
         return;
     }
@@ -422,6 +426,7 @@ void rounds_join(struct rounds *c, int w) {
 bool rounds_lets_in(const struct rounds *c, int w) {
     if (!c->set || is_live(c, w)) return false;
     if (c->rule.row->on_arrival) return furthest(c) > c->o.start.step;
+    if (is_over(c)) return true;  // it hears so; the step behind the last one has members, and never closes
     for (int64_t step = c->step; step <= c->step + c->o.lead; step++)
         if (step_set_members(c->set, step) & elastic_bit(w)) return false;
     return true;

@@ -172,6 +172,20 @@ class Again(Case):
         self.assertEqual(steps, list(range(1, len(steps) + 1)))
         self.assertEqual([(a["worker"], a["cause"], a["returned"]) for a in self.summary("run")["away"]], [(2, "died", True), (1, "died", True)])
 
+    def test_back_too_late(self):
+        """A worker that dies when the others have made the last step is started again, and hears that nothing is left to join."""
+        for topology in ("ps:backup:1", "ps:quorum:1"):
+            self.remove("run")
+            p = self.start(*self.words("run", topology, "--delay", "1:constant:4000", "--elastic", "1:3", "--restart", "1"))
+            p.behind(STEPS)
+            p.stop("worker 2")  # the job is still there for whoever comes
+            died, = p.kill_now("worker 1")
+            p.until(lambda: p.roles().get("worker 1", died) != died, "worker 1 is back")
+            time.sleep(1)
+            p.go_on("worker 2")
+            self.assertIn("there is nothing left to join", p.ends(limit_s=60))
+            self.assertEqual(self.summary("run")["steps"], STEPS)
+
     def test_interrupted(self):
         """Ctrl-C ends all workers behind the same step, with a checkpoint, however far worker 0 is behind."""
         for late in (0, 1):

@@ -38,10 +38,10 @@ struct plain {
     bool own;            // the servers are the star's
     struct toy_ref ref;  // before them: the plain trainer's optimizer, behind `known` steps
     int64_t known;
-    int begun[SIM_STEPS + 1];  // workers that have begun the step
-    int unheard;               // steps that a worker began before it had heard how the one before ended
-    uint64_t age[SLOTS_MAX];   // keys whose step was computed on weights so many steps old
-    int overtaken;             // reports and sums of a step that was not the oldest
+    int begun[SIM_STEPS + 1];     // workers that have begun the step
+    int unheard;                  // steps that a worker began before it had heard how the one before ended
+    uint64_t age[2 * SLOTS_MAX];  // keys whose step was computed on weights so many steps old
+    int overtaken;                // reports and sums of a step that was not the oldest
 };
 static struct plain *plain;  // one simulation at a time
 

@@ -1,5 +1,5 @@
-// Whose pushes make an update together, where it takes K of different workers that wait for it (parameter_server.distinct_workers;
-// ps/server/push_together.c): the first K workers that have a gradient ready. Pure.
+// The workers whose pushes make an update together, where it takes K of different workers that wait for it: the first K that have a
+// gradient ready (parameter_server.distinct_workers; ps/server/push_together.c). Pure.
 //
 // A worker asks for its next batch when it pushes its gradient of the last one (TAKE, ps/agree/budget.h): that is its turn.
 //

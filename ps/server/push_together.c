@@ -6,7 +6,7 @@
 //     update u           when u - 1 is made and the pushes of its workers are here: their mean, added in worker order
 //     pull of w          answered when w's push is in an update
 //
-// Were it decided key by key, three workers and K = 2 could wait for each other for ever: key 1 has the pushes of A and B and holds
+// If it were decided key by key, three workers and K = 2 could wait for each other for ever: key 1 has the pushes of A and B and holds
 // C's, key 2 those of A and C and holds B's, key 3 those of B and C and holds A's. The scheduler's word is one for all
 // keys, and of each update it comes when K workers have computed; so none waits for a push that waits for another update.
 //

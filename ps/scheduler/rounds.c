@@ -331,9 +331,11 @@ static void say_taken(struct rounds *c, int w, const struct wire_header *h) {
     if (c->turns.workers) turns_over(&c->turns, w);
 }
 
+// Who computes no more may be the last that a set waits for.
 static void answer_takes(struct rounds *c) {
-    struct wire_header h;
+    struct wire_header h, set = {.kind = WIRE_SET};
     for (int w; (w = budget_ready(c->budget, &h)) >= 0;) say_taken(c, w, &h);
+    while (c->turns.workers && (set.mask = turns_next(&c->turns, &set.step))) tell_shards(c, &set);
 }
 
 void rounds_take(struct rounds *c, int w, const struct wire_header *h) {
@@ -346,8 +348,6 @@ void rounds_take(struct rounds *c, int w, const struct wire_header *h) {
     else if (budget_waits(c->budget, w))
         say_over(c, w);
     answer_takes(c);
-    struct wire_header set = {.kind = WIRE_SET};
-    while ((set.mask = turns_next(&c->turns, &set.step))) tell_shards(c, &set);
 }
 
 void rounds_stop(struct rounds *c) {

@@ -144,10 +144,14 @@ def say(s, messages):
         count("cut off")
 
 
-def listen(s):
-    """What comes behind a greeting, which everybody gets; "ERROR" is no more than a refusal."""
+def listen(s, hello=False):
+    """What comes behind a greeting, which everybody gets; "ERROR" is no more than a refusal. hello: somebody else's HELLO was said,
+    which CURVE answers by a WELCOME that nobody but its author can read (rfc.zeromq.org/spec/26); one that ends the connection at
+    what follows has often left none of it to be read."""
     answer = read_some(s, 0.3)
-    if len(answer) > len(GREETING) + 52 and answer[66:72] != b"\x05ERROR":
+    if hello and answer[66:74] == b"\x07WELCOME" and len(answer) == len(GREETING) + 52 + 170:
+        count("replays welcomed")
+    elif len(answer) > len(GREETING) + 52 and answer[66:72] != b"\x05ERROR":
         count("answers heard")
         with lock:
             told.append(answer[:200].hex())
@@ -216,7 +220,7 @@ def replays(port, recorded):
         except OSError:
             pass
         count("recordings replayed")
-        listen(s)
+        listen(s, hello=True)
         s.close()
 
 

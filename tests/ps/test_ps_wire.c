@@ -98,7 +98,7 @@ static const char *const carried[WIRE_KINDS] = {
     [WIRE_REPLICATE_ACK] = "key step seq",
     [WIRE_PULSE] = "",
     [WIRE_MEMBER] = "key seq flags",
-    [WIRE_TAKE] = "step version seq values",
+    [WIRE_TAKE] = "step version seq flags values",
     [WIRE_TAKEN] = "step flags batch",
     [WIRE_WORD] = "",
 };

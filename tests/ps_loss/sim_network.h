@@ -181,6 +181,11 @@ static inline void sim_send(void *ctx, int peer, const struct ps_message *m) {
     p.header.job = SIM_JOB;
     p.header.incarnation = from->incarnation ? from->incarnation : sim_incarnation(from->role, from->index);
     if (from->role == PS_WORKER) p.header.life = from->life;
+    // The receiver hears what the wire carries of it.
+    uint8_t bytes[WIRE_HEADER_MAX];
+    size_t n = wire_encode(&p.header, bytes);
+    if (!n || wire_decode(bytes, n, p.bytes, &p.header) != 0)
+        fail_msg("a %s cannot be said on the wire", wire_kind_name(p.header.kind));
     for (int copies = sim_draw(s, 100) < (uint64_t)s->repeat_percent ? 2 : 1; copies > 0; copies--) {
         p.payload = NULL;
         if (m->bytes) {

@@ -331,7 +331,7 @@ static void say_taken(struct rounds *c, int w, const struct wire_header *h) {
     if (c->turns.workers) turns_over(&c->turns, w);
 }
 
-// Who computes no more may be the last that a set waits for.
+// A worker that computes no more may be the last one that a set waits for.
 static void answer_takes(struct rounds *c) {
     struct wire_header h, set = {.kind = WIRE_SET};
     for (int w; (w = budget_ready(c->budget, &h)) >= 0;) say_taken(c, w, &h);

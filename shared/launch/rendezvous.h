@@ -1,0 +1,63 @@
+// The meeting point of ranks that somebody else has started, on several hosts: one TCP address, where rank 0 listens. The
+// ranks learn there who is where, hand each other small things by name, and rank 0 hears who has gone.
+//
+//     rank 0    rendezvous_open ... listens at host:port, and is a member as the others are
+//     rank r    rendezvous_open ... comes, says its rank, host and identity; returns when all have come
+//               rendezvous_put / _get / _all    small things by name
+//               rendezvous_close                says goodbye and waits until all have, or until one is lost
+//
+// Trust       Without a key anybody who reaches the port may come, as with torchrun's store. With a job key (64 hex digits
+//             in STARRING_JOB_KEY) all is encrypted and only who knows it comes in.
+// Ownership   One struct rendezvous per process; it has a thread of its own, which answers the others (rank 0) and notices
+//             who is gone. It touches no file.
+// Threads     All calls from any thread.
+// Blocking    _open, _get, _all, _close: until their deadline. _put never.
+// Errors      -1 or NULL after logging one sentence that names host and port, the rank and what to do.
+#ifndef STARRING_SHARED_LAUNCH_RENDEZVOUS_H
+#define STARRING_SHARED_LAUNCH_RENDEZVOUS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct rendezvous;
+
+struct rendezvous_options {
+    const char *host;  // where rank 0 listens: a name or a number
+    int port;
+    int rank, size;
+    const char *
+        identity;  // version and configuration: of all ranks the same, or the one that differs is refused by name
+    const char *interface;    // of this rank's address; NULL: by the route to the meeting point
+    double deadline_s;        // for all to come, and for every later wait
+    const _Atomic int *stop;  // ends every wait; NULL: nothing does
+};
+
+// A member, as all know it after rendezvous_open.
+struct rendezvous_member {
+    char host[64];     // its name
+    char address[64];  // at which the others reach it
+    int machine;       // 0, 1, ..: in the order of the first rank on each; ranks of one machine share it
+    int local_rank;    // which of the ranks of its machine, in rank order
+    int pid;
+};
+
+struct rendezvous *rendezvous_open(const struct rendezvous_options *o);
+const struct rendezvous_member *rendezvous_member(const struct rendezvous *r, int rank);
+int rendezvous_machines(const struct rendezvous *r);
+
+// bytes of data under that name, for everybody; a second put of a name replaces the first.
+int rendezvous_put(struct rendezvous *r, const char *name, const void *data, size_t bytes);
+// Waits until the name is there. malloc'd, with a closing zero that is not counted; NULL after logging, also when a member
+// is lost meanwhile.
+void *rendezvous_get(struct rendezvous *r, const char *name, size_t *bytes);
+// All ranks call it in the same order: everybody's bytes (the same number of each) into all (size x bytes), in rank order.
+int rendezvous_all(struct rendezvous *r, const void *mine, size_t bytes, void *all);
+
+// The first rank whose process has gone without a goodbye; -1: none. Never blocks.
+int rendezvous_lost(const struct rendezvous *r);
+// This rank gives up: everybody's waits end with `why`.
+void rendezvous_abort(struct rendezvous *r, const char *why);
+void rendezvous_close(struct rendezvous **r);
+
+#endif

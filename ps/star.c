@@ -126,10 +126,10 @@ static int check_groups(const struct config *c) {
 // Where steps go on without workers that are late, what counts on every worker's part of each step is left out.
 static int check_late(const struct config *c) {
     const struct consistency_rule rule = consistency_of(c);
-    if (c->ps.grace_ms && !rule.row->graces)
+    if (c->ps.grace_ms && (!rule.row->graces || rule.needs == c->workers))
         return fail(
             "parameter_server.grace_ms %lld: with --topology %s no step waits for others when it has enough; leave it "
-            "out, or use ps:quorum:Q",
+            "out, or use ps:quorum:Q with Q below the number of workers",
             (long long)c->ps.grace_ms, c->topology);
     if (!consistency_drops(&rule)) return 0;
     if (ps_codes(c))

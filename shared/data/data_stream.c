@@ -54,8 +54,9 @@ static int read_bin_header(struct segment *g, int *width) {
             "data %s: version %d, but magic %d has version %d; write the file again with a current llm.c",
             g->path, head[1], head[0], f->version);
     *width = f->width;
+    if (!head[2]) return fail("data %s: it has a header and no tokens; write it again", g->path);
     int64_t have = (int64_t)g->map.bytes - BIN_HEADER_BYTES, need = (int64_t)head[2] * *width;
-    if (head[2] <= 0 || have != need)
+    if (head[2] < 0 || have != need)
         return fail(
             "data %s: its header announces %d tokens (%lld bytes), but %lld "
             "bytes follow it; the file is %s, copy or write it again",

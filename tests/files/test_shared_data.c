@@ -217,7 +217,7 @@ static void test_bad_files(void **state) {
     o.path = put_bin(d, "header.bin", &(struct bin){20240520, 1, 100, 2, 0, 50257, 800});
     expect_error(&o, "truncated", "header.bin");
     o.path = put_bin(d, "none.bin", &(struct bin){20240520, 1, 0, 2, 0, 50257, 0});
-    expect_error(&o, "announces 0", "none.bin");
+    expect_error(&o, "a header and no tokens", "none.bin");
     o.path = put_bin(d, "range.bin", &(struct bin){20240520, 1, 100, 2, 50200, 60000, 0});
     expect_error(&o, "token 50257 at position 57", "range.bin");
     o.path = d->files[1];

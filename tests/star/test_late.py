@@ -289,6 +289,7 @@ class Refused(Case):
                             (("ps:quorum:4",), "Q must be 1 to 3"), (("ps:quorum:0",), "Q must be 1 to 3"),
                             (("ps:backup:1", "--set", "parameter_server.grace_ms=5"), "parameter_server.grace_ms 5: with --topology ps:backup:1 no"),
                             (("ps:sync", "--set", "parameter_server.grace_ms=5"), "use ps:quorum:Q"),
+                            (("ps:quorum:3", "--set", "parameter_server.grace_ms=5"), "with Q below the number of workers"),
                             (("zero:1", "--set", "parameter_server.grace_ms=5"), "parameter_server.grace_ms"),
                             (("ps:quorum:2", "--set", "parameter_server.compression=topk"), "what its next one builds on"),
                             (("ps:backup:1", "--reduce-group", "3"), "reduce_group 3: --topology ps:backup:1 decides step by step"),

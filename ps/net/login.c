@@ -181,8 +181,9 @@ int ps_login(const struct ps_login *l, struct ps_identity *id) {
     return -1;
 }
 
-struct roster *ps_read_start(const struct ps_role_options *role, int shards, const struct ps_frame *frame) {
-    struct roster *r = roster_read(frame->data, frame->bytes, shards, role->config->workers);
+struct roster *ps_read_start(const struct ps_role_options *role, int shards, int workers,
+                             const struct ps_frame *frame) {
+    struct roster *r = roster_read(frame->data, frame->bytes, shards, workers);
     if (!r)
         fail("the scheduler at %s names other members than this job has: is it of the same version?",
              role->scheduler);
@@ -207,7 +208,7 @@ struct roster *ps_wait_start(const struct ps_login *l, struct ps_identity *id) {
         // It lives, and says itself when it has waited for others, for a step or for files for too long.
         if (m.header.kind == WIRE_WELCOME || m.header.kind == WIRE_HEARTBEAT_ACK) start = now_seconds();
         bool started = m.header.kind == WIRE_START && m.frame;
-        struct roster *roster = started ? ps_read_start(l->role, l->shards, m.frame) : NULL;
+        struct roster *roster = started ? ps_read_start(l->role, l->shards, 0, m.frame) : NULL;
         if (started) {
             id->joins = (m.header.flags & WIRE_JOINS) != 0;
             memcpy(id->checkpoint, m.header.text, sizeof id->checkpoint);

@@ -42,7 +42,7 @@ void ps_stamp(const struct ps_identity *id, struct wire_header *h);
 void ps_hello(const struct ps_login *l, const struct ps_identity *id);
 // Blocks until welcomed, refused or late. 0 with id->rank and id->job set, or -1 after logging.
 int ps_login(const struct ps_login *l, struct ps_identity *id);
-// Blocks until everyone is there; id->checkpoint is set. The job's members, or NULL after logging.
+// A worker's. Blocks until everyone is there; id->checkpoint is set. The job's shards, or NULL after logging.
 struct roster *ps_wait_start(const struct ps_login *l, struct ps_identity *id);
 // A message to the scheduler that is a kind and a text (NULL: none) alone.
 void ps_say(struct net_socket *scheduler, const struct ps_identity *id, enum wire_kind kind,
@@ -54,8 +54,9 @@ void ps_say(struct net_socket *scheduler, const struct ps_identity *id, enum wir
 #define LAST_WORD_EVERY_S 0.06
 void ps_abort(struct net_socket *scheduler, struct link *l, const struct ps_identity *id, const char *text);
 void ps_part(struct net_socket *scheduler, struct link *l);
-// The members that START names. NULL after logging: it is not of a job as this role knows it.
-struct roster *ps_read_start(const struct ps_role_options *role, int shards, const struct ps_frame *frame);
+// What START names: the shards, and so many workers. NULL after logging: it is not of a job as this role knows it.
+struct roster *ps_read_start(const struct ps_role_options *role, int shards, int workers,
+                             const struct ps_frame *frame);
 // Logs why the job is over for this role; -1. If a launcher has ended the job, it has printed the reason: its
 // roles keep the text and print nothing.
 int ps_fail(const char *why);

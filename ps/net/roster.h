@@ -3,7 +3,7 @@
 // scheduler has told since (WIRE_MEMBER).
 //
 //     shard ADDRESS INCARNATION TOKEN      a line for each shard, in shard order; TOKEN "-": none
-//     worker INCARNATION LIFE              a line for each worker
+//     worker INCARNATION LIFE              a line for each worker; workers, who ask shards alone, are told none
 //
 // Pure. Texts come from the network: nothing in them is trusted.
 #ifndef STARRING_PS_NET_ROSTER_H

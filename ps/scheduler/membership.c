@@ -8,6 +8,7 @@
 #include "ps/job/consistency.h"
 #include "ps/job/timing.h"
 #include "ps/net/clock.h"
+#include "ps/net/link.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
 
@@ -112,28 +113,66 @@ static void check_hello(const struct membership *c, int i, const struct wire_hea
         core_fail(why, "%s %d is already here; every rank joins once", role, h->rank);
 }
 
-// With where all shards listen, and which process has which rank.
-static void send_start(struct membership *c, int peer, bool joins) {
-    struct ps_message m = {.header = {.kind = WIRE_START,
-                                      .epoch = c->epochs ? c->epochs->epoch : 0,
-                                      .manifest = c->start.seal,
-                                      .flags = joins ? WIRE_JOINS : 0}};
-    snprintf(m.header.text, sizeof m.header.text, "%s", c->start.checkpoint);
+// ---------------------------------------------------------------- START
+// Where all shards listen; and for servers which process has which rank: their shards learn it from them. What has changed
+// since then is told by WIRE_MEMBER, and a life that is older than that counts no more.
+static struct start_text *start_text(struct membership *c, bool workers) {
+    struct start_text **at = &c->texts[workers];
     int threads = c->o.map->threads;
-    struct roster *r = roster_create(c->shards, c->workers);
+    if (*at) return *at;
+    *at = xcalloc(1, sizeof **at + (size_t)c->count * sizeof *(*at)->leaving);
+    (*at)->members = c->count;
+    struct roster *r = roster_create(c->shards, workers ? c->workers : 0);
     for (int g = 0; g < c->shards; g++) {
         const struct member *server = &c->m[c->workers + g / threads];
         if (server->shards) r->shard[g] = server->shards[g % threads];
         r->shard[g].incarnation = server->incarnation;
     }
-    for (int w = 0; w < c->workers; w++)
+    for (int w = 0; w < r->workers; w++)
         if (c->m[w].present) r->worker[w] = (struct roster_worker){c->m[w].incarnation, c->m[w].life};
-    char *text = roster_text(r, &m.bytes);
+    (*at)->text = roster_text(r, &(*at)->bytes);
     roster_destroy(&r);
-    m.payload = text;
-    c->o.port.send(c->o.port.ctx, peer, &m);
-    free(text);
+    return *at;
 }
+
+// A START that has not left is not lost, and one that has left is said again by the link's timer: members say HELLO more
+// often, and in a large job their STARTs are many.
+static void send_start(struct membership *c, int i, int peer, double now) {
+    struct member *member = &c->m[i];
+    struct start_text *t = start_text(c, i >= c->workers);
+    double most_s = ps_repeat_most_s(c->o.config);
+    bool leaves = atomic_load(&t->leaving[i]) > 0;
+    if (member->starts &&
+        (leaves || now - member->start_s < rto_backoff(RTO_FIRST_S, member->starts - 1, most_s)))
+        return;
+    struct ps_message m = {.header = {.kind = WIRE_START,
+                                      .epoch = c->epochs ? c->epochs->epoch : 0,
+                                      .manifest = c->start.seal,
+                                      .flags = member->joins ? WIRE_JOINS : 0},
+                           .payload = t->text,
+                           .bytes = t->bytes,
+                           .inflight = &t->leaving[i]};
+    snprintf(m.header.text, sizeof m.header.text, "%s", c->start.checkpoint);
+    member->start_s = now;
+    member->starts++;
+    c->o.port.send(c->o.port.ctx, peer, &m);
+}
+
+static void start_texts_free(struct start_text **list, bool all) {
+    for (struct start_text *t; (t = *list);) {
+        bool leaves = false;
+        for (int i = 0; i < t->members; i++) leaves = leaves || atomic_load(&t->leaving[i]) > 0;
+        if (leaves && !all) {
+            list = &t->before;
+            continue;
+        }
+        *list = t->before;
+        free(t->text);
+        free(t);
+    }
+}
+
+// ---------------------------------------------------------------- HELLO
 
 void membership_forget(struct membership *c, int i) {
     int server = i - c->workers, threads = c->o.map->threads;
@@ -177,6 +216,7 @@ int membership_hello(struct membership *c, const struct wire_header *h, const st
     if (m->incarnation != h->incarnation) {
         m->joins = c->started && ps_elastic(c->o.config);
         m->let_in = false;
+        m->starts = 0;
     }
     if (!m->present) c->came_s = now;
     m->present = true;
@@ -189,7 +229,7 @@ int membership_hello(struct membership *c, const struct wire_header *h, const st
     welcome.life = ps_elastic(c->o.config) && h->role == PS_WORKER ? m->life : 0;
     welcome.step = h->role == PS_WORKER ? i : h->role == PS_SERVER ? i - c->workers : h->rank;
     port_tell(&c->o.port, PEER_SENDER, &welcome);
-    if (c->started && !m->joins) send_start(c, PEER_SENDER, false);
+    if (c->started && !m->joins && h->role != PS_SHARD) send_start(c, i, PEER_SENDER, now);
     return i;
 }
 
@@ -200,12 +240,12 @@ void membership_lose(struct membership *c, int i) {
     c->error[0] = 0;
 }
 
-void membership_let_in(struct membership *c, int i, bool asks) {
+void membership_let_in(struct membership *c, int i, bool asks, double now) {
     struct member *m = &c->m[i];
     const struct wire_header news = {.kind = WIRE_MEMBER, .key = i, .seq = m->incarnation, .life = m->life};
     for (int g = 0; g < c->shards && !m->let_in; g++) port_tell(&c->o.port, membership_shard(c, g), &news);
     m->let_in = true;
-    if (asks) send_start(c, PEER_SENDER, true);
+    if (asks) send_start(c, i, PEER_SENDER, now);
 }
 
 // ---------------------------------------------------------------- members
@@ -264,10 +304,10 @@ static int begin(struct membership *c, double now) {
     c->started = true;
     for (int i = 0; i < c->count; i++) {
         c->m[i].seen_s = now;
-        if (c->m[i].present)
-            send_start(c, i, false);
-        else
+        if (!c->m[i].present)
             c->m[i].life = 1;  // of the process that is missing: another one's is the next
+        else if (i < c->workers + c->servers)
+            send_start(c, i, i, now);
     }
     return 0;
 }
@@ -375,19 +415,32 @@ int membership_tick(struct membership *c, int64_t step, double now) {
     return c->done ? 0 : lost_tick(c, step, now);
 }
 
+static void members_free(struct membership *c) {
+    for (int i = 0; i < c->count; i++) free(c->m[i].shards);
+    free(c->m);
+    free(c->first_identity);
+    for (int k = 0; k < 2; k++) {
+        if (!c->texts[k]) continue;
+        c->texts[k]->before = c->former;
+        c->former = c->texts[k];
+    }
+}
+
 void membership_init(struct membership *c, const struct scheduler_options *o) {
+    members_free(c);
+    start_texts_free(&c->former, false);
     *c = (struct membership){.o = *o,
                              .workers = o->config->workers,
                              .servers = o->map->servers,
                              .shards = o->map->shards,
                              .start = o->start,
-                             .lost = -1};
+                             .lost = -1,
+                             .former = c->former};
     c->count = c->workers + c->servers + c->shards;
     c->m = xcalloc((unsigned long)c->count, sizeof *c->m);
 }
 
 void membership_free(struct membership *c) {
-    for (int i = 0; i < c->count; i++) free(c->m[i].shards);
-    free(c->m);
-    free(c->first_identity);
+    members_free(c);
+    start_texts_free(&c->former, true);
 }

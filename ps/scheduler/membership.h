@@ -4,7 +4,8 @@
 //     absent --HELLO: manifest equal? rank free?--> present --GOODBYE, or silent for too long--> gone
 //            --PULSE of no job--> absent, and coming: it reads its files, and is waited for
 //                     (a rank that is taken, by another process: scheduler_core.c knows what that means)
-//     all present       --> started: START to all (--elastic, a new epoch: after a while MIN workers are enough)
+//     all present       --> started: START to workers and servers (--elastic, a new epoch: after a while MIN workers are
+//                           enough); again to who still says HELLO, once for each end of a timer
 //     all workers gone  --> closing: SHUTDOWN to the servers --> each has said GOODBYE: done; one that falls silent
 //     before is lost
 //
@@ -79,6 +80,18 @@ struct member {
     double progress_s;            // when that last grew
     bool let_in;                  // the shards have been told of it (joins)
     struct roster_shard *shards;  // (threads) servers: where they listen
+    double start_s;               // when START was sent to it last
+    int starts;                   // how often
+};
+
+// The payload of START for all members of a kind, written once an epoch: it is sent from where it lies, and stays until the
+// transport has let go of it.
+struct start_text {
+    struct start_text *before;
+    char *text;
+    size_t bytes;
+    int members;
+    _Atomic int leaving[];  // (members)
 };
 
 // Read by the scheduler's other files, changed by membership.c alone.
@@ -98,10 +111,14 @@ struct membership {
     int lost;                     // the member that `error` says was lost; -1: it says something else
     const struct epochs *epochs;  // NULL: of a job without any
     struct start_point start;     // once started
+    struct start_text *texts[2];  // for workers, for servers; NULL: not written yet
+    struct start_text *former;    // of earlier epochs
     char error[WIRE_TEXT_MAX];
 };
 
+// Of {0}; or of one in use, which becomes that of the next epoch: nobody is there.
 void membership_init(struct membership *c, const struct scheduler_options *o);
+// Behind the end of the transport (net_destroy).
 void membership_free(struct membership *c);
 
 // ---- messages
@@ -127,7 +144,7 @@ void membership_hold(struct membership *c);
 void membership_lose(struct membership *c, int worker);
 // It has come since the job has started, and may come to the servers: the shards are told which process it is, once, and the
 // sender START where it has asked for it.
-void membership_let_in(struct membership *c, int worker, bool asks);
+void membership_let_in(struct membership *c, int worker, bool asks, double now);
 
 // ---- time
 // Starts and closes the job, notices late and lost members. step: the job's, for texts. 0 or -1.

@@ -96,7 +96,6 @@ static void epoch_end(struct scheduler_core *c, const char *why, bool free) {
     for (int i = 0; i < m->count; i++)
         if (m->m[i].present) port_tell(&c->o.port, i, &h);
     rounds_destroy(&c->rounds);
-    membership_free(m);
 }
 
 // ---------------------------------------------------------------- workers that come and go
@@ -290,7 +289,7 @@ int scheduler_core_message(struct scheduler_core *c, const struct wire_header *h
     // A worker that has come to the running job is heard: the shards learn of it as soon as it may come to them. Pulses come
     // from another socket than answers go to.
     if (i >= 0 && i < c->members.workers && c->members.m[i].joins && rounds_lets_in(c->rounds, i))
-        membership_let_in(&c->members, i, hello || h->kind == WIRE_HEARTBEAT);
+        membership_let_in(&c->members, i, hello || h->kind == WIRE_HEARTBEAT, now);
     if (i >= 0 && !hello && !c->error[0]) dispatch(c, i, h, now);
     if (i >= 0 && c->error[0] && h->kind == WIRE_GOODBYE) membership_goodbye(&c->members, i);
     ps_frame_release(frame);

@@ -246,10 +246,11 @@ static int server_listen_scheduler(struct server *s, double *heard_s) {
         *heard_s = now_seconds();
         if (m.header.job == s->id.job) link_receive(s->link, PEER_SCHEDULER, &m.header, *heard_s);
         bool start = m.header.kind == WIRE_START && m.frame;
-        int met = start ? server_meet(s, m.frame) : 0;
+        if (start && !atomic_load(&s->roster))
+            atomic_store(&s->roster, ps_read_start(s->o, s->map->shards, s->c->workers, m.frame));
         s->started = s->started || start;
         ps_frame_release(m.frame);
-        if (met != 0) return -1;
+        if (start && !atomic_load(&s->roster)) return -1;
         if (start && server_load(s, m.header.text, m.header.manifest) != 0) return -1;
         if (m.header.kind == WIRE_ABORT || m.header.kind == WIRE_REFUSED) {
             ps_say(s->scheduler, &s->id, WIRE_GOODBYE, NULL);

@@ -84,7 +84,5 @@ struct server {
 void *shard_main(void *arg);
 void shard_send(void *shard, int peer, const struct ps_message *message);
 bool shard_renew(void *shard, int peer, struct ps_message *m);
-// The payload of START, of which the first counts. Any thread. 0, or -1 after logging.
-int server_meet(struct server *s, const struct ps_frame *start);
 
 #endif

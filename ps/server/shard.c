@@ -95,21 +95,11 @@ static int shard_from_worker(struct shard *s) {
     return rc < 0 ? -1 : 0;
 }
 
-int server_meet(struct server *s, const struct ps_frame *start) {
-    struct roster *none = NULL, *r;
-    if (atomic_load(&s->roster)) return 0;
-    if (!(r = ps_read_start(s->o, s->map->shards, start))) return -1;
-    if (!atomic_compare_exchange_strong(&s->roster, &none, r)) roster_destroy(&r);
-    return 0;
-}
-
 static int shard_from_scheduler(struct shard *s) {
     struct net_message m;
     int rc = 0;
     while (shard_receive(s, s->scheduler, &m, &rc)) {
-        int met = m.header.kind == WIRE_START && m.frame ? server_meet(s->server, m.frame) : 0;
         ps_frame_release(m.frame);
-        if (met != 0) return -1;
         link_receive(s->link, PEER_SCHEDULER, &m.header, now_seconds());
         bool set = m.header.kind == WIRE_SET, member = m.header.kind == WIRE_MEMBER;
         if (m.header.kind != WIRE_DECISION && !set && !member) continue;
@@ -157,7 +147,7 @@ static int shard_load(struct shard *s) {
     return 0;
 }
 
-// The members of the job are known, once the scheduler has said them.
+// The members of the job are known, once the scheduler has said them to the main thread.
 static int shard_meet(struct shard *s) {
     const struct roster *r = atomic_load(&s->server->roster);
     if (s->acquainted || !r) return 0;

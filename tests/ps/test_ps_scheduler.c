@@ -96,7 +96,7 @@ static void test_membership_alone(void **state) {
                                   .manifest = {.hash = 5},
                                   .job = SIM_JOB,
                                   .port = {&f->log, log_send}};
-    struct membership members, *m = &members;
+    struct membership members = {0}, *m = &members;
     membership_init(m, &o);
     static const struct wire_header who[] = {{.role = PS_WORKER, .rank = 0},
                                              {.role = PS_WORKER, .rank = 1},
@@ -120,10 +120,54 @@ static void test_membership_alone(void **state) {
     assert_true(m->started);
     struct wire_header again = {
         .kind = WIRE_HELLO, .role = PS_WORKER, .rank = 1, .incarnation = 9, .manifest = 5};
+    // One text for both workers, one for the server, none for its shard.
+    assert_int_equal(logged(&f->log, 0, WIRE_START) + logged(&f->log, 1, WIRE_START), 2);
+    assert_int_equal(logged(&f->log, 2, WIRE_START), 1);
+    assert_int_equal(logged(&f->log, 3, WIRE_START), 0);
+    const char *text = m->texts[0]->text;
+    assert_null(strstr(text, "worker "));
+    assert_non_null(strstr(m->texts[1]->text, "worker 9 1\nworker 9 1\n"));
+    // START is said again by the timer, which doubles, however often a member asks; and not while it still leaves.
+    static const double at[] = {1.0, 1.09, 1.11, 1.2, 1.3, 1.32, 1.4};
+    static const int starts[] = {0, 0, 1, 0, 0, 1, 0};
+    for (int i = 0; i < 7; i++) {
+        f->log.count = 0;
+        assert_int_equal(membership_hello(m, &again, NULL, at[i]), 1);
+        assert_int_equal(logged(&f->log, PEER_SENDER, WIRE_WELCOME), 1);
+        assert_int_equal(logged(&f->log, PEER_SENDER, WIRE_START), starts[i]);
+    }
+    assert_ptr_equal(m->texts[0]->text, text);
     f->log.count = 0;
-    assert_int_equal(membership_hello(m, &again, NULL, 1.0), 1);  // its START was lost
-    assert_int_equal(logged(&f->log, PEER_SENDER, WIRE_WELCOME), 1);
-    assert_int_equal(logged(&f->log, PEER_SENDER, WIRE_START), 1);
+    atomic_store(&m->texts[0]->leaving[1], 1);
+    membership_hello(m, &again, NULL, 3.0);
+    assert_int_equal(logged(&f->log, PEER_SENDER, WIRE_START), 0);
+    // Another epoch has texts of its own, and the old one is there until it has left.
+    membership_init(m, &o);
+    assert_null(m->texts[0]);
+    assert_ptr_equal(m->former->text, text);
+    atomic_store(&m->former->leaving[1], 0);
+    membership_init(m, &o);
+    assert_null(m->former);
+    membership_free(m);
+    fixture_destroy(f);
+}
+
+// It names who falls silent.
+static void test_membership_silence(void **state) {
+    (void)state;
+    struct fixture *f = fixture_create();
+    struct membership members = {0}, *m = &members;
+    membership_init(m, &(struct scheduler_options){.config = &f->sim->c,
+                                                   .map = f->sim->map,
+                                                   .manifest = {.hash = 5},
+                                                   .job = SIM_JOB,
+                                                   .port = {&f->log, log_send}});
+    for (int i = 0; i < m->count; i++) {
+        m->m[i].present = true;
+        m->m[i].incarnation = 9;
+    }
+    assert_int_equal(membership_tick(m, 0, 1.0), 0);
+    assert_true(m->started);
     assert_int_equal(membership_tick(m, 3, 3.5), -1);
     assert_string_equal(m->error, "worker 0 was lost at step 3: silent for 2.5 s" PS_LOST_KEY);
     membership_free(m);
@@ -141,7 +185,7 @@ static void test_rounds_alone(void **state) {
     struct fixture *f = fixture_create();
     struct scheduler_options o = {
         .config = &f->sim->c, .map = f->sim->map, .job = SIM_JOB, .port = {&f->log, log_send}};
-    struct membership members, *m = &members;
+    struct membership members = {0}, *m = &members;
     membership_init(m, &o);
     struct rounds *r = rounds_create(&o, m);
     char text[WIRE_TEXT_MAX];
@@ -189,7 +233,7 @@ static void test_rounds_ahead(void **state) {
                                       .lead = lead,
                                       .job = SIM_JOB,
                                       .port = {&f->log, log_send}};
-        struct membership members;
+        struct membership members = {0};
         membership_init(&members, &o);
         struct rounds *r = rounds_create(&o, &members);
         struct wire_header sum = {.kind = WIRE_SHARD_SUM, .has_sum = true};
@@ -396,6 +440,7 @@ static void test_not_finite_without_round(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_membership_alone),
+        cmocka_unit_test(test_membership_silence),
         cmocka_unit_test(test_rounds_alone),
         cmocka_unit_test(test_rounds_ahead),
         cmocka_unit_test(test_login),

@@ -178,7 +178,7 @@ $(TEST_BINS):
 $(BUILD)/tests/test_decentral_mpi: LDLIBS += $(MPI_FLAGS)
 $(BUILD)/tests/test_decentral_mpi: | $(MPI_USES) $(MPI_SO)
 
-include tests/device/device.mk tests/emulation/emulation.mk tests/bits/bits.mk bundle/bundle.mk
+include tests/device/device.mk tests/emulation/emulation.mk tests/bits/bits.mk bundle/bundle.mk packaging/packaging.mk
 
 .PRECIOUS: $(BUILD)/obj/%.o $(BUILD)/proto/%.pb-c.c $(BUILD)/proto/%.pb-c.h
 .SECONDARY:
@@ -208,6 +208,9 @@ help:
 	@echo "make bench           step, AdamW and the star's transport on this machine"
 	@echo "make fuzz            hostile input to every reader and state machine, SECONDS=30 each (docs/fuzzing.md); wants clang"
 	@echo "make mutations       break one rule at a time in a copy of the tree: each has a test that must fail; RULES=\"gossip late\": some of them"
+	@echo "make install         program, plugins, experiments, manual pages, completion and docs below PREFIX=/usr/local (DESTDIR= before it)"
+	@echo "make uninstall       take away what install has put below PREFIX"
+	@echo "make deb             the same as a package of Debian or Ubuntu, in $(BUILD); packaging/Dockerfile makes images of it"
 	@echo "make bundle          $(BUILD)/bundle: program, CUDA object, tests and libraries in a folder that moves"
 	@echo "make gpu-check       everything that wants a real GPU; PARTS=\"facts ops\": parts of it, GPU_CHECK=--list: which there are"
 	@echo "make lint            format, static analysis, layering"
@@ -219,7 +222,7 @@ deps:
 	@.ci/deps
 
 # What is not there is said here, in one line, not by the compiler. Commands that build nothing themselves go on.
-TO_BUILD := $(filter-out deps test check demo help lint format clean fuzz,$(or $(MAKECMDGOALS),all))
+TO_BUILD := $(filter-out deps test check demo help lint format clean fuzz uninstall,$(or $(MAKECMDGOALS),all))
 TO_TEST  := $(if $(filter run-tests tests mutations fuzz-programs gpu-check bundle-parts $(BUILD)/tests/%,$(TO_BUILD)),tests)
 ifneq ($(TO_BUILD),)
 MISSING  := $(shell pkg-config --exists $(PKGS) zlib $(TO_TEST:tests=cmocka) 2>/dev/null && command -v protoc-c >/dev/null \

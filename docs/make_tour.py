@@ -7,7 +7,7 @@ import sys
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGE = os.path.join("docs", "tour.md")
-BOXES = ("kernels", "shared", "ps", "decentral", "proto", "experiments", "bundle")
+BOXES = ("kernels", "shared", "ps", "decentral", "proto", "experiments", "bundle", "packaging")
 ENDINGS = (".c", ".h", ".cu", ".proto", ".py")
 HEAD = """# File tour
 

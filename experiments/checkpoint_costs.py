@@ -22,6 +22,7 @@ import time
 
 import cli
 from drill import costs, exercise, jobs, moments, people
+from program import built
 
 # The flags, and who is killed.
 JOBS = {
@@ -36,7 +37,7 @@ MANY_STEPS = 100000  # of a run that is killed and then ended
 
 def parse():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--program", default="build/starring", help="the program to measure (%(default)s)")
+    p.add_argument("--program", default=built(), help="the program to measure (%(default)s)")
     p.add_argument("--model", default="demo", help="(%(default)s)")
     p.add_argument("--batch", type=int, default=1, help="sequences a step and worker (%(default)s)")
     p.add_argument("--seq", type=int, default=128, help="tokens a sequence (%(default)s)")

@@ -32,12 +32,7 @@ from comparison import csvfile, equality, learning, likeness, options, sample, s
 from comparison.execute import run_all
 from comparison.pages import closing, report
 from comparison.runs import Failure, RunError, UsageError, failures_in_words, load
-
-
-def built():
-    """The program of this repository or bundle, wherever compare.py is started."""
-    places = [os.path.join(TOP, folder, "starring") for folder in ("build", "bin")]
-    return next((p for p in places if os.path.exists(p)), places[0])
+from program import built
 
 
 def check_out(out):

@@ -29,12 +29,13 @@ import sys
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import cli
-from compare import built, check_out
+from compare import check_out
 from comparison import csvfile
 from comparison.execute import check_places, said_of, time_left
 from comparison.pages.report import About
 from comparison.plan import refuse_unaccepted
 from comparison.runs import Failure, RunError, UsageError, failures_in_words
+from program import built
 from study import page, plan, results
 
 QUICK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "studies", "quick.json")
@@ -55,7 +56,7 @@ def parse(argv):
     ap.add_argument("--read", action="store_true", help="train nothing: show what is done, by whichever build")
     ap.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     ap.add_argument("--picture", metavar="FILE", help="draw the curves into this SVG file too")
-    ap.add_argument("--program", metavar="FILE", default=os.environ.get("STARRING") or built(), help="default: $STARRING, else build/starring")
+    ap.add_argument("--program", metavar="FILE", default=built(), help="default: $STARRING, else build/starring")
     args = ap.parse_args(argv)
     if bool(args.study) == args.quick:
         ap.error("name a study, as experiments/studies/quick.json, or give --quick")

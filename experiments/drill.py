@@ -17,11 +17,12 @@ import time
 
 import cli
 from drill import exercise, jobs, people, table
+from program import built
 
 
 def parse():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--program", default="build/starring", help="the program to drill (%(default)s)")
+    p.add_argument("--program", default=built(), help="the program to drill (%(default)s)")
     p.add_argument("--runs", type=int, default=30, help="exercises (%(default)s)")
     p.add_argument("--seed", type=int, default=1, help="decides who dies when (%(default)s)")
     p.add_argument("--first", type=int, default=0, help="number of the first exercise: with --runs 1 one of them again")

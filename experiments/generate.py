@@ -16,7 +16,7 @@ import subprocess
 import sys
 
 import cli
-from compare import built
+from program import built
 
 PROMPT_MOST = 16 << 20  # bytes, as the program takes
 UNFINISHED = "\ufffd"  # what decoding gives for the first bytes of a character whose last ones are still to come
@@ -39,7 +39,7 @@ def parse(argv):
     ap.add_argument("--model", required=True, metavar="DIR", help="run directory, or Hugging Face directory")
     ap.add_argument("--prompt", required=True, metavar="TEXT", help="text to go on from; -: standard input")
     ap.add_argument("--tokenizer", metavar="DIR|FILE", help="default: tokenizer.json beside the weights")
-    ap.add_argument("--program", default=os.environ.get("STARRING") or built(),
+    ap.add_argument("--program", default=built(),
                     help="default %(default)s")
     ap.add_argument("--json", action="store_true", help="print one JSON document, with the texts decoded")
     args, rest = ap.parse_known_args(argv)

@@ -16,11 +16,11 @@ import argparse
 import os
 import sys
 
-TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import cli
 from netlab import formula, lab, rate, train
+from program import built
 
 TAIL_LINES = 25
 
@@ -35,7 +35,7 @@ def parse(argv):
     ap.add_argument("-c", "--config", metavar="FILE", help="configuration, as of `starring train`")
     ap.add_argument("--out", metavar="DIR", default="runs/netlab", help="one run directory each (default %(default)s)")
     ap.add_argument("--limit", type=float, metavar="SECONDS", help="end a run that takes longer")
-    ap.add_argument("--program", metavar="FILE", default=os.environ.get("STARRING") or os.path.join(TOP, "build", "starring"))
+    ap.add_argument("--program", metavar="FILE", default=built())
     ap.add_argument("--clean", action="store_true", help="remove what killed labs have left, and do nothing else")
     ap.add_argument("more", nargs="*", metavar="-- OPTIONS", help="of `starring train`, for all runs")
     args = ap.parse_args(argv)

@@ -14,11 +14,12 @@ import time
 
 import cli
 from drill import people, soaking
+from program import built
 
 
 def parse():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--program", default="build/starring", help="the program to soak (%(default)s)")
+    p.add_argument("--program", default=built(), help="the program to soak (%(default)s)")
     p.add_argument("--steps", type=int, default=80000, help="of each run (%(default)s)")
     p.add_argument("--job", action="append", default=[], metavar="NAME", help="only this job; repeatable: " + "; ".join(j.name for j in soaking.JOBS))
     p.add_argument("--slack", type=int, default=1 << 20, metavar="BYTES", help="growth of a process that is not counted as growth (%(default)s)")

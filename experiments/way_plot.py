@@ -21,6 +21,7 @@ from comparison.draw.bars import Style, draw
 from comparison.draw.style import PALETTE, PLOTS
 from comparison.runs import CLASSES
 from comparison.pages.figures import CLASS_WORDS
+from program import built
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGE, PICTURE = os.path.join("docs", "star.md"), os.path.join("docs", "star-way.svg")
@@ -129,7 +130,7 @@ def read(path):
 
 def main(argv=None):
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--program", default=os.environ.get("STARRING") or os.path.join(TOP, "build", "starring"))
+    ap.add_argument("--program", default=built())
     ap.add_argument("--check", action="store_true", help="compare, write nothing")
     args = ap.parse_args(argv)
     try:

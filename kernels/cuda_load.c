@@ -1,7 +1,7 @@
 // Opens the object that carries everything CUDA, so that the program itself needs neither CUDA nor a driver.
 //
 // Where    STARRING_CUDA_SO when set and not empty; else beside the program, in its lib folder, and in the
-//          lib folder next to its own (bin/starring, lib/...).
+//          lib folder next to its own (bin/starring, lib/... and lib/starring/...).
 // Order    The object's file, then the driver, then the object. On a machine without a driver the error says
 //          so, and not that some library of the object is missing.
 #include <dlfcn.h>
@@ -28,7 +28,7 @@ static char *why_text(void) {
 
 // 0 with the object's path, or -1 with the text.
 static int find_object(char *path, const char **why) {
-    static const char *const places[] = {"", "lib/", "../lib/"};
+    static const char *const places[] = {"", "lib/", "../lib/", "../lib/starring/"};
     const char *given = getenv("STARRING_CUDA_SO");
     char folder[PATH_BYTES];
     char *text = why_text();

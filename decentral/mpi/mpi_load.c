@@ -1,7 +1,7 @@
 // Opens what is linked with Open MPI, so that the program itself needs none.
 //
 // Where    STARRING_MPI_SO when set and not empty; else beside the program, in its lib folder, and in the lib folder next to
-//          its own (bin/starring, lib/...).
+//          its own (bin/starring, lib/... and lib/starring/...).
 // Global   Open MPI's own parts look for its symbols among those of the program.
 #include <dlfcn.h>
 #include <limits.h>
@@ -23,7 +23,7 @@ static char why_not[PATH_MAX + 256];
 static pthread_once_t asked = PTHREAD_ONCE_INIT;
 
 static void load(void) {
-    static const char *const places[] = {"", "lib/", "../lib/"};
+    static const char *const places[] = {"", "lib/", "../lib/", "../lib/starring/"};
     const char *given = getenv("STARRING_MPI_SO");
     char *program = launch_self(), path[PATH_MAX] = "";
     int folder = program ? (int)(strrchr(program, '/') - program) + 1 : 0;

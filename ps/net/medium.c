@@ -7,11 +7,12 @@
 
 #define KEYS_MAX 32768  // each is a mapping of its own; Linux gives a process 65530
 
-int ps_io_threads(const struct config *c, int streams) {
+int ps_io_threads(const struct config *c, int streams, int peers) {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     bool near = trust_mode_asked(c) == TRUST_LOOPBACK;  // nobody is on another host
-    if ((near && ps_shares(c)) || streams < 1) return 1;
-    return cores > 0 && streams > cores ? (int)cores : streams;
+    int most = near || streams > peers ? streams : peers;
+    if ((near && ps_shares(c)) || most < 1) return 1;
+    return cores > 0 && most > cores ? (int)cores : most;
 }
 
 bool ps_weights_in_place(const struct config *c, bool pages, int64_t keys) {

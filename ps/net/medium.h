@@ -35,9 +35,10 @@ static inline bool ps_shares_any(const struct config *c) { return ps_shares(c) |
 static inline bool ps_shares_with(const struct config *c, int worker, int server) {
     return ps_shares(c) || (ps_beside(c) && worker == server);
 }
-// How many threads of ZeroMQ move a role's payloads that `streams` shards send or receive, and encrypt them: one each where
-// they go over tcp, all of them or those of peers on other hosts, and not more than there are cores.
-int ps_io_threads(const struct config *c, int streams);
+// How many threads of ZeroMQ move a role's payloads that `streams` shards send or receive, and encrypt them: one for each of
+// those where they go over tcp, and for each of its peers (workers of a server, servers of a worker) where these may be on other
+// hosts, and not more than there are cores. A connection is moved by one thread.
+int ps_io_threads(const struct config *c, int streams, int peers);
 // pages, keys: of the map, or of its cut.
 bool ps_weights_in_place(const struct config *c, bool pages, int64_t keys);
 

@@ -491,11 +491,12 @@ int descriptors_of_scheduler(const struct config *c, int threads) {
 
 // A shard thread has a ROUTER and two DEALERs, and two sockets that watch its login; its workers and a neighbour connect.
 int descriptors_of_server(const struct config *c, int threads) {
-    return OF_SERVER + OF_IO_THREAD * ps_io_threads(c, threads) + threads * (9 + c->workers);
+    return OF_SERVER + OF_IO_THREAD * ps_io_threads(c, threads, c->workers) + threads * (9 + c->workers);
 }
 
 int descriptors_of_worker(const struct config *c, int shards) {
-    return OF_WORKER + OF_IO_THREAD * ps_io_threads(c, shards) + 2 * shards + 2 * ps_host_group(c);
+    return OF_WORKER + OF_IO_THREAD * ps_io_threads(c, shards, c->ps.servers) + 2 * shards +
+           2 * ps_host_group(c);
 }
 
 int descriptors_claim(int needed, int spare) {

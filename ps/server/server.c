@@ -511,7 +511,7 @@ static int server_run(struct server *s) {
     struct net_options no = {.wire = &s->wire,
                              .max_payload_bytes = (size_t)s->c->ps.partition_bytes * 4 + 65536,
                              .max_heard_bytes = heard,
-                             .io_threads = ps_io_threads(s->c, s->map->threads),
+                             .io_threads = ps_io_threads(s->c, s->map->threads, s->c->workers),
                              .queue_messages = 4 * s->map->count + 1024,
                              .faults = fault_plan_of(s->c, PS_SERVER, s->o->rank),
                              .trust = s->o->trust,

@@ -473,12 +473,13 @@ static void *comm_main(void *arg) {
 // Logs in, connects to every shard and meets it. 0, or -1 after logging; the scheduler has been told then.
 static int log_in(struct comm *c, const struct manifest *manifest) {
     const struct ps_role_options *role = &c->o.role;
-    struct net_options no = {.wire = c->o.wire,
-                             .max_payload_bytes = (size_t)c->c->ps.partition_bytes + (1 << 20),
-                             .io_threads = ps_io_threads(c->o.sharing->c, c->o.map->shards),
-                             .queue_messages = 4 * c->o.map->count + 1024,
-                             .faults = fault_plan_of(c->c, PS_WORKER, role->rank),
-                             .trust = role->trust};
+    struct net_options no = {
+        .wire = c->o.wire,
+        .max_payload_bytes = (size_t)c->c->ps.partition_bytes + (1 << 20),
+        .io_threads = ps_io_threads(c->o.sharing->c, c->o.map->shards, c->o.map->servers),
+        .queue_messages = 4 * c->o.map->count + 1024,
+        .faults = fault_plan_of(c->c, PS_WORKER, role->rank),
+        .trust = role->trust};
     const struct net_peer scheduler = {.address = role->scheduler};
     if (descriptors_claim(descriptors_of_worker(c->c, c->o.map->shards), 0) != 0) return -1;
     c->net = net_create(&no);

@@ -151,12 +151,17 @@ static void threads_for_other_hosts(void **state) {
     struct config c = toy_config(&t);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int most = cores < 3 ? (int)cores : 3;
-    assert_int_equal(ps_io_threads(&c, 3), 1);
+    int two = cores < 2 ? (int)cores : 2;
+    assert_int_equal(ps_io_threads(&c, 3, 2), 1);
     c.security.keys = (char *)"keys";
-    assert_int_equal(ps_io_threads(&c, 3), most);
+    assert_int_equal(ps_io_threads(&c, 3, 2), most);
+    assert_int_equal(ps_io_threads(&c, 1, 3), most);  // one shard, and workers on other hosts
+    assert_int_equal(ps_io_threads(&c, 1, 2), two);
+    assert_int_equal(ps_io_threads(&c, 1, 1), 1);
     c.security.keys = NULL;
     c.medium = MEDIUM_TCP;
-    assert_int_equal(ps_io_threads(&c, 3), most);
+    assert_int_equal(ps_io_threads(&c, 3, 2), most);
+    assert_int_equal(ps_io_threads(&c, 1, 3), 1);  // nobody is on another host
 }
 
 // One worker started from another configuration: refused, with both sides' words; the others are told

@@ -1,6 +1,6 @@
 // Collectives between processes, over Open MPI. The medium of its messages is mpi_medium.h's choice.
 //
-// The primitives are exchanges over nonblocking point-to-point messages; of int64, and in native
+// The primitives are exchanges over nonblocking point-to-point messages (collective_peers.h); of int64, and in native
 // mode, reductions are the library's nonblocking ones: only nonblocking calls allow a deadline. Waiting is a loop that
 // tests, yields, then sleeps a few microseconds, so that ranks sharing a core do not starve each other. Open
 // MPI makes progress only while somebody tests.
@@ -12,7 +12,7 @@
 // Abort       Each communicator keeps a receive posted for abort messages; every wait tests it.
 // Devices     What is not host memory is staged (collective_staged): the stream runs these calls as host
 //             functions.
-// Deadline    Beyond half of it peers are asked whether they live and compute (mpi_pulse.h).
+// Deadline    Beyond half of it peers are asked whether they live and compute (rank_pulse.h).
 // Mismatch    Operations have their own tags, and lengths are compared. Differing lengths are errors that
 //             name both ranks; differing operations end at the deadline and name the rank that did not come.
 #include <stdio.h>
@@ -22,9 +22,6 @@
 #include "decentral/mpi/mpi_impl.h"
 #include "decentral/mpi/mpi_load.h"
 #include "shared/core/error.h"
-
-#define WHOLE_BYTES ((size_t)512 << 10)  // of a piece: one wait costs less than what two would hide
-#define SLICE_BYTES ((size_t)128 << 10)  // of a sum between two looks at what is under way
 
 // ---------------------------------------------------------------- the world
 static int world_open(struct mpi_world **out, struct mpi_medium *medium, int *rank, int *size) {
@@ -49,8 +46,8 @@ static int world_open(struct mpi_world **out, struct mpi_medium *medium, int *ra
         free(w);
         return fail("mpirun started %d ranks; at most %d are possible", n, REDUCE_MAX);
     }
-    w->pulse = mpi_pulse_start(w->rank, w->size);
-    if (!w->pulse) {
+    w->words = mpi_words_start(w->rank, w->size);
+    if (!w->words) {
         free(w);
         return -1;
     }
@@ -63,7 +60,7 @@ static int world_open(struct mpi_world **out, struct mpi_medium *medium, int *ra
 static void world_close(struct mpi_world **world) {
     struct mpi_world *w = *world;
     if (!w) return;
-    mpi_pulse_stop(&w->pulse, atomic_load(&w->broken));
+    mpi_words_stop(&w->words, atomic_load(&w->broken));
     if (!atomic_load(&w->broken)) {
         mpi_medium_show(&w->medium);
         MPI_Finalize();
@@ -84,11 +81,11 @@ static int tag_of(enum collective_primitive p) { return p == COLLECTIVE_RECV ? C
 
 // Posts the messages that begin at byte `at` of every transfer. An MPI error code.
 static int post_messages(struct collective_mpi *m, enum collective_primitive p, size_t at) {
-    int size = m->impl.head.size, rank = m->impl.head.rank;
+    int size = m->peers.impl.head.size, rank = m->peers.impl.head.rank;
     for (int i = 0; i < 2 * size; i++) m->requests[i] = MPI_REQUEST_NULL;
     for (int k = 1; k < size; k++) {
         int to = (rank + k) % size, from = (rank + size - k) % size;  // each its own first
-        const struct collective_transfer *in = &m->transfers[from], *out = &m->transfers[to];
+        const struct collective_transfer *in = &m->peers.transfers[from], *out = &m->peers.transfers[to];
         size_t in_bytes = message_bytes(in->recv_bytes, at), out_bytes = message_bytes(out->send_bytes, at);
         int rc = MPI_SUCCESS;
         if (in_bytes)
@@ -102,16 +99,9 @@ static int post_messages(struct collective_mpi *m, enum collective_primitive p, 
     return MPI_SUCCESS;
 }
 
-// A barrier's bytes are no payload and not counted.
-static void count_messages(struct collective_mpi *m, enum collective_primitive p, size_t at) {
-    if (p == COLLECTIVE_BARRIER) return;
-    for (int i = 0; i < m->impl.head.size; i++)
-        collective_count_peer(&m->impl.head, i, message_bytes(m->transfers[i].send_bytes, at),
-                              message_bytes(m->transfers[i].recv_bytes, at));
-}
-
-// Starts m->transfers. 0, or -1 after failing.
-static int begin_exchange(struct collective_mpi *m, enum collective_primitive p) {
+// Starts m->peers.transfers. 0, or -1 after failing.
+static int begin_exchange(struct collective_peers *peers, enum collective_primitive p) {
+    struct collective_mpi *m = (struct collective_mpi *)peers;
     int rc = post_messages(m, p, 0);
     if (rc == MPI_SUCCESS) return 0;
     mpi_fail(m, collective_name(p), rc);
@@ -120,88 +110,34 @@ static int begin_exchange(struct collective_mpi *m, enum collective_primitive p)
 }
 
 // Waits for them and counts their bytes. 0, or -1 after failing.
-static int end_exchange(struct collective_mpi *m, enum collective_primitive p) {
+static int end_exchange(struct collective_peers *peers, enum collective_primitive p) {
+    struct collective_mpi *m = (struct collective_mpi *)peers;
     size_t longest = 1, expected[REDUCE_MAX] = {0};
-    for (int i = 0; i < m->impl.head.size; i++) {
-        if (m->transfers[i].send_bytes > longest) longest = m->transfers[i].send_bytes;
-        if (m->transfers[i].recv_bytes > longest) longest = m->transfers[i].recv_bytes;
+    for (int i = 0; i < m->peers.impl.head.size; i++) {
+        if (m->peers.transfers[i].send_bytes > longest) longest = m->peers.transfers[i].send_bytes;
+        if (m->peers.transfers[i].recv_bytes > longest) longest = m->peers.transfers[i].recv_bytes;
     }
     for (size_t at = 0; at < longest; at += MESSAGE_BYTES) {
         int rc = at ? post_messages(m, p, at) : MPI_SUCCESS;
-        for (int i = 0; i < m->impl.head.size; i++)
-            expected[i] = message_bytes(m->transfers[i].recv_bytes, at);
+        for (int i = 0; i < m->peers.impl.head.size; i++)
+            expected[i] = message_bytes(m->peers.transfers[i].recv_bytes, at);
         if (rc != MPI_SUCCESS) mpi_fail(m, collective_name(p), rc);
         if (rc != MPI_SUCCESS || mpi_wait_all(m, collective_name(p), expected) != 0) {
             mpi_give_up_requests(m);
             return -1;
         }
-        count_messages(m, p, at);
+        peers_count(peers, p, at, MESSAGE_BYTES);
     }
     return 0;
 }
 
 // Lets an exchange come on: asking for a message that is not done makes Open MPI look after all of them.
-static void push_exchange(struct collective_mpi *m) {
+static void push_exchange(struct collective_peers *peers) {
+    struct collective_mpi *m = (struct collective_mpi *)peers;
     int done = 1;
-    for (int i = 0; i < 2 * m->impl.head.size && done; i++)
+    for (int i = 0; i < 2 * m->peers.impl.head.size && done; i++)
         if (m->requests[i] != MPI_REQUEST_NULL)
             MPI_Request_get_status(m->requests[i], &done, MPI_STATUS_IGNORE);
-}
-
-// One byte with everybody.
-static int run_barrier(struct collective_mpi *m) {
-    char out = 1, in[REDUCE_MAX];
-    for (int i = 0; i < m->impl.head.size; i++)
-        m->transfers[i] = (struct collective_transfer){&out, &in[i], 1, 1};
-    m->transfers[m->impl.head.rank] = (struct collective_transfer){0};
-    return begin_exchange(m, COLLECTIVE_BARRIER) == 0 ? end_exchange(m, COLLECTIVE_BARRIER) : -1;
-}
-
-static int begin_step(struct collective_mpi *m, const struct collective_plan *p, size_t step) {
-    struct collective_team team = collective_team_of(p->call, m->impl.head.size);
-    for (int i = 0; i < m->impl.head.size; i++) m->transfers[i] = (struct collective_transfer){0};
-    for (int i = 0; i < p->size; i++)
-        if (i != p->rank) m->transfers[collective_member(team, i)] = collective_step(p, step, i);
-    return begin_exchange(m, p->call->primitive);
-}
-
-// under_way: whether an exchange is, meanwhile.
-static int sum_step(struct collective_mpi *m, const struct collective_plan *p, size_t step, bool under_way) {
-    struct reduce_args all = collective_step_sum(p, step, m->inputs), part = all;
-    size_t e = dtype_size(p->call->dt);
-    int64_t most = under_way ? (int64_t)(SLICE_BYTES / e) : all.n;
-    for (int64_t done = 0; done < all.n; done += part.n) {
-        part.n = all.n - done < most ? all.n - done : most;
-        if (collective_sum(&m->impl, &part) != 0) return -1;
-        part.out = (char *)part.out + (size_t)part.n * e;
-        for (int i = 0; i < p->size; i++) m->inputs[i] = (const char *)m->inputs[i] + (size_t)part.n * e;
-        if (under_way) push_exchange(m);
-    }
-    return 0;
-}
-
-// The steps of a call are its plan's (collective_plan.h). In place (send == recv) sums in pieces are safe: a rank's pieces are
-// overwritten only by the last step, and all its sends have completed by then.
-static int run_exchanges(struct collective_mpi *m, const struct collective_call *c,
-                         const struct collective_room *staging) {
-    if (c->primitive == COLLECTIVE_BARRIER) return run_barrier(m);
-    struct collective_staging_room room = {staging->at, staging->bytes, WHOLE_BYTES};
-    struct collective_plan p = collective_plan_steps(c, m->impl.head.rank, m->impl.head.size, &room);
-    struct collective_transfer own = collective_own_copy(&p);
-    int rc = 0;
-    bool under_way = false;
-    if (own.recv_bytes) memmove(own.recv, own.send, own.recv_bytes);
-    for (size_t i = 0; i < collective_actions(&p) && rc == 0; i++) {
-        struct collective_action a = collective_action(&p, i);
-        if (a.what == ACTION_SUM) {
-            rc = sum_step(m, &p, a.step, under_way);
-            if (rc != 0 && under_way) end_exchange(m, c->primitive);
-        } else {
-            rc = a.what == ACTION_BEGIN ? begin_step(m, &p, a.step) : end_exchange(m, c->primitive);
-            under_way = a.what == ACTION_BEGIN && rc == 0;
-        }
-    }
-    return rc;
 }
 
 // ---------------------------------------------------------------- the library's own reductions
@@ -220,7 +156,7 @@ static MPI_Datatype native_type(enum dtype dt) {
 }
 
 static int wait_native(struct collective_mpi *m, enum collective_primitive p, int rc, MPI_Request request) {
-    for (int i = 1; i < 2 * m->impl.head.size; i++) m->requests[i] = MPI_REQUEST_NULL;
+    for (int i = 1; i < 2 * m->peers.impl.head.size; i++) m->requests[i] = MPI_REQUEST_NULL;
     if (rc != MPI_SUCCESS) return mpi_fail(m, collective_name(p), rc);
     m->requests[0] = request;
     return mpi_wait_all(m, collective_name(p), NULL);
@@ -231,7 +167,8 @@ static int wait_native(struct collective_mpi *m, enum collective_primitive p, in
 //     staging | chunk for rank 0 | .. | chunk for rank size-1 | result |
 static int native_reduce_scatter(struct collective_mpi *m, const struct collective_call *c, MPI_Datatype type,
                                  const struct collective_room *staging) {
-    size_t e = dtype_size(c->dt), size = (size_t)m->impl.head.size, slot = staging->bytes / (size + 1) / e;
+    size_t e = dtype_size(c->dt), size = (size_t)m->peers.impl.head.size,
+           slot = staging->bytes / (size + 1) / e;
     for (size_t done = 0; done < c->count; done += slot) {
         size_t n = c->count - done < slot ? c->count - done : slot;
         for (size_t i = 0; i < size; i++)
@@ -247,7 +184,7 @@ static int native_reduce_scatter(struct collective_mpi *m, const struct collecti
 
 static int native_all_reduce(struct collective_mpi *m, const struct collective_call *c, MPI_Datatype type) {
     size_t e = dtype_size(c->dt), most = MESSAGE_BYTES / e;
-    bool all = c->primitive == COLLECTIVE_ALL_REDUCE, root = m->impl.head.rank == c->root;
+    bool all = c->primitive == COLLECTIVE_ALL_REDUCE, root = m->peers.impl.head.rank == c->root;
     bool in_place = c->send == c->recv && (all || root);
     for (size_t done = 0; done < c->count; done += most) {
         int n = (int)(c->count - done < most ? c->count - done : most), rc;
@@ -264,50 +201,25 @@ static int native_all_reduce(struct collective_mpi *m, const struct collective_c
 }
 
 // The library moves the bytes itself: the formula's volume is counted.
-static int run_native(struct collective_mpi *m, const struct collective_call *c,
+static int run_native(struct collective_peers *peers, const struct collective_call *c,
                       const struct collective_room *staging) {
+    struct collective_mpi *m = (struct collective_mpi *)peers;
     MPI_Datatype type = native_type(c->dt);
     if (type == MPI_DATATYPE_NULL)
-        return collective_impl_fail(&m->impl,
+        return collective_impl_fail(&m->peers.impl,
                                     "%s: MPI reduces no %s natively; use the ordered "
                                     "reduction (\"reduce\": \"ordered\") or fp32",
                                     collective_name(c->primitive), dtype_name(c->dt));
     int rc = c->primitive == COLLECTIVE_REDUCE_SCATTER ? native_reduce_scatter(m, c, type, staging)
                                                        : native_all_reduce(m, c, type);
     if (rc != 0) return rc;
-    struct collective_plan p = collective_plan_of(c, m->impl.head.rank, m->impl.head.size);
+    struct collective_plan p = collective_plan_of(c, m->peers.impl.head.rank, m->peers.impl.head.size);
     struct collective_volume v = collective_native_volume(&p);
-    collective_count(m->impl.head.wire, m->impl.head.control, v.sent, v.received);
+    collective_count(m->peers.impl.head.wire, m->peers.impl.head.control, v.sent, v.received);
     return 0;
 }
 
 // ---------------------------------------------------------------- the table
-// The library's own all_reduce and reduce need none.
-static bool needs_staging(const struct collective_mpi *m, const struct collective_call *c) {
-    bool reduces = collective_reduces(c->primitive) && m->impl.head.size > 1;
-    return reduces &&
-           (c->primitive == COLLECTIVE_REDUCE_SCATTER || !collective_by_library(c, m->impl.head.mode));
-}
-
-// On host memory.
-static int run_here(struct collective_impl *impl, const struct collective_call *call,
-                    const struct collective_room *staging) {
-    struct collective_mpi *m = (struct collective_mpi *)impl;
-    bool native = collective_by_library(call, impl->head.mode) && impl->head.size > 1;
-    return native ? run_native(m, call, staging) : run_exchanges(m, call, staging);
-}
-
-static int mpi_run(struct collective_impl *impl, const struct collective_call *call) {
-    struct collective_mpi *m = (struct collective_mpi *)impl;
-    bool staged = !dev_host_memory(stream_device(call->stream));
-    m->stream = call->stream;
-    if (staged && m->host.at) return collective_staged(impl, call, &m->host, run_here);
-    if (staged || (needs_staging(m, call) && !m->staging.at))
-        return collective_impl_fail(impl, "%s on channel %d: this channel was created without %sstaging",
-                                    collective_name(call->primitive), m->channel, staged ? "host " : "");
-    return run_here(impl, call, &m->staging);
-}
-
 // The texts are short enough for MPI to send at once, before the receiver takes part.
 static void mpi_abort(struct collective *c, const char *why) {
     struct collective_mpi *m = (struct collective_mpi *)c;
@@ -324,14 +236,14 @@ static void mpi_abort(struct collective *c, const char *why) {
 // mpi_check_abort takes the text that has come and fails the collective with it; later calls read that error.
 static bool mpi_aborted(struct collective *c, char *why, size_t why_bytes) {
     struct collective_mpi *m = (struct collective_mpi *)c;
-    if (!atomic_load(&m->impl.failed) && mpi_check_abort(m, "abort") == 0) return false;
+    if (!atomic_load(&m->peers.impl.failed) && mpi_check_abort(m, "abort") == 0) return false;
     snprintf(why, why_bytes, "%s", collective_error(c));
     return true;
 }
 
 static void mpi_destroy(struct collective *c) {
     struct collective_mpi *m = (struct collective_mpi *)c;
-    mpi_pulse_computes(m->world->pulse, NULL);
+    rank_pulse_computes(m->peers.pulse, NULL);
     // A broken world leaves MPI's part behind: messages that refer to it may still be under way.
     if (!atomic_load(&m->world->broken)) {
         if (m->abort_in != MPI_REQUEST_NULL) {
@@ -341,9 +253,7 @@ static void mpi_destroy(struct collective *c) {
         if (m->comm != MPI_COMM_NULL) MPI_Comm_free(&m->comm);
         free(m->abort_out);
     }
-    free(m->transfers);
-    free(m->inputs);
-    collective_impl_fini(&m->impl);
+    peers_fini(&m->peers);
     pthread_mutex_destroy(&m->abort_lock);
     free(m->requests);
     if (!atomic_load(&m->world->broken)) free(m);
@@ -359,7 +269,7 @@ static const struct collective_ops mpi_ops = {
 
 // Duplicates the world; every rank must do so at the same place. 0 or -1 after keeping the error.
 static int open_communicator(struct collective_mpi *m) {
-    for (int i = 0; i < 2 * m->impl.head.size; i++) m->requests[i] = MPI_REQUEST_NULL;
+    for (int i = 0; i < 2 * m->peers.impl.head.size; i++) m->requests[i] = MPI_REQUEST_NULL;
     int rc = MPI_Comm_idup(MPI_COMM_WORLD, &m->coming, &m->requests[0]);
     if (rc != MPI_SUCCESS) return mpi_fail(m, "duplicating the communicator", rc);
     if (mpi_wait_all(m, "duplicating the communicator", NULL) != 0) return -1;
@@ -370,29 +280,21 @@ static int open_communicator(struct collective_mpi *m) {
     return rc == MPI_SUCCESS ? 0 : mpi_fail(m, "posting the receive of aborts", rc);
 }
 
-// The staging given must hold at least one element a block.
-static int check_staging(const struct mpi_world *w, int channel, const struct collective_options *o) {
-    size_t least = (size_t)(w->size - 1) * DEV_ALIGN, host_least = 2 * (size_t)w->size * DEV_ALIGN;
-    if (o->staging && o->staging_bytes < least)
-        return fail(
-            "mpi collectives: %zu bytes of staging given for channel %d; %zu are the least for %d ranks",
-            o->staging_bytes, channel, least, w->size);
-    if (o->host_staging && o->host_staging_bytes < host_least)
-        return fail(
-            "mpi collectives: %zu bytes of host staging given for channel %d; %zu are the least for %d ranks",
-            o->host_staging_bytes, channel, host_least, w->size);
-    return 0;
-}
+static const struct peers_engine exchange = {begin_exchange, end_exchange, push_exchange, run_native};
 
 static struct collective *create(void *world, int rank, int channel, const struct collective_options *o) {
     struct mpi_world *w = world;
-    (void)rank;
-    if (check_staging(w, channel, o) != 0) return NULL;
     struct collective_mpi *m = xcalloc(1, sizeof *m);
-    collective_impl_init(&m->impl, &mpi_ops, w->rank, w->size, o);
-    m->impl.run = mpi_run;
+    (void)rank;
+    if (peers_init(&m->peers, &mpi_ops, w->rank, w->size, channel, o)) {
+        free(m);
+        return NULL;
+    }
+    m->peers.engine = &exchange;
+    m->peers.pulse = w->words->pulse;
+    m->peers.broken = &w->broken;
+    m->peers.lost = &w->lost;
     m->world = w;
-    m->channel = channel;
     m->comm = MPI_COMM_NULL;
     m->abort_in = MPI_REQUEST_NULL;
     pthread_mutex_init(&m->abort_lock, NULL);
@@ -400,16 +302,12 @@ static struct collective *create(void *world, int rank, int channel, const struc
     atomic_init(&m->abort_sent, false);
     m->requests = xcalloc(2 * (unsigned long)w->size, sizeof *m->requests);
     m->abort_out = xcalloc((unsigned long)w->size, sizeof *m->abort_out);
-    m->host = (struct collective_room){o->host_staging, o->host_staging_bytes};
-    m->staging = (struct collective_room){o->staging, o->staging_bytes};
-    m->transfers = xcalloc((unsigned long)w->size, sizeof *m->transfers);
-    m->inputs = xcalloc((unsigned long)w->size, sizeof *m->inputs);
     if (open_communicator(m) == 0) {
-        if (o->dev) mpi_pulse_computes(w->pulse, o->dev);
-        return &m->impl.head;
+        if (o->dev) rank_pulse_computes(m->peers.pulse, o->dev);
+        return &m->peers.impl.head;
     }
-    fail("rank %d: %s", w->rank, collective_error(&m->impl.head));
-    mpi_destroy(&m->impl.head);
+    fail("rank %d: %s", w->rank, collective_error(&m->peers.impl.head));
+    mpi_destroy(&m->peers.impl.head);
     return NULL;
 }
 

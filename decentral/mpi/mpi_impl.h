@@ -1,24 +1,32 @@
 // Inside of decentral/mpi: the world, one communicator, and what its parts call of each other. Only files that may see
 // mpi.h include this.
 //
-//     collective_mpi   world, communicators, exchanges, the library's own reductions, the table
-//     mpi_wait         waits: deadline, abort, slow and silent peers
+//     collective_mpi   world, communicators, messages, the library's own reductions, the table
+//     mpi_wait         waits: deadline and abort
+//     mpi_words        the pulse's words
 #ifndef STARRING_DECENTRAL_MPI_MPI_IMPL_H
 #define STARRING_DECENTRAL_MPI_MPI_IMPL_H
 
 #include <mpi.h>
 
-#include "decentral/collective/collective_impl.h"
+#include "decentral/collective/collective_peers.h"
 #include "decentral/mpi/mpi_medium.h"
-#include "decentral/mpi/mpi_pulse.h"
 
 #define MESSAGE_BYTES ((size_t)1 << 30)  // MPI counts are ints
 #define TAG_ABORT     COLLECTIVE_PRIMITIVES
 
+// Of the pulse (decentral/collective/rank_pulse.h): one message a peer and kind is under way at most.
+struct mpi_words {
+    int size;
+    struct rank_pulse *pulse;
+    MPI_Request in[PULSE_WORDS], out[PULSE_WORDS][REDUCE_MAX];
+    char in_text[PULSE_WORDS], out_text[PULSE_WORDS][REDUCE_MAX];
+};
+
 struct mpi_world {
     int rank, size;
     struct mpi_medium medium;
-    struct mpi_pulse *pulse;
+    struct mpi_words *words;
     atomic_bool broken;
     atomic_bool lost;  // this rank has given up another one
 };
@@ -30,17 +38,11 @@ struct abort_word {
 };
 
 struct collective_mpi {
-    struct collective_impl impl;
+    struct collective_peers peers;
     struct mpi_world *world;
-    struct collective_room staging, host;  // host: page-locked memory; none: device memory is the host's
-    MPI_Comm comm, coming;                 // MPI_COMM_NULL until all ranks have it; what it will be
-    int channel;
-    struct stream *stream;  // of the call under way
-    // Of the exchange under way; one is at most.
-    struct collective_transfer *transfers;  // (size) the own entry is empty
-    const void **inputs;                    // (size) of the sum under way
-    MPI_Request *requests;                  // (2*size): receive from i, send to i
-    MPI_Request abort_in;                   // the posted receive
+    MPI_Comm comm, coming;  // MPI_COMM_NULL until all ranks have it; what it will be
+    MPI_Request *requests;  // (2*size): receive from i, send to i
+    MPI_Request abort_in;   // the posted receive
     struct abort_word word_in;
     MPI_Request *abort_out;  // (size)
     struct abort_word word_out;
@@ -49,10 +51,13 @@ struct collective_mpi {
     atomic_bool abort_sent;  // abort_out and word_out are complete
 };
 
+// ---- mpi_words.c: the main thread's, between MPI_Init and MPI_Finalize
+struct mpi_words *mpi_words_start(int rank, int size);  // with a pulse that uses them; NULL after logging
+// broken: the world is; what MPI still refers to is left behind.
+void mpi_words_stop(struct mpi_words **w, bool broken);
+
 // ---- mpi_wait.c: on the stream's thread, but for mpi_check_abort
-// Keep the error, mark the world as broken. -1.
-int mpi_fail(struct collective_mpi *m, const char *what, int mpi_code);
-int mpi_fail_broken(struct collective_mpi *m, const char *what, const char *why);
+int mpi_fail(struct collective_mpi *m, const char *what, int mpi_code);  // keeps the error; -1
 // -1 once somebody has aborted this communicator. Any thread.
 int mpi_check_abort(struct collective_mpi *m, const char *what);
 // Waits for all of m->requests; the deadline and an abort end it. expected[i]: bytes from rank i, or 0; NULL: not

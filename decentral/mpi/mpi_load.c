@@ -11,12 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "decentral/collective/collective_impl.h"
+#include "decentral/collective/collective_peers.h"
 #include "decentral/mpi/mpi_load.h"
 #include "shared/core/error.h"
 #include "shared/launch/launch.h"
-
-#define STAGED_BYTES ((size_t)2 << 20)  // of a peer's, two chunks
 
 static const struct mpi_engine *engine;
 static char why_not[PATH_MAX + 256];
@@ -68,15 +66,11 @@ const char *mpi_medium_name(const struct mpi_medium *m) {
 }
 
 // ---------------------------------------------------------------- for predictions too, which open nothing
-static size_t staging_bytes(int size, size_t max_count, enum dtype dt) {
-    return collective_staging_bytes(size, max_count, dt, STAGED_BYTES);
-}
-
 static struct collective *create(void *world, int rank, int channel, const struct collective_options *o) {
     return engine->create(world, rank, channel, o);
 }
 
 const struct collective_kind collective_mpi_kind = {
-    .name = "mpi", .create = create, .staging_bytes = staging_bytes, .ordered_16bit_only = true};
+    .name = "mpi", .create = create, .staging_bytes = peers_staging_bytes, .ordered_16bit_only = true};
 const struct collective_kind collective_mpi_staged_kind = {
     .name = "mpi", .create = create, .host_staging_bytes = collective_host_bytes, .ordered_16bit_only = true};

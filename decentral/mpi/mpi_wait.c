@@ -11,16 +11,11 @@
 #include "shared/core/error.h"
 #include "shared/launch/stop.h"
 
-int mpi_fail_broken(struct collective_mpi *m, const char *what, const char *why) {
-    atomic_store(&m->world->broken, true);
-    return collective_impl_fail(&m->impl, "%s on channel %d: %s", what, m->channel, why);
-}
-
 int mpi_fail(struct collective_mpi *m, const char *what, int code) {
     char text[MPI_MAX_ERROR_STRING] = "unknown error";
     int n;
     MPI_Error_string(code, text, &n);
-    return mpi_fail_broken(m, what, text);
+    return peers_fail(&m->peers, what, text);
 }
 
 // -1 once somebody has aborted this communicator.
@@ -30,7 +25,7 @@ int mpi_check_abort(struct collective_mpi *m, const char *what) {
     MPI_Status status;
     if (atomic_load(&m->abort_sent)) {
         snprintf(why, sizeof why, "aborted: %s", m->word_out.why);
-        return mpi_fail_broken(m, what, why);
+        return peers_fail(&m->peers, what, why);
     }
     pthread_mutex_lock(&m->abort_lock);
     if (m->abort_in != MPI_REQUEST_NULL && MPI_Test(&m->abort_in, &done, &status) != MPI_SUCCESS) done = 0;
@@ -38,53 +33,26 @@ int mpi_check_abort(struct collective_mpi *m, const char *what) {
     if (!done) return 0;
     snprintf(why, sizeof why, "aborted by rank %d: %s", status.MPI_SOURCE, m->word_in.why);
     if (m->word_in.lost) stop_run_lost(NULL);
-    return mpi_fail_broken(m, what, why);
+    return peers_fail(&m->peers, what, why);
 }
 
-// The peers whose messages are not done; of the library's own collectives all: only the library knows.
-static void find_missing(struct collective_mpi *m, bool messages, bool *missing) {
-    int size = m->impl.head.size;
-    for (int i = 0; i < size; i++) missing[i] = !messages && i != m->impl.head.rank;
+// -1 when the wait has come to its deadline. messages: the requests are; of the library's own collectives it alone knows.
+static int check_deadline(struct collective_mpi *m, const char *what, double start, bool messages) {
+    int size = m->peers.impl.head.size;
+    bool missing[REDUCE_MAX] = {false};
     for (int i = 0; i < 2 * size && messages; i++) {
         int done = 1;
         if (m->requests[i] != MPI_REQUEST_NULL)
             MPI_Request_get_status(m->requests[i], &done, MPI_STATUS_IGNORE);
         if (!done) missing[i % size] = true;
     }
-}
-
-// ranks: those that are lost, for people.
-static int give_up(struct collective_mpi *m, const char *what, const char *ranks, bool silent) {
-    char text[256];
-    snprintf(text, sizeof text, "rank %s did not come within %g s%s", ranks, m->impl.head.deadline_s,
-             silent ? " and gives no sign of life" : "");
-    mpi_fail_broken(m, what, text);
-    atomic_store(&m->world->lost, true);
-    collective_abort(&m->impl.head, m->impl.error);
-    stop_run_lost(m->impl.error);
-    return -1;
-}
-
-// -1 when the wait has come to its deadline and nobody is slow.
-static int check_deadline(struct collective_mpi *m, const char *what, double start, bool messages) {
-    double waited_s = now_seconds() - start, deadline_s = m->impl.head.deadline_s;
-    bool missing[REDUCE_MAX], silent[REDUCE_MAX], any = false;
-    if (deadline_s <= 0 || waited_s <= deadline_s / 2) return 0;
-    mpi_pulse_ask(m->world->pulse, deadline_s);
-    if (waited_s <= deadline_s) return 0;
-    find_missing(m, messages, missing);
-    struct pulse_wait w = {what, waited_s, deadline_s, missing};
-    if (mpi_pulse_slow(m->world->pulse, &w, silent)) return 0;
-    for (int i = 0; i < m->impl.head.size; i++) any = any || silent[i];
-    char ranks[128] = "(some other)";
-    if (any || messages) collective_rank_list(ranks, sizeof ranks, any ? silent : missing, m->impl.head.size);
-    return give_up(m, what, ranks, any);
+    return peers_check_deadline(&m->peers, what, start, messages ? missing : NULL);
 }
 
 void mpi_give_up_requests(struct collective_mpi *m) {
-    for (int i = 0; i < 2 * m->impl.head.size; i++) {
+    for (int i = 0; i < 2 * m->peers.impl.head.size; i++) {
         if (m->requests[i] == MPI_REQUEST_NULL) continue;
-        if (i < m->impl.head.size) MPI_Cancel(&m->requests[i]);  // receives alone can be cancelled
+        if (i < m->peers.impl.head.size) MPI_Cancel(&m->requests[i]);  // receives alone can be cancelled
         MPI_Request_free(&m->requests[i]);
     }
 }
@@ -92,15 +60,15 @@ void mpi_give_up_requests(struct collective_mpi *m) {
 // Compares what came from each peer with what was asked for.
 static int check_lengths(struct collective_mpi *m, const char *what, const size_t *expected,
                          MPI_Status *statuses) {
-    for (int i = 0; i < m->impl.head.size; i++) {
+    for (int i = 0; i < m->peers.impl.head.size; i++) {
         int got = 0;
         if (expected[i] == 0) continue;
         MPI_Get_count(&statuses[i], MPI_BYTE, &got);
         if ((size_t)got == expected[i]) continue;
         char text[192];
         snprintf(text, sizeof text, "rank %d sent %d bytes where rank %d expects %zu: their calls differ", i,
-                 got, m->impl.head.rank, expected[i]);
-        return mpi_fail_broken(m, what, text);
+                 got, m->peers.impl.head.rank, expected[i]);
+        return peers_fail(&m->peers, what, text);
     }
     return 0;
 }
@@ -131,9 +99,9 @@ static int test_until_done(struct collective_mpi *m, const char *what, const siz
     double start = now_seconds();
     prctl(PR_SET_TIMERSLACK, SLEEP_SLACK_NS);
     for (;;) {
-        int done = 0, rc = MPI_Testall(2 * m->impl.head.size, m->requests, &done, statuses);
+        int done = 0, rc = MPI_Testall(2 * m->peers.impl.head.size, m->requests, &done, statuses);
         if (rc == MPI_ERR_IN_STATUS) {
-            for (int i = 0; i < 2 * m->impl.head.size; i++)
+            for (int i = 0; i < 2 * m->peers.impl.head.size; i++)
                 if (statuses[i].MPI_ERROR != MPI_SUCCESS && statuses[i].MPI_ERROR != MPI_ERR_PENDING)
                     rc = statuses[i].MPI_ERROR;
         }
@@ -151,11 +119,8 @@ static int test_until_done(struct collective_mpi *m, const char *what, const siz
 
 // Waits for all of m->requests.
 int mpi_wait_all(struct collective_mpi *m, const char *what, const size_t *expected) {
-    struct mpi_pulse *main_thread = m->stream ? NULL : m->world->pulse;
-    if (m->stream) stream_waits(m->stream, true);
-    if (main_thread) mpi_pulse_waits(main_thread, true);
+    peers_wait_begins(&m->peers);
     int rc = test_until_done(m, what, expected);
-    if (m->stream) stream_waits(m->stream, false);
-    if (main_thread) mpi_pulse_waits(main_thread, false);
+    peers_wait_ends(&m->peers);
     return rc;
 }

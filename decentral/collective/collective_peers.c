@@ -1,0 +1,185 @@
+#include "decentral/collective/collective_peers.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/operations.h"
+#include "shared/core/error.h"
+#include "shared/launch/stop.h"
+
+#define WHOLE_BYTES  ((size_t)512 << 10)  // of a piece: one wait costs less than what two would hide
+#define SLICE_BYTES  ((size_t)128 << 10)  // of a sum between two looks at what is under way
+#define STAGED_BYTES ((size_t)2 << 20)    // of a peer's, two chunks
+
+// ---------------------------------------------------------------- life
+size_t peers_staging_bytes(int size, size_t max_count, enum dtype dt) {
+    return collective_staging_bytes(size, max_count, dt, STAGED_BYTES);
+}
+
+int peers_init(struct collective_peers *m, const struct collective_ops *ops, int rank, int size, int channel,
+               const struct collective_options *o) {
+    size_t least = (size_t)(size - 1) * DEV_ALIGN, host_least = 2 * (size_t)size * DEV_ALIGN;
+    bool host = o->host_staging && o->host_staging_bytes < host_least;
+    if (host || (o->staging && o->staging_bytes < least))
+        return fail(
+            "%s collectives: %zu bytes of %sstaging given for channel %d; %zu are the least for %d ranks",
+            ops->name, host ? o->host_staging_bytes : o->staging_bytes, host ? "host " : "", channel,
+            host ? host_least : least, size);
+    collective_impl_init(&m->impl, ops, rank, size, o);
+    m->impl.run = peers_run;
+    m->channel = channel;
+    m->host = (struct collective_room){o->host_staging, o->host_staging_bytes};
+    m->staging = (struct collective_room){o->staging, o->staging_bytes};
+    m->transfers = xcalloc((unsigned long)size, sizeof *m->transfers);
+    m->inputs = xcalloc((unsigned long)size, sizeof *m->inputs);
+    return 0;
+}
+
+void peers_fini(struct collective_peers *m) {
+    free(m->transfers);
+    free(m->inputs);
+    collective_impl_fini(&m->impl);
+}
+
+// ---------------------------------------------------------------- exchanges
+static size_t part(size_t total, size_t at, size_t most) {
+    if (total <= at) return 0;
+    return total - at < most ? total - at : most;
+}
+
+void peers_count(struct collective_peers *m, enum collective_primitive p, size_t at, size_t most) {
+    if (p == COLLECTIVE_BARRIER) return;
+    for (int i = 0; i < m->impl.head.size; i++)
+        collective_count_peer(&m->impl.head, i, part(m->transfers[i].send_bytes, at, most),
+                              part(m->transfers[i].recv_bytes, at, most));
+}
+
+// One byte with everybody.
+static int run_barrier(struct collective_peers *m) {
+    char out = 1, in[REDUCE_MAX];
+    for (int i = 0; i < m->impl.head.size; i++)
+        m->transfers[i] = (struct collective_transfer){&out, &in[i], 1, 1};
+    m->transfers[m->impl.head.rank] = (struct collective_transfer){0};
+    return m->engine->begin(m, COLLECTIVE_BARRIER) == 0 ? m->engine->end(m, COLLECTIVE_BARRIER) : -1;
+}
+
+static int begin_step(struct collective_peers *m, const struct collective_plan *p, size_t step) {
+    struct collective_team team = collective_team_of(p->call, m->impl.head.size);
+    for (int i = 0; i < m->impl.head.size; i++) m->transfers[i] = (struct collective_transfer){0};
+    for (int i = 0; i < p->size; i++)
+        if (i != p->rank) m->transfers[collective_member(team, i)] = collective_step(p, step, i);
+    return m->engine->begin(m, p->call->primitive);
+}
+
+// under_way: whether an exchange is, meanwhile.
+static int sum_step(struct collective_peers *m, const struct collective_plan *p, size_t step,
+                    bool under_way) {
+    struct reduce_args all = collective_step_sum(p, step, m->inputs), slice = all;
+    size_t e = dtype_size(p->call->dt);
+    bool pushed = under_way && m->engine->push;
+    int64_t most = pushed ? (int64_t)(SLICE_BYTES / e) : all.n;
+    for (int64_t done = 0; done < all.n; done += slice.n) {
+        slice.n = all.n - done < most ? all.n - done : most;
+        if (collective_sum(&m->impl, &slice) != 0) return -1;
+        slice.out = (char *)slice.out + (size_t)slice.n * e;
+        for (int i = 0; i < p->size; i++) m->inputs[i] = (const char *)m->inputs[i] + (size_t)slice.n * e;
+        if (pushed) m->engine->push(m);
+    }
+    return 0;
+}
+
+// The steps of a call are its plan's (collective_plan.h). In place (send == recv) sums in pieces are safe: a rank's pieces are
+// overwritten only by the last step, and all its sends have completed by then.
+static int run_exchanges(struct collective_peers *m, const struct collective_call *c,
+                         const struct collective_room *staging) {
+    if (c->primitive == COLLECTIVE_BARRIER) return run_barrier(m);
+    struct collective_staging_room room = {staging->at, staging->bytes, WHOLE_BYTES};
+    struct collective_plan p = collective_plan_steps(c, m->impl.head.rank, m->impl.head.size, &room);
+    struct collective_transfer own = collective_own_copy(&p);
+    int rc = 0;
+    bool under_way = false;
+    if (own.recv_bytes) memmove(own.recv, own.send, own.recv_bytes);
+    for (size_t i = 0; i < collective_actions(&p) && rc == 0; i++) {
+        struct collective_action a = collective_action(&p, i);
+        if (a.what == ACTION_SUM) {
+            rc = sum_step(m, &p, a.step, under_way);
+            if (rc != 0 && under_way) m->engine->end(m, c->primitive);
+        } else {
+            rc = a.what == ACTION_BEGIN ? begin_step(m, &p, a.step) : m->engine->end(m, c->primitive);
+            under_way = a.what == ACTION_BEGIN && rc == 0;
+        }
+    }
+    return rc;
+}
+
+// ---------------------------------------------------------------- calls
+static bool is_native(const struct collective_peers *m, const struct collective_call *c) {
+    return m->engine->native && collective_by_library(c, m->impl.head.mode) && m->impl.head.size > 1;
+}
+
+// The library's own all_reduce and reduce need none.
+static bool needs_staging(const struct collective_peers *m, const struct collective_call *c) {
+    bool reduces = collective_reduces(c->primitive) && m->impl.head.size > 1;
+    return reduces && (c->primitive == COLLECTIVE_REDUCE_SCATTER || !is_native(m, c));
+}
+
+// On host memory.
+static int run_here(struct collective_impl *impl, const struct collective_call *call,
+                    const struct collective_room *staging) {
+    struct collective_peers *m = (struct collective_peers *)impl;
+    return is_native(m, call) ? m->engine->native(m, call, staging) : run_exchanges(m, call, staging);
+}
+
+int peers_run(struct collective_impl *impl, const struct collective_call *call) {
+    struct collective_peers *m = (struct collective_peers *)impl;
+    bool staged = !dev_host_memory(stream_device(call->stream));
+    m->stream = call->stream;
+    if (staged && m->host.at) return collective_staged(impl, call, &m->host, run_here);
+    if (staged || (needs_staging(m, call) && !m->staging.at))
+        return collective_impl_fail(impl, "%s on channel %d: this channel was created without %sstaging",
+                                    collective_name(call->primitive), m->channel, staged ? "host " : "");
+    return run_here(impl, call, &m->staging);
+}
+
+// ---------------------------------------------------------------- waits
+int peers_fail(struct collective_peers *m, const char *what, const char *why) {
+    atomic_store(m->broken, true);
+    return collective_impl_fail(&m->impl, "%s on channel %d: %s", what, m->channel, why);
+}
+
+int peers_lose(struct collective_peers *m, const char *what, const char *why) {
+    peers_fail(m, what, why);
+    atomic_store(m->lost, true);
+    collective_abort(&m->impl.head, m->impl.error);
+    stop_run_lost(m->impl.error);
+    return -1;
+}
+
+int peers_check_deadline(struct collective_peers *m, const char *what, double start, const bool *missing) {
+    double waited_s = now_seconds() - start, deadline_s = m->impl.head.deadline_s;
+    int size = m->impl.head.size;
+    bool all[REDUCE_MAX], silent[REDUCE_MAX], any = false;
+    if (deadline_s <= 0 || waited_s <= deadline_s / 2) return 0;
+    rank_pulse_ask(m->pulse, deadline_s);
+    if (waited_s <= deadline_s) return 0;
+    for (int i = 0; i < size; i++) all[i] = i != m->impl.head.rank;
+    struct pulse_wait w = {what, waited_s, deadline_s, missing ? missing : all};
+    if (rank_pulse_slow(m->pulse, &w, silent)) return 0;
+    for (int i = 0; i < size; i++) any = any || silent[i];
+    char ranks[128] = "(some other)", text[256];
+    if (any || missing) collective_rank_list(ranks, sizeof ranks, any ? silent : missing, size);
+    snprintf(text, sizeof text, "rank %s did not come within %g s%s", ranks, deadline_s,
+             any ? " and gives no sign of life" : "");
+    return peers_lose(m, what, text);
+}
+
+void peers_wait_begins(struct collective_peers *m) {
+    if (m->stream) stream_waits(m->stream, true);
+    if (!m->stream) rank_pulse_waits(m->pulse, true);
+}
+
+void peers_wait_ends(struct collective_peers *m) {
+    if (m->stream) stream_waits(m->stream, false);
+    if (!m->stream) rank_pulse_waits(m->pulse, false);
+}

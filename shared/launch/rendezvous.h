@@ -4,7 +4,7 @@
 //     rank 0    rendezvous_open ... listens at host:port, and is a member as the others are
 //     rank r    rendezvous_open ... comes, says its rank, host and identity; returns when all have come
 //               rendezvous_put / _get / _all    small things by name
-//               rendezvous_close                says goodbye and waits until all have, or until one is lost
+//               rendezvous_close                says goodbye; rank 0 waits until all have, or until one is lost
 //
 // Trust       Without a key anybody who reaches the port may come, as with torchrun's store. With a job key (64 hex digits
 //             in STARRING_JOB_KEY) all is encrypted and only who knows it comes in.
@@ -27,10 +27,12 @@ struct rendezvous_options {
     int port;
     int rank, size;
     const char *
-        identity;  // version and configuration: of all ranks the same, or the one that differs is refused by name
-    const char *interface;    // of this rank's address; NULL: by the route to the meeting point
-    double deadline_s;        // for all to come, and for every later wait
-    const _Atomic int *stop;  // ends every wait; NULL: nothing does
+        identity;  // version and configuration, a line for each thing: where a rank's differ from rank 0's, it is
+                   // refused, and the first line that does is said
+    const char *interface;  // of this rank's address; NULL: by the route to the meeting point
+    double deadline_s;      // for all to come, and for every later wait
+    const _Atomic int *
+        stop;  // ends rendezvous_open; NULL: nothing does. Later waits go on: who is asked to end has to report
 };
 
 // A member, as all know it after rendezvous_open.
@@ -49,7 +51,7 @@ int rendezvous_machines(const struct rendezvous *r);
 // bytes of data under that name, for everybody; a second put of a name replaces the first.
 int rendezvous_put(struct rendezvous *r, const char *name, const void *data, size_t bytes);
 // Waits until the name is there. malloc'd, with a closing zero that is not counted; NULL after logging, also when a member
-// is lost meanwhile.
+// is lost during the wait. With those who are left it goes on: a name that is there is handed out.
 void *rendezvous_get(struct rendezvous *r, const char *name, size_t *bytes);
 // All ranks call it in the same order: everybody's bytes (the same number of each) into all (size x bytes), in rank order.
 int rendezvous_all(struct rendezvous *r, const void *mine, size_t bytes, void *all);

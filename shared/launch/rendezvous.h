@@ -27,8 +27,7 @@ struct rendezvous_options {
     int port;
     int rank, size;
     const char *
-        identity;  // version and configuration, a line for each thing: where a rank's differ from rank 0's, it is
-                   // refused, and the first line that does is said
+        identity;  // identity_text's (shared/state/identity.h): a rank whose differs from rank 0's ends the meeting
     const char *interface;  // of this rank's address; NULL: by the route to the meeting point
     double deadline_s;      // for all to come, and for every later wait
     const _Atomic int *
@@ -57,7 +56,10 @@ void *rendezvous_get(struct rendezvous *r, const char *name, size_t *bytes);
 int rendezvous_all(struct rendezvous *r, const void *mine, size_t bytes, void *all);
 
 // The first rank whose process has gone without a goodbye; -1: none. Never blocks.
-int rendezvous_lost(const struct rendezvous *r);
+int rendezvous_lost(struct rendezvous *r);
+// Why the job cannot go on: rank 0 has gone, a rank has given up, or rank 0 has given this one up; NULL: it can. Never blocks;
+// the text is the rendezvous'.
+const char *rendezvous_ended(struct rendezvous *r);
 // This rank gives up: everybody's waits end with `why`.
 void rendezvous_abort(struct rendezvous *r, const char *why);
 void rendezvous_close(struct rendezvous **r);

@@ -1,0 +1,474 @@
+// The sockets and the thread of the rendezvous: what is said and when is in rendezvous_book.c.
+//
+//     rank 0     ROUTER tcp://host:port and inproc  <->  the book
+//     every rank DEALER ----------------------------<->  its seat
+//
+// Key         The listening end's secret is made of the job key, and those who come have to know its public half, which does
+//             not go over the wire in clear (CurveZMQ's HELLO is sealed with it): who has not the job key makes neither.
+#include "shared/launch/rendezvous.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+#include <xxhash.h>
+#include <zmq.h>
+
+#include "shared/core/error.h"
+#include "shared/launch/address.h"
+#include "shared/launch/rendezvous_book.h"
+#include "shared/time/clock.h"
+
+#define JOB_KEY      "STARRING_JOB_KEY"
+#define INSIDE       "inproc://rendezvous"
+#define TICK_MS      100
+#define HANDSHAKE_MS 3000
+#define REFUSALS     8    // handshakes broken off one after the other: whoever listens there lets nobody in
+#define BIND_FOR_S   3.0  // a process that has the port may be one that ends
+#define LINGER_MS    500
+#define KEY_BYTES    32
+#define ID_MAX       40
+
+struct rendezvous {
+    struct rendezvous_options o;
+    char place[300], own[ADDRESS_MAX];
+    void *context, *router, *dealer,
+        *events;  // events: of the dealer's handshakes; rank 0 has a router and none of them
+    int wake;     // eventfd
+    pthread_t thread;
+    bool started, leaves;
+    pthread_mutex_t lock;  // of all below
+    pthread_cond_t changed;
+    struct seat seat;
+    struct book *book;  // rank 0's; the thread's alone but for book_over
+    int refusals;
+    uint64_t rounds;
+};
+
+// ---------------------------------------------------------------- messages
+static int send_parts(void *socket, const char *id, const struct meet_message *m, const void *data) {
+    if (id && zmq_send(socket, id, strlen(id), ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) return -1;
+    if (zmq_send(socket, m, sizeof *m, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) return -1;
+    return zmq_send(socket, data ? data : "", m->bytes, ZMQ_DONTWAIT) < 0 ? -1 : 0;
+}
+
+static void id_of(int rank, uint64_t life, char id[ID_MAX]) {
+    snprintf(id, ID_MAX, "rank %d %016llx", rank, (unsigned long long)life);
+}
+
+static void say_to_seat(void *ctx, int rank, uint64_t life, const struct meet_message *m, const void *data) {
+    struct rendezvous *r = ctx;
+    char id[ID_MAX];
+    id_of(rank, life, id);
+    if (send_parts(r->router, id, m, data) && errno == EHOSTUNREACH)
+        book_unreachable(r->book, rank, life, now_seconds());
+}
+
+static void say_to_book(void *ctx, int rank, uint64_t life, const struct meet_message *m, const void *data) {
+    (void)rank;
+    (void)life;
+    send_parts(((struct rendezvous *)ctx)->dealer, NULL, m, data);  // what cannot be queued is said again
+}
+
+// A message of another version, or of no rendezvous at all, is no message.
+static bool receive(void *socket, bool routed, struct meet_message *m, zmq_msg_t *data) {
+    zmq_msg_t parts[4];
+    int count = 0, more = 1;
+    while (more) {
+        zmq_msg_t *at = &parts[count < 3 ? count : 3];
+        if (count > 3) zmq_msg_close(at);
+        zmq_msg_init(at);
+        if (zmq_msg_recv(at, socket, ZMQ_DONTWAIT) < 0) break;
+        more = zmq_msg_more(at);
+        count++;
+    }
+    int head = routed ? 1 : 0;
+    bool good = !more && count == head + 2 && zmq_msg_size(&parts[head]) == sizeof *m;
+    if (good) memcpy(m, zmq_msg_data(&parts[head]), sizeof *m);
+    good = good && m->magic == MEET_MAGIC && m->kind < MEET_KINDS &&
+           m->bytes == zmq_msg_size(&parts[head + 1]) && memchr(m->name, 0, sizeof m->name);
+    if (good) zmq_msg_move(data, &parts[head + 1]);
+    for (int i = 0; i < count && i < 4; i++) zmq_msg_close(&parts[i]);
+    return good;
+}
+
+static void hear_all(struct rendezvous *r, void *socket, bool book) {
+    int events = 0;
+    size_t size = sizeof events;
+    while (zmq_getsockopt(socket, ZMQ_EVENTS, &events, &size) == 0 && events & ZMQ_POLLIN) {
+        struct meet_message m;
+        zmq_msg_t data;
+        zmq_msg_init(&data);
+        if (receive(socket, book, &m, &data)) {
+            if (book)
+                book_hear(r->book, &m, zmq_msg_data(&data), now_seconds());
+            else
+                seat_hear(&r->seat, &m, zmq_msg_data(&data), now_seconds());
+        }
+        zmq_msg_close(&data);
+    }
+}
+
+// An event is two parts: its number with a value, and an address.
+static void look_at_handshakes(struct rendezvous *r) {
+    unsigned char head[6], address[256];
+    while (r->events && zmq_recv(r->events, head, sizeof head, ZMQ_DONTWAIT) == (int)sizeof head) {
+        uint16_t event;
+        memcpy(&event, head, sizeof event);
+        zmq_recv(r->events, address, sizeof address, ZMQ_DONTWAIT);
+        if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
+            r->refusals = 0;
+        else if (event != ZMQ_EVENT_DISCONNECTED)
+            r->refusals += event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL ? 1 : REFUSALS;
+        else if (r->seat.heard)
+            seat_unreachable(&r->seat, now_seconds());
+        else
+            r->refusals++;
+    }
+}
+
+static void *run(void *arg) {
+    struct rendezvous *r = arg;
+    zmq_pollitem_t on[] = {{.fd = r->wake, .events = ZMQ_POLLIN},
+                           {.socket = r->dealer, .events = ZMQ_POLLIN},
+                           {.socket = r->router ? r->router : r->events, .events = ZMQ_POLLIN}};
+    for (;;) {
+        uint64_t woken;
+        zmq_poll(on, 3, TICK_MS);
+        if (on[0].revents && read(r->wake, &woken, sizeof woken) < 0) continue;
+        pthread_mutex_lock(&r->lock);
+        if (r->book) hear_all(r, r->router, true);
+        hear_all(r, r->dealer, false);
+        look_at_handshakes(r);
+        if (r->book) book_tick(r->book, now_seconds());
+        seat_tick(&r->seat, now_seconds());
+        pthread_cond_broadcast(&r->changed);
+        bool leaves = r->leaves;
+        pthread_mutex_unlock(&r->lock);
+        if (leaves) return NULL;
+    }
+}
+
+static void wake(struct rendezvous *r) {
+    uint64_t one = 1;
+    if (write(r->wake, &one, sizeof one) < 0) return;  // it wakes by itself soon
+}
+
+// ---------------------------------------------------------------- sockets
+static bool set(void *socket, int option, int value) {
+    return zmq_setsockopt(socket, option, &value, sizeof value) == 0;
+}
+
+// Of the job key: the listening end's pair. 0: there is no key; 1; -1 after logging.
+static int key_pair(char public_z85[41], uint8_t secret[KEY_BYTES]) {
+    static const char purpose[] = "starring's rendezvous";
+    uint8_t key[KEY_BYTES];
+    const char *text = getenv(JOB_KEY);
+    char secret_z85[41];
+    size_t bytes = 0;
+    if (!text || !*text) return 0;
+    if (strlen(text) != 2 * KEY_BYTES ||
+        sodium_hex2bin(key, sizeof key, text, 2 * KEY_BYTES, NULL, &bytes, NULL) || bytes != KEY_BYTES)
+        return fail(JOB_KEY
+                    " is not 64 hexadecimal digits: make one with `openssl rand -hex 32`, for all ranks");
+    crypto_generichash(secret, KEY_BYTES, (const uint8_t *)purpose, sizeof purpose, key, sizeof key);
+    sodium_memzero(key, sizeof key);
+    bool good = zmq_z85_encode(secret_z85, secret, KEY_BYTES) && !zmq_curve_public(public_z85, secret_z85);
+    sodium_memzero(secret_z85, sizeof secret_z85);
+    return good ? 1 : fail("this libzmq has no CURVE (libsodium): unset " JOB_KEY ", or install another");
+}
+
+static bool set_common(void *socket) {
+    return socket && set(socket, ZMQ_LINGER, LINGER_MS) && set(socket, ZMQ_IPV6, 1) &&
+           set(socket, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS) && set(socket, ZMQ_SNDHWM, 0) &&
+           set(socket, ZMQ_RCVHWM, 0) &&
+           zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &(int64_t){MEET_DATA_MAX + 4096}, sizeof(int64_t)) == 0;
+}
+
+// A number, or a name of loopback, is listened at alone. A name may mean another address here than elsewhere, or one that
+// leads here through a router.
+static int listen_at(struct rendezvous *r, const char *address) {
+    uint8_t secret[KEY_BYTES];
+    char public_z85[41], endpoint[ADDRESS_MAX + 32];
+    int keyed = key_pair(public_z85, secret);
+    if (keyed < 0) return -1;
+    bool only = !strcmp(r->o.host, address) || !strcmp(r->o.host, "localhost");
+    address_endpoint(only ? address : "*", r->o.port, endpoint, sizeof endpoint);
+    r->router = zmq_socket(r->context, ZMQ_ROUTER);
+    bool good = set_common(r->router) && set(r->router, ZMQ_ROUTER_MANDATORY, 1) &&
+                set(r->router, ZMQ_ROUTER_HANDOVER, 1);
+    if (good && keyed)
+        good = set(r->router, ZMQ_CURVE_SERVER, 1) &&
+               zmq_setsockopt(r->router, ZMQ_CURVE_SECRETKEY, secret, KEY_BYTES) == 0;
+    sodium_memzero(secret, sizeof secret);
+    double until_s = now_seconds() + BIND_FOR_S;
+    while (good && zmq_bind(r->router, endpoint) != 0)
+        if (errno != EADDRINUSE || now_seconds() > until_s || usleep(50000)) good = false;
+    if (good && zmq_bind(r->router, INSIDE) == 0) return 0;
+    return fail("rank 0 cannot listen at %s: %s; give the job another %s", r->place, zmq_strerror(errno),
+                errno == EADDRINUSE ? "port (MASTER_PORT)" : "meeting point (MASTER_ADDR, MASTER_PORT)");
+}
+
+static int dial(struct rendezvous *r, const char *address) {
+    uint8_t secret[KEY_BYTES];
+    char public_z85[41], own_public[41], own_secret[41], endpoint[ADDRESS_MAX + 32], id[ID_MAX], name[64];
+    int keyed = r->router ? 0 : key_pair(public_z85, secret);
+    if (keyed < 0) return -1;
+    sodium_memzero(secret, sizeof secret);
+    id_of(r->o.rank, r->seat.life, id);
+    address_endpoint(address, r->o.port, endpoint, sizeof endpoint);
+    r->dealer = zmq_socket(r->context, ZMQ_DEALER);
+    bool good = set_common(r->dealer) && zmq_setsockopt(r->dealer, ZMQ_ROUTING_ID, id, strlen(id)) == 0;
+    if (good && keyed)
+        good = zmq_curve_keypair(own_public, own_secret) == 0 &&
+               zmq_setsockopt(r->dealer, ZMQ_CURVE_SERVERKEY, public_z85, 41) == 0 &&
+               zmq_setsockopt(r->dealer, ZMQ_CURVE_PUBLICKEY, own_public, 41) == 0 &&
+               zmq_setsockopt(r->dealer, ZMQ_CURVE_SECRETKEY, own_secret, 41) == 0;
+    if (good && !r->router) {
+        snprintf(name, sizeof name, "inproc://meeting-%p", (void *)r);
+        good = zmq_socket_monitor(r->dealer, name,
+                                  ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
+                                      ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                                      ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                                      ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) == 0 &&
+               (r->events = zmq_socket(r->context, ZMQ_PAIR)) && set(r->events, ZMQ_LINGER, 0) &&
+               zmq_connect(r->events, name) == 0;
+    }
+    if (good && zmq_connect(r->dealer, r->router ? INSIDE : endpoint) == 0) return 0;
+    return fail("rank %d cannot connect to %s: %s", r->o.rank, r->place, zmq_strerror(errno));
+}
+
+// ---------------------------------------------------------------- opening
+// Processes whose monotonic clock, network and name are the same are on one machine.
+static uint64_t machine_id(const char *host) {
+    char net[64] = "", text[256];
+    ssize_t n = readlink("/proc/self/ns/net", net, sizeof net - 1);
+    snprintf(text, sizeof text, "%s %016llx %.*s", host, (unsigned long long)clock_host(), n > 0 ? (int)n : 0,
+             net);
+    return XXH64(text, strlen(text), 0);
+}
+
+static int stopped(const struct rendezvous *r) { return r->o.stop && *r->o.stop; }
+
+static int resolve(struct rendezvous *r, char address[ADDRESS_MAX]) {
+    double until_s = now_seconds() + r->o.deadline_s;
+    int rc;
+    while ((rc = address_resolve(r->o.host, address)) > 0 && now_seconds() < until_s && !stopped(r))
+        usleep(500000);
+    if (rc > 0) fail("no name service answers for the host %s within %g s", r->o.host, r->o.deadline_s);
+    if (rc) return fail("rank %d does not find the meeting point %s: %s", r->o.rank, r->place, error_last());
+    return address_own(r->o.interface, address, r->own);
+}
+
+// lock held; until the deadline, or a second
+static void pause_until(struct rendezvous *r, double until_s) {
+    double left_s = until_s - now_seconds();
+    struct timespec at = moment_in(left_s < 0.1 ? left_s : 0.1);
+    pthread_cond_timedwait(&r->changed, &r->lock, &at);
+}
+
+static int wait_for_all(struct rendezvous *r) {
+    double until_s = now_seconds() + r->o.deadline_s;
+    struct seat *s = &r->seat;
+    pthread_mutex_lock(&r->lock);
+    while (!s->members && !*s->ended && now_seconds() < until_s && !stopped(r) && r->refusals < REFUSALS)
+        pause_until(r, until_s);
+    bool here = s->members && !*s->ended, heard = s->heard;
+    char *ended = xstrdup(s->ended), *waiting = xstrdup(s->waiting);
+    pthread_mutex_unlock(&r->lock);
+    if (!here && *ended)
+        fail("%s", ended);
+    else if (!here && stopped(r))
+        fail("rank %d at %s: asked to end before all ranks had come", r->o.rank, r->place);
+    else if (!here && r->refusals >= REFUSALS)
+        fail("rank %d: what listens at %s does not let it in: it has another " JOB_KEY
+             ", or it is no rank 0 of this program: give all ranks the same key, or the job another port",
+             r->o.rank, r->place);
+    else if (!here && heard)
+        fail("rank %d of %d: %s never came to %s within %g s: look at what has become of them there",
+             r->o.rank, r->o.size, waiting, r->place, r->o.deadline_s);
+    else if (!here)
+        fail(
+            "rank %d: nobody answers at %s within %g s: see that rank 0 runs there, and that no firewall closes the port",
+            r->o.rank, r->place, r->o.deadline_s);
+    free(ended);
+    free(waiting);
+    return here ? 0 : -1;
+}
+
+static int start(struct rendezvous *r, const char *address) {
+    struct meet_come come = {.member.pid = getpid()};
+    sigset_t all, before;
+    gethostname(come.member.host, sizeof come.member.host - 1);
+    snprintf(come.member.address, sizeof come.member.address, "%s", r->own);
+    snprintf(come.reach, sizeof come.reach, "%s", address);
+    come.machine = machine_id(come.member.host);
+    seat_open(&r->seat, &come, r->o.identity ? r->o.identity : "{}");
+    if (r->o.rank == 0 && listen_at(r, address)) return -1;
+    if (dial(r, address)) return -1;
+    if (r->router)
+        r->book = book_create(&(struct book_options){.size = r->o.size,
+                                                     .identity = r->o.identity ? r->o.identity : "{}",
+                                                     .place = r->place,
+                                                     .silent_s = r->o.deadline_s,
+                                                     .say = say_to_seat,
+                                                     .ctx = r});
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&r->thread, NULL, run, r);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    r->started = error == 0;
+    return error ? fail("the rendezvous has no thread: %s; " ERROR_RAISE_THREADS, strerror(error)) : 0;
+}
+
+static void shut(struct rendezvous **rendezvous) {
+    struct rendezvous *r = *rendezvous;
+    pthread_mutex_lock(&r->lock);
+    r->leaves = true;
+    pthread_mutex_unlock(&r->lock);
+    wake(r);
+    if (r->started) pthread_join(r->thread, NULL);
+    if (r->events) zmq_socket_monitor(r->dealer, NULL, 0);
+    void *all[] = {r->events, r->dealer, r->router};
+    for (int i = 0; i < 3; i++)
+        if (all[i]) zmq_close(all[i]);
+    while (r->context && zmq_ctx_term(r->context) != 0 && errno == EINTR) continue;
+    book_destroy(&r->book);
+    seat_close(&r->seat);
+    if (r->wake >= 0) close(r->wake);
+    pthread_mutex_destroy(&r->lock);
+    pthread_cond_destroy(&r->changed);
+    free(r);
+    *rendezvous = NULL;
+}
+
+struct rendezvous *rendezvous_open(const struct rendezvous_options *o) {
+    struct rendezvous *r = xcalloc(1, sizeof *r);
+    char address[ADDRESS_MAX] = "";
+    r->o = *o;
+    snprintf(r->place, sizeof r->place, "%s:%d", o->host, o->port);
+    r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    r->context = zmq_ctx_new();
+    r->seat = (struct seat){.rank = o->rank,
+                            .size = o->size,
+                            .place = r->place,
+                            .silent_s = o->deadline_s,
+                            .say = say_to_book,
+                            .ctx = r};
+    pthread_mutex_init(&r->lock, NULL);
+    cond_init(&r->changed);
+    bool good = r->wake >= 0 && r->context && sodium_init() >= 0 &&
+                getrandom(&r->seat.life, sizeof r->seat.life, 0) == (ssize_t)sizeof r->seat.life;
+    if (!good) fail("the rendezvous at %s: %s", r->place, strerror(errno));
+    if (!good || resolve(r, address) || start(r, address) || wait_for_all(r)) shut(&r);
+    return r;
+}
+
+// ---------------------------------------------------------------- afterwards
+const struct rendezvous_member *rendezvous_member(const struct rendezvous *r, int rank) {
+    return &r->seat.members[rank];
+}
+
+int rendezvous_machines(const struct rendezvous *r) {
+    int last = 0;
+    for (int i = 0; i < r->o.size; i++)
+        if (r->seat.members[i].machine > last) last = r->seat.members[i].machine;
+    return last + 1;
+}
+
+static int say(struct rendezvous *r, enum meet_kind kind, const char *name, const void *data, size_t bytes) {
+    if (strlen(name) >= MEET_NAME_MAX || bytes > MEET_DATA_MAX)
+        return fail("the rendezvous takes names of up to %d characters and %zu bytes at once; %s has %zu",
+                    MEET_NAME_MAX - 1, MEET_DATA_MAX, name, bytes);
+    pthread_mutex_lock(&r->lock);
+    seat_put(&r->seat, kind, name, data, bytes);
+    pthread_mutex_unlock(&r->lock);
+    wake(r);
+    return 0;
+}
+
+int rendezvous_put(struct rendezvous *r, const char *name, const void *data, size_t bytes) {
+    return say(r, MEET_PUT, name, data, bytes);
+}
+
+void *rendezvous_get(struct rendezvous *r, const char *name, size_t *bytes) {
+    double until_s = now_seconds() + r->o.deadline_s;
+    struct seat *s = &r->seat;
+    struct seat_want w = {0};
+    snprintf(w.name, sizeof w.name, "%s", name);
+    pthread_mutex_lock(&r->lock);
+    int losses = s->losses;
+    seat_want(s, &w);
+    wake(r);
+    while (!w.data && !*s->ended && s->losses == losses && now_seconds() < until_s) pause_until(r, until_s);
+    seat_unwant(s, &w);
+    if (bytes) *bytes = w.bytes;
+    if (!w.data && *s->ended)
+        fail("%s", s->ended);
+    else if (!w.data && s->losses > losses)
+        fail("rank %d on %s has gone", s->first_lost, s->members[s->first_lost].host);
+    else if (!w.data)
+        fail("rank %d has waited %g s at %s for \"%s\", and nobody put it there", s->rank, r->o.deadline_s,
+             r->place, name);
+    pthread_mutex_unlock(&r->lock);
+    return w.data;
+}
+
+int rendezvous_all(struct rendezvous *r, const void *mine, size_t bytes, void *all) {
+    char name[MEET_NAME_MAX];
+    size_t got = 0;
+    snprintf(name, sizeof name, "#%llu", (unsigned long long)++r->rounds);
+    if (say(r, MEET_PART, name, mine, bytes)) return -1;
+    void *data = rendezvous_get(r, name, &got);
+    if (!data) return -1;
+    int rc = got == bytes * (size_t)r->o.size
+                 ? 0
+                 : fail("round %s of all ranks: other sizes than this rank's", name);
+    if (rc == 0) memcpy(all, data, got);
+    free(data);
+    return rc;
+}
+
+int rendezvous_lost(struct rendezvous *r) {
+    pthread_mutex_lock(&r->lock);
+    int rank = r->seat.first_lost;
+    pthread_mutex_unlock(&r->lock);
+    return rank;
+}
+
+const char *rendezvous_ended(struct rendezvous *r) {
+    pthread_mutex_lock(&r->lock);
+    bool ended = *r->seat.ended;
+    pthread_mutex_unlock(&r->lock);
+    return ended ? r->seat.ended : NULL;  // once it is written it stays
+}
+
+void rendezvous_abort(struct rendezvous *r, const char *why) {
+    char *text = xasprintf("%.*s", MEET_TEXT_MAX - 1, why);
+    if (say(r, MEET_ABORT, "", text, strlen(text)) == 0) {
+        pthread_mutex_lock(&r->lock);
+        seat_end(&r->seat, text);
+        pthread_mutex_unlock(&r->lock);
+    }
+    free(text);
+}
+
+void rendezvous_close(struct rendezvous **rendezvous) {
+    struct rendezvous *r = *rendezvous;
+    if (!r) return;
+    struct seat *s = &r->seat;
+    double until_s = now_seconds() + r->o.deadline_s;
+    say(r, MEET_BYE, "", NULL, 0);
+    pthread_mutex_lock(&r->lock);
+    while (now_seconds() < until_s &&
+           (r->book ? !book_over(r->book) : s->acknowledged < s->said && !s->gone_s))
+        pause_until(r, until_s);
+    pthread_mutex_unlock(&r->lock);
+    shut(rendezvous);
+}

@@ -1,0 +1,303 @@
+// The rendezvous with real processes and sockets: each rank is a process, what it says of its failure comes back through a
+// pipe.
+#include <arpa/inet.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "shared/core/error.h"
+#include "shared/launch/rendezvous.h"
+
+#define KEY "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
+
+typedef int rank_body(struct rendezvous *r, int rank, int size);
+
+struct child {
+    pid_t pid;
+    int out;  // its last error
+    char said[1024];
+    int status;
+};
+
+// A port that nobody has now.
+static int free_port(void) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &size), 0);
+    close(fd);
+    return ntohs(a.sin_port);
+}
+
+static struct rendezvous_options options(int port, int rank, int size, double deadline_s) {
+    return (struct rendezvous_options){.host = "127.0.0.1",
+                                       .port = port,
+                                       .rank = rank,
+                                       .size = size,
+                                       .identity = "{\"steps\":\"1\"}",
+                                       .deadline_s = deadline_s};
+}
+
+static struct child start(const struct rendezvous_options *o, const char *key, rank_body *body) {
+    struct child c;
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    fflush(NULL);
+    c.pid = fork();
+    if (c.pid == 0) {
+        close(ends[0]);
+        error_quiet(QUIET_ALL);
+        if (key) setenv("STARRING_JOB_KEY", key, 1);
+        struct rendezvous *r = rendezvous_open(o);
+        int rc = r ? body ? body(r, o->rank, o->size) : 0 : 1;
+        if (rc && write(ends[1], error_last(), strlen(error_last())) < 0) _exit(9);
+        rendezvous_close(&r);
+        _exit(rc);
+    }
+    close(ends[1]);
+    c.out = ends[0];
+    return c;
+}
+
+static void end(struct child *c) {
+    size_t n = 0;
+    ssize_t got;
+    while ((got = read(c->out, c->said + n, sizeof c->said - 1 - n)) > 0) n += (size_t)got;
+    c->said[n] = 0;
+    close(c->out);
+    waitpid(c->pid, &c->status, 0);
+}
+
+static void is_said(const struct child *c, const char *words) {
+    if (!strstr(c->said, words)) fail_msg("\"%s\" is not in \"%s\"", words, c->said);
+}
+
+static int talk(struct rendezvous *r, int rank, int size) {
+    char name[32], value[64];
+    int all[8];
+    if (rendezvous_machines(r) != 1 || rendezvous_member(r, size - 1)->local_rank != size - 1)
+        return (fail)("members");
+    snprintf(name, sizeof name, "hello/%d", rank);
+    snprintf(value, sizeof value, "from %d", rank);
+    if (rendezvous_put(r, name, value, strlen(value))) return 1;
+    for (int i = 0; i < size; i++) {
+        size_t bytes;
+        snprintf(name, sizeof name, "hello/%d", i);
+        snprintf(value, sizeof value, "from %d", i);
+        char *got = rendezvous_get(r, name, &bytes);
+        if (!got || strcmp(got, value) != 0) return (fail)("rank %d got %s", rank, got ? got : "nothing");
+        free(got);
+    }
+    for (int k = 0; k < 20; k++) {
+        int mine = 100 * k + rank;
+        if (rendezvous_all(r, &mine, sizeof mine, all)) return 1;
+        for (int i = 0; i < size; i++)
+            if (all[i] != 100 * k + i) return (fail)("round %d: %d", k, all[i]);
+    }
+    size_t big = (size_t)3 << 20;
+    char *data = calloc(1, big);
+    memset(data, 'x', big);
+    if (rank == 1 && rendezvous_put(r, "big", data, big)) return 1;
+    char *got = rendezvous_get(r, "big", &big);
+    int rc = got && big == (size_t)3 << 20 && got[big - 1] == 'x' ? 0 : (fail)("big");
+    free(got);
+    free(data);
+    return rc;
+}
+
+static void meet_and_talk(const char *key, const char *host) {
+    struct child c[4];
+    int port = free_port();
+    for (int i = 3; i >= 0; i--) {
+        struct rendezvous_options o = options(port, i, 4, 20);
+        o.host = host;
+        c[i] = start(&o, key, talk);
+    }
+    for (int i = 0; i < 4; i++) {
+        end(&c[i]);
+        assert_string_equal(c[i].said, "");
+        assert_int_equal(c[i].status, 0);
+    }
+}
+
+static void test_ranks_meet_and_talk(void **state) {
+    (void)state;
+    meet_and_talk(NULL, "127.0.0.1");
+    meet_and_talk(KEY, "localhost");
+}
+
+static void test_one_never_comes(void **state) {
+    (void)state;
+    int port = free_port();
+    struct rendezvous_options zero = options(port, 0, 4, 3), one = options(port, 1, 4, 3);
+    struct child a = start(&zero, NULL, NULL), b = start(&one, NULL, NULL);
+    end(&b);
+    end(&a);
+    char place[64];
+    snprintf(place, sizeof place, "ranks 2-3 never came to 127.0.0.1:%d within 3 s", port);
+    is_said(&a, place);
+    is_said(&b, place);
+}
+
+static void test_rank_0_never_comes(void **state) {
+    (void)state;
+    struct rendezvous_options one = options(free_port(), 1, 2, 1.5);
+    struct child b = start(&one, NULL, NULL);
+    end(&b);
+    is_said(&b, "rank 1: nobody answers at 127.0.0.1:");
+}
+
+static void test_another_key(void **state) {
+    (void)state;
+    const char *other = "ff112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+    const char *const keys[][2] = {{KEY, other}, {KEY, NULL}, {NULL, KEY}};
+    for (int i = 0; i < 3; i++) {
+        int port = free_port();
+        struct rendezvous_options zero = options(port, 0, 2, 6), one = options(port, 1, 2, 6);
+        struct child a = start(&zero, keys[i][0], NULL), b = start(&one, keys[i][1], NULL);
+        end(&b);
+        kill(a.pid, SIGTERM);
+        end(&a);
+        is_said(&b, "does not let it in: it has another STARRING_JOB_KEY");
+    }
+    struct rendezvous_options zero = options(free_port(), 0, 2, 6);
+    struct child a = start(&zero, "0011", NULL);
+    end(&a);
+    is_said(&a, "STARRING_JOB_KEY is not 64 hexadecimal digits");
+}
+
+static void test_the_port_is_in_use(void **state) {
+    (void)state;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof at;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+    listen(fd, 4);
+    getsockname(fd, (struct sockaddr *)&at, &size);
+    struct rendezvous_options zero = options(ntohs(at.sin_port), 0, 2, 6);
+    struct child a = start(&zero, NULL, NULL);
+    end(&a);
+    close(fd);
+    is_said(&a, "rank 0 cannot listen at 127.0.0.1:");
+    is_said(&a, "Address already in use; give the job another port");
+}
+
+static void test_a_name_without_an_address(void **state) {
+    (void)state;
+    struct rendezvous_options one = options(free_port(), 1, 2, 2);
+    one.host = "no-such-host.invalid";
+    struct child b = start(&one, NULL, NULL);
+    end(&b);
+    is_said(&b, "no-such-host.invalid");
+    one.host = "127.0.0.1", one.interface = "nowhere7";
+    b = start(&one, NULL, NULL);
+    end(&b);
+    is_said(&b, "this machine has no interface nowhere7; it has ");
+    is_said(&b, "lo (127.0.0.1)");
+}
+
+static int wait_forever(struct rendezvous *r, int rank, int size) {
+    (void)size;
+    if (rank == 2) kill(getpid(), SIGKILL);
+    free(rendezvous_get(r, "never", NULL));
+    return 1;
+}
+
+static void test_a_killed_rank_is_named(void **state) {
+    (void)state;
+    struct child c[3];
+    int port = free_port();
+    for (int i = 0; i < 3; i++) {
+        struct rendezvous_options o = options(port, i, 3, 20);
+        c[i] = start(&o, KEY, wait_forever);
+    }
+    double begun_s = now_seconds();
+    for (int i = 0; i < 3; i++) end(&c[i]);
+    assert_true(now_seconds() - begun_s < 12);  // not only at the deadline
+    is_said(&c[0], "rank 2 on ");
+    is_said(&c[1], "has gone");
+}
+
+static int zero_dies(struct rendezvous *r, int rank, int size) {
+    (void)size;
+    if (rank == 0) kill(getpid(), SIGKILL);
+    free(rendezvous_get(r, "never", NULL));
+    return 1;
+}
+
+static void test_rank_0_is_killed(void **state) {
+    (void)state;
+    int port = free_port();
+    struct rendezvous_options zero = options(port, 0, 2, 20), one = options(port, 1, 2, 20);
+    struct child a = start(&zero, NULL, zero_dies), b = start(&one, NULL, zero_dies);
+    double begun_s = now_seconds();
+    end(&a);
+    end(&b);
+    assert_true(now_seconds() - begun_s < 12);
+    is_said(&b, "rank 0 at 127.0.0.1:");
+    is_said(&b, "has gone");
+}
+
+static int gives_up(struct rendezvous *r, int rank, int size) {
+    (void)size;
+    if (rank == 1) {
+        rendezvous_abort(r, "rank 1: the disk is full");
+        return 0;
+    }
+    free(rendezvous_get(r, "never", NULL));
+    return rendezvous_ended(r) ? 1 : 0;
+}
+
+static void test_one_gives_up(void **state) {
+    (void)state;
+    struct child c[3];
+    int port = free_port();
+    for (int i = 0; i < 3; i++) {
+        struct rendezvous_options o = options(port, i, 3, 20);
+        c[i] = start(&o, NULL, gives_up);
+    }
+    for (int i = 0; i < 3; i++) end(&c[i]);
+    is_said(&c[0], "rank 1: the disk is full");
+    is_said(&c[2], "rank 1: the disk is full");
+}
+
+static int nobody_puts(struct rendezvous *r, int rank, int size) {
+    (void)size;
+    if (rank) return 0;
+    free(rendezvous_get(r, "x", NULL));
+    return 1;
+}
+
+static void test_a_wait_has_a_deadline(void **state) {
+    (void)state;
+    int port = free_port();
+    struct rendezvous_options zero = options(port, 0, 2, 2), one = options(port, 1, 2, 2);
+    struct child a = start(&zero, NULL, nobody_puts), b = start(&one, NULL, nobody_puts);
+    end(&a);
+    end(&b);
+    is_said(&a, "rank 0 has waited 2 s at 127.0.0.1:");
+    is_said(&a, "for \"x\"");
+    assert_int_equal(b.status, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranks_meet_and_talk),    cmocka_unit_test(test_one_never_comes),
+        cmocka_unit_test(test_rank_0_never_comes),     cmocka_unit_test(test_another_key),
+        cmocka_unit_test(test_the_port_is_in_use),     cmocka_unit_test(test_a_name_without_an_address),
+        cmocka_unit_test(test_a_killed_rank_is_named), cmocka_unit_test(test_rank_0_is_killed),
+        cmocka_unit_test(test_one_gives_up),           cmocka_unit_test(test_a_wait_has_a_deadline),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

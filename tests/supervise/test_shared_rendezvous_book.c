@@ -1,0 +1,417 @@
+// The rendezvous' two state machines over a network that loses, repeats, delays and shuffles what is said.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "shared/launch/rendezvous_book.h"
+
+#define RANKS    5
+#define FLIGHT   4096
+#define IDENTITY "{\"steps\":\"10\",\"seed\":\"1\"}"
+#define SILENT_S 30.0
+
+struct sent {
+    struct meet_message m;
+    void *data;
+    int rank;  // the seat of
+    bool to_book;
+    double at_s;
+};
+
+struct net {
+    struct seat seats[RANKS];
+    struct book *book;
+    bool dead[RANKS];
+    struct sent flight[FLIGHT];
+    int count;
+    double now_s;
+    unsigned seed, lose, twice;  // in 100
+    double late_s;
+};
+
+static unsigned draw(struct net *n, unsigned below) {
+    n->seed = n->seed * 1664525u + 1013904223u;
+    return (n->seed >> 8) % below;
+}
+
+static void post(struct net *n, bool to_book, int rank, const struct meet_message *m, const void *data) {
+    int copies = draw(n, 100) < n->lose ? 0 : draw(n, 100) < n->twice ? 2 : 1;
+    for (int i = 0; i < copies; i++) {
+        assert_true(n->count < FLIGHT);
+        struct sent *s = &n->flight[n->count++];
+        *s = (struct sent){.m = *m, .rank = rank, .to_book = to_book, .data = malloc(m->bytes + 1)};
+        if (m->bytes) memcpy(s->data, data, m->bytes);
+        s->at_s = n->now_s + n->late_s * draw(n, 1000) / 1000.0;
+    }
+}
+
+static void to_book(void *ctx, int rank, uint64_t life, const struct meet_message *m, const void *data) {
+    (void)life;
+    post(ctx, true, rank, m, data);
+}
+
+static void to_seat(void *ctx, int rank, uint64_t life, const struct meet_message *m, const void *data) {
+    struct net *n = ctx;
+    if (rank >= 0 && rank < RANKS && n->seats[rank].life == life) post(n, false, rank, m, data);
+}
+
+static void seat_new(struct net *n, int rank, uint64_t life, const char *host, const char *identity) {
+    struct meet_come c = {.member.pid = 100 + rank, .machine = (uint64_t)host[1]};
+    snprintf(c.member.host, sizeof c.member.host, "%s", host);
+    snprintf(c.member.address, sizeof c.member.address, host[1] == '1' ? "127.0.1.1" : "10.0.0.%c", host[1]);
+    snprintf(c.reach, sizeof c.reach, host[1] == '1' ? "127.0.1.1" : "10.0.0.1");
+    n->seats[rank] = (struct seat){.rank = rank,
+                                   .size = RANKS,
+                                   .life = life,
+                                   .place = "h1:29500",
+                                   .silent_s = SILENT_S,
+                                   .say = to_book,
+                                   .ctx = n};
+    seat_open(&n->seats[rank], &c, identity);
+}
+
+static struct net *net_new(unsigned seed) {
+    static const char *const hosts[RANKS] = {"h1", "h2", "h1", "h3", "h2"};
+    struct net *n = calloc(1, sizeof *n);
+    *n = (struct net){.now_s = 10, .seed = seed};
+    for (int i = 0; i < RANKS; i++) seat_new(n, i, (uint64_t)i + 1, hosts[i], IDENTITY);
+    n->book = book_create(&(struct book_options){.size = RANKS,
+                                                 .identity = IDENTITY,
+                                                 .place = "h1:29500",
+                                                 .silent_s = SILENT_S,
+                                                 .say = to_seat,
+                                                 .ctx = n});
+    return n;
+}
+
+static void net_free(struct net *n) {
+    for (int i = 0; i < n->count; i++) free(n->flight[i].data);
+    for (int i = 0; i < RANKS; i++) seat_close(&n->seats[i]);
+    book_destroy(&n->book);
+    free(n);
+}
+
+static void deliver(struct net *n) {
+    for (int left = n->count; left > 0; left--) {
+        int due = -1;
+        for (int i = 0; i < n->count; i++)
+            if (n->flight[i].at_s <= n->now_s && (due < 0 || n->flight[i].at_s < n->flight[due].at_s))
+                due = i;
+        if (due < 0) return;
+        struct sent s = n->flight[due];
+        memmove(&n->flight[due], &n->flight[due + 1], (size_t)(--n->count - due) * sizeof s);
+        if (!n->dead[s.rank]) {
+            if (s.to_book)
+                book_hear(n->book, &s.m, s.data, n->now_s);
+            else
+                seat_hear(&n->seats[s.rank], &s.m, s.data, n->now_s);
+        }
+        free(s.data);
+    }
+}
+
+static void pass(struct net *n, double seconds) {
+    for (double until_s = n->now_s + seconds; n->now_s < until_s; n->now_s += 0.1) {
+        for (int i = 0; i < RANKS; i++)
+            if (!n->dead[i]) seat_tick(&n->seats[i], n->now_s);
+        book_tick(n->book, n->now_s);
+        deliver(n);
+    }
+}
+
+static struct seat_want want(const char *name) {
+    struct seat_want w = {0};
+    snprintf(w.name, sizeof w.name, "%s", name);
+    return w;
+}
+
+static void test_all_is_heard_once_and_in_order(void **state) {
+    (void)state;
+    for (unsigned seed = 1; seed <= 60; seed++) {
+        struct net *n = net_new(seed);
+        n->lose = 20, n->twice = 20, n->late_s = 1.5;
+        pass(n, 30);
+        for (int i = 0; i < RANKS; i++) assert_non_null(n->seats[i].members);
+        struct seat_want last[RANKS], round[RANKS];
+        for (int i = 0; i < RANKS; i++) {
+            char text[8] = {(char)('A' + i)};
+            last[i] = want("name 1");
+            round[i] = want("#1");
+            for (int k = 0; k < 20; k++) {
+                char name[32], value[32];
+                snprintf(name, sizeof name, "name %d", i);
+                snprintf(value, sizeof value, "rank %d says %d", i, k);
+                seat_put(&n->seats[i], MEET_PUT, name, value, strlen(value));
+            }
+            seat_put(&n->seats[i], MEET_PART, "#1", text, 2);
+            seat_want(&n->seats[i], &round[i]);
+        }
+        pass(n, 90);
+        for (int i = 0; i < RANKS; i++) seat_want(&n->seats[i], &last[i]);
+        pass(n, 30);
+        for (int i = 0; i < RANKS; i++) {
+            assert_non_null(last[i].data);
+            assert_string_equal(last[i].data, "rank 1 says 19");
+            assert_int_equal(round[i].bytes, 2 * RANKS);
+            assert_memory_equal(round[i].data, "A\0B\0C\0D\0E", 2 * RANKS);
+            assert_string_equal(n->seats[i].ended, "");
+            assert_int_equal(n->seats[i].losses, 0);
+            seat_unwant(&n->seats[i], &last[i]);
+            seat_unwant(&n->seats[i], &round[i]);
+            free(last[i].data);
+            free(round[i].data);
+            seat_put(&n->seats[i], MEET_BYE, "", NULL, 0);
+        }
+        assert_false(book_over(n->book));
+        pass(n, 60);
+        assert_true(book_over(n->book));
+        for (int i = 0; i < RANKS; i++) assert_int_equal(n->seats[i].acknowledged, n->seats[i].said);
+        net_free(n);
+    }
+}
+
+static void test_a_late_put_wakes_who_waits_and_a_second_replaces_it(void **state) {
+    (void)state;
+    struct net *n = net_new(1);
+    struct seat_want early = want("x"), late = want("x");
+    pass(n, 2);
+    seat_want(&n->seats[3], &early);
+    pass(n, 2);
+    assert_null(early.data);
+    seat_put(&n->seats[1], MEET_PUT, "x", "one", 3);
+    n->now_s += 0.1;
+    pass(n, 0.3);
+    assert_string_equal(early.data, "one");
+    seat_put(&n->seats[4], MEET_PUT, "x", "", 0);
+    pass(n, 1);
+    seat_want(&n->seats[3], &late);
+    pass(n, 1);
+    assert_non_null(late.data);
+    assert_int_equal(late.bytes, 0);
+    free(early.data);
+    free(late.data);
+    net_free(n);
+}
+
+static void test_machines_and_addresses(void **state) {
+    (void)state;
+    struct net *n = net_new(1);
+    static const int machines[RANKS] = {0, 1, 0, 2, 1}, locals[RANKS] = {0, 0, 1, 0, 1};
+    static const char *const addresses[RANKS] = {"10.0.0.1", "10.0.0.2", "10.0.0.1", "10.0.0.3", "10.0.0.2"};
+    pass(n, 2);
+    for (int i = 0; i < RANKS; i++) {
+        const struct rendezvous_member *m = &n->seats[4].members[i];
+        assert_int_equal(m->machine, machines[i]);
+        assert_int_equal(m->local_rank, locals[i]);
+        assert_int_equal(m->pid, 100 + i);
+        assert_string_equal(m->address, addresses[i]);
+    }
+    net_free(n);
+}
+
+static void test_the_missing_are_named(void **state) {
+    (void)state;
+    struct net *n = net_new(1);
+    n->dead[1] = n->dead[2] = n->dead[4] = true;
+    pass(n, 3);
+    assert_string_equal(n->seats[3].waiting, "ranks 1-2, 4");
+    n->dead[1] = n->dead[4] = false;
+    pass(n, 3);
+    assert_string_equal(n->seats[3].waiting, "rank 2");
+    assert_null(n->seats[3].members);
+    n->dead[2] = false;
+    pass(n, 3);
+    assert_non_null(n->seats[3].members);
+    net_free(n);
+}
+
+static void test_a_rank_comes_twice(void **state) {
+    (void)state;
+    struct net *n = net_new(1);
+    n->dead[4] = true;
+    pass(n, 2);
+    struct seat first = n->seats[3];
+    seat_new(n, 3, 77, "h5", IDENTITY);
+    pass(n, 2);
+    assert_non_null(
+        strstr(n->seats[3].ended,
+               "rank 3 has come to h1:29500 twice: process 103 of h3 is there, process 103 of h5"));
+    seat_close(&n->seats[3]);
+    n->seats[3] = first;
+    n->dead[4] = false;
+    pass(n, 3);
+    assert_non_null(n->seats[3].members);  // the first goes on
+    assert_string_equal(n->seats[0].ended, "");
+    net_free(n);
+}
+
+static void test_one_that_is_lost_before_the_beginning_may_come_anew(void **state) {
+    (void)state;
+    struct net *n = net_new(1);
+    n->dead[4] = true;
+    pass(n, 2);
+    book_unreachable(n->book, 3, 4, n->now_s);
+    n->dead[3] = true;
+    pass(n, 4);
+    seat_close(&n->seats[3]);
+    seat_new(n, 3, 77, "h5", IDENTITY);
+    n->dead[3] = n->dead[4] = false;
+    pass(n, 3);
+    assert_non_null(n->seats[0].members);
+    assert_string_equal(n->seats[0].members[3].host, "h5");
+    net_free(n);
+}
+
+static void test_another_configuration_ends_the_meeting(void **state) {
+    (void)state;
+    struct net *n = net_new(1);
+    n->dead[1] = true;
+    seat_close(&n->seats[3]);
+    seat_new(n, 3, 4, "h3", "{\"steps\":\"20\",\"seed\":\"1\"}");
+    pass(n, 2);
+    for (int i = 0; i < RANKS; i++)
+        if (i != 1) assert_non_null(strstr(n->seats[i].ended, "rank 3 has steps = 20, rank 0 has 10"));
+    n->dead[1] = false;
+    pass(n, 3);
+    assert_non_null(strstr(n->seats[1].ended, "rank 3 has steps"));
+    net_free(n);
+}
+
+static void test_another_number_of_ranks(void **state) {
+    (void)state;
+    struct net *n = net_new(1);
+    n->seats[2].size = 4;
+    pass(n, 2);
+    assert_non_null(
+        strstr(n->seats[2].ended,
+               "rank 2 of h1 was told that there are 4 ranks, rank 0 at h1:29500 that there are 5"));
+    assert_non_null(strstr(n->seats[0].ended, "was told that there are 4"));
+    n->seats[2].size = RANKS;
+    net_free(n);
+}
+
+static void test_who_vanishes_is_told_to_all(void **state) {
+    (void)state;
+    struct net *n = net_new(1);
+    n->lose = 30;
+    pass(n, 20);
+    n->dead[2] = true;
+    pass(n, SILENT_S - 5);
+    assert_int_equal(n->seats[4].first_lost, -1);
+    n->dead[3] = true;
+    pass(n, SILENT_S + 20);
+    for (int i = 0; i < RANKS; i++) {
+        if (n->dead[i]) continue;
+        assert_int_equal(n->seats[i].first_lost, 2);
+        assert_int_equal(n->seats[i].losses, 2);
+        assert_string_equal(n->seats[i].ended, "");  // with those who are left it goes on
+    }
+    n->dead[2] = false;
+    pass(n, 5);
+    assert_non_null(strstr(n->seats[2].ended, "has given this rank up"));
+    for (int i = 0; i < RANKS; i++) seat_put(&n->seats[i], MEET_BYE, "", NULL, 0);
+    pass(n, 20);
+    assert_true(book_over(n->book));
+    net_free(n);
+}
+
+static void test_a_broken_connection_that_is_mended_is_no_loss(void **state) {
+    (void)state;
+    struct net *n = net_new(1);
+    pass(n, 2);
+    book_unreachable(n->book, 2, 3, n->now_s);
+    pass(n, 10);  // its pings come
+    assert_int_equal(n->seats[0].losses, 0);
+    n->dead[2] = true;
+    book_unreachable(n->book, 2, 99, n->now_s);  // of another process
+    pass(n, 10);
+    assert_int_equal(n->seats[0].losses, 0);
+    book_unreachable(n->book, 2, 3, n->now_s);
+    pass(n, 4);
+    assert_int_equal(n->seats[0].first_lost, 2);
+    net_free(n);
+}
+
+static void test_rank_0_vanishes(void **state) {
+    (void)state;
+    struct net *n = net_new(1);
+    pass(n, 2);
+    n->lose = 100;
+    pass(n, SILENT_S - 2);
+    assert_string_equal(n->seats[1].ended, "");
+    seat_unreachable(&n->seats[2], n->now_s - 2.5);
+    pass(n, 1);
+    assert_string_equal(n->seats[2].ended, "rank 0 at h1:29500 has gone");
+    pass(n, 4);
+    assert_string_equal(n->seats[1].ended, "rank 0 at h1:29500 has not been heard for 30 s");
+    net_free(n);
+}
+
+static void test_one_gives_up(void **state) {
+    (void)state;
+    struct net *n = net_new(3);
+    n->lose = 40;
+    pass(n, 20);
+    seat_put(&n->seats[3], MEET_ABORT, "", "the disk is full", 16);
+    pass(n, 30);
+    for (int i = 0; i < RANKS; i++) assert_string_equal(n->seats[i].ended, "the disk is full");
+    net_free(n);
+}
+
+static void test_parts_of_other_sizes(void **state) {
+    (void)state;
+    struct net *n = net_new(3);
+    pass(n, 2);
+    seat_put(&n->seats[3], MEET_PART, "#1", "abc", 3);
+    pass(n, 1);
+    seat_put(&n->seats[1], MEET_PART, "#1", "ab", 2);
+    pass(n, 2);
+    assert_non_null(strstr(n->seats[4].ended, "rank 1 hands over 2 bytes in round #1, others 3"));
+    net_free(n);
+}
+
+static void test_what_is_no_members_is_not_heard(void **state) {
+    (void)state;
+    struct net *n = net_new(3);
+    struct seat_want w = want("x");
+    pass(n, 2);
+    struct meet_message m = {
+        .magic = MEET_MAGIC, .kind = MEET_PUT, .rank = 3, .life = 5, .number = 1, .name = "x"};
+    book_hear(n->book, &m, "", n->now_s);
+    m.rank = RANKS;
+    book_hear(n->book, &m, "", n->now_s);
+    m.rank = -1;
+    book_hear(n->book, &m, "", n->now_s);
+    m = (struct meet_message){.kind = MEET_COME, .rank = 1, .life = 9, .bytes = 3};
+    book_hear(n->book, &m, "abc", n->now_s);
+    seat_want(&n->seats[0], &w);
+    pass(n, 4);
+    assert_null(w.data);
+    net_free(n);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_is_heard_once_and_in_order),
+        cmocka_unit_test(test_a_late_put_wakes_who_waits_and_a_second_replaces_it),
+        cmocka_unit_test(test_machines_and_addresses),
+        cmocka_unit_test(test_the_missing_are_named),
+        cmocka_unit_test(test_a_rank_comes_twice),
+        cmocka_unit_test(test_one_that_is_lost_before_the_beginning_may_come_anew),
+        cmocka_unit_test(test_another_configuration_ends_the_meeting),
+        cmocka_unit_test(test_another_number_of_ranks),
+        cmocka_unit_test(test_who_vanishes_is_told_to_all),
+        cmocka_unit_test(test_a_broken_connection_that_is_mended_is_no_loss),
+        cmocka_unit_test(test_rank_0_vanishes),
+        cmocka_unit_test(test_one_gives_up),
+        cmocka_unit_test(test_parts_of_other_sizes),
+        cmocka_unit_test(test_what_is_no_members_is_not_heard),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

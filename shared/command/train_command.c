@@ -16,7 +16,9 @@
 #include "shared/core/topology_row.h"
 #include "shared/device/device_choice.h"
 #include "shared/device/product_choice.h"
+#include "shared/launch/hosts_rank.h"
 #include "shared/launch/launch_check.h"
+#include "shared/launch/launch_hosts.h"
 #include "shared/launch/launch_mpi.h"
 #include "shared/launch/launch_ranks.h"
 #include "shared/launch/run.h"
@@ -92,6 +94,11 @@ static bool is_rank(const struct run *r) {
     return r->env.kind != RANK_ENV_NONE && r->config->row->launches >> LAUNCH_MPI & 1;
 }
 
+// Whether it starts such processes on other hosts.
+static bool starts_far(const struct run *r) {
+    return r->config->launch == LAUNCH_SSH && r->env.kind == RANK_ENV_NONE;
+}
+
 // The ranks of the run on this machine. Of those that mpirun started, the first here speaks for all; of those
 // that mpirun is still to start (--dry-run), all are taken to be here.
 static struct memory_part part_here(const struct run *r) {
@@ -100,18 +107,41 @@ static struct memory_part part_here(const struct run *r) {
     return (struct memory_part){"worker", r->env.rank, count, .processes = true};
 }
 
+// Where this process is to start ranks on other hosts: there are as many as those have slots. Whoever is such a rank has the
+// same words.
+static int take_hosts(const struct run *r, struct cli_args *args, struct hosts *hosts) {
+    const char *list = cli_get(args, "hosts"), *file = cli_get(args, "hostfile");
+    const char *launch = cli_get(args, "launch"), *flag = list ? "--hosts" : "--hostfile";
+    char ranks[16];
+    if ((!list && !file) || hosts_rank()) return 0;
+    if (list && file) return fail("--hosts, --hostfile: the one says what the other does: give one of them");
+    if (r->env.kind != RANK_ENV_NONE)
+        return fail("%s: started by %s, which has placed the ranks: leave it out", flag,
+                    rank_env_name(r->env.kind));
+    if (launch && strcmp(launch, "ssh") && strcmp(launch, "auto"))
+        return fail("--launch %s, %s: hosts are reached over ssh: give one of them", launch, flag);
+    if (list ? hosts_parse(hosts, list) : hosts_read(hosts, file)) return -1;
+    snprintf(ranks, sizeof ranks, "%d", hosts->ranks);
+    if (!workers_given(args, cli_get(args, "config"))) cli_override(args, flag, "workers", ranks);
+    cli_override(args, flag, "launch", "ssh");
+    return 0;
+}
+
 // 1. The configuration, and whether this process is a rank of many.
-static int configure(struct run *r, const struct topology_table *topologies, struct cli_args *args) {
+static int configure(struct run *r, const struct topology_table *topologies, struct cli_args *args,
+                     struct hosts *hosts) {
     const char *launch = cli_get(args, "launch");
     long life = 0;
     if (rank_env_read(&r->env) || cli_integer(args, "life", 1, INT_MAX, 0, &life)) return -1;
     r->life = (int)life;
+    if ((hosts_rank() && hosts_rank_begin(r)) || take_hosts(r, args, hosts)) return -1;
     // Before the configuration is read as a rank's, and again for what it says itself.
     for (int kind = 0; launch && kind < LAUNCH_KINDS; kind++)
         if (!strcmp(launch, launch_rows[kind].name)) r->env = rank_env_told(&r->env, (enum launch_kind)kind);
     if (load(r, topologies, args)) return -1;
     r->env = rank_env_told(&r->env, r->config->launch);
-    device_resolve(r->config);  // what "auto" leaves to this machine
+    if (starts_far(r) && !cli_get(args, "dry-run")) return 0;  // "auto" is resolved there
+    device_resolve(r->config);                                 // what "auto" leaves to this machine
     if (r->config->row->resolve) r->config->row->resolve(r->config, &r->env);
     return 0;
 }
@@ -130,16 +160,26 @@ static int check_flags(const struct cli_args *args) {
     return 0;
 }
 
+// Hosts and ranks, each of which needs the other.
+static int check_hosts(const struct config *c, const struct hosts *h) {
+    if (!h->count) return fail("--launch ssh: on which hosts? Give --hosts H:N,.. or --hostfile FILE");
+    if (h->ranks != c->workers)
+        return fail("--workers %d, but the hosts have %d slots: make them equal, or leave --workers out",
+                    c->workers, h->ranks);
+    return 0;
+}
+
 // 2. Refuses runs that are impossible, or impossible on this machine.
-static int check(const struct run *r, const struct cli_args *args, bool dry) {
+static int check(const struct run *r, const struct cli_args *args, const struct hosts *h, bool dry) {
     struct config *c = r->config;
+    if (starts_far(r) && check_hosts(c, h)) return -1;
     if (launch_check(c) || (!dry && launch_check_rank(c, &r->env))) return -1;
-    if (c->recovery.restart > 0 && is_rank(r) && !r->life)
+    if (c->recovery.restart > 0 && is_rank(r) && !r->life && !r->far_life)
         return fail(
             "--restart: started by %s as rank %d of %d, which starts all ranks or none. Leave it out, and have the job "
             "queued again with --resume latest --out DIR",
             rank_env_name(r->env.kind), r->env.rank, r->env.size);
-    if (cli_get(args, "save-on-interrupt") && is_rank(r) && !r->life)
+    if (cli_get(args, "save-on-interrupt") && is_rank(r) && !r->life && !hosts_rank())
         return fail(
             "--save-on-interrupt: %s kills its ranks soon after a Ctrl-C, which is no time to write a model in; leave it "
             "out, or use --launch mpi or threads",
@@ -153,6 +193,7 @@ static int check(const struct run *r, const struct cli_args *args, bool dry) {
             c->recovery.resume ? "where --resume says" : "its beginning");
     error_quiet(0);
     // Machines differ: each rank speaks for its own.
+    if (starts_far(r) && !dry) return 0;
     if (cpu_kernel_choose(c)) return -1;
     return !dry && (!device_backend(c) || products_check(c)) ? -1 : 0;
 }
@@ -189,7 +230,7 @@ static void say_crowd(const struct run *r) {
 static int train(struct run *r, const struct cli_args *args, bool lacking, int argc, char **argv) {
     const struct config *c = r->config;
     bool rank = is_rank(r), dry = cli_get(args, "dry-run") != NULL;
-    r->force = cli_get(args, "force") != NULL;
+    r->force = cli_get(args, "force") || r->far_life > 1;
     r->job = (struct job){.no_weights = cli_get(args, "no-weights") != NULL,
                           .save_on_interrupt = cli_get(args, "save-on-interrupt") != NULL,
                           .no_metrics = c->quiet,
@@ -222,19 +263,26 @@ static int train(struct run *r, const struct cli_args *args, bool lacking, int a
                                     : c->row->run(r);
 }
 
-static int live(struct run *r, const struct cli_args *args, int argc, char **argv) {
+static int live(struct run *r, const struct cli_args *args, const struct hosts *hosts, int argc,
+                char **argv) {
     const struct config *c = r->config;
     bool dry = cli_get(args, "dry-run") != NULL;
     bool becomes = launch_rows[c->launch].by_others && !is_rank(r) && !launch_ranks_needed(r);
     // A later life goes on from what the earlier ones have left, else from where the first began.
-    char *latest = r->life > 1 ? checkpoint_latest(c->out) : NULL;
+    char *latest = r->life > 1 || r->far_life > 1 ? checkpoint_latest(c->out) : NULL;
     if (latest) {
         struct recovery_config *v = &r->config->recovery;
         free(v->resume);
         v->resume = latest;
         v->resume_weights_only = false;
     }
-    if (r->life && c->recovery.restart) stop_run_restarts();
+    if ((r->life || r->far_life) && c->recovery.restart) stop_run_restarts();
+    if (starts_far(r) && !dry) {
+        int opened = job_open(&r->job, c, false);  // the same files are there, or will be
+        return opened ? EXIT_USAGE
+                      : launch_hosts(&(struct launch_hosts_options){
+                            .run = r, .hosts = hosts, .argc = argc, .argv = argv});
+    }
     bool lacking = !dry && c->row->check_machine && c->row->check_machine(c);
     if (dry || !becomes) return train(r, args, lacking, argc, argv);
     // Errors of model and data are said here, once, and not by ranks that mpirun ends one by one.
@@ -248,20 +296,22 @@ static int live(struct run *r, const struct cli_args *args, int argc, char **arg
 int train_command(const struct topology_table *topologies, int argc, char **argv) {
     struct cli_args args;
     struct run r = {0};
+    struct hosts hosts = {0};
     enum cli_outcome outcome = cli_parse(&command_train, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
-    if (outcome == CLI_RUN && !check_flags(&args) && !configure(&r, topologies, &args)) {
+    if (outcome == CLI_RUN && !check_flags(&args) && !configure(&r, topologies, &args, &hosts)) {
         if (cli_get(&args, "print-config")) {
             char *text = config_to_json(r.config);
             puts(text);
             free(text);
             status = 0;
-        } else if (!check(&r, &args, cli_get(&args, "dry-run") != NULL))
-            status = live(&r, &args, argc, argv);
+        } else if (!check(&r, &args, &hosts, cli_get(&args, "dry-run") != NULL))
+            status = live(&r, &args, &hosts, argc, argv);
     }
     fflush(stdout);
     job_close(&r.job);
     config_destroy(&r.config);
+    hosts_free(&hosts);
     cli_args_free(&args);
     return status;
 }

@@ -26,13 +26,14 @@ struct topology_row;  // shared/core/topology_row.h
 struct topology_table;
 
 // The ways of starting ranks, a row each: its name; what one of its processes is called, for people; whether each rank is a
-// process that this program starts (one_each), or another program starts them over MPI (by_others: shared/launch/launch_mpi.c
-// has its words, and its exit status may be one of a rank; above 128: killed by a signal).
+// process of this machine that this program starts (one_each), or another program starts them over MPI (by_others:
+// shared/launch/launch_mpi.c has its words, and its exit status may be one of a rank; above 128: killed by a signal).
 #define LAUNCH_LIST(X)                             \
     X(DEFAULT, "auto", "the run", false, false)    \
     X(THREADS, "threads", "the run", false, false) \
     X(PROCESSES, "processes", "rank", true, false) \
-    X(MPI, "mpi", "mpirun", false, true)
+    X(MPI, "mpi", "mpirun", false, true)           \
+    X(SSH, "ssh", "rank", false, false)
 #define LAUNCH_KIND(id, ...) LAUNCH_##id,
 enum launch_kind { LAUNCH_LIST(LAUNCH_KIND) LAUNCH_KINDS };
 struct launch_row {

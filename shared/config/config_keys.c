@@ -133,7 +133,7 @@ static const struct config_key keys[] = {
         "launch", NOBODY, c.launch, launch_names,
         TRAIN_FLAG(
             "launch", "HOW",
-            "processes, threads (ring), mpi (ring), or auto: processes; threads on GPUs of a ring (auto)")),  // how the processes were started
+            "processes, threads (ring), mpi (ring), ssh (with --hosts), or auto: processes; threads on GPUs of a ring (auto)")),  // how the processes were started
     ENUM(
         "medium", R | ORDER, c.medium, medium_names,
         FLAG(

@@ -21,12 +21,15 @@
 #include "shared/launch/last_word.h"
 #include "shared/launch/stop.h"
 
-#define WAKE_MS     100  // how often the clock is looked at when no signal comes
-#define STILL_LOOKS 16   // whether a child is stopped is looked at so often before it is believed
+#define WAKE_MS          100  // how often the clock is looked at when no signal comes
+#define FAR_NEWS_MS      300  // by which news of two deaths on two hosts may come in the other order
+#define CONNECTION_ENDED 255  // ssh's exit status where it has failed itself
+#define STILL_LOOKS      16   // whether a child is stopped is looked at so often before it is believed
 
 struct child {
-    char role[16], name[32];  // "server", "server 1"
-    int rank;
+    char role[16], name[96];  // "server", "server 1", "rank 1 on h2"
+    int rank, signal_fd;
+    bool far;
     pid_t pid;  // 0: ended
     bool orderly, expendable;
     bool ended_well;
@@ -37,7 +40,7 @@ struct child {
     // The job has been asked what becomes of it without this process, that has died; 0: no.
     pid_t asked;
     double asked_s;
-    char why[128], when[96];
+    char why[192], when[96];
     bool told_to;  // to die: nobody is surprised
     bool still;    // it was killed because a signal had stopped it
 };
@@ -68,7 +71,7 @@ struct launcher {
     char line[320];             // of them, what has come of the next one
     size_t length;
     bool anew;  // all are being ended, to be started again
-    char why[160];
+    char why[192];
     struct last_word *word;  // NULL: nobody hears it
     sigset_t signals, before;
 };
@@ -95,6 +98,9 @@ static void become(const struct launcher *l, const struct launch_child *c, pid_t
     if (getppid() == parent) {
         signal(SIGINT, SIG_IGN);  // the terminal sends it to all; the launcher says whom it concerns
         if (c->keep_fd) fcntl(c->keep_fd, F_SETFD, 0);
+        if (c->input_fd) dup2(c->input_fd, STDIN_FILENO);
+        if (c->output_fd) dup2(c->output_fd, STDOUT_FILENO);
+        if (c->error_fd) dup2(c->error_fd, STDERR_FILENO);
         sigprocmask(SIG_SETMASK, &l->before, NULL);
         execv(c->program, c->argv);
     }
@@ -111,12 +117,15 @@ static struct child *place_of(struct launcher *l, const struct launch_child *c) 
             return &l->children[i];
     l->children = xrealloc(l->children, (unsigned long)(l->count + 1) * sizeof *l->children);
     struct child *child = &l->children[l->count++];
-    *child = (struct child){.rank = c->rank, .orderly = c->orderly != 0, .expendable = c->expendable != 0};
+    *child = (struct child){.rank = c->rank,
+                            .orderly = c->orderly != 0,
+                            .expendable = c->expendable != 0,
+                            .far = c->host != NULL};
     snprintf(child->role, sizeof child->role, "%s", c->role);
-    if (c->rank < 0)
-        snprintf(child->name, sizeof child->name, "%s", c->role);
-    else
-        snprintf(child->name, sizeof child->name, "%s %d", c->role, c->rank);
+    char number[16] = "";
+    if (c->rank >= 0) snprintf(number, sizeof number, " %d", c->rank);
+    snprintf(child->name, sizeof child->name, "%s%s%s%.63s", c->role, number, c->host ? " on " : "",
+             c->host ? c->host : "");
     return child;
 }
 
@@ -145,6 +154,7 @@ int launcher_start(struct launcher *l, const struct launch_child *c) {
                     why == EAGAIN ? "; " ERROR_RAISE_THREADS : "");
     }
     child->pid = pid;
+    child->signal_fd = c->signal_fd;
     child->ended_well = child->told_to = child->waited_for = child->still = false;
     child->moved_s = 0;
     l->running++;
@@ -153,9 +163,16 @@ int launcher_start(struct launcher *l, const struct launch_child *c) {
 }
 
 // ---------------------------------------------------------------- deaths: how they are said, and what follows
+static void signal_child(const struct child *child, int number) {
+    if (!child->signal_fd || number == SIGKILL)
+        kill(child->pid, number);
+    else
+        dprintf(child->signal_fd, "signal %d\n", number);
+}
+
 static void signal_all(struct launcher *l, int number) {
     for (int i = 0; i < l->count; i++)
-        if (l->children[i].pid) kill(l->children[i].pid, number);
+        if (l->children[i].pid) signal_child(&l->children[i], number);
 }
 
 // SIGTERM to all that run, and SIGKILL after the grace period; once.
@@ -173,7 +190,7 @@ static void when(const struct launcher *l, char *text, size_t size) {
     int n = snprintf(text, size, "%.1f s after the start", now_seconds() - l->start_s);
     if (step > 0)
         snprintf(text + n, size - (size_t)n, ", after step %lld", (long long)step);
-    else
+    else if (l->o.last_step)
         snprintf(text + n, size - (size_t)n, ", before the first step was done");
 }
 
@@ -339,7 +356,7 @@ static void hear_fate(struct launcher *l, int pid, const char *words) {
 }
 
 static void child_killed(struct launcher *l, struct child *child, pid_t pid, int number) {
-    char text[96], why[128];
+    char text[96], why[192];
     when(l, text, sizeof text);
     if (child->still)
         snprintf(why, sizeof why, "%s (pid %d) gave no sign of life for the deadline and was killed",
@@ -360,7 +377,7 @@ static void child_killed(struct launcher *l, struct child *child, pid_t pid, int
 
 // It was asked to leave, and did not belong to a step that it could have finished.
 static void child_left(struct launcher *l, struct child *child, pid_t pid) {
-    char text[96], why[128];
+    char text[96], why[192];
     bool asks = child->expendable && has_begun(l);
     // The job's other processes hear of it from the launcher, at once, because another orderly child may already wait
     // for this one.
@@ -372,6 +389,11 @@ static void child_left(struct launcher *l, struct child *child, pid_t pid) {
         ask_fate(l, child, pid, why, text);
     else
         l->status = 128 + l->interrupted_by;
+}
+
+// Itself, or the process that it speaks for.
+static bool was_killed(const struct launcher *l, const struct child *child, int status) {
+    return WIFSIGNALED(status) || ((child->far || l->o.speaks_for_others) && WEXITSTATUS(status) > 128);
 }
 
 static void child_ended(struct launcher *l, struct child *child, int status) {
@@ -396,16 +418,21 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
         child_killed(l, child, pid, WTERMSIG(status));
         return;
     }
-    char text[96], why[128];
+    char text[96], why[192];
     when(l, text, sizeof text);
-    bool killed = l->o.speaks_for_others && WEXITSTATUS(status) > 128,
-         lost = WEXITSTATUS(status) == EXIT_RUN_LOST;
-    if (l->o.together && (killed || lost)) {
-        if (killed)
-            snprintf(why, sizeof why, "a rank of %s (pid %d) was killed by signal %d (%s)", child->name,
-                     (int)pid, WEXITSTATUS(status) - 128, strsignal(WEXITSTATUS(status) - 128));
-        else
+    int number = WEXITSTATUS(status) - 128;
+    bool lost = WEXITSTATUS(status) == EXIT_RUN_LOST;
+    if (l->o.together && (lost || was_killed(l, child, status))) {
+        if (lost)
             snprintf(why, sizeof why, "%s (pid %d) gave up a rank and ended", child->name, (int)pid);
+        else if (!child->far)
+            snprintf(why, sizeof why, "a rank of %s (pid %d) was killed by signal %d (%s)", child->name,
+                     (int)pid, number, strsignal(number));
+        else if (number == CONNECTION_ENDED - 128)
+            snprintf(why, sizeof why, "the connection to %s has ended", child->name);
+        else
+            snprintf(why, sizeof why, "%s was killed by signal %d (%s)", child->name, number,
+                     strsignal(number));
         end_together(l, child, why, text);
         return;
     }
@@ -425,17 +452,25 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
 }
 
 // Only children of this launcher are waited for, one by one: the program may have others. When several
-// have ended since the last look, one that was killed comes first: the others may have left because of it.
+// have ended since the last look, one that was killed comes first: the others may have left because of it. The first word of
+// a death on another host may come from those.
 static void reap(struct launcher *l) {
     int count = l->count;
     int *status = xcalloc((unsigned long)count + 1, sizeof *status);
-    bool *ended = xcalloc((unsigned long)count + 1, sizeof *ended);
-    for (int i = 0; i < count; i++)
-        ended[i] =
-            l->children[i].pid && waitpid(l->children[i].pid, &status[i], WNOHANG) == l->children[i].pid;
+    bool *ended = xcalloc((unsigned long)count + 1, sizeof *ended), left = false;
+    for (int look = 0; look < (left ? 2 : 1); look++) {
+        if (left) nanosleep(&(struct timespec){.tv_nsec = FAR_NEWS_MS * 1000000}, NULL);
+        for (int i = 0; i < count; i++) {
+            struct child *child = &l->children[i];
+            if (ended[i] || !child->pid || waitpid(child->pid, &status[i], WNOHANG) != child->pid) continue;
+            ended[i] = true;
+            left = left || (child->far && status[i] && !was_killed(l, child, status[i]) && !l->kill_at_s);
+        }
+    }
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < count; i++)
-            if (ended[i] && WIFSIGNALED(status[i]) == (pass == 0)) child_ended(l, &l->children[i], status[i]);
+            if (ended[i] && was_killed(l, &l->children[i], status[i]) == (pass == 0))
+                child_ended(l, &l->children[i], status[i]);
     free(status);
     free(ended);
 }
@@ -546,7 +581,8 @@ static void interrupt(struct launcher *l, int number) {
         l->interrupted_s = now;
         stop_answer(number);
         for (int i = 0; i < l->count; i++)
-            if (l->children[i].orderly && l->children[i].pid) kill(l->children[i].pid, SIGTERM);
+            if (l->children[i].orderly && l->children[i].pid)
+                signal_child(&l->children[i], l->children[i].far ? number : SIGTERM);
     } else if (now - l->interrupted_s >= STOP_AGAIN_S) {
         l->kill_at_s = now + l->o.grace_s;
         signal_all(l, SIGKILL);  // asked twice: now

@@ -60,8 +60,8 @@ int rank_env_read(struct rank_env *e) {
 }
 
 struct rank_env rank_env_told(const struct rank_env *e, enum launch_kind told) {
-    bool stays =
-        told == LAUNCH_DEFAULT || e->kind == RANK_ENV_OWN || (launch_rows[told].by_others && e->mpi_ready);
+    bool stays = told == LAUNCH_DEFAULT || told == LAUNCH_SSH || e->kind == RANK_ENV_OWN ||
+                 (launch_rows[told].by_others && e->mpi_ready);
     return stays ? *e : (struct rank_env){.size = 1, .meeting = -1};
 }
 

@@ -26,13 +26,16 @@ static void begin_history(const struct run *r) {
     const char *dir = r->config->out;
     bool goes_on = resume_is_own(r->job.resume, dir);
     int64_t done = metrics_last_step(dir), from = r->job.resume_step;
-    if (!goes_on) lives_forget(dir);
-    if (!goes_on) away_forget(dir);
-    struct life first = {.start = lives_last(dir).start + 1,
-                         .epoch = 1,
+    bool again = r->far_life > 1;
+    if (!goes_on && !again) lives_forget(dir);
+    if (!goes_on && !again) away_forget(dir);
+    struct life first = {.start = lives_last(dir).start + !again,
+                         .epoch = again ? (uint32_t)r->far_life : 1,
                          .job = r->lives,
+                         .restarts = again ? r->far_life - 1 : 0,
                          .checkpoint = r->job.resume,
-                         .counted = goes_on,
+                         .why = again ? r->why : NULL,
+                         .counted = goes_on || (again && !r->job.resume),
                          .lost = done > from ? done - from : 0};
     if (r->lives) lives_add(dir, &first);
 }

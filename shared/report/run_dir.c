@@ -36,8 +36,7 @@ static int make_path(const char *dir) {
     return is_file ? fail("%s: is a file, not a directory: choose another --out", dir) : 0;
 }
 
-char *run_dir_make(const struct config *c) {
-    // 1. runs/MODEL-TOPOLOGY-TIME.
+char *run_dir_name(const struct config *c) {
     char utc[32], *model = xstrdup(c->model);
     time_t now = time(NULL);
     struct tm tm;
@@ -50,8 +49,12 @@ char *run_dir_make(const struct config *c) {
     for (char *p = base; *p; p++)
         if (*p == ':') *p = '-';
     free(model);
-    // 2. The first of that name that is not there yet.
-    char *name = xstrdup(base);
+    return base;
+}
+
+// The first of that name that is not there yet.
+char *run_dir_make(const struct config *c) {
+    char *base = run_dir_name(c), *name = xstrdup(base);
     int rc = make_path("runs");
     for (int i = 2; !rc && mkdir(name, 0777); i++) {
         if (errno != EEXIST) rc = fail("%s: cannot make the directory: %s", name, strerror(errno));

@@ -29,7 +29,10 @@ static struct launcher *launcher(void) {
 
 static void start(struct launcher *l, const char *role, int rank, const char *script) {
     char *argv[] = {"sh", "-c", (char *)script, NULL};
-    assert_int_equal(launcher_start(l, &(struct launch_child){role, rank, "/bin/sh", argv, 0, 0, 0, 0}), 0);
+    assert_int_equal(
+        launcher_start(
+            l, &(struct launch_child){.role = role, .rank = rank, .program = "/bin/sh", .argv = argv}),
+        0);
 }
 
 static void all_end_well(void **state) {
@@ -91,7 +94,11 @@ static void the_deaf_are_killed(void **state) {
     snprintf(script, sizeof script, "trap '' TERM; echo $$ >&%d; while :; do sleep 0.05; done", ends[1]);
     char *argv[] = {"sh", "-c", script, NULL};
     assert_int_equal(
-        launcher_start(l, &(struct launch_child){"worker", 0, "/bin/sh", argv, ends[1], 0, 0, 0}), 0);
+        launcher_start(
+            l,
+            &(struct launch_child){
+                .role = "worker", .rank = 0, .program = "/bin/sh", .argv = argv, .keep_fd = ends[1]}),
+        0);
     close(ends[1]);
     assert_int_equal(launcher_read_line(l, ends[0], 10, line, sizeof line), 0);
     pid_t pid = (pid_t)atoi(line);
@@ -124,9 +131,16 @@ static void nobody_waits_for_who_left(void **state) {
     char *waits[] = {"sh", "-c", "trap '' TERM; exec sleep 30", NULL};
     double start_s = now_seconds();
     error_quiet(1);
-    assert_int_equal(launcher_start(l, &(struct launch_child){"worker", 0, "/bin/sh", leaves, 0, 1, 0, 0}),
-                     0);
-    assert_int_equal(launcher_start(l, &(struct launch_child){"worker", 1, "/bin/sh", waits, 0, 1, 0, 0}), 0);
+    assert_int_equal(
+        launcher_start(l,
+                       &(struct launch_child){
+                           .role = "worker", .rank = 0, .program = "/bin/sh", .argv = leaves, .orderly = 1}),
+        0);
+    assert_int_equal(
+        launcher_start(l,
+                       &(struct launch_child){
+                           .role = "worker", .rank = 1, .program = "/bin/sh", .argv = waits, .orderly = 1}),
+        0);
     usleep(200000);  // the trap is set
     kill(getpid(), SIGTERM);
     assert_int_equal(launcher_wait(l), 128 + SIGTERM);
@@ -144,7 +158,11 @@ static void line_of_a_child(void **state) {
     snprintf(script, sizeof script, "echo tcp://127.0.0.1:5555 >&%d", ends[1]);
     char *argv[] = {"sh", "-c", script, NULL};
     assert_int_equal(
-        launcher_start(l, &(struct launch_child){"scheduler", -1, "/bin/sh", argv, ends[1], 0, 0, 0}), 0);
+        launcher_start(
+            l,
+            &(struct launch_child){
+                .role = "scheduler", .rank = -1, .program = "/bin/sh", .argv = argv, .keep_fd = ends[1]}),
+        0);
     close(ends[1]);
     assert_int_equal(launcher_read_line(l, ends[0], 10, line, sizeof line), 0);
     assert_string_equal(line, "tcp://127.0.0.1:5555");
@@ -174,7 +192,9 @@ static int start_answering(void *ctx, const char *role, int rank) {
     bool answers = ++a->starts == a->answers;
     assert_int_equal(write(a->job, "life\n", 5), 5);
     char *argv[] = {"sh", "-c", answers ? script : "kill -STOP $$", NULL};
-    return launcher_start(a->launcher, &(struct launch_child){role, rank, "/bin/sh", argv, a->to, 0, 0, 0});
+    return launcher_start(
+        a->launcher, &(struct launch_child){
+                         .role = role, .rank = rank, .program = "/bin/sh", .argv = argv, .keep_fd = a->to});
 }
 
 static void nobody_is_told(void *ctx, int pid, const char *why) { (void)ctx, (void)pid, (void)why; }
@@ -222,7 +242,9 @@ static int start_speaking(void *ctx, const char *role, int rank) {
     snprintf(script, sizeof script, "echo here >&%d; kill -STOP $$", a->to);
     assert_int_equal(write(a->job, "life\n", 5), 5);
     char *argv[] = {"sh", "-c", ++a->starts < a->answers ? script : "exec sleep 0.1", NULL};
-    return launcher_start(a->launcher, &(struct launch_child){role, rank, "/bin/sh", argv, a->to, 0, 0, 0});
+    return launcher_start(
+        a->launcher, &(struct launch_child){
+                         .role = role, .rank = rank, .program = "/bin/sh", .argv = argv, .keep_fd = a->to});
 }
 
 // It has answered, and is stopped before it says for the first time that it lives; so is the one that takes its place.
@@ -279,7 +301,10 @@ static void a_program_that_is_not_there(void **state) {
     char *argv[] = {"no-such-program", NULL};
     error_quiet(1);
     assert_int_equal(
-        launcher_start(l, &(struct launch_child){"server", 2, "/nonexistent/x", argv, 0, 0, 0, 0}), -1);
+        launcher_start(
+            l,
+            &(struct launch_child){.role = "server", .rank = 2, .program = "/nonexistent/x", .argv = argv}),
+        -1);
     assert_non_null(strstr(error_last(), "server 2"));
     error_quiet(0);
     launcher_destroy(&l);

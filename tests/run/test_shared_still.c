@@ -14,7 +14,10 @@
 
 static void start(struct launcher *l, const char *role, int rank, const char *script) {
     char *argv[] = {"sh", "-c", (char *)script, NULL};
-    assert_int_equal(launcher_start(l, &(struct launch_child){role, rank, "/bin/sh", argv, 0, 0, 0, 0}), 0);
+    assert_int_equal(
+        launcher_start(
+            l, &(struct launch_child){.role = role, .rank = rank, .program = "/bin/sh", .argv = argv}),
+        0);
 }
 
 // Once others have ended nobody asks the rest whether they live: one that a signal has stopped is killed and named. One that

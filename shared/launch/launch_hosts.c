@@ -1,0 +1,233 @@
+#include "shared/launch/launch_hosts.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "shared/core/error.h"
+#include "shared/core/output.h"
+#include "shared/core/text.h"
+#include "shared/core/version.h"
+#include "shared/launch/labels.h"
+#include "shared/launch/launch.h"
+#include "shared/report/run_dir.h"
+
+#define SSH_DEFAULT \
+    "ssh -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=5 -o ServerAliveCountMax=3"
+#define ANSWER_S 60  // of a host that is asked whether the run can begin there
+#define GRACE_S  5.0
+#define OUTPUT_S 2.0
+// Linux gives away 32768 to 60999.
+#define PORT_FIRST 20000
+#define PORTS      10000
+
+struct launch_over {
+    const struct launch_hosts_options *o;
+    const struct config *c;
+    const char *ssh;
+    char *program, *folder, *out;
+    struct launcher *launcher;
+    struct labels *labels;
+    int *input;      // of each rank: where its key and requests to end are written
+    uint64_t lives;  // which job those are of, a random number
+    int port, life;
+    char why[192];  // of the last death
+};
+
+// ---------------------------------------------------------------- words for a shell
+static char *join(char *text, const char *word) {
+    char *quoted = shell_word(word), *out = xasprintf("%s %s", text, quoted);
+    free(quoted);
+    free(text);
+    return out;
+}
+
+// What this machine's shell is given, so that the host's runs the script, however its user's shell quotes.
+static char *over_ssh(const struct launch_over *s, const struct host *h, char *script) {
+    char *there = join(xstrdup("exec sh -c"), script), *all = join(xasprintf("%s", s->ssh), h->login);
+    all = join(all, there);
+    free(there);
+    free(script);
+    return all;
+}
+
+// ---------------------------------------------------------------- before anything starts
+// Asked of all hosts at once: whether ssh comes in, and program and folder are there. The script's last line says it.
+static FILE *ask(const struct launch_over *s, const struct host *h) {
+    char *script = join(xstrdup("cd"), s->folder), *whole;
+    script = join(xasprintf("%s || exit 100;", script), s->program);
+    char *line = over_ssh(s, h, xasprintf("%s --version", script));
+    whole = xasprintf("exec timeout %d %s 2>&1 </dev/null", ANSWER_S, line);
+    free(script);
+    free(line);
+    fflush(NULL);
+    FILE *answer = popen(whole, "re");
+    free(whole);
+    return answer;
+}
+
+static int check_answer(const struct launch_over *s, const struct host *h, FILE *answer) {
+    char line[512], last[512] = "";
+    while (fgets(line, sizeof line, answer)) {
+        line[strcspn(line, "\r\n")] = 0;
+        if (*line) snprintf(last, sizeof last, "%s", line);
+    }
+    int status = pclose(answer), code = WIFEXITED(status) ? WEXITSTATUS(status) : 255;
+    if (!code && !strcmp(last, "starring " STARRING_VERSION)) return 0;
+    if (!code)
+        return fail("%s: %s there is \"%s\", here it is \"starring " STARRING_VERSION
+                    "\": install the same, or "
+                    "give --stage to copy this one",
+                    h->login, s->program, last);
+    if (code == 124) return fail("%s: ssh has not answered within %d s (%s)", h->login, ANSWER_S, s->ssh);
+    if (code == 100)
+        return fail(
+            "%s: there is no folder %s (%s): start where the same path is on all hosts, or give --stage",
+            h->login, s->folder, last);
+    if (code == 255)
+        return fail("%s: ssh could not come in: %s; see that `%s %s true` works from here without a password",
+                    h->login, *last ? last : "it says nothing", s->ssh, h->login);
+    return fail("%s: %s does not run there (%s): install it with the same path, or give --stage to copy it",
+                h->login, s->program, *last ? last : "it says nothing");
+}
+
+static int ask_all(const struct launch_over *s) {
+    const struct hosts *h = s->o->hosts;
+    FILE **answers = xcalloc((size_t)h->count, sizeof *answers);
+    int rc = 0;
+    for (int i = 0; i < h->count; i++)
+        if (!(answers[i] = ask(s, &h->host[i]))) rc = fail("sh: %s", strerror(errno));
+    for (int i = 0; i < h->count; i++)
+        if (answers[i] && check_answer(s, &h->host[i], answers[i])) rc = -1;
+    free(answers);
+    return rc;
+}
+
+// ---------------------------------------------------------------- one life
+// The rank as a script of its host. The shell stays, so that a rank which a signal has killed ends it with 128 + its number.
+static char *script_of(const struct launch_over *s, const struct host *h, int rank) {
+    const struct hosts *all = s->o->hosts;
+    char *text = join(xstrdup("cd"), s->folder), count[16];
+    char *more = xasprintf(
+        "%s && RANK=%d WORLD_SIZE=%d LOCAL_RANK=%d LOCAL_WORLD_SIZE=%d MASTER_PORT=%d "
+        "STARRING_STARTED_BY=ssh MASTER_ADDR=%s",
+        text, rank, all->ranks, rank - h->first, h->slots, s->port + s->life - 1, all->host[0].name);
+    free(text);
+    text = join(join(more, s->program), "train");
+    snprintf(count, sizeof count, "%d", all->ranks);
+    text = join(join(text, "--workers"), count);
+    if (s->out) text = join(join(text, "--out"), s->out);  // before the given words, which may end in "--"
+    for (int i = 0; i < s->o->argc; i++) text = join(text, s->o->argv[i]);
+    more = xasprintf("%s; exit $?", text);
+    free(text);
+    return more;
+}
+
+static int send_first_words(const struct launch_over *s, int fd, const char *key) {
+    int n = dprintf(fd, "key %s\n", key);
+    if (n > 0 && s->lives)
+        n = dprintf(fd, "life %d %016llx %s\n", s->life, (unsigned long long)s->lives, s->why);
+    return n > 0 && dprintf(fd, "go\n") > 0 ? 0 : fail("a pipe to ssh: %s", strerror(errno));
+}
+
+static int start_one(struct launch_over *s, const struct host *h, int rank, const char *key) {
+    char label[300], *line = over_ssh(s, h, script_of(s, h, rank)), *whole = xasprintf("exec %s", line);
+    char *argv[] = {(char *)"sh", (char *)"-c", whole, NULL};
+    int in[2] = {-1, -1}, out = -1, error = -1, rc = -1;
+    snprintf(label, sizeof label, "[%.255s:%d] ", h->name, rank - h->first);
+    if (s->input[rank] > 0) close(s->input[rank]);
+    s->input[rank] = 0;
+    if (pipe2(in, O_CLOEXEC))
+        fail("pipe: %s", strerror(errno));
+    else if ((out = labels_pipe(s->labels, rank ? label : "", false)) >= 0 &&
+             (error = labels_pipe(s->labels, label, true)) >= 0 && !send_first_words(s, in[1], key))
+        rc = launcher_start(s->launcher, &(struct launch_child){.role = "rank",
+                                                                .rank = rank,
+                                                                .program = "/bin/sh",
+                                                                .argv = argv,
+                                                                .host = h->name,
+                                                                .input_fd = in[0],
+                                                                .output_fd = out,
+                                                                .error_fd = error,
+                                                                .signal_fd = in[1],
+                                                                .orderly = true});
+    if (in[0] >= 0) close(in[0]);
+    if (out >= 0) close(out);
+    if (error >= 0) close(error);
+    if (in[1] >= 0) s->input[rank] = in[1];
+    free(line);
+    free(whole);
+    return rc;
+}
+
+static int start_all(struct launch_over *s) {
+    unsigned char random[32];
+    char key[2 * sizeof random + 1];
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random) return fail("no random number");
+    for (size_t i = 0; i < sizeof random; i++) snprintf(key + 2 * i, 3, "%02x", random[i]);
+    s->life++;
+    const struct hosts *h = s->o->hosts;
+    for (int i = 0; i < h->count; i++)
+        for (int k = 0; k < h->host[i].slots; k++)
+            if (start_one(s, &h->host[i], h->host[i].first + k, key)) return -1;
+    return 0;
+}
+
+static int begin_anew(void *ctx, const char *why) {
+    struct launch_over *s = ctx;
+    snprintf(s->why, sizeof s->why, "%s", why);
+    return start_all(s);
+}
+
+// ---------------------------------------------------------------- all of them
+static int prepare(struct launch_over *s) {
+    const struct hosts *h = s->o->hosts;
+    const char *first = h->host[0].name, *ssh = getenv("STARRING_SSH"), *port = getenv("MASTER_PORT");
+    uint16_t random;
+    s->ssh = ssh && *ssh ? ssh : SSH_DEFAULT;
+    if (h->count > 1 && (!strcmp(first, "localhost") || !strncmp(first, "127.", 4) || !strcmp(first, "::1")))
+        return fail("--hosts: the other hosts do not reach the first one as %s: give its name", first);
+    if (!(s->program = launch_self())) return -1;
+    if (!(s->folder = getcwd(NULL, 0)))
+        return fail("the folder that this is started in: %s", strerror(errno));
+    if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random) return fail("no random number");
+    if (s->c->recovery.restart && getrandom(&s->lives, sizeof s->lives, 0) != (ssize_t)sizeof s->lives)
+        return fail("no random number");
+    s->port = PORT_FIRST + random % PORTS;
+    const char *end = port ? text_count(port, &s->port) : "";
+    if (!end || *end || s->port < 1 || s->port > 65535) return fail("MASTER_PORT=%s: not a port", port);
+    s->out = s->c->out ? xstrdup(s->c->out) : run_dir_name(s->c);
+    return ask_all(s);
+}
+
+int launch_hosts(const struct launch_hosts_options *o) {
+    struct launch_over s = {.o = o, .c = o->run->config, .labels = labels_create()};
+    struct launch_options l = {.grace_s = GRACE_S,
+                               .together = true,
+                               .restarts = {.count = s.c->recovery.restart, .anew = begin_anew},
+                               .ctx = &s};
+    int status = EXIT_USAGE;
+    s.input = xcalloc((size_t)o->hosts->ranks, sizeof *s.input);
+    if (!prepare(&s)) {
+        s.launcher = launcher_create(&l);
+        output_apart_begin();  // a thread that takes no signals, as all of them from here on
+        if (start_all(&s)) launcher_end_all(s.launcher);
+        status = launcher_wait(s.launcher);
+    }
+    launcher_destroy(&s.launcher);
+    labels_destroy(&s.labels, OUTPUT_S);
+    output_apart_end();
+    for (int i = 0; i < o->hosts->ranks; i++)
+        if (s.input[i] > 0) close(s.input[i]);
+    free(s.input);
+    free(s.program);
+    free(s.folder);
+    free(s.out);
+    return status;
+}

@@ -42,8 +42,8 @@ struct rendezvous {
         *events;  // events: of the dealer's handshakes; rank 0 has a router and none of them
     int wake;     // eventfd
     pthread_t thread;
-    bool started, leaves;
-    pthread_mutex_t lock;  // of all below
+    bool started, leaves, met;  // met: the dealer has been let in
+    pthread_mutex_t lock;       // of all below
     pthread_cond_t changed;
     struct seat seat;
     struct book *book;  // rank 0's; the thread's alone but for book_over
@@ -123,10 +123,10 @@ static void look_at_handshakes(struct rendezvous *r) {
         memcpy(&event, head, sizeof event);
         zmq_recv(r->events, address, sizeof address, ZMQ_DONTWAIT);
         if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
-            r->refusals = 0;
+            r->refusals = 0, r->met = true;
         else if (event != ZMQ_EVENT_DISCONNECTED)
             r->refusals += event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL ? 1 : REFUSALS;
-        else if (r->seat.heard)
+        else if (r->met)
             seat_unreachable(&r->seat, now_seconds());
         else
             r->refusals++;
@@ -418,6 +418,29 @@ void *rendezvous_get(struct rendezvous *r, const char *name, size_t *bytes) {
              r->place, name);
     pthread_mutex_unlock(&r->lock);
     return w.data;
+}
+
+void *rendezvous_look(struct rendezvous *r, const char *name, size_t *bytes) {
+    struct seat *s = &r->seat;
+    pthread_mutex_lock(&r->lock);
+    struct seat_want *w = s->wants;
+    while (w && !(w->looks && !strcmp(w->name, name))) w = w->next;
+    bool asked = w != NULL;
+    if (!asked) {
+        w = xcalloc(1, sizeof *w);
+        w->looks = true;
+        snprintf(w->name, sizeof w->name, "%s", name);
+        seat_want(s, w);
+    }
+    void *data = w->data;
+    *bytes = w->bytes;
+    if (data) {
+        seat_unwant(s, w);
+        free(w);
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (!asked) wake(r);
+    return data;
 }
 
 int rendezvous_all(struct rendezvous *r, const void *mine, size_t bytes, void *all) {

@@ -11,7 +11,7 @@
 // Ownership   One struct rendezvous per process; it has a thread of its own, which answers the others (rank 0) and notices
 //             who is gone. It touches no file.
 // Threads     All calls from any thread.
-// Blocking    _open, _get, _all, _close: until their deadline. _put never.
+// Blocking    _open, _get, _all, _close: until their deadline. Nothing else does.
 // Errors      -1 or NULL after logging one sentence that names host and port, the rank and what to do.
 #ifndef STARRING_SHARED_LAUNCH_RENDEZVOUS_H
 #define STARRING_SHARED_LAUNCH_RENDEZVOUS_H
@@ -52,6 +52,8 @@ int rendezvous_put(struct rendezvous *r, const char *name, const void *data, siz
 // Waits until the name is there. malloc'd, with a closing zero that is not counted; NULL after logging, also when a member
 // is lost during the wait. With those who are left it goes on: a name that is there is handed out.
 void *rendezvous_get(struct rendezvous *r, const char *name, size_t *bytes);
+// As rendezvous_get, but it never blocks: NULL, silently, while the name is not there. Its name is asked for meanwhile.
+void *rendezvous_look(struct rendezvous *r, const char *name, size_t *bytes);
 // All ranks call it in the same order: everybody's bytes (the same number of each) into all (size x bytes), in rank order.
 int rendezvous_all(struct rendezvous *r, const void *mine, size_t bytes, void *all);
 

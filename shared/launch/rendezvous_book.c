@@ -451,8 +451,19 @@ static void say_seat(struct seat *s, struct meet_message m, const void *data) {
     s->say(s->ctx, s->rank, s->life, &m, data);
 }
 
+// Ends a seat whose book is not heard any more.
+static void miss(struct seat *s, double now_s) {
+    bool gone = s->gone_s && now_s - s->gone_s > GONE_S;
+    if (!gone && (!s->heard || now_s - s->heard_s <= s->silent_s)) return;
+    char *why = gone ? xasprintf("rank 0 at %s has gone", s->place)
+                     : xasprintf("rank 0 at %s has not been heard for %g s", s->place, s->silent_s);
+    seat_end(s, why);
+    free(why);
+}
+
 void seat_tick(struct seat *s, double now_s) {
     s->heard_s += stood_s(&s->tick_s, now_s);
+    miss(s, now_s);
     struct meet_message m = message(MEET_COME, s->rank, s->life);
     m.bytes = s->come_bytes;
     if (!s->members && !*s->ended && due(&s->come_s, AGAIN_S, now_s)) say_seat(s, m, s->come);
@@ -473,12 +484,6 @@ void seat_tick(struct seat *s, double now_s) {
         memcpy(m.name, w->name, sizeof m.name);
         if (!w->data && due(&w->said_s, STUCK_S, now_s)) say_seat(s, m, NULL);
     }
-    bool gone = s->gone_s && now_s - s->gone_s > GONE_S;
-    if (!gone && now_s - s->heard_s <= s->silent_s) return;
-    char *why = gone ? xasprintf("rank 0 at %s has gone", s->place)
-                     : xasprintf("rank 0 at %s has not been heard for %g s", s->place, s->silent_s);
-    seat_end(s, why);
-    free(why);
 }
 
 void seat_put(struct seat *s, enum meet_kind kind, const char *name, const void *data, size_t bytes) {
@@ -505,6 +510,12 @@ void seat_unwant(struct seat *s, struct seat_want *w) {
 
 void seat_close(struct seat *s) {
     heard(s, UINT64_MAX, 0);
+    for (struct seat_want *w = s->wants, *next; w; w = next) {
+        next = w->next;
+        if (!w->looks) continue;
+        free(w->data);
+        free(w);
+    }
     free(s->come);
     free(s->members);
     free(s->lost);

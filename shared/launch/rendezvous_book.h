@@ -84,6 +84,7 @@ struct seat_want {
     void *data;  // malloc'd; NULL: it is not there yet
     size_t bytes;
     double said_s;
+    bool looks;  // it stays until the name is there, and is the seat's to free
     struct seat_want *next;
 };
 

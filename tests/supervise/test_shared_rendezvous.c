@@ -272,6 +272,33 @@ static void test_one_gives_up(void **state) {
     is_said(&c[2], "rank 1: the disk is full");
 }
 
+// Rank 0 looks until rank 1 has seen its first look fail.
+static int look(struct rendezvous *r, int rank, int size) {
+    size_t bytes = 0;
+    (void)size;
+    char *early = rendezvous_look(r, "y", &bytes), *got = NULL;
+    if (early) return (fail)("it is there before it is put");
+    int round = rank, all[2];
+    if (rendezvous_all(r, &round, sizeof round, all)) return 1;
+    if (rank == 1) return rendezvous_put(r, "y", "now", 3);
+    for (int i = 0; i < 500 && !(got = rendezvous_look(r, "y", &bytes)); i++) usleep(10000);
+    int rc = got && bytes == 3 && !strcmp(got, "now") ? 0 : (fail)("not seen");
+    free(got);
+    free(rendezvous_look(r, "nobody's", &bytes));
+    return rc;
+}
+
+static void test_looking_does_not_wait(void **state) {
+    (void)state;
+    int port = free_port();
+    struct rendezvous_options zero = options(port, 0, 2, 20), one = options(port, 1, 2, 20);
+    struct child a = start(&zero, NULL, look), b = start(&one, NULL, look);
+    end(&a);
+    end(&b);
+    assert_string_equal(a.said, "");
+    assert_int_equal(b.status, 0);
+}
+
 static int nobody_puts(struct rendezvous *r, int rank, int size) {
     (void)size;
     if (rank) return 0;
@@ -298,6 +325,7 @@ int main(void) {
         cmocka_unit_test(test_the_port_is_in_use),     cmocka_unit_test(test_a_name_without_an_address),
         cmocka_unit_test(test_a_killed_rank_is_named), cmocka_unit_test(test_rank_0_is_killed),
         cmocka_unit_test(test_one_gives_up),           cmocka_unit_test(test_a_wait_has_a_deadline),
+        cmocka_unit_test(test_looking_does_not_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

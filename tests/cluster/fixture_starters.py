@@ -7,10 +7,14 @@
     mpirun                 Open MPI's on h1, its daemons over ssh
     ssh                    the program's own --hosts on h1
 """
-import importlib.util
+import functools
+import shutil
+import subprocess
 import sys
+import tempfile
 
-from fixture import PROGRAM
+from fixture import ENVIRONMENT, PROGRAM
+from fixture_hosts import why_not
 
 PORT = 29511  # of the meeting point; each test's hosts have a network of their own
 
@@ -27,9 +31,20 @@ def torch_variables(case, cluster, each, words, env):
             for k, host in enumerate(cluster.hosts.all) for j in range(each)]
 
 
+@functools.cache
+def python_with_torch():
+    """The Python that has PyTorch, which need not be the one of the tests; None: there is none."""
+    for python in (sys.executable, shutil.which("python3"), "/usr/bin/python3"):
+        words = [python, "-c", "import importlib.util as u, sys; sys.exit(not u.find_spec('torch'))"]
+        if python and subprocess.run(words, check=False, capture_output=True).returncode == 0:
+            return python
+    return None
+
+
 def torchrun(case, cluster, each, words, env):
-    return [host.start(case, sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(cluster.hosts)), "--nproc-per-node", str(each),
-                       "--node-rank", str(k), "--master-addr", "h1", "--master-port", str(PORT), "--no-python", PROGRAM, *words, env=env)
+    """What it prints is kept and printed: PyTorch 1.13 under Python 3.11 fails where it is to leave that alone."""
+    return [host.start(case, python_with_torch(), "-m", "torch.distributed.run", "--nnodes", str(len(cluster.hosts)), "--nproc_per_node", str(each),
+                       "--node_rank", str(k), "--master_addr", "h1", "--master_port", str(PORT), "--redirects", "1", "--tee", "1", "--log_dir", "torch-logs", "--no_python", PROGRAM, *words, env=env)
             for k, host in enumerate(cluster.hosts.all)]
 
 
@@ -56,9 +71,23 @@ def ssh(case, cluster, each, words, env):
     return [cluster.hosts[0].start(case, PROGRAM, *words, "--hosts", ",".join(f"{name}:{each}" for name in cluster.hosts.names), env=env)]
 
 
+@functools.cache
+def why_not_joined(*topology):
+    """Why ranks that others started do not train these words' topology in this version; None: they do."""
+    with tempfile.TemporaryDirectory() as folder:
+        p = subprocess.run([PROGRAM, "train", "--model", "tiny", *topology, "--out", folder + "/run", "--set", "parameter_server.deadline_ms=1000"],
+                           env={**ENVIRONMENT, **torch_environment(1, 2, 1, 2, host="127.0.0.1")}, capture_output=True, text=True,
+                           stdin=subprocess.DEVNULL, check=False)
+    return p.stderr.strip() if "started by torchrun as rank 1 of 2" in p.stderr else None
+
+
 class Starter:
     def __init__(self, name, start, tools=(), why_not=lambda: None):
         self.name, self._start, self.tools, self.why_not = name, start, tools, why_not
+
+    def missing(self, *topology):
+        """Why it cannot start these words' topology here; None: it can."""
+        return self.why_not() or why_not(*self.tools) or why_not_joined(*topology)
 
     def start(self, case, cluster, each, *words, env=None):
         """`starring words...` as so many ranks on each host, under way: the processes that were started for it."""
@@ -67,7 +96,7 @@ class Starter:
 
 STARTERS = {row.name: row for row in (
     Starter("torchrun's variables", torch_variables),
-    Starter("torchrun", torchrun, why_not=lambda: None if importlib.util.find_spec("torch") else "PyTorch is not installed"),
+    Starter("torchrun", torchrun, why_not=lambda: None if python_with_torch() else "PyTorch is not installed"),
     Starter("srun", srun, ("srun", "slurmctld", "slurmd", "munged")),
     Starter("sbatch", sbatch, ("srun", "slurmctld", "slurmd", "munged")),
     Starter("mpirun", mpirun, ("mpirun", "sshd")),

@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""One answer everywhere: the same words on one host, under srun, in an sbatch script, under mpirun, with torchrun's variables, under
+torchrun itself and over ssh give the same curve and the same weights for the same number of ranks, in both topologies, on hosts
+that share no folder; and the summary says by what it was started and where."""
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import Runs
+from fixture_hosts import Hosts
+from fixture_slurm import Slurm
+from fixture_starters import STARTERS, all_end, said
+
+WORDS = ["--model", "tiny", "--data", "text.txt", "--seq", "16", "--batch", "1", "--threads", "1", "--dtype", "bf16", "--steps", "4",
+         "--set", "eval_batches=0"]
+HOSTS, EACH = 2, 2
+RANKS = HOSTS * EACH
+TOPOLOGIES = {"ring": ["--topology", "zero:2"], "star": ["--topology", "ps:sync", "--servers", "2"]}
+
+
+class Cluster:
+    """Hosts with what the starters need: Slurm begins with its first job."""
+
+    def __init__(self, case, **how):
+        self.hosts = Hosts(case, HOSTS, **how)
+        self._slurm = None
+
+    def slurm(self):
+        self._slurm = self._slurm or Slurm(self.hosts)
+        return self._slurm
+
+
+class Equal(Runs):
+    shared, corpus = True, 1200
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.cluster = Cluster(cls, ssh=True)
+        cls.alone = {}
+
+    def one_machine(self, kind):
+        """The name of the run of that topology with as many workers on this machine alone."""
+        if kind not in self.alone:
+            self.run_it("train", *WORDS, *TOPOLOGIES[kind], "--workers", str(RANKS), "--out", kind)
+            self.alone[kind] = kind
+        return kind
+
+    def joined(self, name, kind):
+        starter = STARTERS[name]
+        if reason := starter.missing(*TOPOLOGIES[kind]):
+            self.skipTest(reason)
+        out = f"{name.replace(' ', '-')}-{kind}".replace("'", "")
+        processes = starter.start(self, self.cluster, EACH, "train", *WORDS, *TOPOLOGIES[kind], "--out", out)
+        all_end(processes)
+        os.symlink(self.cluster.hosts[0].path(out), self.at(out))  # rank 0's directory
+        self.assertTrue(os.path.exists(self.at(out, "summary.json")), said(processes))
+        self.assert_same_run(out, self.one_machine(kind))
+        self.assertEqual(self.summary(out)["workers"], RANKS)
+        return out
+
+
+def add(name, kind):
+    def test(self):
+        self.joined(name, kind)
+    setattr(Equal, f"test_{kind}_{name.replace(' ', '_')}".replace("'", ""), test)
+
+
+for each in STARTERS:
+    for topology in TOPOLOGIES:
+        add(each, topology)
+
+if __name__ == "__main__":
+    unittest.main()

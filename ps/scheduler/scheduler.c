@@ -158,11 +158,10 @@ static void link_turn(struct scheduler *s) {
     uint64_t job = scheduler_core_epochs(s->core)->job;
     for (int i = 0; job != s->linked_job && i < scheduler_core_members(s->core); i++) link_forget(s->link, i);
     s->linked_job = job;
-    link_tick(s->link, now_seconds());
 }
 
-// Hands a message to the core: of a member by way of the link, which may answer. 0 or -1.
-static int hear(struct scheduler *s, struct net_message *m) {
+// Hands a message to the core: of a member by way of the link, which may answer.
+static void hear(struct scheduler *s, struct net_message *m) {
     // Pulses have a socket of their own, at which nobody listens.
     bool answers = m->header.kind != WIRE_PULSE;
     int member = scheduler_core_knows(s->core, &m->header);
@@ -174,8 +173,14 @@ static int hear(struct scheduler *s, struct net_message *m) {
     member = scheduler_core_message(s->core, &m->header, m->frame, now_seconds());
     if (member >= 0 && login) s->routes[member] = m->from;
     if (member >= 0 && login) link_receive(s->link, member, &m->header, now_seconds());
+    link_turn(s);
+}
+
+// What looks at all members, of whom there may be thousands: not for each message, but for all that have come together. 0 or -1.
+static int look_around(struct scheduler *s) {
     int rc = scheduler_core_tick(s->core, now_seconds());
     link_turn(s);
+    link_tick(s->link, now_seconds());
     return rc;
 }
 
@@ -401,15 +406,14 @@ static int scheduler_loop(struct scheduler *s) {
         bool soon = scheduler_core_hurry(s->core) || (s->beginning && !background_done(s->files, s->begins));
         if (net_poll(items, s->launcher.fd ? 2 : 1, soon ? HURRY_MS : POLL_MS) != 0)
             return scheduler_core_abort(s->core, "the scheduler cannot poll its socket");
-        // Before the messages that have come meanwhile are heard: each is followed by a look at silent members.
+        // Before the messages that have come meanwhile are heard: they are followed by a look at silent members.
         double now = now_seconds(), excused_s = turn_stall_excused(&s->still, ps_lost_s(s->o->config), now);
         if (excused_s > 0) scheduler_core_excuse(s->core, excused_s, now);
         if (items[1].ready) hear_launcher(s);
-        while (items[0].ready && (rc = net_recv(s->router, &m)) == 1)
-            if (hear(s, &m) != 0) return -1;
+        while (items[0].ready && now_seconds() - now < POLL_MS * 1e-3 && (rc = net_recv(s->router, &m)) == 1)
+            hear(s, &m);
         if (rc < 0) return scheduler_core_abort(s->core, "the scheduler cannot read its socket");
-        if (scheduler_core_tick(s->core, now_seconds()) != 0) return -1;
-        link_turn(s);
+        if (look_around(s) != 0) return -1;
     }
     return 0;
 }
@@ -510,7 +514,7 @@ static void part(struct scheduler *s) {
         struct net_message m;
         if (net_poll(&item, 1, POLL_MS) != 0) return;
         while (item.ready && net_recv(s->router, &m) == 1) hear(s, &m);
-        link_turn(s);
+        look_around(s);
     }
 }
 

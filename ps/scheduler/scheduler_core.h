@@ -21,7 +21,8 @@ int scheduler_core_message(struct scheduler_core *c, const struct wire_header *h
                            double now);
 // The scheduler stood still, as turn_stall_excused says. Call before the messages that have come meanwhile.
 void scheduler_core_excuse(struct scheduler_core *c, double excused_s, double now);
-// Deadlines, START, SHUTDOWN. Call after every message and at least every heartbeat. 0 or -1.
+// Deadlines, START, SHUTDOWN: looks at all members. Call behind the messages that have come, and at least every heartbeat. 0
+// or -1.
 int scheduler_core_tick(struct scheduler_core *c, double now);
 // The fate of the job: it goes on without the process, all begin anew, or it has ended (scheduler_core_error).
 enum core_fate { CORE_WITHOUT, CORE_ANEW, CORE_ENDS };

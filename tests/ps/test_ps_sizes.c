@@ -1,0 +1,274 @@
+// What the scheduler costs as a job grows: its core, link and codec, with 8 to 512 simulated workers (a server for every eight)
+// over a network that loses nothing. Bytes are exact and asserted; CPU seconds are printed. With sizes as arguments it prints
+// their rows: build/tests/test_ps_sizes 4096
+#include <time.h>
+
+#include "ps/net/link.h"
+#include "ps/scheduler/scheduler_core.h"
+#include "test_ps_sim.h"
+
+#define STEPS   20
+#define STEP_S  0.1
+#define HELLOS  4     // of a second before all are there, and of one behind START
+#define THREADS 2     // shards of a server
+#define TURN_S  0.02  // of messages, before the scheduler looks at all members
+
+struct member_of {
+    struct job_size *job;
+    enum ps_role role;
+    int rank, thread, index;
+    struct link *link;
+    int starts, done;
+};
+
+struct job_size {
+    int workers, servers, count, sender;
+    struct config c;
+    struct layout *l;
+    struct shard_map *map;
+    struct scheduler_core *core;
+    struct link *link;
+    struct member_of *m;
+    struct packet {
+        int from;
+        size_t size;
+        uint8_t header[WIRE_HEADER_MAX];
+    } * up;  // on the way to the scheduler
+    int ups, room;
+    double now;
+    bool holds;  // what carries a payload does not leave
+    double start_bytes, sent, received, messages;
+    double cpu_s, since_s, turn_s;
+};
+
+static double cpu_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// ---------------------------------------------------------------- the network
+static void from_scheduler(void *ctx, int peer, const struct ps_message *message) {
+    struct job_size *j = ctx;
+    struct ps_message m = *message;
+    uint8_t bytes[WIRE_HEADER_MAX];
+    m.header.role = PS_SCHEDULER;
+    m.header.incarnation = 7;
+    m.header.job = SIM_JOB;
+    size_t size = wire_encode(&m.header, bytes);
+    assert_true(size > 0);
+    j->cpu_s += cpu_seconds() - j->since_s;
+    struct member_of *to = &j->m[peer == PEER_SENDER ? j->sender : peer];
+    j->sent += (double)(size + m.bytes);
+    j->messages++;
+    if (m.header.kind == WIRE_START) {
+        assert_non_null(m.inflight);  // not a copy for each
+        if (j->holds) atomic_fetch_add(m.inflight, 1);
+        j->start_bytes += (double)m.bytes;
+        to->starts++;
+    }
+    to->done += m.header.kind == WIRE_STEP_DONE || m.header.kind == WIRE_DECISION;
+    link_receive(to->link, PEER_SCHEDULER, &m.header, j->now);
+    j->since_s = cpu_seconds();
+}
+
+static void from_member(void *ctx, int peer, const struct ps_message *message) {
+    struct member_of *x = ctx;
+    struct job_size *j = x->job;
+    struct wire_header h = message->header;
+    (void)peer;
+    h.role = x->role;
+    h.rank = x->rank;
+    h.thread = x->thread;
+    h.incarnation = 100 + (uint64_t)x->index;
+    h.job = h.kind == WIRE_HELLO ? 0 : SIM_JOB;
+    if (j->ups == j->room) {
+        j->room = j->room ? 2 * j->room : 64;
+        j->up = xrealloc(j->up, (unsigned long)j->room * sizeof *j->up);
+    }
+    struct packet *p = &j->up[j->ups++];
+    p->from = x->index;
+    p->size = wire_encode(&h, p->header);
+    assert_true(p->size > 0);
+}
+
+static void let_go(struct ps_frame *f) { (void)f; }
+
+// As ps/scheduler/scheduler.c does.
+static void look_around(struct job_size *j) {
+    assert_int_equal(scheduler_core_tick(j->core, j->now), 0);
+    link_tick(j->link, j->now);
+}
+
+static void hear(struct job_size *j, const struct packet *p) {
+    static const char shards[] = "tcp://10.100.100.100:40001 -\ntcp://10.100.100.100:40002 -\n";
+    struct ps_frame endpoints = {shards, sizeof shards - 1, let_go};
+    struct wire_header h;
+    assert_int_equal(wire_decode(p->header, p->size, 0, &h), 0);
+    int member = scheduler_core_knows(j->core, &h);
+    bool login = h.kind == WIRE_HELLO;
+    j->sender = p->from;
+    j->received += (double)p->size;
+    j->messages++;
+    if (member >= 0) link_receive(j->link, member, &h, j->now);
+    member = scheduler_core_message(j->core, &h, login && h.role == PS_SERVER ? &endpoints : NULL, j->now);
+    assert_int_equal(member, p->from);
+    if (login) link_receive(j->link, member, &h, j->now);
+}
+
+// All that is under way comes.
+static void deliver(struct job_size *j) {
+    j->since_s = cpu_seconds();
+    double turn_s = j->since_s;
+    for (int i = 0; i < j->ups; i++) {
+        hear(j, &j->up[i]);
+        if (cpu_seconds() - turn_s < TURN_S) continue;
+        look_around(j);
+        turn_s = cpu_seconds();
+    }
+    j->ups = 0;
+    look_around(j);
+    j->cpu_s += cpu_seconds() - j->since_s;
+    for (int i = 0; i < j->count; i++) link_tick(j->m[i].link, j->now);
+}
+
+static void say(struct member_of *x, const struct wire_header *h) {
+    const struct ps_port port = link_port(x->link);
+    port_tell(&port, PEER_SCHEDULER, h);
+}
+
+// ---------------------------------------------------------------- a job
+static struct job_size *size_create(int workers) {
+    const struct toy_case t = {.dtype = DT_F16,
+                               .consistency = "sync",
+                               .workers = workers,
+                               .servers = (workers + 7) / 8,
+                               .threads = THREADS,
+                               .steps = STEPS,
+                               .overflow_step = -1};
+    struct job_size *j = xcalloc(1, sizeof *j);
+    j->c = toy_config(&t);
+    j->l = toy_layout(workers, 80);
+    j->map = shard_map_of(&j->c, j->l);
+    j->workers = workers;
+    j->servers = t.servers;
+    j->count = workers + t.servers + j->map->shards;
+    j->link = link_create(
+        &(struct link_options){.peers = j->count, .repeat_most_s = 2, .network = {j, from_scheduler}});
+    j->core = scheduler_core_create(&(struct scheduler_options){
+        .config = &j->c, .map = j->map, .manifest = {.hash = 5}, .job = SIM_JOB, .port = link_port(j->link)});
+    j->m = xcalloc((unsigned long)j->count, sizeof *j->m);
+    for (int i = 0; i < j->count; i++) {
+        int shard = i - workers - t.servers;
+        j->m[i] = (struct member_of){.job = j,
+                                     .role = i < workers ? PS_WORKER
+                                             : shard < 0 ? PS_SERVER
+                                                         : PS_SHARD,
+                                     .rank = i < workers ? i
+                                             : shard < 0 ? i - workers
+                                                         : shard / THREADS,
+                                     .thread = shard < 0 ? 0 : shard % THREADS,
+                                     .index = i};
+        j->m[i].link =
+            link_create(&(struct link_options){.repeat_most_s = 2, .network = {&j->m[i], from_member}});
+    }
+    return j;
+}
+
+static void size_destroy(struct job_size *j) {
+    for (int i = 0; i < j->count; i++) link_destroy(&j->m[i].link);
+    scheduler_core_destroy(&j->core);
+    link_destroy(&j->link);
+    shard_map_destroy(&j->map);
+    layout_destroy(&j->l);
+    free(j->m);
+    free(j->up);
+    free(j);
+}
+
+// Of the first `count` members.
+static void hellos(struct job_size *j, int count) {
+    const struct wire_header h = {.kind = WIRE_HELLO, .manifest = 5};
+    for (int i = 0; i < count; i++) say(&j->m[i], &h);
+    deliver(j);
+    j->now += 1.0 / HELLOS;
+}
+
+static void check_starts(const struct job_size *j, int each) {
+    for (int i = 0; i < j->count; i++)
+        assert_int_equal(j->m[i].starts, i < j->workers + j->servers ? each : 0);
+}
+
+// All but one come, and ask for START meanwhile; then that one, and START takes a second to leave.
+static void login(struct job_size *j) {
+    int roles = j->workers + j->servers;
+    j->holds = true;
+    for (int i = 0; i < HELLOS; i++) hellos(j, j->count - 1);
+    check_starts(j, 0);
+    hellos(j, j->count);
+    for (int i = 0; i < HELLOS; i++) hellos(j, roles);
+    check_starts(j, 1);
+}
+
+static void step(struct job_size *j, int64_t t) {
+    const struct wire_header report = {.kind = WIRE_REPORT,
+                                       .step = t,
+                                       .loss = 1.5,
+                                       .lr = 0.5f,
+                                       .loss_scale = 256},
+                             sum = {.kind = WIRE_SHARD_SUM, .step = t, .has_sum = true},
+                             beat = {.kind = WIRE_HEARTBEAT, .step = t, .ready_ns = 123456789012345};
+    for (int i = 0; i < j->count; i++) {
+        struct member_of *x = &j->m[i];
+        if (x->role == PS_WORKER) say(x, &report);
+        if (x->role == PS_SHARD) say(x, &sum);
+        if (x->role != PS_SHARD && t % 10 == 0) say(x, &beat);
+    }
+    deliver(j);
+    for (int i = 0; i < j->count; i++) assert_int_equal(j->m[i].done, j->m[i].role == PS_SERVER ? 0 : t + 1);
+    j->now += STEP_S;
+}
+
+struct row {
+    double start_bytes, step_bytes, step_messages;  // the last two: of a member and a step
+};
+
+static struct row run(int workers) {
+    struct job_size *j = size_create(workers);
+    login(j);
+    double start_s = j->cpu_s, start_bytes = j->start_bytes, login_bytes = j->sent + j->received;
+    j->cpu_s = j->sent = j->received = j->messages = 0;
+    for (int64_t t = 0; t < STEPS; t++) step(j, t);
+    double steps = (double)j->count * STEPS;
+    struct row r = {start_bytes, (j->sent + j->received) / steps, j->messages / steps};
+    printf(
+        "%5d workers %4d servers %5d members: login %8.2f MB (START %8.2f MB) %7.3f s; a step %8.1f KB, "
+        "%6.0f messages, %8.3f ms of CPU\n",
+        workers, j->servers, j->count, 1e-6 * login_bytes, 1e-6 * start_bytes, start_s,
+        1e-3 * (j->sent + j->received) / STEPS, j->messages / STEPS, 1e3 * j->cpu_s / STEPS);
+    size_destroy(j);
+    return r;
+}
+
+static void test_growth(void **state) {
+    (void)state;
+    static const int sizes[] = {8, 64, 512};
+    struct row first = run(sizes[0]);
+    for (int i = 1; i < 3; i++) {
+        struct row r = run(sizes[i]);
+        int n = sizes[i], servers = n / 8, shards = THREADS * servers;
+        // A step: as much for each member, but for a byte or two of its rank.
+        assert_true(r.step_bytes > 0.98 * first.step_bytes && r.step_bytes < 1.05 * first.step_bytes);
+        assert_true(fabs(r.step_messages - first.step_messages) < 0.1);
+        // START: a line for each shard, to each worker and server; a line for each worker, to the servers; nothing twice.
+        double line = (double)strlen("shard tcp://10.100.100.100:40001 123 -\n"),
+               worker = (double)strlen("worker 123 1\n");
+        assert_true(r.start_bytes <= (n + servers) * shards * line + servers * n * worker);
+    }
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_growth)};
+    for (int i = 1; i < argc; i++) run(atoi(argv[i]));
+    return argc > 1 ? 0 : cmocka_run_group_tests(tests, NULL, NULL);
+}

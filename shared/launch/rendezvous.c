@@ -465,6 +465,13 @@ int rendezvous_lost(struct rendezvous *r) {
     return rank;
 }
 
+bool rendezvous_gone(struct rendezvous *r, int rank) {
+    pthread_mutex_lock(&r->lock);
+    bool gone = r->seat.lost[rank];
+    pthread_mutex_unlock(&r->lock);
+    return gone;
+}
+
 const char *rendezvous_ended(struct rendezvous *r) {
     pthread_mutex_lock(&r->lock);
     bool ended = *r->seat.ended;

@@ -59,6 +59,7 @@ int rendezvous_all(struct rendezvous *r, const void *mine, size_t bytes, void *a
 
 // The first rank whose process has gone without a goodbye; -1: none. Never blocks.
 int rendezvous_lost(struct rendezvous *r);
+bool rendezvous_gone(struct rendezvous *r, int rank);  // whether that one has
 // Why the job cannot go on: rank 0 has gone, a rank has given up, or rank 0 has given this one up; NULL: it can. Never blocks;
 // the text is the rendezvous'.
 const char *rendezvous_ended(struct rendezvous *r);

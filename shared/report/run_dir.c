@@ -89,13 +89,13 @@ static void remove_files(const char *dir, const char *below, bool (*ours)(const 
     free(folder);
 }
 
-static bool is_rank_file(const char *name) {
+bool run_dir_is_rank_file(const char *name) {
     return !strncmp(name, "worker-", 7) || !strncmp(name, "server-", 7) || !strncmp(name, "trace-", 6) ||
            !strncmp(name, "timeline-", 9) || !strncmp(name, "last-", 5) || !strncmp(name, "staleness-", 10) ||
            !strncmp(name, "updates-", 8);
 }
 
-static bool is_arrivals_file(const char *name) {
+bool run_dir_is_record(const char *name) {
     return !strncmp(name, "arrivals.", 9) || !strcmp(name, "updates.jsonl");
 }
 
@@ -112,13 +112,13 @@ static bool is_unfinished(const char *name) {
     if (snprintf(whole, sizeof whole, "%.*s", (int)(end - name), name) >= (int)sizeof whole) return false;
     for (size_t i = 0; i < RUN_FILES; i++)
         if (!strcmp(whole, run_files[i])) return true;
-    return is_rank_file(whole) || is_arrivals_file(whole) || is_weights_file(whole);
+    return run_dir_is_rank_file(whole) || run_dir_is_record(whole) || is_weights_file(whole);
 }
 
 // The files of a life of the run: its ranks', and what writers of this and other folders have not finished.
 static void remove_life(const char *dir) {
-    remove_files(dir, "", is_arrivals_file);
-    remove_files(dir, "/ranks", is_rank_file);
+    remove_files(dir, "", run_dir_is_record);
+    remove_files(dir, "/ranks", run_dir_is_rank_file);
     remove_files(dir, "", is_unfinished);
     remove_files(dir, "/ranks", is_unfinished);
     remove_files(dir, "/weights", is_unfinished);

@@ -37,6 +37,10 @@ int run_dir_begin_again(const char *dir, const struct config *c);
 // number where workers share a budget. 0, or -1 after logging.
 int run_dir_cut(const char *dir, int64_t step, int64_t place);
 
+// The names of what ranks leave in dir/ranks for their merging, and of the records that they leave in dir itself.
+bool run_dir_is_rank_file(const char *name);
+bool run_dir_is_record(const char *name);
+
 // Makes dir and dir/ranks where they are not there; for one of several processes that share it.
 int run_dir_join(const char *dir);
 

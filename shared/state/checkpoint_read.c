@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "shared/core/error.h"
 #include "shared/core/json.h"
@@ -112,6 +113,9 @@ static int open_part(struct checkpoint *c, int i) {
     if (stat(path, &st) == 0 && st.st_size != p->said->bytes)
         rc = fail("%s: has %lld bytes, the manifest says %lld: it is cut short or another file", path,
                   (long long)st.st_size, (long long)p->said->bytes);
+    else if (*p->said->host && access(path, F_OK) != 0)
+        rc = fail("%s: is not on this host: %s wrote it into its own folder of that name", path,
+                  p->said->host);
     if (rc == 0 && !(p->file = st_open(path))) rc = -1;
     free(path);
     if (rc) return -1;

@@ -64,11 +64,13 @@ static void say(const char *kind, const char *text) {
 }
 
 int fail(const char *fmt, ...) {
+    char text[sizeof self.last];  // what is said may quote the last error
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(self.last, sizeof self.last, fmt, ap);
+    vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    say("error: ", self.last);
+    error_take_over(text);
+    say("error: ", text);
     return -1;
 }
 

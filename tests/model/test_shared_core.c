@@ -160,6 +160,8 @@ static void fail_keeps_the_text(void **state) {
     error_quiet(1);
     assert_int_equal((fail)("key %d of %s", 3, "file.json"), -1);
     assert_string_equal(error_last(), "key 3 of file.json");
+    (fail)("job %d: %s", 7, error_last());
+    assert_string_equal(error_last(), "job 7: key 3 of file.json");
     error_clear();
     assert_string_equal(error_last(), "");
     error_quiet(0);

@@ -11,6 +11,7 @@
 #include "decentral/ranks.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
+#include "shared/core/processors.h"
 #include "shared/core/segment.h"
 #include "shared/core/text.h"
 #include "shared/device/device_facts.h"
@@ -133,8 +134,7 @@ static int read_kind(struct bench *b, const struct cli_args *a) {
     bool half = b->o.dt == DT_BF16 || b->o.dt == DT_F16;
     if (b->kind == RING_MPI && half && b->o.mode == REDUCE_NATIVE)
         return fail("--reduce native: Open MPI has no sum of %s; use --reduce ordered", dtype_name(b->o.dt));
-    long share = sysconf(_SC_NPROCESSORS_ONLN) / here;
-    b->threads = share > 1 ? (int)share : 1;
+    b->threads = processors_share(here, mpi && processors_bound());
     return 0;
 }
 

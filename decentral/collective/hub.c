@@ -29,6 +29,7 @@
 
 #include "decentral/collective/hub_impl.h"
 #include "shared/core/error.h"
+#include "shared/core/processors.h"
 #include "shared/core/segment.h"
 #include "shared/launch/stop.h"
 
@@ -66,7 +67,7 @@ static struct hub *open_hub(void *memory, int size, bool processes) {
     struct hub *h = xcalloc(1, sizeof *h);
     h->size = size;
     h->processes = processes;
-    h->roomy = size <= sysconf(_SC_NPROCESSORS_ONLN);
+    h->roomy = size <= processors_given();
     h->memory = memory;
     h->windows = (char *)memory + head_bytes(size);
     h->window_bytes = window_bytes(size, processes);

@@ -4,15 +4,16 @@
 
 #include "ps/job/consistency.h"
 #include "ps/trust/trust.h"
+#include "shared/core/processors.h"
 
 #define KEYS_MAX 32768  // each is a mapping of its own; Linux gives a process 65530
 
 int ps_io_threads(const struct config *c, int streams, int peers) {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int given = processors_given();
     bool near = trust_mode_asked(c) == TRUST_LOOPBACK;  // nobody is on another host
     int most = near || streams > peers ? streams : peers;
     if ((near && ps_shares(c)) || most < 1) return 1;
-    return cores > 0 && most > cores ? (int)cores : most;
+    return most > given ? given : most;
 }
 
 bool ps_weights_in_place(const struct config *c, bool pages, int64_t keys) {

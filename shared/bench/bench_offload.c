@@ -17,6 +17,7 @@
 #include "shared/bench/bench_operations.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
+#include "shared/core/processors.h"
 #include "shared/core/text.h"
 #include "shared/offload/disk_store.h"
 
@@ -443,7 +444,7 @@ static int read_options(const struct cli_args *a, struct bench *b, long *rounds)
     b->fio = !fio ? "fio" : strcmp(fio, "none") ? fio : NULL;
     b->depth = (int)depth;
     b->buffers = (int)buffers;
-    b->threads = (int)(threads ? threads : sysconf(_SC_NPROCESSORS_ONLN));
+    b->threads = threads ? (int)threads : processors_given();
     return 0;
 }
 

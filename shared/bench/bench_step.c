@@ -9,6 +9,7 @@
 #include "shared/bench/bench_work.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
+#include "shared/core/processors.h"
 #include "shared/core/text.h"
 #include "shared/device/device_choice.h"
 #include "shared/device/device_facts.h"
@@ -158,7 +159,7 @@ static int prepare(struct bench *b, const struct topology_table *topologies, con
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) *lists[i] = xcalloc(each, sizeof(double));
     for (size_t i = 0; i < STEP_PHASES; i++) t->phase_s[step_phases[i]] = xcalloc(each, sizeof(double));
     if (host) {
-        int threads = c->threads ? c->threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
+        int threads = c->threads ? c->threads : processors_given();
         cpu_peak_init(&b->peak, c->cpu_kernel, c->dtype, threads);
         t->peak = &b->peak;
     }

@@ -9,6 +9,7 @@
 #include "kernels/statistics.h"
 #include "shared/bench/bench.h"
 #include "shared/core/error.h"
+#include "shared/core/processors.h"
 #include "shared/core/rng.h"
 #include "shared/device/device_choice.h"
 #include "shared/hf/presets.h"
@@ -27,7 +28,7 @@ int bench_open(struct bench_device *b, const struct cli_args *args) {
         cli_integer(args, "rounds", 1, BENCH_ROUNDS_MOST, 7, &rounds))
         return -1;
     b->rounds = (int)rounds;
-    b->threads = (int)(threads ? threads : sysconf(_SC_NPROCESSORS_ONLN));
+    b->threads = threads ? (int)threads : processors_given();
     const struct backend *backend = bench_backend(args);
     struct device_options o = {.threads = b->threads, .label = "bench"};
     if (!backend || cli_only_sets(args, known,

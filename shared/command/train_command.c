@@ -11,6 +11,7 @@
 #include "shared/command/dry_run.h"
 #include "shared/core/error.h"
 #include "shared/core/path.h"
+#include "shared/core/processors.h"
 #include "shared/core/relaxed_json.h"
 #include "shared/core/text.h"
 #include "shared/core/topology_row.h"
@@ -215,15 +216,26 @@ static void say_crowd(const struct run *r) {
     const struct config *c = r->config;
     struct memory_part part = part_here(r);
     struct memory_need need;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    int ranks = 0;
+    int given = processors_given(), ranks = 0;
     char bytes[24];
     for (const struct topology_role *role = c->row->roles; role->name; role++)
         ranks += config_ranks(c, role->name);
     if (is_rank(r)) ranks = r->job.ranks_here;
-    if (cores < 1 || ranks <= CROWD * cores || memory_need_of(&r->job, &part, &need)) return;
-    info("%d ranks share %ld core%s, so a step is slow and needs %s more memory. Use fewer.", ranks, cores,
-         cores > 1 ? "s" : "", format_bytes(bytes, need.host.allowed_bytes));
+    if (ranks <= CROWD * given || memory_need_of(&r->job, &part, &need)) return;
+    info("%d ranks share %d core%s, so a step is slow and needs %s more memory. Use fewer.", ranks, given,
+         given > 1 ? "s" : "", format_bytes(bytes, need.host.allowed_bytes));
+}
+
+// More threads than processors: as many as --threads says, or one for each of many ranks that another program has placed.
+static void say_threads(const struct run *r) {
+    const struct config *c = r->config;
+    bool placed = is_rank(r) && r->env.kind != RANK_ENV_OWN;
+    int ranks = r->job.bound ? 1 : r->job.ranks_here, threads = job_threads(&r->job),
+        given = processors_given();
+    if ((!c->threads && !placed) || config_device(c)->gpu || ranks * threads <= given) return;
+    info(
+        "%d rank%s with %d thread%s each: affinity mask and quota give %d processor%s here, so threads wait for each other",
+        ranks, ranks > 1 ? "s" : "", threads, threads > 1 ? "s" : "", given, given > 1 ? "s" : "");
 }
 
 // 3. Model and data, 4. memory, 5. the run. lacking: something is missing on this machine, and has been said.
@@ -236,7 +248,8 @@ static int train(struct run *r, const struct cli_args *args, bool lacking, int a
                           .no_metrics = c->quiet,
                           .no_bar = rank && r->env.kind != RANK_ENV_OWN,
                           .steps_to_stderr = c->json,
-                          .ranks_here = rank && r->env.local_size ? r->env.local_size : c->workers};
+                          .ranks_here = rank && r->env.local_size ? r->env.local_size : c->workers,
+                          .bound = rank && r->env.kind != RANK_ENV_OWN && processors_bound()};
     // Of the ranks that share a machine the first speaks: all of them see the same files, and the same memory.
     bool speaks = !rank || !r->env.local_size || r->env.local_rank == 0;
     // The launcher of this process has warned of what both see.
@@ -246,6 +259,7 @@ static int train(struct run *r, const struct cli_args *args, bool lacking, int a
     if (first && check_places(r)) opened = -1;
     if (first && !opened) say_defaults(c, cli_get(args, "config"));
     if (first && !opened) say_crowd(r);
+    if (!dry && !r->life && !opened) say_threads(r);
     error_quiet(QUIET_NOT);
     if (opened && !speaks) speak_alone(r);
     if (opened) return EXIT_USAGE;

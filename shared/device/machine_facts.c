@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "shared/core/path.h"
+#include "shared/core/processors.h"
 
 // x86 says "model name"; other processors have no line that means the same everywhere: the first of these.
 static void processor_name(char *out, size_t size) {
@@ -26,7 +27,9 @@ static void processor_name(char *out, size_t size) {
 
 void machine_facts_read(struct machine_facts *out) {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE), cores = sysconf(_SC_NPROCESSORS_ONLN);
-    *out = (struct machine_facts){.pid = getpid(), .cores = cores > 0 ? (int)cores : 1};
+    *out = (struct machine_facts){
+        .pid = getpid(), .cores = cores > 0 ? (int)cores : 1, .processors = processors_given()};
+    out->numa_nodes = processors_numa_nodes(&out->numa_node);
     gethostname(out->host, sizeof out->host - 1);
     path_first_line("/proc/sys/kernel/random/boot_id", out->boot_id, sizeof out->boot_id);
     processor_name(out->processor, sizeof out->processor);

@@ -11,6 +11,9 @@ struct machine_facts {
     char boot_id[64];     // tells two machines of one name apart; "" where the kernel does not say
     char processor[128];  // as /proc/cpuinfo names it; "" where it does not
     int cores;            // that are online
+    int processors;       // of these, what this process may use (shared/core/processors.h)
+    int numa_nodes;       // 0: not known
+    int numa_node;        // 1 + the one that all it may use lie in; 0: in several
     size_t memory_bytes;  // 0: not known
     int64_t pid;
 };

@@ -8,6 +8,7 @@
 
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
+#include "shared/core/processors.h"
 #include "shared/core/sizes.h"
 #include "shared/core/text.h"
 #include "shared/device/device_choice.h"
@@ -70,11 +71,9 @@ static int prepare(struct evaluation *x) {
     if (c->eval_batches > 0 && x->asked < x->windows) x->windows = x->asked;
     x->batch = EVALUATE_TOKENS / c->seq > 1 ? EVALUATE_TOKENS / c->seq : 1;
     if (x->batch > x->windows) x->batch = x->windows;
-    // 2. The device, with as many cores as the run could use.
-    long cores = sysconf(_SC_NPROCESSORS_ONLN), told = (long)c->threads * c->workers;
-    struct device_options d = {.threads = (int)(told > 0 && told < cores ? told
-                                                : cores > 0              ? cores
-                                                                         : 1),
+    // 2. The device, with as many processors as the run could use.
+    long given = processors_given(), told = (long)c->threads * c->workers;
+    struct device_options d = {.threads = (int)(told > 0 && told < given ? told : given),
                                .label = "evaluation",
                                .kernel = c->cpu_kernel,
                                .cuda = c->cuda};

@@ -11,6 +11,7 @@
 #include "kernels/cpu/team.h"
 #include "kernels/exact_sum.h"
 #include "shared/core/error.h"
+#include "shared/core/processors.h"
 #include "shared/core/rng.h"
 
 // Keeps the stream of initial values apart from other uses of the same seed.
@@ -141,7 +142,7 @@ void model_init_unit(const struct layout *l, int u, uint64_t seed, float *out) {
     for (int i = 0; i < unit->count; i++) {
         const struct tensor *t = &unit->tensors[i];
         float *to = out + t->offset;
-        long threads = t->numel > 65536 ? sysconf(_SC_NPROCESSORS_ONLN) : 1;
+        long threads = t->numel > 65536 ? processors_given() : 1;
         if (t->init == INIT_ONES)
             for (int64_t k = 0; k < t->numel; k++) to[k] = 1.0f;
         else if (t->init == INIT_NORMAL)

@@ -7,6 +7,7 @@
 
 #include "shared/core/error.h"
 #include "shared/core/path.h"
+#include "shared/core/processors.h"
 #include "shared/data/data.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/hf/presets.h"
@@ -195,7 +196,5 @@ void job_close(struct job *j) {
 
 int job_threads(const struct job *j) {
     if (j->config->threads > 0) return j->config->threads;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    long share = cores / (j->ranks_here > 0 ? j->ranks_here : 1);
-    return share > 1 ? (int)share : 1;
+    return processors_share(j->ranks_here, j->bound);
 }

@@ -33,7 +33,8 @@ struct job {
     bool no_metrics;         // print no steps (--quiet)
     bool no_bar;             // stdout only looks like a terminal (mpirun lends its ranks one)
     bool steps_to_stderr;    // stdout is for one JSON document
-    int ranks_here;          // ranks on this machine, for cores per rank
+    int ranks_here;          // ranks on this machine, which share its processors
+    bool bound;              // but each has processors of its own (processors_bound)
     const _Atomic int *stop;
 };
 
@@ -48,7 +49,7 @@ int job_resume(struct job *j, bool says);
 void job_resume_forget(struct job *j);  // each rank looks for itself, once its topology is there
 void job_close(struct job *j);
 struct identity_source job_identity(const struct job *j);
-// Threads an operation of one rank may use: config->threads, or cores / ranks_here, at least 1.
+// Threads an operation of one rank may use: config->threads, or its share of the processors (shared/core/processors.h).
 int job_threads(const struct job *j);
 
 // ---- where it goes on from

@@ -1,6 +1,7 @@
 // The star over real sockets, roles as threads: the same bits as the plain trainer, predicted bytes
 // equal counted ones, and logins that must be refused.
 #include "ps/net/medium.h"
+#include "shared/core/processors.h"
 #include "test_ps_star.h"
 
 static void test_sync_bits(void **state) {
@@ -149,9 +150,7 @@ static void threads_for_other_hosts(void **state) {
     (void)state;
     struct toy_case t = base_case();
     struct config c = toy_config(&t);
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    int most = cores < 3 ? (int)cores : 3;
-    int two = cores < 2 ? (int)cores : 2;
+    int given = processors_given(), most = given < 3 ? given : 3, two = given < 2 ? given : 2;
     assert_int_equal(ps_io_threads(&c, 3, 2), 1);
     c.security.keys = (char *)"keys";
     assert_int_equal(ps_io_threads(&c, 3, 2), most);

@@ -56,11 +56,6 @@ static int check_groups(const struct config *c) {
         return fail(
             "reduce_group %lld: with \"reduce\": \"native\" the library sums in its own order; leave one of them out",
             (long long)g);
-    if (c->collective == RING_NCCL)
-        return fail(
-            "reduce_group %lld: over NCCL ranks do not exchange in groups (NCCL finds the hosts itself, in its own order "
-            "of sums); use --collective local, shm or mpi, or leave reduce_group out",
-            (long long)g);
     return 0;
 }
 
@@ -80,10 +75,6 @@ static int check_hpz(const struct config *c) {
     if (c->reduce_native)
         return fail(
             "%s %lld: with \"reduce\": \"native\" nobody can tell which bytes of a sum leave a host; leave one of them out",
-            key, (long long)h);
-    if (c->collective == RING_NCCL)
-        return fail(
-            "%s %lld: over NCCL ranks do not exchange in groups; use --collective local, shm or mpi, or leave it out",
             key, (long long)h);
     return 0;
 }

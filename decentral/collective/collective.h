@@ -231,7 +231,6 @@ struct collective_kind {
     // Bytes of collective_options' memory for blocks of up to max_count elements. NULL: none.
     size_t (*staging_bytes)(int size, size_t max_count, enum dtype dt);       // of channels that reduce
     size_t (*host_staging_bytes)(int size, size_t max_count, enum dtype dt);  // of every channel
-    bool no_groups;           // it knows no teams of ranks: collective_options.group is 0, 1 or all
     bool ordered_16bit_only;  // REDUCE_NATIVE is refused for bf16 and fp16
 };
 

@@ -185,4 +185,4 @@ static size_t staging_bytes(int size, size_t max_count, enum dtype dt) {
 }
 
 const struct collective_kind collective_nccl_kind = {
-    .name = "nccl", .create = create, .staging_bytes = staging_bytes, .no_groups = true};
+    .name = "nccl", .create = create, .staging_bytes = staging_bytes};

@@ -66,15 +66,17 @@ static ncclResult_t exchange_all(struct collective_nccl *c, const struct nccl_st
                                  struct CUstream_st *stream) {
     const struct nccl_api *api = c->world->api;
     const struct collective_plan *p = &step->entry->plan;
+    struct collective_team team = collective_team_of(p->call, c->impl.head.size);
     ncclDataType_t type = type_of(p->call->dt);
     size_t e = dtype_size(p->call->dt);
     ncclResult_t r = api->GroupStart();
     if (r != ncclSuccess) return r;
     for (int k = 1; k < p->size; k++) {
         int i = (p->rank + k) % p->size;
+        int peer = collective_member(team, i);
         struct collective_transfer x = collective_step(p, step->index, i);
-        if (x.send_bytes) keep_first(&r, api->Send(x.send, x.send_bytes / e, type, i, c->comm, stream));
-        if (x.recv_bytes) keep_first(&r, api->Recv(x.recv, x.recv_bytes / e, type, i, c->comm, stream));
+        if (x.send_bytes) keep_first(&r, api->Send(x.send, x.send_bytes / e, type, peer, c->comm, stream));
+        if (x.recv_bytes) keep_first(&r, api->Recv(x.recv, x.recv_bytes / e, type, peer, c->comm, stream));
     }
     keep_first(&r, api->GroupEnd());
     return r;

@@ -111,10 +111,22 @@ static const char *refusal(const struct collective_nccl *c, const struct collect
     return NULL;
 }
 
+// Peer by peer, unless the library moves the bytes of a sum itself.
+static void count(const struct collective *head, const struct collective_plan *p, bool library) {
+    struct collective_team team = collective_team_of(p->call, head->size);
+    struct collective_volume v = collective_native_volume(p);
+    bool whole = library && collective_reduces(p->call->primitive);
+    if (whole) collective_count(head->wire, head->control, v.sent, v.received);
+    for (int i = 0; i < p->size && !whole; i++) {
+        v = collective_volume_with(p, i);
+        collective_count_peer(head, collective_member(team, i), v.sent, v.received);
+    }
+}
+
 void nccl_enqueue(struct collective *head, const struct collective_call *call) {
     struct collective_nccl *c = (struct collective_nccl *)head;
     struct stream *s = call->stream;
-    bool library = nccl_has(call->primitive);
+    bool library = nccl_has(call->primitive) && !call->team.count;  // a team's are sends and receives
     bool ordered =
         collective_reduces(call->primitive) && !(library && collective_by_library(call, head->mode));
     if (atomic_load(&c->impl.failed)) {
@@ -143,8 +155,7 @@ void nccl_enqueue(struct collective *head, const struct collective_call *call) {
         enqueue_steps(e);
     }
     event_record(e->done, s);
-    struct collective_volume v = (ordered ? collective_volume : collective_native_volume)(&e->plan);
-    collective_count(head->wire, head->control, v.sent, v.received);
+    count(head, &e->plan, e->library);
     pthread_mutex_lock(&c->lock);
     c->begun++;
     pthread_cond_signal(&c->work);

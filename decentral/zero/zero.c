@@ -157,14 +157,13 @@ static int check_options(const struct zero_options *o) {
     if (o->group && (o->group < 0 || o->source->size % o->group))
         return fail("zero:%d: %d ranks are not groups of %d (reduce_group)", o->stage, o->source->size,
                     o->group);
-    if (collective_is_grouped(o->group, o->source->size) &&
-        (o->source->kind->no_groups || o->reduce == REDUCE_NATIVE))
-        return fail("zero:%d: reduce_group %d: %s has no sums in groups", o->stage, o->group,
-                    o->source->kind->no_groups ? o->source->kind->name : "\"reduce\": \"native\"");
+    if (collective_is_grouped(o->group, o->source->size) && o->reduce == REDUCE_NATIVE)
+        return fail("zero:%d: reduce_group %d: \"reduce\": \"native\" has no sums in groups", o->stage,
+                    o->group);
     if (o->hpz && (o->hpz < 0 || o->source->size % o->hpz))
         return fail("zero:%d: %d ranks are not groups of %d (zero_hpz_partition_size)", o->stage,
                     o->source->size, o->hpz);
-    if (zero_hpz(o) && (o->source->kind->no_groups || o->reduce == REDUCE_NATIVE ||
+    if (zero_hpz(o) && (o->reduce == REDUCE_NATIVE ||
                         (collective_is_grouped(o->group, o->source->size) && o->group != o->hpz)))
         return fail("zero:%d: zero_hpz_partition_size %d: not over %s with these groups or sums", o->stage,
                     o->hpz, o->source->kind->name);

@@ -29,6 +29,7 @@ struct nccl_rank {
     int rank, size;
     enum reduce_mode mode;
     size_t staging_bytes;
+    int group;
     double deadline_s;
     int (*body)(struct nccl_rank *r);
     struct device *dev;
@@ -67,6 +68,7 @@ static void *rank_main(void *arg) {
     void *staging = r->staging_bytes ? dev_alloc(r->dev, MEM_COMM, r->staging_bytes) : NULL;
     struct collective_options o = {.mode = r->mode,
                                    .wire = &r->wire,
+                                   .group = r->group,
                                    .deadline_s = r->deadline_s,
                                    .staging = staging,
                                    .staging_bytes = r->staging_bytes};
@@ -200,6 +202,43 @@ static void test_a_hanging_device_ends_at_the_deadline(void **state) {
     assert_non_null(strstr(r[0].error, "broadcast on channel 0: some other rank did not come within 0.3 s"));
 }
 
+// Groups of two of four ranks: sums within them, rounded, and then across, rounded; each rank sends one of its three blocks
+// out of its group.
+static int body_groups(struct nccl_rank *r) {
+    enum { N = 700 };
+    static const float parts[] = {1.0f, 0.00390625f, 0.00390625f,
+                                  0.00390625f};  // the last three: half a bit of the first
+    uint16_t in[4 * N], sum[N], all[4 * N];
+    for (unsigned long i = 0; i < 4 * N; i++)
+        dtype_store(DT_BF16, in, i, parts[r->rank] * (float)(1 + i / N));
+    collective_reduce_scatter(r->c, r->s, in, sum, N, DT_BF16);
+    collective_all_gather(r->c, r->s, sum, all, N, DT_BF16);
+    if (stream_sync(r->s) != 0) return -1;
+    for (unsigned long i = 0; i < 4 * N; i++) {
+        uint16_t x[3];
+        float block = (float)(1 + i / N);
+        for (unsigned long g = 0; g < 2; g++)
+            dtype_store(DT_BF16, x, g, parts[2 * g] * block + parts[2 * g + 1] * block);
+        dtype_store(DT_BF16, x, 2, dtype_load(DT_BF16, x, 0) + dtype_load(DT_BF16, x, 1));
+        if (all[i] != x[2]) return -1;
+    }
+    uint64_t block = N * 2;
+    bool counted = r->wire.payload_sent == 6 * block && r->wire.across_sent == 2 * block &&
+                   r->wire.payload_received == 6 * block && r->wire.across_received == 2 * block;
+    return counted ? 0 : -2;
+}
+
+static void test_groups(void **state) {
+    (void)state;
+    for (int small = 0; small < 2; small++) {
+        struct nccl_rank r[CASES_MAX_RANKS],
+            like = {.size = 4, .group = 2, .body = body_groups, .deadline_s = 20};
+        like.staging_bytes = small ? 3 * 256 : collective_nccl_kind.staging_bytes(4, MOST, DT_BF16);
+        run_ranks(r, &like);
+        for (int i = 0; i < 4; i++) assert_int_equal(r[i].rc, 0);
+    }
+}
+
 static int body_abort(struct nccl_rank *r) {
     float x[4] = {0};
     collective_abort(r->c, "enough");
@@ -264,6 +303,7 @@ int main(void) {
         cmocka_unit_test(test_many_in_flight),
         cmocka_unit_test(test_a_missing_rank_ends_at_the_deadline),
         cmocka_unit_test(test_a_hanging_device_ends_at_the_deadline),
+        cmocka_unit_test(test_groups),
         cmocka_unit_test(test_abort),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_two_ranks_on_one_gpu),

@@ -178,8 +178,7 @@ class Pairs(Runs):
         self.run_it(*hpz)
         for words, text in ((["--workers", "3"], "--workers 3 ranks are not groups of 2"),
                             (["--workers", "8", "--reduce-group", "4"], "reduce_group is 4"),
-                            (["--set", "reduce=native"], '"native"'),
-                            (["--device", "cuda", "--collective", "nccl"], "over NCCL")):
+                            (["--set", "reduce=native"], '"native"')):
             self.refused(*hpz, *words, said=("zero_hpz_partition_size 2: ", text))
 
     def test_what_is_compared_differs_where_it_should(self):

@@ -168,6 +168,25 @@ static void threads_on_several_gpus(void **state) {
     outcome_free(&first);
 }
 
+// Sums within two pairs of ranks and then across them: the same bits over NCCL as among threads, and others than without groups.
+static void groups_of_gpus(void **state) {
+    static const char groups[] = "--device cuda --reduce-group 2 --collective";
+    struct setting s = {"gpt2.json", "bf16", 4};
+    const struct job_place *p = *state;
+    char more[160];
+    job_emulate(p, 4);
+    snprintf(more, sizeof more, "%s local", groups);
+    struct outcome first = train(p, &s, "zero:1", more),
+                   plain = train(p, &s, "zero:1", "--device cuda --collective nccl");
+    assert_string_not_equal(first.hash, plain.hash);
+    snprintf(more, sizeof more, "%s nccl", groups);
+    for (int z = 0; z < 4; z++) check(p, &s, &first, rings[z], more);
+    snprintf(more, sizeof more, "%s nccl --set zero_optimization.zero_hpz_partition_size=2", groups);
+    check(p, &s, &first, "zero:3", more);
+    outcome_free(&first);
+    outcome_free(&plain);
+}
+
 static void processes(void **state) {
     struct setting s = {"llama.json", "bf16", 2};
     const struct job_place *p = *state;
@@ -350,6 +369,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_on_one_gpu),
         cmocka_unit_test(threads_on_several_gpus),
+        cmocka_unit_test(groups_of_gpus),
         cmocka_unit_test(processes),
         cmocka_unit_test(one_worker_is_local),
         cmocka_unit_test(accumulation),

@@ -260,6 +260,10 @@ static int train(struct run *r, const struct cli_args *args, bool lacking, int a
     if (first && !opened) say_defaults(c, cli_get(args, "config"));
     if (first && !opened) say_crowd(r);
     if (!dry && !r->life && !opened) say_threads(r);
+    if (first && !opened && !rank && r->env.batch)
+        info(
+            "SLURM_NTASKS=%s, but a batch script is none of these tasks: this command is the whole run. srun starts ranks",
+            getenv("SLURM_NTASKS"));
     error_quiet(QUIET_NOT);
     if (opened && !speaks) speak_alone(r);
     if (opened) return EXIT_USAGE;

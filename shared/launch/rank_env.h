@@ -1,5 +1,5 @@
-// Was this process started as one rank of many? This program's own launcher (launch_ranks.h), Open MPI's mpirun, Slurm's srun and
-// torchrun say so in the environment. Reading it is pure: reads variables, changes nothing.
+// Was this process started as one rank of many? This program's own launchers, Open MPI's mpirun, Slurm's srun and torchrun
+// say so in the environment, and where the ranks meet (rendezvous.h). Reading it is pure: reads variables, changes nothing.
 //
 // The user's choice (--launch, or "launch" in the configuration) wins over the variables that a batch
 // script inherits; what a rank needs to find its peers wins over both, so that the ranks which mpirun starts
@@ -8,20 +8,35 @@
 //   variables of                          asked: nothing   threads, processes     mpi
 //   the program's own launcher            rank             rank                   rank
 //   nobody                                ordinary run     as asked               starts mpirun
-//   an sbatch script (SLURM_*)            refused (1)      as asked               starts mpirun
-//   torchrun (RANK, WORLD_SIZE)           refused (1)      as asked               starts mpirun
-//   srun --mpi=pmix (SLURM_*, PMIX_RANK)  rank             as asked               rank
+//   an sbatch script (SLURM_*, no step)   ordinary run     as asked               starts mpirun
+//   srun (SLURM_STEP_ID)                  rank             as asked               starts mpirun
+//   torchrun (RANK, WORLD_SIZE)           rank             as asked               starts mpirun
+//   srun --mpi=pmix (.., PMIX_RANK)       rank             as asked               rank
 //   mpirun (OMPI_COMM_WORLD_*)            rank             as asked               rank
 //
-// (1) where there is more than one rank, by launch_check_rank, with what to do instead.
+// The meeting point, of the first that is there:
+//
+//   MASTER_ADDR, MASTER_PORT       torchrun's, ssh's (launch_hosts.h), or the user's. Where torchrun itself holds that port
+//                                  (TORCHELASTIC_USE_AGENT_STORE), the ranks take one 1000 away from it
+//   all ranks are on one machine   loopback, the port from the number of the job
+//   Slurm                          the first host of the step, the port from the number of the job
+//   mpirun                         where rank 0 is, is told over MPI: host is "" until rank_env_meet has asked
 #ifndef STARRING_SHARED_LAUNCH_RANK_ENV_H
 #define STARRING_SHARED_LAUNCH_RANK_ENV_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "shared/config/config.h"
 
-enum rank_env_kind { RANK_ENV_NONE, RANK_ENV_OWN, RANK_ENV_MPIRUN, RANK_ENV_SLURM, RANK_ENV_TORCHRUN };
+enum rank_env_kind {
+    RANK_ENV_NONE,
+    RANK_ENV_OWN,
+    RANK_ENV_MPIRUN,
+    RANK_ENV_SLURM,
+    RANK_ENV_TORCHRUN,
+    RANK_ENV_SSH
+};
 
 struct rank_env {
     enum rank_env_kind kind;
@@ -29,11 +44,18 @@ struct rank_env {
     int local_size;  // ranks on this machine; 0: unknown
     int local_rank;  // which of them; 0 where it is unknown
     bool mpi_ready;  // MPI_Init of this process will find its peers
-    int meeting;     // of the own launcher: the descriptor of the memory that the ranks share; else -1
+    char host[256];  // where the ranks meet; "": it is not known
+    int port;
+    bool batch;   // a batch script of several tasks, none of which runs here
+    int meeting;  // of the own launcher: the descriptor of the memory that the ranks share; else -1
 };
 
 // 0 (kind NONE: not a rank of many), or -1 after naming the variable that makes no sense.
 int rank_env_read(struct rank_env *e);
+// Whether it is one of several ranks, each started by somebody else as a process of its own.
+bool rank_env_joins(const struct rank_env *e);
+// The first host of Slurm's "n[1-3,07],m2" into out. -1: there is none.
+int rank_env_first_host(const char *list, char *out, size_t size);
 // The value of e when the user asks for `told`, by the table above: kind NONE where this process is no rank.
 struct rank_env rank_env_told(const struct rank_env *e, enum launch_kind told);
 // For the children that are started until it is taken back: they are that rank; rank -1: the whole run, of which only the
@@ -41,6 +63,6 @@ struct rank_env rank_env_told(const struct rank_env *e, enum launch_kind told);
 void rank_env_give(int rank, int size, int meeting);
 int rank_env_meeting(void);  // of a launcher's child; else -1
 void rank_env_take_back(void);
-const char *rank_env_name(enum rank_env_kind kind);  // "mpirun", "Slurm's srun", "torchrun"
+const char *rank_env_name(enum rank_env_kind kind);  // "mpirun", "Slurm's srun", "torchrun", "ssh"
 
 #endif

@@ -392,8 +392,21 @@ static void forget_ranks(void) {
                                         "RANK",
                                         "WORLD_SIZE",
                                         "LOCAL_WORLD_SIZE",
+                                        "LOCAL_RANK",
+                                        "MASTER_ADDR",
+                                        "MASTER_PORT",
+                                        "TORCHELASTIC_USE_AGENT_STORE",
+                                        "STARRING_STARTED_BY",
+                                        "OMPI_COMM_WORLD_LOCAL_RANK",
                                         "SLURM_PROCID",
                                         "SLURM_NTASKS",
+                                        "SLURM_STEP_ID",
+                                        "SLURM_JOB_ID",
+                                        "SLURM_NODEID",
+                                        "SLURM_STEP_NUM_TASKS",
+                                        "SLURM_STEP_NODELIST",
+                                        "SLURM_JOB_NODELIST",
+                                        "SLURM_STEP_TASKS_PER_NODE",
                                         "PMIX_RANK",
                                         "PMI_RANK"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
@@ -407,6 +420,7 @@ static void rank_variables(void **state) {
     assert_int_equal(e.kind, RANK_ENV_NONE);
     setenv("RANK", "1", 1);
     setenv("WORLD_SIZE", "4", 1);
+    setenv("MASTER_ADDR", "node7", 1);
     assert_int_equal(rank_env_read(&e), 0);
     assert_int_equal(e.kind, RANK_ENV_TORCHRUN);
     assert_int_equal(e.rank, 1);
@@ -430,14 +444,16 @@ static void rank_variables(void **state) {
     error_quiet(0);
     forget_ranks();
     setenv("SLURM_PROCID", "0", 1);
-    setenv("SLURM_NTASKS", "2", 1);
+    setenv("SLURM_STEP_NUM_TASKS", "2", 1);
+    setenv("SLURM_STEP_ID", "0", 1);
+    setenv("SLURM_STEP_NODELIST", "n[1-2]", 1);
     assert_int_equal(rank_env_read(&e), 0);
     assert_int_equal(e.kind, RANK_ENV_SLURM);
     assert_false(e.mpi_ready);
     setenv("PMIX_RANK", "0", 1);
     assert_int_equal(rank_env_read(&e), 0);
     assert_true(e.mpi_ready);
-    setenv("SLURM_NTASKS", "1", 1);
+    setenv("SLURM_STEP_NUM_TASKS", "1", 1);
     assert_int_equal(rank_env_read(&e), 0);
     assert_int_equal(e.kind, RANK_ENV_NONE);
     // The own launcher's are heeded by its children alone, before all others.
@@ -458,24 +474,28 @@ static void rank_variables(void **state) {
 static void what_was_told_wins(void **state) {
     (void)state;
     static const struct {
-        const char *variables[6];
+        const char *variables[8];
         bool rank[4];  // told nothing, threads, processes, mpi
     } rows[] = {
         {{NULL}, {false, false, false, false}},
-        {{"SLURM_PROCID", "SLURM_NTASKS", NULL}, {true, false, false, false}},
+        {{"SLURM_PROCID", "SLURM_NTASKS", NULL}, {false, false, false, false}},  // a batch script
+        {{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID", NULL}, {true, false, false, false}},
         {{"RANK", "WORLD_SIZE", NULL}, {true, false, false, false}},
-        {{"SLURM_PROCID", "SLURM_NTASKS", "PMIX_RANK", NULL}, {true, false, false, true}},
+        {{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID", "PMIX_RANK", NULL},
+         {true, false, false, true}},
         {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", NULL}, {true, false, false, true}},
-        {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", NULL},
+        {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS",
+          "SLURM_STEP_ID", NULL},
          {true, false, false, true}},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct rank_env e;
         forget_ranks();
         for (int v = 0; rows[i].variables[v]; v++) {
-            bool count = strstr(rows[i].variables[v], "SIZE") || strstr(rows[i].variables[v], "NTASKS");
+            bool count = strstr(rows[i].variables[v], "SIZE") || strstr(rows[i].variables[v], "TASKS");
             setenv(rows[i].variables[v], count ? "4" : "1", 1);
         }
+        setenv("MASTER_ADDR", "node7", 1);
         assert_int_equal(rank_env_read(&e), 0);
         for (int told = LAUNCH_DEFAULT; told <= LAUNCH_MPI; told++) {
             struct rank_env is = rank_env_told(&e, told);
@@ -487,8 +507,118 @@ static void what_was_told_wins(void **state) {
     forget_ranks();
 }
 
+static void where_ranks_meet(void **state) {
+    (void)state;
+    static const struct {
+        const char *variables[10];  // NAME=VALUE
+        const char *host;           // NULL: refused
+        int port;                   // 0: one that is made of the job's number
+    } rows[] = {
+        {{"RANK=1", "WORLD_SIZE=4", "MASTER_ADDR=node7"}, "node7", 29500},
+        {{"RANK=1", "WORLD_SIZE=4", "MASTER_ADDR=node7", "MASTER_PORT=1234"}, "node7", 1234},
+        {{"RANK=1", "WORLD_SIZE=4", "MASTER_ADDR=node7", "MASTER_PORT=1234",
+          "TORCHELASTIC_USE_AGENT_STORE=True"},
+         "node7",
+         2234},
+        {{"RANK=1", "WORLD_SIZE=4", "MASTER_ADDR=node7", "MASTER_PORT=65000",
+          "TORCHELASTIC_USE_AGENT_STORE=True"},
+         "node7",
+         64000},
+        {{"RANK=1", "WORLD_SIZE=4", "MASTER_ADDR=node7", "MASTER_PORT=1234",
+          "TORCHELASTIC_USE_AGENT_STORE=False"},
+         "node7",
+         1234},
+        {{"RANK=1", "WORLD_SIZE=4", "MASTER_ADDR=node7", "MASTER_PORT=70000"}, NULL, 0},
+        {{"RANK=1", "WORLD_SIZE=4", "MASTER_ADDR=node7", "MASTER_PORT=x"}, NULL, 0},
+        {{"RANK=1", "WORLD_SIZE=4"}, NULL, 0},
+        {{"RANK=1", "WORLD_SIZE=4", "LOCAL_WORLD_SIZE=4"}, "127.0.0.1", 29500},
+        {{"SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=4", "SLURM_STEP_ID=0", "SLURM_JOB_ID=7",
+          "SLURM_STEP_NODELIST=n[07-12,20],m2"},
+         "n07",
+         0},
+        {{"SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=4", "SLURM_STEP_ID=0", "SLURM_JOB_NODELIST=m2,n3"},
+         "m2",
+         0},
+        {{"SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=4", "SLURM_STEP_ID=0", "SLURM_JOB_NODELIST=m2",
+          "MASTER_ADDR=a.b"},
+         "a.b",
+         0},
+        {{"SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=4", "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=n[1-2",
+          "SLURM_NODEID=0"},
+         NULL,
+         0},
+        {{"SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=4", "SLURM_STEP_ID=0"}, NULL, 0},
+        {{"SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=4", "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=n1",
+          "SLURM_NODEID=0", "SLURM_STEP_TASKS_PER_NODE=4"},
+         "127.0.0.1",
+         0},
+        {{"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_LOCAL_SIZE=4"},
+         "127.0.0.1",
+         0},
+        {{"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_LOCAL_SIZE=2"}, "", 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct rank_env e;
+        char text[64];
+        forget_ranks();
+        for (int v = 0; v < 10 && rows[i].variables[v]; v++) {
+            const char *value = strchr(rows[i].variables[v], '=') + 1;
+            snprintf(text, sizeof text, "%.*s", (int)(value - 1 - rows[i].variables[v]),
+                     rows[i].variables[v]);
+            setenv(text, value, 1);
+        }
+        error_quiet(1);
+        int rc = rank_env_read(&e);
+        error_quiet(0);
+        if (rc != (rows[i].host ? 0 : -1)) fail_msg("row %zu: %d, %s", i, rc, error_last());
+        if (rc) continue;
+        if (strcmp(e.host, rows[i].host) != 0) fail_msg("row %zu: %s", i, e.host);
+        assert_true(rows[i].port ? e.port == rows[i].port : e.port >= 20000 && e.port < 30000);
+        assert_true(rank_env_joins(&e));
+    }
+    forget_ranks();
+}
+
+static void ranks_of_a_slurm_node(void **state) {
+    (void)state;
+    static const struct {
+        const char *tasks, *node;
+        int count;
+    } rows[] = {{"2(x3),1", "0", 2}, {"2(x3),1", "2", 2}, {"2(x3),1", "3", 1}, {"2(x3),1", "4", 0},
+                {"3,5", "1", 5},     {"7", "0", 7},       {"x", "0", 0},       {"2(x3),1", NULL, 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct rank_env e;
+        forget_ranks();
+        setenv("SLURM_PROCID", "0", 1);
+        setenv("SLURM_STEP_NUM_TASKS", "9", 1);
+        setenv("SLURM_STEP_ID", "0", 1);
+        setenv("SLURM_STEP_NODELIST", "n[1-4]", 1);
+        setenv("SLURM_STEP_TASKS_PER_NODE", rows[i].tasks, 1);
+        if (rows[i].node) setenv("SLURM_NODEID", rows[i].node, 1);
+        assert_int_equal(rank_env_read(&e), 0);
+        assert_int_equal(e.local_size, rows[i].count);
+    }
+    forget_ranks();
+}
+
+static void first_hosts(void **state) {
+    (void)state;
+    static const char *const rows[][2] = {
+        {"n1", "n1"},         {"n[1-3,7],m2", "n1"}, {"rack[0-1]n[03-05]-x", "rack0n03-x"},
+        {"a-b.c,d", "a-b.c"}, {"n[9]", "n9"},        {"", NULL},
+        {"n[1-3", NULL}};
+    char host[64];
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        assert_int_equal(rank_env_first_host(rows[i][0], host, sizeof host), rows[i][1] ? 0 : -1);
+        if (rows[i][1]) assert_string_equal(host, rows[i][1]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(where_ranks_meet),
+        cmocka_unit_test(ranks_of_a_slurm_node),
+        cmocka_unit_test(first_hosts),
         cmocka_unit_test(all_end_well),
         cmocka_unit_test(first_death_is_named),
         cmocka_unit_test(usage_errors_keep_their_status),

@@ -61,9 +61,12 @@ static void told_how(void **state) {
 }
 
 static void told_nothing(void **state) {
-    struct job_output o = run(*state, "zero:2", "");
-    if (o.status != 2 || !strstr(o.err, "started by Slurm's srun as rank 0 of 2") ||
-        !strstr(o.err, "--launch processes"))
+    job_remove(*state, "run");
+    struct job_output o =
+        job_run(*state,
+                "train --model gpt2.json --data data.txt --topology zero:2 --workers 2 --steps 2 --seq 16 "
+                "--batch 1 --threads 1 --set eval_batches=1 --no-weights --out run");
+    if (o.status || !strstr(o.err, "SLURM_NTASKS=2, but a batch script is none of these tasks"))
         fail_msg("status %d\n%s", o.status, o.err);
     job_output_free(&o);
 }

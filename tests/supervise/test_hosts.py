@@ -123,7 +123,7 @@ class Refused(Hosts):
         self.no("--launch", "processes", said="--launch processes, --hosts")
         self.no("--launch", "ssh", hosts=None, said="--launch ssh: on which hosts?")
         self.no("--topology", "local", said="--launch ssh: --topology local is one process")
-        self.no(said="--hosts: started by torchrun", RANK="0", WORLD_SIZE="2")
+        self.no(said="--hosts: started by torchrun", RANK="0", WORLD_SIZE="2", MASTER_ADDR="n1")
         self.no(said="MASTER_PORT=x", MASTER_PORT="x")
         self.no(hosts="a:0", said="0 slots")
 

@@ -21,6 +21,8 @@ static const struct cli_option train_options[] = {
     {"force", NULL, NULL, "replace an earlier run in --out", 0},
     {"hosts", NULL, "H:N,..", "start the ranks on these hosts over ssh, N on each (1)", 0},
     {"hostfile", NULL, "FILE", "the same from the lines of a file: HOST slots=N", 0},
+    {"stage", NULL, NULL,
+     "copy program, model, data and configuration to these hosts, and remove them at the end", 0},
     {"life", NULL, "K", NULL, 0},
     {"dry-run", NULL, NULL, "predict memory and bytes for any size, train nothing", 0},
     {"print-config", NULL, NULL, "print the resolved configuration, train nothing", 0},

@@ -114,6 +114,9 @@ static int take_hosts(const struct run *r, struct cli_args *args, struct hosts *
     const char *list = cli_get(args, "hosts"), *file = cli_get(args, "hostfile");
     const char *launch = cli_get(args, "launch"), *flag = list ? "--hosts" : "--hostfile";
     char ranks[16];
+    if (!list && !file && cli_get(args, "stage"))
+        return fail(
+            "--stage: it copies to the hosts of --hosts or --hostfile: give one of them, or leave it out");
     if ((!list && !file) || hosts_rank()) return 0;
     if (list && file) return fail("--hosts, --hostfile: the one says what the other does: give one of them");
     if (r->env.kind != RANK_ENV_NONE)
@@ -298,8 +301,11 @@ static int live(struct run *r, const struct cli_args *args, const struct hosts *
     if (starts_far(r) && !dry) {
         int opened = job_open(&r->job, c, false);  // the same files are there, or will be
         return opened ? EXIT_USAGE
-                      : launch_hosts(&(struct launch_hosts_options){
-                            .run = r, .hosts = hosts, .argc = argc, .argv = argv});
+                      : launch_hosts(&(struct launch_hosts_options){.run = r,
+                                                                    .hosts = hosts,
+                                                                    .stage = cli_get(args, "stage") != NULL,
+                                                                    .argc = argc,
+                                                                    .argv = argv});
     }
     bool lacking = !dry && c->row->check_machine && c->row->check_machine(c);
     if (dry || !becomes) return train(r, args, lacking, argc, argv);

@@ -16,11 +16,13 @@
 #include "shared/core/version.h"
 #include "shared/launch/labels.h"
 #include "shared/launch/launch.h"
+#include "shared/launch/stage.h"
 #include "shared/report/run_dir.h"
 
 #define SSH_DEFAULT \
     "ssh -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=5 -o ServerAliveCountMax=3"
-#define ANSWER_S 60  // of a host that is asked whether the run can begin there
+#define ANSWER_S 60   // of a host that is asked whether the run can begin there
+#define COPY_S   600  // and that takes a copy of what it needs
 #define GRACE_S  5.0
 #define OUTPUT_S 2.0
 // Linux gives away 32768 to 60999.
@@ -32,6 +34,7 @@ struct launch_over {
     const struct config *c;
     const char *ssh;
     char *program, *folder, *out;
+    struct stage stage;  // with --stage: its program is the hosts'
     struct launcher *launcher;
     struct labels *labels;
     int *input;      // of each rank: where its key and requests to end are written
@@ -57,15 +60,35 @@ static char *over_ssh(const struct launch_over *s, const struct host *h, char *s
     return all;
 }
 
+// "cd HERE", of a host that may lack the folder.
+static char *to_folder(const struct launch_over *s, const char *otherwise) {
+    char *words = join(xstrdup(s->stage.folder ? "mkdir -p" : "cd"), s->folder), *all;
+    if (s->stage.folder) words = join(xasprintf("%s; cd", words), s->folder);
+    all = xasprintf("%s %s", words, otherwise);
+    free(words);
+    return all;
+}
+
 // ---------------------------------------------------------------- before anything starts
-// Asked of all hosts at once: whether ssh comes in, and program and folder are there. The script's last line says it.
-static FILE *ask(const struct launch_over *s, const struct host *h) {
-    char *script = join(xstrdup("cd"), s->folder), *whole;
-    script = join(xasprintf("%s || exit 100;", script), s->program);
-    char *line = over_ssh(s, h, xasprintf("%s --version", script));
-    whole = xasprintf("exec timeout %d %s 2>&1 </dev/null", ANSWER_S, line);
+// Asked of all hosts at once: whether ssh comes in, and program and folder are there, or with --stage can be. The last line
+// of what it says counts.
+static FILE *ask(const struct launch_over *s, int host) {
+    char *script = to_folder(s, "|| exit 100;"), *whole;
+    if (s->stage.folder) {
+        char *take = stage_take(&s->stage, host);
+        whole = xasprintf("{ %s; } || exit 101; %s", take, script);
+        free(take);
+        free(script);
+        script = whole;
+    }
+    script = join(script, s->program);
+    char *line = over_ssh(s, &s->o->hosts->host[host], xasprintf("%s --version", script));
+    char *send = s->stage.folder ? stage_send(&s->stage) : NULL;
+    whole = send ? xasprintf("%s | timeout %d %s 2>&1", send, COPY_S, line)
+                 : xasprintf("exec timeout %d %s 2>&1 </dev/null", ANSWER_S, line);
     free(script);
     free(line);
+    free(send);
     fflush(NULL);
     FILE *answer = popen(whole, "re");
     free(whole);
@@ -85,14 +108,18 @@ static int check_answer(const struct launch_over *s, const struct host *h, FILE 
                     "\": install the same, or "
                     "give --stage to copy this one",
                     h->login, s->program, last);
-    if (code == 124) return fail("%s: ssh has not answered within %d s (%s)", h->login, ANSWER_S, s->ssh);
+    if (code == 124)
+        return fail("%s: ssh has not answered within %d s (%s)", h->login,
+                    s->stage.folder ? COPY_S : ANSWER_S, s->ssh);
     if (code == 100)
         return fail(
             "%s: there is no folder %s (%s): start where the same path is on all hosts, or give --stage",
             h->login, s->folder, last);
+    if (code == 101) return fail("%s: --stage: %s could not be made: %s", h->login, s->stage.folder, last);
     if (code == 255)
         return fail("%s: ssh could not come in: %s; see that `%s %s true` works from here without a password",
-                    h->login, *last ? last : "it says nothing", s->ssh, h->login);
+                    h->login, *last ? last : "it says nothing", getenv("STARRING_SSH") ? s->ssh : "ssh",
+                    h->login);
     return fail("%s: %s does not run there (%s): install it with the same path, or give --stage to copy it",
                 h->login, s->program, *last ? last : "it says nothing");
 }
@@ -102,7 +129,7 @@ static int ask_all(const struct launch_over *s) {
     FILE **answers = xcalloc((size_t)h->count, sizeof *answers);
     int rc = 0;
     for (int i = 0; i < h->count; i++)
-        if (!(answers[i] = ask(s, &h->host[i]))) rc = fail("sh: %s", strerror(errno));
+        if (!(answers[i] = ask(s, i))) rc = fail("sh: %s", strerror(errno));
     for (int i = 0; i < h->count; i++)
         if (answers[i] && check_answer(s, &h->host[i], answers[i])) rc = -1;
     free(answers);
@@ -110,6 +137,11 @@ static int ask_all(const struct launch_over *s) {
 }
 
 // ---------------------------------------------------------------- one life
+// Words of train that the configuration does not have.
+static bool is_switch(const char *word) {
+    return !strcmp(word, "--no-weights") || !strcmp(word, "--save-on-interrupt") || !strcmp(word, "--force");
+}
+
 // The rank as a script of its host. The shell stays, so that a rank which a signal has killed ends it with 128 + its number.
 static char *script_of(const struct launch_over *s, const struct host *h, int rank) {
     const struct hosts *all = s->o->hosts;
@@ -123,7 +155,9 @@ static char *script_of(const struct launch_over *s, const struct host *h, int ra
     snprintf(count, sizeof count, "%d", all->ranks);
     text = join(join(text, "--workers"), count);
     if (s->out) text = join(join(text, "--out"), s->out);  // before the given words, which may end in "--"
-    for (int i = 0; i < s->o->argc; i++) text = join(text, s->o->argv[i]);
+    if (s->stage.config) text = join(join(text, "-c"), s->stage.config);
+    for (int i = 0; i < s->o->argc; i++)
+        if (!s->stage.config || is_switch(s->o->argv[i])) text = join(text, s->o->argv[i]);
     more = xasprintf("%s; exit $?", text);
     free(text);
     return more;
@@ -203,7 +237,30 @@ static int prepare(struct launch_over *s) {
     const char *end = port ? text_count(port, &s->port) : "";
     if (!end || *end || s->port < 1 || s->port > 65535) return fail("MASTER_PORT=%s: not a port", port);
     s->out = s->c->out ? xstrdup(s->c->out) : run_dir_name(s->c);
+    if (s->o->stage) {
+        int rc = stage_begin(&s->stage, s->o->run->config, s->program);
+        free(s->program);
+        s->program = s->stage.program ? xstrdup(s->stage.program) : NULL;
+        if (rc) return -1;
+    }
     return ask_all(s);
+}
+
+// Of all hosts at once.
+static void remove_stage(const struct launch_over *s) {
+    const struct hosts *h = s->o->hosts;
+    FILE **gone = xcalloc((size_t)h->count, sizeof *gone);
+    for (int i = 0; i < h->count; i++) {
+        char *line = over_ssh(s, &h->host[i], stage_remove(&s->stage));
+        char *whole = xasprintf("exec timeout %d %s >/dev/null 2>&1 </dev/null", ANSWER_S, line);
+        gone[i] = popen(whole, "re");
+        free(line);
+        free(whole);
+    }
+    for (int i = 0; i < h->count; i++)
+        if (!gone[i] || pclose(gone[i]))
+            warn("--stage: %s: %s could not be removed", h->host[i].login, s->stage.folder);
+    free(gone);
 }
 
 int launch_hosts(const struct launch_hosts_options *o) {
@@ -221,6 +278,8 @@ int launch_hosts(const struct launch_hosts_options *o) {
         status = launcher_wait(s.launcher);
     }
     launcher_destroy(&s.launcher);
+    if (s.stage.folder && s.stage.config) remove_stage(&s);
+    stage_end(&s.stage);
     labels_destroy(&s.labels, OUTPUT_S);
     output_apart_end();
     for (int i = 0; i < o->hosts->ranks; i++)

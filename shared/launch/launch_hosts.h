@@ -11,7 +11,7 @@
 // end of the rank (shared/launch/hosts_rank.h).
 //
 // The program is asked for with the path that it has here, and started in the folder of the same name as here; with --stage
-// program, model, data and configuration are copied to a folder that goes again.
+// program, model, data and configuration are copied to a folder that goes again (shared/launch/stage.h).
 //
 // What ranks say on standard error, and on standard output all but rank 0, is labelled: "[h2:1] ..", the host and the rank
 // there. Standard output of rank 0 is the run's, as it is.
@@ -28,6 +28,7 @@
 struct launch_hosts_options {
     const struct run *run;
     const struct hosts *hosts;
+    bool stage;
     int argc;  // the words behind "train"
     char *const *argv;
 };

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Ranks that this program starts on other hosts: what it asks of them before, what each is told, labels, Ctrl-C, deaths and
 restarts. ssh is a script that runs the command here, and a rank is a stand-in that says what it was told."""
+import glob
+import json
 import os
 import re
 import signal
@@ -20,8 +22,9 @@ host=$1
 command=$2
 [ "$host" = bare ] && command=$(printf %s "$command" | sed 's#PROGRAM --version#/nowhere/starring --version#')
 [ "$host" = old ] && command=$(printf %s "$command" | sed 's#PROGRAM --version#echo starring 0.0.1#')
+[ "$host" = full ] && command=$(printf %s "$command" | sed 's#mkdir /tmp#mkdir /nowhere/tmp#')
 [ "$host" = empty ] && command=$(printf %s "$command" | sed 's#cd #cd /nowhere#')
-command=$(printf %s "$command" | sed 's#PROGRAM train#STAND_IN train#')
+command=$(printf %s "$command" | sed 's#[^ ]*/starring train#STAND_IN train#')
 exec sh -c "$command"
 """.replace("PROGRAM", PROGRAM)
 
@@ -38,6 +41,10 @@ print("told", *told, len(words["key"]), os.getcwd(), sys.argv[1:], flush=True)
 print("life", words.get("life"), file=sys.stderr, flush=True)
 with open(f"{rank}.{life}", "w") as f:
     f.write(f"{os.getpid()} {words['key']} {words.get('life', '')}")
+if ask == "stage":
+    folder = os.path.dirname(sys.argv[sys.argv.index("-c") + 1])
+    print("config", open(folder + "/config.json").read().replace("\n", " "))
+    print("files", sorted(os.path.join(d, n) for d, _, names in os.walk(folder) for n in names), flush=True)
 if ask == "dies" and rank == 1 and life < 3:
     os.kill(os.getpid(), signal.SIGKILL)
 if ask == "fails" and rank == 1:
@@ -101,6 +108,33 @@ class Started(Hosts):
         name = "it's $HOME `x` \"y\" \\"
         p = self.run_it(*self.words("--set", f"tensorboard.job_name={name}"), env=self.env)
         self.assertIn(repr(f"tensorboard.job_name={name}"), p.stdout)
+
+
+class Staged(Hosts):
+    def folders(self):
+        return set(glob.glob("/tmp/starring-stage-*"))
+
+    def test_all_is_there_and_goes(self):
+        """The stand-in lists the folder, whose configuration the program reads."""
+        before = self.folders()
+        os.makedirs(self.at("own"))
+        self.write(self.read("text.txt"), "own", "my text.txt")
+        self.write('{"steps": 7, "data": {"path": "own/my text.txt"}}', "job.json")
+        p = self.run_it("train", "-c", "job.json", "--topology", "zero:1", "--hosts", "h1,h2", "--stage", "--no-weights", "--out", "run",
+                        env=self.asked("stage"))
+        words = re.search(r"^told .* (\[.*\])$", p.stdout, re.M)[1]
+        folder = re.search(r"'-c', '(/tmp/starring-stage-[^/]*)/config.json', '--no-weights'\]$", words)[1]
+        there = json.loads(re.search(r"^config (.*)$", p.stdout, re.M)[1])
+        self.assertEqual((there["steps"], there["data"]["path"], there["workers"]), (7, f"{folder}/1/my text.txt", 2))
+        files = re.search(r"^files (.*)$", p.stdout, re.M)[1]
+        for name in ("bin/starring", "1/my text.txt", "config.json"):
+            self.assertIn(f"'{folder}/{name}'", files)
+        self.assertEqual(self.folders() - before, set())
+
+    def test_no_room(self):
+        said = self.refused(*self.words("--stage", hosts="full"), said="full: --stage: /tmp/starring-stage-", env=self.env)
+        self.assertIn("could not be made: ", said)
+        self.refused(*self.words("--stage", hosts=None), said="--stage: it copies to the hosts of --hosts", env=self.env)
 
 
 class Refused(Hosts):

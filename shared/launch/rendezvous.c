@@ -49,6 +49,8 @@ struct rendezvous {
     struct book *book;  // rank 0's; the thread's alone but for book_over
     int refusals;
     uint64_t rounds;
+    void (*act)(void *ctx, const char *why);  // NULL: nobody watches, or it is done
+    void *act_ctx;
 };
 
 // ---------------------------------------------------------------- messages
@@ -133,6 +135,14 @@ static void look_at_handshakes(struct rendezvous *r) {
     }
 }
 
+// lock held. The words for who has gone, malloc'd; NULL: nobody.
+static char *trouble(const struct seat *s) {
+    return *s->ended ? xstrdup(s->ended)
+           : s->first_lost < 0
+               ? NULL
+               : xasprintf("rank %d on %s has gone", s->first_lost, s->members[s->first_lost].host);
+}
+
 static void *run(void *arg) {
     struct rendezvous *r = arg;
     zmq_pollitem_t on[] = {{.fd = r->wake, .events = ZMQ_POLLIN},
@@ -150,7 +160,12 @@ static void *run(void *arg) {
         seat_tick(&r->seat, now_seconds());
         pthread_cond_broadcast(&r->changed);
         bool leaves = r->leaves;
+        char *why = r->act && !leaves ? trouble(&r->seat) : NULL;
+        void (*act)(void *ctx, const char *why) = why ? r->act : NULL;
+        if (why) r->act = NULL;
         pthread_mutex_unlock(&r->lock);
+        if (act) act(r->act_ctx, why);
+        free(why);
         if (leaves) return NULL;
     }
 }
@@ -261,8 +276,10 @@ static int resolve(struct rendezvous *r, char address[ADDRESS_MAX]) {
     int rc;
     while ((rc = address_resolve(r->o.host, address)) > 0 && now_seconds() < until_s && !stopped(r))
         usleep(500000);
-    if (rc > 0) fail("no name service answers for the host %s within %g s", r->o.host, r->o.deadline_s);
-    if (rc) return fail("rank %d does not find the meeting point %s: %s", r->o.rank, r->place, error_last());
+    if (rc > 0)
+        fail("the host %s of the meeting point: no name service answers within %g s", r->o.host,
+             r->o.deadline_s);
+    if (rc) return -1;
     return address_own(r->o.interface, address, r->own);
 }
 
@@ -274,7 +291,7 @@ static void pause_until(struct rendezvous *r, double until_s) {
 }
 
 static int wait_for_all(struct rendezvous *r) {
-    double until_s = now_seconds() + r->o.deadline_s;
+    double until_s = now_seconds() + r->o.deadline_s * (r->o.least ? 2 : 1);
     struct seat *s = &r->seat;
     pthread_mutex_lock(&r->lock);
     while (!s->members && !*s->ended && now_seconds() < until_s && !stopped(r) && r->refusals < REFUSALS)
@@ -314,6 +331,7 @@ static int start(struct rendezvous *r, const char *address) {
     if (dial(r, address)) return -1;
     if (r->router)
         r->book = book_create(&(struct book_options){.size = r->o.size,
+                                                     .least = r->o.least,
                                                      .identity = r->o.identity ? r->o.identity : "{}",
                                                      .place = r->place,
                                                      .silent_s = r->o.deadline_s,
@@ -409,14 +427,14 @@ void *rendezvous_get(struct rendezvous *r, const char *name, size_t *bytes) {
     while (!w.data && !*s->ended && s->losses == losses && now_seconds() < until_s) pause_until(r, until_s);
     seat_unwant(s, &w);
     if (bytes) *bytes = w.bytes;
-    if (!w.data && *s->ended)
-        fail("%s", s->ended);
-    else if (!w.data && s->losses > losses)
-        fail("rank %d on %s has gone", s->first_lost, s->members[s->first_lost].host);
+    char *why = *s->ended || s->losses > losses ? trouble(s) : NULL;
+    if (!w.data && why)
+        fail("%s", why);
     else if (!w.data)
         fail("rank %d has waited %g s at %s for \"%s\", and nobody put it there", s->rank, r->o.deadline_s,
              r->place, name);
     pthread_mutex_unlock(&r->lock);
+    free(why);
     return w.data;
 }
 
@@ -477,6 +495,13 @@ const char *rendezvous_ended(struct rendezvous *r) {
     bool ended = *r->seat.ended;
     pthread_mutex_unlock(&r->lock);
     return ended ? r->seat.ended : NULL;  // once it is written it stays
+}
+
+void rendezvous_watch(struct rendezvous *r, void (*act)(void *ctx, const char *why), void *ctx) {
+    pthread_mutex_lock(&r->lock);
+    r->act = act;
+    r->act_ctx = ctx;
+    pthread_mutex_unlock(&r->lock);
 }
 
 void rendezvous_abort(struct rendezvous *r, const char *why) {

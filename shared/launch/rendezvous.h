@@ -29,7 +29,9 @@ struct rendezvous_options {
     const char *
         identity;  // identity_text's (shared/state/identity.h): a rank whose differs from rank 0's ends the meeting
     const char *interface;  // of this rank's address; NULL: by the route to the meeting point
-    double deadline_s;      // for all to come, and for every later wait
+    int least;  // 0: all must come. Else, behind the deadline, so many will do: the others are lost from the
+                // beginning, and their members have machine -1
+    double deadline_s;  // for all to come, and for every later wait
     const _Atomic int *
         stop;  // ends rendezvous_open; NULL: nothing does. Later waits go on: who is asked to end has to report
 };
@@ -63,6 +65,8 @@ bool rendezvous_gone(struct rendezvous *r, int rank);  // whether that one has
 // Why the job cannot go on: rank 0 has gone, a rank has given up, or rank 0 has given this one up; NULL: it can. Never blocks;
 // the text is the rendezvous'.
 const char *rendezvous_ended(struct rendezvous *r);
+// Calls act, on the rendezvous' thread, once: when the first member is lost or the job ends, with a sentence that says so.
+void rendezvous_watch(struct rendezvous *r, void (*act)(void *ctx, const char *why), void *ctx);
 // This rank gives up: everybody's waits end with `why`.
 void rendezvous_abort(struct rendezvous *r, const char *why);
 void rendezvous_close(struct rendezvous **r);

@@ -58,7 +58,7 @@ struct book {
     struct place *places;
     struct rendezvous_member *table;  // NULL: not all have come
     struct entry *buckets[BUCKETS];
-    double tick_s, pong_s;
+    double tick_s, pong_s, begun_s;
     int *lost, losses;  // in the order in which they were
     int ended_by;
     char ended[MEET_TEXT_MAX];
@@ -113,6 +113,10 @@ static void absent(const struct book *b, char *text, size_t size) {
     free(list);
 }
 
+static void say_table(struct book *b, int rank) {
+    say(b, rank, message(MEET_ALL_HERE, rank, 0), b->table, (size_t)b->o.size * sizeof *b->table);
+}
+
 // Machines are numbered in the order of the first rank on each. Where a name of rank 0's means loopback on its own machine,
 // the address by which others have found it is the one to tell.
 static void begin(struct book *b) {
@@ -124,6 +128,10 @@ static void begin(struct book *b) {
         *m = b->places[i].come.member;
         m->machine = -1;
         m->local_rank = 0;
+        if (b->places[i].is == ABSENT) {
+            b->lost[b->losses++] = i;
+            continue;
+        }
         for (int k = i - 1; k >= 0 && m->machine < 0; k--)
             if (b->places[k].come.machine == b->places[i].come.machine) {
                 m->machine = b->table[k].machine;
@@ -135,10 +143,8 @@ static void begin(struct book *b) {
     for (int i = 0; i < b->o.size && reach; i++)
         if (!b->table[i].machine && address_is_loopback(b->table[i].address))
             snprintf(b->table[i].address, sizeof b->table[i].address, "%s", reach);
-}
-
-static void say_table(struct book *b, int rank) {
-    say(b, rank, message(MEET_ALL_HERE, rank, 0), b->table, (size_t)b->o.size * sizeof *b->table);
+    for (int i = 0; i < b->o.size; i++)
+        if (b->places[i].is != ABSENT) say_table(b, i);
 }
 
 static void refuse(struct book *b, const struct meet_message *m, const char *fmt, ...)
@@ -154,14 +160,15 @@ static void refuse(struct book *b, const struct meet_message *m, const char *fmt
     b->o.say(b->o.ctx, m->rank, m->life, &no, why);
 }
 
-static char *differs(const struct book *b, int rank, const char *text) {
-    char *name = xasprintf("rank %d", rank), *words = NULL;
+static char *differs(const struct book *b, int rank, const char *host, const char *text) {
+    char *name = xasprintf("rank %d on %s", rank, host), *words = NULL;
     struct identity *own = identity_parse(b->o.identity), *its = identity_parse(text);
     if (own && its)
         words =
             identity_disagreement((struct identity_side){name, its}, (struct identity_side){"rank 0", own});
     else if (strcmp(b->o.identity, text) != 0)
-        words = xasprintf("rank %d is another program than rank 0: install one version for all", rank);
+        words = xasprintf("rank %d on %s is another program than rank 0: install one version for all", rank,
+                          host);
     identity_destroy(&own);
     identity_destroy(&its);
     free(name);
@@ -188,13 +195,18 @@ static void come(struct book *b, const struct meet_message *m, const void *data,
     struct place *p = &b->places[m->rank];
     bool again = p->is != ABSENT && p->life == m->life;
     if (!again && (b->table || p->is == HERE)) {
-        refuse(b, m,
-               "rank %d has come to %s twice: process %d of %s is there, process %d of %s came later; %s",
-               m->rank, b->o.place, p->come.member.pid, p->come.member.host, c.member.pid, c.member.host,
-               b->table ? "give another job another port" : "give each process a rank of its own");
+        if (b->table && p->is == ABSENT)
+            refuse(b, m, "rank %d has come to %s too late: the job has begun without it", m->rank,
+                   b->o.place);
+        else
+            refuse(b, m,
+                   "rank %d has come to %s twice: process %d of %s is there, process %d of %s came later; %s",
+                   m->rank, b->o.place, p->come.member.pid, p->come.member.host, c.member.pid, c.member.host,
+                   b->table ? "give another job another port" : "give each process a rank of its own");
         return;
     }
-    char *text = copy((const char *)data + sizeof c, m->bytes - sizeof c), *other = differs(b, m->rank, text);
+    char *text = copy((const char *)data + sizeof c, m->bytes - sizeof c),
+         *other = differs(b, m->rank, c.member.host, text);
     free(text);
     if (other) {
         refuse(b, m, "%s", other);
@@ -213,10 +225,8 @@ static void come(struct book *b, const struct meet_message *m, const void *data,
         say_table(b, m->rank);
     else if (strcmp(missing, "ranks ") != 0)
         say(b, m->rank, message(MEET_WAITING, m->rank, 0), missing, strlen(missing));
-    else {
+    else
         begin(b);
-        for (int i = 0; i < b->o.size; i++) say_table(b, i);
-    }
 }
 
 static struct entry *entry_of(struct book *b, const char *name) {
@@ -339,7 +349,15 @@ static double stood_s(double *tick_s, double now_s) {
     return since_s > AGAIN_S ? since_s : 0;
 }
 
+static int present(const struct book *b) {
+    int count = 0;
+    for (int i = 0; i < b->o.size; i++) count += b->places[i].is != ABSENT;
+    return count;
+}
+
 void book_tick(struct book *b, double now_s) {
+    if (!b->begun_s) b->begun_s = now_s;
+    if (!b->table && b->o.least && now_s - b->begun_s > b->o.silent_s && present(b) >= b->o.least) begin(b);
     double still_s = stood_s(&b->tick_s, now_s);
     bool says = due(&b->pong_s, AGAIN_S, now_s);
     for (int i = 0; i < b->o.size; i++) {

@@ -62,9 +62,9 @@ typedef void meet_say(void *ctx, int rank, uint64_t life, const struct meet_mess
 
 // ---------------------------------------------------------------- rank 0's book
 struct book_options {
-    int size;
+    int size, least;               // least: rendezvous_options'
     const char *identity, *place;  // rank 0's; "host:port", for messages
-    double silent_s;               // a member that is not heard for so long is lost
+    double silent_s;               // a member that is not heard for so long is lost; least waits for so long
     meet_say *say;
     void *ctx;
 };

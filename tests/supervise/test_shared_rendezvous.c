@@ -229,6 +229,30 @@ static void test_a_killed_rank_is_named(void **state) {
     is_said(&c[1], "has gone");
 }
 
+static void write_why(void *ctx, const char *why) { snprintf(ctx, 256, "%s", why); }
+
+static int watches(struct rendezvous *r, int rank, int size) {
+    char why[256] = "";
+    (void)size;
+    if (rank == 2) kill(getpid(), SIGKILL);
+    rendezvous_watch(r, write_why, why);
+    for (int i = 0; i < 1000 && !*(volatile char *)why; i++) usleep(10000);
+    return (fail)("%s", why);
+}
+
+static void test_a_watch_is_told(void **state) {
+    (void)state;
+    struct child c[3];
+    int port = free_port();
+    for (int i = 0; i < 3; i++) {
+        struct rendezvous_options o = options(port, i, 3, 20);
+        c[i] = start(&o, NULL, watches);
+    }
+    for (int i = 0; i < 3; i++) end(&c[i]);
+    is_said(&c[0], "rank 2 on ");
+    is_said(&c[1], "has gone");
+}
+
 static int zero_dies(struct rendezvous *r, int rank, int size) {
     (void)size;
     if (rank == 0) kill(getpid(), SIGKILL);
@@ -323,9 +347,9 @@ int main(void) {
         cmocka_unit_test(test_ranks_meet_and_talk),    cmocka_unit_test(test_one_never_comes),
         cmocka_unit_test(test_rank_0_never_comes),     cmocka_unit_test(test_another_key),
         cmocka_unit_test(test_the_port_is_in_use),     cmocka_unit_test(test_a_name_without_an_address),
-        cmocka_unit_test(test_a_killed_rank_is_named), cmocka_unit_test(test_rank_0_is_killed),
-        cmocka_unit_test(test_one_gives_up),           cmocka_unit_test(test_a_wait_has_a_deadline),
-        cmocka_unit_test(test_looking_does_not_wait),
+        cmocka_unit_test(test_a_killed_rank_is_named), cmocka_unit_test(test_a_watch_is_told),
+        cmocka_unit_test(test_rank_0_is_killed),       cmocka_unit_test(test_one_gives_up),
+        cmocka_unit_test(test_a_wait_has_a_deadline),  cmocka_unit_test(test_looking_does_not_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

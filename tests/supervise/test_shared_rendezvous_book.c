@@ -276,10 +276,42 @@ static void test_another_configuration_ends_the_meeting(void **state) {
     seat_new(n, 3, 4, "h3", "{\"steps\":\"20\",\"seed\":\"1\"}");
     pass(n, 2);
     for (int i = 0; i < RANKS; i++)
-        if (i != 1) assert_non_null(strstr(n->seats[i].ended, "rank 3 has steps = 20, rank 0 has 10"));
+        if (i != 1) assert_non_null(strstr(n->seats[i].ended, "rank 3 on h3 has steps = 20, rank 0 has 10"));
     n->dead[1] = false;
     pass(n, 3);
-    assert_non_null(strstr(n->seats[1].ended, "rank 3 has steps"));
+    assert_non_null(strstr(n->seats[1].ended, "rank 3 on h3 has steps"));
+    net_free(n);
+}
+
+static void test_it_begins_without_some_where_that_is_enough(void **state) {
+    (void)state;
+    struct net *n = net_new(1);
+    book_destroy(&n->book);
+    n->book = book_create(&(struct book_options){.size = RANKS,
+                                                 .least = 3,
+                                                 .identity = IDENTITY,
+                                                 .place = "h1:29500",
+                                                 .silent_s = SILENT_S,
+                                                 .say = to_seat,
+                                                 .ctx = n});
+    n->dead[1] = n->dead[3] = n->dead[4] = true;
+    pass(n, SILENT_S + 5);
+    assert_null(n->seats[0].members);  // two do not do
+    n->dead[4] = false;
+    pass(n, 5);
+    for (int i = 0; i < RANKS; i += 2) {
+        assert_non_null(n->seats[i].members);
+        assert_int_equal(n->seats[i].members[1].machine, -1);
+        assert_int_equal(n->seats[i].members[4].machine, 1);
+        assert_int_equal(n->seats[i].losses, 2);
+        assert_int_equal(n->seats[i].first_lost, 1);
+    }
+    n->dead[1] = false;
+    pass(n, 3);
+    assert_non_null(strstr(n->seats[1].ended, "too late: the job has begun without it"));
+    for (int i = 0; i < RANKS; i++) seat_put(&n->seats[i], MEET_BYE, "", NULL, 0);
+    pass(n, 5);
+    assert_true(book_over(n->book));
     net_free(n);
 }
 
@@ -406,6 +438,7 @@ int main(void) {
         cmocka_unit_test(test_one_that_is_lost_before_the_beginning_may_come_anew),
         cmocka_unit_test(test_another_configuration_ends_the_meeting),
         cmocka_unit_test(test_another_number_of_ranks),
+        cmocka_unit_test(test_it_begins_without_some_where_that_is_enough),
         cmocka_unit_test(test_who_vanishes_is_told_to_all),
         cmocka_unit_test(test_a_broken_connection_that_is_mended_is_no_loss),
         cmocka_unit_test(test_rank_0_vanishes),

@@ -40,6 +40,7 @@ struct place {
     enum presence is;
     uint64_t life, last;     // the last number that has come in order
     double heard_s, gone_s;  // gone_s: 0 while there is a connection
+    unsigned asked;          // COMEs since the table was there
     struct meet_come come;
 };
 
@@ -221,9 +222,11 @@ static void come(struct book *b, const struct meet_message *m, const void *data,
     absent(b, missing, sizeof missing);
     if (*b->ended)
         say_end(b, m->rank);
-    else if (b->table)
-        say_table(b, m->rank);
-    else if (strcmp(missing, "ranks ") != 0)
+    else if (b->table) {
+        // All tables together may take longer than until the next COME: the pause doubles.
+        p->asked++;
+        if (!(p->asked & (p->asked - 1))) say_table(b, m->rank);
+    } else if (strcmp(missing, "ranks ") != 0)
         say(b, m->rank, message(MEET_WAITING, m->rank, 0), missing, strlen(missing));
     else
         begin(b);

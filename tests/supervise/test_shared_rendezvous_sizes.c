@@ -1,0 +1,211 @@
+// What the rendezvous costs rank 0 as a job grows: its book with 8 to 512 simulated ranks, eight to a machine, over a network that
+// loses nothing. Bytes are exact and asserted; CPU seconds are printed. With sizes as arguments it prints their rows:
+// build/tests/test_shared_rendezvous_sizes 4096
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "shared/core/error.h"
+#include "shared/launch/rendezvous_book.h"
+
+#define IDENTITY "{\"steps\":\"10\",\"seed\":\"1\"}"
+#define SECONDS  10    // of heartbeats
+#define PUT      1000  // bytes that everybody gets
+#define PART     8     // bytes that everybody hands to everybody
+
+struct job_size {
+    int size;
+    struct seat *seats;
+    struct book *book;
+    struct said {
+        struct meet_message m;
+        void *data;
+    } *up;  // on the way to the book
+    int ups, room;
+    double now_s, cpu_s, since_s, bytes, tables, table_bytes;
+};
+
+static double cpu_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void to_book(void *ctx, int rank, uint64_t life, const struct meet_message *m, const void *data) {
+    struct job_size *j = ctx;
+    (void)rank;
+    (void)life;
+    if (j->ups == j->room) {
+        j->room = j->room ? 2 * j->room : 64;
+        j->up = xrealloc(j->up, (size_t)j->room * sizeof *j->up);
+    }
+    struct said *s = &j->up[j->ups++];
+    *s = (struct said){*m, xcalloc(1, m->bytes + 1)};
+    if (m->bytes) memcpy(s->data, data, m->bytes);
+}
+
+static void to_seat(void *ctx, int rank, uint64_t life, const struct meet_message *m, const void *data) {
+    struct job_size *j = ctx;
+    (void)life;
+    j->cpu_s += cpu_seconds() - j->since_s;
+    j->bytes += (double)(sizeof *m + m->bytes);
+    j->tables += m->kind == MEET_ALL_HERE;
+    if (m->kind == MEET_ALL_HERE) j->table_bytes += (double)m->bytes;
+    seat_hear(&j->seats[rank], m, data, j->now_s);
+    j->since_s = cpu_seconds();
+}
+
+// A second: everybody says what is due, and the book answers.
+static void second(struct job_size *j) {
+    for (int i = 0; i < j->size; i++) seat_tick(&j->seats[i], j->now_s);
+    j->since_s = cpu_seconds();
+    for (int i = 0; i < j->ups; i++) {
+        j->bytes += (double)(sizeof j->up[i].m + j->up[i].m.bytes);
+        book_hear(j->book, &j->up[i].m, j->up[i].data, j->now_s);
+    }
+    book_tick(j->book, j->now_s);
+    j->cpu_s += cpu_seconds() - j->since_s;
+    while (j->ups) free(j->up[--j->ups].data);
+    j->now_s += 1;
+}
+
+static struct job_size *size_create(int size) {
+    struct job_size *j = xcalloc(1, sizeof *j);
+    *j = (struct job_size){.size = size, .now_s = 10, .seats = xcalloc((size_t)size, sizeof *j->seats)};
+    for (int i = 0; i < size; i++) {
+        struct meet_come c = {.member.pid = 100 + i, .machine = (uint64_t)(1 + i / 8)};
+        snprintf(c.member.host, sizeof c.member.host, "h%d", i / 8);
+        snprintf(c.member.address, sizeof c.member.address, "10.0.%d.%d", i / 2048, i / 8 % 256);
+        j->seats[i] = (struct seat){.rank = i,
+                                    .size = size,
+                                    .life = (uint64_t)i + 1,
+                                    .place = "h0:29500",
+                                    .silent_s = 30,
+                                    .say = to_book,
+                                    .ctx = j};
+        seat_open(&j->seats[i], &c, IDENTITY);
+    }
+    j->book = book_create(&(struct book_options){.size = size,
+                                                 .identity = IDENTITY,
+                                                 .place = "h0:29500",
+                                                 .silent_s = 30,
+                                                 .say = to_seat,
+                                                 .ctx = j});
+    return j;
+}
+
+static void size_destroy(struct job_size *j) {
+    for (int i = 0; i < j->size; i++) seat_close(&j->seats[i]);
+    book_destroy(&j->book);
+    free(j->seats);
+    free(j->up);
+    free(j);
+}
+
+static struct seat_want *want_all(struct job_size *j, const char *name) {
+    struct seat_want *w = xcalloc((size_t)j->size, sizeof *w);
+    for (int i = 0; i < j->size; i++) {
+        snprintf(w[i].name, sizeof w[i].name, "%s", name);
+        seat_want(&j->seats[i], &w[i]);
+    }
+    return w;
+}
+
+static void check_all(struct job_size *j, struct seat_want *w, size_t bytes) {
+    for (int i = 0; i < j->size; i++) {
+        assert_non_null(w[i].data);
+        assert_int_equal(w[i].bytes, bytes);
+        seat_unwant(&j->seats[i], &w[i]);
+        free(w[i].data);
+    }
+    free(w);
+}
+
+struct row {
+    double tables, table_bytes, beat_bytes;  // the last: of a member and a second
+};
+
+static struct row run(int size) {
+    struct job_size *j = size_create(size);
+    double n = size, cpu[4];
+    for (int i = 0; i < 3 && !j->seats[0].members; i++) second(j);
+    for (int i = 0; i < size; i++) assert_int_equal(j->seats[i].members[size - 1].machine, (size - 1) / 8);
+    struct row r = {j->tables, j->table_bytes, 0};
+    double meeting = j->bytes;
+    cpu[0] = j->cpu_s;
+    // 1. Everybody is there, and says so.
+    j->bytes = 0;
+    second(j);
+    cpu[1] = j->cpu_s;
+    j->bytes = 0;
+    for (int i = 0; i < SECONDS; i++) second(j);
+    r.beat_bytes = j->bytes / (n * SECONDS);
+    cpu[1] = (j->cpu_s - cpu[1]) / SECONDS;
+    // 2. One hands a text to all.
+    char text[PUT] = "";
+    cpu[2] = j->cpu_s;
+    seat_put(&j->seats[0], MEET_PUT, "text", text, sizeof text);
+    struct seat_want *w = want_all(j, "text");
+    second(j);
+    second(j);
+    check_all(j, w, PUT);
+    cpu[2] = j->cpu_s - cpu[2];
+    // 3. All hand a word to all.
+    cpu[3] = j->cpu_s;
+    for (int i = 0; i < size; i++) seat_put(&j->seats[i], MEET_PART, "#1", text, PART);
+    w = want_all(j, "#1");
+    second(j);
+    second(j);
+    check_all(j, w, (size_t)size * PART);
+    cpu[3] = j->cpu_s - cpu[3];
+    printf("%5d ranks: meeting %9.2f MB (tables %9.2f MB) %7.3f s; a second %7.1f KB, %7.3f ms; a text to all %7.3f ms; a word "
+           "of each to all %8.3f ms\n",
+           size, 1e-6 * meeting, 1e-6 * r.table_bytes, cpu[0], 1e-3 * r.beat_bytes * n, 1e3 * cpu[1], 1e3 * cpu[2],
+           1e3 * cpu[3]);
+    size_destroy(j);
+    return r;
+}
+
+static void test_growth(void **state) {
+    (void)state;
+    static const int sizes[] = {8, 64, 512};
+    double beat = 0;
+    for (int i = 0; i < 3; i++) {
+        struct row r = run(sizes[i]);
+        // The table, once to each; and as much of each rank in a second, however many there are.
+        assert_true(r.tables == sizes[i]);
+        assert_true(r.table_bytes == (double)sizes[i] * sizes[i] * sizeof(struct rendezvous_member));
+        if (i) assert_true(r.beat_bytes == beat);
+        beat = r.beat_bytes;
+    }
+}
+
+// A table is on its way for long: whoever asks again each second gets another one after 1, 2, 4, 8 seconds.
+static void test_tables_are_not_said_at_every_question(void **state) {
+    (void)state;
+    struct job_size *j = size_create(8);
+    second(j);
+    assert_non_null(j->seats[7].members);
+    double tables = j->tables;
+    for (int i = 0; i < 10; i++) {
+        free(j->seats[7].members);
+        j->seats[7].members = NULL;
+        second(j);
+    }
+    assert_true(j->tables - tables == 4);
+    size_destroy(j);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_growth),
+                                       cmocka_unit_test(test_tables_are_not_said_at_every_question)};
+    for (int i = 1; i < argc; i++) run(atoi(argv[i]));
+    return argc > 1 ? 0 : cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -8,23 +8,23 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "shared/core/error.h"
 #include "shared/core/output.h"
 #include "shared/core/text.h"
 #include "shared/core/version.h"
-#include "shared/launch/labels.h"
 #include "shared/launch/launch.h"
 #include "shared/launch/stage.h"
 #include "shared/report/run_dir.h"
 
 #define SSH_DEFAULT \
     "ssh -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=5 -o ServerAliveCountMax=3"
-#define ANSWER_S 60   // of a host that is asked whether the run can begin there
-#define COPY_S   600  // and that takes a copy of what it needs
-#define GRACE_S  5.0
-#define OUTPUT_S 2.0
+#define ANSWER_S  60   // of a host that is asked whether the run can begin there
+#define COPY_S    600  // and that takes a copy of what it needs
+#define GRACE_S   5.0
+#define OUTPUT_MS 2000
 // Linux gives away 32768 to 60999.
 #define PORT_FIRST 20000
 #define PORTS      10000
@@ -36,8 +36,11 @@ struct launch_over {
     char *program, *folder, *out;
     struct stage stage;  // with --stage: its program is the hosts'
     struct launcher *launcher;
-    struct labels *labels;
-    int *input;      // of each rank: where its key and requests to end are written
+    struct rank_pipes {
+        int fd
+            [3];  // to where its key and requests to end are read; to the seds that label what it prints. 0: there is none
+        pid_t sed[3];
+    } * pipes;       // of each rank
     uint64_t lives;  // which job those are of, a random number
     int port, life;
     char why[192];  // of the last death
@@ -170,31 +173,56 @@ static int send_first_words(const struct launch_over *s, int fd, const char *key
     return n > 0 && dprintf(fd, "go\n") > 0 ? 0 : fail("a pipe to ssh: %s", strerror(errno));
 }
 
+// Behind what the seds still print, if that comes to an end: what a connection has left running may hold their pipes.
+static void close_pipes(struct rank_pipes *p) {
+    for (int i = 0; i < 3; i++) {
+        if (p->fd[i]) close(p->fd[i]);
+        for (int look = 0; p->sed[i] && look < OUTPUT_MS / 10 && !waitpid(p->sed[i], NULL, WNOHANG); look++)
+            nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    }
+    *p = (struct rank_pipes){0};
+}
+
+// Rank 0's standard output goes on as it is. Ctrl-C is the launcher's, which has blocked it here.
+static int start_sed(struct rank_pipes *p, const struct host *h, int rank, int which) {
+    char label[300] = "";
+    int ends[2];
+    if (rank || which == STDERR_FILENO)
+        snprintf(label, sizeof label, "s/^/[%.255s:%d] /", h->name, rank - h->first);
+    if (pipe2(ends, O_CLOEXEC)) return fail("pipe: %s", strerror(errno));
+    p->fd[which] = ends[1];
+    p->sed[which] = fork();
+    if (!p->sed[which]) {
+        dup2(ends[0], STDIN_FILENO);
+        dup2(which, STDOUT_FILENO);
+        execlp("sed", "sed", "-u", label, (char *)NULL);
+        _exit(127);
+    }
+    close(ends[0]);
+    return p->sed[which] < 0 ? fail("sed: %s; " ERROR_RAISE_THREADS, strerror(errno)) : 0;
+}
+
 static int start_one(struct launch_over *s, const struct host *h, int rank, const char *key) {
-    char label[300], *line = over_ssh(s, h, script_of(s, h, rank)), *whole = xasprintf("exec %s", line);
+    struct rank_pipes *p = &s->pipes[rank];
+    int in[2], rc = -1;
+    close_pipes(p);
+    if (pipe2(in, O_CLOEXEC)) return fail("pipe: %s", strerror(errno));
+    p->fd[STDIN_FILENO] = in[1];
+    char *line = over_ssh(s, h, script_of(s, h, rank)), *whole = xasprintf("exec %s", line);
     char *argv[] = {(char *)"sh", (char *)"-c", whole, NULL};
-    int in[2] = {-1, -1}, out = -1, error = -1, rc = -1;
-    snprintf(label, sizeof label, "[%.255s:%d] ", h->name, rank - h->first);
-    if (s->input[rank] > 0) close(s->input[rank]);
-    s->input[rank] = 0;
-    if (pipe2(in, O_CLOEXEC))
-        fail("pipe: %s", strerror(errno));
-    else if ((out = labels_pipe(s->labels, rank ? label : "", false)) >= 0 &&
-             (error = labels_pipe(s->labels, label, true)) >= 0 && !send_first_words(s, in[1], key))
+    if (!start_sed(p, h, rank, STDOUT_FILENO) && !start_sed(p, h, rank, STDERR_FILENO) &&
+        !send_first_words(s, in[1], key))
         rc = launcher_start(s->launcher, &(struct launch_child){.role = "rank",
                                                                 .rank = rank,
                                                                 .program = "/bin/sh",
                                                                 .argv = argv,
                                                                 .host = h->name,
                                                                 .input_fd = in[0],
-                                                                .output_fd = out,
-                                                                .error_fd = error,
+                                                                .output_fd = p->fd[STDOUT_FILENO],
+                                                                .error_fd = p->fd[STDERR_FILENO],
                                                                 .signal_fd = in[1],
                                                                 .orderly = true});
-    if (in[0] >= 0) close(in[0]);
-    if (out >= 0) close(out);
-    if (error >= 0) close(error);
-    if (in[1] >= 0) s->input[rank] = in[1];
+    close(in[0]);
     free(line);
     free(whole);
     return rc;
@@ -264,13 +292,13 @@ static void remove_stage(const struct launch_over *s) {
 }
 
 int launch_hosts(const struct launch_hosts_options *o) {
-    struct launch_over s = {.o = o, .c = o->run->config, .labels = labels_create()};
+    struct launch_over s = {.o = o, .c = o->run->config};
     struct launch_options l = {.grace_s = GRACE_S,
                                .together = true,
                                .restarts = {.count = s.c->recovery.restart, .anew = begin_anew},
                                .ctx = &s};
     int status = EXIT_USAGE;
-    s.input = xcalloc((size_t)o->hosts->ranks, sizeof *s.input);
+    s.pipes = xcalloc((size_t)o->hosts->ranks, sizeof *s.pipes);
     if (!prepare(&s)) {
         s.launcher = launcher_create(&l);
         output_apart_begin();  // a thread that takes no signals, as all of them from here on
@@ -280,11 +308,9 @@ int launch_hosts(const struct launch_hosts_options *o) {
     launcher_destroy(&s.launcher);
     if (s.stage.folder && s.stage.config) remove_stage(&s);
     stage_end(&s.stage);
-    labels_destroy(&s.labels, OUTPUT_S);
     output_apart_end();
-    for (int i = 0; i < o->hosts->ranks; i++)
-        if (s.input[i] > 0) close(s.input[i]);
-    free(s.input);
+    for (int i = 0; i < o->hosts->ranks; i++) close_pipes(&s.pipes[i]);
+    free(s.pipes);
     free(s.program);
     free(s.folder);
     free(s.out);

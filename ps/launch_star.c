@@ -11,19 +11,22 @@
 
 #include "ps/job/consistency.h"
 #include "ps/job/timing.h"
-#include "ps/trust/trust.h"
+#include "ps/star_ranks.h"
 #include "shared/core/error.h"
 #include "shared/core/output.h"
 #include "shared/launch/launch.h"
 #include "shared/launch/lives.h"
+#include "shared/launch/rendezvous.h"
 #include "shared/launch/stop.h"
 #include "shared/report/metrics.h"
 
 #define GRACE_MAX_S 5.0  // roles look at their stop flag many times a second
-#define ARGS_MAX    24
+#define ARGS_MAX    32
 
 struct star {
+    const struct run *run;
     const struct job *job;
+    struct star_ranks *ranks;
     struct launcher *launcher;
     char *program, config_path[32];
     char address[256];  // of the scheduler; "": not known yet
@@ -39,7 +42,7 @@ static int64_t last_step(void *ctx) {
 }
 
 static int start(struct star *s, const char *role, int rank, int announce_fd) {
-    char threads[16], number[16], fd[16], life[16], of_run[16];
+    char threads[16], number[16], fd[16], life[16], of_run[16], local[16];
     const char *argv[ARGS_MAX] = {s->program, role, "-c", s->config_path, "--launched", "--out", s->job->dir};
     int n = 7;
     snprintf(threads, sizeof threads, "%d", job_threads(s->job));
@@ -50,13 +53,18 @@ static int start(struct star *s, const char *role, int rank, int announce_fd) {
         snprintf(life, sizeof life, "%d", ++s->lives);
         snprintf(of_run, sizeof of_run, "%d", s->start);
         if (s->link[1]) argv[n++] = "--life", argv[n++] = life, argv[n++] = "--start", argv[n++] = of_run;
-        if (*s->address) argv[n++] = "--bind", argv[n++] = s->address;
+        argv[n++] = "--bind", argv[n++] = *s->address ? s->address : star_ranks_bind(s->ranks);
     } else {
         argv[n++] = "--scheduler", argv[n++] = s->address;
         argv[n++] = "--rank", argv[n++] = number;
     }
     if (!strcmp(role, "worker")) {
         argv[n++] = "--threads", argv[n++] = threads;
+        if (s->run->meet) {
+            snprintf(local, sizeof local, "%d", rendezvous_member(s->run->meet, rank)->local_rank);
+            argv[n++] = "--local-rank", argv[n++] = local;
+            argv[n++] = "--started-by", argv[n++] = rank_env_name(s->run->env.kind);
+        }
         if (s->job->no_weights) argv[n++] = "--no-weights";
         if (s->job->save_on_interrupt) argv[n++] = "--save-on-interrupt";
     }
@@ -104,33 +112,39 @@ static int start_again(void *ctx, const char *role, int rank) {
 
 // The scheduler need not wait for the one that takes its place to log in.
 static void tell_death(void *ctx, int pid, const char *why) {
-    const struct star *s = ctx;
+    struct star *s = ctx;
     char line[256];
+    if (!s->link[0]) {
+        star_ranks_dead(s->ranks, pid, why);
+        return;
+    }
     int n = snprintf(line, sizeof line, "dead %d %s\n", pid, why);
     ssize_t sent = n < (int)sizeof line ? send(s->link[0], line, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL) : -1;
     (void)sent;  // it hears of it when the next one logs in
 }
 
-// The rule of who may join is decided before anything starts: the roles' addresses are the scheduler's, on this host, and what
-// parameter_server.bind says.
-static int prepare_trust(const struct config *c) {
-    const struct trust_request r = {.config = c, .role = PS_SERVER, .rank = -1};
-    enum trust_mode mode;
-    if (trust_mode_of(&r, &mode) != 0) return -1;
-    return mode == TRUST_LOOPBACK ? job_secret_hand_down() : 0;
+// ---------------------------------------------------------------- beside the launchers of other ranks
+static const char *look_outside(void *ctx, const char *ends) {
+    struct star *s = ctx;
+    return star_ranks_look(s->ranks, s->launcher, s->link[0], ends);
 }
 
-int launch_star(const struct job *job, int *interrupted_by) {
+static void said(void *ctx, const char *line) { star_ranks_said(((struct star *)ctx)->ranks, line); }
+
+int launch_star(struct run *r, int *interrupted_by) {
+    const struct job *job = &r->job;
     const struct config *c = job->config;
     double deadline_s = (double)c->ps.deadline_ms * 1e-3;
     struct launch_options o = {.grace_s = deadline_s < GRACE_MAX_S ? deadline_s : GRACE_MAX_S,
                                .silent_s = ps_lost_s(c),
                                .still_s = deadline_s,
-                               .last_step = last_step,
+                               .last_step = r->env.rank > 0 ? NULL : last_step,  // others do not know it
+                               .outside = r->meet ? look_outside : NULL,
+                               .said = said,
                                .restarts = {c->recovery.restart, start_again, tell_death}};
-    struct star s = {.job = job, .program = launch_self()};
+    struct star s = {.run = r, .job = job, .program = launch_self()};
     if (!s.program) return EXIT_RUN_FAILED;
-    if (prepare_trust(c) != 0) {
+    if (!(s.ranks = star_ranks_open(r))) {
         free(s.program);
         return EXIT_USAGE;
     }
@@ -141,11 +155,15 @@ int launch_star(const struct job *job, int *interrupted_by) {
     stop_answers("this step");
     s.launcher = launcher_create(&o);
     output_apart_begin();  // a thread that takes no signals, as all of them from here on
-    int rc = config_fd < 0 ? -1 : start_scheduler(&s);
-    for (int r = 0; r < c->ps.servers && !rc; r++) rc = start(&s, "server", r, 0);
-    for (int r = 0; r < c->workers && !rc; r++) rc = start(&s, "worker", r, 0);
+    int rc = config_fd < 0 ? -1 : r->env.rank == 0 ? start_scheduler(&s) : 0;
+    if (!rc) rc = star_ranks_scheduler(s.ranks, s.address, sizeof s.address);
+    for (int i = 0; i < c->ps.servers && !rc; i++)
+        if (star_ranks_starts_server(s.ranks, i)) rc = start(&s, "server", i, 0);
+    for (int i = 0; i < c->workers && !rc; i++)
+        if (star_ranks_starts_worker(s.ranks, i)) rc = start(&s, "worker", i, 0);
     if (rc) launcher_end_all(s.launcher);
     int status = launcher_wait(s.launcher);
+    if (status) star_ranks_look(s.ranks, s.launcher, 0, error_last());
     *interrupted_by = launcher_interrupted(s.launcher);
     // Every role has gone: one Ctrl-C more must not cut short what is written of the run.
     if (*interrupted_by) signal(SIGINT, SIG_IGN);
@@ -154,6 +172,7 @@ int launch_star(const struct job *job, int *interrupted_by) {
     for (int i = 0; i < 2; i++)
         if (s.link[i]) close(s.link[i]);
     if (config_fd >= 0) close(config_fd);
+    star_ranks_close(&s.ranks);
     free(s.program);
     return status;
 }

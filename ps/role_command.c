@@ -37,7 +37,7 @@ struct role {
     struct ps_trust trust;
     struct session_end end;  // rank and job: known once the scheduler has answered
     struct coming *coming;
-    long rank;
+    long rank, local_rank;
     int announce_fd;
     bool by_hand;
     bool unusable;  // model, data or directory, as was said
@@ -77,6 +77,8 @@ static int read_identity(struct role *r) {
         return fail("starring %s needs --scheduler tcp://HOST:PORT, the address the scheduler listens on",
                     name);
     if (!scheduler && cli_integer(r->args, "rank", 0, most - 1, -1, &r->rank)) return -1;
+    if (is(r, &command_worker) && cli_integer(r->args, "local-rank", 0, INT_MAX, -1, &r->local_rank))
+        return -1;
     if (scheduler && cli_integer(r->args, "announce-fd", 3, 1 << 20, 0, &fd)) return -1;
     if (scheduler && cli_integer(r->args, "life", 1, INT_MAX, 0, &life)) return -1;
     if (scheduler && cli_integer(r->args, "start", 1, INT_MAX, 0, &start)) return -1;
@@ -189,15 +191,18 @@ static int run_server(struct role *r) {
 
 static struct topology *create_worker(void *ctx, struct device *dev, struct stream *compute) {
     const struct role *r = ctx;
-    return local_steps_around(r->job.config, ps_worker_create(&(struct ps_worker_options){
-                                                 .role = r->ps, .dev = dev, .compute = compute}));
+    const char *by = cli_get(r->args, "started-by");
+    struct topology *t =
+        ps_worker_create(&(struct ps_worker_options){.role = r->ps, .dev = dev, .compute = compute});
+    if (t && by) t->launch = by;
+    return local_steps_around(r->job.config, t);
 }
 
 static int run_worker(struct role *r) {
-    int rank = r->ps.rank;
+    int local_rank = r->local_rank >= 0 ? (int)r->local_rank : r->ps.rank;
     return session_run(
         &(struct session_options){
-            .job = &r->job, .rank = rank, .local_rank = rank, .create = create_worker, .ctx = r},
+            .job = &r->job, .rank = r->ps.rank, .local_rank = local_rank, .create = create_worker, .ctx = r},
         &r->end);
 }
 

@@ -3,6 +3,7 @@
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ps/job/batches.h"
@@ -62,10 +63,17 @@ static int check_replicas(const struct config *c) {
     return lacks ? fail("--replicate: %s", lacks) : 0;
 }
 
-// All workers that this command starts are on this machine.
+// All workers that this command starts are on this machine; of those that others have started, local_size. The address of a
+// rank is known when all have met (star_ranks.c).
 static void resolve(struct config *c, const struct rank_env *e) {
-    bool here = e->kind == RANK_ENV_NONE || c->launch == LAUNCH_PROCESSES;
-    if (c->reduce_group == GROUP_HOST && here && ps_shares(c)) c->reduce_group = c->workers;
+    bool here = e->kind == RANK_ENV_NONE, follow = e->local_size && e->local_rank == e->rank % e->local_size;
+    if (c->reduce_group == GROUP_HOST && ps_shares(c) && (here || follow))
+        c->reduce_group = here ? c->workers : e->local_size;
+    if (here || !c->ps.bind) return;
+    const char *port = strrchr(c->ps.bind, ':');
+    char *bind = xasprintf("tcp://127.0.0.1%s", port ? port : ":*");
+    free(c->ps.bind);
+    c->ps.bind = bind;
 }
 
 // Bounded delay: what counts on a step's being over before a worker begins the next one does not go with it.
@@ -331,15 +339,13 @@ static int check(const struct config *c) {
     return 0;
 }
 
+// Rank r's process starts worker r, and what is laid beside it.
 static int check_rank(const struct config *c, const struct rank_env *e) {
-    (void)c;
-    if (e->kind == RANK_ENV_NONE) return 0;
+    if (e->kind == RANK_ENV_NONE || e->size == c->workers) return 0;
     return fail(
-        "started by %s as rank %d of %d: a star's processes need the scheduler's address. On many "
-        "machines run `starring scheduler --keys DIR --bind tcp://0.0.0.0:9000 -c CONFIG`, then `starring server "
-        "--keys DIR --scheduler tcp://HOST:9000 -c CONFIG` and `starring worker --keys DIR --scheduler tcp://HOST:9000 "
-        "-c CONFIG` (docs/security.md); on this one add --launch processes",
-        rank_env_name(e->kind), e->rank, e->size);
+        "--workers %d, but %s started %d ranks, and each is the launcher of one worker: make them equal, or add --launch "
+        "processes for a star on this machine alone",
+        c->workers, rank_env_name(e->kind), e->size);
 }
 
 static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
@@ -444,10 +450,10 @@ static int check_keys(const struct config *c) { return c->security.keys ? trust_
 static const char *admission(const struct config *c) { return trust_mode_words(trust_mode_asked(c)); }
 
 static int run(struct run *r) {
-    int number = 0;
-    if (run_begin(r)) return EXIT_USAGE;
-    int status = launch_star(&r->job, &number);
-    return run_end(r, status, number);
+    int number = 0, status;
+    if (run_meets(r) ? run_join(r, &status) : (status = run_begin(r) ? EXIT_USAGE : 0)) return status;
+    status = launch_star(r, &number);
+    return r->meet ? run_leave(r, status, number) : run_end(r, status, number);
 }
 
 const struct topology_row topology_star = {

@@ -29,7 +29,7 @@ static inline bool ps_keeps_copies(const struct config *c) {
 static inline bool ps_shares(const struct config *c) { return c->medium != MEDIUM_TCP; }
 // Whether server r is beside worker r (parameter_server.servers_on). Such a pair shares memory whatever the medium is, and what
 // the two tell each other is counted as local: it is on no wire.
-static inline bool ps_beside(const struct config *c) { return c->ps.servers_on == PS_SERVERS_ON_WORKERS; }
+static inline bool ps_beside(const struct config *c) { return c->ps.beside; }
 // Whether a worker has a segment, and a server looks into some.
 static inline bool ps_shares_any(const struct config *c) { return ps_shares(c) || ps_beside(c); }
 static inline bool ps_shares_with(const struct config *c, int worker, int server) {

@@ -168,9 +168,15 @@ static int death(struct scheduler_core *c, int member, const char *why, double n
 enum core_fate scheduler_core_dead(struct scheduler_core *c, int pid, const char *why, double now) {
     const struct membership *m = &c->members;
     uint32_t epoch = c->epochs.epoch;
-    int i = 0;
-    while (i < m->workers + m->servers && !(m->m[i].present && m->m[i].pid == pid)) i++;
-    if (i < m->workers + m->servers) death(c, i, why, now);
+    int dead = -1;
+    // Processes of two machines may have one number: the reason begins with the name of the one that has died.
+    for (int i = 0; i < m->workers + m->servers; i++) {
+        char name[48];
+        size_t n = strlen(member_name(m, i, name));
+        if (m->m[i].present && m->m[i].pid == pid && (dead < 0 || (!strncmp(why, name, n) && why[n] == ' ')))
+            dead = i;
+    }
+    if (dead >= 0) death(c, dead, why, now);
     if (c->error[0]) return CORE_ENDS;
     // Also of one that had not logged in, or that the job has given up for lost.
     return c->epochs.epoch == epoch && m->started && !c->rescue.active ? CORE_WITHOUT : CORE_ANEW;

@@ -15,20 +15,24 @@
 #define WAIT_US 50000  // between two looks for the scheduler's file
 
 const char *trust_mode_name(enum trust_mode m) {
-    static const char *const names[] = {"loopback", "curve", "insecure"};
+    static const char *const names[] = {"loopback", "job", "curve", "insecure"};
     return names[m];
 }
 
 const char *trust_mode_words(enum trust_mode m) {
     static const char *const words[] = {
         "loopback: processes of this host that know the job's secret",
+        "job: processes that know the job's secret, and everything is encrypted",
         "curve: who has a key of --keys may join, and everything is encrypted",
         "insecure: ANYBODY WHO REACHES THE PORTS CAN JOIN, READ AND CHANGE THE RUN (--insecure; safer: --keys)"};
     return words[m];
 }
 
 enum trust_mode trust_mode_asked(const struct config *c) {
-    return c->security.insecure ? TRUST_INSECURE : c->security.keys ? TRUST_CURVE : TRUST_LOOPBACK;
+    return c->security.insecure         ? TRUST_INSECURE
+           : c->security.keys           ? TRUST_CURVE
+           : trust_is_local(c->ps.bind) ? TRUST_LOOPBACK
+                                        : TRUST_JOB;
 }
 
 // ---------------------------------------------------------------- addresses
@@ -64,15 +68,16 @@ int trust_mode_of(const struct trust_request *r, enum trust_mode *out) {
         return fail("--keys %s and --insecure: one says who may join, the other lets everybody; give one",
                     c->security.keys);
     *out = trust_mode_asked(c);
+    if (*out == TRUST_JOB && !getenv(JOB_SECRET_VARIABLE))
+        return says(c, "parameter_server.bind", c->ps.bind);
     if (*out != TRUST_LOOPBACK) return 0;
     if (r->address && !trust_is_local(r->address))
         return says(c, scheduler ? "--bind" : "--scheduler", r->address);
     if (r->role != PS_SERVER) return 0;
-    if (!trust_is_local(c->ps.bind)) return says(c, "parameter_server.bind", c->ps.bind);
     return r->advertise && !trust_is_local(r->advertise) ? says(c, "--advertise", r->advertise) : 0;
 }
 
-// ---------------------------------------------------------------- loopback
+// ---------------------------------------------------------------- loopback, job
 // 1, or 0 where there is none, or -1.
 static int find_secret(struct ps_trust *t, const struct trust_request *r) {
     int rc = job_secret_given(t->secret);
@@ -80,7 +85,7 @@ static int find_secret(struct ps_trust *t, const struct trust_request *r) {
     return rc ? rc : secret_file_find(r->address, t->secret);
 }
 
-static int open_loopback(struct ps_trust *t, const struct trust_request *r) {
+static int open_secret(struct ps_trust *t, const struct trust_request *r) {
     double end = now_seconds() + ps_deadline_s(r->config);
     struct trust_pair pair;
     int rc = find_secret(t, r);
@@ -171,9 +176,9 @@ int trust_open(struct ps_trust *t, const struct trust_request *r) {
     *t = (struct ps_trust){.self = {r->role, r->role == PS_SCHEDULER ? 0 : r->rank}};
     if (trust_mode_of(r, &t->mode) != 0) return -1;
     if (t->mode != TRUST_INSECURE && sodium_init() < 0) return fail("libsodium does not start");
-    int rc = t->mode == TRUST_LOOPBACK ? open_loopback(t, r)
-             : t->mode == TRUST_CURVE  ? open_curve(t, r->config)
-                                       : 0;
+    int rc = t->mode == TRUST_CURVE      ? open_curve(t, r->config)
+             : t->mode == TRUST_INSECURE ? 0
+                                         : open_secret(t, r);
     if (rc != 0) trust_close(t);
     return rc;
 }
@@ -193,7 +198,7 @@ void trust_close(struct ps_trust *t) {
 
 bool trust_admits(const struct ps_trust *t, const uint8_t key[TRUST_KEY_BYTES], char name[TRUST_NAME_MAX]) {
     struct trust_owner owner;
-    if (t->mode == TRUST_LOOPBACK) {
+    if (t->mode == TRUST_LOOPBACK || t->mode == TRUST_JOB) {
         snprintf(name, TRUST_NAME_MAX, "%s", TRUST_MEMBER);
         return memcmp(key, t->member, TRUST_KEY_BYTES) == 0;
     }
@@ -206,7 +211,7 @@ bool trust_admits(const struct ps_trust *t, const uint8_t key[TRUST_KEY_BYTES], 
 char *trust_own_words(const struct ps_trust *t) {
     char name[TRUST_NAME_MAX];
     if (t->mode == TRUST_INSECURE) return xstrdup("no keys either (--insecure)");
-    if (t->mode == TRUST_LOOPBACK)
+    if (t->mode != TRUST_CURVE)
         return xstrdup("the same secret (the same user, or one " JOB_SECRET_VARIABLE ")");
     char *path = trust_key_path(t->dir, t->self);
     char *words = xasprintf("the key %s of %s", path, trust_owner_name(t->self, name));
@@ -228,5 +233,6 @@ bool trust_may_speak(const char *name, enum ps_role role, int rank) {
 }
 
 const uint8_t *trust_server_key(const struct ps_trust *t, int server) {
-    return allow_list_key(t->list, (struct trust_owner){PS_SERVER, server});
+    return t->mode == TRUST_JOB ? t->member
+                                : allow_list_key(t->list, (struct trust_owner){PS_SERVER, server});
 }

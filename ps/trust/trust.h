@@ -3,8 +3,12 @@
 //
 //     mode       who may join                              addresses            control            data
 //     loopback   processes that know the job's secret      this host's alone    CURVE              PLAIN, a token a server
+//     job        processes that know the job's secret      any                  CURVE              CURVE
 //     curve      keys of public.keys, each as its role     any                  CURVE              CURVE
 //     insecure   whoever reaches the ports                 any                  NULL               NULL
+//
+// The secret of mode job is in the environment of every role: the launchers of ranks on several machines hand it to each other
+// (ps/launch_star.c), and parameter_server.bind is an address of theirs.
 //
 // Control is what goes to and from the scheduler, data what goes to and from a server's shards. Payloads are not
 // encrypted on loopback: who may read that interface may read the processes' memory too.
@@ -17,7 +21,7 @@
 #include "ps/trust/key_files.h"
 #include "shared/config/config.h"
 
-enum trust_mode { TRUST_LOOPBACK, TRUST_CURVE, TRUST_INSECURE };
+enum trust_mode { TRUST_LOOPBACK, TRUST_JOB, TRUST_CURVE, TRUST_INSECURE };
 const char *trust_mode_name(enum trust_mode m);  // "loopback", ..
 // The same with a sentence of what it means for the run, for its header and for whoever starts a scheduler.
 const char *trust_mode_words(enum trust_mode m);
@@ -32,10 +36,10 @@ struct ps_trust {
     struct trust_owner self;             // curve: rank is known
     struct trust_pair own;               // none where insecure
     uint8_t scheduler[TRUST_KEY_BYTES];  // its public key
-    uint8_t member[TRUST_KEY_BYTES];     // loopback: the public key of every member
+    uint8_t member[TRUST_KEY_BYTES];     // loopback, job: the public key of every member
     struct allow_list *list;             // curve
     const char *dir;                     // curve: of the keys; the configuration's
-    uint8_t secret[JOB_SECRET_BYTES];    // loopback
+    uint8_t secret[JOB_SECRET_BYTES];    // loopback, job
     bool given;                          // it came by the environment
     char *file;                          // that it was left in for members started by hand; NULL: none
 };
@@ -74,7 +78,7 @@ char *trust_peer_words(const struct ps_trust *t);
 
 // Whether who has that name may speak as this role and rank. A server's key speaks for its shards too.
 bool trust_may_speak(const char *name, enum ps_role role, int rank);
-// The public key of a server, which a client of its shards asks for; curve alone. NULL: public.keys has none.
+// The public key of a server, which a client of its shards asks for; curve and job. NULL: public.keys has none.
 const uint8_t *trust_server_key(const struct ps_trust *t, int server);
 
 #endif

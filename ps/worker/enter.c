@@ -41,7 +41,7 @@ static int cannot_share(const struct entering *e, int shard, const char *why) {
     if (ps_beside(e->role->config) && server == e->id->rank)
         return fail(
             "--servers-on workers: worker %d and server %d are one pair and cannot share memory: %s. Start server %d with "
-            "--rank %d on the host of worker %d, as the same user, or use --servers-on own",
+            "--rank %d on the host of worker %d, as the same user, or use --servers-on hosts",
             server, server, why, server, server, server);
     if (e->role->say_waiting && shard % threads == 0)
         info("payloads from and to server %d go over tcp: %s", server, why);

@@ -34,7 +34,7 @@ static int do_without(struct sharing *s, const char *why) {
     if (ps_beside(s->c))
         return fail(
             "--servers-on workers: the %zu bytes of memory that a worker on a GPU shares with the server beside it cannot be "
-            "page-locked: %s. Use --servers-on own",
+            "page-locked: %s. Use --servers-on hosts",
             bytes, why);
     if (s->c->medium == MEDIUM_SHM)
         return fail(

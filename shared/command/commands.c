@@ -100,6 +100,8 @@ static const struct cli_option worker_options[] = {
     {"json", "json", NULL,
      "steps go to stderr; if it is the last to leave: print summary.json alone on stdout, not the table", 0},
     {"launched", NULL, NULL, NULL, 0},
+    {"local-rank", NULL, "L", NULL, 0},
+    {"started-by", NULL, "PROGRAM", NULL, 0},
 };
 
 const struct cli_command command_worker = {

@@ -73,26 +73,25 @@ static void speak_alone(const struct run *r) {
 static int load(struct run *r, const struct topology_table *topologies, struct cli_args *args) {
     char size[16];
     const char *path = cli_get(args, "config");
-    bool rank_of_ring = r->env.kind == RANK_ENV_OWN || r->env.mpi_ready;
+    bool rank = r->env.kind != RANK_ENV_NONE;
     // Every rank reads the same configuration: what is wrong with it is said once.
     // A launcher has remarked on the configuration that it read and accepted.
     error_quiet(QUIET_ALL);
     snprintf(size, sizeof size, "%d", r->env.size);
-    if (rank_of_ring && !workers_given(args, path))
-        cli_override(args, "the number of ranks", "workers", size);
-    error_quiet(rank_of_ring && r->env.rank > 0 ? QUIET_ALL
-                : r->life                       ? QUIET_WARNINGS
-                : cli_get(args, "quiet")        ? QUIET_REMARKS
-                                                : QUIET_NOT);
+    if (rank && !workers_given(args, path)) cli_override(args, "the number of ranks", "workers", size);
+    error_quiet(rank && r->env.rank > 0  ? QUIET_ALL
+                : r->life                ? QUIET_WARNINGS
+                : cli_get(args, "quiet") ? QUIET_REMARKS
+                                         : QUIET_NOT);
     r->config = config_load(topologies, path, args->overrides, args->override_count);
     if (r->config) return 0;
-    if (rank_of_ring && r->env.rank > 0) speak_alone(r);
+    if (rank && r->env.rank > 0) speak_alone(r);
     return -1;
 }
 
 // Whether this process is one of those that something else started together.
 static bool is_rank(const struct run *r) {
-    return r->env.kind != RANK_ENV_NONE && r->config->row->launches >> LAUNCH_MPI & 1;
+    return r->env.kind != RANK_ENV_NONE && r->config->row->max_workers != 1;
 }
 
 // Whether it starts such processes on other hosts.
@@ -178,7 +177,7 @@ static int check(const struct run *r, const struct cli_args *args, const struct 
     struct config *c = r->config;
     if (starts_far(r) && check_hosts(c, h)) return -1;
     if (launch_check(c) || (!dry && launch_check_rank(c, &r->env))) return -1;
-    if (c->recovery.restart > 0 && is_rank(r) && !r->life && !r->far_life)
+    if (c->recovery.restart > 0 && is_rank(r) && !r->life && !r->far_life && !c->row->more_processes)
         return fail(
             "--restart: started by %s as rank %d of %d, which starts all ranks or none. Leave it out, and have the job "
             "queued again with --resume latest --out DIR",
@@ -274,7 +273,8 @@ static int train(struct run *r, const struct cli_args *args, bool lacking, int a
     if (dry) return dry_run(&r->job, &part, stdout, c->json) ? EXIT_RUN_FAILED : 0;
     if (speaks && !r->life && memory_check_run(&r->job, &part)) return EXIT_USAGE;
     error_quiet(!speaks);
-    opened = job_resume(&r->job, true);
+    // Ranks that meet find a checkpoint together, whose parts may be on several hosts.
+    opened = run_meets(r) ? 0 : job_resume(&r->job, true);
     error_quiet(0);
     if (opened && !speaks) speak_alone(r);
     if (opened) return EXIT_USAGE;

@@ -86,8 +86,7 @@ enum documents_kind { DOCUMENTS_PACKED, DOCUMENTS_WHOLE };
 
 #define EVAL_ALL (-1)
 
-// Where a star's servers are, and what its workers keep of weights and gradients: all, or two units' at a time.
-enum ps_servers_on { PS_SERVERS_OWN, PS_SERVERS_ON_WORKERS };
+// What a star's workers keep of weights and gradients: all, or two units' at a time.
 enum ps_resident { PS_RESIDENT_ALL, PS_RESIDENT_UNITS };
 
 // The ranks that a rank of gossip hears (decentral/gossip.c).
@@ -105,9 +104,11 @@ struct local_steps_config {
 };
 
 struct ps_config {
-    int servers, threads;      // S; shard threads per server
-    int servers_on, resident;  // enum ps_servers_on, ps_resident
-    int64_t partition_bytes;   // of 16-bit (or fp32) payload
+    int servers, threads;  // S; shard threads per server
+    char *servers_on;      // "hosts", "workers", or the machines that have them, in turn (ps/job/placement.h)
+    bool beside;           // it is "workers"
+    int resident;          // enum ps_resident
+    int64_t partition_bytes;  // of 16-bit (or fp32) payload
     int64_t deadline_ms, heartbeat_ms;
     int64_t grace_ms;         // for which a quorum waits for others
     int64_t credit_bytes;     // in flight per worker; 0: auto (ps/job/unit_moves.h)

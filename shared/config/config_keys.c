@@ -32,7 +32,6 @@ static const char *const slice_names[] = {"auto", "whole", NULL};
 static const char *const gelu_names[] = {"auto", "fused", "apart", NULL};
 static const char *const bias_grad_names[] = {"auto", "epilogue", "kernel", NULL};
 static const char *const prefetch_names[] = {"none", "auto", NULL};
-static const char *const servers_on_names[] = {"own", "workers", NULL};
 static const char *const resident_names[] = {"all", "units", NULL};
 static const char *const lead_names[] = {"none", NULL};
 static const char *const group_names[] = {"none", "host", NULL};
@@ -328,8 +327,12 @@ static const struct config_key keys[] = {
     NUMBER("local_steps.outer.age_cutoff", T, KEY_F32, c.local_steps.age_cutoff, 0, FLOAT_MAX, DEFAULT("0")),
     NUMBER("parameter_server.servers", R | ORDER, KEY_INT, c.ps.servers, 1, 4096, DEFAULT("1"),
            FLAG("servers", "S", "parameter servers of a star (1)")),
-    ENUM("parameter_server.servers_on", R, c.ps.servers_on, servers_on_names,
-         FLAG("servers-on", "WHERE", "own: servers are on their own; workers: one beside each worker (own)")),
+    TEXT(
+        "parameter_server.servers_on", R, c.ps.servers_on, DEFAULT("hosts"),
+        FLAG(
+            "servers-on", "WHERE",
+            "hosts: servers go to the machines of the job in turn; workers: one beside each worker; or a list of machines, "
+            "names or numbers from 0: h1,h3 (hosts)")),
     ENUM(
         "parameter_server.resident", R | B, c.ps.resident, resident_names,
         FLAG(

@@ -479,7 +479,7 @@ static int check_servers_keys(struct reading *r) {
                 {"parameter_server.log_updates", c->ps.log_updates, "ps:async"},
                 {"parameter_server.grace_ms", c->ps.grace_ms > 0, "ps:quorum:Q"},
                 {"parameter_server.replicate", c->ps.replicate, "ps:sync"},
-                {"parameter_server.servers_on", c->ps.servers_on != PS_SERVERS_OWN, "ps:sync"},
+                {"parameter_server.servers_on", strcmp(c->ps.servers_on, "hosts") != 0, "ps:sync"},
                 {"parameter_server.resident", c->ps.resident != PS_RESIDENT_ALL, "ps:sync"},
                 {"parameter_server.compression", c->ps.code.kind != CODE_NONE, "ps:sync"},
                 {"parameter_server.max_lead", c->ps.max_lead > 0, "ps:async"},

@@ -108,13 +108,14 @@ int config_resolve_topology(struct reading *r) {
     if (!config_ranks(c, "server") &&
         !strcmp(config_origin(r, "parameter_server.servers", key_from), "--servers"))
         return fail("--servers: topology %s has no servers: leave it out, or use ps:sync", c->topology);
-    bool beside = config_ranks(c, "server") && c->ps.servers_on == PS_SERVERS_ON_WORKERS;
+    bool beside = config_ranks(c, "server") && !strcmp(c->ps.servers_on, "workers");
     if (beside && config_state(r, "parameter_server.servers") == KEY_GIVEN && c->ps.servers != c->workers)
         return config_refuse(
             r, "parameter_server.servers",
             " %d: parameter_server.servers_on \"workers\" (--servers-on) puts one beside each of the %d workers: leave it out",
             c->ps.servers, c->workers);
     if (beside) c->ps.servers = c->workers;
+    c->ps.beside = beside;
     if (!row->collectives && c->collective != RING_AUTO &&
         !strcmp(config_origin(r, "ring.collective", key_from), "--collective"))
         return fail("--collective: topology %s has no collectives: leave it out, or use zero:0", c->topology);

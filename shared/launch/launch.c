@@ -232,22 +232,27 @@ static bool used_up(const struct launcher *l) {
     return !l->interrupted_by && l->o.restarts.count && l->incidents + l->replaced >= l->o.restarts.count;
 }
 
-// Those that had ended well too: the job goes back to where they were needed.
+// The job goes back to where they were needed.
+static void start_those_that_ended_well(struct launcher *l) {
+    for (int i = 0; i < l->count; i++)
+        if (l->children[i].ended_well && !l->children[i].pid && !l->kill_at_s)
+            start_again(l, &l->children[i]);
+}
+
 static void mend(struct launcher *l, struct child *child, pid_t pid, const char *why, const char *text) {
     char left[64];
     warn("%s %s: starting it again; %s", why, text, say_left(l, left, sizeof left));
     l->o.restarts.died(l->o.ctx, (int)pid, why);
     start_again(l, child);
     for (int i = 0; i < l->count; i++) l->children[i].replaced = false;  // all begin anew: none can be missed
-    for (int i = 0; i < l->count; i++)
-        if (l->children[i].ended_well && !l->children[i].pid && !l->kill_at_s)
-            start_again(l, &l->children[i]);
+    start_those_that_ended_well(l);
 }
 
 // The others go on without it, and with it once it is back.
 static void replace(struct launcher *l, struct child *child) {
     char left[64];
-    bool again = !l->interrupted_by && l->running && l->incidents + l->replaced < l->o.restarts.count;
+    bool others = l->running || l->o.outside;
+    bool again = !l->interrupted_by && others && l->incidents + l->replaced < l->o.restarts.count;
     l->replaced += again;
     if (again)
         warn("%s %s: the others go on; starting it again; %s", child->why, child->when,
@@ -266,7 +271,7 @@ static void end_job(struct launcher *l, const char *why, const char *text, const
     if (used_up(l))
         snprintf(used, sizeof used, "; all restarts are used up (--restart %d)", l->o.restarts.count);
     fail("%s %s: %s%s%s%s", why, text, reason, *reason ? ": " : "",
-         l->count > 1 ? "ending the other processes of the job" : "the run ends", used);
+         l->count > 1 || l->o.outside ? "ending the other processes of the job" : "the run ends", used);
     end_rest(l);
 }
 
@@ -333,6 +338,13 @@ static void decide_unanswered(struct launcher *l, double asked_before_s) {
             decide(l, &l->children[i], FATE_ANEW, "");
 }
 
+// Whether a process of another machine is still to say what becomes of the job.
+static bool waits_for_fate(const struct launcher *l) {
+    for (int i = 0; i < l->count; i++)
+        if (l->children[i].asked && l->o.outside && !l->kill_at_s) return true;
+    return false;
+}
+
 // All have ended: the deaths that nobody has answered are told.
 static void forget_unanswered(struct launcher *l) {
     for (int i = 0; i < l->count; i++) {
@@ -353,6 +365,7 @@ static void hear_fate(struct launcher *l, int pid, const char *words) {
     words += strspn(words, " ");
     for (int i = 0; i < l->count; i++)
         if (l->children[i].asked == pid) decide(l, &l->children[i], (enum fate)fate, words);
+    if (fate == FATE_ANEW) start_those_that_ended_well(l);  // where another launcher's child has died
 }
 
 static void child_killed(struct launcher *l, struct child *child, pid_t pid, int number) {
@@ -480,7 +493,7 @@ static void reap(struct launcher *l) {
 static void follow_orderly(struct launcher *l) {
     for (int i = 0; i < l->count; i++)
         if (l->children[i].orderly && l->children[i].pid) return;
-    if (!l->running) return;
+    if (!l->running || l->o.outside) return;
     if (!l->rest_at_s) l->rest_at_s = now_seconds() + (has_begun(l) ? l->o.grace_s : 0);
     if (now_seconds() < l->rest_at_s) return;
     if (!l->kill_at_s) l->status = 128 + l->interrupted_by;
@@ -498,32 +511,47 @@ void launcher_listen(struct launcher *l, int fd) {
 static void end_lost(struct launcher *l, int pid, const char *name) {
     for (int i = 0; i < l->count; i++) {
         const struct child *child = &l->children[i];
-        if (child->pid && (pid ? child->pid == pid : !strcmp(child->name, name))) kill(child->pid, SIGKILL);
+        bool named = !*name || !strcmp(child->name, name);  // a number may be of another machine's process
+        if (child->pid && named && (!pid || child->pid == pid)) kill(child->pid, SIGKILL);
     }
+}
+
+void launcher_hear(struct launcher *l, const char *line) {
+    int name = 0, fate = 0, pid = 0;
+    if (sscanf(line, "lost %d %n", &pid, &name) == 1 && name > 0) end_lost(l, pid, line + name);
+    l->lives += !strcmp(line, "life");
+    long long step = -1;
+    if (sscanf(line, "alive %d %lld", &pid, &step) >= 1) {
+        l->alive = pid;
+        l->spoken = true;
+        l->alive_s = now_seconds();
+        if (step >= 0) l->said_step = step;
+    }
+    if (sscanf(line, "fate %d %n", &pid, &fate) == 1 && fate > 0) hear_fate(l, pid, line + fate);
 }
 
 static void hear(struct launcher *l) {
     char c;
     while (l->link && recv(l->link, &c, 1, MSG_DONTWAIT) == 1) {
-        int pid = 0;
         if (c != '\n') {
             if (l->length < sizeof l->line - 1) l->line[l->length++] = c;
             continue;
         }
         l->line[l->length] = 0;
         l->length = 0;
-        int name = 0, fate = 0;
-        if (sscanf(l->line, "lost %d %n", &pid, &name) == 1 && name > 0) end_lost(l, pid, l->line + name);
-        l->lives += !strcmp(l->line, "life");
-        long long step = -1;
-        if (sscanf(l->line, "alive %d %lld", &pid, &step) >= 1) {
-            l->alive = pid;
-            l->spoken = true;
-            l->alive_s = now_seconds();
-            if (step >= 0) l->said_step = step;
-        }
-        if (sscanf(l->line, "fate %d %n", &pid, &fate) == 1 && fate > 0) hear_fate(l, pid, l->line + fate);
+        if (l->o.said) l->o.said(l->o.ctx, l->line);
+        launcher_hear(l, l->line);
     }
+}
+
+// The launchers of other machines: what they know, and that this one has its children ended.
+static void look_outside(struct launcher *l) {
+    if (!l->o.outside) return;
+    const char *why = l->o.outside(l->o.ctx, l->kill_at_s > 0 ? error_last() : NULL);
+    if (!why || l->kill_at_s > 0) return;
+    l->status = l->interrupted_by ? 128 + l->interrupted_by : EXIT_RUN_FAILED;
+    error_take_over(why);
+    end_rest(l);
 }
 
 // A child that has fallen silent stands still: it is ended, as one that has died. Not if this launcher has stood still
@@ -597,6 +625,7 @@ static void watch(struct launcher *l, int ms) {
     if (number < 0 && errno == EINTR) number = sigtimedwait(&l->signals, NULL, &(struct timespec){0});
     if (number == SIGINT || number == SIGTERM) interrupt(l, number);
     hear(l);
+    look_outside(l);
     watch_silence(l);
     watch_rest(l);
     reap(l);
@@ -666,7 +695,7 @@ int launcher_interrupted(const struct launcher *l) { return l->interrupted_by; }
 
 int launcher_wait(struct launcher *l) {
     do {
-        while (l->running || l->anew) watch(l, WAKE_MS);
+        while (l->running || l->anew || waits_for_fate(l)) watch(l, WAKE_MS);
         hear(l);  // of the last one that has died
     } while (l->running);
     forget_unanswered(l);

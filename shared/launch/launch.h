@@ -55,6 +55,12 @@ struct launch_options {
     int speaks_for_others;  // of children: an exit status above 128 is that of another process, killed by a signal (mpirun)
     // Last step known to be done, for messages; -1: none. May be NULL.
     int64_t (*last_step)(void *ctx);
+    // Of a launcher that has others on other machines: called many times a second while children run. ends: NULL, or why this
+    // launcher has its children ended, in words. Why the job ends, as the others say; NULL: it goes on. After Ctrl-C such a
+    // launcher waits for what its children wait for elsewhere.
+    const char *(*outside)(void *ctx, const char *ends);
+    // Each line that is heard on the link, before it is obeyed. May be NULL.
+    void (*said)(void *ctx, const char *line);
     struct launch_restarts restarts;
     void *ctx;
 };
@@ -93,6 +99,8 @@ void launcher_tell(struct launcher *l, struct last_word *word);
 // The only child that runs now will say it, and so is each that is given keep_fd later: until its first word it may take
 // its time, but not be stopped by a signal.
 void launcher_listen(struct launcher *l, int fd);
+// The same of one line that came in another way.
+void launcher_hear(struct launcher *l, const char *line);
 int64_t launcher_said_step(const struct launcher *l);  // -1: nobody has said it
 
 // The job's exit status: 0 when every child ended with 0; 2 when the first that failed ended with 2

@@ -393,8 +393,8 @@ static const struct figure of_runs[] = {
      "micro-batches in 16 bits",
      AT(head.apart)},
     {"launch", NULL,
-     "what the ranks were: `threads` of one process, `processes` of the program's own, or `mpi`: "
-     "processes of Open MPI's",
+     "what the ranks were: `threads` of one process, `processes` of the program's own, `mpi`: processes of Open MPI's; or who "
+     "started those of a star: `torchrun`, `Slurm's srun`, `mpirun`",
      AT(launch), .type = "string", TOP},
     {"medium", NULL,
      "what payloads took between ranks: `shm` (shared memory), `tcp`, `threads` (of one process), "
@@ -468,7 +468,8 @@ static const struct figure of_summaries[] = {
      "of a round, as in `--local-steps`: `weights_hash` and what is evaluated are of the anchor, the weights that all "
      "ranks share behind a round",
      CONFIG(local_steps.steps), FIGURE_IF(config, local_steps.steps), .when = "`--local-steps`"},
-    {"security", NULL, "`loopback`, `curve` or `insecure`: who could join ([security.md](security.md))",
+    {"security", NULL,
+     "`loopback`, `job`, `curve` or `insecure`: who could join ([security.md](security.md))",
      .type = "string", .when = "`ps:*`"},
     {"workers", NULL, "ranks that compute", CONFIG(workers)},
     {"servers", NULL, "0 unless `ps:*`", .type = "integer", MADE(put_servers)},

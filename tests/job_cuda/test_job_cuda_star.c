@@ -303,7 +303,7 @@ static void unlockable_memory(void **state) {
     out = job_run(*state, "%s --no-weights --quiet --out run --force", options);
     if (out.status != 1 || strstr(out.err, "emulated CUDA:") ||
         !strstr(out.err, "--servers-on workers: the ") ||
-        !strstr(out.err, "cannot be page-locked: out of memory. Use --servers-on own"))
+        !strstr(out.err, "cannot be page-locked: out of memory. Use --servers-on hosts"))
         fail_msg("status %d\n%s", out.status, out.err);
     job_output_free(&out);
     unsetenv("EMULATED_CUDA_REGISTER");

@@ -131,7 +131,7 @@ static inline struct config toy_config(const struct toy_case *t) {
                               .delay_compensation = t->lambda,
                               .delay_decay = t->decay,
                               .bind = (char *)"tcp://127.0.0.1:*",
-                              .servers_on = t->beside ? PS_SERVERS_ON_WORKERS : PS_SERVERS_OWN,
+                              .beside = t->beside,
                               .resident = t->micro ? PS_RESIDENT_UNITS : PS_RESIDENT_ALL};
     return c;
 }

@@ -1,0 +1,196 @@
+#include "ps/star_ranks.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "ps/job/consistency.h"
+#include "ps/job/placement.h"
+#include "ps/trust/trust.h"
+#include "shared/core/error.h"
+#include "shared/launch/launch.h"
+#include "shared/launch/rendezvous.h"
+
+#define SECRET    "star/secret"
+#define SCHEDULER "star/scheduler"
+#define NAME_MAX_ 48
+
+struct star_ranks {
+    struct rendezvous *meet;  // NULL: this launcher starts all
+    int rank, size, machines;
+    int *server_rank;  // (servers)
+    int *heard;        // (size) lines of deaths of each rank; of rank 0 those of the scheduler
+    int said;          // lines of this rank
+    bool talks;        // roles may be started again, or missed
+    bool bears;        // the job may go on without a rank
+    bool *gone;        // (size) said to be
+    bool told;         // the others have heard that this launcher ends
+    char bind[96], why[400];
+};
+
+// ---------------------------------------------------------------- who starts what, and where
+static int lay(struct star_ranks *s, const struct config *c) {
+    struct rank_place *places = xcalloc((size_t)s->size, sizeof *places);
+    char host[64] = "";
+    gethostname(host, sizeof host - 1);
+    for (int r = 0; r < s->size; r++) {
+        const struct rendezvous_member *m = s->meet ? rendezvous_member(s->meet, r) : NULL;
+        places[r] = (struct rank_place){m ? m->host : host, m ? m->machine : 0};
+    }
+    s->server_rank = xcalloc((size_t)c->ps.servers, sizeof *s->server_rank);
+    int rc = placement_servers(c->ps.servers_on, places, s->size, c->ps.servers, s->server_rank);
+    free(places);
+    return rc;
+}
+
+// The machine's address takes the host's place in parameter_server.bind; the port stays.
+static void bind_here(struct star_ranks *s, struct config *c) {
+    const char *address = s->machines > 1 ? rendezvous_member(s->meet, s->rank)->address : "127.0.0.1";
+    const char *port = strrchr(c->ps.bind, ':');
+    bool bare6 = strchr(address, ':') && *address != '[';
+    char *bind = xasprintf("tcp://%s%s%s%s", bare6 ? "[" : "", address, bare6 ? "]" : "", port ? port : ":*");
+    free(c->ps.bind);
+    c->ps.bind = bind;
+    snprintf(s->bind, sizeof s->bind, "%.*s:*", (int)(strrchr(bind, ':') - bind), bind);
+}
+
+// Rank 0's environment has it, or makes it; the others' children are given the same.
+static int share_secret(struct star_ranks *s, const struct config *c) {
+    enum trust_mode mode = trust_mode_asked(c);
+    if (mode != TRUST_LOOPBACK && mode != TRUST_JOB) return 0;
+    if (!s->meet) return mode == TRUST_LOOPBACK ? job_secret_hand_down() : 0;
+    if (s->rank == 0) {
+        if (mode == TRUST_JOB && !getenv("STARRING_JOB_KEY"))
+            warn(
+                "the ranks' meeting point asks nobody for a key, and the secret of this job is told there: who reaches it can "
+                "join. Give all ranks the same STARRING_JOB_KEY (64 hexadecimal digits) in the environment, or use --keys");
+        if (job_secret_hand_down() != 0) return -1;
+        const char *secret = getenv(JOB_SECRET_VARIABLE);
+        return rendezvous_put(s->meet, SECRET, secret, strlen(secret));
+    }
+    char *secret = rendezvous_get(s->meet, SECRET, &(size_t){0});
+    if (!secret) return -1;
+    setenv(JOB_SECRET_VARIABLE, secret, 1);
+    memset(secret, 0, strlen(secret));
+    free(secret);
+    return 0;
+}
+
+struct star_ranks *star_ranks_open(struct run *r) {
+    struct config *c = r->config;
+    struct star_ranks *s = xcalloc(1, sizeof *s);
+    *s = (struct star_ranks){.meet = r->meet,
+                             .rank = r->meet ? r->env.rank : 0,
+                             .size = c->workers,
+                             .machines = r->meet ? rendezvous_machines(r->meet) : 1,
+                             .talks = c->recovery.restart > 0 || ps_elastic(c),
+                             .bears = ps_elastic(c)};
+    s->heard = xcalloc((size_t)s->size, sizeof *s->heard);
+    s->gone = xcalloc((size_t)s->size, sizeof *s->gone);
+    if (s->meet) bind_here(s, c);
+    if (lay(s, c) == 0 && share_secret(s, c) == 0) return s;
+    star_ranks_close(&s);
+    return NULL;
+}
+
+void star_ranks_close(struct star_ranks **ps) {
+    struct star_ranks *s = *ps;
+    if (!s) return;
+    free(s->server_rank);
+    free(s->heard);
+    free(s->gone);
+    free(s);
+    *ps = NULL;
+}
+
+bool star_ranks_starts_worker(const struct star_ranks *s, int worker) {
+    return !s->meet || worker == s->rank;
+}
+
+bool star_ranks_starts_server(const struct star_ranks *s, int server) {
+    return !s->meet || s->server_rank[server] == s->rank;
+}
+
+const char *star_ranks_bind(const struct star_ranks *s) { return s->meet ? s->bind : "tcp://127.0.0.1:*"; }
+
+int star_ranks_scheduler(struct star_ranks *s, char *address, int size) {
+    if (!s->meet) return 0;
+    if (s->rank == 0) return rendezvous_put(s->meet, SCHEDULER, address, strlen(address));
+    char *told = rendezvous_get(s->meet, SCHEDULER, &(size_t){0});
+    if (!told) return -1;
+    snprintf(address, (size_t)size, "%s", told);
+    free(told);
+    return 0;
+}
+
+// ---------------------------------------------------------------- while it runs
+void star_ranks_said(struct star_ranks *s, const char *line) {
+    char name[NAME_MAX_];
+    bool concerns = !strcmp(line, "life") || !strncmp(line, "fate ", 5) || !strncmp(line, "lost ", 5);
+    if (!s->meet || !concerns) return;
+    snprintf(name, sizeof name, "star/said/%d", s->said++);
+    rendezvous_put(s->meet, name, line, strlen(line));
+}
+
+void star_ranks_dead(struct star_ranks *s, int pid, const char *why) {
+    char name[NAME_MAX_];
+    char *line = xasprintf("dead %d %.200s", pid, why);
+    snprintf(name, sizeof name, "star/dead/%d/%d", s->rank, s->said++);
+    rendezvous_put(s->meet, name, line, strlen(line));
+    free(line);
+}
+
+// The lines of rank r, one by one.
+static char *next_line(struct star_ranks *s, int r) {
+    char name[NAME_MAX_];
+    if (r)
+        snprintf(name, sizeof name, "star/dead/%d/%d", r, s->heard[r]);
+    else
+        snprintf(name, sizeof name, "star/said/%d", s->heard[r]);
+    char *line = rendezvous_look(s->meet, name, &(size_t){0});
+    s->heard[r] += line != NULL;
+    return line;
+}
+
+// A rank's launcher has gone, and with it its children. NULL: the scheduler says what becomes of the job.
+static const char *look_for_gone(struct star_ranks *s) {
+    int r = rendezvous_lost(s->meet);
+    if (r < 0 || s->gone[r]) return NULL;
+    s->gone[r] = true;
+    snprintf(s->why, sizeof s->why, "rank %d, on %s, has gone, with the roles that it had started%s", r,
+             rendezvous_member(s->meet, r)->host, s->bears ? "" : ": the run ends");
+    if (!s->bears) return s->why;
+    if (s->rank == 0) warn("%s", s->why);
+    return NULL;
+}
+
+const char *star_ranks_look(struct star_ranks *s, struct launcher *l, int link, const char *ends) {
+    if (!s->meet) return NULL;
+    if (ends) {
+        char *why = xasprintf("rank %d, on %s: %s", s->rank, rendezvous_member(s->meet, s->rank)->host,
+                              *ends ? ends : "interrupted");
+        if (!s->told) rendezvous_abort(s->meet, why);
+        s->told = true;
+        free(why);
+        return NULL;
+    }
+    char *line;
+    for (int r = 1; r < s->size && s->rank == 0 && s->talks; r++)
+        while ((line = next_line(s, r))) {
+            ssize_t sent = send(link, line, strlen(line), MSG_DONTWAIT | MSG_NOSIGNAL);
+            sent += sent > 0 ? send(link, "\n", 1, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
+            (void)sent;  // the scheduler hears of it when the next one logs in
+            free(line);
+        }
+    while (s->rank && s->talks && (line = next_line(s, 0))) {
+        launcher_hear(l, line);
+        free(line);
+    }
+    const char *why = rendezvous_ended(s->meet);
+    if (!why) why = look_for_gone(s);
+    if (why && s->rank == 0) fail("%s", why);
+    s->told = why != NULL;
+    return why;
+}

@@ -19,6 +19,7 @@
 #include "ps/trust/trust.h"
 #include "shared/core/error.h"
 #include "shared/core/sizes.h"
+#include "shared/launch/joined.h"
 #include "shared/launch/local_steps.h"
 #include "shared/launch/run.h"
 

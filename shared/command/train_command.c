@@ -18,6 +18,7 @@
 #include "shared/device/device_choice.h"
 #include "shared/device/product_choice.h"
 #include "shared/launch/hosts_rank.h"
+#include "shared/launch/joined.h"
 #include "shared/launch/launch_check.h"
 #include "shared/launch/launch_hosts.h"
 #include "shared/launch/launch_mpi.h"

@@ -3,21 +3,16 @@
 #include <cjson/cJSON.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "shared/core/error.h"
 #include "shared/core/json.h"
 #include "shared/core/segment.h"
-#include "shared/core/topology_row.h"
 #include "shared/evaluation/evaluate.h"
 #include "shared/launch/away.h"
 #include "shared/launch/closing.h"
-#include "shared/launch/folders.h"
 #include "shared/launch/last_word.h"
 #include "shared/launch/lives.h"
-#include "shared/launch/rendezvous.h"
 #include "shared/launch/stop.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_dir.h"
@@ -158,61 +153,6 @@ int run_end(struct run *r, int status, int number) {
     if (interrupted) say_interrupted(r, number, NULL);
     run_state_end(r->job.dir, interrupted ? RUN_INTERRUPTED : RUN_FAILED, error_last());
     return status;
-}
-
-// ---------------------------------------------------------------- ranks that others have started
-#define RUN_DIR "run/dir"  // rank 0's
-
-bool run_meets(const struct run *r) {
-    return rank_env_joins(&r->env) && !(r->env.mpi_ready && r->config->row->collectives);
-}
-
-// Who was given no --out takes rank 0's.
-static int agree_on_dir(struct run *r) {
-    struct config *c = r->config;
-    if (r->env.rank == 0 && !c->out && !(c->out = run_dir_make(c))) return -1;
-    if (r->env.rank == 0) return rendezvous_put(r->meet, RUN_DIR, c->out, strlen(c->out));
-    char *dir = rendezvous_get(r->meet, RUN_DIR, &(size_t){0});
-    if (dir && !c->out) c->out = xstrdup(dir);
-    free(dir);
-    return dir ? 0 : -1;
-}
-
-int run_join(struct run *r, int *status) {
-    const struct identity_source source = job_identity(&r->job);
-    struct identity *identity = identity_make(&source);
-    char *text = identity_text(identity);
-    const struct rendezvous_options o = {.host = r->env.host,
-                                         .port = r->env.port,
-                                         .rank = r->env.rank,
-                                         .size = r->env.size,
-                                         .identity = text,
-                                         .deadline_s = (double)r->config->deadline_ms * 1e-3};
-    r->meet = rendezvous_open(&o);
-    free(text);
-    identity_destroy(&identity);
-    *status = EXIT_RUN_FAILED;
-    if (!r->meet) return -1;
-    r->job.ranks_here = 0;
-    for (int i = 0; i < o.size; i++)
-        r->job.ranks_here +=
-            rendezvous_member(r->meet, i)->machine == rendezvous_member(r->meet, o.rank)->machine;
-    if (agree_on_dir(r) == 0 && (r->folders = folders_begin(r, r->meet)) && !folders_over(r->folders))
-        return 0;
-    *status = r->folders ? 0 : o.rank == 0 ? EXIT_USAGE : EXIT_RUN_FAILED;
-    if (r->folders) folders_end(&r->folders, 0);
-    if (*status) rendezvous_abort(r->meet, error_last());
-    rendezvous_close(&r->meet);
-    if (!*status && o.rank == 0) *status = run_show(r);
-    return -1;
-}
-
-int run_leave(struct run *r, int status, int number) {
-    if (status) rendezvous_abort(r->meet, error_last());
-    folders_end(&r->folders, status);
-    rendezvous_close(&r->meet);
-    if (r->env.rank == 0) return run_end(r, status, number);
-    return status || !number ? status : 128 + number;
 }
 
 int run_here(struct run *r, int (*ranks)(void *ctx, const struct job *j), void *ctx) {

@@ -4,12 +4,6 @@
 //   run_begin    the run directory and its config.json
 //   ...          the ranks train and leave their reports
 //   run_end      what they left becomes summary.json and the closing table
-//
-// Of ranks that others have started, each in a process of its own (torchrun, srun, mpirun, ssh):
-//
-//   run_join     all meet (rendezvous.h), and each has its run directory (folders.h), which rank 0 begins
-//   ...          the rank trains, or starts what does
-//   run_leave    rank 0 ends the run
 #ifndef STARRING_SHARED_LAUNCH_RUN_H
 #define STARRING_SHARED_LAUNCH_RUN_H
 
@@ -19,8 +13,9 @@
 struct run {
     struct config *config;
     struct job job;
-    struct rank_env env;      // how this process was started
-    struct rendezvous *meet;  // of the ranks that others have started, from run_join to run_leave; else NULL
+    struct rank_env env;  // how this process was started
+    struct rendezvous
+        *meet;  // of the ranks that others have started (joined.h), from run_join to run_leave; else NULL
     struct folders *folders;  // the same
     bool force;               // an earlier run in the directory may go
     int life;                 // of a child of a launcher (launch_ranks.h), or a rank of it: 1, 2, ..; else 0
@@ -40,16 +35,6 @@ int run_show(struct run *r);
 int run_begin(struct run *r);
 // status: the ranks'; number: the signal that asked them to end, or 0. The program's exit status.
 int run_end(struct run *r, int status, int number);
-
-// Whether this process is one of several ranks that meet in the rendezvous: all that others have started but those of a ring over
-// MPI.
-bool run_meets(const struct run *r);
-// Blocks until all ranks are there and rank 0 has begun the run: config.out, job.dir and job.ranks_here are known then. 0, or -1
-// where nothing is left to do, as was said: *status is the program's exit status.
-int run_join(struct run *r, int *status);
-// status and number as of run_end. With a status the others' waits end, for the reason that was logged last. The program's
-// exit status.
-int run_leave(struct run *r, int status, int number);
 
 // The whole, where the ranks are of this process: `ranks` trains and returns 0, or -1 after logging; it looks at
 // job.stop, the flag of Ctrl-C and SIGTERM. In a launcher's child, who stands for the run is the launcher. The program's exit

@@ -27,7 +27,7 @@ struct job_size {
     struct said {
         struct meet_message m;
         void *data;
-    } *up;  // on the way to the book
+    } * up;  // on the way to the book
     int ups, room;
     double now_s, cpu_s, since_s, bytes, tables, table_bytes;
 };
@@ -92,12 +92,8 @@ static struct job_size *size_create(int size) {
                                     .ctx = j};
         seat_open(&j->seats[i], &c, IDENTITY);
     }
-    j->book = book_create(&(struct book_options){.size = size,
-                                                 .identity = IDENTITY,
-                                                 .place = "h0:29500",
-                                                 .silent_s = 30,
-                                                 .say = to_seat,
-                                                 .ctx = j});
+    j->book = book_create(&(struct book_options){
+        .size = size, .identity = IDENTITY, .place = "h0:29500", .silent_s = 30, .say = to_seat, .ctx = j});
     return j;
 }
 
@@ -165,10 +161,11 @@ static struct row run(int size) {
     second(j);
     check_all(j, w, (size_t)size * PART);
     cpu[3] = j->cpu_s - cpu[3];
-    printf("%5d ranks: meeting %9.2f MB (tables %9.2f MB) %7.3f s; a second %7.1f KB, %7.3f ms; a text to all %7.3f ms; a word "
-           "of each to all %8.3f ms\n",
-           size, 1e-6 * meeting, 1e-6 * r.table_bytes, cpu[0], 1e-3 * r.beat_bytes * n, 1e3 * cpu[1], 1e3 * cpu[2],
-           1e3 * cpu[3]);
+    printf(
+        "%5d ranks: meeting %9.2f MB (tables %9.2f MB) %7.3f s; a second %7.1f KB, %7.3f ms; a text to all %7.3f ms; a word "
+        "of each to all %8.3f ms\n",
+        size, 1e-6 * meeting, 1e-6 * r.table_bytes, cpu[0], 1e-3 * r.beat_bytes * n, 1e3 * cpu[1],
+        1e3 * cpu[2], 1e3 * cpu[3]);
     size_destroy(j);
     return r;
 }

@@ -1,0 +1,21 @@
+// A run whose ranks others have started, each in a process of its own (torchrun, srun, mpirun, ssh): from their meeting to the end.
+//
+//     run_join     all meet (rendezvous.h), and each has its run directory (folders.h), which rank 0 begins
+//     ...          the rank trains, or starts what does
+//     run_leave    rank 0 ends the run
+#ifndef STARRING_SHARED_LAUNCH_JOINED_H
+#define STARRING_SHARED_LAUNCH_JOINED_H
+
+#include "shared/launch/run.h"
+
+// Whether this process is one of several ranks that meet in the rendezvous: all that others have started but those of a ring over
+// MPI.
+bool run_meets(const struct run *r);
+// Blocks until all ranks are there and rank 0 has begun the run: config.out, job.dir and job.ranks_here are known then. 0, or -1
+// where nothing is left to do, as was said: *status is the program's exit status.
+int run_join(struct run *r, int *status);
+// status and number as of run_end. With a status the others' waits end, for the reason that was logged last. The program's
+// exit status.
+int run_leave(struct run *r, int status, int number);
+
+#endif

@@ -21,7 +21,8 @@ import install
 import pages
 
 TOP = install.TOP
-MAINTAINER = "The Starring authors <starring@localhost>"
+# As Debian's tools ask for it; the sources name no address.
+MAINTAINER = f"{os.environ.get('DEBFULLNAME', 'The Starring authors')} <{os.environ.get('DEBEMAIL', 'starring@localhost')}>"
 CONTROL = """Package: starring
 Version: {version}
 Architecture: {architecture}
@@ -33,8 +34,10 @@ Suggests: jargon-text, iproute2
 Section: science
 Priority: optional
 Description: trains one transformer through two topologies, with the same bits
- One program trains one transformer as a star (a parameter server over ZeroMQ) and as a ring (ZeRO stages 0 to 3 over
- collectives), with the same model, kernels, data and arithmetic, predicts memory and bytes, and measures them.
+ One program trains one transformer as a star (a parameter server over
+ ZeroMQ) and as a ring (ZeRO stages 0 to 3 over collectives), with the same
+ model, kernels, data and arithmetic, predicts memory and bytes, and
+ measures them.
  .
  {built_for}
 """
@@ -130,7 +133,7 @@ def make_deb(build, out):
         write(sums, root, "DEBIAN", "md5sums")
         write(CONTROL.format(version=version, architecture=architecture, maintainer=MAINTAINER, kib=kib, depends=", ".join(needs),
                              recommends=", ".join(["python3 (>= 3.9)", *(["openmpi-bin"] if "mpi" in kinds else []), *better]),
-                             built_for=f"This build has, beside what every build has: {', '.join(kinds) or 'nothing'}."), root, "DEBIAN", "control")
+                             built_for=f"Plugins: {', '.join(kinds) or 'none'}."), root, "DEBIAN", "control")
         os.makedirs(out, exist_ok=True)
         path = os.path.join(out, f"starring_{version}_{architecture}.deb")
         run("dpkg-deb", "--root-owner-group", "--build", root, path)

@@ -143,7 +143,7 @@ static void mix_unit(struct gossip *g, int u, const int *shift, int heard) {
         rank[at] = from;
         in[at] = g->theirs[k];
     }
-    op_reduce(g->stream, &(struct reduce_args){g->theirs[0], in, 1 + heard, n, DT_F32});
+    op_reduce(g->stream, &(struct reduce_args){g->theirs[0], in, 1 + heard, n, DT_F32, REDUCTION_SUM});
     op_fill_zero(g->stream, &(struct fill_zero_args){g->delta[u], n * (int64_t)sizeof(float)});
     optimizer_add_scaled(g->stream, g->scalars, g->delta[u], 1.0f / (float)(1 + heard), g->theirs[0], n);
     optimizer_add_scaled(g->stream, g->scalars, g->delta[u], -1, own, n);

@@ -408,8 +408,12 @@ struct code_add_args {
 
 #define REDUCE_MAX     4096
 #define REDUCE_GPU_MAX 256  // the addresses are a kernel's parameters, of 4 KiB in all
-// out(n) = round(sum over i = 0..count-1 of (float)in[i]): fp32, in index order, one rounding.
-// out may alias one of the inputs exactly. DT_I64: integer sums. DT_F64: double, in index order.
+// How inputs are joined. MIN and MAX: a NaN wins over every number, and of equal ones the first stays, so that -0 and +0
+// have an order. LOR: 1 where any input is not zero, else 0.
+enum reduction { REDUCTION_SUM, REDUCTION_MIN, REDUCTION_MAX, REDUCTION_PROD, REDUCTION_LOR, REDUCTIONS };
+
+// out(n) = round(in[0] joined with in[1], .., in[count-1]): fp32, in index order, one rounding.
+// out may alias one of the inputs exactly. DT_I64: integers, whose sums and products wrap. DT_F64: double, in index order.
 // The array inputs is read between the launch and the operation's end, and must stay as it is until then.
 struct reduce_args {
     void *out;
@@ -417,6 +421,7 @@ struct reduce_args {
     int32_t count;
     int64_t n;
     enum dtype dt;
+    enum reduction how;
 };
 
 // out(n) of type to = in(n) of type from, one rounding. from/to: fp32, bf16, fp16.

@@ -28,7 +28,7 @@ Rule = collections.namedtuple("Rule", "rule file text instead test")
 # The oracles of the star's consistencies and of the decentral exchanges. What a test of the program needs is named behind it.
 ARRIVALS, LATE, SET = "test_ps_arrivals", "test_ps_late", "test_ps_step_set"
 LEAD, UNITS, MANY = "test_ps_lead", "test_ps_units", "test_ps_many"
-GOSSIP, LOCAL = "test_decentral_gossip", "test_decentral_local_steps"
+GOSSIP, LOCAL, REDUCE = "test_decentral_gossip", "test_decentral_local_steps", "test_kernels_reduce"
 DELAY = "star/test_bounded_delay.py"
 ON_ARRIVAL, IN_ORDER, PUSH_SET = "ps/server/push_on_arrival.c", "ps/server/push_in_order.c", "ps/server/push_set.c"
 PUSH_UNITS, WORKER = "ps/server/push_units.c", "ps/worker/worker_core.c"
@@ -93,6 +93,15 @@ RULES = [Rule(*row) for row in (
     ("the exponential graph doubles its distance each step", GOSSIP_C, "1 << step % log2_up(size)", "1", GOSSIP),
     ("sums are in rank order", GOSSIP_C, "at > 0 && rank[at - 1] > from", "at > 0 && rank[at - 1] < from", GOSSIP),
     ("the word to leave travels", GOSSIP_C, "        if (g->heard[k] < g->leaves) g->leaves = g->heard[k];\n", "        (void)k;\n", GOSSIP),
+    # ---- reductions
+    ("a NaN is the least and the largest of all", "kernels/cpu/ops/reduce.c", "total[j] != total[j] || total[j] <= x[j]", "total[j] <= x[j]", REDUCE),
+    ("a product of integers wraps", "kernels/cpu/ops/reduce.c", "JOIN(join_i64, int64_t, uint64_t)", "JOIN(join_i64, int64_t, double)", REDUCE),
+    ("one input alone is 0 or 1 of a logical or", "kernels/cpu/ops/reduce.c", "if (k == 0 && a->how != REDUCTION_LOR) continue;",
+     "if (k == 0) continue;", REDUCE),
+    ("ranks agree on how they reduce", "decentral/collective/collective_hub.c", "&& s->reduction == first->reduction ", "",
+     "test_decentral_collective"),
+    ("each step of a call reduces as the call does", "decentral/collective/collective_plan.c", ".how = c->reduction", ".how = REDUCTION_SUM",
+     "bench/test_reductions.py"),
     # ---- local steps
     ("elastic workers keep their own weights", LOCAL_C, "    if (elastic(d) && d->begun) return 0;\n", "", LOCAL),
     ("a mean is a sum over N", LOCAL_C, "(float)(summed ? c->workers : 1)", "1.0f", LOCAL),

@@ -39,7 +39,7 @@ size_t bench_shape_bytes(const struct bench_shape *s) {
 }
 
 struct collective_call bench_call(const struct bench_shape *s, enum collective_primitive what, int rank) {
-    struct collective_call c = {.primitive = what, .count = s->count, .dt = s->dt};
+    struct collective_call c = {.primitive = what, .count = s->count, .dt = s->dt, .reduction = s->reduction};
     if (what == COLLECTIVE_SEND) c.peer = (rank + 1) % s->ranks;
     if (what == COLLECTIVE_RECV) c.peer = (rank + s->ranks - 1) % s->ranks;
     return c;
@@ -76,6 +76,12 @@ static uint64_t bits_of(uint64_t seed, int rank, size_t i) {
 static double small_integer(uint64_t bits, int ranks) {
     int64_t most = ranks > 32 ? 256 / ranks : 8;
     return (double)((int64_t)(bits >> 40) % (2 * most + 1) - most);
+}
+
+// Products of these are exact: powers of two that fp16 holds.
+static double small_factor(uint64_t bits, int ranks) {
+    double size = ranks <= 15 && bits >> 41 & 1 ? 2.0 : 1.0;
+    return bits >> 40 & 1 ? -size : size;
 }
 
 static double fraction(uint64_t bits, int exponent) {
@@ -116,9 +122,12 @@ void bench_input(const struct bench_data *d, const struct bench_shape *s, int ra
                  void *out) {
     for (size_t i = 0; i < n; i++) {
         uint64_t bits = bits_of(d->seed, rank, offset + i);
-        double value =
-            d->exact ? small_integer(bits, s->ranks) : any_magnitude(d->seed, s, rank, offset + i, bits);
-        store(out, s->dt, i, value, bits);
+        bool none = s->reduction == REDUCTION_LOR && bits % (uint64_t)s->ranks;
+        double value = none                             ? 0.0
+                       : !d->exact                      ? any_magnitude(d->seed, s, rank, offset + i, bits)
+                       : s->reduction == REDUCTION_PROD ? small_factor(bits, s->ranks)
+                                                        : small_integer(bits, s->ranks);
+        store(out, s->dt, i, value, none ? 0 : bits);
     }
 }
 
@@ -132,7 +141,8 @@ static void expected_sum(const struct bench_data *d, const struct bench_shape *s
         bench_input(d, s, r, offset, n, one);
         inputs[r] = one;
     }
-    struct reduce_args a = {.out = out, .inputs = inputs, .count = s->ranks, .n = (int64_t)n, .dt = s->dt};
+    struct reduce_args a = {
+        .out = out, .inputs = inputs, .count = s->ranks, .n = (int64_t)n, .dt = s->dt, .how = s->reduction};
     ref_ops[OP_REDUCE](1, &a, &why);
 }
 

@@ -29,8 +29,9 @@ struct bench_shape {
     int ranks;
     enum dtype dt;
     size_t count;
+    enum reduction reduction;
 };
-// The shape whose larger buffer has so many bytes, rounded down to whole counts, at least one element.
+// The shape whose larger buffer has so many bytes, rounded down to whole counts, at least one element. Sums.
 struct bench_shape bench_shape_of(enum collective_primitive what, int ranks, enum dtype dt, size_t bytes);
 size_t bench_shape_bytes(const struct bench_shape *s);  // the larger buffer's
 // A rank's call, without stream and buffers.
@@ -40,7 +41,8 @@ size_t bench_send_count(const struct bench_shape *s, int rank);
 size_t bench_recv_count(const struct bench_shape *s, int rank);
 
 // The values that are sent. exact: small integers, whose sum is the same in any order of adding and in 16 bits too (for
-// reductions in a library's own order); else values of many magnitudes, whose sum depends on the order.
+// reductions in a library's own order; of products 1 and 2); else values of many magnitudes, whose sum depends on the order.
+// Of a logical or most are zero.
 struct bench_data {
     uint64_t seed;
     bool exact;
@@ -48,7 +50,7 @@ struct bench_data {
 // Elements [offset, offset + n) of what `rank` sends.
 void bench_input(const struct bench_data *d, const struct bench_shape *s, int rank, size_t offset, size_t n,
                  void *out);
-// Elements [offset, offset + n) of what `rank` must receive; sums as OP_REDUCE defines them, in rank order.
+// Elements [offset, offset + n) of what `rank` must receive; reductions as OP_REDUCE defines them, in rank order.
 // scratch, of reductions: n elements of every rank.
 void bench_expected(const struct bench_data *d, const struct bench_shape *s, int rank, size_t offset,
                     size_t n, void *out, void *scratch);

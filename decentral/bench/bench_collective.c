@@ -33,6 +33,11 @@ static const struct cli_option options[] = {
     {"warmup", NULL, "N", "calls before them (5)", 0},
     {"dtype", NULL, "D", "fp32, bf16, fp16, fp64, int64 or uint8 (fp32)", 0},
     {"reduce", NULL, "R", "ordered: the same bits everywhere; native: the library's own order (ordered)", 0},
+    {"reduction", NULL, "R",
+     "how all_reduce, reduce and reduce_scatter join: sum, min, max, prod or lor (sum)", 0},
+    {"ones", NULL, NULL,
+     "time nothing: each rank has a 1, all_reduce joins them, each prints what it got (4 ranks: 4.0 four times)",
+     0},
     {"collective", NULL, "C", "auto, local, shm, mpi or nccl (auto)", 0},
     {"device", NULL, "D", "auto, cpu or cuda (auto: GPUs if there are any)", 0},
     {"json", NULL, NULL, "print one JSON document instead of the table", 0},
@@ -51,6 +56,7 @@ static const struct cli_command command = {
         "  starring bench collective --ranks 4 --op all_gather,reduce_scatter --dtype bf16 --max-bytes 64M\n"
         "  starring bench collective --ranks 4 --collective shm --op all_reduce\n"
         "  mpirun -n 4 starring bench collective --op all_reduce\n"
+        "  starring bench collective --ranks 4 --ones\n"
         "  starring bench collective --device cuda --ranks 2 --json\n",
     CLI_OPTIONS(options),
 };
@@ -153,9 +159,15 @@ static int read_options(struct bench *b, const struct cli_args *a) {
     static const char *const types[] = {"fp32", "bf16", "fp16", "fp64", "int64", "uint8"};
     static const enum dtype type_of[] = {DT_F32, DT_BF16, DT_F16, DT_F64, DT_I64, DT_U8};
     static const char *const modes[] = {"ordered", "native"};  // enum reduce_mode
+    static const char *const of_times[] = {"op",         "min-bytes", "max-bytes", "factor",
+                                           "iterations", "warmup",    "dtype",     "json"};
     long ranks, factor, iterations, warmup;
     int dt = bench_word(a, "dtype", types, 6), mode = bench_word(a, "reduce", modes, 2);
-    if (dt < 0 || mode < 0) return -1;
+    int reduction = bench_word(a, "reduction", reduction_names, REDUCTIONS);
+    if (dt < 0 || mode < 0 || reduction < 0) return -1;
+    for (size_t i = 0; cli_get(a, "ones") && i < sizeof of_times / sizeof *of_times; i++)
+        if (cli_get(a, of_times[i]))
+            return fail("--ones times nothing and joins ones of fp32: leave --%s out", of_times[i]);
     if (cli_integer(a, "ranks", 1, REDUCE_MAX, 0, &ranks) ||
         cli_integer(a, "factor", 2, 1 << 20, 4, &factor) ||
         cli_integer(a, "iterations", 1, 1000000, 20, &iterations) ||
@@ -166,6 +178,8 @@ static int read_options(struct bench *b, const struct cli_args *a) {
                                        .warmup = (int)warmup,
                                        .dt = type_of[dt],
                                        .mode = (enum reduce_mode)mode,
+                                       .reduction = (enum reduction)reduction,
+                                       .ones = cli_get(a, "ones") != NULL,
                                        .deadline_s = DEADLINE_S};
     b->ranks = b->env.mpi_ready || b->env.kind == RANK_ENV_OWN ? b->env.size : ranks ? (int)ranks : 2;
     b->json = cli_get(a, "json") != NULL;
@@ -202,7 +216,8 @@ static void print_row(const struct bench_row *r) {
     const struct bench_shape *s = &r->shape;
     bool bytes = s->count > 0;
     printf("  %-14s %12zu %12zu %6s %6s %5d", bench_name(s->what), bench_shape_bytes(s), s->count,
-           bytes ? dtype_name(s->dt) : "none", collective_reduces(s->what) ? "sum" : "none",
+           bytes ? dtype_name(s->dt) : "none",
+           collective_reduces(s->what) ? reduction_names[s->reduction] : "none",
            collective_rooted(s->what) ? 0 : -1);
     for (int i = 0; i < BENCH_PLACES; i++) {
         const struct bench_figure *f = &r->figure[i];
@@ -236,7 +251,7 @@ static cJSON *row_json(const struct bench_row *r) {
     cJSON_AddNumberToObject(o, "size", (double)bench_shape_bytes(s));
     cJSON_AddNumberToObject(o, "count", (double)s->count);
     cJSON_AddStringToObject(o, "type", s->count ? dtype_name(s->dt) : "none");
-    cJSON_AddStringToObject(o, "redop", collective_reduces(s->what) ? "sum" : "none");
+    cJSON_AddStringToObject(o, "redop", collective_reduces(s->what) ? reduction_names[s->reduction] : "none");
     cJSON_AddNumberToObject(o, "root", collective_rooted(s->what) ? 0 : -1);
     put_figure(o, "out_of_place", r, OUT_OF_PLACE);
     put_figure(o, "in_place", r, IN_PLACE);
@@ -279,11 +294,12 @@ static int run_source(struct bench *b, const struct collective_source *src, stru
         o.on_row = on_row;
         o.ctx = b;
         b->rows = b->json ? cJSON_CreateArray() : NULL;
-        if (!b->json) print_head(b);
+        if (!b->json && !b->o.ones) print_head(b);
     }
     if (bench_rank_run(&o, src, dev, wrong)) return -1;
     if (src->rank == 0 && b->json) print_json(b, *wrong);
-    if (src->rank == 0 && !b->json) printf("# elements that are wrong: %lld\n", (long long)*wrong);
+    if (src->rank == 0 && !b->json && !b->o.ones)
+        printf("# elements that are wrong: %lld\n", (long long)*wrong);
     return 0;
 }
 

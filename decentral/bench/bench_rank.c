@@ -1,5 +1,6 @@
 #include "decentral/bench/bench_rank.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -223,6 +224,7 @@ static int measure(struct rank *x, const struct bench_shape *s, enum bench_place
 
 static int run_row(struct rank *x, enum collective_primitive what, size_t bytes, int64_t *wrong) {
     struct bench_row row = {.shape = bench_shape_of(what, x->size, x->o->dt, bytes)};
+    row.shape.reduction = x->o->reduction;
     bool there[BENCH_PLACES] = {[OUT_OF_PLACE] = bench_out_of_place(what), [IN_PLACE] = bench_in_place(what)};
     for (int place = 0; place < BENCH_PLACES; place++) {
         if (there[place] && measure(x, &row.shape, place, &row.figure[place])) return -1;
@@ -242,14 +244,27 @@ static int run_case(struct rank *x, enum collective_primitive what, int64_t *wro
     return 0;
 }
 
+static int run_ones(struct rank *x) {
+    struct bench_shape s = {COLLECTIVE_ALL_REDUCE, x->size, DT_F32, 1, x->o->reduction};
+    struct buffers p = buffers_of(x, &s, OUT_OF_PLACE);
+    float value = 1.0f;
+    dev_copy(x->s, p.send, &value, sizeof value);
+    enqueue(x, &s, &p);
+    dev_copy(x->s, &value, p.recv, sizeof value);
+    if (wait_for(x, bench_name(s.what))) return -1;
+    printf("%.1f\n", (double)value);
+    return 0;
+}
+
 int bench_rank_run(const struct bench_rank_options *o, const struct collective_source *source,
                    struct device *dev, int64_t *wrong) {
     struct rank x = {.o = o, .dev = dev, .rank = source->rank, .size = source->size};
     *wrong = 0;
     arena_init(&x.arena, dev);
     int rc = open_rank(&x, source);
+    if (!rc && o->ones) rc = run_ones(&x);
     for (int i = 0; i < COLLECTIVE_PRIMITIVES && !rc; i++)
-        if (o->wanted[i]) rc = run_case(&x, (enum collective_primitive)i, wrong);
+        if (o->wanted[i] && !o->ones) rc = run_case(&x, (enum collective_primitive)i, wrong);
     close_rank(&x);
     return rc;
 }

@@ -34,6 +34,9 @@ struct bench_rank_options {
     int iterations, warmup;
     enum dtype dt;  // no reductions of uint8
     enum reduce_mode mode;
+    enum reduction reduction;
+    bool
+        ones;  // nothing is timed: every rank has the number 1, all_reduce joins them, and each rank prints what it got
     double deadline_s;
     void (*on_row)(void *ctx, const struct bench_row *row);  // or NULL
     void *ctx;

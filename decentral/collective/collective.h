@@ -8,7 +8,8 @@
 // Blocking    Calls only enqueue on the stream; buffers must stay valid until it has run them.
 // Errors      A failure, an abort or a peer that does not come within deadline_ms fails the stream;
 //             collective_error has the text, which names the operation and the rank missing.
-// Reduction   ordered (the default): 16-bit pieces are added in fp32 in rank order and rounded once
+// Reduction   A call's `reduction`: a sum, or minimum, maximum, product, logical or (kernels/operations.h says of what).
+//             ordered (the default): 16-bit pieces are added in fp32 in rank order and rounded once
 //             (ARCHITECTURE.md, Numerics 1); fp64 in rank order; int64 exactly, by the library where the engine
 //             has one: any order gives the same bits. native: the library's own order.
 // Counting    Payload bytes by the ring/all-to-all volume: all_gather, reduce_scatter (N-1)/N of the whole
@@ -76,6 +77,7 @@ struct collective_call {
     // The steps that collective_groups.h makes of a call of all ranks. A call that names its team is carried out as it is:
     size_t stride;                // elements from a block of a buffer to its next one; 0: count
     struct collective_team team;  // who takes part; root and peer count within it
+    enum reduction reduction;     // of primitives that reduce
 };
 
 enum reduce_mode { REDUCE_ORDERED, REDUCE_NATIVE };
@@ -145,42 +147,42 @@ static inline void collective_enqueue(struct collective *c, const struct collect
 static inline void collective_broadcast(struct collective *c, struct stream *s, void *buf, size_t count,
                                         enum dtype dt, int root) {
     collective_enqueue(
-        c, &(struct collective_call){COLLECTIVE_BROADCAST, s, buf, buf, count, dt, root, 0, 0, {0}});
+        c, &(struct collective_call){COLLECTIVE_BROADCAST, s, buf, buf, count, dt, root, 0, 0, {0}, 0});
 }
 
 // recv (count) is the rank's block of the root's send (N*count).
 static inline void collective_scatter(struct collective *c, struct stream *s, const void *send, void *recv,
                                       size_t count, enum dtype dt, int root) {
     collective_enqueue(
-        c, &(struct collective_call){COLLECTIVE_SCATTER, s, send, recv, count, dt, root, 0, 0, {0}});
+        c, &(struct collective_call){COLLECTIVE_SCATTER, s, send, recv, count, dt, root, 0, 0, {0}, 0});
 }
 
 // The root's recv (count) is the sum of all ranks' send (count).
 static inline void collective_reduce(struct collective *c, struct stream *s, const void *send, void *recv,
                                      size_t count, enum dtype dt, int root) {
     collective_enqueue(
-        c, &(struct collective_call){COLLECTIVE_REDUCE, s, send, recv, count, dt, root, 0, 0, {0}});
+        c, &(struct collective_call){COLLECTIVE_REDUCE, s, send, recv, count, dt, root, 0, 0, {0}, 0});
 }
 
 // Every rank's recv (count) is the sum of all ranks' send (count).
 static inline void collective_all_reduce(struct collective *c, struct stream *s, const void *send, void *recv,
                                          size_t count, enum dtype dt) {
     collective_enqueue(
-        c, &(struct collective_call){COLLECTIVE_ALL_REDUCE, s, send, recv, count, dt, 0, 0, 0, {0}});
+        c, &(struct collective_call){COLLECTIVE_ALL_REDUCE, s, send, recv, count, dt, 0, 0, 0, {0}, 0});
 }
 
 // The root's recv (N*count) is all ranks' send (count).
 static inline void collective_gather(struct collective *c, struct stream *s, const void *send, void *recv,
                                      size_t count, enum dtype dt, int root) {
     collective_enqueue(
-        c, &(struct collective_call){COLLECTIVE_GATHER, s, send, recv, count, dt, root, 0, 0, {0}});
+        c, &(struct collective_call){COLLECTIVE_GATHER, s, send, recv, count, dt, root, 0, 0, {0}, 0});
 }
 
 // Every rank's recv (N*count) is all ranks' send (count).
 static inline void collective_all_gather(struct collective *c, struct stream *s, const void *send, void *recv,
                                          size_t count, enum dtype dt) {
     collective_enqueue(
-        c, &(struct collective_call){COLLECTIVE_ALL_GATHER, s, send, recv, count, dt, 0, 0, 0, {0}});
+        c, &(struct collective_call){COLLECTIVE_ALL_GATHER, s, send, recv, count, dt, 0, 0, 0, {0}, 0});
 }
 
 // recv (count) is the sum of the rank's blocks of all ranks' send (N*count). In place: recv is the rank's own
@@ -188,7 +190,7 @@ static inline void collective_all_gather(struct collective *c, struct stream *s,
 static inline void collective_reduce_scatter(struct collective *c, struct stream *s, const void *send,
                                              void *recv, size_t count, enum dtype dt) {
     collective_enqueue(
-        c, &(struct collective_call){COLLECTIVE_REDUCE_SCATTER, s, send, recv, count, dt, 0, 0, 0, {0}});
+        c, &(struct collective_call){COLLECTIVE_REDUCE_SCATTER, s, send, recv, count, dt, 0, 0, 0, {0}, 0});
 }
 
 // recv (N*count) is the rank's blocks of all ranks' send (N*count). Never in place.
@@ -196,28 +198,29 @@ static inline void collective_all_to_all(struct collective *c, struct stream *s,
                                          size_t count, enum dtype dt) {
     assert(send != recv);
     collective_enqueue(
-        c, &(struct collective_call){COLLECTIVE_ALL_TO_ALL, s, send, recv, count, dt, 0, 0, 0, {0}});
+        c, &(struct collective_call){COLLECTIVE_ALL_TO_ALL, s, send, recv, count, dt, 0, 0, 0, {0}, 0});
 }
 
 // buf (count) to rank `to`, which receives it.
 static inline void collective_send(struct collective *c, struct stream *s, const void *buf, size_t count,
                                    enum dtype dt, int to) {
     assert(to != c->rank);
-    collective_enqueue(c, &(struct collective_call){COLLECTIVE_SEND, s, buf, NULL, count, dt, 0, to, 0, {0}});
+    collective_enqueue(c,
+                       &(struct collective_call){COLLECTIVE_SEND, s, buf, NULL, count, dt, 0, to, 0, {0}, 0});
 }
 
 // buf (count) from rank `from`, which sends it.
 static inline void collective_recv(struct collective *c, struct stream *s, void *buf, size_t count,
                                    enum dtype dt, int from) {
     assert(from != c->rank);
-    collective_enqueue(c,
-                       &(struct collective_call){COLLECTIVE_RECV, s, NULL, buf, count, dt, 0, from, 0, {0}});
+    collective_enqueue(
+        c, &(struct collective_call){COLLECTIVE_RECV, s, NULL, buf, count, dt, 0, from, 0, {0}, 0});
 }
 
 // The stream goes on when every rank's has come here.
 static inline void collective_barrier(struct collective *c, struct stream *s) {
-    collective_enqueue(c,
-                       &(struct collective_call){COLLECTIVE_BARRIER, s, NULL, NULL, 0, DT_U8, 0, 0, 0, {0}});
+    collective_enqueue(
+        c, &(struct collective_call){COLLECTIVE_BARRIER, s, NULL, NULL, 0, DT_U8, 0, 0, 0, {0}, 0});
 }
 
 // ---------------------------------------------------------------- where communicators come from

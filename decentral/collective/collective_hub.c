@@ -32,6 +32,7 @@ static void describe(char *buf, size_t bytes, int rank, const struct hub_show *s
         snprintf(buf, bytes, "rank %d called %s of %zu %s as its operation %llu", rank,
                  collective_name(s->primitive), s->count, dtype_name(s->dt), (unsigned long long)s->sequence);
     if (collective_rooted(s->primitive)) n += snprintf(buf + n, bytes - (size_t)n, " with root %d", s->root);
+    if (s->reduction) n += snprintf(buf + n, bytes - (size_t)n, " by %s", reduction_names[s->reduction]);
     if (s->enqueues) snprintf(buf + n, bytes - (size_t)n, " on device memory");
 }
 
@@ -41,7 +42,8 @@ static int check_signatures(struct collective_hub *t) {
     for (int i = 1; i < t->size; i++) {
         const struct hub_show *s = hub_shown(t, i);
         if (s->primitive == first->primitive && s->count == first->count && s->dt == first->dt &&
-            s->root == first->root && s->sequence == first->sequence && s->enqueues == first->enqueues)
+            s->root == first->root && s->reduction == first->reduction && s->sequence == first->sequence &&
+            s->enqueues == first->enqueues)
             continue;
         char one[200], other[200], text[COLLECTIVE_ERROR_BYTES];
         describe(one, sizeof one, collective_member(t->seat->team, 0), first);
@@ -200,9 +202,10 @@ static void load(struct collective_hub *t, void *dst, const void *src, size_t by
         memcpy(dst, src, bytes);
 }
 
-// out(n) = t->inputs added in rank order. 0, or -1 after keeping the error.
-static int add(struct collective_hub *t, void *out, size_t n, enum dtype dt) {
-    struct reduce_args a = {.out = out, .inputs = t->inputs, .count = t->size, .n = (int64_t)n, .dt = dt};
+// out(n) = t->inputs joined in rank order. 0, or -1 after keeping the error.
+static int join(struct collective_hub *t, const struct collective_call *c, void *out, size_t n) {
+    struct reduce_args a = {
+        .out = out, .inputs = t->inputs, .count = t->size, .n = (int64_t)n, .dt = c->dt, .how = c->reduction};
     if (!t->enqueues) return collective_sum(&t->impl, &a);
     if (t->unreachable >= 0)
         return collective_impl_fail(&t->impl,
@@ -210,7 +213,7 @@ static int add(struct collective_hub *t, void *out, size_t n, enum dtype dt) {
                                     "directly: use --collective nccl",
                                     t->index, t->impl.head.rank, t->unreachable);
     if (n == 0) return 0;
-    if (dt == DT_U8) return collective_impl_fail(&t->impl, "there is no sum of uint8; use int64");
+    if (c->dt == DT_U8) return collective_impl_fail(&t->impl, "there is no sum of uint8; use int64");
     op_reduce(t->stream, &a);
     return 0;
 }
@@ -223,7 +226,7 @@ static int load_sum(struct collective_hub *t, const struct collective_plan *p) {
         follow(t, i, HUB_READY);
         t->inputs[i] = piece_from(t, p, i);
     }
-    return add(t, (char *)p->call->recv + collective_sum_place(p) * e, mine.count, p->call->dt);
+    return join(t, p->call, (char *)p->call->recv + collective_sum_place(p) * e, mine.count);
 }
 
 // Loads the others' pieces once they are summed. rc: of the own sum.
@@ -293,6 +296,7 @@ static int run_operation(struct collective_hub *t, const struct collective_call 
     mine->show[t->turn] = (struct hub_show){.primitive = c->primitive,
                                             .dt = c->dt,
                                             .root = c->root,
+                                            .reduction = c->reduction,
                                             .enqueues = t->enqueues,
                                             .count = t->count,
                                             .sequence = t->sequence,

@@ -12,6 +12,8 @@
                                 .result = RESULT_##arrives},
 const struct collective_row collective_rows[COLLECTIVE_PRIMITIVES] = {COLLECTIVE_LIST(ROW)};
 
+const char *const reduction_names[REDUCTIONS] = {"sum", "min", "max", "prod", "lor"};
+
 // ---------------------------------------------------------------- who has what
 static bool holds(const struct collective_plan *p, enum collective_holder who, int rank) {
     switch (who) {
@@ -164,7 +166,8 @@ struct reduce_args collective_step_sum(const struct collective_plan *p, size_t s
                                 .inputs = inputs,
                                 .count = p->size,
                                 .n = (int64_t)n,
-                                .dt = c->dt};
+                                .dt = c->dt,
+                                .how = c->reduction};
 }
 
 // ---------------------------------------------------------------- actions

@@ -47,6 +47,8 @@ struct collective_row {
 };
 extern const struct collective_row collective_rows[COLLECTIVE_PRIMITIVES];
 
+extern const char *const reduction_names[REDUCTIONS];  // "sum", "min", ..
+
 static inline const char *collective_name(enum collective_primitive p) { return collective_rows[p].name; }
 static inline bool collective_reduces(enum collective_primitive p) {
     return collective_rows[p].result != RESULT_MOVED;
@@ -54,10 +56,12 @@ static inline bool collective_reduces(enum collective_primitive p) {
 static inline bool collective_rooted(enum collective_primitive p) {
     return collective_rows[p].senders == HOLDER_ROOT || collective_rows[p].receivers == HOLDER_ROOT;
 }
-// Whether an engine's library adds up, where the engine has one: when it is asked to, and int64 always. Integers wrap
-// around, so that their sum is the same in any order.
+// Whether an engine's library reduces, where the engine has one: when it is asked to, and int64 always. Integers wrap
+// around, so that what they make is the same in any order. Libraries have no logical or of floats, whose result is the same in
+// any order as well.
 static inline bool collective_by_library(const struct collective_call *c, enum reduce_mode mode) {
-    return collective_reduces(c->primitive) && (mode == REDUCE_NATIVE || c->dt == DT_I64);
+    bool asked = mode == REDUCE_NATIVE && c->reduction != REDUCTION_LOR;
+    return collective_reduces(c->primitive) && (asked || c->dt == DT_I64);
 }
 // The root sends from the buffer that the others receive into.
 static inline bool collective_in_one_buffer(enum collective_primitive p) {

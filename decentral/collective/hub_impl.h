@@ -66,6 +66,7 @@ struct hub_show {
     enum collective_primitive primitive;
     enum dtype dt;
     int root;
+    enum reduction reduction;
     bool enqueues;      // the buffers are device memory
     size_t count;       // elements of a block
     uint64_t sequence;  // operations of this rank on this channel

@@ -155,6 +155,21 @@ static MPI_Datatype native_type(enum dtype dt) {
     }
 }
 
+static MPI_Op native_op(enum reduction how) {
+    switch (how) {
+        case REDUCTION_MIN:
+            return MPI_MIN;
+        case REDUCTION_MAX:
+            return MPI_MAX;
+        case REDUCTION_PROD:
+            return MPI_PROD;
+        case REDUCTION_LOR:
+            return MPI_LOR;
+        default:
+            return MPI_SUM;
+    }
+}
+
 static int wait_native(struct collective_mpi *m, enum collective_primitive p, int rc, MPI_Request request) {
     for (int i = 1; i < 2 * m->peers.impl.head.size; i++) m->requests[i] = MPI_REQUEST_NULL;
     if (rc != MPI_SUCCESS) return mpi_fail(m, collective_name(p), rc);
@@ -174,8 +189,8 @@ static int native_reduce_scatter(struct collective_mpi *m, const struct collecti
         for (size_t i = 0; i < size; i++)
             memcpy(staging->at + i * n * e, (const char *)c->send + (i * c->count + done) * e, n * e);
         MPI_Request request = MPI_REQUEST_NULL;
-        int rc = MPI_Ireduce_scatter_block(staging->at, staging->at + size * n * e, (int)n, type, MPI_SUM,
-                                           m->comm, &request);
+        int rc = MPI_Ireduce_scatter_block(staging->at, staging->at + size * n * e, (int)n, type,
+                                           native_op(c->reduction), m->comm, &request);
         if (wait_native(m, c->primitive, rc, request) != 0) return -1;
         memcpy((char *)c->recv + done * e, staging->at + size * n * e, n * e);
     }
@@ -192,9 +207,9 @@ static int native_all_reduce(struct collective_mpi *m, const struct collective_c
         void *recv = c->recv ? (char *)c->recv + done * e : NULL;
         MPI_Request request = MPI_REQUEST_NULL;
         if (all)
-            rc = MPI_Iallreduce(send, recv, n, type, MPI_SUM, m->comm, &request);
+            rc = MPI_Iallreduce(send, recv, n, type, native_op(c->reduction), m->comm, &request);
         else
-            rc = MPI_Ireduce(send, recv, n, type, MPI_SUM, c->root, m->comm, &request);
+            rc = MPI_Ireduce(send, recv, n, type, native_op(c->reduction), c->root, m->comm, &request);
         if (wait_native(m, c->primitive, rc, request) != 0) return -1;
     }
     return 0;

@@ -23,7 +23,7 @@ typedef enum {
     ncclInvalidUsage = 5,
     ncclInProgress = 7
 } ncclResult_t;
-typedef enum { ncclSum = 0 } ncclRedOp_t;
+typedef enum { ncclSum = 0, ncclProd = 1, ncclMax = 2, ncclMin = 3 } ncclRedOp_t;
 typedef enum {
     ncclUint8 = 1,
     ncclInt64 = 4,

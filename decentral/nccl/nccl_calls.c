@@ -82,16 +82,19 @@ static ncclResult_t exchange_all(struct collective_nccl *c, const struct nccl_st
     return r;
 }
 
-bool nccl_has(enum collective_primitive p) {
-    return p == COLLECTIVE_BROADCAST || p == COLLECTIVE_ALL_GATHER || p == COLLECTIVE_BARRIER ||
-           p == COLLECTIVE_REDUCE || p == COLLECTIVE_ALL_REDUCE || p == COLLECTIVE_REDUCE_SCATTER;
+bool nccl_has(const struct collective_call *c) {
+    enum collective_primitive p = c->primitive;
+    if (collective_reduces(p)) return c->reduction != REDUCTION_LOR;
+    return p == COLLECTIVE_BROADCAST || p == COLLECTIVE_ALL_GATHER || p == COLLECTIVE_BARRIER;
 }
 
 static ncclResult_t call_nccl(struct collective_nccl *c, const struct nccl_step *step,
                               struct CUstream_st *stream) {
     const struct nccl_api *api = c->world->api;
     const struct collective_call *k = &step->entry->call;
+    static const ncclRedOp_t ops[REDUCTIONS] = {ncclSum, ncclMin, ncclMax, ncclProd, ncclSum};
     ncclDataType_t type = type_of(k->dt);
+    ncclRedOp_t op = ops[k->reduction];  // of a logical or there is none, as nccl_has says
     if (!step->entry->library) return exchange_all(c, step, stream);
     switch (k->primitive) {
         case COLLECTIVE_BROADCAST:
@@ -99,11 +102,11 @@ static ncclResult_t call_nccl(struct collective_nccl *c, const struct nccl_step 
         case COLLECTIVE_ALL_GATHER:
             return api->AllGather(k->send, k->recv, k->count, type, c->comm, stream);
         case COLLECTIVE_REDUCE:
-            return api->Reduce(k->send, k->recv, k->count, type, ncclSum, k->root, c->comm, stream);
+            return api->Reduce(k->send, k->recv, k->count, type, op, k->root, c->comm, stream);
         case COLLECTIVE_ALL_REDUCE:
-            return api->AllReduce(k->send, k->recv, k->count, type, ncclSum, c->comm, stream);
+            return api->AllReduce(k->send, k->recv, k->count, type, op, c->comm, stream);
         case COLLECTIVE_REDUCE_SCATTER:
-            return api->ReduceScatter(k->send, k->recv, k->count, type, ncclSum, c->comm, stream);
+            return api->ReduceScatter(k->send, k->recv, k->count, type, op, c->comm, stream);
         case COLLECTIVE_BARRIER:
             return api->AllReduce(c->world->one, c->world->one, 1, ncclUint8, ncclSum, c->comm, stream);
         default:

@@ -126,7 +126,7 @@ static void count(const struct collective *head, const struct collective_plan *p
 void nccl_enqueue(struct collective *head, const struct collective_call *call) {
     struct collective_nccl *c = (struct collective_nccl *)head;
     struct stream *s = call->stream;
-    bool library = nccl_has(call->primitive) && !call->team.count;  // a team's are sends and receives
+    bool library = nccl_has(call) && !call->team.count;  // a team's are sends and receives
     bool ordered =
         collective_reduces(call->primitive) && !(library && collective_by_library(call, head->mode));
     if (atomic_load(&c->impl.failed)) {
@@ -145,7 +145,12 @@ void nccl_enqueue(struct collective *head, const struct collective_call *call) {
                          : collective_plan_steps(&e->call, head->rank, head->size, &room);
     if (head->size > 1) follow_order(c->world, s);
     event_record(e->start, s);
-    if (head->size == 1) {
+    if (head->size == 1 && call->reduction == REDUCTION_LOR && collective_reduces(call->primitive)) {
+        need_room(e, 0, 1);
+        e->inputs[0] = call->send;
+        op_reduce(s, &(struct reduce_args){call->recv, e->inputs, 1, (int64_t)call->count, call->dt,
+                                           call->reduction});
+    } else if (head->size == 1) {
         if (call->send != call->recv && call->send && call->recv)
             dev_copy(s, call->recv, call->send, call->count * dtype_size(call->dt));
     } else if (e->library) {

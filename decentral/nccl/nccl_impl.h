@@ -41,8 +41,8 @@ struct collective_nccl {
 };
 
 // ---- nccl_calls.c
-// Whether NCCL has a call for the primitive; what it lacks is made of its sends and receives.
-bool nccl_has(enum collective_primitive p);
+// Whether NCCL has one of its own for the call; what it lacks is made of its sends and receives.
+bool nccl_has(const struct collective_call *c);
 // Submitted to the stream's thread: one struct nccl_step.
 int nccl_run_step(void *step, void *cuda_stream);
 // Follows a call of NCCL that returned r (a ncclResult_t): asks until NCCL has taken the call. comm_lock is

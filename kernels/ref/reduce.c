@@ -1,36 +1,56 @@
-// Ordered sums, the gradient of a bias, casts and zero fill.
+// Ordered reductions, the gradient of a bias, casts and zero fill.
 #include <assert.h>
 
 #include "kernels/ref/ref.h"
 
-static void reduce_f32(const struct reduce_args *a, int64_t i) {
-    float total = dtype_load(a->dt, a->inputs[0], i);
-    for (int32_t k = 1; k < a->count; k++) total += dtype_load(a->dt, a->inputs[k], i);
-    dtype_store(a->dt, a->out, i, total);
+// Of floats, doubles and, apart, integers, which wrap instead of overflowing.
+static double join(enum reduction how, double a, double b) {
+    switch (how) {
+        case REDUCTION_MIN:
+            return isnan(a) || a <= b ? a : b;
+        case REDUCTION_MAX:
+            return isnan(a) || a >= b ? a : b;
+        case REDUCTION_LOR:
+            return a != 0.0 || b != 0.0;
+        default:
+            return how == REDUCTION_SUM ? a + b : a * b;
+    }
 }
 
-static void reduce_f64(const struct reduce_args *a, int64_t i) {
-    double total = ((const double *)a->inputs[0])[i];
-    for (int32_t k = 1; k < a->count; k++) total += ((const double *)a->inputs[k])[i];
-    ((double *)a->out)[i] = total;
+static int64_t join_i64(enum reduction how, int64_t a, int64_t b) {
+    if (how == REDUCTION_MIN) return a < b ? a : b;
+    if (how == REDUCTION_MAX) return a > b ? a : b;
+    if (how == REDUCTION_LOR) return a != 0 || b != 0;
+    uint64_t x = (uint64_t)a, y = (uint64_t)b;
+    return (int64_t)(how == REDUCTION_SUM ? x + y : x * y);
+}
+
+// Of floats a double holds every sum and product of two exactly enough: rounding it again gives that of fp32 (Figueroa 1995).
+static void reduce_float(const struct reduce_args *a, int64_t i) {
+    bool wide = a->dt == DT_F64;
+    double total = 0.0;
+    for (int32_t k = 0; k < a->count; k++) {
+        double x = wide ? ((const double *)a->inputs[k])[i] : (double)dtype_load(a->dt, a->inputs[k], i);
+        if (k > 0) x = join(a->how, total, x);
+        total = wide ? x : (double)(float)x;
+    }
+    if (a->how == REDUCTION_LOR) total = total != 0.0;
+    if (wide)
+        ((double *)a->out)[i] = total;
+    else
+        dtype_store(a->dt, a->out, i, (float)total);
 }
 
 static void reduce_i64(const struct reduce_args *a, int64_t i) {
-    uint64_t total = 0;  // unsigned: wraps instead of overflowing
-    for (int32_t k = 0; k < a->count; k++) total += ((const uint64_t *)a->inputs[k])[i];
-    ((uint64_t *)a->out)[i] = total;
+    int64_t total = ((const int64_t *)a->inputs[0])[i];
+    for (int32_t k = 1; k < a->count; k++)
+        total = join_i64(a->how, total, ((const int64_t *)a->inputs[k])[i]);
+    ((int64_t *)a->out)[i] = a->how == REDUCTION_LOR ? total != 0 : total;
 }
 
 void ref_reduce(const struct reduce_args *a) {
     assert(a->count >= 1 && a->count <= REDUCE_MAX && a->dt != DT_U8);
-    for (int64_t i = 0; i < a->n; i++) {
-        if (a->dt == DT_F64)
-            reduce_f64(a, i);
-        else if (a->dt == DT_I64)
-            reduce_i64(a, i);
-        else
-            reduce_f32(a, i);
-    }
+    for (int64_t i = 0; i < a->n; i++) (a->dt == DT_I64 ? reduce_i64 : reduce_float)(a, i);
 }
 
 void ref_cast(const struct cast_args *a) {

@@ -25,6 +25,7 @@ struct case_env {
     bool native;    // sums may come in another order: only what is exact in any order is compared
     bool library;   // the engine has one, which sums int64
     uint64_t salt;  // of the operation
+    enum reduction reduction;
     char *in, *out, *want;
     char *device_in, *device_out;  // NULL: in and out themselves
     size_t bytes;                  // of each buffer
@@ -59,7 +60,21 @@ static inline void case_input(const struct case_env *e, int rank, void *p, size_
     for (size_t i = 0; i < n; i++) {
         struct philox_out r = philox(e->salt, (uint64_t)rank, i);
         case_store(dt, p, i, (uint64_t)r.v[0] << 32 | r.v[1], e->native);
+        if (e->reduction == REDUCTION_LOR && r.v[2] % (unsigned)e->c->size)  // most are zero
+            memset((char *)p + i * dtype_size(dt), 0, dtype_size(dt));
     }
+}
+
+static inline void case_reduction(const struct case_env *e, enum collective_primitive p, const void *send,
+                                  void *recv, size_t n, enum dtype dt, int root) {
+    collective_enqueue(e->c, &(struct collective_call){.primitive = p,
+                                                       .stream = e->s,
+                                                       .send = send,
+                                                       .recv = recv,
+                                                       .count = n,
+                                                       .dt = dt,
+                                                       .root = root,
+                                                       .reduction = e->reduction});
 }
 
 // p = the sum in rank order of everyone's first n elements of `per_rank`; offset in elements.
@@ -73,7 +88,8 @@ static inline void case_sum(const struct case_env *e, void *p, size_t offset, si
         case_input(e, r, all[r], per_rank, dt);
         from[r] = (char *)all[r] + offset * dtype_size(dt);
     }
-    struct reduce_args a = {.out = p, .inputs = from, .count = e->c->size, .n = (int64_t)n, .dt = dt};
+    struct reduce_args a = {
+        .out = p, .inputs = from, .count = e->c->size, .n = (int64_t)n, .dt = dt, .how = e->reduction};
     if (n) ref_ops[OP_REDUCE](1, &a, &why);
     for (int r = 0; r < e->c->size; r++) free(all[r]);
 }
@@ -226,7 +242,8 @@ static inline int case_reduce(struct case_env *e, size_t n, enum dtype dt, int r
     case_input(e, rank, send, n, dt);
     if (rank == root) case_sum(e, e->want, 0, n, n, dt);
     case_wire(e, w);
-    collective_reduce(e->c, e->s, case_at(e, send), case_at(e, rank == root ? e->out : NULL), n, dt, root);
+    case_reduction(e, COLLECTIVE_REDUCE, case_at(e, send), case_at(e, rank == root ? e->out : NULL), n, dt,
+                   root);
     if (case_sync(e, "reduce")) return -1;
     return case_end(e, "reduce", n, dt, w, rank == root ? 0 : b, rank == root ? (size_t)(N - 1) * b : 0);
 }
@@ -235,14 +252,16 @@ static inline int case_all_reduce(struct case_env *e, size_t n, enum dtype dt, b
     size_t N = (size_t)e->c->size, rank = (size_t)e->c->rank, esz = dtype_size(dt);
     size_t piece = n / N * (rank + 1) + n % N * (rank + 1) / N - (n / N * rank + n % N * rank / N);
     size_t moved = (n - piece + (N - 1) * piece) * esz;
-    if (e->native || (e->library && dt == DT_I64)) moved = 2 * (N - 1) * n * esz / N;
+    bool lor = e->reduction == REDUCTION_LOR, nccl = !strcmp(e->c->ops->name, "nccl");
+    if ((e->native && !lor) || (e->library && dt == DT_I64 && !(lor && nccl)))
+        moved = 2 * (N - 1) * n * esz / N;
     uint64_t w[4];
     case_begin(e);
     char *send = in_place ? e->out : e->in;
     case_input(e, (int)rank, send, n, dt);
     case_sum(e, e->want, 0, n, n, dt);
     case_wire(e, w);
-    collective_all_reduce(e->c, e->s, case_at(e, send), case_at(e, e->out), n, dt);
+    case_reduction(e, COLLECTIVE_ALL_REDUCE, case_at(e, send), case_at(e, e->out), n, dt, 0);
     return case_sync(e, "all_reduce") ? -1 : case_end(e, "all_reduce", n, dt, w, moved, moved);
 }
 
@@ -255,18 +274,23 @@ static inline int case_reduce_scatter(struct case_env *e, size_t n, enum dtype d
     if (in_place) memcpy(e->want, send, N * b);  // other ranks' pieces stay as they are
     case_sum(e, e->want + (recv - e->out), rank * n, n, n * N, dt);
     case_wire(e, w);
-    collective_reduce_scatter(e->c, e->s, case_at(e, send), case_at(e, recv), n, dt);
+    case_reduction(e, COLLECTIVE_REDUCE_SCATTER, case_at(e, send), case_at(e, recv), n, dt, 0);
     if (case_sync(e, "reduce_scatter")) return -1;
     return case_end(e, "reduce_scatter", n, dt, w, (N - 1) * b, (N - 1) * b);
 }
 
+// Sums of all, and the other reductions of small buffers. What NCCL has none of wants the staging that its native channels lack.
 static inline int cases_sums(struct case_env *e, size_t n, enum dtype dt) {
-    int rc = 0;
-    for (int in_place = 0; in_place < 2 && !rc; in_place++) {
-        rc = case_reduce(e, n, dt, (int)(n % (size_t)e->c->size), in_place);
+    int rc = 0, N = e->c->size, most = n > 256 ? 1 : REDUCTIONS;
+    if (e->native && !strcmp(e->c->ops->name, "nccl")) most = n > 256 ? 1 : REDUCTION_LOR;
+    for (int k = 0; k < 1 + most && !rc; k++) {
+        bool in_place = k % 2;
+        e->reduction = (enum reduction)(k > 0 ? k - 1 : 0);
+        rc = case_reduce(e, n, dt, (int)(n % (size_t)N), in_place);
         if (!rc) rc = case_all_reduce(e, n, dt, in_place);
         if (!rc) rc = case_reduce_scatter(e, n, dt, in_place);
     }
+    e->reduction = REDUCTION_SUM;
     return rc;
 }
 

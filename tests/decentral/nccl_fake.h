@@ -36,6 +36,7 @@ struct fake_op {
     size_t count;
     ncclDataType_t type;
     int peer;  // or root; -1: all
+    ncclRedOp_t op;
 };
 
 struct ncclComm {
@@ -61,6 +62,11 @@ static enum dtype fake_dtype(ncclDataType_t t) {
 }
 // When set, a broadcast is taken and then stays on the device until its communicator is aborted.
 static atomic_bool fake_broadcast_hangs;
+
+static const enum reduction fake_reduction[] = {[ncclSum] = REDUCTION_SUM,
+                                                [ncclProd] = REDUCTION_PROD,
+                                                [ncclMax] = REDUCTION_MAX,
+                                                [ncclMin] = REDUCTION_MIN};
 
 static size_t fake_bytes(const struct fake_op *o) { return o->count * dtype_size(fake_dtype(o->type)); }
 
@@ -90,7 +96,8 @@ static void fake_combine(struct ncclComm *c, const struct fake_op *o, const char
     } else if (o->peer < 0 || o->peer == c->rank) {
         size_t skip = o->kind == FAKE_SCATTER ? (size_t)c->rank * bytes : 0;
         for (int i = 0; i < c->size; i++) all[i] = (const char *)all[i] + skip;
-        struct reduce_args a = {o->recv, all, c->size, (int64_t)o->count, fake_dtype(o->type)};
+        struct reduce_args a = {
+            o->recv, all, c->size, (int64_t)o->count, fake_dtype(o->type), fake_reduction[o->op]};
         if (o->type != ncclUint8 && o->count) cpu_ops[OP_REDUCE](1, &a, &why);
     }
     for (int i = 0; i < c->size; i++)
@@ -205,11 +212,11 @@ static ncclResult_t fake_GroupEnd(void) {
 static ncclResult_t fake_Send(const void *b, size_t n, ncclDataType_t t, int peer, ncclComm_t c,
                               cudaStream_t s) {
     (void)s;
-    return fake_begin(c, &(struct fake_op){FAKE_SEND, b, NULL, n, t, peer});
+    return fake_begin(c, &(struct fake_op){FAKE_SEND, b, NULL, n, t, peer, ncclSum});
 }
 static ncclResult_t fake_Recv(void *b, size_t n, ncclDataType_t t, int peer, ncclComm_t c, cudaStream_t s) {
     (void)s;
-    return fake_begin(c, &(struct fake_op){FAKE_RECV, NULL, b, n, t, peer});
+    return fake_begin(c, &(struct fake_op){FAKE_RECV, NULL, b, n, t, peer, ncclSum});
 }
 static ncclResult_t fake_Broadcast(const void *a, void *b, size_t n, ncclDataType_t t, int root, ncclComm_t c,
                                    cudaStream_t s) {
@@ -219,13 +226,12 @@ static ncclResult_t fake_Broadcast(const void *a, void *b, size_t n, ncclDataTyp
         fake_hold(true);
         return ncclSuccess;
     }
-    return fake_begin(c, &(struct fake_op){FAKE_BROADCAST, a, b, n, t, root});
+    return fake_begin(c, &(struct fake_op){FAKE_BROADCAST, a, b, n, t, root, ncclSum});
 }
 static ncclResult_t fake_Reduce(const void *a, void *b, size_t n, ncclDataType_t t, ncclRedOp_t op, int root,
                                 ncclComm_t c, cudaStream_t s) {
     (void)s;
-    if (op != ncclSum) abort();
-    return fake_begin(c, &(struct fake_op){FAKE_SUM, a, b, n, t, root});
+    return fake_begin(c, &(struct fake_op){FAKE_SUM, a, b, n, t, root, op});
 }
 static ncclResult_t fake_AllReduce(const void *a, void *b, size_t n, ncclDataType_t t, ncclRedOp_t op,
                                    ncclComm_t c, cudaStream_t s) {
@@ -234,13 +240,12 @@ static ncclResult_t fake_AllReduce(const void *a, void *b, size_t n, ncclDataTyp
 static ncclResult_t fake_ReduceScatter(const void *a, void *b, size_t n, ncclDataType_t t, ncclRedOp_t op,
                                        ncclComm_t c, cudaStream_t s) {
     (void)s;
-    if (op != ncclSum) abort();
-    return fake_begin(c, &(struct fake_op){FAKE_SCATTER, a, b, n, t, -1});
+    return fake_begin(c, &(struct fake_op){FAKE_SCATTER, a, b, n, t, -1, op});
 }
 static ncclResult_t fake_AllGather(const void *a, void *b, size_t n, ncclDataType_t t, ncclComm_t c,
                                    cudaStream_t s) {
     (void)s;
-    return fake_begin(c, &(struct fake_op){FAKE_GATHER, a, b, n, t, -1});
+    return fake_begin(c, &(struct fake_op){FAKE_GATHER, a, b, n, t, -1, ncclSum});
 }
 
 #endif

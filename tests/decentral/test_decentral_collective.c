@@ -229,6 +229,19 @@ static int body_mismatch_type(struct rank_thread *t) {
     return stream_sync(t->s[0]);
 }
 
+static int body_mismatch_reduction(struct rank_thread *t) {
+    float x[2] = {0}, y[2];
+    struct collective_call c = {.primitive = COLLECTIVE_ALL_REDUCE,
+                                .stream = t->s[0],
+                                .send = x,
+                                .recv = y,
+                                .count = 2,
+                                .dt = DT_F32};
+    if (t->rank == 2) c.reduction = REDUCTION_MAX;
+    collective_enqueue(t->c[0], &c);
+    return stream_sync(t->s[0]);
+}
+
 static int body_mismatch_mail(struct rank_thread *t) {
     float x[8] = {0};
     if (t->rank == 0) collective_send(t->c[0], t->s[0], x, 5, DT_F32, 1);
@@ -253,6 +266,9 @@ static void test_differing_calls_are_named(void **state) {
     }
     run_ranks(t, 3, 60, body_mismatch_type);
     for (int i = 0; i < 3; i++) assert_mentions(t[i].error, "rank 1 called all_reduce of 2 bf16");
+    run_ranks(t, 3, 60, body_mismatch_reduction);
+    for (int i = 0; i < 3; i++)
+        assert_mentions(t[i].error, "rank 2 called all_reduce of 2 fp32 as its operation 1 by max");
     run_ranks(t, 3, 60, body_mismatch_mail);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(t[i].rc, -1);

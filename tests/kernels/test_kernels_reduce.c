@@ -23,7 +23,10 @@ static void reduce_matches_ref(void **state) {
                 }
                 struct reduce_args a = {
                     .out = out, .inputs = (const void *const *)in, .count = count, .n = n, .dt = dt};
-                kt_check(OP_REDUCE, &a, &(struct kt_out){out, n, dt, 0, 0}, 1);
+                for (a.how = REDUCTIONS; a.how-- > 0;)
+                    kt_check(OP_REDUCE, &a, &(struct kt_out){out, n, dt, 0, 0}, 1);
+                a.how = REDUCTION_SUM;
+                kt_run(KT_OPS, OP_REDUCE, 2, &a);
                 a.out = in[count / 2];  // exactly one of the inputs
                 kt_run(KT_OPS, OP_REDUCE, 2, &a);
                 assert_memory_equal(out, in[count / 2], (size_t)n * dtype_size(dt));
@@ -57,6 +60,65 @@ static void reduce_adds_in_order_and_rounds_once(void **state) {
     kt_run(KT_OPS, OP_REDUCE, 1, &r);
     assert_true(signbit(*out));
     KT_FREE(a, b, c, minus_zero, one, small, out, sum);
+}
+
+// Each reduction of a few numbers, by hand: the first of equal ones, NaN, wrapping integers.
+static void reductions_are_what_they_are_called(void **state) {
+    static const float values[] = {-0.0f, 3.0f, 0.0f, -2.5f};
+    static const float floats[REDUCTIONS] = {0.5f, -2.5f, 3.0f, 0.0f, 1.0f};
+    static const int64_t whole[] = {INT64_MAX, -3, 2, 0};
+    static const int64_t wholes[REDUCTIONS] = {(int64_t)((uint64_t)INT64_MAX - 1), -3, INT64_MAX, 0, 1};
+    static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16, DT_F64};
+    (void)state;
+    float *none = kt_copy(DT_F32, 1, &(float){-0.0f}), *nan = kt_copy(DT_F32, 1, &(float){NAN}),
+          *out = kt_poisoned(DT_F32, 1);
+    for (size_t d = 0; d < 4; d++) {
+        void *in[4], *to = kt_poisoned(types[d], 1);
+        for (int k = 0; k < 4; k++) {
+            in[k] = kt_alloc(types[d], 1);
+            if (types[d] == DT_F64)
+                *(double *)in[k] = (double)values[k];
+            else
+                dtype_store(types[d], in[k], 0, values[k]);
+        }
+        for (enum reduction how = 0; how < REDUCTIONS; how++) {
+            struct reduce_args a = {to, (const void *const *)in, 4, 1, types[d], how};
+            kt_run(KT_OPS, OP_REDUCE, 1, &a);
+            float got = types[d] == DT_F64 ? (float)*(double *)to : dtype_load(types[d], to, 0);
+            assert_true(got == floats[how]);
+        }
+        kt_free(in, 4);
+        KT_FREE(to);
+    }
+    int64_t *in[4], *sum = kt_poisoned(DT_I64, 1);
+    for (int k = 0; k < 4; k++) in[k] = kt_copy(DT_I64, 1, &whole[k]);
+    for (enum reduction how = 0; how < REDUCTIONS; how++) {
+        struct reduce_args a = {sum, (const void *const *)in, 4, 1, DT_I64, how};
+        kt_run(KT_OPS, OP_REDUCE, 1, &a);
+        assert_true(*sum == wholes[how]);
+    }
+    // A NaN wins wherever it stands; of zeros the first stays; zeros alone are no logical or, one input neither.
+    float *zero = kt_copy(DT_F32, 1, &(float){0.0f}), *two = kt_copy(DT_F32, 1, &(float){2.0f});
+    const float *const orders[2][3] = {{nan, two, zero}, {two, zero, nan}};
+    for (int i = 0; i < 2; i++)
+        for (enum reduction how = REDUCTION_MIN; how <= REDUCTION_LOR; how++) {
+            struct reduce_args a = {out, (const void *const *)orders[i], 3, 1, DT_F32, how};
+            kt_run(KT_OPS, OP_REDUCE, 1, &a);
+            assert_true(how == REDUCTION_LOR ? *out == 1.0f : isnan(*out));
+        }
+    for (enum reduction how = REDUCTION_MIN; how <= REDUCTION_MAX; how++) {
+        struct reduce_args a = {out, (const void *const[]){none, zero}, 2, 1, DT_F32, how};
+        kt_run(KT_OPS, OP_REDUCE, 1, &a);
+        assert_true(signbit(*out));
+    }
+    struct reduce_args lor = {out, (const void *const[]){none, zero}, 2, 1, DT_F32, REDUCTION_LOR};
+    kt_run(KT_OPS, OP_REDUCE, 1, &lor);
+    assert_true(*out == 0.0f && !signbit(*out));
+    lor = (struct reduce_args){out, (const void *const[]){two}, 1, 1, DT_F32, REDUCTION_LOR};
+    kt_run(KT_OPS, OP_REDUCE, 1, &lor);
+    assert_true(*out == 1.0f);
+    for (int k = 0; k < 4; k++) KT_FREE(in[k]);
+    KT_FREE(none, nan, out, sum, zero, two);
 }
 
 static void reduce_takes_the_most_inputs(void **state) {
@@ -243,6 +305,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reduce_matches_ref),
         cmocka_unit_test(reduce_adds_in_order_and_rounds_once),
+        cmocka_unit_test(reductions_are_what_they_are_called),
         cmocka_unit_test(reduce_takes_the_most_inputs),
         cmocka_unit_test(reduce_on_cpus_takes_more),
         cmocka_unit_test(reduce_reads_unaligned_inputs),

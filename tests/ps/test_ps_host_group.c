@@ -284,7 +284,7 @@ static void test_members_meet(void **state) {
         for (int i = 0; i < 2; i++) in[i] = (char *)grads[i][p->unit] + (size_t)p->begin * 2;
         void *sum = xcalloc(n, 2);
         const char *why = "";
-        struct reduce_args r = {sum, in, 2, (int64_t)n, DT_BF16};
+        struct reduce_args r = {sum, in, 2, (int64_t)n, DT_BF16, REDUCTION_SUM};
         cpu_ops[OP_REDUCE](1, &r, &why);
         for (int i = 0; i < 2; i++) {  // the leader's place has the sum, the other's is as it was
             const void *at = m[i].grads.base + m[i].grad_at[p->unit] + (size_t)p->begin * 2;

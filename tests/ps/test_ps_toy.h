@@ -226,12 +226,12 @@ static inline void toy_reduce(const struct toy_case *t, void *total, void *const
     int g = t->group ? t->group : t->workers, count = t->workers / g;
     for (int i = 0; i < count; i++) {
         void *out = count == 1 ? total : in[i * g];
-        struct reduce_args a = {total, (const void *const *)in + i * g, g, n, t->dtype};
+        struct reduce_args a = {total, (const void *const *)in + i * g, g, n, t->dtype, REDUCTION_SUM};
         cpu_ops[OP_REDUCE](1, &a, &why);
         if (out != total) memcpy(out, total, (size_t)n * dtype_size(t->dtype));
         groups[i] = out;
     }
-    struct reduce_args a = {total, groups, count, n, t->dtype};
+    struct reduce_args a = {total, groups, count, n, t->dtype, REDUCTION_SUM};
     if (count > 1) cpu_ops[OP_REDUCE](1, &a, &why);
 }
 

@@ -1,10 +1,10 @@
-// Ordered sums of several buffers, the gradient of a bias, casts and zero fill.
+// Ordered reductions of several buffers, the gradient of a bias, casts and zero fill.
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/spans.h"
 #include "kernels/cpu/sum_block.h"
 
-static void reduce_span(const void *args, int64_t begin, int64_t end) {
+static void sum_span(const void *args, int64_t begin, int64_t end) {
     const struct reduce_args *a = args;
     const void *in[REDUCE_MAX];
     for (int32_t k = 0; k < a->count; k++) in[k] = dtype_at(a->dt, a->inputs[k], begin);
@@ -16,35 +16,66 @@ static void reduce_span(const void *args, int64_t begin, int64_t end) {
                                   .to = a->dt});
 }
 
-static void reduce_i64_span(const void *args, int64_t begin, int64_t end) {
-    const struct reduce_args *a = args;
-    for (int64_t i = begin; i < end; i++) {
-        uint64_t total = 0, x;  // unsigned: wraps instead of overflowing
-        for (int32_t k = 0; k < a->count; k++) {
-            memcpy(&x, dtype_at(DT_I64, a->inputs[k], i), sizeof x);
-            total += x;
-        }
-        memcpy(dtype_at_mut(DT_I64, a->out, i), &total, sizeof total);
+// All others than sums of floats, for which there are the vectors of sum_block: total(n) is joined with x(n), elements of T;
+// of integers sums and products are those of U, which wraps.
+#define EACH(value)                                                         \
+    for (int64_t j = 0; j < n; j++) total[j] = (__typeof__(*total))(value); \
+    break
+#define JOIN(name, T, U)                                                                      \
+    static void name(enum reduction how, T *restrict total, const T *restrict x, int64_t n) { \
+        switch (how) {                                                                        \
+            case REDUCTION_SUM:                                                               \
+                EACH((U)total[j] + (U)x[j]);                                                  \
+            case REDUCTION_MIN:                                                               \
+                EACH(total[j] != total[j] || total[j] <= x[j] ? total[j] : x[j]);             \
+            case REDUCTION_MAX:                                                               \
+                EACH(total[j] != total[j] || total[j] >= x[j] ? total[j] : x[j]);             \
+            case REDUCTION_PROD:                                                              \
+                EACH((U)total[j] * (U)x[j]);                                                  \
+            default:                                                                          \
+                EACH(total[j] != 0 || x[j] != 0);                                             \
+        }                                                                                     \
     }
-}
+JOIN(join_f32, float, float)
+JOIN(join_f64, double, double)
+JOIN(join_i64, int64_t, uint64_t)
 
-static void reduce_f64_span(const void *args, int64_t begin, int64_t end) {
+static void join_span(const void *args, int64_t begin, int64_t end) {
     const struct reduce_args *a = args;
-    for (int64_t i = begin; i < end; i++) {
-        double total, x;
-        memcpy(&total, dtype_at(DT_F64, a->inputs[0], i), sizeof total);
-        for (int32_t k = 1; k < a->count; k++) {
-            memcpy(&x, dtype_at(DT_F64, a->inputs[k], i), sizeof x);
-            total += x;
+    union {
+        float f32[CHUNK];
+        double f64[CHUNK];
+        int64_t i64[CHUNK];
+    } total, x;
+    bool wide = a->dt == DT_F64 || a->dt == DT_I64;
+    for (int64_t i = begin; i < end; i += CHUNK) {
+        int64_t n = chunk_min(CHUNK, end - i);
+        for (int32_t k = 0; k < a->count; k++) {
+            if (wide)
+                memcpy(&x, dtype_at(a->dt, a->inputs[k], i), (size_t)n * dtype_size(a->dt));
+            else
+                load_f32(a->dt, x.f32, a->inputs[k], i, n);
+            if (k == 0) memcpy(&total, &x, (size_t)n * (wide ? sizeof *x.f64 : sizeof *x.f32));
+            // The first is joined with nothing; LOR, with itself, makes it 0 or 1.
+            if (k == 0 && a->how != REDUCTION_LOR) continue;
+            if (a->dt == DT_I64)
+                join_i64(a->how, total.i64, x.i64, n);
+            else if (a->dt == DT_F64)
+                join_f64(a->how, total.f64, x.f64, n);
+            else
+                join_f32(a->how, total.f32, x.f32, n);
         }
-        memcpy(dtype_at_mut(DT_F64, a->out, i), &total, sizeof total);
+        if (wide)
+            memcpy(dtype_at_mut(a->dt, a->out, i), &total, (size_t)n * dtype_size(a->dt));
+        else
+            store_f32(a->dt, a->out, i, total.f32, n);
     }
 }
 
 const char *cpu_reduce(int threads, const struct reduce_args *a) {
     assert(a->count >= 1 && a->count <= REDUCE_MAX && a->dt != DT_U8);
-    span_fn fn = a->dt == DT_I64 ? reduce_i64_span : a->dt == DT_F64 ? reduce_f64_span : reduce_span;
-    for_spans(threads, a->n, SPAN_ELEMENTS, fn, a);
+    bool vectors = a->how == REDUCTION_SUM && a->dt != DT_F64 && a->dt != DT_I64;
+    for_spans(threads, a->n, SPAN_ELEMENTS, vectors ? sum_span : join_span, a);
     return NULL;
 }
 

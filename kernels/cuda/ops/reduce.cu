@@ -1,4 +1,4 @@
-// Ordered sums of several buffers, casts and zero fill, to the bit as on a CPU.
+// Ordered reductions of several buffers, casts and zero fill, to the bit as on a CPU.
 #include "kernels/cuda/common/columns.h"
 #include "kernels/cuda/common/platform.h"
 
@@ -11,6 +11,7 @@ struct reduce_inputs {
     T *out;
     int64_t n;
     int32_t count;
+    enum reduction how;
     const T *in[REDUCE_GPU_MAX];
 };
 
@@ -37,10 +38,38 @@ struct sum_type<uint64_t> {
     __device__ static void store(uint64_t x, uint64_t *out) { *out = x; }
 };
 
-// Inputs are loaded REDUCE_AHEAD at a time before they are added, in order.
+// Integers are compared as signed ones.
+template <typename A>
+__device__ static bool at_most(A a, A b) {
+    return a <= b;
+}
+template <>
+__device__ bool at_most(uint64_t a, uint64_t b) {
+    return (int64_t)a <= (int64_t)b;
+}
+
+// SUM: the only reduction of the kernel, which then asks nothing; else it is `how`.
+template <typename T, bool SUM>
+__device__ static typename sum_type<T>::type join(enum reduction how, typename sum_type<T>::type a,
+                                                  typename sum_type<T>::type b) {
+    using A = typename sum_type<T>::type;
+    if (SUM) return sum_type<T>::add(a, b);
+    if (how == REDUCTION_MIN) return a != a || at_most(a, b) ? a : b;
+    if (how == REDUCTION_MAX) return a != a || at_most(b, a) ? a : b;
+    if (how == REDUCTION_PROD) return a * b;  // -fmad=false
+    return a != A(0) || b != A(0) ? A(1) : A(0);
+}
+
+// What the inputs begin with: LOR makes 0 or 1 of a single one too.
+template <typename T, bool SUM>
+__device__ static typename sum_type<T>::type join_first(enum reduction how, typename sum_type<T>::type a) {
+    return SUM || how != REDUCTION_LOR ? a : join<T, SUM>(how, a, a);
+}
+
+// Inputs are loaded REDUCE_AHEAD at a time before they are joined, in order.
 #define REDUCE_AHEAD 4
 
-template <typename T, int V>
+template <typename T, int V, bool SUM>
 __global__ void __launch_bounds__(REDUCE_THREADS) reduce_kernel(struct reduce_inputs<T> p) {
     using sum = sum_type<T>;
     int64_t i = ((int64_t)blockIdx.x * REDUCE_THREADS + threadIdx.x) * V;
@@ -48,7 +77,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_kernel(struct reduce_in
     typename sum::type total[V];
     vec<T, V> x = load_vec<T, V>(p.in[0] + i);
 #pragma unroll
-    for (int j = 0; j < V; j++) total[j] = sum::load(x.v[j]);
+    for (int j = 0; j < V; j++) total[j] = join_first<T, SUM>(p.how, sum::load(x.v[j]));
     int32_t k = 1;
     for (; k + REDUCE_AHEAD <= p.count; k += REDUCE_AHEAD) {
         vec<T, V> ahead[REDUCE_AHEAD];
@@ -57,12 +86,12 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_kernel(struct reduce_in
 #pragma unroll
         for (int a = 0; a < REDUCE_AHEAD; a++)
 #pragma unroll
-            for (int j = 0; j < V; j++) total[j] = sum::add(total[j], sum::load(ahead[a].v[j]));
+            for (int j = 0; j < V; j++) total[j] = join<T, SUM>(p.how, total[j], sum::load(ahead[a].v[j]));
     }
     for (; k < p.count; k++) {
         x = load_vec<T, V>(p.in[k] + i);
 #pragma unroll
-        for (int j = 0; j < V; j++) total[j] = sum::add(total[j], sum::load(x.v[j]));
+        for (int j = 0; j < V; j++) total[j] = join<T, SUM>(p.how, total[j], sum::load(x.v[j]));
     }
 #pragma unroll
     for (int j = 0; j < V; j++) sum::store(total[j], &x.v[j]);
@@ -70,7 +99,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_kernel(struct reduce_in
 }
 
 // Elements at any byte address, from element `first` on: tails, and buffers that start anywhere.
-template <typename T>
+template <typename T, bool SUM>
 __global__ void __launch_bounds__(REDUCE_THREADS)
     reduce_bytes_kernel(struct reduce_inputs<T> p, int64_t first) {
     using sum = sum_type<T>;
@@ -84,7 +113,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
     for (int32_t k = 0; k < p.count; k++) {
         const unsigned char *from = reinterpret_cast<const unsigned char *>(p.in[k]) + i * (int64_t)sizeof(T);
         for (int b = 0; b < (int)sizeof(T); b++) x.byte[b] = from[b];
-        total = k == 0 ? sum::load(x.value) : sum::add(total, sum::load(x.value));
+        total = k == 0 ? join_first<T, SUM>(p.how, sum::load(x.value)) : join<T, SUM>(p.how, total, sum::load(x.value));
     }
     sum::store(total, &x.value);
     // Each byte is picked by PRMT. Where it is just stored, ptxas 13.0 takes the lower byte of what cvt.rn.bf16.f32
@@ -96,12 +125,13 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
         to[b] = (unsigned char)__byte_perm(words[b / 4], 0, 0x4440u + (unsigned)b % 4);
 }
 
-template <typename T>
-static int reduce_launch(struct cuda_ctx *ctx, const struct reduce_args *a) {
+template <typename T, bool SUM>
+static int reduce_launch_as(struct cuda_ctx *ctx, const struct reduce_args *a) {
     constexpr int V = lanes<T>::count;
     struct reduce_inputs<T> p = {};
     p.out = (T *)a->out;
     p.count = a->count;
+    p.how = a->how;
     bool wide = aligned16(a->out);
     for (int32_t k = 0; k < a->count; k++) {
         p.in[k] = (const T *)a->inputs[k];
@@ -109,9 +139,14 @@ static int reduce_launch(struct cuda_ctx *ctx, const struct reduce_args *a) {
     }
     int64_t whole = wide ? a->n / V * V : 0;
     p.n = whole;
-    if (launch_over<reduce_kernel<T, V>>(ctx, whole / V, REDUCE_THREADS, p) != 0) return -1;
+    if (launch_over<reduce_kernel<T, V, SUM>>(ctx, whole / V, REDUCE_THREADS, p) != 0) return -1;
     p.n = a->n;
-    return launch_over<reduce_bytes_kernel<T>>(ctx, a->n - whole, REDUCE_THREADS, p, whole);
+    return launch_over<reduce_bytes_kernel<T, SUM>>(ctx, a->n - whole, REDUCE_THREADS, p, whole);
+}
+
+template <typename T>
+static int reduce_launch(struct cuda_ctx *ctx, const struct reduce_args *a) {
+    return a->how == REDUCTION_SUM ? reduce_launch_as<T, true>(ctx, a) : reduce_launch_as<T, false>(ctx, a);
 }
 
 int cuda_op_reduce(struct cuda_ctx *ctx, const struct reduce_args *a) {

@@ -259,37 +259,37 @@ ncclResult_t ncclGroupEnd(void) {
 }
 
 ncclResult_t ncclSend(const void *buf, size_t n, ncclDataType_t t, int peer, ncclComm_t c, cudaStream_t s) {
-    return call(c, s, &(struct call){SEND_RECV, t, buf, NULL, n, peer});
+    return call(c, s, &(struct call){SEND_RECV, t, buf, NULL, n, peer, ncclSum});
 }
 
 ncclResult_t ncclRecv(void *buf, size_t n, ncclDataType_t t, int peer, ncclComm_t c, cudaStream_t s) {
-    return call(c, s, &(struct call){SEND_RECV, t, NULL, buf, n, peer});
+    return call(c, s, &(struct call){SEND_RECV, t, NULL, buf, n, peer, ncclSum});
 }
 
 ncclResult_t ncclBroadcast(const void *send, void *recv, size_t n, ncclDataType_t t, int root, ncclComm_t c,
                            cudaStream_t s) {
-    return call(c, s, &(struct call){BROADCAST, t, send, recv, n, root});
+    return call(c, s, &(struct call){BROADCAST, t, send, recv, n, root, ncclSum});
 }
 
 ncclResult_t ncclReduce(const void *send, void *recv, size_t n, ncclDataType_t t, ncclRedOp_t op, int root,
                         ncclComm_t c, cudaStream_t s) {
-    if (op != ncclSum) return ncclInvalidArgument;
-    return call(c, s, &(struct call){REDUCE, t, send, recv, n, root});
+    if (op > ncclMin) return ncclInvalidArgument;
+    return call(c, s, &(struct call){REDUCE, t, send, recv, n, root, op});
 }
 
 ncclResult_t ncclAllReduce(const void *send, void *recv, size_t n, ncclDataType_t t, ncclRedOp_t op,
                            ncclComm_t c, cudaStream_t s) {
-    if (op != ncclSum) return ncclInvalidArgument;
-    return call(c, s, &(struct call){ALL_REDUCE, t, send, recv, n, -1});
+    if (op > ncclMin) return ncclInvalidArgument;
+    return call(c, s, &(struct call){ALL_REDUCE, t, send, recv, n, -1, op});
 }
 
 ncclResult_t ncclReduceScatter(const void *send, void *recv, size_t n, ncclDataType_t t, ncclRedOp_t op,
                                ncclComm_t c, cudaStream_t s) {
-    if (op != ncclSum) return ncclInvalidArgument;
-    return call(c, s, &(struct call){REDUCE_SCATTER, t, send, recv, n, -1});
+    if (op > ncclMin) return ncclInvalidArgument;
+    return call(c, s, &(struct call){REDUCE_SCATTER, t, send, recv, n, -1, op});
 }
 
 ncclResult_t ncclAllGather(const void *send, void *recv, size_t n, ncclDataType_t t, ncclComm_t c,
                            cudaStream_t s) {
-    return call(c, s, &(struct call){ALL_GATHER, t, send, recv, n, -1});
+    return call(c, s, &(struct call){ALL_GATHER, t, send, recv, n, -1, ncclSum});
 }

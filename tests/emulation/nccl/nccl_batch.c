@@ -83,16 +83,28 @@ static struct mail *await_mail(struct batch *b, const struct call *k, int from) 
     return m;
 }
 
-static void add(void *out, const void *x, size_t count, enum dtype dt) {
+#define JOINED(op, a, b)                          \
+    ((op) == ncclSum    ? (a) + (b)               \
+     : (op) == ncclProd ? (a) * (b)               \
+     : (op) == ncclMax  ? ((a) > (b) ? (a) : (b)) \
+                        : ((a) < (b) ? (a) : (b)))
+
+static void join(ncclRedOp_t op, void *out, const void *x, size_t count, enum dtype dt) {
     for (size_t i = 0; i < count; i++) {
-        if (dt == DT_F64)
-            ((double *)out)[i] += ((const double *)x)[i];
-        else if (dt == DT_I64)
-            ((int64_t *)out)[i] += ((const int64_t *)x)[i];
-        else if (dt == DT_U8)
-            ((uint8_t *)out)[i] = (uint8_t)(((uint8_t *)out)[i] + ((const uint8_t *)x)[i]);
-        else
-            dtype_store(dt, out, i, dtype_load(dt, out, i) + dtype_load(dt, x, i));
+        if (dt == DT_F64) {
+            double *d = out;
+            d[i] = JOINED(op, d[i], ((const double *)x)[i]);
+        } else if (dt == DT_I64) {
+            int64_t a = ((int64_t *)out)[i], b = ((const int64_t *)x)[i];
+            bool wraps = op == ncclSum || op == ncclProd;
+            ((int64_t *)out)[i] = wraps ? (int64_t)JOINED(op, (uint64_t)a, (uint64_t)b) : JOINED(op, a, b);
+        } else if (dt == DT_U8) {
+            uint8_t *b = out;
+            b[i] = (uint8_t)JOINED(op, b[i], ((const uint8_t *)x)[i]);
+        } else {
+            float a = dtype_load(dt, out, i), b = dtype_load(dt, x, i);
+            dtype_store(dt, out, i, JOINED(op, a, b));
+        }
     }
 }
 
@@ -112,7 +124,7 @@ static void combine(const struct ncclComm *c, const struct call *k, struct mail 
         if (i == 0)
             memcpy(k->recv, from[0], bytes);
         else
-            add(k->recv, from[i], k->count, dtype_of(k->type));
+            join(k->op, k->recv, from[i], k->count, dtype_of(k->type));
     }
     free(kept);
 }

@@ -20,6 +20,7 @@ struct call {
     void *recv;        // NULL: sends only
     size_t count;
     int peer;  // of send and receive; the root of broadcast and reduce
+    ncclRedOp_t op;
 };
 
 // How many of a batch's mails have not been taken. Shared by the batch and its mails.

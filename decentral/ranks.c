@@ -109,15 +109,6 @@ const struct topology_role ranks_roles[] = {{"worker", offsetof(struct config, w
 
 size_t ranks_meeting_bytes(const struct config *c) { return SEGMENT_HEAD + hub_bytes(c->workers); }
 
-// The ranks of a machine follow each other, or "host" stays unresolved, for check_machine to say why.
-static void resolve_group(struct config *c, const struct rank_env *e) {
-    if (c->reduce_group != GROUP_HOST) return;
-    if (e->kind == RANK_ENV_NONE)
-        c->reduce_group = c->workers;
-    else if (e->local_size && e->local_rank == e->rank % e->local_size)
-        c->reduce_group = e->local_size;
-}
-
 // Ranks are processes where there are several, as the star's roles are. On GPUs threads are faster: they reach each other's
 // memory. tcp is Open MPI's.
 static enum launch_kind default_launch(const struct config *c) {
@@ -128,7 +119,9 @@ static enum launch_kind default_launch(const struct config *c) {
 }
 
 void ranks_resolve(struct config *c, const struct rank_env *e) {
-    resolve_group(c, e);
+    // Where the ranks of a machine do not follow each other, "host" stays unresolved, for check_machine to say why.
+    int group = rank_env_group(e, c->workers);
+    if (c->reduce_group == GROUP_HOST && group) c->reduce_group = group;
     bool started = e->kind != RANK_ENV_NONE;
     if (e->kind == RANK_ENV_OWN) c->launch = LAUNCH_PROCESSES;
     if (!started && c->launch == LAUNCH_DEFAULT) c->launch = default_launch(c);

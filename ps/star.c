@@ -64,13 +64,12 @@ static int check_replicas(const struct config *c) {
     return lacks ? fail("--replicate: %s", lacks) : 0;
 }
 
-// All workers that this command starts are on this machine; of those that others have started, local_size. The address of a
-// rank is known when all have met (star_ranks.c).
+// All workers that this command starts are on this machine; rank r of those that others have started is worker r. The address
+// of a rank is known when all have met (star_ranks.c).
 static void resolve(struct config *c, const struct rank_env *e) {
-    bool here = e->kind == RANK_ENV_NONE, follow = e->local_size && e->local_rank == e->rank % e->local_size;
-    if (c->reduce_group == GROUP_HOST && ps_shares(c) && (here || follow))
-        c->reduce_group = here ? c->workers : e->local_size;
-    if (here || !c->ps.bind) return;
+    int group = rank_env_group(e, c->workers);
+    if (c->reduce_group == GROUP_HOST && group && ps_shares(c)) c->reduce_group = group;
+    if (e->kind == RANK_ENV_NONE || !c->ps.bind) return;
     const char *port = strrchr(c->ps.bind, ':');
     char *bind = xasprintf("tcp://127.0.0.1%s", port ? port : ":*");
     free(c->ps.bind);
@@ -118,7 +117,8 @@ static int check_groups(const struct config *c) {
     if (g == GROUP_HOST)
         return fail(
             "\"reduce_group\": \"host\": which of a star's workers share a machine is known only where `starring train` "
-            "starts them all; give the number of workers of each machine, the same to all roles");
+            "starts them all, or as ranks that follow each other; give the number of workers of each machine, the same to "
+            "all roles");
     if (consistency_row(c->variant)->on_arrival)
         return fail(
             "reduce_group %lld: with --topology %s each push is an update of its own, nothing is summed; leave it out",

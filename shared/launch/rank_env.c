@@ -146,6 +146,11 @@ struct rank_env rank_env_told(const struct rank_env *e, enum launch_kind told) {
     return stays ? *e : (struct rank_env){.size = 1, .meeting = -1};
 }
 
+int rank_env_group(const struct rank_env *e, int workers) {
+    if (e->kind == RANK_ENV_NONE) return workers;
+    return e->local_size && e->local_rank == e->rank % e->local_size ? e->local_size : 0;
+}
+
 void rank_env_give(int rank, int size, int meeting) {
     const struct {
         const char *name;

@@ -58,6 +58,8 @@ bool rank_env_joins(const struct rank_env *e);
 int rank_env_first_host(const char *list, char *out, size_t size);
 // The value of e when the user asks for `told`, by the table above: kind NONE where this process is no rank.
 struct rank_env rank_env_told(const struct rank_env *e, enum launch_kind told);
+// How many ranks a group of "reduce_group": "host" has, one machine's; 0: it is not known, or they do not follow each other.
+int rank_env_group(const struct rank_env *e, int workers);
 // For the children that are started until it is taken back: they are that rank; rank -1: the whole run, of which only the
 // descriptor of the memory is told.
 void rank_env_give(int rank, int size, int meeting);

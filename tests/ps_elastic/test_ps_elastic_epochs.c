@@ -51,6 +51,13 @@ static void test_an_elastic_epoch_begins_with_min(void **state) {
         if (f->log.sent[i].h.kind == WIRE_START) assert_true(f->log.sent[i].h.flags & WIRE_JOINS);
     }
     assert_true(answered(f, WIRE_START));
+    // A third one has its own START at once: the timer is of a process.
+    scheduler_core_dead(f->core, f->p[W1].pid, "worker 1 was killed", 3.31);
+    f->p[W1] = another(f, W1);
+    assert_int_equal(hello(f, W1, 3.32), W1);
+    assert_true(answered(f, WIRE_START));
+    assert_int_equal(hello(f, W1, 3.33), W1);
+    assert_false(answered(f, WIRE_START));
     fixture_destroy(f);
 }
 

@@ -393,8 +393,8 @@ static void child_left(struct launcher *l, struct child *child, pid_t pid) {
     char text[96], why[192];
     bool asks = child->expendable && has_begun(l);
     // The job's other processes hear of it from the launcher, at once, because another orderly child may already wait
-    // for this one.
-    if (child->orderly && !asks) end_rest(l);
+    // for this one. Those on other hosts hear it from each other, and rank 0 may be at work on the run's end.
+    if (child->orderly && !asks && !child->far) end_rest(l);
     child->told_to = true;
     when(l, text, sizeof text);
     snprintf(why, sizeof why, "%s (pid %d) was asked to leave", child->name, (int)pid);

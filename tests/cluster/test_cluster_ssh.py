@@ -80,7 +80,7 @@ class Refused(Case):
 class Underway(Case):
     def starter(self, p):
         """The process of the command itself: p is what took it to its host."""
-        return next(pid for pid, argv in p.left().items() if argv[0] == PROGRAM and "--hosts" in argv)
+        return next(pid for pid, argv in p.left().items() if argv[0] == PROGRAM and "--hosts" in argv and argv[2] != "--workers")
 
     def rank(self, r):
         """Rank r's first process, wherever it is."""

@@ -35,6 +35,9 @@ rank, life = int(os.environ["RANK"]), int(words.get("life", "1").split()[0])
 ask = os.environ.get("ASK", "")
 def leave(number, frame):
     print(f"rank {rank} hears {number}", flush=True)
+    if rank == 0:
+        time.sleep(1)  # it ends the run
+        print("the table", flush=True)
     sys.exit(130 if ask == "late" else 0)
 told = [os.environ[n] for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "STARRING_STARTED_BY")]
 print("told", *told, len(words["key"]), os.getcwd(), sys.argv[1:], flush=True)
@@ -177,6 +180,7 @@ class Ended(Hosts):
             p.ends(0 if how == "stays" else 130)
             for r in range(3):
                 self.assertIn(f"rank {r} hears 2", p.printed())
+            self.assertIn("the table", p.printed())
 
     def test_ctrl_c_twice(self):
         p = self.start_them("kill")

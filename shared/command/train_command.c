@@ -259,7 +259,8 @@ static int train(struct run *r, const struct cli_args *args, bool lacking, int a
     error_quiet(!speaks ? QUIET_ALL : r->life ? QUIET_WARNINGS : c->quiet ? QUIET_REMARKS : QUIET_NOT);
     int opened = job_open(&r->job, c, dry) || lacking ? -1 : 0;
     bool first = !dry && !r->life && (!rank || r->env.rank == 0);
-    if (first && check_places(r)) opened = -1;
+    // Ranks that meet look at no folder before: it may stand still, and the others would take this one for one that never comes.
+    if (first && (run_meets(r) ? monitor_check(c) : check_places(r))) opened = -1;
     if (first && !opened) say_defaults(c, cli_get(args, "config"));
     if (first && !opened) say_crowd(r);
     if (!dry && !r->life && !opened) say_threads(r);

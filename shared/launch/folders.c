@@ -139,9 +139,10 @@ static int meet(struct folders *f, const char *what, const void *mine, size_t by
     snprintf(name, sizeof name, "folder/%" PRIu64, round);
     if (!f->rank && !rc) rc = rendezvous_put(f->meeting, name, all, bytes * (size_t)f->size);
     if (!f->rank) return rc;
-    char *data = await(f, 0, "hear of all ranks", &got, name);
+    char *all_could = xasprintf("hear that all could %s", what), *data = await(f, 0, all_could, &got, name);
     if (!data || got != bytes * (size_t)f->size) rc = lost(f, 0, what);
     if (!rc) memcpy(all, data, got);
+    free(all_could);
     free(data);
     return rc;
 }
@@ -300,7 +301,7 @@ static int find_checkpoint(struct folders *f) {
     int rc = choose(f, &path);
     if (!rc) rc = meet(f, "find its checkpoint", "", 0, f->of);
     if (!rc && path && !folders_one(f)) rc = bring_all(f, path);
-    if (!rc && !f->rank) rc = job_resume(j, false);
+    if (!rc && !f->rank) rc = job_resume(j, path != NULL);
     if (!rc && f->rank) {
         job_resume_forget(j);
         j->resume = path ? xstrdup(path) : NULL;

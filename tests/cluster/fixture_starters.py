@@ -76,9 +76,9 @@ def why_not_joined(*topology):
     """Why ranks that others started do not train these words' topology in this version; None: they do."""
     with tempfile.TemporaryDirectory() as folder:
         p = subprocess.run([PROGRAM, "train", "--model", "tiny", *topology, "--out", folder + "/run", "--set", "parameter_server.deadline_ms=1000"],
-                           env={**ENVIRONMENT, **torch_environment(1, 2, 1, 2, host="127.0.0.1")}, capture_output=True, text=True,
+                           env={**ENVIRONMENT, **torch_environment(0, 2, 0, 2, host="127.0.0.1")}, capture_output=True, text=True,
                            stdin=subprocess.DEVNULL, check=False)
-    return p.stderr.strip() if "started by torchrun as rank 1 of 2" in p.stderr else None
+    return p.stderr.strip() if "started by torchrun as rank 0 of 2" in p.stderr else None
 
 
 class Starter:

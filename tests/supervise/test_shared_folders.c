@@ -198,7 +198,8 @@ static int writes_elsewhere(struct rank *r) {
         char path[240];
         char data[4];
     } note = {.bytes = 4, .size = 4, .path = "ranks/../../evil", .data = "evil"};
-    if (r->rank == 1) rendezvous_put(r->meeting, "note/1/0", &note, sizeof note);
+    if (r->rank == 1)
+        rendezvous_put(r->meeting, "note/1/0", &note, offsetof(typeof(note), data) + sizeof note.data);
     return 0;
 }
 

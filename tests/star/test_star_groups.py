@@ -169,9 +169,9 @@ class Groups(Runs):
 
     def test_a_star_of_started_ranks_knows_its_machines(self):
         """Rank r is worker r: rank 1 of four on two machines, as torchrun tells it; and where ranks take turns between machines."""
-        for local, status in (("1", 0), ("0", 2)):
+        for rank, status in (("1", 0), ("0", 2)):  # rank 0 speaks
             for topology in ("ps:sync",) if status else ("ps:sync", "zero:1"):
-                done = self.run_it("RANK=1", "WORLD_SIZE=4", f"LOCAL_RANK={local}", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+                done = self.run_it(f"RANK={rank}", "WORLD_SIZE=4", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
                                    "MASTER_PORT=29511", PROGRAM, "train", "--workers", "4", "--topology", topology, "--reduce-group", "host",
                                    *(["--print-config"] if not status else []), program="env", status=status)
                 if status:

@@ -1,19 +1,23 @@
 #include "decentral/ranks.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "decentral/collective/hub.h"
+#include "decentral/gloo/gloo_load.h"
 #include "decentral/mpi/mpi_load.h"
 #include "decentral/nccl/collective_nccl.h"
 #include "decentral/nccl/nccl_world.h"
 #include "shared/core/error.h"
 #include "shared/core/segment.h"
 #include "shared/device/device_choice.h"
+#include "shared/launch/rendezvous.h"
 #include "shared/launch/stop.h"
 
 // ---------------------------------------------------------------- where collectives come from
 struct ring_source {
     struct collective_source source;
+    struct gloo_world *gloo;
     struct nccl_meeting *meeting;
     struct nccl_world *nccl;
 };
@@ -38,20 +42,21 @@ static const struct collective_kind *const kinds[RING_COLLECTIVES][2] = {
     [RING_THREADS] = {&collective_threads_kind, &collective_threads_kind},
     [RING_SHM] = {&collective_shm_kind, &collective_shm_staged_kind},
     [RING_MPI] = {&collective_mpi_kind, &collective_mpi_staged_kind},
+    [RING_GLOO] = {&collective_gloo_kind, &collective_gloo_staged_kind},
     [RING_NCCL] = {&collective_nccl_kind, &collective_nccl_kind},
 };
 
+// r: with the worlds that there are so far.
 static struct collective_source source_of(enum ring_collective kind, bool device_memory,
-                                          const struct ring_place *p, struct nccl_world *nccl) {
-    return (struct collective_source){.kind = kinds[kind][device_memory],
-                                      .world = kind == RING_NCCL ? (void *)nccl : p->world,
-                                      .rank = p->rank,
-                                      .size = p->size};
+                                          const struct ring_place *p, const struct ring_source *r) {
+    void *world = kind == RING_NCCL ? (void *)r->nccl : kind == RING_GLOO ? (void *)r->gloo : p->world;
+    return (struct collective_source){
+        .kind = kinds[kind][device_memory], .world = world, .rank = p->rank, .size = p->size};
 }
 
 struct collective_source ranks_predicted(const struct config *c, int rank) {
     return source_of(c->collective, config_device(c)->gpu,
-                     &(struct ring_place){.rank = rank, .size = c->workers}, NULL);
+                     &(struct ring_place){.rank = rank, .size = c->workers}, &(struct ring_source){0});
 }
 
 // Each process has looked at its own machine: "auto" may have become different things.
@@ -73,22 +78,51 @@ static int open_nccl(struct ring_source *r, const struct ring_place *p) {
                                                                   .deadline_s = p->deadline_s});
 }
 
+// Gloo's ranks tell each other their addresses in the rendezvous, or, where they are of this host, in what they meet in there.
+static int meet_by_rendezvous(void *rendezvous, const void *mine, size_t bytes, void *all) {
+    return rendezvous_all(rendezvous, mine, bytes, all);
+}
+
+static int meet_here(void *source, const void *mine, size_t bytes, void *all) {
+    struct ring_source *r = source;
+    int rc = 0;
+    memcpy((char *)all + (size_t)r->source.rank * bytes, mine, bytes);
+    for (int i = 0; i < r->source.size && !rc; i++)
+        rc = nccl_meeting_share(r->meeting, i, (char *)all + (size_t)i * bytes, bytes);
+    return rc;
+}
+
+static int open_gloo(struct ring_source *r, const struct ring_place *p) {
+    bool joined = p->host == RING_GLOO;
+    r->source = (struct collective_source){.rank = p->rank, .size = p->size};
+    return gloo_world_open(
+        &r->gloo, &(struct gloo_world_options){
+                      .rank = p->rank,
+                      .size = p->size,
+                      .address = joined ? rendezvous_member(p->world, p->rank)->address : "127.0.0.1",
+                      .deadline_s = p->deadline_s,
+                      .meet = joined ? meet_by_rendezvous : meet_here,
+                      .ctx = joined ? p->world : r});
+}
+
 int ring_source_open(struct ring_source **out, enum ring_collective kind, const struct ring_place *p) {
     bool device_memory = !dev_host_memory(p->dev), processes = p->host != RING_THREADS;
+    bool joined = p->host == RING_GLOO;
     struct ring_source *r = xcalloc(1, sizeof *r);
-    int rc = 0;
+    int rc = joined ? open_gloo(r, p) : 0;
     *out = NULL;
-    if (kind == RING_NCCL || (processes && device_memory)) {
-        struct collective_source under = source_of(p->host, false, p, NULL);
+    if (rc == 0 && (kind == RING_NCCL || (kind == RING_GLOO && !joined) || (processes && device_memory))) {
+        struct collective_source under = source_of(p->host, false, p, r);
         rc = nccl_meeting_open(&r->meeting, &under, p->deadline_s);
-        if (rc == 0 && processes) rc = agree(r, kind, p);
+        if (rc == 0 && processes && device_memory) rc = agree(r, kind, p);
     }
+    if (rc == 0 && kind == RING_GLOO && !joined) rc = open_gloo(r, p);
     if (rc == 0 && kind == RING_NCCL) rc = open_nccl(r, p);
     if (rc != 0) {
         ring_source_close(&r);
         return -1;
     }
-    r->source = source_of(kind, device_memory, p, r->nccl);
+    r->source = source_of(kind, device_memory, p, r);
     *out = r;
     return 0;
 }
@@ -100,6 +134,7 @@ void ring_source_close(struct ring_source **source) {
     if (!r) return;
     nccl_world_close(&r->nccl);
     nccl_meeting_close(&r->meeting);
+    gloo_world_close(&r->gloo);
     free(r);
     *source = NULL;
 }
@@ -113,7 +148,8 @@ size_t ranks_meeting_bytes(const struct config *c) { return SEGMENT_HEAD + hub_b
 // memory. tcp is Open MPI's.
 static enum launch_kind default_launch(const struct config *c) {
     if (c->medium == MEDIUM_TCP) return LAUNCH_MPI;
-    if (c->medium == MEDIUM_SHM || c->collective == RING_SHM) return LAUNCH_PROCESSES;
+    if (c->medium == MEDIUM_SHM || c->collective == RING_SHM || c->collective == RING_GLOO)
+        return LAUNCH_PROCESSES;
     return c->workers > 1 && !config_device(c)->gpu && c->collective == RING_AUTO ? LAUNCH_PROCESSES
                                                                                   : LAUNCH_THREADS;
 }
@@ -148,10 +184,12 @@ static int check_medium(const struct config *c) {
             "--medium %s: ranks that are threads read each other's memory and talk through nothing; use --launch "
             "processes or mpi for ranks that are processes, or leave --medium out",
             name);
+    if (c->collective == RING_GLOO && c->medium == MEDIUM_SHM)
+        return fail("--medium shm: Gloo talks through tcp; use --collective shm, or leave --medium out");
     if (c->collective == RING_SHM && c->medium == MEDIUM_TCP)
         return fail(
-            "--medium tcp: ranks that are processes of one host share memory; use --launch mpi, whose Open MPI talks "
-            "through tcp, or leave --medium out");
+            "--medium tcp: ranks that are processes of one host share memory; use --collective gloo, or --launch mpi, whose "
+            "Open MPI talks through tcp, or leave --medium out");
     return 0;
 }
 
@@ -168,6 +206,9 @@ static int check_collective(const struct config *c) {
         return fail("--collective %s: with --launch %s %s; use --collective %s, or --launch %s",
                     engine_rows[asked].name, launch_rows[c->launch].name, why, engine_rows[host].name,
                     launch_rows[launch_of[asked]].name);
+    if (asked == RING_GLOO && host == RING_MPI)
+        return fail(
+            "--collective gloo: ranks that mpirun starts talk over MPI; use --launch processes, or --collective mpi");
     if (c->collective == RING_NCCL && !config_device(c)->gpu)
         return fail(
             "--collective nccl: NCCL moves the memory of GPUs, and --device "
@@ -213,6 +254,10 @@ static int check_native(const struct config *c) {
         return fail(
             "\"reduce\": \"native\": ranks of one host that load each other's numbers have no library whose sum could be "
             "taken; use --launch mpi or --collective nccl, or leave \"reduce\" out");
+    if (c->workers > 1 && c->collective == RING_GLOO)
+        return fail(
+            "\"reduce\": \"native\": Gloo's own sums end at a timeout, whether a rank is dead or slow, so its ranks sum "
+            "themselves; use --launch mpi or --collective nccl, or leave \"reduce\" out");
     if (c->workers > 1 && c->collective == RING_MPI && c->dtype != DT_F32)
         return fail(
             "\"reduce\": \"native\": Open MPI has no sum of %s; use --dtype fp32, or leave \"reduce\" out",
@@ -228,6 +273,7 @@ int ranks_check_machine(const struct config *c) {
             "slot, srun --distribution=block); give reduce_group as the number of ranks of a group instead");
     if (c->reduce_native && check_native(c)) return -1;
     if (c->collective == RING_MPI && !mpi_available(&why)) return fail("Open MPI: %s", why);
+    if (c->collective == RING_GLOO && !gloo_available(&why)) return fail("Gloo: %s", why);
     if (c->collective != RING_NCCL || nccl_available(&why)) return 0;
     return fail("--collective nccl: %s", why);
 }
@@ -251,10 +297,11 @@ static struct topology *create(void *ctx, struct device *dev, struct stream *com
     if (!t) return NULL;
     bool mpi = r->place.host == RING_MPI, shm = r->place.host == RING_SHM;
     t->launch = launch_rows[mpi ? LAUNCH_MPI : shm ? LAUNCH_PROCESSES : LAUNCH_THREADS].name;
-    t->medium = r->job->config->collective == RING_NCCL ? "nccl"
-                : mpi                                   ? mpi_medium_name(&r->medium)
-                : shm                                   ? "shm"
-                                                        : "threads";
+    t->medium = r->job->config->collective == RING_NCCL   ? "nccl"
+                : r->job->config->collective == RING_GLOO ? "tcp"
+                : mpi                                     ? mpi_medium_name(&r->medium)
+                : shm                                     ? "shm"
+                                                          : "threads";
     return t;
 }
 

@@ -52,8 +52,9 @@ struct ring_machine {
 enum ring_collective ring_collective_resolve(enum ring_collective asked, const struct ring_machine *m);
 
 struct ring_place {
-    enum ring_collective host;  // how ranks meet on the host: RING_THREADS, RING_SHM or RING_MPI
-    void *world;                // a struct hub, or of MPI a struct mpi_world
+    enum ring_collective
+        host;     // how ranks meet: RING_THREADS, RING_SHM, RING_MPI, or RING_GLOO: in a rendezvous
+    void *world;  // a struct hub, of MPI a struct mpi_world, of Gloo the struct rendezvous
     int rank, size;
     struct device *dev;
     double deadline_s;  // 0: none

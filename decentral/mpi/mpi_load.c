@@ -1,64 +1,29 @@
 // Opens what is linked with Open MPI, so that the program itself needs none.
-//
-// Where    STARRING_MPI_SO when set and not empty; else beside the program, in its lib folder, and in the lib folder next to
-//          its own (bin/starring, lib/... and lib/starring/...).
-// Global   Open MPI's own parts look for its symbols among those of the program.
-#include <dlfcn.h>
-#include <limits.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "decentral/mpi/mpi_load.h"
 
 #include "decentral/collective/collective_peers.h"
-#include "decentral/mpi/mpi_load.h"
+#include "decentral/collective/plugin.h"
 #include "shared/core/error.h"
-#include "shared/launch/launch.h"
 
-static const struct mpi_engine *engine;
-static char why_not[PATH_MAX + 256];
-static pthread_once_t asked = PTHREAD_ONCE_INIT;
+static struct plugin plugin = {.file = MPI_ENGINE_FILE,
+                               .symbol = MPI_ENGINE_SYMBOL,
+                               .variable = "STARRING_MPI_SO",
+                               .library = "Open MPI",
+                               .runs = "the package openmpi-bin",
+                               .builds = "the packages openmpi-bin and libopenmpi-dev",
+                               .instead = "--launch processes"};
 
-static void load(void) {
-    static const char *const places[] = {"", "lib/", "../lib/", "../lib/starring/"};
-    const char *given = getenv("STARRING_MPI_SO");
-    char *program = launch_self(), path[PATH_MAX] = "";
-    int folder = program ? (int)(strrchr(program, '/') - program) + 1 : 0;
-    if (given && *given)
-        snprintf(path, sizeof path, "%s", given);
-    else
-        for (size_t i = 0; i < sizeof places / sizeof *places && (i == 0 || access(path, R_OK)); i++)
-            snprintf(path, sizeof path, "%.*s%s" MPI_ENGINE_FILE, folder, program ? program : "", places[i]);
-    void *library = access(path, R_OK) ? NULL : dlopen(path, RTLD_NOW | RTLD_GLOBAL);
-    const char *error = access(path, R_OK) ? NULL : dlerror();
-    engine = library ? dlsym(library, MPI_ENGINE_SYMBOL) : NULL;
-    if (!engine && error)
-        snprintf(why_not, sizeof why_not,
-                 "%s; install Open MPI (the package openmpi-bin), or use --launch processes", error);
-    else if (!engine)
-        snprintf(
-            why_not, sizeof why_not,
-            "this build has no MPI: there is no " MPI_ENGINE_FILE
-            " in %.*s or its lib folder; install Open MPI (the packages openmpi-bin and libopenmpi-dev) and run make, or use "
-            "--launch processes",
-            folder, program ? program : "");
-    free(program);
-}
+static const struct mpi_engine *engine(const char **why) { return plugin_open(&plugin, why); }
 
-bool mpi_available(const char **why) {
-    pthread_once(&asked, load);
-    *why = why_not;
-    return engine != NULL;
-}
+bool mpi_available(const char **why) { return engine(why) != NULL; }
 
 int mpi_world_open(struct mpi_world **out, struct mpi_medium *medium, int *rank, int *size) {
     const char *why;
-    return mpi_available(&why) ? engine->open(out, medium, rank, size) : fail("%s", why);
+    return engine(&why) ? engine(&why)->open(out, medium, rank, size) : fail("%s", why);
 }
 
 void mpi_world_close(struct mpi_world **w) {
-    if (*w) engine->close(w);
+    if (*w) engine(&(const char *){NULL})->close(w);
 }
 
 const char *mpi_medium_name(const struct mpi_medium *m) {
@@ -67,7 +32,7 @@ const char *mpi_medium_name(const struct mpi_medium *m) {
 
 // ---------------------------------------------------------------- for predictions too, which open nothing
 static struct collective *create(void *world, int rank, int channel, const struct collective_options *o) {
-    return engine->create(world, rank, channel, o);
+    return engine(&(const char *){NULL})->create(world, rank, channel, o);
 }
 
 const struct collective_kind collective_mpi_kind = {

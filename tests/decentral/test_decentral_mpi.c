@@ -8,16 +8,10 @@
 #include <cmocka.h>
 // clang-format on
 #include <dlfcn.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <sys/wait.h>
 
 #include "decentral/mpi/mpi_load.h"
-#include "shared/core/error.h"
-#include "tests/decentral/collective_cases.h"
-#include "tests/decentral/time_cases.h"
-#include "tests/decentral/zero_cases.h"
-#include "tests/emulated.h"
+#include "tests/decentral/process_jobs.h"
 
 // Open MPI is not built with the thread sanitizer: what its modules do among themselves, and the memory they
 // fill on whichever thread makes progress, would be reported against our reads of the same message.
@@ -29,8 +23,6 @@ const char *__tsan_default_suppressions(void) {
            "called_from_lib:libmpi.so\ncalled_from_lib:libopen-pal.so\n";
 }
 
-#define DONE "rank outcome as expected"
-
 // A world that was refused must not be finalized. The library that is linked with Open MPI finds this one first.
 int MPI_Finalize(void);
 static bool refused_world;
@@ -41,289 +33,9 @@ int MPI_Finalize(void) {
     _exit(9);
 }
 
-// What a rank of a job has.
-struct mpi_rank {
-    struct mpi_world *world;
-    int rank, size;
-    struct device *dev;
-    struct stream *s;
-    struct wire_count wire;
-};
-
-static struct collective *open_channel(struct mpi_rank *r, int channel, struct collective_options o) {
-    o.wire = &r->wire;
-    return collective_mpi_kind.create(r->world, r->rank, channel, &o);
-}
-
-// ---------------------------------------------------------------- jobs, run by every rank; 0 or -1
-
-// Small staging, so that reductions go in several chunks.
-static int job_cases(struct mpi_rank *r) {
-    char staging[4 * 4096];
-    int rc = 0;
-    for (int i = 0; i < 2 && !rc; i++) {
-        struct collective_options o = {.deadline_s = 60, .mode = i == 1 ? REDUCE_NATIVE : REDUCE_ORDERED};
-        o.staging = staging;
-        o.staging_bytes = sizeof staging;
-        struct collective *c = open_channel(r, i, o);
-        if (!c) return -1;
-        rc = cases_run(c, r->s, 40003, (uint64_t)i);
-        stream_sync(r->s);
-        collective_destroy(&c);
-    }
-    return rc;
-}
-
-static int expect_failure(struct collective *c, struct stream *s, const char *part) {
-    if (stream_sync(s) == 0) return -1;
-    if (strstr(collective_error(c), part)) return 0;
-    fprintf(stderr, "\"%s\" does not mention \"%s\"\n", collective_error(c), part);
-    return -1;
-}
-
-// Buffers on an (emulated) GPU, host staging for a fraction of a block.
-static int job_staged(struct mpi_rank *r) {
-    const char *why = "";
-    struct device *gpu = NULL;
-    const struct backend *cuda = backend_find("cuda", &why);
-    if (!cuda || dev_open(cuda, &(struct device_options){.label = "rank"}, &gpu) != 0) return -1;
-    struct stream *s = stream_create(gpu, "comm");
-    size_t bytes = 2 * (size_t)r->size * 1024;
-    int rc = 0;
-    for (int i = 0; i < 2 && !rc; i++) {
-        struct collective_options o = {.deadline_s = 60, .mode = i == 1 ? REDUCE_NATIVE : REDUCE_ORDERED};
-        o.host_staging = dev_alloc(gpu, MEM_HOST, bytes);
-        o.host_staging_bytes = bytes;
-        struct collective *c = open_channel(r, i, o);
-        if (!c) return -1;
-        rc = cases_run(c, s, 1001, (uint64_t)i);
-        stream_sync(s);
-        collective_destroy(&c);
-        dev_free(gpu, MEM_HOST, o.host_staging, bytes);
-    }
-    struct collective *bare = open_channel(r, 2, (struct collective_options){.deadline_s = 60});
-    float x = 0;
-    collective_broadcast(bare, s, &x, 1, DT_F32, 0);
-    if (!rc) rc = expect_failure(bare, s, "without host staging");
-    stream_destroy(&s);
-    collective_destroy(&bare);
-    dev_close(&gpu);
-    return rc;
-}
-
-// What is refused is refused on each rank alone: the world stays whole.
-static int refused(struct mpi_rank *r, struct collective_options o, const char *why) {
-    uint16_t x[8] = {0};
-    o.deadline_s = 60;
-    struct collective *c = open_channel(r, 0, o);
-    collective_all_reduce(c, r->s, x, x, 8, DT_BF16);
-    int rc = expect_failure(c, r->s, why);
-    stream_destroy(&r->s);
-    collective_destroy(&c);
-    return rc;
-}
-
-static int job_native_16bit_is_refused(struct mpi_rank *r) {
-    char staging[4096];
-    struct collective_options o = {
-        .mode = REDUCE_NATIVE, .staging = staging, .staging_bytes = sizeof staging};
-    return refused(r, o, "no bf16 natively");
-}
-
-// What the norm needs: an ordered channel without staging sums int64, counted by the formula of a ring, also where the
-// sum wraps around.
-static int job_exact(struct mpi_rank *r) {
-    int64_t x[EXACT_SUM_WORDS], size = r->size;
-    struct collective *c = open_channel(r, 0, (struct collective_options){.deadline_s = 60, .control = true});
-    for (int i = 0; i < EXACT_SUM_WORDS; i++) x[i] = i ? INT64_C(1) << (i + 20) : INT64_MAX / 2;
-    collective_all_reduce(c, r->s, x, x, EXACT_SUM_WORDS, DT_I64);
-    int rc = stream_sync(r->s);
-    for (int i = 0; i < EXACT_SUM_WORDS; i++) {
-        uint64_t one = i ? UINT64_C(1) << (i + 20) : INT64_MAX / 2;
-        if ((uint64_t)x[i] != one * (uint64_t)size) rc = -1;
-    }
-    size_t formula = 2 * (size_t)(size - 1) * sizeof x / (size_t)size;
-    if (atomic_load(&r->wire.control_sent) != formula || atomic_load(&r->wire.control_received) != formula ||
-        atomic_load(&r->wire.payload_sent))
-        rc = -1;
-    float y = 0;  // whose order matters
-    collective_all_reduce(c, r->s, &y, &y, 1, DT_F32);
-    if (!rc) rc = expect_failure(c, r->s, "without staging");
-    stream_destroy(&r->s);
-    collective_destroy(&c);
-    return rc;
-}
-
-static int job_no_staging_is_refused(struct mpi_rank *r) {
-    return refused(r, (struct collective_options){0}, "without staging");
-}
-
-// Rank 1 stays away until the others have had their deadline.
-static int job_missing(struct mpi_rank *r) {
-    float x = 0, y[3];
-    struct collective *c =
-        open_channel(r, 0, (struct collective_options){.deadline_s = r->rank == 1 ? 30 : 1, .dev = r->dev});
-    if (r->rank == 1) {
-        collective_barrier(c, r->s);
-        usleep(2000000);
-        return expect_failure(c, r->s, "aborted by rank");
-    }
-    collective_all_gather(c, r->s, &x, y, 1, DT_F32);
-    return expect_failure(c, r->s, "did not come");
-}
-
-static int job_mismatch(struct mpi_rank *r) {
-    float x[8] = {0};
-    struct collective *c = open_channel(r, 0, (struct collective_options){.deadline_s = 2});
-    collective_broadcast(c, r->s, x, r->rank == 1 ? 7 : 6, DT_F32, 0);
-    if (r->rank == 1) return expect_failure(c, r->s, "rank 0 sent 24 bytes where rank 1 expects 28");
-    (void)stream_sync(r->s);  // x must outlive the message
-    return 0;
-}
-
-static int job_abort(struct mpi_rank *r) {
-    float x = 0, y[3];
-    struct collective *c = open_channel(r, 0, (struct collective_options){0});  // no deadline
-    if (r->rank == 2) {
-        usleep(50000);
-        collective_abort(c, "rank 2 gives up");
-        collective_barrier(c, r->s);
-        return expect_failure(c, r->s, "rank 2 gives up");
-    }
-    collective_all_gather(c, r->s, &x, y, 1, DT_F32);
-    return expect_failure(c, r->s, "aborted by rank 2: rank 2 gives up");
-}
-
-// Rank 1 is gone without a word.
-static int job_dead(struct mpi_rank *r) {
-    float x = 0, y[3];
-    struct collective *c = open_channel(r, 0, (struct collective_options){.deadline_s = 1});
-    collective_barrier(c, r->s);
-    if (stream_sync(r->s) != 0) return -1;
-    if (r->rank == 1) _exit(7);
-    collective_all_gather(c, r->s, &x, y, 1, DT_F32);
-    return expect_failure(c, r->s, "rank 1 did not come");
-}
-
-static int compute(void *seconds) {
-    for (double until = now_seconds() + *(double *)seconds; now_seconds() < until;) continue;
-    return 0;
-}
-
-// Slow is not dead. Rank 1 computes for several deadlines, rank 2 waits for it, and rank 0 for both.
-static int job_slow(struct mpi_rank *r) {
-    double seconds = 5;
-    int rc = 0;
-    for (int native = 0; native < 2 && !rc; native++) {
-        float x[3] = {1, 2, 3}, y[3] = {0};
-        char staging[4096];
-        struct collective_options o = {.deadline_s = 2,
-                                       .dev = r->dev,
-                                       .mode = native ? REDUCE_NATIVE : REDUCE_ORDERED,
-                                       .staging = staging,
-                                       .staging_bytes = sizeof staging};
-        struct collective *c = open_channel(r, native, o);
-        if (r->rank == 1) stream_host(r->s, "compute", compute, &seconds);
-        if (r->rank == 1) collective_send(c, r->s, x, 3, DT_F32, 2);
-        if (r->rank == 2) collective_recv(c, r->s, y, 3, DT_F32, 1);
-        collective_all_reduce(c, r->s, x, x, 3, DT_F32);
-        rc = stream_sync(r->s);
-        if (rc) fprintf(stderr, "%s\n", collective_error(c));
-        if (x[2] != 9 || (r->rank == 2 && y[2] != 3)) rc = -1;
-        collective_destroy(&c);
-    }
-    return rc;
-}
-
-// Rank 1 stands for several deadlines in a file, as it were: on its way to its device, and beside it.
-static int job_beside(struct mpi_rank *r) {
-    float x = r->rank == 1;
-    struct collective *c[2];
-    for (int i = 0; i < 2; i++) {
-        if (r->rank == 1) usleep(4000000);
-        c[i] = open_channel(r, i, (struct collective_options){.deadline_s = 1.5, .dev = r->dev});
-        if (!c[i]) return -1;
-    }
-    if (r->rank == 1) usleep(4000000);
-    collective_broadcast(c[1], r->s, &x, 1, DT_F32, 1);
-    int rc = stream_sync(r->s) || x != 1 ? -1 : 0;
-    if (rc) fprintf(stderr, "%s\n", collective_error(c[1]));
-    for (int i = 0; i < 2; i++) collective_destroy(&c[i]);
-    return rc;
-}
-
-// One that is stopped is an error that names it, though another computes on.
-static int job_stopped(struct mpi_rank *r) {
-    double seconds = 20, start = now_seconds();
-    struct collective *c =
-        open_channel(r, 0, (struct collective_options){.deadline_s = r->rank == 2 ? 0 : 2, .dev = r->dev});
-    if (r->rank == 1) raise(SIGSTOP);
-    if (r->rank == 2) stream_host(r->s, "compute", compute, &seconds);
-    collective_barrier(c, r->s);
-    if (r->rank == 0) {
-        int rc = expect_failure(c, r->s, "rank 1 did not come within 2 s and gives no sign of life");
-        return now_seconds() - start < 8 ? rc : -1;
-    }
-    char why[256];
-    while (!collective_aborted(c, why, sizeof why) && now_seconds() - start < 15) usleep(10000);
-    return strstr(why, "rank 1 did not come") ? 0 : -1;
-}
-
-// Nobody computes: calls that differ, each waiting for the other, end at the deadline.
-static int job_differ(struct mpi_rank *r) {
-    float x[3] = {0}, y[3];
-    double start = now_seconds();
-    struct collective *c =
-        open_channel(r, 0, (struct collective_options){.deadline_s = r->rank ? 60 : 1.5, .dev = r->dev});
-    if (r->rank == 1)
-        collective_recv(c, r->s, x, 1, DT_F32, 2);
-    else
-        collective_all_gather(c, r->s, x, y, 1, DT_F32);
-    if (stream_sync(r->s) == 0 || now_seconds() - start > 6) return -1;
-    const char *why = collective_error(c);
-    return strstr(why, "did not come within 1.5 s") && !strstr(why, "sign of life") ? 0 : -1;
-}
-
-// All stages over MPI against the scalar reference.
-static int zero_stages(struct mpi_rank *r, int group) {
-    static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
-    int rc = 0;
-    for (int stage = 0; stage < 4 && !rc; stage++) {
-        struct zero_case c = {.world = r->size,
-                              .stage = stage,
-                              .dtype = types[stage % 3],
-                              .tied = stage % 2 == 1,
-                              .steps = 5,
-                              .micro = 1,
-                              .group = group};
-        struct zero_reference *ref = zero_reference_create(&c);
-        struct collective_source src = {&collective_mpi_kind, r->world, r->rank, r->size};
-        rc = zero_case_rank(&c, ref, &src);
-        zero_reference_destroy(&ref);
-    }
-    return rc;
-}
-
-static int job_zero(struct mpi_rank *r) { return zero_stages(r, 0); }
-static int job_groups(struct mpi_rank *r) { return zero_stages(r, 2); }
-
-// Who is late is waited for, a slow link is exposed, in all stages; each rank learns from the others when they were
-// ready.
-static int job_time(struct mpi_rank *r) {
-    struct layout *layout = zero_case_layout(r->size, false);
-    struct collective_source src = {&collective_mpi_kind, r->world, r->rank, r->size};
-    int rc = 0;
-    for (int i = 0; i < 2 * ZERO_STAGES && !rc; i++) {
-        struct time_case c = {.stage = i / 2, .slow_link = i % 2};
-        rc = time_case_rank(&c, &src, layout);
-    }
-    layout_destroy(&layout);
-    return rc;
-}
-
 static const struct job {
     const char *name;
-    int (*run)(struct mpi_rank *r);
+    int (*run)(struct process_rank *r);
     bool broken;   // ends as a failed job does
     int speakers;  // ranks that say that they saw what they should
     bool gpu;      // needs the emulated CUDA
@@ -363,14 +75,16 @@ static int run_refused(void) {
 // A failed rank leaves through _exit, as its world cannot be finalized; late enough for the others to speak
 // before mpirun ends them.
 static int run_as_rank(const char *name) {
-    struct mpi_rank r = {0};
+    struct process_rank r = {.kind = &collective_mpi_kind, .library = true, .dead = "rank 1 did not come"};
     struct mpi_medium medium = {0};
+    struct mpi_world *world = NULL;
     const struct job *job = NULL;
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++)
         if (strcmp(jobs[i].name, name) == 0) job = &jobs[i];
     error_quiet(1);
     if (!strcmp(name, "refused")) return run_refused();
-    if (!job || mpi_world_open(&r.world, &medium, &r.rank, &r.size) != 0) return 1;
+    if (!job || mpi_world_open(&world, &medium, &r.rank, &r.size) != 0) return 1;
+    r.world = world;
     bool sleeps = !strcmp(name, "missing");  // beside its device, and is missed all the same
     struct device_options o = {.threads = 1, .watch_host = !sleeps};
     if (dev_open(backend_find("cpu", &(const char *){NULL}), &o, &r.dev)) return 1;
@@ -380,12 +94,12 @@ static int run_as_rank(const char *name) {
     fflush(stdout);
     if (job->broken) {
         usleep(1000000);
-        mpi_world_close(&r.world);
+        mpi_world_close(&world);
         _exit(rc == 0 ? 3 : 1);
     }
     if (r.s) stream_destroy(&r.s);
     dev_close(&r.dev);
-    mpi_world_close(&r.world);
+    mpi_world_close(&world);
     return rc == 0 ? 0 : 1;
 }
 

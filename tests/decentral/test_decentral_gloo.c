@@ -1,0 +1,187 @@
+// The collectives over Gloo: the same cases as for threads and Open MPI, with 2 to 5 ranks, and its failures. Each job runs in
+// processes of its own, which meet in a page that they share.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+// clang-format off
+#include <cmocka.h>
+// clang-format on
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "decentral/gloo/gloo_load.h"
+#include "tests/decentral/process_jobs.h"
+
+// Gloo is not built with the thread sanitizer: how its thread hands received bytes over is not seen.
+const char *__tsan_default_suppressions(void);
+const char *__tsan_default_suppressions(void) {
+    return "race:libgloo.so\nmutex:libgloo.so\ndeadlock:libgloo.so\ncalled_from_lib:libgloo.so\n";
+}
+
+#define RANKS     5
+#define BLOB_MOST 4096
+
+// What the ranks of a job share. A rank that gives up says so, for the others not to wait.
+struct page {
+    atomic_int come, away;
+    char blobs[RANKS][BLOB_MOST];
+};
+
+struct place {
+    struct page *page;
+    int rank, size;
+};
+
+static int meet(void *ctx, const void *mine, size_t bytes, void *all) {
+    struct place *p = ctx;
+    memcpy(p->page->blobs[p->rank], mine, bytes);
+    atomic_fetch_add(&p->page->come, 1);
+    for (int i = 0; atomic_load(&p->page->come) < p->size; i++) {
+        if (i > 20000) return -1;
+        usleep(1000);
+    }
+    for (int i = 0; i < p->size; i++) memcpy((char *)all + (size_t)i * bytes, p->page->blobs[i], bytes);
+    return 0;
+}
+
+// ---------------------------------------------------------------- jobs of Gloo's own
+
+// A native sum is refused, in words; the world goes on.
+static int job_native(struct process_rank *r) {
+    float x = 1;
+    struct collective *c = open_channel(r, 0, (struct collective_options){.mode = REDUCE_NATIVE});
+    if (c || !strstr(error_last(), "Gloo's own sums end at a timeout")) return -1;
+    c = open_channel(r, 0, (struct collective_options){.deadline_s = 60});
+    collective_all_reduce(c, r->s, &x, &x, 1, DT_F32);
+    int rc = stream_sync(r->s) || x != (float)r->size ? -1 : 0;
+    collective_destroy(&c);
+    return rc;
+}
+
+// Rank 1 ends in the middle of a message that takes long: the part that came is no message.
+static int job_dead_in_message(struct process_rank *r) {
+    static char big[64 << 20];
+    double start = now_seconds();
+    struct collective *c = open_channel(r, 0, (struct collective_options){.deadline_s = 30});
+    if (r->rank == 1) alarm(1);
+    for (int i = 0; i < 10000 && !*collective_error(c); i++)
+        collective_broadcast(c, r->s, big, sizeof big, DT_U8, 1);
+    int rc = expect_failure(c, r->s, "rank 1 is gone");
+    return rc || now_seconds() - start > 10 ? -1 : 0;
+}
+
+// A rank that is done leaves; what it sent still arrives, and nobody misses it.
+static int job_leaves(struct process_rank *r) {
+    static char big[8 << 20];
+    struct collective *c = open_channel(r, 0, (struct collective_options){.deadline_s = 30});
+    memset(big, r->rank == 0 ? 7 : 0, sizeof big);
+    if (r->rank > 0) usleep(200000);
+    collective_broadcast(c, r->s, big, sizeof big, DT_U8, 0);
+    if (stream_sync(r->s) || big[0] != 7 || big[sizeof big - 1] != 7) return -1;
+    if (r->rank > 0) usleep(700000);
+    if (r->rank == 1) collective_send(c, r->s, big, 3, DT_U8, 2);
+    if (r->rank == 2) collective_recv(c, r->s, big, 3, DT_U8, 1);
+    int rc = stream_sync(r->s);
+    if (rc) fprintf(stderr, "%s\n", collective_error(c));
+    collective_destroy(&c);
+    return rc;
+}
+
+static const struct job {
+    const char *name;
+    int (*run)(struct process_rank *r);
+    int ranks;
+    int speakers;  // ranks that see what they should
+    bool gpu;      // needs the emulated CUDA
+} jobs[] = {
+    {"cases of 1", job_cases, 1, 1, false},  {"cases of 2", job_cases, 2, 2, false},
+    {"cases of 3", job_cases, 3, 3, false},  {"cases of 4", job_cases, 4, 4, false},
+    {"cases of 5", job_cases, 5, 5, false},  {"staged", job_staged, 3, 3, true},
+    {"native", job_native, 3, 3, false},     {"exact", job_exact, 3, 3, false},
+    {"zero", job_zero, 3, 3, false},         {"groups", job_groups, 4, 4, false},
+    {"time", job_time, 3, 3, false},         {"missing", job_missing, 3, 3, false},
+    {"mismatch", job_mismatch, 3, 3, false}, {"abort", job_abort, 3, 3, false},
+    {"dead", job_dead, 3, 2, false},         {"dead in a message", job_dead_in_message, 3, 2, false},
+    {"leaves", job_leaves, 3, 3, false},     {"slow", job_slow, 3, 3, false},
+    {"stopped", job_stopped, 3, 2, false},   {"differ", job_differ, 3, 3, false},
+    {"beside", job_beside, 3, 3, false},
+};
+
+// A process of its own. Its exit status: 0 where it saw what it should.
+static int run_rank(const struct job *job, struct page *page, int rank) {
+    struct place place = {page, rank, job->ranks};
+    struct gloo_world *world;
+    struct process_rank r = {
+        .kind = &collective_gloo_kind, .dead = "rank 1 is gone", .rank = rank, .size = job->ranks};
+    error_quiet(1);
+    error_set_label("rank %d", rank);
+    if (gloo_world_open(&world, &(struct gloo_world_options){.rank = rank,
+                                                             .size = job->ranks,
+                                                             .address = "127.0.0.1",
+                                                             .deadline_s = 20,
+                                                             .meet = meet,
+                                                             .ctx = &place})) {
+        fprintf(stderr, "rank %d: %s\n", rank, error_last());
+        return 1;
+    }
+    r.world = world;
+    bool sleeps = job->run == job_missing;  // beside its device, and is missed all the same
+    struct device_options o = {.threads = 1, .watch_host = !sleeps};
+    if (dev_open(backend_find("cpu", &(const char *){NULL}), &o, &r.dev)) return 1;
+    r.s = stream_create(r.dev, "comm");
+    int rc = job->run(&r);
+    if (r.s) stream_destroy(&r.s);
+    dev_close(&r.dev);
+    gloo_world_close(&world);
+    return rc ? 1 : 0;
+}
+
+static void test_job(void **state) {
+    const struct job *job = *state;
+    struct page *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t ranks[RANKS];
+    int speakers = 0, status;
+    if (job->gpu && !getenv("STARRING_TEST_EMULATED")) skip();
+    assert_true(page != MAP_FAILED);
+    for (int i = 0; i < job->ranks; i++) {
+        ranks[i] = fork();
+        assert_true(ranks[i] >= 0);
+        if (!ranks[i]) _exit(run_rank(job, page, i));
+    }
+    for (int i = 0; i < job->ranks; i++) {
+        // The one that stops itself is ended when the others have seen it.
+        int who = (i + 2) % job->ranks;
+        if (job->run == job_stopped && who == 1) kill(ranks[1], SIGKILL);
+        waitpid(ranks[who], &status, 0);
+        speakers += status == 0;
+    }
+    munmap(page, sizeof *page);
+    if (speakers != job->speakers) fail_msg("%d ranks saw what they should, not %d", speakers, job->speakers);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    (void)emulated_begin(argv, "1", "100");  // where it is not built, its job alone is skipped
+    char library[1024];
+    const char *why;
+    ssize_t n = readlink("/proc/self/exe", library, sizeof library - 64);
+    for (int up = 0; up < 2; up++) {
+        library[n > 0 ? n : 0] = 0;
+        char *slash = strrchr(library, '/');
+        n = slash ? slash - library : 0;
+    }
+    strcpy(library + n, "/libstarring_gloo.so");
+    setenv("STARRING_GLOO_SO", library, 1);
+    signal(SIGPIPE, SIG_IGN);
+    if (!gloo_available(&why)) {
+        printf("skipped: %s\n", why);
+        return 0;
+    }
+    struct CMUnitTest tests[sizeof jobs / sizeof *jobs];
+    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++)
+        tests[i] = (struct CMUnitTest){
+            .name = jobs[i].name, .test_func = test_job, .initial_state = (void *)&jobs[i]};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-from fixture import ENVIRONMENT, PROGRAM
+from fixture import ENVIRONMENT, PROGRAM, free_port
 from fixture_hosts import why_not
 
 PORT = 29511  # of the meeting point; each test's hosts have a network of their own
@@ -76,9 +76,17 @@ def why_not_joined(*topology):
     """Why ranks that others started do not train these words' topology in this version; None: they do."""
     with tempfile.TemporaryDirectory() as folder:
         p = subprocess.run([PROGRAM, "train", "--model", "tiny", *topology, "--out", folder + "/run", "--set", "parameter_server.deadline_ms=1000"],
-                           env={**ENVIRONMENT, **torch_environment(0, 2, 0, 2, host="127.0.0.1")}, capture_output=True, text=True,
+                           env={**ENVIRONMENT, **torch_environment(0, 2, 0, 2, host="127.0.0.1", port=free_port())}, capture_output=True, text=True,
                            stdin=subprocess.DEVNULL, check=False)
     return p.stderr.strip() if "started by torchrun as rank 0 of 2" in p.stderr else None
+
+
+def joined(case, topologies):
+    """Of {kind: words} the kinds that ranks train which others started; the test is skipped where there is none."""
+    reasons = {kind: why_not_joined(*words) for kind, words in topologies.items()}
+    if all(reasons.values()):
+        case.skipTest("; ".join(reasons.values()))
+    return [kind for kind, reason in reasons.items() if not reason]
 
 
 class Starter:

@@ -3,17 +3,19 @@
 does not resolve, packets that are lost, a host that vanishes in mid-run. Each ends within its deadline with a sentence that names
 it, on every host, with nothing left; or, where that is what was asked for, the job goes on. In both topologies."""
 import contextlib
+import json
 import os
 import re
 import shutil
+import signal
 import sys
 import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from fixture import PROGRAM, Runs
+from fixture import PROGRAM, Runs, send
 from fixture_hosts import Hosts
-from fixture_starters import all_end, said, torch_environment, why_not_joined
+from fixture_starters import all_end, joined, said, torch_environment
 
 DEADLINE_S = 5  # of the program, where it ends by it
 BEYOND_S = 20   # behind that nothing may be under way; a busy machine has its share of it
@@ -21,11 +23,6 @@ WORDS = ["--model", "tiny", "--data", "text.txt", "--seq", "16", "--batch", "1",
          "--set", "eval_batches=0", "--set", f"parameter_server.deadline_ms={1000 * DEADLINE_S}", "--no-weights", "--quiet"]
 TOPOLOGIES = {"ring": ["--topology", "zero:2"], "star": ["--topology", "ps:sync", "--servers", "2"]}
 FOREVER = "1000000"
-
-
-def skip_unless_joined(case):
-    if reason := next(filter(None, (why_not_joined(*words) for words in TOPOLOGIES.values())), None):
-        case.skipTest(reason)
 
 
 class Case(Runs):
@@ -37,7 +34,7 @@ class Case(Runs):
         cls.hosts = Hosts(cls, 3)
 
     def setUp(self):
-        skip_unless_joined(self)
+        joined(self, TOPOLOGIES)
         for host in self.hosts.all:
             shutil.rmtree(host.path("run"), ignore_errors=True)
 
@@ -47,9 +44,22 @@ class Case(Runs):
         return host.start(self, program, "train", *WORDS, *TOPOLOGIES[kind], "--steps", steps, "--out", "run", *more,
                           env={**torch_environment(r, size, 0, 1, host=master), **(env or {})})
 
+    def steps_there(self):
+        """That rank 0 has recorded."""
+        with contextlib.suppress(OSError):
+            with open(self.hosts[0].path("run", "metrics.jsonl"), encoding="utf-8") as f:
+                return len(f.readlines())
+        return 0
+
+    def underway(self, kind, *more, steps=FOREVER):
+        """Three ranks that have done a few steps."""
+        ranks = [self.rank(r, kind, *more, steps=steps) for r in range(3)]
+        ranks[0].until(lambda: self.steps_there() > 2, "a few steps")
+        return ranks
+
     def each(self, what):
         """Of both topologies, what(kind), with the seconds that it took at most."""
-        for kind in TOPOLOGIES:
+        for kind in joined(self, TOPOLOGIES):
             with self.subTest(kind):
                 began = time.monotonic()
                 what(kind)
@@ -90,6 +100,25 @@ class Meeting(Case):
             self.assertRegex(said(ranks), r"configuration|learning.rate|\blr\b")
         self.each(other)
 
+    def test_another_version(self):
+        """h3 has a program that says of itself that it is another one."""
+        with open(PROGRAM, "rb") as f:
+            content = f.read()
+        other = re.sub(rb"starring 0\.\d", b"starring 0.x", content)
+        self.assertNotEqual(other, content)
+        h3 = self.hosts[2]
+        h3.run("sh", "-c", f"mkdir program; cp -a {PROGRAM} program/starring; cp -a {os.path.dirname(PROGRAM)}/*.so program; :")
+        with open(h3.path("program", "starring"), "wb") as f:
+            f.write(other)
+
+        def different(kind):
+            ranks = [self.rank(0, kind), self.rank(1, kind), self.rank(2, kind, program=os.path.join(self.hosts.folder, "program", "starring"))]
+            all_end(ranks, None)
+            self.assertTrue(all(p.returncode in (1, 2) for p in ranks), said(ranks))
+            self.assertRegex(said(ranks), r"rank 2\b.*h3")
+            self.assertRegex(said(ranks), r"starring 0\.x")
+        self.each(different)
+
     def test_a_port_in_use(self):
         holder = self.hosts[0].start(self, "python3", "-c", "import socket, time\ns = socket.socket()\ns.setsockopt(socket.SOL_SOCKET, "
                                      "socket.SO_REUSEADDR, 1)\ns.bind(('', 29511))\ns.listen()\nprint('there', flush=True)\ntime.sleep(1000)")
@@ -105,33 +134,23 @@ class Meeting(Case):
         self.each(lambda kind: self.all_say([self.rank(r, kind, master="nowhere.example") for r in range(3)], r"nowhere\.example"))
 
 
-class Underway(Case):
-    def lost(self, kind, *more):
-        """Rank 2's host is off in mid-run; the ranks that are left, under way."""
-        ranks = [self.rank(r, kind, *more, steps=FOREVER) for r in range(3)]
-        metrics = self.hosts[0].path("run", "metrics.jsonl")
+class GoesOn(Case):
+    """Where --restart or --elastic asks for it."""
 
-        def steps():
-            with contextlib.suppress(OSError):
-                with open(metrics, encoding="utf-8") as f:
-                    return len(f.readlines())
-            return 0
-        ranks[0].until(lambda: steps() > 2, "a few steps")
-        return ranks
-
-    def test_a_process_that_dies(self):
-        def dies(kind):
-            ranks = self.lost(kind)
-            ranks[2].kill()
-            ranks[2].end_all()
-            self.all_say(ranks[:2], r"(rank|worker) 2|h3")
-        self.each(dies)
+    def test_a_worker_of_another_host_begins_again(self):
+        ranks = [self.rank(r, "star", "--restart", "1", "--checkpoint-every", "5", steps="40") for r in range(3)]
+        ranks[0].until(lambda: self.steps_there() > 8, "a checkpoint")
+        send(signal.SIGKILL, ranks[1].find("worker 1"))
+        all_end(ranks)
+        os.symlink(self.hosts[0].path("run"), self.at("again"))
+        self.run_it("train", *WORDS, *TOPOLOGIES["star"], "--steps", "40", "--workers", "3", "--out", "undisturbed")
+        self.assertEqual(self.hash("again"), self.hash("undisturbed"))
 
 
 class Dropped(Case):
     def test_lost_packets(self):
         """A fifth of the time nothing reaches h2: it takes longer, and that is all."""
-        for kind in TOPOLOGIES:
+        for kind in joined(self, TOPOLOGIES):
             with self.subTest(kind):
                 with self.hosts[1].dropping(0.2):
                     all_end([self.rank(r, kind, steps="20") for r in range(3)])
@@ -144,23 +163,30 @@ class Dropped(Case):
 class Vanished(Runs):
     """A host that is off cannot be had again: each test has its own."""
     corpus = 1200
-    rank, all_say, lost = Case.rank, Case.all_say, Underway.lost
+    rank, all_say, underway, steps_there = Case.rank, Case.all_say, Case.underway, Case.steps_there
 
     def test_ring(self):
         self.vanishes("ring")
 
-    def test_star(self):
-        self.vanishes("star")
-
     def vanishes(self, kind):
-        skip_unless_joined(self)
+        joined(self, {kind: TOPOLOGIES[kind]})
         self.hosts = Hosts(self, 3)
-        ranks = self.lost(kind)
+        ranks = self.underway(kind)
         began = time.monotonic()
         self.hosts[2].vanish()
         self.all_say(ranks[:2], r"h3")
         self.assertLess(time.monotonic() - began, DEADLINE_S + BEYOND_S)
-        self.assertTrue(re.search(r"(rank|worker|server) \d", ranks[0].said()), ranks[0].said())
+        self.assertRegex(ranks[0].said(), r"(rank|worker|server) \d")
+
+    def test_elastic_star(self):
+        """Those who are there go on and end."""
+        joined(self, {"star": TOPOLOGIES["star"]})
+        self.hosts = Hosts(self, 3)
+        ranks = self.underway("star", "--elastic", "2:3", "--servers-on", "0", steps="200")
+        self.hosts[2].vanish()
+        all_end(ranks[:2])
+        with open(self.hosts[0].path("run", "summary.json"), encoding="utf-8") as f:
+            self.assertEqual(json.load(f)["steps"], 200)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from fixture import PROGRAM, Runs, send
 from fixture_hosts import Hosts
-from fixture_starters import why_not_joined
+from fixture_starters import joined
 
 WORDS = ["--model", "tiny", "--data", "text.txt", "--seq", "16", "--batch", "1", "--threads", "1", "--dtype", "bf16",
          "--set", "eval_batches=0", "--no-weights", "--out", "run"]
@@ -20,7 +20,7 @@ FOREVER = "1000000"
 
 
 class Case(Runs):
-    shared, corpus, joined = True, 1200, True
+    shared, corpus, trains = True, 1200, True
 
     @classmethod
     def setUpClass(cls):
@@ -28,8 +28,8 @@ class Case(Runs):
         cls.hosts = Hosts(cls, 3, ssh=True)
 
     def setUp(self):
-        if reason := self.joined and next(filter(None, (why_not_joined(*words) for words in TOPOLOGIES.values())), None):
-            self.skipTest(reason)
+        if self.trains:
+            joined(self, TOPOLOGIES)
         for host in self.hosts.all:
             shutil.rmtree(host.path("run"), ignore_errors=True)
 
@@ -49,7 +49,7 @@ class Case(Runs):
 
 
 class Refused(Case):
-    joined = False
+    trains = False
 
     def no(self, hosts, *said, env=None):
         p = self.over_ssh("ring", hosts=hosts, env=env)
@@ -98,12 +98,17 @@ class Underway(Case):
     def test_a_text_that_is_not_there(self):
         os.rename(self.hosts[1].path("text.txt"), self.hosts[1].path("other.txt"))
         self.addCleanup(os.rename, self.hosts[1].path("other.txt"), self.hosts[1].path("text.txt"))
-        words = self.over_ssh("ring").ends(None, limit_s=120)
-        self.assertIn("text.txt", words)
-        self.assertIn("h2", words)
+        for kind in joined(self, TOPOLOGIES):
+            with self.subTest(kind):
+                p = self.over_ssh(kind)
+                words = p.ends(None, limit_s=120)
+                self.assertNotEqual(p.returncode, 0)
+                self.assertIn("text.txt", words)
+                self.assertIn("h2", words)
+            self.setUp()
 
     def test_ctrl_c(self):
-        for kind in TOPOLOGIES:
+        for kind in joined(self, TOPOLOGIES):
             with self.subTest(kind):
                 p = self.underway(kind)
                 send(signal.SIGINT, [self.starter(p)])
@@ -113,7 +118,7 @@ class Underway(Case):
             self.setUp()
 
     def test_the_command_is_killed(self):
-        for kind in TOPOLOGIES:
+        for kind in joined(self, TOPOLOGIES):
             with self.subTest(kind):
                 p = self.underway(kind)
                 send(signal.SIGKILL, [self.starter(p)])
@@ -121,7 +126,7 @@ class Underway(Case):
             self.setUp()
 
     def test_a_rank_dies(self):
-        for kind in TOPOLOGIES:
+        for kind in joined(self, TOPOLOGIES):
             with self.subTest(kind):
                 p = self.underway(kind)
                 send(signal.SIGKILL, [self.rank(1)])
@@ -131,7 +136,7 @@ class Underway(Case):
 
     def test_second_lives(self):
         """A death costs the steps since the last checkpoint, and the weights are those of a run that nobody disturbed."""
-        for kind in TOPOLOGIES:
+        for kind in joined(self, TOPOLOGIES):
             with self.subTest(kind):
                 p = self.over_ssh(kind, "--restart", "1", "--checkpoint-every", "10", steps="60", hosts="h1,h2")
                 p.until(lambda: self.steps_there() > 15, "a checkpoint")
@@ -148,7 +153,11 @@ class Underway(Case):
         h2.run("mount", "-t", "tmpfs", "tmpfs", os.path.dirname(PROGRAM))
         shutil.move(h2.path("text.txt"), self.at("kept.txt"))
         self.addCleanup(lambda: (h2.run("umount", os.path.dirname(PROGRAM)), shutil.move(self.at("kept.txt"), h2.path("text.txt"))))
-        self.over_ssh("ring", "--stage").ends(0, settle_s=10)
+        for kind in joined(self, TOPOLOGIES):
+            with self.subTest(kind):
+                self.over_ssh(kind, "--stage").ends(0, settle_s=10)
+                self.assertEqual([name for name in os.listdir(h2.path("tmp")) if "stage" in name], [])
+            self.setUp()
 
 
 if __name__ == "__main__":

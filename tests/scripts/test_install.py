@@ -152,7 +152,7 @@ class Pages(Runs):
         for line, expected in (("starring tr", ["train"]), ("starring bench co", ["collective"]), ("starring train --dev", ["--device", "--device-memory"]),
                                ("starring train --model tiny --device ", ["auto", "cpu", "cuda", "ref"]), ("starring train --device=cu", ["cuda"]),
                                ("starring train --topology ps:s", ["sync", "ssp:S"]), ("starring train --topology z", [f"zero:{k}" for k in range(4)]),
-                               ("starring bench collective --re", ["--reduce"]), ("starring train --config ", []), ("starring train da", []),
+                               ("starring bench collective --it", ["--iterations"]), ("starring train --config ", []), ("starring train da", []),
                                ("starring data info --j", ["--json"]), ("starring nonsense --", [])):
             self.assertEqual(self.completed(line), expected, line)
 

@@ -7,6 +7,7 @@
 #include "decentral/bench/bench_rank.h"
 #include "decentral/bench/bench_ring.h"
 #include "decentral/collective/hub.h"
+#include "decentral/gloo/gloo_load.h"
 #include "decentral/mpi/mpi_load.h"
 #include "decentral/ranks.h"
 #include "shared/core/error.h"
@@ -24,8 +25,8 @@
 
 static const struct cli_option options[] = {
     {"op", NULL, "LIST", "primitives, with commas between them (all)", 0},
-    {"ranks", NULL, "N", "threads, or with --collective shm processes (2); under mpirun its number of ranks",
-     0},
+    {"ranks", NULL, "N",
+     "threads, or with --collective shm or gloo processes (2); under mpirun its number of ranks", 0},
     {"min-bytes", NULL, "B", "smallest size; K, M and G are 1024's powers (1K)", 0},
     {"max-bytes", NULL, "B", "largest size (4M)", 0},
     {"factor", NULL, "N", "from one size to the next (4)", 0},
@@ -38,7 +39,7 @@ static const struct cli_option options[] = {
     {"ones", NULL, NULL,
      "time nothing: each rank has a 1, all_reduce joins them, each prints what it got (4 ranks: 4.0 four times)",
      0},
-    {"collective", NULL, "C", "auto, local, shm, mpi or nccl (auto)", 0},
+    {"collective", NULL, "C", "auto, local, shm, mpi, gloo or nccl (auto)", 0},
     {"device", NULL, "D", "auto, cpu or cuda (auto: GPUs if there are any)", 0},
     {"json", NULL, NULL, "print one JSON document instead of the table", 0},
 };
@@ -51,10 +52,13 @@ static const struct cli_command command = {
         "element of its results to the bit. Columns and bandwidths are those of nccl-tests: algbw = size / time,\n"
         "busbw = algbw x 2(N-1)/N for all_reduce, x 1 for broadcast, reduce and send_recv, else x (N-1)/N.\n"
         "The primitives: broadcast, scatter, reduce, all_reduce, gather, all_gather, reduce_scatter, all_to_all,\n"
-        "send_recv (around a circle in which even ranks send first), barrier.",
+        "send_recv (around a circle in which even ranks send first), barrier. The last column says what the engine really\n"
+        "did: memory (ranks load from each other), exchange (messages between two ranks, and sums of our own, in rank order)\n"
+        "or library (a collective of the engine's library: its sum is in its own order).",
     .examples =
         "  starring bench collective --ranks 4 --op all_gather,reduce_scatter --dtype bf16 --max-bytes 64M\n"
         "  starring bench collective --ranks 4 --collective shm --op all_reduce\n"
+        "  starring bench collective --ranks 4 --collective gloo --dtype bf16\n"
         "  mpirun -n 4 starring bench collective --op all_reduce\n"
         "  starring bench collective --ranks 4 --ones\n"
         "  starring bench collective --device cuda --ranks 2 --json\n",
@@ -121,9 +125,9 @@ static int read_kind(struct bench *b, const struct cli_args *a) {
     if (kind == RING_MPI && !mpi)
         return fail("--collective mpi: start the ranks with mpirun -n N %s bench collective ..",
                     program_word(program));
-    if ((kind == RING_THREADS || kind == RING_SHM) && mpi)
+    if ((kind == RING_THREADS || kind == RING_SHM || kind == RING_GLOO) && mpi)
         return fail("--collective %s: its ranks are %s; start it without mpirun", names[kind],
-                    kind == RING_SHM ? "processes that this command starts" : "threads of one process");
+                    kind == RING_THREADS ? "threads of one process" : "processes that this command starts");
     if (kind == RING_NCCL && !cuda)
         return fail("--collective nccl: NCCL is for GPUs; use --device cuda, or --collective %s",
                     mpi ? "mpi" : "local");
@@ -136,7 +140,12 @@ static int read_kind(struct bench *b, const struct cli_args *a) {
                                .cuda = cuda,
                                .ranks_here = here,
                                .gpus = cuda ? backend_devices(b->backend) : 0});
-    b->host = mpi ? RING_MPI : kind == RING_SHM ? RING_SHM : RING_THREADS;
+    b->host = mpi ? RING_MPI : kind == RING_SHM || kind == RING_GLOO ? RING_SHM : RING_THREADS;
+    const char *why;
+    if (b->kind == RING_GLOO && !gloo_available(&why)) return fail("Gloo: %s", why);
+    if (b->kind == RING_GLOO && b->o.mode == REDUCE_NATIVE)
+        return fail(
+            "--reduce native: Gloo's own sums end at a timeout, whether a rank is dead or slow; use --reduce ordered");
     bool half = b->o.dt == DT_BF16 || b->o.dt == DT_F16;
     if (b->kind == RING_MPI && half && b->o.mode == REDUCE_NATIVE)
         return fail("--reduce native: Open MPI has no sum of %s; use --reduce ordered", dtype_name(b->o.dt));
@@ -207,7 +216,7 @@ static void print_head(const struct bench *b) {
            "in place              ");
     printf("# %-14s %12s %12s %6s %6s %5s", "operation", "size", "count", "type", "redop", "root");
     for (int i = 0; i < BENCH_PLACES; i++) printf("  %10s %8s %8s %6s", "time", "algbw", "busbw", "#wrong");
-    printf("\n# %-14s %12s %12s %6s %6s %5s", "", "(B)", "(elements)", "", "", "");
+    printf("  by\n# %-14s %12s %12s %6s %6s %5s", "", "(B)", "(elements)", "", "", "");
     for (int i = 0; i < BENCH_PLACES; i++) printf("  %10s %8s %8s %6s", "(us)", "(GB/s)", "(GB/s)", "");
     putchar('\n');
 }
@@ -227,7 +236,7 @@ static void print_row(const struct bench_row *r) {
             printf("  %10.2f %8.3f %8.3f %6lld", f->seconds * 1e6, bench_algorithm_rate(r, i) * 1e-9,
                    bench_bus_rate(r, i) * 1e-9, (long long)f->wrong);
     }
-    putchar('\n');
+    printf("  %s\n", r->by);
     fflush(stdout);
 }
 
@@ -253,6 +262,7 @@ static cJSON *row_json(const struct bench_row *r) {
     cJSON_AddStringToObject(o, "type", s->count ? dtype_name(s->dt) : "none");
     cJSON_AddStringToObject(o, "redop", collective_reduces(s->what) ? reduction_names[s->reduction] : "none");
     cJSON_AddNumberToObject(o, "root", collective_rooted(s->what) ? 0 : -1);
+    cJSON_AddStringToObject(o, "by", r->by);
     put_figure(o, "out_of_place", r, OUT_OF_PLACE);
     put_figure(o, "in_place", r, IN_PLACE);
     return o;

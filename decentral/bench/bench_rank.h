@@ -23,6 +23,7 @@ struct bench_figure {
 struct bench_row {
     struct bench_shape shape;
     struct bench_figure figure[BENCH_PLACES];
+    const char *by;  // collective.h; NULL: nobody
 };
 // Bytes a second; 0 for what moves none.
 double bench_algorithm_rate(const struct bench_row *r, enum bench_place place);

@@ -525,6 +525,7 @@ static int run_on(struct collective_impl *impl, const struct collective_call *c,
 }
 
 static int hub_run_call(struct collective_impl *impl, const struct collective_call *c) {
+    impl->head.by = "memory";
     struct collective_hub *t = (struct collective_hub *)impl;
     bool staged = t->hub->processes && !dev_host_memory(stream_device(c->stream));
     take_seat(t, c);

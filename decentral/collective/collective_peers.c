@@ -128,6 +128,7 @@ static bool needs_staging(const struct collective_peers *m, const struct collect
 static int run_here(struct collective_impl *impl, const struct collective_call *call,
                     const struct collective_room *staging) {
     struct collective_peers *m = (struct collective_peers *)impl;
+    impl->head.by = is_native(m, call) ? "library" : "exchange";
     return is_native(m, call) ? m->engine->native(m, call, staging) : run_exchanges(m, call, staging);
 }
 

@@ -140,6 +140,7 @@ void nccl_enqueue(struct collective *head, const struct collective_call *call) {
     }
     struct nccl_entry *e = take_entry(c, call);
     e->library = library && !ordered;
+    head->by = e->library ? "library" : "exchange";
     const struct collective_staging_room room = {c->staging, c->staging_bytes, WHOLE_BYTES};
     e->plan = e->library ? collective_plan_of(&e->call, head->rank, head->size)
                          : collective_plan_steps(&e->call, head->rank, head->size, &room);

@@ -277,9 +277,19 @@ static void expect_collective(const cJSON *j, const char *collective, int ranks,
 
 #define FEW "--iterations 2 --warmup 1 --min-bytes 1K --max-bytes 16K"
 
+// Each row says what the engine did, as it did it.
+static void expect_by(const cJSON *j, const char *operation, const char *by) {
+    const cJSON *row;
+    cJSON_ArrayForEach(
+        row, cJSON_GetObjectItem(j, "rows")) if (!strcmp(cJSON_GetObjectItem(row, "operation")->valuestring,
+                                                         operation))
+        assert_string_equal(cJSON_GetObjectItem(row, "by")->valuestring, by);
+}
+
 static void collectives_of_threads_are_right(void **state) {
     cJSON *j = job_json(*state, "bench collective --device cpu --ranks 3 --dtype bf16 " FEW " --json");
     expect_collective(j, "local", 3, "bf16");
+    expect_by(j, "reduce_scatter", "memory");
     cJSON_Delete(j);
     struct job_output o = job_run(*state, "bench collective --device cpu --op barrier,all_gather " FEW);
     assert_int_equal(o.status, 0);
@@ -293,6 +303,25 @@ static void collectives_of_threads_are_right(void **state) {
     }
     assert_non_null(strstr(o.out, "all_gather"));
     assert_null(strstr(o.out, "all_reduce"));
+    job_output_free(&o);
+}
+
+static void collectives_over_gloo_are_right(void **state) {
+    struct job_output o = job_run(*state, "bench collective --collective gloo --ranks 3 " FEW " --json");
+    if (o.status == 2 && strstr(o.err, "libgloo")) {
+        job_output_free(&o);
+        skip();
+    }
+    cJSON *j = cJSON_Parse(o.out);
+    if (o.status || !j) fail_msg("status %d\n%s", o.status, o.err);
+    expect_collective(j, "gloo", 3, "fp32");
+    expect_by(j, "all_gather", "exchange");
+    expect_by(j, "all_reduce", "exchange");
+    cJSON_Delete(j);
+    job_output_free(&o);
+    o = job_run(*state, "bench collective --collective gloo --reduce native");
+    assert_int_equal(o.status, 2);
+    assert_non_null(strstr(o.err, "--reduce native: Gloo's own sums"));
     job_output_free(&o);
 }
 
@@ -344,6 +373,7 @@ static void collectives_of_processes_are_right(void **state) {
     cJSON *j = bench_mpi(*state, 2, "--device cpu " FEW);
     expect_collective(j, "mpi", 2, "fp32");
     assert_string_equal(job_text(j, "ranks_are"), "processes");
+    expect_by(j, "all_reduce", "exchange");
     cJSON_Delete(j);
 }
 
@@ -363,6 +393,7 @@ static void collectives_on_gpus_are_right(void **state) {
         char *words = xasprintf("collective --device cuda %s " FEW, cases[i].words);
         cJSON *j = job_json(*state, "bench %s --json", words);
         expect_collective(j, cases[i].collective, cases[i].ranks, "bf16");
+        if (strstr(cases[i].words, "native")) expect_by(j, "all_reduce", "library");
         assert_string_equal(job_text(job_item(j, "device"), "name"), "emulated GPU");
         cJSON_Delete(j);
         free(words);
@@ -444,6 +475,7 @@ int main(void) {
         cmocka_unit_test(every_operation_has_a_row_on_a_gpu),
         cmocka_unit_test(collectives_of_threads_are_right),
         cmocka_unit_test(collectives_of_processes_are_right),
+        cmocka_unit_test(collectives_over_gloo_are_right),
         cmocka_unit_test(what_cannot_be_benched_is_said),
         cmocka_unit_test(collectives_on_gpus_are_right),
         cmocka_unit_test(memory_of_gpus_is_accounted_for),

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "decentral/bench/bench_ring.h"
+#include "decentral/mpi/mpi_load.h"
 #include "decentral/ring.h"
 #include "ps/bench/bench_ps.h"
 #include "ps/role_command.h"
@@ -41,7 +42,8 @@ static bool asks_to_train(int argc, char **argv) {
 static int end(int status, bool run) { return stop_supervised() ? status : output_end(status, run); }
 
 int main(int argc, char **argv) {
-    static const struct topology_table topologies = {{&topology_local, &topology_star, RING_TOPOLOGIES}};
+    static const struct topology_table topologies = {
+        .row = {&topology_local, &topology_star, RING_TOPOLOGIES}, .tell = mpi_tell};
     static const struct {
         const char *name;
         int (*run)(const struct topology_table *t, int argc, char **argv);

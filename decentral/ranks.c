@@ -11,6 +11,7 @@
 #include "shared/core/error.h"
 #include "shared/core/segment.h"
 #include "shared/device/device_choice.h"
+#include "shared/launch/joined.h"
 #include "shared/launch/rendezvous.h"
 #include "shared/launch/stop.h"
 
@@ -24,7 +25,20 @@ struct ring_source {
 
 // How ranks meet on the host that are started so.
 static enum ring_collective host_of(enum launch_kind launch) {
-    return launch_rows[launch].by_others ? RING_MPI : launch_rows[launch].one_each ? RING_SHM : RING_THREADS;
+    return launch_rows[launch].by_others  ? RING_MPI
+           : launch_rows[launch].one_each ? RING_SHM
+           : launch == LAUNCH_SSH         ? RING_GLOO
+                                          : RING_THREADS;
+}
+
+// How ranks meet that somebody else has started is how those of a launch do: over MPI where it is ready, in shared memory on
+// one machine, else as ranks on several hosts, in the rendezvous.
+static enum launch_kind launch_like(const struct config *c, const struct rank_env *e) {
+    const char *why;
+    if (e->kind == RANK_ENV_NONE || e->kind == RANK_ENV_OWN) return c->launch;
+    if (c->collective == RING_GLOO) return LAUNCH_SSH;
+    if (e->mpi_ready && (e->kind == RANK_ENV_MPIRUN || mpi_available(&why))) return LAUNCH_MPI;
+    return e->local_size == e->size ? LAUNCH_PROCESSES : LAUNCH_SSH;
 }
 
 enum ring_collective ring_collective_resolve(enum ring_collective asked, const struct ring_machine *m) {
@@ -162,7 +176,7 @@ void ranks_resolve(struct config *c, const struct rank_env *e) {
     if (e->kind == RANK_ENV_OWN) c->launch = LAUNCH_PROCESSES;
     if (!started && c->launch == LAUNCH_DEFAULT) c->launch = default_launch(c);
     int told = e->local_size ? e->local_size : 1;
-    struct ring_machine m = {.launch = started && e->kind != RANK_ENV_OWN ? LAUNCH_MPI : c->launch,
+    struct ring_machine m = {.launch = launch_like(c, e),
                              .cuda = config_device(c)->gpu,
                              .ranks_here = started ? told : c->workers,
                              .gpus = device_gpus(c)};
@@ -202,7 +216,7 @@ static int check_collective(const struct config *c) {
                       : asked == RING_THREADS ? "the ranks are processes of their own"
                       : asked == RING_MPI     ? "nobody tells them where MPI's others are"
                                               : "nobody gives them the memory to share";
-    if (c->launch != LAUNCH_DEFAULT && asked != host && launch_of[asked])
+    if (c->launch != LAUNCH_DEFAULT && c->launch != LAUNCH_SSH && asked != host && launch_of[asked])
         return fail("--collective %s: with --launch %s %s; use --collective %s, or --launch %s",
                     engine_rows[asked].name, launch_rows[c->launch].name, why, engine_rows[host].name,
                     launch_rows[launch_of[asked]].name);
@@ -232,19 +246,20 @@ int ranks_check_rank(const struct config *c, const struct rank_env *e) {
             c->workers);
     if (e->kind == RANK_ENV_NONE || e->kind == RANK_ENV_OWN) return 0;
     const char *by = rank_env_name(e->kind);
-    if (c->collective == RING_THREADS || c->collective == RING_SHM)
+    enum ring_collective host = host_of(launch_like(c, e));
+    if (c->collective == RING_THREADS || (c->collective == RING_SHM && host != RING_SHM))
         return fail(
             "--collective %s: started by %s, the ranks are processes of "
-            "their own; use --collective mpi, or --launch threads or processes",
-            engine_rows[c->collective].name, by);
-    if (!e->mpi_ready)
+            "their own%s; use --collective %s, or --launch threads or processes",
+            engine_rows[c->collective].name, by,
+            c->collective == RING_SHM ? ", and not known to be on one machine" : "", engine_rows[host].name);
+    if (c->collective == RING_MPI && host != RING_MPI)
         return fail(
-            "started by %s as rank %d of %d: the ring meets over MPI in this version; use mpirun -n %d, srun "
-            "--mpi=pmix, or --launch processes for ranks that this command starts itself",
-            by, e->rank, e->size, e->size);
+            "--collective mpi: started by %s, and nobody tells the ranks where MPI's others are; use --collective %s, mpirun -n "
+            "%d or srun --mpi=pmix",
+            by, engine_rows[host].name, e->size);
     if (c->workers != e->size)
         return fail("--workers %d, but %s started %d ranks: make them equal", c->workers, by, e->size);
-    if (!c->out) return fail("started by %s: every rank must know the run directory; give --out DIR", by);
     return 0;
 }
 
@@ -285,6 +300,8 @@ struct rank {
     struct ring_place place;
     struct ring_source *source;  // as long as the topology
     struct mpi_medium medium;    // of MPI's
+    const char
+        *by;  // of ranks that somebody else has started: the name of what has; NULL: the launch says it
 };
 
 static struct topology *create(void *ctx, struct device *dev, struct stream *compute) {
@@ -296,7 +313,7 @@ static struct topology *create(void *ctx, struct device *dev, struct stream *com
         .job = r->job, .source = ring_source_get(r->source), .dev = dev, .compute = compute});
     if (!t) return NULL;
     bool mpi = r->place.host == RING_MPI, shm = r->place.host == RING_SHM;
-    t->launch = launch_rows[mpi ? LAUNCH_MPI : shm ? LAUNCH_PROCESSES : LAUNCH_THREADS].name;
+    t->launch = r->by ? r->by : launch_rows[mpi ? LAUNCH_MPI : shm ? LAUNCH_PROCESSES : LAUNCH_THREADS].name;
     t->medium = r->job->config->collective == RING_NCCL   ? "nccl"
                 : r->job->config->collective == RING_GLOO ? "tcp"
                 : mpi                                     ? mpi_medium_name(&r->medium)
@@ -317,32 +334,75 @@ static int train(struct rank *r, int local_rank) {
                        NULL);
 }
 
-// This process is one of those that mpirun started.
-static int run_mpi(struct run *r, ranks_create *create_one) {
+// Where the ranks of one machine meet that somebody else has started: rank 0's memory, which the others open by its name. The
+// rendezvous tells of the dead.
+static void give_hub_up(void *hub, const char *why) { hub_abort(hub, why); }
+
+static struct hub *meet_in_memory(struct run *r, struct segment *memory) {
+    static const char name[] = "ring/memory";
+    int rank = r->env.rank, size = r->env.size;
+    char text[SEGMENT_NAME_MAX] = "", why[SEGMENT_WHY_MAX];
+    *memory = (struct segment){.fd = -1};
+    if (rank == 0) {
+        if (segment_create(memory, ranks_meeting_bytes(r->job.config))) return NULL;
+        segment_name(memory, text);
+        if (rendezvous_put(r->meet, name, text, sizeof text)) return NULL;
+    } else {
+        char *told = rendezvous_get(r->meet, name, &(size_t){0});
+        if (!told) return NULL;
+        int rc = segment_open(memory, told, SEGMENT_WRITE, why);
+        free(told);
+        if (rc)
+            return fail("rank %d cannot share rank 0's memory: %s; use --collective gloo", rank, why), NULL;
+    }
+    struct hub *hub = hub_join(segment_data(memory), rank, size);
+    if (hub) rendezvous_watch(r->meet, give_hub_up, hub);
+    return hub;
+}
+
+// This process is one of those that somebody else has started.
+static int run_started(struct run *r, ranks_create *create_one) {
     struct job *j = &r->job;
-    struct mpi_world *world;
-    struct mpi_medium medium = {.medium = j->config->medium,
-                                .ranks_here = r->env.local_size,
-                                .ranks = r->env.size,
-                                .local_rank = r->env.local_rank};
-    int rank, size;
-    if (mpi_world_open(&world, &medium, &rank, &size)) return EXIT_RUN_FAILED;
-    if (size != j->config->workers) {
-        fail("MPI's world has %d ranks, --workers is %d: make them equal", size, j->config->workers);
+    struct mpi_world *world = NULL;
+    struct segment memory = {.fd = -1};
+    struct rank own = {.job = j,
+                       .create = create_one,
+                       .place = {.host = host_of(launch_like(j->config, &r->env)),
+                                 .rank = r->env.rank,
+                                 .size = r->env.size},
+                       .medium = {.medium = j->config->medium,
+                                  .ranks_here = r->env.local_size,
+                                  .ranks = r->env.size,
+                                  .local_rank = r->env.local_rank},
+                       .by = rank_env_name(r->env.kind)};
+    int rank = own.place.rank, status = 0, local_rank = r->env.local_rank;
+    bool mpi = own.place.host == RING_MPI, joins = run_meets(r);
+    if (mpi && mpi_world_open(&world, &own.medium, &own.place.rank, &own.place.size)) return EXIT_RUN_FAILED;
+    if (own.place.size != j->config->workers) {
+        fail("MPI's world has %d ranks, --workers is %d: make them equal", own.place.size,
+             j->config->workers);
         return EXIT_USAGE;
     }
     j->dir = j->config->out;
+    // 1. All meet, and rank 0 begins the run; the children of a launcher of ours are met by MPI alone.
+    if (joins && run_join(r, &status)) return status;
+    if (!joins && rank == 0 && !r->life && run_begin(r)) return EXIT_USAGE;
+    if (!joins && rank != 0) job_resume_forget(j);
+    if (joins && !r->env.local_size) local_rank = rendezvous_member(r->meet, rank)->local_rank;
+    // 2. They train.
     j->stop = stop_install(rank == 0 ? "this step" : NULL);
-    if (rank == 0 && !r->life && run_begin(r)) return EXIT_USAGE;
-    if (rank != 0) job_resume_forget(j);
-    struct rank own = {.job = j,
-                       .create = create_one,
-                       .place = {.host = RING_MPI, .world = world, .rank = rank, .size = size},
-                       .medium = medium};
-    int status = stop_status(train(&own, r->env.local_rank), j->stop);
-    // Leaving without MPI_Finalize makes mpirun end the other ranks. Where all went well they leave before rank 0
+    struct hub *hub = own.place.host == RING_SHM ? meet_in_memory(r, &memory) : NULL;
+    own.place.world = mpi ? (void *)world : hub ? (void *)hub : r->meet;
+    status = own.place.host == RING_SHM && !hub ? -1 : train(&own, local_rank);
+    if (joins) rendezvous_watch(r->meet, NULL, NULL);
+    if (hub && status) hub_abort(hub, error_last());
+    hub_destroy(&hub);
+    segment_close(&memory);
+    status = stop_status(status, j->stop);
+    // 3. Leaving without MPI_Finalize makes mpirun end the other ranks. Where all went well they leave before rank 0
     // evaluates: ranks that wait for one in MPI take its cores.
     if (!status) mpi_world_close(&world);
+    if (joins) return run_leave(r, status, *j->stop);
     return rank == 0 && !r->life ? run_end(r, status, *j->stop) : status;
 }
 
@@ -381,5 +441,5 @@ static int train_threads(void *ctx, const struct job *j) {
 
 int ranks_run(struct run *r, ranks_create *create_one) {
     if (r->env.kind == RANK_ENV_NONE) return run_here(r, train_threads, &create_one);
-    return r->env.kind == RANK_ENV_OWN ? run_process(r, create_one) : run_mpi(r, create_one);
+    return r->env.kind == RANK_ENV_OWN ? run_process(r, create_one) : run_started(r, create_one);
 }

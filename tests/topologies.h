@@ -6,6 +6,6 @@
 #include "ps/star.h"
 #include "shared/launch/local.h"
 
-static const struct topology_table topologies = {{&topology_local, &topology_star, RING_TOPOLOGIES}};
+static const struct topology_table topologies = {.row = {&topology_local, &topology_star, RING_TOPOLOGIES}};
 
 #endif

@@ -26,6 +26,11 @@ void mpi_world_close(struct mpi_world **w) {
     if (*w) engine(&(const char *){NULL})->close(w);
 }
 
+int mpi_tell(char *text, size_t bytes) {
+    const char *why;
+    return mpi_available(&why) ? engine->tell(text, bytes) : fail("%s", why);
+}
+
 const char *mpi_medium_name(const struct mpi_medium *m) {
     return m->medium == MEDIUM_AUTO ? "mpi" : medium_names[m->medium];
 }

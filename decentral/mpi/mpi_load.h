@@ -21,6 +21,10 @@ bool mpi_available(const char **why);
 int mpi_world_open(struct mpi_world **out, struct mpi_medium *medium, int *rank, int *size);
 void mpi_world_close(struct mpi_world **w);
 
+// All ranks that mpirun has started, before or after their world is opened: rank 0's text becomes everybody's. 0, or -1 after
+// logging.
+int mpi_tell(char *text, size_t bytes);
+
 // world: struct mpi_world. staged: for ranks whose device memory is not the host's.
 extern const struct collective_kind collective_mpi_kind, collective_mpi_staged_kind;
 
@@ -33,6 +37,7 @@ struct mpi_engine {
     int (*open)(struct mpi_world **out, struct mpi_medium *medium, int *rank, int *size);
     void (*close)(struct mpi_world **w);
     struct collective *(*create)(void *world, int rank, int channel, const struct collective_options *o);
+    int (*tell)(char *text, size_t bytes);
 };
 
 #endif

@@ -115,6 +115,8 @@ struct topology_row {
 // The topologies that the program can run: starring.c's list, or a test's.
 struct topology_table {
     const struct topology_row *row[8];  // NULL at the end; the first is taken where nothing asks for another
+    // Rank 0's text becomes that of all ranks that mpirun has started. 0, or -1 after logging; NULL: it cannot be told.
+    int (*tell)(char *text, size_t bytes);
 };
 
 #endif

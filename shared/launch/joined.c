@@ -1,7 +1,9 @@
 #include "shared/launch/joined.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "shared/core/error.h"
 #include "shared/core/topology_row.h"
@@ -12,8 +14,16 @@
 
 #define RUN_DIR "run/dir"  // rank 0's
 
-bool run_meets(const struct run *r) {
-    return rank_env_joins(&r->env) && !(r->env.mpi_ready && r->config->row->collectives);
+bool run_meets(const struct run *r) { return rank_env_joins(&r->env) && !r->life; }
+
+// Of ranks that mpirun has started on several hosts nobody but MPI knows where rank 0 is.
+static int find_rank_0(struct run *r) {
+    char host[sizeof r->env.host] = "";
+    gethostname(host, sizeof host - 1);
+    if (!r->tell || r->tell(host, sizeof host))
+        return fail("nobody tells where rank 0 is; set MASTER_ADDR to its host");
+    snprintf(r->env.host, sizeof r->env.host, "%s", host);
+    return 0;
 }
 
 // Who was given no --out takes rank 0's.
@@ -28,6 +38,8 @@ static int agree_on_dir(struct run *r) {
 }
 
 int run_join(struct run *r, int *status) {
+    *status = EXIT_RUN_FAILED;
+    if (!*r->env.host && find_rank_0(r)) return -1;
     const struct identity_source source = job_identity(&r->job);
     struct identity *identity = identity_make(&source);
     char *text = identity_text(identity);
@@ -40,7 +52,6 @@ int run_join(struct run *r, int *status) {
     r->meet = rendezvous_open(&o);
     free(text);
     identity_destroy(&identity);
-    *status = EXIT_RUN_FAILED;
     if (!r->meet) return -1;
     r->job.ranks_here = 0;
     for (int i = 0; i < o.size; i++)

@@ -8,8 +8,8 @@
 
 #include "shared/launch/run.h"
 
-// Whether this process is one of several ranks that meet in the rendezvous: all that others have started but those of a ring over
-// MPI.
+// Whether this process is one of several ranks that meet in the rendezvous: all that others have started. Those of a run that a
+// launcher of this program starts again and again (train --life) have it for their run, and mpirun alone between them.
 bool run_meets(const struct run *r);
 // Blocks until all ranks are there and rank 0 has begun the run: config.out, job.dir and job.ranks_here are known then. 0, or -1
 // where nothing is left to do, as was said: *status is the program's exit status.

@@ -381,4 +381,4 @@ const struct topology_row topology_local = {
     .run = run,
 };
 
-const struct topology_table topology_local_alone = {{&topology_local}};
+const struct topology_table topology_local_alone = {.row = {&topology_local}};

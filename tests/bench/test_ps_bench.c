@@ -21,7 +21,7 @@
 #include "shared/core/topology_row.h"
 #include "shared/launch/local.h"
 
-static const struct topology_table topologies = {{&topology_local, &topology_star}};
+static const struct topology_table topologies = {.row = {&topology_local, &topology_star}};
 
 static struct bench_series series(const double *v, int n) {
     struct bench_series s = {0};

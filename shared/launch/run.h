@@ -13,7 +13,7 @@
 struct run {
     struct config *config;
     struct job job;
-    struct rank_env env;  // how this process was started
+    struct rank_env env;                    // how this process was started
     int (*tell)(char *text, size_t bytes);  // topology_table's
     struct rendezvous
         *meet;  // of the ranks that others have started (joined.h), from run_join to run_leave; else NULL

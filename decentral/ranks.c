@@ -365,16 +365,15 @@ static int run_started(struct run *r, ranks_create *create_one) {
     struct job *j = &r->job;
     struct mpi_world *world = NULL;
     struct segment memory = {.fd = -1};
-    struct rank own = {.job = j,
-                       .create = create_one,
-                       .place = {.host = host_of(launch_like(j->config, &r->env)),
-                                 .rank = r->env.rank,
-                                 .size = r->env.size},
-                       .medium = {.medium = j->config->medium,
-                                  .ranks_here = r->env.local_size,
-                                  .ranks = r->env.size,
-                                  .local_rank = r->env.local_rank},
-                       .by = rank_env_name(r->env.kind)};
+    struct rank own = {
+        .job = j,
+        .create = create_one,
+        .place = {.host = host_of(launch_like(j->config, &r->env)), .rank = r->env.rank, .size = r->env.size},
+        .medium = {.medium = j->config->medium,
+                   .ranks_here = r->env.local_size,
+                   .ranks = r->env.size,
+                   .local_rank = r->env.local_rank},
+        .by = rank_env_name(r->env.kind)};
     int rank = own.place.rank, status = 0, local_rank = r->env.local_rank;
     bool mpi = own.place.host == RING_MPI, joins = run_meets(r);
     if (mpi && mpi_world_open(&world, &own.medium, &own.place.rank, &own.place.size)) return EXIT_RUN_FAILED;

@@ -28,7 +28,7 @@ void mpi_world_close(struct mpi_world **w) {
 
 int mpi_tell(char *text, size_t bytes) {
     const char *why;
-    return mpi_available(&why) ? engine->tell(text, bytes) : fail("%s", why);
+    return engine(&why) ? engine(&why)->tell(text, bytes) : fail("%s", why);
 }
 
 const char *mpi_medium_name(const struct mpi_medium *m) {

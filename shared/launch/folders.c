@@ -298,7 +298,12 @@ static int choose(struct folders *f, char **path) {
 static int find_checkpoint(struct folders *f) {
     struct job *j = &f->run->job;
     char *path = NULL;
+    const char *asked = j->config->recovery.resume;
     int rc = choose(f, &path);
+    if (!rc && !path && asked && strcmp(asked, "latest") != 0)
+        rc = fail(
+            "rank %d: --resume %s: rank 0 was told of no checkpoint to go on from; give all ranks the same words",
+            f->rank, asked);
     if (!rc) rc = meet(f, "find its checkpoint", "", 0, f->of);
     if (!rc && path && !folders_one(f)) rc = bring_all(f, path);
     if (!rc && !f->rank) rc = job_resume(j, path != NULL);

@@ -10,7 +10,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from fixture import Runs
 from fixture_hosts import Hosts
 from fixture_slurm import Slurm
-from fixture_starters import STARTERS, all_end, said
+from fixture_starters import STARTERS, all_end, joined, said
 
 WORDS = ["--model", "tiny", "--data", "text.txt", "--seq", "16", "--batch", "1", "--threads", "1", "--dtype", "bf16", "--steps", "4",
          "--set", "eval_batches=0"]
@@ -59,6 +59,26 @@ class Equal(Runs):
         self.assert_same_run(out, self.one_machine(kind))
         self.assertEqual(self.summary(out)["workers"], RANKS)
         return out
+
+
+class OneFolder(Runs):
+    """Hosts that share a folder, with the run's directory in it."""
+    corpus = 1200
+
+    def test_one_directory_of_all(self):
+        cluster = Cluster(self, shared=True)
+        starter = STARTERS["torchrun's variables"]
+        for kind in joined(self, TOPOLOGIES):
+            with self.subTest(kind):
+                out = "shared/" + kind
+                all_end(starter.start(self, cluster, EACH, "train", *WORDS, *TOPOLOGIES[kind], "--out", out, "--checkpoint-every", "2"))
+                self.run_it("train", *WORDS, *TOPOLOGIES[kind], "--workers", str(RANKS), "--out", kind)
+                self.assert_same_run(out, kind)
+                self.assertEqual(self.checkpoints(out), ["step-2", "step-4"])
+                # And from what they left one host goes on.
+                self.run_it("train", *WORDS, *TOPOLOGIES[kind], "--workers", str(RANKS), "--steps", "6", "--resume", out, "--out", "on-" + kind)
+                self.run_it("train", *WORDS, *TOPOLOGIES[kind], "--workers", str(RANKS), "--steps", "6", "--out", "all-" + kind)
+                self.assertEqual(self.hash("on-" + kind), self.hash("all-" + kind))
 
 
 def add(name, kind):

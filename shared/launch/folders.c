@@ -423,7 +423,8 @@ static int take_partial(struct folders *f, const char *below, const char *name) 
     if (!ends_with(name, ".partial")) return 0;
     char *path = xasprintf("%s/%s", below, name), *whole = xasprintf("%s/%s", f->dir, path);
     int rc = each(f, path, take_part);
-    if (!strcmp(below, "snapshots")) rmdir(whole);  // once it is empty
+    if (f->ending && !strcmp(below, "snapshots"))
+        rmdir(whole);  // empty, and nobody begins a part there any more
     free(whole);
     free(path);
     return rc;

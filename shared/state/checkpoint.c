@@ -21,6 +21,7 @@
 #include "shared/state/manifest.h"
 
 #define POLL_NS     10000000
+#define ARRIVES_S   5.0  // for a manifest to come from another host
 #define SIDECAR_MAX 4096
 #define MAX_EXACT   9007199254740992.0  // 2^53: JSON numbers arrive as doubles
 
@@ -150,6 +151,12 @@ char *checkpoint_older(const char *path) {
     free(list.at);
     free(dir);
     return found;
+}
+
+void checkpoint_await(const char *path) {
+    double until_s = now_seconds() + ARRIVES_S;
+    while (!has_file(path, MANIFEST_NAME) && now_seconds() < until_s)
+        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
 }
 
 static bool is_dir(const char *path) {

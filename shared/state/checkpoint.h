@@ -66,6 +66,10 @@ int checkpoint_adopt(const char *run_dir, const char *manifest, char **error);
 // keep_last 0: nothing is removed; keep_every 0: none besides. The newest always stays.
 void checkpoint_rotate(const char *run_dir, int keep_last, int64_t keep_every);
 
+// Blocks until the checkpoint that another process has named is complete here too: one that another host has completed is a
+// moment later (shared/launch/folders.h). A few seconds at most.
+void checkpoint_await(const char *path);
+
 // Of the complete checkpoint with the most steps: absolute path (malloc'd), or NULL.
 char *checkpoint_latest(const char *run_dir);
 int64_t checkpoint_latest_step(const char *run_dir);  // or -1

@@ -19,6 +19,7 @@
 #include "shared/report/run_dir.h"
 #include "shared/report/span_files.h"
 #include "shared/report/summary.h"
+#include "shared/state/checkpoint.h"
 #include "shared/state/identity_agree.h"
 #include "shared/time/moments.h"
 #include "shared/train/batch_feed.h"
@@ -195,6 +196,7 @@ static int open_checkpoint(struct session *x) {
     if (t->under_way) return 0;
     if (!told && !j->resume_found && resume_find(j->config, false, &found)) return -1;
     const char *path = told ? t->checkpoint : j->resume ? j->resume : found;
+    if (told && path && *path) checkpoint_await(path);
     if (path && *path && !(x->checkpoint = resume_open(path, &source, false))) {
         free(found);
         return -1;

@@ -10,7 +10,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "recovery"))
-from fixture import Runs, free_port
+from fixture import PROGRAM, Runs, free_port
 from fixture_hosts import Hosts
 from fixture_starters import STARTERS, all_end, torch_environment, why_not_joined
 from test_standing_files import SHIM
@@ -113,6 +113,29 @@ class Files(Runs):
         os.unlink(self.on(1, "checkpoints", "step-4", "server-1.safetensors"))
         said = self.ranks(*STAR, *KEEP, "--steps", "8", "--resume", "latest", status=None)
         self.assertIn("server-1.safetensors: none of the ranks' folders has it; it was written on h2", said)
+
+    def test_an_epoch_goes_on_from_the_parts_of_each_host(self):
+        self.need(*STAR)
+        ranks = self.start_ranks(*STAR, *KEEP, "--steps", "60", "--restart", "1", "--delay", "0:constant:30")
+        ranks[0].until(lambda: os.path.exists(self.on(0, "checkpoints", "step-10")), "step 10")
+        ranks[2].kill_now("worker 2")
+        self.assertIn("epoch 2 goes on behind step", all_end(ranks))
+        self.assertEqual(self.summary_of()["weights_hash"], self.alone(*STAR, "--steps", "60"))
+
+    def test_a_run_goes_on_from_another_runs_parts(self):
+        self.need(*STAR)
+        self.ranks(*STAR, *KEEP, "--steps", "4")
+        for host in (0, 1):
+            self.cluster.hosts[host].run("cp", "-r", "run", "old")
+        # One host alone names what it lacks before a step is made.
+        alone = self.cluster.hosts[1].run(PROGRAM, "train", *WORDS, "--steps", "8", "--workers", "4", "--out", "one", "--resume", "old", status=2)
+        self.assertRegex(alone.stderr, r"old/checkpoints/step-4/\S+: is not on this host: .* wrote it into its own folder of that name")
+        self.ranks(*STAR, "--out", "new", "--steps", "8", "--resume", "old")
+        with open(self.cluster.hosts[0].path("new", "summary.json"), encoding="utf-8") as f:
+            self.assertEqual(json.load(f)["weights_hash"], self.alone(*STAR, "--steps", "8"))
+        self.cluster.hosts[1].run("sed", "-i", "s/AdamW/AdamX/", "old/checkpoints/step-4/manifest.json")
+        self.assertIn("is another checkpoint here than on h1, rank 0's host",
+                      self.ranks(*STAR, "--out", "newer", "--steps", "8", "--resume", "old", status=None))
 
     def test_an_earlier_run_on_another_host_is_not_replaced(self):
         self.need(*STAR)

@@ -161,9 +161,9 @@ size_t ranks_meeting_bytes(const struct config *c) { return SEGMENT_HEAD + hub_b
 // Ranks are processes where there are several, as the star's roles are. On GPUs threads are faster: they reach each other's
 // memory. tcp is Open MPI's.
 static enum launch_kind default_launch(const struct config *c) {
+    if (c->collective == RING_GLOO) return LAUNCH_PROCESSES;
     if (c->medium == MEDIUM_TCP) return LAUNCH_MPI;
-    if (c->medium == MEDIUM_SHM || c->collective == RING_SHM || c->collective == RING_GLOO)
-        return LAUNCH_PROCESSES;
+    if (c->medium == MEDIUM_SHM || c->collective == RING_SHM) return LAUNCH_PROCESSES;
     return c->workers > 1 && !config_device(c)->gpu && c->collective == RING_AUTO ? LAUNCH_PROCESSES
                                                                                   : LAUNCH_THREADS;
 }

@@ -7,6 +7,7 @@ import unittest
 
 from test_interrupt import Case
 
+BUILD = os.path.dirname(os.environ.get("STARRING", "build/starring"))
 APART = ["unshare", "--pid", "--fork"]  # a pid namespace of its own: its process ids name other processes outside
 
 
@@ -81,6 +82,25 @@ class Medium(Case):
             self.assertEqual(totals["pss_bytes"], seen["pss_bytes"], name)
             self.assertEqual(least, seen["processes"], (name, seen))
             self.assertLess(totals["pss_bytes"], totals["rss_bytes"] + (8 << 20), name)  # with all that is shared
+
+    @unittest.skipUnless(os.path.exists(os.path.join(BUILD, "libstarring_gloo.so")), "this build has no Gloo")
+    def test_gloo_on_one_machine(self):
+        """The bits of shared memory, in groups too, over tcp; a rank that is killed is named, and nobody hangs."""
+        for more in ["--topology", "zero:2"], ["--topology", "zero:3", "--dtype", "bf16", "--set", "reduce_group=2"], ["--topology", "gossip"]:
+            runs = []
+            for engine in "shm", "gloo":
+                out = "-".join([engine, more[1]])
+                p = self.run_it(*self.argv(out, *more, "--workers", "4", "--collective", engine, "--set", "eval_batches=0", steps="3"))
+                self.assertEqual(p.returncode, 0, p.stderr)
+                runs.append(self.summary(out))
+            self.assertEqual(runs[0]["weights_hash"], runs[1]["weights_hash"], more)
+            self.assertEqual([r["medium"] for r in runs], ["shm", "tcp"])
+            wire = [[(w["sent_per_step"], w["received_per_step"]) for w in r["wire"]] for r in runs]
+            self.assertEqual(*wire)
+            self.assertEqual(wire[1], [(w["predicted_sent"], w["predicted_received"]) for w in runs[1]["wire"]])
+        p = self.begun("killed", "--topology", "zero:2", "--workers", "3", "--collective", "gloo")
+        p.kill_now("rank 1")
+        self.assertRegex(p.ends(status=1, settle_s=10), "rank 1 ")
 
     def memory_files(self, pid):
         """The segments that a process has open."""

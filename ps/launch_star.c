@@ -58,6 +58,7 @@ static int start(struct star *s, const char *role, int rank, int announce_fd) {
         argv[n++] = "--scheduler", argv[n++] = s->address;
         argv[n++] = "--rank", argv[n++] = number;
     }
+    if (s->run->env.rank > 0) argv[n++] = "--apart";
     if (!strcmp(role, "worker")) {
         argv[n++] = "--threads", argv[n++] = threads;
         if (s->run->meet) {
@@ -152,7 +153,7 @@ int launch_star(struct run *r, int *interrupted_by) {
     s.start = lives_last(job->dir).start + 1;
     int config_fd = config_hand_down(c, s.config_path);
     stop_supervise();
-    stop_answers("this step");
+    stop_answers(r->env.rank > 0 ? NULL : "this step");
     s.launcher = launcher_create(&o);
     output_apart_begin();  // a thread that takes no signals, as all of them from here on
     int rc = config_fd < 0 ? -1 : r->env.rank == 0 ? start_scheduler(&s) : 0;

@@ -153,6 +153,7 @@ static int prepare(struct role *r) {
     r->ps.dir = concerns ? c->out : NULL;
     r->job.dir = scheduler ? NULL : c->out;
     r->ps.rank = (int)r->rank;
+    r->ps.quoted = !r->by_hand && !(scheduler ? NULL : cli_get(r->args, "apart"));
     r->ps.say_waiting = r->by_hand && !c->quiet;
     return 0;
 }

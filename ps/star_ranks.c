@@ -190,7 +190,7 @@ const char *star_ranks_look(struct star_ranks *s, struct launcher *l, int link, 
     }
     const char *why = rendezvous_ended(s->meet);
     if (!why) why = look_for_gone(s);
-    if (why && s->rank == 0) fail("%s", why);
+    if (why) fail("%s", why);
     s->told = why != NULL;
     return why;
 }

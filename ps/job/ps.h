@@ -36,7 +36,9 @@ struct ps_role_options {
     const char *advertise;            // host or tcp://host:port told to others, or NULL: as bound
     const struct ps_trust *trust;     // who may join (ps/trust/trust.h); outlives the role
     int rank;                         // server or worker index; -1: any free one, given by the scheduler
-    bool say_waiting;                 // lines about who is waited for; someone started this role by hand
+    bool
+        quoted;  // the scheduler is a process of the same launcher, and says itself, for this role too, why the job has ended
+    bool say_waiting;  // lines about who is waited for; someone started this role by hand
     // Non-zero: scheduler and server leave as soon as possible, and with them the job; a worker gives up its
     // login, and once the job has started its loop leaves at the end of a step (step_input.stop).
     const _Atomic int *stop;

@@ -28,8 +28,8 @@ int ps_fail(const char *why) {
     return fail("%s", why);
 }
 
-int ps_told(const struct wire_header *h) {
-    if (h->kind == WIRE_ABORT && stop_supervised()) error_quiet(QUIET_ALL);
+int ps_told(const struct ps_role_options *role, const struct wire_header *h) {
+    if (h->kind == WIRE_ABORT && role->quoted) error_quiet(QUIET_ALL);
     return ps_fail(h->text);
 }
 
@@ -81,7 +81,7 @@ static int next(const struct ps_login *l, const struct ps_identity *id, struct n
     int rc = item.ready ? net_recv(l->socket, m) : 0;
     if (rc == 1 && (m->header.kind == WIRE_REFUSED || m->header.kind == WIRE_ABORT)) {
         ps_frame_release(m->frame);
-        return ps_told(&m->header);
+        return ps_told(l->role, &m->header);
     }
     // A shard's server hears it too.
     if (rc == 1 && id->role != PS_SHARD && rejoin_asked(id->job, &m->header)) {

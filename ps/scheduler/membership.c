@@ -285,14 +285,16 @@ void membership_goodbye(struct membership *c, int i) {
 }
 
 // ---------------------------------------------------------------- time
-// The epoch begins without these workers, where they may come and go: a new one of a job that has begun before, when half
-// the deadline is over. A worker that comes later joins.
+// The epoch begins without these workers, where they may come and go: a new one of a job that has begun before when half
+// the deadline is over, the first one when it is. A worker that comes later joins.
 static bool begins_without(const struct membership *c, double now) {
     int workers = 0;
-    if (!ps_elastic(c->o.config) || !c->epochs || !c->epochs->why[0]) return false;
-    if (now - c->o.start_s <= ps_lost_s(c->o.config)) return false;
+    if (!ps_elastic(c->o.config) || !c->epochs) return false;
+    bool first = !c->epochs->why[0];
+    if (!first && now - c->o.start_s <= ps_lost_s(c->o.config)) return false;
     for (int i = 0; i < c->count; i++) {
-        if (!c->m[i].present && (i == 0 || i >= c->workers)) return false;
+        bool late = !first || membership_late(c, i, now);
+        if (!c->m[i].present && (i == 0 || i >= c->workers || !late)) return false;
         workers += i < c->workers && c->m[i].present;
     }
     return workers >= c->o.config->recovery.elastic_min;

@@ -66,20 +66,21 @@ static void login_is_over(struct scheduler_core *c, double now) {
     }
     // Of workers that have not come: the job goes on without them (membership.c).
     struct member_names missing = {.count = 0};
+    bool first = !c->epochs.why[0];
+    double waited_s = first ? ps_deadline_s(c->o.config) : ps_lost_s(c->o.config);
     for (int w = 0; w < c->members.workers; w++) {
         char why[WIRE_TEXT_MAX] = "", name[48];
         if (c->members.m[w].present) continue;
-        core_fail(why, "%s did not come to the new epoch within %g s", member_name(&c->members, w, name),
-                  ps_lost_s(c->o.config));
+        core_fail(why, "%s did not come to %s within %g s", member_name(&c->members, w, name),
+                  first ? "the job" : "the new epoch", waited_s);
         rounds_lost(c->rounds, w, &(struct loss){"silent", why}, now);
         member_names_add(&c->members, &missing, w);
     }
     if (missing.count)
-        snprintf(
-            c->news, sizeof c->news,
-            "epoch %u begins without %s, which did not come within %g s, half of deadline_ms: whoever comes "
-            "later joins",
-            c->epochs.epoch, missing.text, ps_lost_s(c->o.config));
+        snprintf(c->news, sizeof c->news,
+                 "epoch %u begins without %s, which did not come within %g s, %sdeadline_ms: whoever comes "
+                 "later joins",
+                 c->epochs.epoch, missing.text, waited_s, first ? "" : "half of ");
 }
 
 // From here on nothing is decided any more. A member that does not hear of it now is told when it speaks.

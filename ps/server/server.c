@@ -254,7 +254,7 @@ static int server_listen_scheduler(struct server *s, double *heard_s) {
         if (start && server_load(s, m.header.text, m.header.manifest) != 0) return -1;
         if (m.header.kind == WIRE_ABORT || m.header.kind == WIRE_REFUSED) {
             ps_say(s->scheduler, &s->id, WIRE_GOODBYE, NULL);
-            return ps_told(&m.header);
+            return ps_told(s->o, &m.header);
         }
         if (rejoin_asked(s->id.job, &m.header)) return rejoin_now(s->o, s->id.incarnation, m.header.text);
         if (m.header.kind == WIRE_RESCUE) server_rescue(s, &m.header);

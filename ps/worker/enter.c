@@ -15,7 +15,7 @@ static int interrupted(const struct entering *e) {
     return fail("interrupted during login");
 }
 static int told_to_leave(const struct entering *e, const struct wire_header *h) {
-    if (h->kind == WIRE_ABORT || h->kind == WIRE_REFUSED) return ps_told(h);
+    if (h->kind == WIRE_ABORT || h->kind == WIRE_REFUSED) return ps_told(e->role, h);
     if (!rejoin_asked(e->id->job, h)) return 0;
     return rejoin_now(e->role, e->id->incarnation, h->text);  // another epoch
 }

@@ -453,7 +453,7 @@ static void *comm_main(void *arg) {
         // Why the scheduler has ended the job it says itself, where a launcher has started both; and the launcher has said
         // what became of a scheduler that is lost behind its word to leave.
         bool told = status->ended || (status->lost_scheduler && ps_stopped(c->o.role.stop));
-        bool said = told && stop_supervised();
+        bool said = told && c->o.role.quoted;
         if (rc != 0) give_up(c, anew || !why[0] ? error_last() : why, said);
         double after = now_seconds();
         hurry = publish(c, transferring ? after - before : 0.0, after);

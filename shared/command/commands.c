@@ -75,6 +75,7 @@ static const struct cli_option server_options[] = {
     {"advertise", NULL, "HOST", "host name or tcp://HOST:PORT that workers reach this server by", 0},
     {"json", "json", NULL, json_help, 0},
     {"launched", NULL, NULL, NULL, 0},
+    {"apart", NULL, NULL, NULL, 0},
 };
 
 const struct cli_command command_server = {
@@ -100,6 +101,7 @@ static const struct cli_option worker_options[] = {
     {"json", "json", NULL,
      "steps go to stderr; if it is the last to leave: print summary.json alone on stdout, not the table", 0},
     {"launched", NULL, NULL, NULL, 0},
+    {"apart", NULL, NULL, NULL, 0},
     {"local-rank", NULL, "L", NULL, 0},
     {"started-by", NULL, "PROGRAM", NULL, 0},
 };

@@ -48,6 +48,7 @@ int run_join(struct run *r, int *status) {
                                          .rank = r->env.rank,
                                          .size = r->env.size,
                                          .identity = text,
+                                         .least = r->config->recovery.elastic_min,
                                          .deadline_s = (double)r->config->deadline_ms * 1e-3};
     r->meet = rendezvous_open(&o);
     free(text);

@@ -56,6 +56,7 @@ struct entry {
 
 struct book {
     struct book_options o;
+    char *identity;
     struct place *places;
     struct rendezvous_member *table;  // NULL: not all have come
     struct entry *buckets[BUCKETS];
@@ -68,6 +69,7 @@ struct book {
 struct book *book_create(const struct book_options *o) {
     struct book *b = xcalloc(1, sizeof *b);
     b->o = *o;
+    b->o.identity = b->identity = xstrdup(o->identity);  // ranks say COME again when rank 0 has long gone on
     b->places = xcalloc((size_t)o->size, sizeof *b->places);
     b->lost = xcalloc((size_t)o->size, sizeof *b->lost);
     return b;
@@ -394,6 +396,7 @@ void book_destroy(struct book **book) {
             free(e->has);
             free(e);
         }
+    free(b->identity);
     free(b->places);
     free(b->table);
     free(b->lost);

@@ -81,7 +81,8 @@ class Deaths(Star):
         self.steps_of(ranks, 3)
         ranks[1].kill_now("worker 1")
         said = self.ended(ranks, 1, 1, 1)
-        self.assertRegex(said[0], r"error: rank 1, on \S+: worker 1 \(pid \d+\) was killed by signal 9")
+        for text in (said[0], said[2]):
+            self.assertRegex(text, r"error: rank 1, on \S+: worker 1 \(pid \d+\) was killed by signal 9")
         self.assertIn("worker 1", json.loads(self.read("runs", "state.json"))["why"])
 
     def test_a_launcher_ends_the_job(self):
@@ -130,6 +131,14 @@ class Deaths(Star):
         ranks[2].send_signal(signal.SIGKILL)
         said = self.ended(ranks[:2], 0, 0)
         self.assertRegex(said[0], r"warning: rank 2, on \S+, has gone, with the roles that it had started\n")
+
+    def test_elastic_begins_with_those_who_are_there(self):
+        port = free_port()
+        ranks = [Started(self, [PROGRAM, *JOB, "--steps", "4", "--elastic", "2:3", "--set", "parameter_server.deadline_ms=3000", "--out", "runs"],
+                         env=torch_environment(r, 3, r, 3, "127.0.0.1", port)) for r in range(2)]
+        said = self.ended(ranks, 0, 0)
+        self.assertIn("epoch 1 begins without worker 2", said[0])
+        self.assertIn('"worker":2,"away":true', self.read("runs", "away.jsonl"))
 
 
 class Interrupted(Star):

@@ -61,12 +61,31 @@ static void test_an_elastic_epoch_begins_with_min(void **state) {
     fixture_destroy(f);
 }
 
-// With fewer than MIN, without worker 0 or a server, and at the very first, it waits for all.
+// The first epoch waits for all as long as a deadline, and then begins with MIN.
+static void test_the_first_epoch_begins_with_min_behind_its_deadline(void **state) {
+    (void)state;
+    struct fixture *f = fixture_of(RESTARTS, 1);
+    char news[WIRE_TEXT_MAX];
+    for (double now = 0; now < 3.9; now += 0.4)
+        for (int i = 0; i < MEMBERS; i++)
+            if (i != W1) hello(f, i, now);
+    assert_int_equal(f->starts, 0);
+    for (int i = 0; i < MEMBERS; i++)
+        if (i != W1) hello(f, i, 4.1);
+    assert_int_equal(f->starts, 1);
+    assert_true(scheduler_core_news(f->core, news));
+    assert_non_null(
+        strstr(news, "epoch 1 begins without worker 1, which did not come within 4 s, deadline_ms"));
+    assert_int_equal(hello(f, W1, 4.3), W1);
+    fixture_destroy(f);
+}
+
+// With fewer than MIN, and without worker 0 or a server, it waits for all.
 static void test_what_an_elastic_epoch_needs(void **state) {
     (void)state;
-    for (int lacks = 0; lacks < 4; lacks++) {
-        struct fixture *f = fixture_of(RESTARTS, lacks == 0 ? 2 : 1);
-        int missing = lacks == 1 ? W0 : lacks == 2 ? SERVER : W1;
+    for (int lacks = 0; lacks < 5; lacks++) {
+        struct fixture *f = fixture_of(RESTARTS, lacks == 0 || lacks == 4 ? 2 : 1);
+        int missing = lacks == 1 || lacks == 3 ? W0 : lacks == 2 ? SERVER : W1;
         if (lacks < 3) {
             login_all(f, 0);
             scheduler_core_dead(f->core, f->p[SERVER].pid, "server 0 was killed", 0);
@@ -85,6 +104,7 @@ static void test_what_an_elastic_epoch_needs(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_elastic_epoch_begins_with_min),
+        cmocka_unit_test(test_the_first_epoch_begins_with_min_behind_its_deadline),
         cmocka_unit_test(test_what_an_elastic_epoch_needs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -156,13 +156,15 @@ static char *next_line(struct star_ranks *s, int r) {
 
 // A rank's launcher has gone, and with it its children. NULL: the scheduler says what becomes of the job.
 static const char *look_for_gone(struct star_ranks *s) {
-    int r = rendezvous_lost(s->meet);
-    if (r < 0 || s->gone[r]) return NULL;
-    s->gone[r] = true;
-    snprintf(s->why, sizeof s->why, "rank %d, on %s, has gone, with the roles that it had started%s", r,
-             rendezvous_member(s->meet, r)->host, s->bears ? "" : ": the run ends");
-    if (!s->bears) return s->why;
-    if (s->rank == 0) warn("%s", s->why);
+    for (int r = 0; r < s->size && rendezvous_lost(s->meet) >= 0; r++) {
+        const struct rendezvous_member *m = rendezvous_member(s->meet, r);
+        if (s->gone[r] || m->machine < 0 || !rendezvous_gone(s->meet, r)) continue;
+        s->gone[r] = true;
+        snprintf(s->why, sizeof s->why, "rank %d, on %s, has gone, with the roles that it had started%s", r,
+                 m->host, s->bears ? "" : ": the run ends");
+        if (!s->bears) return s->why;
+        if (s->rank == 0) warn("%s", s->why);
+    }
     return NULL;
 }
 

@@ -13,8 +13,9 @@ static int rank_on(const char *word, size_t n, const struct rank_place *ranks, i
     const char *end = text_count(word, &number);
     bool numbered = end && end == word + n;
     for (int r = 0; r < count; r++)
-        if (numbered ? ranks[r].machine == number
-                     : strlen(ranks[r].host) == n && !strncmp(ranks[r].host, word, n))
+        if (ranks[r].machine >= 0 &&
+            (numbered ? ranks[r].machine == number
+                      : strlen(ranks[r].host) == n && !strncmp(ranks[r].host, word, n)))
             return r;
     return -1;
 }

@@ -8,7 +8,8 @@
 #ifndef STARRING_PS_JOB_PLACEMENT_H
 #define STARRING_PS_JOB_PLACEMENT_H
 
-// A rank's machine: ranks of one machine have the same number, 0, 1, .. in the order of the first rank on each.
+// A rank's machine: ranks of one machine have the same number, 0, 1, .. in the order of the first rank on each; -1: the rank has not
+// come.
 struct rank_place {
     const char *host;
     int machine;

@@ -134,6 +134,16 @@ class Meeting(Case):
         self.each(lambda kind: self.all_say([self.rank(r, kind, master="nowhere.example") for r in range(3)], r"nowhere\.example"))
 
 
+class Underway(Case):
+    def test_a_process_that_dies(self):
+        def dies(kind):
+            ranks = self.underway(kind)
+            ranks[2].kill()
+            ranks[2].end_all()
+            self.all_say(ranks[:2], r"(rank|worker) 2|h3")
+        self.each(dies)
+
+
 class GoesOn(Case):
     """Where --restart or --elastic asks for it."""
 
@@ -145,6 +155,13 @@ class GoesOn(Case):
         os.symlink(self.hosts[0].path("run"), self.at("again"))
         self.run_it("train", *WORDS, *TOPOLOGIES["star"], "--steps", "40", "--workers", "3", "--out", "undisturbed")
         self.assertEqual(self.hash("again"), self.hash("undisturbed"))
+
+    def test_elastic_begins_with_those_who_are_there(self):
+        """Its third host never comes: after the deadline the other two train."""
+        ranks = [self.rank(r, "star", "--elastic", "2:3", steps="10") for r in range(2)]
+        all_end(ranks)
+        with open(self.hosts[0].path("run", "summary.json"), encoding="utf-8") as f:
+            self.assertEqual(json.load(f)["steps"], 10)
 
 
 class Dropped(Case):
@@ -167,6 +184,9 @@ class Vanished(Runs):
 
     def test_ring(self):
         self.vanishes("ring")
+
+    def test_star(self):
+        self.vanishes("star")
 
     def vanishes(self, kind):
         joined(self, {kind: TOPOLOGIES[kind]})

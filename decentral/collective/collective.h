@@ -101,7 +101,8 @@ struct collective {
     int edge;                 // ranks of a group whose edge is counted, 0: none is
     struct wire_count *wire;  // the rank's counters; not owned
     double deadline_s;
-    const char *by;  // who carried out the last call that is done: "memory", "exchange" (between two ranks each) or "library"
+    const char *
+        by;  // who carried out the last call that is done: "memory", "exchange" (between two ranks each) or "library"
     double busy_s;  // in transfers, waiting for peers included; written by the stream's thread
 };
 

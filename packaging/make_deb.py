@@ -85,7 +85,8 @@ def depends(program, plugins):
             said = run("dpkg-shlibdeps", "-O", "--warnings=0", *files, cwd=folder) if files else ""
             return [d.strip() for d in said.partition("=")[2].split(",") if d.strip()]
         needs = asked([program])
-        return needs, [d for d in asked(plugins) if d not in needs]
+        names = {d.split()[0] for d in needs}
+        return needs, [d for d in asked(plugins) if d.split()[0] not in names]
 
 
 def copyright_text():

@@ -177,6 +177,14 @@ static int check_hosts(const struct config *c, const struct hosts *h) {
 static int check(const struct run *r, const struct cli_args *args, const struct hosts *h, bool dry) {
     struct config *c = r->config;
     if (starts_far(r) && check_hosts(c, h)) return -1;
+    if (c->interface && c->collective == RING_MPI)
+        return fail(
+            "--interface %s: Open MPI chooses its own: leave it out, and set OMPI_MCA_btl_tcp_if_include=%s",
+            c->interface, c->interface);
+    if (c->interface && !dry && !starts_far(r) && !run_meets(r))
+        return fail(
+            "--interface %s: the ranks of this run are on one machine, and talk through none: leave it out",
+            c->interface);
     if (launch_check(c) || (!dry && launch_check_rank(c, &r->env))) return -1;
     if (c->recovery.restart > 0 && is_rank(r) && !r->life && !r->far_life && !c->row->more_processes)
         return fail(

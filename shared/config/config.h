@@ -185,6 +185,8 @@ struct config {
     int workers;      // N
     enum launch_kind launch;
     enum medium medium;
+    char *
+        interface;  // of ranks that others start: whose address the others are told; NULL: by the route to rank 0
     enum device_kind device;
     enum ring_collective collective;
     int threads;                 // CPU threads per rank; 0: cores / ranks on this machine, at least 1

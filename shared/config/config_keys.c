@@ -138,6 +138,11 @@ static const struct config_key keys[] = {
         FLAG(
             "medium", "M",
             "what processes talk through: shm, or tcp (of a ring: with --launch mpi), or auto (auto)")),  // where one demands shared memory
+    TEXT(
+        "interface", NOBODY, c.interface,
+        TRAIN_FLAG(
+            "interface", "NAME",
+            "of ranks on several hosts: the network that they talk through, as eth1 (by the route to rank 0)")),
     ENUM(
         "device", B | L, c.device, device_names,
         FLAG(

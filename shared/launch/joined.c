@@ -1,5 +1,6 @@
 #include "shared/launch/joined.h"
 
+#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +50,14 @@ int run_join(struct run *r, int *status) {
                                          .size = r->env.size,
                                          .identity = text,
                                          .least = r->config->recovery.elastic_min,
+                                         .interface = r->config->interface,
                                          .deadline_s = (double)r->config->deadline_ms * 1e-3};
+    // NCCL looks for one by itself; it takes names, exactly so behind "=".
+    if (o.interface && if_nametoindex(o.interface)) {
+        char *name = xasprintf("=%s", o.interface);
+        setenv("NCCL_SOCKET_IFNAME", name, 0);
+        free(name);
+    }
     r->meet = rendezvous_open(&o);
     free(text);
     identity_destroy(&identity);

@@ -107,6 +107,11 @@ class Underway(Case):
                 self.assertIn("h2", words)
             self.setUp()
 
+    def test_an_interface(self):
+        self.over_ssh("star", "--interface", "eth0").ends(0, settle_s=10)
+        words = self.over_ssh("star", "--interface", "eth9").ends(None, settle_s=10)
+        self.assertRegex(words, r"\[h1:0\] .*this machine has no interface eth9; it has .*eth0")
+
     def test_ctrl_c(self):
         for kind in joined(self, TOPOLOGIES):
             with self.subTest(kind):

@@ -161,6 +161,8 @@ class Refused(Hosts):
         self.no(said="--hosts: started by torchrun", RANK="0", WORLD_SIZE="2", MASTER_ADDR="n1")
         self.no(said="MASTER_PORT=x", MASTER_PORT="x")
         self.no(hosts="a:0", said="0 slots")
+        self.no("--interface", "lo", hosts=None, said="--interface lo: the ranks of this run are on one machine")
+        self.no("--interface", "eth1", "--collective", "mpi", hosts=None, said="set OMPI_MCA_btl_tcp_if_include=eth1")
 
     def test_a_rank_that_nobody_talks_to(self):
         self.no(said="nobody says more on standard input", STARRING_STARTED_BY="ssh")

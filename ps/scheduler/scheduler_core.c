@@ -170,12 +170,15 @@ enum core_fate scheduler_core_dead(struct scheduler_core *c, int pid, const char
     const struct membership *m = &c->members;
     uint32_t epoch = c->epochs.epoch;
     int dead = -1;
-    // Processes of two machines may have one number: the reason begins with the name of the one that has died.
+    // Processes of two machines may have one number, and a death may be told late: a reason that begins with a member's name
+    // is of that one alone.
     for (int i = 0; i < m->workers + m->servers; i++) {
         char name[48];
         size_t n = strlen(member_name(m, i, name));
-        if (m->m[i].present && m->m[i].pid == pid && (dead < 0 || (!strncmp(why, name, n) && why[n] == ' ')))
-            dead = i;
+        bool it = m->m[i].present && m->m[i].pid == pid, named = !strncmp(why, name, n) && why[n] == ' ';
+        if (named) dead = it ? i : -1;
+        if (named) break;
+        if (it && dead < 0) dead = i;
     }
     if (dead >= 0) death(c, dead, why, now);
     if (c->error[0]) return CORE_ENDS;

@@ -47,6 +47,8 @@ static void test_launcher_is_news(void **state) {
     login_all(f, 0);
     f->log.count = 0;
     scheduler_core_dead(f->core, 4711, "a process that nobody knows", 1);
+    // Of another machine, where a process had the server's number: the server is here.
+    scheduler_core_dead(f->core, f->p[SERVER].pid, "worker 1 (pid 72) was killed by signal 9 (Killed)", 1);
     assert_int_equal(epoch_of(f), 1);
     scheduler_core_dead(f->core, f->p[SERVER].pid, "server 0 (pid 72) was killed by signal 9 (Killed)", 1);
     assert_int_equal(epoch_of(f), 2);

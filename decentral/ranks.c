@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "decentral/collective/hub.h"
 #include "decentral/gloo/gloo_load.h"
@@ -14,6 +15,9 @@
 #include "shared/launch/joined.h"
 #include "shared/launch/rendezvous.h"
 #include "shared/launch/stop.h"
+
+#define LOST_LOOKS   30
+#define LOST_LOOK_US 100000
 
 // ---------------------------------------------------------------- where collectives come from
 struct ring_source {
@@ -360,6 +364,20 @@ static struct hub *meet_in_memory(struct run *r, struct segment *memory) {
     return hub;
 }
 
+// A collective names the rank that did not come; that its machine has gone, the rendezvous knows a moment later.
+static void say_lost(struct run *r) {
+    for (int i = 0; i < LOST_LOOKS && rendezvous_machines(r->meet) > 1; i++, usleep(LOST_LOOK_US)) {
+        int rank = rendezvous_lost(r->meet);
+        const char *why = rendezvous_ended(r->meet);
+        if (rank < 0 && !why) continue;
+        if (rank < 0)
+            fail("%s", why);
+        else
+            fail("rank %d on %s has gone", rank, rendezvous_member(r->meet, rank)->host);
+        return;
+    }
+}
+
 // This process is one of those that somebody else has started.
 static int run_started(struct run *r, ranks_create *create_one) {
     struct job *j = &r->job;
@@ -395,6 +413,7 @@ static int run_started(struct run *r, ranks_create *create_one) {
     status = own.place.host == RING_SHM && !hub ? -1 : train(&own, local_rank);
     if (joins) rendezvous_watch(r->meet, NULL, NULL);
     if (hub && status) hub_abort(hub, error_last());
+    if (joins && status) say_lost(r);
     hub_destroy(&hub);
     segment_close(&memory);
     status = stop_status(status, j->stop);

@@ -7,7 +7,7 @@
 
 // --launch and --topology.
 int launch_check(const struct config *c);
-// A process that mpirun, srun or torchrun started as one of many must be one rank of a ring over MPI.
+// What a process that mpirun, srun, torchrun or ssh has started as one of many cannot be.
 int launch_check_rank(const struct config *c, const struct rank_env *e);
 
 #endif

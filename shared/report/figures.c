@@ -598,6 +598,10 @@ static const struct figure of_summaries[] = {
     {"busiest", NULL, "the largest figure of one rank (of one process: `rss_bytes`, `cpu_seconds`)", OBJECT},
     {"busiest.*", NULL, "as in `totals`", TOLD},
     {"machine", NULL, "of worker 0; null: it left no report", .type = "object or null"},
+    {"placement", NULL,
+     "`launch`, the number of machines, and each one's roles: `torchrun, on 2 machines: h1: scheduler, workers 0-1, server 0; "
+     "h2: worker 2, server 1`. Of a star whose roles were started one by one it does not say where the scheduler was",
+     .type = "string"},
     {"devices", NULL, "an element per GPU", .type = "list", .when = "GPU"},
     {"time", NULL,
      "mean over workers, of all steps: data + forward + backward + optimizer + comm_exposed + wait + host "

@@ -323,6 +323,59 @@ static double tokens_of_sequence(cJSON *s, const struct config *c, const cJSON *
     return each;
 }
 
+static bool is_on(const cJSON *rank, const char *role, const char *host) {
+    return is(rank, role) && !strcmp(json_text(json_item(rank, "machine"), "host", "?"), host);
+}
+
+// The ranks of a role on a host, which lie in the order of their numbers: "workers 0-2 5", or "worker 1"; nothing where there is
+// none.
+static void say_role_on(FILE *f, const cJSON *ranks, const char *role, const char *host, bool *any) {
+    int count = 0, last = -2;
+    bool run = false;
+    const cJSON *r;
+    cJSON_ArrayForEach(r, ranks) count += is_on(r, role, host);
+    if (!count) return;
+    fprintf(f, "%s%s%s", *any ? ", " : "", role, count > 1 ? "s" : "");
+    *any = true;
+    cJSON_ArrayForEach(r, ranks) {
+        int rank = (int)json_number(r, "rank");
+        if (!is_on(r, role, host)) continue;
+        if (run && rank != last + 1) fprintf(f, "-%d", last);
+        if (rank != last + 1) fprintf(f, " %d", rank);
+        run = rank == last + 1;
+        last = rank;
+    }
+    if (run) fprintf(f, "-%d", last);
+}
+
+// By what the ranks were started, and which role was on which machine. A scheduler is beside worker 0 where the ranks were started
+// by others; of roles that were started one by one nobody knows.
+static void put_placement(cJSON *s, const struct config *c, const cJSON *ranks) {
+    const char *by = json_text(s, "launch", "?");
+    char *text = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&text, &size);
+    cJSON *hosts = cJSON_CreateObject();
+    const cJSON *r, *host;
+    bool others = strcmp(by, "processes") && strcmp(by, "threads");
+    cJSON_ArrayForEach(r, ranks) {
+        const char *name = json_text(json_item(r, "machine"), "host", "?");
+        if (!cJSON_HasObjectItem(hosts, name)) cJSON_AddNullToObject(hosts, name);
+    }
+    int machines = cJSON_GetArraySize(hosts);
+    fprintf(f, "%s, on %d machine%s: ", by, machines, machines == 1 ? "" : "s");
+    cJSON_ArrayForEach(host, hosts) {
+        bool any = host == hosts->child && c->row->more_processes && others;
+        fprintf(f, "%s%s: %s", host == hosts->child ? "" : "; ", host->string, any ? "scheduler" : "");
+        for (const struct topology_role *role = c->row->roles; role->name; role++)
+            say_role_on(f, ranks, role->name, host->string, &any);
+    }
+    fclose(f);
+    cJSON_AddStringToObject(s, "placement", text);
+    cJSON_Delete(hosts);
+    free(text);
+}
+
 static void put_totals(cJSON *s, const struct config *c, const cJSON *ranks) {
     double per_update = NAN, updates = updates_applied(ranks, &per_update), seconds = training_seconds(ranks);
     double counted = samples_counted(ranks);
@@ -345,6 +398,7 @@ static void put_totals(cJSON *s, const struct config *c, const cJSON *ranks) {
     json_put(s, "tokens_per_second", seconds > 0 ? tokens / seconds : NAN);
     const cJSON *machine = json_item(cJSON_GetArrayItem(ranks, 0), "machine");
     cJSON_AddItemToObject(s, "machine", machine ? cJSON_Duplicate(machine, 1) : cJSON_CreateNull());
+    put_placement(s, c, ranks);
 }
 
 // ---------------------------------------------------------------- each rank

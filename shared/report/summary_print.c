@@ -136,6 +136,14 @@ static void print_run(FILE *f, const cJSON *s) {
             format_count(count, (int64_t)json_number(s, "params")));
 }
 
+// Where one machine has all that this program started, nobody asks.
+static void print_placement(FILE *f, const cJSON *s) {
+    const char *by = text(s, "launch");
+    bool plain = !strcmp(by, "processes") || !strcmp(by, "threads");
+    if (json_item(s, "placement") && !(plain && strstr(text(s, "placement"), "on 1 machine:")))
+        fprintf(f, "started by  %s\n", text(s, "placement"));
+}
+
 static void print_resumed(FILE *f, const cJSON *s) {
     if (isfinite(json_number(s, "resumed_from")))
         fprintf(f, "resumed     behind step %.0f; times, bytes and memory are of what came after it\n",
@@ -162,6 +170,7 @@ static void print_head(FILE *f, const cJSON *s) {
                 json_number(head, "chunk_rows"),
                 cJSON_IsTrue(json_item(head, "apart")) ? ", added apart" : "");
     fprintf(f, "data        %s\n", text(s, "data"));
+    print_placement(f, s);
     print_resumed(f, s);
     fprintf(f, "loss        %.4f -> %.4f in %.0f step%s, %.0f %sskipped\n", json_number(loss, "first"),
             json_number(loss, "last"), json_number(s, "steps"), s_of(json_number(s, "steps")),
@@ -508,6 +517,7 @@ void summary_print_brief(FILE *f, const char *dir, const struct cJSON *s) {
     double steps = json_number(s, "steps"), skipped = json_number(s, "skipped");
     print_run(f, s);
     fprintf(f, ", %s\n", text(s, "data"));
+    print_placement(f, s);
     print_resumed(f, s);
     fprintf(f, "loss        %.4f -> %.4f in %.0f step%s", json_number(loss, "first"),
             json_number(loss, "last"), steps, s_of(steps));

@@ -40,6 +40,7 @@ class Equal(Star):
             self.ended(self.ranks(3, *words, "--steps", "4"), 0, 0, 0)
             self.assertEqual(self.summary()["loss"], self.summary("one")["loss"])
             self.assertEqual(self.summary()["launch"], "torchrun")
+            self.assertRegex(self.summary()["placement"], r"^torchrun, on 1 machine: \S+: scheduler, workers 0-2, servers 0-[12]$")
             self.assertEqual(len(self.summary()["memory"]), len(self.summary("one")["memory"]))
             self.remove("one")
 

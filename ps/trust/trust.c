@@ -29,10 +29,10 @@ const char *trust_mode_words(enum trust_mode m) {
 }
 
 enum trust_mode trust_mode_asked(const struct config *c) {
-    return c->security.insecure         ? TRUST_INSECURE
-           : c->security.keys           ? TRUST_CURVE
-           : trust_is_local(c->ps.bind) ? TRUST_LOOPBACK
-                                        : TRUST_JOB;
+    return c->security.insecure                        ? TRUST_INSECURE
+           : c->security.keys                          ? TRUST_CURVE
+           : !c->ps.bind || trust_is_local(c->ps.bind) ? TRUST_LOOPBACK
+                                                       : TRUST_JOB;
 }
 
 // ---------------------------------------------------------------- addresses

@@ -431,12 +431,18 @@ static void the_header_tells_who_may_join(void **state) {
         const struct topology_row *row;
         struct security_config security;
         const char *line;
+        const char *bind;
     } cases[] = {
-        {&topology_star, {0}, "\nsecurity loopback: "},
-        {&topology_star, {.keys = (char *)"keys"}, "\nsecurity curve: "},
-        {&topology_star, {.insecure = true}, "\nsecurity insecure: ANYBODY WHO REACHES THE PORTS CAN JOIN"},
-        {&topology_local, {0}, NULL},
-        {&topology_zero, {0}, NULL},
+        {&topology_star, {0}, "\nsecurity loopback: ", NULL},
+        {&topology_star, {0}, "\nsecurity loopback: ", "tcp://127.0.0.1:*"},
+        {&topology_star, {0}, "\nsecurity job: ", "tcp://10.77.0.1:*"},
+        {&topology_star, {.keys = (char *)"keys"}, "\nsecurity curve: ", "tcp://10.77.0.1:*"},
+        {&topology_star,
+         {.insecure = true},
+         "\nsecurity insecure: ANYBODY WHO REACHES THE PORTS CAN JOIN",
+         NULL},
+        {&topology_local, {0}, NULL, NULL},
+        {&topology_zero, {0}, NULL, NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *text = NULL;
@@ -447,6 +453,7 @@ static void the_header_tells_who_may_join(void **state) {
                            .topology = "local",
                            .row = cases[i].row,
                            .workers = 1,
+                           .ps.bind = (char *)cases[i].bind,
                            .security = cases[i].security};
         progress_start(p, &c, &(struct model_spec){.name = "tiny"}, 1);
         progress_destroy(&p);

@@ -170,10 +170,12 @@ class Host:
             child.wait()
 
     @contextlib.contextmanager
-    def dropping(self, share, period_s=0.1):
-        """Loses that share of what it sends and receives: for so much of each period all of it."""
-        words = (f"while :; do ip link set p-{self.name} nomaster; sleep {share * period_s}; "
-                 f"ip link set p-{self.name} master br0; sleep {(1 - share) * period_s}; done")
+    def dropping(self, share):
+        """Loses that share of what it sends and receives: for so much of each period all of it. Periods differ, or what TCP says again
+        after 0.2 s, 0.4 s and so on would be lost again and again."""
+        words = "while :; do for ms in 53 97 31 79 113 67 41; do " + "; ".join(
+            f"ip link set p-{self.name} {how}; sleep $(awk \"BEGIN {{print $ms * {part / 1000}}}\")"
+            for how, part in (("nomaster", share), ("master br0", 1 - share))) + "; done; done"
         child = self.hosts.lab.start(lab.HUB, ["sh", "-c", words], subprocess.DEVNULL)
         try:
             yield

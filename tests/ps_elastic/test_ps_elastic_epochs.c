@@ -80,6 +80,20 @@ static void test_the_first_epoch_begins_with_min_behind_its_deadline(void **stat
     fixture_destroy(f);
 }
 
+// Processes of two machines may have one number: the name that the reason begins with tells whose death it is.
+static void test_one_number_on_two_machines(void **state) {
+    (void)state;
+    for (int server = 0; server < 2; server++) {
+        struct fixture *f = fixture_of(RESTARTS, 1);
+        f->p[W1].pid = f->p[SERVER].pid;
+        login_all(f, 0);
+        enum core_fate fate = scheduler_core_dead(
+            f->core, f->p[W1].pid, server ? "server 0 (pid 7) was killed" : "worker 1 (pid 7) was killed", 1);
+        assert_int_equal(fate, server ? CORE_ANEW : CORE_WITHOUT);
+        fixture_destroy(f);
+    }
+}
+
 // With fewer than MIN, and without worker 0 or a server, it waits for all.
 static void test_what_an_elastic_epoch_needs(void **state) {
     (void)state;
@@ -104,6 +118,7 @@ static void test_what_an_elastic_epoch_needs(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_elastic_epoch_begins_with_min),
+        cmocka_unit_test(test_one_number_on_two_machines),
         cmocka_unit_test(test_the_first_epoch_begins_with_min_behind_its_deadline),
         cmocka_unit_test(test_what_an_elastic_epoch_needs),
     };

@@ -112,7 +112,7 @@ static const struct {
      "zero_optimization.offload_param.device zero_optimization.offload_param.pin_memory "
      "zero_optimization.offload_param.nvme_path aio.block_size aio.queue_depth zero_optimization.cpu_offload "
      "zero_optimization.cpu_offload_param "
-     "model.name data.path data.val_path data.tokenizer data.val_fraction launch threads "
+     "model.name data.path data.val_path data.tokenizer data.val_fraction launch interface threads "
      "cuda.products out keep_snapshots trace trouble.fault json quiet full unknown_keys memory.check memory.device_bytes "
      "optimizer.params.torch_adam communication_data_type scheduler.params.last_batch_iteration fp16.enabled "
      "bf16.enabled steps_per_print tensorboard.enabled tensorboard.output_path tensorboard.job_name "

@@ -49,7 +49,7 @@ struct entry {
     bool there;
     char *data;
     size_t bytes;
-    bool *waits, *has;  // by rank; has: whose part has come
+    bool *waits;  // by rank
     int parts;
     struct entry *next;
 };
@@ -276,7 +276,6 @@ static void put_part(struct book *b, const struct meet_message *m, const void *d
     if (!e->data) {
         e->data = xcalloc(size, m->bytes + 1);
         e->bytes = size * m->bytes;
-        e->has = xcalloc(size, sizeof *e->has);
     }
     if (e->bytes != size * m->bytes) {
         char why[MEET_TEXT_MAX];
@@ -286,9 +285,7 @@ static void put_part(struct book *b, const struct meet_message *m, const void *d
         return;
     }
     if (m->bytes) memcpy(e->data + (size_t)m->rank * m->bytes, data, m->bytes);
-    e->parts += !e->has[m->rank];
-    e->has[m->rank] = true;
-    if (e->parts < b->o.size) return;
+    if (++e->parts < b->o.size) return;  // what is numbered comes once, and a rank's rounds follow each other
     is_there(b, e);
     snprintf(before, sizeof before, "#%ld", strtol(m->name + 1, NULL, 10) - 1);
     struct entry *old = entry_of(b, before);
@@ -393,7 +390,6 @@ void book_destroy(struct book **book) {
             next = e->next;
             free(e->data);
             free(e->waits);
-            free(e->has);
             free(e);
         }
     free(b->identity);

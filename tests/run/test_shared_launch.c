@@ -478,7 +478,8 @@ static void what_was_told_wins(void **state) {
         bool rank[4];  // told nothing, threads, processes, mpi
     } rows[] = {
         {{NULL}, {false, false, false, false}},
-        {{"SLURM_PROCID", "SLURM_NTASKS", NULL}, {false, false, false, false}},  // a batch script
+        {{"SLURM_PROCID", "SLURM_NTASKS", NULL}, {false, false, false, false}},          // a batch script
+        {{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", NULL}, {false, false, false, false}},  // in no step
         {{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID", NULL}, {true, false, false, false}},
         {{"RANK", "WORLD_SIZE", NULL}, {true, false, false, false}},
         {{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID", "PMIX_RANK", NULL},

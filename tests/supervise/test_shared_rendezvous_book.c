@@ -259,9 +259,13 @@ static void test_one_that_is_lost_before_the_beginning_may_come_anew(void **stat
     book_unreachable(n->book, 3, 4, n->now_s);
     n->dead[3] = true;
     pass(n, 4);
+    n->dead[4] = false;
+    pass(n, 3);
+    assert_null(n->seats[4].members);  // nor does it begin without that one
+    assert_string_equal(n->seats[4].waiting, "rank 3");
     seat_close(&n->seats[3]);
     seat_new(n, 3, 77, "h5", IDENTITY);
-    n->dead[3] = n->dead[4] = false;
+    n->dead[3] = false;
     pass(n, 3);
     assert_non_null(n->seats[0].members);
     assert_string_equal(n->seats[0].members[3].host, "h5");
@@ -370,6 +374,17 @@ static void test_a_broken_connection_that_is_mended_is_no_loss(void **state) {
     net_free(n);
 }
 
+static void test_a_book_that_stood_still_has_heard_nobody(void **state) {
+    (void)state;
+    struct net *n = net_new(1);
+    pass(n, 2);
+    n->now_s += 3 * SILENT_S;
+    book_tick(n->book, n->now_s);
+    pass(n, 10);
+    for (int i = 0; i < RANKS; i++) assert_int_equal(n->seats[i].losses, 0);
+    net_free(n);
+}
+
 static void test_rank_0_vanishes(void **state) {
     (void)state;
     struct net *n = net_new(1);
@@ -441,6 +456,7 @@ int main(void) {
         cmocka_unit_test(test_it_begins_without_some_where_that_is_enough),
         cmocka_unit_test(test_who_vanishes_is_told_to_all),
         cmocka_unit_test(test_a_broken_connection_that_is_mended_is_no_loss),
+        cmocka_unit_test(test_a_book_that_stood_still_has_heard_nobody),
         cmocka_unit_test(test_rank_0_vanishes),
         cmocka_unit_test(test_one_gives_up),
         cmocka_unit_test(test_parts_of_other_sizes),

@@ -173,9 +173,8 @@ static int check_hosts(const struct config *c, const struct hosts *h) {
     return 0;
 }
 
-// 2. Refuses runs that are impossible, or impossible on this machine.
-static int check(const struct run *r, const struct cli_args *args, const struct hosts *h, bool dry) {
-    struct config *c = r->config;
+static int check_words(const struct run *r, const struct cli_args *args, const struct hosts *h, bool dry) {
+    const struct config *c = r->config;
     if (starts_far(r) && check_hosts(c, h)) return -1;
     if (c->interface && c->collective == RING_MPI)
         return fail(
@@ -203,6 +202,16 @@ static int check(const struct run *r, const struct cli_args *args, const struct 
         warn(
             "--restart without --checkpoint-every: when the run begins anew it goes back to %s, and all steps are done again",
             c->recovery.resume ? "where --resume says" : "its beginning");
+    return 0;
+}
+
+// 2. Refuses runs that are impossible, or impossible on this machine.
+static int check(const struct run *r, const struct cli_args *args, const struct hosts *h, bool dry) {
+    struct config *c = r->config;
+    if (check_words(r, args, h, dry)) {
+        if (r->env.kind != RANK_ENV_NONE && r->env.rank > 0) speak_alone(r);
+        return -1;
+    }
     error_quiet(0);
     // Machines differ: each rank speaks for its own.
     if (starts_far(r) && !dry) return 0;

@@ -63,6 +63,13 @@ class Refused(Star):
             ranks = self.ranks(2, "--steps", "2", *words)
             self.assertIn(said, self.ended(ranks, 2, None)[0])
 
+    def test_a_rank_whose_own_words_do_not_fit_says_so(self):
+        """The others heard nothing of them, and can say only that it never came."""
+        port = free_port()
+        ranks = [Started(self, [PROGRAM, *JOB, "--out", "runs", "--steps", "2", *words], env=torch_environment(
+            r, 2, r, 2, "127.0.0.1", port)) for r, words in enumerate(([], ["--workers", "4"]))]
+        self.assertIn("rank 1: --workers 4, but torchrun started 2 ranks", self.ended(ranks, 1, 2)[1])
+
     def test_ranks_of_other_words_are_named(self):
         port = free_port()
         ranks = [Started(self, [PROGRAM, *JOB, "--out", "runs", "--steps", "2", "--lr", lr], env=torch_environment(

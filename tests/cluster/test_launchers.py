@@ -19,6 +19,9 @@ RANKS = HOSTS * EACH
 TOPOLOGIES = {"ring": ["--topology", "zero:2"], "star": ["--topology", "ps:sync", "--servers", "2"]}
 
 
+BY = {"torchrun's variables": "torchrun", "srun": "Slurm's srun", "sbatch": "Slurm's srun"}  # as the summary calls it
+
+
 class Cluster:
     """Hosts with what the starters need: Slurm begins with its first job."""
 
@@ -57,8 +60,10 @@ class Equal(Runs):
         os.symlink(self.cluster.hosts[0].path(out), self.at(out))  # rank 0's directory
         self.assertTrue(os.path.exists(self.at(out, "summary.json")), said(processes))
         self.assert_same_run(out, self.one_machine(kind))
-        self.assertEqual(self.summary(out)["workers"], RANKS)
-        return out
+        summary = self.summary(out)
+        self.assertEqual(summary["workers"], RANKS)
+        roles = {"ring": ("workers 0-1", "workers 2-3"), "star": ("scheduler, workers 0-1, server 0", "workers 2-3, server 1")}[kind]
+        self.assertEqual(summary["placement"], f"{BY.get(name, name)}, on 2 machines: h1: {roles[0]}; h2: {roles[1]}")
 
 
 class OneFolder(Runs):

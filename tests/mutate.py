@@ -33,8 +33,17 @@ DELAY = "star/test_bounded_delay.py"
 ON_ARRIVAL, IN_ORDER, PUSH_SET = "ps/server/push_on_arrival.c", "ps/server/push_in_order.c", "ps/server/push_set.c"
 PUSH_UNITS, WORKER = "ps/server/push_units.c", "ps/worker/worker_core.c"
 GOSSIP_C, LOCAL_C = "decentral/gossip.c", "shared/launch/local_steps.c"
+GLOO, PEERS, GLOO_WORLD = "test_decentral_gloo", "decentral/collective/collective_peers.c", "decentral/gloo/gloo_world.c"
 
 RULES = [Rule(*row) for row in (
+    # ---- ranks that are processes
+    ("a rank that closed its connections is missed", GLOO_WORLD, "if (missing[i] && w->peers[i].gone_s > 0", "if (false && w->peers[i].gone_s > 0", GLOO),
+    ("a rank that gives up tells the others", GLOO_WORLD, "!w->peers[i].out[word.kind].under_way) post(w, i, &word);", "false) post(w, i, &word);", GLOO),
+    ("a rank that needs nothing of one that has left goes on", GLOO_WORLD, "if (missing[i] && w->peers", "if (w->peers", GLOO),
+    ("a question is answered", GLOO_WORLD, "if (word.kind == WORD_ASK) peer->out[WORD_TELL].under_way = false;",
+     "", GLOO),
+    ("a message of another length is another message", "decentral/gloo/collective_gloo.c", "(uint64_t)what << 48 | bytes", "(uint64_t)what << 48", GLOO),
+    ("slow is not dead", PEERS, "if (rank_pulse_slow(m->pulse, &w, silent)) return 0;", "(void)rank_pulse_slow(m->pulse, &w, silent);", GLOO),
     # ---- updates on arrival
     ("a version counts pushes, not updates", ON_ARRIVAL, "k->version += s->pushes - 1;", "", ARRIVALS),
     ("the moments count updates, not pushes", ON_ARRIVAL, "k->skew -= s->pushes - 1;", "", ARRIVALS),

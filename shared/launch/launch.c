@@ -54,7 +54,7 @@ struct launcher {
     int count, running;
     double start_s;
     double kill_at_s;      // SIGKILL then; 0: nobody has been told to end
-    double rest_at_s;      // after an interruption: the rest is told to end then; 0: not known yet
+    double rest_at_s;      // the rest is told to end then; 0: not known yet
     int status;            // the job's, once something went wrong
     int interrupted_by;    // SIGINT or SIGTERM, 0: neither
     double interrupted_s;  // when the first came
@@ -404,6 +404,23 @@ static void child_left(struct launcher *l, struct child *child, pid_t pid) {
         l->status = 128 + l->interrupted_by;
 }
 
+static bool refused(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == EXIT_USAGE; }
+
+// What becomes of the job is the others' to know, who have noticed; their statuses tell it.
+static void say_far_end(const struct launcher *l, const struct child *child, int status) {
+    char text[96];
+    int number = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) - 128;
+    when(l, text, sizeof text);
+    if (number == CONNECTION_ENDED - 128 || WIFSIGNALED(status))
+        warn("the connection to %s has ended %s: the others go on, if they can", child->name, text);
+    else if (number > 0)
+        warn("%s was killed by signal %d (%s) %s: the others go on, if they can", child->name, number,
+             strsignal(number), text);
+    else
+        warn("%s ended with exit status %d %s: the others go on, if they can", child->name,
+             WEXITSTATUS(status), text);
+}
+
 // Itself, or the process that it speaks for.
 static bool was_killed(const struct launcher *l, const struct child *child, int status) {
     return WIFSIGNALED(status) || ((child->far || l->o.speaks_for_others) && WEXITSTATUS(status) > 128);
@@ -416,11 +433,17 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
     if (l->anew) return;  // all are ended
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
         child->ended_well = true;
+        // It stands for the run; others may stand still, and nobody waits for them.
+        if (child->far && !child->expendable && !l->o.together) l->rest_at_s = now_seconds() + l->o.grace_s;
         if (is_mending(l)) start_again(l, child);
         return;
     }
     if (l->interrupted_by && l->kill_at_s > 0) l->status = 128 + l->interrupted_by;
     if (l->kill_at_s > 0) return;  // told to end, or a consequence of the first death
+    if (child->far && child->expendable && !l->interrupted_by && !refused(status)) {
+        say_far_end(l, child, status);
+        return;
+    }
     if (l->interrupted_by && (WIFEXITED(status) ? WEXITSTATUS(status) > 128 : WTERMSIG(status) == SIGTERM)) {
         child_left(l, child, pid);
         // It had not come so far as to hear it, and those that live with it would wait for it.
@@ -630,7 +653,10 @@ static void watch(struct launcher *l, int ms) {
     watch_rest(l);
     reap(l);
     decide_unanswered(l, now_seconds() - fmax(l->o.silent_s, l->o.grace_s));
-    if (l->interrupted_by) follow_orderly(l);
+    if (l->interrupted_by)
+        follow_orderly(l);
+    else if (l->rest_at_s > 0 && now_seconds() >= l->rest_at_s)
+        end_rest(l);
     if (l->kill_at_s > 0 && now_seconds() >= l->kill_at_s && l->running) {
         for (int i = 0; i < l->count; i++)
             if (l->children[i].pid) warn("%s did not end in time: killing it", l->children[i].name);

@@ -202,6 +202,9 @@ static int start_sed(struct rank_pipes *p, const struct host *h, int rank, int w
     return p->sed[which] < 0 ? fail("sed: %s; " ERROR_RAISE_THREADS, strerror(errno)) : 0;
 }
 
+// Ranks go on where another dies, and start their own roles again; rank 0 stands for the run.
+static bool elastic(const struct config *c) { return c->recovery.elastic != NULL; }
+
 static int start_one(struct launch_over *s, const struct host *h, int rank, const char *key) {
     struct rank_pipes *p = &s->pipes[rank];
     int in[2], rc = -1;
@@ -221,7 +224,8 @@ static int start_one(struct launch_over *s, const struct host *h, int rank, cons
                                                                 .output_fd = p->fd[STDOUT_FILENO],
                                                                 .error_fd = p->fd[STDERR_FILENO],
                                                                 .signal_fd = in[1],
-                                                                .orderly = true});
+                                                                .orderly = true,
+                                                                .expendable = rank > 0 && elastic(s->c)});
     close(in[0]);
     free(line);
     free(whole);
@@ -259,7 +263,8 @@ static int prepare(struct launch_over *s) {
     if (!(s->folder = getcwd(NULL, 0)))
         return fail("the folder that this is started in: %s", strerror(errno));
     if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random) return fail("no random number");
-    if (s->c->recovery.restart && getrandom(&s->lives, sizeof s->lives, 0) != (ssize_t)sizeof s->lives)
+    if (s->c->recovery.restart && !elastic(s->c) &&
+        getrandom(&s->lives, sizeof s->lives, 0) != (ssize_t)sizeof s->lives)
         return fail("no random number");
     s->port = PORT_FIRST + random % PORTS;
     const char *end = port ? text_count(port, &s->port) : "";
@@ -293,10 +298,11 @@ static void remove_stage(const struct launch_over *s) {
 
 int launch_hosts(const struct launch_hosts_options *o) {
     struct launch_over s = {.o = o, .c = o->run->config};
-    struct launch_options l = {.grace_s = GRACE_S,
-                               .together = true,
-                               .restarts = {.count = s.c->recovery.restart, .anew = begin_anew},
-                               .ctx = &s};
+    struct launch_options l = {
+        .grace_s = GRACE_S,
+        .together = !elastic(s.c),
+        .restarts = {.count = elastic(s.c) ? 0 : s.c->recovery.restart, .anew = begin_anew},
+        .ctx = &s};
     int status = EXIT_USAGE;
     s.pipes = xcalloc((size_t)o->hosts->ranks, sizeof *s.pipes);
     if (!prepare(&s)) {

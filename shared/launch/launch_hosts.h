@@ -16,7 +16,8 @@
 // What ranks say on standard error, and on standard output all but rank 0, is labelled: "[h2:1] ..", the host and the rank
 // there. Standard output of rank 0 is the run's, as it is.
 //
-// The ranks live and die together, as those of launch_ranks.h; with --restart all are started again. STARRING_SSH is the
+// The ranks live and die together, as those of launch_ranks.h; with --restart all are started again. With --elastic the
+// others go on where one but rank 0 dies, until rank 0 has ended, and --restart is of the roles that each rank starts. STARRING_SSH is the
 // command that makes a connection, with options: "ssh -p 2222 -i key"; the default asks for no password, and notices a host
 // that has vanished.
 #ifndef STARRING_SHARED_LAUNCH_LAUNCH_HOSTS_H

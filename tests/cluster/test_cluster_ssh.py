@@ -2,6 +2,7 @@
 """`starring train --hosts` over a real sshd: what is said of hosts where it cannot begin; Ctrl-C, deaths and second lives of whole
 runs on hosts that share no folder; and that nothing is left on any of them."""
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -151,6 +152,16 @@ class Underway(Case):
                 self.run_it("train", *WORDS[:-1], kind, *TOPOLOGIES[kind], "--steps", "60", "--workers", "2")
                 self.assertEqual(self.hash("far-" + kind), self.hash(kind))
             self.setUp()
+
+    def test_elastic(self):
+        """The others go on without a rank that dies."""
+        joined(self, {"star": TOPOLOGIES["star"]})
+        p = self.over_ssh("star", "--elastic", "2:3", "--servers-on", "0", steps="200", hosts="h1,h2,h3")
+        p.until(lambda: self.steps_there() > 2, "a few steps")
+        send(signal.SIGKILL, [self.rank(2)])
+        self.assertIn("rank 2 on h3 was killed by signal 9", p.ends(0, settle_s=10))
+        with open(self.hosts[0].path("run", "summary.json"), encoding="utf-8") as f:
+            self.assertEqual(json.load(f)["steps"], 200)
 
     def test_staged(self):
         """h2 has neither the program nor the text: --stage brings both, and takes them away again."""

@@ -50,15 +50,20 @@ if ask == "stage":
     print("files", sorted(os.path.join(d, n) for d, _, names in os.walk(folder) for n in names), flush=True)
 if ask == "dies" and rank == 1 and life < 3:
     os.kill(os.getpid(), signal.SIGKILL)
-if ask == "fails" and rank == 1:
-    sys.exit(1)
+if ask in ("fails", "refuses") and rank == 1:
+    sys.exit(1 if ask == "fails" else 2)
+if ask == "first dies" and rank == 0:
+    os.kill(os.getpid(), signal.SIGKILL)
 if ask == "first" and rank == 0 or ask == "dies" and life < 3:
     time.sleep(0.1)
     sys.exit(1)  # it has lost the one that dies, whose news come later
 if ask == "first" and rank == 1:
     time.sleep(0.15)
     os.kill(os.getpid(), signal.SIGKILL)
-if ask in ("stays", "late", "kill"):
+if ask == "goes on" and rank == 0:
+    time.sleep(2)
+    sys.exit(0)
+if ask in ("stays", "late", "kill", "goes on", "refuses", "first dies"):
     for line in sys.stdin:
         leave(int(line.split()[1]), None)
     sys.exit(1)
@@ -217,6 +222,22 @@ class Ended(Hosts):
     def test_a_failure(self):
         said = self.start(*self.words("--restart", "3"), env=self.asked("fails")).ends(1, settle_s=5)
         self.assertRegex(said, r"error: rank 1 on h1 \(pid \d+\) ended with exit status 1")
+
+    def test_elastic(self):
+        """The others go on without one that dies; with rank 0, or one that refuses its words, all end."""
+        words = ["train", "--model", "tiny", "--data", "text.txt", "--topology", "ps:sync", "--hosts", "h1:2,h2", "--out", "run", "--elastic"]
+        how = {"env": self.asked("goes on")}
+        p = self.start(*words, "1:3", "--restart", "1", **how)
+        p.until(lambda: all(os.path.exists(self.at(f"{r}.1")) for r in range(3)), "all are there")
+        self.assertEqual(len(self.told(2)), 2 + 1, "it has no lives of the whole job")
+        send(signal.SIGKILL, [int(self.told(2)[0])])
+        said = p.ends(0)
+        self.assertRegex(said, r"rank 2 on h2 was killed by signal 9 \(Killed\) [\d.]+ s after the start: the others go on, if they can\n")
+        self.assertNotIn("error", said)
+        self.assertRegex(self.start(*words, "1:3", env=self.asked("fails")).ends(0), r"rank 1 on h1 ended with exit status 1 ")
+        self.assertRegex(self.start(*words, "1:3", env=self.asked("refuses")).ends(2), r"error: rank 1 on h1 \(pid \d+\) ended with exit status 2 ")
+        said = self.start(*words, "1:3", env=self.asked("first dies")).ends(1, settle_s=5)
+        self.assertRegex(said, r"error: rank 0 on h1 \(pid \d+\) ended with exit status 137 [\d.]+ s after the start: ending the other")
 
     def test_restarts(self):
         p = self.start(*self.words("--restart", "2"), env=self.asked("dies"))

@@ -452,8 +452,12 @@ void seat_hear(struct seat *s, const struct meet_message *m, const void *data, d
     if (m->kind == MEET_REFUSED || m->kind == MEET_ENDED) seat_end(s, text);
     if (m->kind == MEET_PONG) heard(s, m->number, now_s);
     if (m->kind == MEET_LOST) lost(s, m->rank);
-    if (m->kind == MEET_ALL_HERE && !s->members && m->bytes == (size_t)s->size * sizeof *s->members)
+    if (m->kind == MEET_ALL_HERE && !s->members && m->bytes == (size_t)s->size * sizeof *s->members) {
         s->members = copy(data, m->bytes);
+        for (int i = 0; i < s->size; i++)
+            s->members[i].host[sizeof s->members->host - 1] =
+                s->members[i].address[sizeof s->members->address - 1] = 0;
+    }
     for (struct seat_want *w = s->wants; w && m->kind == MEET_GOT; w = w->next)
         if (!w->data && !strcmp(w->name, m->name)) {
             w->data = copy(data, m->bytes);

@@ -170,6 +170,14 @@ static int check_hosts(const struct config *c, const struct hosts *h) {
     if (h->ranks != c->workers)
         return fail("--workers %d, but the hosts have %d slots: make them equal, or leave --workers out",
                     c->workers, h->ranks);
+    if (!c->row->collectives) return 0;
+    if (c->collective == RING_MPI)
+        return fail(
+            "--collective mpi: ssh does not start ranks of MPI; use --collective gloo, or start them by mpirun");
+    if (h->count > 1 && (c->collective == RING_THREADS || c->collective == RING_SHM))
+        return fail(
+            "--collective %s: %d hosts share no memory; use --collective gloo, or leave --collective out",
+            c->collective == RING_SHM ? "shm" : "local", h->count);
     return 0;
 }
 

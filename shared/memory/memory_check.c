@@ -347,7 +347,6 @@ int memory_check_put(struct cJSON *doc, const struct job *j, const struct memory
 void memory_check_print(FILE *f, const struct cJSON *doc) {
     const cJSON *one, *here = json_item(doc, "here");
     char a[24], b[24], c[24];
-    fputs("\nAll ranks on this machine:\n", f);
     cJSON_ArrayForEach(one, json_item(here, "limits")) {
         fprintf(f, "  %s predicted + %s allowed for what the ledger does not count, %s left (%s): %s\n",
                 format_bytes(a, json_number(one, "predicted_bytes")),

@@ -42,7 +42,7 @@ int memory_check(const struct config *c, const struct memory_need *need, const c
 // A run's ranks on this machine; names what would fit instead. As memory_check.
 int memory_check_run(const struct job *j, const struct memory_part *part);
 
-// The comparison for --dry-run: added to doc as "here", and as lines for people.
+// The comparison for --dry-run: added to doc as "here", and as lines for people, below a heading of the caller.
 int memory_check_put(struct cJSON *doc, const struct job *j, const struct memory_part *part);
 void memory_check_print(FILE *f, const struct cJSON *doc);
 

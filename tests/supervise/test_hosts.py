@@ -169,6 +169,14 @@ class Refused(Hosts):
         self.no("--interface", "lo", hosts=None, said="--interface lo: the ranks of this run are on one machine")
         self.no("--interface", "eth1", "--collective", "mpi", hosts=None, said="set OMPI_MCA_btl_tcp_if_include=eth1")
 
+    def test_collectives(self):
+        for name in ("shm", "local"):
+            self.no("--collective", name, hosts="h1,h2", said=f"--collective {name}: 2 hosts share no memory; use --collective gloo, or leave")
+        self.no("--collective", "mpi", said="--collective mpi: ssh does not start ranks of MPI; use --collective gloo")
+
+    def test_a_prediction(self):
+        self.assertIn("All ranks, if they were on this machine:\n", self.run_it(*self.words("--dry-run"), env=self.env).stdout)
+
     def test_a_rank_that_nobody_talks_to(self):
         self.no(said="nobody says more on standard input", STARRING_STARTED_BY="ssh")
 

@@ -26,7 +26,7 @@
 static const struct cli_option options[] = {
     {"op", NULL, "LIST", "primitives, with commas between them (all)", 0},
     {"ranks", NULL, "N",
-     "threads, or with --collective shm or gloo processes (2); under mpirun its number of ranks", 0},
+     "threads, or with --engine shm or gloo processes (2); under mpirun its number of ranks", 0},
     {"min-bytes", NULL, "B", "smallest size; K, M and G are 1024's powers (1K)", 0},
     {"max-bytes", NULL, "B", "largest size (4M)", 0},
     {"factor", NULL, "N", "from one size to the next (4)", 0},
@@ -39,14 +39,14 @@ static const struct cli_option options[] = {
     {"ones", NULL, NULL,
      "time nothing: each rank has a 1, all_reduce joins them, each prints what it got (4 ranks: 4.0 four times)",
      0},
-    {"collective", NULL, "C", "auto, local, shm, mpi, gloo or nccl (auto)", 0},
+    {"engine", NULL, "E", "auto, threads, shm, mpi, gloo or nccl (auto)", 0},
     {"device", NULL, "D", "auto, cpu or cuda (auto: GPUs if there are any)", 0},
     {"json", NULL, NULL, "print one JSON document instead of the table", 0},
 };
 
 static const struct cli_command command = {
     .name = "bench collective",
-    .usage = "[--op LIST] [--ranks N] [--collective C] [OPTIONS]",
+    .usage = "[--op LIST] [--ranks N] [--engine E] [OPTIONS]",
     .summary =
         "Times every primitive that the ring uses, at sizes from --min-bytes to --max-bytes, and compares every\n"
         "element of its results to the bit. Columns and bandwidths are those of nccl-tests: algbw = size / time,\n"
@@ -57,8 +57,8 @@ static const struct cli_command command = {
         "or library (a collective of the engine's library: its sum is in its own order).",
     .examples =
         "  starring bench collective --ranks 4 --op all_gather,reduce_scatter --dtype bf16 --max-bytes 64M\n"
-        "  starring bench collective --ranks 4 --collective shm --op all_reduce\n"
-        "  starring bench collective --ranks 4 --collective gloo --dtype bf16\n"
+        "  starring bench collective --ranks 4 --engine shm --op all_reduce\n"
+        "  starring bench collective --ranks 4 --engine gloo --dtype bf16\n"
         "  mpirun -n 4 starring bench collective --op all_reduce\n"
         "  starring bench collective --ranks 4 --ones\n"
         "  starring bench collective --device cuda --ranks 2 --json\n",
@@ -118,19 +118,19 @@ static int read_ops(const struct cli_args *a, struct bench_rank_options *o) {
 static int read_kind(struct bench *b, const struct cli_args *a) {
     const char *names[RING_COLLECTIVES];
     bool cuda = !b->backend->host_memory, mpi = b->env.mpi_ready;
-    for (int i = 0; i < RING_COLLECTIVES; i++) names[i] = engine_rows[i].name;
-    int kind = bench_word(a, "collective", names, RING_COLLECTIVES);
+    for (int i = 0; i < RING_COLLECTIVES; i++) names[i] = i == RING_THREADS ? "threads" : engine_rows[i].name;
+    int kind = bench_word(a, "engine", names, RING_COLLECTIVES);
     char program[PROGRAM_WORD];
     if (kind < 0) return -1;
     if (kind == RING_MPI && !mpi)
-        return fail("--collective mpi: start the ranks with mpirun -n N %s bench collective ..",
+        return fail("--engine mpi: start the ranks with mpirun -n N %s bench collective ..",
                     program_word(program));
     if ((kind == RING_THREADS || kind == RING_SHM || kind == RING_GLOO) && mpi)
-        return fail("--collective %s: its ranks are %s; start it without mpirun", names[kind],
+        return fail("--engine %s: its ranks are %s; start it without mpirun", names[kind],
                     kind == RING_THREADS ? "threads of one process" : "processes that this command starts");
     if (kind == RING_NCCL && !cuda)
-        return fail("--collective nccl: NCCL is for GPUs; use --device cuda, or --collective %s",
-                    mpi ? "mpi" : "local");
+        return fail("--engine nccl: NCCL is for GPUs; use --device cuda, or --engine %s",
+                    mpi ? "mpi" : "threads");
     int here = mpi && b->env.local_size ? b->env.local_size : b->ranks;
     b->kind = ring_collective_resolve(
         (enum ring_collective)kind,

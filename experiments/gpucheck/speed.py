@@ -62,12 +62,12 @@ def time_collectives(checker, part, name, argv, env=None):
 def collectives(checker, part):
     """`starring bench collective`: over NCCL with one rank and one on each GPU, and between threads on one GPU."""
     count, several = gpu_count(checker), {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
-    jobs = [("NCCL, 1 rank", ["--collective", "nccl", "--ranks", "1"], None),
-            ("threads, 2 ranks on one GPU", ["--collective", "local", "--ranks", "2"], None)]
+    jobs = [("NCCL, 1 rank", ["--engine", "nccl", "--ranks", "1"], None),
+            ("threads, 2 ranks on one GPU", ["--engine", "threads", "--ranks", "2"], None)]
     for mode in ("ordered", "native") if count > 1 else ():
-        jobs.append((f"NCCL, {count} GPUs, {mode}", ["--collective", "nccl", "--ranks", str(count), "--reduce", mode], None))
+        jobs.append((f"NCCL, {count} GPUs, {mode}", ["--engine", "nccl", "--ranks", str(count), "--reduce", mode], None))
     if count == 1:
-        jobs.append(("NCCL, 2 ranks on one GPU", ["--collective", "nccl", "--ranks", "2"], several))
+        jobs.append(("NCCL, 2 ranks on one GPU", ["--engine", "nccl", "--ranks", "2"], several))
     for name, argv, env in jobs:
         if checker.left() < 3:
             part.check(name, SKIPPED, NO_TIME)

@@ -19,10 +19,10 @@ class Reductions(Runs):
         """The bench over an engine with so many ranks."""
         if engine == "mpi":
             return self.run_it("-n", str(ranks), PROGRAM, "bench", "collective", *words, program="mpirun")
-        return self.run_it("bench", "collective", "--ranks", str(ranks), "--collective", engine, *words)
+        return self.run_it("bench", "collective", "--ranks", str(ranks), "--engine", engine, *words)
 
     def engines(self):
-        yield from ("local", "shm")
+        yield from ("threads", "shm")
         if os.path.exists(os.path.join(os.path.dirname(PROGRAM), "libstarring_gloo.so")):
             yield "gloo"
         if shutil.which("mpirun") and os.path.exists(os.path.join(os.path.dirname(PROGRAM), "libstarring_mpi.so")):

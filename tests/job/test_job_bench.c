@@ -307,7 +307,7 @@ static void collectives_of_threads_are_right(void **state) {
 }
 
 static void collectives_over_gloo_are_right(void **state) {
-    struct job_output o = job_run(*state, "bench collective --collective gloo --ranks 3 " FEW " --json");
+    struct job_output o = job_run(*state, "bench collective --engine gloo --ranks 3 " FEW " --json");
     if (o.status == 2 && strstr(o.err, "libgloo")) {
         job_output_free(&o);
         skip();
@@ -319,7 +319,7 @@ static void collectives_over_gloo_are_right(void **state) {
     expect_by(j, "all_reduce", "exchange");
     cJSON_Delete(j);
     job_output_free(&o);
-    o = job_run(*state, "bench collective --collective gloo --reduce native");
+    o = job_run(*state, "bench collective --engine gloo --reduce native");
     assert_int_equal(o.status, 2);
     assert_non_null(strstr(o.err, "--reduce native: Gloo's own sums"));
     job_output_free(&o);
@@ -334,8 +334,8 @@ static void what_cannot_be_benched_is_said(void **state) {
         {"--dtype fp8", "expected one of fp32, bf16"},
         {"--min-bytes 4X", "--min-bytes 4X"},
         {"--min-bytes 8K --max-bytes 4K", "below --min-bytes"},
-        {"--collective mpi --device cpu", "mpirun -n N"},
-        {"--collective nccl --device cpu", "--device cuda"},
+        {"--engine mpi --device cpu", "mpirun -n N"},
+        {"--engine nccl --device cpu", "--device cuda"},
         {"--ranks 0", "--ranks"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -385,8 +385,8 @@ static void collectives_on_gpus_are_right(void **state) {
         {1, 3, "--ranks 3 --dtype bf16", "local"},  // one GPU for all
         {3, 3, "--ranks 3 --dtype bf16", "nccl"},   // one each: auto
         {3, 3, "--ranks 3 --dtype bf16 --reduce native", "nccl"},
-        {1, 1, "--ranks 1 --dtype bf16 --collective nccl", "nccl"},
-        {2, 2, "--ranks 2 --dtype bf16 --collective local", "local"},
+        {1, 1, "--ranks 1 --dtype bf16 --engine nccl", "nccl"},
+        {2, 2, "--ranks 2 --dtype bf16 --engine threads", "local"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (!emulate(*state, cases[i].devices)) return;

@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -229,14 +230,19 @@ static void test_a_killed_rank_is_named(void **state) {
     is_said(&c[1], "has gone");
 }
 
-static void write_why(void *ctx, const char *why) { snprintf(ctx, 256, "%s", why); }
+static atomic_bool told;
+
+static void write_why(void *ctx, const char *why) {
+    snprintf(ctx, 256, "%s", why);
+    atomic_store(&told, true);
+}
 
 static int watches(struct rendezvous *r, int rank, int size) {
     char why[256] = "";
     (void)size;
     if (rank == 2) kill(getpid(), SIGKILL);
     rendezvous_watch(r, write_why, why);
-    for (int i = 0; i < 1000 && !*(volatile char *)why; i++) usleep(10000);
+    for (int i = 0; i < 1000 && !atomic_load(&told); i++) usleep(10000);
     return (fail)("%s", why);
 }
 

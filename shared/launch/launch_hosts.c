@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,8 +88,9 @@ static FILE *ask(const struct launch_over *s, int host) {
     script = join(script, s->program);
     char *line = over_ssh(s, &s->o->hosts->host[host], xasprintf("%s --version", script));
     char *send = s->stage.folder ? stage_send(&s->stage) : NULL;
-    whole = send ? xasprintf("%s | timeout %d %s 2>&1", send, COPY_S, line)
-                 : xasprintf("exec timeout %d %s 2>&1 </dev/null", ANSWER_S, line);
+    whole =
+        send ? xasprintf("%s | timeout --foreground %d %s 2>&1", send, COPY_S, line)  // of ask_apart's group
+             : xasprintf("exec timeout %d %s 2>&1 </dev/null", ANSWER_S, line);
     free(script);
     free(line);
     free(send);
@@ -137,6 +139,35 @@ static int ask_all(const struct launch_over *s) {
         if (answers[i] && check_answer(s, &h->host[i], answers[i])) rc = -1;
     free(answers);
     return rc;
+}
+
+// With --stage: in a process group of its own, which Ctrl-C ends, so that the copies can be removed. 0, EXIT_USAGE, or
+// 128 + the signal.
+static int ask_apart(const struct launch_over *s) {
+    sigset_t ends, before;
+    int status = 0, number = 0;
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGINT);
+    sigaddset(&ends, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &ends, &before);
+    fflush(NULL);
+    pid_t pid = fork();
+    if (!pid) {
+        setpgid(0, 0);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        _exit(ask_all(s) ? EXIT_USAGE : 0);
+    }
+    if (pid > 0) setpgid(pid, pid);  // before either goes on
+    while (pid > 0 && waitpid(pid, &status, WNOHANG) != pid) {
+        int heard = sigtimedwait(&ends, NULL, &(struct timespec){.tv_nsec = 50000000});
+        if (heard > 0) kill(-pid, SIGKILL);
+        if (heard > 0) number = heard;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (number) info("%s: ended while --stage copied", number == SIGINT ? "Ctrl-C" : "SIGTERM");
+    if (number) return 128 + number;
+    if (pid < 0) fail("a process for --stage: %s", strerror(errno));
+    return pid > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_USAGE;
 }
 
 // ---------------------------------------------------------------- one life
@@ -252,6 +283,7 @@ static int begin_anew(void *ctx, const char *why) {
 }
 
 // ---------------------------------------------------------------- all of them
+// 0, or -1 after logging.
 static int prepare(struct launch_over *s) {
     const struct hosts *h = s->o->hosts;
     const char *first = h->host[0].name, *ssh = getenv("STARRING_SSH"), *port = getenv("MASTER_PORT");
@@ -276,7 +308,7 @@ static int prepare(struct launch_over *s) {
         s->program = s->stage.program ? xstrdup(s->stage.program) : NULL;
         if (rc) return -1;
     }
-    return ask_all(s);
+    return 0;
 }
 
 // Of all hosts at once.
@@ -305,7 +337,8 @@ int launch_hosts(const struct launch_hosts_options *o) {
         .ctx = &s};
     int status = EXIT_USAGE;
     s.pipes = xcalloc((size_t)o->hosts->ranks, sizeof *s.pipes);
-    if (!prepare(&s)) {
+    if (!prepare(&s)) status = o->stage ? ask_apart(&s) : ask_all(&s) ? EXIT_USAGE : 0;
+    if (!status) {
         s.launcher = launcher_create(&l);
         output_apart_begin();  // a thread that takes no signals, as all of them from here on
         if (start_all(&s)) launcher_end_all(s.launcher);

@@ -22,6 +22,7 @@ host=$1
 command=$2
 [ "$host" = bare ] && command=$(printf %s "$command" | sed 's#PROGRAM --version#/nowhere/starring --version#')
 [ "$host" = old ] && command=$(printf %s "$command" | sed 's#PROGRAM --version#echo starring 0.0.1#')
+[ "$host" = patient ] && command=$(printf %s "$command" | sed 's#tar -C#sleep 30; tar -C#')
 [ "$host" = full ] && command=$(printf %s "$command" | sed 's#mkdir /tmp#mkdir /nowhere/tmp#')
 [ "$host" = empty ] && command=$(printf %s "$command" | sed 's#cd #cd /nowhere#')
 command=$(printf %s "$command" | sed 's#[^ ]*/starring train#STAND_IN train#')
@@ -136,6 +137,15 @@ class Staged(Hosts):
         for name in ("bin/starring", "1/my text.txt", "config.json"):
             self.assertIn(f"'{folder}/{name}'", files)
         self.assertEqual(self.folders() - before, set())
+
+    def test_ctrl_c_while_it_copies(self):
+        before = self.folders()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            p = self.start(*self.words("--stage", hosts="h1,patient"), env=self.env)
+            p.until(lambda: len(self.folders() - before) > 1, "a copy")
+            send(number, [p.pid])
+            self.assertIn("ended while --stage copied", p.ends(128 + number, limit_s=20, settle_s=5))
+            self.assertEqual(self.folders() - before, set())
 
     def test_no_room(self):
         said = self.refused(*self.words("--stage", hosts="full"), said="full: --stage: /tmp/starring-stage-", env=self.env)

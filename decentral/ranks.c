@@ -317,7 +317,9 @@ static struct topology *create(void *ctx, struct device *dev, struct stream *com
         .job = r->job, .source = ring_source_get(r->source), .dev = dev, .compute = compute});
     if (!t) return NULL;
     bool mpi = r->place.host == RING_MPI, shm = r->place.host == RING_SHM;
-    t->launch = r->by ? r->by : launch_rows[mpi ? LAUNCH_MPI : shm ? LAUNCH_PROCESSES : LAUNCH_THREADS].name;
+    t->launch = r->by ? r->by
+                : mpi ? rank_env_name(RANK_ENV_MPIRUN)
+                      : launch_rows[shm ? LAUNCH_PROCESSES : LAUNCH_THREADS].name;
     t->medium = r->job->config->collective == RING_NCCL   ? "nccl"
                 : r->job->config->collective == RING_GLOO ? "tcp"
                 : mpi                                     ? mpi_medium_name(&r->medium)

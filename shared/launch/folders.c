@@ -260,6 +260,7 @@ static int bring_all(struct folders *f, const char *path) {
 static int choose(struct folders *f, char **path) {
     struct job *j = &f->run->job;
     size_t bytes = 0;
+    const char *asked = j->config->recovery.resume;
     char *text = NULL, *manifest = NULL, *why = NULL;
     cJSON *told = cJSON_CreateObject();
     if (!f->rank) {
@@ -269,6 +270,7 @@ static int choose(struct folders *f, char **path) {
         json_put_text(told, "path", *path ? f->goes_on ? strrchr(*path, '/') + 1 : *path : "");
         json_put_text(told, "manifest", manifest ? manifest : "");
         json_put(told, "own", f->goes_on);
+        json_put_text(told, "asked", asked ? asked : "");
         text = cJSON_PrintUnformatted(told);
         rendezvous_put(f->meeting, "folder/resume", text, strlen(text));
     } else if ((text = await(f, 0, "find its checkpoint", &bytes, "folder/resume"))) {
@@ -280,6 +282,10 @@ static int choose(struct folders *f, char **path) {
         if (*name) *path = f->goes_on ? xasprintf("%s/checkpoints/%s", f->dir, name) : xstrdup(name);
     }
     int rc = text ? 0 : lost(f, 0, "find its checkpoint");
+    const char *first = json_text(told, "asked", "");
+    if (!rc && f->rank && asked && *first && f->run->far_life < 2 && strcmp(asked, first) != 0)
+        rc = fail("rank %d has --resume %s, rank 0 has --resume %s: give all ranks the same words", f->rank,
+                  asked, first);
     if (!rc && *path && f->rank && f->own == f->rank) {
         if (f->goes_on)
             rc = checkpoint_adopt(f->dir, manifest, &why) ? fail("--resume: %s", why) : 0;

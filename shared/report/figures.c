@@ -393,8 +393,8 @@ static const struct figure of_runs[] = {
      "micro-batches in 16 bits",
      AT(head.apart)},
     {"launch", NULL,
-     "what the ranks were: `threads` of one process, `processes` of the program's own, `mpi`: processes of Open MPI's; or who "
-     "started those of a star: `torchrun`, `Slurm's srun`, `mpirun`",
+     "what the ranks were: `threads` of one process, `processes` of the program's own; or by what they were started: "
+     "`torchrun`, `Slurm's srun`, `mpirun`, `ssh`",
      AT(launch), .type = "string", TOP},
     {"medium", NULL,
      "what payloads took between ranks: `shm` (shared memory), `tcp`, `threads` (of one process), "
@@ -600,7 +600,7 @@ static const struct figure of_summaries[] = {
     {"machine", NULL, "of worker 0; null: it left no report", .type = "object or null"},
     {"placement", NULL,
      "`launch`, the number of machines, and each one's roles: `torchrun, on 2 machines: h1: scheduler, workers 0-1, server 0; "
-     "h2: worker 2, server 1`. Of a star whose roles were started one by one it does not say where the scheduler was",
+     "h2: worker 2, server 1`. Not of a star whose roles were started one by one",
      .type = "string"},
     {"devices", NULL, "an element per GPU", .type = "list", .when = "GPU"},
     {"time", NULL,

@@ -351,7 +351,8 @@ static void say_role_on(FILE *f, const cJSON *ranks, const char *role, const cha
 // By what the ranks were started, and which role was on which machine. A scheduler is beside worker 0 where the ranks were started
 // by others; of roles that were started one by one nobody knows.
 static void put_placement(cJSON *s, const struct config *c, const cJSON *ranks) {
-    const char *by = json_text(s, "launch", "?");
+    const char *by = json_text(s, "launch", NULL);
+    if (!by) return;
     char *text = NULL;
     size_t size = 0;
     FILE *f = open_memstream(&text, &size);

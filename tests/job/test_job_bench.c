@@ -329,14 +329,10 @@ static void what_cannot_be_benched_is_said(void **state) {
     static const struct {
         const char *words, *says;
     } cases[] = {
-        {"--op all_redue", "did you mean all_reduce"},
-        {"--op reduce --dtype uint8", "int64"},
-        {"--dtype fp8", "expected one of fp32, bf16"},
-        {"--min-bytes 4X", "--min-bytes 4X"},
-        {"--min-bytes 8K --max-bytes 4K", "below --min-bytes"},
-        {"--engine mpi --device cpu", "mpirun -n N"},
-        {"--engine nccl --device cpu", "--device cuda"},
-        {"--ranks 0", "--ranks"},
+        {"--op all_redue", "did you mean all_reduce"},          {"--op reduce --dtype uint8", "int64"},
+        {"--dtype fp8", "expected one of fp32, bf16"},          {"--min-bytes 4X", "--min-bytes 4X"},
+        {"--min-bytes 8K --max-bytes 4K", "below --min-bytes"}, {"--engine mpi --device cpu", "mpirun -n N"},
+        {"--engine nccl --device cpu", "--device cuda"},        {"--ranks 0", "--ranks"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct job_output o = job_run(*state, "bench collective %s", cases[i].words);

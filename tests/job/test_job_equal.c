@@ -170,11 +170,11 @@ static void every_medium(void **state) {
     } runs[] = {
         {"ps:sync", "--medium tcp", "processes", "tcp"},
         {"zero:0", "--launch auto --medium shm", "processes", "shm"},
-        {"zero:1", "--medium tcp", "mpi", "tcp"},
+        {"zero:1", "--medium tcp", "mpirun", "tcp"},
         {"zero:2", "--medium shm", "processes", "shm"},
-        {"zero:3", "--medium tcp", "mpi", "tcp"},
-        {"zero:3", "--launch mpi --medium shm", "mpi", "shm"},
-        {"zero:3", "--launch mpi", "mpi", "shm"},
+        {"zero:3", "--medium tcp", "mpirun", "tcp"},
+        {"zero:3", "--launch mpi --medium shm", "mpirun", "shm"},
+        {"zero:3", "--launch mpi", "mpirun", "shm"},
         {"zero:3", "", "processes", "shm"},
     };
     if (IS_TSAN) skip();

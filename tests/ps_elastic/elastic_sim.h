@@ -362,8 +362,10 @@ static inline void ref_step(const struct sim *s, struct toy_ref *r, const struct
             r->last.loss += toy_loss(&s->t, (int)(sample % s->t.workers), sample / s->t.workers);
     }
     double mean = (double)mean_tokens_of(s, x->dealt), of_set = (double)counted(s, x);
+    // Sets of uneven work may have an even share: N/n of the sum then, in this order.
+    bool even = !fate->uneven || mean * n == of_set * s->t.workers;
     if (n < s->t.workers)
-        r->last.loss = fate->uneven ? r->last.loss * mean / of_set : r->last.loss * s->t.workers / n;
+        r->last.loss = even ? r->last.loss * s->t.workers / n : r->last.loss * mean / of_set;
 }
 
 static inline void compare(const struct sim *s, const struct fate *f) {

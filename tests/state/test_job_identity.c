@@ -111,15 +111,14 @@ static void ranks_of_mpi(void **state) {
     put_text(p, "copy/other.txt", "the ring and the star ");
     put_text(p, "other.txt", "the star and the ring ");
     mpi(p, "--data same.txt", "--data same.txt --set gradient_clipping=0.5 --seed 4", 1,
-        "worker 1 has seed = 4, worker 0 has 1; worker 1 has gradient_clipping = 0.5, worker 0 has 1: use one "
-        "configuration");
-    mpi(p, "--data other.txt", "--data copy/other.txt", 1, "worker 1 has data = ");
+        " has seed = 4, rank 0 has 1; rank 1 on ");
+    mpi(p, "--data other.txt", "--data copy/other.txt", 1, " has data = ");
     mpi(p, "--data same.txt", "--data copy/same.txt", 0, NULL);
     free(copy);
 }
 
-// Ranks that go on from two checkpoints of one step, written by two runs of the same configuration, and ranks of which one
-// sees none.
+// Ranks that are told of two checkpoints of one step, written by two runs of the same configuration, and rank 0 that is told of
+// none. A rank that is told of none takes rank 0's.
 static void other_checkpoints(void **state) {
     const struct job_place *p = *state;
     if (system("command -v mpirun > /dev/null")) skip();
@@ -134,9 +133,10 @@ static void other_checkpoints(void **state) {
         job_output_free(&o);
     }
     mpi(p, "--data data.txt --resume from1", "--data data.txt --resume from2", 1,
-        "worker 1 has recovery.resumed = step 1, xxh64 ");
-    mpi(p, "--data data.txt --resume from1", "--data data.txt", 1,
-        "worker 1 has no recovery.resumed, worker 0 has step 1");
+        "rank 1 has --resume from2, rank 0 has --resume from1: give all ranks the same words");
+    mpi(p, "--data data.txt", "--data data.txt --resume from1", 1,
+        "rank 0 was told of no checkpoint to go on from");
+    mpi(p, "--data data.txt --resume from1", "--data data.txt", 0, NULL);
 }
 
 int main(void) {

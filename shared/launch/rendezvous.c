@@ -308,8 +308,9 @@ static int wait_for_all(struct rendezvous *r) {
              ", or it is no rank 0 of this program: give all ranks the same key, or the job another port",
              r->o.rank, r->place);
     else if (!here && heard)
-        fail("rank %d of %d: %s never came to %s within %g s: look at what has become of them there",
-             r->o.rank, r->o.size, waiting, r->place, r->o.deadline_s);
+        fail("rank %d of %d: %s never came to %s within %g s: look at what has become of them there%s",
+             r->o.rank, r->o.size, waiting, r->place, r->o.deadline_s,
+             getenv(JOB_KEY) ? ", and whether they have the same " JOB_KEY : "");
     else if (!here)
         fail(
             "rank %d: nobody answers at %s within %g s: see that rank 0 runs there, and that no firewall closes the port",

@@ -454,9 +454,11 @@ void seat_hear(struct seat *s, const struct meet_message *m, const void *data, d
     if (m->kind == MEET_LOST) lost(s, m->rank);
     if (m->kind == MEET_ALL_HERE && !s->members && m->bytes == (size_t)s->size * sizeof *s->members) {
         s->members = copy(data, m->bytes);
-        for (int i = 0; i < s->size; i++)
-            s->members[i].host[sizeof s->members->host - 1] =
-                s->members[i].address[sizeof s->members->address - 1] = 0;
+        for (int i = 0; i < s->size; i++) {
+            struct rendezvous_member *it = &s->members[i];
+            it->host[sizeof it->host - 1] = it->address[sizeof it->address - 1] = 0;
+            if (it->machine < 0) lost(s, i);  // from the start, as the book counts it: no wait ends by it
+        }
     }
     for (struct seat_want *w = s->wants; w && m->kind == MEET_GOT; w = w->next)
         if (!w->data && !strcmp(w->name, m->name)) {

@@ -112,7 +112,7 @@ class Places(FakeProgram):
         self.assertEqual(p.returncode, 0, p.stderr + p.stdout)
         self.assertIn("ps:sync shm = ps:sync tcp = zero:1 shm = zero:1 tcp: equal to the last bit" if media != "shm" else
                       "ps:sync = zero:1: equal to the last bit", p.stdout)
-        self.assertRegex(p.stdout, r"\nmedium +shm +tcp +shm +tcp\nlaunch +processes +processes +processes +mpi\n")
+        self.assertRegex(p.stdout, r"\nmedium +shm +tcp +shm +tcp\nlaunch +processes +processes +processes +mpirun\n")
         with open(os.path.join(self.work, "my runs", "report.html"), encoding="utf-8") as f:
             self.assertEqual(len(re.findall(r'class="plot lanes"', f.read())), 4)  # a step of each, from the program's own spans
 

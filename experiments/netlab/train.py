@@ -93,7 +93,8 @@ def start_star(lab, program, config, path, flags, log):
 
 def start_ring(lab, program, config, path, flags, log):
     """mpirun in the hub; where it would start its daemons by ssh, a script of ours enters the host's namespace. Daemons need
-    names of their own to be those of several hosts; the ranks get this machine's back, which their reports name."""
+    names of their own to be those of several hosts; the ranks get this machine's back, which their reports name, and are told where
+    rank 0 is: its name says nothing then."""
     shell = os.path.join(lab.directory, "shell")
     with open(shell, "w", encoding="utf-8") as f:
         f.write("#!/bin/sh\nhost=$1\nshift\n"
@@ -106,7 +107,7 @@ def start_ring(lab, program, config, path, flags, log):
     beside = os.path.join(os.path.dirname(os.path.abspath(program)), "mpirun")
     words = [beside if os.access(beside, os.X_OK) else "mpirun", "-n", str(config["workers"]), "--host", hosts,
              "--bind-to", "none", "unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', os.uname().nodename,
-             os.path.abspath(program), "train", "-c", path, *flags]
+             "env", f"MASTER_ADDR={lab.address(lab.hosts[0])}", os.path.abspath(program), "train", "-c", path, *flags]
     return [lab.start(HUB, words, log, env)]
 
 

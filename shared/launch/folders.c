@@ -129,8 +129,8 @@ static int meet(struct folders *f, const char *what, const void *mine, size_t by
     if (f->rank) put_text(f, mine, bytes, "folder/%" PRIu64 "/%d", round, f->rank);
     if (!f->rank) memcpy(all, mine, bytes);
     for (int i = 1; i < f->size && !f->rank && !rc; i++) {
-        if (rendezvous_member(f->meeting, i)->machine <
-            0) {  // it has not come, and the job may do without it
+        // It has not come, and the job may do without it.
+        if (rendezvous_member(f->meeting, i)->machine < 0) {
             memset((char *)all + (size_t)i * bytes, 0, bytes);
             continue;
         }

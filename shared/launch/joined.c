@@ -27,7 +27,7 @@ static int find_rank_0(struct run *r) {
     return 0;
 }
 
-// Who was given no --out takes rank 0's.
+// A rank that was given no --out takes rank 0's.
 static int agree_on_dir(struct run *r) {
     struct config *c = r->config;
     if (r->env.rank == 0 && !c->out && !(c->out = run_dir_make(c))) return -1;

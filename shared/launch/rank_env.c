@@ -94,8 +94,12 @@ static int find_meeting(struct rank_env *e, const struct rank_variables *v) {
     const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
     if (!nodes) nodes = getenv("SLURM_JOB_NODELIST");
     e->port = e->kind == RANK_ENV_TORCHRUN || e->kind == RANK_ENV_SSH ? MASTER_PORT : job_port(v);
-    if (getenv("MASTER_PORT") && read_count("MASTER_PORT", 1, &e->port)) return -1;
-    if (e->port > 65535) return fail("environment: MASTER_PORT=%d is no port: they end at 65535", e->port);
+    const char *given = getenv("MASTER_PORT");
+    char *end = NULL;
+    long port = given ? strtol(given, &end, 10) : e->port;
+    if (given && (end == given || *end || port < 1 || port > 65535))
+        return fail("environment: MASTER_PORT=%s is no port: give a number from 1 to 65535", given);
+    e->port = (int)port;
     if (e->kind == RANK_ENV_TORCHRUN && agent && !strcmp(agent, "True"))
         e->port += e->port + AGENT_AWAY > 65535 ? -AGENT_AWAY : AGENT_AWAY;
     if (address && *address) return snprintf(e->host, sizeof e->host, "%s", address) < 0;
@@ -137,6 +141,11 @@ int rank_env_read(struct rank_env *e) {
         if (e->size == 1 && v->kind != RANK_ENV_MPIRUN && v->kind != RANK_ENV_OWN) e->kind = RANK_ENV_NONE;
         return rank_env_joins(e) ? find_meeting(e, v) : 0;
     }
+    // Ranks that are told half of it would each train all of it, into one directory.
+    const char *rank = getenv("RANK"), *size = getenv("WORLD_SIZE");
+    if (!rank != !size)
+        return fail("environment: %s=%s without %s: set both, or unset it", rank ? "RANK" : "WORLD_SIZE",
+                    rank ? rank : size, rank ? "WORLD_SIZE" : "RANK");
     return 0;
 }
 

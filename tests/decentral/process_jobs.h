@@ -286,7 +286,7 @@ static inline int zero_stages(struct process_rank *r, int group) {
 static inline int job_zero(struct process_rank *r) { return zero_stages(r, 0); }
 static inline int job_groups(struct process_rank *r) { return zero_stages(r, 2); }
 
-// Who is late is waited for, a slow link is exposed, in all stages; each rank learns from the others when they were
+// A rank that is late is waited for, a slow link is exposed, in all stages; each rank learns from the others when they were
 // ready.
 static inline int job_time(struct process_rank *r) {
     struct layout *layout = zero_case_layout(r->size, false);

@@ -419,8 +419,17 @@ static void rank_variables(void **state) {
     assert_int_equal(rank_env_read(&e), 0);
     assert_int_equal(e.kind, RANK_ENV_NONE);
     setenv("RANK", "1", 1);
+    assert_int_equal(rank_env_read(&e), -1);
+    assert_non_null(strstr(error_last(), "RANK=1 without WORLD_SIZE: set both, or unset it"));
     setenv("WORLD_SIZE", "4", 1);
     setenv("MASTER_ADDR", "node7", 1);
+    static const char *const no_ports[] = {"0", "65536", "abc", "29500x", ""};
+    for (int i = 0; i < 5; i++) {
+        setenv("MASTER_PORT", no_ports[i], 1);
+        assert_int_equal(rank_env_read(&e), -1);
+        assert_non_null(strstr(error_last(), " is no port: give a number from 1 to 65535"));
+    }
+    unsetenv("MASTER_PORT");
     assert_int_equal(rank_env_read(&e), 0);
     assert_int_equal(e.kind, RANK_ENV_TORCHRUN);
     assert_int_equal(e.rank, 1);

@@ -551,12 +551,31 @@ static void describe(const struct config *c, struct cJSON *summary) {
     cJSON_AddStringToObject(summary, "graph", gossip_graphs[c->gossip_graph]);
 }
 
+static void explain(const struct config *c, struct topology_words *out) {
+    *out = (struct topology_words){
+        .picture = "gossip",
+        .how =
+            c->gossip_graph == GOSSIP_RING
+                ? "There is no server, and nothing is added over all ranks. Each rank trains a whole model of its own on its slice "
+                  "of the batch. In every step it takes the mean of its weights and those of both neighbours on a ring, and adds its "
+                  "own update. The run's weights are the mean over all ranks."
+                : "There is no server, and nothing is added over all ranks. Each rank trains a whole model of its own on its slice "
+                  "of the batch. In every step it takes the mean of its weights and those of one other rank, which is 1, 2, 4, .. "
+                  "places away in turn, and adds its own update. The run's weights are the mean over all ranks.",
+        .differs =
+            "each rank updates a model of its own with the gradient of its own slice, and takes means of weights with its "
+            "neighbours alone, where the others make one update with the mean gradient of all ranks. The run's weights are the "
+            "mean of the ranks' models",
+        .loss_of = LOSS_OF_RANK_0};
+}
+
 static int run(struct run *r) { return ranks_run(r, gossip_create); }
 
 const struct topology_row topology_gossip = {
     .parse = parse,
     .variant = variant,
     .describe = describe,
+    .explain = explain,
     .roles = ranks_roles,
     .default_workers = 2,
     .launches = RANKS_LAUNCHES,

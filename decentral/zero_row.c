@@ -172,6 +172,17 @@ static void describe(const struct config *c, struct cJSON *summary) {
     cJSON_AddNumberToObject(summary, "stage", c->variant);
 }
 
+static void explain(const struct config *c, struct topology_words *out) {
+    out->picture = "ring";
+    out->how =
+        "There is no server. Each of N ranks owns a shard, 1/N of every layer, adds the gradients of all ranks there in rank order, "
+        "and updates it. Stage 0 keeps everything whole on every rank; stage 1 shards masters and the optimizer's states; stage 2 also "
+        "the gradients; stage 3 also the weights, which are gathered layer by layer before each use.";
+    if (c->reduce_native)
+        out->differs = "the library adds gradients in an order of its own (\"reduce\": \"native\")";
+    local_steps_explain(c, out);
+}
+
 // ---------------------------------------------------------------- the row
 static bool variant(int stage, struct topology_variant *out) {
     const struct zero_policy *p = zero_policy_of(stage);
@@ -220,5 +231,6 @@ const struct topology_row topology_zero = {
     .formula = formula,
     .allowance = allowance,
     .describe = describe,
+    .explain = explain,
     .run = run,
 };

@@ -446,6 +446,24 @@ static void describe(const struct config *c, struct cJSON *summary) {
     cJSON_AddStringToObject(summary, "security", trust_mode_name(trust_mode_asked(c)));
 }
 
+static void explain(const struct config *c, struct topology_words *out) {
+    const struct consistency_rule rule = consistency_of(c);
+    out->picture = "star";
+    out->how = rule.row->how;
+    if (ps_codes(c))
+        out->differs =
+            "workers push codes of their gradients (parameter_server.compression), and say later what a code has left out";
+    if (ps_elastic(c))
+        out->differs = "workers may come and go (--elastic), and a step is over without those that are away";
+    if (!consistency_freezes(&rule)) out->differs = rule.row->differs;
+    if (rule.oldest)
+        out->differs =
+            "each step is computed on weights that lack the last S updates (parameter_server.read oldest), always as many of them";
+    if (rule.row->on_arrival) out->loss_of = LOSS_OF_RANK_0;
+    if (ps_in_part(c)) out->loss_of = LOSS_OF_THE_LAST;
+    local_steps_explain(c, out);
+}
+
 static int check_keys(const struct config *c) { return c->security.keys ? trust_check_keys(c) : 0; }
 
 static const char *admission(const struct config *c) { return trust_mode_words(trust_mode_asked(c)); }
@@ -485,5 +503,6 @@ const struct topology_row topology_star = {
     .formula = formula,
     .allowance = allowance,
     .describe = describe,
+    .explain = explain,
     .run = run,
 };

@@ -65,14 +65,12 @@ def names(some, runs):
 def promise(run):
     """The settings that runs must share to be promised equal, or None when nothing is promised of this run."""
     shared = settings(run)
-    if (shared.get("gradient_accumulation_steps") or 1) != 1 or shared.get("reduce") == "native":
+    if (shared.get("gradient_accumulation_steps") or 1) != 1:
         return None
-    ordered = run.kind == "zero" or run.topology in ("ps:sync", "ps:ssp:0", "ps:backup:0", f"ps:quorum:{run.workers}")
-    if not ordered and not (run.kind == "local" and run.workers in (None, 1)):
+    if run.explained is None or run.get("explained", "differs"):
         return None
-    workers = 1 if run.kind == "local" else run.workers
     facts = {k: run.summary.get(k) for k in ("tokens_per_step", "model", "params", "seed", "dtype", "steps", "data")}
-    return json.dumps([workers, facts, shared], sort_keys=True)
+    return json.dumps([run.workers, facts, shared], sort_keys=True)
 
 
 def broken_promises(runs):
@@ -122,24 +120,16 @@ def repeats(group):
 
 
 def why(run, reference):
-    """Why `run` may differ from `reference`, as a sentence; None when nothing explains it."""
-    n = run.workers or 1
-    topology = run.topology or ""
+    """Why `run` may differ from `reference`, as half a sentence: its topology's own words first. None when nothing explains it."""
     if run.tokens_per_step != reference.tokens_per_step:
         return f"its steps have {run.tokens_per_step} tokens against {reference.tokens_per_step}: other batches, other updates"
     products = [r.get("cpu_kernel", "product") for r in (run, reference)]
     if all(products) and products[0] != products[1]:
         return f"its matrix product rounds in another way: {products[0]} against {products[1]}"
-    if topology == "ps:async":
-        return (f"the servers apply each worker's gradient alone, the moment it arrives: {n} small updates where the "
-                f"others make one, each computed on weights that have changed meanwhile (staleness"
-                f"{staleness_text(run)}). Arrival order is a matter of timing, so two async runs differ as well. "
-                f"Its training loss is that of worker 0's own slice")
-    if topology.startswith("ps:ssp") and topology != "ps:ssp:0":
-        return "a worker may run ahead and compute on weights that lack the slowest worker's last updates"
-    if topology.startswith(("ps:backup", "ps:quorum")):
-        return "a step commits without its last workers; which ones are late is a matter of timing"
-    if run.kind == "local" and (reference.workers or 1) > 1:
+    differs = run.get("explained", "differs")
+    if differs:
+        return differs + staleness_text(run)
+    if run.workers == 1 and (reference.workers or 1) > 1:
         return (f"it is one worker. It takes the gradient of the whole batch in one backward pass and rounds it to "
                 f"{run.dtype} once; {reference.workers} workers each round the gradient of their slice and these are "
                 f"then summed. The same mathematics, summed and rounded in another order")
@@ -153,12 +143,12 @@ def why(run, reference):
         return "it was configured differently: " + ", ".join(changed)
     if len(run.losses) != len(reference.losses):
         return f"it ran {len(run.losses)} steps against {len(reference.losses)}"
-    return None
+    return "its files do not say: another version of the program wrote them" if run.explained is None else None
 
 
 def staleness_text(run):
     mean, most = run.get("staleness", "mean"), run.get("staleness", "max")
-    return f": mean {mean:.2f}, at most {most}" if isinstance(mean, (int, float)) and most is not None else ""
+    return f". Staleness: mean {mean:.2f}, at most {most}" if isinstance(mean, (int, float)) and most else ""
 
 
 def largest_gap(a, b):
@@ -197,8 +187,9 @@ def of_one_seed(runs):
         text = f"{' = '.join(names(group, runs))} is not equal to {names([reference], [reference])[0]}: first {difference[1]}"
         if gap and gap[1] > 0:
             text += f"; farthest apart at step {gap[0]}, by {gap[1]:.2g}"
-        reason = why(run, reference) or why(reference, run)
-        text += f". Why: {reason}." if reason else ". Nothing in their configuration explains it."
+        reason, other = why(run, reference), why(reference, run)
+        text += (f". Why: {reason}." if reason else f". Why, of {reference.label}: {other}." if other else
+                 ". Nothing in their configuration explains it.")
         out.append(("differs", text))
     out += [("broken", f"BROKEN PROMISE: {text}. These topologies must agree to the last bit; this is a bug.")
             for text in broken]

@@ -57,11 +57,52 @@ static int check_backup(const struct consistency_rule *c, const char *origin, co
 // backup  the first N-B workers, of B backup workers the rest (Chen et al. 2016); K-sync with K = N-B (Dutta et al. 2018)
 // quorum  Q workers, and those that come within a window of grace (Decoupled DiLoCo, arXiv 2604.21428)
 static const struct consistency_row rows[] = {
-    {.name = "sync", .resolve = resolve_sync},
-    {.name = "async", .on_arrival = true, .resolve = resolve_async},
-    {.name = "ssp", .argument = "S", .delays = true, .resolve = resolve_ssp, .check = check_ssp},
-    {.name = "backup", .argument = "B", .exact = true, .resolve = resolve_backup, .check = check_backup},
-    {.name = "quorum", .argument = "Q", .graces = true, .resolve = resolve_quorum, .check = check_quorum},
+    {.name = "sync",
+     .resolve = resolve_sync,
+     .how = "A server waits for all workers, adds their gradients in worker order, and updates once."},
+    {.name = "async",
+     .on_arrival = true,
+     .resolve = resolve_async,
+     .how =
+         "A server applies each gradient when it arrives. Nobody waits, and a gradient is stale: it was computed on weights that "
+         "lack the last updates of others.",
+     .differs =
+         "the servers apply each worker's gradient alone, the moment it arrives: many small updates where the others make one, each "
+         "computed on weights that have changed meanwhile. The order of arrival is a matter of timing, so two such runs differ "
+         "as well"},
+    {.name = "ssp",
+     .argument = "S",
+     .delays = true,
+     .resolve = resolve_ssp,
+     .check = check_ssp,
+     .how =
+         "A server adds the gradients of all workers and updates once, but a worker may be up to S steps ahead of the slowest one: "
+         "it computes on weights that lack the last updates.",
+     .differs =
+         "a worker may run ahead and compute on weights that lack the slowest worker's last updates. How far it is ahead is a matter "
+         "of timing, so two such runs differ as well"},
+    {.name = "backup",
+     .argument = "B",
+     .exact = true,
+     .resolve = resolve_backup,
+     .check = check_backup,
+     .how =
+         "A server updates with the gradients of the first N - B of N workers. The gradients of the others come too late, and are "
+         "dropped.",
+     .differs =
+         "a step is over without its last workers, whose gradients are dropped. Which ones are late is a matter of timing, so two "
+         "such runs differ as well"},
+    {.name = "quorum",
+     .argument = "Q",
+     .graces = true,
+     .resolve = resolve_quorum,
+     .check = check_quorum,
+     .how =
+         "A server updates with the gradients that it has when Q workers' have come and a while of grace is over. The gradients of the "
+         "others come too late, and are dropped.",
+     .differs =
+         "a step is over when enough workers' gradients have come, and those of the others are dropped. Which ones are late is a "
+         "matter of timing, so two such runs differ as well"},
 };
 #define ROWS ((int)(sizeof rows / sizeof *rows))
 

@@ -23,9 +23,12 @@ struct consistency_row {
     // it, and nobody waits for a global end of step. Otherwise the pushes of a step are summed in worker
     // order and the scheduler decides for all workers.
     bool on_arrival;
-    bool exact;   // of those that come too soon for a step only so many count as it needs
-    bool graces;  // parameter_server.grace_ms is waited for others when it has enough
-    bool delays;  // a step may be computed on weights of earlier ones: parameter_server.read says which
+    bool exact;       // of those that come too soon for a step only so many count as it needs
+    bool graces;      // parameter_server.grace_ms is waited for others when it has enough
+    bool delays;      // a step may be computed on weights of earlier ones: parameter_server.read says which
+    const char *how;  // when servers update, in a sentence for people
+    const char
+        *differs;  // struct topology_words, where pushes are not all added in order before the next step
     // Sets needs, delay and lead from argument and workers.
     void (*resolve)(struct consistency_rule *c);
     // 0, or -1 after saying why the argument is impossible. origin: the key or flag that names it. NULL: every

@@ -53,6 +53,19 @@ struct topology_allowance {
         held_bytes;  // of these, payloads that wait: what transport_peak_bytes of a rank's report is at most
 };
 
+// A topology for people (summary.json, "explained"). Texts are constant.
+struct topology_words {
+    const char *picture;  // "star", "ring", "gossip"; NULL: it is one process
+    const char *how;      // who adds gradients and who updates weights, in sentences
+    // Why losses and weights differ from those of a sum of all ranks' gradients in rank order, as half a sentence. NULL: they
+    // are the same bits.
+    const char *differs;
+    const char *loss_of;  // the samples whose loss a line of metrics.jsonl has
+};
+#define LOSS_OF_ALL      "the global batch"
+#define LOSS_OF_RANK_0   "worker 0's own samples"
+#define LOSS_OF_THE_LAST "the samples of the workers that the step did not go without"
+
 // Functions may be NULL where it is said.
 struct topology_row {
     // 1. Names. A variant is a number from 0: config.variant.
@@ -64,6 +77,8 @@ struct topology_row {
     int (*check_name)(const struct config *c, const char *origin);
     // Adds the variant to summary.json. Or NULL.
     void (*describe)(const struct config *c, struct cJSON *summary);
+    // out: LOSS_OF_ALL, and nothing else.
+    void (*explain)(const struct config *c, struct topology_words *out);
     // zero_optimization.stage is the variant. A run without a topology's name takes this row where that key or more
     // than one worker is given.
     bool takes_stage;

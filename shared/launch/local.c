@@ -359,6 +359,14 @@ static struct topology_formula formula(const struct config *c, const char *role)
     return f;
 }
 
+static void explain(const struct config *c, struct topology_words *out) {
+    out->how =
+        "One process computes the gradient of the whole batch, and updates all weights with it. It sends nothing.";
+    if (c->local_delay)
+        out->differs =
+            "each step is computed on weights that lack the last updates (local.delay), always as many of them";
+}
+
 static int check(const struct config *c) {
     if (c->medium == MEDIUM_AUTO) return 0;
     return fail("--medium %s: --topology local is one process and talks through nothing; leave --medium out",
@@ -368,6 +376,7 @@ static int check(const struct config *c) {
 const struct topology_row topology_local = {
     .parse = parse,
     .variant = variant,
+    .explain = explain,
     .roles = (const struct topology_role[]){{"worker", offsetof(struct config, workers)}, {0}},
     .default_workers = 1,
     .max_workers = 1,

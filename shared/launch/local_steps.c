@@ -374,6 +374,11 @@ void local_steps_formula(const struct config *c, struct topology_formula *f) {
              (long long)c->local_steps.steps);
 }
 
+// Stars and rings with the same local steps end in the same bits; `differs` stays the inner topology's.
+void local_steps_explain(const struct config *c, struct topology_words *w) {
+    if (c->local_steps.steps) w->loss_of = LOSS_OF_RANK_0;
+}
+
 // ---------------------------------------------------------------- life
 static int make(struct local_steps *d) {
     struct topology *t = &d->base;

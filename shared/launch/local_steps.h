@@ -23,6 +23,8 @@ void local_steps_predict(const struct config *c, const struct layout *l, struct 
 struct wire_prediction local_steps_wire(struct wire_prediction w, int64_t steps);
 // Of the formula of the inner topology's worker, likewise.
 void local_steps_formula(const struct config *c, struct topology_formula *f);
+// Of the inner topology's words, likewise.
+void local_steps_explain(const struct config *c, struct topology_words *w);
 // inner: of local_steps_inner, or NULL after logging; without local steps it is what is returned. NULL after logging.
 struct topology *local_steps_around(const struct config *c, struct topology *inner);
 

@@ -453,6 +453,16 @@ static void put_device_kind(cJSON *o, const char *key, const void *from) {
 static void put_servers(cJSON *o, const char *key, const void *from) {
     json_put(o, key, config_ranks(from, "server"));
 }
+static void put_explained(cJSON *o, const char *key, const void *from) {
+    const struct config *c = from;
+    struct topology_words w = {.loss_of = LOSS_OF_ALL};
+    cJSON *words = cJSON_AddObjectToObject(o, key);
+    c->row->explain(c, &w);
+    json_put_text(words, "picture", w.picture);
+    json_put_text(words, "how", w.how);
+    json_put_text(words, "differs", w.differs);
+    json_put_text(words, "loss_of", w.loss_of);
+}
 static bool is_stale(const void *from) { return ((const struct config *)from)->row->reports_staleness; }
 
 static const struct figure of_summaries[] = {
@@ -461,6 +471,17 @@ static const struct figure of_summaries[] = {
      "be, with exit status 1; `interrupted`: ended by Ctrl-C or SIGTERM before its last step",
      .type = "string"},
     {"topology", NULL, "as in `--topology`", CONFIG(topology), .type = "string"},
+    {"explained", NULL, "the topology in words, for reports", MADE(put_explained), .type = "object"},
+    {"explained.picture", NULL, "`star`, `ring`, `gossip`; null: it is one process",
+     .type = "string or null"},
+    {"explained.how", NULL, "who adds gradients, and who updates weights", .type = "string"},
+    {"explained.differs", NULL,
+     "why losses and weights are not those of `ps:sync` and `zero:*`; null: nothing but another configuration makes them "
+     "others",
+     .type = "string or null"},
+    {"explained.loss_of", NULL,
+     "the samples whose loss the lines of metrics.jsonl and `loss` have: `the global batch`, or less",
+     .type = "string"},
     {"stage", NULL, "0 to 3", .type = "integer", .when = "`zero:*`"},
     {"consistency", NULL, "`sync`, `async`, `ssp`, `backup` or `quorum`", .type = "string", .when = "`ps:*`"},
     {"graph", NULL, "as `gossip.graph`", .type = "string", .when = "`gossip`"},

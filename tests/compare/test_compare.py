@@ -23,6 +23,14 @@ LOSSES = ["5.5451774597167969", "5.5", "5.25", "5.125"]
 HASH = "0x0123456789abcdef"
 
 
+def explained(topology):
+    """summary.json's words of a topology, as the program would have them."""
+    kind, ordered = topology.split(":")[0], topology in ("local", "ps:sync") or topology.startswith("zero:")
+    return {"picture": {"ps": "star", "zero": "ring"}.get(kind, None if kind == "local" else kind), "how": f"This is how {topology} works.",
+            "differs": None if ordered else f"the servers of {topology} do as they like",
+            "loss_of": "worker 0's own samples" if topology in ("ps:async", "gossip") else "the global batch"}
+
+
 def make_run(directory, topology, losses=LOSSES, weights_hash=HASH, config=None, evals=None, **summary):
     """A finished run as the program leaves it; losses are written as the texts given."""
     os.makedirs(directory, exist_ok=True)
@@ -31,7 +39,7 @@ def make_run(directory, topology, losses=LOSSES, weights_hash=HASH, config=None,
     worker = {"rank": 0, "role": "worker", "predicted": classes, "peak": dict(classes), "formula_bytes": 4 << 20, "rss_bytes": 9 << 20, "transport_peak_bytes": 0}
     wire = {"rank": 0, "role": "worker", "sent_per_step": 3 << 20, "received_per_step": 3 << 20,
             "predicted_sent": 3 << 20, "predicted_received": 3 << 20}
-    full = {"topology": topology, "workers": 1 if topology == "local" else 2, "servers": 1 if star else 0,
+    full = {"topology": topology, "explained": explained(topology), "workers": 1 if topology == "local" else 2, "servers": 1 if star else 0,
             "dtype": "bf16", "device": "cpu", "params": 3000000, "steps": len(losses), "tokens_per_step": 1024,
             "model": "demo", "data": "demo", "seed": 1, "skipped": 0, "train_batch_size": 8,
             "tokens_per_second": 2000.0, "step_seconds": {"median": 0.5, "p5": 0.4, "p95": 0.6},
@@ -182,12 +190,24 @@ class FinishedRuns(Case):
         p = self.run_it(*argv, "--assert-equal", "promised")
         self.assertEqual(p.returncode, 0, p.stderr)
         self.assertIn("ps:async is not equal to ps:sync: first at step 4", p.stdout)
-        self.assertIn("the moment it arrives", p.stdout)
+        self.assertIn("Why: the servers of ps:async do as they like. Staleness: mean 0.33, at most 1.", " ".join(p.stdout.split()))
         self.assertIn("it is one worker", p.stdout)
         make_run(self.at("b"), "zero:2", LOSSES[:3] + ["5.0"])
         p = self.run_it(*argv, "--assert-equal", "promised")
         self.assertEqual(p.returncode, 1)
         self.assertIn("BROKEN PROMISE: ps:sync and zero:2 differ at step 4", p.stderr)
+
+    def test_a_topology_says_itself_why_it_differs(self):
+        """No list of topologies here: gossip, and what a later version has."""
+        for topology, summary, words in (("gossip", {}, "Why: the servers of gossip do as they like."), ("later", {"explained": None}, "another version"),
+                                         ("zero:2", {"explained": {"differs": None}}, "Nothing in their configuration explains it.")):
+            argv = self.two() + [make_run(self.at("c"), topology, LOSSES[:3] + ["5.0"], weights_hash="0x2", **summary)]
+            p = self.run_it(*argv, "--assert-equal", "promised")
+            self.assertIn(words, " ".join(p.stdout.split()))
+            self.assertEqual(p.returncode, topology == "zero:2", topology)
+        make_run(self.at("a"), "gossip")
+        make_run(self.at("b"), "zero:2", weights_hash="0x2")
+        self.assertIn("Why, of gossip: the servers of gossip", " ".join(self.run_it("--runs", self.at("a"), self.at("b")).stdout.split()))
 
     def test_nothing_is_promised_across_configurations(self):
         argv = self.two(losses=LOSSES[:3] + ["5.0"], config={"gradient_clipping": 0.5})

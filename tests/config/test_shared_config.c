@@ -122,6 +122,41 @@ static void test_rows(void **state) {
     }
 }
 
+// Runs without a reason to differ are promised to be equal to the last bit (experiments/comparison/equality.py).
+static void a_topology_says_why_its_bits_are_its_own(void **state) {
+    (void)state;
+    static const struct {
+        const char *config, *differs, *loss_of;  // differs NULL: nothing; else a word of it
+    } cases[] = {
+        {"{\"topology\": \"local\"}", NULL, LOSS_OF_ALL},
+        {"{\"topology\": \"local\", \"local\": {\"delay\": 1}}", "local.delay", LOSS_OF_ALL},
+        {"{\"topology\": \"zero:2\"}", NULL, LOSS_OF_ALL},
+        {"{\"topology\": \"zero:2\", \"reduce\": \"native\"}", "library", LOSS_OF_ALL},
+        {"{\"topology\": \"zero:1\", \"local_steps\": {\"steps\": 2}, \"steps\": 4}", NULL, LOSS_OF_RANK_0},
+        {"{\"topology\": \"ps:sync\"}", NULL, LOSS_OF_ALL},
+        {"{\"topology\": \"ps:ssp:0\"}", NULL, LOSS_OF_ALL},
+        {"{\"topology\": \"ps:backup:0\"}", NULL, LOSS_OF_ALL},
+        {"{\"topology\": \"ps:quorum:2\", \"workers\": 2}", NULL, LOSS_OF_ALL},
+        {"{\"topology\": \"ps:async\"}", "the moment it arrives", LOSS_OF_RANK_0},
+        {"{\"topology\": \"ps:ssp:2\"}", "run ahead", LOSS_OF_ALL},
+        {"{\"topology\": \"ps:ssp:2\", \"parameter_server\": {\"read\": \"oldest\"}}", "read oldest", LOSS_OF_ALL},
+        {"{\"topology\": \"ps:backup:1\"}", "last workers", LOSS_OF_THE_LAST},
+        {"{\"topology\": \"ps:quorum:2\", \"workers\": 3, \"train_batch_size\": 3}", "enough workers", LOSS_OF_THE_LAST},
+        {"{\"topology\": \"ps:sync\", \"parameter_server\": {\"compression\": \"onebit\"}}", "compression", LOSS_OF_ALL},
+        {"{\"topology\": \"gossip\"}", "neighbours", LOSS_OF_RANK_0},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct config *c = accept(cases[i].config);
+        struct topology_words w = {.loss_of = LOSS_OF_ALL};
+        c->row->explain(c, &w);
+        assert_non_null(w.how);
+        if (!cases[i].differs) assert_null(w.differs);
+        if (cases[i].differs) assert_words(w.differs, cases[i].differs, cases[i].config);
+        assert_string_equal(w.loss_of, cases[i].loss_of);
+        config_destroy(&c);
+    }
+}
+
 static void test_topology_and_stage(void **state) {
     (void)state;
     static const struct {
@@ -457,6 +492,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults),           cmocka_unit_test(test_batch_triangle),
         cmocka_unit_test(test_topologies),         cmocka_unit_test(test_rows),
+        cmocka_unit_test(a_topology_says_why_its_bits_are_its_own),
         cmocka_unit_test(test_topology_and_stage), cmocka_unit_test(test_dtype),
         cmocka_unit_test(test_wrong_types),        cmocka_unit_test(test_unknown_keys),
         cmocka_unit_test(test_collectives),        cmocka_unit_test(test_idle_flags),

@@ -13,9 +13,8 @@ from netlab.lab import LabError
 
 from . import likeness, noise
 from .plan import order_in_words, plan, refuse_unaccepted, schedule
-from .runs import Failure, RunError, UsageError, as_float, load
+from .runs import Failure, RunError, UsageError, as_float, cause, load
 
-TAIL_LINES = 25  # of a failed run's output
 
 
 def train(argv, log, limit, bandwidth=None):
@@ -83,15 +82,8 @@ def in_words(status):
     return f"exit status {status}" if status >= 0 else f"ended by signal {-status} ({signal.strsignal(-status)})"
 
 
-def cause(lines):
-    """Of a failed run's output the first error, else its last words."""
-    errors = [line for line in lines if "error:" in line]
-    said = errors[:1] or [line for line in lines if line.strip()][-1:]
-    return said[0].strip() if said else "it said nothing"
-
-
 def execute(planned, name, directory, limit, goes_on=False):
-    """Runs the program once; the run read back, or RunError with the end of its output. goes_on: from the last checkpoint that is in
+    """Runs the program once; the run read back, or RunError with its error. goes_on: from the last checkpoint that is in
     the directory."""
     if not goes_on:
         clear(directory)
@@ -103,10 +95,8 @@ def execute(planned, name, directory, limit, goes_on=False):
     noise.write(directory, watch.result())
     if status != 0:
         with open(log, encoding="utf-8", errors="replace") as f:
-            lines = f.read().replace("\r", "\n").splitlines()
-        tail, what = lines[-TAIL_LINES:], in_words(status)
-        raise RunError(f"{planned.label}: {what}\n  command: {' '.join(argv)}\n  the end of its output ({log}):\n"
-                       + "\n".join("    | " + line for line in tail), f"{what}: {cause(lines)} ({log})")
+            why = f"{in_words(status)}: {cause(f.read())} ({log})"
+        raise RunError(f"{planned.label}: {why}", why)
     run = load(name, directory)
     run.label, run.command, run.wall_seconds, run.point = planned.label, argv, seconds, planned.point
     run.medium_asked, run.seed_swept = planned.medium, planned.seed is not None

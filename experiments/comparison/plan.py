@@ -12,11 +12,10 @@ import cli
 from netlab import lab, rate
 
 from . import likeness
-from .runs import RunError, UsageError
+from .runs import RunError, UsageError, cause
 
 FLAGS = ["workers", "servers", "model", "data", "steps", "dtype", "seed", "batch", "seq", "device", "launch"]
 ASK_SECONDS = 30
-REFUSAL_LINES = 8
 MEDIUM = "shm"   # unless --medium says otherwise
 
 
@@ -207,7 +206,7 @@ def prediction(argv):
     if answer is None:
         return {}, None
     if answer.returncode:
-        return {}, "\n".join(answer.stderr.strip().splitlines()[-REFUSAL_LINES:]) or f"exit status {answer.returncode}"
+        return {}, cause(answer.stderr)
     found = document(answer)
     return found, (found.get("here") or {}).get("missing") or too_large(argv, found)
 
@@ -215,17 +214,16 @@ def prediction(argv):
 def refuse_unaccepted(planned, place, force):
     """UsageError with every planned run that the program would refuse, and unless forced where they would be unlike: known
     before the first one, not after minutes of others. place: of a run, its directory. Trains and writes nothing."""
-    refused, predicted = [], []
+    refused, predicted = {}, []
     for one in planned:
-        argv = one.argv + ["--out", place(one)]
-        found, why = prediction(argv)
+        found, why = prediction(one.argv + ["--out", place(one)])
         predicted.append((one.label, found))
         if why:
-            seed = f" seed={one.seed}" if one.seed is not None else ""
-            refused.append(f"{one.label}{seed}: refused by the program\n  command: {' '.join(argv)}\n"
-                           + "\n".join("    | " + line for line in why.splitlines()))
+            refused.setdefault(why, []).append(one.label + (f" seed={one.seed}" if one.seed is not None else ""))
     if refused:
-        count = f"{len(refused)} of {len(planned)} runs" if len(planned) > 1 else "the run"
-        raise UsageError("\n".join(refused) + f"\nnothing was trained: {count} would have failed")
+        some = sum(map(len, refused.values()))
+        count = f"{some} of {len(planned)} runs" if len(planned) > 1 else "the run"
+        raise UsageError("\n".join(f"{', '.join(labels)}: {why}" for why, labels in refused.items())
+                         + f"\nnothing was trained: {count} would have failed")
     if not force:
         likeness.refuse_unlike_predictions(predicted)

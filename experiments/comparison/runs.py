@@ -30,6 +30,12 @@ class UsageError(RunError):
     status = 2
 
 
+def cause(said):
+    """The line that matters of a program's output that ended badly: its first error, else its last words."""
+    lines = [line.strip() for line in said.replace("\r", "\n").splitlines() if line.strip()]
+    return next((line for line in lines if "error:" in line), lines[-1] if lines else "it said nothing")
+
+
 @dataclass(frozen=True)
 class Failure:
     """A run of a comparison that goes on without it: its label, its directory's name, and why, in one line."""

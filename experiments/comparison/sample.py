@@ -8,7 +8,7 @@ from html import escape
 import cli
 import regular
 
-from .runs import RunError
+from .runs import RunError, cause
 
 PROMPT, TOKENS, TEMPERATURE, SEED = "The ", 120, 0.5, 1
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -66,8 +66,7 @@ def ask(run, program):
         raise RunError(f"{run.label}: its weights could not be asked for a sentence: {e}; build "
                        "the program with make, or name it with --program") from None
     if p.returncode != 0:
-        raise RunError(f"{run.label}: no sentence from its weights, exit status {p.returncode}\n  command: "
-                       f"{' '.join(argv)}\n{p.stderr.decode(errors='replace').rstrip()}")
+        raise RunError(f"{run.label}: no sentence from its weights: {cause(p.stderr.decode(errors='replace'))}")
     return Spoken(run, json.loads(p.stdout))
 
 

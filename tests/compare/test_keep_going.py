@@ -10,7 +10,8 @@ class KeepGoing(FakeProgram):
     def going_on(self, how, *argv):
         p = self.run_it("--program", self.program, "--topologies", "ps:sync,zero:1,zero:3", "--keep-going", "--markdown", *argv, env={"BREAK": how})
         self.assertEqual(p.returncode, 1, p.stderr + p.stdout)
-        self.assertIn("the end of its output", p.stderr)
+        self.assertRegex(p.stderr, r"(?m)^compare.py: zero:3: [^\n]*: starring: error: \[rank 1\] could not gather unit 3 \([^\n]*output.txt\)$")
+        self.assertNotIn("reading", p.stderr)   # what came before, and after
         return p
 
     def test_a_failed_run_does_not_end_the_comparison_that_keeps_going(self):

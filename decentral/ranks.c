@@ -249,7 +249,7 @@ int ranks_check_rank(const struct config *c, const struct rank_env *e) {
             "--launch mpi, start it by mpirun -n %d, or use --collective auto",
             c->workers);
     if (e->kind == RANK_ENV_NONE || e->kind == RANK_ENV_OWN) return 0;
-    const char *by = rank_env_name(e->kind);
+    const char *by = e->by;
     enum ring_collective host = host_of(launch_like(c, e));
     if (c->collective == RING_THREADS || (c->collective == RING_SHM && host != RING_SHM))
         return fail(
@@ -317,9 +317,7 @@ static struct topology *create(void *ctx, struct device *dev, struct stream *com
         .job = r->job, .source = ring_source_get(r->source), .dev = dev, .compute = compute});
     if (!t) return NULL;
     bool mpi = r->place.host == RING_MPI, shm = r->place.host == RING_SHM;
-    t->launch = r->by ? r->by
-                : mpi ? rank_env_name(RANK_ENV_MPIRUN)
-                      : launch_rows[shm ? LAUNCH_PROCESSES : LAUNCH_THREADS].name;
+    t->launch = r->by ? r->by : mpi ? "mpirun" : launch_rows[shm ? LAUNCH_PROCESSES : LAUNCH_THREADS].name;
     t->medium = r->job->config->collective == RING_NCCL   ? "nccl"
                 : r->job->config->collective == RING_GLOO ? "tcp"
                 : mpi                                     ? mpi_medium_name(&r->medium)
@@ -393,7 +391,7 @@ static int run_started(struct run *r, ranks_create *create_one) {
                    .ranks_here = r->env.local_size,
                    .ranks = r->env.size,
                    .local_rank = r->env.local_rank},
-        .by = rank_env_name(r->env.kind)};
+        .by = r->env.by};
     int rank = own.place.rank, status = 0, local_rank = r->env.local_rank;
     bool mpi = own.place.host == RING_MPI, joins = run_meets(r);
     if (mpi && mpi_world_open(&world, &own.medium, &own.place.rank, &own.place.size)) return EXIT_RUN_FAILED;

@@ -64,7 +64,7 @@ static int start(struct star *s, const char *role, int rank, int announce_fd) {
         if (s->run->meet) {
             snprintf(local, sizeof local, "%d", rendezvous_member(s->run->meet, rank)->local_rank);
             argv[n++] = "--local-rank", argv[n++] = local;
-            argv[n++] = "--started-by", argv[n++] = rank_env_name(s->run->env.kind);
+            argv[n++] = "--started-by", argv[n++] = s->run->env.by;
         }
         if (s->job->no_weights) argv[n++] = "--no-weights";
         if (s->job->save_on_interrupt) argv[n++] = "--save-on-interrupt";

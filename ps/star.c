@@ -346,7 +346,7 @@ static int check_rank(const struct config *c, const struct rank_env *e) {
     return fail(
         "--workers %d, but %s started %d ranks, and each is the launcher of one worker: make them equal, or add --launch "
         "processes for a star on this machine alone",
-        c->workers, rank_env_name(e->kind), e->size);
+        c->workers, e->by, e->size);
 }
 
 static int predict(const struct config *c, const struct layout *l, const char *role, int rank,

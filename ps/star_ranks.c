@@ -62,10 +62,6 @@ static int share_secret(struct star_ranks *s, const struct config *c) {
     if (mode != TRUST_LOOPBACK && mode != TRUST_JOB) return 0;
     if (!s->meet) return mode == TRUST_LOOPBACK ? job_secret_hand_down() : 0;
     if (s->rank == 0) {
-        if (mode == TRUST_JOB && !getenv("STARRING_JOB_KEY"))
-            warn(
-                "the ranks' meeting point asks nobody for a key, and the secret of this job is told there: who reaches it can "
-                "join. Give all ranks the same STARRING_JOB_KEY (64 hexadecimal digits) in the environment, or use --keys");
         if (job_secret_hand_down() != 0) return -1;
         const char *secret = getenv(JOB_SECRET_VARIABLE);
         return rendezvous_put(s->meet, SECRET, secret, strlen(secret));

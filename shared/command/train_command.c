@@ -120,8 +120,7 @@ static int take_hosts(const struct run *r, struct cli_args *args, struct hosts *
     if ((!list && !file) || hosts_rank()) return 0;
     if (list && file) return fail("--hosts, --hostfile: the one says what the other does: give one of them");
     if (r->env.kind != RANK_ENV_NONE)
-        return fail("%s: started by %s, which has placed the ranks: leave it out", flag,
-                    rank_env_name(r->env.kind));
+        return fail("%s: started by %s, which has placed the ranks: leave it out", flag, r->env.by);
     if (launch && strcmp(launch, "ssh") && strcmp(launch, "auto"))
         return fail("--launch %s, %s: hosts are reached over ssh: give one of them", launch, flag);
     if (list ? hosts_parse(hosts, list) : hosts_read(hosts, file)) return -1;
@@ -197,12 +196,12 @@ static int check_words(const struct run *r, const struct cli_args *args, const s
         return fail(
             "--restart: started by %s as rank %d of %d, which starts all ranks or none. Leave it out, and have the job "
             "queued again with --resume latest --out DIR",
-            rank_env_name(r->env.kind), r->env.rank, r->env.size);
+            r->env.by, r->env.rank, r->env.size);
     if (cli_get(args, "save-on-interrupt") && is_rank(r) && !r->life && !hosts_rank())
         return fail(
             "--save-on-interrupt: %s kills its ranks soon after a Ctrl-C, which is no time to write a model in; leave it "
             "out, or use --launch mpi or threads",
-            rank_env_name(r->env.kind));
+            r->env.by);
     if (c->recovery.resume && !strcmp(c->recovery.resume, "latest") && cli_get(args, "force"))
         return fail(
             "--force replaces the run in --out, and --resume latest goes on with it: give one of them");

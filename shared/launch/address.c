@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,10 +12,13 @@
 
 #include "shared/core/error.h"
 
+// One of IPv4 that is written as one of IPv6 is one of IPv4.
 static int to_text(const struct sockaddr *a, char out[ADDRESS_MAX]) {
-    const void *at = a->sa_family == AF_INET ? (const void *)&((const struct sockaddr_in *)a)->sin_addr
-                                             : (const void *)&((const struct sockaddr_in6 *)a)->sin6_addr;
-    return inet_ntop(a->sa_family, at, out, ADDRESS_MAX) ? 0 : -1;
+    const struct in6_addr *six = &((const struct sockaddr_in6 *)a)->sin6_addr;
+    if (a->sa_family == AF_INET)
+        return inet_ntop(AF_INET, &((const struct sockaddr_in *)a)->sin_addr, out, ADDRESS_MAX) ? 0 : -1;
+    bool mapped = IN6_IS_ADDR_V4MAPPED(six);
+    return inet_ntop(mapped ? AF_INET : AF_INET6, six->s6_addr + 12 * mapped, out, ADDRESS_MAX) ? 0 : -1;
 }
 
 int address_resolve(const char *host, char out[ADDRESS_MAX]) {
@@ -29,37 +33,66 @@ int address_resolve(const char *host, char out[ADDRESS_MAX]) {
     return rc;
 }
 
+// 0, or an errno.
 static int of_route(const char *to, char out[ADDRESS_MAX]) {
     struct addrinfo *found = NULL, how = {.ai_socktype = SOCK_DGRAM, .ai_flags = AI_NUMERICHOST};
     struct sockaddr_storage own = {0};
     socklen_t size = sizeof own;
-    if (getaddrinfo(to, "9", &how, &found)) return fail("%s is no numeric address", to);
+    if (getaddrinfo(to, "9", &how, &found)) return EINVAL;
     int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     bool good = fd >= 0 && connect(fd, found->ai_addr, found->ai_addrlen) == 0 &&  // sends nothing
                 getsockname(fd, (struct sockaddr *)&own, &size) == 0;
     int error = errno;
     if (fd >= 0) close(fd);
     freeaddrinfo(found);
-    return good ? to_text((struct sockaddr *)&own, out) : fail("no way to %s: %s", to, strerror(error));
+    return good && !to_text((struct sockaddr *)&own, out) ? 0 : error ? error : EINVAL;
+}
+
+// Whether NCCL's list names the interface, or its address: "eth,ib" are beginnings, "=eth0" is the whole name, "^docker,lo" all
+// but those.
+static bool takes(const char *list, const char *name, const char *address) {
+    bool others = *list == '^', named = false;
+    list += others;
+    bool whole = *list == '=';
+    list += whole;
+    for (size_t n; *list && !named; list += n + (list[n] == ',')) {
+        n = strcspn(list, ",");
+        named = n && ((!strncmp(list, name, n) && (!whole || !name[n])) ||
+                      (!strncmp(list, address, n) && !address[n]));
+    }
+    return named != others;
 }
 
 int address_own(const char *interface, const char *to, char out[ADDRESS_MAX]) {
     struct ifaddrs *all = NULL;
-    char names[256] = "", text[ADDRESS_MAX];
-    if (!interface) return of_route(to, out);
+    char names[256] = "", text[ADDRESS_MAX], route[ADDRESS_MAX];
+    int error = of_route(to, route);
+    if (!interface && error) return fail("no way to %s: %s", to, strerror(error));
+    if (!interface) return strcpy(out, route), 0;
+    if (error) *route = 0;
     if (getifaddrs(&all)) return fail("the interfaces of this machine: %s", strerror(errno));
-    *out = 0;
+    int best = 0;
     for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
         bool known = i->ifa_addr && (i->ifa_addr->sa_family == AF_INET || i->ifa_addr->sa_family == AF_INET6);
         if (!known || to_text(i->ifa_addr, text)) continue;
         size_t at = strlen(names);
         snprintf(names + at, sizeof names - at, "%s%s (%s)", at ? ", " : "", i->ifa_name, text);
-        // Of an interface's addresses the first, and one of IPv4 before one of IPv6.
-        bool better = !*out || (strchr(out, ':') && i->ifa_addr->sa_family == AF_INET);
-        if (!strcmp(text, interface) || (!strcmp(i->ifa_name, interface) && better)) strcpy(out, text);
+        // The route's before another, one named whole before one of that beginning; of an interface's addresses the first,
+        // and one of IPv4 before one of IPv6. Loopback reaches no other host: only whoever names it has it.
+        bool exact = !strcmp(i->ifa_name, interface) || !strcmp(text, interface);
+        bool loops = *interface == '^' && i->ifa_flags & IFF_LOOPBACK;
+        int rank = 1 + 2 * !strcmp(text, route) + 4 * exact + (i->ifa_addr->sa_family == AF_INET);
+        if (loops || !takes(interface, i->ifa_name, text) || rank <= best) continue;
+        best = rank;
+        strcpy(out, text);
     }
     freeifaddrs(all);
-    return *out ? 0 : fail("this machine has no interface %s; it has %s", interface, names);
+    return best ? 0 : fail("this machine has no interface %s; it has %s", interface, names);
+}
+
+bool address_is_number(const char *host) {
+    struct in6_addr any;
+    return inet_pton(AF_INET, host, &any) == 1 || inet_pton(AF_INET6, host, &any) == 1;
 }
 
 void address_endpoint(const char *address, int port, char *out, unsigned long size) {

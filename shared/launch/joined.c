@@ -8,6 +8,7 @@
 
 #include "shared/core/error.h"
 #include "shared/core/topology_row.h"
+#include "shared/launch/address.h"
 #include "shared/launch/folders.h"
 #include "shared/launch/rendezvous.h"
 #include "shared/report/run_dir.h"
@@ -38,6 +39,27 @@ static int agree_on_dir(struct run *r) {
     return dir ? 0 : -1;
 }
 
+// Ranks of several hosts that nobody has told an interface take the one that PyTorch's or NCCL's variables name. NULL: none.
+static const char *interface_of(const struct run *r) {
+    const char *gloo = getenv("GLOO_SOCKET_IFNAME"), *nccl = getenv("NCCL_SOCKET_IFNAME");
+    const char *named = gloo && *gloo ? gloo : nccl && *nccl ? nccl : NULL;
+    if (r->config->interface || !named || r->env.local_size == r->env.size) return r->config->interface;
+    if (r->env.rank == 0)
+        info("--interface %s, as %s says", named,
+             named == gloo ? "GLOO_SOCKET_IFNAME" : "NCCL_SOCKET_IFNAME");
+    return named;
+}
+
+static void say_open(const struct run *r) {
+    const char *key = getenv("STARRING_JOB_KEY");
+    bool inside = address_is_loopback(rendezvous_member(r->meet, 0)->address);
+    if (r->env.rank || (key && *key) || inside || r->config->security.insecure) return;
+    warn(
+        "no key: whoever reaches port %d of %s can join this job, read what its ranks are told, or end it. Give all ranks the "
+        "same one: export STARRING_JOB_KEY=$(od -An -tx1 -N32 /dev/urandom | tr -d ' \\n')",
+        r->env.port, r->env.host);
+}
+
 int run_join(struct run *r, int *status) {
     *status = EXIT_RUN_FAILED;
     if (!*r->env.host && find_rank_0(r)) return -1;
@@ -50,7 +72,7 @@ int run_join(struct run *r, int *status) {
                                          .size = r->env.size,
                                          .identity = text,
                                          .least = r->config->recovery.elastic_min,
-                                         .interface = r->config->interface,
+                                         .interface = interface_of(r),
                                          .deadline_s = (double)r->config->deadline_ms * 1e-3};
     // NCCL looks for one by itself; it takes names, exactly so behind "=".
     if (o.interface && if_nametoindex(o.interface)) {
@@ -62,6 +84,7 @@ int run_join(struct run *r, int *status) {
     free(text);
     identity_destroy(&identity);
     if (!r->meet) return -1;
+    say_open(r);
     r->job.ranks_here = 0;
     for (int i = 0; i < o.size; i++)
         r->job.ranks_here +=

@@ -183,7 +183,8 @@ static char *script_of(const struct launch_over *s, const struct host *h, int ra
     char *more = xasprintf(
         "%s && RANK=%d WORLD_SIZE=%d LOCAL_RANK=%d LOCAL_WORLD_SIZE=%d MASTER_PORT=%d "
         "STARRING_STARTED_BY=ssh MASTER_ADDR=%s",
-        text, rank, all->ranks, rank - h->first, h->slots, s->port + s->life - 1, all->host[0].name);
+        text, rank, all->ranks, rank - h->first, h->slots,
+        s->port + (s->port > 32767 ? 1 - s->life : s->life - 1), all->host[0].name);
     free(text);
     text = join(join(more, s->program), "train");
     snprintf(count, sizeof count, "%d", all->ranks);

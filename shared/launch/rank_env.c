@@ -1,13 +1,16 @@
 #include "shared/launch/rank_env.h"
 
+#include <cjson/cJSON.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include "shared/core/error.h"
+#include "shared/core/proc_look.h"
 #include "shared/launch/stop.h"
 
 #define OWN_RANK    "STARRING_RANK"
@@ -21,19 +24,49 @@
 
 struct rank_variables {
     enum rank_env_kind kind;
-    const char *rank, *size, *local_size, *local_rank;
-    const char *job, *step;  // its number, or name; step: without it the variables are only inherited
+    const char *by, *rank, *size, *local_rank, *local_size;
+    const char *job, *step;  // its number, or name
+    const char *needs;       // without it the variables are only inherited, or another row's
 };
 
 // In this order: mpirun inside a Slurm job sets both, and its own count. A batch script has the variables of a rank 0, and is
-// none: it is in no step that srun has started.
+// none: it is in no step that srun has started. Hydra, which MPICH, Intel MPI and MVAPICH start by, may be in a step itself,
+// one of whose tasks starts all ranks of a node; srun --mpi=pmi2 sets PMI_RANK too, but no MPI_LOCALRANKID.
 static const struct rank_variables variables[] = {
-    {RANK_ENV_OWN, OWN_RANK, OWN_SIZE, OWN_SIZE, OWN_RANK, NULL, NULL},
-    {RANK_ENV_MPIRUN, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
-     "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_NAMESPACE", NULL},
-    {RANK_ENV_TORCHRUN, "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_RANK", NULL, NULL},
-    {RANK_ENV_SLURM, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", NULL, "SLURM_LOCALID", "SLURM_JOB_ID",
-     "SLURM_STEP_ID"},
+    {RANK_ENV_OWN, "its launcher", OWN_RANK, OWN_SIZE, .local_rank = OWN_RANK, .local_size = OWN_SIZE},
+    {RANK_ENV_MPIRUN, "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+     .local_rank = "OMPI_COMM_WORLD_LOCAL_RANK", .local_size = "OMPI_COMM_WORLD_LOCAL_SIZE",
+     .job = "PMIX_NAMESPACE"},
+    {RANK_ENV_TORCHRUN, "torchrun", "RANK", "WORLD_SIZE", .local_rank = "LOCAL_RANK",
+     .local_size = "LOCAL_WORLD_SIZE"},
+    {RANK_ENV_OTHER, "horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", .local_rank = "HOROVOD_LOCAL_RANK",
+     .local_size = "HOROVOD_LOCAL_SIZE"},
+    {RANK_ENV_OTHER, "MVAPICH's mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
+     .local_rank = "MV2_COMM_WORLD_LOCAL_RANK", .local_size = "MV2_COMM_WORLD_LOCAL_SIZE"},
+    {RANK_ENV_OTHER, "MVAPICH's mpirun", "MVP_COMM_WORLD_RANK", "MVP_COMM_WORLD_SIZE",
+     .local_rank = "MVP_COMM_WORLD_LOCAL_RANK", .local_size = "MVP_COMM_WORLD_LOCAL_SIZE"},
+    {RANK_ENV_OTHER, "mpiexec", "PMI_RANK", "PMI_SIZE", .local_rank = "MPI_LOCALRANKID",
+     .local_size = "MPI_LOCALNRANKS", .needs = "MPI_LOCALRANKID"},
+    {RANK_ENV_OTHER, "jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE",
+     .local_rank = "JSM_NAMESPACE_LOCAL_RANK", .local_size = "JSM_NAMESPACE_LOCAL_SIZE", .job = "LSB_JOBID"},
+    {RANK_ENV_OTHER, "flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", .local_rank = "FLUX_TASK_LOCAL_ID",
+     .job = "FLUX_JOB_ID"},
+    {RANK_ENV_SLURM, "Slurm's srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", .local_rank = "SLURM_LOCALID",
+     .job = "SLURM_JOB_ID", .step = "SLURM_STEP_ID", .needs = "SLURM_STEP_ID"},
+    {RANK_ENV_OTHER, "PMI", "PMI_RANK", "PMI_SIZE", .local_rank = "PMI_LOCAL_RANK",
+     .local_size = "PMI_LOCAL_SIZE"},
+    {RANK_ENV_OTHER, "paddle", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", .job = NULL},
+};
+
+// Variables of several processes that do not say which rank of how many this one is. hosts: JSON, of one host or of more.
+static const struct {
+    const char *name, *of;
+    bool hosts;
+} unread[] = {
+    {"DMLC_ROLE", "ps-lite, which starts a process for each role", false},
+    {"PMIX_RANK", "a PMIx launcher such as prterun, which does not tell how many ranks there are", false},
+    {"SM_HOSTS", "SageMaker, which starts one process on each host", true},
+    {"TF_CONFIG", "TensorFlow, one process of whose cluster this is", true},
 };
 
 static int read_count(const char *name, int low, int *out) {
@@ -81,9 +114,31 @@ static int slurm_local_size(void) {
     return 0;
 }
 
-static int job_port(const struct rank_variables *v) {
+// The process that has started the ranks of this machine: the first above this one that is no rank, or hides what it is.
+static int starter_of(const char *rank) {
+    struct proc_look look = {.parent = getppid()};
+    size_t length = strlen(rank);
+    int pid;
+    for (bool is_rank = true; (pid = (int)look.parent) > 1 && is_rank;) {
+        char *path = xasprintf("/proc/%d/environ", pid), *line = NULL;
+        FILE *f = fopen(path, "re");
+        is_rank = false;
+        for (size_t room = 0; f && !is_rank && getdelim(&line, &room, 0, f) > 0;)
+            is_rank = !strncmp(line, rank, length) && line[length] == '=';
+        if (f) fclose(f);
+        free(line);
+        free(path);
+        if (is_rank && proc_look(pid, &look)) break;
+    }
+    return pid;
+}
+
+// The same for all ranks of the job. Nothing names a job of a launcher that gives it no number, but on one machine its process.
+static int job_port(const struct rank_variables *v, bool one_machine) {
     const char *job = v->job ? getenv(v->job) : NULL, *step = v->step ? getenv(v->step) : NULL;
-    char *text = xasprintf("%s.%s", job ? job : "", step ? step : "");
+    if (!job && v->kind == RANK_ENV_OTHER && !one_machine) return MASTER_PORT;
+    char *text = job || v->kind != RANK_ENV_OTHER ? xasprintf("%s.%s", job ? job : "", step ? step : "")
+                                                  : xasprintf("%d", starter_of(v->rank));
     int port = PORT_FIRST + (int)(XXH64(text, strlen(text), 0) % PORTS);
     free(text);
     return port;
@@ -93,7 +148,9 @@ static int find_meeting(struct rank_env *e, const struct rank_variables *v) {
     const char *address = getenv("MASTER_ADDR"), *nodes = getenv("SLURM_STEP_NODELIST");
     const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
     if (!nodes) nodes = getenv("SLURM_JOB_NODELIST");
-    e->port = e->kind == RANK_ENV_TORCHRUN || e->kind == RANK_ENV_SSH ? MASTER_PORT : job_port(v);
+    bool one_machine = e->local_size == e->size;
+    e->port =
+        e->kind == RANK_ENV_TORCHRUN || e->kind == RANK_ENV_SSH ? MASTER_PORT : job_port(v, one_machine);
     const char *given = getenv("MASTER_PORT");
     char *end = NULL;
     long port = given ? strtol(given, &end, 10) : e->port;
@@ -102,8 +159,11 @@ static int find_meeting(struct rank_env *e, const struct rank_variables *v) {
     e->port = (int)port;
     if (e->kind == RANK_ENV_TORCHRUN && agent && !strcmp(agent, "True"))
         e->port += e->port + AGENT_AWAY > 65535 ? -AGENT_AWAY : AGENT_AWAY;
-    if (address && *address) return snprintf(e->host, sizeof e->host, "%s", address) < 0;
-    if (e->local_size == e->size) return snprintf(e->host, sizeof e->host, "127.0.0.1") < 0;
+    bool brackets = address && *address == '[' && address[strlen(address) - 1] == ']';  // as in a URL
+    if (address && *address)
+        return snprintf(e->host, sizeof e->host, "%.*s", (int)strlen(address) - 2 * brackets,
+                        address + brackets) < 0;
+    if (one_machine) return snprintf(e->host, sizeof e->host, "127.0.0.1") < 0;
     if (e->kind == RANK_ENV_SLURM && nodes && rank_env_first_host(nodes, e->host, sizeof e->host))
         return fail("environment: no host can be read from the nodes %s; set MASTER_ADDR to that of rank 0",
                     nodes);
@@ -118,41 +178,78 @@ bool rank_env_joins(const struct rank_env *e) {
     return e->size > 1 && e->kind != RANK_ENV_NONE && e->kind != RANK_ENV_OWN;
 }
 
+// More than one, of a list of hosts, or of TF_CONFIG's cluster.
+static bool many_hosts(const char *text) {
+    cJSON *json = cJSON_Parse(text);
+    const cJSON *cluster = cJSON_GetObjectItemCaseSensitive(json, "cluster"), *role;
+    int count = cJSON_IsArray(json) ? cJSON_GetArraySize(json) : 0;
+    cJSON_ArrayForEach(role, cluster) count += cJSON_GetArraySize(role);
+    cJSON_Delete(json);
+    return count > 1;
+}
+
+// Ranks that are told half of it, or in words that nobody here reads, would each train all of it, into one directory. alone: of a
+// world that is understood and has one rank.
+static int check_unread(const struct rank_variables *half, bool alone) {
+    const char *size = half ? getenv(half->size) : NULL, *rank = half ? getenv(half->rank) : NULL;
+    if (half && !alone)
+        return fail("environment: %s=%s without %s: set both, or unset it", rank ? half->rank : half->size,
+                    rank ? rank : size, rank ? half->size : half->rank);
+    for (size_t i = 0; i < sizeof unread / sizeof *unread; i++) {
+        const char *value = getenv(unread[i].name);
+        bool excused = alone && !strcmp(unread[i].name, "PMIX_RANK");
+        if (!value || excused || (unread[i].hosts && !many_hosts(value))) continue;
+        return fail(
+            "environment: %s=%.80s is of %s: this program cannot join such a job. On one machine one command starts all ranks "
+            "and roles (--workers, --servers); on several, start one process for each rank with RANK, WORLD_SIZE, MASTER_ADDR "
+            "and MASTER_PORT set, or use srun, mpirun or torchrun. Where it is only left over: unset %s",
+            unread[i].name, value, unread[i].of, unread[i].name);
+    }
+    return 0;
+}
+
 int rank_env_read(struct rank_env *e) {
     const char *by = getenv("STARRING_STARTED_BY");
     const char *tasks = getenv("SLURM_STEP_ID") ? NULL : getenv("SLURM_NTASKS");
-    *e = (struct rank_env){.size = 1, .meeting = -1, .batch = tasks && strtol(tasks, NULL, 10) > 1};
-    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
+    const struct rank_env none = {
+        .by = "nobody", .size = 1, .meeting = -1, .batch = tasks && strtol(tasks, NULL, 10) > 1};
+    const struct rank_variables *half = NULL;
+    bool alone = false;
+    *e = none;
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++, *e = none) {
         const struct rank_variables *v = &variables[i];
-        if (!getenv(v->rank) || !getenv(v->size) || (v->kind == RANK_ENV_OWN && !stop_supervised())) continue;
-        if (v->step && !getenv(v->step)) continue;
+        bool rank = getenv(v->rank), size = getenv(v->size), torch = v->kind == RANK_ENV_TORCHRUN;
+        if ((v->kind == RANK_ENV_OWN && !stop_supervised()) || (v->needs && !getenv(v->needs))) continue;
+        if (!half && rank != size && (rank || torch)) half = v;
+        if (!rank || !size) continue;
         if (read_count(v->rank, 0, &e->rank) || read_count(v->size, 1, &e->size)) return -1;
         if (v->local_size && getenv(v->local_size) && read_count(v->local_size, 1, &e->local_size)) return -1;
-        if (getenv(v->local_rank) && read_count(v->local_rank, 0, &e->local_rank)) return -1;
+        if (v->local_rank && getenv(v->local_rank) && read_count(v->local_rank, 0, &e->local_rank)) return -1;
         if (e->rank >= e->size)
             return fail("environment: %s=%d is not below %s=%d", v->rank, e->rank, v->size, e->size);
-        e->kind = v->kind == RANK_ENV_TORCHRUN && by && !strcmp(by, "ssh") ? RANK_ENV_SSH : v->kind;
+        bool ssh = torch && by && !strcmp(by, "ssh");
+        e->kind = ssh ? RANK_ENV_SSH : v->kind;
+        e->by = ssh ? "ssh" : v->by;
         if (v->kind == RANK_ENV_SLURM) e->local_size = slurm_local_size();
         if (v->kind == RANK_ENV_OWN && read_count(OWN_MEETING, 0, &e->meeting)) return -1;
-        // srun --mpi=pmix or pmi2 gives MPI its address book; plain srun does not.
-        e->mpi_ready = v->kind == RANK_ENV_MPIRUN ||
-                       (v->kind == RANK_ENV_SLURM && (getenv("PMIX_RANK") || getenv("PMI_RANK")));
-        // One rank alone is an ordinary run, unless mpirun started it and waits for its MPI_Finalize.
-        if (e->size == 1 && v->kind != RANK_ENV_MPIRUN && v->kind != RANK_ENV_OWN) e->kind = RANK_ENV_NONE;
-        return rank_env_joins(e) ? find_meeting(e, v) : 0;
+        // srun --mpi=pmix gives Open MPI its address book; plain srun does not, nor --mpi=pmi2 to every Open MPI.
+        e->mpi_ready = v->kind == RANK_ENV_MPIRUN || (v->kind == RANK_ENV_SLURM && getenv("PMIX_RANK"));
+        // One rank alone is an ordinary run, unless mpirun started it and waits for its MPI_Finalize. Another launcher may
+        // have started several from a shell that is one rank alone.
+        if (e->size > 1 || v->kind == RANK_ENV_MPIRUN || v->kind == RANK_ENV_OWN)
+            return rank_env_joins(e) ? find_meeting(e, v) : 0;
+        alone = true;
+        if (torch) half = NULL;
+        if (torch) break;
     }
-    // Ranks that are told half of it would each train all of it, into one directory.
-    const char *rank = getenv("RANK"), *size = getenv("WORLD_SIZE");
-    if (!rank != !size)
-        return fail("environment: %s=%s without %s: set both, or unset it", rank ? "RANK" : "WORLD_SIZE",
-                    rank ? rank : size, rank ? "WORLD_SIZE" : "RANK");
-    return 0;
+    *e = none;
+    return check_unread(half, alone);
 }
 
 struct rank_env rank_env_told(const struct rank_env *e, enum launch_kind told) {
     bool stays = told == LAUNCH_DEFAULT || told == LAUNCH_SSH || e->kind == RANK_ENV_OWN ||
                  (launch_rows[told].by_others && e->mpi_ready);
-    return stays ? *e : (struct rank_env){.size = 1, .meeting = -1};
+    return stays ? *e : (struct rank_env){.by = "nobody", .size = 1, .meeting = -1};
 }
 
 int rank_env_group(const struct rank_env *e, int workers) {
@@ -181,10 +278,4 @@ void rank_env_take_back(void) {
     unsetenv(OWN_RANK);
     unsetenv(OWN_SIZE);
     unsetenv(OWN_MEETING);
-}
-
-const char *rank_env_name(enum rank_env_kind kind) {
-    static const char *const names[] = {"nobody",       "its launcher", "mpirun",
-                                        "Slurm's srun", "torchrun",     "ssh"};
-    return names[kind];
 }

@@ -1,5 +1,6 @@
-// Was this process started as one rank of many? This program's own launchers, Open MPI's mpirun, Slurm's srun and torchrun
-// say so in the environment, and where the ranks meet (rendezvous.h). Reading it is pure: reads variables, changes nothing.
+// Was this process started as one rank of many? This program's own launchers, Open MPI's mpirun, Slurm's srun, torchrun and
+// others (the table of rank_env.c) say so in the environment, and where the ranks meet (rendezvous.h). A job that is there and
+// cannot be joined is an error: each of its processes would train all of it, into one directory. Reading it is pure: reads variables, changes nothing.
 //
 // The user's choice (--launch, or "launch" in the configuration) wins over the variables that a batch
 // script inherits; what a rank needs to find its peers wins over both, so that the ranks which mpirun starts
@@ -11,6 +12,7 @@
 //   an sbatch script (SLURM_*, no step)   ordinary run     as asked               starts mpirun
 //   srun (SLURM_STEP_ID)                  rank             as asked               starts mpirun
 //   torchrun (RANK, WORLD_SIZE)           rank             as asked               starts mpirun
+//   mpiexec (PMI_RANK), and others  rank             as asked               starts mpirun
 //   srun --mpi=pmix (.., PMIX_RANK)       rank             as asked               rank
 //   mpirun (OMPI_COMM_WORLD_*)            rank             as asked               rank
 //
@@ -20,6 +22,8 @@
 //                                  (TORCHELASTIC_USE_AGENT_STORE), the ranks take one 1000 away from it
 //   all ranks are on one machine   loopback, the port from the number of the job
 //   Slurm                          the first host of the step, the port from the number of the job
+//   others                         only MASTER_ADDR says it; without MASTER_PORT the port is 29500, and on one machine one made
+//                                  of the number of the job, or of the process that has started all
 //   mpirun                         where rank 0 is, is told over MPI: host is "" until rank_env_meet has asked
 #ifndef STARRING_SHARED_LAUNCH_RANK_ENV_H
 #define STARRING_SHARED_LAUNCH_RANK_ENV_H
@@ -35,11 +39,13 @@ enum rank_env_kind {
     RANK_ENV_MPIRUN,
     RANK_ENV_SLURM,
     RANK_ENV_TORCHRUN,
-    RANK_ENV_SSH
+    RANK_ENV_SSH,
+    RANK_ENV_OTHER  // it names rank and size, and no more
 };
 
 struct rank_env {
     enum rank_env_kind kind;
+    const char *by;  // what has started it, in words: "mpirun", "Slurm's srun", "torchrun", "nobody"; static
     int rank, size;
     int local_size;  // ranks on this machine; 0: unknown
     int local_rank;  // which of them; 0 where it is unknown
@@ -65,6 +71,5 @@ int rank_env_group(const struct rank_env *e, int workers);
 void rank_env_give(int rank, int size, int meeting);
 int rank_env_meeting(void);  // of a launcher's child; else -1
 void rank_env_take_back(void);
-const char *rank_env_name(enum rank_env_kind kind);  // "mpirun", "Slurm's srun", "torchrun", "ssh"
 
 #endif

@@ -7,6 +7,7 @@
 //             not go over the wire in clear (CurveZMQ's HELLO is sealed with it): who has not the job key makes neither.
 #include "shared/launch/rendezvous.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -16,6 +17,8 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include <xxhash.h>
 #include <zmq.h>
@@ -34,15 +37,19 @@
 #define LINGER_MS    500
 #define KEY_BYTES    32
 #define ID_MAX       40
+#define DESCRIPTORS  65536
+#define SPARE        64  // connections beside one of each rank: of those that come anew, and of strangers
 
 struct rendezvous {
     struct rendezvous_options o;
     char place[300], own[ADDRESS_MAX];
-    void *context, *router, *dealer,
-        *events;  // events: of the dealer's handshakes; rank 0 has a router and none of them
-    int wake;     // eventfd
+    void *context, *router, *dealer;
+    void *events;     // of the dealer's handshakes; of rank 0's router: who connects
+    int connections;  // to the router
+    int wake;         // eventfd
     pthread_t thread;
     bool started, leaves, met;  // met: the dealer has been let in
+    bool crowded;               // that there are too many connections has been said
     pthread_mutex_t lock;       // of all below
     pthread_cond_t changed;
     struct seat seat;
@@ -117,13 +124,39 @@ static void hear_all(struct rendezvous *r, void *socket, bool book) {
     }
 }
 
+// Whoever connects takes a descriptor of this process, which needs some for its files. ZeroMQ counts nobody, and its listener
+// cannot close without all connections: one too many is shut here. Its number may already be another file's, or another's
+// connection to the same port, who then connects anew.
+static void count_connections(struct rendezvous *r, uint16_t event, int fd) {
+    struct sockaddr_storage own;
+    socklen_t size = sizeof own;
+    r->connections += event == ZMQ_EVENT_ACCEPTED ? 1 : -1;
+    if (event != ZMQ_EVENT_ACCEPTED || r->connections <= r->o.size + SPARE) return;
+    if (getsockname(fd, (struct sockaddr *)&own, &size)) return;
+    int port = own.ss_family == AF_INET    ? ntohs(((struct sockaddr_in *)&own)->sin_port)
+               : own.ss_family == AF_INET6 ? ntohs(((struct sockaddr_in6 *)&own)->sin6_port)
+                                           : 0;
+    if (port == r->o.port) shutdown(fd, SHUT_RDWR);
+    if (!r->crowded)
+        warn(
+            "%d connections to %s, where %d ranks meet: those above are closed. Somebody else connects there",
+            r->connections, r->place, r->o.size);
+    r->crowded = true;
+}
+
 // An event is two parts: its number with a value, and an address.
 static void look_at_handshakes(struct rendezvous *r) {
     unsigned char head[6], address[256];
     while (r->events && zmq_recv(r->events, head, sizeof head, ZMQ_DONTWAIT) == (int)sizeof head) {
         uint16_t event;
+        int32_t value;
         memcpy(&event, head, sizeof event);
+        memcpy(&value, head + sizeof event, sizeof value);
         zmq_recv(r->events, address, sizeof address, ZMQ_DONTWAIT);
+        if (r->router) {
+            count_connections(r, event, value);
+            continue;
+        }
         if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
             r->refusals = 0, r->met = true;
         else if (event != ZMQ_EVENT_DISCONNECTED)
@@ -147,10 +180,11 @@ static void *run(void *arg) {
     struct rendezvous *r = arg;
     zmq_pollitem_t on[] = {{.fd = r->wake, .events = ZMQ_POLLIN},
                            {.socket = r->dealer, .events = ZMQ_POLLIN},
-                           {.socket = r->router ? r->router : r->events, .events = ZMQ_POLLIN}};
+                           {.socket = r->events, .events = ZMQ_POLLIN},
+                           {.socket = r->router, .events = ZMQ_POLLIN}};
     for (;;) {
         uint64_t woken;
-        zmq_poll(on, 3, TICK_MS);
+        zmq_poll(on, r->router ? 4 : 3, TICK_MS);
         if (on[0].revents && read(r->wake, &woken, sizeof woken) < 0) continue;
         pthread_mutex_lock(&r->lock);
         if (r->book) hear_all(r, r->router, true);
@@ -199,6 +233,13 @@ static int key_pair(char public_z85[41], uint8_t secret[KEY_BYTES]) {
     return good ? 1 : fail("this libzmq has no CURVE (libsodium): unset " JOB_KEY ", or install another");
 }
 
+static bool watch(struct rendezvous *r, void *socket, int events) {
+    char name[64];
+    snprintf(name, sizeof name, "inproc://meeting-%p", (void *)r);
+    return zmq_socket_monitor(socket, name, events) == 0 && (r->events = zmq_socket(r->context, ZMQ_PAIR)) &&
+           set(r->events, ZMQ_LINGER, 0) && zmq_connect(r->events, name) == 0;
+}
+
 static bool set_common(void *socket) {
     return socket && set(socket, ZMQ_LINGER, LINGER_MS) && set(socket, ZMQ_IPV6, 1) &&
            set(socket, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS) && set(socket, ZMQ_SNDHWM, 0) &&
@@ -213,7 +254,7 @@ static int listen_at(struct rendezvous *r, const char *address) {
     char public_z85[41], endpoint[ADDRESS_MAX + 32];
     int keyed = key_pair(public_z85, secret);
     if (keyed < 0) return -1;
-    bool only = !strcmp(r->o.host, address) || !strcmp(r->o.host, "localhost");
+    bool only = address_is_number(r->o.host) || !strcmp(r->o.host, "localhost");
     address_endpoint(only ? address : "*", r->o.port, endpoint, sizeof endpoint);
     r->router = zmq_socket(r->context, ZMQ_ROUTER);
     bool good = set_common(r->router) && set(r->router, ZMQ_ROUTER_MANDATORY, 1) &&
@@ -222,6 +263,7 @@ static int listen_at(struct rendezvous *r, const char *address) {
         good = set(r->router, ZMQ_CURVE_SERVER, 1) &&
                zmq_setsockopt(r->router, ZMQ_CURVE_SECRETKEY, secret, KEY_BYTES) == 0;
     sodium_memzero(secret, sizeof secret);
+    good = good && watch(r, r->router, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED);
     double until_s = now_seconds() + BIND_FOR_S;
     while (good && zmq_bind(r->router, endpoint) != 0)
         if (errno != EADDRINUSE || now_seconds() > until_s || usleep(50000)) good = false;
@@ -232,7 +274,7 @@ static int listen_at(struct rendezvous *r, const char *address) {
 
 static int dial(struct rendezvous *r, const char *address) {
     uint8_t secret[KEY_BYTES];
-    char public_z85[41], own_public[41], own_secret[41], endpoint[ADDRESS_MAX + 32], id[ID_MAX], name[64];
+    char public_z85[41], own_public[41], own_secret[41], endpoint[ADDRESS_MAX + 32], id[ID_MAX];
     int keyed = r->router ? 0 : key_pair(public_z85, secret);
     if (keyed < 0) return -1;
     sodium_memzero(secret, sizeof secret);
@@ -245,16 +287,11 @@ static int dial(struct rendezvous *r, const char *address) {
                zmq_setsockopt(r->dealer, ZMQ_CURVE_SERVERKEY, public_z85, 41) == 0 &&
                zmq_setsockopt(r->dealer, ZMQ_CURVE_PUBLICKEY, own_public, 41) == 0 &&
                zmq_setsockopt(r->dealer, ZMQ_CURVE_SECRETKEY, own_secret, 41) == 0;
-    if (good && !r->router) {
-        snprintf(name, sizeof name, "inproc://meeting-%p", (void *)r);
-        good = zmq_socket_monitor(r->dealer, name,
-                                  ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
-                                      ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
-                                      ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                                      ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) == 0 &&
-               (r->events = zmq_socket(r->context, ZMQ_PAIR)) && set(r->events, ZMQ_LINGER, 0) &&
-               zmq_connect(r->events, name) == 0;
-    }
+    if (good && !r->router)
+        good = watch(r, r->dealer,
+                     ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
+                         ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                         ZMQ_EVENT_HANDSHAKE_FAILED_AUTH);
     if (good && zmq_connect(r->dealer, r->router ? INSIDE : endpoint) == 0) return 0;
     return fail("rank %d cannot connect to %s: %s", r->o.rank, r->place, zmq_strerror(errno));
 }
@@ -290,12 +327,15 @@ static void pause_until(struct rendezvous *r, double until_s) {
     pthread_cond_timedwait(&r->changed, &r->lock, &at);
 }
 
+// Each rank that comes puts the end of the wait off: they may be started one after the other, by hand or by a queue.
 static int wait_for_all(struct rendezvous *r) {
-    double until_s = now_seconds() + r->o.deadline_s * (r->o.least ? 2 : 1);
     struct seat *s = &r->seat;
+    double wait_s = r->o.deadline_s * (r->o.least ? 2 : 1), until_s = now_seconds() + wait_s;
     pthread_mutex_lock(&r->lock);
-    while (!s->members && !*s->ended && now_seconds() < until_s && !stopped(r) && r->refusals < REFUSALS)
+    while (!s->members && !*s->ended && now_seconds() < until_s && !stopped(r) && r->refusals < REFUSALS) {
         pause_until(r, until_s);
+        if (s->came_s + wait_s > until_s) until_s = s->came_s + wait_s;
+    }
     bool here = s->members && !*s->ended, heard = s->heard;
     char *ended = xstrdup(s->ended), *waiting = xstrdup(s->waiting);
     pthread_mutex_unlock(&r->lock);
@@ -320,6 +360,14 @@ static int wait_for_all(struct rendezvous *r) {
     return here ? 0 : -1;
 }
 
+// Some programs that are started from here close all that there might be: not more than they do in a moment.
+static void raise_descriptors(void) {
+    struct rlimit l;
+    if (getrlimit(RLIMIT_NOFILE, &l) || l.rlim_cur >= DESCRIPTORS) return;
+    l.rlim_cur = l.rlim_max < DESCRIPTORS ? l.rlim_max : DESCRIPTORS;
+    setrlimit(RLIMIT_NOFILE, &l);
+}
+
 static int start(struct rendezvous *r, const char *address) {
     struct meet_come come = {.member.pid = getpid()};
     sigset_t all, before;
@@ -328,6 +376,7 @@ static int start(struct rendezvous *r, const char *address) {
     snprintf(come.reach, sizeof come.reach, "%s", address);
     come.machine = machine_id(come.member.host);
     seat_open(&r->seat, &come, r->o.identity ? r->o.identity : "{}");
+    raise_descriptors();
     if (r->o.rank == 0 && listen_at(r, address)) return -1;
     if (dial(r, address)) return -1;
     if (r->router)
@@ -353,7 +402,7 @@ static void shut(struct rendezvous **rendezvous) {
     pthread_mutex_unlock(&r->lock);
     wake(r);
     if (r->started) pthread_join(r->thread, NULL);
-    if (r->events) zmq_socket_monitor(r->dealer, NULL, 0);
+    if (r->events) zmq_socket_monitor(r->router ? r->router : r->dealer, NULL, 0);
     void *all[] = {r->events, r->dealer, r->router};
     for (int i = 0; i < 3; i++)
         if (all[i]) zmq_close(all[i]);

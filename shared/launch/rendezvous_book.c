@@ -96,6 +96,12 @@ static void end(struct book *b, int rank, const char *why) {
         if (b->places[i].is == HERE) say_end(b, i);
 }
 
+static int present(const struct book *b) {
+    int count = 0;
+    for (int i = 0; i < b->o.size; i++) count += b->places[i].is != ABSENT;
+    return count;
+}
+
 // "ranks 1, 3-5, 9 and 12 more"
 static void absent(const struct book *b, char *text, size_t size) {
     int ranges = 0, more = 0, absent = 0;
@@ -228,9 +234,11 @@ static void come(struct book *b, const struct meet_message *m, const void *data,
         // All tables together may take longer than until the next COME: the pause doubles.
         p->asked++;
         if (!(p->asked & (p->asked - 1))) say_table(b, m->rank);
-    } else if (strcmp(missing, "ranks ") != 0)
-        say(b, m->rank, message(MEET_WAITING, m->rank, 0), missing, strlen(missing));
-    else
+    } else if (strcmp(missing, "ranks ") != 0) {
+        struct meet_message waits = message(MEET_WAITING, m->rank, 0);
+        waits.number = (uint64_t)(b->o.size - present(b));
+        say(b, m->rank, waits, missing, strlen(missing));
+    } else
         begin(b);
 }
 
@@ -340,6 +348,7 @@ void book_hear(struct book *b, const struct meet_message *m, const void *data, d
 }
 
 void book_unreachable(struct book *b, int rank, uint64_t life, double now_s) {
+    if (rank < 0 || rank >= b->o.size) return;  // a stranger's number, who was refused
     struct place *p = &b->places[rank];
     if (p->is == HERE && p->life == life && !p->gone_s) p->gone_s = now_s;
 }
@@ -349,12 +358,6 @@ static double stood_s(double *tick_s, double now_s) {
     double since_s = *tick_s ? now_s - *tick_s : 0;
     *tick_s = now_s;
     return since_s > AGAIN_S ? since_s : 0;
-}
-
-static int present(const struct book *b) {
-    int count = 0;
-    for (int i = 0; i < b->o.size; i++) count += b->places[i].is != ABSENT;
-    return count;
 }
 
 void book_tick(struct book *b, double now_s) {
@@ -449,6 +452,11 @@ void seat_hear(struct seat *s, const struct meet_message *m, const void *data, d
     s->gone_s = 0;
     char *text = m->kind == MEET_GOT || m->kind == MEET_ALL_HERE ? NULL : copy(data, m->bytes);
     if (m->kind == MEET_WAITING) snprintf(s->waiting, sizeof s->waiting, "%s", text);
+    // One that comes and goes again and again is no progress.
+    if (m->kind == MEET_WAITING && (!s->missing || m->number < s->missing)) {
+        s->missing = m->number;
+        s->came_s = now_s;
+    }
     if (m->kind == MEET_REFUSED || m->kind == MEET_ENDED) seat_end(s, text);
     if (m->kind == MEET_PONG) heard(s, m->number, now_s);
     if (m->kind == MEET_LOST) lost(s, m->rank);

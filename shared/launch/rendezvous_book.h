@@ -43,10 +43,11 @@ enum meet_kind {
 // As it goes over the wire, followed by `bytes` bytes of data.
 struct meet_message {
     uint32_t magic, kind;
-    int32_t rank;     // to the book: whose; from it: of LOST and ENDED which
-    int32_t size;     // COME: how many ranks the sender was told of
-    uint64_t life;    // a random number of the process: which of those that say they are this rank
-    uint64_t number;  // of a numbered one; PONG: the last that has come; PING: losses known
+    int32_t rank;   // to the book: whose; from it: of LOST and ENDED which
+    int32_t size;   // COME: how many ranks the sender was told of
+    uint64_t life;  // a random number of the process: which of those that say they are this rank
+    uint64_t
+        number;  // of a numbered one; PONG: the last that has come; PING: losses known; WAITING: how many are missing
     uint64_t bytes;
     char name[MEET_NAME_MAX];
 };
@@ -102,6 +103,8 @@ struct seat {
     int losses, first_lost;  // -1: none
     bool heard;              // rank 0 has answered
     char waiting[MEET_TEXT_MAX];
+    uint64_t missing;           // the fewest ranks that have been waited for; 0: not known
+    double came_s;              // since then
     char ended[MEET_TEXT_MAX];  // "" : it goes on
     struct seat_put *puts;      // said and not heard, in order
     struct seat_want *wants;

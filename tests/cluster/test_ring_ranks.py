@@ -49,6 +49,30 @@ class Equal(Ring):
         self.assertEqual(len(os.listdir(self.at("runs"))), 1)
 
 
+def variables(rank, size, *names):
+    """What a launcher of four variables gives a rank of this machine."""
+    return dict(zip(names, map(str, (rank, size, rank, size))))
+
+
+class OtherLaunchers(Ring):
+    HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+    MVAPICH = tuple("MV2_COMM_WORLD_" + name for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+
+    def test_their_variables_start_both_topologies(self):
+        for topology, names, by in (("zero:1", self.HYDRA, "mpiexec"), ("ps:sync", self.MVAPICH, "MVAPICH's mpirun")):
+            with self.subTest(by):
+                words = [PROGRAM, *JOB, "--topology", topology, "--steps", "2", "--out", "runs"]
+                self.ended([Started(self, words, env=variables(r, 2, *names)) for r in range(2)], 0, 0)
+                self.assertEqual((self.summary()["launch"], self.summary()["workers"]), (by, 2))
+                self.remove("runs")
+
+    def test_what_is_not_understood_trains_nothing(self):
+        for env in ({"DMLC_ROLE": "worker"}, {"PMI_RANK": "1", "PMI_SIZE": "2"}, {"HOROVOD_RANK": "0"}):
+            said = Started(self, [PROGRAM, *JOB, "--topology", "zero:1", "--steps", "2", "--out", "runs"], env=env).ends(2)
+            self.assertIn(f"environment: {next(iter(env))}=", said)
+            self.assertFalse(os.path.exists(self.at("runs")))
+
+
 class Refused(Ring):
     def test_words_that_do_not_fit(self):
         for words, said in ((["--workers", "3"], "--workers 3, but torchrun started 2 ranks"),

@@ -408,7 +408,26 @@ static void forget_ranks(void) {
                                         "SLURM_JOB_NODELIST",
                                         "SLURM_STEP_TASKS_PER_NODE",
                                         "PMIX_RANK",
-                                        "PMI_RANK"};
+                                        "PMI_RANK",
+                                        "PMI_SIZE",
+                                        "PMI_LOCAL_SIZE",
+                                        "MPI_LOCALRANKID",
+                                        "MPI_LOCALNRANKS",
+                                        "MV2_COMM_WORLD_RANK",
+                                        "MV2_COMM_WORLD_SIZE",
+                                        "MVP_COMM_WORLD_RANK",
+                                        "MVP_COMM_WORLD_SIZE",
+                                        "MVP_COMM_WORLD_LOCAL_SIZE",
+                                        "HOROVOD_RANK",
+                                        "HOROVOD_SIZE",
+                                        "JSM_NAMESPACE_RANK",
+                                        "JSM_NAMESPACE_SIZE",
+                                        "FLUX_TASK_RANK",
+                                        "FLUX_JOB_SIZE",
+                                        "FLUX_JOB_ID",
+                                        "DMLC_ROLE",
+                                        "SM_HOSTS",
+                                        "TF_CONFIG"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
 }
 
@@ -494,6 +513,7 @@ static void what_was_told_wins(void **state) {
         {{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID", "PMIX_RANK", NULL},
          {true, false, false, true}},
         {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", NULL}, {true, false, false, true}},
+        {{"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", NULL}, {true, false, false, false}},
         {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS",
           "SLURM_STEP_ID", NULL},
          {true, false, false, true}},
@@ -566,6 +586,35 @@ static void where_ranks_meet(void **state) {
          "127.0.0.1",
          0},
         {{"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_LOCAL_SIZE=2"}, "", 0},
+        {{"RANK=1", "WORLD_SIZE=4", "MASTER_ADDR=[fd00::7]"}, "fd00::7", 29500},
+        {{"PMI_RANK=1", "PMI_SIZE=4", "MPI_LOCALRANKID=1", "MPI_LOCALNRANKS=4"}, "127.0.0.1", 0},
+        {{"PMI_RANK=1", "PMI_SIZE=4", "MPI_LOCALRANKID=1", "MPI_LOCALNRANKS=2"}, NULL, 0},
+        {{"PMI_RANK=1", "PMI_SIZE=4", "MPI_LOCALRANKID=1", "MPI_LOCALNRANKS=2", "MASTER_ADDR=node7"},
+         "node7",
+         29500},
+        // Hydra may start its proxies by srun, a task for each node.
+        {{"PMI_RANK=5", "PMI_SIZE=8", "MPI_LOCALRANKID=1", "MASTER_ADDR=node7", "SLURM_PROCID=1",
+          "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=n1"},
+         "node7",
+         29500},
+        // And srun --mpi=pmi2 itself.
+        {{"PMI_RANK=1", "PMI_SIZE=4", "SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=4", "SLURM_STEP_ID=0",
+          "SLURM_STEP_NODELIST=n1,n2"},
+         "n1",
+         0},
+        // From a shell that is a step of one task.
+        {{"PMI_RANK=1", "PMI_SIZE=4", "MPI_LOCALRANKID=1", "MPI_LOCALNRANKS=4", "SLURM_PROCID=0",
+          "SLURM_STEP_NUM_TASKS=1", "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=n1"},
+         "127.0.0.1",
+         0},
+        {{"PMI_RANK=1", "PMI_SIZE=4", "MASTER_ADDR=node7"}, "node7", 29500},
+        {{"PMI_RANK=1", "PMI_SIZE=4"}, NULL, 0},
+        {{"PMI_RANK=1", "PMI_SIZE=4", "PMI_LOCAL_SIZE=4"}, "127.0.0.1", 0},
+        {{"MV2_COMM_WORLD_RANK=1", "MV2_COMM_WORLD_SIZE=4"}, NULL, 0},
+        {{"MVP_COMM_WORLD_RANK=1", "MVP_COMM_WORLD_SIZE=4", "MVP_COMM_WORLD_LOCAL_SIZE=4"}, "127.0.0.1", 0},
+        {{"HOROVOD_RANK=1", "HOROVOD_SIZE=4", "MASTER_ADDR=node7", "MASTER_PORT=7"}, "node7", 7},
+        {{"JSM_NAMESPACE_RANK=1", "JSM_NAMESPACE_SIZE=4", "MASTER_ADDR=node7"}, "node7", 29500},
+        {{"FLUX_TASK_RANK=1", "FLUX_JOB_SIZE=4", "FLUX_JOB_ID=f8", "MASTER_ADDR=node7"}, "node7", 0},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct rank_env e;
@@ -586,6 +635,73 @@ static void where_ranks_meet(void **state) {
         assert_true(rows[i].port ? e.port == rows[i].port : e.port >= 20000 && e.port < 30000);
         assert_true(rank_env_joins(&e));
     }
+    forget_ranks();
+}
+
+// A job that is there and whose ranks cannot meet is an error; of a world of one, and of a list of one host, nothing is said.
+static void jobs_that_nobody_here_joins(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *value, *says;  // NULL: an ordinary run
+    } rows[] = {
+        {"DMLC_ROLE", "worker", "DMLC_ROLE=worker is of ps-lite"},
+        {"PMIX_RANK", "0", "does not tell how many ranks there are"},
+        {"SM_HOSTS", "[\"algo-1\",\"algo-2\"]", "SageMaker"},
+        {"SM_HOSTS", "[\"algo-1\"]", NULL},
+        {"TF_CONFIG", "{\"cluster\":{\"chief\":[\"a:1\"],\"worker\":[\"b:1\"]}}", "TensorFlow"},
+        {"TF_CONFIG", "{\"cluster\":{\"worker\":[\"b:1\"]}}", NULL},
+        {"TF_CONFIG", "{}", NULL},
+        {"PMI_RANK", "0", "PMI_RANK=0 without PMI_SIZE: set both, or unset it"},
+        {"MV2_COMM_WORLD_RANK", "1", "without MV2_COMM_WORLD_SIZE"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct rank_env e;
+        forget_ranks();
+        setenv(rows[i].name, rows[i].value, 1);
+        int rc = rank_env_read(&e);
+        if (rc != (rows[i].says ? -1 : 0)) fail_msg("row %zu: %d, %s", i, rc, error_last());
+        assert_int_equal(e.kind, RANK_ENV_NONE);
+        if (!rows[i].says) continue;
+        if (!strstr(error_last(), rows[i].says)) fail_msg("row %zu: %s", i, error_last());
+    }
+    static const char *const alone[][3] = {{"PMI_RANK", "PMI_SIZE", NULL},
+                                           {"HOROVOD_RANK", "HOROVOD_SIZE", NULL},
+                                           {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "PMIX_RANK"},
+                                           {"RANK", "WORLD_SIZE", "PMI_RANK"}};
+    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
+        struct rank_env e;
+        forget_ranks();
+        setenv("SLURM_STEP_ID", "0", 1);
+        setenv(alone[i][0], "0", 1);
+        setenv(alone[i][1], "1", 1);
+        if (alone[i][2]) setenv(alone[i][2], "0", 1);
+        assert_int_equal(rank_env_read(&e), 0);
+        assert_true(e.kind == RANK_ENV_NONE && e.size == 1);
+    }
+    forget_ranks();
+}
+
+// Two jobs of one machine whose launcher gives them no number meet at two ports: each is its launcher's.
+static void jobs_without_a_number(void **state) {
+    (void)state;
+    struct rank_env here;
+    int ends[2], port = 0;
+    forget_ranks();
+    setenv("PMI_RANK", "1", 1);
+    setenv("PMI_SIZE", "4", 1);
+    setenv("PMI_LOCAL_SIZE", "4", 1);
+    assert_int_equal(rank_env_read(&here), 0);
+    assert_int_equal(pipe(ends), 0);
+    pid_t pid = fork();
+    if (pid == 0) {  // its parent is another process
+        struct rank_env e;
+        bool read = rank_env_read(&e) == 0;
+        _exit(!read || write(ends[1], &e.port, sizeof e.port) != sizeof e.port);
+    }
+    waitpid(pid, NULL, 0);
+    assert_int_equal(read(ends[0], &port, sizeof port), sizeof port);
+    close(ends[0]), close(ends[1]);
+    assert_true(port >= 20000 && port < 30000 && port != here.port);
     forget_ranks();
 }
 
@@ -627,6 +743,8 @@ static void first_hosts(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(where_ranks_meet),
+        cmocka_unit_test(jobs_that_nobody_here_joins),
+        cmocka_unit_test(jobs_without_a_number),
         cmocka_unit_test(ranks_of_a_slurm_node),
         cmocka_unit_test(first_hosts),
         cmocka_unit_test(all_end_well),

@@ -1,6 +1,7 @@
 // The rendezvous with real processes and sockets: each rank is a process, what it says of its failure comes back through a
 // pipe.
 #include <arpa/inet.h>
+#include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -17,6 +18,7 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
+#include "shared/launch/address.h"
 #include "shared/launch/rendezvous.h"
 
 #define KEY "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
@@ -209,6 +211,28 @@ static void test_a_name_without_an_address(void **state) {
     is_said(&b, "lo (127.0.0.1)");
 }
 
+// As NCCL writes them.
+static void test_lists_of_interfaces(void **state) {
+    (void)state;
+    static const struct {
+        const char *list;
+        bool lo;  // else there is none
+    } rows[] = {{"lo", true},      {"l", true},        {"=lo", true},        {"nosuch9,lo", true},
+                {"=l", false},     {"nosuch9", false}, {"127.0.0.1", true},  {"127.0.0", false},
+                {"^l,e,i", false}, {"", false},        {"=nosuch9,lo", true}};
+    char out[ADDRESS_MAX];
+    error_quiet(QUIET_ALL);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int rc = address_own(rows[i].list, "127.0.0.1", out);
+        if (rows[i].lo && (rc || strcmp(out, "127.0.0.1"))) fail_msg("%s: %d", rows[i].list, rc);
+        if (!rows[i].lo && !rc && !strncmp(out, "127.", 4)) fail_msg("%s: %s", rows[i].list, out);
+    }
+    assert_int_equal(address_own(NULL, "::ffff:127.0.0.1", out), 0);
+    assert_string_equal(out, "127.0.0.1");
+    if (address_own("^lo", "127.0.0.1", out) == 0) assert_false(address_is_loopback(out));
+    error_quiet(QUIET_NOT);
+}
+
 static int wait_forever(struct rendezvous *r, int rank, int size) {
     (void)size;
     if (rank == 2) kill(getpid(), SIGKILL);
@@ -349,14 +373,64 @@ static void test_a_wait_has_a_deadline(void **state) {
     assert_int_equal(b.status, 0);
 }
 
+static int held[2];
+static int while_held(struct rendezvous *r, int rank, int size) {
+    char c;
+    int all[2];
+    close(held[1]);
+    ssize_t got = read(held[0], &c, 1);
+    return got || rendezvous_all(r, &rank, sizeof rank, all) || size != 2;
+}
+
+// A stranger's connection with a whole handshake, which no timeout ends. -1: it was not taken.
+static int stranger(int port) {
+    static const char ready[] = "\4\x1c\5READY\13Socket-Type\0\0\0\6DEALER";
+    char greeting[64] = {(char)0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0, 'N', 'U', 'L', 'L'};
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    a.sin_port = htons((uint16_t)port);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connect(fd, (struct sockaddr *)&a, sizeof a)) return close(fd), -1;
+    bool said = send(fd, greeting, sizeof greeting, MSG_NOSIGNAL) > 0 &&
+                send(fd, ready, sizeof ready - 1, MSG_NOSIGNAL) > 0;
+    return said ? fd : (close(fd), -1);
+}
+
+// However many connect, the meeting keeps descriptors for itself, and its ranks.
+static void test_strangers_without_end(void **state) {
+    (void)state;
+    int port = free_port(), fds[200], open = 200;
+    struct rendezvous_options zero = options(port, 0, 2, 20), one = options(port, 1, 2, 20);
+    assert_int_equal(pipe(held), 0);
+    struct child a = start(&zero, NULL, while_held), b = start(&one, NULL, while_held);
+    close(held[0]);
+    for (int i = 0; i < 200; i++)
+        while ((fds[i] = stranger(port)) < 0 && i == 0) usleep(20000);  // until rank 0 listens
+    for (int tries = 0; open > 66 && tries < 1000; tries++, usleep(20000)) {
+        char some[256];
+        open = 0;
+        for (int i = 0; i < 200; i++) {
+            ssize_t got = fds[i] < 0 ? 0 : recv(fds[i], some, sizeof some, MSG_DONTWAIT);
+            open += got > 0 || (got < 0 && errno == EAGAIN);
+        }
+    }
+    assert_in_range(open, 1, 66);
+    close(held[1]);
+    end(&a);
+    end(&b);
+    assert_true(a.status == 0 && b.status == 0);
+    for (int i = 0; i < 200; i++)
+        if (fds[i] >= 0) close(fds[i]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks_meet_and_talk),    cmocka_unit_test(test_one_never_comes),
-        cmocka_unit_test(test_rank_0_never_comes),     cmocka_unit_test(test_another_key),
-        cmocka_unit_test(test_the_port_is_in_use),     cmocka_unit_test(test_a_name_without_an_address),
-        cmocka_unit_test(test_a_killed_rank_is_named), cmocka_unit_test(test_a_watch_is_told),
-        cmocka_unit_test(test_rank_0_is_killed),       cmocka_unit_test(test_one_gives_up),
-        cmocka_unit_test(test_a_wait_has_a_deadline),  cmocka_unit_test(test_looking_does_not_wait),
+        cmocka_unit_test(test_ranks_meet_and_talk),   cmocka_unit_test(test_one_never_comes),
+        cmocka_unit_test(test_rank_0_never_comes),    cmocka_unit_test(test_another_key),
+        cmocka_unit_test(test_the_port_is_in_use),    cmocka_unit_test(test_a_name_without_an_address),
+        cmocka_unit_test(test_lists_of_interfaces),   cmocka_unit_test(test_a_killed_rank_is_named),
+        cmocka_unit_test(test_a_watch_is_told),       cmocka_unit_test(test_rank_0_is_killed),
+        cmocka_unit_test(test_one_gives_up),          cmocka_unit_test(test_a_wait_has_a_deadline),
+        cmocka_unit_test(test_looking_does_not_wait), cmocka_unit_test(test_strangers_without_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,7 +58,10 @@ static void to_book(void *ctx, int rank, uint64_t life, const struct meet_messag
 
 static void to_seat(void *ctx, int rank, uint64_t life, const struct meet_message *m, const void *data) {
     struct net *n = ctx;
-    if (rank >= 0 && rank < RANKS && n->seats[rank].life == life) post(n, false, rank, m, data);
+    if (rank >= 0 && rank < RANKS && n->seats[rank].life == life)
+        post(n, false, rank, m, data);
+    else
+        book_unreachable(n->book, rank, life, n->now_s);
 }
 
 static void seat_new(struct net *n, int rank, uint64_t life, const char *host, const char *identity) {
@@ -335,6 +338,50 @@ static void test_another_number_of_ranks(void **state) {
     net_free(n);
 }
 
+// Who has gone before it can be told that it is refused, whatever it calls itself.
+static void test_a_stranger_whom_no_answer_reaches(void **state) {
+    (void)state;
+    static const int ranks[] = {-1, RANKS, 1000000, INT32_MIN, INT32_MAX, 2};
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
+        struct net *n = net_new(1);
+        struct meet_come c = {.member.host = "h9"};
+        pass(n, 2);
+        struct meet_message m = {.magic = MEET_MAGIC, .kind = MEET_COME, .rank = ranks[i], .size = 4};
+        m.life = 99, m.bytes = sizeof c;
+        book_hear(n->book, &m, &c, n->now_s);
+        pass(n, 10);
+        for (int r = 0; r < RANKS; r++) assert_true(!n->seats[r].losses && !*n->seats[r].ended);
+        net_free(n);
+    }
+}
+
+// Each rank that comes puts off the end of the others' wait; one that comes again and again does not.
+static void test_who_comes_is_progress(void **state) {
+    (void)state;
+    struct net *n = net_new(1);
+    n->dead[1] = n->dead[2] = n->dead[4] = true;
+    pass(n, 5);
+    double alone_s = n->seats[3].came_s;
+    assert_true(alone_s > 0 && n->seats[3].missing == 3);
+    pass(n, 5);
+    assert_true(n->seats[3].came_s == alone_s);
+    n->dead[1] = false;
+    pass(n, 5);
+    double came_s = n->seats[3].came_s;
+    assert_true(came_s >= alone_s + 5 && n->seats[3].missing == 2);
+    for (uint64_t again = 0; again < 3; again++) {
+        book_unreachable(n->book, 1, n->seats[1].life, n->now_s);
+        n->dead[1] = true;
+        pass(n, 5);
+        seat_close(&n->seats[1]);
+        seat_new(n, 1, 80 + again, "h2", IDENTITY);
+        n->dead[1] = false;
+        pass(n, 5);
+    }
+    assert_true(n->seats[3].came_s == came_s && n->seats[3].missing == 2);
+    net_free(n);
+}
+
 static void test_who_vanishes_is_told_to_all(void **state) {
     (void)state;
     struct net *n = net_new(1);
@@ -456,6 +503,8 @@ int main(void) {
         cmocka_unit_test(test_one_that_is_lost_before_the_beginning_may_come_anew),
         cmocka_unit_test(test_another_configuration_ends_the_meeting),
         cmocka_unit_test(test_another_number_of_ranks),
+        cmocka_unit_test(test_a_stranger_whom_no_answer_reaches),
+        cmocka_unit_test(test_who_comes_is_progress),
         cmocka_unit_test(test_it_begins_without_some_where_that_is_enough),
         cmocka_unit_test(test_who_vanishes_is_told_to_all),
         cmocka_unit_test(test_a_broken_connection_that_is_mended_is_no_loss),

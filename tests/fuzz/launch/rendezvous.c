@@ -45,7 +45,11 @@ static void to_book(void *ctx, int rank, uint64_t life, const struct meet_messag
 
 static void to_seat(void *ctx, int rank, uint64_t life, const struct meet_message *m, const void *data) {
     struct meeting *x = ctx;
-    if (rank >= 0 && rank < RANKS && x->seats[rank].life == life) post(x, rank, m, data);
+    if (rank >= 0 && rank < RANKS && x->seats[rank].life == life)
+        post(x, rank, m, data);
+    else
+        book_unreachable(x->book, rank, life,
+                         x->now_s);  // as a ROUTER that nobody of the name has connected to
 }
 
 static void hear(struct meeting *x, const struct sent *s) {

@@ -352,9 +352,12 @@ int train_command(const struct topology_table *topologies, int argc, char **argv
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
     if (outcome == CLI_RUN && !check_flags(&args) && !configure(&r, topologies, &args, &hosts)) {
         if (cli_get(&args, "print-config")) {
-            char *text = config_to_json(r.config);
+            char *text = config_to_json(r.config), *rest = NULL;
             puts(text);
             free(text);
+            for (char *line = strtok_r(r.config->remarks, "\n", &rest); line;
+                 line = strtok_r(NULL, "\n", &rest))
+                info("%s", line);
             status = 0;
         } else if (!check(&r, &args, &hosts, cli_get(&args, "dry-run") != NULL))
             status = live(&r, &args, &hosts, argc, argv);

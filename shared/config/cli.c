@@ -1,10 +1,13 @@
 #include "shared/config/cli.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "shared/core/error.h"
+#include "shared/core/regular_file.h"
+#include "shared/core/relaxed_json.h"
 #include "shared/core/text.h"
 
 const char *cli_nearest(const char *word, const char *const *names, size_t count) {
@@ -36,7 +39,12 @@ void cli_override(struct cli_args *a, const char *flag, const char *path, const 
     a->overrides[a->override_count++] = (struct config_override){.path = p, .value = v, .flag = f};
 }
 
+static const char config_flag[] = "config";
+
 static int take_option(struct cli_args *a, const struct cli_option *o, const char *value) {
+    char why[FILE_WHY_MAX];
+    if (o->metavar && !strcmp(o->name, config_flag) && file_settle(value, RELAXED_JSON_BYTES_MAX, why))
+        return fail("%s: cannot read: %s", value, why);
     a->given = xrealloc(a->given, (a->given_count + 1) * sizeof *a->given);
     a->given[a->given_count++] = (struct cli_given){.option = o, .value = value};
     if (!o->path) return 0;
@@ -73,7 +81,7 @@ static struct cli_option *options_of(const struct cli_command *cmd, size_t *conf
     size_t n = 0;
     if (cmd->configured)
         list[n++] = (struct cli_option){
-            "config", NULL, "FILE",
+            config_flag, NULL, "FILE",
             "configuration: DeepSpeed's JSON and more; the defaults below are those without it", 'c'};
     for (size_t i = 0; cmd->configured && i < config_key_count(); i++) {
         const struct config_key *k = config_key_at(i);
@@ -94,6 +102,45 @@ static struct cli_option *options_of(const struct cli_command *cmd, size_t *conf
     return list;
 }
 
+// Options of DeepSpeed, its launcher and the programs around it, and what they are here, or why they are not needed.
+static const struct {
+    const char *name, *here, *why;
+} of_others[] = {
+    {"deepspeed", "-c FILE", NULL},
+    {"deepspeed_config", "-c FILE", NULL},
+    {"deepspeed_config_file", "-c FILE", NULL},
+    {"ds_config", "-c FILE", NULL},
+    {"config_file", "-c FILE", NULL},
+    {"local_rank", NULL,
+     "the rank is read from the environment, as torchrun, mpirun and srun set it: leave it out"},
+    {"node_rank", NULL, "torchrun and srun say which ranks are here, in the environment: leave it out"},
+    {"num_gpus", "--workers N", NULL},
+    {"nproc_per_node", "--workers N", NULL},
+    {"num_nodes", "--hosts H:N,..", NULL},
+    {"zero_stage", "--topology zero:S", NULL},
+    {"bf16", "--dtype bf16", NULL},
+    {"fp16", "--dtype fp16", NULL},
+    {"learning_rate", "--lr X", NULL},
+    {"max_steps", "--steps N", NULL},
+    {"train_iters", "--steps N", NULL},
+    {"output_dir", "--out DIR", NULL},
+    {"model_name_or_path", "--model M", NULL},
+    {"per_device_train_batch_size", "--batch B", NULL},
+    {"micro_batch_size", "--batch B", NULL},
+    {"train_micro_batch_size_per_gpu", "--batch B", NULL},
+    {"train_batch_size", "--set train_batch_size=B", NULL},
+    {"global_batch_size", "--set train_batch_size=B", NULL},
+    {"gradient_accumulation_steps", "--set gradient_accumulation_steps=N", NULL},
+    {"gradient_clipping", "--set gradient_clipping=X", NULL},
+    {"weight_decay", "--set optimizer.params.weight_decay=X", NULL},
+};
+
+static bool same_flag(const char *ours, const char *given) {  // - and _ are one
+    for (; *ours && (*ours == *given || (*ours == '_' && *given == '-')); ours++, given++) {
+    }
+    return !*ours && !*given;
+}
+
 static int unknown_option(const struct cli_command *cmd, const struct cli_args *a, const char *name,
                           size_t length) {
     const char **names = xcalloc(a->option_count + 1, sizeof *names);
@@ -103,6 +150,12 @@ static int unknown_option(const struct cli_command *cmd, const struct cli_args *
     names[count++] = "help";
     char word[65], program[PROGRAM_WORD];
     snprintf(word, sizeof word, "%.*s", (int)length, name);
+    for (size_t i = 0; cmd->configured && i < sizeof of_others / sizeof *of_others; i++) {
+        if (!same_flag(of_others[i].name, word)) continue;
+        free(names);
+        if (of_others[i].why) return fail("unknown option --%s: %s", word, of_others[i].why);
+        return fail("unknown option --%s: did you mean %s?", word, of_others[i].here);
+    }
     const char *near = cli_nearest(word, names, count);
     free(names);
     if (near) return fail("unknown option --%s: did you mean --%s?", word, near);
@@ -210,6 +263,8 @@ struct config *cli_config(const struct topology_table *t, const struct config_ov
     return c;
 }
 
+#define EXACT 9007199254740992.0  // 2^53: below it a double is the integer that was written
+
 int cli_integer(const struct cli_args *a, const char *name, long low, long high, long fallback, long *out) {
     const char *text = cli_get(a, name);
     if (!text) {
@@ -219,7 +274,9 @@ int cli_integer(const struct cli_args *a, const char *name, long low, long high,
     char *end;
     errno = 0;
     long value = strtol(text, &end, 10);
-    if (errno || end == text || *end || value < low || value > high)
+    double real = strtod(text, &end);  // 1e3, too
+    if (end > text && !*end && real == floor(real) && fabs(real) < EXACT) value = (long)real;
+    if (errno || end == text || *end || (double)value != real || value < low || value > high)
         return fail("--%s %s: expected a whole number from %ld to %ld", name, text, low, high);
     *out = value;
     return 0;

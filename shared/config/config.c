@@ -16,6 +16,7 @@ void config_destroy(struct config **c) {
     if (!*c) return;
     struct draft d = {.c = **c};
     draft_fini(&d);
+    free((*c)->remarks);
     free(*c);
     *c = NULL;
 }

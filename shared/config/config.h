@@ -2,8 +2,8 @@
 // the command line. Plain data; the struct owns its strings. Every key is one row (config_key.h); docs/config.md
 // explains them one by one.
 //
-// "auto" becomes what the Hugging Face Trainer's defaults make of it, and each resolution is shown. Keys that
-// DeepSpeed knows and that are not read are reported, one line per topic. A key that would change the results is an
+// "auto" becomes what the Hugging Face Trainer's defaults make of it. It and the keys that DeepSpeed knows and that are not
+// read are counted in one line; --print-config says what became of each. A key that would change the results is an
 // error. An unknown key is a warning in a file and an error on the command line; both name the nearest known key.
 #ifndef STARRING_SHARED_CONFIG_CONFIG_H
 #define STARRING_SHARED_CONFIG_CONFIG_H
@@ -225,7 +225,8 @@ struct config {
     struct scaler_config scaler;
     float clip;
     bool clip_given, optimizer_given;    // by a file or the command line, which a run's config.json is
-    int grad_accum;                      // data_types.grad_accum_dtype: 0: auto, fp32; else 1 + enum dtype
+    char *remarks;      // what became of keys that have no effect, and of "auto": lines, each with its end
+    int grad_accum;     // data_types.grad_accum_dtype: 0: auto, fp32; else 1 + enum dtype
     struct recompute_options recompute;  // but gelu_apart, which follows from cuda.gelu
     int64_t steps_per_print;
     struct monitor_config tensorboard, csv_monitor;
@@ -293,7 +294,7 @@ struct config_override {
 };
 
 // Reads path (NULL: all defaults), applies overrides in order, resolves "auto" and the batch triangle,
-// checks. Warnings and resolutions go to stderr. NULL after fail() named file or flag, key, what was
+// checks. Warnings go to stderr, and a line for what else there is to say, which is in `remarks`. NULL after fail() named file or flag, key, what was
 // expected and what was found. The caller owns the result; the table of topologies outlives it.
 struct config *config_load(const struct topology_table *t, const char *path, const struct config_override *o,
                            size_t count);

@@ -5,7 +5,7 @@
 //     config_read.c      3. every member of the tree is read, noted or refused
 //     config_resolve.c   4. what depends on several keys is filled in and checked;
 //     config_topology.c     a part of it: the topology is chosen by its name
-//     config_report.c    5. the notes are printed, one line per topic; where a key was set
+//     config_report.c    5. the notes are told; where a key was set
 //
 //     config_keys.c      the table of the keys that are read (config_key.h)
 //     config_values.c    a key's value, from JSON into its place and back
@@ -30,6 +30,7 @@ struct draft {
     bool cpu_offload, cpu_offload_param;  // zero_optimization's deprecated words for "device": "cpu"
     int recompute;     // activation_checkpointing.recompute: 0: auto, else 1 + enum recompute_kind
     int wire_dtype;    // communication_data_type: 0 the run's, else 1 + enum dtype
+    int param_dtype;   // data_types.param_dtype: likewise
     int unknown_keys;  // of a file: 0: what looks misspelt is refused, 1: all are ignored
 };
 
@@ -38,6 +39,9 @@ enum key_state { KEY_ABSENT, KEY_GIVEN, KEY_AUTO };
 #define KEYS_MAX 192
 // A flag's value as an item: JSON if it parses, else a string; a text field takes it as it is. f may be NULL.
 cJSON *key_parse(const struct config_key *f, const char *value);
+// Whether the path is of a section that DeepSpeed reads into a model, which drops "auto" and converts texts and truth values
+// where a number or a switch is expected. In others they stay what they are.
+bool key_converts(const char *path);
 // Stores v in its place in d. -1 after fail("origin: path: expected .., got ..").
 int key_store(const struct config_key *f, struct draft *d, const cJSON *v, const char *origin);
 // The value as a new JSON item; NULL: an unset text.
@@ -69,20 +73,25 @@ enum note_topic {
 enum known_use {
     KNOWN_NO_EFFECT,  // a hint to DeepSpeed's implementation; this one needs none
     KNOWN_IGNORED,    // asks for something not supported that leaves the arithmetic alone: warned about
-    KNOWN_REFUSED     // asks for other arithmetic: an error unless its value means off
+    KNOWN_REFUSED,    // asks for other arithmetic: an error unless its value means off
+    KNOWN_ELSEWHERE   // of another program's file, which is no DeepSpeed configuration: an error that says so
 };
 struct known {
     const char *path;
     enum known_use use;
-    const char *harmless;   // JSON text of one more value that means off, or NULL
-    const char *why;        // IGNORED: what follows; REFUSED: what to do instead, or NULL
+    const char *harmless;  // JSON texts of more values that mean off, with blanks between them, or NULL
+    const char
+        *why;  // IGNORED: what follows; REFUSED: what to do instead, or NULL; ELSEWHERE: whose file it is
     enum note_topic topic;  // KNOWN_NO_EFFECT: why it has none
+    // Of a section: it does something only where this member is on, and one of those (with blanks between them). Absent ones
+    // are off, as they are in DeepSpeed. Without either name each member counts.
+    const char *master, *any;
 };
 size_t known_count(void);
 const struct known *known_at(size_t i);
 const struct known *known_find(const char *path);
-// Whether the value asks for nothing: false, null, 0, "", "none", "auto", harmless, or a section that is not
-// enabled, names no device, or holds only such members.
+// Whether the value asks for nothing: false, null, 0, "", "none", "auto", harmless, or a section whose switch is off, or that
+// holds only such members.
 bool known_is_off(const struct known *k, const cJSON *v);
 
 struct reading {
@@ -137,6 +146,8 @@ int config_resolve(struct reading *r);
 int config_resolve_topology(struct reading *r);  // its part that the topology decides
 // "MIN:MAX". 0, or -1 where it is none.
 int config_elastic(const char *text, int *min, int *max);
-void config_report(struct reading *r);  // prints the notes, one line per topic and reason
+// Says the notes in a line for each place that set keys, and keeps them all in the configuration's remarks, a line per topic
+// and reason.
+void config_report(struct reading *r);
 
 #endif

@@ -47,6 +47,9 @@ struct config_key {
     enum key_type type;
     size_t offset;              // in struct draft
     double low, high;           // of numbers, inclusive
+    double zero;                // what a 0 means; 0: itself
+    bool no_bool;               // DeepSpeed converts truth values to numbers, and not for this one
+    bool is_dtype;              // names of types, which people spell in several ways
     const char *const *names;   // of KEY_ENUM, KEY_SIZE and KEY_SWITCH, NULL at the end
     const char *default_value;  // of a configuration without the key, as a flag writes it; NULL: 0 or no text
     const char *auto_value;     // JSON "auto" stands for; "": resolved later; NULL: no "auto" here

@@ -1,5 +1,6 @@
 // The table of the keys that are read: a row has everything about a key.
 #include <assert.h>
+#include <limits.h>
 #include <string.h>
 
 #include "shared/config/config_internal.h"
@@ -61,6 +62,9 @@ static_assert(offsetof(struct optimizer_config, beta2) ==
 #define ENUM(path, uses, member, list, ...) ROW(path, uses, KEY_ENUM, member, .names = list, __VA_ARGS__)
 #define SIZE(path, uses, member, list, ...) \
     ROW(path, uses, KEY_SIZE, member, .low = 1, .high = EXACT_MAX, .names = list, __VA_ARGS__)
+#define ELEMENTS(path, uses, member, list, ...) \
+    ROW(path, uses, KEY_SIZE, member, .high = EXACT_MAX, .names = list, __VA_ARGS__)
+#define DTYPE(path, uses, member, list, ...) ENUM(path, uses, member, list, .is_dtype = true, __VA_ARGS__)
 #define NUMBER(path, uses, type, member, least, most, ...) \
     ROW(path, uses, type, member, .low = least, .high = most, __VA_ARGS__)
 #define DEFAULT(text)                  .default_value = text
@@ -159,7 +163,7 @@ static const struct config_key keys[] = {
     ENUM("cuda.bias_grad", R | B | L, c.cuda.bias_grad, bias_grad_names),
     TEXT("cuda.products", NOBODY, c.products,
          DEFAULT("auto")),  // a file: products_compare compares what of it applies to a device
-    ENUM("dtype", T, c.dtype, dtype_names, FLAG("dtype", "D", "fp32, bf16 or fp16 (fp32)")),
+    DTYPE("dtype", T, c.dtype, dtype_names, FLAG("dtype", "D", "fp32, bf16 or fp16 (fp32)")),
     NUMBER("steps", R | ORDER, KEY_I64, c.steps, 1, EXACT_MAX, DEFAULT("100"),
            FLAG("steps", "N", "optimizer steps (100)")),
     NUMBER("seed", T, KEY_I64, c.seed, 0, EXACT_MAX, DEFAULT("1"),
@@ -232,7 +236,7 @@ static const struct config_key keys[] = {
     NUMBER("scheduler.params.warmup_min_lr", T, KEY_F64, c.schedule.min_lr, 0, FLOAT_MAX, AUTO("0"),
            OF(W | D)),
     NUMBER("scheduler.params.warmup_max_lr", T, KEY_F64, c.schedule.max_lr, 0, FLOAT_MAX, LATER, OF(W | D)),
-    NUMBER("scheduler.params.warmup_num_steps", T, KEY_I64, c.schedule.warmup_steps, 1, EXACT_MAX,
+    NUMBER("scheduler.params.warmup_num_steps", T, KEY_I64, c.schedule.warmup_steps, 0, EXACT_MAX,
            DEFAULT("1000"), LATER, OF(W | D | C)),
     NUMBER("scheduler.params.total_num_steps", T, KEY_I64, c.schedule.total_steps, 1, EXACT_MAX, LATER,
            OF(D | C)),
@@ -259,15 +263,18 @@ static const struct config_key keys[] = {
     SCHEDULE_REAL("lr_range_test_step_rate", range_rate, FLOAT_MAX, DEFAULT("1"), OF(G)),
     BOOL("scheduler.params.lr_range_test_staircase", T, c.schedule.range_staircase, OF(G)),
     BOOL("fp16.enabled", NOBODY, fp16, LATER),  // dtype says so
-    NUMBER("fp16.loss_scale", T, KEY_F64, c.scaler.static_scale, 0, FLOAT_MAX),
-    NUMBER("fp16.initial_scale_power", T, KEY_INT, c.scaler.initial_power, 0, 120, DEFAULT("16")),
-    NUMBER("fp16.loss_scale_window", T, KEY_INT, c.scaler.window, 1, 1 << 30, DEFAULT("1000")),
-    NUMBER("fp16.hysteresis", T, KEY_INT, c.scaler.hysteresis, 1, 1 << 30, DEFAULT("2")),
+    NUMBER("fp16.loss_scale", T, KEY_F64, c.scaler.static_scale, 0, FLOAT_MAX, .no_bool = true),
+    // What these four allow depends on fp16.enabled and loss_scale (config_resolve.c).
+    NUMBER("fp16.initial_scale_power", T, KEY_INT, c.scaler.initial_power, -INT_MAX, INT_MAX, DEFAULT("16")),
+    NUMBER("fp16.loss_scale_window", T, KEY_INT, c.scaler.window, -INT_MAX, INT_MAX, DEFAULT("1000"),
+           .no_bool = true),
+    NUMBER("fp16.hysteresis", T, KEY_INT, c.scaler.hysteresis, -INT_MAX, INT_MAX, DEFAULT("2")),
     BOOL("fp16.consecutive_hysteresis", T, c.scaler.consecutive_hysteresis),
-    NUMBER("fp16.min_loss_scale", T, KEY_F64, c.scaler.min_scale, 1e-30, FLOAT_MAX, DEFAULT("1")),
+    NUMBER("fp16.min_loss_scale", T, KEY_F64, c.scaler.min_scale, -FLOAT_MAX, FLOAT_MAX, DEFAULT("1"),
+           .no_bool = true),
     BOOL("bf16.enabled", NOBODY, bf16, LATER),  // dtype says so
     // The default is DeepSpeed 0.19.6's.
-    NUMBER("gradient_clipping", T, KEY_F32, c.clip, 0, FLOAT_MAX, DEFAULT("1"), AUTO("1")),
+    NUMBER("gradient_clipping", T, KEY_F32, c.clip, -FLOAT_MAX, FLOAT_MAX, DEFAULT("1"), AUTO("1")),
     NUMBER("steps_per_print", NOBODY, KEY_I64, c.steps_per_print, 1, EXACT_MAX, DEFAULT("10")),
     BOOL("tensorboard.enabled", NOBODY, c.tensorboard.enabled),  // worker 0's files
     TEXT("tensorboard.output_path", NOBODY, c.tensorboard.output_path, .empty = true),
@@ -278,15 +285,15 @@ static const struct config_key keys[] = {
     NUMBER("zero_optimization.stage", NOBODY, KEY_INT, stage, 0, 3, .ring = true),  // topology says it
     ROW("zero_optimization.overlap_comm", R, KEY_NOT,
         c.no_overlap),  // ranks that meet in another order wait for each other for ever
-    ROW("zero_optimization.stage3_prefetch_bucket_size", R, KEY_SIZE, c.prefetch_elements, .high = EXACT_MAX,
-        .names = prefetch_names, .alias = "zero_optimization.prefetch_bucket_size", .stage_3 = true,
-        DEFAULT("auto")),
-    SIZE("zero_optimization.reduce_bucket_size", R, c.reduce_elements, auto_names),
-    SIZE("zero_optimization.allgather_bucket_size", R, c.gather_elements, auto_names),
-    SIZE("zero_optimization.stage3_max_live_parameters", R, c.live_elements, auto_names, .stage_3 = true,
-         .alias = "zero_optimization.max_live_parameters"),
-    NUMBER("zero_optimization.zero_hpz_partition_size", R, KEY_I64, c.hpz, 1, 65536, .stage_3 = true,
-           DEFAULT("1")),
+    ELEMENTS("zero_optimization.stage3_prefetch_bucket_size", R, c.prefetch_elements, prefetch_names,
+             .alias = "zero_optimization.prefetch_bucket_size", .stage_3 = true, DEFAULT("auto")),
+    // A bucket of 0 elements is each unit alone, as "auto" is; slots of 0 elements are one slot.
+    ELEMENTS("zero_optimization.reduce_bucket_size", R, c.reduce_elements, auto_names),
+    ELEMENTS("zero_optimization.allgather_bucket_size", R, c.gather_elements, auto_names),
+    ELEMENTS("zero_optimization.stage3_max_live_parameters", R, c.live_elements, auto_names, .stage_3 = true,
+             .zero = 1, .alias = "zero_optimization.max_live_parameters"),
+    NUMBER("zero_optimization.zero_hpz_partition_size", R, KEY_I64, c.hpz, 0, 65536, .stage_3 = true,
+           .zero = 1, DEFAULT("1")),
     // Where state lies moves no bit and no message; each rank's machine may have another place for it.
     ENUM("zero_optimization.offload_optimizer.device", NOBODY, c.offload_optimizer.device, offload_names,
          .ring = true),
@@ -302,16 +309,18 @@ static const struct config_key keys[] = {
     TEXT("zero_optimization.offload_param.nvme_path", NOBODY, c.offload_param.nvme_path, .ring = true),
     BOOL("zero_optimization.cpu_offload", NOBODY, cpu_offload, .only_read = true),
     BOOL("zero_optimization.cpu_offload_param", NOBODY, cpu_offload_param, .only_read = true),
-    NUMBER("aio.block_size", NOBODY, KEY_I64, c.aio.block_bytes, 4096, 1 << 30, DEFAULT("1048576"),
+    NUMBER("aio.block_size", NOBODY, KEY_I64, c.aio.block_bytes, 0, 1 << 30, DEFAULT("1048576"),
            .ring = true),
-    NUMBER("aio.queue_depth", NOBODY, KEY_I64, c.aio.depth, 1, 1024, DEFAULT("16"), .ring = true),
-    ENUM("data_types.grad_accum_dtype", R | B, c.grad_accum, own_or_dtype_names),
+    NUMBER("aio.queue_depth", NOBODY, KEY_I64, c.aio.depth, 0, 1 << 30, DEFAULT("16"), .ring = true),
+    DTYPE("data_types.grad_accum_dtype", R | B, c.grad_accum, own_or_dtype_names),
+    DTYPE("data_types.param_dtype", NOBODY, param_dtype, own_or_dtype_names,
+          .only_read = true),  // dtype says it
     // The same bits, computed once more.
     NUMBER("activation_checkpointing.number_checkpoints", NOBODY, KEY_I64, c.recompute.blocks, 0, EXACT_MAX),
     BOOL("activation_checkpointing.cpu_checkpointing", NOBODY, c.recompute.inputs_on_host),
     ENUM("activation_checkpointing.recompute", NOBODY, recompute, recompute_names),
-    ENUM("communication_data_type", NOBODY, wire_dtype, own_or_dtype_names,
-         .only_read = true),  // dtype says it
+    DTYPE("communication_data_type", NOBODY, wire_dtype, own_or_dtype_names,
+          .only_read = true),  // dtype says it
     ROW("reduce", R | B, KEY_SWITCH, c.reduce_native, .names = reduce_names),
     SIZE(
         "reduce_group", R | B, c.reduce_group, group_names,

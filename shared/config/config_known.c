@@ -1,26 +1,41 @@
 // Keys of DeepSpeed's configuration (0.19.6: docs/_pages/config-json.md and the classes it is read into) that this
 // program does not read, with the reason. A path here is a leaf: members below it are not visited.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "shared/config/config_internal.h"
 
 static const char less_memory[] = "the results stay the same and memory does not";
 static const char less_told[] = "the results stay the same";
 static const char use_clipping[] = "use gradient_clipping";
+static const char of_model[] =
+    "this is a model's config.json, not a DeepSpeed configuration: give its directory with --model";
+static const char of_accelerate[] =
+    "this is accelerate's file, not a DeepSpeed configuration: -c takes the file that deepspeed_config_file names";
+static const char of_trainer[] =
+    "this is a training program's file, not a DeepSpeed configuration: -c takes the file that its key deepspeed names";
 static const char ordered_sum[] = "gradients are summed in fp32 in worker order and rounded once";
 
 #define HINT(path, topic) \
-    { path, KNOWN_NO_EFFECT, NULL, NULL, topic }
+    { path, KNOWN_NO_EFFECT, NULL, NULL, topic, NULL, NULL }
 #define TUNING NOTE_TUNING
 #define ALWAYS NOTE_ALWAYS
 #define NEVER  NOTE_NOTHING
 #define LATER(path, why) \
-    { path, KNOWN_IGNORED, NULL, why, NOTE_IGNORED }
+    { path, KNOWN_IGNORED, NULL, why, NOTE_IGNORED, NULL, NULL }
 #define LATER_BUT(path, harmless, why) \
-    { path, KNOWN_IGNORED, harmless, why, NOTE_IGNORED }
+    { path, KNOWN_IGNORED, harmless, why, NOTE_IGNORED, NULL, NULL }
+#define LATER_IF(path, master, any, why) \
+    { path, KNOWN_IGNORED, NULL, why, NOTE_IGNORED, master, any }
 #define REFUSE(path, harmless, why) \
-    { path, KNOWN_REFUSED, harmless, why, NOTE_OFF }
+    { path, KNOWN_REFUSED, harmless, why, NOTE_OFF, NULL, NULL }
+#define REFUSE_IF(path, master, any, harmless, why) \
+    { path, KNOWN_REFUSED, harmless, why, NOTE_OFF, master, any }
+#define ELSEWHERE(path, why) \
+    { path, KNOWN_ELSEWHERE, NULL, why, NOTE_OFF, NULL, NULL }
+#define SWITCH     "enabled"
 #define ZERO(name) "zero_optimization." name
 
 static const struct known known[] = {
@@ -73,7 +88,7 @@ static const struct known known[] = {
     REFUSE(ZERO("zero_quantized_weights"), NULL, NULL),
     REFUSE(ZERO("zero_quantized_nontrainable_weights"), NULL, NULL),
     REFUSE(ZERO("zero_quantized_gradients"), NULL, NULL),
-    REFUSE(ZERO("zeropp_loco_param"), NULL, NULL),
+    HINT(ZERO("zeropp_loco_param"), NEVER),  // of zero_quantized_gradients alone
     REFUSE(ZERO("zenflow"), NULL, NULL),
     HINT("optimizer.legacy_fusion", NEVER),
     HINT("optimizer.params.comm_backend_name", TUNING),  // of OneBitAdam; here ring.collective
@@ -83,6 +98,9 @@ static const struct known known[] = {
     HINT("optimizer.params.fp32_optimizer_states", ALWAYS),
     HINT("optimizer.params.fused", NEVER),
     HINT("optimizer.params.set_grad_none", ALWAYS),
+    HINT("optimizer.params.capturable", NEVER),
+    HINT("optimizer.params.differentiable", NEVER),
+    REFUSE("optimizer.params.maximize", NULL, NULL),
     REFUSE("optimizer.params.amsgrad", NULL, NULL),
     REFUSE("optimizer.params.max_grad_norm", NULL, use_clipping),
     HINT("fp16.auto_cast", NEVER),  // casts inputs in floating point; tokens are integers
@@ -92,6 +110,9 @@ static const struct known known[] = {
     REFUSE("bf16.bf16_master_weights_and_grads", NULL, NULL),
     REFUSE("bf16.bf16_optimizer_states", NULL, NULL),
     HINT("disable_allgather", TUNING),
+    HINT("allgather_size", TUNING),  // of "zero_optimization": true alone, which takes it away
+    HINT("data_types.buffer_dtype", NEVER),
+    HINT("seq_parallel_communication_data_type", NEVER),
     HINT("zero_allow_untested_optimizer", NEVER),
     HINT("zero_force_ds_cpu_optimizer", NEVER),
     HINT("vocabulary_size", NEVER),
@@ -103,8 +124,8 @@ static const struct known known[] = {
     HINT("wall_clock_breakdown", ALWAYS),
     HINT("memory_breakdown", ALWAYS),
     LATER("dump_state", less_told),
-    LATER("flops_profiler", less_told),
-    LATER("autotuning", less_told),
+    LATER_IF("flops_profiler", SWITCH, NULL, less_told),
+    LATER_IF("autotuning", SWITCH, NULL, less_told),
     HINT("activation_checkpointing.partition_activations", NEVER),  // over ranks that split a layer's tensors
     HINT("activation_checkpointing.contiguous_memory_optimization", ALWAYS),
     HINT("activation_checkpointing.synchronize_checkpoint_boundary", NEVER),  // events order what needs order
@@ -114,38 +135,52 @@ static const struct known known[] = {
     LATER("aio.single_submit", less_told),
     LATER("aio.overlap_events", less_told),
     LATER("aio.use_gds", less_told),
-    LATER("wandb", less_told),
-    LATER("comet", less_told),
-    LATER("comms_logger", less_told),
-    LATER("nebula", less_told),
+    LATER_IF("wandb", SWITCH, NULL, less_told),
+    LATER_IF("comet", SWITCH, NULL, less_told),
+    LATER_IF("comms_logger", SWITCH, NULL, less_told),
+    LATER_IF("nebula", SWITCH, NULL, less_told),
     LATER("datastates", less_told),
+    LATER("datastates_ckpt", less_told),
     LATER("checkpoint", less_told),
-    LATER("compile", less_told),
+    LATER_IF("compile", NULL, "deepcompile enabled", less_told),
     LATER("timers", less_told),
-    LATER("hybrid_engine", less_told),
-    REFUSE("seq_parallel_communication_data_type", "\"fp32\"", ordered_sum),
-    REFUSE("fp32_allreduce", NULL, ordered_sum),
+    LATER_IF("hybrid_engine", SWITCH, NULL, less_told),
+    REFUSE("fp32_allreduce", NULL, ordered_sum),  // true is communication_data_type fp32
+    REFUSE("allreduce_always_fp32", NULL, ordered_sum),
     REFUSE("prescale_gradients", NULL, ordered_sum),
     REFUSE("gradient_predivide_factor", "1", ordered_sum),
     REFUSE("gradient_allreduce_op", "\"mean\"",
            "the gradient is that of the mean loss over the global batch"),
-    REFUSE("data_types.param_dtype", NULL, "use bf16 or fp16"),
     REFUSE("sparse_gradients", NULL, NULL),
     REFUSE("sparse_attention", NULL, NULL),
-    REFUSE("amp", NULL, "use bf16 or fp16"),
-    REFUSE("torch_autocast", NULL, "use bf16 or fp16"),
-    REFUSE("elasticity", NULL, "give the batch sizes themselves"),
-    REFUSE("pipeline", NULL, NULL),
-    REFUSE("tensor_parallel", NULL, NULL),
-    REFUSE("expert_parallel", NULL, NULL),
+    REFUSE_IF("amp", SWITCH, NULL, NULL, "use bf16 or fp16"),
+    REFUSE_IF("torch_autocast", SWITCH, NULL, NULL, "use bf16 or fp16"),
+    REFUSE_IF("elasticity", SWITCH, NULL, NULL, "give the batch sizes themselves"),
+    REFUSE_IF("pipeline", NULL, "stages", "1", NULL),
+    REFUSE_IF("tensor_parallel", NULL, "autotp_size", "1", NULL),
+    REFUSE_IF("expert_parallel", SWITCH, "autoep_size", "1", NULL),
     REFUSE("sequence_parallel_size", "1", NULL),
-    REFUSE("data_efficiency", NULL, NULL),
-    REFUSE("curriculum_learning", NULL, NULL),
-    REFUSE("progressive_layer_drop", NULL, NULL),
-    REFUSE("eigenvalue", NULL, NULL),
-    REFUSE("quantize_training", NULL, NULL),
-    REFUSE("compression_training", NULL, NULL),
+    REFUSE_IF("data_efficiency", SWITCH, "data_sampling.enabled data_routing.enabled", NULL, NULL),
+    REFUSE_IF("curriculum_learning", SWITCH, NULL, NULL, NULL),
+    REFUSE_IF("progressive_layer_drop", SWITCH, NULL, NULL, NULL),
+    REFUSE_IF("eigenvalue", SWITCH, NULL, NULL, NULL),
+    REFUSE_IF("quantize_training", SWITCH, NULL, NULL, NULL),
+    REFUSE_IF(
+        "compression_training", NULL,
+        "weight_quantization.shared_parameters.enabled activation_quantization.shared_parameters.enabled "
+        "sparse_pruning.shared_parameters.enabled row_pruning.shared_parameters.enabled "
+        "head_pruning.shared_parameters.enabled channel_pruning.shared_parameters.enabled "
+        "layer_reduction.enabled",
+        NULL, NULL),
     REFUSE("weight_quantization", NULL, NULL),
+    ELSEWHERE("architectures", of_model),
+    ELSEWHERE("model_type", of_model),
+    ELSEWHERE("compute_environment", of_accelerate),
+    ELSEWHERE("deepspeed_config", of_accelerate),
+    ELSEWHERE("deepspeed_config_file", of_accelerate),
+    ELSEWHERE("deepspeed", of_trainer),
+    ELSEWHERE("model_name_or_path", of_trainer),
+    ELSEWHERE("per_device_train_batch_size", of_trainer),
 };
 
 size_t known_count(void) { return sizeof known / sizeof *known; }
@@ -158,27 +193,47 @@ const struct known *known_find(const char *path) {
 }
 
 static bool value_is_off(const cJSON *v) {
-    static const char *const words[] = {"", "none", "auto"};
+    static const char *const words[] = {"", "none", "auto", "false", "0", "no", "off", "n", "f"};
     if (cJSON_IsNull(v) || cJSON_IsFalse(v)) return true;
     if (cJSON_IsNumber(v)) return v->valuedouble == 0;
     for (size_t i = 0; cJSON_IsString(v) && i < sizeof words / sizeof *words; i++)
-        if (!strcmp(v->valuestring, words[i])) return true;
+        if (!strcasecmp(v->valuestring, words[i])) return true;
     if (!cJSON_IsObject(v) && !cJSON_IsArray(v)) return false;
-    // Feature sections have "enabled"; offload sections name a device.
-    const cJSON *master = cJSON_GetObjectItemCaseSensitive(v, "enabled");
-    if (!master) master = cJSON_GetObjectItemCaseSensitive(v, "device");
+    const cJSON *master = cJSON_GetObjectItemCaseSensitive(v, SWITCH), *member = NULL;
     if (master) return value_is_off(master);
-    const cJSON *member = NULL;
     cJSON_ArrayForEach(member, v) {
         if (!value_is_off(member)) return false;
     }
     return true;
 }
 
-bool known_is_off(const struct known *k, const cJSON *v) {
-    if (value_is_off(v)) return true;
-    char *text = k->harmless ? cJSON_PrintUnformatted(v) : NULL;
-    bool off = text && !strcmp(text, k->harmless);
+// Whether the text of v, in any case, is a word of the list.
+static bool is_listed(const char *list, const cJSON *v) {
+    char *text = list ? cJSON_PrintUnformatted(v) : NULL;
+    size_t n = text ? strlen(text) : 0;
+    bool found = false;
+    for (const char *word = text ? list : ""; *word && !found;
+         word += strcspn(word, " "), word += *word == ' ')
+        found = strcspn(word, " ") == n && !strncasecmp(word, text, n);
     free(text);
-    return off;
+    return found;
+}
+
+// Whether one of the section's members is there and on. list: dotted names.
+static bool any_is_on(const struct known *k, const cJSON *section, const char *list) {
+    char copy[512], *rest = NULL;
+    snprintf(copy, sizeof copy, "%s", list);
+    for (char *word = strtok_r(copy, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
+        const cJSON *v = section;
+        char *inner = NULL;
+        for (char *name = strtok_r(word, ".", &inner); name; name = strtok_r(NULL, ".", &inner))
+            v = cJSON_GetObjectItemCaseSensitive(v, name);
+        if (v && !value_is_off(v) && !is_listed(k->harmless, v)) return true;
+    }
+    return false;
+}
+
+bool known_is_off(const struct known *k, const cJSON *v) {
+    if (!cJSON_IsObject(v) || (!k->master && !k->any)) return value_is_off(v) || is_listed(k->harmless, v);
+    return (k->master && !any_is_on(k, v, k->master)) || (k->any && !any_is_on(k, v, k->any));
 }

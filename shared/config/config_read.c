@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "shared/config/config_internal.h"
 #include "shared/core/error.h"
@@ -41,6 +42,7 @@ static cJSON *find_section(cJSON *root, char *path, const char **name) {
     return cJSON_IsObject(root) ? root : NULL;
 }
 
+static const char first_bucket[] = "allgather_size";
 static const char old_bf16[] = "bfloat16", new_bf16[] = "bf16";
 
 // Brings a key that is given by its other name to its own. A value that is given by both must be the same twice.
@@ -72,6 +74,33 @@ static int join_names(const struct reading *r, cJSON *root, const char *other, c
     return 0;
 }
 
+// DeepSpeed's first form of ZeRO, a truth value, is stage 1 or 0 (0.19.6: runtime/zero/config.py). Its bucket lies beside it.
+static void read_first_zero(const struct reading *r, cJSON *root) {
+    static const char zero[] = "zero_optimization";
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(root, zero);
+    if (!cJSON_IsBool(v)) return;
+    bool on = cJSON_IsTrue(v);
+    cJSON *bucket = on ? cJSON_DetachItemFromObjectCaseSensitive(root, first_bucket) : NULL;
+    cJSON *section = cJSON_CreateObject();
+    cJSON_AddNumberToObject(section, "stage", on);
+    if (bucket) cJSON_AddItemToObject(section, "allgather_bucket_size", bucket);
+    cJSON_ReplaceItemInObjectCaseSensitive(root, zero, section);
+    config_warn(r, zero, " %s is DeepSpeed's first form of {\"stage\": %d}: write that",
+                on ? "true" : "false", on);
+}
+
+// Words of old for "communication_data_type": "fp32".
+static void read_first_wire(cJSON *root) {
+    static const char *const old[] = {"fp32_allreduce", "allreduce_always_fp32"},
+                             today[] = "communication_data_type";
+    for (int i = 0; i < 2; i++) {
+        const cJSON *v = cJSON_GetObjectItemCaseSensitive(root, old[i]);
+        if (!cJSON_IsTrue(v) || cJSON_HasObjectItem(root, today)) continue;
+        cJSON_DeleteItemFromObjectCaseSensitive(root, old[i]);
+        cJSON_AddStringToObject(root, today, "fp32");
+    }
+}
+
 // "model": "X" means {"name": "X"}, "data": "X" means {"path": "X"}, "bfloat16" is the old "bf16"; fields have other
 // names, too. 0, or -1 after fail().
 static int normalise(const struct reading *r, cJSON *root) {
@@ -83,6 +112,8 @@ static int normalise(const struct reading *r, cJSON *root) {
         cJSON_AddItemToObject(section, whole[i][1], cJSON_Duplicate(v, true));
         cJSON_ReplaceItemInObjectCaseSensitive(root, whole[i][0], section);
     }
+    read_first_zero(r, root);
+    read_first_wire(root);
     for (size_t i = 0; i < config_key_count(); i++)
         if (config_key_at(i)->alias && join_names(r, root, config_key_at(i)->alias, config_key_at(i)->path))
             return -1;
@@ -115,6 +146,7 @@ int config_merge(const struct reading *r, cJSON *root) {
         cJSON_DeleteItemFromObjectCaseSensitive(parent, name);
         cJSON_AddItemToObject(parent, name, key_parse(f, o->value));
     }
+    read_first_zero(r, root);
     return 0;
 }
 
@@ -259,23 +291,43 @@ static int unknown_key(struct reading *r, const char *level, const cJSON *v, con
     return 0;
 }
 
+// A name under which people leave remarks, or put a section aside: "_comment", "//", "#", "$schema", "note".
+static bool is_remark(const char *name) {
+    static const char *const words[] = {"note", "notes", "description", "doc", "remark", "todo"};
+    if ((name[0] && strchr("_/#$*-", name[0])) || strstr(name, "comment")) return true;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (!strcasecmp(name, words[i])) return true;
+    return false;
+}
+
+static bool is_auto_text(const cJSON *v) { return cJSON_IsString(v) && !strcmp(v->valuestring, "auto"); }
+
 static int read_field(struct reading *r, const struct config_key *f, const cJSON *v) {
     char from[128];
     const char *origin = config_origin(r, f->path, from);
     enum key_state *state = &r->state[f - config_key_at(0)];
     if (cJSON_IsNull(v)) return 0;  // Python's None: not given
-    bool is_auto =
-        cJSON_IsString(v) && !strcmp(v->valuestring, "auto") && f->type != KEY_ENUM && f->type != KEY_SIZE;
-    bool says_auto = cJSON_IsString(v) && !strcmp(v->valuestring, "auto");
-    bool says_off = f->type == KEY_I64 && cJSON_IsNumber(v) && v->valuedouble == f->low;  // of one rank
-    if (f->stage_3 && !says_auto && !says_off)
+    bool is_auto = is_auto_text(v);
+    bool says_off = f->type == KEY_I64 && cJSON_IsNumber(v) && v->valuedouble <= 1;  // of one rank
+    if (f->stage_3 && !is_auto && !says_off)
         config_note(r, &(struct note){.topic = NOTE_STAGE_3_TUNING, .path = f->path});
-    if (!is_auto || f->type == KEY_TEXT) {
+    bool is_name = f->type == KEY_TEXT && !key_converts(f->path);
+    for (const char *const *name = f->names; name && *name; name++) is_name |= !strcmp(*name, "auto");
+    if (!is_auto || is_name) {
         *state = KEY_GIVEN;
         return key_store(f, r->d, v, origin);
     }
-    if (!f->auto_value) return fail("%s: %s: \"auto\" has no meaning here: give a value", origin, f->path);
+    if (!f->auto_value && !key_converts(f->path) && strncmp(f->path, "aio.", 4) != 0)
+        return fail("%s: %s: \"auto\" has no meaning here: give a value", origin, f->path);
     *state = KEY_AUTO;
+    if (!f->auto_value) {  // DeepSpeed leaves the key out
+        cJSON *left = key_load(f, r->d);
+        char *text = left ? cJSON_PrintUnformatted(left) : NULL;
+        config_note(r, &(struct note){NOTE_AUTO, f->path, text ? text : "none", "the key's default", NULL});
+        free(text);
+        cJSON_Delete(left);
+        return 0;
+    }
     if (!f->auto_value[0]) return 0;
     config_note(r, &(struct note){NOTE_AUTO, f->path, f->auto_value, f->auto_why, NULL});
     cJSON *value = relaxed_json_try(f->auto_value);
@@ -286,6 +338,7 @@ static int read_field(struct reading *r, const struct config_key *f, const cJSON
 
 static int meet_known(struct reading *r, const struct known *k, const cJSON *v) {
     bool off = known_is_off(k, v);
+    if (k->use == KNOWN_ELSEWHERE) return config_refuse(r, k->path, ": %s", k->why);
     if (k->use == KNOWN_REFUSED && !off) {
         char from[128], *text = cJSON_PrintUnformatted(v);
         fail(
@@ -302,6 +355,26 @@ static int meet_known(struct reading *r, const struct known *k, const cJSON *v) 
     return 0;
 }
 
+// "fp16": true, where an object is expected: with the form that may be meant.
+static int not_a_section(const struct reading *r, const char *path, const cJSON *v) {
+    static const struct {
+        const char *member, *value;
+    } forms[] = {{"enabled", "true"}, {"stage", "1"}, {"device", "\"cpu\""}, {"type", "\"AdamW\""}};
+    char from[128], key[160], *text = cJSON_PrintUnformatted(v);
+    const char *form = "";
+    char meant[64];
+    for (size_t i = 0; i < sizeof forms / sizeof *forms && !*form; i++) {
+        snprintf(key, sizeof key, "%s.%s", path, forms[i].member);
+        if (!config_key_find(key)) continue;
+        snprintf(meant, sizeof meant, ", as {\"%s\": %s}", forms[i].member, forms[i].value);
+        form = meant;
+    }
+    fail("%s: %s: expected an object {..}%s, got %.60s", config_origin(r, path, from), path, form,
+         text ? text : "?");
+    free(text);
+    return -1;
+}
+
 static int walk_level(struct reading *r, const char *level, const cJSON *object) {
     const cJSON *v = NULL;
     cJSON_ArrayForEach(v, object) {
@@ -315,11 +388,13 @@ static int walk_level(struct reading *r, const char *level, const cJSON *object)
         else if (k)
             rc = meet_known(r, k, v);
         else if (!is_section(path))
-            rc = unknown_key(r, level, v, path);
+            rc = is_remark(v->string) && config_origin(r, path, from) == r->file
+                     ? 0
+                     : unknown_key(r, level, v, path);
         else if (cJSON_IsObject(v))
             rc = walk_level(r, path, v);
-        else if (!cJSON_IsNull(v))
-            rc = fail("%s: %s: expected an object {..}", config_origin(r, path, from), path);
+        else if (!cJSON_IsNull(v) && !(level[0] && key_converts(path) && is_auto_text(v)))
+            rc = not_a_section(r, path, v);
         if (rc) return -1;
     }
     return 0;

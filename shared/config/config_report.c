@@ -1,4 +1,5 @@
-// Where a key was set, and the report on a configuration that was read: one line per topic, however many keys it concerns.
+// Where a key was set, and the report on a configuration that was read: one line at once, and for who asks a line per topic,
+// however many keys it concerns.
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,12 +73,14 @@ void config_say_auto(struct reading *r, const char *path, const char *value, con
     free(text);
 }
 
+static void free_note(struct note *n) {
+    free((char *)n->path);
+    free((char *)n->value);
+    free((char *)n->origin);
+}
+
 void config_notes_free(struct reading *r) {
-    for (size_t i = 0; i < r->note_count; i++) {
-        free((char *)r->notes[i].path);
-        free((char *)r->notes[i].value);
-        free((char *)r->notes[i].origin);
-    }
+    for (size_t i = 0; i < r->note_count; i++) free_note(&r->notes[i]);
     free(r->notes);
 }
 
@@ -104,18 +107,16 @@ static void append(char **list, const char *separator, const struct note *n, siz
 }
 
 // The keys of the notes that share a line with note `first`, each section once, as in
-// "optimizer.params (lr 5e-05, eps 1e-08), gradient_clipping 1". *count: how many keys. The caller frees the text.
-static char *join_keys(const struct reading *r, size_t first, int *count) {
+// "optimizer.params (lr 5e-05, eps 1e-08), gradient_clipping 1". The caller frees the text.
+static char *join_keys(const struct reading *r, size_t first) {
     const struct note *all = r->notes;
     char *list = xstrdup("");
-    *count = 0;
     for (size_t i = first; i < r->note_count; i++) {
         if (!same_line(&all[first], &all[i])) continue;
         bool told = false;
         for (size_t j = first; j < i; j++)
             told |= same_line(&all[first], &all[j]) && same_section(all[i].path, all[j].path);
         size_t n = section_length(all[i].path);
-        ++*count;
         if (told && n) continue;  // it stands within its section's brackets
         if (!n) {
             append(&list, list[0] ? ", " : "", &all[i], 0);
@@ -137,58 +138,110 @@ static char *join_keys(const struct reading *r, size_t first, int *count) {
     return list;
 }
 
-static void say(const struct note *n, const char *keys, int count) {
-    const char *s = count == 1 ? "" : "s", *is = count == 1 ? "is" : "are";
-    switch (n->topic) {
-        case NOTE_IGNORED:
-            warn("%s: not supported yet and ignored, %s: %s", n->origin, n->why, keys);
-            return;
-        case NOTE_STAGE_3:
-            warn("%s: without effect below stage 3, in DeepSpeed as here: %s", n->origin, keys);
-            return;
-        case NOTE_STAGE_3_TUNING:
-            info("%s: of stage 3 alone, in DeepSpeed as here, and without effect: %s", n->origin, keys);
-            return;
-        case NOTE_TUNING:
-            info("%s: %d key%s that tune%s DeepSpeed's communication and memory %s not used here: %s",
-                 n->origin, count, s, count == 1 ? "s" : "", is, keys);
-            return;
-        case NOTE_ALWAYS:
-            info("%s: done here whatever the key says: %s", n->origin, keys);
-            return;
-        case NOTE_WIRE:
-            info(
-                "%s: gradients travel in %s, and all workers' sum is taken in fp32, as with fp32 on the wire; of several "
-                "micro-batches that are added in fp32 each worker's sum is rounded once before: %s",
-                n->origin, n->why, keys);
-            return;
-        case NOTE_NOTHING:
-            info("%s: nothing to act on here: %s", n->origin, keys);
-            return;
-        case NOTE_OFF:
-            info("%s: off, so nothing is lost by not having it yet: %s", n->origin, keys);
-            return;
-        case NOTE_AUTO:
-            info("%s: \"auto\" became %s: %s", n->origin, n->why, keys);
-            return;
-        case NOTE_TOPICS:
-            return;
+// A topic's words around its keys: before them, and what follows for whoever reads it. ask: somebody asks for it in vain, so
+// that it is told at once. quiet: nothing is to be told unless people ask.
+static const struct {
+    const char *before, *behind;
+    bool ask, off;
+} topics[NOTE_TOPICS] = {
+    [NOTE_IGNORED] = {"not supported yet and ignored, ", "", true, false},
+    [NOTE_STAGE_3] = {"without effect below stage 3, in DeepSpeed as here", "", true, false},
+    [NOTE_STAGE_3_TUNING] = {"of stage 3 alone, in DeepSpeed as here, and without effect", "", false, false},
+    [NOTE_TUNING] = {"tunes DeepSpeed's communication and memory, and is not used here", "", false, false},
+    [NOTE_ALWAYS] = {"done here whatever the key says", "", false, false},
+    [NOTE_WIRE] =
+        {"gradients travel in ",
+         ", and all workers' sum is taken in fp32, as with fp32 on the wire; of several micro-batches that "
+         "are added in fp32 each worker's sum is rounded once before",
+         false, false},
+    [NOTE_NOTHING] = {"nothing to act on here", "", false, false},
+    [NOTE_OFF] = {"off, so nothing is lost by not having it yet", "", false, true},
+    [NOTE_AUTO] = {"\"auto\" became ", "", false, false},
+};
+
+// The keys of r's notes from `origin` that are of a kind, up to `most` by name, joined. *count: of all. The caller frees the text.
+enum kind { KIND_ASKS, KIND_IDLE, KIND_AUTO };
+static char *keys_of(const struct reading *r, const char *origin, enum kind kind, int most, int *count) {
+    char *list = xstrdup("");
+    *count = 0;
+    for (size_t i = 0; i < r->note_count; i++) {
+        const struct note *n = &r->notes[i];
+        enum kind its = topics[n->topic].ask ? KIND_ASKS : n->topic == NOTE_AUTO ? KIND_AUTO : KIND_IDLE;
+        if (strcmp(n->origin, origin) != 0 || topics[n->topic].off || its != kind) continue;
+        if (++*count <= most) append(&list, list[0] ? ", " : "", n, 0);
     }
+    return list;
+}
+
+#define NAMED_MAX 3  // more keys than these are counted
+
+// One line of what a place says in vain, and of what its "auto" became.
+static void say_in_short(const struct reading *r, const char *origin) {
+    int asks, idle, autos;
+    char *asked = keys_of(r, origin, KIND_ASKS, 8, &asks),
+         *idly = keys_of(r, origin, KIND_IDLE, NAMED_MAX, &idle),
+         *resolved = keys_of(r, origin, KIND_AUTO, NAMED_MAX, &autos), *text = xstrdup("");
+    const struct {
+        int count;
+        const char *keys;
+        int named;
+        const char *one, *many;
+    } parts[] = {{asks, asked, 8, "key asks for what is not done here", "keys ask for what is not done here"},
+                 {idle, idly, NAMED_MAX, "key has no effect here", "keys have no effect here"},
+                 {autos, resolved, NAMED_MAX, "key was \"auto\"", "keys were \"auto\""}};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (!parts[i].count) continue;
+        bool named = parts[i].count <= parts[i].named;
+        char *longer = xasprintf("%s%s%d %s%s%s%s", text, *text ? "; " : "", parts[i].count,
+                                 parts[i].count == 1 ? parts[i].one : parts[i].many, named ? " (" : "",
+                                 named ? parts[i].keys : "", named ? ")" : "");
+        free(text);
+        text = longer;
+    }
+    char *line = xasprintf("%s: %s: --print-config says why", origin, text);
+    if (asks)
+        warn("%s", line);
+    else if (*text)
+        info("%s", line);
+    free(line);
+    free(text);
+    free(asked);
+    free(idly);
+    free(resolved);
+}
+
+static bool has_effect(const struct config *c, const struct note *n) {
+    bool of_stage_3 = n->topic == NOTE_STAGE_3 || n->topic == NOTE_STAGE_3_TUNING;
+    return of_stage_3 && c->row && c->row->takes_stage && c->variant == 3;
 }
 
 void config_report(struct reading *r) {
-    const struct config *c = &r->d->c;
-    bool in_stage_3 = c->row && c->row->takes_stage && c->variant == 3;
+    struct config *c = &r->d->c;
+    size_t kept = 0;
+    for (size_t i = 0; i < r->note_count; i++) {
+        if (has_effect(c, &r->notes[i]))
+            free_note(&r->notes[i]);
+        else
+            r->notes[kept++] = r->notes[i];
+    }
+    r->note_count = kept;
+    for (size_t i = 0; i < r->note_count; i++) {
+        bool told = false;
+        for (size_t j = 0; j < i; j++) told |= !strcmp(r->notes[i].origin, r->notes[j].origin);
+        if (!told) say_in_short(r, r->notes[i].origin);
+    }
+    c->remarks = xstrdup("");
     for (int topic = 0; topic < NOTE_TOPICS; topic++)
         for (size_t i = 0; i < r->note_count; i++) {
-            if (r->notes[i].topic != (enum note_topic)topic) continue;
-            bool of_stage_3 = topic == NOTE_STAGE_3 || topic == NOTE_STAGE_3_TUNING;
-            bool told = of_stage_3 && in_stage_3;
-            for (size_t j = 0; j < i; j++) told |= same_line(&r->notes[i], &r->notes[j]);
+            const struct note *n = &r->notes[i];
+            bool told = n->topic != (enum note_topic)topic;
+            for (size_t j = 0; j < i; j++) told |= same_line(n, &r->notes[j]);
             if (told) continue;
-            int count;
-            char *keys = join_keys(r, i, &count);
-            say(&r->notes[i], keys, count);
+            char *keys = join_keys(r, i);
+            char *longer = xasprintf("%s%s: %s%s%s: %s\n", c->remarks, n->origin, topics[topic].before,
+                                     n->why ? n->why : "", topics[topic].behind, keys);
             free(keys);
+            free(c->remarks);
+            c->remarks = longer;
         }
 }

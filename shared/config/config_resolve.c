@@ -1,4 +1,5 @@
 // Rules about more than one key. Each function fills in or checks one part of the draft.
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,61 @@
 #include "shared/core/trouble.h"
 
 static const char *const text_of_bool[] = {"false", "true"};
+
+// A number of a section's "params"; fallback: it is absent.
+static double param(const cJSON *section, const char *name, double fallback) {
+    const cJSON *v =
+        cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(section, "params"), name);
+    return cJSON_IsNumber(v) ? v->valuedouble : fallback;
+}
+
+// torch's schedulers, of which DeepSpeed takes those that are none of its own by their name (0.19.6: runtime/engine.py). None is one
+// of ours at every update: ours begin with two steps of warm-up. The nearest is named, with the file's numbers.
+static int check_torch_schedule(const struct reading *r, const cJSON *root) {
+    static const struct {
+        const char *torch, *ours, *with,
+            *total;          // with: of ours, as JSON; total: their number of total_num_steps
+        double usual;        // of it
+        const char *lowest;  // their rate at the end, of which ours is a share
+    } rows[] = {
+        {"CosineAnnealingLR", "WarmupCosineLR", "\"warmup_num_steps\": 2", "T_max", 0, "eta_min"},
+        {"CosineAnnealingWarmRestarts", "WarmupCosineLR", "\"warmup_num_steps\": 2", "T_0", 0, "eta_min"},
+        {"LinearLR", "WarmupLR", "\"warmup_type\": \"linear\", \"warmup_num_steps\": total_iters", NULL, 0,
+         NULL},
+        {"PolynomialLR", "WarmupDecayLR", "\"warmup_num_steps\": 2", "total_iters", 5, NULL},
+        {"ExponentialLR", "WarmupDecayLR", "\"warmup_num_steps\": 2, \"total_num_steps\": \"auto\"", NULL, 0,
+         NULL},
+        {"StepLR", "WarmupDecayLR", "\"warmup_num_steps\": 2, \"total_num_steps\": \"auto\"", NULL, 0, NULL},
+        {"MultiStepLR", "WarmupDecayLR", "\"warmup_num_steps\": 2, \"total_num_steps\": \"auto\"", NULL, 0,
+         NULL},
+        {"CyclicLR", "OneCycle",
+         "\"cycle_min_lr\": base_lr, \"cycle_max_lr\": max_lr, \"cycle_first_step_size\": step_size_up", NULL,
+         0, NULL},
+        {"OneCycleLR", "OneCycle",
+         "\"cycle_min_lr\": max_lr / 25, \"cycle_max_lr\": max_lr, \"cycle_first_step_size\": 0.3 total_steps",
+         NULL, 0, NULL},
+        {"ConstantLR", "none", "\"lr\" of the optimizer", NULL, 0, NULL},
+        {"ReduceLROnPlateau", "WarmupDecayLR", "\"warmup_num_steps\": 2, \"total_num_steps\": \"auto\"", NULL,
+         0, NULL}};
+    const cJSON *section = cJSON_GetObjectItemCaseSensitive(root, "scheduler");
+    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(section, "type"));
+    double lr = param(cJSON_GetObjectItemCaseSensitive(root, "optimizer"), "lr", 1e-3);
+    for (size_t i = 0; type && i < sizeof rows / sizeof *rows; i++) {
+        if (strcmp(type, rows[i].torch) != 0) continue;
+        char total[64] = "", lowest[64] = "";
+        double end = rows[i].lowest ? param(section, rows[i].lowest, 0) / lr : 0;
+        if (rows[i].total)
+            snprintf(total, sizeof total, ", \"total_num_steps\": %.10g",
+                     param(section, rows[i].total, rows[i].usual));
+        if (rows[i].lowest) snprintf(lowest, sizeof lowest, ", \"cos_min_ratio\": %.6g", end);
+        return config_refuse(
+            r, "scheduler.type",
+            ": %s is torch's, which DeepSpeed takes and this program does not have: the nearest here is "
+            "\"type\": \"%s\" with %s%s%s",
+            type, rows[i].ours, rows[i].with, total, lowest);
+    }
+    return 0;
+}
 
 int config_read_types(const struct reading *r, const cJSON *root) {
     static const char *const refused[] = {
@@ -34,6 +90,26 @@ int config_read_types(const struct reading *r, const cJSON *root) {
         return config_refuse(r, "optimizer.type", ": unknown optimizer \"%.60s\": possible are %s", type,
                              optimizer_names(names));
     draft_set_optimizer(r->d, row);
+    return check_torch_schedule(r, root);
+}
+
+// Keys of a scale that moves, which DeepSpeed checks where one does (0.19.6: runtime/precision_config.py). Here the last two are
+// checked besides: a scale beyond fp32, and a count that never comes down to 1, would be no scale.
+static int check_scaler(const struct reading *r) {
+    const struct scaler_config *c = &r->d->c.scaler;
+    const struct {
+        const char *key;
+        double value, least, most;
+    } keys[] = {{"fp16.loss_scale_window", c->window, 1, INT_MAX},
+                {"fp16.min_loss_scale", c->min_scale, 1e-30, FLOAT_MAX},
+                {"fp16.initial_scale_power", c->initial_power, -120, 120},
+                {"fp16.hysteresis", c->hysteresis, 1, INT_MAX}};
+    for (size_t i = 0; c->enabled && c->static_scale == 0 && i < sizeof keys / sizeof *keys; i++)
+        if (keys[i].value < keys[i].least || keys[i].value > keys[i].most)
+            return config_refuse(
+                r, keys[i].key,
+                " %.10g: a loss scale that moves (fp16.loss_scale 0) needs one from %.10g to %.10g",
+                keys[i].value, keys[i].least, keys[i].most);
     return 0;
 }
 
@@ -55,7 +131,7 @@ static int resolve_dtype(struct reading *r) {
                         text_of_bool[*on[i]]);
     if (!given) d->c.dtype = d->bf16 ? DT_BF16 : d->fp16 ? DT_F16 : DT_F32;
     d->c.scaler.enabled = d->c.dtype == DT_F16;
-    return 0;
+    return check_scaler(r);
 }
 
 // A 16-bit gradient is the same number in fp32, and the sum of all workers' is taken in fp32 and rounded once: what DeepSpeed does
@@ -63,7 +139,12 @@ static int resolve_dtype(struct reading *r) {
 static int check_wire(struct reading *r) {
     static const char key[] = "communication_data_type";
     const struct config *c = &r->d->c;
-    int asked = r->d->wire_dtype - 1;
+    int asked = r->d->wire_dtype - 1, weights = r->d->param_dtype - 1;
+    if (weights >= 0 && weights != (int)c->dtype)
+        return config_refuse(
+            r, "data_types.param_dtype",
+            " %s is not the run's dtype %s, which its weights are of: remove the key, or use bf16, fp16 or dtype",
+            dtype_name((enum dtype)weights), dtype_name(c->dtype));
     bool groups = c->reduce_group && c->reduce_group != 1 && c->reduce_group != c->workers;
     bool codes = c->ps.code.kind != CODE_NONE || c->optimizer.row->onebit;
     if (asked < 0 || asked == (int)c->dtype) return 0;
@@ -247,10 +328,14 @@ static int resolve_max_and_total(struct reading *r) {
 static int resolve_schedule(struct reading *r) {
     static const char warmup_key[] = "scheduler.params.warmup_num_steps";
     struct schedule_config *s = &r->d->c.schedule;
-    if (config_state(r, warmup_key) == KEY_AUTO) {
-        // Hugging Face's default of 0 is refused by DeepSpeed, whose schedules make 2 steps of 1.
+    if (config_state(r, warmup_key) == KEY_AUTO) {  // Hugging Face's default is 0
         s->warmup_steps = 2;
         config_say_auto(r, warmup_key, "2", "DeepSpeed's least");
+    } else if (config_state(r, warmup_key) == KEY_GIVEN && s->warmup_steps == 0) {
+        s->warmup_steps = 2;
+        config_warn(
+            r, warmup_key,
+            " 0 is 2, the least number of steps that DeepSpeed's schedules make of it (0.19.6 refuses 0 itself)");
     }
     if (s->type == SCHEDULE_ONE_CYCLE && resolve_cycle(r)) return -1;
     return resolve_max_and_total(r);
@@ -397,11 +482,15 @@ static int resolve_offload(struct reading *r) {
         translate(r, &param, old_param, r->d->cpu_offload_param, p))
         return -1;
     long long piece = (long long)c->aio.block_bytes;
-    if (piece % 4096)
+    bool disk = o->device == OFFLOAD_NVME || p->device == OFFLOAD_NVME;
+    if (disk && (piece < 4096 || piece % 4096))
         return config_refuse(
             r, "aio.block_size",
             " is %lld: a disk's blocks are 4096 bytes, and it must be a multiple of them, as %lld", piece,
             (piece / 4096 + 1) * 4096);
+    if (disk && (c->aio.depth < 1 || c->aio.depth > 1024))
+        return config_refuse(r, "aio.queue_depth", " is %lld: a disk takes 1 to 1024 pieces at once",
+                             (long long)c->aio.depth);
     if (check_folder(r, optimizer, optimizer_key, o) || check_folder(r, param, param_key, p)) return -1;
     bool ring = c->row->takes_stage;
     if (!ring && (o->device || p->device))
@@ -514,6 +603,10 @@ static int check_security(struct reading *r) {
 static int check_rest(struct reading *r) {
     struct config *c = &r->d->c;
     const char *tokenizer = c->tokenizer;
+    if (c->clip < 0) {  // DeepSpeed clips where it is above 0
+        config_warn(r, "gradient_clipping", " %g is 0, no clipping: write that", (double)c->clip);
+        c->clip = 0;
+    }
     if (strcmp(tokenizer, "auto") && strcmp(tokenizer, "byte") && strcmp(tokenizer, "bin"))
         return config_refuse(
             r, "data.tokenizer",

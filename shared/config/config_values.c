@@ -1,14 +1,67 @@
 // A key's value: read from JSON into its place, within its limits, and written back.
 #include <assert.h>
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "shared/config/config_internal.h"
 #include "shared/core/error.h"
 #include "shared/core/relaxed_json.h"
 #include "shared/core/text.h"
+
+// A number as C's strtod reads it, all of the text; python: as int() and float() do, without 0x and with blanks around it and
+// _ between digits. 0, or -1.
+static int text_number(const char *text, bool python, double *out) {
+    char plain[64], *end, *to = plain;
+    const char *from = text + (python ? strspn(text, " \t\n") : 0);
+    for (; *from && to < plain + sizeof plain - 1; from++)
+        if (!python || *from != '_' || from == text || !isdigit((unsigned char)from[-1]) ||
+            !isdigit((unsigned char)from[1]))
+            *to++ = *from;
+    while (python && to > plain && isspace((unsigned char)to[-1])) to--;
+    *to = 0;
+    if (*from || !plain[0] || isspace((unsigned char)plain[0]) || (python && strpbrk(plain, "xX"))) return -1;
+    *out = strtod(plain, &end);
+    return *end || !isfinite(*out) ? -1 : 0;
+}
+
+// The words for a switch that pydantic takes, in any case. 0, or -1.
+static int text_bool(const char *text, bool *out) {
+    static const char *const words[] = {"false", "true", "0",   "1",  "no", "yes",
+                                        "n",     "y",    "off", "on", "f",  "t"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (!strcasecmp(text, words[i])) return *out = i % 2, 0;
+    return -1;
+}
+
+bool key_converts(const char *path) {
+    static const char *const models[] = {"zero_optimization.", "fp16.", "bf16.", "tensorboard.",
+                                         "csv_monitor."};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        if (!strncmp(path, models[i], strlen(models[i]))) return true;
+    return false;
+}
+
+// What became of a text that the file's author may have meant as something else.
+static const char *meant(const struct config_key *f, const cJSON *v, char text[128]) {
+    const char *t = cJSON_GetStringValue(v);
+    double x;
+    bool on;
+    size_t n = t ? strlen(t) : 0;
+    text[0] = 0;
+    if (!n || f->type == KEY_TEXT || f->type == KEY_LIST) return text;
+    if (strchr(",}]", t[n - 1]) || strchr(t, '#'))
+        snprintf(text, 128, "; without quotes a text goes to the end of its line");
+    else if (f->type != KEY_ENUM && !text_number(t, true, &x))
+        snprintf(text, 128, "; DeepSpeed takes no text for it: write the number %.9g", x);
+    else if ((f->type == KEY_BOOL || f->type == KEY_NOT) && !text_bool(t, &on))
+        snprintf(text, 128, "; DeepSpeed takes any text for true: write %s without quotes",
+                 on ? "true" : "false");
+    return text;
+}
 
 static int refuse(const struct config_key *f, const char *origin, const char *expected, const cJSON *v) {
     const char *kind = cJSON_IsString(v)   ? "string "
@@ -16,20 +69,25 @@ static int refuse(const struct config_key *f, const char *origin, const char *ex
                        : cJSON_IsObject(v) ? "object "
                        : cJSON_IsArray(v)  ? "array "
                                            : "";
-    char *text = cJSON_PrintUnformatted(v);
-    fail("%s: %s: expected %s%s, got %s%.60s", origin, f->path, expected, f->auto_value ? " or \"auto\"" : "",
-         kind, text ? text : "?");
+    char *text = cJSON_PrintUnformatted(v), hint[128];
+    fail("%s: %s: expected %s%s, got %s%.60s%s", origin, f->path, expected,
+         f->auto_value ? " or \"auto\"" : "", kind, text ? text : "?", meant(f, v, hint));
     free(text);
     return -1;
 }
 
 // v as a number within the field's bounds. 0, or -1 after fail().
 static int number(const struct config_key *f, const cJSON *v, const char *origin, double *out) {
-    bool whole = f->type == KEY_INT || f->type == KEY_I64 || f->type == KEY_SIZE;
+    bool whole = f->type == KEY_INT || f->type == KEY_I64 || f->type == KEY_SIZE,
+         converts = key_converts(f->path);
     const char *what = whole ? "an integer" : f->type == KEY_PAIR ? "an array of two numbers" : "a number";
-    if (!cJSON_IsNumber(v)) return refuse(f, origin, what, v);
     double x = v->valuedouble;
+    if (converts && cJSON_IsBool(v) && !f->no_bool)
+        x = cJSON_IsTrue(v);
+    else if (!cJSON_IsNumber(v) && !(converts && cJSON_IsString(v) && !text_number(v->valuestring, true, &x)))
+        return refuse(f, origin, what, v);
     if ((whole && x != floor(x)) || !isfinite(x)) return refuse(f, origin, what, v);
+    if (f->type == KEY_SIZE && converts && x > f->high) x = f->high;  // no end, as sys.maxsize
     if (x < f->low || x > f->high) {
         char range[96];
         if (f->low == f->high)
@@ -40,8 +98,19 @@ static int number(const struct config_key *f, const cJSON *v, const char *origin
             snprintf(range, sizeof range, "%s from %.10g to %.16g", what, f->low, f->high);
         return refuse(f, origin, range, v);
     }
-    *out = x;
+    *out = x == 0 && f->zero > 0 ? f->zero : x;
     return 0;
+}
+
+// A type's names in torch and DeepSpeed, in any case, as this program's own; another text as it is.
+static const char *own_name(const char *text) {
+    static const char *const spelt[][2] = {{"float32", "fp32"}, {"float", "fp32"}, {"bfloat16", "bf16"},
+                                           {"float16", "fp16"}, {"half", "fp16"},  {"fp32", "fp32"},
+                                           {"bf16", "bf16"},    {"fp16", "fp16"}};
+    const char *name = strncasecmp(text, "torch.", 6) ? text : text + 6;
+    for (size_t i = 0; i < sizeof spelt / sizeof *spelt; i++)
+        if (!strcasecmp(name, spelt[i][0])) return spelt[i][1];
+    return text;
 }
 
 // Which of the field's names v is. 0, or -1 after fail().
@@ -54,8 +123,10 @@ static int name_index(const struct config_key *f, const cJSON *v, const char *or
              : strstr(f->path, "zero_")         ? "a number of elements, or one of"
              : f->low > 0                       ? "bytes (4096, 64K, 16M or 1GiB), or one of"
                                                 : "a number, or one of");
+    const char *name = cJSON_IsString(v) ? v->valuestring : "";
+    if (f->is_dtype) name = own_name(name);
     for (int i = 0; f->names[i]; i++) {
-        if (cJSON_IsString(v) && !strcmp(v->valuestring, f->names[i])) return *out = i, 0;
+        if (!strcmp(name, f->names[i])) return *out = i, 0;
         size_t n = strlen(list);
         snprintf(list + n, sizeof list - n, "%s \"%s\"", i ? "," : "", f->names[i]);
     }
@@ -93,11 +164,17 @@ int key_store(const struct config_key *f, struct draft *d, const cJSON *v, const
     void *place = (char *)d + f->offset;
     double x = 0;
     int index = 0;
+    bool on;
     switch (f->type) {
         case KEY_BOOL:
         case KEY_NOT:
-            if (!cJSON_IsBool(v)) return refuse(f, origin, "true or false", v);
-            *(bool *)place = cJSON_IsTrue(v) != (f->type == KEY_NOT);
+            on = cJSON_IsTrue(v);
+            if (cJSON_IsNumber(v) && (v->valuedouble == 0 || v->valuedouble == 1))
+                on = v->valuedouble == 1;
+            else if (!cJSON_IsBool(v) &&
+                     !(cJSON_IsString(v) && key_converts(f->path) && !text_bool(v->valuestring, &on)))
+                return refuse(f, origin, "true or false", v);
+            *(bool *)place = on != (f->type == KEY_NOT);
             return 0;
         case KEY_TEXT:
             if (!cJSON_IsString(v) || (!v->valuestring[0] && !f->empty))
@@ -116,8 +193,9 @@ int key_store(const struct config_key *f, struct draft *d, const cJSON *v, const
                 *(int *)place = index;
             return 0;
         case KEY_SIZE:
-            if (cJSON_IsNumber(v)) break;
-            if (f->low > 0 && cJSON_IsString(v) && !text_bytes(v->valuestring, place)) return 0;
+            if (!cJSON_IsString(v)) break;
+            if (f->low > 0 && !text_bytes(v->valuestring, place)) return 0;
+            if (key_converts(f->path) && !text_number(v->valuestring, true, &x)) break;
             if (name_index(f, v, origin, &index)) return -1;
             *(int64_t *)place = -index;
             return 0;
@@ -150,11 +228,36 @@ static cJSON *load_f32(float v) {
     return cJSON_CreateRaw(text);
 }
 
+// Numbers joined by commas or blanks, in brackets or not. NULL: the text is something else.
+static cJSON *parse_numbers(const char *value) {
+    static const char between[] = " ,()[]";
+    cJSON *array = cJSON_CreateArray();
+    char *copy = xstrdup(value), *rest = NULL;
+    double x;
+    for (char *word = strtok_r(copy, between, &rest); word && array; word = strtok_r(NULL, between, &rest)) {
+        if (!text_number(word, false, &x)) {
+            cJSON_AddItemToArray(array, cJSON_CreateNumber(x));
+            continue;
+        }
+        cJSON_Delete(array);
+        array = NULL;
+    }
+    free(copy);
+    return array;
+}
+
 cJSON *key_parse(const struct config_key *f, const char *value) {
+    double x;
+    bool on;
     bool list = f && f->type == KEY_LIST && value[0] != '[';
     if (list || (f && f->type == KEY_TEXT && value[0] != '"')) return cJSON_CreateString(value);
-    cJSON *v = relaxed_json_try(value);
-    return v ? v : cJSON_CreateString(value);
+    if (f && (f->type == KEY_BOOL || f->type == KEY_NOT) && !text_bool(value, &on))
+        return cJSON_CreateBool(on);
+    cJSON *v = f && f->type == KEY_PAIR ? parse_numbers(value) : relaxed_json_try(value);
+    if (v) return v;
+    bool takes_number =
+        f && f->type != KEY_TEXT && f->type != KEY_LIST && f->type != KEY_ENUM && f->type != KEY_SWITCH;
+    return takes_number && !text_number(value, false, &x) ? cJSON_CreateNumber(x) : cJSON_CreateString(value);
 }
 
 static void store_default(const struct config_key *f, struct draft *d, const char *value) {

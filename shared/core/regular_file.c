@@ -2,8 +2,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -53,6 +55,39 @@ static int too_large(int fd, char why[FILE_WHY_MAX], size_t limit) {
     char text[FILE_WHY_MAX];
     snprintf(text, sizeof text, "is too large: at most %zu bytes are read", limit);
     return refuse(fd, why, text, EFBIG);
+}
+
+// The descriptor that a path of /dev or /proc stands for, or -1.
+static int descriptor_of(const char *path) {
+    static const char *const folders[] = {"/dev/fd/", "/proc/self/fd/"};
+    if (!strcmp(path, "/dev/stdin")) return 0;
+    for (int i = 0; i < 2; i++) {
+        size_t n = strlen(folders[i]);
+        char *end;
+        if (strncmp(path, folders[i], n) != 0 || path[n] < '0' || path[n] > '9') continue;
+        long fd = strtol(path + n, &end, 10);
+        if (!*end && fd <= INT_MAX) return (int)fd;
+    }
+    return -1;
+}
+
+int file_settle(const char *path, size_t limit, char why[FILE_WHY_MAX]) {
+    struct stat st;
+    int fd = descriptor_of(path);
+    if (fd < 0 || fstat(fd, &st) || !S_ISFIFO(st.st_mode)) return 0;
+    int memory = memfd_create("pipe", MFD_CLOEXEC);
+    if (memory < 0) return refuse(-1, why, strerror(errno), errno);
+    char block[1 << 12];
+    size_t length = 0;
+    ssize_t got;
+    while ((got = read(fd, block, sizeof block)) != 0) {
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0 || write(memory, block, (size_t)got) != got)
+            return refuse(memory, why, strerror(errno), errno);
+        if ((length += (size_t)got) > limit) return too_large(memory, why, limit);
+    }
+    bool placed = dup2(memory, fd) == fd;  // without close-on-exec, as the pipe was
+    return placed ? close(memory) : refuse(memory, why, strerror(errno), errno);
 }
 
 char *file_read_whole(const char *path, size_t limit, size_t *bytes, char why[FILE_WHY_MAX]) {

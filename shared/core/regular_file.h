@@ -19,6 +19,10 @@
 int file_open(const char *path, int64_t *bytes, char why[FILE_WHY_MAX]);
 // The same as a stream in mode "r". NULL with why.
 FILE *file_open_stream(const char *path, char why[FILE_WHY_MAX]);
+// Where path is a pipe that this process was started with (/dev/stdin, or /dev/fd/63 of a shell's <(..)): reads it to its end
+// and puts a file of memory in its descriptor's place, so that whoever opens the path from now on, children too, finds a
+// regular file. Of all else nothing. 0, or -1 with why.
+int file_settle(const char *path, size_t limit, char why[FILE_WHY_MAX]);
 // The whole file, malloc'd, with a NUL behind it. A file of more than `limit` bytes is not read. NULL with why.
 char *file_read_whole(const char *path, size_t limit, size_t *bytes, char why[FILE_WHY_MAX]);
 

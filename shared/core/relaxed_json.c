@@ -12,8 +12,7 @@
 #include "shared/core/name_map.h"
 #include "shared/core/regular_file.h"
 
-#define MAX_DEPTH   64  // nesting; configurations have four levels, and the stack stays bounded
-#define COMMAS_SAID 5
+#define MAX_DEPTH 64  // nesting; configurations have four levels, and the stack stays bounded
 
 struct scanner {
     const char *name;  // of the file, for messages
@@ -22,11 +21,13 @@ struct scanner {
     int line;  // 1-based
     int depth;
     int values;  // so far
-    int commas;  // that were missing
     bool quiet;
+    int bare_line, bare_column;  // of the last text without quotes that has a bracket in it; 0: none
 };
 
 static cJSON *read_value(struct scanner *s);
+
+static int column(const struct scanner *s) { return (int)(s->p - s->line_start) + 1; }
 
 // Describes the character at s->p for a message.
 static const char *found(const struct scanner *s, char text[32]) {
@@ -41,10 +42,14 @@ static const char *found(const struct scanner *s, char text[32]) {
 }
 
 static cJSON *refuse(const struct scanner *s, const char *expected) {
-    char text[32];
-    if (!s->quiet)
-        fail("%s:%d:%d: expected %s, got %s", s->name, s->line, (int)(s->p - s->line_start) + 1, expected,
-             found(s, text));
+    char text[32], hint[128] = "";
+    if (s->quiet) return NULL;
+    if (s->bare_line)
+        snprintf(
+            hint, sizeof hint,
+            "; the text at %d:%d has no quotes, so it ends with its line, behind the bracket in it: quote it",
+            s->bare_line, s->bare_column);
+    fail("%s:%d:%d: expected %s, got %s%s", s->name, s->line, column(s), expected, found(s, text), hint);
     return NULL;
 }
 
@@ -62,7 +67,7 @@ static bool skip(struct scanner *s) {
         } else if (*s->p == ' ' || *s->p == '\t' || *s->p == '\r') {
             s->p++;
         } else if (*s->p == '#' || (s->p[0] == '/' && s->p[1] == '/')) {
-            while (*s->p && *s->p != '\n') s->p++;
+            s->p += strcspn(s->p, "\n");
         } else if (s->p[0] == '/' && s->p[1] == '*') {
             s->p += 2;
             while (*s->p && !(s->p[0] == '*' && s->p[1] == '/')) {
@@ -115,7 +120,7 @@ static char *put_utf8(char *out, uint32_t code) {
 
 // One escape, s->p at the backslash; appends to *out. false after naming the mistake.
 static bool read_escape(struct scanner *s, char **out) {
-    static const char plain[] = "\"\\/bfnrt", value[] = "\"\\/\b\f\n\r\t";
+    static const char plain[] = "\"'\\/bfnrt", value[] = "\"'\\/\b\f\n\r\t";
     const char *at = s->p[1] ? strchr(plain, s->p[1]) : NULL;
     if (at) {
         *(*out)++ = value[at - plain];
@@ -126,25 +131,25 @@ static bool read_escape(struct scanner *s, char **out) {
     bool high = code >= 0xd800 && code < 0xdc00;
     int low = high && s->p[6] == '\\' && s->p[7] == 'u' ? read_hex4(s->p + 8) : -1;
     if (code <= 0 || (code >= 0xdc00 && code < 0xe000) || (high && (low < 0xdc00 || low > 0xdfff)))
-        return refuse(s, "an escape: \\\" \\\\ \\/ \\b \\f \\n \\r \\t or \\uXXXX") != NULL;
+        return refuse(s, "an escape: \\\" \\' \\\\ \\/ \\b \\f \\n \\r \\t or \\uXXXX") != NULL;
     *out = put_utf8(*out, high ? 0x10000u + ((uint32_t)(code - 0xd800) << 10) + (uint32_t)(low - 0xdc00)
                                : (uint32_t)code);
     s->p += high ? 12 : 6;
     return true;
 }
 
-// A string in double quotes, malloc'd; NULL after naming the mistake.
+// A string in the quotes that s->p is at, malloc'd; NULL after naming the mistake.
 static char *read_string(struct scanner *s) {
-    const char *end = s->p + 1;
-    while (*end && *end != '"' && *end != '\n') end += *end == '\\' && end[1] && end[1] != '\n' ? 2 : 1;
+    const char quote = *s->p, *end = s->p + 1;
+    while (*end && *end != quote && *end != '\n') end += *end == '\\' && end[1] && end[1] != '\n' ? 2 : 1;
     char *text = xcalloc((unsigned long)(end - s->p) + 1, 1), *out = text;
     s->p++;
-    while (*s->p != '"') {
+    while (*s->p != quote) {
         bool ok = true;
         if (*s->p == '\\')
             ok = read_escape(s, &out);
         else if ((unsigned char)*s->p < 32)
-            ok = refuse(s, "'\"' to end the string") != NULL;
+            ok = refuse(s, quote == '"' ? "'\"' to end the string" : "\"'\" to end the string") != NULL;
         else
             *out++ = *s->p++;
         if (!ok) {
@@ -157,59 +162,135 @@ static char *read_string(struct scanner *s) {
     return text;
 }
 
+static const char triple[] = "'''";
+
+// At most so many blanks.
+static void skip_indent(struct scanner *s, ptrdiff_t most) {
+    for (; most > 0 && (*s->p == ' ' || *s->p == '\t' || *s->p == '\r'); most--) s->p++;
+}
+
+// Lines between triple quotes, malloc'd: without the indent of the opening quotes, and without the end of the last line.
+// NULL after naming the mistake.
+static char *read_lines(struct scanner *s) {
+    const ptrdiff_t indent = s->p - s->line_start;
+    const char *end = strstr(s->p + 3, triple);
+    if (!end) {
+        refuse(s, "''' at the end of the text that begins here");
+        return NULL;
+    }
+    char *text = xcalloc((size_t)(end - s->p), 1), *out = text;
+    s->p += 3;
+    skip_indent(s, PTRDIFF_MAX);
+    bool first = *s->p == '\n';  // the line of the opening quotes is none of the text's
+    while (s->p < end) {
+        if (*s->p == '\n') {
+            if (!first) *out++ = '\n';
+            first = false;
+            step_line(s);
+            skip_indent(s, indent);
+        } else {
+            if (*s->p != '\r') *out++ = *s->p;
+            s->p++;
+        }
+    }
+    s->p = end + 3;
+    if (out > text && out[-1] == '\n') out--;
+    *out = 0;
+    return text;
+}
+
 static const char *digits(const char *p) {
     while (*p >= '0' && *p <= '9') p++;
     return p;
 }
 
-static cJSON *read_number(struct scanner *s) {
-    const char *p = s->p + (*s->p == '-');
-    const char *start = p;
-    p = digits(p);
-    bool ok = p > start && !(*start == '0' && p > start + 1);
-    if (ok && *p == '.') {
-        start = p + 1;
-        p = digits(start);
-        ok = p > start;
+// Behind JSON's number at p; p: there is none.
+static const char *number_end(const char *p) {
+    const char *start = p + (*p == '-'), *end = digits(start);
+    if (end == start || (*start == '0' && end > start + 1)) return p;
+    if (*end == '.' && digits(end + 1) > end + 1) end = digits(end + 1);
+    if (*end == 'e' || *end == 'E') {
+        start = end + 1 + (end[1] == '+' || end[1] == '-');
+        if (digits(start) > start) end = digits(start);
     }
-    if (ok && (*p == 'e' || *p == 'E')) {
-        start = p + 1 + (p[1] == '+' || p[1] == '-');
-        p = digits(start);
-        ok = p > start;
-    }
-    double v = ok ? strtod(s->p, NULL) : 0;
-    if (!ok || !isfinite(v)) return refuse(s, "a finite number such as 12, 0.5 or 5e8");
-    s->p = p;
-    return cJSON_CreateNumber(v);
+    return end;
 }
 
-// After a value: the comma, or the line break that stands for it, or the closing bracket.
-// 1: another one may follow; 0: closed (bracket consumed); -1 after naming the mistake.
+static const char *trim(const char *begin, const char *end) {
+    while (end > begin && (end[-1] == ' ' || end[-1] == '\t')) end--;
+    return end;
+}
+
+// true, false, null or a number, where a value may end behind it; else the whole line is a text.
+static cJSON *read_bare(struct scanner *s) {
+    const char *end =
+        s->p;  // not the line's: it may be the whole text, and each value would look for its end
+    while (!strchr("\r\n,}]#", *end) && !(*end == '/' && (end[1] == '/' || end[1] == '*'))) end++;
+    end = trim(s->p, end);
+    static const char *const words[] = {"false", "true", "null"};
+    for (int i = 0; i < 3; i++) {
+        if ((size_t)(end - s->p) != strlen(words[i]) || strncmp(s->p, words[i], strlen(words[i])) != 0)
+            continue;
+        s->p = end;
+        return i < 2 ? cJSON_CreateBool(i) : cJSON_CreateNull();
+    }
+    if (end > s->p && number_end(s->p) == end) {
+        double v = strtod(s->p, NULL);
+        if (!isfinite(v)) return refuse(s, "a finite number such as 12, 0.5 or 5e8");
+        s->p = end;
+        return cJSON_CreateNumber(v);
+    }
+    if (strchr("\r\n{}[],:", *s->p))
+        return refuse(s, "a value: {..}, [..], a text, a number, true, false or null");
+    const char *line_end = trim(s->p, s->p + strcspn(s->p, "\r\n"));
+    size_t n = (size_t)(line_end - s->p);
+    char *text = xcalloc(n + 1, 1);
+    memcpy(text, s->p, n);
+    if (strpbrk(text, "{}[]")) {
+        s->bare_line = s->line;
+        s->bare_column = column(s);
+    }
+    s->p = line_end;
+    cJSON *item = cJSON_CreateString(text);
+    free(text);
+    return item;
+}
+
+// A member's name, in quotes or not, malloc'd; NULL after naming the mistake.
+static char *read_name(struct scanner *s) {
+    if (*s->p == '"' || *s->p == '\'') return read_string(s);
+    size_t n = strcspn(s->p, " \t\r\n:{}[],");
+    if (!n) {
+        refuse(s, "a member's name");
+        return NULL;
+    }
+    char *name = xcalloc(n + 1, 1);
+    memcpy(name, s->p, n);
+    s->p += n;
+    return name;
+}
+
+// Behind a value, and a comma if there is one. 1: another one follows; 0: it was the last (its bracket is consumed; an object
+// without brackets ends with the text); -1 after naming the mistake.
 static int read_separator(struct scanner *s, char closing) {
-    const struct scanner behind = *s;
     if (!skip(s)) return -1;
-    bool comma = *s->p == ',';
-    if (comma) {
+    if (*s->p == ',') {
         s->p++;
         if (!skip(s)) return -1;
     }
     if (*s->p == closing) {
-        s->p++;
+        s->p += closing != 0;
         return 0;
     }
-    if (!comma && s->line > behind.line && *s->p && !s->quiet && s->commas++ < COMMAS_SAID)
-        info("%s:%d:%d: no comma behind this value: read as if there were one", s->name, behind.line,
-             (int)(behind.p - behind.line_start) + 1);
-    if (comma || (s->line > behind.line && *s->p)) return 1;
-    refuse(s, closing == '}' ? "',' or '}'" : "',' or ']'");
+    if (*s->p && !strchr(",:}]", *s->p)) return 1;
+    refuse(s, closing == '}' ? "',' or '}'" : closing ? "',' or ']'" : "a member's name");
     return -1;
 }
 
-// One `"name": value`, added to object, whose names so far are in `names`. false after naming the mistake.
+// One `name: value`, added to object, whose names so far are in `names`. false after naming the mistake.
 static bool read_member(struct scanner *s, cJSON *object, struct name_map *names) {
-    if (*s->p != '"') return refuse(s, "a member name in double quotes, or '}'") != NULL;
     struct scanner at = *s;
-    char *key = read_string(s);
+    char *key = read_name(s);
     if (!key) return false;
     cJSON *value = NULL;
     bool is_new;
@@ -217,7 +298,7 @@ static bool read_member(struct scanner *s, cJSON *object, struct name_map *names
     if (!is_new) {
         if (!s->quiet)
             fail("%s:%d:%d: \"%.200s\" is given twice in one object: keep one of them", s->name, at.line,
-                 (int)(at.p - at.line_start) + 1, key);
+                 column(&at), key);
         free(key);
         return false;
     }
@@ -238,17 +319,17 @@ static bool read_member(struct scanner *s, cJSON *object, struct name_map *names
     return false;
 }
 
-// An object or an array, s->p at its opening bracket.
-static cJSON *read_container(struct scanner *s) {
-    bool is_object = *s->p == '{';
-    char closing = is_object ? '}' : ']';
+// An object or an array, s->p at its opening bracket; rootless: an object without brackets, which ends with the text.
+static cJSON *read_container(struct scanner *s, bool rootless) {
+    bool is_object = rootless || *s->p == '{';
+    char closing = rootless ? 0 : is_object ? '}' : ']';
     if (s->depth == MAX_DEPTH) return refuse(s, "at most 64 levels of nesting");
     s->depth++;
-    s->p++;
+    s->p += !rootless;
     cJSON *box = is_object ? cJSON_CreateObject() : cJSON_CreateArray();
     struct name_map names = {0};
     int more = skip(s) ? 1 : -1;
-    if (more == 1 && *s->p == closing) {
+    if (more == 1 && closing && *s->p == closing) {
         s->p++;
         more = 0;
     }
@@ -269,45 +350,54 @@ static cJSON *read_container(struct scanner *s) {
     return NULL;
 }
 
-static bool take_word(struct scanner *s, const char *word) {
-    size_t n = strlen(word);
-    char after = strncmp(s->p, word, n) ? '_' : s->p[n];
-    if ((after >= 'a' && after <= 'z') || (after >= 'A' && after <= 'Z') || (after >= '0' && after <= '9') ||
-        after == '_')
-        return false;
-    s->p += n;
-    return true;
-}
-
 static cJSON *read_value(struct scanner *s) {
     if (++s->values > RELAXED_JSON_VALUES_MAX) return refuse(s, "no more: at most 524288 values are read");
-    if (*s->p == '{' || *s->p == '[') return read_container(s);
-    if (*s->p == '"') {
-        char *text = read_string(s);
-        cJSON *item = text ? cJSON_CreateString(text) : NULL;
-        free(text);
-        return item;
-    }
-    if (*s->p == '-' || (*s->p >= '0' && *s->p <= '9')) return read_number(s);
-    if (take_word(s, "true")) return cJSON_CreateTrue();
-    if (take_word(s, "false")) return cJSON_CreateFalse();
-    if (take_word(s, "null")) return cJSON_CreateNull();
-    return refuse(s, "a value: {..}, [..], \"a string\", a number, true, false or null");
+    if (*s->p == '{' || *s->p == '[') return read_container(s, false);
+    if (*s->p != '"' && *s->p != '\'') return read_bare(s);
+    char *text = strncmp(s->p, triple, 3) ? read_string(s) : read_lines(s);
+    cJSON *item = text ? cJSON_CreateString(text) : NULL;
+    free(text);
+    return item;
 }
 
-static cJSON *parse(const char *name, const char *text, bool quiet) {
-    if (!strncmp(text, "\xef\xbb\xbf", 3)) text += 3;  // a byte order mark
-    struct scanner s = {.name = name, .p = text, .line_start = text, .line = 1, .quiet = quiet};
-    cJSON *root = skip(&s) ? read_value(&s) : NULL;
-    if (root && skip(&s) && !*s.p) return root;
-    if (root && *s.p) refuse(&s, "nothing more after the value");
+// All of the text, of which read_root reads what is no blank at its ends.
+static cJSON *read_all(struct scanner *s, cJSON *(*read_root)(struct scanner *s)) {
+    cJSON *root = skip(s) ? read_root(s) : NULL;
+    if (root && skip(s) && !*s->p) return root;
+    if (root && *s->p) refuse(s, "nothing more after the value");
     cJSON_Delete(root);
     return NULL;
 }
 
-cJSON *relaxed_json_parse(const char *name, const char *text) { return parse(name, text, false); }
+static struct scanner begin(const char *name, const char *text, bool quiet) {
+    if (!strncmp(text, "\xef\xbb\xbf", 3)) text += 3;  // a byte order mark
+    return (struct scanner){.name = name, .p = text, .line_start = text, .line = 1, .quiet = quiet};
+}
 
-cJSON *relaxed_json_try(const char *text) { return parse("", text, true); }
+// A value alone. No text without quotes: each could be one.
+cJSON *relaxed_json_try(const char *text) {
+    struct scanner s = begin("", text, true);
+    cJSON *value = read_all(&s, read_value);
+    s = begin("", text, true);
+    bool bare = cJSON_IsString(value) && skip(&s) && *s.p != '"' && *s.p != '\'';
+    if (!bare) return value;
+    cJSON_Delete(value);
+    return NULL;
+}
+
+static cJSON *read_file(struct scanner *s) {
+    if (*s->p == '{' || *s->p == '[') return read_value(s);
+    if (!*s->p) return refuse(s, "a value: {..}, or the members of one");
+    cJSON *value = relaxed_json_try(s->p);
+    if (!value) return read_container(s, true);
+    s->p += strlen(s->p);
+    return value;
+}
+
+cJSON *relaxed_json_parse(const char *name, const char *text) {
+    struct scanner s = begin(name, text, false);
+    return read_all(&s, read_file);
+}
 
 cJSON *relaxed_json_load(const char *path) {
     char why[FILE_WHY_MAX];

@@ -1,9 +1,11 @@
-// JSON as people write it for DeepSpeed, whose reader is hjson: on top of RFC 8259 it accepts
+// Hjson, the reader of DeepSpeed's configurations (hjson-py 3.1.0), which takes all of JSON, and besides
 //   - comments: # and // to the end of the line, and /* .. */
-//   - a comma after the last member or element
-//   - no comma at all between members or elements that stand on separate lines
-// Numbers are those of JSON (5e8 is the integer 500000000); names and strings need double quotes.
-// A name that occurs twice in one object is an error, as it is in DeepSpeed.
+//   - no commas, and one behind the last member or element
+//   - names without quotes; texts in single quotes, or in three of them over several lines
+//   - texts without quotes, which go to the end of their line, commas and brackets included
+//   - no brackets around the members of the whole
+// What begins as a number and is none of JSON's (.5, 007, 1_000) is a text. A name that occurs twice in one object is an error, as
+// DeepSpeed makes it. Unlike there, a text of nothing is no object, and \u0000 and half a surrogate pair are errors.
 //
 // Ownership  The caller owns the returned tree: cJSON_Delete.
 // Errors     NULL after fail() named file, line, column, what was expected and what stands there.
@@ -22,8 +24,8 @@ cJSON *relaxed_json_parse(const char *name, const char *text);
     (1 << 19)  // each takes up to 250 bytes, whatever it takes in the text; that index has 90,000
 // Reads and parses the file at path; also fails when it cannot be read, is no regular file, or holds a NUL byte.
 cJSON *relaxed_json_load(const char *path);
-// Like relaxed_json_parse, but silent: NULL when text is no JSON. For "--set key=value" values, which
-// are JSON or a bare string.
+// Like relaxed_json_parse, but silent, and of one value: NULL where text is none, or a text without quotes. For "--set
+// key=value".
 cJSON *relaxed_json_try(const char *text);
 
 #endif

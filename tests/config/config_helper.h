@@ -21,7 +21,7 @@
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 #define DS       "tests/data/ds_configs/"
 
-static char said[16384];  // what the last load() wrote to stderr
+static char said[16384];  // what the last load() wrote to stderr, and its remarks
 static char file_path[64];
 
 static inline struct config *load_path(const char *path, const struct config_override *o, size_t count) {
@@ -36,8 +36,9 @@ static inline struct config *load_path(const char *path, const struct config_ove
     dup2(kept, 2);
     close(kept);
     rewind(f);
-    said[fread(said, 1, sizeof said - 1, f)] = 0;
+    size_t n = fread(said, 1, sizeof said - 1, f);
     fclose(f);
+    snprintf(said + n, sizeof said - n, "%s", c ? c->remarks : "");
     return c;
 }
 

@@ -14,7 +14,6 @@ static void test_known_keys(void **state) {
          "true}}}}",
          "compression_training"},
         {"{\"zero_optimization\": {\"zero_quantized_weights\": true}}", "zero_quantized_weights"},
-        {"{\"data_types\": {\"param_dtype\": \"fp32\"}}", "data_types.param_dtype"},
         {"{\"curriculum_learning\": {\"enabled\": true}}", "curriculum_learning"},
     };
     for (size_t i = 0; i < COUNT(refused); i++) {
@@ -78,7 +77,7 @@ static int lines_of(const char *text) {
     return n;
 }
 
-// One line for each topic; keys stand with their section once; flags answer for themselves.
+// One line at once, and one for each topic for who asks; keys stand with their section once; flags answer for themselves.
 static void test_report(void **state) {
     (void)state;
     struct config *c = accept(
@@ -89,22 +88,27 @@ static void test_report(void **state) {
         "\"bf16\": {\"immediate_grad_update\": true}}");
     assert_words(
         said,
-        "3 keys that tune DeepSpeed's communication and memory are not used here: zero_optimization "
+        "warning|1 key asks for what is not done here (zero_optimization.offload_param.device); 5 keys have no effect here; 3 "
+        "keys were \"auto\" (optimizer.params.lr 5e-05, optimizer.params.eps 1e-08, train_batch_size 8): "
+        "--print-config says why\n|"
+        "tunes DeepSpeed's communication and memory, and is not used here: zero_optimization "
         "(reduce_scatter, sub_group_size), bf16 (immediate_grad_update)\n|"
-        "warning|without effect below stage 3, in DeepSpeed as here: zero_optimization.offload_param (device)\n|"
+        "without effect below stage 3, in DeepSpeed as here: zero_optimization.offload_param (device)\n|"
         "done here whatever the key says: wall_clock_breakdown, memory_breakdown\n|"
         "\"auto\" became Hugging Face's defaults: optimizer.params (lr 5e-05, eps 1e-08)\n|"
         "\"auto\" became what this run gives: train_batch_size 8\n",
         "report");
-    assert_int_equal(lines_of(said), 5);
+    assert_int_equal(lines_of(said), 6);
+    assert_int_equal(lines_of(c->remarks), 5);
     assert_null(strstr(said, "/tmp/"));  // the file by its name, not with its folders in every line
     config_destroy(&c);
     const struct config_override o[] = {{"zero_optimization.sub_group_size", "1e9", NULL}};
     c = load("{\"zero_optimization\": {\"reduce_scatter\": true}}", o, 1);
     assert_words(said,
-                 "starring: --set: 1 key that tunes|is not used here: zero_optimization (sub_group_size)\n",
+                 "starring: --set: 1 key has no effect here (zero_optimization.sub_group_size)|"
+                 "is not used here: zero_optimization (sub_group_size)\n",
                  "--set");
-    assert_int_equal(lines_of(said), 2);
+    assert_int_equal(lines_of(said), 4);
     config_destroy(&c);
 }
 
@@ -159,7 +163,7 @@ static void test_who_asked(void **state) {
     struct config *c = load("{\"zero_optimization\": {\"stage\": 2}}", o, 1);
     assert_words(
         said,
-        "starring: warning: --set: without effect below stage 3|zero_optimization.offload_param (device)",
+        "starring: warning: --set: 1 key asks for|--set: without effect below stage 3|zero_optimization.offload_param (device)",
         "--set");
     config_destroy(&c);
 }
@@ -192,8 +196,13 @@ static void test_offload(void **state) {
     assert_int_equal(c->aio.block_bytes, 65536);
     assert_int_equal(c->aio.depth, 3);
     config_destroy(&c);
-    refuse("{\"aio\": {\"block_size\": 5000}}", "aio.block_size is 5000|multiple|as 8192");
-    refuse("{\"aio\": {\"queue_depth\": 0}}", "aio.queue_depth|1");
+#define DISK                                                                                              \
+    "\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": " \
+    "\"/tmp\"}}"
+    refuse("{\"aio\": {\"block_size\": 5000}, " DISK "}", "aio.block_size is 5000|multiple|as 8192");
+    refuse("{\"aio\": {\"queue_depth\": 0}, " DISK "}", "aio.queue_depth is 0|1 to 1024");
+    c = accept("{\"aio\": {\"block_size\": 5000, \"queue_depth\": 0}}");  // of no disk
+    config_destroy(&c);
 }
 
 // --help names every topology that runs.

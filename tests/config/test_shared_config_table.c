@@ -81,7 +81,8 @@ static void test_every_key_has_its_row(void **state) {
     (void)state;
     static const enum chapter of_use[] = {[KNOWN_NO_EFFECT] = CHAPTER_NO_EFFECT,
                                           [KNOWN_IGNORED] = CHAPTER_IGNORED,
-                                          [KNOWN_REFUSED] = CHAPTER_REFUSED};
+                                          [KNOWN_REFUSED] = CHAPTER_REFUSED,
+                                          [KNOWN_ELSEWHERE] = CHAPTER_REFUSED};
     int wrong = 0;
     for (size_t i = 0; i < config_key_count(); i++) {
         const struct row *r = row_of(config_key_at(i)->path);

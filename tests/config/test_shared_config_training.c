@@ -177,8 +177,12 @@ static void test_scheduler_section(void **state) {
     assert_true(c->schedule.max_lr == 0.25 && c->schedule.warmup_steps == 2);
     assert_words(said, "warmup_max_lr 0.25 = lr|warmup_num_steps 2 = DeepSpeed's least", "decay");
     config_destroy(&c);
-    refuse("{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 0}}}",
-           "warmup_num_steps|at least 1|number 0");
+    c = accept("{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 0}}}");
+    assert_int_equal(c->schedule.warmup_steps, 2);
+    assert_words(said, "warning|warmup_num_steps 0 is 2|0.19.6 refuses 0", "no warm-up");
+    config_destroy(&c);
+    refuse("{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": -1}}}",
+           "warmup_num_steps|at least 0|number -1");
     refuse("{\"scheduler\": {\"type\": \"WarmupDecayLR\"}}", "total_num_steps is missing|auto");
     refuse("{\"scheduler\": {\"type\": \"Warmup\"}}", "scheduler.type|one of|WarmupDecayLR|Warmup");
     refuse("{\"scheduler\": {\"params\": {\"warmup_num_steps\": 3}}}", "scheduler.type is missing");

@@ -39,7 +39,7 @@ class Told(Runs):
             lines = self.said("-c", "ds.json", "--model", "drops.json", *run)
             self.assertEqual(sorted(set(lines)), sorted(lines), run)
             for words in ('"resid_pdrop" is 0.1', '"embd_pdrop" is 0.1', '"attn_pdrop" is 0.2', "wandb",
-                          "wall_clock_breakdown", "ds.json:2:30: no comma", "names no optimizer", "gradient_clipping is not"):
+                          "wall_clock_breakdown", "names no optimizer", "gradient_clipping is not"):
                 self.assertEqual(len([line for line in lines if words in line]), 1, (run, words, lines))
             quiet = self.said("-c", "ds.json", "--model", "drops.json", "--quiet", *run)
             self.assertEqual(len(quiet), 4, (run, quiet))
@@ -57,7 +57,7 @@ class Told(Runs):
                         program="mpirun")
         lines = [line for line in p.stderr.splitlines() if line.startswith("starring")]
         self.assertEqual(sorted(set(lines)), sorted(lines))
-        self.assertEqual(len(lines), 8, lines)
+        self.assertEqual(len(lines), 6, lines)
 
     def test_who_chose_what(self):
         self.write('{"gradient_clipping": 1.0, "optimizer": {"type": "Lion"}}', "all.json")

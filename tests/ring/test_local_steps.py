@@ -164,7 +164,7 @@ class LocalSteps(Runs):
                 (["--topology", "ps:async", *EVALS], "leave eval_every out")):
             with self.subTest(words=words):
                 self.refused(*SMALL, "--out", "refused", *words, said=said)
-        self.assertIn("nothing to act on here: local_steps.outer (lr)", self.run_it(
+        self.assertIn("1 key has no effect here (local_steps.outer.lr)", self.run_it(
             "train", "--dry-run", "--model", "tiny", "--topology", "zero:0", "--set", "local_steps.outer.lr=0.5").stderr)
 
 

@@ -117,6 +117,7 @@ static int open_weights(struct run *r) {
         !(r->layout = model_layout_create(&r->spec, 1)) ||
         !(r->reader = hf_open(r->source.dir, &r->spec, r->layout)))
         return -1;
+    source_end_by(&r->source, r->spec.eos_token);
     if (!cli_get(r->args, "dtype")) r->config->dtype = hf_dtype(r->reader);
     return 0;
 }
@@ -239,19 +240,6 @@ static int print_token(void *ctx, int32_t token) {
     return fflush(p->f) ? -1 : 0;
 }
 
-// Length of the UTF-8 sequence that begins at s, of n bytes (RFC 3629, section 4: no surrogates, nothing
-// overlong, at most U+10FFFF); 0: none does.
-static int utf8_length(const unsigned char *s, int64_t n) {
-    int length = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
-    if (length > n) return 0;
-    for (int i = 1; i < length; i++)
-        if ((s[i] & 0xc0) != 0x80) return 0;
-    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90) ||
-        (s[0] == 0xf4 && s[1] > 0x8f))
-        return 0;
-    return length;
-}
-
 // malloc'd text of byte tokens. A NUL would end a C string, so it is replaced as well.
 static char *text_of(const int32_t *ids, int64_t n) {
     static const char replacement[] = "\xef\xbf\xbd";
@@ -261,7 +249,7 @@ static char *text_of(const int32_t *ids, int64_t n) {
     for (int64_t i = 0; i < n; i++)
         if (ids[i] < 256) bytes[count++] = (unsigned char)ids[i];
     for (int64_t i = 0; i < count;) {
-        int length = bytes[i] ? utf8_length(bytes + i, count - i) : 0;
+        int length = bytes[i] ? text_utf8_length(bytes + i, count - i) : 0;
         const void *from = length ? (const void *)(bytes + i) : replacement;
         size_t width = length ? (size_t)length : sizeof replacement - 1;
         memcpy(to, from, width);

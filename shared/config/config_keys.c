@@ -110,8 +110,11 @@ static const struct config_key keys[] = {
             "model", "M",
             "preset (tiny, demo, gpt2-124m, ..), Hugging Face config.json, or directory with weights (demo)")),
     TEXT("data.path", NOBODY, c.data, DEFAULT("demo"),
-         FLAG("data", "PATH", "text or llm.c .bin file, directory of them, or the demo's text (demo)")),
-    TEXT("data.val_path", NOBODY, c.val_data),
+         FLAG("data", "PATH",
+              "text or token file, directory of them, pattern in quotes, or the demo's text (demo)")),
+    TEXT("data.val_path", NOBODY, c.val_data,
+         FLAG("data-val", "PATH",
+              "held-out text or tokens (those of --data that are named so, or its last 5%)")),
     TEXT(
         "data.tokenizer", NOBODY, c.tokenizer, DEFAULT("auto"),
         FLAG("tokenizer", "KIND",

@@ -148,3 +148,14 @@ const char *text_words(char *out, size_t size, const char *text) {
     snprintf(out, size, "%.*s%s..%s", (int)head, text, head ? " " : "", tail);
     return out;
 }
+
+int text_utf8_length(const unsigned char *s, int64_t n) {
+    int length = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
+    if (length > n) return 0;
+    for (int i = 1; i < length; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90) ||
+        (s[0] == 0xf4 && s[1] > 0x8f))
+        return 0;
+    return length;
+}

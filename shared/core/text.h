@@ -31,6 +31,10 @@ const char *text_count(const char *text, int *out);
 const char *text_words(char *out, size_t size, const char *text);
 #define TEXT_WORDS(size, text) text_words((char[size]){""}, size, text)
 
+// Length of the UTF-8 sequence that begins at s, of n bytes (RFC 3629, section 4: no surrogates, nothing
+// overlong, at most U+10FFFF); 0: none does.
+int text_utf8_length(const unsigned char *s, int64_t n);
+
 // The shortest decimal text that reads back as exactly the same number.
 void shortest_f32(char text[32], float x);
 void shortest_f64(char text[32], double x);

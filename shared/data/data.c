@@ -34,12 +34,24 @@ struct token_source {
 struct scan {
     int32_t vocab;
     int64_t counted;
-    int64_t *counts;  // (vocab) of those that are trained on
+    int64_t *
+        counts;  // (room) of those that are trained on: a table as large as the largest of them, not as the vocabulary
+    int64_t room;
     XXH64_state_t *train, *held_out;
 };
 
+static void count_token(struct scan *x, int32_t token) {
+    if (token >= x->room) {
+        int64_t more = token < 2 * x->room ? 2 * x->room : token + 1;
+        x->counts = xrealloc(x->counts, (unsigned long)more * sizeof *x->counts);
+        memset(x->counts + x->room, 0, (size_t)(more - x->room) * sizeof *x->counts);
+        x->room = more;
+    }
+    x->counts[token]++;
+}
+
 // Checks, counts and hashes all tokens.
-static int scan(const struct token_stream *s, const struct scan *x) {
+static int scan(const struct token_stream *s, struct scan *x) {
     int32_t *buf = xcalloc(SCAN_TOKENS, sizeof *buf);
     int rc = 0;
     for (int64_t at = 0; at < s->total && rc == 0; at += SCAN_TOKENS) {
@@ -57,7 +69,7 @@ static int scan(const struct token_stream *s, const struct scan *x) {
                     g->path, (uint32_t)buf[i], (long long)(at + i - g->first), x->vocab);
                 break;
             }
-            if (i < train) x->counts[buf[i]]++;
+            if (i < train) count_token(x, buf[i]);
         }
     }
     free(buf);
@@ -81,17 +93,16 @@ static int check_length(const char *path, int64_t tokens, const char *kind, int6
 static int read_all(struct token_source *s, const struct data_options *o) {
     struct scan x = {.vocab = o->vocab,
                      .counted = s->train_tokens,
-                     .counts = xcalloc((unsigned long)o->vocab, sizeof *x.counts),
                      .train = XXH64_createState(),
                      .held_out = XXH64_createState()};
     XXH64_reset(x.train, 0);
     XXH64_reset(x.held_out, 0);
     int rc = scan(&s->stream, &x);
     x.counted = 0;
-    if (rc == 0 && o->val_path) rc = scan(&s->val_stream, &x);
+    if (rc == 0 && s->val_stream.count) rc = scan(&s->val_stream, &x);
     if (rc == 0) {
         // Shannon 1948, section 6, with natural logarithms.
-        for (int32_t v = 0; v < o->vocab; v++) {
+        for (int64_t v = 0; v < x.room; v++) {
             double p = (double)x.counts[v] / (double)s->train_tokens;
             if (x.counts[v]) s->entropy -= p * exact_log(p);
         }
@@ -105,30 +116,36 @@ static int read_all(struct token_source *s, const struct data_options *o) {
 }
 
 static int open_all(struct token_source *s, const struct data_options *o) {
-    if (o->vocab < 1) return fail("data %s: a vocabulary of %d tokens is impossible", o->path, o->vocab);
+    if (o->vocab < 0) return fail("data %s: a vocabulary of %d tokens is impossible", o->path, o->vocab);
     if (!(o->val_fraction >= 0.0 && o->val_fraction < 1.0))
         return fail("data %s: val_fraction %g must be at least 0 and below 1", o->path, o->val_fraction);
-    int opened = stream_open(&s->stream, o->path, o->tokenizer);
-    if (o->val_path && stream_open(&s->val_stream, o->val_path, o->tokenizer)) opened = -1;
+    int opened = stream_open(&s->stream, o->path, o->tokenizer, PART_TRAIN);
+    const char *val = o->val_path ? o->val_path : s->stream.from.held_out ? o->path : NULL;
+    if (val && stream_open(&s->val_stream, val, o->tokenizer, PART_HELD_OUT)) opened = -1;
     if (opened) return -1;
     s->train_tokens = s->stream.total;
-    if (o->val_path) {
+    if (val) {
         s->val_tokens = s->val_stream.total;
     } else {
         s->val_tokens = (int64_t)(o->val_fraction * (double)s->stream.total);
         s->train_tokens -= s->val_tokens;
         s->val_first = s->train_tokens;
     }
+    if (!o->vocab) return 0;
     const struct vocabulary v = {.model = o->model, .size = o->vocab, .tokenizer = o->tokenizer};
     if (o->model && vocabulary_check(&v, o->path, &s->stream)) return -1;
-    if (o->model && o->val_path && vocabulary_check(&v, o->val_path, &s->val_stream)) return -1;
+    if (o->model && val && vocabulary_check(&v, val, &s->val_stream)) return -1;
     const struct documents_options d = {o->path, o->vocab, s->train_tokens, o->seq};
     if (o->whole ? documents_find(&s->documents, &s->stream, &d)
                  : check_length(o->path, s->train_tokens, "training", o->seq))
         return -1;
-    if (o->val_path && check_length(o->val_path, s->val_tokens, "held-out", o->seq)) return -1;
+    if (val && check_length(val, s->val_tokens, "held-out", o->seq)) return -1;
     if (read_all(s, o)) return -1;
     const struct token_stream *t = &s->stream;
+    if (val && !o->val_path)
+        info("data %s: trains on %s, and evaluates on %s, as the names say%s%s", o->path, t->files,
+             s->val_stream.files, t->from.left_out ? "; not used: " : "",
+             t->from.left_out ? t->from.left_out : "");
     s->description = t->width > 1
                          ? xasprintf("%s: %lld tokens of %d bits", t->name, (long long)t->total, 8 * t->width)
                      : t->total < FEW_BYTES

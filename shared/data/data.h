@@ -8,18 +8,20 @@
 struct token_source;  // read-only memory maps; shareable between threads once open
 
 struct data_options {
-    // A text file, a .bin of llm.c (uint16 magic 20240520, uint32 magic 20240801), a directory of either, or
-    // "demo".
+    // A text file, a token file (data_stream.h), a directory or a pattern of either, or "demo". Where names say of some files
+    // that they are to be trained on, and of others that they are held out, the former alone are.
     const char *path;
-    const char *val_path;  // or NULL: the last val_fraction of the tokens
+    const char
+        *val_path;  // likewise; NULL: the held-out files of path, or the last val_fraction of the tokens
     // "byte" (text, whatever the model), "bin", or NULL and "auto": by what the files are.
     const char *tokenizer;
     // As given: text and sidecars must go with its vocabulary (vocabulary.h); NULL: not checked.
     const char *model;
     double val_fraction;  // in [0, 1)
-    int32_t vocab;        // tokens must be below it; checked once over the whole stream
-    int64_t seq;          // T: the training part (and val_path) must hold T+1 tokens; 0: not checked
-    bool whole;           // the training part is of documents of at most T tokens (shared/data/documents.h)
+    int32_t
+        vocab;  // tokens must be below it; checked once over the whole stream. 0: of no known model: no token is read
+    int64_t seq;  // T: the training part (and val_path) must hold T+1 tokens; 0: not checked
+    bool whole;   // the training part is of documents of at most T tokens (shared/data/documents.h)
 };
 
 // NULL after naming file and what is wrong (missing, empty, truncated, wrong magic or version, token out

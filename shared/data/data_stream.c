@@ -1,18 +1,15 @@
 #include "shared/data/data_stream.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/core/file_kind.h"
 #include "shared/core/path.h"
 #include "shared/core/text.h"
 #include "shared/data/data_demo.h"
-
-#define EVAL_MAGIC 20240522  // llm.c, dev/data/data_common.py: write_evalfile
 
 const struct bin_format bin_formats[BIN_FORMATS] = {{20240520, 1, 2}, {20240801, 7, 4}};
 
@@ -34,10 +31,6 @@ static int read_bin_header(struct segment *g, int *width) {
     int32_t head[3] = {0};
     if (g->map.bytes >= sizeof head) memcpy(head, g->map.base, sizeof head);
     const struct bin_format *f = bin_format_of(head[0]);
-    if (head[0] == EVAL_MAGIC)
-        return fail(
-            "data %s: magic %d is llm.c's file of multiple-choice questions, which are no text to train on",
-            g->path, head[0]);
     if (!f) {
         char program[PROGRAM_WORD], *path = shell_word(g->path);
         fail(
@@ -67,6 +60,125 @@ static int read_bin_header(struct segment *g, int *width) {
     return 0;
 }
 
+// Megatron-LM, megatron/core/datasets/indexed_dataset.py: X.idx beside X.bin says the type of bare tokens, and how many a
+// sequence has:
+//     | "MMIDIDX\0\0" | u64 version 1 | u8 type | u64 sequences | u64 documents | int32 length of each sequence | ..
+#define MEGATRON_HEADER 34
+static const struct {
+    const char *name;
+    int width;  // 0: not read
+} megatron_types[] = {{"?", 0},     {"uint8", 0},   {"int8", 0},    {"int16", 0}, {"int32", 4},
+                      {"int64", 0}, {"float64", 0}, {"float32", 0}, {"uint16", 2}};
+
+static int read_index(struct segment *g, const char *path, const struct mapped_file *index, int *width) {
+    const unsigned char *p = index->base;
+    uint64_t version = 0, sequences = 0;
+    if (index->bytes < MEGATRON_HEADER || memcmp(p, "MMIDIDX\0", 9) != 0)
+        return fail("data %s: stands beside %s, but is no index of Megatron's: remove it, or make both again",
+                    path, g->path);
+    memcpy(&version, p + 9, sizeof version);
+    memcpy(&sequences, p + 18, sizeof sequences);
+    size_t type = p[17];
+    if (version != 1)
+        return fail("data %s: version %llu of Megatron's index is not known here, 1 is", path,
+                    (unsigned long long)version);
+    if (type >= sizeof megatron_types / sizeof *megatron_types || !megatron_types[type].width)
+        return fail(
+            "data %s: its tokens are %s (type %zu of Megatron's index); uint16 and int32 are read: make the tokens again with one of them",
+            g->path, megatron_types[type < sizeof megatron_types / sizeof *megatron_types ? type : 0].name,
+            type);
+    if (sequences > (index->bytes - MEGATRON_HEADER) / sizeof(int32_t))
+        return fail(
+            "data %s: announces %llu sequences and is too short for them: it is truncated, copy it again",
+            path, (unsigned long long)sequences);
+    int64_t tokens = 0;
+    for (uint64_t i = 0; i < sequences; i++) {
+        int32_t length;
+        memcpy(&length, p + MEGATRON_HEADER + i * sizeof length, sizeof length);
+        tokens += length;
+    }
+    *width = megatron_types[type].width;
+    if (tokens < 1 || tokens != (int64_t)(g->map.bytes / (size_t)*width) || g->map.bytes % (size_t)*width)
+        return fail(
+            "data %s: has %zu bytes, but its index %s announces %lld tokens of %d: they are not of one pair, or the file is truncated",
+            g->path, g->map.bytes, path, (long long)tokens, *width);
+    g->tokens = g->map.base;
+    g->count = tokens;
+    return 0;
+}
+
+// 1: there is no index.
+static int read_megatron(struct segment *g, int *width) {
+    char why[FILE_WHY_MAX], *path = xasprintf("%.*s.idx", (int)(strlen(g->path) - strlen(".bin")), g->path);
+    struct mapped_file index;
+    int rc = 1;
+    if (!access(path, F_OK)) {
+        rc = mapped_file_open(&index, "data ", path, why) ? fail("data %s: %s", path, why)
+                                                          : read_index(g, path, &index, width);
+        mapped_file_close(&index);
+    }
+    free(path);
+    return rc;
+}
+
+// ---------------------------------------------------------------- text
+#define SAMPLE   65536  // bytes
+#define MOST_BAD 30     // percent of them that are no UTF-8, in a text that is taken for one
+
+// The bytes of a sample that are part of no character of UTF-8; the last one may go on behind it.
+static size_t bad_bytes(const unsigned char *p, size_t n) {
+    size_t bad = 0;
+    for (size_t i = 0, length; i + 3 < n; i += length ? length : 1)
+        bad += !(length = (size_t)text_utf8_length(p + i, (int64_t)(n - i)));
+    return bad;
+}
+
+// Whether the bytes are a text, where nobody said that bytes are meant.
+static int check_text(const struct segment *g) {
+    const unsigned char *p = g->map.base;
+    size_t n = g->map.bytes < SAMPLE ? g->map.bytes : SAMPLE, zeros[2] = {0}, bad = bad_bytes(p, n);
+    for (size_t i = 0; i < n; i++) zeros[i & 1] += !p[i];
+    char *word = shell_word(g->path), program[PROGRAM_WORD];
+    bool wide = n >= 16 && (zeros[0] > n / 5) != (zeros[1] > n / 5);
+    int rc = 0;
+    if (wide)
+        rc = fail(
+            "data %s: every second byte of many is zero: this is text in UTF-16, or tokens of 16 bits. Convert the one by\n"
+            "    iconv -f UTF-16%s -t UTF-8 %s > TEXT.txt\nor give the other a header by\n    %s data wrap --type uint16 %s OUT.bin\n"
+            "--tokenizer byte takes the bytes as they are",
+            g->path, zeros[1] > zeros[0] ? "LE" : "BE", word, program_word(program), word);
+    else if (zeros[0] + zeros[1])
+        rc = fail(
+            "data %s: %zu of its first %zu bytes are zero: this is no text. Tokens get a header by\n"
+            "    %s data wrap --type uint16|uint32 %s OUT.bin\n--tokenizer byte takes the bytes as they are",
+            g->path, zeros[0] + zeros[1], n, program_word(program), word);
+    else if (bad * 100 > n * MOST_BAD)
+        rc = fail(
+            "data %s: %zu%% of its first %zu bytes are no UTF-8: this is no text, or one in another encoding. Convert it by\n"
+            "    iconv -f ENCODING -t UTF-8 %s > TEXT.txt\n--tokenizer byte takes the bytes as they are",
+            g->path, bad * 100 / n, n, word);
+    free(word);
+    return rc;
+}
+
+// Refuses what is known to be no text, and says what a text with more in it is.
+static int check_kind(const struct token_stream *s, const struct segment *g, const char *tokenizer) {
+    const struct file_kind *k = file_kind_of_bytes(g->map.base, g->map.bytes);
+    bool by_bytes = k;
+    if (!k) k = file_kind_of(g->path, g->map.base, g->map.bytes);
+    char *text = file_kind_text(k, g->path, false);
+    int rc = 0;
+    if (text && by_bytes)
+        rc = fail("data %s", text);
+    else if (!tokenizer && check_text(g))
+        rc = -1;
+    else if (text && file_kind_is_text(k) && s->count == 1)
+        warn("data %s\nAll of it is read as it stands, with its keys and marks", text);
+    free(text);
+    return rc;
+}
+
+// ---------------------------------------------------------------- files
 static int add_file(struct token_stream *s, const char *path, const char *tokenizer) {
     struct segment *g = add_segment(s, path);
     char why[FILE_WHY_MAX];
@@ -76,11 +188,14 @@ static int add_file(struct token_stream *s, const char *path, const char *tokeni
     // An llm.c file is one by its first bytes, which no text has, else by `tokenizer`, else by its name.
     int32_t magic = 0;
     if (g->map.bytes >= sizeof magic) memcpy(&magic, g->map.base, sizeof magic);
-    bool bin = bin_format_of(magic) || (tokenizer ? !strcmp(tokenizer, "bin") : ends_with(g->path, ".bin"));
-    int width = 1;
-    if (bin) {
-        if (read_bin_header(g, &width)) return -1;
-    } else {
+    bool known = bin_format_of(magic), named = ends_with(g->path, ".bin"),
+         byte = tokenizer && !strcmp(tokenizer, "byte");
+    bool bin = known || (tokenizer ? !byte : named);
+    int width = 1, rc = bin && !known && named ? read_megatron(g, &width) : 1;
+    if (rc == 1 && !known) rc = check_kind(s, g, bin ? "bin" : tokenizer) ? -1 : 1;
+    if (rc == 1 && bin) rc = read_bin_header(g, &width);
+    if (rc < 0) return rc;
+    if (!bin) {
         g->tokens = g->map.base;
         g->count = (int64_t)g->map.bytes;
     }
@@ -90,47 +205,6 @@ static int add_file(struct token_stream *s, const char *path, const char *tokeni
     s->width = width;
     s->total += g->count;
     return 0;
-}
-
-static int by_name(const struct dirent **a, const struct dirent **b) {
-    return strcmp((*a)->d_name, (*b)->d_name);
-}
-
-// The ending of the directory's files that are read, ".txt" or ".bin"; NULL after fail().
-static const char *choose_kind(const char *path, struct dirent **names, int n, const char *tokenizer) {
-    int txt = 0, bin = 0;
-    for (int i = 0; i < n; i++) {
-        txt += ends_with(names[i]->d_name, ".txt");
-        bin += ends_with(names[i]->d_name, ".bin");
-    }
-    if (tokenizer && strcmp(tokenizer, "bin") == 0) txt = 0;
-    if (tokenizer && strcmp(tokenizer, "byte") == 0 && txt) bin = 0;
-    if (txt && bin)
-        fail("data %s: has .txt and .bin files; choose with --tokenizer byte or --tokenizer bin", path);
-    else if (!txt && !bin)
-        fail("data %s: the directory has no %s file", path,
-             tokenizer && strcmp(tokenizer, "bin") == 0 ? ".bin" : ".txt or .bin");
-    else
-        return txt ? ".txt" : ".bin";
-    return NULL;
-}
-
-static int add_directory(struct token_stream *s, const char *path, const char *tokenizer) {
-    struct dirent **names = NULL;
-    int n = scandir(path, &names, NULL, by_name);
-    if (n < 0) return fail("data %s: %s", path, strerror(errno));
-    const char *kind = choose_kind(path, names, n, tokenizer);
-    int rc = kind ? 0 : -1;
-    for (int i = 0; i < n; i++) {
-        if (rc == 0 && ends_with(names[i]->d_name, kind)) {
-            char *file = xasprintf("%s/%s", path, names[i]->d_name);
-            rc = add_file(s, file, tokenizer);
-            free(file);
-        }
-        free(names[i]);
-    }
-    free(names);
-    return rc;
 }
 
 static int add_demo(struct token_stream *s, const char *tokenizer) {
@@ -147,25 +221,24 @@ static int add_demo(struct token_stream *s, const char *tokenizer) {
     return 0;
 }
 
-int stream_open(struct token_stream *s, const char *path, const char *tokenizer) {
+int stream_open(struct token_stream *s, const char *path, const char *tokenizer, enum data_part part) {
     *s = (struct token_stream){0};
     if (tokenizer && strcmp(tokenizer, "auto") == 0) tokenizer = NULL;
     if (tokenizer && strcmp(tokenizer, "byte") && strcmp(tokenizer, "bin"))
         return fail("data %s: unknown tokenizer \"%s\"; known are \"auto\", \"byte\" and \"bin\"", path,
                     tokenizer);
     if (strcmp(path, "demo") == 0) return add_demo(s, tokenizer);
-    struct stat st;
-    if (stat(path, &st) != 0)
-        return fail("data %s: %s; name a text file, a .bin of llm.c, a directory, or demo", path,
-                    strerror(errno));
-    const char *base = strrchr(path, '/');
-    base = base && base[1] ? base + 1 : path;
-    if (!S_ISDIR(st.st_mode)) {
-        s->name = xstrdup(base);
-        return add_file(s, path, tokenizer);
-    }
-    if (add_directory(s, path, tokenizer)) return -1;
-    s->name = xasprintf("%s (%d file%s)", base, s->count, s->count == 1 ? "" : "s");
+    struct data_files *f = &s->from;
+    if (data_files_find(f, path, tokenizer, part)) return -1;
+    for (int i = 0; i < f->count; i++)
+        if (add_file(s, f->paths[i], tokenizer)) return -1;
+    const char *slash = strrchr(path, '/'), *base = slash && slash[1] ? slash + 1 : path;
+    const char *first = strrchr(f->paths[0], '/'), *last = strrchr(f->paths[f->count - 1], '/');
+    first = first ? first + 1 : f->paths[0];
+    last = last ? last + 1 : f->paths[f->count - 1];
+    s->name =
+        f->several ? xasprintf("%s (%d file%s)", base, f->count, f->count == 1 ? "" : "s") : xstrdup(base);
+    s->files = f->count == 1 ? xstrdup(first) : xasprintf("%d files (%s to %s)", f->count, first, last);
     return 0;
 }
 
@@ -177,6 +250,8 @@ void stream_close(struct token_stream *s) {
     }
     free(s->segments);
     free(s->name);
+    free(s->files);
+    data_files_free(&s->from);
     *s = (struct token_stream){0};
 }
 

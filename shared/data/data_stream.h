@@ -3,11 +3,19 @@
 #ifndef STARRING_SHARED_DATA_DATA_STREAM_H
 #define STARRING_SHARED_DATA_DATA_STREAM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "shared/core/mapped_file.h"
+#include "shared/data/data_files.h"
 
+// What is read, by its first bytes, the file beside it, or its name:
+//     text         bytes as they are. A text that is none (NUL bytes, or few that are UTF-8) is read as "byte" alone
+//     llm.c        tokens of 2 or 4 bytes behind a header
+//     Megatron-LM  X.bin with X.idx, whose type it takes: uint16 or int32
+// All else that is known is refused by its name (shared/core/file_kind.h).
+//
 // A token file of llm.c (dev/data/data_common.py, write_datafile):
 //     | 256 int32: magic, version, count of tokens, 0.. | tokens, `width` bytes each |
 struct bin_format {
@@ -32,14 +40,15 @@ struct segment {
 struct token_stream {
     struct segment *segments;  // in order, without gaps
     int count;
-    int width;      // bytes per token in all segments: 1 text, 2 or 4 llm.c
+    int width;      // bytes per token in all segments: 1 text, 2 or 4 tokens
     int64_t total;  // tokens
     char *name;     // for people: "corpus.txt", "shards/ (12 files)"
+    char *files;    // likewise: "a.bin", "2 files (a.bin to b.bin)"
+    struct data_files from;
 };
 
-// path: a file, a directory or "demo"; tokenizer: "byte", "bin", or "auto" and NULL. 0, or -1 after naming
-// the file; stream_close frees what is there in both cases.
-int stream_open(struct token_stream *s, const char *path, const char *tokenizer);
+// path: as data_files.h has it, or "demo"; tokenizer: "byte", "bin", or "auto" and NULL. 0, or -1 after naming the file; stream_close frees what is there in both cases.
+int stream_open(struct token_stream *s, const char *path, const char *tokenizer, enum data_part part);
 void stream_close(struct token_stream *s);
 // Tokens [first, first + count), which must lie in the stream.
 void stream_fetch(const struct token_stream *s, int64_t first, int64_t count, int32_t *out);

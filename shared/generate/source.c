@@ -11,6 +11,7 @@
 #include "shared/core/path.h"
 #include "shared/core/relaxed_json.h"
 #include "shared/hf/hf_dir.h"
+#include "shared/hf/presets.h"
 
 static int no_weights(const char *given) {
     if (access(given, X_OK)) return fail("--model %s: %s", given, strerror(errno));
@@ -19,6 +20,7 @@ static int no_weights(const char *given) {
             "--model %s: this run has no weights/: it was trained with --no-weights, or did not come to "
             "its end; train it again, without that flag",
             given);
+    if (hf_look(given)) return -1;
     return fail(
         "--model %s: no weights here; expected a run directory with weights/, or a Hugging Face directory "
         "with config.json and *.safetensors",
@@ -42,8 +44,14 @@ static int read_run(struct generate_source *s, const char *run) {
 
 static int find_weights(struct generate_source *s, const char *given) {
     struct stat st;
-    if (stat(given, &st)) return fail("--model %s: %s", given, strerror(errno));
-    if (!S_ISDIR(st.st_mode)) return fail("--model %s: a file; expected the directory it is in", given);
+    if (stat(given, &st)) {
+        struct model_spec spec;
+        if (model_spec_load(given, &spec)) return -1;
+        return fail("--model %s: a preset has no weights: train it first, and name the run's directory",
+                    given);
+    }
+    if (!S_ISDIR(st.st_mode))
+        return hf_look(given) ? -1 : fail("--model %s: a file; expected the directory it is in", given);
     if (hf_has_weights(given)) {
         s->dir = xstrdup(given);
         return 0;
@@ -85,6 +93,12 @@ int source_open(struct generate_source *s, const char *given) {
     *s = (struct generate_source){0};
     if (find_weights(s, given) || read_end(s, "generation_config.json")) return -1;
     return s->end_count ? 0 : read_end(s, "config.json");
+}
+
+void source_end_by(struct generate_source *s, int32_t token) {
+    if (s->end_count || token < 0) return;
+    s->end = xrealloc(s->end, sizeof *s->end);
+    s->end[s->end_count++] = token;
 }
 
 void source_close(struct generate_source *s) {

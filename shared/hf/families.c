@@ -120,11 +120,12 @@ static const struct hf_tensor gpt2_tensors[] = {
 
 // clang-format off
 static const struct hf_family families[] = {
-    {"llama", "LlamaForCausalLM", {LLAMA_TRAITS}, .positions = 2048, LLAMA_FORM, .extra = llama_extra},
-    {"mistral", "MistralForCausalLM", {LLAMA_TRAITS}, .positions = 131072, LLAMA_FORM, .extra = mistral_extra},
-    {"qwen2", "Qwen2ForCausalLM", {LLAMA_TRAITS, .qkv_bias = true}, .positions = 32768, LLAMA_FORM,
-     .extra = qwen2_extra},
-    {"gpt2", "GPT2LMHeadModel", {GPT2_TRAITS}, .positions = 1024, .tied = true, GPT2_FORM},
+    {"llama", "LlamaForCausalLM", {LLAMA_TRAITS}, .positions = 2048, .bos = 1, .eos = 2, LLAMA_FORM, .extra = llama_extra},
+    {"mistral", "MistralForCausalLM", {LLAMA_TRAITS}, .positions = 131072, .kv_heads = 8, .bos = 1, .eos = 2, LLAMA_FORM,
+     .extra = mistral_extra},
+    {"qwen2", "Qwen2ForCausalLM", {LLAMA_TRAITS, .qkv_bias = true}, .positions = 32768, .kv_heads = 32, .bos = -1, .eos = -1,
+     LLAMA_FORM, .extra = qwen2_extra},
+    {"gpt2", "GPT2LMHeadModel", {GPT2_TRAITS}, .positions = 1024, .bos = 50256, .eos = 50256, .tied = true, GPT2_FORM},
 };
 // clang-format on
 

@@ -48,8 +48,10 @@ struct hf_tensor {
 struct hf_family {
     const char *type, *architecture;  // "llama", "LlamaForCausalLM"
     struct model_traits traits;
-    int32_t positions;           // max_positions where the file has none
-    bool tied;                   // likewise
+    int32_t positions;  // max_positions where the file has none
+    int32_t kv_heads;   // where the file has no such key; 0: as many as heads, which null always means
+    int32_t bos, eos;   // where the file has no such key; -1: none
+    bool tied;          // likewise
     const struct hf_key *keys;   // of its kind of config.json
     const struct hf_key *extra;  // its own, behind those; NULL: none
     const char *prefix;          // of all names but the head's: files saved without the head lack it

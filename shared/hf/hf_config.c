@@ -9,6 +9,7 @@
 
 #include "shared/core/error.h"
 #include "shared/core/json.h"
+#include "shared/core/path.h"
 #include "shared/core/relaxed_json.h"
 #include "shared/core/text.h"
 #include "shared/hf/families.h"
@@ -70,11 +71,13 @@ static bool get_bool(struct parse *p, const char *key, bool missing) {
     return cJSON_IsTrue(j);
 }
 
-// eos_token_id may be a list (LLaMA 3 Instruct): its first element is taken.
-static int32_t get_token(struct parse *p, const char *key) {
-    const cJSON *j = find(p->root, key);
-    if (j && cJSON_IsArray(j)) j = cJSON_GetArrayItem(j, 0);
-    return j ? integer_of(p, key, j) : -1;
+// eos_token_id may be a list (LLaMA 3 Instruct): its first element is taken. null is none. The family's own counts where the
+// file has no such key and the vocabulary has it.
+static int32_t get_token(struct parse *p, const char *key, int32_t missing) {
+    const cJSON *j = cJSON_GetObjectItemCaseSensitive(p->root, key);
+    if (!j) return missing < p->spec->vocab ? missing : -1;
+    if (cJSON_IsArray(j)) j = cJSON_GetArrayItem(j, 0);
+    return j && !cJSON_IsNull(j) ? integer_of(p, key, j) : -1;
 }
 
 // ---------------------------------------------------------------- reading each kind
@@ -130,21 +133,28 @@ static void read_full_layers(struct parse *p, const struct hf_key *k) {
     }
 }
 
-// "rope_scaling" (transformers 4) or "rope_parameters" (5, which also holds rope_theta).
+// "rope_scaling" (transformers 4) or "rope_parameters" (5, which also holds rope_theta). Where a file has both, the former
+// counts, and a type that is not named is the default, as in transformers 5.
 static void read_rope(struct parse *p, const struct hf_key *k) {
     struct model_spec *s = p->spec;
     s->rope_theta = get_float(p, p->root, "rope_theta", 10000.0);
-    const char *key = find(p->root, "rope_parameters") ? "rope_parameters" : k->key;
-    const cJSON *j = find(p->root, key);
+    const cJSON *j = find(p->root, k->key), *inner;
+    const char *key = j && (!cJSON_IsObject(j) || j->child) ? k->key : "rope_parameters";
+    j = find(p->root, key);
     if (!j) return;
     if (!cJSON_IsObject(j)) {
         reject(p, key, j, "must be an object or null");
         return;
     }
+    cJSON_ArrayForEach(inner, j) if (cJSON_IsObject(inner))
+        reject(p, key, j, "rotary embeddings that differ from layer to layer are not implemented");
+    const cJSON *part = find(j, "partial_rotary_factor");
+    if (part && !(cJSON_IsNumber(part) && part->valuedouble == 1.0))
+        reject(p, key, j, "only a partial_rotary_factor of 1 is implemented");
     s->rope_theta = get_float(p, j, "rope_theta", (double)s->rope_theta);
     const cJSON *type = find(j, "rope_type");
     if (!type) type = find(j, "type");
-    const char *name = type && cJSON_IsString(type) ? type->valuestring : "";
+    const char *name = type && cJSON_IsString(type) ? type->valuestring : type ? "" : "default";
     if (strcmp(name, "default") == 0) return;
     s->rope_factor = get_float(p, j, "factor", 0.0);
     if (strcmp(name, "linear") == 0) {
@@ -255,6 +265,17 @@ static const struct hf_family *read_type(struct parse *p) {
     return NULL;
 }
 
+// A class that computes something else than the next token has another head.
+static void check_architecture(struct parse *p) {
+    static const char *const same[] = {"ForCausalLM", "LMHeadModel", "Model"};
+    const cJSON *list = find(p->root, "architectures");
+    const char *name = cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        if (!name || ends_with(name, same[i])) return;
+    reject(p, "architectures", list,
+           "this program has language models alone, which give the next token (..ForCausalLM)");
+}
+
 static void read_keys(struct parse *p, const struct hf_key *k) {
     for (; k && k->key; k++) kinds[k->kind].read(p, k);
 }
@@ -264,13 +285,16 @@ static void read_model(struct parse *p, const struct hf_family *row) {
     // 1. What the file says: keys that all models have, those of the row, and the row's own.
     snprintf(s->hf_type, sizeof s->hf_type, "%s", row->type);
     s->traits = row->traits;
+    check_architecture(p);
     s->vocab = need_size(p, "vocab_size");
     s->init_std = get_float(p, p->root, "initializer_range", 0.02);
-    s->bos_token = get_token(p, "bos_token_id");
-    s->eos_token = get_token(p, "eos_token_id");
+    s->bos_token = get_token(p, "bos_token_id", row->bos);
+    s->eos_token = get_token(p, "eos_token_id", row->eos);
     if (find(p->root, "quantization_config"))
-        reject(p, "quantization_config", find(p->root, "quantization_config"),
-               "quantized weights cannot be trained");
+        reject(
+            p, "quantization_config", find(p->root, "quantization_config"),
+            "quantized weights (GPTQ, AWQ, bitsandbytes, FP8) cannot be trained; take the model's directory from before "
+            "quantization");
     read_keys(p, row->keys);
     s->tied = get_bool(p, "tie_word_embeddings", row->tied);
     read_keys(p, row->extra);
@@ -280,7 +304,8 @@ static void read_model(struct parse *p, const struct hf_family *row) {
     if (!s->head_size && s->channels % s->heads && !p->failed)
         reject(p, heads->key, find(p->root, heads->key), heads->why);
     if (!s->head_size) s->head_size = s->channels / s->heads;
-    if (!s->kv_heads) s->kv_heads = s->heads;
+    bool kv_missing = !cJSON_GetObjectItemCaseSensitive(p->root, "num_key_value_heads");
+    if (!s->kv_heads) s->kv_heads = row->kv_heads && kv_missing ? row->kv_heads : s->heads;
     if (!s->ffn) s->ffn = s->channels <= INT32_MAX / 4 ? 4 * s->channels : INT32_MAX;
     if (!s->max_positions) s->max_positions = row->positions;
 }

@@ -2,6 +2,7 @@
 #include "shared/core/disk.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <stdint.h>
@@ -13,6 +14,7 @@
 #include <xxhash.h>
 
 #include "shared/core/error.h"
+#include "shared/core/file_kind.h"
 #include "shared/core/json.h"
 #include "shared/core/name_map.h"
 #include "shared/core/path.h"
@@ -20,6 +22,7 @@
 #include "shared/core/relaxed_json.h"
 #include "shared/hf/hf_config.h"
 #include "shared/hf/safetensors.h"
+#include "shared/model/layout.h"
 
 bool hf_is_buffer(const char *name) {
     static const char *const suffixes[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
@@ -64,6 +67,8 @@ int hf_parts(const struct model_spec *s, const struct layout *l, int u, int t,
 
 // One tensor of any shard.
 struct found {
+    const char
+        *name;  // within the model, without any prefix: "layers.3.mlp.up_proj.weight", "lm_head.weight"
     const struct st_tensor *tensor;
     const struct st_file *file;
     bool used;
@@ -76,15 +81,20 @@ struct hf_reader {
     struct st_file **files;
     int file_count;
     struct found *all;  // sorted by name
+    char *names;        // of all
     int count;
 };
+
+static bool is_weights(const char *name) {
+    return ends_with(name, ".safetensors") && strncmp(name, "adapter_model", strlen("adapter_model")) != 0;
+}
 
 bool hf_has_weights(const char *dir) {
     DIR *d = opendir(dir);
     if (!d) return false;
     bool yes = false;
     for (struct dirent *e; !yes && (e = readdir(d));)
-        yes = ends_with(e->d_name, ".safetensors") || strcmp(e->d_name, INDEX_NAME) == 0;
+        yes = is_weights(e->d_name) || strcmp(e->d_name, INDEX_NAME) == 0;
     closedir(d);
     return yes;
 }
@@ -99,87 +109,197 @@ static int open_shard(struct hf_reader *r, const char *name) {
     return 0;
 }
 
+// The directory's files of weights in the order of their names; the caller frees each and the list.
+static int list_weights(const char *dir, struct dirent ***names) {
+    int n = scandir(dir, names, NULL, alphasort), kept = 0;
+    if (n < 0) return fail("%s: %s", dir, strerror(errno));
+    for (int i = 0; i < n; i++)
+        if (is_weights((*names)[i]->d_name))
+            (*names)[kept++] = (*names)[i];
+        else
+            free((*names)[i]);
+    return kept;
+}
+
+// A shard that the index names is not there. Where files are there that the index does not name, the two are of different
+// builds; else something did not arrive.
+static int missing_shard(const struct hf_reader *r, const struct name_map *shards, const char *name) {
+    struct dirent **names = NULL;
+    int n = list_weights(r->dir, &names), here = 0;
+    char *other = NULL;
+    for (int i = 0; i < n; i++) {
+        if (name_map_get(shards, names[i]->d_name) >= 0)
+            here++;
+        else if (!other)
+            other = xstrdup(names[i]->d_name);
+        free(names[i]);
+    }
+    free(names);
+    if (other)
+        fail(
+            "%s: %s names the shard %s, which is not there, and does not name %s, which is: index and shards are of different "
+            "builds of the model; fetch the whole directory again",
+            r->dir, INDEX_NAME, name, other);
+    else
+        fail(
+            "%s: the shard %s is missing (of the %zu that %s names %d are here): did the download stop? Fetch it again",
+            r->dir, name, shards->count, INDEX_NAME, here);
+    free(other);
+    return -1;
+}
+
 // The index names the shard of each tensor; the shards must hold what it names.
 static int open_indexed(struct hf_reader *r) {
     char *path = xasprintf("%s/%s", r->dir, INDEX_NAME);
     cJSON *root = relaxed_json_load(path);
     const cJSON *map = cJSON_GetObjectItemCaseSensitive(root, "weight_map"), *j;
     struct name_map shards = {0};  // their place in r->files
+    int shard_count = 0, rc = 0;
     bool is_new;
-    int rc = 0;
     if (!root)
         rc = -1;
-    else if (!cJSON_IsObject(map))
-        rc = fail("%s: \"weight_map\" is missing; it names the shard of each tensor", path);
+    else if (!cJSON_IsObject(map) || !map->child)
+        rc = fail("%s: \"weight_map\" %s; it names the shard of each tensor: fetch the file again", path,
+                  cJSON_IsObject(map) ? "is empty" : "is missing");
     for (j = rc ? NULL : map->child; j && rc == 0; j = j->next) {
-        if (!cJSON_IsString(j) || strchr(j->valuestring, '/') || !*j->valuestring) {
+        if (!cJSON_IsString(j) || strchr(j->valuestring, '/') || !*j->valuestring)
             rc = fail("%s: tensor %.200s: its shard must be the name of a file in this directory", path,
                       j->string);
-            break;
-        }
-        int64_t at = name_map_put(&shards, j->valuestring, r->file_count, &is_new);
-        if (is_new) rc = open_shard(r, j->valuestring);
-        if (rc == 0 && !st_find(r->files[at], j->string))
-            rc = fail("%s: tensor %.200s: is not in %s, where %s puts it", r->dir, j->string, j->valuestring,
-                      INDEX_NAME);
+        else
+            shard_count += name_map_put(&shards, j->valuestring, shard_count, &is_new) == shard_count;
     }
+    for (j = rc ? NULL : map->child; j && rc == 0; j = j->next) {
+        if (name_map_get(&shards, j->valuestring) < r->file_count) continue;
+        rc = has_file(r->dir, j->valuestring) ? open_shard(r, j->valuestring)
+                                              : missing_shard(r, &shards, j->valuestring);
+    }
+    for (j = rc ? NULL : map->child; j && rc == 0; j = j->next)
+        if (!st_find(r->files[name_map_get(&shards, j->valuestring)], j->string))
+            rc = fail(
+                "%s: tensor %.200s: is not in %s, where %s puts it: they are of different builds of the model; fetch both again",
+                r->dir, j->string, j->valuestring, INDEX_NAME);
     name_map_free(&shards);
     cJSON_Delete(root);
     free(path);
     return rc;
 }
 
+// Names of shards, "model-00002-of-00003.safetensors", say how many there are.
+static int check_numbers(const struct hf_reader *r, struct dirent **names, int n) {
+    int here = 0, of = 0, sum = 0, shard, all;
+    const char *like = NULL;
+    for (int i = 0; i < n; i++) {
+        const char *at = strstr(names[i]->d_name, "-of-"), *from = at;
+        while (from > names[i]->d_name && isdigit((unsigned char)from[-1])) from--;
+        if (!at || sscanf(from, "%d-of-%d.safetensors", &shard, &all) != 2) continue;
+        if (of && all != of)
+            return fail(
+                "%s: %s is one of %d shards, and %s one of %d: they are of different builds of the model",
+                r->dir, like, of, names[i]->d_name, all);
+        of = all;
+        like = names[i]->d_name;
+        here++;
+        sum += shard;
+    }
+    if (here >= of) return 0;
+    char first[80] = "";
+    if (here == of - 1)
+        snprintf(first, sizeof first, " (number %lld is missing)", (long long)of * (of + 1) / 2 - sum);
+    return fail(
+        "%s: the names say %d shards (%s), and %d %s there%s: did the download stop? Fetch the directory again",
+        r->dir, of, like, here, here == 1 ? "is" : "are", first);
+}
+
 static int open_listed(struct hf_reader *r) {
     struct dirent **names = NULL;
-    int n = scandir(r->dir, &names, NULL, alphasort), rc = 0;
-    if (n < 0) return fail("%s: %s", r->dir, strerror(errno));
+    int n = list_weights(r->dir, &names);
+    if (n < 0) return -1;
+    int rc = n ? check_numbers(r, names, n)
+               : fail("%s: has no weights (no model.safetensors, no %s)", r->dir, INDEX_NAME);
     for (int i = 0; i < n; i++) {
-        if (rc == 0 && ends_with(names[i]->d_name, ".safetensors")) rc = open_shard(r, names[i]->d_name);
+        if (rc == 0) rc = open_shard(r, names[i]->d_name);
         free(names[i]);
     }
     free(names);
-    if (rc == 0 && r->file_count == 0)
-        rc = fail("%s: has no weights (no model.safetensors, no %s)", r->dir, INDEX_NAME);
     return rc;
 }
 
+// ---- names
+// What wrappers of modules put before the names of what they wrap, or, with `anywhere`, into them.
+static const struct {
+    const char *text;
+    bool anywhere;
+} wrappers[] = {
+    {"_orig_mod.", true},                   // torch.compile
+    {"_fsdp_wrapped_module.", true},        // FSDP
+    {"_checkpoint_wrapped_module.", true},  // activation checkpointing
+    {"module.", false},                     // DataParallel, DDP, DeepSpeed
+    {"base_model.model.", false},           // PEFT
+    {"model.", false},                      // a module that has the model as a member
+};
+
+// Writes the name without wrappers and the family's prefix to out, which has room for it.
+static void bare_name(const char *name, const char *prefix, char *out) {
+    strcpy(out, name);
+    for (size_t i = 0; i < sizeof wrappers / sizeof *wrappers; i++)
+        for (char *at; wrappers[i].anywhere && (at = strstr(out, wrappers[i].text));)
+            memmove(at, at + strlen(wrappers[i].text), strlen(at + strlen(wrappers[i].text)) + 1);
+    for (bool again = true; again;) {
+        again = false;
+        for (size_t i = 0; i <= sizeof wrappers / sizeof *wrappers; i++) {
+            const char *text = i ? wrappers[i - 1].text : prefix;
+            if (strncmp(out, text, strlen(text)) != 0) continue;
+            memmove(out, out + strlen(text), strlen(out + strlen(text)) + 1);
+            again = true;
+        }
+    }
+}
+
 static int by_name(const void *a, const void *b) {
-    return strcmp(((const struct found *)a)->tensor->name, ((const struct found *)b)->tensor->name);
+    return strcmp(((const struct found *)a)->name, ((const struct found *)b)->name);
 }
 
 static int collect(struct hf_reader *r) {
-    for (int i = 0; i < r->file_count; i++) r->count += st_count(r->files[i]);
+    size_t room = 1;
+    for (int i = 0; i < r->file_count; i++)
+        for (int t = 0; t < st_count(r->files[i]); t++, r->count++)
+            room += strlen(st_at(r->files[i], t)->name) + 1;
     r->all = xcalloc((unsigned long)r->count, sizeof *r->all);
+    char *name = r->names = xcalloc(room, 1);
+    const char *prefix = hf_family_of(&r->spec)->prefix;
     int k = 0;
     for (int i = 0; i < r->file_count; i++)
-        for (int t = 0; t < st_count(r->files[i]); t++)
-            r->all[k++] = (struct found){st_at(r->files[i], t), r->files[i], false};
+        for (int t = 0; t < st_count(r->files[i]); t++) {
+            bare_name(st_at(r->files[i], t)->name, prefix, name);
+            r->all[k++] = (struct found){name, st_at(r->files[i], t), r->files[i], false};
+            name += strlen(name) + 1;
+        }
     qsort(r->all, (size_t)r->count, sizeof *r->all, by_name);
     for (k = 1; k < r->count; k++)
-        if (strcmp(r->all[k - 1].tensor->name, r->all[k].tensor->name) == 0)
+        if (strcmp(r->all[k - 1].name, r->all[k].name) == 0)
             return fail("%s: tensor %s: also in %s", st_path(r->all[k].file), r->all[k].tensor->name,
                         st_path(r->all[k - 1].file));
     return 0;
 }
 
-static struct found *lookup_exact(const struct hf_reader *r, const char *name) {
-    struct st_tensor wanted = {.name = (char *)name};
-    struct found key = {.tensor = &wanted};
+static struct found *lookup_bare(const struct hf_reader *r, const char *name) {
+    struct found key = {.name = name};
     return bsearch(&key, r->all, (size_t)r->count, sizeof key, by_name);
 }
 
-// With the family's prefix, or without: files saved from the bare model lack it.
+#define HEAD_NAME "lm_head.weight"
+
+// Of one part of a tensor of ours, by its whole name. A tied model's one matrix may be there under the head's name.
 static struct found *lookup(const struct hf_reader *r, const char *name) {
-    struct found *f = lookup_exact(r, name);
-    const char *prefix = hf_family_of(&r->spec)->prefix;
-    if (!f && strncmp(name, prefix, strlen(prefix)) == 0) f = lookup_exact(r, name + strlen(prefix));
-    return f;
+    const struct hf_family *family = hf_family_of(&r->spec);
+    const char *bare =
+        name + (strncmp(name, family->prefix, strlen(family->prefix)) ? 0 : strlen(family->prefix));
+    struct found *f = lookup_bare(r, bare);
+    return f || !r->spec.tied || strcmp(bare, family->tensors[0].theirs[0]) ? f : lookup_bare(r, HEAD_NAME);
 }
 
 static struct found *embedding_of(const struct hf_reader *r) {
-    struct hf_part parts[HF_MAX_PARTS];
-    hf_parts(&r->spec, r->layout, 0, 0, parts);
-    return lookup(r, parts[0].name);
+    return lookup(r, hf_family_of(&r->spec)->tensors[0].theirs[0]);
 }
 
 static void shape_text(char *out, size_t bytes, int dims, const int64_t *shape) {
@@ -189,14 +309,66 @@ static void shape_text(char *out, size_t bytes, int dims, const int64_t *shape) 
     if (at < bytes) snprintf(out + at, bytes - at, ")");
 }
 
+// How many blocks the files have, by the numbers in their names.
+static int blocks_of(const struct hf_reader *r) {
+    const char *layers = hf_family_of(&r->spec)->layers;
+    int most = 0, block;
+    for (int i = 0; i < r->count; i++)
+        if (!strncmp(r->all[i].name, layers, strlen(layers)) &&
+            sscanf(r->all[i].name + strlen(layers), ".%d.", &block) == 1 && block >= most)
+            most = block + 1;
+    return most;
+}
+
+// Why a tensor that the model needs is not there, as far as the other names tell.
+static int missing_tensor(const struct hf_reader *r, const char *name) {
+    const struct hf_family *family = hf_family_of(&r->spec);
+    const char *embedding = family->tensors[0].theirs[0];
+    for (int i = 0; i < r->count; i++)
+        if (strstr(r->all[i].name, ".lora_A.") || ends_with(r->all[i].name, ".base_layer.weight"))
+            return fail(
+                "%s: tensor %s: these are weights of PEFT with a LoRA adapter beside them: merge it in (merge_and_unload()) and "
+                "save the model again",
+                st_path(r->all[i].file), r->all[i].tensor->name);
+        else if (ends_with(r->all[i].name, ".qweight"))
+            return fail(
+                "%s: tensor %s: quantized weights (GPTQ or AWQ) cannot be trained: take the model's directory from before "
+                "quantization",
+                st_path(r->all[i].file), r->all[i].tensor->name);
+    if (!strcmp(name, HEAD_NAME) && embedding_of(r))
+        return fail(
+            "%s: tensor %s: missing, and config.json does not tie it to the embedding. If the model shares its embedding, set "
+            "\"tie_word_embeddings\": true in config.json; a head of its own has to be saved with the model",
+            r->dir, name);
+    if (ends_with(name, embedding) && lookup_bare(r, HEAD_NAME))
+        return fail("%s: tensor %s: missing, but " HEAD_NAME
+                    " is there: if the model shares its embedding, set \"tie_word_embeddings\": "
+                    "true in config.json",
+                    r->dir, name);
+    int blocks = blocks_of(r);
+    if (!embedding_of(r) || !blocks)
+        return fail(
+            "%s: tensor %s: missing, and nothing is called like a tensor of a %s model (%s, for one): the weights are of another "
+            "model, or of another program, than config.json",
+            r->dir, name, family->type, r->count ? r->all[0].tensor->name : "no tensor");
+    if (blocks < r->spec.layers)
+        return fail(
+            "%s: tensor %s: missing: the files have %d blocks, and config.json says %d: one of them is of another model",
+            r->dir, name, blocks, r->spec.layers);
+    return fail(
+        "%s: tensor %s: missing; the model of config.json needs it, and %s: the weights are not complete, or of another model",
+        r->dir, name, has_file(r->dir, INDEX_NAME) ? "the index does not name it either" : "no file has it");
+}
+
 static int check_part(struct hf_reader *r, const struct hf_part *p) {
     struct found *f = lookup(r, p->name);
-    if (!f) return fail("%s: tensor %s: missing; the model of config.json needs it", r->dir, p->name);
+    if (!f) return missing_tensor(r, p->name);
     const struct st_tensor *t = f->tensor;
     f->used = true;
     if (t->dtype < 0 || t->dtype == DT_I64 || t->dtype == DT_U8)
-        return fail("%s: tensor %s: dtype %s cannot be weights; known are F32, F16, BF16 and F64",
-                    st_path(f->file), t->name, t->type_name);
+        return fail(
+            "%s: tensor %s: dtype %s cannot be weights (quantized ones cannot be trained); known are F32, F16, BF16 and F64",
+            st_path(f->file), t->name, t->type_name);
     bool same = t->dims == p->dims;
     for (int d = 0; same && d < p->dims; d++) same = t->shape[d] == p->shape[d];
     if (same) return 0;
@@ -207,43 +379,24 @@ static int check_part(struct hf_reader *r, const struct hf_part *p) {
                 wanted);
 }
 
-// If a file of a tied model holds a head, it must equal the embedding.
-static void check_tied_head(struct hf_reader *r) {
-    struct found *head = lookup_exact(r, "lm_head.weight"), *embedding = embedding_of(r);
-    if (!r->spec.tied || !head || !embedding) return;
-    head->used = true;
-    const struct st_tensor *a = head->tensor, *b = embedding->tensor;
-    if (a->dtype != b->dtype || a->bytes != b->bytes || memcmp(a->data, b->data, a->bytes))
-        warn(
-            "%s: tensor lm_head.weight differs from the embedding, but "
-            "tie_word_embeddings is true: it is ignored",
-            st_path(head->file));
-}
-
 static int check_all(struct hf_reader *r) {
     struct hf_part parts[HF_MAX_PARTS];
+    struct found *head = r->spec.tied ? lookup_bare(r, HEAD_NAME) : NULL;
+    if (head) head->used = true;  // equal to the embedding (hf_settle), or in its place
     for (int u = 0; u < r->layout->count; u++)
         for (int t = 0; t < r->layout->units[u].count; t++) {
             int n = hf_parts(&r->spec, r->layout, u, t, parts);
             for (int i = 0; i < n; i++)
                 if (check_part(r, &parts[i])) return -1;
         }
-    check_tied_head(r);
-    int unexpected = 0;
-    for (int k = 0; k < r->count; k++) {
-        if (r->all[k].used || hf_is_buffer(r->all[k].tensor->name)) continue;
-        if (unexpected++ < 5)
-            warn("%s: tensor %s: unexpected, ignored", st_path(r->all[k].file), r->all[k].tensor->name);
-    }
-    if (unexpected > 5) warn("%s: %d more unexpected tensors are ignored", r->dir, unexpected - 5);
     return 0;
 }
 
-struct hf_reader *hf_open(const char *dir, const struct model_spec *s, const struct layout *l) {
+// The files, and what is in them. NULL after fail(); s need not be settled.
+static struct hf_reader *open_files(const char *dir, const struct model_spec *s) {
     struct hf_reader *r = xcalloc(1, sizeof *r);
     r->dir = xstrdup(dir);
     r->spec = *s;
-    r->layout = l;
     int rc;
     // transformers looks in this order.
     if (has_file(dir, "model.safetensors"))
@@ -252,10 +405,101 @@ struct hf_reader *hf_open(const char *dir, const struct model_spec *s, const str
         rc = open_indexed(r);
     else
         rc = open_listed(r);
-    if (rc || collect(r) || check_all(r)) hf_close(&r);
+    if (rc || collect(r)) hf_close(&r);
     return r;
 }
 
+struct hf_reader *hf_open(const char *dir, const struct model_spec *s, const struct layout *l) {
+    struct hf_reader *r = open_files(dir, s);
+    if (r) r->layout = l;
+    if (r && check_all(r)) hf_close(&r);
+    return r;
+}
+
+int hf_settle(const char *dir, struct model_spec *s) {
+    struct hf_reader *r = open_files(dir, s);
+    if (!r) return -1;
+    const struct found *head = lookup_bare(r, HEAD_NAME), *embedding = embedding_of(r);
+    if (s->tied && head && embedding) {
+        const struct st_tensor *a = head->tensor, *b = embedding->tensor;
+        bool same = a->dtype == b->dtype && a->bytes == b->bytes && !memcmp(a->data, b->data, a->bytes);
+        if (!same)
+            warn(
+                "%s: tensor %s differs from the embedding, though tie_word_embeddings is true: the model is untied, as transformers "
+                "takes it (its config.json should say false)",
+                st_path(head->file), a->name);
+        r->spec.tied = s->tied = same;
+    }
+    struct layout *l = model_layout_create(s, 1);
+    r->layout = l;
+    int rc = !l || check_all(r) ? -1 : 0, unexpected = 0;
+    for (int k = 0; k < r->count && !rc; k++) {
+        if (r->all[k].used || hf_is_buffer(r->all[k].tensor->name)) continue;
+        if (unexpected++ < 5)
+            warn("%s: tensor %s: unexpected, ignored", st_path(r->all[k].file), r->all[k].tensor->name);
+    }
+    if (unexpected > 5) warn("%s: %d more unexpected tensors are ignored", r->dir, unexpected - 5);
+    hf_close(&r);
+    if (l) layout_destroy(&l);
+    return rc;
+}
+
+// ---------------------------------------------------------------- what was given as a model
+static int say_kind(const struct file_kind *k, const char *path, const char *more) {
+    char *text = file_kind_text(k, path, true);
+    if (text) fail("--model %s%s", text, more);
+    free(text);
+    return text ? -1 : 0;
+}
+
+static int look_at_dir(const char *dir) {
+    char *run = xasprintf("%s/weights/config.json", dir);
+    bool is_run = !access(run, F_OK), config = has_file(dir, "config.json");
+    free(run);
+    if (is_run)
+        return fail("--model %s is the directory of a run of this program: its model is %s/weights", dir,
+                    dir);
+    if (hf_has_weights(dir))
+        return config
+                   ? 0
+                   : fail(
+                         "--model %s: has weights, and no config.json, which says what they are: copy it there",
+                         dir);
+    struct dirent **names = NULL;
+    int n = scandir(dir, &names, NULL, alphasort), which, rc = 0;
+    if (n < 0) return fail("--model %s: %s", dir, strerror(errno));
+    const char **list = xcalloc((unsigned long)n + 1, sizeof *list);
+    for (int i = 0; i < n; i++) list[i] = names[i]->d_name;
+    const struct file_kind *k = file_kind_of_model_files(list, n, &which);
+    char *path = k ? xasprintf("%s/%s", dir, list[which]) : NULL;
+    char *more =
+        config ? xasprintf("\nTo train from random weights on purpose, give --model %s/config.json", dir)
+               : xstrdup("");
+    if (k) rc = say_kind(file_kind_at(path), path, more);  // which may be a pointer to what it is called
+    for (int i = 0; i < n && !k && !config && !rc; i++)
+        if (!strncmp(list[i], "checkpoint-", strlen("checkpoint-")))
+            rc = fail("--model %s: has no config.json, but checkpoints: give one of them, such as %s/%s", dir,
+                      dir, list[i]);
+    if (!k && !config && !rc)
+        rc = fail(
+            "--model %s: has no config.json; expected the directory of a Hugging Face model, with config.json and safetensors",
+            dir);
+    for (int i = 0; i < n; i++) free(names[i]);
+    free(names);
+    free(list);
+    free(path);
+    free(more);
+    return rc;
+}
+
+int hf_look(const char *path) {
+    struct stat st;
+    if (stat(path, &st)) return fail("--model %s: %s", path, strerror(errno));
+    if (S_ISDIR(st.st_mode)) return look_at_dir(path);
+    return say_kind(file_kind_at(path), path, "");
+}
+
+// ---------------------------------------------------------------- reading tensors
 enum dtype hf_dtype(const struct hf_reader *r) {
     enum dtype dt = (enum dtype)embedding_of(r)->tensor->dtype;
     return dt == DT_F64 ? DT_F32 : dt;
@@ -297,6 +541,7 @@ void hf_close(struct hf_reader **r) {
     for (int i = 0; i < (*r)->file_count; i++) st_close(&(*r)->files[i]);
     free((*r)->files);
     free((*r)->all);
+    free((*r)->names);
     free((*r)->dir);
     free(*r);
     *r = NULL;
@@ -449,7 +694,7 @@ char *hf_files_identity(const char *dir) {
     XXH64_state_t *h = XXH64_createState();
     XXH64_reset(h, 0);
     for (int i = 0; i < n; i++) {
-        if (ends_with(names[i]->d_name, ".safetensors")) {
+        if (is_weights(names[i]->d_name)) {
             char *path = xasprintf("%s/%s", dir, names[i]->d_name);
             XXH64_update(h, names[i]->d_name, strlen(names[i]->d_name) + 1);
             bytes += add_file(h, path);

@@ -11,10 +11,19 @@
 #include "shared/model/spec.h"
 
 struct hf_reader;
-// NULL after naming the file and the tensor (missing, wrong shape or dtype, truncated, inconsistent header).
+// NULL after naming the file and the tensor (missing, wrong shape or dtype, truncated, inconsistent header). s as hf_settle
+// left it. Names may stand behind what wrappers put before them (torch.compile, DDP, FSDP, PEFT), and without the family's prefix.
 // Every tensor of the layout is checked before this returns. "DIR has no weights" is an error too.
 struct hf_reader *hf_open(const char *dir, const struct model_spec *s, const struct layout *l);
-bool hf_has_weights(const char *dir);  // dir is a directory with *.safetensors or an index
+bool hf_has_weights(
+    const char *dir);  // dir is a directory with *.safetensors, an adapter's apart, or an index
+// What the files of a directory with weights say of the model of its config.json: one whose embedding and head are two
+// different matrices in them is untied, whatever config.json says, as in transformers. Looks at every tensor, as hf_open does,
+// and warns of those that are not used. 0, or -1 after naming file and tensor.
+int hf_settle(const char *dir, struct model_spec *s);
+// A path that was given as a model: 0 where it may be one. -1 after saying what it is and what to do: a file of weights alone,
+// weights in a form that is not read, an adapter, a checkpoint of another program, a run's directory.
+int hf_look(const char *path);
 // The type of the embedding's file tensor; fp32 for fp64.
 enum dtype hf_dtype(const struct hf_reader *r);
 // Unit u as fp32 (n_pad), zeros in gaps.

@@ -5,11 +5,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/core/text.h"
 #include "shared/hf/families.h"
 #include "shared/hf/hf_config.h"
+#include "shared/hf/hf_dir.h"
 
 // V, C, L, H, KV, D, F and the positions; beginning and end of text.
 #define SIZES(v, c, l, h, kv, d, f, p)                                                            \
@@ -55,6 +59,41 @@ const char *model_preset_repository(const char *name) {
     return NULL;
 }
 
+// A name that is no preset and no path: of the hub, or misspelt.
+static int unknown(const char *given) {
+    const char *slash = strrchr(given, '/'), *base = slash ? slash + 1 : given, *near = NULL;
+    char names[512] = "", folder[256];
+    size_t best = strlen(given) / 3 + 2;
+    for (int i = 0, at = 0; i < PRESETS; i++) {
+        const char *name = presets[i].spec.name, *from = presets[i].repository;
+        bool is_repository = from && (!strcasecmp(from, given) || !strcasecmp(strrchr(from, '/') + 1, given));
+        if (is_repository)
+            return fail(
+                "model \"%s\" is on the Hugging Face hub, and nothing is downloaded by this program: fetch it by\n"
+                "    hf download %s --local-dir %s\nand give --model ./%s. The preset %s has its shape, with random weights",
+                given, from, base, base, name);
+        size_t d = edit_distance(given, name);
+        if (d < best) {
+            best = d;
+            near = name;
+        }
+        at += snprintf(names + at, sizeof names - (size_t)at, "%s%s", i ? " " : "", name);
+    }
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - given) : 0, given);
+    bool hub = slash && !strchr(folder, '/') && *folder && *folder != '.' && *folder != '~' && *base &&
+               access(folder, F_OK);
+    char *mean =
+        near  ? xasprintf(": did you mean %s?", near)
+        : hub ? xasprintf(
+                    ". A model of the Hugging Face hub has to be there first: hf download %s --local-dir %s",
+                    given, base)
+              : xstrdup("");
+    fail("model \"%s\" is neither a preset (%s) nor an existing config.json or directory%s", given, names,
+         mean);
+    free(mean);
+    return -1;
+}
+
 int model_spec_load(const char *preset_or_path, struct model_spec *out) {
     for (int i = 0; i < PRESETS; i++)
         if (strcmp(presets[i].spec.name, preset_or_path) == 0) {
@@ -63,16 +102,11 @@ int model_spec_load(const char *preset_or_path, struct model_spec *out) {
             return 0;
         }
     struct stat st;
-    if (stat(preset_or_path, &st) != 0) {
-        char names[512] = "";
-        for (int i = 0, at = 0; i < PRESETS && at < (int)sizeof names; i++)
-            at += snprintf(names + at, sizeof names - (size_t)at, "%s%s", i ? " " : "", presets[i].spec.name);
-        return fail("model \"%s\" is neither a preset (%s) nor an existing config.json or directory",
-                    preset_or_path, names);
-    }
+    if (stat(preset_or_path, &st) != 0) return unknown(preset_or_path);
+    if (hf_look(preset_or_path)) return -1;
     if (!S_ISDIR(st.st_mode)) return hf_config_read(preset_or_path, out);
     char *path = xasprintf("%s/config.json", preset_or_path);
     int rc = hf_config_read(path, out);
     free(path);
-    return rc;
+    return rc || !hf_has_weights(preset_or_path) ? rc : hf_settle(preset_or_path, out);
 }

@@ -8,7 +8,8 @@
 const char *model_preset_name(int i);
 // Where a preset's vocabulary is published on Hugging Face: "Qwen/Qwen2.5-0.5B"; NULL: nowhere, or no preset.
 const char *model_preset_repository(const char *name);
-// A preset's name, or a Hugging Face config.json, or a directory holding one. 0, or -1 after saying why.
+// A preset's name, or a Hugging Face config.json, or a directory holding one, whose weights, where it has some, are looked at
+// (hf_settle). 0, or -1 after saying why, and what it is instead.
 int model_spec_load(const char *preset_or_path, struct model_spec *out);
 
 #endif

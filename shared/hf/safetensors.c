@@ -13,6 +13,7 @@
 
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
+#include "shared/core/file_kind.h"
 #include "shared/core/json.h"
 #include "shared/core/mapped_file.h"
 
@@ -147,11 +148,16 @@ static int read_header(struct st_file *f) {
     const unsigned char *p = f->map.base;
     uint64_t n = 0;
     for (int i = 7; i >= 0; i--) n = n << 8 | p[i];
-    if (n > MAX_HEADER_BYTES || n > f->map.bytes - 8)
+    if (n > MAX_HEADER_BYTES || n > f->map.bytes - 8) {
+        char *what = file_kind_text(file_kind_of_bytes(p, f->map.bytes), f->path, true);
+        int rc = what ? fail("%s", what) : 0;
+        free(what);
+        if (rc) return rc;
         return fail(
             "%s: says its header has %llu bytes, but the file has "
             "%zu; it is truncated or no safetensors file",
             f->path, (unsigned long long)n, f->map.bytes);
+    }
     int64_t values = json_values_at_most((const char *)p + 8, (size_t)n);
     if (values > JSON_VALUES_MAX)
         return fail("%s: its header has about %lld values, at most %d are read: no model has so many tensors",

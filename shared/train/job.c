@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "shared/core/error.h"
@@ -110,30 +111,25 @@ int resume_take_dir(const struct config *c, const char *path, const char *dir, b
 }
 
 // ---------------------------------------------------------------- life
-// Weights that cannot be read are refused before any rank is started and the run directory is made.
-static int check_weights(const struct job *j) {
-    struct hf_reader *reader = hf_open(j->weights_in, &j->spec, j->layout);
-    if (!reader) return -1;
-    hf_close(&reader);
-    return 0;
-}
-
 // Weights and data, of a model that is known or of one that is not.
 static int open_files(struct job *j, bool known) {
     const struct config *c = j->config;
-    if (known && hf_has_weights(c->model)) j->weights_in = c->model;
-    int rc = known && (!j->weights_in || !check_weights(j)) ? 0 : -1;
+    struct stat st;
+    if (known && hf_has_weights(c->model))
+        j->weights_in = c->model;
+    else if (known && !stat(c->model, &st) && S_ISDIR(st.st_mode))
+        info("--model %s: the directory has no weights: they begin at random", c->model);
     // Mistakes in the data are said beside mistakes in the model.
     struct data_options d = {.path = c->data,
                              .val_path = c->val_data,
                              .tokenizer = c->tokenizer,
                              .model = known ? c->model : NULL,
                              .val_fraction = c->val_fraction,
-                             .vocab = known ? j->spec.vocab : INT32_MAX,
+                             .vocab = known ? j->spec.vocab : 0,
                              .whole = c->documents == DOCUMENTS_WHOLE};
     if (d.whole) d.seq = c->seq;
     j->data = data_open(&d);
-    if (!j->data || rc) return -1;
+    if (!j->data || !known) return -1;
     if (!d.whole && data_train_tokens(j->data) < c->seq + 1)
         return fail(
             "data %s: %lld training tokens (and %lld held out for validation) are fewer than --seq %lld + 1: give a longer "

@@ -22,7 +22,7 @@
 // A directory with the files that a test wrote.
 struct dir {
     char path[64];
-    char *files[16];
+    char *files[24];
     int count;
 };
 
@@ -110,7 +110,8 @@ static void test_batches(void **state) {
     unsigned char text[4000];
     for (int i = 0; i < 4000; i++) text[i] = (unsigned char)(i * i / 7 + i / 256);
     const char *path = put_file(*state, "t.txt", text, sizeof text);
-    struct token_source *s = open_path(path, 256, 0.25);
+    struct token_source *s = data_open(&(struct data_options){
+        .path = path, .tokenizer = "byte", .vocab = 256, .val_fraction = 0.25, .seq = 4});
     assert_int_equal(data_train_tokens(s), 3000);
     assert_int_equal(data_val_tokens(s), 1000);
     int32_t a[B * T], at[B * T], b[B * T], bt[B * T];
@@ -189,6 +190,229 @@ static void test_directories(void **state) {
     put_bin(d, "s_3.bin", &(struct bin){20240801, 7, 10, 4, 0, 1000, 0});
     expect_error(&(struct data_options){.path = d->path, .tokenizer = "bin", .vocab = 1000}, "one tokenizer",
                  "s_3.bin");
+}
+
+// Names tell what is trained on from what is held out; what is neither is left out.
+static void test_two_parts(void **state) {
+    struct dir *d = *state;
+    static const struct {
+        const char *train, *held, *neither;
+    } cases[] = {
+        {"fineweb_train_000001.txt", "fineweb_val_000000.txt", "a.txt"},
+        {"train.txt", "valid.txt", "test.txt"},
+        {"wiki.train.tokens", "wiki.valid.tokens", "wiki.test.tokens"},
+        {"x-training-1.txt", "x-dev-1.txt", NULL},
+        {"Train.txt", "Test.txt", NULL},
+        {"trainer_train.txt", "validation.txt", "train_val.txt"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *names[] = {cases[i].train, cases[i].held, cases[i].neither};
+        for (int k = 0; k < 3 && names[k]; k++) put_file(d, names[k], "abcdefghijklmnop", (size_t)(10 + k));
+        char *pattern = xasprintf("%s/*.t*", d->path);
+        for (int way = 0; way < 4; way++) {
+            struct data_options o = {.path = way & 1 ? pattern : d->path, .vocab = 256, .val_fraction = 0.5};
+            if (way & 2) o.val_path = o.path;
+            struct token_source *s = data_open(&o);
+            if (!s || data_train_tokens(s) != 10 || data_val_tokens(s) != 11)
+                fail_msg("%s, way %d", names[0], way);
+            data_close(&s);
+        }
+        free(pattern);
+        while (d->count) {
+            unlink(d->files[--d->count]);
+            free(d->files[d->count]);
+        }
+    }
+    // One part alone is all of the data, and its end is held out.
+    put_file(d, "a_train.txt", "abcdefghij", 10);
+    put_file(d, "b_train.txt", "abcdefghij", 10);
+    struct token_source *s = open_path(d->path, 256, 0.25);
+    assert_true(data_train_tokens(s) == 15 && data_val_tokens(s) == 5);
+    data_close(&s);
+}
+
+static void test_patterns(void **state) {
+    struct dir *d = *state;
+    put_bin(d, "s_1.bin", &(struct bin){20240520, 1, 30, 2, 70, 1000, 0});
+    put_bin(d, "s_0.bin", &(struct bin){20240520, 1, 70, 2, 0, 1000, 0});
+    put_bin(d, "t_2.bin", &(struct bin){20240520, 1, 400, 2, 100, 1000, 0});
+    put_file(d, "s_1.bin.json", "{}", 2);
+    put_file(d, "x[1].txt", "hello", 5);
+    static const struct {
+        const char *pattern;
+        int64_t tokens;
+    } cases[] = {
+        {"*.bin", 500}, {"s_*", 100}, {"s_?.bin", 100}, {"s_[0]*.bin", 70}, {"{t_2,s_0,s_1}.bin", 500},
+        {"x[1].txt", 5}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *path = xasprintf("%s/%s", d->path, cases[i].pattern);
+        struct token_source *s = open_path(path, 1000, 0.0);
+        if (!s || data_train_tokens(s) != cases[i].tokens) fail_msg("%s", path);
+        if (cases[i].tokens >= 100) {
+            check_counting(s, cases[i].tokens, 1000);  // in the order of their names, whatever the braces'
+            s = NULL;
+        }
+        data_close(&s);
+        free(path);
+    }
+    char *none = xasprintf("%s/q_*.bin", d->path);
+    expect_error(&(struct data_options){.path = none, .vocab = 9}, "no file matches", "q_*.bin");
+    free(none);
+}
+
+// Megatron's pairs: the type is the index's.
+static void put_index(struct dir *d, const char *name, int type, int version, int32_t first, int32_t second) {
+    unsigned char bytes[34 + 8] = "MMIDIDX";
+    bytes[9] = (unsigned char)version;
+    bytes[17] = (unsigned char)type;
+    bytes[18] = 2;
+    bytes[26] = 3;
+    memcpy(bytes + 34, (int32_t[]){first, second}, 8);
+    put_file(d, name, bytes, sizeof bytes);
+}
+
+static void test_megatron(void **state) {
+    struct dir *d = *state;
+    uint16_t narrow[100];
+    int32_t wide[100];
+    for (int i = 0; i < 100; i++) wide[i] = narrow[i] = (uint16_t)(i + 300);
+    put_file(d, "n.bin", narrow, sizeof narrow);
+    put_index(d, "n.idx", 8, 1, 60, 40);
+    put_file(d, "w.bin", wide, sizeof wide);
+    put_index(d, "w.idx", 4, 1, 1, 99);
+    char *beginning = xasprintf("%s/w", d->path);
+    const char *const paths[] = {d->files[0], d->files[2], beginning};
+    for (int i = 0; i < 3; i++) {
+        struct token_source *s = open_path(paths[i], 1000, 0.0);
+        assert_non_null(s);
+        assert_int_equal(data_train_tokens(s), 100);
+        int32_t tokens[99], targets[99];
+        data_batch(s, &(struct data_slice){1, 0, 0, 1, 99}, tokens, targets);
+        for (int k = 0; k < 99; k++) assert_true(tokens[k] == 300 + k && targets[k] == 301 + k);
+        data_close(&s);
+    }
+    free(beginning);
+    struct data_options o = {.path = d->files[0], .vocab = 1000};
+    put_index(d, "n.idx", 5, 1, 60, 40);
+    expect_error(&o, "int64", "n.bin");
+    put_index(d, "n.idx", 8, 2, 60, 40);
+    expect_error(&o, "version 2", "n.idx");
+    put_index(d, "n.idx", 8, 1, 60, 41);
+    expect_error(&o, "announces 101 tokens", "n.bin");
+    put_file(d, "n.idx", "MMID", 4);
+    expect_error(&o, "no index of Megatron", "n.idx");
+    o.path = d->files[3];
+    expect_error(&o, "name the .bin beside it", "w.idx");
+}
+
+// What is no text is refused by its first bytes, whatever its name and whatever tokenizer is asked for; what is unknown and no text,
+// where bytes are not asked for.
+static void test_other_kinds(void **state) {
+    struct dir *d = *state;
+    static const struct {
+        const char *says;
+        char bytes[48];
+        bool only_auto;
+    } cases[] = {
+        {"git lfs pull", "version https://git-lfs.github.com/spec/v1\noid", false},
+        {"gunzip -k", "\x1f\x8b\b", false},
+        {"zstd -d", "\x28\xb5\x2f\xfd", false},
+        {"xz -dk",
+         "\xfd"
+         "7zXZ",
+         false},
+        {"bunzip2 -k", "BZh91AY&SY", false},
+        {"lz4 -d", "\x04\x22\x4d\x18", false},
+        {"unzip", "PK\3\4", false},
+        {"numpy.load", "PK\3\4....a.npy", false},
+        {"torch", "PK\3\4....a/data.pkl", false},
+        {"read_parquet", "PAR1", false},
+        {"read_feather", "ARROW1", false},
+        {"numpy.load", "\x93NUMPY", false},
+        {"pickle.load", "\x80\x04\x95", false},
+        {"SQLite", "SQLite format 3", false},
+        {"pdftotext", "%PDF-1.7", false},
+        {"a program (ELF)",
+         "\x7f"
+         "ELF",
+         false},
+        {"a picture", "\x89PNG\r\n\x1a\n", false},
+        {"a picture", "\xff\xd8\xff\xe0", false},
+        {"sound or film", "RIFF", false},
+        {"multiple-choice", "\x8a\xd8\x34\x01", false},
+        {"--model reads", "GGUF", false},
+        {"-f UTF-16 ", "\xff\xfeh\0i\0", false},
+        {"-f UTF-16 ", "\xfe\xff\0h\0i", false},
+        {"-f UTF-32 ", "\xff\xfe\0\0h", false},
+        {"-f UTF-16LE", "h\0e\0l\0l\0o\0 \0w\0o\0r\0l\0d\0,\0 \0a\0n\0d\0 \0a\0g\0a\0i\0n\0", true},
+        {"bytes are zero", "hello\0world", true},
+        {"no UTF-8",
+         "\xcf\xf0\xe8\xe2\xe5\xf2 \xec\xe8\xf0\xcf\xf0\xe8\xe2\xe5\xf2\xcf\xf0\xe8\xe2\xe5\xf2\xcf\xf0\xe8\xe2\xe5\xf2\xcf\xf0\xe8\xe2\xe5\xf2\xcf\xf0\xe8\xe2\xe5\xf2",
+         true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int byte = 0; byte < 2; byte++) {
+            size_t n = sizeof cases[i].bytes;
+            while (cases[i].only_auto && !cases[i].bytes[n - 1]) n--;
+            struct data_options o = {.path = put_file(d, "t.txt", cases[i].bytes, n), .vocab = 256};
+            if (byte) o.tokenizer = "byte";
+            d->count = 0;
+            if (!cases[i].only_auto || !byte) {
+                expect_error(&o, cases[i].says, "t.txt");
+            } else {
+                struct token_source *s = data_open(&o);
+                assert_non_null(s);
+                data_close(&s);
+            }
+            free((char *)(uintptr_t)o.path);
+        }
+    // Texts: with a few bytes of another encoding, and of characters of every length, cut anywhere.
+    static const char *const texts[] = {"caf\xe9 au lait, s'il vous pla\xeet",
+                                        "\u00e4\u20ac\U0001f600\u00e4\u20ac\U0001f600"};
+    for (int i = 0; i < 2; i++)
+        for (size_t cut = 0; cut < 4; cut++) {
+            const char *path = put_file(d, "u.txt", texts[i], strlen(texts[i]) - cut);
+            struct token_source *s = open_path(path, 256, 0.0);
+            assert_non_null(s);
+            data_close(&s);
+            d->count = 0;
+            free((char *)(uintptr_t)path);
+        }
+}
+
+// A directory that holds data in two forms, of which one is not read, and one that was unpacked beside itself.
+static void test_mixed_directories(void **state) {
+    struct dir *d = *state;
+    struct data_options o = {.path = d->path, .vocab = 256};
+    put_file(d, "a.txt", "hello world", 11);
+    put_file(d, "a.txt.gz", "\x1f\x8b", 2);
+    struct token_source *s = data_open(&o);
+    assert_non_null(s);
+    assert_int_equal(data_train_tokens(s), 11);
+    data_close(&s);
+    put_file(d, "b.jsonl", "{}", 2);
+    expect_error(&o, "a.txt, which is read, and b.jsonl, which is not", d->path);
+    unlink(d->files[0]);
+    unlink(d->files[1]);
+    unlink(d->files[2]);
+    put_file(d, "c.parquet", "PAR1", 4);
+    expect_error(&o, "has no .txt or .bin file; ", "read_parquet");
+}
+
+// The table that counts tokens is as large as the tokens, not as the vocabulary; of no known vocabulary nothing is read.
+static void test_vocabularies(void **state) {
+    struct dir *d = *state;
+    const char *p = put_bin(d, "l.bin", &(struct bin){20240801, 7, 1000, 4, 2000000, 4000000, 0});
+    struct token_source *s = data_open(&(struct data_options){.path = p, .vocab = INT32_MAX});
+    assert_non_null(s);
+    assert_true(fabs(data_unigram_entropy(s) - log(1000)) < 1e-9);
+    data_close(&s);
+    s = data_open(&(struct data_options){.path = p});
+    assert_non_null(s);
+    assert_int_equal(data_train_tokens(s), 1000);
+    data_close(&s);
+    expect_error(&(struct data_options){.path = p, .vocab = 2000500}, "token 2000500 at position 500",
+                 "l.bin");
 }
 
 static void test_bad_files(void **state) {
@@ -298,6 +522,12 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_batches, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_bin_files, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_directories, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_two_parts, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_patterns, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_megatron, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_other_kinds, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_mixed_directories, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_vocabularies, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_bad_files, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_demo_text, make_dir, remove_dir),
         cmocka_unit_test(test_generated_text),

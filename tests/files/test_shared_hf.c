@@ -175,10 +175,12 @@ static void test_names_and_transposes(void **state) {
 
 // The tensors of a file, some left out, renamed or cut, into another.
 struct edit {
-    const char *skip;    // a tensor left out
-    const char *only;    // names must (not) contain this ...
-    bool without;        // ... not
-    const char *prefix;  // left out in front of every name that has it
+    const char *skip;       // a tensor left out
+    const char *only;       // names must (not) contain this ...
+    bool without;           // ... not
+    const char *prefix;     // left out in front of every name that has it
+    const char *before;     // put in front of every name
+    const char *from, *to;  // a name that changes
 };
 
 static void copy_edited(const char *from, const char *to, const struct edit *e) {
@@ -186,6 +188,7 @@ static void copy_edited(const char *from, const char *to, const struct edit *e) 
     assert_non_null(f);
     struct st_entry entries[64];
     const struct st_tensor *kept[64];
+    char *names[64];
     int n = 0;
     for (int i = 0; i < st_count(f); i++) {
         const struct st_tensor *t = st_at(f, i);
@@ -193,7 +196,9 @@ static void copy_edited(const char *from, const char *to, const struct edit *e) 
         if (e->only && (strstr(t->name, e->only) != NULL) == e->without) continue;
         const char *name = t->name;
         if (e->prefix && strncmp(name, e->prefix, strlen(e->prefix)) == 0) name += strlen(e->prefix);
-        entries[n] = (struct st_entry){.name = name, .dtype = (enum dtype)t->dtype, .dims = t->dims};
+        if (e->from && !strcmp(name, e->from)) name = e->to;
+        names[n] = xasprintf("%s%s", e->before ? e->before : "", name);
+        entries[n] = (struct st_entry){.name = names[n], .dtype = (enum dtype)t->dtype, .dims = t->dims};
         memcpy(entries[n].shape, t->shape, sizeof t->shape);
         kept[n++] = t;
     }
@@ -201,7 +206,13 @@ static void copy_edited(const char *from, const char *to, const struct edit *e) 
     struct st_writer *w = st_writer_begin(to, entries, n, NEW_FILE_ON_DISK, &error);
     for (int i = 0; i < n; i++) assert_int_equal(st_writer_append(w, kept[i]->data, kept[i]->bytes), 0);
     assert_int_equal(st_writer_end(&w, NULL, &error), 0);
+    for (int i = 0; i < n; i++) free(names[i]);
     st_close(&f);
+}
+
+static void edit_file(struct dir *d, const struct edit *e) {
+    copy_edited(d->file, d->shard[0], e);
+    assert_int_equal(rename(d->shard[0], d->file), 0);
 }
 
 static void expect_unreadable(struct dir *d, const struct model_spec *s, const struct layout *l,
@@ -240,13 +251,25 @@ static void test_shards(void **state) {
     expect_unreadable(d, &s, l, "model.norm.weight", "a.safetensors");
     const char *gone = "{\"weight_map\":{\"model.norm.weight\":\"c.safetensors\"}}";
     put_file(d->index, gone, strlen(gone));
-    expect_unreadable(d, &s, l, "c.safetensors", "No such file");
+    expect_unreadable(d, &s, l, "the shard c.safetensors, which is not there", "different builds");
     const char *outside = "{\"weight_map\":{\"model.norm.weight\":\"../c.safetensors\"}}";
     put_file(d->index, outside, strlen(outside));
     expect_unreadable(d, &s, l, "model.norm.weight", "in this directory");
+    const char *half =
+        "{\"weight_map\":{\"model.norm.weight\":\"a.safetensors\",\"y\":\"b.safetensors\",\"x\":\"c.safetensors\"}}";
+    put_file(d->index, half, strlen(half));
+    expect_unreadable(d, &s, l, "the shard c.safetensors is missing (of the 3", "2 are here");
     put_file(d->index, "{}", 2);
     expect_unreadable(d, &s, l, "weight_map", d->index);
     unlink(d->index);
+    // Names that say how many there are.
+    char *first = xasprintf("%s/model-00001-of-00003.safetensors", d->path),
+         *third = xasprintf("%s/model-00003-of-00003.safetensors", d->path);
+    assert_int_equal(rename(d->shard[0], first) | rename(d->shard[1], third), 0);
+    expect_unreadable(d, &s, l, "the names say 3 shards", "number 2 is missing");
+    assert_int_equal(rename(first, d->shard[0]) | rename(third, d->shard[1]), 0);
+    free(first);
+    free(third);
     copy_edited(d->shard[0], d->shard[1], &(struct edit){0});
     expect_unreadable(d, &s, l, "also in", "layers.1.");
     unlink(d->shard[0]);
@@ -292,6 +315,133 @@ static void test_mismatches(void **state) {
     expect_unreadable(d, &untied, lu, "lm_head.weight", "missing");
     layout_destroy(&lu);
     layout_destroy(&l);
+}
+
+// What wrappers put before the names of what they wrap, alone and one in another.
+static void test_wrappers(void **state) {
+    struct dir *d = *state;
+    static const char *const before[] = {"module.",
+                                         "_orig_mod.",
+                                         "module._orig_mod.",
+                                         "_orig_mod.module.",
+                                         "base_model.model.",
+                                         "_fsdp_wrapped_module.",
+                                         "model."};
+    for (int gpt2 = 0; gpt2 < 2; gpt2++) {
+        struct model_spec s = gpt2 ? small_gpt2(true) : small_llama(false, false);
+        struct layout *l = model_layout_create(&s, 1);
+        for (size_t i = 0; i < sizeof before / sizeof *before; i++)
+            for (int bare = 0; bare < 2; bare++) {
+                write_model(d->path, &s, l, DT_F32);
+                edit_file(d, &(struct edit){.prefix = bare ? gpt2 ? "transformer." : "model." : NULL,
+                                            .before = before[i]});
+                struct hf_reader *r = hf_open(d->path, &s, l);
+                if (!r) fail_msg("%s: %s", before[i], error_last());
+                compare_model(r, l, DT_F32);
+                hf_close(&r);
+            }
+        write_model(d->path, &s, l, DT_F32);
+        edit_file(d, &(struct edit){.before = "encoder."});
+        expect_unreadable(d, &s, l, "missing", "encoder.");
+        layout_destroy(&l);
+    }
+}
+
+// What a tied and an untied model's files may hold, and what their model then is.
+static void test_heads(void **state) {
+    struct dir *d = *state;
+    struct model_spec tied = small_llama(false, true), untied = small_llama(false, false), s = tied;
+    struct layout *lt = model_layout_create(&tied, 1), *lu = model_layout_create(&untied, 1);
+    // Two different matrices: apart, with a warning.
+    write_model(d->path, &untied, lu, DT_F32);
+    error_quiet(QUIET_ALL);
+    assert_int_equal(hf_settle(d->path, &s), 0);
+    error_quiet(QUIET_NOT);
+    assert_false(s.tied);
+    // The one matrix under the head's name.
+    write_model(d->path, &tied, lt, DT_F32);
+    edit_file(d, &(struct edit){.from = "model.embed_tokens.weight", .to = "lm_head.weight"});
+    s = tied;
+    assert_int_equal(hf_settle(d->path, &s), 0);
+    assert_true(s.tied);
+    struct hf_reader *r = hf_open(d->path, &s, lt);
+    assert_non_null(r);
+    compare_model(r, lt, DT_F32);
+    assert_int_equal(hf_dtype(r), DT_F32);
+    hf_close(&r);
+    expect_unreadable(d, &untied, lu, "model.embed_tokens.weight: missing, but lm_head.weight is there",
+                      "\"tie_word_embeddings\": true");
+    // Without a head.
+    write_model(d->path, &tied, lt, DT_F32);
+    expect_unreadable(d, &untied, lu, "lm_head.weight: missing", "\"tie_word_embeddings\": true");
+    // Fewer blocks than config.json says; then another model's names, unmerged adapters, quantized weights.
+    write_model(d->path, &untied, lu, DT_F32);
+    edit_file(d, &(struct edit){.only = "layers.1.", .without = true});
+    expect_unreadable(d, &untied, lu, "the files have 1 blocks, and config.json says 2", "layers.1.");
+    struct model_spec gpt2 = small_gpt2(true);
+    struct layout *lg = model_layout_create(&gpt2, 1);
+    expect_unreadable(d, &gpt2, lg, "nothing is called like a tensor of a gpt2 model", "embed_tokens");
+    layout_destroy(&lg);
+    static const char *const renamed[][2] = {
+        {"model.layers.0.self_attn.q_proj.base_layer.weight", "merge_and_unload"},
+        {"model.layers.0.self_attn.q_proj.qweight", "from before quantization"}};
+    for (int i = 0; i < 2; i++) {
+        write_model(d->path, &untied, lu, DT_F32);
+        edit_file(d, &(struct edit){.from = "model.layers.0.self_attn.q_proj.weight", .to = renamed[i][0]});
+        expect_unreadable(d, &untied, lu, renamed[i][0], renamed[i][1]);
+    }
+    layout_destroy(&lt);
+    layout_destroy(&lu);
+}
+
+// A directory whose weights are in a form that is not read is refused, with or without config.json; and files that are no model.
+static void test_look(void **state) {
+    struct dir *d = *state;
+    static const struct {
+        const char *name, bytes[64], *says;
+        bool alone;  // the file, not its directory, is given
+    } cases[] = {
+        {"pytorch_model.bin", "PK\3\4", "save_pretrained", false},
+        {"pytorch_model.bin.index.json", "{}", "save_pretrained", false},
+        {"pytorch_model-00001-of-00002.bin", "PK\3\4", "save_pretrained", false},
+        {"pytorch_model.bin", "version https://git-lfs.github.com/spec/v1\n", "git lfs pull", false},
+        {"consolidated.00.pth", "", "Meta's", false},
+        {"tf_model.h5", "", "from_tf", false},
+        {"flax_model.msgpack", "", "from_flax", false},
+        {"last.ckpt", "", "torch.save", false},
+        {"m.gguf", "GGUF", "llama.cpp", false},
+        {"adapter_model.safetensors", "", "merge_and_unload", false},
+        {"zero_to_fp32.py", "", "zero_to_fp32.py . OUT", false},
+        {"__0_0.distcp", "", "dcp_to_torch", false},
+        {"model_index.json", "{}", "diffusers", false},
+        {"m.gguf", "GGUF", "llama.cpp", true},
+        {"gpt2_124M.bin", "\xc6\xd7\x34\x01", "llm.c", true},
+        {"llama3.1_8B.bin", "\xa3\xd9\x34\x01", "llm.c", true},
+        {"model.safetensors", "\x10\0\0\0\0\0\0\0{\"", "the directory that has both", true},
+        {"x.pt", "PK\3\4 x/data.pkl", "torch.save", true},
+        {"x.bin", "\x80\x02", "pickle", true},
+        {"x.tar", "", "tar -xf", true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int config = 0; config < 2 - cases[i].alone; config++) {
+            char *path = xasprintf("%s/%s", d->path, cases[i].name);
+            put_file(path, cases[i].bytes, *cases[i].bytes ? sizeof cases[i].bytes : 0);
+            if (config) put_file(d->config, "{}", 2);
+            error_clear();
+            error_quiet(QUIET_ALL);
+            int rc = hf_look(cases[i].alone ? path : d->path);
+            error_quiet(QUIET_NOT);
+            bool on_purpose = strstr(error_last(), "random weights on purpose");
+            if (rc != -1 || !strstr(error_last(), cases[i].says) || on_purpose != config)
+                fail_msg("%s: \"%s\" should say \"%s\"", cases[i].name, error_last(), cases[i].says);
+            unlink(path);
+            unlink(d->config);
+            free(path);
+        }
+    // The sizes alone are a model of random weights.
+    put_file(d->config, "{}", 2);
+    assert_int_equal(hf_look(d->path), 0);
+    unlink(d->config);
 }
 
 static void test_discarded_writer(void **state) {
@@ -390,9 +540,17 @@ static void test_random_damage(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        IN_DIR(test_every_family),           IN_DIR(test_round_trips),   IN_DIR(test_shards),
-        IN_DIR(test_names_and_transposes),   IN_DIR(test_mismatches),    IN_DIR(test_discarded_writer),
-        cmocka_unit_test(test_weights_hash), IN_DIR(test_random_damage),
+        IN_DIR(test_every_family),
+        IN_DIR(test_round_trips),
+        IN_DIR(test_shards),
+        IN_DIR(test_names_and_transposes),
+        IN_DIR(test_mismatches),
+        IN_DIR(test_wrappers),
+        IN_DIR(test_heads),
+        IN_DIR(test_look),
+        IN_DIR(test_discarded_writer),
+        cmocka_unit_test(test_weights_hash),
+        IN_DIR(test_random_damage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -266,7 +266,7 @@ static void test_minimal_config(void **state) {
     assert_int_equal(s.head_size, 128);
     assert_false(s.tied);
     assert_false(s.traits.qkv_bias);
-    assert_int_equal(s.bos_token, -1);
+    assert_true(s.bos_token == 1 && s.eos_token == 2);
     assert_true(s.init_std == 0.02f && s.norm_eps == 1e-6f && s.rope_theta == 10000.0f);
     struct layout *l = model_layout_create(&s, 64);
     assert_true(l->params > 7400000000 && l->params < 7600000000);
@@ -366,9 +366,18 @@ static void test_mistral(void **state) {
     static const char by_architecture[] =
         "{\"architectures\":[\"MistralForCausalLM\"],\"sliding_window\":null,\"vocab_size\":64,\"hidden_"
         "size\":24,"
-        "\"num_hidden_layers\":2,\"num_attention_heads\":3,\"intermediate_size\":40}";
+        "\"num_hidden_layers\":2,\"num_attention_heads\":16,\"head_dim\":4,\"intermediate_size\":40}";
     assert_int_equal(load(state, by_architecture, &s), 0);
     assert_string_equal(s.hf_type, "mistral");
+    assert_int_equal(s.kv_heads, 8);  // the family's, where null means as many as heads
+    assert_int_equal(
+        load(
+            state,
+            "{\"model_type\":\"mistral\",\"vocab_size\":64,\"hidden_size\":24,\"num_hidden_layers\":2,"
+            "\"num_attention_heads\":3,\"num_key_value_heads\":null,\"intermediate_size\":40,\"bos_token_id\":null}",
+            &s),
+        0);
+    assert_true(s.kv_heads == 3 && s.bos_token == -1 && s.eos_token == 2);
 }
 
 // Neighbours are refused with what they would need.
@@ -418,6 +427,25 @@ static void test_bad_configs(void **state) {
     expect_error(state, "{" GOOD ",\"rope_scaling\":{\"type\":\"linear\"}}", "factor");
     expect_error(state, "{" GOOD ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":4}}", "llama3");
     expect_error(state, "{" GOOD ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":-1}}", "factor");
+    expect_error(state, "{" GOOD ",\"rope_parameters\":{\"rope_type\":\"dynamic\",\"factor\":2}}", "dynamic");
+    expect_error(state, "{" GOOD ",\"rope_parameters\":{\"rope_theta\":1e4,\"partial_rotary_factor\":0.5}}",
+                 "partial_rotary_factor");
+    expect_error(state, "{" GOOD ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e4}}}",
+                 "layer to layer");
+    expect_error(state, "{" GOOD ",\"architectures\":[\"LlamaForSequenceClassification\"]}", "next token");
+    assert_int_equal(
+        load(state, "{" GOOD ",\"architectures\":[\"LlamaModel\"],\"rope_parameters\":{\"rope_theta\":5e5}}",
+             &s),
+        0);
+    assert_true(s.rope_theta == 5e5f && s.rope_scaling == ROPE_PLAIN);
+    // Where both are given the older one counts, as in transformers.
+    assert_int_equal(
+        load(state,
+             "{" GOOD
+             ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},\"rope_parameters\":{\"rope_theta\":5e5}}",
+             &s),
+        0);
+    assert_true(s.rope_theta == 1e4f && s.rope_scaling == ROPE_LINEAR);
     expect_error(state, "{" GOOD ",\"rope_theta\":0}", "rope_theta");
     expect_error(state, "{" GOOD ",\"rms_norm_eps\":\"small\"}", "rms_norm_eps");
     expect_error(state, "{" GOOD ",\"use_sliding_window\":true}", "use_sliding_window");
@@ -447,6 +475,19 @@ static void test_unknown_model(void **state) {
     assert_non_null(strstr(error_last(), "gpt5"));
     assert_non_null(strstr(error_last(), "(tiny demo gpt2-124m "));
     for (int i = 0; model_preset_name(i); i++) assert_non_null(strstr(error_last(), model_preset_name(i)));
+    // Names of the hub, and a slip.
+    static const char *const cases[][2] = {
+        {"gpt2", "hf download openai-community/gpt2 --local-dir gpt2"},
+        {"meta-llama/Llama-2-7b-hf", "The preset llama-2-7b has its shape"},
+        {"Qwen/Qwen2.5-7B", "hf download Qwen/Qwen2.5-7B --local-dir Qwen2.5-7B"},
+        {"llama2-7b", "did you mean llama-2-7b?"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        error_quiet(1);
+        assert_int_equal(model_spec_load(cases[i][0], &s), -1);
+        error_quiet(0);
+        if (!strstr(error_last(), cases[i][1]))
+            fail_msg("\"%s\" should say \"%s\"", error_last(), cases[i][1]);
+    }
 }
 
 int main(void) {

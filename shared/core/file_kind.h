@@ -1,0 +1,29 @@
+// What a file is that another program reads: known by its first bytes, else by its name. One row each, with what to do
+// where it is given as a model and where it is given as data. Readers of both ask here before they refuse what they
+// cannot read, so that a message names what the file is.
+#ifndef STARRING_SHARED_CORE_FILE_KIND_H
+#define STARRING_SHARED_CORE_FILE_KIND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct file_kind;
+
+#define FILE_KIND_HEAD 512  // bytes of a file's beginning that are looked at; fewer are fine
+
+// The first row, in the order of the table, by the first bytes alone, and by these or the name of a path; NULL: none.
+const struct file_kind *file_kind_of_bytes(const void *head, size_t bytes);
+const struct file_kind *file_kind_of(const char *path, const void *head, size_t bytes);
+// The same of the file at path, of which the first bytes are read.
+const struct file_kind *file_kind_at(const char *path);
+// Text that is read as it stands, though it holds more than a text: JSON, tables.
+bool file_kind_is_text(const struct file_kind *k);
+// The first row, in the order of the table, that a name of the list belongs to and that says something of models. *which: the
+// name's place.
+const struct file_kind *file_kind_of_model_files(const char *const *names, int count, int *which);
+
+// "m/pytorch_model.bin: PyTorch's weights, which are a pickle: convert them:\n    python3 .." (malloc'd); as_model: what a model's
+// row says, else data's. NULL: k says nothing of it.
+char *file_kind_text(const struct file_kind *k, const char *path, bool as_model);
+
+#endif

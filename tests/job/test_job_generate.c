@@ -205,7 +205,7 @@ static void what_is_wrong_is_named(void **state) {
     wrong(p, 2, "--set workers: is not used", "--model ring --prompt x --set workers=2");
     wrong(p, 2, "0 to 255", "--model ring --prompt-ids 1,256");
     wrong(p, 2, "did you mean --temperature?", "--model ring --prompt x --temperatur 1");
-    wrong(p, 2, "--model nowhere: No such file", "--model nowhere --prompt x");
+    wrong(p, 2, "model \"nowhere\" is neither a preset", "--model nowhere --prompt x");
     wrong(p, 2, "--model data.txt: a file", "--model data.txt --prompt x");
     wrong(p, 2, "no weights here", "--model . --prompt x");
 }

@@ -70,7 +70,7 @@ def add_out(ap, program):
     out = ap.add_argument_group("results")
     out.add_argument("--out", metavar="DIR", default="runs/compare", help="one directory per run, compare.csv, report.html "
                      "(default %(default)s)")
-    out.add_argument("--title", default="starring: star and ring compared", help="of the report")
+    out.add_argument("--title", help="of the report (default: what was compared)")
     out.add_argument("--full", action="store_true", help="end with every figure and sentence, not with a line for each run")
     out.add_argument("--markdown", action="store_true", help="the same, and the table as Markdown as well")
     out.add_argument("--assert-equal", nargs="?", const="all", choices=["all", "promised"], metavar="promised",

@@ -98,7 +98,8 @@ def write(path, study, cells, targets, verdicts, about):
     body += f"<h2>The rows</h2>{html_of(rows)}" + report.notes([run for group in groups for run in group], about)
     top = (report.head(study.title, runs) + report.failures(about.failed, groups) + f"<p>{escape(study.question)}</p>"
            + f'<p class="foot">{escape(results.busy(cells))} {escape(noise.BOUNDS)}</p>')
-    report.write_page(path, study.title, top, body)
+    body, contents = report.with_contents(body)
+    report.write_page(path, study.title, top, body, contents)
 
 
 def picture(study, cells, targets):

@@ -60,11 +60,11 @@ struct topology_words {
     // Why losses and weights differ from those of a sum of all ranks' gradients in rank order, as half a sentence. NULL: they
     // are the same bits.
     const char *differs;
-    const char *loss_of;  // the samples whose loss a line of metrics.jsonl has
+    const char *loss_of;  // the samples, or workers, whose loss a line of metrics.jsonl has
 };
 #define LOSS_OF_ALL      "the global batch"
 #define LOSS_OF_RANK_0   "worker 0's own samples"
-#define LOSS_OF_THE_LAST "the samples of the workers that the step did not go without"
+#define LOSS_OF_THE_LAST "the workers that came in time"
 
 // Functions may be NULL where it is said.
 struct topology_row {

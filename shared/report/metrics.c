@@ -19,8 +19,8 @@ static const struct figure of_steps[] = {
     {"step", NULL, "1, 2, ..; skipped steps count. Of `ps:async` worker 0's own steps", AT(step)},
     {"loss", "nats per token",
      "before the step's update, the mean over what summary.json's `explained.loss_of` names: the global batch; of `ps:async`, "
-     "`gossip` and with `--local-steps` worker 0's own samples; of `ps:backup` and `ps:quorum` those of the workers that the step did "
-     "not go without",
+     "`gossip` and with `--local-steps` worker 0's own samples; of `ps:backup` and `ps:quorum` the workers "
+     "that came in time",
      AT(loss), .type = "number or null"},
     {"grad_norm", NULL,
      "Euclidean norm of the whole gradient, unscaled, before clipping; null where none was computed",

@@ -36,7 +36,7 @@ def make_run(directory, topology, losses=LOSSES, weights_hash=HASH, config=None,
     os.makedirs(directory, exist_ok=True)
     star = topology.startswith("ps:")
     classes = {"parameter": 1 << 20, "gradient": 1 << 20, "activation": 3 << 20}
-    worker = {"rank": 0, "role": "worker", "predicted": classes, "peak": dict(classes), "formula_bytes": 4 << 20, "rss_bytes": 9 << 20, "transport_peak_bytes": 0}
+    worker = {"rank": 0, "role": "worker", "predicted": classes, "peak": dict(classes), "formula": "4P+12P/N", "formula_bytes": 4 << 20, "rss_bytes": 9 << 20, "transport_peak_bytes": 0}
     wire = {"rank": 0, "role": "worker", "sent_per_step": 3 << 20, "received_per_step": 3 << 20,
             "predicted_sent": 3 << 20, "predicted_received": 3 << 20}
     full = {"topology": topology, "explained": explained(topology), "workers": 1 if topology == "local" else 2, "servers": 1 if star else 0,
@@ -368,7 +368,7 @@ class Results(Case):
             json.dump(summary, f)
         p = self.run_it(*argv)
         self.assertRegex(p.stdout, r"worker +5\.00 = +5\.00/5\.00")
-        self.assertIn("do not agree to the byte everywhere", self.read("out", "report.html"))
+        self.assertIn("Where the measurement is not the prediction, there are two bars", self.read("out", "report.html"))
 
     def test_report_is_one_offline_file(self):
         argv = ["--runs"] + [make_run(self.at(t.replace(":", "-")), t) for t in

@@ -138,18 +138,42 @@ class Reading(Case):
 
     def test_the_parts_stand_in_order(self):
         page = self.page(*self.demo())
-        places = [page.index(part) for part in ("<h1>", '<ol class="five">', '<ol class="contents">', "<h2>The two topologies", "<h2>Loss against step",
-                                                "<h2>Memory per rank", "<h2>Bytes per step", "<h2>Which runs are equal",
-                                                "<h2>The numbers", "<h2>Notes")]
+        places = [page.index(part) for part in ("<h1>", '<ol class="five">', '<table class="overview">', "<h2>Speed", "<h2>Loss against step",
+                                                "<h2>Memory per rank", "<h2>Bytes per step", "<h2>More", "<summary>How the topologies work",
+                                                "<summary>Loss against seconds", "<summary>Which runs are equal", "<summary>The formulas",
+                                                "<summary>The whole table", "<summary>Notes")]
         self.assertEqual(places, sorted(places))
-        linked = re.findall(r'<li><a href="#([\w-]+)">([^<]+)</a></li>', page)
-        self.assertEqual([words for _, words in linked], re.findall("<h2>([^<]*)</h2>", page))
-        for place, words in linked:
-            self.assertEqual(page.count(f'<a id="{place}"></a><h2>{words}</h2>'), 1)
+        self.assertNotIn("<h2>", page[page.index("<h2>More") + 4:])  # all else is folded
+
+    def test_what_was_run_is_in_the_title(self):
+        for topologies, summary, title in ((("ps:sync", "gossip"), {}, "ps:sync and gossip compared"), (("ps:quorum:2",), {}, "ps:quorum:2, one run"),
+                                           (("ps:ssp:2", "zero:1"), {"trouble": {"text": "rank 1 computes 3 times as long in all steps"}},
+                                            "ps:ssp:2 and zero:1 compared: rank 1 computes 3 times as long in all steps")):
+            page = self.page(*(make_run(self.at(t.replace(":", "-")), t, **summary) for t in topologies))
+            self.assertIn(f"<h1>{title}</h1>", page)
+            self.assertIn(f"<title>{title}</title>", page)
+        self.assertIn("Rank 1 computes 3 times as long in all steps", self.sentences(page)["Speed"])
+
+    def test_topologies_explain_themselves(self):
+        page = self.page(make_run(self.at("a"), "gossip"), make_run(self.at("b"), "zero:1"))
+        for words in ("<strong>gossip.</strong> This is how gossip works.", "<strong>zero:1.</strong> This is how zero:1 works.", "gossip (worker 0&#x27;s own samples)",
+                      "it is not to be compared with the others point by point"):
+            self.assertIn(words, page)
+        drawn = re.search('<div class="pictures">(.*?)</div></div>', page, re.S).group(1)
+        self.assertEqual(re.findall("<title>(\\w+)", drawn), ["Gossip", "A"])
+        self.assertNotIn("parameter server", page)   # nobody ran one
+        self.assertNotIn("point by point", self.page(make_run(self.at("b"), "zero:1")))
+
+    def test_formulas_are_of_the_runs_own_type(self):
+        run = load("x", make_run(self.at("x"), "zero:1", dtype="fp32"))
+        run.summary["memory"][0]["formula"], run.summary["wire"][0]["formula"] = "8P+8P/N", "2U"
+        page = figures.formulas([run]) + figures.memory([run])
+        self.assertIn("<td>zero:1</td><td>worker</td><td>fp32</td><td>8P+8P/N</td><td>4.00</td><td>2U</td><td>3.00</td>", page)
+        self.assertNotRegex(page, "16-bit|16P")
 
     def test_runs_are_called_as_everywhere_else(self):
         runs = [make_run(self.at(f"{t.replace(':', '-')}.r{i}"), t) for t in ("ps:sync", "zero:1") for i in (1, 2)]
-        exact = re.search("<h2>The exact results</h2>.*?</table>", self.page(*runs), re.S).group()
+        exact = re.search("<summary>The exact results</summary>.*?</table>", self.page(*runs), re.S).group()
         self.assertEqual(re.findall("<tr><td>([^<]*)</td>", exact), ["ps:sync (run 1)", "ps:sync (run 2)", "zero:1 (run 1)", "zero:1 (run 2)"])
 
     def test_every_class_of_memory_has_a_name_a_colour_and_an_outline(self):
@@ -160,9 +184,9 @@ class Reading(Case):
 
     def test_the_long_table_folds(self):
         page = self.page(*self.demo())
-        folded = re.search(r"<h2>The numbers</h2>.*?<details class=\"all\"><summary>[^<]* (\d+) rows</summary>(.*?)</details>", page, re.S)
-        self.assertGreater(int(folded.group(1)), 20)
-        self.assertIn(">weights hash</td>", folded.group(2))
+        folded = re.search(r"<details class=\"all\"><summary>The whole table</summary>(.*?)</details>", page, re.S)
+        self.assertGreater(folded.group(1).count("<tr>"), 20)
+        self.assertIn(">weights hash</td>", folded.group(1))
         self.assertEqual(page.count(">weights hash</td>"), 1)
 
     def sentences(self, page):

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
 """The pictures of experiments/compare.py's report: that each is there, and draws the numbers it was given."""
+import base64
+import csv
 import json
 import os
 import re
@@ -14,7 +16,7 @@ from comparison import claims, table
 from comparison.draw import forest, lines, style, svg
 from comparison.pages import curves, figures, staleness, sweep, timeline
 from comparison.runs import RunError, load
-from test_compare import Case, make_run
+from test_compare import LOSSES, Case, make_run
 from test_compare_report import collisions, drawings
 
 MS = 1_000_000
@@ -285,6 +287,34 @@ class Others(Case):
         self.assertEqual(marks, [f"formula: {v:,.1f} ms" for v in found])
         self.assertEqual(figures.links([[load("a", make_run(self.at("a"), "zero:1"))]]), "")
 
+    def test_each_figure_is_a_file_and_a_table_by_a_link(self):
+        """As data of the link: nothing is fetched, and no script makes it."""
+        runs = [make_run(self.at(t.replace(":", "-")), t, evals=[(2, 4.0), (4, 2.0)]) for t in ("ps:async", "zero:1")]
+        star(runs[0])
+        ring(runs[1])
+        self.assertEqual(self.run_it("--runs", *runs).returncode, 0)
+        html = self.read("out", "report.html")
+        names = []
+        for shown in re.findall("<figure>.*?</figure>", html, re.S):
+            kinds = {}
+            for name, kind, data in re.findall(r'<a download="([\w.-]+)" href="data:([\w/+]+);base64,([\w+/=]+)">', shown):
+                kinds[kind] = base64.b64decode(data).decode()
+                names.append(name)
+            self.assertEqual(set(kinds), {"image/svg+xml", "text/csv"})
+            root = etree.fromstring(kinds["image/svg+xml"])
+            self.assertIn("--c0:", root.findtext(SVG + "style"))
+            on_page = len(re.findall("<svg viewBox", re.sub('<div class="on-phone">.*?</div>', "", shown, flags=re.S)))
+            inside = [e for e in root.iter(SVG + "svg") if e is not root and e.get("class") is None]
+            self.assertEqual(len(inside), on_page)
+            self.assertLessEqual(max(float(e.get("y")) + float(e.get("height")) for e in inside), float(root.get("viewBox").split()[3]))
+            lines_of = list(csv.reader(kinds["text/csv"].splitlines()))
+            self.assertGreater(len(lines_of), 1, names[-1])
+            self.assertEqual({len(line) for line in lines_of}, {len(lines_of[0])}, names[-1])
+        self.assertEqual(len(names), len(set(names)))
+        self.assertGreaterEqual(len(names), 2 * 9)
+        losses = [line for line in csv.reader(base64.b64decode(re.search(r'"loss.csv" href="data:text/csv;base64,([^"]*)"', html).group(1)).decode().splitlines())]
+        self.assertEqual([line[2:4] for line in losses[1:]], [[str(i + 1), str(float(loss))] for i, loss in enumerate(LOSSES)])
+
     def test_foreign_runs_keep_their_own_machine(self):
         there = {"host": "far", "processor": "other CPU", "cores": 64, "memory_bytes": 512 << 30}
         runs = [make_run(self.at(n), t, machine=there, revision="beef") for n, t in (("a", "ps:sync"), ("b", "zero:2"))]
@@ -292,7 +322,7 @@ class Others(Case):
         self.assertIn("machine: far (other CPU, 64 cores, 512.0 GiB)", p.stdout)
         self.assertIn("revision: beef", p.stdout)
         self.assertIn("medium: shm (processes), shm (mpi)", p.stdout)
-        notes = self.read("out", "report.html").split("<h2>Notes</h2>")[1]
+        notes = self.read("out", "report.html").split("<summary>Notes</summary>")[1]
         self.assertIn("far (other CPU, 64 cores, 512.0 GiB)", notes)
         self.assertNotIn("cores used", notes)   # this machine's own facts
         self.assertNotIn("compiler", notes)
@@ -305,9 +335,9 @@ class Others(Case):
         p = self.run_it("--runs", *runs, "--assert-equal")
         self.assertEqual(p.returncode, 0, p.stderr)
         html = self.read("out", "report.html")
-        for heading in ("Which times differ", "One step of each", "The numbers", "Loss against step", "Loss on held-out text",
+        for heading in ("Which times differ", "One step of each", "The whole table", "Loss against step", "Loss against seconds", "Loss on held-out text",
                         "Memory per rank", "Bytes per step", "The whole job", "Where the time goes", "The servers' threads", "Notes"):
-            self.assertRegex(html, rf"<h[23]>{heading}")
+            self.assertRegex(html, rf"<(h2|h3|summary)>{heading}")
         self.assertNotRegex(html, r"<link|<img|@import|url\((?!#)|src=|https?://(?!www.w3.org)")
         self.assertEqual(re.findall("<script>(.*?)</script>", html, re.S), [style.SCRIPT])
         self.assertEqual(html.count("<script"), 1)

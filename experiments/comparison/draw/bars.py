@@ -24,6 +24,18 @@ def split(bars):
     return out
 
 
+def rows(bars, unit, scale=1.0):
+    """The numbers of bars for a CSV: a line for each segment, and for each mark."""
+    out, group = [["run", "bar", "part", unit]], ""
+    for bar in bars:
+        group = bar.get("group") or group
+        for _, name, value in bar["segments"]:
+            out.append([group, bar["label"], name, value / scale])
+        if bar.get("mark"):
+            out.append([group, bar["label"], "formula", bar["mark"][0] / scale])
+    return out
+
+
 class Style:
     """The common choices of the drawings of one plot: scale, titles, digits."""
 

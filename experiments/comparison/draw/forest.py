@@ -18,6 +18,11 @@ def axis_ticks(low, high, room):
     return [(1, "1")]
 
 
+def rows(groups):
+    """The numbers for a CSV."""
+    return [["what", "run", "ratio", "low", "high"]] + [[heading, label, e.value, e.low, e.high] for heading, found in groups for label, e in found]
+
+
 def draw(groups, width, description, x_title):
     """The SVG. groups: [(heading, [(label, Ratio)])]; what is claimed is drawn bold."""
     entries = [e for _, rows in groups for e in rows]

@@ -58,14 +58,23 @@ def bar(span, at, y, height):
             f'<title>{escape(words)}: {(end - begin) / 1e6:,.2f} ms</title></rect>')
 
 
+def rows(name, lanes, window):
+    """The numbers for a CSV: what each rank did when, in milliseconds since the step began."""
+    return [[name, lane.name, kind, words, (begin - window[0]) / 1e6, (end - window[0]) / 1e6] for lane in lanes
+            for kind, spans in (("itself", lane.spans), ("transfer", lane.transfers)) for _, words, begin, end in sorted(spans, key=lambda s: s[2])]
+
+
+HEAD = ["run", "rank", "row", "what", "begin (ms)", "end (ms)"]
+
+
 def margin(lanes):
     """Pixels that the names of the lanes need."""
     return max(svg.text_width(lane.name) for lane in lanes) + 10
 
 
-def draw(lanes, window, scale, width, description):
+def draw(lanes, window, scale, width, description, axis=True):
     """The SVG of one step. window: (begin, end) in ns; scale: (margin, ns that the rest of the width stands for), the same in
-    each drawing."""
+    each drawing. axis: it says which lengths are how long; of drawings below each other only the last one does."""
     left, longest = scale
     room = width - left - END
 
@@ -77,11 +86,12 @@ def draw(lanes, window, scale, width, description):
         places.append((lane, rows, y))
         y += lane.height + (2 + LINK * len(rows) if rows else 0) + GAP
     base = y - GAP + 4
-    out = [svg.opening(width, base + BOTTOM, description)]
+    out = [svg.opening(width, base + (BOTTOM if axis else 0), description)]
     for value, text in svg.fitting_ticks(0, longest / 1e6, room, 8):
         x = left + value * 1e6 / longest * room
-        out.append(f'<line class="grid" x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{base}"/>' + svg.text_at("tick", x, base + 16, text, "middle"))
-    out.append(svg.text_at("axis", left + room / 2, base + BOTTOM - 6, svg.elide("ms since the step began", room, "axis"), "middle"))
+        out.append(f'<line class="grid" x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{base}"/>' + (svg.text_at("tick", x, base + 16, text, "middle") if axis else ""))
+    if axis:
+        out.append(svg.text_at("axis", left + room / 2, base + BOTTOM - 6, svg.elide("ms since the step began", room, "axis"), "middle"))
     for lane, rows, y in places:
         out.append(svg.text_at("tick", left - 8, y + lane.height / 2 + 4, lane.name, "end"))
         begin, end = lane.known or window   # beyond it nothing is known, so nothing is drawn

@@ -34,6 +34,18 @@ def line_plot(plot, width=None):
     return draw(plot, width) if width else svg.both_widths(lambda w: draw(plot, w))
 
 
+def rows(plots):
+    """The numbers of line plots for a CSV: points as they are drawn, with the ends of ranges and bands."""
+    out = [["plot", "line", "x", "y", "low", "high"]]
+    for plot in plots:
+        for s in plot.series:
+            ends = {x: (low, high) for x, low, high in [*s.get("band", []), *s.get("ranges", [])]}
+            names = {x: text for x, text in plot.x_ticks or []}
+            out += [[f"{plot.y_title} against {plot.x_title}", s["label"], names.get(x, x), y, *ends.get(x, ("", ""))]
+                    for x, y in svg.thin(s["points"])]
+    return out
+
+
 class Scale:
     """Where data lies on a drawing of `width`."""
 

@@ -44,6 +44,8 @@ PLOTS = """
 .curve{fill:none;stroke-width:2.2;stroke-linejoin:round}.raw{fill:none;stroke-width:1;opacity:.28}.range{fill:none;stroke-width:1.4;opacity:.6}
 .band{stroke:none!important;opacity:.2}.level{stroke:var(--soft);stroke-width:1.4;stroke-dasharray:2 4;fill:none}
 .idle,.fill.idle{fill:var(--line);stroke:none}.mark{stroke:var(--ink);stroke-width:2.5;fill:none}
+.tp-t{fill:var(--ink)}.tp-s{fill:var(--soft)}.tp-b{fill:var(--page);stroke:var(--line)}.tp-w{fill:var(--card);stroke:var(--soft)}.tp-c{stroke:var(--soft);fill:none}
+.tp-g{stroke:var(--c1);fill:none}.tp-gf{fill:var(--c1)}.tp-p{stroke:var(--c0);fill:none}.tp-pf{fill:var(--c0)}.tp-own{fill:var(--m4)}.tp-not{fill:var(--line)}.tp-k{fill:var(--m3)}
 .hollow{fill-opacity:.16;stroke-width:1.5}.dot{fill:var(--card);stroke-width:2}
 """ + "".join(
     f".c{i}{{stroke:var(--c{i})}}.band.c{i}{{fill:var(--c{i})}}.level.c{i}{{stroke:var(--c{i})}}.fill.c{i}{{fill:var(--c{i});stroke:none}}.hollow.c{i}{{fill:var(--c{i})}}"
@@ -54,24 +56,22 @@ CSS = PALETTE + """
 *{box-sizing:border-box}
 body{margin:0;background:var(--page);color:var(--ink);font:16px/1.6 system-ui,-apple-system,"Segoe UI",Roboto,
 "Helvetica Neue",Arial,sans-serif}
-main{max-width:1000px;margin:0 auto;padding:40px 24px 80px;overflow-wrap:break-word}
+main{max-width:1000px;margin:0 auto;padding:26px 24px 60px;overflow-wrap:break-word}
 h1{font-size:2rem;line-height:1.2;margin:0 0 4px;letter-spacing:-.01em}
-h2{font-size:1.35rem;margin:56px 0 8px;padding-top:20px;border-top:1px solid var(--line)}
+h2{font-size:1.3rem;margin:30px 0 6px;padding-top:14px;border-top:1px solid var(--line)}
 h3{font-size:1.05rem;margin:28px 0 4px}
 p{max-width:46rem;margin:8px 0 12px}
 a{color:var(--accent)}
 .lead{font-size:1.1rem;color:var(--soft)}
-.facts{display:flex;flex-wrap:wrap;gap:10px;margin:20px 0;padding:0;list-style:none}
-.facts li{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:8px 14px;min-width:120px}
-.facts b{display:block;font-size:1.15rem;font-weight:600}
-.facts span{color:var(--soft);font-size:.82rem}
+.facts{display:flex;flex-wrap:wrap;gap:4px 18px;margin:10px 0 16px;padding:0;list-style:none}
+.facts b{font-weight:600}.facts span{color:var(--soft);font-size:.88rem}
 .word{border-left:4px solid;border-radius:6px;padding:10px 14px;margin:10px 0;max-width:60rem;overflow-wrap:anywhere}
 .word.equal{border-color:var(--good);background:var(--goodbg)}
 .word.differs{border-color:var(--plain);background:var(--plainbg)}
 .word.broken{border-color:var(--bad);background:var(--badbg);font-weight:600}
 .word b{margin-right:6px}
 .equal b{color:var(--good)}.differs b{color:var(--plain)}.broken b{color:var(--bad)}
-figure{margin:20px 0 8px;padding:18px;background:var(--card);border:1px solid var(--line);border-radius:12px;
+figure{margin:12px 0 8px;padding:14px 18px;background:var(--card);border:1px solid var(--line);border-radius:12px;
 }
 .plot,.word,.legend,.facts,tr,figure svg:not(.key){break-inside:avoid}
 figure svg:not(.key){display:block;width:100%;height:auto}
@@ -103,15 +103,17 @@ summary{cursor:pointer;color:var(--soft)}
 .five{padding-left:22px;max-width:60rem}.five li{margin:6px 0}.five b{color:var(--accent)}
 .contents{columns:3 220px;font-size:.92rem;margin:18px 0;padding:12px 16px 12px 34px;background:var(--card);border:1px solid var(--line);border-radius:10px}
 .contents li{margin:2px 0;break-inside:avoid}
-details.all>summary{padding:8px 0;color:var(--accent)}
+details.all{border-bottom:1px solid var(--line)}details.all>summary{padding:9px 0;color:var(--accent);font-weight:600}details.all[open]{padding-bottom:18px}
+.get{max-width:none;margin:2px 0 0;font-size:.82rem;display:flex;gap:12px;justify-content:flex-end}table.overview{font-size:.82rem}.overview th,.overview td{padding:4px 8px}
+.pictures{display:flex;flex-wrap:wrap;gap:14px}.pictures>div{flex:1 1 300px;min-width:0;max-width:480px}.pictures svg{display:block;width:100%;height:auto}
 """ + PLOTS + """
 @media screen and (max-width:600px){.on-page{display:none}.on-phone{display:block}
 main{padding:20px 14px 48px}h1{font-size:1.5rem}h2{margin-top:40px;font-size:1.2rem}figure{padding:12px 10px}
-.facts{gap:8px}.facts li{min-width:0;padding:6px 10px}table{font-size:.8rem}th,td{padding:4px 7px}
+table{font-size:.8rem}th,td{padding:4px 7px}
 th:first-child,td:first-child{white-space:normal;min-width:96px;max-width:128px}td.in1{padding-left:12px!important}
-td.in2{padding-left:20px!important}figure.wide svg:not(.key){min-width:560px}}
+td.in2{padding-left:20px!important}}
 @page{margin:14mm}
-@media print{body{font-size:11pt}main{max-width:none;padding:0}h2,h3,h4,.legend{break-after:avoid}
+@media print{details::details-content{content-visibility:visible;block-size:auto}.get{display:none}body{font-size:11pt}main{max-width:none;padding:0}h2,h3,h4,.legend{break-after:avoid}
 h2{margin-top:24px}.small{grid-template-columns:repeat(3,1fr)}h2+p{break-after:avoid}table{font-size:7.5pt}
 th,td{padding:2px 4px}th:first-child,td:first-child{position:static}.wide{overflow:visible}.foot{font-size:8pt}.lead{font-size:11pt}figure{background:none}*{-webkit-print-color-adjust:exact;print-color-adjust:exact}}
 """

@@ -4,8 +4,8 @@ import statistics
 from html import escape
 
 from .. import learning, table
-from ..draw import svg
-from ..draw.lines import Lines, line_plot
+from ..draw.figure import figure
+from ..draw.lines import Lines, line_plot, rows
 from ..runs import as_float
 from ..spread import finite
 from .figures import dash, key_of, noisy
@@ -34,45 +34,64 @@ def curve_of(runs):
     return points, band if any(low < high for _, low, high in band) else []
 
 
+def whose(run):
+    """The label, and whose samples the loss in it is of where it is no mean over the global batch."""
+    of = run.get("explained", "loss_of")
+    return run.label + (f" ({of})" if of not in (None, "the global batch") else "")
+
+
+def entropy_of(groups):
+    """[(level, words)] of the loss that knows only how often tokens come; [] where no run says it."""
+    entropy = next((r.unigram_entropy for g in groups for r in g if isinstance(r.unigram_entropy, (int, float))), None)
+    return [(entropy, f"unigram entropy of the text, {entropy:.3f}")] if entropy else []
+
+
+def drawn(name, series, axes, levels, caption, **more):
+    """A figure of one plot with its key. axes: (x, y, title)."""
+    plot = Lines(series, axes[0], axes[1], levels, axes[2], **more)
+    return figure(name, axes[2], key_of(series, levels) + line_plot(plot), rows([plot]), caption)
+
+
 def losses(groups):
-    """Training loss against steps, and the distances between curves."""
-    runs, series = [g[0] for g in groups], []
-    curves = same_curve(groups)
-    for alike in curves:
+    """Training loss against steps."""
+    series, levels = [], entropy_of(groups)
+    for alike in same_curve(groups):
         i = groups.index(alike[0])
         points, band = curve_of(alike[0])
-        series.append({"label": " = ".join(g[0].label for g in alike), "color": i % 8, "dash": dash(i), "points": points, "band": band,
+        series.append({"label": " = ".join(whose(g[0]) for g in alike), "color": i % 8, "dash": dash(i), "points": points, "band": band,
                        "dots": [] if band else [(e.step, e.loss) for e in learning.judged(alike[0][0])]})
-    entropy = next((r.unigram_entropy for r in runs if isinstance(r.unigram_entropy, (int, float))), None)
-    levels = [(entropy, f"unigram entropy of the text, {entropy:.3f}")] if entropy else []
     found = [(g[0].label, finite([r.val_loss for r in g])) for g in groups]
     held_out = [f"{label} {statistics.median(values):.4f}" for label, values in found if values]
     tail = f" Held-out loss after the last step: {escape(', '.join(held_out))}." if 0 < len(held_out) <= 8 else ""
     bands = " Areas span from the lowest to the highest run." if any(s["band"] for s in series) else ""
-    return f"""<h2>Loss against step</h2>
+    apart = (" Where the key names other samples, the curve is of those alone: it is not to be compared with the others point by point; the "
+             "loss on held-out text is." if any(whose(g[0]) != g[0].label for g in groups) else "")
+    return """<h2>Loss against step</h2>
 <p>Does the topology change what is learned? Runs that are equal to the last bit share one curve.</p>
-<figure>{key_of(series, levels)}{line_plot(Lines(series, "step", "loss (nats per token)", levels, "Loss against step"))}
-<figcaption>Training loss, the mean over the global batch of each step (in asynchronous runs: the
-steps of worker 0, each over its own batch). Pale: single steps; bold: trailing mean over a
-fiftieth of the run.{bands} The dotted line is the loss of a model that knows only the token frequencies; below it, the
-model has learned something about the order of tokens. Dots: loss on held-out text.{tail}</figcaption></figure>
-{distances([alike[0][0] for alike in curves], groups)}{wall_clock(groups, levels)}"""
+""" + drawn("loss", series, ("step", "loss (nats per token)", "Loss against step"), levels,
+            f"Training loss, the mean over the global batch of each step.{apart} Pale: single steps; bold: trailing mean over a fiftieth of the "
+            f"run.{bands} The dotted line is the loss of a model that knows only the token frequencies. Dots: loss on held-out text.{tail}",
+            height=310)
 
 
-def wall_clock(groups, levels):
+def apart(groups):
+    """How far curves are from the one that most runs share; "" where all are equal."""
+    return distances([alike[0][0] for alike in same_curve(groups)], groups)
+
+
+def wall_clock(groups):
     """Training loss against the seconds that it took."""
     series = []
     for i, group in enumerate(groups):
         run = group[0]
-        series.append({"label": run.label, "color": i % 8, "dash": dash(i),
+        series.append({"label": whose(run), "color": i % 8, "dash": dash(i),
                        "points": [(t, as_float(m["loss"])) for t, m in zip(run.elapsed(), run.metrics)]})
     repeats = " Of repeated runs the first." if any(len(g) > 1 for g in groups) else ""
-    return f"""<h2>Loss against wall clock</h2>
+    return """<h2>Loss against seconds</h2>
 <p>What does the topology cost? Curves that are equal step by step separate here, by the time that each step takes.</p>
-<figure>{key_of(series, levels)}{line_plot(Lines(series, "seconds since the first step began", "loss (nats per token)", levels,
-                                        "Loss against wall clock"))}
-<figcaption>The same losses against the seconds of training.{repeats} All ranks of these runs shared the cores named in the notes, so
-more ranks mean fewer cores for each: this shows overheads, not the speed-up of adding machines.</figcaption></figure>"""
+""" + drawn("loss-seconds", series, ("seconds since the first step began", "loss (nats per token)", "Loss against seconds"), entropy_of(groups),
+            f"The same losses against the seconds of training.{repeats} All ranks of these runs shared the cores named in the notes, so more "
+            "ranks mean fewer cores for each: this shows overheads, not the speed-up of adding machines.")
 
 
 def distances(runs, groups):
@@ -92,12 +111,11 @@ def distances(runs, groups):
             series.append({"label": run.label, "color": i % 8, "dash": dash(i), "points": points})
     if not series:
         return ""
-    plot = line_plot(Lines(series, "step", "distance of the losses (nats per token)", [], "Distance between loss curves",
-                           height=300, powers=True))
-    return f"""<h3>How far apart are the curves that are not equal?</h3>
-<figure>{key_of(series)}{plot}<figcaption>Distance of each step's loss from that of {escape(reference.label)}, on a
-logarithmic axis; where a curve is missing, that step's loss is equal to the last bit. A difference in rounding starts
-small and grows until it is lost in the noise of training; other updates are far apart at once.</figcaption></figure>"""
+    return "<h2>How far apart are the curves that are not equal?</h2>" + drawn(
+        "distance", series, ("step", "distance of the losses (nats per token)", "Distance between loss curves"), [],
+        f"Distance of each step's loss from that of {escape(reference.label)}, on a logarithmic axis; where a curve is missing, that step's loss "
+        "is equal to the last bit. A difference in rounding starts small and grows until it is lost in the noise of training; other "
+        "updates are far apart at once.", height=300, powers=True)
 
 
 def at_places(runs, what):
@@ -117,20 +135,20 @@ def held_out(groups, target):
     if not groups:
         return ""
     levels = [(target, f"target loss: {target:.4f}")] if target is not None else []
-    parts, series = [], []
+    plots, series = [], []
     for what, words in AXES:
         series = []
         for i, group in enumerate(groups):
             points, band = at_places(group, what)
             series.append({"label": group[0].label, "color": i % 8, "dash": dash(i), "points": points, "band": band})
-        plot = Lines(series, words, "held-out loss (nats per token)", levels, f"Held-out loss against {words}", 300, marked=True)
-        parts.append(f'<div class="plot">{line_plot(plot)}</div>')
-    return f"""<h2>Loss on held-out text</h2>
+        plots.append(Lines(series, words, "held-out loss (nats per token)", levels, f"Held-out loss against {words}", 300, marked=True))
+    parts = "".join(f'<div class="plot">{line_plot(plot)}</div>' for plot in plots)
+    return """<h2>Loss on held-out text</h2>
 <p>What did each topology learn from the same text, with the same number of updates, in the same time?</p>
-<figure>{key_of(series, levels)}{''.join(parts)}<figcaption>The weights were kept during training and evaluated after it, so evaluation
-costs no time here. An asynchronous star makes one update for each worker's gradient. The first plot compares equal numbers of samples,
-the second equal numbers of updates, the third equal time.</figcaption></figure>
-{time_to(groups, target)}"""
+""" + figure("held-out", "Loss on held-out text", key_of(series, levels) + parts, rows(plots),
+             "The weights were kept during training and evaluated after it, so evaluation costs no time here. Where each worker's gradient is "
+             "an update of its own (ps:async) there are more updates. The first plot compares equal numbers of samples, the second equal "
+             "numbers of updates, the third equal time.") + time_to(groups, target)
 
 
 def time_to(groups, target):

@@ -6,7 +6,8 @@ from netlab import formula
 from .. import figures as words
 from .. import noise, table
 from ..draw import svg
-from ..draw.bars import bar_plot
+from ..draw.bars import bar_plot, rows
+from ..draw.figure import figure
 from ..runs import CLASSES, PINNED
 from ..spread import median_and_range
 
@@ -36,73 +37,97 @@ def key_of(series, levels=()):
                       + [("level", label, "2 4") for _, label in levels])
 
 
+def inline(runs):
+    """Whether names of runs and roles stand beside bars, on a phone too; else names of runs stand above theirs."""
+    return all(svg.text_width(f"{run.label} receives") <= 0.45 * svg.NARROW for run in runs)
+
+
+def place(run, words, first, beside):
+    """The part of a bar that says whose it is."""
+    return {"group": run.label if first and not beside else None, "label": f"{run.label} {words}" if beside else words}
+
+
+def by_worker(roles):
+    return sorted(roles.items(), key=lambda kv: kv[0] != "worker")
+
+
 def memory(runs):
-    bars = []
+    bars, beside, exact = [], inline(runs), True
     for run in runs:
-        for i, (role, entry) in enumerate(sorted(run.roles().items(), key=lambda kv: kv[0] != "worker")):
-            for kind, words in (("predicted", "predicted"), ("peak", "measured")):
-                segments = [(f"m{n}", f"{CLASS_WORDS[c]} (MiB)", entry[kind].get(c, 0)) for n, c in enumerate(CLASSES)]
-                first = kind == "predicted"
-                formula = entry.get("formula_bytes")
-                bars.append({"group": run.label if i == 0 and first else None,
-                             "label": f"{role}, {words}" if first else words, "segments": segments, "outline": first,
+        for i, (role, entry) in enumerate(by_worker(run.roles())):
+            alike = entry["peak"] == entry["predicted"]
+            exact = exact and alike
+            formula = entry.get("formula_bytes")
+            for kind, words in (("peak", role),) if alike else (("predicted", role), ("peak", "measured")):
+                bars.append({**place(run, words, i == 0 and words == role, beside), "outline": kind == "predicted",
+                             "segments": [(f"m{n}", f"{CLASS_WORDS[c]} (MiB)", entry[kind].get(c, 0)) for n, c in enumerate(CLASSES)],
                              "mark": (formula, f"textbook formula: {formula / MIB:,.2f} MiB") if formula else None})
     used = [n for n, c in enumerate(CLASSES)
             if any(e["peak"].get(c) or e["predicted"].get(c) for r in runs for e in r.roles().values())]
-    exact = all(e["peak"] == e["predicted"] for r in runs for e in r.roles().values())
-    verdict = ("In every run and class shown, prediction and measurement agree to the byte." if exact else
-               "Prediction and measurement do not agree to the byte everywhere; see the CSV for each class.")
-    key = svg.legend([(f"m{n}", CLASS_WORDS[CLASSES[n]]) for n in used])
+    verdict = ("In every run and class, the prediction and the measurement agree to the byte: there is one bar for both." if exact else
+               "Where the measurement is not the prediction, there are two bars: hollow what was predicted, solid what was measured.")
     if any(e["peak"].get(PINNED) for r in runs for e in r.roles().values()):
         verdict += " Page-locked host memory, through which the device is reached, is in the table and in no bar."
+    kept = sorted({r.dtype for r in runs if r.dtype not in (None, "fp32")})
+    server = ("A server also holds the fp32 sum that it is building (counted as gradients)"
+              + (f", and the {' or '.join(kept)} weights that it answers with" if kept else "") + ". ") if any(r.servers for r in runs) else ""
+    key = svg.legend([(f"m{n}", CLASS_WORDS[CLASSES[n]]) for n in used])
+    drawn = bar_plot(bars, "MiB", "Memory by class", MIB)
     return f"""<h2>Memory per rank</h2>
-<p>Device memory by what it is for. The prediction comes from the layout before anything is allocated; the measurement
-counts what the device handed out at its peak. {verdict}</p>
-<figure>{key}{bar_plot(bars, "MiB", "Memory by class, predicted and measured", MIB)}
-<figcaption>Hollow: predicted; solid: measured. The upright tick is the textbook formula, which counts weights, gradients,
-masters and moments only; the bars also hold activations, which depend on a worker's share of the batch alone. Stages 2 and 3
-hold two slots for the units in use (communication buffers) beside their shards. A server holds, beside masters and moments,
-the fp32 sum it is building (counted as
-gradients) and the 16-bit weights it answers with: 18P/S where the formula says 12P/S.</figcaption>
-</figure>
-<h3>The formulas</h3>
-<p>P parameters, N ranks, S servers, Adam, 16-bit weights and gradients with fp32 masters and two fp32 moments. Bytes:</p>
-<div class="wide"><table><thead><tr><th>topology</th><th>bytes per rank</th><th>what is whole</th><th>what is sharded</th></tr></thead>
-<tbody><tr><td>local, zero:0</td><td>16P</td><td>2P weights + 2P gradients + 12P masters, moments</td><td>nothing</td></tr>
-<tr><td>zero:1</td><td>4P + 12P/N</td><td>weights, gradients</td><td>masters, moments</td></tr>
-<tr><td>zero:2</td><td>2P + 14P/N</td><td>weights</td><td>gradients, masters, moments</td></tr>
-<tr><td>zero:3</td><td>16P/N</td><td>nothing</td><td>everything</td></tr>
-<tr><td>star, worker</td><td>4P</td><td>weights, gradients</td><td></td></tr>
-<tr><td>star, server</td><td>12P/S</td><td></td><td>masters, moments</td></tr></tbody></table></div>"""
+<p>Device memory by what it is for, of the rank of each role that has most. The prediction comes from the layout before anything is allocated; the
+measurement counts what the device handed out at its peak. {verdict}</p>
+""" + figure("memory", "Memory per rank", key + drawn, rows(bars, "MiB", MIB),
+             "The upright tick is the textbook formula, which counts weights, gradients, masters and moments only. The bars also hold "
+             f"activations, which depend on a worker's share of the batch alone, and buffers. {server}The formulas stand below.")
+
+
+def formulas(runs):
+    """The formulas of memory and bytes as each run has them, in its own type, with what they come to; "" where no run says them."""
+    found = {}
+    for run in runs:
+        for role, entry in by_worker(run.roles()):
+            wire = run.wire_of(role) or {}
+            if entry.get("formula") or wire.get("formula"):
+                cells = [str(run.dtype), str(entry.get("formula") or "-"), f"{(entry.get('formula_bytes') or 0) / MIB:,.2f}", str(wire.get("formula") or "-"),
+                         f"{(wire.get('predicted_sent') or 0) / MIB:,.2f}"]
+                found.setdefault((role, *cells), []).append(run.label)
+    if not found:
+        return ""
+    letters = next((r.get("units", "formula") for r in runs if r.get("units", "formula")), "")
+    body = "".join(f"<tr><td>{escape(', '.join(dict.fromkeys(labels)))}</td>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+                   for cells, labels in found.items())
+    return (f"<h2>The formulas of memory and bytes</h2><p>As each run states them, in the bytes of its own number format. {escape(letters)}.</p>"
+            "<div class=\"wide\"><table><thead><tr><th>run</th><th>role</th><th>format</th><th>memory (bytes)</th><th>that is (MiB)</th>"
+            f"<th>sent per step</th><th>predicted (MiB)</th></tr></thead><tbody>{body}</tbody></table></div>"
+            "<p class=\"foot\">The textbook knows no padding and no buffers; what a rank sends is predicted with padding.</p>")
 
 
 def wire(runs):
-    bars = []
+    bars, beside = [], inline(runs)
     for run in runs:
-        first_of_run = True
-        for role in sorted(run.roles(), key=lambda r: r != "worker"):
+        first = True
+        for role, _ in by_worker(run.roles()):
             entry = run.wire_of(role)
             if not entry:
                 continue
-            for what, color in (("sent", "c1"), ("received", "c0")):
-                predicted = entry.get(f"predicted_{what}") or 0
-                measured = entry.get(f"{what}_per_step") or 0
-                bars.append({"group": run.label if first_of_run else None, "label": f"{role}, {what}",
-                             "segments": [(color, "measured MiB", measured)],
+            ways = [(f"{role} {verb}", css, entry.get(f"predicted_{what}") or 0, entry.get(f"{what}_per_step") or 0)
+                    for what, verb, css in (("sent", "sends", "c1"), ("received", "receives", "c0"))]
+            if ways[0][2:] == ways[1][2:]:
+                ways = [(f"{role} each way", "c2", *ways[0][2:])]
+            for words, css, predicted, measured in ways:
+                bars.append({**place(run, words, first, beside), "segments": [(css, "measured MiB", measured)],
                              "mark": (predicted, f"formula: {predicted / MIB:,.3f} MiB") if predicted else None,
                              "text": table.pair(predicted, measured)})
-                first_of_run = False
+                first = False
     if not bars:
         return ""
+    used = {bar["segments"][0][0] for bar in bars}
+    key = svg.legend([(css, words) for css, words in (("c2", "sent, and as much received"), ("c1", "sent"), ("c0", "received")) if css in used])
     return f"""<h2>Bytes per step</h2>
 <p>Payload that one rank sends and receives for one step: gradients and weights. Headers and control messages are counted
 apart and are not in the bars.</p>
-<figure>{svg.legend([("c1", "sent"), ("c0", "received")])}{bar_plot(bars, "MiB per step", "Bytes per step", MIB, 2)}
-<figcaption>Bar: counted; upright tick: formula; "=" after the number: they agree. With U = (N-1)/N x padded bytes, the
-ring moves 2U per step in stages 0, 1 and 2 and up to 3U in stage 3, which gathers the weights twice but for
-what its slots still hold. A star's worker sends its
-whole gradient and receives the whole weights; a server does so with each of the N workers for its 1/S of the model.
-</figcaption></figure>"""
+""" + figure("bytes", "Bytes per step", key + bar_plot(bars, "MiB per step", "Bytes per step", MIB, 2), rows(bars, "MiB per step", MIB),
+             'Bar: counted; upright tick: predicted; "=" after the number: they agree to the byte. The formulas stand below.')
 
 
 def times(groups):
@@ -119,13 +144,13 @@ def times(groups):
     if not bars:
         return ""
     key = svg.legend([(color(TIME_COLORS, k), named) for k, named in table.TIMES])
-    return f"""<h2>Where the time goes, per step</h2>
+    return """<h2>Where the time goes, per step</h2>
 <p>Mean over the workers. A worker computes or waits: for a peer that is not ready, for a transfer, or for its own host.</p>
-<figure>{key}{bar_plot(bars, "ms per step, mean over the run", "Step time split")}
-<figcaption>The solid parts add up to the step. "Waiting for peers" ends when the last peer has its part ready; from then until the transfer
-has ended, the time is exposed communication. In a star the servers update the weights, so a worker's optimizer time is zero, and it
-waits for the servers' update. Hollow: communication while the worker computes, which does not lengthen
-the step. {escape(table.HOST)}</figcaption></figure>{servers(groups)}"""
+""" + figure("time", "Where the time goes", key + bar_plot(bars, "ms per step, mean over the run", "Step time split"), rows(bars, "ms"),
+             'The solid parts add up to the step. "Waiting for peers" ends when the last peer has its part ready; from then until the '
+             "transfer has ended, the time is exposed communication. In a star the servers update the weights, so a worker's optimizer time "
+             "is zero, and it waits for the servers' update. Hollow: communication while the worker computes, which does not lengthen the "
+             f"step. {escape(table.HOST)}") + servers(groups)
 
 
 def servers(groups):
@@ -139,10 +164,10 @@ def servers(groups):
     if not bars:
         return ""
     return f"""<h3>The servers' threads</h3>
-<figure>{svg.legend([(color(SERVER_COLORS, k), named) for k, named in table.SERVER_TIMES])}
-{bar_plot(bars, "ms per step, all threads of a server added", "Time of the servers")}
-<figcaption>Mean over the servers. Hold: a thread has frames or whole gradients, and waits for another worker's turn or for a
-decision. Wait: it has nothing to do.</figcaption></figure>"""
+""" + figure("servers", "The servers' threads", svg.legend([(color(SERVER_COLORS, k), named) for k, named in table.SERVER_TIMES])
+             + bar_plot(bars, "ms per step, all threads of a server added", "Time of the servers"), rows(bars, "ms"),
+             "Mean over the servers. Hold: a thread has frames or whole gradients, and waits for another worker's turn or for a decision. "
+             "Wait: it has nothing to do.")
 
 
 def links(groups):
@@ -160,8 +185,8 @@ def links(groups):
 <p>Every rank behind a link of {escape(words)}, each way. With M the bytes of all weights, N workers, S servers, B bytes
 per second: a star takes max(M/B, N x M/(S x B)), twice that where clipping or fp16 lets no pull be answered before the last push;
 a ring 2(N-1)/N x M/B, in stage 3 3(N-1)/N x M/B.</p>
-<figure>{bar_plot(bars, "ms per step", "Steps across the network")}<figcaption>Bar: median step; upright tick: the formula, which counts
-the wire alone.</figcaption></figure>"""
+""" + figure("network", "Steps across the network", bar_plot(bars, "ms per step", "Steps across the network"), rows(bars, "ms"),
+             "Bar: median step; upright tick: the formula, which counts the wire alone.")
 
 
 def axis_of(key, named):
@@ -173,7 +198,7 @@ def axis_of(key, named):
 
 def totals(groups):
     """The needs of the whole job, all roles added; "" where no run counted it."""
-    cells = []
+    cells, told = [], []
     for key, named in table.TOTALS:
         if not (axis := axis_of(key, named)):
             continue
@@ -184,11 +209,11 @@ def totals(groups):
                 mark = noisy(group) if key == "cpu_seconds" else ""
                 bars.append({"group": None, "label": group[0].label + mark, "segments": [("m0", named, value)]})
         if bars:
+            told += rows([{**bar, "group": named} for bar in bars], "value", unit)[bool(told):]
             cells.append(f"<h3>{escape(named[0].upper() + named[1:])}</h3>"
                          + bar_plot(bars, named, f"Of the whole job: {named}", unit, 1))
     if not cells:
         return ""
     return f"""<h2>The whole job</h2>
 <p>All roles added. The busiest rank says what one machine must have; these say what all of them must have together: a star's
-servers hold and send what its workers do not.</p><figure>{''.join(cells)}
-<figcaption>{escape(table.RESIDENT)}</figcaption></figure>"""
+servers hold and send what its workers do not.</p>""" + figure("job", "The whole job", "".join(cells), told, escape(table.RESIDENT))

@@ -14,8 +14,10 @@ def middle(group, read):
 
 
 def listed(names):
+    """"a, b and c"; where a name has a comma of its own, as the values of a sweep may, semicolons part them."""
     names = list(dict.fromkeys(names))
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    comma = ";" if any("," in name for name in names) else ","
+    return names[0] if len(names) == 1 else f"{f'{comma} '.join(names[:-1])} and {names[-1]}"
 
 
 def ends(groups, read, text):
@@ -49,7 +51,7 @@ def of_bits(groups):
         return "No two runs end in the same bits."
     names = " = ".join(equality.names(alike[0], runs))
     others = [name for group in alike[1:] for name in equality.names(group, runs)]
-    tail = f"; {listed(others)} end{'s' * (len(set(others)) == 1)} in others" if others else ", as all runs"
+    tail = f"; {listed(others)} end{'s' * (len(set(others)) == 1)} in others" if others else ""
     return f"{names}: the same bits, each loss and all weights ({alike[0][0].hash_in_words}){tail}."
 
 
@@ -94,7 +96,14 @@ def of_speed(groups, target):
     return f"{words[0].upper()}{words[1:]}."
 
 
+def of_trouble(groups):
+    """Who was made slow on purpose, and how long the others waited for it; "" where nobody was."""
+    made = list(dict.fromkeys(filter(None, (g[0].get("trouble", "text") for g in groups))))
+    waits = [f"{share} of {g[0].label}'s waiting was for {name}" for g in groups for name, share in [table.waited_most(g[0])] if name != table.DASH]
+    return "".join(f" {text[0].upper()}{text[1:]}." for text in made) + (f" {'; '.join(waits)}." if made and waits else "")
+
+
 def five(groups, target):
     """[(what it is about, sentence)]"""
     return [("Bits", of_bits(groups)), ("Loss", of_loss(groups)), ("Memory", of_memory(groups)), ("Bytes", of_bytes(groups)),
-            ("Speed", of_speed(groups, target))]
+            ("Speed", of_speed(groups, target) + of_trouble(groups))]

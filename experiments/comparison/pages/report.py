@@ -6,14 +6,15 @@ from html import escape
 
 from .. import equality, likeness, machine, noise, sentences, table
 from ..draw import forest, svg
+from ..draw.figure import figure
 from ..draw.style import CSS, SCRIPT
 from ..runs import failures_in_words, total
-from . import curves, figures, findings, staleness, sweep, timeline
+from . import closing, curves, figures, findings, staleness, sweep, timeline
 
 MIB = table.MIB
 # A browser fetches nothing for this page, whatever is in it.
 OFFLINE = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-PICTURE = os.path.join(os.path.dirname(__file__), "..", "..", "..", "docs", "topologies.svg")
+MOST = 8   # topologies or points of a sweep that each plot of a page shows; of more the crowded ones are folded
 
 
 @dataclass
@@ -32,17 +33,24 @@ def write(path, groups, about, spoken=""):
     """spoken: the section of comparison/sample.py, or nothing."""
     runs = [g[0] for g in groups]
     every = [r for g in groups for r in g]
-    body = "".join([topologies(), curves.losses(groups), curves.held_out(groups, about.target), figures.memory(runs), figures.wire(runs),
-                    figures.totals(groups), verdicts(every), speeds(groups, about.target), sweep.section(groups), timeline.section(groups),
-                    figures.links(groups), figures.times(groups), staleness.section(groups), numbers(groups, about.target),
-                    hashes(every), spoken, notes(every, about)])
-    top = head(about.title, runs) + failures(about.failed, groups) + unlike(groups) + warning(every) + found(groups, about.target)
-    write_page(path, about.title, top, body)
+    title = about.title or title_of(runs)
+    crowded = [figures.memory(runs), figures.wire(runs), timeline.section(groups)]
+    shown, folded = (crowded, []) if len(groups) <= MOST else ([], crowded)
+    body = "".join([overview(groups), speeds(groups), curves.losses(groups), sweep.section(groups), *shown])
+    more = [*folded, topologies(runs), curves.wall_clock(groups), curves.held_out(groups, about.target), curves.apart(groups), verdicts(every),
+            differing(groups, about.target), figures.formulas(runs), figures.totals(groups), figures.times(groups), figures.links(groups),
+            staleness.section(groups), numbers(groups, about.target), hashes(every), spoken, notes(every, about)]
+    top = head(title, runs) + failures(about.failed, groups) + unlike(groups) + warning(every) + found(groups, about.target)
+    write_page(path, title, top, body + "<h2>More</h2>" + "".join(map(fold, more)))
 
 
-def write_page(path, title, top, body):
-    """One HTML file: what is above the list of contents, the list, and the body whose headings it names."""
-    body, contents = with_contents(body)
+def fold(section):
+    """A section behind its heading."""
+    return re.sub(r"^\s*<h2>([^<]*)</h2>(.*)$", r'<details class="all"><summary>\1</summary>\2</details>', section, count=1, flags=re.S)
+
+
+def write_page(path, title, top, body, contents=""):
+    """One HTML file: what is above the list of contents, the list where there is one, and the body."""
     html = ("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">"
             f"<meta http-equiv=\"Content-Security-Policy\" content=\"{OFFLINE}\">"
             "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">"
@@ -75,16 +83,27 @@ def common(runs, key):
     return values.pop() if len(values) == 1 else ("varies" if values else None)
 
 
-def names_of(runs):
-    """The runs by name; of a sweep its topologies and values."""
-    if not runs[0].point:
-        return ", ".join(r.label for r in runs)
+def swept_of(runs):
+    """" with servers = 1, 2 and 3": the values of a sweep; "" without one."""
     swept = {}
     for run in runs:
         for key, value in run.point:
             swept.setdefault(key, {})[value] = None
-    return (", ".join(dict.fromkeys(r.topology for r in runs)) + ", each with "
-            + " and ".join(f"{key} = {', '.join(values)}" for key, values in swept.items()))
+    return " with " + " and with ".join(f"{key} = {findings.listed(values)}" for key, values in swept.items()) if swept else ""
+
+
+def slow_of(runs):
+    """"rank 1 computes 2 times as long in all steps": what all runs were troubled with; "" of none, or of several."""
+    found = {r.get("trouble", "text") or "" for r in runs}
+    return found.pop() if len(found) == 1 else ""
+
+
+def title_of(runs):
+    """What was compared, in a line: topologies, the values of a sweep, who was made slow."""
+    topologies = list(dict.fromkeys(r.topology for r in runs))
+    names = findings.listed(topologies) if len(topologies) <= MOST else f"{len(topologies)} topologies"
+    slow = slow_of(runs)
+    return (names + (" compared" if len(runs) > 1 else ", one run") + swept_of(runs) + (f": {slow}" if slow else "")).strip()
 
 
 def head(title, runs):
@@ -95,17 +114,17 @@ def head(title, runs):
         value = common(runs, key)
         if value is not None:
             value = os.path.basename(value.rstrip("/")) if key == "model" else value
-            items.append(f"<li><b>{escape(f'{int(value):,}' if value.isdigit() and key != 'seed' else value)}</b>"
-                         f"<span>{words}</span></li>")
-    workers = sorted({r.workers for r in runs if r.workers})
-    if workers:
-        items.append(f"<li><b>{', '.join(map(str, workers))}</b><span>workers</span></li>")
-    names = names_of(runs)
+            items.append((f"{int(value):,}" if value.isdigit() and key != "seed" else value, words))
+    for key in ("workers", "servers"):
+        counts = sorted({r.get(key) for r in runs if r.get(key)})
+        if counts:
+            items.append((", ".join(map(str, counts)), key if counts != [1] else key[:-1]))
+    facts = "".join(f"<li><b>{escape(value)}</b> <span>{words}</span></li>" for value, words in items)
     data = common(runs, "data")
-    return (f"<h1>{escape(title)}</h1><p class=\"lead\">One model trained {len(runs)} "
-            f"way{'s' if len(runs) != 1 else ''} from the same seed on the same batches: {escape(names)}. "
+    ways = f"{len(runs)} ways, from the same seed on the same batches" if len(runs) > 1 else "one way"
+    return (f"<h1>{escape(title)}</h1><p class=\"lead\">One model trained {ways}. "
             f"{'Text: ' + escape(data) + '. ' if data and data != 'varies' else ''}"
-            f"What was predicted stands beside what was measured.</p><ul class=\"facts\">{''.join(items)}</ul>")
+            f"</p><ul class=\"facts\">{facts}</ul>")
 
 
 def failures(failed, groups):
@@ -133,26 +152,40 @@ def unlike(groups):
             "below may come from that.</div>" if words else "")
 
 
-def speeds(groups, target):
-    """The words of the repeats on the times, in sentences."""
+def overview(groups):
+    """One line for each run: the table that the comparison ends with on the terminal."""
+    columns = closing.columns(groups)
+    top = "".join(f"<th>{escape(f'{first} {second}'.strip())}</th>" for (first, second), _ in columns)
+    body = "".join(f"<tr><td>{escape(g[0].label)}</td>" + "".join(f"<td>{escape(cell(g))}</td>" for _, cell in columns) + "</tr>" for g in groups)
+    return (f'<div class="wide"><table class="overview"><thead><tr><th>run</th>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+            f'<p class="foot">{escape(table.EXACT)} The same letter: the same bits.</p>')
+
+
+def speeds(groups):
+    """The times of all topologies over the first's, as a picture; "" where there is nothing to compare."""
+    found = [(group[0].label, ratio) for group, _, words, ratio in sentences.compared(groups, None) if words == "tokens/s"]
+    if not found:
+        return ""
+    rows = [("tokens/s", found)]
+    words = "times as much, with 95% intervals; logarithmic"
+    return "<h2>Speed</h2>" + figure("speed", "Speed", svg.both_widths(lambda width: forest.draw(rows, width, "Speed", words)), forest.rows(rows))
+
+
+def differing(groups, target):
+    """What the repeats say of times and other measures: in sentences, and as a picture, which only repeats give intervals for."""
     said = sentences.in_words(groups, target)
     if not said:
         return ""
-    return (f"<h2>Which times differ</h2><p class=\"lead\">{escape(said[0])}</p>{ratios(groups, target)}"
-            + "".join(f'<p class="foot">{escape(text)}</p>' for text in said[1:]))
-
-
-def ratios(groups, target):
-    """The ratios that the sentences are about, as a picture; "" without repeats, which alone give intervals."""
     rows = {}
     for group, other, words, found in sentences.compared(groups, target):
         if found.low is not None:
             rows.setdefault(f"{words}, of {other[0].label}", []).append((group[0].label, found))
-    if not rows:
-        return ""
     listed = list(rows.items())
     words = "times as much, with 95% intervals; bold: claimed; logarithmic"
-    return f"<figure>{svg.both_widths(lambda width: forest.draw(listed, width, 'Ratios with intervals', words))}</figure>"
+    picture = figure("ratios", "Ratios with intervals", svg.both_widths(lambda width: forest.draw(listed, width, "Ratios with intervals", words)),
+                     forest.rows(listed)) if listed else ""
+    return (f"<h2>Which times differ</h2><p class=\"lead\">{escape(said[0])}</p>{picture}"
+            + "".join(f'<p class="foot">{escape(text)}</p>' for text in said[1:]))
 
 
 def verdicts(runs):
@@ -181,34 +214,38 @@ def numbers(groups, target):
                     machine.shared([r for g in groups for r in g]) if found)
     above = f"<p>{told}.</p>" if told else ""
     feet = "".join(f'<p class="foot">{escape(text)}</p>' for text in below)
-    return ("<h2>The numbers</h2><p>\"12.34&nbsp;=\" says that prediction and measurement agree to the byte; otherwise both "
+    return ("<h2>The whole table</h2><p>\"12.34&nbsp;=\" says that prediction and measurement agree to the byte; otherwise both "
             "are shown as predicted/measured. Memory and bytes belong to the rank that has most of them in its role. "
-            f"1 MiB is 1,048,576 bytes.</p>{above}<details class=\"all\"><summary>The whole table: {sum(bool(c) for _, c in table.rows(groups, target))} "
-            f"rows</summary><div class=\"wide\"><table><thead><tr><th></th>{top}</tr></thead>"
-            f"<tbody>{''.join(body)}</tbody></table></div>{feet}</details>")
+            f"1 MiB is 1,048,576 bytes.</p>{above}<div class=\"wide\"><table><thead><tr><th></th>{top}</tr></thead>"
+            f"<tbody>{''.join(body)}</tbody></table></div>{feet}")
 
 
-def topologies():
-    try:
-        with open(PICTURE, encoding="utf-8") as f:
-            picture = f.read()
-    except OSError:
-        picture = ""
-    return f"""<h2>The two topologies</h2>
-<p>Data-parallel training gives every worker the whole model and a slice of the batch. After the backward pass the
-workers' gradients must be added, the optimizer must update the weights once, and everybody must get the result.
-The two topologies differ in <em>who</em> adds and updates, and in what each rank has to keep for it.</p>
-<figure class="wide">{picture}</figure>
-<p><strong>Star.</strong> Servers keep the fp32 master weights and the optimizer's moments. A worker pushes the gradient of
-each layer as soon as its backward pass has produced it, and pulls the new weights before its next forward pass needs
-them. In <code>ps:sync</code> a server waits for all workers and adds their gradients in worker order. In
-<code>ps:async</code> it applies each gradient when it arrives; nobody waits, and gradients are stale by a few updates.</p>
-<p><strong>Ring.</strong> There is no server. Each of N ranks owns a 1/N shard of every layer and updates only that.
-Stage 0 keeps everything everywhere; stage 1 shards masters and moments; stage 2 also the gradients; stage 3 also the
-weights, which are gathered layer by layer just before use, once in the forward and once in the backward pass.</p>
-<p>Why can they agree to the last bit? Floating-point addition depends on its order, so all topologies here follow one rule:
+def topologies(runs):
+    """How what was run works: the pictures and words of each topology, as it says them itself."""
+    names, pictures = {}, {}
+    for run in runs:
+        words = run.explained or {}
+        names.setdefault(words.get("how"), {})[run.topology] = None
+        pictures.setdefault(words.get("picture"), None)
+    drawn = "".join(f"<div>{picture(name)}</div>" for name in pictures if name)
+    told = "".join(f"<p><strong>{escape(findings.listed(who))}.</strong> {escape(how)}</p>" for how, who in names.items() if how)
+    return f"""<h2>How the topologies work</h2>
+<p>Data-parallel training gives every worker the whole model and a slice of the batch. After the backward pass the workers' gradients must be
+added, the optimizer must update the weights, and everybody must get the result. Topologies differ in <em>who</em> adds and updates, and
+in what each rank has to keep for it.</p>
+{f'<div class="pictures">{drawn}</div>' if drawn else ''}{told}
+<p>Why can some of them agree to the last bit? Floating-point addition depends on its order, so they follow one rule:
 gradients are added in fp32 in worker order and rounded once; the global norm is an exact sum; the update is elementwise
 with a fixed order of operations.</p>"""
+
+
+def picture(name):
+    """The drawing of a topology, which lies beside this file; "" of one that has none here."""
+    try:
+        with open(os.path.join(os.path.dirname(__file__), os.path.basename(name) + ".svg"), encoding="utf-8") as f:
+            return f.read()
+    except OSError:
+        return ""
 
 
 def hashes(runs):

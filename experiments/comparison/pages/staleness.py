@@ -1,9 +1,9 @@
 """How old the weights were that asynchronous gradients were computed on: how often, over time, per worker."""
 from html import escape
 
-from ..draw import svg
 from ..draw.bars import histogram
-from ..draw.lines import Lines, line_plot
+from ..draw.figure import figure
+from ..draw.lines import Lines, line_plot, rows
 from .figures import dash, key_of
 
 
@@ -18,7 +18,10 @@ def histograms(runs):
         words = f"mean {run.get('staleness', 'mean', default=0):.2f}, at most {run.get('staleness', 'max', default=0):.0f}"
         plots.append(f"<div class=\"plot\"><h4>{escape(run.label)}</h4>"
                      f"{histogram(run.get('staleness', 'histogram'), 'updates missed', 'Staleness of ' + run.label)}<p>{words}</p></div>")
-    return f'<div class="small">{"".join(plots)}</div>'
+    told = [["run", "updates missed", "gradients"]] + [[run.label, i, count] for run in runs for i, count in enumerate(run.get("staleness", "histogram"))]
+    return figure("staleness", "How stale the gradients were", f'<div class="small">{"".join(plots)}</div>', told,
+                  "Share of the gradients by staleness, over all workers. With N workers of equal speed most gradients miss N - 1 updates; a "
+                  "slow worker misses more.")
 
 
 def series(runs):
@@ -28,9 +31,9 @@ def series(runs):
     found = [s for s in found if len(s["points"]) > 1]
     if not found:
         return ""
-    plot = line_plot(Lines(found, "updates of the job", "mean staleness (updates)", [], "Staleness over time", 240, from_zero=True))
-    return (f"<h3>Over the run</h3><figure>{key_of(found)}{plot}<figcaption>The mean over the gradients since the point before. It "
-            "grows where a worker falls behind.</figcaption></figure>")
+    plot = Lines(found, "updates of the job", "mean staleness (updates)", [], "Staleness over time", 240, from_zero=True)
+    return "<h3>Over the run</h3>" + figure("staleness-over-time", "Staleness over time", key_of(found) + line_plot(plot), rows([plot]),
+                                            "The mean over the gradients since the point before. It grows where a worker falls behind.")
 
 
 def worker_rows(run):
@@ -70,6 +73,4 @@ def section(groups):
     return f"""<h2>How stale the gradients were</h2>
 <p>In an asynchronous star a worker computes on weights that change meanwhile. Staleness counts the updates of others that
 a server applied between a worker's pull of the weights and its own gradient's update.</p>
-<figure>{histograms(runs)}<figcaption>Share of the gradients by staleness, over all workers. With N
-workers of equal speed most gradients miss N - 1 updates; a slow worker misses more.</figcaption></figure>
-{series(runs)}{tables(runs)}"""
+{histograms(runs)}{series(runs)}{tables(runs)}"""

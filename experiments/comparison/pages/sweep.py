@@ -4,7 +4,8 @@ from html import escape
 
 from .. import table
 from ..draw import svg
-from ..draw.lines import Lines, line_plot
+from ..draw.figure import figure
+from ..draw.lines import Lines, line_plot, rows
 from ..runs import as_float, device_bytes
 from ..spread import estimate
 from .figures import dash, key_of
@@ -147,10 +148,11 @@ def plots_of(groups, key):
     values = list(dict.fromkeys(dict(g[0].point)[key] for g in groups))
     places, ticks, x_title = axis(key.split(".")[-1], values)
     lines = lines_of(groups, key)
-    cells, dotted = [], False
+    cells, plots, dotted = [], [], False
 
     def add(title, series, zero):
         plot = Lines(series, x_title, title, description=f"{title} against {key}", height=220, x_ticks=ticks, from_zero=zero)
+        plots.append(plot)
         cells.append(f'<div class="plot">{line_plot(plot, svg.SMALL)}</div>')
     if key == "workers" and numbers_of(values) and len(values) > 1:
         series = speed_up(lines, places)
@@ -165,7 +167,8 @@ def plots_of(groups, key):
             add(title, beside + series, zero)
     key_lines = [{"label": name, "color": i % 8, "dash": dash(i)} for i, name in enumerate(lines)]
     key_lines += [{"label": FORMULA, "color": 7, "formula": True}] if dotted else []
-    return f"<h3>{escape(key)}</h3><figure>{key_of(key_lines)}<div class=\"small\">{''.join(cells)}</div></figure>"
+    return f"<h3>{escape(key)}</h3>" + figure(f"sweep-{key}", f"Against {key}", f"{key_of(key_lines)}<div class=\"small\">{''.join(cells)}</div>",
+                                              rows(plots))
 
 
 def section(groups):
@@ -175,6 +178,6 @@ def section(groups):
         return ""
     repeated = any(len(g) > 1 for g in groups)
     note = "Points are medians of the repeated runs, areas and upright lines their 95% intervals." if repeated else "Each point is one run."
-    return ("<h2>What the swept setting changes</h2><p>Each line is one topology"
+    return (f"<h2>What {escape(' and '.join(keys))} changes</h2><p>Each line is one topology"
             f"{'' if len(keys) == 1 else ' with the other settings fixed'}. {note} Lines that lie on each other are equal "
             f"there.</p>{''.join(plots_of(groups, key) for key in keys)}")

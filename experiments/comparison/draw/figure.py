@@ -1,0 +1,61 @@
+"""A figure of a page: its key and drawings, below them links to the drawing as a file and to its numbers. Both are in the page, as data
+of the link, so that a page which came by mail has them and no script is needed."""
+import base64
+import csv
+import io
+import re
+from html import unescape
+
+from . import svg
+from .style import PALETTE, PLOTS
+
+KEY_ROW, GAP = 20, 14
+# The parts of a figure's html that its file has: headings, entries of keys, drawings of the page's width.
+PARTS = re.compile(r'<h[34]>(?P<heading>.*?)</h[34]>|<li data-[^>]*>(?P<mark><svg.*?</svg>)(?P<entry>.*?)</li>|'
+                   r'<div class="on-page">(?P<wide>.*?)</div>|<div class="on-phone">.*?</div>|(?P<small><svg viewBox.*?</svg>)', re.S)
+
+
+def stacked(html):
+    """(height, SVG) of a figure's html: its parts below each other, the entries of a key beside each other."""
+    out, y, x = [], 0, 0
+    for part in PARTS.finditer(html):
+        if part["entry"]:
+            words = unescape(part["entry"])
+            room = 34 + svg.text_width(words, "value") + 14
+            if x and x + room > svg.WIDE:
+                x, y = 0, y + KEY_ROW
+            out += [svg.place(part["mark"], x, y + 5)[1], svg.text_at("value", x + 34, y + 14, words)]
+            x += room
+            continue
+        y, x = y + (KEY_ROW + 6 if x else 0), 0   # on-phone: nothing follows
+        if part["heading"]:
+            out.append(svg.text_at("group", 0, y + 14, unescape(part["heading"])))
+            y += KEY_ROW
+        for drawing in re.findall(r"<svg.*?</svg>", part["wide"] or part["small"] or "", re.S):
+            height, placed = svg.place(drawing, 0, y)
+            out.append(placed)
+            y += height + GAP
+    return y + (KEY_ROW if x else 0), "".join(out)
+
+
+def link(words, name, kind, text):
+    data = base64.b64encode(text.encode()).decode()
+    return f'<a download="{name}" href="data:{kind};base64,{data}">{words}</a>'
+
+
+def csv_text(rows):
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue()
+
+
+def links(name, title, html, rows):
+    """name: of the files, without an ending; rows: of the CSV, its heading first."""
+    height, body = stacked(html)
+    whole = svg.file_text(svg.WIDE, height, title, PALETTE + PLOTS, body)
+    return f'<p class="get">{link("SVG", name + ".svg", "image/svg+xml", whole)} {link("CSV", name + ".csv", "text/csv", csv_text(rows))}</p>'
+
+
+def figure(name, title, html, rows, caption=""):
+    """html: the key and the drawings; rows: the numbers that they draw, their heading first."""
+    return f'<figure>{html}{links(name, title, html, rows)}' + (f"<figcaption>{caption}</figcaption>" if caption else "") + "</figure>"

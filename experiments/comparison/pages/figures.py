@@ -99,7 +99,10 @@ def formulas(runs):
     return (f"<h2>The formulas of memory and bytes</h2><p>As each run states them, in the bytes of its own number format. {escape(letters)}.</p>"
             "<div class=\"wide\"><table><thead><tr><th>run</th><th>role</th><th>format</th><th>memory (bytes)</th><th>that is (MiB)</th>"
             f"<th>sent per step</th><th>predicted (MiB)</th></tr></thead><tbody>{body}</tbody></table></div>"
-            "<p class=\"foot\">The textbook knows no padding and no buffers; what a rank sends is predicted with padding.</p>")
+            "<p class=\"foot\">The textbook knows no padding and no buffers; what is sent is predicted with padding.</p>")
+
+
+WIRE = ("predicted_sent", "sent_per_step", "predicted_received", "received_per_step")
 
 
 def wire(runs):
@@ -108,7 +111,7 @@ def wire(runs):
         first = True
         for role, _ in by_worker(run.roles()):
             entry = run.wire_of(role)
-            if not entry:
+            if not entry or not any(entry.get(key) for key in WIRE):
                 continue
             ways = [(f"{role} {verb}", css, entry.get(f"predicted_{what}") or 0, entry.get(f"{what}_per_step") or 0)
                     for what, verb, css in (("sent", "sends", "c1"), ("received", "receives", "c0"))]

@@ -75,6 +75,14 @@ char *config_reset_section(struct config *c, const char *section) {
 
 struct config *config_load(const struct topology_table *t, const char *path, const struct config_override *o,
                            size_t count) {
+    const char *ending = path ? strrchr(path, '.') : NULL;
+    if (ending && (!strcmp(ending, ".yaml") || !strcmp(ending, ".yml"))) {
+        fail(
+            "%s: a file of YAML, and no DeepSpeed configuration: -c takes the JSON that it names, of accelerate's the key "
+            "deepspeed_config_file, of a training program's the key deepspeed",
+            path);
+        return NULL;
+    }
     cJSON *root = path ? relaxed_json_load(path) : cJSON_CreateObject();
     if (!root) return NULL;
     struct draft d;

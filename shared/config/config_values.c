@@ -82,7 +82,8 @@ static int number(const struct config_key *f, const cJSON *v, const char *origin
          converts = key_converts(f->path);
     const char *what = whole ? "an integer" : f->type == KEY_PAIR ? "an array of two numbers" : "a number";
     double x = v->valuedouble;
-    if (converts && cJSON_IsBool(v) && !f->no_bool)
+    if (f->no_bool && cJSON_IsBool(v)) return refuse(f, origin, what, v);
+    if (cJSON_IsFalse(v) || (converts && cJSON_IsTrue(v)))  // Python's False is 0 everywhere
         x = cJSON_IsTrue(v);
     else if (!cJSON_IsNumber(v) && !(converts && cJSON_IsString(v) && !text_number(v->valuestring, true, &x)))
         return refuse(f, origin, what, v);

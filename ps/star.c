@@ -449,7 +449,10 @@ static void describe(const struct config *c, struct cJSON *summary) {
 static void explain(const struct config *c, struct topology_words *out) {
     const struct consistency_rule rule = consistency_of(c);
     out->picture = "star";
-    out->how = rule.row->how;
+    out->how =
+        "Servers keep the fp32 masters and the optimizer's states, each of them for its part of the model. A worker pushes the gradient "
+        "of each layer as soon as its backward pass has made it, and pulls the new weights before its next forward pass needs them.";
+    out->rule = rule.row->how;
     if (ps_codes(c))
         out->differs =
             "workers push codes of their gradients (parameter_server.compression), and say later what a code has left out";

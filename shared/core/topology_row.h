@@ -57,6 +57,7 @@ struct topology_allowance {
 struct topology_words {
     const char *picture;  // "star", "ring", "gossip"; NULL: it is one process
     const char *how;      // who adds gradients and who updates weights, in sentences
+    const char *rule;     // of this variant, when, likewise; NULL: how says it
     // Why losses and weights differ from those of a sum of all ranks' gradients in rank order, as half a sentence. NULL: they
     // are the same bits.
     const char *differs;

@@ -460,6 +460,7 @@ static void put_explained(cJSON *o, const char *key, const void *from) {
     c->row->explain(c, &w);
     json_put_text(words, "picture", w.picture);
     json_put_text(words, "how", w.how);
+    json_put_text(words, "rule", w.rule);
     json_put_text(words, "differs", w.differs);
     json_put_text(words, "loss_of", w.loss_of);
 }
@@ -475,6 +476,8 @@ static const struct figure of_summaries[] = {
     {"explained.picture", NULL, "`star`, `ring`, `gossip`; null: it is one process",
      .type = "string or null"},
     {"explained.how", NULL, "who adds gradients, and who updates weights", .type = "string"},
+    {"explained.rule", NULL, "when they do, where a topology has several consistencies",
+     .type = "string or null"},
     {"explained.differs", NULL,
      "why losses and weights are not those of `ps:sync` and `zero:*`; null: nothing but another configuration makes them "
      "others",

@@ -26,7 +26,7 @@ HASH = "0x0123456789abcdef"
 def explained(topology):
     """summary.json's words of a topology, as the program would have them."""
     kind, ordered = topology.split(":")[0], topology in ("local", "ps:sync") or topology.startswith("zero:")
-    return {"picture": {"ps": "star", "zero": "ring"}.get(kind, None if kind == "local" else kind), "how": f"This is how {topology} works.",
+    return {"picture": {"ps": "star", "zero": "ring"}.get(kind, None if kind == "local" else kind), "how": f"This is how {kind} works.", "rule": f"This is when {topology} updates." if kind == "ps" else None,
             "differs": None if ordered else f"the servers of {topology} do as they like",
             "loss_of": "worker 0's own samples" if topology in ("ps:async", "gossip") else "the global batch"}
 

@@ -155,13 +155,14 @@ class Reading(Case):
         self.assertIn("Rank 1 computes 3 times as long in all steps", self.sentences(page)["Speed"])
 
     def test_topologies_explain_themselves(self):
-        page = self.page(make_run(self.at("a"), "gossip"), make_run(self.at("b"), "zero:1"))
-        for words in ("<strong>gossip.</strong> This is how gossip works.", "<strong>zero:1.</strong> This is how zero:1 works.", "gossip (worker 0&#x27;s own samples)",
+        page = self.page(make_run(self.at("a"), "gossip"), make_run(self.at("b"), "ps:ssp:2"), make_run(self.at("c"), "ps:sync"))
+        for words in ("<strong>gossip.</strong> This is how gossip works.", "<strong>ps:ssp:2 and ps:sync.</strong> This is how ps works.",
+                      "<strong>ps:ssp:2.</strong> This is when ps:ssp:2 updates.", "<strong>ps:sync.</strong> This is when ps:sync updates.", "gossip (worker 0&#x27;s own samples)",
                       "it is not to be compared with the others point by point"):
             self.assertIn(words, page)
         drawn = re.search('<div class="pictures">(.*?)</div></div>', page, re.S).group(1)
         self.assertEqual(re.findall("<title>(\\w+)", drawn), ["Gossip", "A"])
-        self.assertNotIn("parameter server", page)   # nobody ran one
+        self.assertNotIn("owns shard", page)   # nobody ran a ring
         self.assertNotIn("point by point", self.page(make_run(self.at("b"), "zero:1")))
 
     def test_formulas_are_of_the_runs_own_type(self):
@@ -214,6 +215,8 @@ class Reading(Case):
         self.assertIn("not as predicted in zero:1.", said["Bytes"])
         self.assertIn("the machine was noisy during zero:2, so their times are not compared.", said["Speed"])
         self.assertIn("Tokens/s: 2,000;", said["Speed"])
+        said = self.sentences(self.page(make_run(self.at("g"), "gossip", val_loss=None), make_run(self.at("b"), "zero:2", val_loss=None)))
+        self.assertIn("5.1250 in all. That of gossip is of worker 0&#x27;s own samples.", said["Loss"])
         said = self.sentences(self.page(make_run(self.at("l"), "local")))
         self.assertEqual(said["Bits"], f"The weights end as {HASH}, cpu.")
         self.assertEqual(said["Bytes"], "One process sends nothing.")

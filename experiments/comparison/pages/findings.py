@@ -61,7 +61,11 @@ def of_loss(groups):
     known = f" A model that knows only the token frequencies has a loss of {entropy:.4f}." if entropy else ""
     if held_out:
         return f"On held-out text, in nats per token: {held_out}.{known}"
-    return f"Of the last step, in nats per token: {ends(groups, lambda r: as_float(r.losses[-1]), '{:.4f}')}.{known}"
+    apart = {}
+    for run in (g[0] for g in groups):
+        apart.setdefault(run.get("explained", "loss_of") or "the global batch", []).append(run.label)
+    whose = "".join(f" That of {listed(labels)} is of {of}." for of, labels in apart.items() if of != "the global batch")
+    return f"Of the last step, in nats per token: {ends(groups, lambda r: as_float(r.losses[-1]), '{:.4f}')}.{whose}{known}"
 
 
 def of_memory(groups):

@@ -108,7 +108,7 @@ def title_of(runs):
 
 def head(title, runs):
     facts = [("model", "model"), ("params", "parameters"), ("dtype", "number format"), ("steps", "steps"),
-             ("tokens_per_step", "tokens per step"), ("seed", "seed"), ("device", "device")]
+             ("tokens_per_step", "tokens per step"), ("local_steps", "local steps per round"), ("seed", "seed"), ("device", "device")]
     items = []
     for key, words in facts:
         value = common(runs, key)
@@ -222,13 +222,16 @@ def numbers(groups, target):
 
 def topologies(runs):
     """How what was run works: the pictures and words of each topology, as it says them itself."""
-    names, pictures = {}, {}
+    families, pictures = {}, {}
     for run in runs:
         words = run.explained or {}
-        names.setdefault(words.get("how"), {})[run.topology] = None
+        rules = families.setdefault(words.get("how"), {})
+        rules.setdefault(words.get("rule"), {})[run.topology] = None
         pictures.setdefault(words.get("picture"), None)
     drawn = "".join(f"<div>{picture(name)}</div>" for name in pictures if name)
-    told = "".join(f"<p><strong>{escape(findings.listed(who))}.</strong> {escape(how)}</p>" for how, who in names.items() if how)
+    told = "".join(f"<p><strong>{escape(findings.listed([t for names in rules.values() for t in names]))}.</strong> {escape(how)}</p>"
+                   + "".join(f"<p><strong>{escape(findings.listed(names))}.</strong> {escape(rule)}</p>" for rule, names in rules.items() if rule)
+                   for how, rules in families.items() if how)
     return f"""<h2>How the topologies work</h2>
 <p>Data-parallel training gives every worker the whole model and a slice of the batch. After the backward pass the workers' gradients must be
 added, the optimizer must update the weights, and everybody must get the result. Topologies differ in <em>who</em> adds and updates, and

@@ -14,7 +14,7 @@ import unicodedata
 import regular
 
 from . import RunError, UsageError
-from .text import printable
+from .text import POINTER, kind_of, printable
 
 # ------------------------------------------------------------------- where text may be cut
 #
@@ -240,11 +240,24 @@ def build(tokenizers, files):
     return tokenizer
 
 
+def refuse_pointers(files):
+    """Files that a clone without git-lfs left as pointers: the package would call them wrong JSON."""
+    for path in files.values():
+        try:
+            with regular.open_file(path, "rb") as f:
+                head = f.read(len(POINTER))
+        except OSError as e:
+            raise UsageError(f"{path}: {e.strerror}") from None
+        if head == POINTER:
+            raise UsageError(f"{path} {kind_of(head)}")
+
+
 class Encoder:
     """path: --tokenizer; eot: --eot or None; special: tokens like <|im_start|> in the text count as tokens."""
 
     def __init__(self, path, eot=None, special=False, workers=1):
         found = find_tokenizer(path)
+        refuse_pointers(found)
         tokenizers = package(workers)
         self.tokenizer = build(tokenizers, found)
         self.tokenizer.no_truncation()

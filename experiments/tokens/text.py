@@ -14,6 +14,24 @@ from . import RunError, UsageError
 
 PIECE_CHARS = 1 << 16  # wanted; a piece ends at the first place after it
 MARGIN_CHARS = 64      # text that must follow a cut, so that it can be tried
+POINTER = b"version https://git-lfs.github.com/spec/"
+# What a file begins with that is no text, and what to do.
+KINDS = ((POINTER, "is a pointer of Git LFS, not the file itself: git lfs pull in its folder fetches it"),
+         (b"\x1f\x8b", "is compressed: unpack it with gzip -d"),
+         (b"\x28\xb5\x2f\xfd", "is compressed: unpack it with zstd -d"),
+         (b"\xfd7zXZ", "is compressed: unpack it with xz -d"),
+         (b"BZh9", "is compressed: unpack it with bunzip2"),
+         (b"PK\x03\x04", "is a zip archive: unpack it with unzip"),
+         (b"PAR1", "is a Parquet table: write its column of texts into a text file (pandas.read_parquet)"),
+         (b"%PDF-", "is a PDF document: take its text with pdftotext"),
+         (b"\x80\x04\x95", "is a pickle of Python: write its texts into a text file"),
+         (b"\xff\xfe", "looks like UTF-16: convert it with iconv"),
+         (b"\xfe\xff", "looks like UTF-16: convert it with iconv"))
+
+
+def kind_of(head):
+    """What to say of a file that begins so; None: nothing is known."""
+    return next((what for magic, what in KINDS if head.startswith(magic)), None)
 
 
 def printable(name):
@@ -47,6 +65,9 @@ class Source:
                 data = self.file.read(count)
             except OSError as e:
                 raise RunError(f"{self.path}: {e.strerror}") from None
+            what = None if self.bytes else kind_of(data)
+            if what and (self.errors == "strict" or data.startswith(POINTER)):
+                raise RunError(f"{self.path}: {what}")
             self.hash.update(data)
             self.bytes += len(data)
             text = self.decode(self.pending + data, final=not data)
@@ -57,12 +78,7 @@ class Source:
         try:
             text, used = codecs.utf_8_decode(data, self.errors, final)
         except UnicodeDecodeError as e:
-            at, hint = self.base + e.start, ""
-            if at < 4 and data[:2] == b"\x1f\x8b":
-                hint = "; it is compressed: unpack it with gzip -d"
-            elif at < 4 and data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-                hint = "; it looks like UTF-16: convert it with iconv"
-            raise RunError(f"{self.path}: byte 0x{data[e.start]:02x} at offset {at} is not UTF-8{hint}; "
+            raise RunError(f"{self.path}: byte 0x{data[e.start]:02x} at offset {self.base + e.start} is not UTF-8; "
                            "--errors replace puts U+FFFD in the place of such bytes") from None
         zero = text.find("\0") if self.errors == "strict" else -1
         if zero >= 0:

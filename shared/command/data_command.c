@@ -10,6 +10,7 @@
 #include "shared/command/commands.h"
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
+#include "shared/core/file_kind.h"
 #include "shared/core/json.h"
 #include "shared/core/path.h"
 #include "shared/core/regular_file.h"
@@ -185,12 +186,19 @@ static int convert(struct copying *c, const char *from, const char *to, int widt
     int rc = 0;
     sha256_init(&c->hash);
     char why[FILE_WHY_MAX];
+    char head[FILE_KIND_HEAD] = {0};
     int32_t magic = 0;
     c->in = file_open_stream(from, why);
+    size_t got = c->in ? fread(head, 1, sizeof head, c->in) : 0;
+    memcpy(&magic, head, sizeof magic);
+    char *what = file_kind_text(file_kind_of_bytes(head, got), from, false);
     if (!c->in)
         rc = fail("%s: %s", from, why);
-    else if (fread(&magic, sizeof magic, 1, c->in) == 1 && bin_format_of(magic))
+    else if (bin_format_of(magic))
         rc = fail("%s is a token file of llm.c already: --data reads it as it is", from);
+    else if (what)
+        rc = fail("%s", what);
+    free(what);
     if (!rc) {
         rewind(c->in);
         bool copied = new_file_begin(&n, to, false) && (c->out = n.file) && !copy(c, width);

@@ -83,7 +83,7 @@ static const struct file_kind kinds[] = {
      .model = "give --model the directory that has both: {/}", .data = NOT_A_TEXT_OF_WEIGHTS},
     {.names = "*.onnx", .what = "an ONNX model, which cannot be trained here", .model = "take the Hugging Face directory that it was exported from",
      .data = NOT_A_TEXT_OF_WEIGHTS},
-    {.names = "snapshots blobs refs", .what = "the hub's cache, not a model's directory", .model = "give --model the folder of one version: {/}/snapshots/.."},
+    {.names = "snapshots", .what = "the hub's cache, not a model's directory", .model = "give --model the folder of one version in {}"},
 
     // ---- packed files
     {.magic = {BYTES("PK\3\4")}, .inside = BYTES("/data.pkl"), .names = "*.pt *.pth *.ckpt", .what = "a file of torch.save, which this program does not read",

@@ -305,6 +305,9 @@ static void read_model(struct parse *p, const struct hf_family *row) {
         reject(p, heads->key, find(p->root, heads->key), heads->why);
     if (!s->head_size) s->head_size = s->channels / s->heads;
     bool kv_missing = !cJSON_GetObjectItemCaseSensitive(p->root, "num_key_value_heads");
+    if (!s->kv_heads && row->kv_heads && kv_missing && s->heads % row->kv_heads)
+        reject(p, "num_key_value_heads", NULL,
+               "the family's default does not divide the heads, so the file has to say how many there are");
     if (!s->kv_heads) s->kv_heads = row->kv_heads && kv_missing ? row->kv_heads : s->heads;
     if (!s->ffn) s->ffn = s->channels <= INT32_MAX / 4 ? 4 * s->channels : INT32_MAX;
     if (!s->max_positions) s->max_positions = row->positions;

@@ -482,7 +482,8 @@ static int look_at_dir(const char *dir) {
                       dir, list[i]);
     if (!k && !config && !rc)
         rc = fail(
-            "--model %s: has no config.json; expected the directory of a Hugging Face model, with config.json and safetensors",
+            "--model %s: no weights here, and no config.json; expected the directory of a Hugging Face model, with both "
+            "(config.json, model.safetensors), or a run's weights/",
             dir);
     for (int i = 0; i < n; i++) free(names[i]);
     free(names);

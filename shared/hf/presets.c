@@ -83,11 +83,10 @@ static int unknown(const char *given) {
     bool hub = slash && !strchr(folder, '/') && *folder && *folder != '.' && *folder != '~' && *base &&
                access(folder, F_OK);
     char *mean =
-        near  ? xasprintf(": did you mean %s?", near)
-        : hub ? xasprintf(
-                    ". A model of the Hugging Face hub has to be there first: hf download %s --local-dir %s",
-                    given, base)
-              : xstrdup("");
+        near ? xasprintf(": did you mean %s?", near)
+             : xasprintf(
+                   ". A model of the Hugging Face hub has to be fetched first: hf download %s --local-dir %s",
+                   hub ? given : "OWNER/NAME", hub ? base : "DIR");
     fail("model \"%s\" is neither a preset (%s) nor an existing config.json or directory%s", given, names,
          mean);
     free(mean);
@@ -106,7 +105,7 @@ int model_spec_load(const char *preset_or_path, struct model_spec *out) {
     if (hf_look(preset_or_path)) return -1;
     if (!S_ISDIR(st.st_mode)) return hf_config_read(preset_or_path, out);
     char *path = xasprintf("%s/config.json", preset_or_path);
-    int rc = hf_config_read(path, out);
+    int rc = hf_look(path) || hf_config_read(path, out) ? -1 : 0;
     free(path);
     return rc || !hf_has_weights(preset_or_path) ? rc : hf_settle(preset_or_path, out);
 }

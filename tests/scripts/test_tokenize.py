@@ -233,6 +233,16 @@ class Bytes(Case):
             self.read(b"\x1f\x8b\x08\x00", 100)
         with self.assertRaisesRegex(RunError, "iconv"):
             self.read("text".encode("utf-16"), 100)
+        pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+        for data, says in ((b"\x28\xb5\x2f\xfd", "zstd -d"), (b"PAR1 text", "read_parquet"), (b"PK\x03\x04", "unzip"),
+                           (b"%PDF-1.7", "pdftotext"), (pointer, "git lfs pull")):
+            with self.assertRaisesRegex(RunError, says):
+                self.read(data, 100)
+        with self.assertRaisesRegex(RunError, "git lfs pull"):
+            self.read(pointer, 100, "replace")
+        self.put("m/tokenizer.json", pointer.decode())
+        with self.assertRaisesRegex(UsageError, "tokenizer.json is a pointer of Git LFS"):
+            Encoder(self.at("m"))
 
     def test_files_of_directories(self):
         for name in ("d/b.txt", "d/B.txt", "d/a.txt", "d/c.md"):

@@ -72,8 +72,69 @@ class Watch:
         after = self.read()
         if self.before is None or after is None:
             return None
-        cores = len(self.cpus) if self.cpus else os.cpu_count()
-        return shares(self.before, after, own_seconds() - self.own, time.monotonic() - self.began, cores)
+        return shares(self.before, after, own_seconds() - self.own, time.monotonic() - self.began, self.cores())
+
+    def cores(self):
+        return len(self.cpus) if self.cpus else os.cpu_count()
+
+
+def family(pid):
+    """pid and its descendants, as /proc shows them now."""
+    children = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", encoding="ascii", errors="replace") as f:
+                    children.setdefault(int(f.read().rpartition(")")[2].split()[1]), []).append(int(name))
+            except (OSError, IndexError, ValueError):
+                pass
+    out = [pid]
+    for one in out:
+        out += children.get(one, [])
+    return out
+
+
+def seconds_of(pid, ticks):
+    """Processor seconds of a process, and of its children that have ended; None where it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
+            return sum(int(word) for word in f.read().rpartition(")")[2].split()[11:15]) / ticks
+    except (OSError, ValueError):
+        return None
+
+
+class Turns(Watch):
+    """The same, slice by slice, of a run that takes turns: begin() and end() around each."""
+
+    def __init__(self, stat="/proc/stat"):
+        super().__init__(stat)
+        self.ticks, self.members = os.sysconf("SC_CLK_TCK"), []
+        self.sums = dict.fromkeys(("wall_seconds", "own_cpu_seconds", "busy_cpu_seconds", "stolen_cpu_seconds"), 0.0)
+
+    def own_so_far(self, pid):
+        found = [seconds_of(one, self.ticks) for one in self.members]
+        if not found or None in found:
+            self.members = family(pid)
+            found = [seconds_of(one, self.ticks) for one in self.members]
+        return sum(one for one in found if one is not None)
+
+    def begin(self, pid):
+        self.own, self.before, self.began = self.own_so_far(pid), self.read(), time.monotonic()
+
+    def end(self, pid):
+        """The slice's load, with the processor time of all roles; {} where the system does not tell."""
+        after, wall, own = self.read(), time.monotonic() - self.began, self.own_so_far(pid) - self.own
+        if self.before is None or after is None:
+            return {}
+        found = shares(self.before, after, own, wall, self.cores())
+        for key in self.sums:
+            self.sums[key] += found[key]
+        return {"cpu_seconds": round(own, 3), "others_share": found["others_share"], "stolen_share": found["stolen_share"]}
+
+    def result(self):
+        """shares() of all slices together."""
+        s = self.sums
+        return shares((0, 0), (s["busy_cpu_seconds"], s["stolen_cpu_seconds"]), s["own_cpu_seconds"], s["wall_seconds"], self.cores())
 
 
 def write(directory, result):

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/time/gate.h"
 
 // ---------------------------------------------------------------- the rules
 bool stall_look(struct stall_looks *s, int64_t now, int64_t cpu, struct span *out) {
@@ -49,6 +50,7 @@ struct stall_watch {
     atomic_bool quit;
     pthread_mutex_t lock;  // guards what follows
     struct stall_looks looks;
+    int64_t stood;  // at a gate, by the last look
     struct part parts[STALL_PARTS];
     int part_count;
     struct kept kept[STALL_KINDS];
@@ -63,7 +65,9 @@ static void keep(struct kept *k, struct span one, const void *owner) {
 // With the lock held, so that two threads look in the order of their clocks.
 static void look(struct stall_watch *w) {
     struct span one;
-    int64_t cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID), now = now_ns();
+    int64_t cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID), now = now_ns(), stood = gate_stood_ns();
+    if (stood != w->stood) w->looks = (struct stall_looks){0};  // it stood because it was told to
+    w->stood = stood;
     for (int i = 0; i < w->part_count; i++) {
         struct part *p = &w->parts[i];
         char text[96];
@@ -85,6 +89,7 @@ static void *watch_main(void *arg) {
         look(w);
         pthread_mutex_unlock(&w->lock);
         nanosleep(&(struct timespec){.tv_nsec = STALL_TICK_NS}, NULL);
+        if (!atomic_load(&w->quit)) gate_rest();
     }
     return NULL;
 }

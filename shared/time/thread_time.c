@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "shared/core/error.h"
+#include "shared/time/gate.h"
 
 struct thread_time {
     struct thread_time_options o;
@@ -15,6 +16,7 @@ struct thread_time {
     int64_t start;                                   // 0: not yet
     int64_t worked_end;                              // the end of the last work
     int64_t ns[THREAD_PARTS], worked[THREAD_PARTS];  // since the start; up to worked_end
+    int64_t stood;  // of the job at a gate, when the span under way began: no time of a part
     struct spans last, traced;
 };
 
@@ -38,11 +40,12 @@ void thread_time_destroy(struct thread_time **at) {
 
 static bool is_in(uint32_t bits, int part) { return part < 32 && (bits >> part & 1); }
 
-static void add(struct thread_time *t, struct span *s) {
+// aside: of the span, what is no time of its part.
+static void add(struct thread_time *t, struct span *s, int64_t aside) {
     s->kind = SPAN_PART;
     s->name = t->o.names[s->part];
     if (t->start) {
-        t->ns[s->part] += span_length(s);
+        t->ns[s->part] += span_length(s) - aside;
         if (is_in(t->o.work, s->part)) {
             t->worked_end = s->end;
             memcpy(t->worked, t->ns, sizeof t->worked);
@@ -54,9 +57,11 @@ static void add(struct thread_time *t, struct span *s) {
 
 static void close_span(struct thread_time *t, int64_t ns) {
     struct span s = t->now;
+    int64_t stood = gate_stood_ns() - t->stood;
+    t->stood += stood;
     if (!t->weaves) {
         s.end = ns;
-        add(t, &s);
+        add(t, &s, stood);
         return;
     }
     t->woven[s.part] += ns - s.end;
@@ -64,7 +69,7 @@ static void close_span(struct thread_time *t, int64_t ns) {
         if (!t->woven[p]) continue;
         s.part = (uint8_t)p;
         s.end = s.begin + t->woven[p];
-        add(t, &s);
+        add(t, &s, 0);
         s.begin = s.end;
     }
     memset(t->woven, 0, sizeof t->woven);
@@ -111,8 +116,10 @@ void thread_time_end(struct thread_time *t) {
 int64_t thread_time_totals(const struct thread_time *t, int64_t ns[THREAD_PARTS]) {
     memset(ns, 0, THREAD_PARTS * sizeof *ns);
     if (!t || !t->worked_end) return 0;
+    int64_t all = 0;
     memcpy(ns, t->worked, sizeof t->worked);
-    return t->worked_end - t->start;
+    for (int p = 0; p < t->o.parts; p++) all += ns[p];
+    return all;
 }
 
 static const struct spans none;

@@ -14,6 +14,7 @@
 #include "shared/report/metrics.h"
 #include "shared/state/checkpoint_read.h"
 #include "shared/state/weights_hash.h"
+#include "shared/time/gate.h"
 #include "shared/time/timeline.h"
 #include "shared/train/batch_feed.h"
 #include "shared/train/pace.h"
@@ -52,6 +53,7 @@ struct train {
     bool leaving;  // some rank was asked to
     struct batch_feed *feed;
     struct slowdown *slowdown;  // NULL: no trouble was asked for
+    struct gate_rank gate;
     double steps_s;             // all steps
     double job_s;               // of earlier starts, too, and until the last worker had ended its own
     uint64_t allocations;       // after the first step
@@ -421,6 +423,43 @@ static int has_step(struct train *x, int64_t step) {
     return more;
 }
 
+static int take_seat(struct train *x) {
+    const struct gate_facts facts = {.rank = x->t->rank,
+                                     .ranks = x->t->size,
+                                     .own = own_sequences(x),
+                                     .unit = x->c->train_batch * config_round(x->c),
+                                     .total = x->c->steps * x->c->train_batch,
+                                     .stop = x->o->stop};
+    return gate_take_seat(&x->gate, &facts);
+}
+
+// Stands until the gate is open for a step at that place, behind all that the steps so far have enqueued. The time is no step's:
+// both moments, of the first step and of the step at hand, move behind it.
+static int stand(struct train *x, int64_t place, int64_t *start, int64_t *begin) {
+    if (gate_is_open(&x->gate, place)) return 0;
+    if (stream_sync(x->t->compute)) return step_failed(x, x->r->steps - 1);
+    int64_t came = now_ns();
+    timeline_pause_at(x->r->timeline, *begin);
+    if (gate_stand(&x->gate, place)) return -1;
+    int64_t stood = now_ns() - came;
+    x->r->report.span.aside_s += 1e-9 * (double)stood;
+    *start += stood;
+    *begin += stood;
+    return 0;
+}
+
+// The same before step `step`, of the run for ranks that go together, of its own batch for one that goes alone. A round of local
+// steps is whole: a rank in the middle of one would have the others wait for it. within: this step is.
+static int stand_before(struct train *x, int64_t step, bool within, int64_t *start, int64_t *begin) {
+    int64_t place = x->t->plan.alone ? x->t->plan.first : step * x->c->train_batch;
+    return within ? 0 : stand(x, place, start, begin);
+}
+
+static int64_t tokens_told(const struct train *x) {
+    const struct step_plan *p = &x->t->plan;
+    return p->in_part ? p->counted / x->t->size : p->tokens;
+}
+
 static int run_steps(struct train *x) {
     x->pace.samples = x->t->plan.samples;
     saver_begin(x->o->saver, x->o->elapsed_before);
@@ -434,11 +473,15 @@ static int run_steps(struct train *x) {
     // Nothing is left to do: a run that has other ranks, or another directory, than the one that wrote it keeps it too.
     bool over = x->t->start.step >= x->c->steps;
     int more;
+    bool within = false;
     if (over && !x->t->elsewhere) saver_keep(x->o->saver, &x->t->start);
     for (int64_t step = x->t->start.step; (more = has_step(x, step)) > 0; step++) {
+        if (stand_before(x, step, within, &start, &begin)) return -1;
         timeline_step_at(x->r->timeline, step, begin);
         if (one_step(x, step, start, begin)) return -1;
         begin = now_ns();
+        within = x->t->plan.open;
+        gate_step(&x->gate, tokens_told(x), begin);
     }
     bool stop = false;  // nothing is left to stop
     if (more < 0 || count(x, x->r->steps, &stop)) return -1;
@@ -450,15 +493,19 @@ static int run_steps(struct train *x) {
     if (x->t->plan.alone) x->r->report.span.end_ns = end;
     x->steps_s = seconds_since(start, end);
     x->job_s = x->o->elapsed_before + x->steps_s;
-    if (!x->t->plan.alone) return 0;
     const struct pace_end at = {x->t, x->r->timeline, end, x->c->recovery.elastic ? end : now_ns()};
+    double trained_aside_s = x->r->report.span.aside_s;
+    int64_t behind = end;
+    if (stand(x, GATE_END, &start, &behind)) return -1;
+    x->r->report.span.aside_s = trained_aside_s;  // the span ends before this one
+    if (!x->t->plan.alone) return 0;
     // Some worker may have left early. Ranks that go alone leave at different steps, so each says so where they all meet:
     // behind their last step.
     double left = x->r->interrupted;
     if (topology_sum(x->t, &left, 1)) return -1;
     x->r->interrupted |= left > 0;
     int rc = pace_tell(&x->pace, &at, &x->r->report);
-    x->job_s += seconds_since(end, now_ns());  // the weights then hold all workers' gradients
+    x->job_s += seconds_since(behind, now_ns());  // the weights then hold all workers' gradients
     return rc;
 }
 
@@ -603,6 +650,7 @@ static int run(struct train *x) {
     x->t->plan.steps = x->t->start.step;
     x->t->plan.dealt = x->t->start.dealt;
     x->t->plan.lag = x->t->lag;
+    if (take_seat(x)) return -1;
     x->made = xcalloc(1 + (unsigned long)x->t->lag, sizeof *x->made);
     if (!x->feed || !x->model || initial_weights(x)) return -1;
     go_on_from(x, &x->t->start);

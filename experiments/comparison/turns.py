@@ -1,0 +1,216 @@
+"""Runs take turns: all are started, and each goes on for a slice of steps while the others stand between two of theirs, in an order
+drawn anew each round. A machine that changes its speed by itself changes it for all of them, so ratios within a round hold.
+
+The gate is a file that every rank maps (shared/time/gate.h has its layout). A slice's rate leaves out the first step behind the
+gate, which finds cold caches and an empty pipeline: each worker's tokens from the end of its first step to the end of its last, over that
+time, added over the workers. So no worker is charged for another's longer last step either."""
+import ctypes
+import json
+import math
+import mmap
+import os
+import platform
+import random
+import statistics
+import tempfile
+import time
+
+import regular
+
+from . import noise
+
+FILE = "turns.json"
+VARIABLE = "STARRING_GATE"
+SEATS = 1024
+SLICE_S = 0.4         # of a slice, about
+LEAST_STEPS = 4       # of it: the first is left out
+LEAST_ROUNDS = 10     # of a run with few steps, whose slices are shorter
+OPEN = 2**63 - 1      # the limit at which nobody stands any more
+START_S = 600         # until a run's ranks must stand at their first step
+FUTEX = {"x86_64": 202, "i686": 240, "i386": 240}.get(platform.machine(), 98)
+FUTEX_WAKE = 1
+
+
+class Head(ctypes.Structure):
+    _fields_ = [("magic", ctypes.c_char * 8), ("seats", ctypes.c_int64), ("limit", ctypes.c_int64), ("bell", ctypes.c_uint32),
+                ("spare", ctypes.c_uint32), ("stood", ctypes.c_int64), ("since", ctypes.c_int64), ("holder", ctypes.c_int64),
+                ("unit", ctypes.c_int64), ("total", ctypes.c_int64), ("ranks", ctypes.c_int64), ("reserved", ctypes.c_int64 * 6)]
+
+
+class Seat(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for name in ("stands", "done", "tokens", "passed_ns", "first_ns", "first_tokens", "last_ns",
+                                                    "steps")] + [("reserved", ctypes.c_int64 * 8)]
+
+
+class Gate:
+    """The file of one run, from its creation to close()."""
+
+    def __init__(self):
+        place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        fd, self.path = tempfile.mkstemp(prefix="starring-gate-", dir=place)
+        size = ctypes.sizeof(Head) + SEATS * ctypes.sizeof(Seat)
+        os.ftruncate(fd, size)
+        self.map = mmap.mmap(fd, size)
+        os.close(fd)
+        self.head = Head.from_buffer(self.map)
+        self.all = (Seat * SEATS).from_buffer(self.map, ctypes.sizeof(Head))
+        self.head.seats, self.head.holder, self.head.magic = SEATS, os.getpid(), b"STARGATE"
+        self.libc = ctypes.CDLL(None)
+
+    def seats(self):
+        return self.all[:min(self.head.ranks, SEATS)]
+
+    def ring(self):
+        self.head.bell += 1
+        at = ctypes.addressof(self.head) + Head.bell.offset
+        self.libc.syscall(FUTEX, ctypes.c_void_p(at), FUTEX_WAKE, 2**31 - 1, None, None, 0)
+
+    def go(self, limit):
+        """Lets all ranks go on up to `limit`."""
+        since, self.head.since = self.head.since, 0
+        if since:
+            self.head.stood += time.monotonic_ns() - since
+        self.head.limit = limit
+        self.ring()
+
+    def stand(self):
+        """All ranks stand: what waits for them may rest as well."""
+        self.head.since = time.monotonic_ns()
+
+    def all_stand(self):
+        """Every rank stands at the limit; or all below it is done, and those that do not stand wait for what lies behind it."""
+        seats, limit = self.seats(), self.head.limit
+        standing = [seat.stands == limit + 1 for seat in seats]
+        done = limit > 0 and sum(seat.done for seat in seats) >= min(limit, self.head.total)
+        return bool(seats) and (all(standing) or (done and any(standing)))
+
+    def close(self):
+        if self.path:
+            os.unlink(self.path)
+        self.path = None
+
+
+def rate_of(seats):
+    """(tokens/s, seconds) of a slice that has ended; (None, ..) where a worker has done one step alone."""
+    spans = [(seat.last_ns - seat.first_ns, seat.tokens - seat.first_tokens) for seat in seats]
+    if not spans or any(ns <= 0 or tokens <= 0 for ns, tokens in spans):
+        return None, None
+    return sum(tokens / (ns * 1e-9) for ns, tokens in spans), max(ns for ns, _ in spans) * 1e-9
+
+
+class Player:
+    """One run that takes turns. start: begins its process, given the gate's path, and returns it."""
+
+    def __init__(self, start):
+        self.gate, self.slices, self.limit = Gate(), [], 0
+        self.status, self.ended = None, False
+        self.watch = noise.Turns()
+        self.began = time.monotonic()
+        try:
+            self.process = start(self.gate.path)
+        except BaseException:
+            self.gate.close()
+            raise
+
+    def over(self):
+        """The run has ended by itself."""
+        return self.process.poll() is not None
+
+    def wait(self, expected=0.0, limit=None):
+        """Until all ranks stand. Whether they do; False: the run has ended, or it took longer than `limit` seconds."""
+        end = None if limit is None else time.monotonic() + limit
+        time.sleep(0.8 * expected)
+        while not self.gate.all_stand():
+            if self.over() or (end is not None and time.monotonic() > end):
+                return False
+            time.sleep(0.001 if expected else 0.005)
+        self.gate.stand()
+        return True
+
+    def steps_left(self):
+        return (self.gate.head.total - self.limit) // max(self.gate.head.unit, 1)
+
+    def slice(self, number, steps, expected=0.0, limit=None):
+        """Goes on for so many steps. Whether it stands again."""
+        head, before = self.gate.head, [(seat.steps, seat.tokens) for seat in self.gate.seats()]
+        left = self.steps_left()
+        # Too few to be a slice of their own go with the last one.
+        self.limit = head.total if left < steps + max(2, steps // 2) else self.limit + steps * head.unit
+        self.watch.begin(self.process.pid)
+        began = time.monotonic()
+        self.gate.go(self.limit)
+        if not self.wait(expected, limit):
+            return False
+        wall, load = time.monotonic() - began, self.watch.end(self.process.pid)
+        seats = self.gate.seats()
+        rate, seconds = rate_of(seats)
+        done = (seats[0].steps if len(seats) == 1 else sum(s.steps for s in seats) / len(seats)) - statistics.fmean(s for s, _ in before)
+        self.slices.append({"round": number, "began": round(began, 4), "wall_seconds": round(wall, 5), "steps": round(done, 3),
+                            "tokens": sum(s.tokens for s in seats) - sum(t for _, t in before), "seconds": seconds and round(seconds, 6),
+                            "tokens_per_second": rate and round(rate, 3), **load})
+        return True
+
+    def finish(self):
+        """Opens the gate for good."""
+        self.gate.go(OPEN)
+
+    def write(self, directory, comparison):
+        with open(os.path.join(directory, FILE), "w", encoding="utf-8") as f:
+            json.dump({"comparison": comparison, "slices": self.slices}, f, indent=1)
+            f.write("\n")
+
+
+def read(directory):
+    """What FILE says of the run; None where it did not take turns."""
+    try:
+        with regular.open_file(os.path.join(directory, FILE), limit=regular.WHOLE, encoding="utf-8") as f:
+            found = json.load(f)
+        slices = [s for s in found["slices"] if isinstance(s["round"], int)]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return {"comparison": str(found.get("comparison")), "slices": slices} if slices else None
+
+
+def slice_steps(seconds, left):
+    """Steps of a slice, for all runs, from the seconds a step of each took and the steps that are left."""
+    middle = statistics.median(seconds)
+    steps = max(math.ceil(SLICE_S / middle) + 1, LEAST_STEPS) if middle > 0 else LEAST_STEPS
+    return max(2, min(steps, left // LEAST_ROUNDS))
+
+
+def play(players, rng, failed, limit=None):
+    """All rounds of these players ({name: Player}), each of which stands at its first step. failed(name, player): it does not
+    stand again; it is left out of what follows. The order of each round is drawn from rng."""
+    left = dict(players)
+
+    def turn(name, number, steps, expected=0.0):
+        if not left[name].slice(number, steps, expected, limit):
+            failed(name, left.pop(name))
+
+    def shuffled():
+        names = [name for name in left if left[name].steps_left() > 0]
+        rng.shuffle(names)
+        return names
+
+    warm = max(2, min([p.steps_left() for p in left.values()], default=0) // (2 * LEAST_ROUNDS)) if left else 2
+    for name in shuffled():
+        turn(name, -1, min(warm, 4))  # it warms up; no round counts it
+    seconds = {name: p.slices[-1]["wall_seconds"] / max(p.slices[-1]["steps"], 1) for name, p in left.items() if p.slices}
+    for p in left.values():
+        p.slices.clear()
+    if not seconds:
+        return
+    steps = slice_steps(list(seconds.values()), min(p.steps_left() for p in left.values()))
+    number = 0
+    while any(p.steps_left() > 0 for p in left.values()):
+        for name in shuffled():
+            turn(name, number, steps, 0.8 * steps * seconds[name])
+            if name in left:
+                last = left[name].slices[-1]
+                seconds[name] = min(seconds[name], last["wall_seconds"] / max(last["steps"], 1))
+        number += 1
+
+
+def drawn(seed, repeat):
+    """The source of one pass's orders."""
+    return random.Random(f"{seed} {repeat}")

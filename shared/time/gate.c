@@ -1,0 +1,153 @@
+#include "shared/time/gate.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "kernels/spans.h"
+#include "shared/core/error.h"
+
+#define LOOK_NS INT64_C(200000000)  // a rank that stands looks around so often: was it asked to leave?
+
+static_assert(sizeof(struct gate_head) == 128 && sizeof(struct gate_seat) == 128, "the file's layout");
+
+static struct {
+    pthread_once_t once;
+    struct gate_head *head;  // NULL: there is no gate
+    char why[160];           // there is to be one, and it cannot be used
+} own = {.once = PTHREAD_ONCE_INIT};
+
+// NULL, or why the file is no gate.
+static const char *map_file(const char *path) {
+    struct stat st;
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) return strerror(errno);
+    const char *why = NULL;
+    void *at = MAP_FAILED;
+    if (fstat(fd, &st))
+        why = strerror(errno);
+    else if (!S_ISREG(st.st_mode) || st.st_size < (off_t)sizeof(struct gate_head))
+        why = "it is too short for a gate";
+    else if ((at = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) == MAP_FAILED)
+        why = strerror(errno);
+    close(fd);
+    if (why) return why;
+    struct gate_head *head = at;
+    int64_t room = ((int64_t)st.st_size - (int64_t)sizeof *head) / (int64_t)sizeof(struct gate_seat);
+    if (memcmp(head->magic, GATE_MAGIC, sizeof head->magic) != 0)
+        why = "it does not begin as a gate does";
+    else if (head->seats < 1 || head->seats > room)
+        why = "it is shorter than it says";
+    if (why)
+        munmap(at, (size_t)st.st_size);
+    else
+        own.head = head;
+    return why;
+}
+
+static void map_once(void) {
+    const char *path = getenv(GATE_VARIABLE);
+    const char *why = path && *path ? map_file(path) : NULL;
+    if (why) snprintf(own.why, sizeof own.why, "%s", why);
+}
+
+static struct gate_head *head(void) {
+    pthread_once(&own.once, map_once);
+    return own.head;
+}
+
+static void wait_for_bell(struct gate_head *h, uint32_t bell) {
+    struct timespec most = {.tv_sec = LOOK_NS / 1000000000, .tv_nsec = LOOK_NS % 1000000000};
+    syscall(SYS_futex, &h->bell, FUTEX_WAIT, bell, &most, NULL, 0);
+}
+
+static bool holder_is_gone(const struct gate_head *h) {
+    return h->holder > 0 && kill((pid_t)h->holder, 0) != 0 && errno == ESRCH;
+}
+
+// ---------------------------------------------------------------- a rank
+int gate_take_seat(struct gate_rank *g, const struct gate_facts *f) {
+    *g = (struct gate_rank){.facts = *f};
+    struct gate_head *h = head();
+    if (own.why[0])
+        return fail("%s=%s: %s; a comparison sets it, unset it to train without one", GATE_VARIABLE,
+                    getenv(GATE_VARIABLE), own.why);
+    if (!h) return 0;
+    if (f->rank >= h->seats)
+        return fail("%s=%s: it has %lld seats, and this is rank %d", GATE_VARIABLE, getenv(GATE_VARIABLE),
+                    (long long)h->seats, f->rank);
+    g->seat = (struct gate_seat *)(h + 1) + f->rank;
+    atomic_store(&h->unit, f->unit);
+    atomic_store(&h->total, f->total);
+    atomic_store(&h->ranks, f->ranks);
+    return 0;
+}
+
+int64_t gate_limit(void) { return atomic_load(&head()->limit); }
+
+int gate_stand(struct gate_rank *g, int64_t place) {
+    struct gate_head *h = head();
+    struct gate_seat *s = g->seat;
+    if (!s) return 0;
+    for (;;) {
+        uint32_t bell = atomic_load(&h->bell);
+        int64_t limit = atomic_load(&h->limit);
+        if (place < limit) break;
+        atomic_store(&s->stands, limit + 1);
+        // All ranks of a run that was asked to leave must come to the step in which they tell each other.
+        if (g->facts.stop && *g->facts.stop) {
+            atomic_store(&h->limit, INT64_MAX);
+            atomic_fetch_add(&h->bell, 1);
+            syscall(SYS_futex, &h->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+            break;
+        }
+        if (holder_is_gone(h))
+            return fail("the comparison that this run takes turns in (process %lld) has ended", (long long)h->holder);
+        wait_for_bell(h, bell);
+    }
+    g->passed = true;
+    atomic_store(&s->passed_ns, now_ns());
+    atomic_store(&s->stands, 0);
+    return 0;
+}
+
+void gate_step(struct gate_rank *g, int64_t tokens, int64_t ended_ns) {
+    struct gate_seat *s = g->seat;
+    if (!s) return;
+    atomic_fetch_add(&s->tokens, tokens);
+    if (g->passed) {
+        atomic_store(&s->first_ns, ended_ns);
+        atomic_store(&s->first_tokens, atomic_load(&s->tokens));
+        g->passed = false;
+    }
+    atomic_store(&s->last_ns, ended_ns);
+    atomic_fetch_add(&s->steps, 1);
+    atomic_fetch_add(&s->done, g->facts.own);
+}
+
+// ---------------------------------------------------------------- what else runs in a process of the job
+int64_t gate_stood_ns(void) {
+    struct gate_head *h = head();
+    if (!h) return 0;
+    int64_t since = atomic_load(&h->since);
+    return atomic_load(&h->stood) + (since ? now_ns() - since : 0);
+}
+
+void gate_rest(void) {
+    struct gate_head *h = head();
+    if (!h) return;
+    uint32_t bell = atomic_load(&h->bell);
+    if (atomic_load(&h->since)) wait_for_bell(h, bell);
+}

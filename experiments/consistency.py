@@ -125,7 +125,7 @@ def run_all(args, study):
             continue
         done[one.name] = run
         took.append(run.wall_seconds)
-        print(said_of(run).split(", noisy")[0] + time_left(took, len(open_runs) - number), flush=True)
+        print(said_of(run) + time_left(took, len(open_runs) - number), flush=True)
     cells = {}
     for condition, row, one in planned:
         cell = cells.setdefault((condition.name, row.name), results.Cell(condition, row, []))

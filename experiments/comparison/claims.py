@@ -11,7 +11,7 @@ import math
 import statistics
 from dataclasses import dataclass, replace
 
-from .spread import finite, normal_tail, t_quantile, t_tails
+from .spread import centre, centre_of_rounds, finite, normal_tail, t_quantile, t_tails
 
 CHANCE = 0.05
 LEAST = math.log(1.02)
@@ -22,8 +22,9 @@ METHOD = (f"A difference is claimed if it is at least {math.expm1(LEAST):.0%}, a
 
 @dataclass(frozen=True)
 class Ratio:
-    """The geometric mean of a/b over `count` repeats. low and high: its own 95% interval; spread: the standard deviation of
-    one repeat's logarithm; chance: of such a mean where nothing differs. All None for one repeat. differs: it is claimed."""
+    """The geometric mean of a/b over `count` repeats (or rounds). low and high: its own 95% interval; spread: the standard deviation of
+    one repeat's logarithm; chance: of such a mean where nothing differs; freedom: degrees of it. All None for one repeat. differs:
+    it is claimed. least and most: the interval by which that was decided, corrected for all ratios that were looked at."""
     value: float
     count: int
     low: float = None
@@ -31,28 +32,44 @@ class Ratio:
     spread: float = None
     chance: float = None
     differs: bool = False
+    least: float = None
+    most: float = None
+    freedom: int = None
+
+    def width(self):
+        """How far the 95% interval reaches to its farther side: 0.05 of "1.00 (0.96 to 1.05)". None for one repeat."""
+        return None if self.low is None else max(self.high / self.value, self.value / self.low) - 1
+
+    def within(self, chance):
+        """The interval that misses the truth with that chance."""
+        reach = t_quantile(chance, self.freedom) * self.spread / math.sqrt(self.count)
+        return self.value * math.exp(-reach), self.value * math.exp(reach)
 
 
-def ratio(pairs):
-    """The Ratio of the pairs (a, b), each of one repeat; None without any. It claims nothing by itself."""
+def ratio(pairs, rounds=False):
+    """The Ratio of the pairs (a, b), each of one repeat, or of one round of runs that took turns; None without any. It claims nothing
+    by itself."""
     logs = [math.log(a / b) for a, b in pairs if finite([a, b]) == [a, b] and a > 0 and b > 0]
     if len(logs) < 2:
         return Ratio(math.exp(logs[0]), 1) if logs else None
-    mean, spread, n = statistics.fmean(logs), statistics.stdev(logs), len(logs)
-    error = spread / math.sqrt(n)
-    chance = t_tails(abs(mean) / error, n - 1) if error > 0 else float(mean == 0)
-    reach = t_quantile(CHANCE, n - 1) * error
-    return Ratio(math.exp(mean), n, math.exp(mean - reach), math.exp(mean + reach), spread, chance)
+    found, n = (centre_of_rounds if rounds else centre)(logs), len(logs)
+    chance = t_tails(abs(found.value) / found.error, found.freedom) if found.error > 0 else float(found.value == 0)
+    reach = found.reach(CHANCE)
+    low, high = math.exp(found.value - reach), math.exp(found.value + reach)
+    return Ratio(math.exp(found.value), n, low, high, found.error * math.sqrt(n), chance, False, low, high, found.freedom)
 
 
 def claim(ratios):
-    """The same ratios in the same order, those that are claimed saying so. Ratios of one repeat are not looked at."""
+    """The same ratios in the same order, those that are claimed saying so, all with the interval that decided it. Ratios of one
+    repeat are not looked at."""
     looked_at = sorted((i for i, r in enumerate(ratios) if r.chance is not None), key=lambda i: ratios[i].chance)
-    out = list(ratios)
+    out, beyond, hurdle = list(ratios), True, CHANCE
     for place, i in enumerate(looked_at):
-        if ratios[i].chance > CHANCE / (len(looked_at) - place):
-            break
-        out[i] = replace(ratios[i], differs=abs(math.log(ratios[i].value)) >= LEAST)
+        if beyond:  # behind the first that is not, Holm's hurdle stays where it is
+            hurdle = CHANCE / (len(looked_at) - place)
+            beyond = ratios[i].chance <= hurdle
+        least, most = ratios[i].within(hurdle) if ratios[i].spread else (ratios[i].value, ratios[i].value)
+        out[i] = replace(ratios[i], differs=beyond and abs(math.log(ratios[i].value)) >= LEAST, least=least, most=most)
     return out
 
 

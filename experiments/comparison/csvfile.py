@@ -48,7 +48,8 @@ def csv_record(run):
     record["step_seconds_spread"] = noise.spread_of(run)
     for key in ("others_share", "stolen_share", "own_cpu_seconds", "busy_cpu_seconds", "cores"):
         record[f"load_{key}"] = run.load.get(key)
-    record["noisy"] = "; ".join(noise.why_noisy(run))
+    record["uncertain"] = "; ".join(noise.why_noisy(run))
+    record["rounds"] = len(run.turns["slices"]) if run.turns else None
     for key, value in run.point:
         record[f"sweep_{key}"] = value
     for key in ("mean", "max"):

@@ -1,4 +1,4 @@
-"""Runs the planned runs, one after the other, and reads back what each left."""
+"""Runs the planned runs, in turns or one after the other, and reads back what each left."""
 import os
 import random
 import shutil
@@ -11,30 +11,39 @@ import cli
 from netlab import train as netlab
 from netlab.lab import LabError
 
-from . import likeness, noise
+from . import likeness, noise, speed, turns
 from .plan import order_in_words, plan, refuse_unaccepted, schedule
 from .runs import Failure, RunError, UsageError, as_float, cause, load
 
+WHOLE_REPEAT = 3  # where whole runs take turns, unless --repeat says otherwise
 
 
 def train(argv, log, limit, bandwidth=None):
     """Runs one training command with its output in the open file `log`: the one place where that happens. Returns its exit
     status, or a sentence when it was ended after `limit` seconds. bandwidth: of each rank's link, None for none. The run
     dies with this process, and what the program has started with it."""
-    if bandwidth:
-        return across_links(argv, log, limit, bandwidth)
+    return across_links(argv, log, limit, bandwidth) if bandwidth else end_of(start(argv, log), limit)
+
+
+def start(argv, log, gate=None):
+    """Its process. gate: the file of turns.py, in which it finds when to go on."""
+    env = {**os.environ, turns.VARIABLE: gate} if gate else {k: v for k, v in os.environ.items() if k != turns.VARIABLE}
     try:
-        p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                             preexec_fn=cli.dies_with_us())
+        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=env,
+                                preexec_fn=cli.dies_with_us())
     except OSError as e:
         raise RunError(f"cannot start {argv[0]}: {e.strerror}; build it with make, or name it with --program") from None
+
+
+def end_of(process, limit):
+    """Its exit status, or a sentence when it was ended after `limit` seconds."""
     try:
-        return p.wait(timeout=limit)
+        return process.wait(timeout=limit)
     except subprocess.TimeoutExpired:
-        stop(p)
+        stop(process)
         return f"still running after {limit:g} s; it was ended"
     except BaseException:
-        stop(p)
+        stop(process)
         raise
 
 
@@ -87,12 +96,22 @@ def execute(planned, name, directory, limit, goes_on=False):
     the directory."""
     if not goes_on:
         clear(directory)
-    log, argv = os.path.join(directory, "output.txt"), planned.argv + ["--out", directory] + ["--resume", "latest"] * goes_on
+    argv = planned.argv + ["--out", directory] + ["--resume", "latest"] * goes_on
     began, watch = time.monotonic(), noise.Watch()
-    with open(log, "wb") as f:
+    with open(log_of(directory), "wb") as f:
         status = train(argv, f, limit, planned.bandwidth)
     seconds = time.monotonic() - began
     noise.write(directory, watch.result())
+    return read_back(planned, name, directory, argv, status, seconds)
+
+
+def log_of(directory):
+    return os.path.join(directory, "output.txt")
+
+
+def read_back(planned, name, directory, argv, status, seconds):
+    """The run that has ended with that status after so many seconds; RunError where it failed."""
+    log = log_of(directory)
     if status != 0:
         with open(log, encoding="utf-8", errors="replace") as f:
             why = f"{in_words(status)}: {cause(f.read())} ({log})"
@@ -105,9 +124,9 @@ def execute(planned, name, directory, limit, goes_on=False):
 
 def said_of(run):
     """The line that ends a run on the terminal."""
-    noisy = noise.why_noisy(run)
-    speed = f"noisy: {noisy[0]}" if noisy else f"{run.tokens_per_second:,.0f} tokens/s" if run.tokens_per_second else ""
-    return (f"{run.wall_seconds:.1f} s, loss {as_float(run.losses[0]):.4f} -> {as_float(run.losses[-1]):.4f}" + (speed and f", {speed}"))
+    mark = speed.MARK if not run.turns and noise.why_noisy(run) else ""
+    told = f", {run.tokens_per_second:,.0f}{mark} tokens/s" if run.tokens_per_second else ""
+    return f"{run.wall_seconds:.1f} s, loss {as_float(run.losses[0]):.4f} -> {as_float(run.losses[-1]):.4f}{told}"
 
 
 def time_left(seconds, count):
@@ -118,8 +137,156 @@ def time_left(seconds, count):
 
 def place_of(args, planned, repeat):
     """(name, directory) of one run."""
-    name = planned.name + (f".r{repeat + 1}" if args.repeat > 1 else "")
+    name = planned.name + (f".r{repeat + 1}" if args.repeat > 1 or repeat else "")
     return name, os.path.join(args.out, name)
+
+
+class Comparison:
+    """The runs as they come: done {(name, repeat): run}, failed [Failure]."""
+
+    def __init__(self, args, planned, seed):
+        self.args, self.planned, self.seed, self.done, self.failed = args, planned, seed, {}, []
+        self.began, self.number, self.of = time.monotonic(), 0, 0
+
+    def fail(self, one, name, error):
+        """Goes on without the run, or raises."""
+        if not self.args.keep_going or isinstance(error, UsageError):
+            raise error
+        print(f"compare.py: {error}", file=sys.stderr, flush=True)
+        self.failed.append(Failure(one.label, name, error.brief))
+
+    def take(self, one, repeat, run):
+        run.repeat = repeat
+        self.done[(one.name, repeat)] = run
+        if not self.args.force:
+            likeness.refuse_unlike(self.groups(), False)
+
+    def groups(self):
+        return grouped(self.planned, 1 + max((repeat for _, repeat in self.done), default=0), self.done)
+
+    def say(self, name):
+        self.number += 1
+        print(f"[{self.number}/{self.of}] {name} ...", end=" ", flush=True)
+
+    # ---------------------------------------------------------------- whole runs, one after the other
+    def run_whole(self, scheduled, because):
+        self.of = len(scheduled)
+        for repeat, one in scheduled:
+            name, directory = place_of(self.args, one, repeat)
+            self.say(name)
+            try:
+                run = execute(one, name, directory, self.args.limit)
+            except RunError as e:
+                print("failed", flush=True)
+                self.fail(one, name, e)
+                continue
+            run.whole_because = because
+            print(said_of(run) + time_left([r.wall_seconds for r in self.done.values()] + [run.wall_seconds], self.of - self.number), flush=True)
+            self.take(one, repeat, run)
+
+    # ---------------------------------------------------------------- turns
+    def take_turns(self, repeat):
+        """One pass: all runs from their first step to their last, slice by slice."""
+        args, rng, players, logs = self.args, turns.drawn(self.seed, repeat), {}, []
+        places = {one.name: (one, *place_of(args, one, repeat)) for one in self.planned}
+
+        def argv_of(key):
+            one, _, directory = places[key]
+            return one.argv + ["--out", directory]
+
+        def ended(key, player):
+            """It stands no more. Its files, read back, or why there are none."""
+            one, name, directory = places[key]
+            if not player.over():
+                stop(player.process)
+                status = f"still running after {args.limit:g} s; it was ended"
+            else:
+                status = player.process.returncode
+            player.gate.close()
+            noise.write(directory, player.watch.result())
+            player.write(directory, self.id, args.decide)
+            try:
+                self.take(one, repeat, read_back(one, name, directory, argv_of(key), status, time.monotonic() - player.began))
+            except RunError as e:
+                self.fail(one, name, e)
+
+        try:
+            for key in self.order(rng):
+                directory = places[key][2]
+                clear(directory)
+                logs.append(open(log_of(directory), "wb"))
+                players[key] = turns.Player(lambda gate, key=key, log=logs[-1]: start(argv_of(key), log, gate))
+                if not players[key].wait(limit=min(args.limit or turns.START_S, turns.START_S)):
+                    ended(key, players.pop(key))  # it failed, or the program knows no gate
+            turns.play(players, rng, lambda key, player: ended(key, players.pop(key)), args.limit)
+            self.of = len(players)
+            self.number = 0
+            for key in list(players):
+                self.say(places[key][1])
+                player = players.pop(key)
+                player.finish()
+                player.wait_end(args.limit)
+                ended(key, player)
+                if (key, repeat) in self.done:
+                    print(said_of(self.done[(key, repeat)]), flush=True)
+                else:
+                    print("failed", flush=True)
+        finally:
+            for player in players.values():
+                stop(player.process)
+                player.gate.close()
+            for log in logs:
+                log.close()
+
+    def order(self, rng):
+        names = [one.name for one in self.planned]
+        rng.shuffle(names)
+        return names
+
+    def run_in_turns(self):
+        """Passes until every ratio is decided, --repeat passes at least. The comparison ends without another one that would not be
+        over in the time that it was given."""
+        args, repeat, took = self.args, 0, []
+        self.id = f"{time.time_ns():x}"
+        while True:
+            began = time.monotonic()
+            print(f"pass {repeat + 1}: {len(self.planned)} runs take turns, a slice of steps each, in an order drawn anew each round "
+                  f"(--order-seed {self.seed})", flush=True)
+            self.take_turns(repeat)
+            took.append(time.monotonic() - began)
+            repeat += 1
+            if repeat < args.repeat:
+                continue
+            groups = self.groups()
+            open_ones = speed.undecided(groups) if args.decide and not self.failed else []
+            for s in open_ones:
+                print("  " + speed.clause(s, 1), flush=True)
+            left = args.within - (time.monotonic() - self.began)
+            if not open_ones:
+                return
+            if left < took[-1]:
+                print(f"no further pass: it would take {took[-1]:.0f} s, and of --within {args.within:g} s {max(left, 0):.0f} are left", flush=True)
+                return
+
+
+def why_whole(args, planned, predicted):
+    """Why the runs cannot stand in memory together and take turns; "" where they can."""
+    if len(planned) < 2:
+        return "one"
+    if args.bandwidth:
+        return "whole runs took turns, since --bandwidth builds the network of one run at a time: minutes of the machine fall on them unequally"
+    if any("cuda" in (found.get("device") or "") for found in predicted):
+        return "whole runs took turns, since they would share the memory of a GPU: minutes of the machine fall on them unequally"
+    limits = [limit for found in predicted for limit in (found.get("here") or {}).get("limits", [])]
+    needs = {}
+    for limit in limits:
+        bytes_needed, left = needs.get(limit["limit"], (0, limit["available_bytes"]))
+        needs[limit["limit"]] = bytes_needed + limit["predicted_bytes"] + limit["allowed_bytes"], min(left, limit["available_bytes"])
+    for name, (needed, left) in needs.items():
+        if needed > left:
+            return (f"whole runs took turns, since together they need {needed / 1e9:.1f} GB, and {left / 1e9:.1f} GB are left ({name}): minutes "
+                    "of the machine fall on them unequally")
+    return ""
 
 
 def run_all(args):
@@ -129,29 +296,21 @@ def run_all(args):
     seed = random.SystemRandom().randrange(10000) if args.order_seed is None else args.order_seed
     scheduled = schedule(planned, args.repeat, seed)
     check_places([place_of(args, one, repeat)[1] for repeat, one in scheduled])
-    refuse_unaccepted(planned, lambda one: place_of(args, one, 0)[1], args.force)
-    if len(scheduled) > 1:
-        print(order_in_words(scheduled, seed), flush=True)
-    done, failed = {}, []
-    for number, (repeat, one) in enumerate(scheduled, 1):
-        name, directory = place_of(args, one, repeat)
-        print(f"[{number}/{len(scheduled)}] {name} ...", end=" ", flush=True)
-        try:
-            run = execute(one, name, directory, args.limit)
-        except RunError as e:
-            print("failed", flush=True)
-            if not args.keep_going or isinstance(e, UsageError):
-                raise
-            print(f"compare.py: {e}", file=sys.stderr, flush=True)
-            failed.append(Failure(one.label, name, e.brief))
-            continue
-        run.repeat = repeat
-        done[(one.name, repeat)] = run
-        print(said_of(run) + time_left([r.wall_seconds for r in done.values()], len(scheduled) - number), flush=True)
-        if not args.force:
-            likeness.refuse_unlike(grouped(planned, args.repeat, done), False)
+    predicted = refuse_unaccepted(planned, lambda one: place_of(args, one, 0)[1], args.force)
+    because = why_whole(args, planned, predicted)
+    every = Comparison(args, planned, seed)
+    if because:
+        if len(planned) > 1:
+            print(because, flush=True)
+        scheduled = schedule(planned, args.repeat if args.repeat_given else WHOLE_REPEAT, seed)
+        args.repeat = max(args.repeat, 1 + max(repeat for repeat, _ in scheduled))
+        if len(scheduled) > 1:
+            print(order_in_words(scheduled, seed), flush=True)
+        every.run_whole(scheduled, because if len(planned) > 1 else "")
+    else:
+        every.run_in_turns()
     labels = [one.label for one in planned]
-    return grouped(planned, args.repeat, done), sorted(failed, key=lambda failure: labels.index(failure.label))
+    return every.groups(), sorted(every.failed, key=lambda failure: labels.index(failure.label))
 
 
 def grouped(planned, repeats, done):

@@ -1,4 +1,4 @@
-"""How busy the machine was with other things during a run, and whether the run's times can be trusted.
+"""How busy the machine was with other things during a run, and what makes its times uncertain.
 
 The load is measured around the whole run: the processor time that everything on the cores of this job took
 (/proc/stat) less what the run and its descendants took (getrusage of the ended children). A run directory
@@ -15,12 +15,7 @@ FILE = "load.json"
 SPREAD_BOUND = 0.25   # (p95 - p5) / median of the step times; a quiet machine stays below 0.1
 OTHERS_BOUND = 0.10   # of the cores' time, taken by other programs
 STEAL_BOUND = 0.05    # of the cores' time, taken by the hypervisor
-MOST_LISTED = 7       # noisy runs whose figures stand below the table
 LEAST_STEPS = 5       # fewer say nothing about a spread
-ADVICE = ("close other programs and run again, or give --repeat 5: medians with intervals. Losses, bytes, memory and "
-          "hashes do not depend on load")
-BOUNDS = (f"Noisy means that step times spread, (p95 - p5) / median, over more than {SPREAD_BOUND:.0%}, or that other programs "
-          f"took more than {OTHERS_BOUND:.0%} of the cores' time, or the hypervisor more than {STEAL_BOUND:.0%}.")
 
 
 def cpu_seconds(stat, cpus=None, ticks=100):
@@ -180,21 +175,18 @@ def why_noisy(run):
     return out
 
 
-def noisy_runs(runs):
-    """["label: reasons"] of those whose times are not to be trusted; of repeats the first such, and how many they are."""
-    out = []
-    for label in dict.fromkeys(r.label for r in runs):
-        mine = [why_noisy(r) for r in runs if r.label == label]
-        noisy = [why for why in mine if why]
-        if noisy:
-            count = f"{len(noisy)} of {len(mine)} runs, the first: " if len(mine) > 1 else ""
-            out.append(f"{label}: {count}{', '.join(noisy[0])}")
-    return out
-
-
-def footnotes(runs):
-    """The meaning of the table's mark of noisy runs, with the figures of each; [] when no run is noisy."""
-    listed = noisy_runs(runs)
-    more = f"; and {len(listed) - MOST_LISTED} more (compare.csv, column noisy)" if len(listed) > MOST_LISTED else ""
-    return [f"\"12.3 ~\": the machine was noisy during this run; do not compare its times. "
-            f"{'; '.join(listed[:MOST_LISTED])}{more}.", BOUNDS, f"What to do: {ADVICE}."] if listed else []
+def cause(group):
+    """Why the times of these runs are uncertain, with what helps against that alone."""
+    def middle(key):
+        found = [run.load[key] for run in group if isinstance(run.load.get(key), (int, float))]
+        return statistics.median(found) if found else None
+    others, stolen = middle("others_share"), middle("stolen_share")
+    if others is None:
+        return "nobody measured what else ran on this machine; --repeat 5 gives intervals"
+    if stolen > max(STEAL_BOUND, others):
+        return (f"the hypervisor took {stolen:.0%} of the cores (steal) for other machines of this host: a machine that shares no cores, or "
+                "another hour, helps")
+    if others > OTHERS_BOUND:
+        return f"other programs took {others:.0%} of the cores: end them, or compare when they are done"
+    return ("no other program ran (they took "
+            f"{others:.0%} of the cores): this machine's speed changes by itself, and only more rounds help (--decide, --within)")

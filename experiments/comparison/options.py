@@ -4,10 +4,11 @@ import os
 import re
 
 MEDIA = ("shm", "tcp")
-REPEAT = 3
+REPEAT = 1
 # The options that only training has a use for.
 TRAINS = ("medium", "bandwidth", "order_seed", "sweep", "repeat", "config", "set", "workers", "servers", "steps", "seed", "batch", "seq",
-          "model", "data", "dtype", "device", "keys", "insecure", "launch", "limit")
+          "model", "data", "dtype", "device", "keys", "insecure", "launch", "limit", "decide", "within")
+DECIDE, WITHIN = 0.05, 120.0
 
 
 def media_of(text):
@@ -27,6 +28,15 @@ def hash_of(text):
     return product, value
 
 
+def share_of(text):
+    """0.05 of "5%" (or "0.05"), of --decide."""
+    match = re.fullmatch(r"(\d*\.?\d+)(%?)", text)
+    value = float(match[1]) / (100 if match[2] else 1) if match else 0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a share, as 5%")
+    return value
+
+
 def add_what(ap):
     what = ap.add_argument_group("what to compare")
     for letter in "abcdefgh":
@@ -43,10 +53,13 @@ def add_what(ap):
                       "On a GPU: what the program takes by itself (NCCL)")
     what.add_argument("--bandwidth", metavar="RATE", help="every rank in a network namespace of its own behind a link of this "
                       "rate, as 1Gbit or 200Mbit: implies --medium tcp; needs root")
-    what.add_argument("--repeat", type=int, metavar="R", help="run everything R times; speeds are medians with "
-                      f"95%% intervals (default {REPEAT}; 1: no intervals)")
-    what.add_argument("--order-seed", type=int, metavar="N", help="of the random order in which each repeat runs the "
-                      "topologies; drawn anew and printed unless given")
+    what.add_argument("--decide", type=share_of, metavar="5%%", help="start everything again, until each time beside the first topology's is "
+                      f"known to so much to either side (default {DECIDE:.0%}, unless --repeat says how often)".replace("%", "%%"))
+    what.add_argument("--within", type=float, metavar="SECONDS", help="but not where that would take longer than so long in all "
+                      f"(default {WITHIN:g})")
+    what.add_argument("--repeat", type=int, metavar="R", help="run everything R times (default: as --decide says; where whole runs take "
+                      "turns, which the output says: 3)")
+    what.add_argument("--order-seed", type=int, metavar="N", help="of the random order of each round or repeat; drawn anew and printed unless given")
     what.add_argument("--target-loss", type=float, metavar="X", help="take the time until the held-out loss reaches X "
                       "(default: the worst final one among the runs)")
 
@@ -106,9 +119,14 @@ def parse(argv, description, program):
             ap.error(f"--{flag.replace('_', '-')} says how to train: it has no use with --runs, which trains nothing")
     args.full = args.full or args.markdown
     args.expect = dict(args.expect)
+    args.repeat_given = args.repeat is not None
+    args.decide = args.decide or (None if args.repeat_given else DECIDE)
+    args.within = WITHIN if args.within is None else args.within
     args.repeat = REPEAT if args.repeat is None else args.repeat
     if args.repeat < 1:
         ap.error("--repeat must be at least 1")
+    if not args.within > 0:
+        ap.error("--within must be more than 0 seconds")
     if args.limit is not None and not args.limit > 0:
         ap.error("--limit must be more than 0 seconds")
     if args.keys and args.insecure:

@@ -227,3 +227,4 @@ def refuse_unaccepted(planned, place, force):
                          + f"\nnothing was trained: {count} would have failed")
     if not force:
         likeness.refuse_unlike_predictions(predicted)
+    return [found for _, found in predicted]

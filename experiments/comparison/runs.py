@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import regular
 from netlab import rate
 
-from . import figures, noise
+from . import figures, noise, turns
 
 CLASSES = [name for name, _ in figures.part("memory[].peak.")]
 PINNED, OFFLOAD = "pinned", "offload"  # host memory: counted beside the classes of device memory, in no sum of them
@@ -79,6 +79,8 @@ class Run:
         self.evals = []        # [Evaluation]
         self.wall_seconds = None
         self.load = {}         # what load.json says (noise.py)
+        self.turns = None      # what turns.json says (turns.py); None: it ran whole
+        self.whole_because = ""  # why, where its comparison would have had it take turns
         self.point = []        # [(key, value)] of --sweep, as given, but for the seed
         self.repeat = 0        # which of the repeats this is, from 0
         self.medium_asked = None
@@ -249,5 +251,5 @@ def load(name, directory):
             entry[kind] = {same_class(k): v for k, v in (entry.get(kind) or {}).items()}
     run.label = run.topology
     run.summary["links"] = link_rate(directory)
-    run.load = noise.read(directory)
+    run.load, run.turns = noise.read(directory), turns.read(directory)
     return run

@@ -15,6 +15,9 @@ import statistics
 from dataclasses import dataclass
 
 RESAMPLES, SEED, NORMAL = 2000, 1, 1.959964
+BLOCK_RESAMPLES = 400  # for a standard error, not for quantiles
+ROUNDS = ("Runs took turns: speeds are compared round by round. 95% intervals of them: trimmed mean of logarithms, bootstrap over blocks of "
+          "neighbouring rounds (Politis and Romano 1992)")
 METHOD = "95% intervals: percentile bootstrap over runs, widened for few runs (Hesterberg 2015)"
 
 
@@ -74,8 +77,9 @@ def resampled_medians(values, seed=SEED):
     return sorted(statistics.median(rng.choices(values, k=len(values))) for _ in range(RESAMPLES))
 
 
-def estimate(values, seed=SEED):
-    """The Estimate of what is finite among the values; None of nothing."""
+def estimate(values, seed=SEED, lowest=-math.inf, highest=math.inf):
+    """The Estimate of what is finite among the values; None of nothing. lowest, highest: the bounds of what is possible, which an
+    interval does not cross."""
     values = finite(values)
     if not values:
         return None
@@ -90,7 +94,48 @@ def estimate(values, seed=SEED):
     wider = math.sqrt(n / (n - 1)) * t_quantile(0.05, n - 1) / NORMAL
     ends = [centre + wider * (quantile(found, p) - centre) for p in (0.025, 0.975)]
     low, high = map(math.exp, ends) if positive else ends
-    return Estimate(median, low, high, n)
+    return Estimate(median, max(low, lowest), min(high, highest), n)
+
+
+@dataclass(frozen=True)
+class Centre:
+    """Of values around one truth: their centre, its standard error, and the degrees of freedom of that."""
+    value: float
+    error: float
+    freedom: int
+
+    def reach(self, chance):
+        """Half of the interval that misses the truth with that chance."""
+        return t_quantile(chance, self.freedom) * self.error
+
+
+def centre(values):
+    """The Centre of independent values, of which there are two at least: their mean, Student's way."""
+    return Centre(statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values)), len(values) - 1)
+
+
+def trimmed(values):
+    """The mean without the lowest and the highest fifth."""
+    cut = len(values) // 5
+    return statistics.fmean(sorted(values)[cut:len(values) - cut])
+
+
+def centre_of_rounds(values, seed=SEED):
+    """The Centre of what was measured round after round: the trimmed mean, since another program's turn on the cores spoils a few
+    rounds and not the others. Its error is a bootstrap over blocks of neighbouring rounds, which share what lasts longer than one
+    (Politis and Romano 1992); as many degrees of freedom as a trimmed mean has (Yuen 1974)."""
+    n = len(values)
+    if n < 5 or min(values) == max(values):
+        return centre(values)
+    rng, block = random.Random(seed), max(1, round(n ** (1 / 3)))
+    found = []
+    for _ in range(BLOCK_RESAMPLES):
+        drawn = []
+        while len(drawn) < n:
+            first = rng.randrange(n)
+            drawn += [values[(first + i) % n] for i in range(block)]
+        found.append(trimmed(drawn[:n]))
+    return Centre(trimmed(values), statistics.stdev(found) * math.sqrt(n / (n - block)), max(n - 2 * (n // 5) - 1, 1))
 
 
 def median_and_range(values):

@@ -4,13 +4,13 @@ import textwrap
 
 from netlab import formula
 
-from . import figures, learning, likeness, machine, noise, spread
+from . import figures, learning, likeness, machine, noise, speed, spread
 from .runs import PINNED, as_float, device_bytes, failures_in_words
 from .spread import estimate, median_and_range
 
 DASH = "-"
 MIB = 1 << 20
-NOISY = " ~"
+NOISY = speed.MARK
 CHECK_BOUND = 0.01   # of a step's time: what its parts may miss
 WIDTH = 118  # of a block of the printed table; more columns go into further blocks
 HOST = ("\"Host\" is time when nothing was computed, but not because of a transfer: the host worked between operations, data was "
@@ -67,7 +67,7 @@ def others_share(run):
 
 def footnotes(groups):
     """The sentences below the table."""
-    return [EXACT] + remarks(groups) + noise.footnotes([r for g in groups for r in g])
+    return [EXACT] + remarks(groups)
 
 
 def remarks(groups):
@@ -103,7 +103,8 @@ def shared_budgets(groups):
 
 def method(groups):
     """How intervals were made, where there are some."""
-    return [spread.METHOD + "."] if any(len(g) > 1 for g in groups) else []
+    turns = any(s.unit == "rounds" for s in speed.of(groups))
+    return [spread.ROUNDS + "."] * turns + [spread.METHOD + "."] * any(len(g) > 1 for g in groups)
 
 
 def doubtful(groups):
@@ -145,7 +146,8 @@ class Rows:
 
     def __init__(self, groups):
         self.groups, self.firsts, self.out = groups, [g[0] for g in groups], []
-        self.marks = [NOISY if any(noise.why_noisy(r) for r in g) else "" for g in groups]
+        self.speeds = speed.of(groups)
+        self.marks = [s.mark for s in self.speeds]
 
     def heading(self, label):
         self.out.append((label, []))
@@ -155,12 +157,15 @@ class Rows:
             self.out.append((label, cells))
 
     def timed(self, label, cells):
-        """A row of figures that a noisy machine spoils."""
+        """A row of figures that are uncertain where the speed is."""
         self.add(label, [c if c == DASH else c + mark for c, mark in zip(cells, self.marks)])
 
     def measured(self, label, read, text="{:,.0f}", timed=True):
-        """Medians of `read` over each group's runs, below them their 95% intervals."""
-        found = [estimate([read(r) for r in g]) for g in self.groups]
+        """Medians of `read`, which is never below 0, over each group's runs, below them their 95% intervals."""
+        self.estimated(label, [estimate([read(r) for r in g], lowest=0.0) for g in self.groups], text, timed)
+
+    def estimated(self, label, found, text="{:,.0f}", timed=True):
+        """Estimates, below them their 95% intervals."""
         (self.timed if timed else self.add)(label, [number(e and e.value, text) for e in found])
         indent = label[:len(label) - len(label.lstrip())]
         self.add(f"{indent}  95% interval", [DASH if e is None or e.low is None or e.low == e.high else
@@ -207,8 +212,12 @@ def stale(run):
 
 
 def speed_rows(at):
-    repeated = any(len(g) > 1 for g in at.groups)
-    at.measured("tokens/s" + (" (median)" if repeated else ""), lambda r: r.tokens_per_second)
+    at.estimated("tokens/s", [s.rate for s in at.speeds])
+    for other in dict.fromkeys(s.reference[0].label for s in at.speeds if s.time):
+        mine = [s if s.time and s.reference[0].label == other else None for s in at.speeds]
+        at.add(f"time over {other}'s", [f"{s.time.value:.2f}{s.mark}" if s else DASH for s in mine])
+        at.add("  95% interval", [f"{s.time.low:.2f}..{s.time.high:.2f}" if s and s.time.low is not None else DASH for s in mine])
+    at.timed("CPU seconds of all roles, per step", [number(s.cpu_per_step, "{:.3f}") for s in at.speeds])
     at.timed("step, median (ms)", [number(median_and_range([1e3 * (r.get("step_seconds", "median") or 0) for r in g])[0], "{:.1f}")
                                    for g in at.groups])
     at.add("  spread of steps, (p95 - p5)/median", [number(median_and_range([noise.spread_of(r) for r in g])[0], "{:.0%}")

@@ -12,6 +12,7 @@ import os
 import platform
 import random
 import statistics
+import subprocess
 import tempfile
 import time
 
@@ -103,7 +104,6 @@ class Player:
 
     def __init__(self, start):
         self.gate, self.slices, self.limit = Gate(), [], 0
-        self.status, self.ended = None, False
         self.watch = noise.Turns()
         self.began = time.monotonic()
         try:
@@ -135,7 +135,7 @@ class Player:
         head, before = self.gate.head, [(seat.steps, seat.tokens) for seat in self.gate.seats()]
         left = self.steps_left()
         # Too few to be a slice of their own go with the last one.
-        self.limit = head.total if left < steps + max(2, steps // 2) else self.limit + steps * head.unit
+        self.limit = head.total if left < steps + max(3, steps // 2 + 1) else self.limit + steps * head.unit
         self.watch.begin(self.process.pid)
         began = time.monotonic()
         self.gate.go(self.limit)
@@ -154,10 +154,19 @@ class Player:
         """Opens the gate for good."""
         self.gate.go(OPEN)
 
-    def write(self, directory, comparison):
-        with open(os.path.join(directory, FILE), "w", encoding="utf-8") as f:
-            json.dump({"comparison": comparison, "slices": self.slices}, f, indent=1)
-            f.write("\n")
+    def wait_end(self, limit=None):
+        """Until the process has ended, or for `limit` seconds."""
+        try:
+            self.process.wait(timeout=limit)
+        except subprocess.TimeoutExpired:
+            pass
+
+    def write(self, directory, comparison, decide):
+        """comparison: what all runs of it share; decide: the share that it wants to know ratios to."""
+        if self.slices:
+            with open(os.path.join(directory, FILE), "w", encoding="utf-8") as f:
+                json.dump({"comparison": comparison, "decide": decide, "slices": self.slices}, f, indent=1)
+                f.write("\n")
 
 
 def read(directory):
@@ -166,9 +175,10 @@ def read(directory):
         with regular.open_file(os.path.join(directory, FILE), limit=regular.WHOLE, encoding="utf-8") as f:
             found = json.load(f)
         slices = [s for s in found["slices"] if isinstance(s["round"], int)]
+        decide = found["decide"] if isinstance(found.get("decide"), (int, float)) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return {"comparison": str(found.get("comparison")), "slices": slices} if slices else None
+    return {"comparison": str(found.get("comparison")), "decide": decide, "slices": slices} if slices else None
 
 
 def slice_steps(seconds, left):

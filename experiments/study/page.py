@@ -2,7 +2,7 @@
 import statistics
 from html import escape
 
-from comparison import learning, machine, noise
+from comparison import learning, machine
 from comparison.draw import svg
 from comparison.draw.lines import Lines, draw, line_plot
 from comparison.draw.style import PALETTE, PLOTS
@@ -97,7 +97,7 @@ def write(path, study, cells, targets, verdicts, about):
     rows = [["row", "topology", "settings"]] + [[r.name, r.topology, ", ".join(f"{k} = {v}" for k, v in r.settings.items()) or "-"] for r in study.rows]
     body += f"<h2>The rows</h2>{html_of(rows)}" + report.notes([run for group in groups for run in group], about)
     top = (report.head(study.title, runs) + report.failures(about.failed, groups) + f"<p>{escape(study.question)}</p>"
-           + f'<p class="foot">{escape(results.busy(cells))} {escape(noise.BOUNDS)}</p>')
+           + f'<p class="foot">{escape(results.busy(cells))}</p>')
     body, contents = report.with_contents(body)
     report.write_page(path, study.title, top, body, contents)
 
@@ -151,7 +151,7 @@ def document(study, cells, targets, verdicts, failed, command):
              "estimates": {k: estimate(e) for k, e in results.estimates(c, targets[c.condition.name]).items()},
              "runs": [run(one, targets[c.condition.name]) for one in c.runs]} for c in cells if c.runs]
     said = [{"condition": v.condition, "measure": v.key, "unit": v.unit, "ahead": v.best, "never": list(v.never), "sentence": results.in_words(v),
-             "others": [{"row": name, "ratio": r.value, "low": r.low, "high": r.high, "seeds": r.count, "beyond_noise": r.differs}
+             "others": [{"row": name, "ratio": r.value, "low": r.low, "high": r.high, "corrected": [r.least, r.most], "seeds": r.count, "beyond_noise": r.differs}
                         for name, r in v.ratios]} for v in verdicts]
     return {"title": study.title, "command": command, "seeds": study.seeds, "reference": study.reference, "targets": targets, "rows": rows,
             "verdicts": said, "busy": results.busy(cells), "failed": [vars(f) for f in failed],

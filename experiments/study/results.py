@@ -11,7 +11,7 @@ import json
 import math
 import os
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import regular
 from comparison import claims, learning, likeness
@@ -19,6 +19,7 @@ from comparison.runs import UsageError
 from comparison.spread import estimate, finite
 
 MIB = 1 << 20
+SHARES = ("waiting",)  # figures that lie between 0 and 1; none lies below 0
 # A fact that comparisons refuse to differ: the configuration keys that a row or a condition sets where it may.
 VARIED_BY = {"lr": ("optimizer.params.lr",), "optimizer": ("optimizer.",), "schedule": ("scheduler.",), "clip": ("gradient_clipping",),
              "trouble": ("trouble.",), "dtype": ("dtype",), "medium": ("medium", "launch"), "steps": ("steps",),
@@ -109,7 +110,7 @@ def estimates(cell, target):
     out = {}
     for key, _, read, _ in figures_of(target):
         values = finite([read(run) for run in cell.runs])
-        out[key] = estimate(values) if len(values) == len(cell.runs) else None
+        out[key] = estimate(values, lowest=0.0, highest=1.0 if key in SHARES else math.inf) if len(values) == len(cell.runs) else None
     return out
 
 
@@ -131,6 +132,7 @@ class Verdict:
     best: str
     ratios: tuple
     never: tuple = ()
+    looked_at: int = 0   # ratios that the claims are corrected for
 
 
 def verdicts(study, cells, targets):
@@ -152,7 +154,8 @@ def verdicts(study, cells, targets):
             for (a, b), ratio in zip(pairs, found):
                 if best in (a, b) and ratio.count:
                     ratios.append((b.row.name, turned(ratio)) if a is best else (a.row.name, ratio))
-            out.append(Verdict(condition.name, key, unit, words, best.row.name, tuple(sorted(ratios, key=lambda r: r[1].value)), never))
+            out.append(Verdict(condition.name, key, unit, words, best.row.name, tuple(sorted(ratios, key=lambda r: r[1].value)), never,
+                               sum(r.chance is not None for r in found)))
     return out
 
 
@@ -164,30 +167,38 @@ def pairs_of(a, b, key, target):
 
 def turned(ratio):
     """The Ratio of b to a, from that of a to b."""
-    low, high = (None, None) if ratio.low is None else (1 / ratio.high, 1 / ratio.low)
-    return claims.Ratio(1 / ratio.value, ratio.count, low, high, ratio.spread, ratio.chance, ratio.differs)
+    if ratio.low is None:
+        return replace(ratio, value=1 / ratio.value)
+    return replace(ratio, value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low, least=1 / ratio.most, most=1 / ratio.least)
 
 
 def in_words(verdict):
     """A sentence: which row is ahead, of which others that is beyond noise, and of which it is not."""
     def said(name, ratio):
-        ends = [] if ratio.low is None else [ratio.low, ratio.high]
+        # Beside "not beyond noise" stands the interval that says so.
+        ends = [] if ratio.low is None else [ratio.low, ratio.high] if ratio.differs else [ratio.least, ratio.most]
         if verdict.unit == "nats":
             return f"{name} {math.log(ratio.value):+.3f}" + (f" ({math.log(ends[0]):+.3f} to {math.log(ends[1]):+.3f})" if ends else "")
         return f"{name} {ratio.value:.2f}" + (f" ({ends[0]:.2f} to {ends[1]:.2f})" if ends else "") + " times"
     beyond = [said(*r) for r in verdict.ratios if r[1].differs]
     equal = [name for name, r in verdict.ratios if not r.differs and r.low == r.high == 1.0]
-    within = [said(name, r) for name, r in verdict.ratios if not r.differs and name not in equal]
+    within, small = [], []
+    for name, r in verdict.ratios:
+        if not r.differs and name not in equal:
+            (small if r.low is not None and not r.least <= 1 <= r.most else within).append(said(name, r))
     unit = " nats" if verdict.unit == "nats" else " as much"
     text = f"{verdict.condition}: least {verdict.words}: {verdict.best}."
     if equal:
         text += f" Equal to it with every seed: {', '.join(equal)}."
     if beyond:
         text += f" Beyond noise: {', '.join(beyond)}{unit}."
+    if small:
+        text += f" Beyond noise, but too little to be claimed: {', '.join(small)}{unit}."
     if within:
         one = all(r.count == 1 for _, r in verdict.ratios)
+        corrected = f" (corrected for {verdict.looked_at} ratios)" if verdict.looked_at > 1 else ""
         text += (f" One seed shows no noise, so nothing is claimed: {', '.join(within)}{unit}." if one else
-                 f" Not beyond noise: {', '.join(within)}{unit}.")
+                 f" Not beyond noise{corrected}: {', '.join(within)}{unit}.")
     if verdict.never:
         text += f" Not in every run, or never: {', '.join(verdict.never)}."
     return text

@@ -6,13 +6,10 @@ import statistics
 import sys
 import textwrap
 
-from .. import equality, noise, sample, sentences, table
+from .. import equality, sample, speed, table
 from ..runs import as_float, device_bytes, failures_in_words
 
 WIDTH = table.WIDTH
-NOISY = "noisy"
-NOT_TOLD = ("Noisy: the steps took unequal times or other programs used the cores, so no speed is given; the other figures do not depend "
-            "on load.")
 
 
 def middle(values, text):
@@ -25,9 +22,10 @@ def letter_of(group, letters):
     return ",".join(found) if len(found) < 4 else f"{found[0]}..{found[-1]}"
 
 
-def hash_of(group):
-    found = dict.fromkeys(run.hash_in_words.replace(",", "") for run in group)
-    return next(iter(found)) if len(found) == 1 else f"varies {group[0].product or ''}".rstrip()
+def hash_of(group, product):
+    """The hash; with its product where that is not the heading's."""
+    found = dict.fromkeys((run.weights_hash if product else run.hash_in_words.replace(",", "")) for run in group)
+    return str(next(iter(found))) if len(found) == 1 else f"varies {group[0].product or ''}".rstrip() if not product else "varies"
 
 
 def of_role(role, what):
@@ -46,20 +44,32 @@ def columns(groups):
     letters = equality.letters([run for group in groups for run in group])
     held_out = any(isinstance(run.val_loss, (int, float)) for group in groups for run in group)
     roles = table.all_roles([group[0] for group in groups])
+    products = {run.product for group in groups for run in group}
+    product = next(iter(products)) if len(products) == 1 else None
+    speeds = {id(s.group): s for s in speed.of(groups)}
+    others = list(dict.fromkeys(s.reference[0].label for s in speeds.values() if s.time))
+
+    def time(group):
+        s = speeds[id(group)]
+        if not s.time:
+            return "1" if others else table.DASH
+        return f"{s.time.value:.2f}" + ("" if s.time.low is None else f" \u00b1{100 * s.time.width():.0f}%")
     return [(("same", "bits"), lambda g: letter_of(g, letters)),
             (("held-out", "loss"), lambda g: middle([r.val_loss for r in g], "{:.4f}")) if held_out else
             (("last", "loss"), lambda g: middle([as_float(r.losses[-1]) for r in g], "{:.4f}")),
-            *(((role + "'s", "memory MiB"), of_role(role, "memory")) for role in roles),
-            *(((role + " sends", "MiB per step"), of_role(role, "sent")) for role in roles),
-            (("", "tokens/s"), lambda g: NOISY if any(map(noise.why_noisy, g)) else middle([r.tokens_per_second for r in g], "{:,.0f}")),
-            (("weights hash", "and product"), hash_of)]
+            *(((role + "'s", "MiB"), of_role(role, "memory")) for role in roles),
+            *(((role, "sends MiB"), of_role(role, "sent")) for role in roles),
+            (("", "tokens/s"), lambda g: speeds[id(g)].text),
+            (("time over", f"{others[0]}'s" if len(others) == 1 else "another's"), time),
+            (("CPU s", "a step"), lambda g: table.number(speeds[id(g)].cpu_per_step, "{:.3f}")),
+            (("weights hash", f"by {product}" if product else "and product"), lambda g: hash_of(g, product))]
 
 
 def lines_of(groups):
     """The table: a line for each run."""
     shown = [("", "", [g[0].label for g in groups])]
     shown += [(*heading, [cell(g) for g in groups]) for heading, cell in columns(groups)]
-    shown = [c for c in shown if any(cell != table.DASH for cell in c[2])]
+    shown = [c for c in shown if any(cell not in (table.DASH, "") for cell in c[2])]
     widths = [max(map(len, (first, second, *cells))) for first, second, cells in shown]
     rows = [[c[0] for c in shown], [c[1] for c in shown], *([c[2][i] for c in shown] for i in range(len(groups)))]
     last = len(widths) - 1
@@ -83,15 +93,6 @@ def about_bits(runs):
             reasons.setdefault(re.split(r"[.:] ", why)[0], []).append(letters[id(group[0])])
     out += [f"{', '.join(found)} differ{'s' * (len(found) == 1)}: {why}." for why, found in reasons.items()]
     return ([" ".join(out)] if out else []) + [text for kind, text in equality.in_words(runs) if kind == "broken"]
-
-
-def about_times(groups, target):
-    """The words of the repeats on the times, and on what they could not have seen; of one run each, that they say nothing."""
-    noisy = [NOT_TOLD] if any(noise.why_noisy(r) for g in groups for r in g) else []
-    if all(len(g) == 1 for g in groups):
-        return [" ".join(noisy + ["One run each proves nothing about speed: --repeat 3 gives intervals."] * (len(groups) > 1))]
-    said = sentences.in_words(groups, target)
-    return said[:1] + noisy + said[1:][-1:]
 
 
 def about_words(spoken):
@@ -127,7 +128,7 @@ def text(groups, target, spoken, html_path, failed=(), program=""):
     """All of it. program: that of the runs."""
     runs = [run for group in groups for run in group]
     below = [f"failed: {words}" for words in failures_in_words(failed, groups)]
-    below += ['"12.34 =": predicted and measured agree to the byte. ' + " ".join(about_times(groups, target)), *about_bits(runs),
+    below += [" ".join(['"12.34 =": predicted and measured agree to the byte.', *speed.in_short(groups)]), *about_bits(runs),
              *table.own_bits(groups)]
     wrapped = [textwrap.fill(words, WIDTH, break_long_words=False, break_on_hyphens=False) for words in below + about_words(spoken)]
     return "\n".join(lines_of(groups) + [""] + wrapped + what_next(runs, html_path, spoken, program))

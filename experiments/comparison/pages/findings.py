@@ -1,7 +1,7 @@
 """The findings of a comparison, in five sentences: bits, loss, memory, bytes, speed. The report begins with them."""
 import statistics
 
-from .. import equality, noise, sentences, table
+from .. import equality, speed, table
 from ..runs import as_float, device_bytes
 
 MIB = table.MIB
@@ -87,17 +87,11 @@ def of_bytes(groups):
 
 
 def of_speed(groups, target):
-    runs = [run for group in groups for run in group]
-    noisy = list(dict.fromkeys(r.label for r in runs if noise.why_noisy(r)))
-    if any(len(g) > 1 for g in groups) and (said := sentences.in_words(groups, target)):
-        return " ".join(dict.fromkeys(said[:1] + sentences.left_out(groups)))
-    quiet = [g for g in groups if g[0].label not in noisy]
-    speed = ends(quiet, lambda r: r.tokens_per_second, "{:,.0f}") if quiet else None
-    told = [f"tokens/s: {speed}; one run each proves nothing (--repeat 3)"] if speed else []
-    if noisy:
-        told.append(f"the machine was noisy during {listed(noisy) if quiet else 'all runs'}, so their times are not compared")
-    words = "; ".join(told) or "no run tells its speed"
-    return f"{words[0].upper()}{words[1:]}."
+    said = speed.in_short(groups)
+    if said:
+        return " ".join(said)
+    rate = ends(groups, lambda r: r.tokens_per_second, "{:,.0f}")
+    return f"Tokens/s: {rate}." if rate else "No run tells its speed."
 
 
 def of_trouble(groups):

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from html import escape
 
-from .. import equality, likeness, machine, noise, sentences, table
+from .. import equality, likeness, machine, sentences, speed, table
 from ..draw import forest, svg
 from ..draw.figure import figure
 from ..draw.style import CSS, SCRIPT
@@ -40,7 +40,7 @@ def write(path, groups, about, spoken=""):
     more = [*folded, topologies(runs), curves.wall_clock(groups), curves.held_out(groups, about.target), curves.apart(groups), verdicts(every),
             differing(groups, about.target), figures.formulas(runs), figures.totals(groups), figures.times(groups), figures.links(groups),
             staleness.section(groups), numbers(groups, about.target), hashes(every), spoken, notes(every, about)]
-    top = head(title, runs) + failures(about.failed, groups) + unlike(groups) + warning(every) + found(groups, about.target)
+    top = head(title, runs) + failures(about.failed, groups) + unlike(groups) + warning(groups) + found(groups, about.target)
     write_page(path, title, top, body + "<h2>More</h2>" + "".join(map(fold, more)))
 
 
@@ -133,16 +133,10 @@ def failures(failed, groups):
     return f'<div class="word broken"><b>Failed.</b>These runs are not in the comparison:<ul>{listed}</ul></div>' if listed else ""
 
 
-def warning(runs):
-    """A warning above everything else when times must not be compared."""
-    noisy = noise.noisy_runs(runs)
-    if not noisy:
-        return ""
-    listed = "".join(f"<li>{escape(text)}</li>" for text in noisy)
-    count = f"{sum(bool(noise.why_noisy(run)) for run in runs)} of {len(runs)} runs" if len(runs) > 1 else "the run"
-    return (f'<div class="word differs"><b>Noisy.</b>The machine was not quiet during {count}. Do not compare the times '
-            f"marked ~. What to do: {escape(noise.ADVICE)}.<details>"
-            f"<summary>The figures</summary><ul>{listed}</ul>{escape(noise.BOUNDS)}</details></div>")
+def warning(groups):
+    """Above everything else: which times are uncertain, and what helps."""
+    said = " ".join(speed.remarks(groups))
+    return f'<div class="word differs"><b>Times.</b>{escape(said)}</div>' if said else ""
 
 
 def unlike(groups):
@@ -163,10 +157,13 @@ def overview(groups):
 
 def speeds(groups):
     """The times of all topologies over the first's, as a picture; "" where there is nothing to compare."""
-    found = [(group[0].label, ratio) for group, _, words, ratio in sentences.compared(groups, None) if words == "tokens/s"]
-    if not found:
+    rows = {}
+    for s in speed.of(groups):
+        if s.time:
+            rows.setdefault(f"time, of {s.reference[0].label}", []).append((s.label, s.time))
+    if not rows:
         return ""
-    rows = [("tokens/s", found)]
+    rows = list(rows.items())
     words = "times as much, with 95% intervals; logarithmic"
     return "<h2>Speed</h2>" + figure("speed", "Speed", svg.both_widths(lambda width: forest.draw(rows, width, "Speed", words)), forest.rows(rows))
 
@@ -208,8 +205,7 @@ def numbers(groups, target):
         body.append(f"<tr><td{css}>{escape(label.strip())}</td>"
                     + "".join(f"<td{mono}>{escape(c)}</td>" for c in cells) + "</tr>")
     top = "".join(f"<th>{escape(g[0].label)}</th>" for g in groups)
-    noisy = noise.noisy_runs([r for g in groups for r in g])
-    below = table.remarks(groups) + (["\"12.3 ~\": the machine was noisy, see the top of this page."] if noisy else [])
+    below = table.remarks(groups)
     told = "; ".join(f"<b>{escape(name)}</b> {escape(', '.join(found))}" for name, found in
                     machine.shared([r for g in groups for r in g]) if found)
     above = f"<p>{told}.</p>" if told else ""
@@ -279,6 +275,8 @@ def how_measured(runs, trained):
     where = ("on one machine, with all ranks on the same cores" if trained or len(hosts) == 1 else
              f"on {len(hosts)} machines" if hosts else "on machines that these runs do not name")
     labels = {r.label for r in runs}
+    if any(s.unit == "rounds" for s in speed.of(list({r.label: [r] for r in runs}.values()))):
+        return f"The runs took turns {where}, a slice of steps each, in an order drawn anew each round; speeds are compared round by round."
     how = "one run" if len(labels) == len(runs) else ("several runs, in a random order within each repeat," if trained else "several runs")
     return (f"Speeds were measured {where} and {how} for each row; a difference of a few per cent means nothing"
             f"{' unless it is claimed above' if len(labels) < len(runs) else ''}.")

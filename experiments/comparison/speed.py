@@ -1,0 +1,211 @@
+"""What a comparison knows of speed: of each label the tokens/s, and the time it needs over that of the one it is compared with.
+
+Runs that took turns (turns.py) are compared round by round, so a slow minute of the machine falls on all of them; whole runs are
+compared within a repeat and seed. A figure always stands: a mark says that it is uncertain, its interval how far, and remarks() why."""
+import math
+import statistics
+from dataclasses import dataclass, replace
+
+from . import claims, noise
+from .spread import Estimate, centre_of_rounds, estimate, finite
+
+DECIDE = 0.05  # an interval that reaches no farther to either side decides, unless --decide says otherwise
+MARK = " ~"
+FEW = 3        # ratios that have a sentence each, where a table has the figures
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Of the runs of one label. rate: tokens/s, an Estimate; of one whole run without an interval; None: no run told a speed.
+    reference: the group that it is compared with, None for that group itself. time: the Ratio of its time per token to the
+    reference's, None without one. unit: of what there are time.count pairs. more: so many units more would decide it, None: it is
+    decided or nobody knows."""
+    group: list
+    rate: Estimate
+    reference: list
+    time: claims.Ratio
+    unit: str
+    decide: float
+    decided: bool
+    uncertain: bool
+    more: int
+    cpu_per_step: float
+
+    @property
+    def label(self):
+        return self.group[0].label
+
+    @property
+    def mark(self):
+        return MARK if self.uncertain else ""
+
+    @property
+    def text(self):
+        return "-" if self.rate is None else f"{self.rate.value:,.0f}{self.mark}"
+
+
+def reference_of(group, groups):
+    """The group that another is compared with: the first topology's (the first star or ring, where there is one) on the same medium at
+    the same point of the sweep; for that topology itself, its first group. None for this one."""
+    first = next((g for g in groups if g[0].kind != "local"), groups[0])
+    same = [g for g in groups if g[0].point == group[0].point and g[0].topology == first[0].topology
+            and (g[0].medium_asked == group[0].medium_asked or None in (g[0].medium_asked, group[0].medium_asked))]
+    other = same[0] if same and same[0] is not group else first
+    return None if other is group else other
+
+
+def in_turns(*groups):
+    """Whether all these runs took turns in one comparison."""
+    runs = [run for group in groups for run in group]
+    return all(run.turns for run in runs) and len({run.turns["comparison"] for run in runs}) == 1
+
+
+def rates(group, turns):
+    """{what a pair must share: tokens/s}, in the order in which they were measured."""
+    if turns:
+        return {(run.repeat, run.seed, s["round"]): s.get("tokens_per_second") for run in group for s in run.turns["slices"]}
+    return {(run.repeat, run.seed): run.tokens_per_second for run in group}
+
+
+def pairs(mine, theirs):
+    return [(mine[key], theirs[key]) for key in mine if key in theirs]
+
+
+def rate_of(group):
+    """Tokens/s by the group's own measurements; None where there are none."""
+    turns = in_turns(group)
+    values = [v for v in finite(rates(group, turns).values()) if v > 0]
+    if not turns or len(values) < 2:
+        return estimate(values)
+    found = centre_of_rounds([math.log(v) for v in values])
+    reach = found.reach(claims.CHANCE)
+    return Estimate(*(math.exp(found.value + way * reach) for way in (0, -1, 1)), len(values))
+
+
+def beside(rate, reference, time):
+    """The same, told so that two figures of the column have the ratio that was measured round by round."""
+    value = reference.value / time.value
+    return replace(rate, value=value, low=rate.low and min(rate.low, value), high=rate.high and max(rate.high, value))
+
+
+def cpu_per_step(group):
+    """CPU seconds of all roles for a step, of the middle run."""
+    found = finite([cpu / run.own_steps for run in group if isinstance(cpu := run.get("totals", "cpu_seconds"), (int, float))])
+    return statistics.median(found) if found else None
+
+
+def decide_of(group):
+    return next((run.turns["decide"] for run in group if run.turns and run.turns.get("decide")), DECIDE)
+
+
+def width(found):
+    """How far an Estimate's interval reaches to its farther side, as a share; None without one."""
+    return None if found is None or found.low is None or found.low <= 0 else max(found.high / found.value, found.value / found.low) - 1
+
+
+def more_of(time, decide):
+    """Pairs that would be needed beside those that there are."""
+    if time is None or not time.width() or time.width() <= decide:
+        return None
+    return max(math.ceil(time.count * ((math.log1p(time.width()) / math.log1p(decide)) ** 2 - 1)), 1)
+
+
+def of(groups):
+    """[Speed], one of each group."""
+    references = [reference_of(g, groups) for g in groups]
+    own = {id(g): rate_of(g) for g in groups}
+    times = []
+    for group, other in zip(groups, references):
+        turns = other is not None and in_turns(group, other)
+        found = other and claims.ratio([(1 / a, 1 / b) for a, b in pairs(rates(group, turns), rates(other, turns)) if a and b], turns)
+        times.append((found or None, turns))
+    claimed = iter(claims.claim([time for time, _ in times if time]))
+    times = [(next(claimed) if time else None, turns) for time, turns in times]
+    out = []
+    for group, other, (time, turns) in zip(groups, references, times):
+        decide, rate = decide_of(group), own[id(group)]
+        if rate and turns and time and own[id(other)]:
+            rate = beside(rate, own[id(other)], time)
+        measured = time if other is not None else rate
+        reach = measured and (time.width() if other is not None else width(rate))
+        decided = reach is not None and reach <= decide
+        uncertain = not decided if reach is not None else any(noise.why_noisy(run) for run in group)
+        out.append(Speed(group, rate, other, time, "rounds" if turns or (other is None and in_turns(group)) else "repeats", decide, decided,
+                         uncertain, more_of(time, decide), cpu_per_step(group)))
+    return out
+
+
+def undecided(groups):
+    """[Speed] of those whose ratio to the reference is not decided."""
+    return [s for s in of(groups) if s.reference is not None and not s.decided]
+
+
+def looked_at(speeds):
+    """The ratios that claims are corrected for."""
+    return sum(bool(s.time) and s.time.low is not None for s in speeds)
+
+
+def verdict(s, ratios):
+    """How sure its time is, in words; "" where the interval says it. ratios: looked_at()."""
+    time = s.time
+    if not time or time.low is None:
+        return ""
+    if not s.decided:
+        more = f"; {s.more:,} more {s.unit if s.more > 1 else s.unit[:-1]} would decide {100 * s.decide:.3g}%" if s.more else ""
+        return "not decided" + more
+    if time.differs:
+        return ""
+    if not time.least <= 1 <= time.most:
+        return f"less than {math.expm1(claims.LEAST):.0%} is not claimed"
+    return "not beyond noise" + (f" (corrected for {ratios} ratios: {time.least:.2f} to {time.most:.2f})" if ratios > 1 else "")
+
+
+def clause(s, ratios):
+    """"zero:3 needs 1.04 times ps:sync's time (0.99 to 1.10): not decided; 12 more rounds would decide 5%"."""
+    ends, said = "" if s.time.low is None else f" ({s.time.low:.2f} to {s.time.high:.2f})", verdict(s, ratios)
+    return f"{s.label} needs {s.time.value:.2f} times {s.reference[0].label}'s time{ends}" + (said and f": {said}")
+
+
+def remarks(groups):
+    """What makes the speeds uncertain, with what helps against it, and why whole runs took turns."""
+    every = of(groups)
+    uncertain = [run for s in every if s.uncertain for run in s.group]
+    out = [f"\"~\" is uncertain: {noise.cause(uncertain)}."] if uncertain else []
+    if any(s.time for s in every) and not looked_at(every):
+        out.append("One run each does not show how much repeats differ, so no difference is claimed (--repeat 3).")
+    return out + [f"{why}." for why in dict.fromkeys(filter(None, (run.whole_because for g in groups for run in g)))]
+
+
+def in_short(groups):
+    """The same where a table holds the figures: a sentence for each of a few ratios, else for each kind of verdict."""
+    every = of(groups)
+    told, ratios = [s for s in every if s.time and s.time.low is not None], looked_at(every)
+    if len(told) <= FEW:
+        return [clause(s, ratios) + "." for s in told] + remarks(groups)
+    open_ones = [f"{s.label} ({s.more:,} more {s.unit})" if s.more else s.label for s in told if not s.decided]
+    same = [f"{s.label} ({s.time.least:.2f} to {s.time.most:.2f})" for s in told if s.decided and verdict(s, ratios)]
+    out = [f"\u00b1: 95% interval, from {min(s.time.count for s in told)} {told[0].unit}."] if told else []
+    if open_ones:
+        out.append(f"Not decided to {100 * told[0].decide:.3g}%: {', '.join(open_ones)}.")
+    if same:
+        out.append(f"Not beyond noise (intervals corrected for {ratios} ratios): {', '.join(same)}.")
+    return out + remarks(groups)
+
+
+def sentences(groups):
+    """What is known of the speeds, how sure it is, and what to do where it is not."""
+    every = of(groups)
+    return [clause(s, looked_at(every)) + "." for s in every if s.time] + remarks(groups)
+
+
+def clock(groups):
+    """{label: factor}: what a run's own seconds are multiplied by to be those that it would have taken on the machine that the
+    reference's runs met, so that curves against seconds stand to each other as the rounds say. 1 where nobody knows."""
+    def middle(group):
+        found = finite([run.tokens_per_second for run in group])
+        return statistics.median(found) if found else None
+    out = {}
+    for s in of(groups):
+        mine, theirs = middle(s.group), s.reference and middle(s.reference)
+        out[s.label] = s.time.value * mine / theirs if s.time and s.unit == "rounds" and mine and theirs else 1.0
+    return out

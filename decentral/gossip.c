@@ -42,6 +42,8 @@
 
 #define HEARD_MOST 2  // ranks that a rank hears in a step
 #define KINDS      (1 + OPTIMIZER_STATES_MAX)
+// The means that may be under way at one moment, of each unit: the last weights', a snapshot's, and each kind's of a checkpoint.
+enum { MEAN_LAST, MEAN_SHOWN, MEAN_KEPT, MEANS = MEAN_KEPT + KINDS };
 
 // ---------------------------------------------------------------- the graph
 static int log2_up(int n) {
@@ -92,7 +94,7 @@ struct gossip {
     void **shown_weights;
     void *staging;  // of means, where the engine wants some
     size_t staging_bytes;
-    struct mean_task *tasks;  // of host functions, one for each mean
+    struct mean_task *tasks;  // (MEANS, units) of host functions, one for each mean that a step may enqueue
     double leaves;            // the step behind which all leave
     int64_t step;
     bool mixing;
@@ -232,16 +234,18 @@ static int end_mean(void *arg) {
     return 0;
 }
 
-static void divide(struct gossip *g, struct mean_task *k, float *mean, const float *own, int64_t n) {
+// A task is written again no sooner than a step later, whose end has waited for all that was enqueued before it.
+static void divide(struct gossip *g, int which, int u, float *mean, const float *own, int64_t n) {
+    struct mean_task *k = &g->tasks[which * g->base.layout->count + u];
     *k = (struct mean_task){g, mean, own, n};
     stream_host(g->base.compute, "mean", end_mean, k);
 }
 
 // The rank's shard of the mean of what the ranks have of a unit. Collective; only enqueues.
-static void mean_shard(struct gossip *g, int u, int kind, struct mean_task *task, float *to) {
+static void mean_shard(struct gossip *g, int which, int u, int kind, float *to) {
     int64_t n = g->base.layout->units[u].n_pad / g->base.size;
     collective_reduce_scatter(g->control, g->base.compute, own_of(g, u, kind), to, (size_t)n, DT_F32);
-    divide(g, task, to, NULL, n);
+    divide(g, which, u, to, NULL, n);
 }
 
 // A unit of the last weights, whole on every rank, and this rank's distance from them.
@@ -251,7 +255,7 @@ static int gossip_acquire(struct topology *t, int u, enum pass p, struct unit_vi
     if (p != PASS_EVAL) return topology_acquire(g->local, u, p, v);
     if (u == 0) t->consensus_distance = 0;
     collective_all_reduce(g->control, t->compute, master_of(g, u), g->mean, (size_t)n, DT_F32);
-    divide(g, &g->tasks[u], g->mean, master_of(g, u), n);
+    divide(g, MEAN_LAST, u, g->mean, master_of(g, u), n);
     if (t->dtype != DT_F32)
         op_cast(t->compute, &(struct cast_args){g->mean_weights, g->mean, n, DT_F32, t->dtype});
     *v = (struct unit_view){.weights = g->mean_weights};
@@ -276,7 +280,7 @@ static int gossip_weights(struct topology *t, int i, struct state_range *out) {
     }
     for (int u = 0; u < units; u++) {
         int64_t n = t->layout->units[u].n_pad / t->size;
-        mean_shard(g, u, STATE_MASTER, &g->tasks[u], g->shown[u]);
+        mean_shard(g, MEAN_SHOWN, u, STATE_MASTER, g->shown[u]);
         if (t->dtype != DT_F32)
             op_cast(t->compute, &(struct cast_args){g->shown_weights[u], g->shown[u], n, DT_F32, t->dtype});
     }
@@ -294,8 +298,7 @@ static int gossip_state(struct topology *t, int i, struct state_range *out) {
     }
     if (!local_own_state(g->local, i - units * kinds, out)) return 0;
     for (int u = 0; u < units; u++)
-        for (int k = 0; k < kinds; k++)
-            mean_shard(g, u, STATE_MASTER + k, &g->tasks[u * kinds + k], g->kept[k][u]);
+        for (int k = 0; k < kinds; k++) mean_shard(g, MEAN_KEPT + k, u, STATE_MASTER + k, g->kept[k][u]);
     return -1;
 }
 
@@ -492,7 +495,7 @@ struct topology *gossip_create(const struct ring_rank *r) {
     g->leaves = (double)INT64_MAX;
     g->delta = xcalloc(units, sizeof *g->delta);
     g->inputs = xcalloc(units, sizeof *g->inputs);
-    g->tasks = xcalloc(units * KINDS, sizeof *g->tasks);
+    g->tasks = xcalloc(units * MEANS, sizeof *g->tasks);
     arena_init(&g->arena, r->dev);
     carve(c, l, r->source, &g->arena, g);
     struct collective_options own = {

@@ -49,7 +49,7 @@ LONG = ("test_standing_files.py", "test_slow_files.py", "test_supervise_mpi.py",
         "test_costs.py", "test_job_trouble", "test_decentral_mpi", "test_decentral_gloo", "test_job_bench", "test_compare_statistics.py", "test_device.py",
         "test_job_cuda", "test_job_cuda_ring", "test_job_cuda_star", "test_job_cuda_tune", "test_bundle.py", "test_interrupt.py",
         "test_compare_command.py", "test_gpu_check.py", "test_netlab.py", "test_launchers.py", "test_cluster_failures.py",
-        "test_cluster_ssh.py", "test_cluster_files.py", "test_star_ranks.py")
+        "test_cluster_ssh.py", "test_cluster_files.py", "test_star_ranks.py", "test_job_rows.py")
 SLOWEST = 20  # named at the end
 STEP_BACK = "5"  # `nice` of what computes
 AGAIN = 3  # programs that may be asked a second time

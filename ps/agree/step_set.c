@@ -131,6 +131,7 @@ void step_set_close(struct step_set *s, bool skipped, bool admits) {
     x->skipped_in_a_row = skipped ? x->skipped_in_a_row + 1 : 0;
     if (!skipped) x->updates++;
     if (!skipped) x->samples += s->o.own * elastic_count(closed->set);
+    if (!skipped) x->unapplied += s->o.own * elastic_count(closed->members & s->live & ~closed->set);
     if (admits) step_set_admit(s);
     closed->members = s->live;
     closed->reported = closed->set = 0;
@@ -147,6 +148,7 @@ const struct train_state *step_set_state(const struct step_set *s) { return &s->
 enum {
     DEALT,
     SAMPLES,
+    UNAPPLIED,
     UPDATES,
     CONTRIBUTORS,
     TOKENS,
@@ -166,6 +168,7 @@ void opening_write(const struct step_opening *d, struct wire_header *h) {
     h->count = DEAL_VALUES;
     v[DEALT] = (double)x->dealt;
     v[SAMPLES] = (double)x->samples;
+    v[UNAPPLIED] = (double)x->unapplied;
     v[UPDATES] = (double)x->updates;
     v[CONTRIBUTORS] = d->contributors;
     v[TOKENS] = (double)d->tokens;
@@ -193,6 +196,7 @@ int opening_read(const struct wire_header *h, struct step_opening *d) {
                                .state = {.step = h->step,
                                          .updates = (int64_t)v[UPDATES],
                                          .samples = (int64_t)v[SAMPLES],
+                                         .unapplied = (int64_t)v[UNAPPLIED],
                                          .dealt = (int64_t)v[DEALT],
                                          .skipped_in_a_row = (int)v[SKIPPED],
                                          .scaler = {.scale = v[SCALE],

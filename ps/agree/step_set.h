@@ -30,7 +30,8 @@
 //           in worker order, from `dealt` on; then dealt grows by own for each member. Sample s is index s % (MAX own)
 //           of step s / (MAX own)'s draw (shared/data/data.h): with all workers there that is the order without
 //           --elastic. Samples dealt to a worker that is lost in that step are not dealt again. `samples` counts
-//           those whose gradients have been applied; the learning rate follows it.
+//           those whose gradients have been applied, `unapplied` those of workers that were late for the same steps; the
+//           learning rate follows both: of N workers with B late in each step it ends where the schedule does.
 // Scale     Each gradient is that of the sum over its slice divided by MAX own. Over n of N = MAX workers the sum is
 //           multiplied by N/n: the mean over those who contributed.
 #ifndef STARRING_PS_AGREE_STEP_SET_H

@@ -42,8 +42,8 @@ struct worker {
     struct staging *staging;  // NULL: the device's memory is host memory
     struct comm *comm;
     struct resident *resident;  // NULL: it keeps all units
-    struct unit_task *tasks;    // (units)
-    uint64_t *reports;          // (1 + lag) the timeline's, of the steps' reports
+    struct unit_task *tasks;  // (1 + lead, units): of a step's push, until its buffer is free (worker_buffer)
+    uint64_t *reports;        // (1 + lag) the timeline's, of the steps' reports
     int64_t step;
     // Alone: the last batch taken, how long that was waited for (none: 0), and what a checkpoint says is done.
     struct {
@@ -135,30 +135,39 @@ static int hand_over(void *arg) {
     return 0;
 }
 
+static struct unit_task *task_of(const struct worker *w, int u, int64_t step) {
+    return &w->tasks[worker_buffer(&w->buffers, u, step)];
+}
+// The transfers of the step before the one in hand.
+static struct transfer_ids last_ids(const struct worker *w, int u) {
+    return task_of(w, u, w->step + w->rule.lead)->ids;
+}
+
 // The unit's gradient leaves once what compute has been given so far has run. phase: of compute, behind the hand-over.
 static void worker_push_unit(struct worker *w, int u, enum phase phase) {
     struct transfer x = {.unit = u, .bytes = w->buffers.push_bytes[u], .kind = TRANSFER_GRADIENTS};
-    struct transfer_ids *ids = &w->tasks[u].ids;
+    struct unit_task *task = task_of(w, u, w->step);
+    struct transfer_ids *ids = &task->ids;
     ids->in = w->t.timeline;
     ids->gradients = timeline_ask(ids->in, &x);
     x.kind = TRANSFER_WEIGHTS;
     x.bytes = (uint64_t)w->t.layout->units[u].n_pad * dtype_size(w->t.dtype);
     if (!w->resident) ids->weights = timeline_ask(ids->in, &x);
     if (w->c->no_overlap) {
-        hand_over(&w->tasks[u]);  // by the host: compute has nothing to do any more
+        hand_over(task);  // by the host: compute has nothing to do any more
         return;
     }
     // A compute stream that pushes by itself does not compute meanwhile.
     struct stream *s = staging_push_stream(w->staging, w->t.compute);
     if (s == w->t.compute) stream_phase(s, PHASE_COMM);
-    stream_host(s, "push", hand_over, &w->tasks[u]);
+    stream_host(s, "push", hand_over, task);
     if (s == w->t.compute) stream_phase(s, phase);
 }
 
 // As the loop computes it: gradients may go out before the loop asks for the step.
 static float worker_lr(const struct worker *w) {
     return schedule_lr(&w->c->schedule, w->c->optimizer.lr,
-                       schedule_steps(w->t.plan.samples, w->c->train_batch));
+                       schedule_steps(step_plan_seen(&w->t.plan), w->c->train_batch));
 }
 
 // ---------------------------------------------------------------- hooks
@@ -175,13 +184,13 @@ static bool is_loaded(const struct worker *w, int u) {
 static int worker_acquire(struct topology *t, int u, enum pass pass, struct unit_view *view) {
     struct worker *w = (struct worker *)t;
     if (!is_loaded(w, u)) return -1;
-    struct transfer_ids ids = w->tasks[u].ids;
+    struct transfer_ids ids = last_ids(w, u);
     if (worker_await(w, COMM_LANDED, u, ids.weights, "new weights have not landed") != 0) return -1;
     bool overwrites = pass == PASS_BACKWARD && w->micro == 0;
     const char *in_use = "the last step's gradient has not been taken";
     if (overwrites && worker_await(w, COMM_FREE, u, ids.gradients, in_use) != 0) return -1;
     staging_await_weights(w->staging, u, ids);
-    if (overwrites && is_alone(w) && u == t->layout->count - 1) count_samples(w);
+    if (pass != PASS_EVAL && w->micro == 0 && is_alone(w) && u == t->layout->count - 1) count_samples(w);
     *view = (struct unit_view){
         .weights = w->buffers.weights[u],
         .grad = pass == PASS_BACKWARD ? w->buffers.grads[worker_buffer(&w->buffers, u, w->step)] : NULL,
@@ -292,14 +301,15 @@ static int worker_grad_ready(struct topology *t, int u) {
         w->sum_started = true;
         if (commit_round(w->c)) return 0;  // pushed in step, when the whole gradient is known
     }
-    w->tasks[u].push = (struct push_info){.step = w->step,
-                                          .lr = worker_lr(w),
-                                          .grad_scale = 1.0f,
-                                          .keep = t->plan.keep,
-                                          .drain = t->plan.drain,
-                                          .batch = w->take.batch};
-    if (t->plan.in_part) w->tasks[u].push.tokens = t->plan.tokens;
-    if (t->plan.in_part) w->tasks[u].push.mean_tokens = t->plan.mean_tokens;
+    struct push_info *push = &task_of(w, u, w->step)->push;
+    *push = (struct push_info){.step = w->step,
+                               .lr = worker_lr(w),
+                               .grad_scale = 1.0f,
+                               .keep = t->plan.keep,
+                               .drain = t->plan.drain,
+                               .batch = w->take.batch};
+    if (t->plan.in_part) push->tokens = t->plan.tokens;
+    if (t->plan.in_part) push->mean_tokens = t->plan.mean_tokens;
     if (!w->c->no_overlap) worker_push_unit(w, u, PHASE_BACKWARD);
     return 0;
 }
@@ -326,11 +336,11 @@ static int units_grad_ready(struct topology *t, int u) {
     struct worker *w = (struct worker *)t;
     bool last = w->micro + 1 == w->micro_count;
     staging_fetch_grad(w->staging, u, w->step);
-    w->tasks[u].push = (struct push_info){.step = w->step,
-                                          .lr = worker_lr(w),
-                                          .grad_scale = 1.0f,
-                                          .keep = last && t->plan.keep,
-                                          .batch = w->micro};
+    task_of(w, u, w->step)->push = (struct push_info){.step = w->step,
+                                                      .lr = worker_lr(w),
+                                                      .grad_scale = 1.0f,
+                                                      .keep = last && t->plan.keep,
+                                                      .batch = w->micro};
     worker_push_unit(w, u, PHASE_BACKWARD);
     resident_pushed(w->resident, u);
     return 0;
@@ -391,6 +401,7 @@ static int step_together(struct worker *w, const struct step_input *in, struct s
     if (!w->t.plan.in_part) return 0;
     w->opening = comm_outcome(w->comm, in->step).opening;
     w->t.plan.samples = w->opening.state.samples;
+    w->t.plan.unapplied = w->opening.state.unapplied;
     w->t.plan.dealt = w->opening.state.dealt;
     w->t.plan.workers = w->opening.contributors;
     w->t.plan.counted = w->opening.tokens;
@@ -415,7 +426,7 @@ static int step_alone(struct worker *w, const struct step_input *in, struct step
                                  .keep = w->t.plan.keep,
                                  .batch = w->take.batch};
         for (int u = 0; u < w->t.layout->count; u++) {
-            w->tasks[u].push = push;
+            task_of(w, u, w->step)->push = push;
             worker_push_unit(w, u, PHASE_OTHER);
         }
         return 0;
@@ -462,7 +473,7 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
     w->step++;
     // Without overlap nothing is computed before all weights of the next step are there.
     for (int u = 0; w->c->no_overlap && computed && u < t->layout->count; u++) {
-        struct transfer_ids ids = w->tasks[u].ids;
+        struct transfer_ids ids = last_ids(w, u);
         if (worker_await(w, COMM_LANDED, u, ids.weights, "new weights have not landed") != 0 ||
             worker_await(w, COMM_FREE, u, ids.gradients, "the last step's gradient has not been taken") != 0)
             return -1;
@@ -629,6 +640,7 @@ static int worker_load(struct topology *t, struct checkpoint *c) {
     w->step = t->start.step;
     w->opening.state = t->start;
     t->plan.samples = t->start.samples;
+    t->plan.unapplied = t->start.unapplied;
     t->plan.dealt = t->start.dealt;
     int errors = ps_codes(w->c) ? load_errors(w, c) : 0;
     if (errors < 0) return -1;
@@ -728,9 +740,10 @@ static int worker_allocate(struct worker *w, const struct ps_worker_options *o) 
         w->t.elsewhere++;
     if (worker_buffers_init(&w->buffers, w->c, l) != 0) return -1;
     w->unit_loaded = xcalloc(units, sizeof *w->unit_loaded);
-    w->tasks = xcalloc(units, sizeof *w->tasks);
+    w->tasks = xcalloc(units * (1 + (unsigned long)w->rule.lead), sizeof *w->tasks);
     w->reports = xcalloc(1 + (unsigned long)w->rule.lag, sizeof *w->reports);
-    for (int u = 0; u < l->count; u++) w->tasks[u] = (struct unit_task){.worker = w, .unit = u};
+    for (int i = 0; i < l->count * (1 + w->rule.lead); i++)
+        w->tasks[i] = (struct unit_task){.worker = w, .unit = i % l->count};
     arena_init(&w->arena, o->dev);
     if (sharing_create(&w->sharing, w->c, l, w->map, &w->arena, &w->buffers) != 0) return -1;
     if (!(w->words_read = event_create(o->dev))) return -1;
@@ -803,6 +816,7 @@ static int worker_enter(struct worker *w) {
     w->t.under_way = true;
     w->t.start = j->opening.state;
     w->t.plan.samples = j->opening.state.samples;
+    w->t.plan.unapplied = j->opening.state.unapplied;
     w->t.plan.dealt = j->opening.state.dealt;
     w->opening = j->opening;
     w->step = w->t.start.step;

@@ -57,6 +57,8 @@ struct step_plan {
     // Samples of the job whose gradients are in the weights that the step computes on, and updates that these hold. Alone:
     // once the step's backward pass has begun. Behind `step`: of the weights behind it.
     int64_t samples, version;
+    // Beside `samples` the schedule counts these: of late workers (train_state.h), and of local steps that no other rank has yet.
+    int64_t unapplied;
     int64_t dealt;  // samples handed out to all ranks by the end of the last step, as far as this rank knows
     int64_t steps;  // of the run that are done, unless ranks go alone (step_plan_place)
     int workers;    // in part: that the last step's update is the mean of
@@ -279,6 +281,9 @@ int64_t step_plan_place(const struct topology *t);
 static inline int64_t step_plan_dealt(const struct step_plan *p) {
     return p->dealt < p->samples ? p->samples : p->dealt;
 }
+
+// The schedule's place in the run.
+static inline int64_t step_plan_seen(const struct step_plan *p) { return p->samples + p->unapplied; }
 
 static inline void topology_prefetch(struct topology *t, int u, enum pass p) { t->ops->prefetch(t, u, p); }
 static inline int topology_acquire(struct topology *t, int u, enum pass p, struct unit_view *v) {

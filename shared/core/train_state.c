@@ -13,6 +13,7 @@ struct cJSON *train_state_json(const struct train_state *s) {
     json_put(o, "step", (double)s->step);
     json_put(o, "updates", (double)s->updates);
     json_put(o, "samples", (double)s->samples);
+    if (s->unapplied) json_put(o, "unapplied", (double)s->unapplied);
     json_put(o, "dealt", (double)s->dealt);
     if (s->place) json_put(o, "place", (double)s->place);
     json_put(o, "skipped_in_a_row", s->skipped_in_a_row);
@@ -56,6 +57,8 @@ int train_state_read(const struct cJSON *object, const char *file, struct train_
         if (read_whole(numbers[i].o, file, numbers[i].key, numbers[i].low, numbers[i].high, numbers[i].to))
             return -1;
     if (json_item(object, "place") && read_whole(object, file, "place", 0, MAX_EXACT, &s.place)) return -1;
+    if (json_item(object, "unapplied") && read_whole(object, file, "unapplied", 0, MAX_EXACT, &s.unapplied))
+        return -1;
     s.scaler.scale = json_number(json_item(object, "scaler"), "scale");
     if (!(s.scaler.scale >= 0)) return fail("%s: \"scale\" is missing or no number >= 0", file);
     s.skipped_in_a_row = (int)skipped;

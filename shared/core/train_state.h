@@ -13,8 +13,10 @@ struct train_state {
     int64_t step;     // attempts done: the next one's number
     int64_t updates;  // attempts that were not skipped
     int64_t samples;  // whose gradients are in the weights
-    int64_t dealt;    // handed out: data order is a function of (seed, dealt)
-    int64_t place;    // where ranks share a budget: steps of the run that the samples make; 0: `step`
+    int64_t
+        unapplied;  // beside them the schedule counts these: of workers that were late for steps that were made without them
+    int64_t dealt;  // handed out: data order is a function of (seed, dealt)
+    int64_t place;  // where ranks share a budget: steps of the run that the samples make; 0: `step`
     int skipped_in_a_row;
     struct scaler scaler;
 };
@@ -22,7 +24,7 @@ struct train_state {
 // How many of the run's steps are done: of one that shares a budget `step` is worker 0's own count.
 static inline int64_t train_state_place(const struct train_state *s) { return s->place ? s->place : s->step; }
 
-// {"step", "updates", "samples", "dealt", "place" (unless 0), "skipped_in_a_row", "scaler": {"scale", "iter", "last_overflow",
+// {"step", "updates", "samples", "unapplied" (unless 0), "dealt", "place" (unless 0), "skipped_in_a_row", "scaler": {"scale", "iter", "last_overflow",
 // "hysteresis_left"}}: numbers that read back as the same bits. The caller deletes it.
 struct cJSON *train_state_json(const struct train_state *s);
 // 0, or -1 after fail() named file, key and what is wrong.

@@ -23,6 +23,7 @@
 //             widened to fp32 for the masters of x_i. a - x_i is one subtraction in fp32, rounded once to the gradients' type.
 //             Sums follow the inner topology's rules: the same bits from the star and the ring.
 // Memory      Beside the inner topology: all of a local one, and a unit in fp32.
+// Learning rate   of a rank's own optimizer: the schedule's, at the step that the rank is at (tell_clock)
 // Checkpoints, snapshots and the end   are at the end of a round (plan.open: nowhere else). What they hold of all ranks is the
 //             anchor's, and so are the last weights; each rank adds its own masters, moments and number of updates.
 // The record of a step   has rank 0's own loss and gradient norm.
@@ -49,8 +50,10 @@ struct local_steps {
     void **weight;      // (units) of fp32 the same
     bool *anchored;     // (units) the local weights are the round's anchor
     int64_t at, round;  // steps done in this round; rounds done by this rank
-    int64_t samples;    // of the job in the weights that the round began with
-    bool begun, stop;   // a round was; this rank was asked to leave in this one
+    int64_t samples;    // of the job in the anchor
+    int64_t seen;       // alone: the schedule's place in the run
+    int64_t first;  // alone: the job's sample that begins the round of all ranks which this one's batch is of
+    bool begun, stop;  // a round was; this rank was asked to leave in this one
 };
 
 static struct local_steps *steps_of(struct topology *t) { return (struct local_steps *)t; }
@@ -87,6 +90,17 @@ static void cast(struct local_steps *d, void *to, enum dtype to_dt, const void *
         op_cast(d->base.compute, &(struct cast_args){to, from, n, from_dt, to_dt});
 }
 
+// Alone: the schedule's clock. A budget's batch is of one rank's round, and every N of them are a round of all; while a rank takes a
+// step of its round, the others take one of theirs. So ranks of one speed have the learning rates of ranks that go together, and
+// the last round ends where the schedule does. A rank that is ahead of the job keeps its rate until the job has come as far.
+static void tell_clock(struct local_steps *d) {
+    struct step_plan *p = &d->base.plan;
+    int64_t seen = d->first + d->at * d->c->train_batch;
+    if (seen > d->seen) d->seen = seen;
+    p->samples = d->samples + d->at * d->c->micro_batch * d->c->accumulation;
+    p->unapplied = d->seen > p->samples ? d->seen - p->samples : 0;
+}
+
 static int take_anchor(struct local_steps *d, int u) {
     struct unit_view v;
     int64_t n = d->base.layout->units[u].n_pad;
@@ -95,6 +109,11 @@ static int take_anchor(struct local_steps *d, int u) {
     if (topology_acquire(d->inner, u, PASS_FORWARD, &v)) return -1;
     cast(d, d->master[u], DT_F32, v.weights, d->base.dtype, n);
     cast(d, d->weight[u], d->base.dtype, v.weights, d->base.dtype, n);
+    // Whose samples an anchor has is known when all of it has landed.
+    if (d->base.plan.alone && u == d->base.layout->count - 1) {
+        d->samples = d->inner->plan.samples;
+        tell_clock(d);
+    }
     return topology_release(d->inner, u, PASS_FORWARD);
 }
 
@@ -149,10 +168,11 @@ static int steps_plan(struct topology *t, int64_t step) {
         if (more <= 0) return more;
         memset(d->anchored, 0, (size_t)t->layout->count * sizeof *d->anchored);
         d->samples = d->inner->plan.samples;
+        d->first = d->inner->plan.first - d->inner->plan.first % (d->c->train_batch * every);
     }
     t->plan.open = d->at + 1 < every;
     if (!t->plan.alone) return step_plan_together(t);
-    t->plan.samples = d->samples + d->at * own;
+    tell_clock(d);
     t->plan.first = d->inner->plan.first + d->at * own;
     t->plan.next = t->plan.open ? t->plan.first + own : -1;
     return 1;
@@ -242,7 +262,9 @@ static int steps_finish(struct topology *t) {
     if (topology_finish(d->local)) return -1;
     int rc = topology_finish(d->inner);
     look_inside(d);
-    if (t->plan.alone) t->plan.samples = d->inner->plan.samples;
+    if (!t->plan.alone) return rc;
+    t->plan.samples = d->inner->plan.samples;
+    t->plan.unapplied = 0;
     return rc;
 }
 

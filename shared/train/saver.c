@@ -48,7 +48,6 @@ struct saver {
     cJSON *identity;  // worker 0: of the manifest
     double hold_begin_s;
     _Atomic int quit;
-    struct checkpoint_report report;  // the streams' threads write it
 
     // Snapshots.
     double start_s, last_s;
@@ -60,9 +59,10 @@ struct saver {
     bool collected, on_arrival;
     struct arena arena;
     char *room;
-    _Atomic bool taken;     // the room's weights are on their way into a file
-    pthread_mutex_t mutex;  // guards what follows
-    bool settled;           // the topology may be gone: it is asked for nothing more
+    _Atomic bool taken;               // the room's weights are on their way into a file
+    pthread_mutex_t mutex;            // guards what follows
+    struct checkpoint_report report;  // the loop writes it, and the threads of compute and of both streams
+    bool settled;                     // the topology may be gone: it is asked for nothing more
     double
         last_seconds;  // of training until the newest snapshot, or, where that is there, the last one: none is later
     bool last_begun;
@@ -89,9 +89,11 @@ struct save {
 // ---------------------------------------------------------------- what it costs
 static void slowed(struct saver *s, double seconds) {
     if (seconds < NOTICEABLE_S) return;
+    pthread_mutex_lock(&s->mutex);
     s->report.slowed++;
     s->report.slowed_seconds += seconds;
     s->report.slowed_most = fmax(s->report.slowed_most, seconds);
+    pthread_mutex_unlock(&s->mutex);
 }
 
 static int hold_begins(void *arg) {
@@ -166,11 +168,12 @@ static int finish_file(void *arg) {
     double bytes = v->file ? (double)part_file_bytes(v->file) : 0;
     if (v->file) part_file_finish(&v->file, &v->why);
     if (v->kind != CHECKPOINT_ALL) return 0;
+    pthread_mutex_lock(&v->s->mutex);
     r->failed += v->why != NULL;  // worker 0 says it
     r->written += !v->why;
-    if (v->why) return 0;
-    r->bytes += bytes;
-    r->seconds_writing += now_seconds() - v->start_s;
+    r->bytes += v->why ? 0 : bytes;
+    r->seconds_writing += v->why ? 0 : now_seconds() - v->start_s;
+    pthread_mutex_unlock(&v->s->mutex);
     return 0;
 }
 
@@ -186,7 +189,9 @@ static void say_failed(struct save *v, const char *why) {
         s->warned = true;
         warn("%s; training goes on; later failures are not reported", own ? own : why);
     } else {
+        pthread_mutex_lock(&s->mutex);
         snprintf(s->report.why, sizeof s->report.why, "%s", v->why ? v->why : why);
+        pthread_mutex_unlock(&s->mutex);
         if (!own)
             warn("%s; training goes on", why);
         else if (kept >= 0)
@@ -219,8 +224,10 @@ static int complete(void *arg) {
                                        .stall_seconds = fmax(STALL_LEAST_S, 1e-3 * (double)c->deadline_ms)};
     if (checkpoint_complete(&commit, v->why ? &own_failed : &s->quit, &why)) {
         say_failed(v, why);
+        pthread_mutex_lock(&s->mutex);
         s->report.written -= all && !v->why;
         s->report.failed += all && !v->why;
+        pthread_mutex_unlock(&s->mutex);
     } else if (all) {
         checkpoint_rotate(s->o.dir, (int)c->recovery.checkpoint_keep,
                           c->recovery.checkpoint_keep_every * c->recovery.checkpoint_every);
@@ -549,8 +556,13 @@ bool saver_evaluates(const struct saver *s) { return keeps(s, CHECKPOINT_WEIGHTS
 
 size_t saver_state_bytes(const struct saver *s) { return s ? s->bytes : 0; }
 
-struct checkpoint_report saver_report(const struct saver *s) {
-    return s ? s->report : (struct checkpoint_report){0};
+struct checkpoint_report saver_report(struct saver *s) {
+    struct checkpoint_report r = {0};
+    if (!s) return r;
+    pthread_mutex_lock(&s->mutex);
+    r = s->report;
+    pthread_mutex_unlock(&s->mutex);
+    return r;
 }
 
 // ---------------------------------------------------------------- gear

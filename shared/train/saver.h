@@ -92,7 +92,7 @@ void saver_quit(struct saver *s);
 void saver_settle(struct saver *s);
 size_t saver_state_bytes(const struct saver *s);               // of this rank
 bool saver_evaluates(const struct saver *s);                   // it takes snapshots
-struct checkpoint_report saver_report(const struct saver *s);  // after saver_settle
+struct checkpoint_report saver_report(struct saver *s);  // after saver_settle
 
 // ---- a topology that collects the weights itself, one snapshot after the other. None of these touches a file.
 struct snapshot;

@@ -78,6 +78,7 @@ static struct train_state state_now(const struct train *x) {
     return (struct train_state){.step = x->r->steps,
                                 .updates = x->updates,
                                 .samples = x->t->plan.samples,
+                                .unapplied = x->t->plan.unapplied,
                                 .place = place != x->r->steps ? place : 0,
                                 .dealt = step_plan_dealt(&x->t->plan),
                                 .skipped_in_a_row = x->skipped_in_a_row,
@@ -231,7 +232,7 @@ static int attempt(struct train *x, int64_t step) {
     if (!x->t->plan.over && compute(x, step, made)) return -1;
     in->updates = x->updates;
     in->lr = schedule_lr(&x->c->schedule, x->c->optimizer.lr,
-                         schedule_steps(x->t->plan.samples, x->c->train_batch));
+                         schedule_steps(step_plan_seen(&x->t->plan), x->c->train_batch));
     in->loss_sum = model_loss_on_device(x->model);
     in->loss_tokens = (double)made->mean.tokens;
     in->stop = x->o->stop && *x->o->stop;
@@ -646,6 +647,7 @@ static int run(struct train *x) {
     if (!x->slowdown && slowdown_create(c, x->t->dev, x->t->compute, &x->slowdown)) return -1;
     x->t->plan.mean = x->t->plan.alone ? own_sequences(x) : c->train_batch;
     x->t->plan.samples = x->t->start.samples;
+    x->t->plan.unapplied = x->t->start.unapplied;
     x->t->plan.version = x->t->start.updates;
     x->t->plan.steps = x->t->start.step;
     x->t->plan.dealt = x->t->start.dealt;

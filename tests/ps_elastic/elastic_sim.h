@@ -371,7 +371,7 @@ static inline void ref_step(const struct sim *s, struct toy_ref *r, const struct
 static inline void compare(const struct sim *s, const struct fate *f) {
     struct toy_ref r = toy_ref_start(&s->t, s->l);
     struct told_step x = {0};
-    int64_t samples = 0, tokens = 0;
+    int64_t samples = 0, late = 0, tokens = 0;
     for (; x.step < s->t.steps; x.step++) {
         x.members = f->members[x.step];
         x.set = f->set[x.step];
@@ -381,6 +381,7 @@ static inline void compare(const struct sim *s, const struct fate *f) {
         tokens = counted(s, &x);
         x.dealt += elastic_count(x.members);
         samples += r.updates > before ? elastic_count(x.set) : 0;
+        late += r.updates > before ? elastic_count(x.members & ~x.set) : 0;
     }
     for (int w = 0; w < s->t.workers; w++) {
         if (f->dead[w]) continue;
@@ -392,6 +393,8 @@ static inline void compare(const struct sim *s, const struct fate *f) {
         assert_int_equal(v->updates, r.updates);
         assert_int_equal(f->opening[w].state.dealt, x.dealt);
         assert_int_equal(f->opening[w].state.samples, samples);
+        assert_true(f->opening[w].state.unapplied <= late);  // of these some may be dead
+        if (!ps_elastic(&s->c)) assert_int_equal(f->opening[w].state.unapplied, late);
         assert_int_equal(f->opening[w].tokens, tokens);  // of the last step
     }
     for (int k = 0; k < s->map->count; k++) {

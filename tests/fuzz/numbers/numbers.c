@@ -83,7 +83,7 @@ static void pass(const struct step_opening *d) {
     FUZZ_CHECK(n && wire_decode(bytes, n, 0, &heard) == 0 && opening_read(&heard, &again) == 0,
                "a deal is lost on its way");
     FUZZ_CHECK(again.members == d->members && again.state.dealt == d->state.dealt &&
-                   again.state.samples == d->state.samples,
+                   again.state.samples == d->state.samples && again.state.unapplied == d->state.unapplied,
                "a deal is another on its way");
 }
 
@@ -127,6 +127,9 @@ static void opening(struct fuzz_bytes *in) {
             now->step == before.step + 1 && now->dealt == before.dealt + o.own * elastic_count(members),
             "step %lld: %lld samples dealt, then %lld", (long long)before.step, (long long)before.dealt,
             (long long)now->dealt);
+        FUZZ_CHECK(
+            now->unapplied - before.unapplied + now->samples - before.samples <= now->dealt - before.dealt,
+            "step %lld: the schedule counts more samples than were dealt", (long long)before.step);
         pass(&(struct step_opening){.members = step_set_members(s, step_set_state(s)->step),
                                     .contributors = elastic_count(fixed),
                                     .state = *now});

@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""What every topology and consistency owes, asked of each that the program names, so that a new row is asked too: the same held-out
+losses with and without checkpoints on the same steps; and a schedule of the learning rate that is where the run is, to its last step."""
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import Runs
+
+STEPS, EVERY = 8, 4
+SMALL = ["--model", "tiny", "--data", "demo", "--seq", "24", "--batch", "2", "--threads", "1", "--steps", str(STEPS), "--no-weights", "--quiet"]
+DECAYS = [w for key, value in (("type", "WarmupDecayLR"), ("params.warmup_num_steps", 1), ("params.warmup_max_lr", 0.01),
+                               ("params.total_num_steps", STEPS)) for w in ("--set", f"scheduler.{key}={value}")]
+
+
+class Rows(Runs):
+    def rows(self):
+        """(name, options) of each topology, and of local steps around those that take them."""
+        said = self.run_it("train", "--topology", "?", status=2).stderr
+        names = [name for part in said.split("possible are ")[1].split(",") for name in part.split()]
+        names = [name.replace(":S", ":1").replace(":B", ":1").replace(":Q", ":2") for name in names]
+        self.assertGreater(len(names), 10, said)
+        for name in names:
+            yield name, ["--topology", name]
+            options = ["--topology", name, "--local-steps", str(EVERY)]
+            if self.run_it("train", *SMALL, *options, "--set", "eval_batches=none", "--dry-run", status=None).returncode == 0:
+                yield name + " in local steps", options
+
+    def train(self, out, *words, status=0):
+        return self.run_it("train", *SMALL, "--force", "--out", out, *words, status=status)
+
+    def losses(self, out):
+        return [(e["step"], e["updates"], e["samples"], e["val_loss"]) for e in self.lines(out, "evals.jsonl")]
+
+    def test_held_out_losses_do_not_hang_on_checkpoints(self):
+        for name, options in self.rows():
+            workers = ["--workers", "1" if name.startswith("local") else "3"]
+            evaluated = [*options, *workers, "--eval-every", str(EVERY)]
+            kept = [*evaluated, "--checkpoint-every", str(EVERY)]
+            with self.subTest(name):
+                # What hangs on who comes first is recorded, and repeated.
+                varies = self.train("without", *evaluated, "--record-arrivals", status=None).returncode == 0
+                if not varies and self.train("without", *evaluated, status=None).returncode:
+                    said = self.train("without", *evaluated, status=2).stderr
+                    self.assertIn("local_steps.steps: ", said)  # refused in words
+                    continue
+                self.train("with", *kept, *(["--replay-arrivals", "without"] if varies else []))
+                self.assertEqual(self.losses("with"), self.losses("without"))
+                self.assertEqual([e[0] for e in self.losses("with")], [EVERY, STEPS])
+                self.assertEqual(self.hash("with"), self.hash("without"))
+
+    def test_the_schedule_ends_with_the_run(self):
+        self.train("local", "--topology", "local", "--workers", "1", *DECAYS)
+        schedule = [line["lr"] for line in self.lines("local", "metrics.jsonl")]
+        self.assertEqual(len(set(schedule)), STEPS - 2)  # twice none, twice all
+        for name, options in self.rows():
+            # Of two workers that share a budget one is so slow that the other does all but one batch, or round, of it.
+            shares = "ps:async" in name
+            workers = 1 if name.startswith("local") else 2 if shares else 3
+            slow = [] if workers == 1 else ["--straggle", f"{workers - 1}:{50 if shares else 3}"]
+            with self.subTest(name):
+                self.train("run", *options, "--workers", str(workers), *slow, *DECAYS, "--set", "eval_batches=none")
+                lines = self.lines("run", "metrics.jsonl")
+                if not shares:
+                    self.assertEqual([line["lr"] for line in lines], schedule)
+                elif "local steps" in name:
+                    self.assertEqual(sorted({line["lr"] for line in lines}), sorted(set(schedule)))
+                    self.assertEqual(lines[-1]["lr"], schedule[-1])
+                else:
+                    own = 2
+                    self.assertEqual([line["lr"] for line in lines], [schedule[(line["samples"] - own) // (own * workers)] for line in lines])
+                    self.assertEqual(lines[-1]["lr"], schedule[-1])
+
+
+if __name__ == "__main__":
+    unittest.main()

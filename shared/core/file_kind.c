@@ -15,7 +15,7 @@ struct bytes {
 };
 #define BYTES(s) \
     { s, sizeof s - 1 }
-#define MAGICS 4
+#define MAGICS 7
 
 // In what is to be done {} is the path, {-} the path without its last ending, and {/} the directory, each as a word of the shell.
 struct file_kind {
@@ -50,6 +50,11 @@ static const struct file_kind kinds[] = {
     // ---- what any file may be instead of itself
     {.magic = {BYTES("version https://git-lfs.github.com/spec/")}, .what = "a pointer of Git LFS, not the file itself",
      .model = "fetch the file: (cd {/} && git lfs pull)", .data = "fetch the file: (cd {/} && git lfs pull)"},
+
+    {.magic = {BYTES("<!DOCTYPE html"), BYTES("<!doctype html"), BYTES("<html"), BYTES("Entry not found"), BYTES("Access to model"), BYTES("Invalid username"),
+               BYTES("{\"error\":")},
+     .what = "an answer of a web server, not the file itself",
+     .model = "fetch it again (hf download OWNER/NAME --local-dir {/}; hf auth login first where its owner wants to know who you are)"},
 
     // ---- models
     {.names = "adapter_config.json adapter_model.safetensors adapter_model.bin", .what = "a LoRA adapter, a part without its model",
@@ -170,26 +175,31 @@ static bool is_called(const struct file_kind *k, const char *path) {
     return false;
 }
 
-const struct file_kind *file_kind_of_bytes(const void *head, size_t bytes) {
+static const char *todo_of(const struct file_kind *k, enum file_use use) {
+    return use == FILE_AS_MODEL ? k->model : k->data;
+}
+
+const struct file_kind *file_kind_of_bytes(enum file_use use, const void *head, size_t bytes) {
     for (size_t i = 0; i < KINDS; i++)
-        if (starts(&kinds[i], head, bytes)) return &kinds[i];
+        if (todo_of(&kinds[i], use) && starts(&kinds[i], head, bytes)) return &kinds[i];
     return NULL;
 }
 
-const struct file_kind *file_kind_of(const char *path, const void *head, size_t bytes) {
+const struct file_kind *file_kind_of(enum file_use use, const char *path, const void *head, size_t bytes) {
     for (size_t i = 0; i < KINDS; i++)
-        if (starts(&kinds[i], head, bytes) || is_called(&kinds[i], path)) return &kinds[i];
+        if (todo_of(&kinds[i], use) && (starts(&kinds[i], head, bytes) || is_called(&kinds[i], path)))
+            return &kinds[i];
     return NULL;
 }
 
 bool file_kind_is_text(const struct file_kind *k) { return k && k->text; }
 
-const struct file_kind *file_kind_at(const char *path) {
+const struct file_kind *file_kind_at(enum file_use use, const char *path) {
     char head[FILE_KIND_HEAD], why[FILE_WHY_MAX];
     int fd = file_open(path, NULL, why);
     ssize_t n = fd >= 0 ? read(fd, head, sizeof head) : 0;
     if (fd >= 0) close(fd);
-    return file_kind_of(path, head, n > 0 ? (size_t)n : 0);
+    return file_kind_of(use, path, head, n > 0 ? (size_t)n : 0);
 }
 
 const struct file_kind *file_kind_of_model_files(const char *const *names, int count, int *which) {
@@ -222,10 +232,9 @@ static char *filled(const char *text, const char *path) {
     return out;
 }
 
-char *file_kind_text(const struct file_kind *k, const char *path, bool as_model) {
-    const char *todo = k ? as_model ? k->model : k->data : NULL;
-    if (!todo) return NULL;
-    char *how = filled(todo, path), *text = xasprintf("%s is %s: %s", path, k->what, how);
+char *file_kind_text(enum file_use use, const struct file_kind *k, const char *path) {
+    if (!k) return NULL;
+    char *how = filled(todo_of(k, use), path), *text = xasprintf("%s is %s: %s", path, k->what, how);
     free(how);
     return text;
 }

@@ -32,7 +32,11 @@ static int refuse(int fd, char why[FILE_WHY_MAX], const char *text, int error) {
 int file_open(const char *path, int64_t *bytes, char why[FILE_WHY_MAX]) {
     struct stat st;
     // Asked before it is opened: opening some devices does something. The open file's own kind decides.
-    if (stat(path, &st)) return refuse(-1, why, strerror(errno), errno);
+    if (stat(path, &st)) {
+        int error = errno;
+        bool link = error == ENOENT && !lstat(path, &st);
+        return refuse(-1, why, link ? "is a link to a file that is not there" : strerror(error), error);
+    }
     if (!S_ISREG(st.st_mode))
         return refuse(-1, why, kind_of(st.st_mode), S_ISDIR(st.st_mode) ? EISDIR : EINVAL);
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);

@@ -138,7 +138,9 @@ static int refuse_all(const struct data_files *f, const char *path, const char *
             folder ? purpose_of_name(base_of(f->paths[i]), strlen(base_of(f->paths[i]))) : FOR_ANYTHING;
         if (p == FOR_TRAINING) train = f->paths[i];
         if (p == FOR_EVALUATION || (p == FOR_TEST && !held)) held = f->paths[i];
-        char *text = folder ? NULL : file_kind_text(file_kind_at(f->paths[i]), f->paths[i], false);
+        char *text = folder
+                         ? NULL
+                         : file_kind_text(FILE_AS_DATA, file_kind_at(FILE_AS_DATA, f->paths[i]), f->paths[i]);
         if (text) fail("data %s: the directory has no %s file; %s", path, kind, text);
         free(text);
         if (text) return -1;
@@ -232,6 +234,9 @@ int data_files_find(struct data_files *f, const char *path, const char *tokenize
         free(bin);
         free(index);
         if (f->count) return 0;
+        if (strstr(path, "://"))
+            return fail("data %s: nothing is downloaded by this program: fetch the file, and name it here",
+                        path);
         return fail(
             "data %s: %s; name a text file, a file of tokens, a directory, a pattern in quotes ('d/*_train_*.bin', "
             "'{a,b}.txt'), or demo",

@@ -163,10 +163,10 @@ static int check_text(const struct segment *g) {
 
 // Refuses what is known to be no text, and says what a text with more in it is.
 static int check_kind(const struct token_stream *s, const struct segment *g, const char *tokenizer) {
-    const struct file_kind *k = file_kind_of_bytes(g->map.base, g->map.bytes);
+    const struct file_kind *k = file_kind_of_bytes(FILE_AS_DATA, g->map.base, g->map.bytes);
     bool by_bytes = k;
-    if (!k) k = file_kind_of(g->path, g->map.base, g->map.bytes);
-    char *text = file_kind_text(k, g->path, false);
+    if (!k) k = file_kind_of(FILE_AS_DATA, g->path, g->map.base, g->map.bytes);
+    char *text = file_kind_text(FILE_AS_DATA, k, g->path);
     int rc = 0;
     if (text && by_bytes)
         rc = fail("data %s", text);

@@ -32,6 +32,11 @@ static const struct hf_key llama_keys[] = {
     // Qwen2 may mix windowed and full attention, by a switch or by layer_types.
     {.key = "layer_types", HF_FULL_LAYERS, .unwritten = true, .why = "only full_attention is implemented"},
     {.key = "partial_rotary_factor", HF_ONE, .unwritten = true, .why = "only 1 is implemented"},
+    {.key = "is_causal",
+     HF_ONLY,
+     .missing = true,
+     .unwritten = true,
+     .why = "attention to what follows is not implemented"},
     {0},
 };
 static const struct hf_key llama_extra[] = {

@@ -20,6 +20,7 @@
 #include "shared/core/path.h"
 #include "shared/core/regular_file.h"
 #include "shared/core/relaxed_json.h"
+#include "shared/core/text.h"
 #include "shared/hf/hf_config.h"
 #include "shared/hf/safetensors.h"
 #include "shared/model/layout.h"
@@ -186,12 +187,14 @@ static int open_indexed(struct hf_reader *r) {
 
 // Names of shards, "model-00002-of-00003.safetensors", say how many there are.
 static int check_numbers(const struct hf_reader *r, struct dirent **names, int n) {
-    int here = 0, of = 0, sum = 0, shard, all;
+    int here = 0, of = 0, shard, all;
+    int64_t sum = 0;
     const char *like = NULL;
     for (int i = 0; i < n; i++) {
         const char *at = strstr(names[i]->d_name, "-of-"), *from = at;
         while (from > names[i]->d_name && isdigit((unsigned char)from[-1])) from--;
-        if (!at || sscanf(from, "%d-of-%d.safetensors", &shard, &all) != 2) continue;
+        const char *end = at && text_count(from, &shard) == at ? text_count(at + strlen("-of-"), &all) : NULL;
+        if (!end || strcmp(end, ".safetensors") != 0) continue;
         if (of && all != of)
             return fail(
                 "%s: %s is one of %d shards, and %s one of %d: they are of different builds of the model",
@@ -204,7 +207,8 @@ static int check_numbers(const struct hf_reader *r, struct dirent **names, int n
     if (here >= of) return 0;
     char first[80] = "";
     if (here == of - 1)
-        snprintf(first, sizeof first, " (number %lld is missing)", (long long)of * (of + 1) / 2 - sum);
+        snprintf(first, sizeof first, " (number %lld is missing)",
+                 (long long)((int64_t)of * (of + 1) / 2 - sum));
     return fail(
         "%s: the names say %d shards (%s), and %d %s there%s: did the download stop? Fetch the directory again",
         r->dir, of, like, here, here == 1 ? "is" : "are", first);
@@ -238,21 +242,29 @@ static const struct {
     {"model.", false},                      // a module that has the model as a member
 };
 
-// Writes the name without wrappers and the family's prefix to out, which has room for it.
-static void bare_name(const char *name, const char *prefix, char *out) {
-    strcpy(out, name);
+// Where the text behind one of the wrappers of that kind begins, or NULL.
+static const char *behind_wrapper(const char *at, bool anywhere) {
     for (size_t i = 0; i < sizeof wrappers / sizeof *wrappers; i++)
-        for (char *at; wrappers[i].anywhere && (at = strstr(out, wrappers[i].text));)
-            memmove(at, at + strlen(wrappers[i].text), strlen(at + strlen(wrappers[i].text)) + 1);
-    for (bool again = true; again;) {
-        again = false;
-        for (size_t i = 0; i <= sizeof wrappers / sizeof *wrappers; i++) {
-            const char *text = i ? wrappers[i - 1].text : prefix;
-            if (strncmp(out, text, strlen(text)) != 0) continue;
-            memmove(out, out + strlen(text), strlen(out + strlen(text)) + 1);
-            again = true;
-        }
+        if (wrappers[i].anywhere == anywhere && !strncmp(at, wrappers[i].text, strlen(wrappers[i].text)))
+            return at + strlen(wrappers[i].text);
+    return NULL;
+}
+
+// Writes the name without wrappers and the family's prefix to out, which has room for it. Linear: names may be a stranger's.
+static void bare_name(const char *name, const char *prefix, char *out) {
+    char *to = out;
+    bool begins = true;  // nothing of the name itself has come
+    while (*name) {
+        const char *behind = behind_wrapper(name, true);
+        if (!behind && begins) behind = behind_wrapper(name, false);
+        if (!behind && begins && !strncmp(name, prefix, strlen(prefix))) behind = name + strlen(prefix);
+        begins = begins && behind;
+        if (behind)
+            name = behind;
+        else
+            *to++ = *name++;
     }
+    *to = 0;
 }
 
 static int by_name(const void *a, const void *b) {
@@ -446,7 +458,7 @@ int hf_settle(const char *dir, struct model_spec *s) {
 
 // ---------------------------------------------------------------- what was given as a model
 static int say_kind(const struct file_kind *k, const char *path, const char *more) {
-    char *text = file_kind_text(k, path, true);
+    char *text = file_kind_text(FILE_AS_MODEL, k, path);
     if (text) fail("--model %s%s", text, more);
     free(text);
     return text ? -1 : 0;
@@ -475,7 +487,9 @@ static int look_at_dir(const char *dir) {
     char *more =
         config ? xasprintf("\nTo train from random weights on purpose, give --model %s/config.json", dir)
                : xstrdup("");
-    if (k) rc = say_kind(file_kind_at(path), path, more);  // which may be a pointer to what it is called
+    if (k)
+        rc = say_kind(file_kind_at(FILE_AS_MODEL, path), path,
+                      more);  // which may be a pointer to what it is called
     for (int i = 0; i < n && !k && !config && !rc; i++)
         if (!strncmp(list[i], "checkpoint-", strlen("checkpoint-")))
             rc = fail("--model %s: has no config.json, but checkpoints: give one of them, such as %s/%s", dir,
@@ -497,7 +511,7 @@ int hf_look(const char *path) {
     struct stat st;
     if (stat(path, &st)) return fail("--model %s: %s", path, strerror(errno));
     if (S_ISDIR(st.st_mode)) return look_at_dir(path);
-    return say_kind(file_kind_at(path), path, "");
+    return say_kind(file_kind_at(FILE_AS_MODEL, path), path, "");
 }
 
 // ---------------------------------------------------------------- reading tensors

@@ -149,7 +149,8 @@ static int read_header(struct st_file *f) {
     uint64_t n = 0;
     for (int i = 7; i >= 0; i--) n = n << 8 | p[i];
     if (n > MAX_HEADER_BYTES || n > f->map.bytes - 8) {
-        char *what = file_kind_text(file_kind_of_bytes(p, f->map.bytes), f->path, true);
+        char *what =
+            file_kind_text(FILE_AS_MODEL, file_kind_of_bytes(FILE_AS_MODEL, p, f->map.bytes), f->path);
         int rc = what ? fail("%s", what) : 0;
         free(what);
         if (rc) return rc;

@@ -421,6 +421,7 @@ static void test_look(void **state) {
         {"x.pt", "PK\3\4 x/data.pkl", "torch.save", true},
         {"x.bin", "\x80\x02", "pickle", true},
         {"x.tar", "", "tar -xf", true},
+        {"config.json", "<!DOCTYPE html><html>", "a web server", true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int config = 0; config < 2 - cases[i].alone; config++) {

@@ -1,7 +1,7 @@
 # starring: build, test, demo, bench, lint, deps - one command each. `make help` lists them.
 #
 #   make               build/starring
-#   make test          install what is missing, build, run the tests that are short; make check: every test
+#   make test          install what is missing, build and run the tests that are short; make check: every test
 #   make SAN=address|undefined|thread test
 #   make demo          train one model through every topology and compare (runs/demo/)
 #   make drill         kill processes of 500 small runs at random moments and compare the bits
@@ -189,6 +189,9 @@ TEST_LIBS_job       = $(BUILD)/obj/tests/job/job.o $(LIB_PS) $(LIB_DECENTRAL) $(
 
 include tests/fuzz/fuzz.mk
 
+# Tests are compiled in a third of the time: without -ffast-math no level of optimization changes a bit of theirs.
+$(BUILD)/obj/tests/%.o $(BUILD)/device/%.o $(BUILD)/emu/test_kernels_%.o: CFLAGS += -Og
+
 # test_rule(source)
 define test_rule
 $(BUILD)/tests/$(basename $(notdir $(1))): $(1:%.c=$(BUILD)/obj/%.o) $(TEST_LIBS_$(word 2,$(subst _, ,$(notdir $(1)))))
@@ -223,8 +226,9 @@ JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
 help:
 	@echo "make                 build $(BUILD)/starring"
 	@echo "make deps            install the Debian/Ubuntu packages that building and the demo want (nothing missing: no network)"
-	@echo "make test            deps and those of the tests, build every test, run those that are short; SAN=address|undefined|thread"
-	@echo "make check           the same, and run every test (make test TESTS=long: only the long ones)"
+	@echo "make test            deps and those of the tests, build and run the tests that are short; SAN=address|undefined|thread"
+	@echo "make check           the same with every test (make test TESTS=long: only the long ones)"
+	@echo "make cuda            $(BUILD)/libstarring_cuda.so alone, what nvcc compiles (make builds it too); four minutes on 2 cores"
 	@echo "make demo            deps, build, train through every topology, report in runs/demo/"
 	@echo "make docs            write docs/tour.md and docs/files.md anew from the files' first sentences and the program's figures"
 	@echo "make drill           kill processes of 500 small runs at random moments; nothing may be lost (docs/recovery.md)"
@@ -257,6 +261,11 @@ $(error starring: missing $(MISSING): run `make $(if $(TO_TEST),test,deps)`, whi
 endif
 endif
 
+# What only nvcc can compile. No test wants it: those of CUDA emulate it (tests/emulation).
+.PHONY: cuda
+cuda: $(CUDA_SO)
+	@$(if $(CUDA_SO),:,echo "make cuda: nothing was built: $(if $(NVCC),CUDA=0 or a sanitizer leaves it out,no nvcc was found: NVCC=/path/to/nvcc names it)" >&2; exit 1)
+
 all: cuda-note
 cuda-note: $(CUDA_SO) | $(BUILD)/starring
 	@echo "CUDA: $(if $(CUDA_SO),$(CUDA_SO) built with $(NVCC),skipped ($(if $(NVCC),left out by CUDA=0 or a sanitizer,no nvcc found)): built for CPUs only)"
@@ -268,11 +277,15 @@ test:
 check:
 	@$(MAKE) --no-print-directory test TESTS=all
 
-# The program and every test are built even when one does not compile, and what was built is run;
-# the runner reports the missing one as failed.
+# The program and the tests that are to run are built even when one does not compile, and what was built is run; the runner
+# reports the missing one as failed. A Python test is a target too: what it needs beside the program are its prerequisites.
 PY_TESTS := $(wildcard tests/*/test_*.py)
+.PHONY: $(PY_TESTS)
+$(PY_TESTS):
+	@:
 run-tests:
-	@$(MAKE) --no-print-directory $(JOBS) --keep-going $(BUILD)/starring $(CUDA_SO) $(MPI_SO) $(GLOO_SO) tests || echo "make: not everything could be built"
+	@$(MAKE) --no-print-directory $(JOBS) --keep-going $(BUILD)/starring $(MPI_SO) $(GLOO_SO) \
+	    $$(python3 tests/run.py --list --tests $(TESTS) $(TEST_BINS) $(PY_TESTS)) || echo "make: not everything could be built"
 	@STARRING="$$(cd $(BUILD) && pwd)/starring" python3 tests/run.py --tests $(TESTS) --san "$(SAN)" $(TEST_BINS) $(PY_TESTS)
 
 # The hashes that docs/demo.md names for the demo.

@@ -41,41 +41,136 @@ static bool asks_to_train(int argc, char **argv) {
 // A role that a launcher watches prints where its launcher does, which says what has become of it.
 static int end(int status, bool run) { return stop_supervised() ? status : output_end(status, run); }
 
+// What people type where they look for something that is no command of this program.
+static const struct {
+    const char *word, *says;
+} elsewhere[] = {
+    {"list", "starring --help lists the commands, starring train --help the topologies"},
+    {"ls", "starring summary DIR shows one run; runs lie in runs/"},
+    {"topologies", "starring train --help lists them at --topology"},
+    {"models", "starring train --help names them at --model"},
+    {"compare", "experiments/compare.py --a ps:sync --b zero:2 compares topologies"},
+    {"consistency", "experiments/consistency.py compares the consistencies of the star"},
+    {"demo", "make demo trains through every topology and compares"},
+    {"lab", "docs/lab.md is the lab, make lab-check runs its commands"},
+    {"drill", "make drill kills processes at random moments"},
+    {"test", "make test runs the tests"},
+    {"check", "make check runs every test; starring train --dry-run checks a configuration"},
+    {"docs", "the pages are in docs/, README.md says which is for what"},
+    {"run", "starring train trains"},
+    {"start", "starring train trains"},
+    {"launch", "starring train starts the ranks too: --launch, --hosts, or under srun, mpirun, torchrun"},
+    {"fit", "starring train trains"},
+    {"pretrain", "starring train trains"},
+    {"finetune", "starring train --model DIR begins with the weights of a directory"},
+    {"fine-tune", "starring train --model DIR begins with the weights of a directory"},
+    {"resume", "starring train --resume latest --out DIR goes on with a run"},
+    {"continue", "starring train --resume latest --out DIR goes on with a run"},
+    {"predict", "starring train --dry-run predicts memory and bytes, starring plan what fits"},
+    {"estimate", "starring train --dry-run predicts memory and bytes, starring plan what fits"},
+    {"memory", "starring train --dry-run predicts memory and bytes, starring plan what fits"},
+    {"dry-run", "starring train --dry-run predicts memory and bytes"},
+    {"config", "starring train --print-config prints the resolved configuration"},
+    {"print-config", "starring train --print-config prints the resolved configuration"},
+    {"benchmark", "starring bench measures the parts"},
+    {"eval", "starring evaluate DIR evaluates the snapshots of a run"},
+    {"report",
+     "starring summary DIR prints a run's table; experiments/compare.py --runs DIR writes a report"},
+    {"show", "starring summary DIR prints a run's table"},
+    {"status", "starring summary DIR says how a run stands"},
+    {"info", "starring data info PATH says what a text holds, starring summary DIR what a run came to"},
+    {"plot", "experiments/compare.py --runs DIR draws the curves of a run"},
+    {"tokenize",
+     "starring data tokenize makes tokens of bytes, experiments/tokenize.py those of a Hugging Face tokenizer"},
+    {"prepare",
+     "starring data tokenize makes tokens of bytes, experiments/tokenize.py those of a Hugging Face tokenizer"},
+    {"sample", "starring generate writes text from a run's weights"},
+    {"infer", "starring generate writes text from a run's weights"},
+    {"inference", "starring generate writes text from a run's weights"},
+    {"chat", "starring generate writes text from a run's weights"},
+    {"serve", "starring generate writes text from a run's weights; it does not serve"},
+    {"export", "starring train leaves model.safetensors and config.json in DIR/weights"},
+    {"keys", "starring keygen DIR makes them"},
+    {"ps", "starring train --topology ps:sync trains a star"},
+    {"zero", "starring train --topology zero:1 trains a ring"},
+    {"install", "make install installs the program below PREFIX"},
+    {"version", "starring --version"},
+};
+
+struct command {
+    const char *name;
+    int (*run)(const struct topology_table *t, int argc, char **argv);
+    bool trains;
+    bool parts;  // its name goes on with another word: bench step
+};
+static const struct command commands[] = {{"train", train_command, .trains = true},
+                                          {"scheduler", role_scheduler, .trains = true},
+                                          {"server", role_server, .trains = true},
+                                          {"worker", role_worker, .trains = true},
+                                          {"bench", cmd_bench, .parts = true},
+                                          {"data", data_command, .parts = true},
+                                          {"summary", summary_command, false, false},
+                                          {"evaluate", evaluate_command, false, false},
+                                          {"generate", generate_command, false, false},
+                                          {"keygen", keygen_command, false, false},
+                                          {"plan", plan_command, false, false}};
+#define COMMANDS (sizeof commands / sizeof *commands)
+
+static const struct command *command_of(const char *word) {
+    for (size_t i = 0; i < COMMANDS; i++)
+        if (!strcmp(word, commands[i].name)) return &commands[i];
+    return NULL;
+}
+
+static int unknown(const char *word) {
+    const char *names[COMMANDS], *says = NULL;
+    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
+        if (!strcmp(word, elsewhere[i].word)) says = elsewhere[i].says;
+    if (!says && *word == '-') says = "options follow a command: starring train --help";
+    for (size_t i = 0; i < COMMANDS; i++) names[i] = commands[i].name;
+    const char *near = says ? NULL : cli_nearest(word, names, COMMANDS);
+    char *words = near ? xasprintf("did you mean %s?", near)
+                       : cli_words(says ? says : "starring --help lists the commands");
+    fail("unknown %s %s: %s", *word == '-' ? "option" : "command", word, words);
+    free(words);
+    return EXIT_USAGE;
+}
+
+static void overview(FILE *f) {
+    char *bench_list = bench_names(benches, BENCHES);
+    commands_overview(f, bench_list);
+    free(bench_list);
+}
+
+// `starring help COMMAND ..` is `starring COMMAND .. --help`.
+static int help(const struct topology_table *t, int argc, char **argv) {
+    const struct command *c = argc > 0 ? command_of(argv[0]) : NULL;
+    if (argc > 0 && !c && !cli_asks_help(argv[0])) return unknown(argv[0]);
+    if (!c) return overview(stdout), 0;
+    char ask[] = "--help", **words = xcalloc((size_t)argc + 1, sizeof *words);
+    int n = 0;
+    if (!c->parts) words[n++] = ask;
+    for (int i = 1; i < argc; i++) words[n++] = argv[i];
+    if (c->parts) words[n++] = ask;
+    int status = c->run(t, n, words);
+    free(words);
+    return status;
+}
+
 int main(int argc, char **argv) {
     static const struct topology_table topologies = {
         .row = {&topology_local, &topology_star, RING_TOPOLOGIES}, .tell = mpi_tell};
-    static const struct {
-        const char *name;
-        int (*run)(const struct topology_table *t, int argc, char **argv);
-        bool trains;
-    } commands[] = {{"train", train_command, true},        {"scheduler", role_scheduler, true},
-                    {"server", role_server, true},         {"worker", role_worker, true},
-                    {"bench", cmd_bench, false},           {"data", data_command, false},
-                    {"summary", summary_command, false},   {"evaluate", evaluate_command, false},
-                    {"generate", generate_command, false}, {"keygen", keygen_command, false},
-                    {"plan", plan_command, false}};
-    const char *names[sizeof commands / sizeof commands[0]];
     const char *word = argc > 1 ? argv[1] : "";
+    const struct command *c = command_of(word);
     output_open_streams();
     if (*STARRING_REVISION) starring_revision = STARRING_REVISION;
     signal(SIGPIPE, SIG_IGN);  // a reader that left is an error of the write, not of the job
     signal(SIGXFSZ, SIG_IGN);  // and so is a file that may not grow
-    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
-        names[i] = commands[i].name;
-        if (!strcmp(word, commands[i].name))
-            return end(commands[i].run(&topologies, argc - 2, argv + 2),
-                       commands[i].trains && asks_to_train(argc - 2, argv + 2));
-    }
+    if (c)
+        return end(c->run(&topologies, argc - 2, argv + 2), c->trains && asks_to_train(argc - 2, argv + 2));
     if (!strcmp(word, "--version")) return puts("starring " STARRING_VERSION), end(0, false);
-    bool help = !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help");
-    char *bench_list = bench_names(benches, BENCHES);
-    commands_overview(help ? stdout : stderr, bench_list);
-    free(bench_list);
-    if (help) return end(0, false);
-    const char *near = cli_nearest(word, names, sizeof names / sizeof names[0]);
-    if (*word && near)
-        fail("unknown command %s: did you mean %s?", word, near);
-    else if (*word)
-        fail("unknown command %s", word);
+    if (cli_asks_help(word)) return end(help(&topologies, argc - 2, argv + 2), false);
+    if (*word) return unknown(word);
+    overview(stderr);
     return EXIT_USAGE;
 }

@@ -13,6 +13,7 @@ LDLIBS += -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib:$$ORIGIN/../../lib'
 endif
 
 .PHONY: bundle bundle-parts gpu-check
+tests/scripts/test_bundle.py: | $(BUILD)/tests/test_kernels_reduce
 bundle-parts: $(BUILD)/starring $(CUDA_SO) $(BUNDLE_TESTS)
 	@python3 bundle/make_bundle.py --build $(BUILD) --out $(BUNDLE) $(BUNDLE_TESTS)
 

@@ -210,9 +210,51 @@ static struct topology *create(const struct ring_rank *r) {
 
 static int run(struct run *r) { return ranks_run(r, create); }
 
+static const char replicas[] =
+    "data parallel: every rank has the whole model, gradients are summed over the ring",
+                  stages[] = "stages are zero:0 to zero:3, each of which shards more",
+                  shards_all[] = "weights, gradients and optimizer state are sharded",
+                  alone[] = "with --local-steps H: a rank trains alone between two exchanges";
+static const struct topology_word words[] = {
+    {"0", "zero:0", NULL},
+    {"1", "zero:1", NULL},
+    {"2", "zero:2", NULL},
+    {"3", "zero:3", NULL},
+    {"ring", "zero:0", replicas},
+    {"allreduce", "zero:0", replicas},
+    {"ringallreduce", "zero:0", replicas},
+    {"dp", "zero:0", replicas},
+    {"ddp", "zero:0", replicas},
+    {"dataparallel", "zero:0", replicas},
+    {"distributeddataparallel", "zero:0", replicas},
+    {"noshard", "zero:0", replicas},
+    {"horovod", "zero:0", replicas},
+    {"nccl", "zero:0", replicas},
+    {"zero", "zero:1", stages},
+    {"deepspeed", "zero:1", stages},
+    {"distributedoptimizer", "zero:1", "optimizer state is sharded"},
+    {"zeroredundancyoptimizer", "zero:1", "optimizer state is sharded"},
+    {"shardgradop", "zero:2", "gradients and optimizer state are sharded"},
+    {"fsdp", "zero:3", shards_all},
+    {"fsdp2", "zero:3", shards_all},
+    {"fullshard", "zero:3", shards_all},
+    {"fullyshard", "zero:3", shards_all},
+    {"fullysharded", "zero:3", shards_all},
+    {"fullyshardeddataparallel", "zero:3", shards_all},
+    {"sharded", "zero:3", shards_all},
+    {"hsdp", "zero:3", "with zero_optimization.zero_hpz_partition_size"},
+    {"hybridshard", "zero:3", "with zero_optimization.zero_hpz_partition_size"},
+    {"zeroinfinity", "zero:3", "with zero_optimization.offload_param"},
+    {"zerooffload", "zero:2", "with zero_optimization.offload_optimizer"},
+    {"localsgd", "zero:0", alone},
+    {"diloco", "zero:0", alone},
+    {"fedavg", "zero:0", alone},
+    {0}};
+
 const struct topology_row topology_zero = {
     .parse = parse,
     .variant = variant,
+    .words = words,
     .textbook = 4,
     .takes_stage = true,
     .roles = ranks_roles,

@@ -478,9 +478,41 @@ static int run(struct run *r) {
     return r->meet ? run_leave(r, status, number) : run_end(r, status, number);
 }
 
+static const char star_is[] = "a star is a parameter server that waits for every worker's gradient",
+                  on_arrival[] = "each gradient is an update when it comes",
+                  bounded[] = "no worker is more than S steps ahead",
+                  drops[] = "a step goes on without the slowest B workers";
+static const struct topology_word words[] = {{"ps", "ps:sync", star_is},
+                                             {"star", "ps:sync", star_is},
+                                             {"parameterserver", "ps:sync", star_is},
+                                             {"paramserver", "ps:sync", star_is},
+                                             {"pslite", "ps:sync", star_is},
+                                             {"sync", "ps:sync", NULL},
+                                             {"synchronous", "ps:sync", NULL},
+                                             {"pssynchronous", "ps:sync", NULL},
+                                             {"bsp", "ps:sync", star_is},
+                                             {"async", "ps:async", NULL},
+                                             {"asynchronous", "ps:async", NULL},
+                                             {"psasynchronous", "ps:async", NULL},
+                                             {"asgd", "ps:async", on_arrival},
+                                             {"asp", "ps:async", on_arrival},
+                                             {"hogwild", "ps:async", on_arrival},
+                                             {"downpour", "ps:async", on_arrival},
+                                             {"ssp", "ps:ssp:S", bounded},
+                                             {"stalesynchronous", "ps:ssp:S", bounded},
+                                             {"boundeddelay", "ps:ssp:S", bounded},
+                                             {"bounded", "ps:ssp:S", bounded},
+                                             {"backup", "ps:backup:B", drops},
+                                             {"backupworkers", "ps:backup:B", drops},
+                                             {"ksync", "ps:backup:B", drops},
+                                             {"psksync", "ps:backup:B", drops},
+                                             {"quorum", "ps:quorum:Q", "a step goes on with Q workers"},
+                                             {0}};
+
 const struct topology_row topology_star = {
     .parse = parse,
     .variant = variant,
+    .words = words,
     .check_name = check_name,
     .textbook = 1,
     .roles = (const struct topology_role[]){{"worker", offsetof(struct config, workers)},

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs every test program, prints each one's closing lines, then "N passed, N failed".
 
-    tests/run.py [--tests all|short|long] [--limit SECONDS] [--jobs N] [--san address|undefined|thread] PROGRAM...
+    tests/run.py [--tests all|short|long] [--list] [--limit SECONDS] [--jobs N] [--san address|undefined|thread] PROGRAM...
 
 A PROGRAM is a cmocka binary or a Python file of unittest cases. What is counted are single tests.
 A program that crashes, hangs beyond the limit (it is killed with its children), or runs no test at all
@@ -10,10 +10,6 @@ counts as one failed test more. Exit status 1 when anything failed.
 Programs that only compute (COMPUTE) run as many at once as the machine has cores, and beside them half as many again of those
 that start processes and mostly wait for them, for whose deadlines the computing ones step back. At the end, one after the other,
 those that want the machine for themselves (ALONE): they judge times, or look at all that is there.
-
-A test that failed may have met a busy machine: its program is asked once more when all others have ended. It counts then by
-what it says the second time, but both outputs are printed and the closing lines name it as unsteady, which is a defect that
-waits to be found. A crash, a hang, a sanitizer's finding or more than AGAIN programs that failed get no second time.
 """
 import argparse
 import concurrent.futures
@@ -52,15 +48,6 @@ LONG = ("test_standing_files.py", "test_slow_files.py", "test_supervise_mpi.py",
         "test_cluster_ssh.py", "test_cluster_files.py", "test_star_ranks.py", "test_job_rows.py")
 SLOWEST = 20  # named at the end
 STEP_BACK = "5"  # `nice` of what computes
-AGAIN = 3  # programs that may be asked a second time
-# Of the program, or of a child, as a shell, mpirun, libraries, our own messages and assertions of a status tell it: Python's
-# status of a signal is its negative, a shell's and job.c's 128 + it.
-DEADLY = r"(?:-(?:4|6|7|8|11)|13[24569]|0x8[4678b]|0xf{15}[5789ac])"
-CRASH = re.compile(r"Test failed with exception|AddressSanitizer|ThreadSanitizer|runtime error:"
-                   r"|Segmentation fault|Bus error|Illegal instruction|Floating point exception|Aborted\b|core dumped"
-                   r"|stack smashing|buffer overflow detected|free\(\): |malloc\(\): |double free or|Assertion `.*' failed|Assertion failed:"
-                   r"|\bSIG(?:SEGV|BUS|ILL|FPE|ABRT)\b|\b[Ss]ignal(?: code)?:? (?:4|6|7|8|11)\b"
-                   rf"|(?<!\S){DEADLY} (?:!=|not found in)|!= {DEADLY}\b|(?:\bstatus|returncode)[ =]{DEADLY}\b")
 
 
 class Running:
@@ -193,7 +180,6 @@ class Outcome:
         self.passed, self.failed = count(output)
         self.skipped = skipped(output)
         trouble = self._judge(os.path.exists(program), status, args.limit)
-        self.only_tests_failed = bool(self.failed and not trouble and not args.san and not CRASH.search(output))
         self.seconds = time.monotonic() - began
         self.lines = [f"{'FAIL' if self.failed else 'ok  '} {self.name}  ({self.seconds:.1f} s){'  ' + trouble if trouble else ''}"]
         if self.failed:
@@ -220,15 +206,6 @@ class Outcome:
             self.failed = 1
             return "ran no test"
         return ""
-
-
-def ask_again(ended, args, env):
-    """Those of `ended` that failed and may be asked once more, as pairs with what they came to then."""
-    bad = [one for one in ended if one.failed]
-    if len(bad) <= AGAIN:
-        for one in bad:
-            if one.only_tests_failed:
-                yield one, Outcome(one.program, args, env)
 
 
 def place(program, patterns):
@@ -270,6 +247,7 @@ def main():
     ap.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)),
                     help="programs of either kind that run at once; 1: every program runs alone (default: cores)")
     ap.add_argument("--tests", default="all", choices=["all", "short", "long"], help="which of the programs: LONG ones or the others (default %(default)s)")
+    ap.add_argument("--list", action="store_true", help="print those of --tests, a line each, and run nothing: what is to be built")
     ap.add_argument("--san", default="", choices=["", "address", "undefined", "thread"])
     ap.add_argument("programs", nargs="*")
     args = ap.parse_args()
@@ -280,6 +258,9 @@ def main():
         return 1
     every = args.programs
     args.programs = [p for p in every if args.tests == "all" or (place(p, LONG) is not None) == (args.tests == "long")]
+    if args.list:
+        print("\n".join(args.programs))
+        return 0
     env = environment(args.san)
     # A shell's background job starts with Ctrl-C ignored, and what is ignored stays so in the tests of it.
     for number in (signal.SIGINT, signal.SIGQUIT):
@@ -289,12 +270,6 @@ def main():
     for one in outcomes(args, env):
         print("\n".join(one.lines), flush=True)
         ended.append(one)
-    unsteady = []
-    for one, again in ask_again(ended, args, env):
-        print("\n".join(["asked once more:", *again.lines]), flush=True)
-        ended[ended.index(one)] = again
-        if not again.failed:
-            unsteady.append(again.name)
     passed, failed, left_out = (sum(getattr(one, count) for one in ended) for count in ("passed", "failed", "skipped"))
     slowest = sorted(ended, key=lambda one: -one.seconds)[:SLOWEST]
     print("slowest, in seconds: " + ", ".join(f"{one.name} {one.seconds:.0f}" for one in slowest))
@@ -302,8 +277,6 @@ def main():
         print(f"left out: {len(every) - len(args.programs)} programs that take long, which `make check` runs too")
     if failed:
         print("failed: " + " ".join(one.name for one in ended if one.failed))
-    if unsteady:
-        print("UNSTEADY, failed once and passed when asked again: " + " ".join(unsteady))
     if left_out:
         print(f"{left_out} skipped, for the reasons printed above")
     print(f"{passed} passed, {failed} failed")

@@ -29,7 +29,7 @@ int bench_command(const struct bench_program *const *all, int count, const struc
     for (int i = 0; i < count; i++)
         if (!strcmp(word, name_of(all[i])))
             return cli_run(all[i]->command, t, argc - 1, argv + 1, all[i]->run);
-    bool help = !strcmp(word, "--help") || !strcmp(word, "-h");
+    bool help = cli_asks_help(word);
     FILE *f = help ? stdout : stderr;
     char *names = bench_names(all, count), *usage = xasprintf("starring bench %s [OPTIONS]\n\n", names);
     cli_print(f, usage);

@@ -274,7 +274,7 @@ int data_command(const struct topology_table *t, int argc, char **argv) {
                {&command_data_wrap, "wrap", wrap_run}};
     for (size_t i = 0; argc > 0 && i < sizeof all / sizeof all[0]; i++)
         if (!strcmp(argv[0], all[i].name)) return cli_run(all[i].command, t, argc - 1, argv + 1, all[i].run);
-    bool help = argc > 0 && (!strcmp(argv[0], "--help") || !strcmp(argv[0], "-h"));
+    bool help = argc > 0 && cli_asks_help(argv[0]);
     FILE *f = help ? stdout : stderr;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         cli_help(f, all[i].command);

@@ -10,6 +10,10 @@
 #include "shared/core/relaxed_json.h"
 #include "shared/core/text.h"
 
+bool cli_asks_help(const char *word) {
+    return !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help");
+}
+
 const char *cli_nearest(const char *word, const char *const *names, size_t count) {
     const char *best = NULL;
     size_t best_distance = strlen(word) / 3 + 2;
@@ -198,7 +202,7 @@ enum cli_outcome cli_parse(const struct cli_command *cmd, int argc, char **argv,
     out->options = options_of(cmd, &configured, &out->option_count);
     for (int i = 0; i < argc; i++) {
         const char *word = argv[i];
-        if (!only_words && (!strcmp(word, "--help") || !strcmp(word, "-h"))) {
+        if (!only_words && word[0] == '-' && cli_asks_help(word)) {
             cli_help(stdout, cmd);
             return CLI_HELP_SHOWN;
         }
@@ -320,13 +324,24 @@ static void help_options(FILE *f, const struct cli_option *options, size_t count
     }
 }
 
-void cli_print(FILE *f, const char *text) {
+char *cli_words(const char *text) {
     static const char name[] = "starring ";
-    char program[PROGRAM_WORD];
+    char program[PROGRAM_WORD], *out = xstrdup("");
     program_word(program);
-    for (const char *at; (at = strstr(text, name)); text = at + sizeof name - 1)
-        fprintf(f, "%.*s%s ", (int)(at - text), text, program);
-    fputs(text, f);
+    for (const char *at; (at = strstr(text, name)); text = at + sizeof name - 1) {
+        char *more = xasprintf("%s%.*s%s ", out, (int)(at - text), text, program);
+        free(out);
+        out = more;
+    }
+    char *all = xasprintf("%s%s", out, text);
+    free(out);
+    return all;
+}
+
+void cli_print(FILE *f, const char *text) {
+    char *words = cli_words(text);
+    fputs(words, f);
+    free(words);
 }
 
 void cli_help(FILE *f, const struct cli_command *cmd) {

@@ -81,9 +81,12 @@ int cli_bytes(const struct cli_args *a, const char *name, size_t fallback, size_
 int cli_number(const struct cli_args *a, const char *name, double low, double high, double fallback,
                double *out);
 
-// The text, in which commands begin with "starring "; they are printed as this program was called.
+// The text, in which commands begin with "starring ": with these as this program was called (malloc'd); and printed.
+char *cli_words(const char *text);
 void cli_print(FILE *f, const char *text);
 void cli_help(FILE *f, const struct cli_command *cmd);
+// Whether the word asks for help: help, --help or -h.
+bool cli_asks_help(const char *word);
 // The nearest of count names by edit distance, or NULL when none is near.
 const char *cli_nearest(const char *word, const char *const *names, size_t count);
 

@@ -1,4 +1,5 @@
 // The names of topologies, and what follows from the chosen one.
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +8,8 @@
 #include "shared/core/error.h"
 #include "shared/core/text.h"
 #include "shared/core/topology_row.h"
+
+#define TOPOLOGY_WORD 64  // of a name as it is compared
 
 char *config_variants(const struct topology_row *row, const char *between) {
     struct topology_variant v;
@@ -32,6 +35,65 @@ static char *all_variants(const struct topology_table *t) {
     return text;
 }
 
+// ---------------------------------------------------------------- the nearest name
+// Small letters and digits alone, without the word stage: "ZeRO-3" and "zero stage 3" are "zero3".
+static void squeeze(char out[TOPOLOGY_WORD], const char *text) {
+    size_t n = 0;
+    for (; *text && n + 1 < TOPOLOGY_WORD; text++)
+        if (isalnum((unsigned char)*text)) out[n++] = (char)tolower((unsigned char)*text);
+    out[n] = 0;
+    char *stage = strstr(out, "stage");
+    if (stage && stage[5]) memmove(stage, stage + 5, strlen(stage + 5) + 1);
+}
+
+struct nearest {
+    char word[TOPOLOGY_WORD], stem[TOPOLOGY_WORD];  // what was typed, and what precedes the number at its end
+    char name[2 * TOPOLOGY_WORD];                   // "": nothing is near
+    const char *means;
+    size_t distance;
+};
+
+// Takes the name for the nearest one where `as`, or what it is without its number, is at most so many letters away; of
+// names as near as each other the last: zero:3 of zero:4.
+static void consider(struct nearest *n, const char *name, const char *as, const char *means, size_t most) {
+    const char *number = n->word + strlen(n->stem), *letter = strrchr(name, ':');
+    bool takes = letter && isupper((unsigned char)letter[1]);
+    size_t d = edit_distance(takes ? n->stem : n->word, as);
+    if (d > most || d > n->distance || (*n->name && means && d == n->distance)) return;
+    n->distance = d;
+    n->means = means;
+    if (takes && *number)
+        snprintf(n->name, sizeof n->name, "%.*s%s", (int)(letter + 1 - name), name, number);
+    else
+        snprintf(n->name, sizeof n->name, "%s%s%s", name, takes ? " with a number for " : "",
+                 takes ? letter + 1 : "");
+}
+
+// " did you mean NAME (MEANS)?", or "" (malloc'd).
+static char *did_you_mean(const struct topology_table *t, const char *text) {
+    struct nearest n = {.distance = TOPOLOGY_WORD};
+    squeeze(n.word, text);
+    size_t length = strlen(n.word), stem = length;
+    while (stem > 0 && isdigit((unsigned char)n.word[stem - 1])) stem--;
+    memcpy(n.stem, n.word, stem);
+    for (int r = 0; t->row[r]; r++) {
+        struct topology_variant v;
+        for (int i = 0; t->row[r]->variant(i, &v); i++) {
+            char as[TOPOLOGY_WORD], *letter = strrchr(v.name, ':');
+            squeeze(as, v.name);
+            if (letter && isupper((unsigned char)letter[1])) as[strlen(as) - 1] = 0;
+            consider(&n, v.name, as, NULL, length ? length / 3 : 0);
+        }
+    }
+    for (int r = 0; t->row[r]; r++)
+        for (const struct topology_word *w = t->row[r]->words; w && w->word; w++)
+            consider(&n, w->name, w->word, w->means ? w->means : "", length / 5);
+    if (!*n.name) return xstrdup("");
+    bool means = n.means && *n.means;
+    return xasprintf(" did you mean %s%s%s%s?", n.name, means ? " (" : "", means ? n.means : "",
+                     means ? ")" : "");
+}
+
 int config_parse_topology(struct config *c, const char *text) {
     for (int i = 0; c->topologies->row[i]; i++) {
         const struct topology_row *row = c->topologies->row[i];
@@ -45,8 +107,9 @@ int config_parse_topology(struct config *c, const char *text) {
         c->topology = xstrdup(text);
         return 0;
     }
-    char *possible = all_variants(c->topologies);
-    fail("topology \"%s\": possible are %s", text, possible);
+    char *possible = all_variants(c->topologies), *near = did_you_mean(c->topologies, text);
+    fail("topology \"%.60s\":%s possible are %s", text, near, possible);
+    free(near);
     free(possible);
     return -1;
 }

@@ -19,6 +19,13 @@ struct topology_variant {
     char name[24];  // "zero:2", "ps:ssp:S": a letter for the number that may stand there
 };
 
+// What a variant is called elsewhere.
+struct topology_word {
+    const char *word;   // "fsdp": small letters and digits alone; NULL ends a list
+    const char *name;   // the variant's
+    const char *means;  // what the word stands for there; NULL: another form of the name
+};
+
 struct topology_role {
     const char *name;  // "worker"; NULL ends a list
     size_t count;      // offset of the number of its ranks in struct config
@@ -74,6 +81,7 @@ struct topology_row {
     int (*parse)(const char *text, int *bound);
     // false: there is no such variant.
     bool (*variant)(int index, struct topology_variant *out);
+    const struct topology_word *words;  // for whoever is told what else there is; NULL: none
     // Whether the number in the name goes with the workers; origin is the flag or key for the message. Or NULL.
     int (*check_name)(const struct config *c, const char *origin);
     // Adds the variant to summary.json. Or NULL.

@@ -373,10 +373,16 @@ static int check(const struct config *c) {
                 medium_names[c->medium]);
 }
 
+static const struct topology_word words[] = {{"single", "local", NULL},   {"singleprocess", "local", NULL},
+                                             {"serial", "local", NULL},   {"sequential", "local", NULL},
+                                             {"alone", "local", NULL},    {"none", "local", NULL},
+                                             {"baseline", "local", NULL}, {0}};
+
 const struct topology_row topology_local = {
     .parse = parse,
     .variant = variant,
     .explain = explain,
+    .words = words,
     .roles = (const struct topology_role[]){{"worker", offsetof(struct config, workers)}, {0}},
     .default_workers = 1,
     .max_workers = 1,

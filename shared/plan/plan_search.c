@@ -105,7 +105,8 @@ static struct plan_step step_of(const struct job *j, const struct plan_candidate
     double tokens = (double)(cfg->micro_batch * cfg->accumulation * cfg->seq);
     double again =
         tokens * recompute_elements_per_token(&cfg->recompute, &j->spec) * (double)dtype_size(cfg->dtype);
-    double ranks = cfg->variant == 0 && cfg->row->takes_stage ? 1 : cfg->workers;
+    bool whole = (cfg->variant == 0 && cfg->row->takes_stage) || cfg->row->takes_graph;  // on each rank
+    double ranks = whole ? 1 : cfg->workers;
     double state = (double)j->layout->params * (double)optimizer_bytes(cfg->optimizer.row, true) / ranks;
     bool on_host = cfg->offload_optimizer.device != OFFLOAD_NONE, one_memory = !config_device(cfg)->gpu;
     // The update reads and writes the states where they are.

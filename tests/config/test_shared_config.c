@@ -93,6 +93,58 @@ static void test_topologies(void **state) {
     refuse("{\"topology\": \"ps:backup:2\", \"workers\": 2}", "ps:backup:2|2 workers|below 2");
 }
 
+// A name that is written otherwise, or what others call it, is told the nearest one; who is far from all, none.
+static void test_nearest(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *near;
+    } cases[] = {
+        {"zero3", "mean zero:3?"},
+        {"ZeRO-3", "mean zero:3?"},
+        {"zero_stage_2", "mean zero:2?"},
+        {"stage 1", "mean zero:1?"},
+        {"zero:4", "mean zero:3?"},
+        {"zro:0", "mean zero:0?"},
+        {"PS_Sync", "mean ps:sync?"},
+        {"ps:asynch", "mean ps:async?"},
+        {"gosip", "mean gossip?"},
+        {"lokal", "mean local?"},
+        {"ps:ssp", "mean ps:ssp:S with a number for S?"},
+        {"ps-ssp-4", "mean ps:ssp:4?"},
+        {"ssp:12", "mean ps:ssp:12 ("},
+        {"star", "mean ps:sync ("},
+        {"Parameter Server", "mean ps:sync ("},
+        {"zero", "mean zero:1 (stages"},
+        {"ddp", "mean zero:0 (data parallel"},
+        {"all-reduce", "mean zero:0 (data parallel"},
+        {"FSDP", "mean zero:3 (weights, gradients"},
+        {"SHARD_GRAD_OP", "mean zero:2 ("},
+        {"D-PSGD", "mean gossip ("},
+        {"megatron", NULL},
+        {"tp", NULL},
+        {"?", NULL},
+        {"", NULL},
+    };
+    struct config c = {.topologies = &topologies};
+    error_quiet(1);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        assert_int_equal(config_parse_topology(&c, cases[i].text), -1);
+        if (cases[i].near) assert_words(error_last(), cases[i].near, cases[i].text);
+        if (!cases[i].near && strstr(error_last(), "did you mean")) fail_msg("%s", error_last());
+    }
+    error_quiet(0);
+    for (int i = 0; topologies.row[i]; i++)
+        for (const struct topology_word *w = topologies.row[i]->words; w && w->word; w++) {
+            char name[32];
+            int bound, n = snprintf(name, sizeof name, "%s", w->name);
+            if (name[n - 1] >= 'A' && name[n - 1] <= 'Z') name[n - 1] = '1';
+            if (topologies.row[i]->parse(name, &bound) < 0)
+                fail_msg("%s: no %s in its row", w->word, w->name);
+            for (const char *at = w->word; *at; at++)
+                if (!strchr("abcdefghijklmnopqrstuvwxyz0123456789", *at)) fail_msg("%s", w->word);
+        }
+}
+
 // What every row promises, whatever its topology is.
 static void test_rows(void **state) {
     (void)state;
@@ -139,10 +191,13 @@ static void a_topology_says_why_its_bits_are_its_own(void **state) {
         {"{\"topology\": \"ps:quorum:2\", \"workers\": 2}", NULL, LOSS_OF_ALL},
         {"{\"topology\": \"ps:async\"}", "the moment it arrives", LOSS_OF_RANK_0},
         {"{\"topology\": \"ps:ssp:2\"}", "run ahead", LOSS_OF_ALL},
-        {"{\"topology\": \"ps:ssp:2\", \"parameter_server\": {\"read\": \"oldest\"}}", "read oldest", LOSS_OF_ALL},
+        {"{\"topology\": \"ps:ssp:2\", \"parameter_server\": {\"read\": \"oldest\"}}", "read oldest",
+         LOSS_OF_ALL},
         {"{\"topology\": \"ps:backup:1\"}", "last workers", LOSS_OF_THE_LAST},
-        {"{\"topology\": \"ps:quorum:2\", \"workers\": 3, \"train_batch_size\": 3}", "enough workers", LOSS_OF_THE_LAST},
-        {"{\"topology\": \"ps:sync\", \"parameter_server\": {\"compression\": \"onebit\"}}", "compression", LOSS_OF_ALL},
+        {"{\"topology\": \"ps:quorum:2\", \"workers\": 3, \"train_batch_size\": 3}", "enough workers",
+         LOSS_OF_THE_LAST},
+        {"{\"topology\": \"ps:sync\", \"parameter_server\": {\"compression\": \"onebit\"}}", "compression",
+         LOSS_OF_ALL},
         {"{\"topology\": \"gossip\"}", "neighbours", LOSS_OF_RANK_0},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -500,13 +555,20 @@ static void test_cuda_section(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),           cmocka_unit_test(test_batch_triangle),
-        cmocka_unit_test(test_topologies),         cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_batch_triangle),
+        cmocka_unit_test(test_topologies),
+        cmocka_unit_test(test_nearest),
+        cmocka_unit_test(test_rows),
         cmocka_unit_test(a_topology_says_why_its_bits_are_its_own),
-        cmocka_unit_test(test_topology_and_stage), cmocka_unit_test(test_dtype),
-        cmocka_unit_test(test_wrong_types),        cmocka_unit_test(test_unknown_keys),
-        cmocka_unit_test(test_collectives),        cmocka_unit_test(test_idle_flags),
-        cmocka_unit_test(test_overrides),          cmocka_unit_test(test_cuda_section),
+        cmocka_unit_test(test_topology_and_stage),
+        cmocka_unit_test(test_dtype),
+        cmocka_unit_test(test_wrong_types),
+        cmocka_unit_test(test_unknown_keys),
+        cmocka_unit_test(test_collectives),
+        cmocka_unit_test(test_idle_flags),
+        cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_cuda_section),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

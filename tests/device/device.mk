@@ -15,4 +15,5 @@ $(BUILD)/tests/device/test_device_%: $(BUILD)/device/test_kernels_%.o $(BUILD)/o
 	@echo "  LD      $@"
 	@$(CC) -o $@ $^ -lcmocka $(LDLIBS)
 
+tests/device/test_device.py tests/device/test_gpu_check.py: | $(DEVICE_TESTS) $(BUILD)/tests/test_shared_parity
 tests: $(DEVICE_TESTS)

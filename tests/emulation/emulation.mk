@@ -93,6 +93,7 @@ ifneq ($(SAN),thread)
 TEST_BINS += $(EMU_SELF)
 tests: $(EMULATED_SO) $(EMU_SELF)
 $(filter $(addprefix $(BUILD)/tests/test_,job_% decentral_cuda decentral_mpi),$(TEST_BINS)): | $(EMULATED_SO)
+$(wildcard $(addprefix tests/,device/test_*.py scripts/test_files.py recovery/test_resume.py)): | $(EMULATED_SO)
 else
 TEST_BINS := $(filter-out $(addprefix $(BUILD)/tests/test_,job_cuda% decentral_cuda),$(TEST_BINS))
 endif

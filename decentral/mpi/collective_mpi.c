@@ -74,6 +74,7 @@ static void world_close(struct mpi_world **world) {
 static int tell(char *text, size_t bytes) {
     int provided = 0, before = 0;
     MPI_Initialized(&before);
+    if (!before && mpi_medium_set(&(struct mpi_medium){.medium = MEDIUM_AUTO})) return -1;
     if (!before && MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS)
         return fail("MPI_Init_thread failed; is this process started by mpirun?");
     int rc = MPI_Bcast(text, (int)bytes, MPI_CHAR, 0, MPI_COMM_WORLD);

@@ -6,14 +6,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/core/text.h"
 
 #define MEETING_S  30.0
 #define HOST_BYTES 128
+
+#define SEGMENTS      "/dev/shm"  // where Open MPI has them
+#define SEGMENT_BYTES (4.25 * (1 << 20))
 
 // ---------------------------------------------------------------- before MPI_Init
 // Open MPI's major version, at run time: an installed library may be another one than the headers'.
@@ -57,6 +62,37 @@ static bool may_read_peers(void) {
     return process_vm_readv(getpid(), &in, 1, &out, 1, 0) == (ssize_t)sizeof to;
 }
 
+static double room_in(const char *folder) {
+    struct statvfs fs;
+    return statvfs(folder, &fs) ? 0 : (double)fs.f_bavail * (double)fs.f_frsize;
+}
+
+// Each rank maps a file of its own for its messages to those of its host. Where they do not fit, as in a container's 64 MB, Open MPI
+// ends the job without a word of ours, or a rank dies of SIGBUS at its first write: they lie among the temporary files then.
+static int find_room(const struct mpi_medium *m, const char *shm) {
+    const char *tmp = getenv("TMPDIR");
+    double needs = SEGMENT_BYTES * (m->ranks_here > 0 ? m->ranks_here : 1), has = room_in(SEGMENTS);
+    char name[64], needed[24], there[24], text[24];
+    snprintf(name, sizeof name, "OMPI_MCA_btl_%s_backing_directory", shm);
+    if (!tmp || !*tmp) tmp = "/tmp";
+    if (has >= needs || getenv(name)) return 0;
+    format_bytes(needed, needs), format_bytes(there, has), format_bytes(text, room_in(tmp));
+    if (room_in(tmp) < needs)
+        return fail("Open MPI maps %s for its %d ranks here, and " SEGMENTS
+                    " has %s, %s %s: give the first one more (docker run "
+                    "--shm-size 1g; mount -o remount,size=1g " SEGMENTS
+                    "), or take --medium tcp, or --launch processes",
+                    needed, m->ranks_here, there, tmp, text);
+    if (m->local_rank == 0)
+        warn(
+            SEGMENTS
+            " has %s, and Open MPI maps %s for its %d ranks here: its files lie in %s, which may be slower. docker "
+            "run --shm-size 1g gives more",
+            there, needed, m->ranks_here, tmp);
+    setenv(name, tmp, 0);
+    return 0;
+}
+
 static void set_details(const struct mpi_medium *m, const char *shm) {
     bool here = m->ranks_here == m->ranks;
     char name[64];
@@ -77,6 +113,7 @@ int mpi_medium_set(struct mpi_medium *m) {
     char needs[48];
     if (m->medium == MEDIUM_AUTO && m->ranks_here > 0 && m->ranks_here == m->ranks && !pml && !btl)
         m->medium = MEDIUM_SHM;
+    if (m->medium != MEDIUM_TCP && find_room(m, shm)) return -1;
     if (m->medium == MEDIUM_AUTO) return 0;
     const char *way = m->medium == MEDIUM_SHM ? shm : "tcp";
     snprintf(needs, sizeof needs, "self,%s", way);

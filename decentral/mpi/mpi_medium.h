@@ -7,6 +7,8 @@
 //   tcp     ob1    self, tcp                  ranks of one host: its loopback, as the star's sockets
 //   auto    -      -                          one host: as shm; several, or a user's own choice: Open MPI's
 //
+// Where /dev/shm has no room for shared memory's files they lie among the temporary ones, in words.
+//
 // A variable that the user has set stays. One that contradicts what is asked for is refused by name.
 //
 // Threads   The main thread, once a process.

@@ -2,6 +2,7 @@
 """A star's media between real processes: where shared memory cannot be had --medium shm says who cannot share with whom,
 and auto takes tcp; a killed role leaves no memory behind."""
 import os
+import shutil
 import subprocess
 import unittest
 
@@ -118,6 +119,20 @@ class Medium(Case):
     def files_of_ours():
         """Those that the program may have left where all write; folders there are those of other tests."""
         return {entry.path for folder in ("/dev/shm", "/tmp") for entry in os.scandir(folder) if "starring" in entry.name and not entry.is_dir()}
+
+    @unittest.skipUnless(can_unshare() and shutil.which("mpirun"), "no mounts can be made here, or there is no mpirun")
+    def test_mpi_in_a_container_of_little_shared_memory(self):
+        """Open MPI's files lie elsewhere, or a sentence says where there is no room: no rank dies of SIGBUS, or without a word of ours."""
+        os.makedirs(self.at("small"))
+        words = ["train", "--model", "tiny", "--data", "demo", "--seq", "16", "--steps", "2", "--topology", "zero:1", "--workers", "2",
+                 "--launch", "mpi", "--no-weights", "--out", "little", "--force"]
+        def mounted(*folders):
+            return ["unshare", "-m", "sh", "-c", "".join(f"mount -t tmpfs -o size=1m tmpfs {f}; " for f in folders) + 'exec "$@"', "sh"]
+        said = self.start(*words, under=mounted("/dev/shm")).ends(0)
+        self.assertRegex(said, r"/dev/shm has 1.00 MiB, and Open MPI maps .* for its 2 ranks here: its files lie in /tmp")
+        small = self.at("small")
+        said = self.start(*words, under=mounted("/dev/shm", small), env={"TMPDIR": small}).ends(1)
+        self.assertRegex(said, r"Open MPI maps .* /dev/shm has 1.00 MiB, .*small .*--shm-size 1g.*--medium tcp")
 
     def test_killed(self):
         before = self.files_of_ours()

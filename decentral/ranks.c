@@ -417,8 +417,9 @@ static int run_started(struct run *r, ranks_create *create_one) {
     hub_destroy(&hub);
     segment_close(&memory);
     status = stop_status(status, j->stop);
-    // 3. Leaving without MPI_Finalize makes mpirun end the other ranks. Where all went well they leave before rank 0
-    // evaluates: ranks that wait for one in MPI take its cores.
+    // 3. Leaving without MPI_Finalize makes mpirun end the other ranks. Where all went well, and all are there for it, they leave
+    // before rank 0 evaluates: ranks that wait for one in MPI take its cores.
+    if (joins) status = run_part(r, status);
     if (!status) mpi_world_close(&world);
     if (joins) return run_leave(r, status, *j->stop);
     return rank == 0 && !r->life ? run_end(r, status, *j->stop) : status;

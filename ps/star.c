@@ -475,7 +475,7 @@ static int run(struct run *r) {
     int number = 0, status;
     if (run_meets(r) ? run_join(r, &status) : (status = run_begin(r) ? EXIT_USAGE : 0)) return status;
     status = launch_star(r, &number);
-    return r->meet ? run_leave(r, status, number) : run_end(r, status, number);
+    return r->meet ? run_leave(r, run_part(r, status), number) : run_end(r, status, number);
 }
 
 static const char star_is[] = "a star is a parameter server that waits for every worker's gradient",

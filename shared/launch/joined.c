@@ -99,10 +99,14 @@ int run_join(struct run *r, int *status) {
     return -1;
 }
 
-int run_leave(struct run *r, int status, int number) {
+int run_part(struct run *r, int status) {
     if (status) rendezvous_abort(r->meet, error_last());
     folders_end(&r->folders, status);
-    rendezvous_close(&r->meet);
+    int rc = rendezvous_close(&r->meet);
+    return status ? status : rc ? EXIT_RUN_FAILED : 0;
+}
+
+int run_leave(struct run *r, int status, int number) {
     if (r->env.rank == 0) return run_end(r, status, number);
     return status || !number ? status : 128 + number;
 }

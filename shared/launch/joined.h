@@ -2,6 +2,7 @@
 //
 //     run_join     all meet (rendezvous.h), and each has its run directory (folders.h), which rank 0 begins
 //     ...          the rank trains, or starts what does
+//     run_part     all say goodbye
 //     run_leave    rank 0 ends the run
 #ifndef STARRING_SHARED_LAUNCH_JOINED_H
 #define STARRING_SHARED_LAUNCH_JOINED_H
@@ -14,8 +15,10 @@ bool run_meets(const struct run *r);
 // Blocks until all ranks are there and rank 0 has begun the run: config.out, job.dir and job.ranks_here are known then. 0, or -1
 // where nothing is left to do, as was said: *status is the program's exit status.
 int run_join(struct run *r, int *status);
-// status and number as of run_end. With a status the others' waits end, for the reason that was logged last. The program's
-// exit status.
+// The rank's exit status, status where it is not 0: with one the others' waits end, for the reason that was logged last. A rank
+// that is missed then, or rank 0, has the job fail that went well so far.
+int run_part(struct run *r, int status);
+// Behind it. status and number as of run_end. The program's exit status.
 int run_leave(struct run *r, int status, int number);
 
 #endif

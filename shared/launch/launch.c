@@ -26,6 +26,9 @@
 #define CONNECTION_ENDED 255  // ssh's exit status where it has failed itself
 #define STILL_LOOKS      16   // whether a child is stopped is looked at so often before it is believed
 
+// Of a child that this launcher has killed itself, for what the kernel tells of it alone looks like somebody else's deed.
+#define GAVE_NO_SIGN "gave no sign of life for the deadline and was killed"
+
 struct child {
     char role[16], name[96];  // "server", "server 1", "rank 1 on h2"
     int rank, signal_fd;
@@ -42,7 +45,7 @@ struct child {
     double asked_s;
     char why[192], when[96];
     bool told_to;  // to die: nobody is surprised
-    bool still;    // it was killed because a signal had stopped it
+    bool still;    // it, or one it speaks for, was killed from here because it stood still
 };
 
 // Of the job, without a process that has died.
@@ -372,8 +375,7 @@ static void child_killed(struct launcher *l, struct child *child, pid_t pid, int
     char text[96], why[192];
     when(l, text, sizeof text);
     if (child->still)
-        snprintf(why, sizeof why, "%s (pid %d) gave no sign of life for the deadline and was killed",
-                 child->name, (int)pid);
+        snprintf(why, sizeof why, "%s (pid %d) " GAVE_NO_SIGN, child->name, (int)pid);
     else
         snprintf(why, sizeof why, "%s (pid %d) was killed by signal %d (%s)", child->name, (int)pid, number,
                  strsignal(number));
@@ -461,6 +463,8 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
     if (l->o.together && (lost || was_killed(l, child, status))) {
         if (lost)
             snprintf(why, sizeof why, "%s (pid %d) gave up a rank and ended", child->name, (int)pid);
+        else if (child->still)
+            snprintf(why, sizeof why, "a rank of %s (pid %d) " GAVE_NO_SIGN, child->name, (int)pid);
         else if (!child->far)
             snprintf(why, sizeof why, "a rank of %s (pid %d) was killed by signal %d (%s)", child->name,
                      (int)pid, number, strsignal(number));
@@ -533,9 +537,11 @@ void launcher_listen(struct launcher *l, int fd) {
 
 static void end_lost(struct launcher *l, int pid, const char *name) {
     for (int i = 0; i < l->count; i++) {
-        const struct child *child = &l->children[i];
+        struct child *child = &l->children[i];
         bool named = !*name || !strcmp(child->name, name);  // a number may be of another machine's process
-        if (child->pid && named && (!pid || child->pid == pid)) kill(child->pid, SIGKILL);
+        if (!child->pid || !named || (pid && child->pid != pid)) continue;
+        child->still = true;
+        kill(child->pid, SIGKILL);
     }
 }
 
@@ -593,6 +599,26 @@ static void watch_silence(struct launcher *l) {
     l->alive = 0;
 }
 
+struct stopped {
+    pid_t parent, pid;
+};
+
+static bool look_at_stopped(void *ctx, pid_t pid) {
+    struct stopped *s = ctx;
+    struct proc_look look;
+    if (!proc_look(pid, &look) && look.parent == s->parent && (look.state == 'T' || look.state == 't'))
+        s->pid = pid;
+    return !s->pid;
+}
+
+// What a signal has stopped: the child, or a process that it speaks for; 0: nothing.
+static pid_t stopped_of(const struct launcher *l, const struct child *child) {
+    struct stopped s = {.parent = child->pid};
+    if (proc_is_stopped(child->pid)) return child->pid;
+    if (l->o.speaks_for_others) proc_each(look_at_stopped, &s);
+    return s.pid;
+}
+
 // Once the first have ended well nobody may be left who asks the others whether they live.
 static void watch_rest(struct launcher *l) {
     double now = now_seconds(), before = l->looked_s, most_s = l->o.still_s;
@@ -607,7 +633,8 @@ static void watch_rest(struct launcher *l) {
     for (int i = 0; i < l->count && any; i++) {
         struct child *child = &l->children[i];
         if (!child->pid) continue;
-        if (anew || !child->moved_s || !proc_is_stopped(child->pid)) child->moved_s = now;
+        pid_t still = stopped_of(l, child);
+        if (anew || !child->moved_s || !still) child->moved_s = now;
         if (now - child->moved_s > 0.5 * most_s) stopped = 1 + child->rank;
         if (now - l->ended_s > most_s && child->moved_s == now && !child->waited_for && !l->o.together) {
             info("waiting for %s (pid %d), which has not ended, while others have", child->name,
@@ -615,11 +642,11 @@ static void watch_rest(struct launcher *l) {
             child->waited_for = true;
         }
         if (now - child->moved_s <= most_s) continue;
-        child->still = l->o.together;
+        child->still = true;
         if (!l->o.together)
             warn("%s (pid %d) has been stopped by a signal for %.1f s, while others have ended: killing it",
                  child->name, (int)child->pid, now - child->moved_s);
-        kill(child->pid, SIGKILL);
+        kill(still, SIGKILL);
         child->moved_s = 0;
     }
     if (l->word) atomic_store(&l->word->stopped, stopped);
@@ -680,6 +707,7 @@ static int give_up_silent(struct launcher *l, double deadline_s) {
     if (!only || !l->o.restarts.count)
         return fail("%s did not answer within %.1f s", only ? only->name : "a process", deadline_s);
     warn("%s (pid %d) did not answer within %.1f s: killing it", only->name, (int)only->pid, deadline_s);
+    only->still = true;
     kill(only->pid, SIGKILL);
     return 0;
 }

@@ -37,7 +37,8 @@ static bool is_star(const struct config *c) { return c->row->more_processes > 0;
 bool launch_ranks_needed(const struct run *r) {
     const struct config *c = r->config;
     if (is_star(c) || r->life || r->env.kind != RANK_ENV_NONE) return false;
-    return c->recovery.restart > 0 || (c->row->collectives && launch_rows[c->launch].one_each);
+    const struct launch_row *row = &launch_rows[c->launch];
+    return c->recovery.restart > 0 || (c->row->collectives && (row->one_each || row->by_others));
 }
 
 // ---------------------------------------------------------------- one life
@@ -121,7 +122,7 @@ int launch_ranks(struct run *r, int argc, char *const *argv) {
     }
     struct launch_options o = {
         .grace_s = deadline_s > 0 && deadline_s < GRACE_MAX_S ? deadline_s : GRACE_MAX_S,
-        .still_s = s.row->one_each ? deadline_s : 0,
+        .still_s = s.row->one_each || s.row->by_others ? deadline_s : 0,
         .together = true,
         .speaks_for_others = s.row->by_others,
         .last_step = last_step,

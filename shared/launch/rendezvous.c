@@ -49,6 +49,7 @@ struct rendezvous {
     int wake;         // eventfd
     pthread_t thread;
     bool started, leaves, met;  // met: the dealer has been let in
+    bool gave_up;               // this rank has
     bool crowded;               // that there are too many connections has been said
     pthread_mutex_t lock;       // of all below
     pthread_cond_t changed;
@@ -170,10 +171,10 @@ static void look_at_handshakes(struct rendezvous *r) {
 
 // lock held. The words for who has gone, malloc'd; NULL: nobody.
 static char *trouble(const struct seat *s) {
-    return *s->ended ? xstrdup(s->ended)
-           : s->first_lost < 0
-               ? NULL
-               : xasprintf("rank %d on %s has gone", s->first_lost, s->members[s->first_lost].host);
+    return *s->ended           ? xstrdup(s->ended)
+           : s->first_lost < 0 ? NULL
+                               : xasprintf("rank %d on %s has gone", s->first_lost,
+                                           s->members ? s->members[s->first_lost].host : "its host");
 }
 
 static void *run(void *arg) {
@@ -559,21 +560,34 @@ void rendezvous_abort(struct rendezvous *r, const char *why) {
     if (say(r, MEET_ABORT, "", text, strlen(text)) == 0) {
         pthread_mutex_lock(&r->lock);
         seat_end(&r->seat, text);
+        r->gave_up = true;
         pthread_mutex_unlock(&r->lock);
     }
     free(text);
 }
 
-void rendezvous_close(struct rendezvous **rendezvous) {
+int rendezvous_close(struct rendezvous **rendezvous) {
     struct rendezvous *r = *rendezvous;
-    if (!r) return;
+    if (!r) return 0;
     struct seat *s = &r->seat;
     double until_s = now_seconds() + r->o.deadline_s;
     say(r, MEET_BYE, "", NULL, 0);
     pthread_mutex_lock(&r->lock);
     while (now_seconds() < until_s &&
-           (r->book ? !book_over(r->book) : s->acknowledged < s->said && !s->gone_s))
+           (r->book ? !book_over(r->book) : s->acknowledged < s->said && !s->gone_s && !*s->ended))
         pause_until(r, until_s);
+    bool missed = r->book ? !r->o.least && s->first_lost >= 0 : s->acknowledged < s->said;
+    char *why = trouble(s);
+    bool gave_up = r->gave_up;
     pthread_mutex_unlock(&r->lock);
+    int rc = 0;
+    if (gave_up)
+        rc = -1;  // as was said
+    else if (why && (missed || *s->ended))
+        rc = fail("%s, before the job had ended", why);
+    else if (missed)
+        rc = fail("rank 0 at %s has gone, or answers no more, before the job had ended", r->place);
+    free(why);
     shut(rendezvous);
+    return rc;
 }

@@ -73,7 +73,7 @@ class Stopped(Runs):
     def went_on(self, victims, e, words):
         self.assertEqual((e.status, e.steps), (0, STEPS), e.said)
         for role in victims if e.stopped else ():
-            self.assertRegex(e.said, rf"{role} \(pid \d+\) was killed by signal 9 .*: {words}")
+            self.assertRegex(e.said, rf"{role} \(pid \d+\) gave no sign of life for the deadline and was killed .*: {words}")
 
     def check(self, at_step, always, more=()):
         for ((role,), _, _), e in self.all([((role,), at_step, more) for role in ROLES]):

@@ -258,6 +258,19 @@ class Mpi(Case):
         p.kill_now("rank 1")
         self.assertIn("starting it again; 0 of 1 restarts are left", p.ends())
 
+    def test_what_is_stopped_is_ended_in_words(self):
+        """mpirun itself, of which its ranks would wait for ever behind their last step; and a rank there, for which mpirun would."""
+        for name, steps, behind in (("mpirun", "300", 3), ("rank", "60", 60)):
+            self.remove(self.out)
+            p = self.train("--launch", "mpi", steps=steps, deadline_s=DEADLINE_S)
+            p.behind(behind)
+            pids = p.find(name) if name == "mpirun" else p.find("rank 1")
+            send(signal.SIGSTOP, pids)
+            words = p.ends(None)
+            self.assertIn(p.returncode, (0, 1) if name == "rank" else (1,), words)  # a rank may have ended just before
+            if p.returncode:
+                self.assertRegex(words, rf"{name}.* \(pid \d+\) gave no sign of life for the deadline and was killed")
+
     def test_an_mpirun_that_is_not_there(self):
         said = self.train("--launch", "mpi", env={"PATH": "/nowhere"}).ends(1)
         self.assertIn("mpirun: No such file or directory; install Open MPI", said)

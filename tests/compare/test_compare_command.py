@@ -122,8 +122,10 @@ class Sweeps(FakeProgram):
         p = self.run_it("--program", self.program, "--topologies", "ps:async,zero:1", "--sweep", "workers=1,2,4", "--repeat", "2", "--medium", "tcp")
         self.assertEqual(p.returncode, 0, p.stderr)
         page = self.read("out", "report.html")
-        section = page[page.index("<h2>What the swept setting changes"):page.index("<h2>The numbers")]
+        section = page[page.index("<h2>What changes with workers"):page.index("<h2>More")]
         self.assertIn("workers, log2", section)
+        self.assertIn("<h1>ps:async and zero:1 compared with workers = 1, 2 and 4</h1>", page)
+        self.assertIn("ps:async workers=1/2/4", page[:page.index("</ol>")])
         self.assertGreater(keyed(self, section), 2)
         for metric in ("tokens/s", "step, median (ms)", "loss of the last step", "memory per worker (MiB)",
                        "a worker sends, per step (MiB)"):
@@ -137,7 +139,7 @@ class Sweeps(FakeProgram):
     def test_without_a_sweep_there_is_no_such_plot(self):
         p = self.run_it("--program", self.program, "--a", "zero:1", "--repeat", "1")
         self.assertEqual(p.returncode, 0, p.stderr)
-        self.assertFalse("swept setting" in self.read("out", "report.html"))
+        self.assertNotIn("What changes with", self.read("out", "report.html"))
 
 
 class RefusedByTheProgram(FakeProgram):

@@ -3,7 +3,7 @@ import math
 import statistics
 from html import escape
 
-from .. import learning, table
+from .. import learning, speed, table
 from ..draw.figure import figure
 from ..draw.lines import Lines, line_plot, rows
 from ..runs import as_float
@@ -81,16 +81,18 @@ def apart(groups):
 
 def wall_clock(groups):
     """Training loss against the seconds that it took."""
-    series = []
+    series, factor = [], speed.clock(groups)
     for i, group in enumerate(groups):
-        run = group[0]
+        run, own = group[0], factor[group[0].label]
         series.append({"label": whose(run), "color": i % 8, "dash": dash(i),
-                       "points": [(t, as_float(m["loss"])) for t, m in zip(run.elapsed(), run.metrics)]})
+                       "points": [(t * own, as_float(m["loss"])) for t, m in zip(run.elapsed(), run.metrics)]})
+    paired = (" Each run's seconds are scaled so that the runs take times that stand to each other as the rounds say, in which they took turns: "
+              "so a slow minute of the machine is no run's own.") if any(v != 1 for v in factor.values()) else ""
     repeats = " Of repeated runs the first." if any(len(g) > 1 for g in groups) else ""
     return """<h2>Loss against seconds</h2>
 <p>What does the topology cost? Curves that are equal step by step separate here, by the time that each step takes.</p>
 """ + drawn("loss-seconds", series, ("seconds since the first step began", "loss (nats per token)", "Loss against seconds"), entropy_of(groups),
-            f"The same losses against the seconds of training.{repeats} All ranks of these runs shared the cores named in the notes, so more "
+            f"The same losses against the seconds of training.{repeats}{paired} All ranks of these runs shared the cores named in the notes, so more "
             "ranks mean fewer cores for each: this shows overheads, not the speed-up of adding machines.")
 
 

@@ -13,9 +13,18 @@ def middle(group, read):
     return statistics.median(found) if found else None
 
 
+def brief(names):
+    """The names, points of one sweep as one: ["a", "b n=1", "b n=2"] as ["a", "b n=1/2"]."""
+    out = {}
+    for name in names:
+        head, eq, value = name.rpartition("=")
+        out.setdefault(head + eq or name, []).append(value)
+    return [head + "/".join(values) if head.endswith("=") else head for head, values in out.items()]
+
+
 def listed(names):
     """"a, b and c"; where a name has a comma of its own, as the values of a sweep may, semicolons part them."""
-    names = list(dict.fromkeys(names))
+    names = brief(dict.fromkeys(names))
     comma = ";" if any("," in name for name in names) else ","
     return names[0] if len(names) == 1 else f"{f'{comma} '.join(names[:-1])} and {names[-1]}"
 
@@ -43,16 +52,24 @@ def agree(pairs):
 
 
 def of_bits(groups):
-    runs = [run for group in groups for run in group]
+    seeds = equality.by_seed([run for group in groups for run in group])
+    said = list(dict.fromkeys(of_one_seed(runs, len(seeds) == 1) for runs in seeds.values()))
+    if len(seeds) == 1:
+        return said[0]
+    return f"For each of {len(seeds)} seeds: {said[0]}" if len(said) == 1 else "Which runs end in the same bits depends on the seed; see below."
+
+
+def of_one_seed(runs, with_hash):
     alike = sorted(equality.equal_groups(runs), key=len, reverse=True)
     if len(runs) == 1:
-        return f"The weights end as {runs[0].hash_in_words}."
+        return f"The weights end as {runs[0].hash_in_words}." if with_hash else "one run."
     if len(alike[0]) == 1:
         return "No two runs end in the same bits."
-    names = " = ".join(equality.names(alike[0], runs))
+    names = " = ".join(brief(equality.names(alike[0], runs)))
     others = [name for group in alike[1:] for name in equality.names(group, runs)]
     tail = f"; {listed(others)} end{'s' * (len(set(others)) == 1)} in others" if others else ""
-    return f"{names}: the same bits, each loss and all weights ({alike[0][0].hash_in_words}){tail}."
+    which = f" ({alike[0][0].hash_in_words})" if with_hash else ""
+    return f"{names}: the same bits, each loss and all weights{which}{tail}."
 
 
 def of_loss(groups):

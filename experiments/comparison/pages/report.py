@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from html import escape
 
-from .. import equality, likeness, machine, sentences, speed, table
+from .. import claims, equality, likeness, machine, sentences, speed, table
 from ..draw import forest, svg
 from ..draw.figure import figure
 from ..draw.style import CSS, SCRIPT
@@ -14,7 +14,7 @@ from . import closing, curves, figures, findings, staleness, sweep, timeline
 MIB = table.MIB
 # A browser fetches nothing for this page, whatever is in it.
 OFFLINE = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-MOST = 8   # topologies or points of a sweep that each plot of a page shows; of more the crowded ones are folded
+MOST = 8   # topologies with a picture each on a page; of more, and of a sweep, which has its own, these are folded
 
 
 @dataclass
@@ -33,14 +33,14 @@ def write(path, groups, about, spoken=""):
     """spoken: the section of comparison/sample.py, or nothing."""
     runs = [g[0] for g in groups]
     every = [r for g in groups for r in g]
-    title = about.title or title_of(runs)
+    title = about.title or title_of(every)
     crowded = [figures.memory(runs), figures.wire(runs), timeline.section(groups)]
-    shown, folded = (crowded, []) if len(groups) <= MOST else ([], crowded)
+    shown, folded = (crowded, []) if len(groups) <= MOST and not runs[0].point else ([], crowded)
     body = "".join([overview(groups), speeds(groups), curves.losses(groups), sweep.section(groups), *shown])
     more = [*folded, topologies(runs), curves.wall_clock(groups), curves.held_out(groups, about.target), curves.apart(groups), verdicts(every),
             differing(groups, about.target), figures.formulas(runs), figures.totals(groups), figures.times(groups), figures.links(groups),
             staleness.section(groups), numbers(groups, about.target), hashes(every), spoken, notes(every, about)]
-    top = head(title, runs) + failures(about.failed, groups) + unlike(groups) + warning(groups) + found(groups, about.target)
+    top = head(title, every) + failures(about.failed, groups) + unlike(groups) + found(groups, about.target)
     write_page(path, title, top, body + "<h2>More</h2>" + "".join(map(fold, more)))
 
 
@@ -79,8 +79,9 @@ def with_contents(body):
 
 
 def common(runs, key):
-    values = {str(r.summary.get(key)) for r in runs if r.summary.get(key) is not None}
-    return values.pop() if len(values) == 1 else ("varies" if values else None)
+    """What all runs say, "1, 2, 3" of a few numbers, "varies" of others; None where no run says it."""
+    values = list(dict.fromkeys(str(r.summary.get(key)) for r in runs if r.summary.get(key) is not None))
+    return None if not values else ", ".join(values) if len(values) == 1 or (len(values) <= MOST and all(map(str.isdigit, values))) else "varies"
 
 
 def swept_of(runs):
@@ -103,7 +104,7 @@ def title_of(runs):
     topologies = list(dict.fromkeys(r.topology for r in runs))
     names = findings.listed(topologies) if len(topologies) <= MOST else f"{len(topologies)} topologies"
     slow = slow_of(runs)
-    return (names + (" compared" if len(runs) > 1 else ", one run") + swept_of(runs) + (f": {slow}" if slow else "")).strip()
+    return (names + (" compared" if len({r.label for r in runs}) > 1 else ", one run" if len(runs) == 1 else f", {len(runs)} runs") + swept_of(runs) + (f": {slow}" if slow else "")).strip()
 
 
 def head(title, runs):
@@ -121,8 +122,10 @@ def head(title, runs):
             items.append((", ".join(map(str, counts)), key if counts != [1] else key[:-1]))
     facts = "".join(f"<li><b>{escape(value)}</b> <span>{words}</span></li>" for value, words in items)
     data = common(runs, "data")
-    ways = f"{len(runs)} ways, from the same seed on the same batches" if len(runs) > 1 else "one way"
-    return (f"<h1>{escape(title)}</h1><p class=\"lead\">One model trained {ways}. "
+    ways, seeds = len({r.label for r in runs}), len({r.seed for r in runs})
+    how = f"{ways} ways, from the same seed on the same batches" if ways > 1 else "one way"
+    how += f", for each of {seeds} seeds" * (seeds > 1) + f", {len(runs) // ways // seeds} times each" * (len(runs) >= 2 * ways * seeds)
+    return (f"<h1>{escape(title)}</h1><p class=\"lead\">One model trained {how}. "
             f"{'Text: ' + escape(data) + '. ' if data and data != 'varies' else ''}"
             f"</p><ul class=\"facts\">{facts}</ul>")
 
@@ -131,12 +134,6 @@ def failures(failed, groups):
     """The runs that are missing from the page, above everything else."""
     listed = "".join(f"<li>{escape(text)}</li>" for text in failures_in_words(failed, groups))
     return f'<div class="word broken"><b>Failed.</b>These runs are not in the comparison:<ul>{listed}</ul></div>' if listed else ""
-
-
-def warning(groups):
-    """Above everything else: which times are uncertain, and what helps."""
-    said = " ".join(speed.remarks(groups))
-    return f'<div class="word differs"><b>Times.</b>{escape(said)}</div>' if said else ""
 
 
 def unlike(groups):
@@ -156,16 +153,19 @@ def overview(groups):
 
 
 def speeds(groups):
-    """The times of all topologies over the first's, as a picture; "" where there is nothing to compare."""
-    rows = {}
-    for s in speed.of(groups):
+    """The time of each topology over that of the one it is compared with, as a picture; "" where there is nothing to compare."""
+    found, every = {}, speed.of(groups)
+    for s in every:
         if s.time:
-            rows.setdefault(f"time, of {s.reference[0].label}", []).append((s.label, s.time))
-    if not rows:
+            reference = s.reference[0].label
+            found.setdefault(f"time per token, of {reference}", [(reference, claims.Ratio(1.0, s.time.count))]).append((s.label, s.time))
+    if not found:
         return ""
-    rows = list(rows.items())
-    words = "times as much, with 95% intervals; logarithmic"
-    return "<h2>Speed</h2>" + figure("speed", "Speed", svg.both_widths(lambda width: forest.draw(rows, width, "Speed", words)), forest.rows(rows))
+    rows, words = list(found.items()), "times as long, on a logarithmic axis"
+    told = any(s.time and s.time.low is not None for s in every)
+    caption = (f"{'Dot: the ratio; line: its 95% interval, of ' + sorted({s.unit for s in every if s.time})[0] + '. ' if told else ''}Left of 1 is faster. "
+               + ("Drawn bold: beyond noise. " if told else "") + escape(how_measured([r for g in groups for r in g], True)))
+    return "<h2>Speed</h2>" + figure("speed", "Speed", svg.both_widths(lambda width: forest.draw(rows, width, "Speed", words)), forest.rows(rows), caption)
 
 
 def differing(groups, target):

@@ -167,7 +167,7 @@ def plots_of(groups, key):
             add(title, beside + series, zero)
     key_lines = [{"label": name, "color": i % 8, "dash": dash(i)} for i, name in enumerate(lines)]
     key_lines += [{"label": FORMULA, "color": 7, "formula": True}] if dotted else []
-    return f"<h3>{escape(key)}</h3>" + figure(f"sweep-{key}", f"Against {key}", f"{key_of(key_lines)}<div class=\"small\">{''.join(cells)}</div>",
+    return figure(f"sweep-{key}", f"Against {key}", f"{key_of(key_lines)}<div class=\"small\">{''.join(cells)}</div>",
                                               rows(plots))
 
 
@@ -178,6 +178,6 @@ def section(groups):
         return ""
     repeated = any(len(g) > 1 for g in groups)
     note = "Points are medians of the repeated runs, areas and upright lines their 95% intervals." if repeated else "Each point is one run."
-    return (f"<h2>What {escape(' and '.join(keys))} changes</h2><p>Each line is one topology"
+    return (f"<h2>What changes with {escape(' and with '.join(keys))}</h2><p>Each line is one topology"
             f"{'' if len(keys) == 1 else ' with the other settings fixed'}. {note} Lines that lie on each other are equal "
             f"there.</p>{''.join(plots_of(groups, key) for key in keys)}")

@@ -682,6 +682,18 @@ static void destroy(struct folders **at) {
     *at = NULL;
 }
 
+// A checkpoint's parts lie where they were written, and go with a host that ends before the others have them.
+static void say_apart(const struct folders *f) {
+    const struct config *c = f->run->config;
+    if (f->rank || f->over || folders_one(f) || c->recovery.checkpoint_every < 1) return;
+    int other = 1;
+    while (!f->of[other]) other++;
+    warn(
+        "--checkpoint-every %lld: %s of rank %d, on %s, is not the folder of rank 0. A job that dies just behind a checkpoint may "
+        "leave one that nothing can go on from: give --out a folder that all ranks see",
+        (long long)c->recovery.checkpoint_every, f->dir, other, host_of(f, other));
+}
+
 struct folders *folders_begin(struct run *r, struct rendezvous *meeting) {
     struct folders *f = xcalloc(1, sizeof *f);
     *f = (struct folders){
@@ -692,6 +704,8 @@ struct folders *folders_begin(struct run *r, struct rendezvous *meeting) {
     if (find_folders(f) || find_checkpoint(f) || take_dirs(f) || start(f)) {
         rendezvous_abort(meeting, error_last());
         destroy(&f);
+    } else {
+        say_apart(f);
     }
     return f;
 }

@@ -56,15 +56,17 @@ struct metrics {
 // ---------------------------------------------------------------- writing
 struct before {
     double steps, *elapsed;
+    double last;  // step whose line stays; 0: none
 };
 
 static bool is_before(void *ctx, const char *line) {
-    const struct before *b = ctx;
+    struct before *b = ctx;
     cJSON *o = cJSON_Parse(line);
     double step = json_number(o, "step"), at = json_number(o, "elapsed");
     cJSON_Delete(o);
     if (!(step <= b->steps)) return false;
     if (isfinite(at)) *b->elapsed = at;
+    b->last = step;
     return true;
 }
 
@@ -72,7 +74,17 @@ struct metrics *metrics_create(const char *dir, int64_t steps, double *elapsed) 
     struct metrics *m = xcalloc(1, sizeof *m);
     m->path = xasprintf("%s/metrics.jsonl", dir);
     *elapsed = 0;
-    if (!log_file_open(&m->file, m->path, is_before, &(struct before){(double)steps, elapsed})) return m;
+    struct before b = {(double)steps, elapsed, 0};
+    struct stat st;
+    bool goes_on = stat(m->path, &st) == 0 && st.st_size > 0;
+    if (!log_file_open(&m->file, m->path, is_before, &b)) {
+        if (goes_on && b.last < b.steps)
+            warn(
+                "%s is damaged behind step %.0f: the lines of steps %.0f to %.0f are lost, and the curve has a gap there. The "
+                "state is not concerned",
+                m->path, b.last, b.last + 1, b.steps);
+        return m;
+    }
     fail("%s: %s", m->path, strerror(errno));
     free(m->path);
     free(m);

@@ -62,7 +62,8 @@ class Files(Runs):
 
     def keeps_and_goes_on(self, *topology):
         self.need(*topology)
-        self.ranks(*topology, *KEEP, "--steps", "6", "--trace", "--set", "eval_every=3", "--set", "keep_snapshots=true")
+        said = self.ranks(*topology, *KEEP, "--steps", "6", "--trace", "--set", "eval_every=3", "--set", "keep_snapshots=true")
+        self.assertRegex(said, "--checkpoint-every 2: run of rank 2, on h2, is not the folder of rank 0.* give --out a folder that all ranks see")
         # 1. What is small is on rank 0's host.
         summary = self.summary_of()
         self.assertEqual(summary["weights_hash"], self.alone(*topology, "--steps", "6"))

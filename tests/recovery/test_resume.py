@@ -185,6 +185,17 @@ class Elsewhere(Resume):
 
 
 class Continued(Resume):
+    def test_a_curve_with_a_gap_is_told(self):
+        """What is lost of metrics.jsonl is said, whether a line is damaged or the last ones are missing; of a whole file nothing is."""
+        ring = ["--topology", "zero:1", "--workers", "2"]
+        self.train("gap", *ring, *KEEP_ALL)
+        whole = self.read("gap", "metrics.jsonl").splitlines(True)
+        for lines, lost in ((whole, None), (whole[:2] + ['{"st\n'] + whole[3:], f"steps 3 to {STEPS}"), (whole[:-1], f"steps {STEPS} to {STEPS}")):
+            self.write("".join(lines), "gap", "metrics.jsonl")
+            p = self.train("gap", *ring, *KEEP_ALL, "--resume", f"gap/checkpoints/step-{STEPS}", steps=STEPS + 1, fresh=False)
+            self.assertEqual("metrics.jsonl is damaged behind step" in p.stderr, lost is not None, p.stderr)
+            self.assertIn(lost or "", p.stderr)
+
     def test_finished_and_grown(self):
         self.train("grown", *LOCAL, *KEEP_ALL, steps=4)
         before = os.stat(self.at("grown", "metrics.jsonl")).st_mtime_ns

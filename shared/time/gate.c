@@ -114,7 +114,8 @@ int gate_stand(struct gate_rank *g, int64_t place) {
             break;
         }
         if (holder_is_gone(h))
-            return fail("the comparison that this run takes turns in (process %lld) has ended", (long long)h->holder);
+            return fail("the comparison that this run takes turns in (process %lld) has ended",
+                        (long long)h->holder);
         wait_for_bell(h, bell);
     }
     g->passed = true;

@@ -40,9 +40,10 @@ struct gate_seat {
     _Atomic int64_t stands;        // 1 + the limit at which this rank stands; 0: it does not
     _Atomic int64_t done, tokens;  // samples of the steps that it has gone through, and tokens that counted
     _Atomic int64_t passed_ns;     // when it was let go
-    _Atomic int64_t first_ns, first_tokens;  // the end of its first step since then, and the tokens by that moment
-    _Atomic int64_t last_ns;                 // the end of its last step
-    _Atomic int64_t steps;                   // that it has gone through
+    _Atomic int64_t first_ns,
+        first_tokens;         // the end of its first step since then, and the tokens by that moment
+    _Atomic int64_t last_ns;  // the end of its last step
+    _Atomic int64_t steps;    // that it has gone through
     int64_t reserved[8];
 };
 

@@ -54,9 +54,9 @@ struct train {
     struct batch_feed *feed;
     struct slowdown *slowdown;  // NULL: no trouble was asked for
     struct gate_rank gate;
-    double steps_s;             // all steps
-    double job_s;               // of earlier starts, too, and until the last worker had ended its own
-    uint64_t allocations;       // after the first step
+    double steps_s;        // all steps
+    double job_s;          // of earlier starts, too, and until the last worker had ended its own
+    uint64_t allocations;  // after the first step
 };
 
 static struct made *made_of(const struct train *x, int64_t step) {
@@ -425,10 +425,11 @@ static int has_step(struct train *x, int64_t step) {
 }
 
 static int take_seat(struct train *x) {
+    int64_t round = x->c->local_steps.steps > 0 ? x->c->local_steps.steps : 1;
     const struct gate_facts facts = {.rank = x->t->rank,
                                      .ranks = x->t->size,
                                      .own = own_sequences(x),
-                                     .unit = x->c->train_batch * config_round(x->c),
+                                     .unit = x->c->train_batch * round,
                                      .total = x->c->steps * x->c->train_batch,
                                      .stop = x->o->stop};
     return gate_take_seat(&x->gate, &facts);

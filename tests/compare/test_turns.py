@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+"""Runs that take turns: ranks of every topology stand at a gate and end as they would without one; what a gate's time is not; gates
+that are none; and intervals of ratios that hold what is true of a recorded machine."""
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import ENVIRONMENT, PROGRAM, TINY, Runs, folder_for
+from comparison import claims, turns
+
+STEPS = 12
+# (topology and its settings, whether equal runs end in equal bits)
+WAYS = [("local", [], True), ("ps:sync", [], True), ("ps:async", [], False), ("ps:ssp:1", ["--workers", "3"], False),
+        ("ps:backup:1", ["--workers", "3"], False), ("ps:quorum:2", ["--workers", "3"], False), ("ps:sync", ["--elastic", "1:2"], True),
+        ("zero:0", [], True), ("zero:3", [], True), ("zero:2", ["--launch", "threads"], True),
+        ("zero:1", ["--launch", "mpi", "--medium", "tcp"], True), ("gossip", ["--workers", "4"], True),
+        ("zero:0", ["--set", "local_steps.steps=4"], True), ("ps:sync", ["--set", "local_steps.steps=4"], True),
+        ("ps:async", ["--set", "local_steps.steps=4"], False), ("ps:sync", ["--medium", "tcp", "--servers", "2"], True)]
+
+
+class Gated(Runs):
+    def setUp(self):
+        super().setUp()
+        self.folder = folder_for(self, 4000)
+
+    def argv(self, out, topology, settings):
+        words = [*TINY, "--data", "text.txt", "--steps", str(STEPS), "--batch", "2", "--seq", "32", "--topology", topology, *settings, "--quiet"]
+        if topology == "local":
+            words[words.index("--workers") + 1] = "1"
+        return [PROGRAM, "train", *words, "--out", os.path.join(self.folder, out)]
+
+    def begin(self, out, topology="ps:sync", settings=(), gate=None):
+        """A Player whose ranks stand at their first step."""
+        where = open(os.path.join(self.folder, out + ".txt"), "wb")
+        self.addCleanup(where.close)
+
+        def start(path):
+            return subprocess.Popen(self.argv(out, topology, settings), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=where,
+                                    stderr=subprocess.STDOUT, env={**ENVIRONMENT, turns.VARIABLE: gate or path})
+        player = turns.Player(start)
+        self.addCleanup(player.gate.close)
+        self.addCleanup(player.process.wait)
+        self.addCleanup(player.process.kill)
+        return player
+
+    def said(self, out):
+        with open(os.path.join(self.folder, out + ".txt"), encoding="utf-8") as f:
+            return f.read()
+
+    def summary_of(self, out):
+        with open(os.path.join(self.folder, out, "summary.json"), encoding="utf-8") as f:
+            return json.load(f)
+
+    def whole(self, out, topology, settings):
+        p = subprocess.run(self.argv(out, topology, settings), cwd=self.folder, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        return self.summary_of(out)
+
+
+class Gate(Gated):
+    def test_every_topology_stands_between_two_steps_and_ends_as_without_a_gate(self):
+        for i, (topology, settings, same) in enumerate(WAYS):
+            with self.subTest(topology=topology, settings=settings):
+                out = f"gated{i}"
+                player = self.begin(out, topology, settings)
+                self.assertTrue(player.wait(limit=120), self.said(out))
+                self.assertEqual([seat.done for seat in player.gate.seats()], [0] * player.gate.head.ranks)
+                unit, total = player.gate.head.unit, player.gate.head.total
+                places = []
+                for number in range(STEPS):
+                    if player.steps_left() > 0:
+                        self.assertTrue(player.slice(number, 1, limit=120), self.said(out))  # a unit: one step, or a round of local ones
+                        done = sum(seat.done for seat in player.gate.seats())
+                        time.sleep(0.03)
+                        self.assertEqual(done, sum(seat.done for seat in player.gate.seats()))  # nobody goes on
+                        places.append(done)
+                self.assertEqual(places[-1], total)
+                self.assertEqual(places[:-1], [min(unit * (k + 1), total) for k in range(len(places) - 1)])
+                player.finish()
+                self.assertEqual(player.process.wait(timeout=120), 0, self.said(out))
+                found = self.summary_of(out)
+                self.assertAlmostEqual(found["time"]["check"], 1, delta=0.02)
+                if same:
+                    self.assertEqual(found["weights_hash"], self.whole(f"whole{i}", topology, settings)["weights_hash"])
+
+    def test_time_at_a_gate_is_no_time_of_the_run_and_no_silence(self):
+        for topology in ("ps:sync", "ps:async", "zero:2"):
+            with self.subTest(topology=topology):
+                out = "late-" + topology.replace(":", "-")
+                player = self.begin(out, topology, ["--set", "parameter_server.deadline_ms=1000"])
+                self.assertTrue(player.wait(limit=120), self.said(out))
+                self.assertTrue(player.slice(0, 4, limit=120))
+                time.sleep(3)  # three deadlines
+                self.assertTrue(player.slice(1, 4, limit=120), self.said(out))
+                self.assertTrue(player.slice(2, 4, limit=120))
+                player.finish()
+                self.assertEqual(player.process.wait(timeout=120), 0, self.said(out))
+                found = self.summary_of(out)
+                with open(os.path.join(self.folder, out, "metrics.jsonl"), encoding="utf-8") as f:
+                    steps = [json.loads(line) for line in f]
+                slices = sum(s["wall_seconds"] for s in player.slices)
+                self.assertLessEqual(found["seconds"], slices + 0.1)
+                self.assertLessEqual(steps[-1]["elapsed"], slices + 0.1)
+                self.assertLessEqual(sum(s["seconds"] for s in steps), slices + 0.1)
+                self.assertAlmostEqual(found["tokens_per_second"] * found["seconds"] / found["tokens_applied"], 1, delta=0.5)
+                for server in found.get("server_time") or []:
+                    self.assertLess(server["total"], slices + 1)  # of one thread; three seconds stood
+
+    def test_a_run_that_is_asked_to_leave_stands_at_no_gate(self):
+        player = self.begin("left")
+        self.assertTrue(player.wait(limit=120), self.said("left"))
+        player.process.send_signal(signal.SIGTERM)
+        self.assertEqual(player.process.wait(timeout=60), 143, self.said("left"))
+
+    def test_a_file_that_is_no_gate_is_named(self):
+        for name, content, words in (("none", None, "No such file"), ("short", b"STARGATE", "too short"), ("other", bytes(4096), "does not begin as a gate does"),
+                                     ("cut", b"STARGATE" + (4096).to_bytes(8, "little") + bytes(500), "shorter than it says")):
+            path = os.path.join(self.folder, name)
+            if content is not None:
+                with open(path, "wb") as f:
+                    f.write(content)
+            p = subprocess.run(self.argv("no" + name, "zero:1", []), cwd=self.folder, capture_output=True, text=True,
+                               env={**ENVIRONMENT, turns.VARIABLE: path}, check=False)
+            self.assertEqual(p.returncode, 1, p.stderr)
+            self.assertIn(f"{turns.VARIABLE}={path}: ", p.stderr)
+            self.assertIn(words, p.stderr)
+
+    def test_a_run_does_not_stand_for_a_comparison_that_is_gone(self):
+        other = subprocess.Popen(["true"])
+        other.wait()
+        player = self.begin("orphan", "zero:1")
+        player.gate.head.holder = other.pid
+        self.assertEqual(player.process.wait(timeout=60), 1)
+        self.assertIn("has ended", self.said("orphan"))
+
+
+# ---------------------------------------------------------------- intervals over a recorded machine
+class Machine:
+    """The speed of a machine from moment to moment, as a trace of equal steps shows it: seconds of each, of which `ordinary` are a
+    usual one's. Programs run on it one at a time."""
+
+    def __init__(self, seconds, first):
+        self.seconds, self.at, self.left = seconds, first, 1.0
+        self.ordinary = sorted(seconds)[len(seconds) // 2]
+
+    def run(self, work):
+        """Seconds that so much work takes, in ordinary seconds of it."""
+        took, work = 0.0, work / self.ordinary
+        while work > 0:
+            part = min(work, self.left)
+            took += part * self.seconds[self.at % len(self.seconds)]
+            work, self.left = work - part, self.left - part
+            if self.left <= 1e-12:
+                self.at, self.left = self.at + 1, 1.0
+        return took
+
+
+def rounds_on(machine, rng, costs, rounds, steps):
+    """[(rate of the second, rate of the first)] of programs with these costs of a step that take turns on the machine."""
+    out = []
+    for _ in range(rounds):
+        rates = {}
+        for program in rng.sample(range(len(costs)), len(costs)):
+            machine.run(costs[program])  # the first step behind the gate is left out
+            rates[program] = (steps - 1) / machine.run(costs[program] * (steps - 1))
+        out.append((1 / rates[1], 1 / rates[0]))
+    return out
+
+
+class Intervals(unittest.TestCase):
+    TRIES = 300
+
+    @classmethod
+    def setUpClass(cls):
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "machine_steps.json"), encoding="utf-8") as f:
+            cls.trace = [ms / 1000 for ms in json.load(f)["milliseconds"]]
+
+    def coverage(self, truth, rounds, programs=3):
+        rng, held, widths = random.Random(f"{truth} {rounds}"), 0, []
+        for _ in range(self.TRIES):
+            machine = Machine(self.trace, rng.randrange(len(self.trace)))
+            costs = [machine.ordinary, machine.ordinary * truth] + [machine.ordinary] * (programs - 2)
+            found = claims.ratio(rounds_on(machine, rng, costs, rounds, 4), rounds=True)
+            held += found.low <= truth <= found.high
+            widths.append(found.width())
+        return held / self.TRIES, sorted(widths)[self.TRIES // 2]
+
+    def test_the_interval_of_a_ratio_holds_what_is_true(self):
+        slack = 2.5 * math.sqrt(0.05 * 0.95 / self.TRIES)
+        for truth in (1.0, 1.07, 1.5):
+            widths = []
+            for rounds in (10, 20, 40):
+                held, width = self.coverage(truth, rounds)
+                widths.append(width)
+                print(f"true ratio {truth}, {rounds} rounds: held in {held:.1%}, reaches {width:.1%} to its farther side", file=sys.stderr)
+                self.assertGreaterEqual(held, 0.95 - slack, (truth, rounds))
+            self.assertLess(widths[2], 0.75 * widths[0])
+
+    def test_whole_runs_on_such_a_machine_would_say_less(self):
+        """The same time, spent on one program and then on the other."""
+        rng, pairs, turned = random.Random(4), [], []
+        for _ in range(60):
+            machine = Machine(self.trace, rng.randrange(len(self.trace)))
+            first = machine.run(machine.ordinary * 60)
+            pairs.append(abs(math.log(machine.run(machine.ordinary * 60) / first)))
+            machine = Machine(self.trace, rng.randrange(len(self.trace)))
+            turned.append(abs(math.log(claims.ratio(rounds_on(machine, rng, [machine.ordinary] * 2, 15, 4), rounds=True).value)))
+        self.assertLess(sorted(turned)[30], sorted(pairs)[30])
+
+
+if __name__ == "__main__":
+    unittest.main()

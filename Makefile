@@ -294,7 +294,7 @@ demo: deps
 	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/starring
 	@python3 experiments/compare.py --program $(BUILD)/starring --config experiments/demo.json \
 	    --topologies local,ps:sync,ps:async,zero:0,zero:1,zero:2,zero:3 --workers 2 --model demo --data demo \
-	    --dtype bf16 --seed 1 --repeat 1 --title "starring demo" --out runs/demo --assert-equal promised $(EXPECTED)
+	    --dtype bf16 --seed 1 --decide 5% --within 160 --title "starring demo" --out runs/demo --assert-equal promised $(EXPECTED)
 
 drill: $(BUILD)/starring
 	@mkdir -p runs

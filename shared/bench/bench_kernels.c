@@ -128,7 +128,11 @@ static void print_row(const struct bench_device *d, const struct bench_work *w, 
     printf("%-12s %-*s %10.3f %9.1f %-7s %6.2f of %s", op_name(w->op), shape_width, w->shape,
            bench_median(w->seconds, d->rounds) * 1e3, rate_of(d, w) * 1e-9, computes ? "GFLOP/s" : "GB/s",
            bench_share(d, w), computes ? "matmul" : "copy");
-    if (computes && !d->gpu) printf("  %.2f of peak", bench_share_of_peak(d, w));
+    if (computes && !d->gpu) {
+        double share = bench_share_of_peak(d, w);
+        printf("  %.2f of peak%s", share,
+               share > 1 ? " ~ above 1: the machine changed its speed in between" : "");
+    }
     if (has_target(d, w))
         printf("    %.2f %s", TARGET_SHARE, bench_share(d, w) >= TARGET_SHARE ? "reached" : "missed");
     putchar('\n');

@@ -214,6 +214,18 @@ static double of_steps(const struct bench *b, double *values) {
     return median(values + WARMUP_STEPS, (int)b->rank.result.steps - WARMUP_STEPS);
 }
 
+// A step's flops per second over those of what was timed just before and just behind it, the median over the steps: a machine that
+// changes its speed changes it for both. yard_s[i]: seconds of yard_flops behind step i.
+static double share_of(const struct bench *b, double flops, double yard_flops, const double *yard_s) {
+    int count = (int)b->rank.result.steps;
+    double *share = xcalloc((unsigned long)count, sizeof *share);
+    for (int i = WARMUP_STEPS; i < count; i++)
+        share[i] = flops / b->between.step_s[i] * (yard_s[i - 1] + yard_s[i]) / 2 / yard_flops;
+    double middle = of_steps(b, share);
+    free(share);
+    return middle;
+}
+
 // Medians of the timed steps, and what follows from them, as --json has them; the table is made of the same. null: not known
 // here. "again": what the backward computes again, beside the model's flops.
 static cJSON *figures_of(struct bench *b) {
@@ -228,8 +240,13 @@ static cJSON *figures_of(struct bench *b) {
     const char *source = "a CPU's peak is not in the table of datasheets";
     double known = r->on_gpu ? datasheet_flops(r->device.name, c->dtype, &source) : 0;
     double tokens = (double)(c->train_batch * c->seq), side = (double)b->side;
-    double full = a_token.full * tokens, causal = a_token.causal * tokens, step_s = of_steps(b, t->step_s);
-    double product = 2 * side * side * side / of_steps(b, t->product_s), datasheet = known > 0 ? known : NAN;
+    double full = a_token.full * tokens, causal = a_token.causal * tokens;
+    double a_product = 2 * side * side * side;
+    // Before the medians, which sort what they are of.
+    double of_product = share_of(b, full, a_product, t->product_s);
+    double of_peak = t->peak ? share_of(b, full, t->peak->flops, t->peak_s) : NAN;
+    double step_s = of_steps(b, t->step_s), product = a_product / of_steps(b, t->product_s),
+           datasheet = known > 0 ? known : NAN;
     double peak = t->peak ? t->peak->flops / of_steps(b, t->peak_s) : NAN;
     double forward = of_steps(b, t->phase_s[PHASE_FORWARD]),
            backward = of_steps(b, t->phase_s[PHASE_BACKWARD]),
@@ -261,14 +278,17 @@ static cJSON *figures_of(struct bench *b) {
     json_put(o, "hardware_flops_per_second_causal", causal / step_s + again.causal * tokens / step_s);
     json_put(o, "matmul_size", side);
     json_put(o, "matmul_flops_per_second", product);
-    json_put(o, "share_of_matmul", full / step_s / product);
-    json_put(o, "mfu", full / step_s / product);
-    json_put(o, "mfu_causal", causal / step_s / product);
-    cJSON_AddStringToObject(o, "mfu_formula",
-                            "flops_per_step / step_seconds / matmul_flops_per_second (measured in this run)");
+    json_put(o, "share_of_matmul", of_product);
+    json_put(o, "mfu", of_product);
+    json_put(o, "mfu_causal", of_product * causal / full);
+    cJSON_AddStringToObject(
+        o, "mfu_formula",
+        "flops_per_step / step seconds / flops per second of the products just before and behind "
+        "the step; median over the steps");
     json_put(o, "peak_flops_per_second", peak);
-    json_put(o, "share_of_peak", full / step_s / peak);
-    json_put(o, "share_of_peak_causal", causal / step_s / peak);
+    json_put(o, "share_of_peak", of_peak);
+    json_put(o, "share_of_peak_causal", of_peak * causal / full);
+    cJSON_AddBoolToObject(o, "shares_possible", !(of_product > 1) && !(of_peak > 1) && !(product > peak));
     json_put(o, "matmul_share_of_peak", product / peak);
     json_put_text(o, "peak", peak_text);
     json_put(o, "datasheet_flops_per_second", datasheet);
@@ -291,6 +311,10 @@ static cJSON *figures_of(struct bench *b) {
 }
 
 // ---------------------------------------------------------------- the table
+// What stands behind the shares where one is above 1.
+#define IMPOSSIBLE \
+    "shares above 1: the machine changed its speed between a step and the product; run it again, for longer (--steps)"
+
 // One counting of attention: the step's rate, its share of the product and, of a GPU, of the datasheet.
 static void print_mfu(const char *attention, double rate, double share, double of_datasheet,
                       const char *a_token) {
@@ -341,6 +365,7 @@ static void print_table(const struct bench *b, const cJSON *f) {
                json_number(f, "matmul_share_of_peak"), json_number(f, "share_of_peak"),
                json_number(f, "share_of_peak_causal"));
     }
+    if (!cJSON_IsTrue(json_item(f, "shares_possible"))) puts("               " IMPOSSIBLE);
     if (isfinite(json_number(f, "datasheet_flops_per_second")))
         printf("datasheet      %.1f TFLOP/s (%s)\n", json_number(f, "datasheet_flops_per_second") * 1e-12,
                json_text(f, "datasheet", ""));

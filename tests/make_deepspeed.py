@@ -17,8 +17,13 @@ and of schedules.txt (absent parameters keep DeepSpeed's defaults; the optimizer
     lr VALUE ...                                    of the update that follows 0, 1, 2, .. applied ones
     betas VALUE VALUE ...                           the same of the optimizer's betas; one pair: they stand
 
-and of keys.txt a key each, with the names above it: those of docs/_pages/config-json.md (of sections that are not about data
-parallel training the section alone), of the classes that sections are read into, and of the schedulers' constructors.
+and of keys.txt a key each, with the names above it and its type: those of docs/_pages/config-json.md (of sections that are not
+about data parallel training the section alone), of the classes that sections are read into, of the schedulers' constructors, and of
+runtime/config.py and the optimizers, which have no types (UNTYPED). A type is
+
+    bool int int>=0 int0..3 float float0..1 name:A|B text    of a pydantic model, which converts and drops "auto"
+    raw:bool raw:int raw:number raw:pair raw:dtype raw:text  of a plain dictionary: what the code that uses it takes
+    section                                                  or a member of one that is looked at as a whole
 """
 
 import ast
@@ -62,6 +67,41 @@ HEADINGS = {  # of the page: the section whose keys stand below it; where there 
 }
 SECTIONS = ("amp", "torch_autocast", "tensor_parallel", "hybrid_engine", "expert_parallel", "sparse_attention",
             "data_efficiency", "curriculum_learning", "elasticity", "comms_logger", "compression_training", "compile")
+
+
+UNTYPED = {  # read by runtime/config.py from a dictionary, or handed to an optimizer
+    "raw:int": "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps steps_per_print vocabulary_size "
+               "sequence_parallel_size activation_checkpointing.number_checkpoints aio.block_size aio.queue_depth aio.thread_count "
+               "aio.intra_op_parallelism optimizer.params.freeze_step scheduler.params.warmup_num_steps "
+               "scheduler.params.total_num_steps scheduler.params.last_batch_iteration scheduler.params.cycle_first_step_size "
+               "scheduler.params.cycle_second_step_size scheduler.params.cycle_first_stair_count "
+               "scheduler.params.cycle_second_stair_count scheduler.params.decay_step_size "
+               "scheduler.params.lr_range_test_step_size allgather_size",
+    "raw:number": "gradient_clipping gradient_predivide_factor optimizer.params.lr optimizer.params.eps "
+                  "optimizer.params.weight_decay optimizer.params.momentum optimizer.params.dampening "
+                  "optimizer.params.max_grad_norm scheduler.params.warmup_min_lr scheduler.params.warmup_max_lr "
+                  "scheduler.params.warmup_min_ratio scheduler.params.cos_min_ratio scheduler.params.cycle_min_lr "
+                  "scheduler.params.cycle_max_lr scheduler.params.decay_lr_rate scheduler.params.cycle_min_mom "
+                  "scheduler.params.cycle_max_mom scheduler.params.decay_mom_rate scheduler.params.lr_range_test_min_lr "
+                  "scheduler.params.lr_range_test_step_rate",
+    "raw:pair": "optimizer.params.betas",
+    "raw:bool": "prescale_gradients sparse_gradients managed_gradient_accumulation disable_allgather dump_state memory_breakdown "
+                "wall_clock_breakdown zero_allow_untested_optimizer zero_force_ds_cpu_optimizer graph_harvesting "
+                "use_data_before_expert_parallelism dataloader_drop_last fp32_allreduce optimizer.legacy_fusion "
+                "optimizer.params.nesterov optimizer.params.torch_adam optimizer.params.adam_w_mode "
+                "optimizer.params.bias_correction optimizer.params.amsgrad optimizer.params.maximize optimizer.params.fused "
+                "optimizer.params.foreach optimizer.params.set_grad_none optimizer.params.fp32_optimizer_states "
+                "optimizer.params.cuda_aware activation_checkpointing.partition_activations "
+                "activation_checkpointing.contiguous_memory_optimization activation_checkpointing.cpu_checkpointing "
+                "activation_checkpointing.synchronize_checkpoint_boundary activation_checkpointing.profile aio.single_submit "
+                "aio.overlap_events aio.use_gds scheduler.params.cycle_momentum scheduler.params.lr_range_test_staircase",
+    "raw:dtype": "communication_data_type seq_parallel_communication_data_type data_types.grad_accum_dtype "
+                 "data_types.param_dtype data_types.buffer_dtype",
+    "raw:text": "log_level optimizer.type scheduler.type scheduler.params.warmup_type optimizer.params.comm_backend_name "
+                "gradient_allreduce_op",
+    "bool": "zero_optimization.grad_hooks",  # of the page alone
+    "section": "pipeline eigenvalue progressive_layer_drop quantize_training weight_quantization nebula datastates_ckpt timers",
+}
 
 
 class Optimizer:
@@ -188,16 +228,33 @@ def learning_rates(schedules, kind, parameters, count=45):
     return rates, betas if moves else ["%g %g" % BETAS]
 
 
+def type_of(node, tree):
+    """The type of a field, of its annotation and the bounds in its Field(..)."""
+    words = ast.unparse(node.annotation).replace("Optional[", "").replace("]", "")
+    bounds = {k.arg: ast.literal_eval(k.value) for k in getattr(node.value, "keywords", ()) if k.arg in ("ge", "le")}
+    if words == "ZeroStageEnum":
+        return "int0..3"
+    if words == "OffloadDeviceEnum":
+        found = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == words)
+        return "name:" + "|".join(n.value.value for n in found.body if isinstance(n, ast.Assign))
+    if words in ("str", "Path"):
+        return "text"
+    if words not in ("bool", "int", "float"):
+        return "section"
+    return words + ("%g..%g" % (bounds["ge"], bounds["le"]) if "le" in bounds else ">=0" if "ge" in bounds else "")
+
+
 def members(source, path, name):
-    """The fields of a class of settings, by the names that a configuration has for them."""
+    """The fields of a class of settings, by the names that a configuration has for them, with their types."""
     tree = ast.parse((source / path).read_text())
     found = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
     for node in found.body:
         if isinstance(node, ast.AnnAssign):
-            yield node.target.id
+            kind = type_of(node, tree)
+            yield node.target.id, kind
             for keyword in getattr(node.value, "keywords", ()):
                 if keyword.arg == "alias":
-                    yield keyword.value.value
+                    yield keyword.value.value, kind
 
 
 def constants(source, path, prefix):
@@ -230,9 +287,11 @@ def documented(source):
 
 def all_keys(source):
     keys = set(SECTIONS) | set(documented(source)) | {f"scheduler.params.{name}" for name in constructors(source)}
-    keys |= {f"{section}.{name}" for section, where in CLASSES.items() for name in members(source, *where)}
     keys |= {f"{section}.{name}" for section, where in CONSTANTS.items() for name in constants(source, *where) if name != section}
-    return sorted(keys)
+    types = dict.fromkeys(keys, "section")
+    types |= {key: kind for kind, words in UNTYPED.items() for key in words.split()}
+    types |= {f"{section}.{name}": kind for section, where in CLASSES.items() for name, kind in members(source, *where)}
+    return sorted(types.items())
 
 
 def main():
@@ -253,7 +312,7 @@ def main():
             file.write("steps %s\ntrace %s\n" % (steps[: len(got)], " ".join(runs)))
     with open(out / "keys.txt", "w") as file:
         file.write(head % (version, PAGE))
-        file.write("".join(key + "\n" for key in all_keys(source)))
+        file.write("".join("%s %s\n" % item for item in all_keys(source)))
     with open(out / "schedules.txt", "w") as file:
         file.write(head % (version, SCHEDULES))
         for kind, parameters in schedule_cases():

@@ -68,11 +68,12 @@ const struct backend *bench_backend(const struct cli_args *a) {
 }
 
 int bench_dtype(const struct cli_args *a, enum dtype otherwise, enum dtype *out) {
-    static const char *const words[] = {"fp32", "bf16", "fp16"};
-    static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
-    int i = bench_word(a, "dtype", words, 3);
-    if (i >= 0) *out = cli_get(a, "dtype") ? types[i] : otherwise;
-    return i < 0 ? -1 : 0;
+    const char *text = cli_get(a, "dtype"), *name = text ? config_dtype_name(text) : NULL;
+    *out = otherwise;
+    for (enum dtype t = DT_F32; name && t <= DT_F16; t++) {
+        if (!strcmp(name, dtype_name(t))) return *out = t, 0;
+    }
+    return text ? fail("--dtype %s: expected one of fp32, bf16, fp16", text) : 0;
 }
 
 // ---------------------------------------------------------------- measurements

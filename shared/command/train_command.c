@@ -46,7 +46,7 @@ static bool workers_given(const struct cli_args *args, const char *path) {
 // Choices that the run makes by itself and a reader of its losses should know.
 static void say_defaults(const struct config *c, const char *path) {
     char lr[32];
-    if (path && strrchr(path, '/')) path = strrchr(path, '/') + 1;
+    path = path ? config_file_name(path) : NULL;
     shortest_f32(lr, c->optimizer.lr);
     if (path && !c->optimizer_given)
         info(

@@ -311,6 +311,10 @@ int config_check_folders(const struct config *c);
 // A key's value as text, as identities have it: JSON of a number or a switch, a text without its quotes (malloc'd). NULL:
 // it is none of this configuration's, as a parameter of another optimizer, or an unset text.
 char *config_value(const struct config *c, const struct config_key *key);
+// A file's name without its folder, for remarks; of a pipe (/dev/fd/63) the path.
+const char *config_file_name(const char *path);
+// A type's names in torch and DeepSpeed, in any case, as this program's own ("fp32" of "torch.float32"); another text as it is.
+const char *config_dtype_name(const char *text);
 // Sets the keys of a section ("cuda") to their defaults. Which of them had another value, for people
 // ("cuda.attention own, cuda.gelu fused", malloc'd); NULL: none.
 char *config_reset_section(struct config *c, const char *section);

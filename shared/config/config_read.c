@@ -95,7 +95,8 @@ static void read_first_wire(cJSON *root) {
                              today[] = "communication_data_type";
     for (int i = 0; i < 2; i++) {
         const cJSON *v = cJSON_GetObjectItemCaseSensitive(root, old[i]);
-        if (!cJSON_IsTrue(v) || cJSON_HasObjectItem(root, today)) continue;
+        bool on = cJSON_IsTrue(v) || (cJSON_IsNumber(v) && v->valuedouble == 1);
+        if (!on || cJSON_HasObjectItem(root, today)) continue;
         cJSON_DeleteItemFromObjectCaseSensitive(root, old[i]);
         cJSON_AddStringToObject(root, today, "fp32");
     }
@@ -254,11 +255,6 @@ static bool find_nearest(const char *level, const char *given, char out[128]) {
            3 * here.distance <= strlen(given);
 }
 
-static const char *base_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 static int unknown_key(struct reading *r, const char *level, const cJSON *v, const char *path) {
     char from[128], near[128] = "", help[192] = "", meant[256];
     const char *name = v->string;
@@ -286,7 +282,7 @@ static int unknown_key(struct reading *r, const char *level, const cJSON *v, con
             "such keys with --set unknown_keys=ignore",
             r->file, path, cut, near);
     } else {
-        warn("%s: unknown key %.200s%s is ignored%s", base_name(r->file), path, cut, help);
+        warn("%s: unknown key %.200s%s is ignored%s", config_file_name(r->file), path, cut, help);
     }
     return 0;
 }
@@ -405,6 +401,7 @@ int config_walk(struct reading *r, const cJSON *root) {
     r->lenient = cJSON_IsString(unknown) && !strcmp(unknown->valuestring, "ignore");
     int rc = walk_level(r, "", root);
     if (r->unknown > UNKNOWN_SAID_MAX)
-        warn("%s: %zu more unknown keys are ignored", base_name(r->file), r->unknown - UNKNOWN_SAID_MAX);
+        warn("%s: %zu more unknown keys are ignored", config_file_name(r->file),
+             r->unknown - UNKNOWN_SAID_MAX);
     return r->misspelt ? -1 : rc;
 }

@@ -9,6 +9,11 @@
 #include "shared/core/error.h"
 #include "shared/core/topology_row.h"
 
+const char *config_file_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash && strncmp(path, "/dev/", 5) != 0 ? slash + 1 : path;
+}
+
 const char *config_origin(const struct reading *r, const char *path, char text[128]) {
     for (size_t i = r->override_count; i > 0; i--) {
         const struct config_override *o = &r->overrides[i - 1];
@@ -57,7 +62,7 @@ enum key_state config_state(const struct reading *r, const char *path) {
 void config_note(struct reading *r, const struct note *n) {
     char from[128];
     const char *origin = config_origin(r, n->path, from);
-    if (origin == r->file && strrchr(origin, '/')) origin = strrchr(origin, '/') + 1;
+    if (origin == r->file) origin = config_file_name(origin);
     r->notes = xrealloc(r->notes, (r->note_count + 1) * sizeof *r->notes);
     r->notes[r->note_count++] = (struct note){.topic = n->topic,
                                               .path = xstrdup(n->path),

@@ -103,8 +103,7 @@ static int number(const struct config_key *f, const cJSON *v, const char *origin
     return 0;
 }
 
-// A type's names in torch and DeepSpeed, in any case, as this program's own; another text as it is.
-static const char *own_name(const char *text) {
+const char *config_dtype_name(const char *text) {
     static const char *const spelt[][2] = {{"float32", "fp32"}, {"float", "fp32"}, {"bfloat16", "bf16"},
                                            {"float16", "fp16"}, {"half", "fp16"},  {"fp32", "fp32"},
                                            {"bf16", "bf16"},    {"fp16", "fp16"}};
@@ -125,7 +124,7 @@ static int name_index(const struct config_key *f, const cJSON *v, const char *or
              : f->low > 0                       ? "bytes (4096, 64K, 16M or 1GiB), or one of"
                                                 : "a number, or one of");
     const char *name = cJSON_IsString(v) ? v->valuestring : "";
-    if (f->is_dtype) name = own_name(name);
+    if (f->is_dtype) name = config_dtype_name(name);
     for (int i = 0; f->names[i]; i++) {
         if (!strcmp(name, f->names[i])) return *out = i, 0;
         size_t n = strlen(list);

@@ -94,6 +94,11 @@ int file_settle(const char *path, size_t limit, char why[FILE_WHY_MAX]) {
     return placed ? close(memory) : refuse(memory, why, strerror(errno), errno);
 }
 
+char *file_of_others(const char *path) {
+    int fd = descriptor_of(path);
+    return fd < 0 ? xstrdup(path) : xasprintf("/proc/%d/fd/%d", (int)getpid(), fd);
+}
+
 char *file_read_whole(const char *path, size_t limit, size_t *bytes, char why[FILE_WHY_MAX]) {
     int64_t told = 0;
     int fd = file_open(path, &told, why);

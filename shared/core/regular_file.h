@@ -23,6 +23,9 @@ FILE *file_open_stream(const char *path, char why[FILE_WHY_MAX]);
 // and puts a file of memory in its descriptor's place, so that whoever opens the path from now on, children too, finds a
 // regular file. Of all else nothing. 0, or -1 with why.
 int file_settle(const char *path, size_t limit, char why[FILE_WHY_MAX]);
+// A path by which processes that do not inherit the descriptor of `path` (/dev/fd/63) find it while this one lives; another
+// path as it is (malloc'd).
+char *file_of_others(const char *path);
 // The whole file, malloc'd, with a NUL behind it. A file of more than `limit` bytes is not read. NULL with why.
 char *file_read_whole(const char *path, size_t limit, size_t *bytes, char why[FILE_WHY_MAX]);
 

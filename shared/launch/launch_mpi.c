@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/core/regular_file.h"
 #include "shared/launch/launch.h"
 
 // After Ctrl-C mpirun tells its ranks, waits one second, whether they need it or not, and kills them. They end the step
@@ -44,7 +45,8 @@ int launch_mpi(const struct config *c, int argc, char *const *argv) {
     for (const char *const *own = starters[c->launch].words; *own; own++) words[n++] = *own;
     words[n++] = program;
     words[n++] = "train";
-    for (int i = 0; i < argc; i++) words[n++] = argv[i];
+    size_t given = n;
+    for (int i = 0; i < argc; i++) words[n++] = file_of_others(argv[i]);  // -c <(..): ranks do not inherit it
     if (geteuid() == 0) {  // containers run as root; mpirun asks twice
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
         setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
@@ -56,6 +58,7 @@ int launch_mpi(const struct config *c, int argc, char *const *argv) {
     fflush(NULL);
     execvp(starter, (char *const *)words);
     fail("%s: %s; %s, or use --launch processes", starter, strerror(errno), starters[c->launch].advice);
+    for (int i = 0; i < argc; i++) free((char *)words[given + (size_t)i]);
     free(starter);
     free(words);
     free(program);

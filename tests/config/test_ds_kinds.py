@@ -4,6 +4,7 @@ reads it, or refused by a sentence that says what to do."""
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import unittest
@@ -237,6 +238,15 @@ class Kinds(Runs):
         for words in ("train -c <(cat ds.json) --print-config", "train -c /dev/stdin --print-config < <(cat ds.json)"):
             p = subprocess.run(["bash", "-c", f"{PROGRAM} {words}"], cwd=self.folder, stdout=subprocess.PIPE, text=True, timeout=60)
             self.assertEqual((json.loads(p.stdout)["steps"], json.loads(p.stdout)["seed"]), (3, 9))
+        # Ranks find it, whoever starts them.
+        self.write("text " * 200, "text.txt")
+        train = f"{PROGRAM} train -c <(cat ds.json) --model tiny --data text.txt --seq 16 --batch 1 --threads 1 --no-weights --quiet " \
+                "--set eval_batches=none --topology zero:1 --workers 2 --out"
+        for launch in ["processes"] + (["mpi"] if shutil.which("mpirun") else []):
+            p = subprocess.run(["bash", "-c", f"{train} {launch} --launch {launch}"], cwd=self.folder, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, timeout=120)
+            self.assertEqual(p.returncode, 0, p.stderr)
+            self.assertEqual(self.summary(launch)["steps"], 3)
         self.write("x: 1", "acc.yaml")
         self.refused("train", "-c", "acc.yaml", said="a file of YAML")
 

@@ -147,6 +147,45 @@ static bool is_met(const char *path) {
     return false;
 }
 
+// The page's row of a type has the key; -1: no row.
+static int is_typed(const char *page, const char *type, const char *key) {
+    char begin[80], name[160];
+    snprintf(begin, sizeof begin, "\n| %s | ", type);
+    for (char *bar; (bar = strchr(begin + 3, '|')) && bar[1] != ' ';) {  // a cell has no bars
+        memmove(bar + 2, bar + 1, strlen(bar));
+        memcpy(bar, ", ", 2);
+    }
+    snprintf(name, sizeof name, "`%s`", key);
+    const char *row = strstr(page, begin), *end = row ? strchr(row + 1, '\n') : NULL,
+               *at = row ? strstr(row, name) : NULL;
+    return !end ? -1 : at && at < end;
+}
+
+// "## The types of DeepSpeed's keys" has each key that has a type, in the type's row.
+static void test_every_type_is_told(void **state) {
+    (void)state;
+    FILE *f = fopen(PAGE, "r"), *list = fopen("tests/data/deepspeed/keys.txt", "r");
+    assert_true(f && list);
+    char *page = calloc(1 << 20, 1), line[LINE_ROOM], key[128], type[64];
+    assert_true(fread(page, 1, (1 << 20) - 1, f) > 0);
+    int typed = 0, untold = 0;
+    while (fgets(line, sizeof line, list)) {
+        if (line[0] == '#' || sscanf(line, "%127s %63s", key, type) != 2 || !strcmp(type, "section"))
+            continue;
+        typed++;
+        if (is_typed(page, type, key) == 1) continue;
+        print_message("%s: `%s` belongs in the row of %s\n", PAGE, key, type);
+        untold++;
+    }
+    fclose(f);
+    fclose(list);
+    assert_int_equal(is_typed(page, "bool", "zero_optimization.stage"), 0);
+    assert_int_equal(is_typed(page, "complex", "zero_optimization.stage"), -1);
+    free(page);
+    assert_true(typed > 170);
+    assert_int_equal(untold, 0);
+}
+
 static void test_every_key_of_deepspeed_is_met(void **state) {
     (void)state;
     FILE *f = fopen("tests/data/deepspeed/keys.txt", "r");
@@ -156,14 +195,14 @@ static void test_every_key_of_deepspeed_is_met(void **state) {
     assert_non_null(fgets(line, sizeof line, f));
     assert_non_null(strstr(line, "DeepSpeed 0.19.6"));
     while (fgets(line, sizeof line, f)) {
-        line[strcspn(line, "\n")] = 0;
+        line[strcspn(line, " \n")] = 0;  // behind it stands the type: test_shared_config_types.c
         keys++;
         if (is_met(line)) continue;
         print_message("%s: neither read, ignored nor refused\n", line);
         unmet++;
     }
     fclose(f);
-    assert_true(keys > 180);
+    assert_true(keys > 230);
     assert_int_equal(unmet, 0);
     assert_false(is_met("zero_optimization.stages"));
     assert_false(is_met("tensorboard.enable"));
@@ -175,6 +214,7 @@ int main(void) {
         cmocka_unit_test(test_every_row_is_a_key),
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_every_key_of_deepspeed_is_met),
+        cmocka_unit_test(test_every_type_is_told),
     };
     return cmocka_run_group_tests(tests, read_page, forget_page);
 }

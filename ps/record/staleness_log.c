@@ -74,6 +74,12 @@ static double norm_of(const struct staleness_log *s, const struct wire_header *h
     return sqrt(exact_sum_value(&sum)) * (double)h->grad_scale;
 }
 
+// What so many pushes of a key make: the last update may be of fewer.
+static int64_t updates_of(const struct staleness_log *s, int64_t pushes) {
+    int64_t per = s->o.per_update > 1 ? s->o.per_update : 1;
+    return (pushes + per - 1) / per;
+}
+
 static void log_push(struct staleness_log *s, const struct wire_header *h, const void *grad, uint64_t tau) {
     const struct partition *p = &s->o.map->parts[h->key];
     double norm = norm_of(s, h, grad, p->end - p->begin);
@@ -83,7 +89,7 @@ static void log_push(struct staleness_log *s, const struct wire_header *h, const
         "{\"worker\":%d,\"unit\":\"%s\",\"key\":%d,\"step\":%lld,\"batch\":%lld,\"version\":%lld,\"tau\":%llu,"
         "\"norm\":%s,\"time_ns\":%lld}\n",
         h->rank, s->o.layout->units[p->unit].name, h->key, (long long)h->step + 1, (long long)h->batch,
-        (long long)h->version, (unsigned long long)tau, text, (long long)now_ns());
+        (long long)updates_of(s, h->version), (unsigned long long)tau, text, (long long)now_ns());
     updates_file_add(s->log, line, h->step + 1);
     free(line);
 }
@@ -104,8 +110,8 @@ void staleness_log_push(struct staleness_log *s, const struct wire_header *h, co
     int64_t number = s->pushed[h->key]++,
             point = s->o.pushes > STALENESS_POINTS ? number * STALENESS_POINTS / s->o.pushes : number;
     if (point >= STALENESS_POINTS) point = STALENESS_POINTS - 1;
-    count(&s->units[s->o.map->parts[h->key].unit], tau, number + 1);
-    count(&s->points[point], tau, number + 1);
+    count(&s->units[s->o.map->parts[h->key].unit], tau, updates_of(s, number + 1));
+    count(&s->points[point], tau, updates_of(s, number + 1));
     if (s->log) log_push(s, h, grad, tau);
 }
 

@@ -21,6 +21,7 @@ struct staleness_log_options {
     struct code_format code;  // of pushes; of kind CODE_NONE: they are gradients
     int shard;
     int64_t pushes;   // that each key will get
+    int per_update;   // of them, whose mean is one update: what is said counts updates
     const char *dir;  // where the log goes; NULL: none is kept
 };
 
@@ -28,7 +29,8 @@ struct staleness_log;
 struct staleness_log *staleness_log_create(const struct staleness_log_options *o);  // NULL after logging
 // The key has had pushes before this life of the job: what follows is counted behind them.
 void staleness_log_begin(struct staleness_log *s, int key, int64_t pushes);
-// A push of key h->key, of this gradient (n elements of dtype) or code of it, that is tau updates old.
+// A push of key h->key that is part of an update, of this gradient (n elements of dtype) or code of it, tau updates old. h->version
+// counts pushes.
 void staleness_log_push(struct staleness_log *s, const struct wire_header *h, const void *grad, uint64_t tau);
 // Says at once, and once, that lines of the log are lost: a run of days may still be ahead. The server's main thread asks.
 void staleness_log_tell(struct staleness_log *s);

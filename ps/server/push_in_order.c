@@ -135,6 +135,11 @@ void chain_answered(struct server_core *c, const struct wire_header *h) {
 }
 
 // ---------------------------------------------------------------- a slot
+void note_age(struct server_core *c, const struct wire_header *h, const void *grad, uint64_t tau) {
+    staleness_count(&c->totals.staleness, tau);
+    if (c->o.staleness_log) staleness_log_push(c->o.staleness_log, h, grad, tau);
+}
+
 int note_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
               const struct gradient *g) {
     struct slot *s = slot_of(c, k, h->step);
@@ -157,10 +162,9 @@ int note_push(struct server_core *c, struct server_key *k, const struct wire_hea
     s->contributed++;
     s->needed_ns = ps_later(s->needed_ns, h->ready_ns);
     c->totals.pushes++;
-    // Of the versions between, steps that are open count as updates.
+    // Of the versions between, steps that are open count as updates. Of a set it is not known yet who belongs to it.
     uint64_t tau = (uint64_t)(k->version - h->version + h->step - k->step);
-    staleness_count(&c->totals.staleness, tau);
-    if (c->o.staleness_log) staleness_log_push(c->o.staleness_log, h, g->data, tau);
+    if (!c->policy->fix) note_age(c, h, g->data, tau);
     const struct arrival read = {w, (uint32_t)h->version, 0, h->step * c->rule.workers + w};
     if (c->o.record && consistency_reads_vary(&c->rule)) arrivals_note(c->o.record, k->key, &read);
     hold(c, s, w, g);

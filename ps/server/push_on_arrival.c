@@ -113,6 +113,14 @@ static bool is_too_old(const struct server_core *c, uint64_t age) {
     return most >= 0 && age > (uint64_t)most;
 }
 
+static bool is_used(const struct server_core *c, uint32_t flags, uint64_t age) {
+    return !(flags & WIRE_SKIP) && !is_too_old(c, age);
+}
+
+int64_t told_age(const struct server_core *c, uint32_t flags, uint64_t age) {
+    return is_used(c, flags, age) ? (int64_t)age : -1;
+}
+
 static void widen(float *out, const void *in, int64_t at, int64_t n, enum dtype from) {
     const char *why = "", *begin = (const char *)in + (size_t)at * dtype_size(from);
     cpu_ops[OP_CAST](1, &(struct cast_args){.out = out, .in = begin, .n = n, .from = from, .to = DT_F32},
@@ -217,7 +225,7 @@ static int take_gradient(struct server_core *c, struct server_key *k, const stru
                                            .skip = (h->flags & WIRE_SKIP) != 0};
     bool as_it_is = c->per_update == 1 && (!k->sent || h->version == k->version);
     double share = share_of(c, age);
-    if (scalars.skip || is_too_old(c, age)) return 0;
+    if (!is_used(c, h->flags, age)) return 0;
     add_squares(c, k, grad, scalars.grad_scale);
     if (as_it_is) {
         work_on(c, SERVER_UPDATE, of_push(k, h->rank, h->step));
@@ -242,20 +250,19 @@ static int apply_push(struct server_core *c, struct server_key *k, const struct 
     } else {
         const void *grad = c->code.kind == CODE_NONE ? g->data : decoded(c, k, g);
         const struct arrival arrival = {w, (uint32_t)h->version, (uint32_t)behind, h->batch};
-        if (c->o.staleness_log) staleness_log_push(c->o.staleness_log, h, grad, age);
+        if (is_used(c, h->flags, age)) note_age(c, h, grad, age);
         if (c->o.record) arrivals_note(c->o.record, k->key, &arrival);
         batches_add(k->batches, words, h->batch);
         int rc = take_gradient(c, k, h, grad, age);
         ps_frame_release(g->frame);
         if (rc != 0) return -1;
-        staleness_count(&c->totals.staleness, age);
         c->totals.dropped += is_too_old(c, age);
         c->totals.pushes++;
         c->totals.steps = (double)++c->applied / ((double)c->count * c->rule.workers);
     }
     // Its worker hears of it, and those who waited for it.
     k->pushed[w] = h->step + 1;
-    k->staleness[w] = (int64_t)age;
+    k->staleness[w] = told_age(c, h->flags, age);
     k->slots->ready_ns[w] = h->ready_ns;
     if (g->frame || !k->pulls[w].pending) acknowledge(c, k, w, h->step, false);
     answer_behind(c, k, w);

@@ -118,7 +118,7 @@ static int replayed_admit(struct server_core *c, struct server_key *k, const str
     free(r->copy);
     r->copy = NULL;
     late_hold(c, k, h, g);
-    k->staleness[h->rank] = age_of(c, a->staleness);
+    k->staleness[h->rank] = told_age(c, h->flags, (uint64_t)age_of(c, a->staleness));
     if (g->frame) acknowledge(c, k, h->rank, h->step, false);
     return replayed_advance(c, k);
 }

@@ -6,8 +6,8 @@
 //     SET (t, mask)   --> per key: the sum over the mask in worker order, times N/n, or, where workers have more tokens or
 //                         fewer, times those of the mean over the mask's, rounded once; all that was held is let go, of the mask or not --> SHARD_SUM, and on as where all belong (server_core.h)
 //
-// A worker that is late pushes to a step whose set is fixed: the gradient is dropped, and acknowledged with its staleness, the
-// updates that were made without it. A pull is answered with the weights that there are, and says of which step: they may be of
+// A worker that is late pushes to a step whose set is fixed: the gradient is dropped, and acknowledged as one that no update has. So is
+// one that was here and is not in the set. A pull is answered with the weights that there are, and says of which step: they may be of
 // several, until the worker has gone on to the step that is open and asks for that one's (worker_core_jump). What is pushed
 // counts only if the set has the worker, and then no key of it was further than its step while the worker computed.
 //
@@ -37,9 +37,9 @@ static const char *set_unfit(const struct server_core *c, const struct server_ke
 static void drop_late(struct server_core *c, struct server_key *k, const struct wire_header *h,
                       const struct gradient *g) {
     k->pushed[h->rank] = h->step + 1;
-    k->staleness[h->rank] = k->version - h->version;
-    staleness_count(&c->totals.staleness, (uint64_t)k->staleness[h->rank]);
+    k->staleness[h->rank] = -1;
     c->totals.pushes++;
+    c->totals.dropped++;
     ps_frame_release(g->frame);
     acknowledge(c, k, h->rank, h->step, false);
     answer_pulls(c, k);
@@ -92,7 +92,13 @@ static int add_set(struct server_core *c, struct server_key *k, uint64_t set) {
     bool at_once;
     for (int w = 0; w < c->rule.workers; w++) {
         const struct arrival in = {w, (uint32_t)k->version, 0, k->step * c->rule.workers + w};
-        if (!(set & elastic_bit(w))) continue;
+        const struct wire_header counts = {
+            .rank = w, .key = k->key, .step = k->step, .version = k->version, .grad_scale = 1};
+        bool here = s->held[w].data != NULL, belongs = set & elastic_bit(w);
+        if (here) k->staleness[w] = belongs ? 0 : -1;
+        c->totals.dropped += here && !belongs;
+        if (!belongs) continue;
+        note_age(c, &counts, s->held[w].data, 0);
         c->grads[sum.count++] = s->held[w].data;
         if (c->o.record) arrivals_note(c->o.record, k->key, &in);
     }

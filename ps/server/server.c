@@ -102,6 +102,7 @@ static int server_open_order(const struct server *s, int t) {
                                        .dtype = s->c->dtype,
                                        .shard = o.shard,
                                        .pushes = size_times(s->c->workers, s->c->steps),
+                                       .per_update = pushes_per_update(s->c),
                                        .dir = s->c->ps.log_updates ? s->o->dir : NULL};
     // Pushes that are applied on their own have been decoded.
     if (!consistency_of(s->c).row->on_arrival) so.code = s->c->ps.code;
@@ -391,7 +392,7 @@ static void server_report(struct server *s, struct rank_report *r) {
         if (version >= 0 && updates < r->updates) r->updates = updates;
     }
     bool alone = consistency_of(s->c).row->on_arrival;
-    r->drops_old = s->c->ps.max_staleness >= 0;
+    r->drops = s->c->ps.max_staleness >= 0 || ps_drops(s->c);
     r->samples_per_update = alone ? s->c->micro_batch * s->c->accumulation : s->c->train_batch;
     if (pushes_per_update(s->c) > 1) r->samples_counted = pushes * r->samples_per_update;
     r->span = (struct rank_span){atomic_load(&s->begin_ns), atomic_load(&s->end_ns),

@@ -105,6 +105,9 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
     if (k->loaded && (units ? p->seq == 0 : final) && !c->life && want > k->pushed[h->rank])
         refuse_beyond(c, k, h->rank, want);
     if (h->seq <= p->seq || (k->loaded && want > k->step + 1 + k->pushed[h->rank])) return;
+    // It comes with a push of a step that the key is behind: that is not taken any more.
+    bool passed = h->kind == WIRE_PUSH && consistency_drops(&c->rule) && h->step < k->pushed[h->rank];
+    if (passed) k->staleness[h->rank] = -1;
     // Behind a drained step nothing older will do.
     int64_t least = want - c->rule.delay, base = h->flags & WIRE_DRAINS ? want : p->base;
     if (least < base) least = base;

@@ -51,7 +51,7 @@ struct server_segment {
 
 struct server_totals {
     uint64_t pushes, duplicates, refused;
-    int64_t dropped;  // of these pushes, those that were too old (parameter_server.max_staleness)
+    int64_t dropped;  // of these pushes, those that were too old (parameter_server.max_staleness) or too late (push_set.c)
     size_t held_bytes, held_peak_bytes;  // frames waiting for their turn
     double steps;  // over on every key of the shard; of pushes that are applied on arrival also a part of one
     // How often updates waited for keys to be written, and for how long.

@@ -105,12 +105,13 @@ void keep_key(struct server_core *c, struct server_key *k, int64_t step, bool la
 
 // ---------------------------------------------------------------- answers
 void acknowledge(struct server_core *c, const struct server_key *k, int worker, int64_t step, bool held) {
+    int64_t age = k->staleness[worker];
     struct wire_header r = {.kind = WIRE_PUSH_ACK,
                             .key = k->key,
                             .step = step,
-                            .staleness = k->staleness[worker],
+                            .staleness = age < 0 ? 0 : age,
                             .peers_ready_ns = held ? 0 : slot_of(c, k, step)->ready_ns[worker],
-                            .flags = held ? WIRE_HELD : 0};
+                            .flags = (held ? WIRE_HELD : 0) | (age < 0 ? (uint32_t)WIRE_UNUSED : 0)};
     work_on(c, SERVER_REPLY, of_push(k, worker, -1));
     port_tell(&c->o.port, worker, &r);
 }
@@ -140,17 +141,19 @@ static struct ps_message pull_reply(struct server_core *c, struct server_key *k,
     size_t bytes = (size_t)k->n * dtype_size(c->dtype);
     int64_t clock = clock_read(c, k, worker);
     bool old = clock < k->step, update = !c->rule.row->on_arrival && pull->least == k->step;
-    int64_t own_ns = slot_of(c, k, pull->want - 1)->ready_ns[worker];
+    int64_t own_ns = slot_of(c, k, pull->want - 1)->ready_ns[worker], age = k->staleness[worker];
     struct ps_message m = {
         .header = {.kind = WIRE_PULL_REPLY,
                    .key = k->key,
                    .step = pull->want,
                    .version = old ? k->old_version[old_of(c, clock)] : k->version,
                    .seq = pull->seq,
-                   .staleness = c->rule.lead ? pull->want - clock : k->staleness[worker],
+                   .staleness = c->rule.lead ? pull->want - clock
+                                : age < 0    ? 0
+                                             : age,
                    .untaken = untaken(c, k, worker, pull->want),
                    .peers_ready_ns = ps_later(own_ns, update ? k->update_ready_ns : 0),
-                   .flags = pull->final ? WIRE_FINAL : 0},
+                   .flags = (pull->final ? WIRE_FINAL : 0) | (age < 0 ? (uint32_t)WIRE_UNUSED : 0)},
         .payload = old ? (char *)k->buf.old + (size_t)old_of(c, clock) * bytes : k->buf.weight,
         .bytes = bytes,
         .inflight = c->policy->copies ? NULL : &k->inflight};

@@ -280,6 +280,8 @@ static inline struct span of_all(const struct server_core *c, const struct serve
 // Writes down a push, and holds its gradient in its step's slot. 0, or -1 with an error.
 int note_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
               const struct gradient *g);
+// A gradient is part of an update: counts its age, in updates, and logs it.
+void note_age(struct server_core *c, const struct wire_header *h, const void *grad, uint64_t tau);
 // All gradients of the key's open step that count are here: they are added, and the key joins the shard's sum. Where nothing has
 // to be decided or waited for, and nobody is owed an acknowledgement (*at_once), the update is part of the same pass. The
 // caller then lets go of them, and close_slot commits if that can be. 0, or -1 with an error.
@@ -312,6 +314,8 @@ const char *on_arrival_unfit(const struct server_core *c, const struct server_ke
 static inline int64_t age_of(const struct server_core *c, int64_t versions) {
     return (versions + c->per_update - 1) / c->per_update;
 }
+// What a push's worker hears of its gradient: its age, or -1: it is skipped or too old, and no update has it.
+int64_t told_age(const struct server_core *c, uint32_t flags, uint64_t age);
 // A policy's own part of a key that may hold pushes until their turn has come.
 void late_open(struct server_core *c, struct server_key *k);
 int64_t late_bytes(const struct config *c);

@@ -243,7 +243,7 @@ void worker_core_push_unit(struct worker_core *c, int u, const struct push_info 
             if (k->version < oldest) oldest = k->version;
             if (k->version > newest) newest = k->version;
         }
-        staleness_spread(stale, (uint64_t)(newest - oldest));
+        staleness_spread(stale, (uint64_t)((newest - oldest + c->o.per_update - 1) / c->o.per_update));
     }
     const int *first = c->o.map->first;
     const char *grads = c->o.grads[worker_slot_of(info->step, c->o.lead) * c->o.layout->count + u];
@@ -448,11 +448,14 @@ static void sent_through(struct worker_core *c, int key, struct worker_slot *s, 
     c->lingering = s;
 }
 
+static void count_age(struct worker_core *c, const struct wire_header *h, int64_t age) {
+    if (!(h->flags & WIRE_UNUSED)) staleness_count(&c->status.staleness, (uint64_t)age);
+}
+
 // The shard has the gradient. Where workers run ahead the worker knows how old it was, else the shard, now or with the next weights.
 static void taken(struct worker_core *c, int key, struct worker_slot *s, const struct wire_header *h,
                   double now) {
-    int64_t age = c->o.lead > 0 ? s->staleness : h->staleness;
-    if (!c->o.together) staleness_count(&c->status.staleness, (uint64_t)age);
+    if (!c->o.told_later) count_age(c, h, c->o.lead > 0 ? s->staleness : h->staleness);
     note_acknowledged(c, key, s, h, now);
     sent_through(c, key, s, now);
 }
@@ -551,7 +554,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
             c->status.pulling--;
             owe(c, key, -1, now);
             if (s->pull_final) continue;  // it follows no push
-            if (c->o.together) staleness_count(&c->status.staleness, (uint64_t)h->staleness);
+            if (c->o.told_later) count_age(c, h, h->staleness);
             t->landed_peers_ns = needed_ns(c, h, t->landed_peers_ns);
             if (!t->landed_first_ns) t->landed_first_ns = ps_clock_ns(now);
             if (--u->unlanded == 0) t->landed_ns = ps_clock_ns(now);
@@ -791,6 +794,7 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
     struct worker_core *c = xcalloc(1, sizeof *c);
     c->o = *o;
     c->credits.most = (size_t)o->credit_bytes;
+    c->o.per_update = o->per_update > 1 ? o->per_update : 1;
     c->heard_s = o->start_s;
     c->first = c->status.taken_step = -1;
     c->clock = o->clock;

@@ -48,10 +48,12 @@
 
 struct worker_core_options {
     int rank;
-    int lead;       // steps that may be open beside one
-    int lag;        // and reported ones, whose outcome has not been heard
-    bool drops;     // steps may be closed without this worker
-    bool together;  // its pushes wait for other workers': how old one was the weights behind it say
+    int lead;    // steps that may be open beside one
+    int lag;     // and reported ones, whose outcome has not been heard
+    bool drops;  // steps may be closed without this worker
+    bool
+        told_later;  // whether an update has its push, and how old it was, the weights behind it say: the push waits for others'
+    int per_update;  // versions of an update: pushes whose mean is one; 0: 1
     const struct layout *layout;
     const struct shard_map *map;
     enum dtype dtype;

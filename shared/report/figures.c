@@ -104,14 +104,15 @@ static void put_device(cJSON *o, const char *key, const void *from) {
     cJSON_AddItemToObject(o, key, d);
 }
 
-#define ALSO(m)      FIGURE_AT(rank_document, m)
-#define AT(m)        ALSO(r.m)
-#define IF(m)        FIGURE_IF(rank_document, m)
-#define MADE(f)      .kind = FIGURE_MADE, .put = f
-#define OBJECT       .kind = FIGURE_OBJECT
-#define OF_A_BUDGET  IF(r.shares), .when = "ps:async", .lack = NOT_OF_SERVERS
-#define OF_THE_LATE  IF(r.waits_not), .when = "`ps:backup`, `ps:quorum`", .lack = NOT_OF_SERVERS
-#define OF_THE_OLD   IF(r.drops_old), .when = "`max_staleness`", .lack = NOT_OF_WORKERS
+#define ALSO(m)     FIGURE_AT(rank_document, m)
+#define AT(m)       ALSO(r.m)
+#define IF(m)       FIGURE_IF(rank_document, m)
+#define MADE(f)     .kind = FIGURE_MADE, .put = f
+#define OBJECT      .kind = FIGURE_OBJECT
+#define OF_A_BUDGET IF(r.shares), .when = "ps:async", .lack = NOT_OF_SERVERS
+#define OF_THE_LATE IF(r.waits_not), .when = "`ps:backup`, `ps:quorum`", .lack = NOT_OF_SERVERS
+#define OF_THE_DROPPED \
+    IF(r.drops), .when = "`max_staleness`, `ps:backup`, `ps:quorum`", .lack = NOT_OF_WORKERS
 #define OF_PHASES(t) .type = #t, .when = "OneBitAdam", .lack = NOT_OF_SERVERS
 #define MEAN(m)      AT(m), .join = JOIN_MEAN_OF_WORKERS
 #define CLASS(w)     .type = "integer", .words = w
@@ -249,7 +250,7 @@ static const struct figure of_ranks[] = {
      .to = "checkpoints.why"},
     {"staleness", NULL,
      "updates applied between the weights a gradient was computed on and its own update: of a worker's "
-     "gradients; of a server, of those that it applied. Empty outside `ps:*`",
+     "gradients that an update has; of a server, of all of those. Empty outside `ps:*`",
      OBJECT},
     {"staleness.histogram", NULL, "how many updates were 0, 1, 2, .. stale; the 64th element holds all above",
      MADE(put_histogram), .type = "list", .to = "staleness.histogram"},
@@ -567,9 +568,9 @@ static const struct figure of_summaries[] = {
     {"missed_steps", NULL, "that were over before each worker came to them, and that it did not compute",
      .type = "list", .when = "ps:backup, ps:quorum"},
     {"dropped_pushes", NULL,
-     "of single keys, by each server, of gradients that were older than `parameter_server.max_staleness`: a batch is one push "
-     "of each key",
-     .type = "list", .when = "`max_staleness`"},
+     "of single keys, by each server, of gradients that no update has, which `staleness` leaves out: older than "
+     "`parameter_server.max_staleness`, or too late for their step: a batch is one push of each key",
+     .type = "list", .when = "`max_staleness`, ps:backup, ps:quorum"},
     {"tail_seconds", "s",
      "from the moment at which the first worker had no batch left to the end of the last worker's last "
      "one: not all are at work",
@@ -637,7 +638,7 @@ static const struct figure of_summaries[] = {
      .type = "list", .when = "`ps:*`"},
     {"staleness", NULL,
      "updates applied between the weights a gradient was computed on and its own update, of all workers"
-     " and all updates, those of `tail_batches` too",
+     " and all updates, those of `tail_batches` too; what was dropped is in `dropped_pushes` instead",
      OBJECT, .there = is_stale, .when = "`ps:*`"},
     {"staleness.spread", NULL,
      "newest - oldest version among the keys that one step computed on; mean over steps", OBJECT},

@@ -101,7 +101,7 @@ struct checkpoint_report {
       "that were over before this worker came to them; its means over the steps are over the others",                             \
       OF_THE_LATE)                                                                                                                \
     F(int64_t, dropped_pushes, "dropped_pushes", NULL,                                                                            \
-      "of single keys, whose gradients were older than `max_staleness`", OF_THE_OLD)                                              \
+      "of single keys, whose gradients no update has: older than `max_staleness`, or too late for their step", OF_THE_DROPPED)    \
     F(int64_t, batches, "batches", NULL, "that this worker has done of the budget", OF_A_BUDGET)                                  \
     F(int64_t, tokens, "tokens", "tokens", "of those that updated something, without padding", OF_A_BUDGET)                       \
     F(int64_t, skipped, "skipped", NULL, "of these, those that updated nothing", OF_A_BUDGET)                                     \
@@ -129,7 +129,7 @@ struct rank_report {
     struct server_time server_time;
     struct rank_span span;
     bool waits_not;  // steps may go on without this rank
-    bool drops_old;  // a server drops gradients that are too old
+    bool drops;      // a server drops gradients that are too old, or too late
     bool shares;     // ranks share a budget of batches: this one's are counted
     struct helper_figures scheduler;
     struct checkpoint_report checkpoints;

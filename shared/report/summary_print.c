@@ -78,14 +78,14 @@ static void print_late(FILE *f, const cJSON *s) {
     }
 }
 
-// Where gradients that are too old are dropped: how many, of all that were pushed.
+// Where gradients that are too old, or too late, are dropped: how many, of those and of what updates have.
 static void print_dropped(FILE *f, const cJSON *s) {
     const cJSON *x;
     double dropped = 0, all = 0;
     cJSON_ArrayForEach(x, json_item(s, "dropped_pushes")) dropped += x->valuedouble;
     cJSON_ArrayForEach(x, json_item(json_item(s, "staleness"), "histogram")) all += x->valuedouble;
     if (dropped > 0)
-        fprintf(f, "dropped     %.0f of %.0f gradients of keys, which were too old\n", dropped, all);
+        fprintf(f, "dropped     %.0f of %.0f gradients of keys: too late, or too old\n", dropped, all + dropped);
 }
 
 static void print_away(FILE *f, const cJSON *s) {

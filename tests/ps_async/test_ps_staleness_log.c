@@ -54,7 +54,7 @@ static void tables_are_exact(void **state) {
     for (int i = 0; i < 1 << 16; i++) grad[i] = 0x3f80;  // 1
     struct staleness_log *s[SHARDS];
     for (int g = 0; g < SHARDS; g++) {
-        struct staleness_log_options o = {l, map, DT_BF16, {0}, g, PUSHES, dir};
+        struct staleness_log_options o = {l, map, DT_BF16, {0}, g, PUSHES, 1, dir};
         assert_non_null(s[g] = staleness_log_create(&o));
     }
     for (int i = 0; i < PUSHES; i++)

@@ -23,7 +23,7 @@ struct fate {
     bool uneven;                                 // workers' batches have tokens_of them; else they do not say
     int late[SIM_WORKERS], missed[SIM_WORKERS];  // steps that it has computed in vain; that were over
     int further;    // answers to pushes with weights of a later step than the one behind them
-    int stale;      // pushes acknowledged as such
+    int stale;      // pushes acknowledged as of no update
     char *old[64];  // segments of dead processes: mapped as long as a server may look
     int olds;
     uint64_t incarnations;
@@ -125,7 +125,7 @@ static inline bool takes(struct sim *s, const struct sim_packet *p, struct wire_
         assert_true(fate->set[h->step] == 0 || fate->set[h->step] == h->mask);  // ONE for all keys
         fate->set[h->step] = h->mask;
     }
-    fate->stale += p->to.role == PS_WORKER && h->kind == WIRE_PUSH_ACK && h->staleness > 0;
+    fate->stale += p->to.role == PS_WORKER && h->kind == WIRE_PUSH_ACK && h->flags & WIRE_UNUSED;
     if (p->to.role != PS_WORKER) return false;
     struct sim_worker *x = &s->workers[w];
     fate->further += h->kind == WIRE_PULL_REPLY && !(h->flags & WIRE_FINAL) && h->step > x->step + 1;

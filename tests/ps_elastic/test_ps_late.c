@@ -38,6 +38,27 @@ static void check_held(const struct sim *s) {
     }
 }
 
+// Ages are of what updates have, at the servers and at the workers; the rest is dropped, and counted as that.
+static void check_ages(const struct sim *s, const struct fate *f) {
+    uint64_t applied = 0, known = 0, heard = 0, pushes = 0, dropped = 0;
+    for (int i = 0; i < s->t.steps; i++) applied += (uint64_t)(s->map->count * elastic_count(f->set[i]));
+    for (int g = 0; g < s->map->shards; g++) {
+        struct server_totals totals;
+        server_core_totals(s->shards[g], &totals);
+        known += totals.staleness.count[0];
+        pushes += totals.pushes;
+        dropped += (uint64_t)totals.dropped;
+        assert_int_equal(totals.staleness.max, 0);
+    }
+    for (int w = 0; w < s->t.workers; w++) {
+        heard += worker_core_status(s->workers[w].core)->staleness.count[0];
+        assert_int_equal(worker_core_status(s->workers[w].core)->staleness.max, 0);
+    }
+    assert_int_equal(known, applied);
+    assert_int_equal(heard, applied);
+    assert_int_equal(dropped, pushes - applied);
+}
+
 // Workers are slow at random, and the network does what it likes.
 static void run_case(struct toy_case *t, struct fate *f, struct seen *n) {
     struct sim *s = sim_create(t);
@@ -65,6 +86,7 @@ static void run_case(struct toy_case *t, struct fate *f, struct seen *n) {
         n->missed += f->missed[w];
     }
     n->stale += f->stale;
+    if (!t->elastic_min) check_ages(s, f);
     n->joins += f->joins;
     n->further += f->further;
     end(s, f);

@@ -73,7 +73,12 @@ class Late(Case):
             self.train("backup", "ps:backup:1", *slow)
             lacks = self.assert_told("backup", 2)
             self.assertGreater(lacks[late], STEPS / 2)
-            self.assertGreater(self.summary("backup")["staleness"]["max"], 0)
+            # No update has what came late: ages and lines of the log are of the others.
+            self.train("logged", "ps:backup:1", *slow, "--log-updates")
+            s, keys = self.summary("logged"), {line["key"] for line in self.lines("logged", "updates.jsonl")}
+            self.assertEqual([s["staleness"]["max"], sum(s["staleness"]["histogram"])], [0, 2 * STEPS * len(keys)])
+            self.assertEqual(len(self.lines("logged", "updates.jsonl")), 2 * STEPS * len(keys))
+            self.assertEqual(len(s["dropped_pushes"]), 2)
             self.assertLess(self.summary("backup")["seconds"], 0.5 * self.summary("sync")["seconds"])
             self.assertIn(f"\nlate        worker {late} in {lacks[late]} of 30 steps", self.run_it("summary", "backup").stdout)
 

@@ -67,9 +67,18 @@ class Case(Runs):
         self.assertEqual(len(s["dropped_pushes"]), 2)
         self.assertGreater(sum(s["dropped_pushes"]), 0)
         self.assertLess(s["updates_applied"], 30)
-        self.assertIn(f"\ndropped     {sum(s['dropped_pushes'])} of {sum(s['staleness']['histogram'])} gradients of keys",
+        self.assertIn(f"\ndropped     {sum(s['dropped_pushes'])} of {sum(s['dropped_pushes'] + s['staleness']['histogram'])} gradients of keys",
                       self.run_it("summary", "old").stdout)
         self.assert_as_predicted(s)
+        # What was dropped is in no count of ages, and has no line.
+        self.remove("old")
+        self.run_it(*self.words("old", 10, *option("max_staleness=1", "pushes_per_update=2"), "--delay", "2:constant:30", "--log-updates"))
+        s, lines = self.summary("old"), self.lines("old", "updates.jsonl")
+        keys = len({line["key"] for line in lines})
+        self.assertEqual(len(lines), sum(s["staleness"]["histogram"]))
+        self.assertEqual(len(lines) + sum(s["dropped_pushes"]), 30 * keys)
+        # In updates, as tau is.
+        self.assertLessEqual(max(line["version"] + line["tau"] for line in lines), s["updates_applied"] + 1)
         self.remove("any")
         self.run_it(*self.words("any", 10, *option("max_staleness=1000")))
         s = self.summary("any")

@@ -58,7 +58,7 @@ def names(some, runs):
     out = []
     for label in dict.fromkeys(r.label for r in some):
         mine, every = ([r for r in rs if r.label == label] for rs in (some, runs))
-        out.append(label if len(mine) == len(every) else f"{label} (run {', '.join(str(r.repeat + 1) for r in mine)})")
+        out.append(label if len(mine) == len(every) else f"{label} (run {'/'.join(str(r.repeat + 1) for r in mine)})")
     return out
 
 

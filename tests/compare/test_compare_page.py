@@ -16,6 +16,7 @@ from comparison.draw import style
 from comparison.pages import closing, figures
 from comparison.runs import CLASSES, load
 from test_compare import HASH, LOSSES, Case, make_run
+from test_compare_pictures import ring, star
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 # Lines that a made-up run, which has no weights, cannot say.
@@ -225,22 +226,47 @@ class Reading(Case):
     def test_each_entry_of_a_key_stands_for_something(self):
         self.assertGreater(keyed(self, self.page(*self.demo())), 20)
 
+    def browse(self, page, script, width=1400):
+        """What a script in the page leaves in the body's data-said. The page is in a frame: a window is 500 pixels wide at least."""
+        self.write(page.replace("</body>", f"<script>{script}\nparent.postMessage(document.body.dataset.said, '*');</script></body>"), "inside.html")
+        self.write("<body><script>onmessage = function (e) { document.body.dataset.said = e.data; };</script>"
+                   f'<iframe src="inside.html" style="border:0" width="{width}" height="900"></iframe></body>', "browsed.html")
+        p = subprocess.run([BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.at('browser')}", "--window-size=1400,900",
+                            "--dump-dom", "file://" + self.at("browsed.html")], capture_output=True, text=True, timeout=200, check=False)
+        said = re.search('data-said="([^"]*)"', p.stdout)
+        self.assertTrue(said, p.stderr)
+        return said.group(1).split()
+
     @unittest.skipUnless(BROWSER, "no chromium")
     def test_a_browser_hides_and_shows_them(self):
-        page = self.page(*self.demo())
-        click = """<script>function gone(f) { return f.querySelectorAll(".gone").length; }
+        said = self.browse(self.page(*self.demo()), """function gone(f) { return f.querySelectorAll(".gone").length; }
 var said = [];
 document.querySelectorAll("figure").forEach(function (f) { f.querySelectorAll(".legend li").forEach(function (li) {
   var before = gone(f); li.click(); var between = gone(f); li.dispatchEvent(new KeyboardEvent("keydown", {key: "Enter"}));
   said.push(before + "," + (between > 0) + "," + gone(f)); }); });
-document.body.dataset.said = said.join(" ");</script></body>"""
-        self.write(page.replace("</body>", click), "clicked.html")
-        p = subprocess.run([BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.at('browser')}", "--dump-dom",
-                            "file://" + self.at("clicked.html")], capture_output=True, text=True, timeout=200, check=False)
-        said = re.search('data-said="([^"]*)"', p.stdout)
-        self.assertTrue(said, p.stderr)
-        self.assertEqual(set(said.group(1).split()), {"0,true,0"})
-        self.assertGreater(len(said.group(1).split()), 20)
+document.body.dataset.said = said.join(" ");""")
+        self.assertEqual(set(said), {"0,true,0"})
+        self.assertGreater(len(said), 20)
+
+    @unittest.skipUnless(BROWSER, "no chromium")
+    def test_the_demo_fits_six_screens_and_a_phone(self):
+        runs = self.demo()
+        for directory in runs[1:]:   # of the one process nothing is drawn here
+            (star if "ps" in os.path.basename(directory) else ring)(directory)
+        page = self.page(*runs)
+        self.assertEqual(page.count('class="plot lanes"'), 6)
+        height = self.browse(page, """var more = Array.from(document.querySelectorAll("h2")).find(function (h) { return h.textContent == "More"; });
+document.body.dataset.said = more.getBoundingClientRect().top + window.scrollY;""")
+        self.assertLess(float(height[0]), 6 * 900)
+        width = self.browse(page, """document.querySelectorAll("details").forEach(function (d) { d.open = true; });
+var wide = [];
+document.querySelectorAll("body *").forEach(function (e) {
+  if (!e.closest(".wide") && !e.closest("svg") && e.getBoundingClientRect().right > window.innerWidth + 1) wide.push(e.tagName + "." + e.className); });
+var pictures = Array.from(document.querySelectorAll(".pictures>div")).map(function (d) { return d.getBoundingClientRect(); });
+document.body.dataset.said = [window.innerWidth, document.documentElement.scrollWidth, wide.length ? wide.join("+") : "fits",
+                              pictures[1].top >= pictures[0].bottom ? "stacked" : "beside"].join(" ");""", 390)
+        self.assertEqual((width[0], width[2:]), ("390", ["fits", "stacked"]), width)
+        self.assertLessEqual(int(width[1]), 390)
 
 
 if __name__ == "__main__":

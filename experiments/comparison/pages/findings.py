@@ -66,7 +66,7 @@ def of_one_seed(runs, with_hash):
     if len(alike[0]) == 1:
         return "No two runs end in the same bits."
     names = " = ".join(brief(equality.names(alike[0], runs)))
-    others = [name for group in alike[1:] for name in equality.names(group, runs)]
+    others = equality.names([run for group in alike[1:] for run in group], runs)
     tail = f"; {listed(others)} end{'s' * (len(set(others)) == 1)} in others" if others else ""
     which = f" ({alike[0][0].hash_in_words})" if with_hash else ""
     return f"{names}: the same bits, each loss and all weights{which}{tail}."
@@ -103,12 +103,11 @@ def of_bytes(groups):
     return f"A worker sends each step, in MiB: {one or 'not told'}; the whole job: {job or 'not told'}; {agree(pairs)}."
 
 
-def of_speed(groups, target):
-    said = speed.in_short(groups)
-    if said:
-        return " ".join(said)
+def of_speed(groups):
     rate = ends(groups, lambda r: r.tokens_per_second, "{:,.0f}")
-    return f"Tokens/s: {rate}." if rate else "No run tells its speed."
+    own = [f"Tokens/s: {speed.of(groups)[0].text if len(groups) == 1 else rate}." if rate else "No run tells its speed."]
+    said = speed.in_short(groups)
+    return " ".join(own * (len(groups) == 1 or not said) + said)
 
 
 def of_trouble(groups):
@@ -118,7 +117,7 @@ def of_trouble(groups):
     return "".join(f" {text[0].upper()}{text[1:]}." for text in made) + (f" {'; '.join(waits)}." if made and waits else "")
 
 
-def five(groups, target):
+def five(groups):
     """[(what it is about, sentence)]"""
     return [("Bits", of_bits(groups)), ("Loss", of_loss(groups)), ("Memory", of_memory(groups)), ("Bytes", of_bytes(groups)),
-            ("Speed", of_speed(groups, target) + of_trouble(groups))]
+            ("Speed", of_speed(groups) + of_trouble(groups))]

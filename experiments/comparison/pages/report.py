@@ -40,7 +40,7 @@ def write(path, groups, about, spoken=""):
     more = [*folded, topologies(runs), curves.wall_clock(groups), curves.held_out(groups, about.target), curves.apart(groups), verdicts(every),
             differing(groups, about.target), figures.formulas(runs), figures.totals(groups), figures.times(groups), figures.links(groups),
             staleness.section(groups), numbers(groups, about.target), hashes(every), spoken, notes(every, about)]
-    top = head(title, every) + failures(about.failed, groups) + unlike(groups) + found(groups, about.target)
+    top = head(title, every) + failures(about.failed, groups) + unlike(groups) + found(groups)
     write_page(path, title, top, body + "<h2>More</h2>" + "".join(map(fold, more)))
 
 
@@ -61,9 +61,9 @@ def write_page(path, title, top, body, contents=""):
         f.write(html)
 
 
-def found(groups, target):
+def found(groups):
     """The findings, in five sentences."""
-    items = "".join(f"<li><b>{about}.</b> {escape(text)}</li>" for about, text in findings.five(groups, target))
+    items = "".join(f"<li><b>{about}.</b> {escape(text)}</li>" for about, text in findings.five(groups))
     return f'<ol class="five">{items}</ol>'
 
 
@@ -158,13 +158,13 @@ def speeds(groups):
     for s in every:
         if s.time:
             reference = s.reference[0].label
-            found.setdefault(f"time per token, of {reference}", [(reference, claims.Ratio(1.0, s.time.count))]).append((s.label, s.time))
+            found.setdefault(f"time per token over that of {reference}", [(reference, claims.Ratio(1.0, s.time.count))]).append((s.label, s.time))
     if not found:
         return ""
     rows, words = list(found.items()), "times as long, on a logarithmic axis"
     told = any(s.time and s.time.low is not None for s in every)
-    caption = (f"{'Dot: the ratio; line: its 95% interval, of ' + sorted({s.unit for s in every if s.time})[0] + '. ' if told else ''}Left of 1 is faster. "
-               + ("Drawn bold: beyond noise. " if told else "") + escape(how_measured([r for g in groups for r in g], True)))
+    caption = (f"{'Dot: the ratio; line: its 95% interval, from ' + sorted({s.unit for s in every if s.time})[0] + '; blue: beyond noise. ' if told else ''}"
+               "Left of 1 is faster. " + escape(how_measured([r for g in groups for r in g], True)))
     return "<h2>Speed</h2>" + figure("speed", "Speed", svg.both_widths(lambda width: forest.draw(rows, width, "Speed", words)), forest.rows(rows), caption)
 
 
@@ -178,7 +178,7 @@ def differing(groups, target):
         if found.low is not None:
             rows.setdefault(f"{words}, of {other[0].label}", []).append((group[0].label, found))
     listed = list(rows.items())
-    words = "times as much, with 95% intervals; bold: claimed; logarithmic"
+    words = "times as much, with 95% intervals; blue: claimed; logarithmic"
     picture = figure("ratios", "Ratios with intervals", svg.both_widths(lambda width: forest.draw(listed, width, "Ratios with intervals", words)),
                      forest.rows(listed)) if listed else ""
     return (f"<h2>Which times differ</h2><p class=\"lead\">{escape(said[0])}</p>{picture}"

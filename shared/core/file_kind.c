@@ -41,6 +41,7 @@ struct file_kind {
     "where it holds token ids, write them bare and give them a header (uint32 where ids are above 65535):\n" \
     "    python3 -c \"import sys, numpy, pickle; numpy.array(" read                                          \
     ").astype('uint16').tofile(sys.argv[2])\" {} {-}.u16\n    starring data wrap --type uint16 {-}.u16 {-}.tokens.bin"
+#define PICKLE                ARRAY("pickle.load(open(sys.argv[1], 'rb'))")
 #define NOT_A_TEXT_OF_WEIGHTS "these are weights, which --model reads, not data"
 
 // A zip file's first name stands behind its header, so that what programs pack as zip is told apart by it. Rows that look for
@@ -94,19 +95,22 @@ static const struct file_kind kinds[] = {
     {.magic = {BYTES("PK\3\4")}, .inside = BYTES("/data.pkl"), .names = "*.pt *.pth *.ckpt", .what = "a file of torch.save, which this program does not read",
      .model = "load it in the program that wrote it, and save the model there with save_pretrained",
      .data = ARRAY("__import__('torch').load(sys.argv[1])")},
+    {.magic = {BYTES("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46")}, .what = "a file of torch.save, which this program does not read",
+     .model = "load it in the program that wrote it, and save the model there with save_pretrained",
+     .data = ARRAY("__import__('torch').load(sys.argv[1])")},
     {.magic = {BYTES("PK\3\4")}, .inside = BYTES(".npy"), .names = "*.npz", .what = "NumPy's npz, several arrays",
      .model = "take the model's Hugging Face directory", .data = ARRAY("next(iter(numpy.load(sys.argv[1]).values()))")},
     {.magic = {BYTES("PK\3\4")}, .inside = BYTES("[Content_Types].xml"), .names = "*.docx *.xlsx *.pptx", .what = "a document of Office", .data = "save it as plain text (UTF-8)"},
     {.magic = {BYTES("PK\3\4")}, .inside = BYTES("mimetype"), .names = "*.epub *.odt", .what = "an e-book or a document", .data = "save it as plain text (UTF-8)"},
     {.magic = {BYTES("PK\3\4"), BYTES("PK\5\6")}, .names = "*.zip", .what = "a zip archive", .model = UNPACK("unzip {}"), .data = UNPACK("unzip {}")},
-    {.magic = {BYTES("\x1f\x8b")}, .names = "*.tar.gz *.tgz *.gz", .what = "compressed with gzip",
+    {.magic = {BYTES("\x1f\x8b\x08")}, .names = "*.tar.gz *.tgz *.gz", .what = "compressed with gzip",
      .model = UNPACK("gunzip -k {}"), .data = UNPACK("gunzip -k {}")},
     {.magic = {BYTES("\x28\xb5\x2f\xfd"), BYTES("\x22\xb5\x2f\xfd")}, .names = "*.zst", .what = "compressed with Zstandard",
      .model = UNPACK("zstd -d {}"), .data = UNPACK("zstd -d {}")},
     {.magic = {BYTES("\xfd" "7zXZ\0")}, .names = "*.xz", .what = "compressed with xz", .model = UNPACK("xz -dk {}"), .data = UNPACK("xz -dk {}")},
     {.magic = {BYTES("BZh")}, .inside = BYTES("1AY&SY"), .names = "*.bz2", .what = "compressed with bzip2", .model = UNPACK("bunzip2 -k {}"), .data = UNPACK("bunzip2 -k {}")},
     {.magic = {BYTES("\x04\x22\x4d\x18")}, .names = "*.lz4", .what = "compressed with LZ4", .data = UNPACK("lz4 -d {}")},
-    {.magic = {BYTES("\x1f\x9d")}, .names = "*.Z", .what = "compressed with compress", .data = UNPACK("uncompress -k {}")},
+    {.magic = {BYTES("\x1f\x9d\x90")}, .names = "*.Z", .what = "compressed with compress", .data = UNPACK("uncompress -k {}")},
     {.magic = {BYTES("7z\xbc\xaf\x27\x1c")}, .names = "*.7z", .what = "a 7-Zip archive", .data = UNPACK("7z x {}")},
     {.magic = {BYTES("Rar!\x1a\x07")}, .names = "*.rar", .what = "a RAR archive", .data = UNPACK("unrar x {}")},
     {.magic = {BYTES("ustar\0"), BYTES("ustar  ")}, .at = 257, .names = "*.tar", .what = "a tar archive", .model = UNPACK("tar -xf {}"), .data = UNPACK("tar -xf {}")},
@@ -118,8 +122,11 @@ static const struct file_kind kinds[] = {
      .data = "take its column of texts (here \"text\"):\n    python3 -c \"import sys, pyarrow as p; [print(t, end='\\n\\n') for t in "
              "p.ipc.open_stream(sys.argv[1]).read_all()['text'].to_pylist()]\" {} > {-}.txt"},
     {.magic = {BYTES("\x93NUMPY")}, .names = "*.npy", .what = "an array of NumPy", .model = "take the model's Hugging Face directory", .data = ARRAY("numpy.load(sys.argv[1])")},
-    {.magic = {BYTES("\x80\x02"), BYTES("\x80\x03"), BYTES("\x80\x04\x95"), BYTES("\x80\x05\x95")}, .names = "*.pkl *.pickle", .what = "a pickle of Python",
-     .model = "load it in the program that wrote it, and save the model there with save_pretrained", .data = ARRAY("pickle.load(open(sys.argv[1], 'rb'))")},
+    // Its second byte alone would take tokens of 16 bits for one.
+    {.magic = {BYTES("\x80\x02]q"), BYTES("\x80\x02}q"), BYTES("\x80\x02" "c"), BYTES("\x80\x03]q"), BYTES("\x80\x03}q"), BYTES("\x80\x03" "c")}, .what = "a pickle of Python",
+     .model = "load it in the program that wrote it, and save the model there with save_pretrained", .data = PICKLE},
+    {.magic = {BYTES("\x80\x04\x95"), BYTES("\x80\x05\x95")}, .inside = BYTES("\0\0\0\0"), .names = "*.pkl *.pickle", .what = "a pickle of Python",
+     .model = "load it in the program that wrote it, and save the model there with save_pretrained", .data = PICKLE},
     {.magic = {BYTES("MMIDIDX\0\0")}, .names = "*.idx", .what = "Megatron's index of a token file", .data = "name the .bin beside it: {-}.bin"},
     {.magic = {BYTES("\x8a\xd8\x34\x01")}, .what = "llm.c's file of multiple-choice questions", .data = "they are no text to train on: name a file of tokens"},
     {.magic = {BYTES("SQLite format 3\0")}, .names = "*.sqlite *.db", .what = "a database of SQLite", .data = "select its texts: sqlite3 {} 'select text from TABLE' > {-}.txt"},

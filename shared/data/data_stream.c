@@ -62,7 +62,8 @@ static int read_bin_header(struct segment *g, int *width) {
 
 // Megatron-LM, megatron/core/datasets/indexed_dataset.py: X.idx beside X.bin says the type of bare tokens, and how many a
 // sequence has:
-//     | "MMIDIDX\0\0" | u64 version 1 | u8 type | u64 sequences | u64 documents | int32 length of each sequence | ..
+//     | "MMIDIDX\0\0" | u64 version 1 | u8 type | u64 sequences | u64 documents |
+//     | int32 length of each sequence | int64 its place in bytes | int64 the first sequence of each document, and the end | ..
 #define MEGATRON_HEADER 34
 static const struct {
     const char *name;
@@ -72,7 +73,7 @@ static const struct {
 
 static int read_index(struct segment *g, const char *path, const struct mapped_file *index, int *width) {
     const unsigned char *p = index->base;
-    uint64_t version = 0, sequences = 0;
+    uint64_t version = 0, sequences = 0, documents = 0;
     if (index->bytes < MEGATRON_HEADER || memcmp(p, "MMIDIDX\0", 9) != 0)
         return fail("data %s: stands beside %s, but is no index of Megatron's: remove it, or make both again",
                     path, g->path);
@@ -87,14 +88,27 @@ static int read_index(struct segment *g, const char *path, const struct mapped_f
             "data %s: its tokens are %s (type %zu of Megatron's index); uint16 and int32 are read: make the tokens again with one of them",
             g->path, megatron_types[type < sizeof megatron_types / sizeof *megatron_types ? type : 0].name,
             type);
-    if (sequences > (index->bytes - MEGATRON_HEADER) / sizeof(int32_t))
+    memcpy(&documents, p + 26, sizeof documents);
+    uint64_t room = index->bytes - MEGATRON_HEADER;
+    if (sequences > room / 12 || documents > (room - 12 * sequences) / sizeof(int64_t))
         return fail(
-            "data %s: announces %llu sequences and is too short for them: it is truncated, copy it again",
-            path, (unsigned long long)sequences);
+            "data %s: announces %llu sequences and %llu documents, and is too short for them: it is truncated, copy it again",
+            path, (unsigned long long)sequences, (unsigned long long)documents);
+    const unsigned char *first_of = p + MEGATRON_HEADER + 12 * sequences;
+    g->documents = xcalloc(documents + 1, sizeof *g->documents);
     int64_t tokens = 0;
-    for (uint64_t i = 0; i < sequences; i++) {
+    for (uint64_t i = 0, at = 0; i < sequences; i++) {
         int32_t length;
+        int64_t first;
+        for (; at < documents &&
+               (memcpy(&first, first_of + at * sizeof first, sizeof first), first == (int64_t)i);
+             at++)
+            if (!g->document_count || g->documents[g->document_count - 1] < tokens)
+                g->documents[g->document_count++] = tokens;
         memcpy(&length, p + MEGATRON_HEADER + i * sizeof length, sizeof length);
+        if (length < 0)
+            return fail("data %s: sequence %llu has %d tokens: the file is damaged", path,
+                        (unsigned long long)i, length);
         tokens += length;
     }
     *width = megatron_types[type].width;
@@ -246,6 +260,7 @@ void stream_close(struct token_stream *s) {
     for (int i = 0; i < s->count; i++) {
         mapped_file_close(&s->segments[i].map);
         free(s->segments[i].heap);
+        free(s->segments[i].documents);
         free(s->segments[i].path);
     }
     free(s->segments);

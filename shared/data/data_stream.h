@@ -13,7 +13,7 @@
 // What is read, by its first bytes, the file beside it, or its name:
 //     text         bytes as they are. A text that is none (NUL bytes, or few that are UTF-8) is read as "byte" alone
 //     llm.c        tokens of 2 or 4 bytes behind a header
-//     Megatron-LM  X.bin with X.idx, whose type it takes: uint16 or int32
+//     Megatron-LM  X.bin with X.idx, which says their type, uint16 or int32, and where documents begin
 // All else that is known is refused by its name (shared/core/file_kind.h).
 //
 // A token file of llm.c (dev/data/data_common.py, write_datafile):
@@ -35,6 +35,9 @@ struct segment {
     int64_t count;
     struct mapped_file map;
     char *heap;  // or NULL
+    // Where documents begin, in its tokens, ascending, the first at 0, as Megatron's index says; NULL: nothing does.
+    int64_t *documents;
+    int64_t document_count;
 };
 
 struct token_stream {

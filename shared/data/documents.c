@@ -8,7 +8,11 @@
 #include "shared/data/vocabulary.h"
 
 #define SCAN_TOKENS 65536
-#define BYTES       (-1)  // what begins a document: a line behind a blank one
+// What begins a document, where no token does: a line behind a blank one; a place that the file's index has; nothing that is
+// known.
+#define BYTES   (-1)
+#define INDEXED (-2)
+#define UNKNOWN (-3)
 
 // Documents of llm.c's files, by the bytes of a token: dev/data/data_common.py and its callers for gpt-2 and llama-3.
 static const struct { int32_t width, start, vocab; } known[] = {{2, 50256, 50257}, {4, 128000, 128256}};
@@ -24,18 +28,19 @@ static int none(const struct documents_options *o, const char *why, const char *
         o->path, why, help);
 }
 
-// The token that begins a document of one file, BYTES, or -2: nothing tells.
+// The token that begins a document of one file, or one of the above.
 static int32_t start_of(const struct token_stream *s, const struct segment *g, int32_t vocab) {
     if (s->width == 1) return BYTES;
+    if (g->document_count) return INDEXED;
     struct sidecar_summary side = sidecar_read(g->path);
     free(side.tokenizer);
     if (side.bytes) return BYTES;
-    if (side.vocab > 0) return side.document_start >= 0 ? side.document_start : -2;
+    if (side.vocab > 0) return side.document_start >= 0 ? side.document_start : UNKNOWN;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (s->width == known[i].width && vocab >= known[i].vocab &&
             vocab <= known[i].vocab + VOCAB_PADDING_MAX)
             return known[i].start;
-    return -2;
+    return UNKNOWN;
 }
 
 // ---------------------------------------------------------------- one pass
@@ -101,18 +106,25 @@ int documents_find(struct documents *d, const struct token_stream *s, const stru
     for (int i = 1; i < s->count; i++)
         if (start_of(s, &s->segments[i], o->vocab) != start)
             return none(o, "its files begin documents with different tokens", tokens_help);
-    if (start < BYTES) return none(o, "nothing says which token begins a document", tokens_help);
+    if (start == UNKNOWN) return none(o, "nothing says which token begins a document", tokens_help);
     int32_t *buf = xcalloc(SCAN_TOKENS, sizeof *buf);
     int segment = 0;
+    int64_t next = 0;  // document of the segment's index
     for (int64_t at = 0; at < o->tokens; at += SCAN_TOKENS) {
         int64_t n = o->tokens - at < SCAN_TOKENS ? o->tokens - at : SCAN_TOKENS;
         stream_fetch(s, at, n, buf);
         for (int64_t i = 0; i < n; i++) {
             bool file_begins = segment < s->count && s->segments[segment].first == at + i;
             segment += file_begins;
+            const struct segment *g = &s->segments[segment - 1];
+            if (file_begins) next = 0;
+            bool document_begins = next < g->document_count && g->documents[next] == at + i - g->first;
+            next += document_begins;
             if (start == BYTES)
                 look_at_byte(&x, at + i, buf[i], file_begins);
-            else
+            else if (start == INDEXED && document_begins && at + i > 0)
+                end_text(&x, at + i);
+            else if (start >= 0)
                 look_at_token(&x, at + i, buf[i] == start);
         }
     }
@@ -121,6 +133,7 @@ int documents_find(struct documents *d, const struct token_stream *s, const stru
     if (x.parts && d->count) return 0;
     if (x.parts) return none(o, "no document in it has two tokens", "give it longer ones");
     if (start == BYTES) return none(o, "no blank line ends a document in it", text_help);
+    if (start == INDEXED) return none(o, "its index has one document alone", text_help);
     char missing[80];
     snprintf(missing, sizeof missing, "the token that begins one, %d, is not in it", start);
     return none(o, missing, tokens_help);

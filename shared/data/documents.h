@@ -3,6 +3,7 @@
 //     tokens   a document begins with the token that its tokenizer puts before each, which the sidecar names (vocabulary.h);
 //              in llm.c's files, which have none, <|endoftext|> of GPT-2 or <|begin_of_text|> of Llama 3. It ends before the
 //              next such token, and its last target is that token. Files of a directory follow one another.
+//     indexed  a document of Megatron's files ends where its index says. Nothing of the next document is a target
 //     bytes    a document ends with a blank line, one of nothing but white space, or with its file. Blank lines belong
 //              to the document before them. Nothing of the next document is a target.
 //

@@ -262,12 +262,13 @@ static void test_patterns(void **state) {
 
 // Megatron's pairs: the type is the index's.
 static void put_index(struct dir *d, const char *name, int type, int version, int32_t first, int32_t second) {
-    unsigned char bytes[34 + 8] = "MMIDIDX";
+    unsigned char bytes[34 + 2 * 12 + 3 * 8] = "MMIDIDX";
     bytes[9] = (unsigned char)version;
     bytes[17] = (unsigned char)type;
     bytes[18] = 2;
     bytes[26] = 3;
     memcpy(bytes + 34, (int32_t[]){first, second}, 8);
+    memcpy(bytes + 34 + 24, (int64_t[]){0, 1, 2}, 24);
     put_file(d, name, bytes, sizeof bytes);
 }
 
@@ -292,7 +293,15 @@ static void test_megatron(void **state) {
         data_close(&s);
     }
     free(beginning);
-    struct data_options o = {.path = d->files[0], .vocab = 1000};
+    struct data_options o = {.path = d->files[0], .vocab = 1000, .seq = 50, .whole = true};
+    // Its documents are the index's: 59 targets of the first, in two parts, and 39 of the second.
+    struct token_source *whole = data_open(&o);
+    assert_non_null(whole);
+    assert_int_equal(data_documents(whole), 3);
+    assert_true(data_document_tokens(whole, 0) == 50 && data_document_tokens(whole, 1) == 9 &&
+                data_document_tokens(whole, 2) == 39);
+    data_close(&whole);
+    o.whole = false;
     put_index(d, "n.idx", 5, 1, 60, 40);
     expect_error(&o, "int64", "n.bin");
     put_index(d, "n.idx", 8, 2, 60, 40);
@@ -330,6 +339,8 @@ static void test_other_kinds(void **state) {
         {"read_feather", "ARROW1", false},
         {"numpy.load", "\x93NUMPY", false},
         {"pickle.load", "\x80\x04\x95", false},
+        {"pickle.load", "\x80\x02]q\x01", false},
+        {"torch", "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46", false},
         {"SQLite", "SQLite format 3", false},
         {"pdftotext", "%PDF-1.7", false},
         {"a program (ELF)",

@@ -419,7 +419,7 @@ static void test_look(void **state) {
         {"llama3.1_8B.bin", "\xa3\xd9\x34\x01", "llm.c", true},
         {"model.safetensors", "\x10\0\0\0\0\0\0\0{\"", "the directory that has both", true},
         {"x.pt", "PK\3\4 x/data.pkl", "torch.save", true},
-        {"x.bin", "\x80\x02", "pickle", true},
+        {"x.bin", "\x80\x02}q", "pickle", true},
         {"x.tar", "", "tar -xf", true},
         {"config.json", "<!DOCTYPE html><html>", "a web server", true},
     };

@@ -24,50 +24,74 @@ static double param(const cJSON *section, const char *name, double fallback) {
     return cJSON_IsNumber(v) ? v->valuedouble : fallback;
 }
 
+// A template's "{NAME=USUAL}" become the number NAME of the scheduler's params, USUAL where it is absent; behind USUAL may stand
+// *F or /F, F a number or lr (malloc'd).
+static char *fill(const char *template, const cJSON *scheduler, double lr) {
+    char *text = xstrdup("");
+    for (const char *at = template, *open; *at; at = open ? strchr(open, '}') + 1 : at + strlen(at)) {
+        open = strchr(at, '{');
+        char name[32], value[32] = "", *behind = NULL;
+        if (open) {
+            int n = (int)strcspn(open + 1, "=");
+            snprintf(name, sizeof name, "%.*s", n, open + 1);
+            double x = param(scheduler, name, strtod(open + n + 2, &behind));
+            double factor = behind[1] == 'l' ? lr : strtod(behind + 1, NULL);
+            snprintf(value, sizeof value, "%.6g",
+                     *behind == '*'   ? x * factor
+                     : *behind == '/' ? x / factor
+                                      : x);
+        }
+        char *longer =
+            xasprintf("%s%.*s%s", text, (int)(open ? open - at : (ptrdiff_t)strlen(at)), at, value);
+        free(text);
+        text = longer;
+    }
+    return text;
+}
+
 // torch's schedulers, of which DeepSpeed takes those that are none of its own by their name (0.19.6: runtime/engine.py). None is one
 // of ours at every update: ours begin with two steps of warm-up. The nearest is named, with the file's numbers.
 static int check_torch_schedule(const struct reading *r, const cJSON *root) {
+#define DECAY        "\"warmup_num_steps\": 2, \"warmup_max_lr\": {none=1*lr}, \"total_num_steps\": "
+#define OVER_THE_RUN DECAY "\"auto\""
     static const struct {
-        const char *torch, *ours, *with,
-            *total;          // with: of ours, as JSON; total: their number of total_num_steps
-        double usual;        // of it
-        const char *lowest;  // their rate at the end, of which ours is a share
+        const char *torch, *ours, *with;
     } rows[] = {
-        {"CosineAnnealingLR", "WarmupCosineLR", "\"warmup_num_steps\": 2", "T_max", 0, "eta_min"},
-        {"CosineAnnealingWarmRestarts", "WarmupCosineLR", "\"warmup_num_steps\": 2", "T_0", 0, "eta_min"},
-        {"LinearLR", "WarmupLR", "\"warmup_type\": \"linear\", \"warmup_num_steps\": total_iters", NULL, 0,
-         NULL},
-        {"PolynomialLR", "WarmupDecayLR", "\"warmup_num_steps\": 2", "total_iters", 5, NULL},
-        {"ExponentialLR", "WarmupDecayLR", "\"warmup_num_steps\": 2, \"total_num_steps\": \"auto\"", NULL, 0,
-         NULL},
-        {"StepLR", "WarmupDecayLR", "\"warmup_num_steps\": 2, \"total_num_steps\": \"auto\"", NULL, 0, NULL},
-        {"MultiStepLR", "WarmupDecayLR", "\"warmup_num_steps\": 2, \"total_num_steps\": \"auto\"", NULL, 0,
-         NULL},
+        {"CosineAnnealingLR", "WarmupCosineLR",
+         "\"warmup_num_steps\": 2, \"total_num_steps\": {T_max=100}, \"cos_min_ratio\": {eta_min=0/lr}"},
+        {"CosineAnnealingWarmRestarts", "WarmupCosineLR",
+         "\"warmup_num_steps\": 2, \"total_num_steps\": {T_0=100}, \"cos_min_ratio\": {eta_min=0/lr}"},
+        {"LinearLR", "WarmupLR",
+         "\"warmup_type\": \"linear\", \"warmup_num_steps\": {total_iters=5}, \"warmup_min_lr\": "
+         "{start_factor=0.333333*lr}, \"warmup_max_lr\": {end_factor=1*lr}"},
+        {"ConstantLR", "WarmupLR",
+         "\"warmup_num_steps\": {total_iters=5}, \"warmup_min_lr\": {factor=0.333333*lr}, \"warmup_max_lr\": "
+         "{none=1*lr}"},
+        {"PolynomialLR", "WarmupDecayLR", DECAY "{total_iters=5}"},
+        {"ExponentialLR", "WarmupDecayLR", OVER_THE_RUN},
+        {"StepLR", "WarmupDecayLR", OVER_THE_RUN},
+        {"MultiStepLR", "WarmupDecayLR", OVER_THE_RUN},
+        {"ReduceLROnPlateau", "WarmupDecayLR", OVER_THE_RUN},
+        {"LambdaLR", "WarmupDecayLR", OVER_THE_RUN},
         {"CyclicLR", "OneCycle",
-         "\"cycle_min_lr\": base_lr, \"cycle_max_lr\": max_lr, \"cycle_first_step_size\": step_size_up", NULL,
-         0, NULL},
+         "\"cycle_min_lr\": {base_lr=0.001}, \"cycle_max_lr\": {max_lr=0.01}, \"cycle_first_step_size\": "
+         "{step_size_up=2000}"},
         {"OneCycleLR", "OneCycle",
-         "\"cycle_min_lr\": max_lr / 25, \"cycle_max_lr\": max_lr, \"cycle_first_step_size\": 0.3 total_steps",
-         NULL, 0, NULL},
-        {"ConstantLR", "none", "\"lr\" of the optimizer", NULL, 0, NULL},
-        {"ReduceLROnPlateau", "WarmupDecayLR", "\"warmup_num_steps\": 2, \"total_num_steps\": \"auto\"", NULL,
-         0, NULL}};
+         "\"cycle_min_lr\": {max_lr=0.01/25}, \"cycle_max_lr\": {max_lr=0.01}, \"cycle_first_step_size\": "
+         "{total_steps=100*0.3}, \"cycle_second_step_size\": {total_steps=100*0.7}"}};
     const cJSON *section = cJSON_GetObjectItemCaseSensitive(root, "scheduler");
     const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(section, "type"));
     double lr = param(cJSON_GetObjectItemCaseSensitive(root, "optimizer"), "lr", 1e-3);
     for (size_t i = 0; type && i < sizeof rows / sizeof *rows; i++) {
         if (strcmp(type, rows[i].torch) != 0) continue;
-        char total[64] = "", lowest[64] = "";
-        double end = rows[i].lowest ? param(section, rows[i].lowest, 0) / lr : 0;
-        if (rows[i].total)
-            snprintf(total, sizeof total, ", \"total_num_steps\": %.10g",
-                     param(section, rows[i].total, rows[i].usual));
-        if (rows[i].lowest) snprintf(lowest, sizeof lowest, ", \"cos_min_ratio\": %.6g", end);
-        return config_refuse(
+        char *with = fill(rows[i].with, section, lr);
+        config_refuse(
             r, "scheduler.type",
             ": %s is torch's, which DeepSpeed takes and this program does not have: the nearest here is "
-            "\"type\": \"%s\" with %s%s%s",
-            type, rows[i].ours, rows[i].with, total, lowest);
+            "\"type\": \"%s\" with %s",
+            type, rows[i].ours, with);
+        free(with);
+        return -1;
     }
     return 0;
 }

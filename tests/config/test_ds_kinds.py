@@ -191,6 +191,21 @@ class Kinds(Runs):
                 self.assertRegex(p.stderr.splitlines()[-1], words)
                 self.assertIn("ds.json", p.stderr)
 
+    def test_the_nearest_of_torchs_schedulers_trains(self):
+        for name, params in (("CosineAnnealingLR", {"T_max": 50, "eta_min": 5e-6}), ("CosineAnnealingWarmRestarts", {"T_0": 20}),
+                             ("LinearLR", {"total_iters": 20, "start_factor": 0.1}), ("ConstantLR", {"factor": 1.0}),
+                             ("PolynomialLR", {"total_iters": 50}), ("ExponentialLR", {"gamma": 0.9}), ("StepLR", {"step_size": 5}),
+                             ("MultiStepLR", {"milestones": [3]}), ("LambdaLR", {}), ("ReduceLROnPlateau", {}),
+                             ("CyclicLR", {"base_lr": 1e-5, "max_lr": 1e-3}), ("OneCycleLR", {"max_lr": 0.01, "total_steps": 50})):
+            file = {"optimizer": {"type": "AdamW", "params": {"lr": 5e-4}}, "scheduler": {"type": name, "params": params}}
+            p = self.print_config(json.dumps(file))
+            said = re.search(name + r' is torch\'s.* "type": "(\w+)" with (.*)', p.stderr)
+            self.assertTrue(said, p.stderr)
+            file["scheduler"] = {"type": said.group(1), "params": json.loads("{" + said.group(2) + "}")}
+            p = self.print_config(json.dumps(file))
+            self.assertEqual(p.returncode, 0, p.stderr)
+            self.assertNotIn("warning", p.stderr)
+
     def test_said_in_one_line(self):
         for name, (text, _) in READ.items():
             with self.subTest(name):

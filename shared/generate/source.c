@@ -11,6 +11,7 @@
 #include "shared/core/path.h"
 #include "shared/core/relaxed_json.h"
 #include "shared/hf/hf_dir.h"
+#include "shared/hf/hf_look.h"
 #include "shared/hf/presets.h"
 
 static int no_weights(const char *given) {

@@ -21,9 +21,6 @@ bool hf_has_weights(
 // different matrices in them is untied, whatever config.json says, as in transformers. Looks at every tensor, as hf_open does,
 // and warns of those that are not used. 0, or -1 after naming file and tensor.
 int hf_settle(const char *dir, struct model_spec *s);
-// A path that was given as a model: 0 where it may be one. -1 after saying what it is and what to do: a file of weights alone,
-// weights in a form that is not read, an adapter, a checkpoint of another program, a run's directory.
-int hf_look(const char *path);
 // The type of the embedding's file tensor; fp32 for fp64.
 enum dtype hf_dtype(const struct hf_reader *r);
 // Unit u as fp32 (n_pad), zeros in gaps.

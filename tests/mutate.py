@@ -35,6 +35,8 @@ PUSH_UNITS, WORKER = "ps/server/push_units.c", "ps/worker/worker_core.c"
 GOSSIP_C, LOCAL_C = "decentral/gossip.c", "shared/launch/local_steps.c"
 GLOO, PEERS, GLOO_WORLD = "test_decentral_gloo", "decentral/collective/collective_peers.c", "decentral/gloo/gloo_world.c"
 
+HF, HF_DIR, DATA, DATA_FILES = "test_shared_hf", "shared/hf/hf_dir.c", "test_shared_data", "shared/data/data_files.c"
+
 RULES = [Rule(*row) for row in (
     # ---- ranks that are processes
     ("a rank that closed its connections is missed", GLOO_WORLD, "if (missing[i] && w->peers[i].gone_s > 0", "if (false && w->peers[i].gone_s > 0", GLOO),
@@ -44,6 +46,16 @@ RULES = [Rule(*row) for row in (
      "", GLOO),
     ("a message of another length is another message", "decentral/gloo/collective_gloo.c", "(uint64_t)what << 48 | bytes", "(uint64_t)what << 48", GLOO),
     ("slow is not dead", PEERS, "if (rank_pulse_slow(m->pulse, &w, silent)) return 0;", "(void)rank_pulse_slow(m->pulse, &w, silent);", GLOO),
+    # ---- what people give it
+    ("a tied flag with two matrices is an untied model", HF_DIR, "r->spec.tied = s->tied = same;", "(void)same;", HF),
+    ("names behind wrappers are the model's", HF_DIR, "begins = begins && behind;", "begins = false;", HF),
+    ("a shard that did not arrive is missed", HF_DIR, "if (here >= of) return 0;", "return 0;", HF),
+    ("weights that are not read are not passed over", "shared/hf/hf_look.c", "if (k) rc = say_kind(", "if (false) rc = say_kind(", HF),
+    ("what is held out is not trained on", DATA_FILES, "if (p == (part == PART_TRAIN ? FOR_TRAINING : held))", "if (p == FOR_TRAINING || p == held)", DATA),
+    ("files of a pattern are in the order of their names", DATA_FILES, "if (f->count) qsort(f->paths, (size_t)f->count, sizeof *f->paths, by_text);\n    for (",
+     "for (", DATA),
+    ("zero bytes are no text", "shared/data/data_stream.c", "else if (zeros[0] + zeros[1])", "else if (false)", DATA),
+    ("a pointer is not the file", "shared/core/file_kind.c", "version https://git-lfs.github.com/spec/", "Version https://git-lfs.github.com/spec/", DATA),
     # ---- updates on arrival
     ("a version counts pushes, not updates", ON_ARRIVAL, "k->version += s->pushes - 1;", "", ARRIVALS),
     ("the moments count updates, not pushes", ON_ARRIVAL, "k->skew -= s->pushes - 1;", "", ARRIVALS),

@@ -85,7 +85,8 @@ extern const struct engine_row engine_rows[RING_COLLECTIVES];
 // Training sequences: of T tokens from anywhere in the text, or documents, each as long as it is (shared/data/documents.h).
 enum documents_kind { DOCUMENTS_PACKED, DOCUMENTS_WHOLE };
 
-#define EVAL_ALL (-1)
+#define EVAL_ALL  (-1)
+#define EVAL_AUTO (-2)
 
 // What a star's workers keep of weights and gradients: all, or two units' at a time.
 enum ps_resident { PS_RESIDENT_ALL, PS_RESIDENT_UNITS };
@@ -207,7 +208,7 @@ struct config {
     char *out;  // run directory, or NULL
     int64_t eval_every;
     double eval_every_seconds;
-    int64_t eval_batches;  // EVAL_ALL, 0: none
+    int64_t eval_batches;  // EVAL_ALL, EVAL_AUTO (shared/evaluation/evaluate.h), 0: none
     double target_loss;
     bool keep_snapshots;
     bool trace, json, quiet, full;
@@ -224,9 +225,9 @@ struct config {
     struct schedule_config schedule;
     struct scaler_config scaler;
     float clip;
-    bool clip_given, optimizer_given;    // by a file or the command line, which a run's config.json is
-    char *remarks;      // what became of keys that have no effect, and of "auto": lines, each with its end
-    int grad_accum;     // data_types.grad_accum_dtype: 0: auto, fp32; else 1 + enum dtype
+    bool clip_given, optimizer_given;  // by a file or the command line, which a run's config.json is
+    char *remarks;   // what became of keys that have no effect, and of "auto": lines, each with its end
+    int grad_accum;  // data_types.grad_accum_dtype: 0: auto, fp32; else 1 + enum dtype
     struct recompute_options recompute;  // but gelu_apart, which follows from cuda.gelu
     int64_t steps_per_print;
     struct monitor_config tensorboard, csv_monitor;

@@ -24,7 +24,7 @@ static const char *const schedule_names[] = {
     "none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest", NULL};
 static const char *const warmup_names[] = {"log", "linear", NULL};
 static const char *const memory_check_names[] = {"auto", "off", NULL};
-static const char *const batches_names[] = {"none", "all", NULL};
+static const char *const batches_names[] = {"none", "all", "auto", NULL};
 static const char *const auto_names[] = {"auto", NULL};
 static const char *const device_bytes_names[] = {"all", NULL};
 static const char *const kernel_names[] = {"auto", "fma", "bf16-pairs", NULL};
@@ -46,7 +46,7 @@ static const char *const reduce_names[] = {"ordered", "native", NULL};
 static_assert(DT_F32 == 0 && DT_BF16 == 1 && DT_F16 == 2, "dtype_names are indexed by enum dtype");
 static_assert(RECOMPUTE_NONE == 0 && RECOMPUTE_CHEAP == 1 && RECOMPUTE_BLOCK == 2,
               "recompute_names, behind auto");
-static_assert(EVAL_ALL == -1, "batches_names are their negatives");
+static_assert(EVAL_ALL == -1 && EVAL_AUTO == -2, "batches_names are their negatives");
 static_assert(PREFETCH_AUTO == -1, "prefetch_names are their negatives");
 static_assert(GROUP_NONE == 0 && GROUP_HOST == -1, "group_names are their negatives");
 static_assert(CUDA_SLICE_AUTO == 0 && CUDA_SLICE_WHOLE == -1, "slice_names are their negatives");
@@ -180,7 +180,7 @@ static const struct config_key keys[] = {
             "keep the weights of every K-th step, and evaluate them after the run (0: the last ones alone)")),
     NUMBER("eval_every_seconds", R, KEY_F64, c.eval_every_seconds, 0, FLOAT_MAX),
     ROW("eval_batches", R, KEY_SIZE, c.eval_batches, .high = EXACT_MAX, .names = batches_names,
-        DEFAULT("all")),
+        DEFAULT("auto")),
     NUMBER("target_loss", R, KEY_F64, c.target_loss, 0, FLOAT_MAX),
     BOOL("keep_snapshots", NOBODY, c.keep_snapshots,
          FLAG("keep-snapshots", NULL,

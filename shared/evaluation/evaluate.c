@@ -63,12 +63,20 @@ static struct model *make_model(const struct evaluation *x, int64_t batch) {
                                                 .logits_bytes = x->c->logits_bytes});
 }
 
+// Global batches that each evaluation may take by itself: as many as lie between two of them, so that all together predict no more
+// tokens than the run was trained on. By the clock nobody knows how many there will be: a tenth.
+static int64_t batches_between(const struct config *c) {
+    if (c->eval_every > 0) return c->eval_every < c->steps ? c->eval_every : c->steps;
+    return c->eval_every_seconds > 0 ? (c->steps + 9) / 10 : c->steps;
+}
+
 static int prepare(struct evaluation *x) {
     const struct config *c = x->c;
     // 1. The windows: all there are, or those of so many global batches; as many at once as make EVALUATE_TOKENS.
     x->windows = (data_val_tokens(x->o->data) - 1) / c->seq;
     x->asked = size_times(c->eval_batches > 0 ? c->eval_batches : 0, c->train_batch);
-    if (c->eval_batches > 0 && x->asked < x->windows) x->windows = x->asked;
+    int64_t few = c->eval_batches == EVAL_AUTO ? size_times(batches_between(c), c->train_batch) : x->asked;
+    if (c->eval_batches != EVAL_ALL && few < x->windows) x->windows = few;
     x->batch = EVALUATE_TOKENS / c->seq > 1 ? EVALUATE_TOKENS / c->seq : 1;
     if (x->batch > x->windows) x->batch = x->windows;
     // 2. The device, with as many processors as the run could use.

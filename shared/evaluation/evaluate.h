@@ -1,11 +1,13 @@
-// Evaluates the snapshots of a run, apart from it: each one's weights on the whole held-out text, alone, on one device,
+// Evaluates the snapshots of a run, apart from it: each one's weights on held-out text, alone, on one device,
 // with every core. What trained them plays no part, so equal weights have the same loss to the last bit, whatever the
 // topology; and nothing of it is in the run's times, bytes or memory.
 //
 //     DIR/snapshots/step-K   -->   a line of DIR/evals.jsonl; the file goes, unless it is to be kept
 //
 // The held-out text is cut into windows of seq tokens; as many as make EVALUATE_TOKENS go through the model at once,
-// whatever the run's batch was. eval_batches limits the windows to those of so many global batches.
+// whatever the run's batch was. eval_batches limits the windows to those of so many global batches; by
+// itself (EVAL_AUTO) to as many as the steps between two evaluations: a forward pass costs a third of a step, so evaluation stays below
+// the cost of training.
 //
 // Interrupted at any time it leaves whole lines and the snapshots that are still to be evaluated.
 #ifndef STARRING_SHARED_EVALUATION_EVALUATE_H

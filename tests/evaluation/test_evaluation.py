@@ -32,7 +32,7 @@ class Evaluation(Runs):
         found = {}
         for topology in ("ps:sync", "zero:0", "zero:1", "zero:2", "zero:3"):
             out = topology.replace(":", "-")
-            self.train(out, "--quiet", "--topology", topology, "--eval-every", "2")
+            self.train(out, "--quiet", "--topology", topology, "--eval-every", "2", "--set", "eval_batches=all")
             found[topology] = self.losses(out)
             evals, metrics = self.lines(out, "evals.jsonl"), self.lines(out, "metrics.jsonl")
             self.assertEqual([e["step"] for e in evals], [2, 4, 6])
@@ -121,7 +121,7 @@ class Evaluation(Runs):
         self.assertNotEqual(rest, mean[16])
         said = self.train("more", "--topology", "local", "--workers", "1", "--set", "eval_batches=100000", steps="1").stdout
         self.assertEqual(said.count("eval_batches 100000 would be more than there is: the text is used once"), 1, said)
-        said = self.train("all", "--topology", "local", "--workers", "1", steps="1").stdout
+        said = self.train("all", "--topology", "local", "--workers", "1", "--set", "eval_batches=all", steps="1").stdout
         self.assertNotIn("would be more", said)
         self.assertEqual(self.lines("more", "evals.jsonl")[0]["tokens"], self.lines("all", "evals.jsonl")[0]["tokens"])
         self.assertEqual(self.losses("more"), self.losses("all"))
@@ -195,12 +195,21 @@ class Evaluation(Runs):
             self.assertEqual(self.summary("full")["updates_applied"], 6)
             self.assertIsNone(self.summary("full")["val_loss"])
 
+    def test_by_itself_it_predicts_no_more_tokens_than_training_did(self):
+        for steps, every, batches in ((6, 0, 6), (6, 2, 2), (6, 3, 3), (3, 5, 3)):
+            self.train("own", "--quiet", "--force", "--topology", "zero:1", "--eval-every", str(every), steps=str(steps))
+            evals = self.lines("own", "evals.jsonl")
+            self.assertEqual([e["tokens"] for e in evals], [batches * 2 * 2 * 32] * len(evals))
+            self.assertLessEqual(sum(e["tokens"] for e in evals), steps * 2 * 2 * 32)
+        self.train("own", "--quiet", "--force", "--topology", "zero:1", "--set", "eval_every_seconds=1000", steps="6")
+        self.assertEqual([e["tokens"] for e in self.lines("own", "evals.jsonl")], [2 * 2 * 32])
+
     def test_an_evaluation_may_be_interrupted(self):
         # It says how long it still takes. The run is complete by then, and evaluate goes on with what is left.
         held = self.at("held.txt")
         self.write(self.read("text.txt") * 100, "held.txt")
-        p = self.start("train", *SMALL, "--model", "demo", "--steps", "2", "--topology", "ps:sync", "--set", "data.val_path=held.txt", "--out",
-                       "stopped")
+        p = self.start("train", *SMALL, "--model", "demo", "--steps", "2", "--topology", "ps:sync", "--set", "data.val_path=held.txt", "--set",
+                       "eval_batches=all", "--out", "stopped")
         p.until(lambda: re.search(r"(?m)^evaluated +\d+%  \d.* left$", p.printed()), "it is evaluated")
         p.send_signal(signal.SIGINT)
         err, out = p.ends(130), p.printed()

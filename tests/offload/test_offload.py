@@ -21,7 +21,7 @@ class Offload(Runs):
 
     def words(self, out, *more, steps=6):
         return ["train", *TINY, "--data", "demo", "--steps", str(steps), "--seq", "24", "--batch", "1", "--lr", "0.01", "--quiet", "--force",
-                "--out", out, *more]
+                "--set", "eval_batches=none", "--out", out, *more]
 
     def run_of(self, out, *more, steps=6):
         self.run_it(*self.words(out, *more, steps=steps))
@@ -206,7 +206,7 @@ class Weights(Offload):
     def test_what_is_refused(self):
         self.assert_refused(["--topology", "zero:3", *self.param], "offload_param", "offload the whole optimizer too")
         self.assert_refused(["--topology", "zero:3", *self.offload(device="cpu"), *self.param[:2]], "zero_optimization.offload_param", "nvme_path is missing")
-        self.assert_refused(["--topology", "zero:3", "--set", "aio.block_size=5000"], "aio.block_size is 5000", "as 8192")
+        self.assert_refused(["--topology", "zero:3", *self.nvme(), "--set", "aio.block_size=5000"], "aio.block_size is 5000", "as 8192")
 
 
 class Refused(Offload):

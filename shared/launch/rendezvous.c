@@ -570,22 +570,23 @@ int rendezvous_close(struct rendezvous **rendezvous) {
     struct rendezvous *r = *rendezvous;
     if (!r) return 0;
     struct seat *s = &r->seat;
-    double until_s = now_seconds() + r->o.deadline_s;
+    double until_s = now_seconds() + 2 * r->o.deadline_s;  // one who is silent is lost by then
     say(r, MEET_BYE, "", NULL, 0);
     pthread_mutex_lock(&r->lock);
     while (now_seconds() < until_s &&
            (r->book ? !book_over(r->book) : s->acknowledged < s->said && !s->gone_s && !*s->ended))
         pause_until(r, until_s);
-    bool missed = r->book ? !r->o.least && s->first_lost >= 0 : s->acknowledged < s->said;
-    char *why = trouble(s);
-    bool gave_up = r->gave_up;
+    // The book knows before the seat hears it.
+    int lost = r->book && !r->o.least ? book_lost(r->book) : -1;
+    bool unheard = !r->book && s->acknowledged < s->said, gave_up = r->gave_up;
+    char *why = *s->ended ? xstrdup(s->ended) : NULL;
     pthread_mutex_unlock(&r->lock);
-    int rc = 0;
-    if (gave_up)
-        rc = -1;  // as was said
-    else if (why && (missed || *s->ended))
+    int rc = gave_up ? -1 : 0;  // as was said
+    if (why && !gave_up)
         rc = fail("%s, before the job had ended", why);
-    else if (missed)
+    else if (lost >= 0 && !gave_up)
+        rc = fail("rank %d on %s has gone, before the job had ended", lost, s->members[lost].host);
+    else if (unheard && !gave_up)
         rc = fail("rank 0 at %s has gone, or answers no more, before the job had ended", r->place);
     free(why);
     shut(rendezvous);

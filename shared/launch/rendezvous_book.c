@@ -385,6 +385,8 @@ bool book_over(const struct book *b) {
     return true;
 }
 
+int book_lost(const struct book *b) { return b->losses ? b->lost[0] : -1; }
+
 void book_destroy(struct book **book) {
     struct book *b = *book;
     if (!b) return;

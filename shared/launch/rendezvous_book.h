@@ -76,6 +76,7 @@ void book_hear(struct book *b, const struct meet_message *m, const void *data, d
 void book_unreachable(struct book *b, int rank, uint64_t life, double now_s);  // its connection has gone
 void book_tick(struct book *b, double now_s);
 bool book_over(const struct book *b);  // all have said goodbye or are lost
+int book_lost(const struct book *b);   // the first rank that is; -1: none
 void book_destroy(struct book **b);
 
 // ---------------------------------------------------------------- a rank's seat

@@ -64,8 +64,8 @@ static struct child start(const struct rendezvous_options *o, const char *key, r
         if (key) setenv("STARRING_JOB_KEY", key, 1);
         struct rendezvous *r = rendezvous_open(o);
         int rc = r ? body ? body(r, o->rank, o->size) : 0 : 1;
+        rc = rendezvous_close(&r) || rc;
         if (rc && write(ends[1], error_last(), strlen(error_last())) < 0) _exit(9);
-        rendezvous_close(&r);
         _exit(rc);
     }
     close(ends[1]);
@@ -291,6 +291,58 @@ static int zero_dies(struct rendezvous *r, int rank, int size) {
     return 1;
 }
 
+static int zero_dies_at_once(struct rendezvous *r, int rank, int size) {
+    int all[2];
+    (void)size;
+    rendezvous_all(r, &rank, sizeof rank, all);  // both know who is there
+    if (rank == 0) kill(getpid(), SIGKILL);
+    return 0;
+}
+
+static int one_dies(struct rendezvous *r, int rank, int size) {
+    int all[2];
+    (void)size;
+    rendezvous_all(r, &rank, sizeof rank, all);  // both know who is there
+    if (rank == 1) kill(getpid(), SIGKILL);
+    return 0;
+}
+
+static int zero_stands_still(struct rendezvous *r, int rank, int size) {
+    int all[2];
+    (void)size;
+    rendezvous_all(r, &rank, sizeof rank, all);  // both know who is there
+    if (rank == 0) kill(getpid(), SIGSTOP);
+    return 0;
+}
+
+// All went well until the goodbye, which one does not say or hear: the job did not.
+static void test_a_goodbye_that_is_missed(void **state) {
+    (void)state;
+    static const struct {
+        rank_body *body;
+        int lives;  // rank
+        const char *says;
+    } rows[] = {{one_dies, 0, "rank 1 on "},
+                {zero_dies_at_once, 1, "rank 0 at "},
+                {zero_stands_still, 1, "rank 0 at "}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int port = free_port();
+        struct child c[2];
+        for (int k = 0; k < 2; k++) {
+            struct rendezvous_options o = options(port, k, 2, 5);
+            c[k] = start(&o, NULL, rows[i].body);
+        }
+        end(&c[rows[i].lives]);
+        kill(c[1 - rows[i].lives].pid, SIGKILL);
+        end(&c[1 - rows[i].lives]);
+        const struct child *left = &c[rows[i].lives];
+        if (!WIFEXITED(left->status) || WEXITSTATUS(left->status) != 1)
+            fail_msg("row %zu: %x %s", i, left->status, left->said);
+        is_said(&c[rows[i].lives], rows[i].says);
+        is_said(&c[rows[i].lives], "before the job had ended");
+    }
+}
+
 static void test_rank_0_is_killed(void **state) {
     (void)state;
     int port = free_port();
@@ -431,9 +483,10 @@ int main(void) {
         cmocka_unit_test(test_rank_0_never_comes),    cmocka_unit_test(test_another_key),
         cmocka_unit_test(test_the_port_is_in_use),    cmocka_unit_test(test_a_name_without_an_address),
         cmocka_unit_test(test_lists_of_interfaces),   cmocka_unit_test(test_a_killed_rank_is_named),
-        cmocka_unit_test(test_a_watch_is_told),       cmocka_unit_test(test_rank_0_is_killed),
-        cmocka_unit_test(test_one_gives_up),          cmocka_unit_test(test_a_wait_has_a_deadline),
-        cmocka_unit_test(test_looking_does_not_wait), cmocka_unit_test(test_strangers_without_end),
+        cmocka_unit_test(test_a_watch_is_told),       cmocka_unit_test(test_a_goodbye_that_is_missed),
+        cmocka_unit_test(test_rank_0_is_killed),      cmocka_unit_test(test_one_gives_up),
+        cmocka_unit_test(test_a_wait_has_a_deadline), cmocka_unit_test(test_looking_does_not_wait),
+        cmocka_unit_test(test_strangers_without_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

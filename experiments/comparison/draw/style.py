@@ -44,8 +44,6 @@ PLOTS = """
 .curve{fill:none;stroke-width:2.2;stroke-linejoin:round}.raw{fill:none;stroke-width:1;opacity:.28}.range{fill:none;stroke-width:1.4;opacity:.6}
 .band{stroke:none!important;opacity:.2}.level{stroke:var(--soft);stroke-width:1.4;stroke-dasharray:2 4;fill:none}
 .idle,.fill.idle{fill:var(--line);stroke:none}.mark{stroke:var(--ink);stroke-width:2.5;fill:none}
-.tp-t{fill:var(--ink)}.tp-s{fill:var(--soft)}.tp-b{fill:var(--page);stroke:var(--line)}.tp-w{fill:var(--card);stroke:var(--soft)}.tp-c{stroke:var(--soft);fill:none}
-.tp-g{stroke:var(--c1);fill:none}.tp-gf{fill:var(--c1)}.tp-p{stroke:var(--c0);fill:none}.tp-pf{fill:var(--c0)}.tp-own{fill:var(--m4)}.tp-not{fill:var(--line)}.tp-k{fill:var(--m3)}
 .hollow{fill-opacity:.16;stroke-width:1.5}.dot{fill:var(--card);stroke-width:2}
 """ + "".join(
     f".c{i}{{stroke:var(--c{i})}}.band.c{i}{{fill:var(--c{i})}}.level.c{i}{{stroke:var(--c{i})}}.fill.c{i}{{fill:var(--c{i});stroke:none}}.hollow.c{i}{{fill:var(--c{i})}}"
@@ -105,6 +103,8 @@ summary{cursor:pointer;color:var(--soft)}
 .contents li{margin:2px 0;break-inside:avoid}
 details.all{border-bottom:1px solid var(--line)}details.all>summary{padding:9px 0;color:var(--accent);font-weight:600}details.all[open]{padding-bottom:18px}
 .get{max-width:none;margin:2px 0 0;font-size:.82rem;display:flex;gap:12px;justify-content:flex-end}table.overview{font-size:.82rem}.overview th,.overview td{padding:4px 8px}
+.tp-t{fill:var(--ink)}.tp-s{fill:var(--soft)}.tp-b{fill:var(--page);stroke:var(--line)}.tp-w{fill:var(--card);stroke:var(--soft)}.tp-c{stroke:var(--soft);fill:none}
+.tp-g{stroke:var(--c1);fill:none}.tp-gf{fill:var(--c1)}.tp-p{stroke:var(--c0);fill:none}.tp-pf{fill:var(--c0)}.tp-own{fill:var(--m4)}.tp-not{fill:var(--line)}.tp-k{fill:var(--m3)}
 .pictures{display:flex;flex-wrap:wrap;gap:14px}.pictures>div{flex:1 1 300px;min-width:0;max-width:480px}.pictures svg{display:block;width:100%;height:auto}
 """ + PLOTS + """
 @media screen and (max-width:600px){.on-page{display:none}.on-phone{display:block}

@@ -83,6 +83,12 @@ struct config *config_load(const struct topology_table *t, const char *path, con
             path);
         return NULL;
     }
+    if (path && path[0] == '{') {
+        fail(
+            "-c %.40s..: the text of a configuration, where a file is expected: put it into one, or give -c <(echo '..')",
+            path);
+        return NULL;
+    }
     cJSON *root = path ? relaxed_json_load(path) : cJSON_CreateObject();
     if (!root) return NULL;
     struct draft d;

@@ -149,6 +149,7 @@ class Reading(Case):
 
     def test_what_was_run_is_in_the_title(self):
         for topologies, summary, title in ((("ps:sync", "gossip"), {}, "ps:sync and gossip compared"), (("ps:quorum:2",), {}, "ps:quorum:2, one run"),
+                                           (("ps:sync", "zero:1"), {"local_steps": 5}, "ps:sync and zero:1 compared with 5 local steps per round"),
                                            (("ps:ssp:2", "zero:1"), {"trouble": {"text": "rank 1 computes 3 times as long in all steps"}},
                                             "ps:ssp:2 and zero:1 compared: rank 1 computes 3 times as long in all steps")):
             page = self.page(*(make_run(self.at(t.replace(":", "-")), t, **summary) for t in topologies))

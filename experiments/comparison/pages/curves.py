@@ -34,10 +34,10 @@ def curve_of(runs):
     return points, band if any(low < high for _, low, high in band) else []
 
 
-def whose(run):
-    """The label, and whose samples the loss in it is of where it is no mean over the global batch."""
-    of = run.get("explained", "loss_of")
-    return run.label + (f" ({of})" if of not in (None, "the global batch") else "")
+def whose(*runs):
+    """The labels of runs with one curve, and whose samples the loss in it is of where it is no mean over the global batch."""
+    of = runs[0].get("explained", "loss_of")
+    return " = ".join(run.label for run in runs) + (f" ({of})" if of not in (None, "the global batch") else "")
 
 
 def entropy_of(groups):
@@ -58,7 +58,7 @@ def losses(groups):
     for alike in same_curve(groups):
         i = groups.index(alike[0])
         points, band = curve_of(alike[0])
-        series.append({"label": " = ".join(whose(g[0]) for g in alike), "color": i % 8, "dash": dash(i), "points": points, "band": band,
+        series.append({"label": whose(*(g[0] for g in alike)), "color": i % 8, "dash": dash(i), "points": points, "band": band,
                        "dots": [] if band else [(e.step, e.loss) for e in learning.judged(alike[0][0])]})
     found = [(g[0].label, finite([r.val_loss for r in g])) for g in groups]
     held_out = [f"{label} {statistics.median(values):.4f}" for label, values in found if values]

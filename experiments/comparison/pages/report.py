@@ -103,8 +103,9 @@ def title_of(runs):
     """What was compared, in a line: topologies, the values of a sweep, who was made slow."""
     topologies = list(dict.fromkeys(r.topology for r in runs))
     names = findings.listed(topologies) if len(topologies) <= MOST else f"{len(topologies)} topologies"
-    slow = slow_of(runs)
-    return (names + (" compared" if len({r.label for r in runs}) > 1 else ", one run" if len(runs) == 1 else f", {len(runs)} runs") + swept_of(runs) + (f": {slow}" if slow else "")).strip()
+    slow, rounds = slow_of(runs), {r.local_steps for r in runs}
+    swept = swept_of(runs) or (f" with {rounds.pop()} local steps per round" if len(rounds) == 1 and None not in rounds else "")
+    return (names + (" compared" if len({r.label for r in runs}) > 1 else ", one run" if len(runs) == 1 else f", {len(runs)} runs") + swept + (f": {slow}" if slow else "")).strip()
 
 
 def head(title, runs):

@@ -46,6 +46,11 @@ RULES = [Rule(*row) for row in (
      "", GLOO),
     ("a message of another length is another message", "decentral/gloo/collective_gloo.c", "(uint64_t)what << 48 | bytes", "(uint64_t)what << 48", GLOO),
     ("slow is not dead", PEERS, "if (rank_pulse_slow(m->pulse, &w, silent)) return 0;", "(void)rank_pulse_slow(m->pulse, &w, silent);", GLOO),
+    # ---- what a topology says of itself
+    ("a star whose steps lack gradients says why it differs", "ps/star.c", "if (!consistency_freezes(&rule)) out->differs = rule.row->differs;", "",
+     "test_shared_config"),
+    ("the loss of local steps is told to be one rank's", LOCAL_C, "if (c->local_steps.steps) w->loss_of = LOSS_OF_RANK_0;", "(void)c, (void)w;",
+     "test_shared_config"),
     # ---- what people give it
     ("a tied flag with two matrices is an untied model", HF_DIR, "r->spec.tied = s->tied = same;", "(void)same;", HF),
     ("names behind wrappers are the model's", HF_DIR, "begins = begins && behind;", "begins = false;", HF),

@@ -114,7 +114,10 @@ def read_back(planned, name, directory, argv, status, seconds):
     log = log_of(directory)
     if status != 0:
         with open(log, encoding="utf-8", errors="replace") as f:
-            why = f"{in_words(status)}: {cause(f.read())} ({log})"
+            said = f.read()
+        # Last words are those of a run that ended by itself.
+        own = isinstance(status, int) or "error:" in said
+        why = f"{in_words(status)}{f': {cause(said)}' if own else ''} ({log})"
         raise RunError(f"{planned.label}: {why}", why)
     run = load(name, directory)
     run.label, run.command, run.wall_seconds, run.point = planned.label, argv, seconds, planned.point

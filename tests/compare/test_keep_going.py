@@ -40,6 +40,11 @@ class KeepGoing(FakeProgram):
     def test_a_signal_is_called_one(self):
         self.assertIn("failed: zero:3: ended by signal 9 (Killed): ", self.going_on("killed", "--repeat", "1").stdout)
 
+    def test_a_run_that_was_ended_has_no_last_words(self):
+        p = self.run_it("--program", self.program, "--a", "zero:1", "--repeat", "1", "--limit", "0.001")
+        self.assertEqual(p.returncode, 1, p.stderr)
+        self.assertIn(f"compare.py: zero:1: still running after 0.001 s; it was ended ({os.path.join(self.out, 'zero-1', 'output.txt')})\n", p.stderr)
+
     def test_nothing_is_left(self):
         p = self.going_on("all", "--repeat", "1")
         self.assertIn("no run is left to compare:\nps:sync: exit status 1: ", p.stderr)

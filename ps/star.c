@@ -275,6 +275,11 @@ static int check_arrivals(const struct config *c) {
             "parameter_server.compression %s: parameter_server.max_staleness drops the pushes that are too old, and with "
             "a code what the worker's next one builds on: leave out one of the two",
             codec_of(p->code.kind)->name);
+    if (p->max_lead > 0 && k - 1 > p->max_lead)
+        return fail(
+            "parameter_server.max_lead %lld: with parameter_server.pushes_per_update %d up to %d pushes of one worker wait for "
+            "their update, and workers that may lack no more than %lld would wait for each other: give max_lead %d or more",
+            (long long)p->max_lead, k, k - 1, (long long)p->max_lead, k - 1);
     const char *lacks =
         k < 2 ? "an update of one push is of one worker: give parameter_server.pushes_per_update 2 or more"
         : k > c->workers

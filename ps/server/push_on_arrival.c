@@ -7,7 +7,7 @@
 //     K          a worker whose push is in a sum gets the weights as they are, and may push again: K-batch-async (Dutta et al. 2018)
 //                distinct_workers: the K are of different workers, and each waits for the update (push_together.c)
 //     max_lead   s: a worker's step t is computed on weights that have the first t - s pushes of every worker that still pushes
-//                (SSP, Ho et al. 2013, with updates applied on arrival)
+//                (SSP, Ho et al. 2013, with updates applied on arrival); s is K - 1 at least
 //     staleness  max_staleness a: a gradient of an age above a is dropped: it counts as pushed, its worker hears that it came, and its
 //                batch is given up, not handed out again. With 0 an update is the mean of K gradients that were all computed on the
 //                version that it replaces, of any workers: K-batch-sync (Dutta et al. 2018), but that a worker ends
@@ -26,7 +26,8 @@
 //
 // A version counts the pushes that the weights hold, so it is the job's samples too; an update adds as many as it is made of, and
 // the moments count updates (skew). What is in a sum when nobody pushes any more is the mean of as many as there are. A skipped push is in
-// no sum. The learning rate is that of the last push. A checkpoint leaves out what is in a sum: those batches are done again.
+// no sum. The learning rate is that of the last push. Where batches have tokens of
+// their own numbers (whole documents) the mean is that over the tokens of all of them. A checkpoint leaves out what is in a sum: those batches are done again.
 //
 // Where checkpoints read keys that stay where they lie, a push that finds its key pinned is held, one a worker, and so is one that
 // comes behind such a push: they are applied in the order in which they came when the pin is gone, and their workers' pulls
@@ -143,8 +144,9 @@ static void add_squares(const struct server_core *c, struct server_key *k, const
 
 // acc = [acc +] share * (x + lambda x x (w - w_then)), x being the gradient times scale: without its loss scale, clipped.
 static void add_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
-                     const void *grad, float scale, double share) {
+                     const void *grad, float scale, double damped) {
     struct open_sum *s = &k->sum;
+    double tokens = h->tokens > 0 ? (double)h->tokens : 1, share = damped * tokens;
     float x[CHUNK], now[CHUNK], then[CHUNK], lambda = c->o.config->ps.delay_compensation, a = (float)share;
     bool compensates = k->sent && h->version < k->version, first = s->pushes == 0;
     for (int64_t at = 0; at < k->n; at += CHUNK) {
@@ -172,8 +174,9 @@ static void add_push(struct server_core *c, struct server_key *k, const struct w
     }
     s->unit = first || unit > s->unit ? unit : s->unit;
     s->weight = first ? share : s->weight + share;
+    s->tokens = first ? tokens : s->tokens + tokens;
     s->lr = h->lr;
-    s->batches[s->pushes++] = h->batch;
+    s->of[s->pushes++] = (struct summed){h->batch, h->rank};
 }
 
 static bool is_whole(const struct server_core *c, const struct server_key *k) {
@@ -190,7 +193,7 @@ static int commit_sum(struct server_core *c, struct server_key *k) {
     const struct update_scalars scalars = {.grad_scale = s->unit};
     sum_finish(&a, 0, k->n, k->buf.acc);
     note_initial(c, k);
-    if (apply(c, k, k->buf.acc, s->lr * (float)(s->weight / s->pushes), &scalars) != 0) return -1;
+    if (apply(c, k, k->buf.acc, s->lr * (float)(s->weight / s->tokens), &scalars) != 0) return -1;
     k->version += s->pushes - 1;
     k->skew -= s->pushes - 1;
     s->pushes = 0;
@@ -232,6 +235,12 @@ static int take_gradient(struct server_core *c, struct server_key *k, const stru
         note_initial(c, k);
         return apply(c, k, grad, h->lr * (float)share, &scalars);
     }
+    if (k->sum.pushes == c->per_update)
+        return core_fail(
+            c->error,
+            "key %d, step %lld: worker %d's push is one more than the %d of an update: what says which pushes "
+            "make it is of another run",
+            k->key, (long long)h->step, h->rank, c->per_update);
     work_on(c, SERVER_SUM, of_push(k, h->rank, h->step));
     add_push(c, k, h, grad, scalars.grad_scale, share);
     if (!is_whole(c, k)) return 0;
@@ -277,11 +286,19 @@ const char *on_arrival_unfit(const struct server_core *c, const struct server_ke
     return fits ? NULL : "its batch is none that the job has handed out";
 }
 
-// Whether the worker may have weights that lack the last max_lead pushes of others, but none before.
+// Pushes of the worker that the weights lack: they are in a sum of which no update has been made, or wait for a checkpoint.
+static int64_t lacking(const struct server_key *k, int worker) {
+    int64_t n = is_late(k, worker);
+    for (int i = 0; i < k->sum.pushes; i++) n += k->sum.of[i].worker == worker;
+    return n;
+}
+
+// Whether the worker may have weights that lack the last max_lead pushes of others, but none before. K - 1 of a sum are no more
+// than these (ps/star.c), so the slowest worker always may.
 static bool may_lead(const struct server_core *c, const struct server_key *k, int worker) {
     int64_t lead = c->o.config->ps.max_lead, want = k->pulls[worker].want;
     for (int w = 0; w < c->rule.workers && lead > 0; w++)
-        if (c->parts[w] == WORKER_PUSHES && k->pushed[w] - is_late(k, w) < want - lead) return false;
+        if (c->parts[w] == WORKER_PUSHES && k->pushed[w] - lacking(k, w) < want - lead) return false;
     return true;
 }
 
@@ -299,7 +316,8 @@ static int on_arrival_over(struct server_core *c, int worker) {
 }
 
 static int64_t on_arrival_bytes(const struct config *c) {
-    return (batches_words(c) + pushes_per_update(c)) * (int64_t)sizeof(int64_t) +
+    return batches_words(c) * (int64_t)sizeof(int64_t) +
+           pushes_per_update(c) * (int64_t)sizeof(struct summed) +
            c->workers * (int64_t)sizeof(struct sent_weights);
 }
 
@@ -307,7 +325,7 @@ static void on_arrival_open(struct server_core *c, struct server_key *k) {
     int words = batches_words(c->o.config);
     k->batches = xcalloc((unsigned long)words, sizeof *k->batches);
     batches_clear(k->batches, words);
-    k->sum.batches = xcalloc((unsigned long)c->per_update, sizeof *k->sum.batches);
+    k->sum.of = xcalloc((unsigned long)c->per_update, sizeof *k->sum.of);
     if (k->buf.pulled) k->sent = xcalloc((unsigned long)c->rule.workers, sizeof *k->sent);
 }
 
@@ -335,8 +353,8 @@ int64_t late_bytes(const struct config *c) {
 
 void late_hold(struct server_core *c, struct server_key *k, const struct wire_header *h,
                const struct gradient *g) {
-    k->late[h->rank] = (struct late_push){++c->lates,  h->step, h->version,    h->batch,
-                                          h->ready_ns, h->lr,   h->grad_scale, h->flags};
+    k->late[h->rank] = (struct late_push){++c->lates, h->step, h->version,    h->batch, h->ready_ns,
+                                          h->tokens,  h->lr,   h->grad_scale, h->flags};
     hold(c, k->slots, h->rank, g);
     note_held(c);
     k->pushed[h->rank] = h->step + 1;
@@ -351,6 +369,7 @@ int late_apply(struct server_core *c, struct server_key *k, int worker) {
                                   .version = l->version,
                                   .batch = l->batch,
                                   .ready_ns = l->ready_ns,
+                                  .tokens = l->tokens,
                                   .lr = l->lr,
                                   .grad_scale = l->grad_scale,
                                   .flags = l->flags};

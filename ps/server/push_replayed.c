@@ -84,20 +84,44 @@ static bool replayed_completes(const struct server_core *c, const struct server_
     return !next || (int64_t)next->version + next->staleness > k->version;
 }
 
+// A recording that was altered may ask for what never comes. a: the key's next push, and no sum is whole.
+static int check_reachable(struct server_core *c, const struct server_key *k, const struct arrival *a) {
+    int64_t now = (int64_t)a->version + a->staleness;
+    bool waits = k->sum.pushes > 0 && replayed_completes(c, k);  // for a checkpoint that reads the key
+    int lacks = -1;
+    for (int w = 0; w < c->rule.workers; w++) {
+        int64_t version = k->pulls[w].pending ? wanted(c, k, w) : -1;
+        if (version >= 0 && version < k->version && k->replay->w[w].told != k->pulls[w].want) lacks = w;
+    }
+    if ((waits || now == k->version) && lacks < 0) return 0;
+    if (lacks < 0)
+        return core_fail(
+            c->error,
+            "key %d: version %lld has worker %d's push next, in the recording version %lld: it is of another run",
+            k->key, (long long)k->version, a->worker, (long long)now);
+    return core_fail(
+        c->error,
+        "key %d, step %lld: worker %d computed on version %lld in the recording, and the key is at version %lld: it "
+        "is of another run",
+        k->key, (long long)k->pulls[lacks].want, lacks, (long long)wanted(c, k, lacks),
+        (long long)k->version);
+}
+
 static int replayed_advance(struct server_core *c, struct server_key *k) {
     // The last push of a sum may be one that is in none: a skipped one.
     while (sum_advance(c, k) == 0) {
         const struct arrival *a = arrivals_at(c->o.replay, k->key, k->replay->next);
         if (!a) return 0;
+        if (check_reachable(c, k, a) != 0) return -1;
         const struct late_push *l = &k->late[a->worker];
         if (!is_late(k, a->worker) || version_needed(c, k) || !key_free(c, k)) return 0;
-        if (l->version != a->version || k->version != (int64_t)a->version + a->staleness)
+        if (l->version != a->version || l->batch != a->batch)
             return core_fail(
                 c->error,
-                "key %d, step %lld: worker %d pushed a gradient of version %lld onto version %lld, in the "
-                "recording of version %u onto %u: it is of another run",
-                k->key, (long long)l->step, a->worker, (long long)l->version, (long long)k->version,
-                a->version, a->version + a->staleness);
+                "key %d, step %lld: worker %d pushed a gradient of batch %lld on version %lld, in the recording of batch %lld on "
+                "version %u: it is of another run",
+                k->key, (long long)l->step, a->worker, (long long)l->batch, (long long)l->version,
+                (long long)a->batch, a->version);
         k->replay->next++;
         if (late_apply(c, k, a->worker) != 0) return -1;
     }

@@ -41,7 +41,7 @@ static void units_open(struct server_core *c, struct server_key *k) {
     m->count = (int)c->o.config->accumulation;
     m->workers = c->rule.workers;
     m->next = xcalloc(workers, sizeof *m->next);
-    m->early = xcalloc((unsigned long)m->count * workers, sizeof *m->early);
+    m->early = xcalloc((unsigned long)(m->count - 1) * workers, sizeof *m->early);
     k->micro = m;
 }
 

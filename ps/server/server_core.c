@@ -396,7 +396,7 @@ void server_core_destroy(struct server_core **core) {
         free(k->pulls);
         free(k->batches);
         free(k->late);
-        free(k->sum.batches);
+        free(k->sum.of);
         free(k->sent);
         free(k->old_version);
     }

@@ -93,7 +93,7 @@ void keep_key(struct server_core *c, struct server_key *k, int64_t step, bool la
     for (int w = 0; w < c->rule.workers; w++) c->row[w] = k->pushed[w] - untaken(c, k, w, k->pushed[w]);
     // Of a sum that is not in the masters yet nothing is there.
     if (k->batches) memcpy(c->batches, k->batches, (size_t)words * sizeof *c->batches);
-    for (int i = 0; i < k->sum.pushes; i++) batches_remove(c->batches, words, k->sum.batches[i]);
+    for (int i = 0; i < k->sum.pushes; i++) batches_remove(c->batches, words, k->sum.of[i].batch);
     c->o.keep.keep(c->o.keep.ctx,
                    &(struct kept_key){.counts = {k->key, k->version, k->version + k->skew, k->step, c->row,
                                                  k->batches ? c->batches : NULL},

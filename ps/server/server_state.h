@@ -49,7 +49,7 @@ struct server_shot {
 // The words of a push whose gradient is held and will be applied on its own.
 struct late_push {
     uint64_t order;  // 1, 2, .. of the shard's
-    int64_t step, version, batch, ready_ns;
+    int64_t step, version, batch, ready_ns, tokens;
     float lr, grad_scale;
     uint32_t flags;
 };
@@ -57,11 +57,15 @@ struct late_push {
 // Where the mean of several pushes is one update: those that wait for it, which the key's buffer of sums holds.
 struct open_sum {
     int pushes;
-    double weight;     // of all of them: of each 1, or less for its age
-    float unit;        // of the rounded mean, where the type's range is small
-    float lr;          // of the last one
-    int64_t *batches;  // (K) of the pushes
-    bool ends;         // nobody pushes any more: what there is makes an update
+    double weight;  // of all of them: of each its tokens (1 where nobody says how many), or less for its age
+    double tokens;  // of all of them
+    float unit;     // of the rounded mean, where the type's range is small
+    float lr;       // of the last one
+    struct summed {
+        int64_t batch;
+        int worker;
+    } * of;     // (K) the pushes
+    bool ends;  // nobody pushes any more: what there is makes an update
     // Where an update is of different workers' pushes: that it still lacks of its set (0: it has not begun), and updates begun.
     int left;
     int64_t updates;

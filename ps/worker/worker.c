@@ -135,6 +135,11 @@ static int hand_over(void *arg) {
     return 0;
 }
 
+// Whether servers take a mean over some workers' batches, which may have fewer tokens than others.
+static bool says_tokens(const struct worker *w) {
+    return w->t.plan.in_part || (is_alone(w) && w->c->documents == DOCUMENTS_WHOLE);
+}
+
 static struct unit_task *task_of(const struct worker *w, int u, int64_t step) {
     return &w->tasks[worker_buffer(&w->buffers, u, step)];
 }
@@ -308,8 +313,8 @@ static int worker_grad_ready(struct topology *t, int u) {
                                .keep = t->plan.keep,
                                .drain = t->plan.drain,
                                .batch = w->take.batch};
-    if (t->plan.in_part) push->tokens = t->plan.tokens;
-    if (t->plan.in_part) push->mean_tokens = t->plan.mean_tokens;
+    if (says_tokens(w)) push->tokens = t->plan.tokens;
+    if (says_tokens(w)) push->mean_tokens = t->plan.mean_tokens;
     if (!w->c->no_overlap) worker_push_unit(w, u, PHASE_BACKWARD);
     return 0;
 }
@@ -424,7 +429,9 @@ static int step_alone(struct worker *w, const struct step_input *in, struct step
                                  .grad_scale = s.grad_scale,
                                  .skip = s.skip != 0,
                                  .keep = w->t.plan.keep,
-                                 .batch = w->take.batch};
+                                 .batch = w->take.batch,
+                                 .tokens = says_tokens(w) ? w->t.plan.tokens : 0,
+                                 .mean_tokens = says_tokens(w) ? w->t.plan.mean_tokens : 0};
         for (int u = 0; u < w->t.layout->count; u++) {
             task_of(w, u, w->step)->push = push;
             worker_push_unit(w, u, PHASE_OTHER);

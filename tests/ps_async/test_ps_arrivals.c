@@ -185,6 +185,13 @@ static void check_lead(struct sim *s, struct sim_worker *x) {
         for (int g = 0; g < s->map->shards; g++) over = over || s->shards[g]->parts[w] == WORKER_OVER;
         int64_t pushed = other->step + (other->phase == SIM_CLOSING || other->phase == SIM_PUSHING);
         assert_true(over || x->step <= pushed + s->t.max_lead);
+        for (int key = 0; key < s->map->count && !over; key++) {
+            const struct server_core *c = s->shards[s->map->parts[key].shard];
+            const struct server_key *k = &c->keys[c->index[key]];
+            int64_t lacks = 0;
+            for (int i = 0; i < k->sum.pushes; i++) lacks += k->sum.of[i].worker == w;
+            assert_true(k->pushed[w] - lacks >= x->step - s->t.max_lead);
+        }
         s->looks += x->step >= other->step + s->t.max_lead;
     }
 }
@@ -289,6 +296,7 @@ static struct toy_case any_of(uint64_t seed) {
 static struct toy_case lead_of(uint64_t seed) {
     struct toy_case t = case_of(seed);
     t.max_lead = 1 + (int)(seed % 2);
+    t.per_update = 1 + (int)(seed / 2) % (1 + t.max_lead);  // a sum has no more than a worker may lack
     return t;
 }
 static struct toy_case aged_of(uint64_t seed) {

@@ -2,6 +2,7 @@
 """Updates of different workers that wait for them (parameter_server.distinct_workers), and gradients that are too old
 (max_staleness), in real processes: a slow worker, workers that are asked to leave, one that dies; what is dropped is counted."""
 import os
+import re
 import signal
 import sys
 import unittest
@@ -83,6 +84,28 @@ class Case(Runs):
         self.run_it(*self.words("any", 10, *option("max_staleness=1000")))
         s = self.summary("any")
         self.assertEqual((s["dropped_pushes"], s["updates_applied"]), ([0, 0], 30))
+
+    def test_recordings_that_were_altered(self):
+        """What no run leaves is refused, or ends the run in words: no sum of more pushes than it has room for, and nobody waits for ever."""
+        settings = option("pushes_per_update=2")
+        self.run_it(*self.words("kept", 4, *settings, "--record-arrivals"))
+        kept = {name: self.read("kept", name) for name in os.listdir(self.at("kept")) if name.startswith("arrivals.")}
+        alter = {"all at the first version": (r"@\d+(\+\d+)?", "@0"), "all of one age": (r"@(\d+)\+\d+", r"@\1")}
+        for what, (pattern, by) in alter.items():
+            for name, text in kept.items():
+                self.write("".join(line if line.startswith(("starring", "end")) else re.sub(pattern, by, line) for line in text.splitlines(True)),
+                           "kept", name)
+            with self.subTest(what):
+                self.remove("again")
+                p = self.run_it(*self.words("again", 4, *settings, "--replay-arrivals", "kept", "--set", "parameter_server.deadline_ms=5000"), status=None)
+                self.assertIn(p.returncode, (1, 2), p.stderr)
+                self.assertRegex(p.stderr, "of another run|of the same run")
+
+    def test_a_lead_and_sums(self):
+        """A sum has no more pushes than a worker may lack, or workers would wait for each other."""
+        self.refused(*self.words("lead", 4, *option("pushes_per_update=3", "max_lead=1")), said=("max_lead 1: ", "give max_lead 2 or more"))
+        self.run_it(*self.words("lead", 10, *option("pushes_per_update=3", "max_lead=2"), "--delay", "1:constant:5"))
+        self.assert_all_done("lead", 10)
 
 
 if __name__ == "__main__":

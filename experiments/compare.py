@@ -5,14 +5,17 @@ examples:
   compare.py --a ps:sync --b zero:2 --workers 2 --steps 50
   compare.py --topologies local,ps:sync,zero:0,zero:3 --config experiments/demo.json --out runs/mine
   compare.py --a ps:sync --b zero:3 --workers 3 --steps 20 --assert-equal
-  compare.py --a ps:sync --b zero:2 --medium shm,tcp --repeat 5
+  compare.py --a ps:sync --b zero:2 --medium shm,tcp --decide 3% --within 600
   compare.py --a ps:sync --sweep servers=1,2,3
   compare.py --a ps:async --b zero:1 --sweep seed=1,2,3 --repeat 1
   compare.py --a zero:1 --b zero:3 --sweep gradient_clipping=0,1.0 --set optimizer.params.lr=1e-3
   compare.py --runs runs/demo/ps-sync runs/demo/zero-3        reads finished runs, trains nothing
 
-Both sides talk through the same medium, in processes: shared memory unless --medium says otherwise. Everything runs
-three times, each time in another random order; speeds are medians with 95% intervals. A refusal of any run by the
+Both sides talk through the same medium, in processes: shared memory unless --medium says otherwise. All runs are started, and take
+turns: each goes on for a slice of steps while the others stand, in an order drawn anew each round, so a machine that changes its
+speed changes it for all. Times are ratios of rounds with 95% intervals; unless --repeat says how often, everything is started again
+until they are known to 5% (--decide), within 120 seconds in all (--within). Where the runs do not fit the memory together, on GPUs and
+behind --bandwidth whole runs take turns, three times. A refusal of any run by the
 program is known before the first one trains, and a run ends with the comparison that started it. When a run fails,
 --keep-going compares the others. Paths are relative to the directory it is started in. Needs Python 3.9 and nothing else.
 Exit status: 0 done; 1 a run failed, the runs are unlike, or --assert-equal found a difference; 2 the command line is wrong, or

@@ -15,6 +15,7 @@ from . import likeness, noise, speed, turns
 from .plan import order_in_words, plan, refuse_unaccepted, schedule
 from .runs import Failure, RunError, UsageError, as_float, cause, load
 
+TELL_S = 15  # between two words on how far a pass is
 WHOLE_REPEAT = 3  # where whole runs take turns, unless --repeat says otherwise
 
 
@@ -138,6 +139,20 @@ def time_left(seconds, count):
     return f"; about {minutes}:{rest:02d} left" if seconds and count else ""
 
 
+def progress():
+    """Says how far the rounds of a pass are, every TELL_S seconds."""
+    began = said = time.monotonic()
+
+    def tell(share):
+        nonlocal said
+        now = time.monotonic()
+        if now - said >= TELL_S and share < 1:
+            said = now
+            minutes, seconds = divmod(round((now - began) / share * (1 - share)), 60)
+            print(f"  {share:.0%} of the steps, about {minutes}:{seconds:02d} left", flush=True)
+    return tell
+
+
 def place_of(args, planned, repeat):
     """(name, directory) of one run."""
     name = planned.name + (f".r{repeat + 1}" if args.repeat > 1 or repeat else "")
@@ -221,7 +236,7 @@ class Comparison:
                 players[key] = turns.Player(lambda gate, key=key, log=logs[-1]: start(argv_of(key), log, gate))
                 if not players[key].wait(limit=min(args.limit or turns.START_S, turns.START_S)):
                     ended(key, players.pop(key))  # it failed, or the program knows no gate
-            turns.play(players, rng, lambda key, player: ended(key, players.pop(key)), args.limit)
+            turns.play(players, rng, lambda key, player: ended(key, players.pop(key)), args.limit, progress())
             self.of = len(players)
             self.number = 0
             for key in list(players):

@@ -13,7 +13,6 @@ import platform
 import random
 import statistics
 import subprocess
-import tempfile
 import time
 
 import regular
@@ -44,15 +43,14 @@ class Seat(ctypes.Structure):
 
 
 class Gate:
-    """The file of one run, from its creation to close()."""
+    """The file of one run, from its creation to close(). It has no name in any folder, so nothing is left of it."""
 
     def __init__(self):
-        place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        fd, self.path = tempfile.mkstemp(prefix="starring-gate-", dir=place)
+        self.fd = os.memfd_create("starring-gate")
+        self.path = f"/proc/{os.getpid()}/fd/{self.fd}"
         size = ctypes.sizeof(Head) + SEATS * ctypes.sizeof(Seat)
-        os.ftruncate(fd, size)
-        self.map = mmap.mmap(fd, size)
-        os.close(fd)
+        os.ftruncate(self.fd, size)
+        self.map = mmap.mmap(self.fd, size)
         self.head = Head.from_buffer(self.map)
         self.all = (Seat * SEATS).from_buffer(self.map, ctypes.sizeof(Head))
         self.head.seats, self.head.holder, self.head.magic = SEATS, os.getpid(), b"STARGATE"
@@ -86,9 +84,9 @@ class Gate:
         return bool(seats) and (all(standing) or (done and any(standing)))
 
     def close(self):
-        if self.path:
-            os.unlink(self.path)
-        self.path = None
+        if self.fd is not None:
+            os.close(self.fd)
+        self.fd = None
 
 
 def rate_of(seats):
@@ -188,9 +186,9 @@ def slice_steps(seconds, left):
     return max(2, min(steps, left // LEAST_ROUNDS))
 
 
-def play(players, rng, failed, limit=None):
+def play(players, rng, failed, limit=None, tell=lambda done: None):
     """All rounds of these players ({name: Player}), each of which stands at its first step. failed(name, player): it does not
-    stand again; it is left out of what follows. The order of each round is drawn from rng."""
+    stand again; it is left out of what follows. The order of each round is drawn from rng. tell(share): of the steps, how much is done."""
     left = dict(players)
 
     def turn(name, number, steps, expected=0.0):
@@ -219,6 +217,7 @@ def play(players, rng, failed, limit=None):
                 last = left[name].slices[-1]
                 seconds[name] = min(seconds[name], last["wall_seconds"] / max(last["steps"], 1))
         number += 1
+        tell(1 - max((p.steps_left() / max(p.gate.head.total // p.gate.head.unit, 1) for p in left.values()), default=0))
 
 
 def drawn(seed, repeat):

@@ -12,8 +12,9 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from fixture import ENVIRONMENT, PROGRAM, TINY, Runs, folder_for
-from comparison import claims, turns
+from fixture import ENVIRONMENT, EXPERIMENTS, PROGRAM, TINY, Runs, folder_for
+from comparison import claims, speed, turns
+from comparison.execute import why_whole
 
 STEPS = 12
 # (topology and its settings, whether equal runs end in equal bits)
@@ -139,6 +140,100 @@ class Gate(Gated):
         player.gate.head.holder = other.pid
         self.assertEqual(player.process.wait(timeout=60), 1)
         self.assertIn("has ended", self.said("orphan"))
+
+
+# ---------------------------------------------------------------- comparisons
+COMPARE = os.path.join(EXPERIMENTS, "compare.py")
+SMALL = ["--a", "ps:sync", "--b", "zero:1", "--c", "ps:async", "--model", "tiny", "--data", "text.txt", "--batch", "2", "--seq", "32"]
+
+
+class Comparison(Gated):
+    def compare(self, *words, status=0):
+        p = subprocess.run([sys.executable, COMPARE, "--program", PROGRAM, *SMALL, "--out", "out", *words], cwd=self.folder, capture_output=True,
+                           text=True, env=ENVIRONMENT, check=False)
+        self.assertEqual(p.returncode, status, p.stderr + p.stdout)
+        return p.stdout
+
+    def rounds(self, name):
+        return turns.read(os.path.join(self.folder, "out", name))
+
+    def test_runs_take_turns_and_times_are_ratios_of_rounds(self):
+        said = self.compare("--steps", "40", "--repeat", "1", "--assert-equal", "promised", "--order-seed", "3")
+        self.assertIn("3 runs take turns", said)
+        found = {name: self.rounds(name) for name in ("ps-sync", "zero-1", "ps-async")}
+        self.assertEqual(len({one["comparison"] for one in found.values()}), 1)
+        orders = set()
+        for number in range(8):
+            at = {name: next(s for s in one["slices"] if s["round"] == number) for name, one in found.items()}
+            self.assertEqual(len({s["tokens"] for s in at.values()}), 1)
+            spans = sorted((s["began"], s["began"] + s["wall_seconds"]) for s in at.values())
+            for (_, end), (begin, _) in zip(spans, spans[1:]):
+                self.assertLessEqual(end, begin + 0.001)  # one at a time
+            orders.add(tuple(sorted(at, key=lambda name: at[name]["began"])))
+        self.assertGreater(len(orders), 1)
+        self.assertRegex(said, r"zero:1 needs \d+\.\d\d times ps:sync's time \(\d+\.\d\d to \d+\.\d\d\)")
+        self.assertNotIn("noisy", said)
+        self.assertEqual(said.count(" tokens/s"), 4)  # of each run a figure
+
+    def test_passes_are_added_until_it_is_decided(self):
+        said = self.compare("--steps", "16", "--decide", "90%", "--within", "300")
+        self.assertNotIn("no further pass", said)
+        said = self.compare("--steps", "16", "--decide", "0.01%", "--within", "0.1")
+        self.assertEqual((said.count("runs take turns"), said.count("no further pass: it would take ")), (1, 1))
+        self.assertRegex(said, r"not decided; [\d,]+ more rounds would decide 0\.01%")
+        said = self.compare("--steps", "16", "--repeat", "2", "--assert-equal", "promised")
+        self.assertEqual(said.count("runs take turns"), 2)
+        self.assertGreater(len(self.rounds("zero-1.r2")["slices"]), 3)
+
+    def test_it_says_why_whole_runs_take_turns(self):
+        def needs(gb):
+            return {"here": {"limits": [{"limit": "MemAvailable", "predicted_bytes": gb * 1e9, "allowed_bytes": 1e9, "available_bytes": 10e9}]}}
+
+        class Args:
+            bandwidth = None
+        self.assertEqual(why_whole(Args, [1, 2], [needs(3), needs(4)]), "")
+        self.assertIn("together they need 11.0 GB, and 10.0 GB are left (MemAvailable)", why_whole(Args, [1, 2], [needs(4), needs(5)]))
+        self.assertIn("GPU", why_whole(Args, [1, 2], [{"device": "cuda"}, {"device": "cuda"}]))
+        Args.bandwidth = "1Gbit"
+        self.assertIn("--bandwidth", why_whole(Args, [1, 2], [needs(1), needs(1)]))
+
+    def test_nothing_stands_behind_a_comparison_that_ends(self):
+        for number in (signal.SIGINT, signal.SIGKILL):
+            p = self.start_script(COMPARE, "--program", PROGRAM, *SMALL, "--steps", "100000", "--out", f"out{number}")
+            p.until(lambda: len(p.left()) > 8, "its runs are there")
+            time.sleep(0.5)
+            p.send_signal(number)
+            p.wait()
+            end = time.monotonic() + 60
+            while p.left() and time.monotonic() < end:
+                time.sleep(0.05)
+            self.assertEqual(p.left(), {})
+
+    def start_script(self, *words):
+        from fixture import Started
+        return Started(self, [sys.executable, *words], cwd=self.folder)
+
+
+class Speeds(Runs):
+    def test_rounds_are_paired_whatever_the_machine_does_between_them(self):
+        from test_compare import make_run
+        from comparison.runs import load
+        rng, groups = random.Random(1), []
+        speeds = [math.exp(rng.gauss(0, 0.3)) for _ in range(30)]
+        for topology, cost in (("ps:sync", 1.0), ("zero:1", 1.25)):
+            run = load(topology, make_run(self.at(topology.replace(":", "-")), topology))
+            run.turns = {"comparison": "a", "decide": None, "slices": [{"round": i, "tokens_per_second": 1000 * s / cost * math.exp(rng.gauss(0, 0.01))}
+                                                                       for i, s in enumerate(speeds)]}
+            groups.append([run])
+        first, second = speed.of(groups)
+        self.assertAlmostEqual(second.time.value, 1.25, delta=0.02)
+        self.assertTrue(second.decided and second.time.differs and second.unit == "rounds" and not second.uncertain)
+        self.assertAlmostEqual(first.rate.value / second.rate.value, second.time.value, 6)
+        self.assertTrue(first.uncertain)  # 30% from round to round: the figure itself is
+        self.assertEqual(speed.sentences(groups)[0][:26], "zero:1 needs 1.25 times ps")
+        self.assertAlmostEqual(speed.clock(groups)["zero:1"], second.time.value)  # both say 2,000 tokens/s of their own clocks
+        groups[1][0].turns["comparison"] = "b"  # another comparison's rounds met other moments
+        self.assertEqual(speed.of(groups)[1].unit, "repeats")
 
 
 # ---------------------------------------------------------------- intervals over a recorded machine

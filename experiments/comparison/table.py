@@ -1,4 +1,5 @@
 """The table for the terminal and the README."""
+import dataclasses
 import statistics
 import textwrap
 
@@ -212,11 +213,12 @@ def stale(run):
 
 
 def speed_rows(at):
-    at.estimated("tokens/s", [s.rate for s in at.speeds])
+    # Of rounds their spread is the machine's; what is known of a run is its ratio.
+    at.estimated("tokens/s", [dataclasses.replace(s.rate, low=None, high=None) if s.rate and s.unit == "rounds" else s.rate for s in at.speeds])
     for other in dict.fromkeys(s.reference[0].label for s in at.speeds if s.time):
         mine = [s if s.time and s.reference[0].label == other else None for s in at.speeds]
         at.add(f"time over {other}'s", [f"{s.time.value:.2f}{s.mark}" if s else DASH for s in mine])
-        at.add("  95% interval", [f"{s.time.low:.2f}..{s.time.high:.2f}" if s and s.time.low is not None else DASH for s in mine])
+        at.add("  95% interval", [f"\u00b1{100 * s.time.width():.1f}%" if s and s.time.low is not None else DASH for s in mine])
     at.timed("CPU seconds of all roles, per step", [number(s.cpu_per_step, "{:.3f}") for s in at.speeds])
     at.timed("step, median (ms)", [number(median_and_range([1e3 * (r.get("step_seconds", "median") or 0) for r in g])[0], "{:.1f}")
                                    for g in at.groups])

@@ -22,7 +22,7 @@ from . import noise
 FILE = "turns.json"
 VARIABLE = "STARRING_GATE"
 SEATS = 1024
-SLICE_S = 0.4         # of a slice, about
+SLICE_S = 0.25        # of a slice, about
 LEAST_STEPS = 4       # of it: the first is left out
 LEAST_ROUNDS = 10     # of a run with few steps, whose slices are shorter
 OPEN = 2**63 - 1      # the limit at which nobody stands any more

@@ -206,7 +206,7 @@ class Reading(Case):
                          "zero:2 and zero:3). A model that knows only the token frequencies has a loss of 3.2500.")
         self.assertEqual(said["Memory"], "A worker holds, in MiB: 5.00 in all; the whole job: 20.00 in all; as predicted, to the byte.")
         self.assertEqual(said["Bytes"], "A worker sends each step, in MiB: 3.00 in all; the whole job: 12.00 in all; as predicted, to the byte.")
-        self.assertEqual(said["Speed"], "One run each does not show how much repeats differ, so no difference is claimed (--repeat 3).")
+        self.assertEqual(said["Speed"], "Time per token over that of ps:sync: 1.00 in all. One run each does not show how much repeats differ, so no difference is claimed (--repeat 3).")
 
     def test_sentences_of_what_is_not_so(self):
         wire = {"rank": 0, "role": "worker", "sent_per_step": 3 << 20, "received_per_step": 0, "predicted_sent": 2 << 20,

@@ -104,10 +104,17 @@ def of_bytes(groups):
 
 
 def of_speed(groups):
+    every, said = speed.of(groups), speed.in_short(groups)
     rate = ends(groups, lambda r: r.tokens_per_second, "{:,.0f}")
-    own = [f"Tokens/s: {speed.of(groups)[0].text if len(groups) == 1 else rate}." if rate else "No run tells its speed."]
-    said = speed.in_short(groups)
-    return " ".join(own * (len(groups) == 1 or not said) + said)
+    times = {id(s.group): s.time.value for s in every if s.time}
+    if len(groups) == 1 or not said:
+        said = [f"Tokens/s: {every[0].text if len(groups) == 1 else rate}." if rate else "No run tells its speed.", *said]
+    elif len(times) > speed.FEW and len({s.reference[0].label for s in every if s.time}) == 1:   # else each ratio has its sentence
+        reference = next(s.reference[0].label for s in every if s.time)
+        told = [g for g in groups if id(g) in times]
+        span = ends(told, lambda r: next(times[id(g)] for g in told if r in g), "{:.2f}")
+        said = [f"Time per token over that of {reference}: {span}.", *said]
+    return " ".join(said)
 
 
 def of_trouble(groups):

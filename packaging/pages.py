@@ -61,7 +61,7 @@ def ask(program, *words):
 
 
 def help_of(program, *words):
-    status, text, why = ask(program, *words, "--help")
+    status, text, why = ask(program, *words, "--help", *["all"] * bool(words))
     if status:
         raise Failed(f"{program} {' '.join(words)} --help: {why.strip()}")
     return text
@@ -143,7 +143,7 @@ def command_page(command, version):
     sections = [("Synopsis", synopsis), ("Description", roff(" ".join(command.summary)) + "\n")]
     for heading, options in command.parts:
         rows = option_rows(options)
-        sections.append((heading, rows) if heading == "Options" else ("Configuration", roff(heading) + ":\n" + rows))
+        sections.append((roff(heading), rows) if len(heading) < 40 else ("Configuration", roff(heading) + ":\n" + rows))
     sections += [("Examples", verbatim(command.examples)), ("See also", "\\fBstarring\\fR(1)\n")]
     return page(command.name(), version, command.in_a_line(), sections)
 

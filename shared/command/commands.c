@@ -47,6 +47,7 @@ const struct cli_command command_train = {
     CLI_OPTIONS(train_options),
     .configured = true,
     .trains = true,
+    .often = (const char *const[]){"force", "dry-run", "print-config", NULL},
 };
 
 static const struct cli_option scheduler_options[] = {

@@ -10,6 +10,9 @@
 #include "shared/core/relaxed_json.h"
 #include "shared/core/text.h"
 
+#define HELP_ALL "all"
+#define HELP_OWN "run"  // of the command itself, which set no key
+
 bool cli_asks_help(const char *word) {
     return !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help");
 }
@@ -195,6 +198,13 @@ static int parse_option(const struct cli_command *cmd, int argc, char **argv, in
     return take_option(out, o, value);
 }
 
+// The word, if --help has something of that name.
+static const char *topic_of(const char *word) {
+    bool known = !strcmp(word, HELP_ALL) || !strcmp(word, HELP_OWN);
+    for (int g = 0; g < HELP_GROUPS; g++) known |= !strcmp(word, help_groups[g][0]);
+    return known ? word : NULL;
+}
+
 enum cli_outcome cli_parse(const struct cli_command *cmd, int argc, char **argv, struct cli_args *out) {
     size_t configured;
     bool only_words = false;
@@ -203,7 +213,7 @@ enum cli_outcome cli_parse(const struct cli_command *cmd, int argc, char **argv,
     for (int i = 0; i < argc; i++) {
         const char *word = argv[i];
         if (!only_words && word[0] == '-' && cli_asks_help(word)) {
-            cli_help(stdout, cmd);
+            cli_help(stdout, cmd, i + 1 < argc ? topic_of(argv[i + 1]) : NULL);
             return CLI_HELP_SHOWN;
         }
         if (!only_words && !strcmp(word, "--")) {
@@ -312,16 +322,44 @@ int cli_number(const struct cli_args *a, const char *name, double low, double hi
     return 0;
 }
 
+static void help_option(FILE *f, const struct cli_option *o) {
+    char left[64];
+    char letter[8] = "    ";
+    if (!o->help) return;
+    if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
+    snprintf(left, sizeof left, "%s--%s%s%s", letter, o->name, o->metavar ? " " : "",
+             o->metavar ? o->metavar : "");
+    fprintf(f, "  %-32s %s\n", left, o->help);
+}
+
 static void help_options(FILE *f, const struct cli_option *options, size_t count) {
-    for (const struct cli_option *o = options; o < options + count; o++) {
-        char left[64];
-        char letter[8] = "    ";
-        if (!o->help) continue;
-        if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
-        snprintf(left, sizeof left, "%s--%s%s%s", letter, o->name, o->metavar ? " " : "",
-                 o->metavar ? o->metavar : "");
-        fprintf(f, "  %-32s %s\n", left, o->help);
+    for (size_t i = 0; i < count; i++) help_option(f, &options[i]);
+}
+
+// The first so many of a command's options, which set the configuration, by the groups of their keys; behind them its own.
+static void help_in_groups(FILE *f, const struct cli_command *cmd, const struct cli_option *all,
+                           size_t configured, size_t count, const char *topic) {
+    bool every = topic && !strcmp(topic, HELP_ALL);
+    for (int g = 0; g <= HELP_GROUPS; g++) {
+        const char *name = g < HELP_GROUPS ? help_groups[g][0] : HELP_OWN;
+        bool whole = every || (topic && !strcmp(topic, name));
+        if (topic && !whole) continue;
+        fprintf(f, "\n%s:", g < HELP_GROUPS ? help_groups[g][1] : "The command and its configuration");
+        int listed = 0;
+        for (size_t i = 0; i < count; i++) {
+            const struct config_key *k = i < configured && all[i].path ? config_key_find(all[i].path) : NULL;
+            bool often = k ? k->often : i < configured;  // --config and --set
+            for (const char *const *o = cmd->often; *o; o++) often |= !k && !strcmp(*o, all[i].name);
+            if ((k ? (int)k->group : HELP_GROUPS) != g || !(whole || often)) continue;
+            if (!listed++) fputc('\n', f);
+            help_option(f, &all[i]);
+        }
+        if (!listed) fprintf(f, " --help %s\n", name);
     }
+    fprintf(f, "  -h, --help [%s|GROUP]%*s show %s, or a group: %s", HELP_ALL, 10, "",
+            topic ? "this; all options" : "these; all options", HELP_OWN);
+    for (int g = 0; g < HELP_GROUPS; g++) fprintf(f, ", %s", help_groups[g][0]);
+    fputc('\n', f);
 }
 
 char *cli_words(const char *text) {
@@ -344,19 +382,23 @@ void cli_print(FILE *f, const char *text) {
     free(words);
 }
 
-void cli_help(FILE *f, const struct cli_command *cmd) {
+void cli_help(FILE *f, const struct cli_command *cmd, const char *topic) {
     cli_print(f, "starring ");
     fprintf(f, "%s %s\n\n", cmd->name, cmd->usage);
     cli_print(f, cmd->summary);
     fputs("\n\nOptions:\n", f);
     size_t configured, count;
     struct cli_option *all = options_of(cmd, &configured, &count);
-    if (!cmd->configured_words) help_options(f, all, configured);
-    help_options(f, all + configured, count - configured);
-    fprintf(f, "  -h, --help%*s show this\n", 22, "");
-    if (cmd->configured_words) {
-        fprintf(f, "\n%s\n", cmd->configured_words);
-        help_options(f, all, configured);
+    if (cmd->often) {
+        help_in_groups(f, cmd, all, configured, count, topic);
+    } else {
+        if (!cmd->configured_words) help_options(f, all, configured);
+        help_options(f, all + configured, count - configured);
+        fprintf(f, "  -h, --help%*s show this\n", 22, "");
+        if (cmd->configured_words) {
+            fprintf(f, "\n%s\n", cmd->configured_words);
+            help_options(f, all, configured);
+        }
     }
     free(all);
     if (!cmd->examples) return;

@@ -30,7 +30,9 @@ struct cli_command {
     bool configured;               // takes --config, --set and the configuration's flags, listed first
     bool trains;                   // those of train alone, too
     const char *configured_words;  // a heading over them in --help, below the command's own; NULL: none
-    int max_words;                 // how many words that are no options it takes
+    // Its --help is short and in groups, with these of its own options (NULL at the end). NULL: it lists all.
+    const char *const *often;
+    int max_words;  // how many words that are no options it takes
 };
 
 // Initialiser of a command's table: CLI_OPTIONS(options).
@@ -84,7 +86,8 @@ int cli_number(const struct cli_args *a, const char *name, double low, double hi
 // The text, in which commands begin with "starring ": with these as this program was called (malloc'd); and printed.
 char *cli_words(const char *text);
 void cli_print(FILE *f, const char *text);
-void cli_help(FILE *f, const struct cli_command *cmd);
+// topic: "all", or the name of a group (help_groups); NULL: what most people need.
+void cli_help(FILE *f, const struct cli_command *cmd, const char *topic);
 // Whether the word asks for help: help, --help or -h.
 bool cli_asks_help(const char *word);
 // The nearest of count names by edit distance, or NULL when none is near.

@@ -42,6 +42,20 @@ enum identity_use {
     IDENTITY_ORDER = 16
 };
 
+// Where --help lists a flag: the group's name, as --help takes it, and its heading.
+#define HELP_LIST(X)                                      \
+    X(HELP_WHAT, "model", "Model and data")               \
+    X(HELP_TRAINING, "training", "Training")              \
+    X(HELP_RANKS, "ranks", "Topology, ranks and devices") \
+    X(HELP_STAR, "star", "The star alone")                \
+    X(HELP_FILES, "files", "What is printed and left")    \
+    X(HELP_AGAIN, "again", "Checkpoints, and going on")   \
+    X(HELP_TROUBLE, "trouble", "Trouble on purpose")
+#define HELP_ID(id, ...) id,
+enum help_group { HELP_LIST(HELP_ID) HELP_GROUPS };
+#undef HELP_ID
+extern const char *const help_groups[HELP_GROUPS][2];
+
 struct config_key {
     const char *path;  // "optimizer.params.lr"
     enum key_type type;
@@ -62,8 +76,10 @@ struct config_key {
     unsigned schedules;         // of a schedule's parameter: the bits 1 << type of those that take it
 
     const char *flag, *metavar,
-        *help;   // "workers", "N" (NULL: a switch), one sentence; flag NULL: --set alone
-    bool train;  // a flag of train, not of the roles
+        *help;              // "workers", "N" (NULL: a switch), one sentence; flag NULL: --set alone
+    bool train;             // a flag of train, not of the roles
+    enum help_group group;  // of the flag
+    bool often;             // what most people need: in the short --help too
 
     unsigned agree;      // of enum identity_use; 0: nobody compares it
     const char *advice;  // for ranks that differ in it; NULL: to use one configuration

@@ -8,6 +8,7 @@
 #define NAME_OF(id, name, ...)       name,
 #define ROW_OF(id, ...)              {__VA_ARGS__},
 #define HELP_OF(id, name, help, ...) help
+#define HELP_WORDS(id, name, words)  {name, words},
 const struct launch_row launch_rows[LAUNCH_KINDS] = {LAUNCH_LIST(ROW_OF)};
 const struct engine_row engine_rows[RING_COLLECTIVES] = {ENGINE_LIST(ROW_OF)};
 const struct device_row device_rows[DEVICE_KINDS] = {DEVICE_LIST(ROW_OF)};
@@ -43,6 +44,8 @@ static const char *const read_names[] = {"freshest", "oldest", NULL};
 static const char *const recompute_names[] = {"auto", "none", "cheap", "block", NULL};
 static const char *const reduce_names[] = {"ordered", "native", NULL};
 
+const char *const help_groups[HELP_GROUPS][2] = {HELP_LIST(HELP_WORDS)};
+
 static_assert(DT_F32 == 0 && DT_BF16 == 1 && DT_F16 == 2, "dtype_names are indexed by enum dtype");
 static_assert(RECOMPUTE_NONE == 0 && RECOMPUTE_CHEAP == 1 && RECOMPUTE_BLOCK == 2,
               "recompute_names, behind auto");
@@ -73,6 +76,8 @@ static_assert(offsetof(struct optimizer_config, beta2) ==
 #define OF(types)                      .schedules = types
 #define FLAG(name, value, words)       .flag = name, .metavar = value, .help = words
 #define TRAIN_FLAG(name, value, words) FLAG(name, value, words), .train = true
+#define IN(of)                         .group = HELP_##of
+#define OFTEN(of)                      IN(of), .often = true
 
 // The uses of a key (enum identity_use): which ranks and runs must agree on it. The promise is docs/ARCHITECTURE.md's: with N workers and one micro-batch
 // a step, ps:sync = zero:0..3, any servers.
@@ -108,56 +113,60 @@ static const struct config_key keys[] = {
         "model.name", NOBODY, c.model, DEFAULT("demo"),
         FLAG(
             "model", "M",
-            "preset (tiny, demo, gpt2-124m, ..), Hugging Face config.json, or directory with weights (demo)")),
+            "preset (tiny, demo, gpt2-124m, ..), Hugging Face config.json, or directory with weights (demo)"),
+        OFTEN(WHAT)),
     TEXT("data.path", NOBODY, c.data, DEFAULT("demo"),
          FLAG("data", "PATH",
-              "text or token file, directory of them, pattern in quotes, or the demo's text (demo)")),
+              "text or token file, directory of them, pattern in quotes, or the demo's text (demo)"),
+         OFTEN(WHAT)),
     TEXT("data.val_path", NOBODY, c.val_data,
          FLAG("data-val", "PATH",
-              "held-out text or tokens (those of --data that are named so, or its last 5%)")),
-    TEXT(
-        "data.tokenizer", NOBODY, c.tokenizer, DEFAULT("auto"),
-        FLAG("tokenizer", "KIND",
-             "auto; byte: text for any model, a token per byte; bin: token files of a directory with texts")),
+              "held-out text or tokens (those of --data that are named so, or its last 5%)"),
+         IN(WHAT)),
+    TEXT("data.tokenizer", NOBODY, c.tokenizer, DEFAULT("auto"),
+         FLAG("tokenizer", "KIND",
+              "auto; byte: text for any model, a token per byte; bin: token files of a directory with texts"),
+         IN(WHAT)),
     NUMBER("data.val_fraction", NOBODY, KEY_F64, c.val_fraction, 0, 0.9, DEFAULT("0.05")),
     ENUM(
         "data.documents", T, c.documents, documents_names,
         FLAG(
             "documents", "HOW",
             "packed: sequences from anywhere in the text; whole: documents of up to T tokens, each as long as it is "
-            "(packed)")),
+            "(packed)"),
+        IN(WHAT)),
     NUMBER("data.seq_len", T, KEY_I64, c.seq, 1, 1 << 24, DEFAULT("256"),
-           FLAG("seq", "T", "tokens of a sequence (256)")),
+           FLAG("seq", "T", "tokens of a sequence (256)"), OFTEN(WHAT)),
     TEXT(
         "topology", R | ORDER, c.topology,
         FLAG(
             "topology", "T",
-            "local (the default), ps:sync, ps:async, ps:ssp:S, ps:backup:B (all but B workers: K-sync), ps:quorum:Q, zero:0, zero:1, zero:2, zero:3 or gossip")),
+            "local (the default), ps:sync, ps:async, ps:ssp:S, ps:backup:B (all but B workers: K-sync), ps:quorum:Q, zero:0, zero:1, zero:2, zero:3 or gossip"),
+        OFTEN(RANKS)),
     NUMBER("workers", R | B | ORDER, KEY_INT, c.workers, 1, 65536,
-           FLAG("workers", "N", "ranks that compute (2; local: 1)")),
+           FLAG("workers", "N", "ranks that compute (2; local: 1)"), OFTEN(RANKS)),
     ENUM(
         "launch", NOBODY, c.launch, launch_names,
         TRAIN_FLAG(
             "launch", "HOW",
-            "processes, threads (ring), mpi (ring), ssh (with --hosts), or auto: processes; threads on GPUs of a ring (auto)")),  // how the processes were started
-    ENUM(
-        "medium", R | ORDER, c.medium, medium_names,
-        FLAG(
-            "medium", "M",
-            "what processes talk through: shm, or tcp (of a ring: with --launch mpi), or auto (auto)")),  // where one demands shared memory
+            "processes, threads (ring), mpi (ring), ssh (with --hosts), or auto: processes; threads on GPUs of a ring (auto)"),
+        IN(RANKS)),  // how the processes were started
+    ENUM("medium", R | ORDER, c.medium, medium_names,
+         FLAG("medium", "M",
+              "what processes talk through: shm, or tcp (of a ring: with --launch mpi), or auto (auto)"),
+         IN(RANKS)),  // where one demands shared memory
     TEXT(
         "interface", NOBODY, c.interface,
         TRAIN_FLAG(
             "interface", "NAME",
-            "of ranks on several hosts: the network that they talk through, as eth1 (by the route to rank 0)")),
-    ENUM(
-        "device", B | L, c.device, device_names,
-        FLAG(
-            "device", "D",
-            "cpu, cuda, ref (slow and simple), or auto: a GPU if there is one (auto)")),  // each worker may have another: it computes its own share of the batch
+            "of ranks on several hosts: the network that they talk through, as eth1 (by the route to rank 0)"),
+        IN(RANKS)),
+    ENUM("device", B | L, c.device, device_names,
+         FLAG("device", "D", "cpu, cuda, ref (slow and simple), or auto: a GPU if there is one (auto)"),
+         OFTEN(RANKS)),  // each worker may have another: it computes its own share of the batch
     NUMBER("threads", NOBODY, KEY_INT, c.threads, 0, 4096,
-           FLAG("threads", "N",
-                "CPU threads per rank; 0: its share of the cores (0)")),  // no bit depends on them
+           FLAG("threads", "N", "CPU threads per rank; 0: its share of the cores (0)"),
+           OFTEN(RANKS)),  // no bit depends on them
     ENUM("cpu.kernel", R | B | L, c.cpu_kernel, kernel_names,
          .advice = "choose one for all: --set cpu.kernel=fma"),
     ENUM("cuda.attention", R | B | L, c.cuda.attention, attention_names),
@@ -166,65 +175,69 @@ static const struct config_key keys[] = {
     ENUM("cuda.bias_grad", R | B | L, c.cuda.bias_grad, bias_grad_names),
     TEXT("cuda.products", NOBODY, c.products,
          DEFAULT("auto")),  // a file: products_compare compares what of it applies to a device
-    DTYPE("dtype", T, c.dtype, dtype_names, FLAG("dtype", "D", "fp32, bf16 or fp16 (fp32)")),
+    DTYPE("dtype", T, c.dtype, dtype_names, FLAG("dtype", "D", "fp32, bf16 or fp16 (fp32)"), OFTEN(WHAT)),
     NUMBER("steps", R | ORDER, KEY_I64, c.steps, 1, EXACT_MAX, DEFAULT("100"),
-           FLAG("steps", "N", "optimizer steps (100)")),
+           FLAG("steps", "N", "optimizer steps (100)"), OFTEN(TRAINING)),
     NUMBER("seed", T, KEY_I64, c.seed, 0, EXACT_MAX, DEFAULT("1"),
-           FLAG("seed", "N", "of the initial weights and the batches (1)")),
+           FLAG("seed", "N", "of the initial weights and the batches (1)"), OFTEN(TRAINING)),
     TEXT("out", NOBODY, c.out,
-         FLAG("out", "DIR", "run directory (train's default: runs/MODEL-TOPOLOGY-TIME)")),
+         FLAG("out", "DIR", "run directory (train's default: runs/MODEL-TOPOLOGY-TIME)"), OFTEN(FILES)),
     NUMBER(
         "eval_every", R, KEY_I64, c.eval_every, 0, EXACT_MAX,
-        FLAG(
-            "eval-every", "K",
-            "keep the weights of every K-th step, and evaluate them after the run (0: the last ones alone)")),
+        FLAG("eval-every", "K",
+             "keep the weights of every K-th step, and evaluate them after the run (0: the last ones alone)"),
+        OFTEN(TRAINING)),
     NUMBER("eval_every_seconds", R, KEY_F64, c.eval_every_seconds, 0, FLOAT_MAX),
     ROW("eval_batches", R, KEY_SIZE, c.eval_batches, .high = EXACT_MAX, .names = batches_names,
         DEFAULT("auto")),
     NUMBER("target_loss", R, KEY_F64, c.target_loss, 0, FLOAT_MAX),
     BOOL("keep_snapshots", NOBODY, c.keep_snapshots,
-         FLAG("keep-snapshots", NULL,
-              "do not remove DIR/snapshots after they have been evaluated")),  // worker 0's files
-    BOOL("trace", NOBODY, c.trace,
-         FLAG("trace", NULL, "write trace.json (Chrome, Perfetto)")),  // each role may leave its own
+         FLAG("keep-snapshots", NULL, "do not remove DIR/snapshots after they have been evaluated"),
+         IN(FILES)),  // worker 0's files
+    BOOL("trace", NOBODY, c.trace, FLAG("trace", NULL, "write trace.json (Chrome, Perfetto)"),
+         IN(FILES)),  // each role may leave its own
     // They name ranks, and each rank looks itself up: where one does not know of its trouble, the report is wrong.
     LIST(
         "trouble.straggle", R, c.straggle,
         FLAG(
             "straggle", "R:F[:P]",
             "worker R (*: each) computes F times as long, in a share P of its steps (all); or R:D:X: 1 + X times "
-            "on average, drawn for each micro-batch; repeatable")),
+            "on average, drawn for each micro-batch; repeatable"),
+        IN(TROUBLE)),
     LIST(
         "trouble.delay", R, c.delay,
         FLAG(
             "delay", "R:D:MS",
             "worker R (*: each) computes MS ms longer in each step; D: constant, exponential, pareto, lognormal; "
-            "repeatable")),
-    TEXT(
-        "trouble.fault", NOBODY, c.fault,
-        FLAG(
-            "fault", "LIST",
-            "a star's messages get lost, doubled, late: drop=P,dup=P,reorder=P (shares),delay=MS,seed=S")),  // of the process that is told so; no bit moves
+            "repeatable"),
+        IN(TROUBLE)),
+    TEXT("trouble.fault", NOBODY, c.fault,
+         FLAG("fault", "LIST",
+              "a star's messages get lost, doubled, late: drop=P,dup=P,reorder=P (shares),delay=MS,seed=S"),
+         IN(TROUBLE)),  // of the process that is told so; no bit moves
     BOOL("json", NOBODY, c.json,
-         TRAIN_FLAG("json", NULL, "print summary.json alone on stdout; steps go to stderr")),
+         TRAIN_FLAG("json", NULL, "print summary.json alone on stdout; steps go to stderr"), IN(FILES)),
     BOOL("quiet", NOBODY, c.quiet,
-         FLAG("quiet", NULL, "no step lines, no table, and of the configuration warnings alone")),
+         FLAG("quiet", NULL, "no step lines, no table, and of the configuration warnings alone"),
+         OFTEN(FILES)),
     BOOL("full", NOBODY, c.full,
-         FLAG("full", NULL, "end with every figure, as starring summary prints them, not with a few lines")),
+         FLAG("full", NULL, "end with every figure, as starring summary prints them, not with a few lines"),
+         IN(FILES)),
     ENUM("unknown_keys", NOBODY, unknown_keys, unknown_names, .only_read = true),
     ENUM("memory.check", NOBODY, c.memory_check, memory_check_names),  // of each machine
     SIZE("memory.logits_bytes", R | B, c.logits_bytes, auto_names),
     SIZE("memory.device_bytes", NOBODY, c.device_bytes, device_bytes_names,
          TRAIN_FLAG("device-memory", "SIZE",
-                    "what a worker may take of its device's memory, as 6GiB, on a CPU too (all)")),
+                    "what a worker may take of its device's memory, as 6GiB, on a CPU too (all)"),
+         IN(RANKS)),
     NUMBER("train_batch_size", T, KEY_I64, c.train_batch, 1, 1 << 30, LATER),
     NUMBER("train_micro_batch_size_per_gpu", R | B, KEY_I64, c.micro_batch, 1, 1 << 30, LATER,
-           FLAG("batch", "B", "sequences of one micro-batch of one worker (4)")),
+           FLAG("batch", "B", "sequences of one micro-batch of one worker (4)"), OFTEN(TRAINING)),
     NUMBER("gradient_accumulation_steps", R | B, KEY_I64, c.accumulation, 1, 1 << 30, LATER),
     // The defaults of optimizer.params are in the optimizer's row.
     TEXT("optimizer.type", T, c.optimizer_type, DEFAULT("AdamW")),
     NUMBER("optimizer.params.lr", T, KEY_F32, c.optimizer.lr, 0, FLOAT_MAX, AUTO("5e-05"),
-           FLAG("lr", "X", "learning rate (1e-3)")),
+           FLAG("lr", "X", "learning rate (1e-3)"), OFTEN(TRAINING)),
     NUMBER("optimizer.params.betas", T, KEY_PAIR, c.optimizer.beta1, 0, 0.9999999, AUTO("[0.9,0.999]")),
     NUMBER("optimizer.params.eps", T, KEY_F32, c.optimizer.eps, 1e-38, 1, AUTO("1e-08")),
     NUMBER("optimizer.params.weight_decay", T, KEY_F32, c.optimizer.weight_decay, 0, FLOAT_MAX, AUTO("0")),
@@ -329,32 +342,36 @@ static const struct config_key keys[] = {
         "reduce_group", R | B, c.reduce_group, group_names,
         TRAIN_FLAG(
             "reduce-group", "G",
-            "sum gradients within groups of G workers, then across them; or host: those of a machine (none)")),
+            "sum gradients within groups of G workers, then across them; or host: those of a machine (none)"),
+        IN(RANKS)),
     ENUM("ring.collective", R, c.collective, engine_names,
-         TRAIN_FLAG("collective", "C", "what a ring's ranks talk through: " ENGINE_LIST(HELP_OF)),
+         TRAIN_FLAG("collective", "C", "what a ring's ranks talk through: " ENGINE_LIST(HELP_OF)), IN(RANKS),
          .ring = true),
     BOOL("ring.no_sync", R, c.no_sync, .ring = true), ENUM("gossip.graph", T, c.gossip_graph, gossip_graphs),
     NUMBER("local_steps.steps", T, KEY_I64, c.local_steps.steps, 0, EXACT_MAX,
            TRAIN_FLAG("local-steps", "H",
-                      "each worker trains alone for H steps between two exchanges (0: none)")),
+                      "each worker trains alone for H steps between two exchanges (0: none)"),
+           IN(RANKS)),
     ENUM("local_steps.outer.type", T, c.local_steps.outer, outer_names),
     NUMBER("local_steps.outer.lr", T, KEY_F32, c.local_steps.lr, 0, FLOAT_MAX),
     NUMBER("local_steps.outer.momentum", T, KEY_F32, c.local_steps.momentum, 0, 1),
     NUMBER("local_steps.outer.age_decay", T, KEY_F32, c.local_steps.age_decay, 0, FLOAT_MAX, DEFAULT("0")),
     NUMBER("local_steps.outer.age_cutoff", T, KEY_F32, c.local_steps.age_cutoff, 0, FLOAT_MAX, DEFAULT("0")),
     NUMBER("parameter_server.servers", R | ORDER, KEY_INT, c.ps.servers, 1, 4096, DEFAULT("1"),
-           FLAG("servers", "S", "parameter servers of a star (1)")),
+           FLAG("servers", "S", "parameter servers of a star (1)"), OFTEN(RANKS)),
     TEXT(
         "parameter_server.servers_on", R, c.ps.servers_on, DEFAULT("hosts"),
         FLAG(
             "servers-on", "WHERE",
             "hosts: servers go to the machines of the job in turn; workers: one beside each worker; or a list of machines, "
-            "names or numbers from 0: h1,h3 (hosts)")),
+            "names or numbers from 0: h1,h3 (hosts)"),
+        IN(STAR)),
     ENUM(
         "parameter_server.resident", R | B, c.ps.resident, resident_names,
         FLAG(
             "resident", "WHAT",
-            "what a worker keeps of weights and gradients: all, or two units at a time, as zero:3 does (all)")),
+            "what a worker keeps of weights and gradients: all, or two units at a time, as zero:3 does (all)"),
+        IN(STAR)),
     NUMBER("parameter_server.threads", R | ORDER, KEY_INT, c.ps.threads, 1, 1024, DEFAULT("1")),
     NUMBER("parameter_server.partition_bytes", R, KEY_I64, c.ps.partition_bytes, 1024, 1 << 30,
            DEFAULT("1048576")),
@@ -368,17 +385,18 @@ static const struct config_key keys[] = {
         "parameter_server.record_arrivals", NOBODY, c.ps.record_arrivals,
         FLAG(
             "record-arrivals", NULL,
-            "ps:async, ps:ssp, ps:backup, ps:quorum: leave what came by chance, gradients or weights, in DIR/arrivals.*")),
-    TEXT(
-        "parameter_server.replay_arrivals", NOBODY, c.ps.replay_arrivals,
-        FLAG(
-            "replay-arrivals", "DIR",
-            "ps:async, ps:ssp, ps:backup, ps:quorum: do as recorded in DIR, bit for bit")),  // the file says of which run it is (ps/record/arrivals.h)
+            "ps:async, ps:ssp, ps:backup, ps:quorum: leave what came by chance, gradients or weights, in DIR/arrivals.*"),
+        IN(STAR)),
+    TEXT("parameter_server.replay_arrivals", NOBODY, c.ps.replay_arrivals,
+         FLAG("replay-arrivals", "DIR",
+              "ps:async, ps:ssp, ps:backup, ps:quorum: do as recorded in DIR, bit for bit"),
+         IN(STAR)),  // the file says of which run it is (ps/record/arrivals.h)
     BOOL("parameter_server.log_updates", NOBODY, c.ps.log_updates,
-         FLAG("log-updates", NULL, "a star: a line for each gradient, in DIR/updates.jsonl")),
+         FLAG("log-updates", NULL, "a star: a line for each gradient, in DIR/updates.jsonl"), IN(STAR)),
     BOOL("parameter_server.replicate", R, c.ps.replicate,
          FLAG("replicate", NULL,
-              "ps:sync, with --restart: a server's state is on its neighbour too, a death costs no step")),
+              "ps:sync, with --restart: a server's state is on its neighbour too, a death costs no step"),
+         IN(STAR)),
     ROW("parameter_server.read", R | B, KEY_SWITCH, c.ps.read_oldest, .names = read_names),
     NUMBER("local.delay", B, KEY_INT, c.local_delay, 0, CONFIG_DELAY_MAX),
     // A right run whatever the code is, since what it leaves out is said later; other bits.
@@ -400,39 +418,47 @@ static const struct config_key keys[] = {
         "recovery.checkpoint_every", R, KEY_I64, c.recovery.checkpoint_every, 0, EXACT_MAX,
         FLAG(
             "checkpoint-every", "K",
-            "keep the complete state of every K-th step and of the last in DIR/checkpoints, to go on from (0: none)")),
+            "keep the complete state of every K-th step and of the last in DIR/checkpoints, to go on from (0: none)"),
+        OFTEN(AGAIN)),
     BOOL("recovery.checkpoint_background", R, c.recovery.checkpoint_background,
          FLAG("checkpoint-background", NULL,
-              "write checkpoints while training goes on, from a copy: as much memory as a checkpoint has")),
+              "write checkpoints while training goes on, from a copy: as much memory as a checkpoint has"),
+         IN(AGAIN)),
     NUMBER("recovery.checkpoint_keep", R, KEY_I64, c.recovery.checkpoint_keep, 0, 1 << 30, DEFAULT("2"),
-           FLAG("checkpoint-keep", "K", "how many of the last checkpoints stay (2; 0: all)")),
+           FLAG("checkpoint-keep", "K", "how many of the last checkpoints stay (2; 0: all)"), IN(AGAIN)),
     NUMBER("recovery.checkpoint_keep_every", R, KEY_I64, c.recovery.checkpoint_keep_every, 0, 1 << 30,
-           FLAG("checkpoint-keep-every", "M", "every M-th checkpoint stays besides (0: none)")),
+           FLAG("checkpoint-keep-every", "M", "every M-th checkpoint stays besides (0: none)"), IN(AGAIN)),
     TEXT(
         "recovery.resume", NOBODY, c.recovery.resume,
         FLAG(
             "resume", "DIR|latest",
-            "go on from a checkpoint or a run's latest one; latest: from that of --out, or begin where it has none")),  // where: what was read is "recovery.resumed"
+            "go on from a checkpoint or a run's latest one; latest: from that of --out, or begin where it has none"),
+        OFTEN(AGAIN)),  // where: what was read is "recovery.resumed"
     BOOL("recovery.resume_weights_only", R, c.recovery.resume_weights_only,
          FLAG("resume-weights-only", NULL,
-              "with --resume DIR: a new run from those weights: step 0, a fresh optimizer")),
+              "with --resume DIR: a new run from those weights: step 0, a fresh optimizer"),
+         IN(AGAIN)),
     NUMBER(
         "recovery.restart", R, KEY_INT, c.recovery.restart, 0, 1 << 30,
         FLAG("restart", "N",
-             "after up to N deaths of processes go on from the latest checkpoint (0: a death ends the run)")),
+             "after up to N deaths of processes go on from the latest checkpoint (0: a death ends the run)"),
+        IN(AGAIN)),
     TEXT("recovery.elastic", R | B, c.recovery.elastic,
          FLAG("elastic", "MIN:MAX",
-              "a star: workers may die and come back; it goes on as long as MIN of MAX live")),
+              "a star: workers may die and come back; it goes on as long as MIN of MAX live"),
+         IN(STAR)),
     TEXT(
         "security.keys", NOBODY, c.security.keys,
         FLAG(
             "keys", "DIR",
-            "a star: only who has a key of starring keygen DIR may join, and all is encrypted (docs/security.md)")),  // where each machine has its own
+            "a star: only who has a key of starring keygen DIR may join, and all is encrypted (docs/security.md)"),
+        IN(STAR)),  // where each machine has its own
     BOOL(
         "security.insecure", NOBODY, c.security.insecure,
         FLAG(
             "insecure", NULL,
-            "a star on other addresses than loopback without keys: who reaches its ports may join, read and change all")),  // roles that differ in it do not get to talk
+            "a star on other addresses than loopback without keys: who reaches its ports may join, read and change all"),
+        IN(STAR)),  // roles that differ in it do not get to talk
 };
 static_assert(sizeof keys / sizeof *keys <= KEYS_MAX, "struct reading has a state for each");
 

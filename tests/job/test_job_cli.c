@@ -12,6 +12,7 @@
 #include <cjson/cJSON.h>
 #include <cmocka.h>
 
+#include "shared/config/config_key.h"
 #include "shared/core/error.h"
 #include "shared/core/run_file.h"
 #include "tests/job/job.h"
@@ -150,6 +151,34 @@ static void every_command_has_help(void **state) {
     assert_int_equal(o.status, 0);
     assert_int_equal(strncmp(o.out, "starring ", 9), 0);
     job_output_free(&o);
+}
+
+static int flags_of(const char *help) {
+    int n = 0;
+    for (const char *at = help; (at = strstr(at, "\n  ")); at++) n += !strncmp(at + 7, "--", 2);
+    return n;
+}
+
+// train's help is short: what most people need. Each group has its own, and all have every flag once.
+static void train_help_is_in_groups(void **state) {
+    struct job_output brief = job_run(*state, "train --help"), all = job_run(*state, "help train all"),
+                      own = job_run(*state, "train --help run");
+    int flags = flags_of(own.out), shown = flags_of(brief.out);
+    if (shown < 15 || shown > 28) fail_msg("%d flags:\n%s", shown, brief.out);
+    assert_non_null(strstr(brief.out, "--topology T "));
+    assert_non_null(strstr(brief.out, "\nThe star alone: --help star\n"));
+    assert_null(strstr(brief.out, "--resident"));
+    for (int g = 0; g < HELP_GROUPS; g++) {
+        struct job_output o = job_run(*state, "train --help %s", help_groups[g][0]);
+        if (!strstr(o.out, help_groups[g][1]) || !strstr(all.out, help_groups[g][1])) fail_msg("%s", o.out);
+        flags += flags_of(o.out) - 1;  // --help itself
+        job_output_free(&o);
+    }
+    assert_int_equal(flags_of(all.out), flags);
+    assert_true(flags > 50);
+    job_output_free(&brief);
+    job_output_free(&all);
+    job_output_free(&own);
 }
 
 // The program's own help has each bench that bench's help has.
@@ -305,10 +334,15 @@ static void text_becomes_tokens(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mistakes_are_usage_errors),      cmocka_unit_test(every_command_has_help),
-        cmocka_unit_test(the_overview_names_every_bench), cmocka_unit_test(textbook_rows),
-        cmocka_unit_test(one_document_on_stdout),         cmocka_unit_test(weights_go_round),
-        cmocka_unit_test(resolved_configuration),         cmocka_unit_test(text_becomes_tokens),
+        cmocka_unit_test(mistakes_are_usage_errors),
+        cmocka_unit_test(every_command_has_help),
+        cmocka_unit_test(train_help_is_in_groups),
+        cmocka_unit_test(the_overview_names_every_bench),
+        cmocka_unit_test(textbook_rows),
+        cmocka_unit_test(one_document_on_stdout),
+        cmocka_unit_test(weights_go_round),
+        cmocka_unit_test(resolved_configuration),
+        cmocka_unit_test(text_becomes_tokens),
     };
     return cmocka_run_group_tests_name("command line", tests, job_setup, job_teardown);
 }

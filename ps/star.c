@@ -476,6 +476,8 @@ static int check_keys(const struct config *c) { return c->security.keys ? trust_
 
 static const char *admission(const struct config *c) { return trust_mode_words(trust_mode_asked(c)); }
 
+static const char *unskipped(const struct config *c) { return commit_round(c) ? NULL : PS_UNSKIPPED; }
+
 static int run(struct run *r) {
     int number = 0, status;
     if (run_meets(r) ? run_join(r, &status) : (status = run_begin(r) ? EXIT_USAGE : 0)) return status;
@@ -535,6 +537,7 @@ const struct topology_row topology_star = {
     .reports_staleness = true,
     .messages = true,
     .admission = admission,
+    .unskipped = unskipped,
     .resolve = resolve,
     .check = check,
     .check_rank = check_rank,

@@ -79,6 +79,8 @@ static inline bool consistency_freezes(const struct consistency_rule *c) {
 }
 
 // Whether clip factor and skip must be known before a gradient may be applied: the commit round.
+#define PS_UNSKIPPED \
+    "a key is updated when its gradients have come, so one that is not finite ends the run, where a ring skips the step"
 static inline bool commit_round(const struct config *c) { return c->clip > 0.0f || c->dtype == DT_F16; }
 // Whether an update waits for the scheduler's decision: for that, or until all neighbours have every sum of the step.
 static inline bool commit_waits(const struct config *c) { return commit_round(c) || c->ps.replicate; }

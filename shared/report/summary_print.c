@@ -85,7 +85,8 @@ static void print_dropped(FILE *f, const cJSON *s) {
     cJSON_ArrayForEach(x, json_item(s, "dropped_pushes")) dropped += x->valuedouble;
     cJSON_ArrayForEach(x, json_item(json_item(s, "staleness"), "histogram")) all += x->valuedouble;
     if (dropped > 0)
-        fprintf(f, "dropped     %.0f of %.0f gradients of keys: too late, or too old\n", dropped, all + dropped);
+        fprintf(f, "dropped     %.0f of %.0f gradients of keys: too late, or too old\n", dropped,
+                all + dropped);
 }
 
 static void print_away(FILE *f, const cJSON *s) {
@@ -499,13 +500,11 @@ static void brief_speed(FILE *f, const cJSON *s) {
     double median = json_number(step, "median"), spread = json_number(step, "spread"),
            most = json_number(staleness, "max");
     format_count(count, (int64_t)json_number(s, "tokens_per_second"));
-    if (spread > SPREAD_BOUND)
-        fprintf(
-            f,
-            "speed       noisy: steps spread over %.0f%% of their median, %.1f ms: %s tokens/s is not to be compared",
-            100 * spread, median * 1e3, count);
-    else
-        fprintf(f, "speed       %s tokens/s; step %.1f ms median", count, median * 1e3);
+    bool sure = !(spread > SPREAD_BOUND);
+    fprintf(f, "speed       %s%s tokens/s; step %.1f ms median", count, sure ? "" : " ~", median * 1e3);
+    if (!sure)
+        fprintf(f, ", spread over %.0f%% of it: experiments/compare.py compares such runs in turns",
+                100 * spread);
     if (most > 0)  // a star that waits for all has none
         fprintf(f, "; staleness mean %.2f, max %.0f update%s", json_number(staleness, "mean"), most,
                 s_of(most));

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Features of the ring in pairs: every two settings meet in some run, which has the bits of the plain run, and memory and
+"""Consistencies of the star with what belongs to others: each pair trains as both promise, or is refused in words.
+
+Features of the ring in pairs: every two settings meet in some run, which has the bits of the plain run, and memory and
 bytes as predicted.
 
 A factor that must not change the arithmetic is compared with the run without it; one that does (dtype, groups, ..) is part of
@@ -116,6 +118,91 @@ def plain(case):
     if case["code"] != "none":
         out["topology"] = "ps:sync"
     return out
+
+
+def setting(text):
+    return ["--set", text]
+
+
+# What may stand beside a consistency: {name: (options, what a refusal names of it, whether the bits stay those of the run without it)}.
+BESIDE = {
+    "max_lead": (setting("parameter_server.max_lead=2"), "max_lead", False),
+    "pushes_per_update": (setting("parameter_server.pushes_per_update=2"), "pushes_per_update", False),
+    "distinct_workers": ([*setting("parameter_server.pushes_per_update=2"), *setting("parameter_server.distinct_workers=true")],
+                         "distinct_workers|pushes_per_update", False),
+    "max_staleness": (setting("parameter_server.max_staleness=1"), "max_staleness", False),
+    "age_damping": (setting("parameter_server.age_damping=true"), "age_damping", False),
+    "delay_compensation": (setting("parameter_server.delay_compensation=0.5"), "delay_compensation", False),
+    "delay_compensation_decay": ([*setting("parameter_server.delay_compensation=0.5"), *setting("parameter_server.delay_compensation_decay=0.9")],
+                                 "delay_compensation", False),
+    "grace_ms": (setting("parameter_server.grace_ms=1"), "grace_ms", False),
+    "read oldest": (setting("parameter_server.read=oldest"), "read oldest", False),
+    "local steps": (["--local-steps", "2"], "local_steps", False),
+    "local steps, elastic": (["--local-steps", "2", *setting("local_steps.outer.type=elastic")], "local_steps", False),
+    "int8": (setting("parameter_server.compression=int8"), "compression", False),
+    "topk": (setting("parameter_server.compression=topk"), "compression", False),
+    "resident units": (["--resident", "units"], "resident|units", True),
+    "servers on workers": (["--servers-on", "workers"], "servers-on", True),
+    "elastic": (["--elastic", "2:3"], "elastic", True),
+    "checkpoints": (["--checkpoint-every", "2"], "checkpoint", True),
+    "recorded": (["--record-arrivals"], "record-arrivals", True),
+    "logged": (["--log-updates"], "log-updates", True),
+    "tcp": (["--medium", "tcp"], "medium", True),
+    "group": (["--reduce-group", "3"], "reduce_group", False),
+    "replicas": (["--replicate", "--restart", "1"], "replicate|restart", True),
+    "fp16": (["--dtype", "fp16"], "fp16", False),
+    "not clipped": (setting("gradient_clipping=0"), "gradient_clipping", False),
+    "micro-batches": (ACCUMULATE, "gradient_accumulation_steps", False),
+    "documents": (["--documents", "whole"], "documents", False),
+    "no overlap": (setting("zero_optimization.overlap_comm=false"), "overlap_comm", True),
+    "evaluated": (["--eval-every", "2"], "eval_every", True),
+}
+CONSISTENCIES = ["ps:sync", "ps:async", "ps:ssp:1", "ps:backup:1", "ps:quorum:2"]
+
+
+class Beside(Runs):
+    """Six steps of three workers on two servers."""
+    STEPS, WORKERS = 6, 3
+    SMALL = ["train", "--model", "tiny", "--data", "demo", "--steps", str(STEPS), "--seq", "24", "--batch", "2", "--threads", "1", "--quiet",
+             "--no-weights", "--workers", str(WORKERS), "--servers", "2", "--force"]
+
+    def beside(self, topology, *names):
+        """The summary of the run with all of these; None: it is refused, and the words name one of them."""
+        words = [w for name in names for w in BESIDE[name][0]]
+        if "evaluated" not in names:
+            words += setting("eval_batches=none")
+        if "servers on workers" in names:
+            words += ["--servers", "3"]
+        p = self.run_it(*self.SMALL, "--topology", topology, "--out", "run", *words, status=None, timeout=120)
+        about = f"{topology} {names}: {p.stderr}"
+        self.assertIn(p.returncode, (0, 2), about)
+        if p.returncode:
+            self.assertRegex(p.stderr, "|".join(BESIDE[name][1] for name in names), about)
+            return None
+        s = self.summary("run")
+        self.assert_as_predicted(s, about)
+        self.assertTrue(s["weights_hash"] and 0 < s["loss"]["last"] < 10, about)
+        # All that was dealt is in the weights, or is counted as what is not.
+        dealt = self.STEPS * self.WORKERS * 2 * (3 if "micro-batches" in names else 1)
+        left_out = sum(s.get("dropped_pushes", [])) + sum(s.get("late_steps", [])) + sum(s.get("missed_steps", []))
+        skipped = any(line["skipped"] for line in self.lines("run", "metrics.jsonl"))
+        if not left_out and not skipped and "fp16" not in names:
+            self.assertEqual(s["samples_applied"], dealt, about)
+        return s
+
+    def test_each_key_with_each_consistency(self):
+        trains = set()
+        for topology in CONSISTENCIES:
+            plain = self.beside(topology)
+            for name, (_, _, same) in BESIDE.items():
+                with self.subTest(topology, beside=name):
+                    s = self.beside(topology, name)
+                    trains |= {(topology, name)} if s else set()
+                    if s and same and topology == "ps:sync":
+                        self.assertEqual(s["weights_hash"], plain["weights_hash"])
+        # Each key has a consistency that it goes with, and each consistency goes with what belongs to all.
+        self.assertEqual({name for _, name in trains}, set(BESIDE))
+        self.assertEqual({(t, n) for t in CONSISTENCIES for n in ("checkpoints", "tcp", "logged", "evaluated", "servers on workers")} - trains, set())
 
 
 class Pairs(Runs):

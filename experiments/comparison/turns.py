@@ -27,7 +27,7 @@ LEAST_STEPS = 4       # of it: the first is left out
 LEAST_ROUNDS = 10     # of a run with few steps, whose slices are shorter
 OPEN = 2**63 - 1      # the limit at which nobody stands any more
 START_S = 600         # until a run's ranks must stand at their first step
-FUTEX = {"x86_64": 202, "i686": 240, "i386": 240}.get(platform.machine(), 98)
+FUTEX = {"x86_64": 202, "i686": 240, "i386": 240, "armv7l": 240}.get(platform.machine(), 98)
 FUTEX_WAKE = 1
 
 

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """What every topology and consistency owes, asked of each that the program names, so that a new row is asked too: the same held-out
 losses with and without checkpoints on the same steps; and a schedule of the learning rate that is where the run is, to its last step."""
+import itertools
 import os
 import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from fixture import Runs
+import test_job_pairs as pairs
 
 STEPS, EVERY = 8, 4
 SMALL = ["--model", "tiny", "--data", "demo", "--seq", "24", "--batch", "2", "--threads", "1", "--steps", str(STEPS), "--no-weights", "--quiet"]
@@ -71,6 +73,18 @@ class Rows(Runs):
                     own = 2
                     self.assertEqual([line["lr"] for line in lines], [schedule[(line["samples"] - own) // (own * workers)] for line in lines])
                     self.assertEqual(lines[-1]["lr"], schedule[-1])
+
+class Two(pairs.Beside):
+    """The same of each two keys."""
+    test_each_key_with_each_consistency = None
+
+    def test_each_two_keys_with_each_consistency(self):
+        for topology in pairs.CONSISTENCIES:
+            trained = 0
+            for two in itertools.combinations(pairs.BESIDE, 2):
+                with self.subTest(topology, beside=two):
+                    trained += self.beside(topology, *two) is not None
+            self.assertGreater(trained, len(pairs.BESIDE), topology)
 
 
 if __name__ == "__main__":

@@ -407,7 +407,7 @@ static int run_started(struct run *r, ranks_create *create_one) {
     if (!joins && rank != 0) job_resume_forget(j);
     if (joins && !r->env.local_size) local_rank = rendezvous_member(r->meet, rank)->local_rank;
     // 2. They train.
-    j->stop = stop_install(rank == 0 ? "this step" : NULL);
+    j->stop = stop_install(rank == 0 && !r->life ? "this step" : NULL);
     struct hub *hub = own.place.host == RING_SHM ? meet_in_memory(r, &memory) : NULL;
     own.place.world = mpi ? (void *)world : hub ? (void *)hub : r->meet;
     status = own.place.host == RING_SHM && !hub ? -1 : train(&own, local_rank);

@@ -339,7 +339,7 @@ static int live(struct run *r, const struct cli_args *args, const struct hosts *
     int opened = job_open(&r->job, c, false);
     job_close(&r->job);
     if (opened || lacking) return EXIT_USAGE;
-    launch_mpi(c, argc, argv);  // this process becomes mpirun: it returns only where that fails
+    launch_mpi(c, argc, argv);  // this child of a launcher becomes mpirun: it returns only where that fails
     return EXIT_RUN_FAILED;
 }
 

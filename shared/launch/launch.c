@@ -442,6 +442,11 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
     }
     if (l->interrupted_by && l->kill_at_s > 0) l->status = 128 + l->interrupted_by;
     if (l->kill_at_s > 0) return;  // told to end, or a consequence of the first death
+    // mpirun that was told to end ends with 1, however its ranks have: their reports tell.
+    if (l->interrupted_by && l->o.speaks_for_others && WIFEXITED(status) && WEXITSTATUS(status) == 1) {
+        child->ended_well = true;
+        return;
+    }
     if (child->far && child->expendable && !l->interrupted_by && !refused(status)) {
         say_far_end(l, child, status);
         return;

@@ -258,6 +258,16 @@ class Mpi(Case):
         p.kill_now("rank 1")
         self.assertIn("starting it again; 0 of 1 restarts are left", p.ends())
 
+    def test_ctrl_c_ends_in_order(self):
+        """mpirun that is told to end ends with an error, however its ranks have: their reports are there, and so is the summary."""
+        p = self.train("--launch", "mpi")
+        self.in_a_step(p)
+        p.send_signal(signal.SIGINT)
+        said = p.ends(130)
+        self.assertRegex(said, "Ctrl-C: ended after step .* has its figures")
+        self.assertNotIn("error", said)
+        self.assertEqual(len(self.summary(self.out)["memory"]), 2)
+
     def test_what_is_stopped_is_ended_in_words(self):
         """mpirun itself, of which its ranks would wait for ever behind their last step; and a rank there, for which mpirun would."""
         for name, steps, behind in (("mpirun", "300", 3), ("rank", "60", 60)):

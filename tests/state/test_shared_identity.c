@@ -114,7 +114,7 @@ static const struct {
      "zero_optimization.cpu_offload_param "
      "model.name data.path data.val_path data.tokenizer data.val_fraction launch interface threads "
      "cuda.products out keep_snapshots trace trouble.fault json quiet full unknown_keys memory.check memory.device_bytes "
-     "optimizer.params.torch_adam communication_data_type scheduler.params.last_batch_iteration fp16.enabled "
+     "optimizer.params.torch_adam communication_data_type data_types.param_dtype scheduler.params.last_batch_iteration fp16.enabled "
      "bf16.enabled steps_per_print tensorboard.enabled tensorboard.output_path tensorboard.job_name "
      "csv_monitor.enabled csv_monitor.output_path csv_monitor.job_name zero_optimization.stage parameter_server.deadline_ms "
      "parameter_server.heartbeat_ms parameter_server.grace_ms parameter_server.credit_bytes parameter_server.bind "
@@ -149,7 +149,7 @@ static const struct change changes[] = {
     {"\"fp16\": {\"enabled\": true, \"min_loss_scale\": 2}", "fp16.min_loss_scale", T, "2", "1"},
     {"\"fp16\": {\"enabled\": true, \"initial_scale_power\": 8}", "fp16.initial_scale_power", T, "8", "16"},
     {"\"eval_every\": 5", "eval_every", R, "5", "0"},
-    {"\"eval_batches\": 3", "eval_batches", R, "3", "all"},
+    {"\"eval_batches\": 3", "eval_batches", R, "3", "auto"},
     {"\"target_loss\": 2.5", "target_loss", R, "2.5", "0"},
     {"\"trouble\": {\"delay\": [\"1:constant:5\"]}", "trouble.delay", R, NULL, NULL},
     {"\"reduce\": \"native\"", "reduce", R | B, "native", "ordered"},

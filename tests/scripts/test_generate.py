@@ -261,7 +261,7 @@ class Sample(Runs):
         self.assertEqual((sample.as_text([]), sample.as_html([])), ("", ""))
 
     def test_a_failure_is_an_error(self):
-        with self.assertRaisesRegex(RunError, "(?s)zero:3: no sentence .* exit status 1.*something broke"):
+        with self.assertRaisesRegex(RunError, "(?s)zero:3: no sentence .*something broke"):
             sample.speak([self.run_of("zero:3", "fail")], self.program)
         with self.assertRaisesRegex(RunError, "could not be asked"):
             sample.speak([self.run_of("zero:3", "x")], self.at("nothing"))

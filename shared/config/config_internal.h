@@ -39,7 +39,7 @@ enum key_state { KEY_ABSENT, KEY_GIVEN, KEY_AUTO };
 #define KEYS_MAX 192
 // A flag's value as an item: JSON if it parses, else a string; a text field takes it as it is. f may be NULL.
 cJSON *key_parse(const struct config_key *f, const char *value);
-// Whether the path is of a section that DeepSpeed reads into a model, which drops "auto" and converts texts and truth values
+// Whether the path is, or is of, a section that DeepSpeed reads into a model, which drops "auto" and converts texts and truth values
 // where a number or a switch is expected. In others they stay what they are.
 bool key_converts(const char *path);
 // Stores v in its place in d. -1 after fail("origin: path: expected .., got ..").
@@ -91,8 +91,8 @@ size_t known_count(void);
 const struct known *known_at(size_t i);
 const struct known *known_find(const char *path);
 // Whether the value asks for nothing: false, null, 0, "", "none", "auto", harmless, or a section whose switch is off, or that
-// holds only such members.
-bool known_is_off(const struct known *k, const cJSON *v);
+// holds only such members. converts: "false" and its like are false, too (key_converts).
+bool known_is_off(const struct known *k, const cJSON *v, bool converts);
 
 struct reading {
     struct draft *d;
@@ -139,8 +139,8 @@ cJSON *config_parent(cJSON *root, char *path, const char **name);
 // Visits every member of root.
 int config_walk(struct reading *r, const cJSON *root);
 // Refuses optimizers and schedulers that only exist elsewhere, before their parameters are looked at, and
-// sets the defaults of the optimizer's.
-int config_read_types(const struct reading *r, const cJSON *root);
+// sets the defaults of the optimizer's. A scheduler that leaves the rate as it is goes.
+int config_read_types(const struct reading *r, cJSON *root);
 // Fills what depends on several keys and checks the whole.
 int config_resolve(struct reading *r);
 int config_resolve_topology(struct reading *r);  // its part that the topology decides

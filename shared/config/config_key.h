@@ -59,10 +59,13 @@ extern const char *const help_groups[HELP_GROUPS][2];
 struct config_key {
     const char *path;  // "optimizer.params.lr"
     enum key_type type;
-    size_t offset;              // in struct draft
-    double low, high;           // of numbers, inclusive
-    double zero;                // what a 0 means; 0: itself
-    bool no_bool;               // DeepSpeed converts truth values to numbers, and not for this one
+    size_t offset;     // in struct draft
+    double low, high;  // of numbers, inclusive
+    double zero;       // what a 0 means; 0: itself
+    bool no_bool;      // DeepSpeed converts truth values to numbers, and not for this one
+    bool true_is_1;    // DeepSpeed compares it as Python's True: taken with a warning
+    bool
+        of_groups;  // DeepSpeed takes a list besides, a number for each parameter group: equal ones are one number
     bool is_dtype;              // names of types, which people spell in several ways
     const char *const *names;   // of KEY_ENUM, KEY_SIZE and KEY_SWITCH, NULL at the end
     const char *default_value;  // of a configuration without the key, as a flag writes it; NULL: 0 or no text

@@ -192,17 +192,19 @@ const struct known *known_find(const char *path) {
     return NULL;
 }
 
-static bool value_is_off(const cJSON *v) {
+// converts: "false" is false.
+static bool value_is_off(const cJSON *v, bool converts) {
     static const char *const words[] = {"", "none", "auto", "false", "0", "no", "off", "n", "f"};
+    const size_t count = converts ? sizeof words / sizeof *words : 3;
     if (cJSON_IsNull(v) || cJSON_IsFalse(v)) return true;
     if (cJSON_IsNumber(v)) return v->valuedouble == 0;
-    for (size_t i = 0; cJSON_IsString(v) && i < sizeof words / sizeof *words; i++)
+    for (size_t i = 0; cJSON_IsString(v) && i < count; i++)
         if (!strcasecmp(v->valuestring, words[i])) return true;
     if (!cJSON_IsObject(v) && !cJSON_IsArray(v)) return false;
     const cJSON *master = cJSON_GetObjectItemCaseSensitive(v, SWITCH), *member = NULL;
-    if (master) return value_is_off(master);
+    if (master) return value_is_off(master, converts);
     cJSON_ArrayForEach(member, v) {
-        if (!value_is_off(member)) return false;
+        if (!value_is_off(member, converts)) return false;
     }
     return true;
 }
@@ -220,7 +222,7 @@ static bool is_listed(const char *list, const cJSON *v) {
 }
 
 // Whether one of the section's members is there and on. list: dotted names.
-static bool any_is_on(const struct known *k, const cJSON *section, const char *list) {
+static bool any_is_on(const struct known *k, const cJSON *section, const char *list, bool converts) {
     char copy[512], *rest = NULL;
     snprintf(copy, sizeof copy, "%s", list);
     for (char *word = strtok_r(copy, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
@@ -228,12 +230,14 @@ static bool any_is_on(const struct known *k, const cJSON *section, const char *l
         char *inner = NULL;
         for (char *name = strtok_r(word, ".", &inner); name; name = strtok_r(NULL, ".", &inner))
             v = cJSON_GetObjectItemCaseSensitive(v, name);
-        if (v && !value_is_off(v) && !is_listed(k->harmless, v)) return true;
+        if (v && !value_is_off(v, converts) && !is_listed(k->harmless, v)) return true;
     }
     return false;
 }
 
-bool known_is_off(const struct known *k, const cJSON *v) {
-    if (!cJSON_IsObject(v) || (!k->master && !k->any)) return value_is_off(v) || is_listed(k->harmless, v);
-    return (k->master && !any_is_on(k, v, k->master)) || (k->any && !any_is_on(k, v, k->any));
+bool known_is_off(const struct known *k, const cJSON *v, bool converts) {
+    if (!cJSON_IsObject(v) || (!k->master && !k->any))
+        return value_is_off(v, converts) || is_listed(k->harmless, v);
+    return (k->master && !any_is_on(k, v, k->master, converts)) ||
+           (k->any && !any_is_on(k, v, k->any, converts));
 }

@@ -177,14 +177,44 @@ struct nearest {
     size_t distance;
 };
 
-static void consider(struct nearest *best, const char *name, const char *candidate, int length,
-                     const char *shown) {
+static void consider(struct nearest *best, const char *name, const char *candidate, int length) {
     char part[128];
     snprintf(part, sizeof part, "%.*s", length, candidate);
     size_t d = edit_distance(name, part);
     if (d >= best->distance) return;
     best->distance = d;
-    snprintf(best->name, sizeof best->name, "%s", shown ? shown : part);
+    snprintf(best->name, sizeof best->name, "%s", part);
+}
+
+// Words of other libraries for a key of the section, which no letters show.
+static const char *said_elsewhere(const char *level, const char *name) {
+    static const struct {
+        const char *level, *word, *ours;
+    } rows[] = {{"optimizer", "name", "type"},
+                {"optimizer.params", "epsilon", "eps"},
+                {"optimizer.params", "beta1", "betas"},
+                {"optimizer.params", "beta2", "betas"},
+                {"optimizer.params", "beta_1", "betas"},
+                {"optimizer.params", "beta_2", "betas"},
+                {"optimizer.params", "wd", "weight_decay"},
+                {"optimizer.params", "l2", "weight_decay"},
+                {"optimizer.params", "correct_bias", "bias_correction"},
+                {"scheduler", "name", "type"},
+                {"scheduler.params", "warmup", "warmup_num_steps"},
+                {"scheduler.params", "warmup_ratio", "warmup_num_steps"},
+                {"scheduler.params", "warmup_steps", "warmup_num_steps"},
+                {"scheduler.params", "num_warmup_steps", "warmup_num_steps"},
+                {"scheduler.params", "total_steps", "total_num_steps"},
+                {"scheduler.params", "num_training_steps", "total_num_steps"},
+                {"scheduler.params", "max_steps", "total_num_steps"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!strcmp(level, rows[i].level) && !strcmp(name, rows[i].word)) return rows[i].ours;
+    return NULL;
+}
+
+// Arguments of a constructor: DeepSpeed hands all of them over, and Python raises TypeError for one that it does not have.
+static bool is_constructor(const char *level) {
+    return !strcmp(level, "optimizer.params") || !strcmp(level, "scheduler.params");
 }
 
 // Whether a run would be another with this key, or with one of this section.
@@ -197,12 +227,13 @@ static bool acts(const char *path) {
 }
 
 // "zero" and "zero_optimizer" of zero_optimization, "lr_scheduler" of scheduler: two thirds of the shorter name, and at least
-// four letters, begin or end the other. The number of these letters; 0: it does not resemble it.
+// four letters, begin the other, or the section's whole name ends the given one. The number of these letters; 0: it does not
+// resemble it.
 static size_t resembles(const char *name, const char *section) {
     size_t a = strlen(name), b = strlen(section), shorter = a < b ? a : b, begin = 0, end = 0;
     while (begin < shorter && name[begin] == section[begin]) begin++;
     while (end < shorter && name[a - 1 - end] == section[b - 1 - end]) end++;
-    size_t most = begin > end ? begin : end;
+    size_t most = end < b || begin > end ? begin : end;
     return most >= 4 && 3 * most >= 2 * shorter ? most : 0;
 }
 
@@ -221,9 +252,9 @@ static bool section_meant(const char *name, char out[128]) {
     return most > 0;
 }
 
-// The known name nearest to `given`: on its own level if one is close or abbreviates it, else a key anywhere that has this name or
-// ends in it; else none, "". All known names are lower-case. Whether it looks like that name misspelt: one
-// or two letters differ, of at least three times as many.
+// The known name nearest to `given`: on its own level if one is close, abbreviates it or has it as its other word, else a key
+// anywhere that has this name or ends in it; else none, "". All known names are lower-case. Whether it looks like that name
+// misspelt: one or two letters differ, of at least three times as many.
 static bool find_nearest(const char *level, const char *given, char out[128]) {
     char *lower = xstrdup(given);
     for (char *p = lower; *p; p++) *p = (char)tolower((unsigned char)*p);
@@ -234,22 +265,20 @@ static bool find_nearest(const char *level, const char *given, char out[128]) {
         if (p == name || p[-1] == '_') initials[words++] = *p;
     initials[words > 1 ? words : 0] = 0;
     size_t skip = level[0] ? strlen(level) + 1 : 0;
-    size_t close = strlen(name) / 3 > 2 ? strlen(name) / 3 : 2;
-    struct nearest here = {.distance = SIZE_MAX}, elsewhere = {.distance = SIZE_MAX};
+    size_t close = strlen(name) / 3 > 1 ? strlen(name) / 3 : 1;
+    struct nearest here = {.distance = SIZE_MAX};
+    const char *elsewhere = "", *word = said_elsewhere(level, name);
     for (size_t i = 0; i < path_count(); i++) {
         const char *path = path_at(i), *leaf = strrchr(path, '.') ? strrchr(path, '.') + 1 : path;
         if (!skip || is_below(path, level)) {
             const char *part = path + skip;
-            consider(&here, !strcmp(part, initials) ? part : name, part, (int)strcspn(part, "."), NULL);
+            consider(&here, !strcmp(part, initials) ? part : name, part, (int)strcspn(part, "."));
         }
         const char *tail = strlen(leaf) > strlen(name) ? leaf + strlen(leaf) - strlen(name) : leaf;
-        consider(&elsewhere, name, leaf, (int)strlen(leaf), path);
-        if (!strcmp(tail, given)) consider(&elsewhere, name, tail, (int)strlen(tail), path);
+        if (!strcmp(tail, name) && (tail == leaf || (leaf > path && tail[-1] == '_' && !*elsewhere)))
+            elsewhere = path;
     }
-    snprintf(out, 128, "%s",
-             here.distance <= close        ? here.name
-             : elsewhere.distance <= close ? elsewhere.name
-                                           : "");
+    snprintf(out, 128, "%s", word ? word : here.distance <= close ? here.name : elsewhere);
     free(lower);
     return strcmp(here.name, initials) != 0 && here.distance <= MISSPELT_MAX &&
            3 * here.distance <= strlen(given);
@@ -275,7 +304,13 @@ static int unknown_key(struct reading *r, const char *level, const cJSON *v, con
     const char *cut = strlen(path) > 200 ? ".." : "";
     // A flag is typed for this run, so an unknown key is a mistake there; files are shared with other programs.
     if (origin != r->file) return fail("%s: unknown key %.200s%s%s", origin, path, cut, help);
-    if (misspelt && !r->lenient) {
+    if (is_constructor(level) && !r->lenient) {
+        r->misspelt = true;
+        fail(
+            "%s: unknown key %.200s%s%s; DeepSpeed refuses it, too. Correct it, remove it, or ignore all such keys with "
+            "--set unknown_keys=ignore",
+            r->file, path, cut, help);
+    } else if (misspelt && !r->lenient) {
         r->misspelt = true;
         fail(
             "%s: unknown key %.200s%s: did you mean %s? That would change the training. Correct it, remove it, or ignore all "
@@ -333,15 +368,18 @@ static int read_field(struct reading *r, const struct config_key *f, const cJSON
 }
 
 static int meet_known(struct reading *r, const struct known *k, const cJSON *v) {
-    bool off = known_is_off(k, v);
+    bool off = known_is_off(k, v, key_converts(k->path));
     if (k->use == KNOWN_ELSEWHERE) return config_refuse(r, k->path, ": %s", k->why);
     if (k->use == KNOWN_REFUSED && !off) {
         char from[128], *text = cJSON_PrintUnformatted(v);
+        const char *why = known_is_off(k, v, true)
+                              ? "DeepSpeed takes any text for true: write false without quotes"
+                              : k->why;
         fail(
             "%s: %s: %.60s is known to DeepSpeed and not supported yet, and "
             "it would change the results: remove the key%s%s",
             config_origin(r, k->path, from), k->path, text ? text : "?",
-            k->why ? " or turn it off; " : " or turn it off", k->why ? k->why : "");
+            why ? " or turn it off; " : " or turn it off", why ? why : "");
         free(text);
         return -1;
     }
@@ -354,14 +392,18 @@ static int meet_known(struct reading *r, const struct known *k, const cJSON *v) 
 // "fp16": true, where an object is expected: with the form that may be meant.
 static int not_a_section(const struct reading *r, const char *path, const cJSON *v) {
     static const struct {
-        const char *member, *value;
-    } forms[] = {{"enabled", "true"}, {"stage", "1"}, {"device", "\"cpu\""}, {"type", "\"AdamW\""}};
+        const char *section, *member, *value;  // section: NULL: any
+    } forms[] = {{NULL, "enabled", "true"},
+                 {NULL, "stage", "1"},
+                 {NULL, "device", "\"cpu\""},
+                 {"optimizer", "type", "\"AdamW\""},
+                 {"scheduler", "type", "\"WarmupLR\""}};
     char from[128], key[160], *text = cJSON_PrintUnformatted(v);
     const char *form = "";
     char meant[64];
     for (size_t i = 0; i < sizeof forms / sizeof *forms && !*form; i++) {
         snprintf(key, sizeof key, "%s.%s", path, forms[i].member);
-        if (!config_key_find(key)) continue;
+        if (!config_key_find(key) || (forms[i].section && strcmp(path, forms[i].section) != 0)) continue;
         snprintf(meant, sizeof meant, ", as {\"%s\": %s}", forms[i].member, forms[i].value);
         form = meant;
     }

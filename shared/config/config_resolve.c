@@ -24,22 +24,33 @@ static double param(const cJSON *section, const char *name, double fallback) {
     return cJSON_IsNumber(v) ? v->valuedouble : fallback;
 }
 
-// A template's "{NAME=USUAL}" become the number NAME of the scheduler's params, USUAL where it is absent; behind USUAL may stand
-// *F or /F, F a number or lr (malloc'd).
+// "NAME=USUAL": the number NAME of the scheduler's params, USUAL where it is absent; or a number, or lr. *behind: what follows.
+static double term(const char *at, const cJSON *scheduler, double lr, char **behind) {
+    char name[32];
+    size_t n = strspn(at, "abcdefghijklmnopqrstuvwxyzT_0");
+    if (at[n] != '=' || !n) {
+        bool rate = !strncmp(at, "lr", 2);
+        double number = strtod(at, behind);
+        if (rate) *behind = (char *)at + 2;
+        return rate ? lr : number;
+    }
+    snprintf(name, sizeof name, "%.*s", (int)n, at);
+    return param(scheduler, name, strtod(at + n + 1, behind));
+}
+
+// A template's "{TERM}" become its value; behind the term may stand *TERM or /TERM, or - for *(1 - TERM) (malloc'd).
 static char *fill(const char *template, const cJSON *scheduler, double lr) {
     char *text = xstrdup("");
     for (const char *at = template, *open; *at; at = open ? strchr(open, '}') + 1 : at + strlen(at)) {
         open = strchr(at, '{');
-        char name[32], value[32] = "", *behind = NULL;
+        char value[32] = "", *behind = NULL;
         if (open) {
-            int n = (int)strcspn(open + 1, "=");
-            snprintf(name, sizeof name, "%.*s", n, open + 1);
-            double x = param(scheduler, name, strtod(open + n + 2, &behind));
-            double factor = behind[1] == 'l' ? lr : strtod(behind + 1, NULL);
+            double x = term(open + 1, scheduler, lr, &behind);
+            double factor = *behind == '}' ? 1 : term(behind + 1, scheduler, lr, &(char *){NULL});
             snprintf(value, sizeof value, "%.6g",
-                     *behind == '*'   ? x * factor
-                     : *behind == '/' ? x / factor
-                                      : x);
+                     *behind == '/'   ? x / factor
+                     : *behind == '-' ? x * (1 - factor)
+                                      : x * factor);
         }
         char *longer =
             xasprintf("%s%.*s%s", text, (int)(open ? open - at : (ptrdiff_t)strlen(at)), at, value);
@@ -49,54 +60,78 @@ static char *fill(const char *template, const cJSON *scheduler, double lr) {
     return text;
 }
 
-// torch's schedulers, of which DeepSpeed takes those that are none of its own by their name (0.19.6: runtime/engine.py). None is one
-// of ours at every update: ours begin with two steps of warm-up. The nearest is named, with the file's numbers.
-static int check_torch_schedule(const struct reading *r, const cJSON *root) {
-#define DECAY        "\"warmup_num_steps\": 2, \"warmup_max_lr\": {none=1*lr}, \"total_num_steps\": "
-#define OVER_THE_RUN DECAY "\"auto\""
+// torch's schedulers, of which DeepSpeed takes those that are none of its own by their name (0.19.6: runtime/engine.py). One that
+// leaves the rate as it is, is none. Of the others none is one of ours at every update, for ours begin with two steps of warm-up:
+// the nearest is named, with the file's numbers, where one is of its kind.
+static int check_torch_schedule(const struct reading *r, cJSON *root) {
+#define DECAY "\"warmup_num_steps\": 2, \"warmup_max_lr\": {lr}, \"total_num_steps\": "
     static const struct {
-        const char *torch, *ours, *with;
+        const char *torch, *ours, *with;  // NULL: none of ours is like it
+        const char *flat;                 // terms that are 1 where the rate is constant; NULL: it never is
     } rows[] = {
         {"CosineAnnealingLR", "WarmupCosineLR",
-         "\"warmup_num_steps\": 2, \"total_num_steps\": {T_max=100}, \"cos_min_ratio\": {eta_min=0/lr}"},
+         "\"warmup_num_steps\": 2, \"total_num_steps\": {T_max=100}, \"cos_min_ratio\": {eta_min=0/lr}",
+         NULL},
         {"CosineAnnealingWarmRestarts", "WarmupCosineLR",
-         "\"warmup_num_steps\": 2, \"total_num_steps\": {T_0=100}, \"cos_min_ratio\": {eta_min=0/lr}"},
+         "\"warmup_num_steps\": 2, \"total_num_steps\": {T_0=100}, \"cos_min_ratio\": {eta_min=0/lr}", NULL},
         {"LinearLR", "WarmupLR",
          "\"warmup_type\": \"linear\", \"warmup_num_steps\": {total_iters=5}, \"warmup_min_lr\": "
-         "{start_factor=0.333333*lr}, \"warmup_max_lr\": {end_factor=1*lr}"},
+         "{start_factor=0.333333*lr}, \"warmup_max_lr\": {end_factor=1*lr}",
+         "{start_factor=0.333333} {end_factor=1}"},
         {"ConstantLR", "WarmupLR",
          "\"warmup_num_steps\": {total_iters=5}, \"warmup_min_lr\": {factor=0.333333*lr}, \"warmup_max_lr\": "
-         "{none=1*lr}"},
-        {"PolynomialLR", "WarmupDecayLR", DECAY "{total_iters=5}"},
-        {"ExponentialLR", "WarmupDecayLR", OVER_THE_RUN},
-        {"StepLR", "WarmupDecayLR", OVER_THE_RUN},
-        {"MultiStepLR", "WarmupDecayLR", OVER_THE_RUN},
-        {"ReduceLROnPlateau", "WarmupDecayLR", OVER_THE_RUN},
-        {"LambdaLR", "WarmupDecayLR", OVER_THE_RUN},
+         "{lr}",
+         "{factor=0.333333}"},
+        {"PolynomialLR", "WarmupDecayLR", DECAY "{total_iters=5}", NULL},
+        {"ExponentialLR", NULL, NULL, "{gamma=0}"},
+        {"StepLR", NULL, NULL, "{gamma=0.1}"},
+        {"MultiStepLR", NULL, NULL, "{gamma=0.1}"},
+        {"ReduceLROnPlateau", NULL, NULL, NULL},
+        {"LambdaLR", NULL, NULL, NULL},
+        {"MultiplicativeLR", NULL, NULL, NULL},
+        {"SequentialLR", NULL, NULL, NULL},
+        {"ChainedScheduler", NULL, NULL, NULL},
         {"CyclicLR", "OneCycle",
          "\"cycle_min_lr\": {base_lr=0.001}, \"cycle_max_lr\": {max_lr=0.01}, \"cycle_first_step_size\": "
-         "{step_size_up=2000}"},
+         "{step_size_up=2000}",
+         NULL},
         {"OneCycleLR", "OneCycle",
-         "\"cycle_min_lr\": {max_lr=0.01/25}, \"cycle_max_lr\": {max_lr=0.01}, \"cycle_first_step_size\": "
-         "{total_steps=100*0.3}, \"cycle_second_step_size\": {total_steps=100*0.7}"}};
-    const cJSON *section = cJSON_GetObjectItemCaseSensitive(root, "scheduler");
+         "\"cycle_min_lr\": {max_lr=0.01/div_factor=25}, \"cycle_max_lr\": {max_lr=0.01}, \"cycle_first_step_size\": "
+         "{total_steps=100*pct_start=0.3}, \"cycle_second_step_size\": {total_steps=100-pct_start=0.3}",
+         NULL}};
+    cJSON *section = cJSON_GetObjectItemCaseSensitive(root, "scheduler");
     const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(section, "type"));
     double lr = param(cJSON_GetObjectItemCaseSensitive(root, "optimizer"), "lr", 1e-3);
     for (size_t i = 0; type && i < sizeof rows / sizeof *rows; i++) {
         if (strcmp(type, rows[i].torch) != 0) continue;
-        char *with = fill(rows[i].with, section, lr);
-        config_refuse(
-            r, "scheduler.type",
-            ": %s is torch's, which DeepSpeed takes and this program does not have: the nearest here is "
-            "\"type\": \"%s\" with %s",
-            type, rows[i].ours, with);
+        char *flat = rows[i].flat ? fill(rows[i].flat, section, lr) : NULL, *with = NULL;
+        bool constant = flat && (!strcmp(flat, "1") || !strcmp(flat, "1 1"));
+        if (constant) {
+            config_warn(r, "scheduler.type",
+                        ": %s with these parameters leaves the rate as it is: none is taken", type);
+            cJSON_DeleteItemFromObjectCaseSensitive(root, "scheduler");
+        } else if (rows[i].ours) {
+            with = fill(rows[i].with, section, lr);
+            config_refuse(
+                r, "scheduler.type",
+                ": %s is torch's, which DeepSpeed takes and this program does not have: the nearest here is "
+                "\"type\": \"%s\" with %s",
+                type, rows[i].ours, with);
+        } else {
+            config_refuse(
+                r, "scheduler.type",
+                ": %s is torch's, which DeepSpeed takes and this program does not have, and no schedule here is like it: "
+                "remove the section scheduler for a constant rate, or use WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle or LRRangeTest",
+                type);
+        }
+        free(flat);
         free(with);
-        return -1;
+        return constant ? 0 : -1;
     }
     return 0;
 }
 
-int config_read_types(const struct reading *r, const cJSON *root) {
+int config_read_types(const struct reading *r, cJSON *root) {
     static const char *const refused[] = {
         "ZeroOneAdam", "OneBitLamb", "Lamb",     "FusedLamb", "Muon",  "MuAdam", "MuAdamW",   "MuSGD",
         "Adagrad",     "RMSprop",    "Adadelta", "Adamax",    "NAdam", "RAdam",  "Adafactor", "CPUAdam"};

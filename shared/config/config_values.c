@@ -38,10 +38,11 @@ static int text_bool(const char *text, bool *out) {
 }
 
 bool key_converts(const char *path) {
-    static const char *const models[] = {"zero_optimization.", "fp16.", "bf16.", "tensorboard.",
-                                         "csv_monitor."};
+    static const char *const models[] = {"zero_optimization", "fp16",  "bf16", "tensorboard", "csv_monitor",
+                                         "tensor_parallel",   "wandb", "comet"};
+    size_t n = strcspn(path, ".");
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-        if (!strncmp(path, models[i], strlen(models[i]))) return true;
+        if (strlen(models[i]) == n && !strncmp(path, models[i], n)) return true;
     return false;
 }
 
@@ -81,9 +82,17 @@ static int number(const struct config_key *f, const cJSON *v, const char *origin
     bool whole = f->type == KEY_INT || f->type == KEY_I64 || f->type == KEY_SIZE,
          converts = key_converts(f->path);
     const char *what = whole ? "an integer" : f->type == KEY_PAIR ? "an array of two numbers" : "a number";
+    const cJSON *list = f->of_groups && cJSON_IsArray(v) ? v : NULL;
+    for (const cJSON *item = list ? list->child : NULL; item; item = item->next)
+        if (!cJSON_Compare(item, list->child, true))
+            return refuse(f, origin, "a number, or a list of equal ones: one rate is all parameters'", v);
+    if (list && list->child) v = list->child;
     double x = v->valuedouble;
     if (f->no_bool && cJSON_IsBool(v)) return refuse(f, origin, what, v);
-    if (cJSON_IsFalse(v) || (converts && cJSON_IsTrue(v)))  // Python's False is 0 everywhere
+    if (f->true_is_1 && cJSON_IsTrue(v))
+        warn("%s: %s true is 1, in DeepSpeed as here: write the number", origin, f->path);
+    if (cJSON_IsFalse(v) ||
+        ((converts || f->true_is_1) && cJSON_IsTrue(v)))  // Python's False is 0 everywhere
         x = cJSON_IsTrue(v);
     else if (!cJSON_IsNumber(v) && !(converts && cJSON_IsString(v) && !text_number(v->valuestring, true, &x)))
         return refuse(f, origin, what, v);
@@ -177,10 +186,12 @@ int key_store(const struct config_key *f, struct draft *d, const cJSON *v, const
             *(bool *)place = on != (f->type == KEY_NOT);
             return 0;
         case KEY_TEXT:
-            if (!cJSON_IsString(v) || (!v->valuestring[0] && !f->empty))
-                return refuse(f, origin, "a text", v);
+            if (!cJSON_IsString(v)) return refuse(f, origin, "a text", v);
+            if (!v->valuestring[0] && !f->empty)
+                return fail("%s: %s is empty: give it a value, or leave it out", origin, f->path);
             free(*(char **)place);
-            *(char **)place = v->valuestring[0] ? xstrdup(v->valuestring) : NULL;
+            // Where there is a default, no text is not "".
+            *(char **)place = v->valuestring[0] || f->default_value ? xstrdup(v->valuestring) : NULL;
             return 0;
         case KEY_LIST:
             return store_list(f, place, v, origin);

@@ -11,6 +11,7 @@
 #include "shared/core/error.h"
 #include "shared/core/name_map.h"
 #include "shared/core/regular_file.h"
+#include "shared/core/text.h"
 
 #define MAX_DEPTH 64  // nesting; configurations have four levels, and the stack stays bounded
 
@@ -29,12 +30,41 @@ static cJSON *read_value(struct scanner *s);
 
 static int column(const struct scanner *s) { return (int)(s->p - s->line_start) + 1; }
 
+// The character beyond ASCII at p; 0: there is none.
+static uint32_t wide_character(const char *p) {
+    const unsigned char *u = (const unsigned char *)p;
+    int length = *u < 0x80 ? 0 : text_utf8_length(u, (int64_t)strnlen(p, 4));
+    uint32_t code = length ? *u & (0x7fu >> length) : 0;
+    for (int i = 1; i < length; i++) code = code << 6 | (u[i] & 0x3f);
+    return code;
+}
+
+// What word processors and web pages make of a quote or a blank: to Hjson they are letters, of another name than the one that
+// is seen. The advice; NULL: p is at none.
+static const char *look_alike(const char *p) {
+    static const struct {
+        uint32_t first, last;
+        const char *advice;
+    } rows[] = {
+        {0xa0, 0xa0, "a blank"},        {0xab, 0xab, "a plain \""},     {0xbb, 0xbb, "a plain \""},
+        {0x2000, 0x200f, "a blank"},    {0x2018, 0x201f, "a plain \""}, {0x2028, 0x202f, "a blank"},
+        {0x2032, 0x2036, "a plain \""}, {0x2039, 0x203a, "a plain \""}, {0x205f, 0x2060, "a blank"},
+        {0x3000, 0x3000, "a blank"},    {0xfeff, 0xfeff, "a blank"},    {0xff02, 0xff02, "a plain \""}};
+    uint32_t code = wide_character(p);
+    for (size_t i = 0; code && i < sizeof rows / sizeof *rows; i++)
+        if (code >= rows[i].first && code <= rows[i].last) return rows[i].advice;
+    return NULL;
+}
+
 // Describes the character at s->p for a message.
 static const char *found(const struct scanner *s, char text[32]) {
     unsigned char ch = (unsigned char)*s->p;
+    uint32_t wide = wide_character(s->p);
     if (ch == 0) return "the end of the text";
     if (ch == '\n' || ch == '\r') return "the end of the line";
-    if (ch < 32 || ch >= 127)
+    if (wide)
+        snprintf(text, 32, "'%.*s' (U+%04X)", text_utf8_length((const unsigned char *)s->p, 4), s->p, wide);
+    else if (ch < 32 || ch >= 127)
         snprintf(text, 32, "byte 0x%02x", ch);
     else
         snprintf(text, 32, "'%c'", ch);
@@ -44,7 +74,10 @@ static const char *found(const struct scanner *s, char text[32]) {
 static cJSON *refuse(const struct scanner *s, const char *expected) {
     char text[32], hint[128] = "";
     if (s->quiet) return NULL;
-    if (s->bare_line)
+    const char *instead = look_alike(s->p);
+    if (instead)
+        snprintf(hint, sizeof hint, ", which only looks like it: write %s", instead);
+    else if (s->bare_line)
         snprintf(
             hint, sizeof hint,
             "; the text at %d:%d has no quotes, so it ends with its line, behind the bracket in it: quote it",
@@ -240,7 +273,7 @@ static cJSON *read_bare(struct scanner *s) {
         s->p = end;
         return cJSON_CreateNumber(v);
     }
-    if (strchr("\r\n{}[],:", *s->p))
+    if (strchr("\r\n{}[],:", *s->p) || look_alike(s->p))
         return refuse(s, "a value: {..}, [..], a text, a number, true, false or null");
     const char *line_end = trim(s->p, s->p + strcspn(s->p, "\r\n"));
     size_t n = (size_t)(line_end - s->p);
@@ -259,7 +292,7 @@ static cJSON *read_bare(struct scanner *s) {
 // A member's name, in quotes or not, malloc'd; NULL after naming the mistake.
 static char *read_name(struct scanner *s) {
     if (*s->p == '"' || *s->p == '\'') return read_string(s);
-    size_t n = strcspn(s->p, " \t\r\n:{}[],");
+    size_t n = look_alike(s->p) ? 0 : strcspn(s->p, " \t\r\n:{}[],");
     if (!n) {
         refuse(s, "a member's name");
         return NULL;

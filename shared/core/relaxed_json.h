@@ -5,7 +5,8 @@
 //   - texts without quotes, which go to the end of their line, commas and brackets included
 //   - no brackets around the members of the whole
 // What begins as a number and is none of JSON's (.5, 007, 1_000) is a text. A name that occurs twice in one object is an error, as
-// DeepSpeed makes it. Unlike there, a text of nothing is no object, and \u0000 and half a surrogate pair are errors.
+// DeepSpeed makes it. Unlike there, a text of nothing is no object, and \u0000, half a surrogate pair, and names and texts without quotes
+// that begin with a typographic quote or a no-break space are errors.
 //
 // Ownership  The caller owns the returned tree: cJSON_Delete.
 // Errors     NULL after fail() named file, line, column, what was expected and what stands there.

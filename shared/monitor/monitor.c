@@ -184,7 +184,8 @@ struct monitor {
 };
 
 static char *place_of(const struct monitor_config *c) {
-    return xasprintf("%s%s%s", c->output_path ? c->output_path : "", c->output_path ? "/" : "", c->job_name);
+    const char *path = c->output_path ? c->output_path : c->job_name[0] ? "" : ".";
+    return xasprintf("%s%s%s", path, path[0] && c->job_name[0] ? "/" : "", c->job_name);
 }
 
 static char *make_place(const struct monitor_config *c, const char *section) {

@@ -93,7 +93,7 @@ READ = {
                      '"quantize_groups": 48}, "different_groups": {"wq1": {"params": {"start_bits": 8}}}}}, "eigenvalue": '
                      '{"enabled": false, "max_iter": 50}, "expert_parallel": {"enabled": false, "autoep_size": 8}, '
                      '"sequence_parallel_size": 1, "seq_parallel_communication_data_type": "FP32", "gradient_allreduce_op": '
-                     '"MEAN", "gradient_predivide_factor": 1.0, "sparse_gradients": "false", "zero_optimization": {"stage": 1, '
+                     '"MEAN", "gradient_predivide_factor": 1.0, "sparse_gradients": false, "zero_optimization": {"stage": 1, '
                      '"zeropp_loco_param": {"err_beta": 0.8}, "mics_shard_size": -1}}', {"topology": "zero:1"}),
     "monitors and profilers": ('{"train_batch_size": 2, "flops_profiler": {"enabled": true, "profile_step": 1, "output_file": null}, '
                                '"comms_logger": {"enabled": true, "prof_ops": ["all_reduce"]}, "wandb": {"enabled": true, "group": '
@@ -114,6 +114,19 @@ READ = {
                          '"SGD", "params": {"lr": 0.1, "momentum": 0.9, "nesterov": 1}}}',
                          {"dtype": "fp16", "topology": "zero:1", "zero_optimization.overlap_comm": False,
                           "optimizer.params.nesterov": True}),
+    "true for a norm": ('{"gradient_clipping": true}', {"gradient_clipping": 1}),
+    "rates of one group": ('{"scheduler": {"type": "WarmupDecayLR", "params": {"warmup_min_lr": [0], "warmup_max_lr": [1e-4, 1e-4], '
+                           '"total_num_steps": 50}}}', {"scheduler.params.warmup_max_lr": 1e-4}),
+    "a test of one group's rate": ('{"scheduler": {"type": "LRRangeTest", "params": {"lr_range_test_min_lr": [1e-4]}}}',
+                                   {"scheduler.params.lr_range_test_min_lr": 1e-4}),
+    "a constant rate": ('{"scheduler": {"type": "ConstantLR", "params": {"factor": 1}}}', {"optimizer.type": "AdamW"}),
+    "a step that changes nothing": ('{"scheduler": {"type": "StepLR", "params": {"step_size": 5, "gamma": 1.0}}}', {"optimizer.type": "AdamW"}),
+    "a line that is level": ('{"scheduler": {"type": "LinearLR", "params": {"start_factor": 1}}}', {"optimizer.type": "AdamW"}),
+    "texts of nothing": ('{"csv_monitor": {"job_name": "", "output_path": ""}, "tensorboard": {"job_name": ""}, "zero_optimization": '
+                         '{"stage": 1, "offload_optimizer": {"device": "cpu", "nvme_path": ""}}}', {"csv_monitor.job_name": ""}),
+    "harmless arguments": ('{"optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "foreach": true, "fused": true, "capturable": false, '
+                           '"differentiable": false, "maximize": false, "amsgrad": false, "set_grad_none": true, "torch_adam": true, '
+                           '"weight_decay": 0, "_remark": 1}}}', {"optimizer.params.lr": 0.001}),
     "no clipping": ('{"gradient_clipping": -1}', {"gradient_clipping": 0}),
     "an empty scheduler": ('{"scheduler": {}, "optimizer": {"type": "AdamW"}}', {"optimizer.type": "AdamW"}),
     "a cycle": ('{"scheduler": {"type": "OneCycle", "params": {"cycle_first_step_size": 1000, "cycle_first_stair_count": 500, '
@@ -143,7 +156,22 @@ REFUSED = {
     "torch's cosine": ('{"optimizer": {"type": "AdamW", "params": {"lr": 0.0005}}, "scheduler": {"type": "CosineAnnealingLR", '
                        '"params": {"T_max": 10, "eta_min": 5e-6}}}',
                        'nearest here is "type": "WarmupCosineLR" with "warmup_num_steps": 2, "total_num_steps": 10, "cos_min_ratio": 0.01'),
-    "torch's others": ('{"scheduler": {"type": "StepLR", "params": {"step_size": 5}}}', "StepLR is torch's.*WarmupDecayLR"),
+    "torch's others": ('{"scheduler": {"type": "StepLR", "params": {"step_size": 5}}}', "StepLR is torch's.*no schedule here is like it"),
+    "a line that returns": ('{"scheduler": {"type": "LinearLR", "params": {"start_factor": 0.5, "end_factor": 2}}}', "the nearest here"),
+    "two groups": ('{"scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": [1e-4, 1e-5]}}}', "warmup_max_lr: expected a number, or a list of equal ones"),
+    "no group": ('{"scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": []}}}', "warmup_max_lr: expected a number"),
+    "a scheduler's auto": ('{"scheduler": "auto"}', 'as {"type": "WarmupLR"}, got "auto"'),
+    "a text for off, amp": ('{"amp": {"enabled": "false"}}', "amp.*any text for true: write false without quotes"),
+    "a text for off, elasticity": ('{"elasticity": {"enabled": "False", "micro_batch_sizes": [2]}}', "elasticity.*write false without quotes"),
+    "a text for off, one switch": ('{"prescale_gradients": "false"}', "prescale_gradients.*write false without quotes"),
+    "a text for off, an argument": ('{"optimizer": {"params": {"amsgrad": "no"}}}', "amsgrad.*write false without quotes"),
+    "another library's argument": ('{"optimizer": {"type": "AdamW", "params": {"epsilon": 1e-6}}}', "unknown key optimizer.params.epsilon; .* name is eps; DeepSpeed refuses"),
+    "Hugging Face's bias": ('{"optimizer": {"type": "AdamW", "params": {"correct_bias": false}}}', "correct_bias; .* name is bias_correction;"),
+    "an argument like none": ('{"optimizer": {"type": "AdamW", "params": {"qqqqqqq": 1}}}', "unknown key optimizer.params.qqqqqqq; DeepSpeed refuses"),
+    "a schedule's argument": ('{"scheduler": {"type": "WarmupLR", "params": {"warmup_ratio": 0.1}}}', "warmup_ratio; .* name is warmup_num_steps;"),
+    "typographic quotes": ('{ "train_batch_size": 4,\n \u201czero_optimization\u201d: {\u201cstage\u201d: 3}\n}', r":2:2: expected a member's name, got '\u201c' \(U\+201C\).*write a plain \""),
+    "a typographic value": ('{ "topology": \u2018local\u2019\n}', r":1:15: expected a value.*got '\u2018' \(U\+2018\)"),
+    "a blank that does not break": ('{\n\u00a0"zero_optimization": {"stage": 3}\n}', r":2:1: expected a member's name.*U\+00A0.*write a blank"),
     "tensors cut": ('{"tensor_parallel": {"tp_size": 8}}', "tensor_parallel.*remove the key or turn it off"),
     "a pipeline": ('{"pipeline": {"pipe_parallel_size": 2}}', "pipeline.*remove the key"),
     "quantized": ('{"zero_optimization": {"stage": 3, "zero_quantized_weights": "true"}}', "zero_quantized_weights.*remove the key"),
@@ -200,10 +228,9 @@ class Kinds(Runs):
 
     def test_the_nearest_of_torchs_schedulers_trains(self):
         for name, params in (("CosineAnnealingLR", {"T_max": 50, "eta_min": 5e-6}), ("CosineAnnealingWarmRestarts", {"T_0": 20}),
-                             ("LinearLR", {"total_iters": 20, "start_factor": 0.1}), ("ConstantLR", {"factor": 1.0}),
-                             ("PolynomialLR", {"total_iters": 50}), ("ExponentialLR", {"gamma": 0.9}), ("StepLR", {"step_size": 5}),
-                             ("MultiStepLR", {"milestones": [3]}), ("LambdaLR", {}), ("ReduceLROnPlateau", {}),
-                             ("CyclicLR", {"base_lr": 1e-5, "max_lr": 1e-3}), ("OneCycleLR", {"max_lr": 0.01, "total_steps": 50})):
+                             ("LinearLR", {"total_iters": 20, "start_factor": 0.1}), ("ConstantLR", {"factor": 0.5}),
+                             ("PolynomialLR", {"total_iters": 50}),
+                             ("CyclicLR", {"base_lr": 1e-5, "max_lr": 1e-3}), ("OneCycleLR", {"max_lr": 0.01, "total_steps": 50, "pct_start": 0.4, "div_factor": 10})):
             file = {"optimizer": {"type": "AdamW", "params": {"lr": 5e-4}}, "scheduler": {"type": name, "params": params}}
             p = self.print_config(json.dumps(file))
             said = re.search(name + r' is torch\'s.* "type": "(\w+)" with (.*)', p.stderr)
@@ -212,8 +239,13 @@ class Kinds(Runs):
             p = self.print_config(json.dumps(file))
             self.assertEqual(p.returncode, 0, p.stderr)
             self.assertNotIn("warning", p.stderr)
+            if name == "OneCycleLR":
+                self.assertIn('"cycle_min_lr": 0.001, "cycle_max_lr": 0.01, "cycle_first_step_size": 20, "cycle_second_step_size": 30',
+                              said.group(2))
 
     def test_remarks(self):
+        self.assertIn("ConstantLR with these parameters leaves the rate as it is: none is taken", self.print_config(READ["a constant rate"][0]).stderr)
+        self.assertIn("gradient_clipping true is 1, in DeepSpeed as here", self.print_config(READ["true for a norm"][0]).stderr)
         self.assertIn("unknown key text is ignored", self.print_config(READ["as Hjson"][0]).stderr)
         self.assertNotIn("unknown", self.print_config(READ["remarks"][0]).stderr)
 

@@ -354,16 +354,26 @@ static void test_unknown_keys(void **state) {
     assert_true(c->clip == 1);
     config_destroy(&c);
     assert_null(load(text, NULL, 0));
-    assert_words(said,
-                 "unknown key gradient_cliping: did you mean gradient_clipping?|--set unknown_keys=ignore\n|"
-                 "unknown key optimizer.params.wieght_decay: |unknown key zero_optimization.stge: |"
-                 "unknown key weight_decay is ignored|unknown key qqqqqqqq is ignored",
-                 "misspelt");
-    c = accept("{\"optimizer\": {\"params\": {\"learning_rate\": 1}}}");
-    assert_words(said,
-                 "unknown key optimizer.params.learning_rate is ignored; the nearest known name is lr\n",
-                 "in full");
-    config_destroy(&c);
+    assert_words(
+        said,
+        "unknown key gradient_cliping: did you mean gradient_clipping?|--set unknown_keys=ignore\n|"
+        "unknown key optimizer.params.wieght_decay; the nearest known name is weight_decay|unknown key zero_optimization.stge: |"
+        "unknown key weight_decay is ignored|unknown key qqqqqqqq is ignored",
+        "misspelt");
+    refuse(
+        "{\"optimizer\": {\"params\": {\"learning_rate\": 1}}}",
+        "unknown key optimizer.params.learning_rate; the nearest known name is lr; DeepSpeed refuses it, too");
+    // Names that share a few letters, or stand in another section, are not near.
+    static const char *const far[][2] = {
+        {"{\"fp16\": {\"opt_level\": 1}}", "key fp16.opt_level is ignored\n"},
+        {"{\"lora\": {\"r\": 8}}", "key lora is ignored\n"},
+        {"{\"training\": {\"a\": 8}}", "key training is ignored\n"},
+        {"{\"optimizer\": {\"name\": 8}}", "name is type\n"}};
+    for (size_t i = 0; i < COUNT(far); i++) {
+        c = accept(far[i][0]);
+        assert_words(said, far[i][1], far[i][0]);
+        config_destroy(&c);
+    }
     // Of what is ignored under its own name a misspelt one is, too; and the file may ask for it.
     const char *const fine[] = {"{\"wall_clock_breakdwn\": true}", "{\"flops_profilr\": {\"enabled\": true}}",
                                 "{\"modelling\": 1, \"dates\": 2, \"fp8\": {\"enabled\": true}}",

@@ -91,6 +91,13 @@ static void test_relaxed_errors(void **state) {
         {"{\"a\": {}", "',' or '}'|end of the text"},
         {"{\n/* no end", "'*/'|end of the text"},
         {"{\n\"a\": 1,\n\n \"a\": 2}", "t:4:2|\"a\" is given twice"},
+        {"{\n \xe2\x80\x9c"
+         "a\": 1}",
+         "t:2:2|a member's name|(U+201C)|write a plain \""},
+        {"{\"a\": \xc2\xa0"
+         "1}",
+         "t:1:7|expected a value|(U+00A0)|write a blank"},
+        {"{\"a\"\xef\xbc\x9a 1}", "t:1:5|expected ':'|(U+FF1A)"},
         {"a: 1\n'a': 2", "t:2:1|\"a\" is given twice"},
     };
     error_quiet(1);

@@ -191,7 +191,8 @@ static int convert(struct copying *c, const char *from, const char *to, int widt
     c->in = file_open_stream(from, why);
     size_t got = c->in ? fread(head, 1, sizeof head, c->in) : 0;
     memcpy(&magic, head, sizeof magic);
-    char *what = file_kind_text(FILE_AS_DATA, file_kind_of_bytes(FILE_AS_DATA, head, got), from);
+    const struct file_kind *kind = file_kind_of_bytes(FILE_AS_DATA, head, got);
+    char *what = file_kind_is_text(kind) ? NULL : file_kind_text(FILE_AS_DATA, kind, from);
     if (!c->in)
         rc = fail("%s: %s", from, why);
     else if (bin_format_of(magic))

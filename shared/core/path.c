@@ -14,6 +14,20 @@ bool ends_with(const char *name, const char *suffix) {
     return n > k && strcmp(name + n - k, suffix) == 0;
 }
 
+bool ends_like(const char *name, const char *suffix) {
+    size_t n = strlen(name), k = strlen(suffix);
+    return n > k && !strcasecmp(name + n - k, suffix);
+}
+
+bool is_hub_name(const char *given) {
+    const char *slash = strchr(given, '/');
+    if (!slash || strchr(slash + 1, '/') || !slash[1] || slash == given || strchr(".~", *given)) return false;
+    char *folder = xasprintf("%.*s", (int)(slash - given), given);
+    bool yes = access(folder, F_OK) != 0;
+    free(folder);
+    return yes;
+}
+
 bool has_file(const char *dir, const char *name) {
     char *path = xasprintf("%s/%s", dir, name);
     bool there = access(path, F_OK) == 0;

@@ -6,8 +6,11 @@
 #include <stddef.h>
 
 bool ends_with(const char *name, const char *suffix);  // and has something before it
+bool ends_like(const char *name, const char *suffix);  // likewise, in letters of either case
 bool has_file(const char *dir, const char *name);      // dir/name exists, whatever it is
 bool same_file(const char *a, const char *b);          // both exist and are one file
+// "OWNER/NAME", as the hub calls a model or a data set, where no folder OWNER is here
+bool is_hub_name(const char *given);
 
 // The file's first line without its end, as far as it fits; "": there is none.
 void path_first_line(const char *path, char *out, size_t size);

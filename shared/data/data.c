@@ -9,6 +9,7 @@
 
 #include "kernels/exact_math.h"
 #include "shared/core/error.h"
+#include "shared/core/path.h"
 #include "shared/core/rng.h"
 #include "shared/data/data_stream.h"
 #include "shared/data/documents.h"
@@ -64,9 +65,9 @@ static int scan(const struct token_stream *s, struct scan *x) {
             if ((uint32_t)buf[i] >= (uint32_t)x->vocab) {
                 const struct segment *g = stream_segment(s, at + i);
                 rc = fail(
-                    "data %s: token %u at position %lld is outside the model's vocabulary of %d; use tokens "
+                    "data %s: token %d at position %lld is outside the model's vocabulary of %d; use tokens "
                     "made for this model, or a model with more",
-                    g->path, (uint32_t)buf[i], (long long)(at + i - g->first), x->vocab);
+                    g->path, buf[i], (long long)(at + i - g->first), x->vocab);
                 break;
             }
             if (i < train) count_token(x, buf[i]);
@@ -83,11 +84,11 @@ static void identify(char text[64], int64_t tokens, const struct documents *d, X
              (unsigned long long)XXH64_digest(hash));
 }
 
-static int check_length(const char *path, int64_t tokens, const char *kind, int64_t seq) {
+static int check_length(const char *path, int64_t tokens, const char *kind, int64_t seq, const char *more) {
     if (seq <= 0 || tokens > seq) return 0;
     return fail(
-        "data %s: %lld %s tokens, but a sequence of %lld needs %lld; use more text or a shorter seq_len",
-        path, (long long)tokens, kind, (long long)seq, (long long)seq + 1);
+        "data %s: %lld %s tokens are fewer than --seq %lld + 1: give a longer text or a smaller --seq%s",
+        path, (long long)tokens, kind, (long long)seq, more);
 }
 
 static int read_all(struct token_source *s, const struct data_options *o) {
@@ -115,6 +116,44 @@ static int read_all(struct token_source *s, const struct data_options *o) {
     return rc;
 }
 
+// Two parts have tokens of one kind: else a loss on the one says nothing of the other.
+static int check_same_tokens(const struct token_stream *train, const struct token_stream *held) {
+    const struct token_stream *both[] = {train, held};
+    struct sidecar_summary side[2];
+    bool bytes[2];
+    char *is[2];
+    for (int i = 0; i < 2; i++) {
+        side[i] = sidecar_read(both[i]->segments[0].path);
+        bytes[i] = both[i]->width == 1 || side[i].bytes;
+        const char *of = side[i].tokenizer;
+        is[i] = bytes[i]
+                    ? xstrdup("bytes")
+                    : xasprintf("tokens of %d bits%s%s", 8 * both[i]->width, of ? " of " : "", of ? of : "");
+    }
+    bool alike = train->width == held->width &&
+                 (!side[0].tokenizer || !side[1].tokenizer || !strcmp(side[0].tokenizer, side[1].tokenizer));
+    bool same = (bytes[0] && bytes[1]) || (bytes[0] == bytes[1] && alike);
+    if (!same)
+        fail("data %s: %s, but the held-out %s: %s; both parts have to be made by the tokenizer of the model",
+             train->segments[0].path, is[0], held->segments[0].path, is[1]);
+    for (int i = 0; i < 2; i++) {
+        free(side[i].tokenizer);
+        free(is[i]);
+    }
+    return same ? 0 : -1;
+}
+
+// The first file of both parts, or NULL.
+static const char *in_both(const struct token_stream *train, const struct token_stream *held) {
+    for (int i = 0; i < held->count; i++)
+        for (int k = 0; k < train->count; k++)
+            if (held->segments[i].count == train->segments[k].count &&
+                (same_file(held->segments[i].path, train->segments[k].path) ||
+                 !strcmp(held->segments[i].path, train->segments[k].path)))
+                return held->segments[i].path;
+    return NULL;
+}
+
 static int open_all(struct token_source *s, const struct data_options *o) {
     if (o->vocab < 0) return fail("data %s: a vocabulary of %d tokens is impossible", o->path, o->vocab);
     if (!(o->val_fraction >= 0.0 && o->val_fraction < 1.0))
@@ -135,12 +174,19 @@ static int open_all(struct token_source *s, const struct data_options *o) {
     const struct vocabulary v = {.model = o->model, .size = o->vocab, .tokenizer = o->tokenizer};
     if (o->model && vocabulary_check(&v, o->path, &s->stream)) return -1;
     if (o->model && val && vocabulary_check(&v, val, &s->val_stream)) return -1;
+    if (val && check_same_tokens(&s->stream, &s->val_stream)) return -1;
     const struct documents_options d = {o->path, o->vocab, s->train_tokens, o->seq};
     if (o->whole ? documents_find(&s->documents, &s->stream, &d)
-                 : check_length(o->path, s->train_tokens, "training", o->seq))
+                 : check_length(o->path, s->train_tokens, "training", o->seq,
+                                val ? "" : ", or hold out less with data.val_fraction"))
         return -1;
-    if (val && check_length(val, s->val_tokens, "held-out", o->seq)) return -1;
+    if (val && check_length(val, s->val_tokens, "held-out", o->seq, "")) return -1;
     if (read_all(s, o)) return -1;
+    const char *both = val ? in_both(&s->stream, &s->val_stream) : NULL;
+    if (both)
+        warn("data %s: is trained on and held out: the held-out loss is one of text that was seen", both);
+    if (s->stream.from.only_held)
+        warn("data %s: trains on %s, of which every name says that it is held out", o->path, s->stream.files);
     const struct token_stream *t = &s->stream;
     if (val && !o->val_path)
         info("data %s: trains on %s, and evaluates on %s, as the names say%s%s", o->path, t->files,

@@ -90,19 +90,57 @@ static bool is_beside(const struct data_files *f, const char *path) {
     return yes;
 }
 
-static int find_pattern(struct data_files *f, const char *path) {
+// Where the alternative at `at` of a brace ends: at its comma or the brace's end; NULL: the brace has none.
+static const char *alternative_end(const char *at) {
+    for (int depth = 0; *at; at++) {
+        if (*at == '\\' && at[1])
+            at++;
+        else if (!depth && (*at == ',' || *at == '}'))
+            return at;
+        else
+            depth += (*at == '{') - (*at == '}');
+    }
+    return NULL;
+}
+
+// glob(3) leaves out in silence what a brace names and is not there, so each of its alternatives is looked for by itself.
+static int find_each(struct data_files *f, const char *pattern, const char *path) {
+    const char *brace = pattern, *end;
+    while (*brace && *brace != '{') brace += *brace == '\\' && brace[1] ? 2 : 1;
+    const char *last = *brace ? alternative_end(brace + 1) : NULL;
+    while (last && *last == ',') last = alternative_end(last + 1);
+    if (last) {
+        int rc = 0;
+        for (const char *at = brace + 1; !rc && at <= last; at = end + 1) {
+            end = alternative_end(at);
+            char *one =
+                xasprintf("%.*s%.*s%s", (int)(brace - pattern), pattern, (int)(end - at), at, last + 1);
+            rc = find_each(f, one, path);
+            free(one);
+        }
+        return rc;
+    }
     glob_t found;
     struct stat st;
-    int rc = glob(path, GLOB_BRACE | GLOB_TILDE, NULL, &found);
-    for (size_t i = 0; rc == 0 && i < found.gl_pathc; i++)
-        if (!stat(found.gl_pathv[i], &st) && !S_ISDIR(st.st_mode) && !has(f, found.gl_pathv[i]))
-            add(f, found.gl_pathv[i]);
+    int files = 0, rc = glob(pattern, GLOB_TILDE, NULL, &found);
+    for (size_t i = 0; rc == 0 && i < found.gl_pathc; i++) {
+        if (stat(found.gl_pathv[i], &st) || S_ISDIR(st.st_mode)) continue;
+        files++;
+        if (!has(f, found.gl_pathv[i])) add(f, found.gl_pathv[i]);
+    }
     if (rc == 0) globfree(&found);
-    // glob sorts what each brace gives, not all.
+    if (files) return 0;
+    return pattern == path ? fail("data %s: no file matches this pattern", path)
+                           : fail("data %s: no file matches %s: leave it out of the braces, or put it there",
+                                  path, pattern);
+}
+
+static int find_pattern(struct data_files *f, const char *path) {
+    if (find_each(f, path, path)) return -1;
     if (f->count) qsort(f->paths, (size_t)f->count, sizeof *f->paths, by_text);
     for (int i = f->count; i-- > 0;)
         if (is_beside(f, f->paths[i])) drop(f, i);
-    return f->count ? 0 : fail("data %s: no file matches this pattern", path);
+    return f->count ? 0 : fail("data %s: only what stands beside data matches this pattern", path);
 }
 
 static int find_entries(struct data_files *f, const char *path) {
@@ -123,7 +161,7 @@ static int find_entries(struct data_files *f, const char *path) {
 // ---------------------------------------------------------------- choosing
 static int ending_of(const char *path) {
     for (size_t i = 0; i < ENDINGS; i++)
-        if (ends_with(base_of(path), endings[i].ending)) return (int)i;
+        if (ends_like(base_of(path), endings[i].ending)) return (int)i;
     return -1;
 }
 
@@ -154,14 +192,38 @@ static int refuse_all(const struct data_files *f, const char *path, const char *
 // Whether the same data lies there in a form that is read: unpacked or converted beside what it came from.
 static bool has_twin(const struct data_files *f, const char *path) {
     static const char *const twins[] = {"", ".txt", ".bin", ".tokens.bin"};
-    size_t n = (size_t)(strrchr(path, '.') - path);
+    const char *dot = strrchr(base_of(path), '.');
+    size_t n = dot ? (size_t)(dot - path) : strlen(path);
     bool yes = false;
     for (size_t i = 0; i < sizeof twins / sizeof *twins && !yes; i++) {
         char *twin = xasprintf("%.*s%s", (int)n, path, twins[i]);
-        yes = has(f, twin);
+        yes = strcmp(twin, path) && has(f, twin);
         free(twin);
     }
     return yes;
+}
+
+// Held-out data that would not be read, in a directory whose files are otherwise all trained on: a folder, or a text with another
+// ending than the others.
+static int refuse_held(const struct data_files *f, const char *path, const char *one_ending) {
+    static const char *const texts[] = {".md",  ".text", ".csv", ".tsv",  ".json",   ".html", ".xml",
+                                        ".log", ".tex",  ".rst", ".data", ".ndjson", ".gz",   ".zst"};
+    bool trains = false;
+    for (int i = 0; i < f->count; i++)
+        trains = trains || (ending_of(f->paths[i]) >= 0 && purpose_of(f->paths[i]) == FOR_TRAINING);
+    for (int i = 0; i < f->count; i++) {
+        const char *base = base_of(f->paths[i]);
+        enum purpose p = purpose_of_name(base, strlen(base));
+        struct stat st;
+        bool text = !strchr(base, '.'), folder = !stat(f->paths[i], &st) && S_ISDIR(st.st_mode);
+        for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) text = text || ends_like(base, texts[k]);
+        if ((!text && !folder) || is_beside(f, f->paths[i]) || has_twin(f, f->paths[i])) continue;
+        if (p != FOR_EVALUATION && (p != FOR_TEST || !trains)) continue;
+        return fail(
+            "data %s: %s is held out, by its name, and is not read from here: give --data '%s%s*%s' --data-val %s",
+            path, base, path, ends_with(path, "/") ? "" : "/", one_ending, f->paths[i]);
+    }
+    return 0;
 }
 
 // Leaves the files of one kind. Those that names tell apart count alone where there are such.
@@ -173,7 +235,7 @@ static int choose_kind(struct data_files *f, const char *path, const char *token
         if (ending >= 0 && !(endings[ending].tokens ? tokens : text))
             *(endings[ending].tokens ? &tokens : &text) = f->paths[i];
         for (size_t k = 0; k < sizeof unread / sizeof *unread; k++)
-            if (ends_with(base_of(f->paths[i]), unread[k]) && !has_twin(f, f->paths[i])) other = f->paths[i];
+            if (ends_like(base_of(f->paths[i]), unread[k]) && !has_twin(f, f->paths[i])) other = f->paths[i];
     }
     if (tokenizer && !strcmp(tokenizer, "bin")) text = NULL;
     if (tokenizer && !strcmp(tokenizer, "byte") && text) tokens = NULL;
@@ -185,8 +247,9 @@ static int choose_kind(struct data_files *f, const char *path, const char *token
     const char *one = text ? text : tokens;
     if (other)
         return fail(
-            "data %s: has %s, which is read, and %s, which is not: convert it too, or name by a pattern what is meant: --data '%s/*%s'",
-            path, base_of(one), base_of(other), path, strrchr(one, '.'));
+            "data %s: has %s, which is read, and %s, which is not: convert it too, or name by a pattern what is meant: --data '%s%s*%s'",
+            path, base_of(one), base_of(other), path, ends_with(path, "/") ? "" : "/", strrchr(one, '.'));
+    if (!split && refuse_held(f, path, strrchr(one, '.'))) return -1;
     bool of_tokens = !text;
     for (int i = f->count; i-- > 0;) {
         int ending = ending_of(f->paths[i]);
@@ -237,6 +300,11 @@ int data_files_find(struct data_files *f, const char *path, const char *tokenize
         if (strstr(path, "://"))
             return fail("data %s: nothing is downloaded by this program: fetch the file, and name it here",
                         path);
+        if (is_hub_name(path) && ending_of(path) < 0)
+            return fail(
+                "data %s: is on the Hugging Face hub, if anywhere, and nothing is downloaded by this program: fetch it by\n"
+                "    hf download %s --repo-type dataset --local-dir %s\nand name the files of text in it",
+                path, path, base_of(path));
         return fail(
             "data %s: %s; name a text file, a file of tokens, a directory, a pattern in quotes ('d/*_train_*.bin', "
             "'{a,b}.txt'), or demo",
@@ -246,6 +314,8 @@ int data_files_find(struct data_files *f, const char *path, const char *tokenize
     enum purpose held;
     if (a_directory && choose_kind(f, path, tokenizer, is_split(f, true, &held))) return -1;
     if (is_split(f, false, &held)) take_part(f, held, part);
+    f->only_held = true;
+    for (int i = 0; i < f->count; i++) f->only_held = f->only_held && purpose_of(f->paths[i]) > FOR_TRAINING;
     return 0;
 }
 

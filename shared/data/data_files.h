@@ -14,6 +14,7 @@ struct data_files {
     bool several;  // a directory or a pattern
     bool
         held_out;  // names say of some files that they are to be trained on, and of others that they are held out
+    bool only_held;  // of a directory or pattern: every name says that the file is held out
     char *left_out;  // then: those that are neither, for people; NULL: none
 };
 

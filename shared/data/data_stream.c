@@ -26,20 +26,56 @@ static struct segment *add_segment(struct token_stream *s, const char *path) {
     return g;
 }
 
+#define SAMPLE 65536  // bytes of a file that are looked at
+
+// Whether values may be bare tokens: few of their bytes are printed, as those of texts are that another format packs, and some
+// value is frequent, as in every language, or all are below the largest that 16 bits have; neither holds of compressed bytes.
+static bool may_be_tokens(const struct segment *g, size_t width) {
+    const unsigned char *p = g->map.base;
+    size_t n = (g->map.bytes < SAMPLE ? g->map.bytes : SAMPLE) / width, printed = 0, most = 0, largest = 0;
+    size_t *counts = xcalloc(1 << 20, sizeof *counts);
+    bool may = n && g->map.bytes % width == 0;
+    for (size_t i = 0; i < n && may; i++) {
+        uint32_t value = 0;
+        memcpy(&value, p + i * width, width);
+        for (size_t k = 0; k < width; k++) printed += p[i * width + k] >= ' ' && p[i * width + k] <= '~';
+        may = value < 1 << 20;  // a larger vocabulary than any
+        if (may && ++counts[value] > most) most = counts[value];
+        if (value > largest) largest = value;
+    }
+    free(counts);
+    return may && printed * 10 < 6 * n * width &&
+           (n < 512 || width == 4 || most > n / 128 || largest < 0xf000);
+}
+
+// What is to be done with bytes that no row of file_kind.c knows (malloc'd).
+static char *unknown_bytes(const struct segment *g) {
+    char program[PROGRAM_WORD], *path = shell_word(g->path);
+    const char *type = may_be_tokens(g, 4) ? "uint32" : may_be_tokens(g, 2) ? "uint16" : NULL;
+    char *text =
+        type
+            ? xasprintf(
+                  "If they are bare tokens, as nanoGPT writes them, they get a header by\n"
+                  "    %s data wrap --type %s %s OUT.bin\n(--type says how many bytes each has)",
+                  program_word(program), type, path)
+            : xstrdup(
+                  "Its values are not those of tokens: what is compressed or packed has to be unpacked first");
+    free(path);
+    return text;
+}
+
 // Finds width and tokens behind the header of a mapped llm.c file.
 static int read_bin_header(struct segment *g, int *width) {
     int32_t head[3] = {0};
     if (g->map.bytes >= sizeof head) memcpy(head, g->map.base, sizeof head);
     const struct bin_format *f = bin_format_of(head[0]);
     if (!f) {
-        char program[PROGRAM_WORD], *path = shell_word(g->path);
+        char *todo = unknown_bytes(g);
         fail(
-            "data %s: magic %d is none of llm.c's (20240520: uint16 tokens, 20240801: "
-            "uint32). Bare tokens, as nanoGPT writes them, get a header by\n"
-            "    %s data wrap --type uint16 %s OUT.bin\n"
-            "(uint32 for tokens of 4 bytes); --tokenizer byte reads the file as text",
-            g->path, head[0], program_word(program), path);
-        free(path);
+            "data %s: magic %d is none of llm.c's (20240520: uint16 tokens, 20240801: uint32). %s; --tokenizer byte reads the "
+            "file as text",
+            g->path, head[0], todo);
+        free(todo);
         return -1;
     }
     if (head[1] != f->version)
@@ -136,8 +172,7 @@ static int read_megatron(struct segment *g, int *width) {
 }
 
 // ---------------------------------------------------------------- text
-#define SAMPLE   65536  // bytes
-#define MOST_BAD 30     // percent of them that are no UTF-8, in a text that is taken for one
+#define MOST_BAD 30  // percent of them that are no UTF-8, in a text that is taken for one
 
 // The bytes of a sample that are part of no character of UTF-8; the last one may go on behind it.
 static size_t bad_bytes(const unsigned char *p, size_t n) {
@@ -147,15 +182,17 @@ static size_t bad_bytes(const unsigned char *p, size_t n) {
     return bad;
 }
 
-// Whether the bytes are a text, where nobody said that bytes are meant.
-static int check_text(const struct segment *g) {
+// Whether the bytes are a text, where nobody said that bytes are meant. known: what its name says that it is else, or NULL.
+static int check_text(const struct segment *g, const char *known) {
     const unsigned char *p = g->map.base;
     size_t n = g->map.bytes < SAMPLE ? g->map.bytes : SAMPLE, zeros[2] = {0}, bad = bad_bytes(p, n);
     for (size_t i = 0; i < n; i++) zeros[i & 1] += !p[i];
-    char *word = shell_word(g->path), program[PROGRAM_WORD];
+    char *word = shell_word(g->path), program[PROGRAM_WORD], *todo = unknown_bytes(g);
     bool wide = n >= 16 && (zeros[0] > n / 5) != (zeros[1] > n / 5);
     int rc = 0;
-    if (wide)
+    if (known && (zeros[0] + zeros[1] || bad * 100 > n * MOST_BAD))
+        rc = fail("data %s", known);
+    else if (wide)
         rc = fail(
             "data %s: every second byte of many is zero: this is text in UTF-16, or tokens of 16 bits. Convert the one by\n"
             "    iconv -f UTF-16%s -t UTF-8 %s > TEXT.txt\nor give the other a header by\n    %s data wrap --type uint16 %s OUT.bin\n"
@@ -163,15 +200,15 @@ static int check_text(const struct segment *g) {
             g->path, zeros[1] > zeros[0] ? "LE" : "BE", word, program_word(program), word);
     else if (zeros[0] + zeros[1])
         rc = fail(
-            "data %s: %zu of its first %zu bytes are zero: this is no text. Tokens get a header by\n"
-            "    %s data wrap --type uint16|uint32 %s OUT.bin\n--tokenizer byte takes the bytes as they are",
-            g->path, zeros[0] + zeros[1], n, program_word(program), word);
+            "data %s: %zu of its first %zu bytes are zero: this is no text. %s\n--tokenizer byte takes the bytes as they are",
+            g->path, zeros[0] + zeros[1], n, todo);
     else if (bad * 100 > n * MOST_BAD)
         rc = fail(
             "data %s: %zu%% of its first %zu bytes are no UTF-8: this is no text, or one in another encoding. Convert it by\n"
-            "    iconv -f ENCODING -t UTF-8 %s > TEXT.txt\n--tokenizer byte takes the bytes as they are",
-            g->path, bad * 100 / n, n, word);
+            "    iconv -f ENCODING -t UTF-8 %s > TEXT.txt\n%s\n--tokenizer byte takes the bytes as they are",
+            g->path, bad * 100 / n, n, word, todo);
     free(word);
+    free(todo);
     return rc;
 }
 
@@ -182,11 +219,12 @@ static int check_kind(const struct token_stream *s, const struct segment *g, con
     if (!k) k = file_kind_of(FILE_AS_DATA, g->path, g->map.base, g->map.bytes);
     char *text = file_kind_text(FILE_AS_DATA, k, g->path);
     int rc = 0;
-    if (text && by_bytes)
+    bool is_text = file_kind_is_text(k);
+    if (text && by_bytes && !is_text)
         rc = fail("data %s", text);
-    else if (!tokenizer && check_text(g))
+    else if (!tokenizer && check_text(g, is_text ? NULL : text))
         rc = -1;
-    else if (text && file_kind_is_text(k) && s->count == 1)
+    else if (text && is_text && s->count == 1)
         warn("data %s\nAll of it is read as it stands, with its keys and marks", text);
     free(text);
     return rc;
@@ -202,7 +240,7 @@ static int add_file(struct token_stream *s, const char *path, const char *tokeni
     // An llm.c file is one by its first bytes, which no text has, else by `tokenizer`, else by its name.
     int32_t magic = 0;
     if (g->map.bytes >= sizeof magic) memcpy(&magic, g->map.base, sizeof magic);
-    bool known = bin_format_of(magic), named = ends_with(g->path, ".bin"),
+    bool known = bin_format_of(magic), named = ends_like(g->path, ".bin"),
          byte = tokenizer && !strcmp(tokenizer, "byte");
     bool bin = known || (tokenizer ? !byte : named);
     int width = 1, rc = bin && !known && named ? read_megatron(g, &width) : 1;

@@ -21,11 +21,7 @@ static int no_weights(const char *given) {
             "--model %s: this run has no weights/: it was trained with --no-weights, or did not come to "
             "its end; train it again, without that flag",
             given);
-    if (hf_look(given)) return -1;
-    return fail(
-        "--model %s: no weights here; expected a run directory with weights/, or a Hugging Face directory "
-        "with config.json and *.safetensors",
-        given);
+    return hf_look(given);
 }
 
 // The run's sequence length and tokenizer. A run directory without a config.json is no error: its weights were copied.

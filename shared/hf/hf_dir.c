@@ -5,6 +5,8 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
+#include <float.h>
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,8 +87,10 @@ struct hf_reader {
     int count;
 };
 
+// Not the files of an adapter, nor those in Mistral's own names, which lie beside the others on the hub.
 static bool is_weights(const char *name) {
-    return ends_with(name, ".safetensors") && strncmp(name, "adapter_model", strlen("adapter_model")) != 0;
+    return ends_with(name, ".safetensors") && strncmp(name, "adapter_model", strlen("adapter_model")) != 0 &&
+           strncmp(name, "consolidated", strlen("consolidated")) != 0;
 }
 
 bool hf_has_weights(const char *dir) {
@@ -293,6 +297,20 @@ static int collect(struct hf_reader *r) {
     return 0;
 }
 
+// An adapter beside the weights changes what the model computes: it is not left out in silence.
+static int check_adapters(const struct hf_reader *r) {
+    static const char *const parts[] = {".lora_", ".base_layer.", ".lora_magnitude_vector",
+                                        ".hada_", ".ia3_",        ".oft_"};
+    for (int i = 0; i < r->count; i++)
+        for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
+            if (strstr(r->all[i].name, parts[k]))
+                return fail(
+                    "%s: tensor %s: these are weights of PEFT with a LoRA adapter, or another, beside them: merge it in "
+                    "(merge_and_unload()) and save the model again",
+                    st_path(r->all[i].file), r->all[i].tensor->name);
+    return 0;
+}
+
 static struct found *lookup_bare(const struct hf_reader *r, const char *name) {
     struct found key = {.name = name};
     return bsearch(&key, r->all, (size_t)r->count, sizeof key, by_name);
@@ -336,12 +354,7 @@ static int missing_tensor(const struct hf_reader *r, const char *name) {
     const struct hf_family *family = hf_family_of(&r->spec);
     const char *embedding = family->tensors[0].theirs[0];
     for (int i = 0; i < r->count; i++)
-        if (strstr(r->all[i].name, ".lora_A.") || ends_with(r->all[i].name, ".base_layer.weight"))
-            return fail(
-                "%s: tensor %s: these are weights of PEFT with a LoRA adapter beside them: merge it in (merge_and_unload()) and "
-                "save the model again",
-                st_path(r->all[i].file), r->all[i].tensor->name);
-        else if (ends_with(r->all[i].name, ".qweight"))
+        if (ends_with(r->all[i].name, ".qweight"))
             return fail(
                 "%s: tensor %s: quantized weights (GPTQ or AWQ) cannot be trained: take the model's directory from before "
                 "quantization",
@@ -416,7 +429,7 @@ static struct hf_reader *open_files(const char *dir, const struct model_spec *s)
         rc = open_indexed(r);
     else
         rc = open_listed(r);
-    if (rc || collect(r)) hf_close(&r);
+    if (rc || collect(r) || check_adapters(r)) hf_close(&r);
     return r;
 }
 
@@ -473,6 +486,20 @@ static void read_transposed(const struct st_tensor *t, int64_t rows, int64_t col
         }
 }
 
+// The values of a part, (rows, columns) as ours, are numbers: one that is none makes every later loss none. The place is that in the file.
+static int check_finite(const struct found *f, const struct hf_part *p, const float *at) {
+    int64_t n = f->tensor->numel, bad = 0, k = 0;
+    for (int64_t i = 0; i < n; i++) bad += !(fabsf(at[i]) <= FLT_MAX);
+    if (!bad) return 0;
+    while (fabsf(at[k]) <= FLT_MAX) k++;
+    int64_t columns = p->transposed ? p->shape[0] : 1, rows = p->rows;
+    int64_t place = p->transposed ? k % columns * rows + k / columns : k;
+    return fail(
+        "%s: tensor %s: value %lld of %lld is %f in fp32, and %lld are no finite numbers: the model broke where it was saved; take an "
+        "earlier or another copy of it",
+        st_path(f->file), f->tensor->name, (long long)place, (long long)n, (double)at[k], (long long)bad);
+}
+
 int hf_read_unit(struct hf_reader *r, int u, float *out) {
     const struct unit *unit = &r->layout->units[u];
     memset(out, 0, (size_t)unit->n_pad * sizeof *out);
@@ -481,11 +508,13 @@ int hf_read_unit(struct hf_reader *r, int u, float *out) {
         float *at = out + unit->tensors[t].offset;
         int n = hf_parts(&r->spec, r->layout, u, t, parts);
         for (int i = 0; i < n; i++) {
-            const struct st_tensor *in = lookup(r, parts[i].name)->tensor;
+            const struct found *f = lookup(r, parts[i].name);
+            const struct st_tensor *in = f->tensor;
             if (parts[i].transposed)
                 read_transposed(in, parts[i].rows, parts[i].shape[0], at);
             else if (st_to_f32(in, 0, in->numel, at))
                 return fail("%s: tensor %s: cannot convert %s", r->dir, in->name, in->type_name);
+            if (check_finite(f, &parts[i], at)) return -1;
             at += in->numel;
         }
     }

@@ -16,14 +16,15 @@ struct hf_reader;
 // Every tensor of the layout is checked before this returns. "DIR has no weights" is an error too.
 struct hf_reader *hf_open(const char *dir, const struct model_spec *s, const struct layout *l);
 bool hf_has_weights(
-    const char *dir);  // dir is a directory with *.safetensors, an adapter's apart, or an index
+    const char
+        *dir);  // dir is a directory with *.safetensors, an adapter's and Mistral's own apart, or an index
 // What the files of a directory with weights say of the model of its config.json: one whose embedding and head are two
 // different matrices in them is untied, whatever config.json says, as in transformers. Looks at every tensor, as hf_open does,
 // and warns of those that are not used. 0, or -1 after naming file and tensor.
 int hf_settle(const char *dir, struct model_spec *s);
 // The type of the embedding's file tensor; fp32 for fp64.
 enum dtype hf_dtype(const struct hf_reader *r);
-// Unit u as fp32 (n_pad), zeros in gaps.
+// Unit u as fp32 (n_pad), zeros in gaps. 0, or -1 after naming a tensor that has NaN or an infinity.
 int hf_read_unit(struct hf_reader *r, int u, float *out);
 void hf_close(struct hf_reader **r);
 

@@ -20,46 +20,96 @@ static int say_kind(const struct file_kind *k, const char *path, const char *mor
     return text ? -1 : 0;
 }
 
-// A directory's weights are judged by the names in it.
+// How far below the directory is looked at: `hf download` keeps what has not arrived in .cache/huggingface/download/.
+#define LEVELS       5
+#define MOST_ENTRIES 4096
+
+struct entries {
+    char **paths;
+    int count;
+};
+
+static void add_entries(struct entries *e, const char *dir) {
+    struct dirent **names = NULL;
+    int n = scandir(dir, &names, NULL, alphasort);
+    for (int i = 0; i < n; i++) {
+        if (strcmp(names[i]->d_name, ".") && strcmp(names[i]->d_name, "..") && e->count < MOST_ENTRIES) {
+            e->paths = xrealloc(e->paths, sizeof *e->paths * (unsigned long)(e->count + 1));
+            e->paths[e->count++] = xasprintf("%s/%s", dir, names[i]->d_name);
+        }
+        free(names[i]);
+    }
+    free(names);
+}
+
+static void free_entries(struct entries *e) {
+    for (int i = 0; i < e->count; i++) free(e->paths[i]);
+    free(e->paths);
+}
+
+// The nearest entry at or below the directory that says where its weights are: one of a known kind, or a folder with weights
+// (*kind: NULL). Its path, or NULL.
+static const char *find_trace(struct entries *e, const char *dir, const struct file_kind **kind) {
+    int which;
+    for (int level = 0, from = 0; level < LEVELS; level++) {
+        int above = e->count;
+        if (!level) add_entries(e, dir);
+        for (int i = level ? from : above; i < above; i++) add_entries(e, e->paths[i]);
+        from = above;
+        *kind = file_kind_of_model_files((const char *const *)e->paths + from, e->count - from, &which);
+        if (*kind) return e->paths[from + which];
+        for (int i = from; i < e->count; i++)
+            if (hf_has_weights(e->paths[i])) return e->paths[i];
+    }
+    return NULL;
+}
+
+// A directory without weights that are read: it is never a model of random ones.
+static int refuse_dir(const char *dir, bool config) {
+    struct entries e = {0};
+    const struct file_kind *kind = NULL;
+    const char *trace = find_trace(&e, dir, &kind);
+    char *more =
+        config ? xasprintf("\nTo train from random weights on purpose, give --model %s/config.json", dir)
+               : xstrdup("");
+    // It may be a pointer to what it is called.
+    if (trace && kind)
+        say_kind(file_kind_at(FILE_AS_MODEL, trace), trace, more);
+    else if (trace)
+        fail("--model %s: no weights here, but in a folder of it: give --model %s%s", dir, trace, more);
+    else if (config)
+        fail("--model %s: has config.json, and no weights (model.safetensors, or shards of it)%s", dir, more);
+    else
+        fail(
+            "--model %s: no weights here, and no config.json; expected the directory of a Hugging Face model, with both "
+            "(config.json, model.safetensors), or a run's weights/",
+            dir);
+    free_entries(&e);
+    free(more);
+    return -1;
+}
+
 static int look_at_dir(const char *dir) {
     char *run = xasprintf("%s/weights/config.json", dir);
     bool is_run = !access(run, F_OK), config = has_file(dir, "config.json");
     free(run);
     if (hf_has_weights(dir)) {
-        if (config) return 0;
+        // aria2 gives a file its whole size at once, and a second one for as long as parts of it are missing.
+        struct entries e = {0};
+        int rc = 0;
+        add_entries(&e, dir);
+        for (int i = 0; i < e.count; i++)
+            if (ends_with(e.paths[i], ".safetensors.aria2") && !rc)
+                rc = say_kind(file_kind_at(FILE_AS_MODEL, e.paths[i]), e.paths[i], "");
+        free_entries(&e);
+        if (rc || config) return rc;
         return fail("--model %s: has weights, and no config.json, which says what they are: copy it there",
                     dir);
     }
     if (is_run)
         return fail("--model %s is the directory of a run of this program: its model is %s/weights", dir,
                     dir);
-    struct dirent **names = NULL;
-    int n = scandir(dir, &names, NULL, alphasort), which, rc = 0;
-    if (n < 0) return fail("--model %s: %s", dir, strerror(errno));
-    const char **list = xcalloc((unsigned long)n + 1, sizeof *list);
-    for (int i = 0; i < n; i++) list[i] = names[i]->d_name;
-    const struct file_kind *k = file_kind_of_model_files(list, n, &which);
-    char *path = k ? xasprintf("%s/%s", dir, list[which]) : NULL;
-    char *more =
-        config ? xasprintf("\nTo train from random weights on purpose, give --model %s/config.json", dir)
-               : xstrdup("");
-    // It may be a pointer to what it is called.
-    if (k) rc = say_kind(file_kind_at(FILE_AS_MODEL, path), path, more);
-    for (int i = 0; i < n && !k && !config && !rc; i++)
-        if (!strncmp(list[i], "checkpoint-", strlen("checkpoint-")))
-            rc = fail("--model %s: has no config.json, but checkpoints: give one of them, such as %s/%s", dir,
-                      dir, list[i]);
-    if (!k && !config && !rc)
-        rc = fail(
-            "--model %s: no weights here, and no config.json; expected the directory of a Hugging Face model, with both "
-            "(config.json, model.safetensors), or a run's weights/",
-            dir);
-    for (int i = 0; i < n; i++) free(names[i]);
-    free(names);
-    free(list);
-    free(path);
-    free(more);
-    return rc;
+    return access(dir, R_OK) ? fail("--model %s: %s", dir, strerror(errno)) : refuse_dir(dir, config);
 }
 
 int hf_look(const char *path) {

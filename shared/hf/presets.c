@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/core/path.h"
 #include "shared/core/text.h"
 #include "shared/hf/families.h"
 #include "shared/hf/hf_config.h"
@@ -63,7 +64,7 @@ const char *model_preset_repository(const char *name) {
 // A name that is no preset and no path: of the hub, or misspelt.
 static int unknown(const char *given) {
     const char *slash = strrchr(given, '/'), *base = slash ? slash + 1 : given, *near = NULL;
-    char names[512] = "", folder[256];
+    char names[512] = "";
     size_t best = strlen(given) / 3 + 2;
     for (int i = 0, at = 0; i < PRESETS; i++) {
         const char *name = presets[i].spec.name, *from = presets[i].repository;
@@ -80,9 +81,7 @@ static int unknown(const char *given) {
         }
         at += snprintf(names + at, sizeof names - (size_t)at, "%s%s", i ? " " : "", name);
     }
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - given) : 0, given);
-    bool hub = slash && !strchr(folder, '/') && *folder && *folder != '.' && *folder != '~' && *base &&
-               access(folder, F_OK);
+    bool hub = is_hub_name(given);
     char *mean =
         near ? xasprintf(": did you mean %s?", near)
              : xasprintf(
@@ -108,5 +107,5 @@ int model_spec_load(const char *preset_or_path, struct model_spec *out) {
     char *path = xasprintf("%s/config.json", preset_or_path);
     int rc = hf_look(path) || hf_config_read(path, out) ? -1 : 0;
     free(path);
-    return rc || !hf_has_weights(preset_or_path) ? rc : hf_settle(preset_or_path, out);
+    return rc ? rc : hf_settle(preset_or_path, out);
 }

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "shared/core/error.h"
@@ -114,11 +113,7 @@ int resume_take_dir(const struct config *c, const char *path, const char *dir, b
 // Weights and data, of a model that is known or of one that is not.
 static int open_files(struct job *j, bool known) {
     const struct config *c = j->config;
-    struct stat st;
-    if (known && hf_has_weights(c->model))
-        j->weights_in = c->model;
-    else if (known && !stat(c->model, &st) && S_ISDIR(st.st_mode))
-        info("--model %s: the directory has no weights: they begin at random", c->model);
+    if (known && hf_has_weights(c->model)) j->weights_in = c->model;
     // Mistakes in the data are said beside mistakes in the model.
     struct data_options d = {.path = c->data,
                              .val_path = c->val_data,
@@ -126,17 +121,10 @@ static int open_files(struct job *j, bool known) {
                              .model = known ? c->model : NULL,
                              .val_fraction = c->val_fraction,
                              .vocab = known ? j->spec.vocab : 0,
+                             .seq = c->seq,
                              .whole = c->documents == DOCUMENTS_WHOLE};
-    if (d.whole) d.seq = c->seq;
     j->data = data_open(&d);
-    if (!j->data || !known) return -1;
-    if (!d.whole && data_train_tokens(j->data) < c->seq + 1)
-        return fail(
-            "data %s: %lld training tokens (and %lld held out for validation) are fewer than --seq %lld + 1: give a longer "
-            "text or a smaller --seq, or hold out less with data.val_fraction",
-            c->data, (long long)data_train_tokens(j->data), (long long)data_val_tokens(j->data),
-            (long long)c->seq);
-    return 0;
+    return j->data && known ? 0 : -1;
 }
 
 int job_open(struct job *j, const struct config *c, bool predict_only) {

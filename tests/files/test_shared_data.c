@@ -14,6 +14,7 @@
 #include <zlib.h>
 
 #include "shared/core/error.h"
+#include "shared/core/file_kind.h"
 #include "shared/data/data.h"
 #include "shared/data/data_demo.h"
 #include "shared/data/data_stream.h"
@@ -223,6 +224,40 @@ static void test_two_parts(void **state) {
             free(d->files[d->count]);
         }
     }
+    // What a name says is held out is never left out in silence.
+    static const struct {
+        const char *train, *held, *says;
+    } unseen[] = {
+        {"train.txt", "val.md", "val.md is held out"},
+        {"train.txt", "test.csv", "test.csv is held out"},
+        {"a.txt", "validation.text", "validation.text is held out"},
+        {"train.txt", "val/", "val is held out"},
+        {"a.txt", "eval/", "eval is held out"},
+        {"a.txt", "test.md", NULL},
+        {"a.txt", "README.md", NULL},
+        {"train.txt", "Val.TXT", NULL},
+        {"TRAIN.TXT", "x/", NULL},
+    };
+    for (size_t i = 0; i < sizeof unseen / sizeof *unseen; i++) {
+        struct data_options o = {.path = d->path, .vocab = 256};
+        put_file(d, unseen[i].train, "abcdefghij", 10);
+        char *folder = strchr(unseen[i].held, '/') ? xasprintf("%s/%s", d->path, unseen[i].held) : NULL;
+        if (folder) assert_int_equal(mkdir(folder, 0777), 0);
+        if (!folder) put_file(d, unseen[i].held, "abcdefghijk", 11);
+        if (unseen[i].says) {
+            expect_error(&o, unseen[i].says, d->path);
+        } else {
+            struct token_source *u = data_open(&o);
+            if (!u || data_val_tokens(u) != (i == 7 ? 11 : 0)) fail_msg("%s", unseen[i].held);
+            data_close(&u);
+        }
+        if (folder) rmdir(folder);
+        free(folder);
+        while (d->count) {
+            unlink(d->files[--d->count]);
+            free(d->files[d->count]);
+        }
+    }
     // One part alone is all of the data, and its end is held out.
     put_file(d, "a_train.txt", "abcdefghij", 10);
     put_file(d, "b_train.txt", "abcdefghij", 10);
@@ -241,9 +276,16 @@ static void test_patterns(void **state) {
     static const struct {
         const char *pattern;
         int64_t tokens;
-    } cases[] = {
-        {"*.bin", 500}, {"s_*", 100}, {"s_?.bin", 100}, {"s_[0]*.bin", 70}, {"{t_2,s_0,s_1}.bin", 500},
-        {"x[1].txt", 5}};
+    } cases[] = {{"*.bin", 500},
+                 {"s_*", 100},
+                 {"s_?.bin", 100},
+                 {"s_[0]*.bin", 70},
+                 {"{t_2,s_0,s_1}.bin", 500},
+                 {"{t_2.bin,s_{0,1}.bin}", 500},
+                 {"s_{0,1,0}.bin", 100},
+                 {"{s_0}.bin", 70},
+                 {"s_{0,[1]}.{bin,bi?}", 100},
+                 {"x[1].txt", 5}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *path = xasprintf("%s/%s", d->path, cases[i].pattern);
         struct token_source *s = open_path(path, 1000, 0.0);
@@ -258,6 +300,22 @@ static void test_patterns(void **state) {
     char *none = xasprintf("%s/q_*.bin", d->path);
     expect_error(&(struct data_options){.path = none, .vocab = 9}, "no file matches", "q_*.bin");
     free(none);
+    static const char *const absent[] = {"{s_0,nosuch}.bin", "{s_0.bin,q*}", "s_{0,{1,9}}.bin",
+                                         "{s_0,t_2}.{bin,txt}"};
+    for (int i = 0; i < 4; i++) {
+        char *path = xasprintf("%s/%s", d->path, absent[i]);
+        expect_error(&(struct data_options){.path = path, .vocab = 9}, "leave it out of the braces", path);
+        free(path);
+    }
+    expect_error(&(struct data_options){.path = "owner/TinyStories", .vocab = 9}, "--repo-type dataset",
+                 "hf download owner/TinyStories");
+    // Both parts have tokens of one kind.
+    const char *text = put_file(d, "x.txt", "hello", 5),
+               *wide = put_bin(d, "w.bin", &(struct bin){20240801, 7, 70, 4, 0, 1000, 0});
+    const char *const pairs[][2] = {{text, d->files[0]}, {d->files[0], text}, {d->files[0], wide}};
+    for (int i = 0; i < 3; i++)
+        expect_error(&(struct data_options){.path = pairs[i][0], .val_path = pairs[i][1], .vocab = 1000},
+                     "both parts have to be made", pairs[i][0]);
 }
 
 // Megatron's pairs: the type is the index's.
@@ -351,7 +409,23 @@ static void test_other_kinds(void **state) {
         {"a picture", "\xff\xd8\xff\xe0", false},
         {"sound or film", "RIFF", false},
         {"multiple-choice", "\x8a\xd8\x34\x01", false},
-        {"--model reads", "GGUF", false},
+        {"weights, not data", "GGUF", false},
+        {"a .bin of tokens", "\xc6\xd7\x34\x01", false},
+        {"a .bin of tokens", "\xc7\xd7\x34\x01", false},
+        {"lz4 -d", "\x02\x21\x4c\x18", false},
+        {"zstd -d", "\x50\x2a\x4d\x18", false},
+        {"zstd -d", "\x5f\x2a\x4d\x18", false},
+        {"snappy", "\xff\x06\0\0sNaPpY", false},
+        {"read_feather", "FEA1", false},
+        {"read_orc", "ORC\x08\x01", false},
+        {"HDF5", "\x89HDF\r\n\x1a\n", false},
+        {"Avro", "Obj\x01", false},
+        {"LMDB", "0123456789abcdef\xde\xc0\xef\xbe", false},
+        {"compiled", "\xa7\r\r\n\0\0\0\0", false},
+        {"pickle.load", "(lp0\nI1\naI2\na.", false},
+        // A length of 5 behind which its checksum stands, and one sample whose columns are named.
+        {"records of TensorFlow", "\x05\0\0\0\0\0\0\0\xea\xb2\x04\x3e", false},
+        {"MosaicML", "\x01\0\0\0\x20\0\0\0\x28\0\0\0{\"column_names\"", false},
         {"-f UTF-16 ", "\xff\xfeh\0i\0", false},
         {"-f UTF-16 ", "\xfe\xff\0h\0i", false},
         {"-f UTF-32 ", "\xff\xfe\0\0h", false},
@@ -389,6 +463,60 @@ static void test_other_kinds(void **state) {
             d->count = 0;
             free((char *)(uintptr_t)path);
         }
+}
+
+static size_t pack_as_lzma(unsigned char *out, size_t room, const unsigned char *bytes, size_t n) {
+    static const unsigned char head[13] = {0x5d, 0, 0, 0x80, 0, 255, 255, 255, 255, 255, 255, 255, 255};
+    memcpy(out, head, sizeof head);  // what follows is as flat as theirs
+    uLongf z = room - sizeof head;
+    assert_int_equal(compress(out + sizeof head, &z, bytes, n), Z_OK);
+    return sizeof head + z;
+}
+
+// Compressed bytes whose first ones are few, and bare tokens that begin alike; what tokens' values are not is not proposed as such.
+static void test_unnamed(void **state) {
+    struct dir *d = *state;
+    enum { N = 8192 };
+    unsigned char text[N], packed[2 * N];
+    uint16_t tokens[N];
+    for (int i = 0; i < N; i++) {
+        text[i] = (unsigned char)('a' + (i * i / 7 + i % 13 * (i / 100)) % 26);
+        tokens[i] = (uint16_t)(i % 3 ? 40 + i * 7919 % 45000 : 11);
+    }
+    uLongf z = sizeof packed;
+    assert_int_equal(compress(packed, &z, text, N), Z_OK);
+    struct data_options o = {.path = put_file(d, "z.txt", packed, z), .vocab = 65536, .tokenizer = "byte"};
+    expect_error(&o, "zlib.decompress", "z.txt");
+    o.path = put_file(d, "l.txt", packed, pack_as_lzma(packed, sizeof packed, text, N));
+    expect_error(&o, "lzma", "l.txt");
+    memcpy(tokens, "\x78\x9c", 2);
+    o.path = put_file(d, "t.bin", tokens, sizeof tokens);
+    o.tokenizer = NULL;
+    expect_error(&o, "If they are bare tokens", "--type uint16");
+    for (int i = 0; i < N; i++) ((uint32_t *)(void *)packed)[i / 4] = (uint32_t)(i * 37);
+    o.path = put_file(d, "u.bin", packed, N);
+    expect_error(&o, "If they are bare tokens", "--type uint32");
+    for (int i = 0; i < N; i++) packed[i] = (unsigned char)((uint32_t)i * 2654435761u >> 13);
+    o.path = put_file(d, "v.bin", packed, N);
+    expect_error(&o, "has to be unpacked first", "v.bin");
+    assert_null(strstr(error_last(), "data wrap"));
+}
+
+// JSON in lines is named so whatever its file is called, and read; the command that takes the texts out of it writes another file.
+static void test_lines_of_json(void **state) {
+    struct dir *d = *state;
+    static const char lines[] = "{\"text\": \"one\"}\n{\"text\": \"two\"}\n";
+    const char *path = put_file(d, "j.txt", lines, sizeof lines - 1);
+    struct token_source *s = open_path(path, 256, 0.0);
+    assert_non_null(s);
+    data_close(&s);
+    const struct file_kind *k = file_kind_of_bytes(FILE_AS_DATA, lines, sizeof lines - 1);
+    char *says = file_kind_text(FILE_AS_DATA, k, "j.txt");
+    assert_true(file_kind_is_text(k));
+    assert_non_null(strstr(says, "> j.txt.txt"));
+    free(says);
+    assert_null(file_kind_of_bytes(FILE_AS_DATA, "{\"a\": 1}", 8));
+    assert_null(file_kind_of_bytes(FILE_AS_DATA, "{\"a\": {\n}\n}\n", 13));
 }
 
 // A directory that holds data in two forms, of which one is not read, and one that was unpacked beside itself.
@@ -435,7 +563,7 @@ static void test_bad_files(void **state) {
     o.path = put_file(d, "empty.txt", "", 0);
     expect_error(&o, "empty", "empty.txt");
     o.path = put_file(d, "short.txt", "12345678", 8);
-    expect_error(&o, "needs 9", "short.txt");
+    expect_error(&o, "8 training tokens are fewer than --seq 8 + 1", "short.txt");
     o.path = put_file(d, "nine.txt", "123456789", 9);
     struct token_source *s = data_open(&o);
     assert_non_null(s);
@@ -468,7 +596,7 @@ static void test_bad_files(void **state) {
     o.val_fraction = 1.0;
     expect_error(&o, "val_fraction", "nine.txt");
     o.val_fraction = 0.5;
-    expect_error(&o, "needs 9", "nine.txt");
+    expect_error(&o, "or hold out less", "nine.txt");
 }
 
 static void test_demo_text(void **state) {
@@ -537,6 +665,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_patterns, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_megatron, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_other_kinds, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_unnamed, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_lines_of_json, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_mixed_directories, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_vocabularies, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_bad_files, make_dir, remove_dir),

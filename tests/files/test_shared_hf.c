@@ -415,6 +415,21 @@ static void test_look(void **state) {
         {"zero_to_fp32.py", "", "zero_to_fp32.py . OUT", false},
         {"__0_0.distcp", "", "dcp_to_torch", false},
         {"model_index.json", "{}", "diffusers", false},
+        {"model.safetensors.incomplete", "", "download did not end", false},
+        {"model-00001-of-00002.safetensors.part", "", "download did not end", false},
+        {"model.safetensors.crdownload", "", "download did not end", false},
+        {".cache/huggingface/download/abc.incomplete", "", "download did not end", false},
+        {"pytorch_model_fsdp_0/__0_0.distcp", "", "dcp_to_torch", false},
+        {"original/model.safetensors", "", "/original", false},
+        {"checkpoint-500/model.safetensors.index.json", "{}", "/checkpoint-500", false},
+        {"original/consolidated.00.pth", "", "Meta's", false},
+        {"consolidated.safetensors", "", "Mistral's", false},
+        {"openvino_model.bin", "", "OpenVINO", false},
+        {"model.bin", "", "CTranslate2", false},
+        {"ggml-model-q4_0.bin", "", "GGML", false},
+        {"model.pdparams", "", "PaddlePaddle", false},
+        {"Model.GGUF", "", "llama.cpp", false},
+        {"tokenizer.json", "{}", "no weights", false},
         {"m.gguf", "GGUF", "llama.cpp", true},
         {"gpt2_124M.bin", "\xc6\xd7\x34\x01", "llm.c", true},
         {"llama3.1_8B.bin", "\xa3\xd9\x34\x01", "llm.c", true},
@@ -426,7 +441,12 @@ static void test_look(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int config = 0; config < 2 - cases[i].alone; config++) {
-            char *path = xasprintf("%s/%s", d->path, cases[i].name);
+            char *path = xasprintf("%s/%s", d->path, cases[i].name), *end;
+            for (char *at = path + strlen(d->path) + 1; (end = strchr(at, '/')); at = end + 1) {
+                *end = 0;
+                mkdir(path, 0777);
+                *end = '/';
+            }
             put_file(path, cases[i].bytes, *cases[i].bytes ? sizeof cases[i].bytes : 0);
             if (config) put_file(d->config, "{}", 2);
             error_clear();
@@ -438,12 +458,63 @@ static void test_look(void **state) {
                 fail_msg("%s: \"%s\" should say \"%s\"", cases[i].name, error_last(), cases[i].says);
             unlink(path);
             unlink(d->config);
+            while ((end = strrchr(path, '/')) > path + strlen(d->path)) {
+                *end = 0;
+                rmdir(path);
+            }
             free(path);
         }
-    // The sizes alone are a model of random weights.
+    // The sizes alone are a model of random weights, where they are named.
     put_file(d->config, "{}", 2);
+    assert_int_equal(hf_look(d->config), 0);
+    // A file that aria2 has not filled has its size already.
+    char *control = xasprintf("%s.aria2", d->file);
+    put_file(d->file, "", 0);
     assert_int_equal(hf_look(d->path), 0);
-    unlink(d->config);
+    put_file(control, "", 0);
+    error_quiet(QUIET_ALL);
+    assert_int_equal(hf_look(d->path), -1);
+    error_quiet(QUIET_NOT);
+    unlink(control);
+    free(control);
+}
+
+// A value that is no number is named by its place in the file, also where that is a matrix stored the other way round.
+static void test_values(void **state) {
+    struct dir *d = *state;
+    struct model_spec s = small_gpt2(true);
+    struct layout *l = model_layout_create(&s, 1);
+    float *out = malloc((size_t)l->padded * sizeof *out);
+    static const char *const names[] = {"transformer.wte.weight", "transformer.h.1.mlp.c_fc.weight",
+                                        "transformer.ln_f.bias"};
+    static const uint32_t bits[] = {0x7fc00000, 0x7f800000, 0xff800000};
+    for (int i = 0; i < 3; i++) {
+        write_model(d->path, &s, l, DT_F32);
+        struct st_file *f = st_open(d->file);
+        const struct st_tensor *t = st_find(f, names[i]);
+        assert_non_null(t);
+        size_t n;
+        char *bytes = get_file(d->file, &n);
+        const char *end = NULL;  // of the file
+        for (int k = 0; k < st_count(f); k++) {
+            const char *behind = (const char *)st_at(f, k)->data + st_at(f, k)->bytes;
+            if (behind > end) end = behind;
+        }
+        memcpy(bytes + n - (end - (const char *)t->data) + 5 * sizeof *bits, &bits[i], sizeof *bits);
+        put_file(d->file, bytes, n);
+        free(bytes);
+        st_close(&f);
+        struct hf_reader *r = hf_open(d->path, &s, l);
+        int rc = 0;
+        error_quiet(QUIET_ALL);
+        for (int u = 0; u < l->count; u++) rc |= hf_read_unit(r, u, out);
+        error_quiet(QUIET_NOT);
+        if (!rc || !strstr(error_last(), names[i]) || !strstr(error_last(), "value 5 of"))
+            fail_msg("%s: \"%s\"", names[i], error_last());
+        hf_close(&r);
+    }
+    free(out);
+    layout_destroy(&l);
 }
 
 static void test_discarded_writer(void **state) {
@@ -550,6 +621,7 @@ int main(void) {
         IN_DIR(test_wrappers),
         IN_DIR(test_heads),
         IN_DIR(test_look),
+        IN_DIR(test_values),
         IN_DIR(test_discarded_writer),
         cmocka_unit_test(test_weights_hash),
         IN_DIR(test_random_damage),

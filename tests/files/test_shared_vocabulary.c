@@ -212,6 +212,8 @@ static void text_needs_bytes(void **state) {
     o.val_path = p->text;
     expect_refused(o, "a text.txt");
     o.model = NULL;  // bench, data info
+    expect_refused(o, "both parts");
+    o.val_path = NULL;
     expect_taken(o);
     // A directory with a tokenizer: the very command; without one: what to look for.
     expect_refused(ask(p->text, p->model, 1000), "--tokenizer DIR|tokenizer.json");
@@ -331,7 +333,9 @@ static void sidecar_of_bytes(void **state) {
     assert_int_equal(s.vocab, 256);
     assert_string_equal(s.tokenizer, "byte");
     free(s.tokenizer);
-    expect_taken(ask(p->bin, "tiny", 256));
+    struct data_options o = ask(p->bin, "tiny", 256);
+    o.val_path = p->text;
+    expect_taken(o);
     s = sidecar_read(p->text);
     assert_int_equal(s.vocab, -1);
     assert_null(s.tokenizer);

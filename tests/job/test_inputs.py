@@ -33,9 +33,13 @@ class Inputs(Runs):
         os.rename(self.at("m", "model.safetensors"), self.at("m", "pytorch_model.bin"))
         for words in ALIKE:
             self.refused(*words, "--model", "m", said="save_pretrained")
-        os.unlink(self.at("m", "pytorch_model.bin"))
-        p = self.run_it("train", "--model", "m", *TRAIN, "--out", "r")
-        self.assertIn("they begin at random", p.stderr)
+        os.rename(self.at("m", "pytorch_model.bin"), self.at("m", "model.safetensors.incomplete"))
+        for words in ALIKE:
+            self.refused(*words, "--model", "m", said="whose download did not end")
+        os.unlink(self.at("m", "model.safetensors.incomplete"))
+        for words in ALIKE:
+            self.refused(*words, "--model", "m", said="give --model m/config.json")
+        self.run_it("train", "--model", "m/config.json", *TRAIN, "--out", "r")
 
     def test_a_shard_that_did_not_arrive(self):
         os.rename(self.at("m", "model.safetensors"), self.at("m", "model-00001-of-00002.safetensors"))
@@ -65,6 +69,13 @@ class Inputs(Runs):
         self.run_it(*words, "--data", "d/*_train_*.txt", "--data-val", "d/x_val_1.txt")
         self.assertEqual(self.hash("r"), last)
         self.refused(*words, "--data", "d/*_trian_*", said="d/*_trian_*: no file matches this pattern")
+
+    def test_held_out_text_that_is_none(self):
+        self.write("0123456789abcde", "short.txt")
+        words = ["train", "--model", "tiny", *TRAIN, "--no-weights", "--force", "--out", "r"]
+        self.refused(*words, "--data-val", "short.txt", said="15 held-out tokens are fewer than --seq 16 + 1")
+        said = self.run_it(*words, "--data-val", "text.txt").stderr
+        self.assertIn("text.txt: is trained on and held out", said)
 
     def test_a_model_that_is_unknown_costs_nothing(self):
         """Under a limit that a table of a large vocabulary would not fit, the error is the model's."""

@@ -53,14 +53,14 @@ static void text_is_refused_and_forced(void **state) {
     assert_int_equal(run_file_write(folder, "tokenizer.json", "{\"model\": {\"vocab\": {}}}"), 0);
     free(folder);
     expect(p, 2, "experiments/tokenize.py --tokenizer m data.txt --out data.bin\n",
-           "train --model m --data data.txt --out x " QUICK);
+           "train --model m/config.json --data data.txt --out x " QUICK);
     expect(p, 2, "experiments/tokenize.py --tokenizer m data.txt --out data.bin\n",
            "train --model m/config.json --data data.txt --topology ps:sync --workers 1 --out x " QUICK);
     expect(p, 2, "hf download openai-community/gpt2 ",
            "train --model gpt2-124m --data data.txt --out x " QUICK);
-    expect(p, 2, "\"words\"", "train --model m --data data.txt --tokenizer words --out x " QUICK);
+    expect(p, 2, "\"words\"", "train --model m/config.json --data data.txt --tokenizer words --out x " QUICK);
     assert_false(there(p, "x"));
-    expect(p, 0, "", "train --model m --data data.txt --tokenizer byte --out forced " QUICK);
+    expect(p, 0, "", "train --model m/config.json --data data.txt --tokenizer byte --out forced " QUICK);
     char *config = run_file_read(p->dir, "forced/config.json", false);
     assert_non_null(strstr(config, "\"tokenizer\":\t\"byte\""));
     free(config);
@@ -75,7 +75,7 @@ static void tokens_of_bytes_know_what_they_are(void **state) {
     put_model(p, "big", 2000);
     expect(p, 0, "", "data tokenize data.txt data.bin");
     expect(p, 0, "byte, 256 entries", "data info data.bin");
-    expect(p, 2, "its tokens are bytes", "train --model big --data data.bin --out x " QUICK);
+    expect(p, 2, "its tokens are bytes", "train --model big/config.json --data data.bin --out x " QUICK);
     expect(p, 0, "", "train --model gpt2.json --data data.bin --out a " QUICK);
     expect(p, 2, "experiments/tokenize.py", "data tokenize --tokenizer big data.txt other.bin");
 }
@@ -95,9 +95,9 @@ static void a_tokenizer_goes_with_the_weights(void **state) {
     fwrite(raw, 1, sizeof raw, f);
     fclose(f);
     free(path);
-    expect(p, 2, "nanoGPT", "train --model own --data raw --tokenizer bin --out x " QUICK);
+    expect(p, 2, "nanoGPT", "train --model own/config.json --data raw --tokenizer bin --out x " QUICK);
     expect(p, 0, "200 tokens of 16 bits", "data wrap --type uint16 raw own.bin");
-    expect(p, 0, "", "train --model own --data own.bin --out a " QUICK);
+    expect(p, 0, "", "train --model own/config.json --data own.bin --out a " QUICK);
     assert_true(there(p, "a/weights/tokenizer.json") && there(p, "a/weights/generation_config.json"));
     assert_false(there(p, "a/weights/README.md"));
     // SHA-256 of "abc", FIPS 180-4.
@@ -114,7 +114,7 @@ static void a_tokenizer_goes_with_the_weights(void **state) {
     text = xasprintf(side, 300, "15ae");
     assert_int_equal(run_file_write(p->dir, "own.bin.json", text), 0);
     free(text);
-    expect(p, 2, "own.bin.json", "train --model own --data own.bin --out x " QUICK);
+    expect(p, 2, "own.bin.json", "train --model own/config.json --data own.bin --out x " QUICK);
     expect(p, 2, "theirs", "train --model tiny --data own.bin --out x " QUICK);
     // A run that replaces this one without a tokenizer leaves none behind.
     expect(p, 0, "", "train --model gpt2.json --data data.txt --out a --force " QUICK);

@@ -61,19 +61,19 @@ class Command(Case):
         return self.run_it("train", "--steps", "1", "--seq", "8", "--batch", "1", "--threads", "1", "--quiet", *words, status=status).stderr
 
     def test_text_to_training(self):
-        refused = self.train("--model", "model", "--data", "a text.txt", "--out", "x", status=2)
+        refused = self.train("--model", "model/config.json", "--data", "a text.txt", "--out", "x", status=2)
         typed = next(line for line in refused.splitlines() if "experiments/tokenize.py" in line)
         self.assertEqual(typed.strip(), "experiments/tokenize.py --tokenizer model 'a text.txt' --out 'a text.bin'")
         out = self.tokenize("--tokenizer", "model", "a text.txt", "--out", "a text.bin")
         self.assertRegex(out, r"^a text\.bin: 401 tokens \(uint16, model\), 1 document after <\|endoftext\|>, 3\.99 bytes per "
                          r"token, \d+\.\d s\n$")
         self.assertEqual(read_bin(self.at("a text.bin"))[1][:5], [299, 2, 2, 2, 3])
-        self.train("--model", "model", "--data", "a text.bin", "--out", "run")
+        self.train("--model", "model/config.json", "--data", "a text.bin", "--out", "run")
         self.assertIn("WordLevel", self.read("run", "weights", "tokenizer.json"))
         self.assertIn("demo has 256", self.train("--model", "demo", "--data", "a text.bin", "--out", "x", status=2))
         with open(self.at("model", "tokenizer.json"), "a") as f:
             f.write("\n")
-        self.assertIn("SHA-256", self.train("--model", "model", "--data", "a text.bin", "--out", "x", status=2))
+        self.assertIn("SHA-256", self.train("--model", "model/config.json", "--data", "a text.bin", "--out", "x", status=2))
         self.assertFalse(os.path.exists(self.at("x")))
 
     def test_signals_leave_nothing(self):

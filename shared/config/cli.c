@@ -302,7 +302,8 @@ int cli_bytes(const struct cli_args *a, const char *name, size_t fallback, size_
     *out = fallback;
     if (!text) return 0;
     if (text_bytes(text, &bytes) || bytes > (int64_t)1 << 40)
-        return fail("--%s %s: expected bytes up to 1024G: 4096, 64K, 16M or 1GiB", name, text);
+        return fail("--%s %s: expected bytes up to 1024G: 4096, 64K, 1.5GiB or 1GB (powers of 1000)", name,
+                    text);
     *out = (size_t)bytes;
     return 0;
 }

@@ -17,7 +17,9 @@
 
 #include "shared/config/config.h"
 
-#define EXACT_MAX 9007199254740992.0  // 2^53: JSON numbers are doubles
+#define EXACT_MAX \
+    9007199254740991.0       // 2^53 - 1: JSON numbers are doubles, and from 2^53 on two integers are one
+#define BELOW_1   0.9999999  // the greatest share that is less than the whole
 #define FLOAT_MAX 3.4028234663852886e38
 
 // The configuration while it is read, with values that the resolved one does not need.
@@ -120,6 +122,9 @@ __attribute__((format(printf, 3, 4))) int config_refuse(const struct reading *r,
                                                         const char *text, ...);
 __attribute__((format(printf, 3, 4))) void config_warn(const struct reading *r, const char *key,
                                                        const char *text, ...);
+// The value as JSON, and where it is long its beginning, cut between two values, and "..". Returns text.
+#define CONFIG_SHOWN 80
+const char *config_shown(const cJSON *v, char text[CONFIG_SHOWN]);
 // Keeps a copy for the report, with the key's origin.
 void config_note(struct reading *r, const struct note *n);
 // Notes what "auto" became in this run. why: for a value that needs a reason, else NULL.

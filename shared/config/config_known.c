@@ -118,6 +118,7 @@ static const struct known known[] = {
     HINT("vocabulary_size", NEVER),
     HINT("graph_harvesting", NEVER),
     HINT("log_level", NEVER),
+    HINT("type", NEVER),  // of Ludwig's section for DeepSpeed
     HINT("use_data_before_expert_parallelism", NEVER),
     HINT("managed_gradient_accumulation", ALWAYS),
     HINT("dataloader_drop_last", NEVER),

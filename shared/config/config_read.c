@@ -57,12 +57,9 @@ static int join_names(const struct reading *r, cJSON *root, const char *other, c
     const cJSON *b = cJSON_GetObjectItemCaseSensitive(parent, own_name);
     if (!a) return 0;
     if (b && !cJSON_IsNull(a) && !cJSON_IsNull(b) && !cJSON_Compare(a, b, true)) {
-        char *x = cJSON_PrintUnformatted(a), *y = cJSON_PrintUnformatted(b);
-        fail("%s: %s is %.60s and %s is %.60s, and they are two names of one key: leave one of them out",
-             r->file, other, x ? x : "?", own, y ? y : "?");
-        cJSON_free(x);
-        cJSON_free(y);
-        return -1;
+        char x[CONFIG_SHOWN], y[CONFIG_SHOWN];
+        return fail("%s: %s is %s and %s is %s, and they are two names of one key: leave one of them out",
+                    r->file, other, config_shown(a, x), own, config_shown(b, y));
     }
     cJSON *kept = cJSON_DetachItemFromObjectCaseSensitive(parent, other_name);
     if (b && !cJSON_IsNull(b)) {
@@ -371,16 +368,15 @@ static int meet_known(struct reading *r, const struct known *k, const cJSON *v) 
     bool off = known_is_off(k, v, key_converts(k->path));
     if (k->use == KNOWN_ELSEWHERE) return config_refuse(r, k->path, ": %s", k->why);
     if (k->use == KNOWN_REFUSED && !off) {
-        char from[128], *text = cJSON_PrintUnformatted(v);
+        char from[128], text[CONFIG_SHOWN];
         const char *why = known_is_off(k, v, true)
                               ? "DeepSpeed takes any text for true: write false without quotes"
                               : k->why;
         fail(
-            "%s: %s: %.60s is known to DeepSpeed and not supported yet, and "
+            "%s: %s: %s is known to DeepSpeed and not supported yet, and "
             "it would change the results: remove the key%s%s",
-            config_origin(r, k->path, from), k->path, text ? text : "?",
+            config_origin(r, k->path, from), k->path, config_shown(v, text),
             why ? " or turn it off; " : " or turn it off", why ? why : "");
-        free(text);
         return -1;
     }
     enum note_topic topic = k->use == KNOWN_NO_EFFECT ? k->topic : off ? NOTE_OFF : NOTE_IGNORED;
@@ -398,7 +394,7 @@ static int not_a_section(const struct reading *r, const char *path, const cJSON 
                  {NULL, "device", "\"cpu\""},
                  {"optimizer", "type", "\"AdamW\""},
                  {"scheduler", "type", "\"WarmupLR\""}};
-    char from[128], key[160], *text = cJSON_PrintUnformatted(v);
+    char from[128], key[160], text[CONFIG_SHOWN];
     const char *form = "";
     char meant[64];
     for (size_t i = 0; i < sizeof forms / sizeof *forms && !*form; i++) {
@@ -407,9 +403,8 @@ static int not_a_section(const struct reading *r, const char *path, const cJSON 
         snprintf(meant, sizeof meant, ", as {\"%s\": %s}", forms[i].member, forms[i].value);
         form = meant;
     }
-    fail("%s: %s: expected an object {..}%s, got %.60s", config_origin(r, path, from), path, form,
-         text ? text : "?");
-    free(text);
+    fail("%s: %s: expected an object {..}%s, got %s", config_origin(r, path, from), path, form,
+         config_shown(v, text));
     return -1;
 }
 

@@ -59,6 +59,22 @@ enum key_state config_state(const struct reading *r, const char *path) {
     return r->state[config_key_find(path) - config_key_at(0)];
 }
 
+const char *config_shown(const cJSON *v, char text[CONFIG_SHOWN]) {
+    char *all = cJSON_PrintUnformatted(v);
+    size_t n = all ? strlen(all) : 0, most = CONFIG_SHOWN - sizeof " ..", cut = most;
+    if (n < CONFIG_SHOWN) {
+        snprintf(text, CONFIG_SHOWN, "%s", all ? all : "?");
+    } else {
+        while (cut > 0 && !strchr(",{[", all[cut - 1])) cut--;
+        if (!cut)
+            for (cut = most; cut > 0 && (all[cut] & 0xc0) == 0x80; cut--) {
+            }
+        snprintf(text, CONFIG_SHOWN, "%.*s ..", (int)cut, all);
+    }
+    cJSON_free(all);
+    return text;
+}
+
 void config_note(struct reading *r, const struct note *n) {
     char from[128];
     const char *origin = config_origin(r, n->path, from);

@@ -231,6 +231,13 @@ static int resolve_batch(struct reading *r) {
     if (train && micro && !steps) c->accumulation = c->train_batch / c->micro_batch / n;
     if (!steps && !(train && micro)) c->accumulation = 1;
     if (train && !micro) c->micro_batch = c->train_batch / n / c->accumulation;
+    if (train && !(micro && steps)) {  // one of the three follows from the others, where they divide
+        int64_t other = micro ? c->micro_batch : c->accumulation;
+        if (c->train_batch % (other * n))
+            return fail("%s: %s %lld is no multiple of %s %lld * workers %lld = %lld: change one of them",
+                        r->file, train_key, (long long)c->train_batch, micro ? micro_key : steps_key,
+                        (long long)other, (long long)n, (long long)(other * n));
+    }
     if (!train && !micro) c->micro_batch = 4;
     int64_t product = c->micro_batch * c->accumulation;
     if (product > (int64_t)1 << 30)

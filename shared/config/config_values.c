@@ -1,6 +1,7 @@
 // A key's value: read from JSON into its place, within its limits, and written back.
 #include <assert.h>
 #include <ctype.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,8 +25,9 @@ static int text_number(const char *text, bool python, double *out) {
     while (python && to > plain && isspace((unsigned char)to[-1])) to--;
     *to = 0;
     if (*from || !plain[0] || isspace((unsigned char)plain[0]) || (python && strpbrk(plain, "xX"))) return -1;
+    errno = 0;
     *out = strtod(plain, &end);
-    return *end || !isfinite(*out) ? -1 : 0;
+    return *end || !isfinite(*out) || (errno == ERANGE && *out == 0) ? -1 : 0;
 }
 
 // The words for a switch that pydantic takes, in any case. 0, or -1.
@@ -46,21 +48,29 @@ bool key_converts(const char *path) {
     return false;
 }
 
-// What became of a text that the file's author may have meant as something else.
-static const char *meant(const struct config_key *f, const cJSON *v, char text[128]) {
-    const char *t = cJSON_GetStringValue(v);
+// What became of a text that the file's author may have meant as something else, or of a word of the command line.
+static const char *meant(const struct config_key *f, const char *origin, const cJSON *v, char text[256]) {
+    const char *t = cJSON_GetStringValue(v), *comma = t ? strchr(t, ',') : NULL;
+    char means[RELAXED_JSON_MEANT];
     double x;
     bool on;
     size_t n = t ? strlen(t) : 0;
     text[0] = 0;
     if (!n || f->type == KEY_TEXT || f->type == KEY_LIST) return text;
-    if (strchr(",}]", t[n - 1]) || strchr(t, '#'))
-        snprintf(text, 128, "; without quotes a text goes to the end of its line");
-    else if (f->type != KEY_ENUM && !text_number(t, true, &x))
-        snprintf(text, 128, "; DeepSpeed takes no text for it: write the number %.9g", x);
+    relaxed_json_meant(t, means);
+    bool bare = origin[0] != '-' && (strchr(",}]", t[n - 1]) || strchr(t, '#'));
+    if (bare)
+        snprintf(text, 256, "; without quotes a text goes to the end of its line%s%s",
+                 *means ? ": write " : "", means);
+    else if (origin[0] == '-' && comma && comma[1])
+        text[0] = 0;
+    else if (origin[0] != '-' && f->type != KEY_ENUM && !text_number(t, true, &x))
+        snprintf(text, 256, "; a text is no number here: write the number %.15g", x);
     else if ((f->type == KEY_BOOL || f->type == KEY_NOT) && !text_bool(t, &on))
-        snprintf(text, 128, "; DeepSpeed takes any text for true: write %s without quotes",
+        snprintf(text, 256, "; DeepSpeed takes any text for true: write %s without quotes",
                  on ? "true" : "false");
+    else if (*means)
+        snprintf(text, 256, "; write %s", means);
     return text;
 }
 
@@ -70,11 +80,9 @@ static int refuse(const struct config_key *f, const char *origin, const char *ex
                        : cJSON_IsObject(v) ? "object "
                        : cJSON_IsArray(v)  ? "array "
                                            : "";
-    char *text = cJSON_PrintUnformatted(v), hint[128];
-    fail("%s: %s: expected %s%s, got %s%.60s%s", origin, f->path, expected,
-         f->auto_value ? " or \"auto\"" : "", kind, text ? text : "?", meant(f, v, hint));
-    free(text);
-    return -1;
+    char text[CONFIG_SHOWN], hint[256];
+    return fail("%s: %s: expected %s%s, got %s%s%s", origin, f->path, expected,
+                f->auto_value ? " or \"auto\"" : "", kind, config_shown(v, text), meant(f, origin, v, hint));
 }
 
 // v as a number within the field's bounds. 0, or -1 after fail().
@@ -98,9 +106,13 @@ static int number(const struct config_key *f, const cJSON *v, const char *origin
         return refuse(f, origin, what, v);
     if ((whole && x != floor(x)) || !isfinite(x)) return refuse(f, origin, what, v);
     if (f->type == KEY_SIZE && converts && x > f->high) x = f->high;  // no end, as sys.maxsize
+    if ((f->type == KEY_F32 || f->type == KEY_PAIR) && x != 0 && (float)x == 0)
+        return refuse(f, origin, "a number that fp32 does not round to 0, from 1e-45 on", v);
     if (x < f->low || x > f->high) {
         char range[96];
-        if (f->low == f->high)
+        if (f->high == BELOW_1)
+            snprintf(range, sizeof range, "%s of at least %.10g and below 1", what, f->low);
+        else if (f->low == f->high)
             snprintf(range, sizeof range, "%.10g", f->low);
         else if (x < f->low && f->high >= (whole ? EXACT_MAX : FLOAT_MAX))
             snprintf(range, sizeof range, "%s of at least %.10g", what, f->low);
@@ -130,7 +142,7 @@ static int name_index(const struct config_key *f, const cJSON *v, const char *or
              : !strcmp(f->path, "reduce_group") ? "a number of workers, or one of"
              : strstr(f->path, "max_lead")      ? "a number of steps, or one of"
              : strstr(f->path, "zero_")         ? "a number of elements, or one of"
-             : f->low > 0                       ? "bytes (4096, 64K, 16M or 1GiB), or one of"
+             : f->low > 0                       ? "bytes (4096, 64K, 1.5GiB or 1GB), or one of"
                                                 : "a number, or one of");
     const char *name = cJSON_IsString(v) ? v->valuestring : "";
     if (f->is_dtype) name = config_dtype_name(name);
@@ -213,6 +225,9 @@ int key_store(const struct config_key *f, struct draft *d, const cJSON *v, const
         case KEY_PAIR:
             if (!cJSON_IsArray(v) || cJSON_GetArraySize(v) != 2)
                 return refuse(f, origin, "an array of two numbers", v);
+            for (int i = 0; i < 2; i++)
+                if (!cJSON_IsNumber(cJSON_GetArrayItem(v, i)) && !cJSON_IsBool(cJSON_GetArrayItem(v, i)))
+                    return refuse(f, origin, "an array of two numbers", v);
             for (int i = 0; i < 2; i++) {
                 if (number(f, cJSON_GetArrayItem(v, i), origin, &x)) return -1;
                 ((float *)place)[i] = (float)x;

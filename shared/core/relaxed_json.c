@@ -1,12 +1,15 @@
 // A recursive-descent reader that builds the cJSON tree itself, so that every error knows its line.
 #include "shared/core/relaxed_json.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "shared/core/error.h"
 #include "shared/core/name_map.h"
@@ -23,7 +26,8 @@ struct scanner {
     int depth;
     int values;  // so far
     bool quiet;
-    int bare_line, bare_column;  // of the last text without quotes that has a bracket in it; 0: none
+    const char *bare;  // the last text without quotes that has a bracket in it; NULL: none
+    int bare_line, bare_column;
 };
 
 static cJSON *read_value(struct scanner *s);
@@ -72,16 +76,16 @@ static const char *found(const struct scanner *s, char text[32]) {
 }
 
 static cJSON *refuse(const struct scanner *s, const char *expected) {
-    char text[32], hint[128] = "";
+    char text[32], hint[256] = "", means[RELAXED_JSON_MEANT];
     if (s->quiet) return NULL;
     const char *instead = look_alike(s->p);
     if (instead)
         snprintf(hint, sizeof hint, ", which only looks like it: write %s", instead);
-    else if (s->bare_line)
+    else if (s->bare)
         snprintf(
             hint, sizeof hint,
-            "; the text at %d:%d has no quotes, so it ends with its line, behind the bracket in it: quote it",
-            s->bare_line, s->bare_column);
+            "; the text at %d:%d has no quotes, so it ends with its line, behind the bracket in it: %s%s",
+            s->bare_line, s->bare_column, *relaxed_json_meant(s->bare, means) ? "write " : "quote it", means);
     fail("%s:%d:%d: expected %s, got %s%s", s->name, s->line, column(s), expected, found(s, text), hint);
     return NULL;
 }
@@ -254,6 +258,35 @@ static const char *trim(const char *begin, const char *end) {
     return end;
 }
 
+const char *relaxed_json_meant(const char *text, char out[RELAXED_JSON_MEANT]) {
+    static const char *const words[][2] = {
+        {"true", "true"}, {"false", "false"}, {"none", "null"}, {"null", "null"}};
+    char word[48], *to = word, *end;
+    const char *from = text, *stop = trim(text, text + strcspn(text, ",}]#\r\n"));
+    out[0] = 0;
+    if (*text == '(') {
+        int n = (int)strcspn(++text, ")\r\n");
+        if (text[n] == ')')
+            snprintf(out, RELAXED_JSON_MEANT, "a list in brackets, [%.*s]", n < 60 ? n : 60, text);
+        return out;
+    }
+    for (; from < stop && to < word + sizeof word - 1; from++)  // Python's 1_000, too
+        if (*from != '_' || from == text || !isdigit((unsigned char)from[-1])) *to++ = *from;
+    *to = 0;
+    if (from < stop || !word[0]) return out;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (!strcasecmp(word, words[i][0])) snprintf(out, RELAXED_JSON_MEANT, "%s", words[i][1]);
+    errno = 0;
+    double x = strtod(word, &end);
+    if (errno == ERANGE && x == 0)
+        snprintf(out, RELAXED_JSON_MEANT, "a number that is not so small");
+    else if (!*end && isfinite(x))
+        snprintf(out, RELAXED_JSON_MEANT, "the number %.15g", x);
+    else if (!*end)
+        snprintf(out, RELAXED_JSON_MEANT, "a finite number or null, for JSON has no %s", word);
+    return out;
+}
+
 // true, false, null or a number, where a value may end behind it; else the whole line is a text.
 static cJSON *read_bare(struct scanner *s) {
     const char *end =
@@ -268,8 +301,10 @@ static cJSON *read_bare(struct scanner *s) {
         return i < 2 ? cJSON_CreateBool(i) : cJSON_CreateNull();
     }
     if (end > s->p && number_end(s->p) == end) {
+        errno = 0;
         double v = strtod(s->p, NULL);
-        if (!isfinite(v)) return refuse(s, "a finite number such as 12, 0.5 or 5e8");
+        if (!isfinite(v) || (errno == ERANGE && v == 0))
+            return refuse(s, "a finite number such as 12, 0.5 or 5e8, and none so small that it is 0");
         s->p = end;
         return cJSON_CreateNumber(v);
     }
@@ -280,6 +315,7 @@ static cJSON *read_bare(struct scanner *s) {
     char *text = xcalloc(n + 1, 1);
     memcpy(text, s->p, n);
     if (strpbrk(text, "{}[]")) {
+        s->bare = s->p;
         s->bare_line = s->line;
         s->bare_column = column(s);
     }
@@ -439,6 +475,11 @@ cJSON *relaxed_json_load(const char *path) {
     cJSON *root = NULL;
     if (!text)
         fail("%s: cannot open: %s", path, why);
+    else if (n > 1 &&
+             (!text[0] || !text[1] || !strncmp(text, "\xff\xfe", 2) || !strncmp(text, "\xfe\xff", 2)))
+        fail(
+            "%s: text in UTF-16, as PowerShell writes it: convert it by iconv -f UTF-16 -t UTF-8 %s > NEW.json",
+            path, path);
     else if (strlen(text) != n)
         fail("%s: a NUL byte at offset %zu: this is no JSON text", path, strlen(text));
     else

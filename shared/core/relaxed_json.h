@@ -25,6 +25,10 @@ cJSON *relaxed_json_parse(const char *name, const char *text);
     (1 << 19)  // each takes up to 250 bytes, whatever it takes in the text; that index has 90,000
 // Reads and parses the file at path; also fails when it cannot be read, is no regular file, or holds a NUL byte.
 cJSON *relaxed_json_load(const char *path);
+// How JSON writes what stands there without quotes as another language writes it, up to a comma, a closing bracket or a comment:
+// "true" of True, "the number 0.1" of .1, "a list in brackets, [1, 2]" of (1, 2). "": nothing is known of it. Returns out.
+#define RELAXED_JSON_MEANT 128
+const char *relaxed_json_meant(const char *text, char out[RELAXED_JSON_MEANT]);
 // Like relaxed_json_parse, but silent, and of one value: NULL where text is none, or a text without quotes. For "--set
 // key=value".
 cJSON *relaxed_json_try(const char *text);

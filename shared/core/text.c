@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "shared/core/error.h"
 
@@ -53,14 +54,20 @@ const char *format_bytes(char text[24], double bytes) {
 int text_bytes(const char *text, int64_t *out) {
     static const char units[] = "KMGT";
     char *end;
-    errno = 0;
-    unsigned long long value = strtoull(text, &end, 10);
+    double value = strtod(text, &end), factor = 1;
+    bool number = strchr("0123456789.", *text) && *text && !memchr(text, 'x', (size_t)(end - text));
+    end += strspn(end, " ");
     const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
-    int shift = unit ? 10 * (int)(unit - units + 1) : 0;
-    bool number = !errno && *text >= '0' && *text <= '9' && value > 0;
-    bool ends = !*end || (unit && (!end[1] || !strcmp(end + 1, "iB")));
-    if (!number || !ends || value > (1ULL << 50) >> shift) return -1;
-    *out = (int64_t)(value << shift);
+    if (unit) {
+        bool decimal = !strcasecmp(++end, "b");
+        for (const char *u = units; u <= unit; u++) factor *= decimal ? 1000 : 1024;
+        if (*end && !decimal && strcasecmp(end, "i") != 0 && strcasecmp(end, "ib") != 0) return -1;
+    } else if (*end && strcasecmp(end, "b") != 0) {
+        return -1;
+    }
+    if (!number || (!unit && value != floor(value)) || !(value * factor >= 1 && value * factor <= 0x1p50))
+        return -1;
+    *out = (int64_t)(value * factor);
     return 0;
 }
 

@@ -12,8 +12,8 @@ size_t edit_distance(const char *word, const char *name);
 
 // "512 B", "48.9 MiB", "29.2 GiB": MiB wherever it can be, three digits. Returns text.
 const char *format_bytes(char text[24], double bytes);
-// Bytes as people write them: "4096", "64K", "16M", "6GiB", powers of 1024. 0, or -1: the text says something else, 0, or
-// more than 1024T.
+// Bytes as people write them, in any case, a blank before the unit or not: "4096", "64K", "16Mi", "1.5GiB" are powers of 1024,
+// "6GB" powers of 1000. 0, or -1: the text says something else, less than 1, or more than 1024T.
 int text_bytes(const char *text, int64_t *out);
 // "1,234,567". Returns text.
 const char *format_count(char text[32], int64_t n);

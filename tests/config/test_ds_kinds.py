@@ -52,7 +52,7 @@ READ = {
                                  "zero_optimization.zero_hpz_partition_size": 1}),
     "sys.maxsize": ('{"zero_optimization": {"stage": 3, "stage3_model_persistence_threshold": 9223372036854775807, '
                     '"stage3_max_live_parameters": 9223372036854775807}}',
-                    {"zero_optimization.stage3_max_live_parameters": 9007199254740992}),
+                    {"zero_optimization.stage3_max_live_parameters": 9007199254740991}),
     "checkpointing off by false": ('{"activation_checkpointing": {"partition_activations": false, "number_checkpoints": false, '
                                    '"profile": false}, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}',
                                    {"activation_checkpointing.number_checkpoints": 0, "activation_checkpointing.recompute": "none"}),
@@ -105,6 +105,7 @@ READ = {
     "as Hjson": ("# by hand\ntrain_batch_size: 8 // all\n'zero_optimization': {\n  stage: 2\n  offload_optimizer: {\n    device: cpu"
                  "\n  }\n}\noptimizer: {\n  type: AdamW\n  params: {lr: 0.01, betas: [0.9, 0.95]\n}\n}\ntext: '''\n  two\n  lines\n  '''\n",
                  {"topology": "zero:2", "zero_optimization.offload_optimizer.device": "cpu", "optimizer.params.lr": 0.01}),
+    "Ludwig's": ('{"type": "deepspeed", "zero_optimization": {"stage": 2}}', {"topology": "zero:2"}),
     "an AIO bench's": ('{"aio": {"block_size": 1000000, "queue_depth": 4096, "intra_op_parallelism": 2, "single_submit": false, '
                        '"overlap_events": true}}', {}),
     "types in any case": ('{"bf16": {"enabled": true}, "communication_data_type": "BF16", "data_types": {"grad_accum_dtype": '
@@ -278,6 +279,12 @@ class Kinds(Runs):
             p = self.print_config("{}", flag, "x")
             self.assertEqual(p.returncode, 2)
             self.assertIn(words, p.stderr)
+
+    def test_utf_16(self):
+        for name, text in (("utf-16", "{}"), ("utf-16-le", '{"steps": 2}'), ("utf-16-be", '{"steps": 2}')):
+            with open(self.at("wide.json"), "wb") as f:
+                f.write(text.encode(name))
+            self.refused("train", "-c", "wide.json", "--print-config", said="iconv -f UTF-16 -t UTF-8 wide.json")
 
     def test_a_pipe_is_read(self):
         self.write('{"steps": 3, "seed": 9}', "ds.json")

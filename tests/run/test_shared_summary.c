@@ -329,14 +329,17 @@ static void people_read_numbers(void **state) {
     static const struct {
         const char *text;
         int64_t bytes;
-    } sizes[] = {
-        {"4096", 4096}, {"64K", 65536}, {"16m", 16 << 20}, {"6GiB", 6LL << 30}, {"1024T", 1LL << 50}};
-    for (int i = 0; i < 5; i++) {
+    } sizes[] = {{"4096", 4096},       {"64K", 65536},      {"16m", 16 << 20},   {"6GiB", 6LL << 30},
+                 {"1024T", 1LL << 50}, {"6GB", 6000000000}, {"1gb", 1000000000}, {"1.5GiB", 3LL << 29},
+                 {"1Gi", 1 << 30},     {"1gib", 1 << 30},   {"1 GiB", 1 << 30},  {"1e9", 1000000000},
+                 {".5K", 512},         {"512B", 512},       {"2 kB", 2000}};
+    for (int i = 0; i < 15; i++) {
         assert_int_equal(text_bytes(sizes[i].text, &bytes), 0);
         assert_int_equal(bytes, sizes[i].bytes);
     }
-    static const char *const none[] = {"", "0", "-1", "+1", " 1", "6GB", "6Gi", "6GiB ", "1025T", "1e9", "G"};
-    for (int i = 0; i < 11; i++) assert_int_equal(text_bytes(none[i], &bytes), -1);
+    static const char *const none[] = {"",      "0",   "-1",  "+1",  " 1",  "6GiBs", "6Gb/s", "6GiB ",
+                                       "1025T", "1.5", "0x8", "inf", "nan", "G",     "6 G B", ".1B"};
+    for (int i = 0; i < 16; i++) assert_int_equal(text_bytes(none[i], &bytes), -1);
     assert_string_equal(format_bytes(b, 0), "0 B");
     assert_string_equal(format_bytes(b, 999), "999 B");
     assert_string_equal(format_bytes(b, 9999), "9999 B");

@@ -61,16 +61,21 @@ enum key_state config_state(const struct reading *r, const char *path) {
 
 const char *config_shown(const cJSON *v, char text[CONFIG_SHOWN]) {
     char *all = cJSON_PrintUnformatted(v);
-    size_t n = all ? strlen(all) : 0, most = CONFIG_SHOWN - sizeof " ..", cut = most;
-    if (n < CONFIG_SHOWN) {
-        snprintf(text, CONFIG_SHOWN, "%s", all ? all : "?");
-    } else {
-        while (cut > 0 && !strchr(",{[", all[cut - 1])) cut--;
-        if (!cut)
-            for (cut = most; cut > 0 && (all[cut] & 0xc0) == 0x80; cut--) {
-            }
-        snprintf(text, CONFIG_SHOWN, "%.*s ..", (int)cut, all);
+    const size_t n = all ? strlen(all) : 0, most = CONFIG_SHOWN - sizeof " ..";
+    size_t cut = 0;
+    bool quoted = false;
+    for (size_t i = 0; n >= CONFIG_SHOWN && i < most; i++) {
+        if (all[i] == '"') quoted = !quoted;
+        if (quoted && all[i] == '\\') i++;
+        if (!quoted && i < most && strchr(",{[", all[i])) cut = i + 1;
     }
+    if (!cut)  // one long text: between two characters
+        for (cut = most; n >= CONFIG_SHOWN && (all[cut] & 0xc0) == 0x80; cut--) {
+        }
+    if (n >= CONFIG_SHOWN)
+        snprintf(text, CONFIG_SHOWN, "%.*s ..", (int)cut, all);
+    else
+        snprintf(text, CONFIG_SHOWN, "%s", all ? all : "?");
     cJSON_free(all);
     return text;
 }

@@ -250,7 +250,7 @@ static bool section_meant(const char *name, char out[128]) {
 }
 
 // The known name nearest to `given`: on its own level if one is close, abbreviates it or has it as its other word, else a key
-// anywhere that has this name or ends in it; else none, "". All known names are lower-case. Whether it looks like that name
+// below that has this name or ends in it, or the only one of this name elsewhere; else none, "". All known names are lower-case. Whether it looks like that name
 // misspelt: one or two letters differ, of at least three times as many.
 static bool find_nearest(const char *level, const char *given, char out[128]) {
     char *lower = xstrdup(given);
@@ -264,18 +264,24 @@ static bool find_nearest(const char *level, const char *given, char out[128]) {
     size_t skip = level[0] ? strlen(level) + 1 : 0;
     size_t close = strlen(name) / 3 > 1 ? strlen(name) / 3 : 1;
     struct nearest here = {.distance = SIZE_MAX};
-    const char *elsewhere = "", *word = said_elsewhere(level, name);
+    const char *below = NULL, *ends = NULL, *other = NULL, *word = said_elsewhere(level, name);
+    int others = 0;
     for (size_t i = 0; i < path_count(); i++) {
         const char *path = path_at(i), *leaf = strrchr(path, '.') ? strrchr(path, '.') + 1 : path;
-        if (!skip || is_below(path, level)) {
+        const bool inside = !skip || is_below(path, level);
+        if (inside) {
             const char *part = path + skip;
             consider(&here, !strcmp(part, initials) ? part : name, part, (int)strcspn(part, "."));
         }
         const char *tail = strlen(leaf) > strlen(name) ? leaf + strlen(leaf) - strlen(name) : leaf;
-        if (!strcmp(tail, name) && (tail == leaf || (leaf > path && tail[-1] == '_' && !*elsewhere)))
-            elsewhere = path;
+        if (strcmp(tail, name) != 0) continue;
+        if (tail == leaf && inside && !below) below = path;
+        if (tail == leaf && !inside) others++, other = path;
+        if (tail > leaf && leaf > path && inside && tail[-1] == '_' && !ends) ends = path;
     }
-    snprintf(out, 128, "%s", word ? word : here.distance <= close ? here.name : elsewhere);
+    if (!word)
+        word = here.distance <= close ? here.name : below ? below : ends ? ends : others == 1 ? other : "";
+    snprintf(out, 128, "%s", word);
     free(lower);
     return strcmp(here.name, initials) != 0 && here.distance <= MISSPELT_MAX &&
            3 * here.distance <= strlen(given);

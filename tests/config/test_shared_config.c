@@ -41,9 +41,7 @@ static void test_batch_triangle(void **state) {
         if (cases[i].steps) p += sprintf(p, "\"gradient_accumulation_steps\": %d,", cases[i].steps);
         sprintf(p, "\"topology\": \"zero:0\", \"workers\": %d}", cases[i].workers);
         if (!cases[i].want[0]) {
-            refuse(
-                text,
-                "train_batch_size|is no|workers|change one");
+            refuse(text, "train_batch_size|is no|workers|change one");
             continue;
         }
         struct config *c = accept(text);
@@ -392,7 +390,11 @@ static void test_unknown_keys(void **state) {
         {"{\"fp16\": {\"opt_level\": 1}}", "key fp16.opt_level is ignored\n"},
         {"{\"lora\": {\"r\": 8}}", "key lora is ignored\n"},
         {"{\"training\": {\"a\": 8}}", "key training is ignored\n"},
-        {"{\"optimizer\": {\"name\": 8}}", "name is type\n"}};
+        {"{\"optimizer\": {\"name\": 8}}", "name is type\n"},
+        {"{\"fp16\": {\"type\": 8}}", "key fp16.type is ignored\n"},
+        {"{\"lr\": 8}", "name is optimizer.params.lr\n"},
+        {"{\"optimizer\": {\"lr\": 8}}", "name is optimizer.params.lr\n"},
+        {"{\"bf16\": {\"loss_scale\": 8}}", "name is fp16.loss_scale\n"}};
     for (size_t i = 0; i < COUNT(far); i++) {
         c = accept(far[i][0]);
         assert_words(said, far[i][1], far[i][0]);

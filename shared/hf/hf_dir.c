@@ -152,6 +152,15 @@ static int missing_shard(const struct hf_reader *r, const struct name_map *shard
     return -1;
 }
 
+// A shard's name may have folders, as transformers joins it to the directory's, and leads nowhere else.
+static bool is_below(const char *name) {
+    for (const char *at = name; at; at = strchr(at, '/') ? strchr(at, '/') + 1 : NULL) {
+        size_t n = strcspn(at, "/");
+        if (!n || (n == 2 && !strncmp(at, "..", 2))) return false;
+    }
+    return true;
+}
+
 // The index names the shard of each tensor; the shards must hold what it names.
 static int open_indexed(struct hf_reader *r) {
     char *path = xasprintf("%s/%s", r->dir, INDEX_NAME);
@@ -166,9 +175,10 @@ static int open_indexed(struct hf_reader *r) {
         rc = fail("%s: \"weight_map\" %s; it names the shard of each tensor: fetch the file again", path,
                   cJSON_IsObject(map) ? "is empty" : "is missing");
     for (j = rc ? NULL : map->child; j && rc == 0; j = j->next) {
-        if (!cJSON_IsString(j) || strchr(j->valuestring, '/') || !*j->valuestring)
-            rc = fail("%s: tensor %.200s: its shard must be the name of a file in this directory", path,
-                      j->string);
+        if (!cJSON_IsString(j) || !is_below(j->valuestring))
+            rc =
+                fail("%s: tensor %.200s: its shard must be the name of a file in this directory, or below it",
+                     path, j->string);
         else
             shard_count += name_map_put(&shards, j->valuestring, shard_count, &is_new) == shard_count;
     }
@@ -689,6 +699,25 @@ char *hf_files_identity(const char *dir) {
         free(names[i]);
     }
     free(names);
+    // Shards of an index that lie in folders.
+    char *path = xasprintf("%s/%s", dir, INDEX_NAME);
+    cJSON *root = has_file(dir, INDEX_NAME) ? relaxed_json_load(path) : NULL;
+    struct name_map seen = {0};
+    const cJSON *j;
+    cJSON_ArrayForEach(j, cJSON_GetObjectItemCaseSensitive(root, "weight_map")) {
+        bool is_new = false;
+        if (!cJSON_IsString(j) || !strchr(j->valuestring, '/') || !is_below(j->valuestring)) continue;
+        name_map_put(&seen, j->valuestring, 0, &is_new);
+        if (!is_new) continue;
+        char *shard = xasprintf("%s/%s", dir, j->valuestring);
+        XXH64_update(h, j->valuestring, strlen(j->valuestring) + 1);
+        bytes += add_file(h, shard);
+        files++;
+        free(shard);
+    }
+    name_map_free(&seen);
+    cJSON_Delete(root);
+    free(path);
     uint64_t hash = XXH64_digest(h);
     XXH64_freeState(h);
     return files ? xasprintf("%d file%s, %lld bytes, xxh64 %016llx", files, files == 1 ? "" : "s",

@@ -253,9 +253,30 @@ static void test_shards(void **state) {
     const char *gone = "{\"weight_map\":{\"model.norm.weight\":\"c.safetensors\"}}";
     put_file(d->index, gone, strlen(gone));
     expect_unreadable(d, &s, l, "the shard c.safetensors, which is not there", "different builds");
-    const char *outside = "{\"weight_map\":{\"model.norm.weight\":\"../c.safetensors\"}}";
-    put_file(d->index, outside, strlen(outside));
-    expect_unreadable(d, &s, l, "model.norm.weight", "in this directory");
+    static const char *const outside[] = {
+        "../c.safetensors", "/c.safetensors", "w/../../c.safetensors", "..", "", "w/"};
+    for (int i = 0; i < 6; i++) {
+        char *names = xasprintf("{\"weight_map\":{\"model.norm.weight\":\"%s\"}}", outside[i]);
+        put_file(d->index, names, strlen(names));
+        expect_unreadable(d, &s, l, "model.norm.weight", "in this directory");
+        free(names);
+    }
+    // A shard may lie in a folder; what tells two machines apart reads it too.
+    char *folder = xasprintf("%s/w", d->path), *inside = xasprintf("%s/w/a.safetensors", d->path);
+    static const char below[] =
+        "{\"weight_map\":{\"model.norm.weight\":\"b.safetensors\",\"model.layers.1.mlp.up_proj.weight\":\"w/a.safetensors\"}}";
+    assert_int_equal(mkdir(folder, 0777) | rename(d->shard[0], inside), 0);
+    put_file(d->index, below, sizeof below - 1);
+    r = hf_open(d->path, &s, l);
+    assert_non_null(r);
+    compare_model(r, l, DT_BF16);
+    hf_close(&r);
+    char *both = hf_files_identity(d->path);
+    assert_non_null(strstr(both, "2 files, "));
+    free(both);
+    assert_int_equal(rename(inside, d->shard[0]) | rmdir(folder), 0);
+    free(folder);
+    free(inside);
     const char *half =
         "{\"weight_map\":{\"model.norm.weight\":\"a.safetensors\",\"y\":\"b.safetensors\",\"x\":\"c.safetensors\"}}";
     put_file(d->index, half, strlen(half));

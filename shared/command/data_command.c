@@ -186,7 +186,7 @@ static int convert(struct copying *c, const char *from, const char *to, int widt
     int rc = 0;
     sha256_init(&c->hash);
     char why[FILE_WHY_MAX];
-    char head[FILE_KIND_HEAD] = {0};
+    char head[1 << 16] = {0};  // a shard says what it is behind the places of its samples
     int32_t magic = 0;
     c->in = file_open_stream(from, why);
     size_t got = c->in ? fread(head, 1, sizeof head, c->in) : 0;

@@ -245,8 +245,8 @@ static bool evaluates(const struct session *x) {
     const struct config *c = x->job->config;
     int64_t held = data_val_tokens(x->job->data);
     bool asked = c->eval_every > 0 || c->eval_every_seconds > 0 || c->target_loss > 0;
-    if (held <= c->seq && x->job->dir && asked && x->topology->rank == 0)
-        warn(
+    if (held <= c->seq && x->job->dir && (asked || c->val_fraction > 0) && x->topology->rank == 0)
+        (asked ? warn : info)(
             "nothing is evaluated: %s holds out %lld tokens, fewer than a sequence and one more; see "
             "data.val_fraction and data.val_path",
             c->data, (long long)held);

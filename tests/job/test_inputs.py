@@ -76,6 +76,8 @@ class Inputs(Runs):
         self.refused(*words, "--data-val", "short.txt", said="15 held-out tokens are fewer than --seq 16 + 1")
         said = self.run_it(*words, "--data-val", "text.txt").stderr
         self.assertIn("text.txt: is trained on and held out", said)
+        self.write("0123456789" * 10, "short.txt")
+        self.assertIn("nothing is evaluated: short.txt holds out 5 tokens", self.run_it(*words, "--data", "short.txt").stderr)
 
     def test_a_model_that_is_unknown_costs_nothing(self):
         """Under a limit that a table of a large vocabulary would not fit, the error is the model's."""

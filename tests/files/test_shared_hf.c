@@ -261,6 +261,22 @@ static void test_shards(void **state) {
         expect_unreadable(d, &s, l, "model.norm.weight", "in this directory");
         free(names);
     }
+    // An adapter's tensors beside the model's are not left out; Mistral's own file is, which lies beside them on the hub.
+    unlink(d->index);
+    char *more = xasprintf("%s/c.safetensors", d->path),
+         *own = xasprintf("%s/consolidated.safetensors", d->path);
+    copy_edited(d->shard[0], more,
+                &(struct edit){.only = "layers.1.mlp.up_proj.weight",
+                               .from = "model.layers.1.mlp.up_proj.weight",
+                               .to = "model.layers.1.mlp.up_proj.lora_A.default.weight"});
+    expect_unreadable(d, &s, l, "up_proj.lora_A.default.weight", "merge_and_unload");
+    assert_int_equal(rename(more, own), 0);
+    r = hf_open(d->path, &s, l);
+    assert_non_null(r);
+    hf_close(&r);
+    unlink(own);
+    free(more);
+    free(own);
     // A shard may lie in a folder; what tells two machines apart reads it too.
     char *folder = xasprintf("%s/w", d->path), *inside = xasprintf("%s/w/a.safetensors", d->path);
     static const char below[] =

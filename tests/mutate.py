@@ -65,6 +65,12 @@ RULES = [Rule(*row) for row in (
     ("files of a pattern are in the order of their names", DATA_FILES, "if (f->count) qsort(f->paths, (size_t)f->count, sizeof *f->paths, by_text);\n    for (",
      "for (", DATA),
     ("zero bytes are no text", "shared/data/data_stream.c", "else if (zeros[0] + zeros[1])", "else if (false)", DATA),
+    ("a typographic quote begins no name", "shared/core/relaxed_json.c", "look_alike(s->p) ? 0 : strcspn", "strcspn", "test_shared_config_json"),
+    ("a text for off is on where DeepSpeed takes it so", "shared/config/config_read.c", "known_is_off(k, v, key_converts(k->path))",
+     "known_is_off(k, v, true)", "test_shared_config_types"),
+    ("an unknown argument of an optimizer is an error", "shared/config/config_read.c", "is_constructor(level) && !r->lenient", "false",
+     "test_shared_config"),
+    ("a rate that fp32 rounds to 0 is none", "shared/config/config_values.c", "x != 0 && (float)x == 0", "false", "test_shared_config"),
     ("a pointer is not the file", "shared/core/file_kind.c", "version https://git-lfs.github.com/spec/", "Version https://git-lfs.github.com/spec/", DATA),
     # ---- updates on arrival
     ("a version counts pushes, not updates", ON_ARRIVAL, "k->version += s->pushes - 1;", "", ARRIVALS),

@@ -58,6 +58,9 @@ static const char *meant(const struct config_key *f, const char *origin, const c
     text[0] = 0;
     if (!n || f->type == KEY_TEXT || f->type == KEY_LIST) return text;
     relaxed_json_meant(t, means);
+    const bool is_switch = f->type == KEY_BOOL || f->type == KEY_NOT;
+    if (!is_switch && (!strcmp(means, "true") || !strcmp(means, "false")))
+        means[0] = 0;  // of no use to a number
     bool bare = origin[0] != '-' && (strchr(",}]", t[n - 1]) || strchr(t, '#'));
     if (bare)
         snprintf(text, 256, "; without quotes a text goes to the end of its line%s%s",
@@ -66,7 +69,7 @@ static const char *meant(const struct config_key *f, const char *origin, const c
         text[0] = 0;
     else if (origin[0] != '-' && f->type != KEY_ENUM && !text_number(t, true, &x))
         snprintf(text, 256, "; a text is no number here: write the number %.15g", x);
-    else if ((f->type == KEY_BOOL || f->type == KEY_NOT) && !text_bool(t, &on))
+    else if (is_switch && !text_bool(t, &on))
         snprintf(text, 256, "; DeepSpeed takes any text for true: write %s without quotes",
                  on ? "true" : "false");
     else if (*means)
@@ -106,7 +109,8 @@ static int number(const struct config_key *f, const cJSON *v, const char *origin
         return refuse(f, origin, what, v);
     if ((whole && x != floor(x)) || !isfinite(x)) return refuse(f, origin, what, v);
     if (f->type == KEY_SIZE && converts && x > f->high) x = f->high;  // no end, as sys.maxsize
-    if ((f->type == KEY_F32 || f->type == KEY_PAIR) && x != 0 && (float)x == 0)
+    // A schedule computes its rates in double, and an update has them in fp32.
+    if ((f->type == KEY_F32 || f->type == KEY_PAIR || f->of_groups) && x != 0 && (float)x == 0)
         return refuse(f, origin, "a number that fp32 does not round to 0, from 1e-45 on", v);
     if (x < f->low || x > f->high) {
         char range[96];
@@ -117,7 +121,8 @@ static int number(const struct config_key *f, const cJSON *v, const char *origin
         else if (x < f->low && f->high >= (whole ? EXACT_MAX : FLOAT_MAX))
             snprintf(range, sizeof range, "%s of at least %.10g", what, f->low);
         else
-            snprintf(range, sizeof range, "%s from %.10g to %.16g", what, f->low, f->high);
+            snprintf(range, sizeof range, whole ? "%s from %.10g to %.16g" : "%s from %.10g to %.6g", what,
+                     f->low, f->high);
         return refuse(f, origin, range, v);
     }
     *out = x == 0 && f->zero > 0 ? f->zero : x;

@@ -19,6 +19,12 @@ bool ends_like(const char *name, const char *suffix) {
     return n > k && !strcasecmp(name + n - k, suffix);
 }
 
+char *without_slashes(const char *path) {
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    return xasprintf("%.*s", (int)n, path);
+}
+
 bool is_hub_name(const char *given) {
     const char *slash = strchr(given, '/');
     if (!slash || strchr(slash + 1, '/') || !slash[1] || slash == given || strchr(".~", *given)) return false;

@@ -9,6 +9,7 @@ bool ends_with(const char *name, const char *suffix);  // and has something befo
 bool ends_like(const char *name, const char *suffix);  // likewise, in letters of either case
 bool has_file(const char *dir, const char *name);      // dir/name exists, whatever it is
 bool same_file(const char *a, const char *b);          // both exist and are one file
+char *without_slashes(const char *path);               // at its end, "/" apart (malloc'd)
 // "OWNER/NAME", as the hub calls a model or a data set, where no folder OWNER is here
 bool is_hub_name(const char *given);
 

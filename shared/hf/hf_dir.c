@@ -429,7 +429,7 @@ static int check_all(struct hf_reader *r) {
 // The files, and what is in them. NULL after fail(); s need not be settled.
 static struct hf_reader *open_files(const char *dir, const struct model_spec *s) {
     struct hf_reader *r = xcalloc(1, sizeof *r);
-    r->dir = xstrdup(dir);
+    r->dir = without_slashes(dir);
     r->spec = *s;
     int rc;
     // transformers looks in this order.

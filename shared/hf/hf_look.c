@@ -48,15 +48,17 @@ static void free_entries(struct entries *e) {
 }
 
 // The nearest entry at or below the directory that says where its weights are: one of a known kind, or a folder with weights
-// (*kind: NULL). Its path, or NULL.
-static const char *find_trace(struct entries *e, const char *dir, const struct file_kind **kind) {
+// (*kind: NULL). Its path, or NULL. Kinds of entries below are of concern where the directory is meant as a model's.
+static const char *find_trace(struct entries *e, const char *dir, bool a_model,
+                              const struct file_kind **kind) {
     int which;
     for (int level = 0, from = 0; level < LEVELS; level++) {
         int above = e->count;
         if (!level) add_entries(e, dir);
         for (int i = level ? from : above; i < above; i++) add_entries(e, e->paths[i]);
         from = above;
-        *kind = file_kind_of_model_files((const char *const *)e->paths + from, e->count - from, &which);
+        if (!level || a_model)
+            *kind = file_kind_of_model_files((const char *const *)e->paths + from, e->count - from, &which);
         if (*kind) return e->paths[from + which];
         for (int i = from; i < e->count; i++)
             if (hf_has_weights(e->paths[i])) return e->paths[i];
@@ -68,7 +70,7 @@ static const char *find_trace(struct entries *e, const char *dir, const struct f
 static int refuse_dir(const char *dir, bool config) {
     struct entries e = {0};
     const struct file_kind *kind = NULL;
-    const char *trace = find_trace(&e, dir, &kind);
+    const char *trace = find_trace(&e, dir, config || has_file(dir, ".cache/huggingface"), &kind);
     char *more =
         config ? xasprintf("\nTo train from random weights on purpose, give --model %s/config.json", dir)
                : xstrdup("");
@@ -115,6 +117,11 @@ static int look_at_dir(const char *dir) {
 int hf_look(const char *path) {
     struct stat st;
     if (stat(path, &st)) return fail("--model %s: %s", path, strerror(errno));
-    if (S_ISDIR(st.st_mode)) return look_at_dir(path);
+    if (S_ISDIR(st.st_mode)) {
+        char *dir = without_slashes(path);
+        int rc = look_at_dir(dir);
+        free(dir);
+        return rc;
+    }
     return say_kind(file_kind_at(FILE_AS_MODEL, path), path, "");
 }

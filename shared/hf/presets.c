@@ -104,8 +104,9 @@ int model_spec_load(const char *preset_or_path, struct model_spec *out) {
     if (stat(preset_or_path, &st) != 0) return unknown(preset_or_path);
     if (hf_look(preset_or_path)) return -1;
     if (!S_ISDIR(st.st_mode)) return hf_config_read(preset_or_path, out);
-    char *path = xasprintf("%s/config.json", preset_or_path);
+    char *dir = without_slashes(preset_or_path), *path = xasprintf("%s/config.json", dir);
     int rc = hf_look(path) || hf_config_read(path, out) ? -1 : 0;
     free(path);
+    free(dir);
     return rc ? rc : hf_settle(preset_or_path, out);
 }

@@ -437,47 +437,48 @@ static void test_look(void **state) {
     struct dir *d = *state;
     static const struct {
         const char *name, bytes[64], *says;
-        bool alone;  // the file, not its directory, is given
+        enum { DIR_OF_IT, FILE_ITSELF, DIR_WITH_CONFIG } given;
     } cases[] = {
-        {"pytorch_model.bin", "PK\3\4", "save_pretrained", false},
-        {"pytorch_model.bin.index.json", "{}", "save_pretrained", false},
-        {"pytorch_model-00001-of-00002.bin", "PK\3\4", "save_pretrained", false},
-        {"pytorch_model.bin", "version https://git-lfs.github.com/spec/v1\n", "git lfs pull", false},
-        {"consolidated.00.pth", "", "Meta's", false},
-        {"tf_model.h5", "", "from_tf", false},
-        {"flax_model.msgpack", "", "from_flax", false},
-        {"last.ckpt", "", "torch.save", false},
-        {"m.gguf", "GGUF", "llama.cpp", false},
-        {"adapter_model.safetensors", "", "merge_and_unload", false},
-        {"zero_to_fp32.py", "", "zero_to_fp32.py . OUT", false},
-        {"__0_0.distcp", "", "dcp_to_torch", false},
-        {"model_index.json", "{}", "diffusers", false},
-        {"model.safetensors.incomplete", "", "download did not end", false},
-        {"model-00001-of-00002.safetensors.part", "", "download did not end", false},
-        {"model.safetensors.crdownload", "", "download did not end", false},
-        {".cache/huggingface/download/abc.incomplete", "", "download did not end", false},
-        {"pytorch_model_fsdp_0/__0_0.distcp", "", "dcp_to_torch", false},
-        {"original/model.safetensors", "", "/original", false},
-        {"checkpoint-500/model.safetensors.index.json", "{}", "/checkpoint-500", false},
-        {"original/consolidated.00.pth", "", "Meta's", false},
-        {"consolidated.safetensors", "", "Mistral's", false},
-        {"openvino_model.bin", "", "OpenVINO", false},
-        {"model.bin", "", "CTranslate2", false},
-        {"ggml-model-q4_0.bin", "", "GGML", false},
-        {"model.pdparams", "", "PaddlePaddle", false},
-        {"Model.GGUF", "", "llama.cpp", false},
-        {"tokenizer.json", "{}", "no weights", false},
-        {"m.gguf", "GGUF", "llama.cpp", true},
-        {"gpt2_124M.bin", "\xc6\xd7\x34\x01", "llm.c", true},
-        {"llama3.1_8B.bin", "\xa3\xd9\x34\x01", "llm.c", true},
-        {"model.safetensors", "\x10\0\0\0\0\0\0\0{\"", "the directory that has both", true},
-        {"x.pt", "PK\3\4 x/data.pkl", "torch.save", true},
-        {"x.bin", "\x80\x02}q", "pickle", true},
-        {"x.tar", "", "tar -xf", true},
-        {"config.json", "<!DOCTYPE html><html>", "a web server", true},
+        {"pytorch_model.bin", "PK\3\4", "save_pretrained", DIR_OF_IT},
+        {"pytorch_model.bin.index.json", "{}", "save_pretrained", DIR_OF_IT},
+        {"pytorch_model-00001-of-00002.bin", "PK\3\4", "save_pretrained", DIR_OF_IT},
+        {"pytorch_model.bin", "version https://git-lfs.github.com/spec/v1\n", "git lfs pull", DIR_OF_IT},
+        {"consolidated.00.pth", "", "Meta's", DIR_OF_IT},
+        {"tf_model.h5", "", "from_tf", DIR_OF_IT},
+        {"flax_model.msgpack", "", "from_flax", DIR_OF_IT},
+        {"last.ckpt", "", "torch.save", DIR_OF_IT},
+        {"m.gguf", "GGUF", "llama.cpp", DIR_OF_IT},
+        {"adapter_model.safetensors", "", "merge_and_unload", DIR_OF_IT},
+        {"zero_to_fp32.py", "", "zero_to_fp32.py . OUT", DIR_OF_IT},
+        {"__0_0.distcp", "", "dcp_to_torch", DIR_OF_IT},
+        {"model_index.json", "{}", "diffusers", DIR_OF_IT},
+        {"model.safetensors.incomplete", "", "download did not end", DIR_OF_IT},
+        {"model-00001-of-00002.safetensors.part", "", "download did not end", DIR_OF_IT},
+        {"model.safetensors.crdownload", "", "download did not end", DIR_OF_IT},
+        {".cache/huggingface/download/abc.incomplete", "", "download did not end", DIR_OF_IT},
+        {"pytorch_model_fsdp_0/__0_0.distcp", "", "dcp_to_torch", DIR_WITH_CONFIG},
+        {"original/model.safetensors", "", "/original", DIR_OF_IT},
+        {"checkpoint-500/model.safetensors.index.json", "{}", "/checkpoint-500", DIR_OF_IT},
+        {"original/consolidated.00.pth", "", "Meta's", DIR_WITH_CONFIG},
+        {"consolidated.safetensors", "", "Mistral's", DIR_OF_IT},
+        {"openvino_model.bin", "", "OpenVINO", DIR_OF_IT},
+        {"model.bin", "", "CTranslate2", DIR_OF_IT},
+        {"ggml-model-q4_0.bin", "", "GGML", DIR_OF_IT},
+        {"model.pdparams", "", "PaddlePaddle", DIR_OF_IT},
+        {"Model.GGUF", "", "llama.cpp", DIR_OF_IT},
+        {"tokenizer.json", "{}", "no weights", DIR_OF_IT},
+        {"m.gguf", "GGUF", "llama.cpp", FILE_ITSELF},
+        {"gpt2_124M.bin", "\xc6\xd7\x34\x01", "llm.c", FILE_ITSELF},
+        {"llama3.1_8B.bin", "\xa3\xd9\x34\x01", "llm.c", FILE_ITSELF},
+        {"model.safetensors", "\x10\0\0\0\0\0\0\0{\"", "the directory that has both", FILE_ITSELF},
+        {"x.pt", "PK\3\4 x/data.pkl", "torch.save", FILE_ITSELF},
+        {"x.bin", "\x80\x02}q", "pickle", FILE_ITSELF},
+        {"x.tar", "", "tar -xf", FILE_ITSELF},
+        {"config.json", "<!DOCTYPE html><html>", "a web server", FILE_ITSELF},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (int config = 0; config < 2 - cases[i].alone; config++) {
+        for (int config = cases[i].given == DIR_WITH_CONFIG; config < 2 - (cases[i].given == FILE_ITSELF);
+             config++) {
             char *path = xasprintf("%s/%s", d->path, cases[i].name), *end;
             for (char *at = path + strlen(d->path) + 1; (end = strchr(at, '/')); at = end + 1) {
                 *end = 0;
@@ -488,7 +489,7 @@ static void test_look(void **state) {
             if (config) put_file(d->config, "{}", 2);
             error_clear();
             error_quiet(QUIET_ALL);
-            int rc = hf_look(cases[i].alone ? path : d->path);
+            int rc = hf_look(cases[i].given == FILE_ITSELF ? path : d->path);
             error_quiet(QUIET_NOT);
             bool on_purpose = strstr(error_last(), "random weights on purpose");
             if (rc != -1 || !strstr(error_last(), cases[i].says) || on_purpose != config)
@@ -504,6 +505,12 @@ static void test_look(void **state) {
     // The sizes alone are a model of random weights, where they are named.
     put_file(d->config, "{}", 2);
     assert_int_equal(hf_look(d->config), 0);
+    char *slashes = xasprintf("%s//", d->path);
+    error_quiet(QUIET_ALL);
+    assert_int_equal(hf_look(slashes), -1);
+    error_quiet(QUIET_NOT);
+    assert_null(strstr(error_last(), "//"));
+    free(slashes);
     // A file that aria2 has not filled has its size already.
     char *control = xasprintf("%s.aria2", d->file);
     put_file(d->file, "", 0);

@@ -6,6 +6,7 @@
 #include <strings.h>
 
 #include "shared/config/config_internal.h"
+#include "shared/core/error.h"
 
 static const char less_memory[] = "the results stay the same and memory does not";
 static const char less_told[] = "the results stay the same";
@@ -210,9 +211,11 @@ static bool value_is_off(const cJSON *v, bool converts) {
     return true;
 }
 
-// Whether the text of v, in any case, is a word of the list.
-static bool is_listed(const char *list, const cJSON *v) {
-    char *text = list ? cJSON_PrintUnformatted(v) : NULL;
+// Whether the text of v, in any case, is a word of the list. converts: "1" is 1.
+static bool is_listed(const char *list, const cJSON *v, bool converts) {
+    char *text = !list                           ? NULL
+                 : converts && cJSON_IsString(v) ? xstrdup(v->valuestring)
+                                                 : cJSON_PrintUnformatted(v);
     size_t n = text ? strlen(text) : 0;
     bool found = false;
     for (const char *word = text ? list : ""; *word && !found;
@@ -231,14 +234,14 @@ static bool any_is_on(const struct known *k, const cJSON *section, const char *l
         char *inner = NULL;
         for (char *name = strtok_r(word, ".", &inner); name; name = strtok_r(NULL, ".", &inner))
             v = cJSON_GetObjectItemCaseSensitive(v, name);
-        if (v && !value_is_off(v, converts) && !is_listed(k->harmless, v)) return true;
+        if (v && !value_is_off(v, converts) && !is_listed(k->harmless, v, converts)) return true;
     }
     return false;
 }
 
 bool known_is_off(const struct known *k, const cJSON *v, bool converts) {
     if (!cJSON_IsObject(v) || (!k->master && !k->any))
-        return value_is_off(v, converts) || is_listed(k->harmless, v);
+        return value_is_off(v, converts) || is_listed(k->harmless, v, converts);
     return (k->master && !any_is_on(k, v, k->master, converts)) ||
            (k->any && !any_is_on(k, v, k->any, converts));
 }

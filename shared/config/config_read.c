@@ -376,7 +376,7 @@ static int meet_known(struct reading *r, const struct known *k, const cJSON *v) 
     if (k->use == KNOWN_REFUSED && !off) {
         char from[128], text[CONFIG_SHOWN];
         const char *why = known_is_off(k, v, true)
-                              ? "DeepSpeed takes any text for true: write false without quotes"
+                              ? "DeepSpeed takes any text for true: write false without quotes, or the number"
                               : k->why;
         fail(
             "%s: %s: %s is known to DeepSpeed and not supported yet, and "

@@ -83,7 +83,7 @@ READ = {
                             '65536},\n"bf16": {\n"enabled": true,\n}\n"data_types": {"grad_accum_dtype": "float32"}, '
                             '"wall_clock_breakdown": true}',
                             {"topology": "zero:3", "dtype": "bf16", "data_types.grad_accum_dtype": "fp32", "train_batch_size": 8}),
-    "switched off": ('{"train_batch_size": 2, "tensor_parallel": {"autotp_size": 1, "tp": {"tp_size": 1}}, "pipeline": {"stages": '
+    "switched off": ('{"train_batch_size": 2, "tensor_parallel": {"autotp_size": "1", "tp": {"tp_size": 1}}, "pipeline": {"stages": '
                      '"auto", "partition": "best", "seed_layers": false}, "elasticity": {"max_train_batch_size": 2000, '
                      '"micro_batch_sizes": [2, 4]}, "amp": {"opt_level": "O1"}, "torch_autocast": {"enabled": false, "dtype": '
                      '"bfloat16"}, "progressive_layer_drop": {"theta": 0.5, "gamma": 0.001}, "curriculum_learning": {"enabled": '

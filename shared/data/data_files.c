@@ -206,8 +206,8 @@ static bool has_twin(const struct data_files *f, const char *path) {
 // Held-out data that would not be read, in a directory whose files are otherwise all trained on: a folder, or a text with another
 // ending than the others.
 static int refuse_held(const struct data_files *f, const char *path, const char *one_ending) {
-    static const char *const texts[] = {".md",  ".text", ".csv", ".tsv",  ".json",   ".html", ".xml",
-                                        ".log", ".tex",  ".rst", ".data", ".ndjson", ".gz",   ".zst"};
+    static const char *const texts[] = {".md",  ".text", ".csv",  ".tsv",    ".html", ".xml", ".log",
+                                        ".tex", ".rst",  ".data", ".ndjson", ".gz",   ".zst"};
     bool trains = false;
     for (int i = 0; i < f->count; i++)
         trains = trains || (ending_of(f->paths[i]) >= 0 && purpose_of(f->paths[i]) == FOR_TRAINING);
@@ -216,6 +216,10 @@ static int refuse_held(const struct data_files *f, const char *path, const char 
         enum purpose p = purpose_of_name(base, strlen(base));
         struct stat st;
         bool text = !strchr(base, '.'), folder = !stat(f->paths[i], &st) && S_ISDIR(st.st_mode);
+        // A .json beside texts may be settings, unless it is called like its part alone.
+        size_t letters = 0;
+        while (isalpha((unsigned char)base[letters])) letters++;
+        text = text || !strcasecmp(base + letters, ".json");
         for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) text = text || ends_like(base, texts[k]);
         if ((!text && !folder) || is_beside(f, f->paths[i]) || has_twin(f, f->paths[i])) continue;
         if (p != FOR_EVALUATION && (p != FOR_TEST || !trains)) continue;

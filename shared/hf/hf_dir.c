@@ -505,9 +505,10 @@ static int check_finite(const struct found *f, const struct hf_part *p, const fl
     int64_t columns = p->transposed ? p->shape[0] : 1, rows = p->rows;
     int64_t place = p->transposed ? k % columns * rows + k / columns : k;
     return fail(
-        "%s: tensor %s: value %lld of %lld is %f in fp32, and %lld are no finite numbers: the model broke where it was saved; take an "
+        "%s: tensor %s: value %lld of %lld is %s in fp32, and %lld are no finite numbers: the model broke where it was saved; take an "
         "earlier or another copy of it",
-        st_path(f->file), f->tensor->name, (long long)place, (long long)n, (double)at[k], (long long)bad);
+        st_path(f->file), f->tensor->name, (long long)place, (long long)n, isnan(at[k]) ? "NaN" : "infinite",
+        (long long)bad);
 }
 
 int hf_read_unit(struct hf_reader *r, int u, float *out) {

@@ -233,7 +233,9 @@ static void test_two_parts(void **state) {
         {"a.txt", "validation.text", "validation.text is held out"},
         {"train.txt", "val/", "val is held out"},
         {"a.txt", "eval/", "eval is held out"},
+        {"a.txt", "val.json", "val.json is held out"},
         {"a.txt", "test.md", NULL},
+        {"a.txt", "eval_config.json", NULL},
         {"a.txt", "README.md", NULL},
         {"train.txt", "Val.TXT", NULL},
         {"TRAIN.TXT", "x/", NULL},
@@ -248,7 +250,7 @@ static void test_two_parts(void **state) {
             expect_error(&o, unseen[i].says, d->path);
         } else {
             struct token_source *u = data_open(&o);
-            if (!u || data_val_tokens(u) != (i == 7 ? 11 : 0)) fail_msg("%s", unseen[i].held);
+            if (!u || data_val_tokens(u) != (i == 9 ? 11 : 0)) fail_msg("%s", unseen[i].held);
             data_close(&u);
         }
         if (folder) rmdir(folder);

@@ -43,8 +43,10 @@ static int load(void **state, const char *text, struct model_spec *s) {
     assert_int_equal(fixture_write(d->path, "config.json", text), 0);
     error_clear();
     error_quiet(1);
-    int rc = model_spec_load(d->path, s);
+    char *config = xasprintf("%s/config.json", d->path);
+    int rc = model_spec_load(config, s);
     error_quiet(0);
+    free(config);
     return rc;
 }
 

@@ -2,8 +2,8 @@
 drawn anew each round. A machine that changes its speed by itself changes it for all of them, so ratios within a round hold.
 
 The gate is a file that every rank maps (shared/time/gate.h has its layout). A slice's rate leaves out the first step behind the
-gate, which finds cold caches and an empty pipeline: each worker's tokens from the end of its first step to the end of its last, over that
-time, added over the workers. So no worker is charged for another's longer last step either."""
+gate, which finds cold caches and an empty pipeline: it is the tokens from the end of a worker's first step to the end of its last, over
+that time, of those who set the job's pace (rate_of)."""
 import ctypes
 import json
 import math
@@ -29,12 +29,14 @@ OPEN = 2**63 - 1      # the limit at which nobody stands any more
 START_S = 600         # until a run's ranks must stand at their first step
 FUTEX = {"x86_64": 202, "i686": 240, "i386": 240, "armv7l": 240}.get(platform.machine(), 98)
 FUTEX_WAKE = 1
+OWN, SLOWEST, FASTEST = range(3)  # a job's pace
 
 
 class Head(ctypes.Structure):
     _fields_ = [("magic", ctypes.c_char * 8), ("seats", ctypes.c_int64), ("limit", ctypes.c_int64), ("bell", ctypes.c_uint32),
                 ("spare", ctypes.c_uint32), ("stood", ctypes.c_int64), ("since", ctypes.c_int64), ("holder", ctypes.c_int64),
-                ("unit", ctypes.c_int64), ("total", ctypes.c_int64), ("ranks", ctypes.c_int64), ("reserved", ctypes.c_int64 * 6)]
+                ("unit", ctypes.c_int64), ("total", ctypes.c_int64), ("ranks", ctypes.c_int64), ("pace", ctypes.c_int64),
+                ("reserved", ctypes.c_int64 * 5)]
 
 
 class Seat(ctypes.Structure):
@@ -73,8 +75,8 @@ class Gate:
         self.ring()
 
     def stand(self):
-        """All ranks stand: what waits for them may rest as well."""
-        self.head.since = time.monotonic_ns()
+        """All ranks stand, since the end of the last one's step: what waits for them may rest as well."""
+        self.head.since = max((seat.last_ns for seat in self.seats()), default=0) or time.monotonic_ns()
 
     def all_stand(self):
         """Every rank stands at the limit; or all below it is done, and those that do not stand wait for what lies behind it."""
@@ -89,12 +91,21 @@ class Gate:
         self.fd = None
 
 
-def rate_of(seats):
-    """(tokens/s, seconds) of a slice that has ended; (None, ..) where a worker has done one step alone."""
-    spans = [(seat.last_ns - seat.first_ns, seat.tokens - seat.first_tokens) for seat in seats]
-    if not spans or any(ns <= 0 or tokens <= 0 for ns, tokens in spans):
-        return None, None
-    return sum(tokens / (ns * 1e-9) for ns, tokens in spans), max(ns for ns, _ in spans) * 1e-9
+def rate_of(seats, before, pace):
+    """(tokens/s, seconds) of a slice that has ended; (None, None) where no token counted. before: each seat's (steps, tokens) when it
+    began. pace: SLOWEST where a step is over when all ranks have ended it, though some may run ahead of others (ps:ssp:S); FASTEST where
+    it is over without those that are late (ps:backup:B); OWN where each rank has steps of its own. One that has done a single step there
+    has no second one to be measured by: all of that one is."""
+    at_work = [(seat, tokens) for seat, (steps, tokens) in zip(seats, before) if seat.steps > steps + (pace != OWN)]
+    if pace == OWN:
+        spans = [(seat.last_ns - seat.first_ns, seat.tokens - seat.first_tokens) if seat.last_ns > seat.first_ns
+                 else (seat.last_ns - seat.passed_ns, seat.tokens - tokens) for seat, tokens in at_work]
+    else:
+        over = max if pace == SLOWEST else min
+        ns = over((seat.last_ns for seat, _ in at_work), default=0) - over((seat.first_ns for seat, _ in at_work), default=0)
+        spans = [(ns, sum(seat.tokens - seat.first_tokens for seat, _ in at_work))]
+    spans = [(1e-9 * ns, tokens) for ns, tokens in spans if ns > 0 and tokens > 0]
+    return (sum(tokens / seconds for seconds, tokens in spans), max(seconds for seconds, _ in spans)) if spans else (None, None)
 
 
 class Player:
@@ -144,7 +155,7 @@ class Player:
             return False
         load = self.watch.end(self.process.pid)
         seats = self.gate.seats()
-        rate, seconds = rate_of(seats)
+        rate, seconds = rate_of(seats, before, head.pace)
         done = (seats[0].steps if len(seats) == 1 else sum(s.steps for s in seats) / len(seats)) - statistics.fmean(s for s, _ in before)
         self.slices.append({"round": number, "began": round(began, 4), "wall_seconds": round(wall, 5), "steps": round(done, 3),
                             "tokens": sum(s.tokens for s in seats) - sum(t for _, t in before), "seconds": seconds and round(seconds, 6),

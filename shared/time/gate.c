@@ -91,6 +91,7 @@ int gate_take_seat(struct gate_rank *g, const struct gate_facts *f) {
     g->seat = (struct gate_seat *)(h + 1) + f->rank;
     atomic_store(&h->unit, f->unit);
     atomic_store(&h->total, f->total);
+    atomic_store(&h->pace, f->pace);
     atomic_store(&h->ranks, f->ranks);
     return 0;
 }

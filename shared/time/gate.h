@@ -21,7 +21,7 @@
 
 #define GATE_VARIABLE "STARRING_GATE"
 
-// The words of the file. The comparison writes the head but for unit, total and ranks; each rank its own seat.
+// The words of the file. The comparison writes the head but for unit, total, ranks and pace; each rank its own seat.
 #define GATE_MAGIC "STARGATE"
 struct gate_head {
     char magic[8];
@@ -34,7 +34,8 @@ struct gate_head {
     _Atomic int64_t unit;          // a limit is a multiple of so many samples
     _Atomic int64_t total;         // samples of the run
     _Atomic int64_t ranks;
-    int64_t reserved[6];
+    _Atomic int64_t pace;  // enum gate_pace
+    int64_t reserved[5];
 };
 struct gate_seat {
     _Atomic int64_t stands;        // 1 + the limit at which this rank stands; 0: it does not
@@ -48,10 +49,13 @@ struct gate_seat {
 };
 
 // ---------------------------------------------------------------- a rank
+// By whom a step of the job is over: each rank has steps of its own; all ranks have ended it; the ranks that are in time have.
+enum gate_pace { GATE_PACE_OWN, GATE_PACE_SLOWEST, GATE_PACE_FASTEST };
 struct gate_facts {
     int rank, ranks;
     int64_t own, unit, total;  // samples of its batch; see above
-    const _Atomic int *stop;   // non-zero: the run was asked to leave, and stands at no gate; or NULL
+    enum gate_pace pace;
+    const _Atomic int *stop;  // non-zero: the run was asked to leave, and stands at no gate; or NULL
 };
 struct gate_rank {
     struct gate_seat *seat;  // NULL: there is no gate

@@ -435,19 +435,24 @@ static int take_seat(struct train *x) {
                                      .own = own_sequences(x),
                                      .unit = x->c->train_batch * round,
                                      .total = x->c->steps * x->c->train_batch,
+                                     .pace = x->t->plan.alone   ? GATE_PACE_OWN
+                                             : x->t->plan.drops ? GATE_PACE_FASTEST
+                                                                : GATE_PACE_SLOWEST,
                                      .stop = x->o->stop};
     return gate_take_seat(&x->gate, &facts);
 }
 
 // Stands until the gate is open for a step at that place, behind all that the steps so far have enqueued. The time is no step's:
-// both moments, of the first step and of the step at hand, move behind it.
+// both moments, of the first step and of the step at hand, move behind it. A rank that has come before others would have waited
+// for them without a gate too where the slowest sets the pace: behind the first step that is time of the run.
 static int stand(struct train *x, int64_t place, int64_t *start, int64_t *begin) {
     if (gate_is_open(&x->gate, place)) return 0;
     if (stream_sync(x->t->compute)) return step_failed(x, x->r->steps - 1);
-    int64_t came = now_ns();
+    int64_t came = now_ns(), all_stood = gate_stood_ns();
     timeline_pause_at(x->r->timeline, *begin);
     if (gate_stand(&x->gate, place)) return -1;
-    int64_t stood = now_ns() - came;
+    bool waits = x->gate.facts.pace == GATE_PACE_SLOWEST && x->r->steps > x->t->start.step;
+    int64_t stood = waits ? gate_stood_ns() - all_stood : now_ns() - came;
     x->r->report.span.aside_s += 1e-9 * (double)stood;
     *start += stood;
     *begin += stood;

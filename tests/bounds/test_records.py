@@ -71,7 +71,7 @@ class Records(Runs):
         few, many = (self.allowed(*ASYNC, "--replay-arrivals", "elsewhere", "--steps", n) for n in ("1000", "1000001000"))
         self.assertGreater(many - few, 1000000000 * 2 * 16)
         for flag in (["--record-arrivals"], ["--replay-arrivals", "elsewhere"]):
-            self.refused("train", *ASYNC, *flag, "--steps", str(1 << 53), "--dry-run",
+            self.refused("train", *ASYNC, *flag, "--steps", str((1 << 53) - 1), "--dry-run",
                          said=[flag[0], "at most 2147483647 pushes of a key", "fewer --steps"])
 
     def test_keys_are_counted(self):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
@@ -212,6 +213,34 @@ class Comparison(Gated):
     def start_script(self, *words):
         from fixture import Started
         return Started(self, [sys.executable, *words], cwd=self.folder)
+
+
+class Rates(unittest.TestCase):
+    """Of a slice, in nanoseconds and tokens by hand."""
+
+    @staticmethod
+    def seat(passed, first, last, tokens, steps):
+        """A step has ten tokens that count, if any do."""
+        return types.SimpleNamespace(passed_ns=passed, first_ns=first, last_ns=last, tokens=tokens, first_tokens=min(tokens, 10), steps=steps)
+
+    def rate(self, seats, pace):
+        return turns.rate_of(seats, [(0, 0)] * len(seats), pace)[0]
+
+    def test_the_slowest_sets_the_pace_of_those_that_go_together(self):
+        fast, slow = self.seat(0, 1e9, 4e9, 40, 4), self.seat(0, 3e9, 12e9, 40, 4)
+        self.assertAlmostEqual(self.rate([fast, slow], turns.SLOWEST), 60 / 9)
+
+    def test_steps_that_go_on_without_a_late_worker_have_the_pace_of_the_others(self):
+        fast, slow = self.seat(0, 1e9, 4e9, 40, 4), self.seat(0, 3e9, 6e9, 40, 4)
+        self.assertAlmostEqual(self.rate([fast, slow], turns.FASTEST), 60 / 3)
+
+    def test_each_has_a_pace_of_its_own_where_they_share_a_budget(self):
+        fast, slow = self.seat(0, 1e9, 4e9, 40, 4), self.seat(0, 3e9, 6e9, 20, 2)
+        self.assertAlmostEqual(self.rate([fast, slow], turns.OWN), 30 / 3 + 10 / 3)
+        once, late, never = self.seat(0, 5e9, 5e9, 10, 1), self.seat(0, 1e9, 4e9, 0, 4), self.seat(0, 1e9, 4e9, 0, 0)
+        self.assertAlmostEqual(self.rate([fast, once], turns.OWN), 30 / 3 + 10 / 5)
+        self.assertAlmostEqual(self.rate([fast, late, never], turns.OWN), 30 / 3)
+        self.assertEqual(self.rate([late, never], turns.OWN), None)
 
 
 class Speeds(Runs):

@@ -9,7 +9,7 @@ from .runs import as_float
 FREE_KEYS = {"topology", "launch", "out", "threads", "parameter_server", "ring", "zero_optimization", "servers", "trace",
              "json", "quiet", "full", "steps_per_print", "deadline_ms", "eval_every", "eval_batches", "workers",
              "train_micro_batch_size_per_gpu", "medium", "straggle", "delay", "snapshots", "evaluation",
-             "security"}
+             "security", "aio"}
 
 
 def first_difference(a, b):
@@ -146,6 +146,13 @@ def why(run, reference):
     return "its files do not say: another version of the program wrote them" if run.explained is None else None
 
 
+def explanation(run, reference):
+    """(the one of two runs that is not as others are, why): one whose topology has words of its own, else `run`. None: nothing explains it."""
+    pairs = [(run, reference), (reference, run)]
+    pairs.sort(key=lambda pair: not pair[0].get("explained", "differs"))
+    return next(((one, found) for one, other in pairs if (found := why(one, other))), None)
+
+
 def staleness_text(run):
     mean, most = run.get("staleness", "mean"), run.get("staleness", "max")
     return f". Staleness: mean {mean:.2f}, at most {most}" if isinstance(mean, (int, float)) and most else ""
@@ -187,9 +194,9 @@ def of_one_seed(runs):
         text = f"{' = '.join(names(group, runs))} is not equal to {names([reference], [reference])[0]}: first {difference[1]}"
         if gap and gap[1] > 0:
             text += f"; farthest apart at step {gap[0]}, by {gap[1]:.2g}"
-        reason, other = why(run, reference), why(reference, run)
-        text += (f". Why: {reason}." if reason else f". Why, of {reference.label}: {other}." if other else
-                 ". Nothing in their configuration explains it.")
+        found = explanation(run, reference)
+        text += (". Nothing in their configuration explains it." if not found else f". Why: {found[1]}." if found[0] is run else
+                 f". Why, of {reference.label}: {found[1]}.")
         out.append(("differs", text))
     out += [("broken", f"BROKEN PROMISE: {text}. These topologies must agree to the last bit; this is a bug.")
             for text in broken]

@@ -87,11 +87,12 @@ def about_bits(runs):
             out.append(f"{letters[id(group[0])]}: {' = '.join(equality.names(group, runs))}{equality.repeats(group)}: equal to the last "
                        "bit, each loss and all weights.")
     reasons = {}
-    for group in groups[1:]:
-        why = equality.why(group[0], groups[0][0])
-        if why and group[0].seed == groups[0][0].seed:
-            reasons.setdefault(re.split(r"[.:] ", why)[0], []).append(letters[id(group[0])])
-    out += [f"{', '.join(found)} differ{'s' * (len(found) == 1)}: {why}." for why, found in reasons.items()]
+    for group in groups:
+        reference = next(g[0] for g in groups if g[0].seed == group[0].seed)
+        found = equality.explanation(group[0], reference) if group[0] is not reference else None
+        if found:
+            reasons.setdefault(re.split(r"[.:] ", found[1])[0], set()).add(letters[id(found[0])])
+    out += [f"{', '.join(sorted(found))} differ{'s' * (len(found) == 1)}: {why}." for why, found in reasons.items()]
     return ([" ".join(out)] if out else []) + [text for kind, text in equality.in_words(runs) if kind == "broken"]
 
 

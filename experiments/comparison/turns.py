@@ -36,7 +36,7 @@ class Head(ctypes.Structure):
     _fields_ = [("magic", ctypes.c_char * 8), ("seats", ctypes.c_int64), ("limit", ctypes.c_int64), ("bell", ctypes.c_uint32),
                 ("spare", ctypes.c_uint32), ("stood", ctypes.c_int64), ("since", ctypes.c_int64), ("holder", ctypes.c_int64),
                 ("unit", ctypes.c_int64), ("total", ctypes.c_int64), ("ranks", ctypes.c_int64), ("pace", ctypes.c_int64),
-                ("reserved", ctypes.c_int64 * 5)]
+                ("taken", ctypes.c_int64), ("reserved", ctypes.c_int64 * 4)]
 
 
 class Seat(ctypes.Structure):
@@ -146,7 +146,7 @@ class Player:
         # Too few to be a slice of their own go with the last one.
         self.limit = head.total if left < steps + max(3, steps // 2 + 1) else self.limit + steps * head.unit
         self.watch.begin(self.process.pid)
-        began = time.monotonic()
+        began, taken = time.monotonic(), head.taken
         self.gate.go(self.limit)
         stands = self.wait(expected, None if limit is None else limit - self.used)
         wall = time.monotonic() - began
@@ -155,7 +155,8 @@ class Player:
             return False
         load = self.watch.end(self.process.pid)
         seats = self.gate.seats()
-        rate, seconds = rate_of(seats, before, head.pace)
+        # Ranks that died and were started anew have made steps again: no rate is told by that.
+        rate, seconds = rate_of(seats, before, head.pace) if head.taken == taken else (None, None)
         done = (seats[0].steps if len(seats) == 1 else sum(s.steps for s in seats) / len(seats)) - statistics.fmean(s for s, _ in before)
         self.slices.append({"round": number, "began": round(began, 4), "wall_seconds": round(wall, 5), "steps": round(done, 3),
                             "tokens": sum(s.tokens for s in seats) - sum(t for _, t in before), "seconds": seconds and round(seconds, 6),

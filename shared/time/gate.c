@@ -93,6 +93,7 @@ int gate_take_seat(struct gate_rank *g, const struct gate_facts *f) {
     atomic_store(&h->total, f->total);
     atomic_store(&h->pace, f->pace);
     atomic_store(&h->ranks, f->ranks);
+    atomic_fetch_add(&h->taken, 1);
     return 0;
 }
 

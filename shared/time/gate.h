@@ -21,7 +21,7 @@
 
 #define GATE_VARIABLE "STARRING_GATE"
 
-// The words of the file. The comparison writes the head but for unit, total, ranks and pace; each rank its own seat.
+// The words of the file. The comparison writes the head but for unit, total, ranks, pace and taken; each rank its own seat.
 #define GATE_MAGIC "STARGATE"
 struct gate_head {
     char magic[8];
@@ -35,7 +35,8 @@ struct gate_head {
     _Atomic int64_t total;         // samples of the run
     _Atomic int64_t ranks;
     _Atomic int64_t pace;  // enum gate_pace
-    int64_t reserved[5];
+    _Atomic int64_t taken;  // seats so far: more than ranks where a rank was started anew
+    int64_t reserved[4];
 };
 struct gate_seat {
     _Atomic int64_t stands;        // 1 + the limit at which this rank stands; 0: it does not

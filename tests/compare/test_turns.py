@@ -115,6 +115,21 @@ class Gate(Gated):
                 for server in found.get("server_time") or []:
                     self.assertLess(server["total"], slices + 1)  # of one thread; three seconds stood
 
+    def test_a_slice_in_which_ranks_were_started_anew_has_no_rate(self):
+        for topology in ("ps:sync", "zero:1"):
+            with self.subTest(topology=topology):
+                out = "anew-" + topology.replace(":", "-")
+                player = self.begin(out, topology, ["--restart", "2"])
+                self.assertTrue(player.wait(limit=120), self.said(out))
+                self.assertTrue(player.slice(0, 4, limit=120), self.said(out))
+                worker = subprocess.run(["pgrep", "-P", str(player.process.pid)], capture_output=True, text=True, check=True).stdout.split()[-1]
+                os.kill(int(worker), signal.SIGKILL)
+                self.assertTrue(player.slice(1, 4, limit=120), self.said(out))
+                self.assertTrue(player.slice(2, 4, limit=120), self.said(out))
+                player.finish()
+                self.assertEqual(player.process.wait(timeout=120), 0, self.said(out))
+                self.assertEqual([s["tokens_per_second"] is None for s in player.slices], [False, True, False])
+
     def test_a_run_that_is_asked_to_leave_stands_at_no_gate(self):
         player = self.begin("left")
         self.assertTrue(player.wait(limit=120), self.said("left"))

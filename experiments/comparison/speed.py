@@ -173,6 +173,12 @@ def remarks(groups):
     out = [f"\"~\" is uncertain: {noise.cause(uncertain)}."] if uncertain else []
     if any(s.time for s in every) and not looked_at(every):
         out.append("One run each does not show how much repeats differ, so no difference is claimed (--repeat 3).")
+    for s in every:
+        lives = [n for run in s.group if isinstance(n := run.get("lives", "count"), (int, float)) and n > 1]
+        if lives:
+            out.append(f"{s.label}: ranks died and were started again {sum(lives) - len(lives):.0f} times; slices in which that happened "
+                       "are left out." if in_turns(s.group) else
+                       f"{s.label}: ranks died and were started again {sum(lives) - len(lives):.0f} times, which its time includes.")
     return out + [f"{why}." for why in dict.fromkeys(filter(None, (run.whole_because for g in groups for run in g)))]
 
 

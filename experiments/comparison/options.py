@@ -37,10 +37,19 @@ def share_of(text):
     return value
 
 
+class Once(argparse.Action):
+    """Of an option that is given twice the first word would be lost."""
+
+    def __call__(self, parser, namespace, value, option=None):
+        if getattr(namespace, self.dest) is not None:
+            parser.error(f"{option} names {getattr(namespace, self.dest)} and {value}: give the one as another of --a to --h")
+        setattr(namespace, self.dest, value)
+
+
 def add_what(ap):
     what = ap.add_argument_group("what to compare")
     for letter in "abcdefgh":
-        what.add_argument(f"--{letter}", metavar="T", help="a topology: local, ps:sync, ps:async, zero:0 .. zero:3; "
+        what.add_argument(f"--{letter}", metavar="T", action=Once, help="a topology: local, ps:sync, ps:async, zero:0 .. zero:3; "
                           "--b to --h name further ones" if letter == "a" else argparse.SUPPRESS)
     what.add_argument("--topologies", metavar="T1,T2,..", help="the same as a list")
     what.add_argument("--runs", nargs="+", metavar="DIR", help="finished run directories: compare them, train nothing; "
@@ -53,7 +62,7 @@ def add_what(ap):
                       "On a GPU: what the program takes by itself (NCCL)")
     what.add_argument("--bandwidth", metavar="RATE", help="every rank in a network namespace of its own behind a link of this "
                       "rate, as 1Gbit or 200Mbit: implies --medium tcp; needs root")
-    what.add_argument("--decide", type=share_of, metavar="5%%", help="start everything again, until each time beside the first topology's is "
+    what.add_argument("--decide", type=share_of, metavar="SHARE", help="5%%: start everything again, until each time beside the first topology's is "
                       f"known to so much to either side (default {DECIDE:.0%}, unless --repeat says how often)".replace("%", "%%"))
     what.add_argument("--within", type=float, metavar="SECONDS", help="but not where that would take longer than so long in all "
                       f"(default {WITHIN:g})")
@@ -110,7 +119,7 @@ def parse(argv, description, program):
     add_out(ap, program)
     args = ap.parse_args(argv)
     listed = [getattr(args, letter) for letter in "abcdefgh" if getattr(args, letter)]
-    args.topologies = listed + [t for t in (args.topologies or "").split(",") if t]
+    args.topologies = listed + [t.strip() for t in (args.topologies or "").split(",") if t.strip()]
     if bool(args.runs) == bool(args.topologies):
         ap.error("name topologies (--a T --b T, or --topologies T1,T2) or finished runs (--runs DIR DIR)")
     for flag in TRAINS:

@@ -306,19 +306,19 @@ static void put_late(cJSON *summary, const cJSON *ranks) {
     }
 }
 
-// The mean of a sequence's tokens: worker 0's figure, or, where workers do as many batches as they come to, of all of theirs. It goes to
-// the top. A report of an earlier version has none.
-static double tokens_of_sequence(cJSON *s, const struct config *c, const cJSON *ranks, double per_update) {
-    double each = json_number(s, "tokens_per_sequence"), tokens = 0, updates = 0;
+// The mean of a sequence's tokens: worker 0's figure, or, where workers do as many batches, of of_batch sequences each, as they come
+// to, of all of theirs. It goes to the top. A report of an earlier version has none.
+static double tokens_of_sequence(cJSON *s, const struct config *c, const cJSON *ranks, double of_batch) {
+    double each = json_number(s, "tokens_per_sequence"), tokens = 0, batches = 0;
     const cJSON *r;
     cJSON_ArrayForEach(r, ranks) {
         if (!json_item(r, "tokens")) continue;
         tokens += json_number(r, "tokens");
-        updates += json_number(r, "batches") - json_number(r, "skipped");
+        batches += json_number(r, "batches") - json_number(r, "skipped");
     }
     if (!isfinite(each)) return c->documents == DOCUMENTS_WHOLE ? 0 : (double)c->seq;
     if (!(tokens > 0)) return each;
-    each = tokens / (updates * per_update);
+    each = tokens / (batches * of_batch);
     cJSON_ReplaceItemInObjectCaseSensitive(s, "tokens_per_sequence", cJSON_CreateNumber(each));
     return each;
 }
@@ -380,8 +380,9 @@ static void put_placement(cJSON *s, const struct config *c, const cJSON *ranks) 
 static void put_totals(cJSON *s, const struct config *c, const cJSON *ranks) {
     double per_update = NAN, updates = updates_applied(ranks, &per_update), seconds = training_seconds(ranks);
     double counted = samples_counted(ranks);
-    double samples = isnan(counted) ? updates * per_update : counted;
-    double each = tokens_of_sequence(s, c, ranks, per_update);
+    double samples = isnan(counted) ? updates * per_update : counted,
+           of_batch = (double)(c->micro_batch * c->accumulation);
+    double each = tokens_of_sequence(s, c, ranks, of_batch);
     double tokens = nearbyint(samples * each);
     put_processes(cJSON_GetObjectItem(s, "totals"), cJSON_GetObjectItem(s, "busiest"), ranks,
                   summary_own_steps(s));
@@ -391,7 +392,7 @@ static void put_totals(cJSON *s, const struct config *c, const cJSON *ranks) {
     json_put(s, "consensus_distance", consensus_distance(ranks));
     json_put(s, "seconds", seconds);
     put_late(s, ranks);
-    double tail_s, tail = put_tail(s, ranks, &tail_s) * per_update * each;
+    double tail_s, tail = put_tail(s, ranks, &tail_s) * of_batch * each;
     if (tail < tokens && tail_s < seconds) {
         tokens -= tail;
         seconds -= tail_s;

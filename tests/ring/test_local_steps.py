@@ -71,6 +71,7 @@ class LocalSteps(Runs):
         self.go("three", "ps:async")
         s = self.summary("three")
         self.assert_as_predicted(s)
+        self.assertEqual(s["tokens_applied"], s["samples_applied"] * s["seq_len"])
         batches = [self.json("three", "ranks", f"worker-{r}.json")["batches"] for r in range(3)]
         self.assertEqual(sum(batches), 24, batches)
         self.assertTrue(all(n % 2 == 0 for n in batches), batches)

@@ -62,7 +62,7 @@ def add_what(ap):
                       "On a GPU: what the program takes by itself (NCCL)")
     what.add_argument("--bandwidth", metavar="RATE", help="every rank in a network namespace of its own behind a link of this "
                       "rate, as 1Gbit or 200Mbit: implies --medium tcp; needs root")
-    what.add_argument("--decide", type=share_of, metavar="SHARE", help="5%%: start everything again, until each time beside the first topology's is "
+    what.add_argument("--decide", type=share_of, metavar="SHARE", help="as 5%: start everything again, until each time beside the first topology's is "
                       f"known to so much to either side (default {DECIDE:.0%}, unless --repeat says how often)".replace("%", "%%"))
     what.add_argument("--within", type=float, metavar="SECONDS", help="but not where that would take longer than so long in all "
                       f"(default {WITHIN:g})")

@@ -182,11 +182,11 @@ def cause(group):
         return statistics.median(found) if found else None
     others, stolen = middle("others_share"), middle("stolen_share")
     if others is None:
-        return "nobody measured what else ran on this machine; more repeats narrow the intervals (--repeat 5)"
+        return "nobody measured what else ran on this machine: runs that this script starts itself take turns, which says more"
     if stolen > max(STEAL_BOUND, others):
         return (f"the hypervisor took {stolen:.0%} of the cores (steal) for other machines of this host: a machine that shares no cores, or "
                 "another hour, helps")
     if others > OTHERS_BOUND:
         return f"other programs took {others:.0%} of the cores: end them, or compare when they are done"
-    return ("no other program ran (they took "
+    return ("hardly any other program ran (they took "
             f"{others:.0%} of the cores): this machine's speed changes by itself, and only more rounds help (--decide, --within)")

@@ -33,7 +33,7 @@ def share_of(text):
     match = re.fullmatch(r"(\d*\.?\d+)(%?)", text)
     value = float(match[1]) / (100 if match[2] else 1) if match else 0
     if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a share, as 5%")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a share above 0% and below 100%, as 5%")
     return value
 
 

@@ -171,10 +171,12 @@ def remarks(groups):
     every = of(groups)
     uncertain = [run for s in every if s.uncertain for run in s.group]
     out = [f"\"~\" is uncertain: {noise.cause(uncertain)}."] if uncertain else []
-    if any(s.time for s in every) and not looked_at(every):
-        out.append("One run each does not show how much repeats differ, so no difference is claimed (--repeat 3).")
+    if any(s.time and s.time.low is None for s in every):
+        out.append("A ratio without an interval is of one run each, which do not show how much repeats differ: it claims nothing (--repeat 3).")
     for s in every:
         lives = [n for run in s.group if isinstance(n := run.get("lives", "count"), (int, float)) and n > 1]
+        if s.group[0].get("consistency") == "ssp" and in_turns(s.group):
+            out.append(f"{s.label}: its workers begin each slice side by side, so its gradients are less stale than in a run alone.")
         if lives:
             out.append(f"{s.label}: ranks died and were started again {sum(lives) - len(lives):.0f} times; slices in which that happened "
                        "are left out." if in_turns(s.group) else

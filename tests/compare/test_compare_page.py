@@ -204,9 +204,9 @@ class Reading(Case):
                          "local and ps:async end in others.")
         self.assertEqual(said["Loss"], "On held-out text, in nats per token: 2.2500 (local) to 2.5000 (ps:sync, ps:async, zero:0, zero:1, "
                          "zero:2 and zero:3). A model that knows only the token frequencies has a loss of 3.2500.")
-        self.assertEqual(said["Memory"], "A worker holds, in MiB: 5.00 in all; the whole job: 20.00 in all; as predicted, to the byte.")
-        self.assertEqual(said["Bytes"], "A worker sends each step, in MiB: 3.00 in all; the whole job: 12.00 in all; as predicted, to the byte.")
-        self.assertEqual(said["Speed"], "Time per token over that of ps:sync: 1.00 in all. One run each does not show how much repeats differ, so no difference is claimed (--repeat 3).")
+        self.assertEqual(said["Memory"], "A worker holds, in MiB: 5.00 in all runs; the whole job: 20.00 in all runs; as predicted, to the byte.")
+        self.assertEqual(said["Bytes"], "A worker sends each step, in MiB: 3.00 in all runs; the whole job: 12.00 in all runs; as predicted, to the byte.")
+        self.assertEqual(said["Speed"], "Time per token over that of ps:sync: 1.00 in all runs. A ratio without an interval is of one run each, which do not show how much repeats differ: it claims nothing (--repeat 3).")
 
     def test_sentences_of_what_is_not_so(self):
         wire = {"rank": 0, "role": "worker", "sent_per_step": 3 << 20, "received_per_step": 0, "predicted_sent": 2 << 20,
@@ -219,7 +219,7 @@ class Reading(Case):
         self.assertIn("other programs took 50% of the cores: end them", said["Speed"])
         self.assertIn("zero:2 needs 1.00 times zero:1's time.", html.unescape(said["Speed"]))
         said = self.sentences(self.page(make_run(self.at("g"), "gossip", val_loss=None), make_run(self.at("b"), "zero:2", val_loss=None)))
-        self.assertIn("5.1250 in all. That of gossip is of worker 0&#x27;s own samples.", said["Loss"])
+        self.assertIn("5.1250 in all runs. That of gossip is of worker 0&#x27;s own samples.", said["Loss"])
         said = self.sentences(self.page(make_run(self.at("l"), "local")))
         self.assertEqual(said["Bits"], f"The weights end as {HASH}, cpu.")
         self.assertEqual(said["Bytes"], "One process sends nothing.")

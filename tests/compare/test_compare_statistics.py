@@ -232,7 +232,7 @@ class Sentences(Case):
         groups = words_of(self, {"ps:sync": [1000, 900, 950], "zero:2": [2000, 1500, 2600]})
         for load, words in (({"others_share": 0.5, "stolen_share": 0.0}, "other programs took 50% of the cores: end them"),
                             ({"others_share": 0.01, "stolen_share": 0.3}, "the hypervisor took 30% of the cores (steal)"),
-                            ({"others_share": 0.01, "stolen_share": 0.0}, "no other program ran (they took 1% of the cores): this machine's speed changes by itself")):
+                            ({"others_share": 0.01, "stolen_share": 0.0}, "hardly any other program ran (they took 1% of the cores): this machine's speed changes by itself")):
             for run in groups[0] + groups[1]:
                 run.load = load
             (said,) = [text for text in speed.sentences(groups) if "~" in text]
@@ -243,8 +243,8 @@ class Sentences(Case):
 
     def test_one_run_each_proves_nothing(self):
         said = speed.sentences(words_of(self, {"ps:sync": [1000], "zero:2": [1100]}))
-        self.assertEqual(said, ["zero:2 needs 0.91 times ps:sync's time.", "One run each does not show how much repeats differ, so no difference is "
-                                "claimed (--repeat 3)."])
+        self.assertEqual(said, ["zero:2 needs 0.91 times ps:sync's time.", "A ratio without an interval is of one run each, which do not show how "
+                                "much repeats differ: it claims nothing (--repeat 3)."])
         self.assertEqual(sentences.in_words(words_of(self, {"ps:sync": [1000]}), None), [])
 
     def test_everything_is_compared_with_the_first_star_or_ring_on_its_medium(self):

@@ -37,7 +37,7 @@ def ends(groups, read, text):
         return None
     low, high = min(shown)[1], max(shown)[1]
     at = {end: listed(label for _, words, label in shown if words == end) for end in (low, high)}
-    return f"{low} in all" if low == high and len(shown) > 1 else low if low == high else f"{low} ({at[low]}) to {high} ({at[high]})"
+    return f"{low} in all runs" if low == high and len(shown) > 1 else low if low == high else f"{low} ({at[low]}) to {high} ({at[high]})"
 
 
 def worker(run):

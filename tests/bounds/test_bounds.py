@@ -105,7 +105,7 @@ class Bounds(Runs):
         self.refused("train", "--batch", str(1 << 30), "--seq", str(1 << 24), said=["16777216"])
         self.refused("train", "--dry-run", "--batch", str(1 << 30), "--seq", str(1 << 24), "--workers", "65536",
                      "--topology", "zero:1", said=["more than can be counted"])
-        self.refused("train", "--dry-run", "--steps", str(1 << 53), "--batch", str(1 << 20),
+        self.refused("train", "--dry-run", "--steps", str((1 << 53) - 1), "--batch", str(1 << 20),
                      said=["more than can be counted"])
         huge = self.write(json.dumps(
             {"model_type": "llama", "vocab_size": 256, "hidden_size": 1 << 22, "num_hidden_layers": 16384,

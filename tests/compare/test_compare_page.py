@@ -62,7 +62,7 @@ class Closing(Case):
         text = " ".join(lines)
         self.assertIn("A: ps:sync = zero:0 = zero:1 = zero:2 = zero:3: equal to the last bit, each loss and all weights. B differs: it is one worker. C differs: the servers", text)
         self.assertRegex(lines[2], r"  weights hash *$|by bf16-pairs")
-        for words in ('"12.34 =": predicted and measured agree', "so no difference is claimed (--repeat 3)", table.PAIRS, "report.html: "):
+        for words in ('"12.34 =": predicted and measured agree', "it claims nothing (--repeat 3)", table.PAIRS, "report.html: "):
             self.assertIn(words, text)
         shown = re.search(r"compare.py --full --runs (\S+)", text).group(1)
         listed = subprocess.run(["bash", "-c", f"echo {shown}"], capture_output=True, text=True, check=True).stdout.split()

@@ -222,7 +222,7 @@ static void recomputation_and_offload_are_proposed(void **state) {
 }
 
 static void device_memory_is_a_size(void **state) {
-    static const char *const texts[] = {"6GB", "0", "-1", "none", "1e9x"};
+    static const char *const texts[] = {"6GX", "0", "-1", "none", "1e9x"};
     for (int i = 0; i < 5; i++) {
         struct job_output o = job_run(*state, LIMITED "--device-memory %s --out run", "local", texts[i]);
         assert_untouched(*state, &o, "memory.device_bytes: expected ");

@@ -125,19 +125,22 @@ class Replay(Case):
                     self.assertEqual(self.read("again", f"arrivals.{shard}"), self.read("first", f"arrivals.{shard}"))
 
     def test_snapshots(self):
-        """Weights are evaluated at the steps that were asked for, also where worker 0 is late, by fewer steps than are between two
-        of them: they are those of a repetition."""
+        """Weights are evaluated at the steps that were asked for, and are those of a repetition. A step that worker 0, who keeps them, has
+        jumped over is left out: on a machine that gives it no time any but the last may be."""
         evals = ["--set", "eval_batches=1", "--set", "eval_every=10", "--topology", "ps:backup:1"]
 
         def found(run):
-            return [{k: v for k, v in line.items() if k != "seconds"} for line in self.lines(run, "evals.jsonl")]
+            return {line["step"]: {k: v for k, v in line.items() if k != "seconds"} for line in self.lines(run, "evals.jsonl")}
         for late in (0, 1):
             self.train("first", "ps:backup:1", *evals, "--delay", f"{late}:constant:25", "--delay", f"{1 - late}:constant:10",
                        "--delay", "2:constant:10", "--record-arrivals")
             self.train("again", "ps:backup:1", *evals, "--delay", f"{1 - late}:constant:5", "--replay-arrivals", "first")
-            self.assertEqual([line["step"] for line in found("first")], [10, 20, 30])
-            self.assertEqual([line["samples"] for line in found("first")], [40, 80, 120])
-            self.assertEqual(found("again"), found("first"))
+            first, again = found("first"), found("again")
+            for run in (first, again):
+                self.assertLessEqual(set(run), {10, 20, 30})
+                self.assertEqual({step: line["samples"] for step, line in run.items()}, {step: 4 * step for step in run})
+            self.assertIn(30, set(first) & set(again))
+            self.assertEqual([again[step] for step in again if step in first], [first[step] for step in again if step in first])
 
     def test_refused(self):
         self.train("first", "ps:backup:1", "--record-arrivals", steps=4)

@@ -85,7 +85,7 @@ class Uneven(Runs):
         """A batch that seven workers cannot share evenly is no batch."""
         for topology in ("ps:sync", "ps:async", "zero:1"):
             said = self.train("star", topology, "--set", "train_batch_size=10", status=2)
-            self.assertIn("train_batch_size 10 is not", said)
+            self.assertIn("train_batch_size 10 is no multiple of", said)
 
 
 if __name__ == "__main__":

@@ -39,14 +39,17 @@ ALONE = ("test_decentral_mpi", "test_decentral_gloo", "test_kernels_*stream", "t
          "test_*_log",
          "test_job_bench_*", "test_decentral_bench", "test_netlab.py", "test_medium.py", "test_soak.py",
          "test_job_arrivals", "test_ps_net", "test_ps_bench")
-# These wait for deadlines, second lives, loads, and for the commands around the program: they take two thirds of the time of all.
+# These wait for deadlines, second lives, loads, and for the commands around the program, or train each consistency in many ways: they
+# take three quarters of the time of all. What they are about has short tests too: its state machines, and a run of each topology.
 LONG = ("test_standing_files.py", "test_slow_files.py", "test_supervise_mpi.py", "test_restart.py", "test_stopped.py", "test_frozen.py",
         "test_frozen_time.py", "test_everybody.py", "test_rescue_trouble.py", "test_hostile.py", "test_drill.py", "test_soak.py",
         "test_costs.py", "test_job_trouble", "test_decentral_mpi", "test_decentral_gloo", "test_job_bench", "test_job_bench_ps", "test_replicate.py", "test_compare_statistics.py", "test_device.py",
         "test_job_cuda", "test_job_cuda_ring", "test_job_cuda_star", "test_job_cuda_tune", "test_job_cuda_waits", "test_job_cuda_choices", "test_bundle.py", "test_interrupt.py",
         "test_compare_command.py", "test_gpu_check.py", "test_netlab.py", "test_launchers.py", "test_cluster_failures.py",
         "test_cluster_ssh.py", "test_cluster_files.py", "test_star_ranks.py", "test_job_rows.py", "test_recipe_hashes.py",
-        "test_late_deaths.py", "test_star_groups.py")
+        "test_late_deaths.py", "test_star_groups.py", "test_job_pairs.py", "test_star_units.py", "test_ring_processes.py", "test_bounded_delay.py",
+        "test_star_resume.py", "test_codec_resume.py", "test_late.py", "test_elastic.py", "test_local_steps.py", "test_shared_folders", "test_hosts.py",
+        "test_cluster_hosts.py")
 SLOWEST = 20  # named at the end
 STEP_BACK = "5"  # `nice` of what computes
 

@@ -261,7 +261,7 @@ $(error starring: missing $(MISSING): run `make $(if $(TO_TEST),test,deps)`, whi
 endif
 endif
 
-# What only nvcc can compile. No test wants it: those of CUDA emulate it (tests/emulation).
+# `make cuda` builds the part that nvcc alone can compile. No test needs it: the tests of CUDA emulate it (tests/emulation).
 .PHONY: cuda
 cuda: $(CUDA_SO)
 	@$(if $(CUDA_SO),:,echo "make cuda: nothing was built: $(if $(NVCC),CUDA=0 or a sanitizer leaves it out,no nvcc was found: NVCC=/path/to/nvcc names it)" >&2; exit 1)

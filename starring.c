@@ -41,7 +41,7 @@ static bool asks_to_train(int argc, char **argv) {
 // A role that a launcher watches prints where its launcher does, which says what has become of it.
 static int end(int status, bool run) { return stop_supervised() ? status : output_end(status, run); }
 
-// What people type where they look for something that is no command of this program.
+// Words that people type for something that is no command of this program.
 static const struct {
     const char *word, *says;
 } elsewhere[] = {
@@ -103,17 +103,13 @@ struct command {
     bool trains;
     bool parts;  // its name goes on with another word: bench step
 };
-static const struct command commands[] = {{"train", train_command, .trains = true},
-                                          {"scheduler", role_scheduler, .trains = true},
-                                          {"server", role_server, .trains = true},
-                                          {"worker", role_worker, .trains = true},
-                                          {"bench", cmd_bench, .parts = true},
-                                          {"data", data_command, .parts = true},
-                                          {"summary", summary_command, false, false},
-                                          {"evaluate", evaluate_command, false, false},
-                                          {"generate", generate_command, false, false},
-                                          {"keygen", keygen_command, false, false},
-                                          {"plan", plan_command, false, false}};
+static const struct command commands[] = {
+    {"train", train_command, .trains = true},     {"scheduler", role_scheduler, .trains = true},
+    {"server", role_server, .trains = true},      {"worker", role_worker, .trains = true},
+    {"bench", cmd_bench, .parts = true},          {"data", data_command, .parts = true},
+    {"summary", summary_command, false, false},   {"evaluate", evaluate_command, false, false},
+    {"generate", generate_command, false, false}, {"keygen", keygen_command, false, false},
+    {"plan", plan_command, false, false}};
 #define COMMANDS (sizeof commands / sizeof *commands)
 
 static const struct command *command_of(const char *word) {

@@ -213,7 +213,7 @@ class Comparison:
             return one.argv + ["--out", directory]
 
         def ended(key, player):
-            """It stands no more. Its files, read back, or why there are none."""
+            """Takes a run that stands no more: keeps its files, read back, or the reason why there are none."""
             one, name, directory = places[key]
             if not player.over():
                 stop(player.process)

@@ -29,7 +29,7 @@ def hash_of(text):
 
 
 def share_of(text):
-    """0.05 of "5%" (or "0.05"), of --decide."""
+    """Reads --decide's share: 0.05 for "5%" or "0.05"."""
     match = re.fullmatch(r"(\d*\.?\d+)(%?)", text)
     value = float(match[1]) / (100 if match[2] else 1) if match else 0
     if not 0 < value < 1:
@@ -38,7 +38,7 @@ def share_of(text):
 
 
 class Once(argparse.Action):
-    """Of an option that is given twice the first word would be lost."""
+    """Refuses an option that is given twice: the first word would be lost."""
 
     def __call__(self, parser, namespace, value, option=None):
         if getattr(namespace, self.dest) is not None:

@@ -1,4 +1,4 @@
-"""What a comparison knows of speed: of each label the tokens/s, and the time it needs over that of the one it is compared with.
+"""The speeds of a comparison: each label's tokens/s, and its time over the time of the label that it is compared with.
 
 Runs that took turns (turns.py) are compared round by round, so a slow minute of the machine falls on all of them; whole runs are
 compared within a repeat and seed. A figure always stands: a mark says that it is uncertain, its interval how far, and remarks() why."""
@@ -16,10 +16,10 @@ FEW = 3        # ratios that have a sentence each, where a table has the figures
 
 @dataclass(frozen=True)
 class Speed:
-    """Of the runs of one label. rate: tokens/s, an Estimate; of one whole run without an interval; None: no run told a speed.
+    """The speed of the runs of one label. rate: tokens/s, an Estimate; one whole run has no interval; None: no run told a speed.
     reference: the group that it is compared with, None for that group itself. time: the Ratio of its time per token to the
-    reference's, None without one. unit: of what there are time.count pairs. more: so many units more would decide it, None: it is
-    decided or nobody knows."""
+    reference's, None without one. unit: "rounds" or "repeats": time.count of them have a pair. more: so many units more would decide it,
+    None: it is decided or nobody knows."""
     group: list
     rate: Estimate
     reference: list
@@ -167,7 +167,7 @@ def clause(s, ratios):
 
 
 def remarks(groups):
-    """What makes the speeds uncertain, with what helps against it, and why whole runs took turns."""
+    """Sentences on what makes the speeds uncertain, what helps against it, and why whole runs took turns."""
     every = of(groups)
     uncertain = [run for s in every if s.uncertain for run in s.group]
     out = [f"\"~\" is uncertain: {noise.cause(uncertain)}."] if uncertain else []
@@ -202,7 +202,7 @@ def in_short(groups):
 
 
 def sentences(groups):
-    """What is known of the speeds, how sure it is, and what to do where it is not."""
+    """Sentences on the speeds: how they compare, how sure that is, and what to do where it is not."""
     every = of(groups)
     return [clause(s, looked_at(every)) + "." for s in every if s.time] + remarks(groups)
 

@@ -99,7 +99,7 @@ def estimate(values, seed=SEED, lowest=-math.inf, highest=math.inf):
 
 @dataclass(frozen=True)
 class Centre:
-    """Of values around one truth: their centre, its standard error, and the degrees of freedom of that."""
+    """The centre of values around one truth, its standard error, and the degrees of freedom of that error."""
     value: float
     error: float
     freedom: int

@@ -213,7 +213,7 @@ def stale(run):
 
 
 def speed_rows(at):
-    # Of rounds their spread is the machine's; what is known of a run is its ratio.
+    # The spread of tokens/s over rounds is the machine's, so no interval is shown: the run's own figure is its ratio.
     at.estimated("tokens/s", [dataclasses.replace(s.rate, low=None, high=None) if s.rate and s.unit == "rounds" else s.rate for s in at.speeds])
     for other in dict.fromkeys(s.reference[0].label for s in at.speeds if s.time):
         mine = [s if s.time and s.reference[0].label == other else None for s in at.speeds]

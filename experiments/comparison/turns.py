@@ -126,7 +126,7 @@ class Player:
         return self.process.poll() is not None
 
     def wait(self, expected=0.0, limit=None):
-        """Until all ranks stand. Whether they do; False: the run has ended, or it took longer than `limit` seconds."""
+        """Waits until all ranks stand. True if they do; False: the run has ended, or it took longer than `limit` seconds."""
         end = None if limit is None else time.monotonic() + limit
         time.sleep(0.8 * expected)
         while not self.gate.all_stand():
@@ -168,7 +168,7 @@ class Player:
         self.gate.go(OPEN)
 
     def wait_end(self, limit=None):
-        """Until the process has ended, or for `limit` seconds."""
+        """Waits until the process has ended, or for `limit` seconds."""
         try:
             self.process.wait(timeout=limit)
         except subprocess.TimeoutExpired:
@@ -183,7 +183,7 @@ class Player:
 
 
 def read(directory):
-    """What FILE says of the run; None where it did not take turns."""
+    """Reads FILE of a run; None where the run did not take turns."""
     try:
         with regular.open_file(os.path.join(directory, FILE), limit=regular.WHOLE, encoding="utf-8") as f:
             found = json.load(f)

@@ -15,7 +15,7 @@ from . import RunError, UsageError
 PIECE_CHARS = 1 << 16  # wanted; a piece ends at the first place after it
 MARGIN_CHARS = 64      # text that must follow a cut, so that it can be tried
 POINTER = b"version https://git-lfs.github.com/spec/"
-# What a file begins with that is no text, and what to do.
+# First bytes of files that are no text, each with the kind of file and what to do.
 KINDS = ((POINTER, "is a pointer of Git LFS, not the file itself: git lfs pull in its folder fetches it"),
          (b"\x1f\x8b", "is compressed: unpack it with gzip -d"),
          (b"\x28\xb5\x2f\xfd", "is compressed: unpack it with zstd -d"),
@@ -30,7 +30,7 @@ KINDS = ((POINTER, "is a pointer of Git LFS, not the file itself: git lfs pull i
 
 
 def kind_of(head):
-    """What to say of a file that begins so; None: nothing is known."""
+    """The words for a file that begins with these bytes; None: the bytes are of no known kind."""
     return next((what for magic, what in KINDS if head.startswith(magic)), None)
 
 

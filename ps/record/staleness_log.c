@@ -74,7 +74,7 @@ static double norm_of(const struct staleness_log *s, const struct wire_header *h
     return sqrt(exact_sum_value(&sum)) * (double)h->grad_scale;
 }
 
-// What so many pushes of a key make: the last update may be of fewer.
+// The number of updates that so many pushes of a key make; the last update may be of fewer pushes.
 static int64_t updates_of(const struct staleness_log *s, int64_t pushes) {
     int64_t per = s->o.per_update > 1 ? s->o.per_update : 1;
     return (pushes + per - 1) / per;

@@ -162,7 +162,7 @@ int note_push(struct server_core *c, struct server_key *k, const struct wire_hea
     s->contributed++;
     s->needed_ns = ps_later(s->needed_ns, h->ready_ns);
     c->totals.pushes++;
-    // Of the versions between, steps that are open count as updates. Of a set it is not known yet who belongs to it.
+    // The age counts each step that is still open as an update: nobody knows yet which workers' gradients it will have.
     uint64_t tau = (uint64_t)(k->version - h->version + h->step - k->step);
     if (!c->policy->fix) note_age(c, h, g->data, tau);
     const struct arrival read = {w, (uint32_t)h->version, 0, h->step * c->rule.workers + w};

@@ -318,7 +318,7 @@ const char *on_arrival_unfit(const struct server_core *c, const struct server_ke
 static inline int64_t age_of(const struct server_core *c, int64_t versions) {
     return (versions + c->per_update - 1) / c->per_update;
 }
-// What a push's worker hears of its gradient: its age, or -1: it is skipped or too old, and no update has it.
+// The age of a gradient that its worker is told; -1: the gradient is skipped or too old, and no update has it.
 int64_t told_age(const struct server_core *c, uint32_t flags, uint64_t age);
 // A policy's own part of a key that may hold pushes until their turn has come.
 void late_open(struct server_core *c, struct server_key *k);

@@ -311,7 +311,7 @@ static cJSON *figures_of(struct bench *b) {
 }
 
 // ---------------------------------------------------------------- the table
-// What stands behind the shares where one is above 1.
+// This text stands behind the shares where one is above 1.
 #define IMPOSSIBLE \
     "shares above 1: the machine changed its speed between a step and the product; run it again, for longer (--steps)"
 

@@ -85,8 +85,8 @@ struct known {
     const char
         *why;  // IGNORED: what follows; REFUSED: what to do instead, or NULL; ELSEWHERE: whose file it is
     enum note_topic topic;  // KNOWN_NO_EFFECT: why it has none
-    // Of a section: it does something only where this member is on, and one of those (with blanks between them). Absent ones
-    // are off, as they are in DeepSpeed. Without either name each member counts.
+    // For a section: it does something only where the member `master` is on, and one of the members `any` (with blanks
+    // between them). Absent members are off, as they are in DeepSpeed. Without either name each member counts.
     const char *master, *any;
 };
 size_t known_count(void);

@@ -48,7 +48,7 @@ enum identity_use {
     X(HELP_TRAINING, "training", "Training")              \
     X(HELP_RANKS, "ranks", "Topology, ranks and devices") \
     X(HELP_STAR, "star", "The star alone")                \
-    X(HELP_FILES, "files", "What is printed and left")    \
+    X(HELP_FILES, "files", "Output and files")            \
     X(HELP_AGAIN, "again", "Checkpoints, and going on")   \
     X(HELP_TROUBLE, "trouble", "Trouble on purpose")
 #define HELP_ID(id, ...) id,

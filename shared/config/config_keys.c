@@ -281,7 +281,7 @@ static const struct config_key keys[] = {
     BOOL("scheduler.params.lr_range_test_staircase", T, c.schedule.range_staircase, OF(G)),
     BOOL("fp16.enabled", NOBODY, fp16, LATER),  // dtype says so
     NUMBER("fp16.loss_scale", T, KEY_F64, c.scaler.static_scale, 0, FLOAT_MAX, .no_bool = true),
-    // What these four allow depends on fp16.enabled and loss_scale (config_resolve.c).
+    // The values that these four may have depend on fp16.enabled and loss_scale (config_resolve.c).
     NUMBER("fp16.initial_scale_power", T, KEY_INT, c.scaler.initial_power, -INT_MAX, INT_MAX, DEFAULT("16")),
     NUMBER("fp16.loss_scale_window", T, KEY_INT, c.scaler.window, -INT_MAX, INT_MAX, DEFAULT("1000"),
            .no_bool = true),

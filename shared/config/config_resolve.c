@@ -60,9 +60,9 @@ static char *fill(const char *template, const cJSON *scheduler, double lr) {
     return text;
 }
 
-// torch's schedulers, of which DeepSpeed takes those that are none of its own by their name (0.19.6: runtime/engine.py). One that
-// leaves the rate as it is, is none. Of the others none is one of ours at every update, for ours begin with two steps of warm-up:
-// the nearest is named, with the file's numbers, where one is of its kind.
+// torch's schedulers: DeepSpeed takes each by its name, unless it has a scheduler of that name itself (0.19.6: runtime/engine.py).
+// One that leaves the rate as it is, is no scheduler. The others never equal one of ours at every update, for ours begin with two
+// steps of warm-up: the error names the nearest, with the file's numbers, where one is like it.
 static int check_torch_schedule(const struct reading *r, cJSON *root) {
 #define DECAY "\"warmup_num_steps\": 2, \"warmup_max_lr\": {lr}, \"total_num_steps\": "
     static const struct {

@@ -48,7 +48,7 @@ bool key_converts(const char *path) {
     return false;
 }
 
-// What became of a text that the file's author may have meant as something else, or of a word of the command line.
+// The end of an error about a text that the file's author, or the command line, may have meant as something else; "" if none.
 static const char *meant(const struct config_key *f, const char *origin, const cJSON *v, char text[256]) {
     const char *t = cJSON_GetStringValue(v), *comma = t ? strchr(t, ',') : NULL;
     char means[RELAXED_JSON_MEANT];

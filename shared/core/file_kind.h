@@ -1,6 +1,6 @@
-// What a file is that another program reads: known by its first bytes, else by its name. One row each, with what to do
-// where it is given as a model and where it is given as data. Readers of both ask here before they refuse what they
-// cannot read, so that a message names what the file is.
+// The kinds of files that other programs read: known by their first bytes, else by their name. Each has a row, with what
+// to do where such a file is given as a model and where it is given as data. Readers of both ask here before they refuse
+// what they cannot read, so that a message names the kind.
 #ifndef STARRING_SHARED_CORE_FILE_KIND_H
 #define STARRING_SHARED_CORE_FILE_KIND_H
 
@@ -11,7 +11,7 @@ struct file_kind;
 
 #define FILE_KIND_HEAD 512  // bytes of a file's beginning that are looked at; fewer are fine
 
-// What a file is may be of concern to models, to data, or to both.
+// A kind may concern models, data, or both.
 enum file_use { FILE_AS_MODEL, FILE_AS_DATA };
 
 // The first row, in the order of the table, that says something of the use: by the first bytes alone, and by these or the name of

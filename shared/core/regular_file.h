@@ -21,7 +21,7 @@ int file_open(const char *path, int64_t *bytes, char why[FILE_WHY_MAX]);
 FILE *file_open_stream(const char *path, char why[FILE_WHY_MAX]);
 // Where path is a pipe that this process was started with (/dev/stdin, or /dev/fd/63 of a shell's <(..)): reads it to its end
 // and puts a file of memory in its descriptor's place, so that whoever opens the path from now on, children too, finds a
-// regular file. Of all else nothing. 0, or -1 with why.
+// regular file. Does nothing with any other path. 0, or -1 with why.
 int file_settle(const char *path, size_t limit, char why[FILE_WHY_MAX]);
 // A path by which processes that do not inherit the descriptor of `path` (/dev/fd/63) find it while this one lives; another
 // path as it is (malloc'd).

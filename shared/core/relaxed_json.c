@@ -43,8 +43,8 @@ static uint32_t wide_character(const char *p) {
     return code;
 }
 
-// What word processors and web pages make of a quote or a blank: to Hjson they are letters, of another name than the one that
-// is seen. The advice; NULL: p is at none.
+// Characters that word processors and web pages write for a quote or a blank. Hjson takes them for letters, so the name is not the
+// one that the reader sees. Returns the advice; NULL: p is at none of them.
 static const char *look_alike(const char *p) {
     static const struct {
         uint32_t first, last;
@@ -201,7 +201,7 @@ static char *read_string(struct scanner *s) {
 
 static const char triple[] = "'''";
 
-// At most so many blanks.
+// Skips `most` blanks at most.
 static void skip_indent(struct scanner *s, ptrdiff_t most) {
     for (; most > 0 && (*s->p == ' ' || *s->p == '\t' || *s->p == '\r'); most--) s->p++;
 }
@@ -241,7 +241,7 @@ static const char *digits(const char *p) {
     return p;
 }
 
-// Behind JSON's number at p; p: there is none.
+// Returns the place behind JSON's number at p; p if there is none.
 static const char *number_end(const char *p) {
     const char *start = p + (*p == '-'), *end = digits(start);
     if (end == start || (*start == '0' && end > start + 1)) return p;

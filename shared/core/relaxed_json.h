@@ -4,7 +4,7 @@
 //   - names without quotes; texts in single quotes, or in three of them over several lines
 //   - texts without quotes, which go to the end of their line, commas and brackets included
 //   - no brackets around the members of the whole
-// What begins as a number and is none of JSON's (.5, 007, 1_000) is a text. A name that occurs twice in one object is an error, as
+// A value that begins as a number and is none of JSON's (.5, 007, 1_000) is a text. A name that occurs twice in one object is an error, as
 // DeepSpeed makes it. Unlike there, a text of nothing is no object, and \u0000, half a surrogate pair, and names and texts without quotes
 // that begin with a typographic quote or a no-break space are errors.
 //
@@ -25,8 +25,9 @@ cJSON *relaxed_json_parse(const char *name, const char *text);
     (1 << 19)  // each takes up to 250 bytes, whatever it takes in the text; that index has 90,000
 // Reads and parses the file at path; also fails when it cannot be read, is no regular file, or holds a NUL byte.
 cJSON *relaxed_json_load(const char *path);
-// How JSON writes what stands there without quotes as another language writes it, up to a comma, a closing bracket or a comment:
-// "true" of True, "the number 0.1" of .1, "a list in brackets, [1, 2]" of (1, 2). "": nothing is known of it. Returns out.
+// The words for JSON's form of a value that stands there without quotes as another language writes it, up to a comma, a closing
+// bracket or a comment: "true" for True, "the number 0.1" for .1, "a list in brackets, [1, 2]" for (1, 2). "": the value is
+// not known. Returns out.
 #define RELAXED_JSON_MEANT 128
 const char *relaxed_json_meant(const char *text, char out[RELAXED_JSON_MEANT]);
 // Like relaxed_json_parse, but silent, and of one value: NULL where text is none, or a text without quotes. For "--set

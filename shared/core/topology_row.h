@@ -19,7 +19,7 @@ struct topology_variant {
     char name[24];  // "zero:2", "ps:ssp:S": a letter for the number that may stand there
 };
 
-// What a variant is called elsewhere.
+// A name that a variant has elsewhere.
 struct topology_word {
     const char *word;   // "fsdp": small letters and digits alone; NULL ends a list
     const char *name;   // the variant's

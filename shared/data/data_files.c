@@ -13,7 +13,7 @@
 #include "shared/core/file_kind.h"
 #include "shared/core/path.h"
 
-// What a directory's files are by their endings; others are left alone.
+// The endings of a directory's files that are read, as text or as tokens; others are left alone.
 static const struct {
     const char *ending;
     bool tokens;
@@ -80,7 +80,7 @@ static bool has(const struct data_files *f, const char *path) {
     return false;
 }
 
-// What stands beside a file that is read, and says more about it: a sidecar, or an index.
+// True for a file that says more about a file beside it that is read: a sidecar, or an index.
 static bool is_beside(const struct data_files *f, const char *path) {
     const char *dot = strrchr(path, '.');
     if (!dot || (strcmp(dot, ".json") && strcmp(dot, ".idx"))) return false;

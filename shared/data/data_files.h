@@ -1,11 +1,11 @@
-// Which files a path of data names: a file, a directory's, those of a pattern, in the order of their names, and which of
-// them are for training and which held out. Private to shared/data.
+// Finds the files that a path of data names: a file, a directory's, those of a pattern, in the order of their names; and
+// tells which of them are for training and which are held out. Private to shared/data.
 #ifndef STARRING_SHARED_DATA_DATA_FILES_H
 #define STARRING_SHARED_DATA_DATA_FILES_H
 
 #include <stdbool.h>
 
-// Which files of a directory or pattern, where their names tell both parts apart; else all.
+// The part of a directory's or pattern's files that is wanted, where their names tell both parts apart; else all files.
 enum data_part { PART_TRAIN, PART_HELD_OUT };
 
 struct data_files {

@@ -48,7 +48,7 @@ static bool may_be_tokens(const struct segment *g, size_t width) {
            (n < 512 || width == 4 || most > n / 128 || largest < 0xf000);
 }
 
-// What is to be done with bytes that no row of file_kind.c knows (malloc'd).
+// Advice for bytes that no row of file_kind.c knows (malloc'd).
 static char *unknown_bytes(const struct segment *g) {
     char program[PROGRAM_WORD], *path = shell_word(g->path);
     const char *type = may_be_tokens(g, 4) ? "uint32" : may_be_tokens(g, 2) ? "uint16" : NULL;

@@ -10,7 +10,7 @@
 #include "shared/core/mapped_file.h"
 #include "shared/data/data_files.h"
 
-// What is read, by its first bytes, the file beside it, or its name:
+// These kinds are read; first bytes, the file beside it, or its name tell which one a file is:
 //     text         bytes as they are. A text that is none (NUL bytes, or few that are UTF-8) is read as "byte" alone
 //     llm.c        tokens of 2 or 4 bytes behind a header
 //     Megatron-LM  X.bin with X.idx, which says their type, uint16 or int32, and where documents begin

@@ -8,8 +8,8 @@
 #include "shared/data/vocabulary.h"
 
 #define SCAN_TOKENS 65536
-// What begins a document, where no token does: a line behind a blank one; a place that the file's index has; nothing that is
-// known.
+// A document's beginning where no token marks it: a line behind a blank one; a place that the file's index has; nothing that
+// is known.
 #define BYTES   (-1)
 #define INDEXED (-2)
 #define UNKNOWN (-3)

@@ -242,7 +242,7 @@ static int open_listed(struct hf_reader *r) {
 }
 
 // ---- names
-// What wrappers of modules put before the names of what they wrap, or, with `anywhere`, into them.
+// Words that wrappers of modules put before the names of their tensors, or, with `anywhere`, into the names.
 static const struct {
     const char *text;
     bool anywhere;
@@ -328,7 +328,7 @@ static struct found *lookup_bare(const struct hf_reader *r, const char *name) {
 
 #define HEAD_NAME "lm_head.weight"
 
-// Of one part of a tensor of ours, by its whole name. A tied model's one matrix may be there under the head's name.
+// Finds one part of a tensor of ours by its whole name. A tied model's one matrix may be there under the head's name.
 static struct found *lookup(const struct hf_reader *r, const char *name) {
     const struct hf_family *family = hf_family_of(&r->spec);
     const char *bare =

@@ -18,8 +18,8 @@ struct hf_reader *hf_open(const char *dir, const struct model_spec *s, const str
 bool hf_has_weights(
     const char
         *dir);  // dir is a directory with *.safetensors, an adapter's and Mistral's own apart, or an index
-// What the files of a directory with weights say of the model of its config.json: one whose embedding and head are two
-// different matrices in them is untied, whatever config.json says, as in transformers. Looks at every tensor, as hf_open does,
+// Corrects the model of a directory's config.json by its weights: a model whose embedding and head are two different
+// matrices in the files is untied, whatever config.json says, as in transformers. Looks at every tensor, as hf_open does,
 // and warns of those that are not used. 0, or -1 after naming file and tensor.
 int hf_settle(const char *dir, struct model_spec *s);
 // The type of the embedding's file tensor; fp32 for fp64.

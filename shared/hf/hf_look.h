@@ -1,4 +1,4 @@
-// What a path is that was given as a model, before anything of it is read.
+// Looks at a path that is given as a model, before anything in it is read.
 #ifndef STARRING_SHARED_HF_HF_LOOK_H
 #define STARRING_SHARED_HF_HF_LOOK_H
 

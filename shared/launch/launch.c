@@ -26,7 +26,7 @@
 #define CONNECTION_ENDED 255  // ssh's exit status where it has failed itself
 #define STILL_LOOKS      16   // whether a child is stopped is looked at so often before it is believed
 
-// Of a child that this launcher has killed itself, for what the kernel tells of it alone looks like somebody else's deed.
+// This ends the message about a child that the launcher has killed itself: the signal alone would look like somebody else's deed.
 #define GAVE_NO_SIGN "gave no sign of life for the deadline and was killed"
 
 struct child {
@@ -616,7 +616,7 @@ static bool look_at_stopped(void *ctx, pid_t pid) {
     return !s->pid;
 }
 
-// What a signal has stopped: the child, or a process that it speaks for; 0: nothing.
+// Returns the process that a signal has stopped: the child or a process that it speaks for; 0 if none.
 static pid_t stopped_of(const struct launcher *l, const struct child *child) {
     struct stopped s = {.parent = child->pid};
     if (proc_is_stopped(child->pid)) return child->pid;

@@ -109,7 +109,7 @@ static int take_anchor(struct local_steps *d, int u) {
     if (topology_acquire(d->inner, u, PASS_FORWARD, &v)) return -1;
     cast(d, d->master[u], DT_F32, v.weights, d->base.dtype, n);
     cast(d, d->weight[u], d->base.dtype, v.weights, d->base.dtype, n);
-    // Whose samples an anchor has is known when all of it has landed.
+    // The number of samples behind the new anchor is known when all of it has arrived.
     if (d->base.plan.alone && u == d->base.layout->count - 1) {
         d->samples = d->inner->plan.samples;
         tell_clock(d);

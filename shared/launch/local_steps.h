@@ -21,9 +21,10 @@ struct config local_steps_inner(const struct config *c);
 void local_steps_predict(const struct config *c, const struct layout *l, struct prediction *p);
 // The bytes of so many steps' worth as those of one.
 struct wire_prediction local_steps_wire(struct wire_prediction w, int64_t steps);
-// Of the formula of the inner topology's worker, likewise.
+// Adds a worker's own part to the formula of the inner topology's memory, and says that bytes are of a round. Nothing
+// without local steps.
 void local_steps_formula(const struct config *c, struct topology_formula *f);
-// Of the inner topology's words, likewise.
+// Names worker 0's own samples as those of the loss. Nothing without local steps.
 void local_steps_explain(const struct config *c, struct topology_words *w);
 // inner: of local_steps_inner, or NULL after logging; without local steps it is what is returned. NULL after logging.
 struct topology *local_steps_around(const struct config *c, struct topology *inner);

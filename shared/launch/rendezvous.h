@@ -69,8 +69,8 @@ const char *rendezvous_ended(struct rendezvous *r);
 void rendezvous_watch(struct rendezvous *r, void (*act)(void *ctx, const char *why), void *ctx);
 // This rank gives up: everybody's waits end with `why`.
 void rendezvous_abort(struct rendezvous *r, const char *why);
-// The goodbye. 0, or -1 after logging: rank 0 has not heard it, or a rank has gone without one, or has given up. Of a rank that
-// has given up itself nothing more is said.
+// The goodbye. 0, or -1 after logging: rank 0 has not heard it, or a rank has gone without one, or has given up. A rank that
+// has itself given up logs nothing more.
 int rendezvous_close(struct rendezvous **r);
 
 #endif

@@ -86,13 +86,13 @@ static const struct figure of_evaluations[] = {
     {"step", NULL, "that the snapshot was taken after; of `ps:async` steps of the job: global batches",
      AT(step)},
     {"samples", "sequences", "of the whole job whose gradients were in the weights", AT(samples)},
-    {"updates", NULL, "applied until then. Of `ps:async` every key had at least so many", AT(updates)},
+    {"updates", NULL, "applied until then. Under `ps:async` every key had at least so many", AT(updates)},
     {"seconds", "s", "of training until then; the last one's: until the last worker had ended its steps",
      AT(seconds)},
     {"val_loss", "nats per token", "mean loss on held-out text", AT(val_loss), .type = "number or null"},
     {"unigram_entropy", "nats per token", "the loss of a model that knows only the token frequencies",
      AT(unigram_entropy), .type = "number or null"},
-    {"tokens", "tokens", "that were predicted: the whole held-out text, unless `eval_batches` limits it",
+    {"tokens", "tokens", "that were predicted: as much of the held-out text as `eval_batches` asks for",
      AT(tokens)},
 };
 #undef AT

@@ -31,8 +31,8 @@ static const struct figure of_steps[] = {
      "of the global batch, without padding. Of `ps:async` of all workers, since worker 0's line before",
      AT(tokens)},
     {"samples", "sequences",
-     "of the whole job whose gradients are applied, this step's included. Of "
-     "`ps:async` those in the weights that worker 0 computed on, and its own",
+     "of the whole job whose gradients are applied, this step's included. Under "
+     "`ps:async` they are those in the weights that worker 0 computed on, and its own",
      AT(samples)},
     {"seconds", "s", "of this step, worker 0's clock", AT(seconds)},
     {"elapsed", "s",

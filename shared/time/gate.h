@@ -10,7 +10,7 @@
 // A place      is the same for all ranks that go together, so all stop at the same step. Where ranks share a budget of batches
 //              each batch has its own: exactly `limit` samples are done, the most of them by the ranks that are fast.
 // The end      is one gate more, behind the last step: what comes there (evaluation, files) waits as well.
-// Time         at the gate is no step's, and no silence: threads that talk to peers go on. While all ranks stand, the
+// Time         at the gate counts in no step, and no peer takes it for silence: threads that talk to peers go on. While all ranks stand, the
 //              comparison says so (`since`); what waits for them all that time can subtract it (gate_stood_ns).
 // Errors       A file that is missing, too short or none: -1 after naming it.
 #ifndef STARRING_SHARED_TIME_GATE_H
@@ -34,7 +34,7 @@ struct gate_head {
     _Atomic int64_t unit;          // a limit is a multiple of so many samples
     _Atomic int64_t total;         // samples of the run
     _Atomic int64_t ranks;
-    _Atomic int64_t pace;  // enum gate_pace
+    _Atomic int64_t pace;   // enum gate_pace
     _Atomic int64_t taken;  // seats so far: more than ranks where a rank was started anew
     int64_t reserved[4];
 };
@@ -50,7 +50,8 @@ struct gate_seat {
 };
 
 // ---------------------------------------------------------------- a rank
-// By whom a step of the job is over: each rank has steps of its own; all ranks have ended it; the ranks that are in time have.
+// The ranks that set the pace. OWN: each rank has steps of its own. SLOWEST: a step is over when all ranks have ended it.
+// FASTEST: a step is over when the ranks that are in time have ended it.
 enum gate_pace { GATE_PACE_OWN, GATE_PACE_SLOWEST, GATE_PACE_FASTEST };
 struct gate_facts {
     int rank, ranks;

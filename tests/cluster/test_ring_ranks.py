@@ -50,7 +50,7 @@ class Equal(Ring):
 
 
 def variables(rank, size, *names):
-    """What a launcher of four variables gives a rank of this machine."""
+    """The variables that a launcher with four of them gives a rank of this machine."""
     return dict(zip(names, map(str, (rank, size, rank, size))))
 
 

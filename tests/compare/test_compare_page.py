@@ -219,7 +219,7 @@ class Reading(Case):
         self.assertIn("other programs took 50% of the cores: end them", said["Speed"])
         self.assertIn("zero:2 needs 1.00 times zero:1's time.", html.unescape(said["Speed"]))
         said = self.sentences(self.page(make_run(self.at("g"), "gossip", val_loss=None), make_run(self.at("b"), "zero:2", val_loss=None)))
-        self.assertIn("5.1250 in all runs. That of gossip is of worker 0&#x27;s own samples.", said["Loss"])
+        self.assertIn("5.1250 in all runs. The loss of gossip is of worker 0&#x27;s own samples.", said["Loss"])
         said = self.sentences(self.page(make_run(self.at("l"), "local")))
         self.assertEqual(said["Bits"], f"The weights end as {HASH}, cpu.")
         self.assertEqual(said["Bytes"], "One process sends nothing.")
@@ -228,7 +228,7 @@ class Reading(Case):
         self.assertGreater(keyed(self, self.page(*self.demo())), 20)
 
     def browse(self, page, script, width=1400):
-        """What a script in the page leaves in the body's data-said. The page is in a frame: a window is 500 pixels wide at least."""
+        """Returns the text that a script in the page leaves in the body's data-said. The page is in a frame: a window is 500 pixels wide at least."""
         self.write(page.replace("</body>", f"<script>{script}\nparent.postMessage(document.body.dataset.said, '*');</script></body>"), "inside.html")
         self.write("<body><script>onmessage = function (e) { document.body.dataset.said = e.data; };</script>"
                    f'<iframe src="inside.html" style="border:0" width="{width}" height="900"></iframe></body>', "browsed.html")

@@ -84,7 +84,7 @@ class Noise:
         return out
 
     def families(self, speeds):
-        """What is claimed together: the times of a step, and all else."""
+        """The two families of claims, each corrected together: the times of runs, and all else."""
         groups = self.groups(speeds)
         with mock.patch.object(spread, "RESAMPLES", 3):  # intervals of the tokens/s, which nothing here looks at
             speeds = speed.of(groups)

@@ -231,7 +231,7 @@ class Comparison(Gated):
 
 
 class Rates(unittest.TestCase):
-    """Of a slice, in nanoseconds and tokens by hand."""
+    """The rate of a slice, from nanoseconds and tokens made by hand."""
 
     @staticmethod
     def seat(passed, first, last, tokens, steps):

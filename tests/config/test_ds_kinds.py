@@ -215,7 +215,7 @@ class Kinds(Runs):
                         at = at[key]
                     self.assertEqual(at, value, path)
                 self.check_one_line(p.stderr)
-                # What is printed means the same.
+                # The printed configuration means the same.
                 again = self.print_config(p.stdout)
                 self.assertEqual(json.loads(again.stdout), json.loads(p.stdout))
 

@@ -91,7 +91,7 @@ static void test_topologies(void **state) {
     refuse("{\"topology\": \"ps:backup:2\", \"workers\": 2}", "ps:backup:2|2 workers|below 2");
 }
 
-// A name that is written otherwise, or what others call it, is told the nearest one; who is far from all, none.
+// An error about a name that is written otherwise, or that others use, tells the nearest name; a name far from all gets none.
 static void test_nearest(void **state) {
     (void)state;
     static const struct {

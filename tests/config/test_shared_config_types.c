@@ -95,7 +95,7 @@ static const struct {
     {"text", FORMS(of_text)},          {"raw:bool", FORMS(raw_bool)}, {"raw:int", FORMS(raw_int)},
     {"raw:number", FORMS(raw_number)}, {"raw:pair", FORMS(raw_pair)}, {"raw:dtype", FORMS(raw_dtype)}};
 
-// What else a run needs, to have a use for the key.
+// Settings that a run needs besides, to have a use for the key.
 static size_t around(const char *path, struct config_override o[4]) {
     static const char *const schedules[] = {"none",           "WarmupLR", "WarmupDecayLR",
                                             "WarmupCosineLR", "OneCycle", "LRRangeTest"};

@@ -224,7 +224,7 @@ static void test_two_parts(void **state) {
             free(d->files[d->count]);
         }
     }
-    // What a name says is held out is never left out in silence.
+    // A file whose name says that it is held out is never left out in silence.
     static const struct {
         const char *train, *held, *says;
     } unseen[] = {
@@ -374,7 +374,7 @@ static void test_megatron(void **state) {
     expect_error(&o, "name the .bin beside it", "w.idx");
 }
 
-// What is no text is refused by its first bytes, whatever its name and whatever tokenizer is asked for; what is unknown and no text,
+// A known file that is no text is refused by its first bytes, whatever its name and whatever tokenizer is asked for; an unknown one,
 // where bytes are not asked for.
 static void test_other_kinds(void **state) {
     struct dir *d = *state;

@@ -355,7 +355,7 @@ static void test_mismatches(void **state) {
     layout_destroy(&l);
 }
 
-// What wrappers put before the names of what they wrap, alone and one in another.
+// Words of wrappers before the names of tensors, alone and one in another.
 static void test_wrappers(void **state) {
     struct dir *d = *state;
     static const char *const before[] = {"module.",
@@ -385,7 +385,7 @@ static void test_wrappers(void **state) {
     }
 }
 
-// What a tied and an untied model's files may hold, and what their model then is.
+// A tied and an untied model, with each head that their files may hold.
 static void test_heads(void **state) {
     struct dir *d = *state;
     struct model_spec tied = small_llama(false, true), untied = small_llama(false, false), s = tied;

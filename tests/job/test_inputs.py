@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What people have, given to every command alike: directories of Hugging Face with an oddity, and data in two parts."""
+"""Files as people have them, given to every command alike: directories of Hugging Face with an oddity, and data in two parts."""
 import json
 import os
 import shutil

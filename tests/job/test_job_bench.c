@@ -54,7 +54,7 @@ static void expect_step(const cJSON *j, bool gpu) {
             fabs(job_number(j, "matmul_share_of_peak") * roof / job_number(j, "matmul_flops_per_second") -
                  1) < 1e-9);
     }
-    // What no machine can have reached says so.
+    // The bench says where a share is one that no machine can reach.
     bool possible =
         job_number(j, "share_of_matmul") <= 1 &&
         (gpu || (job_number(j, "share_of_peak") <= 1 && job_number(j, "matmul_share_of_peak") <= 1));

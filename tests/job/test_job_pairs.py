@@ -124,7 +124,7 @@ def setting(text):
     return ["--set", text]
 
 
-# What may stand beside a consistency: {name: (options, what a refusal names of it, whether the bits stay those of the run without it)}.
+# Settings that may stand beside a consistency: {name: (options, what a refusal names of it, whether the bits stay those of the run without it)}.
 BESIDE = {
     "max_lead": (setting("parameter_server.max_lead=2"), "max_lead", False),
     "pushes_per_update": (setting("parameter_server.pushes_per_update=2"), "pushes_per_update", False),

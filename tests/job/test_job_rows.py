@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What every topology and consistency owes, asked of each that the program names, so that a new row is asked too: the same held-out
+"""Promises of every topology and consistency, tested of each that the program names, so a new row is tested too: the same held-out
 losses with and without checkpoints on the same steps; and a schedule of the learning rate that is where the run is, to its last step."""
 import itertools
 import os
@@ -41,7 +41,7 @@ class Rows(Runs):
             evaluated = [*options, *workers, "--eval-every", str(EVERY)]
             kept = [*evaluated, "--checkpoint-every", str(EVERY)]
             with self.subTest(name):
-                # What hangs on who comes first is recorded, and repeated.
+                # A run that depends on the order of arrivals is recorded, and repeated.
                 varies = self.train("without", *evaluated, "--record-arrivals", status=None).returncode == 0
                 if not varies and self.train("without", *evaluated, status=None).returncode:
                     said = self.train("without", *evaluated, status=2).stderr
@@ -57,7 +57,7 @@ class Rows(Runs):
         schedule = [line["lr"] for line in self.lines("local", "metrics.jsonl")]
         self.assertEqual(len(set(schedule)), STEPS - 2)  # twice none, twice all
         for name, options in self.rows():
-            # Of two workers that share a budget one is so slow that the other does all but one batch, or round, of it.
+            # Two workers share a budget, and one is so slow that the other does all but one batch, or round, of it.
             shares = "ps:async" in name
             workers = 1 if name.startswith("local") else 2 if shares else 3
             slow = [] if workers == 1 else ["--straggle", f"{workers - 1}:{50 if shares else 3}"]

@@ -249,7 +249,7 @@ static inline void async_case(const struct toy_case *t) {
     for (int s = 0; s < t->servers; s++)
         for (int i = 0; i < 64; i++) pushes += j->report[s].staleness.count[i];
     struct shard_map *map = shard_map_of(&j->c, j->l);
-    // What a worker skips no update has.
+    // A step that a worker skips is in no update.
     assert_int_equal(pushes,
                      (uint64_t)map->count * (uint64_t)(t->workers * t->steps - (t->overflow_step >= 0)));
     assert_int_equal(acknowledged, pushes);

@@ -186,7 +186,7 @@ class Elsewhere(Resume):
 
 class Continued(Resume):
     def test_a_curve_with_a_gap_is_told(self):
-        """What is lost of metrics.jsonl is said, whether a line is damaged or the last ones are missing; of a whole file nothing is."""
+        """The run says which lines of metrics.jsonl are lost, damaged or missing at the end; it says nothing of a whole file."""
         ring = ["--topology", "zero:1", "--workers", "2"]
         self.train("gap", *ring, *KEEP_ALL)
         whole = self.read("gap", "metrics.jsonl").splitlines(True)

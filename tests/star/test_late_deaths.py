@@ -55,7 +55,7 @@ class Deaths(Case):
             self.assertIn(f"{victim} (pid ", p.ends(1))
 
     def test_elastic(self):
-        """Of three one is late, another dies: the steps go on with whoever is there, and there is nobody whom a step waits for."""
+        """One of three workers is late, another dies: the steps go on with whoever is there, and there is nobody whom a step waits for."""
         p = self.start(*self.words("run", "ps:backup:1", "--delay", "1:constant:30", "--delay", "0:constant:2", "--elastic", "1:3", steps=200))
         p.behind(10)
         p.kill_now("worker 2")

@@ -71,7 +71,7 @@ class Case(Runs):
         self.assertIn(f"\ndropped     {sum(s['dropped_pushes'])} of {sum(s['dropped_pushes'] + s['staleness']['histogram'])} gradients of keys",
                       self.run_it("summary", "old").stdout)
         self.assert_as_predicted(s)
-        # What was dropped is in no count of ages, and has no line.
+        # A dropped gradient is in no count of ages, and has no line.
         self.remove("old")
         self.run_it(*self.words("old", 10, *option("max_staleness=1", "pushes_per_update=2"), "--delay", "2:constant:30", "--log-updates"))
         s, lines = self.summary("old"), self.lines("old", "updates.jsonl")
@@ -86,7 +86,7 @@ class Case(Runs):
         self.assertEqual((s["dropped_pushes"], s["updates_applied"]), ([0, 0], 30))
 
     def test_recordings_that_were_altered(self):
-        """What no run leaves is refused, or ends the run in words: no sum of more pushes than it has room for, and nobody waits for ever."""
+        """A recording that no run leaves is refused, or ends the run in words: no sum of more pushes than it has room for, and nobody waits for ever."""
         settings = option("pushes_per_update=2")
         self.run_it(*self.words("kept", 4, *settings, "--record-arrivals"))
         kept = {name: self.read("kept", name) for name in os.listdir(self.at("kept")) if name.startswith("arrivals.")}

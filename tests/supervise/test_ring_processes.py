@@ -279,7 +279,7 @@ class Mpi(Case):
             words = p.ends(None)
             self.assertIn(p.returncode, (0, 1) if name == "rank" else (1,), words)  # a rank may have ended just before
             if p.returncode:
-                # Of a rank that the others still need they may say it first.
+                # If the others still need the rank, they may say it first.
                 self.assertRegex(words, rf"{name}.* \(pid \d+\) gave no sign of life for the deadline and was killed|rank 1 .*gives no sign of life")
 
     def test_an_mpirun_that_is_not_there(self):

@@ -338,7 +338,7 @@ static void test_another_number_of_ranks(void **state) {
     net_free(n);
 }
 
-// Who has gone before it can be told that it is refused, whatever it calls itself.
+// A stranger that has gone before it can be told that it is refused, whatever rank it gives.
 static void test_a_stranger_whom_no_answer_reaches(void **state) {
     (void)state;
     static const int ranks[] = {-1, RANKS, 1000000, INT32_MIN, INT32_MAX, 2};

@@ -81,8 +81,8 @@ def of_loss(groups):
     apart = {}
     for run in (g[0] for g in groups):
         apart.setdefault(run.get("explained", "loss_of") or "the global batch", []).append(run.label)
-    whose = "".join(f" That of {listed(labels)} is of {of}." for of, labels in apart.items() if of != "the global batch")
-    return f"Of the last step, in nats per token: {ends(groups, lambda r: as_float(r.losses[-1]), '{:.4f}')}.{whose}{known}"
+    whose = "".join(f" The loss of {listed(labels)} is of {of}." for of, labels in apart.items() if of != "the global batch")
+    return f"At the last step, in nats per token: {ends(groups, lambda r: as_float(r.losses[-1]), '{:.4f}')}.{whose}{known}"
 
 
 def of_memory(groups):
@@ -118,7 +118,7 @@ def of_speed(groups):
 
 
 def of_trouble(groups):
-    """Who was made slow on purpose, and how long the others waited for it; "" where nobody was."""
+    """Sentences on the roles that were made slow on purpose, and on the share of waiting that was for them; "" if there are none."""
     made = list(dict.fromkeys(filter(None, (g[0].get("trouble", "text") for g in groups))))
     waits = [f"{share} of {g[0].label}'s waiting was for {name}" for g in groups for name, share in [table.waited_most(g[0])] if name != table.DASH]
     return "".join(f" {text[0].upper()}{text[1:]}." for text in made) + (f" {'; '.join(waits)}." if made and waits else "")

@@ -79,7 +79,7 @@ def with_contents(body):
 
 
 def common(runs, key):
-    """What all runs say, "1, 2, 3" of a few numbers, "varies" of others; None where no run says it."""
+    """The value of a key in all runs: "1, 2, 3" for a few numbers that differ, "varies" for others; None where no run has it."""
     values = list(dict.fromkeys(str(r.summary.get(key)) for r in runs if r.summary.get(key) is not None))
     return None if not values else ", ".join(values) if len(values) == 1 or (len(values) <= MOST and all(map(str.isdigit, values))) else "varies"
 
@@ -100,7 +100,7 @@ def slow_of(runs):
 
 
 def title_of(runs):
-    """What was compared, in a line: topologies, the values of a sweep, who was made slow."""
+    """A line that names what was compared: topologies, the values of a sweep, the roles that were made slow."""
     topologies = list(dict.fromkeys(r.topology for r in runs))
     names = findings.listed(topologies) if len(topologies) <= MOST else f"{len(topologies)} topologies"
     slow, rounds = slow_of(runs), {r.local_steps for r in runs}
@@ -170,7 +170,7 @@ def speeds(groups):
 
 
 def differing(groups, target):
-    """What the repeats say of times and other measures: in sentences, and as a picture, which only repeats give intervals for."""
+    """The differences of times and other measures that repeats show: sentences, and a picture, which needs repeats for its intervals."""
     said = sentences.in_words(groups, target)
     if not said:
         return ""

@@ -1,8 +1,10 @@
 // Recorded arrivals, as --replay-arrivals reads them (ps/record/arrivals.h): a shard's file. The first byte says whether a
-// good head goes before the rest, whether it is of a run with bounded delay, and whether updates are of two pushes. What is accepted holds each batch of each key once, pushed by whichever worker, on versions
-// that follow each other; of bounded delay each worker's steps are in their order, on versions that there are. Written and read again it is the
-// same. And a shard repeats it (ps/server/push_replayed.c): workers push and pull as it says, and in the end all pushes are in, or
-// the shard has said why that cannot be: nobody waits for ever, and no sum is of more pushes than it has room for.
+// good head goes before the rest, whether it is of a run with bounded delay, and whether updates are of two pushes. An
+// accepted file holds each batch of each key once, pushed by whichever worker, on versions that follow each other; with
+// bounded delay each worker's steps are in their order, on versions that exist. The file that is written and read again
+// is the same. A shard repeats it (ps/server/push_replayed.c): workers push and pull as it says, and in the end all pushes
+// are in, or the shard has said why that cannot be. Nobody waits for ever, and no sum is of more pushes than it has room
+// for.
 #include "ps/record/arrivals.h"
 
 #include <stdlib.h>

@@ -191,7 +191,7 @@ def in_short(groups):
     if len(told) <= FEW:
         return [clause(s, ratios) + "." for s in told] + remarks(groups)
     told = [s for s in told if s.time.low is not None]
-    open_ones = [f"{s.label} ({s.more:,} more {s.unit})" if s.more else s.label for s in told if not s.decided]
+    open_ones = [f"{s.label} ({s.more:,} more {s.unit if s.more > 1 else s.unit[:-1]})" if s.more else s.label for s in told if not s.decided]
     same = [f"{s.label} ({s.time.least:.2f} to {s.time.most:.2f})" for s in told if s.decided and verdict(s, ratios)]
     out = [f"\u00b1: 95% interval, from {min(s.time.count for s in told)} {told[0].unit}."] if told else []
     if open_ones:

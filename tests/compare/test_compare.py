@@ -90,7 +90,7 @@ with open(os.path.join(os.path.dirname(os.path.abspath(value("--out"))), "order.
     f.write(" ".join(argv) + "\\n")
 broken = os.environ.get("BREAK") in ("1", "killed") or os.environ.get("BREAK") == "second" and value("--out").endswith(".r2")
 if value("--topology") == "zero:3" and broken or os.environ.get("BREAK") == "all":
-    print("reading\\nstarring: error: [rank 1] could not gather unit 3\\nstarring: error: rank 0 saw it\\nthe end")
+    print("reading\\nstarring: error: [rank 1] could not gather unit 3\\nstarring: error: rank 0 saw it\\nthe end", flush=True)
     os.kill(os.getpid(), 9) if os.environ["BREAK"] == "killed" else sys.exit(1)
 losses = list(LOSSES)
 if value("--topology") == "zero:3" and os.environ.get("BREAK") == "bit":

@@ -26,7 +26,7 @@ class Lost(Runs):
                     continue
                 with self.subTest(topology, more=more):
                     said = self.run_it(*LOST, "--topology", topology, *workers, *more, status=1).stderr
-                    self.assertRegex(said, r"the last [2-6] gradients held infinities or NaN")
+                    self.assertRegex(said, r"the last [2-8] gradients held infinities or NaN")  # 8 of one that takes more batches
 
     def test_a_loss_scale_that_does_not_move(self):
         words = ["--topology", "local", "--dtype", "fp16", "--set", "fp16.loss_scale=1e30"]

@@ -203,7 +203,7 @@ class Files(Runs):
         for kind in ("metrics.jsonl", "evals.jsonl"):
             for path in self.of_kind(kind):
                 lines = documents(self.at(path))
-                self.assertGreater(len(lines), 1)
+                self.assertGreaterEqual(len(lines), 1)  # worker 0 may have found one batch of a budget
                 first = [(key, type(value)) for key, value in lines[0].items()]
                 self.assertIs(type(lines[0]["step"]), int)
                 for line in lines:

@@ -288,8 +288,8 @@ run-tests:
 	    $$(python3 tests/run.py --list --tests $(TESTS) $(TEST_BINS) $(PY_TESTS)) || echo "make: not everything could be built"
 	@STARRING="$$(cd $(BUILD) && pwd)/starring" python3 tests/run.py --tests $(TESTS) --san "$(SAN)" $(TEST_BINS) $(PY_TESTS)
 
-# The hashes that docs/demo.md names for the demo.
-EXPECTED = $(shell sed -n 's/^    \([a-z0-9-]*\)  *\([0-9a-f]\{16\}\)  .*/--expect \1=\2/p' docs/demo.md)
+# The hash that docs/demo.md names for the demo.
+EXPECTED = $(shell sed -n 's/^    weights  *\([0-9a-f]\{16\}\)$$/--expect \1/p' docs/demo.md)
 demo: deps
 	@$(MAKE) --no-print-directory $(JOBS) $(BUILD)/starring
 	@python3 experiments/compare.py --program $(BUILD)/starring --config experiments/demo.json \

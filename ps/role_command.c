@@ -216,7 +216,7 @@ static int make_ready(struct role *r, struct config *c) {
     bool computes = is(r, &command_worker);
     if (computes) device_resolve(c);
     error_quiet(QUIET_NOT);
-    r->unusable = computes && (!device_backend(c) || cpu_kernel_choose(c) || products_check(c));
+    r->unusable = computes && (!device_backend(c) || products_check(c));
     if (r->unusable || read_files(r)) return -1;
     error_set_label(r->rank >= 0 ? "%s %ld" : "%s", r->command->name, r->rank);
     return 0;

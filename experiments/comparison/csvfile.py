@@ -23,7 +23,7 @@ def csv_record(run):
         record[f"step_seconds_{key}"] = run.get("step_seconds", key)
     record["loss_first"], record["loss_last"] = run.losses[0], run.losses[-1]
     record["val_loss"], record["unigram_entropy"] = run.val_loss, run.unigram_entropy
-    record["weights_hash"], record["product"] = run.weights_hash, run.product
+    record["weights_hash"], record["cpu_kernel"] = run.weights_hash, run.get("cpu_kernel", "name")
     for key, value in time_per_step(run).items():
         record[f"seconds_per_step_{key}"] = f"{value:.6g}"
     servers = server_times([run])

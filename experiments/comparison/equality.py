@@ -9,7 +9,7 @@ from .runs import as_float
 FREE_KEYS = {"topology", "launch", "out", "threads", "parameter_server", "ring", "zero_optimization", "servers", "trace",
              "json", "quiet", "full", "steps_per_print", "deadline_ms", "eval_every", "eval_batches", "workers",
              "train_micro_batch_size_per_gpu", "medium", "straggle", "delay", "snapshots", "evaluation",
-             "security", "aio"}
+             "security", "aio", "cpu"}
 
 
 def first_difference(a, b):
@@ -24,8 +24,8 @@ def first_difference(a, b):
         return step, (f"at step {step}: {mine} has {len(a.losses)} steps, "
                       f"{theirs} has {len(b.losses)}")
     if a.weights_hash != b.weights_hash:
-        return None, (f"after step {len(a.losses)}, the last: equal losses, but weights {a.hash_in_words} in {mine}, "
-                      f"{b.hash_in_words} in {theirs}")
+        return None, (f"after step {len(a.losses)}, the last: equal losses, but weights {a.weights_hash} in {mine}, "
+                      f"{b.weights_hash} in {theirs}")
     return None
 
 
@@ -88,10 +88,10 @@ def broken_promises(runs):
 
 
 def unexpected(runs, expected):
-    """Sentences: stars and rings that are promised equal and do not end in the hash that {product: hash} names for theirs."""
-    return [f"{run.label} ends with the weights {run.hash_in_words}, not with {expected[run.product]}: this is another text, another "
-            "configuration, another version of the program, or a bug"
-            for run in runs if run.kind != "local" and promise(run) and expected.get(run.product, run.weights_hash) != run.weights_hash]
+    """Sentences: stars and rings on CPUs that are promised equal and do not end in this hash."""
+    return [f"{run.label} ends with the weights {run.weights_hash}, not with {expected}: this is another text, another configuration, "
+            "another version of the program, or a bug"
+            for run in runs if expected not in (None, run.weights_hash) and run.kind != "local" and run.device == "cpu" and promise(run)]
 
 
 def unequal_pairs(runs):
@@ -123,9 +123,6 @@ def why(run, reference):
     """Why `run` may differ from `reference`, as half a sentence: its topology's own words first. None when nothing explains it."""
     if run.tokens_per_step != reference.tokens_per_step:
         return f"its steps have {run.tokens_per_step} tokens against {reference.tokens_per_step}: other batches, other updates"
-    products = [r.get("cpu_kernel", "product") for r in (run, reference)]
-    if all(products) and products[0] != products[1]:
-        return f"its matrix product rounds in another way: {products[0]} against {products[1]}"
     differs = run.get("explained", "differs")
     if differs:
         return differs + staleness_text(run)
@@ -182,7 +179,7 @@ def of_one_seed(runs):
     for group in groups:
         if len(group) > 1:
             out.append(("equal", f"{' = '.join(names(group, runs))}{repeats(group)}: equal to the last bit, the loss of each of the "
-                        f"{len(group[0].losses)} steps and the final weights ({group[0].hash_in_words})."))
+                        f"{len(group[0].losses)} steps and the final weights ({group[0].weights_hash})."))
     broken, told = broken_promises(runs), set()
     for group in groups[1:] if len(groups[0]) > 1 else groups:
         run = group[0]
@@ -201,5 +198,5 @@ def of_one_seed(runs):
     out += [("broken", f"BROKEN PROMISE: {text}. These topologies must agree to the last bit; this is a bug.")
             for text in broken]
     if len(runs) == 1:
-        out.append(("equal", f"One run only ({runs[0].label}, weights {runs[0].hash_in_words}): nothing to compare it with."))
+        out.append(("equal", f"One run only ({runs[0].label}, weights {runs[0].weights_hash}): nothing to compare it with."))
     return out

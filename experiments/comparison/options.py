@@ -21,11 +21,10 @@ def media_of(text):
 
 
 def hash_of(text):
-    """(product, hash) of --expect."""
-    product, eq, value = text.partition("=")
-    if not eq or not product or not re.fullmatch("[0-9a-f]{16}", value):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected PRODUCT=HASH, a hash of 16 hexadecimal digits")
-    return product, value
+    """The hash of --expect."""
+    if not re.fullmatch("[0-9a-f]{16}", text):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a hash of 16 hexadecimal digits")
+    return text
 
 
 def share_of(text):
@@ -98,9 +97,8 @@ def add_out(ap, program):
     out.add_argument("--assert-equal", nargs="?", const="all", choices=["all", "promised"], metavar="promised",
                      help="exit with 1 unless all runs of one seed are equal to the last bit; with \"promised\": unless those "
                      "are that must be (ps:sync and zero:0-3 with the same number of workers)")
-    out.add_argument("--expect", action="append", type=hash_of, default=[], metavar="PRODUCT=HASH",
-                     help="exit with 1 unless ps:sync and zero:0-3 end with this hash of the weights, where they multiply with this "
-                     "product (fma, bf16-pairs); may be given again")
+    out.add_argument("--expect", type=hash_of, metavar="HASH",
+                     help="exit with 1 unless ps:sync and zero:0-3 end with this hash of the weights on a CPU")
     out.add_argument("--keep-going", action="store_true", help="a run that fails does not end the comparison: the table says what "
                      "failed and why, and the exit status is 1")
     out.add_argument("--force", action="store_true", help="compare runs that are unlike in tokens per step, model, data, seed, "
@@ -127,7 +125,6 @@ def parse(argv, description, program):
         if args.runs and given is not None and given is not False and given != []:
             ap.error(f"--{flag.replace('_', '-')} says how to train: it has no use with --runs, which trains nothing")
     args.full = args.full or args.markdown
-    args.expect = dict(args.expect)
     args.repeat_given = args.repeat is not None
     args.decide = args.decide or (None if args.repeat_given else DECIDE)
     args.within = WITHIN if args.within is None else args.within

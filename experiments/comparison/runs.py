@@ -103,21 +103,11 @@ class Run:
         return (self.topology or "").split(":")[0]
 
     @property
-    def product(self):
-        """How matrices were multiplied, which the bits depend on: the CPU's product (cpu.kernel), else the device."""
-        return self.get("cpu_kernel", "product") or self.device
-
-    @property
     def own_steps(self):
         """Steps that the ranks' figures are of: those since the checkpoint that the run went on from; of asynchronous workers the
         job's, N batches each, whoever did them. At least 1."""
         steps = self.steps if isinstance(self.steps, (int, float)) else len(self.losses)
         return max(steps - (self.resumed_from or 0), 1)
-
-    @property
-    def hash_in_words(self):
-        """The weights' hash beside the product that it belongs to: "21565abde008daf7, fma"."""
-        return ", ".join(str(word) for word in (self.weights_hash, self.product) if word)
 
     def elapsed(self):
         """Seconds of training since the first step began, at the end of each step."""

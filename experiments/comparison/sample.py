@@ -20,7 +20,6 @@ class Spoken:
 
     def __init__(self, run, document):
         self.label = run.label
-        self.product = document.get("cpu_kernel") or document.get("device")
         self.ids = document["ids"]
         self.text = visible(PROMPT + document["text"])
 
@@ -57,8 +56,6 @@ def ask(run, program):
     """One run's continuation; RunError with the program's own words when there is none."""
     argv = [program, "generate", "--model", run.directory, "--prompt", PROMPT, "--tokens", str(TOKENS), "--temperature",
             str(TEMPERATURE), "--seed", str(SEED), "--threads", "1", "--json"]
-    if run.get("cpu_kernel", "product"):  # the sentence is the run's, not that of the machine which reads it
-        argv += ["--set", f"cpu.kernel={run.get('cpu_kernel', 'product')}"]
     try:
         p = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=False,
                            preexec_fn=cli.dies_with_us())
@@ -86,15 +83,7 @@ def verdict(spoken):
     return f"{a.label} and {b.label} write different sentences, from byte {at + 1} on: their weights are not equal."
 
 
-def product_of(spoken):
-    """", matrix product fma", by which the sentences came about."""
-    products = " and ".join(dict.fromkeys(s.product for s in spoken if s.product))
-    return f", matrix product {products}" if products else ""
-
-
-def how(spoken):
-    """How the sentences came about, in words."""
-    return f"prompt \"{PROMPT}\", {TOKENS} bytes, temperature {TEMPERATURE}, seed {SEED}{product_of(spoken)}; \" | \" is a line end"
+HOW = f"prompt \"{PROMPT}\", {TOKENS} bytes, temperature {TEMPERATURE}, seed {SEED}; \" | \" is a line end"
 
 
 def as_text(spoken):
@@ -102,7 +91,7 @@ def as_text(spoken):
     if not spoken:
         return ""
     width = max(len(s.label) for s in spoken)
-    lines = [f"The weights speak ({how(spoken)}):"] + [f"  {s.label:{width}}  {s.text}" for s in spoken]
+    lines = [f"The weights speak ({HOW}):"] + [f"  {s.label:{width}}  {s.text}" for s in spoken]
     return "\n".join(lines + ([verdict(spoken)] if verdict(spoken) else []))
 
 
@@ -113,5 +102,5 @@ def as_html(spoken):
     rows = "".join(f"<tr><td>{escape(s.label)}</td><td style=\"text-align:left;white-space:normal\">{escape(s.text)}</td></tr>"
                    for s in spoken)
     return (f"<h2>The weights speak</h2><p>What <code>starring generate</code> writes with the weights that these runs left "
-            f"({escape(how(spoken))}). {escape(verdict(spoken))} A model this small, trained this briefly, knows words before it "
+            f"({escape(HOW)}). {escape(verdict(spoken))} A model this small, trained this briefly, knows words before it "
             f"knows sense.</p><div class=\"wide\"><table><tbody>{rows}</tbody></table></div>")

@@ -20,8 +20,6 @@ STAR_IN_PLACE = ("With shared memory (shm) a star's worker reads the weights in 
                  "model state is then the gradients alone, half of the textbook figure; the weights count as the servers' memory.")
 RESIDENT = ("Resident memory is what all processes of a job together have in memory after its last step, including a star's scheduler and "
             "what started the ranks. A page that several processes use (of shared memory, the program or a library) counts once.")
-PAIRS = ("bf16-pairs is the matrix product of processors that have a fast instruction for pairs of bf16. Other processors use fma and end "
-         "with other hashes. --set cpu.kernel=fma gives the same hashes everywhere.")
 LEAST_WAIT = 0.01    # of the step: of less waiting nobody is named
 UNEQUAL = 1.05       # an asynchronous worker's batches over another's, from which they are told
 EXACT = "\"12.34 =\": predicted and measured agree to the byte."
@@ -73,12 +71,7 @@ def footnotes(groups):
 
 def remarks(groups):
     """The sentences that a reader of the rows must know; the report has them too."""
-    return [HOST] + method(groups) + doubtful(groups) + shared_pages(groups) + shared_budgets(groups) + own_bits(groups)
-
-
-def own_bits(groups):
-    """Why the hashes may be others than a page's or a neighbour's."""
-    return [PAIRS] if any(r.product == "bf16-pairs" for g in groups for r in g) else []
+    return [HOST] + method(groups) + doubtful(groups) + shared_pages(groups) + shared_budgets(groups)
 
 
 def shared_pages(groups):
@@ -199,11 +192,6 @@ def rows(groups, target=None):
     hashes = [str(g[0].weights_hash).removeprefix("0x") if len({r.weights_hash for r in g}) == 1 else "varies" for g in groups]
     at.out.append(("weights hash", [h[:8] for h in hashes]))
     at.out.append(("", [h[8:] for h in hashes]))
-    # As the hash over two lines: a longer column would not leave all runs of the demo beside each other.
-    products = [str(r.product or DASH).partition("-") for r in firsts]
-    at.add("  matrix product", [head + hyphen * bool(tail) or DASH for head, hyphen, tail in products])
-    if any(tail for _, _, tail in products):
-        at.out.append(("", [tail for _, _, tail in products]))
     return at.out
 
 

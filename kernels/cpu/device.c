@@ -31,14 +31,10 @@ static int host_open(struct device **out, const struct device_options *opt, cons
 }
 
 static int cpu_open(struct device **out, const struct device_options *opt) {
-    enum cpu_kernel asked = opt ? opt->kernel : CPU_KERNEL_AUTO, kernel = CPU_KERNEL_FMA;
+    enum cpu_kernel kernel;
     const char *why;
-    if (cpu_kernel_resolve(asked, DT_BF16, &kernel, &why) != 0) return -1;
-    bool fast = cpu_kernel_by_instruction(asked, DT_BF16);
-    return host_open(out, opt, &cpu_backend,
-                     kernel == CPU_KERNEL_FMA ? cpu_ops
-                     : fast                   ? cpu_ops_pairs_fast
-                                              : cpu_ops_pairs);
+    if (cpu_kernel_resolve(opt ? opt->kernel : CPU_KERNEL_AUTO, &kernel, &why) != 0) return -1;
+    return host_open(out, opt, &cpu_backend, cpu_ops);
 }
 
 static int ref_open(struct device **out, const struct device_options *opt) {

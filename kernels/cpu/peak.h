@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "kernels/cpu_kernel.h"
+#include "kernels/dtype.h"
 
 struct cpu_peak {
     int threads;

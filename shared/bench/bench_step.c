@@ -140,7 +140,6 @@ static int prepare(struct bench *b, const struct topology_table *topologies, con
         return -1;
     struct config *c = b->rank.config;
     device_resolve(c);
-    if (cpu_kernel_choose(c)) return -1;
     const struct backend *found = device_backend(c);
     if (!found || bench_rank_open(&b->rank, found)) return -1;
     struct device *dev = b->rank.dev;

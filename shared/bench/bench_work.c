@@ -21,8 +21,9 @@
 #define LAUNCHES_MAX  1000
 
 int bench_open(struct bench_device *b, const struct cli_args *args) {
-    // --set, of those keys of the section cuda that a single operation depends on.
-    static const char *const known[] = {"cuda.attention", "cuda.attention_slice", "cuda.gelu", NULL};
+    // --set, of those keys that a single operation depends on.
+    static const char *const known[] = {"cpu.kernel", "cuda.attention", "cuda.attention_slice", "cuda.gelu",
+                                        NULL};
     long threads, rounds;
     if (bench_dtype(args, DT_BF16, &b->dt) || cli_integer(args, "threads", 1, 4096, 0, &threads) ||
         cli_integer(args, "rounds", 1, BENCH_ROUNDS_MOST, 7, &rounds))
@@ -32,22 +33,27 @@ int bench_open(struct bench_device *b, const struct cli_args *args) {
     const struct backend *backend = bench_backend(args);
     struct device_options o = {.threads = b->threads, .label = "bench"};
     if (!backend || cli_only_sets(args, known,
-                                  "is not used here; cuda.attention, cuda.attention_slice and cuda.gelu are"))
+                                  "is not used here; cpu.kernel, cuda.attention, cuda.attention_slice and "
+                                  "cuda.gelu are"))
         return -1;
     if (args->override_count) {
         struct config *c = config_load(&topology_local_alone, NULL, args->overrides, args->override_count);
         if (!c) return -1;
         c->device = backend->host_memory ? DEVICE_CPU : DEVICE_CUDA;
+        c->dtype = b->dt;
         device_resolve(c);
         o.cuda = c->cuda;
+        o.kernel = c->cpu_kernel;
+        bool can = device_backend(c) != NULL;
         config_destroy(&c);
+        if (!can) return -1;
     }
     if (dev_open(backend, &o, &b->dev)) return fail("cannot open the %s device", backend->name);
     b->s = stream_create(b->dev, "bench");
     if (!b->s) return fail("cannot create a stream: %s", dev_error(b->dev));
     arena_init(&b->arena, b->dev);
     b->gpu = !dev_host_memory(b->dev);
-    if (!b->gpu) cpu_peak_init(&b->peak, CPU_KERNEL_AUTO, b->dt, b->threads);
+    if (!b->gpu) cpu_peak_init(&b->peak, o.kernel, b->dt, b->threads);
     return b->gpu && dev_facts(b->dev, &b->facts) ? fail("cannot ask the device: %s", dev_error(b->dev)) : 0;
 }
 

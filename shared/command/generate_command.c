@@ -297,7 +297,7 @@ static void print_json(const struct run *r, const int32_t *ids, int64_t count, d
     cJSON_AddNumberToObject(j, "window", (double)r->window);
     cJSON_AddStringToObject(j, "dtype", dtype_name(c->dtype));
     cJSON_AddStringToObject(j, "device", device_backend(c)->name);
-    json_put_text(j, "cpu_kernel", c->device == DEVICE_CPU ? cpu_kernel_name(c->cpu_kernel) : NULL);
+    json_put_text(j, "cpu_kernel", device_cpu_kernel(c));
     cJSON_AddNumberToObject(j, "seconds", seconds);
     cJSON_AddNumberToObject(j, "tokens_per_second", seconds > 0 ? (double)count / seconds : 0);
     json_print(stdout, j);
@@ -321,14 +321,14 @@ static int continue_prompt(struct run *r) {
     int said = 0;
     device_notes_say(r->dev, &said);
     if (!json) fputc('\n', stdout);
-    bool on_cpu = c->device == DEVICE_CPU;
+    const char *way = device_cpu_kernel(c);
     if (json && made >= 0) print_json(r, ids, made, seconds);
     if (!json && made >= 0)
         info("%lld tokens in %.2f s (%.1f tokens/s)%s, %s on %s%s%s, seed %llu", (long long)made, seconds,
              (double)made / seconds,
              made > 0 && is_end_token(&r->o, ids[made - 1]) ? ", ended by the model" : "",
-             dtype_name(c->dtype), device_backend(c)->name, on_cpu ? " by " : "",
-             on_cpu ? cpu_kernel_name(c->cpu_kernel) : "", (unsigned long long)r->o.sample.seed);
+             dtype_name(c->dtype), device_backend(c)->name, way ? " by " : "", way ? way : "",
+             (unsigned long long)r->o.sample.seed);
     free(ids);
     return made < 0 ? -1 : 0;
 }
@@ -337,9 +337,8 @@ static int run(const struct topology_table *t, const struct cli_args *a) {
     struct run r = {.topologies = t, .args = a};
     int status = EXIT_USAGE;
     if (!read_options(&r) && !open_weights(&r)) {
-        // How the device multiplies weights of their type matters: another product draws other tokens.
         device_resolve(r.config);
-        if (!cpu_kernel_choose(r.config) && !read_prompt(&r) && !choose_window(&r))
+        if (device_backend(r.config) && !read_prompt(&r) && !choose_window(&r))
             status = open_device(&r) || create(&r) || continue_prompt(&r) ? EXIT_RUN_FAILED : 0;
     }
     generator_destroy(&r.generator);

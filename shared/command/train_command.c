@@ -222,8 +222,9 @@ static int check(const struct run *r, const struct cli_args *args, const struct 
     error_quiet(0);
     // Machines differ: each rank speaks for its own.
     if (starts_far(r) && !dry) return 0;
-    if (cpu_kernel_choose(c)) return -1;
-    return !dry && (!device_backend(c) || products_check(c)) ? -1 : 0;
+    if ((!dry || !config_device(c)->gpu) && !device_backend(c))
+        return -1;  // a GPU's run is predicted without one
+    return dry ? 0 : products_check(c);
 }
 
 // Errors of the run's start and of its directory, beside those of model and data.

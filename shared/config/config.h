@@ -191,7 +191,7 @@ struct config {
     enum device_kind device;
     enum ring_collective collective;
     int threads;                 // CPU threads per rank; 0: cores / ranks on this machine, at least 1
-    enum cpu_kernel cpu_kernel;  // device cpu: what it becomes on this machine once cpu_kernel_choose has run
+    enum cpu_kernel cpu_kernel;  // device cpu, dtype bf16: as asked
     struct cuda_choices cuda;
     char *products;  // cuda.products: "auto", "none" or a file (shared/device/product_choice.h)
 

@@ -84,8 +84,7 @@ struct config_key {
     enum help_group group;  // of the flag
     bool often;             // what most people need: in the short --help too
 
-    unsigned agree;      // of enum identity_use; 0: nobody compares it
-    const char *advice;  // for ranks that differ in it; NULL: to use one configuration
+    unsigned agree;  // of enum identity_use; 0: nobody compares it
 };
 
 size_t config_key_count(void);

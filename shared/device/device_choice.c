@@ -23,19 +23,31 @@ void device_resolve(struct config *c) {
     }
 }
 
-int cpu_kernel_choose(struct config *c) {
-    const char *why = "";
-    if (c->device != DEVICE_CPU) return 0;
-    if (cpu_kernel_resolve(c->cpu_kernel, c->dtype, &c->cpu_kernel, &why) == 0) return 0;
-    return fail("cpu.kernel %s: %s; --set cpu.kernel=fma takes every type on every machine",
-                cpu_kernel_name(CPU_KERNEL_PAIRS), why);
+// Products of fp32 and fp16 have one way, so that a choice would do nothing.
+static int cpu_kernel_check(const struct config *c) {
+    enum cpu_kernel taken;
+    const char *why, *asked = cpu_kernel_name(c->cpu_kernel);
+    if (c->cpu_kernel == CPU_KERNEL_AUTO) return 0;
+    if (c->dtype != DT_BF16)
+        return fail("cpu.kernel %s: it is about products of bf16, and this run's dtype is %s: leave it out",
+                    asked, dtype_name(c->dtype));
+    if (cpu_kernel_resolve(c->cpu_kernel, &taken, &why) == 0) return 0;
+    return fail("cpu.kernel %s: %s: leave it out, the bits are the same", asked, why);
 }
 
 const struct backend *device_backend(const struct config *c) {
     const char *why = "", *name = config_device(c)->name;
     const struct backend *b = backend_find(name, &why);
     if (!b) fail("--device %s: %s", name, why);
-    return b;
+    return b && (c->device != DEVICE_CPU || !cpu_kernel_check(c)) ? b : NULL;
+}
+
+const char *device_cpu_kernel(const struct config *c) {
+    enum cpu_kernel taken = CPU_KERNEL_FMA;
+    const char *why;
+    if (c->device != DEVICE_CPU) return NULL;
+    if (c->dtype == DT_BF16) cpu_kernel_resolve(c->cpu_kernel, &taken, &why);
+    return cpu_kernel_name(taken);
 }
 
 int device_gpus(const struct config *c) {

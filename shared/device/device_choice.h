@@ -9,11 +9,10 @@
 // "auto" becomes a GPU where its backend can be used, else cpu; the first is said in a line. The section of another
 // device has no effect (device_rows), which is said where it was asked for.
 void device_resolve(struct config *c);
-// Resolves c->cpu_kernel for this machine where the device is cpu; after device_resolve. -1 after logging why
-// it cannot be had.
-int cpu_kernel_choose(struct config *c);
-// The backend of c->device ("auto": cpu). NULL after logging the backend's reason.
+// The backend of c->device ("auto": cpu), which can multiply as cpu.kernel says. NULL after logging the reason.
 const struct backend *device_backend(const struct config *c);
+// The way that the run's matrix products take on a CPU ("fma"), once device_backend has found it. NULL on another device.
+const char *device_cpu_kernel(const struct config *c);
 // GPUs of this machine; 0 when c->device is none, or cannot be used here.
 int device_gpus(const struct config *c);
 

@@ -54,7 +54,7 @@ static enum evaluated evaluate_as(struct config *c, const struct evaluate_dir_op
     struct job job = {0};
     enum evaluated rc = EVALUATE_FAILED;
     device_resolve(c);
-    if (device_backend(c) && !cpu_kernel_choose(c) && !job_open(&job, c, false))
+    if (device_backend(c) && !job_open(&job, c, false))
         rc = evaluate_run(&(struct evaluate_options){.config = c,
                                                      .spec = &job.spec,
                                                      .data = job.data,

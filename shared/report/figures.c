@@ -376,11 +376,11 @@ static const struct figure of_runs[] = {
     {"params", NULL, "parameters, without padding", AT(params), TOP},
     {"cpu_kernel", NULL, "null: not computed on a CPU", OBJECT, .type = "object or null",
      FIGURE_IF(run_facts, cpu_kernel), TOP},
-    {"cpu_kernel.product", NULL,
-     "how the workers' CPUs multiplied matrices (`cpu.kernel`), the one choice that a CPU's bits depend"
-     " on: fma, bf16-pairs; stands beside every hash that is shown",
+    {"cpu_kernel.name", NULL,
+     "the way that worker 0's matrix products took: fma, of bf16 also avx512_bf16 or amx (`cpu.kernel`)."
+     " Speeds depend on it and on what follows; bits do not",
      AT(cpu_kernel), .type = "string", .when = "CPU"},
-    {"cpu_kernel.built_for", NULL, "worker 0's vector instructions; bits do not depend on them",
+    {"cpu_kernel.built_for", NULL, "the vector instructions that worker 0's program was built for",
      MADE(put_built_for), .type = "string", .when = "CPU"},
     {"products", NULL,
      "which algorithms the matrix products of worker 0's GPU take (`cuda.products`); null: not computed"

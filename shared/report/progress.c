@@ -73,7 +73,6 @@ void progress_start(struct progress *p, const struct config *c, const struct mod
     p->start_s = now_seconds();
     fprintf(p->o.file, "%s: %s parameters, %s, %s, %d worker%s", s->name, format_count(count, params),
             dtype_name(c->dtype), c->topology, c->workers, c->workers == 1 ? "" : "s");
-    if (c->device == DEVICE_CPU) fprintf(p->o.file, ", cpu kernel %s", cpu_kernel_name(c->cpu_kernel));
     int servers = config_ranks(c, "server");
     if (servers) fprintf(p->o.file, ", %d server%s", servers, servers == 1 ? "" : "s");
     const char *most = c->documents == DOCUMENTS_WHOLE ? "up to " : "";

@@ -160,7 +160,7 @@ struct run_facts {
     const char *data;             // description of the token stream
     struct cJSON *products;       // products_json; NULL: not on a GPU. The caller's
     const char *medium, *launch;  // struct topology's
-    const char *cpu_kernel;       // how matrices were multiplied; NULL: not on a CPU
+    const char *cpu_kernel;       // device_cpu_kernel
     struct head_plan head;
 };
 

@@ -9,9 +9,6 @@
 #include "shared/device/product_choice.h"
 #include "shared/report/summary.h"
 
-// Why a hash may be another than a neighbour's.
-#define OTHER_BITS ": other bits than fma's, which --set cpu.kernel=fma gives everywhere"
-
 static const char *text(const cJSON *o, const char *key) { return json_text(o, key, "-"); }
 
 static double of_class(const cJSON *classes, enum mem_class c) {
@@ -162,7 +159,7 @@ static void print_head(FILE *f, const cJSON *s) {
     fputc('\n', f);
     const cJSON *kernel = json_item(s, "cpu_kernel");
     if (cJSON_IsObject(kernel))
-        fprintf(f, "cpu kernel  %s (program built for %s)\n", text(kernel, "product"),
+        fprintf(f, "cpu kernel  %s (program built for %s)\n", text(kernel, "name"),
                 text(kernel, "built_for"));
     products_print(f, "products    ", json_item(s, "products"));
     const cJSON *head = json_item(s, "head");
@@ -389,12 +386,10 @@ static void print_checkpoints(FILE *f, const cJSON *s) {
 
 static void print_hash(FILE *f, const cJSON *s) {
     const char *hash = json_text(s, "weights_hash", NULL);
-    const char *product = json_text(json_item(s, "cpu_kernel"), "product", text(s, "device"));
     bool own = !isnan(json_number(s, "consensus_distance")), rounds = json_number(s, "local_steps") > 0;
     const char *of = own ? " of the mean of all ranks" : rounds ? " of the anchor of all ranks" : "";
     if (hash)
-        fprintf(f, "weights     hash %s%s (%s%s)\n", hash, of, product,
-                strcmp(product, cpu_kernel_name(CPU_KERNEL_PAIRS)) ? "" : OTHER_BITS);
+        fprintf(f, "weights     hash %s%s\n", hash, of);
     else
         fputs("weights     hash -\n", f);
 }

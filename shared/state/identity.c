@@ -64,7 +64,7 @@ static const struct identity_key unconfigured[] = {
 #define UNCONFIGURED (sizeof unconfigured / sizeof *unconfigured)
 
 static struct identity_key configured(const struct config_key *k) {
-    return (struct identity_key){k->path, k->agree, k->advice};
+    return (struct identity_key){k->path, k->agree, NULL};
 }
 
 struct identity_key identity_key_at(size_t i) {

@@ -295,7 +295,7 @@ static int leave_report(struct session *x, struct train_result *result) {
                               .data = data_description(j->data)};
     struct model_options model = train_model_options(j->config, &j->spec, j->layout);
     facts.head = model_head_plan(&model);
-    if (j->config->device == DEVICE_CPU) facts.cpu_kernel = cpu_kernel_name(j->config->cpu_kernel);
+    facts.cpu_kernel = device_cpu_kernel(j->config);
     // A file that cannot be written is no reason to go without the others.
     int rc = result->lacks_file ? -1 : 0;
     if (j->config->trace && trace_write_worker(j->dir, x->topology->rank, x->dev, result->timeline)) rc = -1;

@@ -27,7 +27,6 @@ static void expect_all(enum cpu_kernel kernel, enum dtype t, int threads) {
     assert_true(p.steps < 1 << 23);  // each chain counts exactly
     double lanes = p.flops / (2.0 * 12 * (double)p.steps * threads * (p.pairs ? 2 : 1));
     assert_true(lanes == 8 || lanes == 16);
-    assert_true(p.pairs == cpu_kernel_by_instruction(kernel, t));
     cpu_peak_text(&p, text, sizeof text);
     bool widened = !p.pairs && t != DT_F32;
     assert_true((strstr(text, "products run on fp32 fma here") != NULL) == widened);

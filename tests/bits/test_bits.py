@@ -16,6 +16,7 @@ BITS = os.path.join(os.path.dirname(PROGRAM), "tests", "bits")
 OLDER = {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-FMA,-FMA4,-AVX2,-AVX2_Usable,-FMA_Usable,-AVX512F"}
 # What calls libm's transcendental functions: their last bits differ between processors and releases.
 LIBM = re.compile(r"(?<![\w.>])(?:exp|exp2|expm1|log|log2|log10|log1p|pow|sin|cos|tan|tanh|sinh|cosh|erf|cbrt|hypot)f?\s*\(")
+WAYS = ("fma", "avx512_bf16", "amx")
 COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
 
 
@@ -41,13 +42,6 @@ class Bits(unittest.TestCase):
         self.assertEqual({k: v for k, v in own.items() if k in plain}, plain)
         self.assertLessEqual(set(own) - set(plain), {"matmul-pairs bf16"})  # wants hardware fma
 
-    def test_the_two_products_differ(self):
-        # Else comparing them apart, and refusing to mix them, would be for nothing.
-        found = hashes("own")
-        if "matmul-pairs bf16" not in found:
-            self.skipTest("built without fused multiply-adds")
-        self.assertNotEqual(found["matmul bf16"], found["matmul-pairs bf16"])
-
 
 @unittest.skipUnless(os.path.exists(PROGRAM), f"{PROGRAM} is not built: make check builds and names it")
 class Training(Runs):
@@ -66,32 +60,31 @@ class Training(Runs):
             self.assertEqual(here["weights_hash"], older["weights_hash"], dtype)
             self.assertEqual(here["loss"], older["loss"], dtype)
 
-    def test_the_kernel_is_named_and_can_be_chosen(self):
-        p, fma = self.train("fma", "--dtype", "bf16", "--set", "cpu.kernel=fma")
-        self.assertEqual(fma["cpu_kernel"]["product"], "fma")
-        self.assertIn("cpu kernel fma", p.stdout)
-        self.assertIn(f"weights     hash {fma['weights_hash']} (fma)\n", p.stdout)
-        self.assertNotIn("other bits", p.stdout)
-        self.assertEqual(self.json("fma", "config.json")["cpu"]["kernel"], "fma")
-        p, pairs = self.train("pairs", "--dtype", "bf16", "--set", "cpu.kernel=bf16-pairs", status=None)
-        if pairs is None:
-            self.assertIn("built without fused multiply-adds", p.stderr)
-            self.assertEqual(p.returncode, 2)
-            return
-        self.assertEqual(pairs["cpu_kernel"]["product"], "bf16-pairs")
-        again = self.run_it("summary", "pairs")
-        for text in (p.stdout, again.stdout):
-            self.assertIn(f"weights     hash {pairs['weights_hash']} (bf16-pairs: other bits than fma's, which --set "
-                          "cpu.kernel=fma gives everywhere)\n", text)
-        # Three steps of Adam in bf16 may round to the same weights; the gradients' norm shows the difference at once.
-        self.assertNotEqual(self.norms("pairs"), self.norms("fma"))
+    def test_every_way_of_the_cpu_has_the_same_bits(self):
+        _, auto = self.train("auto", "--dtype", "bf16")
+        self.assertIn(auto["cpu_kernel"]["name"], WAYS)
+        for way in WAYS:
+            p, found = self.train(way, "--dtype", "bf16", "--set", f"cpu.kernel={way}", status=None)
+            if found is None:
+                self.assertNotIn(way, ("fma", auto["cpu_kernel"]["name"]))
+                self.assertEqual(p.returncode, 2)
+                self.assertRegex(p.stderr, rf"cpu\.kernel {way}: this pro(gram|cessor) .*: leave it out, the bits are the same")
+                continue
+            self.assertEqual(found["cpu_kernel"]["name"], way)
+            self.assertIn(f"cpu kernel  {way} (program built for ", self.run_it("summary", way).stdout)
+            self.assertIn(f"weights     hash {auto['weights_hash']}\n", p.stdout)
+            # Three steps of Adam in bf16 may round to the same weights; the gradients' norm shows a difference at once.
+            self.assertEqual(self.norms(way), self.norms("auto"))
+            # As it was asked for: another machine that reads it may have other ways.
+            self.assertEqual([self.json(name, "config.json")["cpu"]["kernel"] for name in (way, "auto")], [way, "auto"])
 
-    def test_what_cannot_be_is_refused(self):
-        p, _ = self.train("fp32", "--dtype", "fp32", "--set", "cpu.kernel=bf16-pairs", status=2)
-        self.assertIn("cpu.kernel bf16-pairs", p.stderr)
-        self.assertIn("--set cpu.kernel=fma", p.stderr)
+    def test_a_way_that_would_do_nothing_is_refused(self):
+        for dtype in ("fp32", "fp16"):
+            for more in ((), ("--dry-run",)):
+                p, _ = self.train(dtype, "--dtype", dtype, "--set", "cpu.kernel=fma", *more, status=2)
+                self.assertIn(f"cpu.kernel fma: it is about products of bf16, and this run's dtype is {dtype}: leave it out", p.stderr)
         p, _ = self.train("unknown", "--set", "cpu.kernel=avx2", status=2)
-        self.assertIn('"bf16-pairs"', p.stderr)
+        self.assertIn('"avx512_bf16"', p.stderr)
 
 
 class Sources(unittest.TestCase):

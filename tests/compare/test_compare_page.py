@@ -51,7 +51,7 @@ class Closing(Case):
         return p.stdout.splitlines(), runs
 
     def test_the_demo_ends_with_25_lines_at_most(self):
-        lines, runs = self.end(*self.DEMO, cpu_kernel={"product": "bf16-pairs", "built_for": "x"})
+        lines, runs = self.end(*self.DEMO)
         self.assertLessEqual(len(lines) + len(SPOKEN), 25)
         self.assertLessEqual(max(len(line) for line in lines if "compare.py --full" not in line), table.WIDTH)
         rows = {line.split()[0]: re.split(r"\s{2,}", line)[1:] for line in lines[4:11]}
@@ -61,8 +61,8 @@ class Closing(Case):
         self.assertEqual([row[0] for row in rows.values()], ["B", "A", "C", "A", "A", "A", "A"])
         text = " ".join(lines)
         self.assertIn("A: ps:sync = zero:0 = zero:1 = zero:2 = zero:3: equal to the last bit, each loss and all weights. B differs: it is one worker. C differs: the servers", text)
-        self.assertRegex(lines[2], r"  weights hash *$|by bf16-pairs")
-        for words in ('"12.34 =": predicted and measured agree', "it claims nothing (--repeat 3)", table.PAIRS, "report.html: "):
+        self.assertRegex(lines[2], r"  hash$")
+        for words in ('"12.34 =": predicted and measured agree', "it claims nothing (--repeat 3)", "report.html: "):
             self.assertIn(words, text)
         shown = re.search(r"compare.py --full --runs (\S+)", text).group(1)
         listed = subprocess.run(["bash", "-c", f"echo {shown}"], capture_output=True, text=True, check=True).stdout.split()
@@ -84,23 +84,23 @@ class Closing(Case):
         self.assertIn("BROKEN PROMISE: zero:1 and zero:2 differ at step 4", p.stdout)
 
     def test_weights_that_are_not_as_expected(self):
-        made = {t: make_run(self.at(t.replace(":", "-")), t, weights_hash=w * 16, cpu_kernel={"product": "fma"})
+        made = {t: make_run(self.at(t.replace(":", "-")), t, weights_hash=w * 16)
                 for t, w in (("local", "1"), ("ps:sync", "a"), ("zero:1", "a"), ("ps:async", "2"))}
-        for expected, status in ((f"fma={'a' * 16}", 0), (f"bf16-pairs={'b' * 16}", 0), (f"fma={'b' * 16}", 1)):
-            p = self.run_it("--runs", *made.values(), "--expect", expected, full=False)
+        for device, expected, status in (("cpu", "a", 0), ("cuda", "b", 0), ("cpu", "b", 1)):
+            made["zero:1"] = make_run(self.at("zero-1"), "zero:1", weights_hash="a" * 16, device=device)
+            made["ps:sync"] = make_run(self.at("ps-sync"), "ps:sync", weights_hash="a" * 16, device=device)
+            p = self.run_it("--runs", *made.values(), "--expect", expected * 16, "--force", full=False)
             self.assertEqual(p.returncode, status, p.stderr)
             self.assertEqual(p.stderr.count("NOT AS EXPECTED: "), 2 * status)  # one worker's and an asynchronous run's are not promised
-        self.assertIn(f"NOT AS EXPECTED: zero:1 ends with the weights {'a' * 16}, fma, not with {'b' * 16}", p.stderr)
-        self.assertEqual(self.run_it("--runs", made["local"], "--expect", "fma=12").returncode, 2)
+        self.assertIn(f"NOT AS EXPECTED: zero:1 ends with the weights {'a' * 16}, not with {'b' * 16}", p.stderr)
+        self.assertEqual(self.run_it("--runs", made["local"], "--expect", "12").returncode, 2)
 
-    def test_the_demo_expects_the_hashes_that_its_page_names(self):
+    def test_the_demo_expects_the_hash_that_its_page_names(self):
         shown = subprocess.run(["make", "-n", "demo"], cwd=TOP, capture_output=True, text=True, check=True).stdout
         with open(os.path.join(TOP, "docs", "demo.md"), encoding="utf-8") as f:
             page = f.read()
-        expected = re.findall(r"--expect (\S+)=([0-9a-f]{16})\b", shown)
-        self.assertEqual([product for product, _ in expected], ["fma", "bf16-pairs"])
-        for product, value in expected:
-            self.assertRegex(page, rf"(?m)^    {product} +{value} ")
+        self.assertEqual(re.findall(r"--expect (\S+)", shown), re.findall(r"(?m)^    weights +([0-9a-f]{16})$", page))
+        self.assertEqual(shown.count("--expect "), 1)
 
     def test_commands_are_named_as_they_were_called(self):
         _, runs = self.end("ps:sync", "zero:1")
@@ -135,7 +135,7 @@ class Reading(Case):
     def demo(self):
         own = {"local": {"losses": LOSSES[:3] + ["5.0"], "weights_hash": "1" * 16, "val_loss": 2.25},
                "ps:async": {"losses": LOSSES[:3] + ["4.0"], "weights_hash": "2" * 16}}
-        return [make_run(self.at(t.replace(":", "-")), t, evals=[(2, 4.0), (4, 2.5)], cpu_kernel={"product": "fma"}, **own.get(t, {}))
+        return [make_run(self.at(t.replace(":", "-")), t, evals=[(2, 4.0), (4, 2.5)], **own.get(t, {}))
                 for t in Closing.DEMO]
 
     def test_the_parts_stand_in_order(self):
@@ -200,7 +200,7 @@ class Reading(Case):
     def test_five_sentences_say_what_came_out(self):
         said = self.sentences(self.page(*self.demo()))
         self.assertEqual(list(said), ["Bits", "Loss", "Memory", "Bytes", "Speed"])
-        self.assertEqual(said["Bits"], f"ps:sync = zero:0 = zero:1 = zero:2 = zero:3: the same bits, each loss and all weights ({HASH}, fma); "
+        self.assertEqual(said["Bits"], f"ps:sync = zero:0 = zero:1 = zero:2 = zero:3: the same bits, each loss and all weights ({HASH}); "
                          "local and ps:async end in others.")
         self.assertEqual(said["Loss"], "On held-out text, in nats per token: 2.2500 (local) to 2.5000 (ps:sync, ps:async, zero:0, zero:1, "
                          "zero:2 and zero:3). A model that knows only the token frequencies has a loss of 3.2500.")
@@ -221,7 +221,7 @@ class Reading(Case):
         said = self.sentences(self.page(make_run(self.at("g"), "gossip", val_loss=None), make_run(self.at("b"), "zero:2", val_loss=None)))
         self.assertIn("5.1250 in all runs. The loss of gossip is of worker 0&#x27;s own samples.", said["Loss"])
         said = self.sentences(self.page(make_run(self.at("l"), "local")))
-        self.assertEqual(said["Bits"], f"The weights end as {HASH}, cpu.")
+        self.assertEqual(said["Bits"], f"The weights end as {HASH}.")
         self.assertEqual(said["Bytes"], "One process sends nothing.")
 
     def test_each_entry_of_a_key_stands_for_something(self):

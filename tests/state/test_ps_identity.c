@@ -1,5 +1,5 @@
 // A star's login: every key that the roles of a run must agree on is named with both values where a HELLO's differs; what
-// a scheduler does not know, data and kernels, is compared with the worker that came first.
+// a scheduler does not know, data and devices, is compared with the worker that came first.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>
@@ -124,9 +124,9 @@ static void test_what_may_differ(void **state) {
 static void test_workers_are_compared_with_the_first(void **state) {
     (void)state;
     struct login *x = login_create();
-    const char *const first[] = {"data", "8 tokens, xxh64 aa", "cpu.kernel", "fma", NULL};
-    const char *const other[] = {"data", "8 tokens, xxh64 ab", "cpu.kernel", "fma", NULL};
-    const char *const slow[] = {"data", "8 tokens, xxh64 aa", "cpu.kernel", "bf16-pairs", NULL};
+    const char *const first[] = {"data", "8 tokens, xxh64 aa", "cuda.bias_grad", "kernel", NULL};
+    const char *const other[] = {"data", "8 tokens, xxh64 ab", "cuda.bias_grad", "kernel", NULL};
+    const char *const slow[] = {"data", "8 tokens, xxh64 aa", "cuda.bias_grad", "epilogue", NULL};
     assert_string_equal(hello(x, PS_SERVER, 0, with(x, NULL)), "");  // it knows no data, and is no reference
     assert_string_equal(hello(x, PS_WORKER, 2, with(x, first)), "");
     assert_string_equal(
@@ -134,15 +134,14 @@ static void test_workers_are_compared_with_the_first(void **state) {
         "worker 0 has data = 8 tokens, xxh64 ab, worker 2 has 8 tokens, xxh64 aa: give all of them "
         "the same files (data.path, data.val_path, data.val_fraction)");
     assert_string_equal(hello(x, PS_WORKER, 0, with(x, slow)),
-                        "worker 0 has cpu.kernel = bf16-pairs, worker 2 has fma: choose one for all: --set "
-                        "cpu.kernel=fma");
+                        "worker 0 has cuda.bias_grad = epilogue, worker 2 has kernel: use one configuration");
     assert_string_equal(hello(x, PS_WORKER, 0, with(x, first)), "");
     assert_string_equal(hello(x, PS_WORKER, 2, with(x, first)), "");  // repeats itself
     assert_int_equal(membership_tick(&x->m, 0, 1e6), -1);
     assert_non_null(
         strstr(x->m.error,
                "worker 1, server 0 shard 0 did not come within 30000 ms (parameter_server.deadline_ms) of "
-               "the last that came; refused was: worker 0 has cpu.kernel"));
+               "the last that came; refused was: worker 0 has cuda.bias_grad"));
     login_destroy(x);
 }
 

@@ -52,7 +52,7 @@ static void *run(void *of) {
 static struct identity *standard(void) {
     return identity_parse(
         "{\"program\": \"starring 9\", \"data\": \"17 tokens, xxh64 aa\", \"steps\": \"7\", \"seed\": \"1\", "
-        "\"cpu.kernel\": \"fma\", \"optimizer.params.lr\": \"0.0003\", \"device\": \"cpu\", \"note\": \"\xc3\xa4\xff\"}");
+        "\"cuda.bias_grad\": \"kernel\", \"optimizer.params.lr\": \"0.0003\", \"device\": \"cpu\", \"note\": \"\xc3\xa4\xff\"}");
 }
 
 static void run_all(struct rank ranks[RANKS]) {
@@ -124,12 +124,11 @@ static void test_the_first_differs(void **state) {
 
 static void test_kernels_and_data(void **state) {
     (void)state;
-#define KERNEL \
-    "worker 3 has cpu.kernel = bf16-pairs, worker 0 has fma: choose one for all: --set cpu.kernel=fma"
+#define KERNEL "worker 3 has cuda.bias_grad = epilogue, worker 0 has kernel: use one configuration"
 #define DATA                                                                                           \
     "worker 1 has data = 17 tokens, xxh64 ab, worker 0 has 17 tokens, xxh64 aa: give all of them the " \
     "same files (data.path, data.val_path, data.val_fraction)"
-    check((struct change[]){{"cpu.kernel", "bf16-pairs", 8}}, 1,
+    check((struct change[]){{"cuda.bias_grad", "epilogue", 8}}, 1,
           (const char *[]){KERNEL, KERNEL, KERNEL, KERNEL}, 9);
     check((struct change[]){{"data", "17 tokens, xxh64 ab", 2}}, 1, (const char *[]){DATA, DATA, DATA, DATA},
           9);

@@ -103,7 +103,7 @@ static const struct {
      "parameter_server.resident parameter_server.compression parameter_server.compression_share parameter_server.max_lead "
      "parameter_server.pushes_per_update parameter_server.distinct_workers parameter_server.max_staleness parameter_server.age_damping "
      "parameter_server.delay_compensation parameter_server.delay_compensation_decay parameter_server.read"},
-    {R | B | L, "cpu.kernel cuda.attention cuda.attention_slice cuda.gelu cuda.bias_grad"},
+    {R | B | L, "cuda.attention cuda.attention_slice cuda.gelu cuda.bias_grad"},
     {B, "consistency gradients.summed local.delay"},
     {B | L, "device"},
     {0,
@@ -113,7 +113,7 @@ static const struct {
      "zero_optimization.offload_param.nvme_path aio.block_size aio.queue_depth zero_optimization.cpu_offload "
      "zero_optimization.cpu_offload_param "
      "model.name data.path data.val_path data.tokenizer data.val_fraction launch interface threads "
-     "cuda.products out keep_snapshots trace trouble.fault json quiet full unknown_keys memory.check memory.device_bytes "
+     "cpu.kernel cuda.products out keep_snapshots trace trouble.fault json quiet full unknown_keys memory.check memory.device_bytes "
      "optimizer.params.torch_adam communication_data_type data_types.param_dtype scheduler.params.last_batch_iteration fp16.enabled "
      "bf16.enabled steps_per_print tensorboard.enabled tensorboard.output_path tensorboard.job_name "
      "csv_monitor.enabled csv_monitor.output_path csv_monitor.job_name zero_optimization.stage parameter_server.deadline_ms "
@@ -165,7 +165,6 @@ static const struct change changes[] = {
     {"\"data_types\": {\"grad_accum_dtype\": \"fp16\"}", "data_types.grad_accum_dtype", R | B, "fp16",
      "fp32"},
     {"\"memory\": {\"logits_bytes\": 65536}", "memory.logits_bytes", R | B, "65536", "auto"},
-    {"\"cpu\": {\"kernel\": \"fma\"}", "cpu.kernel", R | B | L, "fma", "auto"},
 };
 
 static struct made standard(const char *more) {
@@ -329,12 +328,12 @@ static void test_data_is_its_tokens(void **state) {
     rmdir(dir);
 }
 
-// Who computes nothing knows no data and no kernel: that is no difference. What both know is compared.
+// Who computes nothing knows no data and no device: that is no difference. What both know is compared.
 static void test_what_only_workers_know(void **state) {
     (void)state;
     struct made worker = standard(""), server = make("{" STANDARD "}", false);
     assert_null(identity_get(server.identity, "data"));
-    assert_null(identity_get(server.identity, "cpu.kernel"));
+    assert_null(identity_get(server.identity, "device"));
     expect(difference(worker.identity, server.identity, ALL), NULL);
     expect(difference(server.identity, worker.identity, ALL), NULL);
     unsigned common = IDENTITY_TRAJECTORY | IDENTITY_RUN;

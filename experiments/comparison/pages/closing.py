@@ -22,10 +22,9 @@ def letter_of(group, letters):
     return ",".join(found) if len(found) < 4 else f"{found[0]}..{found[-1]}"
 
 
-def hash_of(group, product):
-    """The hash; with its product where that is not the heading's."""
-    found = dict.fromkeys((run.weights_hash if product else run.hash_in_words.replace(",", "")) for run in group)
-    return str(next(iter(found))) if len(found) == 1 else f"varies {group[0].product or ''}".rstrip() if not product else "varies"
+def hash_of(group):
+    found = {run.weights_hash for run in group}
+    return str(found.pop()) if len(found) == 1 else "varies"
 
 
 def of_role(role, what):
@@ -44,8 +43,6 @@ def columns(groups):
     letters = equality.letters([run for group in groups for run in group])
     held_out = any(isinstance(run.val_loss, (int, float)) for group in groups for run in group)
     roles = table.all_roles([group[0] for group in groups])
-    products = {run.product for group in groups for run in group}
-    product = next(iter(products)) if len(products) == 1 else None
     speeds = {id(s.group): s for s in speed.of(groups)}
     others = list(dict.fromkeys(s.reference[0].label for s in speeds.values() if s.time))
 
@@ -62,7 +59,7 @@ def columns(groups):
             (("", "tokens/s"), lambda g: speeds[id(g)].text),
             (("time over", f"{others[0]}'s" if len(others) == 1 else "another's"), time),
             (("CPU s", "a step"), lambda g: table.number(speeds[id(g)].cpu_per_step, "{:.3f}")),
-            (("weights hash", f"by {product}" if product else "and product"), lambda g: hash_of(g, product))]
+            (("weights", "hash"), hash_of)]
 
 
 def lines_of(groups):
@@ -100,7 +97,7 @@ def about_words(spoken):
     """The words that the weights wrote: once, where they are the same."""
     if not spoken:
         return []
-    said = f"{sample.verdict(spoken).rstrip('.') or 'The weights speak'} (prompt \"{sample.PROMPT}\"{sample.product_of(spoken)}):"
+    said = f"{sample.verdict(spoken).rstrip('.') or 'The weights speak'} (prompt \"{sample.PROMPT}\"):"
     texts = dict.fromkeys(s.text for s in spoken)
     return [said] + [("" if len(texts) == 1 else f"{s.label}: ") + s.text for s in spoken[:len(texts)]]
 
@@ -129,7 +126,6 @@ def text(groups, target, spoken, html_path, failed=(), program=""):
     """All of it. program: that of the runs."""
     runs = [run for group in groups for run in group]
     below = [f"failed: {words}" for words in failures_in_words(failed, groups)]
-    below += [" ".join(['"12.34 =": predicted and measured agree to the byte.', *speed.in_short(groups)]), *about_bits(runs),
-             *table.own_bits(groups)]
+    below += [" ".join(['"12.34 =": predicted and measured agree to the byte.', *speed.in_short(groups)]), *about_bits(runs)]
     wrapped = [textwrap.fill(words, WIDTH, break_long_words=False, break_on_hyphens=False) for words in below + about_words(spoken)]
     return "\n".join(lines_of(groups) + [""] + wrapped + what_next(runs, html_path, spoken, program))

@@ -62,13 +62,13 @@ def of_bits(groups):
 def of_one_seed(runs, with_hash):
     alike = sorted(equality.equal_groups(runs), key=len, reverse=True)
     if len(runs) == 1:
-        return f"The weights end as {runs[0].hash_in_words}." if with_hash else "one run."
+        return f"The weights end as {runs[0].weights_hash}." if with_hash else "one run."
     if len(alike[0]) == 1:
         return "No two runs end in the same bits."
     names = " = ".join(brief(equality.names(alike[0], runs)))
     others = equality.names([run for group in alike[1:] for run in group], runs)
     tail = f"; {listed(others)} end{'s' * (len(set(others)) == 1)} in others" if others else ""
-    which = f" ({alike[0][0].hash_in_words})" if with_hash else ""
+    which = f" ({alike[0][0].weights_hash})" if with_hash else ""
     return f"{names}: the same bits, each loss and all weights{which}{tail}."
 
 

@@ -254,12 +254,11 @@ def hashes(runs):
         name = equality.names([run], equality.by_seed(runs)[run.seed])[0] + (f", seed {run.seed}" if seeds > 1 else "")
         rows.append(f"<tr><td>{escape(name)}</td><td class=\"hash\">{escape(str(run.losses[0]))}</td>"
                     f"<td class=\"hash\">{escape(str(run.losses[-1]))}</td>"
-                    f"<td class=\"hash\">{escape(str(run.weights_hash))}</td><td>{escape(str(run.product or '-'))}</td>"
+                    f"<td class=\"hash\">{escape(str(run.weights_hash))}</td>"
                     f"<td>{letters[id(run)]}</td></tr>")
     return ("<h2>The exact results</h2><p>Runs of the same class are equal in every digit of every loss and in the hash of "
-            "the final weights (xxh64 in logical tensor order, without padding). The matrix product is the one choice of a CPU that "
-            "bits depend on (<code>cpu.kernel</code>).</p><div class=\"wide\"><table><thead><tr>"
-            "<th>run</th><th>first loss</th><th>last loss</th><th>weights hash</th><th>product</th><th>class</th></tr></thead>"
+            "the final weights (xxh64 in logical tensor order, without padding).</p><div class=\"wide\"><table><thead><tr>"
+            "<th>run</th><th>first loss</th><th>last loss</th><th>weights hash</th><th>class</th></tr></thead>"
             f"<tbody>{''.join(rows)}</tbody></table></div>")
 
 

@@ -25,7 +25,7 @@
 
 static const struct cli_option kernels_options[] = {
     BENCH_OPTIONS,
-    {"set", CLI_SET, "KEY=VALUE", "cuda.attention, cuda.attention_slice, cuda.gelu", 0},
+    {"set", CLI_SET, "KEY=VALUE", "cpu.kernel, cuda.attention, cuda.attention_slice, cuda.gelu", 0},
     {"model", NULL, "M", "the sizes of this model's step: preset, Hugging Face config.json or directory", 0},
     {"batch", NULL, "B", "with --model: sequences (1; on a GPU 32)", 0},
     {"seq", NULL, "T", "with --model: tokens a sequence (1024, or as many as the model takes)", 0},

@@ -116,6 +116,8 @@ static void a_wrong_model_is_named(void **state) {
         {"--model gpt2-124m --seq 1025", "up to 1024 tokens", 2},
         {"--model tiny --batch 0", "--batch", 2},
         {"--model llama-2-7b --batch 1000000", "smaller --batch", 1},
+        {"--dtype fp32 --set cpu.kernel=fma", "cpu.kernel fma: it is about products of bf16", 2},
+        {"--set cpu.kernel=neon", "\"avx512_bf16\"", 2},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct job_output o = job_run(*state, "bench kernels --device cpu %s", wrong[i].words);

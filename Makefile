@@ -128,6 +128,8 @@ $(BUILD)/obj/%.o: %.c Makefile | $(PROTO_H)
 
 # The text of a program that `bench ps --peer` builds (ps/bench/bench_ps.c).
 $(BUILD)/obj/ps/bench/bench_ps.o: ps/bench/pslite_peer.cc
+# The one that `bench step --peer` runs.
+$(BUILD)/obj/shared/bench/bench_peer.o: shared/bench/torch_peer.py
 
 # The loop of the matrix product is two lines of the processor's cache if it begins with one. Where the linker happens to
 # put it otherwise, it is three, and a step of the demo is 6 to 8% longer (measured on Zen 3).
@@ -151,7 +153,8 @@ CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
 GPU_ARCH  = $(or $(patsubst sm_%,%,$(filter sm_%,$(ARCH))),80 90)
 GENCODE   = $(foreach sm,$(GPU_ARCH),-gencode arch=compute_$(sm),code=sm_$(sm)) \
             -gencode arch=compute_$(lastword $(GPU_ARCH)),code=compute_$(lastword $(GPU_ARCH))
-CUDA_C   := $(wildcard kernels/cuda/host/*.c kernels/queue/*.c) kernels/device_head.c kernels/operations.c kernels/spans.c
+CUDA_C   := $(wildcard kernels/cuda/host/*.c kernels/queue/*.c) kernels/codec.c kernels/device_head.c kernels/op_work.c \
+            kernels/operations.c kernels/spans.c
 CUDA_CU  := $(wildcard kernels/cuda/*.cu kernels/cuda/ops/*.cu)
 CUDA_OBJ  = $(CUDA_C:%.c=$(BUILD)/cuda/%.o) $(CUDA_CU:%.cu=$(BUILD)/cuda/%.cu.o)
 CUDA_SO   = $(if $(NVCC),$(if $(filter-out 0,$(CUDA)),$(BUILD)/libstarring_cuda.so))

@@ -7,7 +7,7 @@
     DIR/lib/         libstarring_cuda.so and the shared libraries that programs, tests and Open MPI need
     DIR/openmpi/     Open MPI's launcher, plugins and messages; its PMIx likewise
     DIR/tests/       TEST.. of BUILD/tests, with their data
-    DIR/experiments/ gpu_check.py, gpu_peers.py, compare.py
+    DIR/experiments/ gpu_check.py, compare.py
     DIR/docs/        gpu.md, with the plan of the first hour on a GPU
     DIR/REVISION     what git calls the sources
 

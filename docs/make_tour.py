@@ -14,7 +14,7 @@ HEAD = """# File tour
 Each source file with the first sentence of the comment that opens it; `x.c` stands for `x.c` and `x.h` where both exist.
 [ARCHITECTURE.md](ARCHITECTURE.md) explains how they work together, [tests/README.md](../tests/README.md) what tests them.
 `make docs` writes this page. experiments/ is Python 3.9 with its standard library alone; `tokenize.py` needs the package
-tokenizers, and `gpu_peers.py` compares with PyTorch where it is installed.
+tokenizers.
 """
 
 

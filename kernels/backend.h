@@ -79,8 +79,9 @@ enum phase { PHASE_OTHER, PHASE_DATA, PHASE_FORWARD, PHASE_BACKWARD, PHASE_OPTIM
 const char *phase_name(enum phase p);  // "other", "data", ..
 
 struct stream_times {
-    double busy_s[PHASES];  // seconds in operations
-    double wait_s[PHASES];  // seconds blocked in stream_wait_event
+    double busy_s[PHASES];        // seconds in operations
+    double wait_s[PHASES];        // seconds blocked in stream_wait_event
+    struct op_work work[PHASES];  // of the operations and copies, a copy's bytes read and written
 };
 
 struct backend {

@@ -2,8 +2,8 @@
 // enumeration, the names, the launches and the backends' tables follow; then what each of them computes.
 //
 // To add one   its line and its arguments here; ref_NAME in kernels/ref, the definition in the simplest
-//              loops; cpu_NAME in kernels/cpu/ops; cuda_op_NAME in kernels/cuda/ops; a row of `bench
-//              kernels` in shared/bench/bench_operations.c. tests/kernels/test_operations.py asks for tests.
+//              loops; cpu_NAME in kernels/cpu/ops; cuda_op_NAME in kernels/cuda/ops; what it moves in
+//              op_work.c; a row of `bench kernels` in shared/bench/bench_operations.c. tests/kernels/test_operations.py asks for tests.
 #ifndef STARRING_KERNELS_OPERATIONS_H
 #define STARRING_KERNELS_OPERATIONS_H
 
@@ -59,6 +59,14 @@
 enum op { OPERATIONS(OP_ENUMERATOR) OP_COUNT };
 #undef OP_ENUMERATOR
 const char *op_name(enum op op);  // "matmul", ...
+
+// What an operation moves and computes at least: bytes counts each tensor that it reads or writes once, whatever an
+// implementation reads again; of rows that tokens choose none (how many differ the arguments do not say). What is a matrix
+// product inside (attention: its causal half) has flops instead, and moves next to nothing for them.
+struct op_work {
+    double bytes, flops;
+};
+struct op_work op_work_of(enum op op, const void *args);
 
 // ---------------------------------------------------------------- arguments
 // Each operation takes one struct of arguments, copied at launch: pointers are device memory and

@@ -1,13 +1,10 @@
 """The parts that measure other than whole steps: single operations, collectives, PyTorch beside us."""
 import json
-import os
 import shutil
 import sys
 
 from . import steps
 from .work import PASSED, SKIPPED, NO_TIME
-
-PEERS_MISSING = 3  # gpu_peers.py's exit status
 
 
 # ---------------------------------------------------------------- single operations
@@ -81,28 +78,42 @@ def collectives(checker, part):
 
 
 # ---------------------------------------------------------------- PyTorch
+WANTED_OF_PEER = 1.10
+NO_ROOM = "beside ours"  # what the bench says where PyTorch finds no room for its part
+
+
+def peer_step(checker, model, batch):
+    """`bench step --peer` at the largest batch that leaves room for both; the batch and the outcome."""
+    size = ["--steps", 2, "--rounds", 1] if checker.options.quick else ["--steps", 10, "--rounds", 2]
+    while True:
+        outcome = checker.starring("bench", "step", "--dtype", "bf16", "--json", *steps.words_of(checker, model, batch), *size,
+                                   "--peer", checker.options.python or sys.executable)
+        crowded = NO_ROOM in outcome.errors or "free memory of GPU" in outcome.errors
+        if outcome.ok or not crowded or batch == 1:
+            return batch, outcome
+        batch //= 2
+
+
 def peers(short):
-    """A part: experiments/gpu_peers.py, the same step in PyTorch, in turn with ours; wanted is 1.10 times its rate."""
+    """A part: `bench step --peer`, the same step in PyTorch, in turn with ours; wanted is 1.10 times its rate."""
     def part_of(checker, part):
         model, batch = steps.size_of(checker, part, short)
-        script, found = os.path.join(checker.place.top, "experiments", "gpu_peers.py"), os.path.join(checker.out, "peers.json")
-        argv = [checker.options.python or sys.executable, script, "--program", checker.place.program,
-                "--models", f"{model.preset}:{batch}", "--json", found]
-        argv += ["--seq", "32", "--steps", "2", "--warmup", "1", "--rounds", "1"] if checker.options.quick else \
-            ["--seq", str(steps.SEQ)]
-        outcome = checker.run(argv)
-        if outcome.status == PEERS_MISSING:
-            part.check("PyTorch", SKIPPED, outcome.errors.strip().splitlines()[-1])
+        batch, outcome = peer_step(checker, model, batch)
+        if outcome.status == 2 and "PyTorch" in outcome.errors:
+            part.check("PyTorch", SKIPPED, outcome.why())
             return
         if not outcome.ok:
-            said = outcome.text.strip().splitlines()
-            part.check(model.preset, outcome.verdict,
-                       said[1].strip() if len(said) > 1 and not outcome.out_of_time else outcome.why())
+            part.check(model.preset, outcome.verdict, outcome.why())
             return
         part.check(model.preset, PASSED)
-        with open(found, encoding="utf-8") as f:
-            for row in json.load(f)["rows"]:
-                part.figure(row.pop("model"), **row)
-                if row.get("met") is False:
-                    part.finding(f"{model.preset}: {row['ratio']:.2f} times PyTorch's tokens per second, wanted {row['wanted']:.2f}")
+        step = json.loads(outcome.text)
+        peer, memory = step["peer"], step["memory"]
+        ours = {**peer["starring"], "peak_bytes": memory["ledger_peak_bytes"] + memory["workspace_bytes"]}
+        theirs = {**peer[peer["better"]], "peak_bytes": peer["peak_bytes"]}
+        met = peer["ratio"] >= WANTED_OF_PEER
+        part.figure(model.preset, batch=batch, seq=step["seq"], dtype=step["dtype"], params=step["params"], starring=ours,
+                    pytorch=theirs, way=peer["better"], versions={k: peer[k] for k in ("pytorch", "cuda")},
+                    ratio=peer["ratio"], wanted=WANTED_OF_PEER, met=met)
+        if not met:
+            part.finding(f"{model.preset}: {peer['ratio']:.2f} times PyTorch's tokens per second, wanted {WANTED_OF_PEER:.2f}")
     return part_of

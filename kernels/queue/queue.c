@@ -156,6 +156,15 @@ static int run_wait(struct queue *q, const struct slot *slot) {
     return -1;
 }
 
+static void count_work(struct queue *q, const struct slot *slot) {
+    struct op_work w = slot->kind == SLOT_OP ? op_work_of(slot->op.op, slot->op.args)
+                                             : (struct op_work){.bytes = 2.0 * (double)slot->copy.bytes};
+    pthread_mutex_lock(&q->lock);
+    q->times.work[q->phase].bytes += w.bytes;
+    q->times.work[q->phase].flops += w.flops;
+    pthread_mutex_unlock(&q->lock);
+}
+
 // Runs one slot without the lock; 0, or -1 after keeping the error's text.
 static int run_slot(struct queue *q, const struct slot *slot) {
     switch (slot->kind) {
@@ -174,6 +183,8 @@ static int run_slot(struct queue *q, const struct slot *slot) {
             return q->ops->behind ? q->ops->run(q, slot) : 0;
         case SLOT_OP:
         case SLOT_COPY:
+            count_work(q, slot);
+            break;
         case SLOT_SUBMIT:
         case SLOT_NATIVE:
         case SLOT_RECORD:

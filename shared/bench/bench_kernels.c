@@ -72,25 +72,25 @@ static const char timing_text[] =
 
 // The target is for kernels of our own that move bytes, over tensors that are several times the L2.
 static bool has_target(const struct bench_device *d, const struct bench_work *w) {
-    return d->gpu && w->flops <= 0 && !w->tiny && w->bytes > 4.0 * (double)d->facts.l2_bytes;
+    return d->gpu && w->work.flops <= 0 && !w->tiny && w->work.bytes > 4.0 * (double)d->facts.l2_bytes;
 }
 
 static double rate_of(const struct bench_device *d, const struct bench_work *w) {
-    return (w->flops > 0 ? w->flops : w->bytes) / bench_median(w->seconds, d->rounds);
+    return (w->work.flops > 0 ? w->work.flops : w->work.bytes) / bench_median(w->seconds, d->rounds);
 }
 
 static double yard_rate(const struct bench_device *d, const struct bench_work *w) {
     double seconds = bench_median(w->yard_seconds, d->rounds);
-    return (w->flops > 0 ? d->product.flops : d->copy.bytes) / seconds;
+    return (w->work.flops > 0 ? d->product.work.flops : d->copy.work.bytes) / seconds;
 }
 
 static cJSON *work_json(const struct bench_device *d, const struct bench_work *w) {
-    bool computes = w->flops > 0;
+    bool computes = w->work.flops > 0;
     cJSON *j = cJSON_CreateObject();
     cJSON_AddStringToObject(j, "operation", op_name(w->op));
     cJSON_AddStringToObject(j, "shape", w->shape);
     cJSON_AddNumberToObject(j, "seconds", bench_median(w->seconds, d->rounds));
-    cJSON_AddNumberToObject(j, computes ? "flops" : "bytes", computes ? w->flops : w->bytes);
+    cJSON_AddNumberToObject(j, computes ? "flops" : "bytes", computes ? w->work.flops : w->work.bytes);
     cJSON_AddNumberToObject(j, computes ? "flops_per_second" : "bytes_per_second", rate_of(d, w));
     cJSON_AddNumberToObject(j, computes ? "matmul_flops_per_second" : "copy_bytes_per_second",
                             yard_rate(d, w));
@@ -124,7 +124,7 @@ static cJSON *header_json(const struct bench_device *d, const char *what) {
 }
 
 static void print_row(const struct bench_device *d, const struct bench_work *w, int shape_width) {
-    bool computes = w->flops > 0;
+    bool computes = w->work.flops > 0;
     printf("%-12s %-*s %10.3f %9.1f %-7s %6.2f of %s", op_name(w->op), shape_width, w->shape,
            bench_median(w->seconds, d->rounds) * 1e3, rate_of(d, w) * 1e-9, computes ? "GFLOP/s" : "GB/s",
            bench_share(d, w), computes ? "matmul" : "copy");
@@ -241,7 +241,6 @@ static int run_kernels(struct bench_device *d, struct bench_table *t, const stru
 }
 
 // ---------------------------------------------------------------- AdamW alone
-// Reads gradient, master, m and v; writes master, m, v and the weight.
 static int set_adam(struct bench_device *d, struct bench_work *w, int64_t n) {
     struct update_scalars *scalars = arena_take(&d->arena, MEM_WORKSPACE, sizeof *scalars);
     struct exact_sum *sum = arena_take(&d->arena, MEM_WORKSPACE, sizeof *sum);
@@ -249,8 +248,7 @@ static int set_adam(struct bench_device *d, struct bench_work *w, int64_t n) {
     void *v = bench_buffer(d, DT_F32, n, -0.01f), *weight = bench_buffer(d, d->dt, n, 1.0f);
     void *grad = bench_buffer(d, d->dt, n, 1.0f);
     snprintf(w->shape, sizeof w->shape, "whole arrays");
-    w->bytes = (double)n * (24.0 + 2.0 * (double)dtype_size(d->dt));
-    if (d->arena.failed || bench_set_copy(d, (int64_t)(w->bytes / 2))) return -1;
+    if (d->arena.failed) return -1;
     op_decide(d->s, &(struct decide_args){.scalars = scalars, .sum = sum, .loss_scale = 1.0f});
     struct update_args a = bench_update(d->dt, n);
     a.master = master;
@@ -260,7 +258,7 @@ static int set_adam(struct bench_device *d, struct bench_work *w, int64_t n) {
     a.grad = grad;
     a.scalars = scalars;
     bench_set_adamw(w, &a);
-    return stream_sync(d->s);
+    return bench_set_copy(d, (int64_t)(w->work.bytes / 2)) || stream_sync(d->s) ? -1 : 0;
 }
 
 static void print_adam(const struct bench_device *d, const struct bench_work *w, long n) {
@@ -268,7 +266,7 @@ static void print_adam(const struct bench_device *d, const struct bench_work *w,
     printf(
         "adamw   %.1f GB/s: %ld elements, %s gradients and weights, "
         "%.0f bytes each read and written, %.2f ms\n",
-        rate_of(d, w) * 1e-9, n, dtype_name(d->dt), w->bytes / (double)n,
+        rate_of(d, w) * 1e-9, n, dtype_name(d->dt), w->work.bytes / (double)n,
         bench_median(w->seconds, d->rounds) * 1e3);
     printf("copy    %.1f GB/s: %s\n", yard_rate(d, w) * 1e-9, bench_copy_text(d));
     if (d->gpu)

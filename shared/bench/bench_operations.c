@@ -263,50 +263,44 @@ static int open_table(struct bench_table *t, struct bench_device *d, const struc
 }
 
 // A further work, without its operation.
-__attribute__((format(printf, 4, 5))) static struct bench_work *bench_add(struct bench_table *t, double bytes,
-                                                                          double flops, const char *shape,
-                                                                          ...) {
+__attribute__((format(printf, 2, 3))) static struct bench_work *bench_add(struct bench_table *t,
+                                                                          const char *shape, ...) {
     assert(t->count < BENCH_WORKS_MAX);
     struct bench_work *w = &t->work[t->count++];
     va_list ap;
     va_start(ap, shape);
     vsnprintf(w->shape, sizeof w->shape, shape, ap);
     va_end(ap);
-    w->bytes = bytes;
-    w->flops = flops;
     return w;
 }
 
 // ---------------------------------------------------------------- the operations
+// Beside what the arguments tell: the rows of the different tokens, read, and where the gradient is added to them written too.
 static void add_embedding(struct bench_table *t) {
     const struct bench_sizes *n = &t->n;
     enum dtype dt = t->d->dt;
     bool learned = n->parts & BENCH_POSITIONS, tied = n->parts & BENCH_TIED;
-    double row = (double)n->channels * (double)dtype_size(dt), out = (double)n->rows * row;
-    double positions = learned ? (double)n->seq * row : 0;
-    // Tied: the rows of the tokens that there are, read and written. dwpe is the model's alone.
-    double dwte = tied ? 2.0 * (double)t->distinct * row : (double)n->vocab * row;
-    bool dwpe = n->linears && learned;
-    BENCH_SET(bench_add(t, out + (double)t->distinct * row + positions, 0, RC_SHAPE " V=%lld", LL(n->rows),
-                        LL(n->channels), LL(n->vocab)),
-              embed_fwd, embed_fwd_args, .out = t->out, .tokens = t->tokens, .wte = t->x,
+    double chosen = (double)t->distinct * (double)n->channels * (double)dtype_size(dt);
+    bool dwpe = n->linears && learned;  // the model's alone
+    struct bench_work *w = bench_add(t, RC_SHAPE " V=%lld", LL(n->rows), LL(n->channels), LL(n->vocab));
+    BENCH_SET(w, embed_fwd, embed_fwd_args, .out = t->out, .tokens = t->tokens, .wte = t->x,
               .wpe = learned ? t->y : NULL, .batch = n->batch, .seq = n->seq, .channels = n->channels,
               .dt = dt);
-    BENCH_SET(bench_add(t, out + dwte + (dwpe ? positions : 0), 0, RC_SHAPE " V=%lld%s", LL(n->rows),
-                        LL(n->channels), LL(n->vocab), tied ? "" : " zeroed"),
-              embed_bwd, embed_bwd_args, .dwte = t->z, .dwpe = dwpe ? t->y : NULL, .dout = t->x,
+    w->work.bytes += chosen;
+    w = bench_add(t, RC_SHAPE " V=%lld%s", LL(n->rows), LL(n->channels), LL(n->vocab), tied ? "" : " zeroed");
+    BENCH_SET(w, embed_bwd, embed_bwd_args, .dwte = t->z, .dwpe = dwpe ? t->y : NULL, .dout = t->x,
               .tokens = t->tokens, .scratch = t->scratch, .batch = n->batch, .seq = n->seq,
               .channels = n->channels, .vocab = n->vocab, .positions = dwpe ? n->seq : 0, .zero_dwte = !tied,
               .dt = dt);
+    if (tied) w->work.bytes += 2 * chosen;
 }
 
 static void add_norm(struct bench_table *t, enum norm_kind kind, bool backward) {
     const struct bench_sizes *n = &t->n;
     enum dtype dt = t->d->dt;
     bool layer = kind == NORM_LAYER;
-    double rc = (double)n->rows * (double)n->channels * (double)dtype_size(dt);
-    struct bench_work *w = bench_add(t, 4 * rc, 0, RC_SHAPE " %s, residual", LL(n->rows), LL(n->channels),
-                                     layer ? "layer" : "RMS");
+    struct bench_work *w =
+        bench_add(t, RC_SHAPE " %s, residual", LL(n->rows), LL(n->channels), layer ? "layer" : "RMS");
     if (backward)
         BENCH_SET(w, norm_bwd, norm_bwd_args, .dx = t->out, .dweight = t->z,
                   .dbias = layer ? (char *)t->z + (size_t)n->channels * dtype_size(dt) : NULL, .dy = t->x,
@@ -326,13 +320,9 @@ static void add_norms(struct bench_table *t) {
     add_norm(t, rms ? NORM_RMS : NORM_LAYER, true);
 }
 
-// Queries and keys are rotated; with the gradient of a bias the values are read as well.
 static void add_rope(struct bench_table *t, bool bias) {
     const struct bench_sizes *n = &t->n;
-    double e = (double)dtype_size(t->d->dt), rotated = (double)((n->heads + n->kv_heads) * n->head_size);
-    double values = bias ? (double)(n->kv_heads * n->head_size) : 0;
-    BENCH_SET(bench_add(t, (double)n->rows * (2 * rotated + values) * e, 0,
-                        "B=%lld T=%lld H=%lld KV=%lld D=%lld%s", LL(n->batch), LL(n->seq), LL(n->heads),
+    BENCH_SET(bench_add(t, "B=%lld T=%lld H=%lld KV=%lld D=%lld%s", LL(n->batch), LL(n->seq), LL(n->heads),
                         LL(n->kv_heads), LL(n->head_size), bias ? ", bias" : ""),
               rope, rope_args, .qkv = t->z, .cos_sin = t->cos_sin, .batch = n->batch, .seq = n->seq,
               .heads = (int32_t)n->heads, .kv_heads = (int32_t)n->kv_heads,
@@ -342,9 +332,8 @@ static void add_rope(struct bench_table *t, bool bias) {
 
 static void add_bias(struct bench_table *t, int64_t rows, int64_t columns) {
     enum dtype dt = t->d->dt;
-    BENCH_SET(bench_add(t, (double)(rows * columns) * (double)dtype_size(dt), 0, "R=%lld N=%lld", LL(rows),
-                        LL(columns)),
-              bias_grad, bias_grad_args, .dbias = t->out, .dy = t->x, .rows = rows, .n = columns, .dt = dt);
+    BENCH_SET(bench_add(t, "R=%lld N=%lld", LL(rows), LL(columns)), bias_grad, bias_grad_args,
+              .dbias = t->out, .dy = t->x, .rows = rows, .n = columns, .dt = dt);
 }
 
 // Each width of a layer with a bias once; without a model the wide one.
@@ -362,50 +351,44 @@ static void add_pointwise(struct bench_table *t) {
     const struct bench_sizes *n = &t->n;
     enum dtype dt = t->d->dt;
     int64_t flat = n->wide_rows * n->wide;
-    double e = (double)dtype_size(dt), wide = (double)flat * e, rf = (double)n->rows * (double)n->width * e;
     if (n->parts & BENCH_BIASES) add_biases(t);
     if (n->parts & BENCH_GELU) {
-        BENCH_SET(bench_add(t, 2 * wide, 0, "n=%lld", LL(flat)), gelu_fwd, gelu_args, .y = t->z, .x = t->x,
+        BENCH_SET(bench_add(t, "n=%lld", LL(flat)), gelu_fwd, gelu_args, .y = t->z, .x = t->x, .n = flat,
+                  .dt = dt);
+        BENCH_SET(bench_add(t, "n=%lld", LL(flat)), gelu_bwd, gelu_args, .y = t->z, .x = t->x, .dy = t->y,
                   .n = flat, .dt = dt);
-        BENCH_SET(bench_add(t, 3 * wide, 0, "n=%lld", LL(flat)), gelu_bwd, gelu_args, .y = t->z, .x = t->x,
-                  .dy = t->y, .n = flat, .dt = dt);
     }
     if (n->parts & BENCH_SWIGLU) {
-        BENCH_SET(bench_add(t, 3 * rf, 0, "R=%lld F=%lld", LL(n->rows), LL(n->width)), swiglu_fwd,
-                  swiglu_args, .y = t->z, .gate_up = t->x, .rows = n->rows, .width = n->width, .dt = dt);
-        BENCH_SET(bench_add(t, 5 * rf, 0, "R=%lld F=%lld", LL(n->rows), LL(n->width)), swiglu_bwd,
-                  swiglu_args, .y = t->z, .gate_up = t->x, .dy = t->y, .rows = n->rows, .width = n->width,
-                  .dt = dt);
+        BENCH_SET(bench_add(t, "R=%lld F=%lld", LL(n->rows), LL(n->width)), swiglu_fwd, swiglu_args,
+                  .y = t->z, .gate_up = t->x, .rows = n->rows, .width = n->width, .dt = dt);
+        BENCH_SET(bench_add(t, "R=%lld F=%lld", LL(n->rows), LL(n->width)), swiglu_bwd, swiglu_args,
+                  .y = t->z, .gate_up = t->x, .dy = t->y, .rows = n->rows, .width = n->width, .dt = dt);
     }
-    BENCH_SET(bench_add(t, 3 * wide, 0, "n=%lld", LL(flat)), add, add_args, .y = t->z, .a = t->x, .b = t->y,
-              .n = flat, .dt = dt);
+    BENCH_SET(bench_add(t, "n=%lld", LL(flat)), add, add_args, .y = t->z, .a = t->x, .b = t->y, .n = flat,
+              .dt = dt);
 }
 
 static void add_loss(struct bench_table *t) {
     const struct bench_sizes *n = &t->n;
     enum dtype dt = t->d->dt;
-    double logits = (double)n->logit_rows * (double)n->vocab * (double)dtype_size(dt);
-    BENCH_SET(bench_add(t, 2 * logits, 0, "R=%lld V=%lld, gradient", LL(n->logit_rows), LL(n->vocab)), xent,
-              xent_args, .logits = t->z, .loss = t->loss, .targets = t->tokens, .rows = n->logit_rows,
-              .vocab = n->vocab, .row_stride = bench_logit_stride(n), .padded = n->classes,
-              .grad_scale = 1.0f, .want_grad = true, .dt = dt);
-    struct bench_work *w = bench_add(t, (double)n->rows * 4.0, 0, "R=%lld", LL(n->rows));
+    BENCH_SET(bench_add(t, "R=%lld V=%lld, gradient", LL(n->logit_rows), LL(n->vocab)), xent, xent_args,
+              .logits = t->z, .loss = t->loss, .targets = t->tokens, .rows = n->logit_rows, .vocab = n->vocab,
+              .row_stride = bench_logit_stride(n), .padded = n->classes, .grad_scale = 1.0f,
+              .want_grad = true, .dt = dt);
+    struct bench_work *w = bench_add(t, "R=%lld", LL(n->rows));
     w->tiny = true;
     BENCH_SET(w, loss_sum, loss_sum_args, .out = t->total, .loss = t->loss, .rows = n->rows);
 }
 
-// Each update of an optimizer once. An element's states and master are read and written, its gradient is read and its
-// weight written.
+// Each update of an optimizer once.
 static void add_updates(struct bench_table *t) {
     int64_t n = t->n.unit;
     bool told[OP_COUNT] = {false};
     for (const struct optimizer *o = optimizers; o->name; o++) {
         const struct optimizer *row = o->moving ? o->moving : o;
-        double bytes = 8.0 * (row->states + 1) + 2 * (double)dtype_size(t->d->dt);
         if (told[row->op]) continue;
         told[row->op] = true;
-        struct bench_work *w =
-            bench_add(t, (double)n * bytes, 0, "n=%lld%s", LL(n), o->moving ? ", momentum" : "");
+        struct bench_work *w = bench_add(t, "n=%lld%s", LL(n), o->moving ? ", momentum" : "");
         struct update_args a = bench_update(t->d->dt, n);
         a.master = t->master;
         a.m = t->m;
@@ -420,58 +403,50 @@ static void add_updates(struct bench_table *t) {
 // Of a code no more is timed than where it lies: what the blocks that are summed say does not matter.
 static void add_onebit(struct bench_table *t) {
     int64_t unit = t->n.unit;
-    double n = (double)unit, e = (double)dtype_size(t->d->dt), code = (double)onebit_bytes(unit);
-    BENCH_SET(bench_add(t, n * (16 + e) + code, 0, "n=%lld", LL(unit)), onebit_encode, onebit_encode_args,
-              .out = t->z, .error = t->master, .m = t->m, .v = t->v, .grad = t->x, .scalars = t->scalars,
+    BENCH_SET(bench_add(t, "n=%lld", LL(unit)), onebit_encode, onebit_encode_args, .out = t->z,
+              .error = t->master, .m = t->m, .v = t->v, .grad = t->x, .scalars = t->scalars,
               .own = t->scalars, .n = unit, .beta1 = 0.9f, .dt = t->d->dt);
-    BENCH_SET(bench_add(t, n * 12 + code * (BENCH_WAYS + 1), 0, "n=%lld of %d", LL(unit), BENCH_WAYS),
-              onebit_sum, onebit_sum_args, .out = t->z, .in = t->y, .error = t->master, .v = t->v,
-              .scalars = t->scalars, .n = unit, .ranks = BENCH_WAYS);
-    BENCH_SET(bench_add(t, n * (16 + e) + code, 0, "n=%lld", LL(unit)), adam_frozen, update_args,
-              .master = t->master, .m = t->m, .v = t->v, .weight = t->z, .codes = t->y, .scalars = t->scalars,
-              .n = unit, .ends = {unit}, .weight_decay = {0.1f}, .groups = 1, .lr = 1e-4f, .beta1 = 0.9f,
-              .eps = 1e-8f, .dt = t->d->dt);
+    BENCH_SET(bench_add(t, "n=%lld of %d", LL(unit), BENCH_WAYS), onebit_sum, onebit_sum_args, .out = t->z,
+              .in = t->y, .error = t->master, .v = t->v, .scalars = t->scalars, .n = unit,
+              .ranks = BENCH_WAYS);
+    BENCH_SET(bench_add(t, "n=%lld", LL(unit)), adam_frozen, update_args, .master = t->master, .m = t->m,
+              .v = t->v, .weight = t->z, .codes = t->y, .scalars = t->scalars, .n = unit, .ends = {unit},
+              .weight_decay = {0.1f}, .groups = 1, .lr = 1e-4f, .beta1 = 0.9f, .eps = 1e-8f, .dt = t->d->dt);
 }
 
 // A row a code: what a worker does with its gradient, and a server with what comes.
 static void add_codes(struct bench_table *t) {
     int64_t unit = t->n.unit;
-    double n = (double)unit, e = (double)dtype_size(t->d->dt);
     for (enum code_kind kind = CODE_NONE + 1; kind < CODE_KINDS; kind++) {
         const struct code_format format = {kind, .share = 0.01};
         const char *name = codec_of(kind)->name;
-        double code = (double)code_bytes(&format, unit);
-        BENCH_SET(bench_add(t, n * (4 + e) + code, 0, "n=%lld, %s", LL(unit), name), code_encode,
-                  code_encode_args, .out = t->z, .error = t->master, .grad = t->x, .n = unit,
-                  .format = format, .factor = 1, .dt = t->d->dt);
-        // Of topk the elements named are read and written, 8 bytes each as in the code; of the others all.
-        double touched = kind == CODE_TOPK ? code : n * 8;
-        BENCH_SET(bench_add(t, touched + code, 0, "n=%lld, %s", LL(unit), name), code_add, code_add_args,
-                  .out = t->master, .code = t->z, .n = unit, .format = format, .use = CODE_PLUS);
+        BENCH_SET(bench_add(t, "n=%lld, %s", LL(unit), name), code_encode, code_encode_args, .out = t->z,
+                  .error = t->master, .grad = t->x, .n = unit, .format = format, .factor = 1, .dt = t->d->dt);
+        BENCH_SET(bench_add(t, "n=%lld, %s", LL(unit), name), code_add, code_add_args, .out = t->master,
+                  .code = t->z, .n = unit, .format = format, .use = CODE_PLUS);
     }
-    BENCH_SET(bench_add(t, n * (8 + e), 0, "n=%lld", LL(unit)), code_error, code_error_args,
-              .error = t->master, .grad = t->x, .n = unit, .factor = 1, .dt = t->d->dt);
+    BENCH_SET(bench_add(t, "n=%lld", LL(unit)), code_error, code_error_args, .error = t->master, .grad = t->x,
+              .n = unit, .factor = 1, .dt = t->d->dt);
 }
 
 static void add_optimizer(struct bench_table *t) {
     int64_t unit = t->n.unit;
     enum dtype dt = t->d->dt;
-    double n = (double)unit, e = (double)dtype_size(dt);
-    BENCH_SET(bench_add(t, n * e, 0, "n=%lld", LL(unit)), sumsq, sumsq_args, .out = t->sum, .x = t->x,
-              .n = unit, .zero_out = true, .dt = dt);
-    struct bench_work *w = bench_add(t, sizeof(struct exact_sum), 0, "one sum");
+    BENCH_SET(bench_add(t, "n=%lld", LL(unit)), sumsq, sumsq_args, .out = t->sum, .x = t->x, .n = unit,
+              .zero_out = true, .dt = dt);
+    struct bench_work *w = bench_add(t, "one sum");
     w->tiny = true;
     BENCH_SET(w, decide, decide_args, .scalars = t->scalars, .sum = t->sum, .loss_scale = 1.0f, .clip = 1.0f);
     add_updates(t);
     add_onebit(t);
     add_codes(t);
-    BENCH_SET(bench_add(t, n * e * (BENCH_WAYS + 1), 0, "n=%lld of %d", LL(unit), BENCH_WAYS), reduce,
-              reduce_args, .out = t->z, .inputs = t->inputs, .count = BENCH_WAYS, .n = unit, .dt = dt);
-    BENCH_SET(bench_add(t, n * (4 + e), 0, "n=%lld from fp32", LL(unit)), cast, cast_args, .out = t->z,
-              .in = t->master, .n = unit, .from = DT_F32, .to = dt);
-    BENCH_SET(bench_add(t, n * 2, 0, "%lld bytes", LL(unit) * 2), fill_zero, fill_zero_args, .out = t->z,
+    BENCH_SET(bench_add(t, "n=%lld of %d", LL(unit), BENCH_WAYS), reduce, reduce_args, .out = t->z,
+              .inputs = t->inputs, .count = BENCH_WAYS, .n = unit, .dt = dt);
+    BENCH_SET(bench_add(t, "n=%lld from fp32", LL(unit)), cast, cast_args, .out = t->z, .in = t->master,
+              .n = unit, .from = DT_F32, .to = dt);
+    BENCH_SET(bench_add(t, "%lld bytes", LL(unit) * 2), fill_zero, fill_zero_args, .out = t->z,
               .bytes = unit * 2);
-    w = bench_add(t, 2 * sizeof(int64_t), 0, "a mark");
+    w = bench_add(t, "a mark");
     w->tiny = true;
     BENCH_SET(w, busy, busy_args, .clock = (int64_t *)t->scratch);
 }
@@ -481,16 +456,15 @@ static void add_optimizer(struct bench_table *t) {
 static void add_mlp(struct bench_table *t) {
     const struct bench_sizes *n = &t->n;
     enum dtype dt = t->d->dt;
-    double mlp = 2.0 * (double)n->wide_rows * (double)n->wide * (double)n->channels;
     long long m = LL(n->wide_rows), w = LL(n->wide), c = LL(n->channels);
-    BENCH_SET(bench_add(t, 0, mlp, "%lldx%lldx%lld forward", m, w, c), matmul, matmul_args, .c = t->z,
-              .a = t->x, .b = t->y, .bias = t->out, .m = m, .n = w, .k = c, .trans_b = true, .dt = dt);
-    BENCH_SET(bench_add(t, 0, mlp, "%lldx%lldx%lld weight grad", w, c, m), matmul, matmul_args, .c = t->z,
-              .a = t->x, .b = t->y, .m = w, .n = c, .k = m, .trans_a = true, .accumulate = true, .dt = dt);
-    BENCH_SET(bench_add(t, 0, mlp, "%lldx%lldx%lld, GELU", m, w, c), matmul, matmul_args, .c = t->z,
-              .a = t->x, .b = t->y, .bias = t->out, .aux = t->qkv, .m = m, .n = w, .k = c, .trans_b = true,
+    BENCH_SET(bench_add(t, "%lldx%lldx%lld forward", m, w, c), matmul, matmul_args, .c = t->z, .a = t->x,
+              .b = t->y, .bias = t->out, .m = m, .n = w, .k = c, .trans_b = true, .dt = dt);
+    BENCH_SET(bench_add(t, "%lldx%lldx%lld weight grad", w, c, m), matmul, matmul_args, .c = t->z, .a = t->x,
+              .b = t->y, .m = w, .n = c, .k = m, .trans_a = true, .accumulate = true, .dt = dt);
+    BENCH_SET(bench_add(t, "%lldx%lldx%lld, GELU", m, w, c), matmul, matmul_args, .c = t->z, .a = t->x,
+              .b = t->y, .bias = t->out, .aux = t->qkv, .m = m, .n = w, .k = c, .trans_b = true,
               .epilogue = EPILOGUE_GELU, .dt = dt);
-    BENCH_SET(bench_add(t, 0, mlp, "%lldx%lldx%lld, GELU gradient", m, w, c), matmul, matmul_args, .c = t->z,
+    BENCH_SET(bench_add(t, "%lldx%lldx%lld, GELU gradient", m, w, c), matmul, matmul_args, .c = t->z,
               .a = t->x, .b = t->y, .aux = t->qkv, .m = m, .n = w, .k = c, .epilogue = EPILOGUE_GELU_GRAD,
               .dt = dt);
 }
@@ -500,20 +474,19 @@ static void add_mlp(struct bench_table *t) {
 static void add_linear(struct bench_table *t, const struct bench_linear *l, bool behind_gelu) {
     enum dtype dt = t->d->dt;
     int64_t r = t->n.rows;
-    double flops = 2.0 * (double)r * (double)l->out * (double)l->in;
-    BENCH_SET(bench_add(t, 0, flops, "%lldx%lldx%lld %s%s", LL(r), LL(l->out), LL(l->in), l->name,
-                        l->gelu ? ", GELU" : ""),
-              matmul, matmul_args, .c = t->z, .a = t->x, .b = t->y, .bias = l->bias ? t->out : NULL,
-              .aux = l->gelu ? t->qkv : NULL, .m = r, .n = l->out, .k = l->in, .trans_b = true,
-              .epilogue = l->gelu ? EPILOGUE_GELU : EPILOGUE_NONE, .dt = dt);
-    BENCH_SET(bench_add(t, 0, flops, "%lldx%lldx%lld %s, input grad%s", LL(r), LL(l->in), LL(l->out), l->name,
+    BENCH_SET(
+        bench_add(t, "%lldx%lldx%lld %s%s", LL(r), LL(l->out), LL(l->in), l->name, l->gelu ? ", GELU" : ""),
+        matmul, matmul_args, .c = t->z, .a = t->x, .b = t->y, .bias = l->bias ? t->out : NULL,
+        .aux = l->gelu ? t->qkv : NULL, .m = r, .n = l->out, .k = l->in, .trans_b = true,
+        .epilogue = l->gelu ? EPILOGUE_GELU : EPILOGUE_NONE, .dt = dt);
+    BENCH_SET(bench_add(t, "%lldx%lldx%lld %s, input grad%s", LL(r), LL(l->in), LL(l->out), l->name,
                         behind_gelu ? ", GELU" : ""),
               matmul, matmul_args, .c = t->z, .a = t->x, .b = t->y, .aux = behind_gelu ? t->qkv : NULL,
               .m = r, .n = l->in, .k = l->out, .epilogue = behind_gelu ? EPILOGUE_GELU_GRAD : EPILOGUE_NONE,
               .dt = dt);
-    BENCH_SET(bench_add(t, 0, flops, "%lldx%lldx%lld %s, weight grad", LL(l->out), LL(l->in), LL(r), l->name),
-              matmul, matmul_args, .c = t->z, .a = t->x, .b = t->y, .m = l->out, .n = l->in, .k = r,
-              .trans_a = true, .dt = dt);
+    BENCH_SET(bench_add(t, "%lldx%lldx%lld %s, weight grad", LL(l->out), LL(l->in), LL(r), l->name), matmul,
+              matmul_args, .c = t->z, .a = t->x, .b = t->y, .m = l->out, .n = l->in, .k = r, .trans_a = true,
+              .dt = dt);
 }
 
 // The head's three products: logits, and the gradients of what goes in and of the weights. The vocabulary is
@@ -522,24 +495,19 @@ static void add_head(struct bench_table *t) {
     const struct bench_sizes *n = &t->n;
     enum dtype dt = t->d->dt;
     long long r = LL(n->logit_rows), v = LL(n->classes), c = LL(n->channels);
-    double flops = 2.0 * (double)r * (double)v * (double)c;
-    BENCH_SET(bench_add(t, 0, flops, "%lldx%lldx%lld logits", r, v, c), matmul, matmul_args, .c = t->z,
-              .a = t->x, .b = t->y, .m = r, .n = v, .k = c, .ldc = bench_logit_stride(n), .trans_b = true,
-              .dt = dt);
-    BENCH_SET(bench_add(t, 0, flops, "%lldx%lldx%lld logits' grad", r, c, v), matmul, matmul_args,
-              .c = t->out, .a = t->x, .b = t->y, .m = r, .n = c, .k = v, .lda = bench_logit_stride(n),
-              .dt = dt);
-    BENCH_SET(bench_add(t, 0, flops, "%lldx%lldx%lld head's grad", v, c, r), matmul, matmul_args, .c = t->z,
-              .a = t->x, .b = t->y, .m = v, .n = c, .k = r, .lda = bench_logit_stride(n), .trans_a = true,
+    BENCH_SET(bench_add(t, "%lldx%lldx%lld logits", r, v, c), matmul, matmul_args, .c = t->z, .a = t->x,
+              .b = t->y, .m = r, .n = v, .k = c, .ldc = bench_logit_stride(n), .trans_b = true, .dt = dt);
+    BENCH_SET(bench_add(t, "%lldx%lldx%lld logits' grad", r, c, v), matmul, matmul_args, .c = t->out,
+              .a = t->x, .b = t->y, .m = r, .n = c, .k = v, .lda = bench_logit_stride(n), .dt = dt);
+    BENCH_SET(bench_add(t, "%lldx%lldx%lld head's grad", v, c, r), matmul, matmul_args, .c = t->z, .a = t->x,
+              .b = t->y, .m = v, .n = c, .k = r, .lda = bench_logit_stride(n), .trans_a = true,
               .accumulate = true, .dt = dt);
 }
 
 static void add_products(struct bench_table *t) {
     const struct bench_sizes *n = &t->n;
-    double side = (double)n->product;
     BENCH_SET(&t->d->product, matmul, matmul_args, .c = t->z, .a = t->x, .b = t->y, .m = n->product,
               .n = n->product, .k = n->product, .trans_b = true, .dt = t->d->dt);
-    t->d->product.flops = 2.0 * side * side * side;
     if (!n->linears) add_mlp(t);
     for (int i = 0; i < n->linears; i++) add_linear(t, &n->linear[i], i > 0 && n->linear[i - 1].gelu);
     add_head(t);
@@ -547,16 +515,14 @@ static void add_products(struct bench_table *t) {
 
 static void add_attention(struct bench_table *t) {
     const struct bench_sizes *n = &t->n;
-    // The causal half of scores and values: 2 products of B H T^2 D multiply-adds, halved; backward: 5.
-    double causal = (double)n->rows * (double)n->heads * (double)n->seq * (double)n->head_size;
     float scale = 1.0f / sqrtf((float)n->head_size);
-    BENCH_SET(bench_add(t, 0, 2 * causal, "B=%lld T=%lld H=%lld D=%lld causal", LL(n->batch), LL(n->seq),
-                        LL(n->heads), LL(n->head_size)),
+    BENCH_SET(bench_add(t, "B=%lld T=%lld H=%lld D=%lld causal", LL(n->batch), LL(n->seq), LL(n->heads),
+                        LL(n->head_size)),
               attn_fwd, attn_fwd_args, .out = t->out, .lse = t->lse, .qkv = t->qkv, .scratch = t->scratch,
               .batch = n->batch, .seq = n->seq, .heads = (int32_t)n->heads, .kv_heads = (int32_t)n->kv_heads,
               .head_size = (int32_t)n->head_size, .scale = scale, .dt = t->d->dt);
-    BENCH_SET(bench_add(t, 0, 5 * causal, "B=%lld T=%lld H=%lld D=%lld causal", LL(n->batch), LL(n->seq),
-                        LL(n->heads), LL(n->head_size)),
+    BENCH_SET(bench_add(t, "B=%lld T=%lld H=%lld D=%lld causal", LL(n->batch), LL(n->seq), LL(n->heads),
+                        LL(n->head_size)),
               attn_bwd, attn_bwd_args, .dqkv = t->z, .dout = t->x, .qkv = t->qkv, .out = t->out,
               .lse = t->lse, .scratch = t->scratch, .batch = n->batch, .seq = n->seq,
               .heads = (int32_t)n->heads, .kv_heads = (int32_t)n->kv_heads,

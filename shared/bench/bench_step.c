@@ -1,4 +1,5 @@
-// `starring bench step`: whole training steps of one rank, beside a large matrix product of the same run.
+// `starring bench step`: whole training steps of one rank, beside a large matrix product and a copy of the same run, and beside
+// PyTorch.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,6 +7,7 @@
 
 #include "kernels/statistics.h"
 #include "shared/bench/bench.h"
+#include "shared/bench/bench_peer.h"
 #include "shared/bench/bench_work.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
@@ -20,12 +22,14 @@
 #include "shared/report/metrics.h"
 #include "shared/train/train.h"
 
-// The yardstick: a square product this large runs at the library's best rate. Timed between steps, so that
-// both see the same machine. On a GPU one takes a millisecond or two, so several run in a row and the host's
-// waking up does not count.
+// The yardsticks: a square product this large runs at the library's best rate, and a copy of so many numbers of fp32 for each of
+// its elements is larger than the caches. Timed between steps, so that all see the same machine. On a GPU one takes a millisecond
+// or two, so several run in a row and the host's waking up does not count.
 #define YARD_HOST    2048
 #define YARD_GPU     8192
-#define PRODUCTS_GPU 16
+#define COPIES_HOST  4
+#define COPIES_GPU   2
+#define LAUNCHES_GPU 16
 #define WARMUP_STEPS 2
 
 static const struct cli_option options[] = {
@@ -35,8 +39,10 @@ static const struct cli_option options[] = {
     {"dtype", "dtype", "D", "fp32, bf16 or fp16 (bf16)", 0},
     {"device", "device", "D", "auto, cpu or cuda (auto: a GPU if there is one)", 0},
     {"threads", "threads", "N", "CPU threads (one per core)", 0},
-    {"steps", NULL, "N", "timed steps, after two for warming up (5)", 0},
+    {"steps", NULL, "N", "timed steps, after two for warming up; with --peer of a round (5)", 0},
     {"matmul", NULL, "N", "side of the large matrix product (2048; on a GPU 8192)", 0},
+    {"peer", NULL, "PYTHON", "the same step in PyTorch, of this interpreter, in turn with ours", 0},
+    {"rounds", NULL, "N", "with --peer: turns of ours, of PyTorch's eager and of its compiled step (3)", 0},
     {"set", CLI_SET, "KEY=VALUE", "any configuration key", 0},
     {"json", NULL, NULL, "print one JSON document instead of the table", 0},
 };
@@ -46,92 +52,158 @@ static const struct cli_command command = {
     .usage = "[--model M] [--batch B] [--seq T] [--dtype D] [OPTIONS]",
     .summary =
         "Times whole training steps (forward, backward, clipping, AdamW) of one process and, between them,\n"
-        "a large matrix product: the share of its rate that a step reaches "
-        "is the figure to compare. On a CPU the peak of its\n"
-        "multiply-add is timed as well.",
+        "a large matrix product and a copy: the share of the product's rate that a step reaches is the figure\n"
+        "to compare, and the share of its floor, the time that its products and bytes take at these two rates,\n"
+        "says what can still be gained. On a CPU the peak of its multiply-add is timed as well. With --peer\n"
+        "PyTorch does the same step in turn with ours: model, batch, length, type, threads, clipping, AdamW.",
     .examples =
         "  starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype bf16\n"
         "  starring bench step --model gpt2-124m --batch 32 --seq 1024 --device cuda\n"
+        "  starring bench step --model qwen2.5-0.5b --batch 1 --seq 512 --peer venv/bin/python\n"
         "  starring bench step --model demo --batch 8 --seq 128 --dtype fp32 --json\n",
     CLI_OPTIONS(options),
 };
 
-// The figures that are measured between the steps.
+// One of the things that are timed between the steps.
+enum yard_kind { YARD_PRODUCT, YARD_COPY, YARD_PEAK, YARDS };
+struct yard {
+    double amount;                // flops or bytes of one; 0: there is none
+    double *before_s, *behind_s;  // seconds of one, just before and just behind each step
+};
+
 struct between {
     struct stream *s;
-    struct bench_work product;
-    int products;                // of one measurement
-    double *product_s, *idle_s;  // one a step
-    double *phase_s[PHASES];     // likewise: the compute stream's; of the phases of a step
-    double *step_s, *waits;      // likewise: with the updates to their end; waits of the host for the device
-    struct cpu_peak *peak;       // of a host; NULL on a GPU
-    double *peak_s;              // one a step
+    const struct bench_device *d;
+    struct cpu_peak *peak;  // of a host; NULL on a GPU
+    struct yard yards[YARDS];
+    double *idle_s;           // one a step
+    double *phase_s[PHASES];  // likewise: the compute stream's; of the phases of a step
+    double *step_s, *waits;   // likewise: with the updates to their end; waits of the host for the device
     int count, capacity;
-    struct stream_times busy;  // the compute stream's so far
+    struct stream_times busy;     // the compute stream's so far
+    struct op_work work[PHASES];  // of the last step
     uint64_t waits_before;
+    struct bench_peer *peer;  // NULL: ours alone
+    int steps;                // of a round
+    _Atomic int *stop;
 };
 
 struct bench {
     struct bench_rank rank;
-    struct arena arena;
+    struct bench_device d;  // the rank's, with the yardsticks
     struct between between;
     struct products products;
-    struct cpu_peak peak;
     int64_t side;  // of the product
+    int steps;     // timed ones of a round
+    char *python;  // NULL: no peer
 };
 
-static double time_product(const struct between *b) {
-    return bench_launches(b->s, &b->product, b->products) / b->products;
+static double time_yard(const struct between *b, enum yard_kind kind) {
+    if (kind == YARD_PEAK) return bench_peak(b->s, b->peak);
+    int launches = b->d->gpu ? LAUNCHES_GPU : 1;
+    return bench_launches(b->s, kind == YARD_COPY ? &b->d->copy : &b->d->product, launches) / launches;
 }
 
-// The phases of a step; the products between the steps are in none of them.
+static void time_yards(struct between *b, double *at[YARDS], int step) {
+    for (int k = 0; k < YARDS; k++)
+        if (b->yards[k].amount > 0) at[k][step] = time_yard(b, (enum yard_kind)k);
+}
+
+// The phases of a step; the yardsticks between the steps are in none of them.
 static const enum phase step_phases[] = {PHASE_FORWARD, PHASE_BACKWARD, PHASE_OPTIMIZER};
 #define STEP_PHASES (sizeof step_phases / sizeof *step_phases)
 
-static void on_start(void *ctx, const struct config *c, const struct model_spec *s, int64_t params) {
-    struct between *b = ctx;
-    (void)c, (void)s, (void)params;
-    if (b->peak) bench_peak(b->s, b->peak);
-    time_product(b);
+// The yardsticks before the next step, where there is one, and what the stream has done before it. behind: what was measured behind
+// the last one holds for it.
+static void begin_step(struct between *b, bool behind) {
+    int i = b->count;
+    double *at[YARDS];
+    for (int k = 0; k < YARDS && i < b->capacity; k++) {
+        at[k] = b->yards[k].before_s;
+        if (behind) at[k][i] = b->yards[k].behind_s[i - 1];
+    }
+    if (i < b->capacity && !behind) time_yards(b, at, i);
     stream_get_times(b->s, &b->busy);
     b->waits_before = dev_host_waits(stream_device(b->s));
+}
+
+static void on_start(void *ctx, const struct config *c, const struct model_spec *s, int64_t params) {
+    (void)c, (void)s, (void)params;
+    begin_step(ctx, false);
+}
+
+// The peer's turn, at the end of a round; where it fails, nothing of ours is to be timed any more. Whether it took one.
+static bool take_turns(struct between *b) {
+    int timed = b->count - WARMUP_STEPS;
+    if (!b->peer || timed <= 0 || timed % b->steps) return false;
+    struct bench_series ours = {.values = b->step_s + b->count - b->steps, .count = b->steps};
+    if (bench_peer_round(b->peer, b->steps, WARMUP_STEPS, bench_series_median(&ours))) *b->stop = 1;
+    return true;
 }
 
 // The step's updates are still under way when its loss is known: the step is timed to their end, although in
 // a run the next one would queue behind them.
 static void on_step(void *ctx, const struct step_record *r) {
     struct between *b = ctx;
-    struct device *dev = stream_device(b->s);
-    if (b->count == b->capacity) return;
-    b->waits[b->count] = (double)(dev_host_waits(dev) - b->waits_before);
+    int i = b->count;
+    if (i == b->capacity || *b->stop) return;
+    b->waits[i] = (double)(dev_host_waits(stream_device(b->s)) - b->waits_before);
     double end = now_seconds();
     stream_sync(b->s);
     struct stream_times busy;
     stream_get_times(b->s, &busy);
-    b->step_s[b->count] = r->seconds + (now_seconds() - end);
-    b->idle_s[b->count] = b->step_s[b->count];
-    for (size_t i = 0; i < STEP_PHASES; i++) {
-        double s = busy.busy_s[step_phases[i]] - b->busy.busy_s[step_phases[i]];
-        b->phase_s[step_phases[i]][b->count] = s;
-        b->idle_s[b->count] -= s;
+    b->idle_s[i] = b->step_s[i] = r->seconds + (now_seconds() - end);
+    for (size_t k = 0; k < STEP_PHASES; k++) {
+        enum phase phase = step_phases[k];
+        b->phase_s[phase][i] = busy.busy_s[phase] - b->busy.busy_s[phase];
+        b->idle_s[i] -= b->phase_s[phase][i];
+        b->work[phase].flops = busy.work[phase].flops - b->busy.work[phase].flops;
+        b->work[phase].bytes = busy.work[phase].bytes - b->busy.work[phase].bytes;
     }
-    b->busy = busy;
-    if (b->peak) b->peak_s[b->count] = bench_peak(b->s, b->peak);
-    b->product_s[b->count++] = time_product(b);
-    b->waits_before = dev_host_waits(dev);
+    double *at[YARDS];
+    for (int k = 0; k < YARDS; k++) at[k] = b->yards[k].behind_s;
+    time_yards(b, at, i);
+    b->count++;
+    begin_step(b, !take_turns(b));
 }
 
-static size_t product_bytes(const struct bench *b) {
+static int64_t copy_bytes(const struct bench *b, bool gpu) {
+    return (int64_t)sizeof(float) * b->side * b->side * (gpu ? COPIES_GPU : COPIES_HOST);
+}
+
+// Of the yardsticks.
+static size_t yard_bytes(const struct bench *b, bool gpu) {
     size_t side = (size_t)b->side;
-    return 3 * dev_round(side * side * dtype_size(b->rank.config->dtype));
+    return 3 * dev_round(side * side * dtype_size(b->rank.config->dtype)) +
+           2 * dev_round((size_t)copy_bytes(b, gpu));
+}
+
+static int set_yards(struct bench *b) {
+    struct between *t = &b->between;
+    struct bench_device *d = &b->d;
+    const struct config *c = b->rank.config;
+    int64_t n = b->side;
+    void *x = bench_buffer(d, d->dt, n * n, 1.0f), *y = bench_buffer(d, d->dt, n * n, 1.0f);
+    void *z = arena_take(&d->arena, MEM_WORKSPACE, (size_t)(n * n) * dtype_size(d->dt));
+    if (!x || !y || d->arena.failed || bench_set_copy(d, copy_bytes(b, d->gpu))) return -1;
+    BENCH_SET(&d->product, matmul, matmul_args, .c = z, .a = x, .b = y, .m = n, .n = n, .k = n,
+              .trans_b = true, .dt = d->dt);
+    t->yards[YARD_PRODUCT].amount = d->product.work.flops;
+    t->yards[YARD_COPY].amount = d->copy.work.bytes;
+    if (d->gpu) return 0;
+    cpu_peak_init(&d->peak, c->cpu_kernel, c->dtype, c->threads ? c->threads : processors_given());
+    t->peak = &d->peak;
+    t->yards[YARD_PEAK].amount = d->peak.flops;
+    return 0;
 }
 
 static int prepare(struct bench *b, const struct topology_table *topologies, const struct cli_args *a,
-                   int steps, int64_t side) {
+                   int rounds, int64_t side) {
     char count[24];
     const struct config_override own[] = {{"steps", count, "bench step"},
                                           {"gradient_clipping", "1.0", "bench step"}};
     struct between *t = &b->between;
+    int steps = WARMUP_STEPS + rounds * b->steps;
     // 1. The options, and whatever they name.
     snprintf(count, sizeof count, "%d", steps);
     if (bench_rank_load(
@@ -140,6 +212,7 @@ static int prepare(struct bench *b, const struct topology_table *topologies, con
         return -1;
     struct config *c = b->rank.config;
     device_resolve(c);
+    if (cli_get(a, "peer") && !(b->python = bench_peer_check(cli_get(a, "peer"), c))) return -1;
     const struct backend *found = device_backend(c);
     if (!found || bench_rank_open(&b->rank, found)) return -1;
     struct device *dev = b->rank.dev;
@@ -148,38 +221,40 @@ static int prepare(struct bench *b, const struct topology_table *topologies, con
         return -1;
     }
     products_say(&b->products);
-    // 2. The rank, and a product of the same run beside it.
-    bool host = dev_host_memory(dev);
-    int64_t n = b->side = side ? side : host ? YARD_HOST : YARD_GPU;
-    size_t bytes = (size_t)(n * n) * dtype_size(c->dtype), each = (size_t)steps;
-    if (bench_rank_join(&b->rank, product_bytes(b))) return -1;
-    *t = (struct between){.s = b->rank.compute, .products = host ? 1 : PRODUCTS_GPU, .capacity = steps};
-    double **const lists[] = {&t->product_s, &t->idle_s, &t->step_s, &t->waits, &t->peak_s};
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) *lists[i] = xcalloc(each, sizeof(double));
-    for (size_t i = 0; i < STEP_PHASES; i++) t->phase_s[step_phases[i]] = xcalloc(each, sizeof(double));
-    if (host) {
-        int threads = c->threads ? c->threads : processors_given();
-        cpu_peak_init(&b->peak, c->cpu_kernel, c->dtype, threads);
-        t->peak = &b->peak;
+    // 2. The rank, and the yardsticks of the same run beside it.
+    bool gpu = !dev_host_memory(dev);
+    b->side = side ? side : gpu ? YARD_GPU : YARD_HOST;
+    if (bench_rank_join(&b->rank, yard_bytes(b, gpu))) return -1;
+    *t = (struct between){
+        .s = b->rank.compute, .d = &b->d, .capacity = steps, .steps = b->steps, .stop = &b->rank.stop};
+    double **const lists[] = {&t->idle_s, &t->step_s, &t->waits};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        *lists[i] = xcalloc((size_t)steps, sizeof(double));
+    for (size_t i = 0; i < STEP_PHASES; i++)
+        t->phase_s[step_phases[i]] = xcalloc((size_t)steps, sizeof(double));
+    for (int k = 0; k < YARDS; k++) {
+        t->yards[k].before_s = xcalloc((size_t)steps, sizeof(double));
+        t->yards[k].behind_s = xcalloc((size_t)steps, sizeof(double));
     }
-    arena_init(&b->arena, dev);
-    void *x = arena_take(&b->arena, MEM_WORKSPACE, bytes), *y = arena_take(&b->arena, MEM_WORKSPACE, bytes);
-    void *z = arena_take(&b->arena, MEM_WORKSPACE, bytes);
-    if (b->arena.failed) return -1;
-    BENCH_SET(&t->product, matmul, matmul_args, .c = z, .a = x, .b = y, .m = n, .n = n, .k = n,
-              .trans_b = true, .dt = c->dtype);
-    return bench_fill(t->s, x, c->dtype, n * n, 1.0f, 1) || bench_fill(t->s, y, c->dtype, n * n, 1.0f, 2) ? -1
-                                                                                                          : 0;
+    b->d = (struct bench_device){.dev = dev, .s = t->s, .gpu = gpu, .dt = c->dtype};
+    arena_init(&b->d.arena, dev);
+    return set_yards(b);
 }
 
 static void release(struct bench *b) {
     struct between *t = &b->between;
-    if (t->s) arena_release(&b->arena);
+    bench_peer_end(&t->peer);
+    if (t->s) arena_release(&b->d.arena);
     bench_rank_close(&b->rank);
     products_free(&b->products);
-    double *const lists[] = {t->product_s, t->idle_s, t->step_s, t->waits, t->peak_s};
+    double *const lists[] = {t->idle_s, t->step_s, t->waits};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
     for (size_t i = 0; i < STEP_PHASES; i++) free(t->phase_s[step_phases[i]]);
+    for (int k = 0; k < YARDS; k++) {
+        free(t->yards[k].before_s);
+        free(t->yards[k].behind_s);
+    }
+    free(b->python);
 }
 
 // ---------------------------------------------------------------- figures
@@ -188,7 +263,7 @@ static size_t predicted_bytes(const struct bench *b) {
     struct job job = bench_rank_job(&b->rank);
     struct prediction p;
     if (prediction_of_rank(&job, "worker", 0, &p)) return 0;
-    return mem_device_bytes(p.memory.predicted_bytes) + product_bytes(b);
+    return mem_device_bytes(p.memory.predicted_bytes) + yard_bytes(b, b->d.gpu);
 }
 
 static void put_memory(cJSON *o, const struct bench *b) {
@@ -213,16 +288,58 @@ static double of_steps(const struct bench *b, double *values) {
     return median(values + WARMUP_STEPS, (int)b->rank.result.steps - WARMUP_STEPS);
 }
 
-// A step's flops per second over those of what was timed just before and just behind it, the median over the steps: a machine that
-// changes its speed changes it for both. yard_s[i]: seconds of yard_flops behind step i.
-static double share_of(const struct bench *b, double flops, double yard_flops, const double *yard_s) {
+static double yard_rate(const struct bench *b, enum yard_kind kind) {
+    const struct yard *y = &b->between.yards[kind];
+    return y->amount > 0 ? y->amount / of_steps(b, y->behind_s) : NAN;
+}
+
+// The time that so much work takes at the rates that were measured just before and just behind step i, in flops of `kind`.
+static double floor_of(const struct bench *b, const struct op_work *w, enum yard_kind kind, int i) {
+    const struct yard *flops = &b->between.yards[kind], *bytes = &b->between.yards[YARD_COPY];
+    return w->flops / flops->amount * (flops->before_s[i] + flops->behind_s[i]) / 2 +
+           w->bytes / bytes->amount * (bytes->before_s[i] + bytes->behind_s[i]) / 2;
+}
+
+// That time over the one that was taken, the median over the steps: a machine that changes its speed changes it for both.
+// Before what sorts the measurements.
+static double share_of(const struct bench *b, struct op_work w, enum yard_kind kind, const double *taken_s) {
     int count = (int)b->rank.result.steps;
+    if (!(b->between.yards[kind].amount > 0)) return NAN;
     double *share = xcalloc((unsigned long)count, sizeof *share);
-    for (int i = WARMUP_STEPS; i < count; i++)
-        share[i] = flops / b->between.step_s[i] * (yard_s[i - 1] + yard_s[i]) / 2 / yard_flops;
+    for (int i = WARMUP_STEPS; i < count; i++) share[i] = floor_of(b, &w, kind, i) / taken_s[i];
     double middle = of_steps(b, share);
     free(share);
     return middle;
+}
+
+// The floor of a step and of its phases: its products, attention's among them, at the rate of the large product, and the bytes of
+// all other operations at the rate of the copy. False: a share that no machine can reach, as where tensors stay in the caches.
+static bool put_floor(cJSON *o, const struct bench *b) {
+    static const char *const names[STEP_PHASES] = {"forward_share", "backward_share", "optimizer_share"};
+    const struct between *t = &b->between;
+    struct op_work all = {0};
+    double shares[STEP_PHASES];
+    for (size_t i = 0; i < STEP_PHASES; i++) {
+        const struct op_work *w = &t->work[step_phases[i]];
+        all.flops += w->flops;
+        all.bytes += w->bytes;
+        shares[i] = share_of(b, *w, YARD_PRODUCT, t->phase_s[step_phases[i]]);
+    }
+    double of_all = share_of(b, all, YARD_PRODUCT, t->step_s);
+    double products = all.flops / yard_rate(b, YARD_PRODUCT), bytes = all.bytes / yard_rate(b, YARD_COPY);
+    bool possible = !(of_all > 1);
+    json_put(o, "seconds", products + bytes);
+    json_put(o, "product_seconds", products);
+    json_put(o, "product_flops", all.flops);
+    json_put(o, "copy_seconds", bytes);
+    json_put(o, "copy_bytes", all.bytes);
+    json_put(o, "copy_bytes_per_second", yard_rate(b, YARD_COPY));
+    json_put(o, "share", of_all);
+    for (size_t i = 0; i < STEP_PHASES; i++) {
+        json_put(o, names[i], shares[i]);
+        possible &= !(shares[i] > 1);
+    }
+    return possible;
 }
 
 // Medians of the timed steps, and what follows from them, as --json has them; the table is made of the same. null: not known
@@ -240,19 +357,19 @@ static cJSON *figures_of(struct bench *b) {
     double known = r->on_gpu ? datasheet_flops(r->device.name, c->dtype, &source) : 0;
     double tokens = (double)(c->train_batch * c->seq), side = (double)b->side;
     double full = a_token.full * tokens, causal = a_token.causal * tokens;
-    double a_product = 2 * side * side * side;
     // Before the medians, which sort what they are of.
-    double of_product = share_of(b, full, a_product, t->product_s);
-    double of_peak = t->peak ? share_of(b, full, t->peak->flops, t->peak_s) : NAN;
-    double step_s = of_steps(b, t->step_s), product = a_product / of_steps(b, t->product_s),
-           datasheet = known > 0 ? known : NAN;
-    double peak = t->peak ? t->peak->flops / of_steps(b, t->peak_s) : NAN;
+    const struct op_work counted = {.flops = full};
+    double of_product = share_of(b, counted, YARD_PRODUCT, t->step_s);
+    double of_peak = share_of(b, counted, YARD_PEAK, t->step_s);
+    cJSON *o = cJSON_CreateObject(), *floor = cJSON_CreateObject();
+    bool possible = put_floor(floor, b) && !(of_product > 1) && !(of_peak > 1);
+    double step_s = of_steps(b, t->step_s), product = yard_rate(b, YARD_PRODUCT),
+           peak = yard_rate(b, YARD_PEAK), datasheet = known > 0 ? known : NAN;
     double forward = of_steps(b, t->phase_s[PHASE_FORWARD]),
            backward = of_steps(b, t->phase_s[PHASE_BACKWARD]),
            optimizer = of_steps(b, t->phase_s[PHASE_OPTIMIZER]), all = forward + backward + optimizer;
     char peak_text[200] = "";
     if (t->peak) cpu_peak_text(t->peak, peak_text, sizeof peak_text);
-    cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "model", spec->name);
     json_put(o, "params", (double)b->rank.layout->params);
     json_put(o, "batch", (double)c->train_batch);
@@ -287,7 +404,7 @@ static cJSON *figures_of(struct bench *b) {
     json_put(o, "peak_flops_per_second", peak);
     json_put(o, "share_of_peak", of_peak);
     json_put(o, "share_of_peak_causal", of_peak * causal / full);
-    cJSON_AddBoolToObject(o, "shares_possible", !(of_product > 1) && !(of_peak > 1) && !(product > peak));
+    cJSON_AddBoolToObject(o, "shares_possible", possible && !(product > peak));
     json_put(o, "matmul_share_of_peak", product / peak);
     json_put_text(o, "peak", peak_text);
     json_put(o, "datasheet_flops_per_second", datasheet);
@@ -300,6 +417,8 @@ static cJSON *figures_of(struct bench *b) {
     json_put(o, "forward_share", forward / all);
     json_put(o, "backward_share", backward / all);
     json_put(o, "optimizer_share", optimizer / all);
+    cJSON_AddItemToObject(o, "floor", floor);
+    cJSON_AddItemToObject(o, "peer", t->peer ? bench_peer_figures(t->peer, tokens) : cJSON_CreateNull());
     json_put(o, "late_allocations", (double)r->late_allocations);
     cJSON_AddItemToObject(o, "device", r->on_gpu ? device_facts_json(&r->device) : cJSON_CreateNull());
     cJSON *products =
@@ -311,8 +430,9 @@ static cJSON *figures_of(struct bench *b) {
 
 // ---------------------------------------------------------------- the table
 // This text stands behind the shares where one is above 1.
-#define IMPOSSIBLE \
-    "shares above 1: the machine changed its speed between a step and the product; run it again, for longer (--steps)"
+#define IMPOSSIBLE                                                                                                          \
+    "shares above 1: the machine changed its speed between a step and the product, so run it again, for longer (--steps); " \
+    "of the floor also: tensors stay in the caches"
 
 // One counting of attention: the step's rate, its share of the product and, of a GPU, of the datasheet.
 static void print_mfu(const char *attention, double rate, double share, double of_datasheet,
@@ -344,7 +464,7 @@ static void print_table(const struct bench *b, const cJSON *f) {
            json_number(f, "head_chunk_rows"));
     printf("matmul         %.1f GFLOP/s (%.0f x %.0f x %.0f, same type, %s the steps, median)\n",
            json_number(f, "matmul_flops_per_second") * 1e-9, side, side, side,
-           b->between.products > 1 ? "several in a row between" : "between");
+           b->d.gpu ? "several in a row between" : "between");
     print_mfu("full", json_number(f, "flops_per_second"), json_number(f, "mfu"),
               json_number(f, "mfu_datasheet"), FLOPS_FULL);
     print_mfu("causal", json_number(f, "flops_per_second_causal"), json_number(f, "mfu_causal"),
@@ -364,6 +484,16 @@ static void print_table(const struct bench *b, const cJSON *f) {
                json_number(f, "matmul_share_of_peak"), json_number(f, "share_of_peak"),
                json_number(f, "share_of_peak_causal"));
     }
+    const cJSON *floor = json_item(f, "floor");
+    printf(
+        "floor          %.4f s: products %.4f (%.4g GFLOP at the product's rate), the rest %.4f (%.3g GB at the copy's, %.1f GB/s)\n",
+        json_number(floor, "seconds"), json_number(floor, "product_seconds"),
+        json_number(floor, "product_flops") * 1e-9, json_number(floor, "copy_seconds"),
+        json_number(floor, "copy_bytes") * 1e-9, json_number(floor, "copy_bytes_per_second") * 1e-9);
+    printf(
+        "               %.3f of the step's time; forward %.3f, backward %.3f, optimizer %.3f of their own\n",
+        json_number(floor, "share"), json_number(floor, "forward_share"),
+        json_number(floor, "backward_share"), json_number(floor, "optimizer_share"));
     if (!cJSON_IsTrue(json_item(f, "shares_possible"))) puts("               " IMPOSSIBLE);
     if (isfinite(json_number(f, "datasheet_flops_per_second")))
         printf("datasheet      %.1f TFLOP/s (%s)\n", json_number(f, "datasheet_flops_per_second") * 1e-12,
@@ -383,13 +513,20 @@ static void print_table(const struct bench *b, const cJSON *f) {
                             (double)m->workspace_bytes);
     }
     printf("allocations    %.0f after the first step\n", json_number(f, "late_allocations"));
+    if (b->between.peer) bench_peer_print(json_item(f, "peer"));
 }
 
 // ---------------------------------------------------------------- the command
+// The exit status.
 static int measure(struct bench *b, bool json) {
-    struct train_observer observer = {.on_start = on_start, .on_step = on_step, .ctx = &b->between};
-    int said = 0;
-    if (bench_rank_train(&b->rank, &observer)) return -1;
+    struct between *t = &b->between;
+    struct train_observer observer = {.on_start = on_start, .on_step = on_step, .ctx = t};
+    const struct bench_rank *r = &b->rank;
+    int said = 0, status = EXIT_RUN_FAILED;
+    if (b->python && !(t->peer = bench_peer_start(b->python, r->config, &r->spec, r->layout, &status)))
+        return status;
+    if (bench_rank_train(&b->rank, &observer)) return EXIT_RUN_FAILED;
+    if (b->rank.stop) return bench_peer_end(&t->peer);
     device_notes_say(b->rank.dev, &said);
     cJSON *f = figures_of(b);
     if (json)
@@ -402,12 +539,19 @@ static int measure(struct bench *b, bool json) {
 
 static int run(const struct topology_table *topologies, const struct cli_args *a) {
     struct bench b = {.side = 0};
-    long steps, side;
+    long steps, side, rounds;
     int status = EXIT_USAGE;
-    if (cli_integer(a, "steps", 1, 100000, 5, &steps) || cli_integer(a, "matmul", 1, 65536, 0, &side))
+    if (cli_integer(a, "steps", 1, 100000, 5, &steps) || cli_integer(a, "matmul", 1, 65536, 0, &side) ||
+        cli_integer(a, "rounds", 1, BENCH_ROUNDS_MOST, 3, &rounds))
         return status;
-    if (!prepare(&b, topologies, a, (int)steps + WARMUP_STEPS, side))
-        status = measure(&b, cli_get(a, "json") != NULL) ? EXIT_RUN_FAILED : 0;
+    bool peer = cli_get(a, "peer") != NULL;
+    if (cli_get(a, "rounds") && !peer) {
+        fail("bench step: --rounds are of --peer: give both, or --steps alone");
+        return status;
+    }
+    b.steps = (int)steps;
+    if (!prepare(&b, topologies, a, peer ? (int)rounds : 1, side))
+        status = measure(&b, cli_get(a, "json") != NULL);
     else if (b.rank.ready)
         status = EXIT_RUN_FAILED;
     release(&b);

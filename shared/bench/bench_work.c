@@ -128,7 +128,8 @@ int bench_rank_train(struct bench_rank *r, const struct train_observer *observer
                               .spec = &r->spec,
                               .data = r->data,
                               .topology = r->topology,
-                              .observer = observer};
+                              .observer = observer,
+                              .stop = &r->stop};
     return train_run(&o, &r->result);
 }
 
@@ -174,6 +175,8 @@ void bench_work_set(struct bench_work *w, enum op op, const void *args, size_t a
     w->op = op;
     w->args_bytes = args_bytes;
     memcpy(w->args, args, args_bytes);
+    const struct bench_copy *copy = op == BENCH_OP_COPY ? args : NULL;
+    w->work = copy ? (struct op_work){.bytes = 2.0 * (double)copy->bytes} : op_work_of(op, args);
 }
 
 // A GPU has one way to copy; on a host the cast from fp32 to fp32 copies with all threads.
@@ -187,7 +190,6 @@ int bench_set_copy(struct bench_device *b, int64_t bytes) {
                        sizeof(struct bench_copy));
     else
         BENCH_SET(&b->copy, cast, cast_args, .out = out, .in = in, .n = n, .from = DT_F32, .to = DT_F32);
-    b->copy.bytes = 2.0 * (double)n * sizeof(float);
     return 0;
 }
 
@@ -228,10 +230,10 @@ double bench_peak(struct stream *s, struct cpu_peak *p) {
 }
 
 int bench_measure(struct bench_device *b, struct bench_work *w) {
-    const struct bench_work *yard = w->flops > 0 ? &b->product : &b->copy;
+    const struct bench_work *yard = w->work.flops > 0 ? &b->product : &b->copy;
     int yard_launches = launches_of(b, yard);
     w->launches = launches_of(b, w);
-    bool computes = w->flops > 0 && !b->gpu;
+    bool computes = w->work.flops > 0 && !b->gpu;
     if (computes) bench_peak(b->s, &b->peak);
     for (int i = 0; i < b->rounds; i++) {
         if (computes) w->peak_seconds[i] = bench_peak(b->s, &b->peak);
@@ -251,10 +253,11 @@ double bench_median(const double *v, int n) {
 
 double bench_share(const struct bench_device *b, const struct bench_work *w) {
     double share[BENCH_ROUNDS_MOST];
-    const struct bench_work *yard = w->flops > 0 ? &b->product : &b->copy;
+    const struct bench_work *yard = w->work.flops > 0 ? &b->product : &b->copy;
     for (int i = 0; i < b->rounds; i++)
-        share[i] = w->flops > 0 ? w->flops / w->seconds[i] / (yard->flops / w->yard_seconds[i])
-                                : w->bytes / w->seconds[i] / (yard->bytes / w->yard_seconds[i]);
+        share[i] = w->work.flops > 0
+                       ? w->work.flops / w->seconds[i] / (yard->work.flops / w->yard_seconds[i])
+                       : w->work.bytes / w->seconds[i] / (yard->work.bytes / w->yard_seconds[i]);
     return bench_median(share, b->rounds);
 }
 
@@ -271,9 +274,9 @@ static double share_of_peak(const struct bench_device *b, const struct bench_wor
 }
 
 double bench_share_of_peak(const struct bench_device *b, const struct bench_work *w) {
-    return share_of_peak(b, w, w->flops, w->seconds);
+    return share_of_peak(b, w, w->work.flops, w->seconds);
 }
 
 double bench_yard_share_of_peak(const struct bench_device *b, const struct bench_work *w) {
-    return share_of_peak(b, w, b->product.flops, w->yard_seconds);
+    return share_of_peak(b, w, b->product.work.flops, w->yard_seconds);
 }

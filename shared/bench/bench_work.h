@@ -26,11 +26,11 @@ struct bench_copy {
 
 // One operation and what it was measured to take.
 struct bench_work {
-    enum op op;                   // or BENCH_OP_COPY
-    char shape[BENCH_SHAPE_MAX];  // for people: "R=4096 C=768"
-    double bytes, flops;  // read and written, computed; by the operation's definition, each tensor once
-    bool tiny;            // too little data for a rate to mean anything
-    int launches;         // of one measurement
+    enum op op;                              // or BENCH_OP_COPY
+    char shape[BENCH_SHAPE_MAX];             // for people: "R=4096 C=768"
+    struct op_work work;                     // of one launch
+    bool tiny;                               // too little data for a rate to mean anything
+    int launches;                            // of one measurement
     double seconds[BENCH_ROUNDS_MOST];       // one launch
     double yard_seconds[BENCH_ROUNDS_MOST];  // the yardstick, just before
     double peak_seconds[BENCH_ROUNDS_MOST];  // of what computes, on a host: the peak, just before
@@ -61,6 +61,7 @@ struct bench_rank {
     struct stream *compute;
     struct topology *topology;
     struct train_result result;
+    _Atomic int stop;  // non-zero: training ends with the step in hand
 };
 // The configuration, with the defaults of such a bench (gpt2-124m, 4 sequences of 256 tokens, bf16) below `own` and what was
 // given, and its model. who: "bench step"; advice: what to do instead of naming a topology. 0, or -1 after logging.

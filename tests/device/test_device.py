@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """gpu_check.py and the device programs that it runs: on the emulated CUDA device where it was built, and what they say
-where there is no device; gpu_peers.py where there is no PyTorch."""
+where there is no device."""
 import os
 import sys
 import unittest
 
 from gpu_check_helper import BUILD, CHECK, EMULATION, PROGRAM, TOP, Folder, on_the_emulated_device, run
 
-PEERS = os.path.join(TOP, "experiments", "gpu_peers.py")
 
 
 @unittest.skipUnless(os.path.exists(PROGRAM), f"{PROGRAM} is not built: make check builds and names it")
@@ -31,12 +30,6 @@ class WithoutADevice(Folder):
         p = run(sys.executable, CHECK, "--build", self.folder, "--out", self.folder)
         self.assertEqual(p.returncode, 1)
         self.assertIn("run make", p.stderr)
-
-    def test_peers_without_pytorch(self):
-        bare = self.script("python", f'exec {sys.executable} -S "$@"\n')
-        p = run(sys.executable, PEERS, "--program", PROGRAM, "--python", bare, "--device", "cpu", "--models", "tiny")
-        self.assertEqual(p.returncode, 3, p.stderr)
-        self.assertIn("nothing to compare with: PyTorch is not installed", p.stderr)
 
 
 @on_the_emulated_device

@@ -11,7 +11,7 @@ import unittest
 
 from gpu_check_helper import BUILD, EMULATION, Folder, on_the_emulated_device, run
 
-from gpucheck import correct, document, facts, page, parts, place, steps, work
+from gpucheck import correct, document, facts, page, parts, place, speed, steps, work
 
 OK, SLOW = 'echo "[       OK ] a"\n', 'echo "[       OK ] a"; exec sleep 60\n'
 ONE_BY_ONE = ["facts", "attention", "ops"]
@@ -281,6 +281,38 @@ class Expectations(Folder):
             {"memory": [{"predicted_bytes": int(argv[argv.index("--batch") + 1]) * 2**30}]}), "", 0.1)
         self.assertEqual(steps.batch_that_fits(checker, part, steps.MODELS["1.5b"]), 16)
         self.assertEqual(part.notes, ["qwen2.5-1.5b: 32 sequences do not fit this device: 16"])
+
+    PEERS = {"seq": 32, "dtype": "bf16", "params": 7, "memory": {"ledger_peak_bytes": 2, "workspace_bytes": 1},
+             "peer": {"pytorch": "2.9", "cuda": "13.0", "peak_bytes": 4, "better": "compiled", "ratio": 1.05,
+                      "starring": {"tokens_per_second": 105}, "eager": {"tokens_per_second": 50},
+                      "compiled": {"tokens_per_second": 100}}}
+
+    def time_peers(self, most, status, errors):
+        """The part where `bench step --peer` has room for `most` sequences, and else ends like that."""
+        checker, part, asked = self.checker(), work.Part("peers-124m", "", 60), []
+
+        def answer(argv, **_):
+            asked.append(int(argv[argv.index("--batch") + 1]))
+            self.assertEqual(argv[argv.index("--peer") + 1], sys.executable)
+            return work.Outcome(argv, *((0, json.dumps(self.PEERS), "") if asked[-1] <= most else (status, "", errors)), 0.1)
+        checker.run = answer
+        speed.peers("124m")(checker, part)
+        return part, asked
+
+    def test_peers_take_the_batch_that_leaves_room_for_both(self):
+        crowded = "starring: error: bench step: --peer python: PyTorch cannot build the model beside ours; a smaller --batch"
+        part, asked = self.time_peers(1, 1, crowded)
+        self.assertEqual(asked, [2, 1])
+        figure = part.figures[0]
+        self.assertEqual((figure["batch"], figure["pytorch"], figure["starring"]["peak_bytes"], figure["ratio"], figure["met"]),
+                         (1, {"tokens_per_second": 100, "peak_bytes": 4}, 3, 1.05, False))
+        self.assertEqual(part.findings, ["tiny: 1.05 times PyTorch's tokens per second, wanted 1.10"])
+        part, asked = self.time_peers(0, 1, crowded)
+        self.assertEqual((asked, part.status), ([2, 1], "failed"))
+
+    def test_peers_without_pytorch_are_skipped(self):
+        part, asked = self.time_peers(0, 2, "starring: error: bench step: --peer python: PyTorch is not installed for it")
+        self.assertEqual((len(asked), [c["status"] for c in part.checks]), (1, ["skipped"]))
 
     def test_libraries_are_loaded_or_said_to_be_missing(self):
         checker, part = self.checker(), work.Part("facts", "", 60)

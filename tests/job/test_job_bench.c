@@ -55,7 +55,10 @@ static void expect_step(const cJSON *j, bool gpu) {
                  1) < 1e-9);
     }
     // The bench says where a share is one that no machine can reach.
+    const cJSON *floor = job_item(j, "floor");
     bool possible =
+        positive(floor, "share") <= 1 && positive(floor, "forward_share") <= 1 &&
+        positive(floor, "backward_share") <= 1 && positive(floor, "optimizer_share") <= 1 &&
         job_number(j, "share_of_matmul") <= 1 &&
         (gpu || (job_number(j, "share_of_peak") <= 1 && job_number(j, "matmul_share_of_peak") <= 1));
     assert_true(cJSON_IsTrue(job_item(j, "shares_possible")) == possible);
@@ -115,6 +118,8 @@ static void a_step_has_its_figures(void **state) {
     assert_non_null(strstr(full, FLOPS_FULL));
     assert_non_null(strstr(causal, FLOPS_CAUSAL));
     assert_non_null(strstr(o.out, ": equal\n"));
+    const char *floor = strstr(o.out, "floor          ");
+    assert_true(floor && floor > causal && strstr(floor, "of the step's time; forward "));
     job_output_free(&o);
 }
 

@@ -337,6 +337,74 @@ static int spend_time(void *arg) {
 }
 
 // Busy and waiting seconds go to the phase that was current when they were spent.
+// By hand, and each kind of what depends on an argument.
+static void test_work(void **state) {
+    (void)state;
+    static char some;
+    const struct {
+        enum op op;
+        const void *args;
+        double bytes, flops;
+    } cases[] = {
+        {OP_MATMUL, &(struct matmul_args){.m = 3, .n = 5, .k = 7, .dt = DT_BF16}, 0, 210},
+        {OP_ATTN_FWD, &(struct attn_fwd_args){.batch = 2, .seq = 8, .heads = 3, .head_size = 4}, 0, 3072},
+        {OP_ATTN_BWD, &(struct attn_bwd_args){.batch = 2, .seq = 8, .heads = 3, .head_size = 4}, 0, 7680},
+        {OP_NORM_FWD, &(struct norm_fwd_args){.rows = 4, .channels = 8, .dt = DT_F32}, 256, 0},
+        {OP_NORM_FWD, &(struct norm_fwd_args){.rows = 4, .channels = 8, .residual = &some, .dt = DT_F32}, 512,
+         0},
+        {OP_NORM_BWD, &(struct norm_bwd_args){.rows = 4, .channels = 8, .dt = DT_BF16}, 192, 0},
+        {OP_EMBED_FWD,
+         &(struct embed_fwd_args){.batch = 2, .seq = 3, .channels = 8, .wpe = &some, .dt = DT_BF16}, 144, 0},
+        {OP_EMBED_BWD,
+         &(struct embed_bwd_args){
+             .batch = 2, .seq = 3, .channels = 8, .vocab = 10, .zero_dwte = true, .dt = DT_BF16},
+         256, 0},
+        {OP_ROPE,
+         &(struct rope_args){.batch = 1, .seq = 2, .heads = 3, .kv_heads = 1, .head_size = 4, .dt = DT_BF16},
+         128, 0},
+        {OP_XENT, &(struct xent_args){.rows = 2, .vocab = 10, .want_grad = true, .dt = DT_BF16}, 80, 0},
+        {OP_XENT, &(struct xent_args){.rows = 2, .vocab = 10, .dt = DT_BF16}, 40, 0},
+        {OP_ADAMW, &(struct update_args){.n = 10, .weight = &some, .dt = DT_BF16}, 280, 0},
+        {OP_ADAMW, &(struct update_args){.n = 10, .weight = &some, .master = (float *)&some, .dt = DT_F32},
+         280, 0},
+        {OP_SGD, &(struct update_args){.n = 10, .dt = DT_BF16}, 100, 0},
+        {OP_SGD, &(struct update_args){.n = 10, .m = (float *)&some, .dt = DT_BF16}, 180, 0},
+        {OP_CODE_ADD,
+         &(struct code_add_args){.n = 256, .format = {CODE_TOPK, .share = 0.125}, .use = CODE_PLUS}, 512, 0},
+        {OP_CODE_ADD, &(struct code_add_args){.n = 256, .format = {CODE_INT8, 0}, .use = CODE_PLUS}, 2308, 0},
+        {OP_REDUCE, &(struct reduce_args){.n = 10, .count = 3, .dt = DT_BF16}, 80, 0},
+        {OP_CAST, &(struct cast_args){.n = 10, .from = DT_F32, .to = DT_BF16}, 60, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct op_work w = op_work_of(cases[i].op, cases[i].args);
+        if (w.bytes != cases[i].bytes || w.flops != cases[i].flops)
+            fail_msg("case %zu, %s: %g bytes, %g flops", i, op_name(cases[i].op), w.bytes, w.flops);
+    }
+}
+
+// A stream adds up what its operations and copies do, each in the phase that it was given in.
+static void test_work_of_phases(void **state) {
+    (void)state;
+    struct device *d = open_cpu(false);
+    struct stream *s = stream_create(d, "a");
+    float *p = dev_alloc(d, MEM_WORKSPACE, 4096);
+    stream_phase(s, PHASE_FORWARD);
+    op_matmul(
+        s, &(struct matmul_args){.c = p + 512, .a = p, .b = p + 256, .m = 4, .n = 4, .k = 4, .dt = DT_F32});
+    op_add(s, &(struct add_args){.y = p, .a = p, .b = p + 256, .n = 64, .dt = DT_F32});
+    stream_phase(s, PHASE_BACKWARD);
+    for (int i = 0; i < 2; i++) dev_copy(s, p, p + 512, 100);
+    assert_int_equal(stream_sync(s), 0);
+    struct stream_times t;
+    stream_get_times(s, &t);
+    assert_true(t.work[PHASE_FORWARD].flops == 128 && t.work[PHASE_FORWARD].bytes == 768);
+    assert_true(t.work[PHASE_BACKWARD].flops == 0 && t.work[PHASE_BACKWARD].bytes == 400);
+    assert_true(t.work[PHASE_OTHER].bytes == 0);
+    dev_free(d, MEM_WORKSPACE, p, 4096);
+    stream_destroy(&s);
+    dev_close(&d);
+}
+
 static void test_phases(void **state) {
     (void)state;
     struct device *d = open_cpu(false);
@@ -487,6 +555,8 @@ int main(void) {
         cmocka_unit_test(test_event_outlives_stream),
         cmocka_unit_test(test_event_of_an_earlier_stream),
         cmocka_unit_test(test_phases),
+        cmocka_unit_test(test_work),
+        cmocka_unit_test(test_work_of_phases),
         cmocka_unit_test(test_trace),
     };
     return cmocka_run_group_tests_name("kernels: streams", tests, NULL, NULL);

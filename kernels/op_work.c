@@ -1,0 +1,96 @@
+// What each operation moves and computes, from its arguments: the one place that knows it, for benches and floors.
+#include "kernels/operations.h"
+
+static double size_of(enum dtype t) { return (double)dtype_size(t); }
+
+// Of an elementwise update: its gradient is read and its weight written; what is read and written of its states and masters.
+static double update_bytes(const struct update_args *a, double states) {
+    double weight = !a->weight || a->weight == (const void *)a->master ? 0 : size_of(a->dt);
+    return (double)a->n * (8 * (states + 1) + size_of(a->dt) + weight);
+}
+
+// Masters and momentum are read and written, the variance read; the momentum comes from the code, and is written alone, or
+// from the gradient.
+static double frozen_bytes(const struct update_args *a) {
+    double own = a->codes ? 4 : 8 + size_of(a->dt), code = a->codes ? (double)onebit_bytes(a->n) : 0;
+    return (double)a->n * (12 + own + (a->weight ? size_of(a->dt) : 0)) + code;
+}
+
+// Elements that a code does not name stay, of topk; those of the others are all named.
+static double code_add_bytes(const struct code_add_args *a) {
+    double code = (double)code_bytes(&a->format, a->n), all = (double)a->n * (a->use == CODE_SET ? 4 : 8);
+    return code + (a->format.kind == CODE_TOPK && a->use != CODE_SET ? code : all);
+}
+
+// A causal product of all heads, scores or values, of which half is computed.
+static double causal_flops(int64_t batch, int64_t seq, int64_t heads, int64_t head_size) {
+    return (double)batch * (double)seq * (double)seq * (double)heads * (double)head_size;
+}
+
+// Queries and keys are rotated; for the gradient of a bias values are read.
+static double rope_bytes(const struct rope_args *a) {
+    int64_t rotated = a->heads + a->kv_heads, read = a->dbias ? a->kv_heads : 0;
+    return (double)(a->batch * a->seq) * (double)((2 * rotated + read) * a->head_size) * size_of(a->dt);
+}
+
+static double embed_bwd_bytes(const struct embed_bwd_args *a) {
+    int64_t rows = a->batch * a->seq + (a->zero_dwte ? a->vocab : 0);
+    if (a->dwpe) rows += a->accumulate_dwpe ? 2 * a->seq : a->positions;
+    return (double)rows * (double)a->channels * size_of(a->dt);
+}
+
+// Operation OP with its arguments a.
+#define BYTES(OP, args_t, bytes_of)                   \
+    case OP: {                                        \
+        const struct args_t *a = args;                \
+        return (struct op_work){.bytes = (bytes_of)}; \
+    }
+#define FLOPS(OP, args_t, flops_of)                   \
+    case OP: {                                        \
+        const struct args_t *a = args;                \
+        return (struct op_work){.flops = (flops_of)}; \
+    }
+#define N(count) ((double)(count)*size_of(a->dt))
+
+struct op_work op_work_of(enum op op, const void *args) {
+    switch (op) {
+        FLOPS(OP_MATMUL, matmul_args, 2 * (double)a->m * (double)a->n * (double)a->k)
+        FLOPS(OP_ATTN_FWD, attn_fwd_args, 2 * causal_flops(a->batch, a->seq, a->heads, a->head_size))
+        FLOPS(OP_ATTN_BWD, attn_bwd_args, 5 * causal_flops(a->batch, a->seq, a->heads, a->head_size))
+        BYTES(OP_BIAS_GRAD, bias_grad_args, N(a->rows * a->n))
+        BYTES(OP_EMBED_FWD, embed_fwd_args, N((a->batch + (a->wpe != NULL)) * a->seq * a->channels))
+        BYTES(OP_EMBED_BWD, embed_bwd_args, embed_bwd_bytes(a))
+        BYTES(OP_NORM_FWD, norm_fwd_args, N((a->residual ? 4 : 2) * a->rows * a->channels))
+        BYTES(OP_NORM_BWD, norm_bwd_args, N((a->dresidual ? 4 : 3) * a->rows * a->channels))
+        BYTES(OP_ROPE, rope_args, rope_bytes(a))
+        BYTES(OP_GELU_FWD, gelu_args, N(2 * a->n))
+        BYTES(OP_GELU_BWD, gelu_args, N(3 * a->n))
+        BYTES(OP_SWIGLU_FWD, swiglu_args, N(3 * a->rows * a->width))
+        BYTES(OP_SWIGLU_BWD, swiglu_args, N(5 * a->rows * a->width))
+        BYTES(OP_ADD, add_args, N(3 * a->n))
+        BYTES(OP_XENT, xent_args, N((a->want_grad ? 2 : 1) * a->rows * a->vocab))
+        BYTES(OP_LOSS_SUM, loss_sum_args, (double)a->rows * 4)
+        BYTES(OP_SUMSQ, sumsq_args, N(a->n))
+        BYTES(OP_ADAMW, update_args, update_bytes(a, 2))
+        BYTES(OP_SGD, update_args, update_bytes(a, a->m ? 1 : 0))
+        BYTES(OP_LION, update_args, update_bytes(a, 1))
+        BYTES(OP_ONEBIT_ENCODE, onebit_encode_args, N(a->n) + (double)a->n * 16 + (double)onebit_bytes(a->n))
+        BYTES(OP_ONEBIT_SUM, onebit_sum_args, (double)a->n * 12 + (double)onebit_bytes(a->n) * (a->ranks + 1))
+        BYTES(OP_ADAM_FROZEN, update_args, frozen_bytes(a))
+        BYTES(OP_CODE_ENCODE, code_encode_args,
+              N(a->n) + (double)a->n * 4 + (double)code_bytes(&a->format, a->n))
+        BYTES(OP_CODE_ERROR, code_error_args, N(a->n) + (double)a->n * 8)
+        BYTES(OP_CODE_ADD, code_add_args, code_add_bytes(a))
+        BYTES(OP_REDUCE, reduce_args, N(a->n * (a->count + 1)))
+        BYTES(OP_CAST, cast_args, (double)a->n * (size_of(a->from) + size_of(a->to)))
+        BYTES(OP_FILL_ZERO, fill_zero_args, (double)a->bytes)
+        case OP_DECIDE:
+            return (struct op_work){.bytes = sizeof(struct exact_sum)};
+        case OP_BUSY:
+            return (struct op_work){.bytes = 2 * sizeof(int64_t)};
+        case OP_COUNT:
+            break;
+    }
+    assert(0 && "no operation");
+    return (struct op_work){0};
+}

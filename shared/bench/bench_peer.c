@@ -1,0 +1,304 @@
+#include "shared/bench/bench_peer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shared/core/error.h"
+#include "shared/core/processors.h"
+#include "shared/launch/launch.h"
+
+#define GRACE_S   2.0
+#define PATIENT_S 600.0  // then it is said that the peer is waited for
+#define LINE_MOST 65536
+
+// The program's text (Makefile).
+__asm__(
+    ".section .rodata\n"
+    "torch_peer_begin: .incbin \"shared/bench/torch_peer.py\"\n"
+    ".byte 0\n"
+    ".previous\n");
+extern const char torch_peer_begin[];
+
+enum way { EAGER, COMPILED, WAYS };
+static const char *const way_names[WAYS] = {"eager", "compiled"};
+
+struct bench_peer {
+    struct launcher *launcher;
+    int socket;
+    const char *path;  // the caller's
+    cJSON *says;       // its first answer: versions, threads
+    char line[LINE_MOST];
+    struct bench_series ours, theirs[WAYS];  // seconds of a step, one a round
+    char *why_not;                           // it cannot be compiled; NULL: it can
+    double peak_bytes;
+    bool failed;
+};
+
+// ---------------------------------------------------------------- what is asked for
+// A name without a slash is looked for in PATH, as a shell does.
+static char *find_program(const char *name) {
+    struct stat st;
+    const char *at = strchr(name, '/') ? NULL : getenv("PATH");
+    if (!at) return stat(name, &st) || !S_ISREG(st.st_mode) || access(name, X_OK) ? NULL : xstrdup(name);
+    for (;; at++) {
+        int length = (int)strcspn(at, ":");
+        char *path = xasprintf("%.*s/%s", length, at, name);
+        if (length && !stat(path, &st) && S_ISREG(st.st_mode) && !access(path, X_OK)) return path;
+        free(path);
+        at += length;
+        if (!*at) return NULL;
+    }
+}
+
+char *bench_peer_check(const char *python, const struct config *c) {
+    const struct {
+        bool differs;
+        const char *says;
+    } rules[] = {
+        {c->dtype == DT_F16, "PyTorch's step is in bf16 or fp32: give --dtype bf16 or fp32"},
+        {c->optimizer.row->op != OP_ADAMW,
+         "PyTorch's step updates with AdamW: leave optimizer.type as it is"},
+        {c->accumulation > 1, "PyTorch's step has one micro-batch: leave gradient_accumulation_steps out"},
+        {c->recompute.kind != RECOMPUTE_NONE, "PyTorch's step recomputes nothing: leave recomputation out"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].differs) {
+            fail("bench step: --peer: %s", rules[i].says);
+            return NULL;
+        }
+    char *path = find_program(python);
+    if (!path)
+        fail(
+            "bench step: --peer %s: there is no such program that can be run; give a Python that has PyTorch, as "
+            "venv/bin/python",
+            python);
+    return path;
+}
+
+static char *job_text(const struct config *c, const struct model_spec *s) {
+    const struct model_traits *t = &s->traits;
+    const struct optimizer_config *o = &c->optimizer;
+    cJSON *j = cJSON_CreateObject(), *m = cJSON_AddObjectToObject(j, "model");
+    const struct {
+        const char *name;
+        double value;
+    } sizes[] = {{"vocab", s->vocab},
+                 {"channels", s->channels},
+                 {"layers", s->layers},
+                 {"heads", s->heads},
+                 {"kv_heads", s->kv_heads},
+                 {"head_size", s->head_size},
+                 {"ffn", s->ffn},
+                 {"norm_eps", s->norm_eps},
+                 {"rope_theta", s->rope_theta},
+                 {"positions", t->positions == POSITIONS_LEARNED ? s->max_positions : 0}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) json_put(m, sizes[i].name, sizes[i].value);
+    cJSON_AddStringToObject(m, "norm", t->norm == NORM_RMS ? "rms" : "layer");
+    cJSON_AddStringToObject(m, "mlp", t->mlp == MLP_SWIGLU ? "swiglu" : "gelu");
+    cJSON_AddBoolToObject(m, "qkv_bias", t->qkv_bias);
+    cJSON_AddBoolToObject(m, "out_bias", t->out_bias);
+    cJSON_AddBoolToObject(m, "mlp_bias", t->mlp_bias);
+    cJSON_AddBoolToObject(m, "tied", s->tied);
+    json_put(j, "batch", (double)c->micro_batch);
+    json_put(j, "seq", (double)c->seq);
+    cJSON_AddStringToObject(j, "dtype", dtype_name(c->dtype));
+    cJSON_AddStringToObject(j, "device", config_device(c)->gpu ? "cuda" : "cpu");
+    json_put(j, "threads", c->threads ? c->threads : processors_given());
+    json_put(j, "clip", c->clip);
+    json_put(j, "lr", o->lr);
+    json_put(j, "beta1", o->beta1);
+    json_put(j, "beta2", o->beta2);
+    json_put(j, "eps", o->eps);
+    json_put(j, "weight_decay", o->weight_decay);
+    char *text = cJSON_PrintUnformatted(j);
+    cJSON_Delete(j);
+    return text;
+}
+
+// ---------------------------------------------------------------- its process
+// The answer to a line; the caller's. NULL after logging: the process is gone, or speaks of other things.
+static cJSON *ask(struct bench_peer *p, const char *line) {
+    char *whole = xasprintf("%s\n", line);
+    // Where it has ended already, reading says so.
+    for (size_t sent = 0, size = strlen(whole); sent < size;) {
+        ssize_t n = send(p->socket, whole + sent, size - sent, MSG_NOSIGNAL);
+        if (n <= 0) break;
+        sent += (size_t)n;
+    }
+    free(whole);
+    cJSON *j = NULL;
+    if (!launcher_read_line(p->launcher, p->socket, PATIENT_S, p->line, LINE_MOST) &&
+        !cJSON_IsObject(j = json_parse(p->line, strlen(p->line))))
+        fail("PyTorch's process said \"%.80s\"", p->line);
+    if (cJSON_IsObject(j)) return j;
+    cJSON_Delete(j);
+    p->failed = true;
+    return NULL;
+}
+
+static int start(struct bench_peer *p) {
+    int ends[2];
+    char *const argv[] = {(char *)p->path, "-c", (char *)torch_peer_begin, NULL};
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends))
+        return fail("socketpair: %s", strerror(errno));
+    struct launch_child child = {.role = "PyTorch",
+                                 .rank = -1,
+                                 .program = p->path,
+                                 .argv = argv,
+                                 .input_fd = ends[1],
+                                 .output_fd = ends[1]};
+    p->launcher = launcher_create(&(struct launch_options){.grace_s = GRACE_S});
+    p->socket = ends[0];
+    int rc = launcher_start(p->launcher, &child);
+    close(ends[1]);
+    return rc;
+}
+
+// 0; or -1 after logging, with the exit status.
+static int meet(struct bench_peer *p, const struct config *c, const struct model_spec *s,
+                const struct layout *l, int *status) {
+    *status = EXIT_USAGE;
+    char *job = start(p) ? NULL : job_text(c, s);
+    p->says = job ? ask(p, job) : NULL;
+    free(job);
+    const char *missing = json_text(p->says, "missing", NULL);
+    double params = json_number(p->says, "params");
+    if (!p->says)
+        return launcher_interrupted(p->launcher)
+                   ? -1
+                   : fail(
+                         "bench step: --peer %s: it did not answer as a Python does that runs PyTorch; give one that can",
+                         p->path);
+    if (missing)
+        return fail(
+            "bench step: --peer %s: %s; install it there (%s -m pip install torch), or give another Python",
+            p->path, missing, p->path);
+    if (params == (double)l->params) return 0;
+    *status = EXIT_RUN_FAILED;
+    if (params > 0)
+        return fail(
+            "bench step: --peer: %s has %.0f parameters here and %.0f in PyTorch's step: they are not the same model",
+            s->name, (double)l->params, params);
+    const char *no_room = json_text(p->says, "no_room", NULL);
+    return fail("bench step: --peer %s: PyTorch cannot build the model%s: %s", p->path,
+                no_room ? " beside ours; a smaller --batch needs less" : "",
+                no_room ? no_room : json_text(p->says, "error", "it does not say why"));
+}
+
+struct bench_peer *bench_peer_start(const char *path, const struct config *c, const struct model_spec *s,
+                                    const struct layout *l, int *status) {
+    struct bench_peer *p = xcalloc(1, sizeof *p);
+    p->path = path;
+    if (!meet(p, c, s, l, status)) return p;
+    int ended = bench_peer_end(&p);
+    if (ended > 128) *status = ended;
+    return NULL;
+}
+
+int bench_peer_end(struct bench_peer **pp) {
+    struct bench_peer *p = *pp;
+    if (!p) return 0;
+    int interrupted = p->launcher ? launcher_interrupted(p->launcher) : 0;
+    if (p->socket) close(p->socket);
+    launcher_destroy(&p->launcher);
+    bench_series_free(&p->ours);
+    for (int w = 0; w < WAYS; w++) bench_series_free(&p->theirs[w]);
+    cJSON_Delete(p->says);
+    free(p->why_not);
+    free(p);
+    *pp = NULL;
+    return interrupted ? 128 + interrupted : EXIT_RUN_FAILED;
+}
+
+// ---------------------------------------------------------------- in turns
+// Without a compiler the step is not compiled, and eager alone counts; so it stays for all rounds.
+static int time_way(struct bench_peer *p, enum way way, int steps, int warmup) {
+    char line[96];
+    snprintf(line, sizeof line, "{\"compile\": %s, \"steps\": %d, \"warmup\": %d}",
+             way == COMPILED ? "true" : "false", steps, p->theirs[way].count ? 0 : warmup);
+    cJSON *j = ask(p, line);
+    if (!j) return -1;
+    struct bench_series seconds = {0};
+    const cJSON *of_one, *error = json_item(j, "error");
+    cJSON_ArrayForEach(of_one, json_item(j, "seconds")) bench_series_add(&seconds, of_one->valuedouble);
+    int rc = 0;
+    if (seconds.count == steps) {
+        bench_series_add(&p->theirs[way], bench_series_median(&seconds));
+        p->peak_bytes = json_number(j, "peak_bytes");
+    } else if (way == COMPILED && error && !p->theirs[way].count) {
+        p->why_not = xstrdup(json_text(j, "error", ""));
+    } else {
+        const char *no_room = json_text(j, "no_room", NULL);
+        rc = fail("bench step: --peer %s: PyTorch's %s step failed%s: %s", p->path, way_names[way],
+                  no_room ? " beside ours; a smaller --batch needs less" : "",
+                  no_room ? no_room : json_text(j, "error", "it does not say why"));
+    }
+    bench_series_free(&seconds);
+    cJSON_Delete(j);
+    return rc;
+}
+
+int bench_peer_round(struct bench_peer *p, int steps, int warmup, double ours_s) {
+    if (p->failed) return -1;
+    bench_series_add(&p->ours, ours_s);
+    for (int way = 0; way < WAYS; way++)
+        if (!(way == COMPILED && p->why_not) && time_way(p, (enum way)way, steps, warmup)) {
+            p->failed = true;
+            return -1;
+        }
+    return 0;
+}
+
+// ---------------------------------------------------------------- figures
+static cJSON *series_json(const struct bench_series *s, double tokens) {
+    cJSON *o = cJSON_CreateObject();
+    json_put(o, "step_seconds", bench_series_median(s));
+    json_put(o, "tokens_per_second", tokens / bench_series_median(s));
+    cJSON_AddItemToObject(o, "rounds", cJSON_CreateDoubleArray(s->values, s->count));
+    return o;
+}
+
+cJSON *bench_peer_figures(struct bench_peer *p, double tokens) {
+    const struct bench_series *compiled = &p->theirs[COMPILED], *better = &p->theirs[EAGER];
+    if (compiled->count && bench_series_median(compiled) < bench_series_median(better)) better = compiled;
+    struct bench_series ratios = {0};
+    for (int i = 0; i < better->count; i++) bench_series_add(&ratios, better->values[i] / p->ours.values[i]);
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "pytorch", json_text(p->says, "version", ""));
+    json_put_text(o, "cuda", json_text(p->says, "cuda", NULL));
+    json_put(o, "threads", json_number(p->says, "threads"));
+    json_put(o, "params", json_number(p->says, "params"));
+    json_put(o, "peak_bytes", p->peak_bytes);
+    cJSON_AddItemToObject(o, "starring", series_json(&p->ours, tokens));
+    for (int w = 0; w < WAYS; w++)
+        cJSON_AddItemToObject(o, way_names[w],
+                              p->theirs[w].count ? series_json(&p->theirs[w], tokens) : cJSON_CreateNull());
+    json_put_text(o, "not_compiled", p->why_not);
+    cJSON_AddStringToObject(o, "better", way_names[better == compiled]);
+    json_put(o, "ratio", bench_series_median(&ratios));
+    json_put(o, "ratio_least", bench_series_quantile(&ratios, 0));
+    json_put(o, "ratio_most", bench_series_quantile(&ratios, 1));
+    bench_series_free(&ratios);
+    return o;
+}
+
+void bench_peer_print(const cJSON *f) {
+    int rounds = cJSON_GetArraySize(json_item(json_item(f, "starring"), "rounds"));
+    printf("peer           PyTorch %s, %.0f thread%s: ", json_text(f, "pytorch", ""),
+           json_number(f, "threads"), bench_plural((long)json_number(f, "threads")));
+    for (int w = 0; w < WAYS; w++) {
+        const cJSON *way = json_item(f, way_names[w]);
+        if (cJSON_IsObject(way))
+            printf("%s%.1f tokens/s %s", w ? ", " : "", json_number(way, "tokens_per_second"), way_names[w]);
+        else
+            printf(", not compiled (%.160s)", json_text(f, "not_compiled", ""));
+    }
+    printf("\n               %.2f times the better, %s, is this step: %.2f to %.2f over %d round%s in turn\n",
+           json_number(f, "ratio"), json_text(f, "better", ""), json_number(f, "ratio_least"),
+           json_number(f, "ratio_most"), rounds, bench_plural(rounds));
+}

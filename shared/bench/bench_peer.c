@@ -35,7 +35,8 @@ struct bench_peer {
     char line[LINE_MOST];
     struct bench_series ours, theirs[WAYS];  // seconds of a step, one a round
     char *why_not;                           // it cannot be compiled; NULL: it can
-    double peak_bytes;
+    struct bench_series products;            // seconds of its products, one a step
+    double product_flops, peak_bytes;
     bool failed;
 };
 
@@ -80,7 +81,9 @@ char *bench_peer_check(const char *python, const struct config *c) {
     return path;
 }
 
-static char *job_text(const struct config *c, const struct model_spec *s) {
+static char *job_text(const struct bench_peer_job *job) {
+    const struct config *c = job->config;
+    const struct model_spec *s = job->spec;
     const struct model_traits *t = &s->traits;
     const struct optimizer_config *o = &c->optimizer;
     cJSON *j = cJSON_CreateObject(), *m = cJSON_AddObjectToObject(j, "model");
@@ -109,6 +112,8 @@ static char *job_text(const struct config *c, const struct model_spec *s) {
     cJSON_AddStringToObject(j, "dtype", dtype_name(c->dtype));
     cJSON_AddStringToObject(j, "device", config_device(c)->gpu ? "cuda" : "cpu");
     json_put(j, "threads", c->threads ? c->threads : processors_given());
+    json_put(j, "matmul", (double)job->side);
+    json_put(j, "launches", job->launches);
     json_put(j, "clip", c->clip);
     json_put(j, "lr", o->lr);
     json_put(j, "beta1", o->beta1);
@@ -160,12 +165,11 @@ static int start(struct bench_peer *p) {
 }
 
 // 0; or -1 after logging, with the exit status.
-static int meet(struct bench_peer *p, const struct config *c, const struct model_spec *s,
-                const struct layout *l, int *status) {
+static int meet(struct bench_peer *p, const struct bench_peer_job *job, int *status) {
     *status = EXIT_USAGE;
-    char *job = start(p) ? NULL : job_text(c, s);
-    p->says = job ? ask(p, job) : NULL;
-    free(job);
+    char *text = start(p) ? NULL : job_text(job);
+    p->says = text ? ask(p, text) : NULL;
+    free(text);
     const char *missing = json_text(p->says, "missing", NULL);
     double params = json_number(p->says, "params");
     if (!p->says)
@@ -178,23 +182,23 @@ static int meet(struct bench_peer *p, const struct config *c, const struct model
         return fail(
             "bench step: --peer %s: %s; install it there (%s -m pip install torch), or give another Python",
             p->path, missing, p->path);
-    if (params == (double)l->params) return 0;
+    if (params == (double)job->layout->params) return 0;
     *status = EXIT_RUN_FAILED;
     if (params > 0)
         return fail(
             "bench step: --peer: %s has %.0f parameters here and %.0f in PyTorch's step: they are not the same model",
-            s->name, (double)l->params, params);
+            job->spec->name, (double)job->layout->params, params);
     const char *no_room = json_text(p->says, "no_room", NULL);
     return fail("bench step: --peer %s: PyTorch cannot build the model%s: %s", p->path,
                 no_room ? " beside ours; a smaller --batch needs less" : "",
                 no_room ? no_room : json_text(p->says, "error", "it does not say why"));
 }
 
-struct bench_peer *bench_peer_start(const char *path, const struct config *c, const struct model_spec *s,
-                                    const struct layout *l, int *status) {
+struct bench_peer *bench_peer_start(const char *path, const struct bench_peer_job *job, int *status) {
     struct bench_peer *p = xcalloc(1, sizeof *p);
     p->path = path;
-    if (!meet(p, c, s, l, status)) return p;
+    p->product_flops = 2.0 * (double)job->side * (double)job->side * (double)job->side * job->launches;
+    if (!meet(p, job, status)) return p;
     int ended = bench_peer_end(&p);
     if (ended > 128) *status = ended;
     return NULL;
@@ -207,6 +211,7 @@ int bench_peer_end(struct bench_peer **pp) {
     if (p->socket) close(p->socket);
     launcher_destroy(&p->launcher);
     bench_series_free(&p->ours);
+    bench_series_free(&p->products);
     for (int w = 0; w < WAYS; w++) bench_series_free(&p->theirs[w]);
     cJSON_Delete(p->says);
     free(p->why_not);
@@ -226,6 +231,8 @@ static int time_way(struct bench_peer *p, enum way way, int steps, int warmup) {
     struct bench_series seconds = {0};
     const cJSON *of_one, *error = json_item(j, "error");
     cJSON_ArrayForEach(of_one, json_item(j, "seconds")) bench_series_add(&seconds, of_one->valuedouble);
+    cJSON_ArrayForEach(of_one, json_item(j, "product_seconds"))
+        bench_series_add(&p->products, of_one->valuedouble);
     int rc = 0;
     if (seconds.count == steps) {
         bench_series_add(&p->theirs[way], bench_series_median(&seconds));
@@ -274,6 +281,7 @@ cJSON *bench_peer_figures(struct bench_peer *p, double tokens) {
     json_put(o, "threads", json_number(p->says, "threads"));
     json_put(o, "params", json_number(p->says, "params"));
     json_put(o, "peak_bytes", p->peak_bytes);
+    json_put(o, "matmul_flops_per_second", p->product_flops / bench_series_median(&p->products));
     cJSON_AddItemToObject(o, "starring", series_json(&p->ours, tokens));
     for (int w = 0; w < WAYS; w++)
         cJSON_AddItemToObject(o, way_names[w],
@@ -287,7 +295,7 @@ cJSON *bench_peer_figures(struct bench_peer *p, double tokens) {
     return o;
 }
 
-void bench_peer_print(const cJSON *f) {
+void bench_peer_print(const cJSON *f, double product) {
     int rounds = cJSON_GetArraySize(json_item(json_item(f, "starring"), "rounds"));
     printf("peer           PyTorch %s, %.0f thread%s: ", json_text(f, "pytorch", ""),
            json_number(f, "threads"), bench_plural((long)json_number(f, "threads")));
@@ -301,4 +309,7 @@ void bench_peer_print(const cJSON *f) {
     printf("\n               %.2f times the better, %s, is this step: %.2f to %.2f over %d round%s in turn\n",
            json_number(f, "ratio"), json_text(f, "better", ""), json_number(f, "ratio_least"),
            json_number(f, "ratio_most"), rounds, bench_plural(rounds));
+    double theirs = json_number(f, "matmul_flops_per_second");
+    printf("               its product of the same size %.1f GFLOP/s, ours %.2f times that\n", theirs * 1e-9,
+           product / theirs);
 }

@@ -18,16 +18,23 @@ struct bench_peer;
 // The interpreter's path (malloc'd), of a path or a name in PATH; NULL after logging why it cannot be run, or that PyTorch has
 // no such step as this configuration's.
 char *bench_peer_check(const char *python, const struct config *c);
+struct bench_peer_job {
+    const struct config *config;
+    const struct model_spec *spec;
+    const struct layout *layout;
+    int64_t side;  // of the square product that it times behind each step, so often
+    int launches;
+};
 // Starts it and has it build the model. NULL after logging, with the exit status in *status: EXIT_USAGE where the interpreter has
-// no PyTorch, or another number of parameters than ours came out.
-struct bench_peer *bench_peer_start(const char *path, const struct config *c, const struct model_spec *s,
-                                    const struct layout *l, int *status);
+// no PyTorch, EXIT_RUN_FAILED where the model came out as another one, or had no room.
+struct bench_peer *bench_peer_start(const char *path, const struct bench_peer_job *job, int *status);
 // Times so many steps of each way, in the first round after `warmup` others. ours_s: of a step of ours in this round. 0, or -1
 // after logging.
 int bench_peer_round(struct bench_peer *p, int steps, int warmup, double ours_s);
 // What was measured. Of both ways the one whose median is the shorter counts; the ratio is ours over it, of tokens per second.
 cJSON *bench_peer_figures(struct bench_peer *p, double tokens);
-void bench_peer_print(const cJSON *figures);
+void bench_peer_print(const cJSON *figures,
+                      double product);  // product: flops per second of ours of that size
 // Ends the process. The exit status of a bench that a round has ended: EXIT_RUN_FAILED, or 128 + signal behind Ctrl-C.
 int bench_peer_end(struct bench_peer **p);
 

@@ -98,9 +98,11 @@ struct bench {
     char *python;  // NULL: no peer
 };
 
+static int yard_launches(const struct between *b) { return b->d->gpu ? LAUNCHES_GPU : 1; }
+
 static double time_yard(const struct between *b, enum yard_kind kind) {
     if (kind == YARD_PEAK) return bench_peak(b->s, b->peak);
-    int launches = b->d->gpu ? LAUNCHES_GPU : 1;
+    int launches = yard_launches(b);
     return bench_launches(b->s, kind == YARD_COPY ? &b->d->copy : &b->d->product, launches) / launches;
 }
 
@@ -513,7 +515,7 @@ static void print_table(const struct bench *b, const cJSON *f) {
                             (double)m->workspace_bytes);
     }
     printf("allocations    %.0f after the first step\n", json_number(f, "late_allocations"));
-    if (b->between.peer) bench_peer_print(json_item(f, "peer"));
+    if (b->between.peer) bench_peer_print(json_item(f, "peer"), json_number(f, "matmul_flops_per_second"));
 }
 
 // ---------------------------------------------------------------- the command
@@ -523,8 +525,8 @@ static int measure(struct bench *b, bool json) {
     struct train_observer observer = {.on_start = on_start, .on_step = on_step, .ctx = t};
     const struct bench_rank *r = &b->rank;
     int said = 0, status = EXIT_RUN_FAILED;
-    if (b->python && !(t->peer = bench_peer_start(b->python, r->config, &r->spec, r->layout, &status)))
-        return status;
+    const struct bench_peer_job job = {r->config, &r->spec, r->layout, b->side, yard_launches(t)};
+    if (b->python && !(t->peer = bench_peer_start(b->python, &job, &status))) return status;
     if (bench_rank_train(&b->rank, &observer)) return EXIT_RUN_FAILED;
     if (b->rank.stop) return bench_peer_end(&t->peer);
     device_notes_say(b->rank.dev, &said);

@@ -21,8 +21,8 @@ while read asked; do
 done
 """
 READY = json.dumps({"version": "9.9", "cuda": None, "threads": 2, "params": PARAMS})
-EAGER = json.dumps({"seconds": [3.0, 5.0], "loss": 1.0, "peak_bytes": 1000})
-COMPILED = json.dumps({"seconds": [2.0, 2.0], "loss": 1.0, "peak_bytes": 2000})
+EAGER = json.dumps({"seconds": [3.0, 5.0], "product_seconds": [1, 2], "peak_bytes": 1000})
+COMPILED = json.dumps({"seconds": [2.0, 2.0], "product_seconds": [2, 9], "peak_bytes": 2000})
 
 
 class Floor(Runs):
@@ -75,6 +75,7 @@ class Peer(Runs):
         job, *asked = [json.loads(line) for line in self.read("heard").splitlines()]
         self.assertEqual(asked, [{"compile": way, "steps": 2, "warmup": 0 if i else 2} for i in range(3) for way in (False, True)])
         model = job.pop("model")
+        self.assertEqual((peer["matmul_flops_per_second"], job["matmul"], job["launches"]), (2 * 64**3 / 2, 64, 1))
         self.assertEqual((job["batch"], job["seq"], job["dtype"], job["device"], job["clip"]), (2, 16, "bf16", "cpu", 1))
         self.assertEqual((model["norm"], model["mlp"], model["heads"], model["kv_heads"], model["positions"], model["tied"]),
                          ("rms", "swiglu", 4, 2, 0, False))

@@ -173,11 +173,9 @@ static int meet(struct bench_peer *p, const struct bench_peer_job *job, int *sta
     const char *missing = json_text(p->says, "missing", NULL);
     double params = json_number(p->says, "params");
     if (!p->says)
-        return launcher_interrupted(p->launcher)
-                   ? -1
-                   : fail(
-                         "bench step: --peer %s: it did not answer as a Python does that runs PyTorch; give one that can",
-                         p->path);
+        return fail(
+            "bench step: --peer %s: it did not answer as a Python does that runs PyTorch; give one that can",
+            p->path);
     if (missing)
         return fail(
             "bench step: --peer %s: %s; install it there (%s -m pip install torch), or give another Python",
@@ -199,15 +197,13 @@ struct bench_peer *bench_peer_start(const char *path, const struct bench_peer_jo
     p->path = path;
     p->product_flops = 2.0 * (double)job->side * (double)job->side * (double)job->side * job->launches;
     if (!meet(p, job, status)) return p;
-    int ended = bench_peer_end(&p);
-    if (ended > 128) *status = ended;
+    bench_peer_end(&p);
     return NULL;
 }
 
-int bench_peer_end(struct bench_peer **pp) {
+void bench_peer_end(struct bench_peer **pp) {
     struct bench_peer *p = *pp;
-    if (!p) return 0;
-    int interrupted = p->launcher ? launcher_interrupted(p->launcher) : 0;
+    if (!p) return;
     if (p->socket) close(p->socket);
     launcher_destroy(&p->launcher);
     bench_series_free(&p->ours);
@@ -217,7 +213,6 @@ int bench_peer_end(struct bench_peer **pp) {
     free(p->why_not);
     free(p);
     *pp = NULL;
-    return interrupted ? 128 + interrupted : EXIT_RUN_FAILED;
 }
 
 // ---------------------------------------------------------------- in turns

@@ -3,8 +3,8 @@
 //     bench_peer_check ... bench_peer_start -> bench_peer_round (ours stands still) .. -> bench_peer_figures -> bench_peer_end
 //
 // Owner    The caller, until bench_peer_end, which ends the process.
-// Threads  The thread that has started it, which must have started those of the device before: from start to end SIGINT and
-//          SIGTERM are taken from this thread (shared/launch/launch.h).
+// Threads  The thread that has started it, which must have started those of the device before: Ctrl-C is to reach one of them,
+//          since from start to end it is blocked on this one (shared/launch/launch.h).
 #ifndef STARRING_SHARED_BENCH_BENCH_PEER_H
 #define STARRING_SHARED_BENCH_BENCH_PEER_H
 
@@ -35,7 +35,6 @@ int bench_peer_round(struct bench_peer *p, int steps, int warmup, double ours_s)
 cJSON *bench_peer_figures(struct bench_peer *p, double tokens);
 void bench_peer_print(const cJSON *figures,
                       double product);  // product: flops per second of ours of that size
-// Ends the process. The exit status of a bench that a round has ended: EXIT_RUN_FAILED, or 128 + signal behind Ctrl-C.
-int bench_peer_end(struct bench_peer **p);
+void bench_peer_end(struct bench_peer **p);
 
 #endif

@@ -527,8 +527,7 @@ static int measure(struct bench *b, bool json) {
     int said = 0, status = EXIT_RUN_FAILED;
     const struct bench_peer_job job = {r->config, &r->spec, r->layout, b->side, yard_launches(t)};
     if (b->python && !(t->peer = bench_peer_start(b->python, &job, &status))) return status;
-    if (bench_rank_train(&b->rank, &observer)) return EXIT_RUN_FAILED;
-    if (b->rank.stop) return bench_peer_end(&t->peer);
+    if (bench_rank_train(&b->rank, &observer) || b->rank.stop) return EXIT_RUN_FAILED;
     device_notes_say(b->rank.dev, &said);
     cJSON *f = figures_of(b);
     if (json)

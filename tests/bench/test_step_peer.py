@@ -2,6 +2,7 @@
 """`bench step`: the arithmetic of a step's floor; and --peer, with a program that speaks as PyTorch's step does and one that does not."""
 import json
 import os
+import signal
 import sys
 import unittest
 
@@ -123,6 +124,13 @@ class Peer(Runs):
                       self.peer(ready=none, status=1).stderr)
         self.assertIn("eager step failed beside ours; a smaller --batch needs less: CUDA out of memory",
                       self.peer(eager=none, status=1).stderr)
+
+    def test_ctrl_c_in_its_turn_ends_both(self):
+        slow = self.script(f"#!/bin/sh\nread job\necho '{READY}'\nread asked\necho $$ > {self.folder}/pid\nexec sleep 600\n", "python")
+        p = self.start(*STEP, "--steps", "2", "--peer", slow)
+        p.until(lambda: os.path.exists(self.at("pid")) and self.read("pid").endswith("\n"), "the peer's turn")
+        p.send_signal(signal.SIGINT)
+        p.ends(-signal.SIGINT)  # and no process is left
 
     def test_it_dies_in_its_turn(self):
         dies = self.script(f"#!/bin/sh\nread job\necho '{READY}'\nread asked\nkill -9 $$\n", "python")

@@ -97,6 +97,8 @@ RULES = [Rule(*row) for row in (
      "complete", SET),
     ("a quorum waits for the window of grace", "ps/agree/step_set.c", "now - x->enough_s >= s->o.grace_s", "true", SET),
     ("a set is fixed of workers whose every key has come", "ps/agree/step_set.c", "complete &= x->arrived[i];", "complete &= x->members;", SET),
+    ("workers that do not wait for each other begin together", "shared/train/train.c", "return waits_not && !x->c", "return false && !x->c",
+     "evaluation/test_evaluation.py Evaluation.test_workers_that_do_not_wait_begin_with_worker_0"),
     # ---- bounded delay by clock
     ("no version is older than S updates", IN_ORDER, "k->step >= k->pulls[worker].least", "k->step + 1 >= k->pulls[worker].least", LEAD),
     ("behind a drained step nothing older is read", "ps/server/server_core.c", "base = h->flags & WIRE_DRAINS ? want : p->base",

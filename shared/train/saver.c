@@ -50,7 +50,7 @@ struct saver {
     _Atomic int quit;
 
     // Snapshots.
-    double start_s, last_s;
+    double last_s;
     _Atomic bool warned;
     struct part_file *last;  // of the end, NULL: there is none
     int last_units;
@@ -62,7 +62,8 @@ struct saver {
     _Atomic bool taken;               // the room's weights are on their way into a file
     pthread_mutex_t mutex;            // guards what follows
     struct checkpoint_report report;  // the loop writes it, and the threads of compute and of both streams
-    bool settled;                     // the topology may be gone: it is asked for nothing more
+    double start_s;  // when the first step began, less what earlier starts took; INFINITY: not yet
+    bool settled;    // the topology may be gone: it is asked for nothing more
     double
         last_seconds;  // of training until the newest snapshot, or, where that is there, the last one: none is later
     bool last_begun;
@@ -418,7 +419,7 @@ void snapshot_collected(struct snapshot *one, int64_t least, int64_t most) {
         one->state.updates = updates_of_pushes(s->c, least);
         one->state.samples = least * own_sequences(s->c);
         pthread_mutex_lock(&s->mutex);
-        one->seconds = now_seconds() - s->start_s;
+        one->seconds = fmax(now_seconds() - s->start_s, s->last_seconds);
         if (s->last_begun) one->seconds = fmin(one->seconds, s->last_seconds);
         s->last_seconds = fmax(one->seconds, s->last_seconds);
         pthread_mutex_unlock(&s->mutex);
@@ -457,13 +458,21 @@ static void come_to_version(struct saver *s, const struct train_state *now, doub
 }
 
 // ---------------------------------------------------------------- the loop: snapshots
-void saver_begin(struct saver *s, double before_s) {
+void saver_ask(struct saver *s, double before_s) {
     if (!keeps(s, CHECKPOINT_WEIGHTS)) return;
-    s->last_s = now_seconds();
-    s->start_s = s->last_s - before_s;
+    s->last_seconds = before_s;
+    s->start_s = INFINITY;
     if (s->collected && s->on_arrival && s->c->eval_every > 0)
         ask_ahead(s, s->t->plan.samples / own_sequences(s->c));
     if (s->collected && s->t->plan.drops) ask_first(s);
+}
+
+void saver_begin(struct saver *s, double before_s) {
+    if (!keeps(s, CHECKPOINT_WEIGHTS)) return;
+    s->last_s = now_seconds();
+    pthread_mutex_lock(&s->mutex);  // other ranks may be further, and what was asked for be there
+    s->start_s = s->last_s - before_s;
+    pthread_mutex_unlock(&s->mutex);
 }
 
 bool saver_wants(const struct saver *s) {

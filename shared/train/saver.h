@@ -70,8 +70,10 @@ struct saver *saver_create(const struct saver_options *o);
 void saver_destroy(struct saver **s);
 
 // ---- the loop; s may be NULL in all of them
-// The first step begins now, behind so many seconds of training in earlier starts of the run.
-void saver_begin(struct saver *s, double before_s);
+// Before any rank takes a step, behind so many seconds of training in earlier starts of the run: asks for the first snapshot, where
+// that has to be asked for before its version is there.
+void saver_ask(struct saver *s, double before_s);
+void saver_begin(struct saver *s, double before_s);  // the first step begins now
 // Whether the state behind attempt `step` is to be kept: every checkpoint_every, the last, and where the run ends early.
 // Where ranks share a budget no step is known to be the last one: the loop has finish keep what is behind all of them.
 bool saver_due(const struct saver *s, int64_t step, bool leaving);

@@ -471,8 +471,19 @@ static int64_t tokens_told(const struct train *x) {
     return p->in_part ? p->counted / x->t->size : p->tokens;
 }
 
+// Ranks whose steps do not wait for each other begin together: while rank 0 still said its first words, the others would use up what
+// all share before its clock runs, and pass the first version that a snapshot is wanted of. Not where a rank may join the job
+// meanwhile: it comes to none of these sums.
+static int begin_together(struct train *x) {
+    double nothing = 0;
+    bool waits_not = x->t->plan.alone || x->t->plan.drops;
+    saver_ask(x->o->saver, x->o->elapsed_before);
+    return waits_not && !x->c->recovery.elastic ? topology_sum(x->t, &nothing, 1) : 0;
+}
+
 static int run_steps(struct train *x) {
     x->pace.samples = x->t->plan.samples;
+    if (begin_together(x)) return -1;
     saver_begin(x->o->saver, x->o->elapsed_before);
     rank_span_begin(&x->r->report.span);
     if (x->t->start.step > 0) {  // that one may have been under way when the run was killed

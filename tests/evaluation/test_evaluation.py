@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Evaluation apart from the run: the same losses from every topology, no cost in the measured time, whole held-out text,
 snapshots by steps and by seconds, what is broken or interrupted."""
+import fcntl
 import glob
 import json
 import os
@@ -74,6 +75,23 @@ class Evaluation(Runs):
             self.assertGreaterEqual(e["updates"], 2 * e["step"])
         self.assertEqual(sorted(e["seconds"] for e in evals), [e["seconds"] for e in evals])
         self.assertEqual(self.summary("async")["samples_applied"], 120)
+
+    def test_workers_that_do_not_wait_begin_with_worker_0(self):
+        """It stands in its first words, which go to a pipe that is full; the first snapshot is of what all do from then on."""
+        for topology, updates in (("ps:async", 8), ("ps:backup:1", 4)):
+            with self.subTest(topology):
+                to_read, to_write = os.pipe()
+                os.write(to_write, bytes(fcntl.fcntl(to_write, fcntl.F_SETPIPE_SZ, 4096)))
+                p = self.start("train", *SMALL, "--topology", topology, "--steps", "8", "--eval-every", "4", "--force", "--out", "piped",
+                               stdout=to_write)
+                os.close(to_write)
+                p.until(lambda: os.path.exists(self.at("piped", "metrics.jsonl")), "it opens its files")
+                time.sleep(1)  # the others would have done the run by then
+                with open(to_read, "rb") as f:
+                    f.read()
+                p.ends()
+                first = self.lines("piped", "evals.jsonl")[0]
+                self.assertEqual((first["step"], first["updates"]), (4, updates))
 
     def test_the_last_weights_are_there_when_the_slowest_worker_has_ended(self):
         self.train("late", "--quiet", "--topology", "ps:async", "--straggle", "1:8", "--eval-every", "4", steps="12")

@@ -181,7 +181,9 @@ class Beside(Runs):
             return None
         s = self.summary("run")
         self.assert_as_predicted(s, about)
-        self.assertTrue(s["weights_hash"] and 0 < s["loss"]["last"] < 10, about)
+        self.assertTrue(s["weights_hash"], about)
+        if s.get("batches", [self.STEPS])[0]:  # else others of its budget were there first, and it has no loss
+            self.assertTrue(0 < s["loss"]["last"] < 10, about)
         # All that was dealt is in the weights, or is counted as what is not.
         dealt = self.STEPS * self.WORKERS * 2 * (3 if "micro-batches" in names else 1)
         left_out = sum(s.get("dropped_pushes", [])) + sum(s.get("late_steps", [])) + sum(s.get("missed_steps", []))

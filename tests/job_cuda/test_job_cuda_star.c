@@ -231,8 +231,10 @@ static void asynchronous(void **state) {
         shake(seed);
         s.medium = seed ? NULL : "tcp";
         struct outcome o = train(*state, &s, "ps:async", 2);
-        const cJSON *loss = cJSON_GetObjectItem(o.summary, "loss");
-        assert_true(job_number(loss, "last") < job_number(loss, "first"));
+        // Of the weights behind all twelve updates, in whatever order: about 4, and 5.5 where nothing was learnt. A single batch's
+        // loss says less, and worker 0 may have one or none.
+        double held_out = job_number(o.summary, "val_loss");
+        if (!(held_out < 5)) fail_msg("held-out loss %g behind twelve updates", held_out);
         assert_counted(o.summary, &s);
         outcome_free(&o);
     }

@@ -143,6 +143,7 @@ static inline int toy_steps(const struct toy_worker_options *o, struct topology 
     if (c->snapshots && t->rank == 0)
         r->saver = saver_create(&(struct saver_options){
             .config = config, .dir = c->snapshots, .topology = t, .life = t->job, .evaluates = true});
+    saver_ask(r->saver, 0);
     saver_begin(r->saver, 0);
     int more = 1;
     for (int64_t step = t->start.step; !r->last.stop; step++) {

@@ -16,21 +16,29 @@
 #include "kernels/dtype.h"
 #include "kernels/exact_sum.h"
 
-// The matrix product has a list of its own because each backend chooses its function in another way.
+// Lists of their own: the matrix product, whose function each backend chooses in another way, and attention, which multiplies
+// matrices too.
 // clang-format off
 //                enumerator     name         arguments
 #define OPERATIONS(OPERATION) \
-    OPERATION(OP_MATMUL,     matmul,     matmul_args) \
-    OPERATIONS_BUT_MATMUL(OPERATION)
+    OPERATIONS_WITH_PRODUCTS(OPERATION) \
+    OPERATIONS_WITHOUT_PRODUCTS(OPERATION)
 #define OPERATIONS_BUT_MATMUL(OPERATION) \
+    OPERATIONS_OF_ATTENTION(OPERATION) \
+    OPERATIONS_WITHOUT_PRODUCTS(OPERATION)
+#define OPERATIONS_WITH_PRODUCTS(OPERATION) \
+    OPERATION(OP_MATMUL,     matmul,     matmul_args) \
+    OPERATIONS_OF_ATTENTION(OPERATION)
+#define OPERATIONS_OF_ATTENTION(OPERATION) \
+    OPERATION(OP_ATTN_FWD,   attn_fwd,   attn_fwd_args)  \
+    OPERATION(OP_ATTN_BWD,   attn_bwd,   attn_bwd_args)
+#define OPERATIONS_WITHOUT_PRODUCTS(OPERATION) \
     OPERATION(OP_BIAS_GRAD,  bias_grad,  bias_grad_args) \
     OPERATION(OP_EMBED_FWD,  embed_fwd,  embed_fwd_args) \
     OPERATION(OP_EMBED_BWD,  embed_bwd,  embed_bwd_args) \
     OPERATION(OP_NORM_FWD,   norm_fwd,   norm_fwd_args)  \
     OPERATION(OP_NORM_BWD,   norm_bwd,   norm_bwd_args)  \
     OPERATION(OP_ROPE,       rope,       rope_args)      \
-    OPERATION(OP_ATTN_FWD,   attn_fwd,   attn_fwd_args)  \
-    OPERATION(OP_ATTN_BWD,   attn_bwd,   attn_bwd_args)  \
     OPERATION(OP_GELU_FWD,   gelu_fwd,   gelu_args)      \
     OPERATION(OP_GELU_BWD,   gelu_bwd,   gelu_args)      \
     OPERATION(OP_SWIGLU_FWD, swiglu_fwd, swiglu_args)    \

@@ -31,10 +31,10 @@ static int host_open(struct device **out, const struct device_options *opt, cons
 }
 
 static int cpu_open(struct device **out, const struct device_options *opt) {
-    enum cpu_kernel kernel;
+    enum cpu_kernel kernel = CPU_KERNEL_FMA;
     const char *why;
     if (cpu_kernel_resolve(opt ? opt->kernel : CPU_KERNEL_AUTO, &kernel, &why) != 0) return -1;
-    return host_open(out, opt, &cpu_backend, cpu_ops);
+    return host_open(out, opt, &cpu_backend, cpu_ops_by(kernel));
 }
 
 static int ref_open(struct device **out, const struct device_options *opt) {

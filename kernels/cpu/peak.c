@@ -2,53 +2,45 @@
 
 #include <stdio.h>
 
-#include "kernels/cpu/gemm/gemm_kernel.h"
+#include "kernels/cpu/gemm/product_way.h"
 #include "kernels/cpu/team.h"
 
-// Four cycles of latency, two multiply-adds a cycle: eight chains would do. Twelve and two operands fit
-// sixteen registers.
-#define CHAINS 12
+#define DEPTH    128  // panels of the largest tile take 2 x 16 KiB
+#define SIDE_MAX 32
 
 #if defined(__FMA__)
-#define STEPS (INT64_C(1) << 22)
+#define FLOPS 1e9  // of one thread in a call
 #else
-#define STEPS (INT64_C(1) << 15)  // calls of fmaf
+#define FLOPS 1e7  // calls of fmaf
 #endif
-
-VEC_INLINE float chains(bool pairs, const float *operands, int64_t steps) {
-    const vecf x = vec_splat(operands), y = vec_splat(operands + 1);
-    vecf sum[CHAINS];
-    _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) sum[i] = vec_set((float)(i + 1));
-    for (int64_t s = 0; s < steps; s++) {
-        _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) sum[i] = gemm_step(pairs, x, y, sum[i]);
-    }
-    vecf total = {0};
-    _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) total += sum[i];
-    return total[0];
-}
-
-// Never inlined or analysed (noipa), so that the compiler knows neither the operands nor the number of steps.
-static __attribute__((noipa)) float chains_fma(const float *operands, int64_t steps) {
-    return chains(false, operands, steps);
-}
-static __attribute__((noipa)) float chains_pairs(const float *operands, int64_t steps) {
-    return chains(true, operands, steps);
-}
 
 static void run_part(void *arg, int index, int count) {
     struct cpu_peak *p = arg;
-    // 1 in fp32, (0, 1) as a pair of bf16: each step adds one, exactly, so that a test can count them.
-    static const float operands[2] = {1.0f, 1.0f};
+    const struct product_way *way = product_way(p->dtype, p->kernel);
+    _Alignas(64) char a[DEPTH * SIDE_MAX * 4 + 128], b[DEPTH * SIDE_MAX * 4 + 128];
+    _Alignas(64) float c[SIDE_MAX * SIDE_MAX];
+    uint8_t ones[SIDE_MAX * DEPTH * 4];
+    for (int i = 0; i < SIDE_MAX * DEPTH; i++) dtype_store(p->dtype, ones, (size_t)i, 1.0f);
+    const struct operand x = {ones, p->dtype, DEPTH, 1};
+    way->pack_a(&x, way->rows, DEPTH, a);
+    way->pack_b(&x, way->columns, DEPTH, b);
+    if (way->begin) way->begin();
     for (int i = index; i < p->threads; i += count) {
-        float x = p->pairs ? chains_pairs(operands, p->steps) : chains_fma(operands, p->steps);
-        atomic_fetch_xor(&p->results, f32_to_bits(x) + (unsigned)i);
+        for (int64_t n = 0; n < p->tiles; n++) way->tile(a, b, DEPTH, c, way->columns, n > 0);
+        atomic_fetch_add(&p->results, (long long)c[way->rows * way->columns - 1]);
     }
+    if (way->end) way->end();
 }
 
 void cpu_peak_init(struct cpu_peak *p, enum cpu_kernel kernel, enum dtype t, int threads) {
-    *p = (struct cpu_peak){.threads = threads, .dtype = t, .steps = STEPS, .pairs = false};
-    (void)kernel;
-    p->flops = 2.0 * CHAINS * VEC * (p->pairs ? 2 : 1) * (double)STEPS * threads;
+    const char *why;
+    *p = (struct cpu_peak){.threads = threads, .dtype = t, .depth = DEPTH};
+    if (cpu_kernel_resolve(kernel, &p->kernel, &why)) p->kernel = CPU_KERNEL_FMA;
+    const struct product_way *way = product_way(t, p->kernel);
+    double flops = 2.0 * way->rows * way->columns * DEPTH;
+    p->tiles = (int64_t)(FLOPS / flops) + 1;
+    if (p->tiles > (1 << 24) / DEPTH) p->tiles = (1 << 24) / DEPTH;  // so that each element counts exactly
+    p->flops = flops * (double)p->tiles * threads;
 }
 
 int cpu_peak_run(void *arg) {
@@ -58,15 +50,13 @@ int cpu_peak_run(void *arg) {
 }
 
 const char *cpu_peak_text(const struct cpu_peak *p, char *text, int bytes) {
-#if defined(__FMA__)
-    const char *what = p->pairs ? "vdpbf16ps, pairs of bf16" : "fp32 fma";
-#else
-    const char *what = "fp32 fma by a function of the C library (ARCH=x86-64-v3 or later has an instruction)";
+    const char *what = p->dtype != DT_BF16 || p->kernel == CPU_KERNEL_FMA ? "fp32 fma"
+                       : p->kernel == CPU_KERNEL_AMX                      ? "AMX, tiles of bf16"
+                                                                          : "vdpbf16ps, pairs of bf16";
+#if !defined(__FMA__)
+    what = "fp32 fma by a function of the C library (ARCH=x86-64-v3 or later has an instruction)";
 #endif
-    snprintf(text, (size_t)bytes, "%s in registers, %s, %d chains a thread, %d thread%s%s%s%s", what,
-             cpu_kernel_vectors(), CHAINS, p->threads, p->threads == 1 ? "" : "s",
-             p->pairs || p->dtype == DT_F32 ? "" : "; ",
-             p->pairs || p->dtype == DT_F32 ? "" : dtype_name(p->dtype),
-             p->pairs || p->dtype == DT_F32 ? "" : " products run on fp32 fma here");
+    snprintf(text, (size_t)bytes, "%s on panels in the first level of cache, built for %s, %d thread%s", what,
+             cpu_kernel_vectors(), p->threads, p->threads == 1 ? "" : "s");
     return text;
 }

@@ -1,8 +1,6 @@
 // Matrix product: cpu against the reference in every type, orientation and epilogue, over shapes that
 // are no multiples of any block, with and without gaps between rows; the same bits from every number of
 // threads; gradients.
-#include "kernels/cpu/gemm/gemm.h"
-#include "kernels/cpu/gemm/gemm_kernel.h"
 #include "tests/kernels/kernel_test.h"
 
 struct shape {
@@ -258,110 +256,6 @@ static void test_large_blocks(void **state) {
         (struct matmul_args){.m = 300, .n = 790, .k = 90, .trans_a = true, .trans_b = true, .dt = DT_BF16});
 }
 
-// bf16 by conversion and by pairs, both ways of the latter, where this program and processor can.
-static void check_both_kinds_of_bf16(enum pairs_way way) {
-    static const struct shape shapes[] = {{1, 1, 1},     {5, 1, 2},      {13, 40, 3},
-                                          {37, 65, 129}, {30, 50, 2055}, {50, 33, 64}};
-    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
-        for (int variant = 0; variant < 16; variant++) {
-            struct matmul_args g = {.m = shapes[s].m, .n = shapes[s].n, .k = shapes[s].k, .dt = DT_BF16};
-            g.trans_a = variant & 1;
-            g.trans_b = variant & 2;
-            g.accumulate = variant & 4;
-            int64_t count = g.m * g.n, a_rows = g.trans_a ? g.k : g.m, b_rows = g.trans_b ? g.n : g.k;
-            g.lda = matmul_lda(&g) + (variant & 8 ? 3 : 0);
-            g.ldb = matmul_ldb(&g) + (variant & 8 ? 5 : 0);
-            void *a = kt_random_rows(DT_BF16, a_rows, g.trans_a ? g.m : g.k, g.lda, 1, 1.0f);
-            void *b = kt_random_rows(DT_BF16, b_rows, g.trans_b ? g.k : g.n, g.ldb, 2, 1.0f);
-            void *c[4];  // by the reference, by conversion, by pairs on 1 and on 3 threads
-            for (int i = 0; i < 4; i++) {
-                c[i] = g.accumulate ? kt_random(DT_BF16, count, 3, 1.0f) : kt_poisoned(DT_BF16, count);
-                const char *why = "";
-                g.a = a;
-                g.b = b;
-                g.c = c[i];
-                assert_int_equal(i == 0   ? ref_ops[OP_MATMUL](1, &g, &why)
-                                 : i == 1 ? gemm_blocked(2, &g, &why)
-                                          : gemm_pairs(2 * i - 3, way, &g, &why),
-                                 0);
-            }
-            struct kt_out out = {c[0], count, DT_BF16, 1, sqrt((double)g.k) * 0x1p-10 + 0x1p-6};
-            kt_assert_close(&out, c[1], c[0]);
-            kt_assert_close(&out, c[2], c[0]);
-            assert_memory_equal(c[2], c[3], (size_t)count * 2);
-            KT_FREE(a, b, c[0], c[1], c[2], c[3]);
-        }
-}
-
-static void test_both_kinds_of_bf16(void **state) {
-    (void)state;
-    if (!gemm_can_pairs()) skip();
-    check_both_kinds_of_bf16(PAIRS_BY_FMA);
-    if (gemm_has_pairs()) check_both_kinds_of_bf16(PAIRS_BY_INSTRUCTION);
-}
-
-// ---- vdpbf16ps as Intel's manual defines it, a step at a time. (Its flush looks at the result before it is
-// rounded to a subnormal number's places; a sum within 2^-150 below the smallest normal number does not occur
-// here.)
-static float flushed(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
-
-static float pair_step(float sum, const float a[2], const float b[2]) {
-    for (int i = 1; i >= 0; i--) sum = flushed(fmaf(flushed(a[i]), flushed(b[i]), flushed(sum)));
-    return sum;
-}
-
-// One element of a(M,K) b(K,N), K <= 1024: one pass of the blocked product.
-static uint16_t pair_product(const uint16_t *a, const uint16_t *b, int64_t n, int64_t k) {
-    float sum = 0;
-    for (int64_t i = 0; i < k; i += 2) {
-        float x[2] = {bf16_to_f32(a[i]), i + 1 < k ? bf16_to_f32(a[i + 1]) : 0};
-        float y[2] = {bf16_to_f32(b[i * n]), i + 1 < k ? bf16_to_f32(b[(i + 1) * n]) : 0};
-        sum = pair_step(sum, x, y);
-    }
-    return f32_to_bf16(sum);
-}
-
-// Exponents from 2^-low to 1: sums cancel, and many a product or sum is subnormal where low is large.
-static uint16_t *spread(int64_t n, uint64_t seed, int low) {
-    uint16_t *p = kt_alloc(DT_BF16, n);
-    for (int64_t i = 0; i < n; i++)
-        p[i] = f32_to_bf16(ldexpf(kt_uniform(seed, (uint64_t)i),
-                                  -(int)(kt_hash(seed + 9, (uint64_t)i) % (uint64_t)(low + 1))));
-    return p;
-}
-
-static void check_pairs_bits(enum pairs_way way, int64_t k, int low) {
-    const int64_t m = 30, n = 37;
-    uint16_t *a = spread(m * k, 1, low), *b = spread(k * n, 2, low), *c = kt_poisoned(DT_BF16, m * n);
-    const char *why = "";
-    struct matmul_args g = {.a = a, .b = b, .c = c, .m = m, .n = n, .k = k, .dt = DT_BF16};
-    assert_int_equal(gemm_pairs(2, way, &g, &why), 0);
-    for (int64_t i = 0; i < m; i++)
-        for (int64_t j = 0; j < n; j++) assert_int_equal(c[i * n + j], pair_product(a + i * k, b + j, n, k));
-    KT_FREE(a, b, c);
-}
-
-static void test_pairs_as_defined(void **state) {
-    (void)state;
-    static const int64_t depths[] = {1, 2, 3, 64, 513, 1023};
-    if (!gemm_can_pairs()) skip();
-    // 2^24 and 1, -2^24 and 1: a pair's second comes first, and each 1 is lost in the number after it.
-    uint16_t big[] = {0x4b80, 0x3f80, 0xcb80, 0x3f80}, one[] = {0x3f80, 0x3f80, 0x3f80, 0x3f80}, pairs, fma;
-    struct matmul_args g = {.a = big, .b = one, .c = &pairs, .m = 1, .n = 1, .k = 4, .dt = DT_BF16};
-    const char *why = "";
-    assert_int_equal(gemm_pairs(1, PAIRS_BY_FMA, &g, &why), 0);
-    g.c = &fma;
-    assert_int_equal(gemm_blocked(1, &g, &why), 0);
-    assert_int_equal(pairs, 0);
-    assert_int_equal(fma, 0x3f80);
-    for (size_t i = 0; i < sizeof depths / sizeof depths[0]; i++)
-        for (int low = 20; low <= 140; low += 60) {
-            check_pairs_bits(PAIRS_BY_FMA, depths[i], low);
-            if (gemm_has_pairs() && gemm_pairs_agree())
-                check_pairs_bits(PAIRS_BY_INSTRUCTION, depths[i], low);
-        }
-}
-
 // Small integers: every partial sum is exact in fp32, so the product must be, up to its one rounding.
 static void test_exact_integers(void **state) {
     (void)state;
@@ -436,28 +330,13 @@ static void test_gradient(void **state) {
     check_gradient(KT_OPS, 17, 19, 35);
 }
 
-// The Makefile asks for it: where its loop begins decides how long a step takes.
-static void test_begins_with_a_cache_line(void **state) {
-    (void)state;
-    assert_int_equal((uintptr_t)gemm_tile % 64, 0);
-    assert_int_equal((uintptr_t)gemm_tile_pairs % 64, 0);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_reference),
-        cmocka_unit_test(test_leading_dimensions),
-        cmocka_unit_test(test_gelu_epilogues),
-        cmocka_unit_test(test_gelu_is_the_composition),
-        cmocka_unit_test(test_bias_gradients),
-        cmocka_unit_test(test_bias_gradient_is_the_composition),
-        cmocka_unit_test(test_what_is_no_product),
-        cmocka_unit_test(test_large_blocks),
-        cmocka_unit_test(test_both_kinds_of_bf16),
-        cmocka_unit_test(test_pairs_as_defined),
-        cmocka_unit_test(test_exact_integers),
-        cmocka_unit_test(test_nonfinite),
-        cmocka_unit_test(test_begins_with_a_cache_line),
+        cmocka_unit_test(test_against_reference),  cmocka_unit_test(test_leading_dimensions),
+        cmocka_unit_test(test_gelu_epilogues),     cmocka_unit_test(test_gelu_is_the_composition),
+        cmocka_unit_test(test_bias_gradients),     cmocka_unit_test(test_bias_gradient_is_the_composition),
+        cmocka_unit_test(test_what_is_no_product), cmocka_unit_test(test_large_blocks),
+        cmocka_unit_test(test_exact_integers),     cmocka_unit_test(test_nonfinite),
         cmocka_unit_test(test_gradient),
     };
     return cmocka_run_group_tests_name("kernels: matmul", tests, NULL, KT_TEARDOWN);

@@ -2,22 +2,23 @@
 #include <assert.h>
 #include <stdatomic.h>
 
+#include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/gemm/gemm_kernel.h"
+#include "kernels/cpu/gemm/product_way.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/spans.h"
+#include "kernels/cpu/vec.h"
 #include "kernels/exact_math.h"
 #include "kernels/operations.h"
 
-#define BLOCK 96  // queries, keys: a multiple of MR and of NR
-_Static_assert(BLOCK % MR == 0 && BLOCK % NR == 0, "a block holds whole panels of both kinds");
+#define BLOCK    96  // queries, keys: whole tiles of each way
+#define TILE_MAX 32  // rows and columns of the largest tile
 
-// A sum over keys or queries leaves out the blocks that causality makes zero, in steps of ROW_STEP. That is a
-// multiple of every MR, so that the terms that are added do not depend on the width of the vectors (zeros
-// count: -0 + 0 is not -0, 0 times infinity is NaN).
+// A sum over keys or queries leaves out the times that causality makes zero, in steps of so many rows: whole tiles of each
+// way of the type, so that the terms that are added do not depend on the way (zeros count: -0 + 0 is not -0, 0 times
+// infinity is NaN). For bf16 that is a block.
 #define ROW_STEP 12
-_Static_assert(ROW_STEP % MR == 0 && BLOCK % ROW_STEP == 0, "a step holds whole panels");
-static inline int64_t step_down(int64_t i) { return i / ROW_STEP * ROW_STEP; }
+static inline int64_t step_down(int64_t i, int64_t step) { return i / step * step; }
 
 static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 static inline int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -28,33 +29,65 @@ struct head_view {
     int64_t start, row;
 };
 
-// Panels of `width` times, element (d, t) at [t/width][d][t%width], for t in [t0, t0 + count).
-// Consecutive panels are `panel` floats apart; missing times are zero.
-VEC_INLINE void pack_times_a(enum dtype t, struct head_view v, int64_t t0, int64_t count, int64_t size,
-                             int64_t panel, float *out) {
-    for (int64_t i = 0; i < count; i += MR)
-        pack_a(t, v.p, v.start + (t0 + i) * v.row, v.row, 1, lesser(MR, count - i), size,
-               out + i / MR * panel);
+// The product that attention multiplies by: packed panels of `way`, whose sizes depend on the head's size and on a block.
+// Probabilities and their gradients, which one product makes and the next one multiplies, are rounded to `inner`: bf16 where
+// the product is of bf16, as FlashAttention does on GPUs; else they stay fp32.
+struct means {
+    const struct product_way *way;
+    enum dtype inner;
+    int64_t row_step;               // sums leave out whole steps of times that causality makes zero
+    size_t a_of_size, b_of_size;    // bytes of a panel over the head's size
+    size_t a_of_block, b_of_block;  // .. over a block of times
+};
+
+static struct means means_of(enum dtype t, enum cpu_kernel kernel, int64_t size) {
+    const struct product_way *way = product_way(t, kernel);
+    assert(BLOCK % way->rows == 0 && BLOCK % way->columns == 0);
+    return (struct means){.way = way,
+                          .inner = t == DT_BF16 ? DT_BF16 : DT_F32,
+                          .row_step = t == DT_BF16 ? BLOCK : ROW_STEP,
+                          .a_of_size = panel_bytes(way, way->rows, size),
+                          .b_of_size = panel_bytes(way, way->columns, size),
+                          .a_of_block = panel_bytes(way, way->rows, BLOCK),
+                          .b_of_block = panel_bytes(way, way->columns, BLOCK)};
 }
 
-VEC_INLINE void pack_times_b(enum dtype t, struct head_view v, int64_t t0, int64_t count, int64_t size,
-                             float *out) {
-    for (int64_t i = 0; i < count; i += NR)
-        pack_b(t, v.p, v.start + (t0 + i) * v.row, 1, v.row, lesser(NR, count - i), size, out + i * size);
+static int64_t panels(int64_t n, int64_t width) { return (n + width - 1) / width; }
+
+// As an operand: times from t0 on are its rows, or its columns, and the head's elements k; or the other way round.
+static struct operand times_of(enum dtype t, struct head_view v, int64_t t0) {
+    return (struct operand){dtype_at(t, v.p, v.start + t0 * v.row), t, v.row, 1};
+}
+static struct operand sizes_of(enum dtype t, struct head_view v, int64_t t0) {
+    return (struct operand){dtype_at(t, v.p, v.start + t0 * v.row), t, 1, v.row};
 }
 
-// Panels of NR of the head's elements, element (t, d) at [d/NR][t][d%NR]; count times to a panel.
-VEC_INLINE void pack_sizes_b(enum dtype t, struct head_view v, int64_t t0, int64_t count, int64_t size,
-                             float *out) {
-    for (int64_t d = 0; d < size; d += NR)
-        pack_b(t, v.p, v.start + t0 * v.row + d, v.row, 1, lesser(NR, size - d), count, out + d * count);
+// Packs `rows` of x in panels that lie `bytes` apart.
+static void pack_panels(const struct means *m, bool is_a, struct operand x, int64_t rows, int64_t depth,
+                        size_t bytes, char *out) {
+    int64_t width = is_a ? m->way->rows : m->way->columns;
+    const char *from = x.p;
+    for (int64_t i = 0; i < rows; i += width, out += bytes) {
+        x.p = from + (size_t)(i * x.row_stride) * dtype_size(x.t);
+        (is_a ? m->way->pack_a : m->way->pack_b)(&x, lesser(width, rows - i), depth, out);
+    }
+}
+
+// By block of times, b panels over its times of the head's elements.
+static void pack_sizes(const struct means *m, enum dtype t, struct head_view v, int64_t seq, int64_t size,
+                       char *out) {
+    for (int64_t t0 = 0; t0 < seq; t0 += BLOCK, out += (size_t)panels(size, m->way->columns) * m->b_of_block)
+        pack_panels(m, false, sizes_of(t, v, t0), size, lesser(BLOCK, seq - t0), m->b_of_block, out);
 }
 
 // Scratch is carved from one piece, 64-byte aligned; base NULL only measures.
-static inline float *carve(float *base, int64_t *floats, int64_t n) {
-    float *p = base ? base + *floats : NULL;
-    *floats += round_up(n, 16);
+static inline void *carve(char *base, size_t *bytes, size_t n) {
+    char *p = base ? base + *bytes : NULL;
+    *bytes += (n + 63) / 64 * 64;
     return p;
+}
+static inline float *carve_floats(char *base, size_t *bytes, int64_t n) {
+    return carve(base, bytes, (size_t)n * sizeof(float));
 }
 
 // y(rows, size) of type t from x (rows, ldx), rounded once.
@@ -69,17 +102,22 @@ VEC_INLINE void store_rows(enum dtype t, void *y, int64_t start, int64_t row, co
 
 // Heads of sequences, each a task of one thread with that thread's scratch.
 struct attention_tasks {
-    void (*run)(const void *args, int64_t i, float *scratch);
+    void (*run)(const struct attention_tasks *t, int64_t i, char *scratch);
     const void *args;
-    int64_t count, scratch_floats;
+    struct means means;
+    int64_t count;
+    size_t scratch_bytes;
     atomic_bool failed;
 };
 
 static inline void attention_run_span(const void *arg, int64_t begin, int64_t end) {
     struct attention_tasks *t = (struct attention_tasks *)arg;
-    float *scratch = thread_scratch((size_t)t->scratch_floats * sizeof *scratch);
+    const struct product_way *way = t->means.way;
+    char *scratch = thread_scratch(t->scratch_bytes);
     if (!scratch) t->failed = true;
-    for (int64_t i = begin; i < end && scratch; i++) t->run(t->args, i, scratch);
+    if (way->begin) way->begin();
+    for (int64_t i = begin; i < end && scratch; i++) t->run(t, i, scratch);
+    if (way->end) way->end();
 }
 
 // NULL, or why not.
@@ -107,28 +145,34 @@ size_t attn_scratch_bytes(int64_t batch, int64_t seq, int32_t heads, int32_t kv_
 }
 
 struct fwd_work {
-    int64_t a_panel;            // floats of a packed panel of MR keys
-    int64_t padded_size;        // D rounded up to NR
-    float *keys;                // a panels of all keys
-    float *values;              // by block of keys: (padded_size/NR, count, NR)
-    float *queries;             // b panels of a block of queries
+    struct means m;
+    int64_t padded_size;        // D rounded up to whole panels
+    char *keys;                 // a panels over D of all keys
+    char *values;               // by block of keys: b panels over the block's keys of D
+    char *queries;              // b panels over D of a block of queries
+    char *panel;                // an a panel over a block of keys
     float *scores;              // (BLOCK keys, BLOCK queries)
+    void *p;                    // the same of probabilities, of type `inner`
     float *out;                 // (BLOCK, padded_size)
     float *max, *sum, *factor;  // (BLOCK)
 };
 
-static struct fwd_work carve_fwd_work(const struct attn_fwd_args *a, float *base, int64_t *floats) {
-    struct fwd_work w = {.a_panel = round_up(MR * a->head_size + A_SLACK, 16),
-                         .padded_size = round_up(a->head_size, NR)};
-    *floats = 0;
-    w.keys = carve(base, floats, (a->seq + MR - 1) / MR * w.a_panel);
-    w.values = carve(base, floats, a->seq * w.padded_size);
-    w.queries = carve(base, floats, BLOCK * a->head_size);
-    w.scores = carve(base, floats, BLOCK * BLOCK);
-    w.out = carve(base, floats, BLOCK * w.padded_size);
-    w.max = carve(base, floats, BLOCK);
-    w.sum = carve(base, floats, BLOCK);
-    w.factor = carve(base, floats, BLOCK);
+static struct fwd_work carve_fwd_work(const struct attn_fwd_args *a, const struct means *m, char *base,
+                                      size_t *bytes) {
+    const struct product_way *way = m->way;
+    int64_t sizes = panels(a->head_size, way->columns);
+    struct fwd_work w = {.m = *m, .padded_size = sizes * way->columns};
+    *bytes = 0;
+    w.keys = carve(base, bytes, (size_t)panels(a->seq, way->rows) * m->a_of_size);
+    w.values = carve(base, bytes, (size_t)(panels(a->seq, BLOCK) * sizes) * m->b_of_block);
+    w.queries = carve(base, bytes, (size_t)(BLOCK / way->columns) * m->b_of_size);
+    w.panel = carve(base, bytes, m->a_of_block);
+    w.scores = carve_floats(base, bytes, BLOCK * BLOCK);
+    w.p = m->inner == DT_F32 ? w.scores : carve(base, bytes, BLOCK * BLOCK * dtype_size(m->inner));
+    w.out = carve_floats(base, bytes, BLOCK * w.padded_size);
+    w.max = carve_floats(base, bytes, BLOCK);
+    w.sum = carve_floats(base, bytes, BLOCK);
+    w.factor = carve_floats(base, bytes, BLOCK);
     return w;
 }
 
@@ -136,15 +180,17 @@ static struct fwd_work carve_fwd_work(const struct attn_fwd_args *a, float *base
 // ahead = first query's time - j0 >= 0.
 static void score_block(const struct fwd_work *w, int64_t size, int64_t j0, int64_t keys, int64_t queries,
                         int64_t ahead) {
-    for (int64_t i = 0; i < queries; i += NR)
-        for (int64_t j = 0; j < keys && j <= ahead + i + NR - 1; j += MR)
-            gemm_tile(w->keys + (j0 + j) / MR * w->a_panel, MR, w->queries + i * size, size,
-                      w->scores + j * BLOCK + i, BLOCK);
+    const struct product_way *way = w->m.way;
+    for (int64_t i = 0; i < queries; i += way->columns)
+        for (int64_t j = 0; j < keys && j <= ahead + i + way->columns - 1; j += way->rows)
+            way->tile(w->keys + (size_t)((j0 + j) / way->rows) * w->m.a_of_size,
+                      w->queries + (size_t)(i / way->columns) * w->m.b_of_size, size,
+                      w->scores + j * BLOCK + i, BLOCK, false);
 }
 
 // scores -> probabilities relative to the running maximum; updates max, sum, factor.
-static void softmax_block(const struct fwd_work *w, float scale, int64_t keys, int64_t queries,
-                          int64_t ahead) {
+VEC_INLINE void softmax_block_of(enum dtype inner, const struct fwd_work *w, float scale, int64_t keys,
+                                 int64_t queries, int64_t ahead) {
     veci lane;
     for (int i = 0; i < VEC; i++) lane[i] = i;
     const vecf minus_inf = vec_set(-INFINITY);
@@ -161,30 +207,42 @@ static void softmax_block(const struct fwd_work *w, float scale, int64_t keys, i
         vecf sum = {0}, factor = vec_exp(old - max);
         for (int64_t j = 0; j < seen; j++) {
             vecf p = vec_exp(vec_load_f32(column + j * BLOCK) - max);
-            vec_store_f32(column + j * BLOCK, p);
+            vec_store(inner, w->p, j * BLOCK + i, p);
             sum += p;
         }
-        for (int64_t j = seen; j < keys; j++) vec_store_f32(column + j * BLOCK, (vecf){0});
+        for (int64_t j = seen; j < keys; j++) vec_store(inner, w->p, j * BLOCK + i, (vecf){0});
         vec_store_f32(w->max + i, max);
         vec_store_f32(w->factor + i, factor);
         vec_store_f32(w->sum + i, vec_fma(vec_load_f32(w->sum + i), factor, sum));
     }
 }
 
+static void softmax_block(const struct fwd_work *w, float scale, int64_t keys, int64_t queries,
+                          int64_t ahead) {
+    if (w->m.inner == DT_F32)
+        softmax_block_of(DT_F32, w, scale, keys, queries, ahead);
+    else
+        softmax_block_of(DT_BF16, w, scale, keys, queries, ahead);
+}
+
 // out = factor * out + p^T values
 static void value_block(const struct fwd_work *w, int64_t j0, int64_t keys, int64_t queries, int64_t ahead) {
-    _Alignas(64) float tile[MR * NR];
-    for (int64_t d = 0; d < w->padded_size; d += NR) {
-        const float *values = w->values + j0 * w->padded_size + d * keys;
-        for (int64_t i = 0; i < queries; i += MR) {
-            int64_t seen = lesser(keys, ahead + step_down(i) + ROW_STEP);
-            gemm_tile(w->scores + i, BLOCK, values, seen, tile, NR);
-            for (int64_t r = 0; r < MR; r++) {
+    const struct product_way *way = w->m.way;
+    const char *values = w->values + (size_t)(j0 / BLOCK * (w->padded_size / way->columns)) * w->m.b_of_block;
+    _Alignas(64) float tile[TILE_MAX * TILE_MAX];
+    for (int64_t i = 0; i < queries; i += way->rows) {
+        int64_t seen = lesser(keys, ahead + step_down(i, w->m.row_step) + w->m.row_step);
+        struct operand p = {dtype_at(w->m.inner, w->p, i), w->m.inner, 1, BLOCK};
+        way->pack_a(&p, lesser(way->rows, queries - i), seen, w->panel);
+        for (int64_t d = 0; d < w->padded_size; d += way->columns) {
+            way->tile(w->panel, values + (size_t)(d / way->columns) * w->m.b_of_block, seen, tile,
+                      way->columns, false);
+            for (int64_t r = 0; r < way->rows; r++) {
                 float *out = w->out + (i + r) * w->padded_size + d;
                 vecf f = vec_set(w->factor[i + r]);
-                for (int c = 0; c < NR; c += VEC)
-                    vec_store_f32(out + c,
-                                  vec_fma(f, vec_load_f32(out + c), vec_load_f32(tile + r * NR + c)));
+                for (int64_t c = 0; c < way->columns; c += VEC)
+                    vec_store_f32(out + c, vec_fma(f, vec_load_f32(out + c),
+                                                   vec_load_f32(tile + r * way->columns + c)));
             }
         }
     }
@@ -197,12 +255,11 @@ VEC_INLINE void run_head(enum dtype t, const struct attn_fwd_args *a, int64_t b,
     struct head_view q = {a->qkv, base + h * size, row};
     struct head_view k = {a->qkv, base + (a->heads + h / group) * size, row};
     struct head_view v = {a->qkv, base + (a->heads + a->kv_heads + h / group) * size, row};
-    pack_times_a(t, k, 0, a->seq, size, w->a_panel, w->keys);
-    for (int64_t j0 = 0; j0 < a->seq; j0 += BLOCK)
-        pack_sizes_b(t, v, j0, lesser(BLOCK, a->seq - j0), size, w->values + j0 * w->padded_size);
+    pack_panels(&w->m, true, times_of(t, k, 0), a->seq, size, w->m.a_of_size, w->keys);
+    pack_sizes(&w->m, t, v, a->seq, size, w->values);
     for (int64_t i0 = 0; i0 < a->seq; i0 += BLOCK) {
         int64_t queries = lesser(BLOCK, a->seq - i0);
-        pack_times_b(t, q, i0, queries, size, w->queries);
+        pack_panels(&w->m, false, times_of(t, q, i0), queries, size, w->m.b_of_size, w->queries);
         memset(w->out, 0, (size_t)(BLOCK * w->padded_size) * sizeof(float));
         for (int64_t i = 0; i < BLOCK; i++) {
             w->max[i] = -INFINITY;
@@ -228,17 +285,19 @@ VEC_INLINE void run_head(enum dtype t, const struct attn_fwd_args *a, int64_t b,
 }
 
 // One head of one sequence.
-static void fwd_task(const void *args, int64_t i, float *scratch) {
-    const struct attn_fwd_args *a = args;
-    int64_t floats;
-    struct fwd_work w = carve_fwd_work(a, scratch, &floats);
+static void fwd_task(const struct attention_tasks *t, int64_t i, char *scratch) {
+    const struct attn_fwd_args *a = t->args;
+    size_t bytes;
+    struct fwd_work w = carve_fwd_work(a, &t->means, scratch, &bytes);
     WITH_DTYPE(a->dt, run_head, a, i / a->heads, i % a->heads, &w);
 }
 
-const char *cpu_attn_fwd(int threads, const struct attn_fwd_args *a) {
+const char *cpu_attn_fwd(int threads, enum cpu_kernel kernel, const struct attn_fwd_args *a) {
     assert(a->heads % a->kv_heads == 0 && a->seq < INT32_MAX && a->dt <= DT_F16);
-    struct attention_tasks tasks = {.run = fwd_task, .args = a, .count = a->batch * a->heads};
-    carve_fwd_work(a, NULL, &tasks.scratch_floats);
+    struct attention_tasks tasks = {
+        .run = fwd_task, .args = a, .means = means_of(a->dt, kernel, a->head_size)};
+    tasks.count = a->batch * a->heads;
+    carve_fwd_work(a, &tasks.means, NULL, &tasks.scratch_bytes);
     return attention_run(threads, &tasks);
 }
 
@@ -253,43 +312,47 @@ const char *cpu_attn_fwd(int threads, const struct attn_fwd_args *a) {
 //             p = exp(scale q k^T - lse) ; dp = dout v^T ; ds = scale p (dp - delta)
 //             dv_j += p^T dout ; dk_j += ds^T q ; dq += ds k
 //
-// p and ds are kept as (queries, keys), the form of the a panels of dv and dk; ds is transposed once per
-// block for dq.
+// p and ds are kept as (queries, keys), in fp32 and, where bf16 is multiplied, rounded beside it.
 struct bwd_work {
-    int64_t a_panel;          // floats of a packed a panel over D
-    int64_t ds_panel;         // floats of a packed a panel over a block of keys
-    int64_t padded_size;      // D rounded up to NR
-    int64_t padded_seq;       // T rounded up to MR
-    float *keys_t;            // b panels over D: (T/NR, D, NR)
-    float *values_t;          // the same of the values
-    float *keys;              // by block of keys: (padded_size/NR, count, NR)
+    struct means m;
+    int64_t padded_size;      // D rounded up to whole panels
+    int64_t padded_seq;       // T rounded up to whole a panels
+    char *keys_t;             // b panels over D of all keys
+    char *values_t;           // the same of the values
+    char *keys;               // by block of keys: b panels over the block's keys of D
     float *dk, *dv;           // (padded_seq, padded_size)
-    float *query_a, *dout_a;  // a panels over D of a block of queries
-    float *query_b, *dout_b;  // (padded_size/NR, count, NR)
-    float *p, *ds;            // (BLOCK queries, BLOCK keys)
-    float *ds_t;              // a panels of ds over keys
+    char *query_a, *dout_a;   // a panels over D of a block of queries
+    char *query_b, *dout_b;   // b panels over a block of queries of D
+    char *panel;              // an a panel over a block of times
+    float *scores, *dscores;  // (BLOCK queries, BLOCK keys)
+    void *p, *ds;             // the same, of type `inner`
     float *dq;                // (BLOCK, padded_size)
 };
 
-static struct bwd_work carve_bwd_work(const struct attn_bwd_args *a, float *base, int64_t *floats) {
-    struct bwd_work w = {.a_panel = round_up(MR * a->head_size + A_SLACK, 16),
-                         .ds_panel = round_up(MR * BLOCK + A_SLACK, 16),
-                         .padded_size = round_up(a->head_size, NR),
-                         .padded_seq = round_up(a->seq, MR)};
-    *floats = 0;
-    w.keys_t = carve(base, floats, round_up(a->seq, NR) * a->head_size);
-    w.values_t = carve(base, floats, round_up(a->seq, NR) * a->head_size);
-    w.keys = carve(base, floats, a->seq * w.padded_size);
-    w.dk = carve(base, floats, w.padded_seq * w.padded_size);
-    w.dv = carve(base, floats, w.padded_seq * w.padded_size);
-    w.query_a = carve(base, floats, BLOCK / MR * w.a_panel);
-    w.dout_a = carve(base, floats, BLOCK / MR * w.a_panel);
-    w.query_b = carve(base, floats, BLOCK * w.padded_size);
-    w.dout_b = carve(base, floats, BLOCK * w.padded_size);
-    w.p = carve(base, floats, BLOCK * BLOCK);
-    w.ds = carve(base, floats, BLOCK * BLOCK);
-    w.ds_t = carve(base, floats, BLOCK / MR * w.ds_panel);
-    w.dq = carve(base, floats, BLOCK * w.padded_size);
+static struct bwd_work carve_bwd_work(const struct attn_bwd_args *a, const struct means *m, char *base,
+                                      size_t *bytes) {
+    const struct product_way *way = m->way;
+    int64_t sizes = panels(a->head_size, way->columns);
+    size_t times = (size_t)panels(a->seq, way->columns) * m->b_of_size,
+           inner = BLOCK * BLOCK * dtype_size(m->inner);
+    struct bwd_work w = {
+        .m = *m, .padded_size = sizes * way->columns, .padded_seq = round_up(a->seq, way->rows)};
+    *bytes = 0;
+    w.keys_t = carve(base, bytes, times);
+    w.values_t = carve(base, bytes, times);
+    w.keys = carve(base, bytes, (size_t)(panels(a->seq, BLOCK) * sizes) * m->b_of_block);
+    w.dk = carve_floats(base, bytes, w.padded_seq * w.padded_size);
+    w.dv = carve_floats(base, bytes, w.padded_seq * w.padded_size);
+    w.query_a = carve(base, bytes, (size_t)(BLOCK / way->rows) * m->a_of_size);
+    w.dout_a = carve(base, bytes, (size_t)(BLOCK / way->rows) * m->a_of_size);
+    w.query_b = carve(base, bytes, (size_t)sizes * m->b_of_block);
+    w.dout_b = carve(base, bytes, (size_t)sizes * m->b_of_block);
+    w.panel = carve(base, bytes, m->a_of_block);
+    w.scores = carve_floats(base, bytes, BLOCK * BLOCK);
+    w.dscores = carve_floats(base, bytes, BLOCK * BLOCK);
+    w.p = m->inner == DT_F32 ? w.scores : carve(base, bytes, inner);
+    w.ds = m->inner == DT_F32 ? w.dscores : carve(base, bytes, inner);
+    w.dq = carve_floats(base, bytes, BLOCK * w.padded_size);
     return w;
 }
 
@@ -298,76 +361,92 @@ struct tile {
     int64_t i0, queries, j0, keys, ahead;
 };
 
-// p = unscaled scores, ds = dp; tiles wholly above the diagonal are skipped.
+// scores = q k^T, dscores = dout v^T; tiles wholly above the diagonal are skipped.
 static void bwd_score_block(const struct bwd_work *w, int64_t size, const struct tile *b) {
-    for (int64_t j = 0; j < b->keys; j += NR)
-        for (int64_t i = 0; i < b->queries; i += MR) {
-            if (j > b->ahead + i + MR - 1) continue;
-            gemm_tile(w->query_a + i / MR * w->a_panel, MR, w->keys_t + (b->j0 + j) * size, size,
-                      w->p + i * BLOCK + j, BLOCK);
-            gemm_tile(w->dout_a + i / MR * w->a_panel, MR, w->values_t + (b->j0 + j) * size, size,
-                      w->ds + i * BLOCK + j, BLOCK);
+    const struct product_way *way = w->m.way;
+    for (int64_t j = 0; j < b->keys; j += way->columns)
+        for (int64_t i = 0; i < b->queries; i += way->rows) {
+            if (j > b->ahead + i + way->rows - 1) continue;
+            size_t of_a = (size_t)(i / way->rows) * w->m.a_of_size,
+                   of_b = (size_t)((b->j0 + j) / way->columns) * w->m.b_of_size;
+            way->tile(w->query_a + of_a, w->keys_t + of_b, size, w->scores + i * BLOCK + j, BLOCK, false);
+            way->tile(w->dout_a + of_a, w->values_t + of_b, size, w->dscores + i * BLOCK + j, BLOCK, false);
         }
 }
 
-// p -> probabilities, ds = scale p (ds - delta); zero above the diagonal and beyond the last query.
-static void bwd_softmax_block(const struct bwd_work *w, float scale, const struct tile *b, const float *lse,
-                              const float *delta) {
+// p = probabilities, ds = scale p (dscores - delta); zero above the diagonal.
+VEC_INLINE void bwd_softmax_block_of(enum dtype inner, const struct bwd_work *w, float scale,
+                                     const struct tile *b, const float *lse, const float *delta) {
     veci lane;
     for (int i = 0; i < VEC; i++) lane[i] = i;
     int64_t padded = round_up(b->keys, VEC);
     for (int64_t i = 0; i < b->queries; i++) {
         vecf row_lse = vec_set(lse[b->i0 + i]), row_delta = vec_set(delta[b->i0 + i]);
-        float *p = w->p + i * BLOCK, *ds = w->ds + i * BLOCK;
+        const float *scores = w->scores + i * BLOCK, *dscores = w->dscores + i * BLOCK;
         int64_t seen = lesser(padded, round_up(b->ahead + i + 1, VEC)), j = 0;
         for (; j < seen; j += VEC) {
             veci allowed = (lane + (int32_t)j) <= (int32_t)(b->ahead + i);
-            vecf prob = vec_exp(vec_load_f32(p + j) * scale - row_lse);
-            vecf grad = prob * (vec_load_f32(ds + j) - row_delta) * scale;
-            vec_store_f32(p + j, vec_select(allowed, prob, (vecf){0}));
-            vec_store_f32(ds + j, vec_select(allowed, grad, (vecf){0}));
+            vecf prob = vec_exp(vec_load_f32(scores + j) * scale - row_lse);
+            vecf grad = prob * (vec_load_f32(dscores + j) - row_delta) * scale;
+            vec_store(inner, w->p, i * BLOCK + j, vec_select(allowed, prob, (vecf){0}));
+            vec_store(inner, w->ds, i * BLOCK + j, vec_select(allowed, grad, (vecf){0}));
         }
         for (; j < padded; j += VEC) {
-            vec_store_f32(p + j, (vecf){0});
-            vec_store_f32(ds + j, (vecf){0});
+            vec_store(inner, w->p, i * BLOCK + j, (vecf){0});
+            vec_store(inner, w->ds, i * BLOCK + j, (vecf){0});
         }
     }
 }
 
-// out(MR,NR) += tile
-static void add_tile(const float *tile, float *out, int64_t ldo) {
-    for (int64_t r = 0; r < MR; r++)
-        for (int c = 0; c < NR; c += VEC)
-            vec_store_f32(out + r * ldo + c,
-                          vec_load_f32(out + r * ldo + c) + vec_load_f32(tile + r * NR + c));
+static void bwd_softmax_block(const struct bwd_work *w, float scale, const struct tile *b, const float *lse,
+                              const float *delta) {
+    if (w->m.inner == DT_F32)
+        bwd_softmax_block_of(DT_F32, w, scale, b, lse, delta);
+    else
+        bwd_softmax_block_of(DT_BF16, w, scale, b, lse, delta);
 }
 
-// out(keys, D) += x^T y for keys panels of x (queries, keys): dv from p and dout, dk from ds and q.
-static void key_gradient(const struct bwd_work *w, const struct tile *b, const float *x, const float *y,
+// out(rows of x, D) += x y, over `depth` times: y has b panels over a block.
+static void add_product(const struct bwd_work *w, const struct operand *x, int64_t rows, int64_t depth,
+                        const char *y, float *out) {
+    const struct product_way *way = w->m.way;
+    way->pack_a(x, lesser(way->rows, rows), depth, w->panel);
+    for (int64_t d = 0; d < w->padded_size; d += way->columns, y += w->m.b_of_block) {
+        _Alignas(64) float tile[TILE_MAX * TILE_MAX];
+        way->tile(w->panel, y, depth, tile, way->columns, false);
+        for (int64_t r = 0; r < way->rows; r++)
+            for (int64_t c = 0; c < way->columns; c += VEC) {
+                float *to = out + r * w->padded_size + d + c;
+                vec_store_f32(to, vec_load_f32(to) + vec_load_f32(tile + r * way->columns + c));
+            }
+    }
+}
+
+// out(keys, D) += x^T y for x (queries, keys): dv from p and dout, dk from ds and q.
+static void key_gradient(const struct bwd_work *w, const struct tile *b, const void *x, const char *y,
                          float *out) {
-    _Alignas(64) float tile[MR * NR];
-    for (int64_t d = 0; d < w->padded_size; d += NR)
-        for (int64_t j = 0; j < b->keys; j += MR) {
-            // Earlier queries see none of these keys.
-            int64_t first = step_down(j) > b->ahead ? step_down(j) - b->ahead : 0;
-            if (first >= b->queries) continue;
-            gemm_tile(x + first * BLOCK + j, BLOCK, y + d * b->queries + first * NR, b->queries - first, tile,
-                      NR);
-            add_tile(tile, out + (b->j0 + j) * w->padded_size + d, w->padded_size);
-        }
+    const struct product_way *way = w->m.way;
+    enum dtype t = w->m.inner;
+    for (int64_t j = 0; j < b->keys; j += way->rows) {
+        // Earlier queries see none of these keys.
+        int64_t low = step_down(j, w->m.row_step), first = low > b->ahead ? low - b->ahead : 0;
+        if (first >= b->queries) continue;
+        struct operand columns = {dtype_at(t, x, first * BLOCK + j), t, 1, BLOCK};
+        // For bf16, first is 0; fp32's b panels lie time by time.
+        add_product(w, &columns, b->keys - j, b->queries - first,
+                    y + (size_t)first * (size_t)(way->columns * way->bytes),
+                    out + (b->j0 + j) * w->padded_size);
+    }
 }
 
 // dq += ds k
 static void query_gradient(const struct bwd_work *w, const struct tile *b) {
-    _Alignas(64) float tile[MR * NR];
-    for (int64_t i = 0; i < b->queries; i += MR) {
-        int64_t seen = lesser(b->keys, b->ahead + step_down(i) + ROW_STEP);
-        float *panel = w->ds_t + i / MR * w->ds_panel;
-        pack_across(DT_F32, w->ds, i * BLOCK, BLOCK, lesser(MR, b->queries - i), seen, MR, panel);
-        for (int64_t d = 0; d < w->padded_size; d += NR) {
-            gemm_tile(panel, MR, w->keys + b->j0 * w->padded_size + d * b->keys, seen, tile, NR);
-            add_tile(tile, w->dq + i * w->padded_size + d, w->padded_size);
-        }
+    const struct product_way *way = w->m.way;
+    const char *keys = w->keys + (size_t)(b->j0 / BLOCK * (w->padded_size / way->columns)) * w->m.b_of_block;
+    for (int64_t i = 0; i < b->queries; i += way->rows) {
+        int64_t seen = lesser(b->keys, b->ahead + step_down(i, w->m.row_step) + w->m.row_step);
+        struct operand rows = {dtype_at(w->m.inner, w->ds, i * BLOCK), w->m.inner, BLOCK, 1};
+        add_product(w, &rows, b->queries - i, seen, keys, w->dq + i * w->padded_size);
     }
 }
 
@@ -380,10 +459,10 @@ VEC_INLINE void run_query_head(enum dtype t, const struct attn_bwd_args *a, int6
     const float *delta = (const float *)a->scratch + (b * a->heads + h) * a->seq;
     for (int64_t i0 = 0; i0 < a->seq; i0 += BLOCK) {
         int64_t queries = lesser(BLOCK, a->seq - i0);
-        pack_times_a(t, q, i0, queries, size, w->a_panel, w->query_a);
-        pack_times_a(t, dout, i0, queries, size, w->a_panel, w->dout_a);
-        pack_sizes_b(t, q, i0, queries, size, w->query_b);
-        pack_sizes_b(t, dout, i0, queries, size, w->dout_b);
+        pack_panels(&w->m, true, times_of(t, q, i0), queries, size, w->m.a_of_size, w->query_a);
+        pack_panels(&w->m, true, times_of(t, dout, i0), queries, size, w->m.a_of_size, w->dout_a);
+        pack_panels(&w->m, false, sizes_of(t, q, i0), size, queries, w->m.b_of_block, w->query_b);
+        pack_panels(&w->m, false, sizes_of(t, dout, i0), size, queries, w->m.b_of_block, w->dout_b);
         memset(w->dq, 0, (size_t)(BLOCK * w->padded_size) * sizeof(float));
         for (int64_t j0 = 0; j0 <= i0; j0 += BLOCK) {
             struct tile s = {i0, queries, j0, lesser(BLOCK, a->seq - j0), i0 - j0};
@@ -402,10 +481,9 @@ VEC_INLINE void run_kv_head(enum dtype t, const struct attn_bwd_args *a, int64_t
     int64_t size = a->head_size, group = a->heads / a->kv_heads, row = (a->heads + 2 * a->kv_heads) * size;
     struct head_view k = {a->qkv, b * a->seq * row + (a->heads + kv) * size, row};
     struct head_view v = {a->qkv, k.start + a->kv_heads * size, row};
-    pack_times_b(t, k, 0, a->seq, size, w->keys_t);
-    pack_times_b(t, v, 0, a->seq, size, w->values_t);
-    for (int64_t j0 = 0; j0 < a->seq; j0 += BLOCK)
-        pack_sizes_b(t, k, j0, lesser(BLOCK, a->seq - j0), size, w->keys + j0 * w->padded_size);
+    pack_panels(&w->m, false, times_of(t, k, 0), a->seq, size, w->m.b_of_size, w->keys_t);
+    pack_panels(&w->m, false, times_of(t, v, 0), a->seq, size, w->m.b_of_size, w->values_t);
+    pack_sizes(&w->m, t, k, a->seq, size, w->keys);
     memset(w->dk, 0, (size_t)(w->padded_seq * w->padded_size) * sizeof(float));
     memset(w->dv, 0, (size_t)(w->padded_seq * w->padded_size) * sizeof(float));
     for (int64_t h = kv * group; h < (kv + 1) * group; h++) run_query_head(t, a, b, h, w);
@@ -435,17 +513,19 @@ static void run_deltas(const void *args, int64_t begin, int64_t end) {
 }
 
 // One key/value head of one sequence.
-static void bwd_task(const void *args, int64_t i, float *scratch) {
-    const struct attn_bwd_args *a = args;
-    int64_t floats;
-    struct bwd_work w = carve_bwd_work(a, scratch, &floats);
+static void bwd_task(const struct attention_tasks *t, int64_t i, char *scratch) {
+    const struct attn_bwd_args *a = t->args;
+    size_t bytes;
+    struct bwd_work w = carve_bwd_work(a, &t->means, scratch, &bytes);
     WITH_DTYPE(a->dt, run_kv_head, a, i / a->kv_heads, i % a->kv_heads, &w);
 }
 
-const char *cpu_attn_bwd(int threads, const struct attn_bwd_args *a) {
+const char *cpu_attn_bwd(int threads, enum cpu_kernel kernel, const struct attn_bwd_args *a) {
     assert(a->heads % a->kv_heads == 0 && a->seq < INT32_MAX && a->dt <= DT_F16);
-    struct attention_tasks tasks = {.run = bwd_task, .args = a, .count = a->batch * a->kv_heads};
-    carve_bwd_work(a, NULL, &tasks.scratch_floats);
+    struct attention_tasks tasks = {
+        .run = bwd_task, .args = a, .means = means_of(a->dt, kernel, a->head_size)};
+    tasks.count = a->batch * a->kv_heads;
+    carve_bwd_work(a, &tasks.means, NULL, &tasks.scratch_bytes);
     for_spans(threads, a->batch * a->seq, row_grain(a->heads * a->head_size), run_deltas, a);
     return attention_run(threads, &tasks);
 }

@@ -85,7 +85,6 @@ static char *job_text(const struct bench_peer_job *job) {
     const struct config *c = job->config;
     const struct model_spec *s = job->spec;
     const struct model_traits *t = &s->traits;
-    const struct optimizer_config *o = &c->optimizer;
     cJSON *j = cJSON_CreateObject(), *m = cJSON_AddObjectToObject(j, "model");
     const struct {
         const char *name;
@@ -115,11 +114,6 @@ static char *job_text(const struct bench_peer_job *job) {
     json_put(j, "matmul", (double)job->side);
     json_put(j, "launches", job->launches);
     json_put(j, "clip", c->clip);
-    json_put(j, "lr", o->lr);
-    json_put(j, "beta1", o->beta1);
-    json_put(j, "beta2", o->beta2);
-    json_put(j, "eps", o->eps);
-    json_put(j, "weight_decay", o->weight_decay);
     char *text = cJSON_PrintUnformatted(j);
     cJSON_Delete(j);
     return text;
@@ -164,6 +158,14 @@ static int start(struct bench_peer *p) {
     return rc;
 }
 
+// The answer is not what was asked for: logs why; -1.
+static int refused(const struct bench_peer *p, const cJSON *answer, const char *what) {
+    const char *no_room = json_text(answer, "no_room", NULL);
+    return fail("bench step: --peer %s: PyTorch's %s failed%s: %s", p->path, what,
+                no_room ? " beside ours; a smaller --batch needs less" : "",
+                no_room ? no_room : json_text(answer, "error", "it does not say why"));
+}
+
 // 0; or -1 after logging, with the exit status.
 static int meet(struct bench_peer *p, const struct bench_peer_job *job, int *status) {
     *status = EXIT_USAGE;
@@ -186,10 +188,7 @@ static int meet(struct bench_peer *p, const struct bench_peer_job *job, int *sta
         return fail(
             "bench step: --peer: %s has %.0f parameters here and %.0f in PyTorch's step: they are not the same model",
             job->spec->name, (double)job->layout->params, params);
-    const char *no_room = json_text(p->says, "no_room", NULL);
-    return fail("bench step: --peer %s: PyTorch cannot build the model%s: %s", p->path,
-                no_room ? " beside ours; a smaller --batch needs less" : "",
-                no_room ? no_room : json_text(p->says, "error", "it does not say why"));
+    return refused(p, p->says, "model");
 }
 
 struct bench_peer *bench_peer_start(const char *path, const struct bench_peer_job *job, int *status) {
@@ -235,10 +234,7 @@ static int time_way(struct bench_peer *p, enum way way, int steps, int warmup) {
     } else if (way == COMPILED && error && !p->theirs[way].count) {
         p->why_not = xstrdup(json_text(j, "error", ""));
     } else {
-        const char *no_room = json_text(j, "no_room", NULL);
-        rc = fail("bench step: --peer %s: PyTorch's %s step failed%s: %s", p->path, way_names[way],
-                  no_room ? " beside ours; a smaller --batch needs less" : "",
-                  no_room ? no_room : json_text(j, "error", "it does not say why"));
+        rc = refused(p, j, way == COMPILED ? "compiled step" : "eager step");
     }
     bench_series_free(&seconds);
     cJSON_Delete(j);

@@ -64,11 +64,12 @@ static const struct cli_command command = {
     CLI_OPTIONS(options),
 };
 
-// One of the things that are timed between the steps.
+// One of the things that are timed between the steps, and the two times at a step.
 enum yard_kind { YARD_PRODUCT, YARD_COPY, YARD_PEAK, YARDS };
+enum yard_when { BEFORE, BEHIND, YARD_TIMES };
 struct yard {
-    double amount;                // flops or bytes of one; 0: there is none
-    double *before_s, *behind_s;  // seconds of one, just before and just behind each step
+    double amount;          // flops or bytes of one; 0: there is none
+    double *s[YARD_TIMES];  // seconds of one, just before and just behind each step
 };
 
 struct between {
@@ -79,6 +80,7 @@ struct between {
     double *idle_s;           // one a step
     double *phase_s[PHASES];  // likewise: the compute stream's; of the phases of a step
     double *step_s, *waits;   // likewise: with the updates to their end; waits of the host for the device
+    double *measured;         // all of these, and the yards'
     int count, capacity;
     struct stream_times busy;     // the compute stream's so far
     struct op_work work[PHASES];  // of the last step
@@ -106,32 +108,29 @@ static double time_yard(const struct between *b, enum yard_kind kind) {
     return bench_launches(b->s, kind == YARD_COPY ? &b->d->copy : &b->d->product, launches) / launches;
 }
 
-static void time_yards(struct between *b, double *at[YARDS], int step) {
+static void time_yards(struct between *b, enum yard_when when) {
     for (int k = 0; k < YARDS; k++)
-        if (b->yards[k].amount > 0) at[k][step] = time_yard(b, (enum yard_kind)k);
+        if (b->yards[k].amount > 0) b->yards[k].s[when][b->count] = time_yard(b, (enum yard_kind)k);
 }
 
 // The phases of a step; the yardsticks between the steps are in none of them.
 static const enum phase step_phases[] = {PHASE_FORWARD, PHASE_BACKWARD, PHASE_OPTIMIZER};
 #define STEP_PHASES (sizeof step_phases / sizeof *step_phases)
 
-// The yardsticks before the next step, where there is one, and what the stream has done before it. behind: what was measured behind
-// the last one holds for it.
-static void begin_step(struct between *b, bool behind) {
+// The yardsticks before the next step, where there is one, and what the stream has done before it. again: what was measured behind
+// the last step does not hold for this one.
+static void begin_step(struct between *b, bool again) {
     int i = b->count;
-    double *at[YARDS];
-    for (int k = 0; k < YARDS && i < b->capacity; k++) {
-        at[k] = b->yards[k].before_s;
-        if (behind) at[k][i] = b->yards[k].behind_s[i - 1];
-    }
-    if (i < b->capacity && !behind) time_yards(b, at, i);
+    if (i < b->capacity && again) time_yards(b, BEFORE);
+    for (int k = 0; k < YARDS && i < b->capacity && !again; k++)
+        b->yards[k].s[BEFORE][i] = b->yards[k].s[BEHIND][i - 1];
     stream_get_times(b->s, &b->busy);
     b->waits_before = dev_host_waits(stream_device(b->s));
 }
 
 static void on_start(void *ctx, const struct config *c, const struct model_spec *s, int64_t params) {
     (void)c, (void)s, (void)params;
-    begin_step(ctx, false);
+    begin_step(ctx, true);
 }
 
 // The peer's turn, at the end of a round; where it fails, nothing of ours is to be timed any more. Whether it took one.
@@ -162,11 +161,9 @@ static void on_step(void *ctx, const struct step_record *r) {
         b->work[phase].flops = busy.work[phase].flops - b->busy.work[phase].flops;
         b->work[phase].bytes = busy.work[phase].bytes - b->busy.work[phase].bytes;
     }
-    double *at[YARDS];
-    for (int k = 0; k < YARDS; k++) at[k] = b->yards[k].behind_s;
-    time_yards(b, at, i);
+    time_yards(b, BEHIND);
     b->count++;
-    begin_step(b, !take_turns(b));
+    begin_step(b, take_turns(b));
 }
 
 static int64_t copy_bytes(const struct bench *b, bool gpu) {
@@ -229,15 +226,12 @@ static int prepare(struct bench *b, const struct topology_table *topologies, con
     if (bench_rank_join(&b->rank, yard_bytes(b, gpu))) return -1;
     *t = (struct between){
         .s = b->rank.compute, .d = &b->d, .capacity = steps, .steps = b->steps, .stop = &b->rank.stop};
-    double **const lists[] = {&t->idle_s, &t->step_s, &t->waits};
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
-        *lists[i] = xcalloc((size_t)steps, sizeof(double));
-    for (size_t i = 0; i < STEP_PHASES; i++)
-        t->phase_s[step_phases[i]] = xcalloc((size_t)steps, sizeof(double));
-    for (int k = 0; k < YARDS; k++) {
-        t->yards[k].before_s = xcalloc((size_t)steps, sizeof(double));
-        t->yards[k].behind_s = xcalloc((size_t)steps, sizeof(double));
-    }
+    double **lists[3 + STEP_PHASES + YARDS * YARD_TIMES] = {&t->idle_s, &t->step_s, &t->waits};
+    size_t n = 3, each = (size_t)steps;
+    for (size_t i = 0; i < STEP_PHASES; i++) lists[n++] = &t->phase_s[step_phases[i]];
+    for (int k = 0; k < YARDS * YARD_TIMES; k++) lists[n++] = &t->yards[k / YARD_TIMES].s[k % YARD_TIMES];
+    t->measured = xcalloc(n * each, sizeof(double));
+    while (n--) *lists[n] = t->measured + n * each;
     b->d = (struct bench_device){.dev = dev, .s = t->s, .gpu = gpu, .dt = c->dtype};
     arena_init(&b->d.arena, dev);
     return set_yards(b);
@@ -249,13 +243,7 @@ static void release(struct bench *b) {
     if (t->s) arena_release(&b->d.arena);
     bench_rank_close(&b->rank);
     products_free(&b->products);
-    double *const lists[] = {t->idle_s, t->step_s, t->waits};
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
-    for (size_t i = 0; i < STEP_PHASES; i++) free(t->phase_s[step_phases[i]]);
-    for (int k = 0; k < YARDS; k++) {
-        free(t->yards[k].before_s);
-        free(t->yards[k].behind_s);
-    }
+    free(t->measured);
     free(b->python);
 }
 
@@ -292,14 +280,14 @@ static double of_steps(const struct bench *b, double *values) {
 
 static double yard_rate(const struct bench *b, enum yard_kind kind) {
     const struct yard *y = &b->between.yards[kind];
-    return y->amount > 0 ? y->amount / of_steps(b, y->behind_s) : NAN;
+    return y->amount > 0 ? y->amount / of_steps(b, y->s[BEHIND]) : NAN;
 }
 
 // The time that so much work takes at the rates that were measured just before and just behind step i, in flops of `kind`.
 static double floor_of(const struct bench *b, const struct op_work *w, enum yard_kind kind, int i) {
     const struct yard *flops = &b->between.yards[kind], *bytes = &b->between.yards[YARD_COPY];
-    return w->flops / flops->amount * (flops->before_s[i] + flops->behind_s[i]) / 2 +
-           w->bytes / bytes->amount * (bytes->before_s[i] + bytes->behind_s[i]) / 2;
+    return w->flops / flops->amount * (flops->s[BEFORE][i] + flops->s[BEHIND][i]) / 2 +
+           w->bytes / bytes->amount * (bytes->s[BEFORE][i] + bytes->s[BEHIND][i]) / 2;
 }
 
 // That time over the one that was taken, the median over the steps: a machine that changes its speed changes it for both.

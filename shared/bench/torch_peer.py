@@ -2,8 +2,8 @@
 scaled_dot_product_attention, fused AdamW, clip_grad_norm_; eager or with torch.compile. `bench step --peer PYTHON` runs this
 text and speaks with it in lines of JSON, which bench_peer.c writes:
 
-    in   the job: sizes and traits of the model (shared/model/spec.h), batch, seq, dtype, device, threads, optimizer; side of a
-         square product, and how often it runs behind each step
+    in   the job: sizes and traits of the model (shared/model/spec.h), batch, seq, dtype, device, threads, clip (0: not), and
+         matmul: the side of a square product, that runs so many launches behind each step
     out  {"version", "cuda", "threads", "params"}
     in   {"compile": true, "steps": N, "warmup": N}; out  {"seconds": [of each step], "product_seconds": [likewise], "peak_bytes"}
     out  instead of any {"error": text}, {"missing": text}: no PyTorch to compare with, {"no_room": text}: of a GPU
@@ -81,8 +81,7 @@ def open_trainer(torch, job, turns):
     torch.set_num_threads(job["threads"])
     model = build_model(torch, job["model"], job["seq"], job["device"])
     params, ways = list(model.parameters()), {False: model, True: torch.compile(model)}  # by whether it is compiled
-    optimizer = torch.optim.AdamW(params, lr=job["lr"], betas=(job["beta1"], job["beta2"]), eps=job["eps"],
-                                  weight_decay=job["weight_decay"], fused=True)
+    optimizer = torch.optim.AdamW(params, lr=1e-4, weight_decay=0.1, fused=True)
     data = torch.randint(job["model"]["vocab"], (2, job["batch"], job["seq"]), device=job["device"])
     square = torch.randn(2, job["matmul"], job["matmul"], device=job["device"], dtype=dtype)
 

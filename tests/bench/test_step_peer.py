@@ -120,7 +120,7 @@ class Peer(Runs):
 
     def test_no_room(self):
         none = '{"no_room": "CUDA out of memory"}'
-        self.assertIn("cannot build the model beside ours; a smaller --batch needs less: CUDA out of memory",
+        self.assertIn("model failed beside ours; a smaller --batch needs less: CUDA out of memory",
                       self.peer(ready=none, status=1).stderr)
         self.assertIn("eager step failed beside ours; a smaller --batch needs less: CUDA out of memory",
                       self.peer(eager=none, status=1).stderr)

@@ -300,7 +300,7 @@ class Expectations(Folder):
         return part, asked
 
     def test_peers_take_the_batch_that_leaves_room_for_both(self):
-        crowded = "starring: error: bench step: --peer python: PyTorch cannot build the model beside ours; a smaller --batch"
+        crowded = "starring: error: bench step: --peer python: PyTorch's model failed beside ours; a smaller --batch"
         part, asked = self.time_peers(1, 1, crowded)
         self.assertEqual(asked, [2, 1])
         figure = part.figures[0]

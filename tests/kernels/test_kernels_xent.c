@@ -149,6 +149,32 @@ static void extreme_logits(void **state) {
     KT_FREE(logits, loss, target);
 }
 
+// Logits that rise through the row by more than the exponentials of earlier ones can bear: what was computed of those is
+// scaled, more than once.
+static void rising_logits(void **state) {
+    (void)state;
+    int64_t r = 3, v = 20011;
+    for (int d = 0; d < KT_DTYPES; d++) {
+        enum dtype dt = kt_dtypes[d];
+        void *logits = kt_random(dt, r * v, 1, 2.0f);
+        for (int64_t i = 0; i < r * v; i++)
+            dtype_store(dt, logits, (size_t)i, dtype_load(dt, logits, (size_t)i) + (float)(i % v) * 0x1p-8f);
+        float *loss = kt_poisoned(DT_F32, r);
+        int32_t *targets = kt_tokens(r, 2, v);
+        struct xent_args a = {.logits = logits,
+                              .loss = loss,
+                              .targets = targets,
+                              .rows = r,
+                              .vocab = v,
+                              .grad_scale = 64.0f,
+                              .want_grad = true,
+                              .dt = dt};
+        kt_check(OP_XENT, &a,
+                 (const struct kt_out[]){{loss, r, DT_F32, 8, 1.0}, {logits, r * v, dt, 16, 1e-2 * 64}}, 2);
+        KT_FREE(logits, loss, targets);
+    }
+}
+
 // A row that is cut into slices on a GPU: all of it -infinity but three logits, or infinite somewhere;
 // targets at the ends of slices.
 static void slices_of_nothing(void **state) {
@@ -265,6 +291,7 @@ int main(void) {
         cmocka_unit_test(columns_behind_the_vocabulary),
         cmocka_unit_test(ignored_rows_are_zero),
         cmocka_unit_test(extreme_logits),
+        cmocka_unit_test(rising_logits),
         cmocka_unit_test(slices_of_nothing),
         cmocka_unit_test(gradient),
         cmocka_unit_test(loss_sum_has_one_order),

@@ -6,32 +6,40 @@
 
 #define GELU_2C   1.59576912f  // 2 sqrt(2/pi)
 #define GELU_A    0.044715f
-#define GELU_FLAT 10.0f  // beyond it gelu' is 1 to the last bit of a float, or under 1e-34 from 0
+#define GELU_FLAT 9.8f  // beyond it gelu' is 1 to the last bit of a float, or under 1e-33 from 0
 
-// 0.5 (1 + tanh(u)) = sigmoid(2u), which keeps its relative precision where tanh is near -1.
+// t with 0.5 (1 + tanh(u)) = 1 / (1 + 2^t), u = sqrt(2/pi) (x + GELU_A x^3). x2: x^2.
+VEC_INLINE void gelu_exponent(const vecf *x, const vecf *x2, vecf *t) {
+    const float c = -GELU_2C * LOG2_E;
+    EACH t[k] = vec_fma(vec_set(c * GELU_A), x2[k], vec_set(c));
+    EACH t[k] *= x[k];
+}
+
 VEC_INLINE void gelu(enum dtype dt, const struct gelu_args *a, int64_t i, int64_t n) {
-    vecf x[GROUP], s[GROUP];
-    group_load(dt, a->x, i, n, x);
-    EACH s[k] = GELU_2C * x[k] * vec_fma(GELU_A * x[k], x[k], vec_set(1.0f));
-    vec_sigmoid(s, s);
+    vecf x[GROUP], t[GROUP], s[GROUP];
+    group_load(dt, a->x, i, n, 0, x);
+    EACH s[k] = x[k] * x[k];
+    gelu_exponent(x, s, t);
+    vec_sigmoid2(dt, t, s);
     EACH x[k] *= s[k];
     group_store(dt, a->y, i, n, x);
 }
 
-// gelu'(x) = s + x s (1 - s) d(2u)/dx with s = sigmoid(2u) = 1/(1 + e), 1 - s = e s, e = exp(-2u).
+// gelu'(x) = s + x s (1 - s) d(2u)/dx with s = 1/(1 + e), 1 - s = e s, e = 2^t.
 VEC_INLINE void gelu_gradient(enum dtype dt, const struct gelu_args *a, int64_t i, int64_t n) {
-    vecf x[GROUP], x2[GROUP], e[GROUP], s[GROUP], dy[GROUP];
-    group_load(dt, a->x, i, n, x);
+    vecf x[GROUP], x2[GROUP], e[GROUP], d[GROUP], s[GROUP];
+    group_load(dt, a->x, i, n, 0, x);
     EACH x[k] = vec_max(vec_set(-GELU_FLAT), vec_min(vec_set(GELU_FLAT), x[k]));  // no 0 * infinity
     EACH x2[k] = x[k] * x[k];
-    EACH e[k] = -GELU_2C * x[k] * vec_fma(vec_set(GELU_A), x2[k], vec_set(1.0f));
-    vec_exp_f32(e, e);
-    EACH s[k] = 1.0f / (1.0f + e[k]);
-    EACH x2[k] = GELU_2C * vec_fma(vec_set(3.0f * GELU_A), x2[k], vec_set(1.0f));
-    EACH s[k] = vec_fma(x[k] * s[k] * (e[k] * s[k]), x2[k], s[k]);
-    group_load(dt, a->dy, i, n, dy);
-    EACH dy[k] *= s[k];
-    group_store(dt, a->y, i, n, dy);
+    gelu_exponent(x, x2, e);
+    vec_exp2(dt, e, 0.0f, e);
+    EACH d[k] = 1.0f + e[k];
+    vec_inverse(dt, d, s);
+    EACH x[k] *= vec_fma(vec_set(3.0f * GELU_A * GELU_2C), x2[k], vec_set(GELU_2C));
+    EACH s[k] = vec_fma(x[k] * (e[k] * s[k]), s[k], s[k]);
+    group_load(dt, a->dy, i, n, 0, d);
+    EACH s[k] *= d[k];
+    group_store(dt, a->y, i, n, s);
 }
 
 VEC_INLINE void gelu_fwd_range(enum dtype dt, const struct gelu_args *a, int64_t begin, int64_t end) {
@@ -56,13 +64,19 @@ static void gelu_bwd_span(const void *args, int64_t begin, int64_t end) {
     WITH_DTYPE(a->dt, gelu_bwd_range, a, begin, end);
 }
 
-// Columns [i, i + n) of a row.
+// Columns [i, i + n) of a row. s = sigmoid(gate).
+VEC_INLINE void swiglu_load(enum dtype dt, const struct swiglu_args *a, int64_t at, int64_t n, vecf *gate,
+                            vecf *up, vecf *s) {
+    vecf t[GROUP];
+    group_load(dt, a->gate_up, at, n, 0, gate);
+    EACH t[k] = -LOG2_E * gate[k];
+    vec_sigmoid2(dt, t, s);
+    group_load(dt, a->gate_up, at + a->width, n, 0, up);
+}
+
 VEC_INLINE void swiglu(enum dtype dt, const struct swiglu_args *a, int64_t row, int64_t i, int64_t n) {
-    int64_t at = row * 2 * a->width + i;
     vecf gate[GROUP], up[GROUP], s[GROUP];
-    group_load(dt, a->gate_up, at, n, gate);
-    vec_sigmoid(gate, s);
-    group_load(dt, a->gate_up, at + a->width, n, up);
+    swiglu_load(dt, a, row * 2 * a->width + i, n, gate, up, s);
     EACH s[k] = gate[k] * s[k] * up[k];
     group_store(dt, a->y, row * a->width + i, n, s);
 }
@@ -72,10 +86,8 @@ VEC_INLINE void swiglu_gradient(enum dtype dt, const struct swiglu_args *a, int6
                                 int64_t n) {
     int64_t at = row * 2 * a->width + i;
     vecf gate[GROUP], up[GROUP], dy[GROUP], s[GROUP];
-    group_load(dt, a->gate_up, at, n, gate);
-    vec_sigmoid(gate, s);
-    group_load(dt, a->gate_up, at + a->width, n, up);
-    group_load(dt, a->dy, row * a->width + i, n, dy);
+    swiglu_load(dt, a, at, n, gate, up, s);
+    group_load(dt, a->dy, row * a->width + i, n, 0, dy);
     EACH up[k] = dy[k] * up[k] * (s[k] * vec_fma(gate[k], 1.0f - s[k], vec_set(1.0f)));
     EACH dy[k] = dy[k] * (gate[k] * s[k]);
     group_store(dt, a->y, at, n, up);

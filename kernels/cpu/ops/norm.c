@@ -11,62 +11,75 @@
 #define NORM_PARTS   32
 #define NORM_COLUMNS 1024  // fewer are combined faster by one thread than by waking another
 
-// Adds the residual (rounded to the storage type, which is what the norm and the backward then see)
-// and returns the mean of x (LayerNorm) or of x^2 (RMSNorm). Row sums: fp32 in a chunk, then double.
-static double norm_fwd_first_pass(const struct norm_fwd_args *a, int64_t row) {
-    float x[CHUNK], res[CHUNK];
-    double total = 0.0;
-    for (int64_t c = 0; c < a->channels; c += CHUNK) {
-        int64_t n = chunk_min(CHUNK, a->channels - c), at = row * a->channels + c;
-        load_f32(a->dt, x, a->x, at, n);
+// Sums over rows: fp32 lanes over a chunk, then double.
+// Elements [c, c + n) of a row. Adds the residual (rounded to the storage type, which is what the norm and the backward
+// then see) and returns the sum of x (LayerNorm) or of x^2 (RMSNorm).
+VEC_INLINE float norm_first_chunk(enum dtype dt, const struct norm_fwd_args *a, int64_t at, int64_t n) {
+    struct lanes sum = {0};
+    EACH_GROUP(i, h, n) {
+        vecf x[GROUP], res[GROUP];
+        group_load(dt, a->x, at + i, n - i, 0, x);
         if (a->residual) {
-            load_f32(a->dt, res, a->residual, at, n);
-            for (int64_t j = 0; j < n; j++) x[j] += res[j];
-            store_f32(a->dt, a->sum, at, x, n);
-            if (a->dt != DT_F32) load_f32(a->dt, x, a->sum, at, n);
+            group_load(dt, a->residual, at + i, n - i, 0, res);
+            EACH x[k] += res[k];
+            group_store(dt, a->sum, at + i, n - i, x);
+            if (dt != DT_F32) group_load(dt, a->sum, at + i, n - i, 0, x);
         }
-        total += (double)(a->kind == NORM_RMS ? dot_f32(x, x, n) : sum_f32(x, n));
+        if (a->kind == NORM_RMS)
+            lanes_dot(&sum, h, x, x);
+        else
+            lanes_add(&sum, h, x);
     }
-    return total / (double)a->channels;
+    return lanes_sum(&sum);
 }
 
-static double norm_variance(const struct norm_fwd_args *a, const void *in, int64_t row, float mean) {
-    float x[CHUNK];
-    double total = 0.0;
-    for (int64_t c = 0; c < a->channels; c += CHUNK) {
-        int64_t n = chunk_min(CHUNK, a->channels - c);
-        load_f32(a->dt, x, in, row * a->channels + c, n);
-        for (int64_t j = 0; j < n; j++) x[j] -= mean;
-        total += (double)dot_f32(x, x, n);
+// The sum of (x - mean)^2; what is behind the row counts as mean.
+VEC_INLINE float norm_variance_chunk(enum dtype dt, const void *in, int64_t at, int64_t n, float mean) {
+    struct lanes sum = {0};
+    EACH_GROUP(i, h, n) {
+        vecf x[GROUP];
+        group_load(dt, in, at + i, n - i, 0, x);
+        EACH x[k] -= mean;
+        if (n - i < GROUP * VEC) group_zero(x, n - i);
+        lanes_dot(&sum, h, x, x);
     }
-    return total / (double)a->channels;
+    return lanes_sum(&sum);
+}
+
+VEC_INLINE void norm_fwd_row(enum dtype dt, const struct norm_fwd_args *a, int64_t row) {
+    const void *in = a->residual ? a->sum : a->x;
+    const int64_t at = row * a->channels;
+    const bool layer = a->kind == NORM_LAYER;
+    double first = 0.0, square = 0.0;
+    float mean = 0.0f;
+    for (int64_t c = 0; c < a->channels; c += CHUNK)
+        first += (double)norm_first_chunk(dt, a, at + c, chunk_min(CHUNK, a->channels - c));
+    if (layer) {
+        a->mean[row] = mean = (float)(first / (double)a->channels);
+        for (int64_t c = 0; c < a->channels; c += CHUNK)
+            square += (double)norm_variance_chunk(dt, in, at + c, chunk_min(CHUNK, a->channels - c), mean);
+    } else {
+        square = first;
+    }
+    float rstd = a->rstd[row] = (float)(1.0 / sqrt(square / (double)a->channels + (double)a->eps));
+    for (int64_t c = 0; c < a->channels; c += GROUP * VEC) {
+        int64_t n = a->channels - c;
+        vecf x[GROUP], w[GROUP], b[GROUP];
+        group_load(dt, in, at + c, n, 0, x);
+        group_load(dt, a->weight, c, n, 0, w);
+        if (layer) {
+            group_load(dt, a->bias, c, n, 0, b);
+            EACH x[k] = vec_fma((x[k] - mean) * rstd, w[k], b[k]);
+        } else {
+            EACH x[k] = x[k] * rstd * w[k];
+        }
+        group_store(dt, a->y, at + c, n, x);
+    }
 }
 
 static void norm_fwd_span(const void *args, int64_t begin, int64_t end) {
     const struct norm_fwd_args *a = args;
-    const void *in = a->residual ? a->sum : a->x;
-    float x[CHUNK], w[CHUNK], b[CHUNK];
-    for (int64_t r = begin; r < end; r++) {
-        double first = norm_fwd_first_pass(a, r), square = first;
-        float mean = 0.0f;
-        if (a->kind == NORM_LAYER) {
-            a->mean[r] = mean = (float)first;
-            square = norm_variance(a, in, r, mean);
-        }
-        float rstd = a->rstd[r] = (float)(1.0 / sqrt(square + (double)a->eps));
-        for (int64_t c = 0; c < a->channels; c += CHUNK) {
-            int64_t n = chunk_min(CHUNK, a->channels - c), at = r * a->channels + c;
-            load_f32(a->dt, x, in, at, n);
-            load_f32(a->dt, w, a->weight, c, n);
-            if (a->kind == NORM_LAYER) {
-                load_f32(a->dt, b, a->bias, c, n);
-                for (int64_t j = 0; j < n; j++) x[j] = __builtin_fmaf((x[j] - mean) * rstd, w[j], b[j]);
-            } else {
-                for (int64_t j = 0; j < n; j++) x[j] = x[j] * rstd * w[j];
-            }
-            store_f32(a->dt, a->y, at, x, n);
-        }
-    }
+    for (int64_t r = begin; r < end; r++) WITH_DTYPE(a->dt, norm_fwd_row, a, r);
 }
 
 const char *cpu_norm_fwd(int threads, const struct norm_fwd_args *a) {
@@ -76,50 +89,66 @@ const char *cpu_norm_fwd(int threads, const struct norm_fwd_args *a) {
     return NULL;
 }
 
-// With g = dy w and xhat the normalised input: the means of g and of g xhat over the row.
-static void norm_bwd_means(const struct norm_bwd_args *a, int64_t row, float *mean_g, float *mean_gx) {
-    float x[CHUNK], g[CHUNK], w[CHUNK];
+// xhat, the normalised input, and dy, w: elements [c, c + n) of a row. Zeros behind it: w is.
+struct norm_bwd_row {
+    vecf xhat[GROUP], dy[GROUP], w[GROUP];
+};
+VEC_INLINE void norm_bwd_load(enum dtype dt, const struct norm_bwd_args *a, int64_t row, int64_t c,
+                              struct norm_bwd_row *r) {
+    int64_t n = a->channels - c, at = row * a->channels + c;
     float mean = a->kind == NORM_LAYER ? a->mean[row] : 0.0f, rstd = a->rstd[row];
+    group_load(dt, a->x, at, n, 0, r->xhat);
+    group_load(dt, a->dy, at, n, 0, r->dy);
+    group_load(dt, a->weight, c, n, 0, r->w);
+    EACH r->xhat[k] = (r->xhat[k] - mean) * rstd;
+}
+
+// With g = dy w: the means of g and of g xhat over the row.
+VEC_INLINE void norm_bwd_means(enum dtype dt, const struct norm_bwd_args *a, int64_t row, float *mean_g,
+                               float *mean_gx) {
     double sum_g = 0.0, sum_gx = 0.0;
     for (int64_t c = 0; c < a->channels; c += CHUNK) {
-        int64_t n = chunk_min(CHUNK, a->channels - c), at = row * a->channels + c;
-        load_f32(a->dt, x, a->x, at, n);
-        load_f32(a->dt, g, a->dy, at, n);
-        load_f32(a->dt, w, a->weight, c, n);
-        for (int64_t j = 0; j < n; j++) {
-            x[j] = (x[j] - mean) * rstd;
-            g[j] *= w[j];
+        struct lanes g = {0}, gx = {0};
+        EACH_GROUP(i, h, chunk_min(CHUNK, a->channels - c)) {
+            struct norm_bwd_row r;
+            norm_bwd_load(dt, a, row, c + i, &r);
+            EACH r.dy[k] *= r.w[k];
+            lanes_add(&g, h, r.dy);
+            lanes_dot(&gx, h, r.dy, r.xhat);
         }
-        if (a->kind == NORM_LAYER) sum_g += (double)sum_f32(g, n);
-        sum_gx += (double)dot_f32(g, x, n);
+        sum_g += (double)lanes_sum(&g);
+        sum_gx += (double)lanes_sum(&gx);
     }
-    *mean_g = (float)(sum_g / (double)a->channels);
+    *mean_g = a->kind == NORM_LAYER ? (float)(sum_g / (double)a->channels) : 0.0f;
     *mean_gx = (float)(sum_gx / (double)a->channels);
 }
 
 // dx = rstd (g - mean(g) - xhat mean(g xhat)) + dresidual; RMSNorm has no mean(g).
 // dweight(C) += dy xhat and dbias(C) += dy for this row, in fp32.
-static void norm_bwd_row(const struct norm_bwd_args *a, int64_t row, float *dweight, float *dbias) {
-    float x[CHUNK], dy[CHUNK], w[CHUNK];
-    float mean = a->kind == NORM_LAYER ? a->mean[row] : 0.0f, rstd = a->rstd[row], mean_g, mean_gx;
-    norm_bwd_means(a, row, &mean_g, &mean_gx);
-    for (int64_t c = 0; c < a->channels; c += CHUNK) {
-        int64_t n = chunk_min(CHUNK, a->channels - c), at = row * a->channels + c;
-        float *restrict dw = dweight + c, *restrict db = dbias + c;
-        load_f32(a->dt, x, a->x, at, n);
-        load_f32(a->dt, dy, a->dy, at, n);
-        load_f32(a->dt, w, a->weight, c, n);
-        for (int64_t j = 0; j < n; j++) x[j] = (x[j] - mean) * rstd;
-        for (int64_t j = 0; j < n; j++) dw[j] = __builtin_fmaf(dy[j], x[j], dw[j]);
-        if (a->dbias)
-            for (int64_t j = 0; j < n; j++) db[j] += dy[j];
-        for (int64_t j = 0; j < n; j++)
-            x[j] = rstd * __builtin_fmaf(-mean_gx, x[j], __builtin_fmaf(dy[j], w[j], -mean_g));
-        if (a->dresidual) {
-            load_f32(a->dt, w, a->dresidual, at, n);
-            for (int64_t j = 0; j < n; j++) x[j] += w[j];
+VEC_INLINE void norm_bwd_row(enum dtype dt, const struct norm_bwd_args *a, int64_t row, float *dweight,
+                             float *dbias) {
+    float rstd = a->rstd[row], mean_g, mean_gx;
+    norm_bwd_means(dt, a, row, &mean_g, &mean_gx);
+    for (int64_t c = 0; c < a->channels; c += GROUP * VEC) {
+        int64_t n = a->channels - c, at = row * a->channels + c;
+        struct norm_bwd_row r;
+        vecf sum[GROUP];
+        norm_bwd_load(dt, a, row, c, &r);
+        group_load(DT_F32, dweight, c, n, 0, sum);
+        EACH sum[k] = vec_fma(r.dy[k], r.xhat[k], sum[k]);
+        group_store(DT_F32, dweight, c, n, sum);
+        if (a->dbias) {
+            group_load(DT_F32, dbias, c, n, 0, sum);
+            EACH sum[k] += r.dy[k];
+            group_store(DT_F32, dbias, c, n, sum);
         }
-        store_f32(a->dt, a->dx, at, x, n);
+        EACH r.dy[k] =
+            rstd * vec_fma(vec_set(-mean_gx), r.xhat[k], vec_fma(r.dy[k], r.w[k], vec_set(-mean_g)));
+        if (a->dresidual) {
+            group_load(dt, a->dresidual, at, n, 0, sum);
+            EACH r.dy[k] += sum[k];
+        }
+        group_store(dt, a->dx, at, n, r.dy);
     }
 }
 
@@ -138,7 +167,7 @@ static void norm_bwd_parts(const void *args, int64_t begin, int64_t end) {
         float *sums = norm_part(a, part);
         memset(sums, 0, 2 * (size_t)a->channels * sizeof *sums);
         for (int64_t r = norm_part_begin(a, part); r < norm_part_begin(a, part + 1); r++)
-            norm_bwd_row(a, r, sums, sums + a->channels);
+            WITH_DTYPE(a->dt, norm_bwd_row, a, r, sums, sums + a->channels);
     }
 }
 

@@ -7,66 +7,103 @@
 #include "kernels/cpu/vec.h"
 
 // ---------------------------------------------------------------- sum of squares
-#define SUMSQ_LANES 8  // blocks summed side by side: the order within each is the contract's
-#define SUMSQ_HALF  4  // of them in a vector
+#define SUMSQ_WIDE  8  // blocks summed side by side in a vector: the order within each is the contract's
+#define SUMSQ_LANES (2 * SUMSQ_WIDE)  // two such vectors: one alone would wait for its own additions
 
-typedef float v4f __attribute__((vector_size(SUMSQ_HALF * sizeof(float))));
-typedef int32_t v4i __attribute__((vector_size(SUMSQ_HALF * sizeof(int32_t))));
-typedef double v4d __attribute__((vector_size(SUMSQ_HALF * sizeof(double))));
+typedef int32_t v8i __attribute__((vector_size(SUMSQ_WIDE * sizeof(int32_t))));
+typedef float v8f __attribute__((vector_size(SUMSQ_WIDE * sizeof(float))));
+typedef double vecd __attribute__((vector_size(sizeof(vecf))));
+#define SUMSQ_VECTORS (SUMSQ_WIDE / (VEC / 2))
 
-static int64_t count_nonfinite(const float *restrict x, int64_t n) {
-    int32_t count = 0;
-    for (int64_t i = 0; i < n; i++) count += (f32_to_bits(x[i]) & 0x7f800000u) == 0x7f800000u;
-    return count;
+// Rows become columns: pairs of words, then of pairs, then halves change places.
+VEC_INLINE void transpose(v8i r[SUMSQ_WIDE]) {
+    v8i a[SUMSQ_WIDE], b[SUMSQ_WIDE];
+    for (int i = 0; i < 8; i += 2) {
+        a[i] = VEC_PICK(v8i, r[i], r[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        a[i + 1] = VEC_PICK(v8i, r[i], r[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int k = 0; k < 2; k++) {
+            b[i + 2 * k] = VEC_PICK(v8i, a[i + k], a[i + k + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+            b[i + 2 * k + 1] = VEC_PICK(v8i, a[i + k], a[i + k + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    for (int i = 0; i < 4; i++) {
+        r[i] = VEC_PICK(v8i, b[i], b[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        r[i + 4] = VEC_PICK(v8i, b[i], b[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
 }
 
 // The squares of one vector, an element of each block, join the blocks' sums. A square of a float is exact in
 // double, so that it does not matter whether this becomes a fused multiply-add.
-static inline v4d add_squares(v4d sum, v4f x) {
-    v4d wide = __builtin_convertvector(x, v4d);
-    return sum + wide * wide;
-}
-
-// Element i of four blocks from x on, then i + 1, .. i + 3: four of each are loaded and turned into columns.
-static inline v4d add_columns(v4d sum, const float *restrict x) {
-    v4f a, b, c, d;
-    memcpy(&a, x, sizeof a);
-    memcpy(&b, x + SUMSQ_BLOCK, sizeof b);
-    memcpy(&c, x + 2 * SUMSQ_BLOCK, sizeof c);
-    memcpy(&d, x + 3 * SUMSQ_BLOCK, sizeof d);
-    v4f ab_low = VEC_PICK(v4i, a, b, 0, 4, 1, 5), ab_high = VEC_PICK(v4i, a, b, 2, 6, 3, 7);
-    v4f cd_low = VEC_PICK(v4i, c, d, 0, 4, 1, 5), cd_high = VEC_PICK(v4i, c, d, 2, 6, 3, 7);
-    sum = add_squares(sum, VEC_PICK(v4i, ab_low, cd_low, 0, 1, 4, 5));
-    sum = add_squares(sum, VEC_PICK(v4i, ab_low, cd_low, 2, 3, 6, 7));
-    sum = add_squares(sum, VEC_PICK(v4i, ab_high, cd_high, 0, 1, 4, 5));
-    return add_squares(sum, VEC_PICK(v4i, ab_high, cd_high, 2, 3, 6, 7));
-}
-
-// Two vectors of sums at once: one alone would wait for its own additions.
-static void sum_lanes(const float x[SUMSQ_LANES * SUMSQ_BLOCK], double lane[SUMSQ_LANES]) {
-    v4d low = {0}, high = {0};
-    for (int i = 0; i < SUMSQ_BLOCK; i += SUMSQ_HALF) {
-        low = add_columns(low, x + i);
-        high = add_columns(high, x + SUMSQ_HALF * SUMSQ_BLOCK + i);
+VEC_INLINE void add_squares(vecd sum[SUMSQ_VECTORS], v8i bits) {
+#if VEC == 16 && defined(__AVX512F__)
+    __m512d x = _mm512_cvtps_pd((__m256)bits);
+    sum[0] = (vecd)_mm512_fmadd_pd(x, x, (__m512d)sum[0]);
+#elif VEC == 8 && defined(__AVX__)
+    vecd x = (vecd)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)bits));
+    vecd y = (vecd)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)bits, 1));
+    sum[0] += x * x;
+    sum[1] += y * y;
+#else
+    for (int k = 0; k < SUMSQ_WIDE; k++) {
+        double x = (double)((v8f)bits)[k];
+        sum[k / (VEC / 2)][k % (VEC / 2)] += x * x;
     }
-    memcpy(lane, &low, sizeof low);
-    memcpy(lane + SUMSQ_HALF, &high, sizeof high);
+#endif
+}
+
+// The sums of SUMSQ_LANES blocks from x on. A word of 32 bits is a float, or two bf16 of which each becomes a float where
+// it is.
+VEC_INLINE void sum_lanes(const bool bf16, const char *x, double lane[SUMSQ_LANES]) {
+    const int bytes = SUMSQ_BLOCK * (bf16 ? 2 : 4);
+    vecd low[SUMSQ_VECTORS] = {0}, high[SUMSQ_VECTORS] = {0};
+    for (int i = 0; i < bytes; i += (int)sizeof(v8i)) {
+        v8i r[SUMSQ_WIDE], s[SUMSQ_WIDE];
+        for (int k = 0; k < SUMSQ_WIDE; k++) {
+            memcpy(&r[k], x + k * bytes + i, sizeof r[k]);
+            memcpy(&s[k], x + (SUMSQ_WIDE + k) * bytes + i, sizeof s[k]);
+            __builtin_prefetch(x + SUMSQ_LANES * bytes + i * SUMSQ_LANES + 64 * k);
+        }
+        transpose(r);
+        transpose(s);
+        for (int k = 0; k < SUMSQ_WIDE; k++) {
+            if (bf16) {
+                add_squares(low, r[k] << 16);
+                add_squares(high, s[k] << 16);
+            }
+            add_squares(low, bf16 ? r[k] & (int32_t)0xffff0000 : r[k]);
+            add_squares(high, bf16 ? s[k] & (int32_t)0xffff0000 : s[k]);
+        }
+    }
+    memcpy(lane, low, sizeof low);
+    memcpy(lane + SUMSQ_WIDE, high, sizeof high);
 }
 
 // Adds `blocks` <= SUMSQ_LANES consecutive blocks of x, from element `at` on, to *sum.
-static void sumsq_blocks(const struct sumsq_args *a, int64_t at, int blocks, struct exact_sum *sum) {
-    float x[SUMSQ_LANES * SUMSQ_BLOCK];
+static void sumsq_blocks(const struct sumsq_args *a, int64_t at, int64_t blocks, struct exact_sum *sum) {
+    float room[SUMSQ_LANES * SUMSQ_BLOCK];
     double lane[SUMSQ_LANES];
-    int64_t n = (int64_t)blocks * SUMSQ_BLOCK;
-    load_f32(a->dt, x, a->x, at, n);
-    memset(x + n, 0, sizeof x - (size_t)n * sizeof *x);
-    sum_lanes(x, lane);
+    int64_t n = blocks * SUMSQ_BLOCK;
+    const void *x = dtype_at(a->dt, a->x, at);
+    if (a->dt == DT_F16 || blocks < SUMSQ_LANES) {
+        if (blocks < SUMSQ_LANES) memset(room, 0, sizeof room);
+        if (a->dt == DT_F16)
+            load_f32(a->dt, room, x, 0, n);
+        else
+            memcpy(room, x, (size_t)n * dtype_size(a->dt));
+        x = room;
+    }
+    if (a->dt == DT_BF16)
+        sum_lanes(true, x, lane);
+    else
+        sum_lanes(false, x, lane);
     for (int j = 0; j < blocks; j++) {
         // Squares of finite floats never reach the end of double's range.
         if (isfinite(lane[j]))
             exact_sum_add(sum, lane[j]);
         else
-            sum->nonfinite += count_nonfinite(x + j * SUMSQ_BLOCK, SUMSQ_BLOCK);
+            for (int64_t i = 0; i < SUMSQ_BLOCK; i++)
+                sum->nonfinite += !isfinite(dtype_load(a->dt, a->x, (size_t)(at + j * SUMSQ_BLOCK + i)));
     }
 }
 
@@ -75,7 +112,7 @@ static void sumsq_span(const void *args, int64_t begin, int64_t end) {
     const struct sumsq_args *a = args;
     struct exact_sum sum = {0};
     for (int64_t b = begin; b < end; b += SUMSQ_LANES)
-        sumsq_blocks(a, b * SUMSQ_BLOCK, (int)chunk_min(SUMSQ_LANES, end - b), &sum);
+        sumsq_blocks(a, b * SUMSQ_BLOCK, chunk_min(SUMSQ_LANES, end - b), &sum);
     for (int i = 0; i < EXACT_SUM_WORDS; i++)
         __atomic_fetch_add((int64_t *)a->out + i, ((const int64_t *)&sum)[i], __ATOMIC_RELAXED);
 }

@@ -1,6 +1,7 @@
 // Ordered reductions of several buffers, the gradient of a bias, casts and zero fill.
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/simd_math.h"
 #include "kernels/cpu/spans.h"
 #include "kernels/cpu/sum_block.h"
 
@@ -18,22 +19,22 @@ static void sum_span(const void *args, int64_t begin, int64_t end) {
 
 // All others than sums of floats, for which there are the vectors of sum_block: total(n) is joined with x(n), elements of T;
 // of integers sums and products are those of U, which wraps.
-#define EACH(value)                                                         \
+#define JOINED(value)                                                       \
     for (int64_t j = 0; j < n; j++) total[j] = (__typeof__(*total))(value); \
     break
 #define JOIN(name, T, U)                                                                      \
     static void name(enum reduction how, T *restrict total, const T *restrict x, int64_t n) { \
         switch (how) {                                                                        \
             case REDUCTION_SUM:                                                               \
-                EACH((U)total[j] + (U)x[j]);                                                  \
+                JOINED((U)total[j] + (U)x[j]);                                                \
             case REDUCTION_MIN:                                                               \
-                EACH(total[j] != total[j] || total[j] <= x[j] ? total[j] : x[j]);             \
+                JOINED(total[j] != total[j] || total[j] <= x[j] ? total[j] : x[j]);           \
             case REDUCTION_MAX:                                                               \
-                EACH(total[j] != total[j] || total[j] >= x[j] ? total[j] : x[j]);             \
+                JOINED(total[j] != total[j] || total[j] >= x[j] ? total[j] : x[j]);           \
             case REDUCTION_PROD:                                                              \
-                EACH((U)total[j] * (U)x[j]);                                                  \
+                JOINED((U)total[j] * (U)x[j]);                                                \
             default:                                                                          \
-                EACH(total[j] != 0 || x[j] != 0);                                             \
+                JOINED(total[j] != 0 || x[j] != 0);                                           \
         }                                                                                     \
     }
 JOIN(join_f32, float, float)
@@ -112,28 +113,39 @@ const char *cpu_fill_zero(int threads, const struct fill_zero_args *a) {
 // ---------------------------------------------------------------- the gradient of a bias
 #define BIAS_COLUMNS 64  // a cut between threads: whole cache lines of 16-bit elements
 #define BIAS_ROWS    64  // summed by themselves before they join the total: shorter chains round less
+#define BIAS_PASS    4   // rows that are added in one pass over their sum
+#define BIAS_CHUNK   4096
+
+// part(n) += each of `rows` rows of dy(.., stride), the first begins at element `at`.
+VEC_INLINE void add_rows(enum dtype dt, float *part, const void *dy, int64_t at, int64_t stride, int64_t rows,
+                         int64_t n) {
+    for (int64_t i = 0; i < n; i += GROUP * VEC) {
+        vecf sum[GROUP], x[GROUP];
+        group_load(DT_F32, part, i, n - i, 0, sum);
+        for (int64_t r = 0; r < rows; r++) {
+            group_load(dt, dy, at + r * stride + i, n - i, 0, x);
+            EACH sum[k] += x[k];
+        }
+        group_store(DT_F32, part, i, n - i, sum);
+    }
+}
 
 // Columns [begin, end). The order of a column's additions depends on the row count alone, so blocks
 // of columns may be cut anywhere and no scratch is needed beyond two rows on the stack.
 static void bias_grad_span(const void *args, int64_t begin, int64_t end) {
     const struct bias_grad_args *a = args;
-    float total[CHUNK], part[CHUNK], dy[CHUNK];
-    for (int64_t c = begin; c < end; c += CHUNK) {
-        int64_t n = chunk_min(CHUNK, end - c);
-        for (int64_t j = 0; j < n; j++) total[j] = 0.0f;
+    float total[BIAS_CHUNK], part[BIAS_CHUNK];
+    for (int64_t c = begin; c < end; c += BIAS_CHUNK) {
+        int64_t n = chunk_min(BIAS_CHUNK, end - c);
+        memset(total, 0, sizeof total);
         for (int64_t r0 = 0; r0 < a->rows; r0 += BIAS_ROWS) {
             int64_t r1 = chunk_min(r0 + BIAS_ROWS, a->rows);
-            load_f32(a->dt, part, a->dy, r0 * a->n + c, n);
-            for (int64_t r = r0 + 1; r < r1; r++) {
-                load_f32(a->dt, dy, a->dy, r * a->n + c, n);
-                for (int64_t j = 0; j < n; j++) part[j] += dy[j];
-            }
+            memset(part, 0, sizeof part);
+            for (int64_t r = r0; r < r1; r += BIAS_PASS)
+                WITH_DTYPE(a->dt, add_rows, part, a->dy, r * a->n + c, a->n, chunk_min(BIAS_PASS, r1 - r), n);
             for (int64_t j = 0; j < n; j++) total[j] += part[j];
         }
-        if (a->accumulate) {
-            load_f32(a->dt, dy, a->dbias, c, n);
-            for (int64_t j = 0; j < n; j++) total[j] += dy[j];
-        }
+        if (a->accumulate) WITH_DTYPE(a->dt, add_rows, total, a->dbias, c, 0, 1, n);
         store_f32(a->dt, a->dbias, c, total, n);
     }
 }

@@ -1,50 +1,75 @@
 // Cross-entropy with its gradient in place, and the sum of the losses.
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd_math.h"
 #include "kernels/cpu/spans.h"
 #include "kernels/exact_math.h"
 
-// x = exp_f32(x - max) * scale for the elements [at, at + n) of a buffer of type dt.
-VEC_INLINE void exp_range(enum dtype dt, void *p, int64_t at, int64_t n, float max, float scale) {
+#define XENT_CHUNK 2048  // logits whose exponentials have one largest: 8 KiB of floats
+#define XENT_ABOVE 8.0f  // e^8 times the largest may come before the row is scaled anew
+
+// e(n) = x as fp32, -infinity behind it up to a whole group. Returns the largest; NaN is passed over.
+VEC_INLINE float load_logits(enum dtype dt, const void *x, int64_t at, int64_t n, float *e) {
+    vecf v[GROUP], most[GROUP];
+    float lane[VEC], max = -INFINITY;
+    EACH most[k] = vec_set(-INFINITY);
     for (int64_t i = 0; i < n; i += GROUP * VEC) {
-        vecf v[GROUP];
-        group_load(dt, p, at + i, n - i, v);
-        EACH v[k] -= max;
-        vec_exp_f32(v, v);
-        EACH v[k] *= scale;
-        group_store(dt, p, at + i, n - i, v);
+        group_load(dt, x, at + i, n - i, -INFINITY, v);
+        EACH most[k] = vec_max(v[k], most[k]);
+        EACH vec_store_f32(e + i + k * VEC, v[k]);
     }
+    vec_store_f32(lane, vec_max(vec_max(most[0], most[1]), vec_max(most[2], most[3])));
+    for (int k = 0; k < VEC; k++) max = lane[k] > max ? lane[k] : max;
+    return max;
 }
 
-// max over the row and sum of exp(x - max), in one pass: when a chunk brings a larger maximum, what
-// was summed is scaled to it (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax").
-static double row_sum_exp(const struct xent_args *a, int64_t row, float *max_out) {
-    float x[CHUNK], max = 0.0f;
-    double total = 0.0;
-    for (int64_t i = 0; i < a->vocab; i += CHUNK) {
-        int64_t n = chunk_min(CHUNK, a->vocab - i);
-        load_f32(a->dt, x, a->logits, row * xent_stride(a) + i, n);
-        float chunk_max = max_f32(x, n);
-        if (i == 0) {
-            max = chunk_max;
-        } else if (chunk_max > max) {
-            total *= exact_exp((double)max - (double)chunk_max);
-            max = chunk_max;
-        }
-        exp_range(DT_F32, x, 0, n, max, 1.0f);
-        total += (double)sum_f32(x, n);
+// e(n) = exp(e - from), below e^-87 0; their sum. 2^-126 is taken away again from what was raised to it. next: what is
+// read after this; the processor does not know, since its own prefetching ends with a page.
+VEC_INLINE float exp_logits(enum dtype dt, float *e, int64_t n, float from, const char *next) {
+    struct lanes sum = {0};
+    EACH_GROUP(i, h, n) {
+        vecf t[GROUP];
+        for (int64_t at = 0; at < GROUP * VEC; at += 64 / (int64_t)dtype_size(dt))
+            __builtin_prefetch(next + (size_t)(i + at) * dtype_size(dt));
+        EACH t[k] = vec_max(vec_set(-126.0f), (vec_load_f32(e + i + k * VEC) - from) * LOG2_E);
+        vec_exp2(dt, t, -0x1p-126f, t);
+        EACH vec_store_f32(e + i + k * VEC, t[k]);
+        lanes_add(&sum, h, t);
     }
-    *max_out = max;
+    return lanes_sum(&sum);
+}
+
+// e(V) = exp(logit - *max) and their sum in one pass over the row: when a chunk brings a much larger logit, what was
+// computed is scaled to it (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax").
+VEC_INLINE double row_exps(enum dtype dt, const struct xent_args *a, int64_t row, float *e, float *max) {
+    double total = 0.0;
+    *max = -INFINITY;
+    for (int64_t i = 0; i < a->vocab; i += XENT_CHUNK) {
+        int64_t n = chunk_min(XENT_CHUNK, a->vocab - i);
+        float chunk_max = load_logits(dt, a->logits, row * xent_stride(a) + i, n, e + i);
+        if (chunk_max > *max + XENT_ABOVE) {
+            double factor = exact_exp((double)*max - (double)chunk_max);
+            for (int64_t j = 0; j < i; j++) e[j] *= (float)factor;
+            total *= factor;
+            *max = chunk_max;
+        }
+        total +=
+            (double)exp_logits(dt, e + i, n, *max, dtype_at(dt, a->logits, row * xent_stride(a) + i + n));
+    }
     return total;
 }
 
-// logit: the target's, before its place is written.
-static void row_gradient(const struct xent_args *a, int64_t row, float max, double total, float logit) {
-    float scale = (float)((double)a->grad_scale / total), hit = exp_f32(logit - max) * scale - a->grad_scale;
-    int64_t at = row * xent_stride(a);
-    WITH_DTYPE(a->dt, exp_range, a->logits, at, a->vocab, max, scale);
-    store_f32(a->dt, a->logits, at + a->targets[row], &hit, 1);
+VEC_INLINE void row_gradient(enum dtype dt, const struct xent_args *a, int64_t row, const float *e,
+                             double total) {
+    float scale = (float)((double)a->grad_scale / total);
+    int64_t at = row * xent_stride(a), target = a->targets[row];
+    for (int64_t i = 0; i < a->vocab; i += GROUP * VEC) {
+        vecf v[GROUP];
+        EACH v[k] = vec_load_f32(e + i + k * VEC) * scale;
+        group_store(dt, a->logits, at + i, a->vocab - i, v);
+    }
+    dtype_store(dt, a->logits, (size_t)(at + target), e[target] * scale - a->grad_scale);
 }
 
 // Columns [from, padded) of a gradient row become 0.
@@ -53,30 +78,40 @@ static void zero_columns(const struct xent_args *a, int64_t row, int64_t from) {
            (size_t)(xent_written(a) - from) * dtype_size(a->dt));
 }
 
-static void xent_span(const void *args, int64_t begin, int64_t end) {
-    const struct xent_args *a = args;
-    for (int64_t r = begin; r < end; r++) {
-        int64_t target = a->targets[r];
-        assert(target < a->vocab);
-        if (target < 0) {
-            a->loss[r] = 0.0f;
-            if (a->want_grad) zero_columns(a, r, 0);
-            continue;
-        }
-        float max, logit;
-        double total = row_sum_exp(a, r, &max);
-        load_f32(a->dt, &logit, a->logits, r * xent_stride(a) + target, 1);
-        a->loss[r] = (float)(exact_log(total) + ((double)max - (double)logit));
-        if (!a->want_grad) continue;
-        row_gradient(a, r, max, total, logit);
-        zero_columns(a, r, a->vocab);
+// e: (V) and up to a whole group.
+VEC_INLINE void xent_row(enum dtype dt, const struct xent_args *a, int64_t row, float *e) {
+    int64_t target = a->targets[row];
+    assert(target < a->vocab);
+    if (target < 0) {
+        a->loss[row] = 0.0f;
+        if (a->want_grad) zero_columns(a, row, 0);
+        return;
     }
+    float max, logit = dtype_load(dt, a->logits, (size_t)(row * xent_stride(a) + target));
+    double total = row_exps(dt, a, row, e, &max);
+    a->loss[row] = (float)(exact_log(total) + ((double)max - (double)logit));
+    if (!a->want_grad) return;
+    row_gradient(dt, a, row, e, total);
+    zero_columns(a, row, a->vocab);
+}
+
+struct xent_rows {
+    const struct xent_args *a;
+    atomic_bool *failed;
+};
+
+static void xent_span(const void *args, int64_t begin, int64_t end) {
+    const struct xent_rows *x = args;
+    float *e = thread_scratch((size_t)(x->a->vocab + SUM_BLOCK) * sizeof *e);
+    if (!e) *x->failed = true;
+    for (int64_t r = begin; r < end && e; r++) WITH_DTYPE(x->a->dt, xent_row, x->a, r, e);
 }
 
 const char *cpu_xent(int threads, const struct xent_args *a) {
+    atomic_bool failed = false;
     assert(xent_valid(a));
-    for_spans(threads, a->rows, row_grain(a->vocab), xent_span, a);
-    return NULL;
+    for_spans(threads, a->rows, row_grain(a->vocab), xent_span, &(struct xent_rows){a, &failed});
+    return failed ? "out of host memory for a row of logits" : NULL;
 }
 
 // In row order, on one thread: a few thousand additions, and the order is the contract.

@@ -176,7 +176,8 @@ static int meet(struct bench_peer *p, const struct bench_peer_job *job, int *sta
     double params = json_number(p->says, "params");
     if (!p->says)
         return fail(
-            "bench step: --peer %s: it did not answer as a Python does that runs PyTorch; give one that can",
+            "bench step: --peer %s: no answer of PyTorch's step came from it (what it said itself stands above); give a "
+            "Python that has PyTorch 2.5 or newer",
             p->path);
     if (missing)
         return fail(

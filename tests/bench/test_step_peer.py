@@ -111,7 +111,7 @@ class Peer(Runs):
 
     def test_what_speaks_of_other_things(self):
         for program in ("true", "cat"):
-            self.refused(*STEP, "--peer", program, said=("did not answer as a Python does", "give one that can"))
+            self.refused(*STEP, "--peer", program, said=("no answer of PyTorch's step came from it", "give a Python that has PyTorch"))
         self.assertIn('said "hello"', self.peer(ready="hello", status=2).stderr)
 
     def test_another_model(self):

@@ -5,7 +5,7 @@ import os
 import sys
 import unittest
 
-from gpu_check_helper import BUILD, CHECK, EMULATION, PROGRAM, TOP, Folder, on_the_emulated_device, run
+from gpu_check_helper import BUILD, CHECK, EMULATION, PROGRAM, Folder, on_the_emulated_device, run
 
 
 

@@ -67,7 +67,7 @@ struct device_options {
     int threads;             // CPU: threads an operation may use; 0: one per core
     int index;               // CUDA: which device, below backend_devices()
     const char *label;       // "rank 1": named in errors and traces; copied
-    enum cpu_kernel kernel;  // CPU: how matrices are multiplied
+    enum cpu_kernel kernel;  // CPU: the way of bf16 products
     struct cuda_choices cuda;
     bool trace;           // keep a span of every operation for dev_spans
     bool watch_host;      // others see that the opening thread is at work beside the device (dev_at_work)

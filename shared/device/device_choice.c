@@ -32,7 +32,7 @@ static int cpu_kernel_check(const struct config *c) {
         return fail("cpu.kernel %s: it is about products of bf16, and this run's dtype is %s: leave it out",
                     asked, dtype_name(c->dtype));
     if (cpu_kernel_resolve(c->cpu_kernel, &taken, &why) == 0) return 0;
-    return fail("cpu.kernel %s: %s: leave it out, the bits are the same", asked, why);
+    return fail("cpu.kernel %s: %s: auto takes the fastest way that there is, to the same bits", asked, why);
 }
 
 const struct backend *device_backend(const struct config *c) {

@@ -259,12 +259,13 @@ static void in_any_order(void **state) {
     }
 }
 
-// Machines that share no directory: nobody prints, and the reports can be put together.
+// Machines that share no directory: nobody prints, and the reports can be put together. That their processors multiply bf16
+// in ways of their own is no difference either, and the bits are those of one machine.
 static void directories_of_their_own(void **state) {
-    static const char *const dirs[] = {"a", "b", "c", "d"};
+    static const char *const dirs[] = {"a --set cpu.kernel=fma", "b", "c", "d"};
     struct star s = {.p = *state, .dir = "a"};
     int who;
-    start_star(&s, "--steps 2", "--no-weights", dirs);
+    start_star(&s, "--steps 2 --dtype bf16", "--no-weights", dirs);
     all_leave(&s);
     assert_all_done(&s);
     assert_int_equal(printed(&s, "weights     hash ", &who), 0);
@@ -276,6 +277,13 @@ static void directories_of_their_own(void **state) {
     struct job_output o = job_run(s.p, "summary a");
     if (o.status || !strstr(o.out, "weights     hash ") || *o.err) fail_msg("%s%s", o.out, o.err);
     job_output_free(&o);
+    o = job_run(s.p, "train " STAR " --steps 2 --dtype bf16 --no-weights --out one");
+    job_output_free(&o);
+    cJSON *apart = job_summary(s.p, "a"), *one = job_summary(s.p, "one");
+    assert_string_equal(job_text(apart, "weights_hash"), job_text(one, "weights_hash"));
+    assert_string_equal(job_text(job_item(apart, "cpu_kernel"), "name"), "fma");
+    cJSON_Delete(apart);
+    cJSON_Delete(one);
     forget(&s);
 }
 

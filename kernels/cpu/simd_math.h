@@ -68,6 +68,12 @@ VEC_INLINE void group_load(enum dtype t, const void *p, int64_t i, int64_t n, fl
     EACH v[k] = vec_load(t, p, i + k * VEC);
 }
 
+// Asks for such elements early: where what is read next is in another page, the processor's own prefetching ends.
+VEC_INLINE void group_prefetch(enum dtype t, const void *p, int64_t i) {
+    for (int64_t at = 0; at < GROUP * VEC; at += 64 / (int64_t)dtype_size(t))
+        __builtin_prefetch((const char *)p + (size_t)(i + at) * dtype_size(t));
+}
+
 VEC_INLINE void group_store(enum dtype t, void *p, int64_t i, int64_t n, const vecf *v) {
     uint32_t part[GROUP * VEC];
     void *to = n < GROUP * VEC ? part : p;

@@ -158,11 +158,8 @@ VEC_INLINE vecf vec_load(enum dtype t, const void *p, int64_t i) {
 #endif
 }
 
-// bf16 in the upper halves, as f32_to_bf16 rounds; the lower halves are undefined.
-VEC_INLINE vecu vec_round_bf16(vecf v) {
-    vecu u = (vecu)v, rounded = u + 0x7fffu + ((u >> 16) & 1u);
-    return (vecu)vec_select(v == v, (vecf)rounded, (vecf)(u | 0x400000u));
-}
+// bf16 in the upper halves, as f32_to_bf16 rounds what is no NaN; the lower halves are undefined.
+VEC_INLINE vecu vec_round_bf16(vecu u) { return u + 0x7fffu + ((u >> 16) & 1u); }
 
 // Rounds once, as dtype_store does.
 VEC_INLINE void vec_store(enum dtype t, void *p, int64_t i, vecf v) {
@@ -172,7 +169,8 @@ VEC_INLINE void vec_store(enum dtype t, void *p, int64_t i, vecf v) {
     }
     vech h;
     if (t == DT_BF16) {
-        h = vec_narrow(vec_round_bf16(v) >> 16);
+        vecu u = (vecu)v;
+        h = vec_narrow((vecu)vec_select(v == v, (vecf)vec_round_bf16(u), (vecf)(u | 0x400000u)) >> 16);
     } else {
 #if VEC == 16 && defined(__AVX512F__)
         h = (vech)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT);
@@ -197,11 +195,12 @@ VEC_INLINE void vec_store2(enum dtype t, void *p, int64_t i, vecf a, vecf b) {
         }
     }
 #elif VEC == 8 && defined(__AVX2__)
-    if (t == DT_BF16) {
-        __m256i packed =
-            _mm256_packus_epi32((__m256i)(vec_round_bf16(a) >> 16), (__m256i)(vec_round_bf16(b) >> 16));
-        packed = _mm256_permute4x64_epi64(packed, 0xd8);
-        memcpy((uint16_t *)p + i, &packed, sizeof packed);
+    // One comparison finds a NaN in either.
+    int nan = t == DT_BF16 ? _mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_UNORD_Q)) : 1;
+    if (__builtin_expect(!nan, 1)) {
+        vecu low = vec_round_bf16((vecu)a) >> 16, high = vec_round_bf16((vecu)b) >> 16;
+        __m256i both = _mm256_permute4x64_epi64(_mm256_packus_epi32((__m256i)low, (__m256i)high), 0xd8);
+        memcpy((uint16_t *)p + i, &both, sizeof both);
         return;
     }
 #endif

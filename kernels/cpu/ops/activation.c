@@ -68,6 +68,8 @@ static void gelu_bwd_span(const void *args, int64_t begin, int64_t end) {
 VEC_INLINE void swiglu_load(enum dtype dt, const struct swiglu_args *a, int64_t at, int64_t n, vecf *gate,
                             vecf *up, vecf *s) {
     vecf t[GROUP];
+    group_prefetch(dt, a->gate_up, at + 2 * a->width);
+    group_prefetch(dt, a->gate_up, at + 3 * a->width);
     group_load(dt, a->gate_up, at, n, 0, gate);
     EACH t[k] = -LOG2_E * gate[k];
     vec_sigmoid2(dt, t, s);

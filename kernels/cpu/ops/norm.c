@@ -11,21 +11,25 @@
 #define NORM_PARTS   32
 #define NORM_COLUMNS 1024  // fewer are combined faster by one thread than by waking another
 
-// Sums over rows: fp32 lanes over a chunk, then double.
-// Elements [c, c + n) of a row. Adds the residual (rounded to the storage type, which is what the norm and the backward
-// then see) and returns the sum of x (LayerNorm) or of x^2 (RMSNorm).
-VEC_INLINE float norm_first_chunk(enum dtype dt, const struct norm_fwd_args *a, int64_t at, int64_t n) {
-    struct lanes sum = {0};
-    EACH_GROUP(i, h, n) {
+// sum = x + residual, n elements of a row, rounded to the storage type: the norm and the backward see it so.
+VEC_INLINE void norm_add_residual(enum dtype dt, const struct norm_fwd_args *a, int64_t at, int64_t n) {
+    for (int64_t i = 0; i < n; i += GROUP * VEC) {
         vecf x[GROUP], res[GROUP];
         group_load(dt, a->x, at + i, n - i, 0, x);
-        if (a->residual) {
-            group_load(dt, a->residual, at + i, n - i, 0, res);
-            EACH x[k] += res[k];
-            group_store(dt, a->sum, at + i, n - i, x);
-            if (dt != DT_F32) group_load(dt, a->sum, at + i, n - i, 0, x);
-        }
-        if (a->kind == NORM_RMS)
+        group_load(dt, a->residual, at + i, n - i, 0, res);
+        EACH x[k] += res[k];
+        group_store(dt, a->sum, at + i, n - i, x);
+    }
+}
+
+// Sums over rows: fp32 lanes over a chunk, then double.
+// The sum of x(n) (LayerNorm) or of x^2 (RMSNorm).
+VEC_INLINE float norm_first_chunk(enum dtype dt, enum norm_kind kind, const void *in, int64_t at, int64_t n) {
+    struct lanes sum = {0};
+    EACH_GROUP(i, h, n) {
+        vecf x[GROUP];
+        group_load(dt, in, at + i, n - i, 0, x);
+        if (kind == NORM_RMS)
             lanes_dot(&sum, h, x, x);
         else
             lanes_add(&sum, h, x);
@@ -52,8 +56,9 @@ VEC_INLINE void norm_fwd_row(enum dtype dt, const struct norm_fwd_args *a, int64
     const bool layer = a->kind == NORM_LAYER;
     double first = 0.0, square = 0.0;
     float mean = 0.0f;
+    if (a->residual) norm_add_residual(dt, a, at, a->channels);
     for (int64_t c = 0; c < a->channels; c += CHUNK)
-        first += (double)norm_first_chunk(dt, a, at + c, chunk_min(CHUNK, a->channels - c));
+        first += (double)norm_first_chunk(dt, a->kind, in, at + c, chunk_min(CHUNK, a->channels - c));
     if (layer) {
         a->mean[row] = mean = (float)(first / (double)a->channels);
         for (int64_t c = 0; c < a->channels; c += CHUNK)
@@ -89,29 +94,35 @@ const char *cpu_norm_fwd(int threads, const struct norm_fwd_args *a) {
     return NULL;
 }
 
-// xhat, the normalised input, and dy, w: elements [c, c + n) of a row. Zeros behind it: w is.
-struct norm_bwd_row {
+// The statistics of a row.
+struct norm_row {
+    int64_t row;
+    float mean, rstd;
+};
+
+// A group of the row from channel c on: xhat, the normalised input, and dy, w, which are 0 behind its end.
+struct norm_group {
     vecf xhat[GROUP], dy[GROUP], w[GROUP];
 };
-VEC_INLINE void norm_bwd_load(enum dtype dt, const struct norm_bwd_args *a, int64_t row, int64_t c,
-                              struct norm_bwd_row *r) {
-    int64_t n = a->channels - c, at = row * a->channels + c;
-    float mean = a->kind == NORM_LAYER ? a->mean[row] : 0.0f, rstd = a->rstd[row];
-    group_load(dt, a->x, at, n, 0, r->xhat);
-    group_load(dt, a->dy, at, n, 0, r->dy);
-    group_load(dt, a->weight, c, n, 0, r->w);
-    EACH r->xhat[k] = (r->xhat[k] - mean) * rstd;
+VEC_INLINE struct norm_group norm_bwd_load(enum dtype dt, const struct norm_bwd_args *a, struct norm_row of,
+                                           int64_t c) {
+    int64_t n = a->channels - c, at = of.row * a->channels + c;
+    struct norm_group g;
+    group_load(dt, a->x, at, n, 0, g.xhat);
+    group_load(dt, a->dy, at, n, 0, g.dy);
+    group_load(dt, a->weight, c, n, 0, g.w);
+    EACH g.xhat[k] = (g.xhat[k] - of.mean) * of.rstd;
+    return g;
 }
 
 // With g = dy w: the means of g and of g xhat over the row.
-VEC_INLINE void norm_bwd_means(enum dtype dt, const struct norm_bwd_args *a, int64_t row, float *mean_g,
-                               float *mean_gx) {
+VEC_INLINE void norm_bwd_means(enum dtype dt, const struct norm_bwd_args *a, struct norm_row of,
+                               float *mean_g, float *mean_gx) {
     double sum_g = 0.0, sum_gx = 0.0;
     for (int64_t c = 0; c < a->channels; c += CHUNK) {
         struct lanes g = {0}, gx = {0};
         EACH_GROUP(i, h, chunk_min(CHUNK, a->channels - c)) {
-            struct norm_bwd_row r;
-            norm_bwd_load(dt, a, row, c + i, &r);
+            struct norm_group r = norm_bwd_load(dt, a, of, c + i);
             EACH r.dy[k] *= r.w[k];
             lanes_add(&g, h, r.dy);
             lanes_dot(&gx, h, r.dy, r.xhat);
@@ -127,13 +138,13 @@ VEC_INLINE void norm_bwd_means(enum dtype dt, const struct norm_bwd_args *a, int
 // dweight(C) += dy xhat and dbias(C) += dy for this row, in fp32.
 VEC_INLINE void norm_bwd_row(enum dtype dt, const struct norm_bwd_args *a, int64_t row, float *dweight,
                              float *dbias) {
-    float rstd = a->rstd[row], mean_g, mean_gx;
-    norm_bwd_means(dt, a, row, &mean_g, &mean_gx);
+    const struct norm_row of = {row, a->kind == NORM_LAYER ? a->mean[row] : 0.0f, a->rstd[row]};
+    float mean_g, mean_gx;
+    norm_bwd_means(dt, a, of, &mean_g, &mean_gx);
     for (int64_t c = 0; c < a->channels; c += GROUP * VEC) {
         int64_t n = a->channels - c, at = row * a->channels + c;
-        struct norm_bwd_row r;
+        struct norm_group r = norm_bwd_load(dt, a, of, c);
         vecf sum[GROUP];
-        norm_bwd_load(dt, a, row, c, &r);
         group_load(DT_F32, dweight, c, n, 0, sum);
         EACH sum[k] = vec_fma(r.dy[k], r.xhat[k], sum[k]);
         group_store(DT_F32, dweight, c, n, sum);
@@ -143,7 +154,7 @@ VEC_INLINE void norm_bwd_row(enum dtype dt, const struct norm_bwd_args *a, int64
             group_store(DT_F32, dbias, c, n, sum);
         }
         EACH r.dy[k] =
-            rstd * vec_fma(vec_set(-mean_gx), r.xhat[k], vec_fma(r.dy[k], r.w[k], vec_set(-mean_g)));
+            of.rstd * vec_fma(vec_set(-mean_gx), r.xhat[k], vec_fma(r.dy[k], r.w[k], vec_set(-mean_g)));
         if (a->dresidual) {
             group_load(dt, a->dresidual, at, n, 0, sum);
             EACH r.dy[k] += sum[k];

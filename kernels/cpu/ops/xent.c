@@ -25,13 +25,12 @@ VEC_INLINE float load_logits(enum dtype dt, const void *x, int64_t at, int64_t n
 }
 
 // e(n) = exp(e - from), below e^-87 0; their sum. 2^-126 is taken away again from what was raised to it. next: what is
-// read after this; the processor does not know, since its own prefetching ends with a page.
-VEC_INLINE float exp_logits(enum dtype dt, float *e, int64_t n, float from, const char *next) {
+// read after this.
+VEC_INLINE float exp_logits(enum dtype dt, float *e, int64_t n, float from, const void *next) {
     struct lanes sum = {0};
     EACH_GROUP(i, h, n) {
         vecf t[GROUP];
-        for (int64_t at = 0; at < GROUP * VEC; at += 64 / (int64_t)dtype_size(dt))
-            __builtin_prefetch(next + (size_t)(i + at) * dtype_size(dt));
+        group_prefetch(dt, next, i);
         EACH t[k] = vec_max(vec_set(-126.0f), (vec_load_f32(e + i + k * VEC) - from) * LOG2_E);
         vec_exp2(dt, t, -0x1p-126f, t);
         EACH vec_store_f32(e + i + k * VEC, t[k]);

@@ -8,60 +8,73 @@
 #define GELU_A    0.044715f
 #define GELU_FLAT 9.8f  // beyond it gelu' is 1 to the last bit of a float, or under 1e-33 from 0
 
-// t with 0.5 (1 + tanh(u)) = 1 / (1 + 2^t), u = sqrt(2/pi) (x + GELU_A x^3). x2: x^2.
-VEC_INLINE void gelu_exponent(const vecf *x, const vecf *x2, vecf *t) {
+// e = 2^t with 0.5 (1 + tanh(u)) = 1 / (1 + e), u = sqrt(2/pi) (x + GELU_A x^3), which keeps its relative precision
+// where tanh is near -1. From 2^GELU_END on e stays what it is.
+#define GELU_END 120.0f
+VEC_INLINE void gelu_power(enum dtype dt, const struct gelu_args *a, int64_t i, int64_t n, float *e) {
     const float c = -GELU_2C * LOG2_E;
-    EACH t[k] = vec_fma(vec_set(c * GELU_A), x2[k], vec_set(c));
+    vecf x[GROUP], t[GROUP];
+    group_load(dt, a->x, i, n, 0, x);
+    EACH t[k] = x[k] * x[k];
+    EACH t[k] = vec_fma(vec_set(c * GELU_A), t[k], vec_set(c));
     EACH t[k] *= x[k];
+    EACH t[k] = vec_max(vec_set(-126.0f), vec_min(vec_set(GELU_END), t[k]));
+    vec_exp2(dt, t, 0.0f, t);
+    EACH vec_store_f32(e + k * VEC, t[k]);
 }
 
-VEC_INLINE void gelu(enum dtype dt, const struct gelu_args *a, int64_t i, int64_t n) {
-    vecf x[GROUP], t[GROUP], s[GROUP];
+VEC_INLINE void gelu(enum dtype dt, const struct gelu_args *a, int64_t i, int64_t n, const float *power) {
+    vecf x[GROUP], e[GROUP], d[GROUP], s[GROUP];
+    EACH e[k] = vec_load_f32(power + k * VEC);
+    EACH d[k] = 1.0f + e[k];
+    vec_inverse(dt, d, s);
+    EACH s[k] = vec_zero_above(e[k], 0x1p119f, s[k]);
     group_load(dt, a->x, i, n, 0, x);
-    EACH s[k] = x[k] * x[k];
-    gelu_exponent(x, s, t);
-    vec_sigmoid2(dt, t, s);
     EACH x[k] *= s[k];
     group_store(dt, a->y, i, n, x);
 }
 
-// gelu'(x) = s + x s (1 - s) d(2u)/dx with s = 1/(1 + e), 1 - s = e s, e = 2^t.
-VEC_INLINE void gelu_gradient(enum dtype dt, const struct gelu_args *a, int64_t i, int64_t n) {
-    vecf x[GROUP], x2[GROUP], e[GROUP], d[GROUP], s[GROUP];
-    group_load(dt, a->x, i, n, 0, x);
-    EACH x[k] = vec_max(vec_set(-GELU_FLAT), vec_min(vec_set(GELU_FLAT), x[k]));  // no 0 * infinity
-    EACH x2[k] = x[k] * x[k];
-    gelu_exponent(x, x2, e);
-    vec_exp2(dt, e, 0.0f, e);
+// gelu'(x) = s + x s (1 - s) d(2u)/dx with s = 1/(1 + e), 1 - s = e s.
+VEC_INLINE void gelu_gradient(enum dtype dt, const struct gelu_args *a, int64_t i, int64_t n,
+                              const float *power) {
+    vecf x[GROUP], slope[GROUP], e[GROUP], d[GROUP], s[GROUP];
+    EACH e[k] = vec_load_f32(power + k * VEC);
     EACH d[k] = 1.0f + e[k];
     vec_inverse(dt, d, s);
-    EACH x[k] *= vec_fma(vec_set(3.0f * GELU_A * GELU_2C), x2[k], vec_set(GELU_2C));
-    EACH s[k] = vec_fma(x[k] * (e[k] * s[k]), s[k], s[k]);
+    group_load(dt, a->x, i, n, 0, x);
+    EACH x[k] = vec_max(vec_set(-GELU_FLAT), vec_min(vec_set(GELU_FLAT), x[k]));  // no 0 * infinity
+    EACH slope[k] = x[k] * x[k];
+    EACH slope[k] = vec_fma(vec_set(3.0f * GELU_A * GELU_2C), slope[k], vec_set(GELU_2C));
+    EACH s[k] = vec_fma(x[k] * slope[k] * (e[k] * s[k]), s[k], s[k]);
     group_load(dt, a->dy, i, n, 0, d);
     EACH s[k] *= d[k];
     group_store(dt, a->y, i, n, s);
 }
 
-VEC_INLINE void gelu_fwd_range(enum dtype dt, const struct gelu_args *a, int64_t begin, int64_t end) {
-    int64_t i = begin;
-    for (; i + GROUP * VEC <= end; i += GROUP * VEC) gelu(dt, a, i, GROUP * VEC);
-    if (i < end) gelu(dt, a, i, end - i);
-}
-
-VEC_INLINE void gelu_bwd_range(enum dtype dt, const struct gelu_args *a, int64_t begin, int64_t end) {
-    int64_t i = begin;
-    for (; i + GROUP * VEC <= end; i += GROUP * VEC) gelu_gradient(dt, a, i, GROUP * VEC);
-    if (i < end) gelu_gradient(dt, a, i, end - i);
+// In two loops over a chunk, since 16 registers are too few for the whole chain of four vectors: a third faster with AVX2,
+// as fast with AVX-512.
+VEC_INLINE void gelu_range(enum dtype dt, const struct gelu_args *a, int64_t begin, int64_t end,
+                           bool gradient) {
+    float e[CHUNK];
+    for (int64_t c = begin; c < end; c += CHUNK) {
+        int64_t n = chunk_min(CHUNK, end - c);
+        for (int64_t j = 0; j < n; j += GROUP * VEC) gelu_power(dt, a, c + j, n - j, e + j);
+        for (int64_t j = 0; j < n; j += GROUP * VEC)
+            if (gradient)
+                gelu_gradient(dt, a, c + j, n - j, e + j);
+            else
+                gelu(dt, a, c + j, n - j, e + j);
+    }
 }
 
 static void gelu_fwd_span(const void *args, int64_t begin, int64_t end) {
     const struct gelu_args *a = args;
-    WITH_DTYPE(a->dt, gelu_fwd_range, a, begin, end);
+    WITH_DTYPE(a->dt, gelu_range, a, begin, end, false);
 }
 
 static void gelu_bwd_span(const void *args, int64_t begin, int64_t end) {
     const struct gelu_args *a = args;
-    WITH_DTYPE(a->dt, gelu_bwd_range, a, begin, end);
+    WITH_DTYPE(a->dt, gelu_range, a, begin, end, true);
 }
 
 // Columns [i, i + n) of a row. s = sigmoid(gate).

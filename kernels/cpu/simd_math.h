@@ -58,14 +58,14 @@ VEC_INLINE void vec_sigmoid2(enum dtype dt, const vecf *t, vecf *s) {
 // GROUP * VEC elements of a buffer of type t from element i on. Where there are but n of them, the others are
 // loaded as `pad`, and not stored.
 VEC_INLINE void group_load(enum dtype t, const void *p, int64_t i, int64_t n, float pad, vecf *v) {
-    uint32_t part[GROUP * VEC];
-    if (n < GROUP * VEC) {
-        memcpy(part, (const char *)p + (size_t)i * dtype_size(t), (size_t)n * dtype_size(t));
-        for (size_t k = (size_t)n; k < GROUP * VEC; k++) dtype_store(t, part, k, pad);
-        p = part;
-        i = 0;
+    if (__builtin_expect(n >= GROUP * VEC, 1)) {
+        EACH v[k] = vec_load(t, p, i + k * VEC);
+        return;
     }
-    EACH v[k] = vec_load(t, p, i + k * VEC);
+    uint32_t part[GROUP * VEC];
+    memcpy(part, (const char *)p + (size_t)i * dtype_size(t), (size_t)n * dtype_size(t));
+    for (size_t k = (size_t)n; k < GROUP * VEC; k++) dtype_store(t, part, k, pad);
+    EACH v[k] = vec_load(t, part, k * VEC);
 }
 
 // Asks for such elements early: where what is read next is in another page, the processor's own prefetching ends.
@@ -75,10 +75,13 @@ VEC_INLINE void group_prefetch(enum dtype t, const void *p, int64_t i) {
 }
 
 VEC_INLINE void group_store(enum dtype t, void *p, int64_t i, int64_t n, const vecf *v) {
+    if (__builtin_expect(n >= GROUP * VEC, 1)) {
+        for (int k = 0; k < GROUP; k += 2) vec_store2(t, p, i + k * VEC, v[k], v[k + 1]);
+        return;
+    }
     uint32_t part[GROUP * VEC];
-    void *to = n < GROUP * VEC ? part : p;
-    for (int k = 0; k < GROUP; k += 2) vec_store2(t, to, (n < GROUP * VEC ? 0 : i) + k * VEC, v[k], v[k + 1]);
-    if (n < GROUP * VEC) memcpy((char *)p + (size_t)i * dtype_size(t), part, (size_t)n * dtype_size(t));
+    EACH vec_store(t, part, k * VEC, v[k]);
+    memcpy((char *)p + (size_t)i * dtype_size(t), part, (size_t)n * dtype_size(t));
 }
 
 // Sums over elements in 2 * SUM_WIDTH lanes, so that additions do not wait for one another: of each SUM_BLOCK elements

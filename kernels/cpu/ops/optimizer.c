@@ -52,9 +52,9 @@ VEC_INLINE void add_squares(vecd sum[SUMSQ_VECTORS], v8i bits) {
 #endif
 }
 
-// The sums of SUMSQ_LANES blocks from x on. A word of 32 bits is a float, or two bf16 of which each becomes a float where
+// The sums of SUMSQ_LANES blocks from x on; what lies at next is read after them. A word of 32 bits is a float, or two bf16 of which each becomes a float where
 // it is.
-VEC_INLINE void sum_lanes(const bool bf16, const char *x, double lane[SUMSQ_LANES]) {
+VEC_INLINE void sum_lanes(const bool bf16, const char *x, const char *next, double lane[SUMSQ_LANES]) {
     const int bytes = SUMSQ_BLOCK * (bf16 ? 2 : 4);
     vecd low[SUMSQ_VECTORS] = {0}, high[SUMSQ_VECTORS] = {0};
     for (int i = 0; i < bytes; i += (int)sizeof(v8i)) {
@@ -62,7 +62,7 @@ VEC_INLINE void sum_lanes(const bool bf16, const char *x, double lane[SUMSQ_LANE
         for (int k = 0; k < SUMSQ_WIDE; k++) {
             memcpy(&r[k], x + k * bytes + i, sizeof r[k]);
             memcpy(&s[k], x + (SUMSQ_WIDE + k) * bytes + i, sizeof s[k]);
-            __builtin_prefetch(x + SUMSQ_LANES * bytes + i * SUMSQ_LANES + 64 * k);
+            __builtin_prefetch(next + i * SUMSQ_LANES + 64 * k);
         }
         transpose(r);
         transpose(s);
@@ -84,7 +84,7 @@ static void sumsq_blocks(const struct sumsq_args *a, int64_t at, int64_t blocks,
     float room[SUMSQ_LANES * SUMSQ_BLOCK];
     double lane[SUMSQ_LANES];
     int64_t n = blocks * SUMSQ_BLOCK;
-    const void *x = dtype_at(a->dt, a->x, at);
+    const void *x = dtype_at(a->dt, a->x, at), *next = dtype_at(a->dt, a->x, at + n);
     if (a->dt == DT_F16 || blocks < SUMSQ_LANES) {
         if (blocks < SUMSQ_LANES) memset(room, 0, sizeof room);
         if (a->dt == DT_F16)
@@ -94,9 +94,9 @@ static void sumsq_blocks(const struct sumsq_args *a, int64_t at, int64_t blocks,
         x = room;
     }
     if (a->dt == DT_BF16)
-        sum_lanes(true, x, lane);
+        sum_lanes(true, x, next, lane);
     else
-        sum_lanes(false, x, lane);
+        sum_lanes(false, x, next, lane);
     for (int j = 0; j < blocks; j++) {
         // Squares of finite floats never reach the end of double's range.
         if (isfinite(lane[j]))

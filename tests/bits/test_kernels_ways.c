@@ -13,19 +13,26 @@
 #define FIRST_WAY CPU_KERNEL_FMA
 #endif
 
-// Calls check for each way, its name in way_now.
+// Calls check for each way that this machine has, its name in way_now. One that cpu_kernel_resolve finds wrong fails here.
 static const char *way_now;
 static void each_way(void (*check)(enum cpu_kernel kernel)) {
+#ifdef STARRING_AMX
+    amx_trapped();  // again: cmocka takes SIGILL before each test
+#endif
+    const struct product_way *ways[CPU_KERNEL_COUNT] = {[CPU_KERNEL_FMA] = &bf16_fma_way,
+                                                        [CPU_KERNEL_AVX512_BF16] = bf16_pairs_way(),
+                                                        [CPU_KERNEL_AMX] = bf16_amx_way()};
     int found = 0;
     for (int k = FIRST_WAY; k < CPU_KERNEL_COUNT; k++) {
         enum cpu_kernel way;
         const char *why;
-        if (cpu_kernel_resolve((enum cpu_kernel)k, &way, &why) != 0) continue;
-        way_now = cpu_kernel_name(way);
+        if (!ways[k]) continue;
+        way_now = cpu_kernel_name((enum cpu_kernel)k);
+        if (cpu_kernel_resolve((enum cpu_kernel)k, &way, &why) != 0) fail_msg("%s: %s", way_now, why);
         check(way);
         found++;
     }
-    assert_true(found >= 1);
+    if (!found) skip();  // AMX that the system does not lend
 }
 
 static void assert_same_bits(enum dtype dt, const void *got, const void *want, int64_t n, const char *what) {

@@ -6,7 +6,7 @@
 //
 // The compiler need not be told of AMX: the program finds out at run time. Linux lends the registers to a process that asks for
 // them (ARCH_REQ_XCOMP_PERM, Documentation/arch/x86/xstate.rst); where it refuses, another way takes over.
-#if defined(__x86_64__) && !defined(STARRING_AMX)
+#if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
 #endif
@@ -16,24 +16,21 @@
 
 #include "kernels/cpu/gemm/panels.h"
 
-#ifdef STARRING_AMX  // tests give a file that computes the instructions
-#include STARRING_AMX
-#elif defined(__x86_64__)
+#ifndef __x86_64__
+const struct product_way *bf16_amx_way(void) { return NULL; }
+#else
+
+#define TARGET_AMX __attribute__((target("amx-tile,amx-bf16")))
+
 static bool amx_lent(void) {
     unsigned a, b, c, d, low, high;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 22 & 1) || !(d >> 24 & 1)) return false;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1)) return false;
-    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     if ((low >> 17 & 3) != 3) return false;  // the system saves the tiles and their configuration
     enum { REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18 };
     return syscall(SYS_arch_prctl, REQ_XCOMP_PERM, TILE_DATA) == 0;
 }
-#define TARGET_AMX __attribute__((target("amx-tile,amx-bf16")))
-#endif
-
-#ifndef TARGET_AMX
-const struct product_way *bf16_amx_way(void) { return NULL; }
-#else
 
 #define TILE_ROWS  16
 #define TILE_BYTES 1024
@@ -125,7 +122,12 @@ TARGET_AMX static void amx_tile(const void *a, const void *b, int64_t depth, flo
 }
 
 static bool lent;
+#ifdef STARRING_AMX  // tests give a file that computes the instructions of a processor without them
+#include STARRING_AMX
+static void ask(void) { lent = amx_lent() || amx_trapped(); }
+#else
 static void ask(void) { lent = amx_lent(); }
+#endif
 
 // The panel of a that is in use and the one of b stay in a first level of 48 KiB, the others in a second one of 2 MiB.
 const struct product_way *bf16_amx_way(void) {

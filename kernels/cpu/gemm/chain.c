@@ -278,7 +278,7 @@ const struct product_way *bf16_pairs_way(void) {
     static const struct product_way way = {.rows = PAIR_ROWS,
                                            .columns = NR,
                                            .row_panels = 16,
-                                           .row_panels_max = 128,
+                                           .row_panels_max = 120,
                                            .column_panels_max = 24,
                                            .k_grain = BF16_BLOCK,
                                            .bytes = sizeof(uint16_t),

@@ -2,6 +2,7 @@
 #include <assert.h>
 #include <stdatomic.h>
 
+#include "kernels/bf16_product.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm/product_way.h"
@@ -14,11 +15,11 @@
 #define BLOCK    96  // queries, keys: whole tiles of each way
 #define TILE_MAX 32  // rows and columns of the largest tile
 
-// A sum over keys or queries leaves out the times that causality makes zero, in steps of so many rows: whole tiles of each
-// way of the type, so that the terms that are added do not depend on the way (zeros count: -0 + 0 is not -0, 0 times
-// infinity is NaN). For bf16 that is a block.
-#define ROW_STEP 12
-static inline int64_t step_down(int64_t i, int64_t step) { return i / step * step; }
+// A sum over keys or queries leaves out the times that causality makes zero, in groups of so many: blocks of bf16's product,
+// and rows that no tile crosses on the diagonal, so that the terms that are added do not depend on the way (zeros count: -0 +
+// 0 is not -0, 0 times infinity is NaN).
+#define GROUP BF16_BLOCK
+_Static_assert(BLOCK % GROUP == 0, "a block holds whole groups");
 
 static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 static inline int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -35,7 +36,6 @@ struct head_view {
 struct means {
     const struct product_way *way;
     enum dtype inner;
-    int64_t row_step;               // sums leave out whole steps of times that causality makes zero
     size_t a_of_size, b_of_size;    // bytes of a panel over the head's size
     size_t a_of_block, b_of_block;  // .. over a block of times
 };
@@ -45,7 +45,6 @@ static struct means means_of(enum dtype t, enum cpu_kernel kernel, int64_t size)
     assert(BLOCK % way->rows == 0 && BLOCK % way->columns == 0);
     return (struct means){.way = way,
                           .inner = t == DT_BF16 ? DT_BF16 : DT_F32,
-                          .row_step = t == DT_BF16 ? BLOCK : ROW_STEP,
                           .a_of_size = panel_bytes(way, way->rows, size),
                           .b_of_size = panel_bytes(way, way->columns, size),
                           .a_of_block = panel_bytes(way, way->rows, BLOCK),
@@ -78,6 +77,12 @@ static void pack_sizes(const struct means *m, enum dtype t, struct head_view v, 
                        char *out) {
     for (int64_t t0 = 0; t0 < seq; t0 += BLOCK, out += (size_t)panels(size, m->way->columns) * m->b_of_block)
         pack_panels(m, false, sizes_of(t, v, t0), size, lesser(BLOCK, seq - t0), m->b_of_block, out);
+}
+
+// Rows that a tile takes from row i of n on.
+static int64_t rows_from(const struct product_way *way, int64_t i, int64_t n, bool on_diagonal) {
+    int64_t end = on_diagonal ? lesser(n, round_up(i + 1, GROUP)) : n;
+    return lesser(way->rows, end - i);
 }
 
 // Scratch is carved from one piece, 64-byte aligned; base NULL only measures.
@@ -230,14 +235,15 @@ static void value_block(const struct fwd_work *w, int64_t j0, int64_t keys, int6
     const struct product_way *way = w->m.way;
     const char *values = w->values + (size_t)(j0 / BLOCK * (w->padded_size / way->columns)) * w->m.b_of_block;
     _Alignas(64) float tile[TILE_MAX * TILE_MAX];
-    for (int64_t i = 0; i < queries; i += way->rows) {
-        int64_t seen = lesser(keys, ahead + step_down(i, w->m.row_step) + w->m.row_step);
+    for (int64_t i = 0, rows; i < queries; i += rows) {
+        int64_t seen = lesser(keys, ahead + round_up(i + 1, GROUP));
         struct operand p = {dtype_at(w->m.inner, w->p, i), w->m.inner, 1, BLOCK};
+        rows = rows_from(way, i, queries, ahead == 0);
         way->pack_a(&p, lesser(way->rows, queries - i), seen, w->panel);
         for (int64_t d = 0; d < w->padded_size; d += way->columns) {
             way->tile(w->panel, values + (size_t)(d / way->columns) * w->m.b_of_block, seen, tile,
                       way->columns, false);
-            for (int64_t r = 0; r < way->rows; r++) {
+            for (int64_t r = 0; r < rows; r++) {
                 float *out = w->out + (i + r) * w->padded_size + d;
                 vecf f = vec_set(w->factor[i + r]);
                 for (int64_t c = 0; c < way->columns; c += VEC)
@@ -406,15 +412,15 @@ static void bwd_softmax_block(const struct bwd_work *w, float scale, const struc
         bwd_softmax_block_of(DT_BF16, w, scale, b, lse, delta);
 }
 
-// out(rows of x, D) += x y, over `depth` times: y has b panels over a block.
-static void add_product(const struct bwd_work *w, const struct operand *x, int64_t rows, int64_t depth,
-                        const char *y, float *out) {
+// out(rows, D) += x y, over `depth` times, for the first `rows` of x, which has `all`: y has b panels over a block.
+static void add_product(const struct bwd_work *w, const struct operand *x, int64_t all, int64_t rows,
+                        int64_t depth, const char *y, float *out) {
     const struct product_way *way = w->m.way;
-    way->pack_a(x, lesser(way->rows, rows), depth, w->panel);
+    way->pack_a(x, lesser(way->rows, all), depth, w->panel);
     for (int64_t d = 0; d < w->padded_size; d += way->columns, y += w->m.b_of_block) {
         _Alignas(64) float tile[TILE_MAX * TILE_MAX];
         way->tile(w->panel, y, depth, tile, way->columns, false);
-        for (int64_t r = 0; r < way->rows; r++)
+        for (int64_t r = 0; r < rows; r++)
             for (int64_t c = 0; c < way->columns; c += VEC) {
                 float *to = out + r * w->padded_size + d + c;
                 vec_store_f32(to, vec_load_f32(to) + vec_load_f32(tile + r * way->columns + c));
@@ -427,13 +433,11 @@ static void key_gradient(const struct bwd_work *w, const struct tile *b, const v
                          float *out) {
     const struct product_way *way = w->m.way;
     enum dtype t = w->m.inner;
-    for (int64_t j = 0; j < b->keys; j += way->rows) {
-        // Earlier queries see none of these keys.
-        int64_t low = step_down(j, w->m.row_step), first = low > b->ahead ? low - b->ahead : 0;
-        if (first >= b->queries) continue;
+    for (int64_t j = 0, rows; j < b->keys; j += rows) {
+        int64_t first = b->ahead ? 0 : j / GROUP * GROUP;  // earlier queries see none of these keys
         struct operand columns = {dtype_at(t, x, first * BLOCK + j), t, 1, BLOCK};
-        // For bf16, first is 0; fp32's b panels lie time by time.
-        add_product(w, &columns, b->keys - j, b->queries - first,
+        rows = rows_from(way, j, b->keys, b->ahead == 0);
+        add_product(w, &columns, b->keys - j, rows, b->queries - first,
                     y + (size_t)first * (size_t)(way->columns * way->bytes),
                     out + (b->j0 + j) * w->padded_size);
     }
@@ -443,10 +447,11 @@ static void key_gradient(const struct bwd_work *w, const struct tile *b, const v
 static void query_gradient(const struct bwd_work *w, const struct tile *b) {
     const struct product_way *way = w->m.way;
     const char *keys = w->keys + (size_t)(b->j0 / BLOCK * (w->padded_size / way->columns)) * w->m.b_of_block;
-    for (int64_t i = 0; i < b->queries; i += way->rows) {
-        int64_t seen = lesser(b->keys, b->ahead + step_down(i, w->m.row_step) + w->m.row_step);
-        struct operand rows = {dtype_at(w->m.inner, w->ds, i * BLOCK), w->m.inner, BLOCK, 1};
-        add_product(w, &rows, b->queries - i, seen, keys, w->dq + i * w->padded_size);
+    for (int64_t i = 0, rows; i < b->queries; i += rows) {
+        int64_t seen = lesser(b->keys, b->ahead + round_up(i + 1, GROUP));
+        struct operand ds = {dtype_at(w->m.inner, w->ds, i * BLOCK), w->m.inner, BLOCK, 1};
+        rows = rows_from(way, i, b->queries, b->ahead == 0);
+        add_product(w, &ds, b->queries - i, rows, seen, keys, w->dq + i * w->padded_size);
     }
 }
 

@@ -104,7 +104,7 @@ static bool skip(struct scanner *s) {
         } else if (*s->p == ' ' || *s->p == '\t' || *s->p == '\r') {
             s->p++;
         } else if (*s->p == '#' || (s->p[0] == '/' && s->p[1] == '/')) {
-            s->p += strcspn(s->p, "\n");
+            s->p += strcspn(s->p, "\r\n");
         } else if (s->p[0] == '/' && s->p[1] == '*') {
             s->p += 2;
             while (*s->p && !(s->p[0] == '*' && s->p[1] == '/')) {
@@ -443,23 +443,29 @@ static struct scanner begin(const char *name, const char *text, bool quiet) {
     return (struct scanner){.name = name, .p = text, .line_start = text, .line = 1, .quiet = quiet};
 }
 
-// A value alone. No text without quotes: each could be one.
-cJSON *relaxed_json_try(const char *text) {
-    struct scanner s = begin("", text, true);
-    cJSON *value = read_all(&s, read_value);
-    s = begin("", text, true);
-    bool bare = cJSON_IsString(value) && skip(&s) && *s.p != '"' && *s.p != '\'';
-    if (!bare) return value;
+// A value, behind which nothing more stands. No text without quotes: each could be one.
+static cJSON *read_alone(struct scanner *s) {
+    bool bare = *s->p != '"' && *s->p != '\'';
+    cJSON *value = read_value(s);
+    if (value && skip(s) && !*s->p && !(bare && cJSON_IsString(value))) return value;
     cJSON_Delete(value);
     return NULL;
+}
+
+cJSON *relaxed_json_try(const char *text) {
+    struct scanner s = begin("", text, true);
+    return read_all(&s, read_alone);
 }
 
 static cJSON *read_file(struct scanner *s) {
     if (*s->p == '{' || *s->p == '[') return read_value(s);
     if (!*s->p) return refuse(s, "a value: {..}, or the members of one");
-    cJSON *value = relaxed_json_try(s->p);
+    struct scanner alone = *s;  // a copy: how far a text is indented is seen from where its line begins
+    alone.quiet = true;
+    cJSON *value = read_alone(&alone);
     if (!value) return read_container(s, true);
-    s->p += strlen(s->p);
+    alone.quiet = s->quiet;
+    *s = alone;
     return value;
 }
 

@@ -45,6 +45,8 @@ static void test_hjson(void **state) {
         {"/* a */ # b\n[1]", "[1]"},
         {" -2.5 ", "-2.5"},
         {"'alone'", "\"alone\""},
+        {"# alone\n  '''one\n    two\n  three\n  '''", "\"one\\n  two\\nthree\""},
+        {"# a comment\ra: 1 // another\rb: 2", "{\"a\":1,\"b\":2}"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         cJSON *root = relaxed_json_parse("t", cases[i][0]);
@@ -107,6 +109,9 @@ static void test_relaxed_errors(void **state) {
         {"{\"a\": \xc2\xa0"
          "1}",
          "t:1:7|expected a value|(U+00A0)|write a blank"},
+        {"# one mark alone\n\xef\xbb\xbf"
+         "5",
+         "t:2:1|a member's name|(U+FEFF)|write a blank"},
         {"{\"a\"\xef\xbc\x9a 1}", "t:1:5|expected ':'|(U+FF1A)"},
         {"a: 1\n'a': 2", "t:2:1|\"a\" is given twice"},
     };

@@ -1,5 +1,5 @@
 // Hjson: read without going beyond the text; what is read, printed and read again is the same, not deeper than 64 levels, of
-// finite numbers. A value of the command line is read as in a file, or not at all.
+// finite numbers. A value of the command line is read as in a file, or not at all; a file that is no object is read there, too.
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>
@@ -25,6 +25,7 @@ FUZZ_TARGET(json) {
     FUZZ_CHECK(root || strncmp(error_last(), "FILE:", 5) == 0, "refused in silence, or without the place: %s",
                error_last());
     FUZZ_CHECK(!value || cJSON_Compare(root, value, true), "a value alone is another: %s", text);
+    FUZZ_CHECK(value || !root || cJSON_IsObject(root), "a file's value is none alone: %s", text);
     if (root) {
         check_values(root, 0);
         char *printed = cJSON_PrintUnformatted(root);

@@ -37,7 +37,7 @@ static bool agrees(const struct product_way *way) {
         way->pack_a(&(struct operand){a, DT_BF16, K, 1}, ROWS, K, panel[0]);
         way->pack_b(&(struct operand){b, DT_BF16, K, 1}, COLUMNS, K, panel[1]);
         if (way->begin) way->begin();
-        way->tile(panel[0], panel[1], K, c, way->columns, false);
+        way->tile(panel[0], panel[1], way->rows, K, c, way->columns, false);
         if (way->end) way->end();
         for (int at = 0; at < ROWS * COLUMNS; at++) {
             float x[K], y[K], want = 0;

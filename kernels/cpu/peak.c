@@ -26,7 +26,7 @@ static void run_part(void *arg, int index, int count) {
     way->pack_b(&x, way->columns, DEPTH, b);
     if (way->begin) way->begin();
     for (int i = index; i < p->threads; i += count) {
-        for (int64_t n = 0; n < p->tiles; n++) way->tile(a, b, DEPTH, c, way->columns, n > 0);
+        for (int64_t n = 0; n < p->tiles; n++) way->tile(a, b, way->rows, DEPTH, c, way->columns, n > 0);
         atomic_fetch_add(&p->results, (long long)c[way->rows * way->columns - 1]);
     }
     if (way->end) way->end();

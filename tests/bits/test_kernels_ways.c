@@ -251,7 +251,7 @@ static void check_measured(enum cpu_kernel kernel) {
                 way->pack_b(&(struct operand){columns + j * K, DT_BF16, K, 1}, width, K, b_panel);
                 for (int r = 0; r < rows; r++)
                     memcpy(tile + r * way->columns, c + (i + r) * EDGE + j, (size_t)width * sizeof *c);
-                way->tile(a_panel, b_panel, K, tile, way->columns, true);
+                way->tile(a_panel, b_panel, rows, K, tile, way->columns, true);
                 for (int r = 0; r < rows; r++)
                     memcpy(sums + (i + r) * EDGE + j, tile + r * way->columns, (size_t)width * sizeof *c);
             }

@@ -89,19 +89,23 @@ TARGET_AMX static void amx_begin(void) {
 
 TARGET_AMX static void amx_end(void) { _tile_release(); }
 
-TARGET_AMX static void amx_tile(const void *a, const void *b, int64_t depth, float *c, int64_t ldc,
-                                bool goes_on) {
+TARGET_AMX static void amx_tile(const void *a, const void *b, int64_t wanted, int64_t depth, float *c,
+                                int64_t ldc, bool goes_on) {
     const char *x = a, *y = b;
     const size_t stride = (size_t)ldc * sizeof *c;
     float *below = c + TILE_ROWS * ldc;
+    const bool both = wanted > TILE_ROWS;
     if (goes_on) {
         _tile_loadd(0, c, stride);
         _tile_loadd(1, c + TILE_ROWS, stride);
-        _tile_loadd(2, below, stride);
-        _tile_loadd(3, below + TILE_ROWS, stride);
     } else {
         _tile_zero(0);
         _tile_zero(1);
+    }
+    if (both && goes_on) {
+        _tile_loadd(2, below, stride);
+        _tile_loadd(3, below + TILE_ROWS, stride);
+    } else {
         _tile_zero(2);
         _tile_zero(3);
     }
@@ -109,14 +113,16 @@ TARGET_AMX static void amx_tile(const void *a, const void *b, int64_t depth, flo
         _tile_loadd(4, x, 64);
         _tile_loadd(6, y, 64);
         _tile_loadd(7, y + TILE_BYTES, 64);
-        _tile_loadd(5, x + TILE_BYTES, 64);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
+        if (!both) continue;
+        _tile_loadd(5, x + TILE_BYTES, 64);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
     _tile_stored(0, c, stride);
     _tile_stored(1, c + TILE_ROWS, stride);
+    if (!both) return;
     _tile_stored(2, below, stride);
     _tile_stored(3, below + TILE_ROWS, stride);
 }

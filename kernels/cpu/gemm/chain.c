@@ -115,7 +115,9 @@ VEC_INLINE void load_acc(bool from_memory, const float *c, int64_t ldc, vecf acc
     }
 }
 
-static void chain_tile(const void *a, const void *b, int64_t depth, float *c, int64_t ldc, bool goes_on) {
+static void chain_tile(const void *a, const void *b, int64_t wanted, int64_t depth, float *c, int64_t ldc,
+                       bool goes_on) {
+    (void)wanted;
     vecf acc[MR][2];
     load_acc(goes_on, c, ldc, acc);
     chain(a, b, depth, acc);
@@ -156,29 +158,33 @@ VEC_INLINE void two_chains(const float *a, const float *b, int64_t depth, float 
 
 #if defined(__FMA__) || HAS_PAIRS
 // The processor's modes DAZ (subnormal operands are zero) and FTZ (subnormal results become zero), while `tile` runs.
-typedef void tile_fn(const float *a, const float *b, int64_t depth, float *c, int64_t ldc, bool goes_on);
-static void flushed(tile_fn *tile, const void *a, const void *b, int64_t depth, float *c, int64_t ldc,
-                    bool goes_on) {
+typedef void tile_fn(const float *a, const float *b, int64_t wanted, int64_t depth, float *c, int64_t ldc,
+                     bool goes_on);
+static void flushed(tile_fn *tile, const void *a, const void *b, int64_t wanted, int64_t depth, float *c,
+                    int64_t ldc, bool goes_on) {
     unsigned modes = _mm_getcsr();
     _mm_setcsr(modes | 0x8040u);
-    tile(a, b, depth, c, ldc, goes_on);
+    tile(a, b, wanted, depth, c, ldc, goes_on);
     _mm_setcsr(modes);
 }
 // Never inlined, so that no arithmetic crosses the change of modes.
-static __attribute__((noipa)) void two_chains_fma(const float *a, const float *b, int64_t depth, float *c,
-                                                  int64_t ldc, bool goes_on) {
+static __attribute__((noipa)) void two_chains_fma(const float *a, const float *b, int64_t wanted,
+                                                  int64_t depth, float *c, int64_t ldc, bool goes_on) {
+    (void)wanted;
     two_chains(a, b, depth, c, ldc, goes_on);
 }
-static void fma_tile(const void *a, const void *b, int64_t depth, float *c, int64_t ldc, bool goes_on) {
-    flushed(two_chains_fma, a, b, depth, c, ldc, goes_on);
+static void fma_tile(const void *a, const void *b, int64_t wanted, int64_t depth, float *c, int64_t ldc,
+                     bool goes_on) {
+    flushed(two_chains_fma, a, b, wanted, depth, c, ldc, goes_on);
 }
 #else
 // Without the instruction or without the modes: element by element, as the definition.
-static void fma_tile(const void *a, const void *b, int64_t depth, float *c, int64_t ldc, bool goes_on) {
+static void fma_tile(const void *a, const void *b, int64_t wanted, int64_t depth, float *c, int64_t ldc,
+                     bool goes_on) {
     const float *x = a, *y = b;
     for (int64_t k = 0; k < depth;
          k += BF16_BLOCK, goes_on = true, x += MR * BF16_BLOCK, y += NR * BF16_BLOCK)
-        for (int r = 0; r < MR; r++)
+        for (int r = 0; r < wanted; r++)
             for (int i = 0; i < NR; i++) {
                 float row[BF16_BLOCK], column[BF16_BLOCK];
                 for (int j = 0; j < BF16_BLOCK; j++) {
@@ -266,12 +272,13 @@ VEC_INLINE void pair_rows(const float *a, const float *b, int64_t depth, float *
         for (int i = 0; i < 2; i++) vec_store_f32(c + r * ldc + i * VEC, sum[r][i]);
 }
 
-static __attribute__((noipa)) void two_chains_pairs(const float *a, const float *b, int64_t depth, float *c,
-                                                    int64_t ldc, bool goes_on) {
-    for (int r = 0; r < PAIR_ROWS; r += AT_ONCE) pair_rows(a + r, b, depth, c + r * ldc, ldc, goes_on);
+static __attribute__((noipa)) void two_chains_pairs(const float *a, const float *b, int64_t wanted,
+                                                    int64_t depth, float *c, int64_t ldc, bool goes_on) {
+    for (int64_t r = 0; r < wanted; r += AT_ONCE) pair_rows(a + r, b, depth, c + r * ldc, ldc, goes_on);
 }
-static void pairs_tile(const void *a, const void *b, int64_t depth, float *c, int64_t ldc, bool goes_on) {
-    flushed(two_chains_pairs, a, b, depth, c, ldc, goes_on);
+static void pairs_tile(const void *a, const void *b, int64_t wanted, int64_t depth, float *c, int64_t ldc,
+                       bool goes_on) {
+    flushed(two_chains_pairs, a, b, wanted, depth, c, ldc, goes_on);
 }
 
 const struct product_way *bf16_pairs_way(void) {

@@ -107,7 +107,8 @@ static void run_rows(const struct product *p, int64_t i0, int64_t i1, int64_t j0
             float *sums = partial ? partial + (i - i0) * p->ldp + (j - j0) : tile;
             ask_for_tile(p, sums, i, j, rows);
             w->tile(p->a_block + (size_t)((i - i0) / w->rows) * a_panel,
-                    p->b_block + (size_t)((j - j0) / w->columns) * b_panel, p->depth, sums, lds, !p->first);
+                    p->b_block + (size_t)((j - j0) / w->columns) * b_panel, rows, p->depth, sums, lds,
+                    !p->first);
             if (p->last) WITH_DTYPE(g->dt, finish_tile, f, sums, lds, i, j, rows, min64(w->columns, j1 - j));
         }
 }

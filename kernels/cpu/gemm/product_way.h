@@ -42,8 +42,10 @@ struct product_way {
     // Packs `rows` of x (of columns for b), at most a panel's, and `depth` values of k; missing rows are zero.
     void (*pack_a)(const struct operand *x, int64_t rows, int64_t depth, void *panel);
     void (*pack_b)(const struct operand *x, int64_t rows, int64_t depth, void *panel);
-    // All rows and columns of c (fp32, rows ldc apart); from: c begins at zero, or goes on from what it holds.
-    void (*tile)(const void *a, const void *b, int64_t depth, float *c, int64_t ldc, bool goes_on);
+    // The tile c (fp32, rows ldc apart) begins at zero, or goes on from what it holds. Of its rows, `wanted` are: the others
+    // may be left out.
+    void (*tile)(const void *a, const void *b, int64_t wanted, int64_t depth, float *c, int64_t ldc,
+                 bool goes_on);
     // What a thread does before its first tile and after its last one; NULL: nothing.
     void (*begin)(void);
     void (*end)(void);

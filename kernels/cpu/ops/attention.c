@@ -189,8 +189,8 @@ static void score_block(const struct fwd_work *w, int64_t size, int64_t j0, int6
     for (int64_t i = 0; i < queries; i += way->columns)
         for (int64_t j = 0; j < keys && j <= ahead + i + way->columns - 1; j += way->rows)
             way->tile(w->keys + (size_t)((j0 + j) / way->rows) * w->m.a_of_size,
-                      w->queries + (size_t)(i / way->columns) * w->m.b_of_size, size,
-                      w->scores + j * BLOCK + i, BLOCK, false);
+                      w->queries + (size_t)(i / way->columns) * w->m.b_of_size, lesser(way->rows, keys - j),
+                      size, w->scores + j * BLOCK + i, BLOCK, false);
 }
 
 // scores -> probabilities relative to the running maximum; updates max, sum, factor.
@@ -241,7 +241,7 @@ static void value_block(const struct fwd_work *w, int64_t j0, int64_t keys, int6
         rows = rows_from(way, i, queries, ahead == 0);
         way->pack_a(&p, lesser(way->rows, queries - i), seen, w->panel);
         for (int64_t d = 0; d < w->padded_size; d += way->columns) {
-            way->tile(w->panel, values + (size_t)(d / way->columns) * w->m.b_of_block, seen, tile,
+            way->tile(w->panel, values + (size_t)(d / way->columns) * w->m.b_of_block, rows, seen, tile,
                       way->columns, false);
             for (int64_t r = 0; r < rows; r++) {
                 float *out = w->out + (i + r) * w->padded_size + d;
@@ -373,10 +373,13 @@ static void bwd_score_block(const struct bwd_work *w, int64_t size, const struct
     for (int64_t j = 0; j < b->keys; j += way->columns)
         for (int64_t i = 0; i < b->queries; i += way->rows) {
             if (j > b->ahead + i + way->rows - 1) continue;
+            int64_t wanted = lesser(way->rows, b->queries - i);
             size_t of_a = (size_t)(i / way->rows) * w->m.a_of_size,
                    of_b = (size_t)((b->j0 + j) / way->columns) * w->m.b_of_size;
-            way->tile(w->query_a + of_a, w->keys_t + of_b, size, w->scores + i * BLOCK + j, BLOCK, false);
-            way->tile(w->dout_a + of_a, w->values_t + of_b, size, w->dscores + i * BLOCK + j, BLOCK, false);
+            way->tile(w->query_a + of_a, w->keys_t + of_b, wanted, size, w->scores + i * BLOCK + j, BLOCK,
+                      false);
+            way->tile(w->dout_a + of_a, w->values_t + of_b, wanted, size, w->dscores + i * BLOCK + j, BLOCK,
+                      false);
         }
 }
 
@@ -419,7 +422,7 @@ static void add_product(const struct bwd_work *w, const struct operand *x, int64
     way->pack_a(x, lesser(way->rows, all), depth, w->panel);
     for (int64_t d = 0; d < w->padded_size; d += way->columns, y += w->m.b_of_block) {
         _Alignas(64) float tile[TILE_MAX * TILE_MAX];
-        way->tile(w->panel, y, depth, tile, way->columns, false);
+        way->tile(w->panel, y, rows, depth, tile, way->columns, false);
         for (int64_t r = 0; r < rows; r++)
             for (int64_t c = 0; c < way->columns; c += VEC) {
                 float *to = out + r * w->padded_size + d + c;

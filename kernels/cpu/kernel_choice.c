@@ -74,7 +74,8 @@ int cpu_kernel_resolve(enum cpu_kernel asked, enum cpu_kernel *out, const char *
     static const char *const absent[CPU_KERNEL_COUNT] = {
         [CPU_KERNEL_AVX512_BF16] =
             "this processor, or what the program was built for (ARCH=), has no AVX512_BF16",
-        [CPU_KERNEL_AMX] = "this processor has no AMX with bf16, or the system does not lend it",
+        [CPU_KERNEL_AMX] =
+            "this processor has no AMX with bf16, the system does not lend it, or the program's compiler did not know it",
     };
     pthread_once(&looked, look);
     if (asked == CPU_KERNEL_AUTO) {

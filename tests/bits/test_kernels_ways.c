@@ -16,7 +16,7 @@
 // Calls check for each way that this machine has, its name in way_now. One that cpu_kernel_resolve finds wrong fails here.
 static const char *way_now;
 static void each_way(void (*check)(enum cpu_kernel kernel)) {
-#ifdef STARRING_AMX
+#ifdef TARGET_AMX
     amx_trapped();  // again: cmocka takes SIGILL before each test
 #endif
     const struct product_way *ways[CPU_KERNEL_COUNT] = {[CPU_KERNEL_FMA] = &bf16_fma_way,
@@ -32,7 +32,7 @@ static void each_way(void (*check)(enum cpu_kernel kernel)) {
         check(way);
         found++;
     }
-    if (!found) skip();  // AMX that the system does not lend
+    if (!found) skip();  // AMX that the system does not lend, or the compiler does not know
 }
 
 static void assert_same_bits(enum dtype dt, const void *got, const void *want, int64_t n, const char *what) {

@@ -4,9 +4,10 @@
 //     a panel: for each 32 values of k, 2 tiles of 16 rows, each row its 32 values
 //     b panel: for each 32 values of k, 2 tiles of 16 columns; row j of a tile has the pairs (2j, 2j+1) of the 16 columns
 //
-// The compiler need not be told of AMX: the program finds out at run time. Linux lends the registers to a process that asks for
-// them (ARCH_REQ_XCOMP_PERM, Documentation/arch/x86/xstate.rst); where it refuses, another way takes over.
-#if defined(__x86_64__)
+// The compiler has to know AMX but need not be told of it: the program finds out at run time. Linux lends the registers to a
+// process that asks for them (ARCH_REQ_XCOMP_PERM, Documentation/arch/x86/xstate.rst); where it refuses, another way takes over.
+#if defined(__x86_64__) && (__GNUC__ >= 11 || (defined(__clang__) && __clang_major__ >= 12))
+#define TARGET_AMX __attribute__((target("amx-tile,amx-bf16")))
 #include <cpuid.h>
 #include <immintrin.h>
 #endif
@@ -16,11 +17,9 @@
 
 #include "kernels/cpu/gemm/panels.h"
 
-#ifndef __x86_64__
+#ifndef TARGET_AMX
 const struct product_way *bf16_amx_way(void) { return NULL; }
 #else
-
-#define TARGET_AMX __attribute__((target("amx-tile,amx-bf16")))
 
 static bool amx_lent(void) {
     unsigned a, b, c, d, low, high;

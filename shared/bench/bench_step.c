@@ -23,7 +23,7 @@
 #include "shared/train/train.h"
 
 // The yardsticks: a square product this large runs at the library's best rate, and a copy of so many numbers of fp32 for each of
-// its elements is larger than the caches. Timed between steps, so that all see the same machine. On a GPU one takes a millisecond
+// its elements is larger than the caches: a larger product has no larger copy. Timed between steps, so that all see the same machine. On a GPU one takes a millisecond
 // or two, so several run in a row and the host's waking up does not count.
 #define YARD_HOST    2048
 #define YARD_GPU     8192
@@ -167,7 +167,8 @@ static void on_step(void *ctx, const struct step_record *r) {
 }
 
 static int64_t copy_bytes(const struct bench *b, bool gpu) {
-    return (int64_t)sizeof(float) * b->side * b->side * (gpu ? COPIES_GPU : COPIES_HOST);
+    int64_t yard = gpu ? YARD_GPU : YARD_HOST, side = b->side < yard ? b->side : yard;
+    return (int64_t)sizeof(float) * side * side * (gpu ? COPIES_GPU : COPIES_HOST);
 }
 
 // Of the yardsticks.

@@ -40,8 +40,8 @@ class Mutations(Runs):
         def said(*words, status=1):
             return self.run_it(self.at("tests", "mutate.py"), *words, program=sys.executable, status=status).stdout.splitlines()
         lines = said()
-        self.assertIn("unchanged: test_x: passes (0 s)", lines)
-        for begin, rule in (("caught (0 s)", "two"), ("SURVIVED", "unkept"), ("caught (", "a case"), ("'int three' is 0 times in rule.c", "lost")):
+        self.assertTrue(any(line.startswith("unchanged: test_x: passes (") for line in lines), lines)
+        for begin, rule in (("caught (", "two"), ("SURVIVED", "unkept"), ("caught (", "a case"), ("'int three' is 0 times in rule.c", "lost")):
             self.assertTrue(any(line.startswith(begin) and f": {rule} (rule.c, " in line for line in lines), (rule, lines))
         self.assertEqual(lines[-1], "2 of 4 broken rules were caught, 2 WERE NOT")
         self.assertEqual(said("two", "a case", status=0)[-1], "2 of 2 broken rules were caught")

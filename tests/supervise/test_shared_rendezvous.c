@@ -291,28 +291,33 @@ static int zero_dies(struct rendezvous *r, int rank, int size) {
     return 1;
 }
 
+// Both know who is there, and one is stopped or dead before the other goes on to its goodbye.
+static int one_is_signalled(struct rendezvous *r, int rank, int which, int sig) {
+    int own = getpid(), all[2];
+    rendezvous_all(r, &own, sizeof own, all);
+    if (rank == which) return kill(own, sig);
+    char path[40], state = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", all[which]);
+    while (!strchr("TZ", state) || !state) {
+        FILE *f = fopen(path, "r");
+        if (!f) return 0;  // gone
+        if (fscanf(f, "%*d (%*[^)]) %c", &state) != 1) state = 0;
+        fclose(f);
+        usleep(1000);
+    }
+    return 0;
+}
 static int zero_dies_at_once(struct rendezvous *r, int rank, int size) {
-    int all[2];
     (void)size;
-    rendezvous_all(r, &rank, sizeof rank, all);  // both know who is there
-    if (rank == 0) kill(getpid(), SIGKILL);
-    return 0;
+    return one_is_signalled(r, rank, 0, SIGKILL);
 }
-
 static int one_dies(struct rendezvous *r, int rank, int size) {
-    int all[2];
     (void)size;
-    rendezvous_all(r, &rank, sizeof rank, all);  // both know who is there
-    if (rank == 1) kill(getpid(), SIGKILL);
-    return 0;
+    return one_is_signalled(r, rank, 1, SIGKILL);
 }
-
 static int zero_stands_still(struct rendezvous *r, int rank, int size) {
-    int all[2];
     (void)size;
-    rendezvous_all(r, &rank, sizeof rank, all);  // both know who is there
-    if (rank == 0) kill(getpid(), SIGSTOP);
-    return 0;
+    return one_is_signalled(r, rank, 0, SIGSTOP);
 }
 
 // All went well until the goodbye, which one does not say or hear: the job did not.

@@ -61,7 +61,8 @@ static void expect_step(const cJSON *j, bool gpu) {
         positive(floor, "backward_share") <= 1 && positive(floor, "optimizer_share") <= 1 &&
         job_number(j, "share_of_matmul") <= 1 &&
         (gpu || (job_number(j, "share_of_peak") <= 1 && job_number(j, "matmul_share_of_peak") <= 1));
-    assert_true(cJSON_IsTrue(job_item(j, "shares_possible")) == possible);
+    if (cJSON_IsTrue(job_item(j, "shares_possible")) != possible)
+        fail_msg("shares are %spossible: %s", possible ? "" : "im", cJSON_Print(j));
     double step = job_number(j, "step_seconds");
     assert_true(job_number(j, "idle_seconds") < step);
     assert_true(fabs(job_number(j, "tokens_per_second") * step - 2 * 16) < 1e-6);

@@ -168,7 +168,7 @@ static void flushed(tile_fn *tile, const void *a, const void *b, int64_t wanted,
     _mm_setcsr(modes);
 }
 // Never inlined, so that no arithmetic crosses the change of modes.
-static __attribute__((noipa)) void two_chains_fma(const float *a, const float *b, int64_t wanted,
+static __attribute__((noinline)) void two_chains_fma(const float *a, const float *b, int64_t wanted,
                                                   int64_t depth, float *c, int64_t ldc, bool goes_on) {
     (void)wanted;
     two_chains(a, b, depth, c, ldc, goes_on);
@@ -272,7 +272,7 @@ VEC_INLINE void pair_rows(const float *a, const float *b, int64_t depth, float *
         for (int i = 0; i < 2; i++) vec_store_f32(c + r * ldc + i * VEC, sum[r][i]);
 }
 
-static __attribute__((noipa)) void two_chains_pairs(const float *a, const float *b, int64_t wanted,
+static __attribute__((noinline)) void two_chains_pairs(const float *a, const float *b, int64_t wanted,
                                                     int64_t depth, float *c, int64_t ldc, bool goes_on) {
     for (int64_t r = 0; r < wanted; r += AT_ONCE) pair_rows(a + r, b, depth, c + r * ldc, ldc, goes_on);
 }

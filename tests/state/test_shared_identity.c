@@ -328,7 +328,7 @@ static void test_data_is_its_tokens(void **state) {
     rmdir(dir);
 }
 
-// Who computes nothing knows no data and no device: that is no difference. What both know is compared.
+// A role that computes nothing knows no data and no device, which is no difference. Keys that both know are compared.
 static void test_what_only_workers_know(void **state) {
     (void)state;
     struct made worker = standard(""), server = make("{" STANDARD "}", false);

@@ -11,8 +11,8 @@
 // becomes zero, with its sign ("denormals are zero" and "flush to zero" of x86). Whatever is added to C afterwards (bias,
 // earlier value) is plain fp32 arithmetic.
 //
-// Source   Intel Architecture Instruction Set Extensions Programming Reference, TDPBF16PS. The order of the additions there and
-//          in the intrinsics guide is another one: this one was measured on 5,120,000 products of a Xeon with AMX.
+// Source   Intel's Software Developer's Manual, TDPBF16PS, and a measurement: 5,120,000 elements that a Xeon with AMX computed
+//          have these bits. Intel's intrinsics guide prints the additions in another order, whose bits they have not.
 #ifndef STARRING_KERNELS_BF16_PRODUCT_H
 #define STARRING_KERNELS_BF16_PRODUCT_H
 

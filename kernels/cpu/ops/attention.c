@@ -1,4 +1,4 @@
-// Causal attention, forward and backward, in blocks of BLOCK queries by BLOCK keys, packed in fp32.
+// Causal attention, forward and backward, in blocks of BLOCK queries by BLOCK keys, packed as the product's way has it.
 #include <assert.h>
 #include <stdatomic.h>
 

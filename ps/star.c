@@ -255,7 +255,6 @@ static int check_arrivals(const struct config *c) {
     const char *first = p->max_lead > 0             ? "max_lead"
                         : k > 1                     ? "pushes_per_update"
                         : p->max_staleness >= 0     ? "max_staleness"
-                        : p->distinct_workers       ? "distinct_workers"
                         : p->age_damping            ? "age_damping"
                         : p->delay_compensation > 0 ? "delay_compensation"
                         : p->delay_decay > 0        ? "delay_compensation_decay"
@@ -280,20 +279,6 @@ static int check_arrivals(const struct config *c) {
             "parameter_server.max_lead %lld: with parameter_server.pushes_per_update %d up to %d pushes of one worker wait for "
             "their update, and workers that may lack no more than %lld would wait for each other: give max_lead %d or more",
             (long long)p->max_lead, k, k - 1, (long long)p->max_lead, k - 1);
-    const char *lacks =
-        k < 2 ? "an update of one push is of one worker: give parameter_server.pushes_per_update 2 or more"
-        : k > c->workers
-            ? "parameter_server.pushes_per_update is more than there are workers: give as many at most"
-        : c->workers > CONFIG_ELASTIC_MAX
-            ? "the set of workers of an update is a word: give at most 64 workers"
-        : c->recovery.checkpoint_every > 0 || (c->recovery.resume && !c->recovery.resume_weights_only)
-            ? "a checkpoint has keys between two updates, whose pushes would be waited for: leave "
-              "--checkpoint-every and --resume out"
-        : c->recovery.elastic ? "workers that come and go are waited for: leave --elastic out"
-        : p->max_lead > 0
-            ? "workers wait for the update of their push, and so for each other: leave max_lead out"
-            : NULL;
-    if (p->distinct_workers && lacks) return fail("parameter_server.distinct_workers: %s", lacks);
     if (p->delay_decay > 0 && !(p->delay_compensation > 0))
         return fail(
             "parameter_server.delay_compensation_decay: it is of the squares that lambda is divided by, and there is no "
@@ -406,13 +391,13 @@ static double copied_answers(const struct config *c, double weights) {
 
 // Bytes of gradients that wait at a server, of each worker at most `of_one`: no worker's that is the first in order of a step
 // that is alone open; none where memory is shared, but for units' gradients, whose place is wanted; and where pushes are applied on
-// arrival those that a checkpoint, a recording or other workers' updates hold up.
+// arrival those that a checkpoint or a recording holds up.
 static double waiting_gradients(const struct config *c, double of_one, double weights) {
     const struct consistency_rule rule = consistency_of(c);
     bool first_is_added = !ps_in_part(c) && !rule.row->on_arrival && !rule.lead && !ps_by_units(c);
     if (c->medium == MEDIUM_SHM && !ps_by_units(c)) return 0;
     if (c->ps.replay_arrivals && rule.row->on_arrival) return c->workers * (of_one + weights);
-    if (rule.row->on_arrival && !c->recovery.checkpoint_every && !c->ps.distinct_workers) return 0;
+    if (rule.row->on_arrival && !c->recovery.checkpoint_every) return 0;
     return (c->workers - first_is_added) * of_one;
 }
 
@@ -438,7 +423,7 @@ static struct topology_allowance allowance(const struct config *c, const char *r
     double held = waiting_gradients(c, lent, weights) + copies;
     // To a neighbour leave sums, and before the first step masters.
     held += (double)w->replica_sent_per_step * sizeof(float) / (double)dtype_size(c->dtype);
-    if (ps_in_part(c) || ps_elastic(c) || c->ps.distinct_workers) credit = of_one;
+    if (ps_in_part(c) || ps_elastic(c)) credit = of_one;
     // A replay holds gradients until it is their turn, and answers until they are no longer asked for.
     if (c->ps.replay_arrivals && !rule.lead) credit = of_one = 2 * of_one;
     return (struct topology_allowance){

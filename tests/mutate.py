@@ -81,7 +81,6 @@ RULES = [Rule(*row) for row in (
     ("delay compensation goes from the old weights to the new ones", ON_ARRIVAL, "now[i] - then[i]", "then[i] - now[i]", ARRIVALS),
     ("a worker without batches is waited for by nobody", "ps/scheduler/rounds.c",
      "return;\n    say_over(c, w);\n", "return;\n", ARRIVALS),
-    ("nobody reads weights within an update of K workers", "ps/server/push_together.c", "return !within && k->pushed", "return k->pushed", ARRIVALS),
     ("a gradient that is too old is dropped", ON_ARRIVAL, "!(flags & WIRE_SKIP) && !is_too_old(c, age)",
      "!(flags & WIRE_SKIP)", ARRIVALS),
     ("a replayed worker reads the version that it has read", "ps/server/push_replayed.c", "told == want || version == k->version",

@@ -148,10 +148,6 @@ void budget_lost(struct budget *b, int worker) {
     t->asks = t->known = false;
 }
 
-bool budget_follows(const struct budget *b, int worker, int64_t step) {
-    return b->takers[worker].known && step > b->takers[worker].step;
-}
-
 bool budget_knows(const struct budget *b, int worker) { return b->takers[worker].known; }
 
 bool budget_waits(const struct budget *b, int worker) { return b->takers[worker].asks; }

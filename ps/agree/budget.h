@@ -37,8 +37,6 @@ bool budget_take(struct budget *b, int worker, const struct wire_header *h, stru
 int budget_ready(struct budget *b, struct wire_header *out);
 void budget_lost(struct budget *b, int worker);         // what it has open comes back
 bool budget_knows(const struct budget *b, int worker);  // it has asked, and is not lost since
-bool budget_follows(const struct budget *b, int worker,
-                    int64_t step);                      // a TAKE of this step would be its next
 bool budget_waits(const struct budget *b, int worker);  // its TAKE has no answer yet
 void budget_stop(struct budget *b);                     // nothing is handed out any more
 bool budget_empty(const struct budget *b);              // nothing is left to hand out

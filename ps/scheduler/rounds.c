@@ -9,7 +9,6 @@
 #include "ps/job/consistency.h"
 #include "ps/job/timing.h"
 #include "ps/net/clock.h"
-#include "ps/scheduler/turns.h"
 #include "shared/core/error.h"
 
 // One step, as the workers and shards report it, and the answer.
@@ -51,7 +50,6 @@ struct rounds {
     double decided_s;
     struct wire_header decision;  // the last one; kind NONE: none yet
     struct budget *budget;        // NULL: workers go step by step
-    struct turns turns;           // of no workers: each push is an update's, whosever it is
     struct step_set *set;         // NULL: every worker belongs to every step
     uint64_t away;                // workers that the step before went without
     struct loss *losses;          // (N) the last ones; the texts are this one's
@@ -326,23 +324,18 @@ int rounds_gather(struct rounds *c, int w, const struct wire_header *h, double n
 // ---------------------------------------------------------------- one budget
 static void say_taken(struct rounds *c, int w, const struct wire_header *h) {
     port_tell(&c->o.port, w, h);
-    if (!(h->flags & WIRE_FINAL)) return;
-    say_over(c, w);
-    if (c->turns.workers) turns_over(&c->turns, w);
+    if (h->flags & WIRE_FINAL) say_over(c, w);
 }
 
-// A worker that computes no more may be the last one that a set waits for.
 static void answer_takes(struct rounds *c) {
-    struct wire_header h, set = {.kind = WIRE_SET};
+    struct wire_header h;
     for (int w; (w = budget_ready(c->budget, &h)) >= 0;) say_taken(c, w, &h);
-    while (c->turns.workers && (set.mask = turns_next(&c->turns, &set.step))) tell_shards(c, &set);
 }
 
 void rounds_take(struct rounds *c, int w, const struct wire_header *h) {
     struct wire_header taken;
     if (!c->budget || !is_live(c, w)) return;
     if (h->flags & WIRE_STOP) budget_stop(c->budget);
-    if (c->turns.workers && budget_follows(c->budget, w, h->step)) turns_ready(&c->turns, w);
     if (budget_take(c->budget, w, h, &taken))
         say_taken(c, w, &taken);
     else if (budget_waits(c->budget, w))
@@ -516,8 +509,6 @@ struct rounds *rounds_create(const struct scheduler_options *o, const struct mem
                                       .recorded = o->recorded,
                                       .ctx = o->recorded_ctx};
     if (c->rule.row->on_arrival) c->budget = budget_create(&bo);
-    if (o->config->ps.distinct_workers)
-        c->turns = (struct turns){.workers = c->workers, .per_update = pushes_per_update(o->config)};
     if (!ps_elastic(o->config) && !consistency_drops(&c->rule)) return c;
     struct step_set_options so = {.workers = c->workers,
                                   .min = o->config->recovery.elastic_min,

@@ -13,8 +13,7 @@
 //     JOIN      of a worker that has logged in to the running job: JOINED when the next step opens, STEP_DONE to the rest
 //     gather    of the live workers
 //
-// Where workers run ahead of each other there are no common steps: TAKE of a worker --> TAKEN (budget.h). Where an update is of
-// different workers: a TAKE says that the gradient before it is ready, and SETs to the shards say whose make which (turns.h).
+// Where workers run ahead of each other there are no common steps: TAKE of a worker --> TAKEN (budget.h).
 //
 // Invariants
 // 1. Each message comes once (ps/net/link.h), in any order; one of a step or gather that is over is dropped, and one of a

@@ -5,7 +5,6 @@
 //           --K > 1--> sum of a g, in fp32 --after K--> mean, rounded once --> optimizer
 //
 //     K          a worker whose push is in a sum gets the weights as they are, and may push again: K-batch-async (Dutta et al. 2018)
-//                distinct_workers: the K are of different workers, and each waits for the update (push_together.c)
 //     max_lead   s: a worker's step t is computed on weights that have the first t - s pushes of every worker that still pushes
 //                (SSP, Ho et al. 2013, with updates applied on arrival); s is K - 1 at least
 //     staleness  max_staleness a: a gradient of an age above a is dropped: it counts as pushed, its worker hears that it came, and its
@@ -180,7 +179,6 @@ static void add_push(struct server_core *c, struct server_key *k, const struct w
 }
 
 static bool is_whole(const struct server_core *c, const struct server_key *k) {
-    if (c->policy->completes) return c->policy->completes(c, k);
     return k->sum.pushes >= c->per_update || k->sum.ends;
 }
 
@@ -235,12 +233,6 @@ static int take_gradient(struct server_core *c, struct server_key *k, const stru
         note_initial(c, k);
         return apply(c, k, grad, h->lr * (float)share, &scalars);
     }
-    if (k->sum.pushes == c->per_update)
-        return core_fail(
-            c->error,
-            "key %d, step %lld: worker %d's push is one more than the %d of an update: what says which pushes "
-            "make it is of another run",
-            k->key, (long long)h->step, h->rank, c->per_update);
     work_on(c, SERVER_SUM, of_push(k, h->rank, h->step));
     add_push(c, k, h, grad, scalars.grad_scale, share);
     if (!is_whole(c, k)) return 0;

@@ -79,21 +79,15 @@ static bool version_needed(const struct server_core *c, const struct server_key 
     return false;
 }
 
-static bool replayed_completes(const struct server_core *c, const struct server_key *k) {
-    const struct arrival *next = arrivals_at(c->o.replay, k->key, k->replay->next);
-    return !next || (int64_t)next->version + next->staleness > k->version;
-}
-
-// A recording that was altered may ask for what never comes. a: the key's next push, and no sum is whole.
+// A recording that was altered may ask for what never comes. a: the key's next push.
 static int check_reachable(struct server_core *c, const struct server_key *k, const struct arrival *a) {
     int64_t now = (int64_t)a->version + a->staleness;
-    bool waits = k->sum.pushes > 0 && replayed_completes(c, k);  // for a checkpoint that reads the key
     int lacks = -1;
     for (int w = 0; w < c->rule.workers; w++) {
         int64_t version = k->pulls[w].pending ? wanted(c, k, w) : -1;
         if (version >= 0 && version < k->version && k->replay->w[w].told != k->pulls[w].want) lacks = w;
     }
-    if ((waits || now == k->version) && lacks < 0) return 0;
+    if (now == k->version && lacks < 0) return 0;
     if (lacks < 0)
         return core_fail(
             c->error,
@@ -108,10 +102,7 @@ static int check_reachable(struct server_core *c, const struct server_key *k, co
 }
 
 static int replayed_advance(struct server_core *c, struct server_key *k) {
-    // The last push of a sum may be one that is in none: a skipped one.
-    while (sum_advance(c, k) == 0) {
-        const struct arrival *a = arrivals_at(c->o.replay, k->key, k->replay->next);
-        if (!a) return 0;
+    for (const struct arrival *a; (a = arrivals_at(c->o.replay, k->key, k->replay->next));) {
         if (check_reachable(c, k, a) != 0) return -1;
         const struct late_push *l = &k->late[a->worker];
         if (!is_late(k, a->worker) || version_needed(c, k) || !key_free(c, k)) return 0;
@@ -125,7 +116,7 @@ static int replayed_advance(struct server_core *c, struct server_key *k) {
         k->replay->next++;
         if (late_apply(c, k, a->worker) != 0) return -1;
     }
-    return -1;
+    return sum_advance(c, k);
 }
 
 static int replayed_admit(struct server_core *c, struct server_key *k, const struct wire_header *h,
@@ -174,7 +165,6 @@ const struct push_policy push_replayed = {.takes_frames = true,
                                           .answer = replayed_answer,
                                           .begin_life = forget_sent,
                                           .end = sum_end,
-                                          .completes = replayed_completes,
                                           .key_bytes = replayed_bytes,
                                           .open = replayed_open,
                                           .close = replayed_close};

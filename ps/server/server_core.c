@@ -304,10 +304,7 @@ static const struct push_policy *policy_of(const struct config *config, const st
     bool all = !ps_elastic(config) && rule->needs == rule->workers;
     if (ps_by_units(config)) return &push_units;
     if (!rule->row->on_arrival) return all ? &push_in_order : &push_set;
-    return replays                       ? &push_replayed
-           : config->ps.distinct_workers ? &push_together
-           : keeps                       ? &push_pinned
-                                         : &push_on_arrival;
+    return replays ? &push_replayed : keeps ? &push_pinned : &push_on_arrival;
 }
 
 static void key_init(struct server_core *c, struct server_key *k, int key) {
@@ -366,7 +363,6 @@ struct server_core *server_core_create(const struct server_core_options *o) {
     c->parts = xcalloc(workers, sizeof *c->parts);
     c->batches = xcalloc((unsigned long)batches_words(config), sizeof *c->batches);
     c->per_update = pushes_per_update(config);
-    c->turns = xcalloc(workers, sizeof *c->turns);
     c->chunk = xcalloc(KEY_PASS_CHUNK, sizeof(float));
     if (ps_elastic(config)) c->life = xcalloc(workers, sizeof *c->life);
     for (int i = 0; i < c->slots && c->policy->fix; i++)
@@ -411,7 +407,6 @@ void server_core_destroy(struct server_core **core) {
     free(c->row);
     free(c->parts);
     free(c->batches);
-    free(c->turns);
     free(c->chunk);
     free(c);
     *core = NULL;

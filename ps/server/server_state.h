@@ -66,9 +66,6 @@ struct open_sum {
         int worker;
     } * of;     // (K) the pushes
     bool ends;  // nobody pushes any more: what there is makes an update
-    // Where an update is of different workers' pushes: that it still lacks of its set (0: it has not begun), and updates begun.
-    int left;
-    int64_t updates;
 };
 
 // What a worker was sent last, in buf.pulled.
@@ -131,12 +128,6 @@ struct server_round {
     uint64_t fixed;       // the step's set; 0: not yet
 };
 
-// Workers whose pushes make an update together (push_together.c).
-struct shard_turn {
-    int64_t update;  // 1, 2, ..; 0: none
-    uint64_t set;
-};
-
 // How pushes become updates. One const table a policy, chosen once (policy_of in server_core.c).
 struct push_policy {
     // A frame becomes the server's memory as it comes, and is acknowledged as taken. Else it is lent by credits: held ones
@@ -163,8 +154,6 @@ struct push_policy {
     int (*over)(struct server_core *c, int worker);
     // Nobody pushes the key any more. 0, or -1 with an error.
     int (*end)(struct server_core *c, struct server_key *k);
-    // Whether the pushes in the key's sum make an update. NULL: as the configuration says.
-    bool (*completes)(const struct server_core *c, const struct server_key *k);
     // The answer to a worker's pull, as it leaves: with other weights than the newest.
     void (*answer)(struct server_core *c, struct server_key *k, int worker, struct ps_message *m);
     // The policy's own part of a key, beside the slots, and its bytes.
@@ -179,8 +168,7 @@ extern const struct push_policy
 extern const struct push_policy push_set;         // the same over the set that the scheduler fixes
 extern const struct push_policy push_on_arrival;  // each is an update of its own, or part of a sum, at once
 extern const struct push_policy push_pinned;      // on arrival, but for keys that a checkpoint reads
-extern const struct push_policy push_together;  // in sums of K different workers', which wait for each other
-extern const struct push_policy push_replayed;  // on arrival, in the order that was recorded
+extern const struct push_policy push_replayed;    // on arrival, in the order that was recorded
 
 // A worker that comes to a running job pushes from its first pull on.
 enum worker_part { WORKER_PUSHES, WORKER_COMES, WORKER_OVER };
@@ -216,13 +204,12 @@ struct server_core {
         *waiting;        // keys with an update that waits until nobody reads their buffers; of a checkpoint:
     bool waits_for_pin;  // since pin_since_s, if that is known (0: not yet)
     double pin_since_s;
-    uint64_t applied;          // pushes, where each is applied on arrival
-    uint64_t lates;            // of these, that had to wait so far
-    int per_update;            // of these, whose mean is one update
-    struct shard_turn *turns;  // (N) of update u turns[(u - 1) % N]
-    int64_t begin;             // steps that were over before this life of the job
-    int64_t *row;              // (N) scratch
-    int64_t *batches;          // (batches_words) scratch
+    uint64_t applied;  // pushes, where each is applied on arrival
+    uint64_t lates;    // of these, that had to wait so far
+    int per_update;    // of these, whose mean is one update
+    int64_t begin;     // steps that were over before this life of the job
+    int64_t *row;      // (N) scratch
+    int64_t *batches;  // (batches_words) scratch
     struct server_totals totals;
     char error[WIRE_TEXT_MAX];
 };
@@ -313,8 +300,7 @@ int64_t push_units_bytes(const struct config *c);  // beside the key's record (p
 // ---------------------------------------------------------------- pushes applied on arrival (push_on_arrival.c)
 const char *on_arrival_unfit(const struct server_core *c, const struct server_key *k,
                              const struct wire_header *h);
-// The age of a gradient so many versions behind, in updates, of which all have as many pushes, but for the last one of a key. Where
-// some have fewer (push_together.c) as many pushes count as an update.
+// The age of a gradient so many versions behind, in updates, of which all have as many pushes, but for the last one of a key.
 static inline int64_t age_of(const struct server_core *c, int64_t versions) {
     return (versions + c->per_update - 1) / c->per_update;
 }

@@ -467,10 +467,10 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
     if (rc != 0) return -1;
     if (is_alone(w)) {
         // It exchanges nothing with the scheduler at the end of a step: heartbeats carry the request to stop. The answer to
-        // TAKE is on its way while the weights are. Where other workers' pushes are waited for, it is said of the last one too.
+        // TAKE is on its way while the weights are.
         if (in->stop) comm_command(w->comm, &(struct command){.kind = COMMAND_STOP});
         out->stop = in->stop || comm_published(w->comm).status.stopped;
-        if (!out->stop || w->c->ps.distinct_workers) worker_ask_batch(w, in->step + 1);
+        if (!out->stop) worker_ask_batch(w, in->step + 1);
     }
     if (!out->skipped) push_errors_keep(&w->errors, w->t.compute, in->step, in->loss_scale);
     w->t.own_number.value = f32_to_bits(w->errors.scale);

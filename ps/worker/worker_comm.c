@@ -528,7 +528,6 @@ static int start(struct comm *c) {
                                     .lead = c->rule.lead,
                                     .lag = c->rule.lag,
                                     .drops = consistency_drops(&c->rule),
-                                    .told_later = c->c->ps.distinct_workers || ps_drops(c->c),
                                     .per_update = pushes_per_update(c->c),
                                     .layout = c->o.role.layout,
                                     .map = c->o.map,

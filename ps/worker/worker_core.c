@@ -455,7 +455,7 @@ static void count_age(struct worker_core *c, const struct wire_header *h, int64_
 // The shard has the gradient. Where workers run ahead the worker knows how old it was, else the shard, now or with the next weights.
 static void taken(struct worker_core *c, int key, struct worker_slot *s, const struct wire_header *h,
                   double now) {
-    if (!c->o.told_later) count_age(c, h, c->o.lead > 0 ? s->staleness : h->staleness);
+    if (!c->o.drops) count_age(c, h, c->o.lead > 0 ? s->staleness : h->staleness);
     note_acknowledged(c, key, s, h, now);
     sent_through(c, key, s, now);
 }
@@ -554,7 +554,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
             c->status.pulling--;
             owe(c, key, -1, now);
             if (s->pull_final) continue;  // it follows no push
-            if (c->o.told_later) count_age(c, h, h->staleness);
+            if (c->o.drops) count_age(c, h, h->staleness);
             t->landed_peers_ns = needed_ns(c, h, t->landed_peers_ns);
             if (!t->landed_first_ns) t->landed_first_ns = ps_clock_ns(now);
             if (--u->unlanded == 0) t->landed_ns = ps_clock_ns(now);

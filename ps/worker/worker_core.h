@@ -48,11 +48,10 @@
 
 struct worker_core_options {
     int rank;
-    int lead;    // steps that may be open beside one
-    int lag;     // and reported ones, whose outcome has not been heard
-    bool drops;  // steps may be closed without this worker
+    int lead;  // steps that may be open beside one
+    int lag;   // and reported ones, whose outcome has not been heard
     bool
-        told_later;  // whether an update has its push, and how old it was, the weights behind it say: the push waits for others'
+        drops;  // steps may be closed without this worker: whether an update has its push the weights behind it say
     int per_update;  // versions of an update: pushes whose mean is one; 0: 1
     const struct layout *layout;
     const struct shard_map *map;

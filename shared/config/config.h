@@ -124,7 +124,6 @@ struct ps_config {
     // Where pushes are applied on arrival:
     int64_t max_lead;          // steps that a worker may be ahead of the slowest; 0: any number
     int pushes_per_update;     // K: the sum of so many is one update
-    bool distinct_workers;     // the K are of different workers, which wait for the update
     int64_t max_staleness;     // updates; a gradient that is older is dropped; -1: none is
     bool age_damping;          // the learning rate is divided by a gradient's age
     float delay_compensation;  // lambda; 0: none

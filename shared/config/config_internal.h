@@ -76,14 +76,15 @@ enum known_use {
     KNOWN_NO_EFFECT,  // a hint to DeepSpeed's implementation; this one needs none
     KNOWN_IGNORED,    // asks for something not supported that leaves the arithmetic alone: warned about
     KNOWN_REFUSED,    // asks for other arithmetic: an error unless its value means off
-    KNOWN_ELSEWHERE   // of another program's file, which is no DeepSpeed configuration: an error that says so
+    KNOWN_ELSEWHERE,  // of another program's file, which is no DeepSpeed configuration: an error that says so
+    KNOWN_GONE        // this program's own, of earlier versions: an error unless its value means off
 };
 struct known {
     const char *path;
     enum known_use use;
     const char *harmless;  // JSON texts of more values that mean off, with blanks between them, or NULL
-    const char
-        *why;  // IGNORED: what follows; REFUSED: what to do instead, or NULL; ELSEWHERE: whose file it is
+    const char *
+        why;  // IGNORED: what follows; REFUSED, GONE: what to do instead, or NULL; ELSEWHERE: whose file it is
     enum note_topic topic;  // KNOWN_NO_EFFECT: why it has none
     // For a section: it does something only where the member `master` is on, and one of the members `any` (with blanks
     // between them). Absent members are off, as they are in DeepSpeed. Without either name each member counts.

@@ -91,5 +91,7 @@ size_t config_key_count(void);
 const struct config_key *config_key_at(size_t i);
 // By its path or its other name; NULL: none.
 const struct config_key *config_key_find(const char *path);
+// Whether an earlier version had the key, and this one has not.
+bool config_key_gone(const char *path);
 
 #endif

@@ -408,7 +408,6 @@ static const struct config_key keys[] = {
     SIZE("parameter_server.max_lead", R | B | ORDER, c.ps.max_lead, lead_names, DEFAULT("none")),
     NUMBER("parameter_server.pushes_per_update", R | B | ORDER, KEY_INT, c.ps.pushes_per_update, 1, 4096,
            DEFAULT("1")),
-    BOOL("parameter_server.distinct_workers", R | B | ORDER, c.ps.distinct_workers, DEFAULT("false")),
     NUMBER("parameter_server.max_staleness", R | B | ORDER, KEY_I64, c.ps.max_staleness, -1, EXACT_MAX,
            DEFAULT("-1")),
     BOOL("parameter_server.age_damping", R | B | ORDER, c.ps.age_damping, DEFAULT("false")),

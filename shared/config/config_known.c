@@ -36,6 +36,9 @@ static const char ordered_sum[] = "gradients are summed in fp32 in worker order 
     { path, KNOWN_REFUSED, harmless, why, NOTE_OFF, master, any }
 #define ELSEWHERE(path, why) \
     { path, KNOWN_ELSEWHERE, NULL, why, NOTE_OFF, NULL, NULL }
+// What has gone says what to use instead: a file that an earlier version wrote still goes where it is off.
+#define GONE(path, harmless, why) \
+    { path, KNOWN_GONE, harmless, why, NOTE_OFF, NULL, NULL }
 #define SWITCH     "enabled"
 #define ZERO(name) "zero_optimization." name
 
@@ -175,6 +178,10 @@ static const struct known known[] = {
         "layer_reduction.enabled",
         NULL, NULL),
     REFUSE("weight_quantization", NULL, NULL),
+    GONE(
+        "parameter_server.distinct_workers", NULL,
+        "updates of K different workers that wait for them have gone: leave it out, which makes updates of the first K pushes, or "
+        "use ps:backup:B, which goes on with the first N - B workers of each step"),
     ELSEWHERE("architectures", of_model),
     ELSEWHERE("model_type", of_model),
     ELSEWHERE("compute_environment", of_accelerate),
@@ -192,6 +199,11 @@ const struct known *known_find(const char *path) {
     for (size_t i = 0; i < known_count(); i++)
         if (!strcmp(known[i].path, path)) return &known[i];
     return NULL;
+}
+
+bool config_key_gone(const char *path) {
+    const struct known *k = known_find(path);
+    return k && k->use == KNOWN_GONE;
 }
 
 // converts: "false" is false.

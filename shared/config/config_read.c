@@ -372,7 +372,8 @@ static int read_field(struct reading *r, const struct config_key *f, const cJSON
 
 static int meet_known(struct reading *r, const struct known *k, const cJSON *v) {
     bool off = known_is_off(k, v, key_converts(k->path));
-    if (k->use == KNOWN_ELSEWHERE) return config_refuse(r, k->path, ": %s", k->why);
+    if (k->use == KNOWN_ELSEWHERE || (k->use == KNOWN_GONE && !off))
+        return config_refuse(r, k->path, ": %s", k->why);
     if (k->use == KNOWN_REFUSED && !off) {
         char from[128], text[CONFIG_SHOWN];
         const char *why = known_is_off(k, v, true)

@@ -639,7 +639,6 @@ static int check_servers_keys(struct reading *r) {
                 {"parameter_server.compression", c->ps.code.kind != CODE_NONE, "ps:sync"},
                 {"parameter_server.max_lead", c->ps.max_lead > 0, "ps:async"},
                 {"parameter_server.pushes_per_update", c->ps.pushes_per_update > 1, "ps:async"},
-                {"parameter_server.distinct_workers", c->ps.distinct_workers, "ps:async"},
                 {"parameter_server.max_staleness", c->ps.max_staleness >= 0, "ps:async"},
                 {"parameter_server.age_damping", c->ps.age_damping, "ps:async"},
                 {"parameter_server.delay_compensation", c->ps.delay_compensation > 0, "ps:async"},

@@ -77,6 +77,7 @@ struct identity_key identity_key(const char *key) {
     for (size_t i = 0; i < UNCONFIGURED; i++)
         if (!strcmp(unconfigured[i].key, key)) return unconfigured[i];
     const struct config_key *k = config_key_find(key);
+    if (config_key_gone(key)) return (struct identity_key){"", 0, NULL};  // of an old checkpoint
     return k ? configured(k) : (struct identity_key){"", T | R, ONE_PROGRAM};
 }
 

@@ -9,13 +9,22 @@
 #define LINE_ROOM 4096
 #define ROWS_MAX  512
 
-enum chapter { CHAPTER_NONE, CHAPTER_READ, CHAPTER_OWN, CHAPTER_NO_EFFECT, CHAPTER_IGNORED, CHAPTER_REFUSED };
+enum chapter {
+    CHAPTER_NONE,
+    CHAPTER_READ,
+    CHAPTER_OWN,
+    CHAPTER_NO_EFFECT,
+    CHAPTER_IGNORED,
+    CHAPTER_REFUSED,
+    CHAPTER_GONE
+};
 static const char *const headings[] = {
     [CHAPTER_READ] = "## DeepSpeed's keys that are read",
     [CHAPTER_OWN] = "## Keys of our own",
     [CHAPTER_NO_EFFECT] = "## DeepSpeed's keys that change nothing here",
     [CHAPTER_IGNORED] = "## DeepSpeed's keys that are ignored with a warning",
     [CHAPTER_REFUSED] = "## DeepSpeed's keys that are refused",
+    [CHAPTER_GONE] = "## Keys that have gone",
 };
 
 struct row {
@@ -54,7 +63,7 @@ static int read_page(void **state) {
         line[strcspn(line, "\n")] = 0;
         if (!strncmp(line, "## ", 3)) {
             chapter = CHAPTER_NONE;
-            for (int i = CHAPTER_READ; i <= CHAPTER_REFUSED; i++)
+            for (int i = CHAPTER_READ; i <= CHAPTER_GONE; i++)
                 if (!strcmp(line, headings[i])) chapter = (enum chapter)i;
         } else if (chapter && !strncmp(line, "| `", 3)) {
             read_row(line, chapter);
@@ -82,7 +91,8 @@ static void test_every_key_has_its_row(void **state) {
     static const enum chapter of_use[] = {[KNOWN_NO_EFFECT] = CHAPTER_NO_EFFECT,
                                           [KNOWN_IGNORED] = CHAPTER_IGNORED,
                                           [KNOWN_REFUSED] = CHAPTER_REFUSED,
-                                          [KNOWN_ELSEWHERE] = CHAPTER_REFUSED};
+                                          [KNOWN_ELSEWHERE] = CHAPTER_REFUSED,
+                                          [KNOWN_GONE] = CHAPTER_GONE};
     int wrong = 0;
     for (size_t i = 0; i < config_key_count(); i++) {
         const struct row *r = row_of(config_key_at(i)->path);

@@ -82,7 +82,6 @@ static void options_replay(void **state) {
                                           SET "age_damping=true " SET "pushes_per_update=2",
                                           SET "delay_compensation=0.5 " SET "max_lead=2",
                                           SET "max_staleness=0 " SET "pushes_per_update=2",
-                                          SET "distinct_workers=true " SET "pushes_per_update=2",
                                           SET "delay_compensation=0.5 " SET "delay_compensation_decay=0.95"};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         char more[256];
@@ -96,13 +95,12 @@ static void options_replay(void **state) {
         const char *several = strstr(options[i], "pushes_per_update=");
         int per_update = several ? atoi(several + strlen("pushes_per_update=")) : 1;
         double updates = job_number(first, "updates_applied"), whole = (3 * 8 + per_update - 1) / per_update;
-        bool drops = strstr(options[i], "max_staleness") != NULL,
-             waits = strstr(options[i], "distinct") != NULL;
-        assert_true(drops ? updates <= whole : waits ? updates >= whole : updates == whole);
+        bool drops = strstr(options[i], "max_staleness") != NULL;
+        assert_true(drops ? updates <= whole : updates == whole);
         assert_true(drops || job_number(first, "samples_applied") == 3 * 8 * 2);
         snprintf(more, sizeof more, "\"step\":8,\"samples\":48,\"updates\":%.0f,", updates);
         char *evals = text_of(p, "option", "evals.jsonl");
-        if (!drops && !waits && !strstr(evals, more)) fail_msg("%s is not in %s", more, evals);
+        if (!drops && !strstr(evals, more)) fail_msg("%s is not in %s", more, evals);
         free(evals);
         cJSON_Delete(again);
         cJSON_Delete(first);
@@ -223,17 +221,7 @@ static void what_does_not_fit_is_refused(void **state) {
     refused(p, EXIT_USAGE,
             SET "delay_compensation=1 " SET "delay_compensation_decay=0.9 --checkpoint-every 4",
             "are in no checkpoint");
-    refused(p, EXIT_USAGE, SET "distinct_workers=true", "distinct_workers: an update of one push");
-    refused(p, EXIT_USAGE, SET "distinct_workers=true " SET "pushes_per_update=4",
-            "more than there are workers");
-    refused(p, EXIT_USAGE, SET "distinct_workers=true " SET "pushes_per_update=2 --checkpoint-every 4",
-            "leave --checkpoint-every");
-    refused(p, EXIT_USAGE, SET "distinct_workers=true " SET "pushes_per_update=2 --elastic 2:3",
-            "leave --elastic");
-    refused(p, EXIT_USAGE, SET "distinct_workers=true " SET "pushes_per_update=2 " SET "max_lead=1",
-            "leave max_lead");
-    refused(p, EXIT_USAGE, SET "distinct_workers=true --topology ps:sync",
-            "distinct_workers: with --topology");
+    refused(p, EXIT_USAGE, SET "distinct_workers=true " SET "pushes_per_update=2", "use ps:backup:B");
     refused(p, EXIT_USAGE, SET "max_staleness=-2", "max_staleness: expected an integer of at least -1");
     refused(p, EXIT_USAGE, "--log-updates --topology local --workers 1", "is of the star's servers");
 }

@@ -128,8 +128,6 @@ def setting(text):
 BESIDE = {
     "max_lead": (setting("parameter_server.max_lead=2"), "max_lead", False),
     "pushes_per_update": (setting("parameter_server.pushes_per_update=2"), "pushes_per_update", False),
-    "distinct_workers": ([*setting("parameter_server.pushes_per_update=2"), *setting("parameter_server.distinct_workers=true")],
-                         "distinct_workers|pushes_per_update", False),
     "max_staleness": (setting("parameter_server.max_staleness=1"), "max_staleness", False),
     "age_damping": (setting("parameter_server.age_damping=true"), "age_damping", False),
     "delay_compensation": (setting("parameter_server.delay_compensation=0.5"), "delay_compensation", False),

@@ -59,7 +59,6 @@ static inline void sim_start_worker(struct sim *s, struct sim_worker *x) {
                                     .lead = s->t.lead,
                                     .lag = sim_lag(s),
                                     .drops = ps_drops(&s->c),
-                                    .told_later = s->c.ps.distinct_workers || ps_drops(&s->c),
                                     .per_update = pushes_per_update(&s->c),
                                     .layout = s->l,
                                     .map = s->map,

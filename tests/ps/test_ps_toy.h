@@ -76,7 +76,6 @@ struct toy_case {
     int credit_bytes;  // of the simulation; 0: 4096
     // Of pushes that are applied on arrival:
     int per_update, max_lead;
-    bool distinct;
     int fresh;  // ages that count, from 0 on; 0: all
     bool damping;
     float lambda, decay;
@@ -125,7 +124,6 @@ static inline struct config toy_config(const struct toy_case *t) {
                               .code = t->code,
                               .max_lead = t->max_lead,
                               .pushes_per_update = t->per_update,
-                              .distinct_workers = t->distinct,
                               .max_staleness = t->fresh - 1,
                               .age_damping = t->damping,
                               .delay_compensation = t->lambda,

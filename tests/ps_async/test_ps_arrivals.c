@@ -3,7 +3,6 @@
 // by age, compensation of delays, a largest lead; and a recorded run repeated.
 #include <unistd.h>
 
-#include "ps/agree/step_set.h"
 #include "ps/record/arrivals.h"
 #include "ps/server/server_state.h"
 #include "tests/ps/test_ps_sim.h"
@@ -109,8 +108,6 @@ static void train_key(struct run *r, int key) {
         assert_non_null(k.weights[x->version]);
         int64_t age = 0;
         for (int64_t v = x->version + 1; v <= k.version; v++) age += k.weights[v] != NULL;
-        // Of sets that have fewer than K pushes K of all theirs count as one update.
-        if (t->distinct) age = (x->staleness + most - 1) / most;
         r->ages += age > 1;
         gradient(r, p, k.weights[x->version], x->batch, grad);
         double own = t->damping && age > 1 ? 1.0 / (double)age : 1.0;
@@ -120,18 +117,17 @@ static void train_key(struct run *r, int key) {
         r->cut += t->age_decay > 0 && gate == 0;
         bool old = t->fresh > 0 && age >= t->fresh;
         r->dropped += old;
-        bool out = skips(t, x->batch) || old;
-        if (out && (!t->distinct || !pushes)) continue;
-        for (int64_t e = 0; e < n && !out; e++) {
+        if (skips(t, x->batch) || old) continue;
+        for (int64_t e = 0; e < n; e++) {
             float g = dtype_load(t->dtype, grad, e) * scale;
             square[e] = fmaf(t->decay, square[e], (1 - t->decay) * g * g);
         }
-        if (!out) lr = TOY_LR * (1.0f + 0.125f * (float)(x->batch % 3));
+        lr = TOY_LR * (1.0f + 0.125f * (float)(x->batch % 3));
         if (most == 1 && (t->lambda == 0 || age == 0)) {
             update(r, p, &k, grad, lr * (float)own, scale, 1);
             continue;
         }
-        for (int64_t e = 0; e < n && !out; e++) {
+        for (int64_t e = 0; e < n; e++) {
             float g = dtype_load(t->dtype, grad, e) * scale;
             float then = dtype_load(t->dtype, k.weights[x->version], e);
             float now = dtype_load(t->dtype, k.weights[k.version], e);
@@ -140,11 +136,10 @@ static void train_key(struct run *r, int key) {
             acc[e] = pushes ? fmaf((float)own, g, acc[e]) : (float)own * g;
         }
         float one = t->dtype == DT_F16 ? exp2f(ceilf(log2f(scale))) : 1.0f;
-        if (!out) unit = !pushes || one > unit ? one : unit;
-        if (!out) share = pushes ? share + own : own;
-        pushes += !out;
+        unit = !pushes || one > unit ? one : unit;
+        share = pushes ? share + own : own;
+        pushes++;
         bool whole = pushes == most, recorded = next && next->version + next->staleness > k.version;
-        if (t->distinct) whole = recorded;  // sets are checked of their own (check_sets)
         if (next) assert_int_equal(whole, recorded);
         r->partial += !whole && (recorded || !next);
         if (!whole && !recorded && next) continue;
@@ -196,18 +191,6 @@ static void check_lead(struct sim *s, struct sim_worker *x) {
     }
 }
 
-// The sets that the scheduler has said, as the shards hear of them.
-static uint64_t said[SIM_STEPS * SIM_WORKERS + 1];
-static void note_sets(struct sim *s) {
-    for (int g = 0; g < s->map->shards; g++)
-        for (int i = 0; i < s->t.workers; i++)
-            if (s->shards[g]->turns[i].update) {
-                const struct shard_turn *t = &s->shards[g]->turns[i];
-                assert_true(!said[t->update] || said[t->update] == t->set);
-                said[t->update] = t->set;
-            }
-}
-
 static int64_t recorded(void *ctx, int worker, int64_t step) { return arrivals_batch(ctx, worker, step); }
 
 static void go(struct run *r, struct arrivals **replay) {
@@ -231,11 +214,9 @@ static void go(struct run *r, struct arrivals **replay) {
     r->s->decides = decides;
     r->s->drop_percent = (int)(t->seed % 4) * 8;
     r->s->repeat_percent = (int)(t->seed % 5) * 6;
-    r->s->asleep = t->max_lead || t->distinct ? (int)(t->seed % (uint64_t)t->workers) : -1;
+    r->s->asleep = t->max_lead ? (int)(t->seed % (uint64_t)t->workers) : -1;
     r->s->wake = 4;
     if (!replay) r->s->on_landed = check_lead;
-    memset(said, 0, sizeof said);
-    if (t->distinct) r->s->on_turn = note_sets;
     sim_run(r->s);
     sim_end(r->s);
     r->ahead += r->s->looks;
@@ -321,25 +302,14 @@ static struct toy_case fresh_of(uint64_t seed) {
     t.lambda = seed % 5 == 0 && t.dtype != DT_F16 ? 0.7f : 0;
     return t;
 }
-static struct toy_case distinct_of(uint64_t seed) {
-    struct toy_case t = case_of(seed);
-    t.distinct = true;
-    t.steps = 5;  // of which K workers make no whole number of updates
-    t.workers = 3 + (int)(seed / 2 % 2);
-    t.per_update = 2 + (int)(seed % (uint64_t)(t.workers - 1));
-    t.damping = seed % 4 == 0;
-    t.fresh = seed % 5 == 0 ? 2 : 0;
-    t.lambda = seed % 7 == 0 && t.dtype != DT_F16 ? 0.7f : 0;
-    return t;
-}
 static struct toy_case square_of(uint64_t seed) {
     struct toy_case t = compensated_of(seed);
     t.lambda = 1e-3f;
     t.decay = 1;
     return t;
 }
-static struct toy_case (*const options[])(uint64_t) = {any_of,   lead_of,     aged_of,  compensated_of,
-                                                       fresh_of, distinct_of, square_of};
+static struct toy_case (*const options[])(uint64_t) = {any_of,         lead_of,  aged_of,
+                                                       compensated_of, fresh_of, square_of};
 
 static void test_sums(void **state) {
     (void)state;
@@ -383,51 +353,6 @@ static void test_freshness(void **state) {
         end(&r);
     }
     assert_true(fresh[0] > 0 && fresh[1] > 0);
-}
-
-// A key's updates are those of the sets, each of K workers unless the others push no more; a worker computes on weights that have its
-// last push, or the update that came of its set without it.
-static int check_sets(const struct run *r, int key) {
-    const struct toy_case *t = &r->t;
-    const struct arrivals *a = r->record[r->s->map->parts[key].shard];
-    int64_t least[SIM_WORKERS] = {0}, i = 0;
-    uint64_t last = 0, over = 0;
-    int fewer = 0;
-    for (int u = 1; said[u]; u++) {
-        uint64_t set = said[u];
-        int64_t now = arrivals_at(a, key, i)->version + arrivals_at(a, key, i)->staleness;
-        assert_int_equal(set & over, 0);
-        assert_true(elastic_count(set) <= t->per_update);
-        if (elastic_count(set) < t->per_update) over |= elastic_all(t->workers) & ~set;
-        fewer += elastic_count(set) < t->per_update;
-        for (int w = 0; w < t->workers; w++)
-            if (last & elastic_bit(w)) least[w] = now;
-        for (int w = 0; w < t->workers; w++) {
-            const struct arrival *x = arrivals_at(a, key, i);
-            if (!(set & elastic_bit(w))) continue;
-            assert_int_equal(x->worker, w);
-            assert_true(x->version >= least[w] && x->version + x->staleness == now);
-            i++;
-        }
-        last = set;
-    }
-    assert_int_equal(i, t->workers * t->steps);
-    return fewer;
-}
-
-static void test_distinct(void **state) {
-    (void)state;
-    int fewer = 0;
-    for (uint64_t seed = 1; seed <= 24; seed++) {
-        struct run r = {.t = distinct_of(seed)};
-        go(&r, NULL);
-        for (int key = 0; key < r.s->map->count; key++) {
-            train_key(&r, key);
-            fewer += check_sets(&r, key);
-        }
-        end(&r);
-    }
-    assert_true(fewer > 0);
 }
 
 static struct toy_case cgad_of(uint64_t seed) {
@@ -491,9 +416,8 @@ static void test_replays(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sums),      cmocka_unit_test(test_lead),     cmocka_unit_test(test_age),
-        cmocka_unit_test(test_freshness), cmocka_unit_test(test_distinct), cmocka_unit_test(test_cgad),
-        cmocka_unit_test(test_replays),
+        cmocka_unit_test(test_sums),      cmocka_unit_test(test_lead), cmocka_unit_test(test_age),
+        cmocka_unit_test(test_freshness), cmocka_unit_test(test_cgad), cmocka_unit_test(test_replays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

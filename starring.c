@@ -20,9 +20,9 @@
 #include "shared/launch/stop.h"
 #include "starring_revision.h"
 
-static const struct bench_program *const benches[] = {&bench_step, &bench_kernels,    &bench_adam,
-                                                      &bench_tune, &bench_collective, &bench_zero,
-                                                      &bench_ps,   &bench_checkpoint, &bench_offload};
+static const struct bench_program *const benches[] = {&bench_step,       &bench_kernels, &bench_adam,
+                                                      &bench_collective, &bench_zero,    &bench_ps,
+                                                      &bench_checkpoint, &bench_offload};
 #define BENCHES (int)(sizeof benches / sizeof *benches)
 
 static int cmd_bench(const struct topology_table *t, int argc, char **argv) {

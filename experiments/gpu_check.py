@@ -8,7 +8,7 @@
 
 The parts, the most telling first: facts and libraries; ops, every operation against the scalar reference; parity with
 PyTorch's vectors; bits, star = ring; collectives; step-*, accumulation, choices-*, training steps of four models, with
-each choice apart; kernels-*; tune-*; peers-*, PyTorch in turn with us; memcheck and racecheck. Each has a limit of its own, under
+each choice apart; kernels-*; peers-*, PyTorch in turn with us; memcheck and racecheck. Each has a limit of its own, under
 four minutes, and what it has no time left for is reported as skipped.
 
 All end up in one document, whichever call they ran in: what has run is kept, a part that runs again takes its own's

@@ -48,21 +48,6 @@ int dev_facts(struct device *d, struct device_facts *out) {
     return 0;
 }
 
-int dev_choose_products(struct device *d, const struct product_choice *choices, int count) {
-    return d->backend->choose_products ? d->backend->choose_products(d, choices, count) : 0;
-}
-
-int dev_products(struct device *d, struct product_use *out, int room) {
-    return d->backend->product_uses ? d->backend->product_uses(d, out, room) : 0;
-}
-
-int stream_tune_product(struct stream *s, const struct product_key *key, int rounds,
-                        struct product_timing *out) {
-    if (s->dev->backend->tune_product) return s->dev->backend->tune_product(s, key, rounds, out);
-    device_fail(s->dev, "the algorithms of products are measured on a GPU");
-    return -1;
-}
-
 // ---------------------------------------------------------------- memory
 
 // Whether the limit of the device's options leaves room. Two threads that ask at once may both be told so: what a rank

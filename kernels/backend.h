@@ -29,7 +29,6 @@
 #include "kernels/device_report.h"
 #include "kernels/dtype.h"
 #include "kernels/operations.h"
-#include "kernels/products.h"
 #include "kernels/spans.h"
 
 // ---------------------------------------------------------------- memory classes
@@ -118,11 +117,6 @@ struct backend {
     int (*event_sync)(struct event *e);
     int (*event_passed)(struct event *e);
     const struct spans *(*spans)(struct device *d, int i, const char **stream);
-    // kernels/products.h; NULL: products are not a matter of choice
-    int (*choose_products)(struct device *d, const struct product_choice *choices, int count);
-    int (*product_uses)(struct device *d, struct product_use *out, int room);
-    int (*tune_product)(struct stream *s, const struct product_key *key, int rounds,
-                        struct product_timing *out);
 };
 
 // The backend called name ("cpu", "ref"), or NULL and a text in *why.

@@ -11,7 +11,7 @@
 
 #define CUDA_SO_FILE   "libstarring_cuda.so"
 #define CUDA_SO_SYMBOL "starring_cuda_so"
-#define CUDA_SO_ABI    10  // changes with this header, kernels/backend.h and kernels/backend_impl.h
+#define CUDA_SO_ABI    11  // changes with this header, kernels/backend.h and kernels/backend_impl.h
 
 struct cuda_so {
     int abi;                        // CUDA_SO_ABI

@@ -15,7 +15,6 @@
 #include "shared/core/error.h"
 #include "shared/core/output.h"
 #include "shared/device/device_choice.h"
-#include "shared/device/product_choice.h"
 #include "shared/launch/closing.h"
 #include "shared/launch/launch_check.h"
 #include "shared/launch/local_steps.h"
@@ -216,7 +215,7 @@ static int make_ready(struct role *r, struct config *c) {
     bool computes = is(r, &command_worker);
     if (computes) device_resolve(c);
     error_quiet(QUIET_NOT);
-    r->unusable = computes && (!device_backend(c) || products_check(c));
+    r->unusable = computes && !device_backend(c);
     if (r->unusable || read_files(r)) return -1;
     error_set_label(r->rank >= 0 ? "%s %ld" : "%s", r->command->name, r->rank);
     return 0;

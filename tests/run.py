@@ -28,7 +28,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TAIL_LINES = 60  # of a failed program's output
 # The longest first, so that none is left over at the end.
 COMPUTE = ("test_job_cuda_ring", "test_job_cuda_star", "test_device.py", "test_job_cuda", "test_job_bench", "test_bits.py",
-           "test_job_cuda_waits", "test_emulation_norm", "test_decentral_cuda", "test_job_cuda_tune", "test_job_equal",
+           "test_job_cuda_waits", "test_emulation_norm", "test_decentral_cuda", "test_job_equal",
            "test_job_cuda_choices", "test_bundle.py", "test_compare_statistics.py", "test_emulation_*", "test_emulated_*",
            "test_kernels_*", "test_shared_*", "test_fuzz_replay")
 # Whatever else is not ALONE: a deadline that nothing but a hang may miss is many seconds there, and a kill waits for a step.
@@ -44,7 +44,7 @@ ALONE = ("test_decentral_mpi", "test_decentral_gloo", "test_kernels_*stream", "t
 LONG = ("test_standing_files.py", "test_slow_files.py", "test_supervise_mpi.py", "test_restart.py", "test_stopped.py", "test_frozen.py",
         "test_frozen_time.py", "test_everybody.py", "test_rescue_trouble.py", "test_hostile.py", "test_drill.py", "test_soak.py",
         "test_costs.py", "test_job_trouble", "test_decentral_mpi", "test_decentral_gloo", "test_job_bench", "test_job_bench_ps", "test_replicate.py", "test_compare_statistics.py", "test_device.py",
-        "test_job_cuda", "test_job_cuda_ring", "test_job_cuda_star", "test_job_cuda_tune", "test_job_cuda_waits", "test_job_cuda_choices", "test_bundle.py", "test_interrupt.py",
+        "test_job_cuda", "test_job_cuda_ring", "test_job_cuda_star", "test_job_cuda_waits", "test_job_cuda_choices", "test_bundle.py", "test_interrupt.py",
         "test_compare_command.py", "test_gpu_check.py", "test_netlab.py", "test_launchers.py", "test_cluster_failures.py",
         "test_cluster_ssh.py", "test_cluster_files.py", "test_star_ranks.py", "test_job_rows.py", "test_recipe_hashes.py",
         "test_late_deaths.py", "test_star_groups.py", "test_job_pairs.py", "test_star_units.py", "test_ring_processes.py", "test_bounded_delay.py",

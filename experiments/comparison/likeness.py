@@ -5,13 +5,12 @@ import sys
 from .runs import RunError, UsageError
 
 # Facts that make another task of it: whatever is swept, they stay equal.
-TASK = ["tokens_per_step", "model", "params", "data", "products"]
+TASK = ["tokens_per_step", "model", "params", "data"]
 PREDICTED = ["tokens_per_step", "model", "params"]  # those of them that --dry-run tells
 # Facts that a sweep or a list of media may vary, where all runs of one of its points share them.
 SETTING = ["seed", "dtype", "steps", "lr", "schedule", "optimizer", "clip", "trouble", "held_out", "device", "medium", "encryption", "host", "revision"]
 REMEDIES = {"tokens_per_step": "give all of them one train_batch_size, where workers are swept one that each number divides",
             "trouble": "give all of them the same --straggle and --delay (--set trouble.straggle=R:F)",
-            "products": "give all of them the same --set cuda.products=FILE, or none",
             "medium": "give all of them the same --medium, which puts a ring in processes as well",
             "held_out": "give all of them the same --set eval_batches=N",
             "encryption": "give all stars --keys DIR, or none",
@@ -30,8 +29,6 @@ def in_one_line(found):
 
 def fact(run, key):
     """A run's value, None where it does not say."""
-    if key == "products":
-        return None if run.products is None else run.get("products", "hash") or "no table"
     if key == "lr":
         return ((run.config().get("optimizer") or {}).get("params") or {}).get("lr")
     if key == "schedule":

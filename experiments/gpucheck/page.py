@@ -41,20 +41,6 @@ def step_rows(figures):
     return rows
 
 
-def tune_rows(figures):
-    """Two tables' rows, of the products and of the steps, with one head."""
-    rows = [["product", "m, n, k", "uses", "first ms", "best ms", "gain", "chosen"]]
-    for f in figures:
-        if "way" in f:
-            rows.append([f["what"], f["way"], 1, f"{1e3 * f['step_seconds']:.2f}", "", "", ""])
-            continue
-        best = f["best_seconds"]
-        rows.append([f["what"], f"{f['m']}, {f['n']}, {f['k']}", f["uses_per_step"], f"{1e3 * f['first_seconds']:.4f}",
-                     f"{1e3 * best:.4f}" if best else "-", share(1 - best / f["first_seconds"]) if best else "-",
-                     f"{f['rank'] or 'none'} of {f['candidates']}"])
-    return rows
-
-
 def operation_rows(figures):
     rows = [["operation", "shapes of", "shape", "us", "rate", "share", "of", "wanted", ""]]
     for f in figures:
@@ -107,7 +93,7 @@ def collective_rows(figures):
 
 
 ROWS = {"facts": fact_rows, "collectives": collective_rows, "step": step_rows, "accumulation": step_rows, "choices": step_rows,
-        "tune": tune_rows, "kernels": operation_rows, "peers": peer_rows}
+        "kernels": operation_rows, "peers": peer_rows}
 
 
 def rows_of(part):

@@ -35,7 +35,6 @@ ROWS = [
     Row("accumulation", steps.accumulation, "16 micro-batches a step: qwen2.5-1.5b", 50, 150),
     *by_model("choices", steps.choices, "what a GPU may choose", {"124m": 27, "1.5b": 60, "0.5b": 45, "1558m": 100}, 230),
     *by_model("kernels", speed.kernels, "single operations", {"124m": 10, "1.5b": 12, "0.5b": 12, "1558m": 15}, 120),
-    *by_model("tune", steps.tune, "products by measurement", {"124m": 15, "1.5b": 70, "0.5b": 60, "1558m": 80}, 230),
     *by_model("peers", speed.peers, "PyTorch in the same run", {"124m": 55, "1.5b": 150, "0.5b": 150, "1558m": 170}, 235),
     Row("memcheck", correct.memcheck, "compute-sanitizer memcheck", 60, 235),
     Row("racecheck", correct.racecheck, "compute-sanitizer racecheck", 100, 235),

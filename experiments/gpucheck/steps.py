@@ -1,4 +1,4 @@
-"""The parts that time whole training steps: each model as it is, its choices one by one, products chosen by measurement."""
+"""The parts that time whole training steps: each model as it is and its choices one by one."""
 import json
 import os
 
@@ -38,8 +38,6 @@ GELU = {"GELU: fused": {"cuda.gelu": "fused"}, "GELU: apart": {"cuda.gelu": "apa
 ACCUMULATION = 16
 # 16 times forward and backward, and one update: 28 bytes for each of 1.54e9 parameters at COPY.
 ACCUMULATED_MS = 16 * (MODELS["1.5b"].ms - 10) + 10
-FIRST_CHOICE, MEASURED_CHOICE = "first heuristics", "measured products"
-LESS_PERCENT = (2, 3)  # of a step, with measured products
 
 
 # The parts of the bench's device that computed it.
@@ -163,32 +161,6 @@ def choices(short):
         found = {way: time_step(checker, part, model, batch, way, settings) for way, settings in ways.items()}
         for way in list(ways)[1:]:
             difference(checker, part, model, found, (AS_IT_IS, way))
-    return part_of
-
-
-def tune(short):
-    """A part: `bench tune`, and the step with the table that it wrote beside the step without any."""
-    def part_of(checker, part):
-        model, batch = size_of(checker, part, short)
-        table = os.path.join(checker.out, f"products-{short}.json")
-        size = ["--rounds", 1] if checker.options.quick else []
-        outcome = checker.starring("bench", "tune", "--json", "--dtype", "bf16", "--out", table,
-                                   *words_of(checker, model, batch), *size)
-        if not outcome.ok:
-            part.check(f"{model.preset}: bench tune", outcome.verdict, outcome.why())
-            return
-        result = json.loads(outcome.text)
-        part.check(f"{model.preset}: bench tune", PASSED)
-        part.notes.append(f"the table is {os.path.basename(table)}")
-        for row in result["products"]:
-            part.figure(row.pop("purpose"), **row)
-        found = {way: time_step(checker, part, model, batch, way, {"cuda.products": file})
-                 for way, file in ((FIRST_CHOICE, "none"), (MEASURED_CHOICE, table))}
-        difference(checker, part, model, found, (FIRST_CHOICE, MEASURED_CHOICE))
-        if all(found.values()):
-            times = [found[way]["step_seconds"] for way in (FIRST_CHOICE, MEASURED_CHOICE)]
-            compare(checker, part, f"{model.preset}: {MEASURED_CHOICE}", 100 * (1 - times[1] / times[0]), LESS_PERCENT,
-                    "% of a step less")
     return part_of
 
 

@@ -62,23 +62,6 @@ int cuda_update_refused(struct cuda_ctx *ctx, const struct update_args *a);
 // Each row of c(M,N) becomes bias(N), for a product that then accumulates into it.
 int cuda_op_bias_rows(struct cuda_ctx *ctx, const struct matmul_args *a);
 
-// No operation of the model: what two buffers of n elements differ in, as a sum for each block; the caller
-// adds the blocks up. Sums of squares are double, in an order that n alone decides; not a number where an
-// element is not.
-struct cuda_difference {
-    double unequal;  // elements whose bits differ
-    double difference_squared, reference_squared;
-};
-#define CUDA_COMPARE_BLOCKS 512
-int cuda_compare_blocks(int64_t n);  // how many blocks there are: 1 to CUDA_COMPARE_BLOCKS
-struct cuda_compare_args {
-    struct cuda_difference *out;  // device memory, (cuda_compare_blocks(n))
-    const void *x, *reference;    // (n)
-    int64_t n;
-    enum dtype dt;
-};
-int cuda_compare(struct cuda_ctx *ctx, const struct cuda_compare_args *args);
-
 #ifdef __cplusplus
 }
 #endif

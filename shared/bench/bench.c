@@ -8,8 +8,8 @@
 #include <string.h>
 #include <sys/vfs.h>
 
-#include "kernels/statistics.h"
 #include "shared/core/error.h"
+#include "shared/core/statistics.h"
 
 static const char *name_of(const struct bench_program *b) { return b->command->name + strlen("bench "); }
 
@@ -23,12 +23,22 @@ char *bench_names(const struct bench_program *const *all, int count) {
     return names;
 }
 
+// Benches of earlier versions, and what there is instead.
+static const struct {
+    const char *name, *instead;
+} gone[] = {
+    {"tune",
+     "tables of measured products have gone: each product takes the algorithm that cuBLASLt names first; starring bench kernels "
+     "--device cuda times them"}};
+
 int bench_command(const struct bench_program *const *all, int count, const struct topology_table *t, int argc,
                   char **argv) {
     const char *word = argc > 0 ? argv[0] : "";
     for (int i = 0; i < count; i++)
         if (!strcmp(word, name_of(all[i])))
             return cli_run(all[i]->command, t, argc - 1, argv + 1, all[i]->run);
+    for (size_t i = 0; i < sizeof gone / sizeof *gone; i++)
+        if (!strcmp(word, gone[i].name)) return fail("bench %s: %s", word, gone[i].instead), EXIT_USAGE;
     bool help = cli_asks_help(word);
     FILE *f = help ? stdout : stderr;
     char *names = bench_names(all, count), *usage = xasprintf("starring bench %s [OPTIONS]\n\n", names);

@@ -14,8 +14,7 @@ struct bench_program {
     // Its exit status. EXIT_USAGE: what was asked for is wrong, after logging.
     int (*run)(const struct topology_table *t, const struct cli_args *a);
 };
-extern const struct bench_program bench_step, bench_kernels, bench_adam, bench_tune, bench_checkpoint,
-    bench_offload;
+extern const struct bench_program bench_step, bench_kernels, bench_adam, bench_checkpoint, bench_offload;
 
 // `starring bench`: argv holds what follows it. Runs the bench that is named, or lists them all. The exit status.
 int bench_command(const struct bench_program *const *all, int count, const struct topology_table *t, int argc,

@@ -5,17 +5,16 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "kernels/statistics.h"
 #include "shared/bench/bench.h"
 #include "shared/bench/bench_peer.h"
 #include "shared/bench/bench_work.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
 #include "shared/core/processors.h"
+#include "shared/core/statistics.h"
 #include "shared/core/text.h"
 #include "shared/device/device_choice.h"
 #include "shared/device/device_facts.h"
-#include "shared/device/product_choice.h"
 #include "shared/memory/memory_need.h"
 #include "shared/model/head_plan.h"
 #include "shared/model/model.h"
@@ -94,7 +93,6 @@ struct bench {
     struct bench_rank rank;
     struct bench_device d;  // the rank's, with the yardsticks
     struct between between;
-    struct products products;
     int64_t side;  // of the product
     int steps;     // timed ones of a round
     char *python;  // NULL: no peer
@@ -216,11 +214,6 @@ static int prepare(struct bench *b, const struct topology_table *topologies, con
     const struct backend *found = device_backend(c);
     if (!found || bench_rank_open(&b->rank, found)) return -1;
     struct device *dev = b->rank.dev;
-    if (products_give(c, dev, &b->products)) {
-        b->rank.ready = false;  // the user's file
-        return -1;
-    }
-    products_say(&b->products);
     // 2. The rank, and the yardsticks of the same run beside it.
     bool gpu = !dev_host_memory(dev);
     b->side = side ? side : gpu ? YARD_GPU : YARD_HOST;
@@ -243,7 +236,6 @@ static void release(struct bench *b) {
     bench_peer_end(&t->peer);
     if (t->s) arena_release(&b->d.arena);
     bench_rank_close(&b->rank);
-    products_free(&b->products);
     free(t->measured);
     free(b->python);
 }
@@ -412,9 +404,6 @@ static cJSON *figures_of(struct bench *b) {
     cJSON_AddItemToObject(o, "peer", t->peer ? bench_peer_figures(t->peer, tokens) : cJSON_CreateNull());
     json_put(o, "late_allocations", (double)r->late_allocations);
     cJSON_AddItemToObject(o, "device", r->on_gpu ? device_facts_json(&r->device) : cJSON_CreateNull());
-    cJSON *products =
-        products_json(b->rank.dev, &b->products);  // of a GPU: the large product among its shapes
-    cJSON_AddItemToObject(o, "products", products ? products : cJSON_CreateNull());
     put_memory(cJSON_AddObjectToObject(o, "memory"), b);
     return o;
 }
@@ -437,7 +426,7 @@ static void print_table(const struct bench *b, const cJSON *f) {
     char line[DEVICE_FACTS_LINE], predicted[24], peak[24];
     const struct rank_report *r = &b->rank.result.report;
     const struct device_memory *m = &r->device_memory;
-    const cJSON *memory = json_item(f, "memory"), *products = json_item(f, "products");
+    const cJSON *memory = json_item(f, "memory");
     const double side = json_number(f, "matmul_size"), full = json_number(f, "flops_per_step"),
                  causal = json_number(f, "flops_per_step_causal"),
                  again = json_number(f, "recomputed_flops_per_step"), chunks = json_number(f, "head_chunks"),
@@ -446,7 +435,6 @@ static void print_table(const struct bench *b, const cJSON *f) {
         printf("device         %s\n               ", device_facts_line(line, &r->device));
         device_work_print(stdout, json_item(f, "device"));
     }
-    products_print(stdout, "products       ", cJSON_IsNull(products) ? NULL : products);
     printf("model          %s, %.0f parameters\n", json_text(f, "model", ""), json_number(f, "params"));
     printf("tokens/s       %.1f\n", json_number(f, "tokens_per_second"));
     printf("step           B=%.0f T=%.0f %s: %.4f s (median)\n", json_number(f, "batch"),

@@ -6,11 +6,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/statistics.h"
 #include "shared/bench/bench.h"
 #include "shared/core/error.h"
 #include "shared/core/processors.h"
 #include "shared/core/rng.h"
+#include "shared/core/statistics.h"
 #include "shared/device/device_choice.h"
 #include "shared/hf/presets.h"
 #include "shared/launch/local.h"

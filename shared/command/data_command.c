@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "kernels/statistics.h"
 #include "shared/command/commands.h"
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
@@ -15,6 +14,7 @@
 #include "shared/core/path.h"
 #include "shared/core/regular_file.h"
 #include "shared/core/sha256.h"
+#include "shared/core/statistics.h"
 #include "shared/core/text.h"
 #include "shared/data/data.h"
 #include "shared/data/data_stream.h"

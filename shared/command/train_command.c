@@ -16,7 +16,6 @@
 #include "shared/core/text.h"
 #include "shared/core/topology_row.h"
 #include "shared/device/device_choice.h"
-#include "shared/device/product_choice.h"
 #include "shared/launch/hosts_rank.h"
 #include "shared/launch/joined.h"
 #include "shared/launch/launch_check.h"
@@ -224,7 +223,7 @@ static int check(const struct run *r, const struct cli_args *args, const struct 
     if (starts_far(r) && !dry) return 0;
     if ((!dry || !config_device(c)->gpu) && !device_backend(c))
         return -1;  // a GPU's run is predicted without one
-    return dry ? 0 : products_check(c);
+    return 0;
 }
 
 // Errors of the run's start and of its directory, beside those of model and data.

@@ -192,7 +192,6 @@ struct config {
     int threads;                 // CPU threads per rank; 0: cores / ranks on this machine, at least 1
     enum cpu_kernel cpu_kernel;  // device cpu, dtype bf16: as asked
     struct cuda_choices cuda;
-    char *products;  // cuda.products: "auto", "none" or a file (shared/device/product_choice.h)
 
     char *model;      // preset, file or directory
     char *data;       // file, directory, or "demo"

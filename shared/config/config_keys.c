@@ -172,8 +172,6 @@ static const struct config_key keys[] = {
     SIZE("cuda.attention_slice", R | B | L, c.cuda.attention_slice_bytes, slice_names),
     ENUM("cuda.gelu", R | B | L, c.cuda.gelu, gelu_names),
     ENUM("cuda.bias_grad", R | B | L, c.cuda.bias_grad, bias_grad_names),
-    TEXT("cuda.products", NOBODY, c.products,
-         DEFAULT("auto")),  // a file: products_compare compares what of it applies to a device
     DTYPE("dtype", T, c.dtype, dtype_names, FLAG("dtype", "D", "fp32, bf16 or fp16 (fp32)"), OFTEN(WHAT)),
     NUMBER("steps", R | ORDER, KEY_I64, c.steps, 1, EXACT_MAX, DEFAULT("100"),
            FLAG("steps", "N", "optimizer steps (100)"), OFTEN(TRAINING)),

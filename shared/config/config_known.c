@@ -1,5 +1,5 @@
-// Keys of DeepSpeed's configuration (0.19.6: docs/_pages/config-json.md and the classes it is read into) that this
-// program does not read, with the reason. A path here is a leaf: members below it are not visited.
+// Keys of DeepSpeed's configuration (0.19.6: docs/_pages/config-json.md and the classes it is read into), and of earlier
+// versions of this program, that it does not read, with the reason. A path here is a leaf: members below it are not visited.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -182,6 +182,9 @@ static const struct known known[] = {
         "parameter_server.distinct_workers", NULL,
         "updates of K different workers that wait for them have gone: leave it out, which makes updates of the first K pushes, or "
         "use ps:backup:B, which goes on with the first N - B workers of each step"),
+    GONE("cuda.products", NULL,
+         "tables of measured matrix products have gone: leave it out, each product takes the algorithm that cuBLASLt's heuristic "
+         "names first"),
     ELSEWHERE("architectures", of_model),
     ELSEWHERE("model_type", of_model),
     ELSEWHERE("compute_environment", of_accelerate),

@@ -87,10 +87,8 @@ int stage_begin(struct stage *s, struct config *c, const char *program) {
     s->links = xstrdup(template);
     s->folder = xasprintf("%s-there", template);
     s->config = xasprintf("%s/config.json", s->folder);
-    bool a_file = c->products && strcmp(c->products, "auto") != 0 && strcmp(c->products, "none") != 0;
     return link_program(s, program) || take(s, 0, &c->model, preset) || take(s, 1, &c->data, "demo") ||
-                   take(s, 2, &c->val_data, NULL) || (a_file && take(s, 3, &c->products, NULL)) ||
-                   write_config(s, c)
+                   take(s, 2, &c->val_data, NULL) || write_config(s, c)
                ? -1
                : 0;
 }

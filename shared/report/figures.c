@@ -357,9 +357,6 @@ static void put_hash(cJSON *o, const char *key, const void *from) {
     char hash[REPORT_JOB_MAX];
     json_put_text(o, key, f->has_hash ? report_job_name(f->weights_hash, hash) : NULL);
 }
-static void put_products(cJSON *o, const char *key, const void *from) {
-    cJSON_AddItemToObject(o, key, cJSON_Duplicate(((const struct run_facts *)from)->products, 1));
-}
 static void put_revision(cJSON *o, const char *key, const void *from) {
     (void)from;
     json_put_text(o, key, starring_revision);
@@ -382,10 +379,6 @@ static const struct figure of_runs[] = {
      AT(cpu_kernel), .type = "string", .when = "CPU"},
     {"cpu_kernel.built_for", NULL, "the vector instructions that worker 0's program was built for",
      MADE(put_built_for), .type = "string", .when = "CPU"},
-    {"products", NULL,
-     "which algorithms the matrix products of worker 0's GPU take (`cuda.products`); null: not computed"
-     " on a GPU",
-     MADE(put_products), .type = "object or null", FIGURE_IF(run_facts, products), TOP},
     {"head", NULL, "how the head cut the logits of a micro-batch", OBJECT, TOP},
     {"head.chunk_rows", NULL, "rows of a chunk of logits; the last one may have fewer", AT(head.rows)},
     {"head.chunks", NULL, "of a micro-batch", AT(head.chunks)},

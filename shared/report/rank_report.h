@@ -158,7 +158,6 @@ struct run_facts {
     int64_t resumed_from;         // steps done before the checkpoint it went on from; 0: none
     int64_t place;                // where ranks share a budget: steps of the run that are done; else 0
     const char *data;             // description of the token stream
-    struct cJSON *products;       // products_json; NULL: not on a GPU. The caller's
     const char *medium, *launch;  // struct topology's
     const char *cpu_kernel;       // device_cpu_kernel
     struct head_plan head;

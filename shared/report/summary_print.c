@@ -6,7 +6,6 @@
 #include "shared/core/json.h"
 #include "shared/core/text.h"
 #include "shared/device/device_facts.h"
-#include "shared/device/product_choice.h"
 #include "shared/report/summary.h"
 
 static const char *text(const cJSON *o, const char *key) { return json_text(o, key, "-"); }
@@ -161,7 +160,6 @@ static void print_head(FILE *f, const cJSON *s) {
     if (cJSON_IsObject(kernel))
         fprintf(f, "cpu kernel  %s (program built for %s)\n", text(kernel, "name"),
                 text(kernel, "built_for"));
-    products_print(f, "products    ", json_item(s, "products"));
     const cJSON *head = json_item(s, "head");
     if (cJSON_IsObject(head) && json_number(head, "chunks") > 1)
         fprintf(f, "logits      %.0f chunks of %.0f rows a micro-batch%s\n", json_number(head, "chunks"),

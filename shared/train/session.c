@@ -12,7 +12,6 @@
 #include "shared/data/vocabulary.h"
 #include "shared/device/device_choice.h"
 #include "shared/device/device_facts.h"
-#include "shared/device/product_choice.h"
 #include "shared/monitor/monitor.h"
 #include "shared/report/metrics.h"
 #include "shared/report/progress.h"
@@ -33,7 +32,6 @@ struct session {
     const struct job *job;
     struct device *dev;
     struct stream *compute;
-    struct products products;
     struct model *model;
     struct batch_feed *feed;
     struct slowdown *slowdown;
@@ -133,8 +131,6 @@ static int open_device(struct session *x) {
                                .watch_host = true,
                                .memory_bytes = (size_t)c->device_bytes};
     if (dev_open(backend, &d, &x->dev)) return fail("--device %s: cannot open it", backend->name);
-    if (products_give(c, x->dev, &x->products)) return -1;
-    if (x->o->rank <= 0) products_say(&x->products);
     x->compute = stream_create(x->dev, "compute");
     return x->compute ? 0 : fail("--device %s: %s", backend->name, dev_error(x->dev));
 }
@@ -300,11 +296,9 @@ static int leave_report(struct session *x, struct train_result *result) {
     int rc = result->lacks_file ? -1 : 0;
     if (j->config->trace && trace_write_worker(j->dir, x->topology->rank, x->dev, result->timeline)) rc = -1;
     if (timeline_write_worker(j->dir, x->topology->rank, result->timeline)) rc = -1;
-    facts.products = products_json(x->dev, &x->products);
     result->report.moments = moments_of(x, result);
     if (summary_write_rank(j->dir, &result->report, result->report.rank == 0 ? &facts : NULL)) rc = -1;
     moments_free(&result->report.moments);
-    cJSON_Delete(facts.products);
     return rc;
 }
 
@@ -367,7 +361,6 @@ int session_run(const struct session_options *o, struct session_end *end) {
     if (!rc && (rc = open_checkpoint(&x))) topology_abort(x.topology, error_last());
     if (!rc) rc = compare_ranks(&x);
     if (!rc) rc = draw_life(&x);
-    if (!rc) rc = products_compare(o->job->config, x.topology, &x.products);
     if (!rc && (rc = open_output(&x))) topology_abort(x.topology, error_last());
     if (!rc) x.saver = open_saver(&x);
     if (!rc && x.topology->size > 1 && !(x.watch = stall_watch_open())) rc = -1;
@@ -390,6 +383,5 @@ int session_run(const struct session_options *o, struct session_end *end) {
     timeline_destroy(&x.timeline);
     if (x.compute) stream_destroy(&x.compute);
     if (x.dev) dev_close(&x.dev);
-    products_free(&x.products);
     return rc;
 }

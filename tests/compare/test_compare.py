@@ -283,20 +283,6 @@ class FinishedRuns(Case):
         self.assertEqual((p.returncode, p.stderr), (0, ""))
         self.assertEqual([r["cpu_kernel"] for r in self.table()], ["fma", "amx"])
 
-    def test_matrix_products_by_two_tables_are_refused(self):
-        def products(value):
-            return {"file": "a table", "hash": value, "ignored": 0, "shapes": 2, "chosen": 2, "unknown": 0, "refused": 0}
-        argv = self.two(products=products("12ab"))  # the other run says nothing: of a CPU
-        self.assertEqual(self.run_it(*argv).returncode, 0)
-        for other in ("34cd", None):
-            make_run(self.at("a"), "ps:sync", LOSSES, products=products(other))
-            p = self.run_it(*argv)
-            self.assertEqual(p.returncode, 1)
-            self.assertIn("unequal products", p.stderr)
-            self.assertIn("cuda.products=FILE, or none", p.stderr)
-        make_run(self.at("a"), "ps:sync", LOSSES, products=dict(products("12ab"), file="a copy", unknown=1))
-        self.assertEqual(self.run_it(*argv).returncode, 0)
-
     def test_broken_directories_are_named(self):
         argv = self.two()
         with open(self.at("b", "metrics.jsonl"), "a", encoding="utf-8") as f:

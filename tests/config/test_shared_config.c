@@ -555,13 +555,12 @@ static void test_cuda_section(void **state) {
     assert_int_equal(c->cuda.attention_slice_bytes, CUDA_SLICE_AUTO);
     assert_int_equal(c->cuda.gelu, CUDA_GELU_AUTO);
     assert_int_equal(c->cuda.bias_grad, CUDA_BIAS_GRAD_AUTO);
-    assert_string_equal(c->products, "auto");
     assert_null(config_reset_section(c, "cuda"));
     config_destroy(&c);
 
     c = accept(
         "{\"cuda\": {\"attention\": \"cudnn\", \"attention_slice\": 536870912, \"gelu\": \"apart\", "
-        "\"bias_grad\": \"epilogue\", \"products\": \"table.json\"}}");
+        "\"bias_grad\": \"epilogue\"}}");
     char *text = config_to_json(c);
     struct config *again = accept(text);
     free(text);
@@ -569,16 +568,14 @@ static void test_cuda_section(void **state) {
     assert_int_equal(again->cuda.attention_slice_bytes, 536870912);
     assert_int_equal(again->cuda.gelu, CUDA_GELU_APART);
     assert_int_equal(again->cuda.bias_grad, CUDA_BIAS_GRAD_EPILOGUE);
-    assert_string_equal(again->products, "table.json");
     config_destroy(&again);
     text = config_reset_section(c, "cuda");
     assert_string_equal(text,
                         "cuda.attention cudnn, cuda.attention_slice 536870912, cuda.gelu apart, "
-                        "cuda.bias_grad epilogue, cuda.products table.json");
+                        "cuda.bias_grad epilogue");
     free(text);
     assert_int_equal(c->cuda.attention, CUDA_ATTENTION_AUTO);
     assert_int_equal(c->cuda.attention_slice_bytes, CUDA_SLICE_AUTO);
-    assert_string_equal(c->products, "auto");
     assert_null(config_reset_section(c, "cuda"));
     config_destroy(&c);
 

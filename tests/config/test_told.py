@@ -114,6 +114,20 @@ class Told(Runs):
             self.assertRegex(p.stderr, r"^starring: error: (\S+ )?closed: Permission denied\n$|--resume: closed: Permission denied\n$")
         self.assertEqual(self.run_it("evaluate", "none", status=2).stderr, "starring: error: evaluate none: No such file or directory\n")
 
+    # What an earlier version had, and words of the sentence that says what to use instead.
+    GONE = {"train --print-config --set cuda.products=table.json": "cuda.products: tables of measured matrix products have gone: leave it out",
+            "bench tune --model tiny": "bench tune: tables of measured products have gone: .*starring bench kernels --device cuda times"}
+
+    def test_what_has_gone_says_what_to_use(self):
+        for words, said in self.GONE.items():
+            with self.subTest(words):
+                self.assertRegex(self.run_it(*words.split(), status=2).stderr, said)
+
+    def test_a_key_that_has_gone_and_is_off_is_accepted(self):
+        for value in ("auto", "none"):
+            p = self.run_it("train", "--print-config", "--set", f"cuda.products={value}")
+            self.assertNotIn("products", p.stdout)
+
     def test_the_last_line_can_be_typed(self):
         out = "my runs/100%s of mine"
         p = self.run_it(*TRAIN, "--model", "model.json", "--topology", "local", "--out", out)
@@ -121,7 +135,7 @@ class Told(Runs):
         self.assertEqual((files, shlex.split(typed)), (out, [PROGRAM, "summary", out]))
 
     def test_commands_are_printed_as_this_program_was_called(self):
-        benches = [f"bench {name}" for name in ("", "step", "kernels", "adam", "collective", "zero", "ps", "tune", "checkpoint", "offload")]
+        benches = [f"bench {name}" for name in ("", "step", "kernels", "adam", "collective", "zero", "ps", "checkpoint", "offload")]
         for words in ("", "train", "scheduler", "server", "worker", "plan", "keygen", "data", "summary", "evaluate", "generate", *benches):
             said = self.run_it(*words.split(), "--help").stdout
             self.assertIn(f"{shlex.quote(PROGRAM)} ", said)

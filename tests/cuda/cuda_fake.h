@@ -237,19 +237,6 @@ int cudnn_api_open(struct cudnn_api *api, const char **why) {
 }
 void cudnn_api_close(struct cudnn_api *api) { api->library = NULL; }
 void cuda_matmuls_free(struct cuda_device *d) { d->matmuls = NULL; }
-int cuda_products(struct device *d, struct product_use *out, int room) {
-    (void)d, (void)out, (void)room;
-    return 0;
-}
-int cuda_choose_products(struct device *d, const struct product_choice *choices, int count) {
-    (void)d, (void)choices;
-    return count == 0 ? 0 : -1;
-}
-int cuda_tune_product(struct stream *s, const struct product_key *key, int rounds,
-                      struct product_timing *out) {
-    (void)s, (void)key, (void)rounds, (void)out;
-    return -1;
-}
 void cuda_attentions_free(struct cuda_stream *s) { s->attentions = NULL; }
 int cuda_matmul(struct cuda_stream *s, const struct matmul_args *a) {
     return cpu_ops[OP_MATMUL](1, a, &s->ctx.why);

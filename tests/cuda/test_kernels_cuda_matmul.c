@@ -300,73 +300,6 @@ static void no_memory_is_said(void **state) {
     assert_int_equal(notes.products + notes.forwards, 0);
 }
 
-// ---------------------------------------------------------------- choices
-
-static struct product_choice choice_for(const struct matmul_args *m) {
-    struct product_choice c = {.key = key_of(m), .algo = {{77}}};
-    return c;
-}
-
-// A chosen algorithm runs where its key fits exactly, with the workspace that it wants; the heuristic is not
-// asked. What nobody has chosen is the first heuristic's as ever.
-static void chosen_algorithms_run(void **state) {
-    struct rig *r = *state;
-    struct matmul_args f = forward_of(DT_BF16), b = backward_of(DT_BF16);
-    struct product_choice choices[] = {choice_for(&b), choice_for(&f)};
-    struct product_use uses[3];
-    choices[0].key.k++;
-    notes.chosen_bytes = 4096;
-    notes.scheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    assert_int_equal(cuda_choose_products(&r->d.head, choices, 2), 0);
-    memset(choices, 0, sizeof choices);  // the device has its copy
-    for (int i = 0; i < 3; i++) assert_int_equal(cuda_matmul(&r->s, &f), 0);
-    assert_true(notes.algo == 77 && notes.workspace_bytes == 4096);
-    assert_true(notes.checks == 1 && notes.heuristics == 0);
-    assert_int_equal(cuda_matmul(&r->s, &b), 0);
-    assert_true(notes.algo == 0 && notes.checks == 1 && notes.heuristics == 1);
-    assert_int_equal(cuda_products(&r->d.head, uses, 3), 2);
-    assert_true(uses[0].source == PRODUCT_CHOSEN && uses[0].calls == 3 && uses[0].key.trans_b);
-    assert_true(uses[1].source == PRODUCT_FIRST && uses[1].calls == 1 && !uses[1].key.trans_b);
-    assert_int_equal(cuda_products(&r->d.head, uses, 1), 2);
-    assert_int_equal(dev_notes(&r->d.head), 0);
-}
-
-// What may not run is replaced by the first heuristic, and said.
-static void refused_choices_are_said(void **state) {
-    struct rig *r = *state;
-    static const struct {
-        cublasStatus_t check;
-        size_t bytes;
-        uint32_t scheme;
-        const char *why;
-    } cases[] = {
-        {CUBLAS_STATUS_NOT_SUPPORTED, 0, CUBLASLT_REDUCTION_SCHEME_NONE, "not supported"},
-        {CUBLAS_STATUS_SUCCESS, ((size_t)32 << 20) + 1, CUBLASLT_REDUCTION_SCHEME_NONE, "more workspace"},
-        {CUBLAS_STATUS_SUCCESS, 0, CUBLASLT_REDUCTION_SCHEME_INPLACE, "adds partial sums"},
-        {CUBLAS_STATUS_SUCCESS, 0, CUBLASLT_REDUCTION_SCHEME_MASK & ~3u, "adds partial sums"},
-    };
-    for (int i = 0; i < 4; i++) {
-        struct matmul_args f = forward_of(DT_BF16);
-        struct product_choice choice = choice_for(&f);
-        struct product_use use;
-        enum dev_note_kind kind;
-        notes.check = cases[i].check;
-        notes.chosen_bytes = cases[i].bytes;
-        notes.scheme = cases[i].scheme;
-        assert_int_equal(cuda_choose_products(&r->d.head, &choice, 1), 0);
-        assert_int_equal(cuda_matmul(&r->s, &f), 0);
-        assert_true(notes.algo == 0 && notes.workspace_bytes == 0 && notes.heuristics == i + 1);
-        assert_int_equal(cuda_products(&r->d.head, &use, 1), 1);
-        assert_int_equal(use.source, PRODUCT_REFUSED);
-        assert_true(dev_notes(&r->d.head) > 0);
-        const char *said = dev_note(&r->d.head, dev_notes(&r->d.head) - 1, &kind);
-        assert_true(kind == DEV_NOTE_WARNING);
-        if (!strstr(said, "m 10, n 64, k 24, b transposed, bf16") || !strstr(said, cases[i].why))
-            fail_msg("%s: %s", cases[i].why, said);
-        cuda_matmuls_free(&r->d);
-    }
-}
-
 #define RIGGED(test) cmocka_unit_test_setup_teardown(test, open_rig, close_rig)
 
 int main(void) {
@@ -382,8 +315,6 @@ int main(void) {
         RIGGED(leading_dimensions_arrive),
         RIGGED(pointers_are_the_calls),
         RIGGED(no_memory_is_said),
-        RIGGED(chosen_algorithms_run),
-        RIGGED(refused_choices_are_said),
     };
     return cmocka_run_group_tests_name("kernels: matmul on cuBLASLt", tests, NULL, NULL);
 }

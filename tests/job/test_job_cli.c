@@ -121,7 +121,6 @@ static void every_command_has_help(void **state) {
                                         "summary --help",
                                         "bench adam --help",
                                         "bench kernels --help",
-                                        "bench tune --help",
                                         "bench checkpoint --help",
                                         "bench offload --help",
                                         "bench collective --help"};

@@ -18,12 +18,12 @@ static void test_notes(void **state) {
     struct device *d = inside_open();
     assert_int_equal(dev_notes(d), 0);
     device_note(d, DEV_NOTE_WARNING, "product of %d rows", 3);
-    device_note(d, DEV_NOTE_FACT, "a table of %s", "products");
+    device_note(d, DEV_NOTE_FACT, "heads of %s", "64");
     device_note(d, DEV_NOTE_WARNING, "product of %d rows", 3);
     assert_int_equal(dev_notes(d), 2);
     assert_string_equal(dev_note(d, 0, &kind), "product of 3 rows");
     assert_int_equal(kind, DEV_NOTE_WARNING);
-    assert_string_equal(dev_note(d, 1, &kind), "a table of products");
+    assert_string_equal(dev_note(d, 1, &kind), "heads of 64");
     assert_int_equal(kind, DEV_NOTE_FACT);
     const char *first = dev_note(d, 0, NULL);
     for (int i = 0; i < 2 * DEV_NOTES_MAX; i++) device_note(d, DEV_NOTE_FACT, "number %d", i);

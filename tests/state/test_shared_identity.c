@@ -113,7 +113,7 @@ static const struct {
      "zero_optimization.offload_param.nvme_path aio.block_size aio.queue_depth zero_optimization.cpu_offload "
      "zero_optimization.cpu_offload_param "
      "model.name data.path data.val_path data.tokenizer data.val_fraction launch interface threads "
-     "cpu.kernel cuda.products out keep_snapshots trace trouble.fault json quiet full unknown_keys memory.check memory.device_bytes "
+     "cpu.kernel out keep_snapshots trace trouble.fault json quiet full unknown_keys memory.check memory.device_bytes "
      "optimizer.params.torch_adam communication_data_type data_types.param_dtype scheduler.params.last_batch_iteration fp16.enabled "
      "bf16.enabled steps_per_print tensorboard.enabled tensorboard.output_path tensorboard.job_name "
      "csv_monitor.enabled csv_monitor.output_path csv_monitor.job_name zero_optimization.stage parameter_server.deadline_ms "

@@ -30,8 +30,6 @@ struct cuda_device {
     cublasLtHandle_t blas;
     pthread_mutex_t matmul_lock;  // guards the list and the descriptors in it
     struct matmul_plan *matmuls;
-    struct product_choice *choices;  // (choice_count), of dev_choose_products; read only after it
-    int choice_count;
     struct cudnn_api cudnn;
     const char *cudnn_missing;  // NULL: cudnn is loaded
     struct mark *idle;          // head.lock
@@ -128,8 +126,6 @@ int cuda_clock_read(struct cuda_stream *s);  // what the device is through with
 
 // matmul_plan.c
 void cuda_matmuls_free(struct cuda_device *d);
-int cuda_products(struct device *d, struct product_use *out, int room);
-int cuda_choose_products(struct device *d, const struct product_choice *choices, int count);
 // matmul.c, attention.c: -1 with ctx.why set.
 int cuda_matmul(struct cuda_stream *s, const struct matmul_args *a);
 int cuda_attention_forward(struct cuda_stream *s, const struct attn_fwd_args *a);
@@ -141,8 +137,5 @@ struct stream *cuda_stream_create(struct device *d, const char *name);
 void cuda_stream_destroy(struct stream *s);
 int cuda_stream_log(struct stream *s, size_t room, bool stamps_only);
 size_t cuda_stream_take_log(struct stream *s, struct span *out, size_t room, uint64_t *lost);
-// tune.c
-int cuda_tune_product(struct stream *s, const struct product_key *key, int rounds,
-                      struct product_timing *out);
 
 #endif

@@ -313,9 +313,6 @@ static const struct backend cuda_backend = {
     .event_sync = queue_event_sync,
     .event_passed = queue_event_passed,
     .spans = queue_spans,
-    .choose_products = cuda_choose_products,
-    .product_uses = cuda_products,
-    .tune_product = cuda_tune_product,
 };
 
 extern const struct cuda_so starring_cuda_so;

@@ -33,10 +33,9 @@ static enum outcome run(struct cuda_stream *s, const struct matmul_args *m, cons
     cublasStatus_t e = CUBLAS_STATUS_SUCCESS;
     pthread_mutex_lock(&d->matmul_lock);
     struct matmul_plan *p = matmul_plan_of(d, m, &e);
-    bool absent = p && p->source == PRODUCT_ABSENT;
-    if (p) p->calls++;
+    bool absent = p && p->absent;
     if (absent) *status = cublasLtGetStatusString(p->absent);
-    if (p && !absent) e = matmul_plan_run(d, p, m, &p->algo, workspace, p->workspace_bytes, s->stream);
+    if (p && !absent) e = matmul_plan_run(d, p, m, workspace, s->stream);
     pthread_mutex_unlock(&d->matmul_lock);
     if (absent) return RUN_ABSENT;
     if (!e) return RUN_DONE;

@@ -2,20 +2,13 @@
 // with transposes, leading dimensions, beta, and the epilogues of a bias, of GELU and of a bias gradient
 // (from B). Sums are in fp32, in index order, rounded once.
 //
-// EMULATED_CUBLAS_LACKS   epilogues for which there is no algorithm: words out of "bias gelu bgrad"
-//
 // Refused, because the library refuses it or computes garbage: operands that do not match, pointers less
 // aligned than the heuristic was promised, an aux matrix whose rows are no multiples of 8, operands that are
 // not in the device's memory, attributes that are not emulated.
 //
-// The heuristic knows several algorithms (enum which). How long they take is visible to events alone, and only
-// with EMULATED_CUBLASLT_TIMES; nothing waits that long.
-//
 // Environment
-//     EMULATED_CUBLASLT_TIMES    1: products take the seconds of times_s, as events see it
-//     EMULATED_CUBLASLT_VERSION  of the library; 130000
-//     EMULATED_CUBLASLT_REFUSES  1: cublasLtMatmulAlgoCheck refuses all but the first algorithm
-//     EMULATED_CUBLASLT_FIRST    which algorithm the heuristic begins with; 0. The others follow in a circle
+//     EMULATED_CUBLAS_LACKS  epilogues for which there is no algorithm: words out of "bias gelu bgrad"
+//     EMULATED_CUBLAS_ASKED  a file that gets a line for each question to the heuristic
 #include <cublasLt.h>
 #include <math.h>
 #include <stdint.h>
@@ -48,22 +41,8 @@ struct preference {
     uint32_t reductions, a_align, b_align, c_align, d_align;
 };
 
-// In the heuristic's order.
-enum which {
-    WHICH_FIRST,     // sums in index order
-    WHICH_UNSTABLE,  // other bits in each run
-    WHICH_REVERSED,  // sums in the opposite order: other bits than the first's; the fast one
-    WHICH_WRONG,     // leaves out a term
-    WHICH_BROKEN,    // does not run
-    WHICH_COUNT
-};
-// So long that what the emulation itself takes is nothing.
-static const double times_s[WHICH_COUNT] = {20000, 5000, 10000, 2500, 1250};
-#define REVERSED_ADDING_S 19900  // where a product accumulates: faster than the first, but hardly
-
 // What goes from the heuristic to the product, in cublasLtMatmulAlgo_t's words.
 struct algorithm {
-    uint32_t which;
     uint32_t a_align, b_align, c_align, d_align;
     uint64_t workspace_bytes;
 };
@@ -89,14 +68,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t h) {
     return h == (cublasLtHandle_t)&handle ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_INITIALIZED;
 }
 
-static uint64_t number_of(const char *name, uint64_t otherwise) {
-    const char *text = getenv(name);
-    return text && *text ? strtoull(text, NULL, 10) : otherwise;
-}
-
-static bool asked(const char *name) { return number_of(name, 0) == 1; }
-
-size_t cublasLtGetVersion(void) { return number_of("EMULATED_CUBLASLT_VERSION", 130000); }
+size_t cublasLtGetVersion(void) { return 130000; }
 
 const char *cublasLtGetStatusString(cublasStatus_t s) {
     return s == CUBLAS_STATUS_SUCCESS         ? "CUBLAS_STATUS_SUCCESS"
@@ -214,8 +186,6 @@ struct product {
     const void *pa, *pb, *pc;
     void *pd;
     float alpha, beta;
-    enum which which;
-    cudaStream_t stream;
 };
 
 static uint64_t inner(const struct product *p) {
@@ -313,20 +283,6 @@ static void finish_column(const struct product *p, uint64_t j, const float *sums
     }
 }
 
-// Another element each time: no two runs on equal operands are equal.
-static void disturb(const struct product *p) {
-    static _Atomic uint64_t runs;
-    uint64_t at = runs++ * 7919 % (p->d.rows * p->d.columns);
-    unsigned char *element =
-        (unsigned char *)p->pd + ((size_t)p->d.ld * (at / p->d.rows) + at % p->d.rows) * size_of(p->d.type);
-    *element ^= 1;  // the lowest bit
-}
-
-static void pass_time(const struct product *p) {
-    bool hardly = p->which == WHICH_REVERSED && p->beta != 0;
-    if (asked("EMULATED_CUBLASLT_TIMES")) emu_pass(p->stream, hardly ? REVERSED_ADDING_S : times_s[p->which]);
-}
-
 static int run_product(void *arg, const char **why) {
     const struct product *p = arg;
     uint64_t m = p->d.rows, n = p->d.columns, k = inner(p);
@@ -336,18 +292,14 @@ static int run_product(void *arg, const char **why) {
     if (!sums) abort();
     for (uint64_t j = 0; j < n; j++) {
         memset(sums, 0, m * sizeof *sums);
-        for (uint64_t at = p->which == WHICH_WRONG; at < k; at++) {
-            uint64_t l = p->which == WHICH_REVERSED ? k - 1 - at : at;
+        for (uint64_t l = 0; l < k; l++)
             for (uint64_t i = 0; i < m; i++) sums[i] += a[l * m + i] * b[j * k + l];
-        }
         finish_column(p, j, sums);
         if (p->how.epilogue != CUBLASLT_EPILOGUE_BGRADB) continue;
         float grad = 0;
         for (uint64_t l = 0; l < k; l++) grad += b[j * k + l];
         store(p->how.bias, j, p->d.type, grad);
     }
-    if (p->which == WHICH_UNSTABLE) disturb(p);
-    pass_time(p);
     free(a);
     free(b);
     free(sums);
@@ -376,6 +328,14 @@ static bool lacks(unsigned epilogue) {
            (EPILOGUE_HAS(epilogue, CUBLASLT_EPILOGUE_BIAS) && strstr(list, "bias"));
 }
 
+static void note_question(void) {
+    const char *path = getenv("EMULATED_CUBLAS_ASKED");
+    FILE *f = path ? fopen(path, "a") : NULL;
+    if (!f) return;
+    fputs("asked\n", f);
+    fclose(f);
+}
+
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t how,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -387,46 +347,15 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
     const char *why = h != (cublasLtHandle_t)&handle || wanted < 1 ? "an odd question" : refusal(&p);
     *count = 0;
     if (why) return refuse(why);
+    note_question();
     if (lacks(p.how.epilogue)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    for (int i = 0; i < wanted && i < WHICH_COUNT; i++) {
-        uint32_t which =
-            (uint32_t)(number_of("EMULATED_CUBLASLT_FIRST", WHICH_FIRST) + (uint64_t)i) % WHICH_COUNT;
-        struct algorithm algo = {which,     q.a_align, q.b_align,
-                                 q.c_align, q.d_align, q.workspace_bytes < 4096 ? q.workspace_bytes : 4096};
-        memset(&found[i], 0, sizeof found[i]);
-        memcpy(&found[i].algo, &algo, sizeof algo);
-        found[i].workspaceSize = algo.workspace_bytes;
-        found[i].state = CUBLAS_STATUS_SUCCESS;
-        ++*count;
-    }
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmulDesc_t how, cublasLtMatrixLayout_t a,
-                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
-                                       cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *chosen,
-                                       cublasLtMatmulHeuristicResult_t *result) {
-    struct product p = product_of(how, a, b, c, d);
-    struct algorithm algo;
-    memcpy(&algo, chosen, sizeof algo);
-    const char *why = h != (cublasLtHandle_t)&handle ? "no handle" : refusal(&p);
-    if (why) return refuse(why);
-    if (algo.which >= WHICH_COUNT || (algo.which != WHICH_FIRST && asked("EMULATED_CUBLASLT_REFUSES")))
-        return CUBLAS_STATUS_NOT_SUPPORTED;
-    result->workspaceSize = algo.workspace_bytes;
-    result->state = CUBLAS_STATUS_SUCCESS;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo,
-                                                    cublasLtMatmulAlgoConfigAttributes_t which, void *value,
-                                                    size_t bytes, size_t *written) {
-    static const uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
-    (void)algo;
-    if (which != CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME || bytes != sizeof scheme)
-        return refuse("an attribute of an algorithm that is not emulated");
-    memcpy(value, &scheme, sizeof scheme);
-    if (written) *written = sizeof scheme;
+    struct algorithm algo = {q.a_align, q.b_align, q.c_align, q.d_align,
+                             q.workspace_bytes < 4096 ? q.workspace_bytes : 4096};
+    memset(found, 0, sizeof *found);
+    memcpy(&found->algo, &algo, sizeof algo);
+    found->workspaceSize = algo.workspace_bytes;
+    found->state = CUBLAS_STATUS_SUCCESS;
+    *count = 1;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -454,15 +383,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t how, cons
     p.pb = pb;
     p.pc = pc;
     p.pd = pd;
-    p.which = (enum which)algo.which;
-    p.stream = s;
     const char *why = h != (cublasLtHandle_t)&handle ? "no handle" : refusal(&p);
     if (!why && (!aligned(pa, algo.a_align) || !aligned(pb, algo.b_align) || !aligned(pc, algo.c_align) ||
                  !aligned(pd, algo.d_align)))
         why = "a pointer is less aligned than was promised when the algorithm was chosen";
     if (!why && workspace_bytes < algo.workspace_bytes) why = "less workspace than the algorithm wants";
     if (why) return refuse(why);
-    if (algo.which == WHICH_BROKEN) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!in_reach(s, &p) ||
         (workspace_bytes && !emu_reaches(s, workspace, workspace_bytes, "cuBLASLt: workspace")))
         return CUBLAS_STATUS_INVALID_VALUE;

@@ -42,9 +42,6 @@ void emu_note(const char *text);
 // Whether the work of a stream's device reaches all of [p, p + bytes); says what is wrong when not.
 bool emu_reaches(struct CUstream_st *s, const void *p, size_t bytes, const char *what);
 int emu_device_of(struct CUstream_st *s);
-// Called by work of s while it runs: events that s records from now on lie so much later. Nobody waits for
-// it.
-void emu_pass(struct CUstream_st *s, double seconds);
 
 // Between these two the calling thread may touch device memory.
 void emu_memory_open(void);

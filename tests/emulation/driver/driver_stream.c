@@ -24,7 +24,6 @@ struct CUstream_st {
     pthread_cond_t work;
     struct operation *first, **last;  // first: under way, or the next one
     bool closing;
-    double passed_s;  // that only its events know of: emu_pass. Its thread's
 };
 
 static double now_s(void) {
@@ -95,7 +94,7 @@ static void end_operation(struct CUstream_st *s) {
     struct operation *o = s->first;
     if (o->kind == OPERATION_RECORD) {
         o->mark->passed = true;
-        o->mark->at_s = now_s() + s->passed_s;
+        o->mark->at_s = now_s();
     }
     mark_drop(o->mark);
     s->first = o->next;
@@ -190,8 +189,6 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
 }
 
 int emu_device_of(struct CUstream_st *s) { return s->device; }
-
-void emu_pass(struct CUstream_st *s, double seconds) { s->passed_s += seconds; }
 
 // ---------------------------------------------------------------- enqueuing
 

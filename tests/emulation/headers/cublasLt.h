@@ -54,8 +54,6 @@ typedef enum {
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8
 } cublasLtMatmulPreferenceAttributes_t;
 
-typedef enum { CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME = 3 } cublasLtMatmulAlgoConfigAttributes_t;
-
 typedef struct cublasLtContext *cublasLtHandle_t;
 typedef struct emulated_matmul_desc *cublasLtMatmulDesc_t;
 typedef struct emulated_matrix_layout *cublasLtMatrixLayout_t;
@@ -94,13 +92,6 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
                                               cublasLtMatrixLayout_t lc, cublasLtMatrixLayout_t ld,
                                               cublasLtMatmulPreference_t p, int room,
                                               cublasLtMatmulHeuristicResult_t found[], int *count);
-cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t la,
-                                       cublasLtMatrixLayout_t lb, cublasLtMatrixLayout_t lc,
-                                       cublasLtMatrixLayout_t ld, const cublasLtMatmulAlgo_t *algo,
-                                       cublasLtMatmulHeuristicResult_t *result);
-cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo,
-                                                    cublasLtMatmulAlgoConfigAttributes_t which, void *value,
-                                                    size_t bytes, size_t *written);
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t how, const void *alpha, const void *a,
                               cublasLtMatrixLayout_t la, const void *b, cublasLtMatrixLayout_t lb,
                               const void *beta, const void *c, cublasLtMatrixLayout_t lc, void *d,

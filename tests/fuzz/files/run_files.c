@@ -1,28 +1,15 @@
-// Small files of a run directory that a later process reads: state.json, lives.jsonl, a table of products. The first byte
-// says which.
+// Small files of a run directory that a later process reads: state.json, lives.jsonl. The first byte says which.
 #include <stdlib.h>
 #include <string.h>
 
 #include "shared/core/error.h"
-#include "shared/device/product_table.h"
 #include "shared/launch/lives.h"
 #include "shared/report/run_state.h"
 #include "tests/fuzz/fuzz.h"
 
-static void read_products(void) {
-    struct product_table t;
-    char *path = fuzz_path("products.json");
-    error_clear();
-    int rc = product_table_read(path, &t);
-    FUZZ_CHECK(rc == 0 || error_last()[0], "refused in silence");
-    for (int i = 0; i < t.count; i++) product_entry_hash(&t.entries[i]);
-    product_table_free(&t);
-    free(path);
-}
-
 FUZZ_TARGET(run_files) {
     struct fuzz_bytes in = {data, size};
-    switch (fuzz_below(&in, 3)) {
+    switch (fuzz_below(&in, 2)) {
         case 0: {
             struct run_state s;
             fuzz_put("state.json", in.p, in.left);
@@ -33,14 +20,11 @@ FUZZ_TARGET(run_files) {
             FUZZ_CHECK(!s.own && (s.phase != RUN_RUNNING || s.pid > 0), "a run without a process");
             break;
         }
-        case 1: {
+        default: {
             fuzz_put("lives.jsonl", in.p, in.left);
             struct life l = lives_last(fuzz_dir());
             FUZZ_CHECK(l.epoch <= INT32_MAX && l.restarts >= 0, "epoch %u, restart %d", l.epoch, l.restarts);
             break;
         }
-        default:
-            fuzz_put("products.json", in.p, in.left);
-            read_products();
     }
 }

@@ -1,6 +1,6 @@
-// Order statistics of measurements. At the bottom of the tree because the device measures products as well.
-#ifndef STARRING_KERNELS_STATISTICS_H
-#define STARRING_KERNELS_STATISTICS_H
+// Order statistics of measurements.
+#ifndef STARRING_SHARED_CORE_STATISTICS_H
+#define STARRING_SHARED_CORE_STATISTICS_H
 
 #include <stdlib.h>
 

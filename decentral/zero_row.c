@@ -44,30 +44,15 @@ static struct zero_options options_of(const struct config *c, const struct layou
 }
 
 // ---------------------------------------------------------------- choices that exclude each other
-static int check_groups(const struct config *c) {
-    int64_t g = c->reduce_group;
-    if (g == GROUP_HOST) return 0;  // of this machine's rank: check_machine
-    if (c->workers % g)
-        return fail(
-            "reduce_group %lld: --workers %d ranks are not groups of %lld; give a number that divides them",
-            (long long)g, c->workers, (long long)g);
-    if (g == 1 || g == c->workers) return 0;
-    if (c->reduce_native)
-        return fail(
-            "reduce_group %lld: with \"reduce\": \"native\" the library sums in its own order; leave one of them out",
-            (long long)g);
-    return 0;
-}
-
 // Secondary shards of stage 3.
 static int check_hpz(const struct config *c) {
     static const char key[] = "zero_optimization.zero_hpz_partition_size";
-    int64_t g = c->reduce_group, h = c->hpz;
+    int64_t g = config_group(c), h = c->hpz;
     if (c->workers % h)
         return fail("%s %lld: --workers %d ranks are not groups of %lld; give a number that divides them",
                     key, (long long)h, c->workers, (long long)h);
     if (h == 1 || h == c->workers) return 0;
-    if (g > 1 && g < c->workers && g != h)
+    if (g && g != h)
         return fail(
             "%s %lld: reduce_group is %lld, and both name the ranks of one host, whose traffic is counted apart; make them "
             "equal, or leave one of them out",
@@ -81,7 +66,7 @@ static int check_hpz(const struct config *c) {
 
 // Every rank updates with the whole momentum that the exchange ends with, and masks by the whole variance.
 static int check_onebit(const struct config *c) {
-    if (c->reduce_group > 1 && c->reduce_group < c->workers)
+    if (config_group(c))
         return fail(
             "optimizer.type %s: every rank tells every other its momentum in one bit, which is not done in groups; leave "
             "reduce_group out",
@@ -117,7 +102,10 @@ static int check_local_steps(const struct config *c) {
 
 static int check(const struct config *c) {
     if (ranks_check(c) || check_local_steps(c)) return -1;
-    if (c->reduce_group && check_groups(c)) return -1;
+    if (config_group(c) && c->reduce_native)
+        return fail(
+            "reduce_group %lld: with \"reduce\": \"native\" the library sums in its own order; leave one of them out",
+            (long long)c->reduce_group);
     if (check_hpz(c)) return -1;
     if (c->no_sync && check_no_sync(c)) return -1;
     return c->optimizer.row->onebit ? check_onebit(c) : 0;

@@ -14,7 +14,6 @@
 #include "ps/launch_star.h"
 #include "ps/net/medium.h"
 #include "ps/record/arrivals.h"
-#include "ps/sum/host_group.h"
 #include "ps/sum/push_code.h"
 #include "ps/trust/trust.h"
 #include "shared/core/error.h"
@@ -68,7 +67,7 @@ static int check_replicas(const struct config *c) {
 // of a rank is known when all have met (star_ranks.c).
 static void resolve(struct config *c, const struct rank_env *e) {
     int group = rank_env_group(e, c->workers);
-    if (c->reduce_group == GROUP_HOST && group && ps_shares(c)) c->reduce_group = group;
+    if (c->reduce_group == GROUP_HOST && group) c->reduce_group = group;
     if (e->kind == RANK_ENV_NONE || !c->ps.bind) return;
     const char *port = strrchr(c->ps.bind, ':');
     char *bind = xasprintf("tcp://127.0.0.1%s", port ? port : ":*");
@@ -105,18 +104,13 @@ static int check_delay(const struct config *c) {
     return lacks ? fail("--topology %s: %s", c->topology, lacks) : 0;
 }
 
-// The workers of a group add their gradients (ps/sum/host_group.h), or the servers add in groups; who belongs to a group is a matter
-// of worker numbers alone.
+// Servers add in groups, and who belongs to a group is a matter of worker numbers alone.
 static int check_groups(const struct config *c) {
     int64_t g = c->reduce_group;
     if (g == GROUP_NONE) return 0;
-    if (g == GROUP_HOST && !ps_shares(c))
-        return fail(
-            "\"reduce_group\": \"host\": workers of a machine add their gradients in memory that they share, which --medium "
-            "tcp forbids; leave one of the two out");
     if (g == GROUP_HOST)
         return fail(
-            "\"reduce_group\": \"host\": which of a star's workers share a machine is known only where `starring train` "
+            "\"reduce_group\": \"host\": which of a star's workers are on one machine is known only where `starring train` "
             "starts them all, or as ranks that follow each other; give the number of workers of each machine, the same to "
             "all roles");
     if (consistency_row(c->variant)->on_arrival)
@@ -126,9 +120,6 @@ static int check_groups(const struct config *c) {
     if (c->recovery.elastic)
         return fail("reduce_group %lld: --elastic changes who belongs to a sum; leave out one of the two",
                     (long long)g);
-    if (c->workers % g)
-        return fail("reduce_group %lld: --workers %d are not groups of %lld; give a number that divides them",
-                    (long long)g, c->workers, (long long)g);
     return 0;
 }
 
@@ -172,7 +163,7 @@ static int check_codes(const struct config *c) {
             "parameter_server.compression %s: what a dead worker's code had left out is in checkpoints alone, and the run that goes "
             "on from --replicate's copies would end in other bits: leave out one of the two",
             name);
-    if (ps_group(c) || ps_host_group(c))
+    if (config_group(c))
         return fail(
             "parameter_server.compression %s: reduce_group %lld has gradients added and rounded within a group of workers "
             "before they go on, and a code is of one worker's: leave out one of the two",
@@ -184,11 +175,10 @@ static int check_codes(const struct config *c) {
 static int check_residence(const struct config *c) {
     struct consistency_rule rule = consistency_of(c);
     bool sums = c->accumulation > 1 && c->dtype != DT_F32 && !config_sums_in_fp32(c);
-    const char *lacks = c->recovery.elastic ? "--elastic lets workers come and go, and servers stay"
-                        : ps_host_group(c) > 0
-                            ? "reduce_group has workers add gradients in memory of their own"
-                            : NULL;
-    if (ps_beside(c) && lacks) return fail("--servers-on workers: %s: leave out one of the two", lacks);
+    const char *lacks = NULL;
+    if (ps_beside(c) && c->recovery.elastic)
+        return fail(
+            "--servers-on workers: --elastic lets workers come and go, and servers stay: leave out one of the two");
     if (!ps_by_units(c)) return 0;
     if (!consistency_freezes(&rule) || c->recovery.elastic)
         lacks =
@@ -351,7 +341,6 @@ static int predict(const struct config *c, const struct layout *l, const char *r
     // Errors of codes, which a worker writes into a checkpoint by itself.
     if (ps_codes(c) && !consistency_of(c).row->on_arrival)
         out->state_bytes = (size_t)l->padded * sizeof(float);
-    if (ps_host_group(c)) out->alike = 1;  // what a worker leads depends on its place in its group
     if (ps_worker_predict(&in, l, rank, &out->memory, &out->wire)) return -1;
     local_steps_predict(c, l, out);
     return 0;
@@ -361,12 +350,6 @@ static struct topology_formula formula(const struct config *outside, const char 
     const struct config in = local_steps_inner(outside), *c = &in;
     struct topology_formula of_worker = {.wire = "P*b, padded, b bytes per element"};
     struct topology_formula of_server = {.wire = "N*P*b/S, padded, b bytes per element"};
-    if (ps_host_group(c)) {
-        snprintf(of_worker.wire, sizeof of_worker.wire,
-                 "P*b, of it P*b/g to servers, padded, b bytes per element");
-        snprintf(of_server.wire, sizeof of_server.wire,
-                 "N*P*b/S out, N*P*b/(g*S) in, padded, b bytes per element");
-    }
     if (ps_by_units(c)) {
         snprintf(of_worker.memory, sizeof of_worker.memory, "0, and slots");
         snprintf(of_worker.wire, sizeof of_worker.wire,

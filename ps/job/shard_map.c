@@ -42,17 +42,6 @@ static int64_t pieces_of(const struct shard_cut *cut, const struct unit *u) {
     return (grains + cut->most - 1) / cut->most * cut->parts;
 }
 
-int64_t shard_cut_every(const struct shard_cut *cut, const struct layout *l, int size, int place) {
-    int64_t n = 0, key = 0;
-    for (const struct unit *u = l->units; u < l->units + l->count; u++) {
-        int64_t pieces = pieces_of(cut, u), i = (place - key % size + size) % size;
-        for (; i < pieces; i += size)
-            n += piece_begin(cut, u, pieces, i + 1) - piece_begin(cut, u, pieces, i);
-        key += pieces;
-    }
-    return n;
-}
-
 static void cut_units(struct shard_map *m, const struct layout *l, const struct shard_cut *cut) {
     m->parts = xcalloc((unsigned long)cut->keys, sizeof *m->parts);
     for (int u = 0; u < l->count; u++) {

@@ -45,9 +45,6 @@ struct shard_map {
 // The cut alone, of any number of keys. 0, or -1 after logging what is impossible.
 int shard_cut_of(const struct config *c, const struct layout *l, struct shard_cut *out);
 
-// Elements of the keys place, place + size, .. of the cut: every size-th.
-int64_t shard_cut_every(const struct shard_cut *cut, const struct layout *l, int size, int place);
-
 #define SHARD_KEYS_MAX (1 << 22)  // of a map: it has a record for each, and so have its users
 // A partition has at most ps.partition_bytes, and fewer where balance wants it. NULL after logging what is impossible.
 struct shard_map *shard_map_of(const struct config *c, const struct layout *l);

@@ -21,14 +21,3 @@ bool ps_weights_in_place(const struct config *c, bool pages, int64_t keys) {
     return ps_shares(c) && !ps_is_staged(c) && !ps_by_units(c) && consistency_freezes(&rule) && pages &&
            keys <= KEYS_MAX && sysconf(_SC_PAGESIZE) == SHARD_PAGE;
 }
-
-int ps_host_group(const struct config *c) {
-    struct consistency_rule rule = consistency_of(c);
-    bool can = ps_shares(c) && consistency_freezes(&rule) && !ps_elastic(c) && !c->ps.log_updates;
-    return can && c->reduce_group > 1 ? (int)c->reduce_group : 0;
-}
-
-int ps_group(const struct config *c) {
-    bool groups = c->reduce_group > 1 && c->reduce_group < c->workers;
-    return groups && !ps_host_group(c) ? (int)c->reduce_group : 0;
-}

@@ -42,10 +42,4 @@ int ps_io_threads(const struct config *c, int streams, int peers);
 // pages, keys: of the map, or of its cut.
 bool ps_weights_in_place(const struct config *c, bool pages, int64_t keys);
 
-// Workers of a group whose members add their gradients before one of them pushes; 0: each worker pushes its own. With
-// ps:sync alone, where memory is shared (--medium), and where servers look at no single push (--log-updates).
-int ps_host_group(const struct config *c);
-// Whether the servers add in groups themselves, because the workers do not: workers of a group; 0: no.
-int ps_group(const struct config *c);
-
 #endif

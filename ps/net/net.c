@@ -259,7 +259,6 @@ static void count_bytes(struct wire_count *w, const struct wire_header *h, size_
     if (pays && local) atomic_fetch_add(sent ? &w->local_sent : &w->local_received, payload);
     pays = pays && !local;
     if (pays) atomic_fetch_add(sent ? &w->payload_sent : &w->payload_received, payload);
-    if (pays) atomic_fetch_add(sent ? &w->across_sent : &w->across_received, payload);
     if (copies) atomic_fetch_add(sent ? &w->replica_sent : &w->replica_received, payload);
 }
 
@@ -495,8 +494,7 @@ int descriptors_of_server(const struct config *c, int threads) {
 }
 
 int descriptors_of_worker(const struct config *c, int shards) {
-    return OF_WORKER + OF_IO_THREAD * ps_io_threads(c, shards, c->ps.servers) + 2 * shards +
-           2 * ps_host_group(c);
+    return OF_WORKER + OF_IO_THREAD * ps_io_threads(c, shards, c->ps.servers) + 2 * shards;
 }
 
 int descriptors_claim(int needed, int spare) {

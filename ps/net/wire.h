@@ -82,11 +82,10 @@ const char *wire_kind_name(enum wire_kind k);  // "push", ...
 // WIRE_LOST: what the sender lacks is a peer: a new epoch may help.
 // WIRE_HELD: arrived, and not in the sum yet (PUSH_ACK); of ATTACHED: refused.
 // WIRE_SKIP: the step is skipped. WIRE_PULLS: the push asks for the weights of the next step too.
-// WIRE_KEEP: the state behind this step goes into a checkpoint. Worker 0's, or its host group's leaders'.
+// WIRE_KEEP: the state behind this step goes into a checkpoint. Worker 0's.
 // WIRE_LATE: the step was closed without the receiver's gradient (STEP_DONE).
 // WIRE_UNUSED: no update has the gradient (PUSH_ACK, PULL_REPLY): it was too late, too old, or skipped.
 // WIRE_DRAINS: the weights that the push asks for are those behind its step, whatever delay is allowed.
-// WIRE_HOST_GROUP: the gradient is the sum of the sender's group (ps/sum/host_group.h).
 enum {
     WIRE_HELD = 1,
     WIRE_SKIP = 2,
@@ -96,11 +95,10 @@ enum {
     WIRE_JOINS = 32,
     WIRE_KEEP = 64,
     WIRE_LOST = 128,
-    WIRE_HOST_GROUP = 256,
-    WIRE_LATE = 512,
-    WIRE_DRAINS = 1024,
-    WIRE_UNUSED = 2048,
-    WIRE_FLAGS = 4095  // all of them
+    WIRE_LATE = 256,
+    WIRE_DRAINS = 512,
+    WIRE_UNUSED = 1024,
+    WIRE_FLAGS = 2047  // all of them
 };
 
 #define WIRE_HEADER_MAX  1023  // bytes

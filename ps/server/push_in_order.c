@@ -154,10 +154,8 @@ int note_push(struct server_core *c, struct server_key *k, const struct wire_hea
                          "key %d, step %lld: worker %d pushed with learning rate %.9g, worker %d with %.9g",
                          k->key, (long long)h->step, w, (double)h->lr, s->lr_worker, (double)s->lr);
     }
-    for (int i = 0, first = w - w % c->host_group; i < c->host_group; i++) {
-        k->pushed[first + i] = h->step + 1;
-        s->ready_ns[first + i] = h->ready_ns;
-    }
+    k->pushed[w] = h->step + 1;
+    s->ready_ns[w] = h->ready_ns;
     s->keep = s->keep || keep_wanted(c, h);
     s->contributed++;
     s->needed_ns = ps_later(s->needed_ns, h->ready_ns);
@@ -258,8 +256,8 @@ static struct sum_args turns_of(struct server_core *c, const struct server_key *
                          .group = c->group,
                          .turn = s->turn,
                          .group_acc = k->buf.part_acc};
-    for (int most = c->rule.workers / c->host_group - s->turn; a.count < most; a.count++) {
-        const struct gradient *g = &s->held[worker_of_turn(c, k, s->turn + a.count)];
+    for (int most = c->rule.workers - s->turn; a.count < most; a.count++) {
+        const struct gradient *g = &s->held[s->turn + a.count];
         if (!g->data) break;
         c->grads[a.count] = g->data;
     }
@@ -270,11 +268,10 @@ static struct sum_args turns_of(struct server_core *c, const struct server_key *
 // So many gradients are in the sum: their workers may have them back. The answer to a pull that is open tells that as well.
 static void take_turns(struct server_core *c, struct server_key *k, struct slot *s, int count) {
     for (int end = s->turn + count; s->turn < end; s->turn++) {
-        int w = worker_of_turn(c, k, s->turn);
+        int w = s->turn;
         bool told = !s->held[w].frame && k->pulls[w].pending;
         let_go(c, s, w);
-        if (s->turn > 0)
-            s->ready_ns[w] = ps_later(s->ready_ns[w], s->ready_ns[worker_of_turn(c, k, s->turn - 1)]);
+        if (w > 0) s->ready_ns[w] = ps_later(s->ready_ns[w], s->ready_ns[w - 1]);
         if (!told) acknowledge(c, k, w, k->step, false);
     }
 }
@@ -286,7 +283,7 @@ static int add_turns(struct server_core *c, struct server_key *k) {
     struct slot *s = slot_of(c, k, k->step);
     if (s->complete || !s->contributed) return 0;
     struct sum_args sum = turns_of(c, k, s);
-    if (consistency_completes(&c->rule, (s->turn + sum.count) * c->host_group)) {
+    if (consistency_completes(&c->rule, s->turn + sum.count)) {
         bool at_once;
         if (add_up(c, k, &sum, &at_once) != 0) return -1;
         take_turns(c, k, s, sum.count);
@@ -315,7 +312,7 @@ static int in_order_admit(struct server_core *c, struct server_key *k, const str
     if (note_push(c, k, h, g) != 0) return -1;
     // With a delay the worker may have what it asks for behind its push before the sum of the step is there.
     if (pull_ready(c, k, w)) answer_pull(c, k, w);
-    if (h->step == k->step && (w == worker_of_turn(c, k, turn) || !g->frame)) return in_order_advance(c, k);
+    if (h->step == k->step && (w == turn || !g->frame)) return in_order_advance(c, k);
     if (!g->frame) return 0;
     note_held(c);
     acknowledge(c, k, w, h->step, true);

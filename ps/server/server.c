@@ -14,7 +14,6 @@
 #include "ps/net/pulse.h"
 #include "ps/net/rejoin.h"
 #include "ps/server/server_threads.h"
-#include "ps/sum/host_group.h"
 #include "ps/sum/push_code.h"
 #include "ps/trust/trust.h"
 #include "shared/core/error.h"

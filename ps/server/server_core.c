@@ -20,19 +20,6 @@ static void refuse(struct server_core *c, const struct wire_header *h, const cha
 }
 
 // ---------------------------------------------------------------- messages
-// Whether a push is one worker's own or its group's sum is what every role reads from its configuration.
-static const char *host_group_refuses(const struct server_core *c, const struct server_key *k,
-                                      const struct wire_header *h) {
-    if (c->host_group == 1 && h->flags & WIRE_HOST_GROUP)
-        return "it is the sum of a group, and this server expects each worker's own: give all roles the same --medium "
-               "and reduce_group";
-    if (c->host_group > 1 && !(h->flags & WIRE_HOST_GROUP))
-        return "it is one worker's own, and this server expects the sums of groups: give all roles the same --medium "
-               "and reduce_group";
-    return h->rank % c->host_group != k->key % c->host_group ? "another worker of its group leads the key"
-                                                             : NULL;
-}
-
 // Why a push that has not been taken before cannot be; NULL: it can.
 static const char *push_unfit(const struct server_core *c, const struct server_key *k,
                               const struct wire_header *h, const struct gradient *g) {
@@ -57,8 +44,7 @@ static int on_push(struct server_core *c, struct server_key *k, const struct wir
                                : within ? s->base + h->place
                                         : NULL,
                                frame ? frame->bytes : h->place_bytes, frame};
-    const char *why = host_group_refuses(c, k, h);
-    if (!why && h->step < expected) {
+    if (h->step < expected) {
         const struct gradient *held = &slot_of(c, k, h->step)->held[h->rank];
         c->totals.duplicates++;
         ps_frame_release(frame);
@@ -66,7 +52,7 @@ static int on_push(struct server_core *c, struct server_key *k, const struct wir
             acknowledge(c, k, h->rank, h->step, held->data && !(held->frame && c->policy->takes_frames));
         return 0;
     }
-    if (!why) why = push_unfit(c, k, h, &g);
+    const char *why = push_unfit(c, k, h, &g);
     if (!why) return c->policy->admit(c, k, h, &g);
     ps_frame_release(frame);
     refuse(c, h, why);
@@ -349,8 +335,7 @@ struct server_core *server_core_create(const struct server_core_options *o) {
     c->slots = 1 + c->rule.lead;
     c->dtype = config->dtype;
     c->code = config->ps.code;
-    c->group = ps_group(config);
-    c->host_group = ps_host_group(config) ? ps_host_group(config) : 1;
+    c->group = config_group(config);
     c->commit_waits = commit_waits(config);
     unsigned long workers = (unsigned long)c->rule.workers;
     c->index = xcalloc((unsigned long)o->map->count + 1, sizeof *c->index);

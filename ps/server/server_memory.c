@@ -7,7 +7,6 @@
 #include "ps/job/shard_sizes.h"
 #include "ps/job/unit_moves.h"
 #include "ps/net/medium.h"
-#include "ps/sum/host_group.h"
 #include "ps/sum/push_code.h"
 #include "shared/core/error.h"
 #include "shared/core/segment.h"
@@ -24,7 +23,7 @@ void server_carve_key(struct arena *a, const struct config *c, const struct part
     out->master = take(a, MEM_MASTER, whole ? room : NULL, n * sizeof(float));
     optimizer_carve(a, c->optimizer.row, p->end - p->begin, out->state);
     out->acc = arena_take(a, MEM_GRADIENT, n * sizeof(float));
-    bool parts = ps_group(c) || (ps_by_units(c) && c->accumulation > 1);
+    bool parts = config_group(c) || (ps_by_units(c) && c->accumulation > 1);
     out->part_acc = parts ? arena_take(a, MEM_GRADIENT, n * sizeof(float)) : NULL;
     out->pulled = c->ps.delay_compensation > 0
                       ? arena_take(a, MEM_SERVER, n * dtype_size(c->dtype) * (size_t)c->workers)
@@ -133,7 +132,6 @@ int ps_server_predict(const struct config *c, const struct layout *l, int rank, 
     *wire = (struct wire_prediction){.sent_per_step = (uint64_t)size_times(pulled * size, c->workers),
                                      .received_per_step = (uint64_t)size_times(pushed, c->workers)};
     if (ps_beside(c)) unit_moves_local(wire, (uint64_t)(pulled * size), (uint64_t)pushed);
-    if (ps_host_group(c)) wire->received_per_step /= (uint64_t)ps_host_group(c);
     if (c->ps.replicate) {
         wire->replica_sent_per_step = (uint64_t)(elements * size);
         wire->replica_received_per_step = (uint64_t)(others * size);

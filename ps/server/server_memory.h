@@ -15,7 +15,7 @@ struct server_buffers {
     void *weight;                        // (n) of dtype; = master in fp32
     float *acc;                          // (n): the running sum, then the rounded gradient from its start
     float *
-        part_acc;  // (n): of the part of a sum that is under way: a group of workers (ps_group), or a micro-batch of resident
+        part_acc;  // (n): of the part of a sum that is under way: a group of workers (config_group), or a micro-batch of resident
     // units; NULL: sums have no parts
     void *
         pulled;  // (N, n) of dtype: the weights that each worker was sent last; NULL without delay_compensation

@@ -76,15 +76,14 @@ bool key_free(struct server_core *c, struct server_key *k) {
 // ---------------------------------------------------------------- checkpoints
 bool keep_wanted(const struct server_core *c, const struct wire_header *h) {
     // Worker 0 may be late, and all say it of the same steps.
-    bool says = h->rank < c->host_group || consistency_drops(&c->rule);
+    bool says = h->rank == 0 || consistency_drops(&c->rule);
     return c->o.keep.keep && says && (h->flags & WIRE_KEEP);
 }
 
 // Gradients of worker w that have come, of the steps before `end`, and are not in the key's state.
 static int64_t untaken(const struct server_core *c, const struct server_key *k, int w, int64_t end) {
     int64_t n = 0, begin = end - c->slots > 0 ? end - c->slots : 0;
-    for (int64_t step = begin; step < end; step++)
-        n += slot_of(c, k, step)->held[worker_of_turn(c, k, w / c->host_group)].data != NULL;
+    for (int64_t step = begin; step < end; step++) n += slot_of(c, k, step)->held[w].data != NULL;
     return n;
 }
 

@@ -18,7 +18,7 @@ struct gradient {
 struct slot {
     struct gradient *held;  // (N) not in the sum yet
     int64_t *ready_ns;      // (N) of the push; once added, with those added before it
-    int turn;               // of the gradient that is added next (worker_of_turn)
+    int turn;               // the worker whose gradient is added next
     int contributed;        // gradients taken, held ones included; 0: nothing of this step has come
     bool complete;          // summed and rounded, not yet committed
     bool replicated;        // the neighbour has the sum
@@ -182,7 +182,6 @@ struct server_core {
     enum dtype dtype;         // of gradients and weights
     struct code_format code;  // of pushes; of kind CODE_NONE: they are gradients
     int group;                // workers of a group that is summed first; 0: none
-    int host_group;           // workers whose gradients one push brings
     bool commit_waits;        // updates wait for the scheduler's decision
 
     int count;  // keys of this shard
@@ -222,10 +221,6 @@ static inline struct server_round *round_of(const struct server_core *c, int64_t
 }
 // The weights of the key's clock t, which has passed: in buf.old while they are among the last `lead`.
 static inline int old_of(const struct server_core *c, int64_t t) { return (int)(t % c->rule.lead); }
-// The worker that pushes the gradient which is added as number `turn`: of a group the worker that leads the key (ps/sum/host_group.h).
-static inline int worker_of_turn(const struct server_core *c, const struct server_key *k, int turn) {
-    return turn * c->host_group + k->key % c->host_group;
-}
 
 // ---------------------------------------------------------------- what all do with a key (server_state.c)
 // The worker's push of `step` was taken; held: it has come, and its turn has not.

@@ -72,7 +72,6 @@ int sharing_create(struct sharing *s, const struct config *c, const struct layou
     if (ps_shares_any(c) && open_own(s, a, room.used) != 0) return -1;
     room = (struct arena_room){.base = s->own.base, .used = SEGMENT_HEAD};
     worker_carve(a, c, l, s->in_place, s->own.base ? &room : NULL, out);
-    worker_count_board(a, c, l, m->count);
     if (a->failed) return -1;
     return s->in_place ? open_window(s, out) : 0;
 }

@@ -10,7 +10,6 @@
 #include "ps/job/batches.h"
 #include "ps/job/consistency.h"
 #include "ps/net/medium.h"
-#include "ps/sum/host_group.h"
 #include "ps/sum/push_code.h"
 #include "ps/worker/push_errors.h"
 #include "ps/worker/resident_units.h"
@@ -37,7 +36,6 @@ struct worker {
     struct arena arena;
     struct worker_buffers buffers;
     struct sharing sharing;
-    struct host_group_place host_group;
     struct push_errors errors;
     struct staging *staging;  // NULL: the device's memory is host memory
     struct comm *comm;
@@ -685,7 +683,6 @@ static void worker_destroy(struct topology *t) {
     comm_destroy(&w->comm);
     resident_destroy(&w->resident);
     arena_release(&w->arena);
-    host_group_close(&w->host_group);
     sharing_destroy(&w->sharing);
     free(w->tasks);
     free(w->reports);
@@ -794,28 +791,6 @@ static int worker_join_job(struct worker *w, const struct ps_role_options *role)
     return 0;
 }
 
-// The workers of a group find each other's memory: each says where its own is, in a gather of all.
-static int worker_meet_host_group(struct worker *w) {
-    size_t count = (size_t)w->t.size * HOST_GROUP_NUMBERS;
-    double *numbers = xcalloc(count, sizeof *numbers);
-    const struct host_group_options o = {.config = w->c,
-                                         .layout = w->t.layout,
-                                         .map = w->map,
-                                         .grads = &w->sharing.own,
-                                         .grad_at = w->buffers.grad_at,
-                                         .wire = &w->t.wire,
-                                         .rank = w->t.rank};
-    int rc = host_group_open(&w->host_group, &o, numbers + (size_t)w->t.rank * HOST_GROUP_NUMBERS);
-    if (rc != 0) comm_give_up(w->comm, error_last());
-    if (rc == 0) rc = worker_sum(&w->t, numbers, (int)count);
-    if (rc == 0 && (rc = host_group_meet(&w->host_group, numbers)) != 0) comm_give_up(w->comm, error_last());
-    free(numbers);
-    if (rc == 0)
-        comm_command(w->comm,
-                     &(struct command){.kind = COMMAND_HOST_GROUP, .host_group = &w->host_group.host_group});
-    return rc;
-}
-
 // The job is under way: its weights are the servers', and come as those of any step.
 static int worker_enter(struct worker *w) {
     const struct joined *j = comm_joined(w->comm);
@@ -867,9 +842,7 @@ struct topology *ps_worker_create(const struct ps_worker_options *o) {
     w->t.own_number.name = "error_scale";
     w->opening.members = elastic_all(c->workers);
     struct topology *t = &w->t;
-    if (worker_allocate(w, o) == 0 && worker_join_job(w, &o->role) == 0 && worker_enter(w) == 0 &&
-        (!ps_host_group(c) || worker_meet_host_group(w) == 0))
-        return t;
+    if (worker_allocate(w, o) == 0 && worker_join_job(w, &o->role) == 0 && worker_enter(w) == 0) return t;
     topology_destroy(&t);
     return NULL;
 }

@@ -259,9 +259,6 @@ static void obey(struct comm *c, const struct command *x, double now) {
             worker_core_begin(core, x->step);
             if (!ps_by_units(c->c)) worker_core_pull_all(core, 0, now);
             return;
-        case COMMAND_HOST_GROUP:
-            worker_core_host_group(core, x->host_group);
-            return;
         case COMMAND_REPORT:
             worker_core_report(core, &x->report);
             return;
@@ -444,7 +441,6 @@ static void *comm_main(void *arg) {
     while (!asked_to_end(c, &failed)) {
         bool transferring = worker_core_transferring(c->core);
         atomic_fetch_add(&c->turns, 1);
-        hurry = hurry || worker_core_hurry(c->core);
         int rc = poll_once(c, items, hurry);
         const char *why = worker_core_error(c->core);
         const struct worker_status *status = worker_core_status(c->core);

@@ -49,8 +49,7 @@ enum command_kind {
     COMMAND_PUSH,
     COMMAND_PULL,  // by unit
     COMMAND_INIT,
-    COMMAND_BEGIN,       // goes on behind so many steps, and pulls the weights
-    COMMAND_HOST_GROUP,  // before the first push
+    COMMAND_BEGIN,  // goes on behind so many steps, and pulls the weights
     COMMAND_REPORT,
     COMMAND_JUMP,  // goes on at a step, behind others that were closed without this worker
     COMMAND_GATHER,
@@ -74,7 +73,6 @@ struct command {
     bool aside;                      // PULL: not for a training pass
     const struct wire_header *done;  // TAKE: as worker_core_take's, until it is answered
     uint32_t more;                   // PULL_ALL: of worker_core_pull_all
-    struct host_group *host_group;   // HOST_GROUP: outlives the comm
     struct step_report report;
     double gather[WIRE_VALUES_MAX];
     int count;        // GATHER

@@ -1,6 +1,5 @@
 #include "ps/worker/worker_core_state.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,7 +89,7 @@ static void queue(struct worker_core *c, struct worker_slot *s, const void *payl
 // Bytes of the transport that a slot's sending takes.
 static size_t credit(const struct worker_core *c, int key, const struct worker_slot *s) {
     bool costs_nothing = c->keys[key].shared && !s->init && !c->o.by_unit;
-    return s->sending == SEND_GIVEN || costs_nothing ? 0 : s->payload_bytes;
+    return costs_nothing ? 0 : s->payload_bytes;
 }
 
 // A push goes with the pull of what comes after it, as long as that one is open.
@@ -113,8 +112,7 @@ static void send(struct worker_core *c, int key, struct worker_slot *s, double n
             .lr = s->push.lr,
             .grad_scale = s->push.grad_scale,
             .flags = (s->push.skip ? WIRE_SKIP : 0) | (s->push.keep ? (uint32_t)WIRE_KEEP : 0) |
-                     (s->push.drain ? (uint32_t)WIRE_DRAINS : 0) |
-                     (s->added ? (uint32_t)WIRE_HOST_GROUP : 0) | (pulls ? (uint32_t)WIRE_PULLS : 0),
+                     (s->push.drain ? (uint32_t)WIRE_DRAINS : 0) | (pulls ? (uint32_t)WIRE_PULLS : 0),
             .seq = pulls ? s->pull_seq : 0,
             .into = pulls ? k->weight_at : 0,
             .tokens = s->push.tokens,
@@ -141,48 +139,9 @@ static void send_pull(struct worker_core *c, int key, const struct worker_slot *
                                     .flags = (s->pull_final ? WIRE_FINAL : 0) | s->pull_more});
 }
 
-// ---------------------------------------------------------------- a host group
-static void count_host_group(const struct worker_core *c, uint64_t sent, uint64_t received) {
-    atomic_fetch_add(&c->host_group->wire->payload_sent, sent);
-    atomic_fetch_add(&c->host_group->wire->payload_received, received);
-}
-
-// Another one leads: it reads the gradient where it lies, and this worker asks for what comes of it.
-static void give(struct worker_core *c, int key, struct worker_slot *s, double now) {
-    int64_t *sent_ns = &unit_at(c, unit_of(c, key), s->push.step)->times.sent_ns;
-    if (!*sent_ns) *sent_ns = ps_clock_ns(now);
-    s->sending = SEND_GIVEN;
-    c->queued--;
-    unit_of_slot(c, s)->queued--;
-    c->given++;
-    open_pull(c, key, s, s->push.step + 1, false, now);
-    count_host_group(c, c->keys[key].bytes, 0);
-    send_pull(c, key, s);
-}
-
-// Whether the key may be pushed: it is led by this worker, and the sum of all members. 1, 0 or -1 with an error.
-static int host_group_allows(struct worker_core *c, int key, struct worker_slot *s, double now) {
-    struct host_group_info info = {.step = s->push.step};
-    if (!c->host_group || s->init || s->added) return 1;
-    if (!host_group_leads(c->host_group, key)) {
-        give(c, key, s, now);
-        return 0;
-    }
-    if (host_group_lacks(c->host_group, key, s->push.step) >= 0) {
-        c->awaiting++;
-        return 0;
-    }
-    if (host_group_add(c->host_group, key, &info, c->error, sizeof c->error) != 0) return -1;
-    s->push.ready_ns = info.ready_ns;
-    s->push.keep = info.keep;
-    s->added = true;
-    count_host_group(c, 0, (uint64_t)(c->host_group->size - 1) * c->keys[key].bytes);
-    return 1;
-}
-
-// What the credits let go of a unit. held: bytes held of it and of more urgent ones. 0, or -1 with an error.
-static int pump_unit(struct worker_core *c, int unit, struct worker_unit *u, int64_t step, size_t held,
-                     double now) {
+// What the credits let go of a unit. held: bytes held of it and of more urgent ones.
+static void pump_unit(struct worker_core *c, int unit, struct worker_unit *u, int64_t step, size_t held,
+                      double now) {
     bool visited = u->visited;
     u->visited = true;
     for (int key = u->next; key < c->o.map->first[unit + 1] && u->queued > 0; key++) {
@@ -191,14 +150,10 @@ static int pump_unit(struct worker_core *c, int unit, struct worker_unit *u, int
             u->next += u->next == key;
             continue;
         }
-        int may = host_group_allows(c, key, s, now);
-        if (may < 0) return -1;
-        if (!may && visited) return 0;  // nor may another one of it: its keys come together
-        if (!may) continue;
         size_t takes = credit(c, key, s);
         c->full = c->full || !credits_allow(&c->credits, takes, held);
         if (takes && c->full) {
-            if (visited && !c->host_group) return 0;
+            if (visited) return;
             continue;
         }
         s->sending = SEND_SENT;
@@ -211,22 +166,18 @@ static int pump_unit(struct worker_core *c, int unit, struct worker_unit *u, int
         if (!s->init && !c->o.by_unit) open_pull(c, key, s, s->push.step + 1, false, now);
         send(c, key, s, now);
     }
-    return 0;
 }
 
 // The oldest step first. Keys are ordered by unit, and unit 0 is what the next forward needs first.
-static int pump(struct worker_core *c, double now) {
+static void pump(struct worker_core *c, double now) {
     size_t held = 0;  // of the units so far
-    c->awaiting = 0;
     c->full = false;
     for (int64_t step = c->step + 1; step <= c->step + slots(c) && c->queued > 0; step++)
         for (int u = 0; u < c->o.layout->count && c->queued > 0; u++) {
             struct worker_unit *x = unit_at(c, u, step);
-            bool done = x->visited && c->full && !c->host_group;
             held += x->held;
-            if (x->queued > 0 && !done && pump_unit(c, u, x, step, held, now) != 0) return -1;
+            if (x->queued > 0 && !(x->visited && c->full)) pump_unit(c, u, x, step, held, now);
         }
-    return 0;
 }
 
 // ---------------------------------------------------------------- requests
@@ -262,13 +213,11 @@ void worker_core_push_unit(struct worker_core *c, int u, const struct push_info 
     c->step = info->step;
     for (int key = first[u]; key < first[u + 1]; key++) {
         struct worker_slot *s = slot_at(c, key, info->step);
-        s->init = s->added = false;
+        s->init = false;
         s->push = push;
         s->staleness = c->keys[key].lacks;
         queue(c, s, grads + c->keys[key].push_at, c->keys[key].push_bytes);
     }
-    const struct host_group_info handed = {info->step, push.ready_ns, info->lr, info->keep};
-    if (c->host_group) host_group_hand(c->host_group, u, &handed);
 }
 
 void worker_core_pull_unit(struct worker_core *c, int u, int64_t step, bool aside, double now) {
@@ -302,10 +251,6 @@ void worker_core_begin(struct worker_core *c, int64_t step) {
 }
 
 void worker_core_gathers(struct worker_core *c, uint64_t done) { c->status.gathers_done = done; }
-void worker_core_host_group(struct worker_core *c, struct host_group *host_group) {
-    assert(c->o.lead == 0 && "a group adds one step at a time");
-    c->host_group = host_group;
-}
 
 static void tell_scheduler(const struct worker_core *c, const struct wire_header *h) {
     port_tell(&c->o.port, PEER_SCHEDULER, h);
@@ -423,7 +368,7 @@ static void note_acknowledged(struct worker_core *c, int key, const struct worke
     struct worker_unit *u = unit_at(c, unit_of(c, key), s->push.step);
     struct unit_times *t = &u->times;
     t->acknowledged_peers_ns = needed_ns(c, h, t->acknowledged_peers_ns);
-    // A group's leader may have added after now was read.
+    // A part of it may have been handed over after now was read.
     if (--u->unacknowledged == 0) t->acknowledged_ns = ps_later(ps_clock_ns(now), t->acknowledged_peers_ns);
 }
 
@@ -437,7 +382,6 @@ static void sent_through(struct worker_core *c, int key, struct worker_slot *s, 
         owe(c, key, -1, now);
         credits_arrived(&c->credits, given_back, s->sent_s, now);
     }
-    if (s->sending == SEND_GIVEN) c->given--;
     s->sending = SEND_IDLE;
     c->sending--;
     u->sending--;
@@ -559,7 +503,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
             if (!t->landed_first_ns) t->landed_first_ns = ps_clock_ns(now);
             if (--u->unlanded == 0) t->landed_ns = ps_clock_ns(now);
         }
-        bool open = s->sending == SEND_SENT || s->sending == SEND_HELD || s->sending == SEND_GIVEN;
+        bool open = s->sending == SEND_SENT || s->sending == SEND_HELD;
         if (!open || s->init || c->o.by_unit || s->push.step >= k->landed - h->untaken) continue;
         taken(c, key, s, h, now);
     }
@@ -689,18 +633,7 @@ static void note_free(struct worker_core *c) {
 int worker_core_tick(struct worker_core *c, double now) {
     if (c->error[0]) return -1;
     note_stall(c, now);
-    if (pump(c, now) != 0) return -1;
-    // A gradient that its leader has added is this worker's own again.
-    for (int key = 0; key < c->o.map->count && c->given > 0; key++) {
-        struct worker_slot *s = slot_at(c, key, 0);  // a group's only one
-        struct wire_header added = {.kind = WIRE_NONE};
-        if (s->sending != SEND_GIVEN ||
-            !host_group_added(c->host_group, key, s->push.step, &added.peers_ready_ns))
-            continue;
-        staleness_count(&c->status.staleness, 0);
-        note_acknowledged(c, key, s, &added, now);
-        sent_through(c, key, s, now);
-    }
+    pump(c, now);
     note_free(c);
     note_silence(c, now);
     // Nobody else knows which of this worker's steps are open: the end of one is told as soon as it comes.
@@ -757,7 +690,6 @@ const struct worker_status *worker_core_status(const struct worker_core *c) { re
 const struct step_outcome *worker_core_outcome(const struct worker_core *c, int64_t step) {
     return &report_of(c, step)->out;
 }
-bool worker_core_hurry(const struct worker_core *c) { return c->awaiting > 0; }
 bool worker_core_transferring(const struct worker_core *c) { return c->sending > 0 || c->status.pulling > 0; }
 
 bool worker_core_owes(const struct worker_core *c, int shard) { return c->shards[shard].owes > 0; }
@@ -778,12 +710,10 @@ void worker_core_describe(const struct worker_core *c, int u, char *out, size_t 
         if (!s->pulling && s->sending == SEND_IDLE) continue;
         snprintf(out, size, "unit %s, key %d of server %d (%s, %s)", c->o.layout->units[u].name, i / slots(c),
                  c->keys[i / slots(c)].part->shard / c->o.map->threads,
-                 s->sending == SEND_IDLE    ? "push acknowledged"
-                 : s->sending == SEND_GIVEN ? "gradient handed to the group's leader of the key"
-                 : s->sending == SEND_QUEUED && c->awaiting ? "push waits for the group's other workers"
-                 : s->sending == SEND_QUEUED                ? "push waits for credits"
-                 : s->sending == SEND_HELD                  ? "push held until earlier workers have pushed"
-                                                            : "push not acknowledged",
+                 s->sending == SEND_IDLE     ? "push acknowledged"
+                 : s->sending == SEND_QUEUED ? "push waits for credits"
+                 : s->sending == SEND_HELD   ? "push held until earlier workers have pushed"
+                                             : "push not acknowledged",
                  s->pulling ? "pull not answered" : "no pull open");
         return;
     }

@@ -10,12 +10,6 @@
 //     PULL_REPLY (t+1) --> copied over the key's weights (a frame), landed = t+1
 //     IDLE, and the transport reads it no more (not busy) --> step t + 1 + lead may take it
 //
-// In a host group (ps/sum/host_group.h), which has no lead, a key is handed to its leader, which adds it up and pushes the sum; the others
-// ask for t+1:
-//
-//     leads       QUEUED --all members have come, added--> as above
-//     otherwise   QUEUED --PULL t+1--> GIVEN --the leader has added it, or PULL_REPLY--> IDLE
-//
 // Where two units are kept at a time (by_unit; no lead), a push and a pull have nothing to do with each other: the caller pulls a
 // unit as often as it needs it, into memory that other units use between, and pushes it once in each micro-batch:
 //
@@ -43,7 +37,6 @@
 #include "ps/job/shard_map.h"
 #include "ps/net/clock.h"
 #include "ps/net/port.h"
-#include "ps/sum/host_group.h"
 #include "shared/core/topology.h"
 
 struct worker_core_options {
@@ -135,8 +128,6 @@ struct worker_core *worker_core_create(const struct worker_core_options *o);
 // Before the first push: this worker's next step is `step`. The weights are then pulled, with worker_core_pull_all.
 void worker_core_begin(struct worker_core *c, int64_t step);
 void worker_core_gathers(struct worker_core *c, uint64_t done);  // that the job has made without it
-// Before the first push: the workers of this group add their gradients before one of them pushes. Outlives the core.
-void worker_core_host_group(struct worker_core *c, struct host_group *host_group);
 void worker_core_destroy(struct worker_core **c);
 
 // ---- requests. Each is answered by a change of the state below.
@@ -188,8 +179,6 @@ const struct ps_clock *worker_core_clock(const struct worker_core *c);
 // Keys whose gradient (or initial values) in the slot of `step` the transport or a server still needs.
 int worker_core_busy(const struct worker_core *c, int u, int64_t step);
 bool worker_core_transferring(const struct worker_core *c);  // any push or pull outstanding
-// Keys that this worker leads wait for others of its host group, which cannot wake it: tick again soon.
-bool worker_core_hurry(const struct worker_core *c);
 // Whether the shard has an answer to give, as of the last tick.
 bool worker_core_owes(const struct worker_core *c, int shard);
 // Whether what this header said of a key is still to be said: link_options.renew. Gradients and initial values stay where they

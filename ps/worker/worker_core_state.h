@@ -63,7 +63,7 @@ static inline bool credits_allow(const struct credits *c, size_t bytes, size_t h
            c->taken + bytes <= c->most;
 }
 
-enum sending { SEND_IDLE, SEND_QUEUED, SEND_SENT, SEND_HELD, SEND_GIVEN };
+enum sending { SEND_IDLE, SEND_QUEUED, SEND_SENT, SEND_HELD };
 
 struct worker_key {
     const struct partition *part;
@@ -86,8 +86,7 @@ enum mark { MARK_LANDED, MARK_VERSION, MARK_FILLS, MARKS };
 // A key's part in a step: its push, and the pull behind it. worker_core.h draws its life.
 struct worker_slot {
     enum sending sending;
-    bool init;   // what is being sent: initial values (in the slot of step 0), else a gradient
-    bool added;  // in a host group: it is the sum of all members
+    bool init;  // what is being sent: initial values (in the slot of step 0), else a gradient
     bool pulling, pull_final;
     uint32_t pull_more;  // flags beside FINAL
     struct push_info push;
@@ -140,8 +139,6 @@ struct worker_core {
     struct ps_clock clock;
     int queued, sending;            // slots
     struct worker_slot *lingering;  // idle, with payloads that the transport still reads
-    struct host_group *host_group;  // NULL: this worker pushes for itself
-    int given, awaiting;            // keys handed to their leaders; keys led, of whom members have not come
     struct credits credits;
     bool full;  // of this turn: no less urgent key may go
     uint64_t pull_seq;

@@ -8,7 +8,6 @@
 #include "ps/job/shard_sizes.h"
 #include "ps/job/unit_moves.h"
 #include "ps/net/medium.h"
-#include "ps/sum/host_group.h"
 #include "ps/sum/push_code.h"
 #include "shared/core/error.h"
 #include "shared/core/segment.h"
@@ -138,14 +137,8 @@ void worker_count_unshared(struct arena *a, const struct config *c, const struct
     }
 }
 
-void worker_count_board(struct arena *a, const struct config *c, const struct layout *l, int64_t keys) {
-    if (ps_host_group(c))
-        arena_count(a, ps_is_staged(c) ? MEM_HOST : MEM_COMM, host_group_board_bytes(l->count, keys));
-}
-
 // Into the arena, which only counts.
-static void measure(struct arena *a, const struct config *c, const struct layout *l, int64_t keys,
-                    bool in_place) {
+static void measure(struct arena *a, const struct config *c, const struct layout *l, bool in_place) {
     struct worker_buffers b;
     struct arena_room room = {.used = SEGMENT_HEAD};
     const char *why;
@@ -154,7 +147,6 @@ static void measure(struct arena *a, const struct config *c, const struct layout
     if (worker_buffers_init(&b, c, l) == 0)
         worker_carve(a, c, l, in_place, ps_shares_any(c) ? &room : NULL, &b);
     if (ps_shares_any(c)) worker_lock(a, c, &room, &why);
-    worker_count_board(a, c, l, keys);
     worker_buffers_free(&b);
 }
 
@@ -168,7 +160,7 @@ void worker_predict_memory(const struct config *c, const struct layout *l, const
                            const bool *shared, struct topology_memory *out) {
     struct arena a;
     bool in_place = ps_weights_in_place(c, m->pages, m->count);
-    measure(&a, c, l, m->count, in_place);
+    measure(&a, c, l, in_place);
     if (in_place) worker_count_unshared(&a, c, m, shared);
     put(&a, c, l, out);
 }
@@ -177,19 +169,6 @@ struct textbook ps_worker_textbook(const struct config *c) {
     if (ps_by_units(c)) return (struct textbook){0};  // slots alone
     // Weights, and the gradients of all steps that may be open.
     return (struct textbook){.whole = (2 + (size_t)consistency_of(c).lead) * dtype_size(c->dtype)};
-}
-
-// Of a group that adds its gradients first a worker pushes the sums that it leads, and reads the others' gradients of them.
-static void predict_host_group(const struct config *c, const struct layout *l, const struct shard_cut *cut,
-                               int rank, struct wire_prediction *wire) {
-    int g = ps_host_group(c);
-    if (!g) return;
-    uint64_t led = (uint64_t)shard_cut_every(cut, l, g, rank % g) * dtype_size(c->dtype);
-    wire->group = g;
-    wire->across_sent_per_step = led;
-    wire->across_received_per_step = wire->received_per_step;
-    wire->flat_across_sent_per_step = wire->sent_per_step;
-    wire->received_per_step += led * (uint64_t)(g - 1);
 }
 
 // The part of the traffic that is its own server's.
@@ -217,7 +196,7 @@ int ps_worker_predict(const struct config *c, const struct layout *l, int rank, 
     struct shard_cut cut;
     struct arena a;
     if (shard_cut_of(c, l, &cut)) return -1;
-    measure(&a, c, l, cut.keys, ps_weights_in_place(c, cut.pages, cut.keys));
+    measure(&a, c, l, ps_weights_in_place(c, cut.pages, cut.keys));
     put(&a, c, l, mem);
     size_t *of = xcalloc((unsigned long)l->count, sizeof *of), pushed = 0, pulled = 0;
     int64_t *pulls = xcalloc((unsigned long)l->count, sizeof *pulls);
@@ -230,6 +209,5 @@ int ps_worker_predict(const struct config *c, const struct layout *l, int rank, 
     free(of);
     free(pulls);
     *wire = (struct wire_prediction){.sent_per_step = pushed, .received_per_step = pulled};
-    predict_host_group(c, l, &cut, rank, wire);
     return ps_beside(c) ? predict_local(c, l, rank, wire) : 0;
 }

@@ -51,9 +51,7 @@ int worker_lock(struct arena *a, const struct config *c, const struct arena_room
 // Weights in place: pages of the worker's own, for the keys of shards that it shares nothing with.
 void worker_count_unshared(struct arena *a, const struct config *c, const struct shard_map *m,
                            const bool *shared);
-// The board that a worker of a host group shares with its group (ps/sum/host_group.h), of so many keys; without one nothing.
-void worker_count_board(struct arena *a, const struct config *c, const struct layout *l, int64_t keys);
-// The memory that worker_carve, worker_lock, worker_count_board and worker_count_unshared take. shared (shards).
+// The memory that worker_carve, worker_lock and worker_count_unshared take. shared (shards).
 void worker_predict_memory(const struct config *c, const struct layout *l, const struct shard_map *m,
                            const bool *shared, struct topology_memory *out);
 

@@ -261,6 +261,12 @@ static inline int64_t config_round(const struct config *c) {
     return c->outside ? c->outside->local_steps.steps : 1;
 }
 
+// The ranks, or workers, of a group whose gradients are summed first; 0: there are none, for one group and groups of one
+// are no groups, or it is not known yet how many a machine has.
+static inline int config_group(const struct config *c) {
+    return c->reduce_group > 1 && c->reduce_group < c->workers ? (int)c->reduce_group : 0;
+}
+
 // K: pushes whose mean is one update, where they are applied on arrival; the updates that so many of a key are, the last one
 // perhaps of fewer.
 static inline int pushes_per_update(const struct config *c) {

@@ -9,7 +9,6 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "shared/core/error.h"
 
@@ -100,47 +99,6 @@ static int refuse(struct segment *s, char why[SEGMENT_WHY_MAX], const char *text
     segment_close(s);
     snprintf(why, SEGMENT_WHY_MAX, "%s", text);
     return -1;
-}
-
-// ---------------------------------------------------------------- as numbers
-#define HALF_BITS 32
-#define BOOT_BITS 52
-
-static double boot_number(const char *boot) {
-    return (double)(XXH64(boot, strlen(boot), 0) >> (64 - BOOT_BITS));
-}
-
-void segment_numbers(const char *name, double out[SEGMENT_NUMBERS]) {
-    struct segment_place p = {0};
-    memset(out, 0, SEGMENT_NUMBERS * sizeof *out);
-    if (parse(name, &p) != 0) return;
-    out[0] = (double)p.pid;
-    out[1] = p.fd;
-    out[2] = (double)p.bytes;
-    out[3] = (double)(p.cookie >> HALF_BITS);
-    out[4] = (double)(p.cookie & UINT32_MAX);
-    out[5] = boot_number(p.boot);
-}
-
-int segment_of_numbers(const double in[SEGMENT_NUMBERS], char name[SEGMENT_NAME_MAX],
-                       char why[SEGMENT_WHY_MAX]) {
-    static const double most[SEGMENT_NUMBERS] = {1e9, 1e9, 9e15, UINT32_MAX, UINT32_MAX, 9e15};
-    char boot[BOOT_MAX];
-    for (int i = 0; i < SEGMENT_NUMBERS; i++)
-        if (!(in[i] >= 0 && in[i] <= most[i])) {
-            snprintf(why, SEGMENT_WHY_MAX, "the segment's numbers are none of a segment");
-            return -1;
-        }
-    boot_id(boot);
-    double off = in[5] - boot_number(boot);
-    if (off < 0 || off > 0) {
-        snprintf(why, SEGMENT_WHY_MAX, "they run on different machines");
-        return -1;
-    }
-    uint64_t cookie = (uint64_t)in[3] << HALF_BITS | (uint64_t)in[4];
-    snprintf(name, SEGMENT_NAME_MAX, "%lld %d %llu %016" PRIx64 " %s", (long long)in[0], (int)in[1],
-             (unsigned long long)in[2], cookie, boot);
-    return 0;
 }
 
 // Opens the descriptor only where it is what we look for: opening a stranger's pipe or device may do something.

@@ -37,12 +37,6 @@ enum segment_use { SEGMENT_READ, SEGMENT_WRITE };
 int segment_create(struct segment *s, size_t bytes);
 // The text that the peer is told.
 void segment_name(const struct segment *s, char out[SEGMENT_NAME_MAX]);
-// The same as whole numbers, each of which a double holds exactly, for peers who can be told numbers alone.
-#define SEGMENT_NUMBERS 6
-void segment_numbers(const char *name, double out[SEGMENT_NUMBERS]);
-// The name again, on the machine that it is of. 0, or -1 with why.
-int segment_of_numbers(const double in[SEGMENT_NUMBERS], char name[SEGMENT_NAME_MAX],
-                       char why[SEGMENT_WHY_MAX]);
 // Maps the segment of that name. 0, or -1 with *s empty and the reason in why.
 int segment_open(struct segment *s, const char *name, enum segment_use use, char why[SEGMENT_WHY_MAX]);
 // Maps [offset, offset + bytes) of an open segment once more, read only, at `at`, in place of what was there.

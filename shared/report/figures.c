@@ -155,10 +155,9 @@ static const struct figure of_ranks[] = {
         {"predicted_sent", "bytes", "payload, predicted", ALSO(predicted_sent), .in = IN_WIRE},
     {"predicted_received", "bytes", "likewise", ALSO(predicted_received), .in = IN_WIRE},
     {"across", NULL,
-     "the part of the payload that goes to ranks of other groups; of workers of `ps:sync` that to and "
-     "from servers, where a group adds its gradients first ([ring.md](ring.md#groups))",
+     "the part of the payload that goes to ranks of other groups of a ring ([ring.md](ring.md#groups))",
      OBJECT, IF(r.wire.group), .when = "with `reduce_group`", .in = IN_WIRE, WORKER_ONLY},
-    {"across.group", NULL, "ranks, or workers, of a group", AT(wire.group)},
+    {"across.group", NULL, "ranks of a group", AT(wire.group)},
     {"across.predicted_sent", "bytes", NULL, AT(wire.across_sent_per_step)},
     {"across.predicted_received", "bytes", NULL, AT(wire.across_received_per_step)},
     {"across.predicted_sent_ungrouped", "bytes", "what would be sent there without exchanging in groups",

@@ -100,6 +100,27 @@ static void test_chaos(void **state) {
     }
 }
 
+// The servers add a step's gradients in groups of workers, wherever these lie and in whatever order they come.
+static void test_groups(void **state) {
+    (void)state;
+    static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
+    static const int shapes[][2] = {{2, 2}, {3, 3}, {4, 2}, {4, 4}};
+    for (uint64_t seed = 0; seed < 96; seed++) {
+        struct toy_case t = base_case();
+        t.seed = seed;
+        t.dtype = types[seed % 3];
+        t.workers = shapes[seed / 3 % 4][0];
+        t.group = shapes[seed / 3 % 4][1];
+        t.share = (enum toy_share)(seed / 12 % 4);
+        t.clip = seed % 2 ? 0.5f : 0.0f;
+        t.servers = 1 + (int)(seed % 3);
+        t.threads = 1 + (int)(seed / 3 % 2);
+        t.overflow_step = t.dtype == DT_F16 ? 1 : -1;
+        bool quiet = seed / 48 == 0;
+        compare(&t, quiet ? 0 : (int)(seed / 4 % 4) * 8, quiet ? 0 : (int)(seed % 5) * 6, quiet);
+    }
+}
+
 // Every push is one update, however often it was repeated or lost.
 static void test_async_exactly_once(void **state) {
     (void)state;
@@ -243,9 +264,13 @@ static void test_moments(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sync_equals_reduce), cmocka_unit_test(test_chaos),
-        cmocka_unit_test(test_segments),           cmocka_unit_test(test_async_exactly_once),
-        cmocka_unit_test(test_async_alone),        cmocka_unit_test(test_moments),
+        cmocka_unit_test(test_sync_equals_reduce),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_chaos),
+        cmocka_unit_test(test_segments),
+        cmocka_unit_test(test_async_exactly_once),
+        cmocka_unit_test(test_async_alone),
+        cmocka_unit_test(test_moments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,6 @@
 #include <cmocka.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -148,40 +147,12 @@ static void test_bounds(void **state) {
     segment_close(&s);
 }
 
-// A name told as numbers is the same name here, and none on another machine.
-static void test_name_as_numbers(void **state) {
-    (void)state;
-    struct segment a, b;
-    double numbers[SEGMENT_NUMBERS], odd[SEGMENT_NUMBERS];
-    char name[SEGMENT_NAME_MAX], again[SEGMENT_NAME_MAX], why[SEGMENT_WHY_MAX];
-    assert_int_equal(segment_create(&a, 10000), 0);
-    segment_name(&a, name);
-    segment_numbers(name, numbers);
-    assert_int_equal(segment_of_numbers(numbers, again, why), 0);
-    assert_string_equal(again, name);
-    assert_int_equal(segment_open(&b, again, SEGMENT_READ, why), 0);
-    segment_close(&b);
-    memcpy(odd, numbers, sizeof odd);
-    odd[5] += 1;
-    assert_int_equal(segment_of_numbers(odd, again, why), -1);
-    assert_string_equal(why, "they run on different machines");
-    memcpy(odd, numbers, sizeof odd);
-    odd[4] = (double)(((uint64_t)odd[4] + 1) & UINT32_MAX);  // of the cookie
-    assert_int_equal(segment_of_numbers(odd, again, why), 0);
-    assert_int_equal(segment_open(&b, again, SEGMENT_READ, why), -1);
-    assert_non_null(strstr(why, "cookie"));
-    odd[0] = NAN;
-    assert_int_equal(segment_of_numbers(odd, again, why), -1);
-    segment_numbers("not a name", odd);
-    assert_int_equal(segment_of_numbers(odd, again, why), -1);
-    segment_close(&a);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shared),          cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_strangers),       cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_name_as_numbers),
+        cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -173,7 +173,7 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
                                     {xcalloc(n, 4), xcalloc(n, 4)},
                                     weight,
                                     xcalloc(n, 4),
-                                    t->micro > 1 ? xcalloc(n, 4) : NULL,
+                                    t->micro > 1 || t->group ? xcalloc(n, 4) : NULL,
                                     t->lambda > 0 ? xcalloc(n * (unsigned long)t->workers, 4) : NULL,
                                     t->decay > 0 ? xcalloc(n, 4) : NULL,
                                     old};

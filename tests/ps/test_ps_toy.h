@@ -217,7 +217,7 @@ static inline void toy_ref_free(struct toy_ref *r) {
     shard_map_destroy(&r->map);
 }
 
-// OP_REDUCE over the workers: within each group, which may take the places of its gradients, then over the groups.
+// OP_REDUCE over the workers: within each group, whose sum takes the place of its first gradient, then over the groups.
 static inline void toy_reduce(const struct toy_case *t, void *total, void *const *in, int64_t n) {
     const char *why = "";
     const void *groups[8];

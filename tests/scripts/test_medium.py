@@ -51,28 +51,6 @@ class Medium(Case):
             self.assertEqual(status, 1, said)
             self.assertRegex(said, r"--servers-on workers: worker 0 and server 0 are one pair and cannot share memory: .*with --rank 0 on the host")
 
-    @unittest.skipUnless(can_unshare(), "no pid namespace can be made here")
-    def test_group_of_a_machine(self):
-        """Workers of one machine and a server of another: one gradient goes there for all of them, over tcp. A group on two machines
-        is told so before its first step."""
-        sent, hashes = {}, set()
-        for group in "1", "2":
-            out, status, said = self.star("auto", "--reduce-group", group, workers=(False, False))
-            self.assertEqual(status, 0, said)
-            summary = self.summary(out)
-            self.assertEqual(summary["medium"], "tcp")
-            self.assertIsNone(summary["totals"]["pss_bytes"])  # nobody has started them all
-            hashes.add(summary["weights_hash"])
-            own = summary["wire"][0]
-            self.assertEqual((own["sent_per_step"], own["received_per_step"]), (own["predicted_sent"], own["predicted_received"]))
-            sent[group] = own["across"] if group == "2" else own
-            self.assertEqual(sent[group]["sent_per_step"], sent[group]["predicted_sent"])
-        self.assertEqual(len(hashes), 1)
-        self.assertLess(sent["2"]["sent_per_step"], 0.6 * sent["1"]["sent_per_step"])
-        _, status, said = self.star("auto", "--reduce-group", "2", workers=(False, True))
-        self.assertEqual(status, 1, said)
-        self.assertRegex(said, "reduce_group 2: workers [01] and [01] are of one group and share no memory: .*--medium tcp")
-
     def test_a_job_s_memory_is_that_of_all_its_processes(self):
         """Whatever starts and coordinates the ranks counts in both topologies; what they share counts once."""
         ring = ["--topology", "zero:1", "--workers", "2", "--medium", "shm"]

@@ -138,7 +138,6 @@ class Units(Runs):
         for words, expected in (
                 (("ps:sync", "--servers-on", "workers", "--servers", "3"), "puts one beside each of the 2 workers: leave it out"),
                 (("ps:sync", "--servers-on", "workers", "--elastic", "1:2"), "and servers stay: leave out one of the two"),
-                (("ps:sync", "--servers-on", "workers", "--reduce-group", "2"), "in memory of their own: leave out one of the two"),
                 (("zero:3", "--resident", "units"), "is of the star's servers, and --topology is zero:3"),
                 (("zero:3", "--servers-on", "workers"), "is of the star's servers, and --topology is zero:3"),
                 *(((topology, "--resident", "units"), "must be the same until all workers have pushed: use ps:sync")

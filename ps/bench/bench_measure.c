@@ -83,14 +83,13 @@ struct bench_start {
     const struct bench_plan *plan;
     int rank;             // -1: the only one
     const char *address;  // or NULL
-    int ring;             // or 0
     const char *program;  // of a peer (bench_build.h); NULL: this one
 };
 
 // ---------------------------------------------------------------- starting
 // Starts a process. Valid as long as the team; NULL after logging.
 static struct bench_member *team_launch(struct bench_team *t, const struct bench_start *s) {
-    char plan[BENCH_PLAN_TEXT], rank[16], control[16], ring[16], keys[16];
+    char plan[BENCH_PLAN_TEXT], rank[16], control[16], keys[16];
     const char *program = s->program ? s->program : t->program;
     const char *argv[ARGS_MAX] = {program,  "bench", "ps",        "--as", s->role,
                                   "--plan", plan,    "--control", control};
@@ -102,10 +101,8 @@ static struct bench_member *team_launch(struct bench_team *t, const struct bench
     bench_plan_text(s->plan, plan);
     snprintf(rank, sizeof rank, "%d", s->rank);
     snprintf(control, sizeof control, "%d", ends[1]);
-    snprintf(ring, sizeof ring, "%d", s->ring);
     if (s->rank >= 0) argv[n++] = "--rank", argv[n++] = rank;
     if (s->address) argv[n++] = "--address", argv[n++] = s->address;
-    if (s->ring) argv[n++] = "--ring", argv[n++] = ring;
     snprintf(keys, sizeof keys, "%d", bench_keys(s->plan));
     if (s->program) argv[n++] = "--keys", argv[n++] = keys;
     struct launch_child child = {.role = s->role,
@@ -113,9 +110,7 @@ static struct bench_member *team_launch(struct bench_team *t, const struct bench
                                  .program = program,
                                  .argv = (char *const *)argv,
                                  .keep_fd = ends[1]};
-    if (s->ring) fcntl(s->ring, F_SETFD, 0);
     int rc = launcher_start(t->launcher, &child);
-    if (s->ring) fcntl(s->ring, F_SETFD, FD_CLOEXEC);
     close(ends[1]);
     if (rc) {
         close(ends[0]);
@@ -157,7 +152,6 @@ struct measure {
     const struct bench_request *q;
     struct bench_row *row;
     struct bench_team *team;
-    struct bench_member *solo, *sender, *receiver;
     struct star stars[BENCH_MEDIA][BENCH_KINDS], peer;
     int round;  // -1: warming up
 };
@@ -166,14 +160,6 @@ static int64_t start_moment(void) { return now_ns() + START_NS; }
 
 static void keep(const struct measure *m, struct bench_series *s, double value) {
     if (m->round >= 0) bench_series_add(s, value);
-}
-
-// Reads "BEGIN END ..."; seconds between them.
-static int read_span(struct bench_member *from, int64_t *begin, int64_t *end, char line[BENCH_LINE_MAX]) {
-    if (answer(from, line) != 0) return -1;
-    if (sscanf(line, "%" SCNd64 " %" SCNd64, begin, end) != 2)
-        return fail("bench ps: a process answered \"%s\"", line);
-    return 0;
 }
 
 // ---------------------------------------------------------------- starting
@@ -195,25 +181,7 @@ static int start_star(struct measure *m, struct star *s) {
 }
 
 static int start_all(struct measure *m) {
-    char rest[BENCH_LINE_MAX];
     const struct bench_plan *p = &m->q->plan;
-    size_t copy, pieces;
-    if (!(m->solo = team_start(m->team, &(struct bench_start){.role = "solo", .plan = p, .rank = -1}, rest)))
-        return -1;
-    if (sscanf(rest, "%zu %zu", &copy, &pieces) != 2)
-        return fail("bench ps: a process began with \"%s\"", rest);
-    m->row->copy.bytes = 2 * (double)copy;
-    m->row->pieces.bytes = 2 * (double)pieces;
-    m->row->apply.bytes = m->row->keys * bench_apply_bytes(bench_elements(p), p->workers, p->dtype);
-    int ring = bench_ring_memory(p->bytes);
-    if (ring < 0) return -1;
-    struct bench_start start = {.role = "receiver", .plan = p, .rank = -1, .ring = ring};
-    m->receiver = team_start(m->team, &start, rest);
-    start.role = "sender";
-    start.address = rest;
-    if (m->receiver) m->sender = team_start(m->team, &start, NULL);
-    close(ring);
-    if (!m->sender) return -1;
     for (int medium = 0; medium < BENCH_MEDIA; medium++)
         for (int kind = 0; kind < BENCH_KINDS && m->q->media[medium]; kind++) {
             struct star *s = &m->stars[medium][kind];
@@ -227,39 +195,10 @@ static int start_all(struct measure *m) {
     return m->q->peer ? start_star(m, &m->peer) : 0;
 }
 
-// ---------------------------------------------------------------- one thread, raw streams
-static int measure_solo(struct measure *m, const char *what, struct bench_timed *t) {
-    char line[BENCH_LINE_MAX];
-    int64_t begin, end;
-    tell(m->solo, "%s %" PRId64, what, start_moment());
-    if (read_span(m->solo, &begin, &end, line) != 0) return -1;
-    keep(m, &t->seconds, 1e-9 * (double)(end - begin));
-    return 0;
-}
-
 static void add_cpu(const struct measure *m, struct bench_cpu *cpu, double seconds, double bytes) {
     if (m->round < 0) return;
     cpu->seconds += seconds;
     cpu->bytes += bytes;
-}
-
-static int measure_raw(struct measure *m, enum bench_medium medium) {
-    struct bench_raw *raw = &m->row->raw[medium];
-    char line[BENCH_LINE_MAX], seen[BENCH_LINE_MAX];
-    double sender = member_cpu(m->sender), receiver = member_cpu(m->receiver);
-    int64_t begin, end;
-    const char *name = bench_medium_name(medium), *checksum;
-    tell(m->receiver, "%s", name);
-    tell(m->sender, "%s %" PRId64, name, start_moment());
-    if (read_span(m->sender, &begin, &end, line) != 0 || answer(m->receiver, seen) != 0) return -1;
-    checksum = strrchr(line, ' ');
-    if (!checksum || strcmp(checksum + 1, seen) != 0)
-        return fail("bench ps: the raw %s stream was not read whole", name);
-    raw->moved.bytes = (double)m->row->keys * (double)m->row->bytes;
-    keep(m, &raw->moved.seconds, 1e-9 * (double)(end - begin));
-    add_cpu(m, &raw->sender, member_cpu(m->sender) - sender, raw->moved.bytes);
-    add_cpu(m, &raw->receiver, member_cpu(m->receiver) - receiver, raw->moved.bytes);
-    return 0;
 }
 
 // ---------------------------------------------------------------- the star
@@ -349,11 +288,7 @@ static int measure_latency(struct measure *m, struct star *s) {
 }
 
 static int measure_round(struct measure *m) {
-    if (measure_solo(m, "copy", &m->row->copy) != 0 || measure_solo(m, "apply", &m->row->apply) != 0 ||
-        measure_solo(m, "pieces", &m->row->pieces) != 0)
-        return -1;
     for (int medium = 0; medium < BENCH_MEDIA; medium++) {
-        if (measure_raw(m, (enum bench_medium)medium) != 0) return -1;
         if (!m->q->media[medium]) continue;
         if (measure_stream(m, &m->stars[medium][BENCH_STREAM]) != 0 ||
             (medium == BENCH_TCP && measure_acknowledgements(m, &m->stars[medium][BENCH_STREAM]) != 0) ||
@@ -393,12 +328,6 @@ static int end_star(struct star *s) {
 }
 
 static int end_all(struct measure *m) {
-    struct bench_member *const alone[] = {m->solo, m->sender, m->receiver};
-    char line[BENCH_LINE_MAX];
-    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
-        tell(alone[i], "end");
-        if (answer(alone[i], line)) return -1;
-    }
     for (int medium = 0; medium < BENCH_MEDIA; medium++)
         for (int kind = 0; kind < BENCH_KINDS && m->q->media[medium]; kind++)
             if (end_star(&m->stars[medium][kind]) != 0) return -1;

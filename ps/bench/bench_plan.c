@@ -71,7 +71,7 @@ struct config *bench_config(const struct topology_table *t, const struct bench_p
 }
 
 double bench_memory(const struct bench_plan *row, int media) {
-    double total = 0, stream = 0;
+    double total = 0;
     for (int kind = 0; kind < BENCH_KINDS; kind++) {
         struct bench_plan p = *row;
         p.kind = (enum bench_kind)kind;
@@ -81,9 +81,8 @@ double bench_memory(const struct bench_plan *row, int media) {
         // A worker's weights and gradients, and as much again on its way.
         double job = server + 3 * payload * p.workers;
         total += media * (job + PROCESS_BYTES * (1 + p.servers + p.workers));
-        if (kind == BENCH_STREAM) stream = server + payload * p.workers + 2 * payload;
     }
-    return total + stream + 3 * PROCESS_BYTES;
+    return total;
 }
 
 void bench_plan_text(const struct bench_plan *p, char text[BENCH_PLAN_TEXT]) {
@@ -121,22 +120,12 @@ double bench_timed_rate(const struct bench_timed *t) {
     return bench_ratio(t->bytes, bench_series_median(&t->seconds));
 }
 
-double bench_apply_bytes(int64_t n, int workers, enum dtype dt) {
-    double size = (double)dtype_size(dt), states = 3 * 2 * sizeof(float);
-    double sums = (workers - 1) * 2.0 * sizeof(float), weight = dt == DT_F32 ? 0 : size;
-    return (double)n * (workers * size + sums + states + weight);
-}
-
 double bench_worker_rate(const struct bench_row *r, enum bench_medium m, enum bench_direction d) {
     return bench_timed_rate(&r->star[m].moved[d]);
 }
 
 double bench_server_rate(const struct bench_row *r, enum bench_medium m, enum bench_direction d) {
     return bench_worker_rate(r, m, d) * r->workers / r->servers;
-}
-
-double bench_share_of_raw(const struct bench_row *r, enum bench_medium m, enum bench_direction d) {
-    return bench_ratio(bench_worker_rate(r, m, d) * r->workers, bench_timed_rate(&r->raw[m].moved));
 }
 
 double bench_shm_over_tcp(const struct bench_row *r, enum bench_direction d) {
@@ -160,12 +149,6 @@ static void star_free(struct bench_star *s) {
 }
 
 void bench_row_free(struct bench_row *r) {
-    bench_series_free(&r->copy.seconds);
-    bench_series_free(&r->pieces.seconds);
-    bench_series_free(&r->apply.seconds);
-    for (int m = 0; m < BENCH_MEDIA; m++) {
-        bench_series_free(&r->raw[m].moved.seconds);
-        star_free(&r->star[m]);
-    }
+    for (int m = 0; m < BENCH_MEDIA; m++) star_free(&r->star[m]);
     star_free(&r->peer);
 }

@@ -2,7 +2,7 @@
 //
 //     bench_ps.c        the command, its table and its JSON
 //     bench_measure.c   the processes of a row, and what is measured of them, all in turn
-//     bench_roles.c     what each process does (bench_roles.h); bench_raw.c, bench_solo.c: those without a star
+//     bench_roles.c     what each process does (bench_roles.h)
 //     bench_plan.c      what the processes of a row have in common, and the figures made of measurements. Pure
 #ifndef STARRING_PS_BENCH_BENCH_PLAN_H
 #define STARRING_PS_BENCH_BENCH_PLAN_H
@@ -54,30 +54,18 @@ struct bench_star {
     struct bench_wire wire;
 };
 
-struct bench_raw {
-    struct bench_timed moved;
-    struct bench_cpu sender, receiver;
-};
-
 // One payload size, one number of servers and workers.
 struct bench_row {
     size_t bytes;  // of a payload
     int servers, workers, threads, keys;
-    struct bench_timed copy, pieces, apply;  // one thread; copies count what they read and write
-    struct bench_raw raw[BENCH_MEDIA];       // tcp: ZeroMQ alone; shm: the ring
     struct bench_star star[BENCH_MEDIA];
     struct bench_star peer;  // beside tcp
 };
 void bench_row_free(struct bench_row *r);
 
-// Bytes that the server's arithmetic on n elements cannot do without: each gradient read, the sum written and
-// read again between two of them, master and two moments read and written, a 16-bit weight written.
-double bench_apply_bytes(int64_t n, int workers, enum dtype dt);
 // Goodput of a worker and of a server, bytes a second.
 double bench_worker_rate(const struct bench_row *r, enum bench_medium m, enum bench_direction d);
 double bench_server_rate(const struct bench_row *r, enum bench_medium m, enum bench_direction d);
-// The rate through all servers together, as a share of the raw stream of the same medium.
-double bench_share_of_raw(const struct bench_row *r, enum bench_medium m, enum bench_direction d);
 double bench_shm_over_tcp(const struct bench_row *r, enum bench_direction d);  // 0: one is missing
 // The star over tcp beside the peer: goodput over goodput, the median of the rounds' ratios; seconds over seconds of the
 // acknowledgements' medians. 0: there is no peer.
@@ -117,7 +105,7 @@ int bench_plan_read(struct bench_plan *p, const char *text);
 struct config *bench_config(const struct topology_table *t, const struct bench_plan *p);
 struct layout *bench_layout(const struct bench_plan *p);
 
-// Bytes that the processes of a row take at most: stars over `media` media, raw streams and arithmetic.
+// Bytes that the processes of a row take at most: stars over `media` media.
 double bench_memory(const struct bench_plan *p, int media);
 
 struct bench_request {

@@ -40,7 +40,6 @@ static const struct cli_option options[] = {
     {"rank", NULL, "R", NULL, 0},
     {"address", NULL, "A", NULL, 0},
     {"control", NULL, "FD", NULL, 0},
-    {"ring", NULL, "FD", NULL, 0},
 };
 
 static const struct cli_command command = {
@@ -48,10 +47,8 @@ static const struct cli_command command = {
     .usage = "[--servers N] [--workers N] [--medium M] [OPTIONS]",
     .summary =
         "Runs the star's real scheduler, servers and workers as processes of this host, over payloads of --min-bytes\n"
-        "to --max-bytes (units of a made-up model, in partitions of at most --partition), and times: pushes that servers sum, pulls, both latencies\n"
-        "of a payload that is alone (push to acknowledgement, push to new weights), and a shard thread's arithmetic\n"
-        "(sum, AdamW, weights in the run's dtype). Beside them, in turn in every round: ZeroMQ without a star and a\n"
-        "ring of shared memory, whose receivers read every byte once, and memcpy. Shares are ratios of medians.\n"
+        "to --max-bytes (units of a made-up model, in partitions of at most --partition), and times: pushes that servers sum, pulls, and both\n"
+        "latencies of a payload that is alone (push to acknowledgement, push to new weights); the media in turn in every round.\n"
         "With --peer also ps-lite, whose server adds each push to a sum in fp32.\n"
         "bytes per worker / seconds is a worker's goodput; times workers, divided by servers, it is a server's.",
     .examples =
@@ -257,24 +254,18 @@ static void print_head(const struct bench_request *q) {
         "server's)\n",
         dtype_name(q->plan.dtype), q->rounds);
     print_load("before");
-    printf("#%9s %3s %3s %5s %6s | %7s %7s %5s %7s %5s | %8s %8s %8s %8s | %6s %6s | %6s %6s %6s\n", "bytes",
-           "srv", "wrk", "keys", "medium", "raw", "push", "/raw", "pull", "/raw", "ack us", "p95", "pull us",
-           "p95", "wk s/GB", "sv s/GB", "apply", "copy", "/copy");
+    printf("#%9s %3s %3s %5s %6s | %7s %7s | %8s %8s %8s %8s | %7s %7s\n", "bytes", "srv", "wrk", "keys",
+           "medium", "push", "pull", "ack us", "p95", "pull us", "p95", "wk s/GB", "sv s/GB");
 }
 
 static void print_medium(const struct bench_row *r, enum bench_medium m) {
     const struct bench_star *s = &r->star[m];
-    double apply = bench_timed_rate(&r->apply), copy = bench_timed_rate(&r->copy);
-    printf(
-        "%10zu %3d %3d %5d %6s | %7.3f %7.3f %5.2f %7.3f %5.2f | %8.1f %8.1f %8.1f %8.1f | %7.2f %7.2f | %6.2f "
-        "%6.2f %6.2f\n",
-        r->bytes, r->servers, r->workers, r->keys, bench_medium_name(m),
-        GB(bench_timed_rate(&r->raw[m].moved)), GB(bench_worker_rate(r, m, BENCH_PUSH)),
-        bench_share_of_raw(r, m, BENCH_PUSH), GB(bench_worker_rate(r, m, BENCH_PULL)),
-        bench_share_of_raw(r, m, BENCH_PULL), US(bench_series_median(&s->acknowledged)),
-        US(bench_series_quantile(&s->acknowledged, 0.95)), US(bench_series_median(&s->landed)),
-        US(bench_series_quantile(&s->landed, 0.95)), bench_cpu_per_gb(&s->cpu[BENCH_WORKER]),
-        bench_cpu_per_gb(&s->cpu[BENCH_SERVER]), GB(apply), GB(copy), bench_ratio(apply, copy));
+    printf("%10zu %3d %3d %5d %6s | %7.3f %7.3f | %8.1f %8.1f %8.1f %8.1f | %7.2f %7.2f\n", r->bytes,
+           r->servers, r->workers, r->keys, bench_medium_name(m), GB(bench_worker_rate(r, m, BENCH_PUSH)),
+           GB(bench_worker_rate(r, m, BENCH_PULL)), US(bench_series_median(&s->acknowledged)),
+           US(bench_series_quantile(&s->acknowledged, 0.95)), US(bench_series_median(&s->landed)),
+           US(bench_series_quantile(&s->landed, 0.95)), bench_cpu_per_gb(&s->cpu[BENCH_WORKER]),
+           bench_cpu_per_gb(&s->cpu[BENCH_SERVER]));
 }
 
 static void print_row(const struct bench_row *r) {
@@ -328,12 +319,6 @@ static void put_latency(cJSON *o, const char *key, const struct bench_series *s)
     json_put(x, "samples", s->count);
 }
 
-static void put_raw(cJSON *o, const char *key, const struct bench_raw *r) {
-    cJSON *x = put_timed(o, key, &r->moved);
-    json_put(x, "sender_cpu_seconds_per_gb", bench_cpu_per_gb(&r->sender));
-    json_put(x, "receiver_cpu_seconds_per_gb", bench_cpu_per_gb(&r->receiver));
-}
-
 static void put_cpu(cJSON *o, const struct bench_star *s) {
     cJSON *cpu = cJSON_AddObjectToObject(o, "cpu_seconds_per_gb");
     for (int role = 0; role < BENCH_ROLES; role++)
@@ -347,7 +332,6 @@ static void put_star(cJSON *o, const struct bench_row *r, enum bench_medium m) {
         enum bench_direction d = (enum bench_direction)i;
         cJSON *moved = put_timed(x, bench_direction_name(d), &s->moved[d]);
         json_put(moved, "server_bytes_per_second", bench_server_rate(r, m, d));
-        json_put(moved, "share_of_raw", bench_share_of_raw(r, m, d));
     }
     put_cpu(x, s);
     put_timed(x, "whole_step", &s->step);
@@ -373,13 +357,6 @@ static void put_peer(cJSON *o, const struct bench_row *r) {
 static cJSON *row_json(const struct bench_row *r) {
     cJSON *o = cJSON_CreateObject();
     figures_put(o, FIGURE_ROWS(of_rows), r);
-    put_timed(o, "copy", &r->copy);
-    put_timed(o, "copy_in_pieces", &r->pieces);
-    cJSON *apply = put_timed(o, "apply", &r->apply);
-    json_put(apply, "share_of_copy", bench_ratio(bench_timed_rate(&r->apply), bench_timed_rate(&r->copy)));
-    cJSON *raw = cJSON_AddObjectToObject(o, "raw");
-    put_raw(raw, "tcp", &r->raw[BENCH_TCP]);
-    put_raw(raw, "shm", &r->raw[BENCH_SHM]);
     cJSON *star = cJSON_AddObjectToObject(o, "star");
     for (int m = 0; m < BENCH_MEDIA; m++)
         if (r->star[m].there) put_star(star, r, (enum bench_medium)m);
@@ -431,10 +408,6 @@ static int run_all(struct bench *b) {
     }
     if (!b->json) {
         print_load("after");
-        puts(
-            "# raw: ZeroMQ without a star (tcp), a ring of shared memory (shm); the receiver reads every byte once.\n"
-            "# apply: a shard thread's sum of all workers, AdamW and weights; copy: memcpy of large arrays; both count\n"
-            "# bytes read and written. All take turns in each round: what else runs falls on all, ratios suffer less.");
         return 0;
     }
     cJSON *o = cJSON_CreateObject();
@@ -454,18 +427,16 @@ static int take_part(const struct topology_table *t, const struct cli_args *a) {
     static const struct {
         const char *name;
         int (*run)(const struct bench_seat *s);
-    } roles[] = {{"scheduler", bench_scheduler}, {"server", bench_server}, {"worker", bench_worker},
-                 {"receiver", bench_receiver},   {"sender", bench_sender}, {"solo", bench_solo}};
+    } roles[] = {{"scheduler", bench_scheduler}, {"server", bench_server}, {"worker", bench_worker}};
     struct bench_seat s = {.topologies = t, .address = cli_get(a, "address")};
     const char *as = cli_get(a, "as");
-    long rank, control, ring;
+    long rank, control;
     if (bench_plan_read(&s.plan, cli_get(a, "plan")) ||
         cli_integer(a, "rank", 0, RANKS_MOST - 1, -1, &rank) ||
-        cli_integer(a, "control", 3, 1 << 20, -1, &control) || cli_integer(a, "ring", 3, 1 << 20, 0, &ring))
+        cli_integer(a, "control", 3, 1 << 20, -1, &control))
         return EXIT_USAGE;
     s.rank = (int)rank;
     s.control = (int)control;
-    s.ring = (int)ring;
     error_set_label(rank >= 0 ? "%s %ld" : "%s", as, rank);
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
         if (!strcmp(as, roles[i].name)) return roles[i].run(&s) ? EXIT_RUN_FAILED : 0;
@@ -479,5 +450,4 @@ static int run(const struct topology_table *t, const struct cli_args *a) {
     return read_options(&b, a) ? EXIT_USAGE : run_all(&b);
 }
 
-const struct bench_program bench_ps = {
-    "the star: push, pull, latency and a server's arithmetic beside raw ceilings", &command, run};
+const struct bench_program bench_ps = {"the star: push, pull and latency of a payload", &command, run};

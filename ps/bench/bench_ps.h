@@ -1,4 +1,4 @@
-// `starring bench ps`: how fast the star moves and applies gradients and weights, beside what the machine can do.
+// `starring bench ps`: how fast the star moves gradients and weights.
 #ifndef STARRING_PS_BENCH_BENCH_PS_H
 #define STARRING_PS_BENCH_BENCH_PS_H
 

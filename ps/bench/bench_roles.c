@@ -11,7 +11,6 @@
 
 #include "kernels/spans.h"
 #include "ps/job/ps.h"
-#include "ps/net/raw_stream.h"
 #include "ps/trust/trust.h"
 #include "ps/worker/worker_comm.h"
 #include "shared/core/error.h"
@@ -19,13 +18,15 @@
 #include "shared/time/moments.h"
 
 // ---------------------------------------------------------------- the bench's line
-int64_t bench_wait_until(int64_t ns) {
+// Sleeps until then. The moment it went on.
+static int64_t wait_until(int64_t ns) {
     struct timespec t = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR) continue;
     return now_ns();
 }
 
-int bench_hear(int control, char line[BENCH_LINE_MAX]) {
+// The next line without its newline. 0, or -1: the bench has gone.
+static int hear(int control, char line[BENCH_LINE_MAX]) {
     for (int n = 0; n < BENCH_LINE_MAX - 1;) {
         ssize_t got = read(control, line + n, 1);
         if (got < 0 && errno == EINTR) continue;
@@ -39,7 +40,8 @@ int bench_hear(int control, char line[BENCH_LINE_MAX]) {
     return -1;
 }
 
-int bench_say(int control, const char *fmt, ...) {
+// A line. 0, or -1 after logging.
+__attribute__((format(printf, 2, 3))) static int say(int control, const char *fmt, ...) {
     char line[BENCH_LINE_MAX];
     va_list args;
     va_start(args, fmt);
@@ -50,7 +52,8 @@ int bench_say(int control, const char *fmt, ...) {
     return write(control, line, (size_t)n) == n ? 0 : fail("bench ps: the bench has gone");
 }
 
-void bench_fill_gradient(const struct bench_plan *p, void *bytes) {
+// Fills bytes with numbers of the plan's type, small and different.
+static void fill_gradient(const struct bench_plan *p, void *bytes) {
     uint32_t state = 12345;
     for (int64_t i = 0; i < bench_elements(p); i++) {
         state = state * 1664525u + 1013904223u;
@@ -65,7 +68,7 @@ void bench_fill_gradient(const struct bench_plan *p, void *bytes) {
 // ---------------------------------------------------------------- scheduler and server
 static int say_address(void *ctx, const char *address) {
     const struct bench_seat *s = ctx;
-    return bench_say(s->control, "%d %s", (int)getpid(), address);
+    return say(s->control, "%d %s", (int)getpid(), address);
 }
 
 static struct ps_role_options role_of(const struct bench_seat *s, const struct config *c,
@@ -106,13 +109,13 @@ int bench_server(const struct bench_seat *s) {
     struct rank_report r;
     struct ps_trust t;
     int rc = -1;
-    if (c && !bench_say(s->control, "%d", (int)getpid()) && open_trust(s, c, PS_SERVER, &t) == 0) {
+    if (c && !say(s->control, "%d", (int)getpid()) && open_trust(s, c, PS_SERVER, &t) == 0) {
         struct ps_role_options o = role_of(s, c, l, &t);
         rc = ps_server_run(&o, &r);
         moments_free(&r.moments);
         trust_close(&t);
     }
-    if (!rc) rc = bench_say(s->control, "%.17g %.17g", r.sent_per_step, r.received_per_step);
+    if (!rc) rc = say(s->control, "%.17g %.17g", r.sent_per_step, r.received_per_step);
     config_destroy(&c);
     layout_destroy(&l);
     return rc;
@@ -157,7 +160,7 @@ static int open_worker(struct seated *w) {
         rc = topology_acquire(w->t, u, PASS_BACKWARD, &view);
         if (rc) return rc;
         w->grads[u] = view.grad;
-        bench_fill_gradient(w->plan, view.grad);
+        fill_gradient(w->plan, view.grad);
     }
     return rc;
 }
@@ -186,7 +189,13 @@ static void set_first(struct seated *w, float x) {
 // Weights that came in frames have been read when they are in place. Those in shared memory may be the server's own:
 // nobody has touched them before they are used, so that the bench does.
 static void read_shared(struct seated *w, const struct unit_view *view) {
-    if (w->plan->medium == BENCH_SHM) w->seen ^= raw_stream_checksum(view->weights, w->plan->bytes);
+    uint64_t seen = 0, word;
+    if (w->plan->medium != BENCH_SHM) return;
+    for (size_t at = 0; at < w->plan->bytes; at += sizeof word) {
+        memcpy(&word, (const char *)view->weights + at, sizeof word);
+        seen ^= word;
+    }
+    w->seen ^= seen;
 }
 
 static int await_units(struct seated *w, enum pass pass) {
@@ -224,13 +233,13 @@ static int update(struct seated *w) {
 static int whole_step(struct seated *w, int64_t start) {
     if (await_units(w, PASS_BACKWARD) != 0) return -1;
     if (w->seat->rank == 0) set_first(w, 1e-3f);
-    int64_t begin = bench_wait_until(start);
+    int64_t begin = wait_until(start);
     if (update(w) != 0) return -1;
     int64_t summed = now_ns();
     if (await_units(w, PASS_FORWARD) != 0) return -1;
     int64_t end = now_ns();
     if (await_units(w, PASS_BACKWARD) != 0 || update(w) != 0 || await_units(w, PASS_BACKWARD) != 0) return -1;
-    return bench_say(w->seat->control, "%" PRId64 " %" PRId64 " %" PRId64, begin, summed, end);
+    return say(w->seat->control, "%" PRId64 " %" PRId64 " %" PRId64, begin, summed, end);
 }
 
 // The report, and with it the pulls' answers, is held back until the sums are surely done.
@@ -238,21 +247,21 @@ static int pulls_alone(struct seated *w, int64_t start, int64_t rest) {
     int64_t read = w->updates_read;
     if (await_units(w, PASS_BACKWARD) != 0) return -1;
     if (w->seat->rank == 0) set_first(w, INFINITY);
-    bench_wait_until(start);
+    wait_until(start);
     for (int u = 0; u < w->l->count; u++) push(w, u);
-    int64_t begin = bench_wait_until(start + rest);
+    int64_t begin = wait_until(start + rest);
     if (close_step(w) != 0 || await_units(w, PASS_FORWARD) != 0) return -1;
     int64_t end = now_ns();
     if (w->updates_read <= read)
         return fail("bench ps: a pull read weights of update %lld again", (long long)read);
-    return bench_say(w->seat->control, "%" PRId64 " %" PRId64, begin, end);
+    return say(w->seat->control, "%" PRId64 " %" PRId64, begin, end);
 }
 
 // The payloads of a step one after the other, each on its way alone.
 static int measure_latency(struct seated *w, int64_t start, int steps) {
     char line[BENCH_LINE_MAX];
     size_t at = 0;
-    bench_wait_until(start);
+    wait_until(start);
     for (int i = 0; i < steps; i++) {
         for (int u = 0; u < w->l->count; u++) {
             struct unit_view view;
@@ -269,7 +278,7 @@ static int measure_latency(struct seated *w, int64_t start, int steps) {
         }
         if (close_step(w) != 0) return -1;
     }
-    return bench_say(w->seat->control, "%s", line);
+    return say(w->seat->control, "%s", line);
 }
 
 // The payloads of a step one after the other, where no server updates before all are there: tcp alone, for over shared
@@ -279,7 +288,7 @@ static int measure_acknowledgements(struct seated *w, int64_t start) {
     size_t at = 0;
     if (await_units(w, PASS_BACKWARD) != 0) return -1;
     if (w->seat->rank == 0) set_first(w, 1e-3f);
-    bench_wait_until(start);
+    wait_until(start);
     for (int u = 0; u < w->l->count; u++) {
         int64_t begin = now_ns();
         push(w, u);
@@ -288,7 +297,7 @@ static int measure_acknowledgements(struct seated *w, int64_t start) {
         if (at + 24 > sizeof line) return fail("bench ps: too many payloads a step for one answer");
     }
     if (close_step(w) != 0 || await_units(w, PASS_BACKWARD) != 0) return -1;
-    return bench_say(w->seat->control, "%s", line);
+    return say(w->seat->control, "%s", line);
 }
 
 int bench_worker(const struct bench_seat *s) {
@@ -296,8 +305,8 @@ int bench_worker(const struct bench_seat *s) {
     char line[BENCH_LINE_MAX];
     int rc = -1;
     if ((w.c = bench_config(s->topologies, &s->plan))) rc = open_worker(&w);
-    if (!rc) rc = bench_say(s->control, "%d", (int)getpid());
-    while (!rc && !(rc = bench_hear(s->control, line)) && strcmp(line, "end") != 0) {
+    if (!rc) rc = say(s->control, "%d", (int)getpid());
+    while (!rc && !(rc = hear(s->control, line)) && strcmp(line, "end") != 0) {
         int64_t start, rest;
         int steps;
         if (sscanf(line, "step %" SCNd64, &start) == 1)
@@ -313,9 +322,9 @@ int bench_worker(const struct bench_seat *s) {
     }
     if (!rc) rc = topology_finish(w.t);
     if (!rc)
-        rc = bench_say(s->control, "%" PRIu64 " %" PRIu64 " %" PRId64 " %" PRIu64,
-                       atomic_load(&w.t->wire.payload_sent), atomic_load(&w.t->wire.payload_received), w.step,
-                       w.seen);
+        rc = say(s->control, "%" PRIu64 " %" PRIu64 " %" PRId64 " %" PRIu64,
+                 atomic_load(&w.t->wire.payload_sent), atomic_load(&w.t->wire.payload_received), w.step,
+                 w.seen);
     topology_destroy(&w.t);
     trust_close(&w.trust);
     if (w.compute) stream_destroy(&w.compute);

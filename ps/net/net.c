@@ -71,7 +71,9 @@ static void no_thread(int number) {
     _exit(EXIT_RUN_FAILED);
 }
 
-void *net_first_socket(void *context, int type) {
+// zmq_socket, of a context's first. libzmq starts its threads then and aborts where it cannot: this says why, and the process
+// ends with status 1. NULL after logging.
+static void *first_socket(void *context, int type) {
     struct sigaction tells = {.sa_handler = no_thread}, before;
     sigemptyset(&tells.sa_mask);
     sigaction(SIGABRT, &tells, &before);
@@ -97,7 +99,7 @@ struct net *net_create(const struct net_options *o) {
     zmq_ctx_set(n->context, ZMQ_MAX_SOCKETS, SOCKETS_MAX);
     mallopt(M_MMAP_THRESHOLD, KEEP_BLOCK_BYTES);
     mallopt(M_TRIM_THRESHOLD, KEEP_TOP_BYTES);
-    void *first = net_first_socket(n->context, ZMQ_PAIR);
+    void *first = first_socket(n->context, ZMQ_PAIR);
     if (first)
         zmq_close(first);
     else

@@ -44,9 +44,6 @@ struct net_options {
 };
 
 struct net *net_create(const struct net_options *o);  // NULL after logging
-// zmq_socket, of a context's first. libzmq starts its threads then and aborts where it cannot: this says why, and the process
-// ends with status 1. NULL after logging.
-void *net_first_socket(void *context, int type);
 // linger_ms: how long queued messages may still leave; 0 after a goodbye.
 void net_destroy(struct net **n, int linger_ms);
 

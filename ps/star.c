@@ -75,6 +75,15 @@ static void resolve(struct config *c, const struct rank_env *e) {
     c->ps.bind = bind;
 }
 
+// A worker that comes or goes belongs to a step, or does not: all are at the same one.
+static int check_elastic(const struct config *c) {
+    if (!c->recovery.elastic || consistency_of(c).delay == 0) return 0;
+    return fail(
+        "--elastic: with --topology %s workers are at steps of their own, and each is waited for: use ps:sync, ps:backup:B or "
+        "ps:quorum:Q, or mend deaths with --restart N",
+        c->topology);
+}
+
 // Bounded delay: what counts on a step's being over before a worker begins the next one does not go with it.
 static int check_delay(const struct config *c) {
     const struct consistency_rule rule = consistency_of(c);
@@ -85,10 +94,7 @@ static int check_delay(const struct config *c) {
             "leave it out",
             c->topology);
     if (rule.lead == 0) return 0;
-    if (c->recovery.elastic)
-        lacks =
-            "--elastic fixes the workers of a step before its successor begins: leave it out, or use ps:sync or ps:async";
-    else if (c->ps.replicate)
+    if (c->ps.replicate)
         lacks =
             "--replicate keeps one open step at the neighbour, and several are open here: leave it out, or use ps:sync";
     else if (c->no_overlap)
@@ -291,7 +297,7 @@ static int check(const struct config *c) {
     enum trust_mode mode;
     if (check_local_steps(c) != 0 || check_residence(c) != 0 || check_optimizer(c) != 0 ||
         check_replicas(c) != 0 || check_groups(c) != 0 || check_codes(c) != 0 || check_late(c) != 0 ||
-        check_arrivals(c) != 0 || check_delay(c) != 0 ||
+        check_arrivals(c) != 0 || check_delay(c) != 0 || check_elastic(c) != 0 ||
         trust_mode_of(&(struct trust_request){.config = c, .role = PS_SERVER}, &mode) != 0)
         return -1;
     if (c->optimizer.cycle.type != SCHEDULE_NONE && consistency_row(c->variant)->on_arrival)
@@ -406,7 +412,7 @@ static struct topology_allowance allowance(const struct config *c, const char *r
     double held = waiting_gradients(c, lent, weights) + copies;
     // To a neighbour leave sums, and before the first step masters.
     held += (double)w->replica_sent_per_step * sizeof(float) / (double)dtype_size(c->dtype);
-    if (ps_in_part(c) || ps_elastic(c)) credit = of_one;
+    if (ps_in_part(c)) credit = of_one;
     // A replay holds gradients until it is their turn, and answers until they are no longer asked for.
     if (c->ps.replay_arrivals && !rule.lead) credit = of_one = 2 * of_one;
     return (struct topology_allowance){

@@ -4,14 +4,11 @@
 
 #include "shared/core/error.h"
 
-// The batches that one worker has asked for and was given.
+// What one worker was given last.
 struct taker {
-    bool asks;                   // its TAKE of `step` waits
-    bool known;                  // it has asked at all
-    int64_t step;                // of its last TAKE
-    int64_t batch;               // given for it; -1: none was left
-    int64_t open[BATCHES_OPEN];  // not acknowledged; -1: none
-    int64_t of[BATCHES_OPEN];    // the steps of these
+    bool known;     // it has asked
+    int64_t step;   // for this one
+    int64_t batch;  // -1: none was left
 };
 
 struct budget {
@@ -19,8 +16,8 @@ struct budget {
     struct taker *takers;  // (workers)
     bool begun, stopped;
     int64_t next;   // the lowest that nobody has had
-    int64_t *back;  // (room) batches below next that are to be handed out, in order
-    int count, room;
+    int64_t *back;  // (DONE_MOST) batches below next that are to be handed out, in order
+    int first, count;
 };
 
 #define DONE_MOST (WIRE_VALUES_MAX * BUDGET_BITS)
@@ -28,11 +25,8 @@ struct budget {
 struct budget *budget_create(const struct budget_options *o) {
     struct budget *b = xcalloc(1, sizeof *b);
     b->o = *o;
-    b->room = DONE_MOST + BATCHES_OPEN * o->workers;
-    b->back = xcalloc((unsigned long)b->room, sizeof *b->back);
+    b->back = xcalloc(DONE_MOST, sizeof *b->back);
     b->takers = xcalloc((unsigned long)o->workers, sizeof *b->takers);
-    for (int w = 0; w < o->workers; w++)
-        for (int i = 0; i < BATCHES_OPEN; i++) b->takers[w].open[i] = -1;
     return b;
 }
 
@@ -75,39 +69,20 @@ static void begin(struct budget *b, const struct wire_header *h) {
 }
 
 // ---------------------------------------------------------------- handing out
-static void put_back(struct budget *b, int64_t batch) {
-    int at = b->count++;
-    for (; at > 0 && b->back[at - 1] > batch; at--) b->back[at] = b->back[at - 1];
-    b->back[at] = batch;
-}
-
 static int64_t hand_out(struct budget *b) {
     if (b->stopped || budget_empty(b)) return -1;
     if (!b->count) return b->next++;
-    int64_t batch = b->back[0];
     b->count--;
-    for (int i = 0; i < b->count; i++) b->back[i] = b->back[i + 1];
-    return batch;
+    return b->back[b->first++];
 }
 
-static bool is_open(const struct budget *b) {
-    for (int w = 0; w < b->o.workers; w++)
-        for (int i = 0; i < BATCHES_OPEN; i++)
-            if (b->takers[w].open[i] >= 0) return true;
-    return false;
-}
-
-// Gives its TAKE an answer, if there is one.
-static bool answer(struct budget *b, int worker, struct wire_header *out) {
+bool budget_take(struct budget *b, int worker, const struct wire_header *h, struct wire_header *out) {
     struct taker *t = &b->takers[worker];
-    if (t->asks) {
-        int64_t batch = b->o.recorded ? b->o.recorded(b->o.ctx, worker, t->step) : hand_out(b);
-        if (batch < 0 && b->o.returns && !b->stopped && is_open(b)) return false;
-        t->asks = false;
-        t->batch = batch;
-        t->open[t->step % BATCHES_OPEN] = batch;
-        t->of[t->step % BATCHES_OPEN] = t->step;
-    }
+    begin(b, h);
+    if (t->known && h->step < t->step) return false;  // a repetition of what was answered, and heard, before
+    if (!t->known || h->step > t->step)
+        *t = (struct taker){true, h->step,
+                            b->o.recorded ? b->o.recorded(b->o.ctx, worker, h->step) : hand_out(b)};
     // To a worker that gets none of it any more: how far the budget is used. Of a replay each worker's last batch is known.
     int64_t used = b->o.recorded ? b->o.total : budget_taken(b);
     *out = (struct wire_header){.kind = WIRE_TAKEN,
@@ -117,40 +92,7 @@ static bool answer(struct budget *b, int worker, struct wire_header *out) {
     return true;
 }
 
-bool budget_take(struct budget *b, int worker, const struct wire_header *h, struct wire_header *out) {
-    struct taker *t = &b->takers[worker];
-    int64_t done = (int64_t)h->seq;
-    begin(b, h);
-    if (t->known && h->step < t->step) return false;  // a repetition of what was answered, and heard, before
-    if (!t->known || h->step > t->step) {
-        t->asks = t->known = true;
-        t->step = h->step;
-    }
-    // The step before the last one is acknowledged, or this one would not be asked for.
-    if (done < h->step - 1) done = h->step - 1;
-    for (int i = 0; i < BATCHES_OPEN; i++)
-        if (t->open[i] >= 0 && t->of[i] < done) t->open[i] = -1;
-    return answer(b, worker, out);
-}
-
-int budget_ready(struct budget *b, struct wire_header *out) {
-    for (int w = 0; w < b->o.workers; w++)
-        if (b->takers[w].asks && answer(b, w, out)) return w;
-    return -1;
-}
-
-void budget_lost(struct budget *b, int worker) {
-    struct taker *t = &b->takers[worker];
-    for (int i = 0; i < BATCHES_OPEN; i++) {
-        if (t->open[i] >= 0) put_back(b, t->open[i]);
-        t->open[i] = -1;
-    }
-    t->asks = t->known = false;
-}
-
 bool budget_knows(const struct budget *b, int worker) { return b->takers[worker].known; }
-
-bool budget_waits(const struct budget *b, int worker) { return b->takers[worker].asks; }
 
 void budget_stop(struct budget *b) { b->stopped = true; }
 

@@ -2,15 +2,12 @@
 // its last, so that a fast worker takes more, and the run ends when the budget is used. The scheduler's; pure: no sockets,
 // no clock.
 //
-//     TAKE (step s of worker w, w's steps below d acknowledged by every key)
+//     TAKE (step s of worker w)
 //         s asked before   --> the same batch again
-//         else             --> of what dead workers had, the lowest; else the next one   --> TAKEN (batch)
-//         none is left     --> TAKEN (FINAL, and how many were handed out: not all if somebody was asked to leave); where
-//                              the job goes on without workers that die, not before all that others have open is
-//                              acknowledged: until then it may come back
+//         else             --> of what a checkpoint lacks, the lowest; else the next one   --> TAKEN (batch)
+//         none is left     --> TAKEN (FINAL, and how many were handed out: not all if somebody was asked to leave)
 //
-// A worker's open batches: the one that it computes on, and the one before until it is acknowledged. Of one that dies
-// both come back, and keys that have a batch drop it when another brings it (ps/job/batches.h): once in effect.
+// A worker has two batches open at most (BATCHES_OPEN): the one that it computes on, and the one before until it is acknowledged.
 // A job that goes on from a checkpoint: its workers say in their first TAKE which batches are done.
 #ifndef STARRING_PS_AGREE_BUDGET_H
 #define STARRING_PS_AGREE_BUDGET_H
@@ -21,7 +18,6 @@
 struct budget_options {
     int workers;
     int64_t total;  // batches
-    bool returns;   // the job goes on without a worker that dies: what it has open comes back
     // A replay: which batch worker's `step` had; -1: none. NULL: as they come.
     int64_t (*recorded)(void *ctx, int worker, int64_t step);
     void *ctx;
@@ -31,17 +27,12 @@ struct budget;
 struct budget *budget_create(const struct budget_options *o);
 void budget_destroy(struct budget **b);
 
-// A TAKE. Returns whether it is answered now: then *out is its TAKEN. Else it is once budget_ready names the worker.
+// A TAKE. Returns whether it is answered, with the TAKEN *out: not where the worker has had an answer to a later one.
 bool budget_take(struct budget *b, int worker, const struct wire_header *h, struct wire_header *out);
-// A worker whose TAKE waited and can be answered now, and the answer; -1: none.
-int budget_ready(struct budget *b, struct wire_header *out);
-void budget_lost(struct budget *b, int worker);         // what it has open comes back
-bool budget_knows(const struct budget *b, int worker);  // it has asked, and is not lost since
-bool budget_waits(const struct budget *b, int worker);  // its TAKE has no answer yet
+bool budget_knows(const struct budget *b, int worker);  // it has asked
 void budget_stop(struct budget *b);                     // nothing is handed out any more
 bool budget_empty(const struct budget *b);              // nothing is left to hand out
-int64_t budget_taken(
-    const struct budget *b);  // batches handed out that have not come back, and those done before
+int64_t budget_taken(const struct budget *b);           // batches handed out, and those done before
 
 // The batches that a checkpoint says are done, in the fields version, count and values of a worker's first TAKE: all below version, and
 // of those from there on the ones whose bits are set, as far as they reach: what is beyond is done again, and dropped.

@@ -8,10 +8,7 @@
 //                `needs` of them were, and the grace was over
 //
 //     step t   open --each member complete or lost--> fixed: the set, ONE for all keys
-//                   --sums over the set, decision---> closed: t+1+lead is open; its members are who is live, and who asked
-//
-// Steps are closed in their order; lead + 1 of them are open, each in a slot of its own (step % (1 + lead)). Where no worker
-// runs ahead, lead is 0.
+//                   --sums over the set, decision---> closed: t+1 is open; its members are who is live, and who asked
 //
 // Backup workers (Chen et al. 2016, "Revisiting Distributed Synchronous SGD", section 3; K-sync of Dutta et al. 2018, "Slow and
 // Stale Gradients Can Win the Race", section 2, with K = N - B): the set is of exactly N - B workers. Of more that have come at
@@ -79,15 +76,14 @@ struct step_set_options {
     int64_t (*recorded)(void *ctx, int worker, int64_t step);
     void *ctx;
     int shards;   // that have keys
-    int lead;     // steps that are open beyond the oldest one
     int64_t own;  // samples of one worker in a step
     struct scaler_config scaler;
     struct train_state start;  // before the first step; the scaler as scaler_init says
 };
 
 struct step_set;
-struct step_set *step_set_create(
-    const struct step_set_options *o);  // all workers are members of the first steps
+// All workers are members of the first step.
+struct step_set *step_set_create(const struct step_set_options *o);
 void step_set_destroy(struct step_set **s);
 
 // The job goes on from a checkpoint with this state: before the first step is closed. Its step is the set's.
@@ -97,41 +93,39 @@ void step_set_begin(struct step_set *s, const struct train_state *state);
 // Whether the job can go on without this worker; nothing is changed.
 bool step_set_bears(const struct step_set *s, int worker);
 void step_set_lost(struct step_set *s, int worker);
-// It has come (back) and wants to belong to the next step. It must not be a member of an open one.
+// It has come (back) and wants to belong to the next step. It must not be a member of the open one.
 void step_set_join(struct step_set *s, int worker);
 uint64_t step_set_joining(const struct step_set *s);  // who asked, and is not taken in yet
-// Takes in at once who asked: where there are no common steps (async), nothing is closed.
-void step_set_admit(struct step_set *s);
 
-// ---- an open step
-void step_set_reported(struct step_set *s, int64_t step, int worker);
-void step_set_arrived(struct step_set *s, int64_t step, int shard, uint64_t workers);
+// ---- the open step
+void step_set_reported(struct step_set *s, int worker);
+void step_set_arrived(struct step_set *s, int shard, uint64_t workers);
 // Fixes the set if it is time. True once a step: the set has just been fixed.
-bool step_set_fix(struct step_set *s, int64_t step, double now);
-// Whether a step has enough, and waits for others until its grace is over.
+bool step_set_fix(struct step_set *s, double now);
+// Whether the step has enough, and waits for others until its grace is over.
 bool step_set_graces(const struct step_set *s);
 // The fixed set, or 0 before.
-uint64_t step_set_fixed(const struct step_set *s, int64_t step);
-uint64_t step_set_members(const struct step_set *s, int64_t step);
-// The oldest one is closed, and another opens. admits: who asked belongs to it; else it waits on. A loss scale that is skipped at its
+uint64_t step_set_fixed(const struct step_set *s);
+uint64_t step_set_members(const struct step_set *s);
+// The next one opens. admits: who asked belongs to it; else it waits on. A loss scale that is skipped at its
 // minimum stays: the workers end the run there.
 void step_set_close(struct step_set *s, bool skipped, bool admits);
 
 // ---- state
 uint64_t step_set_live(const struct step_set *s);
-// Before the newest open step, as far as those that are closed tell: its number, and where its samples begin.
+// Before the open step, as far as those that are closed tell: its number, and where its samples begin.
 const struct train_state *step_set_state(const struct step_set *s);
 
 // ---------------------------------------------------------------- openings
 // A worker's part in the step that opens, which it is told with STEP_DONE of the step before it, or JOINED. Pure.
 struct step_opening {
-    uint64_t members;  // 0: there are no common steps (async)
+    uint64_t members;
     int contributors;  // of the step before; 0: none
     int64_t tokens;    // of these
     struct train_state state;
 };
 
-// Where worker `worker`'s slice begins, `own` samples a slice. The worker is a member, or all are (members 0).
+// Where worker `worker`'s slice begins, `own` samples a slice. The worker is a member.
 static inline int64_t opening_first(const struct step_opening *d, int worker, int64_t own) {
     return d->state.dealt + own * elastic_place(d->members, worker);
 }

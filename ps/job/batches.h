@@ -22,10 +22,9 @@
 int64_t batches_total(const struct config *c);
 static inline int64_t batches_own(const struct config *c) { return c->micro_batch * c->accumulation; }
 
-// Words of a row: room for what all workers have open, twice: of those who die as of those who come in their place; and for what
-// is in a sum that a checkpoint leaves out.
+// Words of a row: room for what all workers have open, and for what is in a sum that a checkpoint leaves out.
 static inline int batches_words(const struct config *c) {
-    return 1 + 2 * BATCHES_OPEN * c->workers + pushes_per_update(c) - 1;
+    return 1 + BATCHES_OPEN * c->workers + pushes_per_update(c) - 1;
 }
 void batches_clear(int64_t *row, int words);  // all batches below row[0], no holes
 bool batches_has(const int64_t *row, int words, int64_t batch);

@@ -95,7 +95,7 @@ static struct set_share share_of(const struct rounds *c, const struct round *r, 
 
 // The mean over the contributing workers: shares added in worker order.
 static double mean_loss(const struct rounds *c, const struct round *r) {
-    uint64_t set = c->set ? step_set_fixed(c->set, r->step) : 0;
+    uint64_t set = c->set ? step_set_fixed(c->set) : 0;
     int first = set ? __builtin_ctzll(set) : 0;
     double loss = r->loss[first];
     for (int w = first + 1; w < c->workers; w++)
@@ -137,12 +137,11 @@ static void note_absences(struct rounds *c, int64_t step, uint64_t there) {
 
 // The step is over: the workers hear with it which of them belong to the step that opens.
 static void close_set(struct rounds *c, const struct round *r, bool skipped, struct wire_header *step_done) {
-    uint64_t set = step_set_fixed(c->set, r->step), before = step_set_live(c->set);
-    int64_t opens = r->step + 1 + c->o.lead;
-    bool more = opens < c->o.config->steps && !c->members->stop;
+    uint64_t set = step_set_fixed(c->set), before = step_set_live(c->set);
+    bool more = r->step + 1 < c->o.config->steps && !c->members->stop;
     note_absences(c, r->step + 1, set | before);  // a worker that is late is there
     step_set_close(c->set, skipped, more);
-    struct step_opening opening = {.members = step_set_members(c->set, opens),
+    struct step_opening opening = {.members = step_set_members(c->set),
                                    .contributors = elastic_count(set),
                                    .tokens = share_of(c, r, set).tokens,
                                    .state = *step_set_state(c->set)};
@@ -182,7 +181,7 @@ static int decide(struct rounds *c, struct round *r) {
                                        .skipped = s.skip != 0};
     c->decided_s = r->last_s;
     tell_shards(c, &c->decision);
-    uint64_t set = c->set ? step_set_fixed(c->set, r->step) : 0;
+    uint64_t set = c->set ? step_set_fixed(c->set) : 0;
     if (c->set) close_set(c, r, s.skip != 0, &step_done);
     for (int w = 0; w < c->workers; w++) {
         struct wire_header h = step_done;
@@ -196,16 +195,14 @@ static int decide(struct rounds *c, struct round *r) {
 
 // Whether all reports that the step needs are here, or each member's part is or the member is lost.
 static bool is_reported(const struct rounds *c, const struct round *r) {
-    return c->set ? step_set_fixed(c->set, r->step) != 0 : consistency_completes(&c->rule, r->reports);
+    return c->set ? step_set_fixed(c->set) != 0 : consistency_completes(&c->rule, r->reports);
 }
 
 // Does what is due: sets are fixed, and steps decided in their order.
 static int settle(struct rounds *c, double now) {
-    for (int64_t step = c->step; c->set && step <= c->step + c->o.lead; step++) {
-        if (!step_set_fix(c->set, step, now)) continue;
-        tell_shards(
-            c, &(struct wire_header){.kind = WIRE_SET, .step = step, .mask = step_set_fixed(c->set, step)});
-    }
+    if (c->set && step_set_fix(c->set, now))
+        tell_shards(c,
+                    &(struct wire_header){.kind = WIRE_SET, .step = c->step, .mask = step_set_fixed(c->set)});
     for (struct round *r; (r = round_of(c, c->step))->sums == c->full_shards && is_reported(c, r);)
         if (decide(c, r) != 0) return -1;
     return 0;
@@ -230,8 +227,8 @@ static void round_heard(struct round *r, int64_t ready_ns, double now) {
 int rounds_report(struct rounds *c, int w, const struct wire_header *h, double now) {
     struct round *r;
     if (round_for(c, w, h, &r) != 0) return -1;
-    if (!r || r->reported[w] || (c->set && !(step_set_members(c->set, h->step) & elastic_bit(w)))) return 0;
-    if (c->set && step_set_fixed(c->set, h->step)) return 0;  // too late
+    if (!r || r->reported[w] || (c->set && !(step_set_members(c->set) & elastic_bit(w)))) return 0;
+    if (c->set && step_set_fixed(c->set)) return 0;  // too late
     if (!r->reports) {
         r->first_worker = w;
         r->lr = h->lr;
@@ -252,7 +249,7 @@ int rounds_report(struct rounds *c, int w, const struct wire_header *h, double n
     r->loss[w] = h->loss;
     r->tokens[w] = h->tokens;
     r->reports++;
-    if (c->set) step_set_reported(c->set, h->step, w);
+    if (c->set) step_set_reported(c->set, w);
     // Its workers know what a job that goes on from a checkpoint has behind it.
     struct step_opening opening;
     if (c->set && h->step > 0 && h->step == c->o.start.step && opening_read(h, &opening) == 0)
@@ -271,14 +268,11 @@ int rounds_sum(struct rounds *c, int shard, const struct wire_header *h, double 
     return settle(c, now);
 }
 
-// Where weights may wait for a worker's pushes the shards hear that it pushes no more: no batch is left for it, it has come to the
-// end, or it is lost. Should one that waits for the others' last batches be given one that has come back, nobody waits for it.
+// Where weights may wait for a worker's pushes the shards hear that it pushes no more: no batch is left for it, or it has come to
+// the end.
 static void say_over(const struct rounds *c, int w) {
-    const struct member *m = &c->members->m[w];
-    if (!c->budget || !arrivals_wait(c->o.config)) return;
-    tell_shards(
-        c, &(struct wire_header){
-               .kind = WIRE_MEMBER, .key = w, .seq = m->incarnation, .life = m->life, .flags = WIRE_FINAL});
+    if (!arrivals_wait(c->o.config)) return;
+    tell_shards(c, &(struct wire_header){.kind = WIRE_MEMBER, .key = w, .flags = WIRE_FINAL});
 }
 
 // ---------------------------------------------------------------- gathers
@@ -322,50 +316,23 @@ int rounds_gather(struct rounds *c, int w, const struct wire_header *h, double n
 }
 
 // ---------------------------------------------------------------- one budget
-static void say_taken(struct rounds *c, int w, const struct wire_header *h) {
-    port_tell(&c->o.port, w, h);
-    if (h->flags & WIRE_FINAL) say_over(c, w);
-}
-
-static void answer_takes(struct rounds *c) {
-    struct wire_header h;
-    for (int w; (w = budget_ready(c->budget, &h)) >= 0;) say_taken(c, w, &h);
-}
-
 void rounds_take(struct rounds *c, int w, const struct wire_header *h) {
     struct wire_header taken;
-    if (!c->budget || !is_live(c, w)) return;
+    if (!c->budget) return;
     if (h->flags & WIRE_STOP) budget_stop(c->budget);
-    if (budget_take(c->budget, w, h, &taken))
-        say_taken(c, w, &taken);
-    else if (budget_waits(c->budget, w))
-        say_over(c, w);
-    answer_takes(c);
+    if (!budget_take(c->budget, w, h, &taken)) return;
+    port_tell(&c->o.port, w, &taken);
+    if (taken.flags & WIRE_FINAL) say_over(c, w);
 }
 
 void rounds_stop(struct rounds *c) {
-    if (!c->budget) return;
-    budget_stop(c->budget);
-    answer_takes(c);
+    if (c->budget) budget_stop(c->budget);
 }
 
 // ---------------------------------------------------------------- workers that come and go
 bool rounds_has(const struct rounds *c, int w) { return is_live(c, w); }
 
 bool rounds_bears(const struct rounds *c, int w) { return c->set && step_set_bears(c->set, w); }
-
-// The furthest step that a worker of the job has named.
-static int64_t furthest(const struct rounds *c) {
-    int64_t step = c->o.start.step;
-    for (int w = 0; w < c->workers; w++)
-        if (c->members->m[w].step > step) step = c->members->m[w].step;
-    return step;
-}
-
-// Where each worker goes at its own pace: the live ones are there from about that step on.
-static void note_live(struct rounds *c, int64_t step) {
-    if (c->rule.row->on_arrival) note_absences(c, step + 1, step_set_live(c->set));
-}
 
 int rounds_lost(struct rounds *c, int w, const struct loss *loss, double now) {
     struct gather *g = &c->gather;
@@ -375,10 +342,6 @@ int rounds_lost(struct rounds *c, int w, const struct loss *loss, double now) {
         free((char *)c->losses[w].why);
         c->losses[w] = (struct loss){loss->cause, xstrdup(loss->why)};
     }
-    if (c->budget) budget_lost(c->budget, w);
-    say_over(c, w);
-    if (c->budget) answer_takes(c);
-    note_live(c, furthest(c));
     g->count -= g->have[w];
     g->have[w] = false;
     close_gather(c);
@@ -391,14 +354,12 @@ int rounds_arrived(struct rounds *c, int shard, const struct wire_header *h, dou
     if (!c->set || !c->o.map->shard_keys[shard]) return 0;
     if (round_for(c, membership_shard(c->members, shard), h, &r) != 0) return -1;
     for (int i = 0; i < shard; i++) place += c->o.map->shard_keys[i] > 0;
-    if (r) step_set_arrived(c->set, h->step, place, h->mask);
+    if (r) step_set_arrived(c->set, place, h->mask);
     return settle(c, now);
 }
 
 // Whether nothing is left to join.
-static bool is_over(const struct rounds *c) {
-    return c->budget ? budget_empty(c->budget) : c->step + c->o.lead >= c->o.config->steps;
-}
+static bool is_over(const struct rounds *c) { return c->step >= c->o.config->steps; }
 
 void rounds_join(struct rounds *c, int w) {
     if (!c->set || is_live(c, w)) return;
@@ -406,23 +367,13 @@ void rounds_join(struct rounds *c, int w) {
         refuse_join(c, w);
         return;
     }
-    step_set_join(c->set, w);
-    if (!c->rule.row->on_arrival) return;  // the next step that opens is its first
-    // Where each goes at its own pace, a worker that comes is as far as the foremost.
-    struct step_opening opening = {.state = {.step = furthest(c) + 1}};
-    step_set_admit(c->set);
-    note_live(c, opening.state.step);
-    scaler_init(&opening.state.scaler, &c->o.config->scaler);
-    say_joined(c, w, &opening);
+    step_set_join(c->set, w);  // the next step that opens is its first
 }
 
 bool rounds_lets_in(const struct rounds *c, int w) {
     if (!c->set || is_live(c, w)) return false;
-    if (c->rule.row->on_arrival) return furthest(c) > c->o.start.step;
-    if (is_over(c)) return true;  // it hears so; the step behind the last one has members, and never closes
-    for (int64_t step = c->step; step <= c->step + c->o.lead; step++)
-        if (step_set_members(c->set, step) & elastic_bit(w)) return false;
-    return true;
+    // Where all is over it hears so; the step behind the last one has members, and never closes.
+    return is_over(c) || !(step_set_members(c->set) & elastic_bit(w));
 }
 
 // ---------------------------------------------------------------- time
@@ -505,7 +456,6 @@ struct rounds *rounds_create(const struct scheduler_options *o, const struct mem
     c->gather.values = xcalloc(n * WIRE_VALUES_MAX, sizeof(double));
     const struct budget_options bo = {.workers = c->workers,
                                       .total = batches_total(o->config),
-                                      .returns = ps_elastic(o->config),
                                       .recorded = o->recorded,
                                       .ctx = o->recorded_ctx};
     if (c->rule.row->on_arrival) c->budget = budget_create(&bo);
@@ -518,7 +468,6 @@ struct rounds *rounds_create(const struct scheduler_options *o, const struct mem
                                   .recorded = o->recorded,
                                   .ctx = o->recorded_ctx,
                                   .shards = c->full_shards,
-                                  .lead = o->lead,
                                   .own = o->config->micro_batch * o->config->accumulation,
                                   .scaler = o->config->scaler,
                                   .start.step = o->start.step};

@@ -81,11 +81,6 @@ void note_sent(struct server_core *c, struct server_key *k, int worker, struct p
     m->payload = sent_to(c, k, worker);
 }
 
-void forget_sent(struct server_core *c, int worker) {
-    for (int i = 0; i < c->count; i++)
-        if (c->keys[i].sent) c->keys[i].sent[worker] = (struct sent_weights){0};
-}
-
 // Before the weights change: a worker that has not pulled computes on those that all have begun with.
 static void note_initial(const struct server_core *c, struct server_key *k) {
     for (int w = 0; k->sent && w < c->rule.workers; w++)
@@ -290,14 +285,14 @@ static int64_t lacking(const struct server_key *k, int worker) {
 static bool may_lead(const struct server_core *c, const struct server_key *k, int worker) {
     int64_t lead = c->o.config->ps.max_lead, want = k->pulls[worker].want;
     for (int w = 0; w < c->rule.workers && lead > 0; w++)
-        if (c->parts[w] == WORKER_PUSHES && k->pushed[w] - lacking(k, w) < want - lead) return false;
+        if (!c->over[w] && k->pushed[w] - lacking(k, w) < want - lead) return false;
     return true;
 }
 
 // A worker that pushes no more computes nothing on what it reads.
 static bool on_arrival_may_read(const struct server_core *c, const struct server_key *k, int worker) {
     if (k->pushed[worker] < k->pulls[worker].want || sum_waits(k)) return false;
-    return c->parts[worker] != WORKER_PUSHES || may_lead(c, k, worker);
+    return c->over[worker] || may_lead(c, k, worker);
 }
 
 // For what a worker that pushes no more kept waiting.
@@ -327,7 +322,6 @@ const struct push_policy push_on_arrival = {.copies = true,
                                             .may_read = on_arrival_may_read,
                                             .advance = sum_advance,
                                             .answer = note_sent,
-                                            .begin_life = forget_sent,
                                             .over = on_arrival_over,
                                             .end = sum_end,
                                             .key_bytes = on_arrival_bytes,
@@ -403,7 +397,6 @@ const struct push_policy push_pinned = {.copies = true,
                                         .may_read = pinned_may_read,
                                         .advance = pinned_advance,
                                         .answer = note_sent,
-                                        .begin_life = forget_sent,
                                         .over = on_arrival_over,
                                         .end = sum_end,
                                         .key_bytes = late_bytes,

@@ -87,7 +87,6 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
     bool enters = h->kind == WIRE_PULL && ((c->life && h->life > 1 && p->seq == 0) ||
                                            (consistency_drops(&c->rule) && want <= k->step + 1));
     if (enters && want > k->pushed[h->rank]) k->pushed[h->rank] = want;
-    if (enters && c->parts[h->rank] == WORKER_COMES) c->parts[h->rank] = WORKER_PUSHES;
     if (k->loaded && (units ? p->seq == 0 : final) && !c->life && want > k->pushed[h->rank])
         refuse_beyond(c, k, h->rank, want);
     if (h->seq <= p->seq || (k->loaded && want > k->step + 1 + k->pushed[h->rank])) return;
@@ -104,10 +103,7 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
                               .seq = h->seq,
                               .into = h->into,
                               .final = final};
-    if (enters)
-        answer_pulls(c, k);  // others may have waited for it
-    else if (pull_ready(c, k, h->rank))
-        answer_pull(c, k, h->rank);
+    if (pull_ready(c, k, h->rank)) answer_pull(c, k, h->rank);
     // The end of a job that shares a budget: nobody pushes any more.
     if (k->batches && k->loaded && final && keep_wanted(c, h)) keep_key(c, k, want, true);
 }
@@ -177,8 +173,6 @@ void server_core_member(struct server_core *c, int worker, uint64_t incarnation,
     if (c->life && life > 1) begin_life(c, worker);
     if (c->life) c->life[worker] = life;
     c->incarnation[worker] = incarnation;
-    c->parts[worker] = c->life && life > 1 ? WORKER_COMES : WORKER_PUSHES;
-    if (c->parts[worker] == WORKER_COMES && c->policy->over) c->policy->over(c, worker);
 }
 
 int server_core_message(struct server_core *c, const struct wire_header *h, struct ps_frame *frame,
@@ -250,19 +244,18 @@ int server_core_tick(struct server_core *c, double now) {
     return 0;
 }
 
-// A worker pushes no more, of this life or an earlier one.
-static int worker_over(struct server_core *c, const struct wire_header *h) {
-    int w = h->key;
-    if (w < 0 || w >= c->rule.workers || (c->life && h->life < c->life[w])) return 0;
-    c->parts[w] = WORKER_OVER;
+// A worker pushes no more.
+static int worker_over(struct server_core *c, int w) {
+    if (w < 0 || w >= c->rule.workers) return 0;
+    c->over[w] = true;
     return c->policy->over ? c->policy->over(c, w) : 0;
 }
 
 int server_core_decision(struct server_core *c, const struct wire_header *h, double now) {
     if (c->error[0]) return -1;
     c->now = now;
+    if (h->kind == WIRE_MEMBER && h->flags & WIRE_FINAL) return worker_over(c, h->key);
     if (h->kind == WIRE_MEMBER) server_core_member(c, h->key, h->seq, h->life);
-    if (h->kind == WIRE_MEMBER && h->flags & WIRE_FINAL) return worker_over(c, h);
     if (h->kind == WIRE_SET) return c->policy->fix ? c->policy->fix(c, h) : 0;
     return h->kind == WIRE_DECISION ? round_decided(c, h) : 0;
 }
@@ -345,7 +338,7 @@ struct server_core *server_core_create(const struct server_core_options *o) {
     c->segments = xcalloc(workers, sizeof *c->segments);
     c->grads = xcalloc(workers, sizeof *c->grads);
     c->row = xcalloc(workers, sizeof *c->row);
-    c->parts = xcalloc(workers, sizeof *c->parts);
+    c->over = xcalloc(workers, sizeof *c->over);
     c->batches = xcalloc((unsigned long)batches_words(config), sizeof *c->batches);
     c->per_update = pushes_per_update(config);
     c->chunk = xcalloc(KEY_PASS_CHUNK, sizeof(float));
@@ -390,7 +383,7 @@ void server_core_destroy(struct server_core **core) {
     free(c->segments);
     free(c->grads);
     free(c->row);
-    free(c->parts);
+    free(c->over);
     free(c->batches);
     free(c->chunk);
     free(c);

@@ -170,9 +170,6 @@ extern const struct push_policy push_on_arrival;  // each is an update of its ow
 extern const struct push_policy push_pinned;      // on arrival, but for keys that a checkpoint reads
 extern const struct push_policy push_replayed;    // on arrival, in the order that was recorded
 
-// A worker that comes to a running job pushes from its first pull on.
-enum worker_part { WORKER_PUSHES, WORKER_COMES, WORKER_OVER };
-
 struct server_core {
     struct server_core_options o;
     // Derived from the configuration:
@@ -189,7 +186,7 @@ struct server_core {
     int *index;                       // (map->count): key -> place in keys, -1: not ours
     uint64_t *incarnation;            // (N); 0: not heard yet
     uint32_t *life;                   // (N) heard, where workers come and go; 0: none
-    enum worker_part *parts;          // (N)
+    bool *over;                       // (N) they push no more
     struct server_segment *segments;  // (N)
     int attached;                     // workers with a segment
     const void **grads;               // (N) of a sum
@@ -318,6 +315,5 @@ int sum_end(struct server_core *c, struct server_key *k);
 static inline bool sum_waits(const struct server_key *k) { return k->sum.ends && k->sum.pushes > 0; }
 // The answer has the weights that this pull was answered with first, which are kept where delays are compensated.
 void note_sent(struct server_core *c, struct server_key *k, int worker, struct ps_message *m);
-void forget_sent(struct server_core *c, int worker);
 
 #endif

@@ -52,7 +52,7 @@ struct worker {
     bool
         behind;  // the last step was over before this worker came to it: weights that have landed may be older
     struct step_opening
-        opening;  // the members of the step in hand, where they change; members 0: not known yet
+        opening;  // the members of the step in hand, where they change
     int micro, micro_count;
     bool watched;  // the timeline knows of all streams
     uint64_t load_round;

@@ -329,32 +329,16 @@ void worker_core_goodbye(struct worker_core *c) {
     tell_scheduler(c, &(struct wire_header){.kind = WIRE_GOODBYE, .step = c->step});
 }
 
-// This worker's steps that every key has acknowledged, while it asks for the next one.
-static int64_t acknowledged(const struct worker_core *c) {
-    int64_t next = c->take.step, least = next;
-    for (int u = 0; u < c->o.layout->count && next > c->first; u++) {
-        int64_t newest = 0;
-        for (int64_t step = 0; step < slots(c); step++) {
-            const struct worker_unit *x = unit_at(c, u, step);
-            if (x->unacknowledged && x->times.step < least) least = x->times.step;
-            if (x->times.step > newest) newest = x->times.step;
-        }
-        if (newest + 1 < least) least = newest + 1;
-    }
-    return least;
-}
-
 void worker_core_take(struct worker_core *c, int64_t step, const struct wire_header *done) {
-    c->take = (struct wire_header){.kind = WIRE_TAKE, .step = step, .flags = c->stop ? WIRE_STOP : 0};
+    struct wire_header h = {.kind = WIRE_TAKE, .step = step, .flags = c->stop ? WIRE_STOP : 0};
     if (done) {
-        c->take.version = done->version;
-        c->take.count = done->count;
-        memcpy(c->take.values, done->values, sizeof done->values);
+        h.version = done->version;
+        h.count = done->count;
+        memcpy(h.values, done->values, sizeof done->values);
     }
-    if (c->first < 0) c->first = step;
-    c->take.seq = (uint64_t)acknowledged(c);
+    c->take_step = step;
     c->taking = true;
-    tell_scheduler(c, &c->take);
+    tell_scheduler(c, &h);
 }
 
 // ---------------------------------------------------------------- answers
@@ -559,7 +543,7 @@ static int on_scheduler(struct worker_core *c, const struct wire_header *h, doub
             if (h->flags & WIRE_STOP) c->status.stopped = true;
             return 0;
         case WIRE_TAKEN:
-            if (!c->taking || h->step != c->take.step) return 0;
+            if (!c->taking || h->step != c->take_step) return 0;
             c->taking = false;
             c->status.taken_step = h->step;
             c->status.taken = h->flags & WIRE_FINAL ? -1 : h->batch;
@@ -636,11 +620,6 @@ int worker_core_tick(struct worker_core *c, double now) {
     pump(c, now);
     note_free(c);
     note_silence(c, now);
-    // Nobody else knows which of this worker's steps are open: the end of one is told as soon as it comes.
-    if (c->taking && acknowledged(c) > (int64_t)c->take.seq) {
-        c->take.seq = (uint64_t)acknowledged(c);
-        tell_scheduler(c, &c->take);
-    }
     bool sampling = c->clock.apart && c->clock.samples < PS_CLOCK_FIRST;
     if (now - c->beat_s >= (sampling ? PS_CLOCK_FIRST_S : c->o.heartbeat_s)) {
         struct wire_header h = {.kind = WIRE_HEARTBEAT,
@@ -726,7 +705,7 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
     c->credits.most = (size_t)o->credit_bytes;
     c->o.per_update = o->per_update > 1 ? o->per_update : 1;
     c->heard_s = o->start_s;
-    c->first = c->status.taken_step = -1;
+    c->status.taken_step = -1;
     c->clock = o->clock;
     unsigned long open = (unsigned long)slots(c);
     c->keys = xcalloc((unsigned long)o->map->count, sizeof *c->keys);

@@ -142,12 +142,11 @@ struct worker_core {
     struct credits credits;
     bool full;  // of this turn: no less urgent key may go
     uint64_t pull_seq;
-    struct wire_header take;          // as it was said last
+    int64_t take_step;                // that TAKE was said of last
     bool taking, gathering, parting;  // TAKE, GATHER, GOODBYE have no answer yet
     int gather_count;
     struct worker_status status;
     int64_t begin, step;
-    int64_t first;      // step of the first TAKE; -1: none yet
     bool stop;          // this worker was asked to leave
     uint64_t progress;  // pushes and initial values taken: a slow worker is told from a stuck one by it
     double beat_s, heard_s;

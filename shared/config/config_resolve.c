@@ -419,7 +419,7 @@ static int check_elastic(struct reading *r) {
                              ": expected MIN:MAX with 1 <= MIN <= MAX, as in 2:8, got \"%s\"", v->elastic);
     if (!c->row->messages)
         return config_refuse(r, "recovery.elastic",
-                             ": topology %s needs all of its ranks: use ps:sync or ps:async", c->topology);
+                             ": topology %s needs all of its ranks: use ps:sync", c->topology);
     if (v->elastic_max != c->workers)
         return config_refuse(r, "recovery.elastic",
                              " %s: MAX is the number of workers that the run is laid out for: make it "

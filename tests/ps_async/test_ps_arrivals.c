@@ -177,7 +177,7 @@ static void check_lead(struct sim *s, struct sim_worker *x) {
     for (int w = 0; w < s->t.workers && s->t.max_lead && computes; w++) {
         const struct sim_worker *other = &s->workers[w];
         bool over = false;  // as a shard knows, which may be before the worker does
-        for (int g = 0; g < s->map->shards; g++) over = over || s->shards[g]->parts[w] == WORKER_OVER;
+        for (int g = 0; g < s->map->shards; g++) over = over || s->shards[g]->over[w];
         int64_t pushed = other->step + (other->phase == SIM_CLOSING || other->phase == SIM_PUSHING);
         assert_true(over || x->step <= pushed + s->t.max_lead);
         for (int key = 0; key < s->map->count && !over; key++) {

@@ -38,8 +38,6 @@ static inline int64_t mean_tokens_of(const struct sim *s, int64_t dealt) {
     return sum;
 }
 
-static inline bool is_async(const struct sim *s) { return consistency_of(&s->c).row->on_arrival; }
-
 static inline int process_of(const struct sim_worker *x) {
     return (int)(x->end.incarnation ? x->end.incarnation : 100 + (uint64_t)x->end.index);
 }
@@ -114,7 +112,7 @@ static inline void enter(struct sim *s, int w, const struct wire_header *h) {
     worker_core_gathers(x->core, h->seq);
     sim_resume(s, w, fate->opening[w].state.step);
     x->updates = fate->opening[w].state.updates;
-    if (!is_async(s)) assert_true(fate->opening[w].members & elastic_bit(w));
+    assert_true(fate->opening[w].members & elastic_bit(w));
 }
 
 // Packets for the dead, and for processes that log in.
@@ -190,7 +188,7 @@ static inline bool passes(struct sim *s, struct sim_worker *x) {
 // As sim_work, with the samples that the worker was dealt.
 static inline void work(struct sim *s, struct sim_worker *x) {
     int w = x->end.index;
-    if (is_async(s) || (x->phase != SIM_COMPUTE && x->phase != SIM_CLOSING && x->phase != SIM_PUSHING)) {
+    if (x->phase != SIM_COMPUTE && x->phase != SIM_CLOSING && x->phase != SIM_PUSHING) {
         sim_work(s, x);
         return;
     }

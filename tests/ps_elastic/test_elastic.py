@@ -194,17 +194,12 @@ class Away(Case):
         p.ends()
         self.assertEqual(self.away(), [])
 
-    def test_asynchronous(self):
-        p = self.train(10000, *STAR, "--elastic", "1:3", "--topology", "ps:async", "--restart", "1")
-        p.behind(6)
-        p.kill_now("worker 1")
-        p.until(lambda: len(self.lines_yet("run", "away.jsonl")) == 2, "it is back")
-        p.behind(self.lines_yet("run", "away.jsonl")[1]["step"] + 1)
-        p.send_signal(signal.SIGINT)
-        p.ends(130)
-        away = self.summary("run")["away"]
-        self.assertEqual([(a["worker"], a["cause"], a["returned"]) for a in away], [(1, "died", True)])
-        self.assertTrue(6 <= away[0]["from_step"] <= away[0]["to_step"] <= self.summary("run")["steps"], away)
+    def test_refused(self):
+        """Only where workers are at one step."""
+        for topology in ("ps:async", "ps:ssp:1"):
+            self.refused("train", *SMALL, *STAR, "--elastic", "1:3", "--topology", topology,
+                         said=(f"--elastic: with --topology {topology} workers are at steps of their own",
+                               "use ps:sync, ps:backup:B or ps:quorum:Q"))
 
 
 if __name__ == "__main__":

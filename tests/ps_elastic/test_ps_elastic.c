@@ -68,40 +68,6 @@ static void test_deaths(void **state) {
     assert_true(partial > 20 && joins > 60 && away > 60);
 }
 
-// Updates of a dead worker stay where they were applied, and what it had not brought to all keys others bring; they wait for
-// nobody, but with a largest lead for those that still push, which the dead do not. Who comes back goes on where the foremost is.
-static void test_async(void **state) {
-    (void)state;
-    int joins = 0, killed = 0;
-    for (uint64_t seed = 1; seed <= 180; seed++) {
-        struct toy_case t = case_of(seed);
-        t.consistency = "async";
-        t.clip = 0;
-        t.max_lead = (int)(seed % 4);
-        t.lambda = seed % 5 == 0 ? 0.5f : 0;
-        t.overflow_step = -1;
-        struct fate f = {.uneven = seed / 2 % 2, .kills = 1 + (int)(seed % 2), .told = seed % 3 > 0};
-        struct sim *s = sim_create(&t);
-        if (t.share == SHARE_IN_PLACE) {
-            end(s, &f);
-            continue;
-        }
-        int kills = f.kills;
-        s->drop_percent = (int)(seed / 2 % 3) * 5;
-        s->repeat_percent = (int)(seed / 3 % 3) * 5;
-        run(s, &f);
-        for (int k = 0; k < s->map->count; k++) {
-            int64_t version = server_core_version(s->shards[s->map->parts[k].shard], k);
-            // Every batch once, also those that the dead had begun.
-            assert_int_equal(version, t.workers * t.steps);
-        }
-        joins += f.joins;
-        killed += kills - f.kills;
-        end(s, &f);
-    }
-    assert_true(joins > 10 && killed > 20);
-}
-
 // Below MIN, or without worker 0, it is as without --elastic, and the text says why.
 static void test_not_borne(void **state) {
     (void)state;
@@ -130,7 +96,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_there),
         cmocka_unit_test(test_deaths),
-        cmocka_unit_test(test_async),
         cmocka_unit_test(test_not_borne),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -59,7 +59,6 @@ static int on_step(void *ctx, int rank, int64_t step) {
     bool victim = rank == VICTIM && step == VICTIM_STEP;
     while (victim && !atomic_load(&b->killed) && now_seconds() < end) usleep(1000);
     // Who comes late is let in between two steps: the job walks on until then, and does not stand.
-    // An asynchronous one shares one budget of batches, so that each of them does.
     while (rank != VICTIM && step >= STEPS / 2 && atomic_load(&b->left) && now_seconds() < begin + 1)
         usleep(1000);
     return 0;
@@ -278,23 +277,11 @@ static void test_comes_back_tcp(void **state) {
     sync_case(MEDIUM_TCP, true);
 }
 
-static void test_async(void **state) {
-    (void)state;
-    struct job j;
-    job_start(&j, "async", MEDIUM_AUTO, true);
-    job_run(&j, true);
-    assert_true(j.shared->joined_at > 0);
-    for (int w = 1; w < WORKERS; w++)
-        assert_memory_equal(j.shared->weights[w], j.shared->weights[0], j.shared->bytes);
-    job_end(&j);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stays_away),
         cmocka_unit_test(test_comes_back),
         cmocka_unit_test(test_comes_back_tcp),
-        cmocka_unit_test(test_async),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

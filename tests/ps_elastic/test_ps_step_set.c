@@ -16,13 +16,10 @@ static struct step_set *set_of(int workers, int min, int shards) {
     return step_set_create(&o);
 }
 
-// Of the step that is open.
-static int64_t now(const struct step_set *s) { return step_set_state(s)->step; }
-
 // Worker w has done its part of the open step.
 static void part(struct step_set *s, int shards, int w) {
-    step_set_reported(s, now(s), w);
-    for (int i = 0; i < shards; i++) step_set_arrived(s, now(s), i, elastic_bit(w));
+    step_set_reported(s, w);
+    for (int i = 0; i < shards; i++) step_set_arrived(s, i, elastic_bit(w));
 }
 
 // With all there every step is everybody's, and the samples are those without --elastic.
@@ -31,12 +28,12 @@ static void test_all_there(void **state) {
     struct step_set *s = set_of(3, 1, 2);
     for (int64_t t = 0; t < 4; t++) {
         for (int w = 2; w >= 0; w--) {
-            assert_false(step_set_fix(s, now(s), 0));
+            assert_false(step_set_fix(s, 0));
             part(s, 2, w);
         }
-        assert_true(step_set_fix(s, now(s), 0));
-        assert_false(step_set_fix(s, now(s), 0));  // once
-        assert_true(step_set_fixed(s, now(s)) == 7);
+        assert_true(step_set_fix(s, 0));
+        assert_false(step_set_fix(s, 0));  // once
+        assert_true(step_set_fixed(s) == 7);
         step_set_close(s, t == 1, true);
         const struct train_state *x = step_set_state(s);
         assert_int_equal(x->step, t + 1);
@@ -44,7 +41,7 @@ static void test_all_there(void **state) {
         assert_int_equal(x->updates, t + (t < 1));
         assert_int_equal(x->samples, 3 * OWN * x->updates);
         assert_int_equal(x->skipped_in_a_row, t == 1);
-        assert_true(step_set_members(s, now(s)) == 7 && step_set_fixed(s, now(s)) == 0);
+        assert_true(step_set_members(s) == 7 && step_set_fixed(s) == 0);
     }
     step_set_destroy(&s);
 }
@@ -55,20 +52,20 @@ static void test_enough(void **state) {
     struct step_set_options o = {.workers = 3, .min = 1, .needs = 2, .shards = 2, .own = OWN};
     struct step_set *s = step_set_create(&o);
     part(s, 2, 2);
-    step_set_reported(s, now(s), 0);
-    assert_false(step_set_fix(s, now(s), 0));
+    step_set_reported(s, 0);
+    assert_false(step_set_fix(s, 0));
     part(s, 2, 0);
-    assert_true(step_set_fix(s, now(s), 0));
+    assert_true(step_set_fix(s, 0));
     part(s, 2, 1);
-    assert_false(step_set_fix(s, now(s), 0));
-    assert_true(step_set_fixed(s, now(s)) == 5);
+    assert_false(step_set_fix(s, 0));
+    assert_true(step_set_fixed(s) == 5);
     step_set_close(s, false, true);
     assert_int_equal(step_set_state(s)->samples, 2 * OWN);
     part(s, 2, 1);
     step_set_lost(s, 0);
-    assert_false(step_set_fix(s, now(s), 0));
+    assert_false(step_set_fix(s, 0));
     step_set_lost(s, 2);
-    assert_true(step_set_fix(s, now(s), 0));  // nobody else is left
+    assert_true(step_set_fix(s, 0));  // nobody else is left
     step_set_destroy(&s);
 }
 
@@ -80,7 +77,7 @@ static void test_exact(void **state) {
     static const uint64_t sets[] = {3, 6, 5, 3};
     for (int t = 0; t < 4; t++) {
         for (int w = 0; w < 3; w++) part(s, 1, w);
-        assert_true(step_set_fix(s, now(s), 0) && step_set_fixed(s, now(s)) == sets[t]);
+        assert_true(step_set_fix(s, 0) && step_set_fixed(s) == sets[t]);
         step_set_close(s, false, true);
     }
     step_set_destroy(&s);
@@ -93,19 +90,19 @@ static void test_grace(void **state) {
     struct step_set *s = step_set_create(&o);
     assert_false(step_set_graces(s));
     part(s, 1, 2);
-    assert_false(step_set_fix(s, now(s), 10));
+    assert_false(step_set_fix(s, 10));
     assert_true(step_set_graces(s));
     part(s, 1, 0);
-    assert_false(step_set_fix(s, now(s), 11.9));
-    assert_true(step_set_fix(s, now(s), 12) && step_set_fixed(s, now(s)) == 5);
+    assert_false(step_set_fix(s, 11.9));
+    assert_true(step_set_fix(s, 12) && step_set_fixed(s) == 5);
     assert_false(step_set_graces(s));
     step_set_close(s, false, true);
     assert_false(step_set_graces(s));
     part(s, 1, 1);
-    assert_false(step_set_fix(s, now(s), 13));  // its grace begins
+    assert_false(step_set_fix(s, 13));  // its grace begins
     part(s, 1, 0);
     part(s, 1, 2);
-    assert_true(step_set_fix(s, now(s), 13.1) && step_set_fixed(s, now(s)) == 7);
+    assert_true(step_set_fix(s, 13.1) && step_set_fixed(s) == 7);
     step_set_destroy(&s);
 }
 
@@ -123,9 +120,9 @@ static void test_recorded(void **state) {
     for (int t = 0; t < 4; t++) {
         part(s, 1, 0);
         part(s, 1, 2 - t % 2);
-        assert_false(step_set_fix(s, now(s), 0));
+        assert_false(step_set_fix(s, 0));
         part(s, 1, 1 + t % 2);
-        assert_true(step_set_fix(s, now(s), 0) && step_set_fixed(s, now(s)) == elastic_bit(1 + t % 2));
+        assert_true(step_set_fix(s, 0) && step_set_fixed(s) == elastic_bit(1 + t % 2));
         step_set_close(s, false, true);
     }
     step_set_destroy(&s);
@@ -137,17 +134,17 @@ static void test_lost_in_the_middle(void **state) {
     struct step_set *s = set_of(3, 2, 2);
     part(s, 2, 0);
     part(s, 2, 2);
-    step_set_reported(s, now(s), 1);
-    step_set_arrived(s, now(s), 0, elastic_bit(1));  // shard 1 lacks a gradient
-    assert_false(step_set_fix(s, now(s), 0));
+    step_set_reported(s, 1);
+    step_set_arrived(s, 0, elastic_bit(1));  // shard 1 lacks a gradient
+    assert_false(step_set_fix(s, 0));
     assert_true(step_set_bears(s, 1));
     step_set_lost(s, 1);
-    assert_true(step_set_fix(s, now(s), 0));
-    assert_true(step_set_fixed(s, now(s)) == 5);
-    step_set_arrived(s, now(s), 1, elastic_bit(1));  // too late: the set is what it is
-    assert_true(step_set_fixed(s, now(s)) == 5);
+    assert_true(step_set_fix(s, 0));
+    assert_true(step_set_fixed(s) == 5);
+    step_set_arrived(s, 1, elastic_bit(1));  // too late: the set is what it is
+    assert_true(step_set_fixed(s) == 5);
     step_set_close(s, false, true);
-    assert_true(step_set_members(s, now(s)) == 5);
+    assert_true(step_set_members(s) == 5);
     assert_int_equal(step_set_state(s)->dealt, 3 * OWN);    // its slice went with it
     assert_int_equal(step_set_state(s)->samples, 2 * OWN);  // two contributed
     // Fewer than MIN, or without worker 0: not borne.
@@ -163,14 +160,14 @@ static void test_complete_and_lost(void **state) {
     part(s, 1, 1);
     step_set_lost(s, 1);
     part(s, 1, 0);
-    assert_false(step_set_fix(s, now(s), 0));
+    assert_false(step_set_fix(s, 0));
     part(s, 1, 2);
-    assert_true(step_set_fix(s, now(s), 0));
-    assert_true(step_set_fixed(s, now(s)) == 7);
+    assert_true(step_set_fix(s, 0));
+    assert_true(step_set_fixed(s) == 7);
     step_set_lost(s, 2);
-    assert_true(step_set_fixed(s, now(s)) == 7);
+    assert_true(step_set_fixed(s) == 7);
     step_set_close(s, false, true);
-    assert_true(step_set_members(s, now(s)) == 1);
+    assert_true(step_set_members(s) == 1);
     assert_int_equal(step_set_state(s)->samples, 3 * OWN);
     step_set_destroy(&s);
 }
@@ -183,54 +180,22 @@ static void test_join(void **state) {
     step_set_lost(s, 1);
     part(s, 1, 0);
     part(s, 1, 2);
-    assert_true(step_set_fix(s, now(s), 0));
+    assert_true(step_set_fix(s, 0));
     step_set_close(s, false, true);
-    assert_true(step_set_members(s, now(s)) == 5);
+    assert_true(step_set_members(s) == 5);
     step_set_join(s, 1);
     part(s, 1, 1);  // what is not a member's does not count
     part(s, 1, 0);
     part(s, 1, 2);
-    assert_true(step_set_fix(s, now(s), 0));
-    assert_true(step_set_fixed(s, now(s)) == 5);
+    assert_true(step_set_fix(s, 0));
+    assert_true(step_set_fixed(s) == 5);
     step_set_close(s, false, true);
-    assert_true(step_set_members(s, now(s)) == 7);
+    assert_true(step_set_members(s) == 7);
     assert_int_equal(step_set_state(s)->dealt, 5 * OWN);
     step_set_join(s, 1);
     step_set_lost(s, 1);  // before it was taken in
-    step_set_admit(s);
+    step_set_close(s, false, true);
     assert_true(step_set_live(s) == 5);
-    step_set_join(s, 1);
-    step_set_admit(s);  // async: at once
-    assert_true(step_set_live(s) == 7);
-    step_set_destroy(&s);
-}
-
-// Two steps are open: parts of the later one are kept, sets are fixed in any order, and closed in their own.
-static void test_ahead(void **state) {
-    (void)state;
-    struct step_set_options o = {.workers = 3, .min = 1, .shards = 1, .lead = 1, .own = OWN};
-    scaler_init(&o.start.scaler, &o.scaler);
-    struct step_set *s = step_set_create(&o);
-    assert_int_equal(now(s), 1);
-    assert_int_equal(step_set_state(s)->dealt, 3 * OWN);
-    for (int w = 0; w < 3; w++) part(s, 1, w);  // of step 1
-    step_set_reported(s, 0, 0);
-    step_set_arrived(s, 0, 0, elastic_bit(0));
-    assert_true(step_set_fix(s, 1, 0) && step_set_fixed(s, 1) == 7);
-    assert_false(step_set_fix(s, 0, 0));
-    step_set_lost(s, 2);
-    assert_false(step_set_fix(s, 0, 0));
-    step_set_lost(s, 1);
-    assert_true(step_set_fix(s, 0, 0) && step_set_fixed(s, 0) == 1);
-    step_set_join(s, 2);
-    step_set_close(s, false, true);
-    assert_true(step_set_members(s, 1) == 7 && step_set_members(s, 2) == 5 && step_set_fixed(s, 1) == 7);
-    assert_int_equal(step_set_state(s)->dealt, 6 * OWN);
-    assert_int_equal(step_set_state(s)->samples, OWN);
-    step_set_close(s, false, true);
-    assert_true(step_set_members(s, 3) == 5 && step_set_fixed(s, 3) == 0);
-    assert_int_equal(step_set_state(s)->dealt, 8 * OWN);
-    assert_int_equal(step_set_state(s)->samples, 4 * OWN);
     step_set_destroy(&s);
 }
 
@@ -248,11 +213,11 @@ static void test_words(void **state) {
     scaler_init(&o.start.scaler, &o.scaler);
     struct step_set *s = step_set_create(&o);
     part(s, 1, 0);
-    assert_true(step_set_fix(s, now(s), 0));
+    assert_true(step_set_fix(s, 0));
     step_set_close(s, true, true);
     assert_true(step_set_state(s)->scaler.scale == 8.0);
     part(s, 1, 0);
-    assert_true(step_set_fix(s, now(s), 0));
+    assert_true(step_set_fix(s, 0));
     step_set_close(s, true, true);  // at its minimum it stays, and is told as it was
     assert_true(step_set_state(s)->scaler.scale == 8.0);
     step_set_destroy(&s);
@@ -268,7 +233,6 @@ int main(void) {
         cmocka_unit_test(test_lost_in_the_middle),
         cmocka_unit_test(test_complete_and_lost),
         cmocka_unit_test(test_join),
-        cmocka_unit_test(test_ahead),
         cmocka_unit_test(test_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -231,7 +231,7 @@ class Refused(Case):
     def test_what_cannot_be(self):
         for words, said in (
                 (star(17, 2), "a worker keeps 1 + S gradients: S is at most 16"),
-                (star(1, 2, "--elastic", "1:2"), "--elastic fixes the workers of a step"),
+                (star(1, 2, "--elastic", "1:2"), "--elastic: with --topology ps:ssp:1 workers are at steps of their own"),
                 (star(1, 2, "--replicate", "--restart", "1"), "--replicate keeps one open step"),
                 (star(1, 2, "--set", "zero_optimization.overlap_comm=false"), "overlap_comm false keeps gradients from moving"),
                 (star(1, 2, "--set", "parameter_server.compression=int8"), "set gradient_clipping to 0 and use no fp16"),

@@ -95,13 +95,13 @@ static void opening(struct fuzz_bytes *in) {
     struct step_set *s = step_set_create(&o);
     while (in->left) {
         int w = (int)fuzz_below(in, (uint64_t)o.workers);
-        uint64_t members = step_set_members(s, step_set_state(s)->step);
+        uint64_t members = step_set_members(s);
         switch (fuzz_below(in, 6)) {
             case 0:
-                step_set_reported(s, step_set_state(s)->step, w);
+                step_set_reported(s, w);
                 break;
             case 1:
-                step_set_arrived(s, step_set_state(s)->step, (int)fuzz_below(in, (uint64_t)o.shards),
+                step_set_arrived(s, (int)fuzz_below(in, (uint64_t)o.shards),
                                  fuzz_word(in, 8) & elastic_all(o.workers));
                 break;
             case 2:
@@ -111,13 +111,12 @@ static void opening(struct fuzz_bytes *in) {
                 if (!(step_set_live(s) & elastic_bit(w)) && !(members & elastic_bit(w))) step_set_join(s, w);
                 break;
             default:
-                for (int i = 0; i < o.workers; i++) step_set_reported(s, step_set_state(s)->step, i);
-                for (int g = 0; g < o.shards; g++)
-                    step_set_arrived(s, step_set_state(s)->step, g, elastic_all(o.workers));
+                for (int i = 0; i < o.workers; i++) step_set_reported(s, i);
+                for (int g = 0; g < o.shards; g++) step_set_arrived(s, g, elastic_all(o.workers));
         }
         FUZZ_CHECK(step_set_live(s) & 1, "worker 0 is lost");
-        step_set_fix(s, step_set_state(s)->step, 0);
-        uint64_t fixed = step_set_fixed(s, step_set_state(s)->step);
+        step_set_fix(s, 0);
+        uint64_t fixed = step_set_fixed(s);
         if (!fixed) continue;
         FUZZ_CHECK(!(fixed & ~members), "who is no member counts");
         const struct train_state before = *step_set_state(s);
@@ -130,9 +129,8 @@ static void opening(struct fuzz_bytes *in) {
         FUZZ_CHECK(
             now->unapplied - before.unapplied + now->samples - before.samples <= now->dealt - before.dealt,
             "step %lld: the schedule counts more samples than were dealt", (long long)before.step);
-        pass(&(struct step_opening){.members = step_set_members(s, step_set_state(s)->step),
-                                    .contributors = elastic_count(fixed),
-                                    .state = *now});
+        pass(&(struct step_opening){
+            .members = step_set_members(s), .contributors = elastic_count(fixed), .state = *now});
     }
     step_set_destroy(&s);
 }

@@ -70,7 +70,7 @@ static void begin(struct budget *b, const struct wire_header *h) {
 
 // ---------------------------------------------------------------- handing out
 static int64_t hand_out(struct budget *b) {
-    if (b->stopped || budget_empty(b)) return -1;
+    if (b->stopped || (!b->count && b->next >= b->o.total)) return -1;
     if (!b->count) return b->next++;
     b->count--;
     return b->back[b->first++];
@@ -95,7 +95,5 @@ bool budget_take(struct budget *b, int worker, const struct wire_header *h, stru
 bool budget_knows(const struct budget *b, int worker) { return b->takers[worker].known; }
 
 void budget_stop(struct budget *b) { b->stopped = true; }
-
-bool budget_empty(const struct budget *b) { return !b->count && b->next >= b->o.total; }
 
 int64_t budget_taken(const struct budget *b) { return b->next - b->count; }

@@ -31,7 +31,6 @@ void budget_destroy(struct budget **b);
 bool budget_take(struct budget *b, int worker, const struct wire_header *h, struct wire_header *out);
 bool budget_knows(const struct budget *b, int worker);  // it has asked
 void budget_stop(struct budget *b);                     // nothing is handed out any more
-bool budget_empty(const struct budget *b);              // nothing is left to hand out
 int64_t budget_taken(const struct budget *b);           // batches handed out, and those done before
 
 // The batches that a checkpoint says are done, in the fields version, count and values of a worker's first TAKE: all below version, and

@@ -108,7 +108,6 @@ static void test_every_batch_once(void **state) {
                 if (x.count[key][batch] != 1)
                     fail_msg("seed %d: batch %d is %d times in key %d", (int)seed, batch, x.count[key][batch],
                              key);
-        assert_true(budget_empty(x.b));
         assert_int_equal(budget_taken(x.b), TOTAL);
         budget_destroy(&x.b);
     }
@@ -143,7 +142,6 @@ static void test_goes_on(void **state) {
     assert_true(budget_take(b, 1, &later, &out));
     assert_true(out.flags & WIRE_FINAL);
     assert_int_equal(out.batch, 1700);  // not all of them
-    assert_false(budget_empty(b));
     budget_destroy(&b);
 }
 

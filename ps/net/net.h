@@ -1,9 +1,7 @@
-// The only file of the star with sockets: ZeroMQ contexts, ROUTER and DEALER sockets, framing, and the
+// The star's messages over the fabric's sockets (shared/fabric/sockets.h): headers (ps/net/wire.h), who may say what, and the
 // counting of bytes where they leave and arrive.
 //
-//     [routing id, ROUTER only][header][payload]        ps/net/wire.h
-//
-// Ownership   A struct net owns its context; sockets belong to it and are closed before it.
+// Ownership   A struct net owns its sockets, which are closed before it.
 // Threads     A socket belongs to one thread at a time. net_create and net_destroy: the role's thread.
 // Blocking    Only net_poll (up to its timeout) and net_destroy (up to linger_ms, for messages still queued).
 // Order       Buffers sent with an inflight counter, and the wire count, must outlive net_destroy.
@@ -17,17 +15,27 @@
 
 #include <stddef.h>
 
-#include "ps/net/curve.h"
 #include "ps/net/fault.h"
 #include "ps/net/port.h"
+#include "ps/trust/trust.h"
 #include "shared/config/config.h"
 #include "shared/core/wire_count.h"
-
-#define NET_ADDRESS_MAX 256  // bytes, with the closing zero
+#include "shared/fabric/descriptors.h"
+#include "shared/fabric/sockets.h"
 
 struct net;
 struct net_socket;
-struct ps_trust;
+
+// Control: to and from the scheduler. Data: to and from a server's shards.
+enum net_plane { NET_CONTROL, NET_DATA };
+
+// The peer that a DEALER connects to.
+struct net_peer {
+    const char *address;
+    enum net_plane plane;
+    int server;         // data: the shard's
+    const char *token;  // data: its (ps/net/roster.h)
+};
 
 struct net_options {
     struct wire_count *wire;  // counters of the role; outlive the net
@@ -79,27 +87,14 @@ int net_poll(struct net_poll_item *items, int count, int timeout_ms);
 // The addresses that a server's shard threads bind and tell others.
 // The address shard `thread` binds: "tcp://host:*" as it is, "tcp://host:port" counts upwards from port.
 void address_bind(const char *base, int thread, char out[NET_ADDRESS_MAX]);
-// ZeroMQ takes any number for a port, and listens on what is left of it in 16 bits. 0, or -1 after logging.
-int address_check_port(const char *address);
 // The address for others: as bound, or at the advertised host, or at the advertised tcp://host:port + thread. 0, or -1
 // after logging.
 int address_advertised(const char *advertise, const char *bound, int thread, char out[NET_ADDRESS_MAX]);
 
 // ---------------------------------------------------------------- descriptors
-// How many descriptors a process may hold (RLIMIT_NOFILE), and whether it can start threads (RLIMIT_NPROC), looked at before
-// its first socket: libzmq ends the process where it finds none left. Connections of strangers take descriptors too, for as
-// long as a handshake may last.
 // Of a job of so many shard threads a server: what a role holds with all members connected, generously.
 int descriptors_of_scheduler(const struct config *c, int threads);
 int descriptors_of_server(const struct config *c, int threads);
 int descriptors_of_worker(const struct config *c, int shards);
-
-// The soft limit becomes so many and those to spare (0: whatever the hard one allows). A listener spares few: what a stranger
-// sends before a handshake is over lies in memory, for each of his connections. 0, or -1 after logging that there are too
-// few, and how many are needed.
-#define DESCRIPTORS_SPARE 256
-// The same, of a process that hears frames of so many bytes.
-int descriptors_spare(size_t heard_bytes);
-int descriptors_claim(int needed, int spare);
 
 #endif

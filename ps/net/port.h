@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "ps/net/wire.h"
+#include "shared/fabric/sockets.h"
 
 // A received payload. Its holder calls release once; data may be unaligned.
 struct ps_frame {
@@ -47,14 +48,6 @@ int core_fail(char error[WIRE_TEXT_MAX], const char *fmt, ...) __attribute__((fo
 
 // ---------------------------------------------------------------- what has come
 // A message that has arrived, and where from.
-#define NET_ROUTE_MAX 255
-
-// The sender of a ROUTER's message.
-struct net_route {
-    uint8_t id[NET_ROUTE_MAX];
-    size_t bytes;  // 0: unknown
-};
-
 struct net_message {
     struct net_route from;  // ROUTER
     struct wire_header header;

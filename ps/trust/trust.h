@@ -1,5 +1,5 @@
 // The rule of who may join a star, decided in one place: by the keys that the user gave, or by the job's secret. What a decision is
-// made of lies in key_files.h and job_secret.h; ps/net/curve.c and zap.c make sockets of it.
+// made of lies in key_files.h and job_secret.h; ps/net/net.c makes proofs and rules of it.
 //
 //     mode       who may join                              addresses            control            data
 //     loopback   processes that know the job's secret      this host's alone    CURVE              PLAIN, a token a server

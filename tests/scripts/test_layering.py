@@ -27,7 +27,7 @@ LAYERS = {
                 {"kernels/ref", "kernels/cpu", "kernels/cuda"}],  # the backends: one never sees another
     "shared": [{"shared/core"},                                   # errors, files, JSON, units, the hooks of a topology
                {"shared/model"}, {"shared/config"},               # the model without ranks; keys as rows
-               {"shared/device", "shared/time"},                  # choosing a device; where a step's time went
+               {"shared/device", "shared/time", "shared/fabric"},  # choosing a device; where a step's time went; messages between processes
                {"shared/hf"}, {"shared/data"},
                {"shared/state"}, {"shared/report"},               # what survives; the files of a run
                {"shared/evaluation", "shared/monitor"},
@@ -48,7 +48,7 @@ LAYERS = {
 }
 # header pattern: the only files that may include it
 PRIVATE = {
-    r"zmq\.h": r"ps/net/.*|ps/trust/key_files\.c|shared/launch/rendezvous\.[ch]",
+    r"zmq\.h": r"shared/fabric/.*|ps/trust/key_files\.c|shared/launch/rendezvous\.[ch]",
     r"mpi\.h": r"decentral/mpi/.*",
     r"gloo/.*": r"decentral/gloo/.*\.cc",
     r"nccl\.h": r"tests/.*",
@@ -173,7 +173,7 @@ class TheRulesThemselves(unittest.TestCase):
         self.assertFalse(includes_against_rules("starring.c", both))
 
     def test_allowed_includes_pass(self):
-        for path, header in (("ps/net/net.c", "zmq.h"), ("decentral/mpi/collective_mpi.c", "mpi.h"), ("decentral/gloo/gloo_shim.cc", "gloo/context.h"),
+        for path, header in (("shared/fabric/sockets.c", "zmq.h"), ("decentral/mpi/collective_mpi.c", "mpi.h"), ("decentral/gloo/gloo_shim.cc", "gloo/context.h"),
                              ("ps/net/wire.c", "proto/ps.pb-c.h"), ("shared/train/train.c", "kernels/backend.h")):
             self.assertEqual(includes_against_rules(path, f"#include <{header}>\n"), [], (path, header))
 

@@ -1,4 +1,4 @@
-#include "ps/net/zap.h"
+#include "shared/fabric/zap.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -9,6 +9,7 @@
 #include <zmq.h>
 
 #include "shared/core/error.h"
+#include "shared/fabric/curve.h"
 
 #define ENDPOINT  "inproc://zeromq.zap.01"
 #define FRAMES    8  // version, request, domain, address, identity, mechanism, credentials
@@ -16,8 +17,7 @@
 
 struct zap {
     void *socket;
-    const struct ps_trust *trust;
-    const char *token;
+    struct zap_rule rule;
     pthread_t thread;
 };
 
@@ -49,12 +49,12 @@ static bool is(const struct request *r, int i, const char *text) {
     return r->bytes[i] == (int)strlen(text) && memcmp(r->frame[i], text, strlen(text)) == 0;
 }
 
-static bool admits(const struct zap *z, const struct request *r, char name[TRUST_NAME_MAX]) {
-    if (r->count == 7 && is(r, 0, "1.0") && is(r, 5, "CURVE") && r->bytes[6] == TRUST_KEY_BYTES)
-        return trust_admits(z->trust, (const uint8_t *)r->frame[6], name);
-    if (r->count != 8 || !is(r, 0, "1.0") || !is(r, 5, "PLAIN") || !is(r, 6, TRUST_MEMBER)) return false;
+static bool admits(const struct zap_rule *z, const struct request *r, char name[ZAP_NAME_MAX]) {
+    if (r->count == 7 && is(r, 0, "1.0") && is(r, 5, "CURVE") && r->bytes[6] == CURVE_KEY_BYTES)
+        return z->admits(z->ctx, (const uint8_t *)r->frame[6], name);
+    if (r->count != 8 || !is(r, 0, "1.0") || !is(r, 5, "PLAIN") || !is(r, 6, z->member)) return false;
     if (!z->token || !*z->token || r->bytes[7] != (int)strlen(z->token)) return false;
-    strcpy(name, TRUST_MEMBER);
+    strcpy(name, z->member);
     return sodium_memcmp(r->frame[7], z->token, strlen(z->token)) == 0;
 }
 
@@ -70,19 +70,19 @@ static void *zap_main(void *arg) {
     struct zap *z = arg;
     struct request r;
     while (hear(z->socket, &r)) {
-        char name[TRUST_NAME_MAX] = "";
-        bool let_in = admits(z, &r, name);
+        char name[ZAP_NAME_MAX] = "";
+        bool let_in = admits(&z->rule, &r, name);
         answer(z->socket, &r, let_in, name);
     }
     zmq_close(z->socket);
     return NULL;
 }
 
-struct zap *zap_start(void *context, const struct ps_trust *trust, const char *token) {
+struct zap *zap_start(void *context, const struct zap_rule *rule) {
     struct zap *z = xcalloc(1, sizeof *z);
     sigset_t all, before;
     int linger_ms = 0;
-    *z = (struct zap){.socket = zmq_socket(context, ZMQ_REP), .trust = trust, .token = token};
+    *z = (struct zap){.socket = zmq_socket(context, ZMQ_REP), .rule = *rule};
     if (z->socket) zmq_setsockopt(z->socket, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
     bool good = z->socket && zmq_bind(z->socket, ENDPOINT) == 0;
     int error = errno;

@@ -1,4 +1,4 @@
-#include "ps/net/curve.h"
+#include "shared/fabric/curve.h"
 
 #include <errno.h>
 #include <stdint.h>
@@ -7,7 +7,6 @@
 #include <string.h>
 #include <zmq.h>
 
-#include "ps/trust/trust.h"
 #include "shared/core/error.h"
 
 #define HANDSHAKE_MS 3000
@@ -20,8 +19,8 @@ static bool set_number(void *socket, int option, int value) {
     return zmq_setsockopt(socket, option, &value, sizeof value) == 0;
 }
 
-static bool set_key(void *socket, int option, const uint8_t key[TRUST_KEY_BYTES]) {
-    return zmq_setsockopt(socket, option, key, TRUST_KEY_BYTES) == 0;
+static bool set_key(void *socket, int option, const uint8_t key[CURVE_KEY_BYTES]) {
+    return zmq_setsockopt(socket, option, key, CURVE_KEY_BYTES) == 0;
 }
 
 static bool set_text(void *socket, int option, const char *text) {
@@ -34,39 +33,29 @@ static int done(bool good) {
                 zmq_strerror(errno), zmq_has("curve") ? "" : ", and is not");
 }
 
-bool curve_is_plain(const struct ps_trust *t, enum net_plane plane) {
-    return t->mode == TRUST_LOOPBACK && plane == NET_DATA;
-}
-
-int curve_listen(void *socket, const struct ps_trust *t, enum net_plane plane) {
+int curve_listen(void *socket, const struct curve_proof *p) {
     bool good =
         set_number(socket, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS) && set_number(socket, ZMQ_BACKLOG, BACKLOG);
-    if (t->mode == TRUST_INSECURE) return done(good);
-    // Without a gatekeeper to ask, a stranger would have no name, and net.c would hear nobody.
+    if (p->way == CURVE_NONE) return done(good);
+    // Without a gatekeeper to ask, a stranger would have no name, and nobody would be heard.
     good = good && set_text(socket, ZMQ_ZAP_DOMAIN, "starring");
-    if (curve_is_plain(t, plane)) return done(good && set_number(socket, ZMQ_PLAIN_SERVER, 1));
+    if (p->way == CURVE_TOKEN) return done(good && set_number(socket, ZMQ_PLAIN_SERVER, 1));
     return done(good && set_number(socket, ZMQ_CURVE_SERVER, 1) &&
-                set_key(socket, ZMQ_CURVE_SECRETKEY, t->own.secret_key));
+                set_key(socket, ZMQ_CURVE_SECRETKEY, p->own_secret));
 }
 
-int curve_connect(void *socket, const struct ps_trust *t, const struct net_peer *to) {
-    const uint8_t *key = t->scheduler;
+int curve_connect(void *socket, const struct curve_proof *p) {
     bool good = set_number(socket, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS);
-    if (t->mode == TRUST_INSECURE) return done(good);
-    if (curve_is_plain(t, to->plane)) {
-        if (!to->token || !*to->token)
-            return fail("the scheduler has named no token of server %d, which listens on %s", to->server,
-                        to->address);
-        // A process that took the port after the server's death would be shown the token, and sent what is queued.
+    if (p->way == CURVE_NONE) return done(good);
+    if (p->way == CURVE_TOKEN) {
+        // A process that took the port after the listener's death would be shown the token, and sent what is queued.
         good = good && set_number(socket, ZMQ_RECONNECT_IVL, -1);
-        return done(good && set_text(socket, ZMQ_PLAIN_USERNAME, TRUST_MEMBER) &&
-                    set_text(socket, ZMQ_PLAIN_PASSWORD, to->token));
+        return done(good && set_text(socket, ZMQ_PLAIN_USERNAME, p->name) &&
+                    set_text(socket, ZMQ_PLAIN_PASSWORD, p->token));
     }
-    if (to->plane == NET_DATA && !(key = trust_server_key(t, to->server)))
-        return fail("public.keys has no key of server %d, which listens on %s", to->server, to->address);
-    return done(good && set_key(socket, ZMQ_CURVE_SERVERKEY, key) &&
-                set_key(socket, ZMQ_CURVE_PUBLICKEY, t->own.public_key) &&
-                set_key(socket, ZMQ_CURVE_SECRETKEY, t->own.secret_key));
+    return done(good && set_key(socket, ZMQ_CURVE_SERVERKEY, p->server) &&
+                set_key(socket, ZMQ_CURVE_PUBLICKEY, p->own_public) &&
+                set_key(socket, ZMQ_CURVE_SECRETKEY, p->own_secret));
 }
 
 // ---------------------------------------------------------------- what becomes of handshakes

@@ -1,0 +1,319 @@
+#include "shared/fabric/sockets.h"
+
+#include <errno.h>
+#include <malloc.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include "shared/core/error.h"
+
+// How long messages may still leave to a peer whose connection ends before the socket does. A connection
+// takes the value from its socket when it is made: a value set on closing is too late for a connection that
+// is already ending, and with ZeroMQ's default the end of the context waits for that one without limit.
+#define LINGER_MS 500
+
+// A worker has one for each of up to 4096 shard threads, a server two for each of its own. libzmq's own limit is 1023.
+#define SOCKETS_MAX 8448
+
+// Received payloads are memory that libzmq takes from the C library. That gives blocks of this size back to the
+// kernel and asks for them anew, and every new page costs a fault and is zeroed: as much as the copy. Kept, the next
+// payload finds them.
+#define KEEP_BLOCK_BYTES (32 << 20)
+#define KEEP_TOP_BYTES   (256 << 20)
+
+// A connection that libzmq has given up is made anew, and no more often than so.
+#define REDIAL_S 0.25
+
+#define BIND_AGAIN_US 20000
+
+struct fabric {
+    void *context;
+    struct fabric_options o;
+    struct fabric_socket *open;  // list; changed by the owner's thread alone
+    struct zap *zap;             // NULL: everybody is let in, or nobody comes
+};
+
+struct fabric_socket {
+    struct fabric *fabric;
+    void *socket;
+    bool router;
+    struct curve_watch *watch;  // of a handshake that matters; NULL: none
+    char *peer;                 // a dealer's; NULL: it has connected to none yet
+    bool once;                  // it is not asked again after it has been heard
+    bool heard;
+    double dialled_s;
+    bool holds;  // last is a head
+    zmq_msg_t last;
+    struct fabric_socket *next;
+};
+
+struct fabric_payload {
+    zmq_msg_t msg;
+};
+
+static void no_thread(int number) {
+    static const char words[] =
+        "starring: error: no thread can be started for this process's connections: " ERROR_RAISE_THREADS "\n";
+    (void)number;
+    if (write(STDERR_FILENO, words, sizeof words - 1) < 0) _exit(EXIT_RUN_FAILED);
+    _exit(EXIT_RUN_FAILED);
+}
+
+// zmq_socket, of a context's first. libzmq starts its threads then and aborts where it cannot: this says why, and the process
+// ends with status 1. NULL after logging.
+static void *first_socket(void *context, int type) {
+    struct sigaction tells = {.sa_handler = no_thread}, before;
+    sigemptyset(&tells.sa_mask);
+    sigaction(SIGABRT, &tells, &before);
+    void *first = zmq_socket(context, type);
+    int error = errno;
+    sigaction(SIGABRT, &before, NULL);
+    errno = error;
+    if (!first) fail("ZeroMQ: no socket: %s", zmq_strerror(errno));
+    return first;
+}
+
+struct fabric *fabric_create(const struct fabric_options *o) {
+    struct fabric *f = xcalloc(1, sizeof *f);
+    f->o = *o;
+    f->context = zmq_ctx_new();
+    if (!f->context) {
+        fail("ZeroMQ: no context: %s", zmq_strerror(errno));
+        free(f);
+        return NULL;
+    }
+    if (o->io_threads > 1) zmq_ctx_set(f->context, ZMQ_IO_THREADS, o->io_threads);
+    zmq_ctx_set(f->context, ZMQ_MAX_SOCKETS, SOCKETS_MAX);
+    mallopt(M_MMAP_THRESHOLD, KEEP_BLOCK_BYTES);
+    mallopt(M_TRIM_THRESHOLD, KEEP_TOP_BYTES);
+    void *first = first_socket(f->context, ZMQ_PAIR);
+    if (first)
+        zmq_close(first);
+    else
+        fabric_destroy(&f, 0);
+    return f;
+}
+
+void fabric_close(struct fabric_socket **at, int linger_ms) {
+    struct fabric_socket *s = *at, **on;
+    if (!s) return;
+    for (on = &s->fabric->open; *on != s;) on = &(*on)->next;
+    *on = s->next;
+    zmq_setsockopt(s->socket, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
+    curve_watch_end(&s->watch, s->socket);
+    if (s->holds) zmq_msg_close(&s->last);
+    zmq_close(s->socket);
+    free(s->peer);
+    free(s);
+    *at = NULL;
+}
+
+void fabric_destroy(struct fabric **fabric, int linger_ms) {
+    struct fabric *f = *fabric;
+    if (!f) return;
+    while (f->open) fabric_close(&(struct fabric_socket *){f->open}, linger_ms);
+    while (zmq_ctx_term(f->context) != 0 && errno == EINTR) continue;
+    zap_join(&f->zap);
+    free(f);
+    *fabric = NULL;
+}
+
+static struct fabric_socket *socket_open(struct fabric *f, int type) {
+    struct fabric_socket *s = xcalloc(1, sizeof *s);
+    s->fabric = f;
+    s->router = type == ZMQ_ROUTER;
+    s->socket = zmq_socket(f->context, type);
+    if (!s->socket) {
+        fail("ZeroMQ: no socket: %s", zmq_strerror(errno));
+        free(s);
+        return NULL;
+    }
+    int one = 1, hwm = f->o.queue_messages, linger_ms = LINGER_MS;
+    bool listens = type == ZMQ_ROUTER && f->o.max_heard_bytes;
+    int64_t most = (int64_t)(listens ? f->o.max_heard_bytes : f->o.max_payload_bytes);
+    if (most < NET_HEAD_MAX) most = NET_HEAD_MAX;
+    zmq_setsockopt(s->socket, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
+    zmq_setsockopt(s->socket, ZMQ_SNDHWM, &hwm, sizeof hwm);
+    zmq_setsockopt(s->socket, ZMQ_RCVHWM, &hwm, sizeof hwm);
+    zmq_setsockopt(s->socket, ZMQ_MAXMSGSIZE, &most, sizeof most);
+    if (s->router) zmq_setsockopt(s->socket, ZMQ_ROUTER_MANDATORY, &one, sizeof one);
+    s->next = f->open;
+    f->open = s;
+    return s;
+}
+
+struct fabric_socket *fabric_listen(struct fabric *f, const struct fabric_place *at,
+                                    const struct curve_proof *proof, char bound[NET_ADDRESS_MAX]) {
+    if (address_check_port(at->address) != 0) return NULL;
+    // Where nobody is kept out, nobody is asked.
+    if (f->o.rule.admits && !f->zap && !(f->zap = zap_start(f->context, &f->o.rule))) return NULL;
+    struct fabric_socket *s = socket_open(f, ZMQ_ROUTER);
+    size_t size = NET_ADDRESS_MAX;
+    double until_s = now_seconds() + at->patience_s;
+    int rc;
+    if (!s) return NULL;
+    if (curve_listen(s->socket, proof) != 0) {
+        fabric_close(&s, 0);
+        return NULL;
+    }
+    while ((rc = zmq_bind(s->socket, at->address)) != 0) {
+        if (errno == EINTR) continue;
+        // Somebody may have taken the address of a process that has died, and lets go of it.
+        if (errno != EADDRINUSE || now_seconds() > until_s || (at->stop && *at->stop)) break;
+        usleep(BIND_AGAIN_US);
+    }
+    if (rc == 0 && zmq_getsockopt(s->socket, ZMQ_LAST_ENDPOINT, bound, &size) == 0) return s;
+    fail("cannot listen on %s: %s; an address to bind reads tcp://HOST:PORT or tcp://HOST:*", at->address,
+         zmq_strerror(errno));
+    fabric_close(&s, 0);
+    return NULL;
+}
+
+struct fabric_socket *fabric_dealer(struct fabric *f) {
+    return socket_open(f, ZMQ_DEALER);
+}
+
+static int dial(struct fabric_socket *s) {
+    int rc;
+    s->dialled_s = now_seconds();
+    while ((rc = zmq_connect(s->socket, s->peer)) != 0 && errno == EINTR) continue;
+    return rc;
+}
+
+int fabric_connect(struct fabric_socket *s, const char *address, const struct curve_proof *proof,
+                   bool watched) {
+    if (curve_connect(s->socket, proof) != 0) return -1;
+    if (watched) s->watch = curve_watch_start(s->fabric->context, s->socket);
+    s->peer = xstrdup(address);
+    s->once = proof->way == CURVE_TOKEN;
+    if (dial(s) == 0) return 0;
+    return fail("cannot connect to %s: %s; an address reads tcp://HOST:PORT", address, zmq_strerror(errno));
+}
+
+// libzmq gives a peer up that breaks the protocol, as whoever has taken a dead process's port may; and one that ends the
+// connection where it was told to ask once. The queue is lost then, and its messages are said again.
+static void redial(struct fabric_socket *s) {
+    if (s->router || !s->peer || (s->once && s->heard) || now_seconds() - s->dialled_s < REDIAL_S) return;
+    zmq_disconnect(s->socket, s->peer);
+    dial(s);
+}
+
+enum net_refusal fabric_refusal(struct fabric_socket *s) { return curve_watch_look(s->watch); }
+void fabric_ask_again(struct fabric_socket *s) {
+    curve_watch_anew(s->watch);
+    redial(s);
+}
+void fabric_welcome(struct fabric_socket *s) { curve_watch_end(&s->watch, s->socket); }
+void fabric_heard(struct fabric_socket *s) { s->heard = true; }
+
+// ---------------------------------------------------------------- receiving
+void fabric_payload_release(struct fabric_payload *p) {
+    zmq_msg_close(&p->msg);
+    free(p);
+}
+
+// One part; *more: another follows. 1, 0 nothing there, -1 error.
+static int part_recv(struct fabric_socket *s, zmq_msg_t *msg, bool *more) {
+    zmq_msg_init(msg);
+    while (zmq_msg_recv(msg, s->socket, ZMQ_DONTWAIT) < 0) {
+        if (errno == EINTR) continue;
+        int rc = errno == EAGAIN ? 0 : fail("receiving: %s", zmq_strerror(errno));
+        zmq_msg_close(msg);
+        return rc;
+    }
+    *more = zmq_msg_more(msg) != 0;
+    return 1;
+}
+
+// Parts of one message: [route] head [payload]. Returns false when it is not one.
+static bool assemble(struct fabric_socket *s, zmq_msg_t parts[3], int count, struct fabric_message *m) {
+    int at = s->router ? 1 : 0;
+    if (count <= at || count > at + 2) return false;
+    *m = (struct fabric_message){.name = s->router ? zmq_msg_gets(&parts[1], "User-Id") : NULL};
+    if (s->router) {
+        m->from.bytes = zmq_msg_size(&parts[0]);
+        if (m->from.bytes > NET_ROUTE_MAX) return false;
+        memcpy(m->from.id, zmq_msg_data(&parts[0]), m->from.bytes);
+    }
+    if (s->holds) zmq_msg_close(&s->last);
+    s->holds = true;
+    zmq_msg_init(&s->last);
+    zmq_msg_move(&s->last, &parts[at]);
+    m->head = zmq_msg_data(&s->last);
+    m->head_bytes = zmq_msg_size(&s->last);
+    if (count == at + 1 || zmq_msg_size(&parts[at + 1]) == 0) return true;
+    m->payload = xcalloc(1, sizeof *m->payload);
+    zmq_msg_init(&m->payload->msg);
+    zmq_msg_move(&m->payload->msg, &parts[at + 1]);
+    m->data = zmq_msg_data(&m->payload->msg);
+    m->bytes = zmq_msg_size(&m->payload->msg);
+    return true;
+}
+
+int fabric_receive(struct fabric_socket *s, struct fabric_message *m) {
+    for (;;) {
+        zmq_msg_t parts[3];
+        int count = 0, rc = 1;
+        bool more = true;
+        while (more && rc == 1) {
+            zmq_msg_t extra;
+            rc = part_recv(s, count < 3 ? &parts[count] : &extra, &more);
+            if (rc == 1 && count >= 3) zmq_msg_close(&extra);
+            if (rc == 1) count++;
+        }
+        if (count == 0) return rc;
+        bool good = rc == 1 && assemble(s, parts, count, m);
+        for (int i = 0; i < count && i < 3; i++) zmq_msg_close(&parts[i]);
+        if (good) return 1;
+        if (rc < 0) return rc;
+    }
+}
+
+// ---------------------------------------------------------------- sending
+bool fabric_send(struct fabric_socket *s, const struct net_route *to, const void *head, size_t bytes,
+                 bool payload_follows) {
+    if (s->router &&
+        (!to || !to->bytes || zmq_send(s->socket, to->id, to->bytes, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0))
+        return false;
+    // The peer took the first part, so the queue takes the rest of the same message.
+    if (zmq_send(s->socket, head, bytes, ZMQ_DONTWAIT | (payload_follows ? ZMQ_SNDMORE : 0)) >= 0)
+        return true;
+    redial(s);
+    return false;
+}
+
+bool fabric_send_payload(struct fabric_socket *s, const void *data, size_t bytes,
+                         void (*let_go)(void *data, void *hint), void *hint) {
+    zmq_msg_t msg;
+    if (zmq_msg_init_data(&msg, (void *)(uintptr_t)data, bytes, let_go, hint) != 0) {
+        zmq_send(s->socket, "", 0, ZMQ_DONTWAIT);  // ends the message; the receiver drops it
+        if (let_go) let_go((void *)(uintptr_t)data, hint);
+        return false;
+    }
+    if (zmq_msg_send(&msg, s->socket, ZMQ_DONTWAIT) >= 0) return true;
+    zmq_msg_close(&msg);
+    return false;
+}
+
+int fabric_poll(struct fabric_poll_item *items, int count, int timeout_ms) {
+    zmq_pollitem_t *polled = xcalloc((unsigned long)count + 1, sizeof *polled);
+    for (int i = 0; i < count; i++)
+        polled[i] = (zmq_pollitem_t){.socket = items[i].socket ? items[i].socket->socket : NULL,
+                                     .fd = items[i].fd,
+                                     .events = ZMQ_POLLIN};
+    int rc = zmq_poll(polled, count, timeout_ms), error = errno;
+    for (int i = 0; i < count; i++) items[i].ready = rc > 0 && polled[i].revents & ZMQ_POLLIN;
+    free(polled);
+    return rc < 0 && error != EINTR ? fail("polling: %s", zmq_strerror(error)) : 0;
+}
+
+int address_check_port(const char *address) {
+    const char *port = strrchr(address, ':');
+    char *end;
+    if (strncmp(address, "tcp://", 6) != 0 || !port || port[1] < '0' || port[1] > '9') return 0;
+    long number = strtol(port + 1, &end, 10);
+    return number > 65535 || *end ? fail("%s: a port is a number from 1 to 65535", address) : 0;
+}

@@ -1,0 +1,107 @@
+// ZeroMQ: contexts, ROUTER and DEALER sockets, and messages of two frames. It knows what a message means as little as who
+// sends it: a job's keys come as a proof (curve.h), and who is let in as a rule (zap.h).
+//
+//     [routing id, ROUTER only][head][payload]
+//
+// Ownership   A struct fabric owns its context; sockets belong to it and are closed before it.
+// Threads     A socket belongs to one thread at a time. fabric_create and fabric_destroy: one thread.
+// Blocking    Only fabric_poll (up to its timeout), fabric_listen (its patience) and fabric_destroy (up to linger_ms, for
+//             messages still queued).
+// Order       Payloads that were sent from where they lie must outlive fabric_destroy.
+// Limits      Finite high-water marks, ZMQ_MAXMSGSIZE, ROUTER_MANDATORY. A message that cannot be queued or is for
+//             nobody is refused: whoever needs it says it again.
+// Trust       A ROUTER hears only whom the rule admits. A DEALER that shows a token cannot tell which process listens: once
+//             it has been answered (fabric_heard) it connects to nobody else, ever.
+#ifndef STARRING_SHARED_FABRIC_SOCKETS_H
+#define STARRING_SHARED_FABRIC_SOCKETS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shared/fabric/curve.h"
+#include "shared/fabric/zap.h"
+
+#define NET_ADDRESS_MAX 256   // bytes, with the closing zero
+#define NET_HEAD_MAX    1023  // bytes of a head
+#define NET_ROUTE_MAX   255
+
+struct fabric;
+struct fabric_socket;
+
+struct fabric_options {
+    size_t max_payload_bytes;
+    size_t
+        max_heard_bytes;  // by ROUTERs, which strangers reach: libzmq keeps one such frame before a handshake; 0: the same
+    int queue_messages;  // high-water mark of each direction
+    int io_threads;      // that move payloads through sockets; 0: one
+    struct zap_rule rule;
+};
+
+// The sender of a ROUTER's message.
+struct net_route {
+    uint8_t id[NET_ROUTE_MAX];
+    size_t bytes;  // 0: unknown
+};
+
+struct fabric *fabric_create(const struct fabric_options *o);  // NULL after logging
+// linger_ms: how long queued messages may still leave; 0 after a goodbye.
+void fabric_destroy(struct fabric **f, int linger_ms);
+
+struct fabric_place {
+    const char *address;  // "tcp://host:*" takes any port
+    double patience_s;  // with an address that somebody else listens on, of a process that follows a dead one
+    const _Atomic int *stop;  // ends that; NULL: nothing does
+};
+// Listens. bound: the real address. NULL after logging.
+struct fabric_socket *fabric_listen(struct fabric *f, const struct fabric_place *at,
+                                    const struct curve_proof *proof, char bound[NET_ADDRESS_MAX]);
+// A dealer that has connected to nobody yet. NULL after logging.
+struct fabric_socket *fabric_dealer(struct fabric *f);
+// On the thread that uses it. watched: fabric_refusal says what becomes of the handshake. 0, or -1 after logging.
+int fabric_connect(struct fabric_socket *s, const char *address, const struct curve_proof *proof,
+                   bool watched);
+void fabric_close(struct fabric_socket **s, int linger_ms);
+// Of a watched dealer, until fabric_welcome has been called: nothing more is looked at then.
+enum net_refusal fabric_refusal(struct fabric_socket *s);
+// After a refusal: another process may have answered, at the port of one that has died.
+void fabric_ask_again(struct fabric_socket *s);
+void fabric_welcome(struct fabric_socket *s);
+// What came was a message of the peer's own.
+void fabric_heard(struct fabric_socket *s);
+
+struct fabric_message {
+    struct net_route from;  // ROUTER
+    const char *
+        name;  // of the sender, by the rule; NULL: it has none. This and the head are valid until the next receiving
+    const void *head;
+    size_t head_bytes;
+    struct fabric_payload *payload;  // owned by the receiver; NULL: none
+    const void *data;                // of the payload, may be unaligned
+    size_t bytes;
+};
+void fabric_payload_release(struct fabric_payload *p);
+
+// 1: a message; 0: none waiting (what is none is dropped on the way); -1 after logging.
+int fabric_receive(struct fabric_socket *s, struct fabric_message *m);
+// The head of a message. to: NULL for a DEALER. Returns whether it was queued. Where a payload follows, fabric_send_payload is
+// the next call.
+bool fabric_send(struct fabric_socket *s, const struct net_route *to, const void *head, size_t bytes,
+                 bool payload_follows);
+// From where it lies: let_go(data, hint) is called once, on any thread, when the transport needs it no more, also when the call
+// fails; NULL: it needs no telling. Returns whether it was queued.
+bool fabric_send_payload(struct fabric_socket *s, const void *data, size_t bytes,
+                         void (*let_go)(void *data, void *hint), void *hint);
+
+struct fabric_poll_item {
+    struct fabric_socket *socket;  // or NULL: fd
+    int fd;
+    bool ready;
+};
+// Waits for any item. 0, or -1 after logging.
+int fabric_poll(struct fabric_poll_item *items, int count, int timeout_ms);
+
+// ZeroMQ takes any number for a port, and listens on what is left of it in 16 bits. 0, or -1 after logging.
+int address_check_port(const char *address);
+
+#endif

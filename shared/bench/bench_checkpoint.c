@@ -8,11 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
@@ -24,11 +21,9 @@
 #include "shared/model/model.h"
 #include "shared/state/checkpoint_read.h"
 
-#define TARGET      0.8  // of the disk's own rate, that writing is to reach
+#define TARGET      0.8  // of a plain write's rate, that writing is to reach
 #define LIFE        0x62656e6368ULL
 #define PLAIN_BYTES ((int64_t)8 << 20)  // of a plain write and read
-#define HASH_BYTES  ((size_t)1 << 20)   // at once: what a part file hashes at once
-#define BLOCK_BYTES 4096                // O_DIRECT: lengths and addresses are multiples of it
 #define NAME_BYTES  32
 
 static const struct cli_option options[] = {
@@ -46,9 +41,9 @@ static const struct cli_command command = {
     .usage = "[--model M] [--dir DIR] [--files N] [OPTIONS]",
     .summary =
         "Writes a model's training state (masters and optimizer states, fp32 in every run) as a run writes its\n"
-        "checkpoints, to the rename, in turn with the same bytes through plain large writes and fsync, and through\n"
-        "O_DIRECT: the share of the faster one's rate, which is the disk's own. Then reads it back, every byte\n"
-        "verified, beside plain reads. Its files lie in a directory of its own below --dir and is removed.",
+        "checkpoints, to the rename, in turn with the same bytes through plain large writes and fsync, and reads it\n"
+        "back, every byte verified, beside plain reads: seconds, and the share of the plain rate. Its files lie in\n"
+        "a directory of its own below --dir, which is removed.",
     .examples =
         "  starring bench checkpoint --model demo\n"
         "  starring bench checkpoint --model gpt2-124m --dir /scratch --rounds 3\n"
@@ -75,10 +70,7 @@ struct part {
     char name[NAME_BYTES];
     struct state_range *ranges;
     int count;
-    double handed_over_s, finished_s;  // moments
-    double user, system;
     char *error;
-    bool unable;  // the file system has no O_DIRECT
     int rc;
 };
 
@@ -89,16 +81,6 @@ static float *state_of(const struct checkpoint_bench *b, int unit, int kind) {
     float *at = b->state;
     for (int u = 0; u < unit; u++) at += b->layout->units[u].n_pad * kinds(b);
     return at + b->layout->units[unit].n_pad * kind;
-}
-
-static double seconds_of(struct timeval t) { return (double)t.tv_sec + 1e-6 * (double)t.tv_usec; }
-
-static void end_part(struct part *p) {
-    struct rusage used;
-    getrusage(RUSAGE_THREAD, &used);
-    p->user = seconds_of(used.ru_utime);
-    p->system = seconds_of(used.ru_stime);
-    p->finished_s = now_seconds();
 }
 
 static int write_part(struct part *p) {
@@ -115,14 +97,12 @@ static int write_part(struct part *p) {
         const struct state_range *r = &p->ranges[i];
         if (part_file_write(f, i, r->begin, r->end, r->data)) break;  // part_file_finish tells why
     }
-    p->handed_over_s = now_seconds();
     return part_file_finish(&f, &p->error);
 }
 
 static void *write_thread(void *arg) {
     struct part *p = arg;
     p->rc = write_part(p);
-    end_part(p);
     return NULL;
 }
 
@@ -130,14 +110,13 @@ static char *plain_path(const struct checkpoint_bench *b, int rank) {
     return xasprintf("%s/plain-%d", b->dir, rank);
 }
 
-// As many bytes as the participant's file has, from its share of the buffer on, around its end. block: what all lengths
-// and addresses are multiples of; what is left at the end is not written.
-static int write_all(const struct part *p, int64_t block, int fd, const char *path, char **error) {
+// As many bytes as the participant's file has, from its share of the buffer on, around its end.
+static int write_all(const struct part *p, int fd, const char *path, char **error) {
     const struct checkpoint_bench *b = p->b;
     const char *state = (const char *)b->state;
-    int64_t size = b->elements * (int64_t)sizeof *b->state / block * block;
-    int64_t at = size / b->files * p->rank / block * block;
-    for (int64_t left = b->file_bytes[p->rank] / block * block; left > 0;) {
+    int64_t size = b->elements * (int64_t)sizeof *b->state;
+    int64_t at = size / b->files * p->rank;
+    for (int64_t left = b->file_bytes[p->rank]; left > 0;) {
         int64_t n = left < PLAIN_BYTES ? left : PLAIN_BYTES;
         if (n > size - at) n = size - at;
         if (disk_write(fd, path, state + at, (size_t)n, error)) return -1;
@@ -147,37 +126,15 @@ static int write_all(const struct part *p, int64_t block, int fd, const char *pa
     return 0;
 }
 
-static void *write_plain(struct part *p, bool direct) {
+static void *plain_thread(void *arg) {
+    struct part *p = arg;
     char *path = plain_path(p->b, p->rank);
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | (direct ? O_DIRECT : 0), 0666);
-    p->unable = direct && fd < 0 && errno == EINVAL;
-    if (fd >= 0 && direct) fallocate(fd, 0, 0, p->b->file_bytes[p->rank]);  // or not: only faster
-    p->rc = fd < 0 ? -1 : write_all(p, direct ? BLOCK_BYTES : 1, fd, path, &p->error);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    p->rc = fd < 0 ? -1 : write_all(p, fd, path, &p->error);
     if (p->rc == 0) p->rc = fsync(fd);
     if (fd >= 0 && close(fd)) p->rc = -1;
-    if (p->unable) p->rc = 0;
     if (p->rc) disk_error(&p->error, "%s: cannot write: %s", path, strerror(errno));
     free(path);
-    end_part(p);
-    return NULL;
-}
-
-static void *plain_thread(void *arg) { return write_plain(arg, false); }
-static void *direct_thread(void *arg) { return write_plain(arg, true); }
-
-static void *hash_thread(void *arg) {
-    struct part *p = arg;
-    const char *state = (const char *)p->b->state;
-    size_t size = (size_t)p->b->elements * sizeof *p->b->state, share = size / (size_t)p->b->files;
-    XXH64_state_t *h = XXH64_createState();
-    XXH64_reset(h, 0);
-    for (size_t at = 0; at < share; at += HASH_BYTES)
-        XXH64_update(h, state + share * (size_t)p->rank + at,
-                     share - at < HASH_BYTES ? share - at : HASH_BYTES);
-    // The digest is looked at, so that it is computed.
-    if (XXH64_digest(h) == 0) p->user = 0;
-    XXH64_freeState(h);
-    end_part(p);
     return NULL;
 }
 
@@ -255,44 +212,23 @@ int checkpoint_bench_write(struct checkpoint_bench *b) {
     struct part parts[CHECKPOINT_FILES_MAX] = {0};
     if (clear(b)) return -1;
     b->step++;
-    double start = now_seconds(), user = 0, system = 0;
+    double start = now_seconds();
     int rc = all_at_once(b, parts, write_thread);
     if (rc == 0) rc = complete(b, parts);
-    double end = now_seconds(), handed_over = start, finished = start;
-    for (int i = 0; i < b->files; i++) {
-        if (parts[i].handed_over_s > handed_over) handed_over = parts[i].handed_over_s;
-        if (parts[i].finished_s > finished) finished = parts[i].finished_s;
-        user += parts[i].user;
-        system += parts[i].system;
-    }
-    keep(b, WHOLE, end - start);
-    keep(b, HANDING_OVER, handed_over - start);
-    keep(b, FINISHING, finished - handed_over);
-    keep(b, COMPLETING, end - finished);
-    keep(b, USER, user);
-    keep(b, SYSTEM, system);
-    free_parts(parts, b->files);
-    return rc;
-}
-
-static int timed(struct checkpoint_bench *b, void *(*run)(void *), enum checkpoint_series s) {
-    struct part parts[CHECKPOINT_FILES_MAX] = {0};
-    double start = now_seconds();
-    int rc = all_at_once(b, parts, run);
-    keep(b, s, parts[0].unable ? 0 : now_seconds() - start);
+    keep(b, WRITE, now_seconds() - start);
     free_parts(parts, b->files);
     return rc;
 }
 
 int checkpoint_bench_plain(struct checkpoint_bench *b) {
-    return clear(b) ? -1 : timed(b, plain_thread, PLAIN);
+    struct part parts[CHECKPOINT_FILES_MAX] = {0};
+    if (clear(b)) return -1;
+    double start = now_seconds();
+    int rc = all_at_once(b, parts, plain_thread);
+    keep(b, WRITE_PLAIN, now_seconds() - start);
+    free_parts(parts, b->files);
+    return rc;
 }
-
-int checkpoint_bench_direct(struct checkpoint_bench *b) {
-    return clear(b) ? -1 : timed(b, direct_thread, DIRECT);
-}
-
-int checkpoint_bench_hash(struct checkpoint_bench *b) { return timed(b, hash_thread, HASH); }
 
 // Of a checkpoint's files, manifest aside.
 static double bytes_of(const struct checkpoint_bench *b) {
@@ -312,35 +248,17 @@ static char *file_path(const struct checkpoint_bench *b, int rank) {
     return path;
 }
 
-// Bytes of the file that are in memory, after asking for none to be.
-static int64_t forget(int fd, int64_t bytes) {
-    long page = sysconf(_SC_PAGESIZE);
-    size_t pages = ((size_t)bytes + (size_t)page - 1) / (size_t)page;
-    int64_t resident = 0;
-    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-    void *at = mmap(NULL, (size_t)bytes, PROT_READ, MAP_SHARED, fd, 0);
-    unsigned char *there = xcalloc(pages, 1);
-    if (at != MAP_FAILED) {
-        if (!mincore(at, (size_t)bytes, there))
-            for (size_t i = 0; i < pages; i++) resident += there[i] & 1 ? page : 0;
-        munmap(at, (size_t)bytes);
-    }
-    free(there);
-    return resident < bytes ? resident : bytes;
-}
-
-static int forget_files(const struct checkpoint_bench *b, double *cached) {
-    double resident = 0;
+// The kernel is asked to keep none of the files' contents.
+static int forget_files(const struct checkpoint_bench *b) {
     for (int i = 0; i < b->files; i++) {
         char *path = file_path(b, i);
         int fd = open(path, O_RDONLY | O_CLOEXEC);
         int rc = fd < 0 ? fail("%s: cannot open: %s", path, strerror(errno)) : 0;
         free(path);
         if (rc) return rc;
-        resident += (double)forget(fd, b->file_bytes[i]);
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
         close(fd);
     }
-    *cached = resident / bytes_of(b);
     return 0;
 }
 
@@ -361,8 +279,8 @@ static int read_values(struct checkpoint_bench *b, struct checkpoint *c, double 
 }
 
 int checkpoint_bench_read(struct checkpoint_bench *b) {
-    double cached, seconds;
-    if (forget_files(b, &cached)) return -1;
+    double seconds;
+    if (forget_files(b)) return -1;
     char *path = step_path(b);
     double start = now_seconds();
     struct checkpoint *c = checkpoint_open(path);
@@ -371,7 +289,6 @@ int checkpoint_bench_read(struct checkpoint_bench *b) {
     int rc = c ? read_values(b, c, &seconds) : -1;
     checkpoint_close(&c);
     keep(b, READ, seconds);
-    keep(b, READ_CACHED, cached);
     return rc;
 }
 
@@ -399,8 +316,7 @@ static int64_t largest_unit(const struct layout *l) {
 
 int checkpoint_bench_read_plain(struct checkpoint_bench *b) {
     int64_t room = largest_unit(b->layout) * (int64_t)sizeof *b->back;
-    double cached;
-    if (forget_files(b, &cached)) return -1;
+    if (forget_files(b)) return -1;
     double start = now_seconds();
     for (int i = 0; i < b->files; i++) {
         char *path = file_path(b, i);
@@ -409,7 +325,6 @@ int checkpoint_bench_read_plain(struct checkpoint_bench *b) {
         if (rc) return -1;
     }
     keep(b, READ_PLAIN, now_seconds() - start);
-    keep(b, READ_PLAIN_CACHED, cached);
     return 0;
 }
 
@@ -440,9 +355,8 @@ int checkpoint_bench_open(struct checkpoint_bench *b) {
     b->dir = dir;
     b->elements = b->layout->padded * kinds(b);
     size_t bytes = (size_t)b->elements * sizeof *b->state;
-    b->state = aligned_alloc(BLOCK_BYTES, (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES);
+    b->state = calloc(1, bytes);
     if (!b->state) return fail("no memory for %zu bytes of state", bytes);
-    memset(b->state, 0, bytes);
     b->back = xcalloc((unsigned long)largest_unit(b->layout), sizeof *b->back);
     fill_state(b);
     return 0;
@@ -467,19 +381,10 @@ static double of(const struct checkpoint_bench *b, enum checkpoint_series s) {
     return bench_series_median(&b->series[s]);
 }
 
-// The faster of the two plain ways, by their medians.
-static enum checkpoint_series best_plain(const struct checkpoint_bench *b) {
-    double direct = of(b, DIRECT);
-    return direct > 0 && direct < of(b, PLAIN) ? DIRECT : PLAIN;
+// The plain way's seconds over the checkpoint's, each of the same round: bytes are equal, so this is the share of its rate.
+static double share(const struct checkpoint_bench *b, enum checkpoint_series ours) {
+    return bench_series_ratio(&b->series[ours + 1], &b->series[ours]);
 }
-
-// A plain way's seconds over the checkpoint's, each of the same round: bytes are equal, so this is the share of its rate.
-static double share(const struct checkpoint_bench *b, enum checkpoint_series plain,
-                    enum checkpoint_series ours) {
-    return bench_series_ratio(&b->series[plain], &b->series[ours]);
-}
-
-static double state_bytes(const struct checkpoint_bench *b) { return (double)b->elements * sizeof(float); }
 
 // Remarks on a place that is no disk.
 static const char *remark(const char *file_system) {
@@ -490,16 +395,20 @@ static const char *remark(const char *file_system) {
     return NULL;
 }
 
-static cJSON *put_rate(cJSON *j, const char *key, double bytes, double seconds) {
-    cJSON *o = cJSON_AddObjectToObject(j, key);
-    json_put(o, "seconds", seconds);
-    json_put(o, "bytes_per_second", bytes / seconds);
-    return o;
+static const struct {
+    const char *name;
+    enum checkpoint_series ours;  // the plain way's is the next
+} rows[] = {{"write", WRITE}, {"read", READ}};
+#define ROWS (sizeof rows / sizeof *rows)
+
+static void put_rate(cJSON *o, const char *key, double bytes, double seconds) {
+    cJSON *x = cJSON_AddObjectToObject(o, key);
+    json_put(x, "seconds", seconds);
+    json_put(x, "bytes_per_second", bytes / seconds);
 }
 
 static void print_json(const struct checkpoint_bench *b) {
     char text[FILE_SYSTEM_BYTES];
-    double bytes = bytes_of(b), whole = of(b, WHOLE);
     cJSON *j = cJSON_CreateObject();
     cJSON_AddStringToObject(j, "bench", "checkpoint");
     cJSON_AddStringToObject(j, "model", b->spec.name);
@@ -507,71 +416,41 @@ static void print_json(const struct checkpoint_bench *b) {
     cJSON_AddStringToObject(j, "optimizer", b->optimizer);
     json_put(j, "numbers_per_parameter", 1 + b->states);
     json_put(j, "files", b->files);
-    json_put(j, "bytes", bytes);
+    json_put(j, "bytes", bytes_of(b));
     cJSON_AddStringToObject(j, "directory", b->where);
     cJSON_AddStringToObject(j, "file_system", file_system_of(b->dir, text));
     json_put_text(j, "file_system_remark", remark(text));
-    json_put(j, "rounds", b->series[WHOLE].count);
-    cJSON *w = put_rate(j, "write", bytes, whole);
-    json_put(w, "handing_over_seconds", of(b, HANDING_OVER));
-    json_put(w, "finishing_seconds", of(b, FINISHING));
-    json_put(w, "completing_seconds", of(b, COMPLETING));
-    json_put(w, "user_cpu_seconds", of(b, USER));
-    json_put(w, "system_cpu_seconds", of(b, SYSTEM));
-    put_rate(j, "plain_write", bytes, of(b, PLAIN));
-    if (of(b, DIRECT) > 0)
-        put_rate(j, "direct_write", bytes, of(b, DIRECT));
-    else
-        cJSON_AddNullToObject(j, "direct_write");
-    cJSON *d = put_rate(j, "disk", bytes, of(b, best_plain(b)));
-    cJSON_AddStringToObject(d, "is", best_plain(b) == DIRECT ? "direct_write" : "plain_write");
-    json_put(d, "spread", bench_series_spread(&b->series[best_plain(b)]));
-    json_put(j, "share_of_disk", share(b, best_plain(b), WHOLE));
-    json_put(j, "share_of_plain_write", share(b, PLAIN, WHOLE));
-    json_put(j, "target_share_of_disk", TARGET);
-    json_put(put_rate(j, "xxh64", state_bytes(b), of(b, HASH)), "share_of_write", of(b, HASH) / whole);
-    json_put(put_rate(j, "read", bytes, of(b, READ)), "cached", of(b, READ_CACHED));
-    json_put(put_rate(j, "plain_read", bytes, of(b, READ_PLAIN)), "cached", of(b, READ_PLAIN_CACHED));
-    json_put(j, "share_of_plain_read", share(b, READ_PLAIN, READ));
+    json_put(j, "rounds", b->series[WRITE].count);
+    for (size_t i = 0; i < ROWS; i++) {
+        cJSON *row = cJSON_AddObjectToObject(j, rows[i].name);
+        put_rate(row, "checkpoint", bytes_of(b), of(b, rows[i].ours));
+        put_rate(row, "plain", bytes_of(b), of(b, rows[i].ours + 1));
+        json_put(row, "share_of_plain", share(b, rows[i].ours));
+        json_put(row, "plain_spread", bench_series_spread(&b->series[rows[i].ours + 1]));
+    }
+    json_put(j, "target_share_of_plain_write", TARGET);
     json_print(stdout, j);
     cJSON_Delete(j);
 }
 
-static void print_rate(const char *what, double bytes, double seconds) {
-    printf("%-14s %.3f s, %.1f MB/s", what, seconds, 1e-6 * bytes / seconds);
-}
-
 static void print_table(const struct checkpoint_bench *b) {
     char text[FILE_SYSTEM_BYTES];
-    double bytes = bytes_of(b);
-    int rounds = b->series[WHOLE].count;
+    double megabytes = 1e-6 * bytes_of(b);
+    int rounds = b->series[WRITE].count;
     const char *words = remark(file_system_of(b->dir, text));
-    printf("model          %s, %lld parameters, %s: %d numbers of 4 bytes each\n", b->spec.name,
-           (long long)b->layout->params, b->optimizer, 1 + b->states);
-    printf("checkpoint     %.0f bytes in %d file%s, each from a thread of its own\n", bytes, b->files,
+    printf("# bench checkpoint: %s, %s: %lld parameters of %d numbers of 4 bytes; %.0f bytes in %d file%s\n",
+           b->spec.name, b->optimizer, (long long)b->layout->params, 1 + b->states, bytes_of(b), b->files,
            bench_plural(b->files));
-    printf("place          %s: %s%s%s\n", b->where, text, words ? ", " : "", words ? words : "");
-    print_rate("written", bytes, of(b, WHOLE));
-    printf(" (median of %d round%s, in turn with the next lines)\n", rounds, bench_plural(rounds));
-    print_rate("plain write", bytes, of(b, PLAIN));
-    printf(" (write and fsync of the same bytes)\n");
-    if (of(b, DIRECT) > 0) {
-        print_rate("direct write", bytes, of(b, DIRECT));
-        printf(" (likewise with O_DIRECT, room reserved)\n");
+    printf("# %s: %s%s%s; medians of %d round%s, what was read back was compared\n", b->where, text,
+           words ? ", " : "", words ? words : "", rounds, bench_plural(rounds));
+    printf("%-6s %9s %9s %9s %9s %7s %7s\n", "", "s", "MB/s", "plain s", "MB/s", "share", "wanted");
+    for (size_t i = 0; i < ROWS; i++) {
+        double ours = of(b, rows[i].ours), plain = of(b, rows[i].ours + 1);
+        printf("%-6s %9.3f %9.1f %9.3f %9.1f %7.2f", rows[i].name, ours, megabytes / ours, plain,
+               megabytes / plain, share(b, rows[i].ours));
+        if (rows[i].ours == WRITE) printf(" %7.2f", TARGET);
+        puts("");
     }
-    printf("share          %.2f of the plain write; %.2f of the faster one (its spread %.2f), wanted %.2f\n",
-           share(b, PLAIN, WHOLE), share(b, best_plain(b), WHOLE),
-           bench_series_spread(&b->series[best_plain(b)]), TARGET);
-    printf("of it          handing over %.3f s, the rest to disk %.3f s, manifest and rename %.3f s\n",
-           of(b, HANDING_OVER), of(b, FINISHING), of(b, COMPLETING));
-    printf("CPU            %.3f s of the program, %.3f s of the kernel\n", of(b, USER), of(b, SYSTEM));
-    print_rate("xxh64", state_bytes(b), of(b, HASH));
-    printf(": %.1f%% of the time of writing\n", 100 * of(b, HASH) / of(b, WHOLE));
-    print_rate("read, verified", bytes, of(b, READ));
-    printf(" (%.0f%% was in memory)\n", 100 * of(b, READ_CACHED));
-    print_rate("plain read", bytes, of(b, READ_PLAIN));
-    printf(" (%.0f%% was in memory)\n", 100 * of(b, READ_PLAIN_CACHED));
-    printf("share          %.2f of the plain read\n", share(b, READ_PLAIN, READ));
 }
 
 // ---------------------------------------------------------------- the command
@@ -613,18 +492,15 @@ static int check_memory(const struct checkpoint_bench *b) {
         b->spec.name, format_bytes(needs, bytes), format_bytes(has, limit.free_bytes), limit.name);
 }
 
-// One round. Another part begins in each round.
+// One round. The first checkpoint tells the plain files how many bytes there are; behind it the two begin in turn.
 static int measure(struct checkpoint_bench *b) {
     int rc = 0;
-    for (int k = 0; k < 3 && !rc && !stopped; k++) {
-        // The first checkpoint tells the others how many bytes there are.
-        int part = (k + b->round) % 3;
-        if (part == 0)
-            rc = checkpoint_bench_write(b) || checkpoint_bench_read(b) || checkpoint_bench_read_plain(b);
+    for (int k = 0; k < 2 && !rc && !stopped; k++)
+        if ((k + b->round) % 2)
+            rc = checkpoint_bench_plain(b);
         else
-            rc = part == 1 ? checkpoint_bench_plain(b) : checkpoint_bench_direct(b);
-    }
-    return rc || stopped ? -1 : checkpoint_bench_hash(b);
+            rc = checkpoint_bench_write(b) || checkpoint_bench_read(b) || checkpoint_bench_read_plain(b);
+    return rc || stopped ? -1 : 0;
 }
 
 static int run_rounds(struct checkpoint_bench *b, int rounds, bool json) {

@@ -2,11 +2,10 @@
 //
 // The state is one buffer of random bits with zeros in the padding: unit by unit, of each the masters and then every
 // optimizer state. Participant r of `files` writes the r-th share of each, as the ranks of a ring do, on a thread of its own;
-// the plain files have the same number and sizes, are written from the same buffer in calls of 8 MiB, and fsynced: through
-// the kernel's cache, and past it (O_DIRECT, room reserved before), because either may be what a disk does best.
+// the plain files have the same number and sizes, are written from the same buffer in calls of 8 MiB, and fsynced.
 //
 // Disk      Before each measurement what the last one left is removed and the file system has nothing in hand (syncfs).
-//           Before reading, the kernel is asked to forget the files' contents, and `cached` tells how much it kept.
+//           Before reading, the kernel is asked to forget the files' contents.
 // Errors    -1 after fail() named file and reason.
 #ifndef STARRING_SHARED_BENCH_BENCH_CHECKPOINT_H
 #define STARRING_SHARED_BENCH_BENCH_CHECKPOINT_H
@@ -18,21 +17,12 @@
 
 #define CHECKPOINT_FILES_MAX 64
 
-// The times measured once a round, in seconds. The first three parts follow each other and add up to WHOLE.
+// The times measured once a round, in seconds; behind each the plain way's.
 enum checkpoint_series {
-    HANDING_OVER,  // until the last participant has handed all of its state to its file
-    FINISHING,     // until everything is on disk, with the last sidecar
-    COMPLETING,    // manifest and rename
-    WHOLE,
-    USER,  // of all participants' threads
-    SYSTEM,
-    PLAIN,
-    DIRECT,  // 0: the file system has no O_DIRECT
-    HASH,    // as long as a participant's thread needs for the xxh64 of its share, all at once
-    READ,    // opened, verified and read whole
+    WRITE,  // from the first participant's open to the rename
+    WRITE_PLAIN,
+    READ,  // opened, verified and read whole
     READ_PLAIN,
-    READ_CACHED,  // shares: of the files' bytes that were in memory before
-    READ_PLAIN_CACHED,
     CHECKPOINT_SERIES
 };
 
@@ -64,8 +54,5 @@ int checkpoint_bench_write(struct checkpoint_bench *b);
 int checkpoint_bench_read(struct checkpoint_bench *b);
 int checkpoint_bench_read_plain(struct checkpoint_bench *b);
 int checkpoint_bench_plain(struct checkpoint_bench *b);
-int checkpoint_bench_direct(
-    struct checkpoint_bench *b);  // the last bytes behind a multiple of 4 KiB are left out
-int checkpoint_bench_hash(struct checkpoint_bench *b);
 
 #endif

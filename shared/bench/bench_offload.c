@@ -4,7 +4,6 @@
 //     write     every unit, one after the other
 //     read      likewise, into `buffers` buffers in turn; what came is compared with what was written
 //     pipeline  read, AdamW, write of each unit over the same buffers: three streams ordered by events alone
-//     update    AdamW over one unit in memory, beside a copy of as many bytes on the same threads
 //
 // fio       Reads, writes, and reads and writes at once, the same file: pieces, depth, O_DIRECT and engine are equal.
 // Errors    -1 after fail() named file and reason.
@@ -22,8 +21,7 @@
 #include "shared/offload/disk_store.h"
 
 #define BUFFERS_MAX 8
-#define UPDATES     7    // and as many copies, of a round
-#define TARGET      0.8  // of fio's rate, and of a copy's
+#define TARGET      0.8  // of fio's rate
 
 static const struct cli_option options[] = {
     {"dir", NULL, "DIR", "where the file lies: a directory of the disk that is meant (.)", 0},
@@ -45,8 +43,8 @@ static const struct cli_command command = {
     .usage = "[--dir DIR] [--size SIZE] [OPTIONS]",
     .summary =
         "Writes and reads units of optimizer state as a rank does that offloads them to disk, then reads, updates and\n"
-        "writes each, all overlapped; beside fio on the same file with the same pieces, depth and flags. Then AdamW on\n"
-        "the host's cores beside a copy of as many bytes. The file has no name, and nothing is left of it.",
+        "writes each, all overlapped; beside fio on the same file with the same pieces, depth and flags.\n"
+        "The file has no name, and nothing is left of it. bench adam times the update alone.",
     .examples =
         "  starring bench offload --dir /local_nvme\n"
         "  starring bench offload --dir /local_nvme --size 8G --depth 32 --json\n",
@@ -72,19 +70,16 @@ struct bench {
     struct stream *reads, *updates, *writes;
     struct event *full[BUFFERS_MAX], *changed[BUFFERS_MAX], *empty[BUFFERS_MAX];
     char *buffer[BUFFERS_MAX], *truth;  // (unit_bytes) each, aligned; truth: what every unit holds
-    void *grad, *weight, *copy;
+    void *grad, *weight;
     struct update_scalars *scalars;
     char version[32];  // "fio-3.33"; "": fio is not there
     bool counts;       // the round under way
     // A round each: seconds of ours and of fio.
-    struct bench_series seconds[ROWS], fio_seconds[ROWS], update_seconds, copy_seconds;
+    struct bench_series seconds[ROWS], fio_seconds[ROWS];
 };
 
 // ---------------------------------------------------------------- life
 static size_t unit_bytes(const struct bench *b) { return 3 * sizeof(float) * (size_t)b->elements; }
-
-// Of a parameter.
-static double update_bytes_of(const struct bench *b) { return 24.0 + 2.0 * (double)dtype_size(b->dtype); }
 
 // Read and written.
 static double bytes_of(const struct bench *b, enum row row) {
@@ -110,14 +105,12 @@ static int open_bench(struct bench *b) {
     if (disk_store_create(&b->store, &o)) return -1;
     b->path = disk_store_path(b->store);
     // 2. Memory.
-    size_t of_one = (size_t)b->elements * dtype_size(b->dtype),
-           copied = 2 * (size_t)(update_bytes_of(b) / 2) * (size_t)b->elements;
+    size_t of_one = (size_t)b->elements * dtype_size(b->dtype);
     b->truth = aligned_alloc(DISK_ALIGN, unit_bytes(b));
     b->grad = malloc(of_one);
     b->weight = calloc(1, of_one);
-    b->copy = malloc(copied);
     b->scalars = calloc(1, sizeof *b->scalars);
-    bool all = b->truth && b->grad && b->weight && b->copy && b->scalars;
+    bool all = b->truth && b->grad && b->weight && b->scalars;
     for (int i = 0; i < b->buffers; i++) {
         b->buffer[i] = aligned_alloc(DISK_ALIGN, unit_bytes(b));
         if (b->buffer[i]) memset(b->buffer[i], 0, unit_bytes(b));
@@ -126,7 +119,6 @@ static int open_bench(struct bench *b) {
     if (!all)
         return fail("bench offload: %d buffers of %zu bytes do not fit into memory: take a smaller --unit",
                     b->buffers + 1, unit_bytes(b));
-    memset(b->copy, 0, copied);
     b->scalars->grad_scale = 1.0f;
     // 3. Masters in (-1, 1), first moments in (-0.1, 0.1), second ones in (0, 0.01): no denormal numbers.
     float *x = (void *)b->truth;
@@ -172,15 +164,12 @@ static void close_bench(struct bench *b) {
     free(b->truth);
     free(b->grad);
     free(b->weight);
-    free(b->copy);
     free(b->scalars);
     free(b->path);
     for (int i = 0; i < ROWS; i++) {
         bench_series_free(&b->seconds[i]);
         bench_series_free(&b->fio_seconds[i]);
     }
-    bench_series_free(&b->update_seconds);
-    bench_series_free(&b->copy_seconds);
 }
 
 // ---------------------------------------------------------------- ours
@@ -243,15 +232,6 @@ static int check(struct bench *b, const char *behind) {
 }
 
 static void enqueue_update(struct bench *b) { update(b, b->truth); }
-
-static void enqueue_copy(struct bench *b) {
-    int64_t n = (int64_t)(update_bytes_of(b) / 2) * b->elements / (int64_t)sizeof(float);
-    float *from = b->copy;
-    op_cast(b->updates,
-            &(struct cast_args){.out = from + n, .in = from, .n = n, .from = DT_F32, .to = DT_F32});
-}
-
-static void enqueue_practice(struct bench *b) { update(b, b->buffer[1]); }
 
 // ---------------------------------------------------------------- fio
 // The output of the command, up to `room` bytes. 0, or -1: it failed.
@@ -324,10 +304,6 @@ static int run_round(struct bench *b) {
         timed(b, enqueue_reads, &b->seconds[READ]) || check(b, "writing") ||
         timed(b, enqueue_pipeline, &b->seconds[PIPELINE]) || timed(b, enqueue_update, NULL))
         return -1;
-    // In turn with each other, on a unit that no longer matters: what else runs on the machine meets both.
-    for (int i = 0; i < UPDATES; i++)
-        if (timed(b, enqueue_copy, &b->copy_seconds) || timed(b, enqueue_practice, &b->update_seconds))
-            return -1;
     return check(b, "reading, updating and writing") || run_fio(b, PIPELINE) ? -1 : 0;
 }
 
@@ -340,9 +316,6 @@ static double fio_rate(const struct bench *b, int row) {
 }
 static double share(const struct bench *b, int row) {
     return bench_series_ratio(&b->fio_seconds[row], &b->seconds[row]);
-}
-static double moved(const struct bench *b, const struct bench_series *seconds) {
-    return update_bytes_of(b) * (double)b->elements / bench_series_median(seconds);
 }
 
 static const char *engine_of(const struct disk_store *s) {
@@ -365,6 +338,8 @@ static void print_json(const struct bench *b) {
     json_put(j, "unit_parameters", (double)b->elements);
     json_put(j, "buffers", b->buffers);
     json_put(j, "rounds", b->seconds[READ].count);
+    json_put(j, "threads", b->threads);
+    cJSON_AddStringToObject(j, "dtype", dtype_name(b->dtype));
     for (int row = 0; row < ROWS; row++) {
         cJSON *o = cJSON_AddObjectToObject(j, row_names[row]);
         json_put(o, "bytes", bytes_of(b, (enum row)row));
@@ -372,53 +347,29 @@ static void print_json(const struct bench *b) {
         json_put(o, "fio_bytes_per_second", b->fio ? fio_rate(b, row) : NAN);
         json_put(o, "share_of_fio", b->fio ? share(b, row) : NAN);
     }
-    cJSON *u = cJSON_AddObjectToObject(j, "update");
-    cJSON_AddStringToObject(u, "dtype", dtype_name(b->dtype));
-    json_put(u, "threads", b->threads);
-    json_put(u, "bytes_per_parameter", update_bytes_of(b));
-    json_put(u, "bytes_per_second", moved(b, &b->update_seconds));
-    json_put(u, "copy_bytes_per_second", moved(b, &b->copy_seconds));
-    json_put(u, "share_of_copy", bench_series_ratio(&b->copy_seconds, &b->update_seconds));
     json_put(j, "target_share", TARGET);
     json_print(stdout, j);
     cJSON_Delete(j);
 }
 
 static void print_table(const struct bench *b) {
-    static const char *const words[ROWS] = {"", "",
-                                            " (each unit read, updated by AdamW, written; both counted)"};
     char text[FILE_SYSTEM_BYTES], one[24], all[24], piece[24];
-    int e = (int)dtype_size(b->dtype);
-    printf("place     %s: %s, %s, %s, pieces of %s, %d under way\n", b->dir, file_system_of(b->dir, text),
-           disk_store_direct(b->store) ? "O_DIRECT" : "through the kernel's cache", engine_of(b->store),
-           format_bytes(piece, (double)b->block_bytes), b->depth);
-    if (disk_store_remark(b->store)) printf("remark    %s\n", disk_store_remark(b->store));
-    printf("file      %s: %d unit%s of %s, %lld parameters with master and two moments in fp32; %d buffers\n",
-           format_bytes(all, bytes_of(b, READ)), b->units, bench_plural(b->units),
-           format_bytes(one, 12.0 * (double)b->elements), (long long)b->elements, b->buffers);
-    for (int row = 0; row < ROWS; row++) {
-        printf("%-9s %.1f MB/s", row_names[row], 1e-6 * rate(b, row));
+    printf("# bench offload: %s in %d units of %s, %d in memory; pieces of %s, %d under way, %s, %s\n",
+           format_bytes(all, bytes_of(b, READ)), b->units, format_bytes(one, (double)unit_bytes(b)),
+           b->buffers, format_bytes(piece, (double)b->block_bytes), b->depth,
+           disk_store_direct(b->store) ? "O_DIRECT" : "through the kernel's cache", engine_of(b->store));
+    printf("# %s: %s; %s; medians of %d round%s, what was read back was compared\n", b->dir,
+           file_system_of(b->dir, text),
+           b->fio ? b->version : "fio not measured: it is not installed (apt-get install fio), or --fio none",
+           b->seconds[READ].count, bench_plural(b->seconds[READ].count));
+    if (disk_store_remark(b->store)) printf("# %s\n", disk_store_remark(b->store));
+    printf("%-9s %9s %9s %7s %7s\n", "", "MB/s", "fio MB/s", "share", "wanted");
+    for (int row = 0; row < ROWS; row++)
         if (b->fio)
-            printf(", fio %.1f MB/s, share %.2f, wanted %.2f", 1e-6 * fio_rate(b, row), share(b, row),
-                   TARGET);
-        printf("%s\n", words[row]);
-    }
-    if (b->fio)
-        printf(
-            "fio       %s on the same file, same pieces, depth and flags; for the pipeline a reader and a writer at once\n",
-            b->version);
-    else
-        printf("fio       not measured: it is not installed (apt-get install fio), or --fio none\n");
-    printf(
-        "update    AdamW %.1f GB/s, %d thread%s, %.0f bytes a parameter: gradient %d, master 4, moments 8 read, master 4, "
-        "moments 8, weight %d written\n",
-        1e-9 * moved(b, &b->update_seconds), b->threads, bench_plural(b->threads), update_bytes_of(b), e, e);
-    printf(
-        "copy      %.1f GB/s of as many bytes, half read and half written, same threads: share %.2f, wanted %.2f\n",
-        1e-9 * moved(b, &b->copy_seconds), bench_series_ratio(&b->copy_seconds, &b->update_seconds), TARGET);
-    printf(
-        "%d round%s behind one that is not counted, medians, shares of the same round; what was read back was compared\n",
-        b->seconds[READ].count, bench_plural(b->seconds[READ].count));
+            printf("%-9s %9.1f %9.1f %7.2f %7.2f\n", row_names[row], 1e-6 * rate(b, row),
+                   1e-6 * fio_rate(b, row), share(b, row), TARGET);
+        else
+            printf("%-9s %9.1f %9s %7s %7.2f\n", row_names[row], 1e-6 * rate(b, row), "-", "-", TARGET);
 }
 
 // ---------------------------------------------------------------- the command
@@ -464,5 +415,5 @@ static int run(const struct topology_table *t, const struct cli_args *a) {
     return rc ? EXIT_RUN_FAILED : 0;
 }
 
-const struct bench_program bench_offload = {
-    "states on disk, read, updated and written, beside fio; AdamW on a host beside a copy", &command, run};
+const struct bench_program bench_offload = {"states on disk, read, updated and written, beside fio", &command,
+                                            run};

@@ -55,15 +55,13 @@ static void the_document(void **state) {
             assert_true(job_number(o, "bytes_per_second") > 0);
             assert_true(cJSON_IsNull(job_item(o, "share_of_fio")));
         }
-        const cJSON *u = job_item(j, "update");
-        assert_true(job_number(u, "bytes_per_parameter") == 28);
-        assert_true(job_number(u, "share_of_copy") > 0 && job_number(u, "copy_bytes_per_second") > 0);
         cJSON_Delete(j);
     }
     struct job_output o = job_run(*state, SMALL "--fio /nothing/fio");
     assert_int_equal(o.status, 0);
-    assert_non_null(strstr(o.out, "fio       not measured: it is not installed (apt-get install fio)"));
-    assert_non_null(strstr(o.out, "28 bytes a parameter: gradient 2, master 4, moments 8 read"));
+    assert_non_null(strstr(o.out, "fio not measured: it is not installed (apt-get install fio)"));
+    for (int row = 0; row < 3; row++)
+        if (!strstr(o.out, rows[row])) fail_msg("no row %s in\n%s", rows[row], o.out);
     job_output_free(&o);
     assert_nothing_left(*state);
 }

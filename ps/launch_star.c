@@ -150,7 +150,7 @@ int launch_star(struct run *r, int *interrupted_by) {
         return EXIT_USAGE;
     }
     o.ctx = &s;
-    s.start = lives_last(job->dir).start + 1;
+    if (r->env.rank == 0) s.start = lives_last(job->dir).start + 1;
     int config_fd = config_hand_down(c, s.config_path);
     stop_supervise();
     stop_answers(r->env.rank > 0 ? NULL : "this step");

@@ -151,7 +151,6 @@ struct loader {
 static int load(void *loader) {
     struct loader *l = loader;
     error_quiet(QUIET_ALL);  // the main thread speaks for the server
-    checkpoint_await(l->path);
     struct checkpoint *c = checkpoint_open(l->path);
     int rc = c ? start_point_check(c, l->seal) : -1;
     if (rc == 0) l->step = start_point_step(l->o.config, c);

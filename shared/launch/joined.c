@@ -9,7 +9,7 @@
 #include "shared/core/error.h"
 #include "shared/core/topology_row.h"
 #include "shared/launch/address.h"
-#include "shared/launch/folders.h"
+#include "shared/launch/rank_files.h"
 #include "shared/launch/rendezvous.h"
 #include "shared/report/run_dir.h"
 #include "shared/train/job.h"
@@ -89,11 +89,11 @@ int run_join(struct run *r, int *status) {
     for (int i = 0; i < o.size; i++)
         r->job.ranks_here +=
             rendezvous_member(r->meet, i)->machine == rendezvous_member(r->meet, o.rank)->machine;
-    if (agree_on_dir(r) == 0 && (r->folders = folders_begin(r, r->meet)) && !folders_over(r->folders))
-        return 0;
-    *status = r->folders ? 0 : o.rank == 0 ? EXIT_USAGE : EXIT_RUN_FAILED;
-    if (r->folders) folders_end(&r->folders, 0);
-    if (*status) rendezvous_abort(r->meet, error_last());
+    int rc = agree_on_dir(r);
+    if (rc) rendezvous_abort(r->meet, error_last());
+    if (!rc) rc = rank_files_begin(r);
+    if (!rc) return 0;
+    *status = rc > 0 ? 0 : o.rank == 0 ? EXIT_USAGE : EXIT_RUN_FAILED;
     rendezvous_close(&r->meet);
     if (!*status && o.rank == 0) *status = run_show(r);
     return -1;
@@ -101,7 +101,7 @@ int run_join(struct run *r, int *status) {
 
 int run_part(struct run *r, int status) {
     if (status) rendezvous_abort(r->meet, error_last());
-    folders_end(&r->folders, status);
+    rank_files_end(r, status);
     int rc = rendezvous_close(&r->meet);
     return status ? status : rc ? EXIT_RUN_FAILED : 0;
 }

@@ -17,9 +17,10 @@ struct run {
     int (*tell)(char *text, size_t bytes);  // topology_table's
     struct rendezvous
         *meet;  // of the ranks that others have started (joined.h), from run_join to run_leave; else NULL
-    struct folders *folders;  // the same
-    bool force;               // an earlier run in the directory may go
-    int life;                 // of a child of a launcher (launch_ranks.h), or a rank of it: 1, 2, ..; else 0
+    bool
+        apart;  // such a rank does not see rank 0's directory: config.out is a folder of its own (rank_files.h)
+    bool force;      // an earlier run in the directory may go
+    int life;        // of a child of a launcher (launch_ranks.h), or a rank of it: 1, 2, ..; else 0
     uint64_t lives;  // of that launcher: which job those are lives of, a random number; 0: it has one life
     // Of a rank that was started over ssh (hosts_rank.h), and stands for the run itself where it is rank 0: the same number, and
     // what ended the life before.

@@ -21,7 +21,6 @@
 #include "shared/state/manifest.h"
 
 #define POLL_NS     10000000
-#define ARRIVES_S   5.0  // for a manifest to come from another host
 #define SIDECAR_MAX 4096
 #define MAX_EXACT   9007199254740992.0  // 2^53: JSON numbers arrive as doubles
 
@@ -153,12 +152,6 @@ char *checkpoint_older(const char *path) {
     return found;
 }
 
-void checkpoint_await(const char *path) {
-    double until_s = now_seconds() + ARRIVES_S;
-    while (!has_file(path, MANIFEST_NAME) && now_seconds() < until_s)
-        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
-}
-
 static bool is_dir(const char *path) {
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
@@ -279,14 +272,13 @@ static void remove_unfinished(const char *path) {
     free(error);
 }
 
-// Removes what this life (0: any) has left of earlier steps: a participant that was still at it when the checkpoint was given up.
+// Removes what this life has left of earlier steps: a participant that was still at it when the checkpoint was given up.
 static void checkpoint_sweep_given_up(const char *dir, uint64_t life, int64_t step) {
     DIR *d = opendir(dir);
     for (const struct dirent *e; d && (e = readdir(d));) {
         const char *after = "";
         int64_t of = step_in(e->d_name, ".step-", &after);
-        if (of < 0 || of >= step || (life ? !partial_of(after, life) : !ends_with(after, ".partial")))
-            continue;
+        if (of < 0 || of >= step || !partial_of(after, life)) continue;
         char *path = xasprintf("%s/%s", dir, e->d_name);
         remove_unfinished(path);
         free(path);
@@ -363,10 +355,9 @@ static int read_sidecar(struct commit *m, int i, const char *text) {
     bool good = strcmp(json_text(root, "file", ""), f->name) == 0 && bytes >= 0 && bytes <= MAX_EXACT &&
                 hex64_read(json_text(root, "xxh64", NULL), &f->xxh64);
     f->bytes = good ? (int64_t)bytes : -1;
-    snprintf(f->host, sizeof f->host, "%s", json_text(root, "host", ""));
     cJSON_Delete(root);
     if (!good) return disk_error(m->error, "%s/%s.json: is no sidecar", m->dir, m->c->participants[i]);
-    int64_t found = *f->host ? f->bytes : size_of(m->dir, f->name);  // another host's disk has it
+    int64_t found = size_of(m->dir, f->name);
     if (found == f->bytes) return 0;
     return disk_error(m->error, "%s/%s: has %lld bytes, %lld were written", m->dir, f->name, (long long)found,
                       (long long)f->bytes);
@@ -468,16 +459,6 @@ static int give_name(struct commit *m) {
     return rc;
 }
 
-static int end_sidecars(const char *dir, const struct manifest_file *files, int count, char **error) {
-    for (int i = 0; i < count; i++) {
-        char *path =
-            xasprintf("%s/%.*s.json", dir, (int)(strlen(files[i].name) - strlen(PART_ENDING)), files[i].name);
-        disk()->unlink(path);
-        free(path);
-    }
-    return disk_sync_dir(dir, error);
-}
-
 // The manifest is on disk before the directory gets its name, and the sidecars are gone.
 static int seal(struct commit *m) {
     const struct checkpoint_commit *c = m->c;
@@ -494,7 +475,12 @@ static int seal(struct commit *m) {
     int rc = new_file_write(path, text, NEW_FILE_ON_DISK, m->error);
     free(path);
     free(text);
-    return rc ? -1 : end_sidecars(m->dir, m->files, c->count, m->error);
+    for (int i = 0; i < c->count && !rc; i++) {
+        char *sidecar = xasprintf("%s/%s.json", m->dir, c->participants[i]);
+        disk()->unlink(sidecar);
+        free(sidecar);
+    }
+    return rc ? -1 : disk_sync_dir(m->dir, m->error);
 }
 
 int checkpoint_complete(const struct checkpoint_commit *c, const _Atomic int *quit, char **error) {
@@ -531,64 +517,5 @@ int checkpoint_complete(const struct checkpoint_commit *c, const _Atomic int *qu
     free(m.files);
     free(m.all);
     free(m.dir);
-    return rc;
-}
-
-// ---------------------------------------------------------------- what is complete elsewhere
-// The partial directory has a part that the manifest speaks of.
-static bool belongs(const char *dir, const struct manifest *m) {
-    char text[SIDECAR_MAX];
-    bool found = false;
-    for (int i = 0; i < m->count && !found; i++) {
-        char *who =
-            xasprintf("%.*s", (int)(strlen(m->files[i].name) - strlen(PART_ENDING)), m->files[i].name);
-        uint64_t hash = 0;
-        cJSON *said = read_small(dir, who, ".json", text) ? cJSON_Parse(text) : NULL;
-        found = hex64_read(json_text(said, "xxh64", NULL), &hash) && hash == m->files[i].xxh64;
-        cJSON_Delete(said);
-        free(who);
-    }
-    return found;
-}
-
-// The path (malloc'd) of the partial directory of that step which belongs to it; of one to make where there is none.
-static char *partial_for(const char *all, int64_t step, const struct manifest *m) {
-    char *path = NULL;
-    DIR *d = opendir(all);
-    for (const struct dirent *e; d && !path && (e = readdir(d));) {
-        const char *after = "";
-        if (step_in(e->d_name, ".step-", &after) != step || !ends_with(after, ".partial")) continue;
-        path = xasprintf("%s/%s", all, e->d_name);
-        if (!belongs(path, m)) free(path), path = NULL;
-    }
-    if (d) closedir(d);
-    return path ? path : xasprintf("%s/.step-%" PRId64 ".%016x.partial", all, step, 0u);
-}
-
-int checkpoint_adopt(const char *run_dir, const char *manifest, char **error) {
-    struct manifest m;
-    struct checkpoint_commit c = {.run_dir = run_dir, .kind = CHECKPOINT_ALL, .train = &m.train};
-    struct commit of = {
-        .c = &c, .all = checkpoints_dir(run_dir, CHECKPOINT_ALL), .place = -1, .error = error};
-    if (manifest_parse(run_dir, manifest, &m)) {
-        free(of.all);
-        return disk_error(error, "%s: no manifest of a checkpoint has come for it", run_dir);
-    }
-    char *final = checkpoint_path_of(run_dir, CHECKPOINT_ALL, m.train.step), why[FILE_WHY_MAX];
-    char *there = run_file_read_up_to(final, MANIFEST_NAME, strlen(manifest), why);
-    int rc = there && !strcmp(there, manifest) ? 0 : disk_make_dir(of.all, error);
-    if (rc == 0 && !(there && !strcmp(there, manifest))) {
-        of.dir = partial_for(of.all, m.train.step, &m);
-        char *path = xasprintf("%s/" MANIFEST_NAME, of.dir);
-        rc = disk_make_dir(of.dir, error) || new_file_write(path, manifest, NEW_FILE_ON_DISK, error) ? -1 : 0;
-        if (rc == 0) rc = end_sidecars(of.dir, m.files, m.count, error) || give_name(&of) ? -1 : 0;
-        free(path);
-    }
-    if (rc == 0) checkpoint_sweep_given_up(of.all, 0, m.train.step);
-    free(there);
-    free(final);
-    free(of.dir);
-    free(of.all);
-    manifest_free(&m);
     return rc;
 }

@@ -10,8 +10,7 @@
 //
 // A checkpoint is complete or absent, whichever process dies when: what bears the name step-N has everything on disk.
 // The file system is the rendezvous: participants (part_file.h) leave their files and sidecars, one of them besides waits
-// for all and commits; no message passes between them. Of a participant on another host, with a disk of its own, the sidecar
-// alone comes here, and names that host (shared/launch/folders.h).
+// for all and commits; no message passes between them.
 //
 // Errors    Texts (malloc'd, the caller's) where there is a char **error; nothing is logged. Rotating and sweeping warn.
 // Threads   Any; but only one process at a time commits, rotates and sweeps in a run directory.
@@ -57,18 +56,9 @@ struct checkpoint_commit {
 // and which checkpoint is the newest that is kept.
 int checkpoint_complete(const struct checkpoint_commit *c, const _Atomic int *quit, char **error);
 
-// The checkpoint that another host has completed, with that manifest: this host's parts, which lie in RUN/checkpoints as they
-// were written, get the manifest and the name step-N; without any, the manifest alone does. What is left here of earlier
-// steps goes. -1: *error says why.
-int checkpoint_adopt(const char *run_dir, const char *manifest, char **error);
-
 // Removes complete checkpoints but the newest keep_last and those whose step is a multiple of keep_every (steps).
 // keep_last 0: nothing is removed; keep_every 0: none besides. The newest always stays.
 void checkpoint_rotate(const char *run_dir, int keep_last, int64_t keep_every);
-
-// Blocks until the checkpoint that another process has named is complete here too: one that another host has completed is a
-// moment later (shared/launch/folders.h). A few seconds at most.
-void checkpoint_await(const char *path);
 
 // Of the complete checkpoint with the most steps: absolute path (malloc'd), or NULL.
 char *checkpoint_latest(const char *run_dir);

@@ -38,7 +38,6 @@ struct checkpoint {
     struct manifest manifest;
     enum dtype dtype;  // of its pieces, but a rank's own
     struct part *parts;
-    const struct part *elsewhere;  // one that another host has, without a file; NULL: all are here
     struct piece
         *pieces;  // by kind, tensor, offset; those of one tensor follow each other from 0 on, without a hole
     int count;
@@ -56,18 +55,6 @@ static int by_place(const void *a, const void *b) {
     const struct piece *x = a, *y = b;
     int order = by_tensor(x, y);
     return order ? order : (x->offset > y->offset) - (x->offset < y->offset);
-}
-
-static int lacks_part(const struct checkpoint *c, const struct part *p) {
-    return fail("%s/%s: is not on this host: %s wrote it into its own folder of that name", c->path,
-                p->said->name, *p->said->host ? p->said->host : "rank 0's host");
-}
-
-// Whether its parts were written into folders of several hosts: what this one lacks, another has.
-static bool over_hosts(const struct checkpoint *c) {
-    for (int i = 0; i < c->manifest.count; i++)
-        if (*c->manifest.files[i].host) return true;
-    return false;
 }
 
 // ---------------------------------------------------------------- opening
@@ -126,11 +113,14 @@ static int open_part(struct checkpoint *c, int i) {
     if (stat(path, &st) == 0 && st.st_size != p->said->bytes)
         rc = fail("%s: has %lld bytes, the manifest says %lld: it is cut short or another file", path,
                   (long long)st.st_size, (long long)p->said->bytes);
-    bool elsewhere = access(path, F_OK) != 0 && over_hosts(c);
-    if (elsewhere) c->elsewhere = p;
-    if (rc == 0 && !elsewhere && !(p->file = st_open(path))) rc = -1;
+    const char *host = manifest_left_on(&c->manifest, i);
+    if (rc == 0 && host && access(path, F_OK))
+        rc = fail(
+            "%s: is not here: an earlier version left it on %s, in a folder of that name: copy it from there",
+            path, host);
+    if (rc == 0 && !(p->file = st_open(path))) rc = -1;
     free(path);
-    if (rc || elsewhere) return rc;
+    if (rc) return -1;
     int n = st_count(p->file);
     c->pieces = xrealloc(c->pieces, (unsigned long)(c->count + n) * sizeof *c->pieces);
     for (int k = 0; k < n; k++)
@@ -147,7 +137,7 @@ static int check_pieces(const struct checkpoint *c) {
         if (p->offset < expected)
             return fail("%s: tensor %s: overlaps %s in %s", st_path(p->part->file), p->data->name,
                         before->data->name, before->part->said->name);
-        if (p->offset > expected && !c->elsewhere)
+        if (p->offset > expected)
             return fail("%s: tensor %s: elements %lld to %lld before it are in no file",
                         st_path(p->part->file), p->data->name, (long long)expected, (long long)p->offset);
     }
@@ -208,8 +198,6 @@ void checkpoint_close(struct checkpoint **at) {
     *at = NULL;
 }
 
-int checkpoint_here(const struct checkpoint *c) { return c->elsewhere ? lacks_part(c, c->elsewhere) : 0; }
-
 const char *checkpoint_path(const struct checkpoint *c) { return c->path; }
 bool checkpoint_is_weights(const struct checkpoint *c) { return c->manifest.weights; }
 double checkpoint_seconds(const struct checkpoint *c) { return c->manifest.seconds; }
@@ -245,10 +233,10 @@ static const struct piece *pieces_of(const struct checkpoint *c, int kind, const
 static int check_tensor(const struct checkpoint *c, int kind, const struct tensor *t, int *count) {
     char text[24];
     const struct piece *p = pieces_of(c, kind, t->name, count);
-    if (*count == 0 && !c->elsewhere)
+    if (*count == 0)
         return fail("%s: no file holds %s/%s of this model", c->path, state_name(text, kind), t->name);
     const struct piece *last = p + *count - 1;
-    if (*count == 0 || end_of(last) == t->numel || (c->elsewhere && end_of(last) < t->numel)) return 0;
+    if (end_of(last) == t->numel) return 0;
     return fail("%s: tensor %s: ends at element %lld, the model's %s has %lld", st_path(last->part->file),
                 last->data->name, (long long)end_of(last), t->name, (long long)t->numel);
 }
@@ -300,8 +288,7 @@ static int verify(const struct checkpoint *c, struct part *p) {
 
 int checkpoint_verify(struct checkpoint *c) {
     int rc = 0;
-    for (int i = 0; i < c->manifest.count && rc == 0; i++)
-        if (c->parts[i].file) rc = verify(c, &c->parts[i]);
+    for (int i = 0; i < c->manifest.count && rc == 0; i++) rc = verify(c, &c->parts[i]);
     return rc;
 }
 
@@ -312,10 +299,8 @@ static int read_tensor(const struct checkpoint *c, int kind, const struct tensor
     size_t size = dtype_size(c->dtype);
     if (check_tensor(c, kind, t, &count)) return -1;
     const struct piece *p = pieces_of(c, kind, t->name, &count);
-    const struct piece *behind = p + count;
-    while (p < behind && end_of(p) <= first) p++;
+    while (end_of(p) <= first) p++;
     for (; first < last; p++) {
-        if (p == behind || p->offset > first) return lacks_part(c, c->elsewhere);
         int64_t until = end_of(p) < last ? end_of(p) : last;
         size_t bytes = (size_t)(until - first) * size;
         if (verify(c, p->part)) return -1;
@@ -367,8 +352,6 @@ static int extra(struct checkpoint *c, const char *participant, const char *name
     for (int i = 0; i < c->manifest.count; i++) {
         struct part *p = &c->parts[i];
         if (participant && strcmp(participant, p->participant) != 0) continue;
-        if (!p->file && participant) return lacks_part(c, p);
-        if (!p->file) continue;
         // Also where there is nothing of this name: the name may be what is damaged.
         if (!alone && verify(c, p)) return -1;
         const char *rest;
@@ -405,7 +388,6 @@ int checkpoint_own(struct checkpoint *c, int kind, int worker, int workers, cons
         if (!strcmp(c->parts[i].participant, who)) part = &c->parts[i];
     }
     if (!part || count != workers) return 1;
-    if (!part->file) return lacks_part(c, part);
     if (verify(c, part)) return -1;
     const struct st_tensor *t = st_find(part->file, name);
     if (!t || t->dtype != DT_F32 || t->numel != unit->n_pad) return 1;

@@ -20,9 +20,6 @@
 struct checkpoint;
 struct checkpoint *checkpoint_open(const char *path);  // the directory
 void checkpoint_close(struct checkpoint **c);          // NULL inside is allowed
-// Of one whose parts lie on several hosts (manifest.h) those of this host can be read, and what is read of others is an error. 0: all
-// are here; -1 after naming one that is not, and its host.
-int checkpoint_here(const struct checkpoint *c);
 
 const char *checkpoint_path(const struct checkpoint *c);
 bool checkpoint_is_weights(const struct checkpoint *c);  // a snapshot

@@ -62,7 +62,6 @@ char *manifest_text(const struct manifest *m) {
         json_put(f, "bytes", (double)m->files[i].bytes);
         hex64(hash, m->files[i].xxh64);
         json_put_text(f, "xxh64", hash);
-        if (*m->files[i].host) json_put_text(f, "host", m->files[i].host);
         cJSON_AddItemToArray(files, f);
     }
     json_put_text(root, SEAL_KEY, SEAL_ZEROS);
@@ -105,7 +104,6 @@ static int read_file(const char *path, const cJSON *f, struct manifest_file *to,
     name_map_put(names, name, 0, &is_new);
     if (!is_new) return fail("%s: %s is listed twice", path, name);
     snprintf(to->name, sizeof to->name, "%s", name);
-    snprintf(to->host, sizeof to->host, "%s", json_text(f, "host", ""));
     to->bytes = (int64_t)whole(f, "bytes");
     if (to->bytes < 0) return fail("%s: %s: \"bytes\" is no whole number >= 0", path, name);
     if (!hex64_read(json_text(f, "xxh64", NULL), &to->xxh64))
@@ -158,15 +156,6 @@ static int parse(const char *path, char *text, size_t n, struct manifest *out) {
     return read_files(path, root, out);
 }
 
-int manifest_parse(const char *from, const char *text, struct manifest *out) {
-    char *own = xstrdup(text);
-    *out = (struct manifest){0};
-    int rc = parse(from, own, strlen(own), out);
-    free(own);
-    if (rc) manifest_free(out);
-    return rc;
-}
-
 int manifest_read(const char *dir, struct manifest *out) {
     *out = (struct manifest){0};
     char *path = xasprintf("%s/" MANIFEST_NAME, dir);
@@ -180,6 +169,10 @@ int manifest_read(const char *dir, struct manifest *out) {
     if (rc) manifest_free(out);
     free(path);
     return rc;
+}
+
+const char *manifest_left_on(const struct manifest *m, int file) {
+    return json_text(cJSON_GetArrayItem(json_item(m->document, "files"), file), "host", NULL);
 }
 
 const char *manifest_seal(const struct manifest *m) { return json_text(m->document, SEAL_KEY, ""); }

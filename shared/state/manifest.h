@@ -21,7 +21,6 @@ struct manifest_file {
     char name[PART_NAME_MAX];  // "worker-0.safetensors": plain, and unlike those of all others
     int64_t bytes;
     uint64_t xxh64;
-    char host[64];  // on whose disk it is, where that is not the committing worker's; ""
 };
 
 struct manifest {
@@ -39,9 +38,9 @@ struct manifest {
 char *manifest_text(const struct manifest *m);  // malloc'd
 // Of the checkpoint `dir`. 0, or -1 after fail() named file and reason; *out is then empty.
 int manifest_read(const char *dir, struct manifest *out);
-int manifest_parse(const char *from, const char *text,
-                   struct manifest *out);  // the same of its text; from: whose, for errors
 void manifest_free(struct manifest *m);
+// Of one that was read: the host on which an earlier version left that file, in a folder that others do not see; NULL: none.
+const char *manifest_left_on(const struct manifest *m, int file);
 const char *manifest_seal(
     const struct manifest *m);  // of one that was read: the xxh64 of its text, 16 digits
 

@@ -164,10 +164,7 @@ int job_resume(struct job *j, bool says) {
     if (!j->resume) return 0;
     struct identity_source source = job_identity(j);
     struct checkpoint *ck = resume_open(j->resume, &source, says);
-    if (!ck || checkpoint_here(ck)) {
-        checkpoint_close(&ck);
-        return -1;
-    }
+    if (!ck) return -1;
     j->resume_step = checkpoint_train(ck)->step;
     j->resume_place = train_state_place(checkpoint_train(ck));
     checkpoint_close(&ck);

@@ -192,7 +192,6 @@ static int open_checkpoint(struct session *x) {
     if (t->under_way) return 0;
     if (!told && !j->resume_found && resume_find(j->config, false, &found)) return -1;
     const char *path = told ? t->checkpoint : j->resume ? j->resume : found;
-    if (told && path && *path) checkpoint_await(path);
     if (path && *path && !(x->checkpoint = resume_open(path, &source, false))) {
         free(found);
         return -1;

@@ -32,23 +32,24 @@ class Case(Runs):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.hosts = Hosts(cls, 3)
+        cls.hosts = Hosts(cls, 3, shared=True)
 
     def setUp(self):
         joined(self, TOPOLOGIES)
         for host in self.hosts.all:
-            shutil.rmtree(host.path("run"), ignore_errors=True)
+            for out in ("run", "shared/run"):
+                shutil.rmtree(host.path(out), ignore_errors=True)
 
-    def rank(self, r, kind, *more, on=None, size=3, steps="4", program=PROGRAM, master="h1", env=None):
+    def rank(self, r, kind, *more, on=None, size=3, steps="4", program=PROGRAM, master="h1", env=None, out="run"):
         """Rank r of a job, on its host or another, under way."""
         host = self.hosts[r if on is None else on]
-        return host.start(self, program, "train", *WORDS, *TOPOLOGIES[kind], "--steps", steps, "--out", "run", *more,
+        return host.start(self, program, "train", *WORDS, *TOPOLOGIES[kind], "--steps", steps, "--out", out, *more,
                           env={**torch_environment(r, size, 0, 1, host=master), **(env or {})})
 
-    def steps_there(self):
+    def steps_there(self, out="run"):
         """That rank 0 has recorded."""
         with contextlib.suppress(OSError):
-            with open(self.hosts[0].path("run", "metrics.jsonl"), encoding="utf-8") as f:
+            with open(self.hosts[0].path(out, "metrics.jsonl"), encoding="utf-8") as f:
                 return len(f.readlines())
         return 0
 
@@ -149,13 +150,12 @@ class GoesOn(Case):
     """Where --restart or --elastic asks for it."""
 
     def test_a_worker_of_another_host_begins_again(self):
-        ranks = [self.rank(r, "star", "--restart", "1", "--checkpoint-every", "5", steps="40") for r in range(3)]
-        ranks[0].until(lambda: self.steps_there() > 8, "a checkpoint")
+        ranks = [self.rank(r, "star", "--restart", "1", "--checkpoint-every", "5", steps="40", out="shared/run") for r in range(3)]
+        ranks[0].until(lambda: self.steps_there("shared/run") > 8, "a checkpoint")
         send(signal.SIGKILL, ranks[1].find("worker 1"))
         all_end(ranks)
-        os.symlink(self.hosts[0].path("run"), self.at("again"))
         self.run_it("train", *WORDS, *TOPOLOGIES["star"], "--steps", "40", "--workers", "3", "--out", "undisturbed")
-        self.assertEqual(self.hash("again"), self.hash("undisturbed"))
+        self.assertEqual(self.hash("shared/run"), self.hash("undisturbed"))
 
     def test_elastic_begins_with_those_who_are_there(self):
         """Its third host never comes: after the deadline the other two train."""

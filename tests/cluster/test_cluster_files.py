@@ -1,23 +1,21 @@
 #!/usr/bin/env python3
-"""Hosts that share no folder: what their ranks leave comes to rank 0, a checkpoint's parts stay where they were written and rank 0 knows
-where, and a run goes on from them, also with roles on other hosts than before. A file system that stands still is waited for, in
-words."""
-import json
+"""Hosts that share no folder train, and what their ranks leave comes to rank 0; what all ranks write or read together, parts of
+checkpoints, needs a folder that all see, and the run says so before its first step. A file system that stands still is waited for, in words."""
 import os
+import shutil
 import sys
 import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "recovery"))
-from fixture import PROGRAM, Runs, free_port
+from fixture import Runs, free_port
 from fixture_hosts import Hosts
 from fixture_starters import STARTERS, all_end, torch_environment, why_not_joined
 from test_standing_files import SHIM
 
 WORDS = ["--model", "tiny", "--data", "text.txt", "--seq", "16", "--batch", "1", "--threads", "1", "--dtype", "bf16", "--seed", "3"]
 STAR, RING = ["--topology", "ps:sync", "--servers", "2"], ["--topology", "zero:2"]
-KEEP = ["--checkpoint-every", "2", "--out", "run"]
 EACH = 2
 STANDS_S, DEADLINE_MS = 14, 4000
 
@@ -27,147 +25,117 @@ class Cluster:
         self.hosts = Hosts(case, 2)
 
 
-class Files(Runs):
+class Apart(Runs):
+    """Two hosts, each with a disk of its own."""
     corpus = 1200
 
     def setUp(self):
         super().setUp()
         self.cluster = Cluster(self)
 
-    def need(self, *topology):
+    def ranks(self, *words, status=0):
+        return all_end(STARTERS["torchrun's variables"].start(self, self.cluster, EACH, "train", *WORDS, *words), status)
+
+    def trains(self, *topology, evals):
         if reason := why_not_joined(*topology):
             self.skipTest(reason)
-
-    def start_ranks(self, *words):
-        return STARTERS["torchrun's variables"].start(self, self.cluster, EACH, "train", *WORDS, *words)
-
-    def ranks(self, *words, status=0):
-        return all_end(self.start_ranks(*words), status)
-
-    def on(self, host, *names):
-        return self.cluster.hosts[host].path("run", *names)
-
-    def there(self, host, *names):
-        return sorted(n for n in os.listdir(self.on(host, *names)) if not n.startswith("."))
-
-    def summary_of(self, host=0):
-        with open(self.on(host, "summary.json"), encoding="utf-8") as f:
-            return json.load(f)
-
-    def alone(self, *words):
-        """The hash of the weights of the same run on this machine alone."""
-        self.remove("alone")
-        self.run_it("train", *WORDS, *words, "--workers", str(2 * EACH), "--out", "alone")
-        return self.summary("alone")["weights_hash"]
-
-    def keeps_and_goes_on(self, *topology):
-        self.need(*topology)
-        said = self.ranks(*topology, *KEEP, "--steps", "6", "--trace", "--set", "eval_every=3", "--set", "keep_snapshots=true")
-        self.assertRegex(said, "--checkpoint-every 2: run of rank 2, on h2, is not the folder of rank 0.* give --out a folder that all ranks see")
-        # 1. What is small is on rank 0's host.
-        summary = self.summary_of()
-        self.assertEqual(summary["weights_hash"], self.alone(*topology, "--steps", "6"))
-        self.assertEqual(len(summary["memory"]), 2 * EACH + (2 if "--servers" in topology else 0))
-        self.assertEqual(summary["checkpoints"]["written"], 3)
-        with open(self.on(0, "trace.json"), encoding="utf-8") as f:
-            names = {e["args"]["name"] for e in json.load(f)["traceEvents"] if e.get("name") == "process_name"}
+        words = [*topology, "--steps", "6", "--trace", "--out", "run"]
+        said = self.ranks(*words, *(["--set", "eval_every=3"] if len(evals) > 1 else []))
+        self.assertEqual(said.count("rank 2 on h2, and 1 more, does not see run of rank 0, on h1"), 1, said)
+        shutil.copytree(self.cluster.hosts[0].path("run"), self.at("run"))  # rank 0's
+        self.run_it("train", *WORDS, *words[:-2], "--workers", str(2 * EACH), "--out", "alone")
+        summary = self.summary("run")
+        self.assert_same_run("run", "alone")
+        self.assertEqual(len(summary["memory"]), len(self.summary("alone")["memory"]))
+        self.assertEqual(sorted(os.listdir(self.at("run", "ranks"))), sorted(os.listdir(self.at("alone", "ranks"))))
+        self.assertEqual([e["step"] for e in self.lines("run", "evals.jsonl")], evals)
+        self.assertTrue(os.path.exists(self.at("run", "weights", "model.safetensors")))
+        names = {e["args"]["name"] for e in self.json("run", "trace.json")["traceEvents"] if e.get("name") == "process_name"}
         self.assertEqual(len(names - {"scheduler"}), len(summary["memory"]), names)
-        self.assertEqual([e["step"] for e in self.evals()], [3, 6])
-        # 2. What is big is where it was written, and known.
-        with open(self.on(0, "checkpoints", "step-6", "manifest.json"), encoding="utf-8") as f:
-            files = {f["name"]: f.get("host") for f in json.load(f)["files"]}
-        for host in (0, 1):
-            self.assertEqual(self.there(host, "checkpoints"), ["step-4", "step-6"])
-            here = {n for n in self.there(host, "checkpoints", "step-6") if n != "manifest.json"}
-            self.assertEqual(here, {n for n, where in files.items() if where == ("h2" if host else None)})
-        self.assertEqual(set(files.values()), {None, "h2"})
-        self.assertFalse(os.path.exists(self.on(1, "snapshots")) and self.there(1, "snapshots"))
-        return files
-
-    def evals(self):
-        with open(self.on(0, "evals.jsonl"), encoding="utf-8") as f:
-            return [json.loads(line) for line in f]
+        self.assertFalse(os.path.exists(self.cluster.hosts[1].path("run")))
 
     def test_a_star(self):
-        self.keeps_and_goes_on(*STAR)
-        # The servers change places: each host needs what the other has.
-        said = self.ranks(*STAR, "--servers-on", "1,0", *KEEP, "--steps", "10", "--resume", "latest")
-        self.assertIn("bringing each to those that lack it", said)
-        self.assertEqual(self.summary_of()["weights_hash"], self.alone(*STAR, "--steps", "10"))
-        self.assertEqual(self.summary_of()["resumed_from"], 6)
-        self.assertIn("all 10 steps are done", self.ranks(*STAR, *KEEP, "--steps", "10", "--resume", "latest"))
+        self.trains(*STAR, evals=[3, 6])  # worker 0 writes snapshots alone
 
     def test_a_ring(self):
-        self.keeps_and_goes_on(*RING)
-        self.ranks(*RING, *KEEP, "--steps", "10", "--resume", "latest")
-        self.assertEqual(self.summary_of()["weights_hash"], self.alone(*RING, "--steps", "10"))
+        self.trains(*RING, evals=[6])
 
-    def test_a_star_goes_on_as_a_ring(self):
-        self.need(*RING)
-        self.ranks(*STAR, *KEEP, "--steps", "4")
-        self.ranks(*RING, *KEEP, "--steps", "8", "--resume", "latest")
-        self.assertEqual(self.summary_of()["weights_hash"], self.alone(*RING, "--steps", "8"))
-
-    def test_a_part_that_no_host_has_is_named(self):
-        self.need(*STAR)
-        self.ranks(*STAR, *KEEP, "--steps", "4")
-        os.unlink(self.on(1, "checkpoints", "step-4", "server-1.safetensors"))
-        said = self.ranks(*STAR, *KEEP, "--steps", "8", "--resume", "latest", status=None)
-        self.assertIn("server-1.safetensors: none of the ranks' folders has it; it was written on h2", said)
-
-    def test_an_epoch_goes_on_from_the_parts_of_each_host(self):
-        self.need(*STAR)
-        ranks = self.start_ranks(*STAR, *KEEP, "--steps", "60", "--restart", "1", "--delay", "0:constant:30")
-        ranks[0].until(lambda: os.path.exists(self.on(0, "checkpoints", "step-10")), "step 10")
-        ranks[2].kill_now("worker 2")
-        self.assertIn("epoch 2 goes on behind step", all_end(ranks))
-        self.assertEqual(self.summary_of()["weights_hash"], self.alone(*STAR, "--steps", "60"))
-
-    def test_a_run_goes_on_from_another_runs_parts(self):
-        self.need(*STAR)
-        self.ranks(*STAR, *KEEP, "--steps", "4")
-        for host in (0, 1):
-            self.cluster.hosts[host].run("cp", "-r", "run", "old")
-        # One host alone names what it lacks before a step is made.
-        alone = self.cluster.hosts[1].run(PROGRAM, "train", *WORDS, "--steps", "8", "--workers", "4", "--out", "one", "--resume", "old", status=2)
-        self.assertRegex(alone.stderr, r"old/checkpoints/step-4/\S+: is not on this host: .* wrote it into its own folder of that name")
-        self.ranks(*STAR, "--out", "new", "--steps", "8", "--resume", "old")
-        with open(self.cluster.hosts[0].path("new", "summary.json"), encoding="utf-8") as f:
-            self.assertEqual(json.load(f)["weights_hash"], self.alone(*STAR, "--steps", "8"))
-        self.cluster.hosts[1].run("sed", "-i", "s/AdamW/AdamX/", "old/checkpoints/step-4/manifest.json")
-        self.assertIn("is another checkpoint here than on h1, rank 0's host",
-                      self.ranks(*STAR, "--out", "newer", "--steps", "8", "--resume", "old", status=None))
-
-    def test_an_earlier_run_on_another_host_is_not_replaced(self):
-        self.need(*STAR)
-        self.ranks(*STAR, "--out", "run", "--steps", "2")
-        self.cluster.hosts[0].run("rm", "-r", "run")
-        with open(os.path.join(self.on(1), "metrics.jsonl"), "w", encoding="utf-8") as f:
-            f.write('{"step":1}\n')
-        self.assertIn("holds 1 steps of an earlier run", self.ranks(*STAR, "--out", "run", "--steps", "2", status=None))
+    def test_checkpoints_are_refused_before_the_first_step(self):
+        for topology in (STAR, RING):
+            if why_not_joined(*topology):
+                continue
+            said = self.ranks(*topology, "--steps", "100000", "--checkpoint-every", "2", "--out", "run", status=None)
+            self.assertRegex(said, "--checkpoint-every: all ranks write their parts into one folder, and rank 2 on h2, and 1 more, does not see run "
+                                   "of rank 0, on h1: give --out a folder that all of them see, or leave --checkpoint-every out")
+            for host in (0, 1):
+                self.assertFalse(os.path.exists(self.cluster.hosts[host].path("run")))
 
 
-class Standing(Runs):
-    """Two ranks of this machine, of which one finds a run directory that stands still for longer than the deadline."""
+class OneMachine(Runs):
+    """Two ranks of this machine, which are told folders of their own."""
+    corpus = 1200
 
-    def ranks(self, stands, *words):
-        port, hold = free_port(), self.at("stands")
-        shim = {"LD_PRELOAD": self.preload(SHIM), "STANDS": hold, "WHERE": self.at("run") + "/", "ONLY": "train"}
-        return hold, [self.start("train", "--model", "tiny", *STAR, "--steps", "4", "--threads", "1", "--out", self.at("run"), *words, "--set",
-                                 f"parameter_server.deadline_ms={DEADLINE_MS}",
-                                 env=torch_environment(r, 2, r, 2, "127.0.0.1", port) | (shim if r == stands else {})) for r in range(2)]
+    def ranks(self, *words, status=(0, 0), outs=("a", "b"), env=({}, {})):
+        port = free_port()
+        ranks = [self.start("train", *WORDS, *STAR, *words, "--out", outs[r], env=torch_environment(r, 2, r, 2, "127.0.0.1", port) | env[r])
+                 for r in range(2)]
+        for rank, expected in zip(ranks, status):
+            rank.ends(expected)
+        return "".join(rank.printed() + rank.said() for rank in ranks)
+
+    def keep(self, out, *words):
+        self.run_it("train", *WORDS, *STAR, "--workers", "2", "--steps", "4", "--checkpoint-every", "2", "--out", out, *words)
+
+    def test_the_checkpoint_to_go_on_from(self):
+        self.keep("old")
+        self.run_it("train", *WORDS, *STAR, "--workers", "2", "--steps", "8", "--out", "whole")
+        # 1. Rank 0's own, which the other does not see.
+        shutil.copytree(self.at("old"), self.at("a"))
+        before = sorted(os.listdir(self.at("a")))
+        words = ["--steps", "8", "--resume", "latest"]
+        said = self.ranks(*words, status=(2, 1))
+        self.assertRegex(said, r"--resume: rank 1 on \S+ does not see \S+/a/checkpoints/step-4 of rank 0, on \S+: give a folder that all ranks see, "
+                               "or copy the checkpoint to the same path there")
+        self.assertEqual(sorted(os.listdir(self.at("a"))), before)
+        self.assertFalse(os.path.exists(self.at("b")))
+        # 2. Another one of that name.
+        self.keep("b", "--seed", "9")
+        self.assertRegex(self.ranks(*words, status=(2, 1)), r"rank 1 on \S+ has another checkpoint at \S+/a/checkpoints/step-4 than rank 0")
+        # 3. A copy, beside a whole run of its own, of which nothing is touched; and checkpoints are a matter of one folder still.
+        self.remove("b")
+        shutil.copytree(self.at("old"), self.at("b"))
+        self.assertIn("all ranks write their parts into one folder", self.ranks(*words, "--checkpoint-every", "2", status=(2, 1)))
+        self.assertIn("does not see a of rank 0", self.ranks(*words))
+        self.assertEqual((self.hash("a"), self.summary("a")["resumed_from"]), (self.hash("whole"), 4))
+        self.assertEqual(sorted(os.listdir(self.at("b"))), before)
+        self.assertEqual(self.summary("b"), self.summary("old"))
+        # 4. A run whose steps are all done.
+        self.assertIn("all 4 steps are done", self.ranks("--steps", "4", "--resume", "latest", outs=("old", "b")))
+
+    def test_words_that_differ(self):
+        self.keep("old")
+        port = free_port()
+        resume = ("old", "old/checkpoints/step-2")
+        ranks = [self.start("train", *WORDS, *STAR, "--steps", "8", "--resume", resume[r], "--out", "new",
+                            env=torch_environment(r, 2, r, 2, "127.0.0.1", port)) for r in range(2)]
+        self.assertIn("rank 1 has --resume old/checkpoints/step-2, rank 0 has --resume old: give all ranks the same words",
+                      all_end(ranks, None))
 
     def test_a_folder_that_stands_still_is_waited_for_in_words(self):
         for stands in (0, 1):
             with self.subTest(rank=stands):
                 self.remove("run")
                 self.write("", "stands")
-                hold, ranks = self.ranks(stands)
+                shim = {"LD_PRELOAD": self.preload(SHIM), "STANDS": self.at("stands"), "WHERE": self.at("run") + "/", "ONLY": "train"}
+                port = free_port()
+                ranks = [self.start("train", *WORDS, *STAR, "--steps", "4", "--out", self.at("run"), "--set",
+                                    f"parameter_server.deadline_ms={DEADLINE_MS}",
+                                    env=torch_environment(r, 2, r, 2, "127.0.0.1", port) | (shim if r == stands else {})) for r in range(2)]
                 time.sleep(STANDS_S)
-                self.assertEqual([r.poll() for r in ranks], [None, None])
-                os.unlink(hold)
+                self.assertEqual([r.poll() for r in ranks], [None, None], [r.said() for r in ranks])
+                os.unlink(self.at("stands"))
                 said = all_end(ranks)
-                self.assertRegex(said, r"waiting for rank [01] on \S+ to (hear that all could )?(make|write to|take) the run directory: 10 s, it is alive")
+                self.assertRegex(said, r"waiting for rank [01] on \S+ to (find its checkpoint and make|look into|take) the run directory: 10 s, it is alive")
                 self.assertEqual(self.summary("run")["state"], "complete")
 
 

@@ -135,7 +135,7 @@ static void other_checkpoints(void **state) {
     mpi(p, "--data data.txt --resume from1", "--data data.txt --resume from2", 1,
         "rank 1 has --resume from2, rank 0 has --resume from1: give all ranks the same words");
     mpi(p, "--data data.txt", "--data data.txt --resume from1", 1,
-        "rank 0 was told of no checkpoint to go on from");
+        "rank 1 has --resume from1, rank 0 has none: give all ranks the same words");
     mpi(p, "--data data.txt --resume from1", "--data data.txt", 0, NULL);
 }
 

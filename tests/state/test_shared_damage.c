@@ -146,6 +146,8 @@ static void test_lying_manifest(void **state) {
     }
     lie(s, "\"worker-0.safetensors\"", "\"worker-1.safetensors\"", "worker-1.safetensors is listed twice");
     lie(s, "\"worker-0.safetensors\"", "\"worker-7.safetensors\"", "worker-7.safetensors: No such file");
+    lie(s, "\"worker-0.safetensors\"", "\"worker-7.safetensors\",\"host\":\t\"h2\"",
+        "worker-7.safetensors: is not here: an earlier version left it on h2");
     lie(s, "\"bytes\":\t", "\"bytes\":\t-", "\"bytes\" is no whole number");
     lie(s, "\"bytes\":\t", "\"bytes\":\t1e300,\"x\":\t", "\"bytes\" is no whole number");
     lie(s, "\"bytes\":\t", "\"bytes\":\t1", "cut short or another file");

@@ -14,6 +14,7 @@
 #include "ps/launch_star.h"
 #include "ps/net/medium.h"
 #include "ps/record/arrivals.h"
+#include "ps/star_pairs.h"
 #include "ps/sum/push_code.h"
 #include "ps/trust/trust.h"
 #include "shared/core/error.h"
@@ -48,13 +49,7 @@ static int check_name(const struct config *c, const char *origin) {
 static int check_replicas(const struct config *c) {
     const char *lacks = NULL;
     if (!c->ps.replicate) return 0;
-    if (consistency_row(c->variant)->on_arrival)
-        lacks =
-            "where each push is an update of its own there is no step that all servers have reached: use ps:sync";
-    else if (c->recovery.elastic)
-        lacks =
-            "--elastic changes who belongs to a step, which replicas do not follow: leave out one of the two";
-    else if (c->ps.servers < 2)
+    if (c->ps.servers < 2)
         lacks = "a server's replica lives on another one: give --servers 2 or more";
     else if (c->recovery.restart < 1)
         lacks = "nobody would ever go on from a replica: give --restart N too";
@@ -75,165 +70,6 @@ static void resolve(struct config *c, const struct rank_env *e) {
     c->ps.bind = bind;
 }
 
-// A worker that comes or goes belongs to a step, or does not: all are at the same one.
-static int check_elastic(const struct config *c) {
-    if (!c->recovery.elastic || consistency_of(c).delay == 0) return 0;
-    return fail(
-        "--elastic: with --topology %s workers are at steps of their own, and each is waited for: use ps:sync, ps:backup:B or "
-        "ps:quorum:Q, or mend deaths with --restart N",
-        c->topology);
-}
-
-// Bounded delay: what counts on a step's being over before a worker begins the next one does not go with it.
-static int check_delay(const struct config *c) {
-    const struct consistency_rule rule = consistency_of(c);
-    const char *lacks = NULL;
-    if (c->ps.read_oldest && !rule.row->delays)
-        return fail(
-            "parameter_server.read oldest: with --topology %s there is no choice of versions to compute on: use ps:ssp:S, or "
-            "leave it out",
-            c->topology);
-    if (rule.lead == 0) return 0;
-    if (c->ps.replicate)
-        lacks =
-            "--replicate keeps one open step at the neighbour, and several are open here: leave it out, or use ps:sync";
-    else if (c->no_overlap)
-        lacks =
-            "zero_optimization.overlap_comm false keeps gradients from moving while a worker computes: leave it out, or use "
-            "ps:sync";
-    else if (ps_codes(c) && commit_round(c))
-        lacks =
-            "parameter_server.compression: what a code leaves out is said later unless the step is skipped, which is known too "
-            "late here: set gradient_clipping to 0 and use no fp16, or use ps:sync";
-    else if (rule.oldest && (c->ps.record_arrivals || c->ps.replay_arrivals))
-        lacks = "with parameter_server.read oldest a run repeats itself, without a recording: leave it out";
-    return lacks ? fail("--topology %s: %s", c->topology, lacks) : 0;
-}
-
-// Servers add in groups, and who belongs to a group is a matter of worker numbers alone.
-static int check_groups(const struct config *c) {
-    int64_t g = c->reduce_group;
-    if (g == GROUP_NONE) return 0;
-    if (g == GROUP_HOST)
-        return fail(
-            "\"reduce_group\": \"host\": which of a star's workers are on one machine is known only where `starring train` "
-            "starts them all, or as ranks that follow each other; give the number of workers of each machine, the same to "
-            "all roles");
-    if (consistency_row(c->variant)->on_arrival)
-        return fail(
-            "reduce_group %lld: with --topology %s each push is an update of its own, nothing is summed; leave it out",
-            (long long)g, c->topology);
-    if (c->recovery.elastic)
-        return fail("reduce_group %lld: --elastic changes who belongs to a sum; leave out one of the two",
-                    (long long)g);
-    return 0;
-}
-
-// Where steps go on without workers that are late, what counts on every worker's part of each step is left out.
-static int check_late(const struct config *c) {
-    const struct consistency_rule rule = consistency_of(c);
-    if (c->ps.grace_ms && (!rule.row->graces || rule.needs == c->workers))
-        return fail(
-            "parameter_server.grace_ms %lld: with --topology %s no step waits for others when it has enough; leave it "
-            "out, or use ps:quorum:Q with Q below the number of workers",
-            (long long)c->ps.grace_ms, c->topology);
-    if (!consistency_drops(&rule)) return 0;
-    if (ps_codes(c))
-        return fail(
-            "parameter_server.compression %s: --topology %s drops the pushes of a worker that is late, and with its code "
-            "what its next one builds on: leave one of the two out",
-            codec_of(c->ps.code.kind)->name, c->topology);
-    if (c->reduce_group != GROUP_NONE)
-        return fail(
-            "reduce_group %lld: --topology %s decides step by step whose gradients are in a sum; leave one of the two out",
-            (long long)c->reduce_group, c->topology);
-    if (c->ps.replicate)
-        return fail(
-            "--replicate: what survivors of a death leave is of a step that all workers belong to, which --topology %s "
-            "does not ask for: leave one of the two out",
-            c->topology);
-    return 0;
-}
-
-// A worker that pushes a code keeps what the code leaves out, and has to say it later, to the same sum.
-static int check_codes(const struct config *c) {
-    if (!ps_codes(c)) return 0;
-    const char *name = codec_of(c->ps.code.kind)->name;
-    if (c->recovery.elastic)
-        return fail(
-            "parameter_server.compression %s: --elastic lets a step go on without a worker, whose code is lost then, and "
-            "with it what its next one builds on: leave out one of the two",
-            name);
-    if (c->ps.replicate)
-        return fail(
-            "parameter_server.compression %s: what a dead worker's code had left out is in checkpoints alone, and the run that goes "
-            "on from --replicate's copies would end in other bits: leave out one of the two",
-            name);
-    if (config_group(c))
-        return fail(
-            "parameter_server.compression %s: reduce_group %lld has gradients added and rounded within a group of workers "
-            "before they go on, and a code is of one worker's: leave out one of the two",
-            name, (long long)c->reduce_group);
-    return 0;
-}
-
-// Servers beside workers, and workers that keep two units at a time.
-static int check_residence(const struct config *c) {
-    struct consistency_rule rule = consistency_of(c);
-    bool sums = c->accumulation > 1 && c->dtype != DT_F32 && !config_sums_in_fp32(c);
-    const char *lacks = NULL;
-    if (ps_beside(c) && c->recovery.elastic)
-        return fail(
-            "--servers-on workers: --elastic lets workers come and go, and servers stay: leave out one of the two");
-    if (!ps_by_units(c)) return 0;
-    if (!consistency_freezes(&rule) || c->recovery.elastic)
-        lacks =
-            "weights are read again for the backward pass, and must be the same until all workers have pushed: use "
-            "ps:sync, without --elastic";
-    else if (c->ps.replicate)
-        lacks = "--replicate keeps one sum of a step, not those of micro-batches: leave out one of the two";
-    else if (ps_codes(c))
-        lacks =
-            "parameter_server.compression keeps what codes leave out, of all units: leave out one of the two";
-    else if (c->reduce_group != GROUP_NONE)
-        lacks = "reduce_group adds gradients of a whole step in groups: leave out one of the two";
-    else if (c->ps.log_updates)
-        lacks =
-            "--log-updates has a line for a step's push, not for those of micro-batches: leave out one of the two";
-    else if (c->no_overlap)
-        lacks =
-            "zero_optimization.overlap_comm false lets nothing move while a worker computes, and a unit comes and goes "
-            "meanwhile: leave out one of the two";
-    else if (sums)
-        lacks = "servers add micro-batches in fp32: leave out data_types.grad_accum_dtype";
-    return lacks ? fail("--resident units: %s", lacks) : 0;
-}
-
-// A worker's own weights are in no place of a server's. Others' rounds would have to be told from its steps.
-static int check_local_steps(const struct config *c) {
-    bool alone = consistency_row(c->variant)->on_arrival;
-    const char *name = consistency_row(c->variant)->name;
-    const char *lacks =
-        strcmp(name, "sync") && strcmp(name, "async")
-            ? "rounds are of ps:sync and ps:async: choose one of them"
-        : alone && c->recovery.checkpoint_every
-            ? "workers of ps:async are at different places of their rounds: leave --checkpoint-every out"
-        : alone && c->recovery.resume
-            ? "workers of ps:async are at different places of their rounds: leave --resume out"
-        : alone && c->eval_every
-            ? "versions of ps:async are of rounds, not of steps: leave eval_every out, the last weights are evaluated"
-        : c->recovery.restart
-            ? "a death would be told in rounds: leave --restart out, and go on with --resume"
-        : c->ps.replicate ? "what goes on from replicas has no weights of workers' own: leave --replicate out"
-        : c->ps.record_arrivals || c->ps.replay_arrivals ? "an order of arrivals is of steps: leave it out"
-        : ps_codes(c)
-            ? "what a code leaves out is of one gradient, not of a round: leave parameter_server.compression out"
-        : ps_by_units(c) ? "a worker has all of its own weights: leave --resident units out"
-                         : NULL;
-    if (!c->local_steps.steps || !lacks) return 0;
-    return fail("local_steps.steps: %s", lacks);
-}
-
 static bool is_alone(const struct config *c) { return consistency_row(c->variant)->on_arrival; }
 
 static int check_optimizer(const struct config *c) {
@@ -244,82 +80,32 @@ static int check_optimizer(const struct config *c) {
         c->optimizer.row->name);
 }
 
-// How pushes become updates where they are applied on arrival (ps/server/push_on_arrival.c).
-static int check_arrivals(const struct config *c) {
+// What a setting cannot be by itself, or by a number; an order of arrival exists where pushes are applied as they come.
+static int check(const struct config *c) {
     const struct ps_config *p = &c->ps;
+    bool order = p->record_arrivals || p->replay_arrivals;
     int k = pushes_per_update(c);
-    const char *first = p->max_lead > 0             ? "max_lead"
-                        : k > 1                     ? "pushes_per_update"
-                        : p->max_staleness >= 0     ? "max_staleness"
-                        : p->age_damping            ? "age_damping"
-                        : p->delay_compensation > 0 ? "delay_compensation"
-                        : p->delay_decay > 0        ? "delay_compensation_decay"
-                                                    : NULL;
-    if (first && !consistency_row(c->variant)->on_arrival)
+    enum trust_mode mode;
+    if (star_pairs_check(c) != 0 || check_optimizer(c) != 0 || check_replicas(c) != 0 ||
+        trust_mode_of(&(struct trust_request){.config = c, .role = PS_SERVER}, &mode) != 0)
+        return -1;
+    if (c->reduce_group == GROUP_HOST)
         return fail(
-            "parameter_server.%s: with --topology %s pushes are not applied one by one as they come: leave it out, or use "
-            "ps:async",
-            first, c->topology);
-    if (ps_codes(c) && (k > 1 || p->delay_compensation > 0))
-        return fail(
-            "parameter_server.compression %s: a code is added to a sum as it is, and parameter_server.%s takes each "
-            "gradient by itself: leave out one of the two",
-            codec_of(p->code.kind)->name, k > 1 ? "pushes_per_update" : "delay_compensation");
-    if (ps_codes(c) && p->max_staleness >= 0)
-        return fail(
-            "parameter_server.compression %s: parameter_server.max_staleness drops the pushes that are too old, and with "
-            "a code what the worker's next one builds on: leave out one of the two",
-            codec_of(p->code.kind)->name);
+            "\"reduce_group\": \"host\": which of a star's workers are on one machine is known only where `starring train` "
+            "starts them all, or as ranks that follow each other; give the number of workers of each machine, the same to "
+            "all roles");
     if (p->max_lead > 0 && k - 1 > p->max_lead)
         return fail(
             "parameter_server.max_lead %lld: with parameter_server.pushes_per_update %d up to %d pushes of one worker wait for "
             "their update, and workers that may lack no more than %lld would wait for each other: give max_lead %d or more",
             (long long)p->max_lead, k, k - 1, (long long)p->max_lead, k - 1);
-    if (p->delay_decay > 0 && !(p->delay_compensation > 0))
-        return fail(
-            "parameter_server.delay_compensation_decay: it is of the squares that lambda is divided by, and there is no "
-            "lambda: give parameter_server.delay_compensation");
-    if (p->delay_decay > 0 &&
-        (c->recovery.checkpoint_every > 0 || (c->recovery.resume && !c->recovery.resume_weights_only)))
-        return fail(
-            "parameter_server.delay_compensation_decay: the mean squares of gradients are in no checkpoint: leave "
-            "--checkpoint-every and --resume out");
-    if (p->delay_compensation > 0 && c->dtype == DT_F16)
-        return fail(
-            "parameter_server.delay_compensation: what it adds to a gradient may be beyond fp16's range, and no worker "
-            "would see that: use --dtype bf16");
-    return 0;
-}
-
-// An order of arrival exists where pushes are applied as they come.
-static int check(const struct config *c) {
-    bool record = c->ps.record_arrivals, replay = c->ps.replay_arrivals != NULL;
-    enum trust_mode mode;
-    if (check_local_steps(c) != 0 || check_residence(c) != 0 || check_optimizer(c) != 0 ||
-        check_replicas(c) != 0 || check_groups(c) != 0 || check_codes(c) != 0 || check_late(c) != 0 ||
-        check_arrivals(c) != 0 || check_delay(c) != 0 || check_elastic(c) != 0 ||
-        trust_mode_of(&(struct trust_request){.config = c, .role = PS_SERVER}, &mode) != 0)
-        return -1;
-    if (c->optimizer.cycle.type != SCHEDULE_NONE && consistency_row(c->variant)->on_arrival)
-        return fail(
-            "scheduler.params.cycle_momentum moves beta1 with the applied updates, and with --topology %s each push is "
-            "one: set it to false, or use ps:sync",
-            c->topology);
-    const char *flag = record ? "--record-arrivals" : "--replay-arrivals";
-    if (!record && !replay) return 0;
-    if (c->recovery.resume || c->recovery.restart > 0)
-        return fail("%s: an order of arrivals is that of a whole run in one piece: leave --%s out", flag,
-                    c->recovery.resume ? "resume" : "restart");
-    if (!consistency_row(c->variant)->on_arrival && !ps_drops(c) && !ps_reads_vary(c))
-        return fail("%s: the results of --topology %s do not depend on who comes first: use ps:async", flag,
-                    c->topology);
-    if (size_times(c->workers, c->steps) > ARRIVALS_PUSHES_MAX)
+    if (order && size_times(c->workers, c->steps) > ARRIVALS_PUSHES_MAX)
         return fail(
             "%s: %d workers push %lld times in %lld steps, at most %lld pushes of a key can be recorded: give fewer "
             "--steps",
-            flag, c->workers, (long long)size_times(c->workers, c->steps), (long long)c->steps,
-            (long long)ARRIVALS_PUSHES_MAX);
-    if (replay && c->out && !strcmp(c->out, c->ps.replay_arrivals))
+            p->record_arrivals ? "--record-arrivals" : "--replay-arrivals", c->workers,
+            (long long)size_times(c->workers, c->steps), (long long)c->steps, (long long)ARRIVALS_PUSHES_MAX);
+    if (p->replay_arrivals && c->out && !strcmp(c->out, p->replay_arrivals))
         return fail(
             "--replay-arrivals %s: --out is the same directory, whose files the run replaces: choose another",
             c->out);

@@ -408,8 +408,6 @@ static int resolve_schedule(struct reading *r) {
 }
 
 // ---------------------------------------------------------------- checkpoints, resuming, restarts: what excludes what
-// Where workers come and go, what is written of all of them together would be torn, and a replica's sums would be those
-// of a step that nobody has fixed.
 static int check_elastic(struct reading *r) {
     const struct config *c = &r->d->c;
     struct recovery_config *v = &r->d->c.recovery;
@@ -418,8 +416,8 @@ static int check_elastic(struct reading *r) {
         return config_refuse(r, "recovery.elastic",
                              ": expected MIN:MAX with 1 <= MIN <= MAX, as in 2:8, got \"%s\"", v->elastic);
     if (!c->row->messages)
-        return config_refuse(r, "recovery.elastic",
-                             ": topology %s needs all of its ranks: use ps:sync", c->topology);
+        return config_refuse(r, "recovery.elastic", ": topology %s needs all of its ranks: use ps:sync",
+                             c->topology);
     if (v->elastic_max != c->workers)
         return config_refuse(r, "recovery.elastic",
                              " %s: MAX is the number of workers that the run is laid out for: make it "
@@ -428,12 +426,6 @@ static int check_elastic(struct reading *r) {
     if (v->elastic_max > CONFIG_ELASTIC_MAX)
         return config_refuse(r, "recovery.elastic", " %s: at most %d workers can come and go", v->elastic,
                              CONFIG_ELASTIC_MAX);
-    if (c->ps.replicate || c->ps.record_arrivals || c->ps.replay_arrivals)
-        return config_refuse(r, "recovery.elastic",
-                             ": workers do not come and go with parameter_server.%s: leave one of them out",
-                             c->ps.replicate         ? "replicate"
-                             : c->ps.record_arrivals ? "record_arrivals"
-                                                     : "replay_arrivals");
     return 0;
 }
 
@@ -725,8 +717,7 @@ static int resolve_local_steps(struct reading *r) {
             ? "a rank's gradient is a mean over its own samples, of as many tokens as any other's: use --documents packed"
         : c->no_overlap ? "ranks exchange between rounds alone: leave zero_optimization.overlap_comm out"
         : c->eval_every_seconds > 0 ? "a snapshot is of the end of a round: use eval_every"
-        : c->recovery.elastic ? "workers that come and go have no weights of their own: leave --elastic out"
-                              : NULL;
+                                    : NULL;
     if (!l->steps) return 0;
     if (lacks) return config_refuse(r, rounds_key, " with topology %s: %s", c->topology, lacks);
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)

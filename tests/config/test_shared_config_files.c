@@ -290,9 +290,6 @@ static void test_elastic(void **state) {
            "recovery.elastic|at most 64");
     refuse("{\"topology\": \"zero:1\", \"workers\": 2, \"recovery\": {\"elastic\": \"1:2\"}}",
            "recovery.elastic|zero:1|ps:sync");
-    refuse(
-        "{\"topology\": \"ps:async\", \"recovery\": {\"elastic\": \"1:2\"}, \"parameter_server\": {\"record_arrivals\": true}}",
-        "recovery.elastic|record_arrivals");
 }
 
 // Who may join is a question of the star's; a directory of keys and "anybody" exclude each other.

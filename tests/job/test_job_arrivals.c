@@ -202,25 +202,12 @@ static void what_does_not_fit_is_refused(void **state) {
     refused(p, EXIT_RUN_FAILED, "--replay-arrivals first --model gpt2.json", "line 1: is of another run");
     refused(p, EXIT_RUN_FAILED, "--replay-arrivals nowhere", ": nowhere/arrivals.");
     refused(p, EXIT_USAGE, "--replay-arrivals again", "--out is the same directory");
-    refused(p, EXIT_USAGE, "--record-arrivals --topology ps:sync", "do not depend on who comes first");
     refused(p, EXIT_USAGE, "--record-arrivals --topology zero:1", "is of the star's servers");
     refused(p, EXIT_RUN_FAILED, "--replay-arrivals first " SET "pushes_per_update=2",
             "line 1: is of another run");
-    refused(p, EXIT_USAGE, SET "max_lead=2 --topology ps:sync",
-            "parameter_server.max_lead: with --topology ps:sync");
     refused(p, EXIT_USAGE, SET "age_damping=true --topology zero:1", "use ps:async");
     refused(p, EXIT_USAGE, SET "max_lead=0", "max_lead: expected an integer of at least 1");
-    refused(p, EXIT_USAGE, SET "pushes_per_update=2 " SET "compression=int8",
-            "takes each gradient by itself");
-    refused(p, EXIT_USAGE, SET "delay_compensation=1 --dtype fp16", "use --dtype bf16");
-    refused(p, EXIT_USAGE, SET "max_staleness=0 " SET "compression=int8",
-            "drops the pushes that are too old");
-    refused(p, EXIT_USAGE, SET "max_staleness=1 --topology ps:sync", "parameter_server.max_staleness: with");
     refused(p, EXIT_USAGE, SET "max_staleness=0 --topology zero:1", "use ps:async");
-    refused(p, EXIT_USAGE, SET "delay_compensation_decay=0.9", "there is no lambda");
-    refused(p, EXIT_USAGE,
-            SET "delay_compensation=1 " SET "delay_compensation_decay=0.9 --checkpoint-every 4",
-            "are in no checkpoint");
     refused(p, EXIT_USAGE, SET "distinct_workers=true " SET "pushes_per_update=2", "use ps:backup:B");
     refused(p, EXIT_USAGE, SET "max_staleness=-2", "max_staleness: expected an integer of at least -1");
     refused(p, EXIT_USAGE, "--log-updates --topology local --workers 1", "is of the star's servers");

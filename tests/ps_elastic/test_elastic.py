@@ -194,13 +194,6 @@ class Away(Case):
         p.ends()
         self.assertEqual(self.away(), [])
 
-    def test_refused(self):
-        """Only where workers are at one step."""
-        for topology in ("ps:async", "ps:ssp:1"):
-            self.refused("train", *SMALL, *STAR, "--elastic", "1:3", "--topology", topology,
-                         said=(f"--elastic: with --topology {topology} workers are at steps of their own",
-                               "use ps:sync, ps:backup:B or ps:quorum:Q"))
-
 
 if __name__ == "__main__":
     unittest.main()

@@ -150,19 +150,7 @@ class LocalSteps(Runs):
                 (["--topology", "ps:async", "--set", "local_steps.outer.type=cgad"], "no rate that goes with any run"),
                 (["--topology", "zero:0", "--set", "local_steps.outer.type=nesterov", "--set", "local_steps.outer.momentum=0"],
                  "a momentum above 0"),
-                (["--topology", "ps:sync", "--elastic", "1:3"], "leave --elastic out"),
-                (["--topology", "ps:sync", "--restart", "1", *KEEP], "leave --restart out"),
-                (["--topology", "ps:sync", "--set", "parameter_server.compression=int8"], "parameter_server.compression"),
-                (["--topology", "ps:sync", "--resident", "units"], "--resident units"),
-                (["--topology", "ps:sync", "--servers", "2", "--replicate"], "leave --replicate out"),
-                (["--topology", "zero:0", "--replicate", "--restart", "1"], "parameter_server.replicate is of the star's servers"),
-                (["--topology", "ps:ssp:1"], "rounds are of ps:sync and ps:async"),
-                (["--topology", "ps:backup:1"], "rounds are of ps:sync and ps:async"),
-                (["--topology", "ps:quorum:2"], "rounds are of ps:sync and ps:async"),
-                (["--topology", "ps:async", "--record-arrivals"], "leave it out"),
-                (["--topology", "ps:async", *KEEP], "leave --checkpoint-every out"),
-                (["--topology", "ps:async", "--resume", "ring"], "leave --resume out"),
-                (["--topology", "ps:async", *EVALS], "leave eval_every out")):
+                (["--topology", "zero:0", "--replicate", "--restart", "1"], "parameter_server.replicate is of the star's servers")):
             with self.subTest(words=words):
                 self.refused(*SMALL, "--out", "refused", *words, said=said)
         self.assertIn("1 key has no effect here (local_steps.outer.lr)", self.run_it(

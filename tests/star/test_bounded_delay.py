@@ -231,14 +231,7 @@ class Refused(Case):
     def test_what_cannot_be(self):
         for words, said in (
                 (star(17, 2), "a worker keeps 1 + S gradients: S is at most 16"),
-                (star(1, 2, "--elastic", "1:2"), "--elastic: with --topology ps:ssp:1 workers are at steps of their own"),
-                (star(1, 2, "--replicate", "--restart", "1"), "--replicate keeps one open step"),
-                (star(1, 2, "--set", "zero_optimization.overlap_comm=false"), "overlap_comm false keeps gradients from moving"),
-                (star(1, 2, "--set", "parameter_server.compression=int8"), "set gradient_clipping to 0 and use no fp16"),
-                (star(1, 2, *OLDEST, "--record-arrivals"), "read oldest a run repeats itself, without a recording"),
                 (star(0, 2, "--record-arrivals"), "do not depend on who comes first"),
-                (star(1, 2, "--record-arrivals", "--restart", "1"), "that of a whole run in one piece"),
-                (["--topology", "ps:sync", "--workers", "2", *OLDEST], "there is no choice of versions to compute on: use ps:ssp:S"),
                 (["--topology", "zero:0", "--workers", "2", "--set", "local.delay=1"], "local.delay 1 is of --topology local")):
             with self.subTest(said=said):
                 self.refused(*self.words("run", *words), said=said)

@@ -152,8 +152,6 @@ class Replay(Case):
                 self.write(re.sub(old, new, whole, count=1), "first", "arrivals.0")
                 self.assertIn(said, self.train("again", "ps:backup:1", "--replay-arrivals", "first", steps=4, status=None))
         self.refused(*self.words("run", "ps:backup:0", "--record-arrivals"), said="do not depend on who comes first")
-        self.refused(*self.words("run", "ps:backup:1", "--record-arrivals", "--restart", "1"), said="that of a whole run in one piece")
-        self.refused(*self.words("run", "ps:backup:1", "--record-arrivals", "--elastic", "1:3"), said="workers do not come and go")
 
 
 class Held(Case):
@@ -200,13 +198,9 @@ class Refused(Case):
     def test_refused(self):
         for words, said in ((("ps:backup:3",), "a step needs at least one of the 3 workers: B must be below 3"),
                             (("ps:quorum:4",), "Q must be 1 to 3"), (("ps:quorum:0",), "Q must be 1 to 3"),
-                            (("ps:backup:1", "--set", "parameter_server.grace_ms=5"), "parameter_server.grace_ms 5: with --topology ps:backup:1 no"),
                             (("ps:sync", "--set", "parameter_server.grace_ms=5"), "use ps:quorum:Q"),
                             (("ps:quorum:3", "--set", "parameter_server.grace_ms=5"), "with Q below the number of workers"),
-                            (("zero:1", "--set", "parameter_server.grace_ms=5"), "parameter_server.grace_ms"),
-                            (("ps:quorum:2", "--set", "parameter_server.compression=topk"), "what its next one builds on"),
-                            (("ps:backup:1", "--reduce-group", "3"), "reduce_group 3: --topology ps:backup:1 decides step by step"),
-                            (("ps:backup:1", "--replicate", "--restart", "1", "--out", "run"), "--replicate: what survivors")):
+                            (("zero:1", "--set", "parameter_server.grace_ms=5"), "parameter_server.grace_ms")):
             with self.subTest(words=words):
                 self.refused(*self.words("run", *words), said=said)
 

@@ -1,0 +1,154 @@
+#include "ps/star_pairs.h"
+
+#include <stdio.h>
+
+#include "ps/job/consistency.h"
+#include "ps/net/medium.h"
+#include "ps/sum/push_code.h"
+#include "shared/core/error.h"
+
+// What a configuration may ask for: its name here, whether it does, its name for people. Of the topology: pushes are applied on arrival
+// (async) or in steps (all others); workers run ahead (ssp), or each goes at its own pace (either); steps go on without those that
+// are late (backup, quorum); weights change while workers read them.
+#define SETTINGS(S)                                                                           \
+    S(ON_ARRIVAL, alone, topology)                                                            \
+    S(IN_STEPS, !alone, topology)                                                             \
+    S(AHEAD, rule.lead > 0, topology)                                                         \
+    S(OWN_PACE, rule.delay > 0, topology)                                                     \
+    S(DROPS, drops, topology)                                                                 \
+    S(CHANGES, !consistency_freezes(&rule), topology)                                         \
+    S(ONE_VERSION, !rule.row->delays, topology)                                               \
+    S(ENOUGH_IS_ALL, !rule.row->graces || rule.needs == c->workers, topology)                 \
+    S(ONE_RESULT, !alone && !drops && !consistency_reads_vary(&rule), topology)               \
+    S(LOCAL_STEPS, local, "local_steps.steps")                                                \
+    S(LOCAL_ASYNC, (local && alone), "local_steps.steps")                                     \
+    S(UNITS, ps_by_units(c), "--resident units")                                              \
+    S(BESIDE, ps_beside(c), "--servers-on workers")                                           \
+    S(CODES, ps_codes(c), "parameter_server.compression")                                     \
+    S(CODES_DECIDED, ps_codes(c) && commit_round(c), "parameter_server.compression")          \
+    S(GROUPS, c->reduce_group != GROUP_NONE, "reduce_group")                                  \
+    S(ELASTIC, ps_elastic(c), "--elastic")                                                    \
+    S(REPLICAS, p->replicate, "--replicate")                                                  \
+    S(OLDEST, p->read_oldest, "parameter_server.read oldest")                                 \
+    S(ORDER, p->record_arrivals || p->replay_arrivals,                                        \
+      p->record_arrivals ? "--record-arrivals" : "--replay-arrivals")                         \
+    S(LOG, p->log_updates, "--log-updates")                                                   \
+    S(NO_OVERLAP, c->no_overlap, "zero_optimization.overlap_comm false")                      \
+    S(SUMS_16, sums_16, "data_types.grad_accum_dtype")                                        \
+    S(RESTART, v->restart > 0, "--restart")                                                   \
+    S(RESUME, v->resume != NULL, "--resume")                                                  \
+    S(RESUME_STATE, v->resume && !v->resume_weights_only, "--resume")                         \
+    S(CHECKPOINTS, v->checkpoint_every > 0, "--checkpoint-every")                             \
+    S(EVALUATIONS, c->eval_every > 0, "eval_every")                                           \
+    S(MAX_LEAD, p->max_lead > 0, "parameter_server.max_lead")                                 \
+    S(SUMS, p->pushes_per_update > 1, "parameter_server.pushes_per_update")                   \
+    S(FRESH, p->max_staleness >= 0, "parameter_server.max_staleness")                         \
+    S(DAMPING, p->age_damping, "parameter_server.age_damping")                                \
+    S(COMPENSATION, p->delay_compensation > 0, "parameter_server.delay_compensation")         \
+    S(NO_COMPENSATION, !(p->delay_compensation > 0), "parameter_server.delay_compensation 0") \
+    S(DECAY, p->delay_decay > 0, "parameter_server.delay_compensation_decay")                 \
+    S(GRACE, p->grace_ms > 0, "parameter_server.grace_ms")                                    \
+    S(CYCLE, c->optimizer.cycle.type != SCHEDULE_NONE, "scheduler.params.cycle_momentum")     \
+    S(FP16, c->dtype == DT_F16, "--dtype fp16")
+#define AS_NAME(name, is, words)  name,
+#define AS_ASKED(name, is, words) {is, words},
+
+enum setting { SETTINGS(AS_NAME) };
+
+struct asked {
+    bool is;
+    const char *words;
+};
+
+static const char either[] = "leave out one of the two", out[] = "leave it out", sync_[] = "use ps:sync",
+                  async_[] = "leave it out, or use ps:async",
+                  rounds[] = "workers have no common rounds: rounds are of ps:sync and ps:async",
+                  places[] = "workers are at different places of their rounds",
+                  one_by_one[] = "pushes are not applied one by one as they come",
+                  by_itself[] = "each gradient is taken by itself, and a code is added to a sum as it is",
+                  again[] = "weights that are read again for the backward pass may have changed",
+                  squares[] = "the mean squares of gradients are not there: no checkpoint has them",
+                  whole[] = "the order of arrivals is not that of a whole run in one piece",
+                  builds[] = "a push may be dropped, and with its code what its worker's next one builds on";
+
+static const struct pair {
+    enum setting one, other;
+    const char *why, *advice;
+} pairs[] = {
+    {LOCAL_STEPS, AHEAD, rounds, "choose one of them"},
+    {LOCAL_STEPS, DROPS, rounds, "choose one of them"},
+    {LOCAL_ASYNC, CHECKPOINTS, places, either},
+    {LOCAL_ASYNC, RESUME, places, either},
+    {LOCAL_ASYNC, EVALUATIONS, "versions of ps:async are of rounds, not of steps",
+     "leave eval_every out, the last weights are evaluated"},
+    {LOCAL_STEPS, RESTART, "a death would be told in rounds", "leave --restart out, and go on with --resume"},
+    {LOCAL_STEPS, REPLICAS, "what goes on from replicas has no weights of workers' own", either},
+    {LOCAL_STEPS, ELASTIC, "workers that come and go have no weights of their own", either},
+    {LOCAL_STEPS, ORDER, "an order of arrivals is of steps", either},
+    {LOCAL_STEPS, CODES, "what a code leaves out is of one gradient, not of a round", either},
+    {LOCAL_STEPS, UNITS, "a worker does not have all of its own weights", either},
+    {BESIDE, ELASTIC, "workers come and go, and servers stay", either},
+    {UNITS, CHANGES, again, sync_},
+    {UNITS, ELASTIC, again, either},
+    {UNITS, REPLICAS, "one sum of a step is kept, not those of micro-batches", either},
+    {UNITS, CODES, "what codes leave out is kept of all units", either},
+    {UNITS, GROUPS, "gradients of a whole step are added in groups", either},
+    {UNITS, LOG, "a line is of a step's push, not of those of micro-batches", either},
+    {UNITS, NO_OVERLAP, "nothing moves while a worker computes, and a unit comes and goes meanwhile", either},
+    {UNITS, SUMS_16, "micro-batches are not added in fp32, as servers do", either},
+    {REPLICAS, ON_ARRIVAL, "there is no step that all servers have reached", sync_},
+    {REPLICAS, AHEAD, "several steps are open, and one is kept at the neighbour", sync_},
+    {REPLICAS, DROPS, "a step does not ask for all workers, as one that survivors of a death leave", sync_},
+    {REPLICAS, ELASTIC, "who belongs to a step changes, which replicas do not follow", either},
+    {GROUPS, ON_ARRIVAL, "each push is an update of its own, nothing is summed", out},
+    {GROUPS, DROPS, "it is decided step by step whose gradients are in a sum", out},
+    {GROUPS, ELASTIC, "who belongs to a sum changes", either},
+    {CODES, ELASTIC, builds, either},
+    {CODES, DROPS, builds, out},
+    {CODES, FRESH, builds, either},
+    {CODES, REPLICAS, "what a dead worker's code had left out would be lost", either},
+    {CODES, GROUPS, "gradients are added and rounded within a group, and a code is of one worker's", either},
+    {CODES, SUMS, by_itself, either},
+    {CODES, COMPENSATION, by_itself, either},
+    {CODES_DECIDED, AHEAD,
+     "it is known too late whether a step is skipped, whose codes' rests are not to be said",
+     "set gradient_clipping to 0 and use no fp16, or use ps:sync"},
+    {NO_OVERLAP, AHEAD, "gradients move while a worker computes", "leave it out, or use ps:sync"},
+    {ELASTIC, OWN_PACE, "workers are at steps of their own, and each is waited for",
+     "use ps:sync, ps:backup:B or ps:quorum:Q, or mend deaths with --restart N"},
+    {ELASTIC, ORDER, "workers do not come and go", either},
+    {OLDEST, ONE_VERSION, "there is no choice of versions to compute on", "use ps:ssp:S, or leave it out"},
+    {OLDEST, ORDER, "there is nothing to record: each run repeats the one before", either},
+    {GRACE, ENOUGH_IS_ALL, "no step waits for others when it has enough",
+     "leave it out, or use ps:quorum:Q with Q below the number of workers"},
+    {MAX_LEAD, IN_STEPS, one_by_one, async_},
+    {SUMS, IN_STEPS, one_by_one, async_},
+    {FRESH, IN_STEPS, one_by_one, async_},
+    {DAMPING, IN_STEPS, one_by_one, async_},
+    {DECAY, IN_STEPS, one_by_one, async_},
+    {COMPENSATION, IN_STEPS, one_by_one, async_},
+    {DECAY, NO_COMPENSATION, "there is no lambda that the squares' root divides", "give one"},
+    {DECAY, CHECKPOINTS, squares, either},
+    {DECAY, RESUME_STATE, squares, either},
+    {COMPENSATION, FP16, "what is added to a gradient may be beyond the range, and no worker would see that",
+     "use --dtype bf16"},
+    {CYCLE, ON_ARRIVAL, "beta1 would move with each push", "set it to false, or use ps:sync"},
+    {ORDER, RESUME, whole, either},
+    {ORDER, RESTART, whole, either},
+    {ORDER, ONE_RESULT, "the results do not depend on who comes first", "use ps:async"},
+};
+
+int star_pairs_check(const struct config *c) {
+    const struct consistency_rule rule = consistency_of(c);
+    const struct ps_config *p = &c->ps;
+    const struct recovery_config *v = &c->recovery;
+    bool alone = rule.row->on_arrival, drops = consistency_drops(&rule), local = c->local_steps.steps > 0;
+    bool sums_16 = c->accumulation > 1 && c->dtype != DT_F32 && !config_sums_in_fp32(c);
+    char topology[96];
+    snprintf(topology, sizeof topology, "--topology %s", c->topology);
+    const struct asked of[] = {SETTINGS(AS_ASKED)};
+    for (const struct pair *x = pairs; x < pairs + sizeof pairs / sizeof *pairs; x++)
+        if (of[x->one].is && of[x->other].is)
+            return fail("%s: with %s %s: %s", of[x->one].words, of[x->other].words, x->why, x->advice);
+    return 0;
+}

@@ -15,9 +15,9 @@
 #include "shared/core/error.h"
 #include "shared/core/output.h"
 #include "shared/launch/launch.h"
-#include "shared/launch/lives.h"
 #include "shared/launch/rendezvous.h"
 #include "shared/launch/stop.h"
+#include "shared/report/history.h"
 #include "shared/report/metrics.h"
 
 #define GRACE_MAX_S 5.0  // roles look at their stop flag many times a second
@@ -32,7 +32,7 @@ struct star {
     char address[256];  // of the scheduler; "": not known yet
     int link[2];        // a socket to it: our end, and the one that each scheduler is given; with restarts
     int lives;          // of the scheduler, so far
-    int start;          // of the command, for DIR/lives.jsonl
+    int start;          // of the command, for DIR/history.jsonl
 };
 
 // A scheduler with a link says it: no file is looked at where somebody else waits for this launcher.
@@ -150,7 +150,7 @@ int launch_star(struct run *r, int *interrupted_by) {
         return EXIT_USAGE;
     }
     o.ctx = &s;
-    if (r->env.rank == 0) s.start = lives_last(job->dir).start + 1;
+    if (r->env.rank == 0) s.start = history_last_life(job->dir).start + 1;
     int config_fd = config_hand_down(c, s.config_path);
     stop_supervise();
     stop_answers(r->env.rank > 0 ? NULL : "this step");

@@ -267,7 +267,11 @@ class Runs(unittest.TestCase):
         return [{k: v for k, v in line.items() if k not in OWN} for line in self.lines(run, "metrics.jsonl")]
 
     def lives(self, run):
-        return self.lines_yet(run, "lives.jsonl")
+        return [row for row in self.lines_yet(run, "history.jsonl") if row["kind"] == "life"]
+
+    def absences(self, run):
+        """Rows of workers that go, and that are back."""
+        return [row for row in self.lines_yet(run, "history.jsonl") if row["kind"] != "life"]
 
     def checkpoints(self, run):
         """The names of its checkpoints, and of whatever else lies there, in the order of their steps."""

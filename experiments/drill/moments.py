@@ -25,10 +25,11 @@ def partials(directory):
 
 
 def lives(directory):
-    """The epochs that lives.jsonl tells of."""
+    """The lives that history.jsonl tells of."""
     try:
-        with open(os.path.join(directory, "lives.jsonl"), encoding="utf-8") as f:
-            return [json.loads(line) for line in f if line.endswith("\n")]
+        with open(os.path.join(directory, "history.jsonl"), encoding="utf-8") as f:
+            rows = [json.loads(line) for line in f if line.endswith("\n")]
+            return [row for row in rows if row["kind"] == "life"]
     except (OSError, ValueError):
         return []
 

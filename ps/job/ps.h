@@ -43,7 +43,7 @@ struct ps_role_options {
     // login, and once the job has started its loop leaves at the end of a step (step_input.stop).
     const _Atomic int *stop;
     int life;  // scheduler: which one its launcher has started, 1, 2, ..; 0: it has none
-    int start;  // scheduler: of the run's command, as its launcher says (shared/launch/lives.h); 0: it has none
+    int start;  // scheduler: of the run's command, as its launcher says (shared/report/history.h); 0: it has none
     int link;  // scheduler: a socket to its launcher (ps/scheduler/scheduler.c); 0: none
     int (*on_bound)(void *ctx,
                     const char *address);  // scheduler: told the real address; -1 after logging ends it

@@ -16,7 +16,7 @@ struct epoch_options {
     int restarts;     // so many epochs may begin after a death; 0: none
     int used;         // of them, by earlier lives of the scheduler
     uint32_t first;   // number of the first one; 0 counts as 1
-    int start;        // of the run's command (DIR/lives.jsonl)
+    int start;        // of the run's command (DIR/history.jsonl)
     const char *why;  // of the first one, if it follows a death; else NULL
     void *ctx;
     uint64_t (*job)(void *ctx);  // another number, not 0

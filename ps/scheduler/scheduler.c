@@ -22,8 +22,7 @@
 #include "shared/core/background.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
-#include "shared/launch/away.h"
-#include "shared/launch/lives.h"
+#include "shared/report/history.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_state.h"
 #include "shared/report/span_files.h"
@@ -238,11 +237,11 @@ static void apart(struct scheduler *s, int (*what)(void *)) {
     wait_for(s, background_ask(s->files, what, s, NULL));
 }
 
-// The first epoch of this scheduler: what DIR/lives.jsonl says of those before, if it goes on with their job.
+// The first epoch of this scheduler: what DIR/history.jsonl says of those before, if it goes on with their job.
 // checkpoint: that the configuration says to go on from; "": none.
 static void epoch_first(const struct ps_role_options *o, const char *checkpoint, struct epoch_options *out) {
     out->restarts = o->config->recovery.restart;
-    if (!out->restarts || !o->dir) return;
+    if (!o->dir || (!out->restarts && !ps_elastic(o->config))) return;
     // A launcher says whether it has started this scheduler again. One that was started by hand goes on with a job whose
     // worker 0 still stands in the run directory's state.
     struct run_state state;
@@ -251,17 +250,17 @@ static void epoch_first(const struct ps_role_options *o, const char *checkpoint,
         run_state_read(o->dir, &state);
         again = state.phase == RUN_RUNNING || state.phase == RUN_DEAD;
     }
-    if (by_hand && !again && !resume_is_own(checkpoint, o->dir)) lives_forget(o->dir);
-    struct life last = lives_last(o->dir);
+    if (by_hand && !again && !resume_is_own(checkpoint, o->dir)) history_forget(o->dir);
+    struct history_row last = history_last_life(o->dir);
     out->start = o->start ? o->start : again && last.epoch ? last.start : last.start + 1;
-    if (!again || !last.epoch || last.start != out->start) return;
+    if (!out->restarts || !again || !last.epoch || last.start != out->start) return;
     out->first = last.epoch + 1;
     out->used = last.restarts + 1;
     out->why = "the scheduler was started again";
 }
 
 // The first epoch of a job begins where the configuration says, a later one at the latest complete checkpoint of the run, if
-// there is one; DIR/lives.jsonl says so.
+// there is one; DIR/history.jsonl says so.
 static int epoch_starts(const struct ps_role_options *o, const struct epochs *e, struct start_point *out,
                         char error[WIRE_TEXT_MAX]) {
     // Nobody of an earlier epoch writes any more: all have begun anew, and logged in.
@@ -271,18 +270,19 @@ static int epoch_starts(const struct ps_role_options *o, const struct epochs *e,
     if (rc != 0) return core_fail(error, "%s", error_last());
     // Nothing stays of another run that had this directory.
     int64_t stays = resume_is_own(out->checkpoint, o->dir) ? out->step : 0;
-    if (o->dir && ps_elastic(o->config)) away_cut(o->dir, stays);
     // Of a scheduler's own death its records tell: nobody has cut them yet.
     bool later = e->why[0] || stays > 0;
     int64_t reached = e->reached < 0 && later && o->dir ? metrics_last_step(o->dir) : e->reached;
-    struct life life = {.start = e->o.start,
-                        .epoch = e->epoch,
-                        .job = e->job,
-                        .restarts = e->used,
-                        .checkpoint = out->checkpoint,
-                        .why = e->why,
-                        .counted = reached >= 0,
-                        .lost = reached > out->step ? reached - out->step : 0};
+    struct history_row life = {.kind = HISTORY_LIFE,
+                               .step = out->step + 1,
+                               .start = e->o.start,
+                               .epoch = e->epoch,
+                               .job = e->job,
+                               .restarts = e->used,
+                               .checkpoint = out->checkpoint,
+                               .why = e->why,
+                               .counted = reached >= 0,
+                               .lost = reached > out->step ? reached - out->step : 0};
     char again[48] = "";
     if (life.counted)
         snprintf(again, sizeof again, "; %lld step%s done again", (long long)life.lost,
@@ -293,7 +293,7 @@ static int epoch_starts(const struct ps_role_options *o, const struct epochs *e,
              again, e->why);
     else if (says)
         info("epoch %u begins at the first step, as there is no checkpoint%s: %s", e->epoch, again, e->why);
-    if (o->dir && e->o.restarts) lives_add(o->dir, &life);
+    if (o->dir && (e->o.restarts || ps_elastic(o->config))) history_add(o->dir, &life);
     return 0;
 }
 
@@ -349,16 +349,11 @@ struct noting {
 static int note(void *arg) {
     const struct noting *n = arg;
     const struct absence *a = &n->a;
-    // Where each goes at its own pace, what the scheduler hears of steps is old. Worker 0's step by its records counts: the one
-    // that it is in is the first without the worker, or the last.
-    int64_t step = a->step;
-    if (consistency_of(n->s->o->config).row->on_arrival) {
-        int64_t done = metrics_last_step(n->s->o->dir);
-        step = (done > 0 ? done : 0) + (a->away ? 1 : 2);
-    }
-    const struct away line = {
-        .step = step, .worker = a->worker, .away = a->away, .cause = a->loss.cause, .why = n->why};
-    away_add(n->s->o->dir, &line);
+    history_add(n->s->o->dir, &(struct history_row){.kind = a->away ? HISTORY_AWAY : HISTORY_BACK,
+                                                    .step = a->step,
+                                                    .worker = a->worker,
+                                                    .cause = a->loss.cause,
+                                                    .why = n->why});
     return 0;
 }
 
@@ -475,7 +470,7 @@ static int scheduler_open(struct scheduler *s) {
         if (first->why && !strncmp(said, "scheduler ", strlen("scheduler ")))
             first->why = memcpy(s->why, said, sizeof said);
     if (first->used > first->restarts)
-        return fail("%s; all restarts are used up (--restart %d), as %s/lives.jsonl says", first->why,
+        return fail("%s; all restarts are used up (--restart %d), as %s/history.jsonl says", first->why,
                     first->restarts, s->o->dir);
     // 3. The core, over the link.
     s->manifest = manifest_make(s->o, s->map);

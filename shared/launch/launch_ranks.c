@@ -12,8 +12,8 @@
 #include "shared/core/topology_row.h"
 #include "shared/launch/last_word.h"
 #include "shared/launch/launch.h"
-#include "shared/launch/lives.h"
 #include "shared/launch/stop.h"
+#include "shared/report/history.h"
 #include "shared/report/metrics.h"
 #include "shared/state/checkpoint.h"
 
@@ -93,14 +93,17 @@ static int begin_anew(void *ctx, const char *why) {
     if (c->recovery.checkpoint_every > 0) checkpoint_sweep(dir, CHECKPOINT_ALL, 0);
     char *latest = checkpoint_latest(dir);
     int64_t from = latest ? checkpoint_latest_step(dir) : 0;
-    lives_add(dir, &(struct life){.start = lives_last(dir).start,
-                                  .epoch = (uint32_t)s->life + 1,
-                                  .job = s->r->lives,
-                                  .restarts = ++s->deaths,
-                                  .checkpoint = latest ? latest : c->recovery.resume,
-                                  .why = why,
-                                  .counted = latest || !c->recovery.resume,
-                                  .lost = done > from ? done - from : 0});
+    bool known = latest || !c->recovery.resume;
+    history_add(dir, &(struct history_row){.kind = HISTORY_LIFE,
+                                           .step = known ? from + 1 : 0,
+                                           .start = history_last_life(dir).start,
+                                           .epoch = (uint32_t)s->life + 1,
+                                           .job = s->r->lives,
+                                           .restarts = ++s->deaths,
+                                           .checkpoint = latest ? latest : c->recovery.resume,
+                                           .why = why,
+                                           .counted = known,
+                                           .lost = done > from ? done - from : 0});
     free(latest);
     return start_all(s);
 }

@@ -9,11 +9,10 @@
 #include "shared/core/json.h"
 #include "shared/core/segment.h"
 #include "shared/evaluation/evaluate.h"
-#include "shared/launch/away.h"
 #include "shared/launch/closing.h"
 #include "shared/launch/last_word.h"
-#include "shared/launch/lives.h"
 #include "shared/launch/stop.h"
+#include "shared/report/history.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_dir.h"
 #include "shared/report/run_state.h"
@@ -27,17 +26,18 @@ static void begin_history(const struct run *r) {
     bool goes_on = resume_is_own(r->job.resume, dir);
     int64_t done = metrics_last_step(dir), from = r->job.resume_step;
     bool again = r->far_life > 1;
-    if (!goes_on && !again) lives_forget(dir);
-    if (!goes_on && !again) away_forget(dir);
-    struct life first = {.start = lives_last(dir).start + !again,
-                         .epoch = again ? (uint32_t)r->far_life : 1,
-                         .job = r->lives,
-                         .restarts = again ? r->far_life - 1 : 0,
-                         .checkpoint = r->job.resume,
-                         .why = again ? r->why : NULL,
-                         .counted = goes_on || (again && !r->job.resume),
-                         .lost = done > from ? done - from : 0};
-    if (r->lives) lives_add(dir, &first);
+    if (!goes_on && !again) history_forget(dir);
+    struct history_row first = {.kind = HISTORY_LIFE,
+                                .step = from + 1,
+                                .start = history_last_life(dir).start + !again,
+                                .epoch = again ? (uint32_t)r->far_life : 1,
+                                .job = r->lives,
+                                .restarts = again ? r->far_life - 1 : 0,
+                                .checkpoint = r->job.resume,
+                                .why = again ? r->why : NULL,
+                                .counted = goes_on || (again && !r->job.resume),
+                                .lost = done > from ? done - from : 0};
+    if (r->lives) history_add(dir, &first);
 }
 
 int run_begin(struct run *r) {

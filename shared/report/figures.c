@@ -520,9 +520,9 @@ static const struct figure of_summaries[] = {
      "\"seconds to\" a loss the same way. null: it never was, or there is no target",
      .type = "object or null"},
     {"unigram_entropy", "nats per token", "see evals.jsonl", .type = "number or null"},
-    {"lives", NULL, "of the run, as lives.jsonl has them", .type = "object", .when = "`--restart`"},
+    {"lives", NULL, "of the run, as history.jsonl has them", .type = "object", .when = "`--restart`"},
     {"away", NULL,
-     "who was away in which steps, as away.jsonl says, in the order of going; a step's `workers` in "
+     "who was away in which steps, as history.jsonl says, in the order of going; a step's `workers` in "
      "metrics.jsonl are all but these. null: steps lack workers that nobody has noted (a scheduler "
      "without `--out`)",
      .type = "list or null", .when = "`--elastic`"},

@@ -15,6 +15,7 @@
 #include "shared/device/device_facts.h"
 #include "shared/report/evals.h"
 #include "shared/report/figures.h"
+#include "shared/report/history.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_state.h"
 #include "shared/state/checkpoint.h"
@@ -650,44 +651,16 @@ static void put_checkpoints(cJSON *s, const char *dir, const cJSON *ranks) {
     if (complete && due && !written && checkpoint_latest_step(dir) < 0) set_state(s, STATE_UNKEPT);
 }
 
-// ---------------------------------------------------------------- lives
-// Of the command's last start, and of those before: steps that a death cost are done again in the same start, but those
-// after the last checkpoint of a start that was ended in the next one.
-struct lives {
+// ---------------------------------------------------------------- lives, and who was away
+struct past {
+    // Of the command's last start, and of those before: steps that a death cost are done again in the same start, but those
+    // after the last checkpoint of a start that was ended in the next one.
     int start, count, earlier;
-    double lost, earlier_lost;
+    double lost, earlier_lost;  // NAN: nobody knows
+    cJSON *away;
+    double last;  // the run's last step
 };
 
-static void take_life(void *ctx, const cJSON *life) {
-    struct lives *l = ctx;
-    double start = json_number(life, "start"), lost = json_number(life, "steps_lost");
-    int number = start >= 1 ? (int)start : 1;
-    bool first = number != l->start;
-    if (first) {
-        l->earlier += l->count;
-        l->earlier_lost += l->lost + (l->start ? lost : 0);
-        l->count = 0;
-        l->lost = 0;
-        l->start = number;
-    } else {
-        l->lost += lost;  // NAN: nobody knows
-    }
-    l->count++;
-}
-
-static void put_lives(cJSON *s, const char *dir) {
-    struct lives l = {0};
-    run_file_each(dir, "lives.jsonl", take_life, &l);
-    cJSON *o = l.count ? cJSON_AddObjectToObject(s, "lives") : NULL;
-    if (!o) return;
-    json_put(o, "start", l.start);
-    json_put(o, "count", l.count);
-    json_put(o, "steps_lost", l.lost);
-    json_put(o, "earlier", l.earlier);
-    json_put(o, "earlier_steps_lost", l.earlier_lost);
-}
-
-// ---------------------------------------------------------------- who was away
 static void end_absence(cJSON *list, cJSON *o, double to, bool returned) {
     if (to < json_number(o, "from_step")) {
         cJSON_Delete(cJSON_DetachItemViaPointer(list, o));
@@ -697,36 +670,65 @@ static void end_absence(cJSON *list, cJSON *o, double to, bool returned) {
     cJSON_ReplaceItemInObject(o, "returned", cJSON_CreateBool(returned));
 }
 
-// A line of the file.
-struct absences {
-    cJSON *list;
-    double last;  // the run's last step
-};
+static void take_life(struct past *p, const struct history_row *r) {
+    double lost = r->counted ? (double)r->lost : NAN, step = (double)r->step;
+    if (r->start != p->start) {
+        p->earlier += p->count;
+        p->earlier_lost += p->lost + (p->start ? lost : 0);
+        p->count = 0;
+        p->lost = 0;
+        p->start = r->start;
+    } else {
+        p->lost += lost;
+    }
+    p->count++;
+    // All workers are there from its first step on.
+    for (cJSON *o = p->away->child, *next; o && r->step; o = next) {
+        next = o->next;
+        double to = json_number(o, "to_step");
+        if (!(to < step)) end_absence(p->away, o, step - 1, true);
+    }
+}
 
-static void take_absence(void *ctx, const cJSON *line) {
-    cJSON *list = ((struct absences *)ctx)->list;
-    double last = ((struct absences *)ctx)->last;
-    double step = json_number(line, "step"), worker = json_number(line, "worker");
-    bool away = cJSON_IsTrue(json_item(line, "away"));
-    cJSON *o = list->child;
-    while (o && (json_number(o, "worker") != worker || !cJSON_IsNull(json_item(o, "to_step")))) o = o->next;
-    if (!isfinite(step) || !isfinite(worker)) return;
-    if (o && !away) end_absence(list, o, fmin(step - 1, last), step <= last);
-    if (o || !away || step > last) return;
-    cJSON_AddItemToArray(list, o = cJSON_CreateObject());
-    json_put(o, "worker", worker);
+static void take_absence(struct past *p, const struct history_row *r) {
+    double step = (double)r->step;
+    bool away = r->kind == HISTORY_AWAY;
+    cJSON *o = p->away->child;
+    while (o && (json_number(o, "worker") != r->worker || !cJSON_IsNull(json_item(o, "to_step"))))
+        o = o->next;
+    if (o && !away) end_absence(p->away, o, fmin(step - 1, p->last), step <= p->last);
+    if (o || !away || step > p->last) return;
+    cJSON_AddItemToArray(p->away, o = cJSON_CreateObject());
+    json_put(o, "worker", r->worker);
     json_put(o, "from_step", step);
     cJSON_AddNullToObject(o, "to_step");
     cJSON_AddFalseToObject(o, "returned");
-    json_put_text(o, "cause", json_text(line, "cause", NULL));
-    json_put_text(o, "why", json_text(line, "why", NULL));
+    json_put_text(o, "cause", r->cause);
+    json_put_text(o, "why", r->why);
 }
 
-// null where the steps' own lines know of absences that nobody has written down: of a scheduler without the directory.
-static void put_away(cJSON *s, const char *dir, int64_t workers, const struct metrics_totals *m) {
+static void take_row(void *ctx, const struct history_row *r) {
+    if (r->kind == HISTORY_LIFE)
+        take_life(ctx, r);
+    else
+        take_absence(ctx, r);
+}
+
+static void put_lives(cJSON *s, const struct past *p) {
+    cJSON *o = p->count ? cJSON_AddObjectToObject(s, "lives") : NULL;
+    if (!o) return;
+    json_put(o, "start", p->start);
+    json_put(o, "count", p->count);
+    json_put(o, "steps_lost", p->lost);
+    json_put(o, "earlier", p->earlier);
+    json_put(o, "earlier_steps_lost", p->earlier_lost);
+}
+
+// null where the steps' own lines know of absences that nobody has written down: of a scheduler without the directory. Takes the
+// list.
+static void put_away(cJSON *s, cJSON *list, int64_t workers, const struct metrics_totals *m) {
     double last = (double)m->last_step, missed = 0, told = (double)(m->steps * workers - m->contributions);
-    cJSON *list = cJSON_CreateArray(), *o, *next;
-    run_file_each(dir, "away.jsonl", take_absence, &(struct absences){list, last});
+    cJSON *o, *next;
     for (o = list->child; o; o = next) {
         next = o->next;
         if (cJSON_IsNull(json_item(o, "to_step"))) end_absence(list, o, last, false);
@@ -736,6 +738,16 @@ static void put_away(cJSON *s, const char *dir, int64_t workers, const struct me
     bool known = !m->contributions || (json_item(s, "late_steps") ? missed <= told : missed == told);
     cJSON_AddItemToObject(s, "away", known ? list : cJSON_CreateNull());
     if (!known) cJSON_Delete(list);
+}
+
+static void put_history(cJSON *s, const struct config *c, const char *dir, const struct metrics_totals *m) {
+    struct past p = {.away = cJSON_CreateArray(), .last = (double)m->last_step};
+    history_each(dir, take_row, &p);
+    if (c->recovery.restart > 0) put_lives(s, &p);
+    if (c->recovery.elastic)
+        put_away(s, p.away, c->workers, m);
+    else
+        cJSON_Delete(p.away);
 }
 
 // ---------------------------------------------------------------- staleness
@@ -804,8 +816,7 @@ static cJSON *build(const char *dir, const struct config *c, struct metrics_tota
     put_devices(s, ranks);
     put_mfu(s, c->dtype);
     if (c->recovery.checkpoint_every > 0) put_checkpoints(s, dir, ranks);
-    if (c->recovery.restart > 0) put_lives(s, dir);
-    if (c->recovery.elastic) put_away(s, dir, c->workers, m);
+    put_history(s, c, dir, m);
     if (c->row->reports_staleness) {
         put_staleness(s, ranks);
         staleness_merge_studies(cJSON_GetObjectItem(s, "staleness"), dir, c->ps.servers);

@@ -55,7 +55,7 @@ static void print_lives(FILE *f, const cJSON *s) {
     print_lost(f, count > 1 ? json_number(o, "steps_lost") : NAN);
     if (earlier > 0) fprintf(f, "; %.0f before this start of the run", earlier);
     print_lost(f, earlier > 0 ? json_number(o, "earlier_steps_lost") : NAN);
-    fprintf(f, " (lives.jsonl)\n");
+    fprintf(f, " (history.jsonl)\n");
 }
 
 #define AWAY_SAID_MOST 6  // in the table
@@ -102,7 +102,7 @@ static void print_away(FILE *f, const cJSON *s) {
             fprintf(f, "in steps %.0f-%.0f", from, to);
         fprintf(f, " (%s)", json_text(o, "cause", "-"));
     }
-    if (count > said) fprintf(f, " and %d more (away.jsonl)", count - said);
+    if (count > said) fprintf(f, " and %d more (history.jsonl)", count - said);
     fputc('\n', f);
 }
 

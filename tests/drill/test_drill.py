@@ -67,7 +67,7 @@ class Sees(Runs):
         self.assertIn("0 steps instead of", self.verdict("pass\n"))
 
     def test_restart_without_a_death(self):
-        body = "open(out + '/lives.jsonl', 'w').write('{}\\n' * %d)\n" + f"end({jobs.STEPS}, 'right')\n"
+        body = "open(out + '/history.jsonl', 'w').write('{\"kind\": \"life\"}\\n' * %d)\n" + f"end({jobs.STEPS}, 'right')\n"
         self.assertEqual(self.verdict(body % 1, exercise.NOBODY), "")
         self.assertIn("1 restarts were taken, and nobody had died", self.verdict(body % 2, exercise.NOBODY))
 

@@ -148,12 +148,12 @@ class Restart(Runs):
         for topology, dies in ((STAR, "worker 1"), (RING, "run")):
             with self.subTest(topology[1]):
                 self.setUp()
-                os.makedirs(self.at("run", "lives.jsonl"))
+                os.makedirs(self.at("run", "history.jsonl"))
                 p = self.train(*topology, *SLOW, "--force", "--restart", "2", "--checkpoint-every", "4")
                 self.kill_behind(p, 6, 4, dies)
                 said = self.ends(p)
                 self.assert_undisturbed()
-                self.assertEqual(said.count("lives.jsonl: cannot write: Is a directory"), 2, said)
+                self.assertEqual(said.count("history.jsonl: cannot write: Is a directory"), 2, said)
 
     # ---------------------------------------------------------------- the ring
     def ring(self, dies, launch=(), checkpoints=4, number=signal.SIGKILL):

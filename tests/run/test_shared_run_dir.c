@@ -18,7 +18,7 @@
 
 #include "shared/core/error.h"
 #include "shared/core/run_file.h"
-#include "shared/launch/lives.h"
+#include "shared/report/history.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_dir.h"
 #include "shared/report/run_state.h"
@@ -312,31 +312,78 @@ static void test_metrics_without_room(void **state) {
 static void lines_are_whole(void **state) {
     const char *base = *state;
     struct rlimit before, small;
-    struct life first = {.start = 1, .epoch = 1, .job = 7}, second = {.start = 1, .epoch = 2, .job = 8};
-    lives_forget(base);
-    lives_add(base, &first);
-    char *one = run_file_read(base, "lives.jsonl", false);
+    struct history_row first = {.start = 1, .epoch = 1, .job = 7},
+                       second = {.start = 1, .epoch = 2, .job = 8};
+    history_forget(base);
+    history_add(base, &first);
+    char *one = run_file_read(base, HISTORY_FILE, false);
     signal(SIGXFSZ, SIG_IGN);
     getrlimit(RLIMIT_FSIZE, &before);
     small = before;
     small.rlim_cur = strlen(one) + 20;  // the kernel takes 20 bytes of the next line
     setrlimit(RLIMIT_FSIZE, &small);
     error_quiet(1);
-    lives_add(base, &second);
+    history_add(base, &second);
     error_quiet(0);
     setrlimit(RLIMIT_FSIZE, &before);
-    char *text = run_file_read(base, "lives.jsonl", false);
+    char *text = run_file_read(base, HISTORY_FILE, false);
     assert_string_equal(text, one);
     free(text);
-    put(base, "lives.jsonl",
-        "{\"start\":1,\"epoch\":1,\"job\":\"7\",\"restarts\":0}\n{\"start\":1,\"epoch\":9,\"restarts\":0}");
-    assert_int_equal(lives_last(base).epoch, 1);  // what has no end may be half of a line
-    lives_add(base, &second);
-    assert_int_equal(lives_last(base).epoch, 2);
-    text = run_file_read(base, "lives.jsonl", false);
+    put(base, HISTORY_FILE,
+        "{\"kind\":\"life\",\"start\":1,\"epoch\":1,\"job\":\"7\",\"restarts\":0}\n"
+        "{\"kind\":\"life\",\"start\":1,\"epoch\":9,\"restarts\":0}");
+    assert_int_equal(history_last_life(base).epoch, 1);  // what has no end may be half of a line
+    history_add(base, &second);
+    assert_int_equal(history_last_life(base).epoch, 2);
+    text = run_file_read(base, HISTORY_FILE, false);
     assert_null(strstr(text, "\"epoch\":9"));
     free(text);
     free(one);
+}
+
+struct told {
+    struct history_row rows[8];
+    char why[8][16];
+    int count;
+};
+
+static void take_row(void *ctx, const struct history_row *r) {
+    struct told *t = ctx;
+    snprintf(t->why[t->count], sizeof t->why[0], "%s", r->why ? r->why : "-");
+    t->rows[t->count++] = *r;
+}
+
+// Rows of all kinds come back as they were; those that make no sense are left out, and a row of another kind is no life.
+static void history_comes_back(void **state) {
+    const char *base = *state;
+    struct told t = {0};
+    history_forget(base);
+    assert_int_equal(history_last_life(base).start, 0);
+    history_add(base, &(struct history_row){.step = 1, .start = 2, .epoch = 1, .job = 7});
+    history_add(base, &(struct history_row){
+                          .kind = HISTORY_AWAY, .step = 13, .worker = 0, .cause = "died", .why = "signal 9"});
+    history_add(base, &(struct history_row){.kind = HISTORY_BACK, .step = 20});
+    history_add(base, &(struct history_row){.step = 11,
+                                            .start = 2,
+                                            .epoch = 2,
+                                            .restarts = 1,
+                                            .checkpoint = "/a/checkpoints/step-10",
+                                            .counted = true,
+                                            .lost = 12});
+    history_add(base, &(struct history_row){.kind = HISTORY_AWAY, .worker = 1});  // no step
+    run_file_add(base, HISTORY_FILE, "{\"kind\":\"lives\",\"start\":3,\"epoch\":1,\"restarts\":0}\n");
+    run_file_add(base, HISTORY_FILE, "{\"kind\":\"life\",\"start\":1e99,\"epoch\":1,\"restarts\":0}\n");
+    run_file_add(base, HISTORY_FILE, "{\"kind\":\"back\",\"step\":3,\"worker\":-1}\n");
+    run_file_add(base, HISTORY_FILE, "[]\n");
+    history_each(base, take_row, &t);
+    assert_int_equal(t.count, 4);
+    assert_true(t.rows[0].start == 2 && t.rows[0].job == 7 && !t.rows[0].counted && t.rows[0].step == 1);
+    assert_true(t.rows[1].kind == HISTORY_AWAY && t.rows[1].step == 13 && t.rows[1].worker == 0);
+    assert_string_equal(t.why[1], "signal 9");
+    assert_true(t.rows[2].kind == HISTORY_BACK && t.rows[2].step == 20);
+    assert_true(t.rows[3].counted && t.rows[3].lost == 12 && t.rows[3].restarts == 1 && t.rows[3].step == 11);
+    struct history_row last = history_last_life(base);
+    assert_true(last.epoch == 2 && last.start == 2 && !last.checkpoint);
 }
 
 // As many seconds are kept as there is room for, evenly spread, however many steps there are; the totals are of all.
@@ -367,6 +414,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_going_on_without_room, make_base, remove_base),
         cmocka_unit_test_setup_teardown(test_metrics_without_room, make_base, remove_base),
         cmocka_unit_test_setup_teardown(lines_are_whole, make_base, remove_base),
+        cmocka_unit_test_setup_teardown(history_comes_back, make_base, remove_base),
         cmocka_unit_test_setup_teardown(earlier_runs_are_kept, make_base, remove_base),
         cmocka_unit_test_setup_teardown(no_step_no_obstacle, make_base, remove_base),
         cmocka_unit_test_setup_teardown(strangers_are_kept, make_base, remove_base),

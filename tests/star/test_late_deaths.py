@@ -70,10 +70,10 @@ class Deaths(Case):
         p = self.start(*self.words("run", "ps:backup:1", "--delay", "1:constant:20", "--delay", "0:constant:2", "--elastic", "1:3", "--restart", "2",
                                    steps=100000))
         for victim in ("worker 2", "worker 1"):
-            count = len(self.lines_yet("run", "away.jsonl"))
+            count = len(self.absences("run"))
             p.behind(self.steps("run") + 10)
             p.kill_now(victim)
-            p.until(lambda: len(self.lines_yet("run", "away.jsonl")) == count + 2, "it is back")
+            p.until(lambda: len(self.absences("run")) == count + 2, "it is back")
             p.behind(self.steps("run") + 30)
         p.send_signal(2)
         p.ends(130)

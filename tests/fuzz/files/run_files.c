@@ -1,11 +1,20 @@
-// Small files of a run directory that a later process reads: state.json, lives.jsonl. The first byte says which.
+// Small files of a run directory that a later process reads: state.json, history.jsonl. The first byte says which.
 #include <stdlib.h>
 #include <string.h>
 
 #include "shared/core/error.h"
-#include "shared/launch/lives.h"
+#include "shared/report/history.h"
 #include "shared/report/run_state.h"
 #include "tests/fuzz/fuzz.h"
+
+static void take_row(void *ctx, const struct history_row *r) {
+    (void)ctx;
+    bool life = r->kind == HISTORY_LIFE;
+    FUZZ_CHECK(life ? r->start > 0 && r->epoch > 0 && r->restarts >= 0 : r->worker >= 0 && r->step > 0,
+               "kind %d: start %d, epoch %u, restart %d, worker %d", r->kind, r->start, r->epoch, r->restarts,
+               r->worker);
+    FUZZ_CHECK(r->step >= 0 && r->lost >= 0, "step %lld, %lld lost", (long long)r->step, (long long)r->lost);
+}
 
 FUZZ_TARGET(run_files) {
     struct fuzz_bytes in = {data, size};
@@ -21,9 +30,11 @@ FUZZ_TARGET(run_files) {
             break;
         }
         default: {
-            fuzz_put("lives.jsonl", in.p, in.left);
-            struct life l = lives_last(fuzz_dir());
-            FUZZ_CHECK(l.epoch <= INT32_MAX && l.restarts >= 0, "epoch %u, restart %d", l.epoch, l.restarts);
+            fuzz_put(HISTORY_FILE, in.p, in.left);
+            history_each(fuzz_dir(), take_row, NULL);
+            struct history_row l = history_last_life(fuzz_dir());
+            FUZZ_CHECK(l.kind == HISTORY_LIFE && !l.epoch == !l.start, "epoch %u of start %d", l.epoch,
+                       l.start);
             break;
         }
     }

@@ -10,7 +10,6 @@
 #include "ps/bench/bench_ps.h"
 #include "ps/role_command.h"
 #include "ps/star.h"
-#include "ps/trust/keygen.h"
 #include "shared/bench/bench.h"
 #include "shared/command/commands.h"
 #include "shared/core/error.h"
@@ -90,7 +89,7 @@ static const struct {
     {"chat", "starring generate writes text from a run's weights"},
     {"serve", "starring generate writes text from a run's weights; it does not serve"},
     {"export", "starring train leaves model.safetensors and config.json in DIR/weights"},
-    {"keys", "starring keygen DIR makes them"},
+    {"keys", "starring keygen prints the key of a job"},
     {"ps", "starring train --topology ps:sync trains a star"},
     {"zero", "starring train --topology zero:1 trains a ring"},
     {"install", "make install installs the program below PREFIX"},

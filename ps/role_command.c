@@ -7,14 +7,15 @@
 #include <unistd.h>
 
 #include "ps/job/ps.h"
+#include "ps/job/security.h"
 #include "ps/net/net.h"
 #include "ps/net/pulse.h"
 #include "ps/star.h"
-#include "ps/trust/trust.h"
 #include "shared/command/commands.h"
 #include "shared/core/error.h"
 #include "shared/core/output.h"
 #include "shared/device/device_choice.h"
+#include "shared/fabric/job_key.h"
 #include "shared/launch/closing.h"
 #include "shared/launch/launch_check.h"
 #include "shared/launch/local_steps.h"
@@ -33,7 +34,7 @@ struct role {
     struct job job;
     struct config inner;  // the star's own: of local steps a step of it is a round
     struct ps_role_options ps;
-    struct ps_trust trust;
+    struct job_key key;
     struct session_end end;  // rank and job: known once the scheduler has answered
     struct coming *coming;
     long rank, local_rank;
@@ -45,20 +46,8 @@ struct role {
 static bool is(const struct role *r, const struct cli_command *command) { return r->command == command; }
 
 // ---------------------------------------------------------------- before
-static struct trust_request trust_request_of(const struct role *r) {
-    return (struct trust_request){.config = r->job.config,
-                                  .role = is(r, &command_scheduler) ? PS_SCHEDULER
-                                          : is(r, &command_server)  ? PS_SERVER
-                                                                    : PS_WORKER,
-                                  .rank = r->ps.rank,
-                                  .address = r->ps.scheduler,
-                                  .advertise = r->ps.advertise,
-                                  .stop = r->job.stop};
-}
-
 // The role's rank, and the scheduler's address.
-static int read_identity(struct role *r) {
-    const struct config *c = r->job.config;
+static int read_identity(struct role *r, struct config *c) {
     const char *name = r->command->name;
     long fd = 0, life = 0, start = 0;
     bool scheduler = is(r, &command_scheduler);
@@ -87,10 +76,17 @@ static int read_identity(struct role *r) {
     if (scheduler)
         r->ps.scheduler = cli_get(r->args, "bind") ? cli_get(r->args, "bind") : "tcp://127.0.0.1:*";
     if (is(r, &command_server)) r->ps.advertise = cli_get(r->args, "advertise");
-    const struct trust_request request = trust_request_of(r);
-    enum trust_mode mode;
     // Before anybody waits for who would listen there.
-    return address_check_port(r->ps.scheduler) != 0 ? -1 : trust_mode_of(&request, &mode);
+    if (address_check_port(r->ps.scheduler)) return -1;
+    // The header and the report say by the configuration who may join; here an option has the address.
+    const char *at = r->ps.scheduler, *port = strncmp(at, "tcp://", 6) ? NULL : strrchr(at + 6, ':');
+    if (port && !is(r, &command_server) && !ps_is_local(at) && ps_security_of(c) == PS_LOOPBACK) {
+        free(c->ps.bind);
+        c->ps.bind = xasprintf("%.*s:*", (int)(port - at), at);
+    }
+    int keyed = job_key_open(c->security.insecure, &r->key);
+    if (keyed > 0) r->ps.key = &r->key;
+    return keyed < 0 ? -1 : 0;
 }
 
 // A report goes into --out: said before hours of training, not after.
@@ -134,10 +130,9 @@ static int read_files(void *ctx) {
     return r->unusable ? -1 : 0;
 }
 
-static int prepare(struct role *r) {
-    const struct config *c = r->job.config;
+static int prepare(struct role *r, struct config *c) {
     bool worker = is(r, &command_worker), scheduler = is(r, &command_scheduler);
-    if (read_identity(r)) return -1;
+    if (read_identity(r, c)) return -1;
     r->by_hand = !cli_get(r->args, "launched");
     r->job.no_weights = worker && cli_get(r->args, "no-weights");
     r->job.save_on_interrupt = worker && cli_get(r->args, "save-on-interrupt");
@@ -160,10 +155,9 @@ static int prepare(struct role *r) {
 // ---------------------------------------------------------------- each role's run
 static int announce(void *ctx, const char *address) {
     struct role *r = ctx;
-    if (r->by_hand && trust_leave(&r->trust, address) != 0) return -1;
     if (r->announce_fd <= 0) {
         info("listening on %s", address);
-        if (r->trust.mode == TRUST_INSECURE) warn("security %s", trust_mode_words(r->trust.mode));
+        if (!r->ps.key) warn("security %s", ps_security_words(r->job.config));
         return 0;
     }
     dprintf(r->announce_fd, "%s\n", address);
@@ -208,11 +202,10 @@ static int run_worker(struct role *r) {
 
 // A worker's device, and what a member reads of files: the scheduler hears meanwhile that it is at work.
 static int make_ready(struct role *r, struct config *c) {
-    const struct trust_request request = trust_request_of(r);
-    r->coming = coming_start(&r->ps, &request, &r->trust);
+    bool computes = is(r, &command_worker);
+    r->coming = coming_start(&r->ps, computes ? PS_WORKER : PS_SERVER);
     r->ps.coming = &r->coming;
     error_quiet(r->by_hand ? QUIET_NOT : QUIET_WARNINGS);
-    bool computes = is(r, &command_worker);
     if (computes) device_resolve(c);
     error_quiet(QUIET_NOT);
     r->unusable = computes && !device_backend(c);
@@ -221,21 +214,12 @@ static int make_ready(struct role *r, struct config *c) {
     return 0;
 }
 
-// A key is of one rank: who has one need not be told which.
 static int run(struct role *r, struct config *c) {
     bool scheduler = is(r, &command_scheduler);
     int rc = scheduler ? 0 : make_ready(r, c);
     r->ps.stop = r->job.stop = stop_install_role(is(r, &command_worker));
-    const struct trust_request request = trust_request_of(r);
-    bool open = coming_has_trust(&r->coming);
-    if (!rc && !open) open = !(rc = trust_open(&r->trust, &request));
-    if (!rc) {
-        r->ps.trust = &r->trust;
-        if (r->trust.mode == TRUST_CURVE && !scheduler) r->ps.rank = r->trust.self.rank;
-        rc = scheduler ? run_scheduler(r) : is(r, &command_server) ? run_server(r) : run_worker(r);
-    }
+    if (!rc) rc = scheduler ? run_scheduler(r) : is(r, &command_server) ? run_server(r) : run_worker(r);
     coming_stop(&r->coming);
-    if (open) trust_close(&r->trust);
     return rc;
 }
 
@@ -285,10 +269,11 @@ static int role_main(const struct topology_table *t, const struct cli_command *c
     if (outcome == CLI_RUN) c = config_load(t, cli_get(&args, "config"), args.overrides, args.override_count);
     error_quiet(QUIET_NOT);
     struct role r = {.command = command, .args = &args, .job.config = c};
-    if (c && !prepare(&r)) {
+    if (c && !prepare(&r, c)) {
         int rc = run(&r, c);
         status = r.unusable ? EXIT_USAGE : leave(&r, stop_status(rc, r.job.stop));
     }
+    job_key_forget(&r.key);
     job_close(&r.job);
     config_destroy(&c);
     cli_args_free(&args);

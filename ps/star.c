@@ -9,6 +9,7 @@
 #include "ps/job/batches.h"
 #include "ps/job/consistency.h"
 #include "ps/job/ps.h"
+#include "ps/job/security.h"
 #include "ps/job/unit_moves.h"
 #include "ps/key_records.h"
 #include "ps/launch_star.h"
@@ -16,9 +17,9 @@
 #include "ps/record/arrivals.h"
 #include "ps/star_pairs.h"
 #include "ps/sum/push_code.h"
-#include "ps/trust/trust.h"
 #include "shared/core/error.h"
 #include "shared/core/sizes.h"
+#include "shared/fabric/job_key.h"
 #include "shared/launch/joined.h"
 #include "shared/launch/local_steps.h"
 #include "shared/launch/run.h"
@@ -85,10 +86,7 @@ static int check(const struct config *c) {
     const struct ps_config *p = &c->ps;
     bool order = p->record_arrivals || p->replay_arrivals;
     int k = pushes_per_update(c);
-    enum trust_mode mode;
-    if (star_pairs_check(c) != 0 || check_optimizer(c) != 0 || check_replicas(c) != 0 ||
-        trust_mode_of(&(struct trust_request){.config = c, .role = PS_SERVER}, &mode) != 0)
-        return -1;
+    if (star_pairs_check(c) != 0 || check_optimizer(c) != 0 || check_replicas(c) != 0) return -1;
     if (c->reduce_group == GROUP_HOST)
         return fail(
             "\"reduce_group\": \"host\": which of a star's workers are on one machine is known only where `starring train` "
@@ -208,7 +206,7 @@ static struct topology_allowance allowance(const struct config *c, const char *r
 
 static void describe(const struct config *c, struct cJSON *summary) {
     cJSON_AddStringToObject(summary, "consistency", consistency_row(c->variant)->name);
-    cJSON_AddStringToObject(summary, "security", trust_mode_name(trust_mode_asked(c)));
+    cJSON_AddStringToObject(summary, "security", ps_security_name(c));
 }
 
 static void explain(const struct config *c, struct topology_words *out) {
@@ -232,9 +230,13 @@ static void explain(const struct config *c, struct topology_words *out) {
     local_steps_explain(c, out);
 }
 
-static int check_keys(const struct config *c) { return c->security.keys ? trust_check_keys(c) : 0; }
-
-static const char *admission(const struct config *c) { return trust_mode_words(trust_mode_asked(c)); }
+// A launcher needs no key: it makes one.
+static int check_key(const struct config *c) {
+    struct job_key key;
+    int rc = c->security.insecure ? job_key_open(true, &key) : job_key_given(&key);
+    job_key_forget(&key);
+    return rc < 0 ? -1 : 0;
+}
 
 static const char *unskipped(const struct config *c) { return commit_round(c) ? NULL : PS_UNSKIPPED; }
 
@@ -296,12 +298,12 @@ const struct topology_row topology_star = {
     .more_processes = 1,  // the scheduler
     .reports_staleness = true,
     .messages = true,
-    .admission = admission,
+    .admission = ps_security_words,
     .unskipped = unskipped,
     .resolve = resolve,
     .check = check,
     .check_rank = check_rank,
-    .check_machine = check_keys,
+    .check_machine = check_key,
     .predict = predict,
     .formula = formula,
     .allowance = allowance,

@@ -8,12 +8,12 @@
 
 #include "ps/job/consistency.h"
 #include "ps/job/placement.h"
-#include "ps/trust/trust.h"
 #include "shared/core/error.h"
+#include "shared/fabric/job_key.h"
 #include "shared/launch/launch.h"
 #include "shared/launch/rendezvous.h"
 
-#define SECRET    "star/secret"
+#define KEY       "star/key"
 #define SCHEDULER "star/scheduler"
 #define NAME_MAX_ 48
 
@@ -56,21 +56,18 @@ static void bind_here(struct star_ranks *s, struct config *c) {
     snprintf(s->bind, sizeof s->bind, "%.*s:*", (int)(strrchr(bind, ':') - bind), bind);
 }
 
-// Rank 0's environment has it, or makes it; the others' children are given the same.
-static int share_secret(struct star_ranks *s, const struct config *c) {
-    enum trust_mode mode = trust_mode_asked(c);
-    if (mode != TRUST_LOOPBACK && mode != TRUST_JOB) return 0;
-    if (!s->meet) return mode == TRUST_LOOPBACK ? job_secret_hand_down() : 0;
-    if (s->rank == 0) {
-        if (job_secret_hand_down() != 0) return -1;
-        const char *secret = getenv(JOB_SECRET_VARIABLE);
-        return rendezvous_put(s->meet, SECRET, secret, strlen(secret));
-    }
-    char *secret = rendezvous_get(s->meet, SECRET, &(size_t){0});
-    if (!secret) return -1;
-    setenv(JOB_SECRET_VARIABLE, secret, 1);
-    memset(secret, 0, strlen(secret));
-    free(secret);
+// Rank 0 was given the key, or makes it; the others' children have the same.
+static int share_key(struct star_ranks *s, const struct config *c) {
+    if (c->security.insecure) return 0;
+    if (s->rank == 0 && job_key_hand_down()) return -1;
+    if (!s->meet) return 0;
+    const char *own = getenv(JOB_KEY_VARIABLE);
+    if (s->rank == 0) return rendezvous_put(s->meet, KEY, own, strlen(own));
+    char *key = rendezvous_get(s->meet, KEY, &(size_t){0});
+    if (!key) return -1;
+    setenv(JOB_KEY_VARIABLE, key, 1);
+    explicit_bzero(key, strlen(key));
+    free(key);
     return 0;
 }
 
@@ -86,7 +83,7 @@ struct star_ranks *star_ranks_open(struct run *r) {
     s->heard = xcalloc((size_t)s->size, sizeof *s->heard);
     s->gone = xcalloc((size_t)s->size, sizeof *s->gone);
     if (s->meet) bind_here(s, c);
-    if (lay(s, c) == 0 && share_secret(s, c) == 0) return s;
+    if (lay(s, c) == 0 && share_key(s, c) == 0) return s;
     star_ranks_close(&s);
     return NULL;
 }

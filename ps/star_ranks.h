@@ -1,8 +1,8 @@
 // A star whose ranks others have started (torchrun, srun, mpirun, ssh): rank r's process is the launcher of worker r and of the servers
 // that are laid beside it, rank 0's of the scheduler too. They agree through the rendezvous on who starts what, on addresses and
-// on the secret of the job, and tell each other what one launcher on one machine would know by itself.
+// on the key of the job, and tell each other what one launcher on one machine would know by itself.
 //
-//     rank 0     star/secret       the job's secret (ps/trust), for the environment of every role
+//     rank 0     star/key          the job's key (shared/fabric/job_key.h), for the environment of every role
 //                star/scheduler    where the scheduler listens; it keeps that address when it is started again
 //                star/said/K       its lines to its launcher that concern the others too (ps/scheduler/scheduler.c), K = 0, 1, ..
 //     rank r     star/dead/r/K     "dead PID WHY" of a child, for the scheduler
@@ -19,7 +19,7 @@
 struct launcher;
 struct star_ranks;
 
-// Places the servers, shares the secret, and makes parameter_server.bind an address of this machine that the others reach: loopback where
+// Places the servers, shares the key, and makes parameter_server.bind an address of this machine that the others reach: loopback where
 // there is one machine. Of a run that is not joined: one machine, whose launcher starts all. NULL after logging.
 struct star_ranks *star_ranks_open(struct run *r);
 bool star_ranks_starts_worker(const struct star_ranks *s, int worker);

@@ -25,10 +25,11 @@ from drill import people  # noqa: E402
 
 LIMIT_S = 300  # of a run, or of what a run is waited for: it hangs
 TINY = ["--model", "tiny", "--workers", "2", "--threads", "1", "--dtype", "bf16", "--no-weights"]
-# Open MPI refuses root, and more ranks than cores, unless it is told. A job's secret is the job's own.
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "STARRING_JOB_SECRET"} | {
+# Open MPI refuses root, and more ranks than cores, unless it is told. A job's key is the job's own.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "STARRING_JOB_KEY"} | {
     "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
 OWN = ("seconds", "elapsed", "memory_bytes")  # of a step's record: what differs from run to run
+JOB_KEY = "0f" * 32  # of roles that a test starts one by one
 PARTS = ("data", "forward", "backward", "optimizer", "comm_exposed", "wait", "host")  # of a step's time
 
 
@@ -51,6 +52,12 @@ def free_port(address="127.0.0.1"):
     with socket.socket() as s:
         s.bind((address, 0))
         return s.getsockname()[1]
+
+
+def of_hand(words):
+    """What the environment of PROGRAM words... has besides, where it is a role that people start."""
+    role = words and words[0] in ("scheduler", "server", "worker")
+    return {"STARRING_JOB_KEY": JOB_KEY} if role and "--insecure" not in words else {}
 
 
 class Started(subprocess.Popen):
@@ -212,7 +219,7 @@ class Runs(unittest.TestCase):
         how = {"cwd": self.folder, "timeout": LIMIT_S, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | how
         if "input" not in how:
             how.setdefault("stdin", subprocess.DEVNULL)
-        p = subprocess.run([program, *words], text=True, check=False, env={**ENVIRONMENT, **(env or {})}, **how)
+        p = subprocess.run([program, *words], text=True, check=False, env={**ENVIRONMENT, **of_hand(words), **(env or {})}, **how)
         if status is not None:
             self.assertEqual(p.returncode, status, f"{words}\n{p.stderr}")
         return p
@@ -228,9 +235,9 @@ class Runs(unittest.TestCase):
             self.assertIn(part, err)
         return err
 
-    def start(self, *words, program=PROGRAM, under=(), **how):
+    def start(self, *words, program=PROGRAM, under=(), env=None, **how):
         """PROGRAM words... under way; under: what starts it."""
-        return Started(self, [*under, program, *words], **how)
+        return Started(self, [*under, program, *words], env={**of_hand(words), **(env or {})}, **how)
 
     def by_hand(self, words, *roles, **how):
         """A star's roles as people start them, one by one: the scheduler with these words, the others with their role and words."""

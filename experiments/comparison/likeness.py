@@ -13,7 +13,7 @@ REMEDIES = {"tokens_per_step": "give all of them one train_batch_size, where wor
             "trouble": "give all of them the same --straggle and --delay (--set trouble.straggle=R:F)",
             "medium": "give all of them the same --medium, which puts a ring in processes as well",
             "held_out": "give all of them the same --set eval_batches=N",
-            "encryption": "give all stars --keys DIR, or none",
+            "encryption": "give all stars the same --set parameter_server.bind=ADDRESS, or none",
             "host": "run them on one machine", "revision": "run them with one build",
             "lr": "give all of them the same --set optimizer.params.lr=X", "clip": "give all of them the same --set gradient_clipping=X"}
 # A run that does not say is unlike one that does; of the other facts, nothing said is nothing unlike.
@@ -42,7 +42,7 @@ def fact(run, key):
     if key == "clip":
         return run.config().get("gradient_clipping")
     if key == "encryption":  # a ring says nothing of it: MPI and NCCL have none
-        return None if run.security is None else "CURVE" if run.security == "curve" else "none"
+        return None if run.security is None else "CURVE" if run.security == "job" else "none"
     if key == "steps":
         return run.steps_planned or run.steps
     if key == "medium":

@@ -59,7 +59,7 @@ def shared(runs):
     media = [(f"{r.medium} ({r.launch})" if r.launch else r.medium) + (f", links of {r.links} each way" if r.links else "")
              for r in runs if r.medium not in (None, "none")]
     trouble = [text for text in dict.fromkeys(r.get("trouble", "text") for r in runs) if text]
-    hidden = ["a star's (--keys), not a ring's: a star's times include it"] if any(r.security == "curve" for r in runs) else []
+    hidden = ["a star's (parameter_server.bind), not a ring's: a star's times include it"] if any(r.security == "job" for r in runs) else []
     return [("medium", list(dict.fromkeys(media))), ("encrypted", hidden), ("made slow on purpose", trouble), ("machine", list(dict.fromkeys(filter(None, map(of_run, runs))))),
             ("revision", list(dict.fromkeys(r.revision for r in runs if r.revision)))]
 

@@ -7,7 +7,7 @@ MEDIA = ("shm", "tcp")
 REPEAT = 1
 # The options that only training has a use for.
 TRAINS = ("medium", "bandwidth", "order_seed", "sweep", "repeat", "config", "set", "workers", "servers", "steps", "seed", "batch", "seq",
-          "model", "data", "dtype", "device", "keys", "insecure", "launch", "limit", "decide", "within")
+          "model", "data", "dtype", "device", "insecure", "launch", "limit", "decide", "within")
 DECIDE, WITHIN = 0.05, 120.0
 
 
@@ -80,8 +80,6 @@ def add_how(ap):
         how.add_argument("--" + flag, type=kind, metavar="N")
     for flag in ("model", "data", "dtype", "device"):
         how.add_argument("--" + flag, metavar=flag.upper())
-    how.add_argument("--keys", metavar="DIR", help="of the stars alone: keys of `starring keygen`; all they send is encrypted, "
-                     "and their times include it. A ring has no such thing")
     how.add_argument("--insecure", action="store_true", help="of the stars alone: any address, anybody may join")
     how.add_argument("--launch", metavar="HOW", help="threads: a ring's ranks as threads of one process, which a star's "
                      "processes are not comparable with; else as --medium asks")
@@ -135,8 +133,6 @@ def parse(argv, description, program):
         ap.error("--within must be more than 0 seconds")
     if args.limit is not None and not args.limit > 0:
         ap.error("--limit must be more than 0 seconds")
-    if args.keys and args.insecure:
-        ap.error("--keys says who may join, and --insecure that anybody may: give one of them")
     if args.launch == "threads" and (args.medium or args.bandwidth):
         ap.error("--launch threads has no medium: threads read each other's memory; leave out --medium and --bandwidth")
     if args.bandwidth and args.medium not in (None, ["tcp"]):

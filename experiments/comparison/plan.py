@@ -77,7 +77,7 @@ def command(args, topology, medium, point):
     if medium:
         argv += ["--medium", medium]
     if topology.startswith("ps:"):
-        argv += ["--keys", args.keys] if args.keys else ["--insecure"] if args.insecure else []
+        argv += ["--insecure"] if args.insecure else []
     for text in args.set:
         argv += ["--set", text]
     for key, value in point:

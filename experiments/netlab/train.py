@@ -41,14 +41,11 @@ def is_ring(config):
 
 
 def admit(config):
-    """The option that says who may join a star here. The program lets nobody listen on such addresses without keys or a word: the word is given,
-    because the namespaces' links lead to each other alone, and what is measured is the wire, not the cipher. Keys that were
-    asked for (-- --keys DIR) are taken."""
-    security = config.get("security") or {}
-    if not is_ring(config) and not security.get("keys"):
-        config["security"] = {**security, "insecure": True}
-    elif security.get("keys"):
-        security["keys"] = os.path.abspath(security["keys"])
+    """The option that says who may join a star here. The program lets nobody listen without a key or a word: the word is given,
+    because the namespaces' links lead to each other alone, and what is measured is the wire, not the cipher. A key in the
+    environment is taken."""
+    if not is_ring(config) and not os.environ.get("STARRING_JOB_KEY"):
+        config["security"] = {**(config.get("security") or {}), "insecure": True}
 
 
 def hosts_of(config):

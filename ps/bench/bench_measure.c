@@ -11,8 +11,8 @@
 
 #include "kernels/spans.h"
 #include "ps/bench/bench_roles.h"
-#include "ps/trust/job_secret.h"
 #include "shared/core/error.h"
+#include "shared/fabric/job_key.h"
 #include "shared/launch/launch.h"
 #include "shared/launch/stop.h"
 
@@ -345,7 +345,7 @@ int bench_measure_row(const struct bench_request *q, struct bench_row *row, int 
                               .workers = p->workers,
                               .threads = p->threads,
                               .keys = bench_keys(p)};
-    char *program = job_secret_hand_down() ? NULL : launch_self();
+    char *program = job_key_hand_down() ? NULL : launch_self();
     if (!program) return EXIT_RUN_FAILED;
     m.team = xcalloc(1, sizeof *m.team);
     stop_supervise();

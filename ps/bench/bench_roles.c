@@ -11,9 +11,9 @@
 
 #include "kernels/spans.h"
 #include "ps/job/ps.h"
-#include "ps/trust/trust.h"
 #include "ps/worker/worker_comm.h"
 #include "shared/core/error.h"
+#include "shared/fabric/job_key.h"
 #include "shared/report/rank_report.h"
 #include "shared/time/moments.h"
 
@@ -72,32 +72,24 @@ static int say_address(void *ctx, const char *address) {
 }
 
 static struct ps_role_options role_of(const struct bench_seat *s, const struct config *c,
-                                      const struct layout *l, const struct ps_trust *t) {
+                                      const struct layout *l, const struct job_key *key) {
     return (struct ps_role_options){
-        .config = c, .layout = l, .scheduler = s->address, .trust = t, .rank = s->rank};
-}
-
-// As whom a process of the bench takes part: by the secret that the bench has handed down.
-static int open_trust(const struct bench_seat *s, const struct config *c, enum ps_role role,
-                      struct ps_trust *t) {
-    const struct trust_request r = {
-        .config = c, .role = role, .rank = s->rank, .address = s->address ? s->address : "tcp://127.0.0.1:*"};
-    return trust_open(t, &r);
+        .config = c, .layout = l, .scheduler = s->address, .key = key, .rank = s->rank};
 }
 
 int bench_scheduler(const struct bench_seat *s) {
     struct layout *l = bench_layout(&s->plan);
     struct config *c = bench_config(s->topologies, &s->plan);
-    struct ps_trust t;
+    struct job_key key;
     int rc = -1;
-    if (c && open_trust(s, c, PS_SCHEDULER, &t) == 0) {
-        struct ps_role_options o = role_of(s, c, l, &t);
+    if (c && job_key_open(false, &key) > 0) {
+        struct ps_role_options o = role_of(s, c, l, &key);
         o.scheduler = "tcp://127.0.0.1:*";
         o.on_bound = say_address;
         o.ctx = (void *)s;
         rc = ps_scheduler_run(&o);
-        trust_close(&t);
     }
+    job_key_forget(&key);
     config_destroy(&c);
     layout_destroy(&l);
     return rc;
@@ -107,14 +99,14 @@ int bench_server(const struct bench_seat *s) {
     struct layout *l = bench_layout(&s->plan);
     struct config *c = bench_config(s->topologies, &s->plan);
     struct rank_report r;
-    struct ps_trust t;
+    struct job_key key;
     int rc = -1;
-    if (c && !say(s->control, "%d", (int)getpid()) && open_trust(s, c, PS_SERVER, &t) == 0) {
-        struct ps_role_options o = role_of(s, c, l, &t);
+    if (c && !say(s->control, "%d", (int)getpid()) && job_key_open(false, &key) > 0) {
+        struct ps_role_options o = role_of(s, c, l, &key);
         rc = ps_server_run(&o, &r);
         moments_free(&r.moments);
-        trust_close(&t);
     }
+    job_key_forget(&key);
     if (!rc) rc = say(s->control, "%.17g %.17g", r.sent_per_step, r.received_per_step);
     config_destroy(&c);
     layout_destroy(&l);
@@ -127,7 +119,7 @@ struct seated {
     const struct bench_plan *plan;
     struct config *c;
     struct layout *l;
-    struct ps_trust trust;
+    struct job_key key;
     struct device *dev;
     struct stream *compute;
     struct topology *t;
@@ -145,9 +137,9 @@ static int open_worker(struct seated *w) {
     struct device_options d = {.threads = 1, .label = error_label()};
     if (!b || dev_open(b, &d, &w->dev) != 0 || !(w->compute = stream_create(w->dev, "compute")))
         return fail("cannot open the cpu device: %s", why ? why : "");
-    if (open_trust(w->seat, w->c, PS_WORKER, &w->trust) != 0) return -1;
+    if (job_key_open(false, &w->key) < 0) return -1;
     struct ps_worker_options o = {
-        .role = role_of(w->seat, w->c, w->l, &w->trust), .dev = w->dev, .compute = w->compute};
+        .role = role_of(w->seat, w->c, w->l, &w->key), .dev = w->dev, .compute = w->compute};
     if (!(w->t = ps_worker_create(&o))) return -1;
     w->comm = ps_worker_comm(w->t);
     w->grads = xcalloc((unsigned long)w->l->count, sizeof *w->grads);
@@ -326,7 +318,7 @@ int bench_worker(const struct bench_seat *s) {
                  atomic_load(&w.t->wire.payload_sent), atomic_load(&w.t->wire.payload_received), w.step,
                  w.seen);
     topology_destroy(&w.t);
-    trust_close(&w.trust);
+    job_key_forget(&w.key);
     if (w.compute) stream_destroy(&w.compute);
     dev_close(&w.dev);
     free(w.grads);

@@ -16,9 +16,9 @@
 #include "shared/train/train.h"
 
 struct coming;
+struct job_key;
 struct model_spec;
 struct token_source;
-struct ps_trust;
 
 enum ps_role { PS_WORKER, PS_SERVER, PS_SHARD, PS_SCHEDULER, PS_ROLES };
 static inline const char *ps_role_name(enum ps_role r) {
@@ -34,8 +34,8 @@ struct ps_role_options {
     const char *scheduler;            // address to listen on (scheduler) or connect to
     const char *dir;                  // run directory, for pictures and traces; NULL: none
     const char *advertise;            // host or tcp://host:port told to others, or NULL: as bound
-    const struct ps_trust *trust;     // who may join (ps/trust/trust.h); outlives the role
-    int rank;                         // server or worker index; -1: any free one, given by the scheduler
+    const struct job_key *key;  // who has it may join; outlives the role. NULL: nobody is asked (--insecure)
+    int rank;                   // server or worker index; -1: any free one, given by the scheduler
     bool
         quoted;  // the scheduler is a process of the same launcher, and says itself, for this role too, why the job has ended
     bool say_waiting;  // lines about who is waited for; someone started this role by hand

@@ -9,8 +9,8 @@
 #include "ps/job/timing.h"
 #include "ps/net/link.h"
 #include "ps/net/rejoin.h"
-#include "ps/trust/trust.h"
 #include "shared/core/error.h"
+#include "shared/fabric/job_key.h"
 #include "shared/launch/stop.h"
 
 #define HELLO_FIRST_S 0.05  // then twice that, ..
@@ -99,26 +99,10 @@ static void say_waiting(const struct ps_login *l, const struct ps_identity *id, 
     if (say && waiting_due(w, text, now_seconds())) info("%s", text);
 }
 
-// Names the files that this role has shown, or the secret.
-static int fail_refused(const struct ps_login *l, enum net_refusal why) {
-    char *mine = trust_own_words(l->role->trust), *theirs = trust_peer_words(l->role->trust);
-    const char *at = l->role->scheduler;
-    if (why == NET_KEY_REFUSED)
-        fail("login: the scheduler at %s refuses %s: its " TRUST_PUBLIC
-             " does not have it. Give both the files of one `starring keygen`",
-             at, mine);
-    else if (why == NET_OTHER_KEY && l->role->trust->mode != TRUST_INSECURE)
-        fail(
-            "login: who listens at %s is not the scheduler of %s: is it the right address, and of the same job?",
-            at, theirs);
-    else
-        fail(
-            "login: who listens at %s does not speak as this role does (%s): start the scheduler and all roles with "
-            "--keys, all with --insecure, or all with neither",
-            at, trust_mode_words(l->role->trust->mode));
-    free(mine);
-    free(theirs);
-    return -1;
+static int fail_refused(const struct ps_login *l) {
+    return fail("login: what listens at %s does not let this role in: " JOB_KEY_DIFFERS
+                ": give all roles of the job the same key, or all --insecure",
+                l->role->scheduler);
 }
 
 // A moment of waiting, less what this process stood still itself.
@@ -131,7 +115,7 @@ int ps_login(const struct ps_login *l, struct ps_identity *id) {
     struct waiting waiting = {.said_s = 0};
     struct turn_stall still = {0};
     double start = now_seconds(), said = 0, deadline_s = ps_deadline_s(l->role->config);
-    enum net_refusal refused = NET_NOT_REFUSED;
+    bool refused = false;
     int repeats = -1;
     while (now_seconds() - (start = waited_since(start, &still, deadline_s)) < deadline_s) {
         struct net_message m;
@@ -142,12 +126,12 @@ int ps_login(const struct ps_login *l, struct ps_identity *id) {
             ps_hello(l, id);
         }
         int rc = next(l, id, &m);
-        enum net_refusal why = rc == 0 ? net_refusal(l->socket) : NET_NOT_REFUSED;
+        bool shut_out = rc == 0 && net_refused(l->socket);
         if (rc < 0) return -1;
         // The job goes on after a death: another program may have taken the dead scheduler's port, and refuse.
-        if (why && !rejoin_was()) return fail_refused(l, why);
-        if (why) {
-            refused = why;
+        if (shut_out && !rejoin_was()) return fail_refused(l);
+        if (shut_out) {
+            refused = true;
             net_ask_again(l->socket);
         }
         if (rc == 0) continue;
@@ -172,13 +156,11 @@ int ps_login(const struct ps_login *l, struct ps_identity *id) {
         net_welcome(l->socket);
         return 0;
     }
-    if (refused) return fail_refused(l, refused);
-    char *mine = trust_own_words(l->role->trust);
-    fail(
+    if (refused) return fail_refused(l);
+    return fail(
         "login: no scheduler answered at %s within %.1f s; is it running, is the address right, and has it %s?",
-        l->role->scheduler, deadline_s, mine);
-    free(mine);
-    return -1;
+        l->role->scheduler, deadline_s,
+        l->role->key ? "the same " JOB_KEY_VARIABLE : "no key either (--insecure)");
 }
 
 struct roster *ps_read_start(const struct ps_role_options *role, int shards, int workers,

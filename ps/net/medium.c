@@ -3,14 +3,14 @@
 #include <unistd.h>
 
 #include "ps/job/consistency.h"
-#include "ps/trust/trust.h"
+#include "ps/job/security.h"
 #include "shared/core/processors.h"
 
 #define KEYS_MAX 32768  // each is a mapping of its own; Linux gives a process 65530
 
 int ps_io_threads(const struct config *c, int streams, int peers) {
     int given = processors_given();
-    bool near = trust_mode_asked(c) == TRUST_LOOPBACK;  // nobody is on another host
+    bool near = ps_security_of(c) == PS_LOOPBACK;  // nobody is on another host
     int most = near || streams > peers ? streams : peers;
     if ((near && ps_shares(c)) || most < 1) return 1;
     return most > given ? given : most;

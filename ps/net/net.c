@@ -30,22 +30,16 @@ struct net_frame {
     struct fabric_payload *payload;
 };
 
-static bool admits(const void *trust, const uint8_t *key, char name[ZAP_NAME_MAX]) {
-    _Static_assert(TRUST_NAME_MAX <= ZAP_NAME_MAX && TRUST_KEY_BYTES == CURVE_KEY_BYTES,
-                   "names and keys fit");
-    return trust_admits(trust, key, name);
-}
-
 struct net *net_create(const struct net_options *o) {
     struct net *n = xcalloc(1, sizeof *n);
     n->o = *o;
     n->beside_rank = -1;
-    n->fabric = fabric_create(&(struct fabric_options){
-        .max_payload_bytes = o->max_payload_bytes,
-        .max_heard_bytes = o->max_heard_bytes,
-        .queue_messages = o->queue_messages,
-        .io_threads = o->io_threads,
-        .rule = {o->trust->mode == TRUST_INSECURE ? NULL : admits, o->trust, TRUST_MEMBER, o->token}});
+    n->fabric = fabric_create(&(struct fabric_options){.max_payload_bytes = o->max_payload_bytes,
+                                                       .max_heard_bytes = o->max_heard_bytes,
+                                                       .queue_messages = o->queue_messages,
+                                                       .io_threads = o->io_threads,
+                                                       .key = o->key,
+                                                       .token = o->token});
     if (n->fabric) return n;
     free(n);
     return NULL;
@@ -81,24 +75,9 @@ static struct net_socket *keep(struct net *n, struct fabric_socket *socket, bool
     return s;
 }
 
-// The proof of this process on that plane; whoever connects asks for a server's key or shows its token beside.
-static struct curve_proof proof_of(const struct net *n, enum net_plane plane) {
-    const struct ps_trust *t = n->o.trust;
-    bool plain = t->mode == TRUST_LOOPBACK && plane == NET_DATA;
-    return (struct curve_proof){.way = t->mode == TRUST_INSECURE ? CURVE_NONE
-                                       : plain                   ? CURVE_TOKEN
-                                                                 : CURVE_KEYS,
-                                .own_public = t->own.public_key,
-                                .own_secret = t->own.secret_key,
-                                .server = t->scheduler,
-                                .name = TRUST_MEMBER};
-}
-
-struct net_socket *net_router(struct net *n, enum net_plane plane, const char *address,
-                              char bound[NET_ADDRESS_MAX]) {
-    struct curve_proof proof = proof_of(n, plane);
+struct net_socket *net_router(struct net *n, const char *address, char bound[NET_ADDRESS_MAX]) {
     struct fabric_place at = {address, n->o.patience_s, n->o.stop};
-    return keep(n, fabric_listen(n->fabric, &at, &proof, bound), true);
+    return keep(n, fabric_listen(n->fabric, &at, bound), true);
 }
 
 struct net_socket *net_dealer(struct net *n, const struct net_peer *to) {
@@ -108,18 +87,10 @@ struct net_socket *net_dealer(struct net *n, const struct net_peer *to) {
 }
 
 int net_connect(struct net_socket *s, const struct net_peer *to) {
-    struct curve_proof proof = proof_of(s->net, to->plane);
-    proof.token = to->token;
-    if (proof.way == CURVE_TOKEN && (!to->token || !*to->token))
-        return fail("the scheduler has named no token of server %d, which listens on %s", to->server,
-                    to->address);
-    bool shard = proof.way == CURVE_KEYS && to->plane == NET_DATA;
-    if (shard && !(proof.server = trust_server_key(s->net->o.trust, to->server)))
-        return fail("public.keys has no key of server %d, which listens on %s", to->server, to->address);
-    return fabric_connect(s->socket, to->address, &proof, to->plane == NET_CONTROL);
+    return fabric_connect(s->socket, to->address, to->token, to->plane == NET_CONTROL);
 }
 
-enum net_refusal net_refusal(struct net_socket *s) { return fabric_refusal(s->socket); }
+bool net_refused(struct net_socket *s) { return fabric_refused(s->socket); }
 void net_ask_again(struct net_socket *s) { fabric_ask_again(s->socket); }
 void net_welcome(struct net_socket *s) { fabric_welcome(s->socket); }
 
@@ -141,33 +112,11 @@ static void count_bytes(struct wire_count *w, const struct wire_header *h, size_
     if (copies) atomic_fetch_add(sent ? &w->replica_sent : &w->replica_received, payload);
 }
 
-// A process that logs in with a key of the job, and as somebody else, is told so: it would wait until its deadline.
-static void tell_whose(struct net_socket *s, const struct net_route *to, const struct wire_header *h,
-                       const char *name) {
-    char said[TRUST_NAME_MAX];
-    struct ps_message m = {.header = {.kind = WIRE_REFUSED, .role = PS_SCHEDULER}};
-    if (h->kind != WIRE_HELLO) return;
-    trust_owner_name((struct trust_owner){h->role == PS_SHARD ? PS_SERVER : h->role, h->rank}, said);
-    snprintf(
-        m.header.text, sizeof m.header.text,
-        "login: who says that it is %s shows the key of %s: give each role its own .key file, as starring "
-        "keygen has named it",
-        said, name);
-    net_send(s, to, &m);
-}
-
-// Whether the connection's key is that of the role that the message names as its sender.
-static bool may_speak(struct net_socket *s, const struct fabric_message *got, const struct wire_header *h) {
-    if (!s->router || s->net->o.trust->mode == TRUST_INSECURE) return true;
-    bool may = got->name && trust_may_speak(got->name, h->role, h->rank);
-    if (got->name && !may) tell_whose(s, &got->from, h, got->name);
-    return may;
-}
-
 // Takes what has come apart. Returns false when it is no message.
 static bool assemble(struct net_socket *s, const struct fabric_message *got, struct net_message *m) {
     if (wire_decode(got->head, got->head_bytes, got->bytes, &m->header) != 0) return false;
-    if (!may_speak(s, got, &m->header)) return false;
+    // Nobody who connects is a scheduler.
+    if (s->router && m->header.role == PS_SCHEDULER) return false;
     fabric_heard(s->socket);
     m->from = got->from;
     m->frame = NULL;

@@ -7,8 +7,7 @@
 // Order       Buffers sent with an inflight counter, and the wire count, must outlive net_destroy.
 // Limits      Finite high-water marks, ZMQ_MAXMSGSIZE, ROUTER_MANDATORY. A message that cannot be queued or is for
 //             nobody is dropped: the link says it again. Anything that is not a well-formed message is dropped.
-// Trust       A ROUTER hears only peers that net_options.trust admits, each as the role and rank that its key is
-//             for: a message in another's name is dropped. A DEALER that shows a token (loopback's data)
+// Key         A ROUTER hears only who has the job's key, or its token. A DEALER that shows a token (ps/job/security.h)
 //             cannot tell which process listens: once it has been answered it connects to nobody else, ever.
 #ifndef STARRING_PS_NET_NET_H
 #define STARRING_PS_NET_NET_H
@@ -17,7 +16,6 @@
 
 #include "ps/net/fault.h"
 #include "ps/net/port.h"
-#include "ps/trust/trust.h"
 #include "shared/config/config.h"
 #include "shared/core/wire_count.h"
 #include "shared/fabric/descriptors.h"
@@ -33,8 +31,7 @@ enum net_plane { NET_CONTROL, NET_DATA };
 struct net_peer {
     const char *address;
     enum net_plane plane;
-    int server;         // data: the shard's
-    const char *token;  // data: its (ps/net/roster.h)
+    const char *token;  // data: the shard's (ps/net/roster.h); NULL or "": none
 };
 
 struct net_options {
@@ -47,8 +44,8 @@ struct net_options {
     int queue_messages;       // high-water mark of each direction
     int io_threads;           // that move payloads through sockets; 0: one
     struct fault_plan faults;
-    const struct ps_trust *trust;  // decides which peers are let in; outlives the net
-    const char *token;             // that data ROUTERs ask for (ps/trust/trust.h); NULL: there are none
+    const struct job_key *key;  // who has it is let in; outlives the net. NULL: everybody is
+    const char *token;          // that ROUTERs ask for in its place; NULL or "": the key is asked for
 };
 
 struct net *net_create(const struct net_options *o);  // NULL after logging
@@ -59,13 +56,12 @@ void net_destroy(struct net **n, int linger_ms);
 void net_beside(struct net *n, enum ps_role role, int rank);
 
 // Listens on address; "tcp://host:*" takes any port. bound: the real address. NULL after logging.
-struct net_socket *net_router(struct net *n, enum net_plane plane, const char *address,
-                              char bound[NET_ADDRESS_MAX]);
+struct net_socket *net_router(struct net *n, const char *address, char bound[NET_ADDRESS_MAX]);
 struct net_socket *net_dealer(struct net *n, const struct net_peer *to);  // connects; NULL after logging
 // A dealer that was opened for nobody (NULL): on the thread that uses it. 0, or -1 after logging.
 int net_connect(struct net_socket *s, const struct net_peer *to);
 // Of a dealer of the control plane, until net_welcome has been called: nothing more is looked at then.
-enum net_refusal net_refusal(struct net_socket *s);
+bool net_refused(struct net_socket *s);
 // After a refusal: another process may have answered, at the port of one that has died.
 void net_ask_again(struct net_socket *s);
 void net_welcome(struct net_socket *s);

@@ -47,7 +47,7 @@ static void pulse_free(struct pulse *p) {
 
 struct pulse *pulse_start(const struct pulse_options *o) {
     struct pulse *p = xcalloc(1, sizeof *p);
-    struct net_options no = {.wire = o->wire, .queue_messages = QUEUE_MESSAGES, .trust = o->role->trust};
+    struct net_options no = {.wire = o->wire, .queue_messages = QUEUE_MESSAGES, .key = o->role->key};
     const struct net_peer scheduler = {.address = o->role->scheduler};
     p->o = *o;
     p->quit_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -75,50 +75,26 @@ void pulse_stop(struct pulse **at) {
 struct coming {
     struct config config;  // a copy: the role's own is not settled yet
     struct ps_role_options role;
-    struct trust_request request;
-    struct ps_trust *trust;
     struct wire_count wire;  // of no report
     struct pulse *pulse;
-    _Atomic int quit, opened;  // opened: the trust
-    pthread_t thread;
 };
 
-static void *coming_main(void *arg) {
-    struct coming *c = arg;
-    error_quiet(QUIET_ALL);
-    if (trust_open(c->trust, &c->request) != 0) return NULL;
-    atomic_store(&c->opened, 1);
-    const struct ps_identity id = {
-        .role = c->request.role, .rank = c->trust->self.rank, .incarnation = ps_random_id()};
-    c->role.trust = c->trust;
-    c->pulse = pulse_start(&(struct pulse_options){.role = &c->role, .id = id, .wire = &c->wire});
-    return NULL;
-}
-
-struct coming *coming_start(const struct ps_role_options *role, const struct trust_request *request,
-                            struct ps_trust *trust) {
+struct coming *coming_start(const struct ps_role_options *o, enum ps_role role) {
     struct coming *c = xcalloc(1, sizeof *c);
-    c->config = *role->config;
-    c->role = *role;
-    c->request = *request;
-    c->trust = trust;
-    c->role.config = c->request.config = &c->config;
-    c->request.stop = &c->quit;
-    if (pthread_create(&c->thread, NULL, coming_main, c) == 0) return c;
-    free(c);
-    return NULL;
+    c->config = *o->config;
+    c->role = *o;
+    c->role.config = &c->config;
+    const struct ps_identity id = {.role = role, .rank = o->rank, .incarnation = ps_random_id()};
+    error_quiet(QUIET_ALL);
+    c->pulse = pulse_start(&(struct pulse_options){.role = &c->role, .id = id, .wire = &c->wire});
+    error_quiet(QUIET_NOT);
+    return c;
 }
 
-bool coming_has_trust(struct coming **at) { return *at && (atomic_load(&(*at)->opened) || coming_stop(at)); }
-
-bool coming_stop(struct coming **at) {
+void coming_stop(struct coming **at) {
     struct coming *c = at ? *at : NULL;
-    if (!c) return false;
-    atomic_store(&c->quit, 1);
-    pthread_join(c->thread, NULL);
+    if (!c) return;
     pulse_stop(&c->pulse);
-    bool opened = c->opened;
     free(c);
     *at = NULL;
-    return opened;
 }

@@ -8,7 +8,6 @@
 #include <stdatomic.h>
 
 #include "ps/net/login.h"
-#include "ps/trust/trust.h"
 
 struct pulse_options {
     const struct ps_role_options *role;
@@ -23,14 +22,9 @@ void pulse_stop(struct pulse **p);
 
 // The same of a member that has not logged in yet: it reads its model and data, perhaps from a file system that stands still, or
 // opens its device, and the scheduler waits for it (ps/scheduler/membership.h). role: its configuration and the scheduler's address
-// are known. Its thread opens the role's trust, which outlives it; what stands in the way of that is not said. NULL: no thread
-// could be started.
+// are known. What stands in the way is not said: the role will say it.
 struct coming;
-struct coming *coming_start(const struct ps_role_options *role, const struct trust_request *request,
-                            struct ps_trust *trust);
-// The role is about to log in. Whether the trust is open; else the role opens it itself, with the login's deadline, and says
-// what is wrong with it.
-bool coming_has_trust(struct coming **c);
-bool coming_stop(struct coming **c);  // the role has logged in, or given that up. Whether its trust is open
+struct coming *coming_start(const struct ps_role_options *o, enum ps_role role);
+void coming_stop(struct coming **c);  // the role has logged in, or given that up
 
 #endif

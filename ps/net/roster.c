@@ -7,7 +7,7 @@
 
 #include "shared/core/error.h"
 
-#define LINE_MAX_BYTES (ROSTER_ADDRESS_MAX + TRUST_TOKEN_MAX + 64)
+#define LINE_MAX_BYTES (ROSTER_ADDRESS_MAX + JOB_TOKEN_MAX + 64)
 
 struct roster *roster_create(int shards, int workers) {
     struct roster *r = xcalloc(1, sizeof *r);
@@ -60,8 +60,8 @@ static bool take_word(const char **line, char *out, size_t max) {
     return true;
 }
 
-static bool take_token(const char **line, char token[TRUST_TOKEN_MAX]) {
-    if (!take_word(line, token, TRUST_TOKEN_MAX)) return false;
+static bool take_token(const char **line, char token[JOB_TOKEN_MAX]) {
+    if (!take_word(line, token, JOB_TOKEN_MAX)) return false;
     if (!strcmp(token, "-")) token[0] = 0;
     return **line == 0;
 }

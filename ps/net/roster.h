@@ -13,14 +13,14 @@
 #include <stdint.h>
 
 #include "ps/net/wire.h"
-#include "ps/trust/job_secret.h"
+#include "shared/fabric/job_key.h"
 
 #define ROSTER_ADDRESS_MAX 256
 
 struct roster_shard {
     char address[ROSTER_ADDRESS_MAX];
-    char token[TRUST_TOKEN_MAX];  // "": none
-    uint64_t incarnation;         // of its server
+    char token[JOB_TOKEN_MAX];  // "": none
+    uint64_t incarnation;       // of its server
 };
 
 struct roster_worker {

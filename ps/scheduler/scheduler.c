@@ -447,14 +447,14 @@ static int scheduler_open(struct scheduler *s) {
                              .max_payload_bytes = 1 << 17,  // endpoints of a server's shards
                              .queue_messages = QUEUE_MESSAGES,
                              .faults = fault_plan_of(c, PS_SCHEDULER, 0),
-                             .trust = s->o->trust,
+                             .key = s->o->key,
                              .patience_s = s->o->life > 1 ? PATIENCE * ps_lost_s(c) : 0,
                              .stop = s->o->stop};
     const char *at = s->o->scheduler ? s->o->scheduler : c->ps.bind;
     s->launcher.fd = s->o->link;
     if (descriptors_claim(descriptors_of_scheduler(c, c->ps.threads), DESCRIPTORS_SPARE) != 0) return -1;
     if (!(s->files = background_create("reads and writes the job's files", error_label()))) return -1;
-    if (!(s->net = net_create(&no)) || !(s->router = net_router(s->net, NET_CONTROL, at, s->address)))
+    if (!(s->net = net_create(&no)) || !(s->router = net_router(s->net, at, s->address)))
         return -1;
     s->id = (struct ps_identity){.role = PS_SCHEDULER, .incarnation = ps_random_id(), .job = ps_random_id()};
     if (s->o->on_bound && s->o->on_bound(s->o->ctx, s->address) != 0) return -1;

@@ -28,7 +28,7 @@ int neighbours_meet(struct neighbours *l, const struct roster *r) {
     if (!l->to_holder) return 0;
     l->holder = r->shard[l->holder_shard];
     replica_set_primary(l->replica, r->shard[l->primary_shard].incarnation);
-    const struct net_peer to = {l->holder.address, NET_DATA, l->holder_shard / l->threads, l->holder.token};
+    const struct net_peer to = {l->holder.address, NET_DATA, l->holder.token};
     return net_connect(l->to_holder, &to);
 }
 

@@ -8,6 +8,7 @@
 #include "ps/job/batches.h"
 #include "ps/job/consistency.h"
 #include "ps/job/ps.h"
+#include "ps/job/security.h"
 #include "ps/job/timing.h"
 #include "ps/net/medium.h"
 #include "ps/net/net.h"
@@ -15,7 +16,6 @@
 #include "ps/net/rejoin.h"
 #include "ps/server/server_threads.h"
 #include "ps/sum/push_code.h"
-#include "ps/trust/trust.h"
 #include "shared/core/error.h"
 #include "shared/core/sizes.h"
 #include "shared/launch/local_steps.h"
@@ -23,7 +23,7 @@
 #include "shared/time/moments.h"
 
 static int server_listen(struct server *s) {
-    size_t at = 0, size = (size_t)s->map->threads * (NET_ADDRESS_MAX + TRUST_TOKEN_MAX + 1) + 1;
+    size_t at = 0, size = (size_t)s->map->threads * (NET_ADDRESS_MAX + JOB_TOKEN_MAX + 1) + 1;
     const struct net_peer scheduler = {.address = s->o->scheduler};
     s->endpoints = xcalloc(size, 1);
     for (int t = 0; t < s->map->threads; t++) {
@@ -33,7 +33,7 @@ static int server_listen(struct server *s) {
         shard->server = s;
         shard->thread = t;
         shard->routes = xcalloc((unsigned long)s->c->workers, sizeof *shard->routes);
-        if (!(shard->router = net_router(s->net, NET_DATA, wanted, bound)) ||
+        if (!(shard->router = net_router(s->net, wanted, bound)) ||
             !(shard->scheduler = net_dealer(s->net, &scheduler)) ||
             address_advertised(s->o->advertise, bound, t, given) != 0)
             return -1;
@@ -506,7 +506,8 @@ static size_t largest_heard(const struct config *c, const struct shard_map *m) {
 }
 
 static int server_run(struct server *s) {
-    if (s->o->trust->mode == TRUST_LOOPBACK && trust_token_make(s->token) != 0) return -1;
+    bool near = ps_security_of(s->c) == PS_LOOPBACK && (!s->o->advertise || ps_is_local(s->o->advertise));
+    if (near && job_token_make(s->token) != 0) return -1;
     size_t heard = largest_heard(s->c, s->map);
     struct net_options no = {.wire = &s->wire,
                              .max_payload_bytes = (size_t)s->c->ps.partition_bytes * 4 + 65536,
@@ -514,7 +515,7 @@ static int server_run(struct server *s) {
                              .io_threads = ps_io_threads(s->c, s->map->threads, s->c->workers),
                              .queue_messages = 4 * s->map->count + 1024,
                              .faults = fault_plan_of(s->c, PS_SERVER, s->o->rank),
-                             .trust = s->o->trust,
+                             .key = s->o->key,
                              .token = s->token};
     if (descriptors_claim(descriptors_of_server(s->c, s->map->threads), descriptors_spare(heard)) != 0)
         return -1;

@@ -67,7 +67,7 @@ struct server {
     struct shard *shards;             // (threads)
     bool started;                     // the main thread has heard START, which names the checkpoint
     _Atomic(struct roster *) roster;  // who is in the job; NULL: it has not started
-    char token[TRUST_TOKEN_MAX];      // that its shards ask for
+    char token[JOB_TOKEN_MAX];      // that its shards ask for
     struct server_buffers *copies;    // (map->count) of keys that are being written; all NULL: none are made
     struct keeper *keeper;            // NULL: there are no checkpoints
     _Atomic(struct loader *) loader;  // NULL: the job begins at its beginning, or it is not known yet

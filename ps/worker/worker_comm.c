@@ -475,7 +475,7 @@ static int log_in(struct comm *c, const struct manifest *manifest) {
         .io_threads = ps_io_threads(c->o.sharing->c, c->o.map->shards, c->o.map->servers),
         .queue_messages = 4 * c->o.map->count + 1024,
         .faults = fault_plan_of(c->c, PS_WORKER, role->rank),
-        .trust = role->trust};
+        .key = role->key};
     const struct net_peer scheduler = {.address = role->scheduler};
     if (descriptors_claim(descriptors_of_worker(c->c, c->o.map->shards), 0) != 0) return -1;
     c->net = net_create(&no);
@@ -497,7 +497,7 @@ static int log_in(struct comm *c, const struct manifest *manifest) {
     int rc = c->roster ? 0 : -1;
     for (int g = 0; rc == 0 && g < c->o.map->shards; g++) {
         const struct roster_shard *s = &c->roster->shard[g];
-        const struct net_peer to = {s->address, NET_DATA, g / c->o.map->threads, s->token};
+        const struct net_peer to = {s->address, NET_DATA, s->token};
         if (!(c->shards[g] = net_dealer(c->net, &to))) rc = -1;
     }
     struct entering e = {.role = role,

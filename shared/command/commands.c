@@ -13,7 +13,7 @@ static const char role_words[] =
     "Configuration, as all roles of the job have it, or may have it: what a role has no use for (--data of a\n"
     "server) does nothing there, so that one file or command line serves all:";
 static const char rank_help[] =
-    "which one of its role this is (default: any free one; with --keys: the only key of its role there)";
+    "which one of its role this is (default: any free one)";
 
 static const struct cli_option train_options[] = {
     {"no-weights", NULL, NULL, no_weights, 0},
@@ -64,7 +64,7 @@ const struct cli_command command_scheduler = {
     .summary =
         "The star's membership and commit decisions: one for a job, started first. Servers and workers of\n"
         "the same configuration connect to it. Ends when the last worker has finished. Leaves nothing in --out.",
-    .examples = "  starring scheduler -c star.json --keys keys --bind tcp://0.0.0.0:9000\n",
+    .examples = "  starring scheduler -c star.json --bind tcp://0.0.0.0:9000\n",
     CLI_OPTIONS(scheduler_options),
     .configured = true,
     .configured_words = role_words,
@@ -86,7 +86,7 @@ const struct cli_command command_server = {
         "A parameter server: holds the fp32 masters and the optimizer state of its share of the model. With\n"
         "--out DIR it leaves its report there; the last role to leave prints the table.",
     .examples =
-        "  starring server -c star.json --keys keys --rank 0 --scheduler tcp://head:9000 --advertise node1 \\\n"
+        "  starring server -c star.json --rank 0 --scheduler tcp://head:9000 --advertise node1 \\\n"
         "      --set 'parameter_server.bind=tcp://0.0.0.0:*'\n",
     CLI_OPTIONS(server_options),
     .configured = true,
@@ -116,7 +116,7 @@ const struct cli_command command_worker = {
         "table. Machines that share no DIR print none: copy their ranks/ into worker 0's DIR, and\n"
         "starring summary DIR merges them. Exit status: as train's.",
     .examples =
-        "  starring worker -c star.json --keys keys --rank 0 --scheduler tcp://head:9000 --out runs/star\n",
+        "  starring worker -c star.json --rank 0 --scheduler tcp://head:9000 --out runs/star\n",
     CLI_OPTIONS(worker_options),
     .configured = true,
     .configured_words = role_words,
@@ -208,20 +208,20 @@ const struct cli_command command_evaluate = {
 };
 
 static const struct cli_option keygen_options[] = {
-    {"workers", NULL, "N", "workers that get a key (2)", 0},
-    {"servers", NULL, "S", "servers that get a key (1)", 0},
+    {"workers", NULL, "N", NULL, 0},  // both refused: a key was one role's once
+    {"servers", NULL, "S", NULL, 0},
 };
 
 const struct cli_command command_keygen = {
     .name = "keygen",
-    .usage = "DIR [--workers N] [--servers S]",
+    .usage = "",
     .summary =
-        "Makes a key for each role of a star: DIR/scheduler.key, server-0.key .., worker-0.key .. and public.keys, the\n"
-        "list of who may join. A role takes --keys DIR and reads public.keys and its own .key file alone, which nobody\n"
-        "else may be able to read. Replaces nothing. docs/security.md walks through a job on several machines.",
+        "Prints the key of a job: all its processes read it from STARRING_JOB_KEY in their environment, and only who has\n"
+        "it may join. A job on one machine makes its own; one on several needs it where torchrun, srun or mpirun starts\n"
+        "the ranks, or where each role of a star is started. A file that it goes to must be closed to others.",
     .examples =
-        "  starring keygen keys --workers 2 --servers 2\n"
-        "  starring train --topology ps:sync --workers 2 --servers 2 --keys keys\n",
+        "  export STARRING_JOB_KEY=$(starring keygen)\n"
+        "  (umask 077; starring keygen > job.key) && scp -p job.key node1: && export STARRING_JOB_KEY=$(cat job.key)\n",
     CLI_OPTIONS(keygen_options),
     .max_words = 1,
 };
@@ -266,7 +266,7 @@ void commands_overview(FILE *f, const char *benches) {
         "starring: one model, two training topologies (a star or a ring), compared honestly\n\n"
         "  starring train [-c CONFIG.json] [--topology T] [--workers N] ...   train, alone or distributed\n"
         "  starring scheduler | server | worker                               the star's roles, for many machines\n"
-        "  starring keygen DIR                                                keys for a star on many machines\n"
+        "  starring keygen                                                    the key of a job on many machines\n"
         "  starring bench %s\n"
         "      how fast the parts are\n"
         "  starring data info | tokenize | wrap                               what a text holds; token files\n"

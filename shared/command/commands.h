@@ -14,6 +14,7 @@ int data_command(const struct topology_table *t, int argc, char **argv);
 int plan_command(const struct topology_table *t, int argc, char **argv);
 int summary_command(const struct topology_table *t, int argc, char **argv);
 int evaluate_command(const struct topology_table *t, int argc, char **argv);
+int keygen_command(const struct topology_table *t, int argc, char **argv);
 int generate_command(const struct topology_table *t, int argc, char **argv);
 
 // Prints the text of `starring --help`.

@@ -109,7 +109,8 @@ static struct cli_option *options_of(const struct cli_command *cmd, size_t *conf
     return list;
 }
 
-// Options of DeepSpeed, its launcher and the programs around it, and what they are here, or why they are not needed.
+// Options of DeepSpeed, its launcher, the programs around it and this one's earlier versions, and what they are here, or why
+// they are not needed.
 static const struct {
     const char *name, *here, *why;
 } of_others[] = {
@@ -139,6 +140,8 @@ static const struct {
     {"global_batch_size", "--set train_batch_size=B", NULL},
     {"gradient_accumulation_steps", "--set gradient_accumulation_steps=N", NULL},
     {"gradient_clipping", "--set gradient_clipping=X", NULL},
+    {"keys", NULL,
+     "all processes of a job have one key, in the environment: export STARRING_JOB_KEY=$(starring keygen)"},
     {"weight_decay", "--set optimizer.params.weight_decay=X", NULL},
 };
 

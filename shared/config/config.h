@@ -169,10 +169,9 @@ struct aio_config {
     int64_t block_bytes, depth;  // of a piece, a multiple of 4096; pieces under way for a read or a write
 };
 
-// The roles that may join a star (docs/security.md).
+// Who may join (docs/security.md).
 struct security_config {
-    char *keys;     // a directory of keys (ps/trust/key_files.h); NULL: none
-    bool insecure;  // any address, and nobody is asked for a key
+    bool insecure;  // a star: nobody is asked for the job's key
 };
 
 struct config {

@@ -446,18 +446,10 @@ static const struct config_key keys[] = {
          FLAG("elastic", "MIN:MAX",
               "a star: workers may die and come back; it goes on as long as MIN of MAX live"),
          IN(STAR)),
-    TEXT(
-        "security.keys", NOBODY, c.security.keys,
-        FLAG(
-            "keys", "DIR",
-            "a star: only who has a key of starring keygen DIR may join, and all is encrypted (docs/security.md)"),
-        IN(STAR)),  // where each machine has its own
-    BOOL(
-        "security.insecure", NOBODY, c.security.insecure,
-        FLAG(
-            "insecure", NULL,
-            "a star on other addresses than loopback without keys: who reaches its ports may join, read and change all"),
-        IN(STAR)),  // roles that differ in it do not get to talk
+    BOOL("security.insecure", NOBODY, c.security.insecure,
+         FLAG("insecure", NULL,
+              "a star without a key (docs/security.md): who reaches its ports may join, read and change all"),
+         IN(STAR)),  // roles that differ in it do not get to talk
 };
 static_assert(sizeof keys / sizeof *keys <= KEYS_MAX, "struct reading has a state for each");
 

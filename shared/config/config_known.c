@@ -182,9 +182,13 @@ static const struct known known[] = {
         "parameter_server.distinct_workers", NULL,
         "updates of K different workers that wait for them have gone: leave it out, which makes updates of the first K pushes, or "
         "use ps:backup:B, which goes on with the first N - B workers of each step"),
-    GONE("cuda.products", NULL,
-         "tables of measured matrix products have gone: leave it out, each product takes the algorithm that cuBLASLt's heuristic "
-         "names first"),
+    GONE(
+        "cuda.products", NULL,
+        "tables of measured matrix products have gone: leave it out, each product takes the algorithm that cuBLASLt's heuristic "
+        "names first"),
+    GONE(
+        "security.keys", NULL,
+        "all processes of a job have one key, in the environment: export STARRING_JOB_KEY=$(starring keygen)"),
     ELSEWHERE("architectures", of_model),
     ELSEWHERE("model_type", of_model),
     ELSEWHERE("compute_environment", of_accelerate),

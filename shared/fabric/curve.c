@@ -8,10 +8,11 @@
 #include <zmq.h>
 
 #include "shared/core/error.h"
+#include "shared/fabric/zap.h"
 
 #define HANDSHAKE_MS 3000
 #define BACKLOG      256  // connections that wait to be accepted
-// A peer that breaks handshakes off has no such key. One that is slow, or just ends, breaks off one now and then.
+// A peer that breaks handshakes off has another key. One that is slow, or just ends, breaks off one now and then.
 #define BROKEN_OFF_MANY  8
 #define BROKEN_OFF_GAP_S 2.0
 
@@ -19,8 +20,8 @@ static bool set_number(void *socket, int option, int value) {
     return zmq_setsockopt(socket, option, &value, sizeof value) == 0;
 }
 
-static bool set_key(void *socket, int option, const uint8_t key[CURVE_KEY_BYTES]) {
-    return zmq_setsockopt(socket, option, key, CURVE_KEY_BYTES) == 0;
+static bool set_key(void *socket, int option, const uint8_t key[JOB_PAIR_BYTES]) {
+    return zmq_setsockopt(socket, option, key, JOB_PAIR_BYTES) == 0;
 }
 
 static bool set_text(void *socket, int option, const char *text) {
@@ -33,35 +34,44 @@ static int done(bool good) {
                 zmq_strerror(errno), zmq_has("curve") ? "" : ", and is not");
 }
 
-int curve_listen(void *socket, const struct curve_proof *p) {
+static bool has(const char *token) { return token && *token; }
+
+int curve_listen(void *socket, const struct job_key *key, const char *token) {
     bool good =
         set_number(socket, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS) && set_number(socket, ZMQ_BACKLOG, BACKLOG);
-    if (p->way == CURVE_NONE) return done(good);
-    // Without a gatekeeper to ask, a stranger would have no name, and nobody would be heard.
+    if (!key && !has(token)) return done(good);
+    // Without a gatekeeper to ask, a stranger would have no name.
     good = good && set_text(socket, ZMQ_ZAP_DOMAIN, "starring");
-    if (p->way == CURVE_TOKEN) return done(good && set_number(socket, ZMQ_PLAIN_SERVER, 1));
-    return done(good && set_number(socket, ZMQ_CURVE_SERVER, 1) &&
-                set_key(socket, ZMQ_CURVE_SECRETKEY, p->own_secret));
+    if (has(token)) return done(good && set_number(socket, ZMQ_PLAIN_SERVER, 1));
+    struct job_pairs p;
+    job_pairs_of(key, &p);
+    good = good && set_number(socket, ZMQ_CURVE_SERVER, 1) &&
+           set_key(socket, ZMQ_CURVE_SECRETKEY, p.listen_secret);
+    job_pairs_forget(&p);
+    return done(good);
 }
 
-int curve_connect(void *socket, const struct curve_proof *p) {
+int curve_connect(void *socket, const struct job_key *key, const char *token) {
     bool good = set_number(socket, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS);
-    if (p->way == CURVE_NONE) return done(good);
-    if (p->way == CURVE_TOKEN) {
-        // A process that took the port after the listener's death would be shown the token, and sent what is queued.
-        good = good && set_number(socket, ZMQ_RECONNECT_IVL, -1);
-        return done(good && set_text(socket, ZMQ_PLAIN_USERNAME, p->name) &&
-                    set_text(socket, ZMQ_PLAIN_PASSWORD, p->token));
-    }
-    return done(good && set_key(socket, ZMQ_CURVE_SERVERKEY, p->server) &&
-                set_key(socket, ZMQ_CURVE_PUBLICKEY, p->own_public) &&
-                set_key(socket, ZMQ_CURVE_SECRETKEY, p->own_secret));
+    // A process that took the port after the listener's death would be shown the token, and sent what is queued.
+    if (has(token))
+        return done(good && set_number(socket, ZMQ_RECONNECT_IVL, -1) &&
+                    set_text(socket, ZMQ_PLAIN_USERNAME, ZAP_MEMBER) &&
+                    set_text(socket, ZMQ_PLAIN_PASSWORD, token));
+    if (!key) return done(good);
+    struct job_pairs p;
+    job_pairs_of(key, &p);
+    good = good && set_key(socket, ZMQ_CURVE_SERVERKEY, p.listen_public) &&
+           set_key(socket, ZMQ_CURVE_PUBLICKEY, p.connect_public) &&
+           set_key(socket, ZMQ_CURVE_SECRETKEY, p.connect_secret);
+    job_pairs_forget(&p);
+    return done(good);
 }
 
 // ---------------------------------------------------------------- what becomes of handshakes
 struct curve_watch {
     void *events;  // PAIR
-    enum net_refusal found;
+    bool refused;
     int broken_off;  // one soon after the other
     double last_s;
 };
@@ -84,30 +94,30 @@ struct curve_watch *curve_watch_start(void *context, void *socket) {
 
 static void count(struct curve_watch *w, unsigned event) {
     double now_s = now_seconds();
-    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) w->found = NET_KEY_REFUSED;
-    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL) w->found = NET_OTHER_MODE;
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH || event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL)
+        w->refused = true;
     if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) w->broken_off = 0;
     if (event != ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) return;
     if (now_s - w->last_s > BROKEN_OFF_GAP_S) w->broken_off = 0;
     w->last_s = now_s;
-    if (++w->broken_off >= BROKEN_OFF_MANY) w->found = NET_OTHER_KEY;
+    if (++w->broken_off >= BROKEN_OFF_MANY) w->refused = true;
 }
 
 // An event is two parts: its number with a value, and an address.
-enum net_refusal curve_watch_look(struct curve_watch *w) {
+bool curve_watch_refused(struct curve_watch *w) {
     unsigned char head[6], address[256];
-    while (w && !w->found && zmq_recv(w->events, head, sizeof head, ZMQ_DONTWAIT) == (int)sizeof head) {
+    while (w && !w->refused && zmq_recv(w->events, head, sizeof head, ZMQ_DONTWAIT) == (int)sizeof head) {
         uint16_t event;
         memcpy(&event, head, sizeof event);
         zmq_recv(w->events, address, sizeof address, ZMQ_DONTWAIT);
         count(w, event);
     }
-    return w ? w->found : NET_NOT_REFUSED;
+    return w && w->refused;
 }
 
 void curve_watch_anew(struct curve_watch *w) {
     if (!w) return;
-    w->found = NET_NOT_REFUSED;
+    w->refused = false;
     w->broken_off = 0;
 }
 

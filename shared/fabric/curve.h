@@ -1,43 +1,34 @@
-// The proof that a socket asks of a peer that connects, and shows where it connects. Handshakes have a
-// deadline, and what waits to be accepted is bounded; until one has succeeded libzmq hands on nothing of the connection.
+// The proof that a socket asks of whoever connects, and shows where it connects. Handshakes have a deadline, and what
+// waits to be accepted is bounded; until one has succeeded libzmq hands on nothing of the connection.
+//
+//     token    PLAIN: who connects shows it in clear, and nothing is encrypted
+//     key      CURVE: each side shows that it has the job's key, and all is encrypted
+//     neither  NULL: nobody is asked
+//
+// CURVE       CurveZMQ is ZeroMQ's RFC 26; libzmq's zmq_curve(7) has its options. Both sides derive two pairs from the key: one is
+//             of all who listen, the other of all who connect. Who connects seals its HELLO to the listeners' public key,
+//             which is never sent; the answer opens to that key alone. A library that takes points of small order (libzmq with
+//             its own TweetNaCl) makes such a HELLO from nothing, so knowing that public key is not enough: the gatekeeper
+//             (zap.h) asks for the public key of those who connect, for which the handshake demands their secret one. With
+//             two pairs no side's proof is the other's, sent back.
 #ifndef STARRING_SHARED_FABRIC_CURVE_H
 #define STARRING_SHARED_FABRIC_CURVE_H
 
 #include <stdbool.h>
-#include <stdint.h>
 
-#define CURVE_KEY_BYTES 32
+#include "shared/fabric/job_key.h"
 
-enum curve_way {
-    CURVE_NONE,   // whoever reaches the port
-    CURVE_TOKEN,  // PLAIN: a name and a token in clear
-    CURVE_KEYS    // CURVE: encrypted
-};
-
-// Keys of CURVE_KEY_BYTES. A listener needs own_secret alone; whom it lets in the gatekeeper says (zap.h).
-struct curve_proof {
-    enum curve_way way;
-    const uint8_t *own_public, *own_secret, *server;
-    const char *name, *token;  // of CURVE_TOKEN
-};
-
-// A listener's answer to the handshake, as far as it is known.
-enum net_refusal {
-    NET_NOT_REFUSED,
-    NET_KEY_REFUSED,  // it does not know our key
-    NET_OTHER_KEY,    // it has not the key that we know it by
-    NET_OTHER_MODE    // it wants keys and we have none, or the other way round; or it is none of ours
-};
-
-// socket: ZeroMQ's, before it listens or connects. 0, or -1 after logging.
-int curve_listen(void *socket, const struct curve_proof *p);
-int curve_connect(void *socket, const struct curve_proof *p);
+// socket: ZeroMQ's, before it listens or connects. key, token: NULL: none; token "": none. A listener with either needs a gatekeeper
+// in its context. 0, or -1 after logging.
+int curve_listen(void *socket, const struct job_key *key, const char *token);
+int curve_connect(void *socket, const struct job_key *key, const char *token);
 
 // The fate of a socket's handshakes, watched from before it connects. NULL where that cannot be watched. The
 // socket's own thread alone.
 struct curve_watch;
 struct curve_watch *curve_watch_start(void *context, void *socket);
-enum net_refusal curve_watch_look(struct curve_watch *w);
+// Whether what listens there does not let this socket in: another key there, or none, or one here; or another program.
+bool curve_watch_refused(struct curve_watch *w);
 void curve_watch_anew(struct curve_watch *w);  // forgets what it has found; NULL: nothing is done
 void curve_watch_end(struct curve_watch **w, void *socket);
 

@@ -9,6 +9,7 @@
 #include <zmq.h>
 
 #include "shared/core/error.h"
+#include "shared/fabric/zap.h"
 
 // How long messages may still leave to a peer whose connection ends before the socket does. A connection
 // takes the value from its socket when it is made: a value set on closing is too late for a connection that
@@ -146,16 +147,16 @@ static struct fabric_socket *socket_open(struct fabric *f, int type) {
 }
 
 struct fabric_socket *fabric_listen(struct fabric *f, const struct fabric_place *at,
-                                    const struct curve_proof *proof, char bound[NET_ADDRESS_MAX]) {
+                                    char bound[NET_ADDRESS_MAX]) {
     if (address_check_port(at->address) != 0) return NULL;
     // Where nobody is kept out, nobody is asked.
-    if (f->o.rule.admits && !f->zap && !(f->zap = zap_start(f->context, &f->o.rule))) return NULL;
+    if (f->o.key && !f->zap && !(f->zap = zap_start(f->context, f->o.key, f->o.token))) return NULL;
     struct fabric_socket *s = socket_open(f, ZMQ_ROUTER);
     size_t size = NET_ADDRESS_MAX;
     double until_s = now_seconds() + at->patience_s;
     int rc;
     if (!s) return NULL;
-    if (curve_listen(s->socket, proof) != 0) {
+    if (curve_listen(s->socket, f->o.key, f->o.token) != 0) {
         fabric_close(&s, 0);
         return NULL;
     }
@@ -183,12 +184,11 @@ static int dial(struct fabric_socket *s) {
     return rc;
 }
 
-int fabric_connect(struct fabric_socket *s, const char *address, const struct curve_proof *proof,
-                   bool watched) {
-    if (curve_connect(s->socket, proof) != 0) return -1;
+int fabric_connect(struct fabric_socket *s, const char *address, const char *token, bool watched) {
+    if (curve_connect(s->socket, s->fabric->o.key, token) != 0) return -1;
     if (watched) s->watch = curve_watch_start(s->fabric->context, s->socket);
     s->peer = xstrdup(address);
-    s->once = proof->way == CURVE_TOKEN;
+    s->once = token && *token;
     if (dial(s) == 0) return 0;
     return fail("cannot connect to %s: %s; an address reads tcp://HOST:PORT", address, zmq_strerror(errno));
 }
@@ -201,7 +201,7 @@ static void redial(struct fabric_socket *s) {
     dial(s);
 }
 
-enum net_refusal fabric_refusal(struct fabric_socket *s) { return curve_watch_look(s->watch); }
+bool fabric_refused(struct fabric_socket *s) { return curve_watch_refused(s->watch); }
 void fabric_ask_again(struct fabric_socket *s) {
     curve_watch_anew(s->watch);
     redial(s);
@@ -232,7 +232,9 @@ static int part_recv(struct fabric_socket *s, zmq_msg_t *msg, bool *more) {
 static bool assemble(struct fabric_socket *s, zmq_msg_t parts[3], int count, struct fabric_message *m) {
     int at = s->router ? 1 : 0;
     if (count <= at || count > at + 2) return false;
-    *m = (struct fabric_message){.name = s->router ? zmq_msg_gets(&parts[1], "User-Id") : NULL};
+    // The gatekeeper has named whoever has come in.
+    if (s->router && s->fabric->o.key && !zmq_msg_gets(&parts[1], "User-Id")) return false;
+    *m = (struct fabric_message){.payload = NULL};
     if (s->router) {
         m->from.bytes = zmq_msg_size(&parts[0]);
         if (m->from.bytes > NET_ROUTE_MAX) return false;

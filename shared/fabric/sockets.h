@@ -1,5 +1,5 @@
 // ZeroMQ: contexts, ROUTER and DEALER sockets, and messages of two frames. It knows what a message means as little as who
-// sends it: a job's keys come as a proof (curve.h), and who is let in as a rule (zap.h).
+// sends it.
 //
 //     [routing id, ROUTER only][head][payload]
 //
@@ -10,7 +10,7 @@
 // Order       Payloads that were sent from where they lie must outlive fabric_destroy.
 // Limits      Finite high-water marks, ZMQ_MAXMSGSIZE, ROUTER_MANDATORY. A message that cannot be queued or is for
 //             nobody is refused: whoever needs it says it again.
-// Trust       A ROUTER hears only whom the rule admits. A DEALER that shows a token cannot tell which process listens: once
+// Key         A ROUTER hears only who has the job's key, or its token (curve.h). A DEALER that shows a token cannot tell which process listens: once
 //             it has been answered (fabric_heard) it connects to nobody else, ever.
 #ifndef STARRING_SHARED_FABRIC_SOCKETS_H
 #define STARRING_SHARED_FABRIC_SOCKETS_H
@@ -20,7 +20,6 @@
 #include <stdint.h>
 
 #include "shared/fabric/curve.h"
-#include "shared/fabric/zap.h"
 
 #define NET_ADDRESS_MAX 256   // bytes, with the closing zero
 #define NET_HEAD_MAX    1023  // bytes of a head
@@ -33,9 +32,11 @@ struct fabric_options {
     size_t max_payload_bytes;
     size_t
         max_heard_bytes;  // by ROUTERs, which strangers reach: libzmq keeps one such frame before a handshake; 0: the same
-    int queue_messages;  // high-water mark of each direction
-    int io_threads;      // that move payloads through sockets; 0: one
-    struct zap_rule rule;
+    int queue_messages;         // high-water mark of each direction
+    int io_threads;             // that move payloads through sockets; 0: one
+    const struct job_key *key;  // who has it is let in; outlives the fabric. NULL: everybody is
+    const char
+        *token;  // that ROUTERs ask for in its place; outlives it too. NULL or "": the key is asked for
 };
 
 // The sender of a ROUTER's message.
@@ -55,15 +56,15 @@ struct fabric_place {
 };
 // Listens. bound: the real address. NULL after logging.
 struct fabric_socket *fabric_listen(struct fabric *f, const struct fabric_place *at,
-                                    const struct curve_proof *proof, char bound[NET_ADDRESS_MAX]);
+                                    char bound[NET_ADDRESS_MAX]);
 // A dealer that has connected to nobody yet. NULL after logging.
 struct fabric_socket *fabric_dealer(struct fabric *f);
-// On the thread that uses it. watched: fabric_refusal says what becomes of the handshake. 0, or -1 after logging.
-int fabric_connect(struct fabric_socket *s, const char *address, const struct curve_proof *proof,
-                   bool watched);
+// On the thread that uses it. token: that it shows; NULL or "": it shows the key, if there is one. watched: fabric_refused says
+// what becomes of the handshake. 0, or -1 after logging.
+int fabric_connect(struct fabric_socket *s, const char *address, const char *token, bool watched);
 void fabric_close(struct fabric_socket **s, int linger_ms);
 // Of a watched dealer, until fabric_welcome has been called: nothing more is looked at then.
-enum net_refusal fabric_refusal(struct fabric_socket *s);
+bool fabric_refused(struct fabric_socket *s);
 // After a refusal: another process may have answered, at the port of one that has died.
 void fabric_ask_again(struct fabric_socket *s);
 void fabric_welcome(struct fabric_socket *s);
@@ -72,9 +73,7 @@ void fabric_heard(struct fabric_socket *s);
 
 struct fabric_message {
     struct net_route from;  // ROUTER
-    const char *
-        name;  // of the sender, by the rule; NULL: it has none. This and the head are valid until the next receiving
-    const void *head;
+    const void *head;       // valid until the next receiving
     size_t head_bytes;
     struct fabric_payload *payload;  // owned by the receiver; NULL: none
     const void *data;                // of the payload, may be unaligned

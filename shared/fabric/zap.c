@@ -9,7 +9,6 @@
 #include <zmq.h>
 
 #include "shared/core/error.h"
-#include "shared/fabric/curve.h"
 
 #define ENDPOINT  "inproc://zeromq.zap.01"
 #define FRAMES    8  // version, request, domain, address, identity, mechanism, credentials
@@ -17,7 +16,9 @@
 
 struct zap {
     void *socket;
-    struct zap_rule rule;
+    bool keyed;
+    uint8_t member[JOB_PAIR_BYTES];  // the public key of all who connect
+    const char *token;
     pthread_t thread;
 };
 
@@ -49,17 +50,17 @@ static bool is(const struct request *r, int i, const char *text) {
     return r->bytes[i] == (int)strlen(text) && memcmp(r->frame[i], text, strlen(text)) == 0;
 }
 
-static bool admits(const struct zap_rule *z, const struct request *r, char name[ZAP_NAME_MAX]) {
-    if (r->count == 7 && is(r, 0, "1.0") && is(r, 5, "CURVE") && r->bytes[6] == CURVE_KEY_BYTES)
-        return z->admits(z->ctx, (const uint8_t *)r->frame[6], name);
-    if (r->count != 8 || !is(r, 0, "1.0") || !is(r, 5, "PLAIN") || !is(r, 6, z->member)) return false;
+static bool admits(const struct zap *z, const struct request *r) {
+    if (r->count == 7 && is(r, 0, "1.0") && is(r, 5, "CURVE") && r->bytes[6] == JOB_PAIR_BYTES)
+        return z->keyed && sodium_memcmp(r->frame[6], z->member, JOB_PAIR_BYTES) == 0;
+    if (r->count != 8 || !is(r, 0, "1.0") || !is(r, 5, "PLAIN") || !is(r, 6, ZAP_MEMBER)) return false;
     if (!z->token || !*z->token || r->bytes[7] != (int)strlen(z->token)) return false;
-    strcpy(name, z->member);
     return sodium_memcmp(r->frame[7], z->token, strlen(z->token)) == 0;
 }
 
-static void answer(void *socket, const struct request *r, bool let_in, const char *name) {
-    const char *words[] = {let_in ? "200" : "400", let_in ? "OK" : "not of this job", let_in ? name : "", ""};
+static void answer(void *socket, const struct request *r, bool let_in) {
+    const char *words[] = {let_in ? "200" : "400", let_in ? "OK" : "not of this job",
+                           let_in ? ZAP_MEMBER : "", ""};
     bool good = zmq_send(socket, "1.0", 3, ZMQ_SNDMORE) >= 0 &&
                 zmq_send(socket, r->frame[1], r->bytes[1] > 0 ? (size_t)r->bytes[1] : 0, ZMQ_SNDMORE) >= 0;
     for (int i = 0; i < 4 && good; i++)
@@ -69,20 +70,22 @@ static void answer(void *socket, const struct request *r, bool let_in, const cha
 static void *zap_main(void *arg) {
     struct zap *z = arg;
     struct request r;
-    while (hear(z->socket, &r)) {
-        char name[ZAP_NAME_MAX] = "";
-        bool let_in = admits(&z->rule, &r, name);
-        answer(z->socket, &r, let_in, name);
-    }
+    while (hear(z->socket, &r)) answer(z->socket, &r, admits(z, &r));
     zmq_close(z->socket);
     return NULL;
 }
 
-struct zap *zap_start(void *context, const struct zap_rule *rule) {
+struct zap *zap_start(void *context, const struct job_key *key, const char *token) {
     struct zap *z = xcalloc(1, sizeof *z);
     sigset_t all, before;
     int linger_ms = 0;
-    *z = (struct zap){.socket = zmq_socket(context, ZMQ_REP), .rule = *rule};
+    *z = (struct zap){.socket = zmq_socket(context, ZMQ_REP), .keyed = key, .token = token};
+    if (key) {
+        struct job_pairs p;
+        job_pairs_of(key, &p);
+        memcpy(z->member, p.connect_public, sizeof z->member);
+        job_pairs_forget(&p);
+    }
     if (z->socket) zmq_setsockopt(z->socket, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
     bool good = z->socket && zmq_bind(z->socket, ENDPOINT) == 0;
     int error = errno;

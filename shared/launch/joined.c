@@ -8,6 +8,7 @@
 
 #include "shared/core/error.h"
 #include "shared/core/topology_row.h"
+#include "shared/fabric/job_key.h"
 #include "shared/launch/address.h"
 #include "shared/launch/rank_files.h"
 #include "shared/launch/rendezvous.h"
@@ -51,12 +52,12 @@ static const char *interface_of(const struct run *r) {
 }
 
 static void say_open(const struct run *r) {
-    const char *key = getenv("STARRING_JOB_KEY");
+    const char *key = getenv(JOB_KEY_VARIABLE);
     bool inside = address_is_loopback(rendezvous_member(r->meet, 0)->address);
     if (r->env.rank || (key && *key) || inside || r->config->security.insecure) return;
     warn(
         "no key: whoever reaches port %d of %s can join this job, read what its ranks are told, or end it. Give all ranks the "
-        "same one: export STARRING_JOB_KEY=$(od -An -tx1 -N32 /dev/urandom | tr -d ' \\n')",
+        "same one: " JOB_KEY_MAKE,
         r->env.port, r->env.host);
 }
 

@@ -3,15 +3,13 @@
 //     rank 0     ROUTER tcp://host:port and inproc  <->  the book
 //     every rank DEALER ----------------------------<->  its seat
 //
-// Key         The listening end's secret is made of the job key, and those who come have to know its public half, which does
-//             not go over the wire in clear (CurveZMQ's HELLO is sealed with it): who has not the job key makes neither.
+// Key         Who has not the job's key, where there is one, does not come in (shared/fabric/curve.h).
 #include "shared/launch/rendezvous.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,25 +22,27 @@
 #include <zmq.h>
 
 #include "shared/core/error.h"
+#include "shared/fabric/curve.h"
+#include "shared/fabric/zap.h"
 #include "shared/launch/address.h"
 #include "shared/launch/rendezvous_book.h"
 #include "shared/time/clock.h"
 
-#define JOB_KEY      "STARRING_JOB_KEY"
-#define INSIDE       "inproc://rendezvous"
-#define TICK_MS      100
-#define HANDSHAKE_MS 3000
-#define REFUSALS     8    // handshakes broken off one after the other: whoever listens there lets nobody in
-#define BIND_FOR_S   3.0  // a process that has the port may be one that ends
-#define LINGER_MS    500
-#define KEY_BYTES    32
-#define ID_MAX       40
-#define DESCRIPTORS  65536
-#define SPARE        64  // connections beside one of each rank: of those that come anew, and of strangers
+#define INSIDE      "inproc://rendezvous"
+#define TICK_MS     100
+#define REFUSALS    8    // handshakes broken off one after the other: whoever listens there lets nobody in
+#define BIND_FOR_S  3.0  // a process that has the port may be one that ends
+#define LINGER_MS   500
+#define ID_MAX      40
+#define DESCRIPTORS 65536
+#define SPARE       64  // connections beside one of each rank: of those that come anew, and of strangers
 
 struct rendezvous {
     struct rendezvous_options o;
     char place[300], own[ADDRESS_MAX];
+    bool keyed;
+    struct job_key key;
+    struct zap *zap;  // rank 0's
     void *context, *router, *dealer;
     void *events;     // of the dealer's handshakes; of rank 0's router: who connects
     int connections;  // to the router
@@ -51,6 +51,7 @@ struct rendezvous {
     bool started, leaves, met;  // met: the dealer has been let in
     bool gave_up;               // this rank has
     bool crowded;               // that there are too many connections has been said
+    bool shut_out;              // somebody has another key than rank 0, or none
     pthread_mutex_t lock;       // of all below
     pthread_cond_t changed;
     struct seat seat;
@@ -154,10 +155,11 @@ static void look_at_handshakes(struct rendezvous *r) {
         memcpy(&event, head, sizeof event);
         memcpy(&value, head + sizeof event, sizeof value);
         zmq_recv(r->events, address, sizeof address, ZMQ_DONTWAIT);
-        if (r->router) {
+        if (r->router && (event == ZMQ_EVENT_ACCEPTED || event == ZMQ_EVENT_DISCONNECTED))
             count_connections(r, event, value);
-            continue;
-        }
+        else if (r->router)
+            r->shut_out = true;
+        if (r->router) continue;
         if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
             r->refusals = 0, r->met = true;
         else if (event != ZMQ_EVENT_DISCONNECTED)
@@ -215,25 +217,6 @@ static bool set(void *socket, int option, int value) {
     return zmq_setsockopt(socket, option, &value, sizeof value) == 0;
 }
 
-// Of the job key: the listening end's pair. 0: there is no key; 1; -1 after logging.
-static int key_pair(char public_z85[41], uint8_t secret[KEY_BYTES]) {
-    static const char purpose[] = "starring's rendezvous";
-    uint8_t key[KEY_BYTES];
-    const char *text = getenv(JOB_KEY);
-    char secret_z85[41];
-    size_t bytes = 0;
-    if (!text || !*text) return 0;
-    if (strlen(text) != 2 * KEY_BYTES ||
-        sodium_hex2bin(key, sizeof key, text, 2 * KEY_BYTES, NULL, &bytes, NULL) || bytes != KEY_BYTES)
-        return fail(JOB_KEY
-                    " is not 64 hexadecimal digits: make one with `openssl rand -hex 32`, for all ranks");
-    crypto_generichash(secret, KEY_BYTES, (const uint8_t *)purpose, sizeof purpose, key, sizeof key);
-    sodium_memzero(key, sizeof key);
-    bool good = zmq_z85_encode(secret_z85, secret, KEY_BYTES) && !zmq_curve_public(public_z85, secret_z85);
-    sodium_memzero(secret_z85, sizeof secret_z85);
-    return good ? 1 : fail("this libzmq has no CURVE (libsodium): unset " JOB_KEY ", or install another");
-}
-
 static bool watch(struct rendezvous *r, void *socket, int events) {
     char name[64];
     snprintf(name, sizeof name, "inproc://meeting-%p", (void *)r);
@@ -243,28 +226,25 @@ static bool watch(struct rendezvous *r, void *socket, int events) {
 
 static bool set_common(void *socket) {
     return socket && set(socket, ZMQ_LINGER, LINGER_MS) && set(socket, ZMQ_IPV6, 1) &&
-           set(socket, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS) && set(socket, ZMQ_SNDHWM, 0) &&
-           set(socket, ZMQ_RCVHWM, 0) &&
+           set(socket, ZMQ_SNDHWM, 0) && set(socket, ZMQ_RCVHWM, 0) &&
            zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &(int64_t){MEET_DATA_MAX + 4096}, sizeof(int64_t)) == 0;
 }
 
 // A number, or a name of loopback, is listened at alone. A name may mean another address here than elsewhere, or one that
 // leads here through a router.
 static int listen_at(struct rendezvous *r, const char *address) {
-    uint8_t secret[KEY_BYTES];
-    char public_z85[41], endpoint[ADDRESS_MAX + 32];
-    int keyed = key_pair(public_z85, secret);
-    if (keyed < 0) return -1;
+    char endpoint[ADDRESS_MAX + 32];
+    const struct job_key *key = r->keyed ? &r->key : NULL;
+    if (key && !(r->zap = zap_start(r->context, key, NULL))) return -1;
     bool only = address_is_number(r->o.host) || !strcmp(r->o.host, "localhost");
     address_endpoint(only ? address : "*", r->o.port, endpoint, sizeof endpoint);
     r->router = zmq_socket(r->context, ZMQ_ROUTER);
     bool good = set_common(r->router) && set(r->router, ZMQ_ROUTER_MANDATORY, 1) &&
                 set(r->router, ZMQ_ROUTER_HANDOVER, 1);
-    if (good && keyed)
-        good = set(r->router, ZMQ_CURVE_SERVER, 1) &&
-               zmq_setsockopt(r->router, ZMQ_CURVE_SECRETKEY, secret, KEY_BYTES) == 0;
-    sodium_memzero(secret, sizeof secret);
-    good = good && watch(r, r->router, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED);
+    if (good && curve_listen(r->router, key, NULL)) return -1;
+    good = good && watch(r, r->router,
+                         ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                             ZMQ_EVENT_HANDSHAKE_FAILED_AUTH);
     double until_s = now_seconds() + BIND_FOR_S;
     while (good && zmq_bind(r->router, endpoint) != 0)
         if (errno != EADDRINUSE || now_seconds() > until_s || usleep(50000)) good = false;
@@ -274,20 +254,13 @@ static int listen_at(struct rendezvous *r, const char *address) {
 }
 
 static int dial(struct rendezvous *r, const char *address) {
-    uint8_t secret[KEY_BYTES];
-    char public_z85[41], own_public[41], own_secret[41], endpoint[ADDRESS_MAX + 32], id[ID_MAX];
-    int keyed = r->router ? 0 : key_pair(public_z85, secret);
-    if (keyed < 0) return -1;
-    sodium_memzero(secret, sizeof secret);
+    char endpoint[ADDRESS_MAX + 32], id[ID_MAX];
+    const struct job_key *key = r->keyed && !r->router ? &r->key : NULL;
     id_of(r->o.rank, r->seat.life, id);
     address_endpoint(address, r->o.port, endpoint, sizeof endpoint);
     r->dealer = zmq_socket(r->context, ZMQ_DEALER);
     bool good = set_common(r->dealer) && zmq_setsockopt(r->dealer, ZMQ_ROUTING_ID, id, strlen(id)) == 0;
-    if (good && keyed)
-        good = zmq_curve_keypair(own_public, own_secret) == 0 &&
-               zmq_setsockopt(r->dealer, ZMQ_CURVE_SERVERKEY, public_z85, 41) == 0 &&
-               zmq_setsockopt(r->dealer, ZMQ_CURVE_PUBLICKEY, own_public, 41) == 0 &&
-               zmq_setsockopt(r->dealer, ZMQ_CURVE_SECRETKEY, own_secret, 41) == 0;
+    if (good && curve_connect(r->dealer, key, NULL)) return -1;
     if (good && !r->router)
         good = watch(r, r->dealer,
                      ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
@@ -345,13 +318,15 @@ static int wait_for_all(struct rendezvous *r) {
     else if (!here && stopped(r))
         fail("rank %d at %s: asked to end before all ranks had come", r->o.rank, r->place);
     else if (!here && r->refusals >= REFUSALS)
-        fail("rank %d: what listens at %s does not let it in: it has another " JOB_KEY
-             ", or it is no rank 0 of this program: give all ranks the same key, or the job another port",
+        fail("rank %d: what listens at %s does not let it in: " JOB_KEY_DIFFERS
+             ": give all ranks the same key, or the job another port",
              r->o.rank, r->place);
     else if (!here && heard)
         fail("rank %d of %d: %s never came to %s within %g s: look at what has become of them there%s",
              r->o.rank, r->o.size, waiting, r->place, r->o.deadline_s,
-             getenv(JOB_KEY) ? ", and whether they have the same " JOB_KEY : "");
+             r->shut_out ? ": somebody came with another " JOB_KEY_VARIABLE ", or with none"
+             : r->keyed  ? ", and whether they have the same " JOB_KEY_VARIABLE
+                         : "");
     else if (!here)
         fail(
             "rank %d: nobody answers at %s within %g s: see that rank 0 runs there, and that no firewall closes the port",
@@ -408,6 +383,8 @@ static void shut(struct rendezvous **rendezvous) {
     for (int i = 0; i < 3; i++)
         if (all[i]) zmq_close(all[i]);
     while (r->context && zmq_ctx_term(r->context) != 0 && errno == EINTR) continue;
+    zap_join(&r->zap);
+    job_key_forget(&r->key);
     book_destroy(&r->book);
     seat_close(&r->seat);
     if (r->wake >= 0) close(r->wake);
@@ -432,10 +409,12 @@ struct rendezvous *rendezvous_open(const struct rendezvous_options *o) {
                             .ctx = r};
     pthread_mutex_init(&r->lock, NULL);
     cond_init(&r->changed);
-    bool good = r->wake >= 0 && r->context && sodium_init() >= 0 &&
+    bool good = r->wake >= 0 && r->context &&
                 getrandom(&r->seat.life, sizeof r->seat.life, 0) == (ssize_t)sizeof r->seat.life;
     if (!good) fail("the rendezvous at %s: %s", r->place, strerror(errno));
-    if (!good || resolve(r, address) || start(r, address) || wait_for_all(r)) shut(&r);
+    int given = good ? job_key_given(&r->key) : -1;
+    r->keyed = given > 0;
+    if (given < 0 || resolve(r, address) || start(r, address) || wait_for_all(r)) shut(&r);
     return r;
 }
 

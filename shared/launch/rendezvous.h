@@ -6,8 +6,8 @@
 //               rendezvous_put / _get / _all    small things by name
 //               rendezvous_close                says goodbye; rank 0 waits until all have, or until one is lost
 //
-// Trust       Without a key anybody who reaches the port may come, as with torchrun's store. With a job key (64 hex digits
-//             in STARRING_JOB_KEY) all is encrypted and only who knows it comes in.
+// Trust       Without a key anybody who reaches the port may come, as with torchrun's store. With the job's key in the
+//             environment (shared/fabric/job_key.h) all is encrypted and only who has it comes in.
 // Ownership   One struct rendezvous per process; it has a thread of its own, which answers the others (rank 0) and notices
 //             who is gone. It touches no file.
 // Threads     All calls from any thread.

@@ -486,7 +486,7 @@ static const struct figure of_summaries[] = {
      "ranks share behind a round",
      CONFIG(local_steps.steps), FIGURE_IF(config, local_steps.steps), .when = "`--local-steps`"},
     {"security", NULL,
-     "`loopback`, `job`, `curve` or `insecure`: who could join ([security.md](security.md))",
+     "`loopback`, `job` or `insecure`: who could join ([security.md](security.md))",
      .type = "string", .when = "`ps:*`"},
     {"workers", NULL, "ranks that compute", CONFIG(workers)},
     {"servers", NULL, "0 unless `ps:*`", .type = "integer", MADE(put_servers)},

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""compare.py and stars with keys: who gets --keys and --insecure, and which runs may stand beside each other."""
+"""compare.py and who may join a star: who gets --insecure, and which runs may stand beside each other."""
 import unittest
 
 from test_compare import Case, FakeProgram, make_run
@@ -7,21 +7,17 @@ from comparison import equality, likeness, machine
 from comparison.runs import load
 
 
-class Keys(FakeProgram):
-    def test_they_are_given_to_stars_alone(self):
-        for words in (["--keys", "k"], ["--insecure"]):
-            p = self.run_it("--program", self.program, "--topologies", "local,ps:sync,zero:3", "--repeat", "1", "--medium", "tcp", *words)
-            self.assertEqual(p.returncode, 0, p.stderr + p.stdout)
-            given = {line.split()[2]: " ".join(words) in line for line in self.order()[-3:]}
-            self.assertEqual(given, {"local": False, "ps:sync": True, "zero:3": False})
-        p = self.run_it("--program", self.program, "--a", "ps:sync", "--b", "zero:3", "--keys", "k", "--insecure")
-        self.assertEqual(p.returncode, 2)
-        self.assertIn("give one of them", p.stderr)
+class Insecure(FakeProgram):
+    def test_it_is_given_to_stars_alone(self):
+        p = self.run_it("--program", self.program, "--topologies", "local,ps:sync,zero:3", "--repeat", "1", "--medium", "tcp", "--insecure")
+        self.assertEqual(p.returncode, 0, p.stderr + p.stdout)
+        given = {line.split()[2]: "--insecure" in line for line in self.order()[-3:]}
+        self.assertEqual(given, {"local": False, "ps:sync": True, "zero:3": False})
 
 
 class Likeness(Case):
     def runs(self, **second):
-        return [load(d, d) for d in (make_run(self.at("a"), "ps:sync", security="curve"), make_run(self.at("b"), "ps:sync", **second),
+        return [load(d, d) for d in (make_run(self.at("a"), "ps:sync", security="job"), make_run(self.at("b"), "ps:sync", **second),
                                      make_run(self.at("c"), "zero:2"))]
 
     def test_encrypted_stars_stand_apart_from_plain_ones(self):
@@ -39,7 +35,7 @@ class Likeness(Case):
 
     def test_they_move_no_bit(self):
         star, other, _ = self.runs(security="loopback")
-        star.config = lambda: {"seed": 1, "security": {"keys": "k", "insecure": False}}
+        star.config = lambda: {"seed": 1, "security": {"insecure": False}}
         other.config = lambda: {"seed": 1, "security": {"insecure": True}}
         self.assertEqual(equality.promise(star), equality.promise(other))
 

@@ -292,16 +292,12 @@ static void test_elastic(void **state) {
            "recovery.elastic|zero:1|ps:sync");
 }
 
-// Who may join is a question of the star's; a directory of keys and "anybody" exclude each other.
+// Who may join is a question of the star's.
 static void test_security(void **state) {
     (void)state;
-    struct config *c = accept("{\"topology\": \"ps:sync\", \"security\": {\"keys\": \"k\"}}");
-    assert_string_equal(c->security.keys, "k");
-    assert_false(c->security.insecure);
+    struct config *c = accept("{\"topology\": \"ps:sync\", \"security\": {\"insecure\": true}}");
+    assert_true(c->security.insecure);
     config_destroy(&c);
-    refuse("{\"topology\": \"ps:sync\", \"security\": {\"keys\": \"k\", \"insecure\": true}}",
-           "security.keys k|security.insecure|one of them");
-    refuse("{\"topology\": \"zero:1\", \"security\": {\"keys\": \"k\"}}", "security.keys|zero:1|ps:sync");
     refuse("{\"topology\": \"local\", \"security\": {\"insecure\": true}}",
            "security.insecure|local|ps:sync");
 }

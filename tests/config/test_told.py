@@ -93,10 +93,10 @@ class Told(Runs):
         monitors = [word for key in ("tensorboard", "csv_monitor")
                     for word in ("--set", f"{key}.enabled=true", "--set", f"{key}.output_path=file/{key}")]
         disk = "zero_optimization.offload_optimizer"
-        for run, name in ((["--topology", "ps:sync", "--keys", "no-keys"], "no-keys"),
-                          (["--topology", "zero:1", "--set", f"{disk}.device=nvme", "--set", f"{disk}.nvme_path=no-disk"], "no-disk")):
+        for run, name, env in ((["--topology", "ps:sync"], "STARRING_JOB_KEY", {"STARRING_JOB_KEY": "none"}),
+                               (["--topology", "zero:1", "--set", f"{disk}.device=nvme", "--set", f"{disk}.nvme_path=no-disk"], "no-disk", {})):
             for more in ([], ["--restart", "1", "--checkpoint-every", "1"]):
-                lines = self.said(*run, *more, "--model", "no-model", "--data", "no-data", "--out", "/proc/zz", *monitors, status=2)
+                lines = self.said(*run, *more, "--model", "no-model", "--data", "no-data", "--out", "/proc/zz", *monitors, status=2, env=env)
                 for word in (name, "no-model", "no-data", "/proc/zz", "tensorboard.output_path", "csv_monitor.output_path"):
                     self.assertEqual(len([line for line in lines if word in line]), 1, (run, word, lines))
                 self.assertEqual(len(lines), 6, lines)
@@ -140,7 +140,7 @@ class Told(Runs):
             said = self.run_it(*words.split(), "--help").stdout
             self.assertIn(f"{shlex.quote(PROGRAM)} ", said)
             self.assertEqual(re.findall(r"(?m)^(?: *|.*mpirun .*)\bstarring .*", said.replace(shlex.quote(PROGRAM), "")), [], words)
-        for words in (["data", "info"], ["data", "wrap", "x"], ["keygen"], ["train", "--nope"], ["plan", "word"]):
+        for words in (["data", "info"], ["data", "wrap", "x"], ["keygen", "--nope"], ["train", "--nope"], ["plan", "word"]):
             p = self.run_it(*words, status=None)
             self.assertIn(f"ee {shlex.quote(PROGRAM)} {' '.join(words[:1 + (words[0] == 'data')])} --help", p.stderr)
 

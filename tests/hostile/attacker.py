@@ -291,7 +291,7 @@ def sniffs(uid):
             continue
         if may_read(f"/proc/{name}/cmdline", lambda data: b"starring\0" in data and b"SECRET" in data.upper()):
             count("secrets on command lines")
-        if may_read(f"/proc/{name}/environ", lambda data: b"STARRING_JOB_SECRET" in data):
+        if may_read(f"/proc/{name}/environ", lambda data: b"STARRING_JOB_KEY" in data):
             count("secrets in environments")
     for path in glob.glob("/dev/shm/*") + glob.glob("/tmp/starring*/*"):
         try:

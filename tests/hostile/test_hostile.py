@@ -199,12 +199,11 @@ class Hostile(Runs):
 
     # ---------------------------------------------------------------- by hand, with somebody on the wire
     def role(self, *words):
-        return self.start(words[0], "-c", "job.json", *FLAGS[:2], *STAR, "--out", "by-hand", *words[1:],
-                          env={"STARRING_JOB_SECRET": "not a secret that is good for anything else"})
+        return self.start(words[0], "-c", "job.json", *FLAGS[:2], *STAR, "--out", "by-hand", *words[1:])
 
     def test_replays(self):
         """What two members have said to the scheduler is said again, by others: while the job runs, and to the next one of
-        the same secret at the same port."""
+        the same key at the same port."""
         status, said, alone, _ = self.train("alone", *STAR)
         self.assertEqual(status, 0, said)
         recorded, bind = [], "tcp://127.0.0.1:*"

@@ -55,13 +55,13 @@ static void role_run(struct job *s, int i) {
     struct ps_role_options o = {.config = &s->c,
                                 .layout = s->l,
                                 .scheduler = s->shared->address,
-                                .trust = trust_of_test(PS_WORKER),
+                                .key = key_of_test(),
                                 .stop = &stopped};
     signal(SIGTERM, on_term);
     error_quiet(1);
     if (i == 0) {
         o.scheduler = "tcp://127.0.0.1:*";
-        o.trust = trust_of_test(PS_SCHEDULER);
+        o.key = key_of_test();
         o.on_bound = on_bound;
         o.ctx = s->shared;
         s->shared->rc[i] = ps_scheduler_run(&o);

@@ -152,12 +152,12 @@ static void threads_for_other_hosts(void **state) {
     struct config c = toy_config(&t);
     int given = processors_given(), most = given < 3 ? given : 3, two = given < 2 ? given : 2;
     assert_int_equal(ps_io_threads(&c, 3, 2), 1);
-    c.security.keys = (char *)"keys";
+    c.ps.bind = (char *)"tcp://10.77.0.1:*";
     assert_int_equal(ps_io_threads(&c, 3, 2), most);
     assert_int_equal(ps_io_threads(&c, 1, 3), most);  // one shard, and workers on other hosts
     assert_int_equal(ps_io_threads(&c, 1, 2), two);
     assert_int_equal(ps_io_threads(&c, 1, 1), 1);
-    c.security.keys = NULL;
+    c.ps.bind = (char *)"tcp://127.0.0.1:*";
     c.medium = MEDIUM_TCP;
     assert_int_equal(ps_io_threads(&c, 3, 2), most);
     assert_int_equal(ps_io_threads(&c, 1, 3), 1);  // nobody is on another host
@@ -205,7 +205,7 @@ static void test_no_scheduler(void **state) {
     struct toy_worker_options o = {.t = &t};
     j->c.ps.deadline_ms = 400;
     o.role = (struct ps_role_options){
-        .config = &j->c, .layout = j->l, .scheduler = "tcp://127.0.0.1:9", .trust = trust_of_test(PS_WORKER)};
+        .config = &j->c, .layout = j->l, .scheduler = "tcp://127.0.0.1:9", .key = key_of_test()};
     error_quiet(1);
     toy_worker_run(&o, &r);
     assert_int_equal(r.rc, -1);

@@ -38,7 +38,7 @@ static inline struct ps_role_options role_of(struct seat *s) {
     return (struct ps_role_options){.config = s->config ? s->config : &s->job->c,
                                     .layout = s->job->l,
                                     .scheduler = s->job->address,
-                                    .trust = trust_of_test(PS_WORKER),
+                                    .key = key_of_test(),
                                     .rank = s->rank};
 }
 
@@ -55,7 +55,7 @@ static inline void *scheduler_main(void *arg) {
     struct seat *s = arg;
     struct ps_role_options o = role_of(s);
     o.scheduler = "tcp://127.0.0.1:*";
-    o.trust = trust_of_test(PS_SCHEDULER);
+    o.key = key_of_test();
     o.on_bound = on_bound;
     o.ctx = s->job;
     error_quiet(1);

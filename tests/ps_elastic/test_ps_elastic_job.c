@@ -89,11 +89,11 @@ static void keep_weights(struct shared *b, const struct job *j, const struct toy
 static void role_run(struct job *j, int i) {
     struct shared *b = j->shared;
     struct ps_role_options o = {
-        .config = &j->c, .layout = j->l, .scheduler = b->address, .trust = trust_of_test(PS_WORKER)};
+        .config = &j->c, .layout = j->l, .scheduler = b->address, .key = key_of_test()};
     error_quiet(1);
     if (i == 0) {
         o.scheduler = "tcp://127.0.0.1:*";
-        o.trust = trust_of_test(PS_SCHEDULER);
+        o.key = key_of_test();
         o.on_bound = on_bound;
         o.ctx = b;
         b->rc[i] = ps_scheduler_run(&o);

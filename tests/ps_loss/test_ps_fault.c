@@ -247,9 +247,9 @@ static void test_pulse(void **state) {
     struct wire_count wire = {0};
     char bound[NET_ADDRESS_MAX];
     struct net *net = net_create(
-        &(struct net_options){.wire = &wire, .queue_messages = 1000, .trust = trust_of_test(PS_SCHEDULER)});
-    struct net_socket *s = net_router(net, NET_CONTROL, "tcp://127.0.0.1:*", bound);
-    struct ps_role_options role = {.config = &c, .scheduler = bound, .trust = trust_of_test(PS_WORKER)};
+        &(struct net_options){.wire = &wire, .queue_messages = 1000, .key = key_of_test()});
+    struct net_socket *s = net_router(net, "tcp://127.0.0.1:*", bound);
+    struct ps_role_options role = {.config = &c, .scheduler = bound, .key = key_of_test()};
     _Atomic uint64_t turns = 0;
     struct pulse_options o = {.role = &role,
                               .id = {.role = PS_WORKER, .rank = 3, .incarnation = 1},

@@ -49,8 +49,7 @@ class Codes(test_resume.Resume):
     def test_a_worker_by_hand(self):
         """Each worker leaves its errors in the directory that all share; worker 1 without one would end every checkpoint."""
         p = self.run_it("worker", *OF_ROLES, *star(), *code("int8"), *KEEP_ALL, "--rank", "1", "--scheduler",
-                        "tcp://127.0.0.1:9", "--set", "parameter_server.deadline_ms=2000", status=None,
-                        env={"STARRING_JOB_SECRET": "of nobody" * 8})
+                        "tcp://127.0.0.1:9", "--set", "parameter_server.deadline_ms=2000", status=None)
         self.assertNotEqual(p.returncode, 0)
         self.assertIn("--checkpoint-every: nowhere to leave what this worker's codes have not said: give --out DIR", p.stderr)
 

@@ -439,7 +439,6 @@ static void the_header_tells_who_may_join(void **state) {
         {&topology_star, {0}, "\nsecurity loopback: ", NULL},
         {&topology_star, {0}, "\nsecurity loopback: ", "tcp://127.0.0.1:*"},
         {&topology_star, {0}, "\nsecurity job: ", "tcp://10.77.0.1:*"},
-        {&topology_star, {.keys = (char *)"keys"}, "\nsecurity curve: ", "tcp://10.77.0.1:*"},
         {&topology_star,
          {.insecure = true},
          "\nsecurity insecure: ANYBODY WHO REACHES THE PORTS CAN JOIN",

@@ -6,9 +6,7 @@ import glob
 import json
 import os
 import re
-import shutil
 import sys
-import tempfile
 import time
 import unittest
 
@@ -23,13 +21,12 @@ import make_files  # noqa: E402
 SMALL = ["--model", "tiny", "--steps", "3", "--seq", "8", "--batch", "1", "--threads", "1", "--quiet"]
 STAR = ["--workers", "2", "--servers", "2", "--trace"]
 EVALS = ["--set", "eval_every=2", "--set", "eval_batches=1"]
-KEYS = os.path.join(tempfile.gettempdir(), f"starring-files-keys-{os.getpid()}")
 WARMUP = ["--set", "scheduler.params.warmup_num_steps=2"]
 RUNS = {
     "local": ["--topology", "local", "--dtype", "fp16", *EVALS, "--keep-snapshots", "--set", "target_loss=9"],
     "sync": ["--topology", "ps:sync", *STAR, "--set", "eval_batches=0", "--straggle", "1:2", "--delay", "0:constant:1",
              "--replicate", "--restart", "1", "--fault", "dup=0.1"],
-    "elastic": ["--topology", "ps:sync", "--elastic", "1:2", "--no-weights", "--set", "eval_batches=0", "--keys", KEYS],
+    "elastic": ["--topology", "ps:sync", "--elastic", "1:2", "--no-weights", "--set", "eval_batches=0"],
     "units": ["--topology", "ps:sync", "--workers", "2", "--resident", "units", "--servers-on", "workers", "--set", "eval_batches=0"],
     "late": ["--topology", "ps:backup:1", "--workers", "2", "--no-weights", "--set", "eval_batches=0"],
     "async": ["--topology", "ps:async", *STAR, *EVALS, "--delay", "0:constant:20", "--delay", "1:constant:20", "--record-arrivals", "--log-updates"],
@@ -121,8 +118,6 @@ class Files(Runs):
 
     def make_runs(self):
         self.write("to be held out, or not to be held out\n" * 20, "held.txt")
-        self.addClassCleanup(shutil.rmtree, KEYS, True)
-        self.run_it("keygen", KEYS)
         for name, more in RUNS.items():
             self.train(name, more)
         self.lose_a_worker("away", RUNS["elastic"])

@@ -37,7 +37,7 @@ LAYERS = {
                {"shared/bench", "shared/generate", "shared/plan"},
                {"shared/command"}],                               # what a person types
     "ps": [{"ps/job"},                                            # facts of a star's job: keys, shards, rules, times
-           {"ps/trust"}, {"ps/net"},                              # who may join; messages, and the link under them
+           {"ps/net"},                                            # messages, and the link under them
            {"ps/sum"}, {"ps/record"},                             # how gradients are coded and added; orders and staleness
            {"ps/agree"},                                          # what the roles agree on: batches, members, the start
            {"ps/server", "ps/worker", "ps/scheduler"},            # the roles: one never sees another
@@ -48,7 +48,7 @@ LAYERS = {
 }
 # header pattern: the only files that may include it
 PRIVATE = {
-    r"zmq\.h": r"shared/fabric/.*|ps/trust/key_files\.c|shared/launch/rendezvous\.[ch]",
+    r"zmq\.h": r"shared/fabric/.*|shared/launch/rendezvous\.[ch]",
     r"mpi\.h": r"decentral/mpi/.*",
     r"gloo/.*": r"decentral/gloo/.*\.cc",
     r"nccl\.h": r"tests/.*",

@@ -121,7 +121,7 @@ static const struct {
      "parameter_server.record_arrivals parameter_server.replay_arrivals "
      "activation_checkpointing.number_checkpoints activation_checkpointing.cpu_checkpointing "
      "activation_checkpointing.recompute "
-     "parameter_server.log_updates recovery.resume security.keys security.insecure"}};
+     "parameter_server.log_updates recovery.resume security.insecure"}};
 
 static void test_who_agrees_on_what(void **state) {
     (void)state;

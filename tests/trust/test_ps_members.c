@@ -216,15 +216,13 @@ static int login_at(const struct job *j, int64_t given, enum ps_role role, int a
     char bound[NET_ADDRESS_MAX];
     struct hostile h = {.rank = given};
     pthread_t thread;
-    h.net = net_create(
-        &(struct net_options){.wire = &wire, .queue_messages = 100, .trust = trust_of_test(PS_SCHEDULER)});
-    h.socket = net_router(h.net, NET_CONTROL, "tcp://127.0.0.1:*", bound);
+    h.net = net_create(&(struct net_options){.wire = &wire, .queue_messages = 100, .key = key_of_test()});
+    h.socket = net_router(h.net, "tcp://127.0.0.1:*", bound);
     assert_non_null(h.socket);
     pthread_create(&thread, NULL, hostile_main, &h);
-    struct net *net = net_create(
-        &(struct net_options){.wire = &wire, .queue_messages = 100, .trust = trust_of_test(PS_WORKER)});
-    struct ps_role_options o = {
-        .config = &j->c, .layout = j->l, .scheduler = bound, .trust = trust_of_test(PS_WORKER)};
+    struct net *net =
+        net_create(&(struct net_options){.wire = &wire, .queue_messages = 100, .key = key_of_test()});
+    struct ps_role_options o = {.config = &j->c, .layout = j->l, .scheduler = bound, .key = key_of_test()};
     struct manifest manifest = {.identity = (char *)"{}"};
     struct ps_login l = {.socket = net_dealer(net, &(struct net_peer){.address = bound}),
                          .role = &o,

@@ -19,24 +19,19 @@ static void put_map(struct identity *i, const struct layout *l, const struct con
     identity_put(i, "parameter_server.partitions", text);
 }
 
-static void put_words(struct manifest *out, const struct config *c, const struct layout *l,
-                      const struct shard_map *m, const char *before) {
-    char optimizer[96];
-    c->optimizer.row->describe(optimizer, sizeof optimizer, &c->optimizer);
-    snprintf(out->text, sizeof out->text,
-             "%s%lld params, %d units, %s, %d workers, %d servers x %d threads, %d keys, ps:%s, %s, "
-             "clip %g, scaler %s, seed %llu, batch %lld x %lld, %lld steps%s",
-             before, (long long)l->params, l->count, dtype_name(c->dtype), c->workers, m->servers, m->threads,
-             m->count, consistency_of(c).row->name, optimizer, (double)c->clip,
-             c->scaler.enabled ? "on" : "off", (unsigned long long)c->seed, (long long)c->train_batch,
-             (long long)c->seq, (long long)c->steps, c->medium == MEDIUM_SHM ? ", medium shm" : "");
-}
-
 struct manifest manifest_of_order(const struct config *c, const struct layout *l, const struct shard_map *m) {
     struct identity *i = identity_make(&(struct identity_source){.config = c, .layout = l});
     put_map(i, l, c, m);
     struct manifest out = {.hash = identity_hash(i, IDENTITY_TRAJECTORY | IDENTITY_ORDER)};
-    put_words(&out, c, l, m, "");
+    char optimizer[96];
+    c->optimizer.row->describe(optimizer, sizeof optimizer, &c->optimizer);
+    snprintf(out.text, sizeof out.text,
+             "%lld params, %d units, %s, %d workers, %d servers x %d threads, %d keys, ps:%s, %s, "
+             "clip %g, scaler %s, seed %llu, batch %lld x %lld, %lld steps%s",
+             (long long)l->params, l->count, dtype_name(c->dtype), c->workers, m->servers, m->threads,
+             m->count, consistency_of(c).row->name, optimizer, (double)c->clip,
+             c->scaler.enabled ? "on" : "off", (unsigned long long)c->seed, (long long)c->train_batch,
+             (long long)c->seq, (long long)c->steps, c->medium == MEDIUM_SHM ? ", medium shm" : "");
     identity_destroy(&i);
     return out;
 }
@@ -46,9 +41,6 @@ struct manifest manifest_make(const struct ps_role_options *o, const struct shar
     put_map(i, o->layout, o->config, m);
     struct manifest out = {.hash = identity_hash(i, IDENTITY_TRAJECTORY | IDENTITY_RUN),
                            .identity = identity_text(i)};
-    char *program = xasprintf("%s; ", identity_get(i, "program"));
-    put_words(&out, o->config, o->layout, m, program);
-    free(program);
     identity_destroy(&i);
     return out;
 }

@@ -8,8 +8,8 @@
 
 struct manifest {
     uint64_t hash;
-    char text[240];  // the same in words, for people: a scheduler of an earlier version shows them
-    char *identity;  // identity_text: what a difference is named from; or NULL
+    char text[240];  // of an order: the same in words, for people
+    char *identity;  // of a role: identity_text, what a difference is named from
 };
 
 // Of a role; manifest_release frees what it holds.

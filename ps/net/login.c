@@ -63,7 +63,6 @@ void ps_hello(const struct ps_login *l, const struct ps_identity *id) {
     m.payload = payload;
     m.bytes = known + listens;
     ps_stamp(id, &m.header);
-    memcpy(m.header.text, l->manifest->text, sizeof l->manifest->text);
     if (gethostname(m.header.host, sizeof m.header.host - 1) != 0) m.header.host[0] = 0;
     m.header.host[sizeof m.header.host - 1] = 0;
     net_send(l->socket, NULL, &m);

@@ -64,7 +64,7 @@ int membership_assign(const struct membership *c, const struct wire_header *h) {
     return -1;
 }
 
-// The payload of a HELLO: a role's identity, a zero, and a server's endpoints. An older program's has no zero.
+// The payload of a HELLO: a role's identity, a zero, and a server's endpoints.
 struct hello {
     const char *identity;  // NULL: none
     const char *endpoints;
@@ -79,9 +79,10 @@ static void check_manifest(const struct membership *c, const char *name, const s
     bool differs = h->manifest != c->o.manifest.hash;
     char *text = NULL;
     if (differs && !hello->identity) {
-        core_fail(why,
-                  "%s is of an older version of starring, or none: it says (%.160s), the scheduler (%.160s)",
-                  name, h->text, c->o.manifest.text);
+        core_fail(
+            why,
+            "%s does not say of which run it is, as another version of starring: install one version for all",
+            name);
         return;
     }
     if (differs) text = manifest_difference(it, own);
@@ -90,8 +91,7 @@ static void check_manifest(const struct membership *c, const char *name, const s
     if (text)
         core_fail(why, "%s", text);
     else if (differs)
-        core_fail(why, "manifests differ: %s has (%.200s), the scheduler has (%.200s)", name, h->text,
-                  c->o.manifest.text);
+        core_fail(why, "%s is of another run, and does not say in what", name);
     free(text);
 }
 

@@ -115,7 +115,8 @@ class Told(Runs):
         self.assertEqual(self.run_it("evaluate", "none", status=2).stderr, "starring: error: evaluate none: No such file or directory\n")
 
     # What an earlier version had, and words of the sentence that says what to use instead.
-    GONE = {"train --print-config --set cuda.products=table.json": "cuda.products: tables of measured matrix products have gone: leave it out",
+    GONE = {"train --print-config --set parameter_server.distinct_workers=true": "distinct_workers: .*have gone: leave it out.* or use ps:backup:B",
+            "train --print-config --set cuda.products=table.json": "cuda.products: tables of measured matrix products have gone: leave it out",
             "bench tune --model tiny": "bench tune: tables of measured products have gone: .*starring bench kernels --device cuda times"}
 
     def test_what_has_gone_says_what_to_use(self):

@@ -49,7 +49,7 @@ static int starts(void *ctx, const struct epochs *e, struct start_point *out, ch
 static void create(struct life *x, uint8_t flags) {
     struct scheduler_options o = {.config = &x->s->c,
                                   .map = x->s->map,
-                                  .manifest = {.hash = 5, .text = "ours"},
+                                  .manifest = {.hash = 5},
                                   .job = draw(x),
                                   .starts = starts,
                                   .starts_ctx = x,

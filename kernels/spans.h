@@ -1,5 +1,5 @@
 // The one recorder of spans: what happened from when to when, in bounded memory. Streams, steps, threads of the star and
-// stalls are all recorded as lists of spans, of which shared/report/span_files.h writes timeline.json and trace.json.
+// stalls are all recorded as lists of spans, of which shared/report/span_files.h writes trace.json.
 //
 //     ring   | first .. next |      the spans numbered [first, next); number n lies at ring[n % room]
 //

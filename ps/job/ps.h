@@ -32,7 +32,7 @@ struct ps_role_options {
     const struct model_spec *spec;    // for the manifest; NULL: the layout alone speaks for the model
     const struct token_source *data;  // a worker's, for the manifest; NULL: this role computes nothing
     const char *scheduler;            // address to listen on (scheduler) or connect to
-    const char *dir;                  // run directory, for pictures and traces; NULL: none
+    const char *dir;                  // run directory, for traces; NULL: none
     const char *advertise;            // host or tcp://host:port told to others, or NULL: as bound
     const struct job_key *key;  // who has it may join; outlives the role. NULL: nobody is asked (--insecure)
     int rank;                   // server or worker index; -1: any free one, given by the scheduler

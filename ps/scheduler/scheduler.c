@@ -516,7 +516,7 @@ static void part(struct scheduler *s) {
 static int trace_end(void *arg) {
     struct scheduler *s = arg;
     const struct config *c = s->o->config;
-    struct span_thread thread = {.name = "messages", .traced = thread_time_traced(s->spans)};
+    struct span_thread thread = {.name = "messages", .spans = thread_time_traced(s->spans)};
     struct span_role r = {.dir = s->o->dir,
                           .role = "scheduler",
                           .threads = &thread,

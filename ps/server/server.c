@@ -424,7 +424,7 @@ static char arrow(const struct span *s) {
     return s->part == SERVER_SUM || s->part == SERVER_UPDATE || s->part == SERVER_REPLY ? 't' : 0;
 }
 
-// The spans of all shards go into the run directory: pictures of the run's end, and all of them where a trace is asked for.
+// The spans of all shards go into the run directory: those of the run's end, or all of them where a trace is asked for.
 static int leave_spans(const struct server *s) {
     int count = s->map->threads;
     struct span_thread *threads = xcalloc((unsigned long)count, sizeof *threads);
@@ -432,7 +432,8 @@ static int leave_spans(const struct server *s) {
     for (int t = 0; t < count; t++) {
         const struct thread_time *spans = s->shards[t].spans;
         snprintf(labels[t], sizeof labels[t], "shard %d", t);
-        threads[t] = (struct span_thread){labels[t], thread_time_last(spans), thread_time_traced(spans)};
+        threads[t] = (struct span_thread){labels[t],
+                                          s->c->trace ? thread_time_traced(spans) : thread_time_last(spans)};
     }
     struct span_role r = {.dir = s->o->dir,
                           .role = "server",
@@ -441,12 +442,12 @@ static int leave_spans(const struct server *s) {
                           .error_ns = ps_clock_error(&s->id.clock, now_ns()),
                           .threads = threads,
                           .count = count,
+                          .steps = s->c->trace ? 0 : SERVER_PICTURED,
                           .first_tid = 1,
                           .workers = s->c->workers,
                           .keys = s->map->count,
-                          .arrow = arrow};
-    int rc = s->o->dir ? timeline_write_threads(&r, SERVER_PICTURED) : 0;
-    if (!rc && s->o->dir && s->c->trace) rc = trace_write_threads(&r);
+                          .arrow = s->c->trace ? arrow : NULL};
+    int rc = s->o->dir ? trace_write_threads(&r) : 0;
     free(labels);
     free(threads);
     return rc;

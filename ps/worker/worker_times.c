@@ -86,7 +86,7 @@ static char arrow(const struct span *s) {
 }
 
 int worker_trace_write(const struct worker_trace *t) {
-    struct span_thread thread = {.name = "communication", .traced = thread_time_traced(t->spans)};
+    struct span_thread thread = {.name = "communication", .spans = thread_time_traced(t->spans)};
     struct span_role r = {.dir = t->role->dir,
                           .role = "worker",
                           .rank = t->rank,

@@ -191,7 +191,8 @@ static const struct config_key keys[] = {
     BOOL("keep_snapshots", NOBODY, c.keep_snapshots,
          FLAG("keep-snapshots", NULL, "do not remove DIR/snapshots after they have been evaluated"),
          IN(FILES)),  // worker 0's files
-    BOOL("trace", NOBODY, c.trace, FLAG("trace", NULL, "write trace.json (Chrome, Perfetto)"),
+    BOOL("trace", NOBODY, c.trace,
+         FLAG("trace", NULL, "trace.json (Chrome, Perfetto) has all steps, not the last three"),
          IN(FILES)),  // each role may leave its own
     // They name ranks, and each rank looks itself up: where one does not know of its trouble, the report is wrong.
     LIST(

@@ -22,8 +22,7 @@ struct cJSON *closing_merge(const struct config *c, const char *dir) {
     struct cJSON *missing = cJSON_CreateArray(), *reports = summary_reports(c, dir, missing);
     struct meeting *m = meeting_of(reports);
     // A fault in one file is no reason to go without the others.
-    bool whole = timeline_merge(c, dir, m) == 0;
-    if (c->trace && trace_merge(dir, c->workers, m)) whole = false;
+    bool whole = trace_merge(c, dir, m) == 0;
     meeting_free(&m);
     cJSON_Delete(reports);
     cJSON_Delete(missing);

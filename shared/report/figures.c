@@ -229,8 +229,7 @@ static const struct figure of_ranks[] = {
     {"time.clock_error_s", "s", "of times that ranks told each other, at most: 0 where all share one clock",
      ALSO(clock_error_s), .join = JOIN_MOST_OF_WORKERS},
     {"moments", NULL,
-     "from which summary.json's `waited_for` and `stood_still` are made, on the clock of "
-     "`timeline.json`",
+     "from which summary.json's `waited_for` and `stood_still` are made, on the clock of `trace.json`",
      MADE(put_moments), .type = "object"},
     {"checkpoints", NULL, NULL, OBJECT, IF(keeps), .when = "`--checkpoint-every`", WORKER_ONLY},
     {"checkpoints.written", NULL, "complete checkpoints", AT(checkpoints.written), .join = JOIN_FIRST},

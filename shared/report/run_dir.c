@@ -23,8 +23,8 @@
 
 #define DYING_S 3.0  // a killed run's last process, Open MPI's ranks for one, ends within that
 
-static const char *const run_files[] = {"config.json", "metrics.jsonl", "evals.jsonl", "summary.json",
-                                        "trace.json",  "timeline.json", "state.json"};
+static const char *const run_files[] = {"config.json",  "metrics.jsonl", "evals.jsonl",
+                                        "summary.json", "trace.json",    "state.json"};
 #define RUN_FILES (sizeof run_files / sizeof run_files[0])
 
 static int make_path(const char *dir) {
@@ -91,8 +91,7 @@ static void remove_files(const char *dir, const char *below, bool (*ours)(const 
 
 bool run_dir_is_rank_file(const char *name) {
     return !strncmp(name, "worker-", 7) || !strncmp(name, "server-", 7) || !strncmp(name, "trace-", 6) ||
-           !strncmp(name, "timeline-", 9) || !strncmp(name, "last-", 5) || !strncmp(name, "staleness-", 10) ||
-           !strncmp(name, "updates-", 8);
+           !strncmp(name, "last-", 5) || !strncmp(name, "staleness-", 10) || !strncmp(name, "updates-", 8);
 }
 
 bool run_dir_is_record(const char *name) {
@@ -236,7 +235,7 @@ static void let_it_end(const char *dir, struct run_state *s) {
 }
 
 int run_dir_continue(const char *dir, const struct config *c) {
-    static const char *const over[] = {"summary.json", "trace.json", "timeline.json"};
+    static const char *const over[] = {"summary.json", "trace.json"};
     struct run_state s;
     int lock;
     if (lock_dir(dir, &lock)) return -1;

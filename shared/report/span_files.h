@@ -1,8 +1,6 @@
-// The spans of a run as files (docs/files.md). Each process leaves its own in DIR/ranks, on the job's clock; where the
-// reports meet they are joined:
-//
-//     DIR/ranks/timeline-ROLE-RANK.json   -> DIR/timeline.json   the last steps, for pictures
-//     DIR/ranks/trace-*.json, with --trace -> DIR/trace.json     all spans, in Chrome's trace event format (Perfetto reads it)
+// The spans of a run as a file (docs/files.md): each process leaves its own in DIR/ranks/trace-*.json, on the job's clock; where the
+// reports meet they are joined to DIR/trace.json, in Chrome's trace event format, which Perfetto reads and of which pictures are drawn
+// (experiments/comparison/pages/timeline.py). It holds the last steps, with --trace all spans of the run.
 //
 // A process of the job is a process (pid) of the trace; a stream or a thread of it is a thread (tid).
 //
@@ -27,13 +25,13 @@ struct meeting;
 struct timeline;
 
 // ---------------------------------------------------------------- a worker, after timeline_end
-int timeline_write_worker(const char *dir, int rank, struct timeline *tl);
-int trace_write_worker(const char *dir, int rank, struct device *dev, struct timeline *tl);
+// whole: the spans of its streams and all gaps, not those of the last steps alone.
+int trace_write_worker(const char *dir, int rank, struct device *dev, struct timeline *tl, bool whole);
 
 // ---------------------------------------------------------------- threads of a role
 struct span_thread {
     const char *name;
-    const struct spans *last, *traced;  // SPAN_PART (shared/time/thread_time.h)
+    const struct spans *spans;  // SPAN_PART (shared/time/thread_time.h)
 };
 struct span_role {
     const char *dir;  // run directory
@@ -43,29 +41,15 @@ struct span_role {
     int64_t error_ns;  // of that
     const struct span_thread *threads;
     int count;
-    // For traces:
+    int steps;                            // how many of the last ones; 0: all spans
     int first_tid;                        // of the first thread
     int workers, servers, keys;           // of the job
     char (*arrow)(const struct span *s);  // 's', 't', 'f', or 0: no arrow passes here; NULL: nowhere
 };
-int timeline_write_threads(const struct span_role *r, int steps);  // steps: how many of the last ones
 int trace_write_threads(const struct span_role *r);
 
 // ---------------------------------------------------------------- all ranks
-// m: of all ranks' reports. The parts of a trace are removed when they are in the one file.
-int timeline_merge(const struct config *c, const char *dir, const struct meeting *m);
-int trace_merge(const char *dir, int workers, const struct meeting *m);
-
-// A piece of a gap as the reports settle it: its part of the time, and the rank that was waited for (role NULL: none is known).
-struct settled_gap {
-    const char *part;  // "host", "wait", "comm_exposed"
-    const char *role;
-    int rank;
-};
-// stood: the index of the rank that stood still, -1: what the gap itself says; own: the index of the gap's rank.
-struct settled_gap gap_settle(const struct meeting *m, const struct span *piece, int stood, int own);
-
-// The key, step and worker of a SPAN_PART, as far as it has them: "key":1,"step":2,"worker":3. comma: before the first member.
-void span_put_members(void *file, const char *comma, const struct span *s);
+// m: of all ranks' reports. The parts are removed when they are in the one file.
+int trace_merge(const struct config *c, const char *dir, const struct meeting *m);
 
 #endif

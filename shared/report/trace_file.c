@@ -1,4 +1,4 @@
-// trace.json: every span of a run, in Chrome's trace event format. An event is a line; timestamps are microseconds.
+// trace.json: the spans of a run, in Chrome's trace event format. An event is a line; timestamps are microseconds.
 //
 // The parts of it, DIR/ranks/trace-*.json, are lines of events with commas between them and without brackets.
 #include <ctype.h>
@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "shared/config/config.h"
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
@@ -20,8 +21,8 @@
 #include "shared/time/moments.h"
 #include "shared/time/thread_time.h"
 
-#define GAPS_TID   900  // behind those of the device's streams
-#define STALLS_TID 901
+// Behind those of the device's streams.
+enum { GAPS_TID = 900, STALLS_TID, STEPS_TID, PHASES_TID };
 
 // ---------------------------------------------------------------- events
 struct trace {
@@ -29,6 +30,7 @@ struct trace {
     FILE *f;  // NULL: it could not be made
     int pid;
     int64_t shift;  // to the job's clock
+    int64_t from;   // where the first step begins that it has: what ended before is left out; 0: nothing is
     bool any;
 };
 
@@ -72,6 +74,12 @@ static void put_lost(struct trace *t, int tid, const char *name, uint64_t lost) 
     fprintf(t->f, ",\"args\":{\"count\":%" PRIu64 "}}", lost);
 }
 
+// How far the process's moments may be off the job's clock.
+static void put_clock_error(struct trace *t, int64_t ns) {
+    event(t, 'M', 0, "clock_error");
+    fprintf(t->f, ",\"args\":{\"ns\":%" PRId64 "}}", ns);
+}
+
 // A span without its arguments; the caller closes the event.
 static void put_span(struct trace *t, int tid, const struct span *s, const char *name, const char *category) {
     event(t, 'X', tid, name);
@@ -79,7 +87,67 @@ static void put_span(struct trace *t, int tid, const struct span *s, const char 
             (double)span_length(s) * 1e-3);
 }
 
+// ---------------------------------------------------------------- a worker's last steps
+// In a step, cut at its ends: a span of two steps is one in each.
+static void put_phases(struct trace *t, const struct timeline_view *v) {
+    for (size_t i = 0; i < v->compute_count; i++) {
+        struct span s = v->compute[i];
+        if (s.begin < v->begin) s.begin = v->begin;
+        if (s.end > v->end) s.end = v->end;
+        put_span(t, PHASES_TID, &s, phase_name(s.phase), "phase");
+        fputs("}", t->f);
+    }
+}
+
+// From the moment at which every part of it was ready, as far as that is known, until it had arrived. Transfers overlap, so each is a
+// pair of events of its own.
+static void put_transfer(struct trace *t, const struct layout *l, const struct transfer_times *m) {
+    int64_t begin = m->peers_ready > m->own_ready ? m->peers_ready : m->own_ready ? m->own_ready : m->asked;
+    bool named = m->what.unit >= 0 && m->what.unit < l->count;
+    char name[128];
+    if (m->done <= begin) return;
+    snprintf(name, sizeof name, "%s%s%s", transfer_kind_name(m->what.kind), named ? " of " : "",
+             named ? l->units[m->what.unit].name : "");
+    for (int end = 0; end < 2; end++) {
+        event(t, end ? 'e' : 'b', 0, name);
+        fprintf(t->f, ",\"cat\":\"transfer\",\"id\":\"0x%" PRIx64 "\",\"ts\":%.3f",
+                ((uint64_t)t->pid + 1) << 40 | m->id, (double)((end ? m->done : begin) + t->shift) * 1e-3);
+        if (!end) fprintf(t->f, ",\"args\":{\"bytes\":%" PRIu64 "}", m->what.bytes);
+        fputs("}", t->f);
+    }
+}
+
+// A step that is there, what its computing did, and the transfers that none of the steps before has had.
+static void put_step(struct trace *t, const struct layout *l, const struct timeline_view *v,
+                     uint64_t *transfers) {
+    char name[40];
+    snprintf(name, sizeof name, "step %" PRId64, v->step + 1);
+    put_span(t, STEPS_TID, &(struct span){.begin = v->begin, .end = v->end}, name, "step");
+    fprintf(t->f, ",\"args\":{\"step\":%" PRId64 "}}", v->step + 1);
+    put_phases(t, v);
+    for (size_t i = 0; i < v->transfer_count; i++) {
+        if (v->transfers[i].id <= *transfers) continue;
+        *transfers = v->transfers[i].id;
+        put_transfer(t, l, &v->transfers[i]);
+    }
+}
+
 // ---------------------------------------------------------------- a worker's streams, and its gaps
+// A piece of a gap as the reports settle it: its part of the time, and the rank that was waited for (role NULL: none is known).
+struct settled_gap {
+    const char *part;  // "host", "wait", "comm_exposed"
+    const char *role;
+    int rank;
+};
+
+// stood: the index of the rank that stood still, -1: what the gap itself says; own: the index of the gap's rank.
+static struct settled_gap gap_settle(const struct meeting *m, const struct span *piece, int stood, int own) {
+    if (stood >= 0 && stood == own) return (struct settled_gap){"host", NULL, -1};
+    if (stood >= 0) return (struct settled_gap){"wait", m->roles[stood], m->ranks[stood]};
+    if (piece->kind != SPAN_WAIT) return (struct settled_gap){"comm_exposed", NULL, -1};
+    return (struct settled_gap){"wait", piece->peer >= 0 ? "worker" : NULL, piece->peer};
+}
+
 static void put_gap(struct trace *t, const struct span *g, const char *transfer, struct settled_gap of) {
     char name[96] = "exposed communication";
     if (!strcmp(of.part, "host")) snprintf(name, sizeof name, "this rank stood still");
@@ -99,30 +167,49 @@ static int end(struct trace *t, char *path) {
     return rc;
 }
 
-int trace_write_worker(const char *dir, int rank, struct device *dev, struct timeline *tl) {
-    struct trace t = {.pid = rank, .shift = timeline_clock(tl).offset_ns};
-    char *path = xasprintf("%s/ranks/trace-%d.json", dir, rank);
-    const struct spans *spans, *gaps = &timeline_gaps(tl)->all;
+// As the worker saw it itself.
+static void put_own_gap(struct trace *t, const struct span *g) {
+    char transfer[128];
+    snprintf(transfer, sizeof transfer, "%s%s%s", transfer_kind_name(g->part), g->name ? " of " : "",
+             g->name ? g->name : "");
+    put_gap(t, g, transfer, gap_settle(NULL, g, -1, -1));
+}
+
+static void put_streams(struct trace *t, struct device *dev) {
+    const struct spans *spans;
     const char *name;
-    if (!begin(&t, path)) return end(&t, path);
-    put_name(&t, "process_name", 0, dev_label(dev));
     for (int i = 0; (spans = dev_spans(dev, i, &name)); i++) {
-        put_name(&t, "thread_name", i + 1, name);
+        put_name(t, "thread_name", i + 1, name);
         for (size_t k = 0; k < spans_count(spans); k++) {
             const struct span *s = spans_at(spans, k);
-            put_span(&t, i + 1, s, s->name, s->kind == SPAN_BLOCKED ? "blocked" : phase_name(s->phase));
-            fputs("}", t.f);
+            put_span(t, i + 1, s, s->name, s->kind == SPAN_BLOCKED ? "blocked" : phase_name(s->phase));
+            fputs("}", t->f);
         }
-        put_lost(&t, i + 1, name, spans->lost);
+        put_lost(t, i + 1, name, spans->lost);
     }
+}
+
+int trace_write_worker(const char *dir, int rank, struct device *dev, struct timeline *tl, bool whole) {
+    struct timeline_clock clock = timeline_clock(tl);
+    struct trace t = {.pid = rank, .shift = clock.offset_ns};
+    char *path = xasprintf("%s/ranks/trace-%d.json", dir, rank);
+    const struct spans *gaps = &timeline_gaps(tl)->all;
+    uint64_t transfers = 0;
+    if (!begin(&t, path)) return end(&t, path);
+    put_name(&t, "process_name", 0, dev_label(dev));
+    put_clock_error(&t, clock.error_ns);
+    if (whole) put_streams(&t, dev);
     put_name(&t, "thread_name", GAPS_TID, "standing still");
-    for (size_t i = 0; i < spans_count(gaps); i++) {
-        const struct span *g = spans_at(gaps, i);
-        char transfer[128];
-        snprintf(transfer, sizeof transfer, "%s%s%s", transfer_kind_name(g->part), g->name ? " of " : "",
-                 g->name ? g->name : "");
-        put_gap(&t, g, transfer, gap_settle(NULL, g, -1, -1));
+    put_name(&t, "thread_name", STEPS_TID, "the last steps");
+    put_name(&t, "thread_name", PHASES_TID, "their phases");
+    for (int back = TIMELINE_KEPT - 1; back >= 0; back--) {
+        struct timeline_view v;
+        if (!timeline_view(tl, back, &v)) continue;
+        put_step(&t, timeline_layout(tl), &v, &transfers);
+        for (size_t i = 0; i < v.gap_count && !whole; i++) put_own_gap(&t, &v.gaps[i]);
+        timeline_view_free(&v);
     }
+    for (size_t i = 0; i < spans_count(gaps) && whole; i++) put_own_gap(&t, spans_at(gaps, i));
     put_lost(&t, GAPS_TID, "standing still", gaps->lost);
     return end(&t, path);
 }
@@ -147,20 +234,52 @@ static void put_arrows(struct trace *t, int tid, const struct span_role *r, cons
     }
 }
 
-static void put_thread(struct trace *t, int tid, const struct span_role *r,
-                       const struct span_thread *thread) {
+static void put_members(struct trace *t, const struct span *s) {
+    const struct {
+        const char *name;
+        int64_t value;
+        bool known;
+    } members[] = {{"key", s->key, s->key >= 0},
+                   {"step", s->step + 1, s->step >= 0},
+                   {"worker", s->peer, s->peers == 1 && s->peer >= 0}};
+    const char *comma = "";
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
+        if (!members[i].known) continue;
+        fprintf(t->f, "%s\"%s\":%" PRId64, comma, members[i].name, members[i].value);
+        comma = ",";
+    }
+}
+
+// The beginning of the last steps: the first moment at which work belonged to one of them. 0: all are wanted.
+static int64_t steps_begin(const struct span_role *r) {
+    int64_t last = -1, begin_ns = INT64_MAX;
+    if (!r->steps) return 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int t = 0; t < r->count; t++)
+            for (size_t i = 0; i < spans_count(r->threads[t].spans); i++) {
+                const struct span *s = spans_at(r->threads[t].spans, i);
+                if (pass == 0 && s->step > last) last = s->step;
+                if (pass == 1 && s->step > last - r->steps && s->step >= 0 && s->begin < begin_ns)
+                    begin_ns = s->begin;
+            }
+    return begin_ns;
+}
+
+static void put_thread(struct trace *t, int tid, const struct span_role *r, const struct span_thread *thread,
+                       int64_t from_ns) {
     size_t cells = (size_t)THREAD_PARTS * (size_t)r->keys * (size_t)r->workers;
     int64_t *passed = xcalloc(cells + 1, sizeof *passed);
     put_name(t, "thread_name", tid, thread->name);
-    for (size_t i = 0; i < spans_count(thread->traced); i++) {
-        const struct span *s = spans_at(thread->traced, i);
+    for (size_t i = 0; i < spans_count(thread->spans); i++) {
+        const struct span *s = spans_at(thread->spans, i);
+        if (s->begin < from_ns) continue;
         put_span(t, tid, s, s->name, r->role);
         fputs(",\"args\":{", t->f);
-        span_put_members(t->f, "", s);
+        put_members(t, s);
         fputs("}}", t->f);
         put_arrows(t, tid, r, s, passed);
     }
-    put_lost(t, tid, thread->name, thread->traced->lost);
+    if (!r->steps) put_lost(t, tid, thread->name, thread->spans->lost);
     free(passed);
 }
 
@@ -172,7 +291,9 @@ int trace_write_threads(const struct span_role *r) {
     snprintf(label, sizeof label, scheduler ? "%s" : "%s %d", r->role, r->rank);
     if (begin(&t, path)) {
         put_name(&t, "process_name", 0, label);
-        for (int i = 0; i < r->count; i++) put_thread(&t, r->first_tid + i, r, &r->threads[i]);
+        put_clock_error(&t, r->error_ns);
+        for (int i = 0; i < r->count; i++)
+            put_thread(&t, r->first_tid + i, r, &r->threads[i], steps_begin(r));
     }
     return end(&t, path);
 }
@@ -193,20 +314,25 @@ static void put_piece(void *ctx, const struct span *g, int stood) {
 
 static int64_t nanoseconds(double us) { return isfinite(us) && fabs(us) < 1e15 ? llround(us * 1e3) : 0; }
 
-// Appends the events of DIR/ranks/NAME, gaps as all ranks' reports settle them. 0, or -1 when it cannot be read.
-static int join(struct trace *t, const char *dir, const char *name, const struct meeting *m) {
-    char *file = xasprintf("ranks/%s", name), *text = run_file_read(dir, file, false), *rest = text, *line;
+// Appends the events of DIR/ranks/NAME, gaps as all ranks' reports settle them. 0, or -1 when it cannot be read. may_lack: a file
+// that is not there is none.
+static int join(struct trace *t, const char *dir, const char *name, const struct meeting *m, bool may_lack) {
+    char *file = xasprintf("ranks/%s", name), *text = run_file_read(dir, file, may_lack), *rest = text, *line;
     size_t parts = 0, at = 0;
     struct blame *blame = NULL;
-    int index = -1, rc = text ? 0 : -1;
+    int index = -1, rc = text || may_lack ? 0 : -1;
     while (rest && (line = strsep(&rest, "\n"))) {
         size_t length = strlen(line);
         if (length && line[length - 1] == ',') line[--length] = 0;
         if (!length) continue;
-        cJSON *o = strstr(line, "\"cat\":") && strstr(line, ",\"tid\":900,") ? cJSON_Parse(line) : NULL;
-        if (!o) {
+        bool step = strstr(line, "\"cat\":\"step\"") != NULL;
+        cJSON *o = step || strstr(line, ",\"tid\":900,") ? cJSON_Parse(line) : NULL;
+        if (step || !json_text(o, "cat", NULL)) {
+            int64_t ns = nanoseconds(json_number(o, "ts"));
+            if (step && (!t->from || ns < t->from)) t->from = ns;
             fprintf(t->f, "%s%s", t->any ? ",\n" : "", line);
             t->any = true;
+            cJSON_Delete(o);
             continue;
         }
         const cJSON *args = json_item(o, "args"), *peer = json_item(args, "worker");
@@ -233,6 +359,7 @@ static void put_stalls(struct trace *t, const struct moments *m) {
     bool named = false;
     for (int k = 0; m && k < STALL_KINDS; k++)
         for (size_t i = 0; i < spans_count(&m->stalls[k]); i++) {
+            if (spans_at(&m->stalls[k], i)->end < t->from) continue;
             if (!named) put_name(t, "thread_name", STALLS_TID, "stood still");
             named = true;
             put_span(t, STALLS_TID, spans_at(&m->stalls[k], i), names[k], "stood_still");
@@ -244,33 +371,37 @@ static int is_part(const struct dirent *e) {
     return !strncmp(e->d_name, "trace-", 6) && ends_with(e->d_name, ".json");
 }
 
-int trace_merge(const char *dir, int workers, const struct meeting *m) {
+int trace_merge(const struct config *c, const char *dir, const struct meeting *m) {
     struct trace t = {0};
+    const int workers = c->workers;
     char *path = xasprintf("%s/trace.json", dir), *ranks = xasprintf("%s/ranks", dir);
     struct dirent **names = NULL;
     int rc = 0, count = scandir(ranks, &names, is_part, alphasort);
-    if (begin(&t, path)) {
+    bool any = count > 0 || c->trace;
+    if (any && begin(&t, path)) {
         fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", t.f);
-        // 1. The workers' streams and gaps. None may be missing.
+        // 1. The workers' streams and gaps. Of a whole trace none may be missing.
         for (int r = 0; r < workers; r++) {
             char *name = xasprintf("trace-%d.json", r);
-            if (join(&t, dir, name, m)) rc = -1;
+            if (join(&t, dir, name, m, !c->trace)) rc = -1;
             free(name);
         }
         // 2. Other parts in order of names: communication threads, servers, a scheduler.
         for (int i = 0; i < count; i++) {
             const char *of = names[i]->d_name + strlen("trace-");
-            if (!(isdigit((unsigned char)*of) && atoi(of) < workers) && join(&t, dir, names[i]->d_name, m))
+            if (!(isdigit((unsigned char)*of) && atoi(of) < workers) &&
+                join(&t, dir, names[i]->d_name, m, false))
                 rc = -1;
         }
-        // 3. The stalls of all processes.
+        // 3. The stalls of all processes, of a whole trace from its beginning on.
+        if (c->trace) t.from = 0;
         for (size_t i = 0; i < m->count; i++) {
             t.pid = m->ranks[i] + (strcmp(m->roles[i], "worker") ? workers : 0);
             put_stalls(&t, m->moments[i]);
         }
         fputs("\n]}\n", t.f);
     }
-    if (new_file_end(&t.file, !rc) && !rc)
+    if (any && new_file_end(&t.file, !rc) && !rc)
         rc = fail("%s: cannot write: %s: %s/trace-*.json hold its parts", path, strerror(errno), ranks);
     // Only when all of them are in the one file are they no longer needed.
     for (int i = 0; i < count; i++) {

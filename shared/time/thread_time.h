@@ -6,7 +6,7 @@
 //     totals         from thread_time_start to the end of the last part that is work
 //
 // Ownership   It belongs to one thread; others read it when that has ended.
-// Memory      Taken by thread_time_create: the last `kept` spans, for pictures, and with a trace the first SPANS_TRACED.
+// Memory      Taken by thread_time_create: the last `kept` spans, and with a whole trace the first SPANS_TRACED.
 // NULL        stands for a thread that records nothing: all functions then do nothing.
 #ifndef STARRING_SHARED_TIME_THREAD_TIME_H
 #define STARRING_SHARED_TIME_THREAD_TIME_H

@@ -302,14 +302,19 @@ static size_t cut_stops(struct timeline *tl, const struct step *s, struct span *
     return n;
 }
 
-// Adds the transfer that computing stood still for to the gap.
-static void add_gap(void *ctx, const struct span *gap) {
-    struct timeline *tl = ctx;
+// A gap with the transfer that computing stood still for.
+static struct span named_gap(struct timeline *tl, const struct span *gap) {
     const struct record *r = record_of(tl, gap->id);
     struct span one = *gap;
     int unit = r ? r->t.what.unit : -1;
     one.part = r ? r->t.what.kind : TRANSFER_WEIGHTS;
     if (unit >= 0 && unit < tl->layout->count) one.name = tl->layout->units[unit].name;
+    return one;
+}
+
+static void add_gap(void *ctx, const struct span *gap) {
+    struct timeline *tl = ctx;
+    struct span one = named_gap(tl, gap);
     gaps_add(&tl->gaps, &one);
 }
 
@@ -515,10 +520,16 @@ uint64_t timeline_lost(struct timeline *tl) {
     return lost;
 }
 
+struct viewing {
+    struct timeline *tl;
+    struct timeline_view *v;
+};
+
 static void view_gap(void *ctx, const struct span *gap) {
-    struct timeline_view *v = ctx;
+    const struct viewing *x = ctx;
+    struct timeline_view *v = x->v;
     v->gaps = xrealloc(v->gaps, (v->gap_count + 1) * sizeof *v->gaps);
-    v->gaps[v->gap_count++] = *gap;
+    v->gaps[v->gap_count++] = named_gap(x->tl, gap);
 }
 
 bool timeline_view(struct timeline *tl, int back, struct timeline_view *out) {
@@ -537,7 +548,7 @@ bool timeline_view(struct timeline *tl, int back, struct timeline_view *out) {
             out->transfers[out->transfer_count++] = t;
     }
     struct time_split unused;
-    split_step(tl, s, view_gap, out, &unused);
+    split_step(tl, s, view_gap, &(struct viewing){tl, out}, &unused);
     return true;
 }
 

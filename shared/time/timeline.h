@@ -36,7 +36,7 @@
 #include "shared/time/stall.h"
 
 #define TIMELINE_LATE 3  // steps
-#define TIMELINE_KEPT 3  // of the run's last steps, for pictures
+#define TIMELINE_KEPT 3  // of the run's last steps, for trace.json
 
 enum transfer_kind { TRANSFER_WEIGHTS, TRANSFER_GRADIENTS, TRANSFER_CONTROL, TRANSFER_KINDS };
 const char *transfer_kind_name(enum transfer_kind k);  // "weights", ..
@@ -141,7 +141,7 @@ struct timeline_view {
     int64_t step, begin, end;
     struct span *compute;
     struct transfer_times *transfers;  // that touch the step: asked before its end, not done before its begin
-    struct span *gaps;                 // in order of time; id: of a transfer, which may be none of these
+    struct span *gaps;  // in order of time, as in struct gaps; id: of a transfer, which may be none of these
     size_t compute_count, transfer_count, gap_count;
 };
 // The last step but `back`; back below TIMELINE_KEPT. False: there is none. After timeline_end.

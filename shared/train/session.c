@@ -293,8 +293,7 @@ static int leave_report(struct session *x, struct train_result *result) {
     facts.cpu_kernel = device_cpu_kernel(j->config);
     // A file that cannot be written is no reason to go without the others.
     int rc = result->lacks_file ? -1 : 0;
-    if (j->config->trace && trace_write_worker(j->dir, x->topology->rank, x->dev, result->timeline)) rc = -1;
-    if (timeline_write_worker(j->dir, x->topology->rank, result->timeline)) rc = -1;
+    if (trace_write_worker(j->dir, x->topology->rank, x->dev, result->timeline, j->config->trace)) rc = -1;
     result->report.moments = moments_of(x, result);
     if (summary_write_rank(j->dir, &result->report, result->report.rank == 0 ? &facts : NULL)) rc = -1;
     moments_free(&result->report.moments);

@@ -130,7 +130,7 @@ class Records(Runs):
 
     def test_a_file_that_cannot_be_written_costs_no_other(self):
         for topology, name in (("ps:sync", "trace-worker-1.json"), ("ps:async", "trace-worker-0.json"),
-                               ("ps:sync", "timeline-worker-1.json"), ("zero:1", "trace-1.json")):
+                               ("ps:sync", "trace-1.json"), ("zero:1", "trace-1.json")):
             with self.subTest(topology=topology, name=name):
                 out = self.at(topology.replace(":", "-") + name)
                 os.makedirs(os.path.join(out, "ranks", name, "in the way"))
@@ -174,14 +174,14 @@ class Records(Runs):
         self.run_it("train", *TINY, "--topology", "zero:1", "--workers", "2", "--steps", "2", "--out", out)
         shutil.copytree(out, self.at("whole"))
         compare = [sys.executable, os.path.join(EXPERIMENTS, "compare.py"), "--runs", out, self.at("whole"), "--out", self.at("compared")]
-        for name in ("config.json", "load.json", "netlab.json", "timeline.json", "evals.jsonl", "metrics.jsonl", "summary.json"):
+        for name in ("config.json", "load.json", "netlab.json", "trace.json", "evals.jsonl", "metrics.jsonl", "summary.json"):
             with self.subTest(name=name):
                 if os.path.exists(os.path.join(out, name)):
                     os.unlink(os.path.join(out, name))
                 os.mkfifo(os.path.join(out, name))
                 r = subprocess.run([*compare, "--force"], capture_output=True, text=True, timeout=60, check=False)
                 self.assertNotIn("Traceback", r.stderr)
-                if name in ("timeline.json", "evals.jsonl", "metrics.jsonl", "summary.json"):
+                if name in ("trace.json", "evals.jsonl", "metrics.jsonl", "summary.json"):
                     self.assertIn(r.returncode, (1, 2), r.stderr)
                     self.assertIn(name + ": is a pipe", r.stderr)
         texts = self.at("texts")

@@ -23,35 +23,36 @@ MS = 1_000_000
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def worker(rank, at, transfers=True):
-    """One recorded step of 100 ms: forward 10-40, stands still 40-60 (a peer is ready at 50), backward 60-90, idle to 100."""
-    move = {"kind": "weights", "unit": "block.0", "bytes": 4096, "asked": at, "own_ready": at + 5 * MS, "peers_ready": at + 50 * MS,
-            "first_byte": at + 52 * MS, "done": at + 60 * MS}
-    return {"step": 3, "begin": at, "end": at + 100 * MS,
-            "compute": [{"phase": "forward", "begin": at + 10 * MS, "end": at + 40 * MS},
-                        {"phase": "backward", "begin": at + 60 * MS, "end": at + 90 * MS}],
-            "gaps": [{"transfer": 0, "begin": at + 40 * MS, "end": at + 50 * MS, "part": "wait", "role": "worker", "rank": 1},
-                     {"transfer": 0, "begin": at + 50 * MS, "end": at + 60 * MS, "part": "comm_exposed", "role": None, "rank": None}]
-            if transfers else [],
-            "transfers": [move] if transfers else []}
+def worker(rank, at, step=3, length=100, transfers=True):
+    """What a worker's trace has of a step of 100 ms: forward 10-40, stands still 40-60 (a peer is ready at 50), backward 60-90, idle to 100."""
+    def span(tid, name, cat, begin, end, **args):
+        return {"ph": "X", "pid": rank, "tid": tid, "name": name, "cat": cat, "ts": at * 1e3 + begin * 1e3, "dur": (end - begin) * 1e3,
+                **({"args": args} if args else {})}
+    events = [span(902, f"step {step}", "step", 0, length, step=step), span(903, "forward", "phase", 10, 40), span(903, "backward", "phase", 60, 90)]
+    if transfers:
+        ends = [{"ph": ph, "pid": rank, "tid": 0, "name": "weights of block.0", "cat": "transfer", "id": f"{rank} {step}", "ts": (at + when) * 1e3}
+                for ph, when in (("b", 50), ("e", 60))]
+        ends[0]["args"] = {"bytes": 4096}
+        events += [span(900, "wait for worker 1", "wait", 40, 50, transfer="weights of block.0", worker=1),
+                   span(900, "exposed communication", "comm_exposed", 50, 60, transfer="weights of block.0"), *ends]
+    return events
 
 
-def write_timeline(directory, ranks, **more):
-    with open(os.path.join(directory, "timeline.json"), "w", encoding="utf-8") as f:
-        json.dump({"clock_error_ns": 0, "ranks": ranks, **more}, f)
+def write_trace(directory, *events):
+    names = [{"ph": "M", "pid": 0, "tid": 0, "name": "clock_error", "args": {"ns": 0}}]
+    with open(os.path.join(directory, "trace.json"), "w", encoding="utf-8") as f:
+        json.dump({"displayTimeUnit": "ms", "traceEvents": names + [e for several in events for e in several]}, f)
 
 
-def ring(directory, at=7 * MS, length=None):
-    step = worker(0, at)
-    if length:
-        step["end"] = at + length * MS
-    write_timeline(directory, [{"role": "worker", "rank": 0, "steps": [step]}, {"role": "worker", "rank": 1, "steps": [worker(1, at)]}])
+def ring(directory, at=7, length=100):
+    write_trace(directory, worker(0, at, length=length), worker(1, at))
 
 
-def star(directory, at=7 * MS):
+def star(directory, at=7):
     parts = [("receive", 0, 10), ("sum", 10, 20), ("hold", 20, 60), ("wait", 60, 70), ("update", 70, 90), ("reply", 90, 100)]
-    shard = [{"part": p, "key": 1, "step": 3, "worker": 0, "begin": at + b * MS, "end": at + e * MS} for p, b, e in parts]
-    write_timeline(directory, [{"role": "worker", "rank": 0, "steps": [worker(0, at)]}, {"role": "server", "rank": 0, "shards": [shard, shard]}])
+    shards = [{"ph": "X", "pid": 1, "tid": tid, "name": p, "cat": "server", "ts": (at + b) * 1e3, "dur": (e - b) * 1e3,
+               "args": {"key": 1, "step": 3, "worker": 0}} for tid in (1, 2) for p, b, e in parts]
+    write_trace(directory, worker(0, at), [{"ph": "M", "pid": 1, "tid": 0, "name": "process_name", "args": {"name": "server 0"}}], shards)
 
 
 def page_drawing(html, title):
@@ -117,42 +118,36 @@ class Timeline(Case):
         self.assertEqual(len(left), 1)
 
     def test_the_step_nearest_to_the_median_is_drawn(self):
-        steps = [dict(worker(0, k * 1000 * MS), step=k) for k in (1, 2, 3)]
-        steps[0]["end"], steps[2]["end"] = steps[0]["begin"] + 300 * MS, steps[2]["begin"] + 250 * MS
-        found = timeline.chosen_step({"ranks": [{"role": "worker", "rank": 0, "steps": steps}]}, 0.12)
-        self.assertEqual(found["step"], 2)
+        steps = [e for k, length in ((1, 300), (2, 100), (3, 250)) for e in worker(0, k * 1000, k, length)]
+        self.assertEqual(timeline.chosen_step(timeline.ranks_of(steps), 0.12)["step"], 2)
 
     def test_a_step_that_a_worker_did_not_see_is_not_drawn(self):
         """The last steps of a slow worker come when a fast one is done: theirs is the nearest length, but one worked alone."""
-        slow = [dict(worker(0, k * 100 * MS), step=k) for k in (1, 2, 3)]
-        slow[0]["end"] -= 5 * MS
-        fast = [dict(worker(1, at * MS), step=7, end=(at + 10) * MS) for at in (170, 180, 190)]
-        found = {"ranks": [{"role": "worker", "rank": 0, "steps": slow}, {"role": "worker", "rank": 1, "steps": fast}]}
-        step = timeline.chosen_step(found, 0.1)
+        slow = [e for k, length in ((1, 95), (2, 100), (3, 100)) for e in worker(0, k * 100, k, length)]
+        fast = [e for at in (170, 180, 190) for e in worker(1, at, 7, 10, transfers=False)]
+        step = timeline.chosen_step(timeline.ranks_of(slow + fast), 0.1)
         self.assertLess(step["begin"], 200 * MS)
         self.assertGreater(step["end"], 170 * MS)
 
     def test_of_workers_out_of_step_one_with_others_in_it_is_drawn(self):
-        steps = [dict(worker(0, k * 100 * MS), step=k) for k in (1, 2, 3)]
-        other = dict(worker(1, 310 * MS), step=9)
-        found = {"ranks": [{"role": "worker", "rank": 0, "steps": steps}, {"role": "worker", "rank": 1, "steps": [other]}]}
-        self.assertEqual(timeline.chosen_step(found, 0.1)["step"], 3)
-        made = self.groups(ps_async=lambda d: write_timeline(d, found["ranks"]))
+        events = [e for k in (1, 2, 3) for e in worker(0, k * 100, k)] + worker(1, 310, 9)
+        self.assertEqual(timeline.chosen_step(timeline.ranks_of(events), 0.1)["step"], 3)
+        made = self.groups(ps_async=lambda d: write_trace(d, events))
         idle = [e for e in page_drawing(timeline.section(made), "ps:async, step 3").iter(SVG + "rect") if e.get("class") == "idle"]
         widths = [float(e.get("width")) for e in idle]
         self.assertAlmostEqual(widths[1] / widths[0], 0.9, 2)  # what was not recorded is not called idle
 
     def test_an_asynchronous_worker_has_its_own_window(self):
-        made = self.groups(ps_async=lambda d: write_timeline(d, [{"role": "worker", "rank": 0, "steps": [worker(0, 0)]},
-                                                                 {"role": "worker", "rank": 1, "steps": [worker(1, 900 * MS)]}]))
+        made = self.groups(ps_async=lambda d: write_trace(d, worker(0, 0), worker(1, 900)))
         self.assertIn("step 3: 100.0 ms", timeline.section(made))
 
-    def test_runs_without_a_timeline_have_none_and_a_torn_one_is_named(self):
+    def test_runs_without_a_trace_have_none_and_a_torn_one_is_named(self):
         groups = self.groups(zero_1=lambda d: None)
         self.assertEqual(timeline.section(groups), "")
-        self.write('{"ranks": [', "zero_1", "timeline.json")
-        with self.assertRaisesRegex(RunError, "timeline.json: no JSON"):
-            timeline.section(groups)
+        for torn, words in (('{"traceEvents": [', "no JSON"), ('{"traceEvents": 7}', "no trace of a run"), ('[]', "no trace of a run")):
+            self.write(torn, "zero_1", "trace.json")
+            with self.assertRaisesRegex(RunError, f"trace.json: {words}"):
+                timeline.section(groups)
 
     def test_labels_stand_apart(self):
         html = timeline.section(self.groups(zero_1=ring, ps_sync=star))

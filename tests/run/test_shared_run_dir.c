@@ -233,7 +233,7 @@ static void test_unfinished_files(void **state) {
     static const char *const ours[] = {"summary.json.part77",
                                        "metrics.jsonl.part",
                                        "ranks/worker-0.json.part9",
-                                       "ranks/timeline-server-1.json.part",
+                                       "ranks/trace-server-1.json.part",
                                        "weights/model.safetensors.part",
                                        "weights/tokenizer.json.part"};
     static const char *const others[] = {"notes.part", "weights/mine.part", "summary.json.partly",

@@ -1,4 +1,5 @@
 // The recorder of spans and its bounds; the time of threads, whose parts add up whatever is recorded; and what files say of both.
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,6 +13,7 @@
 #include <cjson/cJSON.h>
 #include <cmocka.h>
 
+#include "shared/config/config.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
 #include "shared/core/run_file.h"
@@ -233,7 +235,7 @@ static void files_of_threads(void **state) {
     }
     thread_time_end(d);
     const struct spans *last = thread_time_last(d);
-    struct span_thread thread = {"quo\"te \\", last, thread_time_traced(d)};
+    struct span_thread thread = {"quo\"te \\", last};
     struct span_role r = {.dir = dir,
                           .role = "server",
                           .rank = 3,
@@ -241,25 +243,30 @@ static void files_of_threads(void **state) {
                           .error_ns = 17,
                           .threads = &thread,
                           .count = 1,
+                          .steps = 3,
                           .first_tid = 1,
                           .workers = 2,
-                          .keys = 2,
-                          .arrow = arrow};
-    assert_int_equal(timeline_write_threads(&r, 3), 0);
+                          .keys = 2};
     assert_int_equal(trace_write_threads(&r), 0);
-    cJSON *o = read_back(dir, "ranks/timeline-server-3.json", false), *s;
-    assert_true(json_number(o, "rank") == 3 && json_number(o, "clock_error_ns") == 17);
-    const cJSON *spans = json_item(o, "shards")->child;
-    double at = -1, least = 99;
-    cJSON_ArrayForEach(s, spans) {
-        double step = json_number(s, "step");
+    cJSON *o = read_back(dir, "ranks/trace-server-3.json", true), *s;
+    double at = -1, least = 99, error = 0;
+    cJSON_ArrayForEach(s, o) {
+        const cJSON *args = json_item(s, "args");
+        if (!strcmp(json_text(s, "name", ""), "clock_error")) error = json_number(args, "ns");
+        if (strcmp(json_text(s, "ph", ""), "X") != 0) continue;
+        double step = json_number(args, "step"), ts = json_number(s, "ts");
         if (step > 0 && step < least) least = step;
-        if (at >= 0) assert_true(json_number(s, "begin") >= at);
-        at = json_number(s, "end");
+        assert_true(ts > at - 0.01);
+        at = ts + json_number(s, "dur");
     }
     assert_true(least == 3);  // steps count from 1: the last three of five
-    assert_true(at == (double)(spans_at(last, spans_count(last) - 1)->end + 5000));
+    assert_true(error == 17);
+    assert_true(fabs(at - (double)(spans_at(last, spans_count(last) - 1)->end + 5000) * 1e-3) < 0.01);
     cJSON_Delete(o);
+    thread.spans = thread_time_traced(d);
+    r.steps = 0;
+    r.arrow = arrow;
+    assert_int_equal(trace_write_threads(&r), 0);
     o = read_back(dir, "ranks/trace-server-3.json", true);
     int begins = 0, ends = 0, slices = 0, named = 0;
     cJSON_ArrayForEach(s, o) {
@@ -307,22 +314,35 @@ static void gaps_are_settled_where_reports_meet(void **state) {
     timeline_own_ready(tl, id, begin);
     timeline_peers_ready(tl, id, at + 10 * ms, 1);
     timeline_blocked(tl, id, at, at + 40 * ms);
+    timeline_done(tl, id, at + 40 * ms);
     timeline_pause_at(tl, at + 50 * ms);
     timeline_end(tl);
     timeline_set_clock(tl, (struct timeline_clock){.offset_ns = 3});
-    assert_int_equal(trace_write_worker(dir, 0, dev, tl), 0);
-    cJSON *o = read_back(dir, "ranks/trace-0.json", true), *s;
-    int forwards = 0, waits = 0, exposed = 0;
-    cJSON_ArrayForEach(s, o) {
-        const cJSON *args = json_item(s, "args");
-        forwards +=
-            !strcmp(json_text(s, "name", ""), "nothing") && !strcmp(json_text(s, "cat", ""), "forward");
-        waits += !strcmp(json_text(s, "name", ""), "wait for worker 1") && json_number(args, "worker") == 1;
-        exposed += !strcmp(json_text(s, "cat", ""), "comm_exposed") &&
-                   !strcmp(json_text(args, "transfer", ""), "gradients of block.7");
+    cJSON *o, *s;
+    for (int whole = 0; whole < 2; whole++) {
+        assert_int_equal(trace_write_worker(dir, 0, dev, tl, whole), 0);
+        o = read_back(dir, "ranks/trace-0.json", true);
+        int forwards = 0, waits = 0, exposed = 0, steps = 0, phases = 0, transfers = 0;
+        cJSON_ArrayForEach(s, o) {
+            const cJSON *args = json_item(s, "args");
+            const char *name = json_text(s, "name", ""), *cat = json_text(s, "cat", ""),
+                       *ph = json_text(s, "ph", "");
+            forwards += !strcmp(name, "nothing") && !strcmp(cat, "forward");
+            waits += !strcmp(name, "wait for worker 1") && json_number(args, "worker") == 1;
+            exposed += !strcmp(cat, "comm_exposed") &&
+                       !strcmp(json_text(args, "transfer", ""), "gradients of block.7");
+            steps += !strcmp(cat, "step") && json_number(args, "step") == 1;
+            phases += !strcmp(cat, "phase") && !strcmp(name, "forward");
+            // From when all were ready.
+            transfers +=
+                !strcmp(cat, "transfer") && !strcmp(name, "gradients of block.7") &&
+                fabs(1e3 * json_number(s, "ts") - (double)(at + 3 + (*ph == 'b' ? 10 : 40) * ms)) < 4 &&
+                (*ph == 'e' || json_number(args, "bytes") == 8);
+        }
+        assert_true(waits == 1 && exposed == 1 && steps == 1 && phases == 1 && transfers == 2);
+        assert_int_equal(forwards, whole);
+        cJSON_Delete(o);
     }
-    assert_true(forwards == 1 && waits == 1 && exposed == 1);
-    cJSON_Delete(o);
 
     // Server 0 stood still from 20 to 30 ms of the gap, on the job's clock.
     struct moments *own = moments_take(&(struct moments_options){.timeline = tl, .offset = 3}), server = {0};
@@ -332,7 +352,8 @@ static void gaps_are_settled_where_reports_meet(void **state) {
     struct moments *moments[2] = {own, &server};
     const char *roles[2] = {"worker", "server"};
     int ranks[2] = {0, 0};
-    assert_int_equal(trace_merge(dir, 1, &(struct meeting){moments, roles, ranks, 2}), 0);
+    struct config c = {.workers = 1, .trace = true};
+    assert_int_equal(trace_merge(&c, dir, &(struct meeting){moments, roles, ranks, 2}), 0);
     o = read_back(dir, "trace.json", false);
     static const struct {
         const char *name;
@@ -355,8 +376,14 @@ static void gaps_are_settled_where_reports_meet(void **state) {
     }
     assert_true(found == 4 && stood == 1);
     assert_null(run_file_read(dir, "ranks/trace-0.json", true));
-    // Without its part of the trace there is none.
-    assert_int_equal(trace_merge(dir, 1, &(struct meeting){moments, roles, ranks, 2}), -1);
+    // Without its part of a whole trace there is none; of the last steps what is there stays.
+    c.trace = false;
+    assert_int_equal(trace_merge(&c, dir, &(struct meeting){moments, roles, ranks, 2}), 0);
+    cJSON *again = read_back(dir, "trace.json", false);
+    assert_true(cJSON_Compare(o, again, true));
+    cJSON_Delete(again);
+    c.trace = true;
+    assert_int_equal(trace_merge(&c, dir, &(struct meeting){moments, roles, ranks, 2}), -1);
     cJSON_Delete(o);
     spans_close(&server.stalls[STALL_PROCESS]);
     moments_free(&own);

@@ -292,7 +292,7 @@ def notes(runs, about):
     return f"""<h2>Notes</h2>
 <p>Each figure comes from the files beside this report (<code>{escape(os.path.basename(os.path.abspath(about.directory)))}/RUN/</code>:
 <code>config.json</code>, <code>metrics.jsonl</code>, <code>evals.jsonl</code>, <code>summary.json</code>,
-<code>timeline.json</code>, <code>load.json</code>, <code>output.txt</code>) and from
+<code>trace.json</code>, <code>load.json</code>, <code>output.txt</code>) and from
 <code>compare.csv</code>. {how_measured(runs, about.trained)} The largest rank took {size / MIB:,.1f} MiB of counted memory.</p>
 <div class="wide"><table><tbody>{facts}</tbody></table></div>
 <h3>Command</h3><pre>{escape(about.command)}</pre>

@@ -11,7 +11,8 @@ from ..draw.lanes import HEAD, SHARD, THIN, Lane, draw, margin, rows
 from ..runs import RunError
 from ..spread import finite, median_and_range
 
-FILE = "timeline.json"
+FILE = "trace.json"
+GAPS = 900  # the thread of a worker's gaps
 PHASES = {"forward": "m1", "backward": "m0", "optimizer": "m4", "comm": "m2"}
 OTHER_PHASE = "m6"
 WAIT, EXPOSED = f"m3 {THIN}", "m2"
@@ -22,15 +23,50 @@ KEY = [("m1", "forward"), ("m0", "backward; a server's sum"), ("m4", "optimizer;
        ("m5", "gradients under way"), ("m7", "weights under way"), ("idle", "idle: the host's time; a server with nothing to do")]
 
 
+def ns(event):
+    return round(event["ts"] * 1000)
+
+
+def span(event):
+    return {"begin": ns(event), "end": round((event["ts"] + event["dur"]) * 1000), "name": event["name"], "cat": event["cat"],
+            **event.get("args", {})}
+
+
+def ranks_of(events):
+    """What the picture has of a trace: {"workers": {rank: {"steps", "phases", "gaps", "transfers"}}, "servers": {rank: {thread: spans}},
+    "clock_error_ns"}."""
+    workers, servers, begun = {}, {}, {}
+    found = {"workers": workers, "servers": servers, "clock_error_ns": 0}
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    for e in events:
+        kind = e.get("cat")
+        if e["name"] == "clock_error":
+            found["clock_error_ns"] = max(found["clock_error_ns"], e["args"]["ns"])
+        elif kind == "server":
+            if e["ph"] == "X":
+                servers.setdefault(int(names[e["pid"]].split()[1]), {}).setdefault(e["tid"], []).append(span(e))
+        elif kind in ("step", "phase", "transfer") or e["tid"] == GAPS and e["ph"] == "X":
+            worker = workers.setdefault(e["pid"], {"rank": e["pid"], "steps": [], "phases": [], "gaps": [], "transfers": []})
+            if kind != "transfer":
+                worker[kind + "s" if kind in ("step", "phase") else "gaps"].append(span(e))
+            elif e["ph"] == "b":
+                begun[e["id"]] = e
+            else:
+                worker["transfers"].append({"begin": ns(begun[e["id"]]), "end": ns(e), "name": e["name"], **begun[e["id"]]["args"]})
+    return found
+
+
 def load(run):
-    """The run's timeline.json, None where it left none; RunError names what is wrong with it."""
+    """What the run's trace.json has of its last steps, None where it left none; RunError names what is wrong with it."""
     path = os.path.join(run.directory, FILE)
     if not os.path.exists(path):
         return None
     try:
         with regular.open_file(path, limit=regular.WHOLE, encoding="utf-8") as f:
-            found = json.load(f)
-        return found if isinstance(found, dict) and found.get("ranks") else None
+            found = ranks_of(json.load(f)["traceEvents"])
+        return found if workers_of(found) else None
+    except (LookupError, TypeError, AttributeError) as e:
+        raise RunError(f"{path}: no trace of a run: {e!r}") from None
     except ValueError as e:
         raise RunError(f"{path}: no JSON: {e}") from None
     except OSError as e:
@@ -38,7 +74,8 @@ def load(run):
 
 
 def workers_of(timeline):
-    return [rank for rank in timeline["ranks"] if rank.get("role") == "worker" and rank.get("steps")]
+    """Those that recorded a step, by rank."""
+    return [worker for _, worker in sorted(timeline["workers"].items()) if worker["steps"]]
 
 
 def coverage(step, timeline):
@@ -50,7 +87,7 @@ def coverage(step, timeline):
 def chosen_step(timeline, median_seconds):
     """The recorded step, of any worker, whose length is nearest to the run's median, of those in which all workers worked, or as
     many as worked in any; worker 0's before others. None without any."""
-    steps = [s for rank in sorted(workers_of(timeline), key=lambda r: r["rank"]) for s in rank["steps"]]
+    steps = [s for rank in workers_of(timeline) for s in rank["steps"]]
     if not steps:
         return None
     most = max(coverage(s, timeline) for s in steps)
@@ -74,42 +111,35 @@ def inside(spans, window):
 
 def worker_lane(rank, window):
     spans, links = [], []
-    for step in rank["steps"]:
-        transfers = step.get("transfers") or []
-        for span in step.get("compute") or []:
-            words = "hands a transfer over" if span["phase"] == "comm" else span["phase"]
-            spans.append((PHASES.get(span["phase"], OTHER_PHASE), words, span["begin"], span["end"]))
-        for gap in step.get("gaps") or []:
-            t = transfers[gap["transfer"]] if 0 <= gap["transfer"] < len(transfers) else {}
-            name = f"{t.get('kind', 'transfer')} of {t['unit']}" if t.get("unit") else t.get("kind", "transfer")
-            whom = f"{gap['role']} {gap['rank']}" if gap.get("role") else "peers"
-            css, words = {"wait": (WAIT, f"waiting for {whom}, {name}"), "host": (OTHER_PHASE, "the process did not run")}.get(
-                gap["part"], (EXPOSED, f"exposed communication, {name}"))
-            spans.append((css, words, gap["begin"], gap["end"]))
-        for t in transfers:
-            if t.get("done") and t["done"] > t.get("own_ready", t["done"]):
-                begin = max(t["own_ready"], t.get("peers_ready") or 0)
-                links.append((KINDS.get(t["kind"], OTHER_PHASE), f"{t['kind']} of {t['unit']}, {t.get('bytes', 0):,} bytes",
-                              min(begin, t["done"]), t["done"]))
-    idle_first = [s for s in spans if s[0] in (WAIT, EXPOSED)] + [s for s in spans if s[0] not in (WAIT, EXPOSED)]
-    known = min(s["begin"] for s in rank["steps"]), max(s["end"] for s in rank["steps"])
-    return Lane(f"worker {rank['rank']}", [s for s in inside(idle_first, window) if s[3] > s[2]], inside(links, window), known=known)
+    for x in rank["gaps"]:
+        whom = next((f"{role} {x[role]}" for role in ("worker", "server") if role in x), "peers")
+        css, words = {"wait": (WAIT, f"waiting for {whom}, {x['transfer']}"), "host": (OTHER_PHASE, "the process did not run")}.get(
+            x["cat"], (EXPOSED, f"exposed communication, {x['transfer']}"))
+        spans.append((css, words, x["begin"], x["end"]))
+    for x in rank["phases"]:
+        words = "hands a transfer over" if x["name"] == "comm" else x["name"]
+        spans.append((PHASES.get(x["name"], OTHER_PHASE), words, x["begin"], x["end"]))
+    for x in rank["transfers"]:
+        links.append((KINDS.get(x["name"].split()[0], OTHER_PHASE), f"{x['name']}, {x['bytes']:,} bytes", x["begin"], x["end"]))
+    idle_first = [x for x in spans if x[0] in (WAIT, EXPOSED)] + [x for x in spans if x[0] not in (WAIT, EXPOSED)]
+    known = min(x["begin"] for x in rank["steps"]), max(x["end"] for x in rank["steps"])
+    return Lane(f"worker {rank['rank']}", [x for x in inside(idle_first, window) if x[3] > x[2]], inside(links, window), known=known)
 
 
-def server_lanes(rank, window):
-    lanes, shards = [], rank.get("shards") or []
-    for i, shard in enumerate(shards):
-        spans = [(SERVER[s["part"]], ", ".join([s["part"]] + [f"{of} {s[of]}" for of in ("key", "worker") if of in s]), s["begin"], s["end"])
-                 for s in shard if s["part"] in SERVER]
-        name = f"server {rank['rank']}" + (f".{i}" if len(shards) > 1 else "")
+def server_lanes(rank, threads, window):
+    lanes = []
+    for i, (_, thread) in enumerate(sorted(threads.items())):
+        spans = [(SERVER[x["name"]], ", ".join([x["name"]] + [f"{of} {x[of]}" for of in ("key", "worker") if of in x]), x["begin"], x["end"])
+                 for x in thread if x["name"] in SERVER]
+        name = f"server {rank}" + (f".{i}" if len(threads) > 1 else "")
         lanes.append(Lane(name, inside(spans, window), [], SHARD))
     return lanes
 
 
 def lanes_of(timeline, window):
-    out = [worker_lane(rank, window) for rank in sorted(workers_of(timeline), key=lambda r: r["rank"])]
-    for rank in sorted((r for r in timeline["ranks"] if r.get("role") == "server"), key=lambda r: r["rank"]):
-        out += server_lanes(rank, window)
+    out = [worker_lane(rank, window) for rank in workers_of(timeline)]
+    for rank, threads in sorted(timeline["servers"].items()):
+        out += server_lanes(rank, threads, window)
     return out
 
 
@@ -132,7 +162,7 @@ def pictures(groups):
         if step is None:
             continue
         window = window_of(run, timeline, step)
-        out.append((group[0].label, step["step"], window, lanes_of(timeline, window), timeline.get("clock_error_ns") or 0))
+        out.append((group[0].label, step["step"], window, lanes_of(timeline, window), timeline["clock_error_ns"]))
     return out
 
 

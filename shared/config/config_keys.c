@@ -445,7 +445,7 @@ static const struct config_key keys[] = {
         IN(AGAIN)),
     TEXT("recovery.elastic", R | B, c.recovery.elastic,
          FLAG("elastic", "MIN:MAX",
-              "a star: workers may die and come back; it goes on as long as MIN of MAX live"),
+              "ps:sync, ps:backup:B, ps:quorum:Q: workers may die and come back, as long as MIN of MAX live"),
          IN(STAR)),
     BOOL("security.insecure", NOBODY, c.security.insecure,
          FLAG("insecure", NULL,

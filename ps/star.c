@@ -59,16 +59,10 @@ static int check_replicas(const struct config *c) {
     return lacks ? fail("--replicate: %s", lacks) : 0;
 }
 
-// All workers that this command starts are on this machine; rank r of those that others have started is worker r. The address
-// of a rank is known when all have met (star_ranks.c).
+// All workers that this command starts are on this machine; rank r of those that others have started is worker r.
 static void resolve(struct config *c, const struct rank_env *e) {
     int group = rank_env_group(e, c->workers);
     if (c->reduce_group == GROUP_HOST && group) c->reduce_group = group;
-    if (e->kind == RANK_ENV_NONE || !c->ps.bind) return;
-    const char *port = strrchr(c->ps.bind, ':');
-    char *bind = xasprintf("tcp://127.0.0.1%s", port ? port : ":*");
-    free(c->ps.bind);
-    c->ps.bind = bind;
 }
 
 static bool is_alone(const struct config *c) { return consistency_row(c->variant)->on_arrival; }

@@ -46,6 +46,12 @@ RULES = [Rule(*row) for row in (
      "", GLOO),
     ("a message of another length is another message", "decentral/gloo/collective_gloo.c", "(uint64_t)what << 48 | bytes", "(uint64_t)what << 48", GLOO),
     ("slow is not dead", PEERS, "if (rank_pulse_slow(m->pulse, &w, silent)) return 0;", "(void)rank_pulse_slow(m->pulse, &w, silent);", GLOO),
+    # ---- who may join
+    ("who connects has the pair of those who connect", "shared/fabric/zap.c", "return z->keyed && sodium_memcmp(r->frame[6], z->member, JOB_PAIR_BYTES) == 0;",
+     "return z->keyed;", "test_ps_strangers"),
+    ("the listeners' pair is not that of those who connect", "shared/fabric/job_key.c", '"starring connects"', '"starring listens"', "test_ps_strangers"),
+    ("a token is compared", "shared/fabric/zap.c", "return sodium_memcmp(r->frame[7], z->token, strlen(z->token)) == 0;", "return true;", "test_ps_strangers"),
+    ("a role that is started by hand needs a key", "shared/fabric/job_key.c", "(!given && insecure)", "!given", "test_shared_job_key"),
     # ---- what a topology says of itself
     ("a star whose steps lack gradients says why it differs", "ps/star.c", "if (!consistency_freezes(&rule)) out->differs = rule.row->differs;", "",
      "test_shared_config"),

@@ -1,8 +1,10 @@
 // The key of a job: what is taken for one, what children are handed, and what is made of it.
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -177,12 +177,9 @@ static void print_traffic(FILE *f, const cJSON *w) {
     const cJSON *across = json_item(w, "across");
     if (json_item(w, "messages"))
         fprintf(f, "  messages   %10.0f sent per step\n", json_number(w, "messages"));
-    char messages[40] = "";
-    if (json_number(across, "messages") > 0)
-        snprintf(messages, sizeof messages, " in %.0f messages", json_number(across, "messages"));
     if (across)
-        fprintf(f, "  across     %10s%s out of a group of %.0f; %s without groups\n",
-                format_bytes(a, json_number(across, "predicted_sent")), messages,
+        fprintf(f, "  across     %10s in %.0f messages out of a group of %.0f; %s without groups\n",
+                format_bytes(a, json_number(across, "predicted_sent")), json_number(across, "messages"),
                 json_number(across, "group"),
                 format_bytes(b, json_number(across, "predicted_sent_ungrouped")));
 }

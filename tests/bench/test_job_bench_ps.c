@@ -274,7 +274,7 @@ static void a_killed_role_ends_the_others(void **state) {
         if (o.status != 1 || !strstr(o.err, "was killed by signal 9") || !strstr(o.err, victims[i] + 5))
             fail_msg("%s killed: status %d\n%s", victims[i], o.status, o.err);
         job_output_free(&o);
-        await_members(*state, "", 0, 10);
+        await_members(*state, "", 0, 120);
     }
 }
 
@@ -287,7 +287,7 @@ static void interrupting_leaves_nothing(void **state) {
         struct job_output o = job_wait(*state, bench, 60);
         assert_int_equal(o.status, 128 + signals[i]);
         job_output_free(&o);
-        await_members(*state, "", 0, 10);
+        await_members(*state, "", 0, 120);
     }
 }
 

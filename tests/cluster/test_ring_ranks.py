@@ -5,11 +5,10 @@ import json
 import os
 import signal
 import sys
-import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from fixture import PROGRAM, Runs, Started, free_port
+from fixture import LIMIT_S, PROGRAM, Runs, Started, free_port
 from fixture_starters import torch_environment
 
 JOB = ["train", "--model", "tiny", "--threads", "1", "--dtype", "bf16", "--no-weights", "--set", "parameter_server.deadline_ms=8000"]
@@ -94,12 +93,11 @@ class Refused(Ring):
 
 class Ends(Ring):
     def test_a_killed_rank_is_named_at_once(self):
-        ranks = self.ranks(3, "--steps", "100000")
+        """Nobody waits for a deadline, which is longer than a test may take."""
+        ranks = self.ranks(3, "--steps", "100000", "--set", f"parameter_server.deadline_ms={4000 * LIMIT_S}")
         self.steps_of(ranks, 3)
-        began = time.monotonic()
         ranks[2].send_signal(signal.SIGKILL)
         said = self.ended(ranks[:2], 1, 1)
-        self.assertLess(time.monotonic() - began, 15)
         self.assertIn("rank 2 on ", said[0])
 
     def test_rank_0_is_killed(self):

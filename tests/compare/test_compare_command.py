@@ -259,8 +259,8 @@ class RealProgram(Case):
             files = self.shared_files(everyone)
             p.send_signal(number)
             self.assertGreaterEqual(len(everyone), least)   # compare.py, train, the roles or ranks
-            p.ends(-number, limit_s=PATIENCE_S, settle_s=20)
-            until = time.monotonic() + 20
+            p.ends(-number, limit_s=PATIENCE_S, settle_s=PATIENCE_S)
+            until = time.monotonic() + PATIENCE_S
             while os.listdir(self.at("tmp")) and time.monotonic() < until:
                 time.sleep(0.05)
             self.assertEqual(os.listdir(self.at("tmp")), [])

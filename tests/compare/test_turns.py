@@ -13,11 +13,12 @@ import types
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from fixture import ENVIRONMENT, EXPERIMENTS, PROGRAM, TINY, Runs, folder_for
+from fixture import ENVIRONMENT, EXPERIMENTS, LIMIT_S, PROGRAM, TINY, Runs, folder_for
 from comparison import claims, speed, turns
 from comparison.execute import why_whole
 
 STEPS = 12
+STOOD_S = 5
 # (topology and its settings, whether equal runs end in equal bits)
 WAYS = [("local", [], True), ("ps:sync", [], True), ("ps:async", [], False), ("ps:ssp:1", ["--workers", "3"], False),
         ("ps:backup:1", ["--workers", "3"], False), ("ps:quorum:2", ["--workers", "3"], False), ("ps:sync", ["--elastic", "1:2"], True),
@@ -72,13 +73,13 @@ class Gate(Gated):
             with self.subTest(topology=topology, settings=settings):
                 out = f"gated{i}"
                 player = self.begin(out, topology, settings)
-                self.assertTrue(player.wait(limit=120), self.said(out))
+                self.assertTrue(player.wait(limit=LIMIT_S), self.said(out))
                 self.assertEqual([seat.done for seat in player.gate.seats()], [0] * player.gate.head.ranks)
                 unit, total = player.gate.head.unit, player.gate.head.total
                 places = []
                 for number in range(STEPS):
                     if player.steps_left() > 0:
-                        self.assertTrue(player.slice(number, 1, limit=120), self.said(out))  # a unit: one step, or a round of local ones
+                        self.assertTrue(player.slice(number, 1, limit=LIMIT_S), self.said(out))  # a unit: one step, or a round of local ones
                         done = sum(seat.done for seat in player.gate.seats())
                         time.sleep(0.03)
                         self.assertEqual(done, sum(seat.done for seat in player.gate.seats()))  # nobody goes on
@@ -86,7 +87,7 @@ class Gate(Gated):
                 self.assertEqual(places[-1], total)
                 self.assertEqual(places[:-1], [min(unit * (k + 1), total) for k in range(len(places) - 1)])
                 player.finish()
-                self.assertEqual(player.process.wait(timeout=120), 0, self.said(out))
+                self.assertEqual(player.process.wait(timeout=LIMIT_S), 0, self.said(out))
                 found = self.summary_of(out)
                 self.assertAlmostEqual(found["time"]["check"], 1, delta=0.02)
                 if same:
@@ -96,45 +97,47 @@ class Gate(Gated):
         for topology in ("ps:sync", "ps:async", "zero:2"):
             with self.subTest(topology=topology):
                 out = "late-" + topology.replace(":", "-")
-                player = self.begin(out, topology, ["--set", "parameter_server.deadline_ms=1000"])
-                self.assertTrue(player.wait(limit=120), self.said(out))
-                self.assertTrue(player.slice(0, 4, limit=120))
-                time.sleep(3)  # three deadlines
-                self.assertTrue(player.slice(1, 4, limit=120), self.said(out))
-                self.assertTrue(player.slice(2, 4, limit=120))
+                player = self.begin(out, topology, ["--set", "parameter_server.deadline_ms=2000"])
+                self.assertTrue(player.wait(limit=LIMIT_S), self.said(out))
+                self.assertTrue(player.slice(0, 4, limit=LIMIT_S))
+                time.sleep(STOOD_S)  # more than two deadlines
+                self.assertTrue(player.slice(1, 4, limit=LIMIT_S), self.said(out))
+                self.assertTrue(player.slice(2, 4, limit=LIMIT_S))
                 player.finish()
-                self.assertEqual(player.process.wait(timeout=120), 0, self.said(out))
+                self.assertEqual(player.process.wait(timeout=LIMIT_S), 0, self.said(out))
                 found = self.summary_of(out)
                 with open(os.path.join(self.folder, out, "metrics.jsonl"), encoding="utf-8") as f:
                     steps = [json.loads(line) for line in f]
-                slices = sum(s["wall_seconds"] for s in player.slices)
-                self.assertLessEqual(found["seconds"], slices + 0.1)
-                self.assertLessEqual(steps[-1]["elapsed"], slices + 0.1)
-                self.assertLessEqual(sum(s["seconds"] for s in steps), slices + 0.1)
-                self.assertAlmostEqual(found["tokens_per_second"] * found["seconds"] / found["tokens_applied"], 1, delta=0.5)
+                # All clocks lack the time at the gate; a busy machine comes late to it, or away from it.
+                most = sum(s["wall_seconds"] for s in player.slices) + STOOD_S / 2
+                self.assertLess(found["seconds"], most)
+                self.assertLess(steps[-1]["elapsed"], most)
+                self.assertLess(sum(s["seconds"] for s in steps), most)
+                if topology != "ps:async":  # whose rate is without the time in which a worker had no batch left
+                    self.assertAlmostEqual(found["tokens_per_second"] * found["seconds"] / found["tokens_applied"], 1)
                 for server in found.get("server_time") or []:
-                    self.assertLess(server["total"], slices + 1)  # of one thread; three seconds stood
+                    self.assertLess(server["total"], most)  # of one thread
 
     def test_a_slice_in_which_ranks_were_started_anew_has_no_rate(self):
         for topology in ("ps:sync", "zero:1"):
             with self.subTest(topology=topology):
                 out = "anew-" + topology.replace(":", "-")
                 player = self.begin(out, topology, ["--restart", "2"])
-                self.assertTrue(player.wait(limit=120), self.said(out))
-                self.assertTrue(player.slice(0, 4, limit=120), self.said(out))
+                self.assertTrue(player.wait(limit=LIMIT_S), self.said(out))
+                self.assertTrue(player.slice(0, 4, limit=LIMIT_S), self.said(out))
                 worker = subprocess.run(["pgrep", "-P", str(player.process.pid)], capture_output=True, text=True, check=True).stdout.split()[-1]
                 os.kill(int(worker), signal.SIGKILL)
-                self.assertTrue(player.slice(1, 4, limit=120), self.said(out))
-                self.assertTrue(player.slice(2, 4, limit=120), self.said(out))
+                self.assertTrue(player.slice(1, 4, limit=LIMIT_S), self.said(out))
+                self.assertTrue(player.slice(2, 4, limit=LIMIT_S), self.said(out))
                 player.finish()
-                self.assertEqual(player.process.wait(timeout=120), 0, self.said(out))
+                self.assertEqual(player.process.wait(timeout=LIMIT_S), 0, self.said(out))
                 self.assertEqual([s["tokens_per_second"] is None for s in player.slices], [False, True, False])
 
     def test_a_run_that_is_asked_to_leave_stands_at_no_gate(self):
         player = self.begin("left")
-        self.assertTrue(player.wait(limit=120), self.said("left"))
+        self.assertTrue(player.wait(limit=LIMIT_S), self.said("left"))
         player.process.send_signal(signal.SIGTERM)
-        self.assertEqual(player.process.wait(timeout=60), 143, self.said("left"))
+        self.assertEqual(player.process.wait(timeout=LIMIT_S), 143, self.said("left"))
 
     def test_a_file_that_is_no_gate_is_named(self):
         for name, content, words in (("none", None, "No such file"), ("short", b"STARGATE", "too short"), ("other", bytes(4096), "does not begin as a gate does"),
@@ -154,7 +157,7 @@ class Gate(Gated):
         other.wait()
         player = self.begin("orphan", "zero:1")
         player.gate.head.holder = other.pid
-        self.assertEqual(player.process.wait(timeout=60), 1)
+        self.assertEqual(player.process.wait(timeout=LIMIT_S), 1)
         self.assertIn("has ended", self.said("orphan"))
 
 
@@ -220,7 +223,7 @@ class Comparison(Gated):
             time.sleep(0.5)
             p.send_signal(number)
             p.wait()
-            end = time.monotonic() + 60
+            end = time.monotonic() + LIMIT_S
             while p.left() and time.monotonic() < end:
                 time.sleep(0.05)
             self.assertEqual(p.left(), {})

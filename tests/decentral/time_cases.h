@@ -15,11 +15,12 @@
 #include "shared/time/timeline.h"
 #include "tests/decentral/zero_reference.h"
 
-#define TIME_STEPS     3
-#define TIME_TRIES     12   // a loaded machine may delay anything
-#define TIME_DELAY_S   0.4  // rank 1 is late by so much in every step
-#define TIME_LINK_S    0.3  // what a step's bytes take on the slow link
-#define TIME_TOLERATED 0.1
+#define TIME_STEPS    3
+#define TIME_DELAY_S  0.4  // rank 1 is late by so much in every step
+#define TIME_LINK_S   0.3  // what a step's bytes take on the slow link
+#define TIME_AHEAD_NS INT64_C(10000000000)
+#define TIME_LEAST \
+    0.5  // of these that must show: a loaded machine, late by itself, hides some, and adds to any part
 
 static inline void time_doze(double seconds) {
     struct timespec t = {(time_t)seconds, (long)((seconds - floor(seconds)) * 1e9)};
@@ -172,19 +173,16 @@ static inline double time_on_link(const struct time_rank *r) {
     return TIME_LINK_S * steps;
 }
 
-static inline bool time_is(double got, double want) { return fabs(got - want) <= TIME_TOLERATED * want; }
-
-// 0, or 1 after saying what is off.
+// What was done to the ring shows as what it is, and as nothing else. 0, or 1 after saying what is off.
 static inline int time_judge(const struct time_rank *r, const struct time_split *s, double wall) {
     double late = TIME_DELAY_S * TIME_STEPS, link = time_on_link(r);
-    bool good = fabs(time_split_parts(s) / wall - 1) < TIME_TOLERANCE;
+    bool good = time_split_parts(s) < (1 + TIME_TOLERANCE) * wall;
     if (r->c->slow_link)
-        good = good && time_is(s->comm_exposed, link) && s->wait < TIME_TOLERATED * link;
+        good = good && s->comm_exposed > TIME_LEAST * link && s->wait < s->comm_exposed;
     else if (r->t->rank == 1)
-        good = good && s->wait < TIME_TOLERATED * late && s->forward > 0.99 * late;
+        good = good && s->forward > 0.99 * late && s->wait + s->comm_exposed < s->forward;
     else
-        good = good && time_is(s->wait, late);
-    if (!r->c->slow_link) good = good && s->comm_exposed < TIME_TOLERATED * late;
+        good = good && s->wait > TIME_LEAST * late && s->comm_exposed < s->wait;
     if (good) return 0;
     fprintf(
         stderr,
@@ -198,7 +196,8 @@ static inline int time_judge(const struct time_rank *r, const struct time_split 
 static inline int time_check_clock(const struct time_rank *r) {
     int64_t error = timeline_clock(r->tl).error_ns, offset = timeline_clock(r->tl).offset_ns;
     if (!r->c->other_host) return error != 0 || offset != 0;
-    bool good = error >= 0 && error < 40000000 && llabs(offset) <= error && (r->t->rank == 0 || error > 0);
+    bool good =
+        error >= 0 && error < TIME_AHEAD_NS / 10 && llabs(offset) <= error && (r->t->rank == 0 || error > 0);
     if (!good)
         fprintf(stderr, "rank %d: offset %lld, error %lld ns\n", r->t->rank, (long long)offset,
                 (long long)error);
@@ -226,12 +225,11 @@ static inline int time_train(struct time_rank *r) {
     timeline_end(r->tl);
     timeline_split(r->tl, &split);
     double off = time_judge(r, &split, wall) + time_check_transfers(r) + time_check_clock(r);
-    if (topology_sum(r->t, &off, 1)) return -1;  // all ranks try again, or none
-    return off != 0;
+    return topology_sum(r->t, &off, 1) || off != 0 ? -1 : 0;
 }
 
-// 0: as it should be; 1: some rank's times were off; -1: it failed.
-static inline int time_case_once(const struct time_case *c, const struct collective_source *source,
+// 0, or -1: it failed, or some rank's times are off.
+static inline int time_case_rank(const struct time_case *c, const struct collective_source *source,
                                  const struct layout *layout) {
     struct device *dev;
     struct time_link link = {.under = *source, .busy = PTHREAD_MUTEX_INITIALIZER};
@@ -249,7 +247,7 @@ static inline int time_case_once(const struct time_case *c, const struct collect
                              .deadline_s = 60,
                              .source = source,
                              .accumulation = 1};
-    struct zero_clock far = {.host = 1, .ahead_ns = 10000000000};
+    struct zero_clock far = {.host = 1, .ahead_ns = TIME_AHEAD_NS};
     struct collective_source slowed = {&slow, &link, source->rank, source->size};
     struct time_rank r = {.c = c, .layout = layout};
     int rc = -1;
@@ -267,13 +265,6 @@ static inline int time_case_once(const struct time_case *c, const struct collect
     stream_destroy(&compute);
     dev_close(&dev);
     return rc;
-}
-
-static inline int time_case_rank(const struct time_case *c, const struct collective_source *source,
-                                 const struct layout *layout) {
-    int rc = 1;
-    for (int i = 0; i < TIME_TRIES && rc > 0; i++) rc = time_case_once(c, source, layout);
-    return rc ? -1 : 0;
 }
 
 #endif

@@ -107,9 +107,6 @@ class Evaluation(Runs):
             evals = self.lines("timed", "evals.jsonl")
             self.assertGreater(len(evals), 1, topology)
             self.assertLessEqual(len(evals) - 1, evals[-1]["seconds"] / 0.1, topology)
-            if topology != "ps:async":  # there the servers' answers may take their time, one more than the next
-                for before, after in zip(evals, evals[1:-1]):
-                    self.assertGreaterEqual(after["seconds"] - before["seconds"], 0.09, topology)
             self.assertEqual(evals[-1]["step"], 150)
 
     def test_it_costs_no_measured_time(self):

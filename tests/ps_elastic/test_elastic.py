@@ -6,11 +6,10 @@ import os
 import re
 import signal
 import sys
-import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from fixture import Runs, people
+from fixture import LIMIT_S, Runs, people
 
 FOREVER = "100000"
 SMALL = ["--model", "tiny", "--seq", "16", "--threads", "1", "--lr", "0.01", "--data", "text.txt", "--no-weights", "--batch", "2",
@@ -63,15 +62,14 @@ class Interrupted(Case):
             self.assertEqual(self.summary("run")["state"], "interrupted")
 
     def test_while_it_is_started_again(self):
-        p = self.train(FOREVER, "--checkpoint-every", "4", *STAR, "--set", "parameter_server.deadline_ms=100000", "--elastic", "2:3",
+        """Nobody waits until it counts as lost, half a deadline later: longer than a test may take."""
+        p = self.train(FOREVER, "--checkpoint-every", "4", *STAR, "--set", f"parameter_server.deadline_ms={4000 * LIMIT_S}", "--elastic", "2:3",
                        "--restart", "2")
         p.behind(6)
         dead, = p.kill_now("worker 1")
         p.until(lambda: p.roles().get("worker 1", dead) != dead, "another worker 1")
-        begin = time.monotonic()
         p.send_signal(signal.SIGINT)
         said = p.ends(130)
-        self.assertLess(time.monotonic() - begin, 45, said)  # nobody waits until it counts as lost, half a deadline later
         steps = self.records()[-1]["step"]
         self.assertTrue(os.path.isdir(self.at("run", "checkpoints", f"step-{steps}")), said)
         self.assertEqual(self.summary("run")["state"], "interrupted")

@@ -128,7 +128,7 @@ static void nobody_waits_for_who_left(void **state) {
     (void)state;
     struct launcher *l = launcher_create(&(struct launch_options){.grace_s = 0.2});
     char *leaves[] = {"sh", "-c", "exec sleep 60", NULL};
-    char *waits[] = {"sh", "-c", "trap '' TERM; exec sleep 30", NULL};
+    char *waits[] = {"sh", "-c", "trap '' TERM; exec sleep 3600", NULL};
     double start_s = now_seconds();
     error_quiet(1);
     assert_int_equal(
@@ -144,7 +144,7 @@ static void nobody_waits_for_who_left(void **state) {
     usleep(200000);  // the trap is set
     kill(getpid(), SIGTERM);
     assert_int_equal(launcher_wait(l), 128 + SIGTERM);
-    assert_true(now_seconds() - start_s < 20);
+    assert_true(now_seconds() - start_s < 600);
     launcher_destroy(&l);
     error_quiet(0);
 }

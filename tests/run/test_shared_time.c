@@ -336,7 +336,8 @@ static void test_a_stream_notes_when_it_is_busy_and_blocked(void **state) {
     assert_true(x->asked <= x->own_ready && x->own_ready <= x->peers_ready && x->first_byte < x->done);
     assert_true(x->done - x->first_byte >= 120000000 && x->what.bytes == 77 && x->what.unit == 1);
     assert_true(v.compute_count == 2 && v.compute[0].phase == PHASE_FORWARD);
-    assert_near(1e-9 * (double)(v.compute[0].end - x->own_ready), 0, 0.002, "the moment");
+    // The moment: behind the work before it, and before what waits for it.
+    assert_true(x->own_ready >= v.compute[0].begin + 30000000 && x->own_ready <= v.compute[1].begin);
     timeline_view_free(&v);
     assert_false(timeline_view(r->tl, 1, &v));
 }
@@ -363,7 +364,7 @@ static void test_a_transfer_may_be_waited_for_in_the_next_step(void **state) {
     finish(r, &t, 12);
     assert_near(t.wait, 0.11, 1e-6, "wait");
     assert_near(t.comm_exposed, 0.11, 1e-6, "exposed");
-    assert_near(t.total, 1e-9 * (double)(end - base), 0.01, "total");
+    assert_true(t.total >= 11 * 0.02 && t.total <= 1e-9 * (double)(end - base));
     // A step's view has the transfer that was asked for in the step before.
     struct timeline_view v;
     for (int back = 0; back < TIMELINE_KEPT; back++) {

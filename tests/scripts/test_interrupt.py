@@ -10,7 +10,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from fixture import Runs, send
+from fixture import LIMIT_S, Runs, send
 
 MODEL = {"model_type": "gpt2", "vocab_size": 257, "n_embd": 20, "n_layer": 3, "n_head": 5, "n_positions": 33,
          "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"}
@@ -139,10 +139,10 @@ class Interrupted(Case):
         self.assertIn("state       interrupted", p.stdout)
 
     def test_a_second_one_ends_at_once(self):
-        p = self.begun("cut", "--topology", "ps:sync", "--workers", "2", "--set", "parameter_server.deadline_ms=300000")
+        p = self.begun("cut", "--topology", "ps:sync", "--workers", "2", "--set", f"parameter_server.deadline_ms={4000 * LIMIT_S}")
         workers = p.find("worker 0", "worker 1")
         send(signal.SIGSTOP, workers[:1])  # its step would not end before the star's deadline
-        until = time.monotonic() + 60  # half the deadline is more
+        until = time.monotonic() + LIMIT_S  # half the deadline is more
         while p.poll() is None and time.monotonic() < until:
             p.send_signal(signal.SIGINT)
             time.sleep(0.05)

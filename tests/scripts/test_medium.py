@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import unittest
 
-from test_interrupt import Case
+from test_interrupt import LIMIT_S, Case
 
 BUILD = os.path.dirname(os.environ.get("STARRING", "build/starring"))
 APART = ["unshare", "--pid", "--fork"]  # a pid namespace of its own: its process ids name other processes outside
@@ -119,7 +119,7 @@ class Medium(Case):
             self.assertTrue(self.memory_files(*p.find("worker 0")))  # it does share memory
             everyone = list(p.left())
             p.kill_now(role)
-            p.ends(status=None, settle_s=5)
+            p.ends(status=None, settle_s=LIMIT_S)
             self.assertFalse([pid for pid in everyone if os.path.exists(f"/proc/{pid}")])
         self.assertFalse(self.files_of_ours() - before)
 

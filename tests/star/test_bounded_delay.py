@@ -11,7 +11,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from fixture import Runs, send
+from fixture import PARTS, Runs, send
 
 # gpt2's embedding is tied: its gradient leaves last, and lies in two units' hands.
 MODEL = {"model_type": "gpt2", "vocab_size": 257, "n_embd": 20, "n_layer": 3, "n_head": 5, "n_positions": 33,
@@ -128,11 +128,11 @@ class Fresh(Case):
 
     def test_where_the_time_went(self):
         """However many steps a worker is ahead: what it waits for is another's gradients of long ago, and no time of it is lost or the host's."""
-        self.train("star", *star(8, 2, "--medium", "tcp", "--delay", "1:constant:40"), "--dtype", "bf16", *NO_CLIP, steps=40)
+        self.train("star", *star(8, 2, "--medium", "tcp", "--delay", "1:constant:100"), "--dtype", "bf16", *NO_CLIP, steps=40)
         ahead, late = self.summary("star")["time_per_rank"]
-        self.assertGreater(ahead["wait"], 0.5 * ahead["total"])
+        self.assertEqual(max(PARTS, key=ahead.get), "wait")
         self.assertEqual(max((p["seconds"], p["role"], p["rank"]) for p in ahead["waited_for"])[1:], ("worker", 1))
-        self.assertLess(late["wait"], 0.1 * late["total"])
+        self.assertLess(late["wait"], 0.5 * ahead["wait"])
         self.assertAlmostEqual(self.summary("star")["time"]["check"], 1, delta=0.01)
 
 

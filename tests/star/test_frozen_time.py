@@ -9,7 +9,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from fixture import PARTS, Runs, send, thread_names
+from fixture import LIMIT_S, PARTS, Runs, send, thread_names
 
 STEPS, BEGIN, END = 30, 3, 26   # frozen from the one to the other
 FREEZE, GO = 0.2, 0.13          # seconds: stopped, and between two stops on average
@@ -63,7 +63,7 @@ class Frozen:
         self.windows = []
         run = test.start("train", *ARGS, *args, "--out", "run")
         self.freeze(run, f"{role if args[1].startswith('ps:') else 'rank'} {rank}")
-        run.wait(120)
+        run.wait(LIMIT_S)
         if run.returncode == 2 and ("tcp" in args or "shm" in args):
             test.skipTest(run.said())
         run.ends()
@@ -133,8 +133,6 @@ class FrozenTime(Runs):
         if before:
             # Of the frozen rank itself it was neither communication nor computing, but its host's.
             own_time = run.summary["time_per_rank"][rank]
-            busy = sum(own_time[p] - mine[p] for p in ("forward", "backward", "optimizer"))
-            self.assertLess(busy, 0.4 * frozen + 0.5, f"{own_time}, {mine}")
             self.assertGreater(own_time["host"], 0.6 * frozen)
             self.assertAlmostEqual(sum(own_time[p] for p in PARTS), sum(before[p] for p in PARTS), places=6)
 

@@ -246,12 +246,10 @@ static void test_a_killed_rank_is_named(void **state) {
     struct child c[3];
     int port = free_port();
     for (int i = 0; i < 3; i++) {
-        struct rendezvous_options o = options(port, i, 3, 20);
+        struct rendezvous_options o = options(port, i, 3, 3600);  // nobody waits for it
         c[i] = start(&o, KEY, wait_forever);
     }
-    double begun_s = now_seconds();
     for (int i = 0; i < 3; i++) end(&c[i]);
-    assert_true(now_seconds() - begun_s < 12);  // not only at the deadline
     is_said(&c[0], "rank 2 on ");
     is_said(&c[1], "has gone");
 }
@@ -352,12 +350,10 @@ static void test_a_goodbye_that_is_missed(void **state) {
 static void test_rank_0_is_killed(void **state) {
     (void)state;
     int port = free_port();
-    struct rendezvous_options zero = options(port, 0, 2, 20), one = options(port, 1, 2, 20);
+    struct rendezvous_options zero = options(port, 0, 2, 3600), one = options(port, 1, 2, 3600);
     struct child a = start(&zero, NULL, zero_dies), b = start(&one, NULL, zero_dies);
-    double begun_s = now_seconds();
     end(&a);
     end(&b);
-    assert_true(now_seconds() - begun_s < 12);
     is_said(&b, "rank 0 at 127.0.0.1:");
     is_said(&b, "has gone");
 }

@@ -16,8 +16,8 @@
 #define GREETING    64
 #define HOLDS       150
 #define FEW_FILES   128
-#define HANDSHAKE_S 3.0   // of shared/fabric/curve.c
-#define LATE_S      30.0  // on a busy machine
+#define HANDSHAKE_S 3.0    // of shared/fabric/curve.c
+#define LATE_S      300.0  // on a busy machine
 
 // ---------------------------------------------------------------- a stranger of bare sockets
 static int connect_to(const char *address) {
@@ -293,12 +293,12 @@ static void test_silent_connections_end(void **state) {
     struct door d;
     char byte;
     door_open(&d, key_of_test(), NULL);
+    double begin = now_seconds();
     int silent = connect_to(d.address), greets = connect_to(d.address);
     struct timeval patience = {.tv_sec = (time_t)LATE_S};
     setsockopt(silent, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     setsockopt(greets, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     assert_true(greet(greets, "CURVE"));
-    double begin = now_seconds();
     while (recv(silent, &byte, 1, 0) > 0) continue;
     while (recv(greets, &byte, 1, 0) > 0) continue;
     assert_true(now_seconds() - begin < LATE_S && now_seconds() - begin > 0.5 * HANDSHAKE_S);
@@ -349,7 +349,7 @@ static int take_port(const char *address) {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1, rc;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     at.sin_port = htons((uint16_t)atoi(strrchr(address, ':') + 1));
-    for (double end = now_seconds() + 10;
+    for (double end = now_seconds() + 60;
          (rc = bind(fd, (struct sockaddr *)&at, sizeof at)) && now_seconds() < end;)
         usleep(10000);
     assert_int_equal(rc, 0);
@@ -391,20 +391,20 @@ static void test_port_of_a_dead_server(void **state) {
     answer.header.role = PS_SHARD;
     assert_non_null(s);
     assert_true(net_send(s, NULL, &say));
-    assert_true(heard(&d, 10, &m));
+    assert_true(heard(&d, 60, &m));
     assert_true(net_send(d.socket, &m.from, &answer));
     struct net_poll_item item = {.socket = s};
-    assert_int_equal(net_poll(&item, 1, 10000), 0);
+    assert_int_equal(net_poll(&item, 1, 60000), 0);
     assert_int_equal(net_recv(s, &m), 1);
     struct net *n2 =
         net_create(&(struct net_options){.wire = &wire, .queue_messages = 10, .key = key_of_test()});
     struct net_socket *unheard = net_dealer(n2, &to);
     assert_non_null(unheard);
     assert_true(net_send(unheard, NULL, &say));
-    assert_true(heard(&d, 10, &m));
+    assert_true(heard(&d, 60, &m));
     door_close(&d);
     int listener = take_port(address);
-    assert_true(somebody_comes(listener, unheard, 20));
+    assert_true(somebody_comes(listener, unheard, 120));
     net_destroy(&n2, 0);
     for (int fd; (fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0;) close(fd);
     assert_false(somebody_comes(listener, s, 1));

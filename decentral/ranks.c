@@ -29,29 +29,25 @@ struct ring_source {
 
 // How ranks meet on the host that are started so.
 static enum ring_collective host_of(enum launch_kind launch) {
-    return launch_rows[launch].by_others  ? RING_MPI
-           : launch_rows[launch].one_each ? RING_SHM
-           : launch == LAUNCH_SSH         ? RING_GLOO
-                                          : RING_THREADS;
+    return launch_rows[launch].by_others ? RING_MPI : launch_rows[launch].one_each ? RING_SHM : RING_THREADS;
 }
 
-// How ranks meet that somebody else has started is how those of a launch do: over MPI where it is ready, in shared memory on
-// one machine, else as ranks on several hosts, in the rendezvous.
-static enum launch_kind launch_like(const struct config *c, const struct rank_env *e) {
+// Those that somebody else has started: over MPI where it is ready, in shared memory on one machine, else in the rendezvous.
+static enum ring_collective host_here(const struct config *c, const struct rank_env *e) {
     const char *why;
-    if (e->kind == RANK_ENV_NONE || e->kind == RANK_ENV_OWN) return c->launch;
-    if (c->collective == RING_GLOO) return LAUNCH_SSH;
-    if (e->mpi_ready && (e->kind == RANK_ENV_MPIRUN || mpi_available(&why))) return LAUNCH_MPI;
-    return e->local_size == e->size ? LAUNCH_PROCESSES : LAUNCH_SSH;
+    if (e->kind == RANK_ENV_NONE || e->kind == RANK_ENV_OWN) return host_of(c->launch);
+    if (c->collective == RING_GLOO) return RING_GLOO;
+    if (e->mpi_ready && (e->kind == RANK_ENV_MPIRUN || mpi_available(&why))) return RING_MPI;
+    return e->local_size == e->size ? RING_SHM : RING_GLOO;
 }
 
 enum ring_collective ring_collective_resolve(enum ring_collective asked, const struct ring_machine *m) {
     const char *why;
-    bool alone = m->launch == LAUNCH_THREADS && m->ranks_here == 1,
+    bool alone = m->host == RING_THREADS && m->ranks_here == 1,
          shared = m->gpus > 0 && m->ranks_here > m->gpus;
     if (asked != RING_AUTO) return asked;
     if (m->cuda && !alone && !shared && (m->gpus == 0 || nccl_available(&why))) return RING_NCCL;
-    return host_of(m->launch);
+    return m->host;
 }
 
 // The kinds, by what users call them; for ranks on the host's memory, and on a device's own.
@@ -180,11 +176,11 @@ void ranks_resolve(struct config *c, const struct rank_env *e) {
     if (e->kind == RANK_ENV_OWN) c->launch = LAUNCH_PROCESSES;
     if (!started && c->launch == LAUNCH_DEFAULT) c->launch = default_launch(c);
     int told = e->local_size ? e->local_size : 1;
-    struct ring_machine m = {.launch = launch_like(c, e),
+    struct ring_machine m = {.host = host_here(c, e),
                              .cuda = config_device(c)->gpu,
                              .ranks_here = started ? told : c->workers,
                              .gpus = device_gpus(c)};
-    if (c->medium != MEDIUM_AUTO && m.launch != LAUNCH_THREADS)
+    if (c->medium != MEDIUM_AUTO && m.host != RING_THREADS)
         m.cuda = false;  // NCCL chooses its own transports
     c->collective = ring_collective_resolve(c->collective, &m);
 }
@@ -220,7 +216,7 @@ static int check_collective(const struct config *c) {
                       : asked == RING_THREADS ? "the ranks are processes of their own"
                       : asked == RING_MPI     ? "nobody tells them where MPI's others are"
                                               : "nobody gives them the memory to share";
-    if (c->launch != LAUNCH_DEFAULT && c->launch != LAUNCH_SSH && asked != host && launch_of[asked])
+    if (c->launch != LAUNCH_DEFAULT && asked != host && launch_of[asked])
         return fail("--collective %s: with --launch %s %s; use --collective %s, or --launch %s",
                     engine_rows[asked].name, launch_rows[c->launch].name, why, engine_rows[host].name,
                     launch_rows[launch_of[asked]].name);
@@ -250,7 +246,7 @@ int ranks_check_rank(const struct config *c, const struct rank_env *e) {
             c->workers);
     if (e->kind == RANK_ENV_NONE || e->kind == RANK_ENV_OWN) return 0;
     const char *by = e->by;
-    enum ring_collective host = host_of(launch_like(c, e));
+    enum ring_collective host = host_here(c, e);
     if (c->collective == RING_THREADS || (c->collective == RING_SHM && host != RING_SHM))
         return fail(
             "--collective %s: started by %s, the ranks are processes of "
@@ -386,7 +382,7 @@ static int run_started(struct run *r, ranks_create *create_one) {
     struct rank own = {
         .job = j,
         .create = create_one,
-        .place = {.host = host_of(launch_like(j->config, &r->env)), .rank = r->env.rank, .size = r->env.size},
+        .place = {.host = host_here(j->config, &r->env), .rank = r->env.rank, .size = r->env.size},
         .medium = {.medium = j->config->medium,
                    .ranks_here = r->env.local_size,
                    .ranks = r->env.size,

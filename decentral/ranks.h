@@ -42,10 +42,10 @@ int ranks_run(struct run *r, ranks_create *create);                // topology_r
 // ---------------------------------------------------------------- sources
 // The facts that decide "auto".
 struct ring_machine {
-    enum launch_kind launch;  // how ranks are started: THREADS, PROCESSES or MPI
-    bool cuda;                // they compute on GPUs
-    int ranks_here;           // on this machine
-    int gpus;                 // of this machine; 0: not known, every rank is taken to have its own
+    enum ring_collective host;  // how ranks meet on the host: THREADS, SHM, MPI or GLOO
+    bool cuda;                  // they compute on GPUs
+    int ranks_here;             // on this machine
+    int gpus;                   // of this machine; 0: not known, every rank is taken to have its own
 };
 // RING_AUTO becomes: on CPUs local (threads), shm (processes) or mpi; on GPUs nccl when every rank has one of its
 // own and NCCL is there, else the same. What was chosen stays.

@@ -285,7 +285,7 @@ const struct topology_row topology_star = {
     .takes_groups = true,
     .takes_local_steps = true,
     .is_alone = is_alone,
-    .launches = 1 << LAUNCH_DEFAULT | 1 << LAUNCH_PROCESSES | 1 << LAUNCH_SSH,
+    .launches = 1 << LAUNCH_DEFAULT | 1 << LAUNCH_PROCESSES,
     .launch_advice =
         "a star's roles are processes of their own; use --launch processes, or start them one by one "
         "(starring scheduler --help)",

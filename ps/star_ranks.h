@@ -1,4 +1,4 @@
-// A star whose ranks others have started (torchrun, srun, mpirun, ssh): rank r's process is the launcher of worker r and of the servers
+// A star whose ranks others have started (torchrun, srun, mpirun): rank r's process is the launcher of worker r and of the servers
 // that are laid beside it, rank 0's of the scheduler too. They agree through the rendezvous on who starts what, on addresses and
 // on the key of the job, and tell each other what one launcher on one machine would know by itself.
 //

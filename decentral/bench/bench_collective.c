@@ -132,14 +132,14 @@ static int read_kind(struct bench *b, const struct cli_args *a) {
         return fail("--engine nccl: NCCL is for GPUs; use --device cuda, or --engine %s",
                     mpi ? "mpi" : "threads");
     int here = mpi && b->env.local_size ? b->env.local_size : b->ranks;
-    b->kind = ring_collective_resolve(
-        (enum ring_collective)kind,
-        &(struct ring_machine){.launch = mpi                           ? LAUNCH_MPI
-                                         : b->env.kind == RANK_ENV_OWN ? LAUNCH_PROCESSES
-                                                                       : LAUNCH_THREADS,
-                               .cuda = cuda,
-                               .ranks_here = here,
-                               .gpus = cuda ? backend_devices(b->backend) : 0});
+    b->kind =
+        ring_collective_resolve((enum ring_collective)kind,
+                                &(struct ring_machine){.host = mpi                           ? RING_MPI
+                                                               : b->env.kind == RANK_ENV_OWN ? RING_SHM
+                                                                                             : RING_THREADS,
+                                                       .cuda = cuda,
+                                                       .ranks_here = here,
+                                                       .gpus = cuda ? backend_devices(b->backend) : 0});
     b->host = mpi ? RING_MPI : kind == RING_SHM || kind == RING_GLOO ? RING_SHM : RING_THREADS;
     const char *why;
     if (b->kind == RING_GLOO && !gloo_available(&why)) return fail("Gloo: %s", why);

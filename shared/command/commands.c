@@ -19,10 +19,6 @@ static const struct cli_option train_options[] = {
     {"no-weights", NULL, NULL, no_weights, 0},
     {"save-on-interrupt", NULL, NULL, save_help, 0},
     {"force", NULL, NULL, "replace an earlier run in --out", 0},
-    {"hosts", NULL, "H:N,..", "start the ranks on these hosts over ssh, N on each (1)", 0},
-    {"hostfile", NULL, "FILE", "the same from the lines of a file: HOST slots=N", 0},
-    {"stage", NULL, NULL,
-     "copy program, model, data and configuration to these hosts, and remove them at the end", 0},
     {"life", NULL, "K", NULL, 0},
     {"dry-run", NULL, NULL, "predict memory and bytes for any size, train nothing", 0},
     {"print-config", NULL, NULL, "print the resolved configuration, train nothing", 0},
@@ -42,7 +38,7 @@ const struct cli_command command_train = {
         "  starring train --model tiny --topology zero:3 --workers 4 --dtype fp16 --out runs/a\n"
         "  starring train -c ds_config.json --topology zero:2 --workers 2 --launch mpi\n"
         "  starring train -c job.json --out runs/long --checkpoint-every 100 --resume latest --restart 5\n"
-        "  starring train -c job.json --topology zero:2 --hosts node1:8,node2:8 --out runs/wide\n"
+        "  srun -N 2 --ntasks-per-node 8 starring train -c job.json --topology zero:2 --out runs/wide\n"
         "  starring train --model llama-2-7b --topology zero:3 --workers 64 --dry-run\n",
     CLI_OPTIONS(train_options),
     .configured = true,

@@ -232,9 +232,7 @@ static void print(FILE *f, const cJSON *doc, const struct config *c) {
             json_number(doc, "micro_batch_size"), c->documents == DOCUMENTS_WHOLE ? "up to " : "",
             json_number(doc, "seq_len"));
     print_rows(f, doc);
-    fprintf(
-        f, "\n%s:\n",
-        c->launch == LAUNCH_SSH ? "All ranks, if they were on this machine" : "All ranks on this machine");
+    fputs("\nAll ranks on this machine:\n", f);
     memory_check_print(f, doc);
     if (config_device(c)->gpu)
         fprintf(

@@ -16,10 +16,8 @@
 #include "shared/core/text.h"
 #include "shared/core/topology_row.h"
 #include "shared/device/device_choice.h"
-#include "shared/launch/hosts_rank.h"
 #include "shared/launch/joined.h"
 #include "shared/launch/launch_check.h"
-#include "shared/launch/launch_hosts.h"
 #include "shared/launch/launch_mpi.h"
 #include "shared/launch/launch_ranks.h"
 #include "shared/launch/run.h"
@@ -94,11 +92,6 @@ static bool is_rank(const struct run *r) {
     return r->env.kind != RANK_ENV_NONE && r->config->row->max_workers != 1;
 }
 
-// Whether it starts such processes on other hosts.
-static bool starts_far(const struct run *r) {
-    return r->config->launch == LAUNCH_SSH && r->env.kind == RANK_ENV_NONE;
-}
-
 // The ranks of the run on this machine. Of those that mpirun started, the first here speaks for all; of those
 // that mpirun is still to start (--dry-run), all are taken to be here.
 static struct memory_part part_here(const struct run *r) {
@@ -107,43 +100,18 @@ static struct memory_part part_here(const struct run *r) {
     return (struct memory_part){"worker", r->env.rank, count, .processes = true};
 }
 
-// Where this process is to start ranks on other hosts: there are as many as those have slots. Whoever is such a rank has the
-// same words.
-static int take_hosts(const struct run *r, struct cli_args *args, struct hosts *hosts) {
-    const char *list = cli_get(args, "hosts"), *file = cli_get(args, "hostfile");
-    const char *launch = cli_get(args, "launch"), *flag = list ? "--hosts" : "--hostfile";
-    char ranks[16];
-    if (!list && !file && cli_get(args, "stage"))
-        return fail(
-            "--stage: it copies to the hosts of --hosts or --hostfile: give one of them, or leave it out");
-    if ((!list && !file) || hosts_rank()) return 0;
-    if (list && file) return fail("--hosts, --hostfile: the one says what the other does: give one of them");
-    if (r->env.kind != RANK_ENV_NONE)
-        return fail("%s: started by %s, which has placed the ranks: leave it out", flag, r->env.by);
-    if (launch && strcmp(launch, "ssh") && strcmp(launch, "auto"))
-        return fail("--launch %s, %s: hosts are reached over ssh: give one of them", launch, flag);
-    if (list ? hosts_parse(hosts, list) : hosts_read(hosts, file)) return -1;
-    snprintf(ranks, sizeof ranks, "%d", hosts->ranks);
-    if (!workers_given(args, cli_get(args, "config"))) cli_override(args, flag, "workers", ranks);
-    cli_override(args, flag, "launch", "ssh");
-    return 0;
-}
-
 // 1. The configuration, and whether this process is a rank of many.
-static int configure(struct run *r, const struct topology_table *topologies, struct cli_args *args,
-                     struct hosts *hosts) {
+static int configure(struct run *r, const struct topology_table *topologies, struct cli_args *args) {
     const char *launch = cli_get(args, "launch");
     long life = 0;
     if (rank_env_read(&r->env) || cli_integer(args, "life", 1, INT_MAX, 0, &life)) return -1;
     r->life = (int)life;
-    if ((hosts_rank() && hosts_rank_begin(r)) || take_hosts(r, args, hosts)) return -1;
     // Before the configuration is read as a rank's, and again for what it says itself.
     for (int kind = 0; launch && kind < LAUNCH_KINDS; kind++)
         if (!strcmp(launch, launch_rows[kind].name)) r->env = rank_env_told(&r->env, (enum launch_kind)kind);
     if (load(r, topologies, args)) return -1;
     r->env = rank_env_told(&r->env, r->config->launch);
-    if (starts_far(r) && !cli_get(args, "dry-run")) return 0;  // "auto" is resolved there
-    device_resolve(r->config);                                 // what "auto" leaves to this machine
+    device_resolve(r->config);  // what "auto" leaves to this machine
     if (r->config->row->resolve) r->config->row->resolve(r->config, &r->env);
     return 0;
 }
@@ -162,41 +130,23 @@ static int check_flags(const struct cli_args *args) {
     return 0;
 }
 
-// Hosts and ranks, each of which needs the other.
-static int check_hosts(const struct config *c, const struct hosts *h) {
-    if (!h->count) return fail("--launch ssh: on which hosts? Give --hosts H:N,.. or --hostfile FILE");
-    if (h->ranks != c->workers)
-        return fail("--workers %d, but the hosts have %d slots: make them equal, or leave --workers out",
-                    c->workers, h->ranks);
-    if (!c->row->collectives) return 0;
-    if (c->collective == RING_MPI)
-        return fail(
-            "--collective mpi: ssh does not start ranks of MPI; use --collective gloo, or start them by mpirun");
-    if (h->count > 1 && (c->collective == RING_THREADS || c->collective == RING_SHM))
-        return fail(
-            "--collective %s: %d hosts share no memory; use --collective gloo, or leave --collective out",
-            c->collective == RING_SHM ? "shm" : "local", h->count);
-    return 0;
-}
-
-static int check_words(const struct run *r, const struct cli_args *args, const struct hosts *h, bool dry) {
+static int check_words(const struct run *r, const struct cli_args *args, bool dry) {
     const struct config *c = r->config;
-    if (starts_far(r) && check_hosts(c, h)) return -1;
     if (c->interface && c->collective == RING_MPI)
         return fail(
             "--interface %s: Open MPI chooses its own: leave it out, and set OMPI_MCA_btl_tcp_if_include=%s",
             c->interface, c->interface);
-    if (c->interface && !dry && !starts_far(r) && !run_meets(r))
+    if (c->interface && !dry && !run_meets(r))
         return fail(
             "--interface %s: the ranks of this run are on one machine, and talk through none: leave it out",
             c->interface);
     if (launch_check(c) || (!dry && launch_check_rank(c, &r->env))) return -1;
-    if (c->recovery.restart > 0 && is_rank(r) && !r->life && !r->far_life && !c->row->more_processes)
+    if (c->recovery.restart > 0 && is_rank(r) && !r->life && !c->row->more_processes)
         return fail(
             "--restart: started by %s as rank %d of %d, which starts all ranks or none. Leave it out, and have the job "
             "queued again with --resume latest --out DIR",
             r->env.by, r->env.rank, r->env.size);
-    if (cli_get(args, "save-on-interrupt") && is_rank(r) && !r->life && !hosts_rank())
+    if (cli_get(args, "save-on-interrupt") && is_rank(r) && !r->life)
         return fail(
             "--save-on-interrupt: %s kills its ranks soon after a Ctrl-C, which is no time to write a model in; leave it "
             "out, or use --launch mpi or threads",
@@ -212,15 +162,14 @@ static int check_words(const struct run *r, const struct cli_args *args, const s
 }
 
 // 2. Refuses runs that are impossible, or impossible on this machine.
-static int check(const struct run *r, const struct cli_args *args, const struct hosts *h, bool dry) {
+static int check(const struct run *r, const struct cli_args *args, bool dry) {
     struct config *c = r->config;
-    if (check_words(r, args, h, dry)) {
+    if (check_words(r, args, dry)) {
         if (r->env.kind != RANK_ENV_NONE && r->env.rank > 0) speak_alone(r);
         return -1;
     }
     error_quiet(0);
     // Machines differ: each rank speaks for its own.
-    if (starts_far(r) && !dry) return 0;
     if ((!dry || !config_device(c)->gpu) && !device_backend(c))
         return -1;  // a GPU's run is predicted without one
     return 0;
@@ -269,7 +218,7 @@ static void say_threads(const struct run *r) {
 static int train(struct run *r, const struct cli_args *args, bool lacking, int argc, char **argv) {
     const struct config *c = r->config;
     bool rank = is_rank(r), dry = cli_get(args, "dry-run") != NULL;
-    r->force = cli_get(args, "force") || r->far_life > 1;
+    r->force = cli_get(args, "force");
     r->job = (struct job){.no_weights = cli_get(args, "no-weights") != NULL,
                           .save_on_interrupt = cli_get(args, "save-on-interrupt") != NULL,
                           .no_metrics = c->quiet,
@@ -310,29 +259,19 @@ static int train(struct run *r, const struct cli_args *args, bool lacking, int a
                                     : c->row->run(r);
 }
 
-static int live(struct run *r, const struct cli_args *args, const struct hosts *hosts, int argc,
-                char **argv) {
+static int live(struct run *r, const struct cli_args *args, int argc, char **argv) {
     const struct config *c = r->config;
     bool dry = cli_get(args, "dry-run") != NULL;
     bool becomes = launch_rows[c->launch].by_others && !is_rank(r) && !launch_ranks_needed(r);
     // A later life goes on from what the earlier ones have left, else from where the first began.
-    char *latest = r->life > 1 || r->far_life > 1 ? checkpoint_latest(c->out) : NULL;
+    char *latest = r->life > 1 ? checkpoint_latest(c->out) : NULL;
     if (latest) {
         struct recovery_config *v = &r->config->recovery;
         free(v->resume);
         v->resume = latest;
         v->resume_weights_only = false;
     }
-    if ((r->life || r->far_life) && c->recovery.restart) stop_run_restarts();
-    if (starts_far(r) && !dry) {
-        int opened = job_open(&r->job, c, false);  // the same files are there, or will be
-        return opened ? EXIT_USAGE
-                      : launch_hosts(&(struct launch_hosts_options){.run = r,
-                                                                    .hosts = hosts,
-                                                                    .stage = cli_get(args, "stage") != NULL,
-                                                                    .argc = argc,
-                                                                    .argv = argv});
-    }
+    if (r->life && c->recovery.restart) stop_run_restarts();
     bool lacking = !dry && c->row->check_machine && c->row->check_machine(c);
     if (dry || !becomes) return train(r, args, lacking, argc, argv);
     // Errors of model and data are said here, once, and not by ranks that mpirun ends one by one.
@@ -346,11 +285,10 @@ static int live(struct run *r, const struct cli_args *args, const struct hosts *
 int train_command(const struct topology_table *topologies, int argc, char **argv) {
     struct cli_args args;
     struct run r = {0};
-    struct hosts hosts = {0};
     r.tell = topologies->tell;
     enum cli_outcome outcome = cli_parse(&command_train, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
-    if (outcome == CLI_RUN && !check_flags(&args) && !configure(&r, topologies, &args, &hosts)) {
+    if (outcome == CLI_RUN && !check_flags(&args) && !configure(&r, topologies, &args)) {
         if (cli_get(&args, "print-config")) {
             char *text = config_to_json(r.config), *rest = NULL;
             puts(text);
@@ -359,13 +297,12 @@ int train_command(const struct topology_table *topologies, int argc, char **argv
                  line = strtok_r(NULL, "\n", &rest))
                 info("%s", line);
             status = 0;
-        } else if (!check(&r, &args, &hosts, cli_get(&args, "dry-run") != NULL))
-            status = live(&r, &args, &hosts, argc, argv);
+        } else if (!check(&r, &args, cli_get(&args, "dry-run") != NULL))
+            status = live(&r, &args, argc, argv);
     }
     fflush(stdout);
     job_close(&r.job);
     config_destroy(&r.config);
-    hosts_free(&hosts);
     cli_args_free(&args);
     return status;
 }

@@ -109,8 +109,12 @@ static struct cli_option *options_of(const struct cli_command *cmd, size_t *conf
     return list;
 }
 
-// Options of DeepSpeed, its launcher, the programs around it and this one's earlier versions, and what they are here, or why
-// they are not needed.
+static const char other_hosts[] =
+    "experiments/over_ssh.py --hosts H:N,.. starring train .. starts ranks on other hosts over ssh, and so do srun, mpirun and "
+    "torchrun";
+
+// Options of DeepSpeed, its launcher and the programs around it, and of earlier versions: what they are here, or why they are not
+// needed.
 static const struct {
     const char *name, *here, *why;
 } of_others[] = {
@@ -124,7 +128,11 @@ static const struct {
     {"node_rank", NULL, "torchrun and srun say which ranks are here, in the environment: leave it out"},
     {"num_gpus", "--workers N", NULL},
     {"nproc_per_node", "--workers N", NULL},
-    {"num_nodes", "--hosts H:N,..", NULL},
+    {"num_nodes", NULL, other_hosts},
+    {"hosts", NULL, other_hosts},
+    {"hostfile", NULL, other_hosts},
+    {"stage", NULL,
+     "copy what the hosts need by rsync (docs/cluster.md), and start the ranks with experiments/over_ssh.py"},
     {"zero_stage", "--topology zero:S", NULL},
     {"bf16", "--dtype bf16", NULL},
     {"fp16", "--dtype fp16", NULL},

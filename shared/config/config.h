@@ -32,8 +32,7 @@ struct topology_table;
     X(DEFAULT, "auto", "the run", false, false)    \
     X(THREADS, "threads", "the run", false, false) \
     X(PROCESSES, "processes", "rank", true, false) \
-    X(MPI, "mpi", "mpirun", false, true)           \
-    X(SSH, "ssh", "rank", false, false)
+    X(MPI, "mpi", "mpirun", false, true)
 #define LAUNCH_KIND(id, ...) LAUNCH_##id,
 enum launch_kind { LAUNCH_LIST(LAUNCH_KIND) LAUNCH_KINDS };
 struct launch_row {

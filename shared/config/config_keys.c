@@ -145,12 +145,11 @@ static const struct config_key keys[] = {
         OFTEN(RANKS)),
     NUMBER("workers", R | B | ORDER, KEY_INT, c.workers, 1, 65536,
            FLAG("workers", "N", "ranks that compute (2; local: 1)"), OFTEN(RANKS)),
-    ENUM(
-        "launch", NOBODY, c.launch, launch_names,
-        TRAIN_FLAG(
-            "launch", "HOW",
-            "processes, threads (ring), mpi (ring), ssh (with --hosts), or auto: processes; threads on GPUs of a ring (auto)"),
-        IN(RANKS)),  // how the processes were started
+    ENUM("launch", NOBODY, c.launch, launch_names,
+         TRAIN_FLAG(
+             "launch", "HOW",
+             "processes, threads (ring), mpi (ring), or auto: processes; threads on GPUs of a ring (auto)"),
+         IN(RANKS)),  // how the processes were started
     ENUM("medium", R | ORDER, c.medium, medium_names,
          FLAG("medium", "M",
               "what processes talk through: shm, or tcp (of a ring: with --launch mpi), or auto (auto)"),

@@ -139,6 +139,14 @@ const char *config_dtype_name(const char *text) {
     return text;
 }
 
+// Values that keys had in earlier versions, and what to use instead.
+static const struct {
+    const char *path, *value, *says;
+} gone_values[] = {
+    {"launch", "ssh",
+     "experiments/over_ssh.py --hosts H:N,.. starring train .. starts ranks on other hosts: leave it out"},
+};
+
 // Which of the field's names v is. 0, or -1 after fail().
 static int name_index(const struct config_key *f, const cJSON *v, const char *origin, int *out) {
     char list[128];
@@ -156,6 +164,9 @@ static int name_index(const struct config_key *f, const cJSON *v, const char *or
         size_t n = strlen(list);
         snprintf(list + n, sizeof list - n, "%s \"%s\"", i ? "," : "", f->names[i]);
     }
+    for (size_t i = 0; i < sizeof gone_values / sizeof *gone_values; i++)
+        if (!strcmp(f->path, gone_values[i].path) && !strcmp(name, gone_values[i].value))
+            return fail("%s: %s \"%s\" has gone: %s", origin, f->path, name, gone_values[i].says);
     return refuse(f, origin, list, v);
 }
 

@@ -21,18 +21,15 @@
 #include "shared/launch/last_word.h"
 #include "shared/launch/stop.h"
 
-#define WAKE_MS          100  // how often the clock is looked at when no signal comes
-#define FAR_NEWS_MS      300  // by which news of two deaths on two hosts may come in the other order
-#define CONNECTION_ENDED 255  // ssh's exit status where it has failed itself
-#define STILL_LOOKS      16   // whether a child is stopped is looked at so often before it is believed
+#define WAKE_MS     100  // how often the clock is looked at when no signal comes
+#define STILL_LOOKS 16   // whether a child is stopped is looked at so often before it is believed
 
 // This ends the message about a child that the launcher has killed itself: the signal alone would look like somebody else's deed.
 #define GAVE_NO_SIGN "gave no sign of life for the deadline and was killed"
 
 struct child {
-    char role[16], name[96];  // "server", "server 1", "rank 1 on h2"
-    int rank, signal_fd;
-    bool far;
+    char role[16], name[32];  // "server", "server 1"
+    int rank;
     pid_t pid;  // 0: ended
     bool orderly, expendable;
     bool ended_well;
@@ -103,7 +100,6 @@ static void become(const struct launcher *l, const struct launch_child *c, pid_t
         if (c->keep_fd) fcntl(c->keep_fd, F_SETFD, 0);
         if (c->input_fd) dup2(c->input_fd, STDIN_FILENO);
         if (c->output_fd) dup2(c->output_fd, STDOUT_FILENO);
-        if (c->error_fd) dup2(c->error_fd, STDERR_FILENO);
         sigprocmask(SIG_SETMASK, &l->before, NULL);
         execv(c->program, c->argv);
     }
@@ -120,15 +116,12 @@ static struct child *place_of(struct launcher *l, const struct launch_child *c) 
             return &l->children[i];
     l->children = xrealloc(l->children, (unsigned long)(l->count + 1) * sizeof *l->children);
     struct child *child = &l->children[l->count++];
-    *child = (struct child){.rank = c->rank,
-                            .orderly = c->orderly != 0,
-                            .expendable = c->expendable != 0,
-                            .far = c->host != NULL};
+    *child = (struct child){.rank = c->rank, .orderly = c->orderly != 0, .expendable = c->expendable != 0};
     snprintf(child->role, sizeof child->role, "%s", c->role);
-    char number[16] = "";
-    if (c->rank >= 0) snprintf(number, sizeof number, " %d", c->rank);
-    snprintf(child->name, sizeof child->name, "%s%s%s%.63s", c->role, number, c->host ? " on " : "",
-             c->host ? c->host : "");
+    if (c->rank >= 0)
+        snprintf(child->name, sizeof child->name, "%s %d", c->role, c->rank);
+    else
+        snprintf(child->name, sizeof child->name, "%s", c->role);
     return child;
 }
 
@@ -157,7 +150,6 @@ int launcher_start(struct launcher *l, const struct launch_child *c) {
                     why == EAGAIN ? "; " ERROR_RAISE_THREADS : "");
     }
     child->pid = pid;
-    child->signal_fd = c->signal_fd;
     child->ended_well = child->told_to = child->waited_for = child->still = false;
     child->moved_s = 0;
     l->running++;
@@ -166,16 +158,9 @@ int launcher_start(struct launcher *l, const struct launch_child *c) {
 }
 
 // ---------------------------------------------------------------- deaths: how they are said, and what follows
-static void signal_child(const struct child *child, int number) {
-    if (!child->signal_fd || number == SIGKILL)
-        kill(child->pid, number);
-    else
-        dprintf(child->signal_fd, "signal %d\n", number);
-}
-
 static void signal_all(struct launcher *l, int number) {
     for (int i = 0; i < l->count; i++)
-        if (l->children[i].pid) signal_child(&l->children[i], number);
+        if (l->children[i].pid) kill(l->children[i].pid, number);
 }
 
 // SIGTERM to all that run, and SIGKILL after the grace period; once.
@@ -395,8 +380,8 @@ static void child_left(struct launcher *l, struct child *child, pid_t pid) {
     char text[96], why[192];
     bool asks = child->expendable && has_begun(l);
     // The job's other processes hear of it from the launcher, at once, because another orderly child may already wait
-    // for this one. Those on other hosts hear it from each other, and rank 0 may be at work on the run's end.
-    if (child->orderly && !asks && !child->far) end_rest(l);
+    // for this one.
+    if (child->orderly && !asks) end_rest(l);
     child->told_to = true;
     when(l, text, sizeof text);
     snprintf(why, sizeof why, "%s (pid %d) was asked to leave", child->name, (int)pid);
@@ -406,26 +391,9 @@ static void child_left(struct launcher *l, struct child *child, pid_t pid) {
         l->status = 128 + l->interrupted_by;
 }
 
-static bool refused(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == EXIT_USAGE; }
-
-// What becomes of the job is the others' to know, who have noticed; their statuses tell it.
-static void say_far_end(const struct launcher *l, const struct child *child, int status) {
-    char text[96];
-    int number = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) - 128;
-    when(l, text, sizeof text);
-    if (number == CONNECTION_ENDED - 128 || WIFSIGNALED(status))
-        warn("the connection to %s has ended %s: the others go on, if they can", child->name, text);
-    else if (number > 0)
-        warn("%s was killed by signal %d (%s) %s: the others go on, if they can", child->name, number,
-             strsignal(number), text);
-    else
-        warn("%s ended with exit status %d %s: the others go on, if they can", child->name,
-             WEXITSTATUS(status), text);
-}
-
-// Itself, or the process that it speaks for.
-static bool was_killed(const struct launcher *l, const struct child *child, int status) {
-    return WIFSIGNALED(status) || ((child->far || l->o.speaks_for_others) && WEXITSTATUS(status) > 128);
+// A child, or the process that it speaks for.
+static bool was_killed(const struct launcher *l, int status) {
+    return WIFSIGNALED(status) || (l->o.speaks_for_others && WEXITSTATUS(status) > 128);
 }
 
 static void child_ended(struct launcher *l, struct child *child, int status) {
@@ -435,8 +403,6 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
     if (l->anew) return;  // all are ended
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
         child->ended_well = true;
-        // It stands for the run; others may stand still, and nobody waits for them.
-        if (child->far && !child->expendable && !l->o.together) l->rest_at_s = now_seconds() + l->o.grace_s;
         if (is_mending(l)) start_again(l, child);
         return;
     }
@@ -445,10 +411,6 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
     // mpirun that was told to end ends with 1, however its ranks have: their reports tell.
     if (l->interrupted_by && l->o.speaks_for_others && WIFEXITED(status) && WEXITSTATUS(status) == 1) {
         child->ended_well = true;
-        return;
-    }
-    if (child->far && child->expendable && !l->interrupted_by && !refused(status)) {
-        say_far_end(l, child, status);
         return;
     }
     if (l->interrupted_by && (WIFEXITED(status) ? WEXITSTATUS(status) > 128 : WTERMSIG(status) == SIGTERM)) {
@@ -465,19 +427,14 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
     when(l, text, sizeof text);
     int number = WEXITSTATUS(status) - 128;
     bool lost = WEXITSTATUS(status) == EXIT_RUN_LOST;
-    if (l->o.together && (lost || was_killed(l, child, status))) {
+    if (l->o.together && (lost || was_killed(l, status))) {
         if (lost)
             snprintf(why, sizeof why, "%s (pid %d) gave up a rank and ended", child->name, (int)pid);
         else if (child->still)
             snprintf(why, sizeof why, "a rank of %s (pid %d) " GAVE_NO_SIGN, child->name, (int)pid);
-        else if (!child->far)
+        else
             snprintf(why, sizeof why, "a rank of %s (pid %d) was killed by signal %d (%s)", child->name,
                      (int)pid, number, strsignal(number));
-        else if (number == CONNECTION_ENDED - 128)
-            snprintf(why, sizeof why, "the connection to %s has ended", child->name);
-        else
-            snprintf(why, sizeof why, "%s was killed by signal %d (%s)", child->name, number,
-                     strsignal(number));
         end_together(l, child, why, text);
         return;
     }
@@ -497,24 +454,18 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
 }
 
 // Only children of this launcher are waited for, one by one: the program may have others. When several
-// have ended since the last look, one that was killed comes first: the others may have left because of it. The first word of
-// a death on another host may come from those.
+// have ended since the last look, one that was killed comes first: the others may have left because of it.
 static void reap(struct launcher *l) {
     int count = l->count;
     int *status = xcalloc((unsigned long)count + 1, sizeof *status);
-    bool *ended = xcalloc((unsigned long)count + 1, sizeof *ended), left = false;
-    for (int look = 0; look < (left ? 2 : 1); look++) {
-        if (left) nanosleep(&(struct timespec){.tv_nsec = FAR_NEWS_MS * 1000000}, NULL);
-        for (int i = 0; i < count; i++) {
-            struct child *child = &l->children[i];
-            if (ended[i] || !child->pid || waitpid(child->pid, &status[i], WNOHANG) != child->pid) continue;
-            ended[i] = true;
-            left = left || (child->far && status[i] && !was_killed(l, child, status[i]) && !l->kill_at_s);
-        }
+    bool *ended = xcalloc((unsigned long)count + 1, sizeof *ended);
+    for (int i = 0; i < count; i++) {
+        const struct child *child = &l->children[i];
+        ended[i] = child->pid && waitpid(child->pid, &status[i], WNOHANG) == child->pid;
     }
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < count; i++)
-            if (ended[i] && was_killed(l, &l->children[i], status[i]) == (pass == 0))
+            if (ended[i] && was_killed(l, status[i]) == (pass == 0))
                 child_ended(l, &l->children[i], status[i]);
     free(status);
     free(ended);
@@ -664,8 +615,7 @@ static void interrupt(struct launcher *l, int number) {
         l->interrupted_s = now;
         stop_answer(number);
         for (int i = 0; i < l->count; i++)
-            if (l->children[i].orderly && l->children[i].pid)
-                signal_child(&l->children[i], l->children[i].far ? number : SIGTERM);
+            if (l->children[i].orderly && l->children[i].pid) kill(l->children[i].pid, SIGTERM);
     } else if (now - l->interrupted_s >= STOP_AGAIN_S) {
         l->kill_at_s = now + l->o.grace_s;
         signal_all(l, SIGKILL);  // asked twice: now
@@ -685,10 +635,7 @@ static void watch(struct launcher *l, int ms) {
     watch_rest(l);
     reap(l);
     decide_unanswered(l, now_seconds() - fmax(l->o.silent_s, l->o.grace_s));
-    if (l->interrupted_by)
-        follow_orderly(l);
-    else if (l->rest_at_s > 0 && now_seconds() >= l->rest_at_s)
-        end_rest(l);
+    if (l->interrupted_by) follow_orderly(l);
     if (l->kill_at_s > 0 && now_seconds() >= l->kill_at_s && l->running) {
         for (int i = 0; i < l->count; i++)
             if (l->children[i].pid) warn("%s did not end in time: killing it", l->children[i].name);

@@ -72,14 +72,9 @@ struct launch_child {
     char *const *argv;    // NULL-terminated, argv[0] included
     int keep_fd;          // a descriptor this child inherits beside the standard three; 0: none
     int orderly;          // after SIGTERM it finishes what is in hand and exits with 0, and the rest with it
-    int expendable;  // the others may go on where it is killed; of a connection, unless its process ends with EXIT_USAGE
-    int apart;  // in a process group of its own: a terminal's signals reach it from here alone
-    // The child is a connection to a process on that host, whose exit status is its own: above 128 killed by a signal, 255 the
-    // connection has ended. NULL: it is that process itself. Copied.
-    const char *host;
-    int input_fd, output_fd, error_fd;  // its standard three; 0: this process's
-    // Of a connection: where signals but SIGKILL go, as a line "signal N", instead of to the child; 0: to the child.
-    int signal_fd;
+    int expendable;       // the others may go on where it is killed
+    int apart;            // in a process group of its own: a terminal's signals reach it from here alone
+    int input_fd, output_fd;  // its standard two; 0: this process's
 };
 
 struct launcher *launcher_create(const struct launch_options *o);

@@ -7,7 +7,7 @@
 
 // --launch and --topology.
 int launch_check(const struct config *c);
-// What a process that mpirun, srun, torchrun or ssh has started as one of many cannot be.
+// What a process that mpirun, srun or torchrun has started as one of many cannot be.
 int launch_check_rank(const struct config *c, const struct rank_env *e);
 
 #endif

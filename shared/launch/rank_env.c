@@ -149,8 +149,7 @@ static int find_meeting(struct rank_env *e, const struct rank_variables *v) {
     const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
     if (!nodes) nodes = getenv("SLURM_JOB_NODELIST");
     bool one_machine = e->local_size == e->size;
-    e->port =
-        e->kind == RANK_ENV_TORCHRUN || e->kind == RANK_ENV_SSH ? MASTER_PORT : job_port(v, one_machine);
+    e->port = e->kind == RANK_ENV_TORCHRUN ? MASTER_PORT : job_port(v, one_machine);
     const char *given = getenv("MASTER_PORT");
     char *end = NULL;
     long port = given ? strtol(given, &end, 10) : e->port;
@@ -209,7 +208,6 @@ static int check_unread(const struct rank_variables *half, bool alone) {
 }
 
 int rank_env_read(struct rank_env *e) {
-    const char *by = getenv("STARRING_STARTED_BY");
     const char *tasks = getenv("SLURM_STEP_ID") ? NULL : getenv("SLURM_NTASKS");
     const struct rank_env none = {
         .by = "nobody", .size = 1, .meeting = -1, .batch = tasks && strtol(tasks, NULL, 10) > 1};
@@ -227,9 +225,8 @@ int rank_env_read(struct rank_env *e) {
         if (v->local_rank && getenv(v->local_rank) && read_count(v->local_rank, 0, &e->local_rank)) return -1;
         if (e->rank >= e->size)
             return fail("environment: %s=%d is not below %s=%d", v->rank, e->rank, v->size, e->size);
-        bool ssh = torch && by && !strcmp(by, "ssh");
-        e->kind = ssh ? RANK_ENV_SSH : v->kind;
-        e->by = ssh ? "ssh" : v->by;
+        e->kind = v->kind;
+        e->by = v->by;
         if (v->kind == RANK_ENV_SLURM) e->local_size = slurm_local_size();
         if (v->kind == RANK_ENV_OWN && read_count(OWN_MEETING, 0, &e->meeting)) return -1;
         // srun --mpi=pmix gives Open MPI its address book; plain srun does not, nor --mpi=pmi2 to every Open MPI.
@@ -247,8 +244,8 @@ int rank_env_read(struct rank_env *e) {
 }
 
 struct rank_env rank_env_told(const struct rank_env *e, enum launch_kind told) {
-    bool stays = told == LAUNCH_DEFAULT || told == LAUNCH_SSH || e->kind == RANK_ENV_OWN ||
-                 (launch_rows[told].by_others && e->mpi_ready);
+    bool stays =
+        told == LAUNCH_DEFAULT || e->kind == RANK_ENV_OWN || (launch_rows[told].by_others && e->mpi_ready);
     return stays ? *e : (struct rank_env){.by = "nobody", .size = 1, .meeting = -1};
 }
 

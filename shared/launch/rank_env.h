@@ -18,7 +18,7 @@
 //
 // The meeting point, of the first that is there:
 //
-//   MASTER_ADDR, MASTER_PORT       torchrun's, ssh's (launch_hosts.h), or the user's. Where torchrun itself holds that port
+//   MASTER_ADDR, MASTER_PORT       torchrun's, or the user's. Where torchrun itself holds that port
 //                                  (TORCHELASTIC_USE_AGENT_STORE), the ranks take one 1000 away from it
 //   all ranks are on one machine   loopback, the port from the number of the job
 //   Slurm                          the first host of the step, the port from the number of the job
@@ -39,7 +39,6 @@ enum rank_env_kind {
     RANK_ENV_MPIRUN,
     RANK_ENV_SLURM,
     RANK_ENV_TORCHRUN,
-    RANK_ENV_SSH,
     RANK_ENV_OTHER  // it names rank and size, and no more
 };
 

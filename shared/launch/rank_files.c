@@ -193,7 +193,7 @@ static int look(struct run *r, const cJSON *told, struct sight *saw) {
     struct job *j = &r->job;
     const char *asked = j->config->recovery.resume, *first = json_text(told, "asked", ""),
                *dir = j->config->out, *name = json_text(told, "checkpoint", "");
-    if (asked && strcmp(asked, first) != 0 && r->far_life < 2)
+    if (asked && strcmp(asked, first) != 0)
         return fail("rank %d has --resume %s, rank 0 has %s%s: give all ranks the same words", r->env.rank,
                     asked, *first ? "--resume " : "none", first);
     // A directory that is made here has no name from before that the file system's client remembers as missing.

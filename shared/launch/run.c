@@ -25,17 +25,14 @@ static void begin_history(const struct run *r) {
     const char *dir = r->config->out;
     bool goes_on = resume_is_own(r->job.resume, dir);
     int64_t done = metrics_last_step(dir), from = r->job.resume_step;
-    bool again = r->far_life > 1;
-    if (!goes_on && !again) history_forget(dir);
+    if (!goes_on) history_forget(dir);
     struct history_row first = {.kind = HISTORY_LIFE,
                                 .step = from + 1,
-                                .start = history_last_life(dir).start + !again,
-                                .epoch = again ? (uint32_t)r->far_life : 1,
+                                .start = history_last_life(dir).start + 1,
+                                .epoch = 1,
                                 .job = r->lives,
-                                .restarts = again ? r->far_life - 1 : 0,
                                 .checkpoint = r->job.resume,
-                                .why = again ? r->why : NULL,
-                                .counted = goes_on || (again && !r->job.resume),
+                                .counted = goes_on,
                                 .lost = done > from ? done - from : 0};
     if (r->lives) history_add(dir, &first);
 }

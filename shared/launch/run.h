@@ -22,10 +22,6 @@ struct run {
     bool force;      // an earlier run in the directory may go
     int life;        // of a child of a launcher (launch_ranks.h), or a rank of it: 1, 2, ..; else 0
     uint64_t lives;  // of that launcher: which job those are lives of, a random number; 0: it has one life
-    // Of a rank that was started over ssh (hosts_rank.h), and stands for the run itself where it is rank 0: the same number, and
-    // what ended the life before.
-    int far_life;
-    char why[192];
 };
 
 // Whether the checkpoint that the run is to go on from is the last one of a run that is complete in the same directory.

@@ -386,7 +386,7 @@ static const struct figure of_runs[] = {
      AT(head.apart)},
     {"launch", NULL,
      "what the ranks were: `threads` of one process, `processes` of the program's own; or by what they were started: "
-     "`torchrun`, `Slurm's srun`, `mpirun`, `mpiexec` and others, `ssh`",
+     "`torchrun`, `Slurm's srun`, `mpirun`, `mpiexec` and others",
      AT(launch), .type = "string", TOP},
     {"medium", NULL,
      "what payloads took between ranks: `shm` (shared memory), `tcp`, `threads` (of one process), "

@@ -36,7 +36,7 @@ static int make_path(const char *dir) {
     return is_file ? fail("%s: is a file, not a directory: choose another --out", dir) : 0;
 }
 
-char *run_dir_name(const struct config *c) {
+static char *run_dir_name(const struct config *c) {
     char utc[32], *model = xstrdup(c->model);
     time_t now = time(NULL);
     struct tm tm;

@@ -11,8 +11,6 @@
 
 #include "shared/config/config.h"
 
-// Of a run without --out: runs/MODEL-TOPOLOGY-20240131T235959Z (malloc'd).
-char *run_dir_name(const struct config *c);
 // When --out is not given: makes runs/MODEL-TOPOLOGY-20240131T235959Z, with -2, -3, .. behind it where that
 // is there already, so that of two runs started in one second each has its own. Its name (malloc'd), or NULL
 // after logging.

@@ -5,7 +5,7 @@
     torchrun               the real one, once on each host, where PyTorch is
     srun, sbatch           the real Slurm of fixture_slurm.py
     mpirun                 Open MPI's on h1, its daemons over ssh
-    ssh                    the program's own --hosts on h1
+    ssh                    experiments/over_ssh.py on h1
 """
 import functools
 import os
@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 
-from fixture import PROGRAM
+from fixture import EXPERIMENTS, PROGRAM
 from fixture_hosts import why_not
 
 PORT = 29511  # of the meeting point; each test's hosts have a network of their own
@@ -68,7 +68,8 @@ def mpirun(case, cluster, each, words, env):
 
 
 def ssh(case, cluster, each, words, env):
-    return [cluster.hosts[0].start(case, PROGRAM, *words, "--hosts", ",".join(f"{name}:{each}" for name in cluster.hosts.names), env=env)]
+    return [cluster.hosts[0].start(case, sys.executable, os.path.join(EXPERIMENTS, "over_ssh.py"), "--hosts",
+                                   ",".join(f"{name}:{each}" for name in cluster.hosts.names), PROGRAM, *words, env=env)]
 
 
 def why_not_joined(*topology):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`starring train --hosts` over a real sshd: what is said of hosts where it cannot begin; Ctrl-C, deaths and second lives of whole
-runs on hosts that share no folder; and that nothing is left on any of them."""
+"""experiments/over_ssh.py over a real sshd: what is said of hosts where it cannot begin; Ctrl-C, deaths and cut connections of whole runs on
+hosts that share one folder alone; and that nothing is left on any of them."""
 import contextlib
 import json
 import os
@@ -10,10 +10,11 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from fixture import PROGRAM, Runs, send
+from fixture import EXPERIMENTS, PROGRAM, Runs, send
 from fixture_hosts import Hosts
 from fixture_starters import joined
 
+SCRIPT = os.path.join(EXPERIMENTS, "over_ssh.py")
 WORDS = ["--model", "tiny", "--data", "text.txt", "--seq", "16", "--batch", "1", "--threads", "1", "--dtype", "bf16",
          "--set", "eval_batches=0", "--no-weights", "--out", "run"]
 TOPOLOGIES = {"ring": ["--topology", "zero:2"], "star": ["--topology", "ps:sync", "--servers", "2"]}
@@ -34,8 +35,9 @@ class Case(Runs):
         for host in self.hosts.all:
             shutil.rmtree(host.path("run"), ignore_errors=True)
 
-    def over_ssh(self, kind, *more, hosts="h1,h2", steps="4", env=None):
-        return self.hosts[0].start(self, PROGRAM, "train", *WORDS, *TOPOLOGIES[kind], "--steps", steps, "--hosts", hosts, *more, env=env)
+    def over_ssh(self, kind, *more, hosts="h1,h2", steps="4", script=()):
+        return self.hosts[0].start(self, sys.executable, SCRIPT, "--hosts", hosts, *script, PROGRAM, "train", *WORDS, *TOPOLOGIES[kind],
+                                   "--steps", steps, *more)
 
     def steps_there(self, out="run"):
         with contextlib.suppress(OSError):
@@ -52,48 +54,41 @@ class Case(Runs):
 class Refused(Case):
     trains = False
 
-    def no(self, hosts, *said, env=None):
-        p = self.over_ssh("ring", hosts=hosts, env=env)
+    def no(self, hosts, *said, ssh=None):
+        p = self.over_ssh("ring", hosts=hosts, script=["--ssh", ssh] if ssh else [])
         words = p.ends(2, limit_s=60)
         for part in said:
             self.assertIn(part, words)
 
     def test_a_name_that_nobody_has(self):
-        self.no("h1,nowhere.example", "nowhere.example", "Could not resolve hostname")
+        self.no("h1,nowhere.example", "error: nowhere.example: ssh: Could not resolve hostname")
 
     def test_a_login_that_is_refused(self):
-        self.no("h1,h2", "h1", "h2", "Permission denied", env={
-            "STARRING_SSH": "ssh -o BatchMode=yes -o PubkeyAuthentication=no"})
+        self.no("h1,h2", "error: h1: ", "error: h2: ", "Permission denied", ssh="ssh -o BatchMode=yes -o PubkeyAuthentication=no")
 
     def test_nobody_listens(self):
-        self.no("h1,h2", "h2", "refused", env={"STARRING_SSH": "ssh -o BatchMode=yes -p 2222"})
-
-    def without(self, folder):
-        """h2 without what is in a folder."""
-        self.hosts[1].run("mount", "-t", "tmpfs", "tmpfs", folder)
-        self.addCleanup(self.hosts[1].run, "umount", folder)
+        self.no("h1,h2", "error: h2: ", "refused", ssh="ssh -o BatchMode=yes -p 2222")
 
     def test_a_program_that_is_not_there(self):
-        self.without(os.path.dirname(PROGRAM))
-        self.no("h1,h2", "h2", PROGRAM)
+        folder, h2 = os.path.dirname(PROGRAM), self.hosts[1]
+        h2.run("mount", "-t", "tmpfs", "tmpfs", folder)
+        self.addCleanup(h2.run, "umount", folder)
+        self.no("h1,h2", f"error: h2: {PROGRAM}: not found; no rank was started")
 
 
 class Underway(Case):
-    def starter(self, p):
-        """The process of the command itself: p is what took it to its host."""
-        return next(pid for pid, argv in p.left().items() if argv[0] == PROGRAM and "--hosts" in argv and argv[2] != "--workers")
+    def the_script(self, p):
+        """The process of the script itself: p is what took it to its host."""
+        return next(pid for pid, argv in p.left().items() if argv[1:2] == [SCRIPT])
 
-    def rank(self, r):
+    def rank(self, p, r):
         """Rank r's first process, wherever it is."""
         found = []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
+        for pid, argv in p.left().items():
             with contextlib.suppress(OSError):
                 with open(f"/proc/{pid}/environ", "rb") as f:
-                    words = f.read().split(b"\0")
-                with open(f"/proc/{pid}/cmdline", "rb") as f:
-                    argv = f.read().split(b"\0")
-                if b"RANK=%d" % r in words and b"STARRING_STARTED_BY=ssh" in words and argv[0] == PROGRAM.encode() and argv[1] == b"train":
-                    found.append(int(pid))
+                    if b"RANK=%d" % r in f.read().split(b"\0") and argv[:2] == [PROGRAM, "train"]:
+                        found.append(pid)
         return min(found)
 
     def test_a_text_that_is_not_there(self):
@@ -117,17 +112,17 @@ class Underway(Case):
         for kind in joined(self, TOPOLOGIES):
             with self.subTest(kind):
                 p = self.underway(kind)
-                send(signal.SIGINT, [self.starter(p)])
+                send(signal.SIGINT, [self.the_script(p)])
                 p.ends(130, limit_s=60, settle_s=10)
                 with open(self.hosts[0].path("run", "summary.json"), encoding="utf-8") as f:
                     self.assertIn('"interrupted"', f.read())
             self.setUp()
 
-    def test_the_command_is_killed(self):
+    def test_the_script_is_killed(self):
         for kind in joined(self, TOPOLOGIES):
             with self.subTest(kind):
                 p = self.underway(kind)
-                send(signal.SIGKILL, [self.starter(p)])
+                send(signal.SIGKILL, [self.the_script(p)])
                 p.ends(None, limit_s=60, settle_s=20)
             self.setUp()
 
@@ -135,45 +130,44 @@ class Underway(Case):
         for kind in joined(self, TOPOLOGIES):
             with self.subTest(kind):
                 p = self.underway(kind)
-                send(signal.SIGKILL, [self.rank(1)])
-                words = p.ends(1, limit_s=60, settle_s=10)
-                self.assertRegex(words, r"rank 1 on h2")
+                send(signal.SIGKILL, [self.rank(p, 1)])
+                self.assertIn("error: rank 1 on h2 was killed by signal 9 (Killed)", p.ends(1, limit_s=60, settle_s=10))
             self.setUp()
 
-    def test_second_lives(self):
-        """A death costs the steps since the last checkpoint, and the weights are those of a run that nobody disturbed."""
+    def test_a_connection_is_cut(self):
+        """Its host ends the rank by itself."""
+        for kind in joined(self, TOPOLOGIES):
+            with self.subTest(kind):
+                p = self.underway(kind)
+                send(signal.SIGKILL, [pid for pid, argv in p.left().items() if argv[0] == "ssh" and "h2" in argv])
+                self.assertIn("error: the connection to rank 1 on h2 has ended", p.ends(1, limit_s=60, settle_s=20))
+            self.setUp()
+
+    def test_it_goes_on(self):
+        """The same words again cost the steps since the last checkpoint, and the weights are those of a run that nobody disturbed."""
         for kind in joined(self, TOPOLOGIES):
             with self.subTest(kind):
                 out = "shared/" + kind
-                p = self.over_ssh(kind, "--restart", "1", "--checkpoint-every", "10", "--out", out, steps="60", hosts="h1,h2")
+                words = [kind, "--resume", "latest", "--checkpoint-every", "10", "--out", out]
+                p = self.over_ssh(*words, steps=FOREVER)
                 p.until(lambda: self.steps_there(out) > 15, "a checkpoint")
-                send(signal.SIGKILL, [self.rank(1)])
-                p.ends(0, settle_s=10)
-                self.run_it("train", *WORDS[:-1], kind, *TOPOLOGIES[kind], "--steps", "60", "--workers", "2")
+                send(signal.SIGKILL, [self.rank(p, 1)])
+                p.ends(1, settle_s=10)
+                done = self.steps_there(out)
+                self.over_ssh(*words, steps=str(done + 20)).ends(0, settle_s=10)
+                self.run_it("train", *WORDS[:-1], kind, *TOPOLOGIES[kind], "--steps", str(done + 20), "--workers", "2")
                 self.assertEqual(self.hash(out), self.hash(kind))
             self.setUp()
 
     def test_elastic(self):
         """The others go on without a rank that dies."""
         joined(self, {"star": TOPOLOGIES["star"]})
-        p = self.over_ssh("star", "--elastic", "2:3", "--servers-on", "0", steps="200", hosts="h1,h2,h3")
+        p = self.over_ssh("star", "--elastic", "2:3", "--servers-on", "0", steps="200", hosts="h1,h2,h3", script=["--go-on"])
         p.until(lambda: self.steps_there() > 2, "a few steps")
-        send(signal.SIGKILL, [self.rank(2)])
+        send(signal.SIGKILL, [self.rank(p, 2)])
         self.assertIn("rank 2 on h3 was killed by signal 9", p.ends(0, settle_s=10))
         with open(self.hosts[0].path("run", "summary.json"), encoding="utf-8") as f:
             self.assertEqual(json.load(f)["steps"], 200)
-
-    def test_staged(self):
-        """h2 has neither the program nor the text: --stage brings both, and takes them away again."""
-        h2 = self.hosts[1]
-        h2.run("mount", "-t", "tmpfs", "tmpfs", os.path.dirname(PROGRAM))
-        shutil.move(h2.path("text.txt"), self.at("kept.txt"))
-        self.addCleanup(lambda: (h2.run("umount", os.path.dirname(PROGRAM)), shutil.move(self.at("kept.txt"), h2.path("text.txt"))))
-        for kind in joined(self, TOPOLOGIES):
-            with self.subTest(kind):
-                self.over_ssh(kind, "--stage").ends(0, settle_s=10)
-                self.assertEqual([name for name in os.listdir(h2.path("tmp")) if "stage" in name], [])
-            self.setUp()
 
 
 if __name__ == "__main__":

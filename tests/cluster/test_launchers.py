@@ -19,7 +19,7 @@ RANKS = HOSTS * EACH
 TOPOLOGIES = {"ring": ["--topology", "zero:2"], "star": ["--topology", "ps:sync", "--servers", "2"]}
 
 
-BY = {"torchrun's variables": "torchrun", "srun": "Slurm's srun", "sbatch": "Slurm's srun"}  # as the summary calls it
+BY = {"torchrun's variables": "torchrun", "ssh": "torchrun", "srun": "Slurm's srun", "sbatch": "Slurm's srun"}  # as the summary calls it
 
 
 class Cluster:

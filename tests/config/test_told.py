@@ -78,6 +78,11 @@ class Told(Runs):
             for word in (*flags, "give one of them"):
                 self.assertIn(word, lines[0])
 
+    def test_a_network_that_the_ranks_do_not_choose(self):
+        for flags, said in ((["--interface", "lo"], "--interface lo: the ranks of this run are on one machine"),
+                            (["--interface", "eth1", "--collective", "mpi"], "set OMPI_MCA_btl_tcp_if_include=eth1")):
+            self.assertIn(said, "".join(self.said("--topology", "zero:1", "--workers", "2", *flags, status=2)))
+
     def test_all_that_is_wrong_at_once(self):
         self.write("", "file")
         for run in (["--topology", "local"], ["--topology", "ps:sync", "--workers", "2"],
@@ -117,6 +122,10 @@ class Told(Runs):
     # What an earlier version had, and words of the sentence that says what to use instead.
     GONE = {"train --print-config --set parameter_server.distinct_workers=true": "distinct_workers: .*have gone: leave it out.* or use ps:backup:B",
             "train --print-config --set cuda.products=table.json": "cuda.products: tables of measured matrix products have gone: leave it out",
+            "train --hosts h1:2,h2": "--hosts: experiments/over_ssh.py --hosts H:N,.. starring train .. starts ranks on other hosts over ssh",
+            "train --hostfile=f": "--hostfile: experiments/over_ssh.py --hosts H:N,.. starring train ..",
+            "train --stage": "--stage: copy what the hosts need by rsync .*, and start the ranks with experiments/over_ssh.py",
+            "train --print-config --launch ssh": "launch \"ssh\" has gone: experiments/over_ssh.py --hosts H:N,.. starring train ..",
             "bench tune --model tiny": "bench tune: tables of measured products have gone: .*starring bench kernels --device cuda times"}
 
     def test_what_has_gone_says_what_to_use(self):

@@ -498,17 +498,17 @@ static void test_auto_is_what_the_machine_can(void **state) {
         struct ring_machine m;
         enum ring_collective asked, want;
     } cases[] = {
-        {{.launch = LAUNCH_THREADS, .ranks_here = 4}, RING_AUTO, RING_THREADS},
-        {{.launch = LAUNCH_MPI, .ranks_here = 4}, RING_AUTO, RING_MPI},
-        {{.launch = LAUNCH_MPI, .ranks_here = 1}, RING_AUTO, RING_MPI},
-        {{.launch = LAUNCH_THREADS, .cuda = true, .ranks_here = 2, .gpus = 1}, RING_AUTO, RING_THREADS},
-        {{.launch = LAUNCH_THREADS, .cuda = true, .ranks_here = 9, .gpus = 8}, RING_AUTO, RING_THREADS},
-        {{.launch = LAUNCH_THREADS, .cuda = true, .ranks_here = 1, .gpus = 8}, RING_AUTO, RING_THREADS},
-        {{.cuda = true, .launch = LAUNCH_MPI, .ranks_here = 2, .gpus = 1}, RING_AUTO, RING_MPI},
-        {{.launch = LAUNCH_THREADS, .cuda = true, .ranks_here = 64, .gpus = 0}, RING_AUTO, RING_NCCL},
-        {{.cuda = true, .launch = LAUNCH_MPI, .ranks_here = 1, .gpus = 0}, RING_AUTO, RING_NCCL},
-        {{.launch = LAUNCH_THREADS, .cuda = true, .ranks_here = 2, .gpus = 1}, RING_NCCL, RING_NCCL},
-        {{.launch = LAUNCH_MPI, .ranks_here = 2}, RING_THREADS, RING_THREADS},
+        {{.host = RING_THREADS, .ranks_here = 4}, RING_AUTO, RING_THREADS},
+        {{.host = RING_MPI, .ranks_here = 4}, RING_AUTO, RING_MPI},
+        {{.host = RING_MPI, .ranks_here = 1}, RING_AUTO, RING_MPI},
+        {{.host = RING_THREADS, .cuda = true, .ranks_here = 2, .gpus = 1}, RING_AUTO, RING_THREADS},
+        {{.host = RING_THREADS, .cuda = true, .ranks_here = 9, .gpus = 8}, RING_AUTO, RING_THREADS},
+        {{.host = RING_THREADS, .cuda = true, .ranks_here = 1, .gpus = 8}, RING_AUTO, RING_THREADS},
+        {{.cuda = true, .host = RING_MPI, .ranks_here = 2, .gpus = 1}, RING_AUTO, RING_MPI},
+        {{.host = RING_THREADS, .cuda = true, .ranks_here = 64, .gpus = 0}, RING_AUTO, RING_NCCL},
+        {{.cuda = true, .host = RING_MPI, .ranks_here = 1, .gpus = 0}, RING_AUTO, RING_NCCL},
+        {{.host = RING_THREADS, .cuda = true, .ranks_here = 2, .gpus = 1}, RING_NCCL, RING_NCCL},
+        {{.host = RING_MPI, .ranks_here = 2}, RING_THREADS, RING_THREADS},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_int_equal(ring_collective_resolve(cases[i].asked, &cases[i].m), cases[i].want);

@@ -396,7 +396,6 @@ static void forget_ranks(void) {
                                         "MASTER_ADDR",
                                         "MASTER_PORT",
                                         "TORCHELASTIC_USE_AGENT_STORE",
-                                        "STARRING_STARTED_BY",
                                         "OMPI_COMM_WORLD_LOCAL_RANK",
                                         "SLURM_PROCID",
                                         "SLURM_NTASKS",

@@ -292,7 +292,61 @@ static int nothing(void *arg) {
     return 0;
 }
 
-// A worker leaves its streams, and its gaps as it saw them; where the reports meet, a rank that stood still is waited for.
+static const int64_t ms = 1000000;
+
+// What a worker leaves: its last step, and of a whole trace its streams; gaps as it saw them. at: where the gap begins.
+static void expect_part(const char *dir, int64_t at, int whole) {
+    cJSON *o = read_back(dir, "ranks/trace-0.json", true), *s;
+    int forwards = 0, waits = 0, exposed = 0, steps = 0, phases = 0, transfers = 0;
+    cJSON_ArrayForEach(s, o) {
+        const cJSON *args = json_item(s, "args");
+        const char *name = json_text(s, "name", ""), *cat = json_text(s, "cat", ""),
+                   *ph = json_text(s, "ph", "");
+        forwards += !strcmp(name, "nothing") && !strcmp(cat, "forward");
+        waits += !strcmp(name, "wait for worker 1") && json_number(args, "worker") == 1;
+        exposed +=
+            !strcmp(cat, "comm_exposed") && !strcmp(json_text(args, "transfer", ""), "gradients of block.7");
+        steps += !strcmp(cat, "step") && json_number(args, "step") == 1;
+        phases += !strcmp(cat, "phase") && !strcmp(name, "forward");
+        // From when all were ready.
+        transfers += !strcmp(cat, "transfer") && !strcmp(name, "gradients of block.7") &&
+                     fabs(1e3 * json_number(s, "ts") - (double)(at + (*ph == 'b' ? 10 : 40) * ms)) < 4 &&
+                     (*ph == 'e' || json_number(args, "bytes") == 8);
+    }
+    assert_true(waits == 1 && exposed == 1 && steps == 1 && phases == 1 && transfers == 2);
+    assert_int_equal(forwards, whole);
+    cJSON_Delete(o);
+}
+
+// What becomes of it where server 0 stood still from 20 to 30 ms of the gap: stalls that ended before the last step are in a whole
+// trace alone.
+static void expect_trace(const char *dir, int64_t at, int whole) {
+    static const struct {
+        const char *name;
+        int begin, end;
+    } want[] = {{"wait for worker 1", 0, 10},
+                {"exposed communication", 10, 20},
+                {"wait for server 0", 20, 30},
+                {"exposed communication", 30, 40}};
+    cJSON *o = read_back(dir, "trace.json", false), *s;
+    size_t found = 0, stood = 0;
+    cJSON_ArrayForEach(s, json_item(o, "traceEvents")) {
+        double ns = 1e3 * json_number(s, "ts") - (double)at, length = 1e3 * json_number(s, "dur");
+        stood += !strcmp(json_text(s, "name", ""), "the process did not run") && json_number(s, "pid") == 1;
+        if (json_number(s, "tid") != 900 || strcmp(json_text(s, "ph", ""), "X") != 0) continue;
+        assert_true(found < 4);
+        assert_string_equal(json_text(s, "name", ""), want[found].name);
+        assert_true(ns > (double)(want[found].begin * ms) - 2 && ns < (double)(want[found].begin * ms) + 2);
+        assert_true(ns + length > (double)(want[found].end * ms) - 4 &&
+                    ns + length < (double)(want[found].end * ms) + 4);
+        found++;
+    }
+    assert_true(found == 4);
+    assert_int_equal(stood, 1 + whole);
+    cJSON_Delete(o);
+}
+
+// A worker leaves its steps, and its gaps as it saw them; where the reports meet, a rank that stood still is waited for.
 static void gaps_are_settled_where_reports_meet(void **state) {
     char *dir = *state;
     struct device *dev;
@@ -304,7 +358,7 @@ static void gaps_are_settled_where_reports_meet(void **state) {
     struct unit unit = {.name = "block.7"};
     struct layout layout = {.count = 1, .units = &unit};
     struct timeline *tl = timeline_create(&(struct timeline_options){compute, &layout, 1, 2, true, NULL});
-    const int64_t ms = 1000000, begin = now_ns();
+    const int64_t begin = now_ns();
     timeline_step_at(tl, 0, begin);
     stream_phase(compute, PHASE_FORWARD);
     stream_host(compute, "nothing", nothing, NULL);
@@ -318,74 +372,32 @@ static void gaps_are_settled_where_reports_meet(void **state) {
     timeline_pause_at(tl, at + 50 * ms);
     timeline_end(tl);
     timeline_set_clock(tl, (struct timeline_clock){.offset_ns = 3});
-    cJSON *o, *s;
-    for (int whole = 0; whole < 2; whole++) {
-        assert_int_equal(trace_write_worker(dir, 0, dev, tl, whole), 0);
-        o = read_back(dir, "ranks/trace-0.json", true);
-        int forwards = 0, waits = 0, exposed = 0, steps = 0, phases = 0, transfers = 0;
-        cJSON_ArrayForEach(s, o) {
-            const cJSON *args = json_item(s, "args");
-            const char *name = json_text(s, "name", ""), *cat = json_text(s, "cat", ""),
-                       *ph = json_text(s, "ph", "");
-            forwards += !strcmp(name, "nothing") && !strcmp(cat, "forward");
-            waits += !strcmp(name, "wait for worker 1") && json_number(args, "worker") == 1;
-            exposed += !strcmp(cat, "comm_exposed") &&
-                       !strcmp(json_text(args, "transfer", ""), "gradients of block.7");
-            steps += !strcmp(cat, "step") && json_number(args, "step") == 1;
-            phases += !strcmp(cat, "phase") && !strcmp(name, "forward");
-            // From when all were ready.
-            transfers +=
-                !strcmp(cat, "transfer") && !strcmp(name, "gradients of block.7") &&
-                fabs(1e3 * json_number(s, "ts") - (double)(at + 3 + (*ph == 'b' ? 10 : 40) * ms)) < 4 &&
-                (*ph == 'e' || json_number(args, "bytes") == 8);
-        }
-        assert_true(waits == 1 && exposed == 1 && steps == 1 && phases == 1 && transfers == 2);
-        assert_int_equal(forwards, whole);
-        cJSON_Delete(o);
-    }
-
-    // Server 0 stood still from 20 to 30 ms of the gap, on the job's clock.
+    at += 3;  // on the job's clock
     struct moments *own = moments_take(&(struct moments_options){.timeline = tl, .offset = 3}), server = {0};
-    assert_int_equal(spans_open(&server.stalls[STALL_PROCESS], 1, SPANS_FIRST), 0);
-    spans_add(&server.stalls[STALL_PROCESS],
-              &(struct span){.begin = at + 3 + 20 * ms, .end = at + 3 + 30 * ms});
+    struct spans *stalls = &server.stalls[STALL_PROCESS];
+    assert_int_equal(spans_open(stalls, 2, SPANS_FIRST), 0);
+    spans_add(stalls, &(struct span){.begin = begin - 20 * ms, .end = begin - 10 * ms});
+    spans_add(stalls, &(struct span){.begin = at + 20 * ms, .end = at + 30 * ms});
     struct moments *moments[2] = {own, &server};
     const char *roles[2] = {"worker", "server"};
     int ranks[2] = {0, 0};
-    struct config c = {.workers = 1, .trace = true};
-    assert_int_equal(trace_merge(&c, dir, &(struct meeting){moments, roles, ranks, 2}), 0);
-    o = read_back(dir, "trace.json", false);
-    static const struct {
-        const char *name;
-        int begin, end;
-    } want[] = {{"wait for worker 1", 0, 10},
-                {"exposed communication", 10, 20},
-                {"wait for server 0", 20, 30},
-                {"exposed communication", 30, 40}};
-    size_t found = 0, stood = 0;
-    cJSON_ArrayForEach(s, json_item(o, "traceEvents")) {
-        double ns = 1e3 * json_number(s, "ts") - (double)(at + 3), length = 1e3 * json_number(s, "dur");
-        stood += !strcmp(json_text(s, "name", ""), "the process did not run") && json_number(s, "pid") == 1;
-        if (json_number(s, "tid") != 900 || strcmp(json_text(s, "ph", ""), "X") != 0) continue;
-        assert_true(found < 4);
-        assert_string_equal(json_text(s, "name", ""), want[found].name);
-        assert_true(ns > (double)(want[found].begin * ms) - 2 && ns < (double)(want[found].begin * ms) + 2);
-        assert_true(ns + length > (double)(want[found].end * ms) - 4 &&
-                    ns + length < (double)(want[found].end * ms) + 4);
-        found++;
+    const struct meeting m = {moments, roles, ranks, 2};
+    struct config c = {.workers = 1};
+    for (int whole = 0; whole < 2; whole++) {
+        c.trace = whole;
+        assert_int_equal(trace_write_worker(dir, 0, dev, tl, whole), 0);
+        expect_part(dir, at, whole);
+        assert_int_equal(trace_merge(&c, dir, &m), 0);
+        expect_trace(dir, at, whole);
+        assert_null(run_file_read(dir, "ranks/trace-0.json", true));
     }
-    assert_true(found == 4 && stood == 1);
-    assert_null(run_file_read(dir, "ranks/trace-0.json", true));
-    // Without its part of a whole trace there is none; of the last steps what is there stays.
+    // Without its part there is no whole trace; of the last steps what is there stays.
     c.trace = false;
-    assert_int_equal(trace_merge(&c, dir, &(struct meeting){moments, roles, ranks, 2}), 0);
-    cJSON *again = read_back(dir, "trace.json", false);
-    assert_true(cJSON_Compare(o, again, true));
-    cJSON_Delete(again);
+    assert_int_equal(trace_merge(&c, dir, &m), 0);
+    expect_trace(dir, at, 1);
     c.trace = true;
-    assert_int_equal(trace_merge(&c, dir, &(struct meeting){moments, roles, ranks, 2}), -1);
-    cJSON_Delete(o);
-    spans_close(&server.stalls[STALL_PROCESS]);
+    assert_int_equal(trace_merge(&c, dir, &m), -1);
+    spans_close(stalls);
     moments_free(&own);
     timeline_destroy(&tl);
     stream_destroy(&compute);

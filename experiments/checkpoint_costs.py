@@ -1,11 +1,9 @@
 #!/usr/bin/env python3
-"""The cost of checkpoints and of servers' replicas to whole runs, and how long a run stands still behind a death.
+"""The cost of checkpoints to whole runs, and how long a run stands still behind a death.
 
 First table: each job without checkpoints, with --checkpoint-every, and with --checkpoint-background, in turn for several
 rounds. A checkpoint can slow the step whose state it keeps and the one behind it; all others tell what writing beside
-them costs. Second table: seconds from a kill -9 to the next step in metrics.jsonl, by who was killed. Third table, with
---replicas: a star of two workers and two servers without --replicate and with it, in turn; the least and the most of its
-rounds show how far the machine alone changes a step.
+them costs. Second table: seconds from a kill -9 to the next step in metrics.jsonl, by who was killed.
 Where the runs lie (--out) decides which disk is measured; `starring bench checkpoint` tells that disk's own rate.
 """
 import argparse
@@ -24,13 +22,12 @@ import cli
 from drill import costs, exercise, jobs, moments, people
 from program import built
 
-# The flags, and who is killed.
+# The flags, who is killed, and the ways of keeping checkpoints: a star's servers always copy.
 JOBS = {
-    "ps:sync": (["--topology", "ps:sync", "--workers", "2", "--servers", "1"], ["worker 0", "worker 1", "server 0", "scheduler"]),
-    "zero:1": (["--topology", "zero:1", "--workers", "2"], ["run"]),
-    "local": (["--topology", "local"], ["run"]),
+    "ps:sync": (["--topology", "ps:sync", "--workers", "2", "--servers", "1"], ["worker 0", "worker 1", "server 0", "scheduler"], ["none", "background"]),
+    "zero:1": (["--topology", "zero:1", "--workers", "2"], ["run"], list(costs.WAYS)),
+    "local": (["--topology", "local"], ["run"], list(costs.WAYS)),
 }
-REPLICAS = ["--topology", "ps:sync", "--workers", "2", "--servers", "2", "--restart", "1"]
 RESTARTS, END_S, LIMIT_S = 3, 60, 600
 MANY_STEPS = 100000  # of a run that is killed and then ended
 
@@ -45,16 +42,15 @@ def parse():
     p.add_argument("--job", action="append", choices=list(JOBS), metavar="NAME", help="only this job; repeatable: " + ", ".join(JOBS))
     p.add_argument("--steps", type=int, default=60, help="of each run of the first table (%(default)s)")
     p.add_argument("--every", type=int, default=10, metavar="K", help="steps from checkpoint to checkpoint (%(default)s)")
-    p.add_argument("--rounds", type=int, default=3, help="of the three ways in turn; 0: no first table (%(default)s)")
+    p.add_argument("--rounds", type=int, default=3, help="of the ways in turn; 0: no first table (%(default)s)")
     p.add_argument("--kills", type=int, default=3, help="of each role; 0: no second table (%(default)s)")
-    p.add_argument("--replicas", type=int, default=0, metavar="ROUNDS", help="of the third table's two ways in turn (%(default)s: no third table)")
     p.add_argument("--dtype", default="bf16", choices=["fp32", "bf16", "fp16"], help="(%(default)s)")
     p.add_argument("--seed", type=int, default=1, help="decides when somebody is killed (%(default)s)")
     p.add_argument("--out", help="where the runs lie, on the disk that is meant (default: a temporary directory)")
     p.add_argument("--json", metavar="FILE", help="leave all tables there as one JSON document")
     args = p.parse_args()
-    if min(args.batch, args.seq, args.threads) < 1 or min(args.rounds, args.kills, args.replicas) < 0:
-        p.error("--batch, --seq and --threads are at least 1, --rounds, --kills and --replicas at least 0")
+    if min(args.batch, args.seq, args.threads) < 1 or min(args.rounds, args.kills) < 0:
+        p.error("--batch, --seq and --threads are at least 1, --rounds and --kills at least 0")
     if args.every < 4 or args.steps < 2 * args.every:
         p.error("--every is at least 4, --steps at least twice that: there must be steps without a checkpoint beside them")
     return args
@@ -85,22 +81,11 @@ def measure_way(args, job, way, directory):
 
 def measure_steps(args, job, directory):
     """The rows of one job: another way begins each round."""
-    rounds, ways = [], list(costs.WAYS)
+    rounds, ways = [], JOBS[job][2]
     for r in range(args.rounds):
         first = r % len(ways)
         rounds.append({way: measure_way(args, job, way, directory) for way in ways[first:] + ways[:first]})
     return [costs.step_row(job, way, rounds) for way in ways]
-
-
-def measure_replicas(args, directory):
-    rounds, out = [], os.path.join(directory, "run")
-    for r in range(args.replicas):
-        done = {}
-        for with_it in ((False, True), (True, False))[r % 2]:
-            argv = command(args, REPLICAS, out, args.steps, ["--replicate"] if with_it else [])
-            done[with_it] = measure_run(argv, out, f"replicas {with_it}", costs.read_replica_run)
-        rounds.append(done)
-    return costs.replica_rows("ps:sync", rounds) if rounds else []
 
 
 class Death(exercise.Exercise):
@@ -178,7 +163,7 @@ def measure(args, directory):
             steps += measure_steps(args, job, directory)
         if args.kills:
             deaths += measure_deaths(args, job, directory)
-    return steps, deaths, measure_replicas(args, directory)
+    return steps, deaths
 
 
 def main():
@@ -188,21 +173,21 @@ def main():
         os.makedirs(args.out, exist_ok=True)
     directory = tempfile.mkdtemp(prefix="costs-", dir=args.out)
     try:
-        steps, deaths, replicas = measure(args, directory)
+        steps, deaths = measure(args, directory)
     except (costs.CostsError, OSError) as e:
         print(f"checkpoint_costs.py: error: {e}", file=sys.stderr)
         return 1
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     print(f"{args.model}, --batch {args.batch} --seq {args.seq} --threads {args.threads}, {args.dtype}; --checkpoint-every {args.every}, "
-          f"{args.steps} steps, medians of {args.rounds} rounds; {args.kills} deaths of each role; replicas in {args.replicas} rounds\n")
-    tables = ((costs.step_table, steps), (costs.death_table, deaths), (costs.replica_table, replicas))
+          f"{args.steps} steps, medians of {args.rounds} rounds; {args.kills} deaths of each role\n")
+    tables = ((costs.step_table, steps), (costs.death_table, deaths))
     print("\n\n".join(make(rows) for make, rows in tables if rows))
     if args.json:
         facts = {"model": args.model, "batch": args.batch, "seq": args.seq, "threads": args.threads, "dtype": args.dtype,
                  "every": args.every, "seed": args.seed}
         with open(args.json, "w", encoding="utf-8") as f:
-            json.dump(dict(facts, steps=steps, deaths=deaths, replicas=replicas), f, indent=1)
+            json.dump(dict(facts, steps=steps, deaths=deaths), f, indent=1)
     return 0
 
 

@@ -41,7 +41,7 @@ enum mem_class {
     MEM_ACTIVATION,  // saved and passing activations, tokens, losses
     MEM_COMM,        // communication buffers: gather slots' staging, receive buffers
     MEM_WORKSPACE,   // scratch of operations
-    MEM_SERVER,      // what a server needs beside the classes above: its neighbour's replica
+    MEM_SERVER,      // what a server needs beside the classes above: delay compensation
     MEM_CHECKPOINT,  // state copied aside until it is on disk; of a GPU's ranks that is page-locked: MEM_HOST
     MEM_HOST,        // page-locked host memory that a device with memory of its own is reached through
     MEM_OFFLOAD,     // host memory that holds what would else be in the device's

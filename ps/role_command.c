@@ -19,6 +19,7 @@
 #include "shared/launch/closing.h"
 #include "shared/launch/launch_check.h"
 #include "shared/launch/local_steps.h"
+#include "shared/launch/run.h"
 #include "shared/launch/stop.h"
 #include "shared/memory/memory_check.h"
 #include "shared/report/run_dir.h"
@@ -245,6 +246,7 @@ static int leave(struct role *r, int status) {
     if (!status && close_dir(r)) status = EXIT_RUN_FAILED;
     // The last to leave has said so of the job; worker 0 stands for it, whoever is the last.
     bool stands = r->by_hand && is(r, &command_worker) && r->end.rank == 0 && r->job.dir;
+    if (stands && status == EXIT_RUN_FAILED) run_say_lost(&r->job, true);
     if (!status && stands && phase == RUN_COMPLETE && r->job.config->recovery.checkpoint_every > 0 &&
         checkpoint_latest_step(r->job.dir) < 0) {
         fail(

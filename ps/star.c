@@ -46,19 +46,6 @@ static int check_name(const struct config *c, const char *origin) {
     return rule.row->check ? rule.row->check(&rule, origin, c->topology) : 0;
 }
 
-// A replica is of a step that all servers commit together; what it is good for is the next epoch.
-static int check_replicas(const struct config *c) {
-    const char *lacks = NULL;
-    if (!c->ps.replicate) return 0;
-    if (c->ps.servers < 2)
-        lacks = "a server's replica lives on another one: give --servers 2 or more";
-    else if (c->recovery.restart < 1)
-        lacks = "nobody would ever go on from a replica: give --restart N too";
-    else if (!c->out)
-        lacks = "survivors leave their state in the run directory: give --out DIR";
-    return lacks ? fail("--replicate: %s", lacks) : 0;
-}
-
 // All workers that this command starts are on this machine; rank r of those that others have started is worker r.
 static void resolve(struct config *c, const struct rank_env *e) {
     int group = rank_env_group(e, c->workers);
@@ -80,7 +67,7 @@ static int check(const struct config *c) {
     const struct ps_config *p = &c->ps;
     bool order = p->record_arrivals || p->replay_arrivals;
     int k = pushes_per_update(c);
-    if (star_pairs_check(c) != 0 || check_optimizer(c) != 0 || check_replicas(c) != 0) return -1;
+    if (star_pairs_check(c) != 0 || check_optimizer(c) != 0) return -1;
     if (c->reduce_group == GROUP_HOST)
         return fail(
             "\"reduce_group\": \"host\": which of a star's workers are on one machine is known only where `starring train` "
@@ -158,13 +145,13 @@ static double copied_answers(const struct config *c, double weights) {
 
 // Bytes of gradients that wait at a server, of each worker at most `of_one`: no worker's that is the first in order of a step
 // that is alone open; none where memory is shared, but for units' gradients, whose place is wanted; and where pushes are applied on
-// arrival those that a checkpoint or a recording holds up.
+// arrival those that a recording holds up.
 static double waiting_gradients(const struct config *c, double of_one, double weights) {
     const struct consistency_rule rule = consistency_of(c);
     bool first_is_added = !ps_in_part(c) && !rule.row->on_arrival && !rule.lead && !ps_by_units(c);
     if (c->medium == MEDIUM_SHM && !ps_by_units(c)) return 0;
     if (c->ps.replay_arrivals && rule.row->on_arrival) return c->workers * (of_one + weights);
-    if (rule.row->on_arrival && !c->recovery.checkpoint_every) return 0;
+    if (rule.row->on_arrival) return 0;
     return (c->workers - first_is_added) * of_one;
 }
 
@@ -175,27 +162,21 @@ static struct topology_allowance allowance(const struct config *c, const char *r
     const struct wire_prediction *w = &p->wire;
     double round = c->local_steps.steps ? (double)c->local_steps.steps : 1;  // at whose end all moves
     double open = (1 + rule.lead) * round, credit = (double)credit_of(c, INT64_MAX);
-    double sums = (double)(w->replica_sent_per_step + w->replica_received_per_step);
     if (!is_server(role))
-        return (struct topology_allowance){.frame_bytes = fmin(open * (double)w->sent_per_step, credit) +
-                                                          FRAME_OVERHEAD * sums};
+        return (struct topology_allowance){.frame_bytes = fmin(open * (double)w->sent_per_step, credit)};
     double of_one = open * (double)(w->received_per_step + w->local_received_per_step) / c->workers;
     double weights = round * (double)(w->sent_per_step + w->local_sent_per_step) / c->workers;
     double copies = copied_answers(c, weights);
     // Each thread's own peak is counted, and a worker's credits may be at one thread now, and at another later.
     double lent = c->ps.credit_bytes ? fmin(of_one, (double)(c->ps.credit_bytes * c->ps.threads)) : of_one;
-    // A server keeps frames until the set of the step is fixed, credits or not: N P b / S of a whole step. It keeps one that a
-    // checkpoint or a recording holds up, where pushes are applied on arrival.
-    if (ps_in_part(c) || rule.row->on_arrival) lent = of_one;
+    // A server keeps frames until the set of the step is fixed, credits or not: N P b / S of a whole step.
+    if (ps_in_part(c)) lent = of_one;
     double held = waiting_gradients(c, lent, weights) + copies;
-    // To a neighbour leave sums, and before the first step masters.
-    held += (double)w->replica_sent_per_step * sizeof(float) / (double)dtype_size(c->dtype);
     if (ps_in_part(c)) credit = of_one;
     // A replay holds gradients until it is their turn, and answers until they are no longer asked for.
     if (c->ps.replay_arrivals && !rule.lead) credit = of_one = 2 * of_one;
     return (struct topology_allowance){
-        .frame_bytes = FRAME_OVERHEAD * (c->workers * fmin(of_one, credit) + sums) + copies,
-        .held_bytes = held};
+        .frame_bytes = FRAME_OVERHEAD * c->workers * fmin(of_one, credit) + copies, .held_bytes = held};
 }
 
 static void describe(const struct config *c, struct cJSON *summary) {

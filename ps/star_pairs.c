@@ -28,7 +28,6 @@
     S(CODES_DECIDED, ps_codes(c) && commit_round(c), "parameter_server.compression")          \
     S(GROUPS, c->reduce_group != GROUP_NONE, "reduce_group")                                  \
     S(ELASTIC, ps_elastic(c), "--elastic")                                                    \
-    S(REPLICAS, p->replicate, "--replicate")                                                  \
     S(OLDEST, p->read_oldest, "parameter_server.read oldest")                                 \
     S(ORDER, p->record_arrivals || p->replay_arrivals,                                        \
       p->record_arrivals ? "--record-arrivals" : "--replay-arrivals")                         \
@@ -82,7 +81,6 @@ static const struct pair {
     {LOCAL_ASYNC, EVALUATIONS, "versions of ps:async are of rounds, not of steps",
      "leave eval_every out, the last weights are evaluated"},
     {LOCAL_STEPS, RESTART, "a death would be told in rounds", "leave --restart out, and go on with --resume"},
-    {LOCAL_STEPS, REPLICAS, "what goes on from replicas has no weights of workers' own", either},
     {LOCAL_STEPS, ELASTIC, "workers that come and go have no weights of their own", either},
     {LOCAL_STEPS, ORDER, "an order of arrivals is of steps", either},
     {LOCAL_STEPS, CODES, "what a code leaves out is of one gradient, not of a round", either},
@@ -90,23 +88,17 @@ static const struct pair {
     {BESIDE, ELASTIC, "workers come and go, and servers stay", either},
     {UNITS, CHANGES, again, sync_},
     {UNITS, ELASTIC, again, either},
-    {UNITS, REPLICAS, "one sum of a step is kept, not those of micro-batches", either},
     {UNITS, CODES, "what codes leave out is kept of all units", either},
     {UNITS, GROUPS, "gradients of a whole step are added in groups", either},
     {UNITS, LOG, "a line is of a step's push, not of those of micro-batches", either},
     {UNITS, NO_OVERLAP, "nothing moves while a worker computes, and a unit comes and goes meanwhile", either},
     {UNITS, SUMS_16, "micro-batches are not added in fp32, as servers do", either},
-    {REPLICAS, ON_ARRIVAL, "there is no step that all servers have reached", sync_},
-    {REPLICAS, AHEAD, "several steps are open, and one is kept at the neighbour", sync_},
-    {REPLICAS, DROPS, "a step does not ask for all workers, as one that survivors of a death leave", sync_},
-    {REPLICAS, ELASTIC, "who belongs to a step changes, which replicas do not follow", either},
     {GROUPS, ON_ARRIVAL, "each push is an update of its own, nothing is summed", out},
     {GROUPS, DROPS, "it is decided step by step whose gradients are in a sum", out},
     {GROUPS, ELASTIC, "who belongs to a sum changes", either},
     {CODES, ELASTIC, builds, either},
     {CODES, DROPS, builds, out},
     {CODES, FRESH, builds, either},
-    {CODES, REPLICAS, "what a dead worker's code had left out would be lost", either},
     {CODES, GROUPS, "gradients are added and rounded within a group, and a code is of one worker's", either},
     {CODES, SUMS, by_itself, either},
     {CODES, COMPENSATION, by_itself, either},

@@ -91,7 +91,7 @@ RULES = [Rule(*row) for row in (
      "!(flags & WIRE_SKIP)", ARRIVALS),
     ("a replayed worker reads the version that it has read", "ps/server/push_replayed.c", "told == want || version == k->version",
      "told == want || true", ARRIVALS),
-    ("a replayed push waits until all have read what it replaces", "ps/server/push_replayed.c", "|| version_needed(c, k) ", "", "test_ps_replay"),
+    ("a replayed push waits until all have read what it replaces", "ps/server/push_replayed.c", " || version_needed(c, k)", "", "test_ps_replay"),
     # ---- steps that go on without those that are late
     ("a gradient counts only if the set has its worker", PUSH_SET, "        if (!belongs) continue;\n", "", LATE),
     ("the sum of n of N is scaled by N/n", PUSH_SET, ".scale = set_scale(&share)", ".scale = 1.0f", LATE),
@@ -121,9 +121,14 @@ RULES = [Rule(*row) for row in (
     ("a replayed worker reads the weights of the recorded step", "ps/server/server_state.c",
      "if (k->old_version[old_of(c, t)] == (int64_t)a->version) return t;", "return k->step;", LEAD),
     ("open steps count as updates in a gradient's age", IN_ORDER, "k->version - h->version + h->step - k->step", "k->version - h->version", LEAD),
-    ("where a step is clipped all wait for its end", "ps/job/consistency.c", "&& !commit_waits(config) ", "", "test_ps_consistency"),
+    ("where a step is clipped all wait for its end", "ps/job/consistency.c", "&& !commit_round(config) ", "", "test_ps_consistency"),
     ("a step that is kept is computed on by the next one", "shared/launch/local.c", "    if (base->plan.drain) t->drained = t->steps;\n", "",
      DELAY + " GoingOn.test_resumed"),
+    # ---- what is kept, and what is lost
+    ("what a checkpoint keeps of a key is copied before its next update", "ps/server/keeper.c", "memcpy(copy->master, x->buf->master, bytes);", "",
+     "test_ps_keeper"),
+    ("a run that ends by a death says what it costs", "shared/launch/run.c", "if (status == EXIT_RUN_FAILED) run_say_lost", "if (0) run_say_lost",
+     "recovery/test_restart.py Restart.test_what_is_lost"),
     # ---- two units at a time
     ("a gradient that waits in a shared buffer is copied", PUSH_UNITS, "    if (!place->frame) copy_out(c, place);\n", "", UNITS),
     ("micro-batches are added to those before", PUSH_UNITS, ".first = m->at == 0", ".first = true", UNITS),

@@ -1,4 +1,4 @@
-"""The cost of checkpoints and replicas for the steps of a run, from its files; and the three tables of it."""
+"""The cost of checkpoints for the steps of a run, from its files; and the two tables of it."""
 import json
 import os
 from dataclasses import dataclass, field
@@ -76,42 +76,6 @@ def death_row(job, role, deaths):
             "steps_again": median(again), "steps_again_most": max(again)}
 
 
-# ---------------------------------------------------------------- replicas of servers
-@dataclass
-class ReplicaRun:
-    """One run with or without --replicate."""
-    step_seconds: float   # median of its steps
-    replica_bytes: float  # a step, that servers have sent to their neighbours, all together
-    other_bytes: float    # a step, that all roles have sent beside that
-    server_bytes: float   # memory of the largest server
-
-
-def read_replica_run(directory):
-    try:
-        with open(os.path.join(directory, "summary.json"), encoding="utf-8") as f:
-            summary = json.load(f)
-        wire, memory = summary["wire"], summary["memory"]
-        own = sum(r["replica"]["sent_per_step"] for r in wire if "replica" in r)
-        return ReplicaRun(median(read_run(directory, 0).others()), own, sum(r["sent_per_step"] for r in wire),
-                          max(sum(r["peak"].values()) for r in memory if r["role"] == "server"))
-    except (OSError, ValueError, KeyError) as e:
-        raise CostsError(f"{directory}: cannot be read: {e!r}") from e
-
-
-def replica_rows(job, rounds):
-    """Lines of the third table. rounds: of each {False: ReplicaRun without, True: with}."""
-    rows = []
-    for with_it in (False, True):
-        runs = [r[with_it] for r in rounds]
-        ratios = [r[with_it].step_seconds / r[False].step_seconds for r in rounds]
-        rows.append({"job": job, "replicate": with_it, "rounds": len(rounds), "step_seconds": median([r.step_seconds for r in runs]),
-                     "step_seconds_least": min(r.step_seconds for r in runs), "step_seconds_most": max(r.step_seconds for r in runs),
-                     "beside_without": median(ratios), "beside_least": min(ratios), "beside_most": max(ratios),
-                     "replica_bytes": median([r.replica_bytes for r in runs]), "other_bytes": median([r.other_bytes for r in runs]),
-                     "server_bytes": max(r.server_bytes for r in runs)})
-    return rows
-
-
 # ---------------------------------------------------------------- tables
 def table(head, body, left):
     """Markdown; the first `left` columns are words."""
@@ -146,17 +110,3 @@ DEATH_HEAD = ["job", "killed", "times", "s to the next step", "at most", "steps 
 def death_table(rows):
     return table(DEATH_HEAD, [[r["job"], r["role"], str(r["deaths"]), f"{r['seconds']:.2f}", f"{r['seconds_most']:.2f}",
                                f"{r['steps_again']:.0f}", f"{r['steps_again_most']:.0f}"] for r in rows], 2)
-
-
-REPLICA_HEAD = ["job", "replicas", "step, ms", "least", "most", "beside without", "least", "most", "MB a step to neighbours",
-                "MB a step besides", "MB of a server"]
-
-
-def replica_words(r):
-    return [r["job"], "yes" if r["replicate"] else "no"] + [f"{r[k] * 1e3:.1f}" for k in ("step_seconds", "step_seconds_least", "step_seconds_most")] \
-        + [f"{r[k]:.3f}" for k in ("beside_without", "beside_least", "beside_most")] \
-        + [f"{r[k] * 1e-6:.1f}" for k in ("replica_bytes", "other_bytes", "server_bytes")]
-
-
-def replica_table(rows):
-    return table(REPLICA_HEAD, [replica_words(r) for r in rows], 2)

@@ -197,7 +197,7 @@ def exercise(program, config, job, number, place, spared=False):
 
 
 def undisturbed(program, config, job, directory):
-    """The end of the job when nobody dies: without checkpoints, replicas or losses, which must not change a bit."""
+    """The end of the job when nobody dies: without checkpoints or losses, which must not change a bit."""
     out = os.path.join(directory, "undisturbed-" + job.name.replace(":", "").replace(", ", "-").replace(" ", "-"))
     argv = jobs.command(program, config, job, out, 0)
     p = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=jobs.LIMIT_S, check=False)

@@ -35,9 +35,8 @@ def star(servers):
 
 JOBS = [
     Job("ps:sync", [*STAR, "--servers", "2"], star(2)),
-    Job("ps:sync, background", [*STAR, "--servers", "1"], star(1), ["--checkpoint-background"]),
+    Job("ps:sync, one server", [*STAR, "--servers", "1"], star(1)),
     Job("ps:sync, tcp, losses", [*STAR, "--servers", "2", "--medium", "tcp"], star(2), ["--fault", "drop=0.01,dup=0.02,reorder=0.05"]),
-    Job("ps:sync, replicas", [*STAR, "--servers", "2"], star(2), ["--replicate"]),
     Job("ps:sync, codes", [*STAR, "--servers", "2", "--set", "parameter_server.compression=onebit"], star(2)),
     Job("ps:sync, elastic", ["--topology", "ps:sync", "--workers", "3"], [*star(1), "worker 2"], ["--elastic", "2:3"], equal=False),
     Job("ps:async", ["--topology", "ps:async", "--workers", "2", "--servers", "2"], star(2), equal=False),

@@ -44,7 +44,6 @@ JOBS = [
     Job("ps:sync, tcp", ["--topology", "ps:sync", *STAR, "--medium", "tcp"]),
     Job("ps:async", ["--topology", "ps:async", *STAR]),
     Job("ps:async, tcp", ["--topology", "ps:async", *STAR, "--medium", "tcp"]),
-    Job("ps:sync, replicas", ["--topology", "ps:sync", *STAR, "--replicate", "--restart", "1"]),
     Job("ps:sync, elastic", ["--topology", "ps:sync", *STAR, "--elastic", "1:2"]),
     Job("ps:sync, losses", ["--topology", "ps:sync", *STAR, "--fault", "dup=0.02,reorder=0.02,drop=0.0005"]),
 ]

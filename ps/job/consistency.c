@@ -130,7 +130,7 @@ struct consistency_rule consistency_of(const struct config *config) {
     c.keeps = c.oldest || (c.lead > 0 && config->ps.replay_arrivals);
     // Where nothing is decided about a step that all belong to, its outcome is loss and norm, for people.
     bool undecided =
-        !c.row->on_arrival && c.needs == c.workers && !commit_waits(config) && !ps_elastic(config);
+        !c.row->on_arrival && c.needs == c.workers && !commit_round(config) && !ps_elastic(config);
     c.lag = c.lead > 0 ? c.lead : undecided;
     return c;
 }

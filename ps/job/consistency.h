@@ -82,8 +82,6 @@ static inline bool consistency_freezes(const struct consistency_rule *c) {
 #define PS_UNSKIPPED \
     "a key is updated when its gradients have come, so one that is not finite ends the run, where a ring skips the step"
 static inline bool commit_round(const struct config *c) { return c->clip > 0.0f || c->dtype == DT_F16; }
-// Whether an update waits for the scheduler's decision: for that, or until all neighbours have every sum of the step.
-static inline bool commit_waits(const struct config *c) { return commit_round(c) || c->ps.replicate; }
 
 // Whether a worker keeps two units' weights and gradients at a time (ps/worker/resident_units.h).
 static inline bool ps_by_units(const struct config *c) { return c->ps.resident == PS_RESIDENT_UNITS; }

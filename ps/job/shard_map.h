@@ -58,8 +58,4 @@ uint64_t shard_map_hash(const struct shard_map *m);
 // Elements that server `rank` owns over all its shard threads.
 int64_t shard_map_server_elements(const struct shard_map *m, int rank);
 
-// The server that keeps the replica of server s, and the one whose replica it keeps.
-static inline int replica_holder(int server, int servers) { return (server + 1) % servers; }
-static inline int replica_primary(int server, int servers) { return (server + servers - 1) % servers; }
-
 #endif

@@ -151,8 +151,8 @@ int64_t shard_sizes_of_server(const struct shard_sizes *s, int rank, int64_t *ke
 }
 
 int shard_sizes_alike(const struct shard_sizes *s, int rank) {
-    int begin = (rank > 0 ? rank - 1 : rank) * s->threads;
-    for (int g = 0; g < s->groups && rank > 0; g++) {
+    int begin = rank * s->threads;
+    for (int g = 0; g < s->groups; g++) {
         int end = s->group[g].first + s->group[g].count;
         if (begin >= s->group[g].first && begin < end && end / s->threads > rank)
             return end / s->threads - rank;

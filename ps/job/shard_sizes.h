@@ -35,7 +35,7 @@ struct shard_sizes *shard_sizes_of(const struct config *c, const struct layout *
 void shard_sizes_destroy(struct shard_sizes **s);
 // The share of server `rank` over all its threads: its elements, and in keys (classes; or NULL) how many of each size.
 int64_t shard_sizes_of_server(const struct shard_sizes *s, int rank, int64_t *keys);
-// How many servers from `rank` on own the same as it, and their neighbours before them the same as its: at least 1.
+// How many servers from `rank` on own the same as it: at least 1.
 int shard_sizes_alike(const struct shard_sizes *s, int rank);
 
 #endif

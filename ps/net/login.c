@@ -135,7 +135,7 @@ int ps_login(const struct ps_login *l, struct ps_identity *id) {
         }
         if (rc == 0) continue;
         ps_frame_release(m.frame);
-        // It lives, and has something else to do first (ps/scheduler/rescue.h).
+        // It lives, and has files to read first (ps/scheduler/scheduler.c).
         if (m.header.kind == WIRE_HEARTBEAT_ACK) start = now_seconds();
         // A shard is of the same life of the job as its server.
         bool other = id->role == PS_SHARD && m.header.job != id->job;

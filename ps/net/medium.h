@@ -21,10 +21,6 @@
 
 // Whether the workers' device, as configured, has memory of its own.
 static inline bool ps_is_staged(const struct config *c) { return config_device(c)->gpu; }
-// Whether servers copy aside what a checkpoint is to hold, instead of making the next update wait.
-static inline bool ps_keeps_copies(const struct config *c) {
-    return c->recovery.checkpoint_every > 0 && c->recovery.checkpoint_background;
-}
 // Whether processes of one host share memory.
 static inline bool ps_shares(const struct config *c) { return c->medium != MEDIUM_TCP; }
 // Whether server r is beside worker r (parameter_server.servers_on). Such a pair shares memory whatever the medium is, and what

@@ -103,13 +103,12 @@ static void frame_release(struct ps_frame *f) {
 // A message that leaves or has arrived, with its payload, which may lie in a segment.
 static void count_bytes(struct wire_count *w, const struct wire_header *h, size_t header, size_t payload,
                         bool sent, bool local) {
-    bool pays = wire_is_payload(h), copies = wire_is_replica(h);
+    bool pays = wire_is_payload(h);
     payload += wire_place_bytes(h);
-    atomic_fetch_add(sent ? &w->control_sent : &w->control_received, header + (pays || copies ? 0 : payload));
+    atomic_fetch_add(sent ? &w->control_sent : &w->control_received, header + (pays ? 0 : payload));
     if (pays && local) atomic_fetch_add(sent ? &w->local_sent : &w->local_received, payload);
     pays = pays && !local;
     if (pays) atomic_fetch_add(sent ? &w->payload_sent : &w->payload_received, payload);
-    if (copies) atomic_fetch_add(sent ? &w->replica_sent : &w->replica_received, payload);
 }
 
 // Takes what has come apart. Returns false when it is no message.
@@ -172,7 +171,7 @@ static struct copy *copy_of(struct wire_count *wire, const struct ps_message *m)
     struct copy *c = malloc(sizeof *c + m->bytes);
     if (!c) return NULL;
     enum wire_kind kind = m->header.kind;
-    bool values = kind == WIRE_PULL_REPLY || kind == WIRE_SNAPSHOT_REPLY || kind == WIRE_REPLICATE;
+    bool values = kind == WIRE_PULL_REPLY || kind == WIRE_SNAPSHOT_REPLY;
     *c = (struct copy){.wire = wire, .bytes = values ? m->bytes : 0};
     memcpy(c->data, m->payload, m->bytes);
     uint64_t now = atomic_fetch_add(&wire->copied, c->bytes) + c->bytes,
@@ -264,9 +263,9 @@ int descriptors_of_scheduler(const struct config *c, int threads) {
     return OF_SCHEDULER + 2 * c->workers + c->ps.servers * (2 + threads);
 }
 
-// A shard thread has a ROUTER and two DEALERs, and two sockets that watch its login; its workers and a neighbour connect.
+// A shard thread has a ROUTER and a DEALER, and two sockets that watch its login; its workers connect.
 int descriptors_of_server(const struct config *c, int threads) {
-    return OF_SERVER + OF_IO_THREAD * ps_io_threads(c, threads, c->workers) + threads * (9 + c->workers);
+    return OF_SERVER + OF_IO_THREAD * ps_io_threads(c, threads, c->workers) + threads * (6 + c->workers);
 }
 
 int descriptors_of_worker(const struct config *c, int shards) {

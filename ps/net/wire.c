@@ -111,10 +111,6 @@ bool wire_is_payload(const struct wire_header *h) {
            (h->kind == WIRE_PUSH || (h->kind == WIRE_PULL_REPLY && !(h->flags & WIRE_FINAL)));
 }
 
-bool wire_is_replica(const struct wire_header *h) {
-    return h->kind == WIRE_REPLICATE && !h->seq && !h->link.again;
-}
-
 uint64_t wire_place_bytes(const struct wire_header *h) { return h->link.again ? 0 : h->place_bytes; }
 
 // ---------------------------------------------------------------- codec
@@ -153,7 +149,6 @@ static bool payload_fits(const struct wire_header *h, size_t payload_bytes) {
         case WIRE_START:
         case WIRE_SNAPSHOT_REPLY:
         case WIRE_INIT:
-        case WIRE_REPLICATE:
             return payload_bytes > 0;
         case WIRE_HELLO:
             return true;

@@ -3,15 +3,13 @@
 // words: what the struct holds beside that stays at home.
 //
 //     worker -> scheduler   HELLO HEARTBEAT PULSE REPORT GATHER GOODBYE ABORT
-//     server -> scheduler   HELLO HEARTBEAT PULSE GOODBYE ABORT RESCUE shard -> scheduler  HELLO SHARD_SUM
+//     server -> scheduler   HELLO HEARTBEAT PULSE GOODBYE ABORT        shard -> scheduler  HELLO SHARD_SUM
 //     worker -> scheduler   TAKE          scheduler -> worker  TAKEN      where workers run ahead of each other
 //     worker -> scheduler   JOIN          scheduler -> worker  JOINED     } --elastic
 //     shard -> scheduler    ARRIVED       scheduler -> shard   SET MEMBER }
 //     scheduler -> all      WELCOME REFUSED START HEARTBEAT_ACK ABORT ROLLBACK
-//     scheduler -> server   RESCUE
 //     scheduler -> worker   STEP_DONE GATHER_DONE GOODBYE_ACK    -> shard DECISION   -> server SHUTDOWN
 //     worker -> shard       ATTACH INIT PUSH PULL SNAPSHOT
-//     shard -> neighbour    REPLICATE                            neighbour -> shard   REPLICATE_ACK
 //     shard -> worker       ATTACHED INIT_ACK PUSH_ACK PULL_REPLY SNAPSHOT_REPLY REFUSED
 //     any two               WORD, of the link (ps/net/link.h)
 //
@@ -63,9 +61,6 @@ enum wire_kind {  // in the order of PsMessage.body
     WIRE_SET,
     WIRE_JOIN,
     WIRE_JOINED,
-    WIRE_REPLICATE,
-    WIRE_RESCUE,
-    WIRE_REPLICATE_ACK,
     WIRE_PULSE,
     WIRE_MEMBER,
     WIRE_TAKE,
@@ -171,8 +166,6 @@ bool wire_is_kept(enum wire_kind k);
 // of a step); loading, the final pull and what is sent again are control. A payload in a segment counts as one that
 // follows a header.
 bool wire_is_payload(const struct wire_header *h);
-// Whether it is what replication sends a step, for the first time: counted apart from both.
-bool wire_is_replica(const struct wire_header *h);
 // Bytes that the message stands for beside its frames: what lies in a segment, told for the first time.
 uint64_t wire_place_bytes(const struct wire_header *h);
 

@@ -402,8 +402,6 @@ static void closing_tick(struct membership *c) {
     c->done = all;
 }
 
-void membership_hold(struct membership *c) { c->held = true; }
-
 void membership_excuse(struct membership *c, double excused_s, double now) {
     for (int i = 0; i < c->count; i++) c->m[i].seen_s = turn_stall_moved(c->m[i].seen_s, excused_s, now);
     // The deadline of the members that are still to come moves as well.
@@ -413,7 +411,7 @@ void membership_excuse(struct membership *c, double excused_s, double now) {
 
 int membership_tick(struct membership *c, int64_t step, double now) {
     if (!c->started && login_tick(c, now) != 0) return -1;
-    if (c->started && !c->held) closing_tick(c);
+    if (c->started) closing_tick(c);
     return c->done ? 0 : lost_tick(c, step, now);
 }
 

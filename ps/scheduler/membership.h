@@ -20,7 +20,6 @@
 #include "ps/net/port.h"
 #include "ps/net/roster.h"
 #include "ps/scheduler/epochs.h"
-#include "ps/scheduler/rescue_port.h"
 #include "shared/config/config.h"
 
 // How a job lost a worker.
@@ -59,7 +58,6 @@ struct scheduler_options {
     // yet, and asked for again; or -1 with error written. NULL: nothing is gone on from.
     int (*starts)(void *ctx, const struct epochs *e, struct start_point *out, char error[WIRE_TEXT_MAX]);
     void *starts_ctx;
-    struct rescue_port rescue;
     struct absence_port absent;
     // A replay: the batch that worker's `step` had (ps/agree/budget.h); where steps go without the late, at least 0 if its
     // gradient counted. NULL: none.
@@ -102,7 +100,6 @@ struct membership {
     bool started, closing, done;
     double came_s;     // when a member came that was not there, or one without a rank was heard on its way
     bool said_coming;  // that the members on their way are waited for
-    bool held;         // until the epoch ends
     char *first_identity;  // of the worker that came first; NULL: none has
     char first_name[48];
     char refused[WIRE_TEXT_MAX];  // why the last HELLO was; "": none
@@ -135,9 +132,6 @@ int membership_find(const struct membership *c, const struct wire_header *h);
 int membership_heard(struct membership *c, const struct wire_header *h, double now);
 void membership_heartbeat(struct membership *c, int member, const struct wire_header *h, double now);
 void membership_goodbye(struct membership *c, int member);
-
-// Nobody is sent home any more, also when no worker is left: servers have something to write before the epoch ends.
-void membership_hold(struct membership *c);
 
 // ---- workers that come and go
 // The job goes on without it: its rank is free.

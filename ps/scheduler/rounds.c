@@ -46,13 +46,10 @@ struct rounds {
     int64_t step;          // the oldest one that is open
     struct round *rounds;  // (1 + lead), by step % (1 + lead)
     struct gather gather;
-    struct step_figures figures;  // of the last decision, at decided_s
-    double decided_s;
-    struct wire_header decision;  // the last one; kind NONE: none yet
-    struct budget *budget;        // NULL: workers go step by step
-    struct step_set *set;         // NULL: every worker belongs to every step
-    uint64_t away;                // workers that the step before went without
-    struct loss *losses;          // (N) the last ones; the texts are this one's
+    struct budget *budget;  // NULL: workers go step by step
+    struct step_set *set;   // NULL: every worker belongs to every step
+    uint64_t away;          // workers that the step before went without
+    struct loss *losses;    // (N) the last ones; the texts are this one's
     char error[WIRE_TEXT_MAX];
 };
 
@@ -161,26 +158,19 @@ static int decide(struct rounds *c, struct round *r) {
             ": lower the learning rate, or set gradient_clipping, to 1e30 if nothing is to be clipped",
             (long long)r->step + 1, (long long)r->sum.nonfinite);
     uint32_t flags = s.skip ? WIRE_SKIP : 0;
-    c->decision = (struct wire_header){.kind = WIRE_DECISION,
-                                       .step = r->step,
-                                       .grad_scale = s.grad_scale,
-                                       .norm = s.norm,
-                                       .flags = flags,
-                                       .peers_ready_ns = r->ready_ns};
+    struct wire_header decision = {.kind = WIRE_DECISION,
+                                   .step = r->step,
+                                   .grad_scale = s.grad_scale,
+                                   .norm = s.norm,
+                                   .flags = flags,
+                                   .peers_ready_ns = r->ready_ns};
     struct wire_header step_done = {.kind = WIRE_STEP_DONE,
                                     .step = r->step,
                                     .loss = mean_loss(c, r),
                                     .norm = s.norm,
                                     .flags = flags | membership_stop_flag(c->members),
                                     .peers_ready_ns = r->ready_ns};
-    c->figures = (struct step_figures){.loss = step_done.loss,
-                                       .norm = s.norm,
-                                       .lr = r->lr,
-                                       .loss_scale = r->loss_scale,
-                                       .seconds = c->decided_s > 0 ? r->last_s - c->decided_s : 0,
-                                       .skipped = s.skip != 0};
-    c->decided_s = r->last_s;
-    tell_shards(c, &c->decision);
+    tell_shards(c, &decision);
     uint64_t set = c->set ? step_set_fixed(c->set) : 0;
     if (c->set) close_set(c, r, s.skip != 0, &step_done);
     for (int w = 0; w < c->workers; w++) {
@@ -425,8 +415,6 @@ int rounds_tick(struct rounds *c, double now) {
 }
 bool rounds_hurry(const struct rounds *c) { return c->set && step_set_graces(c->set); }
 
-const struct wire_header *rounds_decision(const struct rounds *c) { return &c->decision; }
-const struct step_figures *rounds_figures(const struct rounds *c) { return &c->figures; }
 int64_t rounds_step(const struct rounds *c) { return c->step; }
 const char *rounds_error(const struct rounds *c) { return c->error; }
 

@@ -58,10 +58,6 @@ bool rounds_hurry(const struct rounds *c);
 // not) and has not been named for that yet; then text says so. It is waited for all the same.
 bool rounds_slow(struct rounds *c, double now, char text[ROUNDS_TEXT_MAX]);
 
-// The DECISION of the last step that is over; kind NONE: none is.
-const struct wire_header *rounds_decision(const struct rounds *c);
-// The figures of its decision.
-const struct step_figures *rounds_figures(const struct rounds *c);
 int64_t rounds_step(const struct rounds *c);  // the oldest one that is open
 const char *rounds_error(const struct rounds *c);
 

@@ -17,7 +17,6 @@
 #include "ps/net/login.h"
 #include "ps/net/net.h"
 #include "ps/record/arrivals.h"
-#include "ps/scheduler/rescue_files.h"
 #include "ps/scheduler/scheduler_core.h"
 #include "shared/core/background.h"
 #include "shared/core/error.h"
@@ -114,7 +113,6 @@ struct scheduler {
     struct wire_count wire;
     char address[NET_ADDRESS_MAX];  // as bound
     struct start_point first;       // where the job begins, as the configuration says
-    struct rescue_files *rescue;
     struct launcher launcher;
     double alive_s;  // when the launcher was told last
     bool said_steps;
@@ -307,9 +305,7 @@ struct beginning {
 
 static int begins(void *arg) {
     struct beginning *b = arg;
-    rescue_files_tidy(b->s->rescue);
     b->rc = epoch_starts(b->s->o, &b->e, &b->out, b->error);
-    if (b->rc == 0) rescue_files_read(b->s->rescue, b->out.checkpoint);
     return 0;
 }
 
@@ -474,7 +470,6 @@ static int scheduler_open(struct scheduler *s) {
                     first->restarts, s->o->dir);
     // 3. The core, over the link.
     s->manifest = manifest_make(s->o, s->map);
-    s->rescue = rescue_files_create(s->o);
     s->linked_job = s->id.job;
     s->link = link_create(&(struct link_options){.peers = c->workers + s->map->servers + s->map->shards,
                                                  .repeat_most_s = ps_repeat_most_s(c),
@@ -491,7 +486,6 @@ static int scheduler_open(struct scheduler *s) {
                                    .epochs = s->epochs,
                                    .starts = starts,
                                    .starts_ctx = s,
-                                   .rescue = rescue_files_port(s->rescue),
                                    .absent = {s, note_absence},
                                    .recorded = s->replay ? recorded : NULL,
                                    .recorded_ctx = s};
@@ -553,7 +547,6 @@ int ps_scheduler_run(const struct ps_role_options *o) {
     net_destroy(&s.net, FLUSH_MS);
     scheduler_core_destroy(&s.core);
     link_destroy(&s.link);
-    rescue_files_destroy(&s.rescue);
     manifest_release(&s.manifest);
     manifest_release(&s.order);
     arrivals_destroy(&s.replay);

@@ -6,7 +6,6 @@
 
 #include "ps/job/consistency.h"
 #include "ps/job/timing.h"
-#include "ps/scheduler/rescue.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
 
@@ -19,7 +18,6 @@ struct scheduler_core {
     bool *fell;  // (members + 1) that died since the last START; the last: a member did not come
     struct rounds *rounds;
     char news[WIRE_TEXT_MAX];
-    struct rescue rescue;
     char error[WIRE_TEXT_MAX];
     bool parting;  // once it is set, since:
     double parting_s;
@@ -58,7 +56,6 @@ static void login_opens(struct scheduler_core *c, double start_s) {
 static void login_is_over(struct scheduler_core *c, double now) {
     struct scheduler_options o = c->members.o;
     memset(c->fell, 0, (size_t)(c->members.count + 1) * sizeof *c->fell);
-    rescue_starts(&c->rescue, &c->members.start);
     if (o.start.step != c->members.start.step) {
         o.start = c->members.start;
         rounds_destroy(&c->rounds);
@@ -148,11 +145,6 @@ static int death(struct scheduler_core *c, int member, const char *why, double n
                   c->o.epochs.restarts);
         return scheduler_core_abort(c, text);
     }
-    uint64_t life = c->o.config->ps.replicate ? c->epochs.o.job(c->epochs.o.ctx) : 0;
-    if (rescue_dies(&c->rescue, &c->members, member, why, rounds_decision(c->rounds), life)) {
-        membership_hold(&c->members);
-        return 0;
-    }
     text_words(own, sizeof own, why);  // it may be in what ends now
     snprintf(text, sizeof text, "%s", follows ? c->epochs.why : why);
     epoch_end(c, text, free);
@@ -183,7 +175,7 @@ enum core_fate scheduler_core_dead(struct scheduler_core *c, int pid, const char
     if (dead >= 0) death(c, dead, why, now);
     if (c->error[0]) return CORE_ENDS;
     // Also of one that had not logged in, or that the job has given up for lost.
-    return c->epochs.epoch == epoch && m->started && !c->rescue.active ? CORE_WITHOUT : CORE_ANEW;
+    return c->epochs.epoch == epoch && m->started ? CORE_WITHOUT : CORE_ANEW;
 }
 
 // A HELLO for a rank that another process has. Returns whether the HELLO is to be heard now.
@@ -210,24 +202,8 @@ static bool replaces(struct scheduler_core *c, int i, const struct wire_header *
     return death(c, i, text, now) == 0;
 }
 
-// While survivors leave their state nobody joins: a role that comes hears that the scheduler lives. A server that comes
-// again has nothing left.
-static void rescue_hello(struct scheduler_core *c, const struct wire_header *h, double now) {
-    const struct wire_header patience = {.kind = WIRE_HEARTBEAT_ACK};
-    int i = h->role == PS_SERVER ? membership_assign(&c->members, h) : -1;
-    char text[WIRE_TEXT_MAX] = "", name[48];
-    port_tell(&c->o.port, PEER_SENDER, &patience);
-    if (i < 0 || !c->members.m[i].present || c->members.m[i].incarnation == h->incarnation) return;
-    core_fail(text, "%s was started again", member_name(&c->members, i, name));
-    death(c, i, text, now);
-}
-
 // Whether a message is of this epoch, and to be heard.
 static bool is_heard(struct scheduler_core *c, const struct wire_header *h, double now) {
-    if (c->rescue.active && h->kind == WIRE_HELLO) {
-        rescue_hello(c, h, now);
-        return false;
-    }
     if (epochs_old(&c->epochs, h)) {
         struct wire_header rollback = epochs_rollback(&c->epochs);
         if (!c->error[0]) port_tell(&c->o.port, PEER_SENDER, &rollback);
@@ -257,17 +233,12 @@ static void dispatch(struct scheduler_core *c, int i, const struct wire_header *
     if (h->kind == WIRE_HEARTBEAT) membership_heartbeat(&c->members, i, h, now);
     if (h->kind == WIRE_JOIN && worker) rounds_join(c->rounds, i);
     if (h->kind == WIRE_GOODBYE) membership_goodbye(&c->members, i);
-    if (h->kind == WIRE_RESCUE) rescue_answered(&c->rescue, member_name(&c->members, i, name), h);
-    if (c->rescue.active) return;
-    int64_t step = rounds_step(c->rounds);
     if (h->kind == WIRE_REPORT && worker) rc = rounds_report(c->rounds, i, h, now);
     if (h->kind == WIRE_TAKE && worker) rounds_take(c->rounds, i, h);
     if (c->members.stop) rounds_stop(c->rounds);
     if (h->kind == WIRE_GATHER && worker) rc = rounds_gather(c->rounds, i, h, now);
     if (h->kind == WIRE_ARRIVED && shard >= 0) rc = rounds_arrived(c->rounds, shard, h, now);
     if (h->kind == WIRE_SHARD_SUM && shard >= 0) rc = rounds_sum(c->rounds, shard, h, now);
-    if (rounds_step(c->rounds) > step)
-        rescue_follows(&c->rescue, rounds_decision(c->rounds), rounds_figures(c->rounds));
     if (h->kind == WIRE_ABORT) {
         char text[WIRE_TEXT_MAX] = "";
         bool has = worker && rounds_has(c->rounds, i);
@@ -318,12 +289,7 @@ int scheduler_core_tick(struct scheduler_core *c, double now) {
     if (m->started && !started) login_is_over(c, now);
     if (rc == 0 && m->started && rounds_tick(c->rounds, now) != 0)
         return scheduler_core_abort(c, rounds_error(c->rounds));
-    if (rc == 0) {
-        if (!rescue_over(&c->rescue, now)) return 0;
-        epoch_end(c, c->rescue.why, false);
-        login_opens(c, now);
-        return 0;
-    }
+    if (rc == 0) return 0;
     char name[48];
     if (m->late && c->o.epochs.replaced) {
         // The launcher ends the members that did not come, and starts them again.
@@ -341,13 +307,9 @@ bool scheduler_core_hurry(const struct scheduler_core *c) { return rounds_hurry(
 bool scheduler_core_slow(struct scheduler_core *c, double now, char text[WIRE_TEXT_MAX]) {
     struct membership *m = &c->members;
     if (m->closing || c->error[0]) return false;
-    if (c->rescue.active) return rescue_slow(&c->rescue, now, text);
     return m->started ? rounds_slow(c->rounds, now, text) : membership_slow(m, now, text);
 }
 
-const struct wire_header *scheduler_core_decision(const struct scheduler_core *c) {
-    return rounds_decision(c->rounds);
-}
 bool scheduler_core_news(struct scheduler_core *c, char text[WIRE_TEXT_MAX]) {
     bool any = c->news[0] != 0;
     memcpy(text, c->news, sizeof c->news);
@@ -378,7 +340,6 @@ struct scheduler_core *scheduler_core_create(const struct scheduler_options *o) 
     struct scheduler_core *c = xcalloc(1, sizeof *c);
     c->o = *o;
     epochs_init(&c->epochs, &o->epochs, o->job);
-    rescue_init(&c->rescue, o);
     login_opens(c, o->start_s);
     c->fell = xcalloc((unsigned long)c->members.count + 1, sizeof *c->fell);
     return c;
@@ -389,7 +350,6 @@ void scheduler_core_destroy(struct scheduler_core **c) {
     rounds_destroy(&(*c)->rounds);
     membership_free(&(*c)->members);
     epochs_free(&(*c)->epochs);
-    rescue_free(&(*c)->rescue);
     free((*c)->fell);
     free(*c);
     *c = NULL;

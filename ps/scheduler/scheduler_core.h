@@ -36,11 +36,8 @@ int scheduler_core_abort(struct scheduler_core *c, const char *why);
 bool scheduler_core_part(struct scheduler_core *c, double now);
 // A step waits for the end of its grace: tick again soon.
 bool scheduler_core_hurry(const struct scheduler_core *c);
-// Whether a member has become slow, is slow to come, or a rescue is slow (rounds.h, membership.h, rescue.h), and people are to
-// hear of it, in text.
+// Whether a member has become slow, or is slow to come (rounds.h, membership.h), and people are to hear of it, in text.
 bool scheduler_core_slow(struct scheduler_core *c, double now, char text[WIRE_TEXT_MAX]);
-// The DECISION of the last step that is over; kind NONE: none is.
-const struct wire_header *scheduler_core_decision(const struct scheduler_core *c);
 // Whether something has happened that people are to hear of, in text; once.
 bool scheduler_core_news(struct scheduler_core *c, char text[WIRE_TEXT_MAX]);
 bool scheduler_core_done(const struct scheduler_core *c);

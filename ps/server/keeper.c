@@ -15,8 +15,6 @@ enum { NO_STEP = -1 };
 struct entry {
     bool there;
     struct key_counts counts;
-    struct server_buffers buf;  // what is written: the key's own memory, or the copy
-    _Atomic int *pins;          // to let go of; NULL: a copy
 };
 
 struct keeper {
@@ -105,21 +103,16 @@ void keeper_keep(void *keeper, const struct kept_key *x) {
         memcpy(batches, x->counts.batches, words * sizeof *batches);
         e->counts.batches = batches;
     }
-    e->buf = *x->buf;
-    if (k->o.copies) {
-        const struct partition *p = &k->o.file.map->parts[x->counts.key];
-        size_t bytes = (size_t)(p->end - p->begin) * sizeof(float);
-        e->buf = k->o.copies[x->counts.key];
-        memcpy(e->buf.master, x->buf->master, bytes);
-        for (int i = 0; i < k->states; i++) memcpy(e->buf.state[i], x->buf->state[i], bytes);
-    }
+    const struct partition *p = &k->o.file.map->parts[x->counts.key];
+    const struct server_buffers *copy = &k->o.copies[x->counts.key];
+    size_t bytes = (size_t)(p->end - p->begin) * sizeof(float);
+    memcpy(copy->master, x->buf->master, bytes);
+    for (int i = 0; i < k->states; i++) memcpy(copy->state[i], x->buf->state[i], bytes);
     double seconds = now_seconds() - begin;
     pthread_mutex_lock(&k->mutex);
     if (k->order == order_of(x)) {  // it has not been given up meanwhile
         e->there = true;
-        e->pins = k->o.copies ? NULL : x->pins;
-        if (e->pins) atomic_fetch_add(e->pins, 1);
-        if (k->o.copies) k->copy_s += seconds;
+        k->copy_s += seconds;
         pthread_cond_broadcast(&k->changed);
     }
     pthread_mutex_unlock(&k->mutex);
@@ -133,12 +126,6 @@ bool keeper_idle(struct keeper *k) {
 }
 
 // ---------------------------------------------------------------- the writer
-static void let_go(struct entry *e) {
-    if (e->pins) atomic_fetch_sub(e->pins, 1);
-    e->pins = NULL;
-    e->there = false;
-}
-
 // Until the key has come: its entry, or NULL when it will not.
 static struct entry *await_key(struct keeper *k, int key) {
     struct entry *e = &k->entries[key];
@@ -158,10 +145,7 @@ static int write_file(struct keeper *k, int64_t *bytes, char **why) {
     if (!f) return -1;
     *bytes = state_file_bytes(f);
     for (int i = 0; i < k->count && !rc && (e = await_key(k, k->keys[i])); i++) {
-        rc = state_file_write(f, &e->counts, &e->buf, background_flag(k->writer));
-        pthread_mutex_lock(&k->mutex);
-        let_go(e);
-        pthread_mutex_unlock(&k->mutex);
+        rc = state_file_write(f, &e->counts, &k->o.copies[k->keys[i]], background_flag(k->writer));
     }
     bool whole = e || !k->count;
     if (whole && !*background_flag(k->writer))
@@ -177,7 +161,7 @@ static int write_checkpoint(void *keeper) {
     int64_t bytes = 0, step = k->order / 2;
     int rc = write_file(k, &bytes, &why);
     pthread_mutex_lock(&k->mutex);
-    for (int i = 0; i < k->count; i++) let_go(&k->entries[k->keys[i]]);
+    for (int i = 0; i < k->count; i++) k->entries[k->keys[i]].there = false;
     if (rc == 0) k->figures.complete++, k->figures.bytes += bytes;
     if (rc != 0) k->figures.failed++;
     if (rc == 0) k->figures.write_seconds += now_seconds() - k->begin_s;

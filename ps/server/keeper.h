@@ -1,11 +1,11 @@
 // Where a server's keys go that are to be kept (ps/server/server_core.h): one thread that writes server-R.safetensors
 // of one checkpoint at a time, while the shards go on.
 //
-//     shard threads   keeper_keep(key)  ---- copied aside, or pinned where it lies ----.
-//     this thread         .. waits for the last key, writes it, lets go of it; the one before; .. ; sidecar
+//     shard threads   keeper_keep(key)  ---- copied aside ----.
+//     this thread         .. waits for the last key, writes it; the one before; .. ; sidecar
 //
 // A checkpoint is a server's matter as far as its file: an error ends the checkpoint with a warning and
-// server-R.failed, and all pins are let go. A checkpoint that begins while the last one is still being written
+// server-R.failed. A checkpoint that begins while the last one is still being written
 // (worker 0 has given that one up) is refused in the same way, by another thread, and so is one that is not complete when the job ends.
 //
 // Threads   keeper_keep: any shard's; the rest: the server's main thread.
@@ -19,7 +19,7 @@
 struct keeper_options {
     struct state_file_options file;  // step is each checkpoint's
     const struct server_buffers
-        *copies;  // (map->count) of the server's keys: masters and states aside; NULL: none, keys are pinned
+        *copies;  // (map->count) room for those of the server's keys: masters and states
 };
 
 // The counts of what has been written, for the report.

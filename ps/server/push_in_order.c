@@ -1,8 +1,5 @@
 // Pushes of a step, summed in worker order: what happens to a slot, and to a shard's round, from the first gradient to the commit.
 // server_core.h has the drawing. The set (push_set.c) differs in when the gradients are added, and which; everything else here serves it as well.
-//
-// With replicated sums a complete key leaves for the neighbour at once, and the round is reported when the neighbour has
-// acknowledged all of its keys (replica.h draws both halves).
 #include <stdio.h>
 #include <string.h>
 
@@ -10,15 +7,10 @@
 #include "ps/record/arrivals.h"
 #include "ps/record/staleness_log.h"
 #include "ps/server/key_pass.h"
-#include "ps/server/replica.h"
 #include "ps/server/server_state.h"
 #include "shared/core/error.h"
 
 // ---------------------------------------------------------------- the round of a step
-static bool round_complete(const struct server_core *c, const struct server_round *r) {
-    return r->keys == c->count && (!c->o.config->ps.replicate || r->replicated == c->count);
-}
-
 static void report_sum(struct server_core *c, int64_t step) {
     struct server_round *r = round_of(c, step);
     struct wire_header h = {
@@ -62,11 +54,21 @@ static void committed(struct server_core *c, struct server_key *k) {
     if (keep) keep_key(c, k, k->step, false);
     if (++r->committed < c->count) return;
     c->step++;
-    c->decided = r->scalars;
     c->totals.steps = (double)(c->step - c->begin);
     struct set_part *parts = r->parts;
     *r = (struct server_round){.parts = parts};
     if (parts) memset(parts, 0, (size_t)c->rule.workers * sizeof *parts);
+}
+
+// Whether the transport reads the key's weights no more. If it does, the key's policy is asked again soon (advance).
+static bool key_free(struct server_core *c, struct server_key *k) {
+    if (atomic_load(&k->inflight) == 0) return true;
+    if (!k->waits) {
+        k->next_waiting = c->waiting;
+        c->waiting = k;
+    }
+    k->waits = true;
+    return false;
 }
 
 int commit_key(struct server_core *c, struct server_key *k) {
@@ -78,60 +80,6 @@ int commit_key(struct server_core *c, struct server_key *k) {
     if (apply(c, k, k->buf.acc, s->lr, scalars) != 0) return -1;
     committed(c, k);
     return 0;
-}
-
-int reach_step(struct server_core *c, struct server_key *k, int64_t steps,
-               const struct update_scalars *last) {
-    struct slot *s = slot_of(c, k, k->step);
-    if (k->loaded && k->step == steps) return 0;
-    if (!k->loaded || !s->complete || k->step != steps - 1)
-        return core_fail(c->error, "key %d (%s): it is at step %lld and cannot reach step %lld", k->key,
-                         k->unit->name, (long long)k->step, (long long)steps);
-    if (apply(c, k, k->buf.acc, s->lr, last) != 0) return -1;
-    s->complete = false;
-    k->step++;
-    return 0;
-}
-
-// ---------------------------------------------------------------- sums at the neighbour
-bool chain_has_loaded(const struct server_core *c, const struct server_key *k) {
-    return !c->o.config->ps.replicate || k->load_kept == k->load_seq;
-}
-
-// The content of acc and of the masters changes while the message may still wait in a queue: both leave as copies. Both stay as
-// they are until the neighbour has acknowledged them.
-void chain_send(struct server_core *c, struct server_key *k) {
-    const struct update_scalars *last = &c->decided;
-    bool loads = !chain_has_loaded(c, k);
-    struct ps_message m = {.header = {.kind = WIRE_REPLICATE, .key = k->key, .seq = k->load_seq},
-                           .payload = loads ? k->buf.master : k->buf.acc,
-                           .bytes = (size_t)k->n * (loads ? sizeof(float) : dtype_size(c->dtype))};
-    if (!loads)
-        m.header = (struct wire_header){.kind = WIRE_REPLICATE,
-                                        .key = k->key,
-                                        .step = k->step,
-                                        .version = k->version,
-                                        .lr = slot_of(c, k, k->step)->lr,
-                                        .grad_scale = last->grad_scale,
-                                        .flags = last->skip ? WIRE_SKIP : 0};
-    c->o.port.send(c->o.port.ctx, PEER_NEIGHBOUR, &m);
-}
-
-void chain_answered(struct server_core *c, const struct wire_header *h) {
-    int i = h->key < c->o.map->count ? c->index[h->key] : -1;
-    if (i < 0) return;
-    struct server_key *k = &c->keys[i];
-    struct slot *s = slot_of(c, k, k->step);
-    struct server_round *r = round_of(c, k->step);
-    if (!chain_has_loaded(c, k)) {
-        if (h->seq != k->load_seq) return;
-        k->load_kept = h->seq;
-        port_tell(&c->o.port, 0, &(struct wire_header){.kind = WIRE_INIT_ACK, .key = k->key, .seq = h->seq});
-    } else if (!h->seq && h->step == k->step && s->complete && !s->replicated) {
-        s->replicated = true;
-        r->replicated++;
-        if (round_complete(c, r)) report_sum(c, k->step);
-    }
 }
 
 // ---------------------------------------------------------------- a slot
@@ -181,8 +129,7 @@ int add_up(struct server_core *c, struct server_key *k, const struct sum_args *s
     const struct slot *s = slot_of(c, k, k->step);
     const struct update_scalars *scalars = c->commit_waits ? NULL : scalars_of(c, k->step);
     const struct update_step step = {.lr = s->lr, .t = k->version + k->skew + 1, .scalars = scalars};
-    *at_once = scalars && atomic_load(&k->inflight) == 0 && atomic_load(&k->pins) == 0 &&
-               !owes_acknowledgement(c, s);
+    *at_once = scalars && atomic_load(&k->inflight) == 0 && !owes_acknowledgement(c, s);
     struct key_pass p = {.sum = *sum,
                          .squares = &round_of(c, k->step)->sum,
                          .optimizer = &c->o.config->optimizer,
@@ -201,15 +148,13 @@ int close_slot(struct server_core *c, struct server_key *k, bool at_once) {
     struct slot *s = slot_of(c, k, k->step);
     struct server_round *r = round_of(c, k->step);
     r->ready_ns = ps_later(r->ready_ns, s->needed_ns);
-    r->keys++;
-    if (round_complete(c, r)) report_sum(c, k->step);
+    if (++r->keys == c->count) report_sum(c, k->step);
     if (at_once) {
         k->version++;
         committed(c, k);
         return 0;
     }
     s->complete = true;
-    if (c->o.config->ps.replicate) chain_send(c, k);
     return commit_key(c, k);
 }
 

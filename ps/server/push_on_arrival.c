@@ -27,10 +27,6 @@
 // the moments count updates (skew). What is in a sum when nobody pushes any more is the mean of as many as there are. A skipped push is in
 // no sum. The learning rate is that of the last push. Where batches have tokens of
 // their own numbers (whole documents) the mean is that over the tokens of all of them. A checkpoint leaves out what is in a sum: those batches are done again.
-//
-// Where checkpoints read keys that stay where they lie, a push that finds its key pinned is held, one a worker, and so is one that
-// comes behind such a push: they are applied in the order in which they came when the pin is gone, and their workers' pulls
-// wait with them.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -201,16 +197,12 @@ static void answer_behind(struct server_core *c, struct server_key *k, int pushe
     answer_pulls(c, k);
 }
 
-int sum_advance(struct server_core *c, struct server_key *k) {
-    if (!k->sum.pushes || !is_whole(c, k) || !key_free(c, k)) return 0;
+int sum_end(struct server_core *c, struct server_key *k) {
+    k->sum.ends = true;
+    if (!k->sum.pushes) return 0;
     if (commit_sum(c, k) != 0) return -1;
     answer_pulls(c, k);
     return 0;
-}
-
-int sum_end(struct server_core *c, struct server_key *k) {
-    k->sum.ends = true;
-    return sum_advance(c, k);
 }
 
 // ---------------------------------------------------------------- pushes
@@ -235,8 +227,8 @@ static int take_gradient(struct server_core *c, struct server_key *k, const stru
     return commit_sum(c, k);
 }
 
-static int apply_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
-                      const struct gradient *g) {
+int on_arrival_admit(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                     const struct gradient *g) {
     int64_t behind = k->version - h->version;
     uint64_t age = (uint64_t)age_of(c, behind);
     int words = batches_words(c->o.config), w = h->rank;
@@ -273,9 +265,9 @@ const char *on_arrival_unfit(const struct server_core *c, const struct server_ke
     return fits ? NULL : "its batch is none that the job has handed out";
 }
 
-// Pushes of the worker that the weights lack: they are in a sum of which no update has been made, or wait for a checkpoint.
+// Pushes of the worker that the weights lack: they are in a sum of which no update has been made.
 static int64_t lacking(const struct server_key *k, int worker) {
-    int64_t n = is_late(k, worker);
+    int64_t n = 0;
     for (int i = 0; i < k->sum.pushes; i++) n += k->sum.of[i].worker == worker;
     return n;
 }
@@ -291,7 +283,7 @@ static bool may_lead(const struct server_core *c, const struct server_key *k, in
 
 // A worker that pushes no more computes nothing on what it reads.
 static bool on_arrival_may_read(const struct server_core *c, const struct server_key *k, int worker) {
-    if (k->pushed[worker] < k->pulls[worker].want || sum_waits(k)) return false;
+    if (k->pushed[worker] < k->pulls[worker].want) return false;
     return c->over[worker] || may_lead(c, k, worker);
 }
 
@@ -302,13 +294,13 @@ static int on_arrival_over(struct server_core *c, int worker) {
     return 0;
 }
 
-static int64_t on_arrival_bytes(const struct config *c) {
+int64_t on_arrival_bytes(const struct config *c) {
     return batches_words(c) * (int64_t)sizeof(int64_t) +
            pushes_per_update(c) * (int64_t)sizeof(struct summed) +
            c->workers * (int64_t)sizeof(struct sent_weights);
 }
 
-static void on_arrival_open(struct server_core *c, struct server_key *k) {
+void on_arrival_open(struct server_core *c, struct server_key *k) {
     int words = batches_words(c->o.config);
     k->batches = xcalloc((unsigned long)words, sizeof *k->batches);
     batches_clear(k->batches, words);
@@ -318,86 +310,10 @@ static void on_arrival_open(struct server_core *c, struct server_key *k) {
 
 const struct push_policy push_on_arrival = {.copies = true,
                                             .unfit = on_arrival_unfit,
-                                            .admit = apply_push,
+                                            .admit = on_arrival_admit,
                                             .may_read = on_arrival_may_read,
-                                            .advance = sum_advance,
                                             .answer = note_sent,
                                             .over = on_arrival_over,
                                             .end = sum_end,
                                             .key_bytes = on_arrival_bytes,
                                             .open = on_arrival_open};
-
-// ---------------------------------------------------------------- pushes that are held
-void late_open(struct server_core *c, struct server_key *k) {
-    on_arrival_open(c, k);
-    k->late = xcalloc((unsigned long)c->rule.workers, sizeof *k->late);
-}
-
-int64_t late_bytes(const struct config *c) {
-    return on_arrival_bytes(c) + c->workers * (int64_t)sizeof(struct late_push);
-}
-
-void late_hold(struct server_core *c, struct server_key *k, const struct wire_header *h,
-               const struct gradient *g) {
-    k->late[h->rank] = (struct late_push){++c->lates, h->step, h->version,    h->batch, h->ready_ns,
-                                          h->tokens,  h->lr,   h->grad_scale, h->flags};
-    hold(c, k->slots, h->rank, g);
-    note_held(c);
-    k->pushed[h->rank] = h->step + 1;
-}
-
-int late_apply(struct server_core *c, struct server_key *k, int worker) {
-    const struct late_push *l = &k->late[worker];
-    const struct wire_header h = {.kind = WIRE_PUSH,
-                                  .rank = worker,
-                                  .key = k->key,
-                                  .step = l->step,
-                                  .version = l->version,
-                                  .batch = l->batch,
-                                  .ready_ns = l->ready_ns,
-                                  .tokens = l->tokens,
-                                  .lr = l->lr,
-                                  .grad_scale = l->grad_scale,
-                                  .flags = l->flags};
-    const struct gradient g = k->slots->held[worker];
-    k->slots->held[worker] = (struct gradient){0};
-    if (g.frame) c->totals.held_bytes -= g.bytes;
-    return apply_push(c, k, &h, &g);
-}
-
-// The worker whose held push came first; -1: none is held.
-static int first_late(const struct server_core *c, const struct server_key *k) {
-    int first = -1;
-    for (int w = 0; w < c->rule.workers; w++)
-        if (is_late(k, w) && (first < 0 || k->late[w].order < k->late[first].order)) first = w;
-    return first;
-}
-
-static int pinned_advance(struct server_core *c, struct server_key *k) {
-    for (int w; (w = first_late(c, k)) >= 0 && key_free(c, k);)
-        if (late_apply(c, k, w) != 0) return -1;
-    return sum_advance(c, k);
-}
-
-static int pinned_admit(struct server_core *c, struct server_key *k, const struct wire_header *h,
-                        const struct gradient *g) {
-    if (first_late(c, k) < 0 && key_free(c, k)) return apply_push(c, k, h, g);
-    late_hold(c, k, h, g);
-    if (g->frame) acknowledge(c, k, h->rank, h->step, true);
-    return 0;
-}
-
-static bool pinned_may_read(const struct server_core *c, const struct server_key *k, int worker) {
-    return !is_late(k, worker) && on_arrival_may_read(c, k, worker);
-}
-
-const struct push_policy push_pinned = {.copies = true,
-                                        .unfit = on_arrival_unfit,
-                                        .admit = pinned_admit,
-                                        .may_read = pinned_may_read,
-                                        .advance = pinned_advance,
-                                        .answer = note_sent,
-                                        .over = on_arrival_over,
-                                        .end = sum_end,
-                                        .key_bytes = late_bytes,
-                                        .open = late_open};

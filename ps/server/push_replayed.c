@@ -18,11 +18,17 @@
 #include "ps/server/server_state.h"
 #include "shared/core/error.h"
 
-// The weights that a worker was sent last.
 struct replay_worker {
+    // The weights that it was sent last:
     int64_t told;     // the step that they are of
     int64_t version;  // of them
     void *copy;       // of them, until the worker's next push; NULL: not needed
+    // The words of its push whose gradient is held:
+    struct held_push {
+        int64_t step, version, batch, ready_ns, tokens;
+        float lr, grad_scale;
+        uint32_t flags;
+    } push;
 };
 
 struct replay_key {
@@ -31,9 +37,11 @@ struct replay_key {
     struct replay_worker w[];  // (workers)
 };
 
+static bool is_held(const struct server_key *k, int worker) { return k->slots->held[worker].data != NULL; }
+
 // Pushes of the worker that have been applied.
 static int64_t applied(const struct server_key *k, int worker) {
-    return k->pushed[worker] - is_late(k, worker);
+    return k->pushed[worker] - is_held(k, worker);
 }
 
 // ---------------------------------------------------------------- pulls
@@ -46,7 +54,7 @@ static int64_t wanted(const struct server_core *c, const struct server_key *k, i
 
 static bool replayed_may_read(const struct server_core *c, const struct server_key *k, int worker) {
     int64_t version = wanted(c, k, worker), want = k->pulls[worker].want;
-    if (applied(k, worker) < want || sum_waits(k)) return false;
+    if (applied(k, worker) < want) return false;
     return version < 0 || k->replay->w[worker].told == want || version == k->version;
 }
 
@@ -101,22 +109,42 @@ static int check_reachable(struct server_core *c, const struct server_key *k, co
         (long long)k->version);
 }
 
+// Its turn has come.
+static int apply_held(struct server_core *c, struct server_key *k, int worker) {
+    const struct held_push *p = &k->replay->w[worker].push;
+    const struct wire_header h = {.kind = WIRE_PUSH,
+                                  .rank = worker,
+                                  .key = k->key,
+                                  .step = p->step,
+                                  .version = p->version,
+                                  .batch = p->batch,
+                                  .ready_ns = p->ready_ns,
+                                  .tokens = p->tokens,
+                                  .lr = p->lr,
+                                  .grad_scale = p->grad_scale,
+                                  .flags = p->flags};
+    const struct gradient g = k->slots->held[worker];
+    k->slots->held[worker] = (struct gradient){0};
+    if (g.frame) c->totals.held_bytes -= g.bytes;
+    return on_arrival_admit(c, k, &h, &g);
+}
+
 static int replayed_advance(struct server_core *c, struct server_key *k) {
     for (const struct arrival *a; (a = arrivals_at(c->o.replay, k->key, k->replay->next));) {
         if (check_reachable(c, k, a) != 0) return -1;
-        const struct late_push *l = &k->late[a->worker];
-        if (!is_late(k, a->worker) || version_needed(c, k) || !key_free(c, k)) return 0;
-        if (l->version != a->version || l->batch != a->batch)
+        const struct held_push *p = &k->replay->w[a->worker].push;
+        if (!is_held(k, a->worker) || version_needed(c, k)) return 0;
+        if (p->version != a->version || p->batch != a->batch)
             return core_fail(
                 c->error,
                 "key %d, step %lld: worker %d pushed a gradient of batch %lld on version %lld, in the recording of batch %lld on "
                 "version %u: it is of another run",
-                k->key, (long long)l->step, a->worker, (long long)l->batch, (long long)l->version,
+                k->key, (long long)p->step, a->worker, (long long)p->batch, (long long)p->version,
                 (long long)a->batch, a->version);
         k->replay->next++;
-        if (late_apply(c, k, a->worker) != 0) return -1;
+        if (apply_held(c, k, a->worker) != 0) return -1;
     }
-    return sum_advance(c, k);
+    return 0;
 }
 
 static int replayed_admit(struct server_core *c, struct server_key *k, const struct wire_header *h,
@@ -132,7 +160,11 @@ static int replayed_admit(struct server_core *c, struct server_key *k, const str
     if (r->copy) c->totals.held_bytes -= (size_t)k->n * dtype_size(c->dtype);
     free(r->copy);
     r->copy = NULL;
-    late_hold(c, k, h, g);
+    r->push = (struct held_push){h->step,   h->version, h->batch,      h->ready_ns,
+                                 h->tokens, h->lr,      h->grad_scale, h->flags};
+    hold(c, k->slots, h->rank, g);
+    note_held(c);
+    k->pushed[h->rank] = h->step + 1;
     k->staleness[h->rank] = told_age(c, h->flags, (uint64_t)age_of(c, a->staleness));
     if (g->frame) acknowledge(c, k, h->rank, h->step, false);
     return replayed_advance(c, k);
@@ -141,7 +173,7 @@ static int replayed_admit(struct server_core *c, struct server_key *k, const str
 // ---------------------------------------------------------------- the policy
 static void replayed_open(struct server_core *c, struct server_key *k) {
     unsigned long workers = (unsigned long)c->rule.workers;
-    late_open(c, k);
+    on_arrival_open(c, k);
     k->replay = xcalloc(1, sizeof *k->replay + workers * sizeof *k->replay->w);
     k->replay->workers = c->rule.workers;
 }
@@ -152,7 +184,7 @@ static void replayed_close(struct server_key *k) {
 }
 
 static int64_t replayed_bytes(const struct config *c) {
-    return late_bytes(c) + (int64_t)sizeof(struct replay_key) +
+    return on_arrival_bytes(c) + (int64_t)sizeof(struct replay_key) +
            c->workers * (int64_t)sizeof(struct replay_worker);
 }
 

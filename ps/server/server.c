@@ -76,12 +76,6 @@ static int server_allocate(struct server *s) {
         server_carve_copy(&s->arena, s->c, &s->map->parts[key], &s->copies[key]);
         if (ps_stopped(s->o->stop)) return ps_fail(PS_INTERRUPTED);
     }
-    s->replicas = xcalloc((unsigned long)s->map->count, sizeof *s->replicas);
-    for (int key = 0; s->c->ps.replicate && key < s->map->count; key++) {
-        const struct partition *p = &s->map->parts[key];
-        if (p->shard / s->map->threads == replica_primary(s->id.rank, s->map->servers))
-            replica_carve_key(&s->arena, s->c, p->end - p->begin, &s->replicas[key]);
-    }
     return s->arena.failed ? -1 : 0;
 }
 
@@ -139,7 +133,7 @@ static int server_start_shards(struct server *s) {
                                          .rank = s->id.rank,
                                          .run_dir = s->o->dir,
                                          .life = s->id.job},
-                                .copies = ps_keeps_copies(s->c) ? s->copies : NULL};
+                                .copies = s->copies};
     if (s->c->recovery.checkpoint_every > 0 && !(s->keeper = keeper_create(&ko))) return -1;
     for (int t = 0; t < s->map->threads; t++) {
         struct shard *shard = &s->shards[t];
@@ -161,10 +155,7 @@ static int server_start_shards(struct server *s) {
                                         .staleness_log = shard->staleness_log,
                                         .port = link_port(shard->link)};
         if (s->keeper) o.keep = (struct keep_port){s->keeper, keeper_keep};
-        const struct neighbours_options lo = {s->net,      s->c,    s->o->layout, s->map,
-                                              s->replicas, o.shard, o.port};
         shard->core = server_core_create(&o);
-        if (neighbours_open(&shard->neighbours, &lo) != 0) return -1;
         shard->id = s->id;
         shard->id.role = PS_SHARD;
         shard->id.thread = t;
@@ -189,53 +180,8 @@ static void server_stop_shards(struct server *s, bool orderly) {
 static int server_load(struct server *s, const char *path, uint64_t seal) {
     struct state_read o = {s->c, s->o->layout, s->map, s->id.rank, s->buffers};
     if (!path[0] || atomic_load(&s->loader)) return 0;
-    // The replica's loader is there first: before its own is, no shard answers a worker, and no primary has a sum to send,
-    // which a shard that knows of no loader would take and drop.
-    if (s->c->ps.replicate) {
-        struct state_read twin = o;
-        twin.rank = replica_primary(s->id.rank, s->map->servers);
-        twin.buffers = s->replicas;
-        atomic_store(&s->twin_loader, loader_create(&twin, path, seal));
-        if (!atomic_load(&s->twin_loader)) return -1;
-    }
     atomic_store(&s->loader, loader_create(&o, path, seal));
     return atomic_load(&s->loader) ? 0 : -1;
-}
-
-// A member has died, and what this server has is to be left for the next epoch: nothing changes its state any more
-// but the last step that was decided.
-static int server_settle(void *ctx, bool replica, int64_t steps, const struct update_scalars *last,
-                         char why[WIRE_TEXT_MAX]) {
-    struct server *s = ctx;
-    const char *error = "";
-    server_stop_shards(s, false);
-    for (int t = 0; t < s->map->threads && !error[0]; t++) {
-        struct shard *shard = &s->shards[t];
-        if (replica && replica_reach(shard->neighbours.replica, steps, last) != 0)
-            error = neighbours_error(&shard->neighbours);
-        if (!replica && server_core_reach(shard->core, steps, last) != 0)
-            error = server_core_error(shard->core);
-    }
-    snprintf(why, WIRE_TEXT_MAX, "%s", error);
-    return error[0] ? -1 : 0;
-}
-
-static void server_rescue(struct server *s, const struct wire_header *h) {
-    const struct rescue_part_options o = {.config = s->c,
-                                          .layout = s->o->layout,
-                                          .map = s->map,
-                                          .rank = s->id.rank,
-                                          .run_dir = s->o->dir,
-                                          .own = s->buffers,
-                                          .replica = s->replicas,
-                                          .ctx = s,
-                                          .settle = server_settle};
-    if (h->job != s->id.job || !s->c->ps.replicate || !s->o->dir) return;
-    rescue_part_asked(&s->rescue, &o, h);
-    if (s->rescue) return;
-    struct wire_header why = {.kind = WIRE_RESCUE, .step = h->step, .seq = h->seq};
-    snprintf(why.text, sizeof why.text, "%s", error_last());
-    tell_scheduler(s, &why);
 }
 
 // Hears the scheduler until it ends the job. 1: shut down, 0: go on, -1: failed (logged).
@@ -257,7 +203,6 @@ static int server_listen_scheduler(struct server *s, double *heard_s) {
             return ps_told(s->o, &m.header);
         }
         if (rejoin_asked(s->id.job, &m.header)) return rejoin_now(s->o, s->id.incarnation, m.header.text);
-        if (m.header.kind == WIRE_RESCUE) server_rescue(s, &m.header);
         if (m.header.kind == WIRE_HEARTBEAT_ACK)
             ps_clock_sample(&s->id.clock, m.header.ready_ns, m.header.peers_ready_ns, ps_clock_ns(*heard_s));
         if (m.header.kind == WIRE_SHUTDOWN) {
@@ -271,12 +216,11 @@ static int server_listen_scheduler(struct server *s, double *heard_s) {
     return rc;
 }
 
-// The reason that ends this server, or NULL; it is in text where the process may only have been frozen. In a rescue the threads
-// have ended.
+// The reason that ends this server, or NULL; it is in text where the process may only have been frozen.
 static const char *server_trouble(struct server *s, double excused_s, char text[WIRE_TEXT_MAX]) {
-    struct loader *loaders[] = {atomic_load(&s->loader), atomic_load(&s->twin_loader)};
+    struct loader *loader = atomic_load(&s->loader);
     const char *why = NULL;
-    for (int t = 0; t < s->map->threads && !s->rescue; t++) {
+    for (int t = 0; t < s->map->threads; t++) {
         struct shard *shard = &s->shards[t];
         double stood_s = turning_stood(&shard->turning, atomic_load(&shard->turns), excused_s, now_seconds());
         if (atomic_load(&shard->failed)) {
@@ -286,8 +230,7 @@ static const char *server_trouble(struct server *s, double excused_s, char text[
             why = text;
         }
     }
-    for (int i = 0; i < 2 && !s->rescue; i++)
-        if (loaders[i] && loader_state(loaders[i]) == LOADER_FAILED) why = loader_error(loaders[i]);
+    if (loader && loader_state(loader) == LOADER_FAILED) why = loader_error(loader);
     return ps_stopped(s->o->stop) ? PS_INTERRUPTED : why;
 }
 
@@ -302,12 +245,6 @@ static int server_watch(struct server *s, const struct ps_login *l) {
         if (rc != 0) return rc < 0 ? -1 : 0;
         double now = now_seconds(), excused_s = turn_stall_excused(&still, ps_lost_s(s->c), now);
         link_tick(s->link, now);
-        // A part that cannot be left ends the rescue: the scheduler hears why.
-        struct wire_header failed;
-        if (s->rescue && !s->rescue_failed && rescue_part_failed(s->rescue, &failed)) {
-            s->rescue_failed = true;
-            tell_scheduler(s, &failed);
-        }
         // This process stood still: what the scheduler has said since is yet to be heard.
         heard_s = turn_stall_moved(heard_s, excused_s, now);
         for (int t = 0; t < s->map->threads; t++) staleness_log_tell(s->shards[t].staleness_log);
@@ -344,8 +281,7 @@ static void server_report(struct server *s, struct rank_report *r) {
         dev_usage(s->dev, &usage);
         memcpy(r->peak_bytes, usage.peak_bytes, sizeof usage.peak_bytes);
     }
-    // Updates have waited for checkpoints: for copies, which all shards make at the same time, or for keys that were being
-    // written, of the shard that waited longest.
+    // Updates have waited for copies, which all shards make at the same time.
     const struct keeper_figures f = keeper_figures(s->keeper);
     double threads = s->map->threads;
     r->checkpoints = (struct checkpoint_report){.written = f.complete,
@@ -364,11 +300,6 @@ static void server_report(struct server *s, struct rank_report *r) {
         r->transport_peak_bytes += totals.held_peak_bytes;
         r->dropped_pushes += totals.dropped;
         staleness_merge(&r->staleness, &totals.staleness);
-        if (totals.pin_seconds > r->checkpoints.slowed_seconds) {
-            r->checkpoints.slowed = totals.pin_waits;
-            r->checkpoints.slowed_seconds = totals.pin_seconds;
-            r->checkpoints.slowed_most = totals.pin_seconds_most;
-        }
         sum->total += (double)thread_time_totals(s->shards[t].spans, ns) * 1e-9;
         sum->receive += (double)ns[SERVER_RECEIVE] * 1e-9;
         sum->sum += (double)ns[SERVER_SUM] * 1e-9;
@@ -410,10 +341,8 @@ static void server_report(struct server *s, struct rank_report *r) {
 }
 
 static void server_close(struct server *s, bool orderly) {
-    rescue_part_destroy(&s->rescue);
     server_stop_shards(s, orderly);
     loader_stop(atomic_load(&s->loader));
-    loader_stop(atomic_load(&s->twin_loader));
     pulse_stop(&s->pulse);
     // The transport lets go of every buffer before the cores and the arena go.
     net_destroy(&s->net, FLUSH_MS);
@@ -469,17 +398,15 @@ static void server_free(struct server *s) {
     for (int t = 0; t < s->map->threads; t++) {
         link_destroy(&s->shards[t].link);
         server_core_destroy(&s->shards[t].core);
-        neighbours_close(&s->shards[t].neighbours);
         thread_time_destroy(&s->shards[t].spans);
         arrivals_destroy(&s->shards[t].record);
         staleness_log_destroy(&s->shards[t].staleness_log);
         arrivals_destroy(&s->shards[t].replay);
         free(s->shards[t].routes);
     }
-    struct loader *loader = atomic_load(&s->loader), *twin = atomic_load(&s->twin_loader);
+    struct loader *loader = atomic_load(&s->loader);
     keeper_destroy(&s->keeper);
     loader_destroy(&loader);
-    loader_destroy(&twin);
     if (s->dev) {
         arena_release(&s->arena);
         dev_close(&s->dev);
@@ -490,7 +417,6 @@ static void server_free(struct server *s) {
     free(s->shards);
     free(s->buffers);
     free(s->copies);
-    free(s->replicas);
     free(s->endpoints);
     struct roster *roster = atomic_load(&s->roster);
     roster_destroy(&roster);

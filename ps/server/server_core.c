@@ -118,7 +118,6 @@ static int round_weights(struct server_core *c, const struct server_key *k) {
 }
 
 // Worker 0 loads the masters in fp32; the weights are rounded from them once. A late request is acknowledged and dropped.
-// Where a neighbour keeps them too, its word is waited for.
 static int on_init(struct server_core *c, struct server_key *k, const struct wire_header *h,
                    struct ps_frame *frame) {
     bool started = k->version > 0 || k->step > 0, fits = frame->bytes == (size_t)k->n * sizeof(float);
@@ -135,10 +134,9 @@ static int on_init(struct server_core *c, struct server_key *k, const struct wir
         if (round_weights(c, k) != 0) return -1;
         k->load_seq = h->seq;
         k->loaded = true;
-        if (c->o.config->ps.replicate) chain_send(c, k);
     }
     const struct wire_header r = {.kind = WIRE_INIT_ACK, .key = k->key, .seq = h->seq};
-    if (chain_has_loaded(c, k)) port_tell(&c->o.port, h->rank, &r);
+    port_tell(&c->o.port, h->rank, &r);
     return 0;
 }
 
@@ -197,7 +195,7 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
         case WIRE_PULL:
             if (h->flags & WIRE_STOP && k->loaded && c->policy->end && c->policy->end(c, k) != 0) return -1;
             on_pull(c, k, h, h->step);
-            return c->policy->advance(c, k);
+            return c->policy->advance ? c->policy->advance(c, k) : 0;
         case WIRE_SNAPSHOT:
             // At the first moment at which the key's version is the wanted one, or a later one (ps/worker/snapshot_pulls.h).
             // An older request is one that nobody waits for any more.
@@ -217,29 +215,15 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
 bool server_core_holds(const struct server_core *c) { return c->open > 0; }
 bool server_core_hurry(const struct server_core *c) { return c->waiting != NULL; }
 
-double server_core_pinned_s(const struct server_core *c) {
-    return c->pin_since_s > 0 ? c->now - c->pin_since_s : 0;
-}
-
 int server_core_tick(struct server_core *c, double now) {
     if (c->error[0]) return -1;
     c->now = now;
     struct server_key *k = c->waiting;
     c->waiting = NULL;
-    if (k) c->waits_for_pin = false;
     for (struct server_key *next; k; k = next) {
         next = k->next_waiting;
         k->waits = false;
         if (c->policy->advance(c, k) != 0) return -1;
-    }
-    struct server_totals *t = &c->totals;
-    if (c->waits_for_pin && c->pin_since_s <= 0) c->pin_since_s = now;
-    if (!c->waits_for_pin && c->pin_since_s > 0) {
-        double seconds = now - c->pin_since_s;
-        c->pin_since_s = 0;
-        t->pin_waits++;
-        t->pin_seconds += seconds;
-        if (seconds > t->pin_seconds_most) t->pin_seconds_most = seconds;
     }
     return 0;
 }
@@ -260,30 +244,17 @@ int server_core_decision(struct server_core *c, const struct wire_header *h, dou
     return h->kind == WIRE_DECISION ? round_decided(c, h) : 0;
 }
 
-int server_core_replicated(struct server_core *c, const struct wire_header *h, double now) {
-    if (c->error[0]) return -1;
-    c->now = now;
-    if (h->kind == WIRE_REPLICATE_ACK && h->job == c->o.job) chain_answered(c, h);
-    return 0;
-}
-
-int server_core_reach(struct server_core *c, int64_t steps, const struct update_scalars *last) {
-    for (int i = 0; i < c->count && !c->error[0]; i++) reach_step(c, &c->keys[i], steps, last);
-    return c->error[0] ? -1 : 0;
-}
-
 bool server_core_renew(struct server_core *c, int worker, struct ps_message *m) {
-    if (worker < 0) return true;  // a neighbour's: it lies where it lay
     return renew_answer(c, &c->keys[c->index[m->header.key]], worker, m);
 }
 
 // ---------------------------------------------------------------- create, destroy, state
 static const struct push_policy *policy_of(const struct config *config, const struct consistency_rule *rule,
-                                           bool keeps, bool replays) {
+                                           bool replays) {
     bool all = !ps_elastic(config) && rule->needs == rule->workers;
     if (ps_by_units(config)) return &push_units;
     if (!rule->row->on_arrival) return all ? &push_in_order : &push_set;
-    return replays ? &push_replayed : keeps ? &push_pinned : &push_on_arrival;
+    return replays ? &push_replayed : &push_on_arrival;
 }
 
 static void key_init(struct server_core *c, struct server_key *k, int key) {
@@ -309,8 +280,7 @@ static void key_init(struct server_core *c, struct server_key *k, int key) {
 
 int64_t server_core_key_bytes(const struct config *c) {
     const struct consistency_rule rule = consistency_of(c);
-    const struct push_policy *policy =
-        policy_of(c, &rule, c->recovery.checkpoint_every > 0, c->ps.replay_arrivals != NULL);
+    const struct push_policy *policy = policy_of(c, &rule, c->ps.replay_arrivals != NULL);
     const struct server_key *k = NULL;
     int64_t slot = sizeof *k->slots + c->workers * (int64_t)(sizeof *k->slots->held + sizeof(int64_t));
     int64_t worker = sizeof *k->pushed + sizeof *k->staleness + sizeof *k->pulls;
@@ -324,12 +294,12 @@ struct server_core *server_core_create(const struct server_core_options *o) {
     const struct config *config = o->config;
     c->o = *o;
     c->rule = o->rule ? *o->rule : consistency_of(config);
-    c->policy = policy_of(config, &c->rule, o->keep.keep != NULL, o->replay != NULL);
+    c->policy = policy_of(config, &c->rule, o->replay != NULL);
     c->slots = 1 + c->rule.lead;
     c->dtype = config->dtype;
     c->code = config->ps.code;
     c->group = config_group(config);
-    c->commit_waits = commit_waits(config);
+    c->commit_waits = commit_round(config);
     unsigned long workers = (unsigned long)c->rule.workers;
     c->index = xcalloc((unsigned long)o->map->count + 1, sizeof *c->index);
     c->keys = xcalloc((unsigned long)o->map->shard_keys[o->shard] + 1, sizeof *c->keys);
@@ -369,7 +339,6 @@ void server_core_destroy(struct server_core **core) {
         free(k->staleness);
         free(k->pulls);
         free(k->batches);
-        free(k->late);
         free(k->sum.of);
         free(k->sent);
         free(k->old_version);

@@ -31,7 +31,6 @@
 //     units        push_units.c       the same of each micro-batch, for workers that keep two units at a time
 //     set          push_set.c         all are held until the scheduler has said whose belong to the step (--elastic)
 //     on arrival   push_on_arrival.c  each is an update of its own, straight out of its frame or segment, or one of K whose mean is (ps:async)
-//     pinned       push_on_arrival.c  the same, where checkpoints may read a key for a while: pushes queue behind them
 //     replayed     push_replayed.c    the same, in the order that an earlier run has recorded
 //
 // Invariants
@@ -41,15 +40,15 @@
 // 2. pushed[w] counts the pushes of w that the key has taken; it never goes back, and a push of another step than that is refused.
 // 3. A slot is one step's: a push of step t is taken while c <= t <= c + lead, and of step t or earlier no other is open on
 //    the shard than the last L. So the accumulator is one: of step c, and no gradient of t > c is added before c commits.
-// 4. A commit waits until no reply leaves from the key's weights and no checkpoint reads its buffers.
-// 5. A shard's sum of a step is reported once, when all of its keys are complete, and kept by the neighbour where sums are
-//    replicated. A step is over when all of them have committed.
+// 4. A commit waits until no reply leaves from the key's weights.
+// 5. A shard's sum of a step is reported once, when all of its keys are complete. A step is over when all of them have
+//    committed.
 // 6. A key waits for a slow worker for as long as it takes: the scheduler knows who lives, and ends the job of a worker that
 //    is lost. A message that is not understood is refused with a text, never applied.
 //
 // A checkpoint (WIRE_KEEP on worker 0's pushes of a step): behind the commit of that step, or, where pushes are applied
-// on arrival, behind worker 0's push, the key's state is handed to o.keep, which copies it or pins it. The next update
-// of a pinned key waits for the pin; the first message of a push counts, a second one keeps nothing.
+// on arrival, behind worker 0's push, the key's state is handed to o.keep, which copies it. The first message of a push
+// counts, a second one keeps nothing.
 //
 // Errors: -1 with server_core_error set (the shard is then finished and tells the job).
 #ifndef STARRING_PS_SERVER_SERVER_CORE_H
@@ -81,19 +80,12 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
                         double now);
 // A DECISION, SET or MEMBER of the scheduler. 0 or -1.
 int server_core_decision(struct server_core *c, const struct wire_header *h, double now);
-// A REPLICATE_ACK of the neighbour (ps/server/replica.h). 0 or -1.
-int server_core_replicated(struct server_core *c, const struct wire_header *h, double now);
-// The end of this life: brings every key to `steps` steps, of which the last was decided so, and drops gradients and
-// sums beyond. Takes no message from then on. 0, or -1: a key cannot.
-int server_core_reach(struct server_core *c, int64_t steps, const struct update_scalars *last);
 // Commits that waited for a reply to leave its buffer. 0 or -1.
 int server_core_tick(struct server_core *c, double now);
 // There are gradients of a step that waits for more of them, or for the decision.
 bool server_core_holds(const struct server_core *c);
-// A commit waits only for the transport, or a checkpoint, to let go of a buffer: tick again soon.
+// A commit waits only for the transport to let go of a buffer: tick again soon.
 bool server_core_hurry(const struct server_core *c);
-// For how long an update has waited for a checkpoint that reads its key, seconds; 0: none does.
-double server_core_pinned_s(const struct server_core *c);
 
 // Makes an answer with weights anew (link_options.renew), as they are now. False: the worker has
 // asked for others since.

@@ -35,22 +35,12 @@ void server_carve_key(struct arena *a, const struct config *c, const struct part
     out->weight = whole ? (void *)out->master : take(a, MEM_PARAMETER, room, n * dtype_size(c->dtype));
 }
 
-static void carve_kept(struct arena *a, enum mem_class class, const struct config *c, int64_t n,
-                       struct server_buffers *out) {
-    out->master = arena_take(a, class, (size_t)n * sizeof(float));
-    for (int i = 0; i < c->optimizer.row->states; i++)
-        out->state[i] = arena_take(a, class, (size_t)n * sizeof(float));
-}
-
 void server_carve_copy(struct arena *a, const struct config *c, const struct partition *p,
                        struct server_buffers *out) {
-    if (ps_keeps_copies(c)) carve_kept(a, MEM_CHECKPOINT, c, p->end - p->begin, out);
-}
-
-void replica_carve_key(struct arena *a, const struct config *c, int64_t elements,
-                       struct server_buffers *out) {
-    carve_kept(a, MEM_SERVER, c, elements, out);
-    out->acc = arena_take(a, MEM_SERVER, (size_t)elements * dtype_size(c->dtype));
+    size_t bytes = (size_t)(p->end - p->begin) * sizeof(float);
+    if (c->recovery.checkpoint_every == 0) return;
+    out->master = arena_take(a, MEM_CHECKPOINT, bytes);
+    for (int i = 0; i < c->optimizer.row->states; i++) out->state[i] = arena_take(a, MEM_CHECKPOINT, bytes);
 }
 
 size_t server_segment_bytes(const struct config *c, const struct shard_map *m, int rank) {
@@ -107,22 +97,17 @@ int ps_server_predict(const struct config *c, const struct layout *l, int rank, 
     *mem = (struct topology_memory){.formula_bytes =
                                         textbook_bytes(ps_server_textbook(c), l->params, s->servers)};
     bool publishes = ps_weights_in_place(c, s->cut.pages, s->cut.keys);
-    int64_t *own = xcalloc((unsigned long)s->classes, sizeof *own),
-            *kept = xcalloc((unsigned long)s->classes, sizeof *kept), pushed = 0;
-    int64_t elements = shard_sizes_of_server(s, rank, own),
-            others = shard_sizes_of_server(s, replica_primary(rank, s->servers), kept);
+    int64_t *own = xcalloc((unsigned long)s->classes, sizeof *own), pushed = 0;
+    int64_t elements = shard_sizes_of_server(s, rank, own);
     for (int i = 0; i < s->classes; i++) {
         const struct partition p = {.end = s->class[i].elements};
         struct server_buffers unused;
         struct arena_room room = {.used = SEGMENT_HEAD};
-        struct arena one, other;
+        struct arena one;
         arena_init(&one, NULL);
         server_carve_key(&one, c, &p, publishes ? &room : NULL, &unused);
         server_carve_copy(&one, c, &p, &unused);
         add_keys(mem->predicted_bytes, &one, own[i]);
-        arena_init(&other, NULL);
-        replica_carve_key(&other, c, p.end, &unused);
-        if (c->ps.replicate) add_keys(mem->predicted_bytes, &other, kept[i]);
         pushed = size_plus(pushed, size_times((int64_t)push_bytes(&c->ps.code, c->dtype, p.end), own[i]));
     }
     if (publishes) mem->predicted_bytes[MEM_COMM] += dev_round(SEGMENT_HEAD);
@@ -132,12 +117,7 @@ int ps_server_predict(const struct config *c, const struct layout *l, int rank, 
     *wire = (struct wire_prediction){.sent_per_step = (uint64_t)size_times(pulled * size, c->workers),
                                      .received_per_step = (uint64_t)size_times(pushed, c->workers)};
     if (ps_beside(c)) unit_moves_local(wire, (uint64_t)(pulled * size), (uint64_t)pushed);
-    if (c->ps.replicate) {
-        wire->replica_sent_per_step = (uint64_t)(elements * size);
-        wire->replica_received_per_step = (uint64_t)(others * size);
-    }
     free(own);
-    free(kept);
     shard_sizes_destroy(&s);
     return pulled < 0 ? -1 : 0;
 }

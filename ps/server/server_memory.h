@@ -6,8 +6,7 @@
 #include "ps/job/shard_map.h"
 #include "shared/core/arena.h"
 
-// A key's memory, elements n = end - begin: of a server's own, or of its neighbour's, which it replicates (ps/server/replica.h), and
-// of which it has masters, states and acc. Masters, states and the key's counts (struct key_counts) are what a checkpoint keeps of
+// A key's memory, elements n = end - begin. Masters, states and the key's counts (struct key_counts) are what a checkpoint keeps of
 // a key, whoever has it; ps/server/state_file.h writes and reads them.
 struct server_buffers {
     float *master;                       // (n)
@@ -25,11 +24,9 @@ struct server_buffers {
 // room: of the segment that publishes the weights, page by page; NULL: they are the arena's as well.
 void server_carve_key(struct arena *a, const struct config *c, const struct partition *p,
                       struct arena_room *room, struct server_buffers *out);
-// Room for a copy of its masters and states, while a checkpoint is written in the background; nothing where none is.
+// Room for a copy of its masters and states, which a checkpoint is written from; nothing where none is.
 void server_carve_copy(struct arena *a, const struct config *c, const struct partition *p,
                        struct server_buffers *out);
-// Of a key that is replicated: acc holds the rounded gradient of the step that is not decided yet.
-void replica_carve_key(struct arena *a, const struct config *c, int64_t elements, struct server_buffers *out);
 // Bytes of that segment for server `rank`, with its head; 0: it publishes in none.
 size_t server_segment_bytes(const struct config *c, const struct shard_map *m, int rank);
 

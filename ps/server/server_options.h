@@ -12,14 +12,12 @@
 struct arrivals;
 struct staleness_log;
 
-// A key whose state behind `step` steps is to be kept: nothing changes it before `keep` returns, nor while somebody has
-// added one to *pins, which any thread takes away.
+// A key whose state behind `step` steps is to be kept: nothing changes it before `keep` returns, which copies it.
 struct kept_key {
     struct key_counts counts;  // until the call returns
     int64_t step;
     bool last;  // behind all steps of a run that shares a budget: another one of that number may be there
     const struct server_buffers *buf;
-    _Atomic int *pins;
 };
 struct keep_port {
     void *ctx;
@@ -39,7 +37,7 @@ struct server_core_options {
     const struct arrivals *replay;
     struct staleness_log *staleness_log;  // NULL: none
     const struct consistency_rule *rule;  // NULL: the configuration's
-    struct ps_port port;                  // peers: worker ranks, PEER_SCHEDULER, PEER_NEIGHBOUR
+    struct ps_port port;                  // peers: worker ranks, PEER_SCHEDULER
     struct keep_port keep;
 };
 
@@ -54,9 +52,6 @@ struct server_totals {
     int64_t dropped;  // of these pushes, those that were too old (parameter_server.max_staleness) or too late (push_set.c)
     size_t held_bytes, held_peak_bytes;  // frames waiting for their turn
     double steps;  // over on every key of the shard; of pushes that are applied on arrival also a part of one
-    // How often updates waited for keys to be written, and for how long.
-    int64_t pin_waits;
-    double pin_seconds, pin_seconds_most;
     struct staleness staleness;
 };
 

@@ -61,18 +61,6 @@ void keep_old(const struct server_core *c, struct server_key *k) {
     k->old_version[old_of(c, k->step)] = k->version;
 }
 
-bool key_free(struct server_core *c, struct server_key *k) {
-    bool pinned = atomic_load(&k->pins) > 0, leaves = atomic_load(&k->inflight) > 0;
-    c->waits_for_pin = c->waits_for_pin || pinned;
-    if (!pinned && !leaves) return true;
-    if (!k->waits) {
-        k->next_waiting = c->waiting;
-        c->waiting = k;
-    }
-    k->waits = true;
-    return false;
-}
-
 // ---------------------------------------------------------------- checkpoints
 bool keep_wanted(const struct server_core *c, const struct wire_header *h) {
     // Worker 0 may be late, and all say it of the same steps.
@@ -98,8 +86,7 @@ void keep_key(struct server_core *c, struct server_key *k, int64_t step, bool la
                                                  k->batches ? c->batches : NULL},
                                       .step = step,
                                       .last = last,
-                                      .buf = &k->buf,
-                                      .pins = &k->pins});
+                                      .buf = &k->buf});
 }
 
 // ---------------------------------------------------------------- answers

@@ -21,7 +21,6 @@ struct slot {
     int turn;               // the worker whose gradient is added next
     int contributed;        // gradients taken, held ones included; 0: nothing of this step has come
     bool complete;          // summed and rounded, not yet committed
-    bool replicated;        // the neighbour has the sum
     bool keep;              // the state behind the step is to be kept
     float lr;
     int lr_worker;      // that said it first
@@ -44,14 +43,6 @@ struct server_shot {
     int worker;
     int64_t want;  // the key's version
     uint64_t seq;
-};
-
-// The words of a push whose gradient is held and will be applied on its own.
-struct late_push {
-    uint64_t order;  // 1, 2, .. of the shard's
-    int64_t step, version, batch, ready_ns, tokens;
-    float lr, grad_scale;
-    uint32_t flags;
 };
 
 // Where the mean of several pushes is one update: those that wait for it, which the key's buffer of sums holds.
@@ -85,35 +76,32 @@ struct server_key {
     int64_t n;  // elements
     struct server_buffers buf;
     bool loaded;
-    uint64_t load_seq, load_kept;  // kept: what the neighbour has acknowledged
-    int64_t version;               // updates applied
-    int64_t skew;                  // the moments' own count of them minus version
-    int64_t step;                  // the key's clock: steps committed
-    struct slot *slots;            // (L), of step t slots[t % L]
-    int64_t *old_version;          // (lead) of buf.old; NULL: there are none
-    int64_t update_ready_ns;       // what the last update needed: with a commit round, of all keys
-    int64_t *pushed;               // (N) pushes taken; the next step expected
-    int64_t *staleness;            // (N) of the last push
-    struct server_pull *pulls;     // (N)
+    uint64_t load_seq;
+    int64_t version;            // updates applied
+    int64_t skew;               // the moments' own count of them minus version
+    int64_t step;               // the key's clock: steps committed
+    struct slot *slots;         // (L), of step t slots[t % L]
+    int64_t *old_version;       // (lead) of buf.old; NULL: there are none
+    int64_t update_ready_ns;    // what the last update needed: with a commit round, of all keys
+    int64_t *pushed;            // (N) pushes taken; the next step expected
+    int64_t *staleness;         // (N) of the last push
+    struct server_pull *pulls;  // (N)
     struct server_shot shot;
     // Where pushes are applied on arrival:
     int64_t *batches;           // which it holds (ps/job/batches.h)
-    struct late_push *late;     // (N) where pushes may have to wait for their turn; else NULL
     struct replay_key *replay;  // of a run that is repeated; else NULL
     struct micro_key *micro;    // of workers that keep two units at a time; else NULL
     struct open_sum sum;
     struct sent_weights *sent;  // (N) with delay compensation; else NULL
     _Atomic int inflight;       // replies that the transport still reads from buf.weight
-    _Atomic int pins;           // readers of a state that is being kept
     struct server_key *next_waiting;
     bool waits;  // it is in the core's list
 };
 
 // A shard's part in the commit round of one step.
 struct server_round {
-    int keys;        // complete so far
-    int replicated;  // of these, kept by the neighbour as well
-    int committed;   // of these, updated or skipped
+    int keys;       // complete so far
+    int committed;  // of these, updated or skipped
     bool reported, decided;
     struct exact_sum sum;
     struct update_scalars scalars;
@@ -143,10 +131,10 @@ struct push_policy {
                  const struct gradient *g);
     // Whether the worker's open pull of a key that is loaded can be answered.
     bool (*may_read)(const struct server_core *c, const struct server_key *k, int worker);
-    // Adds, applies and commits of what the key holds all that can be: something that it may have waited for has come (a
-    // decision, a pull), or is over (key_free). 0, or -1 with an error.
+    // The rest may be NULL. Adds, applies and commits of what the key holds all that can be: something that it may have waited
+    // for has come (a decision, a pull), or is over (a reply has left). 0, or -1 with an error.
     int (*advance)(struct server_core *c, struct server_key *k);
-    // The rest may be NULL. A SET of the scheduler. 0, or -1 with an error.
+    // A SET of the scheduler. 0, or -1 with an error.
     int (*fix)(struct server_core *c, const struct wire_header *h);
     // A worker's process has another in its place: of its gradients none is here any more.
     void (*begin_life)(struct server_core *c, int worker);
@@ -167,7 +155,6 @@ extern const struct push_policy
     push_units;  // the same, of each micro-batch, for workers that keep two units at a time
 extern const struct push_policy push_set;         // the same over the set that the scheduler fixes
 extern const struct push_policy push_on_arrival;  // each is an update of its own, or part of a sum, at once
-extern const struct push_policy push_pinned;      // on arrival, but for keys that a checkpoint reads
 extern const struct push_policy push_replayed;    // on arrival, in the order that was recorded
 
 struct server_core {
@@ -194,18 +181,13 @@ struct server_core {
     double now;                       // of the last message or tick
     int64_t step;                     // the oldest that is not over on every key
     struct server_round *rounds;      // (L), of step t rounds[t % L]
-    struct update_scalars decided;    // of the round before
     int open;                         // slots with gradients that are not committed
-    struct server_key
-        *waiting;        // keys with an update that waits until nobody reads their buffers; of a checkpoint:
-    bool waits_for_pin;  // since pin_since_s, if that is known (0: not yet)
-    double pin_since_s;
-    uint64_t applied;  // pushes, where each is applied on arrival
-    uint64_t lates;    // of these, that had to wait so far
-    int per_update;    // of these, whose mean is one update
-    int64_t begin;     // steps that were over before this life of the job
-    int64_t *row;      // (N) scratch
-    int64_t *batches;  // (batches_words) scratch
+    struct server_key *waiting;       // keys with an update that waits until nobody reads their buffers
+    uint64_t applied;                 // pushes, where each is applied on arrival
+    int per_update;                   // of these, whose mean is one update
+    int64_t begin;                    // steps that were over before this life of the job
+    int64_t *row;                     // (N) scratch
+    int64_t *batches;                 // (batches_words) scratch
     struct server_totals totals;
     char error[WIRE_TEXT_MAX];
 };
@@ -244,9 +226,6 @@ int apply(struct server_core *c, struct server_key *k, const void *grad, float l
 // Sets the weights aside that the open step's update will write over, where old ones are read.
 void keep_old(const struct server_core *c, struct server_key *k);
 struct update_range range_of(const struct server_core *c, const struct server_key *k, const void *grad);
-// Whether nobody reads the key's buffers, neither the transport nor a checkpoint. If somebody does, the key's policy is asked
-// again soon (advance).
-bool key_free(struct server_core *c, struct server_key *k);
 // Whether the state behind this push's step is to be kept; hands the key over as it is, behind `step` steps.
 bool keep_wanted(const struct server_core *c, const struct wire_header *h);
 void keep_key(struct server_core *c, struct server_key *k, int64_t step, bool last);
@@ -275,17 +254,8 @@ int commit_key(struct server_core *c, struct server_key *k);
 const char *in_order_unfit(const struct server_core *c, const struct server_key *k,
                            const struct wire_header *h);
 bool in_order_may_read(const struct server_core *c, const struct server_key *k, int worker);
-// The part of a key that the neighbour lacks leaves for it: the weights that were loaded, or the sum of the open step, which is
-// complete. Its half of the replication has the drawing (replica.h).
-void chain_send(struct server_core *c, struct server_key *k);
-// Whether the neighbour has the weights that were loaded last, or need not have them.
-bool chain_has_loaded(const struct server_core *c, const struct server_key *k);
-void chain_answered(struct server_core *c, const struct wire_header *h);
 // A DECISION. 0, or -1 with an error.
 int round_decided(struct server_core *c, const struct wire_header *h);
-// Says nothing: the key is at `steps` steps, or takes the last one of them, which was decided so. 0, or -1 with an error: it can
-// do neither.
-int reach_step(struct server_core *c, struct server_key *k, int64_t steps, const struct update_scalars *last);
 
 int64_t push_units_bytes(const struct config *c);  // beside the key's record (push_units.c)
 
@@ -298,21 +268,13 @@ static inline int64_t age_of(const struct server_core *c, int64_t versions) {
 }
 // The age of a gradient that its worker is told; -1: the gradient is skipped or too old, and no update has it.
 int64_t told_age(const struct server_core *c, uint32_t flags, uint64_t age);
-// A policy's own part of a key that may hold pushes until their turn has come.
-void late_open(struct server_core *c, struct server_key *k);
-int64_t late_bytes(const struct config *c);
-// Holds a push; applies it. Takes over the gradient. 0, or -1 with an error.
-void late_hold(struct server_core *c, struct server_key *k, const struct wire_header *h,
-               const struct gradient *g);
-int late_apply(struct server_core *c, struct server_key *k, int worker);
-static inline bool is_late(const struct server_key *k, int worker) {
-    return k->slots->held[worker].data != NULL;
-}
-// The sum becomes an update if it is whole, or the last one, and the key is free. 0, or -1 with an error.
-int sum_advance(struct server_core *c, struct server_key *k);
+// Applies a push at once.
+int on_arrival_admit(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                     const struct gradient *g);
+void on_arrival_open(struct server_core *c, struct server_key *k);
+int64_t on_arrival_bytes(const struct config *c);
+// What is in the sum becomes the last update. 0, or -1 with an error.
 int sum_end(struct server_core *c, struct server_key *k);
-// The last one waits for the key: the last weights are those behind it.
-static inline bool sum_waits(const struct server_key *k) { return k->sum.ends && k->sum.pushes > 0; }
 // The answer has the weights that this pull was answered with first, which are kept where delays are compensated.
 void note_sent(struct server_core *c, struct server_key *k, int worker, struct ps_message *m);
 

@@ -13,8 +13,6 @@
 #include "ps/record/arrivals.h"
 #include "ps/record/staleness_log.h"
 #include "ps/server/keeper.h"
-#include "ps/server/neighbours.h"
-#include "ps/server/rescue_part.h"
 #include "ps/server/server_core.h"
 #include "ps/server/server_sharing.h"
 #include "ps/server/server_time.h"
@@ -29,8 +27,7 @@ struct shard {
     int thread;
     struct net_socket *router, *scheduler;
     struct server_core *core;
-    struct link *link;  // to the workers, the scheduler and the neighbours
-    struct neighbours neighbours;
+    struct link *link;  // to the workers and the scheduler
     struct thread_time *spans;
     struct arrivals *record, *replay;  // NULL: none
     struct staleness_log *staleness_log;
@@ -39,7 +36,6 @@ struct shard {
     struct ps_identity id;
     pthread_t tid;
     bool started, loaded;    // its keys have what the loader has read
-    bool said_pinned;        // of the wait for a checkpoint that is under way
     _Atomic uint64_t turns;  // of its loop, of which none takes long: how the main thread knows that it lives
     struct turning turning;  // the main thread's
     _Atomic int failed;      // error is complete before this is set
@@ -62,18 +58,14 @@ struct server {
     struct device *dev;
     struct arena arena;
     struct server_buffers *buffers;
-    struct server_buffers *replicas;  // (map->count) of the neighbour's keys
     struct server_sharing sharing;
     struct shard *shards;             // (threads)
     bool started;                     // the main thread has heard START, which names the checkpoint
     _Atomic(struct roster *) roster;  // who is in the job; NULL: it has not started
-    char token[JOB_TOKEN_MAX];      // that its shards ask for
-    struct server_buffers *copies;    // (map->count) of keys that are being written; all NULL: none are made
+    char token[JOB_TOKEN_MAX];        // that its shards ask for
+    struct server_buffers *copies;    // (map->count) of keys that are being written; all NULL: none are
     struct keeper *keeper;            // NULL: there are no checkpoints
     _Atomic(struct loader *) loader;  // NULL: the job begins at its beginning, or it is not known yet
-    _Atomic(struct loader *) twin_loader;  // of the replica; NULL: there is none, or nothing is loaded
-    struct rescue_part *rescue;            // NULL: no member has died
-    bool rescue_failed;                    // and the scheduler has been told why
     _Atomic int quit;
     // When the first gradient came and when the last update was done, by the clock and in CPU time of the process.
     _Atomic int64_t begin_ns, cpu_begin_ns, end_ns, cpu_end_ns;

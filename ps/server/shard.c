@@ -28,7 +28,6 @@ void shard_send(void *ctx, int peer, const struct ps_message *message) {
     struct shard *s = ctx;
     struct ps_message m = *message;
     ps_stamp(&s->id, &m.header);
-    if (neighbours_sent(&s->neighbours, s->router, peer, &m)) return;
     m.local = ps_beside(s->server->c) && peer == s->id.rank;
     if (peer == PEER_SCHEDULER)
         net_send(s->scheduler, NULL, &m);
@@ -66,16 +65,6 @@ static int shard_from_worker(struct shard *s) {
     struct net_message m;
     int rc = 0;
     for (int i = 0; i < DRAIN_MESSAGES && shard_receive(s, s->router, &m, &rc); i++) {
-        if (neighbours_is_primary(&s->neighbours, &m)) {
-            // A sum, which its primary says again until the replica is complete and takes it.
-            if (atomic_load(&s->server->twin_loader) && !s->neighbours.loaded) {
-                ps_frame_release(m.frame);
-                continue;
-            }
-            link_receive(s->link, PEER_PRIMARY, &m.header, now_seconds());
-            if (replica_message(s->neighbours.replica, &m.header, m.frame) != 0) return -1;
-            continue;
-        }
         if (server_core_knows(s->core, &m.header)) {
             s->routes[m.header.rank] = m.from;
             if (!link_receive(s->link, m.header.rank, &m.header, now_seconds())) {
@@ -101,39 +90,20 @@ static int shard_from_scheduler(struct shard *s) {
     while (shard_receive(s, s->scheduler, &m, &rc)) {
         ps_frame_release(m.frame);
         link_receive(s->link, PEER_SCHEDULER, &m.header, now_seconds());
-        bool set = m.header.kind == WIRE_SET, member = m.header.kind == WIRE_MEMBER;
-        if (m.header.kind != WIRE_DECISION && !set && !member) continue;
+        bool member = m.header.kind == WIRE_MEMBER;
+        if (m.header.kind != WIRE_DECISION && m.header.kind != WIRE_SET && !member) continue;
         if (server_core_decision(s->core, &m.header, now_seconds()) != 0) return -1;
-        if (member) continue;
-        training_goes_on(s->server);
-        if (set) continue;
-        thread_time_enter(s->spans, SERVER_UPDATE, SPAN_OF_NOTHING);
-        if (neighbours_decided(&s->neighbours, &m.header) != 0) return -1;
+        if (!member) training_goes_on(s->server);
     }
     return rc;
 }
 
-static int shard_from_holder(struct shard *s) {
-    struct net_message m;
-    int rc = 0;
-    while (shard_receive(s, s->neighbours.to_holder, &m, &rc)) {
-        ps_frame_release(m.frame);
-        if (!neighbours_is_holder(&s->neighbours, &m.header)) continue;
-        link_receive(s->link, PEER_NEIGHBOUR, &m.header, now_seconds());
-        if (server_core_replicated(s->core, &m.header, now_seconds()) != 0) return -1;
-    }
-    return rc;
-}
-
-static bool has_read(struct loader *l) { return l && loader_state(l) == LOADER_DONE; }
-
-// The checkpoint that the job goes on from, once it has been read: the replica's keys and this shard's own have their state.
+// The checkpoint that the job goes on from, once it has been read: this shard's keys have their state.
 static int shard_load(struct shard *s) {
-    struct loader *l = atomic_load(&s->server->loader), *twin = atomic_load(&s->server->twin_loader);
+    struct loader *l = atomic_load(&s->server->loader);
     const struct shard_map *map = s->server->map;
     int shard = s->id.rank * map->threads + s->thread;
-    if (!s->neighbours.loaded && has_read(twin)) neighbours_loaded(&s->neighbours, map, loader_rows(twin));
-    if (s->loaded || !has_read(l)) return 0;
+    if (s->loaded || !l || loader_state(l) != LOADER_DONE) return 0;
     const struct key_rows *rows = loader_rows(l);
     s->loaded = true;
     server_core_begin(s->core, loader_step(l));
@@ -148,45 +118,27 @@ static int shard_load(struct shard *s) {
 }
 
 // The members of the job are known, once the scheduler has said them to the main thread.
-static int shard_meet(struct shard *s) {
+static void shard_meet(struct shard *s) {
     const struct roster *r = atomic_load(&s->server->roster);
-    if (s->acquainted || !r) return 0;
+    if (s->acquainted || !r) return;
     for (int w = 0; w < r->workers; w++)
         server_core_member(s->core, w, r->worker[w].incarnation, r->worker[w].life);
     s->acquainted = true;
-    return neighbours_meet(&s->neighbours, r);
-}
-
-// Once for each wait.
-static void say_pinned(struct shard *s) {
-    const struct server *sv = s->server;
-    double pinned_s = server_core_pinned_s(s->core);
-    bool say = pinned_s > ps_overdue_s(sv->c) && !s->said_pinned && !sv->c->quiet;
-    s->said_pinned = pinned_s > 0 && (s->said_pinned || say);
-    if (!say) return;
-    error_quiet(QUIET_NOT);
-    info(
-        "waiting for the file system of %s: an update has waited %.0f s for a checkpoint to read what it changes",
-        sv->o->dir, pinned_s);
-    error_quiet(QUIET_ALL);
 }
 
 // Messages that come before START wait in the socket: no sender is known yet.
 static int shard_loop(struct shard *s) {
     while (!atomic_load(&s->server->quit)) {
         atomic_fetch_add(&s->turns, 1);
-        struct net_poll_item items[3] = {
-            {.socket = s->scheduler}, {.socket = s->router}, {.socket = s->neighbours.to_holder}};
-        int polled = !s->acquainted ? 1 : s->neighbours.to_holder ? 3 : 2;
+        struct net_poll_item items[2] = {{.socket = s->scheduler}, {.socket = s->router}};
         thread_time_enter(s->spans, server_core_holds(s->core) ? SERVER_HOLD : SERVER_WAIT, SPAN_OF_NOTHING);
-        if (net_poll(items, polled, server_core_hurry(s->core) ? HURRY_MS : POLL_MS) != 0) return -1;
+        if (net_poll(items, 1 + s->acquainted, server_core_hurry(s->core) ? HURRY_MS : POLL_MS) != 0)
+            return -1;
         if (items[1].ready && shard_from_worker(s) != 0) return -1;
         if (items[0].ready && shard_from_scheduler(s) != 0) return -1;
-        if (items[2].ready && shard_from_holder(s) != 0) return -1;
-        if (shard_meet(s) != 0) return -1;
+        shard_meet(s);
         link_tick(s->link, now_seconds());
         if (shard_load(s) != 0 || server_core_tick(s->core, now_seconds()) != 0) return -1;
-        say_pinned(s);
     }
     return 0;
 }
@@ -201,13 +153,11 @@ void *shard_main(void *arg) {
     int rc = ps_login(&l, &s->id);
     if (rc == 0) {
         server_core_set_job(s->core, s->id.job);
-        neighbours_set_job(&s->neighbours, s->id.job);
         rc = shard_loop(s);
         thread_time_end(s->spans);
     }
     if (rc != 0) {
         const char *why = server_core_error(s->core)[0] ? server_core_error(s->core) : error_last();
-        if (neighbours_error(&s->neighbours)[0]) why = neighbours_error(&s->neighbours);
         snprintf(s->error, sizeof s->error, "%s", why);
         atomic_store(&s->failed, 1);
     }

@@ -60,12 +60,6 @@ static void put_rank(cJSON *doc, const struct config *c, const char *role, int r
                                 (double)p->wire.flat_across_sent_per_step);
         cJSON_AddNumberToObject(across, "messages", (double)p->wire.messages_across_per_step);
     }
-    if (p->wire.replica_sent_per_step || p->wire.replica_received_per_step) {
-        cJSON *replica = cJSON_AddObjectToObject(w, "replica");
-        cJSON_AddNumberToObject(replica, "predicted_sent", (double)p->wire.replica_sent_per_step);
-        cJSON_AddNumberToObject(replica, "predicted_received", (double)p->wire.replica_received_per_step);
-        cJSON_AddStringToObject(replica, "formula", WIRE_REPLICA_FORMULA);
-    }
     if (p->wire.local_sent_per_step || p->wire.local_received_per_step) {
         cJSON *local = cJSON_AddObjectToObject(w, "local");
         cJSON_AddNumberToObject(local, "predicted_sent", (double)p->wire.local_sent_per_step);
@@ -206,15 +200,11 @@ static void print_rows(FILE *f, const cJSON *doc) {
                 format_bytes(b, json_number(w, "predicted_received")));
         print_traffic(f, w);
         print_offload(f, json_item(w, "offload"));
-        const cJSON *replica = json_item(w, "replica"), *local = json_item(w, "local");
+        const cJSON *local = json_item(w, "local");
         if (local)
             fprintf(f, "  local      %10s out, %s in per step, in shared memory\n",
                     format_bytes(a, json_number(local, "predicted_sent")),
                     format_bytes(b, json_number(local, "predicted_received")));
-        if (replica)
-            fprintf(f, "  replica    %10s out, %s in per step (%s)\n",
-                    format_bytes(a, json_number(replica, "predicted_sent")),
-                    format_bytes(b, json_number(replica, "predicted_received")), WIRE_REPLICA_FORMULA);
         m = m2;
         w = w2;
     }

@@ -154,7 +154,7 @@ static int check_words(const struct run *r, const struct cli_args *args, bool dr
     if (c->recovery.resume && !strcmp(c->recovery.resume, "latest") && cli_get(args, "force"))
         return fail(
             "--force replaces the run in --out, and --resume latest goes on with it: give one of them");
-    if (c->recovery.restart > 0 && !c->recovery.checkpoint_every && !c->ps.replicate && !r->life)
+    if (c->recovery.restart > 0 && !c->recovery.checkpoint_every && !r->life)
         warn(
             "--restart without --checkpoint-every: when the run begins anew it goes back to %s, and all steps are done again",
             c->recovery.resume ? "where --resume says" : "its beginning");

@@ -133,6 +133,9 @@ static const struct {
     {"hostfile", NULL, other_hosts},
     {"stage", NULL,
      "copy what the hosts need by rsync (docs/cluster.md), and start the ranks with experiments/over_ssh.py"},
+    {"replicate", NULL,
+     "servers keep no copies of each other any more: a killed one costs the steps since the last checkpoint, give --restart N "
+     "and --checkpoint-every K"},
     {"zero_stage", "--topology zero:S", NULL},
     {"bf16", "--dtype bf16", NULL},
     {"fp16", "--dtype fp16", NULL},

@@ -117,7 +117,6 @@ struct ps_config {
     bool record_arrivals;     // asynchronous runs: leave the order of pushes in out
     char *replay_arrivals;    // and repeat the one in this directory; NULL: as they arrive
     bool log_updates;         // a line for each push, in out
-    bool replicate;           // a server's commits go to its neighbour too
     bool read_oldest;         // bounded delay: of the versions that a step may be computed on, the oldest
     struct code_format code;  // of pushed gradients
     // Where pushes are applied on arrival:

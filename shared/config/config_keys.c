@@ -393,10 +393,6 @@ static const struct config_key keys[] = {
          IN(STAR)),  // the file says of which run it is (ps/record/arrivals.h)
     BOOL("parameter_server.log_updates", NOBODY, c.ps.log_updates,
          FLAG("log-updates", NULL, "a star: a line for each gradient, in DIR/updates.jsonl"), IN(STAR)),
-    BOOL("parameter_server.replicate", R, c.ps.replicate,
-         FLAG("replicate", NULL,
-              "ps:sync, with --restart: a server's state is on its neighbour too, a death costs no step"),
-         IN(STAR)),
     ROW("parameter_server.read", R | B, KEY_SWITCH, c.ps.read_oldest, .names = read_names),
     NUMBER("local.delay", B, KEY_INT, c.local_delay, 0, CONFIG_DELAY_MAX),
     // A right run whatever the code is, since what it leaves out is said later; other bits.
@@ -419,10 +415,12 @@ static const struct config_key keys[] = {
             "checkpoint-every", "K",
             "keep the complete state of every K-th step and of the last in DIR/checkpoints, to go on from (0: none)"),
         OFTEN(AGAIN)),
-    BOOL("recovery.checkpoint_background", R, c.recovery.checkpoint_background,
-         FLAG("checkpoint-background", NULL,
-              "write checkpoints while training goes on, from a copy: as much memory as a checkpoint has"),
-         IN(AGAIN)),
+    BOOL(
+        "recovery.checkpoint_background", R, c.recovery.checkpoint_background,
+        FLAG(
+            "checkpoint-background", NULL,
+            "write checkpoints while training goes on, from a copy: as much memory as a checkpoint has (a star's servers always do)"),
+        IN(AGAIN)),
     NUMBER("recovery.checkpoint_keep", R, KEY_I64, c.recovery.checkpoint_keep, 0, 1 << 30, DEFAULT("2"),
            FLAG("checkpoint-keep", "K", "how many of the last checkpoints stay (2; 0: all)"), IN(AGAIN)),
     NUMBER("recovery.checkpoint_keep_every", R, KEY_I64, c.recovery.checkpoint_keep_every, 0, 1 << 30,

@@ -179,6 +179,10 @@ static const struct known known[] = {
         NULL, NULL),
     REFUSE("weight_quantization", NULL, NULL),
     GONE(
+        "parameter_server.replicate", NULL,
+        "servers keep no copies of each other any more: leave it out; a killed server costs the steps since the last checkpoint, "
+        "with --restart N and --checkpoint-every K"),
+    GONE(
         "parameter_server.distinct_workers", NULL,
         "updates of K different workers that wait for them have gone: leave it out, which makes updates of the first K pushes, or "
         "use ps:backup:B, which goes on with the first N - B workers of each step"),

@@ -625,7 +625,6 @@ static int check_servers_keys(struct reading *r) {
                 {"parameter_server.replay_arrivals", c->ps.replay_arrivals != NULL, "ps:async"},
                 {"parameter_server.log_updates", c->ps.log_updates, "ps:async"},
                 {"parameter_server.grace_ms", c->ps.grace_ms > 0, "ps:quorum:Q"},
-                {"parameter_server.replicate", c->ps.replicate, "ps:sync"},
                 {"parameter_server.servers_on", strcmp(c->ps.servers_on, "hosts") != 0, "ps:sync"},
                 {"parameter_server.resident", c->ps.resident != PS_RESIDENT_ALL, "ps:sync"},
                 {"parameter_server.compression", c->ps.code.kind != CODE_NONE, "ps:sync"},
@@ -662,11 +661,6 @@ static int check_rest(struct reading *r) {
             r, "data.tokenizer",
             ": \"%s\": possible are \"auto\" (by the files), \"byte\" and \"bin\"; tokens of other tokenizers are made beforehand, by experiments/tokenize.py",
             tokenizer);
-    if (c->documents == DOCUMENTS_WHOLE && c->ps.replicate)
-        return config_refuse(
-            r, "data.documents",
-            " whole does not go with parameter_server.replicate: a scheduler that ends a step for worker 0 "
-            "does not know its tokens; leave one of them out");
     char why[TROUBLE_WHY_MAX];
     if (trouble_check(TROUBLE_STRAGGLE, c->straggle, c->workers, why))
         return config_refuse(r, "trouble.straggle", ": %s", why);

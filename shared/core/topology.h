@@ -117,16 +117,13 @@ struct topology_memory {
     size_t formula_bytes;                 // of the textbook
 };
 
-#define WIRE_REPLICA_FORMULA "P*b/S, padded, b bytes per element"  // of what servers replicate, each way
-
 // Bytes of offloaded state that a rank moves in a step: from the device to the host and up, from disk and to it.
 struct offload_traffic {
     uint64_t down, up, read, written;
 };
 
 struct wire_prediction {
-    uint64_t sent_per_step, received_per_step;                  // payload bytes
-    uint64_t replica_sent_per_step, replica_received_per_step;  // of servers that replicate, beside them
+    uint64_t sent_per_step, received_per_step;  // payload bytes
     uint64_t local_sent_per_step,
         local_received_per_step;  // to and from the server beside a worker, beside them
     int group;                    // ranks of a group (reduce_group); 0: there are none

@@ -1,7 +1,7 @@
 // Bytes sent and received by one rank, counted where they leave and arrive. Payload is what the
 // textbook formulas count: the weights and gradients that TRAINING STEPS move. Everything else is
 // control and counted apart: headers, messages, scalars, and the weights moved by load_unit, by
-// evaluation passes (PASS_EVAL) and by finish. Replicated bytes are counted apart. So after finish, payload / steps is exact.
+// evaluation passes (PASS_EVAL) and by finish. So after finish, payload / steps is exact.
 #ifndef STARRING_SHARED_CORE_WIRE_COUNT_H
 #define STARRING_SHARED_CORE_WIRE_COUNT_H
 
@@ -21,9 +21,7 @@ struct wire_count {
     // Said again, because no answer came: messages, and their bytes, which are control.
     _Atomic uint64_t repeats, repeated_bytes;
     _Atomic uint64_t faults[WIRE_FAULTS];  // messages
-    _Atomic uint64_t replica_sent,
-        replica_received;  // bytes of sums that servers replicate, in neither of the others
-    // Weights and sums that were copied to be sent, until the transport has let go of them: bytes now, and at most.
+    // Weights that were copied to be sent, until the transport has let go of them: bytes now, and at most.
     _Atomic uint64_t copied, copied_peak;
     // Of offloaded state, in training steps: between device and host, and between host and disk.
     _Atomic uint64_t host_down, host_up, disk_read, disk_written;

@@ -49,15 +49,23 @@ int run_begin(struct run *r) {
     return 0;
 }
 
-// The steps that an interruption could not keep: a process was killed just before, or while the last checkpoint was written.
-static void say_lost(const char *dir, int64_t done) {
-    long long kept = checkpoint_latest_step(dir), step = done;
-    if (step < 1 || kept >= step) return;
+void run_say_lost(const struct job *j, bool failed) {
+    const struct recovery_config *c = &j->config->recovery;
+    long long kept = checkpoint_latest_step(j->dir), from = kept < 0 ? j->resume_place : kept,
+              lost = metrics_last_step(j->dir) - from;
+    const char *steps = lost == 1 ? "step" : "steps", *are = lost == 1 ? "is" : "are",
+               *by_itself = failed && !c->restart
+                                ? "; with --restart N a run goes on by itself when a process is killed"
+                                : "";
+    if (lost < 1) return;
     if (kept < 0)
-        warn("%s has no checkpoint: the %lld steps that were done are lost", dir, step);
+        warn("%s has no checkpoint: the %lld %s that %s done %s lost%s%s", j->dir, lost, steps,
+             lost == 1 ? "was" : "were", are,
+             c->checkpoint_every ? "" : ": --checkpoint-every K keeps the state of every K-th", by_itself);
     else
-        warn("the newest checkpoint of %s is step-%lld: the %lld steps after it are lost", dir, kept,
-             step - kept);
+        warn(
+            "the newest checkpoint of %s is step-%lld: the %lld %s after it %s lost: --resume latest goes on there%s",
+            j->dir, kept, lost, steps, are, by_itself);
 }
 
 // The one message of an interruption. A terminal has shown ^C on the line. summary: all ranks have ended in order; else NULL.
@@ -79,7 +87,7 @@ static void say_interrupted(const struct run *r, int number, const cJSON *summar
     else
         info("%s: ended after step %lld of %lld; %s has %s%s%s", what, (long long)step,
              (long long)j->config->steps, j->dir, has, *died ? ": " : "", died);
-    if (j->config->recovery.checkpoint_every > 0) say_lost(j->dir, lines);
+    if (j->config->recovery.checkpoint_every > 0) run_say_lost(j, false);
     evaluate_say_waiting(j->dir, "");
 }
 
@@ -148,6 +156,7 @@ int run_end(struct run *r, int status, int number) {
     bool interrupted = number && status == 128 + number;
     if (!status) return merge(r, number);
     if (interrupted) say_interrupted(r, number, NULL);
+    if (status == EXIT_RUN_FAILED) run_say_lost(&r->job, true);
     run_state_end(r->job.dir, interrupted ? RUN_INTERRUPTED : RUN_FAILED, error_last());
     return status;
 }

@@ -31,6 +31,9 @@ int run_show(struct run *r);
 
 // Before any rank is started. 0, or -1 after logging.
 int run_begin(struct run *r);
+// The steps that a run which has ended before its last one has not kept, and what keeps them; nothing where it lacks none.
+// Not failed: it was interrupted.
+void run_say_lost(const struct job *j, bool failed);
 // status: the ranks'; number: the signal that asked them to end, or 0. The program's exit status.
 int run_end(struct run *r, int status, int number);
 

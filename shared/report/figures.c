@@ -24,7 +24,7 @@ struct rank_document {
     struct machine_facts machine;
     double predicted_sent, predicted_received, clock_error_s;
     size_t device_bytes;
-    bool replicates, pairs, offloads, keeps;
+    bool pairs, offloads, keeps;
 };
 #define REPORT(from) (&((const struct rank_document *)(from))->r)
 
@@ -67,11 +67,6 @@ static void put_phases(cJSON *o, const char *key, const void *from) {
         json_put(p, "predicted_received", (double)phases[i].predicted_received);
         json_put(p, "received_per_step", steps > 0 ? phases[i].received / steps : 0);
     }
-}
-
-static void put_formula(cJSON *o, const char *key, const void *from) {
-    (void)from;
-    cJSON_AddStringToObject(o, key, WIRE_REPLICA_FORMULA);
 }
 
 static void put_faults(cJSON *o, const char *key, const void *from) {
@@ -137,7 +132,7 @@ static const struct figure of_ranks[] = {
     {"peak.communication", "bytes", "buffers of units in use and on their way",
      CLASS("communication buffers")},
     {"peak.workspace", "bytes", "workspaces of operations", CLASS("workspace")},
-    {"peak.server", "bytes", "a server's further state: its neighbour's replica",
+    {"peak.server", "bytes", "a server's further state: what delay compensation keeps",
      CLASS("other server state")},
     {"peak.checkpoint", "bytes", "state copied aside until it is on disk",
      CLASS("copy for a snapshot or checkpoint")},
@@ -168,12 +163,6 @@ static const struct figure of_ranks[] = {
     {"faults", NULL, "messages that arrived at this rank's sockets, and what was done to them",
      MADE(put_faults), .type = "object", IF(r.faults[FAULT_MESSAGES]), .when = "`--fault`", .in = IN_WIRE},
     {"faults.*", NULL, "`messages`, of which `lost`, `twice`, `overtaken`", .type = "integer"},
-    {"replica", NULL,
-     "sums that went to the neighbour and came for the replica, in none of the figures above", OBJECT,
-     IF(replicates), .when = "`--replicate`, of servers", .in = IN_WIRE, SERVER_ONLY},
-    {"replica.predicted_sent", "bytes", NULL, AT(wire.replica_sent_per_step)},
-    {"replica.predicted_received", "bytes", NULL, AT(wire.replica_received_per_step)},
-    {"replica.formula", NULL, "of both", MADE(put_formula), .type = "string"},
     {"local", NULL,
      "gradients and weights that go to and come from the server beside a worker, through memory that the two share; in none of "
      "the figures above",
@@ -341,7 +330,6 @@ void rank_figures_put(cJSON *o, const struct rank_report *r) {
         .clock_error_s = (double)r->clock_error_ns * 1e-9,
         .device_bytes = mem_device_bytes(r->peak_bytes),
         .pairs = w->local_sent_per_step || w->local_received_per_step,
-        .replicates = w->replica_sent_per_step || w->replica_received_per_step,
         .offloads = p->down || p->up || p->read || p->written,
         .keeps = r->checkpoints.written + r->checkpoints.failed > 0};
     machine_facts_read(&d.machine);

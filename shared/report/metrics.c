@@ -102,28 +102,6 @@ void metrics_step(struct metrics *m, const struct step_record *r) {
         m->path, strerror(errno), (long long)r->step, EXIT_RUN_FAILED);
 }
 
-struct mended {
-    struct step_record line;
-    double seconds;  // of its step
-    double last;     // step that has a line
-};
-
-static void take_before(void *ctx, const cJSON *o) {
-    struct mended *m = ctx;
-    m->last = json_number(o, "step");
-    m->line.elapsed = json_number(o, "elapsed") + m->seconds;
-    m->line.memory_bytes = (size_t)json_number(o, "memory_bytes");
-}
-
-void metrics_mend(const char *dir, const struct step_record *r) {
-    struct mended m = {.line = *r, .seconds = r->seconds};
-    char text[FIGURE_LINE_MAX];
-    bool there = run_file_each(dir, "metrics.jsonl", take_before, &m);
-    if (!there || m.last != (double)(r->step - 1)) return;
-    figures_line(text, step_figures(), &m.line);
-    run_file_add(dir, "metrics.jsonl", text);
-}
-
 int metrics_destroy(struct metrics **pm) {
     struct metrics *m = *pm;
     if (!m) return 0;

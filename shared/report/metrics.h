@@ -41,9 +41,6 @@ struct metrics;  // one thread
 // stays, 0: there is none. NULL after logging.
 struct metrics *metrics_create(const char *dir, int64_t steps, double *elapsed);
 void metrics_step(struct metrics *m, const struct step_record *r);
-// Adds the line of a step to the file of a run whose rank 0 has died before it could, if exactly that one is missing. The
-// values that only rank 0 knows are taken from the line before.
-void metrics_mend(const char *dir, const struct step_record *r);
 int metrics_destroy(struct metrics **m);  // -1 after logging when something could not be written
 
 #define METRICS_SECONDS_MAX (1 << 18)

@@ -74,8 +74,6 @@ struct checkpoint_report {
     F(double, across_received_per_step, "across.received_per_step", "bytes", "likewise")                                          \
     F(uint64_t, repeats, "repeated.messages", NULL, NULL)                                                                         \
     F(uint64_t, repeated_bytes, "repeated.bytes", "bytes", NULL)                                                                  \
-    F(double, replica_sent_per_step, "replica.sent_per_step", "bytes", "mean over the steps")                                     \
-    F(double, replica_received_per_step, "replica.received_per_step", "bytes", "likewise")                                        \
     F(double, local_sent_per_step, "local.sent_per_step", "bytes", "mean over the steps")                                         \
     F(double, local_received_per_step, "local.received_per_step", "bytes", "likewise, received")                                  \
     F(double, down_per_step, "offload.down_per_step", "bytes",                                                                    \
@@ -101,7 +99,8 @@ struct checkpoint_report {
       "that were over before this worker came to them; its means over the steps are over the others",                             \
       OF_THE_LATE)                                                                                                                \
     F(int64_t, dropped_pushes, "dropped_pushes", NULL,                                                                            \
-      "of single keys, whose gradients no update has: older than `max_staleness`, or too late for their step", OF_THE_DROPPED)    \
+      "of single keys, whose gradients no update has: older than `max_staleness`, or too late for their step",                    \
+      OF_THE_DROPPED)                                                                                                             \
     F(int64_t, batches, "batches", NULL, "that this worker has done of the budget", OF_A_BUDGET)                                  \
     F(int64_t, tokens, "tokens", "tokens", "of those that updated something, without padding", OF_A_BUDGET)                       \
     F(int64_t, skipped, "skipped", NULL, "of these, those that updated nothing", OF_A_BUDGET)                                     \
@@ -192,8 +191,6 @@ static inline void rank_report_count(struct rank_report *r, const struct wire_co
     r->repeats = atomic_load(&wire->repeats);
     r->repeated_bytes = atomic_load(&wire->repeated_bytes);
     for (int i = 0; i < WIRE_FAULTS; i++) r->faults[i] = atomic_load(&wire->faults[i]);
-    r->replica_sent_per_step = (double)atomic_load(&wire->replica_sent) / per;
-    r->replica_received_per_step = (double)atomic_load(&wire->replica_received) / per;
     r->local_sent_per_step = (double)atomic_load(&wire->local_sent) / per;
     r->local_received_per_step = (double)atomic_load(&wire->local_received) / per;
     r->down_per_step = (double)atomic_load(&wire->host_down) / per;

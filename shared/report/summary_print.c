@@ -333,13 +333,12 @@ static void print_wire(FILE *f, const cJSON *s) {
         fprintf(f, "   out of its group of %.0f; without groups %s\n", json_number(o, "group"),
                 format_bytes(text, json_number(o, "predicted_sent_ungrouped")));
     }
-    static const char *const beside[] = {"replica", "local"};
-    for (int i = 0; i < 2; i++) cJSON_ArrayForEach(w, json_item(s, "wire")) {
-            if (!(o = json_item(w, beside[i]))) continue;
-            fprintf(f, "  %-7s %2.0f", beside[i], json_number(w, "rank"));
-            print_bytes(f, o, ways);
-            fputc('\n', f);
-        }
+    cJSON_ArrayForEach(w, json_item(s, "wire")) {
+        if (!(o = json_item(w, "local"))) continue;
+        fprintf(f, "  local   %2.0f", json_number(w, "rank"));
+        print_bytes(f, o, ways);
+        fputc('\n', f);
+    }
 }
 
 static void print_offload(FILE *f, const cJSON *s) {

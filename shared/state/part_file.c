@@ -149,14 +149,6 @@ static void leave_failed(const char *dir, const char *participant, const char *w
     free(path);
 }
 
-bool part_file_is_there(const char *dir, const char *participant) {
-    struct stat st;
-    char *path = path_of(dir, participant, ".json");
-    bool there = stat(path, &st) == 0;
-    free(path);
-    return there;
-}
-
 void part_file_refuse(const char *dir, const char *participant, const char *why) {
     if (make_dirs(dir, NULL) == 0) leave_failed(dir, participant, why);
 }

@@ -81,7 +81,5 @@ int part_file_finish(struct part_file **f, char **error);
 void part_file_discard(struct part_file **f, const char *why);
 // The same without ever having had a file; makes dir if needed.
 void part_file_refuse(const char *dir, const char *participant, const char *why);
-// Whether the participant has left its part, whole and on disk.
-bool part_file_is_there(const char *dir, const char *participant);
 
 #endif

@@ -275,7 +275,8 @@ class Kinds(Runs):
         for flag, words in (("--deepspeed", "did you mean -c FILE?"), ("--deepspeed_config=x", "did you mean -c FILE?"),
                             ("--local_rank=0", "the rank is read from the environment"), ("--local-rank", "read from the environment"),
                             ("--config_file", "did you mean -c FILE?"), ("--num_gpus", "did you mean --workers N?"),
-                            ("--zero-stage=2", "did you mean --topology zero:S?"), ("--num_nodes=2", "experiments/over_ssh.py --hosts H:N,.. ")):
+                            ("--zero-stage=2", "did you mean --topology zero:S?"), ("--num_nodes=2", "experiments/over_ssh.py --hosts H:N,.. "),
+                            ("--replicate", "give --restart N and --checkpoint-every K")):
             p = self.print_config("{}", flag, "x")
             self.assertEqual(p.returncode, 2)
             self.assertIn(words, p.stderr)

@@ -48,18 +48,6 @@ class MadeUp(unittest.TestCase):
         self.assertIn("|     3 |", costs.death_table([dead]))
 
 
-    def test_replicas(self):
-        def rounds(*pairs):
-            return [{w: costs.ReplicaRun(s, 100.0 * w, 900.0, 50.0 + 50 * w) for w, s in enumerate(pair)} for pair in pairs]
-        without, with_it = costs.replica_rows("ps:sync", rounds((1.0, 1.5), (2.0, 2.5), (4.0, 8.0)))
-        self.assertEqual((without["replicate"], with_it["replicate"]), (False, True))
-        self.assertEqual([with_it[k] for k in ("step_seconds", "step_seconds_least", "step_seconds_most")], [2.5, 1.5, 8.0])
-        self.assertEqual([with_it[k] for k in ("beside_without", "beside_least", "beside_most")], [1.5, 1.25, 2.0])
-        self.assertEqual((without["beside_most"], without["replica_bytes"], with_it["replica_bytes"]), (1.0, 0, 100))
-        lines = costs.replica_table([without, with_it]).splitlines()
-        self.assertEqual({line.count("|") for line in lines}, {len(costs.REPLICA_HEAD) + 1})
-
-
 class Whole(Runs):
     def measure(self, *words, status=0):
         """What was said, and the document."""
@@ -82,19 +70,6 @@ class Whole(Runs):
         self.assertIn("| local | run ", p.stdout)
         self.assertEqual(os.listdir(self.at("runs")), [])
 
-    def test_small_replicas(self):
-        p, got = self.measure("--steps", "8", "--every", "4", "--rounds", "0", "--kills", "0", "--replicas", "1", "--dtype", "fp32")
-        self.assertEqual((got["steps"], got["deaths"]), ([], []))
-        without, with_it = got["replicas"]
-        # Every gradient's sum once, in the run's dtype, padding included; nothing else grows.
-        self.assertEqual(without["replica_bytes"], 0)
-        self.assertTrue(4 * 125248 <= with_it["replica_bytes"] < 1.02 * 4 * 125248, with_it)
-        self.assertEqual(without["other_bytes"], with_it["other_bytes"])
-        self.assertGreater(with_it["server_bytes"], without["server_bytes"])
-        self.assertGreater(with_it["step_seconds"], 0)
-        self.assertIn("| ps:sync | yes ", p.stdout)
-        self.assertEqual(os.listdir(self.at("runs")), [])
-
     def test_a_run_that_fails_is_named(self):
         p, _ = self.measure("--job", "local", "--rounds", "1", "--kills", "0", "--model", "nothing", status=1)
         self.assertIn("local, checkpoints none: exit status 2", p.stderr)
@@ -104,7 +79,7 @@ class Whole(Runs):
         self.assertEqual(os.listdir(self.at("runs")), [])
 
     def test_refusals(self):
-        for words in (["--every", "3"], ["--every", "10", "--steps", "19"], ["--batch", "0"], ["--job", "zero:7"], ["--replicas", "-1"]):
+        for words in (["--every", "3"], ["--every", "10", "--steps", "19"], ["--batch", "0"], ["--job", "zero:7"], ["--kills", "-1"]):
             p, _ = self.measure(*words, status=2)
             self.assertIn(words[0], p.stderr)
 

@@ -290,9 +290,6 @@ static void what_cannot_be_is_refused(void **state) {
     const struct job_place *p = *state;
 #define WHOLE "train --model gpt2.json --documents whole --seq 16 --steps 1 --out no "
     refused(p, WHOLE "--data data.txt", "no blank line ends a document");
-    refused(p,
-            WHOLE "--data documents.txt --topology ps:sync --workers 2 --servers 2 --replicate --restart 1",
-            "data.documents whole does not go with parameter_server.replicate");
     refused(p, WHOLE "--documents half", "packed");
     refused(p,
             "bench step --model gpt2.json --seq 16 --set data.path=documents.txt --set data.documents=whole",

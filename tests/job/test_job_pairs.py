@@ -147,7 +147,7 @@ BESIDE = {
     "logged": (["--log-updates"], "log-updates", True),
     "tcp": (["--medium", "tcp"], "medium", True),
     "group": (["--reduce-group", "3"], "reduce_group", False),
-    "replicas": (["--replicate", "--restart", "1"], "replicate|restart", True),
+    "restart": (["--restart", "1"], "restart", True),
     "fp16": (["--dtype", "fp16"], "fp16", False),
     "not clipped": (setting("gradient_clipping=0"), "gradient_clipping", False),
     "micro-batches": (ACCUMULATE, "gradient_accumulation_steps", False),

@@ -153,8 +153,8 @@ static void on_push(struct sim *s, const struct wire_header *h, const struct ps_
 
 // The scheduler's open step.
 static int64_t oldest(const struct sim *s) {
-    const struct wire_header *last = scheduler_core_decision(s->scheduler);
-    return last->kind ? last->step + 1 : 0;
+    int64_t steps = scheduler_core_steps(s->scheduler);
+    return steps < 0 ? 0 : steps;
 }
 
 static bool takes(struct sim *s, const struct sim_packet *p, struct wire_header *h, struct ps_frame *f) {

@@ -127,18 +127,8 @@ static inline void sim_add_shard(struct sim *s, int g, const struct sim_order *o
                                     .keep = order ? order->keep : (struct keep_port){0},
                                     .port = link_port(s->shard_links[g])};
     s->shards[g] = server_core_create(&o);
-    struct replica_options ro = {.layout = s->l,
-                                 .map = s->map,
-                                 .shard = replica_primary_shard(s->map, g),
-                                 .buffers = s->replica_buffers,
-                                 .optimizer = s->c.optimizer,
-                                 .dtype = s->t.dtype,
-                                 .job = SIM_JOB,
-                                 .port = o.port};
     for (int w = 0; w < s->t.workers; w++)
         server_core_member(s->shards[g], w, sim_incarnation(PS_WORKER, w), s->workers[w].end.life);
-    if (s->t.replicate) s->replicas[g] = replica_create(&ro);
-    if (s->t.replicate) replica_set_primary(s->replicas[g], sim_incarnation(PS_SHARD, ro.shard));
     for (int w = 0; w < s->t.workers; w++) {
         const struct sim_worker *x = &s->workers[w];
         struct server_segment segment = {x->segment, x->segment_bytes};
@@ -159,7 +149,6 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
     s->c.ps.deadline_ms = 1000000000;
     s->map = shard_map_of(&s->c, s->l);
     s->buffers = xcalloc((unsigned long)s->map->count, sizeof *s->buffers);
-    s->replica_buffers = xcalloc((unsigned long)s->map->count, sizeof *s->replica_buffers);
     for (int u = 0; u < s->l->count; u++)
         s->published[u] = xcalloc((unsigned long)s->l->units[u].n_pad, dtype_size(t->dtype));
     for (int k = 0; k < s->map->count; k++) {
@@ -177,13 +166,9 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
                                     t->lambda > 0 ? xcalloc(n * (unsigned long)t->workers, 4) : NULL,
                                     t->decay > 0 ? xcalloc(n, 4) : NULL,
                                     old};
-        if (t->replicate)
-            s->replica_buffers[k] = (struct server_buffers){
-                xcalloc(n, 4), {xcalloc(n, 4), xcalloc(n, 4)}, NULL, xcalloc(n, 4), NULL, NULL, NULL, NULL};
     }
     s->workers = xcalloc((unsigned long)t->workers, sizeof *s->workers);
     s->shards = xcalloc((unsigned long)s->map->shards, sizeof(void *));
-    s->replicas = xcalloc((unsigned long)s->map->shards, sizeof(void *));
     s->shard_ends = xcalloc((unsigned long)s->map->shards, sizeof *s->shard_ends);
     s->routes = xcalloc((unsigned long)(s->map->shards * t->workers), sizeof *s->routes);
     s->shard_links = xcalloc((unsigned long)s->map->shards, sizeof(void *));
@@ -223,7 +208,6 @@ static inline void sim_destroy(struct sim *s) {
     for (int g = 0; g < s->map->shards; g++) {
         link_destroy(&s->shard_links[g]);
         server_core_destroy(&s->shards[g]);
-        replica_destroy(&s->replicas[g]);
     }
     for (int w = 0; w < s->t.workers; w++) {
         link_destroy(&s->workers[w].link);
@@ -244,9 +228,6 @@ static inline void sim_destroy(struct sim *s) {
         free(s->buffers[k].pulled);
         free(s->buffers[k].square);
         free(s->buffers[k].old);
-        free(s->replica_buffers[k].master);
-        for (int i = 0; i < OPTIMIZER_STATES_MAX; i++) free(s->replica_buffers[k].state[i]);
-        free(s->replica_buffers[k].acc);
     }
     assert_int_equal(s->frames, 0);  // every received payload was released
     scheduler_core_destroy(&s->scheduler);
@@ -254,8 +235,6 @@ static inline void sim_destroy(struct sim *s) {
     layout_destroy(&s->l);
     free(s->packets);
     free(s->buffers);
-    free(s->replica_buffers);
-    free(s->replicas);
     free(s->workers);
     free(s->shards);
     free(s->shard_ends);

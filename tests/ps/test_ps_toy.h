@@ -58,7 +58,6 @@ struct toy_case {
     float clip;
     int64_t overflow_step;  // -1: never; worker 1 (or 0) has an infinity then
     uint64_t seed;
-    bool replicate;
     enum toy_share share;
     struct code_format code;  // of pushes
     int elastic_min;          // 0: all workers, always
@@ -119,7 +118,6 @@ static inline struct config toy_config(const struct toy_case *t) {
                               .heartbeat_ms = 100,
                               .credit_bytes = 16384,
                               .grace_ms = t->grace_ms,
-                              .replicate = t->replicate,
                               .read_oldest = t->oldest,
                               .code = t->code,
                               .max_lead = t->max_lead,

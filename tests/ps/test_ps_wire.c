@@ -57,7 +57,7 @@ static struct wire_header sample(enum wire_kind kind) {
 
 static bool carries(enum wire_kind k) {
     return k == WIRE_START || k == WIRE_INIT || k == WIRE_PUSH || k == WIRE_PULL_REPLY ||
-           k == WIRE_SNAPSHOT_REPLY || k == WIRE_REPLICATE;
+           k == WIRE_SNAPSHOT_REPLY;
 }
 
 // What each kind carries beside its sender and the link's word.
@@ -93,9 +93,6 @@ static const char *const carried[WIRE_KINDS] = {
     [WIRE_SET] = "step mask",
     [WIRE_JOIN] = "",
     [WIRE_JOINED] = "step seq mask values",
-    [WIRE_REPLICATE] = "key step version seq flags lr grad_scale",
-    [WIRE_RESCUE] = "step seq flags grad_scale text values",
-    [WIRE_REPLICATE_ACK] = "key step seq",
     [WIRE_PULSE] = "",
     [WIRE_MEMBER] = "key seq flags",
     [WIRE_TAKE] = "step version seq flags values",

@@ -20,7 +20,6 @@ struct job {
     struct shard_map *map;
     struct server_buffers buf[KEYS], copies[KEYS];
     int64_t pushed[KEYS][4], batches[KEYS][32];
-    _Atomic int pins[KEYS];
     char dir[64];
 };
 

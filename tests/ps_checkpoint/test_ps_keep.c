@@ -1,6 +1,5 @@
 // Checkpoints of the star's state machines, without sockets, threads or files: a network that shuffles, loses and
-// repeats messages, a keeper that copies keys or pins them for as long as it likes, and jobs that go on from what it
-// has.
+// repeats messages, a keeper that copies keys, and jobs that go on from what it has.
 #include "ps/agree/budget.h"
 #include "tests/ps/test_ps_log.h"
 
@@ -14,14 +13,8 @@ struct kept {
 
 struct keeper {
     struct sim *sim;
-    bool pins;
     int64_t steps[KEEPS];
     struct kept keys[KEEPS][KEYS];
-    struct pin {
-        _Atomic int *pins;  // NULL: none
-        int at;
-    } pinned[KEYS];
-    int waits;  // turns in which a key was pinned
 };
 
 static int64_t elements(const struct sim *s, int key) {
@@ -54,27 +47,6 @@ static void keep(void *ctx, const struct kept_key *x) {
     memcpy(out->pushed, x->counts.pushed, (size_t)k->sim->t.workers * sizeof(int64_t));
     if (x->counts.batches)
         memcpy(out->batches, x->counts.batches, (size_t)batches_words(&k->sim->c) * sizeof(int64_t));
-    if (!k->pins) return;
-    assert_null(k->pinned[key].pins);
-    atomic_fetch_add(x->pins, 1);
-    k->pinned[key] = (struct pin){x->pins, at};
-}
-
-// Some pins are let go. What they held has not changed by a bit.
-static void let_go(struct sim *s) {
-    struct keeper *k = s->ctx;
-    for (int key = 0; key < s->map->count; key++) {
-        struct pin *p = &k->pinned[key];
-        if (!p->pins) continue;
-        size_t n = (size_t)elements(s, key);
-        k->waits++;
-        for (int i = 0; i < 3; i++)
-            assert_memory_equal(k->keys[p->at][key].data + (size_t)i * n, part_of(s, key, i),
-                                n * sizeof(float));
-        if (sim_draw(s, 300) != 0) continue;
-        atomic_fetch_sub(p->pins, 1);
-        p->pins = NULL;
-    }
 }
 
 static void keeper_free(struct keeper *k) {
@@ -91,8 +63,6 @@ static struct sim *run_kept(const struct toy_case *t, struct keeper *k, int ever
     s->drop_percent = drop;
     s->repeat_percent = repeat;
     s->keep_every = every;
-    s->on_turn = let_go;
-    s->ctx = k;
     assert_true(s->map->count <= KEYS);
     sim_run(s);
     return s;
@@ -229,8 +199,7 @@ static struct toy_case base_case(const char *consistency) {
                              .seed = 1};
 }
 
-// In step: what is kept is the plain trainer's state behind that step, skipped ones included, however long a key is
-// pinned; a job that goes on from it, with another number of servers, ends where the plain trainer does.
+// In step: what is kept is the plain trainer's state behind that step, skipped ones included; a job that goes on from it, with another number of servers, ends where the plain trainer does.
 static void test_sync(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 40; seed++) {
@@ -244,7 +213,6 @@ static void test_sync(void **state) {
         t.workers = 1 + (int)(seed / 2 % 4);
         t.overflow_step = t.dtype == DT_F16 ? 2 : -1;  // the first step that is kept
         struct keeper *k = xcalloc(1, sizeof *k);
-        k->pins = seed % 2;
         struct sim *s = run_kept(&t, k, 3, (int)(seed % 4) * 6, (int)(seed % 5) * 6);
         struct toy_ref r = toy_ref_start(&t, s->l);
         int at = 0;
@@ -254,7 +222,6 @@ static void test_sync(void **state) {
         }
         assert_int_equal(at, 2);
         check_state(s, &r);
-        assert_true(!k->pins || k->waits > 0);
         t.servers = 1 + (int)((seed + 1) % 3);
         t.threads = 1 + (int)(seed / 2 % 2);
         for (int i = 0; i < 2; i++) {
@@ -281,8 +248,7 @@ static void test_async(void **state) {
         t.workers = 2 + (int)(seed / 2 % 3);
         t.per_update = (int)(seed % 5);
         struct keeper *k = xcalloc(1, sizeof *k);
-        k->pins = seed % 2;
-        int every = seed % 4 == 3 ? 1 : 3;  // 1: also while pushes wait for a pin
+        int every = seed % 4 == 3 ? 1 : 3;
         struct sim *s = run_kept(&t, k, every, (int)(seed % 4) * 6, (int)(seed % 5) * 6);
         sim_end(s);
         for (int key = 0; key < s->map->count; key++)

@@ -18,11 +18,11 @@
 #include "shared/core/path.h"
 #include "tests/ps_checkpoint/keeper_job.h"
 
-static struct keeper *open_keeper(struct job *j, int server, bool copies) {
+static struct keeper *open_keeper(struct job *j, int server) {
     struct keeper_options o = {
         .file =
             {.config = &j->c, .layout = j->l, .map = j->map, .rank = server, .run_dir = j->dir, .life = LIFE},
-        .copies = copies ? j->copies : NULL};
+        .copies = j->copies};
     struct keeper *k = keeper_create(&o);
     assert_non_null(k);
     return k;
@@ -35,11 +35,10 @@ static void hand_over(struct job *j, struct keeper *k, int key, int64_t step) {
                                                  .pushed = j->pushed[key],
                                                  .batches = j->batches[key]},
                                       .step = step,
-                                      .buf = &j->buf[key],
-                                      .pins = &j->pins[key]});
+                                      .buf = &j->buf[key]});
 }
 
-// A shard hands over its keys in some order. What lies where a key was is something else as soon as it may be.
+// A shard hands over its keys in some order. What lies where a key was is something else then.
 struct hands {
     struct job *j;
     struct keeper *k;
@@ -59,7 +58,6 @@ static void *hands_main(void *arg) {
                 fill(j, key, h->step);
                 hand_over(j, h->k, key, h->step);
             } else {
-                while (atomic_load(&j->pins[key]) > 0) usleep(100);
                 fill(j, key, 99);
             }
         }
@@ -130,8 +128,8 @@ static void read_back(struct job *j, struct checkpoint *c, int64_t step) {
     }
 }
 
-static void open_keepers(struct job *j, struct keeper **k, bool copies) {
-    for (int s = 0; s < j->map->servers; s++) k[s] = open_keeper(j, s, copies);
+static void open_keepers(struct job *j, struct keeper **k) {
+    for (int s = 0; s < j->map->servers; s++) k[s] = open_keeper(j, s);
 }
 
 static void close_keepers(struct job *j, struct keeper **k, int files) {
@@ -141,7 +139,6 @@ static void close_keepers(struct job *j, struct keeper **k, int files) {
         assert_int_equal(keeper_figures(k[s]).failed, 0);
         keeper_destroy(&k[s]);
     }
-    for (int key = 0; key < j->map->count; key++) assert_int_equal(atomic_load(&j->pins[key]), 0);
 }
 
 static void test_written_and_read(void **state) {
@@ -151,7 +148,7 @@ static void test_written_and_read(void **state) {
         struct keeper *k[3];
         job_init(&j, "sync", 3, 1 + i % 3, 1 + i % 2);
         job_init(&other, "sync", 2, 1 + (i + 1) % 3, 2);
-        open_keepers(&j, k, i / 2);
+        open_keepers(&j, k);
         for (int64_t step = 4; step <= 8; step += 4) {
             keep_all(&j, k, step);
             struct checkpoint *c = complete(&j, step);
@@ -196,7 +193,7 @@ static void test_rows(void **state) {
         batches_clear(j.batches[key], (int)WORDS(3));
         j.batches[key][1] = 7;  // no key has it
     }
-    open_keepers(&j, k, false);
+    open_keepers(&j, k);
     keep_all(&j, k, 4);
     struct checkpoint *c = complete(&j, 4);
     read_back(&cut, c, 4);
@@ -237,7 +234,7 @@ static void test_rows(void **state) {
     checkpoint_close(&c);
     close_keepers(&j, k, 1);
     // A checkpoint of another topology: versions count this star's own batches, moments their updates.
-    open_keepers(&sync, k, false);
+    open_keepers(&sync, k);
     keep_all(&sync, k, 4);
     c = complete(&sync, 4);
     assert_int_equal(key_rows_read(&rows, c, &same.c, same.map), 0);
@@ -269,7 +266,7 @@ static void test_rows_alone(void **state) {
     struct keeper *k[2];
     struct key_rows rows;
     job_init(&j, "async", 3, 2, 1);
-    open_keepers(&j, k, false);
+    open_keepers(&j, k);
     keep_all(&j, k, 4);
     struct checkpoint *c = complete(&j, 4);
     checkpoint_close(&c);
@@ -306,7 +303,7 @@ static void test_one_at_a_time(void **state) {
     (void)state;
     struct job j;
     job_init(&j, "async", 2, 1, 1);
-    struct keeper *k = open_keeper(&j, 0, true);
+    struct keeper *k = open_keeper(&j, 0);
     int last = j.map->count - 1;
     for (int key = 0; key < last; key++) fill(&j, key, 4), hand_over(&j, k, key, 4);
     hand_over(&j, k, 0, 8);
@@ -358,7 +355,7 @@ static void test_standing_disk(void **state) {
     struct job j;
     struct disk_ops stands = disk_system;
     job_init(&j, "async", 2, 1, 1);
-    struct keeper *k = open_keeper(&j, 0, true);
+    struct keeper *k = open_keeper(&j, 0);
     stands.open = open_stands;
     stands.mkdir = mkdir_stands;
     atomic_store(&disk_stands, 1);
@@ -386,12 +383,11 @@ static void test_end(void **state) {
         bool lacks = i == 1, orderly = i < 2;
         struct job j;
         job_init(&j, "sync", 2, 1, 1);
-        struct keeper *k = open_keeper(&j, 0, false);
+        struct keeper *k = open_keeper(&j, 0);
         for (int key = lacks ? 1 : 0; key < j.map->count; key++) fill(&j, key, 4), hand_over(&j, k, key, 4);
         keeper_end(k, orderly);
         assert_true(i == 2 || there(&j, 4, 0, ".json") == !lacks);
         assert_true(!lacks || !there(&j, 4, 0, ".safetensors"));
-        for (int key = 0; key < j.map->count; key++) assert_int_equal(atomic_load(&j.pins[key]), 0);
         keeper_destroy(&k);
         job_free(&j);
     }
@@ -410,18 +406,15 @@ static ssize_t write_until_full(int fd, const void *data, size_t bytes) {
 
 static void test_full_disk(void **state) {
     (void)state;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 2; i++) {
         struct job j;
         struct disk_ops full = disk_system;
         job_init(&j, "sync", 2, 1, 2);
-        struct keeper *k = open_keeper(&j, 0, i % 2);
+        struct keeper *k = open_keeper(&j, 0);
         full.write = write_until_full;
-        atomic_store(&room, i / 2 ? 20000 : 0);
+        atomic_store(&room, i ? 20000 : 0);
         disk_replace(&full);
         for (int key = 0; key < j.map->count; key++) fill(&j, key, 4), hand_over(&j, k, key, 4);
-        for (int key = 0; key < j.map->count; key++)
-            while (atomic_load(&j.pins[key]) > 0) usleep(100);
-        while (i % 2 && !keeper_idle(k)) usleep(100);
         while (!keeper_idle(k)) usleep(100);
         disk_replace(&disk_system);
         assert_false(there(&j, 4, 0, ".json"));
@@ -444,7 +437,7 @@ static void test_loader(void **state) {
     struct job j;
     job_init(&j, "sync", 2, 2, 1);
     struct keeper *k[2];
-    open_keepers(&j, k, true);
+    open_keepers(&j, k);
     keep_all(&j, k, 4);
     struct checkpoint *c = complete(&j, 4);
     checkpoint_close(&c);

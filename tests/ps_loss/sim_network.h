@@ -12,7 +12,6 @@
 
 #include "ps/net/link.h"
 #include "ps/scheduler/scheduler_core.h"
-#include "ps/server/replica.h"
 #include "ps/server/server_core.h"
 #include "ps/worker/worker_core.h"
 #include "shared/core/rng.h"
@@ -33,7 +32,6 @@ struct sim_end {  // one port
 
 struct sim_packet {
     struct sim_end from, to;
-    int peer;  // of two shards: which neighbour the receiver is of the sender
     struct wire_header header;
     void *payload;
     size_t bytes;
@@ -79,8 +77,6 @@ struct sim {
     void *published[TOY_UNITS];  // (n_pad) each: the servers' weights, which workers may read in place
     struct sim_worker *workers;
     struct server_core **shards;
-    struct replica **replicas;  // (shards): that each holds of its neighbour; NULL: none
-    struct server_buffers *replica_buffers;
     struct sim_end *shard_ends;
     struct link **shard_links, *scheduler_link;
     uint64_t
@@ -159,15 +155,11 @@ static inline void sim_time(struct sim *s, struct sim_packet *p) {
 static inline void sim_send(void *ctx, int peer, const struct ps_message *m) {
     struct sim_end *from = ctx;
     struct sim *s = from->sim;
-    struct sim_packet p = {.from = *from, .peer = peer, .header = m->header, .bytes = m->bytes};
+    struct sim_packet p = {.from = *from, .header = m->header, .bytes = m->bytes};
     if (from->role == PS_SCHEDULER)
         p.to = peer == PEER_SENDER ? s->sender : sim_member(s, peer);
     else if (peer == PEER_SCHEDULER)
         p.to = s->scheduler_end;
-    else if (peer == PEER_NEIGHBOUR)
-        p.to = s->shard_ends[replica_holder_shard(s->map, from->index)];
-    else if (peer == PEER_PRIMARY)
-        p.to = s->shard_ends[replica_primary_shard(s->map, from->index)];
     else if (from->role == PS_WORKER)
         p.to = s->shard_ends[peer];
     else
@@ -285,16 +277,7 @@ static inline int sim_hear_shard(struct sim *s, const struct sim_packet *p, stru
         ps_frame_release(f);
         link_receive(link, PEER_SCHEDULER, h, s->now);
         if (h->kind != WIRE_DECISION && h->kind != WIRE_SET && h->kind != WIRE_MEMBER) return 0;
-        if (server_core_decision(core, h, s->now) != 0) return -1;
-        return s->t.replicate ? replica_decision(s->replicas[p->to.index], h) : 0;
-    }
-    if (p->from.role == PS_SHARD && p->peer == PEER_NEIGHBOUR) {
-        link_receive(link, PEER_PRIMARY, h, s->now);
-        return replica_message(s->replicas[p->to.index], h, f);
-    }
-    if (p->from.role == PS_SHARD) {
-        link_receive(link, PEER_NEIGHBOUR, h, s->now);
-        return server_core_replicated(core, h, s->now);
+        return server_core_decision(core, h, s->now);
     }
     if (server_core_knows(core, h)) {
         s->routes[p->to.index * s->t.workers + p->from.index] = h->incarnation;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """SIGSTOP of every role of a star, at its login, in a step, while a checkpoint is written, and about its end: the job ends by
 its deadlines, says whom it waited for, and leaves nothing - or it had ended well already. With --elastic it goes on without a
-worker, with --restart and --replicate with another process in the place of the stopped one, to the same bits."""
+worker, with --restart with another process in the place of the stopped one, to the same bits."""
 import collections
 import concurrent.futures
 import glob
@@ -27,7 +27,7 @@ ROLES = ("scheduler", "server 0", "server 1", "worker 0", "worker 1")
 AT_ONCE = 5
 OFTEN = ["--steps", "400", "--checkpoint-every", "1"]  # there is a checkpoint under way at some look
 ELASTIC = ["--workers", "3", "--elastic", "2:3"]
-REPLICATE = ["--servers", "3", "--replicate", "--restart", "2"]
+RESTART = ["--servers", "3", "--restart", "2", "--checkpoint-every", "5"]
 WRITING = "writing"
 Ended = collections.namedtuple("Ended", "stopped status said steps hash")
 
@@ -101,10 +101,10 @@ class Stopped(Runs):
                 else:
                     self.failed(role, e, always=False)
 
-    def test_replicate(self):
-        """Also two neighbours at once, and before the scheduler has said where it listens."""
-        jobs = [((role,), STEPS // 3, REPLICATE) for role in ("server 1", "worker 1", "scheduler")]
-        jobs += [(("server 0", "server 1"), STEPS // 3, REPLICATE), (("scheduler",), 0, REPLICATE)]
+    def test_restart(self):
+        """Also two servers at once, and before the scheduler has said where it listens."""
+        jobs = [((role,), STEPS // 3, RESTART) for role in ("server 1", "worker 1", "scheduler")]
+        jobs += [(("server 0", "server 1"), STEPS // 3, RESTART), (("scheduler",), 0, RESTART)]
         hashes = set()
         for (victims, at_step, _), e in self.all(jobs):
             with self.subTest(victims, at_step=at_step):

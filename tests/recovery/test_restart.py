@@ -3,6 +3,7 @@
 nothing is left behind; restarts are bounded; who fails by itself is not started again."""
 import glob
 import os
+import re
 import shutil
 import signal
 import sys
@@ -130,6 +131,23 @@ class Restart(Runs):
         said = self.ends(p, status=1)
         self.assertIn("scheduler (pid", said)
         self.assertNotIn("was lost", said)
+
+    def test_what_is_lost(self):
+        """Without restarts a death is told with the steps that it costs, and what would have kept them: a server's as a rank's."""
+        for how, dies in ((STAR, "server 1"), (PROCESSES, "rank 1")):
+            for every, says in ((0, r"run has no checkpoint: the (\d+) steps that were done are lost: --checkpoint-every K keeps"),
+                                (4, r"is step-\d+: the (\d+) steps? after it (?:is|are) lost: --resume latest goes on there")):
+                with self.subTest(dies, every=every):
+                    self.setUp()
+                    p = self.train(*how, *SLOW, "--checkpoint-every", str(every))
+                    self.kill_behind(p, 6, every, dies)
+                    said, steps = self.ends(p, status=1), self.steps("run")
+                    kept = max((int(path.rsplit("-", 1)[1]) for path in glob.glob(self.at("run", "checkpoints", "step-*"))), default=0)
+                    lost = re.search(says, said)
+                    self.assertEqual(steps > kept, lost is not None, said)
+                    if lost:
+                        self.assertEqual(int(lost.group(1)), steps - kept, said)
+                        self.assertIn("with --restart N a run goes on by itself when a process is killed", said)
 
     def test_error_is_final(self):
         p = self.train(*STAR, "--restart", "2", "--insecure", "--set", "parameter_server.bind=tcp://256.0.0.1:1")

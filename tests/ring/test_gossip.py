@@ -95,7 +95,6 @@ class Gossip(Runs):
 
     def test_refusals(self):
         for words, said in (
-                (["--replicate", "--restart", "1"], "parameter_server.replicate is of the star's servers, and --topology is gossip: leave it out"),
                 (["--servers", "2"], "--servers: topology gossip has no servers: leave it out, or use ps:sync"), (["--resident", "units"], "parameter_server.resident is of the star's servers"),
                 (["--servers-on", "workers"], "parameter_server.servers_on is of the star's servers"),
                 (["--elastic", "1:3"], "topology gossip needs all of its ranks"),

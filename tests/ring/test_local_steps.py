@@ -49,7 +49,7 @@ class LocalSteps(Runs):
         for kind in KINDS:
             more = ["--dtype", "bf16", "--set", f"local_steps.outer.type={kind}"]
             self.go("ring", "zero:1", *more, *KEEP)
-            self.go("star", "ps:sync", *more, *KEEP, "--checkpoint-background")
+            self.go("star", "ps:sync", *more, *KEEP)
             self.assert_same_run("star", "ring")
             self.assert_as_predicted(self.summary("star"))
             self.assertEqual(self.checkpoints("star"), ["step-2", "step-4", "step-6", "step-8"])
@@ -149,8 +149,7 @@ class LocalSteps(Runs):
                 (["--topology", "ps:sync", "--set", "local_steps.outer.type=cgad"], "all are of one age"),
                 (["--topology", "ps:async", "--set", "local_steps.outer.type=cgad"], "no rate that goes with any run"),
                 (["--topology", "zero:0", "--set", "local_steps.outer.type=nesterov", "--set", "local_steps.outer.momentum=0"],
-                 "a momentum above 0"),
-                (["--topology", "zero:0", "--replicate", "--restart", "1"], "parameter_server.replicate is of the star's servers")):
+                 "a momentum above 0")):
             with self.subTest(words=words):
                 self.refused(*SMALL, "--out", "refused", *words, said=said)
         self.assertIn("1 key has no effect here (local_steps.outer.lr)", self.run_it(

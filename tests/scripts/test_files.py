@@ -25,7 +25,7 @@ WARMUP = ["--set", "scheduler.params.warmup_num_steps=2"]
 RUNS = {
     "local": ["--topology", "local", "--dtype", "fp16", *EVALS, "--keep-snapshots", "--set", "target_loss=9"],
     "sync": ["--topology", "ps:sync", *STAR, "--set", "eval_batches=0", "--straggle", "1:2", "--delay", "0:constant:1",
-             "--replicate", "--restart", "1", "--fault", "dup=0.1"],
+             "--restart", "1", "--fault", "dup=0.1"],
     "elastic": ["--topology", "ps:sync", "--elastic", "1:2", "--no-weights", "--set", "eval_batches=0"],
     "units": ["--topology", "ps:sync", "--workers", "2", "--resident", "units", "--servers-on", "workers", "--set", "eval_batches=0"],
     "late": ["--topology", "ps:backup:1", "--workers", "2", "--no-weights", "--set", "eval_batches=0"],

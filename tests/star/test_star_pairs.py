@@ -26,7 +26,7 @@ ASKS = {
     "CHANGES": ("async", []), "ONE_VERSION": ("sync", []), "ENOUGH_IS_ALL": ("backup:1", []), "ONE_RESULT": ("sync", []),
     "LOCAL_STEPS": ("", ["--local-steps", "2"]), "LOCAL_ASYNC": ("async", ["--local-steps", "2"]), "UNITS": ("", ["--resident", "units"]),
     "BESIDE": ("", ["--servers-on", "workers"]), "CODES": ("", ps("compression=int8")), "CODES_DECIDED": ("", ps("compression=int8")),
-    "GROUPS": ("", ["--reduce-group", "2"]), "ELASTIC": ("", ["--elastic", "1:4"]), "REPLICAS": ("", ["--replicate"]), "OLDEST": ("", ps("read=oldest")),
+    "GROUPS": ("", ["--reduce-group", "2"]), "ELASTIC": ("", ["--elastic", "1:4"]), "OLDEST": ("", ps("read=oldest")),
     "ORDER": ("", ["--record-arrivals"]), "LOG": ("", ["--log-updates"]), "NO_OVERLAP": ("", key("zero_optimization.overlap_comm=false")),
     "SUMS_16": ("", ["--dtype", "bf16", *key("gradient_accumulation_steps=2", "data_types.grad_accum_dtype=bf16")]), "RESTART": ("", ["--restart", "1"]),
     "RESUME": ("", ["--resume", "nowhere"]), "RESUME_STATE": ("", ["--resume", "nowhere"]), "CHECKPOINTS": ("", ["--checkpoint-every", "2"]),

@@ -96,7 +96,7 @@ class Units(Runs):
         """From a checkpoint of its own, of a ring and of another star; and a worker, a server or the scheduler that is killed."""
         base = ("--workers", "2", "--dtype", "bf16", *MICRO, "--steps", "8", "--checkpoint-every", "2", "--set", "recovery.checkpoint_keep=0")
         expected = self.bits(*base, "--topology", "zero:3")
-        for words in (BESIDE, (*UNITS, "--medium", "tcp"), (*BESIDE, "--checkpoint-background")):
+        for words in (BESIDE, (*UNITS, "--medium", "tcp")):
             self.assertEqual(self.bits(*base, "--topology", *words), expected)
             self.remove("kept")
             os.rename(os.path.join(self.folder, "run"), os.path.join(self.folder, "kept"))

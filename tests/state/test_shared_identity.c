@@ -94,7 +94,7 @@ static const struct {
      "zero_optimization.stage3_prefetch_bucket_size zero_optimization.stage3_max_live_parameters "
      "zero_optimization.zero_hpz_partition_size zero_optimization.reduce_bucket_size zero_optimization.allgather_bucket_size "
      "zero_optimization.overlap_comm ring.collective ring.no_sync parameter_server.servers parameter_server.threads "
-     "parameter_server.servers_on parameter_server.partition_bytes parameter_server.replicate "
+     "parameter_server.servers_on parameter_server.partition_bytes "
      "recovery.checkpoint_every recovery.checkpoint_background recovery.checkpoint_keep "
      "recovery.checkpoint_keep_every recovery.resume_weights_only recovery.restart"},
     {R | B,

@@ -2,7 +2,6 @@
 // scheduler is believed.
 #include "ps/net/login.h"
 #include "ps/net/net.h"
-#include "ps/server/replica.h"
 #include "tests/ps/test_ps_log.h"
 #include "tests/ps/test_ps_star.h"
 
@@ -65,7 +64,7 @@ static void test_shards_of_a_server(void **state) {
         assert_null(roster_read_shards(wrong[i], strlen(wrong[i]), 2));
 }
 
-// ---------------------------------------------------------------- shards and replicas
+// ---------------------------------------------------------------- shards
 static struct toy_case two_workers(void) {
     return (struct toy_case){.dtype = DT_BF16,
                              .consistency = "sync",
@@ -157,33 +156,6 @@ static void test_lives(void **state) {
         assert_int_equal(server_core_decision(core, &news, 0), 0);
     }
     server_core_destroy(&core);
-    sim_destroy(s);
-}
-
-static void test_replica_waits_for_its_primary(void **state) {
-    (void)state;
-    struct toy_case t = two_workers();
-    t.replicate = true;
-    t.clip = 0.5f;
-    struct sim *s = sim_create(&t);
-    struct log log = {.count = 0};
-    struct replica_options o = {.layout = s->l,
-                                .map = s->map,
-                                .buffers = s->replica_buffers,
-                                .optimizer = s->c.optimizer,
-                                .dtype = DT_BF16,
-                                .job = JOB,
-                                .port = {&log, log_send}};
-    struct replica *r = replica_create(&o);
-    struct wire_header h = {.kind = WIRE_REPLICATE, .role = PS_SHARD, .job = JOB, .incarnation = 666};
-    assert_int_equal(replica_message(r, &h, NULL), 0);
-    assert_false(replica_knows(r, &h));
-    replica_set_primary(r, 5);
-    assert_false(replica_knows(r, &h));
-    h.incarnation = 5;
-    assert_true(replica_knows(r, &h));
-    assert_int_equal(log.count, 0);
-    replica_destroy(&r);
     sim_destroy(s);
 }
 
@@ -304,7 +276,6 @@ int main(void) {
         cmocka_unit_test(test_shards_of_a_server),
         cmocka_unit_test(test_first_word),
         cmocka_unit_test(test_lives),
-        cmocka_unit_test(test_replica_waits_for_its_primary),
         cmocka_unit_test(test_ranks_that_cannot_be),
         cmocka_unit_test(test_refusals_say_nothing),
     };

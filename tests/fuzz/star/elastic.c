@@ -17,7 +17,6 @@ FUZZ_TARGET(elastic) {
     struct fate f = {.kills = flags & 3, .told = flags & 4};
     bool async = strcmp(t.consistency, "async") == 0;
     t.workers = 2 + (t.workers > 1);
-    t.replicate = false;
     t.overflow_step = -1;
     t.steps = 3;
     t.elastic_min = 1;

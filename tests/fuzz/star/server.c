@@ -1,7 +1,7 @@
 // One shard's state machine under any history of messages: its workers push, pull and load in any order, more than once,
 // too early and too late; strangers and processes of earlier lives speak for them. Whatever happens, a key's masters are
 // those of a plain trainer after as many updates as its version says: each gradient was applied once, in its step, and
-// nobody else's was; what is still leaving stays as it is. Where sums are replicated first, none is reported before the neighbour has all of that step.
+// nobody else's was; what is still leaving stays as it is.
 #include <xxhash.h>
 
 #include "tests/fuzz/star/star_case.h"
@@ -35,8 +35,6 @@ struct life {
         uint64_t hash;
     } leaving[LEAVING_MAX];
     int leaves;
-    bool replicate;
-    bool (*kept)[STEPS];  // (map->count) what the neighbour has said that it has
 };
 
 static struct toy_ref copy_ref(const struct toy_case *t, const struct layout *l, const struct toy_ref *from) {
@@ -84,7 +82,6 @@ static void create(struct life *x) {
     struct sim *s = x->s;
     x->buffers = xcalloc((unsigned long)s->map->count, sizeof *x->buffers);
     x->versions = xcalloc((unsigned long)s->map->count, sizeof *x->versions);
-    x->kept = xcalloc((unsigned long)s->map->count, sizeof *x->kept);
     for (int k = 0; k < s->map->count; k++) {
         unsigned long n = (unsigned long)(s->map->parts[k].end - s->map->parts[k].begin);
         x->buffers[k] = (struct server_buffers){xcalloc(n, 4),
@@ -97,7 +94,6 @@ static void create(struct life *x) {
                                                 NULL};
     }
     x->config = s->c;
-    x->config.ps.replicate = x->replicate;
     struct server_core_options o = {.config = &x->config,
                                     .layout = s->l,
                                     .map = s->map,
@@ -127,7 +123,6 @@ static void destroy(struct life *x) {
     for (int w = 0; w < SIM_WORKERS; w++) free(x->segment[w]);
     free(x->buffers);
     free(x->versions);
-    free(x->kept);
     sim_destroy(x->s);
 }
 
@@ -140,20 +135,6 @@ static struct wire_header from(const struct life *x, int worker, enum wire_kind 
                                 .incarnation = x->incarnation[worker]};
 }
 
-// What the shard has just said.
-static void look(struct life *x) {
-    const struct shard_map *map = x->s->map;
-    for (int i = 0; i < x->log.count && x->replicate; i++) {
-        const struct wire_header *h = &x->log.sent[i].h;
-        if (h->kind != WIRE_SHARD_SUM) continue;
-        for (int k = 0; k < map->count; k++)
-            FUZZ_CHECK(map->parts[k].shard != 0 || (h->step < STEPS && x->kept[k][h->step]),
-                       "the sum of step %lld is reported, and the neighbour lacks key %d", (long long)h->step,
-                       k);
-    }
-    x->log.count = 0;
-}
-
 static void say(struct life *x, struct wire_header h, void *payload, size_t bytes) {
     uint8_t wire[WIRE_HEADER_MAX];
     size_t n = wire_encode(&h, wire);
@@ -163,36 +144,7 @@ static void say(struct life *x, struct wire_header h, void *payload, size_t byte
         return;
     }
     server_core_message(x->core, &h, sim_frame(x->s, payload, bytes), x->s->now);
-    look(x);
     if (!bytes) free(payload);
-}
-
-static void say_kept(struct life *x, struct wire_header h) {
-    h.kind = WIRE_REPLICATE_ACK;
-    h.role = PS_SHARD;
-    if (h.job == SIM_JOB && !h.seq && h.key < x->s->map->count && h.step < STEPS)
-        x->kept[h.key][h.step] = true;
-    server_core_replicated(x->core, &h, x->s->now);
-    look(x);
-}
-
-// The neighbour: it has all of a step and of what was loaded, or says anything of a key.
-static void neighbour(struct life *x) {
-    uint8_t how = fuzz_u8(&x->in);
-    int64_t step = (int64_t)fuzz_below(&x->in, STEPS);
-    if (!(how & 1)) {
-        for (int k = 0; k < x->s->map->count; k++) {
-            for (uint64_t seq = 1; seq <= 3; seq++)
-                say_kept(x, (struct wire_header){.job = SIM_JOB, .key = k, .seq = seq});
-            say_kept(x, (struct wire_header){.job = SIM_JOB, .key = k, .step = step});
-        }
-        return;
-    }
-    struct wire_header h = star_header(&x->in, x->s->map->count);
-    h.job = how & 2 ? SIM_JOB - 1 : SIM_JOB;
-    h.seq = how & 4 ? h.seq : 0;
-    if (how & 8) h.step = step;
-    say_kept(x, h);
 }
 
 // The gradient of a step, as this worker has it; a repetition is the same again.
@@ -262,7 +214,6 @@ static void decide(struct life *x) {
                             .norm = u->norm,
                             .flags = u->skip ? WIRE_SKIP : 0};
     server_core_decision(x->core, &h, x->s->now);
-    look(x);
 }
 
 // Anything but a gradient or weights of the right size, which would be a worker's lie; or all of that, of somebody else.
@@ -323,15 +274,12 @@ static void turn(struct life *x) {
             anything(x);
             break;
         default:
-            if (what & 8)
-                load_all(x);
-            else if (x->replicate)
-                neighbour(x);
+            if (what & 8) load_all(x);
     }
     x->log.count = 0;
     if (!(what & 128)) leave(x);
     server_core_tick(x->core, x->s->now);
-    look(x);
+    x->log.count = 0;
     check(x);
 }
 
@@ -339,8 +287,6 @@ FUZZ_TARGET(server) {
     struct life x = {.in = {data, size}};
     struct toy_case t = star_case(&x.in);
     t.consistency = "sync";
-    x.replicate = t.replicate;
-    t.replicate = false;
     t.share = t.share == SHARE_WRITTEN ? SHARE_WRITTEN : SHARE_NOTHING;
     t.overflow_step = -1;
     x.s = sim_create(&t);

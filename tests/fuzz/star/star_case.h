@@ -30,7 +30,6 @@ static inline struct toy_case star_case(struct fuzz_bytes *in) {
                          .rows = 4};
     bool sync = strcmp(t.consistency, "sync") == 0;
     if (t.dtype == DT_F16 && b & 64 && sync) t.overflow_step = 0;
-    t.replicate = b & 128 && t.servers > 1 && sync;
     if (!sync && t.share == SHARE_IN_PLACE) t.share = SHARE_NOTHING;
     if (!sync) t.clip = 0;
     return t;

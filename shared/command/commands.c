@@ -10,10 +10,10 @@ static const char scheduler_help[] = "the scheduler's address, tcp://HOST:PORT";
 static const char json_help[] =
     "if it is the last to leave: print summary.json alone on stdout, not the table";
 static const char role_words[] =
+    "Every role of the job needs the same STARRING_JOB_KEY in its environment (starring keygen), or --insecure.\n"
     "Configuration, as all roles of the job have it, or may have it: what a role has no use for (--data of a\n"
     "server) does nothing there, so that one file or command line serves all:";
-static const char rank_help[] =
-    "which one of its role this is (default: any free one)";
+static const char rank_help[] = "which one of its role this is (default: any free one)";
 
 static const struct cli_option train_options[] = {
     {"no-weights", NULL, NULL, no_weights, 0},
@@ -111,8 +111,7 @@ const struct cli_command command_worker = {
         "With --out DIR each worker and server leaves its report in DIR/ranks, and the last to leave prints the\n"
         "table. Machines that share no DIR print none: copy their ranks/ into worker 0's DIR, and\n"
         "starring summary DIR merges them. Exit status: as train's.",
-    .examples =
-        "  starring worker -c star.json --rank 0 --scheduler tcp://head:9000 --out runs/star\n",
+    .examples = "  starring worker -c star.json --rank 0 --scheduler tcp://head:9000 --out runs/star\n",
     CLI_OPTIONS(worker_options),
     .configured = true,
     .configured_words = role_words,
@@ -213,8 +212,8 @@ const struct cli_command command_keygen = {
     .usage = "",
     .summary =
         "Prints the key of a job: all its processes read it from STARRING_JOB_KEY in their environment, and only who has\n"
-        "it may join. A job on one machine makes its own; one on several needs it where torchrun, srun or mpirun starts\n"
-        "the ranks, or where each role of a star is started. A file that it goes to must be closed to others.",
+        "it may join. train makes one for the processes that it starts itself; ranks that torchrun, srun or mpirun starts,\n"
+        "and roles of a star that are started one by one, need it from you. A file that it goes to must be closed to others.",
     .examples =
         "  export STARRING_JOB_KEY=$(starring keygen)\n"
         "  (umask 077; starring keygen > job.key) && scp -p job.key node1: && export STARRING_JOB_KEY=$(cat job.key)\n",

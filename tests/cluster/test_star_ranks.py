@@ -8,7 +8,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from fixture import PROGRAM, Runs, Started, free_port
+from fixture import JOB_KEY, PROGRAM, Runs, Started, free_port, people
 from fixture_starters import torch_environment
 
 JOB = ["train", "--model", "tiny", "--topology", "ps:sync", "--threads", "1", "--dtype", "bf16", "--no-weights",
@@ -54,6 +54,34 @@ class Equal(Star):
         self.assertEqual(ranks[0].printed().count("weights  "), 1)
         self.assertEqual(ranks[1].printed(), "")
         self.assertEqual(ranks[1].said(), "")
+
+
+class Key(Star):
+    def keys_of_roles(self, **env):
+        ranks = self.ranks(2, "--steps", "100000", env=env)
+        self.steps_of(ranks, 2)
+        roles = [pid for rank in ranks for name, pid in rank.roles().items() if name]
+        self.assertGreaterEqual(len(roles), 4)
+        found = {people.environment_of(pid).get("STARRING_JOB_KEY") for pid in roles}
+        ranks[0].send_signal(signal.SIGTERM)
+        self.ended(ranks, None, None)
+        self.remove("runs")
+        return found
+
+    def test_all_roles_have_the_jobs(self):
+        self.assertEqual(self.keys_of_roles(STARRING_JOB_KEY=JOB_KEY), {JOB_KEY})
+        made, = self.keys_of_roles()  # rank 0 makes one
+        self.assertRegex(made, r"\A[0-9a-f]{64}\Z")
+
+    def test_another_key_is_named_on_both_sides(self):
+        port = free_port()
+        for keys in ((JOB_KEY, "f0" * 32), (JOB_KEY, "")):
+            ranks = [Started(self, [PROGRAM, *JOB, "--out", "runs", "--steps", "2", "--set", "parameter_server.deadline_ms=3000"], env={
+                **torch_environment(r, 2, r, 2, "127.0.0.1", port), "STARRING_JOB_KEY": keys[r]}) for r in range(2)]
+            said = self.ended(ranks, 1, 1)
+            self.assertRegex(said[0], r"rank 0 of 2: rank 1 never came to 127.0.0.1:\d+ within 3 s: .*: somebody came with another STARRING_JOB_KEY, or with none")
+            self.assertIn(f"rank 1: what listens at 127.0.0.1:{port} does not let it in: the job's key (STARRING_JOB_KEY) differs there, or one "
+                          "side has none, or another program listens: give all ranks the same key, or the job another port", said[1])
 
 
 class Refused(Star):

@@ -388,15 +388,20 @@ static int look(struct commit *m, int64_t *seen) {
 }
 
 // Names those whose files are missing.
-static void not_there(struct commit *m, const char *why) {
+static void not_there(struct commit *m, bool stalled) {
     char *names = xstrdup("");
+    bool nothing = stalled;  // of them has come
     for (int i = 0; i < m->c->count; i++) {
         if (m->there[i]) continue;
+        nothing = nothing && size_of(m->dir, m->files[i].name) < 0;
         char *longer = xasprintf("%s%s%s", names, *names ? ", " : "", m->c->participants[i]);
         free(names);
         names = longer;
     }
-    disk_error(m->error, "%s while %s had not written all of it", why, names);
+    disk_error(m->error, "%s while %s had not written all of it%s%s%s",
+               stalled ? "nothing moved" : "the run ended", names,
+               nothing ? ": nothing of theirs is in " : "", nothing ? m->all : "",
+               nothing ? ", which all that write have to see" : "");
     free(names);
 }
 
@@ -409,7 +414,7 @@ static int wait_for_all(struct commit *m, const _Atomic int *quit) {
         before = seen;
         bool stalled = m->c->stall_seconds > 0 && now_seconds() - since > m->c->stall_seconds;
         if (stalled || (quit && *quit)) {
-            not_there(m, stalled ? "nothing moved" : "the run ended");
+            not_there(m, stalled);
             return -1;
         }
         nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);

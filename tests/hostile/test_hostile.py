@@ -85,7 +85,7 @@ class Attacker:
         self.process.stdin.flush()
 
     def end(self):
-        out, _ = self.process.communicate(timeout=30)
+        out, _ = self.process.communicate(timeout=LIMIT_S)
         return json.loads(out)
 
 

@@ -171,7 +171,7 @@ class Beside(Runs):
             words += setting("eval_batches=none")
         if "servers on workers" in names:
             words += ["--servers", "3"]
-        p = self.run_it(*self.SMALL, "--topology", topology, "--out", "run", *words, status=None, timeout=120)
+        p = self.run_it(*self.SMALL, "--topology", topology, "--out", "run", *words, status=None)
         about = f"{topology} {names}: {p.stderr}"
         self.assertIn(p.returncode, (0, 2), about)
         if p.returncode:

@@ -23,7 +23,7 @@
 #define STEPS      4
 #define SEQ        16     // more rows than a chunk of the head has
 #define DELAY_US   "300"  // the longest one
-#define DEADLINE_S 20.0
+#define DEADLINE_S 120.0  // a hang
 
 struct setting {
     const char *model, *dtype, *clip;

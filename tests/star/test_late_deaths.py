@@ -90,9 +90,9 @@ class Deaths(Case):
             p.stop("worker 2")  # the job is still there for whoever comes
             died, = p.kill_now("worker 1")
             p.until(lambda: p.roles().get("worker 1", died) != died, "worker 1 is back")
-            time.sleep(1)
+            p.until(lambda: "there is nothing left to join" in p.said(), "it hears so")
             p.go_on("worker 2")
-            self.assertIn("there is nothing left to join", p.ends(limit_s=60))
+            p.ends()
             self.assertEqual(self.summary("run")["steps"], STEPS)
 
     def test_interrupted(self):

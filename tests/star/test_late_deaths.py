@@ -32,7 +32,7 @@ class Deaths(Case):
     def test_restart(self):
         for late, victim in ((1, "server 1"), (0, "worker 2"), (1, "worker 0"), (1, "worker 1"), (2, "scheduler")):
             with self.subTest(late=late, victim=victim):
-                more = ["--delay", f"{late}:constant:1500", "--delay", f"{3 - max(late, 1)}:constant:20", "--checkpoint-every", "5", "--restart", "1"]
+                more = ["--delay", f"{late}:constant:4000", "--delay", f"{3 - max(late, 1)}:constant:20", "--checkpoint-every", "5", "--restart", "1"]
                 self.train("kept", "ps:backup:1", *more)
                 self.remove("again")
                 p = self.start(*self.words("again", "ps:backup:1", *more))

@@ -30,9 +30,10 @@ ANSWER_S = 60  # for all hosts to let the ranks in
 SOON_S = 0.3   # by which news of two deaths may come in the other order, or one Ctrl-C twice
 GRACE_S = 5    # for ranks to end by themselves, then after SIGTERM
 # "$@" is the command, the leader of a group of processes that ends with it. It is not in the background, where it would ignore Ctrl-C.
-RANK = ("""exec 3<&0 4>&1 5>&2 </dev/null; { setsid sh -c 'echo $$; exec "$@" >&4 2>&5 3<&- 4>&- 5>&-' sh "$@"; echo $?; } 2>/dev/null | """
-        """{ read -r rank; { while read -r word; do kill -s "$word" "$rank"; done; kill -s TERM "$rank"; for s in SECONDS; do sleep 1; done; kill -s KILL -- "-$rank"; } """
-        """<&3 >/dev/null 4>&- 5>&- & ears=$!; exec 3<&-; read -r status; kill "$ears"; kill -s KILL -- "-$rank"; exit "${status:-1}"; } 2>/dev/null""")
+RANK = ("""exec 3<&0 4>&1 5>&2 </dev/null; { setsid sh -c 'echo rank $$; exec "$@" >&4 2>&5 3<&- 4>&- 5>&-' sh "$@"; echo ended $?; } 2>/dev/null | """
+        """{ read -r is rank; [ "$is" = rank ] || exit 1; { while read -r word; do kill -s "$word" "$rank"; done; kill -s TERM "$rank"; """
+        """for s in SECONDS; do sleep 1; done; kill -s KILL -- "-$rank"; } <&3 >/dev/null 4>&- 5>&- & ears=$!; exec 3<&-; read -r is status; """
+        """kill "$ears"; kill -s KILL -- "-$rank"; exit "${status:-1}"; } 2>/dev/null""")
 
 
 def put(fd, data):
@@ -53,7 +54,7 @@ class Rank(asyncio.SubprocessProtocol):
     def argv(self):
         variables = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in {**self.place, **self.job.variables}.items())
         script = (f"cd {shlex.quote(os.getcwd())} || exit 1; set -- {' '.join(map(shlex.quote, self.job.command))}; "
-                  "command -v \"$1\" >/dev/null || { echo \"$1: not found\" >&2; exit 1; }; "
+                  "for it in \"$1\" setsid; do command -v \"$it\" >/dev/null || { echo \"$it: not found\" >&2; exit 1; }; done; "
                   f"echo '{INSIDE.decode()}'; read -r {KEY} || exit 1; export {KEY} {variables}; {RANK.replace('SECONDS', '1 ' * GRACE_S)}")
         return [*self.job.ssh, self.login, "exec sh -c " + shlex.quote(script)]
 
@@ -118,8 +119,7 @@ class Job:
             self.end(*["KILL"] * bool(self.began_s))
         elif not self.number:
             self.tell(number.name[3:])
-            self.number_s = self.loop.time()
-        self.number = self.number or number
+        self.number, self.number_s = self.number or number, self.number_s or self.loop.time()
 
     def bad(self, rank):  # it has died, and that matters
         return rank.status not in (None, 0, self.number and 128 + self.number) and not (self.go_on and rank.number and rank.status != 2)

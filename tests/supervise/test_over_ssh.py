@@ -17,6 +17,7 @@ SSH = r"""#!/bin/sh
 echo "$0 $*" >>ssh.log
 [ "$1" = gone ] && { echo "ssh: Could not resolve hostname gone: Name or service not known" >&2; exit 255; }
 [ "$1" = shut ] && { echo "me@shut: Permission denied (publickey)." >&2; exit 255; }
+[ "$1" = slow ] && exec sleep 1000
 echo "Welcome to $1"
 exec /bin/sh -c "$2"
 """
@@ -168,6 +169,13 @@ class Ended(Case):
                 self.assertIn(f"{label}hears {word}\n", p.printed())
             for rank in range(3):
                 os.remove(self.at(f"came.{rank}"))
+
+    def test_ctrl_c_before_all_are_there(self):
+        p = self.start(SCRIPT, *self.words, "--hosts", "h1,slow", self.rank(""), program=sys.executable)
+        p.until(lambda: os.path.exists(self.at("ssh.log")) and len(self.read("ssh.log").splitlines()) == 2, "both have begun")
+        send(signal.SIGINT, [p.pid])
+        self.assertEqual(p.ends(130, settle_s=5), "")
+        self.assertFalse(os.path.exists(self.at("came.0")))
 
     def test_a_run_that_ends_well_after_ctrl_c(self):
         p = self.underway(self.rank("while :; do sleep 0.05; done", before='trap "exit 0" INT'))

@@ -145,6 +145,10 @@ static pid_t start_words(const struct job_place *p, char *line) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(126);
     if (is_mpi(argv)) forgive_leaks();
+    // Roles that people start one by one are given a key.
+    if (argv[1] &&
+        (!strcmp(argv[1], "scheduler") || !strcmp(argv[1], "server") || !strcmp(argv[1], "worker")))
+        setenv("STARRING_JOB_KEY", "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f", 1);
     int out = -1, err = -1;
     if (!chdir(p->dir)) {
         char name[32];

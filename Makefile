@@ -54,16 +54,8 @@ MPI_SO    = $(if $(MPI_LIBS),$(BUILD)/libstarring_mpi.so)
 MPI_USES  = $(if $(MPI_SO),$(BUILD)/mpi/uses.list)
 MPI_FLAGS = $(MPI_USES:%=-Wl,--dynamic-list=%)
 
-# So is what is linked with Gloo. Debian's has no pkg-config.
-GLOO_LIBS := $(if $(wildcard $(addsuffix /gloo/transport/tcp/device.h,/usr/include /usr/local/include)),-lgloo)
-GLOO_SRC  = $(filter-out decentral/gloo/gloo_load.c,$(wildcard decentral/gloo/*.c)) decentral/gloo/gloo_shim.cc
-GLOO_OBJ  = $(patsubst %,$(BUILD)/gloo/%.o,$(basename $(GLOO_SRC)))
-GLOO_SO   = $(if $(GLOO_LIBS),$(BUILD)/libstarring_gloo.so)
-GLOO_USES = $(if $(GLOO_SO),$(BUILD)/gloo/uses.list)
-GLOO_FLAGS = $(GLOO_USES:%=-Wl,--dynamic-list=%)
-
 # One static library a module: what may link against what is the layering.
-src      = $(filter-out kernels/cuda/% $(MPI_C) $(GLOO_SRC),$(wildcard $(1)/*.c $(1)/*/*.c $(1)/*/*/*.c))
+src      = $(filter-out kernels/cuda/% $(MPI_C),$(wildcard $(1)/*.c $(1)/*/*.c $(1)/*/*/*.c))
 objs     = $(patsubst %.c,$(BUILD)/obj/%.o,$(call src,$(1)))
 LIB_KERNELS   = $(BUILD)/libkernels.a
 LIB_SHARED    = $(BUILD)/libshared.a
@@ -71,7 +63,7 @@ LIB_PS        = $(BUILD)/libps.a
 LIB_DECENTRAL = $(BUILD)/libdecentral.a
 
 .PHONY: all
-all: $(BUILD)/starring $(MPI_SO) $(GLOO_SO)
+all: $(BUILD)/starring $(MPI_SO)
 
 $(BUILD)/libkernels.a:   $(call objs,kernels)
 $(BUILD)/libshared.a:    $(call objs,shared) $(BUILD)/proto/events.pb-c.o
@@ -82,34 +74,21 @@ $(BUILD)/lib%.a:
 	@echo "  AR      $@"
 	@ar rcs $@ $^
 
-$(BUILD)/starring: $(BUILD)/obj/starring.o $(LIB_PS) $(LIB_DECENTRAL) $(LIB_SHARED) $(LIB_KERNELS) $(MPI_USES) $(GLOO_USES) | $(MPI_SO) $(GLOO_SO)
+$(BUILD)/starring: $(BUILD)/obj/starring.o $(LIB_PS) $(LIB_DECENTRAL) $(LIB_SHARED) $(LIB_KERNELS) $(MPI_USES) | $(MPI_SO)
 	@echo "  LD      $@"
-	@$(CC) -o $@ $(filter %.o %.a,$^) $(MPI_FLAGS) $(GLOO_FLAGS) $(LDLIBS)
+	@$(CC) -o $@ $(filter %.o %.a,$^) $(MPI_FLAGS) $(LDLIBS)
 
 $(BUILD)/mpi/%.o: %.c Makefile | $(PROTO_H)
 	@mkdir -p $(@D)
 	@echo "  CC      $< (MPI)"
 	@$(CC) $(CFLAGS) $(MPI_CFLAGS) -fPIC -MMD -MP -c -o $@ $<
-$(BUILD)/gloo/%.o: %.c Makefile | $(PROTO_H)
-	@mkdir -p $(@D)
-	@echo "  CC      $< (Gloo)"
-	@$(CC) $(CFLAGS) -fPIC -MMD -MP -c -o $@ $<
-$(BUILD)/gloo/%.o: %.cc Makefile
-	@mkdir -p $(@D)
-	@echo "  CXX     $<"
-	@$(CXX) $(filter-out -std=% -Wstrict-prototypes -Wmissing-prototypes -Werror=implicit-function-declaration,$(CFLAGS)) -std=c++17 \
-	    -fPIC -MMD -MP -c -o $@ $<
 $(BUILD)/mpi/uses.list: $(MPI_OBJ)
-$(BUILD)/gloo/uses.list: $(GLOO_OBJ)
 $(BUILD)/%/uses.list:
 	@(echo "{"; nm -u $^ | awk '$$1 == "U" && $$2 !~ /@|^_/ { print $$2 ";" }' | sort -u; echo "};") > $@.new
 	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
 $(BUILD)/libstarring_mpi.so: $(MPI_OBJ)
 	@echo "  LD      $@"
 	@$(CC) -shared -o $@ $^ $(MPI_LIBS)
-$(BUILD)/libstarring_gloo.so: $(GLOO_OBJ)
-	@echo "  LD      $@"
-	@$(CXX) -shared -o $@ $^ $(GLOO_LIBS)
 
 # The revision that summary.json names: of a git checkout, with -dirty where files differ from it; else "". Written
 # when it has changed, and seen by the main file alone, so that a commit builds one object anew.
@@ -206,8 +185,6 @@ $(TEST_BINS):
 	@$(CC) -o $@ $^ -lcmocka $(LDLIBS)
 $(BUILD)/tests/test_decentral_mpi: LDLIBS += $(MPI_FLAGS)
 $(BUILD)/tests/test_decentral_mpi: | $(MPI_USES) $(MPI_SO)
-$(BUILD)/tests/test_decentral_gloo: LDLIBS += $(GLOO_FLAGS)
-$(BUILD)/tests/test_decentral_gloo: | $(GLOO_USES) $(GLOO_SO)
 
 include tests/device/device.mk tests/emulation/emulation.mk tests/bits/bits.mk bundle/bundle.mk packaging/packaging.mk
 
@@ -287,7 +264,7 @@ PY_TESTS := $(wildcard tests/*/test_*.py)
 $(PY_TESTS):
 	@:
 run-tests:
-	@$(MAKE) --no-print-directory $(JOBS) --keep-going $(BUILD)/starring $(MPI_SO) $(GLOO_SO) \
+	@$(MAKE) --no-print-directory $(JOBS) --keep-going $(BUILD)/starring $(MPI_SO) \
 	    $$(python3 tests/run.py --list --tests $(TESTS) $(TEST_BINS) $(PY_TESTS)) || echo "make: not everything could be built"
 	@STARRING="$$(cd $(BUILD) && pwd)/starring" python3 tests/run.py --tests $(TESTS) --san "$(SAN)" $(TEST_BINS) $(PY_TESTS)
 
@@ -320,7 +297,7 @@ bench: all
 	$(BUILD)/starring bench adam
 	$(BUILD)/starring bench ps --min-bytes 1M --max-bytes 1M
 
-LINT_SRC = $(shell find kernels shared ps decentral tests starring.c -name '*.c' -o -name '*.h' 2>/dev/null) $(wildcard decentral/gloo/*.cc)
+LINT_SRC = $(shell find kernels shared ps decentral tests starring.c -name '*.c' -o -name '*.h' 2>/dev/null)
 format:
 	clang-format -i $(LINT_SRC)
 

@@ -1,17 +1,19 @@
 #include "decentral/ranks.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "decentral/collective/hub.h"
-#include "decentral/gloo/gloo_load.h"
 #include "decentral/mpi/mpi_load.h"
 #include "decentral/nccl/collective_nccl.h"
 #include "decentral/nccl/nccl_world.h"
+#include "decentral/tcp/collective_tcp.h"
 #include "shared/core/error.h"
 #include "shared/core/segment.h"
 #include "shared/device/device_choice.h"
+#include "shared/launch/address.h"
 #include "shared/launch/joined.h"
 #include "shared/launch/rendezvous.h"
 #include "shared/launch/stop.h"
@@ -22,7 +24,8 @@
 // ---------------------------------------------------------------- where collectives come from
 struct ring_source {
     struct collective_source source;
-    struct gloo_world *gloo;
+    struct tcp_world *tcp;
+    struct job_key key;  // of tcp
     struct nccl_meeting *meeting;
     struct nccl_world *nccl;
 };
@@ -36,9 +39,9 @@ static enum ring_collective host_of(enum launch_kind launch) {
 static enum ring_collective host_here(const struct config *c, const struct rank_env *e) {
     const char *why;
     if (e->kind == RANK_ENV_NONE || e->kind == RANK_ENV_OWN) return host_of(c->launch);
-    if (c->collective == RING_GLOO) return RING_GLOO;
+    if (c->collective == RING_TCP) return RING_TCP;
     if (e->mpi_ready && (e->kind == RANK_ENV_MPIRUN || mpi_available(&why))) return RING_MPI;
-    return e->local_size == e->size ? RING_SHM : RING_GLOO;
+    return e->local_size == e->size ? RING_SHM : RING_TCP;
 }
 
 enum ring_collective ring_collective_resolve(enum ring_collective asked, const struct ring_machine *m) {
@@ -56,14 +59,14 @@ static const struct collective_kind *const kinds[RING_COLLECTIVES][2] = {
     [RING_THREADS] = {&collective_threads_kind, &collective_threads_kind},
     [RING_SHM] = {&collective_shm_kind, &collective_shm_staged_kind},
     [RING_MPI] = {&collective_mpi_kind, &collective_mpi_staged_kind},
-    [RING_GLOO] = {&collective_gloo_kind, &collective_gloo_staged_kind},
+    [RING_TCP] = {&collective_tcp_kind, &collective_tcp_staged_kind},
     [RING_NCCL] = {&collective_nccl_kind, &collective_nccl_kind},
 };
 
 // r: with the worlds that there are so far.
 static struct collective_source source_of(enum ring_collective kind, bool device_memory,
                                           const struct ring_place *p, const struct ring_source *r) {
-    void *world = kind == RING_NCCL ? (void *)r->nccl : kind == RING_GLOO ? (void *)r->gloo : p->world;
+    void *world = kind == RING_NCCL ? (void *)r->nccl : kind == RING_TCP ? (void *)r->tcp : p->world;
     return (struct collective_source){
         .kind = kinds[kind][device_memory], .world = world, .rank = p->rank, .size = p->size};
 }
@@ -92,7 +95,7 @@ static int open_nccl(struct ring_source *r, const struct ring_place *p) {
                                                                   .deadline_s = p->deadline_s});
 }
 
-// Gloo's ranks tell each other their addresses in the rendezvous, or, where they are of this host, in what they meet in there.
+// Ranks over tcp tell each other their addresses in the rendezvous, or, where they are of this host, in what they meet in there.
 static int meet_by_rendezvous(void *rendezvous, const void *mine, size_t bytes, void *all) {
     return rendezvous_all(rendezvous, mine, bytes, all);
 }
@@ -106,31 +109,37 @@ static int meet_here(void *source, const void *mine, size_t bytes, void *all) {
     return rc;
 }
 
-static int open_gloo(struct ring_source *r, const struct ring_place *p) {
-    bool joined = p->host == RING_GLOO;
+static int open_tcp(struct ring_source *r, const struct ring_place *p) {
+    bool joined = p->host == RING_TCP;
     r->source = (struct collective_source){.rank = p->rank, .size = p->size};
-    return gloo_world_open(
-        &r->gloo, &(struct gloo_world_options){
-                      .rank = p->rank,
-                      .size = p->size,
-                      .address = joined ? rendezvous_member(p->world, p->rank)->address : "127.0.0.1",
-                      .deadline_s = p->deadline_s,
-                      .meet = joined ? meet_by_rendezvous : meet_here,
-                      .ctx = joined ? p->world : r});
+    char listen[ADDRESS_MAX + 32];
+    const char *at = joined ? rendezvous_member(p->world, p->rank)->address : "127.0.0.1";
+    snprintf(listen, sizeof listen, strchr(at, ':') ? "tcp://[%s]:*" : "tcp://%s:*", at);
+    // On this host nobody else reads what is said, and a token keeps others out.
+    int keyed = joined ? job_key_given(&r->key) : 0;
+    if (keyed < 0) return -1;
+    return tcp_world_open(&r->tcp,
+                          &(struct tcp_world_options){.rank = p->rank,
+                                                      .size = p->size,
+                                                      .listen = listen,
+                                                      .key = keyed ? &r->key : NULL,
+                                                      .deadline_s = p->deadline_s,
+                                                      .meet = joined ? meet_by_rendezvous : meet_here,
+                                                      .ctx = joined ? p->world : r});
 }
 
 int ring_source_open(struct ring_source **out, enum ring_collective kind, const struct ring_place *p) {
     bool device_memory = !dev_host_memory(p->dev), processes = p->host != RING_THREADS;
-    bool joined = p->host == RING_GLOO;
+    bool joined = p->host == RING_TCP;
     struct ring_source *r = xcalloc(1, sizeof *r);
-    int rc = joined ? open_gloo(r, p) : 0;
+    int rc = joined ? open_tcp(r, p) : 0;
     *out = NULL;
-    if (rc == 0 && (kind == RING_NCCL || (kind == RING_GLOO && !joined) || (processes && device_memory))) {
+    if (rc == 0 && (kind == RING_NCCL || (kind == RING_TCP && !joined) || (processes && device_memory))) {
         struct collective_source under = source_of(p->host, false, p, r);
         rc = nccl_meeting_open(&r->meeting, &under, p->deadline_s);
         if (rc == 0 && processes && device_memory) rc = agree(r, kind, p);
     }
-    if (rc == 0 && kind == RING_GLOO && !joined) rc = open_gloo(r, p);
+    if (rc == 0 && kind == RING_TCP && !joined) rc = open_tcp(r, p);
     if (rc == 0 && kind == RING_NCCL) rc = open_nccl(r, p);
     if (rc != 0) {
         ring_source_close(&r);
@@ -148,7 +157,8 @@ void ring_source_close(struct ring_source **source) {
     if (!r) return;
     nccl_world_close(&r->nccl);
     nccl_meeting_close(&r->meeting);
-    gloo_world_close(&r->gloo);
+    tcp_world_close(&r->tcp);
+    job_key_forget(&r->key);
     free(r);
     *source = NULL;
 }
@@ -161,7 +171,7 @@ size_t ranks_meeting_bytes(const struct config *c) { return SEGMENT_HEAD + hub_b
 // Ranks are processes where there are several, as the star's roles are. On GPUs threads are faster: they reach each other's
 // memory. tcp is Open MPI's.
 static enum launch_kind default_launch(const struct config *c) {
-    if (c->collective == RING_GLOO) return LAUNCH_PROCESSES;
+    if (c->collective == RING_TCP) return LAUNCH_PROCESSES;
     if (c->medium == MEDIUM_TCP) return LAUNCH_MPI;
     if (c->medium == MEDIUM_SHM || c->collective == RING_SHM) return LAUNCH_PROCESSES;
     return c->workers > 1 && !config_device(c)->gpu && c->collective == RING_AUTO ? LAUNCH_PROCESSES
@@ -198,12 +208,12 @@ static int check_medium(const struct config *c) {
             "--medium %s: ranks that are threads read each other's memory and talk through nothing; use --launch "
             "processes or mpi for ranks that are processes, or leave --medium out",
             name);
-    if (c->collective == RING_GLOO && c->medium == MEDIUM_SHM)
-        return fail("--medium shm: Gloo talks through tcp; use --collective shm, or leave --medium out");
+    if (c->collective == RING_TCP && c->medium == MEDIUM_SHM)
+        return fail(
+            "--medium shm: --collective tcp shares no memory; use --collective shm, or leave --medium out");
     if (c->collective == RING_SHM && c->medium == MEDIUM_TCP)
         return fail(
-            "--medium tcp: ranks that are processes of one host share memory; use --collective gloo, or --launch mpi, whose "
-            "Open MPI talks through tcp, or leave --medium out");
+            "--medium tcp: --collective shm is shared memory; use --collective tcp, or leave --collective out");
     return 0;
 }
 
@@ -220,9 +230,9 @@ static int check_collective(const struct config *c) {
         return fail("--collective %s: with --launch %s %s; use --collective %s, or --launch %s",
                     engine_rows[asked].name, launch_rows[c->launch].name, why, engine_rows[host].name,
                     launch_rows[launch_of[asked]].name);
-    if (asked == RING_GLOO && host == RING_MPI)
+    if (asked == RING_TCP && host == RING_MPI)
         return fail(
-            "--collective gloo: ranks that mpirun starts talk over MPI; use --launch processes, or --collective mpi");
+            "--collective tcp: ranks that mpirun starts talk over MPI; use --launch processes, or --collective mpi");
     if (c->collective == RING_NCCL && !config_device(c)->gpu)
         return fail(
             "--collective nccl: NCCL moves the memory of GPUs, and --device "
@@ -269,10 +279,10 @@ static int check_native(const struct config *c) {
         return fail(
             "\"reduce\": \"native\": ranks of one host that load each other's numbers have no library whose sum could be "
             "taken; use --launch mpi or --collective nccl, or leave \"reduce\" out");
-    if (c->workers > 1 && c->collective == RING_GLOO)
+    if (c->workers > 1 && c->collective == RING_TCP)
         return fail(
-            "\"reduce\": \"native\": Gloo's own sums end at a timeout, whether a rank is dead or slow, so its ranks sum "
-            "themselves; use --launch mpi or --collective nccl, or leave \"reduce\" out");
+            "\"reduce\": \"native\": over tcp ranks sum themselves, in rank order; use --launch mpi or --collective nccl, or leave "
+            "\"reduce\" out");
     if (c->workers > 1 && c->collective == RING_MPI && c->dtype != DT_F32)
         return fail(
             "\"reduce\": \"native\": Open MPI has no sum of %s; use --dtype fp32, or leave \"reduce\" out",
@@ -288,7 +298,6 @@ int ranks_check_machine(const struct config *c) {
             "slot, srun --distribution=block); give reduce_group as the number of ranks of a group instead");
     if (c->reduce_native && check_native(c)) return -1;
     if (c->collective == RING_MPI && !mpi_available(&why)) return fail("Open MPI: %s", why);
-    if (c->collective == RING_GLOO && !gloo_available(&why)) return fail("Gloo: %s", why);
     if (c->collective != RING_NCCL || nccl_available(&why)) return 0;
     return fail("--collective nccl: %s", why);
 }
@@ -314,11 +323,11 @@ static struct topology *create(void *ctx, struct device *dev, struct stream *com
     if (!t) return NULL;
     bool mpi = r->place.host == RING_MPI, shm = r->place.host == RING_SHM;
     t->launch = r->by ? r->by : mpi ? "mpirun" : launch_rows[shm ? LAUNCH_PROCESSES : LAUNCH_THREADS].name;
-    t->medium = r->job->config->collective == RING_NCCL   ? "nccl"
-                : r->job->config->collective == RING_GLOO ? "tcp"
-                : mpi                                     ? mpi_medium_name(&r->medium)
-                : shm                                     ? "shm"
-                                                          : "threads";
+    t->medium = r->job->config->collective == RING_NCCL  ? "nccl"
+                : r->job->config->collective == RING_TCP ? "tcp"
+                : mpi                                    ? mpi_medium_name(&r->medium)
+                : shm                                    ? "shm"
+                                                         : "threads";
     return t;
 }
 
@@ -353,7 +362,7 @@ static struct hub *meet_in_memory(struct run *r, struct segment *memory) {
         int rc = segment_open(memory, told, SEGMENT_WRITE, why);
         free(told);
         if (rc)
-            return fail("rank %d cannot share rank 0's memory: %s; use --collective gloo", rank, why), NULL;
+            return fail("rank %d cannot share rank 0's memory: %s; use --collective tcp", rank, why), NULL;
     }
     struct hub *hub = hub_join(segment_data(memory), rank, size);
     if (hub) rendezvous_watch(r->meet, give_hub_up, hub);

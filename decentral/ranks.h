@@ -53,8 +53,8 @@ enum ring_collective ring_collective_resolve(enum ring_collective asked, const s
 
 struct ring_place {
     enum ring_collective
-        host;     // how ranks meet: RING_THREADS, RING_SHM, RING_MPI, or RING_GLOO: in a rendezvous
-    void *world;  // a struct hub, of MPI a struct mpi_world, of Gloo the struct rendezvous
+        host;     // how ranks meet: RING_THREADS, RING_SHM, RING_MPI, or RING_TCP: in a rendezvous
+    void *world;  // a struct hub, of MPI a struct mpi_world, of RING_TCP the struct rendezvous
     int rank, size;
     struct device *dev;
     double deadline_s;  // 0: none

@@ -7,7 +7,6 @@
 #include "decentral/bench/bench_rank.h"
 #include "decentral/bench/bench_ring.h"
 #include "decentral/collective/hub.h"
-#include "decentral/gloo/gloo_load.h"
 #include "decentral/mpi/mpi_load.h"
 #include "decentral/ranks.h"
 #include "shared/core/error.h"
@@ -26,7 +25,7 @@
 static const struct cli_option options[] = {
     {"op", NULL, "LIST", "primitives, with commas between them (all)", 0},
     {"ranks", NULL, "N",
-     "threads, or with --engine shm or gloo processes (2); under mpirun its number of ranks", 0},
+     "threads, or with --engine shm or tcp processes (2); under mpirun its number of ranks", 0},
     {"min-bytes", NULL, "B", "smallest size; K, M and G are 1024's powers (1K)", 0},
     {"max-bytes", NULL, "B", "largest size (4M)", 0},
     {"factor", NULL, "N", "from one size to the next (4)", 0},
@@ -39,7 +38,7 @@ static const struct cli_option options[] = {
     {"ones", NULL, NULL,
      "time nothing: each rank has a 1, all_reduce joins them, each prints what it got (4 ranks: 4.0 four times)",
      0},
-    {"engine", NULL, "E", "auto, threads, shm, mpi, gloo or nccl (auto)", 0},
+    {"engine", NULL, "E", "auto, threads, shm, mpi, tcp or nccl (auto)", 0},
     {"device", NULL, "D", "auto, cpu or cuda (auto: GPUs if there are any)", 0},
     {"json", NULL, NULL, "print one JSON document instead of the table", 0},
 };
@@ -58,7 +57,7 @@ static const struct cli_command command = {
     .examples =
         "  starring bench collective --ranks 4 --op all_gather,reduce_scatter --dtype bf16 --max-bytes 64M\n"
         "  starring bench collective --ranks 4 --engine shm --op all_reduce\n"
-        "  starring bench collective --ranks 4 --engine gloo --dtype bf16\n"
+        "  starring bench collective --ranks 4 --engine tcp --dtype bf16\n"
         "  mpirun -n 4 starring bench collective --op all_reduce\n"
         "  starring bench collective --ranks 4 --ones\n"
         "  starring bench collective --device cuda --ranks 2 --json\n",
@@ -125,7 +124,7 @@ static int read_kind(struct bench *b, const struct cli_args *a) {
     if (kind == RING_MPI && !mpi)
         return fail("--engine mpi: start the ranks with mpirun -n N %s bench collective ..",
                     program_word(program));
-    if ((kind == RING_THREADS || kind == RING_SHM || kind == RING_GLOO) && mpi)
+    if ((kind == RING_THREADS || kind == RING_SHM || kind == RING_TCP) && mpi)
         return fail("--engine %s: its ranks are %s; start it without mpirun", names[kind],
                     kind == RING_THREADS ? "threads of one process" : "processes that this command starts");
     if (kind == RING_NCCL && !cuda)
@@ -140,12 +139,9 @@ static int read_kind(struct bench *b, const struct cli_args *a) {
                                                        .cuda = cuda,
                                                        .ranks_here = here,
                                                        .gpus = cuda ? backend_devices(b->backend) : 0});
-    b->host = mpi ? RING_MPI : kind == RING_SHM || kind == RING_GLOO ? RING_SHM : RING_THREADS;
-    const char *why;
-    if (b->kind == RING_GLOO && !gloo_available(&why)) return fail("Gloo: %s", why);
-    if (b->kind == RING_GLOO && b->o.mode == REDUCE_NATIVE)
-        return fail(
-            "--reduce native: Gloo's own sums end at a timeout, whether a rank is dead or slow; use --reduce ordered");
+    b->host = mpi ? RING_MPI : kind == RING_SHM || kind == RING_TCP ? RING_SHM : RING_THREADS;
+    if (b->kind == RING_TCP && b->o.mode == REDUCE_NATIVE)
+        return fail("--reduce native: over tcp ranks sum themselves, in rank order; use --reduce ordered");
     bool half = b->o.dt == DT_BF16 || b->o.dt == DT_F16;
     if (b->kind == RING_MPI && half && b->o.mode == REDUCE_NATIVE)
         return fail("--reduce native: Open MPI has no sum of %s; use --reduce ordered", dtype_name(b->o.dt));

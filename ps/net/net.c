@@ -76,13 +76,13 @@ static struct net_socket *keep(struct net *n, struct fabric_socket *socket, bool
 }
 
 struct net_socket *net_router(struct net *n, const char *address, char bound[NET_ADDRESS_MAX]) {
-    struct fabric_place at = {address, n->o.patience_s, n->o.stop};
+    struct fabric_place at = {.address = address, .patience_s = n->o.patience_s, .stop = n->o.stop};
     return keep(n, fabric_listen(n->fabric, &at, bound), true);
 }
 
 struct net_socket *net_dealer(struct net *n, const struct net_peer *to) {
     if (to && address_check_port(to->address)) return NULL;
-    struct net_socket *s = keep(n, fabric_dealer(n->fabric), false);
+    struct net_socket *s = keep(n, fabric_dealer(n->fabric, NULL), false);
     return s && to && net_connect(s, to) ? NULL : s;
 }
 

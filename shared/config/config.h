@@ -71,7 +71,7 @@ extern const struct device_row device_rows[DEVICE_KINDS];
     X(THREADS, "local", ", local (threads)", 0, 0) \
     X(SHM, "shm", ", shm (processes)", 16, 0)      \
     X(MPI, "mpi", ", mpi", 96, 0)                  \
-    X(GLOO, "gloo", ", gloo (over tcp)", 16, 0)    \
+    X(TCP, "tcp", ", tcp (processes)", 16, 0)      \
     X(NCCL, "nccl", " or nccl (a GPU each)", 0, 256)
 #define ENGINE_KIND(id, ...) RING_##id,
 enum ring_collective { ENGINE_LIST(ENGINE_KIND) RING_COLLECTIVES };

@@ -71,7 +71,7 @@ int curve_connect(void *socket, const struct job_key *key, const char *token) {
 // ---------------------------------------------------------------- what becomes of handshakes
 struct curve_watch {
     void *events;  // PAIR
-    bool refused;
+    bool refused, ended;
     int broken_off;  // one soon after the other
     double last_s;
 };
@@ -79,7 +79,7 @@ struct curve_watch {
 struct curve_watch *curve_watch_start(void *context, void *socket) {
     const int linger_ms = 0, which = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
                                      ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                                     ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
+                                     ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_DISCONNECTED;
     char name[64];
     snprintf(name, sizeof name, "inproc://handshakes-%p", socket);
     if (zmq_socket_monitor(socket, name, which) != 0) return NULL;
@@ -94,6 +94,7 @@ struct curve_watch *curve_watch_start(void *context, void *socket) {
 
 static void count(struct curve_watch *w, unsigned event) {
     double now_s = now_seconds();
+    w->ended = w->ended || event != ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
     if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH || event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL)
         w->refused = true;
     if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) w->broken_off = 0;
@@ -113,6 +114,15 @@ bool curve_watch_refused(struct curve_watch *w) {
         count(w, event);
     }
     return w && w->refused;
+}
+
+bool curve_watch_ended(struct curve_watch *w) {
+    if (!w) return false;
+    w->refused = false;
+    curve_watch_refused(w);
+    bool ended = w->ended;
+    w->ended = false;
+    return ended;
 }
 
 void curve_watch_anew(struct curve_watch *w) {

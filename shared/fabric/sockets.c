@@ -29,6 +29,7 @@
 #define REDIAL_S 0.25
 
 #define BIND_AGAIN_US 20000
+#define NEVER_MS      3600000
 
 struct fabric {
     void *context;
@@ -41,6 +42,7 @@ struct fabric_socket {
     struct fabric *fabric;
     void *socket;
     bool router;
+    bool named;                 // a dealer: it connects anew only when it is told to
     struct curve_watch *watch;  // of a handshake that matters; NULL: none
     char *peer;                 // a dealer's; NULL: it has connected to none yet
     bool once;                  // it is not asked again after it has been heard
@@ -141,6 +143,7 @@ static struct fabric_socket *socket_open(struct fabric *f, int type) {
     zmq_setsockopt(s->socket, ZMQ_RCVHWM, &hwm, sizeof hwm);
     zmq_setsockopt(s->socket, ZMQ_MAXMSGSIZE, &most, sizeof most);
     if (s->router) zmq_setsockopt(s->socket, ZMQ_ROUTER_MANDATORY, &one, sizeof one);
+    if (f->o.ipv6) zmq_setsockopt(s->socket, ZMQ_IPV6, &one, sizeof one);
     s->next = f->open;
     f->open = s;
     return s;
@@ -160,6 +163,10 @@ struct fabric_socket *fabric_listen(struct fabric *f, const struct fabric_place 
         fabric_close(&s, 0);
         return NULL;
     }
+    if (at->named) {
+        zmq_setsockopt(s->socket, ZMQ_ROUTER_HANDOVER, &(int){1}, sizeof(int));
+        s->watch = curve_watch_start(f->context, s->socket);
+    }
     while ((rc = zmq_bind(s->socket, at->address)) != 0) {
         if (errno == EINTR) continue;
         // Somebody may have taken the address of a process that has died, and lets go of it.
@@ -173,8 +180,11 @@ struct fabric_socket *fabric_listen(struct fabric *f, const struct fabric_place 
     return NULL;
 }
 
-struct fabric_socket *fabric_dealer(struct fabric *f) {
-    return socket_open(f, ZMQ_DEALER);
+struct fabric_socket *fabric_dealer(struct fabric *f, const char *name) {
+    struct fabric_socket *s = socket_open(f, ZMQ_DEALER);
+    if (s && name) zmq_setsockopt(s->socket, ZMQ_ROUTING_ID, name, strlen(name));
+    if (s) s->named = name != NULL;
+    return s;
 }
 
 static int dial(struct fabric_socket *s) {
@@ -186,6 +196,8 @@ static int dial(struct fabric_socket *s) {
 
 int fabric_connect(struct fabric_socket *s, const char *address, const char *token, bool watched) {
     if (curve_connect(s->socket, s->fabric->o.key, token) != 0) return -1;
+    // With -1 libzmq would throw away what has come of a connection that ends and has not been read yet.
+    if (s->named) zmq_setsockopt(s->socket, ZMQ_RECONNECT_IVL, &(int){NEVER_MS}, sizeof(int));
     if (watched) s->watch = curve_watch_start(s->fabric->context, s->socket);
     s->peer = xstrdup(address);
     s->once = token && *token;
@@ -202,11 +214,19 @@ static void redial(struct fabric_socket *s) {
 }
 
 bool fabric_refused(struct fabric_socket *s) { return curve_watch_refused(s->watch); }
+bool fabric_ended(struct fabric_socket *s) { return curve_watch_ended(s->watch); }
 void fabric_ask_again(struct fabric_socket *s) {
     curve_watch_anew(s->watch);
     redial(s);
 }
 void fabric_welcome(struct fabric_socket *s) { curve_watch_end(&s->watch, s->socket); }
+int fabric_fd(struct fabric_socket *s) {
+    int fd = -1;
+    size_t size = sizeof fd;
+    zmq_getsockopt(s->socket, ZMQ_FD, &fd, &size);
+    return fd;
+}
+
 void fabric_heard(struct fabric_socket *s) { s->heard = true; }
 
 // ---------------------------------------------------------------- receiving
@@ -290,9 +310,10 @@ bool fabric_send(struct fabric_socket *s, const struct net_route *to, const void
 bool fabric_send_payload(struct fabric_socket *s, const void *data, size_t bytes,
                          void (*let_go)(void *data, void *hint), void *hint) {
     zmq_msg_t msg;
+    if (!let_go) return zmq_send(s->socket, data, bytes, ZMQ_DONTWAIT) >= 0;
     if (zmq_msg_init_data(&msg, (void *)(uintptr_t)data, bytes, let_go, hint) != 0) {
         zmq_send(s->socket, "", 0, ZMQ_DONTWAIT);  // ends the message; the receiver drops it
-        if (let_go) let_go((void *)(uintptr_t)data, hint);
+        let_go((void *)(uintptr_t)data, hint);
         return false;
     }
     if (zmq_msg_send(&msg, s->socket, ZMQ_DONTWAIT) >= 0) return true;

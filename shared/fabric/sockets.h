@@ -34,6 +34,7 @@ struct fabric_options {
         max_heard_bytes;  // by ROUTERs, which strangers reach: libzmq keeps one such frame before a handshake; 0: the same
     int queue_messages;         // high-water mark of each direction
     int io_threads;             // that move payloads through sockets; 0: one
+    bool ipv6;                  // addresses may be of IPv6
     const struct job_key *key;  // who has it is let in; outlives the fabric. NULL: everybody is
     const char
         *token;  // that ROUTERs ask for in its place; outlives it too. NULL or "": the key is asked for
@@ -53,18 +54,25 @@ struct fabric_place {
     const char *address;  // "tcp://host:*" takes any port
     double patience_s;  // with an address that somebody else listens on, of a process that follows a dead one
     const _Atomic int *stop;  // ends that; NULL: nothing does
+    bool named;               // dealers have names, and one that comes anew takes its name back
 };
 // Listens. bound: the real address. NULL after logging.
 struct fabric_socket *fabric_listen(struct fabric *f, const struct fabric_place *at,
                                     char bound[NET_ADDRESS_MAX]);
-// A dealer that has connected to nobody yet. NULL after logging.
-struct fabric_socket *fabric_dealer(struct fabric *f);
+// A dealer that has connected to nobody yet. name: its routing id at the other end, where a connection that has ended is not made
+// anew but by fabric_ask_again; NULL: any. NULL after logging.
+struct fabric_socket *fabric_dealer(struct fabric *f, const char *name);
 // On the thread that uses it. token: that it shows; NULL or "": it shows the key, if there is one. watched: fabric_refused says
 // what becomes of the handshake. 0, or -1 after logging.
 int fabric_connect(struct fabric_socket *s, const char *address, const char *token, bool watched);
 void fabric_close(struct fabric_socket **s, int linger_ms);
 // Of a watched dealer, until fabric_welcome has been called: nothing more is looked at then.
 bool fabric_refused(struct fabric_socket *s);
+// Whether a connection of this socket has ended since the last call, or its handshake has failed. Of watched dealers, and of
+// listeners of names.
+bool fabric_ended(struct fabric_socket *s);
+// Readable when something may have changed, edge by edge: look behind each call of another function again.
+int fabric_fd(struct fabric_socket *s);
 // After a refusal: another process may have answered, at the port of one that has died.
 void fabric_ask_again(struct fabric_socket *s);
 void fabric_welcome(struct fabric_socket *s);
@@ -88,7 +96,7 @@ int fabric_receive(struct fabric_socket *s, struct fabric_message *m);
 bool fabric_send(struct fabric_socket *s, const struct net_route *to, const void *head, size_t bytes,
                  bool payload_follows);
 // From where it lies: let_go(data, hint) is called once, on any thread, when the transport needs it no more, also when the call
-// fails; NULL: it needs no telling. Returns whether it was queued.
+// fails; NULL: the bytes are copied. Returns whether it was queued.
 bool fabric_send_payload(struct fabric_socket *s, const void *data, size_t bytes,
                          void (*let_go)(void *data, void *hint), void *hint);
 

@@ -1,4 +1,4 @@
-// The collectives over Gloo: the same cases as for threads and Open MPI, with 2 to 5 ranks, and its failures. Each job runs in
+// The collectives over tcp: the same cases as for threads and Open MPI, with 2 to 5 ranks, and its failures. Each job runs in
 // processes of its own, which meet in a page that they share.
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,14 +11,8 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-#include "decentral/gloo/gloo_load.h"
+#include "decentral/tcp/collective_tcp.h"
 #include "tests/decentral/process_jobs.h"
-
-// Gloo is not built with the thread sanitizer: how its thread hands received bytes over is not seen.
-const char *__tsan_default_suppressions(void);
-const char *__tsan_default_suppressions(void) {
-    return "race:libgloo.so\nmutex:libgloo.so\ndeadlock:libgloo.so\ncalled_from_lib:libgloo.so\n";
-}
 
 #define RANKS     5
 #define BLOB_MOST 4096
@@ -46,13 +40,13 @@ static int meet(void *ctx, const void *mine, size_t bytes, void *all) {
     return 0;
 }
 
-// ---------------------------------------------------------------- jobs of Gloo's own
+// ---------------------------------------------------------------- jobs of tcp's own
 
 // A native sum is refused, in words; the world goes on.
 static int job_native(struct process_rank *r) {
     float x = 1;
     struct collective *c = open_channel(r, 0, (struct collective_options){.mode = REDUCE_NATIVE});
-    if (c || !strstr(error_last(), "Gloo's own sums end at a timeout")) return -1;
+    if (c || !strstr(error_last(), "over tcp ranks sum themselves")) return -1;
     c = open_channel(r, 0, (struct collective_options){.deadline_s = 60});
     collective_all_reduce(c, r->s, &x, &x, 1, DT_F32);
     int rc = stream_sync(r->s) || x != (float)r->size ? -1 : 0;
@@ -95,34 +89,49 @@ static const struct job {
     int ranks;
     int speakers;  // ranks that see what they should
     bool gpu;      // needs the emulated CUDA
+    bool keyed;
 } jobs[] = {
-    {"cases of 1", job_cases, 1, 1, false},  {"cases of 2", job_cases, 2, 2, false},
-    {"cases of 3", job_cases, 3, 3, false},  {"cases of 4", job_cases, 4, 4, false},
-    {"cases of 5", job_cases, 5, 5, false},  {"staged", job_staged, 3, 3, true},
-    {"native", job_native, 3, 3, false},     {"exact", job_exact, 3, 3, false},
-    {"zero", job_zero, 3, 3, false},         {"groups", job_groups, 4, 4, false},
-    {"time", job_time, 3, 3, false},         {"missing", job_missing, 3, 3, false},
-    {"mismatch", job_mismatch, 3, 3, false}, {"abort", job_abort, 3, 3, false},
-    {"dead", job_dead, 3, 2, false},         {"dead in a message", job_dead_in_message, 3, 2, false},
-    {"leaves", job_leaves, 3, 3, false},     {"slow", job_slow, 3, 3, false},
-    {"stopped", job_stopped, 3, 2, false},   {"differ", job_differ, 3, 3, false},
-    {"beside", job_beside, 3, 3, false},
+    {"cases of 1", job_cases, 1, 1, false, false},
+    {"cases of 2", job_cases, 2, 2, false, false},
+    {"cases of 3", job_cases, 3, 3, false, false},
+    {"cases of 4", job_cases, 4, 4, false, false},
+    {"cases of 5", job_cases, 5, 5, false, false},
+    {"staged", job_staged, 3, 3, true, false},
+    {"native", job_native, 3, 3, false, false},
+    {"exact", job_exact, 3, 3, false, false},
+    {"zero", job_zero, 3, 3, false, false},
+    {"groups", job_groups, 4, 4, false, false},
+    {"time", job_time, 3, 3, false, false},
+    {"missing", job_missing, 3, 3, false, false},
+    {"mismatch", job_mismatch, 3, 3, false, false},
+    {"abort", job_abort, 3, 3, false, false},
+    {"dead", job_dead, 3, 2, false, false},
+    {"dead in a message", job_dead_in_message, 3, 2, false, false},
+    {"leaves", job_leaves, 3, 3, false, false},
+    {"slow", job_slow, 3, 3, false, false},
+    {"stopped", job_stopped, 3, 2, false, false},
+    {"differ", job_differ, 3, 3, false, false},
+    {"beside", job_beside, 3, 3, false, false},
+    {"cases of 3 with keys", job_cases, 3, 3, false, true},
+    {"dead with keys", job_dead, 3, 2, false, true},
 };
 
 // A process of its own. Its exit status: 0 where it saw what it should.
 static int run_rank(const struct job *job, struct page *page, int rank) {
     struct place place = {page, rank, job->ranks};
-    struct gloo_world *world;
+    struct tcp_world *world;
+    static const struct job_key key = {"of this test"};
     struct process_rank r = {
-        .kind = &collective_gloo_kind, .dead = "rank 1 is gone", .rank = rank, .size = job->ranks};
+        .kind = &collective_tcp_kind, .dead = "rank 1 is gone", .rank = rank, .size = job->ranks};
     error_quiet(1);
     error_set_label("rank %d", rank);
-    if (gloo_world_open(&world, &(struct gloo_world_options){.rank = rank,
-                                                             .size = job->ranks,
-                                                             .address = "127.0.0.1",
-                                                             .deadline_s = 20,
-                                                             .meet = meet,
-                                                             .ctx = &place})) {
+    if (tcp_world_open(&world, &(struct tcp_world_options){.rank = rank,
+                                                           .size = job->ranks,
+                                                           .listen = "tcp://127.0.0.1:*",
+                                                           .key = job->keyed ? &key : NULL,
+                                                           .deadline_s = 20,
+                                                           .meet = meet,
+                                                           .ctx = &place})) {
         fprintf(stderr, "rank %d: %s\n", rank, error_last());
         return 1;
     }
@@ -134,7 +143,7 @@ static int run_rank(const struct job *job, struct page *page, int rank) {
     int rc = job->run(&r);
     if (r.s) stream_destroy(&r.s);
     dev_close(&r.dev);
-    gloo_world_close(&world);
+    tcp_world_close(&world);
     return rc ? 1 : 0;
 }
 
@@ -162,26 +171,12 @@ static void test_job(void **state) {
 }
 
 int main(int argc, char **argv) {
-    (void)argc;
     (void)emulated_begin(argv, "1", "100");  // where it is not built, its job alone is skipped
-    char library[1024];
-    const char *why;
-    ssize_t n = readlink("/proc/self/exe", library, sizeof library - 64);
-    for (int up = 0; up < 2; up++) {
-        library[n > 0 ? n : 0] = 0;
-        char *slash = strrchr(library, '/');
-        n = slash ? slash - library : 0;
-    }
-    strcpy(library + n, "/libstarring_gloo.so");
-    setenv("STARRING_GLOO_SO", library, 1);
     signal(SIGPIPE, SIG_IGN);
-    if (!gloo_available(&why)) {
-        printf("skipped: %s\n", why);
-        return 0;
-    }
     struct CMUnitTest tests[sizeof jobs / sizeof *jobs];
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++)
         tests[i] = (struct CMUnitTest){
             .name = jobs[i].name, .test_func = test_job, .initial_state = (void *)&jobs[i]};
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

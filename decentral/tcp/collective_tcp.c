@@ -1,0 +1,259 @@
+// Messages between two ranks, out of and into the buffers of a call. What a call is made of, and its sums in rank order, stand in
+// collective_peers.c; how bytes move, in shared/fabric/mesh.h.
+//
+// Waiting     For some milliseconds each, and between two of them a look around: has somebody aborted, is a rank that is
+//             missing gone, has the deadline come since the last bytes moved (rank_pulse.h).
+#include "decentral/tcp/collective_tcp.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "decentral/collective/collective_peers.h"
+#include "shared/core/error.h"
+#include "shared/launch/stop.h"
+
+#define SLICE_MS    10                 // of a wait
+#define OWN_STAGING ((size_t)4 << 10)  // a peer, where none is given
+
+// What a rank says to another one beside its calls.
+enum { WORD_ASK = PULSE_ASK, WORD_TELL = PULSE_TELL, WORD_ABORT /* of channel 0 */ };
+
+struct word {
+    int kind;
+    char at;    // of the pulse's
+    bool lost;  // of an abort: it has given up another rank, which is as good as that one's death
+    char why[250];
+};
+
+// The first rank that has aborted a channel. from -1: nobody has.
+struct abort {
+    int from;
+    struct word word;
+};
+
+struct tcp_world {
+    int rank, size;
+    struct mesh *mesh;
+    struct rank_pulse *pulse;
+    atomic_bool ready;         // the pulse is there
+    atomic_bool broken, lost;  // lost: this rank has given up another one
+    pthread_mutex_t lock;      // of aborts
+    struct abort aborts[COLLECTIVE_CHANNELS];
+};
+
+struct collective_tcp {
+    struct collective_peers peers;
+    struct tcp_world *world;
+    char *own_staging;  // NULL: it was given some
+};
+
+static struct collective_tcp *of(struct collective_peers *p) { return (struct collective_tcp *)p; }
+
+// ---------------------------------------------------------------- words
+static void note_abort(struct tcp_world *w, int channel, int from, const struct word *word) {
+    pthread_mutex_lock(&w->lock);
+    if (w->aborts[channel].from < 0) w->aborts[channel] = (struct abort){from, *word};
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void hear_word(void *ctx, int from, const void *bytes, size_t n) {
+    struct tcp_world *w = ctx;
+    struct word word;
+    if (n != sizeof word) return;
+    memcpy(&word, bytes, sizeof word);
+    word.why[sizeof word.why - 1] = 0;
+    int channel = word.kind - WORD_ABORT;
+    if (channel >= 0 && channel < COLLECTIVE_CHANNELS) note_abort(w, channel, from, &word);
+    bool pulse = word.kind >= 0 && channel < 0 && word.at >= 0 && word.at <= DEV_HOST_WORKS;
+    if (pulse && atomic_load(&w->ready))
+        rank_pulse_heard(w->pulse, from, (enum pulse_word)word.kind, word.at);
+}
+
+static bool send_pulse(void *ctx, int to, enum pulse_word kind, char at) {
+    struct word word = {.kind = (int)kind, .at = at};
+    return mesh_say(((struct tcp_world *)ctx)->mesh, to, &word, sizeof word);
+}
+
+static void look(void *ctx, struct rank_pulse *p) {
+    (void)p;
+    mesh_look(((struct tcp_world *)ctx)->mesh);
+}
+
+static bool find_abort(struct tcp_world *w, int channel, struct abort *out) {
+    pthread_mutex_lock(&w->lock);
+    *out = w->aborts[channel];
+    pthread_mutex_unlock(&w->lock);
+    return out->from >= 0;
+}
+
+// ---------------------------------------------------------------- life
+int tcp_world_open(struct tcp_world **out, const struct tcp_world_options *o) {
+    static const struct pulse_ways ways = {send_pulse, look};
+    *out = NULL;
+    if (o->size > REDUCE_MAX) return fail("%d ranks over tcp; at most %d are possible", o->size, REDUCE_MAX);
+    struct tcp_world *w = xcalloc(1, sizeof *w);
+    w->rank = o->rank;
+    w->size = o->size;
+    pthread_mutex_init(&w->lock, NULL);
+    for (int i = 0; i < COLLECTIVE_CHANNELS; i++) w->aborts[i].from = -1;
+    int rc = mesh_open(&w->mesh, &(struct mesh_options){.rank = o->rank,
+                                                        .size = o->size,
+                                                        .lanes = COLLECTIVE_CHANNELS,
+                                                        .listen = o->listen,
+                                                        .key = o->key,
+                                                        .deadline_s = o->deadline_s,
+                                                        .meet = o->meet,
+                                                        .meet_ctx = o->ctx,
+                                                        .word = hear_word,
+                                                        .ctx = w});
+    if (!rc) w->pulse = rank_pulse_start(w->rank, w->size, &ways, w);
+    atomic_store(&w->ready, w->pulse != NULL);
+    if (!w->pulse) tcp_world_close(&w);
+    *out = w;
+    return w ? 0 : -1;
+}
+
+void tcp_world_close(struct tcp_world **world) {
+    struct tcp_world *w = *world;
+    if (!w) return;
+    if (w->mesh && !atomic_load(&w->broken)) mesh_leave(w->mesh);
+    rank_pulse_stop(&w->pulse);
+    mesh_close(&w->mesh);
+    pthread_mutex_destroy(&w->lock);
+    free(w);
+    *world = NULL;
+}
+
+// ---------------------------------------------------------------- exchanges
+static int begin_exchange(struct collective_peers *p, enum collective_primitive primitive) {
+    struct mesh *mesh = of(p)->world->mesh;
+    // A recv receives what a send has sent.
+    uint32_t tag = primitive == COLLECTIVE_RECV ? COLLECTIVE_SEND : (uint32_t)primitive;
+    for (int i = 0; i < p->impl.head.size; i++) {
+        const struct collective_transfer *t = &p->transfers[i];
+        mesh_receive(mesh, p->channel, i, tag, t->recv, t->recv_bytes);
+        mesh_send(mesh, p->channel, i, tag, t->send, t->send_bytes);
+    }
+    mesh_turn(mesh);
+    return 0;
+}
+
+static int check_abort(struct collective_tcp *m, const char *what) {
+    struct abort a;
+    char why[sizeof a.word.why + 64];
+    if (!find_abort(m->world, m->peers.channel, &a)) return 0;
+    if (a.from == m->world->rank)
+        snprintf(why, sizeof why, "aborted: %s", a.word.why);
+    else
+        snprintf(why, sizeof why, "aborted by rank %d: %s", a.from, a.word.why);
+    if (a.word.lost && a.from != m->world->rank) stop_run_lost(NULL);
+    return peers_fail(&m->peers, what, why);
+}
+
+// -1 when the wait is over: nothing more will come of it.
+static int look_around(struct collective_tcp *m, const char *what, double start) {
+    bool missing[REDUCE_MAX] = {false};
+    char why[LANES_WHY], text[LANES_WHY + 64];
+    if (check_abort(m, what)) return -1;
+    mesh_missing(m->world->mesh, m->peers.channel, missing);
+    int gone = mesh_gone(m->world->mesh, missing, why);
+    if (gone < 0) return peers_check_deadline(&m->peers, what, start, missing);
+    snprintf(text, sizeof text, "rank %d is gone: %s", gone, why);
+    return peers_lose(&m->peers, what, text);
+}
+
+static int end_exchange(struct collective_peers *p, enum collective_primitive primitive) {
+    struct collective_tcp *m = of(p);
+    struct mesh *mesh = m->world->mesh;
+    const char *what = collective_name(primitive);
+    double start = now_seconds();
+    uint64_t moved = mesh_moved(mesh, p->channel), now;
+    char why[LANES_WHY];
+    int rc = 0, done;
+    peers_wait_begins(p);
+    while (!rc && (done = mesh_wait(mesh, p->channel, SLICE_MS, why)) <= 0) {
+        if ((now = mesh_moved(mesh, p->channel)) != moved) start = now_seconds();
+        moved = now;
+        rc = done < 0 ? peers_fail(p, what, why) : look_around(m, what, start);
+    }
+    peers_wait_ends(p);
+    if (rc)
+        mesh_drop(mesh, p->channel);
+    else
+        peers_count(p, primitive, 0, SIZE_MAX);
+    return rc;
+}
+
+static void push(struct collective_peers *p) { mesh_turn(of(p)->world->mesh); }
+
+static const struct peers_engine exchange = {.begin = begin_exchange, .end = end_exchange, .push = push};
+
+// ---------------------------------------------------------------- the table
+static void tcp_abort(struct collective *c, const char *why) {
+    struct collective_tcp *m = (struct collective_tcp *)c;
+    struct tcp_world *w = m->world;
+    struct word word = {.kind = WORD_ABORT + m->peers.channel, .lost = atomic_load(&w->lost)};
+    snprintf(word.why, sizeof word.why, "%s", why);
+    atomic_store(&w->broken, true);
+    for (int i = 0; i < w->size; i++)
+        if (i != w->rank) mesh_say(w->mesh, i, &word, sizeof word);
+    note_abort(w, m->peers.channel, w->rank, &word);
+}
+
+// Later calls read the error that this keeps.
+static bool tcp_aborted(struct collective *c, char *why, size_t why_bytes) {
+    struct collective_tcp *m = (struct collective_tcp *)c;
+    if (!atomic_load(&m->peers.impl.failed) && check_abort(m, "abort") == 0) return false;
+    snprintf(why, why_bytes, "%s", collective_error(c));
+    return true;
+}
+
+static void tcp_destroy(struct collective *c) {
+    struct collective_tcp *m = (struct collective_tcp *)c;
+    rank_pulse_computes(m->world->pulse, NULL);
+    mesh_drop(m->world->mesh, m->peers.channel);
+    free(m->own_staging);
+    peers_fini(&m->peers);
+    free(m);
+}
+
+static const struct collective_ops tcp_ops = {
+    .name = "tcp",
+    .enqueue = collective_impl_enqueue,
+    .abort = tcp_abort,
+    .aborted = tcp_aborted,
+    .destroy = tcp_destroy,
+};
+
+static struct collective *create(void *world, int rank, int channel, const struct collective_options *o) {
+    struct tcp_world *w = world;
+    struct collective_options own = *o;
+    (void)rank;
+    if (o->mode == REDUCE_NATIVE && w->size > 1)
+        return fail(
+                   "\"reduce\": \"native\": over tcp ranks sum themselves, in rank order; leave \"reduce\" out"),
+               NULL;
+    struct collective_tcp *m = xcalloc(1, sizeof *m);
+    if (!o->staging && !o->host_staging && w->size > 1) {
+        own.staging_bytes = (size_t)(w->size - 1) * OWN_STAGING;
+        own.staging = m->own_staging = xcalloc(1, own.staging_bytes);
+    }
+    if (peers_init(&m->peers, &tcp_ops, w->rank, w->size, channel, &own)) {
+        free(m->own_staging);
+        free(m);
+        return NULL;
+    }
+    m->peers.engine = &exchange;
+    m->peers.pulse = w->pulse;
+    m->peers.broken = &w->broken;
+    m->peers.lost = &w->lost;
+    m->world = w;
+    if (o->dev) rank_pulse_computes(w->pulse, o->dev);
+    return &m->peers.impl.head;
+}
+
+const struct collective_kind collective_tcp_kind = {
+    .name = "tcp", .create = create, .staging_bytes = peers_staging_bytes};
+const struct collective_kind collective_tcp_staged_kind = {
+    .name = "tcp", .create = create, .host_staging_bytes = collective_host_bytes};

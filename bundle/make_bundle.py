@@ -149,11 +149,10 @@ def add_program(bundle, build):
         bundle.libraries.update((n, p) for n, p in needed(cuda).items())
     else:
         print("bundle: without CUDA: no nvcc was found, or CUDA=0")
-    for engine in ("libstarring_mpi.so", "libstarring_gloo.so"):
-        path = os.path.join(build, engine)
-        if os.path.exists(path):
-            bundle.add(path, "lib", engine, strip=True)
-            bundle.libraries.update((n, p) for n, p in needed(path).items())
+    mpi = os.path.join(build, "libstarring_mpi.so")
+    if os.path.exists(mpi):
+        bundle.add(mpi, "lib", "libstarring_mpi.so", strip=True)
+        bundle.libraries.update((n, p) for n, p in needed(mpi).items())
     for name in ("mpirun", "gpu-check"):
         bundle.add(os.path.join(HERE, name), "bin", name)
     bundle.add(os.path.join(HERE, "README.md"), "README.md")

@@ -41,7 +41,7 @@ static enum ring_collective host_here(const struct config *c, const struct rank_
     if (e->kind == RANK_ENV_NONE || e->kind == RANK_ENV_OWN) return host_of(c->launch);
     if (c->collective == RING_TCP) return RING_TCP;
     if (e->mpi_ready && (e->kind == RANK_ENV_MPIRUN || mpi_available(&why))) return RING_MPI;
-    return e->local_size == e->size ? RING_SHM : RING_TCP;
+    return e->local_size == e->size && c->medium != MEDIUM_TCP ? RING_SHM : RING_TCP;
 }
 
 enum ring_collective ring_collective_resolve(enum ring_collective asked, const struct ring_machine *m) {
@@ -169,11 +169,11 @@ const struct topology_role ranks_roles[] = {{"worker", offsetof(struct config, w
 size_t ranks_meeting_bytes(const struct config *c) { return SEGMENT_HEAD + hub_bytes(c->workers); }
 
 // Ranks are processes where there are several, as the star's roles are. On GPUs threads are faster: they reach each other's
-// memory. tcp is Open MPI's.
+// memory.
 static enum launch_kind default_launch(const struct config *c) {
-    if (c->collective == RING_TCP) return LAUNCH_PROCESSES;
-    if (c->medium == MEDIUM_TCP) return LAUNCH_MPI;
-    if (c->medium == MEDIUM_SHM || c->collective == RING_SHM) return LAUNCH_PROCESSES;
+    if (c->collective == RING_MPI && c->medium != MEDIUM_AUTO) return LAUNCH_MPI;
+    if (c->medium != MEDIUM_AUTO || c->collective == RING_TCP || c->collective == RING_SHM)
+        return LAUNCH_PROCESSES;
     return c->workers > 1 && !config_device(c)->gpu && c->collective == RING_AUTO ? LAUNCH_PROCESSES
                                                                                   : LAUNCH_THREADS;
 }
@@ -185,6 +185,7 @@ void ranks_resolve(struct config *c, const struct rank_env *e) {
     bool started = e->kind != RANK_ENV_NONE;
     if (e->kind == RANK_ENV_OWN) c->launch = LAUNCH_PROCESSES;
     if (!started && c->launch == LAUNCH_DEFAULT) c->launch = default_launch(c);
+    bool auto_engine = c->collective == RING_AUTO;
     int told = e->local_size ? e->local_size : 1;
     struct ring_machine m = {.host = host_here(c, e),
                              .cuda = config_device(c)->gpu,
@@ -193,6 +194,8 @@ void ranks_resolve(struct config *c, const struct rank_env *e) {
     if (c->medium != MEDIUM_AUTO && m.host != RING_THREADS)
         m.cuda = false;  // NCCL chooses its own transports
     c->collective = ring_collective_resolve(c->collective, &m);
+    // Processes that meet in shared memory may still talk through tcp.
+    if (auto_engine && c->collective == RING_SHM && c->medium == MEDIUM_TCP) c->collective = RING_TCP;
 }
 
 static int check_medium(const struct config *c) {

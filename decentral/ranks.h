@@ -42,7 +42,7 @@ int ranks_run(struct run *r, ranks_create *create);                // topology_r
 // ---------------------------------------------------------------- sources
 // The facts that decide "auto".
 struct ring_machine {
-    enum ring_collective host;  // how ranks meet on the host: THREADS, SHM, MPI or GLOO
+    enum ring_collective host;  // how ranks meet on the host: THREADS, SHM, MPI or TCP
     bool cuda;                  // they compute on GPUs
     int ranks_here;             // on this machine
     int gpus;                   // of this machine; 0: not known, every rank is taken to have its own

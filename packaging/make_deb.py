@@ -4,7 +4,7 @@
     packaging/make_deb.py --build BUILD --out DIR
 
 writes DIR/starring_VERSION_ARCHITECTURE.deb: what `make install` installs, below /usr, stripped. What the program is linked with is
-asked of dpkg-shlibdeps; what a plugin is linked with (Open MPI, Gloo) is only recommended, as the program runs without it.
+asked of dpkg-shlibdeps; what a plugin is linked with (Open MPI) is only recommended, as the program runs without it.
 CUDA's libraries are no packages of Debian: the machine brings them. Install it with `apt install ./starring_*.deb`.
 """
 import argparse

@@ -33,19 +33,22 @@ DELAY = "star/test_bounded_delay.py"
 ON_ARRIVAL, IN_ORDER, PUSH_SET = "ps/server/push_on_arrival.c", "ps/server/push_in_order.c", "ps/server/push_set.c"
 PUSH_UNITS, WORKER = "ps/server/push_units.c", "ps/worker/worker_core.c"
 GOSSIP_C, LOCAL_C = "decentral/gossip.c", "shared/launch/local_steps.c"
-GLOO, PEERS, GLOO_WORLD = "test_decentral_gloo", "decentral/collective/collective_peers.c", "decentral/gloo/gloo_world.c"
+TCP, PEERS = "test_decentral_tcp", "decentral/collective/collective_peers.c"
+MESH, LANES = "shared/fabric/mesh.c", "shared/fabric/lanes.c"
 
 HF, HF_DIR, DATA, DATA_FILES = "test_shared_hf", "shared/hf/hf_dir.c", "test_shared_data", "shared/data/data_files.c"
 
 RULES = [Rule(*row) for row in (
     # ---- ranks that are processes
-    ("a rank that closed its connections is missed", GLOO_WORLD, "if (missing[i] && w->peers[i].gone_s > 0", "if (false && w->peers[i].gone_s > 0", GLOO),
-    ("a rank that gives up tells the others", GLOO_WORLD, "!w->peers[i].out[word.kind].under_way) post(w, i, &word);", "false) post(w, i, &word);", GLOO),
-    ("a rank that needs nothing of one that has left goes on", GLOO_WORLD, "if (missing[i] && w->peers", "if (w->peers", GLOO),
-    ("a question is answered", GLOO_WORLD, "if (word.kind == WORD_ASK) peer->out[WORD_TELL].under_way = false;",
-     "", GLOO),
-    ("a message of another length is another message", "decentral/gloo/collective_gloo.c", "(uint64_t)what << 48 | bytes", "(uint64_t)what << 48", GLOO),
-    ("slow is not dead", PEERS, "if (rank_pulse_slow(m->pulse, &w, silent)) return 0;", "(void)rank_pulse_slow(m->pulse, &w, silent);", GLOO),
+    ("a rank that closed its connections is missed", MESH, "if (missing[i] && m->peers[i].gone_s > 0", "if (false && m->peers[i].gone_s > 0", TCP),
+    ("a rank that gives up tells the others", "decentral/tcp/collective_tcp.c", "if (i != w->rank) mesh_say(w->mesh, i, &word, sizeof word);",
+     "(void)i;", TCP),
+    ("a rank that needs nothing of one that has left goes on", MESH, "if (missing[i] && m->peers", "if (m->peers", TCP),
+    ("a message of another length is an error", LANES, "h->total != p->in_bytes || ", "", TCP),
+    ("what is on its way to a peer is bounded", LANES, "if (p->credit < bytes) return false;", "", "test_shared_lanes"),
+    ("a peer that sends more than its window is named", LANES, "p->kept_bytes + piece->bytes > l->window", "false", "test_shared_lanes"),
+    ("credit that was not owed is none", LANES, "h->total > l->window - pair_of", "false && h->total > l->window - pair_of", "test_shared_lanes"),
+    ("slow is not dead", PEERS, "if (rank_pulse_slow(m->pulse, &w, silent)) return 0;", "(void)rank_pulse_slow(m->pulse, &w, silent);", TCP),
     # ---- who may join
     ("who connects has the pair of those who connect", "shared/fabric/zap.c", "return z->keyed && sodium_memcmp(r->frame[6], z->member, JOB_PAIR_BYTES) == 0;",
      "return z->keyed;", "test_ps_strangers"),

@@ -35,7 +35,7 @@ COMPUTE = ("test_job_cuda_ring", "test_job_cuda_star", "test_device.py", "test_j
 WAIT = ("test_job_launch", "test_drill.py", "test_restart.py", "test_compare_command.py", "test_frozen.py",
         "test_compare.py", "test_resume.py", "test_star_resume.py", "test_ps_fault", "test_interrupt.py", "test_gpu_check.py",
         "test_job_trouble", "test_recipes.py", "test_ps_loss", "test_evaluation.py", "*")
-ALONE = ("test_decentral_mpi", "test_decentral_gloo", "test_kernels_*stream", "test_kernels_peak", "test_kernels_team", "test_*_time", "test_*_time.py",
+ALONE = ("test_decentral_mpi", "test_decentral_tcp", "test_kernels_*stream", "test_kernels_peak", "test_kernels_team", "test_*_time", "test_*_time.py",
          "test_*_log",
          "test_job_bench_*", "test_decentral_bench", "test_netlab.py", "test_medium.py", "test_soak.py",
          "test_job_arrivals", "test_ps_net", "test_ps_bench")
@@ -43,7 +43,7 @@ ALONE = ("test_decentral_mpi", "test_decentral_gloo", "test_kernels_*stream", "t
 # take three quarters of the time of all. What they are about has short tests too: its state machines, and a run of each topology.
 LONG = ("test_standing_files.py", "test_slow_files.py", "test_supervise_mpi.py", "test_restart.py", "test_stopped.py", "test_frozen.py",
         "test_frozen_time.py", "test_everybody.py", "test_hostile.py", "test_drill.py", "test_soak.py",
-        "test_costs.py", "test_job_trouble", "test_decentral_mpi", "test_decentral_gloo", "test_job_bench", "test_job_bench_ps", "test_compare_statistics.py", "test_device.py",
+        "test_costs.py", "test_job_trouble", "test_decentral_mpi", "test_decentral_tcp", "test_job_bench", "test_job_bench_ps", "test_compare_statistics.py", "test_device.py",
         "test_job_cuda", "test_job_cuda_ring", "test_job_cuda_star", "test_job_cuda_waits", "test_job_cuda_choices", "test_bundle.py", "test_interrupt.py",
         "test_compare_command.py", "test_gpu_check.py", "test_netlab.py", "test_launchers.py", "test_cluster_failures.py",
         "test_cluster_ssh.py", "test_cluster_files.py", "test_star_ranks.py", "test_job_rows.py", "test_recipe_hashes.py",

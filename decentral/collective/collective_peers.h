@@ -1,4 +1,4 @@
-// The common part of the engines whose ranks are processes that send and receive (Open MPI, Gloo). A call becomes the exchanges
+// The common part of the engines whose ranks are processes that send and receive (Open MPI, tcp). A call becomes the exchanges
 // and ordered sums of its plan (collective_plan.h); what waits knows its deadline, and slow peers from dead ones. An engine
 // supplies how messages move.
 //

@@ -1,4 +1,4 @@
-// An engine's own library: what is linked with a library that the program itself does without (Open MPI, Gloo), and opened where
+// An engine's own library: what is linked with a library that the program itself does without (Open MPI), and opened where
 // the engine is wanted. It takes of the program what it needs of it: errors, streams, what a collective means.
 //
 // Where    The variable's file when it is set and not empty; else beside the program, in its lib folder, and in the lib folder

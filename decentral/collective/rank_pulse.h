@@ -1,4 +1,4 @@
-// Slow is not dead: how a process knows, of the others over MPI or Gloo, who lives and who is at work. A rank that has
+// Slow is not dead: how a process knows, of the others over MPI or tcp, who lives and who is at work. A rank that has
 // waited for half its deadline asks all others, again and again; a thread of each process answers. Nothing is sent
 // while nobody waits long. A process that is stopped or gone does not answer.
 //

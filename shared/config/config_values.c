@@ -145,6 +145,7 @@ static const struct {
 } gone_values[] = {
     {"launch", "ssh",
      "experiments/over_ssh.py --hosts H:N,.. starring train .. starts ranks on other hosts: leave it out"},
+    {"ring.collective", "gloo", "tcp does the same over connections of the program's own: use \"tcp\""},
 };
 
 // Which of the field's names v is. 0, or -1 after fail().

@@ -153,7 +153,8 @@ struct fabric_socket *fabric_listen(struct fabric *f, const struct fabric_place 
                                     char bound[NET_ADDRESS_MAX]) {
     if (address_check_port(at->address) != 0) return NULL;
     // Where nobody is kept out, nobody is asked.
-    if (f->o.key && !f->zap && !(f->zap = zap_start(f->context, f->o.key, f->o.token))) return NULL;
+    bool asks = f->o.key || (f->o.token && *f->o.token);
+    if (asks && !f->zap && !(f->zap = zap_start(f->context, f->o.key, f->o.token))) return NULL;
     struct fabric_socket *s = socket_open(f, ZMQ_ROUTER);
     size_t size = NET_ADDRESS_MAX;
     double until_s = now_seconds() + at->patience_s;

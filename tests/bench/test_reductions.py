@@ -22,9 +22,7 @@ class Reductions(Runs):
         return self.run_it("bench", "collective", "--ranks", str(ranks), "--engine", engine, *words)
 
     def engines(self):
-        yield from ("threads", "shm")
-        if os.path.exists(os.path.join(os.path.dirname(PROGRAM), "libstarring_gloo.so")):
-            yield "gloo"
+        yield from ("threads", "shm", "tcp")
         if shutil.which("mpirun") and os.path.exists(os.path.join(os.path.dirname(PROGRAM), "libstarring_mpi.so")):
             yield "mpi"
 
@@ -32,7 +30,7 @@ class Reductions(Runs):
         for engine in self.engines():
             for how in REDUCTIONS:
                 for dtype, mode in (("fp32", "ordered"), ("bf16", "ordered"), ("int64", "ordered"), ("fp32", "native")):
-                    if engine == "gloo" and mode == "native":  # it has none
+                    if engine == "tcp" and mode == "native":  # it has none
                         continue
                     p = self.over(engine, "--reduction", how, "--dtype", dtype, "--reduce", mode, "--op", "reduce,all_reduce,reduce_scatter",
                                   "--max-bytes", "4K", "--iterations", "1", "--warmup", "0", "--json", ranks=3)

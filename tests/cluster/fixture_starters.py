@@ -72,27 +72,13 @@ def ssh(case, cluster, each, words, env):
                                    ",".join(f"{name}:{each}" for name in cluster.hosts.names), PROGRAM, *words, env=env)]
 
 
-def why_not_joined(*topology):
-    """Why ranks of several hosts do not train these words' topology here; None: they do."""
-    gloo = os.path.exists(os.path.join(os.path.dirname(PROGRAM), "libstarring_gloo.so"))
-    return None if gloo or any(word.startswith("ps:") for word in topology) else "the program was built without Gloo (libgloo-dev)"
-
-
-def joined(case, topologies):
-    """Of {kind: words} the kinds that ranks of several hosts train; the test is skipped where there is none."""
-    reasons = {kind: why_not_joined(*words) for kind, words in topologies.items()}
-    if all(reasons.values()):
-        case.skipTest("; ".join(reasons.values()))
-    return [kind for kind, reason in reasons.items() if not reason]
-
-
 class Starter:
     def __init__(self, name, start, tools=(), why_not=lambda: None):
         self.name, self._start, self.tools, self.why_not = name, start, tools, why_not
 
-    def missing(self, *topology):
-        """Why it cannot start these words' topology here; None: it can."""
-        return self.why_not() or why_not(*self.tools) or why_not_joined(*topology)
+    def missing(self):
+        """Why it cannot start ranks here; None: it can."""
+        return self.why_not() or why_not(*self.tools)
 
     def start(self, case, cluster, each, *words, env=None):
         """`starring words...` as so many ranks on each host, under way: the processes that were started for it."""

@@ -14,7 +14,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from fixture import PROGRAM, Runs, send
 from fixture_hosts import Hosts
-from fixture_starters import all_end, joined, said, torch_environment
+from fixture_starters import all_end, said, torch_environment
 
 DEADLINE_S = 5  # of the program, where it ends by it
 PATIENT_S = 60  # the deadline of a job that is to end well
@@ -33,7 +33,6 @@ class Case(Runs):
         cls.hosts = Hosts(cls, 3, shared=True)
 
     def setUp(self):
-        joined(self, TOPOLOGIES)
         for host in self.hosts.all:
             for out in ("run", "shared/run"):
                 shutil.rmtree(host.path(out), ignore_errors=True)
@@ -59,7 +58,7 @@ class Case(Runs):
 
     def each(self, what):
         """Of both topologies, what(kind)."""
-        for kind in joined(self, TOPOLOGIES):
+        for kind in TOPOLOGIES:
             with self.subTest(kind):
                 what(kind)
             self.setUp()
@@ -164,7 +163,7 @@ class GoesOn(Case):
 class Dropped(Case):
     def test_lost_packets(self):
         """A fifth of the time nothing reaches h2: it takes longer, and that is all."""
-        for kind in joined(self, TOPOLOGIES):
+        for kind in TOPOLOGIES:
             with self.subTest(kind):
                 with self.hosts[1].dropping(0.2):
                     all_end([self.rank(r, kind, "--set", f"parameter_server.deadline_ms={1000 * PATIENT_S}", steps="20") for r in range(3)])
@@ -186,7 +185,6 @@ class Vanished(Runs):
         self.vanishes("star")
 
     def vanishes(self, kind):
-        joined(self, {kind: TOPOLOGIES[kind]})
         self.hosts = Hosts(self, 3)
         ranks = self.underway(kind)
         self.hosts[2].vanish()
@@ -196,7 +194,6 @@ class Vanished(Runs):
 
     def test_elastic_star(self):
         """Those who are there go on and end."""
-        joined(self, {"star": TOPOLOGIES["star"]})
         self.hosts = Hosts(self, 3)
         ranks = self.underway("star", "--elastic", "2:3", "--servers-on", "0", steps="200")
         self.hosts[2].vanish()

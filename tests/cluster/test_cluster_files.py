@@ -11,7 +11,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "recovery"))
 from fixture import Runs, free_port
 from fixture_hosts import Hosts
-from fixture_starters import STARTERS, all_end, torch_environment, why_not_joined
+from fixture_starters import STARTERS, all_end, torch_environment
 from test_standing_files import SHIM
 
 WORDS = ["--model", "tiny", "--data", "text.txt", "--seq", "16", "--batch", "1", "--threads", "1", "--dtype", "bf16", "--seed", "3"]
@@ -37,8 +37,6 @@ class Apart(Runs):
         return all_end(STARTERS["torchrun's variables"].start(self, self.cluster, EACH, "train", *WORDS, *words), status)
 
     def trains(self, *topology, evals):
-        if reason := why_not_joined(*topology):
-            self.skipTest(reason)
         words = [*topology, "--steps", "6", "--trace", "--out", "run"]
         said = self.ranks(*words, *(["--set", "eval_every=3"] if len(evals) > 1 else []))
         self.assertEqual(said.count("rank 2 on h2, and 1 more, does not see run of rank 0, on h1"), 1, said)
@@ -62,8 +60,6 @@ class Apart(Runs):
 
     def test_checkpoints_are_refused_before_the_first_step(self):
         for topology in (STAR, RING):
-            if why_not_joined(*topology):
-                continue
             said = self.ranks(*topology, "--steps", "100000", "--checkpoint-every", "2", "--out", "run", status=None)
             self.assertRegex(said, "--checkpoint-every: all ranks write their parts into one folder, and rank 2 on h2, and 1 more, does not see run "
                                    "of rank 0, on h1: give --out a folder that all of them see, or leave --checkpoint-every out")

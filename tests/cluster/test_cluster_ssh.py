@@ -12,7 +12,6 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from fixture import EXPERIMENTS, PROGRAM, Runs, send
 from fixture_hosts import Hosts
-from fixture_starters import joined
 
 SCRIPT = os.path.join(EXPERIMENTS, "over_ssh.py")
 WORDS = ["--model", "tiny", "--data", "text.txt", "--seq", "16", "--batch", "1", "--threads", "1", "--dtype", "bf16",
@@ -22,7 +21,7 @@ FOREVER = "1000000"
 
 
 class Case(Runs):
-    shared, corpus, trains = True, 1200, True
+    shared, corpus = True, 1200
 
     @classmethod
     def setUpClass(cls):
@@ -30,8 +29,6 @@ class Case(Runs):
         cls.hosts = Hosts(cls, 3, ssh=True, shared=True)
 
     def setUp(self):
-        if self.trains:
-            joined(self, TOPOLOGIES)
         for host in self.hosts.all:
             shutil.rmtree(host.path("run"), ignore_errors=True)
 
@@ -52,7 +49,6 @@ class Case(Runs):
 
 
 class Refused(Case):
-    trains = False
 
     def no(self, hosts, *said, ssh=None):
         p = self.over_ssh("ring", hosts=hosts, script=["--ssh", ssh] if ssh else [])
@@ -94,7 +90,7 @@ class Underway(Case):
     def test_a_text_that_is_not_there(self):
         os.rename(self.hosts[1].path("text.txt"), self.hosts[1].path("other.txt"))
         self.addCleanup(os.rename, self.hosts[1].path("other.txt"), self.hosts[1].path("text.txt"))
-        for kind in joined(self, TOPOLOGIES):
+        for kind in TOPOLOGIES:
             with self.subTest(kind):
                 p = self.over_ssh(kind)
                 words = p.ends(None, limit_s=120)
@@ -109,7 +105,7 @@ class Underway(Case):
         self.assertRegex(words, r"\[h1:0\] .*this machine has no interface eth9; it has .*eth0")
 
     def test_ctrl_c(self):
-        for kind in joined(self, TOPOLOGIES):
+        for kind in TOPOLOGIES:
             with self.subTest(kind):
                 p = self.underway(kind)
                 send(signal.SIGINT, [self.the_script(p)])
@@ -119,7 +115,7 @@ class Underway(Case):
             self.setUp()
 
     def test_the_script_is_killed(self):
-        for kind in joined(self, TOPOLOGIES):
+        for kind in TOPOLOGIES:
             with self.subTest(kind):
                 p = self.underway(kind)
                 send(signal.SIGKILL, [self.the_script(p)])
@@ -127,7 +123,7 @@ class Underway(Case):
             self.setUp()
 
     def test_a_rank_dies(self):
-        for kind in joined(self, TOPOLOGIES):
+        for kind in TOPOLOGIES:
             with self.subTest(kind):
                 p = self.underway(kind)
                 send(signal.SIGKILL, [self.rank(p, 1)])
@@ -136,7 +132,7 @@ class Underway(Case):
 
     def test_a_connection_is_cut(self):
         """Its host ends the rank by itself."""
-        for kind in joined(self, TOPOLOGIES):
+        for kind in TOPOLOGIES:
             with self.subTest(kind):
                 p = self.underway(kind)
                 send(signal.SIGKILL, [pid for pid, argv in p.left().items() if argv[0] == "ssh" and "h2" in argv])
@@ -145,7 +141,7 @@ class Underway(Case):
 
     def test_it_goes_on(self):
         """The same words again cost the steps since the last checkpoint, and the weights are those of a run that nobody disturbed."""
-        for kind in joined(self, TOPOLOGIES):
+        for kind in TOPOLOGIES:
             with self.subTest(kind):
                 out = "shared/" + kind
                 words = [kind, "--resume", "latest", "--checkpoint-every", "10", "--out", out]
@@ -161,7 +157,6 @@ class Underway(Case):
 
     def test_elastic(self):
         """The others go on without a rank that dies."""
-        joined(self, {"star": TOPOLOGIES["star"]})
         p = self.over_ssh("star", "--elastic", "2:3", "--servers-on", "0", steps="200", hosts="h1,h2,h3", script=["--go-on"])
         p.until(lambda: self.steps_there() > 2, "a few steps")
         send(signal.SIGKILL, [self.rank(p, 2)])

@@ -10,7 +10,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from fixture import Runs
 from fixture_hosts import Hosts
 from fixture_slurm import Slurm
-from fixture_starters import STARTERS, all_end, joined, said
+from fixture_starters import STARTERS, all_end, said
 
 WORDS = ["--model", "tiny", "--data", "text.txt", "--seq", "16", "--batch", "1", "--threads", "1", "--dtype", "bf16", "--steps", "4",
          "--set", "eval_batches=0"]
@@ -52,7 +52,7 @@ class Equal(Runs):
 
     def joined(self, name, kind):
         starter = STARTERS[name]
-        if reason := starter.missing(*TOPOLOGIES[kind]):
+        if reason := starter.missing():
             self.skipTest(reason)
         out = f"{name.replace(' ', '-')}-{kind}".replace("'", "")
         processes = starter.start(self, self.cluster, EACH, "train", *WORDS, *TOPOLOGIES[kind], "--out", out)
@@ -73,7 +73,7 @@ class OneFolder(Runs):
     def test_one_directory_of_all(self):
         cluster = Cluster(self, shared=True)
         starter = STARTERS["torchrun's variables"]
-        for kind in joined(self, TOPOLOGIES):
+        for kind in TOPOLOGIES:
             with self.subTest(kind):
                 out = "shared/" + kind
                 all_end(starter.start(self, cluster, EACH, "train", *WORDS, *TOPOLOGIES[kind], "--out", out, "--checkpoint-every", "2"))

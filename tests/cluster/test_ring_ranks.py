@@ -82,7 +82,7 @@ class Refused(Ring):
     def test_memory_of_several_machines(self):
         said = self.ended(self.ranks(2, "--steps", "2", "--collective", "shm", here=1), 2, None)[0]
         self.assertIn("--collective shm: started by torchrun, the ranks are processes of their own, and not known to be on one machine", said)
-        self.assertIn("use --collective gloo", said)
+        self.assertIn("use --collective tcp", said)
 
     def test_ranks_of_other_words_are_named(self):
         port = free_port()

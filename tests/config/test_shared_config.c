@@ -351,7 +351,7 @@ static void test_wrong_types(void **state) {
         {"{\"dtype\": \"fp8\"}", "dtype|one of|bf16|\"fp8\""},
         {"{\"reduce\": \"tree\"}", "reduce|\"ordered\", \"native\""},
         {"{\"ring\": {\"collective\": \"gossip\"}}",
-         "ring.collective|\"auto\", \"local\", \"shm\", \"mpi\", \"gloo\", \"nccl\""},
+         "ring.collective|\"auto\", \"local\", \"shm\", \"mpi\", \"tcp\", \"nccl\""},
         {"{\"data\": {\"tokenizer\": \"bpe\"}}", "data.tokenizer|bpe|auto|byte|experiments/tokenize.py"},
         {"{\"model\": 7}", "model.name: expected a text|number 7"},
         {"{\"parameter_server\": {\"credit_bytes\": 2048}}", "credit_bytes 2048|partition"},

@@ -316,22 +316,22 @@ static void collectives_of_threads_are_right(void **state) {
     job_output_free(&o);
 }
 
-static void collectives_over_gloo_are_right(void **state) {
-    struct job_output o = job_run(*state, "bench collective --engine gloo --ranks 3 " FEW " --json");
-    if (o.status == 2 && strstr(o.err, "libgloo")) {
-        job_output_free(&o);
-        skip();
-    }
+static void collectives_over_tcp_are_right(void **state) {
+    struct job_output o = job_run(*state, "bench collective --engine tcp --ranks 3 " FEW " --json");
     cJSON *j = cJSON_Parse(o.out);
     if (o.status || !j) fail_msg("status %d\n%s", o.status, o.err);
-    expect_collective(j, "gloo", 3, "fp32");
+    expect_collective(j, "tcp", 3, "fp32");
     expect_by(j, "all_gather", "exchange");
     expect_by(j, "all_reduce", "exchange");
     cJSON_Delete(j);
     job_output_free(&o);
-    o = job_run(*state, "bench collective --engine gloo --reduce native");
+    o = job_run(*state, "bench collective --engine tcp --reduce native");
     assert_int_equal(o.status, 2);
-    assert_non_null(strstr(o.err, "--reduce native: Gloo's own sums"));
+    assert_non_null(strstr(o.err, "--reduce native: over tcp ranks sum themselves"));
+    job_output_free(&o);
+    o = job_run(*state, "bench collective --engine gloo");
+    assert_int_equal(o.status, 2);
+    assert_non_null(strstr(o.err, "--engine gloo has gone: use --engine tcp"));
     job_output_free(&o);
 }
 
@@ -481,7 +481,7 @@ int main(void) {
         cmocka_unit_test(every_operation_has_a_row_on_a_gpu),
         cmocka_unit_test(collectives_of_threads_are_right),
         cmocka_unit_test(collectives_of_processes_are_right),
-        cmocka_unit_test(collectives_over_gloo_are_right),
+        cmocka_unit_test(collectives_over_tcp_are_right),
         cmocka_unit_test(what_cannot_be_benched_is_said),
         cmocka_unit_test(collectives_on_gpus_are_right),
         cmocka_unit_test(memory_of_gpus_is_accounted_for),

@@ -55,13 +55,13 @@ static void mistakes_are_usage_errors(void **state) {
         {"train --topology zero:1 --device cpu --collective mpi --launch threads --out x",
          "--collective local"},
         {"train --topology zero:1 --device cpu --collective local --launch mpi --out x", "--collective mpi"},
-        {"train --topology zero:1 --device cpu --collective gloo --launch mpi --out x",
+        {"train --topology zero:1 --device cpu --collective tcp --launch mpi --out x",
          "talk over MPI; use --launch processes"},
-        {"train --topology zero:1 --device cpu --collective gloo --medium shm --out x",
-         "Gloo talks through tcp; use --collective shm"},
-        {"train --topology zero:1 --workers 2 --device cpu --collective gloo --set reduce=native "
+        {"train --topology zero:1 --device cpu --collective tcp --medium shm --out x",
+         "--collective tcp shares no memory; use --collective shm"},
+        {"train --topology zero:1 --workers 2 --device cpu --collective tcp --set reduce=native "
          "--data data.txt --out x",
-         "Gloo's own sums end at a timeout"},
+         "over tcp ranks sum themselves"},
         {"train --topology zero:1 --workers 2 --device cpu --set reduce=native --data data.txt --out x",
          "\"reduce\": \"native\""},
         {"train --topology zero:1 --workers 2 --device cpu --set reduce=native --launch mpi --dtype bf16 "

@@ -334,7 +334,7 @@ static void impossible_collectives(void **state) {
     refused(p, 2, "use --collective local", "--device cuda --collective mpi --launch threads");
     refused(p, 2, "or --launch mpi", "--device cuda --collective mpi");
     refused(p, 2, "use --collective mpi", "--device cuda --collective local --launch mpi");
-    refused(p, 2, "expected one of \"auto\", \"local\", \"shm\", \"mpi\", \"gloo\", \"nccl\"",
+    refused(p, 2, "expected one of \"auto\", \"local\", \"shm\", \"mpi\", \"tcp\", \"nccl\"",
             "--collective ucx");
     job_emulate(p, 1);
     refused(p, 1, "share one GPU", "--device cuda --collective nccl");

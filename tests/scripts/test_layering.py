@@ -43,14 +43,13 @@ LAYERS = {
            {"ps/server", "ps/worker", "ps/scheduler"},            # the roles: one never sees another
            {"ps/bench"}, {"ps"}],
     "decentral": [{"decentral/collective"},                       # what each collective does; threads and processes
-                  {"decentral/mpi", "decentral/gloo", "decentral/nccl", "decentral/zero"},
+                  {"decentral/mpi", "decentral/tcp", "decentral/nccl", "decentral/zero"},
                   {"decentral"}, {"decentral/bench"}],
 }
 # header pattern: the only files that may include it
 PRIVATE = {
     r"zmq\.h": r"shared/fabric/.*|shared/launch/rendezvous\.[ch]",
     r"mpi\.h": r"decentral/mpi/.*",
-    r"gloo/.*": r"decentral/gloo/.*\.cc",
     r"nccl\.h": r"tests/.*",
     r"liburing\.h": r"shared/offload/disk_lane\.c",
     r"(cuda|cublas|cudnn|cuda_).*": r"kernels/cuda/.*",
@@ -139,7 +138,7 @@ class Layering(unittest.TestCase):
         self.assertEqual(found, [], "\n" + "\n".join(found))
 
     def test_cpp_is_where_a_library_wants_it(self):
-        found = [path for path, _ in sources(".cc", ".cpp", ".cxx") if not re.match(r"decentral/gloo/|tests/|ps/bench/pslite_peer\.cc", path)]
+        found = [path for path, _ in sources(".cc", ".cpp", ".cxx") if not re.match(r"tests/|ps/bench/pslite_peer\.cc", path)]
         self.assertEqual(found, [])
 
     def test_there_is_no_circle_of_files(self):
@@ -164,7 +163,7 @@ class TheRulesThemselves(unittest.TestCase):
     def test_forbidden_includes_are_found(self):
         for path, header in (("shared/train/train.c", "ps/job/ps.h"), ("shared/report/x.c", "decentral/zero/zero.h"),
                              ("kernels/cpu/adamw.c", "shared/core/error.h"), ("ps/worker/worker.c", "decentral/zero/zero.h"),
-                             ("decentral/zero/zero.c", "ps/net/wire.h"), ("decentral/zero/zero.c", "mpi.h"), ("decentral/gloo/collective_gloo.c", "gloo/context.h"),
+                             ("decentral/zero/zero.c", "ps/net/wire.h"), ("decentral/zero/zero.c", "mpi.h"),
                              ("shared/train/train.c", "zmq.h"), ("kernels/cpu/x.c", "cuda_runtime.h"),
                              ("decentral/zero/zero.c", "nccl.h"), ("ps/server/server.c", "../shared/core/error.h")):
             self.assertEqual(len(includes_against_rules(path, f'#include "{header}"\n')), 1, (path, header))
@@ -173,7 +172,7 @@ class TheRulesThemselves(unittest.TestCase):
         self.assertFalse(includes_against_rules("starring.c", both))
 
     def test_allowed_includes_pass(self):
-        for path, header in (("shared/fabric/sockets.c", "zmq.h"), ("decentral/mpi/collective_mpi.c", "mpi.h"), ("decentral/gloo/gloo_shim.cc", "gloo/context.h"),
+        for path, header in (("shared/fabric/sockets.c", "zmq.h"), ("decentral/mpi/collective_mpi.c", "mpi.h"),
                              ("ps/net/wire.c", "proto/ps.pb-c.h"), ("shared/train/train.c", "kernels/backend.h")):
             self.assertEqual(includes_against_rules(path, f"#include <{header}>\n"), [], (path, header))
 

@@ -62,12 +62,11 @@ class Medium(Case):
             self.assertEqual(least, seen["processes"], (name, seen))
             self.assertLess(totals["pss_bytes"], totals["rss_bytes"] + (8 << 20), name)  # with all that is shared
 
-    @unittest.skipUnless(os.path.exists(os.path.join(BUILD, "libstarring_gloo.so")), "this build has no Gloo")
-    def test_gloo_on_one_machine(self):
+    def test_tcp_on_one_machine(self):
         """The bits of shared memory, in groups too, over tcp; a rank that is killed is named, and nobody hangs."""
         for more in ["--topology", "zero:2"], ["--topology", "zero:3", "--dtype", "bf16", "--set", "reduce_group=2"], ["--topology", "gossip"]:
             runs = []
-            for engine in "shm", "gloo":
+            for engine in "shm", "tcp":
                 out = "-".join([engine, more[1]])
                 p = self.run_it(*self.argv(out, *more, "--workers", "4", "--collective", engine, "--set", "eval_batches=0", steps="3"))
                 self.assertEqual(p.returncode, 0, p.stderr)
@@ -77,7 +76,7 @@ class Medium(Case):
             wire = [[(w["sent_per_step"], w["received_per_step"]) for w in r["wire"]] for r in runs]
             self.assertEqual(*wire)
             self.assertEqual(wire[1], [(w["predicted_sent"], w["predicted_received"]) for w in runs[1]["wire"]])
-        p = self.begun("killed", "--topology", "zero:2", "--workers", "3", "--collective", "gloo")
+        p = self.begun("killed", "--topology", "zero:2", "--workers", "3", "--medium", "tcp")
         p.kill_now("rank 1")
         self.assertRegex(p.ends(status=1, settle_s=10), "rank 1 ")
 

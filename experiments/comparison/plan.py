@@ -3,16 +3,14 @@ import itertools
 import json
 import random
 import re
-import shutil
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 
 import cli
 from netlab import lab, rate
 
 from . import likeness
-from .runs import RunError, UsageError, cause
+from .runs import UsageError, cause
 
 FLAGS = ["workers", "servers", "model", "data", "steps", "dtype", "seed", "batch", "seq", "device", "launch"]
 ASK_SECONDS = 30
@@ -145,10 +143,6 @@ def check(args, planned):
             lab.check_possible()
         except (ValueError, lab.LabError) as e:
             raise UsageError(f"--bandwidth {args.bandwidth}: {e}") from None
-    beside = Path(args.program).parent / "mpirun"
-    if any(one.medium == "tcp" and "zero:" in one.label for one in planned) and not (shutil.which("mpirun") or beside.exists()):
-        raise RunError("mpirun is not installed: a ring's ranks talk through tcp by Open MPI. Install it (the packages "
-                       "openmpi-bin and libopenmpi-dev, then make), or compare on --medium shm")
 
 
 def schedule(planned, repeats, seed):

@@ -1,6 +1,6 @@
 // One shard of a server as a pure state machine: messages in, messages out, no sockets, no clock but
 // `now` (seconds). A shard thread owns one core and all its keys; nothing here is shared except
-// each key's counts of readers (of replies in flight, which the transport lowers, and of checkpoints).
+// each key's count of replies in flight, which the transport lowers.
 //
 // A key, where the pushes of a step are summed, holds a ring of L = 1 + lead slots, of step t the slot t mod L:
 //

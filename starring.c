@@ -15,8 +15,8 @@
 #include "shared/core/error.h"
 #include "shared/core/output.h"
 #include "shared/core/version.h"
+#include "shared/fabric/rank_env.h"
 #include "shared/launch/local.h"
-#include "shared/launch/stop.h"
 #include "starring_revision.h"
 
 static const struct bench_program *const benches[] = {&bench_step,       &bench_kernels, &bench_adam,
@@ -38,7 +38,7 @@ static bool asks_to_train(int argc, char **argv) {
 }
 
 // A role that a launcher watches prints where its launcher does, which says what has become of it.
-static int end(int status, bool run) { return stop_supervised() ? status : output_end(status, run); }
+static int end(int status, bool run) { return rank_env_supervised() ? status : output_end(status, run); }
 
 // Words that people type for something that is no command of this program.
 static const struct {

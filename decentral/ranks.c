@@ -13,9 +13,9 @@
 #include "shared/core/error.h"
 #include "shared/core/segment.h"
 #include "shared/device/device_choice.h"
-#include "shared/launch/address.h"
+#include "shared/fabric/address.h"
+#include "shared/fabric/peer.h"
 #include "shared/launch/joined.h"
-#include "shared/launch/rendezvous.h"
 #include "shared/launch/stop.h"
 
 #define LOST_LOOKS   30

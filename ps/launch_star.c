@@ -14,8 +14,8 @@
 #include "ps/star_ranks.h"
 #include "shared/core/error.h"
 #include "shared/core/output.h"
+#include "shared/fabric/peer.h"
 #include "shared/launch/launch.h"
-#include "shared/launch/rendezvous.h"
 #include "shared/launch/stop.h"
 #include "shared/report/history.h"
 #include "shared/report/metrics.h"
@@ -152,7 +152,7 @@ int launch_star(struct run *r, int *interrupted_by) {
     o.ctx = &s;
     if (r->env.rank == 0) s.start = history_last_life(job->dir).start + 1;
     int config_fd = config_hand_down(c, s.config_path);
-    stop_supervise();
+    rank_env_supervise();
     stop_answers(r->env.rank > 0 ? NULL : "this step");
     s.launcher = launcher_create(&o);
     output_apart_begin();  // a thread that takes no signals, as all of them from here on

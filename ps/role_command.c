@@ -254,7 +254,7 @@ static int leave(struct role *r, int status) {
             r->job.dir);
         status = EXIT_RUN_FAILED;
     }
-    if (!left || status || stop_supervised()) return status;
+    if (!left || status || rank_env_supervised()) return status;
     info("interrupted: ended after the step in hand, as did all other workers");
     return stop_status(-1, r->job.stop);
 }

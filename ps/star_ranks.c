@@ -10,8 +10,8 @@
 #include "ps/job/placement.h"
 #include "shared/core/error.h"
 #include "shared/fabric/job_key.h"
+#include "shared/fabric/peer.h"
 #include "shared/launch/launch.h"
-#include "shared/launch/rendezvous.h"
 
 #define KEY       "star/key"
 #define SCHEDULER "star/scheduler"

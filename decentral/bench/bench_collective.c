@@ -15,8 +15,8 @@
 #include "shared/core/segment.h"
 #include "shared/core/text.h"
 #include "shared/device/device_facts.h"
+#include "shared/fabric/rank_env.h"
 #include "shared/launch/launch.h"
-#include "shared/launch/rank_env.h"
 #include "shared/launch/stop.h"
 #include "shared/memory/memory_limits.h"
 
@@ -382,7 +382,7 @@ static int start_processes(const struct bench *b, const struct cli_args *a) {
         if (a->given[i].option->metavar) words[n++] = xstrdup(a->given[i].value);
     }
     if (!program || segment_create(&memory, SEGMENT_HEAD + hub_bytes(b->ranks))) return EXIT_RUN_FAILED;
-    stop_supervise();
+    rank_env_supervise();
     struct launcher *l = launcher_create(&(struct launch_options){.grace_s = 1, .together = true});
     launcher_tell(l, segment_data(&memory));
     for (int i = 0, rc = 0; i < b->ranks && !rc; i++) {

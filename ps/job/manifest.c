@@ -49,14 +49,3 @@ void manifest_release(struct manifest *m) {
     free(m->identity);
     m->identity = NULL;
 }
-
-char *manifest_difference(struct manifest_side a, struct manifest_side b) {
-    struct identity *of_a = identity_parse(a.identity), *of_b = identity_parse(b.identity);
-    if (!of_a) of_a = identity_from_json(NULL);
-    if (!of_b) of_b = identity_from_json(NULL);
-    char *text =
-        identity_disagreement((struct identity_side){a.name, of_a}, (struct identity_side){b.name, of_b});
-    identity_destroy(&of_a);
-    identity_destroy(&of_b);
-    return text;
-}

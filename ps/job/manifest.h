@@ -19,11 +19,4 @@ void manifest_release(struct manifest *m);
 // otherwise. It holds nothing to free.
 struct manifest manifest_of_order(const struct config *c, const struct layout *l, const struct shard_map *m);
 
-// Where two roles of one job differ, and what to do (malloc'd); NULL: nowhere. An identity that is none: as if it had no
-// keys.
-struct manifest_side {
-    const char *name, *identity;
-};
-char *manifest_difference(struct manifest_side a, struct manifest_side b);
-
 #endif

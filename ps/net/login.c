@@ -11,7 +11,7 @@
 #include "ps/net/rejoin.h"
 #include "shared/core/error.h"
 #include "shared/fabric/job_key.h"
-#include "shared/launch/stop.h"
+#include "shared/fabric/rank_env.h"
 
 #define HELLO_FIRST_S 0.05  // then twice that, ..
 #define HELLO_EVERY_S 0.5
@@ -24,7 +24,7 @@ uint64_t ps_random_id(void) {
 
 int ps_fail(const char *why) {
     size_t n = strlen(why), end = strlen(PS_INTERRUPTED);
-    if (n >= end && !strcmp(why + n - end, PS_INTERRUPTED) && stop_supervised()) error_quiet(1);
+    if (n >= end && !strcmp(why + n - end, PS_INTERRUPTED) && rank_env_supervised()) error_quiet(1);
     return fail("%s", why);
 }
 

@@ -14,8 +14,8 @@
 
 #include "shared/core/error.h"
 #include "shared/core/output.h"
+#include "shared/fabric/rank_env.h"
 #include "shared/launch/launch.h"
-#include "shared/launch/stop.h"
 
 #define VARIABLE \
     "STARRING_AGAIN"  // "PROCESS INCARNATION TIMES": what the program before this one leaves to it
@@ -93,7 +93,7 @@ static void reset_signals(bool supervised) {
     signal(SIGTERM, SIG_DFL);
     signal(SIGINT, supervised ? SIG_IGN : SIG_DFL);
     if (supervised) prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (supervised && !stop_supervised()) _exit(EXIT_RUN_FAILED);
+    if (supervised && !rank_env_supervised()) _exit(EXIT_RUN_FAILED);
     pthread_sigmask(SIG_SETMASK, &none, NULL);
 }
 
@@ -126,7 +126,7 @@ int rejoin_now(const struct ps_role_options *o, uint64_t incarnation, const char
             why);
     if (before.times >= most) return fail("%s; all restarts are used up (--restart %d)", why, restarts);
     pthread_mutex_lock(&one);
-    bool supervised = stop_supervised();
+    bool supervised = rank_env_supervised();
     if (o->say_waiting) info("%s: logging in again at %s", why, o->scheduler);
     reset_signals(supervised);
     if (o->stop && *o->stop) {

@@ -11,6 +11,7 @@
 #include "ps/net/link.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
+#include "shared/state/identity.h"
 
 const char *member_name(const struct membership *c, int i, char out[48]) {
     int shard = i - c->workers - c->servers, threads = c->o.map->threads;
@@ -75,19 +76,19 @@ struct hello {
 // a scheduler knows nothing of data and devices.
 static void check_manifest(const struct membership *c, const char *name, const struct wire_header *h,
                            const struct hello *hello, char why[WIRE_TEXT_MAX]) {
-    struct manifest_side own = {"the scheduler", c->o.manifest.identity}, it = {name, hello->identity};
+    const char *own = c->o.manifest.identity, *its = hello->identity;
     bool differs = h->manifest != c->o.manifest.hash;
     char *text = NULL;
-    if (differs && !hello->identity) {
+    if (differs && !its) {
         core_fail(
             why,
             "%s does not say of which run it is, as another version of starring: install one version for all",
             name);
         return;
     }
-    if (differs) text = manifest_difference(it, own);
-    if (!text && h->role == PS_WORKER && hello->identity && c->first_identity)
-        text = manifest_difference(it, (struct manifest_side){c->first_name, c->first_identity});
+    if (differs) text = identity_texts_disagreement(name, its, "the scheduler", own);
+    if (!text && h->role == PS_WORKER && its && c->first_identity)
+        text = identity_texts_disagreement(name, its, c->first_name, c->first_identity);
     if (text)
         core_fail(why, "%s", text);
     else if (differs)

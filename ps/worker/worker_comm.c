@@ -20,7 +20,7 @@
 #include "ps/worker/snapshot_pulls.h"
 #include "ps/worker/worker_times.h"
 #include "shared/core/error.h"
-#include "shared/launch/stop.h"
+#include "shared/fabric/rank_env.h"
 
 #define PARTING_S  2.0   // for the scheduler's answer to a goodbye
 #define DESCRIBE_S 0.02  // between two descriptions of what is waited for
@@ -510,7 +510,7 @@ static int log_in(struct comm *c, const struct manifest *manifest) {
     if (rc == 0) rc = enter_meet_shards(&e);
     if (rc == 0 && c->id.joins) rc = enter_running_job(&e, &c->joined);
     // If the launcher asked this worker to leave, it also tells the other roles to end.
-    bool asked = ps_stopped(role->stop) && stop_supervised();
+    bool asked = ps_stopped(role->stop) && rank_env_supervised();
     if (rc != 0 && !asked) ps_abort(c->scheduler, c->link, &c->id, error_last());
     return rc;
 }

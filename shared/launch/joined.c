@@ -8,10 +8,10 @@
 
 #include "shared/core/error.h"
 #include "shared/core/topology_row.h"
+#include "shared/fabric/address.h"
 #include "shared/fabric/job_key.h"
-#include "shared/launch/address.h"
+#include "shared/fabric/peer.h"
 #include "shared/launch/rank_files.h"
-#include "shared/launch/rendezvous.h"
 #include "shared/report/run_dir.h"
 #include "shared/train/job.h"
 
@@ -72,6 +72,7 @@ int run_join(struct run *r, int *status) {
                                          .rank = r->env.rank,
                                          .size = r->env.size,
                                          .identity = text,
+                                         .differs = identity_texts_disagreement,
                                          .least = r->config->recovery.elastic_min,
                                          .interface = interface_of(r),
                                          .deadline_s = (double)r->config->deadline_ms * 1e-3};

@@ -1,6 +1,6 @@
 // A run whose ranks others have started, each in a process of its own (torchrun, srun, mpirun): from their meeting to the end.
 //
-//     run_join     all meet (rendezvous.h), and know whether they see the run directory (rank_files.h), which rank 0 begins
+//     run_join     all meet (peer.h), and know whether they see the run directory (rank_files.h), which rank 0 begins
 //     ...          the rank trains, or starts what does
 //     run_part     all say goodbye
 //     run_leave    rank 0 ends the run

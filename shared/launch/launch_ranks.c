@@ -132,7 +132,7 @@ int launch_ranks(struct run *r, int argc, char *const *argv) {
         .restarts = {.count = c->recovery.restart, .anew = begin_anew},
         .ctx = &s};
     fflush(NULL);
-    stop_supervise();
+    rank_env_supervise();
     stop_answers("this step");
     s.launcher = launcher_create(&o);
     output_apart_begin();  // a thread that takes no signals, as all of them from here on

@@ -21,7 +21,7 @@
 #include "shared/core/path.h"
 #include "shared/core/run_file.h"
 #include "shared/core/topology_row.h"
-#include "shared/launch/rendezvous.h"
+#include "shared/fabric/peer.h"
 #include "shared/report/run_dir.h"
 #include "shared/state/manifest.h"
 #include "shared/train/job.h"

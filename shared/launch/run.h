@@ -7,7 +7,7 @@
 #ifndef STARRING_SHARED_LAUNCH_RUN_H
 #define STARRING_SHARED_LAUNCH_RUN_H
 
-#include "shared/launch/rank_env.h"
+#include "shared/fabric/rank_env.h"
 #include "shared/train/session.h"
 
 struct run {

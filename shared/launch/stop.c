@@ -9,8 +9,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
-
-#define LAUNCHER_VARIABLE "STARRING_LAUNCHER"  // the launcher's process
+#include "shared/fabric/rank_env.h"
 
 // The variables of the program that are not handed around: a signal handler is given nothing else.
 static _Atomic int stop_signal;
@@ -75,19 +74,8 @@ const _Atomic int *stop_install(const char *behind) {
     return &stop_signal;
 }
 
-void stop_supervise(void) {
-    char number[16];
-    snprintf(number, sizeof number, "%d", (int)getpid());
-    setenv(LAUNCHER_VARIABLE, number, 1);
-}
-
-bool stop_supervised(void) {
-    const char *launcher = getenv(LAUNCHER_VARIABLE);
-    return launcher && atoi(launcher) == (int)getppid();
-}
-
 const _Atomic int *stop_install_role(bool orderly) {
-    if (!stop_supervised()) return stop_install(orderly ? "this step" : NULL);
+    if (!rank_env_supervised()) return stop_install(orderly ? "this step" : NULL);
     stop_launcher = (int)getppid();
     struct sigaction all = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     struct sigaction launchers = {.sa_sigaction = on_launcher_signal, .sa_flags = SA_SIGINFO | SA_RESTART};

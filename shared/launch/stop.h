@@ -21,15 +21,11 @@ const _Atomic int *stop_install(const char *behind);
 void stop_answers(const char *behind);
 void stop_answer(int number);  // async-signal-safe; does nothing when it is called again
 
-// The launcher, before it starts children: they will know it.
-void stop_supervise(void);
 // A role: as stop_install where it was started by hand. The child of a launcher heeds its signals alone, and
 // the launcher ends it itself when asked twice. orderly (a worker): it is one of those that the launcher asks
 // first, so a SIGTERM of anybody is obeyed; two that come at once are one, and the launcher's may be the lost
 // one.
 const _Atomic int *stop_install_role(bool orderly);
-// Whether a launcher watches over this process.
-bool stop_supervised(void);
 
 // A rank is given up. Where the run may be started again this process says why (NULL: another one has) and ends here;
 // otherwise nothing happens.

@@ -407,3 +407,14 @@ char *identity_disagreement(struct identity_side a, struct identity_side b) {
     free(f.text);
     return text;
 }
+
+char *identity_texts_disagreement(const char *name_a, const char *a, const char *name_b, const char *b) {
+    struct identity *of_a = identity_parse(a), *of_b = identity_parse(b);
+    if (!of_a) of_a = identity_from_json(NULL);
+    if (!of_b) of_b = identity_from_json(NULL);
+    char *text =
+        identity_disagreement((struct identity_side){name_a, of_a}, (struct identity_side){name_b, of_b});
+    identity_destroy(&of_a);
+    identity_destroy(&of_b);
+    return text;
+}

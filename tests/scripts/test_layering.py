@@ -27,7 +27,8 @@ LAYERS = {
                 {"kernels/ref", "kernels/cpu", "kernels/cuda"}],  # the backends: one never sees another
     "shared": [{"shared/core"},                                   # errors, files, JSON, units, the hooks of a topology
                {"shared/model"}, {"shared/config"},               # the model without ranks; keys as rows
-               {"shared/device", "shared/time", "shared/fabric"},  # choosing a device; where a step's time went; messages between processes
+               {"shared/device", "shared/time"},                  # choosing a device; where a step's time went
+               {"shared/fabric"},                                 # the processes of a job: who is there, what they say to each other
                {"shared/hf"}, {"shared/data"},
                {"shared/state"}, {"shared/report"},               # what survives; the files of a run
                {"shared/evaluation", "shared/monitor"},
@@ -48,7 +49,7 @@ LAYERS = {
 }
 # header pattern: the only files that may include it
 PRIVATE = {
-    r"zmq\.h": r"shared/fabric/.*|shared/launch/rendezvous\.[ch]",
+    r"zmq\.h": r"shared/fabric/.*",
     r"mpi\.h": r"decentral/mpi/.*",
     r"nccl\.h": r"tests/.*",
     r"liburing\.h": r"shared/offload/disk_lane\.c",

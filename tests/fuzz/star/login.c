@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/job/manifest.h"
 #include "ps/net/roster.h"
 #include "shared/core/error.h"
+#include "shared/state/identity.h"
 #include "tests/fuzz/fuzz.h"
 
 #define SHARDS  2
@@ -61,10 +61,9 @@ static void read_shards(const char *text, size_t n) {
 static void compare(const char *text) {
     static const char ours[] =
         "{\"program\": \"starring\", \"model.layers\": \"2\", \"train.steps\": \"30\"}";
-    const struct manifest_side it = {"worker 1", text}, own = {"the scheduler", ours};
-    free(manifest_difference(it, own));
-    free(manifest_difference(own, it));
-    char *none = manifest_difference(it, it);
+    free(identity_texts_disagreement("worker 1", text, "the scheduler", ours));
+    free(identity_texts_disagreement("the scheduler", ours, "worker 1", text));
+    char *none = identity_texts_disagreement("worker 1", text, "worker 1", text);
     FUZZ_CHECK(!none, "it differs from itself: %s", none);
 }
 

@@ -13,12 +13,14 @@
 // Threads     All calls from any thread.
 // Blocking    _open, _get, _all, _close: until their deadline. Nothing else does.
 // Errors      -1 or NULL after logging one sentence that names host and port, the rank and what to do.
-#ifndef STARRING_SHARED_LAUNCH_RENDEZVOUS_H
-#define STARRING_SHARED_LAUNCH_RENDEZVOUS_H
+#ifndef STARRING_SHARED_FABRIC_PEER_H
+#define STARRING_SHARED_FABRIC_PEER_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "shared/fabric/book.h"
 
 struct rendezvous;
 
@@ -26,23 +28,14 @@ struct rendezvous_options {
     const char *host;  // where rank 0 listens: a name or a number
     int port;
     int rank, size;
-    const char *
-        identity;  // identity_text's (shared/state/identity.h): a rank whose differs from rank 0's ends the meeting
+    const char *identity;   // what all must agree on: a rank whose differs from rank 0's ends the meeting
+    book_differs *differs;  // rank 0's: says how
     const char *interface;  // of this rank's address; NULL: by the route to the meeting point
     int least;  // 0: all must come. Else, behind the deadline, so many will do: the others are lost from the
                 // beginning, and their members have machine -1
     double deadline_s;  // for all to come, and for every later wait
     const _Atomic int *
         stop;  // ends rendezvous_open; NULL: nothing does. Later waits go on: who is asked to end has to report
-};
-
-// A member, as all know it after rendezvous_open.
-struct rendezvous_member {
-    char host[64];     // its name
-    char address[64];  // at which the others reach it
-    int machine;       // 0, 1, ..: in the order of the first rank on each; ranks of one machine share it
-    int local_rank;    // which of the ranks of its machine, in rank order
-    int pid;
 };
 
 struct rendezvous *rendezvous_open(const struct rendezvous_options *o);

@@ -1,10 +1,10 @@
-// The sockets and the thread of the rendezvous: what is said and when is in rendezvous_book.c.
+// The sockets and the thread of the rendezvous: what is said and when is in book.c.
 //
 //     rank 0     ROUTER tcp://host:port and inproc  <->  the book
 //     every rank DEALER ----------------------------<->  its seat
 //
 // Key         Who has not the job's key, where there is one, does not come in (shared/fabric/curve.h).
-#include "shared/launch/rendezvous.h"
+#include "shared/fabric/peer.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -22,10 +22,10 @@
 #include <zmq.h>
 
 #include "shared/core/error.h"
+#include "shared/fabric/address.h"
+#include "shared/fabric/book.h"
 #include "shared/fabric/curve.h"
 #include "shared/fabric/zap.h"
-#include "shared/launch/address.h"
-#include "shared/launch/rendezvous_book.h"
 #include "shared/time/clock.h"
 
 #define INSIDE      "inproc://rendezvous"
@@ -359,6 +359,7 @@ static int start(struct rendezvous *r, const char *address) {
         r->book = book_create(&(struct book_options){.size = r->o.size,
                                                      .least = r->o.least,
                                                      .identity = r->o.identity ? r->o.identity : "{}",
+                                                     .differs = r->o.differs,
                                                      .place = r->place,
                                                      .silent_s = r->o.deadline_s,
                                                      .say = say_to_seat,

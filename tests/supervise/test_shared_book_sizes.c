@@ -1,6 +1,6 @@
 // What the rendezvous costs rank 0 as a job grows: its book with 8 to 512 simulated ranks, eight to a machine, over a network that
 // loses nothing. Bytes are exact and asserted; CPU seconds are printed. With sizes as arguments it prints their rows:
-// build/tests/test_shared_rendezvous_sizes 4096
+// build/tests/test_shared_book_sizes 4096
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/launch/rendezvous_book.h"
+#include "shared/fabric/book.h"
 
 #define IDENTITY "{\"steps\":\"10\",\"seed\":\"1\"}"
 #define SECONDS  10    // of heartbeats

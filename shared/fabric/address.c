@@ -1,4 +1,4 @@
-#include "shared/launch/address.h"
+#include "shared/fabric/address.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

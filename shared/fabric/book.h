@@ -12,15 +12,26 @@
 // once; the rest is safe to repeat.
 //
 // Ownership   Messages are copied by who keeps them. Threads: one at a time. Nothing blocks.
-#ifndef STARRING_SHARED_LAUNCH_RENDEZVOUS_BOOK_H
-#define STARRING_SHARED_LAUNCH_RENDEZVOUS_BOOK_H
+#ifndef STARRING_SHARED_FABRIC_BOOK_H
+#define STARRING_SHARED_FABRIC_BOOK_H
 
-#include "shared/launch/rendezvous.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #define MEET_MAGIC    0x31565a52u  // of this version of these messages
 #define MEET_NAME_MAX 160
 #define MEET_TEXT_MAX 640
 #define MEET_DATA_MAX ((size_t)16 << 20)
+
+// A member, as all know it after rendezvous_open.
+struct rendezvous_member {
+    char host[64];     // its name
+    char address[64];  // at which the others reach it
+    int machine;       // 0, 1, ..: in the order of the first rank on each; ranks of one machine share it
+    int local_rank;    // which of the ranks of its machine, in rank order
+    int pid;
+};
 
 enum meet_kind {
     MEET_COME,
@@ -62,9 +73,13 @@ struct meet_come {
 typedef void meet_say(void *ctx, int rank, uint64_t life, const struct meet_message *m, const void *data);
 
 // ---------------------------------------------------------------- rank 0's book
+// How two identities of one job differ, and what to do, malloc'd; NULL: in nothing that counts.
+typedef char *book_differs(const char *name_a, const char *a, const char *name_b, const char *b);
+
 struct book_options {
     int size, least;               // least: rendezvous_options'
     const char *identity, *place;  // rank 0's; "host:port", for messages
+    book_differs *differs;         // NULL: texts are equal or not
     double silent_s;               // a member that is not heard for so long is lost; least waits for so long
     meet_say *say;
     void *ctx;

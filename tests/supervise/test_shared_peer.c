@@ -18,8 +18,8 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/launch/address.h"
-#include "shared/launch/rendezvous.h"
+#include "shared/fabric/address.h"
+#include "shared/fabric/peer.h"
 
 #define KEY "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
 

@@ -1,4 +1,4 @@
-#include "shared/launch/rendezvous_book.h"
+#include "shared/fabric/book.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -7,8 +7,7 @@
 #include <xxhash.h>
 
 #include "shared/core/error.h"
-#include "shared/launch/address.h"
-#include "shared/state/identity.h"
+#include "shared/fabric/address.h"
 
 #define AGAIN_S   1.0
 #define STUCK_S   2.0  // without an answer all that is under way is said again
@@ -169,17 +168,12 @@ static void refuse(struct book *b, const struct meet_message *m, const char *fmt
     b->o.say(b->o.ctx, m->rank, m->life, &no, why);
 }
 
+// How that rank's job is another one than rank 0's, malloc'd; NULL: it is the same.
 static char *differs(const struct book *b, int rank, const char *host, const char *text) {
-    char *name = xasprintf("rank %d on %s", rank, host), *words = NULL;
-    struct identity *own = identity_parse(b->o.identity), *its = identity_parse(text);
-    if (own && its)
-        words =
-            identity_disagreement((struct identity_side){name, its}, (struct identity_side){"rank 0", own});
-    else if (strcmp(b->o.identity, text) != 0)
-        words = xasprintf("rank %d on %s is another program than rank 0: install one version for all", rank,
-                          host);
-    identity_destroy(&own);
-    identity_destroy(&its);
+    if (!strcmp(b->o.identity, text)) return NULL;
+    char *name = xasprintf("rank %d on %s", rank, host);
+    char *words = b->o.differs ? b->o.differs(name, text, "rank 0", b->o.identity)
+                               : xasprintf("%s is of another job than rank 0", name);
     free(name);
     return words;
 }

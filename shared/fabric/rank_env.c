@@ -1,4 +1,4 @@
-#include "shared/launch/rank_env.h"
+#include "shared/fabric/rank_env.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -11,8 +11,8 @@
 
 #include "shared/core/error.h"
 #include "shared/core/proc_look.h"
-#include "shared/launch/stop.h"
 
+#define LAUNCHER    "STARRING_LAUNCHER"  // the launcher's process
 #define OWN_RANK    "STARRING_RANK"
 #define OWN_SIZE    "STARRING_RANKS"
 #define OWN_MEETING "STARRING_MEETING"
@@ -217,7 +217,7 @@ int rank_env_read(struct rank_env *e) {
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++, *e = none) {
         const struct rank_variables *v = &variables[i];
         bool rank = getenv(v->rank), size = getenv(v->size), torch = v->kind == RANK_ENV_TORCHRUN;
-        if ((v->kind == RANK_ENV_OWN && !stop_supervised()) || (v->needs && !getenv(v->needs))) continue;
+        if ((v->kind == RANK_ENV_OWN && !rank_env_supervised()) || (v->needs && !getenv(v->needs))) continue;
         if (!half && rank != size && (rank || torch)) half = v;
         if (!rank || !size) continue;
         if (read_count(v->rank, 0, &e->rank) || read_count(v->size, 1, &e->size)) return -1;
@@ -254,6 +254,17 @@ int rank_env_group(const struct rank_env *e, int workers) {
     return e->local_size && e->local_rank == e->rank % e->local_size ? e->local_size : 0;
 }
 
+void rank_env_supervise(void) {
+    char number[16];
+    snprintf(number, sizeof number, "%d", (int)getpid());
+    setenv(LAUNCHER, number, 1);
+}
+
+bool rank_env_supervised(void) {
+    const char *launcher = getenv(LAUNCHER);
+    return launcher && atoi(launcher) == (int)getppid();
+}
+
 void rank_env_give(int rank, int size, int meeting) {
     const struct {
         const char *name;
@@ -268,7 +279,7 @@ void rank_env_give(int rank, int size, int meeting) {
 
 int rank_env_meeting(void) {
     int fd = -1;
-    return stop_supervised() && getenv(OWN_MEETING) && !read_count(OWN_MEETING, 0, &fd) ? fd : -1;
+    return rank_env_supervised() && getenv(OWN_MEETING) && !read_count(OWN_MEETING, 0, &fd) ? fd : -1;
 }
 
 void rank_env_take_back(void) {

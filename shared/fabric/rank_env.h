@@ -1,5 +1,5 @@
 // Was this process started as one rank of many? This program's own launchers, Open MPI's mpirun, Slurm's srun, torchrun and
-// others (the table of rank_env.c) say so in the environment, and where the ranks meet (rendezvous.h). A job that is there and
+// others (the table of rank_env.c) say so in the environment, and where the ranks meet (peer.h). A job that is there and
 // cannot be joined is an error: each of its processes would train all of it, into one directory. Reading it is pure: reads variables, changes nothing.
 //
 // The user's choice (--launch, or "launch" in the configuration) wins over the variables that a batch
@@ -25,8 +25,8 @@
 //   others                         only MASTER_ADDR says it; without MASTER_PORT the port is 29500, and on one machine one made
 //                                  of the number of the job, or of the process that has started all
 //   mpirun                         where rank 0 is, is told over MPI: host is "" until rank_env_meet has asked
-#ifndef STARRING_SHARED_LAUNCH_RANK_ENV_H
-#define STARRING_SHARED_LAUNCH_RANK_ENV_H
+#ifndef STARRING_SHARED_FABRIC_RANK_ENV_H
+#define STARRING_SHARED_FABRIC_RANK_ENV_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -65,6 +65,9 @@ int rank_env_first_host(const char *list, char *out, size_t size);
 struct rank_env rank_env_told(const struct rank_env *e, enum launch_kind told);
 // How many ranks a group of "reduce_group": "host" has, one machine's; 0: it is not known, or they do not follow each other.
 int rank_env_group(const struct rank_env *e, int workers);
+// The launcher, before it starts children: they will know it.
+void rank_env_supervise(void);
+bool rank_env_supervised(void);  // whether a launcher watches over this process
 // For the children that are started until it is taken back: they are that rank; rank -1: the whole run, of which only the
 // descriptor of the memory is told.
 void rank_env_give(int rank, int size, int meeting);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "shared/core/error.h"
-#include "shared/launch/rendezvous_book.h"
+#include "shared/fabric/book.h"
 #include "tests/fuzz/fuzz.h"
 
 #define RANKS    3
@@ -155,7 +155,7 @@ static void check(const struct meeting *x) {
     }
 }
 
-FUZZ_TARGET(rendezvous) {
+FUZZ_TARGET(book) {
     struct meeting x = {.in = {data, size}, .now_s = 10};
     x.book = book_create(&(struct book_options){.size = RANKS,
                                                 .least = fuzz_u8(&x.in) & 1 ? 2 : 0,

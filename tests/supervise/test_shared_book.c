@@ -9,7 +9,8 @@
 
 #include <cmocka.h>
 
-#include "shared/launch/rendezvous_book.h"
+#include "shared/fabric/book.h"
+#include "shared/state/identity.h"
 
 #define RANKS    5
 #define FLIGHT   4096
@@ -86,6 +87,7 @@ static struct net *net_new(unsigned seed) {
     for (int i = 0; i < RANKS; i++) seat_new(n, i, (uint64_t)i + 1, hosts[i], IDENTITY);
     n->book = book_create(&(struct book_options){.size = RANKS,
                                                  .identity = IDENTITY,
+                                                 .differs = identity_texts_disagreement,
                                                  .place = "h1:29500",
                                                  .silent_s = SILENT_S,
                                                  .say = to_seat,

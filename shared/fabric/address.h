@@ -1,6 +1,6 @@
 // Addresses of this machine and of the place where ranks meet.
-#ifndef STARRING_SHARED_LAUNCH_ADDRESS_H
-#define STARRING_SHARED_LAUNCH_ADDRESS_H
+#ifndef STARRING_SHARED_FABRIC_ADDRESS_H
+#define STARRING_SHARED_FABRIC_ADDRESS_H
 
 #include <stdbool.h>
 

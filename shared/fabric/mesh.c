@@ -15,14 +15,15 @@
 
 #define MAGIC        0x6873656du  // of this version of these messages
 #define QUEUE_PIECES 1000         // of each connection and direction: far more than the windows hold
-#define DIAL_AGAIN_S 0.25
-#define COME_MS      20   // between two looks at who has come
-#define GONE_S       0.3  // in which what was sent before an end arrives
-#define LAST_S       0.5  // for what is given up to leave
-#define LEAVE_S      5.0  // at most, for a goodbye to be heard
-#define PROBES_S     2.0  // behind an end: how long its connection may still take messages
+#define DIAL_AGAIN_S 0.25         // between two connections to a peer, where one has failed
+#define DIAL_ANEW_S  4.0          // and where nothing is known of it: longer than a handshake may last
+#define LOOKS        16           // at peers' connections, so that a look at all of many costs no core
+#define COME_MS      20           // between two looks at who has come
+#define GONE_S       0.3          // in which what was sent before an end arrives
+#define LAST_S       0.5          // for what is given up to leave
+#define LEAVE_S      5.0          // at most, or the deadline, for a goodbye to be heard
+#define PROBES_S     2.0          // behind an end: how long its connection may still take messages
 #define LINGER_MS    500
-#define TOKEN_BYTES  16
 #define RANK_NAME    24
 #define DESCRIPTORS  40  // beside connections
 
@@ -45,6 +46,7 @@ struct peer {
     struct net_route route;
     bool here;         // it has shown that it is of the mesh
     bool left, heard;  // it has said goodbye; it has heard this rank's
+    bool failed;       // a connection to it has, before it was here
     double dialled_s;
     double gone_s;  // when its connection was found to have ended; 0: it has not
     char why[LANES_WHY];
@@ -56,6 +58,7 @@ struct mesh {
     struct fabric_socket *router;
     struct card *cards;  // (size)
     struct card own;
+    int next;              // the peer that is looked at next
     double ended_s;        // when a connection to the router ended last
     struct peer *peers;    // (size)
     struct pollfd *fds;    // of the eventfd, the router and the dealers
@@ -178,8 +181,10 @@ static void look_at_ends(struct mesh *m) {
     double now = now_seconds();
     if (fabric_ended(m->router)) m->ended_s = now;
     bool ended = m->ended_s > 0 && now - m->ended_s < PROBES_S;
-    for (int i = 0; i < m->o.size; i++) {
+    for (int k = 0; k < m->o.size && (k < LOOKS || ended); k++) {
+        int i = m->next;
         struct peer *p = &m->peers[i];
+        m->next = (i + 1) % m->o.size;
         if (p->dealer && fabric_ended(p->dealer) && p->here) set_gone(m, i, why);
         if (p->dealer && p->gone_s > 0 && now - p->gone_s > PROBES_S && !m->polls) {
             m->fds[DEALER_FD + i].fd = -1;
@@ -351,9 +356,11 @@ static int dial(struct mesh *m, int to) {
 // A connection whose handshake did not come to its end is made anew.
 static void come(struct mesh *m, int to) {
     struct peer *p = &m->peers[to];
-    bool ended = fabric_ended(p->dealer), first = p->dialled_s == 0;
-    if (!first && (!ended || now_seconds() - p->dialled_s < DIAL_AGAIN_S)) return;
+    bool first = p->dialled_s == 0;
+    if (fabric_ended(p->dealer)) p->failed = true;
+    if (!first && now_seconds() - p->dialled_s < (p->failed ? DIAL_AGAIN_S : DIAL_ANEW_S)) return;
     p->dialled_s = now_seconds();
+    p->failed = false;
     if (!first) fabric_ask_again(p->dealer);
     post(m, to, KIND_COME, NULL, NULL, 0, NULL);
 }
@@ -425,7 +432,7 @@ static bool all_heard(const struct mesh *m) {
 }
 
 void mesh_leave(struct mesh *m) {
-    double until = now_seconds() + LEAVE_S;
+    double until = now_seconds() + (m->o.deadline_s > LEAVE_S ? m->o.deadline_s : LEAVE_S);
     pthread_mutex_lock(&m->lock);
     for (int i = 0; i < m->o.size; i++)
         if (i != m->o.rank) post(m, i, KIND_BYE, NULL, NULL, 0, NULL);

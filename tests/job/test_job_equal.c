@@ -170,9 +170,9 @@ static void every_medium(void **state) {
     } runs[] = {
         {"ps:sync", "--medium tcp", "processes", "tcp"},
         {"zero:0", "--launch auto --medium shm", "processes", "shm"},
-        {"zero:1", "--medium tcp", "mpirun", "tcp"},
+        {"zero:1", "--medium tcp", "processes", "tcp"},
         {"zero:2", "--medium shm", "processes", "shm"},
-        {"zero:3", "--medium tcp", "mpirun", "tcp"},
+        {"zero:3", "--launch mpi --medium tcp", "mpirun", "tcp"},
         {"zero:3", "--launch mpi --medium shm", "mpirun", "shm"},
         {"zero:3", "--launch mpi", "mpirun", "shm"},
         {"zero:3", "", "processes", "shm"},

@@ -144,12 +144,12 @@ static void refused(const struct job_place *p, const char *how, const char *says
 static void the_users_own_choice(void **state) {
     setenv("OMPI_MCA_btl", "tcp,self", 1);
     refused(*state, "--launch mpi --medium shm", "OMPI_MCA_btl=self,");
-    struct job_output o = run(*state, "zero:2", "--medium tcp");
+    struct job_output o = run(*state, "zero:2", "--launch mpi --medium tcp");
     if (o.status) fail_msg("%s", o.err);
     job_output_free(&o);
     unsetenv("OMPI_MCA_btl");
     setenv("OMPI_MCA_pml", "cm", 1);
-    refused(*state, "--medium tcp", "OMPI_MCA_pml=ob1");
+    refused(*state, "--launch mpi --medium tcp", "OMPI_MCA_pml=ob1");
     unsetenv("OMPI_MCA_pml");
 }
 

@@ -399,7 +399,7 @@ void cli_print(FILE *f, const char *text) {
 
 void cli_help(FILE *f, const struct cli_command *cmd, const char *topic) {
     cli_print(f, "starring ");
-    fprintf(f, "%s %s\n\n", cmd->name, cmd->usage);
+    fprintf(f, "%s%s%s\n\n", cmd->name, *cmd->usage ? " " : "", cmd->usage);
     cli_print(f, cmd->summary);
     fputs("\n\nOptions:\n", f);
     size_t configured, count;

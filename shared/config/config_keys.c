@@ -152,7 +152,7 @@ static const struct config_key keys[] = {
          IN(RANKS)),  // how the processes were started
     ENUM("medium", R | ORDER, c.medium, medium_names,
          FLAG("medium", "M",
-              "what processes talk through: shm, or tcp (of a ring: with --launch mpi), or auto (auto)"),
+              "what processes of one host talk through: shm, tcp or auto (auto)"),
          IN(RANKS)),  // where one demands shared memory
     TEXT(
         "interface", NOBODY, c.interface,

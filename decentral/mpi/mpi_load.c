@@ -1,19 +1,62 @@
-// Opens what is linked with Open MPI, so that the program itself needs none.
+// Opens what is linked with Open MPI, so that the program itself needs none: STARRING_MPI_SO's file when it is set and not empty;
+// else beside the program, in its lib folder, and in the lib folder next to its own (bin/starring, lib/... and
+// lib/starring/...). It takes of the program what it needs of it: errors, streams, what a collective means.
 #include "decentral/mpi/mpi_load.h"
 
+#include <dlfcn.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
 #include "decentral/collective/collective_peers.h"
-#include "decentral/collective/plugin.h"
 #include "shared/core/error.h"
+#include "shared/launch/launch.h"
 
-static struct plugin plugin = {.file = MPI_ENGINE_FILE,
-                               .symbol = MPI_ENGINE_SYMBOL,
-                               .variable = "STARRING_MPI_SO",
-                               .library = "Open MPI",
-                               .runs = "the package openmpi-bin",
-                               .builds = "the packages openmpi-bin and libopenmpi-dev",
-                               .instead = "--launch processes"};
+#define VARIABLE "STARRING_MPI_SO"
 
-static const struct mpi_engine *engine(const char **why) { return plugin_open(&plugin, why); }
+static char why_not[PATH_MAX + 256];
+
+// RTLD_GLOBAL: Open MPI's own parts look for its symbols among those of the program. NULL: why_not says why.
+static const struct mpi_engine *load(void) {
+    static const char *const places[] = {"", "lib/", "../lib/", "../lib/starring/"};
+    const char *given = getenv(VARIABLE);
+    char *program = launch_self(), path[PATH_MAX] = "";
+    int folder = program ? (int)(strrchr(program, '/') - program) + 1 : 0;
+    if (given && *given)
+        snprintf(path, sizeof path, "%s", given);
+    else
+        for (size_t i = 0; i < sizeof places / sizeof *places && (i == 0 || access(path, R_OK)); i++)
+            snprintf(path, sizeof path, "%.*s%s" MPI_ENGINE_FILE, folder, program ? program : "", places[i]);
+    void *library = access(path, R_OK) ? NULL : dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    const char *error = access(path, R_OK) ? NULL : dlerror();
+    const struct mpi_engine *found = library ? dlsym(library, MPI_ENGINE_SYMBOL) : NULL;
+    if (!found && error)
+        snprintf(why_not, sizeof why_not,
+                 "%s; install Open MPI (the package openmpi-bin), or use --launch processes", error);
+    else if (!found)
+        snprintf(
+            why_not, sizeof why_not,
+            "this build has no Open MPI: there is no " MPI_ENGINE_FILE
+            " in %.*s or its lib folder; install Open MPI (the packages openmpi-bin and libopenmpi-dev) and run make, or "
+            "use --launch processes",
+            folder, program ? program : "");
+    free(program);
+    return found;
+}
+
+// Loaded once and never closed. Any thread. NULL: *why is a sentence.
+static const struct mpi_engine *engine(const char **why) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static const struct mpi_engine *found;
+    pthread_mutex_lock(&lock);
+    if (!found && !*why_not) found = load();
+    pthread_mutex_unlock(&lock);
+    *why = why_not;
+    return found;
+}
 
 bool mpi_available(const char **why) { return engine(why) != NULL; }
 

@@ -74,7 +74,7 @@ static int job_leaves(struct process_rank *r) {
     if (r->rank > 0) usleep(200000);
     collective_broadcast(c, r->s, big, sizeof big, DT_U8, 0);
     if (stream_sync(r->s) || big[0] != 7 || big[sizeof big - 1] != 7) return -1;
-    if (r->rank > 0) usleep(700000);
+    if (r->rank > 0) usleep(r->rank == 1 ? 1500000 : 700000);  // rank 2 waits, and not for rank 0
     if (r->rank == 1) collective_send(c, r->s, big, 3, DT_U8, 2);
     if (r->rank == 2) collective_recv(c, r->s, big, 3, DT_U8, 1);
     int rc = stream_sync(r->s);

@@ -12,6 +12,7 @@
 #include "shared/core/error.h"
 #include "shared/fabric/job_key.h"
 #include "shared/fabric/rank_env.h"
+#include "shared/time/turn_clock.h"
 
 #define HELLO_FIRST_S 0.05  // then twice that, ..
 #define HELLO_EVERY_S 0.5
@@ -104,19 +105,14 @@ static int fail_refused(const struct ps_login *l) {
                 l->role->scheduler);
 }
 
-// A moment of waiting, less what this process stood still itself.
-static double waited_since(double start, struct turn_stall *still, double deadline_s) {
-    double now = now_seconds();
-    return turn_stall_moved(start, turn_stall_excused(still, deadline_s, now), now);
-}
-
 int ps_login(const struct ps_login *l, struct ps_identity *id) {
     struct waiting waiting = {.said_s = 0};
-    struct turn_stall still = {0};
-    double start = now_seconds(), said = 0, deadline_s = ps_deadline_s(l->role->config);
+    double said = 0, deadline_s = ps_deadline_s(l->role->config);
+    struct turn_clock clock = {.lost_s = deadline_s};
+    double start = now_seconds(), now;
     bool refused = false;
     int repeats = -1;
-    while (now_seconds() - (start = waited_since(start, &still, deadline_s)) < deadline_s) {
+    while ((now = turn_clock_turn(&clock, now_seconds())) - start < deadline_s) {
         struct net_message m;
         say_waiting(l, id, &waiting, "the scheduler");
         if (repeats < 0 || now_seconds() - said > rto_backoff(HELLO_FIRST_S, repeats, HELLO_EVERY_S)) {
@@ -136,7 +132,7 @@ int ps_login(const struct ps_login *l, struct ps_identity *id) {
         if (rc == 0) continue;
         ps_frame_release(m.frame);
         // It lives, and has files to read first (ps/scheduler/scheduler.c).
-        if (m.header.kind == WIRE_HEARTBEAT_ACK) start = now_seconds();
+        if (m.header.kind == WIRE_HEARTBEAT_ACK) start = now;
         // A shard is of the same life of the job as its server.
         bool other = id->role == PS_SHARD && m.header.job != id->job;
         if (m.header.kind != WIRE_WELCOME || m.header.job == 0 || other) continue;
@@ -173,9 +169,10 @@ struct roster *ps_read_start(const struct ps_role_options *role, int shards, int
 
 struct roster *ps_wait_start(const struct ps_login *l, struct ps_identity *id) {
     struct waiting waiting = {.said_s = 0};
-    struct turn_stall still = {0};
-    double start = now_seconds(), said = 0, deadline_s = 1.25 * ps_deadline_s(l->role->config);
-    while (now_seconds() - (start = waited_since(start, &still, deadline_s)) < deadline_s) {
+    double said = 0, deadline_s = 1.25 * ps_deadline_s(l->role->config);
+    struct turn_clock clock = {.lost_s = deadline_s};
+    double start = now_seconds(), now;
+    while ((now = turn_clock_turn(&clock, now_seconds())) - start < deadline_s) {
         struct net_message m;
         say_waiting(l, id, &waiting, "the other workers and the servers of the job");
         // Says that this role lives, too; and once the job has started, START is the answer.
@@ -187,7 +184,7 @@ struct roster *ps_wait_start(const struct ps_login *l, struct ps_identity *id) {
         if (rc < 0) return NULL;
         if (rc == 0) continue;
         // It lives, and says itself when it has waited for others, for a step or for files for too long.
-        if (m.header.kind == WIRE_WELCOME || m.header.kind == WIRE_HEARTBEAT_ACK) start = now_seconds();
+        if (m.header.kind == WIRE_WELCOME || m.header.kind == WIRE_HEARTBEAT_ACK) start = now;
         bool started = m.header.kind == WIRE_START && m.frame;
         struct roster *roster = started ? ps_read_start(l->role, l->shards, 0, m.frame) : NULL;
         if (started) {

@@ -9,6 +9,7 @@
 #include "ps/net/net.h"
 #include "shared/core/error.h"
 #include "shared/core/wire_count.h"
+#include "shared/time/turn_clock.h"
 
 #define QUEUE_MESSAGES 16
 
@@ -24,7 +25,7 @@ struct pulse {
 // Whether the thread that must turn does, or has not begun.
 static bool turns(struct pulse *p, double now) {
     uint64_t n = p->o.turns ? atomic_load(p->o.turns) : 0;
-    return turning_stood(&p->turning, n, 0, now) <= ps_deadline_s(p->o.role->config);
+    return turning_stood(&p->turning, n, now) <= ps_deadline_s(p->o.role->config);
 }
 
 static void *pulse_main(void *arg) {

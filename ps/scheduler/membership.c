@@ -7,7 +7,6 @@
 
 #include "ps/job/consistency.h"
 #include "ps/job/timing.h"
-#include "ps/net/clock.h"
 #include "ps/net/link.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
@@ -269,10 +268,8 @@ int membership_heard(struct membership *c, const struct wire_header *h, double n
 }
 
 void membership_heartbeat(struct membership *c, int i, const struct wire_header *h, double now) {
-    struct wire_header answer = {.kind = WIRE_HEARTBEAT_ACK,
-                                 .flags = membership_stop_flag(c),
-                                 .ready_ns = h->ready_ns,
-                                 .peers_ready_ns = ps_clock_ns(now)};
+    struct wire_header answer = {
+        .kind = WIRE_HEARTBEAT_ACK, .flags = membership_stop_flag(c), .ready_ns = h->ready_ns};
     if (h->seq > c->m[i].progress) {
         c->m[i].progress = h->seq;
         c->m[i].progress_s = now;
@@ -401,13 +398,6 @@ static void closing_tick(struct membership *c) {
         if (begins) port_tell(&c->o.port, i, &h);
     }
     c->done = all;
-}
-
-void membership_excuse(struct membership *c, double excused_s, double now) {
-    for (int i = 0; i < c->count; i++) c->m[i].seen_s = turn_stall_moved(c->m[i].seen_s, excused_s, now);
-    // The deadline of the members that are still to come moves as well.
-    c->o.start_s = turn_stall_moved(c->o.start_s, excused_s, now);
-    c->came_s = turn_stall_moved(c->came_s, excused_s, now);
 }
 
 int membership_tick(struct membership *c, int64_t step, double now) {

@@ -142,8 +142,6 @@ void membership_let_in(struct membership *c, int worker, bool asks, double now);
 
 // ---- time
 // Starts and closes the job, notices late and lost members. step: the job's, for texts. 0 or -1.
-// The scheduler stood still: its members were less silent than the clock says (ps/job/timing.h).
-void membership_excuse(struct membership *c, double excused_s, double now);
 int membership_tick(struct membership *c, int64_t step, double now);
 // Whether that worker, server or shard is not there, and nothing has been heard of it for a deadline.
 bool membership_late(const struct membership *c, int member, double now);

@@ -27,6 +27,7 @@
 #include "shared/report/span_files.h"
 #include "shared/state/checkpoint.h"
 #include "shared/time/thread_time.h"
+#include "shared/time/turn_clock.h"
 #include "shared/train/job.h"
 
 #define QUEUE_MESSAGES  65536  // control messages of all members
@@ -123,7 +124,7 @@ struct scheduler {
     int found;                    // what a job has come to: 0 or -1
     struct epoch_options epochs;  // of the first
     char why[WIRE_TEXT_MAX];
-    struct turn_stall still;
+    struct turn_clock turns;  // the core's
     struct waiting waiting;
     struct thread_time *spans;  // NULL: no trace
     int64_t cpu_begin_ns;       // when the job started
@@ -143,6 +144,8 @@ static void scheduler_send(void *ctx, int peer, const struct ps_message *message
         m.header.values[2] = (double)atomic_load(&s->wire.control_sent);
         m.header.values[3] = (double)atomic_load(&s->wire.control_received);
     }
+    // Clocks are compared by it, so it is the host's (ps/net/clock.h).
+    if (m.header.kind == WIRE_HEARTBEAT_ACK) m.header.peers_ready_ns = clock_ns(CLOCK_MONOTONIC);
     if (s->core) s->id.job = scheduler_core_epochs(s->core)->job;
     ps_stamp(&s->id, &m.header);
     // A process that is refused learns nothing of the job.
@@ -157,6 +160,8 @@ static void link_turn(struct scheduler *s) {
     s->linked_job = job;
 }
 
+static double moment(const struct scheduler *s) { return turn_clock_at(&s->turns, now_seconds()); }
+
 // Hands a message to the core: of a member by way of the link, which may answer.
 static void hear(struct scheduler *s, struct net_message *m) {
     // Pulses have a socket of their own, at which nobody listens.
@@ -167,7 +172,7 @@ static void hear(struct scheduler *s, struct net_message *m) {
     if (member >= 0) link_receive(s->link, member, &m->header, now_seconds());
     thread_time_enter(s->spans, (int)m->header.kind, span_for(m->header.step, -1, m->header.rank, 1));
     bool login = m->header.kind == WIRE_HELLO;
-    member = scheduler_core_message(s->core, &m->header, m->frame, now_seconds());
+    member = scheduler_core_message(s->core, &m->header, m->frame, moment(s));
     if (member >= 0 && login) s->routes[member] = m->from;
     if (member >= 0 && login) link_receive(s->link, member, &m->header, now_seconds());
     link_turn(s);
@@ -175,7 +180,7 @@ static void hear(struct scheduler *s, struct net_message *m) {
 
 // What looks at all members, of whom there may be thousands: not for each message, but for all that have come together. 0 or -1.
 static int look_around(struct scheduler *s) {
-    int rc = scheduler_core_tick(s->core, now_seconds());
+    int rc = scheduler_core_tick(s->core, turn_clock_turn(&s->turns, now_seconds()));
     link_turn(s);
     link_tick(s->link, now_seconds());
     return rc;
@@ -372,7 +377,7 @@ static void hear_launcher(struct scheduler *s) {
     while (launcher_dead(&s->launcher, &pid, why)) {
         static const char *const fates[] = {
             [CORE_WITHOUT] = "without", [CORE_ANEW] = "anew", [CORE_ENDS] = "ends"};
-        enum core_fate fate = scheduler_core_dead(s->core, pid, why, now_seconds());
+        enum core_fate fate = scheduler_core_dead(s->core, pid, why, moment(s));
         const char *reason = fate == CORE_ENDS ? scheduler_core_error(s->core) : "";
         // The launcher knows the dead process; the rest of the text says why that is the end.
         size_t known = strlen(why);
@@ -388,7 +393,7 @@ static int scheduler_loop(struct scheduler *s) {
         int rc = 0;
         say_waiting(s, now_seconds());
         char text[WIRE_TEXT_MAX];
-        while (scheduler_core_slow(s->core, now_seconds(), text) || scheduler_core_news(s->core, text))
+        while (scheduler_core_slow(s->core, moment(s), text) || scheduler_core_news(s->core, text))
             if (!s->o->config->quiet) info("%s", text);
         say_alive(s);
         say_standing(s);
@@ -397,9 +402,7 @@ static int scheduler_loop(struct scheduler *s) {
         bool soon = scheduler_core_hurry(s->core) || (s->beginning && !background_done(s->files, s->begins));
         if (net_poll(items, s->launcher.fd ? 2 : 1, soon ? HURRY_MS : POLL_MS) != 0)
             return scheduler_core_abort(s->core, "the scheduler cannot poll its socket");
-        // Before the messages that have come meanwhile are heard: they are followed by a look at silent members.
-        double now = now_seconds(), excused_s = turn_stall_excused(&s->still, ps_lost_s(s->o->config), now);
-        if (excused_s > 0) scheduler_core_excuse(s->core, excused_s, now);
+        double now = now_seconds();
         if (items[1].ready) hear_launcher(s);
         while (items[0].ready && now_seconds() - now < POLL_MS * 1e-3 && (rc = net_recv(s->router, &m)) == 1)
             hear(s, &m);
@@ -489,7 +492,8 @@ static int scheduler_open(struct scheduler *s) {
                                    .absent = {s, note_absence},
                                    .recorded = s->replay ? recorded : NULL,
                                    .recorded_ctx = s};
-    s->still.turn_s = co.start_s;
+    s->turns.lost_s = ps_lost_s(c);
+    turn_clock_turn(&s->turns, co.start_s);
     s->core = scheduler_core_create(&co);
     s->routes = xcalloc((unsigned long)scheduler_core_members(s->core), sizeof *s->routes);
     return 0;
@@ -498,7 +502,7 @@ static int scheduler_open(struct scheduler *s) {
 // The job has ended, and everybody is to hear why.
 static void part(struct scheduler *s) {
     link_hurry(s->link, PARTING_EVERY_S);
-    while (!scheduler_core_part(s->core, now_seconds())) {
+    while (!scheduler_core_part(s->core, moment(s))) {
         struct net_poll_item item = {.socket = s->router};
         struct net_message m;
         if (net_poll(&item, 1, POLL_MS) != 0) return;

@@ -277,10 +277,6 @@ int scheduler_core_message(struct scheduler_core *c, const struct wire_header *h
     return i;
 }
 
-void scheduler_core_excuse(struct scheduler_core *c, double excused_s, double now) {
-    membership_excuse(&c->members, excused_s, now);
-}
-
 int scheduler_core_tick(struct scheduler_core *c, double now) {
     const struct membership *m = &c->members;
     if (c->error[0]) return -1;

@@ -1,7 +1,8 @@
 // The scheduler as a pure state machine. It has two halves: the members of the job (membership.h) and what its
 // members do together (rounds.h). This file hands each message to the half that it concerns and ends the job
 // for all members when one half fails. After a death (`death`: the one place where that is decided) it makes both
-// halves anew, for the next epoch (epochs.h), as often as restarts are left. No sockets, no clock but `now` (seconds). One thread.
+// halves anew, for the next epoch (epochs.h), as often as restarts are left. No sockets, no clock but `now` (seconds), which stands while
+// the thread does: nobody is silent then (shared/time/turn_clock.h). One thread.
 //
 // Errors: -1 with scheduler_core_error set; the ABORT to every member has then been sent.
 #ifndef STARRING_PS_SCHEDULER_SCHEDULER_CORE_H
@@ -19,8 +20,6 @@ int scheduler_core_knows(const struct scheduler_core *c, const struct wire_heade
 // Takes over frame. The member behind the message, or -1: nobody of this job (refused or dropped).
 int scheduler_core_message(struct scheduler_core *c, const struct wire_header *h, struct ps_frame *frame,
                            double now);
-// The scheduler stood still, as turn_stall_excused says. Call before the messages that have come meanwhile.
-void scheduler_core_excuse(struct scheduler_core *c, double excused_s, double now);
 // Deadlines, START, SHUTDOWN: looks at all members. Call behind the messages that have come, and at least every heartbeat. 0
 // or -1.
 int scheduler_core_tick(struct scheduler_core *c, double now);

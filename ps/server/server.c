@@ -185,12 +185,13 @@ static int server_load(struct server *s, const char *path, uint64_t seal) {
 }
 
 // Hears the scheduler until it ends the job. 1: shut down, 0: go on, -1: failed (logged).
-static int server_listen_scheduler(struct server *s, double *heard_s) {
+static int server_listen_scheduler(struct server *s, const struct turn_clock *clock, double *heard_s) {
     struct net_message m;
     int rc;
     while ((rc = net_recv(s->scheduler, &m)) == 1) {
-        *heard_s = now_seconds();
-        if (m.header.job == s->id.job) link_receive(s->link, PEER_SCHEDULER, &m.header, *heard_s);
+        double now = now_seconds();
+        *heard_s = turn_clock_at(clock, now);
+        if (m.header.job == s->id.job) link_receive(s->link, PEER_SCHEDULER, &m.header, now);
         bool start = m.header.kind == WIRE_START && m.frame;
         if (start && !atomic_load(&s->roster))
             atomic_store(&s->roster, ps_read_start(s->o, s->map->shards, s->c->workers, m.frame));
@@ -204,7 +205,7 @@ static int server_listen_scheduler(struct server *s, double *heard_s) {
         }
         if (rejoin_asked(s->id.job, &m.header)) return rejoin_now(s->o, s->id.incarnation, m.header.text);
         if (m.header.kind == WIRE_HEARTBEAT_ACK)
-            ps_clock_sample(&s->id.clock, m.header.ready_ns, m.header.peers_ready_ns, ps_clock_ns(*heard_s));
+            ps_clock_sample(&s->id.clock, m.header.ready_ns, m.header.peers_ready_ns, ps_clock_ns(now));
         if (m.header.kind == WIRE_SHUTDOWN) {
             const double *v = m.header.values;
             if (m.header.count == 4)
@@ -217,12 +218,12 @@ static int server_listen_scheduler(struct server *s, double *heard_s) {
 }
 
 // The reason that ends this server, or NULL; it is in text where the process may only have been frozen.
-static const char *server_trouble(struct server *s, double excused_s, char text[WIRE_TEXT_MAX]) {
+static const char *server_trouble(struct server *s, double now, char text[WIRE_TEXT_MAX]) {
     struct loader *loader = atomic_load(&s->loader);
     const char *why = NULL;
     for (int t = 0; t < s->map->threads; t++) {
         struct shard *shard = &s->shards[t];
-        double stood_s = turning_stood(&shard->turning, atomic_load(&shard->turns), excused_s, now_seconds());
+        double stood_s = turning_stood(&shard->turning, atomic_load(&shard->turns), now);
         if (atomic_load(&shard->failed)) {
             why = shard->error;
         } else if (stood_s > ps_deadline_s(s->c)) {
@@ -236,29 +237,28 @@ static const char *server_trouble(struct server *s, double excused_s, char text[
 
 static int server_watch(struct server *s, const struct ps_login *l) {
     double heard_s = now_seconds(), beat_s = 0, hello_s = heard_s;
-    struct turn_stall still = {.turn_s = heard_s};
+    struct turn_clock clock = {.lost_s = ps_lost_s(s->c)};
+    turn_clock_turn(&clock, heard_s);
     for (;;) {
         struct net_poll_item item = {.socket = s->scheduler};
         char text[WIRE_TEXT_MAX];
         if (net_poll(&item, 1, POLL_MS) != 0) return -1;
-        int rc = item.ready ? server_listen_scheduler(s, &heard_s) : 0;
+        int rc = item.ready ? server_listen_scheduler(s, &clock, &heard_s) : 0;
         if (rc != 0) return rc < 0 ? -1 : 0;
-        double now = now_seconds(), excused_s = turn_stall_excused(&still, ps_lost_s(s->c), now);
+        double now = now_seconds(), silent_s, turn_s = turn_clock_turn(&clock, now);
         link_tick(s->link, now);
-        // This process stood still: what the scheduler has said since is yet to be heard.
-        heard_s = turn_stall_moved(heard_s, excused_s, now);
         for (int t = 0; t < s->map->threads; t++) staleness_log_tell(s->shards[t].staleness_log);
-        const char *why = server_trouble(s, excused_s, text);
+        const char *why = server_trouble(s, turn_s, text);
         // A process that was frozen, and is not any more: the job may have gone on without it.
         if (why == text && s->c->recovery.restart > 0) return rejoin_now(s->o, s->id.incarnation, why);
         if (why) {
             ps_abort(s->scheduler, s->link, &s->id, why);
             return ps_fail(why);
         }
-        if (now - heard_s > ps_lost_s(s->c)) {
-            char lost[WIRE_TEXT_MAX], stood[TURN_STALL_WORDS];
-            snprintf(lost, sizeof lost, "the scheduler was lost: silent for %.1f s%s" PS_LOST_KEY,
-                     now - heard_s, turn_stall_words(&still, ps_lost_s(s->c), heard_s, stood));
+        if ((silent_s = turn_s - heard_s) > ps_lost_s(s->c)) {
+            char lost[WIRE_TEXT_MAX], stood[TURN_CLOCK_WORDS];
+            snprintf(lost, sizeof lost, "the scheduler was lost: silent for %.1f s%s" PS_LOST_KEY, silent_s,
+                     turn_clock_words(&clock, heard_s, stood));
             // With restarts left another one may be started in its place.
             return s->c->recovery.restart > 0 ? rejoin_now(s->o, s->id.incarnation, lost) : fail("%s", lost);
         }

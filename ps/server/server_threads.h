@@ -17,6 +17,7 @@
 #include "ps/server/server_sharing.h"
 #include "ps/server/server_time.h"
 #include "ps/server/state_file.h"
+#include "shared/time/turn_clock.h"
 
 struct pulse;
 struct server;

@@ -7,6 +7,7 @@
 #include "ps/net/medium.h"
 #include "ps/net/rejoin.h"
 #include "shared/core/error.h"
+#include "shared/time/turn_clock.h"
 
 // Whether the user, or a word of the scheduler, ends it: 0, or -1 after logging.
 static int interrupted(const struct entering *e) {
@@ -79,18 +80,17 @@ static int meet(const struct entering *e, enum asked *asked, struct net_poll_ite
     const struct config *c = e->role->config;
     int shards = e->sharing->map->shards, threads = e->sharing->map->threads;
     double since_s = now_seconds();  // the start, or the last answer
-    struct turn_stall still = {.turn_s = since_s};
+    struct turn_clock clock = {.lost_s = ps_deadline_s(c)};
     link_tick(e->link, since_s);
     for (int g = 0; g < shards; g++)
         ask(e, g,
             asked[g] = ps_shares_with(e->sharing->c, e->id->rank, g / threads) ? ASK_SHARE : ASK_NOTHING);
     for (int before = shards;;) {
-        double now = now_seconds();
+        double now = turn_clock_turn(&clock, now_seconds());
         int open = 0, late = -1;
         for (int g = 0; g < shards; g++)
             if (asked[g] != ASK_DONE) open++, late = late < 0 ? g : late;
         if (!open) return 0;
-        since_s = turn_stall_moved(since_s, turn_stall_excused(&still, ps_deadline_s(c), now), now);
         if (open < before) since_s = now;
         before = open;
         if (now - since_s > ps_deadline_s(c))
@@ -98,7 +98,7 @@ static int meet(const struct entering *e, enum asked *asked, struct net_poll_ite
                 "login: server %d shard %d did not answer within %lld ms (parameter_server.deadline_ms)",
                 late / threads, late % threads, (long long)c->ps.deadline_ms);
         if (interrupted(e) != 0) return -1;
-        link_tick(e->link, now);
+        link_tick(e->link, now_seconds());
         items[0] = (struct net_poll_item){.socket = e->scheduler};
         for (int g = 0; g < shards; g++) items[1 + g] = (struct net_poll_item){.socket = e->shards[g]};
         if (net_poll(items, 1 + shards, POLL_MS) != 0) return -1;
@@ -120,7 +120,8 @@ int enter_meet_shards(const struct entering *e) {
 
 // ---------------------------------------------------------------- a job that is under way
 // 1: taken in; 0: not yet; -1 after logging: never.
-static int hear_joined(const struct entering *e, struct joined *out, double *heard_s) {
+static int hear_joined(const struct entering *e, struct joined *out, const struct turn_clock *clock,
+                       double *heard_s) {
     struct net_message m;
     int rc;
     while ((rc = net_recv(e->scheduler, &m)) == 1) {
@@ -128,8 +129,9 @@ static int hear_joined(const struct entering *e, struct joined *out, double *hea
         ps_frame_release(m.frame);
         if (told_to_leave(e, h) != 0) return -1;
         if (h->job != e->id->job) continue;
-        *heard_s = now_seconds();
-        link_receive(e->link, PEER_SCHEDULER, h, *heard_s);
+        double now = now_seconds();
+        *heard_s = turn_clock_at(clock, now);
+        link_receive(e->link, PEER_SCHEDULER, h, now);
         if (h->kind != WIRE_JOINED || opening_read(h, &out->opening) != 0) continue;
         out->gathers = h->seq;
         return 1;
@@ -140,13 +142,17 @@ static int hear_joined(const struct entering *e, struct joined *out, double *hea
 int enter_running_job(const struct entering *e, struct joined *out) {
     const struct config *c = e->role->config;
     double heard_s = now_seconds(), beat_s = 0;
-    struct turn_stall still = {.turn_s = heard_s};
+    struct turn_clock clock = {.lost_s = ps_lost_s(c)};
     const struct ps_port port = link_port(e->link);
     link_tick(e->link, heard_s);
     port_tell(&port, PEER_SCHEDULER, &(struct wire_header){.kind = WIRE_JOIN});
     for (;;) {
-        double now = now_seconds();
+        double now = now_seconds(), silent_s = turn_clock_turn(&clock, now) - heard_s;
         struct net_poll_item item = {.socket = e->scheduler};
+        char stood[TURN_CLOCK_WORDS];
+        if (silent_s > ps_lost_s(c))
+            return fail("joining: the scheduler was lost: silent for %.1f s%s" PS_LOST_KEY, silent_s,
+                        turn_clock_words(&clock, heard_s, stood));
         if (interrupted(e) != 0) return -1;
         link_tick(e->link, now);
         if (now - beat_s > ps_heartbeat_s(c)) {
@@ -154,13 +160,7 @@ int enter_running_job(const struct entering *e, struct joined *out) {
             port_tell(&port, PEER_SCHEDULER, &(struct wire_header){.kind = WIRE_HEARTBEAT});
         }
         if (net_poll(&item, 1, POLL_MS) != 0) return -1;
-        int rc = item.ready ? hear_joined(e, out, &heard_s) : 0;
+        int rc = item.ready ? hear_joined(e, out, &clock, &heard_s) : 0;
         if (rc) return rc > 0 ? 0 : -1;
-        char stood[TURN_STALL_WORDS];
-        now = now_seconds();
-        heard_s = turn_stall_moved(heard_s, turn_stall_excused(&still, ps_lost_s(c), now), now);
-        if (now - heard_s > ps_lost_s(c))
-            return fail("joining: the scheduler was lost: silent for %.1f s%s" PS_LOST_KEY, now - heard_s,
-                        turn_stall_words(&still, ps_lost_s(c), heard_s, stood));
     }
 }

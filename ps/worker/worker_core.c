@@ -54,7 +54,7 @@ static void set_mark(struct worker_core *c, int key, enum mark mark, int64_t to)
 
 static void owe(struct worker_core *c, int key, int answers, double now) {
     struct shard_side *shard = &c->shards[c->o.map->parts[key].shard];
-    if (shard->owes == 0) shard->asked_s = now;
+    if (shard->owes == 0) shard->asked_s = turn_clock_at(&c->turns, now);
     shard->owes += answers;
 }
 
@@ -573,10 +573,10 @@ int worker_core_message(struct worker_core *c, int peer, const struct wire_heade
                         double now) {
     int rc = c->error[0] ? -1 : 0;
     if (peer == PEER_SCHEDULER) {
-        c->heard_s = now;
+        c->heard_s = turn_clock_at(&c->turns, now);
         if (!rc) rc = on_scheduler(c, h, now);
     } else if (!rc) {
-        c->shards[peer].heard_s = now;
+        c->shards[peer].heard_s = turn_clock_at(&c->turns, now);
         rc = on_shard(c, peer, h, frame, now);
     }
     ps_frame_release(frame);
@@ -584,22 +584,11 @@ int worker_core_message(struct worker_core *c, int peer, const struct wire_heade
 }
 
 // ---------------------------------------------------------------- time
-// This process was frozen, or slept: its peers were not silent, and what they have said since is yet to be heard.
-static void note_stall(struct worker_core *c, double now) {
-    double excused_s = turn_stall_excused(&c->still, c->o.lost_s, now);
-    if (excused_s <= 0) return;
-    c->heard_s = turn_stall_moved(c->heard_s, excused_s, now);
-    for (struct shard_side *l = c->shards; l < c->shards + c->o.map->shards; l++) {
-        l->heard_s = turn_stall_moved(l->heard_s, excused_s, now);
-        l->asked_s = turn_stall_moved(l->asked_s, excused_s, now);
-    }
-}
-
 // The longest that a shard that owes answers has been silent.
-static void note_silence(struct worker_core *c, double now) {
+static void note_silence(struct worker_core *c, double turn_s) {
     c->status.silent_s = 0;
     for (const struct shard_side *l = c->shards; l < c->shards + c->o.map->shards; l++)
-        if (l->owes) c->status.silent_s = fmax(c->status.silent_s, now - fmax(l->asked_s, l->heard_s));
+        if (l->owes) c->status.silent_s = fmax(c->status.silent_s, turn_s - fmax(l->asked_s, l->heard_s));
 }
 
 // What the transport has let go of is free.
@@ -616,10 +605,10 @@ static void note_free(struct worker_core *c) {
 
 int worker_core_tick(struct worker_core *c, double now) {
     if (c->error[0]) return -1;
-    note_stall(c, now);
+    double turn_s = turn_clock_turn(&c->turns, now);
     pump(c, now);
     note_free(c);
-    note_silence(c, now);
+    note_silence(c, turn_s);
     bool sampling = c->clock.apart && c->clock.samples < PS_CLOCK_FIRST;
     if (now - c->beat_s >= (sampling ? PS_CLOCK_FIRST_S : c->o.heartbeat_s)) {
         struct wire_header h = {.kind = WIRE_HEARTBEAT,
@@ -630,13 +619,13 @@ int worker_core_tick(struct worker_core *c, double now) {
         c->beat_s = now;
         tell_scheduler(c, &h);
     }
-    c->status.scheduler_silent_s = now - c->heard_s;
-    c->status.lost_scheduler = now - c->heard_s > c->o.lost_s && !c->status.parted;
-    char stood[TURN_STALL_WORDS];
+    c->status.scheduler_silent_s = turn_s - c->heard_s;
+    c->status.lost_scheduler = c->status.scheduler_silent_s > c->o.lost_s && !c->status.parted;
+    char stood[TURN_CLOCK_WORDS];
     if (c->status.lost_scheduler)
         return core_fail(c->error, "the scheduler was lost at step %lld: silent for %.1f s%s" PS_LOST_KEY,
-                         (long long)c->step, now - c->heard_s,
-                         turn_stall_words(&c->still, c->o.lost_s, c->heard_s, stood));
+                         (long long)c->step, c->status.scheduler_silent_s,
+                         turn_clock_words(&c->turns, c->heard_s, stood));
     return 0;
 }
 
@@ -705,6 +694,7 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
     c->credits.most = (size_t)o->credit_bytes;
     c->o.per_update = o->per_update > 1 ? o->per_update : 1;
     c->heard_s = o->start_s;
+    c->turns.lost_s = o->lost_s;
     c->status.taken_step = -1;
     c->clock = o->clock;
     unsigned long open = (unsigned long)slots(c);

@@ -8,6 +8,7 @@
 
 #include "ps/job/timing.h"
 #include "ps/worker/worker_core.h"
+#include "shared/time/turn_clock.h"
 
 // Credits: how many bytes a worker may have pushed that are in no sum yet, and which of them an urgent key gets past.
 //
@@ -150,7 +151,7 @@ struct worker_core {
     bool stop;          // this worker was asked to leave
     uint64_t progress;  // pushes and initial values taken: a slow worker is told from a stuck one by it
     double beat_s, heard_s;
-    struct turn_stall still;
+    struct turn_clock turns;    // heard_s, and the shards' moments, are of it
     struct shard_side *shards;  // (shards)
     char error[WIRE_TEXT_MAX];
 };

@@ -20,6 +20,7 @@
 #include "shared/core/proc_look.h"
 #include "shared/launch/last_word.h"
 #include "shared/launch/stop.h"
+#include "shared/time/turn_clock.h"
 
 #define WAKE_MS     100  // how often the clock is looked at when no signal comes
 #define STILL_LOOKS 16   // whether a child is stopped is looked at so often before it is believed
@@ -66,6 +67,7 @@ struct launcher {
     bool spoken;      // it has done so
     int64_t said_step;          // of the job, as that one says; -1: it has not
     double alive_s, watched_s;  // when it did last; when this launcher looked last
+    struct turn_clock turns;    // of the two that follow, and of children's moved_s
     double looked_s;            // when it looked last whether children are stopped
     double ended_s;             // since when one that has ended well is seen; 0: there is none
     char line[320];             // of them, what has come of the next one
@@ -82,6 +84,7 @@ struct launcher *launcher_create(const struct launch_options *o) {
     l->o = *o;
     l->start_s = now_seconds();
     l->said_step = -1;
+    l->turns = (struct turn_clock){.lost_s = o->still_s, .pause_s = WAKE_MS * 1e-3};
     sigemptyset(&l->signals);
     sigaddset(&l->signals, SIGCHLD);
     sigaddset(&l->signals, SIGINT);
@@ -577,20 +580,18 @@ static pid_t stopped_of(const struct launcher *l, const struct child *child) {
 
 // Once the first have ended well nobody may be left who asks the others whether they live.
 static void watch_rest(struct launcher *l) {
-    double now = now_seconds(), before = l->looked_s, most_s = l->o.still_s;
-    if (most_s <= 0 || now - before < most_s / STILL_LOOKS) return;
+    double now = turn_clock_turn(&l->turns, now_seconds()), most_s = l->o.still_s;
+    if (most_s <= 0 || now - l->looked_s < most_s / STILL_LOOKS) return;
     bool any = l->o.together;
     int stopped = 0;
     for (int i = 0; i < l->count; i++) any = any || l->children[i].ended_well;
     if (!any || !l->ended_s) l->ended_s = any ? now : 0;
-    // This launcher has stood still, and they perhaps with it.
-    bool anew = now - before > 0.5 * most_s;
     l->looked_s = now;
     for (int i = 0; i < l->count && any; i++) {
         struct child *child = &l->children[i];
         if (!child->pid) continue;
         pid_t still = stopped_of(l, child);
-        if (anew || !child->moved_s || !still) child->moved_s = now;
+        if (!child->moved_s || !still) child->moved_s = now;
         if (now - child->moved_s > 0.5 * most_s) stopped = 1 + child->rank;
         if (now - l->ended_s > most_s && child->moved_s == now && !child->waited_for && !l->o.together) {
             info("waiting for %s (pid %d), which has not ended, while others have", child->name,

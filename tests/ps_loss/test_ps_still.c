@@ -1,6 +1,6 @@
 // A process that stood still - frozen, asleep, without a core - does not take that time for its peers' silence, says so
 // when the job turns out to be over, and is still sure of whom it has lost.
-#include "ps/job/timing.h"
+#include "shared/time/turn_clock.h"
 #include "tests/ps/test_ps_log.h"
 
 #define LOST_S 2.0
@@ -118,16 +118,32 @@ static void slow_turns_end(void **state) {
         assert_true(turns_to_the_end(&p, turns[i]) < 35 * turns[i] + 0.01);
         pair_close(&p);
     }
-    struct turn_stall s = {0};
-    char text[TURN_STALL_WORDS];
-    assert_true(turn_stall_excused(&s, LOST_S, 50) == 0);
-    assert_true(turn_stall_excused(&s, LOST_S, 51) == 0.9375 && turn_stall_excused(&s, LOST_S, 51.0625) == 0);
-    assert_true(turn_stall_excused(&s, LOST_S, 52.5625) ==
-                1.4375);  // with one turn between them they are one
-    assert_string_equal(turn_stall_words(&s, LOST_S, 50, text),
+}
+
+// The clock by itself: it never goes back, nor faster than the host's, and a moment within a turn lies between the turns.
+static void the_clock(void **state) {
+    (void)state;
+    struct turn_clock c = {.lost_s = LOST_S};
+    char text[TURN_CLOCK_WORDS];
+    assert_true(turn_clock_at(&c, 40) == 40);
+    assert_true(turn_clock_turn(&c, 50) == 50);
+    assert_true(turn_clock_at(&c, 50.03125) == 50.03125);  // the thread's own work
+    assert_true(turn_clock_at(&c, 51) == 50.0625);
+    assert_true(turn_clock_turn(&c, 51) == 50.0625);
+    assert_true(turn_clock_turn(&c, 51.0625) == 50.125);
+    assert_true(turn_clock_at(&c, 51.09375) == 50.15625);
+    assert_true(turn_clock_turn(&c, 52.5625) == 50.1875);  // with one turn between them they are one
+    assert_string_equal(turn_clock_words(&c, 50, text),
                         ", after this process had stood still for 2.5 s: the job may do without it");
-    assert_string_equal(turn_stall_words(&s, LOST_S, 55, text), "");
-    assert_true(turn_stall_moved(50, 1, 53) == 51 && turn_stall_moved(52.5, 1, 53) == 53);
+    assert_string_equal(turn_clock_words(&c, 55, text), "");
+    for (int i = 1; i <= 200; i++) assert_true(turn_clock_turn(&c, 52.5625 + i / 64.0) == 50.1875 + i / 64.0);
+    assert_true(turn_clock_turn(&c, 85.6875) == 53.375);
+    assert_string_equal(turn_clock_words(&c, 53, text),
+                        ", after this process had stood still for 30.0 s: the job may do without it");
+    // What the thread pauses itself counts.
+    struct turn_clock slow = {.lost_s = LOST_S, .pause_s = 0.5};
+    assert_true(turn_clock_turn(&slow, 10) == 10 && turn_clock_turn(&slow, 10.5) == 10.5);
+    assert_true(turn_clock_turn(&slow, 20) == 11);
 }
 
 // A host so busy that this thread takes two turns a second, and its peers no more: what is heard less often than LOST_S, by the
@@ -168,7 +184,7 @@ static void a_scheduler_too(void **state) {
             .config = &sim->c, .map = sim->map, .job = SIM_JOB, .port = {&log, log_send}};
         struct scheduler_core *core = scheduler_core_create(&o);
         static const enum ps_role roles[] = {PS_WORKER, PS_SERVER, PS_SHARD};
-        struct turn_stall still = {0};
+        struct turn_clock clock = {.lost_s = LOST_S};
         for (int i = 0; i < 3; i++) {
             struct ps_frame *frame =
                 roles[i] == PS_SERVER ? sim_frame(sim, xstrdup("tcp://y:1\n"), 10) : NULL;
@@ -177,11 +193,9 @@ static void a_scheduler_too(void **state) {
             scheduler_core_message(core, &h, frame, 1);
         }
         assert_int_equal(scheduler_core_tick(core, 1), 0);
-        turn_stall_excused(&still, LOST_S, 1);
+        turn_clock_turn(&clock, 1);
         double now = 1 + 2.5;  // longer than LOST_S, which is half the deadline
-        double seconds = turn_stall_excused(&still, LOST_S, now);
-        assert_true(seconds == 2.4375);
-        if (excused) scheduler_core_excuse(core, seconds, now);
+        if (excused) now = turn_clock_turn(&clock, now);
         assert_int_equal(scheduler_core_tick(core, now), excused ? 0 : -1);
         if (excused) assert_int_equal(scheduler_core_tick(core, now + LOST_S), -1);
         assert_non_null(strstr(scheduler_core_error(core), "worker 0 was lost at step"));
@@ -194,20 +208,20 @@ static void a_scheduler_too(void **state) {
 static void a_thread_beside(void **state) {
     (void)state;
     struct turning t = {0};
-    struct turn_stall still = {.turn_s = 100};
+    struct turn_clock clock = {.lost_s = LOST_S};
     double now = 100, stood = 0;
-    for (int i = 0; i < 50; i++) stood = turning_stood(&t, 0, 0, now += TURN_S);
+    for (int i = 0; i < 50; i++) stood = turning_stood(&t, 0, turn_clock_turn(&clock, now += TURN_S));
     assert_true(stood == 0);  // it has not begun
-    turning_stood(&t, 7, turn_stall_excused(&still, LOST_S, now), now);
+    turning_stood(&t, 7, turn_clock_turn(&clock, now));
     now += 10 * LOST_S;
-    stood = turning_stood(&t, 7, turn_stall_excused(&still, LOST_S, now), now);
+    stood = turning_stood(&t, 7, turn_clock_turn(&clock, now));
     assert_true(stood > 0 && stood < 0.1 * LOST_S);
     for (int i = 0; i < 150; i++) {
         now += TURN_S;
-        stood = turning_stood(&t, 7, turn_stall_excused(&still, LOST_S, now), now);
+        stood = turning_stood(&t, 7, turn_clock_turn(&clock, now));
     }
     assert_true(stood > 1.5 * LOST_S);
-    assert_true(turning_stood(&t, 8, 0, now += TURN_S) == 0);
+    assert_true(turning_stood(&t, 8, turn_clock_turn(&clock, now += TURN_S)) == 0);
 }
 
 // A login's deadline as well: of those who are still to come nobody has heard, for nobody listened.
@@ -228,12 +242,12 @@ static void a_login_too(void **state) {
             .config = &sim->c, .map = sim->map, .job = SIM_JOB, .start_s = 1, .port = {&log, log_send}};
         struct scheduler_core *core = scheduler_core_create(&o);
         struct wire_header h = {.kind = WIRE_HELLO, .role = PS_WORKER, .incarnation = 50, .job = SIM_JOB};
-        struct turn_stall still = {0};
+        struct turn_clock clock = {.lost_s = LOST_S};
         scheduler_core_message(core, &h, NULL, 1);
         assert_int_equal(scheduler_core_tick(core, 1), 0);
-        turn_stall_excused(&still, LOST_S, 1);
-        double now = 1 + 7.5, seconds = turn_stall_excused(&still, LOST_S, now);
-        if (excused) scheduler_core_excuse(core, seconds, now);
+        turn_clock_turn(&clock, 1);
+        double now = 1 + 7.5;
+        if (excused) now = turn_clock_turn(&clock, now);
         scheduler_core_message(core, &h, NULL, now);  // said before, heard now
         assert_int_equal(scheduler_core_tick(core, now), excused ? 0 : -1);
         for (int i = 0; excused && i < 40; i++) {  // what is left of it
@@ -273,9 +287,10 @@ static void nor_is_a_shard_silent(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(frozen_for_any_time), cmocka_unit_test(an_old_one_is_no_reason),
-        cmocka_unit_test(slow_turns_end),      cmocka_unit_test(nobody_gets_a_core),
-        cmocka_unit_test(a_scheduler_too),     cmocka_unit_test(a_thread_beside),
-        cmocka_unit_test(a_login_too),         cmocka_unit_test(nor_is_a_shard_silent)};
+        cmocka_unit_test(frozen_for_any_time),  cmocka_unit_test(an_old_one_is_no_reason),
+        cmocka_unit_test(slow_turns_end),       cmocka_unit_test(the_clock),
+        cmocka_unit_test(nobody_gets_a_core),   cmocka_unit_test(a_scheduler_too),
+        cmocka_unit_test(a_thread_beside),      cmocka_unit_test(a_login_too),
+        cmocka_unit_test(nor_is_a_shard_silent)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

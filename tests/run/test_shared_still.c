@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -39,7 +40,27 @@ static void who_is_stopped_is_killed(void **state) {
     }
 }
 
+// A terminal stops them all, or a computer sleeps: who goes on a little later than its launcher was not stopped for that time.
+static void a_launcher_that_was_stopped_too_kills_nobody(void **state) {
+    (void)state;
+    const char *script = "sleep 1; (sleep 3; kill -CONT $PPID; sleep 0.3; kill -CONT $$) & "
+                         "kill -STOP $PPID; kill -STOP $$; exit 0";
+    pid_t pid = fork();
+    int status = -1;
+    if (pid == 0) {
+        struct launcher *l = launcher_create(&(struct launch_options){.grace_s = 0.5, .still_s = 1.5});
+        start(l, "worker", 0, "sleep 0.2");
+        start(l, "server", 0, script);
+        status = launcher_wait(l);
+        launcher_destroy(&l);
+        _exit(status);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(who_is_stopped_is_killed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(who_is_stopped_is_killed),
+                                       cmocka_unit_test(a_launcher_that_was_stopped_too_kills_nobody)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

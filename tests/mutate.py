@@ -49,6 +49,11 @@ RULES = [Rule(*row) for row in (
     ("a peer that sends more than its window is named", LANES, "p->kept_bytes + piece->bytes > l->window", "false", "test_shared_lanes"),
     ("credit that was not owed is none", LANES, "h->total > l->window - pair_of", "false && h->total > l->window - pair_of", "test_shared_lanes"),
     ("slow is not dead", PEERS, "if (rank_pulse_slow(m->pulse, &w, silent)) return 0;", "(void)rank_pulse_slow(m->pulse, &w, silent);", TCP),
+    # ---- who stands still
+    ("nobody is silent while nobody listens", "shared/time/turn_clock.c", "c->behind_s += took_s - most_s;", "", "test_ps_still"),
+    ("slow turns do not make a peer immortal", "shared/time/turn_clock.c", "fmax(TURN_COUNTS * c->lost_s, c->pause_s)", "c->pause_s", "test_ps_still"),
+    ("a launcher that was stopped kills nobody for it", "shared/launch/launch.c", "now = turn_clock_turn(&l->turns, now_seconds()), most_s", "now = now_seconds(), most_s",
+     "test_shared_still"),
     # ---- who may join
     ("who connects has the pair of those who connect", "shared/fabric/zap.c", "return z->keyed && sodium_memcmp(r->frame[6], z->member, JOB_PAIR_BYTES) == 0;",
      "return z->keyed;", "test_ps_strangers"),

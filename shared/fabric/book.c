@@ -10,6 +10,7 @@
 #include "shared/fabric/address.h"
 
 #define AGAIN_S   1.0
+#define PAUSE_S   0.1  // between two turns
 #define STUCK_S   2.0  // without an answer all that is under way is said again
 #define WINDOW    16   // numbered messages under way
 #define GONE_S    3.0  // a broken connection that is not made anew by then is a process that has gone
@@ -38,7 +39,7 @@ enum presence { ABSENT, HERE, LEFT, LOST };
 struct place {
     enum presence is;
     uint64_t life, last;     // the last number that has come in order
-    double heard_s, gone_s;  // gone_s: 0 while there is a connection
+    double heard_s, gone_s;  // of the book's turns. gone_s: 0 while there is a connection
     unsigned asked;          // COMEs since the table was there
     struct meet_come come;
 };
@@ -59,8 +60,9 @@ struct book {
     struct place *places;
     struct rendezvous_member *table;  // NULL: not all have come
     struct entry *buckets[BUCKETS];
-    double tick_s, pong_s, begun_s;
-    int *lost, losses;  // in the order in which they were
+    struct turn_clock turns;
+    double pong_s, begun_s;  // begun_s: of the turns
+    int *lost, losses;       // in the order in which they were
     int ended_by;
     char ended[MEET_TEXT_MAX];
 };
@@ -68,6 +70,7 @@ struct book {
 struct book *book_create(const struct book_options *o) {
     struct book *b = xcalloc(1, sizeof *b);
     b->o = *o;
+    b->turns = (struct turn_clock){.lost_s = o->silent_s, .pause_s = PAUSE_S};
     b->o.identity = b->identity = xstrdup(o->identity);  // ranks say COME again when rank 0 has long gone on
     b->places = xcalloc((size_t)o->size, sizeof *b->places);
     b->lost = xcalloc((size_t)o->size, sizeof *b->lost);
@@ -218,7 +221,7 @@ static void come(struct book *b, const struct meet_message *m, const void *data,
         return;
     }
     if (!again) *p = (struct place){.is = HERE, .life = m->life, .come = c};
-    p->heard_s = now_s;
+    p->heard_s = turn_clock_at(&b->turns, now_s);
     p->gone_s = 0;
     char missing[MEET_TEXT_MAX] = "";
     absent(b, missing, sizeof missing);
@@ -326,7 +329,7 @@ void book_hear(struct book *b, const struct meet_message *m, const void *data, d
     if (m->rank < 0 || m->rank >= b->o.size || m->kind > MEET_BYE) return;
     struct place *p = &b->places[m->rank];
     if (p->is == ABSENT || p->life != m->life) return;
-    p->heard_s = now_s;
+    p->heard_s = turn_clock_at(&b->turns, now_s);
     p->gone_s = 0;
     if (m->kind == MEET_GET) {
         struct entry *e = entry_of(b, m->name);
@@ -344,27 +347,19 @@ void book_hear(struct book *b, const struct meet_message *m, const void *data, d
 void book_unreachable(struct book *b, int rank, uint64_t life, double now_s) {
     if (rank < 0 || rank >= b->o.size) return;  // a stranger's number, who was refused
     struct place *p = &b->places[rank];
-    if (p->is == HERE && p->life == life && !p->gone_s) p->gone_s = now_s;
-}
-
-// Seconds for which this process itself stood still, and heard nobody. *tick_s: of its last tick.
-static double stood_s(double *tick_s, double now_s) {
-    double since_s = *tick_s ? now_s - *tick_s : 0;
-    *tick_s = now_s;
-    return since_s > AGAIN_S ? since_s : 0;
+    if (p->is == HERE && p->life == life && !p->gone_s) p->gone_s = turn_clock_at(&b->turns, now_s);
 }
 
 void book_tick(struct book *b, double now_s) {
-    if (!b->begun_s) b->begun_s = now_s;
-    if (!b->table && b->o.least && now_s - b->begun_s > b->o.silent_s && present(b) >= b->o.least) begin(b);
-    double still_s = stood_s(&b->tick_s, now_s);
+    double turn_s = turn_clock_turn(&b->turns, now_s);
+    if (!b->begun_s) b->begun_s = turn_s;
+    if (!b->table && b->o.least && turn_s - b->begun_s > b->o.silent_s && present(b) >= b->o.least) begin(b);
     bool says = due(&b->pong_s, AGAIN_S, now_s);
     for (int i = 0; i < b->o.size; i++) {
         struct place *p = &b->places[i];
-        p->heard_s += still_s;
         if (p->is == HERE && says) pong(b, i);
-        bool gone = p->gone_s && now_s - p->gone_s > GONE_S;
-        if (p->is != HERE || (!gone && now_s - p->heard_s <= b->o.silent_s)) continue;
+        bool gone = p->gone_s && turn_s - p->gone_s > GONE_S;
+        if (p->is != HERE || (!gone && turn_s - p->heard_s <= b->o.silent_s)) continue;
         p->is = b->table ? LOST : ABSENT;
         if (!b->table) continue;
         b->lost[b->losses++] = i;
@@ -409,6 +404,7 @@ struct seat_put {
 
 void seat_open(struct seat *s, const struct meet_come *c, const char *identity) {
     s->first_lost = -1;
+    s->turns = (struct turn_clock){.lost_s = s->silent_s, .pause_s = PAUSE_S};
     s->lost = xcalloc((size_t)s->size, sizeof *s->lost);
     s->come_bytes = sizeof *c + strlen(identity);
     s->come = xcalloc(1, s->come_bytes + 1);
@@ -444,7 +440,7 @@ static void heard(struct seat *s, uint64_t number, double now_s) {
 
 void seat_hear(struct seat *s, const struct meet_message *m, const void *data, double now_s) {
     s->heard = true;
-    s->heard_s = now_s;
+    s->heard_s = turn_clock_at(&s->turns, now_s);
     s->gone_s = 0;
     char *text = m->kind == MEET_GOT || m->kind == MEET_ALL_HERE ? NULL : copy(data, m->bytes);
     if (m->kind == MEET_WAITING) snprintf(s->waiting, sizeof s->waiting, "%s", text);
@@ -473,7 +469,7 @@ void seat_hear(struct seat *s, const struct meet_message *m, const void *data, d
 }
 
 void seat_unreachable(struct seat *s, double now_s) {
-    if (!s->gone_s) s->gone_s = now_s;
+    if (!s->gone_s) s->gone_s = turn_clock_at(&s->turns, now_s);
 }
 
 static void say_seat(struct seat *s, struct meet_message m, const void *data) {
@@ -482,9 +478,9 @@ static void say_seat(struct seat *s, struct meet_message m, const void *data) {
 }
 
 // Ends a seat whose book is not heard any more.
-static void miss(struct seat *s, double now_s) {
-    bool gone = s->gone_s && now_s - s->gone_s > GONE_S;
-    if (!gone && (!s->heard || now_s - s->heard_s <= s->silent_s)) return;
+static void miss(struct seat *s, double turn_s) {
+    bool gone = s->gone_s && turn_s - s->gone_s > GONE_S;
+    if (!gone && (!s->heard || turn_s - s->heard_s <= s->silent_s)) return;
     char *why = gone ? xasprintf("rank 0 at %s has gone", s->place)
                      : xasprintf("rank 0 at %s has not been heard for %g s", s->place, s->silent_s);
     seat_end(s, why);
@@ -492,8 +488,7 @@ static void miss(struct seat *s, double now_s) {
 }
 
 void seat_tick(struct seat *s, double now_s) {
-    s->heard_s += stood_s(&s->tick_s, now_s);
-    miss(s, now_s);
+    miss(s, turn_clock_turn(&s->turns, now_s));
     struct meet_message m = message(MEET_COME, s->rank, s->life);
     m.bytes = s->come_bytes;
     if (!s->members && !*s->ended && due(&s->come_s, AGAIN_S, now_s)) say_seat(s, m, s->come);

@@ -19,6 +19,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "shared/time/turn_clock.h"
+
 #define MEET_MAGIC    0x31565a52u  // of this version of these messages
 #define MEET_NAME_MAX 160
 #define MEET_TEXT_MAX 640
@@ -125,7 +127,9 @@ struct seat {
     struct seat_put *puts;      // said and not heard, in order
     struct seat_want *wants;
     uint64_t said, acknowledged;
-    double tick_s, come_s, ping_s, progress_s, heard_s, gone_s;
+    double come_s, ping_s, progress_s;
+    struct turn_clock turns;  // of the two that follow
+    double heard_s, gone_s;
 };
 void seat_open(struct seat *s, const struct meet_come *come, const char *identity);
 void seat_hear(struct seat *s, const struct meet_message *m, const void *data, double now_s);

@@ -431,9 +431,27 @@ static void test_a_book_that_stood_still_has_heard_nobody(void **state) {
     struct net *n = net_new(1);
     pass(n, 2);
     n->now_s += 3 * SILENT_S;
+    deliver(n);  // what was said before is heard now
     book_tick(n->book, n->now_s);
     pass(n, 10);
     for (int i = 0; i < RANKS; i++) assert_int_equal(n->seats[i].losses, 0);
+    // From then on it counts as before, and no more.
+    n->dead[2] = true;
+    pass(n, SILENT_S - 3);
+    assert_int_equal(n->seats[0].losses, 0);
+    pass(n, 6);
+    assert_int_equal(n->seats[0].first_lost, 2);
+    // However slow its turns are, who says nothing is lost.
+    n->dead[3] = true;
+    for (int k = 0; k < 35; k++, n->now_s += 2 * SILENT_S) {
+        for (int i = 0; i < RANKS; i++)
+            if (!n->dead[i]) seat_tick(&n->seats[i], n->now_s);
+        deliver(n);
+        book_tick(n->book, n->now_s);
+    }
+    pass(n, 2);
+    assert_int_equal(n->seats[0].losses, 2);
+    assert_string_equal(n->seats[0].ended, "");
     net_free(n);
 }
 

@@ -126,6 +126,7 @@ class Peer(Runs):
                       self.peer(eager=none, status=1).stderr)
 
     def test_ctrl_c_in_its_turn_ends_both(self):
+        """The bench's own thread waits for such signals now and then, and the others never: either way it ends by the signal."""
         slow = self.script(f"#!/bin/sh\nread job\necho '{READY}'\nread asked\necho $$ > {self.folder}/pid\nexec sleep 600\n", "python")
         p = self.start(*STEP, "--steps", "2", "--peer", slow)
         p.until(lambda: os.path.exists(self.at("pid")) and self.read("pid").endswith("\n"), "the peer's turn")

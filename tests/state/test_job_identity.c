@@ -18,7 +18,7 @@
 
 #define COMMON \
     "--model gpt2.json --workers 2 --steps 2 --seq 16 --batch 2 --threads 1 --set eval_batches=none"
-#define STAR COMMON " --topology ps:sync --servers 1 --insecure"
+#define STAR COMMON " --topology ps:sync --servers 1"
 
 // The line of what the scheduler says that holds the text (malloc'd).
 static char *await(const struct job_place *p, pid_t scheduler, const char *text) {

@@ -81,13 +81,9 @@ struct net_socket *net_router(struct net *n, const char *address, char bound[NET
 }
 
 struct net_socket *net_dealer(struct net *n, const struct net_peer *to) {
-    if (to && address_check_port(to->address)) return NULL;
+    if (address_check_port(to->address)) return NULL;
     struct net_socket *s = keep(n, fabric_dealer(n->fabric, NULL), false);
-    return s && to && net_connect(s, to) ? NULL : s;
-}
-
-int net_connect(struct net_socket *s, const struct net_peer *to) {
-    return fabric_connect(s->socket, to->address, to->token, to->plane == NET_CONTROL);
+    return s && fabric_connect(s->socket, to->address, to->token, to->plane == NET_CONTROL) ? NULL : s;
 }
 
 bool net_refused(struct net_socket *s) { return fabric_refused(s->socket); }

@@ -58,8 +58,6 @@ void net_beside(struct net *n, enum ps_role role, int rank);
 // Listens on address; "tcp://host:*" takes any port. bound: the real address. NULL after logging.
 struct net_socket *net_router(struct net *n, const char *address, char bound[NET_ADDRESS_MAX]);
 struct net_socket *net_dealer(struct net *n, const struct net_peer *to);  // connects; NULL after logging
-// A dealer that was opened for nobody (NULL): on the thread that uses it. 0, or -1 after logging.
-int net_connect(struct net_socket *s, const struct net_peer *to);
 // Of a dealer of the control plane, until net_welcome has been called: nothing more is looked at then.
 bool net_refused(struct net_socket *s);
 // After a refusal: another process may have answered, at the port of one that has died.

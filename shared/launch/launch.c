@@ -67,7 +67,7 @@ struct launcher {
     bool spoken;      // it has done so
     int64_t said_step;          // of the job, as that one says; -1: it has not
     double alive_s, watched_s;  // when it did last; when this launcher looked last
-    struct turn_clock turns;    // of the two that follow, and of children's moved_s
+    struct turn_clock turns;    // of the two that follow, children's moved_s, and who is waited for
     double looked_s;            // when it looked last whether children are stopped
     double ended_s;             // since when one that has ended well is seen; 0: there is none
     char line[320];             // of them, what has come of the next one
@@ -666,7 +666,7 @@ static int give_up_silent(struct launcher *l, double deadline_s) {
 }
 
 int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line, int size) {
-    double looked_s = now_seconds(), until_s = looked_s + deadline_s;
+    double until_s = turn_clock_at(&l->turns, now_seconds()) + deadline_s;
     int length = 0;
     while (!l->status) {
         struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -685,13 +685,10 @@ int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line
             continue;
         }
         watch(l, 1);
-        double now = now_seconds(), turn_s = now - looked_s;
-        looked_s = now;
-        if (turn_s > 0.1 * deadline_s)
-            until_s += turn_s;  // this launcher stood still, and they perhaps with it
+        double now = turn_clock_at(&l->turns, now_seconds());
         if (now <= until_s) continue;
         if (give_up_silent(l, deadline_s)) return -1;
-        until_s = now_seconds() + deadline_s;
+        until_s = now + deadline_s;
         length = 0;
     }
     return -1;

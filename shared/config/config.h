@@ -42,8 +42,8 @@ struct launch_row {
 extern const struct launch_row launch_rows[LAUNCH_KINDS];
 
 // The way that processes of one host talk. A name is a demand: payloads take that way alone, and where it cannot be
-// had the run is refused. MEDIUM_AUTO: the star takes shared memory on one host and tcp between hosts; a ring's
-// ranks that are processes leave it to Open MPI.
+// had the run is refused. MEDIUM_AUTO: shared memory on one host and tcp between hosts; ranks over MPI leave it to
+// Open MPI.
 enum medium { MEDIUM_AUTO, MEDIUM_SHM, MEDIUM_TCP };
 extern const char *const medium_names[];
 enum memory_check_kind { MEMORY_CHECK_AUTO, MEMORY_CHECK_OFF };

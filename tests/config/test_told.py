@@ -138,6 +138,18 @@ class Told(Runs):
             p = self.run_it("train", "--print-config", "--set", f"cuda.products={value}")
             self.assertNotIn("products", p.stdout)
 
+    def test_a_run_of_an_earlier_version_is_shown(self):
+        self.run_it(*TRAIN, "--model", "model.json", "--topology", "local", "--out", "earlier")
+        with open(self.at("earlier", "config.json"), encoding="utf-8") as f:
+            config = json.load(f)
+        config["security"]["keys"] = "keys"
+        with open(self.at("earlier", "config.json"), "w", encoding="utf-8") as f:
+            json.dump(config, f)
+        p = self.run_it("summary", "earlier", status=1)
+        self.assertRegex(p.stderr, "earlier/config.json: security.keys: all processes of a job have one key, .*\n"
+                                   ".*earlier/config.json is damaged or of another version, so the configuration of the run is not known")
+        self.assertRegex(p.stdout, r"(?m)^weights +hash [0-9a-f]{16}$")
+
     def test_the_last_line_can_be_typed(self):
         out = "my runs/100%s of mine"
         p = self.run_it(*TRAIN, "--model", "model.json", "--topology", "local", "--out", out)

@@ -1,4 +1,4 @@
-// The sockets and the thread of the rendezvous: what is said and when is in book.c.
+// The sockets and the thread of the rendezvous: what is said and when is in book.c and seat.c.
 //
 //     rank 0     ROUTER tcp://host:port and inproc  <->  the book
 //     every rank DEALER ----------------------------<->  its seat
@@ -25,6 +25,7 @@
 #include "shared/fabric/address.h"
 #include "shared/fabric/book.h"
 #include "shared/fabric/curve.h"
+#include "shared/fabric/seat.h"
 #include "shared/fabric/zap.h"
 #include "shared/time/clock.h"
 
@@ -35,6 +36,7 @@
 #define LINGER_MS   500
 #define ID_MAX      40
 #define DESCRIPTORS 65536
+#define MESSAGE_MAX (1 << 20)
 #define SPARE       64  // connections beside one of each rank: of those that come anew, and of strangers
 
 struct rendezvous {
@@ -227,7 +229,7 @@ static bool watch(struct rendezvous *r, void *socket, int events) {
 static bool set_common(void *socket) {
     return socket && set(socket, ZMQ_LINGER, LINGER_MS) && set(socket, ZMQ_IPV6, 1) &&
            set(socket, ZMQ_SNDHWM, 0) && set(socket, ZMQ_RCVHWM, 0) &&
-           zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &(int64_t){MEET_DATA_MAX + 4096}, sizeof(int64_t)) == 0;
+           zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &(int64_t){MESSAGE_MAX}, sizeof(int64_t)) == 0;
 }
 
 // A number, or a name of loopback, is listened at alone. A name may mean another address here than elsewhere, or one that
@@ -446,11 +448,13 @@ int rendezvous_put(struct rendezvous *r, const char *name, const void *data, siz
     return say(r, MEET_PUT, name, data, bytes);
 }
 
+int rendezvous_drop(struct rendezvous *r, const char *name) { return say(r, MEET_DROP, name, NULL, 0); }
+
 void *rendezvous_get(struct rendezvous *r, const char *name, size_t *bytes) {
     double until_s = now_seconds() + r->o.deadline_s;
     struct seat *s = &r->seat;
     struct seat_want w = {0};
-    snprintf(w.name, sizeof w.name, "%s", name);
+    snprintf(w.named.name, sizeof w.named.name, "%s", name);
     pthread_mutex_lock(&r->lock);
     int losses = s->losses;
     seat_want(s, &w);
@@ -472,13 +476,14 @@ void *rendezvous_get(struct rendezvous *r, const char *name, size_t *bytes) {
 void *rendezvous_look(struct rendezvous *r, const char *name, size_t *bytes) {
     struct seat *s = &r->seat;
     pthread_mutex_lock(&r->lock);
-    struct seat_want *w = s->wants;
-    while (w && !(w->looks && !strcmp(w->name, name))) w = w->next;
+    struct meet_named *it = meet_names_find(&s->names, name, NULL);
+    while (it && !((struct seat_want *)it)->looks) it = meet_names_find(&s->names, name, it);
+    struct seat_want *w = (struct seat_want *)it;
     bool asked = w != NULL;
     if (!asked) {
         w = xcalloc(1, sizeof *w);
         w->looks = true;
-        snprintf(w->name, sizeof w->name, "%s", name);
+        snprintf(w->named.name, sizeof w->named.name, "%s", name);
         seat_want(s, w);
     }
     void *data = w->data;
@@ -495,6 +500,10 @@ void *rendezvous_look(struct rendezvous *r, const char *name, size_t *bytes) {
 int rendezvous_all(struct rendezvous *r, const void *mine, size_t bytes, void *all) {
     char name[MEET_NAME_MAX];
     size_t got = 0;
+    if (bytes > MEET_DATA_MAX / (size_t)r->o.size)
+        return fail(
+            "%zu bytes of each of %d ranks are more than they can tell each other at once: %zu of each",
+            bytes, r->o.size, MEET_DATA_MAX / (size_t)r->o.size);
     snprintf(name, sizeof name, "#%llu", (unsigned long long)++r->rounds);
     if (say(r, MEET_PART, name, mine, bytes)) return -1;
     void *data = rendezvous_get(r, name, &got);
@@ -554,11 +563,11 @@ int rendezvous_close(struct rendezvous **rendezvous) {
     say(r, MEET_BYE, "", NULL, 0);
     pthread_mutex_lock(&r->lock);
     while (now_seconds() < until_s &&
-           (r->book ? !book_over(r->book) : s->acknowledged < s->said && !s->gone_s && !*s->ended))
+           (r->book ? !book_over(r->book) : !seat_heard(s) && !s->gone_s && !*s->ended))
         pause_until(r, until_s);
     // The book knows before the seat hears it.
     int lost = r->book && !r->o.least ? book_lost(r->book) : -1;
-    bool unheard = !r->book && s->acknowledged < s->said, gave_up = r->gave_up;
+    bool unheard = !r->book && !seat_heard(s), gave_up = r->gave_up;
     char *why = *s->ended ? xstrdup(s->ended) : NULL;
     pthread_mutex_unlock(&r->lock);
     int rc = gave_up ? -1 : 0;  // as was said

@@ -16,10 +16,6 @@
 #ifndef STARRING_SHARED_FABRIC_PEER_H
 #define STARRING_SHARED_FABRIC_PEER_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include "shared/fabric/book.h"
 
 struct rendezvous;
@@ -44,6 +40,8 @@ int rendezvous_machines(const struct rendezvous *r);
 
 // bytes of data under that name, for everybody; a second put of a name replaces the first.
 int rendezvous_put(struct rendezvous *r, const char *name, const void *data, size_t bytes);
+// Nobody needs that name any more: whoever has read it last says so, or who has put it.
+int rendezvous_drop(struct rendezvous *r, const char *name);
 // Waits until the name is there. malloc'd, with a closing zero that is not counted; NULL after logging, also when a member
 // is lost during the wait. With those who are left it goes on: a name that is there is handed out.
 void *rendezvous_get(struct rendezvous *r, const char *name, size_t *bytes);

@@ -14,6 +14,7 @@
 
 #include "shared/core/error.h"
 #include "shared/fabric/book.h"
+#include "shared/fabric/seat.h"
 
 #define IDENTITY "{\"steps\":\"10\",\"seed\":\"1\"}"
 #define SECONDS  10    // of heartbeats
@@ -108,7 +109,7 @@ static void size_destroy(struct job_size *j) {
 static struct seat_want *want_all(struct job_size *j, const char *name) {
     struct seat_want *w = xcalloc((size_t)j->size, sizeof *w);
     for (int i = 0; i < j->size; i++) {
-        snprintf(w[i].name, sizeof w[i].name, "%s", name);
+        snprintf(w[i].named.name, sizeof w[i].named.name, "%s", name);
         seat_want(&j->seats[i], &w[i]);
     }
     return w;

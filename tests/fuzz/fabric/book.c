@@ -7,6 +7,7 @@
 
 #include "shared/core/error.h"
 #include "shared/fabric/book.h"
+#include "shared/fabric/seat.h"
 #include "tests/fuzz/fuzz.h"
 
 #define RANKS    3
@@ -150,7 +151,7 @@ static void check(const struct meeting *x) {
         for (int i = 0; i < WANTS && !x->spoken; i++) {
             const struct seat_want *w = &x->wants[r][i];
             FUZZ_CHECK(!w->data || (w->bytes == sizeof i && !memcmp(w->data, &i, sizeof i)) || r == 2,
-                       "rank %d reads under %s what nobody has put there", r, w->name);
+                       "rank %d reads under %s what nobody has put there", r, w->named.name);
         }
     }
 }
@@ -175,7 +176,7 @@ FUZZ_TARGET(book) {
                                    .ctx = &x};
         seat_open(&x.seats[r], &c, IDENTITY);
         for (int i = 0; i < WANTS; i++) {
-            snprintf(x.wants[r][i].name, MEET_NAME_MAX, "n%d", i);
+            snprintf(x.wants[r][i].named.name, MEET_NAME_MAX, "n%d", i);
             seat_want(&x.seats[r], &x.wants[r][i]);
         }
     }

@@ -1,0 +1,129 @@
+#include "shared/fabric/meet.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "shared/core/error.h"
+
+struct meet_message meet_message(enum meet_kind kind, int rank, uint64_t life) {
+    return (struct meet_message){.magic = MEET_MAGIC, .kind = kind, .rank = rank, .life = life};
+}
+
+void *meet_copy(const void *data, size_t bytes) {
+    char *own = xcalloc(1, bytes + 1);
+    if (bytes) memcpy(own, data, bytes);
+    return own;
+}
+
+bool meet_due(double *said_s, double every_s, double now_s) {
+    bool is = now_s - *said_s >= every_s;
+    if (is) *said_s = now_s;
+    return is;
+}
+
+bool meet_goes_on(const struct meet_message *m, uint64_t came) {
+    return m->at == came && m->total <= MEET_DATA_MAX && m->bytes <= m->total - came &&
+           (m->bytes || !m->total);
+}
+
+// ---------------------------------------------------------------- the table of who is there
+struct home {
+    char host[64], address[64];
+};
+struct seated {
+    int32_t home, machine, local_rank, pid;
+};
+
+void *meet_table_write(const struct rendezvous_member *members, int size, size_t *bytes) {
+    struct home *homes = xcalloc((size_t)size, sizeof *homes);
+    struct seated *all = xcalloc((size_t)size, sizeof *all);
+    int32_t count = 0;
+    for (int i = 0; i < size; i++) {
+        const struct rendezvous_member *m = &members[i];
+        struct home h = {0};
+        memcpy(h.host, m->host, sizeof h.host);
+        memcpy(h.address, m->address, sizeof h.address);
+        int at = count - 1;  // ranks of a machine mostly follow each other
+        while (at >= 0 && memcmp(&homes[at], &h, sizeof h) != 0) at--;
+        if (at < 0) homes[at = count++] = h;
+        all[i] = (struct seated){at, m->machine, m->local_rank, m->pid};
+    }
+    size_t of_homes = (size_t)count * sizeof *homes, of_all = (size_t)size * sizeof *all;
+    char *out = xcalloc(1, sizeof count + of_homes + of_all + 1);
+    *bytes = sizeof count + of_homes + of_all;
+    memcpy(out, &count, sizeof count);
+    memcpy(out + sizeof count, homes, of_homes);
+    memcpy(out + sizeof count + of_homes, all, of_all);
+    free(homes);
+    free(all);
+    return out;
+}
+
+struct rendezvous_member *meet_table_read(const void *data, size_t bytes, int size) {
+    const char *at = data;
+    int32_t count;
+    if (bytes < sizeof count) return NULL;
+    memcpy(&count, at, sizeof count);
+    size_t of_homes = (size_t)count * sizeof(struct home);
+    if (count < 0 || count > size || bytes != sizeof count + of_homes + (size_t)size * sizeof(struct seated))
+        return NULL;
+    struct rendezvous_member *members = xcalloc((size_t)size, sizeof *members);
+    for (int i = 0; i < size; i++) {
+        struct seated s;
+        struct home h;
+        memcpy(&s, at + sizeof count + of_homes + (size_t)i * sizeof s, sizeof s);
+        if (s.home < 0 || s.home >= count || s.machine < -1 || s.machine >= size) {
+            free(members);
+            return NULL;
+        }
+        memcpy(&h, at + sizeof count + (size_t)s.home * sizeof h, sizeof h);
+        h.host[sizeof h.host - 1] = h.address[sizeof h.address - 1] = 0;
+        members[i] =
+            (struct rendezvous_member){.machine = s.machine, .local_rank = s.local_rank, .pid = s.pid};
+        memcpy(members[i].host, h.host, sizeof h.host);
+        memcpy(members[i].address, h.address, sizeof h.address);
+    }
+    return members;
+}
+
+// ---------------------------------------------------------------- things by name
+static struct meet_named **row_of(const struct meet_names *n, const char *name) {
+    return &n->rows[XXH64(name, strlen(name), 0) & (n->room - 1)];
+}
+
+struct meet_named *meet_names_find(const struct meet_names *n, const char *name,
+                                   const struct meet_named *behind) {
+    struct meet_named *it = behind ? behind->next : n->room ? *row_of(n, name) : NULL;
+    while (it && strcmp(it->name, name) != 0) it = it->next;
+    return it;
+}
+
+static void put_in(struct meet_names *n, struct meet_named *it) {
+    struct meet_named **row = row_of(n, it->name);
+    it->next = *row;
+    *row = it;
+}
+
+void meet_names_add(struct meet_names *n, struct meet_named *it) {
+    if (n->count++ >= n->room) {
+        struct meet_names old = *n;
+        n->room = old.room ? 2 * old.room : 64;
+        n->rows = xcalloc(n->room, sizeof(struct meet_named *));
+        for (size_t i = 0; i < old.room; i++)
+            for (struct meet_named *at = old.rows[i], *next; at; at = next) {
+                next = at->next;
+                put_in(n, at);
+            }
+        free(old.rows);
+    }
+    put_in(n, it);
+}
+
+void meet_names_remove(struct meet_names *n, const struct meet_named *it) {
+    struct meet_named **at = row_of(n, it->name);
+    while (*at != it) at = &(*at)->next;
+    *at = it->next;
+    n->count--;
+}

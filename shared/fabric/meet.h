@@ -1,0 +1,110 @@
+// What the processes of a job say to each other where they meet: messages between rank 0's book (book.h) and every rank's seat
+// (seat.h; rank 0 has one too), and what both keep by name.
+//
+//     seat                                               book
+//     COME host, address, identity                   ->  WAITING for whom; REFUSED
+//     PUT, PART, DROP, ABORT, BYE  numbered 1, 2, .. ->  PONG the last number that has come in order
+//     GET name, from which byte on                   ->  GOT a piece of it, now or when it is put
+//     PING losses known (every second)               ->  the LOST ranks or the end that the seat does not know; WAITING, or PONG
+//
+// All may be lost, come twice or late: what is numbered is said again until a PONG has its number and is taken in order and
+// once; the rest is safe to repeat.
+//
+// Pace        Values go in pieces. A seat has at most a window of bytes on the way to the book, and asks for no more than that on
+//             the way back, so that neither side keeps more for a slow link. What is not answered within a few round trips is
+//             asked for or said again from there on, one piece first, and each time after twice the pause.
+#ifndef STARRING_SHARED_FABRIC_MEET_H
+#define STARRING_SHARED_FABRIC_MEET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MEET_MAGIC    0x32565a52u  // of this version of these messages
+#define MEET_NAME_MAX 160
+#define MEET_TEXT_MAX 640
+#define MEET_DATA_MAX ((size_t)16 << 20)  // of a value; of a gather all parts together
+#define MEET_PIECE    ((size_t)16 << 10)
+#define MEET_WINDOW   ((size_t)256 << 10)  // bytes, with their heads
+#define MEET_AGAIN_S  1.0
+#define MEET_PAUSE_S  0.1   // between two turns
+#define MEET_GONE_S   3.0   // a broken connection that is not made anew by then is a process that has gone
+#define MEET_TABLE    "#0"  // the name of who is there; "#1", "#2", ..: of gathers
+
+// A member, as all know it after rendezvous_open.
+struct rendezvous_member {
+    char host[64];     // its name
+    char address[64];  // at which the others reach it
+    int machine;       // 0, 1, ..: in the order of the first rank on each; ranks of one machine share it
+    int local_rank;    // which of the ranks of its machine, in rank order
+    int pid;
+};
+
+enum meet_kind {
+    MEET_COME,
+    MEET_PUT,
+    MEET_PART,  // a put of everybody's, under one name: it is there when all have come, in rank order
+    MEET_DROP,  // nobody needs that name any more
+    MEET_ABORT,
+    MEET_BYE,
+    MEET_GET,
+    MEET_PING,
+    MEET_REFUSED,  // from here on the book's
+    MEET_WAITING,
+    MEET_GOT,
+    MEET_PONG,
+    MEET_LOST,
+    MEET_ENDED,
+    MEET_KINDS
+};
+
+// As it goes over the wire, followed by `bytes` bytes of data.
+struct meet_message {
+    uint32_t magic, kind;
+    int32_t rank;   // to the book: whose; from it: of ENDED which
+    int32_t size;   // COME: how many ranks the sender was told of
+    uint64_t life;  // a random number of the process: which of those that say they are this rank
+    // Of a numbered one; PONG: the last that has come; PING: losses known; LOST: of which on; WAITING: how many are missing; GOT: of
+    // which value under that name this is a piece, and GET: of which the seat has the beginning.
+    uint64_t number;
+    uint64_t at, total;  // of a piece: from which byte on, of how many
+    uint64_t bytes;
+    char name[MEET_NAME_MAX];
+};
+
+// What follows a COME, and behind it the identity's text.
+struct meet_come {
+    struct rendezvous_member member;
+    uint64_t machine;  // the same for the ranks of one machine
+    char reach[64];    // the address at which this rank reaches rank 0
+};
+
+typedef void meet_say(void *ctx, int rank, uint64_t life, const struct meet_message *m, const void *data);
+
+struct meet_message meet_message(enum meet_kind kind, int rank, uint64_t life);
+void *meet_copy(const void *data, size_t bytes);  // malloc'd, with a closing zero
+bool meet_due(double *said_s, double every_s, double now_s);
+// Whether a piece of a value goes on behind the first `came` bytes of it, and ends where the value does.
+bool meet_goes_on(const struct meet_message *m, uint64_t came);
+
+// The table of who is there, as it is handed out: a home for each host and address, and for each rank a few numbers.
+void *meet_table_write(const struct rendezvous_member *members, int size, size_t *bytes);  // malloc'd
+// (size), malloc'd; NULL: it is none of so many ranks.
+struct rendezvous_member *meet_table_read(const void *data, size_t bytes, int size);
+
+// ---------------------------------------------------------------- things by name
+struct meet_named {
+    char name[MEET_NAME_MAX];
+    struct meet_named *next;  // of those of one hash
+};
+struct meet_names {
+    struct meet_named **rows;
+    size_t room, count;  // room: a power of two, or 0
+};
+// The first that has the name; behind another one the next; NULL: there is none.
+struct meet_named *meet_names_find(const struct meet_names *n, const char *name,
+                                   const struct meet_named *behind);
+void meet_names_add(struct meet_names *n, struct meet_named *it);
+void meet_names_remove(struct meet_names *n, const struct meet_named *it);
+
+#endif

@@ -1,0 +1,76 @@
+// A rank's seat at the meeting: what its rank has said until rank 0's book (book.h) has heard it, what it wants until that is there,
+// who is here, who has gone, and why all ends. A state machine without sockets or clocks.
+//
+// Ownership   Messages are copied by who keeps them. Threads: one at a time. Nothing blocks.
+#ifndef STARRING_SHARED_FABRIC_SEAT_H
+#define STARRING_SHARED_FABRIC_SEAT_H
+
+#include "shared/fabric/meet.h"
+#include "shared/time/turn_clock.h"
+
+struct seat_put;
+struct seat_want {
+    struct meet_named named;
+    void *data;  // malloc'd; NULL: it is not there yet
+    size_t bytes;
+    bool looks;  // it stays until the name is there, and is the seat's to free
+    // The seat's: the beginning of it, what has been asked for, of which value, and when it is asked for again.
+    char *coming;
+    size_t came, asked, farthest;
+    uint64_t number;
+    double ask_s, pause_s;
+    struct seat_want *next, **at;
+};
+
+// What is under way in one direction, and how long its answers take.
+struct seat_pace {
+    size_t window, under_way;  // bytes
+    double limit_s;            // what is not answered for so long is lost
+    double trip_s, spread_s,
+        timed_s;        // timed_s: when the piece was said whose round trip is measured; 0: none
+    const void *timed;  // which: of what,
+    uint64_t timed_at;  // and which of its bytes or numbers
+};
+
+struct seat {
+    int rank, size;
+    uint64_t life;
+    const char *place;
+    double silent_s;
+    meet_say *say;
+    void *ctx;
+    void *come;  // a struct meet_come and the identity's text
+    size_t come_bytes;
+    struct rendezvous_member *members;  // NULL: not all are here
+    bool *lost;
+    int losses, first_lost;  // -1: none
+    bool heard;              // rank 0 has answered
+    bool begun;              // it has said that all are here
+    char waiting[MEET_TEXT_MAX];
+    uint64_t missing;                   // the fewest ranks that have been waited for; 0: not known
+    double came_s;                      // since then
+    char ended[MEET_TEXT_MAX];          // "" : it goes on
+    struct seat_put *puts, *last, *at;  // not heard, in order; at: of the next number that is said
+    struct seat_want *wants, table;
+    struct meet_names names;  // the wants'
+    // The last number: that a put has, that is under way, that was ever said, that has been heard.
+    uint64_t given, said, farthest, acknowledged;
+    struct seat_pace up, down;
+    double come_s, come_pause_s, ping_s, progress_s, due_s;  // due_s: when wants are looked at
+    struct turn_clock turns;                                 // of the two that follow
+    double heard_s, gone_s;
+};
+void seat_open(struct seat *s, const struct meet_come *come, const char *identity);
+void seat_hear(struct seat *s, const struct meet_message *m, const void *data, double now_s);
+void seat_unreachable(struct seat *s, double now_s);
+void seat_end(struct seat *s, const char *why);  // if nothing has ended it
+// Says what is due. The next is due within a second, and after a put or want at once.
+void seat_tick(struct seat *s, double now_s);
+void seat_put(struct seat *s, enum meet_kind kind, const char *name, const void *data, size_t bytes);
+bool seat_heard(const struct seat *s);  // the book has heard all that was put
+// w: zeroed but for its name; it stays until it is taken away.
+void seat_want(struct seat *s, struct seat_want *w);
+void seat_unwant(struct seat *s, struct seat_want *w);
+void seat_close(struct seat *s);
+
+#endif

@@ -267,6 +267,7 @@ static int say(const struct run *r, uint64_t *number, const struct slice *s, con
     if (rc || !s->path[0]) return rc;
     snprintf(name, sizeof name, "files/taken/%d/%" PRIu64, r->env.rank, (*number)++);
     void *taken = await(r, 0, "take this rank's files", &bytes, name);
+    rendezvous_drop(r->meet, name);
     free(taken);
     return taken ? 0 : -1;
 }
@@ -373,9 +374,9 @@ static void take_all(const struct run *r, int from) {
             rendezvous_abort(r->meet, error_last());
         }
         free(data);
-        rendezvous_put(r->meet, name, "", 0);
+        rendezvous_drop(r->meet, name);
         snprintf(name, sizeof name, "files/taken/%d/%" PRIu64, from, number);
-        rendezvous_put(r->meet, name, "", 0);
+        if (!over) rendezvous_put(r->meet, name, "", 0);
     }
     if (t.path) new_file_end(&t.file, NEW_FILE_DISCARD);
     free(t.path);

@@ -28,6 +28,7 @@ struct meeting {
     struct book *book;
     struct sent flight[FLIGHT];
     int count, put;
+    int cut;      // a rank that no answer reaches, as its connection has gone; -1: none
     bool spoken;  // as rank 0, or as a rank that has come: what seats hear may be anything
     double now_s;
 };
@@ -46,7 +47,7 @@ static void to_book(void *ctx, int rank, uint64_t life, const struct meet_messag
 
 static void to_seat(void *ctx, int rank, uint64_t life, const struct meet_message *m, const void *data) {
     struct meeting *x = ctx;
-    if (rank >= 0 && rank < RANKS && x->seats[rank].life == life)
+    if (rank >= 0 && rank < RANKS && x->seats[rank].life == life && rank != x->cut)
         post(x, rank, m, data);
     else
         book_unreachable(x->book, rank, life,
@@ -83,7 +84,9 @@ static void stranger(struct meeting *x) {
                                 .rank = (int32_t)fuzz_number(&x->in),
                                 .size = how & 2 ? RANKS : (int32_t)fuzz_number(&x->in),
                                 .number = (uint64_t)fuzz_number(&x->in),
-                                .bytes = bytes};
+                                .bytes = bytes,
+                                .at = fuzz_below(&x->in, 4) ? 0 : (uint64_t)fuzz_number(&x->in)};
+    s.m.total = how & 64 ? (uint64_t)fuzz_number(&x->in) : s.m.at + bytes;
     if (how & 4) s.m.rank = (int32_t)fuzz_below(&x->in, RANKS);
     s.m.life = how & 8 && s.m.rank == 2 ? 3 : 100 + fuzz_below(&x->in, 4);
     snprintf(s.m.name, sizeof s.m.name, how & 32 ? "#%d" : "n%d", (int)fuzz_below(&x->in, WANTS));
@@ -131,6 +134,11 @@ static void turn(struct meeting *x) {
             break;
         case 11:
             seat_unreachable(s, x->now_s);
+            x->cut = x->cut < 0 ? s->rank : -1;
+            break;
+        case 12:
+            seat_put(s, MEET_DROP, "n0", NULL, 0);
+            x->spoken = true;
             break;
         default:
             x->now_s += 0.5;
@@ -157,7 +165,7 @@ static void check(const struct meeting *x) {
 }
 
 FUZZ_TARGET(book) {
-    struct meeting x = {.in = {data, size}, .now_s = 10};
+    struct meeting x = {.in = {data, size}, .now_s = 10, .cut = -1};
     x.book = book_create(&(struct book_options){.size = RANKS,
                                                 .least = fuzz_u8(&x.in) & 1 ? 2 : 0,
                                                 .identity = IDENTITY,

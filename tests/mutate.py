@@ -34,7 +34,7 @@ ON_ARRIVAL, IN_ORDER, PUSH_SET = "ps/server/push_on_arrival.c", "ps/server/push_
 PUSH_UNITS, WORKER = "ps/server/push_units.c", "ps/worker/worker_core.c"
 GOSSIP_C, LOCAL_C = "decentral/gossip.c", "shared/launch/local_steps.c"
 TCP, PEERS = "test_decentral_tcp", "decentral/collective/collective_peers.c"
-MESH, LANES = "shared/fabric/mesh.c", "shared/fabric/lanes.c"
+MESH, LANES, SEAT = "shared/fabric/mesh.c", "shared/fabric/lanes.c", "shared/fabric/seat.c"
 
 HF, HF_DIR, DATA, DATA_FILES = "test_shared_hf", "shared/hf/hf_dir.c", "test_shared_data", "shared/data/data_files.c"
 
@@ -45,6 +45,9 @@ RULES = [Rule(*row) for row in (
      "(void)i;", TCP),
     ("a rank that needs nothing of one that has left goes on", MESH, "if (missing[i] && m->peers", "if (m->peers", TCP),
     ("a message of another length is an error", LANES, "h->total != p->in_bytes || ", "", TCP),
+    ("what is on its way to where all meet is bounded", SEAT, "return !p->under_way || p->under_way + bytes <= p->window;", "return true;", "test_shared_book_slow"),
+    ("of what is lost one piece is said again first", SEAT, "p->window = MEET_PIECE + sizeof(struct meet_message);", "", "test_shared_book_slow"),
+    ("a gather that is over is not kept", "shared/fabric/book.c", "if (k > 1) drop(b, before);", "", "test_shared_book_sizes"),
     ("what is on its way to a peer is bounded", LANES, "if (p->credit < bytes) return false;", "", "test_shared_lanes"),
     ("a peer that sends more than its window is named", LANES, "p->kept_bytes + piece->bytes > l->window", "false", "test_shared_lanes"),
     ("credit that was not owed is none", LANES, "h->total > l->window - pair_of", "false && h->total > l->window - pair_of", "test_shared_lanes"),

@@ -3,7 +3,7 @@
 //
 //     rank 0    rendezvous_open ... listens at host:port, and is a member as the others are
 //     rank r    rendezvous_open ... comes, says its rank, host and identity; returns when all have come
-//               rendezvous_put / _get / _all    small things by name
+//               rendezvous_put / _get / _all    things by name, in pieces (meet.h)
 //               rendezvous_close                says goodbye; rank 0 waits until all have, or until one is lost
 //
 // Trust       Without a key anybody who reaches the port may come, as with torchrun's store. With the job's key in the
@@ -11,7 +11,8 @@
 // Ownership   One struct rendezvous per process; it has a thread of its own, which answers the others (rank 0) and notices
 //             who is gone. It touches no file.
 // Threads     All calls from any thread.
-// Blocking    _open, _get, _all, _close: until their deadline. Nothing else does.
+// Blocking    _open, _get, _all, _close: until their deadline. Nothing else does. The deadline of _open begins anew with each rank
+//             that comes for the first time: it is over after as many deadlines as there are ranks at most.
 // Errors      -1 or NULL after logging one sentence that names host and port, the rank and what to do.
 #ifndef STARRING_SHARED_FABRIC_PEER_H
 #define STARRING_SHARED_FABRIC_PEER_H

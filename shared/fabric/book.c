@@ -42,8 +42,9 @@ struct book {
     struct meet_names names;
     uint64_t values, gathers;  // that have been put; that all have taken part in
     struct turn_clock turns;
-    double look_s, begun_s;  // begun_s: of the turns
-    int absent, here;        // ranks that have not come; that are there
+    double look_s, asks_s;  // asks_s: until then all are asked at each look
+    double begun_s;         // of the turns
+    int absent, here;       // ranks that have not come; that are there
     char waiting[MEET_TEXT_MAX];
     double waiting_s;   // when that was written; 0: it is no more true
     int *lost, losses;  // in the order in which they were
@@ -395,11 +396,16 @@ void book_unreachable(struct book *b, int rank, uint64_t life, double now_s) {
     if (p->is == HERE && p->life == life && !p->gone_s) p->gone_s = turn_clock_at(&b->turns, now_s);
 }
 
+void book_disturbed(struct book *b, double now_s) {
+    b->look_s = 0;
+    b->asks_s = now_s + MEET_AGAIN_S;
+}
+
 // Who says nothing is asked: only so does its connection show that it is broken.
-static void look_at(struct book *b, int rank, double turn_s) {
+static void look_at(struct book *b, int rank, bool asks, double turn_s) {
     struct place *p = &b->places[rank];
     if (p->is != HERE) return;
-    if (turn_s - p->heard_s > 1.5 * MEET_AGAIN_S) pong(b, rank);
+    if (asks || turn_s - p->heard_s > 1.5 * MEET_AGAIN_S) pong(b, rank);
     bool gone = p->gone_s && turn_s - p->gone_s > MEET_GONE_S;
     if (!gone && turn_s - p->heard_s <= b->o.silent_s) return;
     set_place(b, rank, b->begun ? LOST : ABSENT);
@@ -413,7 +419,7 @@ void book_tick(struct book *b, double now_s) {
     if (!b->begun_s) b->begun_s = turn_s;
     bool enough = b->o.least && b->o.size - b->absent >= b->o.least;
     if (!b->begun && enough && turn_s - b->begun_s > b->o.silent_s) begin(b);
-    for (int i = 0; i < b->o.size; i++) look_at(b, i, turn_s);
+    for (int i = 0; i < b->o.size; i++) look_at(b, i, now_s < b->asks_s, turn_s);
     for (int i = 0; i < b->o.size && b->said_losses < b->losses; i++)
         if (b->places[i].is == HERE) say_losses(b, i, b->said_losses);
     b->said_losses = b->losses;

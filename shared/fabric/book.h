@@ -26,6 +26,8 @@ struct book *book_create(const struct book_options *o);
 // data: m->bytes of them.
 void book_hear(struct book *b, const struct meet_message *m, const void *data, double now_s);
 void book_unreachable(struct book *b, int rank, uint64_t life, double now_s);  // its connection has gone
+// Some connection has ended, of whom is not known: all are asked.
+void book_disturbed(struct book *b, double now_s);
 void book_tick(struct book *b, double now_s);
 bool book_over(const struct book *b);     // all have said goodbye or are lost
 int book_lost(const struct book *b);      // the first rank that is; -1: none

@@ -161,6 +161,7 @@ static void look_at_handshakes(struct rendezvous *r) {
             count_connections(r, event, value);
         else if (r->router)
             r->shut_out = true;
+        if (r->book && event == ZMQ_EVENT_DISCONNECTED) book_disturbed(r->book, now_seconds());
         if (r->router) continue;
         if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
             r->refusals = 0, r->met = true;

@@ -41,7 +41,7 @@ ALONE = ("test_decentral_mpi", "test_decentral_tcp", "test_kernels_*stream", "te
          "test_job_arrivals", "test_ps_net", "test_ps_bench")
 # These wait for deadlines, second lives, loads, and for the commands around the program, or train each consistency in many ways: they
 # take three quarters of the time of all. What they are about has short tests too: its state machines, and a run of each topology.
-LONG = ("test_standing_files.py", "test_slow_files.py", "test_supervise_mpi.py", "test_restart.py", "test_stopped.py", "test_frozen.py",
+LONG = ("test_standing_files.py", "test_slow_files.py", "test_restart.py", "test_stopped.py", "test_frozen.py",
         "test_frozen_time.py", "test_everybody.py", "test_hostile.py", "test_drill.py", "test_soak.py",
         "test_costs.py", "test_job_trouble", "test_decentral_mpi", "test_decentral_tcp", "test_job_bench", "test_job_bench_ps", "test_compare_statistics.py", "test_device.py",
         "test_job_cuda", "test_job_cuda_ring", "test_job_cuda_star", "test_job_cuda_waits", "test_job_cuda_choices", "test_bundle.py", "test_interrupt.py",

@@ -83,7 +83,7 @@ struct bench_start {
     const struct bench_plan *plan;
     int rank;             // -1: the only one
     const char *address;  // or NULL
-    const char *program;  // of a peer (bench_build.h); NULL: this one
+    const char *program;  // of a peer (bench_build of bench_ps.c); NULL: this one
 };
 
 // ---------------------------------------------------------------- starting

@@ -65,7 +65,7 @@ struct identity_side {
 char *identity_difference(struct identity_side a, struct identity_side b, unsigned uses);
 // The same for ranks of one run, and behind it what to do (malloc'd); NULL: they agree.
 char *identity_disagreement(struct identity_side a, struct identity_side b);
-// The same of two identity_texts; one that is none (NULL) has no keys.
+// The same of two lines of identity_text; one that is none (NULL) has no keys.
 char *identity_texts_disagreement(const char *name_a, const char *a, const char *name_b, const char *b);
 
 #endif

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """tests/run.py: what it counts, and that neither a crash nor a hang passes for success."""
+import fnmatch
 import os
 import signal
 import stat
@@ -212,6 +213,13 @@ class Running(unittest.TestCase):
         names = "test_kernels_a", "test_ps_c", "test_shared_b"
         status, last, out = self.begin(self.COUNT + "[ $n -eq 0 ] && echo '[  PASSED  ] 1 test(s).'\n", names, "--jobs", "1")
         self.assertEqual((status, last), (0, "3 passed, 0 failed"), out)
+
+    def test_names_of_the_lists_are_tests(self):
+        tests = {os.path.splitext(file)[0] if file.endswith(".c") else file for _, _, files in os.walk(HERE) for file in files
+                 if file.startswith("test_")}
+        tests |= {name.replace("test_kernels_", "test_emulation_") for name in tests}  # the same sources on the emulated GPU (emulation.mk)
+        for pattern in runner.COMPUTE + runner.WAIT + runner.ALONE + runner.LONG:
+            self.assertTrue(fnmatch.filter(tests, pattern), pattern)
 
     def test_those_that_take_long_are_left_out(self):
         names, passed = ("test_kernels_a", "test_job_trouble"), "echo '[  PASSED  ] 1 test(s).'\n"

@@ -1,5 +1,6 @@
-// Starts the scheduler, the servers and the workers of a star as processes of this program and watches them until the job ends
-// (launch.h): all of them, or, where others have started the ranks, those of this rank (star_ranks.h).
+// Starts the servers and the workers of a star as processes of this program and watches them until the job ends (launch.h): all of
+// them, or, where others have started the ranks, those of this rank (star_ranks.h). The scheduler is a thread of this process, or
+// of rank 0's: it decides what becomes of the job where a child has died, and counts restarts (verdict.h).
 #ifndef STARRING_PS_LAUNCH_STAR_H
 #define STARRING_PS_LAUNCH_STAR_H
 

@@ -39,7 +39,6 @@ struct role {
     struct session_end end;  // rank and job: known once the scheduler has answered
     struct coming *coming;
     long rank, local_rank;
-    int announce_fd;
     bool by_hand;
     bool unusable;  // model, data or directory, as was said
 };
@@ -50,7 +49,6 @@ static bool is(const struct role *r, const struct cli_command *command) { return
 // The role's rank, and the scheduler's address.
 static int read_identity(struct role *r, struct config *c) {
     const char *name = r->command->name;
-    long fd = 0, life = 0, start = 0;
     bool scheduler = is(r, &command_scheduler);
     int most = is(r, &command_worker) ? c->workers : c->ps.servers;
     r->rank = -1;
@@ -68,12 +66,6 @@ static int read_identity(struct role *r, struct config *c) {
     if (!scheduler && cli_integer(r->args, "rank", 0, most - 1, -1, &r->rank)) return -1;
     if (is(r, &command_worker) && cli_integer(r->args, "local-rank", 0, INT_MAX, -1, &r->local_rank))
         return -1;
-    if (scheduler && cli_integer(r->args, "announce-fd", 3, 1 << 20, 0, &fd)) return -1;
-    if (scheduler && cli_integer(r->args, "life", 1, INT_MAX, 0, &life)) return -1;
-    if (scheduler && cli_integer(r->args, "start", 1, INT_MAX, 0, &start)) return -1;
-    r->announce_fd = (int)fd;
-    r->ps.life = (int)life;
-    r->ps.start = (int)start;
     if (scheduler)
         r->ps.scheduler = cli_get(r->args, "bind") ? cli_get(r->args, "bind") : "tcp://127.0.0.1:*";
     if (is(r, &command_server)) r->ps.advertise = cli_get(r->args, "advertise");
@@ -148,21 +140,16 @@ static int prepare(struct role *r, struct config *c) {
     r->ps.dir = concerns ? c->out : NULL;
     r->job.dir = scheduler ? NULL : c->out;
     r->ps.rank = (int)r->rank;
-    r->ps.quoted = !r->by_hand && !(scheduler ? NULL : cli_get(r->args, "apart"));
+    r->ps.quoted = !r->by_hand && !cli_get(r->args, "apart");
     r->ps.say_waiting = r->by_hand && !c->quiet;
     return 0;
 }
 
 // ---------------------------------------------------------------- each role's run
 static int announce(void *ctx, const char *address) {
-    struct role *r = ctx;
-    if (r->announce_fd <= 0) {
-        info("listening on %s", address);
-        if (!r->ps.key) warn("security %s", ps_security_words(r->job.config));
-        return 0;
-    }
-    dprintf(r->announce_fd, "%s\n", address);
-    if (!r->ps.link) close(r->announce_fd);
+    const struct role *r = ctx;
+    info("listening on %s", address);
+    if (!r->ps.key) warn("security %s", ps_security_words(r->job.config));
     return 0;
 }
 
@@ -170,8 +157,6 @@ static int run_scheduler(struct role *r) {
     r->ps.on_bound = announce;
     r->ps.read = read_files;
     r->ps.ctx = r;
-    // A launcher that starts roles again has given a socket, and listens to it from then on.
-    if (r->ps.life) r->ps.link = r->announce_fd;
     return ps_scheduler_run(&r->ps);
 }
 

@@ -270,7 +270,7 @@ const struct topology_row topology_star = {
     .launch_advice =
         "a star's roles are processes of their own; use --launch processes, or start them one by one "
         "(starring scheduler --help)",
-    .more_processes = 1,  // the scheduler
+    .scheduled = true,
     .reports_staleness = true,
     .messages = true,
     .admission = ps_security_words,

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "ps/job/consistency.h"
@@ -11,7 +10,6 @@
 #include "shared/core/error.h"
 #include "shared/fabric/job_key.h"
 #include "shared/fabric/peer.h"
-#include "shared/launch/launch.h"
 
 #define KEY       "star/key"
 #define SCHEDULER "star/scheduler"
@@ -21,8 +19,8 @@ struct star_ranks {
     struct rendezvous *meet;  // NULL: this launcher starts all
     int rank, size, machines;
     int *server_rank;  // (servers)
-    int *heard;        // (size) lines of deaths of each rank; of rank 0 those of the scheduler
-    int said;          // lines of this rank
+    int *heard;        // (size) deaths of each rank; of rank 0 the scheduler's verdicts
+    int said;          // by this rank
     bool talks;        // roles may be started again, or missed
     bool bears;        // the job may go on without a rank
     bool *gone;        // (size) said to be
@@ -119,32 +117,46 @@ int star_ranks_scheduler(struct star_ranks *s, char *address, int size) {
 }
 
 // ---------------------------------------------------------------- while it runs
-void star_ranks_said(struct star_ranks *s, const char *line) {
+void star_ranks_said(struct star_ranks *s, const struct verdict *v) {
     char name[NAME_MAX_];
-    bool concerns = !strcmp(line, "life") || !strncmp(line, "fate ", 5) || !strncmp(line, "lost ", 5);
-    if (!s->meet || !concerns) return;
+    if (!s->meet || s->rank || !s->talks) return;
     snprintf(name, sizeof name, "star/said/%d", s->said++);
-    rendezvous_put(s->meet, name, line, strlen(line));
+    rendezvous_put(s->meet, name, v, sizeof *v);
 }
 
-void star_ranks_dead(struct star_ranks *s, int pid, const char *why) {
+void star_ranks_dead(struct star_ranks *s, const struct death *d) {
     char name[NAME_MAX_];
-    char *line = xasprintf("dead %d %.200s", pid, why);
     snprintf(name, sizeof name, "star/dead/%d/%d", s->rank, s->said++);
-    rendezvous_put(s->meet, name, line, strlen(line));
-    free(line);
+    rendezvous_put(s->meet, name, d, sizeof *d);
 }
 
-// The lines of rank r, one by one.
-static char *next_line(struct star_ranks *s, int r) {
+// The next of what rank r says. False: there is none, or it is something else.
+static bool heard_of(struct star_ranks *s, int r, void *out, size_t size) {
     char name[NAME_MAX_];
+    size_t got = 0;
     if (r)
         snprintf(name, sizeof name, "star/dead/%d/%d", r, s->heard[r]);
     else
         snprintf(name, sizeof name, "star/said/%d", s->heard[r]);
-    char *line = rendezvous_look(s->meet, name, &(size_t){0});
-    s->heard[r] += line != NULL;
-    return line;
+    void *said = rendezvous_look(s->meet, name, &got);
+    bool whole = said && got == size;
+    s->heard[r] += said != NULL;
+    if (whole) memcpy(out, said, size);
+    free(said);
+    return whole;
+}
+
+bool star_ranks_death(struct star_ranks *s, struct death *out) {
+    bool got = false;
+    for (int r = 1; r < s->size && s->meet && s->talks && !got; r++) got = heard_of(s, r, out, sizeof *out);
+    if (got) out->name[sizeof out->name - 1] = out->why[sizeof out->why - 1] = 0;
+    return got;
+}
+
+bool star_ranks_verdict(struct star_ranks *s, struct verdict *out) {
+    bool got = s->talks && heard_of(s, 0, out, sizeof *out);
+    if (got) out->name[sizeof out->name - 1] = out->reason[sizeof out->reason - 1] = 0;
+    return got;
 }
 
 // A rank's launcher has gone, and with it its children. NULL: the scheduler says what becomes of the job.
@@ -161,7 +173,7 @@ static const char *look_for_gone(struct star_ranks *s) {
     return NULL;
 }
 
-const char *star_ranks_look(struct star_ranks *s, struct launcher *l, int link, const char *ends) {
+const char *star_ranks_ends(struct star_ranks *s, const char *ends) {
     if (!s->meet) return NULL;
     if (ends) {
         char *why = xasprintf("rank %d, on %s: %s", s->rank, rendezvous_member(s->meet, s->rank)->host,
@@ -170,18 +182,6 @@ const char *star_ranks_look(struct star_ranks *s, struct launcher *l, int link, 
         s->told = true;
         free(why);
         return NULL;
-    }
-    char *line;
-    for (int r = 1; r < s->size && s->rank == 0 && s->talks; r++)
-        while ((line = next_line(s, r))) {
-            ssize_t sent = send(link, line, strlen(line), MSG_DONTWAIT | MSG_NOSIGNAL);
-            sent += sent > 0 ? send(link, "\n", 1, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
-            (void)sent;  // the scheduler hears of it when the next one logs in
-            free(line);
-        }
-    while (s->rank && s->talks && (line = next_line(s, 0))) {
-        launcher_hear(l, line);
-        free(line);
     }
     const char *why = rendezvous_ended(s->meet);
     if (!why) why = look_for_gone(s);

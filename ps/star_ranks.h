@@ -1,11 +1,11 @@
 // A star whose ranks others have started (torchrun, srun, mpirun): rank r's process is the launcher of worker r and of the servers
-// that are laid beside it, rank 0's of the scheduler too. They agree through the rendezvous on who starts what, on addresses and
+// that are laid beside it; rank 0's has the scheduler in it. They agree through the rendezvous on who starts what, on addresses and
 // on the key of the job, and tell each other what one launcher on one machine would know by itself.
 //
 //     rank 0     star/key          the job's key (shared/fabric/job_key.h), for the environment of every role
-//                star/scheduler    where the scheduler listens; it keeps that address when it is started again
-//                star/said/K       its lines to its launcher that concern the others too (ps/scheduler/scheduler.c), K = 0, 1, ..
-//     rank r     star/dead/r/K     "dead PID WHY" of a child, for the scheduler
+//                star/scheduler    where the scheduler listens
+//                star/said/K       a verdict of the scheduler's (shared/launch/verdict.h), K = 0, 1, ..
+//     rank r     star/dead/r/K     a death of a child, for the scheduler
 //
 // Ownership   rank 0's rendezvous outlives it.   Threads   The launcher's alone.
 // Blocking    star_ranks_open, star_ranks_scheduler: until the rendezvous' deadline; nothing else.
@@ -15,8 +15,8 @@
 #include <stdbool.h>
 
 #include "shared/launch/run.h"
+#include "shared/launch/verdict.h"
 
-struct launcher;
 struct star_ranks;
 
 // Places the servers, shares the key, and makes parameter_server.bind an address of this machine that the others reach: loopback where
@@ -24,19 +24,21 @@ struct star_ranks;
 struct star_ranks *star_ranks_open(struct run *r);
 bool star_ranks_starts_worker(const struct star_ranks *s, int worker);
 bool star_ranks_starts_server(const struct star_ranks *s, int server);
-// The address for --bind of a scheduler that this launcher starts.
+// Where a scheduler that this launcher starts listens.
 const char *star_ranks_bind(const struct star_ranks *s);
 // Rank 0: address is the scheduler's, and the others hear it; else it is written there. 0, or -1 after logging.
 int star_ranks_scheduler(struct star_ranks *s, char *address, int size);
 
 // ---- while it runs
-// A line of the scheduler to rank 0's launcher, which the others hear where it concerns them.
-void star_ranks_said(struct star_ranks *s, const char *line);
-// A child of a rank other than 0 has died: the scheduler hears "dead PID WHY".
-void star_ranks_dead(struct star_ranks *s, int pid, const char *why);
-// Hands what the scheduler has said to this launcher, and of rank 0 the others' deaths to link, its socket to the scheduler; ends: as
-// launch_options.outside. Why the job ends, or NULL.
-const char *star_ranks_look(struct star_ranks *s, struct launcher *l, int link, const char *ends);
+// What the scheduler has said to rank 0's launcher: the others hear it. Of another rank: nothing.
+void star_ranks_said(struct star_ranks *s, const struct verdict *v);
+// A child of a rank other than 0 has died: the scheduler hears it.
+void star_ranks_dead(struct star_ranks *s, const struct death *d);
+// What the others have said since it was asked last: to rank 0 a death, to another rank a verdict. False: nothing more.
+bool star_ranks_death(struct star_ranks *s, struct death *out);
+bool star_ranks_verdict(struct star_ranks *s, struct verdict *out);
+// Why the job ends, as the others know; NULL: it goes on. ends: as launch_options.outside.
+const char *star_ranks_ends(struct star_ranks *s, const char *ends);
 void star_ranks_close(struct star_ranks **s);
 
 #endif

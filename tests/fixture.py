@@ -122,7 +122,7 @@ class Started(subprocess.Popen):
         return people.marked(self.mark)
 
     def roles(self):
-        """{"worker 1", "server 0", "scheduler", "rank 1", "run" of a ring of threads that may be restarted: pid}"""
+        """{"worker 1", "server 0", "scheduler" that was started by hand, "rank 1", "run" of a ring of threads that may be restarted: pid}"""
         return people.roles(self.mark)
 
     def find(self, *roles):

@@ -32,6 +32,7 @@ GOSSIP, LOCAL, REDUCE = "test_decentral_gossip", "test_decentral_local_steps", "
 DELAY = "star/test_bounded_delay.py"
 ON_ARRIVAL, IN_ORDER, PUSH_SET = "ps/server/push_on_arrival.c", "ps/server/push_in_order.c", "ps/server/push_set.c"
 PUSH_UNITS, WORKER = "ps/server/push_units.c", "ps/worker/worker_core.c"
+CORE_C, EPOCHS = "ps/scheduler/scheduler_core.c", "test_ps_epochs"
 GOSSIP_C, LOCAL_C = "decentral/gossip.c", "shared/launch/local_steps.c"
 TCP, PEERS = "test_decentral_tcp", "decentral/collective/collective_peers.c"
 MESH, LANES, SEAT = "shared/fabric/mesh.c", "shared/fabric/lanes.c", "shared/fabric/seat.c"
@@ -57,6 +58,12 @@ RULES = [Rule(*row) for row in (
     ("slow turns do not make a peer immortal", "shared/time/turn_clock.c", "fmax(TURN_COUNTS * c->lost_s, c->pause_s)", "c->pause_s", "test_ps_still"),
     ("a launcher that was stopped kills nobody for it", "shared/launch/launch.c", "now = turn_clock_turn(&l->turns, now_seconds()), most_s", "now = now_seconds(), most_s",
      "test_shared_still"),
+    # ---- deaths and restarts
+    ("a silence and its kill are one death", CORE_C, "if (counted) c->given_up[i] = 0;", "counted = false;", EPOCHS),
+    ("who dies again in one login takes another restart", CORE_C, "    *fell = true;\n", "", EPOCHS),
+    ("a worker that is replaced takes a restart", CORE_C, "(counted || epochs_take(&c->epochs))", "true", EPOCHS),
+    ("behind Ctrl-C nothing begins anew", CORE_C, "if (d->leaving && ", "if (false && ", EPOCHS),
+    ("those that have ended well are needed again", "shared/launch/launch.c", "    start_those_that_ended_well(l);\n", "", "test_shared_launch_team"),
     # ---- who may join
     ("who connects has the pair of those who connect", "shared/fabric/zap.c", "return z->keyed && sodium_memcmp(r->frame[6], z->member, JOB_PAIR_BYTES) == 0;",
      "return z->keyed;", "test_ps_strangers"),

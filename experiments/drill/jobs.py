@@ -20,7 +20,7 @@ class Job:
     """One way to train the job: the flags, who can be killed, and whether its bits are promised."""
     name: str
     flags: list
-    victims: list  # "worker 0", "server 1", "scheduler", "rank 0", "run"
+    victims: list  # "worker 0", "server 1", "rank 0", "run"
     more: list = field(default_factory=list)  # flags of the drilled run alone
     equal: bool = True  # the final hash is that of an undisturbed run
     reference: dict = field(default_factory=dict)
@@ -30,7 +30,7 @@ STAR = ["--topology", "ps:sync", "--workers", "2"]
 
 
 def star(servers):
-    return ["worker 0", "worker 1"] + [f"server {s}" for s in range(servers)] + ["scheduler"]
+    return ["worker 0", "worker 1"] + [f"server {s}" for s in range(servers)]
 
 
 JOBS = [

@@ -50,8 +50,30 @@ def marked(mark):
     return found
 
 
+def descriptors(pid):
+    """[{number: where it leads}] of each table of descriptors that a thread of the process has: most have the same one."""
+    tables = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            folder, found = f"/proc/{pid}/task/{thread}/fd", {}
+            with contextlib.suppress(OSError):
+                for fd in os.listdir(folder):
+                    with contextlib.suppress(OSError):
+                        found[fd] = os.readlink(f"{folder}/{fd}")
+            if found and found not in tables:
+                tables.append(found)
+    return tables
+
+
+def listening(pids):
+    """The TCP ports that these processes listen on."""
+    mine = {target[8:-1] for pid in pids for table in descriptors(pid) for target in table.values() if target.startswith("socket:[")}
+    lines = (line.split() for path in ("/proc/net/tcp", "/proc/net/tcp6") for line in read(path).decode().splitlines()[1:])
+    return {int(words[1].rpartition(":")[2], 16) for words in lines if words[3] == "0A" and words[9] in mine}
+
+
 def role_of(argv, environment):
-    """"worker 1", "scheduler", "rank 0" of a ring, "mpirun", "run" of a launcher's only child, or None."""
+    """"worker 1", "scheduler" that was started by hand, "rank 0" of a ring, "mpirun", "run" of a launcher's only child, or None."""
     if not argv:
         return None
     if os.path.basename(argv[0]).startswith(("mpirun", "mpiexec", "orterun", "prterun")):

@@ -19,6 +19,7 @@ struct coming;
 struct job_key;
 struct model_spec;
 struct token_source;
+struct verdicts;
 
 enum ps_role { PS_WORKER, PS_SERVER, PS_SHARD, PS_SCHEDULER, PS_ROLES };
 static inline const char *ps_role_name(enum ps_role r) {
@@ -37,14 +38,13 @@ struct ps_role_options {
     const struct job_key *key;  // who has it may join; outlives the role. NULL: nobody is asked (--insecure)
     int rank;                   // server or worker index; -1: any free one, given by the scheduler
     bool
-        quoted;  // the scheduler is a process of the same launcher, and says itself, for this role too, why the job has ended
+        quoted;  // the scheduler is a thread of this role's launcher, and says itself, for this role too, why the job has ended
     bool say_waiting;  // lines about who is waited for; someone started this role by hand
     // Non-zero: scheduler and server leave as soon as possible, and with them the job; a worker gives up its
     // login, and once the job has started its loop leaves at the end of a step (step_input.stop).
     const _Atomic int *stop;
-    int life;  // scheduler: which one its launcher has started, 1, 2, ..; 0: it has none
-    int start;  // scheduler: of the run's command, as its launcher says (shared/report/history.h); 0: it has none
-    int link;  // scheduler: a socket to its launcher (ps/scheduler/scheduler.c); 0: none
+    struct verdicts
+        *launcher;  // scheduler: the one of its process (shared/launch/verdict.h); NULL: it has none
     int (*on_bound)(void *ctx,
                     const char *address);  // scheduler: told the real address; -1 after logging ends it
     // scheduler: reads what it needs of files, layout and spec here among it, once it listens and on a thread of its own; 0,

@@ -23,9 +23,13 @@ uint64_t ps_random_id(void) {
     return id ? id : 1;
 }
 
-int ps_fail(const char *why) {
+bool ps_was_interrupted(const char *why) {
     size_t n = strlen(why), end = strlen(PS_INTERRUPTED);
-    if (n >= end && !strcmp(why + n - end, PS_INTERRUPTED) && rank_env_supervised()) error_quiet(1);
+    return n >= end && !strcmp(why + n - end, PS_INTERRUPTED);
+}
+
+int ps_fail(const char *why) {
+    if (ps_was_interrupted(why) && rank_env_supervised()) error_quiet(1);
     return fail("%s", why);
 }
 

@@ -60,6 +60,7 @@ struct roster *ps_read_start(const struct ps_role_options *role, int shards, int
 // Logs why the job is over for this role; -1. If a launcher has ended the job, it has printed the reason: its
 // roles keep the text and print nothing.
 int ps_fail(const char *why);
+bool ps_was_interrupted(const char *why);  // it ends so
 // The same of ABORT or REFUSED, of the scheduler.
 int ps_told(const struct ps_role_options *role, const struct wire_header *h);
 static inline bool ps_stopped(const _Atomic int *stop) { return stop && *stop; }

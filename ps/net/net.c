@@ -76,8 +76,7 @@ static struct net_socket *keep(struct net *n, struct fabric_socket *socket, bool
 }
 
 struct net_socket *net_router(struct net *n, const char *address, char bound[NET_ADDRESS_MAX]) {
-    struct fabric_place at = {.address = address, .patience_s = n->o.patience_s, .stop = n->o.stop};
-    return keep(n, fabric_listen(n->fabric, &at, bound), true);
+    return keep(n, fabric_listen(n->fabric, address, false, bound), true);
 }
 
 struct net_socket *net_dealer(struct net *n, const struct net_peer *to) {

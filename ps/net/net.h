@@ -39,10 +39,8 @@ struct net_options {
     size_t max_payload_bytes;
     size_t
         max_heard_bytes;  // by ROUTERs, which strangers reach: libzmq keeps one such frame before a handshake; 0: the same
-    double patience_s;  // with an address that somebody else listens on, of a process that follows a dead one
-    const _Atomic int *stop;  // ends that; NULL: nothing does
-    int queue_messages;       // high-water mark of each direction
-    int io_threads;           // that move payloads through sockets; 0: one
+    int queue_messages;  // high-water mark of each direction
+    int io_threads;      // that move payloads through sockets; 0: one
     struct fault_plan faults;
     const struct job_key *key;  // who has it is let in; outlives the net. NULL: everybody is
     const char *token;          // that ROUTERs ask for in its place; NULL or "": the key is asked for

@@ -40,11 +40,14 @@ void epochs_retire(struct epochs *e, uint64_t incarnation) {
     e->retired[e->count++] = incarnation;
 }
 
-bool epochs_left(const struct epochs *e) { return e->used < e->o.restarts; }
+bool epochs_take(struct epochs *e) {
+    bool left = e->used < e->o.restarts;
+    e->used += left;
+    return left;
+}
 
-void epochs_next(struct epochs *e, const char *why, bool free) {
+void epochs_next(struct epochs *e, const char *why) {
     e->epoch++;
-    e->used += !free;
     e->job = e->o.job(e->o.ctx);
     snprintf(e->why, sizeof e->why, "%s", why);
 }

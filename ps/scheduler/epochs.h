@@ -13,8 +13,8 @@
 
 // Calls of a new epoch to the scheduler's process. Members may be NULL where restarts is 0.
 struct epoch_options {
-    int restarts;     // so many epochs may begin after a death; 0: none
-    int used;         // of them, by earlier lives of the scheduler
+    int restarts;  // so many deaths may be followed by an epoch, or a process in the dead one's place; 0: none
+    int used;      // of them, by earlier lives of the scheduler
     uint32_t first;   // number of the first one; 0 counts as 1
     int start;        // of the run's command (DIR/history.jsonl)
     const char *why;  // of the first one, if it follows a death; else NULL
@@ -52,9 +52,9 @@ void epochs_retire(struct epochs *e, uint64_t incarnation);
 // The incarnation that a process had before this one, as it says: the same, for HELLOs of it that come late.
 void epochs_former(struct epochs *e, uint64_t incarnation);
 bool epochs_retired(const struct epochs *e, uint64_t incarnation);
-bool epochs_left(const struct epochs *e);
-// The next one begins, because of why; it takes a restart, unless it is free.
-void epochs_next(struct epochs *e, const char *why, bool free);
+bool epochs_take(struct epochs *e);  // a restart; false: none is left
+// The next one begins, because of why.
+void epochs_next(struct epochs *e, const char *why);
 // The answer to those of an earlier epoch.
 struct wire_header epochs_rollback(const struct epochs *e);
 

@@ -1,11 +1,8 @@
 // The scheduler's thread: one ROUTER, one core.
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "kernels/spans.h"
 #include "ps/agree/start_point.h"
@@ -32,70 +29,6 @@
 
 #define QUEUE_MESSAGES  65536  // control messages of all members
 #define PARTING_EVERY_S 0.06   // between repeats of why the job has ended
-#define PATIENCE        0.75   // of the time in which the launcher counts a silent scheduler as lost
-
-// ---------------------------------------------------------------- the launcher
-// The talk of a launched job's scheduler with its launcher, a line each, over a socket that the launcher
-// keeps while schedulers come and go:
-//
-//     scheduler -> launcher   tcp://127.0.0.1:5555      it listens there
-//                             life                      an epoch begins
-//                             lost 77 worker 1          silent for too long: to be ended, if it only stands still
-//                             alive 70 41               70: its own process; every heartbeat. 41 steps are known to be
-//                                                       done (-1: it is not known). 0: it beats no more, has done
-//                                                       its part, and leaves when its messages are taken
-//                             fate 77 without           the job's fate, after the launcher has said that process 77
-//                                                       of it has died: without, anew, ends REASON (launch.h)
-//     launcher -> scheduler   dead 77 worker 1 (pid 77) was killed by signal 9 (Killed)
-//
-// Never blocks. A job without a launcher has none (fd 0).
-struct launcher {
-    int fd;
-    char text[2 * WIRE_TEXT_MAX];  // received so far of the next line
-    size_t length;
-};
-
-__attribute__((format(printf, 2, 3))) static void launcher_say(const struct launcher *l, const char *fmt,
-                                                               ...) {
-    char line[300];
-    va_list args;
-    if (l->fd <= 0) return;
-    va_start(args, fmt);
-    vsnprintf(line, sizeof line, fmt, args);
-    va_end(args);
-    ssize_t sent = send(l->fd, line, strlen(line), MSG_DONTWAIT | MSG_NOSIGNAL);
-    (void)sent;  // a launcher that does not read has ended, and the job with it
-}
-
-// Takes the first line out of what has come. Text that is longer than any line is dropped.
-static bool next_line(struct launcher *l, char line[sizeof l->text]) {
-    char *end = memchr(l->text, '\n', l->length);
-    if (!end && l->length == sizeof l->text) l->length = 0;
-    if (!end) return false;
-    size_t size = (size_t)(end - l->text);
-    memcpy(line, l->text, size);
-    line[size] = 0;
-    l->length -= size + 1;
-    memmove(l->text, end + 1, l->length);
-    return true;
-}
-
-// Whether the launcher has said that process *pid has died, and why in words. To be called until it has not.
-static bool launcher_dead(struct launcher *l, int *pid, char why[WIRE_TEXT_MAX]) {
-    char line[sizeof l->text];
-    if (l->fd <= 0) return false;
-    for (;;) {
-        int begin = 0;
-        while (next_line(l, line))
-            if (sscanf(line, "dead %d %n", pid, &begin) == 1 && begin > 0) {
-                snprintf(why, WIRE_TEXT_MAX, "%.*s", WIRE_TEXT_MAX - 1, line + begin);
-                return true;
-            }
-        ssize_t got = recv(l->fd, l->text + l->length, sizeof l->text - l->length, MSG_DONTWAIT);
-        if (got <= 0) return false;
-        l->length += (size_t)got;
-    }
-}
 
 struct scheduler {
     const struct ps_role_options *o;
@@ -114,17 +47,14 @@ struct scheduler {
     struct wire_count wire;
     char address[NET_ADDRESS_MAX];  // as bound
     struct start_point first;       // where the job begins, as the configuration says
-    struct launcher launcher;
-    double alive_s;  // when the launcher was told last
-    bool said_steps;
-    struct background *files;     // reads and writes them
-    struct beginning *beginning;  // the last job of that kind; NULL: there was none
-    uint64_t begins;              // its number
-    uint64_t standing;            // of the last one that people have heard of
-    int found;                    // what a job has come to: 0 or -1
-    struct epoch_options epochs;  // of the first
-    char why[WIRE_TEXT_MAX];
-    struct turn_clock turns;  // the core's
+    bool told;                      // by the launcher of why the job has ended: it says it
+    struct background *files;       // reads and writes them
+    struct beginning *beginning;    // the last job of that kind; NULL: there was none
+    uint64_t begins;                // its number
+    uint64_t standing;              // of the last one that people have heard of
+    int found;                      // what a job has come to: 0 or -1
+    struct epoch_options epochs;    // of the first
+    struct turn_clock turns;        // the core's
     struct waiting waiting;
     struct thread_time *spans;  // NULL: no trace
     int64_t cpu_begin_ns;       // when the job started
@@ -199,15 +129,6 @@ static void say_waiting(struct scheduler *s, double now) {
 }
 
 // ---------------------------------------------------------------- files
-static void say_alive(struct scheduler *s) {
-    int64_t steps = s->core ? scheduler_core_steps(s->core) : -1;
-    bool news = (steps > 0) != s->said_steps;
-    if (!news && now_seconds() - s->alive_s <= ps_heartbeat_s(s->o->config)) return;
-    s->alive_s = now_seconds();
-    s->said_steps = steps > 0;
-    launcher_say(&s->launcher, "alive %d %lld\n", (int)getpid(), (long long)steps);
-}
-
 // A file system that stands still is slow, not dead.
 static void say_standing(struct scheduler *s) {
     uint64_t number;
@@ -218,14 +139,12 @@ static void say_standing(struct scheduler *s) {
          s->o->dir ? s->o->dir : "the run", age_s);
 }
 
-// Before the job is known, and behind its end: a role that logs in hears that the scheduler lives, and waits; so does the
-// launcher.
+// Before the job is known, and behind its end: a role that logs in hears that the scheduler lives, and waits.
 static void wait_for(struct scheduler *s, uint64_t number) {
     while (!background_wait(s->files, number, HURRY_MS * 1e-3)) {
         struct ps_message patience = {.header = {.kind = WIRE_HEARTBEAT_ACK}};
         struct net_poll_item item = {.socket = s->router};
         struct net_message m;
-        say_alive(s);
         say_standing(s);
         if (net_poll(&item, 1, HURRY_MS) != 0) continue;
         while (item.ready && net_recv(s->router, &m) == 1) {
@@ -245,18 +164,17 @@ static void apart(struct scheduler *s, int (*what)(void *)) {
 static void epoch_first(const struct ps_role_options *o, const char *checkpoint, struct epoch_options *out) {
     out->restarts = o->config->recovery.restart;
     if (!o->dir || (!out->restarts && !ps_elastic(o->config))) return;
-    // A launcher says whether it has started this scheduler again. One that was started by hand goes on with a job whose
-    // worker 0 still stands in the run directory's state.
+    // One that was started by hand goes on with a job whose worker 0 still stands in the run directory's state.
     struct run_state state;
-    bool again = o->life > 1, by_hand = !o->life;
-    if (by_hand) {
+    bool again = false;
+    if (!o->launcher) {
         run_state_read(o->dir, &state);
         again = state.phase == RUN_RUNNING || state.phase == RUN_DEAD;
+        if (!again && !resume_is_own(checkpoint, o->dir)) history_forget(o->dir);
     }
-    if (by_hand && !again && !resume_is_own(checkpoint, o->dir)) history_forget(o->dir);
     struct history_row last = history_last_life(o->dir);
-    out->start = o->start ? o->start : again && last.epoch ? last.start : last.start + 1;
-    if (!out->restarts || !again || !last.epoch || last.start != out->start) return;
+    out->start = again && last.epoch ? last.start : last.start + 1;
+    if (!out->restarts || !again || !last.epoch) return;
     out->first = last.epoch + 1;
     out->used = last.restarts + 1;
     out->why = "the scheduler was started again";
@@ -322,7 +240,7 @@ static int starts(void *ctx, const struct epochs *e, struct start_point *out, ch
     if (b && b->e.job == e->job) {
         *out = b->out;
         memcpy(error, b->error, WIRE_TEXT_MAX);
-        if (!b->rc) launcher_say(&s->launcher, "life\n");
+        if (!b->rc && s->o->launcher) verdicts_say(s->o->launcher, &(struct verdict){.kind = VERDICT_BEGINS});
         return b->rc;
     }
     if (!b) b = s->beginning = xcalloc(1, sizeof *b);
@@ -337,7 +255,9 @@ static uint64_t next_job(void *ctx) {
 }
 
 static void say_lost(void *ctx, int pid, const char *name) {
-    launcher_say(&((struct scheduler *)ctx)->launcher, "lost %d %s\n", pid, name);
+    struct verdict v = {.kind = VERDICT_LOST, .pid = pid};
+    snprintf(v.name, sizeof v.name, "%s", name);
+    verdicts_say(((struct scheduler *)ctx)->o->launcher, &v);
 }
 
 struct noting {
@@ -372,35 +292,37 @@ static void note_absence(void *ctx, const struct absence *a) {
 }
 
 static void hear_launcher(struct scheduler *s) {
-    char why[WIRE_TEXT_MAX];
-    int pid;
-    while (launcher_dead(&s->launcher, &pid, why)) {
-        static const char *const fates[] = {
-            [CORE_WITHOUT] = "without", [CORE_ANEW] = "anew", [CORE_ENDS] = "ends"};
-        enum core_fate fate = scheduler_core_dead(s->core, pid, why, moment(s));
-        const char *reason = fate == CORE_ENDS ? scheduler_core_error(s->core) : "";
-        // The launcher knows the dead process; the rest of the text says why that is the end.
-        size_t known = strlen(why);
-        if (!strncmp(reason, why, known)) reason += known + strspn(reason + known, "; ");
-        launcher_say(&s->launcher, "fate %d %s %s\n", pid, fates[fate], TEXT_WORDS(240, reason));
+    struct death d;
+    while (verdicts_death(s->o->launcher, &d)) {
+        bool ended = scheduler_core_error(s->core)[0];
+        struct verdict v = scheduler_core_dead(s->core, &d, moment(s));
+        s->told = s->told || (v.kind == VERDICT_ENDS && !ended);
+        verdicts_say(s->o->launcher, &v);
     }
 }
 
+// A launcher may still tell of a death when all members have said goodbye.
+static bool is_over(const struct scheduler *s) {
+    return scheduler_core_done(s->core) && (!s->o->launcher || verdicts_are_over(s->o->launcher));
+}
+
 static int scheduler_loop(struct scheduler *s) {
-    while (!scheduler_core_done(s->core)) {
-        struct net_poll_item items[2] = {{.socket = s->router}, {.fd = s->launcher.fd}};
+    struct verdicts *launcher = s->o->launcher;
+    while (!is_over(s)) {
+        struct net_poll_item items[2] = {{.socket = s->router},
+                                         {.fd = launcher ? verdicts_fd(launcher) : -1}};
         struct net_message m;
         int rc = 0;
         say_waiting(s, now_seconds());
         char text[WIRE_TEXT_MAX];
         while (scheduler_core_slow(s->core, moment(s), text) || scheduler_core_news(s->core, text))
             if (!s->o->config->quiet) info("%s", text);
-        say_alive(s);
+        if (launcher) verdicts_set_step(launcher, scheduler_core_steps(s->core));
         say_standing(s);
         if (ps_stopped(s->o->stop)) return scheduler_core_abort(s->core, "the scheduler was " PS_INTERRUPTED);
         thread_time_enter(s->spans, WIRE_NONE, SPAN_OF_NOTHING);
         bool soon = scheduler_core_hurry(s->core) || (s->beginning && !background_done(s->files, s->begins));
-        if (net_poll(items, s->launcher.fd ? 2 : 1, soon ? HURRY_MS : POLL_MS) != 0)
+        if (net_poll(items, launcher ? 2 : 1, soon ? HURRY_MS : POLL_MS) != 0)
             return scheduler_core_abort(s->core, "the scheduler cannot poll its socket");
         double now = now_seconds();
         if (items[1].ready) hear_launcher(s);
@@ -446,28 +368,20 @@ static int scheduler_open(struct scheduler *s) {
                              .max_payload_bytes = 1 << 17,  // endpoints of a server's shards
                              .queue_messages = QUEUE_MESSAGES,
                              .faults = fault_plan_of(c, PS_SCHEDULER, 0),
-                             .key = s->o->key,
-                             .patience_s = s->o->life > 1 ? PATIENCE * ps_lost_s(c) : 0,
-                             .stop = s->o->stop};
+                             .key = s->o->key};
     const char *at = s->o->scheduler ? s->o->scheduler : c->ps.bind;
-    s->launcher.fd = s->o->link;
     if (descriptors_claim(descriptors_of_scheduler(c, c->ps.threads), DESCRIPTORS_SPARE) != 0) return -1;
     if (!(s->files = background_create("reads and writes the job's files", error_label()))) return -1;
-    if (!(s->net = net_create(&no)) || !(s->router = net_router(s->net, at, s->address)))
-        return -1;
+    if (!(s->net = net_create(&no)) || !(s->router = net_router(s->net, at, s->address))) return -1;
     s->id = (struct ps_identity){.role = PS_SCHEDULER, .incarnation = ps_random_id(), .job = ps_random_id()};
     if (s->o->on_bound && s->o->on_bound(s->o->ctx, s->address) != 0) return -1;
-    // 2. The files say which job this is. Of a scheduler that follows one that has died, its launcher has said why.
+    // 2. The files say which job this is.
+    bool replaced = s->o->launcher && (c->recovery.restart || ps_elastic(c));
     struct epoch_options *first = &s->epochs;
-    char said[WIRE_TEXT_MAX];
-    int pid;
-    *first =
-        (struct epoch_options){.ctx = s, .job = next_job, .lost = say_lost, .replaced = s->launcher.fd > 0};
+    *first = (struct epoch_options){
+        .ctx = s, .job = next_job, .lost = replaced ? say_lost : NULL, .replaced = replaced};
     apart(s, read_first);
     if (s->found != 0) return -1;
-    while (launcher_dead(&s->launcher, &pid, said))
-        if (first->why && !strncmp(said, "scheduler ", strlen("scheduler ")))
-            first->why = memcpy(s->why, said, sizeof said);
     if (first->used > first->restarts)
         return fail("%s; all restarts are used up (--restart %d), as %s/history.jsonl says", first->why,
                     first->restarts, s->o->dir);
@@ -538,7 +452,11 @@ int ps_scheduler_run(const struct ps_role_options *o) {
     int rc = scheduler_open(&s);
     if (rc == 0) {
         rc = scheduler_loop(&s);
-        if (rc != 0) ps_fail(scheduler_core_error(s.core));
+        const char *why = scheduler_core_error(s.core);
+        // Its launcher says it, or has ended the job.
+        error_quiet(s.told || (o->launcher && ps_was_interrupted(why)) ? QUIET_ALL : QUIET_NOT);
+        if (rc != 0) ps_fail(why);
+        error_quiet(QUIET_NOT);
         if (rc != 0) part(&s);
         if (rc == 0) {
             apart(&s, trace_end);
@@ -546,7 +464,6 @@ int ps_scheduler_run(const struct ps_role_options *o) {
         }
     }
     if (s.files) wait_for(&s, background_asked(s.files));
-    launcher_say(&s.launcher, "alive 0 -1\n");
     background_destroy(&s.files);
     net_destroy(&s.net, FLUSH_MS);
     scheduler_core_destroy(&s.core);

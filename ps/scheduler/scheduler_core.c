@@ -10,12 +10,15 @@
 #include "shared/core/text.h"
 
 #define PARTING_MOST_S 1.0  // for members to hear why the job has ended
+#define ANY            -1
 
 struct scheduler_core {
     struct scheduler_options o;
     struct epochs epochs;
     struct membership members;
     bool *fell;  // (members + 1) that died since the last START; the last: a member did not come
+    // (members) Whose death has been counted before its launcher tells of it, as it was lost by silence: its process, or ANY; 0: none.
+    int *given_up;
     struct rounds *rounds;
     char news[WIRE_TEXT_MAX];
     char error[WIRE_TEXT_MAX];
@@ -56,6 +59,7 @@ static void login_opens(struct scheduler_core *c, double start_s) {
 static void login_is_over(struct scheduler_core *c, double now) {
     struct scheduler_options o = c->members.o;
     memset(c->fell, 0, (size_t)(c->members.count + 1) * sizeof *c->fell);
+    memset(c->given_up, 0, (size_t)c->members.count * sizeof *c->given_up);
     if (o.start.step != c->members.start.step) {
         o.start = c->members.start;
         rounds_destroy(&c->rounds);
@@ -81,7 +85,7 @@ static void login_is_over(struct scheduler_core *c, double now) {
 }
 
 // From here on nothing is decided any more. A member that does not hear of it now is told when it speaks.
-static void epoch_end(struct scheduler_core *c, const char *why, bool free) {
+static void epoch_end(struct scheduler_core *c, const char *why) {
     struct membership *m = &c->members;
     for (int i = 0; i < m->count; i++)
         if (m->m[i].present) epochs_retire(&c->epochs, m->m[i].incarnation);
@@ -89,7 +93,7 @@ static void epoch_end(struct scheduler_core *c, const char *why, bool free) {
     // on arrival the scheduler decides no step, and worker 0's lines tell.
     if (m->started)
         c->epochs.reached = consistency_of(c->o.config).row->on_arrival ? -1 : rounds_step(c->rounds);
-    epochs_next(&c->epochs, why, free);
+    epochs_next(&c->epochs, why);
     struct wire_header h = epochs_rollback(&c->epochs);
     for (int i = 0; i < m->count; i++)
         if (m->m[i].present) port_tell(&c->o.port, i, &h);
@@ -115,6 +119,23 @@ static int lose(struct scheduler_core *c, int worker, const char *cause, const c
 }
 
 // ---------------------------------------------------------------- deaths
+// A member that dies while all are coming to the epoch that a death has begun, or to the first one in which somebody has died,
+// takes no restart of its own, unless it does so again and again. False: none is left, and the job has ended.
+static bool takes_restart(struct scheduler_core *c, int member, const char *why) {
+    char text[WIRE_TEXT_MAX] = "";
+    bool *fell = &c->fell[member < 0 ? c->members.count : member];
+    bool follows = c->epochs.why[0] != 0;
+    for (int i = 0; i <= c->members.count; i++) follows = follows || c->fell[i];
+    bool free = !c->members.started && follows && !*fell;
+    *fell = true;
+    if (free || epochs_take(&c->epochs)) return true;
+    if (c->o.epochs.restarts)
+        core_fail(text, "%s; all restarts are used up (--restart %d)", TEXT_WORDS(440, why),
+                  c->o.epochs.restarts);
+    scheduler_core_abort(c, text[0] ? text : why);
+    return false;
+}
+
 // A member has died (-1: one that nobody knows), as why says: the one place where that becomes an epoch, or the job's
 // end. -1: its end.
 static int death(struct scheduler_core *c, int member, const char *why, double now) {
@@ -135,19 +156,11 @@ static int death(struct scheduler_core *c, int member, const char *why, double n
                       TEXT_WORDS(400, why), c->o.config->recovery.elastic_min, c->o.config->recovery.elastic);
         return scheduler_core_abort(c, text[0] ? text : why);
     }
-    // A member that dies while all are coming to the epoch that a death has begun takes no restart of its own, unless it
-    // does so again and again. The first cause is the one that is told.
-    bool *fell = &c->fell[member < 0 ? c->members.count : member];
-    bool follows = !c->members.started && c->epochs.why[0], free = follows && !*fell;
-    *fell = true;
-    if (!free && !epochs_left(&c->epochs)) {
-        core_fail(text, "%s; all restarts are used up (--restart %d)", TEXT_WORDS(440, why),
-                  c->o.epochs.restarts);
-        return scheduler_core_abort(c, text);
-    }
+    bool follows = !c->members.started && c->epochs.why[0];
+    if (!takes_restart(c, member, why)) return -1;
     text_words(own, sizeof own, why);  // it may be in what ends now
     snprintf(text, sizeof text, "%s", follows ? c->epochs.why : why);
-    epoch_end(c, text, free);
+    epoch_end(c, text);
     login_opens(c, now);
     if (follows) snprintf(c->news, sizeof c->news, "%s: all log in anew, to epoch %u", own, c->epochs.epoch);
     if (!c->o.epochs.replaced)
@@ -158,24 +171,36 @@ static int death(struct scheduler_core *c, int member, const char *why, double n
     return 0;
 }
 
-enum core_fate scheduler_core_dead(struct scheduler_core *c, int pid, const char *why, double now) {
+struct verdict scheduler_core_dead(struct scheduler_core *c, const struct death *d, double now) {
     const struct membership *m = &c->members;
     uint32_t epoch = c->epochs.epoch;
-    int dead = -1;
-    // Processes of two machines may have one number, and a death may be told late: a reason that begins with a member's name
-    // is of that one alone.
-    for (int i = 0; i < m->workers + m->servers; i++) {
-        char name[48];
-        size_t n = strlen(member_name(m, i, name));
-        bool it = m->m[i].present && m->m[i].pid == pid, named = !strncmp(why, name, n) && why[n] == ' ';
-        if (named) dead = it ? i : -1;
-        if (named) break;
-        if (it && dead < 0) dead = i;
-    }
-    if (dead >= 0) death(c, dead, why, now);
-    if (c->error[0]) return CORE_ENDS;
-    // Also of one that had not logged in, or that the job has given up for lost.
-    return c->epochs.epoch == epoch && m->started ? CORE_WITHOUT : CORE_ANEW;
+    struct verdict v = {.pid = d->pid};
+    char name[48];
+    int i = 0, all = m->workers + m->servers;
+    memcpy(v.name, d->name, sizeof v.name);
+    while (i < all && strcmp(member_name(m, i, name), d->name) != 0) i++;
+    // It may have been lost by silence before it was killed, or not have logged in yet.
+    bool counted = i < all && (c->given_up[i] == ANY || c->given_up[i] == d->pid);
+    bool there = i < all && m->m[i].present && m->m[i].pid == d->pid;
+    if (counted) c->given_up[i] = 0;
+    if (counted) c->fell[i] = !there;  // else it has logged in anew meanwhile
+    if (d->leaving && !c->error[0] && (there ? !bears(c, i) : !m->started))
+        scheduler_core_abort(c, d->why);
+    else if (there)
+        death(c, i, d->why, now);
+    else if (i < all && !m->started && !counted && !c->error[0])
+        takes_restart(c, i, d->why);
+    bool without = c->epochs.epoch == epoch && m->started;
+    v.kind = c->error[0] ? VERDICT_ENDS : without ? VERDICT_WITHOUT : VERDICT_ANEW;
+    v.again = i < all && !d->leaving &&
+              (v.kind == VERDICT_ANEW || (v.kind == VERDICT_WITHOUT && (counted || epochs_take(&c->epochs))));
+    v.left = c->o.epochs.restarts - c->epochs.used;
+    // The launcher knows the dead process; the rest of the text says why that is the end.
+    size_t known = strlen(d->why);
+    const char *reason = c->error;
+    if (!strncmp(reason, d->why, known)) reason += known + strspn(reason + known, "; ");
+    snprintf(v.reason, sizeof v.reason, "%s", TEXT_WORDS(240, reason));
+    return v;
 }
 
 // A HELLO for a rank that another process has. Returns whether the HELLO is to be heard now.
@@ -289,11 +314,15 @@ int scheduler_core_tick(struct scheduler_core *c, double now) {
     char name[48];
     if (m->late && c->o.epochs.replaced) {
         // The launcher ends the members that did not come, and starts them again.
-        for (int i = 0; i < m->workers + m->servers; i++)
-            if (membership_late(m, i, now)) c->o.epochs.lost(c->o.epochs.ctx, 0, member_name(m, i, name));
+        for (int i = 0; i < m->workers + m->servers; i++) {
+            if (!membership_late(m, i, now)) continue;
+            c->given_up[i] = ANY;
+            c->o.epochs.lost(c->o.epochs.ctx, 0, member_name(m, i, name));
+        }
         return death(c, -1, m->error, now);
     }
     if (m->lost < 0) return scheduler_core_abort(c, m->error);
+    if (c->o.epochs.replaced && !bears(c, m->lost)) c->given_up[m->lost] = m->m[m->lost].pid;
     if (c->o.epochs.lost) c->o.epochs.lost(c->o.epochs.ctx, m->m[m->lost].pid, member_name(m, m->lost, name));
     return death(c, m->lost, m->error, now);
 }
@@ -338,6 +367,7 @@ struct scheduler_core *scheduler_core_create(const struct scheduler_options *o) 
     epochs_init(&c->epochs, &o->epochs, o->job);
     login_opens(c, o->start_s);
     c->fell = xcalloc((unsigned long)c->members.count + 1, sizeof *c->fell);
+    c->given_up = xcalloc((unsigned long)c->members.count, sizeof *c->given_up);
     return c;
 }
 
@@ -347,6 +377,7 @@ void scheduler_core_destroy(struct scheduler_core **c) {
     membership_free(&(*c)->members);
     epochs_free(&(*c)->epochs);
     free((*c)->fell);
+    free((*c)->given_up);
     free(*c);
     *c = NULL;
 }

@@ -10,6 +10,7 @@
 
 #include "ps/scheduler/membership.h"
 #include "ps/scheduler/rounds.h"
+#include "shared/launch/verdict.h"
 
 struct scheduler_core;
 struct scheduler_core *scheduler_core_create(const struct scheduler_options *o);
@@ -23,10 +24,9 @@ int scheduler_core_message(struct scheduler_core *c, const struct wire_header *h
 // Deadlines, START, SHUTDOWN: looks at all members. Call behind the messages that have come, and at least every heartbeat. 0
 // or -1.
 int scheduler_core_tick(struct scheduler_core *c, double now);
-// The fate of the job: it goes on without the process, all begin anew, or it has ended (scheduler_core_error).
-enum core_fate { CORE_WITHOUT, CORE_ANEW, CORE_ENDS };
-// The process of a worker or server has died (why: in words). One that is not in this epoch's job changes nothing.
-enum core_fate scheduler_core_dead(struct scheduler_core *c, int pid, const char *why, double now);
+// The process of a worker or server has died, as its launcher says: what becomes of the job, and whether the process is started
+// again. Restarts are counted here alone.
+struct verdict scheduler_core_dead(struct scheduler_core *c, const struct death *d, double now);
 // Which life of the job goes on; its number is what the port stamps.
 const struct epochs *scheduler_core_epochs(const struct scheduler_core *c);
 // Ends the job with this reason; every member is told. Always -1.

@@ -48,10 +48,6 @@ const struct cli_command command_train = {
 
 static const struct cli_option scheduler_options[] = {
     {"bind", NULL, "ADDRESS", "where to listen, tcp://HOST:PORT (default tcp://127.0.0.1:*)", 0},
-    {"announce-fd", NULL, "FD", NULL, 0},
-    {"life", NULL, "K", NULL, 0},
-    {"start", NULL, "K", NULL, 0},
-    {"launched", NULL, NULL, NULL, 0},
 };
 
 const struct cli_command command_scheduler = {

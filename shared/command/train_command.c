@@ -141,7 +141,7 @@ static int check_words(const struct run *r, const struct cli_args *args, bool dr
             "--interface %s: the ranks of this run are on one machine, and talk through none: leave it out",
             c->interface);
     if (launch_check(c) || (!dry && launch_check_rank(c, &r->env))) return -1;
-    if (c->recovery.restart > 0 && is_rank(r) && !r->life && !c->row->more_processes)
+    if (c->recovery.restart > 0 && is_rank(r) && !r->life && !c->row->scheduled)
         return fail(
             "--restart: started by %s as rank %d of %d, which starts all ranks or none. Leave it out, and have the job "
             "queued again with --resume latest --out DIR",

@@ -31,17 +31,21 @@ struct background {
 };
 
 // Nothing of the sockets may stay in the new table: a connection ends where its last descriptor does.
-static void take_own_descriptors(void) {
+void background_own_descriptors(int keep) {
     struct rlimit l;
-    if (unshare(CLONE_FILES) || syscall(SYS_close_range, STDERR_FILENO + 1, ~0u, 0) == 0) return;
-    if (getrlimit(RLIMIT_NOFILE, &l)) return;
-    for (int fd = STDERR_FILENO + 1; fd < (int)l.rlim_cur; fd++) close(fd);
+    unsigned first = STDERR_FILENO + 1, kept = keep < (int)first ? first - 1 : (unsigned)keep;
+    if (unshare(CLONE_FILES)) return;
+    bool closed = kept <= first || syscall(SYS_close_range, first, kept - 1, 0) == 0;
+    closed = closed && syscall(SYS_close_range, kept + 1, ~0u, 0) == 0;
+    if (closed || getrlimit(RLIMIT_NOFILE, &l)) return;
+    for (int fd = (int)first; fd < (int)l.rlim_cur; fd++)
+        if (fd != keep) close(fd);
 }
 
 static void *background_main(void *arg) {
     struct background *b = arg;
     error_set_label("%s", b->label);
-    take_own_descriptors();
+    background_own_descriptors(-1);
     pthread_mutex_lock(&b->mutex);
     for (struct job *j; b->first || !b->over;) {
         if (!(j = b->first)) {

@@ -97,7 +97,7 @@ struct topology_row {
     int default_workers, max_workers;   // max_workers 0: any number
     unsigned launches;                  // bit 1 << enum launch_kind: those allowed
     const char *launch_advice;          // said where another launch is asked for
-    int more_processes;                 // beside the ranks, without reports: the scheduler
+    bool scheduled;  // rank 0's launcher has a scheduler in it, which decides where a rank has died
     bool reports_staleness;
     bool messages;           // ranks exchange messages that may be troubled (trouble.fault)
     bool takes_groups;       // of reduce_group

@@ -331,7 +331,6 @@ int mesh_gone(struct mesh *m, const bool *missing, char why[LANES_WHY]) {
 
 // ---------------------------------------------------------------- opening
 static int listen_here(struct mesh *m) {
-    struct fabric_place at = {.address = m->o.listen, .named = true};
     if (!m->o.key && job_token_make(m->own.token)) return -1;
     struct fabric_options o = {.max_payload_bytes = LANES_WINDOW,
                                .queue_messages = QUEUE_PIECES,
@@ -340,7 +339,7 @@ static int listen_here(struct mesh *m) {
                                .token = m->own.token};
     if (descriptors_claim(DESCRIPTORS + 3 * m->o.size, 0)) return -1;
     if (!(m->fabric = fabric_create(&o))) return -1;
-    m->router = fabric_listen(m->fabric, &at, m->own.address);
+    m->router = fabric_listen(m->fabric, m->o.listen, true, m->own.address);
     return m->router ? 0 : -1;
 }
 

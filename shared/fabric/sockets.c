@@ -28,8 +28,7 @@
 // A connection that libzmq has given up is made anew, and no more often than so.
 #define REDIAL_S 0.25
 
-#define BIND_AGAIN_US 20000
-#define NEVER_MS      3600000
+#define NEVER_MS 3600000
 
 struct fabric {
     void *context;
@@ -149,33 +148,27 @@ static struct fabric_socket *socket_open(struct fabric *f, int type) {
     return s;
 }
 
-struct fabric_socket *fabric_listen(struct fabric *f, const struct fabric_place *at,
+struct fabric_socket *fabric_listen(struct fabric *f, const char *address, bool named,
                                     char bound[NET_ADDRESS_MAX]) {
-    if (address_check_port(at->address) != 0) return NULL;
+    if (address_check_port(address) != 0) return NULL;
     // Where nobody is kept out, nobody is asked.
     bool asks = f->o.key || (f->o.token && *f->o.token);
     if (asks && !f->zap && !(f->zap = zap_start(f->context, f->o.key, f->o.token))) return NULL;
     struct fabric_socket *s = socket_open(f, ZMQ_ROUTER);
     size_t size = NET_ADDRESS_MAX;
-    double until_s = now_seconds() + at->patience_s;
     int rc;
     if (!s) return NULL;
     if (curve_listen(s->socket, f->o.key, f->o.token) != 0) {
         fabric_close(&s, 0);
         return NULL;
     }
-    if (at->named) {
+    if (named) {
         zmq_setsockopt(s->socket, ZMQ_ROUTER_HANDOVER, &(int){1}, sizeof(int));
         s->watch = curve_watch_start(f->context, s->socket);
     }
-    while ((rc = zmq_bind(s->socket, at->address)) != 0) {
-        if (errno == EINTR) continue;
-        // Somebody may have taken the address of a process that has died, and lets go of it.
-        if (errno != EADDRINUSE || now_seconds() > until_s || (at->stop && *at->stop)) break;
-        usleep(BIND_AGAIN_US);
-    }
+    while ((rc = zmq_bind(s->socket, address)) != 0 && errno == EINTR) continue;
     if (rc == 0 && zmq_getsockopt(s->socket, ZMQ_LAST_ENDPOINT, bound, &size) == 0) return s;
-    fail("cannot listen on %s: %s; an address to bind reads tcp://HOST:PORT or tcp://HOST:*", at->address,
+    fail("cannot listen on %s: %s; an address to bind reads tcp://HOST:PORT or tcp://HOST:*", address,
          zmq_strerror(errno));
     fabric_close(&s, 0);
     return NULL;

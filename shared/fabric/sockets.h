@@ -5,8 +5,7 @@
 //
 // Ownership   A struct fabric owns its context; sockets belong to it and are closed before it.
 // Threads     A socket belongs to one thread at a time. fabric_create and fabric_destroy: one thread.
-// Blocking    Only fabric_poll (up to its timeout), fabric_listen (its patience) and fabric_destroy (up to linger_ms, for
-//             messages still queued).
+// Blocking    Only fabric_poll (up to its timeout) and fabric_destroy (up to linger_ms, for messages still queued).
 // Order       Payloads that were sent from where they lie must outlive fabric_destroy.
 // Limits      Finite high-water marks, ZMQ_MAXMSGSIZE, ROUTER_MANDATORY. A message that cannot be queued or is for
 //             nobody is refused: whoever needs it says it again.
@@ -50,14 +49,9 @@ struct fabric *fabric_create(const struct fabric_options *o);  // NULL after log
 // linger_ms: how long queued messages may still leave; 0 after a goodbye.
 void fabric_destroy(struct fabric **f, int linger_ms);
 
-struct fabric_place {
-    const char *address;  // "tcp://host:*" takes any port
-    double patience_s;  // with an address that somebody else listens on, of a process that follows a dead one
-    const _Atomic int *stop;  // ends that; NULL: nothing does
-    bool named;               // dealers have names, and one that comes anew takes its name back
-};
-// Listens. bound: the real address. NULL after logging.
-struct fabric_socket *fabric_listen(struct fabric *f, const struct fabric_place *at,
+// Listens at address ("tcp://host:*" takes any port). named: dealers have names, and one that comes anew takes its name back. bound: the
+// real address. NULL after logging.
+struct fabric_socket *fabric_listen(struct fabric *f, const char *address, bool named,
                                     char bound[NET_ADDRESS_MAX]);
 // A dealer that has connected to nobody yet. name: its routing id at the other end, where a connection that has ended is not made
 // anew but by fabric_ask_again; NULL: any. NULL after logging.

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -11,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -32,47 +30,34 @@ struct child {
     char role[16], name[32];  // "server", "server 1"
     int rank;
     pid_t pid;  // 0: ended
-    bool orderly, expendable;
+    bool orderly;
     bool ended_well;
     bool replaced;    // it was started again while the others went on
-    int incident;     // the last one that it died in; 0: none
     double moved_s;   // when it was seen last, and no signal had stopped it; 0: it was not looked at
     bool waited_for;  // that it has not ended yet has been said
-    // The job has been asked what becomes of it without this process, that has died; 0: no.
-    pid_t asked;
-    double asked_s;
+    pid_t asked;      // this process has died: what becomes of the job is asked; 0: nothing is
     char why[192], when[96];
     bool told_to;  // to die: nobody is surprised
     bool still;    // it, or one it speaks for, was killed from here because it stood still
 };
-
-// Of the job, without a process that has died.
-enum fate { FATE_WITHOUT, FATE_ANEW, FATE_ENDS };
 
 struct launcher {
     struct launch_options o;
     struct child *children;
     int count, running;
     double start_s;
-    double kill_at_s;      // SIGKILL then; 0: nobody has been told to end
-    double rest_at_s;      // the rest is told to end then; 0: not known yet
-    int status;            // the job's, once something went wrong
-    int interrupted_by;    // SIGINT or SIGTERM, 0: neither
-    double interrupted_s;  // when the first came
-    int incidents;    // deaths that children were started again after, those of one life of the job together
-    int replaced;     // children that were started again while the others went on
-    int lives, life;  // of the job, as it has said; in which the last death was
-    int link;         // "lost PID .." lines; 0: none
-    int alive;        // a child that says there that it lives, and says so again and again; 0: none
-    bool spoken;      // it has done so
-    int64_t said_step;          // of the job, as that one says; -1: it has not
-    double alive_s, watched_s;  // when it did last; when this launcher looked last
-    struct turn_clock turns;    // of the two that follow, children's moved_s, and who is waited for
-    double looked_s;            // when it looked last whether children are stopped
-    double ended_s;             // since when one that has ended well is seen; 0: there is none
-    char line[320];             // of them, what has come of the next one
-    size_t length;
-    bool anew;  // all are being ended, to be started again
+    double kill_at_s;         // SIGKILL then; 0: nobody has been told to end
+    double rest_at_s;         // the rest is told to end then; 0: not known yet
+    int status;               // the job's, once something went wrong
+    int interrupted_by;       // SIGINT or SIGTERM, 0: neither
+    double interrupted_s;     // when the first came
+    int incidents;            // deaths that all were started again after
+    bool mending;             // all begin anew, and not all that they need are there
+    bool over;                // nobody decides any more
+    struct turn_clock turns;  // of the two that follow, children's moved_s, and who is waited for
+    double looked_s;          // when it looked last whether children are stopped
+    double ended_s;           // since when one that has ended well is seen; 0: there is none
+    bool anew;                // all are being ended, to be started again
     char why[192];
     struct last_word *word;  // NULL: nobody hears it
     sigset_t signals, before;
@@ -83,7 +68,6 @@ struct launcher *launcher_create(const struct launch_options *o) {
     struct launcher *l = xcalloc(1, sizeof *l);
     l->o = *o;
     l->start_s = now_seconds();
-    l->said_step = -1;
     l->turns = (struct turn_clock){.lost_s = o->still_s, .pause_s = WAKE_MS * 1e-3};
     sigemptyset(&l->signals);
     sigaddset(&l->signals, SIGCHLD);
@@ -119,20 +103,13 @@ static struct child *place_of(struct launcher *l, const struct launch_child *c) 
             return &l->children[i];
     l->children = xrealloc(l->children, (unsigned long)(l->count + 1) * sizeof *l->children);
     struct child *child = &l->children[l->count++];
-    *child = (struct child){.rank = c->rank, .orderly = c->orderly != 0, .expendable = c->expendable != 0};
+    *child = (struct child){.rank = c->rank, .orderly = c->orderly != 0};
     snprintf(child->role, sizeof child->role, "%s", c->role);
     if (c->rank >= 0)
         snprintf(child->name, sizeof child->name, "%s %d", c->role, c->rank);
     else
         snprintf(child->name, sizeof child->name, "%s", c->role);
     return child;
-}
-
-// Of the child that will speak on the link. It may take its time, but not stopped by a signal.
-static void await_word(struct launcher *l, pid_t pid) {
-    l->alive = pid;
-    l->spoken = false;
-    l->alive_s = now_seconds();
 }
 
 int launcher_start(struct launcher *l, const struct launch_child *c) {
@@ -156,7 +133,6 @@ int launcher_start(struct launcher *l, const struct launch_child *c) {
     child->ended_well = child->told_to = child->waited_for = child->still = false;
     child->moved_s = 0;
     l->running++;
-    if (l->link && c->keep_fd) await_word(l, pid);
     return 0;
 }
 
@@ -186,41 +162,18 @@ static void when(const struct launcher *l, char *text, size_t size) {
 }
 
 // ---------------------------------------------------------------- started again
-// A death counts once with others of the same life of the job: two roles that are killed at once take one restart. One
-// that dies again before the next life has begun would go on like that.
-static bool may_die(struct launcher *l, struct child *child) {
-    const struct launch_restarts *r = &l->o.restarts;
-    if (!r->count || l->interrupted_by || l->kill_at_s > 0) return false;
-    bool another = !l->incidents || l->lives != l->life || child->incident == l->incidents;
-    if (another && l->incidents + l->replaced >= r->count) return false;
-    l->incidents += another;
-    l->life = l->lives;
-    child->incident = l->incidents;
-    return true;
-}
-
-// The job has not begun its next life yet, since somebody was started again.
-static bool is_mending(const struct launcher *l) {
-    return l->incidents > 0 && !l->interrupted_by && !l->kill_at_s && l->lives == l->life;
-}
-
 static void start_again(struct launcher *l, struct child *child) {
     char role[sizeof child->role];
     int rank = child->rank;
     memcpy(role, child->role, sizeof role);
-    if (!l->o.restarts.again(l->o.ctx, role, rank)) return;
+    if (!l->o.deaths.again(l->o.ctx, role, rank)) return;
     l->status = EXIT_RUN_FAILED;
     end_rest(l);
 }
 
-static const char *say_left(const struct launcher *l, char *out, size_t size) {
-    int left = l->o.restarts.count - l->incidents - l->replaced;
+static const char *say_left(const struct launcher *l, int left, char *out, size_t size) {
     snprintf(out, size, "%d of %d restarts %s left", left, l->o.restarts.count, left == 1 ? "is" : "are");
     return out;
-}
-
-static bool used_up(const struct launcher *l) {
-    return !l->interrupted_by && l->o.restarts.count && l->incidents + l->replaced >= l->o.restarts.count;
 }
 
 // The job goes back to where they were needed.
@@ -230,39 +183,14 @@ static void start_those_that_ended_well(struct launcher *l) {
             start_again(l, &l->children[i]);
 }
 
-static void mend(struct launcher *l, struct child *child, pid_t pid, const char *why, const char *text) {
-    char left[64];
-    warn("%s %s: starting it again; %s", why, text, say_left(l, left, sizeof left));
-    l->o.restarts.died(l->o.ctx, (int)pid, why);
-    start_again(l, child);
-    for (int i = 0; i < l->count; i++) l->children[i].replaced = false;  // all begin anew: none can be missed
-    start_those_that_ended_well(l);
-}
-
-// The others go on without it, and with it once it is back.
-static void replace(struct launcher *l, struct child *child) {
-    char left[64];
-    bool others = l->running || l->o.outside;
-    bool again = !l->interrupted_by && others && l->incidents + l->replaced < l->o.restarts.count;
-    l->replaced += again;
-    if (again)
-        warn("%s %s: the others go on; starting it again; %s", child->why, child->when,
-             say_left(l, left, sizeof left));
-    else if (!child->told_to)
-        warn("%s %s: the others %s without it", child->why, child->when, l->interrupted_by ? "end" : "go on");
-    if (!again) return;
-    child->replaced = true;
-    start_again(l, child);
-}
-
 static void end_job(struct launcher *l, const char *why, const char *text, const char *reason) {
     if (l->word) last_word_say(l->word, why);
     l->status = l->interrupted_by ? 128 + l->interrupted_by : EXIT_RUN_FAILED;
     char used[64] = "";
-    if (used_up(l))
+    if (l->o.together && l->o.restarts.count && !l->interrupted_by && l->incidents >= l->o.restarts.count)
         snprintf(used, sizeof used, "; all restarts are used up (--restart %d)", l->o.restarts.count);
     fail("%s %s: %s%s%s%s", why, text, reason, *reason ? ": " : "",
-         l->count > 1 || l->o.outside ? "ending the other processes of the job" : "the run ends", used);
+         l->count > 1 || l->o.others ? "ending the other processes of the job" : "the run ends", used);
     end_rest(l);
 }
 
@@ -280,13 +208,14 @@ static void begin_anew(struct launcher *l) {
 }
 
 // The others have nothing to say: they wait for the one that has died, or soon would.
-static void end_together(struct launcher *l, struct child *child, const char *why, const char *text) {
+static void end_together(struct launcher *l, const char *why, const char *text) {
     char left[64];
-    l->anew = may_die(l, child);
-    l->lives++;
+    l->anew = l->incidents < l->o.restarts.count && !l->interrupted_by && !l->kill_at_s;
+    l->incidents += l->anew;
     snprintf(l->why, sizeof l->why, "%s", why);
     if (l->anew) {
-        warn("%s %s: starting it again; %s", why, text, say_left(l, left, sizeof left));
+        warn("%s %s: starting it again; %s", why, text,
+             say_left(l, l->o.restarts.count - l->incidents, left, sizeof left));
     } else if (l->interrupted_by) {  // the caller has one message of both
         error_take_over(why);
         l->status = 128 + l->interrupted_by;
@@ -298,65 +227,71 @@ static void end_together(struct launcher *l, struct child *child, const char *wh
 }
 
 // ---------------------------------------------------------------- what becomes of the job without a child
-static void ask_fate(struct launcher *l, struct child *child, pid_t pid, const char *why, const char *text) {
+static void forget_if_over(const struct launcher *l, struct child *child) {
+    if (!l->over || !child->asked) return;
+    if (!child->told_to) warn("%s %s: the others have ended without it", child->why, child->when);
+    child->asked = 0;
+}
+
+static void tell(struct launcher *l, struct child *child, pid_t pid, const char *why, const char *text) {
+    struct death d = {.pid = (int)pid, .leaving = l->interrupted_by != 0};
+    memcpy(d.name, child->name, sizeof d.name);
+    snprintf(d.why, sizeof d.why, "%s", why);
     child->asked = pid;
-    child->asked_s = now_seconds();
     snprintf(child->why, sizeof child->why, "%s", why);
     snprintf(child->when, sizeof child->when, "%s", text);
-    l->o.restarts.died(l->o.ctx, (int)pid, why);
+    if (!l->over) l->o.deaths.tell(l->o.ctx, &d);
+    forget_if_over(l, child);
 }
 
-static void decide(struct launcher *l, struct child *child, enum fate fate, const char *reason) {
-    pid_t pid = child->asked;
+static void decided(struct launcher *l, struct child *child, const struct verdict *v) {
+    char left[64];
     child->asked = 0;
     if (l->kill_at_s > 0) return;  // all end
-    if (fate == FATE_WITHOUT) {
-        replace(l, child);
-    } else if (fate == FATE_ANEW && may_die(l, child)) {
-        mend(l, child, pid, child->why, child->when);
-    } else if (!child->told_to) {
-        end_job(l, child->why, child->when, reason);
-    } else {
-        l->status = 128 + l->interrupted_by;
-        end_rest(l);
-    }
+    // Where nobody is left there is nothing to be back for.
+    bool without = v->kind == VERDICT_WITHOUT, others = l->running || l->o.others || !without;
+    bool again = v->again && !l->interrupted_by && others && v->kind != VERDICT_ENDS;
+    if (again)
+        warn("%s %s: %sstarting it again; %s", child->why, child->when, without ? "the others go on; " : "",
+             say_left(l, v->left, left, sizeof left));
+    else if (without && !child->told_to)
+        warn("%s %s: the others %s without it", child->why, child->when, l->interrupted_by ? "end" : "go on");
+    else if (!without && !child->told_to)
+        end_job(l, child->why, child->when, v->reason);
+    else if (!without)
+        l->status = 128 + l->interrupted_by, end_rest(l);
+    child->replaced = again && without;
+    if (again) start_again(l, child);
 }
 
-// The rank that would have answered has died, or stands still: the job begins anew when that one is back.
-static void decide_unanswered(struct launcher *l, double asked_before_s) {
-    for (int i = 0; i < l->count; i++)
-        if (l->children[i].asked && l->children[i].asked_s < asked_before_s)
-            decide(l, &l->children[i], FATE_ANEW, "");
-}
-
-// Whether a process of another machine is still to say what becomes of the job.
-static bool waits_for_fate(const struct launcher *l) {
-    for (int i = 0; i < l->count; i++)
-        if (l->children[i].asked && l->o.outside && !l->kill_at_s) return true;
-    return false;
-}
-
-// All have ended: the deaths that nobody has answered are told.
-static void forget_unanswered(struct launcher *l) {
+static void end_lost(struct launcher *l, const struct verdict *v) {
     for (int i = 0; i < l->count; i++) {
         struct child *child = &l->children[i];
-        if (child->asked && !child->told_to && !l->kill_at_s)
-            warn("%s %s: the others have ended without it", child->why, child->when);
-        child->asked = 0;
+        if (!child->pid || strcmp(child->name, v->name) != 0 || (v->pid && child->pid != v->pid)) continue;
+        child->still = true;
+        kill(child->pid, SIGKILL);
     }
 }
 
-// "without", "anew" or "ends REASON", of the child that was process pid.
-static void hear_fate(struct launcher *l, int pid, const char *words) {
-    static const char *const names[] = {"without", "anew", "ends"};
-    int fate = 0;
-    while (fate < 3 && strncmp(words, names[fate], strlen(names[fate])) != 0) fate++;
-    if (fate == 3) return;
-    words += strlen(names[fate]);
-    words += strspn(words, " ");
+void launcher_obey(struct launcher *l, const struct verdict *v) {
+    if (v->kind == VERDICT_LOST) end_lost(l, v);
+    if (v->kind == VERDICT_LOST) return;
+    l->over = l->over || v->kind == VERDICT_OVER;
+    for (int i = 0; i < l->count; i++) forget_if_over(l, &l->children[i]);
+    l->mending = v->kind == VERDICT_ANEW || (l->mending && v->kind != VERDICT_BEGINS);
     for (int i = 0; i < l->count; i++)
-        if (l->children[i].asked == pid) decide(l, &l->children[i], (enum fate)fate, words);
-    if (fate == FATE_ANEW) start_those_that_ended_well(l);  // where another launcher's child has died
+        if (l->children[i].asked && l->children[i].asked == v->pid && !strcmp(l->children[i].name, v->name))
+            decided(l, &l->children[i], v);
+    if (v->kind != VERDICT_ANEW) return;
+    for (int i = 0; i < l->count; i++) l->children[i].replaced = false;  // none can be missed
+    start_those_that_ended_well(l);
+}
+
+// Whether it is still to be said what becomes of the job.
+static bool waits_for_verdict(const struct launcher *l) {
+    for (int i = 0; i < l->count; i++)
+        if (l->children[i].asked && !l->kill_at_s) return true;
+    return false;
 }
 
 static void child_killed(struct launcher *l, struct child *child, pid_t pid, int number) {
@@ -368,20 +303,17 @@ static void child_killed(struct launcher *l, struct child *child, pid_t pid, int
         snprintf(why, sizeof why, "%s (pid %d) was killed by signal %d (%s)", child->name, (int)pid, number,
                  strsignal(number));
     if (l->o.together)
-        end_together(l, child, why, text);
-    else if (child->expendable)
-        ask_fate(l, child, pid, why, text);
-    else if (may_die(l, child))
-        mend(l, child, pid, why, text);
+        end_together(l, why, text);
+    else if (l->o.deaths.tell)
+        tell(l, child, pid, why, text);
     else
         end_job(l, why, text, "");
-    if (pid == l->alive) decide_unanswered(l, now_seconds());
 }
 
 // It was asked to leave, and did not belong to a step that it could have finished.
 static void child_left(struct launcher *l, struct child *child, pid_t pid) {
     char text[96], why[192];
-    bool asks = child->expendable && has_begun(l);
+    bool asks = l->o.deaths.tell && child->orderly && has_begun(l);
     // The job's other processes hear of it from the launcher, at once, because another orderly child may already wait
     // for this one.
     if (child->orderly && !asks) end_rest(l);
@@ -389,7 +321,7 @@ static void child_left(struct launcher *l, struct child *child, pid_t pid) {
     when(l, text, sizeof text);
     snprintf(why, sizeof why, "%s (pid %d) was asked to leave", child->name, (int)pid);
     if (asks)
-        ask_fate(l, child, pid, why, text);
+        tell(l, child, pid, why, text);
     else
         l->status = 128 + l->interrupted_by;
 }
@@ -406,7 +338,7 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
     if (l->anew) return;  // all are ended
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
         child->ended_well = true;
-        if (is_mending(l)) start_again(l, child);
+        if (l->mending && !l->interrupted_by && !l->kill_at_s) start_again(l, child);
         return;
     }
     if (l->interrupted_by && l->kill_at_s > 0) l->status = 128 + l->interrupted_by;
@@ -438,7 +370,7 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
         else
             snprintf(why, sizeof why, "a rank of %s (pid %d) was killed by signal %d (%s)", child->name,
                      (int)pid, number, strsignal(number));
-        end_together(l, child, why, text);
+        end_together(l, why, text);
         return;
     }
     if (child->replaced) {
@@ -479,7 +411,7 @@ static void reap(struct launcher *l) {
 static void follow_orderly(struct launcher *l) {
     for (int i = 0; i < l->count; i++)
         if (l->children[i].orderly && l->children[i].pid) return;
-    if (!l->running || l->o.outside) return;
+    if (!l->running || l->o.others) return;
     if (!l->rest_at_s) l->rest_at_s = now_seconds() + (has_begun(l) ? l->o.grace_s : 0);
     if (now_seconds() < l->rest_at_s) return;
     if (!l->kill_at_s) l->status = 128 + l->interrupted_by;
@@ -488,51 +420,7 @@ static void follow_orderly(struct launcher *l) {
 
 void launcher_tell(struct launcher *l, struct last_word *word) { l->word = word; }
 
-void launcher_listen(struct launcher *l, int fd) {
-    l->link = fd;
-    for (int i = 0; i < l->count; i++)
-        if (l->children[i].pid && l->running == 1) await_word(l, l->children[i].pid);
-}
-
-static void end_lost(struct launcher *l, int pid, const char *name) {
-    for (int i = 0; i < l->count; i++) {
-        struct child *child = &l->children[i];
-        bool named = !*name || !strcmp(child->name, name);  // a number may be of another machine's process
-        if (!child->pid || !named || (pid && child->pid != pid)) continue;
-        child->still = true;
-        kill(child->pid, SIGKILL);
-    }
-}
-
-void launcher_hear(struct launcher *l, const char *line) {
-    int name = 0, fate = 0, pid = 0;
-    if (sscanf(line, "lost %d %n", &pid, &name) == 1 && name > 0) end_lost(l, pid, line + name);
-    l->lives += !strcmp(line, "life");
-    long long step = -1;
-    if (sscanf(line, "alive %d %lld", &pid, &step) >= 1) {
-        l->alive = pid;
-        l->spoken = true;
-        l->alive_s = now_seconds();
-        if (step >= 0) l->said_step = step;
-    }
-    if (sscanf(line, "fate %d %n", &pid, &fate) == 1 && fate > 0) hear_fate(l, pid, line + fate);
-}
-
-static void hear(struct launcher *l) {
-    char c;
-    while (l->link && recv(l->link, &c, 1, MSG_DONTWAIT) == 1) {
-        if (c != '\n') {
-            if (l->length < sizeof l->line - 1) l->line[l->length++] = c;
-            continue;
-        }
-        l->line[l->length] = 0;
-        l->length = 0;
-        if (l->o.said) l->o.said(l->o.ctx, l->line);
-        launcher_hear(l, l->line);
-    }
-}
-
-// The launchers of other machines: what they know, and that this one has its children ended.
+// What others know, and that this launcher has its children ended.
 static void look_outside(struct launcher *l) {
     if (!l->o.outside) return;
     const char *why = l->o.outside(l->o.ctx, l->kill_at_s > 0 ? error_last() : NULL);
@@ -540,22 +428,6 @@ static void look_outside(struct launcher *l) {
     l->status = l->interrupted_by ? 128 + l->interrupted_by : EXIT_RUN_FAILED;
     error_take_over(why);
     end_rest(l);
-}
-
-// A child that has fallen silent stands still: it is ended, as one that has died. Not if this launcher has stood still
-// itself, as after Ctrl-Z.
-static void watch_silence(struct launcher *l) {
-    double now = now_seconds();
-    bool stood_still = now - l->watched_s > 0.5 * l->o.silent_s;
-    if (stood_still || (l->alive && !l->spoken && !proc_is_stopped(l->alive))) l->alive_s = now;
-    l->watched_s = now;
-    if (!l->alive || l->o.silent_s <= 0 || now - l->alive_s <= l->o.silent_s) return;
-    for (int i = 0; i < l->count; i++)
-        if (l->children[i].pid == l->alive)
-            warn("%s (pid %d) has been silent for %.1f s: killing it", l->children[i].name, l->alive,
-                 now - l->alive_s);
-    end_lost(l, l->alive, "");
-    l->alive = 0;
 }
 
 struct stopped {
@@ -630,12 +502,9 @@ static void watch(struct launcher *l, int ms) {
     // Stopped and going on, it hears first what it was told meanwhile (the lowest number: before a death, a request to end).
     if (number < 0 && errno == EINTR) number = sigtimedwait(&l->signals, NULL, &(struct timespec){0});
     if (number == SIGINT || number == SIGTERM) interrupt(l, number);
-    hear(l);
     look_outside(l);
-    watch_silence(l);
     watch_rest(l);
     reap(l);
-    decide_unanswered(l, now_seconds() - fmax(l->o.silent_s, l->o.grace_s));
     if (l->interrupted_by) follow_orderly(l);
     if (l->kill_at_s > 0 && now_seconds() >= l->kill_at_s && l->running) {
         for (int i = 0; i < l->count; i++)
@@ -646,22 +515,15 @@ static void watch(struct launcher *l, int ms) {
     if (l->anew && !l->running) begin_anew(l);
 }
 
-// The only child that runs counts as dead where a signal has stopped it and it may be started again; otherwise it is slow:
-// what it reads may stand still. 0, or -1 after logging.
-static int give_up_silent(struct launcher *l, double deadline_s) {
-    struct child *only = NULL;
+// The only child that runs, and that no signal has stopped, is slow: what it reads may stand still. 0, or -1 after logging.
+static int give_up_silent(const struct launcher *l, double deadline_s) {
+    const struct child *only = NULL;
     for (int i = 0; i < l->count && l->running == 1; i++)
         if (l->children[i].pid) only = &l->children[i];
-    if (only && !proc_is_stopped(only->pid)) {
-        info("waiting for %s (pid %d), which has not answered within %.1f s", only->name, (int)only->pid,
-             deadline_s);
-        return 0;
-    }
-    if (!only || !l->o.restarts.count)
+    if (!only || proc_is_stopped(only->pid))
         return fail("%s did not answer within %.1f s", only ? only->name : "a process", deadline_s);
-    warn("%s (pid %d) did not answer within %.1f s: killing it", only->name, (int)only->pid, deadline_s);
-    only->still = true;
-    kill(only->pid, SIGKILL);
+    info("waiting for %s (pid %d), which has not answered within %.1f s", only->name, (int)only->pid,
+         deadline_s);
     return 0;
 }
 
@@ -694,15 +556,16 @@ int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line
     return -1;
 }
 
-int64_t launcher_said_step(const struct launcher *l) { return l->said_step; }
 int launcher_interrupted(const struct launcher *l) { return l->interrupted_by; }
 
+// Where files stand still a thread cannot be ended as a process is: it is left behind.
+static bool works_beside(const struct launcher *l) {
+    bool late = l->kill_at_s > 0 && now_seconds() > l->kill_at_s;
+    return !l->running && !late && l->o.beside && l->o.beside(l->o.ctx);
+}
+
 int launcher_wait(struct launcher *l) {
-    do {
-        while (l->running || l->anew || waits_for_fate(l)) watch(l, WAKE_MS);
-        hear(l);  // of the last one that has died
-    } while (l->running);
-    forget_unanswered(l);
+    while (l->running || l->anew || waits_for_verdict(l) || works_beside(l)) watch(l, WAKE_MS);
     return l->status;
 }
 

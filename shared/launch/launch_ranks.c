@@ -32,11 +32,9 @@ struct ranks {
     int life, deaths;
 };
 
-static bool is_star(const struct config *c) { return c->row->more_processes > 0; }
-
 bool launch_ranks_needed(const struct run *r) {
     const struct config *c = r->config;
-    if (is_star(c) || r->life || r->env.kind != RANK_ENV_NONE) return false;
+    if (c->row->scheduled || r->life || r->env.kind != RANK_ENV_NONE) return false;
     const struct launch_row *row = &launch_rows[c->launch];
     return c->recovery.restart > 0 || (c->row->collectives && (row->one_each || row->by_others));
 }

@@ -173,9 +173,8 @@ int memory_need_of(const struct job *j, const struct memory_part *part, struct m
     if (!part->role) {
         for (const struct topology_role *r = c->row->roles; r->name && !rc; r++)
             rc = add_ranks(j, part, r->name, 0, config_ranks(c, r->name), out);
-        // The process that starts the others or holds all ranks, and those that report nothing.
+        // The process that starts the others or holds all ranks.
         out->host.allowed_bytes += process_bytes(c, !part->processes);
-        out->host.allowed_bytes += c->row->more_processes * process_bytes(c, false);
     } else {
         rc = add_ranks(j, part, part->role, rank, part->count, out);
     }

@@ -298,8 +298,10 @@ static const struct figure of_ranks[] = {
     {"scheduler", NULL,
      "what the scheduler has cost, from the start of the job; it leaves no report of its own", OBJECT,
      IF(r.scheduler.known), SERVER_ONLY},
-    {"scheduler.cpu_seconds", "s", NULL, AT(scheduler.cpu_s)},
-    {"scheduler.rss_bytes", "bytes", NULL, AT(scheduler.rss_bytes)},
+    {"scheduler.cpu_seconds", "s",
+     "of its process, from START on: where a launcher has started the job that is the launcher, which waits meanwhile",
+     AT(scheduler.cpu_s)},
+    {"scheduler.rss_bytes", "bytes", "the peak of that process", AT(scheduler.rss_bytes)},
     {"scheduler.control_sent", "bytes", "of the whole run; it moves nothing else",
      AT(scheduler.control_sent)},
     {"scheduler.control_received", "bytes", NULL, AT(scheduler.control_received)},
@@ -472,8 +474,7 @@ static const struct figure of_summaries[] = {
      "of a round, as in `--local-steps`: `weights_hash` and what is evaluated are of the anchor, the weights that all "
      "ranks share behind a round",
      CONFIG(local_steps.steps), FIGURE_IF(config, local_steps.steps), .when = "`--local-steps`"},
-    {"security", NULL,
-     "`loopback`, `job` or `insecure`: who could join ([security.md](security.md))",
+    {"security", NULL, "`loopback`, `job` or `insecure`: who could join ([security.md](security.md))",
      .type = "string", .when = "`ps:*`"},
     {"workers", NULL, "ranks that compute", CONFIG(workers)},
     {"servers", NULL, "0 unless `ps:*`", .type = "integer", MADE(put_servers)},
@@ -592,8 +593,8 @@ static const struct figure of_summaries[] = {
      "counts once. A page of shared memory counts in each process that has touched it",
      TOLD},
     {"totals.pss_bytes", "bytes",
-     "resident bytes of all processes of the job behind the last step: ranks, a star's scheduler, and "
-     "the program or mpirun that started them. A page that several have touched is divided among them "
+     "resident bytes of all processes of the job behind the last step: ranks, and the program, which has a "
+     "star's scheduler in it, or mpirun that started them. A page that several have touched is divided among them "
      "(the kernel's PSS), so that it counts once; compare.py shows this one. null: the job was on "
      "several hosts, its roles were started one by one, or the kernel does not tell",
      .type = "number or null", .words = "resident memory"},

@@ -1,5 +1,5 @@
-// The memory that all processes of a job hold of this machine's memory together: its ranks, a star's scheduler, and what has started
-// them, so that one topology's helpers count as another's do. A page that several of them have touched is divided among
+// The memory that all processes of a job hold of this machine's memory together: its ranks, and what has started them (with a star's scheduler
+// in it), so that one topology's helpers count as another's do. A page that several of them have touched is divided among
 // them (the kernel's PSS), and so counts once.
 #ifndef STARRING_SHARED_REPORT_JOB_RESIDENT_H
 #define STARRING_SHARED_REPORT_JOB_RESIDENT_H

@@ -367,7 +367,7 @@ static void put_placement(cJSON *s, const struct config *c, const cJSON *ranks) 
     int machines = cJSON_GetArraySize(hosts);
     fprintf(f, "%s, on %d machine%s: ", by, machines, machines == 1 ? "" : "s");
     cJSON_ArrayForEach(host, hosts) {
-        bool any = host == hosts->child && c->row->more_processes && others;
+        bool any = host == hosts->child && c->row->scheduled && others;
         fprintf(f, "%s%s: %s", host == hosts->child ? "" : "; ", host->string, any ? "scheduler" : "");
         for (const struct topology_role *role = c->row->roles; role->name; role++)
             say_role_on(f, ranks, role->name, host->string, &any);

@@ -29,7 +29,7 @@ class Short(Runs):
         self.run_script("soak.py", "--program", PROGRAM, "--steps", "1000", "--every", "0.05", "--slack", str(8 << 20), "--job", "ps:sync", "--job",
                         "zero:2", "--json", "soak.json")
         star, ring = self.json("soak.json")["runs"]
-        self.assertEqual(set(star["processes"]), {"run", "scheduler", "server 0", "server 1", "worker 0", "worker 1"})
+        self.assertEqual(set(star["processes"]), {"run", "server 0", "server 1", "worker 0", "worker 1"})
         self.assertEqual(set(ring["processes"]), {"run", "rank 0", "rank 1"})
         self.assertEqual((star["steps"], ring["steps"]), (1000, 1000))
 

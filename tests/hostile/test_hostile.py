@@ -40,26 +40,6 @@ def nobody():
         return None
 
 
-def ports_of(pids):
-    """The TCP ports that these processes listen on."""
-    sockets = set()
-    for pid in pids:
-        try:
-            for fd in os.listdir(f"/proc/{pid}/fd"):
-                target = os.readlink(f"/proc/{pid}/fd/{fd}")
-                if target.startswith("socket:["):
-                    sockets.add(target[8:-1])
-        except OSError:
-            continue
-    ports = set()
-    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in people.read(path).decode().splitlines()[1:]:
-            words = line.split()
-            if words[3] == "0A" and words[9] in sockets:
-                ports.add(int(words[1].rpartition(":")[2], 16))
-    return ports
-
-
 def peak_of(pid):
     for line in people.read(f"/proc/{pid}/status").decode(errors="replace").splitlines():
         if line.startswith("VmHWM:"):
@@ -104,7 +84,7 @@ class Watch(threading.Thread):
             for pid, argv in pids.items():
                 role = people.role_of(argv, people.environment_of(pid)) or "launcher"
                 self.peak[role] = max(self.peak.get(role, 0), peak_of(pid))
-            ports = ports_of(pids)
+            ports = people.listening(pids)
             if ports != self.ports and self.attacker:
                 self.ports = ports
                 self.attacker.targets(ports)

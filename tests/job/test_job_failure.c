@@ -45,19 +45,6 @@ static void assert_nobody_left(const struct job_place *p) {
     assert_true(job_lines(p, "run") >= 3);  // only whole lines
 }
 
-static void kill_role(const struct job_place *p, const char *role, const char *says) {
-    char word[64];
-    pid_t pids[2], job = start(p, "ps:sync");
-    snprintf(word, sizeof word, "starring %s", role);
-    assert_int_equal(job_processes(p, word, pids, 2), 1);
-    kill(pids[0], SIGKILL);
-    struct job_output o = job_wait(p, job, DEADLINE_S);
-    if (o.status != 1 || !strstr(o.err, says) || !strstr(o.err, "signal 9") || !strstr(o.err, "after step"))
-        fail_msg("killed %s: status %d\n%s", role, o.status, o.err);
-    job_output_free(&o);
-    assert_nobody_left(p);
-}
-
 // "starring worker -c DIR/run/config.json .. --rank 1" holds the role right behind the program's name.
 static void killed_worker(void **state) {
     const struct job_place *p = *state;
@@ -83,8 +70,6 @@ static void killed_server(void **state) {
     job_output_free(&o);
     assert_nobody_left(p);
 }
-
-static void killed_scheduler(void **state) { kill_role(*state, "scheduler", "scheduler (pid"); }
 
 // The launcher itself is killed: the kernel ends its children (PR_SET_PDEATHSIG).
 static void killed_launcher(void **state) {
@@ -115,10 +100,9 @@ static void interrupted_ring(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(killed_worker),    cmocka_unit_test(killed_server),
-        cmocka_unit_test(killed_scheduler), cmocka_unit_test(killed_launcher),
-        cmocka_unit_test(interrupted_star), cmocka_unit_test(terminated_star),
-        cmocka_unit_test(interrupted_ring),
+        cmocka_unit_test(killed_worker),   cmocka_unit_test(killed_server),
+        cmocka_unit_test(killed_launcher), cmocka_unit_test(interrupted_star),
+        cmocka_unit_test(terminated_star), cmocka_unit_test(interrupted_ring),
     };
     return cmocka_run_group_tests_name("failure", tests, job_setup, job_teardown);
 }

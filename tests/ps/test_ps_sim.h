@@ -383,4 +383,13 @@ static inline void sim_resume(struct sim *s, int w, int64_t step) {
     worker_core_pull_all(x->core, 0, sim_clock(s, x));
 }
 
+// The launcher tells of a death: "worker 1" was process pid.
+static inline struct verdict tell_dead(struct scheduler_core *c, const char *name, int pid, const char *why,
+                                       double now) {
+    struct death d = {.pid = pid};
+    snprintf(d.name, sizeof d.name, "%s", name);
+    snprintf(d.why, sizeof d.why, "%s", why);
+    return scheduler_core_dead(c, &d, now);
+}
+
 #endif

@@ -240,6 +240,12 @@ static inline int alive(const struct sim *s) {
     return n;
 }
 
+static inline void worker_dies(struct sim *s, int w, double now) {
+    char name[32];
+    snprintf(name, sizeof name, "worker %d", w);
+    tell_dead(s->scheduler, name, process_of(&s->workers[w]), "it was killed", now);
+}
+
 static inline void something_happens(struct sim *s) {
     int w = 1 + (int)sim_draw(s, (uint64_t)s->t.workers - 1);
     uint64_t dice = sim_draw(s, 900);
@@ -248,11 +254,10 @@ static inline void something_happens(struct sim *s) {
         kill_worker(s, w);
         fate->kills--;
     } else if (fate->dead[w] && !fate->hears[w] && s->now - fate->dead_s[w] > 0.3 && dice < 9) {
-        if (fate->told)
-            scheduler_core_dead(s->scheduler, process_of(&s->workers[w]), "it was killed", s->now);
+        if (fate->told) worker_dies(s, w, s->now);
         replace_worker(s, w);
     } else if (fate->told && fate->dead[w] && !fate->hears[w] && dice < 3) {
-        scheduler_core_dead(s->scheduler, process_of(&s->workers[w]), "it was killed", s->now);
+        worker_dies(s, w, s->now);
     }
 }
 

@@ -81,12 +81,12 @@ static void test_not_borne(void **state) {
         t.elastic_min = 2;
         char news[WIRE_TEXT_MAX];
         struct sim *s = sim_create(&t);
-        scheduler_core_dead(s->scheduler, process_of(&s->workers[cases[i].first]), "it was killed", 0);
+        worker_dies(s, cases[i].first, 0);
         assert_string_equal(scheduler_core_error(s->scheduler), "");
         assert_true(scheduler_core_news(s->scheduler, news));
         assert_string_equal(news, "it was killed: the job goes on without it");
         assert_false(scheduler_core_news(s->scheduler, news));
-        scheduler_core_dead(s->scheduler, process_of(&s->workers[cases[i].second]), "it was killed", 0);
+        worker_dies(s, cases[i].second, 0);
         assert_non_null(strstr(scheduler_core_error(s->scheduler), cases[i].words));
         sim_destroy(s);
     }

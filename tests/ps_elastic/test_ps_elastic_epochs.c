@@ -20,7 +20,7 @@ static void test_an_elastic_epoch_begins_with_min(void **state) {
     struct fixture *f = fixture_of(RESTARTS, 1);
     int workers, servers;
     login_all(f, 0);
-    scheduler_core_dead(f->core, f->p[SERVER].pid, "server 0 was killed", 1);
+    tell_dead(f->core, "server 0", f->p[SERVER].pid, "server 0 was killed", 1);
     assert_int_equal(epoch_of(f), 2);
     come_without_w1(f, 1.5);
     still_here(f, 2.9);
@@ -52,7 +52,7 @@ static void test_an_elastic_epoch_begins_with_min(void **state) {
     }
     assert_true(answered(f, WIRE_START));
     // A third one has its own START at once: the timer is of a process.
-    scheduler_core_dead(f->core, f->p[W1].pid, "worker 1 was killed", 3.31);
+    tell_dead(f->core, "worker 1", f->p[W1].pid, "worker 1 was killed", 3.31);
     f->p[W1] = another(f, W1);
     assert_int_equal(hello(f, W1, 3.32), W1);
     assert_true(answered(f, WIRE_START));
@@ -80,16 +80,16 @@ static void test_the_first_epoch_begins_with_min_behind_its_deadline(void **stat
     fixture_destroy(f);
 }
 
-// Processes of two machines may have one number: the name that the reason begins with tells whose death it is.
+// Processes of two machines may have one number: the name tells whose death it is.
 static void test_one_number_on_two_machines(void **state) {
     (void)state;
     for (int server = 0; server < 2; server++) {
         struct fixture *f = fixture_of(RESTARTS, 1);
         f->p[W1].pid = f->p[SERVER].pid;
         login_all(f, 0);
-        enum core_fate fate = scheduler_core_dead(
-            f->core, f->p[W1].pid, server ? "server 0 (pid 7) was killed" : "worker 1 (pid 7) was killed", 1);
-        assert_int_equal(fate, server ? CORE_ANEW : CORE_WITHOUT);
+        struct verdict v =
+            tell_dead(f->core, server ? "server 0" : "worker 1", f->p[W1].pid, "it was killed", 1);
+        assert_int_equal(v.kind, server ? VERDICT_ANEW : VERDICT_WITHOUT);
         fixture_destroy(f);
     }
 }
@@ -102,7 +102,7 @@ static void test_what_an_elastic_epoch_needs(void **state) {
         int missing = lacks == 1 || lacks == 3 ? W0 : lacks == 2 ? SERVER : W1;
         if (lacks < 3) {
             login_all(f, 0);
-            scheduler_core_dead(f->core, f->p[SERVER].pid, "server 0 was killed", 0);
+            tell_dead(f->core, "server 0", f->p[SERVER].pid, "server 0 was killed", 0);
             for (int i = 0; i < SHARD; i++) begin_anew(f, i);
         }
         int before = f->starts;

@@ -36,7 +36,7 @@ class Frozen(Runs):
 
     def test_with_restart_another_takes_its_place(self):
         self.run_it(*COMMON, "--out", "plain")
-        for victim in ("worker 1", "server 0", "scheduler"):
+        for victim in ("worker 1", "server 0"):
             p, pid = self.frozen(victim, "--restart", "2")
             p.ends()
             self.assertEqual(self.hash(victim), self.hash("plain"), victim)

@@ -23,7 +23,7 @@ CONFIG = {
 }
 FLAGS = ["--topology", "ps:sync", "--workers", "2", "--servers", "2", "--seq", "64", "--threads", "1",
          "--delay", "0:constant:100"]  # there is time to find somebody
-ROLES = ("scheduler", "server 0", "server 1", "worker 0", "worker 1")
+ROLES = ("server 0", "server 1", "worker 0", "worker 1")
 AT_ONCE = 5
 OFTEN = ["--steps", "400", "--checkpoint-every", "1"]  # there is a checkpoint under way at some look
 ELASTIC = ["--workers", "3", "--elastic", "2:3"]
@@ -67,8 +67,7 @@ class Stopped(Runs):
             self.assertTrue(e.stopped, e.said)
         if e.status:
             self.assertIn(role, e.said)
-        if role != "scheduler":  # which says it for all
-            self.assertLessEqual(e.said.count("was lost") + e.said.count("did not come within"), 1, e.said)
+        self.assertLessEqual(e.said.count("was lost") + e.said.count("did not come within"), 1, e.said)
 
     def went_on(self, victims, e, words):
         self.assertEqual((e.status, e.steps), (0, STEPS), e.said)
@@ -93,7 +92,7 @@ class Stopped(Runs):
         self.check(WRITING, always=True, more=OFTEN)
 
     def test_elastic(self):
-        roles = ("worker 1", "worker 2", "scheduler", "server 1", "worker 0")
+        roles = ("worker 1", "worker 2", "server 1", "worker 0")
         for ((role,), _, _), e in self.all([((role,), STEPS // 3, ELASTIC) for role in roles]):
             with self.subTest(role):
                 if role in roles[:2]:
@@ -102,15 +101,40 @@ class Stopped(Runs):
                     self.failed(role, e, always=False)
 
     def test_restart(self):
-        """Also two servers at once, and before the scheduler has said where it listens."""
-        jobs = [((role,), STEPS // 3, RESTART) for role in ("server 1", "worker 1", "scheduler")]
-        jobs += [(("server 0", "server 1"), STEPS // 3, RESTART), (("scheduler",), 0, RESTART)]
+        """Also two servers at once."""
+        jobs = [((role,), STEPS // 3, RESTART) for role in ("server 1", "worker 1")] + [(("server 0", "server 1"), STEPS // 3, RESTART)]
         hashes = set()
         for (victims, at_step, _), e in self.all(jobs):
             with self.subTest(victims, at_step=at_step):
                 self.went_on(victims, e, "starting it again")
                 hashes.add(e.hash)
         self.assertEqual(len(hashes - {None}), 1, hashes)
+
+    def launcher(self, at_step, more, seconds=LIMIT_S):
+        """The launcher, with the scheduler in it, is stopped for so long, or until all others have given up."""
+        out = f"launcher-{at_step}-{len(more)}-{seconds}"
+        p = self.start("train", "-c", "job.json", "--out", out, *FLAGS, *more)
+        p.until(lambda: self.reached(out, at_step) and len(p.left()) > 1, "that")
+        people.send(p.pid, signal.SIGSTOP)
+        end = time.monotonic() + seconds
+        while set(p.left()) - {p.pid} and time.monotonic() < end:
+            time.sleep(0.05)
+        left = set(p.left()) - {p.pid}
+        people.send(p.pid, signal.SIGCONT)
+        said = p.ends(status=None, limit_s=LIMIT_S)
+        return p.returncode, said, self.steps(out), left
+
+    def test_launcher(self):
+        """For longer than the deadline: its children leave, and say why; for less the job waits."""
+        jobs = [(at_step, more) for at_step in (0, STEPS // 3) for more in ((), RESTART)]
+        with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+            for job, (status, said, _, left) in zip(jobs, list(pool.map(lambda job: self.launcher(*job), jobs))):
+                with self.subTest(job):
+                    self.assertEqual((status, left), (1, set()), said)
+                    self.assertIn("scheduler", said)
+        status, said, steps, _ = self.launcher(STEPS // 3, RESTART, seconds=2)
+        self.assertEqual((status, steps), (0, STEPS), said)
+        self.assertNotIn("starting it again", said)
 
 
 if __name__ == "__main__":

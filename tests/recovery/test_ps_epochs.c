@@ -46,16 +46,16 @@ static void test_launcher_is_news(void **state) {
     struct fixture *f = fixture_create(RESTARTS);
     login_all(f, 0);
     f->log.count = 0;
-    scheduler_core_dead(f->core, 4711, "a process that nobody knows", 1);
+    assert_false(tell_dead(f->core, "server 9", 4711, "a process that nobody knows", 1).again);
     // Of another machine, where a process had the server's number: the server is here.
-    scheduler_core_dead(f->core, f->p[SERVER].pid, "worker 1 (pid 72) was killed by signal 9 (Killed)", 1);
+    tell_dead(f->core, "worker 1", f->p[SERVER].pid, "worker 1 (pid 72) was killed by signal 9 (Killed)", 1);
     assert_int_equal(epoch_of(f), 1);
-    scheduler_core_dead(f->core, f->p[SERVER].pid, "server 0 (pid 72) was killed by signal 9 (Killed)", 1);
+    tell_dead(f->core, "server 0", f->p[SERVER].pid, "server 0 (pid 72) was killed by signal 9 (Killed)", 1);
     assert_int_equal(epoch_of(f), 2);
     assert_int_equal(logged(&f->log, W0, WIRE_ROLLBACK), 1);
     // Said again, or of one that has not come yet: nothing.
-    scheduler_core_dead(f->core, f->p[SERVER].pid, "again", 1);
-    scheduler_core_dead(f->core, f->p[W1].pid, "at the same moment", 1);
+    tell_dead(f->core, "server 0", f->p[SERVER].pid, "again", 1);
+    tell_dead(f->core, "worker 1", f->p[W1].pid, "at the same moment", 1);
     assert_int_equal(epoch_of(f), 2);
     begin_anew(f, W0);
     f->p[W1] = another(f, W1);
@@ -74,7 +74,7 @@ static void test_reached_is_of_who_had_begun(void **state) {
     f->step = 7;
     assert_int_equal(scheduler_core_epochs(f->core)->reached, -1);
     login_all(f, 0);
-    scheduler_core_dead(f->core, f->p[W1].pid, "once", 1);
+    tell_dead(f->core, "worker 1", f->p[W1].pid, "once", 1);
     assert_int_equal(epoch_of(f), 2);
     char news[WIRE_TEXT_MAX];
     assert_true(scheduler_core_news(f->core, news));  // no launcher: a person is told what to do
@@ -84,7 +84,7 @@ static void test_reached_is_of_who_had_begun(void **state) {
     assert_int_equal(scheduler_core_epochs(f->core)->reached, 7);
     f->p[W1] = another(f, W1);
     hello(f, W1, 1);
-    scheduler_core_dead(f->core, f->p[W1].pid, "and again", 2);
+    tell_dead(f->core, "worker 1", f->p[W1].pid, "and again", 2);
     assert_int_equal(epoch_of(f), 3);
     assert_int_equal(scheduler_core_epochs(f->core)->reached, 7);
     fixture_destroy(f);
@@ -128,7 +128,7 @@ static void test_late_messages_count_nowhere(void **state) {
     struct wire_header sum = {.kind = WIRE_SHARD_SUM, .has_sum = true}, gather = {.kind = WIRE_GATHER};
     login_all(f, 0);
     const struct process old[] = {f->p[W0], f->p[W1], f->p[SHARD]};
-    scheduler_core_dead(f->core, f->p[W1].pid, "worker 1 was killed", 0);
+    tell_dead(f->core, "worker 1", f->p[W1].pid, "worker 1 was killed", 0);
     begin_anew(f, W0);
     begin_anew(f, SERVER);
     f->p[W1] = another(f, W1);
@@ -165,7 +165,7 @@ static void test_ghosts_do_not_join(void **state) {
     struct process ghosts[MEMBERS];
     memcpy(ghosts, f->p, sizeof ghosts);
     for (int i = 0; i < MEMBERS - 1; i++) ghosts[i].job = 0;
-    scheduler_core_dead(f->core, f->p[W1].pid, "worker 1 was killed", 0);
+    tell_dead(f->core, "worker 1", f->p[W1].pid, "worker 1 was killed", 0);
     for (int i = 0; i < MEMBERS; i++) {
         assert_int_equal(say(f, &ghosts[i], (struct wire_header){.kind = WIRE_HELLO}, 0), -1);
         assert_true(answered(f, WIRE_ROLLBACK));
@@ -230,18 +230,18 @@ static void test_a_login_takes_one_restart(void **state) {
     struct fixture *f = fixture_create(RESTARTS);
     char news[WIRE_TEXT_MAX];
     login_all(f, 0);
-    scheduler_core_dead(f->core, f->p[SERVER].pid, "server 0 was killed", 1);
+    tell_dead(f->core, "server 0", f->p[SERVER].pid, "server 0 was killed", 1);
     assert_int_equal(scheduler_core_epochs(f->core)->used, 1);
     for (int i = 0; i < SHARD; i++) f->p[i] = another(f, i);
     f->p[SHARD].incarnation = f->p[SERVER].incarnation;
     hello(f, W1, 1);
-    scheduler_core_dead(f->core, f->p[W1].pid, "worker 1 was killed in its turn", 2);
+    tell_dead(f->core, "worker 1", f->p[W1].pid, "worker 1 was killed in its turn", 2);
     assert_int_equal(epoch_of(f), 3);
     assert_int_equal(scheduler_core_epochs(f->core)->used, 1);
     assert_true(scheduler_core_news(f->core, news));
     f->p[W1] = another(f, W1);
     hello(f, W1, 2);
-    scheduler_core_dead(f->core, f->p[W1].pid, "worker 1 was killed once more", 3);
+    tell_dead(f->core, "worker 1", f->p[W1].pid, "worker 1 was killed once more", 3);
     assert_int_equal(epoch_of(f), 4);
     assert_int_equal(scheduler_core_epochs(f->core)->used, 2);
     for (int i = 0; i < SHARD; i++) f->p[i] = another(f, i);
@@ -249,9 +249,104 @@ static void test_a_login_takes_one_restart(void **state) {
     login_all(f, 3);
     assert_string_equal(f->why, "server 0 was killed");
     // Behind a START the next one is the next again.
-    scheduler_core_dead(f->core, f->p[W0].pid, "worker 0 was killed", 4);
+    tell_dead(f->core, "worker 0", f->p[W0].pid, "worker 0 was killed", 4);
     assert_int_equal(scheduler_core_epochs(f->core)->used, 3);
     fixture_destroy(f);
+}
+
+static int used(const struct fixture *f) { return scheduler_core_epochs(f->core)->used; }
+
+static void assert_told(struct verdict v, enum verdict_kind kind, bool again, int left) {
+    assert_int_equal(v.kind, kind);
+    assert_int_equal(v.again, again);
+    assert_int_equal(v.left, left);
+}
+
+// Processes that die before they have logged in: a first one takes a restart, others none with it; one that does so again and again
+// uses up all, and that is the end.
+static void test_deaths_before_the_first_login(void **state) {
+    (void)state;
+    struct fixture *f = fixture_with(2, 0, true);
+    assert_told(tell_dead(f->core, "server 0", 81, "server 0 (pid 81) was killed", 0), VERDICT_ANEW, true, 1);
+    assert_told(tell_dead(f->core, "worker 1", 82, "worker 1 (pid 82) was killed", 0), VERDICT_ANEW, true, 1);
+    assert_int_equal(epoch_of(f), 1);
+    assert_told(tell_dead(f->core, "server 0", 83, "server 0 (pid 83) was killed", 1), VERDICT_ANEW, true, 0);
+    struct verdict v = tell_dead(f->core, "server 0", 84, "server 0 (pid 84) was killed", 2);
+    assert_told(v, VERDICT_ENDS, false, 0);
+    assert_string_equal(v.reason, "all restarts are used up (--restart 2)");
+    fixture_destroy(f);
+}
+
+// A member that was lost by silence is killed by its launcher, which tells of it: that is one death, also where the process has logged in
+// anew meanwhile.
+static void test_silence_and_its_end_are_one_death(void **state) {
+    (void)state;
+    for (int wakes = 0; wakes < 2; wakes++) {
+        struct fixture *f = fixture_with(RESTARTS, 0, true);
+        double now = 0.5;
+        login_all(f, 0);
+        for (; epoch_of(f) == 1; now += 0.5) {
+            say(f, &f->p[W0], beat, now);
+            if (epoch_of(f) == 1) say(f, &f->p[SERVER], beat, now);
+        }
+        assert_int_equal(used(f), 1);
+        begin_anew(f, W1);
+        if (wakes) assert_int_equal(hello(f, W1, now), W1);
+        assert_told(tell_dead(f->core, "worker 1", f->p[W1].pid, "worker 1 was killed", now), VERDICT_ANEW,
+                    true, RESTARTS - 1);
+        f->p[W1] = another(f, W1);
+        assert_told(tell_dead(f->core, "worker 1", f->p[W1].pid, "worker 1 was killed", now), VERDICT_ANEW,
+                    true, RESTARTS - 2);
+        fixture_destroy(f);
+    }
+}
+
+// Who does not come is killed and started again: one restart, for all of them.
+static void test_who_did_not_come_takes_one_restart(void **state) {
+    (void)state;
+    struct fixture *f = fixture_with(RESTARTS, 0, true);
+    for (double now = 0; epoch_of(f) == 1; now += 0.5) hello(f, W0, now);
+    assert_int_equal(used(f), 1);
+    assert_told(tell_dead(f->core, "server 0", 91, "server 0 was killed", 5), VERDICT_ANEW, true,
+                RESTARTS - 1);
+    assert_told(tell_dead(f->core, "worker 1", 92, "worker 1 was killed", 5), VERDICT_ANEW, true,
+                RESTARTS - 1);
+    assert_told(tell_dead(f->core, "worker 1", 93, "worker 1 was killed", 5), VERDICT_ANEW, true,
+                RESTARTS - 2);
+    fixture_destroy(f);
+}
+
+// A worker that the others do without has another in its place as long as restarts are left: the same ones that epochs take.
+static void test_one_budget(void **state) {
+    (void)state;
+    struct fixture *f = fixture_with(2, 1, true);
+    login_all(f, 0);
+    assert_told(tell_dead(f->core, "worker 1", f->p[W1].pid, "worker 1 was killed", 1), VERDICT_WITHOUT, true,
+                1);
+    assert_told(tell_dead(f->core, "worker 1", 93, "worker 1 was killed", 1), VERDICT_WITHOUT, true, 0);
+    assert_told(tell_dead(f->core, "worker 1", 94, "worker 1 was killed", 1), VERDICT_WITHOUT, false, 0);
+    assert_int_equal(epoch_of(f), 1);
+    assert_told(tell_dead(f->core, "server 0", f->p[SERVER].pid, "server 0 was killed", 1), VERDICT_ENDS,
+                false, 0);
+    fixture_destroy(f);
+}
+
+// Behind Ctrl-C nothing begins anew, and nobody is started again.
+static void test_a_death_while_all_end(void **state) {
+    (void)state;
+    for (int server = 0; server < 2; server++) {
+        struct fixture *f = fixture_with(RESTARTS, 1, true);
+        login_all(f, 0);
+        struct death d = {
+            .name = "worker 1", .pid = f->p[W1].pid, .leaving = true, .why = "worker 1 was killed"};
+        if (server)
+            d = (struct death){
+                .name = "server 0", .pid = f->p[SERVER].pid, .leaving = true, .why = "server 0 was killed"};
+        assert_told(scheduler_core_dead(f->core, &d, 1), server ? VERDICT_ENDS : VERDICT_WITHOUT, false,
+                    RESTARTS);
+        assert_int_equal(epoch_of(f), 1);
+        fixture_destroy(f);
+    }
 }
 
 // A login's deadline counts from whoever came last, names its key, and its words are whole.
@@ -261,7 +356,7 @@ static void test_a_login_lasts_while_somebody_comes(void **state) {
     char why[WIRE_TEXT_MAX] = "";
     while (strlen(why) < 300) strcat(why, "a-cause ");
     login_all(f, 0);
-    scheduler_core_dead(f->core, f->p[SERVER].pid, why, 0);
+    tell_dead(f->core, "server 0", f->p[SERVER].pid, why, 0);
     for (int i = 0; i < SHARD; i++) begin_anew(f, i);
     double now = 0;
     for (int i = 0; i < SHARD; i++) {
@@ -356,20 +451,21 @@ static void shuffled(uint64_t seed) {
     struct fixture *f = fixture_create(1000);
     struct process old[64];
     int olds = 0;
+    static const char *const names[] = {"worker 0", "worker 1", "server 0"};
     f->sim->t.seed = seed;
     login_all(f, 0);
     for (int round = 0; round < 40; round++) {
-        int dead = (int)sim_draw(f->sim, 3), left = 0;
+        int died = (int)sim_draw(f->sim, 3), left = 0;
         unsigned epoch = epoch_of(f);
         bool waits[MEMBERS] = {true, true, true, true};
         for (int i = 0; i < MEMBERS; i++) old[olds++ % 64] = f->p[i];
-        if (sim_draw(f->sim, 2)) scheduler_core_dead(f->core, f->p[dead].pid, "killed", 0);
+        if (sim_draw(f->sim, 2)) tell_dead(f->core, names[died], f->p[died].pid, "killed", 0);
         for (int i = 0; i < SHARD; i++) {
-            if (i != dead) begin_anew(f, i);
-            if (i == dead) f->p[i] = another(f, i), f->p[i].pid += round;
+            if (i != died) begin_anew(f, i);
+            if (i == died) f->p[i] = another(f, i), f->p[i].pid += round;
         }
         f->p[SHARD].incarnation = f->p[SERVER].incarnation;
-        if (epoch_of(f) == epoch) hello(f, dead, 0), waits[dead] = false;
+        if (epoch_of(f) == epoch) hello(f, died, 0), waits[died] = false;
         assert_int_equal(epoch_of(f), epoch + 1);
         for (int i = 0; i < MEMBERS; i++) left += waits[i];
         int starts_before = f->starts;
@@ -414,6 +510,11 @@ int main(void) {
         cmocka_unit_test(test_the_replaced_is_sent_away),
         cmocka_unit_test(test_restarts_are_used_up),
         cmocka_unit_test(test_a_login_takes_one_restart),
+        cmocka_unit_test(test_deaths_before_the_first_login),
+        cmocka_unit_test(test_silence_and_its_end_are_one_death),
+        cmocka_unit_test(test_who_did_not_come_takes_one_restart),
+        cmocka_unit_test(test_one_budget),
+        cmocka_unit_test(test_a_death_while_all_end),
         cmocka_unit_test(test_a_login_lasts_while_somebody_comes),
         cmocka_unit_test(test_a_login_waits_for_who_is_on_the_way),
         cmocka_unit_test(test_who_is_on_the_way_is_not_ended),

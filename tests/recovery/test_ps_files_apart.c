@@ -103,7 +103,7 @@ static void test_an_epoch_waits_for_files(void **state) {
     assert_int_equal(epoch_of(f), 1);
     // A death meanwhile begins another epoch, which asks anew.
     uint64_t asked_by = f->asked_by;
-    scheduler_core_dead(f->core, f->p[W1].pid, "worker 1 was killed", now);
+    tell_dead(f->core, "worker 1", f->p[W1].pid, "worker 1 was killed", now);
     assert_int_equal(epoch_of(f), 2);
     begin_anew(f, W0);
     begin_anew(f, SERVER);

@@ -88,8 +88,17 @@ class Restart(Runs):
                 self.setUp()
                 self.star(*dies, checkpoints=checkpoints)
 
-    def test_scheduler(self):
-        self.assertIn("scheduler", self.star("scheduler")[1]["why"])
+    def test_launcher(self):
+        """It has the scheduler in it: all end with it at once, and the command goes on from the last checkpoint."""
+        p = self.train(*STAR, *SLOW, "--restart", "2", "--checkpoint-every", "4")
+        self.kill_behind(p, 10, 4, "worker 1")
+        p.until(lambda: len(self.lives("run")) == 2, "a second life")
+        p.kill()
+        self.ends(p, status=-9)
+        said = self.ends(self.train(*STAR, "--restart", "2", "--resume", "latest"))
+        self.assertNotIn("starting it again", said)
+        self.assert_undisturbed()
+        self.assertEqual([(life["start"], life["restarts"]) for life in self.lives("run")], [(1, 0), (1, 1), (2, 0)])
 
     def test_asynchronous(self):
         p = self.train(*STAR, "--topology", "ps:async", *SLOW, "--delay", "1:constant:400", "--restart", "2")
@@ -122,15 +131,6 @@ class Restart(Runs):
         said = self.ends(p, status=1)
         self.assertIn("all restarts are used up", said)
         self.assertIn("worker 1 (pid", said)
-
-    def test_one_says_that_the_scheduler_died(self):
-        """Without restarts: the launcher, and not every worker once more."""
-        p = self.train(*STAR[:-1], "parameter_server.deadline_ms=4000", *SLOW)
-        p.behind(2)
-        p.kill_now("scheduler")
-        said = self.ends(p, status=1)
-        self.assertIn("scheduler (pid", said)
-        self.assertNotIn("was lost", said)
 
     def test_what_is_lost(self):
         """Without restarts a death is told with the steps that it costs, and what would have kept them: a server's as a rank's."""

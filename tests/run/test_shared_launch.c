@@ -176,99 +176,37 @@ static void line_of_a_child(void **state) {
 }
 
 // ---------------------------------------------------------------- one that does not answer
-struct answering {
-    struct launcher *launcher;
-    int to;       // where children answer
-    int job;      // where the job says that its next life begins: when a child is started
-    int answers;  // the start whose child does: 1, 2, ..; others are stopped
-    int slow;     // it takes two deadlines
-    int starts;
-};
-
-static int start_answering(void *ctx, const char *role, int rank) {
-    struct answering *a = ctx;
-    char script[64];
-    snprintf(script, sizeof script, "sleep %s; echo here >&%d; exec sleep 0.2", a->slow ? "0.7" : "0", a->to);
-    bool answers = ++a->starts == a->answers;
-    assert_int_equal(write(a->job, "life\n", 5), 5);
-    char *argv[] = {"sh", "-c", answers ? script : "kill -STOP $$", NULL};
-    return launcher_start(
-        a->launcher, &(struct launch_child){
-                         .role = role, .rank = rank, .program = "/bin/sh", .argv = argv, .keep_fd = a->to});
-}
-
-static void nobody_is_told(void *ctx, int pid, const char *why) { (void)ctx, (void)pid, (void)why; }
-
-static int line_with_restarts(int restarts, int answers, int slow, double deadline_s) {
-    int ends[2], link[2];
-    char line[32] = "";
-    struct answering a = {.answers = answers, .slow = slow};
+static int line_of(const char *script, double deadline_s) {
+    int ends[2];
+    char line[32] = "", text[64];
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, link), 0);
-    a.to = ends[1];
-    a.job = link[1];
-    a.launcher = launcher_create(&(struct launch_options){
-        .grace_s = 0.2, .restarts = {restarts, start_answering, nobody_is_told}, .ctx = &a});
-    launcher_listen(a.launcher, link[0]);
+    struct launcher *l = launcher_create(&(struct launch_options){.grace_s = 0.2});
+    snprintf(text, sizeof text, script, ends[1]);
+    char *argv[] = {"sh", "-c", text, NULL};
     error_quiet(1);
-    assert_int_equal(start_answering(&a, "scheduler", -1), 0);
-    int rc = launcher_read_line(a.launcher, ends[0], deadline_s, line, sizeof line);
+    assert_int_equal(
+        launcher_start(
+            l,
+            &(struct launch_child){
+                .role = "server", .rank = -1, .program = "/bin/sh", .argv = argv, .keep_fd = ends[1]}),
+        0);
+    int rc = launcher_read_line(l, ends[0], deadline_s, line, sizeof line);
     error_quiet(0);
-    if (rc) launcher_end_all(a.launcher);
+    if (rc) launcher_end_all(l);
     if (!rc) assert_string_equal(line, "here");
-    assert_int_equal(launcher_wait(a.launcher), rc ? 1 : 0);
+    assert_int_equal(launcher_wait(l), rc ? 1 : 0);
     close(ends[0]);
     close(ends[1]);
-    launcher_destroy(&a.launcher);
-    close(link[0]);
-    close(link[1]);
+    launcher_destroy(&l);
     return rc;
 }
 
-// It is stopped before it has said anything: with restarts another takes its place. One that is slow is waited for.
-static void who_does_not_answer_is_replaced(void **state) {
+// One that is slow is waited for, and one that a signal has stopped is not.
+static void who_does_not_answer(void **state) {
     (void)state;
-    assert_int_equal(line_with_restarts(0, 2, 0, 0.3), -1);
-    assert_non_null(strstr(error_last(), "scheduler did not answer within 0.3 s"));
-    assert_int_equal(line_with_restarts(1, 2, 0, 3), 0);
-    assert_int_equal(line_with_restarts(1, 3, 0, 0.3), -1);
-    assert_non_null(strstr(error_last(), "all restarts are used up"));
-    assert_int_equal(line_with_restarts(0, 1, 1, 0.3), 0);
-}
-
-static int start_speaking(void *ctx, const char *role, int rank) {
-    struct answering *a = ctx;
-    char script[64];
-    snprintf(script, sizeof script, "echo here >&%d; kill -STOP $$", a->to);
-    assert_int_equal(write(a->job, "life\n", 5), 5);
-    char *argv[] = {"sh", "-c", ++a->starts < a->answers ? script : "exec sleep 0.1", NULL};
-    return launcher_start(
-        a->launcher, &(struct launch_child){
-                         .role = role, .rank = rank, .program = "/bin/sh", .argv = argv, .keep_fd = a->to});
-}
-
-// It has answered, and is stopped before it says for the first time that it lives; so is the one that takes its place.
-static void stopped_before_its_first_word(void **state) {
-    (void)state;
-    int ends[2], link[2];
-    char line[32] = "";
-    struct answering a = {.answers = 3};
-    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, link), 0);
-    a.to = ends[1];
-    a.job = link[1];
-    a.launcher = launcher_create(&(struct launch_options){
-        .grace_s = 0.2, .silent_s = 0.3, .restarts = {2, start_speaking, nobody_is_told}, .ctx = &a});
-    error_quiet(1);
-    assert_int_equal(start_speaking(&a, "scheduler", -1), 0);
-    assert_int_equal(launcher_read_line(a.launcher, ends[0], 60, line, sizeof line), 0);
-    assert_string_equal(line, "here");
-    launcher_listen(a.launcher, link[0]);
-    assert_int_equal(launcher_wait(a.launcher), 0);
-    error_quiet(0);
-    assert_int_equal(a.starts, 3);
-    launcher_destroy(&a.launcher);
-    for (int i = 0; i < 2; i++) close(ends[i]), close(link[i]);
+    assert_int_equal(line_of("kill -STOP $$; echo here >&%d", 0.3), -1);
+    assert_non_null(strstr(error_last(), "server did not answer within 0.3 s"));
+    assert_int_equal(line_of("sleep 0.7; echo here >&%d", 0.3), 0);
 }
 
 // The launcher stands still itself for longer than that, as after Ctrl-Z: who has not answered meanwhile is not silent.
@@ -754,8 +692,7 @@ int main(void) {
         cmocka_unit_test(interrupt_ends_all),
         cmocka_unit_test(nobody_waits_for_who_left),
         cmocka_unit_test(line_of_a_child),
-        cmocka_unit_test(who_does_not_answer_is_replaced),
-        cmocka_unit_test(stopped_before_its_first_word),
+        cmocka_unit_test(who_does_not_answer),
         cmocka_unit_test(a_launcher_that_stands_still),
         cmocka_unit_test(a_program_that_is_not_there),
         cmocka_unit_test(options_become_overrides),

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -18,31 +17,43 @@
 #include "shared/launch/launch.h"
 
 struct team {
-    const char *fate;  // what the job answers; NULL: nothing
+    enum verdict_kind fate;  // what is decided
+    const char *reason;
     struct launcher *l;
-    int link[2];
-    int again, died, pid;
+    struct verdicts *v;
+    int restarts, again, died;
     int64_t step;
 };
 
 static int64_t step_of_team(void *ctx) { return ((struct team *)ctx)->step; }
-static void note_death(void *ctx, int pid, const char *why) {
+static void note_death(void *ctx, const struct death *d) {
     struct team *t = ctx;
-    char line[64];
-    assert_true(pid > 0 && strstr(why, "worker 1 (pid"));
+    assert_true(d->pid > 0 && strstr(d->why, "worker 1 (pid") && !strcmp(d->name, "worker 1"));
     t->died++;
-    int n = snprintf(line, sizeof line, "fate %d %s\n", pid, t->fate ? t->fate : "");
-    if (t->fate) assert_int_equal(write(t->link[1], line, (size_t)n), n);
+    verdicts_tell(t->v, d);
+}
+
+static const char *carry(void *ctx, const char *ends) {
+    struct team *t = ctx;
+    struct death d;
+    struct verdict v;
+    (void)ends;
+    while (t->v && verdicts_death(t->v, &d)) {
+        v = (struct verdict){
+            .kind = t->fate, .pid = d.pid, .again = t->restarts > 0, .left = t->restarts - 1};
+        memcpy(v.name, d.name, sizeof v.name);
+        if (t->reason) snprintf(v.reason, sizeof v.reason, "%s", t->reason);
+        verdicts_say(t->v, &v);
+    }
+    while (t->v && verdicts_hear(t->v, &v)) launcher_obey(t->l, &v);
+    return NULL;
 }
 
 static int launch(struct team *t, int rank, const char *script) {
     char *argv[] = {(char *)"sh", (char *)"-c", (char *)script, NULL};
-    return launcher_start(t->l, &(struct launch_child){.role = "worker",
-                                                       .rank = rank,
-                                                       .program = "/bin/sh",
-                                                       .argv = argv,
-                                                       .orderly = 1,
-                                                       .expendable = rank > 0});
+    return launcher_start(
+        t->l, &(struct launch_child){
+                  .role = "worker", .rank = rank, .program = "/bin/sh", .argv = argv, .orderly = 1});
 }
 
 static int launch_again(void *ctx, const char *role, int rank) {
@@ -57,14 +68,16 @@ static int launch_again(void *ctx, const char *role, int rank) {
 static int status_of_team(struct team *t, int restarts, int tenths, const char *victim, char said[4096]) {
     struct launch_options o = {.grace_s = 0.2,
                                .last_step = step_of_team,
-                               .restarts = {restarts, launch_again, note_death},
+                               .outside = carry,
+                               .restarts.count = restarts,
+                               .deaths = {note_death, launch_again},
                                .ctx = t};
     char path[] = "/tmp/starring-said-XXXXXX";
     int file = mkstemp(path), before = dup(STDERR_FILENO);
     assert_true(file >= 0 && before >= 0 && !unlink(path));
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, t->link), 0);
+    assert_non_null(t->v = verdicts_open());
+    t->restarts = restarts;
     t->l = launcher_create(&o);
-    launcher_listen(t->l, t->link[0]);
     dup2(file, STDERR_FILENO);
     char *stay =
         xasprintf("trap 'exit 0' TERM; : > %s; i=0; while [ $i -lt %d ]; do sleep 0.1; i=$((i + 1)); done",
@@ -82,8 +95,7 @@ static int status_of_team(struct team *t, int restarts, int tenths, const char *
     unlink(path);
     free(stay);
     free(dies);
-    close(t->link[0]);
-    close(t->link[1]);
+    verdicts_close(&t->v);
     assert_int_equal(rc, 0);
     return status;
 }
@@ -92,21 +104,21 @@ static void others_go_on(void **state) {
     (void)state;
     static const char *const dies = "kill -9 $$";
     static const struct {
-        const char *fate;
+        enum verdict_kind fate;
+        const char *reason;
         int restarts, status, died, again;
         const char *says;
     } rows[] = {
-        {"without", 0, 0, 1, 0, "before the first step was done: the others go on without it\n"},
-        {"without", 2, 0, 1, 1, "the others go on; starting it again; 1 of 2 restarts is left\n"},
+        {VERDICT_WITHOUT, "", 0, 0, 1, 0, "before the first step was done: the others go on without it\n"},
+        {VERDICT_WITHOUT, "", 2, 0, 1, 1, "the others go on; starting it again; 1 of 2 restarts is left\n"},
         // Started again with the job, it fails by itself: as any other.
-        {"anew", 2, EXIT_RUN_FAILED, 2, 1, "done: starting it again; 1 of 2 restarts is left\n"},
-        {"anew", 0, EXIT_RUN_FAILED, 1, 0, "ending the other processes of the job\n"},
-        {"ends fewer than 2 are left", 2, EXIT_RUN_FAILED, 1, 0,
+        {VERDICT_ANEW, "", 2, EXIT_RUN_FAILED, 1, 1, "done: starting it again; 1 of 2 restarts is left\n"},
+        {VERDICT_ENDS, "", 0, EXIT_RUN_FAILED, 1, 0, "done: ending the other processes of the job\n"},
+        {VERDICT_ENDS, "fewer than 2 are left", 2, EXIT_RUN_FAILED, 1, 0,
          "done: fewer than 2 are left: ending the other processes of the job\n"},
-        {NULL, 0, EXIT_RUN_FAILED, 1, 0, "done: ending the other processes of the job\n"},  // nobody answers
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct team t = {.fate = rows[i].fate};
+        struct team t = {.fate = rows[i].fate, .reason = rows[i].reason};
         char said[4096];
         int status = status_of_team(&t, rows[i].restarts, rows[i].status ? 300 : 4, dies, said);
         if (status != rows[i].status || t.died != rows[i].died || t.again != rows[i].again ||
@@ -115,26 +127,39 @@ static void others_go_on(void **state) {
     }
 }
 
+// Where all begin anew, a child that had ended well is needed as well.
+static void who_has_ended_well_is_needed_again(void **state) {
+    (void)state;
+    struct team t = {.fate = VERDICT_ANEW};
+    char said[4096];
+    assert_int_equal(status_of_team(&t, 2, 0, "sleep 0.5; kill -9 $$", said), EXIT_RUN_FAILED);
+    assert_int_equal(t.died, 1);
+    assert_int_equal(t.again, 2);
+}
+
 // Ctrl-C, and in the same moment, or while it is told to leave, a child is killed that the others can do without: they
 // end in order. Of another child it is the end.
 static void interrupted_without_it(void **state) {
     (void)state;
     static const struct {
-        const char *victim, *fate;
+        const char *victim;
+        enum verdict_kind fate;
+        const char *reason;
         int status;
         const char *says;
     } rows[] = {
-        {"trap '' TERM; kill -INT $PPID; kill -9 $$", "without", 0, "the others end without it\n"},
-        {"trap 'kill -9 $$' TERM; kill -INT $PPID; while :; do sleep 0.02; done", "without", 0,
+        {"trap '' TERM; kill -INT $PPID; kill -9 $$", VERDICT_WITHOUT, "", 0, "the others end without it\n"},
+        {"trap 'kill -9 $$' TERM; kill -INT $PPID; while :; do sleep 0.02; done", VERDICT_WITHOUT, "", 0,
          "the others end without it\n"},
-        {"trap 'exit 143' TERM; kill -INT $PPID; while :; do sleep 0.02; done", "without", 0, ""},
-        {"trap '' TERM; kill -INT $PPID; kill -9 $$", "anew", 130, "ending the other processes of the job\n"},
-        {"trap '' TERM; kill -INT $PPID; kill -9 $$", "ends x", 130,
+        {"trap 'exit 143' TERM; kill -INT $PPID; while :; do sleep 0.02; done", VERDICT_WITHOUT, "", 0, ""},
+        {"trap '' TERM; kill -INT $PPID; kill -9 $$", VERDICT_ENDS, "", 130,
+         "ending the other processes of the job\n"},
+        {"trap '' TERM; kill -INT $PPID; kill -9 $$", VERDICT_ENDS, "x", 130,
          "x: ending the other processes of the job\n"},
-        {"trap 'exit 143' TERM; kill -INT $PPID; while :; do sleep 0.02; done", "anew", 130, ""},
+        {"trap 'exit 143' TERM; kill -INT $PPID; while :; do sleep 0.02; done", VERDICT_ENDS, "", 130, ""},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct team t = {.fate = rows[i].fate, .step = 5};
+        struct team t = {.fate = rows[i].fate, .reason = rows[i].reason, .step = 5};
         char said[4096];
         int status = status_of_team(&t, 3, 300, rows[i].victim, said);
         if (status != rows[i].status || t.died != 1 || t.again || !strstr(said, rows[i].says) ||
@@ -228,6 +253,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_death_ends_all),
         cmocka_unit_test(others_go_on),
+        cmocka_unit_test(who_has_ended_well_is_needed_again),
         cmocka_unit_test(interrupted_without_it),
         cmocka_unit_test(interrupted_before_it_began),
     };

@@ -93,7 +93,7 @@ class Units(Runs):
         self.assertEqual(json.loads(done.stdout)["weights_hash"], expected[0])
 
     def test_goes_on(self):
-        """From a checkpoint of its own, of a ring and of another star; and a worker, a server or the scheduler that is killed."""
+        """From a checkpoint of its own, of a ring and of another star; and a worker or a server that is killed."""
         base = ("--workers", "2", "--dtype", "bf16", *MICRO, "--steps", "8", "--checkpoint-every", "2", "--set", "recovery.checkpoint_keep=0")
         expected = self.bits(*base, "--topology", "zero:3")
         for words in (BESIDE, (*UNITS, "--medium", "tcp")):
@@ -105,7 +105,7 @@ class Units(Runs):
                 self.assertEqual(json.loads(done.stdout)["weights_hash"], expected[0])
         clip = ("--set", "gradient_clipping=0")
         undecided = self.bits(*base, *clip, "--topology", "zero:3")
-        for role, medium, how in (("worker 1", "shm", ()), ("server 0", "tcp", clip), ("scheduler", "tcp", ())):
+        for role, medium, how in (("worker 1", "shm", ()), ("server 0", "tcp", clip)):
             p = self.start("train", *SMALL, *base, *how, "--set", "parameter_server.partition_bytes=4096", "--topology", *BESIDE, "--medium", medium,
                            "--restart", "1", "--delay", "0:constant:100")
             p.behind(3)

@@ -273,7 +273,11 @@ static void turn(struct life *x) {
             make_step(x, what >> 4);
             break;
         case 8:
-            scheduler_core_dead(x->core, 70 + (what >> 4), "killed", x->s->now);
+            tell_dead(x->core,
+                      what & 16   ? "worker 1"
+                      : what & 32 ? "server 0"
+                                  : "worker 0",
+                      70 + (what >> 4), "killed", x->s->now);
             break;
         case 9:
             x->s->now += what >> 4;

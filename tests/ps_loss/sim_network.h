@@ -173,6 +173,8 @@ static inline void sim_send(void *ctx, int peer, const struct ps_message *m) {
     p.header.job = SIM_JOB;
     p.header.incarnation = from->incarnation ? from->incarnation : sim_incarnation(from->role, from->index);
     if (from->role == PS_WORKER) p.header.life = from->life;
+    // As the scheduler's sockets do: workers compare their clocks with it.
+    if (p.header.kind == WIRE_HEARTBEAT_ACK) p.header.peers_ready_ns = ps_clock_ns(s->now);
     // The receiver hears what the wire carries of it.
     uint8_t bytes[WIRE_HEADER_MAX];
     size_t n = wire_encode(&p.header, bytes);

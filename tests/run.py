@@ -142,10 +142,6 @@ def run(argv, env, limit):
             out, _ = p.communicate()
             status = None
             break
-        except KeyboardInterrupt:
-            running.end()
-            p.wait()
-            raise
     running.forget(p)
     return out.decode("utf-8", "replace"), status
 
@@ -227,16 +223,17 @@ def sorted_by_kind(programs):
 
 
 def outcomes(args, env):
-    """Of every program, as they end."""
+    """Of every program, as they end. All run on other threads: Ctrl-C comes to this one, never between a program's start and its place among
+    those that are ended."""
     compute, wait, alone = sorted_by_kind(args.programs) if args.jobs > 1 else ([], [], args.programs)
-    pools = [concurrent.futures.ThreadPoolExecutor(n) for n in (args.jobs, args.jobs + args.jobs // 2)]
+    pools = [concurrent.futures.ThreadPoolExecutor(n) for n in (args.jobs, args.jobs + args.jobs // 2, 1)]
     try:
         every = [pools[0].submit(Outcome, p, args, env, bool(wait)) for p in compute]
         every += [pools[1].submit(Outcome, p, args, env) for p in wait]
         for done in concurrent.futures.as_completed(every):
             yield done.result()
         for program in alone:
-            yield Outcome(program, args, env)
+            yield pools[2].submit(Outcome, program, args, env).result()
     except KeyboardInterrupt:
         running.end()
         raise

@@ -53,8 +53,9 @@ struct rendezvous {
     bool started, leaves, met;  // met: the dealer has been let in
     bool gave_up;               // this rank has
     bool crowded;               // that there are too many connections has been said
-    bool shut_out;              // somebody has another key than rank 0, or none
-    pthread_mutex_t lock;       // of all below
+    // Connections that were not let in: who has another key than rank 0, or none, may end his before it has said why.
+    int shut_out;
+    pthread_mutex_t lock;  // of all below
     pthread_cond_t changed;
     struct seat seat;
     struct book *book;  // rank 0's; the thread's alone but for book_over
@@ -135,6 +136,7 @@ static void count_connections(struct rendezvous *r, uint16_t event, int fd) {
     struct sockaddr_storage own;
     socklen_t size = sizeof own;
     r->connections += event == ZMQ_EVENT_ACCEPTED ? 1 : -1;
+    r->shut_out += event == ZMQ_EVENT_ACCEPTED;
     if (event != ZMQ_EVENT_ACCEPTED || r->connections <= r->o.size + SPARE) return;
     if (getsockname(fd, (struct sockaddr *)&own, &size)) return;
     int port = own.ss_family == AF_INET    ? ntohs(((struct sockaddr_in *)&own)->sin_port)
@@ -157,10 +159,10 @@ static void look_at_handshakes(struct rendezvous *r) {
         memcpy(&event, head, sizeof event);
         memcpy(&value, head + sizeof event, sizeof value);
         zmq_recv(r->events, address, sizeof address, ZMQ_DONTWAIT);
-        if (r->router && (event == ZMQ_EVENT_ACCEPTED || event == ZMQ_EVENT_DISCONNECTED))
-            count_connections(r, event, value);
+        if (r->router && event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
+            r->shut_out--;
         else if (r->router)
-            r->shut_out = true;
+            count_connections(r, event, value);
         if (r->book && event == ZMQ_EVENT_DISCONNECTED) book_disturbed(r->book, now_seconds());
         if (r->router) continue;
         if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
@@ -245,9 +247,8 @@ static int listen_at(struct rendezvous *r, const char *address) {
     bool good = set_common(r->router) && set(r->router, ZMQ_ROUTER_MANDATORY, 1) &&
                 set(r->router, ZMQ_ROUTER_HANDOVER, 1);
     if (good && curve_listen(r->router, key, NULL)) return -1;
-    good = good && watch(r, r->router,
-                         ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                             ZMQ_EVENT_HANDSHAKE_FAILED_AUTH);
+    good = good &&
+           watch(r, r->router, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED);
     double until_s = now_seconds() + BIND_FOR_S;
     while (good && zmq_bind(r->router, endpoint) != 0)
         if (errno != EADDRINUSE || now_seconds() > until_s || usleep(50000)) good = false;
@@ -327,9 +328,9 @@ static int wait_for_all(struct rendezvous *r) {
     else if (!here && heard)
         fail("rank %d of %d: %s never came to %s within %g s: look at what has become of them there%s",
              r->o.rank, r->o.size, waiting, r->place, r->o.deadline_s,
-             r->shut_out ? ": somebody came with another " JOB_KEY_VARIABLE ", or with none"
-             : r->keyed  ? ", and whether they have the same " JOB_KEY_VARIABLE
-                         : "");
+             r->shut_out > 0 ? ": somebody came with another " JOB_KEY_VARIABLE ", or with none"
+             : r->keyed      ? ", and whether they have the same " JOB_KEY_VARIABLE
+                             : "");
     else if (!here)
         fail(
             "rank %d: nobody answers at %s within %g s: see that rank 0 runs there, and that no firewall closes the port",

@@ -24,7 +24,7 @@ from program import built
 
 # The flags, who is killed, and the ways of keeping checkpoints: a star's servers always copy.
 JOBS = {
-    "ps:sync": (["--topology", "ps:sync", "--workers", "2", "--servers", "1"], ["worker 0", "worker 1", "server 0", "scheduler"], ["none", "background"]),
+    "ps:sync": (["--topology", "ps:sync", "--workers", "2", "--servers", "1"], ["worker 0", "worker 1", "server 0"], ["none", "background"]),
     "zero:1": (["--topology", "zero:1", "--workers", "2"], ["run"], list(costs.WAYS)),
     "local": (["--topology", "local"], ["run"], list(costs.WAYS)),
 }

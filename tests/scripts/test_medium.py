@@ -113,7 +113,7 @@ class Medium(Case):
 
     def test_killed(self):
         before = self.files_of_ours()
-        for role in "worker 0", "server 0", "scheduler":
+        for role in "worker 0", "server 0":
             p = self.begun(role, "--topology", "ps:sync", "--workers", "2", "--servers", "1", "--set", "parameter_server.deadline_ms=5000")
             self.assertTrue(self.memory_files(*p.find("worker 0")))  # it does share memory
             everyone = list(p.left())

@@ -190,7 +190,7 @@ class GoingOn(Case):
 
     def test_killed(self):
         self.undisturbed()
-        for dies in ("worker 0", "worker 1", "server 1", "scheduler"):
+        for dies in ("worker 0", "worker 1", "server 1"):
             with self.subTest(dies=dies):
                 self.remove("run")
                 p = self.start(*self.words("run", *star(2, 2, *OLDEST), *self.KEEP, "--restart", "2", "--delay", "0:constant:60", steps=20))

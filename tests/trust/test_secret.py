@@ -43,7 +43,7 @@ class Secret(Runs):
         job = self.start("train", *MODEL, "--steps", "100000", "--out", "run")
         job.behind(1)
         roles = [pid for role, pid in job.roles().items() if role]
-        self.assertEqual(len(roles), 5)
+        self.assertEqual(len(roles), 4)  # the scheduler is the launcher
         secrets = {people.environment_of(pid).get("STARRING_JOB_KEY", "") for pid in roles}
         self.assertEqual(len(secrets), 1)
         secret = secrets.pop()

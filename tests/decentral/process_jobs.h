@@ -171,11 +171,12 @@ static inline int job_abort(struct process_rank *r) {
     return expect_failure(c, r->s, "aborted by rank 2: rank 2 gives up");
 }
 
-// Rank 1 is gone without a word.
+// Rank 1 is gone without a word. It has heard the others behind the barrier: what it said there has left.
 static inline int job_dead(struct process_rank *r) {
     float x = 0, y[3];
     struct collective *c = open_channel(r, 0, (struct collective_options){.deadline_s = 1});
     collective_barrier(c, r->s);
+    collective_gather(c, r->s, &x, y, 1, DT_F32, 1);
     if (stream_sync(r->s) != 0) return -1;
     if (r->rank == 1) _exit(7);
     collective_all_gather(c, r->s, &x, y, 1, DT_F32);

@@ -12,7 +12,7 @@ from test_compare import Case, FakeProgram, make_run
 import compare
 from comparison import claims, learning, likeness, plan, sentences, speed, spread, table
 from comparison.pages import findings
-from comparison.runs import Run, RunError, UsageError, load
+from comparison.runs import Run, UsageError, load
 
 
 class Intervals(unittest.TestCase):
@@ -317,20 +317,12 @@ class Media(Case):
         self.assertEqual(self.media("--a", "local"), [None])
 
     def test_each_topology_runs_on_each_medium_and_local_once(self):
-        with mock.patch.object(plan.shutil, "which", lambda name: "/bin/mpirun"):
-            planned = plan.plan(asked("--topologies", "local,ps:sync,zero:2", "--medium", "shm,tcp"))
+        planned = plan.plan(asked("--topologies", "local,ps:sync,zero:2", "--medium", "shm,tcp"))
         self.assertEqual([(p.label, p.medium) for p in planned], [("local", None), ("ps:sync shm", "shm"), ("ps:sync tcp", "tcp"),
                                                                   ("zero:2 shm", "shm"), ("zero:2 tcp", "tcp")])
         for p in planned:
             self.assertEqual("--medium" in p.argv, p.medium is not None)
         self.assertEqual(planned[2].argv[planned[2].argv.index("--medium") + 1], "tcp")
-
-    def test_without_mpirun_a_ring_on_tcp_is_refused_with_what_to_do(self):
-        with mock.patch.object(plan.shutil, "which", lambda name: None):
-            with self.assertRaisesRegex(RunError, "mpirun is not installed.*openmpi-bin.*--medium shm"):
-                plan.plan(asked("--a", "ps:sync", "--b", "zero:2", "--device", "cpu", "--medium", "tcp"))
-            plan.plan(asked("--a", "ps:sync", "--b", "zero:2", "--device", "cpu"))
-            plan.plan(asked("--a", "zero:1", "--b", "zero:2", "--launch", "threads"))
 
     def test_threads_are_not_compared_with_processes(self):
         both = ("--a", "ps:sync", "--b", "zero:2", "--launch", "threads")

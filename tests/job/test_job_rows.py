@@ -26,7 +26,8 @@ class Rows(Runs):
         for name in names:
             yield name, ["--topology", name]
             options = ["--topology", name, "--local-steps", str(EVERY)]
-            if self.run_it("train", *SMALL, *options, "--set", "eval_batches=none", "--dry-run", status=None).returncode == 0:
+            workers = ["--workers", "1" if name.startswith("local") else "3"]
+            if self.run_it("train", *SMALL, *options, *workers, "--set", "eval_batches=none", "--dry-run", status=None).returncode == 0:
                 yield name + " in local steps", options
 
     def train(self, out, *words, status=0):

@@ -27,6 +27,8 @@ def train(argv, log, limit, bandwidth):
         path = os.path.join(lab.directory, "config.json")
         start = start_ring if is_ring(config) else start_star
         config["launch"] = "mpi" if is_ring(config) else "processes"
+        if is_ring(config):  # mpirun starts its ranks in the hosts' namespaces, and those talk over MPI
+            config["ring"] = {**config.get("ring", {}), "collective": "mpi"}
         admit(config)
         with open(path, "w", encoding="utf-8") as f:
             json.dump(config, f)

@@ -1,4 +1,4 @@
-// Who may join a star, and what of it is encrypted, as far as the configuration decides it.
+// The rules of who may join a star, and of what is encrypted there, as far as the configuration decides it.
 //
 //     security   who may join                        addresses           control   data
 //     loopback   processes that have the job's key   this host's alone   CURVE     PLAIN: a token of each server

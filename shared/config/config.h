@@ -167,7 +167,7 @@ struct aio_config {
     int64_t block_bytes, depth;  // of a piece, a multiple of 4096; pieces under way for a read or a write
 };
 
-// Who may join (docs/security.md).
+// The rules of joining (docs/security.md).
 struct security_config {
     bool insecure;  // a star: nobody is asked for the job's key
 };

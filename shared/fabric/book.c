@@ -401,7 +401,7 @@ void book_disturbed(struct book *b, double now_s) {
     b->asks_s = now_s + MEET_AGAIN_S;
 }
 
-// Who says nothing is asked: only so does its connection show that it is broken.
+// A silent rank is asked: a connection shows that it is broken only when something is sent.
 static void look_at(struct book *b, int rank, bool asks, double turn_s) {
     struct place *p = &b->places[rank];
     if (p->is != HERE) return;

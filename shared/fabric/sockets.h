@@ -70,7 +70,7 @@ int fabric_fd(struct fabric_socket *s);
 // After a refusal: another process may have answered, at the port of one that has died.
 void fabric_ask_again(struct fabric_socket *s);
 void fabric_welcome(struct fabric_socket *s);
-// What came was a message of the peer's own.
+// The peer sent a message of its own.
 void fabric_heard(struct fabric_socket *s);
 
 struct fabric_message {

@@ -292,7 +292,7 @@ static void test_elastic(void **state) {
            "recovery.elastic|zero:1|ps:sync");
 }
 
-// Who may join is a question of the star's.
+// The star decides who may join.
 static void test_security(void **state) {
     (void)state;
     struct config *c = accept("{\"topology\": \"ps:sync\", \"security\": {\"insecure\": true}}");

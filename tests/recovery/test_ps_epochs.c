@@ -301,7 +301,7 @@ static void test_silence_and_its_end_are_one_death(void **state) {
     }
 }
 
-// Who does not come is killed and started again: one restart, for all of them.
+// A process that does not come is killed and started again: one restart, for all of them.
 static void test_who_did_not_come_takes_one_restart(void **state) {
     (void)state;
     struct fixture *f = fixture_with(RESTARTS, 0, true);

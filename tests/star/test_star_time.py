@@ -137,7 +137,7 @@ class StarTime(Runs):
             self.assertLess(other["wait"], LEAST * total)  # it has done its steps before the other's first is over
             return
         self.assertGreater(straggler["total"] - straggler["wait"] - straggler["comm_exposed"], LEAST * total)  # its own part
-        # Of what the other lost the peer's part is most, and by the peer's name.
+        # The peer's part is most of what the other lost, and is named after the peer.
         self.assertGreater(other["wait"], max(LEAST * total, other["comm_exposed"], straggler["wait"]))
         self.assertEqual(max(other["waited_for"], key=lambda w: w["seconds"])["rank"], 1)
         # The servers have had the other worker's gradients all the while.

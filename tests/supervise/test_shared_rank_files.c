@@ -198,7 +198,7 @@ static void test_one_folder_is_one(void **state) {
     assert_true(none(p->of[0], "\\."));
 }
 
-// Who says what while the ranks live, as one text.
+// The text of all that is said while the ranks live.
 static char *saying(const struct place *p, struct words words, body *does, int expected) {
     char *said = xasprintf("%s/said", p->dir);
     int err = dup(2);

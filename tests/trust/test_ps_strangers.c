@@ -1,5 +1,5 @@
 // Strangers at the ports of a job: connections that say nothing, messages that never end, messages in a member's name.
-// Who is let in is decided before a part of a message is read.
+// The gatekeeper decides who is let in before a part of a message is read.
 #include <arpa/inet.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -170,8 +170,8 @@ static bool is_heard(struct door *d, const struct job_key *who, const struct net
     return yes;
 }
 
-// Who has the job's key is heard as any rank; who has another, none, or a pair of his own is not. Control, and the data of a
-// server that has no token.
+// A peer that has the job's key is heard as any rank; one with another key, none, or a pair of its own is not. Control, and the data
+// of a server that has no token.
 static void test_key(void **state) {
     (void)state;
     const struct job_key other = {{9}};

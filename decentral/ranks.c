@@ -222,20 +222,20 @@ static int check_medium(const struct config *c) {
 
 // Ranks that meet in one way do not talk in another one.
 static int check_collective(const struct config *c) {
-    static const enum launch_kind launch_of[RING_COLLECTIVES] = {
-        [RING_THREADS] = LAUNCH_THREADS, [RING_SHM] = LAUNCH_PROCESSES, [RING_MPI] = LAUNCH_MPI};
+    static const enum launch_kind launch_of[RING_COLLECTIVES] = {[RING_THREADS] = LAUNCH_THREADS,
+                                                                 [RING_SHM] = LAUNCH_PROCESSES,
+                                                                 [RING_TCP] = LAUNCH_PROCESSES,
+                                                                 [RING_MPI] = LAUNCH_MPI};
     enum ring_collective host = host_of(c->launch), asked = c->collective;
     const char *why = host == RING_THREADS    ? "the ranks share one process's memory"
                       : asked == RING_THREADS ? "the ranks are processes of their own"
                       : asked == RING_MPI     ? "nobody tells them where MPI's others are"
+                      : asked == RING_TCP     ? "the ranks talk over MPI"
                                               : "nobody gives them the memory to share";
-    if (c->launch != LAUNCH_DEFAULT && asked != host && launch_of[asked])
+    if (c->launch != LAUNCH_DEFAULT && launch_of[asked] && c->launch != launch_of[asked])
         return fail("--collective %s: with --launch %s %s; use --collective %s, or --launch %s",
                     engine_rows[asked].name, launch_rows[c->launch].name, why, engine_rows[host].name,
                     launch_rows[launch_of[asked]].name);
-    if (asked == RING_TCP && host == RING_MPI)
-        return fail(
-            "--collective tcp: ranks that mpirun starts talk over MPI; use --launch processes, or --collective mpi");
     if (c->collective == RING_NCCL && !config_device(c)->gpu)
         return fail(
             "--collective nccl: NCCL moves the memory of GPUs, and --device "

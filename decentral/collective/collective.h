@@ -1,5 +1,5 @@
 // Collectives: eleven primitives over streams. A collective is a call: one struct, which an engine carries
-// out. The engines are collective_threads (ranks are threads of one process), collective_mpi (processes) and
+// out. The engines are collective_hub (threads, and processes of one host), collective_tcp, collective_mpi and
 // collective_nccl (GPUs); what a call means is the same for all of them: collective_plan.h.
 //
 // Ownership   One struct collective per rank and communicator; destroyed by its rank. Operations of one

@@ -24,7 +24,7 @@
 //   Slurm                          the first host of the step, the port from the number of the job
 //   others                         only MASTER_ADDR says it; without MASTER_PORT the port is 29500, and on one machine one made
 //                                  of the number of the job, or of the process that has started all
-//   mpirun                         where rank 0 is, is told over MPI: host is "" until rank_env_meet has asked
+//   mpirun                         where rank 0 is, is told over MPI: host is "" until run_join has asked
 #ifndef STARRING_SHARED_FABRIC_RANK_ENV_H
 #define STARRING_SHARED_FABRIC_RANK_ENV_H
 

@@ -45,6 +45,7 @@ static void mistakes_are_usage_errors(void **state) {
         {"train --topology zero:1 --device cpu --medium tcp --collective shm --out x", "use --collective tcp"},
         {"train --topology zero:1 --device cpu --collective gloo --out x", "\"gloo\" has gone: tcp does the same"},
         {"train --topology zero:1 --device cpu --collective shm --launch mpi --out x", "--launch processes"},
+        {"train --topology zero:1 --device cpu --collective tcp --launch threads --out x", "use --collective local"},
         {"train --topology zero:1 --device cpu --collective local --launch processes --out x",
          "--collective shm"},
         {"train --topology zero:1 --workers 5000 --launch threads --model tiny --data data.txt --out x",
@@ -56,7 +57,7 @@ static void mistakes_are_usage_errors(void **state) {
          "--collective local"},
         {"train --topology zero:1 --device cpu --collective local --launch mpi --out x", "--collective mpi"},
         {"train --topology zero:1 --device cpu --collective tcp --launch mpi --out x",
-         "talk over MPI; use --launch processes"},
+         "the ranks talk over MPI; use --collective mpi"},
         {"train --topology zero:1 --device cpu --collective tcp --medium shm --out x",
          "--collective tcp shares no memory; use --collective shm"},
         {"train --topology zero:1 --workers 2 --device cpu --collective tcp --set reduce=native "

@@ -72,7 +72,7 @@ RULES = [Rule(*row) for row in (
     ("a role that is started by hand needs a key", "shared/fabric/job_key.c", "(!given && insecure)", "!given", "test_shared_job_key"),
     # ---- groups of workers
     ("servers add in groups", IN_ORDER, ".group = c->group,", "", "test_ps_core"),
-    ("a group's sum is rounded before others are added", "ps/sum/sum.c", ".to = over ? a->dtype : DT_F32", ".to = DT_F32", "test_ps_sum"),
+    ("a group's sum is rounded before others are added", "ps/server/key_pass.c", ".to = over ? a->dtype : DT_F32", ".to = DT_F32", "test_ps_sum"),
     # ---- what a topology says of itself
     ("a star whose steps lack gradients says why it differs", "ps/star.c", "if (!consistency_freezes(&rule)) out->differs = rule.row->differs;", "",
      "test_shared_config"),

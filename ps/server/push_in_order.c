@@ -6,7 +6,6 @@
 #include "ps/net/clock.h"
 #include "ps/record/arrivals.h"
 #include "ps/record/staleness_log.h"
-#include "ps/server/key_pass.h"
 #include "ps/server/server_state.h"
 #include "shared/core/error.h"
 

@@ -6,7 +6,6 @@
 
 #include "ps/job/batches.h"
 #include "ps/net/medium.h"
-#include "ps/server/key_pass.h"
 #include "ps/server/server_state.h"
 #include "shared/core/error.h"
 

@@ -3,9 +3,9 @@
 #ifndef STARRING_PS_SERVER_SERVER_STATE_H
 #define STARRING_PS_SERVER_SERVER_STATE_H
 
+#include "ps/server/key_pass.h"
 #include "ps/server/server_options.h"
 #include "ps/server/server_time.h"
-#include "ps/sum/sum.h"
 
 // A worker's gradient: a frame's, or in its segment, where it stays until the worker hears that it was taken.
 struct gradient {

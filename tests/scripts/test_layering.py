@@ -39,7 +39,7 @@ LAYERS = {
                {"shared/command"}],                               # what a person types
     "ps": [{"ps/job"},                                            # facts of a star's job: keys, shards, rules, times
            {"ps/net"},                                            # messages, and the link under them
-           {"ps/sum"}, {"ps/record"},                             # how gradients are coded and added; orders and staleness
+           {"ps/sum"}, {"ps/record"},                             # how gradients are coded; orders and staleness
            {"ps/agree"},                                          # what the roles agree on: batches, members, the start
            {"ps/server", "ps/worker", "ps/scheduler"},            # the roles: one never sees another
            {"ps/bench"}, {"ps"}],

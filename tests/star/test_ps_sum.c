@@ -7,7 +7,7 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "ps/sum/sum.h"
+#include "ps/server/key_pass.h"
 #include "tests/ps/test_ps_toy.h"
 
 // More gradients than are added in one go, on top of a part that was added before, in one buffer with the result.

@@ -303,7 +303,6 @@ void zero_offload_update(struct zero *z, int u, const struct update_step *step) 
 
 const void *zero_offload_shard(struct zero *z, int u, void *whole, enum pass pass) {
     void *own = zero_at(z, whole, unit_shard(z->opt.layout, u) * z->base.rank);
-    if (!z->opt.offload.params) return z->units[u].weight_shard;
     bool filed = zero_disk_on(z);
     dev_copy(z->gather_stream, own, filed ? zero_disk_fetch(z, u, pass) : z->units[u].weight_shard,
              unit_bytes(z, u));

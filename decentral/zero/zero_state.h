@@ -238,8 +238,7 @@ void zero_offload_close(struct zero *z);                            // also of w
 // Enqueues the update of u behind `reduced` and `stats`, in the order of units; units[u].updated says when its weights
 // are there.
 void zero_offload_update(struct zero *z, int u, const struct update_step *step);
-// This rank's part of u's weights, for a gather on stream s into the whole: where it is, or where it has come up from the
-// host to, in its place of the whole.
+// Of weights on the host: this rank's part of u's, for a gather into the whole. It comes up to its place of the whole.
 const void *zero_offload_shard(struct zero *z, int u, void *whole, enum pass pass);
 // Compute waits for all that has been asked for. Before a step's decision, which the host's updates read.
 void zero_offload_settle(struct zero *z);

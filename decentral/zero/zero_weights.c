@@ -51,9 +51,10 @@ static void gather_within(struct zero *z, int u, void *whole) {
 // From all ranks; in a training pass the rank's part of its group's copy is kept.
 static void gather_all(struct zero *z, int u, void *whole, enum pass pass) {
     int hpz = zero_hpz(&z->opt);
-    collective_all_gather(pass == PASS_EVAL ? z->aside : z->gather, z->gather_stream,
-                          zero_offload_shard(z, u, whole, pass), whole, (size_t)unit_shard(z->opt.layout, u),
-                          z->opt.dtype);
+    const void *shard =
+        z->opt.offload.params ? zero_offload_shard(z, u, whole, pass) : z->units[u].weight_shard;
+    collective_all_gather(pass == PASS_EVAL ? z->aside : z->gather, z->gather_stream, shard, whole,
+                          (size_t)unit_shard(z->opt.layout, u), z->opt.dtype);
     if (!hpz || pass == PASS_EVAL) return;
     int64_t part = z->opt.layout->units[u].n_pad / hpz;
     dev_copy(z->gather_stream, z->units[u].secondary, zero_at(z, whole, part * (z->source.rank % hpz)),

@@ -8,6 +8,10 @@
 #include "ps/job/batches.h"
 #include "shared/core/background.h"
 #include "shared/core/error.h"
+#include "shared/state/checkpoint.h"
+#include "shared/state/part_file.h"
+
+#define SLICE (1 << 20)  // elements: whoever asks to stop waits for one
 
 enum { NO_STEP = -1 };
 
@@ -36,10 +40,15 @@ struct keeper {
     struct keeper_figures figures;
 };
 
-static struct state_file_options file_of(const struct keeper *k, int64_t step) {
-    struct state_file_options o = k->o.file;
+static struct keeper_file file_of(const struct keeper *k, int64_t step) {
+    struct keeper_file o = k->o.file;
     o.step = step;
     return o;
+}
+
+// Of the step of the run, which is a whole round's last one where there are rounds.
+static char *partial_of(const struct keeper_file *o) {
+    return checkpoint_partial(o->run_dir, CHECKPOINT_ALL, o->step * config_round(o->config), o->life);
 }
 
 // ---------------------------------------------------------------- shards
@@ -63,16 +72,18 @@ static bool joins_checkpoint(struct keeper *k, int64_t order, bool *busy) {
 
 // Worker 0 reads it, and says so.
 static int leave_reason(void *arg) {
-    const struct state_file_options *o = arg;
-    char why[160];
+    const struct keeper_file *o = arg;
+    char who[32], why[160], *dir = partial_of(o);
+    snprintf(who, sizeof who, "server-%d", o->rank);
     snprintf(why, sizeof why, "server %d is still writing the checkpoint before", o->rank);
-    state_file_refuse(o, why);
+    part_file_refuse(dir, who, why);
+    free(dir);
     return 0;
 }
 
 // On a disk that is slow or stands still, most of all: the shard does not wait for it.
 static void refuse(struct keeper *k, int64_t step) {
-    struct state_file_options *o = xcalloc(1, sizeof *o);
+    struct keeper_file *o = xcalloc(1, sizeof *o);
     *o = file_of(k, step);
     background_ask(k->refusals, leave_reason, o, free);
     pthread_mutex_lock(&k->mutex);
@@ -136,23 +147,84 @@ static struct entry *await_key(struct keeper *k, int key) {
     return there ? e : NULL;
 }
 
-// The file of the checkpoint in hand. 0, or -1 with *why.
-static int write_file(struct keeper *k, int64_t *bytes, char **why) {
-    struct state_file_options o = file_of(k, k->order / 2);
-    struct state_file *f = state_file_create(&o, why);
+// The file of the checkpoint in hand.
+struct writing {
+    struct part_file *part;
+    struct key_table *table;  // NULL: the keys are all equally far
+    int ranges;               // written
+};
+
+static int open_file(const struct keeper *k, struct writing *w, char **why) {
+    const struct keeper_file o = file_of(k, k->order / 2);
+    struct part_extra extra[KEY_TABLE_EXTRAS];
+    struct state_range *ranges =
+        xcalloc((unsigned long)k->count * (unsigned long)(1 + k->states) + 1, sizeof *ranges);
+    int count = 0;
+    for (int i = 0; i < k->count; i++) {
+        const struct partition *p = &o.map->parts[k->keys[i]];
+        for (int kind = STATE_MASTER; kind <= k->states; kind++)
+            ranges[count++] =
+                (struct state_range){.unit = p->unit, .kind = kind, .begin = p->begin, .end = p->end};
+    }
+    if (consistency_of(o.config).row->on_arrival) w->table = key_table_create(o.map, k->count, o.config);
+    if (w->table) key_table_extras(w->table, extra);
+    char who[32], *dir = partial_of(&o);
+    snprintf(who, sizeof who, "server-%d", o.rank);
+    w->part = part_file_create(&(struct part_options){.dir = dir,
+                                                      .participant = who,
+                                                      .layout = o.layout,
+                                                      .ranges = ranges,
+                                                      .count = count,
+                                                      .extra = w->table ? extra : NULL,
+                                                      .extras = w->table ? KEY_TABLE_EXTRAS : 0},
+                               why);
+    free(ranges);
+    free(dir);
+    return w->part ? 0 : -1;
+}
+
+static int write_range(const struct keeper *k, struct writing *w, const struct partition *p,
+                       const float *data) {
+    int range = w->ranges++, rc = 0;
+    for (int64_t at = p->begin; at < p->end && !rc; at += SLICE) {
+        int64_t end = p->end - at < SLICE ? p->end : at + SLICE;
+        if (*background_flag(k->writer)) return -1;
+        rc = part_file_write(w->part, range, at, end, data + (at - p->begin));
+    }
+    return rc;
+}
+
+static int write_key(const struct keeper *k, struct writing *w, const struct key_counts *counts) {
+    const struct partition *p = &k->o.file.map->parts[counts->key];
+    const struct server_buffers *copy = &k->o.copies[counts->key];
+    if (w->table) key_table_add(w->table, counts);
+    int rc = write_range(k, w, p, copy->master);
+    for (int i = 0; i < k->states && !rc; i++) rc = write_range(k, w, p, copy->state[i]);
+    return rc;
+}
+
+// As they come. 0, or -1 with *why; the file is over either way.
+static int write_keys(struct keeper *k, struct writing *w, char **why) {
     struct entry *e = NULL;
     int rc = 0;
-    if (!f) return -1;
-    *bytes = state_file_bytes(f);
-    for (int i = 0; i < k->count && !rc && (e = await_key(k, k->keys[i])); i++) {
-        rc = state_file_write(f, &e->counts, &k->o.copies[k->keys[i]], background_flag(k->writer));
-    }
+    for (int i = 0; i < k->count && !rc && (e = await_key(k, k->keys[i])); i++)
+        rc = write_key(k, w, &e->counts);
     bool whole = e || !k->count;
     if (whole && !*background_flag(k->writer))
-        return state_file_finish(&f, why);  // which says what went wrong
+        return part_file_finish(&w->part, why);  // which says what went wrong
     *why = xstrdup("the job ended before it was complete");
-    state_file_discard(&f, *why);
+    part_file_discard(&w->part, *why);
     return -1;
+}
+
+// 0, or -1 with *why.
+static int write_file(struct keeper *k, int64_t *bytes, char **why) {
+    struct writing w = {0};
+    int rc = open_file(k, &w, why);
+    if (rc == 0) *bytes = part_file_bytes(w.part);
+    if (rc == 0) rc = write_keys(k, &w, why);
+    key_table_destroy(&w.table);
+    return rc;
 }
 
 static int write_checkpoint(void *keeper) {
@@ -182,7 +254,9 @@ struct keeper *keeper_create(const struct keeper_options *o) {
     unsigned long all = (unsigned long)o->file.map->count;
     k->o = *o;
     k->states = o->file.config->optimizer.row->states;
-    k->keys = state_file_keys(o->file.map, o->file.rank, &k->count);
+    k->keys = xcalloc(all + 1, sizeof *k->keys);
+    for (int key = o->file.map->count - 1; key >= 0; key--)
+        if (o->file.map->parts[key].shard / o->file.map->threads == o->file.rank) k->keys[k->count++] = key;
     k->entries = xcalloc(all + 1, sizeof *k->entries);
     k->pushed = xcalloc(all * (unsigned long)o->file.config->workers + 1, sizeof *k->pushed);
     k->batches = xcalloc(all * (unsigned long)batches_words(o->file.config) + 1, sizeof *k->batches);

@@ -1,5 +1,7 @@
 // Where a server's keys go that are to be kept (ps/server/server_core.h): one thread that writes server-R.safetensors
-// of one checkpoint at a time, while the shards go on.
+// of one checkpoint at a time, while the shards go on. It has masters and optimizer states of the server's keys, the last key
+// first, for that is the order in which gradients come, and, where pushes are applied on arrival, the keys' rows. loader.h
+// reads it.
 //
 //     shard threads   keeper_keep(key)  ---- copied aside ----.
 //     this thread         .. waits for the last key, writes it; the one before; .. ; sidecar
@@ -14,10 +16,21 @@
 #define STARRING_PS_SERVER_KEEPER_H
 
 #include "ps/server/server_options.h"
-#include "ps/server/state_file.h"
+
+// A server's part of one checkpoint (shared/state/part_file.h).
+struct keeper_file {
+    const struct config *config;
+    const struct layout *layout;
+    const struct shard_map *map;
+    int rank;  // of the server: participant "server-RANK"
+    const char *run_dir;
+    int64_t step;
+    uint64_t
+        life;  // the job's number: server and worker 0 name the unfinished directory by it, and so meet there
+};
 
 struct keeper_options {
-    struct state_file_options file;  // step is each checkpoint's
+    struct keeper_file file;  // step is each checkpoint's
     const struct server_buffers
         *copies;  // (map->count) room for those of the server's keys: masters and states
 };

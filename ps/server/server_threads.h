@@ -13,10 +13,10 @@
 #include "ps/record/arrivals.h"
 #include "ps/record/staleness_log.h"
 #include "ps/server/keeper.h"
+#include "ps/server/loader.h"
 #include "ps/server/server_core.h"
 #include "ps/server/server_sharing.h"
 #include "ps/server/server_time.h"
-#include "ps/server/state_file.h"
 #include "shared/time/turn_clock.h"
 
 struct pulse;

@@ -13,7 +13,7 @@
 
 #include "ps/agree/start_point.h"
 #include "ps/server/keeper.h"
-#include "ps/server/state_file.h"
+#include "ps/server/loader.h"
 #include "shared/core/disk.h"
 #include "shared/core/path.h"
 #include "tests/ps_checkpoint/keeper_job.h"
@@ -115,7 +115,7 @@ static struct checkpoint *complete(const struct job *j, int64_t step) {
 static void read_back(struct job *j, struct checkpoint *c, int64_t step) {
     for (int s = 0; s < j->map->servers; s++) {
         const struct state_read r = {&j->c, j->l, j->map, s, j->buf};
-        assert_int_equal(state_file_read(&r, c, NULL), 0);
+        assert_int_equal(loader_read(&r, c, NULL), 0);
     }
     for (int key = 0; key < j->map->count; key++) {
         size_t bytes = (size_t)(j->map->parts[key].end - j->map->parts[key].begin) * sizeof(float);

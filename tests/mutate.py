@@ -34,7 +34,7 @@ ON_ARRIVAL, IN_ORDER, PUSH_SET = "ps/server/push_on_arrival.c", "ps/server/push_
 PUSH_UNITS, WORKER = "ps/server/push_units.c", "ps/worker/worker_core.c"
 CORE_C, EPOCHS = "ps/scheduler/scheduler_core.c", "test_ps_epochs"
 GOSSIP_C, LOCAL_C = "decentral/gossip.c", "shared/launch/local_steps.c"
-TCP, PEERS = "test_decentral_tcp", "decentral/collective/collective_peers.c"
+TCP, PULSE = "test_decentral_tcp", "decentral/collective/rank_pulse.c"
 MESH, LANES, SEAT = "shared/fabric/mesh.c", "shared/fabric/lanes.c", "shared/fabric/seat.c"
 
 HF, HF_DIR, DATA, DATA_FILES = "test_shared_hf", "shared/hf/hf_dir.c", "test_shared_data", "shared/data/data_files.c"
@@ -52,7 +52,9 @@ RULES = [Rule(*row) for row in (
     ("what is on its way to a peer is bounded", LANES, "if (p->credit < bytes) return false;", "", "test_shared_lanes"),
     ("a peer that sends more than its window is named", LANES, "p->kept_bytes + piece->bytes > l->window", "false", "test_shared_lanes"),
     ("credit that was not owed is none", LANES, "h->total > l->window - pair_of", "false && h->total > l->window - pair_of", "test_shared_lanes"),
-    ("slow is not dead", PEERS, "if (rank_pulse_slow(m->pulse, &w, silent)) return 0;", "(void)rank_pulse_slow(m->pulse, &w, silent);", TCP),
+    ("slow is not dead", PULSE, "    if (on) return false;\n", "    if (!late) return false;\n", TCP),
+    ("who lives and rests is not waited for", PULSE, "return works || now - p->since_s <= window_s;", "return true;", "test_decentral_collective"),
+    ("a rank that is slow itself names no slow one", PULSE, "if (i != rank && !work[i]) return;", "if (i != rank) return;", "ring/test_slow_files.py"),
     # ---- who stands still
     ("nobody is silent while nobody listens", "shared/time/turn_clock.c", "c->behind_s += took_s - most_s;", "", "test_ps_still"),
     ("slow turns do not make a peer immortal", "shared/time/turn_clock.c", "fmax(TURN_COUNTS * c->lost_s, c->pause_s)", "c->pause_s", "test_ps_still"),

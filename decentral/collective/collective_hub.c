@@ -122,7 +122,7 @@ int hub_read(struct collective_hub *t, enum collective_primitive p, int rank, vo
         if (n > 0) done += (size_t)n;
         if (n > 0) continue;
         if (last_word(&m->end)) return hub_fail_aborted(t, p);
-        if (n < 0 && error == ESRCH) return hub_wait_for(t, &m->questions, never, NULL, p, rank);
+        if (n < 0 && error == ESRCH) return hub_wait_for(t, &m->ranks[rank].bell, never, NULL, p, rank);
         char text[COLLECTIVE_ERROR_BYTES];
         snprintf(text, sizeof text, "%s on channel %d: the memory of rank %d cannot be read: %s",
                  collective_name(p), t->index, rank, strerror(n < 0 ? error : EFAULT));
@@ -548,11 +548,10 @@ static bool aborted(struct collective *c, char *why, size_t why_bytes) {
 
 static void destroy(struct collective *c) {
     struct collective_hub *t = (struct collective_hub *)c;
-    hub_computes(t->hub, t->impl.head.rank, NULL);
+    rank_pulse_computes(t->hub->pulse, t->impl.head.rank, NULL);
     close_moves(t);
     collective_impl_fini(&t->impl);
     free(t->inputs);
-    free(t->missing);
     free(t);
 }
 
@@ -589,8 +588,7 @@ static struct collective *create(void *world, int rank, int channel, const struc
     if (!t->host.at) t->impl.enqueue = stream_submit;
     find_seats(t);
     t->inputs = xcalloc((unsigned long)h->size, sizeof *t->inputs);
-    t->missing = xcalloc((unsigned long)h->size, sizeof *t->missing);
-    if (o->dev) hub_computes(h, rank, o->dev);
+    if (o->dev) rank_pulse_computes(h->pulse, rank, o->dev);
     return &t->impl.head;
 }
 

@@ -157,22 +157,9 @@ int peers_lose(struct collective_peers *m, const char *what, const char *why) {
     return -1;
 }
 
-int peers_check_deadline(struct collective_peers *m, const char *what, double start, const bool *missing) {
-    double waited_s = now_seconds() - start, deadline_s = m->impl.head.deadline_s;
-    int size = m->impl.head.size;
-    bool all[REDUCE_MAX], silent[REDUCE_MAX], any = false;
-    if (deadline_s <= 0 || waited_s <= deadline_s / 2) return 0;
-    rank_pulse_ask(m->pulse, deadline_s);
-    if (waited_s <= deadline_s) return 0;
-    for (int i = 0; i < size; i++) all[i] = i != m->impl.head.rank;
-    struct pulse_wait w = {what, waited_s, deadline_s, missing ? missing : all};
-    if (rank_pulse_slow(m->pulse, &w, silent)) return 0;
-    for (int i = 0; i < size; i++) any = any || silent[i];
-    char ranks[128] = "(some other)", text[256];
-    if (any || missing) collective_rank_list(ranks, sizeof ranks, any ? silent : missing, size);
-    snprintf(text, sizeof text, "rank %s did not come within %g s%s", ranks, deadline_s,
-             any ? " and gives no sign of life" : "");
-    return peers_lose(m, what, text);
+int peers_check_deadline(struct collective_peers *m, struct pulse_wait *w) {
+    char why[256];
+    return rank_pulse_in_vain(m->pulse, w, why, sizeof why) ? peers_lose(m, w->what, why) : 0;
 }
 
 void peers_wait_begins(struct collective_peers *m) {

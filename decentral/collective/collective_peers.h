@@ -55,9 +55,8 @@ void peers_count(struct collective_peers *m, enum collective_primitive p, size_t
 int peers_fail(struct collective_peers *m, const char *what, const char *why);
 // The same, and every rank is told that those in `ranks`, for people, are lost.
 int peers_lose(struct collective_peers *m, const char *what, const char *why);
-// -1 when a wait that began at `start` has come to its deadline and nobody is slow. missing: (size) who has not come; NULL:
-// the library's call, which does not tell.
-int peers_check_deadline(struct collective_peers *m, const char *what, double start, const bool *missing);
+// -1 when the wait is in vain (rank_pulse.h).
+int peers_check_deadline(struct collective_peers *m, struct pulse_wait *w);
 // The main thread itself, or the device's stream, begins or ends to wait for others.
 void peers_wait_begins(struct collective_peers *m);
 void peers_wait_ends(struct collective_peers *m);

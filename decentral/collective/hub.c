@@ -9,10 +9,7 @@
 //             Where every rank can have a core it keeps its own for as long as a small message takes, unless one that it waits
 //             for was last seen on the same core; then it gives the core away between questions, and sleeps once the wait has
 //             taken longer than waking would.
-// Slow        Slow is not dead. A wait goes on behind its deadline while some rank of the hub is at work, since those that are
-//             missed may themselves wait for that one. Threads live as long as their process. A process is asked from half the
-//             deadline on: a thread of its own answers, also while the others compute or stand in a file, and one that does not
-//             answer is given up half a deadline later. (Before that its launcher ends one that a signal has stopped.)
+// Slow        Slow is not dead (rank_pulse.h). The words of processes lie in the memory that they share.
 #include "decentral/collective/hub.h"
 
 #include <errno.h>
@@ -71,13 +68,11 @@ static struct hub *open_hub(void *memory, int size, bool processes) {
     h->memory = memory;
     h->windows = (char *)memory + head_bytes(size);
     h->window_bytes = window_bytes(size, processes);
-    h->devices = xcalloc((unsigned long)size, sizeof *h->devices);
-    pthread_mutex_init(&h->lock, NULL);
-    atomic_init(&h->ending, false);
     return h;
 }
 
-struct hub *hub_create(int size) {
+// Of threads that are on their way.
+static struct hub *hub_begin(int size) {
     if (size < 1 || size > REDUCE_MAX) {
         fail("local collectives: %d ranks asked for; 1 to %d are possible", size, REDUCE_MAX);
         return NULL;
@@ -89,22 +84,22 @@ struct hub *hub_create(int size) {
         return NULL;
     }
     struct hub *h = open_hub(memory, size, false);
-    for (int i = 0; i < size; i++) h->memory->ranks[i].life = HUB_RESTS;
+    h->pulse = rank_pulse_start(-1, size, NULL, NULL);
+    return h;
+}
+
+struct hub *hub_create(int size) {
+    struct hub *h = hub_begin(size);
+    for (int i = 0; i < size && h; i++) rank_pulse_computes(h->pulse, i, NULL);
     return h;
 }
 
 void hub_destroy(struct hub **hub) {
     struct hub *h = *hub;
     if (!h) return;
-    if (h->processes) {
-        atomic_store(&h->ending, true);
-        hub_ring(h, &h->memory->questions);
-        pthread_join(h->pulse, NULL);
-    } else {
-        munmap(h->memory, bytes_of(h->size, false));
-    }
-    pthread_mutex_destroy(&h->lock);
-    free(h->devices);
+    rank_pulse_stop(&h->pulse);
+    if (!h->processes) munmap(h->memory, bytes_of(h->size, false));
+    free(h->told);
     free(h);
     *hub = NULL;
 }
@@ -132,7 +127,7 @@ struct worker {
 static void *rank_main(void *arg) {
     struct worker *r = arg;
     r->rc = r->work(r->ctx, r->hub, r->rank);
-    hub_computes(r->hub, r->rank, NULL);
+    rank_pulse_computes(r->hub->pulse, r->rank, NULL);
     if (!r->rc) return NULL;
     r->why = xstrdup(error_last());
     r->failed_s = now_seconds();
@@ -156,10 +151,9 @@ static const struct worker *first_to_fail(const struct worker *ranks, int count,
 
 int hub_run(int size, const char *flag, int (*work)(void *ctx, struct hub *hub, int rank), void *ctx) {
     int started = 0, rc = 0;
-    struct hub *hub = hub_create(size);
+    struct hub *hub = hub_begin(size);
     if (!hub) return -1;
     struct worker *ranks = xcalloc((unsigned long)size, sizeof *ranks);
-    for (int i = 0; i < size; i++) hub->memory->ranks[i].life = HUB_BEGINS;
     for (; started < size; started++) {
         struct worker *r = &ranks[started];
         *r = (struct worker){.work = work, .ctx = ctx, .hub = hub, .rank = started};
@@ -200,96 +194,67 @@ static void sleep_on(const struct hub *h, struct hub_bell *b, uint32_t rung, dou
     atomic_fetch_sub(&b->sleepers, 1);
 }
 
-// ---------------------------------------------------------------- slow is not dead
-#define TICK_S    0.02  // between two answers
-#define SILENCE_S 0.5   // the least that counts as silence, however short the deadline is: a loaded machine
-// Of those that do not answer: their launcher, which names them with how they ended, has time to end them.
-#define SILENT_DEADLINES 1.4
-#define QUESTION_S       1.0  // how long a process sleeps that nobody asks
+// ---------------------------------------------------------------- words of processes
+#define QUESTION_S 1.0   // how long a process sleeps that nobody asks
+#define TICK_S     0.02  // and one that waits for answers
 
-static int64_t ns_of(double seconds) { return (int64_t)(seconds * 1e9); }
-
-void hub_computes(struct hub *h, int rank, struct device *dev) {
-    pthread_mutex_lock(&h->lock);
-    h->devices[rank] = dev;
-    atomic_store(&h->memory->ranks[rank].life, dev ? HUB_COMPUTES : HUB_RESTS);
-    pthread_mutex_unlock(&h->lock);
-}
-
-// The operation that a rank of this process is at.
-static enum dev_work own_work(struct hub *h, int rank) {
-    pthread_mutex_lock(&h->lock);
-    enum dev_work work = atomic_load(&h->memory->ranks[rank].life) == HUB_BEGINS ? DEV_HOST_WORKS : DEV_RESTS;
-    if (h->devices[rank]) work = dev_at_work(h->devices[rank]);
-    pthread_mutex_unlock(&h->lock);
-    return work;
-}
-
-// A process's thread that answers. It sleeps while nobody asks.
-static void *pulse_main(void *arg) {
-    struct hub *h = arg;
-    struct hub_memory *m = h->memory;
-    struct hub_rank *own = &m->ranks[h->own];
-    while (!atomic_load(&h->ending)) {
-        uint32_t rung = atomic_load(&m->questions.rung);
-        int64_t now = ns_of(now_seconds());
-        enum dev_work work = own_work(h, h->own);
-        atomic_store(&own->work, work);
-        if (work != DEV_RESTS) atomic_store(&own->worked_ns, now);
-        atomic_store(&own->seen_ns, now);
-        if (now < atomic_load(&m->asked_until_ns))
-            usleep((useconds_t)(TICK_S * 1e6));
-        else if (!atomic_load(&h->ending))
-            sleep_on(h, &m->questions, rung, QUESTION_S);
+// What a rank tells is there for all; who asked last stands for all who did, and the first of them has rung.
+static bool send_word(void *ctx, int to, enum pulse_word word, char at) {
+    struct hub *h = ctx;
+    struct hub_rank *own = &h->memory->ranks[h->own], *other = &h->memory->ranks[to];
+    if (word == PULSE_TELL) {
+        atomic_store(&own->work, at);
+        atomic_fetch_add(&own->told, 1);
+    } else if (!atomic_exchange(&other->asked, 1 + h->own)) {
+        hub_ring(h, &other->bell);
     }
-    return NULL;
+    return true;
+}
+
+// One that has not joined yet cannot answer, and is on its way: its launcher looks whether a signal has stopped it.
+static void look(void *ctx, struct rank_pulse *p) {
+    struct hub *h = ctx;
+    struct hub_memory *m = h->memory;
+    h->rung = atomic_load(&m->ranks[h->own].bell.rung);
+    int from = atomic_exchange(&m->ranks[h->own].asked, 0) - 1;
+    if (from >= 0) rank_pulse_heard(p, from, PULSE_ASK, DEV_RESTS);
+    for (int i = 0; i < h->size; i++) {
+        uint32_t told = atomic_load(&m->ranks[i].told);
+        bool begins = !atomic_load(&m->ranks[i].pid);
+        if (begins && atomic_load(&m->end.stopped) == 1 + i)
+            rank_pulse_stopped(p, i);
+        else if (begins || told != h->told[i])
+            rank_pulse_heard(p, i, PULSE_TELL,
+                             begins ? DEV_HOST_WORKS : (char)atomic_load(&m->ranks[i].work));
+        h->told[i] = told;
+    }
+}
+
+static void rest(void *ctx, bool asks) {
+    struct hub *h = ctx;
+    sleep_on(h, &h->memory->ranks[h->own].bell, h->rung, asks ? TICK_S : QUESTION_S);
+}
+
+static void wake(void *ctx) {
+    struct hub *h = ctx;
+    hub_ring(h, &h->memory->ranks[h->own].bell);
 }
 
 struct hub *hub_join(void *memory, int rank, int size) {
+    static const struct pulse_ways ways = {send_word, look, rest, wake};
     struct hub *h = open_hub(memory, size, true);
     h->own = rank;
     h->own_word = hub_own_word(getpid(), rank);
-    h->memory->ranks[rank].pid = getpid();
+    h->told = xcalloc((unsigned long)size, sizeof *h->told);
     h->memory->ranks[rank].own_word = &h->own_word;
+    atomic_store(&h->memory->ranks[rank].pid, getpid());
     // Yama lets nobody read a process but its forefathers, and those it names: here its launcher and all that one starts.
     prctl(PR_SET_PTRACER, (unsigned long)getppid(), 0, 0, 0);
-    if (pthread_create(&h->pulse, NULL, pulse_main, h) == 0) return h;
-    pthread_mutex_destroy(&h->lock);
-    free(h->devices);
+    h->pulse = rank_pulse_start(rank, size, &ways, h);
+    if (h->pulse) return h;
+    free(h->told);
     free(h);
-    fail("cannot start the thread that tells other ranks that rank %d lives: lower --threads", rank);
     return NULL;
-}
-
-static void ask(struct hub *h, double deadline_s) {
-    struct hub_memory *m = h->memory;
-    int64_t now = ns_of(now_seconds());
-    if (now >= atomic_load(&m->asked_until_ns)) atomic_store(&m->asked_ns, now);
-    atomic_store(&m->asked_until_ns, now + ns_of(deadline_s / 2 + SILENCE_S));
-    hub_ring(h, &m->questions);
-}
-
-// One that has not joined yet cannot answer: its launcher looks whether a signal has stopped it.
-static bool is_stopped(const struct hub *h, int rank) {
-    return atomic_load(&h->memory->end.stopped) == 1 + rank;
-}
-
-// Of processes as of their last answer, which may be some time ago.
-static enum dev_work work_of(struct hub *h, int rank, double window_s) {
-    const struct hub_rank *r = &h->memory->ranks[rank];
-    bool begins = atomic_load(&r->life) == HUB_BEGINS;
-    if (h->processes && begins && is_stopped(h, rank)) return DEV_RESTS;
-    if (!h->processes || begins) return own_work(h, rank);
-    bool worked = ns_of(now_seconds()) - atomic_load(&r->worked_ns) <= ns_of(window_s);
-    return worked ? (enum dev_work)atomic_load(&r->work) : DEV_RESTS;
-}
-
-static bool is_silent(const struct hub *h, int rank, double window_s) {
-    const struct hub_rank *r = &h->memory->ranks[rank];
-    if (!h->processes) return false;
-    if (atomic_load(&r->life) == HUB_BEGINS) return is_stopped(h, rank);
-    int64_t seen = atomic_load(&r->seen_ns), asked = atomic_load(&h->memory->asked_ns);
-    return ns_of(now_seconds()) - (seen > asked ? seen : asked) > ns_of(window_s);
 }
 
 // ---------------------------------------------------------------- waiting
@@ -308,9 +273,9 @@ struct wait {
     struct hub_bell *bell;
     bool (*over)(const void *arg);
     const void *arg;
-    bool endless;  // neither the deadline nor an abort ends it
-    int peer;      // of all ranks, whom it waits for; -1: for all who have not come to the gate
-    bool silent;   // out, of one in vain: those whom t->missing names do not answer
+    bool endless;   // neither the deadline nor an abort ends it
+    int peer;       // of all ranks, whom it waits for; -1: for all who have not come to the gate
+    char why[256];  // out, of one in vain
 };
 
 static void breathe(void) {
@@ -363,53 +328,22 @@ static bool ends_soon(const struct wait *w) {
     return false;
 }
 
-// A deadline in quarters. A process that stood still (Ctrl-Z, a computer that slept) wakes behind the end of one
-// quarter and not of all: its ranks have the others yet to come in. So has a rank that was at work a quarter ago: what it
-// did is done, and its threads may wait for a core.
-struct patience {
-    double since_s, until_s, quarter_s;
-    int quarters;
-    bool worked;  // some rank was at work when the last quarter ended
-};
-
-// A quarter has passed: whether this wait is in vain. Names, once a hub, the rank that all wait for.
-static bool quarter_over(struct wait *w, struct patience *p) {
-    struct hub *h = w->t->hub;
-    double deadline_s = 4 * p->quarter_s, now = now_seconds();
-    double window_s = h->processes && p->quarter_s < SILENCE_S ? SILENCE_S : p->quarter_s;
-    bool last = p->quarters <= 1, works = false, silent = false;
-    if (h->processes && p->quarters <= 3) ask(h, deadline_s);
-    for (int i = 0; i < h->size; i++) {
-        enum dev_work work = work_of(h, i, window_s);
-        bool present = is_present(w, i);
-        w->t->missing[i] = !present && is_silent(h, i, window_s);
-        silent = silent || w->t->missing[i];
-        works = works || work != DEV_RESTS;
-        if (work == DEV_RESTS || !last || present || atomic_exchange(&h->memory->ranks[i].told, true))
-            continue;
-        info("waiting for rank %d: %.0f s in %s, %s", i, now - p->since_s, collective_name(w->p),
-             dev_work_says(work));
-    }
-    w->silent = silent;
-    bool in_vain = last && (silent ? now - p->since_s > SILENT_DEADLINES * deadline_s : !works && !p->worked);
-    for (int i = 0; i < h->size && in_vain && !silent; i++) w->t->missing[i] = !is_present(w, i);
-    p->worked = works;
-    if (!last) p->quarters--;
-    p->until_s = now_seconds() + p->quarter_s;
-    return in_vain;
-}
+static bool is_missing(const void *wait, int rank) { return !is_present(wait, rank); }
 
 static enum wait_end sleep_until(struct wait *w) {
     struct collective_hub *t = w->t;
-    double deadline_s = t->impl.head.deadline_s, now = now_seconds();
-    struct patience p = {now, now + 0.25 * deadline_s, 0.25 * deadline_s, 4, false};
+    struct pulse_wait p = {.what = collective_name(w->p),
+                           .since_s = now_seconds(),
+                           .deadline_s = w->endless ? 0 : t->impl.head.deadline_s,
+                           .missing = is_missing,
+                           .ctx = w};
     for (;;) {
         uint32_t rung = atomic_load(&w->bell->rung);
         if (w->over(w->arg)) return WAIT_OVER;
         if (!w->endless && last_word(&t->hub->memory->end)) return WAIT_ABORTED;
-        double left_s = w->endless || deadline_s <= 0 ? SEE_S : p.until_s - now_seconds();
-        if (left_s <= 0 && quarter_over(w, &p) && !w->over(w->arg)) return WAIT_IN_VAIN;
-        if (left_s > 0) sleep_on(t->hub, w->bell, rung, left_s < SEE_S ? left_s : SEE_S);
+        if (rank_pulse_in_vain(t->hub->pulse, &p, w->why, sizeof w->why) && !w->over(w->arg))
+            return WAIT_IN_VAIN;
+        sleep_on(t->hub, w->bell, rung, SEE_S);
     }
 }
 
@@ -439,12 +373,9 @@ int hub_fail_and_abort(struct collective_hub *t, const char *text) {
 // operation: of those that are counted, or 0.
 static void say_missing(struct wait *w, uint64_t operation) {
     const struct collective_hub *t = w->t;
-    char ranks[128], text[COLLECTIVE_ERROR_BYTES], which[48] = "";
+    char text[COLLECTIVE_ERROR_BYTES], which[48] = "";
     if (operation) snprintf(which, sizeof which, " (operation %llu)", (unsigned long long)operation);
-    snprintf(text, sizeof text, "%s on channel %d%s: rank %s did not come within %g s%s",
-             collective_name(w->p), t->index, which,
-             collective_rank_list(ranks, sizeof ranks, t->missing, t->hub->size), t->impl.head.deadline_s,
-             w->silent ? " and gives no sign of life" : "");
+    snprintf(text, sizeof text, "%s on channel %d%s: %s", collective_name(w->p), t->index, which, w->why);
     if (!t->hub->processes) stop_run_lost(text);
     atomic_store(&t->hub->memory->lost, true);
     if (last_word_say(&t->hub->memory->end, text))

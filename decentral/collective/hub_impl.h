@@ -1,6 +1,6 @@
 // Inside of a hub: the memory that ranks share, how they meet and wait, and the collectives' own state.
 //
-//     memory     | last word, questions | rank 0: its state, and per channel: gates, slots, mail | rank 1 .. | windows |
+//     memory     | last word | rank 0: its state, and per channel: gates, slots, mail | rank 1 .. | windows |
 //
 // All zeros are a hub in which nobody has come yet. Of threads it is this process's memory, of processes a segment; nothing
 // in it is an address, but for what a slot shows to threads.
@@ -44,6 +44,7 @@
 
 #include "decentral/collective/collective_impl.h"
 #include "decentral/collective/hub.h"
+#include "decentral/collective/rank_pulse.h"
 #include "kernels/backend.h"
 #include "shared/launch/last_word.h"
 
@@ -110,24 +111,22 @@ struct hub_line {
         64) _Atomic int core;  // 1 + the one that this rank's stream came on last; waits look at it again and again
 };
 
-// A rank that has not joined yet, or has not come to its first collective, is on its way, by files.
-enum hub_life { HUB_BEGINS, HUB_COMPUTES, HUB_RESTS };
 struct hub_rank {
-    _Atomic int life;  // enum hub_life
-    pid_t pid;         // of processes: where others find its memory, and a word in it that is its own
+    // Of processes:
+    _Atomic pid_t
+        pid;  // where others find its memory, and a word in it that is its own; 0: it has not joined yet
     const void *own_word;
-    _Atomic int work;  // enum dev_work, as the process said last; of threads nobody asks here
-    _Atomic int64_t seen_ns, worked_ns;  // when it said that, and that it was at work. CLOCK_MONOTONIC
-    _Atomic bool told;                   // that it is slow has been said
+    struct hub_bell bell;   // of the pulse's thread, for
+    _Atomic int asked;      // 1 + the rank that wants to know whether it lives
+    _Atomic uint32_t told;  // how often it has said that it does, and
+    _Atomic int work;       // enum dev_work: at what it was
     struct hub_line lines[COLLECTIVE_CHANNELS];
 };
 
 struct hub_memory {
     struct last_word end;
-    _Atomic bool lost;  // a rank does not come: what is said there is as good as its death
-    struct hub_bell questions;
-    _Atomic int64_t asked_ns, asked_until_ns;  // others are asked from .. to
-    struct hub_rank ranks[];                   // (size)
+    _Atomic bool lost;        // a rank does not come: what is said there is as good as its death
+    struct hub_rank ranks[];  // (size)
 };
 
 // The word that others find at hub_rank.own_word where they read the rank's memory and nobody else's.
@@ -146,13 +145,12 @@ struct hub {
     struct hub_memory *memory;
     char *windows;
     size_t window_bytes;
-    struct device **devices;  // (size) what ranks of this process compute on, or NULL. lock
-    pthread_mutex_t lock;
+    struct rank_pulse *pulse;
     // Of processes:
     int own;
     uint64_t own_word;
-    pthread_t pulse;
-    atomic_bool ending;
+    // Of the pulse's thread:
+    uint32_t *told, rung;  // (size) what has been heard of each rank; of the own bell
 };
 
 struct hub_seat {
@@ -178,7 +176,6 @@ struct collective_hub {
     int turn;               // of the operation: which show and window
     bool windows;           // its bytes go through windows
     const void **inputs;    // (size) of the sum under way
-    bool *missing;          // (size) who has not come, of a wait in vain
     struct stream *stream;  // of the operation under way
     struct device *dev;     // of the first operation's stream
     bool enqueues;          // dev's memory is not the host's
@@ -222,8 +219,6 @@ int hub_wait_for(struct collective_hub *t, struct hub_bell *bell, bool (*over)(c
 void hub_wait_on(struct collective_hub *t, struct hub_bell *bell, bool (*over)(const void *arg),
                  const void *arg);
 void hub_ring(const struct hub *h, struct hub_bell *b);
-// The device that this process's rank computes on from now on; NULL: none any more.
-void hub_computes(struct hub *h, int rank, struct device *dev);
 int hub_fail_aborted(struct collective_hub *t, enum collective_primitive p);
 // Keeps the text as this rank's error and aborts the hub with it. -1.
 int hub_fail_and_abort(struct collective_hub *t, const char *text);

@@ -1,17 +1,32 @@
 #include "decentral/collective/rank_pulse.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
+#include "decentral/collective/collective_impl.h"
 #include "kernels/backend.h"
 #include "kernels/operations.h"
 #include "shared/core/error.h"
 
-#define TICK_NS 20000000  // between looks; an answer takes two of them
-#define ASKS    16        // per deadline
-#define LEAST_S 0.5       // of what counts as silence, however short the deadline is: a loaded machine
+#define TICK_NS          20000000  // between looks; an answer takes two of them
+#define ASKS             16        // per deadline
+#define LOOK_S           0.5       // between two looks of one that waits, at most
+#define LEAST_S          0.5  // of what counts as silence, however short the deadline is: a loaded machine
+#define SILENT_DEADLINES 1.4  // of those that do not answer
+
+struct pulse_rank {
+    double answered_s, worked_s;  // when it last answered, and was at work, and at what:
+    enum dev_work work;
+    bool wants;  // it has asked and has not been answered
+    bool named;  // as slow
+    // Of a rank of this process:
+    struct device *dev;  // NULL: none yet, or none any more:
+    bool left;           // it has had one
+};
 
 struct rank_pulse {
     int rank, size;
@@ -19,70 +34,87 @@ struct rank_pulse {
     void *ctx;
     pthread_t thread;
     atomic_bool ending;
-    pthread_mutex_t lock;           // guards what follows down to named
-    struct device *dev;             // NULL: none yet, or none any more:
-    bool left;                      // this rank has had one
-    bool waits;                     // the main thread, beside the device, for others
-    double since_s, until_s;        // others are asked from .. to
-    double every_s;                 // between two questions
-    double answered_s[REDUCE_MAX];  // when each rank last answered
-    double worked_s[REDUCE_MAX];    // and was at work, and at what:
-    enum dev_work work[REDUCE_MAX];
-    bool wants[REDUCE_MAX];  // has asked and has not been answered
-    bool named[REDUCE_MAX];  // as slow
-    double asked_s;          // the thread's own
+    pthread_mutex_t lock;     // guards what follows
+    bool waits;               // the main thread, beside the device, for others
+    double since_s, until_s;  // others are asked from .. to
+    double every_s, asked_s;  // between two questions; when the last one was
+    struct pulse_rank ranks[];
 };
+
+static double later(double a, double b) { return a > b ? a : b; }
+
+// Since when a rank that has not answered, or worked, is silent, or rests.
+static double window(double deadline_s) { return later(deadline_s / 2, LEAST_S); }
 
 // ---------------------------------------------------------------- words
 // With the lock held.
-static void note_work(struct rank_pulse *p, int rank, enum dev_work work) {
+static void note_answer(struct rank_pulse *p, int rank, enum dev_work work) {
+    struct pulse_rank *r = &p->ranks[rank];
+    r->answered_s = now_seconds();
     if (work == DEV_RESTS) return;
-    p->worked_s[rank] = now_seconds();
-    p->work[rank] = work;
+    r->worked_s = r->answered_s;
+    r->work = work;
 }
 
-// A rank that has no device yet is on its way to it, by files.
-static enum dev_work at_work(struct rank_pulse *p) {
-    pthread_mutex_lock(&p->lock);
-    enum dev_work work = p->dev ? dev_at_work(p->dev) : p->left ? DEV_RESTS : DEV_HOST_WORKS;
+// Of a rank of this process, with the lock held. One that has no device yet is on its way to it, by files.
+static enum dev_work look_at(struct rank_pulse *p, int rank) {
+    const struct pulse_rank *r = &p->ranks[rank];
+    enum dev_work work = r->dev ? dev_at_work(r->dev) : r->left ? DEV_RESTS : DEV_HOST_WORKS;
     if (p->waits && work == DEV_HOST_WORKS) work = DEV_RESTS;
-    note_work(p, p->rank, work);
+    note_answer(p, rank, work);
+    return work;
+}
+
+static char own_work(struct rank_pulse *p) {
+    pthread_mutex_lock(&p->lock);
+    char work = (char)look_at(p, p->rank);
     pthread_mutex_unlock(&p->lock);
     return work;
 }
 
 void rank_pulse_heard(struct rank_pulse *p, int from, enum pulse_word word, char at) {
     pthread_mutex_lock(&p->lock);
-    if (word == PULSE_ASK) {
-        p->wants[from] = true;
-    } else {
-        p->answered_s[from] = now_seconds();
-        note_work(p, from, (enum dev_work)at);
-    }
+    if (word == PULSE_ASK)
+        p->ranks[from].wants = true;
+    else
+        note_answer(p, from, (enum dev_work)at);
+    pthread_mutex_unlock(&p->lock);
+}
+
+void rank_pulse_stopped(struct rank_pulse *p, int rank) {
+    pthread_mutex_lock(&p->lock);
+    p->ranks[rank].answered_s = p->ranks[rank].worked_s = -INFINITY;
     pthread_mutex_unlock(&p->lock);
 }
 
 static void answer(struct rank_pulse *p) {
     for (int i = 0; i < p->size; i++) {
         pthread_mutex_lock(&p->lock);
-        bool wants = p->wants[i];
-        p->wants[i] = false;
+        bool wants = p->ranks[i].wants;
+        p->ranks[i].wants = false;
         pthread_mutex_unlock(&p->lock);
-        if (!wants || p->ways->send(p->ctx, i, PULSE_TELL, (char)at_work(p))) continue;
+        if (!wants || p->ways->send(p->ctx, i, PULSE_TELL, own_work(p))) continue;
         rank_pulse_heard(p, i, PULSE_ASK, 0);
     }
 }
 
-static void ask(struct rank_pulse *p) {
+// With the lock held: whether a question is due, which then counts as asked.
+static bool is_due(struct rank_pulse *p, double now) {
+    if (now >= p->until_s || now < p->asked_s + p->every_s) return false;
+    p->asked_s = now;
+    return true;
+}
+
+// Whether this rank waits for answers.
+static bool ask(struct rank_pulse *p) {
     double now = now_seconds();
     pthread_mutex_lock(&p->lock);
-    bool due = now < p->until_s && now >= p->asked_s + p->every_s;
+    bool asks = now < p->until_s, due = is_due(p, now);
     pthread_mutex_unlock(&p->lock);
-    if (!due) return;
-    p->asked_s = now;
-    char at = (char)at_work(p);
-    for (int i = 0; i < p->size; i++)
+    char at = due ? own_work(p) : 0;
+    for (int i = 0; i < p->size && due; i++)
         if (i != p->rank) p->ways->send(p->ctx, i, PULSE_ASK, at);
+    return asks;
 }
 
 static void *pulse_main(void *arg) {
@@ -90,42 +122,50 @@ static void *pulse_main(void *arg) {
     while (!atomic_load(&p->ending)) {
         p->ways->look(p->ctx, p);
         answer(p);
-        ask(p);
-        nanosleep(&(struct timespec){.tv_nsec = TICK_NS}, NULL);
+        bool asks = ask(p);
+        if (p->ways->rest)
+            p->ways->rest(p->ctx, asks);
+        else
+            nanosleep(&(struct timespec){.tv_nsec = TICK_NS}, NULL);
     }
     return NULL;
 }
 
 // ---------------------------------------------------------------- life
 struct rank_pulse *rank_pulse_start(int rank, int size, const struct pulse_ways *ways, void *ctx) {
-    struct rank_pulse *p = xcalloc(1, sizeof *p);
+    struct rank_pulse *p = xcalloc(1, sizeof *p + (size_t)size * sizeof *p->ranks);
     p->rank = rank;
     p->size = size;
     p->ways = ways;
     p->ctx = ctx;
     atomic_init(&p->ending, false);
     pthread_mutex_init(&p->lock, NULL);
-    if (pthread_create(&p->thread, NULL, pulse_main, p) == 0) return p;
+    if (!ways || pthread_create(&p->thread, NULL, pulse_main, p) == 0) return p;
     fail("cannot start the thread that tells other ranks that rank %d lives: lower --threads", rank);
     pthread_mutex_destroy(&p->lock);
     free(p);
     return NULL;
 }
 
+static void wake(struct rank_pulse *p) {
+    if (p->ways && p->ways->wake) p->ways->wake(p->ctx);
+}
+
 void rank_pulse_stop(struct rank_pulse **pulse) {
     struct rank_pulse *p = *pulse;
     if (!p) return;
     atomic_store(&p->ending, true);
-    pthread_join(p->thread, NULL);
+    wake(p);
+    if (p->ways) pthread_join(p->thread, NULL);
     pthread_mutex_destroy(&p->lock);
     free(p);
     *pulse = NULL;
 }
 
-void rank_pulse_computes(struct rank_pulse *p, struct device *dev) {
+void rank_pulse_computes(struct rank_pulse *p, int rank, struct device *dev) {
     pthread_mutex_lock(&p->lock);
-    p->dev = dev;
-    p->left = !dev;
+    p->ranks[rank].dev = dev;
+    p->ranks[rank].left = !dev;
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -136,38 +176,64 @@ void rank_pulse_waits(struct rank_pulse *p, bool waits) {
 }
 
 // ---------------------------------------------------------------- those who wait
-static double later(double a, double b) { return a > b ? a : b; }
-
-void rank_pulse_ask(struct rank_pulse *p, double deadline_s) {
-    double now = now_seconds();
-    pthread_mutex_lock(&p->lock);
-    if (now >= p->until_s) p->since_s = now;
-    p->until_s = now + deadline_s / 4;
+// Others are asked for a while. With the lock held; whether they have not been until now.
+static bool ask_on(struct rank_pulse *p, double now, double deadline_s) {
+    bool anew = now >= p->until_s;
+    if (anew) p->since_s = now;
+    p->until_s = now + window(deadline_s) / 2;
     p->every_s = deadline_s / ASKS;
-    pthread_mutex_unlock(&p->lock);
+    bool here = !p->ways && is_due(p, now);
+    for (int i = 0; i < p->size && here; i++) look_at(p, i);
+    return anew;
 }
 
-// One rank of all says it: rank 0, and of rank 0 rank 1. With the lock held.
-static void name_slow(struct rank_pulse *p, const struct pulse_wait *w, int rank) {
-    if (p->named[rank] || p->rank != (rank == 0)) return;
-    p->named[rank] = true;
-    info("waiting for rank %d: %.0f s in %s, %s", rank, w->waited_s, w->what, dev_work_says(p->work[rank]));
+// One rank says it, the first that is not at work itself. With the lock held.
+static void name_slow(struct rank_pulse *p, const struct pulse_wait *w, int rank, const bool *work) {
+    struct pulse_rank *r = &p->ranks[rank];
+    for (int i = 0; i < p->rank; i++)
+        if (i != rank && !work[i]) return;
+    if (r->named) return;
+    r->named = true;
+    info("waiting for rank %d: %.0f s in %s, %s", rank, now_seconds() - w->since_s, w->what,
+         dev_work_says(r->work));
 }
 
-bool rank_pulse_slow(struct rank_pulse *p, const struct pulse_wait *w, bool *silent) {
-    double now = now_seconds(), window_s = later(w->deadline_s / 2, LEAST_S);
-    bool lives = true, works = false, one_missing_works = false, work[REDUCE_MAX] = {false};
-    pthread_mutex_lock(&p->lock);
+// Whether a wait behind its deadline goes on. silent: out, of the missing, those that do not answer. With the lock held.
+static bool goes_on(struct rank_pulse *p, const struct pulse_wait *w, double now, const bool *missing,
+                    bool *silent) {
+    double window_s = window(w->deadline_s);
+    bool lives = true, works = false, one_missing_works = false, work[REDUCE_MAX];
     for (int i = 0; i < p->size; i++) {
-        silent[i] = w->missing[i] && now - later(p->answered_s[i], p->since_s) > window_s;
+        const struct pulse_rank *r = &p->ranks[i];
+        silent[i] = missing[i] && now - later(r->answered_s, p->since_s) > window_s;
         lives = lives && !silent[i];
-        work[i] = now - p->worked_s[i] <= window_s;
+        work[i] = now - r->worked_s <= window_s;
         works = works || work[i];
-        one_missing_works = one_missing_works || (w->missing[i] && work[i]);
+        one_missing_works = one_missing_works || (missing[i] && work[i]);
     }
-    bool on = lives && (works || now - p->since_s <= window_s);
-    for (int i = 0; i < p->size && on; i++)
-        if (work[i] && i != p->rank && (w->missing[i] || !one_missing_works)) name_slow(p, w, i);
+    if (!lives) return now - w->since_s <= SILENT_DEADLINES * w->deadline_s;
+    for (int i = 0; i < p->size; i++)
+        if (work[i] && i != p->rank && (missing[i] || !one_missing_works)) name_slow(p, w, i, work);
+    return works || now - p->since_s <= window_s;
+}
+
+bool rank_pulse_in_vain(struct rank_pulse *p, struct pulse_wait *w, char *why, size_t why_bytes) {
+    double now = now_seconds(), waited_s = now - w->since_s, every_s = w->deadline_s / ASKS;
+    bool missing[REDUCE_MAX], silent[REDUCE_MAX], any = false, on = true;
+    if (w->deadline_s <= 0 || waited_s <= w->deadline_s / 2 || now < w->look_s) return false;
+    w->look_s = now + (every_s < LOOK_S ? every_s : LOOK_S);
+    bool late = waited_s > w->deadline_s;
+    for (int i = 0; i < p->size && late; i++) missing[i] = w->missing ? w->missing(w->ctx, i) : i != p->rank;
+    pthread_mutex_lock(&p->lock);
+    bool anew = ask_on(p, now, w->deadline_s);
+    if (late) on = goes_on(p, w, now, missing, silent);
     pthread_mutex_unlock(&p->lock);
-    return on;
+    if (anew) wake(p);
+    if (on) return false;
+    for (int i = 0; i < p->size; i++) any = any || silent[i];
+    char ranks[128] = "(some other)";
+    if (any || w->missing) collective_rank_list(ranks, sizeof ranks, any ? silent : missing, p->size);
+    snprintf(why, why_bytes, "rank %s did not come within %g s%s", ranks, w->deadline_s,
+             any ? " and gives no sign of life" : "");
+    return true;
 }

@@ -1,19 +1,23 @@
-// Slow is not dead: how a process knows, of the others over MPI or tcp, who lives and who is at work. A rank that has
-// waited for half its deadline asks all others, again and again; a thread of each process answers. Nothing is sent
-// while nobody waits long. A process that is stopped or gone does not answer.
+// Slow is not dead: which ranks of a ring live, and which are at work. A rank that has waited for half its deadline asks all
+// others, again and again. Of processes a thread of each answers, also while its others compute or stand in a file; nothing is
+// sent while nobody waits long, and a process that is stopped or gone does not answer. Threads live as long as their
+// process, which looks at them itself.
 //
 //     waits on    while every rank that has not come answers, and some rank of the world is at work: its device, or the main
 //                 thread beside it, which may stand in a file for long
-//     gives up    at the deadline, or half a deadline after that has ceased
+//     gives up    at the deadline, or half a deadline after that has ceased; those that do not answer a little later, so that
+//                 their launcher, which names them with how they ended, comes first
 //
 // Some rank, not the one that has not come: that one may itself wait for a third that is slow. Where none is at work,
-// calls differ or a rank is stuck.
+// calls differ or a rank is stuck. A process that stood still (Ctrl-Z, a computer that slept) begins to ask anew when it
+// wakes, and gives the others half a deadline from then on.
 //
 // Threads   rank_pulse_start, _stop: the main thread, while the engine moves messages. The rest: any.
 #ifndef STARRING_DECENTRAL_COLLECTIVE_RANK_PULSE_H
 #define STARRING_DECENTRAL_COLLECTIVE_RANK_PULSE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 struct device;
 struct rank_pulse;
@@ -21,35 +25,43 @@ struct rank_pulse;
 // The words that ranks say to each other.
 enum pulse_word { PULSE_ASK, PULSE_TELL, PULSE_WORDS };
 
-// How an engine carries them. Both are called by the pulse's thread alone.
+// How an engine carries them. The pulse's thread alone calls them, but for wake.
 struct pulse_ways {
     // at: what the sender is at (enum dev_work). False, and nothing is sent: the last word of this kind to that rank is
     // still under way.
     bool (*send)(void *ctx, int to, enum pulse_word word, char at);
-    // Each tick, 50 times a second: what has come is given to rank_pulse_heard.
+    // What has come is given to rank_pulse_heard.
     void (*look)(void *ctx, struct rank_pulse *p);
+    // Sleeps until the next look; asks: this rank waits for answers. NULL: both are not needed, 50 looks a second are.
+    void (*rest)(void *ctx, bool asks);
+    void (*wake)(void *ctx);  // ends the rest
 };
 
-// A wait of this rank that has come to its deadline.
+// A wait of this rank, from its beginning on.
 struct pulse_wait {
     const char *what;  // the operation, for people
-    double waited_s, deadline_s;
-    const bool *missing;  // (size) which ranks have not come
+    double since_s, deadline_s;
+    bool (*missing)(const void *ctx,
+                    int rank);  // whether it has not come; NULL: the library's call, which does not tell
+    const void *ctx;
+    double look_s;  // rank_pulse_in_vain's own: when it looks next
 };
 
-// NULL after logging. ways and ctx outlive it; ctx may be called before this returns.
+// NULL after logging. ways and ctx outlive it; ctx may be called before this returns. ways NULL: the ranks are threads of
+// this process, and the pulse is the one of all; rank is -1.
 struct rank_pulse *rank_pulse_start(int rank, int size, const struct pulse_ways *ways, void *ctx);
 void rank_pulse_stop(struct rank_pulse **p);
 // A word has come.
 void rank_pulse_heard(struct rank_pulse *p, int from, enum pulse_word word, char at);
-// The device that this process computes on from now on; NULL: none any more. Until it is told, the process is at work: on its way.
-void rank_pulse_computes(struct rank_pulse *p, struct device *dev);
+// A signal has stopped the rank, as its launcher sees: it neither lives nor is at work.
+void rank_pulse_stopped(struct rank_pulse *p, int rank);
+// The device that a rank of this process computes on from now on; NULL: none any more. Until it is told, the rank is at work: on
+// its way.
+void rank_pulse_computes(struct rank_pulse *p, int rank, struct device *dev);
 // The main thread itself begins, or ends, to wait for others.
 void rank_pulse_waits(struct rank_pulse *p, bool waits);
-// Others are asked for a while. Called all along the second half of a deadline, and beyond it.
-void rank_pulse_ask(struct rank_pulse *p, double deadline_s);
-// Whether the wait should go on. A slow rank is named, once a rank and job. silent: (size) out: of the missing, those
-// that do not answer.
-bool rank_pulse_slow(struct rank_pulse *p, const struct pulse_wait *w, bool *silent);
+// Whether nobody is to be waited for any more; asked all along a wait. A slow rank is named, once a rank and job. why: out where
+// true, which ranks did not come, for people.
+bool rank_pulse_in_vain(struct rank_pulse *p, struct pulse_wait *w, char *why, size_t why_bytes);
 
 #endif

@@ -270,7 +270,7 @@ static bool mpi_aborted(struct collective *c, char *why, size_t why_bytes) {
 
 static void mpi_destroy(struct collective *c) {
     struct collective_mpi *m = (struct collective_mpi *)c;
-    rank_pulse_computes(m->peers.pulse, NULL);
+    rank_pulse_computes(m->peers.pulse, m->world->rank, NULL);
     // A broken world leaves MPI's part behind: messages that refer to it may still be under way.
     if (!atomic_load(&m->world->broken)) {
         if (m->abort_in != MPI_REQUEST_NULL) {
@@ -330,7 +330,7 @@ static struct collective *create(void *world, int rank, int channel, const struc
     m->requests = xcalloc(2 * (unsigned long)w->size, sizeof *m->requests);
     m->abort_out = xcalloc((unsigned long)w->size, sizeof *m->abort_out);
     if (open_communicator(m) == 0) {
-        if (o->dev) rank_pulse_computes(m->peers.pulse, o->dev);
+        if (o->dev) rank_pulse_computes(m->peers.pulse, w->rank, o->dev);
         return &m->peers.impl.head;
     }
     fail("rank %d: %s", w->rank, collective_error(&m->peers.impl.head));

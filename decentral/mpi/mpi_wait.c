@@ -36,17 +36,16 @@ int mpi_check_abort(struct collective_mpi *m, const char *what) {
     return peers_fail(&m->peers, what, why);
 }
 
-// -1 when the wait has come to its deadline. messages: the requests are; of the library's own collectives it alone knows.
-static int check_deadline(struct collective_mpi *m, const char *what, double start, bool messages) {
-    int size = m->peers.impl.head.size;
-    bool missing[REDUCE_MAX] = {false};
-    for (int i = 0; i < 2 * size && messages; i++) {
+static bool is_missing(const void *ctx, int rank) {
+    const struct collective_mpi *m = ctx;
+    bool missing = false;
+    for (int i = rank; i < 2 * m->peers.impl.head.size; i += m->peers.impl.head.size) {
         int done = 1;
         if (m->requests[i] != MPI_REQUEST_NULL)
             MPI_Request_get_status(m->requests[i], &done, MPI_STATUS_IGNORE);
-        if (!done) missing[i % size] = true;
+        missing = missing || !done;
     }
-    return peers_check_deadline(&m->peers, what, start, messages ? missing : NULL);
+    return missing;
 }
 
 void mpi_give_up_requests(struct collective_mpi *m) {
@@ -96,7 +95,11 @@ static void pause_between_tests(double start) {
 // expected[i]: bytes from rank i, or 0; NULL: not compared.
 static int test_until_done(struct collective_mpi *m, const char *what, const size_t *expected) {
     MPI_Status statuses[2 * REDUCE_MAX];
-    double start = now_seconds();
+    struct pulse_wait w = {.what = what,
+                           .since_s = now_seconds(),
+                           .deadline_s = m->peers.impl.head.deadline_s,
+                           .missing = expected ? is_missing : NULL,
+                           .ctx = m};
     prctl(PR_SET_TIMERSLACK, SLEEP_SLACK_NS);
     for (;;) {
         int done = 0, rc = MPI_Testall(2 * m->peers.impl.head.size, m->requests, &done, statuses);
@@ -111,8 +114,8 @@ static int test_until_done(struct collective_mpi *m, const char *what, const siz
         }
         if (done) return expected ? check_lengths(m, what, expected, statuses) : 0;
         if (mpi_check_abort(m, what) != 0) break;
-        if (check_deadline(m, what, start, expected != NULL) != 0) break;
-        pause_between_tests(start);
+        if (peers_check_deadline(&m->peers, &w)) break;
+        pause_between_tests(w.since_s);
     }
     return -1;
 }

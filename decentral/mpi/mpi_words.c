@@ -47,7 +47,7 @@ static bool send_word(void *ctx, int to, enum pulse_word word, char at) {
 }
 
 struct mpi_words *mpi_words_start(int rank, int size) {
-    static const struct pulse_ways ways = {send_word, look};
+    static const struct pulse_ways ways = {.send = send_word, .look = look};
     struct mpi_words *w = xcalloc(1, sizeof *w);
     w->size = size;
     for (int word = 0; word < PULSE_WORDS; word++) {

@@ -89,7 +89,7 @@ static bool find_abort(struct tcp_world *w, int channel, struct abort *out) {
 
 // ---------------------------------------------------------------- life
 int tcp_world_open(struct tcp_world **out, const struct tcp_world_options *o) {
-    static const struct pulse_ways ways = {send_pulse, look};
+    static const struct pulse_ways ways = {.send = send_pulse, .look = look};
     *out = NULL;
     if (o->size > REDUCE_MAX) return fail("%d ranks over tcp; at most %d are possible", o->size, REDUCE_MAX);
     struct tcp_world *w = xcalloc(1, sizeof *w);
@@ -152,30 +152,34 @@ static int check_abort(struct collective_tcp *m, const char *what) {
 }
 
 // -1 when the wait is over: nothing more will come of it.
-static int look_around(struct collective_tcp *m, const char *what, double start) {
+static bool is_missing(const void *missing, int rank) { return ((const bool *)missing)[rank]; }
+
+static int look_around(struct collective_tcp *m, struct pulse_wait *w) {
     bool missing[REDUCE_MAX] = {false};
     char why[LANES_WHY], text[LANES_WHY + 64];
-    if (check_abort(m, what)) return -1;
+    if (check_abort(m, w->what)) return -1;
+    w->ctx = missing;
     mesh_missing(m->world->mesh, m->peers.channel, missing);
     int gone = mesh_gone(m->world->mesh, missing, why);
-    if (gone < 0) return peers_check_deadline(&m->peers, what, start, missing);
+    if (gone < 0) return peers_check_deadline(&m->peers, w);
     snprintf(text, sizeof text, "rank %d is gone: %s", gone, why);
-    return peers_lose(&m->peers, what, text);
+    return peers_lose(&m->peers, w->what, text);
 }
 
 static int end_exchange(struct collective_peers *p, enum collective_primitive primitive) {
     struct collective_tcp *m = of(p);
     struct mesh *mesh = m->world->mesh;
     const char *what = collective_name(primitive);
-    double start = now_seconds();
+    struct pulse_wait w = {
+        .what = what, .since_s = now_seconds(), .deadline_s = p->impl.head.deadline_s, .missing = is_missing};
     uint64_t moved = mesh_moved(mesh, p->channel), now;
     char why[LANES_WHY];
     int rc = 0, done;
     peers_wait_begins(p);
     while (!rc && (done = mesh_wait(mesh, p->channel, SLICE_MS, why)) <= 0) {
-        if ((now = mesh_moved(mesh, p->channel)) != moved) start = now_seconds();
+        if ((now = mesh_moved(mesh, p->channel)) != moved) w.since_s = now_seconds();
         moved = now;
-        rc = done < 0 ? peers_fail(p, what, why) : look_around(m, what, start);
+        rc = done < 0 ? peers_fail(p, what, why) : look_around(m, &w);
     }
     peers_wait_ends(p);
     if (rc)
@@ -211,7 +215,7 @@ static bool tcp_aborted(struct collective *c, char *why, size_t why_bytes) {
 
 static void tcp_destroy(struct collective *c) {
     struct collective_tcp *m = (struct collective_tcp *)c;
-    rank_pulse_computes(m->world->pulse, NULL);
+    rank_pulse_computes(m->world->pulse, m->world->rank, NULL);
     mesh_drop(m->world->mesh, m->peers.channel);
     free(m->own_staging);
     peers_fini(&m->peers);
@@ -249,7 +253,7 @@ static struct collective *create(void *world, int rank, int channel, const struc
     m->peers.broken = &w->broken;
     m->peers.lost = &w->lost;
     m->world = w;
-    if (o->dev) rank_pulse_computes(w->pulse, o->dev);
+    if (o->dev) rank_pulse_computes(w->pulse, w->rank, o->dev);
     return &m->peers.impl.head;
 }
 

@@ -531,12 +531,21 @@ static void test_an_abort_can_be_asked_for(void **state) {
 }
 
 // A rank that is gone without a word, of processes: nobody answers for it.
+static bool say_nothing(void *ctx, int to, enum pulse_word word, char at) {
+    (void)ctx, (void)to, (void)word, (void)at;
+    return true;
+}
+
+static void hear_nothing(void *ctx, struct rank_pulse *p) { (void)ctx, (void)p; }
+
 static int body_silent(struct rank_thread *t) {
     float x = 1, y = 0;
     collective_all_reduce(t->c[0], t->s[0], &x, &y, 1, DT_F32);
     if (stream_sync(t->s[0]) || y != (float)t->size) return -2;
     if (t->rank == 1) {
-        atomic_store(&t->hub->ending, true);  // its thread answers no more
+        static const struct pulse_ways deaf = {.send = say_nothing, .look = hear_nothing};
+        rank_pulse_stop(&t->hub->pulse);
+        t->hub->pulse = rank_pulse_start(1, t->size, &deaf, NULL);
         usleep(4000000);
         return -1;
     }
@@ -552,11 +561,11 @@ static void test_a_silent_process_is_named(void **state) {
     assert_mentions(t[0].error, "rank 1 did not come within 1 s and gives no sign of life");
 }
 
-// One that is stopped before it has come to its first collective is in no file.
+// One that is stopped before it has joined is in no file.
 static int body_stopped(struct rank_thread *t) {
     float x = 0, y;
     if (t->rank == 1) {
-        atomic_store(&t->hub->memory->ranks[1].life, HUB_BEGINS);
+        atomic_store(&t->hub->memory->ranks[1].pid, 0);
         atomic_store(&((struct last_word *)t->memory)->stopped, 1 + t->rank);
         return -1;
     }

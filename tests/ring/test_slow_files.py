@@ -17,7 +17,7 @@ SMALL = ["--model", "tiny", "--seq", "16", "--batch", "1", "--threads", "1", "--
          "--quiet", "--set", "eval_batches=1", "--set", f"parameter_server.deadline_ms={DEADLINE_S * 1000}", "--set",
          "parameter_server.heartbeat_ms=100"]
 # Loaded into the program: a process's first write to, or opening of, a file whose path has SLOW_FILE in it takes SLOW_S seconds;
-# where SLOW_RANK is given, of the rank of that number.
+# where SLOW_RANK is given, of the ranks whose digits it has.
 DISK = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -34,7 +34,7 @@ static int times;
 
 static void take_time(const char *path) {
     const char *slow = getenv("SLOW_FILE"), *rank = getenv("SLOW_RANK"), *own = getenv("STARRING_RANK");
-    if (!slow || !strstr(path, slow) || (rank && (!own || strcmp(own, rank))) || ++times > 1) return;
+    if (!slow || !strstr(path, slow) || (rank && (!own || !strstr(rank, own))) || ++times > 1) return;
     struct timespec t = {atoi(getenv("SLOW_S")), 0};
     while (nanosleep(&t, &t)) continue;
 }
@@ -76,7 +76,7 @@ ssize_t pwrite(int fd, const void *data, size_t bytes, off_t at) {
 class SlowFiles(Runs):
     shared, corpus = True, 1200
 
-    def run_ring(self, out, launch, file=None, rank=None):
+    def run_ring(self, out, launch, file=None, rank=None, *more):
         """What was said."""
         self.remove(out)
         env = {"TMPDIR": self.folder, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
@@ -84,7 +84,7 @@ class SlowFiles(Runs):
             env.update(LD_PRELOAD=self.preload(DISK), SLOW_FILE=file, SLOW_S=str(SLOW_S))
         if rank is not None:
             env.update(SLOW_RANK=str(rank))
-        return self.run_it("train", *SMALL, "--topology", "zero:2", "--launch", launch, "--out", self.at(out), env=env).stderr
+        return self.run_it("train", *SMALL, "--topology", "zero:2", "--launch", launch, "--out", self.at(out), *more, env=env).stderr
 
     def is_waited_for(self, launch, file, said_to=r"waiting for rank 0: \d+ s in \w+, it reads or writes a file", rank=None):
         said = self.run_ring("run", launch, file, rank)
@@ -102,6 +102,12 @@ class SlowFiles(Runs):
     def test_processes_alone(self):
         """Before all that ranks say to each other."""
         self.is_waited_for("processes", "text.txt", r"waiting for rank 1: \d+ s in \w+, it reads or writes a file", 1)
+
+    def test_several(self):
+        """The first rank that is not slow itself says which are."""
+        said = self.run_ring("run", "processes", "text.txt", "01", "--workers", "3")
+        for rank in (0, 1):
+            self.assertRegex(said, rf"waiting for rank {rank}: \d+ s in \w+, it reads or writes a file")
 
     @unittest.skipUnless(shutil.which("mpirun"), "no mpirun")
     def test_mpi(self):

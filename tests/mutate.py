@@ -56,6 +56,7 @@ RULES = [Rule(*row) for row in (
     ("who lives and rests is not waited for", PULSE, "return works || now - p->since_s <= window_s;", "return true;", "test_decentral_collective"),
     ("a rank that is slow itself names no slow one", PULSE, "if (i != rank && !work[i]) return;", "if (i != rank) return;", "ring/test_slow_files.py"),
     # ---- who stands still
+    ("a rank without a core finds nobody silent", PULSE, "        turn_clock_turn(&p->turns, now_seconds());\n", "", "test_decentral_collective"),
     ("nobody is silent while nobody listens", "shared/time/turn_clock.c", "c->behind_s += took_s - most_s;", "", "test_ps_still"),
     ("slow turns do not make a peer immortal", "shared/time/turn_clock.c", "fmax(TURN_COUNTS * c->lost_s, c->pause_s)", "c->pause_s", "test_ps_still"),
     ("a launcher that was stopped kills nobody for it", "shared/launch/launch.c", "now = turn_clock_turn(&l->turns, now_seconds()), most_s", "now = now_seconds(), most_s",

@@ -11,12 +11,13 @@
 #include "kernels/backend.h"
 #include "kernels/operations.h"
 #include "shared/core/error.h"
+#include "shared/time/turn_clock.h"
 
-#define TICK_NS          20000000  // between looks; an answer takes two of them
-#define ASKS             16        // per deadline
-#define LOOK_S           0.5       // between two looks of one that waits, at most
-#define LEAST_S          0.5  // of what counts as silence, however short the deadline is: a loaded machine
-#define SILENT_DEADLINES 1.4  // of those that do not answer
+#define TICK_S           0.02  // between looks; an answer takes two of them
+#define ASKS             16    // per deadline
+#define LOOK_S           0.5   // between two looks of one that waits, at most
+#define LEAST_S          0.5   // of what counts as silence, however short the deadline is: a loaded machine
+#define SILENT_DEADLINES 1.4   // of those that do not answer
 
 struct pulse_rank {
     double answered_s, worked_s;  // when it last answered, and was at work, and at what:
@@ -38,6 +39,7 @@ struct rank_pulse {
     bool waits;               // the main thread, beside the device, for others
     double since_s, until_s;  // others are asked from .. to
     double every_s, asked_s;  // between two questions; when the last one was
+    struct turn_clock turns;  // of the thread's; what came when, and is asked from when on, are moments of it
     struct pulse_rank ranks[];
 };
 
@@ -46,11 +48,14 @@ static double later(double a, double b) { return a > b ? a : b; }
 // Since when a rank that has not answered, or worked, is silent, or rests.
 static double window(double deadline_s) { return later(deadline_s / 2, LEAST_S); }
 
+// With the lock held.
+static double moment(const struct rank_pulse *p) { return turn_clock_at(&p->turns, now_seconds()); }
+
 // ---------------------------------------------------------------- words
 // With the lock held.
 static void note_answer(struct rank_pulse *p, int rank, enum dev_work work) {
     struct pulse_rank *r = &p->ranks[rank];
-    r->answered_s = now_seconds();
+    r->answered_s = moment(p);
     if (work == DEV_RESTS) return;
     r->worked_s = r->answered_s;
     r->work = work;
@@ -107,8 +112,8 @@ static bool is_due(struct rank_pulse *p, double now) {
 
 // Whether this rank waits for answers.
 static bool ask(struct rank_pulse *p) {
-    double now = now_seconds();
     pthread_mutex_lock(&p->lock);
+    double now = moment(p);
     bool asks = now < p->until_s, due = is_due(p, now);
     pthread_mutex_unlock(&p->lock);
     char at = due ? own_work(p) : 0;
@@ -120,13 +125,16 @@ static bool ask(struct rank_pulse *p) {
 static void *pulse_main(void *arg) {
     struct rank_pulse *p = arg;
     while (!atomic_load(&p->ending)) {
+        pthread_mutex_lock(&p->lock);
+        turn_clock_turn(&p->turns, now_seconds());
+        pthread_mutex_unlock(&p->lock);
         p->ways->look(p->ctx, p);
         answer(p);
         bool asks = ask(p);
         if (p->ways->rest)
             p->ways->rest(p->ctx, asks);
         else
-            nanosleep(&(struct timespec){.tv_nsec = TICK_NS}, NULL);
+            nanosleep(&(struct timespec){.tv_nsec = (long)(TICK_S * 1e9)}, NULL);
     }
     return NULL;
 }
@@ -138,6 +146,7 @@ struct rank_pulse *rank_pulse_start(int rank, int size, const struct pulse_ways 
     p->size = size;
     p->ways = ways;
     p->ctx = ctx;
+    p->turns.pause_s = TICK_S;
     atomic_init(&p->ending, false);
     pthread_mutex_init(&p->lock, NULL);
     if (!ways || pthread_create(&p->thread, NULL, pulse_main, p) == 0) return p;
@@ -180,6 +189,7 @@ void rank_pulse_waits(struct rank_pulse *p, bool waits) {
 static bool ask_on(struct rank_pulse *p, double now, double deadline_s) {
     bool anew = now >= p->until_s;
     if (anew) p->since_s = now;
+    p->turns.lost_s = window(deadline_s);
     p->until_s = now + window(deadline_s) / 2;
     p->every_s = deadline_s / ASKS;
     bool here = !p->ways && is_due(p, now);
@@ -211,7 +221,7 @@ static bool goes_on(struct rank_pulse *p, const struct pulse_wait *w, double now
         works = works || work[i];
         one_missing_works = one_missing_works || (missing[i] && work[i]);
     }
-    if (!lives) return now - w->since_s <= SILENT_DEADLINES * w->deadline_s;
+    if (!lives) return now_seconds() - w->since_s <= SILENT_DEADLINES * w->deadline_s;
     for (int i = 0; i < p->size; i++)
         if (work[i] && i != p->rank && (missing[i] || !one_missing_works)) name_slow(p, w, i, work);
     return works || now - p->since_s <= window_s;
@@ -225,6 +235,7 @@ bool rank_pulse_in_vain(struct rank_pulse *p, struct pulse_wait *w, char *why, s
     bool late = waited_s > w->deadline_s;
     for (int i = 0; i < p->size && late; i++) missing[i] = w->missing ? w->missing(w->ctx, i) : i != p->rank;
     pthread_mutex_lock(&p->lock);
+    now = moment(p);
     bool anew = ask_on(p, now, w->deadline_s);
     if (late) on = goes_on(p, w, now, missing, silent);
     pthread_mutex_unlock(&p->lock);

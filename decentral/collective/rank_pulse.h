@@ -9,8 +9,8 @@
 //                 their launcher, which names them with how they ended, comes first
 //
 // Some rank, not the one that has not come: that one may itself wait for a third that is slow. Where none is at work,
-// calls differ or a rank is stuck. A process that stood still (Ctrl-Z, a computer that slept) begins to ask anew when it
-// wakes, and gives the others half a deadline from then on.
+// calls differ or a rank is stuck. A process that stood still itself (Ctrl-Z, no core for a while) does not take that time for
+// the others' silence: its thread's clock stands meanwhile (shared/time/turn_clock.h).
 //
 // Threads   rank_pulse_start, _stop: the main thread, while the engine moves messages. The rest: any.
 #ifndef STARRING_DECENTRAL_COLLECTIVE_RANK_PULSE_H

@@ -561,6 +561,42 @@ static void test_a_silent_process_is_named(void **state) {
     assert_mentions(t[0].error, "rank 1 did not come within 1 s and gives no sign of life");
 }
 
+// A rank that hardly gets a core itself: a look takes it 0.1 s, so that an answer has come behind six of them. gone: none comes.
+struct far_rank {
+    int looks, due;  // when the answer has come; 0: nothing has been asked
+    atomic_bool gone;
+};
+
+static bool ask_far(void *ctx, int to, enum pulse_word word, char at) {
+    struct far_rank *f = ctx;
+    (void)to, (void)at;
+    if (word == PULSE_ASK && !f->due) f->due = f->looks + 6;
+    return true;
+}
+
+static void hear_far(void *ctx, struct rank_pulse *p) {
+    struct far_rank *f = ctx;
+    usleep(100000);
+    if (++f->looks < f->due || !f->due) return;
+    f->due = 0;
+    if (!atomic_load(&f->gone)) rank_pulse_heard(p, 1, PULSE_TELL, DEV_HOST_WORKS);
+}
+
+static void test_a_rank_without_a_core_finds_nobody_silent(void **state) {
+    (void)state;
+    static const struct pulse_ways ways = {.send = ask_far, .look = hear_far};
+    struct far_rank f = {0};
+    struct rank_pulse *p = rank_pulse_start(0, 2, &ways, &f);
+    struct pulse_wait w = {.what = "recv", .since_s = now_seconds(), .deadline_s = 0.6};
+    char why[256];
+    for (; now_seconds() - w.since_s < 3; usleep(10000))
+        assert_false(rank_pulse_in_vain(p, &w, why, sizeof why));
+    atomic_store(&f.gone, true);
+    while (!rank_pulse_in_vain(p, &w, why, sizeof why)) usleep(10000);
+    assert_string_equal(why, "rank 1 did not come within 0.6 s and gives no sign of life");
+    rank_pulse_stop(&p);
+}
+
 // One that is stopped before it has joined is in no file.
 static int body_stopped(struct rank_thread *t) {
     float x = 0, y;
@@ -681,6 +717,7 @@ int main(void) {
     };
     const struct CMUnitTest processes_alone[] = {
         cmocka_unit_test(test_a_silent_process_is_named),
+        cmocka_unit_test(test_a_rank_without_a_core_finds_nobody_silent),
         cmocka_unit_test(test_a_stopped_process_that_begins_is_named),
         cmocka_unit_test(test_a_launchers_word_ends_every_wait),
         cmocka_unit_test(test_all_primitives_through_windows),

@@ -88,7 +88,7 @@ struct collective_ops {
     const char *name;
     void (*enqueue)(struct collective *c, const struct collective_call *call);
     void (*abort)(struct collective *c, const char *why);
-    bool (*aborted)(struct collective *c, char *why, size_t why_bytes);  // NULL: cannot be told
+    const char *(*aborted)(struct collective *c);  // NULL: cannot be told
     void (*destroy)(struct collective *c);
 };
 
@@ -125,9 +125,9 @@ const char *collective_error(struct collective *c);  // "" while nothing has fai
 void collective_destroy(struct collective **c);
 // Any thread; every rank's waits fail soon.
 static inline void collective_abort(struct collective *c, const char *why) { c->ops->abort(c, why); }
-// Whether any rank has aborted, and why; false where the engine cannot tell. Any thread; never blocks.
-static inline bool collective_aborted(struct collective *c, char *why, size_t why_bytes) {
-    return c->ops->aborted && c->ops->aborted(c, why, why_bytes);
+// Why some rank has aborted; NULL: none has, or the engine cannot tell. Any thread; never blocks.
+static inline const char *collective_aborted(struct collective *c) {
+    return c->ops->aborted ? c->ops->aborted(c) : NULL;
 }
 
 // ---------------------------------------------------------------- the primitives

@@ -121,7 +121,7 @@ int hub_read(struct collective_hub *t, enum collective_primitive p, int rank, vo
         int error = errno;
         if (n > 0) done += (size_t)n;
         if (n > 0) continue;
-        if (last_word(&m->end)) return hub_fail_aborted(t, p);
+        if (rank_pulse_ended(t->hub->pulse)) return hub_fail_aborted(t, p);
         if (n < 0 && error == ESRCH) return hub_wait_for(t, &m->ranks[rank].bell, never, NULL, p, rank);
         char text[COLLECTIVE_ERROR_BYTES];
         snprintf(text, sizeof text, "%s on channel %d: the memory of rank %d cannot be read: %s",
@@ -542,8 +542,8 @@ static void abort_hub(struct collective *c, const char *why) {
     hub_abort(((struct collective_hub *)c)->hub, why);
 }
 
-static bool aborted(struct collective *c, char *why, size_t why_bytes) {
-    return hub_aborted(((struct collective_hub *)c)->hub, why, why_bytes);
+static const char *aborted(struct collective *c) {
+    return rank_pulse_ended(((struct collective_hub *)c)->hub->pulse);
 }
 
 static void destroy(struct collective *c) {

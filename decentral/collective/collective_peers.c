@@ -6,7 +6,6 @@
 
 #include "kernels/operations.h"
 #include "shared/core/error.h"
-#include "shared/launch/stop.h"
 
 #define WHOLE_BYTES  ((size_t)512 << 10)  // of a piece: one wait costs less than what two would hide
 #define SLICE_BYTES  ((size_t)128 << 10)  // of a sum between two looks at what is under way
@@ -151,14 +150,27 @@ int peers_fail(struct collective_peers *m, const char *what, const char *why) {
 
 int peers_lose(struct collective_peers *m, const char *what, const char *why) {
     peers_fail(m, what, why);
-    atomic_store(m->lost, true);
-    collective_abort(&m->impl.head, m->impl.error);
-    stop_run_lost(m->impl.error);
+    rank_pulse_end(m->pulse, m->impl.error, true);
     return -1;
 }
 
-int peers_check_deadline(struct collective_peers *m, struct pulse_wait *w) {
-    char why[256];
+void peers_abort(struct collective *c, const char *why) {
+    struct collective_peers *m = (struct collective_peers *)c;
+    atomic_store(m->broken, true);
+    rank_pulse_end(m->pulse, why, false);
+}
+
+const char *peers_aborted(struct collective *c) {
+    return rank_pulse_ended(((struct collective_peers *)c)->pulse);
+}
+
+int peers_check(struct collective_peers *m, struct pulse_wait *w) {
+    const char *ended = rank_pulse_ended(m->pulse);
+    char why[LAST_WORD_BYTES + 16];
+    if (ended) {
+        snprintf(why, sizeof why, "aborted: %s", ended);
+        return peers_fail(m, w->what, why);
+    }
     return rank_pulse_in_vain(m->pulse, w, why, sizeof why) ? peers_lose(m, w->what, why) : 0;
 }
 

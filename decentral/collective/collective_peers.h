@@ -32,7 +32,7 @@ struct collective_peers {
     const struct peers_engine *engine;
     struct rank_pulse *pulse;  // the process's; not owned
     int channel;
-    atomic_bool *broken, *lost;  // of the process: calls fail from now on; this rank has given up another one
+    atomic_bool *broken;                   // of the process: calls fail from now on
     struct collective_room staging, host;  // host: page-locked memory; none: device memory is the host's
     struct stream *stream;                 // of the call under way; NULL: the main thread waits
     // Of the exchange under way; one is at most.
@@ -45,6 +45,8 @@ int peers_init(struct collective_peers *m, const struct collective_ops *ops, int
                const struct collective_options *o);
 void peers_fini(struct collective_peers *m);
 int peers_run(struct collective_impl *impl, const struct collective_call *call);  // collective_impl.run
+void peers_abort(struct collective *c, const char *why);                          // of collective_ops
+const char *peers_aborted(struct collective *c);
 // collective_kind.staging_bytes of these engines.
 size_t peers_staging_bytes(int size, size_t max_count, enum dtype dt);
 
@@ -55,8 +57,8 @@ void peers_count(struct collective_peers *m, enum collective_primitive p, size_t
 int peers_fail(struct collective_peers *m, const char *what, const char *why);
 // The same, and every rank is told that those in `ranks`, for people, are lost.
 int peers_lose(struct collective_peers *m, const char *what, const char *why);
-// -1 when the wait is in vain (rank_pulse.h).
-int peers_check_deadline(struct collective_peers *m, struct pulse_wait *w);
+// -1 when all end, or the wait is in vain (rank_pulse.h).
+int peers_check(struct collective_peers *m, struct pulse_wait *w);
 // The main thread itself, or the device's stream, begins or ends to wait for others.
 void peers_wait_begins(struct collective_peers *m);
 void peers_wait_ends(struct collective_peers *m);

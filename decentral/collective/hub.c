@@ -28,7 +28,6 @@
 #include "shared/core/error.h"
 #include "shared/core/processors.h"
 #include "shared/core/segment.h"
-#include "shared/launch/stop.h"
 
 #define SMALL_MOST  ((size_t)64 << 10)   // of a window of threads
 #define SMALL_BYTES ((size_t)512 << 10)  // and of all ranks'
@@ -84,7 +83,7 @@ static struct hub *hub_begin(int size) {
         return NULL;
     }
     struct hub *h = open_hub(memory, size, false);
-    h->pulse = rank_pulse_start(-1, size, NULL, NULL);
+    h->pulse = rank_pulse_start(-1, size, NULL, NULL, &h->memory->end);
     return h;
 }
 
@@ -105,13 +104,7 @@ void hub_destroy(struct hub **hub) {
 }
 
 // Waits see it within a moment, also those that sleep.
-void hub_abort(struct hub *h, const char *why) { (void)last_word_say(&h->memory->end, why); }
-
-bool hub_aborted(struct hub *h, char *why, size_t why_bytes) {
-    const char *said = last_word(&h->memory->end);
-    if (said) snprintf(why, why_bytes, "%s", said);
-    return said;
-}
+void hub_abort(struct hub *h, const char *why) { rank_pulse_end(h->pulse, why, false); }
 
 // ---------------------------------------------------------------- running
 struct worker {
@@ -120,33 +113,14 @@ struct worker {
     struct hub *hub;
     int rank, rc;
     pthread_t thread;
-    char *why;        // of rc -1, malloc'd
-    double failed_s;  // when
 };
 
 static void *rank_main(void *arg) {
     struct worker *r = arg;
     r->rc = r->work(r->ctx, r->hub, r->rank);
     rank_pulse_computes(r->hub->pulse, r->rank, NULL);
-    if (!r->rc) return NULL;
-    r->why = xstrdup(error_last());
-    r->failed_s = now_seconds();
-    hub_abort(r->hub, r->why);  // the others must not wait for this rank
+    if (r->rc) hub_abort(r->hub, error_last());  // the others must not wait for this rank
     return NULL;
-}
-
-// The rank whose failure the others' are consequences of, or NULL. It told them why before it left; where
-// none did in these words, the first to leave.
-static const struct worker *first_to_fail(const struct worker *ranks, int count, struct hub *hub) {
-    const struct worker *first = NULL;
-    char why[512] = "";
-    bool told = hub_aborted(hub, why, sizeof why);
-    for (int i = 0; i < count; i++) {
-        if (!ranks[i].rc) continue;
-        if (told && !strncmp(ranks[i].why, why, sizeof why - 1)) return &ranks[i];
-        if (!first || ranks[i].failed_s < first->failed_s) first = &ranks[i];
-    }
-    return first;
 }
 
 int hub_run(int size, const char *flag, int (*work)(void *ctx, struct hub *hub, int rank), void *ctx) {
@@ -163,11 +137,11 @@ int hub_run(int size, const char *flag, int (*work)(void *ctx, struct hub *hub, 
         rc = fail("cannot start the thread of rank %d of %d: lower %s", started, size, flag);
         hub_abort(hub, error_last());
     }
-    for (int i = 0; i < started; i++) pthread_join(ranks[i].thread, NULL);
-    const struct worker *first = first_to_fail(ranks, started, hub);
-    if (first && !rc) error_take_over(first->why);
-    if (first) rc = -1;
-    for (int i = 0; i < started; i++) free(ranks[i].why);
+    for (int i = 0; i < started; i++) {
+        pthread_join(ranks[i].thread, NULL);
+        if (ranks[i].rc) rc = -1;
+    }
+    if (rc) error_take_over(rank_pulse_ended(hub->pulse));  // what the others' failures are consequences of
     free(ranks);
     hub_destroy(&hub);
     return rc;
@@ -199,11 +173,11 @@ static void sleep_on(const struct hub *h, struct hub_bell *b, uint32_t rung, dou
 #define TICK_S     0.02  // and one that waits for answers
 
 // What a rank tells is there for all; who asked last stands for all who did, and the first of them has rung.
-static bool send_word(void *ctx, int to, enum pulse_word word, char at) {
+static bool send_word(void *ctx, int to, const struct pulse_word *word) {
     struct hub *h = ctx;
     struct hub_rank *own = &h->memory->ranks[h->own], *other = &h->memory->ranks[to];
-    if (word == PULSE_TELL) {
-        atomic_store(&own->work, at);
+    if (word->kind == PULSE_TELL) {
+        atomic_store(&own->work, word->at);
         atomic_fetch_add(&own->told, 1);
     } else if (!atomic_exchange(&other->asked, 1 + h->own)) {
         hub_ring(h, &other->bell);
@@ -217,15 +191,15 @@ static void look(void *ctx, struct rank_pulse *p) {
     struct hub_memory *m = h->memory;
     h->rung = atomic_load(&m->ranks[h->own].bell.rung);
     int from = atomic_exchange(&m->ranks[h->own].asked, 0) - 1;
-    if (from >= 0) rank_pulse_heard(p, from, PULSE_ASK, DEV_RESTS);
+    if (from >= 0) rank_pulse_heard(p, from, &(struct pulse_word){.kind = PULSE_ASK});
     for (int i = 0; i < h->size; i++) {
         uint32_t told = atomic_load(&m->ranks[i].told);
         bool begins = !atomic_load(&m->ranks[i].pid);
+        char at = begins ? DEV_HOST_WORKS : (char)atomic_load(&m->ranks[i].work);
         if (begins && atomic_load(&m->end.stopped) == 1 + i)
             rank_pulse_stopped(p, i);
         else if (begins || told != h->told[i])
-            rank_pulse_heard(p, i, PULSE_TELL,
-                             begins ? DEV_HOST_WORKS : (char)atomic_load(&m->ranks[i].work));
+            rank_pulse_heard(p, i, &(struct pulse_word){.kind = PULSE_TELL, .at = at});
         h->told[i] = told;
     }
 }
@@ -250,7 +224,7 @@ struct hub *hub_join(void *memory, int rank, int size) {
     atomic_store(&h->memory->ranks[rank].pid, getpid());
     // Yama lets nobody read a process but its forefathers, and those it names: here its launcher and all that one starts.
     prctl(PR_SET_PTRACER, (unsigned long)getppid(), 0, 0, 0);
-    h->pulse = rank_pulse_start(rank, size, &ways, h);
+    h->pulse = rank_pulse_start(rank, size, &ways, h, &h->memory->end);
     if (h->pulse) return h;
     free(h->told);
     free(h);
@@ -340,7 +314,7 @@ static enum wait_end sleep_until(struct wait *w) {
     for (;;) {
         uint32_t rung = atomic_load(&w->bell->rung);
         if (w->over(w->arg)) return WAIT_OVER;
-        if (!w->endless && last_word(&t->hub->memory->end)) return WAIT_ABORTED;
+        if (!w->endless && rank_pulse_ended(t->hub->pulse)) return WAIT_ABORTED;
         if (rank_pulse_in_vain(t->hub->pulse, &p, w->why, sizeof w->why) && !w->over(w->arg))
             return WAIT_IN_VAIN;
         sleep_on(t->hub, w->bell, rung, SEE_S);
@@ -357,8 +331,7 @@ static enum wait_end await(struct wait *w) {
 
 // ---------------------------------------------------------------- failing
 int hub_fail_aborted(struct collective_hub *t, enum collective_primitive p) {
-    const char *why = last_word(&t->hub->memory->end);
-    if (t->hub->processes && atomic_load(&t->hub->memory->lost)) stop_run_lost(NULL);
+    const char *why = rank_pulse_ended(t->hub->pulse);
     return collective_impl_fail(&t->impl, "%s on channel %d: aborted: %s", collective_name(p), t->index,
                                 why ? why : "");
 }
@@ -376,12 +349,7 @@ static void say_missing(struct wait *w, uint64_t operation) {
     char text[COLLECTIVE_ERROR_BYTES], which[48] = "";
     if (operation) snprintf(which, sizeof which, " (operation %llu)", (unsigned long long)operation);
     snprintf(text, sizeof text, "%s on channel %d%s: %s", collective_name(w->p), t->index, which, w->why);
-    if (!t->hub->processes) stop_run_lost(text);
-    atomic_store(&t->hub->memory->lost, true);
-    if (last_word_say(&t->hub->memory->end, text))
-        stop_run_lost(text);
-    else
-        stop_run_lost(NULL);
+    rank_pulse_end(t->hub->pulse, text, true);
     collective_impl_fail(&w->t->impl, "%s", text);
 }
 
@@ -434,7 +402,7 @@ static int stay(struct collective_hub *t, enum collective_primitive p, struct me
 }
 
 int hub_meet_first(struct collective_hub *t, enum collective_primitive p) {
-    if (last_word(&t->hub->memory->end)) return hub_fail_aborted(t, p);
+    if (rank_pulse_ended(t->hub->pulse)) return hub_fail_aborted(t, p);
     int rc = stay(t, p, come(t));
     if (rc == 0) hub_slot(t, t->rank)->passed++;
     return rc;

@@ -18,10 +18,9 @@ struct hub *hub_create(int size);  // for threads. NULL after logging
 void hub_destroy(struct hub **h);
 // Any thread. Ends the waits of every rank.
 void hub_abort(struct hub *h, const char *why);
-bool hub_aborted(struct hub *h, char *why, size_t why_bytes);  // why is written when true
 
 // Runs work(ctx, hub, rank) for each of `size` ranks on a thread of its own, until all have returned. A rank whose work
-// fails aborts the hub. 0, or -1: the failure whose consequences the others are is then this thread's last error.
+// fails aborts the hub. 0, or -1: why the first did is then this thread's last error.
 // flag: what sets size, for the message where a thread cannot be started.
 int hub_run(int size, const char *flag, int (*work)(void *ctx, struct hub *hub, int rank), void *ctx);
 

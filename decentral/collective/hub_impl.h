@@ -46,7 +46,6 @@
 #include "decentral/collective/hub.h"
 #include "decentral/collective/rank_pulse.h"
 #include "kernels/backend.h"
-#include "shared/launch/last_word.h"
 
 enum hub_point { HUB_READY, HUB_SUMMED, HUB_DONE, HUB_POINTS };
 
@@ -125,7 +124,6 @@ struct hub_rank {
 
 struct hub_memory {
     struct last_word end;
-    _Atomic bool lost;        // a rank does not come: what is said there is as good as its death
     struct hub_rank ranks[];  // (size)
 };
 

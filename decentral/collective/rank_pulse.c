@@ -5,12 +5,14 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "decentral/collective/collective_impl.h"
 #include "kernels/backend.h"
 #include "kernels/operations.h"
 #include "shared/core/error.h"
+#include "shared/launch/stop.h"
 #include "shared/time/turn_clock.h"
 
 #define TICK_S           0.02  // between looks; an answer takes two of them
@@ -35,10 +37,12 @@ struct rank_pulse {
     void *ctx;
     pthread_t thread;
     atomic_bool ending;
-    pthread_mutex_t lock;     // guards what follows
-    bool waits;               // the main thread, beside the device, for others
-    double since_s, until_s;  // others are asked from .. to
-    double every_s, asked_s;  // between two questions; when the last one was
+    struct last_word own, *end;  // own: where ranks share none
+    atomic_bool loses;           // this process has given up a rank
+    pthread_mutex_t lock;        // guards what follows
+    bool waits;                  // the main thread, beside the device, for others
+    double since_s, until_s;     // others are asked from .. to
+    double every_s, asked_s;     // between two questions; when the last one was
     struct turn_clock turns;  // of the thread's; what came when, and is asked from when on, are moments of it
     struct pulse_rank ranks[];
 };
@@ -77,12 +81,17 @@ static char own_work(struct rank_pulse *p) {
     return work;
 }
 
-void rank_pulse_heard(struct rank_pulse *p, int from, enum pulse_word word, char at) {
+void rank_pulse_heard(struct rank_pulse *p, int from, const struct pulse_word *word) {
+    if (word->kind == PULSE_END) {
+        char why[sizeof word->why];
+        snprintf(why, sizeof why, "%.*s", (int)sizeof why - 1, word->why);
+        if (word->lost) atomic_store(&p->end->lost, true);
+        (void)last_word_say(p->end, why);
+    }
     pthread_mutex_lock(&p->lock);
-    if (word == PULSE_ASK)
-        p->ranks[from].wants = true;
-    else
-        note_answer(p, from, (enum dev_work)at);
+    if (word->kind == PULSE_ASK) p->ranks[from].wants = true;
+    if (word->kind == PULSE_TELL && word->at >= 0 && word->at <= DEV_HOST_WORKS)
+        note_answer(p, from, (enum dev_work)word->at);
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -98,8 +107,9 @@ static void answer(struct rank_pulse *p) {
         bool wants = p->ranks[i].wants;
         p->ranks[i].wants = false;
         pthread_mutex_unlock(&p->lock);
-        if (!wants || p->ways->send(p->ctx, i, PULSE_TELL, own_work(p))) continue;
-        rank_pulse_heard(p, i, PULSE_ASK, 0);
+        if (!wants || p->ways->send(p->ctx, i, &(struct pulse_word){.kind = PULSE_TELL, .at = own_work(p)}))
+            continue;
+        rank_pulse_heard(p, i, &(struct pulse_word){.kind = PULSE_ASK});
     }
 }
 
@@ -110,15 +120,19 @@ static bool is_due(struct rank_pulse *p, double now) {
     return true;
 }
 
+static void say_to_all(struct rank_pulse *p, const struct pulse_word *word) {
+    for (int i = 0; i < p->size; i++)
+        if (i != p->rank) p->ways->send(p->ctx, i, word);
+}
+
 // Whether this rank waits for answers.
 static bool ask(struct rank_pulse *p) {
     pthread_mutex_lock(&p->lock);
     double now = moment(p);
     bool asks = now < p->until_s, due = is_due(p, now);
     pthread_mutex_unlock(&p->lock);
-    char at = due ? own_work(p) : 0;
-    for (int i = 0; i < p->size && due; i++)
-        if (i != p->rank) p->ways->send(p->ctx, i, PULSE_ASK, at);
+    if (due) own_work(p);  // this rank's counts as well
+    if (due) say_to_all(p, &(struct pulse_word){.kind = PULSE_ASK});
     return asks;
 }
 
@@ -140,12 +154,14 @@ static void *pulse_main(void *arg) {
 }
 
 // ---------------------------------------------------------------- life
-struct rank_pulse *rank_pulse_start(int rank, int size, const struct pulse_ways *ways, void *ctx) {
+struct rank_pulse *rank_pulse_start(int rank, int size, const struct pulse_ways *ways, void *ctx,
+                                    struct last_word *end) {
     struct rank_pulse *p = xcalloc(1, sizeof *p + (size_t)size * sizeof *p->ranks);
     p->rank = rank;
     p->size = size;
     p->ways = ways;
     p->ctx = ctx;
+    p->end = end ? end : &p->own;
     p->turns.pause_s = TICK_S;
     atomic_init(&p->ending, false);
     pthread_mutex_init(&p->lock, NULL);
@@ -247,4 +263,21 @@ bool rank_pulse_in_vain(struct rank_pulse *p, struct pulse_wait *w, char *why, s
     snprintf(why, why_bytes, "rank %s did not come within %g s%s", ranks, w->deadline_s,
              any ? " and gives no sign of life" : "");
     return true;
+}
+
+// ---------------------------------------------------------------- the end
+void rank_pulse_end(struct rank_pulse *p, const char *why, bool lost) {
+    struct pulse_word word = {.kind = PULSE_END, .lost = lost};
+    bool loses = lost && !atomic_exchange(&p->loses, true);
+    if (lost) atomic_store(&p->end->lost, true);
+    bool first = last_word_say(p->end, why);
+    snprintf(word.why, sizeof word.why, "%s", why);
+    if (first && p->end == &p->own && p->ways) say_to_all(p, &word);
+    if (loses) stop_run_lost(first ? why : NULL);
+}
+
+const char *rank_pulse_ended(struct rank_pulse *p) {
+    const char *why = last_word(p->end);
+    if (why && atomic_load(&p->end->lost) && !atomic_load(&p->loses)) stop_run_lost(NULL);
+    return why;
 }

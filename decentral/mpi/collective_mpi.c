@@ -9,7 +9,7 @@
 //             marked broken and closed without MPI_Finalize, which would hang; when the process ends with
 //             an error, mpirun ends the job. A world that is refused after MPI_Init is left in the same way:
 //             MPI_Finalize of ranks that cannot reach each other has crashed inside of Open MPI.
-// Abort       Each communicator keeps a receive posted for abort messages; every wait tests it.
+// End         A word of the pulse (mpi_words.c), which every wait asks for.
 // Devices     What is not host memory is staged (collective_staged): the stream runs these calls as host
 //             functions.
 // Deadline    Beyond half of it peers are asked whether they live and compute (rank_pulse.h).
@@ -247,41 +247,14 @@ static int run_native(struct collective_peers *peers, const struct collective_ca
 }
 
 // ---------------------------------------------------------------- the table
-// The texts are short enough for MPI to send at once, before the receiver takes part.
-static void mpi_abort(struct collective *c, const char *why) {
-    struct collective_mpi *m = (struct collective_mpi *)c;
-    if (atomic_flag_test_and_set(&m->abort_begun)) return;
-    atomic_store(&m->world->broken, true);
-    m->word_out.lost = atomic_load(&m->world->lost);
-    snprintf(m->word_out.why, sizeof m->word_out.why, "%s", why);
-    for (int i = 0; i < c->size && m->comm != MPI_COMM_NULL; i++)
-        if (i != c->rank)
-            MPI_Isend(&m->word_out, sizeof m->word_out, MPI_BYTE, i, TAG_ABORT, m->comm, &m->abort_out[i]);
-    atomic_store(&m->abort_sent, true);
-}
-
-// mpi_check_abort takes the text that has come and fails the collective with it; later calls read that error.
-static bool mpi_aborted(struct collective *c, char *why, size_t why_bytes) {
-    struct collective_mpi *m = (struct collective_mpi *)c;
-    if (!atomic_load(&m->peers.impl.failed) && mpi_check_abort(m, "abort") == 0) return false;
-    snprintf(why, why_bytes, "%s", collective_error(c));
-    return true;
-}
-
 static void mpi_destroy(struct collective *c) {
     struct collective_mpi *m = (struct collective_mpi *)c;
     rank_pulse_computes(m->peers.pulse, m->world->rank, NULL);
     // A broken world leaves MPI's part behind: messages that refer to it may still be under way.
     if (!atomic_load(&m->world->broken)) {
-        if (m->abort_in != MPI_REQUEST_NULL) {
-            MPI_Cancel(&m->abort_in);
-            MPI_Wait(&m->abort_in, MPI_STATUS_IGNORE);
-        }
         if (m->comm != MPI_COMM_NULL) MPI_Comm_free(&m->comm);
-        free(m->abort_out);
     }
     peers_fini(&m->peers);
-    pthread_mutex_destroy(&m->abort_lock);
     free(m->requests);
     if (!atomic_load(&m->world->broken)) free(m);
 }
@@ -289,8 +262,8 @@ static void mpi_destroy(struct collective *c) {
 static const struct collective_ops mpi_ops = {
     .name = "mpi",
     .enqueue = collective_impl_enqueue,
-    .abort = mpi_abort,
-    .aborted = mpi_aborted,
+    .abort = peers_abort,
+    .aborted = peers_aborted,
     .destroy = mpi_destroy,
 };
 
@@ -302,9 +275,7 @@ static int open_communicator(struct collective_mpi *m) {
     if (mpi_wait_all(m, "duplicating the communicator", NULL) != 0) return -1;
     m->comm = m->coming;
     MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
-    rc =
-        MPI_Irecv(&m->word_in, sizeof m->word_in, MPI_BYTE, MPI_ANY_SOURCE, TAG_ABORT, m->comm, &m->abort_in);
-    return rc == MPI_SUCCESS ? 0 : mpi_fail(m, "posting the receive of aborts", rc);
+    return 0;
 }
 
 static const struct peers_engine exchange = {begin_exchange, end_exchange, push_exchange, run_native};
@@ -320,15 +291,9 @@ static struct collective *create(void *world, int rank, int channel, const struc
     m->peers.engine = &exchange;
     m->peers.pulse = w->words->pulse;
     m->peers.broken = &w->broken;
-    m->peers.lost = &w->lost;
     m->world = w;
     m->comm = MPI_COMM_NULL;
-    m->abort_in = MPI_REQUEST_NULL;
-    pthread_mutex_init(&m->abort_lock, NULL);
-    atomic_flag_clear(&m->abort_begun);
-    atomic_init(&m->abort_sent, false);
     m->requests = xcalloc(2 * (unsigned long)w->size, sizeof *m->requests);
-    m->abort_out = xcalloc((unsigned long)w->size, sizeof *m->abort_out);
     if (open_communicator(m) == 0) {
         if (o->dev) rank_pulse_computes(m->peers.pulse, w->rank, o->dev);
         return &m->peers.impl.head;

@@ -1,7 +1,6 @@
 // How a rank over Open MPI waits for what it has posted: it tests, and between the tests asks whether somebody has aborted,
 // whether the deadline has come, and who lives.
 #include <sched.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -9,31 +8,12 @@
 #include "decentral/mpi/mpi_impl.h"
 #include "kernels/backend.h"
 #include "shared/core/error.h"
-#include "shared/launch/stop.h"
 
 int mpi_fail(struct collective_mpi *m, const char *what, int code) {
     char text[MPI_MAX_ERROR_STRING] = "unknown error";
     int n;
     MPI_Error_string(code, text, &n);
     return peers_fail(&m->peers, what, text);
-}
-
-// -1 once somebody has aborted this communicator.
-int mpi_check_abort(struct collective_mpi *m, const char *what) {
-    char why[sizeof m->word_in.why + 64];
-    int done = 0;
-    MPI_Status status;
-    if (atomic_load(&m->abort_sent)) {
-        snprintf(why, sizeof why, "aborted: %s", m->word_out.why);
-        return peers_fail(&m->peers, what, why);
-    }
-    pthread_mutex_lock(&m->abort_lock);
-    if (m->abort_in != MPI_REQUEST_NULL && MPI_Test(&m->abort_in, &done, &status) != MPI_SUCCESS) done = 0;
-    pthread_mutex_unlock(&m->abort_lock);
-    if (!done) return 0;
-    snprintf(why, sizeof why, "aborted by rank %d: %s", status.MPI_SOURCE, m->word_in.why);
-    if (m->word_in.lost) stop_run_lost(NULL);
-    return peers_fail(&m->peers, what, why);
 }
 
 static bool is_missing(const void *ctx, int rank) {
@@ -113,8 +93,7 @@ static int test_until_done(struct collective_mpi *m, const char *what, const siz
             break;
         }
         if (done) return expected ? check_lengths(m, what, expected, statuses) : 0;
-        if (mpi_check_abort(m, what) != 0) break;
-        if (peers_check_deadline(&m->peers, &w)) break;
+        if (peers_check(&m->peers, &w)) break;
         pause_between_tests(w.since_s);
     }
     return -1;

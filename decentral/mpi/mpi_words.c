@@ -5,13 +5,13 @@
 #include "decentral/mpi/mpi_impl.h"
 #include "shared/core/error.h"
 
-#define TAG_WORD   71   // of PULSE_ASK; the next one of PULSE_TELL
+#define TAG_WORD   71   // of PULSE_ASK; the next ones of the others
 #define SETTLING_S 1.0  // for messages under way at the end
 
-static void receive(struct mpi_words *w, int word) {
-    if (MPI_Irecv(&w->in_text[word], 1, MPI_CHAR, MPI_ANY_SOURCE, TAG_WORD + word, MPI_COMM_WORLD,
-                  &w->in[word]) != MPI_SUCCESS)
-        w->in[word] = MPI_REQUEST_NULL;
+static void receive(struct mpi_words *w, int kind) {
+    if (MPI_Irecv(&w->in_word[kind], sizeof *w->in_word, MPI_BYTE, MPI_ANY_SOURCE, TAG_WORD + kind,
+                  MPI_COMM_WORLD, &w->in[kind]) != MPI_SUCCESS)
+        w->in[kind] = MPI_REQUEST_NULL;
 }
 
 // The sender of a message, or -1.
@@ -31,18 +31,21 @@ static bool is_free(MPI_Request *request) {
 
 static void look(void *ctx, struct rank_pulse *p) {
     struct mpi_words *w = ctx;
-    for (int word = 0; word < PULSE_WORDS; word++)
-        for (int from; (from = came(&w->in[word])) >= 0; receive(w, word))
-            rank_pulse_heard(p, from, (enum pulse_word)word, w->in_text[word]);
+    for (int kind = 0; kind < PULSE_KINDS; kind++)
+        for (int from; (from = came(&w->in[kind])) >= 0; receive(w, kind))
+            rank_pulse_heard(p, from, &w->in_word[kind]);
 }
 
-static bool send_word(void *ctx, int to, enum pulse_word word, char at) {
+// Short enough for MPI to send at once, before the receiver takes part.
+static bool send_word(void *ctx, int to, const struct pulse_word *word) {
     struct mpi_words *w = ctx;
-    if (!is_free(&w->out[word][to])) return false;
-    w->out_text[word][to] = at;
-    if (MPI_Isend(&w->out_text[word][to], 1, MPI_CHAR, to, TAG_WORD + (int)word, MPI_COMM_WORLD,
-                  &w->out[word][to]) != MPI_SUCCESS)
-        w->out[word][to] = MPI_REQUEST_NULL;
+    int bytes = word->kind == PULSE_END ? sizeof *word : offsetof(struct pulse_word, lost);
+    struct pulse_word *out = &w->out_word[(int)word->kind][to];
+    MPI_Request *request = &w->out[(int)word->kind][to];
+    if (!is_free(request)) return false;
+    *out = *word;
+    if (MPI_Isend(out, bytes, MPI_BYTE, to, TAG_WORD + word->kind, MPI_COMM_WORLD, request) != MPI_SUCCESS)
+        *request = MPI_REQUEST_NULL;
     return true;
 }
 
@@ -50,11 +53,13 @@ struct mpi_words *mpi_words_start(int rank, int size) {
     static const struct pulse_ways ways = {.send = send_word, .look = look};
     struct mpi_words *w = xcalloc(1, sizeof *w);
     w->size = size;
-    for (int word = 0; word < PULSE_WORDS; word++) {
-        for (int i = 0; i < size; i++) w->out[word][i] = MPI_REQUEST_NULL;
-        receive(w, word);
+    for (int kind = 0; kind < PULSE_KINDS; kind++) {
+        w->out[kind] = xcalloc((unsigned long)size, sizeof *w->out[kind]);
+        w->out_word[kind] = xcalloc((unsigned long)size, sizeof *w->out_word[kind]);
+        for (int i = 0; i < size; i++) w->out[kind][i] = MPI_REQUEST_NULL;
+        receive(w, kind);
     }
-    w->pulse = rank_pulse_start(rank, size, &ways, w);
+    w->pulse = rank_pulse_start(rank, size, &ways, w, NULL);
     return w->pulse ? w : NULL;  // MPI refers to w until it ends
 }
 
@@ -73,9 +78,12 @@ void mpi_words_stop(struct mpi_words **words, bool broken) {
     bool settled = false;
     for (double until = now_seconds() + SETTLING_S; !settled && now_seconds() < until;) {
         settled = true;
-        for (int i = 0; i < PULSE_WORDS * w->size; i++)
+        for (int i = 0; i < PULSE_KINDS * w->size; i++)
             settled = is_free(&w->out[i / w->size][i % w->size]) && settled;
     }
-    for (int word = 0; word < PULSE_WORDS; word++) cancel(&w->in[word]);
+    for (int kind = 0; kind < PULSE_KINDS; kind++) {
+        cancel(&w->in[kind]);
+        if (settled) free(w->out[kind]), free(w->out_word[kind]);
+    }
     if (settled) free(w);
 }

@@ -32,11 +32,9 @@ static bool gone_wrong(struct collective_nccl *c, struct nccl_entry *e, char *wh
         snprintf(why, why_bytes, "NCCL: %s", w->api->GetErrorString(r));
         return true;
     }
-    char text[256] = "";
-    if (nccl_meeting_aborted(w->o.meeting, text, sizeof text)) {
-        snprintf(why, why_bytes, "aborted: %s", text);
-        return true;
-    }
+    const char *text = nccl_meeting_aborted(w->o.meeting);
+    if (text) snprintf(why, why_bytes, "aborted: %s", text);
+    if (text) return true;
     if (w->so->event_passed(e->start) != 1) return false;
     if (e->waiting_since_s == 0) e->waiting_since_s = now_seconds();
     if (c->impl.head.deadline_s <= 0 || now_seconds() - e->waiting_since_s <= c->impl.head.deadline_s)

@@ -27,9 +27,7 @@ int nccl_meeting_share(struct nccl_meeting *m, int root, void *bytes, size_t siz
 
 void nccl_meeting_abort(struct nccl_meeting *m, const char *why) { collective_abort(m->under, why); }
 
-bool nccl_meeting_aborted(struct nccl_meeting *m, char *why, size_t why_bytes) {
-    return collective_aborted(m->under, why, why_bytes);
-}
+const char *nccl_meeting_aborted(struct nccl_meeting *m) { return collective_aborted(m->under); }
 
 int nccl_meeting_open(struct nccl_meeting **out, const struct collective_source *under, double deadline_s) {
     const char *why = "";

@@ -13,6 +13,6 @@ void nccl_meeting_close(struct nccl_meeting **m);  // after the world that uses 
 int nccl_meeting_share(struct nccl_meeting *m, int root, void *bytes, size_t size);
 // As far as those collectives can.
 void nccl_meeting_abort(struct nccl_meeting *m, const char *why);
-bool nccl_meeting_aborted(struct nccl_meeting *m, char *why, size_t why_bytes);  // never blocks
+const char *nccl_meeting_aborted(struct nccl_meeting *m);  // never blocks
 
 #endif

@@ -11,35 +11,16 @@
 
 #include "decentral/collective/collective_peers.h"
 #include "shared/core/error.h"
-#include "shared/launch/stop.h"
 
 #define SLICE_MS    10                 // of a wait
 #define OWN_STAGING ((size_t)4 << 10)  // a peer, where none is given
-
-// What a rank says to another one beside its calls.
-enum { WORD_ASK = PULSE_ASK, WORD_TELL = PULSE_TELL, WORD_ABORT /* of channel 0 */ };
-
-struct word {
-    int kind;
-    char at;    // of the pulse's
-    bool lost;  // of an abort: it has given up another rank, which is as good as that one's death
-    char why[250];
-};
-
-// The first rank that has aborted a channel. from -1: nobody has.
-struct abort {
-    int from;
-    struct word word;
-};
 
 struct tcp_world {
     int rank, size;
     struct mesh *mesh;
     struct rank_pulse *pulse;
-    atomic_bool ready;         // the pulse is there
-    atomic_bool broken, lost;  // lost: this rank has given up another one
-    pthread_mutex_t lock;      // of aborts
-    struct abort aborts[COLLECTIVE_CHANNELS];
+    atomic_bool ready;  // all connections are there
+    atomic_bool broken;
 };
 
 struct collective_tcp {
@@ -51,65 +32,45 @@ struct collective_tcp {
 static struct collective_tcp *of(struct collective_peers *p) { return (struct collective_tcp *)p; }
 
 // ---------------------------------------------------------------- words
-static void note_abort(struct tcp_world *w, int channel, int from, const struct word *word) {
-    pthread_mutex_lock(&w->lock);
-    if (w->aborts[channel].from < 0) w->aborts[channel] = (struct abort){from, *word};
-    pthread_mutex_unlock(&w->lock);
-}
-
 static void hear_word(void *ctx, int from, const void *bytes, size_t n) {
-    struct tcp_world *w = ctx;
-    struct word word;
+    struct pulse_word word;
     if (n != sizeof word) return;
     memcpy(&word, bytes, sizeof word);
-    word.why[sizeof word.why - 1] = 0;
-    int channel = word.kind - WORD_ABORT;
-    if (channel >= 0 && channel < COLLECTIVE_CHANNELS) note_abort(w, channel, from, &word);
-    bool pulse = word.kind >= 0 && channel < 0 && word.at >= 0 && word.at <= DEV_HOST_WORKS;
-    if (pulse && atomic_load(&w->ready))
-        rank_pulse_heard(w->pulse, from, (enum pulse_word)word.kind, word.at);
+    rank_pulse_heard(((struct tcp_world *)ctx)->pulse, from, &word);
 }
 
-static bool send_pulse(void *ctx, int to, enum pulse_word kind, char at) {
-    struct word word = {.kind = (int)kind, .at = at};
-    return mesh_say(((struct tcp_world *)ctx)->mesh, to, &word, sizeof word);
+static bool send_word(void *ctx, int to, const struct pulse_word *word) {
+    struct tcp_world *w = ctx;
+    return atomic_load(&w->ready) && mesh_say(w->mesh, to, word, sizeof *word);
 }
 
 static void look(void *ctx, struct rank_pulse *p) {
+    struct tcp_world *w = ctx;
     (void)p;
-    mesh_look(((struct tcp_world *)ctx)->mesh);
-}
-
-static bool find_abort(struct tcp_world *w, int channel, struct abort *out) {
-    pthread_mutex_lock(&w->lock);
-    *out = w->aborts[channel];
-    pthread_mutex_unlock(&w->lock);
-    return out->from >= 0;
+    if (atomic_load(&w->ready)) mesh_look(w->mesh);
 }
 
 // ---------------------------------------------------------------- life
 int tcp_world_open(struct tcp_world **out, const struct tcp_world_options *o) {
-    static const struct pulse_ways ways = {.send = send_pulse, .look = look};
+    static const struct pulse_ways ways = {.send = send_word, .look = look};
     *out = NULL;
     if (o->size > REDUCE_MAX) return fail("%d ranks over tcp; at most %d are possible", o->size, REDUCE_MAX);
     struct tcp_world *w = xcalloc(1, sizeof *w);
     w->rank = o->rank;
     w->size = o->size;
-    pthread_mutex_init(&w->lock, NULL);
-    for (int i = 0; i < COLLECTIVE_CHANNELS; i++) w->aborts[i].from = -1;
-    int rc = mesh_open(&w->mesh, &(struct mesh_options){.rank = o->rank,
-                                                        .size = o->size,
-                                                        .lanes = COLLECTIVE_CHANNELS,
-                                                        .listen = o->listen,
-                                                        .key = o->key,
-                                                        .deadline_s = o->deadline_s,
-                                                        .meet = o->meet,
-                                                        .meet_ctx = o->ctx,
-                                                        .word = hear_word,
-                                                        .ctx = w});
-    if (!rc) w->pulse = rank_pulse_start(w->rank, w->size, &ways, w);
-    atomic_store(&w->ready, w->pulse != NULL);
-    if (!w->pulse) tcp_world_close(&w);
+    w->pulse = rank_pulse_start(w->rank, w->size, &ways, w, NULL);
+    int rc = !w->pulse || mesh_open(&w->mesh, &(struct mesh_options){.rank = o->rank,
+                                                                     .size = o->size,
+                                                                     .lanes = COLLECTIVE_CHANNELS,
+                                                                     .listen = o->listen,
+                                                                     .key = o->key,
+                                                                     .deadline_s = o->deadline_s,
+                                                                     .meet = o->meet,
+                                                                     .meet_ctx = o->ctx,
+                                                                     .word = hear_word,
+                                                                     .ctx = w});
+    atomic_store(&w->ready, !rc);
+    if (rc) tcp_world_close(&w);
     *out = w;
     return w ? 0 : -1;
 }
@@ -120,7 +81,6 @@ void tcp_world_close(struct tcp_world **world) {
     if (w->mesh && !atomic_load(&w->broken)) mesh_leave(w->mesh);
     rank_pulse_stop(&w->pulse);
     mesh_close(&w->mesh);
-    pthread_mutex_destroy(&w->lock);
     free(w);
     *world = NULL;
 }
@@ -139,29 +99,16 @@ static int begin_exchange(struct collective_peers *p, enum collective_primitive 
     return 0;
 }
 
-static int check_abort(struct collective_tcp *m, const char *what) {
-    struct abort a;
-    char why[sizeof a.word.why + 64];
-    if (!find_abort(m->world, m->peers.channel, &a)) return 0;
-    if (a.from == m->world->rank)
-        snprintf(why, sizeof why, "aborted: %s", a.word.why);
-    else
-        snprintf(why, sizeof why, "aborted by rank %d: %s", a.from, a.word.why);
-    if (a.word.lost && a.from != m->world->rank) stop_run_lost(NULL);
-    return peers_fail(&m->peers, what, why);
-}
-
 // -1 when the wait is over: nothing more will come of it.
 static bool is_missing(const void *missing, int rank) { return ((const bool *)missing)[rank]; }
 
 static int look_around(struct collective_tcp *m, struct pulse_wait *w) {
     bool missing[REDUCE_MAX] = {false};
     char why[LANES_WHY], text[LANES_WHY + 64];
-    if (check_abort(m, w->what)) return -1;
     w->ctx = missing;
     mesh_missing(m->world->mesh, m->peers.channel, missing);
-    int gone = mesh_gone(m->world->mesh, missing, why);
-    if (gone < 0) return peers_check_deadline(&m->peers, w);
+    int gone = rank_pulse_ended(m->world->pulse) ? -1 : mesh_gone(m->world->mesh, missing, why);
+    if (gone < 0) return peers_check(&m->peers, w);
     snprintf(text, sizeof text, "rank %d is gone: %s", gone, why);
     return peers_lose(&m->peers, w->what, text);
 }
@@ -194,25 +141,6 @@ static void push(struct collective_peers *p) { mesh_turn(of(p)->world->mesh); }
 static const struct peers_engine exchange = {.begin = begin_exchange, .end = end_exchange, .push = push};
 
 // ---------------------------------------------------------------- the table
-static void tcp_abort(struct collective *c, const char *why) {
-    struct collective_tcp *m = (struct collective_tcp *)c;
-    struct tcp_world *w = m->world;
-    struct word word = {.kind = WORD_ABORT + m->peers.channel, .lost = atomic_load(&w->lost)};
-    snprintf(word.why, sizeof word.why, "%s", why);
-    atomic_store(&w->broken, true);
-    for (int i = 0; i < w->size; i++)
-        if (i != w->rank) mesh_say(w->mesh, i, &word, sizeof word);
-    note_abort(w, m->peers.channel, w->rank, &word);
-}
-
-// Later calls read the error that this keeps.
-static bool tcp_aborted(struct collective *c, char *why, size_t why_bytes) {
-    struct collective_tcp *m = (struct collective_tcp *)c;
-    if (!atomic_load(&m->peers.impl.failed) && check_abort(m, "abort") == 0) return false;
-    snprintf(why, why_bytes, "%s", collective_error(c));
-    return true;
-}
-
 static void tcp_destroy(struct collective *c) {
     struct collective_tcp *m = (struct collective_tcp *)c;
     rank_pulse_computes(m->world->pulse, m->world->rank, NULL);
@@ -225,8 +153,8 @@ static void tcp_destroy(struct collective *c) {
 static const struct collective_ops tcp_ops = {
     .name = "tcp",
     .enqueue = collective_impl_enqueue,
-    .abort = tcp_abort,
-    .aborted = tcp_aborted,
+    .abort = peers_abort,
+    .aborted = peers_aborted,
     .destroy = tcp_destroy,
 };
 
@@ -251,7 +179,6 @@ static struct collective *create(void *world, int rank, int channel, const struc
     m->peers.engine = &exchange;
     m->peers.pulse = w->pulse;
     m->peers.broken = &w->broken;
-    m->peers.lost = &w->lost;
     m->world = w;
     if (o->dev) rank_pulse_computes(w->pulse, w->rank, o->dev);
     return &m->peers.impl.head;

@@ -1,5 +1,5 @@
-// Why all ranks of a job must end, in memory that they share: the first that says it is heard. And which of them cannot say
-// anything.
+// Why all ranks of a job must end: the first that says it is heard. It lies in memory that ranks and their launcher share, or in a
+// process's own, where it comes as a word (decentral/collective/rank_pulse.h).
 #ifndef STARRING_SHARED_LAUNCH_LAST_WORD_H
 #define STARRING_SHARED_LAUNCH_LAST_WORD_H
 
@@ -7,11 +7,12 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#define LAST_WORD_BYTES 512
+#define LAST_WORD_BYTES 2048
 
 // Zeros: nobody has said anything.
 struct last_word {
     _Atomic int state;  // 1: it is being written; 2: it is there
+    _Atomic bool lost;  // a rank does not come: what is said is as good as its death
     char text[LAST_WORD_BYTES];
     _Atomic int
         stopped;  // 1 + the rank of one that a signal has stopped for a while, as their launcher sees; 0: of none

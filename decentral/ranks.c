@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "decentral/collective/hub.h"
+#include "decentral/collective/ring_meeting.h"
 #include "decentral/mpi/mpi_load.h"
 #include "decentral/nccl/collective_nccl.h"
 #include "decentral/nccl/nccl_world.h"
@@ -26,7 +27,7 @@ struct ring_source {
     struct collective_source source;
     struct tcp_world *tcp;
     struct job_key key;  // of tcp
-    struct nccl_meeting *meeting;
+    struct ring_meeting meeting;
     struct nccl_world *nccl;
 };
 
@@ -79,11 +80,11 @@ struct collective_source ranks_predicted(const struct config *c, int rank) {
 // Each process has looked at its own machine: "auto" may have become different things.
 static int agree(struct ring_source *r, enum ring_collective kind, const struct ring_place *p) {
     enum ring_collective first = kind;
-    if (nccl_meeting_share(r->meeting, 0, &first, sizeof first) != 0) return -1;
+    if (ring_meeting_share(&r->meeting, 0, &first, sizeof first) != 0) return -1;
     if (first == kind) return 0;
     fail("rank %d would use --collective %s, rank 0 %s: their machines differ; choose one for all", p->rank,
          engine_rows[kind].name, engine_rows[first].name);
-    nccl_meeting_abort(r->meeting, error_last());
+    collective_abort(r->meeting.under, error_last());
     return -1;
 }
 
@@ -91,7 +92,7 @@ static int open_nccl(struct ring_source *r, const struct ring_place *p) {
     return nccl_world_open(&r->nccl, &(struct nccl_world_options){.device = p->dev,
                                                                   .rank = p->rank,
                                                                   .size = p->size,
-                                                                  .meeting = r->meeting,
+                                                                  .meeting = &r->meeting,
                                                                   .deadline_s = p->deadline_s});
 }
 
@@ -105,7 +106,7 @@ static int meet_here(void *source, const void *mine, size_t bytes, void *all) {
     int rc = 0;
     memcpy((char *)all + (size_t)r->source.rank * bytes, mine, bytes);
     for (int i = 0; i < r->source.size && !rc; i++)
-        rc = nccl_meeting_share(r->meeting, i, (char *)all + (size_t)i * bytes, bytes);
+        rc = ring_meeting_share(&r->meeting, i, (char *)all + (size_t)i * bytes, bytes);
     return rc;
 }
 
@@ -136,7 +137,7 @@ int ring_source_open(struct ring_source **out, enum ring_collective kind, const 
     *out = NULL;
     if (rc == 0 && (kind == RING_NCCL || (kind == RING_TCP && !joined) || (processes && device_memory))) {
         struct collective_source under = source_of(p->host, false, p, r);
-        rc = nccl_meeting_open(&r->meeting, &under, p->deadline_s);
+        rc = ring_meeting_open(&r->meeting, &under, p->deadline_s);
         if (rc == 0 && processes && device_memory) rc = agree(r, kind, p);
     }
     if (rc == 0 && kind == RING_TCP && !joined) rc = open_tcp(r, p);
@@ -156,7 +157,7 @@ void ring_source_close(struct ring_source **source) {
     struct ring_source *r = *source;
     if (!r) return;
     nccl_world_close(&r->nccl);
-    nccl_meeting_close(&r->meeting);
+    ring_meeting_close(&r->meeting);
     tcp_world_close(&r->tcp);
     job_key_forget(&r->key);
     free(r);
@@ -420,7 +421,6 @@ static int run_started(struct run *r, ranks_create *create_one) {
     own.place.world = mpi ? (void *)world : hub ? (void *)hub : r->meet;
     status = own.place.host == RING_SHM && !hub ? -1 : train(&own, local_rank);
     if (joins) rendezvous_watch(r->meet, NULL, NULL);
-    if (hub && status) hub_abort(hub, error_last());
     if (joins && status) say_lost(r);
     hub_destroy(&hub);
     segment_close(&memory);

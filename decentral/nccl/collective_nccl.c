@@ -32,7 +32,7 @@ static bool gone_wrong(struct collective_nccl *c, struct nccl_entry *e, char *wh
         snprintf(why, why_bytes, "NCCL: %s", w->api->GetErrorString(r));
         return true;
     }
-    const char *text = nccl_meeting_aborted(w->o.meeting);
+    const char *text = collective_aborted(w->o.meeting->under);
     if (text) snprintf(why, why_bytes, "aborted: %s", text);
     if (text) return true;
     if (w->so->event_passed(e->start) != 1) return false;
@@ -165,7 +165,7 @@ static struct collective *create(void *world, int rank, int channel, const struc
         c->ring[i].done = w->events[channel][i].done;
     }
     if (rank == 0 && w->api->GetUniqueId(&x.id) != ncclSuccess) made = false;
-    int rc = nccl_meeting_share(w->o.meeting, 0, &x.id, sizeof x.id);
+    int rc = ring_meeting_share(w->o.meeting, 0, &x.id, sizeof x.id);
     if (rc == 0 && made) {
         w->so->submit(w->setup, "creating a communicator", create_comm, &x);
         rc = stream_sync(w->setup);

@@ -18,7 +18,7 @@ int nccl_give_up(struct collective_nccl *c, struct stream *s, const char *what, 
     if (c->comm) w->api->CommAbort(c->comm);
     c->comm = NULL;
     pthread_mutex_unlock(&c->comm_lock);
-    if (first) nccl_meeting_abort(w->o.meeting, c->impl.error);
+    if (first) collective_abort(w->o.meeting->under, c->impl.error);
     return -1;
 }
 

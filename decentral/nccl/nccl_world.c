@@ -88,7 +88,7 @@ int nccl_check_devices(const struct nccl_world *w, int nccl_version) {
     gethostname(mine->host, sizeof mine->host - 1);
     snprintf(mine->bus_id, sizeof mine->bus_id, "%s", facts.bus_id);
     for (int i = 0; i < w->o.size; i++)
-        if (nccl_meeting_share(w->o.meeting, i, &gpus[i], sizeof gpus[i]) != 0) return -1;
+        if (ring_meeting_share(w->o.meeting, i, &gpus[i], sizeof gpus[i]) != 0) return -1;
     for (int i = 0; i < w->o.size; i++)
         for (int k = i + 1; k < w->o.size; k++)
             if (memcmp(&gpus[i], &gpus[k], sizeof gpus[i]) == 0 &&

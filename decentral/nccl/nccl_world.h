@@ -6,7 +6,7 @@
 #ifndef STARRING_DECENTRAL_NCCL_NCCL_WORLD_H
 #define STARRING_DECENTRAL_NCCL_NCCL_WORLD_H
 
-#include "decentral/nccl/nccl_meeting.h"
+#include "decentral/collective/ring_meeting.h"
 
 // Whether NCCL can be used at all: libnccl.so.2 loads (and stays). Else *why is a sentence,
 // valid until the next call.
@@ -15,7 +15,7 @@ bool nccl_available(const char **why);
 struct nccl_world_options {
     struct device *device;  // a CUDA device, of this rank alone
     int rank, size;
-    struct nccl_meeting *meeting;
+    struct ring_meeting *meeting;
     double deadline_s;  // of opening and creating; 0: none
 };
 

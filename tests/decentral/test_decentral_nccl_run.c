@@ -14,9 +14,9 @@
 #include "kernels/cuda/host/workspace.c"
 
 #include "decentral/collective/hub.h"
+#include "decentral/collective/ring_meeting.h"
 #include "decentral/nccl/collective_nccl.h"
 #include "decentral/nccl/nccl_impl.h"
-#include "decentral/nccl/nccl_meeting.h"
 #include "decentral/nccl/nccl_world.c"
 
 // After the sources: cmocka has a macro called fail.
@@ -41,7 +41,7 @@ struct nccl_rank {
     char error[512];
 };
 
-static struct nccl_world *fake_world(const struct nccl_rank *r, struct nccl_meeting *meeting) {
+static struct nccl_world *fake_world(const struct nccl_rank *r, struct ring_meeting *meeting) {
     struct nccl_world *w = xcalloc(1, sizeof *w);
     w->o = (struct nccl_world_options){
         .device = r->dev, .rank = r->rank, .size = r->size, .meeting = meeting, .deadline_s = 20};
@@ -58,13 +58,13 @@ static struct nccl_world *fake_world(const struct nccl_rank *r, struct nccl_meet
 static void *rank_main(void *arg) {
     struct nccl_rank *r = arg;
     struct collective_source under = {&collective_threads_kind, r->hub, r->rank, r->size};
-    struct nccl_meeting *meeting = NULL;
+    struct ring_meeting meeting = {0};
     error_quiet(1);
     r->rc = -1;
     dev_open(starring_cuda_so.backend, &(struct device_options){.label = "rank"}, &r->dev);
     r->s = stream_create(r->dev, "comm");
-    nccl_meeting_open(&meeting, &under, 10);
-    struct nccl_world *w = fake_world(r, meeting);
+    ring_meeting_open(&meeting, &under, 10);
+    struct nccl_world *w = fake_world(r, &meeting);
     void *staging = r->staging_bytes ? dev_alloc(r->dev, MEM_COMM, r->staging_bytes) : NULL;
     struct collective_options o = {.mode = r->mode,
                                    .wire = &r->wire,
@@ -79,7 +79,7 @@ static void *rank_main(void *arg) {
     stream_destroy(&r->s);
     if (staging) dev_free(r->dev, MEM_COMM, staging, r->staging_bytes);
     nccl_world_close(&w);
-    nccl_meeting_close(&meeting);
+    ring_meeting_close(&meeting);
     dev_close(&r->dev);
     return NULL;
 }

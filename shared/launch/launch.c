@@ -210,6 +210,7 @@ static void begin_anew(struct launcher *l) {
 // The others have nothing to say: they wait for the one that has died, or soon would.
 static void end_together(struct launcher *l, const char *why, const char *text) {
     char left[64];
+    signal_all(l, SIGKILL);  // before they hear of it and say it as well
     l->anew = l->incidents < l->o.restarts.count && !l->interrupted_by && !l->kill_at_s;
     l->incidents += l->anew;
     snprintf(l->why, sizeof l->why, "%s", why);
@@ -223,7 +224,6 @@ static void end_together(struct launcher *l, const char *why, const char *text) 
     } else {
         end_job(l, why, text, "");
     }
-    signal_all(l, SIGKILL);
 }
 
 // ---------------------------------------------------------------- what becomes of the job without a child

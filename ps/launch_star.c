@@ -1,7 +1,6 @@
 #include "ps/launch_star.h"
 
 #include <pthread.h>
-#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -10,60 +9,126 @@
 #include <unistd.h>
 
 #include "ps/job/consistency.h"
+#include "ps/job/placement.h"
 #include "ps/job/ps.h"
-#include "ps/net/net.h"
-#include "ps/star_ranks.h"
+#include "ps/net/member.h"
 #include "shared/core/background.h"
 #include "shared/core/error.h"
 #include "shared/core/output.h"
+#include "shared/fabric/address.h"
 #include "shared/fabric/job_key.h"
 #include "shared/fabric/peer.h"
+#include "shared/launch/joined.h"
 #include "shared/launch/launch.h"
 #include "shared/launch/local_steps.h"
 #include "shared/launch/stop.h"
 
 #define GRACE_MAX_S 5.0  // roles look at their stop flag many times a second
 #define ARGS_MAX    32
+#define KEY         "star/key"
 
 struct star {
     const struct run *run;
     const struct job *job;
-    struct star_ranks *ranks;
+    const struct config *c;
     struct launcher *launcher;
     char *program, config_path[32];
-    char address[NET_ADDRESS_MAX];  // of the scheduler; "": it has none yet
-    bool talks;                     // roles may be started again, or missed
+    // Where the processes of the job meet, and what this launcher starts of it.
+    struct rendezvous *meet;
+    bool joined;  // of ranks that others have started; else this launcher has opened it, and starts all
+    int rank, size;
+    int *server_rank;           // (servers) whose launcher starts each
+    bool unlocked;              // the meeting has no key although the job has one
+    char host[64], place[300];  // of this machine; of the meeting, "tcp://HOST:PORT"
+    // What is said there.
+    struct verdicts verdicts;
+    bool *gone;  // (size) said to be
+    bool told;   // the others have heard that this launcher ends
+    char lost[400];
     // The scheduler's thread, of rank 0's launcher.
-    struct verdicts *verdicts;  // NULL: another rank has it
+    bool schedules;
     struct ps_role_options role;
     struct config inner;  // the star's own: of local steps a step of it is a round
     struct job_key key;
+    char bind[96];  // where it listens for rounds
     pthread_t thread;
-    sem_t listens;  // or it has ended
+    _Atomic int64_t step;
     _Atomic int stop, ended;
     char why[512];  // once it has ended; "": well
 };
 
-static int64_t last_step(void *ctx) {
-    const struct star *s = ctx;
-    return s->verdicts ? verdicts_step(s->verdicts) : -1;
+static int64_t last_step(void *ctx) { return ((const struct star *)ctx)->step; }
+
+// ---------------------------------------------------------------- who starts what, and where
+static int lay(struct star *s) {
+    struct rank_place *places = xcalloc((size_t)s->size, sizeof *places);
+    gethostname(s->host, sizeof s->host - 1);
+    for (int r = 0; r < s->size; r++) {
+        const struct rendezvous_member *m = s->joined ? rendezvous_member(s->meet, r) : NULL;
+        places[r] = (struct rank_place){m ? m->host : s->host, m ? m->machine : 0};
+    }
+    s->server_rank = xcalloc((size_t)s->c->ps.servers, sizeof *s->server_rank);
+    int rc = placement_servers(s->c->ps.servers_on, places, s->size, s->c->ps.servers, s->server_rank);
+    free(places);
+    return rc;
 }
 
-// ---------------------------------------------------------------- the scheduler: a thread of this process
-static int bound(void *ctx, const char *address) {
-    struct star *s = ctx;
-    snprintf(s->address, sizeof s->address, "%s", address);
-    sem_post(&s->listens);
+// The machine's address takes the host's place in parameter_server.bind; the port stays.
+static void bind_here(struct star *s, struct config *c) {
+    bool alone = rendezvous_machines(s->meet) == 1;
+    const char *address = alone ? "127.0.0.1" : rendezvous_member(s->meet, s->rank)->address;
+    const char *port = strrchr(c->ps.bind, ':');
+    bool bare6 = strchr(address, ':') && *address != '[';
+    char *bind = xasprintf("tcp://%s%s%s%s", bare6 ? "[" : "", address, bare6 ? "]" : "", port ? port : ":*");
+    free(c->ps.bind);
+    c->ps.bind = bind;
+    snprintf(s->bind, sizeof s->bind, "%.*s:*", (int)(strrchr(bind, ':') - bind), bind);
+}
+
+// Rank 0 was given the key, or makes it; the others' children have the same. Where they have met with one, all have it.
+static int share_key(const struct star *s) {
+    if (s->c->security.insecure || (s->joined && !s->unlocked)) return 0;
+    if (s->rank == 0 && job_key_hand_down()) return -1;
+    if (!s->joined) return 0;
+    const char *own = getenv(JOB_KEY_VARIABLE);
+    if (s->rank == 0) return rendezvous_put(s->meet, KEY, own, strlen(own));
+    char *key = rendezvous_get(s->meet, KEY, &(size_t){0});
+    if (!key) return -1;
+    setenv(JOB_KEY_VARIABLE, key, 1);
+    explicit_bzero(key, strlen(key));
+    free(key);
     return 0;
 }
 
+// Finds its place among the ranks that have met, or opens the meeting of its own roles; all have one key then. 0, or the exit status
+// after logging.
+static int meet(struct star *s, struct config *c) {
+    const struct member_place here = {"127.0.0.1", 0};
+    const struct rank_env *env = &s->run->env;
+    const char *key = getenv(JOB_KEY_VARIABLE);
+    s->gone = xcalloc((size_t)s->size, sizeof *s->gone);
+    s->unlocked = s->joined && !(key && *key) && !c->security.insecure;
+    snprintf(s->bind, sizeof s->bind, "tcp://127.0.0.1:*");
+    if (s->joined) bind_here(s, c);
+    if (s->joined) address_endpoint(env->host, env->port, s->place, sizeof s->place);
+    if (lay(s) != 0) return EXIT_USAGE;
+    if (share_key(s) != 0) return EXIT_RUN_FAILED;
+    if (s->joined) return 0;
+    if (!(s->meet = member_open(c, &here, c->security.insecure))) return EXIT_RUN_FAILED;
+    address_endpoint(here.host, rendezvous_port(s->meet), s->place, sizeof s->place);
+    return 0;
+}
+
+// ---------------------------------------------------------------- the scheduler: a thread of this process
 // With descriptors of its own: connections of strangers may use up the scheduler's, and the launcher still starts children.
 static void *schedule(void *arg) {
     struct star *s = arg;
-    background_own_descriptors(verdicts_fd(s->verdicts));
-    if (ps_scheduler_run(&s->role)) snprintf(s->why, sizeof s->why, "%s", error_last());
+    int meeting[2];
+    rendezvous_descriptors(s->role.meet, meeting);
+    background_own_descriptors(meeting, 2);
+    if (ps_scheduler_run(&s->role))
+        snprintf(s->why, sizeof s->why, "%s", *error_last() ? error_last() : "the scheduler has failed");
     s->ended = 1;
-    sem_post(&s->listens);
     return NULL;
 }
 
@@ -72,59 +137,49 @@ static int start_scheduler(struct star *s) {
     const struct job *j = s->job;
     const struct config *c = j->config;
     int keyed = job_key_open(c->security.insecure, &s->key);
-    if (keyed < 0 || !(s->verdicts = verdicts_open())) return -1;
-    bool concerns = c->trace || s->talks || c->recovery.resume;
+    if (keyed < 0) return -1;
+    bool concerns = c->trace || c->recovery.restart || ps_elastic(c) || c->recovery.resume;
     s->inner = local_steps_inner(c);
     s->role = (struct ps_role_options){.config = &s->inner,
                                        .layout = j->layout,
                                        .spec = &j->spec,
-                                       .scheduler = star_ranks_bind(s->ranks),
+                                       .scheduler = s->bind,
+                                       .meet = s->meet,
                                        .dir = concerns ? j->dir : NULL,
                                        .key = keyed ? &s->key : NULL,
                                        .rank = -1,
                                        .stop = &s->stop,
-                                       .launcher = s->verdicts,
-                                       .on_bound = bound,
-                                       .ctx = s};
+                                       .launched = true,
+                                       .step = &s->step};
     int why = pthread_create(&s->thread, NULL, schedule, s);
-    if (why) verdicts_close(&s->verdicts);
-    if (why) return fail("cannot start the scheduler's thread: %s; " ERROR_RAISE_THREADS, strerror(why));
-    while (sem_wait(&s->listens)) continue;
-    if (!*s->address) error_take_over(s->why);
-    return *s->address ? 0 : -1;
+    s->schedules = !why;
+    return why ? fail("cannot start the scheduler's thread: %s; " ERROR_RAISE_THREADS, strerror(why)) : 0;
 }
 
-// Whether it is gone. It is not where files stand still and the job was ended: it uses what it has been given until this process
-// ends.
+// Whether it is gone. It is not where files stand still and the job was ended.
 static bool end_scheduler(struct star *s) {
-    if (s->verdicts && !s->ended) return false;
-    if (s->verdicts) pthread_join(s->thread, NULL);
+    if (s->schedules && !s->ended) return false;
+    if (s->schedules) pthread_join(s->thread, NULL);
     job_key_forget(&s->key);
-    verdicts_close(&s->verdicts);
     return true;
-}
-
-// No child is left, and none has died that nothing has been decided about.
-static int works_on(void *ctx) {
-    struct star *s = ctx;
-    if (s->verdicts) verdicts_over(s->verdicts, true);
-    return s->verdicts && !s->ended;
 }
 
 // ---------------------------------------------------------------- the other roles
 static int start(struct star *s, const char *role, int rank) {
-    char threads[16], number[16], local[16];
+    char threads[16], number[16], local[16], ranks[16];
     const char *argv[ARGS_MAX] = {s->program, role, "-c", s->config_path, "--launched", "--out", s->job->dir};
     int n = 7;
     snprintf(threads, sizeof threads, "%d", job_threads(s->job));
     snprintf(number, sizeof number, "%d", rank);
-    argv[n++] = "--scheduler", argv[n++] = s->address;
+    snprintf(ranks, sizeof ranks, "%d", s->run->env.size);
+    argv[n++] = "--scheduler", argv[n++] = s->place;
     argv[n++] = "--rank", argv[n++] = number;
-    if (s->run->env.rank > 0) argv[n++] = "--apart";
+    if (s->joined) argv[n++] = "--ranks", argv[n++] = ranks;
+    if (s->unlocked) argv[n++] = "--open";
     if (!strcmp(role, "worker")) {
         argv[n++] = "--threads", argv[n++] = threads;
-        if (s->run->meet) {
-            snprintf(local, sizeof local, "%d", rendezvous_member(s->run->meet, rank)->local_rank);
+        if (s->joined) {
+            snprintf(local, sizeof local, "%d", rendezvous_member(s->meet, rank)->local_rank);
             argv[n++] = "--local-rank", argv[n++] = local;
             argv[n++] = "--started-by", argv[n++] = s->run->env.by;
         }
@@ -140,37 +195,73 @@ static int start(struct star *s, const char *role, int rank) {
     return launcher_start(s->launcher, &child);
 }
 
-// ---------------------------------------------------------------- after a death
-static int start_again(void *ctx, const char *role, int rank) {
+// ---------------------------------------------------------------- what is said at the meeting
+// No child is left, and none has died that nothing has been decided about.
+static int works_on(void *ctx) {
     struct star *s = ctx;
-    if (s->verdicts) verdicts_over(s->verdicts, false);
-    return start(s, role, rank);
+    if (s->schedules) verdict_done(&s->verdicts);
+    return s->schedules && !s->ended;
 }
 
-static void tell_death(void *ctx, const struct death *d) {
-    struct star *s = ctx;
-    if (s->verdicts)
-        verdicts_tell(s->verdicts, d);
-    else
-        star_ranks_dead(s->ranks, d);
+// The others hear why this launcher has its children ended.
+static void tell_end(struct star *s, const char *ends) {
+    char *why = xasprintf("rank %d, on %s: %s", s->rank, s->host, *ends ? ends : "interrupted");
+    if (!s->told) rendezvous_abort(s->meet, why);
+    s->told = true;
+    free(why);
 }
 
-// Carries to and fro what the scheduler and the launchers of other ranks say.
+// A rank's launcher has gone, and with it its children. NULL: the scheduler says what becomes of the job.
+static const char *look_for_gone(struct star *s) {
+    for (int r = 0; r < s->size && rendezvous_lost(s->meet) >= 0; r++) {
+        const struct rendezvous_member *m = rendezvous_member(s->meet, r);
+        if (s->gone[r] || m->machine < 0 || !rendezvous_gone(s->meet, r)) continue;
+        s->gone[r] = true;
+        snprintf(s->lost, sizeof s->lost, "rank %d, on %s, has gone, with the roles that it had started%s", r,
+                 m->host, ps_elastic(s->c) ? "" : ": the run ends");
+        if (!ps_elastic(s->c)) return s->lost;
+        if (s->rank == 0) warn("%s", s->lost);
+    }
+    return NULL;
+}
+
+// Why the job ends, as the others know, and the scheduler of another process; NULL: it goes on.
+static const char *look_for_end(struct star *s) {
+    // What has ended all rank 0's scheduler says itself.
+    const char *why = s->rank ? rendezvous_ended(s->meet) : NULL;
+    if (!why && s->joined) why = look_for_gone(s);
+    if (why) fail("%s", why);
+    s->told = why != NULL;
+    return why;
+}
+
 static const char *look_outside(void *ctx, const char *ends) {
     struct star *s = ctx;
-    struct death d;
-    struct verdict v;
-    if (ends) s->stop = 1;
-    while (s->verdicts && star_ranks_death(s->ranks, &d)) verdicts_tell(s->verdicts, &d);
-    while (s->verdicts ? verdicts_hear(s->verdicts, &v) : star_ranks_verdict(s->ranks, &v)) {
-        star_ranks_said(s->ranks, &v);
-        launcher_obey(s->launcher, &v);
+    if (ends) {
+        s->stop = 1;
+        tell_end(s, ends);
     }
-    const char *why = star_ranks_ends(s->ranks, ends);
+    const char *why = ends ? NULL : look_for_end(s);
     return why ? why : s->ended && *s->why ? s->why : NULL;
 }
 
-int launch_star(struct run *r, int *interrupted_by) {
+// ---------------------------------------------------------------- the whole
+// The scheduler's thread uses what it has been given until this process ends, where files stand still.
+static void leave(struct star **star) {
+    struct star *s = *star;
+    free(s->program);
+    s->program = NULL;
+    if (!end_scheduler(s)) return;
+    if (!s->joined) rendezvous_close(&s->meet);
+    free(s->server_rank);
+    free(s->gone);
+    free(s);
+    *star = NULL;
+}
+
+// Of a run that has begun, until every process has ended. The job's exit status; 0 also when it ended in order after Ctrl-C or
+// SIGTERM, whose number is then in *interrupted_by.
+static int launch(struct run *r, int *interrupted_by) {
     const struct job *job = &r->job;
     const struct config *c = job->config;
     double deadline_s = (double)c->ps.deadline_ms * 1e-3;
@@ -182,44 +273,50 @@ int launch_star(struct run *r, int *interrupted_by) {
                                .beside = works_on,
                                .restarts.count = c->recovery.restart};
     struct star *s = xcalloc(1, sizeof *s);
-    *s = (struct star){
-        .run = r, .job = job, .program = launch_self(), .talks = c->recovery.restart || ps_elastic(c)};
-    if (s->talks) o.deaths = (struct launch_deaths){tell_death, start_again};
-    if (!s->program || !(s->ranks = star_ranks_open(r))) {
-        int status = s->program ? EXIT_USAGE : EXIT_RUN_FAILED;
-        free(s->program);
-        free(s);
-        return status;
+    *s = (struct star){.run = r,
+                       .job = job,
+                       .c = c,
+                       .program = launch_self(),
+                       .meet = r->meet,
+                       .joined = r->meet != NULL,
+                       .rank = r->meet ? r->env.rank : 0,
+                       .size = c->workers,
+                       .step = -1};
+    int refused = s->program ? meet(s, r->config) : EXIT_RUN_FAILED;
+    if (refused) {
+        leave(&s);
+        return refused;
     }
     o.ctx = s;
-    sem_init(&s->listens, 0, 0);
+    s->verdicts.meet = s->meet;
+    if (c->recovery.restart || ps_elastic(c))
+        o.deaths = (struct launch_deaths){verdict_ask, verdict_hear, &s->verdicts};
     int config_fd = config_hand_down(c, s->config_path);
     rank_env_supervise();
     stop_answers(r->env.rank > 0 ? NULL : "this step");
     s->launcher = launcher_create(&o);
     output_apart_begin();  // a thread that takes no signals, as all of them from here on
     int rc = config_fd < 0 ? -1 : r->env.rank == 0 ? start_scheduler(s) : 0;
-    if (!rc) rc = star_ranks_scheduler(s->ranks, s->address, sizeof s->address);
     for (int i = 0; i < c->ps.servers && !rc; i++)
-        if (star_ranks_starts_server(s->ranks, i)) rc = start(s, "server", i);
+        if (!s->joined || s->server_rank[i] == s->rank) rc = start(s, "server", i);
     for (int i = 0; i < c->workers && !rc; i++)
-        if (star_ranks_starts_worker(s->ranks, i)) rc = start(s, "worker", i);
+        if (!s->joined || i == s->rank) rc = start(s, "worker", i);
     if (rc) launcher_end_all(s->launcher);
     int status = launcher_wait(s->launcher);
-    if (status)
-        star_ranks_ends(s->ranks, error_last());
-    else if (s->verdicts)
-        star_ranks_said(s->ranks, &(struct verdict){.kind = VERDICT_OVER});
+    if (status) tell_end(s, error_last());
     *interrupted_by = launcher_interrupted(s->launcher);
     // Every role has gone: one Ctrl-C more must not cut short what is written of the run.
     if (*interrupted_by) signal(SIGINT, SIG_IGN);
     output_apart_end();
     launcher_destroy(&s->launcher);
     if (config_fd >= 0) close(config_fd);
-    bool gone = end_scheduler(s);
-    star_ranks_close(&s->ranks);
-    free(s->program);
-    if (gone) sem_destroy(&s->listens);
-    if (gone) free(s);
+    leave(&s);
     return status;
+}
+
+int launch_star(struct run *r) {
+    int number = 0, status;
+    if (run_meets(r) ? run_join(r, &status) : (status = run_begin(r) ? EXIT_USAGE : 0)) return status;
+    status = launch(r, &number);
+    return r->meet ? run_leave(r, run_part(r, status), number) : run_end(r, status, number);
 }

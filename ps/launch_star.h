@@ -1,13 +1,19 @@
-// Starts the servers and the workers of a star as processes of this program and watches them until the job ends (launch.h): all of
-// them, or, where others have started the ranks, those of this rank (star_ranks.h). The scheduler is a thread of this process, or
-// of rank 0's: it decides what becomes of the job where a child has died, and counts restarts (verdict.h).
+// A star's launcher. On one machine one launcher starts all roles as processes of this program, and opens the meeting. Of ranks that
+// others have started (torchrun, srun, mpirun), which have met already (shared/launch/joined.h), rank r's process is the launcher of
+// worker r and of the servers that are laid beside it. The scheduler is a thread of it, or of rank 0's: it decides what becomes of
+// the job where a child has died, and counts restarts.
+//
+//     launchers      say deaths of children to the scheduler, and look for its verdicts (shared/launch/verdict.h)
+//     star/key       where the meeting has no key: the job's (shared/fabric/job_key.h), of rank 0, for the environment of every role
+//
+// It watches them until the job ends (shared/launch/launch.h).
 #ifndef STARRING_PS_LAUNCH_STAR_H
 #define STARRING_PS_LAUNCH_STAR_H
 
 #include "shared/launch/run.h"
 
-// DIR/config.json is written already. Blocks until every process has ended. The job's exit status; 0 also
-// when it ended in order after Ctrl-C or SIGTERM, whose number is then in *interrupted_by (else 0).
-int launch_star(struct run *r, int *interrupted_by);
+// topology_row.run. parameter_server.bind becomes an address of this machine that the others reach: loopback where there is one
+// machine. Blocks until every process has ended. The program's exit status.
+int launch_star(struct run *r);
 
 #endif

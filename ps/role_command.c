@@ -1,6 +1,7 @@
 #include "ps/role_command.h"
 
 #include <limits.h>
+#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,13 +9,14 @@
 
 #include "ps/job/ps.h"
 #include "ps/job/security.h"
+#include "ps/net/member.h"
 #include "ps/net/net.h"
-#include "ps/net/pulse.h"
 #include "ps/star.h"
 #include "shared/command/commands.h"
 #include "shared/core/error.h"
 #include "shared/core/output.h"
 #include "shared/device/device_choice.h"
+#include "shared/fabric/address.h"
 #include "shared/fabric/job_key.h"
 #include "shared/launch/closing.h"
 #include "shared/launch/launch_check.h"
@@ -36,9 +38,9 @@ struct role {
     struct config inner;  // the star's own: of local steps a step of it is a round
     struct ps_role_options ps;
     struct job_key key;
-    struct session_end end;  // rank and job: known once the scheduler has answered
-    struct coming *coming;
-    long rank, local_rank;
+    struct session_end end;         // job: known once the scheduler has answered
+    char listens[NET_ADDRESS_MAX];  // of the scheduler: for rounds
+    long rank, ranks, local_rank;   // ranks: of the meeting
     bool by_hand;
     bool unusable;  // model, data or directory, as was said
 };
@@ -63,7 +65,13 @@ static int read_identity(struct role *r, struct config *c) {
     if (!scheduler && !r->ps.scheduler)
         return fail("starring %s needs --scheduler tcp://HOST:PORT, the address the scheduler listens on",
                     name);
+    if (!scheduler && !cli_get(r->args, "rank"))
+        return fail(
+            "starring %s needs --rank R, which one of the job's it is: 0 to %d, each given once (the same one again to replace one "
+            "that has died)",
+            name, most - 1);
     if (!scheduler && cli_integer(r->args, "rank", 0, most - 1, -1, &r->rank)) return -1;
+    if (!scheduler && cli_integer(r->args, "ranks", 1, INT_MAX, 1, &r->ranks)) return -1;
     if (is(r, &command_worker) && cli_integer(r->args, "local-rank", 0, INT_MAX, -1, &r->local_rank))
         return -1;
     if (scheduler)
@@ -98,9 +106,9 @@ static int open_dir(const struct role *r) {
     const struct config *c = r->job.config;
     if (!dir) return 0;
     if (is(r, &command_scheduler)) return run_dir_join(dir);
-    // Where a job may go on, the directory is its own; whether it does, the scheduler says at login.
+    // Where a job may go on, the directory is its own; whether it does, the scheduler says at the start.
     bool first = !c->recovery.restart && !c->recovery.resume && checkpoint_latest_step(dir) < 0;
-    if (first && r->by_hand && is(r, &command_worker) && r->rank <= 0 && run_dir_check(dir, r->job.force))
+    if (first && r->by_hand && is(r, &command_worker) && r->rank == 0 && run_dir_check(dir, r->job.force))
         return -1;
     return run_dir_join(dir);
 }
@@ -140,24 +148,33 @@ static int prepare(struct role *r, struct config *c) {
     r->ps.dir = concerns ? c->out : NULL;
     r->job.dir = scheduler ? NULL : c->out;
     r->ps.rank = (int)r->rank;
-    r->ps.quoted = !r->by_hand && !cli_get(r->args, "apart");
+    r->ps.quoted = !r->by_hand;
     r->ps.say_waiting = r->by_hand && !c->quiet;
     return 0;
 }
 
 // ---------------------------------------------------------------- each role's run
-static int announce(void *ctx, const char *address) {
-    const struct role *r = ctx;
-    info("listening on %s", address);
+// The job meets where --bind says, a name, an interface or a number; for rounds the scheduler listens at any port of the same address.
+static int open_meeting(struct role *r) {
+    struct member_place at;
+    char own[ADDRESS_MAX];
+    if (member_place(r->ps.scheduler, &at)) return -1;
+    int rc = if_nametoindex(at.host) ? address_own(at.host, "127.0.0.1", own) : address_resolve(at.host, own);
+    if (rc) return rc < 0 ? -1 : fail("%s: no name service answers", r->ps.scheduler);
+    snprintf(at.host, sizeof at.host, "%s", own);
+    if (!(r->ps.meet = member_open(r->ps.config, &at, !r->ps.key))) return -1;
+    const char *port = strrchr(r->ps.scheduler, ':');
+    info("listening on %.*s:%d", (int)(port - r->ps.scheduler), r->ps.scheduler, rendezvous_port(r->ps.meet));
     if (!r->ps.key) warn("security %s", ps_security_words(r->job.config));
+    address_endpoint(own, 0, r->listens, sizeof r->listens);
+    r->ps.scheduler = r->listens;
     return 0;
 }
 
 static int run_scheduler(struct role *r) {
-    r->ps.on_bound = announce;
     r->ps.read = read_files;
     r->ps.ctx = r;
-    return ps_scheduler_run(&r->ps);
+    return open_meeting(r) ? -1 : ps_scheduler_run(&r->ps);
 }
 
 static int run_server(struct role *r) {
@@ -186,26 +203,37 @@ static int run_worker(struct role *r) {
         &r->end);
 }
 
-// A worker's device, and what a member reads of files: the scheduler hears meanwhile that it is at work.
+// A worker's device, and what a member reads of files: it is alive meanwhile.
 static int make_ready(struct role *r, struct config *c) {
-    bool computes = is(r, &command_worker);
-    r->coming = coming_start(&r->ps, computes ? PS_WORKER : PS_SERVER);
-    r->ps.coming = &r->coming;
+    bool computes = is(r, &command_worker), open = cli_get(r->args, "open") || !r->ps.key;
+    r->ps.meet = member_come(&r->ps, computes ? PS_WORKER : PS_SERVER, (int)r->ranks, open);
+    if (!r->ps.meet) return -1;
     error_quiet(r->by_hand ? QUIET_NOT : QUIET_WARNINGS);
     if (computes) device_resolve(c);
     error_quiet(QUIET_NOT);
     r->unusable = computes && !device_backend(c);
-    if (r->unusable || read_files(r)) return -1;
-    error_set_label(r->rank >= 0 ? "%s %ld" : "%s", r->command->name, r->rank);
-    return 0;
+    return r->unusable || read_files(r) ? -1 : 0;
+}
+
+// One that its launcher has asked to leave, and that has not come to an end of its own, is no member that leaves: the launcher tells
+// the scheduler of it.
+static void leave_meeting(struct role *r, int rc) {
+    if (rc && ps_stopped(r->ps.stop) && rank_env_supervised()) return;
+    int quiet = error_quiet(QUIET_ALL);  // what has ended without this role has said so
+    char *why = xstrdup(error_last());
+    rendezvous_close(&r->ps.meet);
+    error_take_over(why);
+    error_quiet(quiet);
+    free(why);
 }
 
 static int run(struct role *r, struct config *c) {
     bool scheduler = is(r, &command_scheduler);
+    error_set_label(scheduler ? "%s" : "%s %ld", r->command->name, r->rank);
     int rc = scheduler ? 0 : make_ready(r, c);
     r->ps.stop = r->job.stop = stop_install_role(is(r, &command_worker));
     if (!rc) rc = scheduler ? run_scheduler(r) : is(r, &command_server) ? run_server(r) : run_worker(r);
-    coming_stop(&r->coming);
+    leave_meeting(r, rc);
     return rc;
 }
 

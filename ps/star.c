@@ -9,20 +9,19 @@
 #include "ps/job/batches.h"
 #include "ps/job/consistency.h"
 #include "ps/job/ps.h"
+#include "ps/job/push_code.h"
 #include "ps/job/security.h"
 #include "ps/job/unit_moves.h"
 #include "ps/key_records.h"
 #include "ps/launch_star.h"
 #include "ps/net/medium.h"
+#include "ps/net/member.h"
 #include "ps/record/arrivals.h"
 #include "ps/star_pairs.h"
-#include "ps/sum/push_code.h"
 #include "shared/core/error.h"
 #include "shared/core/sizes.h"
 #include "shared/fabric/job_key.h"
-#include "shared/launch/joined.h"
 #include "shared/launch/local_steps.h"
-#include "shared/launch/run.h"
 
 #define FRAME_OVERHEAD 1.125  // of what the transport holds, by libzmq
 
@@ -215,13 +214,6 @@ static int check_key(const struct config *c) {
 
 static const char *unskipped(const struct config *c) { return commit_round(c) ? NULL : PS_UNSKIPPED; }
 
-static int run(struct run *r) {
-    int number = 0, status;
-    if (run_meets(r) ? run_join(r, &status) : (status = run_begin(r) ? EXIT_USAGE : 0)) return status;
-    status = launch_star(r, &number);
-    return r->meet ? run_leave(r, run_part(r, status), number) : run_end(r, status, number);
-}
-
 static const char star_is[] = "a star is a parameter server that waits for every worker's gradient",
                   on_arrival[] = "each gradient is an update when it comes",
                   bounded[] = "no worker is more than S steps ahead",
@@ -273,6 +265,7 @@ const struct topology_row topology_star = {
     .scheduled = true,
     .reports_staleness = true,
     .messages = true,
+    .meet = member_meeting,
     .admission = ps_security_words,
     .unskipped = unskipped,
     .resolve = resolve,
@@ -284,5 +277,5 @@ const struct topology_row topology_star = {
     .allowance = allowance,
     .describe = describe,
     .explain = explain,
-    .run = run,
+    .run = launch_star,
 };

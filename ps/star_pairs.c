@@ -3,8 +3,8 @@
 #include <stdio.h>
 
 #include "ps/job/consistency.h"
+#include "ps/job/push_code.h"
 #include "ps/net/medium.h"
-#include "ps/sum/push_code.h"
 #include "shared/core/error.h"
 
 // What a configuration may ask for: its name here, whether it does, its name for people. Of the topology: pushes are applied on arrival

@@ -240,9 +240,12 @@ class Runs(unittest.TestCase):
         return Started(self, [*under, program, *words], env={**of_hand(words), **(env or {})}, **how)
 
     def by_hand(self, words, *roles, **how):
-        """A star's roles as people start them, one by one: the scheduler with these words, the others with their role and words."""
+        """A star's roles as people start them, one by one: the scheduler with these words, the others with their role and words, and
+        numbered in this order."""
         scheduler = self.start("scheduler", *words, **how)
-        return [scheduler, *(self.start(*role, "--scheduler", scheduler.address(), **how) for role in roles)]
+        ranks = [[other[0] for other in roles[:i]].count(role[0]) for i, role in enumerate(roles)]
+        return [scheduler, *(self.start(*role, "--rank", str(rank), "--scheduler", scheduler.address(), **how)
+                             for role, rank in zip(roles, ranks))]
 
     # ---------------------------------------------------------------- what a run leaves
     def json(self, *names):

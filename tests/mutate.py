@@ -32,7 +32,7 @@ GOSSIP, LOCAL, REDUCE = "test_decentral_gossip", "test_decentral_local_steps", "
 DELAY = "star/test_bounded_delay.py"
 ON_ARRIVAL, IN_ORDER, PUSH_SET = "ps/server/push_on_arrival.c", "ps/server/push_in_order.c", "ps/server/push_set.c"
 PUSH_UNITS, WORKER = "ps/server/push_units.c", "ps/worker/worker_core.c"
-CORE_C, EPOCHS = "ps/scheduler/scheduler_core.c", "test_ps_epochs"
+CORE_C, MEMBERSHIP, EPOCHS = "ps/scheduler/scheduler_core.c", "ps/scheduler/membership.c", "test_ps_epochs"
 GOSSIP_C, LOCAL_C = "decentral/gossip.c", "shared/launch/local_steps.c"
 TCP, PULSE = "test_decentral_tcp", "decentral/collective/rank_pulse.c"
 MESH, LANES, SEAT = "shared/fabric/mesh.c", "shared/fabric/lanes.c", "shared/fabric/seat.c"
@@ -48,6 +48,10 @@ RULES = [Rule(*row) for row in (
     ("a message of another length is an error", LANES, "h->total != p->in_bytes || ", "", TCP),
     ("what is on its way to where all meet is bounded", SEAT, "return !p->under_way || p->under_way + bytes <= p->window;", "return true;", "test_shared_book_slow"),
     ("of what is lost one piece is said again first", SEAT, "p->window = MEET_PIECE + sizeof(struct meet_message);", "", "test_shared_book_slow"),
+    ("a life that is past does not come back by a message that was late", "shared/fabric/book.c", "        say_past(b, m->rank, past);\n        return;\n", "", "test_shared_cast"),
+    ("a process that wakes when another one has its place is not needed any more", "shared/fabric/book.c", "(!past || past->lost)", "!past", "test_shared_cast"),
+    ("what is member 0's alone is heard from nobody else", "shared/fabric/book.c", "m->kind == MEET_OUT && m->rank == 0", "m->kind == MEET_OUT", "test_shared_cast"),
+    ("whose thread does not turn says no sign of life", SEAT, "    if (s->still) return;\n", "", "test_shared_cast"),
     ("a gather that is over is not kept", "shared/fabric/book.c", "if (k > 1) drop(b, before);", "", "test_shared_book_sizes"),
     ("what is on its way to a peer is bounded", LANES, "if (p->credit < bytes) return false;", "", "test_shared_lanes"),
     ("a peer that sends more than its window is named", LANES, "p->kept_bytes + piece->bytes > l->window", "false", "test_shared_lanes"),
@@ -63,7 +67,10 @@ RULES = [Rule(*row) for row in (
      "test_shared_still"),
     # ---- deaths and restarts
     ("a silence and its kill are one death", CORE_C, "if (counted) c->given_up[i] = 0;", "counted = false;", EPOCHS),
-    ("who dies again in one login takes another restart", CORE_C, "    *fell = true;\n", "", EPOCHS),
+    ("who dies again before one start takes another restart", CORE_C, "    *fell = true;\n", "", EPOCHS),
+    ("who has died does not come by late news", CORE_C, "if (n->pid && n->pid == m->dead) return;", "", EPOCHS),
+    ("who is to begin anew is not on its way", MEMBERSHIP, ".old = m->old || m->present,", ".old = false,", EPOCHS),
+    ("who is ready for an epoch that is over is not present", MEMBERSHIP, "m->present || r->epoch != c->epochs->epoch", "m->present", EPOCHS),
     ("a worker that is replaced takes a restart", CORE_C, "(counted || epochs_take(&c->epochs))", "true", EPOCHS),
     ("behind Ctrl-C nothing begins anew", CORE_C, "if (d->leaving && ", "if (false && ", EPOCHS),
     ("those that have ended well are needed again", "shared/launch/launch.c", "    start_those_that_ended_well(l);\n", "", "test_shared_launch_team"),

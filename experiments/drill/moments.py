@@ -47,7 +47,7 @@ def wait(ask, alive):
 
 
 def at_start(directory, alive, draw):
-    """Somewhere in the first quarter of a second: logins, segments, the first weights."""
+    """Somewhere in the first quarter of a second: who comes, segments, the first weights."""
     del directory
     time.sleep(draw.uniform(0, 0.25))
     return alive()

@@ -1,4 +1,4 @@
-// Where a job begins, as its scheduler finds it; START tells all other roles.
+// Where a job begins, as its scheduler finds it, and tells all other roles.
 #ifndef STARRING_PS_AGREE_START_POINT_H
 #define STARRING_PS_AGREE_START_POINT_H
 

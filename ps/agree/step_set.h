@@ -1,7 +1,7 @@
 // The members of a step, where workers may come and go (--elastic MIN:MAX), or a step goes on without those that are late
 // (ps:backup:B, ps:quorum:Q): the scheduler's part. A pure state machine: no sockets, no clock but `now` (seconds).
 //
-//     live       logged in, taken into the job and not lost
+//     live       has come, was taken into the job and not lost
 //     member     of step t: live when step t-1 was closed, or taken in then. Samples are dealt to the members
 //     complete   a member that has reported step t and all of whose gradients every shard has
 //     set        of step t: its members that were complete when none was left that is neither complete nor lost, or when

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "kernels/spans.h"
-#include "ps/job/ps.h"
+#include "ps/net/member.h"
 #include "ps/worker/worker_comm.h"
 #include "shared/core/error.h"
 #include "shared/fabric/job_key.h"
@@ -66,11 +66,6 @@ static void fill_gradient(const struct bench_plan *p, void *bytes) {
 }
 
 // ---------------------------------------------------------------- scheduler and server
-static int say_address(void *ctx, const char *address) {
-    const struct bench_seat *s = ctx;
-    return say(s->control, "%d %s", (int)getpid(), address);
-}
-
 static struct ps_role_options role_of(const struct bench_seat *s, const struct config *c,
                                       const struct layout *l, const struct job_key *key) {
     return (struct ps_role_options){
@@ -80,14 +75,16 @@ static struct ps_role_options role_of(const struct bench_seat *s, const struct c
 int bench_scheduler(const struct bench_seat *s) {
     struct layout *l = bench_layout(&s->plan);
     struct config *c = bench_config(s->topologies, &s->plan);
+    const struct member_place here = {"127.0.0.1", 0};
     struct job_key key;
     int rc = -1;
     if (c && job_key_open(false, &key) > 0) {
         struct ps_role_options o = role_of(s, c, l, &key);
         o.scheduler = "tcp://127.0.0.1:*";
-        o.on_bound = say_address;
-        o.ctx = (void *)s;
-        rc = ps_scheduler_run(&o);
+        o.meet = member_open(c, &here, false);
+        if (o.meet) rc = say(s->control, "%d tcp://%s:%d", (int)getpid(), here.host, rendezvous_port(o.meet));
+        if (!rc) rc = ps_scheduler_run(&o);
+        rendezvous_close(&o.meet);
     }
     job_key_forget(&key);
     config_destroy(&c);
@@ -103,8 +100,11 @@ int bench_server(const struct bench_seat *s) {
     int rc = -1;
     if (c && !say(s->control, "%d", (int)getpid()) && job_key_open(false, &key) > 0) {
         struct ps_role_options o = role_of(s, c, l, &key);
-        rc = ps_server_run(&o, &r);
-        moments_free(&r.moments);
+        if ((o.meet = member_come(&o, PS_SERVER, 1, false))) {
+            rc = ps_server_run(&o, &r);
+            moments_free(&r.moments);
+        }
+        rendezvous_close(&o.meet);
     }
     job_key_forget(&key);
     if (!rc) rc = say(s->control, "%.17g %.17g", r.sent_per_step, r.received_per_step);
@@ -120,6 +120,7 @@ struct seated {
     struct config *c;
     struct layout *l;
     struct job_key key;
+    struct rendezvous *meet;
     struct device *dev;
     struct stream *compute;
     struct topology *t;
@@ -140,6 +141,7 @@ static int open_worker(struct seated *w) {
     if (job_key_open(false, &w->key) < 0) return -1;
     struct ps_worker_options o = {
         .role = role_of(w->seat, w->c, w->l, &w->key), .dev = w->dev, .compute = w->compute};
+    if (!(o.role.meet = w->meet = member_come(&o.role, PS_WORKER, 1, false))) return -1;
     if (!(w->t = ps_worker_create(&o))) return -1;
     w->comm = ps_worker_comm(w->t);
     w->grads = xcalloc((unsigned long)w->l->count, sizeof *w->grads);
@@ -318,6 +320,7 @@ int bench_worker(const struct bench_seat *s) {
                  atomic_load(&w.t->wire.payload_sent), atomic_load(&w.t->wire.payload_received), w.step,
                  w.seen);
     topology_destroy(&w.t);
+    rendezvous_close(&w.meet);
     job_key_forget(&w.key);
     if (w.compute) stream_destroy(&w.compute);
     dev_close(&w.dev);

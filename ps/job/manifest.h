@@ -1,5 +1,5 @@
 // The facts that all roles must agree on before a byte of payload moves (shared/state/identity.h), and the layout and partition map
-// that follow from it. Exchanged at login; a mismatch is refused with the keys and both sides' values.
+// that follow from it. A role that is ready says them; a mismatch is refused with the keys and both sides' values.
 #ifndef STARRING_PS_JOB_MANIFEST_H
 #define STARRING_PS_JOB_MANIFEST_H
 

@@ -4,8 +4,8 @@
 //     server      shard threads, each with its own ROUTER socket and keys: fp32 masters and optimizer state
 //     worker      struct topology; one communication thread owns its DEALER sockets
 //
-// Addresses   The scheduler listens on options.scheduler ("tcp://127.0.0.1:PORT"); servers bind to
-//             config->ps.bind and tell the scheduler what they advertise; workers learn it from there.
+// Addresses   All come to the meeting of the job (shared/fabric/peer.h), where the scheduler says at which address it listens for
+//             rounds. Servers bind to config->ps.bind and say there what they advertise; workers learn it from the scheduler.
 // Errors      Every wait has config->ps.deadline_ms. A role returns -1 after naming who is missing,
 //             the key and the step.
 #ifndef STARRING_PS_JOB_PS_H
@@ -15,11 +15,10 @@
 #include "shared/core/topology.h"
 #include "shared/train/train.h"
 
-struct coming;
 struct job_key;
 struct model_spec;
+struct rendezvous;
 struct token_source;
-struct verdicts;
 
 enum ps_role { PS_WORKER, PS_SERVER, PS_SHARD, PS_SCHEDULER, PS_ROLES };
 static inline const char *ps_role_name(enum ps_role r) {
@@ -32,29 +31,30 @@ struct ps_role_options {
     const struct layout *layout;      // world = workers
     const struct model_spec *spec;    // for the manifest; NULL: the layout alone speaks for the model
     const struct token_source *data;  // a worker's, for the manifest; NULL: this role computes nothing
-    const char *scheduler;            // address to listen on (scheduler) or connect to
-    const char *dir;                  // run directory, for traces; NULL: none
-    const char *advertise;            // host or tcp://host:port told to others, or NULL: as bound
+    const char *scheduler;  // where the job meets; of the scheduler: address at which it listens for rounds
+    const char *dir;        // run directory, for traces; NULL: none
+    const char *advertise;  // host or tcp://host:port told to others, or NULL: as bound
+    struct rendezvous
+        *meet;  // where the processes of the job meet: the scheduler's is member 0's; outlives the role
     const struct job_key *key;  // who has it may join; outlives the role. NULL: nobody is asked (--insecure)
-    int rank;                   // server or worker index; -1: any free one, given by the scheduler
+    int rank;                   // server or worker index
     bool
-        quoted;  // the scheduler is a thread of this role's launcher, and says itself, for this role too, why the job has ended
+        quoted;  // this role's launcher is of the same meeting, and says, for this role too, why the job has ended
     bool say_waiting;  // lines about who is waited for; someone started this role by hand
-    // Non-zero: scheduler and server leave as soon as possible, and with them the job; a worker gives up its
-    // login, and once the job has started its loop leaves at the end of a step (step_input.stop).
+    // Non-zero: scheduler and server leave as soon as possible, and with them the job; a worker waits no
+    // more for the others, and once the job has started its loop leaves at the end of a step (step_input.stop).
     const _Atomic int *stop;
-    struct verdicts
-        *launcher;  // scheduler: the one of its process (shared/launch/verdict.h); NULL: it has none
-    int (*on_bound)(void *ctx,
-                    const char *address);  // scheduler: told the real address; -1 after logging ends it
-    // scheduler: reads what it needs of files, layout and spec here among it, once it listens and on a thread of its own; 0,
-    // or -1 after logging. NULL: all is there.
+    // scheduler: launchers started the roles. They say of each child's death, and that none is left, at the meeting, where the
+    // scheduler puts its verdicts (shared/launch/verdict.h). step: for the launcher of its process: steps known to be done; -1.
+    bool launched;
+    _Atomic int64_t *step;
+    // scheduler: reads what it needs of files, layout and spec here among it, on a thread of its own; 0, or -1 after logging.
+    // NULL: all is there.
     int (*read)(void *ctx);
     void *ctx;
-    struct coming **coming;  // member: ends once it has logged in (ps/net/pulse.h); NULL: there is none
 };
 
-// Run until the job ends (all workers said goodbye) or fails. 0 or -1. report: memory and wire of this role.
+// Run until the job ends (all workers have left) or fails. 0 or -1. report: memory and wire of this role.
 int ps_scheduler_run(const struct ps_role_options *o);
 int ps_server_run(const struct ps_role_options *o, struct rank_report *report);
 

@@ -7,7 +7,7 @@
 //
 // Control is what goes to and from the scheduler, data what goes to and from a server's shards. Payloads are not
 // encrypted on loopback: who may read that interface may read the processes' memory too. A server that has a token names it
-// where it logs in, so each connection is as its server wants it.
+// where it says that it is ready, so each connection is as its server wants it.
 #ifndef STARRING_PS_JOB_SECURITY_H
 #define STARRING_PS_JOB_SECURITY_H
 

@@ -37,11 +37,6 @@ static inline double ps_repeat_most_s(const struct config *c) {
     double most = 0.0625 * ps_deadline_s(c);
     return most < REPEAT_MOST_S ? most : REPEAT_MOST_S;
 }
-// Between two HELLOs of who waits for START.
-static inline double ps_hello_s(const struct config *c) {
-    double beat = (double)c->ps.heartbeat_ms * 1e-3;
-    return beat < 0.25 ? beat : 0.25;
-}
 static inline double ps_heartbeat_s(const struct config *c) { return (double)c->ps.heartbeat_ms * 1e-3; }
 
 // ---------------------------------------------------------------- lines about waits

@@ -8,7 +8,6 @@
 
 #include "shared/core/error.h"
 
-#define OTHERS  4          // lines to PEER_SCHEDULER and below
 #define ROOM    64         // of a line's ring at first; doubles
 #define WINDOW  (1 << 20)  // numbers behind a gap; what is beyond counts as lost
 #define WORD_S  0.02       // a message without an answer of the core's is answered with an empty word
@@ -52,17 +51,16 @@ struct line {
 
 struct link {
     struct link_options o;
-    struct line *lines;  // (peers + OTHERS)
+    struct line *lines;  // (peers + 1) the last one to PEER_SCHEDULER
     int count;
     double now;
     struct link_totals totals;
 };
 
 static struct line *line_of(const struct link *l, int peer) {
-    int i = peer >= 0 ? peer : l->o.peers - 1 - peer;
-    return peer == PEER_SENDER || i >= l->count ? NULL : &l->lines[i];
+    return &l->lines[peer == PEER_SCHEDULER ? l->o.peers : peer];
 }
-static int peer_of(const struct link *l, int i) { return i < l->o.peers ? i : l->o.peers - 1 - i; }
+static int peer_of(const struct link *l, int i) { return i < l->o.peers ? i : PEER_SCHEDULER; }
 
 // ---------------------------------------------------------------- what has come
 static void widen(struct line *n, uint64_t number) {
@@ -122,7 +120,7 @@ static void say_word(struct link *l, int peer, struct line *n, const struct wire
 #define HEAD_BYTES offsetof(struct wire_header, sum)
 static struct kept *keep(struct line *n, const struct ps_message *m) {
     const struct wire_header *h = &m->header;
-    size_t size = h->has_sum || h->count || h->text[0] || h->host[0] ? sizeof *h : HEAD_BYTES;
+    size_t size = h->has_sum || h->count || h->text[0] ? sizeof *h : HEAD_BYTES;
     if (n->next - n->first == n->room) {
         uint64_t room = n->room ? 2 * n->room : ROOM;
         struct kept *more = xcalloc((unsigned long)room, sizeof *more);
@@ -147,10 +145,6 @@ static void link_send(void *ctx, int peer, const struct ps_message *message) {
     struct link *l = ctx;
     struct line *n = line_of(l, peer);
     struct ps_message m = *message;
-    if (!n) {
-        l->o.network.send(l->o.network.ctx, peer, message);
-        return;
-    }
     m.header.link = (struct wire_link){0};
     if (wire_is_kept(m.header.kind)) {
         m.header.link.number = n->next;
@@ -222,7 +216,7 @@ bool link_receive(struct link *l, int peer, struct wire_header *h, double now) {
     struct line *n = line_of(l, peer);
     const struct wire_link *w = &h->link;
     l->now = now;
-    if (!n || !h->incarnation) return true;
+    if (!h->incarnation) return true;
     if (n->incarnation && h->incarnation != n->incarnation) link_forget(l, peer);
     n->incarnation = h->incarnation;
     if (!w->said) return true;  // of a process that has no link yet
@@ -294,10 +288,6 @@ void link_tick(struct link *l, double now) {
 }
 
 void link_await(struct link *l, int peer, bool awaits) { line_of(l, peer)->awaits = awaits; }
-void link_hurry(struct link *l, double most_s) {
-    l->o.repeat_most_s = most_s;
-    for (struct line *n = l->lines; n < l->lines + l->count; n++) n->quiet_s = 0;
-}
 bool link_heard(const struct link *l, int peer) { return line_of(l, peer)->open == 0; }
 struct link_totals link_totals(const struct link *l) {
     return l->totals;
@@ -319,10 +309,9 @@ void link_forget(struct link *l, int peer) {
 struct link *link_create(const struct link_options *o) {
     struct link *l = xcalloc(1, sizeof *l);
     l->o = *o;
-    l->count = o->peers + OTHERS;
+    l->count = o->peers + 1;
     l->lines = xcalloc((unsigned long)l->count, sizeof *l->lines);
-    for (int i = 0; i < l->count; i++)
-        link_forget(l, peer_of(l, i) == PEER_SENDER ? PEER_SCHEDULER : peer_of(l, i));
+    for (int i = 0; i < l->count; i++) link_forget(l, peer_of(l, i));
     return l;
 }
 
@@ -333,29 +322,6 @@ void link_destroy(struct link **at) {
     free(l->lines);
     free(l);
     *at = NULL;
-}
-
-// ---------------------------------------------------------------- when to ask again
-void rto_sample(struct rto *r, double rtt_s) {
-    if (!(rtt_s >= 0)) return;
-    if (r->samples++ == 0) {
-        r->srtt_s = rtt_s;
-        r->rttvar_s = 0.5 * rtt_s;
-        return;
-    }
-    r->rttvar_s += 0.25 * (fabs(r->srtt_s - rtt_s) - r->rttvar_s);
-    r->srtt_s += 0.125 * (rtt_s - r->srtt_s);
-}
-
-double rto_s(const struct rto *r) {
-    double s = r->samples ? r->srtt_s + 4 * r->rttvar_s : RTO_FIRST_S;
-    return fmin(fmax(s, RTO_LEAST_S), RTO_MOST_S);
-}
-
-double rto_backoff(double first_s, int repeats, double most_s) {
-    double s = first_s;
-    while (repeats-- > 0 && s < most_s) s *= 2;
-    return fmin(s, most_s);
 }
 
 // ---------------------------------------------------------------- errors of cores (port.h)

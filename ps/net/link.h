@@ -22,7 +22,7 @@
 // 5. A message that comes twice is dropped here. Its owner is handed WIRE_WORD in its place: a sign that the peer lives.
 // 6. A line belongs to two processes. A message of another process of that peer (its incarnation; the owner has checked
 //    that it may speak) begins the line anew, and what was kept for the old process is dropped.
-// Kinds that are repeated by themselves (login, heartbeats, wire_is_kept) carry words and no numbers.
+// Kinds that are repeated by themselves (heartbeats, wire_is_kept) carry words and no numbers.
 //
 // Memory: for each message that is not heard yet, some 400 bytes and no payload; a byte for each number behind a gap.
 // Threads: the one that owns the cores behind it. No sockets, no clock but `now` (seconds). Never blocks.
@@ -32,10 +32,11 @@
 #include <stdint.h>
 
 #include "ps/net/port.h"
+#include "shared/fabric/rto.h"
 
 struct link_options {
-    int peers;             // that have an index; beside these each link has lines to PEER_SCHEDULER and below
-    double repeat_most_s;  // between two questions
+    int peers;               // that have an index; beside these each link has a line to PEER_SCHEDULER
+    double repeat_most_s;    // between two questions
     struct ps_port network;  // what is below
     // A payload is to be said again. Writes it anew into m, header and all, or returns false: nobody needs it any more.
     // NULL: payloads stay where they lie until they are heard.
@@ -54,7 +55,7 @@ struct link;
 struct link *link_create(const struct link_options *o);
 void link_destroy(struct link **l);
 
-// How cores above send. PEER_SENDER has no line: such a message passes through.
+// How cores above send.
 struct ps_port link_port(struct link *l);
 // A message of a peer has arrived, and its owner has checked its sender. Returns whether it is new; else its kind is
 // WIRE_WORD from here on.
@@ -67,33 +68,6 @@ void link_await(struct link *l, int peer, bool awaits);
 void link_forget(struct link *l, int peer);
 // Whether the peer has heard all that was said.
 bool link_heard(const struct link *l, int peer);
-// Repeats are at most so far apart from now on: of last words.
-void link_hurry(struct link *l, double most_s);
 struct link_totals link_totals(const struct link *l);
-
-// ---------------------------------------------------------------- when to ask again
-// When to ask again: the retransmission timeout of RFC 6298, one of these for each peer.
-//
-//     SRTT, RTTVAR   smoothed round trip and its deviation (gains 1/8 and 1/4)
-//     RTO            SRTT + 4 RTTVAR, within [RTO_LEAST_S, RTO_MOST_S]; RTO_FIRST_S before there is a sample
-//     backoff        the pause doubles with each repetition, up to a limit of the caller's
-//
-// Karn's rule: only the round trip of a message that is known to be the answered one is a sample. Here each sending has a
-// number of its own (wire_link.said) and words name the latest that has come, so that repeated ones can be sampled too.
-//
-// Plain data; seconds.
-#define RTO_FIRST_S 0.1
-#define RTO_LEAST_S 0.03  // a thread looks at its messages every POLL_MS, and may have to wait for a core
-#define RTO_MOST_S  4.0
-
-struct rto {
-    double srtt_s, rttvar_s;
-    uint64_t samples;
-};
-
-void rto_sample(struct rto *r, double rtt_s);  // negative: dropped
-double rto_s(const struct rto *r);
-// The pause before the next repetition, after so many: first, twice that, .. up to most.
-double rto_backoff(double first_s, int repeats, double most_s);
 
 #endif

@@ -13,8 +13,6 @@ struct net {
     struct net_options o;
     struct net_socket *open;  // list; changed by the role's thread alone
     int sockets;              // opened so far
-    enum ps_role beside;      // the role and rank of the process beside this one, of which
-    int beside_rank;          // messages are local; rank -1: there is none
 };
 
 struct net_socket {
@@ -33,7 +31,6 @@ struct net_frame {
 struct net *net_create(const struct net_options *o) {
     struct net *n = xcalloc(1, sizeof *n);
     n->o = *o;
-    n->beside_rank = -1;
     n->fabric = fabric_create(&(struct fabric_options){.max_payload_bytes = o->max_payload_bytes,
                                                        .max_heard_bytes = o->max_heard_bytes,
                                                        .queue_messages = o->queue_messages,
@@ -43,11 +40,6 @@ struct net *net_create(const struct net_options *o) {
     if (n->fabric) return n;
     free(n);
     return NULL;
-}
-
-void net_beside(struct net *n, enum ps_role role, int rank) {
-    n->beside = role;
-    n->beside_rank = rank;
 }
 
 void net_destroy(struct net **net, int linger_ms) {
@@ -82,12 +74,8 @@ struct net_socket *net_router(struct net *n, const char *address, char bound[NET
 struct net_socket *net_dealer(struct net *n, const struct net_peer *to) {
     if (address_check_port(to->address)) return NULL;
     struct net_socket *s = keep(n, fabric_dealer(n->fabric, NULL), false);
-    return s && fabric_connect(s->socket, to->address, to->token, to->plane == NET_CONTROL) ? NULL : s;
+    return s && fabric_connect(s->socket, to->address, to->token, false) ? NULL : s;
 }
-
-bool net_refused(struct net_socket *s) { return fabric_refused(s->socket); }
-void net_ask_again(struct net_socket *s) { fabric_ask_again(s->socket); }
-void net_welcome(struct net_socket *s) { fabric_welcome(s->socket); }
 
 // ---------------------------------------------------------------- receiving
 static void frame_release(struct ps_frame *f) {
@@ -119,9 +107,9 @@ static bool assemble(struct net_socket *s, const struct fabric_message *got, str
         *f = (struct net_frame){{got->data, got->bytes, frame_release}, got->payload};
         m->frame = &f->frame;
     }
-    const struct net *n = s->net;
-    bool local = m->header.role == n->beside && m->header.rank == n->beside_rank;
-    count_bytes(n->o.wire, &m->header, got->head_bytes, got->bytes, false, local);
+    const struct net_beside *b = &s->net->o.beside;
+    bool local = b->peers && m->header.role == b->role && m->header.rank == b->rank;
+    count_bytes(s->net->o.wire, &m->header, got->head_bytes, got->bytes, false, local);
     return true;
 }
 
@@ -150,7 +138,7 @@ static void let_go(void *data, void *hint) {
 // A payload's copy: the transport's until it is sent.
 struct copy {
     struct wire_count *wire;
-    size_t bytes;  // counted: those of weights and sums, not the words of a login
+    size_t bytes;  // counted: those of weights and sums, not words
     char data[];
 };
 
@@ -186,19 +174,45 @@ static bool send_payload(struct net_socket *s, const struct ps_message *m) {
     return false;
 }
 
-bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_message *m) {
+static bool send_message(struct net_socket *s, const struct net_route *to, const struct ps_message *m,
+                         bool local) {
     uint8_t header[WIRE_HEADER_MAX];
     size_t size = wire_encode(&m->header, header);
     struct wire_count *wire = s->net->o.wire;
     if (!size) return false;
     if (!fabric_send(s->socket, to, header, size, m->bytes > 0)) return false;
     if (m->bytes && !send_payload(s, m)) return false;
-    count_bytes(wire, &m->header, size, m->bytes, true, m->local);
+    count_bytes(wire, &m->header, size, m->bytes, true, local);
     if (m->header.link.again) {
         atomic_fetch_add(&wire->repeats, 1);
         atomic_fetch_add(&wire->repeated_bytes, size + m->bytes);
     }
     return true;
+}
+
+bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_message *m) {
+    return send_message(s, to, m, false);
+}
+
+static void stamp(const struct ps_identity *id, struct wire_header *h) {
+    h->role = id->role;
+    h->rank = id->rank;
+    h->thread = id->thread;
+    h->incarnation = id->incarnation;
+    h->job = id->job;
+    if (id->role == PS_WORKER) h->life = id->life;  // the scheduler tells others theirs
+}
+
+void net_lines_send(void *lines, int peer, const struct ps_message *message) {
+    const struct net_lines *l = lines;
+    struct ps_message m = *message;
+    bool routed = peer != PEER_SCHEDULER && !l->dealers;
+    struct net_socket *s = peer == PEER_SCHEDULER ? l->scheduler : routed ? l->router : l->dealers[peer];
+    const struct net_beside *b = &s->net->o.beside;
+    if (routed && !l->routes[peer].bytes) return;
+    stamp(l->id, &m.header);
+    send_message(s, routed ? &l->routes[peer] : NULL, &m,
+                 b->peers && peer >= 0 && peer / b->peers == b->rank);
 }
 
 int net_poll(struct net_poll_item *items, int count, int timeout_ms) {
@@ -246,8 +260,8 @@ int address_advertised(const char *advertise, const char *bound, int thread, cha
 }
 
 // ---------------------------------------------------------------- descriptors
-// The descriptors of a role beside its members' connections: standard streams, ZeroMQ's contexts (a server's and a worker's
-// pulses have one of their own), files and memory that it shares. Seen: 13, 21 and 24.
+// The descriptors of a role beside its members' connections: standard streams, ZeroMQ's contexts (that of the meeting is one of its
+// own), files and memory that it shares. Seen: 13, 21 and 24.
 #define OF_SCHEDULER 20
 #define OF_SERVER    36
 #define OF_WORKER    36
@@ -258,9 +272,9 @@ int descriptors_of_scheduler(const struct config *c, int threads) {
     return OF_SCHEDULER + 2 * c->workers + c->ps.servers * (2 + threads);
 }
 
-// A shard thread has a ROUTER and a DEALER, and two sockets that watch its login; its workers connect.
+// A shard thread has a ROUTER and a DEALER; its workers connect.
 int descriptors_of_server(const struct config *c, int threads) {
-    return OF_SERVER + OF_IO_THREAD * ps_io_threads(c, threads, c->workers) + threads * (6 + c->workers);
+    return OF_SERVER + OF_IO_THREAD * ps_io_threads(c, threads, c->workers) + threads * (4 + c->workers);
 }
 
 int descriptors_of_worker(const struct config *c, int shards) {

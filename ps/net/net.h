@@ -14,6 +14,7 @@
 
 #include <stddef.h>
 
+#include "ps/net/clock.h"
 #include "ps/net/fault.h"
 #include "ps/net/port.h"
 #include "shared/config/config.h"
@@ -24,14 +25,17 @@
 struct net;
 struct net_socket;
 
-// Control: to and from the scheduler. Data: to and from a server's shards.
-enum net_plane { NET_CONTROL, NET_DATA };
-
 // The peer that a DEALER connects to.
 struct net_peer {
     const char *address;
-    enum net_plane plane;
-    const char *token;  // data: the shard's (ps/net/roster.h); NULL or "": none
+    const char *token;  // a shard's (ps/net/roster.h); NULL or "": none
+};
+
+// The process beside this one (ps_beside): what the two tell each other counts as local. peers: how many a link has in such a
+// process, the one of `rank` behind those of lower ranks; 0: there is none beside.
+struct net_beside {
+    enum ps_role role;
+    int rank, peers;
 };
 
 struct net_options {
@@ -44,28 +48,48 @@ struct net_options {
     struct fault_plan faults;
     const struct job_key *key;  // who has it is let in; outlives the net. NULL: everybody is
     const char *token;          // that ROUTERs ask for in its place; NULL or "": the key is asked for
+    struct net_beside beside;
 };
 
 struct net *net_create(const struct net_options *o);  // NULL after logging
 // linger_ms: how long queued messages may still leave; 0 after a goodbye.
 void net_destroy(struct net **n, int linger_ms);
 
-// Before anything is received from it: the process of this role and rank is beside this one, and its payloads count as local.
-void net_beside(struct net *n, enum ps_role role, int rank);
-
 // Listens on address; "tcp://host:*" takes any port. bound: the real address. NULL after logging.
 struct net_socket *net_router(struct net *n, const char *address, char bound[NET_ADDRESS_MAX]);
 struct net_socket *net_dealer(struct net *n, const struct net_peer *to);  // connects; NULL after logging
-// Of a dealer of the control plane, until net_welcome has been called: nothing more is looked at then.
-bool net_refused(struct net_socket *s);
-// After a refusal: another process may have answered, at the port of one that has died.
-void net_ask_again(struct net_socket *s);
-void net_welcome(struct net_socket *s);
 
 // 1: a message; 0: none waiting (malformed ones are dropped on the way); -1 after logging.
 int net_recv(struct net_socket *s, struct net_message *m);
 // to: NULL for a DEALER. m->header is complete. Returns whether it was queued.
 bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_message *m);
+
+// ---------------------------------------------------------------- below a link
+// Who speaks: what a core leaves open in its headers.
+struct ps_identity {
+    enum ps_role role;
+    int rank;
+    int thread;
+    uint64_t incarnation;  // its life at the meeting; never 0
+    uint64_t job;          // 0 until the epoch has been found
+    uint32_t life;         // which process of its rank, of member_starts; 0: nobody takes another's place
+    bool joins;            // the job is under way (ps/worker/enter.h), of member_starts
+    uint32_t epoch;        // which life of the job, 1, 2, ..
+    struct ps_clock clock;
+};
+
+// The sockets of a thread by the peers of its link: to each peer a DEALER, or all at one ROUTER by the route that the peer's last
+// message took.
+struct net_lines {
+    const struct ps_identity *id;
+    struct net_socket *scheduler;  // of PEER_SCHEDULER
+    struct net_socket **dealers;   // (peers); NULL:
+    struct net_socket *router;
+    struct net_route
+        *routes;  // (peers); without bytes: it has not spoken yet. Nothing goes to it, and it will ask
+};
+// link_options.network. lines: struct net_lines, which outlives the link.
+void net_lines_send(void *lines, int peer, const struct ps_message *m);
 
 struct net_poll_item {
     struct net_socket *socket;  // or NULL: fd

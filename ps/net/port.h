@@ -20,16 +20,15 @@ static inline void ps_frame_release(struct ps_frame *f) {
 
 // Peers other than a plain index (a worker's rank at a shard, a shard's index at a worker, a member's
 // number at the scheduler).
-enum { PEER_SCHEDULER = -1, PEER_SENDER = -2 };
+enum { PEER_SCHEDULER = -1 };
 
 struct ps_message {
-    struct wire_header header;  // the port fills in job, role, rank, thread and incarnation
+    struct wire_header header;  // who speaks is filled in below the link (net_lines)
     const void *payload;
     size_t bytes;
     // NULL: the payload is copied before send returns. Else it is sent from where it lies: one is added
     // now and taken away, on any thread, when the transport has let go of it.
     _Atomic int *inflight;
-    bool local;  // to the process beside this one (ps_beside): counted apart
 };
 
 // send never blocks; what cannot be queued is dropped, and the link says it again.

@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -17,33 +16,8 @@
 #include "shared/fabric/rank_env.h"
 #include "shared/launch/launch.h"
 
-#define VARIABLE \
-    "STARRING_AGAIN"  // "PROCESS INCARNATION TIMES": what the program before this one leaves to it
 #define WORDS_MAX 1024
 #define SAYING_S  0.5  // for messages to leave, where they can
-
-extern char **environ;
-
-struct again {
-    uint64_t was;
-    int times;
-};
-
-// Of another process, which may have handed its environment on: nothing.
-static struct again left_here(void) {
-    const char *text = getenv(VARIABLE);
-    struct again a = {0};
-    int pid = 0;
-    if (text && sscanf(text, "%d %" SCNx64 " %d", &pid, &a.was, &a.times) == 3 && pid == (int)getpid())
-        return a;
-    return (struct again){0};
-}
-
-uint64_t rejoin_was(void) { return left_here().was; }
-
-bool rejoin_asked(uint64_t job, const struct wire_header *h) {
-    return h->kind == WIRE_ROLLBACK && h->role == PS_SCHEDULER && h->job && h->job != job;
-}
 
 // The words that this process was started with. The caller does not outlive them. Behind them, unless they say so already,
 // where the configuration lies in memory: the last -c counts.
@@ -66,17 +40,6 @@ static char **own_words(const struct config *c) {
     return words;
 }
 
-// The environment with VARIABLE in it: setenv would move what other threads read.
-static char **own_environment(char *variable) {
-    size_t count = 0, n = 0;
-    while (environ[count]) count++;
-    char **all = xcalloc(count + 2, sizeof *all);
-    for (size_t i = 0; i < count; i++)
-        if (strncmp(environ[i], VARIABLE "=", strlen(VARIABLE) + 1) != 0) all[n++] = environ[i];
-    all[n] = variable;
-    return all;
-}
-
 // Those that somebody has left open by mistake too.
 static void keep_standard_streams_alone(void) {
     DIR *d = opendir("/proc/self/fd");
@@ -97,10 +60,8 @@ static void reset_signals(bool supervised) {
     pthread_sigmask(SIG_SETMASK, &none, NULL);
 }
 
-static void become_myself(const struct config *c, uint64_t incarnation, int times) {
+static void become_myself(const struct config *c) {
     char *program = launch_self();
-    char *variable = xasprintf(VARIABLE "=%d %" PRIx64 " %d", (int)getpid(), incarnation, times);
-    char **environment = own_environment(variable);
     // The holder of the stream may be stuck with it: what it has not written is lost, as where a process is killed.
     if (ftrylockfile(stdout) == 0) {
         fflush(stdout);
@@ -109,32 +70,29 @@ static void become_myself(const struct config *c, uint64_t incarnation, int time
     output_apart_wait(SAYING_S);
     keep_standard_streams_alone();
     char **words = own_words(c);
-    if (program && access(program, X_OK) == 0) execve(program, words, environment);
-    execve("/proc/self/exe", words, environment);  // its file has been replaced or removed
+    if (program && access(program, X_OK) == 0) execv(program, words);
+    execv("/proc/self/exe", words);  // its file has been replaced or removed
 }
 
-int rejoin_now(const struct ps_role_options *o, uint64_t incarnation, const char *why) {
+int rejoin_now(const struct ps_role_options *o, const char *why) {
     static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;  // stays locked where the process begins anew
-    const struct again before = left_here();
     const struct config *c = o->config;
-    int restarts = c->recovery.restart;
-    // The scheduler counts; each member can begin one login more with every restart.
-    long most = (long)restarts * (c->workers + c->ps.servers + 2);
-    if (!restarts)
+    if (!c->recovery.restart)
         return fail(
             "%s: the job begins anew, and this role knows no restarts: give every role the same --restart N",
             why);
-    if (before.times >= most) return fail("%s; all restarts are used up (--restart %d)", why, restarts);
     pthread_mutex_lock(&one);
     bool supervised = rank_env_supervised();
-    if (o->say_waiting) info("%s: logging in again at %s", why, o->scheduler);
+    int quiet = error_quiet(QUIET_NOT);  // of a thread for which another speaks
+    if (o->say_waiting) info("%s: coming anew to %s", why, o->scheduler);
+    error_quiet(quiet);
     reset_signals(supervised);
     if (o->stop && *o->stop) {
         pthread_mutex_unlock(&one);
         error_quiet(supervised);  // the launcher says it
         return fail("interrupted");
     }
-    become_myself(c, incarnation, before.times + 1);
+    become_myself(c);
     int error = errno;
     pthread_mutex_unlock(&one);
     return fail("%s; and the program cannot be started again: %s", why, strerror(error));

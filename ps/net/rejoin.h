@@ -7,14 +7,9 @@
 #define STARRING_PS_NET_REJOIN_H
 
 #include "ps/job/ps.h"
-#include "ps/net/wire.h"
 
-// The incarnation that this process had before it began anew; 0: it has not.
-uint64_t rejoin_was(void);
-// Whether h ends the epoch of that job.
-bool rejoin_asked(uint64_t job, const struct wire_header *h);
-// Any thread; incarnation: this process's; why: for people. Does not return where the process begins anew. -1 after
-// logging: it was asked to leave meanwhile (o->stop), there are no restarts, or they are used up.
-int rejoin_now(const struct ps_role_options *o, uint64_t incarnation, const char *why);
+// Any thread; why: for people. Does not return where the process begins anew. -1 after logging: it was asked to leave
+// meanwhile (o->stop), or there are no restarts. (How many lives a job has, the scheduler counts.)
+int rejoin_now(const struct ps_role_options *o, const char *why);
 
 #endif

@@ -30,7 +30,7 @@ char *roster_text(const struct roster *r, size_t *bytes) {
     size_t room = (size_t)(r->shards + r->workers) * LINE_MAX_BYTES + 1, at = 0;
     char *text = xcalloc(room, 1);
     for (const struct roster_shard *s = r->shard; s < r->shard + r->shards; s++)
-        at += (size_t)snprintf(text + at, room - at, "shard %s %" PRIx64 " %s\n", s->address, s->incarnation,
+        at += (size_t)snprintf(text + at, room - at, "shard %" PRIx64 " %s %s\n", s->incarnation, s->address,
                                s->token[0] ? s->token : "-");
     for (const struct roster_worker *w = r->worker; w < r->worker + r->workers; w++)
         at += (size_t)snprintf(text + at, room - at, "worker %" PRIx64 " %" PRIu32 "\n", w->incarnation,
@@ -50,30 +50,19 @@ static bool next_line(const char **text, const char *end, char line[LINE_MAX_BYT
     return true;
 }
 
-// A word of at most max - 1 characters and the blanks behind it.
-static bool take_word(const char **line, char *out, size_t max) {
-    size_t n = strcspn(*line, " ");
-    if (n == 0 || n >= max) return false;
-    memcpy(out, *line, n);
-    out[n] = 0;
-    *line += n + strspn(*line + n, " ");
-    return true;
-}
-
-static bool take_token(const char **line, char token[JOB_TOKEN_MAX]) {
-    if (!take_word(line, token, JOB_TOKEN_MAX)) return false;
-    if (!strcmp(token, "-")) token[0] = 0;
-    return **line == 0;
+// "ADDRESS TOKEN", or the address alone.
+_Static_assert(ROSTER_ADDRESS_MAX == 256 && JOB_TOKEN_MAX == 41, "as the format below has it");
+static bool read_place(const char *line, struct roster_shard *s) {
+    int used = 0;
+    bool good = sscanf(line, "%255[^ ]%n %40[^ ]%n", s->address, &used, s->token, &used) >= 1 && !line[used];
+    if (!strcmp(s->token, "-")) s->token[0] = 0;
+    return good;
 }
 
 static bool read_shard(const char *line, struct roster_shard *s) {
     int used = 0;
-    if (strncmp(line, "shard ", 6) != 0) return false;
-    line += 6;
-    if (!take_word(&line, s->address, sizeof s->address)) return false;
-    if (sscanf(line, "%" SCNx64 " %n", &s->incarnation, &used) != 1 || !used) return false;
-    line += used;
-    return take_token(&line, s->token);
+    return sscanf(line, "shard %" SCNx64 " %n", &s->incarnation, &used) == 1 && used &&
+           read_place(line + used, s);
 }
 
 static bool read_worker(const char *line, struct roster_worker *w) {
@@ -105,11 +94,7 @@ struct roster_shard *roster_read_shards(const char *text, size_t bytes, int coun
     const char *at = text, *end = text + bytes;
     char line[LINE_MAX_BYTES];
     bool good = true;
-    for (int i = 0; i < count && good; i++) {
-        const char *words = line;
-        good = next_line(&at, end, line) && take_word(&words, all[i].address, sizeof all[i].address) &&
-               (!*words || take_token(&words, all[i].token));
-    }
+    for (int i = 0; i < count && good; i++) good = next_line(&at, end, line) && read_place(line, &all[i]);
     if (good && at == end) return all;
     free(all);
     return NULL;

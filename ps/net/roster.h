@@ -1,8 +1,8 @@
-// The members of a job and the addresses of its shards, as START says it: the one source of addresses, tokens and
+// The members of a job and the addresses of its shards, as a start says it (meeting.h): the one source of addresses, tokens and
 // incarnations. A role counts what is said in somebody's name only with the incarnation that stands here, or that the
 // scheduler has told since (WIRE_MEMBER).
 //
-//     shard ADDRESS INCARNATION TOKEN      a line for each shard, in shard order; TOKEN "-": none
+//     shard INCARNATION ADDRESS TOKEN      a line for each shard, in shard order; TOKEN "-": none
 //     worker INCARNATION LIFE              a line for each worker; workers, who ask shards alone, are told none
 //
 // Pure. Texts come from the network: nothing in them is trusted.
@@ -43,7 +43,7 @@ struct roster *roster_read(const char *text, size_t bytes, int shards, int worke
 // Whether a message is of shard g, where a server has so many threads: of the process that the roster has.
 bool roster_is_shard(const struct roster *r, int g, int threads, const struct wire_header *h);
 
-// The shards in a server's HELLO: "ADDRESS TOKEN" a line, TOKEN missing or "-": none. (count) of them
+// The shards of a server that is ready: "ADDRESS TOKEN" a line, TOKEN missing or "-": none. (count) of them
 // (malloc'd); NULL: not so many lines, or no such lines.
 struct roster_shard *roster_read_shards(const char *text, size_t bytes, int count);
 // Appends such a line to out of `room` bytes at *at.

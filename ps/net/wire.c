@@ -18,12 +18,9 @@ static const size_t place_of[] = {
     [17] = offsetof(struct wire_header, sum),         [18] = offsetof(struct wire_header, loss),
     [19] = offsetof(struct wire_header, norm),        [20] = offsetof(struct wire_header, loss_scale),
     [21] = offsetof(struct wire_header, clip),        [22] = offsetof(struct wire_header, mask),
-    [23] = offsetof(struct wire_header, untaken),     [24] = offsetof(struct wire_header, epoch),
-    [25] = offsetof(struct wire_header, clock),       [26] = offsetof(struct wire_header, manifest),
-    [27] = offsetof(struct wire_header, host),        [28] = offsetof(struct wire_header, tokens),
-    [29] = offsetof(struct wire_header, mean_tokens)};
-#define BODY       16  // a body's number is its kind's and this
-#define HOST       27
+    [23] = offsetof(struct wire_header, untaken),     [24] = offsetof(struct wire_header, tokens),
+    [25] = offsetof(struct wire_header, mean_tokens)};
+#define BODY       16   // a body's number is its kind's and this
 #define BODY_BYTES 256  // of the largest body's struct
 
 static const ProtobufCFieldDescriptor *body_of(enum wire_kind k) {
@@ -81,7 +78,7 @@ static int read_body(const ProtobufCMessageDescriptor *d, const char *body, stru
         } else if (f->type == PROTOBUF_C_TYPE_STRING) {
             memcpy(&far, place, sizeof far);
             size_t n = strlen(far) + 1;
-            if (n > (f->id == HOST ? WIRE_HOST_MAX : WIRE_TEXT_MAX)) return -1;
+            if (n > WIRE_TEXT_MAX) return -1;
             memcpy(to, far, n);
         } else {
             memcpy(to, place, plain_bytes(f->type));
@@ -91,19 +88,7 @@ static int read_body(const ProtobufCMessageDescriptor *d, const char *body, stru
 }
 
 bool wire_is_kept(enum wire_kind k) {
-    switch (k) {
-        case WIRE_HELLO:
-        case WIRE_WELCOME:
-        case WIRE_START:
-        case WIRE_ROLLBACK:
-        case WIRE_HEARTBEAT:
-        case WIRE_HEARTBEAT_ACK:
-        case WIRE_PULSE:
-        case WIRE_WORD:
-            return false;
-        default:
-            return true;
-    }
+    return k != WIRE_HEARTBEAT && k != WIRE_HEARTBEAT_ACK && k != WIRE_WORD;
 }
 
 bool wire_is_payload(const struct wire_header *h) {
@@ -140,18 +125,15 @@ size_t wire_encode(const struct wire_header *h, uint8_t out[WIRE_HEADER_MAX]) {
     return n <= WIRE_HEADER_MAX ? starring__ps_message__pack(&p, out) : 0;
 }
 
-// Which kinds carry a payload, behind the header or, some, in a segment; WIRE_HELLO may (a server's endpoints).
+// Which kinds carry a payload, behind the header or, some, in a segment.
 static bool payload_fits(const struct wire_header *h, size_t payload_bytes) {
     switch (h->kind) {
         case WIRE_PUSH:
         case WIRE_PULL_REPLY:
             return (payload_bytes > 0) != (h->place_bytes > 0);
-        case WIRE_START:
         case WIRE_SNAPSHOT_REPLY:
         case WIRE_INIT:
             return payload_bytes > 0;
-        case WIRE_HELLO:
-            return true;
         default:
             return payload_bytes == 0;
     }
@@ -162,7 +144,7 @@ static bool counts(int64_t x) { return x >= 0 && x <= INT64_MAX >> 2; }
 
 static int header_check(const struct wire_header *h, size_t payload_bytes) {
     if ((unsigned)h->role >= PS_ROLES || h->rank < -1 || h->rank > 1 << 20) return -1;
-    if (h->thread < 0 || h->thread > 1 << 16 || h->key < 0 || h->epoch > INT32_MAX) return -1;
+    if (h->thread < 0 || h->thread > 1 << 16 || h->key < 0) return -1;
     if (!counts(h->step) || !counts(h->version) || !counts(h->batch) || !counts(h->staleness)) return -1;
     if (h->tokens < 0 || h->mean_tokens < h->tokens) return -1;
     if (h->untaken < 0 || h->untaken > h->step) return -1;

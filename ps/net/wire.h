@@ -2,13 +2,12 @@
 // stand between the network and everything else. No sockets, no state. proto/ps.proto has what each kind carries, in its own
 // words: what the struct holds beside that stays at home.
 //
-//     worker -> scheduler   HELLO HEARTBEAT PULSE REPORT GATHER GOODBYE ABORT
-//     server -> scheduler   HELLO HEARTBEAT PULSE GOODBYE ABORT        shard -> scheduler  HELLO SHARD_SUM
+//     worker -> scheduler   HEARTBEAT REPORT GATHER      server -> scheduler   HEARTBEAT      shard -> scheduler   SHARD_SUM
 //     worker -> scheduler   TAKE          scheduler -> worker  TAKEN      where workers run ahead of each other
 //     worker -> scheduler   JOIN          scheduler -> worker  JOINED     } --elastic
 //     shard -> scheduler    ARRIVED       scheduler -> shard   SET MEMBER }
-//     scheduler -> all      WELCOME REFUSED START HEARTBEAT_ACK ABORT ROLLBACK
-//     scheduler -> worker   STEP_DONE GATHER_DONE GOODBYE_ACK    -> shard DECISION   -> server SHUTDOWN
+//     scheduler -> worker   HEARTBEAT_ACK STEP_DONE GATHER_DONE REFUSED (a JOIN)    -> shard DECISION
+//     scheduler -> server   HEARTBEAT_ACK SHUTDOWN
 //     worker -> shard       ATTACH INIT PUSH PULL SNAPSHOT
 //     shard -> worker       ATTACHED INIT_ACK PUSH_ACK PULL_REPLY SNAPSHOT_REPLY REFUSED
 //     any two               WORD, of the link (ps/net/link.h)
@@ -30,10 +29,7 @@
 
 enum wire_kind {  // in the order of PsMessage.body
     WIRE_NONE,
-    WIRE_HELLO,
-    WIRE_WELCOME,
     WIRE_REFUSED,
-    WIRE_START,
     WIRE_HEARTBEAT,
     WIRE_HEARTBEAT_ACK,
     WIRE_ATTACH,
@@ -52,16 +48,11 @@ enum wire_kind {  // in the order of PsMessage.body
     WIRE_STEP_DONE,
     WIRE_GATHER,
     WIRE_GATHER_DONE,
-    WIRE_GOODBYE,
-    WIRE_GOODBYE_ACK,
     WIRE_SHUTDOWN,
-    WIRE_ABORT,
-    WIRE_ROLLBACK,
     WIRE_ARRIVED,
     WIRE_SET,
     WIRE_JOIN,
     WIRE_JOINED,
-    WIRE_PULSE,
     WIRE_MEMBER,
     WIRE_TAKE,
     WIRE_TAKEN,
@@ -70,11 +61,9 @@ enum wire_kind {  // in the order of PsMessage.body
 };
 const char *wire_kind_name(enum wire_kind k);  // "push", ...
 
-// WIRE_JOINS: the job is under way, and the receiver joins it (START).
 // WIRE_STOP: this worker, or some worker, was asked to leave.
 // WIRE_FINAL: it follows no push: the last weights, or those of a checkpoint. With STOP: nobody pushes any more. Of MEMBER:
 // that worker pushes no more.
-// WIRE_LOST: what the sender lacks is a peer: a new epoch may help.
 // WIRE_HELD: arrived, and not in the sum yet (PUSH_ACK); of ATTACHED: refused.
 // WIRE_SKIP: the step is skipped. WIRE_PULLS: the push asks for the weights of the next step too.
 // WIRE_KEEP: the state behind this step goes into a checkpoint. Worker 0's.
@@ -87,19 +76,16 @@ enum {
     WIRE_FINAL = 4,
     WIRE_STOP = 8,
     WIRE_PULLS = 16,
-    WIRE_JOINS = 32,
-    WIRE_KEEP = 64,
-    WIRE_LOST = 128,
-    WIRE_LATE = 256,
-    WIRE_DRAINS = 512,
-    WIRE_UNUSED = 1024,
-    WIRE_FLAGS = 2047  // all of them
+    WIRE_KEEP = 32,
+    WIRE_LATE = 64,
+    WIRE_DRAINS = 128,
+    WIRE_UNUSED = 256,
+    WIRE_FLAGS = 511  // all of them
 };
 
 #define WIRE_HEADER_MAX  1023  // bytes
 #define WIRE_VALUES_MAX  32    // doubles in one GATHER
 #define WIRE_TEXT_MAX    512   // bytes, with the closing zero
-#define WIRE_HOST_MAX    40
 #define WIRE_MISSING_MAX 16
 
 // The link's part of a message, which the link alone reads (ps/net/link.h).
@@ -119,7 +105,7 @@ struct wire_header {
     enum ps_role role;
     int32_t rank;
     int32_t thread;
-    uint64_t job, incarnation, manifest;
+    uint64_t job, incarnation;
     int32_t key;
     int64_t step, version;
     int64_t
@@ -141,15 +127,12 @@ struct wire_header {
     // peers_ready_ns: the latest ready_ns of all that the answer needed: a receiver that waited for it before that
     // moment waited for a peer, and after it for the transfer.
     int64_t ready_ns, peers_ready_ns;
-    uint64_t clock;  // ps_clock_id of the sender
-    uint32_t epoch;
     struct wire_link link;
     bool has_sum;
     int count;             // of values
     struct exact_sum sum;  // from here on: what few kinds use
     double values[WIRE_VALUES_MAX];
     char text[WIRE_TEXT_MAX];
-    char host[WIRE_HOST_MAX];  // of the sender's machine; HELLO
 };
 
 // Bytes written to out (1..WIRE_HEADER_MAX), or 0 when the header does not fit (a programmer's error:
@@ -159,8 +142,7 @@ size_t wire_encode(const struct wire_header *h, uint8_t out[WIRE_HEADER_MAX]);
 // negative step, key, version or moment. Never logs, never trusts. payload_bytes: of the frame that follows,
 // 0 for none; a kind that carries no payload refuses one and the other way round. One in a segment counts.
 int wire_decode(const uint8_t *bytes, size_t size, size_t payload_bytes, struct wire_header *out);
-// Whether the link keeps messages of this kind until they are heard. The senders of the others repeat them until
-// they have an answer: logins, and what says that somebody lives.
+// Whether the link keeps messages of this kind until they are heard. The others are repeated by themselves: heartbeats.
 bool wire_is_kept(enum wire_kind k);
 // Whether the payload of this message is what the textbook formulas count (gradients and weights
 // of a step); loading, the final pull and what is sent again are control. A payload in a segment counts as one that

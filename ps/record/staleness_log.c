@@ -11,7 +11,7 @@
 #include <pthread.h>
 
 #include "kernels/spans.h"
-#include "ps/sum/push_code.h"
+#include "ps/job/push_code.h"
 #include "shared/core/background.h"
 #include "shared/core/error.h"
 #include "shared/core/log_file.h"

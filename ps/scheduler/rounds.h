@@ -10,7 +10,7 @@
 //
 //     step t    + ARRIVED of every shard --> SET to the shards, once each member's part is here or the member is lost, or
 //               there are enough; then their SHARD_SUMs. STEP_DONE tells who is late that it is
-//     JOIN      of a worker that has logged in to the running job: JOINED when the next step opens, STEP_DONE to the rest
+//     JOIN      of a worker that has come to the running job: JOINED when the next step opens, STEP_DONE to the rest
 //     gather    of the live workers
 //
 // Where workers run ahead of each other there are no common steps: TAKE of a worker --> TAKEN (budget.h).
@@ -45,7 +45,7 @@ bool rounds_bears(const struct rounds *c, int worker);  // the job can go on wit
 int rounds_lost(struct rounds *c, int worker, const struct loss *loss, double now);
 int rounds_arrived(struct rounds *c, int shard, const struct wire_header *h, double now);
 void rounds_join(struct rounds *c, int worker);
-// Whether a worker that has logged in to the running job may now come to the servers: no open step may hold gradients
+// Whether a worker that has come to the running job may now come to the servers: no open step may hold gradients
 // of the process before it, and the others have loaded their weights.
 bool rounds_lets_in(const struct rounds *c, int worker);
 

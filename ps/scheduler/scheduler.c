@@ -1,4 +1,4 @@
-// The scheduler's thread: one ROUTER, one core.
+// The scheduler's thread: one ROUTER, one core, and the book of its process (shared/fabric/peer.h).
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,13 +11,17 @@
 #include "ps/job/ps.h"
 #include "ps/job/timing.h"
 #include "ps/net/link.h"
-#include "ps/net/login.h"
+#include "ps/net/meeting.h"
+#include "ps/net/member.h"
 #include "ps/net/net.h"
 #include "ps/record/arrivals.h"
 #include "ps/scheduler/scheduler_core.h"
 #include "shared/core/background.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
+#include "shared/fabric/address.h"
+#include "shared/fabric/peer.h"
+#include "shared/launch/verdict.h"
 #include "shared/report/history.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_state.h"
@@ -27,25 +31,24 @@
 #include "shared/time/turn_clock.h"
 #include "shared/train/job.h"
 
-#define QUEUE_MESSAGES  65536  // control messages of all members
-#define PARTING_EVERY_S 0.06   // between repeats of why the job has ended
+#define QUEUE_MESSAGES 65536  // control messages of all members
 
 struct scheduler {
     const struct ps_role_options *o;
     struct net *net;
-    struct net_socket *router;
+    struct ps_identity id;
+    struct net_lines lines;  // by one ROUTER, to the members and shards that have spoken in this epoch
+    struct link *link;       // over them
     struct scheduler_core *core;
-    struct link *link;         // to the members
-    uint64_t linked_job;       // of which they are members
-    struct net_route *routes;  // (members)
+    uint64_t *joined;  // (workers) the life that was told where to join; 0: none
+    int said;          // verdicts
+    bool childless;    // the launcher of this process has no child any more
     struct shard_map *map;
     struct manifest manifest;
     struct manifest order;    // of recorded arrivals
     struct arrivals *replay;  // of one shard: which batch each worker's step had; NULL: none are repeated
-    struct net_route sender;  // of the message being handled
-    struct ps_identity id;
     struct wire_count wire;
-    char address[NET_ADDRESS_MAX];  // as bound
+    char address[NET_ADDRESS_MAX];  // of the ROUTER, as bound
     struct start_point first;       // where the job begins, as the configuration says
     bool told;                      // by the launcher of why the job has ended: it says it
     struct background *files;       // reads and writes them
@@ -60,11 +63,10 @@ struct scheduler {
     int64_t cpu_begin_ns;       // when the job started
 };
 
-// Below the link.
+// Below the link: what the process alone knows is filled in.
 static void scheduler_send(void *ctx, int peer, const struct ps_message *message) {
     struct scheduler *s = ctx;
     struct ps_message m = *message;
-    if (m.header.kind == WIRE_START && !s->cpu_begin_ns) s->cpu_begin_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
     // It has no directory of its own, maybe: the servers, which leave reports, learn what it has cost.
     struct rusage self;
     if (m.header.kind == WIRE_SHUTDOWN) {
@@ -76,42 +78,122 @@ static void scheduler_send(void *ctx, int peer, const struct ps_message *message
     }
     // Clocks are compared by it, so it is the host's (ps/net/clock.h).
     if (m.header.kind == WIRE_HEARTBEAT_ACK) m.header.peers_ready_ns = clock_ns(CLOCK_MONOTONIC);
-    if (s->core) s->id.job = scheduler_core_epochs(s->core)->job;
-    ps_stamp(&s->id, &m.header);
-    // A process that is refused learns nothing of the job.
-    if (m.header.kind == WIRE_REFUSED) m.header.job = m.header.incarnation = 0;
-    net_send(s->router, peer == PEER_SENDER ? &s->sender : &s->routes[peer], &m);
-}
-
-// Messages of an epoch that has ended are said no more.
-static void link_turn(struct scheduler *s) {
-    uint64_t job = scheduler_core_epochs(s->core)->job;
-    for (int i = 0; job != s->linked_job && i < scheduler_core_members(s->core); i++) link_forget(s->link, i);
-    s->linked_job = job;
+    net_lines_send(&s->lines, peer, &m);
 }
 
 static double moment(const struct scheduler *s) { return turn_clock_at(&s->turns, now_seconds()); }
 
-// Hands a message to the core: of a member by way of the link, which may answer.
+// ---------------------------------------------------------------- the meeting
+static void put_text(const struct scheduler *s, const char *name, char *text, size_t bytes) {
+    rendezvous_put(s->o->meet, name, text, bytes);
+    free(text);
+}
+
+// Messages of the epoch before are said no more.
+static void opens(void *ctx, const struct epochs *e) {
+    struct scheduler *s = ctx;
+    struct meeting_now now = {.epoch = e->epoch, .job = e->job, .clock = ps_clock_id()};
+    int members = s->o->config->workers + s->map->servers + s->map->shards;
+    size_t bytes;
+    s->id.job = e->job;
+    for (int i = 0; i < members; i++) {
+        link_forget(s->link, i);
+        s->lines.routes[i].bytes = 0;
+    }
+    snprintf(now.address, sizeof now.address, "%s", s->address);
+    char *text = meeting_now_text(&now, &bytes);
+    put_text(s, MEETING_NOW, text, bytes);
+}
+
+static void says_start(void *ctx, enum ps_role role, const struct meeting_start *start) {
+    struct scheduler *s = ctx;
+    char name[MEET_NAME_MAX];
+    size_t bytes;
+    char *text = meeting_start_text(start, &bytes);
+    if (!s->cpu_begin_ns) s->cpu_begin_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+    put_text(s, meeting_start_name(name, scheduler_core_epochs(s->core)->epoch, role), text, bytes);
+}
+
+static void forget_join(struct scheduler *s, uint32_t epoch, int worker) {
+    char name[MEET_NAME_MAX];
+    if (s->joined[worker])
+        rendezvous_drop(s->o->meet, meeting_join_name(name, epoch, worker, s->joined[worker]));
+    s->joined[worker] = 0;
+}
+
+static void joins(void *ctx, int worker, uint64_t life, const struct meeting_start *start) {
+    struct scheduler *s = ctx;
+    uint32_t epoch = scheduler_core_epochs(s->core)->epoch;
+    char name[MEET_NAME_MAX];
+    size_t bytes;
+    char *text = meeting_start_text(start, &bytes);
+    forget_join(s, epoch, worker);
+    s->joined[worker] = life;
+    put_text(s, meeting_join_name(name, epoch, worker, life), text, bytes);
+}
+
+// Whoever was slow finds later, too, that it is over.
+static void over(void *ctx, uint32_t epoch, const char *why) {
+    struct scheduler *s = ctx;
+    char name[MEET_NAME_MAX];
+    rendezvous_drop(s->o->meet, meeting_start_name(name, epoch, PS_WORKER));
+    rendezvous_drop(s->o->meet, meeting_start_name(name, epoch, PS_SERVER));
+    for (int w = 0; w < s->o->config->workers; w++) forget_join(s, epoch, w);
+    rendezvous_put(s->o->meet, meeting_over_name(name, epoch), why, strlen(why));
+}
+
+static void gives_up(void *ctx, int member, uint64_t life, const char *why) {
+    const struct scheduler *s = ctx;
+    rendezvous_give_up(s->o->meet, rendezvous_size(s->o->meet) + member, life, why);
+}
+
+static void ends(void *ctx, const char *why) {
+    rendezvous_abort(((const struct scheduler *)ctx)->o->meet, why);
+}
+
+// ---------------------------------------------------------------- launchers
+static void say_verdict(struct scheduler *s, const struct verdict *v) {
+    char name[MEET_NAME_MAX];
+    snprintf(name, sizeof name, VERDICT_SAID, s->said++);
+    rendezvous_put(s->o->meet, name, v, sizeof *v);
+}
+
+static void hear_launcher(struct scheduler *s, int rank, const struct member_news *n) {
+    struct death d;
+    if (!strcmp(n->word, VERDICT_DONE) && n->bytes == 1 && rank == 0) s->childless = *(const char *)n->data;
+    if (strcmp(n->word, VERDICT_DEAD) != 0 || n->bytes != sizeof d) return;
+    memcpy(&d, n->data, sizeof d);
+    d.name[sizeof d.name - 1] = d.why[sizeof d.why - 1] = 0;
+    bool ended = scheduler_core_error(s->core)[0];
+    struct verdict v = scheduler_core_dead(s->core, &d, moment(s));
+    s->told = s->told || (v.kind == VERDICT_ENDS && !ended);
+    say_verdict(s, &v);
+}
+
+// ---------------------------------------------------------------- what comes
+static void hear_news(struct scheduler *s) {
+    int size = rendezvous_size(s->o->meet);
+    for (struct member_news n; rendezvous_news(s->o->meet, &n); free(n.data)) {
+        int rank = n.member;
+        n.member -= size;
+        if (rank >= 0 && rank < size && n.kind == MEMBER_SAID && s->o->launched) hear_launcher(s, rank, &n);
+        scheduler_core_hears(s->core, &n, moment(s));
+    }
+}
+
+// Hands a message to the core, of a member by way of the link, which may answer.
 static void hear(struct scheduler *s, struct net_message *m) {
-    // Pulses have a socket of their own, at which nobody listens.
-    bool answers = m->header.kind != WIRE_PULSE;
     int member = scheduler_core_knows(s->core, &m->header);
-    s->sender = m->from;
-    if (member >= 0 && answers) s->routes[member] = m->from;
+    if (member >= 0) s->lines.routes[member] = m->from;
     if (member >= 0) link_receive(s->link, member, &m->header, now_seconds());
     thread_time_enter(s->spans, (int)m->header.kind, span_for(m->header.step, -1, m->header.rank, 1));
-    bool login = m->header.kind == WIRE_HELLO;
-    member = scheduler_core_message(s->core, &m->header, m->frame, moment(s));
-    if (member >= 0 && login) s->routes[member] = m->from;
-    if (member >= 0 && login) link_receive(s->link, member, &m->header, now_seconds());
-    link_turn(s);
+    scheduler_core_message(s->core, &m->header, moment(s));
+    ps_frame_release(m->frame);
 }
 
 // What looks at all members, of whom there may be thousands: not for each message, but for all that have come together. 0 or -1.
 static int look_around(struct scheduler *s) {
     int rc = scheduler_core_tick(s->core, turn_clock_turn(&s->turns, now_seconds()));
-    link_turn(s);
     link_tick(s->link, now_seconds());
     return rc;
 }
@@ -120,11 +202,12 @@ static void say_waiting(struct scheduler *s, double now) {
     const struct config *c = s->o->config;
     int workers, servers;
     char text[384];
+    const struct rendezvous *meet = s->o->meet;
     if (!s->o->say_waiting || !scheduler_core_waits(s->core, &workers, &servers)) return;
-    // All are here and their threads are still logging in: a moment.
-    if (!workers && !servers) return;
+    char at[NET_ADDRESS_MAX];
+    address_endpoint(rendezvous_address(meet), rendezvous_port(meet), at, sizeof at);
     snprintf(text, sizeof text, "waiting for %d of %d workers and %d of %d servers at %s", workers,
-             c->workers, servers, c->ps.servers, s->address);
+             c->workers, servers, c->ps.servers, at);
     if (waiting_due(&s->waiting, text, now)) info("%s", text);
 }
 
@@ -139,24 +222,14 @@ static void say_standing(struct scheduler *s) {
          s->o->dir ? s->o->dir : "the run", age_s);
 }
 
-// Before the job is known, and behind its end: a role that logs in hears that the scheduler lives, and waits.
+// Before the job is known, and behind its end. Whoever has come waits meanwhile.
 static void wait_for(struct scheduler *s, uint64_t number) {
-    while (!background_wait(s->files, number, HURRY_MS * 1e-3)) {
-        struct ps_message patience = {.header = {.kind = WIRE_HEARTBEAT_ACK}};
-        struct net_poll_item item = {.socket = s->router};
-        struct net_message m;
-        say_standing(s);
-        if (net_poll(&item, 1, HURRY_MS) != 0) continue;
-        while (item.ready && net_recv(s->router, &m) == 1) {
-            ps_frame_release(m.frame);
-            ps_stamp(&s->id, &patience.header);
-            if (m.header.kind == WIRE_HELLO) net_send(s->router, &m.from, &patience);
-        }
-    }
+    while (!background_wait(s->files, number, HURRY_MS * 1e-3)) say_standing(s);
 }
 
 static void apart(struct scheduler *s, int (*what)(void *)) {
     wait_for(s, background_ask(s->files, what, s, NULL));
+    if (s->found != 0) error_take_over(background_why(s->files));
 }
 
 // The first epoch of this scheduler: what DIR/history.jsonl says of those before, if it goes on with their job.
@@ -167,7 +240,7 @@ static void epoch_first(const struct ps_role_options *o, const char *checkpoint,
     // One that was started by hand goes on with a job whose worker 0 still stands in the run directory's state.
     struct run_state state;
     bool again = false;
-    if (!o->launcher) {
+    if (!o->launched) {
         run_state_read(o->dir, &state);
         again = state.phase == RUN_RUNNING || state.phase == RUN_DEAD;
         if (!again && !resume_is_own(checkpoint, o->dir)) history_forget(o->dir);
@@ -184,7 +257,7 @@ static void epoch_first(const struct ps_role_options *o, const char *checkpoint,
 // there is one; DIR/history.jsonl says so.
 static int epoch_starts(const struct ps_role_options *o, const struct epochs *e, struct start_point *out,
                         char error[WIRE_TEXT_MAX]) {
-    // Nobody of an earlier epoch writes any more: all have begun anew, and logged in.
+    // Nobody of an earlier epoch writes any more: all have begun anew, and come.
     char *latest = e->why[0] && o->dir ? checkpoint_latest(o->dir) : NULL;
     int rc = latest ? start_point_at(out, o->config, latest) : 0;
     free(latest);
@@ -240,7 +313,7 @@ static int starts(void *ctx, const struct epochs *e, struct start_point *out, ch
     if (b && b->e.job == e->job) {
         *out = b->out;
         memcpy(error, b->error, WIRE_TEXT_MAX);
-        if (!b->rc && s->o->launcher) verdicts_say(s->o->launcher, &(struct verdict){.kind = VERDICT_BEGINS});
+        if (!b->rc && s->o->launched) say_verdict(s, &(struct verdict){.kind = VERDICT_BEGINS});
         return b->rc;
     }
     if (!b) b = s->beginning = xcalloc(1, sizeof *b);
@@ -257,7 +330,7 @@ static uint64_t next_job(void *ctx) {
 static void say_lost(void *ctx, int pid, const char *name) {
     struct verdict v = {.kind = VERDICT_LOST, .pid = pid};
     snprintf(v.name, sizeof v.name, "%s", name);
-    verdicts_say(((struct scheduler *)ctx)->o->launcher, &v);
+    say_verdict(ctx, &v);
 }
 
 struct noting {
@@ -291,42 +364,34 @@ static void note_absence(void *ctx, const struct absence *a) {
     background_ask(s->files, note, n, note_free);
 }
 
-static void hear_launcher(struct scheduler *s) {
-    struct death d;
-    while (verdicts_death(s->o->launcher, &d)) {
-        bool ended = scheduler_core_error(s->core)[0];
-        struct verdict v = scheduler_core_dead(s->core, &d, moment(s));
-        s->told = s->told || (v.kind == VERDICT_ENDS && !ended);
-        verdicts_say(s->o->launcher, &v);
-    }
-}
-
 // A launcher may still tell of a death when all members have said goodbye.
 static bool is_over(const struct scheduler *s) {
-    return scheduler_core_done(s->core) && (!s->o->launcher || verdicts_are_over(s->o->launcher));
+    return scheduler_core_done(s->core) && (!s->o->launched || s->childless);
 }
 
 static int scheduler_loop(struct scheduler *s) {
-    struct verdicts *launcher = s->o->launcher;
     while (!is_over(s)) {
-        struct net_poll_item items[2] = {{.socket = s->router},
-                                         {.fd = launcher ? verdicts_fd(launcher) : -1}};
+        struct net_poll_item items[2] = {{.socket = s->lines.router}, {.fd = rendezvous_news_fd(s->o->meet)}};
         struct net_message m;
         int rc = 0;
         say_waiting(s, now_seconds());
         char text[WIRE_TEXT_MAX];
         while (scheduler_core_slow(s->core, moment(s), text) || scheduler_core_news(s->core, text))
             if (!s->o->config->quiet) info("%s", text);
-        if (launcher) verdicts_set_step(launcher, scheduler_core_steps(s->core));
+        if (s->o->step) atomic_store(s->o->step, scheduler_core_steps(s->core));
         say_standing(s);
         if (ps_stopped(s->o->stop)) return scheduler_core_abort(s->core, "the scheduler was " PS_INTERRUPTED);
+        // A launcher has ended the job, or there is none any more.
+        const char *ended = rendezvous_ended(s->o->meet);
+        if (ended) return scheduler_core_abort(s->core, ended);
         thread_time_enter(s->spans, WIRE_NONE, SPAN_OF_NOTHING);
         bool soon = scheduler_core_hurry(s->core) || (s->beginning && !background_done(s->files, s->begins));
-        if (net_poll(items, launcher ? 2 : 1, soon ? HURRY_MS : POLL_MS) != 0)
+        if (net_poll(items, 2, soon ? HURRY_MS : POLL_MS) != 0)
             return scheduler_core_abort(s->core, "the scheduler cannot poll its socket");
         double now = now_seconds();
-        if (items[1].ready) hear_launcher(s);
-        while (items[0].ready && now_seconds() - now < POLL_MS * 1e-3 && (rc = net_recv(s->router, &m)) == 1)
+        if (items[1].ready) hear_news(s);
+        while (items[0].ready && now_seconds() - now < POLL_MS * 1e-3 &&
+               (rc = net_recv(s->lines.router, &m)) == 1)
             hear(s, &m);
         if (rc < 0) return scheduler_core_abort(s->core, "the scheduler cannot read its socket");
         if (look_around(s) != 0) return -1;
@@ -358,25 +423,23 @@ static int read_first(void *arg) {
     }
     if (s->found == 0) s->found = start_point_find(&s->first, c, s->o->dir);
     if (s->found == 0) epoch_first(s->o, s->first.checkpoint, &s->epochs);
-    return 0;
+    return s->found;
 }
 
 static int scheduler_open(struct scheduler *s) {
     const struct config *c = s->o->config;
-    // 1. Every role that comes is heard from now on, and answered.
+    // 1. Where it listens for rounds: roles come to the meeting meanwhile.
     struct net_options no = {.wire = &s->wire,
-                             .max_payload_bytes = 1 << 17,  // endpoints of a server's shards
                              .queue_messages = QUEUE_MESSAGES,
                              .faults = fault_plan_of(c, PS_SCHEDULER, 0),
                              .key = s->o->key};
     const char *at = s->o->scheduler ? s->o->scheduler : c->ps.bind;
     if (descriptors_claim(descriptors_of_scheduler(c, c->ps.threads), DESCRIPTORS_SPARE) != 0) return -1;
     if (!(s->files = background_create("reads and writes the job's files", error_label()))) return -1;
-    if (!(s->net = net_create(&no)) || !(s->router = net_router(s->net, at, s->address))) return -1;
-    s->id = (struct ps_identity){.role = PS_SCHEDULER, .incarnation = ps_random_id(), .job = ps_random_id()};
-    if (s->o->on_bound && s->o->on_bound(s->o->ctx, s->address) != 0) return -1;
+    if (!(s->net = net_create(&no)) || !(s->lines.router = net_router(s->net, at, s->address))) return -1;
+    s->id = (struct ps_identity){.role = PS_SCHEDULER, .incarnation = rendezvous_life(s->o->meet)};
     // 2. The files say which job this is.
-    bool replaced = s->o->launcher && (c->recovery.restart || ps_elastic(c));
+    bool replaced = s->o->launched && (c->recovery.restart || ps_elastic(c));
     struct epoch_options *first = &s->epochs;
     *first = (struct epoch_options){
         .ctx = s, .job = next_job, .lost = replaced ? say_lost : NULL, .replaced = replaced};
@@ -387,19 +450,21 @@ static int scheduler_open(struct scheduler *s) {
                     first->restarts, s->o->dir);
     // 3. The core, over the link.
     s->manifest = manifest_make(s->o, s->map);
-    s->linked_job = s->id.job;
-    s->link = link_create(&(struct link_options){.peers = c->workers + s->map->servers + s->map->shards,
-                                                 .repeat_most_s = ps_repeat_most_s(c),
-                                                 .network = {s, scheduler_send}});
+    int members = c->workers + s->map->servers + s->map->shards;
+    s->lines.id = &s->id;
+    s->lines.routes = xcalloc((unsigned long)members, sizeof *s->lines.routes);
+    s->joined = xcalloc((unsigned long)c->workers, sizeof *s->joined);
+    s->link = link_create(&(struct link_options){
+        .peers = members, .repeat_most_s = ps_repeat_most_s(c), .network = {s, scheduler_send}});
     struct scheduler_options co = {.config = c,
                                    .map = s->map,
                                    .lead = consistency_of(c).lag,
                                    .manifest = s->manifest,
-                                   .job = s->id.job,
-                                   .clock = ps_clock_id(),
+                                   .job = ps_random_id(),
                                    .start = s->first,
                                    .start_s = now_seconds(),
                                    .port = link_port(s->link),
+                                   .meeting = {s, opens, says_start, joins, over, gives_up, ends},
                                    .epochs = s->epochs,
                                    .starts = starts,
                                    .starts_ctx = s,
@@ -409,20 +474,7 @@ static int scheduler_open(struct scheduler *s) {
     s->turns.lost_s = ps_lost_s(c);
     turn_clock_turn(&s->turns, co.start_s);
     s->core = scheduler_core_create(&co);
-    s->routes = xcalloc((unsigned long)scheduler_core_members(s->core), sizeof *s->routes);
     return 0;
-}
-
-// The job has ended, and everybody is to hear why.
-static void part(struct scheduler *s) {
-    link_hurry(s->link, PARTING_EVERY_S);
-    while (!scheduler_core_part(s->core, moment(s))) {
-        struct net_poll_item item = {.socket = s->router};
-        struct net_message m;
-        if (net_poll(&item, 1, POLL_MS) != 0) return;
-        while (item.ready && net_recv(s->router, &m) == 1) hear(s, &m);
-        look_around(s);
-    }
 }
 
 static int trace_end(void *arg) {
@@ -437,8 +489,7 @@ static int trace_end(void *arg) {
                           .workers = c->workers,
                           .servers = c->ps.servers};
     thread_time_end(s->spans);
-    s->found = s->spans ? trace_write_threads(&r) : 0;
-    return 0;
+    return s->found = s->spans ? trace_write_threads(&r) : 0;
 }
 
 int ps_scheduler_run(const struct ps_role_options *o) {
@@ -450,18 +501,23 @@ int ps_scheduler_run(const struct ps_role_options *o) {
         .names = names, .parts = WIRE_KINDS, .idle = 1u << WIRE_NONE, .trace = true};
     if (o->dir && o->config->trace) s.spans = thread_time_create(&traced);
     int rc = scheduler_open(&s);
+    if (rc != 0 && !o->launched) {  // else its launcher tells the others
+        char *why = xasprintf("the scheduler: %s", error_last());
+        rendezvous_abort(o->meet, why);
+        free(why);
+    }
     if (rc == 0) {
         rc = scheduler_loop(&s);
         const char *why = scheduler_core_error(s.core);
         // Its launcher says it, or has ended the job.
-        error_quiet(s.told || (o->launcher && ps_was_interrupted(why)) ? QUIET_ALL : QUIET_NOT);
+        error_quiet(s.told || (o->launched && ps_was_interrupted(why)) ? QUIET_ALL : QUIET_NOT);
         if (rc != 0) ps_fail(why);
         error_quiet(QUIET_NOT);
-        if (rc != 0) part(&s);
         if (rc == 0) {
             apart(&s, trace_end);
             rc = s.found;
         }
+        if (rc == 0 && o->launched) say_verdict(&s, &(struct verdict){.kind = VERDICT_OVER});
     }
     if (s.files) wait_for(&s, background_asked(s.files));
     background_destroy(&s.files);
@@ -471,7 +527,8 @@ int ps_scheduler_run(const struct ps_role_options *o) {
     manifest_release(&s.manifest);
     manifest_release(&s.order);
     arrivals_destroy(&s.replay);
-    free(s.routes);
+    free(s.lines.routes);
+    free(s.joined);
     free(s.beginning);
     thread_time_destroy(&s.spans);
     shard_map_destroy(&s.map);

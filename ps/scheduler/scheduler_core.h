@@ -1,10 +1,10 @@
 // The scheduler as a pure state machine. It has two halves: the members of the job (membership.h) and what its
-// members do together (rounds.h). This file hands each message to the half that it concerns and ends the job
-// for all members when one half fails. After a death (`death`: the one place where that is decided) it makes both
+// members do together (rounds.h). This file hands each message, and each word of the book, to the half that it concerns and ends the
+// job for all members when one half fails. After a death (`death`: the one place where that is decided) it makes both
 // halves anew, for the next epoch (epochs.h), as often as restarts are left. No sockets, no clock but `now` (seconds), which stands while
 // the thread does: nobody is silent then (shared/time/turn_clock.h). One thread.
 //
-// Errors: -1 with scheduler_core_error set; the ABORT to every member has then been sent.
+// Errors: -1 with scheduler_core_error set; the meeting has then been told.
 #ifndef STARRING_PS_SCHEDULER_SCHEDULER_CORE_H
 #define STARRING_PS_SCHEDULER_SCHEDULER_CORE_H
 
@@ -16,12 +16,13 @@ struct scheduler_core;
 struct scheduler_core *scheduler_core_create(const struct scheduler_options *o);
 void scheduler_core_destroy(struct scheduler_core **c);
 
-// The member that the message is of, as it is known now; -1: nobody of this job, or one that says HELLO.
+// What the book says of a member (shared/fabric/meet.h); n->member: as membership.h counts. n->data stays the caller's.
+void scheduler_core_hears(struct scheduler_core *c, const struct member_news *n, double now);
+// The member or shard that the message is of; -1: nobody of this epoch.
 int scheduler_core_knows(const struct scheduler_core *c, const struct wire_header *h);
-// Takes over frame. The member behind the message, or -1: nobody of this job (refused or dropped).
-int scheduler_core_message(struct scheduler_core *c, const struct wire_header *h, struct ps_frame *frame,
-                           double now);
-// Deadlines, START, SHUTDOWN: looks at all members. Call behind the messages that have come, and at least every heartbeat. 0
+// A message for rounds: of nobody of this epoch it counts nowhere.
+void scheduler_core_message(struct scheduler_core *c, const struct wire_header *h, double now);
+// Deadlines, the epoch's start, SHUTDOWN: looks at all members. Call behind what has come, and at least every heartbeat. 0
 // or -1.
 int scheduler_core_tick(struct scheduler_core *c, double now);
 // The process of a worker or server has died, as its launcher says: what becomes of the job, and whether the process is started
@@ -31,8 +32,6 @@ struct verdict scheduler_core_dead(struct scheduler_core *c, const struct death 
 const struct epochs *scheduler_core_epochs(const struct scheduler_core *c);
 // Ends the job with this reason; every member is told. Always -1.
 int scheduler_core_abort(struct scheduler_core *c, const char *why);
-// After an error: whether every member has said GOODBYE, or a moment is over.
-bool scheduler_core_part(struct scheduler_core *c, double now);
 // A step waits for the end of its grace: tick again soon.
 bool scheduler_core_hurry(const struct scheduler_core *c);
 // Whether a member has become slow, or is slow to come (rounds.h, membership.h), and people are to hear of it, in text.
@@ -43,7 +42,6 @@ bool scheduler_core_done(const struct scheduler_core *c);
 const char *scheduler_core_error(const struct scheduler_core *c);
 // Workers and servers that have not come; false: the job has started.
 bool scheduler_core_waits(const struct scheduler_core *c, int *workers, int *servers);
-int scheduler_core_members(const struct scheduler_core *c);
 // How many steps are known to be done (-1: none has been since the epoch began).
 int64_t scheduler_core_steps(const struct scheduler_core *c);
 

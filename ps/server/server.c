@@ -8,23 +8,23 @@
 #include "ps/job/batches.h"
 #include "ps/job/consistency.h"
 #include "ps/job/ps.h"
+#include "ps/job/push_code.h"
 #include "ps/job/security.h"
 #include "ps/job/timing.h"
 #include "ps/net/medium.h"
 #include "ps/net/net.h"
-#include "ps/net/pulse.h"
 #include "ps/net/rejoin.h"
 #include "ps/server/server_threads.h"
-#include "ps/sum/push_code.h"
 #include "shared/core/error.h"
 #include "shared/core/sizes.h"
+#include "shared/fabric/rank_env.h"
 #include "shared/launch/local_steps.h"
 #include "shared/report/span_files.h"
 #include "shared/time/moments.h"
 
-static int server_listen(struct server *s) {
+static int server_listen(struct server *s, const char *address) {
     size_t at = 0, size = (size_t)s->map->threads * (NET_ADDRESS_MAX + JOB_TOKEN_MAX + 1) + 1;
-    const struct net_peer scheduler = {.address = s->o->scheduler};
+    const struct net_peer scheduler = {.address = address};
     s->endpoints = xcalloc(size, 1);
     for (int t = 0; t < s->map->threads; t++) {
         char wanted[NET_ADDRESS_MAX], bound[NET_ADDRESS_MAX], given[NET_ADDRESS_MAX];
@@ -32,27 +32,20 @@ static int server_listen(struct server *s) {
         address_bind(s->c->ps.bind, t, wanted);
         shard->server = s;
         shard->thread = t;
-        shard->routes = xcalloc((unsigned long)s->c->workers, sizeof *shard->routes);
-        if (!(shard->router = net_router(s->net, wanted, bound)) ||
-            !(shard->scheduler = net_dealer(s->net, &scheduler)) ||
+        struct net_lines *lines = &shard->lines;
+        lines->id = &shard->id;
+        lines->routes = xcalloc((unsigned long)s->c->workers, sizeof *lines->routes);
+        if (!(lines->router = net_router(s->net, wanted, bound)) ||
+            !(lines->scheduler = net_dealer(s->net, &scheduler)) ||
             address_advertised(s->o->advertise, bound, t, given) != 0)
             return -1;
         roster_say_shard(s->endpoints, size, &at, given, s->token);
     }
-    s->scheduler = net_dealer(s->net, &scheduler);
-    return s->scheduler ? 0 : -1;
+    s->lines = (struct net_lines){.id = &s->id, .scheduler = net_dealer(s->net, &scheduler)};
+    return s->lines.scheduler ? 0 : -1;
 }
 
 // ---------------------------------------------------------------- the main thread
-// Below its link.
-static void server_send(void *ctx, int peer, const struct ps_message *message) {
-    const struct server *s = ctx;
-    struct ps_message m = *message;
-    (void)peer;
-    ps_stamp(&s->id, &m.header);
-    net_send(s->scheduler, NULL, &m);
-}
-
 static void tell_scheduler(const struct server *s, const struct wire_header *h) {
     const struct ps_port port = link_port(s->link);
     port_tell(&port, PEER_SCHEDULER, h);
@@ -141,13 +134,14 @@ static int server_start_shards(struct server *s) {
         shard->spans = shard_time(s->c, s->map, s->id.rank * s->map->threads + t);
         shard->link = link_create(&(struct link_options){.peers = s->c->workers,
                                                          .repeat_most_s = ps_repeat_most_s(s->c),
-                                                         .network = {shard, shard_send},
+                                                         .network = {&shard->lines, net_lines_send},
                                                          .renew = shard_renew,
                                                          .ctx = shard});
         struct server_core_options o = {.config = s->c,
                                         .layout = s->o->layout,
                                         .map = s->map,
                                         .shard = s->id.rank * s->map->threads + t,
+                                        .job = s->id.job,
                                         .buffers = s->buffers,
                                         .spans = shard->spans,
                                         .record = shard->record,
@@ -184,33 +178,21 @@ static int server_load(struct server *s, const char *path, uint64_t seal) {
     return atomic_load(&s->loader) ? 0 : -1;
 }
 
-// Hears the scheduler until it ends the job. 1: shut down, 0: go on, -1: failed (logged).
-static int server_listen_scheduler(struct server *s, const struct turn_clock *clock, double *heard_s) {
+// Hears the scheduler. 1: the job has ended, 0: go on, -1: failed (logged).
+static int server_hear(struct server *s) {
     struct net_message m;
     int rc;
-    while ((rc = net_recv(s->scheduler, &m)) == 1) {
+    while ((rc = net_recv(s->lines.scheduler, &m)) == 1) {
         double now = now_seconds();
-        *heard_s = turn_clock_at(clock, now);
-        if (m.header.job == s->id.job) link_receive(s->link, PEER_SCHEDULER, &m.header, now);
-        bool start = m.header.kind == WIRE_START && m.frame;
-        if (start && !atomic_load(&s->roster))
-            atomic_store(&s->roster, ps_read_start(s->o, s->map->shards, s->c->workers, m.frame));
-        s->started = s->started || start;
         ps_frame_release(m.frame);
-        if (start && !atomic_load(&s->roster)) return -1;
-        if (start && server_load(s, m.header.text, m.header.manifest) != 0) return -1;
-        if (m.header.kind == WIRE_ABORT || m.header.kind == WIRE_REFUSED) {
-            ps_say(s->scheduler, &s->id, WIRE_GOODBYE, NULL);
-            return ps_told(s->o, &m.header);
-        }
-        if (rejoin_asked(s->id.job, &m.header)) return rejoin_now(s->o, s->id.incarnation, m.header.text);
+        if (m.header.job != s->id.job) continue;
+        link_receive(s->link, PEER_SCHEDULER, &m.header, now);
         if (m.header.kind == WIRE_HEARTBEAT_ACK)
             ps_clock_sample(&s->id.clock, m.header.ready_ns, m.header.peers_ready_ns, ps_clock_ns(now));
         if (m.header.kind == WIRE_SHUTDOWN) {
             const double *v = m.header.values;
             if (m.header.count == 4)
                 s->scheduler_cost = (struct helper_figures){true, v[0], v[1], v[2], v[3]};
-            ps_part(s->scheduler, s->link);
             return 1;
         }
     }
@@ -235,34 +217,37 @@ static const char *server_trouble(struct server *s, double now, char text[WIRE_T
     return ps_stopped(s->o->stop) ? PS_INTERRUPTED : why;
 }
 
-static int server_watch(struct server *s, const struct ps_login *l) {
-    double heard_s = now_seconds(), beat_s = 0, hello_s = heard_s;
+// 0, or -1 after logging.
+static int server_begins(struct server *s) {
+    struct meeting_start start;
+    int rc = member_starts(s->o, &s->id, s->map->shards, &start);
+    if (rc <= 0) return rc;
+    atomic_store(&s->roster, start.roster);
+    return server_load(s, start.checkpoint, start.seal);
+}
+
+static int server_watch(struct server *s) {
+    double beat_s = 0;
     struct turn_clock clock = {.lost_s = ps_lost_s(s->c)};
-    turn_clock_turn(&clock, heard_s);
+    struct waiting waiting = {.said_s = 0};
     for (;;) {
-        struct net_poll_item item = {.socket = s->scheduler};
+        struct net_poll_item item = {.socket = s->lines.scheduler};
         char text[WIRE_TEXT_MAX];
         if (net_poll(&item, 1, POLL_MS) != 0) return -1;
-        int rc = item.ready ? server_listen_scheduler(s, &clock, &heard_s) : 0;
+        int rc = item.ready ? server_hear(s) : 0;
         if (rc != 0) return rc < 0 ? -1 : 0;
-        double now = now_seconds(), silent_s, turn_s = turn_clock_turn(&clock, now);
+        double now = now_seconds(), turn_s = turn_clock_turn(&clock, now);
         link_tick(s->link, now);
         for (int t = 0; t < s->map->threads; t++) staleness_log_tell(s->shards[t].staleness_log);
+        if (member_goes_on(s->o, &s->id) != 0) return -1;
         const char *why = server_trouble(s, turn_s, text);
         // A process that was frozen, and is not any more: the job may have gone on without it.
-        if (why == text && s->c->recovery.restart > 0) return rejoin_now(s->o, s->id.incarnation, why);
-        if (why) {
-            ps_abort(s->scheduler, s->link, &s->id, why);
-            return ps_fail(why);
+        if (why == text && s->c->recovery.restart > 0) return rejoin_now(s->o, why);
+        if (why) return ps_fail(why);
+        if (!atomic_load(&s->roster)) {
+            member_say_waiting(s->o, &waiting, "the workers and the other servers of the job");
+            if (server_begins(s) != 0) return -1;
         }
-        if ((silent_s = turn_s - heard_s) > ps_lost_s(s->c)) {
-            char lost[WIRE_TEXT_MAX], stood[TURN_CLOCK_WORDS];
-            snprintf(lost, sizeof lost, "the scheduler was lost: silent for %.1f s%s" PS_LOST_KEY, silent_s,
-                     turn_clock_words(&clock, heard_s, stood));
-            // With restarts left another one may be started in its place.
-            return s->c->recovery.restart > 0 ? rejoin_now(s->o, s->id.incarnation, lost) : fail("%s", lost);
-        }
-        if (!s->started && now - hello_s > ps_hello_s(s->c)) ps_hello(l, &s->id), hello_s = now;
         bool sampling = s->id.clock.apart && s->id.clock.samples < PS_CLOCK_FIRST;
         if (now - beat_s > (sampling ? PS_CLOCK_FIRST_S : ps_heartbeat_s(s->c))) {
             beat_s = now;
@@ -343,7 +328,6 @@ static void server_report(struct server *s, struct rank_report *r) {
 static void server_close(struct server *s, bool orderly) {
     server_stop_shards(s, orderly);
     loader_stop(atomic_load(&s->loader));
-    pulse_stop(&s->pulse);
     // The transport lets go of every buffer before the cores and the arena go.
     net_destroy(&s->net, FLUSH_MS);
 }
@@ -402,7 +386,7 @@ static void server_free(struct server *s) {
         arrivals_destroy(&s->shards[t].record);
         staleness_log_destroy(&s->shards[t].staleness_log);
         arrivals_destroy(&s->shards[t].replay);
-        free(s->shards[t].routes);
+        free(s->shards[t].lines.routes);
     }
     struct loader *loader = atomic_load(&s->loader);
     keeper_destroy(&s->keeper);
@@ -443,34 +427,29 @@ static int server_run(struct server *s) {
                              .queue_messages = 4 * s->map->count + 1024,
                              .faults = fault_plan_of(s->c, PS_SERVER, s->o->rank),
                              .key = s->o->key,
-                             .token = s->token};
+                             .token = s->token,
+                             .beside = {PS_WORKER, s->o->rank, ps_beside(s->c)}};
     if (descriptors_claim(descriptors_of_server(s->c, s->map->threads), descriptors_spare(heard)) != 0)
         return -1;
+    char address[NET_ADDRESS_MAX];
+    if (member_find(s->o, &s->id, address) != 0) return -1;
     s->net = net_create(&no);
-    if (!s->net || server_listen(s) != 0) return -1;
-    struct ps_login l = {.socket = s->scheduler,
-                         .role = s->o,
-                         .manifest = &s->manifest,
-                         .endpoints = s->endpoints,
-                         .shards = s->map->shards};
-    if (ps_login(&l, &s->id) != 0) return -1;
-    error_set_label("server %d", s->id.rank);
-    if (ps_beside(s->c)) net_beside(s->net, PS_WORKER, s->id.rank);
-    s->link = link_create(
-        &(struct link_options){.repeat_most_s = ps_repeat_most_s(s->c), .network = {s, server_send}});
-    if (!(s->pulse = pulse_start(&(struct pulse_options){.role = s->o, .id = s->id, .wire = &s->wire})))
-        return -1;
-    coming_stop(s->o->coming);
-    if (server_allocate(s) != 0 || server_start_shards(s) != 0) {
-        ps_abort(s->scheduler, s->link, &s->id, error_last());
-        return -1;
-    }
-    return server_watch(s, &l);
+    if (!s->net || server_listen(s, address) != 0) return -1;
+    s->link = link_create(&(struct link_options){.repeat_most_s = ps_repeat_most_s(s->c),
+                                                 .network = {&s->lines, net_lines_send}});
+    // Allocating may take long; the others wait for it.
+    if (server_allocate(s) != 0 || server_start_shards(s) != 0) return -1;
+    member_ready(s->o, &s->id, &s->manifest, s->endpoints);
+    int rc = server_watch(s);
+    // A launcher that has asked this server to leave says itself why.
+    bool asked = ps_stopped(s->o->stop) && rank_env_supervised();
+    if (rc != 0 && !asked && !rendezvous_ended(s->o->meet)) member_failed(s->o, &s->id, false, error_last());
+    return rc;
 }
 
 int ps_server_run(const struct ps_role_options *o, struct rank_report *report) {
     struct server s = {.o = o, .c = o->config};
-    error_set_label("server");
+    error_set_label("server %d", o->rank);
     if (o->config->ps.record_arrivals && !o->dir)
         return fail("--record-arrivals: nowhere to leave the order of arrivals: give --out DIR");
     if (o->config->ps.log_updates && !o->dir)
@@ -483,7 +462,7 @@ int ps_server_run(const struct ps_role_options *o, struct rank_report *report) {
     s.manifest = manifest_make(o, s.map);
     s.order = manifest_of_order(o->config, o->layout, s.map);
     s.shards = xcalloc((unsigned long)s.map->threads, sizeof *s.shards);
-    s.id = (struct ps_identity){.role = PS_SERVER, .rank = o->rank, .incarnation = ps_random_id()};
+    s.id = (struct ps_identity){.role = PS_SERVER, .rank = o->rank};
     int rc = (s.watch = stall_watch_open()) ? server_run(&s) : -1;
     server_close(&s, rc == 0);
     if (report) server_report(&s, report);

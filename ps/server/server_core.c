@@ -363,8 +363,6 @@ void server_core_attach(struct server_core *c, int worker, const struct server_s
     c->segments[worker] = *s;
 }
 
-void server_core_set_job(struct server_core *c, uint64_t job) { c->o.job = job; }
-
 void server_core_begin(struct server_core *c, int64_t step) { c->begin = c->step = step; }
 
 int server_core_loaded(struct server_core *c, const struct key_counts *r) {

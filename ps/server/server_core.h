@@ -59,7 +59,6 @@
 struct server_core;
 struct server_core *server_core_create(const struct server_core_options *o);
 void server_core_destroy(struct server_core **c);
-void server_core_set_job(struct server_core *c, uint64_t job);
 
 // A job that goes on from a checkpoint, before the first push. begin: of `step` steps, before any key is loaded.
 // loaded: the key's masters and states lie in its buffers, and it goes on from these counts; its weights are rounded

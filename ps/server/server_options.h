@@ -31,7 +31,7 @@ struct server_core_options {
     int shard;
     const struct server_buffers *buffers;  // (map->count); those of this shard are used
     struct thread_time *spans;             // of the calling thread; NULL: none. Its content decides nothing
-    uint64_t job;                          // 0: set later by server_core_set_job
+    uint64_t job;                          // that workers' messages carry
     // Where what comes by chance is kept (ps/record/arrivals.h), and what is to be repeated. NULL: none.
     struct arrivals *record;
     const struct arrivals *replay;
@@ -49,7 +49,8 @@ struct server_segment {
 
 struct server_totals {
     uint64_t pushes, duplicates, refused;
-    int64_t dropped;  // of these pushes, those that were too old (parameter_server.max_staleness) or too late (push_set.c)
+    int64_t
+        dropped;  // of these pushes, those that were too old (parameter_server.max_staleness) or too late (push_set.c)
     size_t held_bytes, held_peak_bytes;  // frames waiting for their turn
     double steps;  // over on every key of the shard; of pushes that are applied on arrival also a part of one
     struct staleness staleness;

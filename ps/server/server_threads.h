@@ -1,4 +1,4 @@
-// State that a server's threads share. Its main thread logs in, keeps alive and watches (server.c); each shard thread owns one
+// State that a server's threads share. Its main thread is the member of the job, and watches (server.c); each shard thread owns one
 // ROUTER, its own DEALER to the scheduler, one core and the core's keys (shard.c). They share nothing but the flags
 // below. For these two files alone.
 #ifndef STARRING_PS_SERVER_SERVER_THREADS_H
@@ -8,7 +8,7 @@
 
 #include "ps/job/timing.h"
 #include "ps/net/link.h"
-#include "ps/net/login.h"
+#include "ps/net/member.h"
 #include "ps/net/net.h"
 #include "ps/record/arrivals.h"
 #include "ps/record/staleness_log.h"
@@ -19,22 +19,21 @@
 #include "ps/server/server_time.h"
 #include "shared/time/turn_clock.h"
 
-struct pulse;
 struct server;
 struct stall_watch;
 
 struct shard {
     struct server *server;
     int thread;
-    struct net_socket *router, *scheduler;
+    struct ps_identity id;
+    struct net_lines lines;  // to the workers, by one ROUTER, and the scheduler
+    struct link *link;       // over them
     struct server_core *core;
-    struct link *link;  // to the workers and the scheduler
     struct thread_time *spans;
     struct arrivals *record, *replay;  // NULL: none
     struct staleness_log *staleness_log;
-    struct net_route *routes;  // (workers)
-    bool acquainted;           // its core knows who is in the job
-    struct ps_identity id;
+    bool acquainted;  // its core knows who is in the job
+    bool heard;       // something of the scheduler, which knows where to answer then
     pthread_t tid;
     bool started, loaded;    // its keys have what the loader has read
     _Atomic uint64_t turns;  // of its loop, of which none takes long: how the main thread knows that it lives
@@ -49,9 +48,8 @@ struct server {
     struct shard_map *map;
     struct manifest manifest, order;
     struct net *net;
-    struct net_socket *scheduler;
-    struct link *link;  // to it, of the main thread
-    struct pulse *pulse;
+    struct net_lines lines;  // of the main thread: to the scheduler alone
+    struct link *link;       // over them
     struct stall_watch *watch;
     struct wire_count wire;
     struct ps_identity id;
@@ -61,7 +59,6 @@ struct server {
     struct server_buffers *buffers;
     struct server_sharing sharing;
     struct shard *shards;             // (threads)
-    bool started;                     // the main thread has heard START, which names the checkpoint
     _Atomic(struct roster *) roster;  // who is in the job; NULL: it has not started
     char token[JOB_TOKEN_MAX];        // that its shards ask for
     struct server_buffers *copies;    // (map->count) of keys that are being written; all NULL: none are
@@ -73,9 +70,8 @@ struct server {
     struct helper_figures scheduler_cost;  // as it said when it ended the job
 };
 
-// A shard's thread, from its login to the end; arg: struct shard. How its link sends, and says payloads again.
+// A shard's thread; arg: struct shard. How its link says payloads again.
 void *shard_main(void *arg);
-void shard_send(void *shard, int peer, const struct ps_message *message);
 bool shard_renew(void *shard, int peer, struct ps_message *m);
 
 #endif

@@ -23,18 +23,6 @@ static void training_goes_on(struct server *s) {
     atomic_store(&s->cpu_end_ns, clock_ns(CLOCK_PROCESS_CPUTIME_ID));
 }
 
-// Below the link.
-void shard_send(void *ctx, int peer, const struct ps_message *message) {
-    struct shard *s = ctx;
-    struct ps_message m = *message;
-    ps_stamp(&s->id, &m.header);
-    m.local = ps_beside(s->server->c) && peer == s->id.rank;
-    if (peer == PEER_SCHEDULER)
-        net_send(s->scheduler, NULL, &m);
-    else
-        net_send(s->router, &s->routes[peer], &m);
-}
-
 bool shard_renew(void *ctx, int peer, struct ps_message *m) {
     return server_core_renew(((struct shard *)ctx)->core, peer, m);
 }
@@ -44,7 +32,7 @@ static bool shard_receive(struct shard *s, struct net_socket *from, struct net_m
     thread_time_enter(s->spans, SERVER_RECEIVE, SPAN_OF_NOTHING);
     *rc = net_recv(from, m);
     const struct wire_header *h = &m->header;
-    if (*rc != 1 || from != s->router || h->role != PS_WORKER) return *rc == 1;
+    if (*rc != 1 || from != s->lines.router || h->role != PS_WORKER) return *rc == 1;
     int64_t step = h->kind == WIRE_PULL ? h->step - 1 : h->step;
     thread_time_label(s->spans, span_for(h->kind == WIRE_INIT ? -1 : step, h->key, h->rank, 1));
     return true;
@@ -64,9 +52,9 @@ static void shard_attach(struct shard *s, const struct wire_header *h) {
 static int shard_from_worker(struct shard *s) {
     struct net_message m;
     int rc = 0;
-    for (int i = 0; i < DRAIN_MESSAGES && shard_receive(s, s->router, &m, &rc); i++) {
+    for (int i = 0; i < DRAIN_MESSAGES && shard_receive(s, s->lines.router, &m, &rc); i++) {
         if (server_core_knows(s->core, &m.header)) {
-            s->routes[m.header.rank] = m.from;
+            s->lines.routes[m.header.rank] = m.from;
             if (!link_receive(s->link, m.header.rank, &m.header, now_seconds())) {
                 ps_frame_release(m.frame);
                 continue;
@@ -87,8 +75,10 @@ static int shard_from_worker(struct shard *s) {
 static int shard_from_scheduler(struct shard *s) {
     struct net_message m;
     int rc = 0;
-    while (shard_receive(s, s->scheduler, &m, &rc)) {
+    while (shard_receive(s, s->lines.scheduler, &m, &rc)) {
         ps_frame_release(m.frame);
+        if (m.header.job != s->id.job) continue;
+        s->heard = true;
         link_receive(s->link, PEER_SCHEDULER, &m.header, now_seconds());
         bool member = m.header.kind == WIRE_MEMBER;
         if (m.header.kind != WIRE_DECISION && m.header.kind != WIRE_SET && !member) continue;
@@ -117,7 +107,7 @@ static int shard_load(struct shard *s) {
     return 0;
 }
 
-// The members of the job are known, once the scheduler has said them to the main thread.
+// The members of the job are known, once the main thread has looked.
 static void shard_meet(struct shard *s) {
     const struct roster *r = atomic_load(&s->server->roster);
     if (s->acquainted || !r) return;
@@ -126,17 +116,18 @@ static void shard_meet(struct shard *s) {
     s->acquainted = true;
 }
 
-// Messages that come before START wait in the socket: no sender is known yet.
+// Messages that come before the start wait in the socket: no sender is known yet.
 static int shard_loop(struct shard *s) {
     while (!atomic_load(&s->server->quit)) {
         atomic_fetch_add(&s->turns, 1);
-        struct net_poll_item items[2] = {{.socket = s->scheduler}, {.socket = s->router}};
+        struct net_poll_item items[2] = {{.socket = s->lines.scheduler}, {.socket = s->lines.router}};
         thread_time_enter(s->spans, server_core_holds(s->core) ? SERVER_HOLD : SERVER_WAIT, SPAN_OF_NOTHING);
         if (net_poll(items, 1 + s->acquainted, server_core_hurry(s->core) ? HURRY_MS : POLL_MS) != 0)
             return -1;
         if (items[1].ready && shard_from_worker(s) != 0) return -1;
         if (items[0].ready && shard_from_scheduler(s) != 0) return -1;
         shard_meet(s);
+        link_await(s->link, PEER_SCHEDULER, !s->heard);
         link_tick(s->link, now_seconds());
         if (shard_load(s) != 0 || server_core_tick(s->core, now_seconds()) != 0) return -1;
     }
@@ -149,13 +140,8 @@ void *shard_main(void *arg) {
     error_set_label("server %d shard %d", s->id.rank, s->thread);
     error_quiet(1);  // the main thread speaks for the server
     stall_part(sv->watch, NULL, gettid());
-    struct ps_login l = {.socket = s->scheduler, .role = sv->o, .manifest = &sv->manifest};
-    int rc = ps_login(&l, &s->id);
-    if (rc == 0) {
-        server_core_set_job(s->core, s->id.job);
-        rc = shard_loop(s);
-        thread_time_end(s->spans);
-    }
+    int rc = shard_loop(s);
+    thread_time_end(s->spans);
     if (rc != 0) {
         const char *why = server_core_error(s->core)[0] ? server_core_error(s->core) : error_last();
         snprintf(s->error, sizeof s->error, "%s", why);

@@ -5,20 +5,12 @@
 
 #include "ps/job/timing.h"
 #include "ps/net/medium.h"
-#include "ps/net/rejoin.h"
 #include "shared/core/error.h"
 #include "shared/time/turn_clock.h"
 
-// Whether the user, or a word of the scheduler, ends it: 0, or -1 after logging.
-static int interrupted(const struct entering *e) {
-    if (!ps_stopped(e->role->stop)) return 0;
-    error_quiet(1);
-    return fail("interrupted during login");
-}
-static int told_to_leave(const struct entering *e, const struct wire_header *h) {
-    if (h->kind == WIRE_ABORT || h->kind == WIRE_REFUSED) return ps_told(e->role, h);
-    if (!rejoin_asked(e->id->job, h)) return 0;
-    return rejoin_now(e->role, e->id->incarnation, h->text);  // another epoch
+// 0, or -1 after logging.
+static int goes_on(const struct entering *e) {
+    return member_interrupted(e->role) ? -1 : member_goes_on(e->role, e->id);
 }
 
 // ---------------------------------------------------------------- the shards' memory
@@ -65,9 +57,8 @@ static int on_attached(const struct entering *e, enum asked *asked, int shard, c
 static int hear(const struct entering *e, enum asked *asked, int shard) {
     struct net_message m;
     int rc;
-    while ((rc = net_recv(shard < 0 ? e->scheduler : e->shards[shard], &m)) == 1) {
+    while ((rc = net_recv(shard < 0 ? e->lines->scheduler : e->lines->dealers[shard], &m)) == 1) {
         ps_frame_release(m.frame);
-        if (shard < 0 && told_to_leave(e, &m.header) != 0) return -1;
         if (shard < 0 || m.header.job != e->id->job) continue;
         if (!roster_is_shard(e->roster, shard, e->sharing->map->threads, &m.header)) continue;
         link_receive(e->link, shard, &m.header, now_seconds());
@@ -94,13 +85,13 @@ static int meet(const struct entering *e, enum asked *asked, struct net_poll_ite
         if (open < before) since_s = now;
         before = open;
         if (now - since_s > ps_deadline_s(c))
-            return fail(
-                "login: server %d shard %d did not answer within %lld ms (parameter_server.deadline_ms)",
-                late / threads, late % threads, (long long)c->ps.deadline_ms);
-        if (interrupted(e) != 0) return -1;
+            return fail("server %d shard %d did not answer within %lld ms (parameter_server.deadline_ms)",
+                        late / threads, late % threads, (long long)c->ps.deadline_ms);
+        if (goes_on(e) != 0) return -1;
         link_tick(e->link, now_seconds());
-        items[0] = (struct net_poll_item){.socket = e->scheduler};
-        for (int g = 0; g < shards; g++) items[1 + g] = (struct net_poll_item){.socket = e->shards[g]};
+        items[0] = (struct net_poll_item){.socket = e->lines->scheduler};
+        for (int g = 0; g < shards; g++)
+            items[1 + g] = (struct net_poll_item){.socket = e->lines->dealers[g]};
         if (net_poll(items, 1 + shards, POLL_MS) != 0) return -1;
         for (int i = 0; i <= shards; i++)
             if (items[i].ready && hear(e, asked, i - 1) != 0) return -1;
@@ -120,18 +111,15 @@ int enter_meet_shards(const struct entering *e) {
 
 // ---------------------------------------------------------------- a job that is under way
 // 1: taken in; 0: not yet; -1 after logging: never.
-static int hear_joined(const struct entering *e, struct joined *out, const struct turn_clock *clock,
-                       double *heard_s) {
+static int hear_joined(const struct entering *e, struct joined *out) {
     struct net_message m;
     int rc;
-    while ((rc = net_recv(e->scheduler, &m)) == 1) {
+    while ((rc = net_recv(e->lines->scheduler, &m)) == 1) {
         struct wire_header *h = &m.header;
         ps_frame_release(m.frame);
-        if (told_to_leave(e, h) != 0) return -1;
         if (h->job != e->id->job) continue;
-        double now = now_seconds();
-        *heard_s = turn_clock_at(clock, now);
-        link_receive(e->link, PEER_SCHEDULER, h, now);
+        link_receive(e->link, PEER_SCHEDULER, h, now_seconds());
+        if (h->kind == WIRE_REFUSED) return ps_fail(h->text);
         if (h->kind != WIRE_JOINED || opening_read(h, &out->opening) != 0) continue;
         out->gathers = h->seq;
         return 1;
@@ -140,27 +128,16 @@ static int hear_joined(const struct entering *e, struct joined *out, const struc
 }
 
 int enter_running_job(const struct entering *e, struct joined *out) {
-    const struct config *c = e->role->config;
-    double heard_s = now_seconds(), beat_s = 0;
-    struct turn_clock clock = {.lost_s = ps_lost_s(c)};
     const struct ps_port port = link_port(e->link);
-    link_tick(e->link, heard_s);
+    int rc = 0;
+    link_tick(e->link, now_seconds());
     port_tell(&port, PEER_SCHEDULER, &(struct wire_header){.kind = WIRE_JOIN});
-    for (;;) {
-        double now = now_seconds(), silent_s = turn_clock_turn(&clock, now) - heard_s;
-        struct net_poll_item item = {.socket = e->scheduler};
-        char stood[TURN_CLOCK_WORDS];
-        if (silent_s > ps_lost_s(c))
-            return fail("joining: the scheduler was lost: silent for %.1f s%s" PS_LOST_KEY, silent_s,
-                        turn_clock_words(&clock, heard_s, stood));
-        if (interrupted(e) != 0) return -1;
-        link_tick(e->link, now);
-        if (now - beat_s > ps_heartbeat_s(c)) {
-            beat_s = now;
-            port_tell(&port, PEER_SCHEDULER, &(struct wire_header){.kind = WIRE_HEARTBEAT});
-        }
+    while (rc == 0) {
+        struct net_poll_item item = {.socket = e->lines->scheduler};
+        if (goes_on(e) != 0) return -1;
+        link_tick(e->link, now_seconds());
         if (net_poll(&item, 1, POLL_MS) != 0) return -1;
-        int rc = item.ready ? hear_joined(e, out, &clock, &heard_s) : 0;
-        if (rc) return rc > 0 ? 0 : -1;
+        if (item.ready) rc = hear_joined(e, out);
     }
+    return rc > 0 ? 0 : -1;
 }

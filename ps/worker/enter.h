@@ -1,10 +1,10 @@
-// How a worker that has logged in enters the job, before it pushes anything. Its first requests go over the link: each is said
+// How a worker enters the job once all are there, before it pushes anything. Its first requests go over the link: each is said
 // once, and open until it is answered.
 //
 //     ATTACH 1, its segment   --> shard    ATTACHED 1: the two share memory; or HELD, and why they do not:
 //     ATTACH 2, nothing       --> shard    ATTACHED 2: frames travel
 //
-// A job that is under way (--elastic: START said JOINS) is joined behind that, for the next step:
+// A job that is under way (--elastic) is joined behind that, for the next step:
 //
 //     JOIN  --> scheduler    JOINED: the step from which on it belongs, its samples, what the loop knows by then
 //     PULL of that step, to every key --> weights, once the step before it has been committed
@@ -14,15 +14,14 @@
 #define STARRING_PS_WORKER_ENTER_H
 
 #include "ps/agree/step_set.h"
-#include "ps/net/login.h"
+#include "ps/net/member.h"
 #include "ps/worker/sharing.h"
 
 struct entering {
     const struct ps_role_options *role;
     const struct ps_identity *id;
-    struct net_socket *scheduler;
-    struct net_socket *const *shards;  // (map->shards)
-    struct link *link;                 // to all of these
+    const struct net_lines *lines;  // to the scheduler and the shards
+    struct link *link;              // over them
     struct sharing *sharing;
     const struct roster *roster;
 };

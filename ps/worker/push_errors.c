@@ -1,6 +1,6 @@
 #include "ps/worker/push_errors.h"
 
-#include "ps/sum/push_code.h"
+#include "ps/job/push_code.h"
 
 // By how much the gradients' scale has grown since the errors were kept.
 static float factor_of(const struct push_errors *e, float loss_scale) {

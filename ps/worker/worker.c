@@ -9,8 +9,8 @@
 #include "ps/agree/start_point.h"
 #include "ps/job/batches.h"
 #include "ps/job/consistency.h"
+#include "ps/job/push_code.h"
 #include "ps/net/medium.h"
-#include "ps/sum/push_code.h"
 #include "ps/worker/push_errors.h"
 #include "ps/worker/resident_units.h"
 #include "ps/worker/worker_comm.h"
@@ -51,18 +51,16 @@ struct worker {
     } take;
     bool
         behind;  // the last step was over before this worker came to it: weights that have landed may be older
-    struct step_opening
-        opening;  // the members of the step in hand, where they change
+    struct step_opening opening;  // the members of the step in hand, where they change
     int micro, micro_count;
     bool watched;  // the timeline knows of all streams
     uint64_t load_round;
     bool *unit_loaded;  // (units) in this round
     int units_loaded;
     bool loaded;
-    bool sum_started;          // alone: this step's first unit has zeroed the sum in buffers.words
-    struct event *words_read;  // the host has its copy of buffers.words
-    char checkpoint[WIRE_TEXT_MAX];
-    uint64_t seal;  // of that
+    bool sum_started;            // alone: this step's first unit has zeroed the sum in buffers.words
+    struct event *words_read;    // the host has its copy of buffers.words
+    struct meeting_start begun;  // where its epoch goes on
 };
 
 // The worker decides about its step alone.
@@ -630,7 +628,7 @@ static int worker_load(struct topology *t, struct checkpoint *c) {
     if (!t->checkpoint)
         return fail("%s: the scheduler has not told the servers to go on from it: give it --resume too",
                     checkpoint_path(c));
-    int rc = start_point_check(c, w->seal);
+    int rc = start_point_check(c, w->begun.seal);
     if (rc == 0) rc = key_rows_read(&rows, c, w->c, w->map);
     if (rc == 0 && is_alone(w)) {
         // The scheduler hears from the workers, which have read it, what of the budget is used.
@@ -765,9 +763,9 @@ static int worker_join_job(struct worker *w, const struct ps_role_options *role)
                              .staging = w->staging,
                              .wire = &w->t.wire};
     struct ps_identity id;
-    if (!(w->comm = comm_create(&o, &id))) return -1;
+    if (!(w->comm = comm_create(&o, &id, &w->begun))) return -1;
     const struct recovery_config *r = &w->c->recovery;
-    if (!id.checkpoint[0] && r->resume && !r->resume_weights_only && strcmp(r->resume, "latest") != 0) {
+    if (!w->begun.checkpoint[0] && r->resume && !r->resume_weights_only && strcmp(r->resume, "latest") != 0) {
         fail("--resume %s: the scheduler has named no checkpoint: give it --resume too", r->resume);
         comm_give_up(w->comm, error_last());
         return -1;
@@ -779,14 +777,10 @@ static int worker_join_job(struct worker *w, const struct ps_role_options *role)
     const struct resident_options ro = {&w->t, w->comm, w->staging, &w->buffers};
     if (ps_by_units(w->c)) w->resident = resident_create(&ro);
     w->t.medium = sharing_medium(&w->sharing);
-    w->t.rank = id.rank;
-    // Its transfers depend on the rank that it was given; its memory, on the servers that it shares memory with.
-    if (ps_worker_predict(w->c, w->t.layout, id.rank, &w->t.memory, &w->t.wire_predicted) != 0) return -1;
+    // Its memory depends on the servers that it shares memory with.
     worker_predict_memory(w->sharing.c, w->t.layout, w->map, w->sharing.shared, &w->t.memory);
     w->t.job = id.job;
-    memcpy(w->checkpoint, id.checkpoint, sizeof w->checkpoint);
-    w->seal = id.seal;
-    if (w->checkpoint[0]) w->t.checkpoint = w->checkpoint;
+    if (w->begun.checkpoint[0]) w->t.checkpoint = w->begun.checkpoint;
     w->t.epoch = id.epoch;
     return 0;
 }

@@ -14,15 +14,12 @@
 #include "ps/net/link.h"
 #include "ps/net/medium.h"
 #include "ps/net/net.h"
-#include "ps/net/pulse.h"
-#include "ps/net/rejoin.h"
 #include "ps/worker/enter.h"
 #include "ps/worker/snapshot_pulls.h"
 #include "ps/worker/worker_times.h"
 #include "shared/core/error.h"
 #include "shared/fabric/rank_env.h"
 
-#define PARTING_S  2.0   // for the scheduler's answer to a goodbye
 #define DESCRIBE_S 0.02  // between two descriptions of what is waited for
 
 // The communication thread's state, and what it shares with the main thread.
@@ -32,11 +29,10 @@ struct comm {
     struct consistency_rule rule;
     struct ps_identity id;
     struct joined joined;  // where id.joins
+    struct meeting_start start;
     struct net *net;
-    struct net_socket *scheduler;
-    struct net_socket **shards;  // (map->shards)
-    struct link *link;           // to the scheduler and the shards; from the login on
-    struct roster *roster;       // once the job has started
+    struct net_lines lines;  // to the scheduler and (map->shards) the shards
+    struct link *link;       // over them
     struct worker_core *core;
     struct snapshot_pulls *snapshots;
     struct worker_times *times;
@@ -47,7 +43,6 @@ struct comm {
     int wake_fd;
     _Atomic uint64_t turns;  // of the communication thread
     _Atomic pid_t tid;       // its number
-    struct pulse *pulse;
 
     pthread_mutex_t mutex;
     pthread_cond_t changed;    // published or failed
@@ -68,8 +63,8 @@ struct comm {
     char waiting_for[192];  // what that unit lacks, as it was at described_s
     double described_s;
     bool quit, failed;
+    bool traced;  // the record in spans has ended, and is for the main thread to write (COMMAND_TRACE)
     char lost[WIRE_TEXT_MAX];  // what has not come although restarts are left, to be said; "": nothing
-    struct thread_time *left;  // for the main thread to write (COMMAND_TRACE)
     char error[WIRE_TEXT_MAX];
     bool error_logged;
 };
@@ -126,14 +121,11 @@ struct step_outcome comm_outcome(struct comm *c, int64_t step) {
 
 int comm_write_trace(struct comm *c) {
     pthread_mutex_lock(&c->mutex);
-    struct thread_time *spans = c->left;
+    bool traced = c->traced;
     const struct ps_clock clock = c->now.status.clock;
-    c->left = NULL;
     pthread_mutex_unlock(&c->mutex);
-    const struct worker_trace t = {&c->o.role, c->o.map, c->id.rank, &clock, spans};
-    int rc = spans ? worker_trace_write(&t) : 0;
-    thread_time_destroy(&spans);
-    return rc;
+    const struct worker_trace t = {&c->o.role, c->o.map, c->id.rank, &clock, c->spans};
+    return traced && c->spans ? worker_trace_write(&t) : 0;
 }
 
 // ---------------------------------------------------------------- waiting (main thread)
@@ -193,9 +185,9 @@ int comm_wait_unit(struct comm *c, enum comm_event event, int unit, int64_t coun
     while (!c->failed && !has_happened(c, event, unit, step, count) && !late) {
         late = pthread_cond_timedwait(&c->changed, &c->mutex, &end) == ETIMEDOUT;
         // A peer that answers is alive, and waited for: the scheduler names a slow peer, and notices a lost one. Where it is
-        // silent as well, the communication thread soon says that.
-        const struct worker_status *now = &c->now.status;
-        if (late && (now->silent_s <= ps_lost_s(c->c) || now->scheduler_silent_s > 0.5 * ps_lost_s(c->c))) {
+        // silent as well, the meeting soon says that.
+        if (late && (c->now.status.silent_s <= ps_lost_s(c->c) ||
+                     rendezvous_silent_s(c->o.role.meet) > 0.5 * ps_lost_s(c->c))) {
             end = moment_in(ps_repeat_most_s(c->c));
             late = 0;
         }
@@ -225,17 +217,6 @@ int comm_wait_unit(struct comm *c, enum comm_event event, int unit, int64_t coun
 }
 
 // ---------------------------------------------------------------- the communication thread
-// Below the link.
-static void comm_send(void *ctx, int peer, const struct ps_message *message) {
-    struct comm *c = ctx;
-    struct ps_message m = *message;
-    ps_stamp(&c->id, &m.header);
-    worker_thread_message(c->spans, c->id.rank, &m.header);
-    m.local = ps_beside(c->c) && peer >= 0 && peer / c->o.map->threads == c->id.rank;
-    net_send(peer == PEER_SCHEDULER ? c->scheduler : c->shards[peer], NULL, &m);
-    thread_time_enter(c->spans, WORKER_PROTOCOL, SPAN_OF_NOTHING);
-}
-
 static bool comm_renew(void *ctx, int peer, struct ps_message *m) {
     (void)peer;
     return worker_core_renew(((struct comm *)ctx)->core, &m->header);
@@ -287,12 +268,8 @@ static void obey(struct comm *c, const struct command *x, double now) {
             // For the main thread: this one answers, and touches no file.
             thread_time_end(c->spans);
             pthread_mutex_lock(&c->mutex);
-            c->left = c->spans;
+            c->traced = true;
             pthread_mutex_unlock(&c->mutex);
-            c->spans = NULL;
-            return;
-        case COMMAND_GOODBYE:
-            worker_core_goodbye(core);
             return;
     }
 }
@@ -312,30 +289,18 @@ static void take_commands(struct comm *c) {
     free(commands);
 }
 
-// Returns where that is impossible, which ends the worker.
-static int begin_anew(const struct comm *c, const char *why) {
-    error_quiet(!c->o.role.say_waiting);
-    int rc = rejoin_now(&c->o.role, c->id.incarnation, why);
-    error_quiet(1);
-    return rc;
-}
-
 static int drain(struct comm *c, struct net_socket *s, int peer) {
     struct net_message m;
     int rc = 0;
     for (int i = 0; i < DRAIN_MESSAGES && (rc = net_recv(s, &m)) == 1; i++) {
-        // Only a message of this job, and of the process that its socket stands for, counts. A refusal names no job.
+        // Only a message of this job, and of the process that its socket stands for, counts.
         const struct wire_header *h = &m.header;
         bool ours = h->job == c->id.job &&
-                    (peer == PEER_SCHEDULER || roster_is_shard(c->roster, peer, c->o.map->threads, h));
-        if (!ours && !(peer == PEER_SCHEDULER && h->kind == WIRE_REFUSED && !h->job)) {
+                    (peer == PEER_SCHEDULER || roster_is_shard(c->start.roster, peer, c->o.map->threads, h));
+        if (!ours) {
             ps_frame_release(m.frame);
-            // Wherever the main thread is: nothing that it does matters any more.
-            if (peer == PEER_SCHEDULER && rejoin_asked(c->id.job, &m.header))
-                return begin_anew(c, m.header.text);
             continue;
         }
-        worker_thread_message(c->spans, c->id.rank, &m.header);
         link_receive(c->link, peer, &m.header, now_seconds());
         if (m.header.kind == WIRE_SNAPSHOT_REPLY) {
             snapshot_pulls_answer(c->snapshots, &m.header, m.frame);
@@ -343,7 +308,6 @@ static int drain(struct comm *c, struct net_socket *s, int peer) {
             continue;
         }
         if (worker_core_message(c->core, peer, &m.header, m.frame, now_seconds()) != 0) return -1;
-        thread_time_enter(c->spans, WORKER_PROTOCOL, SPAN_OF_NOTHING);
     }
     return rc < 0 ? -1 : 0;
 }
@@ -390,23 +354,24 @@ static bool publish(struct comm *c, double busy_s, double now_s) {
 static int poll_once(struct comm *c, struct net_poll_item *items, bool hurry) {
     int shards = c->o.map->shards;
     items[0] = (struct net_poll_item){.fd = c->wake_fd};
-    items[1] = (struct net_poll_item){.socket = c->scheduler};
-    for (int g = 0; g < shards; g++) items[2 + g] = (struct net_poll_item){.socket = c->shards[g]};
+    items[1] = (struct net_poll_item){.socket = c->lines.scheduler};
+    for (int g = 0; g < shards; g++) items[2 + g] = (struct net_poll_item){.socket = c->lines.dealers[g]};
     thread_time_enter(c->spans, WORKER_IDLE, SPAN_OF_NOTHING);
     if (net_poll(items, 2 + shards, hurry ? HURRY_MS : POLL_MS) != 0) return -1;
     thread_time_enter(c->spans, WORKER_PROTOCOL, SPAN_OF_NOTHING);
     if (items[0].ready) take_commands(c);
     // A shard owes an answer, and is silent: the scheduler may not know yet.
-    struct ps_message lost = {.header = {.kind = WIRE_ABORT, .flags = WIRE_LOST}};
+    char lost[WIRE_TEXT_MAX];
     pthread_mutex_lock(&c->mutex);
-    memcpy(lost.header.text, c->lost, sizeof c->lost);
+    memcpy(lost, c->lost, sizeof lost);
     c->lost[0] = 0;
     pthread_mutex_unlock(&c->mutex);
-    const struct ps_port port = link_port(c->link);
-    if (lost.header.text[0]) port.send(port.ctx, PEER_SCHEDULER, &lost);
-    if (items[1].ready && drain(c, c->scheduler, PEER_SCHEDULER) != 0) return -1;
+    if (lost[0]) member_failed(&c->o.role, &c->id, true, lost);
+    // Wherever the main thread is: nothing that it does matters any more.
+    if (member_goes_on(&c->o.role, &c->id) != 0) return -1;
+    if (items[1].ready && drain(c, c->lines.scheduler, PEER_SCHEDULER) != 0) return -1;
     for (int g = 0; g < shards; g++)
-        if (items[2 + g].ready && drain(c, c->shards[g], g) != 0) return -1;
+        if (items[2 + g].ready && drain(c, c->lines.dealers[g], g) != 0) return -1;
     snapshot_pulls_tick(c->snapshots);
     double now = now_seconds();
     for (int g = 0; g < shards; g++) link_await(c->link, g, worker_core_owes(c->core, g));
@@ -443,31 +408,33 @@ static void *comm_main(void *arg) {
         atomic_fetch_add(&c->turns, 1);
         int rc = poll_once(c, items, hurry);
         const char *why = worker_core_error(c->core);
-        const struct worker_status *status = worker_core_status(c->core);
-        bool anew = rc != 0 && c->c->recovery.restart > 0 && status->lost_scheduler;
-        if (anew) begin_anew(c, why);
-        // Why the scheduler has ended the job it says itself, where a launcher has started both; and the launcher has said
-        // what became of a scheduler that is lost behind its word to leave.
-        bool told = status->ended || (status->lost_scheduler && ps_stopped(c->o.role.stop));
-        bool said = told && c->o.role.quoted;
-        if (rc != 0) give_up(c, anew || !why[0] ? error_last() : why, said);
+        if (rc != 0) give_up(c, why[0] ? why : error_last(), !why[0] && member_quoted(&c->o.role));
         double after = now_seconds();
         hurry = publish(c, transferring ? after - before : 0.0, after);
         before = after;
     }
-    // The job hears why, or the scheduler that this worker has heard it. Nothing changes the error any more.
-    const struct worker_status *status = worker_core_status(c->core);
-    if (failed && (status->told || status->lost_scheduler))
-        ps_say(c->scheduler, &c->id, status->told ? WIRE_GOODBYE : WIRE_ABORT, c->error);
-    else if (failed)
-        ps_abort(c->scheduler, c->link, &c->id, c->error);
+    // The job hears why. Nothing changes the error any more.
+    if (failed && !rendezvous_ended(c->o.role.meet)) member_failed(&c->o.role, &c->id, false, c->error);
     free(items);
     return NULL;
 }
 
-// ---------------------------------------------------------------- the login
-// Logs in, connects to every shard and meets it. 0, or -1 after logging; the scheduler has been told then.
-static int log_in(struct comm *c, const struct manifest *manifest) {
+// ---------------------------------------------------------------- the beginning
+// 0 once all are there, or -1 after logging.
+static int wait_for_start(struct comm *c) {
+    const struct ps_role_options *role = &c->o.role;
+    struct waiting waiting = {.said_s = 0};
+    int rc;
+    while ((rc = member_starts(role, &c->id, c->o.map->shards, &c->start)) == 0) {
+        if (member_interrupted(role) || member_goes_on(role, &c->id)) return -1;
+        member_say_waiting(role, &waiting, "the other workers and the servers of the job");
+        usleep(POLL_MS * 1000);
+    }
+    return rc < 0 ? -1 : 0;
+}
+
+// Comes to its epoch with the others, connects to every shard and meets it. 0, or -1 after logging.
+static int enter(struct comm *c, const struct manifest *manifest) {
     const struct ps_role_options *role = &c->o.role;
     struct net_options no = {
         .wire = c->o.wire,
@@ -475,48 +442,42 @@ static int log_in(struct comm *c, const struct manifest *manifest) {
         .io_threads = ps_io_threads(c->o.sharing->c, c->o.map->shards, c->o.map->servers),
         .queue_messages = 4 * c->o.map->count + 1024,
         .faults = fault_plan_of(c->c, PS_WORKER, role->rank),
-        .key = role->key};
-    const struct net_peer scheduler = {.address = role->scheduler};
+        .key = role->key,
+        .beside = {PS_SHARD, role->rank, ps_beside(c->c) ? c->o.map->threads : 0}};
+    char address[NET_ADDRESS_MAX];
+    const struct net_peer scheduler = {.address = address};
     if (descriptors_claim(descriptors_of_worker(c->c, c->o.map->shards), 0) != 0) return -1;
+    if (member_find(role, &c->id, address) != 0) return -1;
     c->net = net_create(&no);
-    if (!c->net || !(c->scheduler = net_dealer(c->net, &scheduler))) return -1;
-    struct ps_login l = {
-        .socket = c->scheduler, .role = role, .manifest = manifest, .shards = c->o.map->shards};
-    if (ps_login(&l, &c->id) != 0) return -1;
-    error_set_label("worker %d", c->id.rank);
-    if (ps_beside(c->c)) net_beside(c->net, PS_SHARD, c->id.rank);
+    if (!c->net || !(c->lines.scheduler = net_dealer(c->net, &scheduler))) return -1;
     c->link = link_create(&(struct link_options){.peers = c->o.map->shards,
                                                  .repeat_most_s = ps_repeat_most_s(c->c),
-                                                 .network = {c, comm_send},
+                                                 .network = {&c->lines, net_lines_send},
                                                  .renew = comm_renew,
                                                  .ctx = c});
-    struct pulse_options beats = {.role = role, .id = c->id, .wire = c->o.wire, .turns = &c->turns};
-    if (!(c->pulse = pulse_start(&beats))) return -1;
-    coming_stop(role->coming);
-    c->roster = ps_wait_start(&l, &c->id);
-    int rc = c->roster ? 0 : -1;
+    member_ready(role, &c->id, manifest, NULL);
+    int rc = wait_for_start(c);
     for (int g = 0; rc == 0 && g < c->o.map->shards; g++) {
-        const struct roster_shard *s = &c->roster->shard[g];
-        const struct net_peer to = {s->address, NET_DATA, s->token};
-        if (!(c->shards[g] = net_dealer(c->net, &to))) rc = -1;
+        const struct roster_shard *s = &c->start.roster->shard[g];
+        const struct net_peer to = {s->address, s->token};
+        if (!(c->lines.dealers[g] = net_dealer(c->net, &to))) rc = -1;
     }
     struct entering e = {.role = role,
                          .id = &c->id,
-                         .scheduler = c->scheduler,
-                         .shards = c->shards,
+                         .lines = &c->lines,
                          .link = c->link,
                          .sharing = c->o.sharing,
-                         .roster = c->roster};
+                         .roster = c->start.roster};
     if (rc == 0) rc = enter_meet_shards(&e);
     if (rc == 0 && c->id.joins) rc = enter_running_job(&e, &c->joined);
     // If the launcher asked this worker to leave, it also tells the other roles to end.
     bool asked = ps_stopped(role->stop) && rank_env_supervised();
-    if (rc != 0 && !asked) ps_abort(c->scheduler, c->link, &c->id, error_last());
+    if (rc != 0 && !asked && !rendezvous_ended(role->meet)) member_failed(role, &c->id, false, error_last());
     return rc;
 }
 
 // ---------------------------------------------------------------- create
-static int start(struct comm *c) {
+static int start_thread(struct comm *c) {
     int64_t pushed = 0;
     for (int u = 0; u < c->o.role.layout->count; u++)
         pushed += (int64_t)c->o.buffers->push_bytes[u] * unit_pushes(c->c) * (1 + c->rule.lead);
@@ -538,8 +499,8 @@ static int start(struct comm *c) {
                                     .credit_bytes = credit_of(c->c, pushed),
                                     .heartbeat_s = ps_heartbeat_s(c->c),
                                     .lost_s = ps_lost_s(c->c),
-                                    .start_s = now_seconds(),
                                     .clock = c->id.clock,
+                                    .spans = c->spans,
                                     .port = link_port(c->link)};
     c->core = worker_core_create(&o);
     if (c->id.joins) {
@@ -552,16 +513,18 @@ static int start(struct comm *c) {
     if (pthread_create(&c->thread, NULL, comm_main, c) != 0)
         return fail("cannot start the communication thread: " ERROR_RAISE_THREADS);
     c->thread_started = true;
+    rendezvous_turns(c->o.role.meet, &c->turns);
     return 0;
 }
 
-struct comm *comm_create(const struct comm_options *o, struct ps_identity *id) {
+struct comm *comm_create(const struct comm_options *o, struct ps_identity *id, struct meeting_start *start) {
     struct comm *c = xcalloc(1, sizeof *c);
     unsigned long units = (unsigned long)o->role.layout->count;
     c->o = *o;
     c->c = o->role.config;
-    c->id = (struct ps_identity){.role = PS_WORKER, .rank = o->role.rank, .incarnation = ps_random_id()};
-    c->shards = xcalloc((unsigned long)o->map->shards, sizeof *c->shards);
+    c->id = (struct ps_identity){.role = PS_WORKER, .rank = o->role.rank};
+    c->lines.id = &c->id;
+    c->lines.dealers = xcalloc((unsigned long)o->map->shards, sizeof *c->lines.dealers);
     c->rule = consistency_of(c->c);
     c->times = worker_times_create(o->role.layout->count, c->rule.lead);
     c->spans = worker_thread_time(&o->role);
@@ -575,18 +538,22 @@ struct comm *comm_create(const struct comm_options *o, struct ps_identity *id) {
     pthread_mutex_init(&c->mutex, NULL);
     cond_init(&c->changed);
     struct manifest manifest = manifest_make(&c->o.role, c->o.map);
-    int rc = log_in(c, &manifest);
+    int rc = enter(c, &manifest);
     manifest_release(&manifest);
-    if (rc != 0 || start(c) != 0) comm_destroy(&c);
-    if (c) *id = c->id;
+    if (rc != 0 || start_thread(c) != 0) comm_destroy(&c);
+    if (!c) return NULL;
+    *id = c->id;
+    *start = c->start;
+    start->roster = NULL;
     return c;
 }
 
 const struct joined *comm_joined(const struct comm *c) { return c->id.joins ? &c->joined : NULL; }
 
 // ---------------------------------------------------------------- the end
-static void join_thread(struct comm *c) {
+void comm_part(struct comm *c) {
     if (!c->thread_started) return;
+    rendezvous_turns(c->o.role.meet, NULL);
     pthread_mutex_lock(&c->mutex);
     c->quit = true;
     pthread_mutex_unlock(&c->mutex);
@@ -595,28 +562,9 @@ static void join_thread(struct comm *c) {
     c->thread_started = false;
 }
 
-void comm_part(struct comm *c) {
-    double end = now_seconds() + PARTING_S;
-    if (!c->thread_started) return;
-    pthread_mutex_lock(&c->mutex);
-    bool failed = c->failed;
-    pthread_mutex_unlock(&c->mutex);
-    // A worker that gives up says ABORT alone: behind a GOODBYE that overtakes it the job would end well for the others.
-    if (!failed) comm_command(c, &(struct command){.kind = COMMAND_GOODBYE});
-    pthread_mutex_lock(&c->mutex);
-    while (!c->failed && !c->now.status.parted && now_seconds() < end) {
-        pthread_mutex_unlock(&c->mutex);
-        usleep(1000);
-        pthread_mutex_lock(&c->mutex);
-    }
-    pthread_mutex_unlock(&c->mutex);
-    join_thread(c);
-}
-
 void comm_hang_up(struct comm *c) {
-    join_thread(c);
-    pulse_stop(&c->pulse);
-    net_destroy(&c->net, c->now.status.parted ? 0 : FLUSH_MS);
+    comm_part(c);
+    net_destroy(&c->net, FLUSH_MS);
 }
 
 void comm_destroy(struct comm **at) {
@@ -631,10 +579,9 @@ void comm_destroy(struct comm **at) {
     pthread_cond_destroy(&c->changed);
     worker_times_destroy(&c->times);
     thread_time_destroy(&c->spans);
-    thread_time_destroy(&c->left);
     free(c->commands);
-    free(c->shards);
-    roster_destroy(&c->roster);
+    free(c->lines.dealers);
+    roster_destroy(&c->start.roster);
     free(c->landed);
     free(c->filled);
     free(c->through);

@@ -1,4 +1,4 @@
-// A worker's communication thread. It owns the sockets and the protocol's core from login to the end; the
+// A worker's communication thread. It owns the sockets and the protocol's core from its epoch's beginning to the end; the
 // hooks of the topology (worker.c) give it commands and wait for what it publishes.
 //
 //     main (hooks) and compute (host functions)        communication thread
@@ -9,13 +9,13 @@
 // compute alone reads them otherwise. A device with memory of its own stands behind twins of the buffers: staging.h says which side has them
 // when.
 //
-// Blocking   comm_create (the login), comm_wait and comm_part.
+// Blocking   comm_create (until all are there), and comm_wait.
 // Errors     The first reason is kept; every wait then fails with it, and the job is told. It is logged once.
 #ifndef STARRING_PS_WORKER_WORKER_COMM_H
 #define STARRING_PS_WORKER_WORKER_COMM_H
 
 #include "ps/job/ps.h"
-#include "ps/net/login.h"
+#include "ps/net/member.h"
 #include "ps/worker/enter.h"
 #include "ps/worker/sharing.h"
 #include "ps/worker/staging.h"
@@ -32,13 +32,14 @@ struct comm_options {
 };
 
 struct comm;
-// Logs in, connects to every shard and starts the thread. id: of this worker. NULL after logging.
-struct comm *comm_create(const struct comm_options *o, struct ps_identity *id);
+// Waits for the others, connects to every shard and starts the thread. id: of this worker; start: where its epoch goes on, but
+// for the roster. NULL after logging.
+struct comm *comm_create(const struct comm_options *o, struct ps_identity *id, struct meeting_start *start);
 // The job's state when this worker came to it; NULL: it has been there from the beginning.
 const struct joined *comm_joined(const struct comm *c);
-// Says goodbye and ends the thread. Commands that come later are ignored.
+// Ends the thread: commands that come later are ignored.
 void comm_part(struct comm *c);
-// Ends the thread and closes its sockets: nothing is sent any more.
+// The same, and closes its sockets: nothing is sent any more.
 void comm_hang_up(struct comm *c);
 // Of a worker's topology (ps_worker_create), to which it belongs: for `bench ps`, which times single transfers.
 struct comm *ps_worker_comm(struct topology *t);
@@ -58,8 +59,7 @@ enum command_kind {
     COMMAND_SNAPSHOT,
     COMMAND_SNAPSHOTS_END,
     COMMAND_STOP,
-    COMMAND_TRACE,  // hands this thread's trace over, if there is one (comm_write_trace)
-    COMMAND_GOODBYE
+    COMMAND_TRACE  // hands this thread's trace over, if there is one (comm_write_trace)
 };
 
 struct command {

@@ -6,9 +6,10 @@
 #include <string.h>
 
 #include "ps/job/consistency.h"
+#include "ps/job/push_code.h"
 #include "ps/job/timing.h"
-#include "ps/sum/push_code.h"
 #include "shared/core/error.h"
+#include "shared/time/thread_time.h"
 
 // ---------------------------------------------------------------- slots
 static int slots(const struct worker_core *c) { return 1 + c->o.lead; }
@@ -125,7 +126,9 @@ static void send(struct worker_core *c, int key, struct worker_slot *s, double n
         m.header.place_bytes = k->push_bytes;
         m = (struct ps_message){.header = m.header};
     }
+    if (!s->init) thread_time_enter(c->o.spans, WORKER_PUSH, span_for(s->push.step, key, c->o.rank, 1));
     c->o.port.send(c->o.port.ctx, k->part->shard, &m);
+    thread_time_enter(c->o.spans, WORKER_PROTOCOL, SPAN_OF_NOTHING);
 }
 
 static void send_pull(struct worker_core *c, int key, const struct worker_slot *s) {
@@ -324,11 +327,6 @@ void worker_core_pull_all(struct worker_core *c, uint32_t more, double now) {
     }
 }
 
-void worker_core_goodbye(struct worker_core *c) {
-    c->parting = true;
-    tell_scheduler(c, &(struct wire_header){.kind = WIRE_GOODBYE, .step = c->step});
-}
-
 void worker_core_take(struct worker_core *c, int64_t step, const struct wire_header *done) {
     struct wire_header h = {.kind = WIRE_TAKE, .step = step, .flags = c->stop ? WIRE_STOP : 0};
     if (done) {
@@ -500,7 +498,13 @@ static int on_shard(struct worker_core *c, int shard, const struct wire_header *
     if (h->kind == WIRE_REFUSED)
         return core_fail(c->error, "server %d refused: %.400s", shard / c->o.map->threads, h->text);
     if (h->key >= c->o.map->count || c->o.map->parts[h->key].shard != shard) return 0;
-    if (h->kind == WIRE_PULL_REPLY) return on_pull_reply(c, h->key, h, frame, now);
+    if (h->kind == WIRE_PULL_REPLY) {
+        bool trains = !(h->flags & WIRE_FINAL);
+        if (trains) thread_time_enter(c->o.spans, WORKER_PULL, span_for(h->step - 1, h->key, c->o.rank, 1));
+        int rc = on_pull_reply(c, h->key, h, frame, now);
+        thread_time_enter(c->o.spans, WORKER_PROTOCOL, SPAN_OF_NOTHING);
+        return rc;
+    }
     if (h->kind == WIRE_PUSH_ACK) (c->o.by_unit ? on_unit_ack : on_push_ack)(c, h->key, h, now);
     struct worker_slot *init = slot_at(c, h->key, 0);
     if (h->kind == WIRE_INIT_ACK && init->init && init->sending == SEND_SENT && h->seq == init->init_round)
@@ -556,13 +560,7 @@ static int on_scheduler(struct worker_core *c, const struct wire_header *h, doub
             c->status.gathers_done++;
             memcpy(c->status.gathered, h->values, sizeof c->status.gathered);
             return 0;
-        case WIRE_GOODBYE_ACK:
-            c->status.parted = c->parting;
-            return 0;
-        case WIRE_ABORT:
         case WIRE_REFUSED:
-            c->status.told = true;
-            c->status.ended = h->kind == WIRE_ABORT;
             return core_fail(c->error, "%s", h->text[0] ? h->text : "the scheduler ended the job");
         default:
             return 0;
@@ -572,10 +570,9 @@ static int on_scheduler(struct worker_core *c, const struct wire_header *h, doub
 int worker_core_message(struct worker_core *c, int peer, const struct wire_header *h, struct ps_frame *frame,
                         double now) {
     int rc = c->error[0] ? -1 : 0;
-    if (peer == PEER_SCHEDULER) {
-        c->heard_s = turn_clock_at(&c->turns, now);
-        if (!rc) rc = on_scheduler(c, h, now);
-    } else if (!rc) {
+    if (!rc && peer == PEER_SCHEDULER)
+        rc = on_scheduler(c, h, now);
+    else if (!rc) {
         c->shards[peer].heard_s = turn_clock_at(&c->turns, now);
         rc = on_shard(c, peer, h, frame, now);
     }
@@ -619,13 +616,6 @@ int worker_core_tick(struct worker_core *c, double now) {
         c->beat_s = now;
         tell_scheduler(c, &h);
     }
-    c->status.scheduler_silent_s = turn_s - c->heard_s;
-    c->status.lost_scheduler = c->status.scheduler_silent_s > c->o.lost_s && !c->status.parted;
-    char stood[TURN_CLOCK_WORDS];
-    if (c->status.lost_scheduler)
-        return core_fail(c->error, "the scheduler was lost at step %lld: silent for %.1f s%s" PS_LOST_KEY,
-                         (long long)c->step, c->status.scheduler_silent_s,
-                         turn_clock_words(&c->turns, c->heard_s, stood));
     return 0;
 }
 
@@ -693,7 +683,6 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
     c->o = *o;
     c->credits.most = (size_t)o->credit_bytes;
     c->o.per_update = o->per_update > 1 ? o->per_update : 1;
-    c->heard_s = o->start_s;
     c->turns.lost_s = o->lost_s;
     c->status.taken_step = -1;
     c->clock = o->clock;

@@ -27,9 +27,9 @@
 //    Where a step may go on without this worker (ps:backup:B, ps:quorum:Q), the answers are of the step that the key is at, or
 //    of a later one than was asked for. Behind steps that it has not computed it jumps: what it has not sent of them is
 //    dropped, and keys that have landed too early are asked for again.
-// 5. A step's REPORT, GATHER, TAKE and GOODBYE have one answer each; of the last three one each is open at most. Reports are
+// 5. A step's REPORT, GATHER and TAKE have one answer each; of the last two one each is open at most. Reports are
 //    answered in any order, and count in the order of their steps.
-// 6. A shard that owes an answer and whose link says nothing for lost_s is lost; so is the scheduler.
+// 6. A shard that owes an answer and whose link says nothing for lost_s is lost.
 #ifndef STARRING_PS_WORKER_WORKER_CORE_H
 #define STARRING_PS_WORKER_WORKER_CORE_H
 
@@ -38,6 +38,10 @@
 #include "ps/net/clock.h"
 #include "ps/net/port.h"
 #include "shared/core/topology.h"
+
+// The parts of the communication thread's time, where the run leaves a trace: gradients that it hands to the transport, weights
+// that it takes.
+enum worker_part { WORKER_IDLE, WORKER_PROTOCOL, WORKER_PUSH, WORKER_PULL, WORKER_PARTS };
 
 struct worker_core_options {
     int rank;
@@ -58,10 +62,10 @@ struct worker_core_options {
     bool by_unit;  // two units are kept at a time: pushes ask for no weights, and may be many in a step
     int64_t credit_bytes;
     double heartbeat_s;
-    double lost_s;   // a scheduler silent for this long is lost
-    double start_s;  // now, at creation
+    double lost_s;  // a shard that owes answers and is silent for so long is lost
     struct ps_clock clock;
-    struct ps_port port;  // peers: shard indices, PEER_SCHEDULER
+    struct thread_time *spans;  // of the calling thread; NULL: none. Its content decides nothing
+    struct ps_port port;        // peers: shard indices, PEER_SCHEDULER
 };
 
 // The facts that go along with a unit's gradient.
@@ -105,7 +109,6 @@ struct worker_status {
     struct ps_clock clock;
     uint64_t gathers_done;
     double gathered[WIRE_VALUES_MAX];  // by the last one
-    bool parted;                       // GOODBYE was acknowledged
     int64_t taken_step, taken;         // the last step that was asked for, and its batch; -1: none was left
     int64_t taken_ns;                  // when that was heard
     int64_t handed_out;                // batches of the job then, at least
@@ -114,10 +117,6 @@ struct worker_status {
     // The longest that a shard that owes an answer has been silent, its link's words included: they come while it waits for
     // others, too.
     double silent_s;
-    double scheduler_silent_s;  // the scheduler
-    bool told;                  // what worker_core_error says comes from the scheduler
-    bool ended;                 // and is why it has ended the job
-    bool lost_scheduler;        // what worker_core_error says
 };
 
 // The slot of a step; of -1: of weights that follow no push.
@@ -156,7 +155,6 @@ void worker_core_pull_all(struct worker_core *c, uint32_t more, double now);
 // budget, of the first one (ps/agree/budget.h); NULL: nothing.
 void worker_core_take(struct worker_core *c, int64_t step, const struct wire_header *done);
 void worker_core_stop(struct worker_core *c);  // heartbeats say so from now on, the next one at once
-void worker_core_goodbye(struct worker_core *c);
 
 // ---- messages. peer: shard index or PEER_SCHEDULER. Takes over frame. 0, or -1 with an error.
 int worker_core_message(struct worker_core *c, int peer, const struct wire_header *h, struct ps_frame *frame,

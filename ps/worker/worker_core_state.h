@@ -143,15 +143,15 @@ struct worker_core {
     struct credits credits;
     bool full;  // of this turn: no less urgent key may go
     uint64_t pull_seq;
-    int64_t take_step;                // that TAKE was said of last
-    bool taking, gathering, parting;  // TAKE, GATHER, GOODBYE have no answer yet
+    int64_t take_step;       // that TAKE was said of last
+    bool taking, gathering;  // TAKE, GATHER have no answer yet
     int gather_count;
     struct worker_status status;
     int64_t begin, step;
     bool stop;          // this worker was asked to leave
     uint64_t progress;  // pushes and initial values taken: a slow worker is told from a stuck one by it
-    double beat_s, heard_s;
-    struct turn_clock turns;    // heard_s, and the shards' moments, are of it
+    double beat_s;
+    struct turn_clock turns;    // the shards' moments are of it
     struct shard_side *shards;  // (shards)
     char error[WIRE_TEXT_MAX];
 };

@@ -5,10 +5,10 @@
 
 #include "ps/job/consistency.h"
 #include "ps/job/ps.h"
+#include "ps/job/push_code.h"
 #include "ps/job/shard_sizes.h"
 #include "ps/job/unit_moves.h"
 #include "ps/net/medium.h"
-#include "ps/sum/push_code.h"
 #include "shared/core/error.h"
 #include "shared/core/segment.h"
 #include "shared/model/grad_slots.h"

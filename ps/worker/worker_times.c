@@ -75,12 +75,6 @@ struct thread_time *worker_thread_time(const struct ps_role_options *role) {
     return role->dir && role->config->trace ? thread_time_create(&o) : NULL;
 }
 
-void worker_thread_message(struct thread_time *t, int rank, const struct wire_header *h) {
-    bool push = h->kind == WIRE_PUSH, pull = h->kind == WIRE_PULL_REPLY && !(h->flags & WIRE_FINAL);
-    if (push) thread_time_enter(t, WORKER_PUSH, span_for(h->step, h->key, rank, 1));
-    if (pull) thread_time_enter(t, WORKER_PULL, span_for(h->step - 1, h->key, rank, 1));
-}
-
 static char arrow(const struct span *s) {
     return s->part == WORKER_PUSH ? 's' : s->part == WORKER_PULL ? 'f' : 0;
 }
@@ -97,6 +91,5 @@ int worker_trace_write(const struct worker_trace *t) {
                           .workers = t->role->config->workers,
                           .keys = t->map->count,
                           .arrow = arrow};
-    thread_time_end(t->spans);
     return trace_write_threads(&r);
 }

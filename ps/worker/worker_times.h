@@ -1,12 +1,12 @@
 // How a worker's transfers went, for the record of its time (shared/time/timeline.h): gradients and weights of each
 // unit. The hooks ask for the two on the main thread, the hand-over says when they could have left, and the
 // communication thread, which has this, tells the rest when the core knows it. And the communication thread's own spans, for
-// --trace: gradients that it hands to the transport, weights that it takes.
+// --trace.
 #ifndef STARRING_PS_WORKER_WORKER_TIMES_H
 #define STARRING_PS_WORKER_WORKER_TIMES_H
 
 #include "ps/job/shard_map.h"
-#include "ps/net/login.h"
+#include "ps/net/member.h"
 #include "ps/worker/worker_core.h"
 #include "shared/time/thread_time.h"
 #include "shared/time/timeline.h"
@@ -28,12 +28,8 @@ struct transfer_ids worker_times_ids(const struct worker_times *t, int u, int64_
 void worker_times_tell(struct worker_times *t, const struct worker_core *core, bool staged);
 
 // ---------------------------------------------------------------- the communication thread
-enum worker_part { WORKER_IDLE, WORKER_PROTOCOL, WORKER_PUSH, WORKER_PULL, WORKER_PARTS };
-
 // NULL where the run leaves no trace.
 struct thread_time *worker_thread_time(const struct ps_role_options *role);
-// A message of worker `rank` to or from a shard: the thread turns to it if it carries a gradient or weights of a step.
-void worker_thread_message(struct thread_time *t, int rank, const struct wire_header *h);
 
 struct worker_trace {
     const struct ps_role_options *role;

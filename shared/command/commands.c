@@ -13,7 +13,7 @@ static const char role_words[] =
     "Every role of the job needs the same STARRING_JOB_KEY in its environment (starring keygen), or --insecure.\n"
     "Configuration, as all roles of the job have it, or may have it: what a role has no use for (--data of a\n"
     "server) does nothing there, so that one file or command line serves all:";
-static const char rank_help[] = "which one of its role this is (default: any free one)";
+static const char rank_help[] = "which one of its role this is, 0 to their number - 1; each is given once";
 
 static const struct cli_option train_options[] = {
     {"no-weights", NULL, NULL, no_weights, 0},
@@ -68,12 +68,13 @@ static const struct cli_option server_options[] = {
     {"advertise", NULL, "HOST", "host name or tcp://HOST:PORT that workers reach this server by", 0},
     {"json", "json", NULL, json_help, 0},
     {"launched", NULL, NULL, NULL, 0},
-    {"apart", NULL, NULL, NULL, 0},
+    {"ranks", NULL, "N", NULL, 0},
+    {"open", NULL, NULL, NULL, 0},
 };
 
 const struct cli_command command_server = {
     .name = "server",
-    .usage = "-c CONFIG.json --scheduler tcp://HOST:PORT",
+    .usage = "-c CONFIG.json --scheduler tcp://HOST:PORT --rank R",
     .summary =
         "A parameter server: holds the fp32 masters and the optimizer state of its share of the model. With\n"
         "--out DIR it leaves its report there; the last role to leave prints the table.",
@@ -94,14 +95,15 @@ static const struct cli_option worker_options[] = {
     {"json", "json", NULL,
      "steps go to stderr; if it is the last to leave: print summary.json alone on stdout, not the table", 0},
     {"launched", NULL, NULL, NULL, 0},
-    {"apart", NULL, NULL, NULL, 0},
+    {"ranks", NULL, "N", NULL, 0},
+    {"open", NULL, NULL, NULL, 0},
     {"local-rank", NULL, "L", NULL, 0},
     {"started-by", NULL, "PROGRAM", NULL, 0},
 };
 
 const struct cli_command command_worker = {
     .name = "worker",
-    .usage = "-c CONFIG.json --scheduler tcp://HOST:PORT",
+    .usage = "-c CONFIG.json --scheduler tcp://HOST:PORT --rank R",
     .summary =
         "A worker of the star: computes gradients, pushes them, pulls weights. Worker 0 shows the steps.\n"
         "With --out DIR each worker and server leaves its report in DIR/ranks, and the last to leave prints the\n"

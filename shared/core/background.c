@@ -31,21 +31,26 @@ struct background {
 };
 
 // Nothing of the sockets may stay in the new table: a connection ends where its last descriptor does.
-void background_own_descriptors(int keep) {
+void background_own_descriptors(const int *keep, int count) {
     struct rlimit l;
-    unsigned first = STDERR_FILENO + 1, kept = keep < (int)first ? first - 1 : (unsigned)keep;
     if (unshare(CLONE_FILES)) return;
-    bool closed = kept <= first || syscall(SYS_close_range, first, kept - 1, 0) == 0;
-    closed = closed && syscall(SYS_close_range, kept + 1, ~0u, 0) == 0;
-    if (closed || getrlimit(RLIMIT_NOFILE, &l)) return;
-    for (int fd = (int)first; fd < (int)l.rlim_cur; fd++)
-        if (fd != keep) close(fd);
+    for (unsigned first = STDERR_FILENO + 1; first;) {
+        unsigned next = 0;  // the smallest that stays
+        for (int i = 0; i < count; i++)
+            if ((unsigned)keep[i] >= first && (!next || (unsigned)keep[i] < next)) next = (unsigned)keep[i];
+        unsigned last = next ? next - 1 : ~0u;
+        if (first <= last && syscall(SYS_close_range, first, last, 0) != 0) {
+            if (getrlimit(RLIMIT_NOFILE, &l)) return;
+            for (unsigned fd = first; fd <= last && fd < l.rlim_cur; fd++) close((int)fd);
+        }
+        first = next ? next + 1 : 0;
+    }
 }
 
 static void *background_main(void *arg) {
     struct background *b = arg;
     error_set_label("%s", b->label);
-    background_own_descriptors(-1);
+    background_own_descriptors(NULL, 0);
     pthread_mutex_lock(&b->mutex);
     for (struct job *j; b->first || !b->over;) {
         if (!(j = b->first)) {

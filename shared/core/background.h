@@ -32,9 +32,9 @@ double background_age(struct background *b, double now, uint64_t *number);
 // Jobs that can end early look at the flag; what they do then is theirs.
 void background_quit(struct background *b);
 const _Atomic int *background_flag(const struct background *b);
-// Gives the calling thread, and those that it starts, a table of descriptors of their own, with the standard streams and `keep` in
-// it.
-void background_own_descriptors(int keep);
+// Gives the calling thread, and those that it starts, a table of descriptors of their own, with the standard streams and those of
+// `keep` in it, under their numbers.
+void background_own_descriptors(const int *keep, int count);
 // The error of the first job that failed, or NULL. It stays until background_destroy.
 const char *background_why(struct background *b);
 

@@ -25,7 +25,11 @@ const char *error_label(void) { return self.label; }
 const char *error_last(void) { return self.last; }
 void error_take_over(const char *text) { snprintf(self.last, sizeof self.last, "%s", text); }
 void error_clear(void) { self.last[0] = '\0'; }
-void error_quiet(int what) { self.quiet = what; }
+int error_quiet(int what) {
+    int before = self.quiet;
+    self.quiet = what;
+    return before;
+}
 
 // Names in files may be a stranger's: none of it commands the terminal (ESC, and what UTF-8 writes as C2 80 to C2 9F).
 static void disarm(char *line) {

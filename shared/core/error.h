@@ -38,7 +38,7 @@ enum error_quiet {
     QUIET_REMARKS,   // warnings and errors (--quiet, of the configuration)
     QUIET_WARNINGS,  // errors alone: a process that another has started, which has warned of all that both see
 };
-void error_quiet(int what);
+int error_quiet(int what);  // what it was before
 
 // One write for each message, so that lines of several threads and processes do not interleave. A function that takes messages
 // (shared/core/output.h) gets them instead; where it says false they are written after all. NULL: there is none.

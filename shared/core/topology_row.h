@@ -13,6 +13,7 @@
 struct cJSON;
 struct config;
 struct rank_env;
+struct rendezvous_options;
 struct run;
 
 struct topology_variant {
@@ -109,6 +110,8 @@ struct topology_row {
         const struct config *c);  // whether each rank's gradient is an update of its own; NULL: it is none
     // Shared memory that ranks meet in which are processes of one launcher (shared/launch/launch_ranks.h). Or NULL.
     size_t (*meeting_bytes)(const struct config *c);
+    // What a meeting of its processes has beyond its ranks (shared/fabric/peer.h). Or NULL: nothing.
+    void (*meet)(const struct config *c, struct rendezvous_options *o);
 
     // The processes that may join the run, for its header ("loopback: ..."). Or NULL: nobody is asked, nobody joins.
     const char *(*admission)(const struct config *c);

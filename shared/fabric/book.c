@@ -1,6 +1,7 @@
 #include "shared/fabric/book.h"
 
-#include <stdarg.h>
+#include <ctype.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,12 +13,24 @@
 
 #define NAMED_MAX 8    // ranks that a message names
 #define LOOK_S    0.5  // between two looks at who is silent
+#define LOOKS     16   // at least, while a member may be silent
+#define PASTS_MAX 64   // lives of a place that are known
+#define ALL_LEFT  (-1)
 
-// ---------------------------------------------------------------- rank 0's book
+// ---------------------------------------------------------------- member 0's book
 enum presence { ABSENT, HERE, LEFT, LOST };
+
+// A process of the cast for which the job has ended, and why. One that is lost may come anew, as another life.
+struct past {
+    uint64_t life;
+    bool lost;
+    char *why;
+};
 
 struct place {
     enum presence is;
+    struct past *past;
+    int pasts;               // that there have been: the last PASTS_MAX are kept
     uint64_t life, last;     // the last number that has come in order
     double heard_s, gone_s;  // of the book's turns. gone_s: 0 while there is a connection
     struct meet_come come;
@@ -30,7 +43,7 @@ struct entry {
     uint64_t number;  // of all values that have been put; 0: it is not there
     char *data;
     size_t bytes;
-    uint8_t *waits;  // a bit for each rank that wants it; NULL: none does
+    uint8_t *waits;  // a bit for each member that wants it; NULL: none does
     int parts;
 };
 
@@ -38,18 +51,20 @@ struct book {
     struct book_options o;
     char *identity;
     struct place *places;
-    bool begun;  // all have come, or as many as do
+    int members;
+    bool begun;  // all ranks have come, or as many as do
     struct meet_names names;
     uint64_t values, gathers;  // that have been put; that all have taken part in
     struct turn_clock turns;
     double look_s, asks_s;  // asks_s: until then all are asked at each look
     double begun_s;         // of the turns
     int absent, here;       // ranks that have not come; that are there
+    int cast_here;
     char waiting[MEET_TEXT_MAX];
     double waiting_s;   // when that was written; 0: it is no more true
     int *lost, losses;  // in the order in which they were
     int said_losses;    // that all have been told of
-    int ended_by;
+    int ended_by;       // a rank, or ALL_LEFT: all ranks have said goodbye
     char ended[MEET_TEXT_MAX];
 };
 
@@ -58,10 +73,29 @@ struct book *book_create(const struct book_options *o) {
     b->o = *o;
     b->turns = (struct turn_clock){.lost_s = o->silent_s, .pause_s = MEET_PAUSE_S};
     b->o.identity = b->identity = xstrdup(o->identity);  // ranks say COME again when rank 0 has long gone on
-    b->places = xcalloc((size_t)o->size, sizeof *b->places);
+    if (!o->first) b->o.first = "rank 0";
+    if (!(o->beat_s > 0)) b->o.beat_s = MEET_AGAIN_S;
+    b->members = meet_members(o->size, o->cast);
+    b->places = xcalloc((size_t)b->members, sizeof *b->places);
     b->lost = xcalloc((size_t)o->size, sizeof *b->lost);
     b->absent = o->size;
     return b;
+}
+
+static bool is_cast(const struct book *b, int member) { return member >= b->o.size && member < b->members; }
+
+// Of the process that has come with c, to member 0's; n: zeroed but for what is not said here.
+static void tell(struct book *b, enum member_news_kind kind, int member, uint64_t life,
+                 const struct meet_come *c, struct member_news *n) {
+    n->kind = kind;
+    n->member = member;
+    n->life = life;
+    n->pid = c->member.pid;
+    memcpy(n->host, c->member.host, sizeof n->host);
+    if (b->o.news)
+        b->o.news(b->o.ctx, n);
+    else
+        free(n->data);
 }
 
 static void say(struct book *b, int rank, struct meet_message m, const void *data, size_t bytes) {
@@ -70,7 +104,9 @@ static void say(struct book *b, int rank, struct meet_message m, const void *dat
 }
 
 static void say_end(struct book *b, int rank) {
-    say(b, rank, meet_message(MEET_ENDED, b->ended_by, 0), b->ended, strlen(b->ended));
+    struct meet_message m = meet_message(MEET_ENDED, b->ended_by, 0);
+    m.number = MEET_JOB_OVER;
+    say(b, rank, m, b->ended, strlen(b->ended));
 }
 
 static void say_losses(struct book *b, int rank, int from) {
@@ -83,7 +119,7 @@ static void end(struct book *b, int rank, const char *why) {
     if (*b->ended) return;
     snprintf(b->ended, sizeof b->ended, "%s", why);
     b->ended_by = rank;
-    for (int i = 0; i < b->o.size; i++)
+    for (int i = 0; i < b->members; i++)
         if (b->places[i].is == HERE) say_end(b, i);
 }
 
@@ -120,10 +156,49 @@ static void say_waiting(struct book *b, int rank, double now_s) {
 
 static void set_place(struct book *b, int rank, enum presence is) {
     struct place *p = &b->places[rank];
-    b->here += (is == HERE) - (p->is == HERE);
-    b->absent += (is == ABSENT) - (p->is == ABSENT);
+    int *here = is_cast(b, rank) ? &b->cast_here : &b->here;
+    *here += (is == HERE) - (p->is == HERE);
+    if (!is_cast(b, rank)) b->absent += (is == ABSENT) - (p->is == ABSENT);
     p->is = is;
 }
+
+// ---------------------------------------------------------------- lives of the cast that are past
+static struct past *past_of(const struct place *p, uint64_t life) {
+    for (int i = 0; i < p->pasts && i < PASTS_MAX; i++)
+        if (p->past[i].life == life) return &p->past[i];
+    return NULL;
+}
+
+static void say_past(struct book *b, int member, const struct past *x) {
+    struct meet_message m = meet_message(MEET_ENDED, member, 0);
+    m.number = x->lost ? MEET_LOST_ME : MEET_OUT_ME;
+    m.bytes = strlen(x->why);
+    b->o.say(b->o.ctx, member, x->life, &m, x->why);
+}
+
+// The job has ended for that process, and its place is free: it hears why, one that is lost when it speaks again, for by then
+// another one may have the place. why becomes the book's.
+static void put_out(struct book *b, int member, uint64_t life, bool lost, char *why) {
+    struct place *p = &b->places[member];
+    struct past *x = past_of(p, life);
+    if (!x && (p->is == ABSENT || p->life != life)) {
+        free(why);
+        return;
+    }
+    if (!x) {
+        set_place(b, member, ABSENT);
+        if (p->pasts < PASTS_MAX) {
+            p->past = xrealloc(p->past, (size_t)(p->pasts + 1) * sizeof *x);
+            p->past[p->pasts] = (struct past){0};
+        }
+        x = &p->past[p->pasts++ % PASTS_MAX];
+    }
+    free(x->why);
+    *x = (struct past){life, lost, why};
+    if (!lost) say_past(b, member, x);
+}
+
+// ---------------------------------------------------------------- what lies under which name
 
 static struct entry *entry_of(struct book *b, const char *name) {
     struct entry *e = (struct entry *)meet_names_find(&b->names, name, NULL);
@@ -159,7 +234,7 @@ static void say_piece(struct book *b, int rank, const struct entry *e, uint64_t 
 
 static void is_there(struct book *b, struct entry *e) {
     e->number = ++b->values;
-    for (int i = 0; i < b->o.size && e->waits; i++)
+    for (int i = 0; i < b->members && e->waits; i++)
         if (e->waits[i / 8] >> i % 8 & 1 && b->places[i].is == HERE) say_piece(b, i, e, 0);
     free(e->waits);
     e->waits = NULL;
@@ -174,6 +249,7 @@ static void put(struct book *b, const char *name, char *data, size_t bytes) {
     is_there(b, e);
 }
 
+// ---------------------------------------------------------------- coming
 // Machines are numbered in the order of the first rank on each. Where a name of rank 0's means loopback on its own machine,
 // the address by which others have found it is the one to tell.
 static void begin(struct book *b) {
@@ -208,27 +284,88 @@ static void begin(struct book *b) {
     free(table);
 }
 
-static void refuse(struct book *b, const struct meet_message *m, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-static void refuse(struct book *b, const struct meet_message *m, const char *fmt, ...) {
-    char why[MEET_TEXT_MAX];
-    struct meet_message no = meet_message(MEET_REFUSED, m->rank, m->life);
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(why, sizeof why, fmt, args);
-    va_end(args);
-    no.bytes = strlen(why);
-    b->o.say(b->o.ctx, m->rank, m->life, &no, why);
+// How the job of `name` is another one than rank 0's, malloc'd; NULL: it is the same.
+static char *differs(const struct book *b, const char *name, const char *text) {
+    if (!strcmp(b->o.identity, text)) return NULL;
+    return b->o.differs ? b->o.differs(name, text, b->o.first, b->o.identity)
+                        : xasprintf("%s is of another job than %s", name, b->o.first);
 }
 
-// How that rank's job is another one than rank 0's, malloc'd; NULL: it is the same.
-static char *differs(const struct book *b, int rank, const char *host, const char *text) {
-    if (!strcmp(b->o.identity, text)) return NULL;
-    char *name = xasprintf("rank %d on %s", rank, host);
-    char *words = b->o.differs ? b->o.differs(name, text, "rank 0", b->o.identity)
-                               : xasprintf("%s is of another job than rank 0", name);
-    free(name);
-    return words;
+// Whether the sender of a COME is of the cast, as it was told.
+static bool comes_to_cast(const struct meet_message *m) { return m->rank >= m->size; }
+
+// The place that a COME is for; NULL: the sender was told of other members.
+static struct place *place_for(const struct book *b, const struct meet_message *m,
+                               const struct meet_come *c) {
+    bool same = m->size == b->o.size;
+    for (int i = 0; i < MEET_CAST_MAX; i++) same = same && c->counts[i] == b->o.cast[i].count;
+    return same && m->rank >= 0 && m->rank < b->members ? &b->places[m->rank] : NULL;
+}
+
+// "5 ranks", "4 workers, 2 servers"
+static char *told(const struct book *b, int size, const int *counts) {
+    char *text = size > 1 || b->members == b->o.size ? xasprintf("%d ranks", size) : xstrdup("");
+    for (int i = 0; i < MEET_CAST_MAX; i++) {
+        char *longer = !b->o.cast[i].count ? xstrdup(text)
+                                           : xasprintf("%s%s%d %s%s", text, *text ? ", " : "", counts[i],
+                                                       b->o.cast[i].word, counts[i] == 1 ? "" : "s");
+        free(text);
+        text = longer;
+    }
+    return text;
+}
+
+static void refuse(struct book *b, const struct meet_message *m, const struct meet_come *c, const char *why) {
+    struct meet_message no = meet_message(MEET_REFUSED, m->rank, m->life);
+    struct member_news n = {0};
+    no.bytes = strlen(why);
+    b->o.say(b->o.ctx, m->rank, m->life, &no, why);
+    snprintf(n.why, sizeof n.why, "%s", why);
+    tell(b, MEMBER_REFUSED, place_for(b, m, c) ? m->rank : -1, m->life, c, &n);
+}
+
+// Why that process is not let in, malloc'd; NULL: it is. *ends: the meeting comes to nothing by it.
+static char *objection(const struct book *b, const struct meet_message *m, const struct meet_come *c,
+                       const char *identity, bool *ends) {
+    const struct place *p = place_for(b, m, c);
+    bool cast = comes_to_cast(m);
+    char name[MEET_WHO_MAX];
+    *ends = !b->begun && !cast;
+    if (!p) {
+        struct meet_role of[MEET_CAST_MAX];
+        int own[MEET_CAST_MAX];
+        for (int i = 0; i < MEET_CAST_MAX; i++) {
+            own[i] = b->o.cast[i].count;
+            of[i] = (struct meet_role){b->o.cast[i].word, c->counts[i]};
+        }
+        const char *who = *meet_member_name(m->rank, m->size, of, name) ? name : "a process";
+        char *its = told(b, m->size, c->counts), *ours = told(b, b->o.size, own);
+        char *why = xasprintf(
+            "%s of %s was told that there are %s, %s at %s that there are %s: start all with the same number",
+            who, c->member.host, its, b->o.first, b->o.place, ours);
+        free(its);
+        free(ours);
+        return why;
+    }
+    meet_member_name(m->rank, b->o.size, b->o.cast, name);
+    bool again = p->is != ABSENT && p->life == m->life, taken = !again && p->is == HERE;
+    if (cast)
+        return taken && !b->o.anew ? xasprintf("%s is already here, process %d of %s; every one joins once",
+                                               name, p->come.member.pid, p->come.member.host)
+                                   : NULL;
+    if (!again && b->begun && p->is == ABSENT)
+        return xasprintf("%s has come to %s too late: the job has begun without it", name, b->o.place);
+    if (!again && (b->begun || taken)) {
+        *ends = false;
+        return xasprintf(
+            "%s has come to %s twice: process %d of %s is there, process %d of %s came later; %s", name,
+            b->o.place, p->come.member.pid, p->come.member.host, c->member.pid, c->member.host,
+            b->begun ? "give another job another port" : "give each process a rank of its own");
+    }
+    char *where = xasprintf("%s on %s", name, c->member.host);
+    char *why = differs(b, where, identity);
+    free(where);
+    return why;
 }
 
 static void pong(struct book *b, int rank) {
@@ -239,12 +376,31 @@ static void pong(struct book *b, int rank) {
 
 // To one that shows that it is there, and knows of so many losses.
 static void answer(struct book *b, int rank, int losses, double now_s) {
-    if (b->begun)
+    if (b->begun || is_cast(b, rank))
         pong(b, rank);
     else
         say_waiting(b, rank, now_s);
-    if (losses < b->losses) say_losses(b, rank, losses);
-    if (*b->ended) say_end(b, rank);
+    if (losses < b->losses && !is_cast(b, rank)) say_losses(b, rank, losses);
+    bool tells = is_cast(b, rank) || b->ended_by != ALL_LEFT;  // whoever has left knows it
+    if (*b->ended && tells) say_end(b, rank);
+}
+
+// Another process than before has the place, if it is not free.
+static void take_place(struct book *b, const struct meet_message *m, const struct meet_come *c) {
+    struct place *p = &b->places[m->rank];
+    struct member_news lost = {.word = "replaced", .why = "was started again"}, came = {0};
+    const struct past *past = past_of(p, p->life);
+    char name[MEET_WHO_MAX];
+    meet_member_name(m->rank, b->o.size, b->o.cast, name);
+    if (p->is == HERE) tell(b, MEMBER_LOST, m->rank, p->life, &p->come, &lost);
+    if (is_cast(b, m->rank) && (!past || past->lost))
+        put_out(b, m->rank, p->life, false,
+                xasprintf("%s has been started again: this process is not needed any more", name));
+    set_place(b, m->rank, HERE);
+    free(p->coming);
+    *p = (struct place){.is = HERE, .past = p->past, .pasts = p->pasts, .life = m->life, .come = *c};
+    b->waiting_s = 0;
+    tell(b, MEMBER_CAME, m->rank, p->life, &p->come, &came);
 }
 
 static void come(struct book *b, const struct meet_message *m, const void *data, double now_s) {
@@ -253,51 +409,32 @@ static void come(struct book *b, const struct meet_message *m, const void *data,
     memcpy(&c, data, sizeof c);
     c.member.host[sizeof c.member.host - 1] = c.member.address[sizeof c.member.address - 1] =
         c.reach[sizeof c.reach - 1] = 0;
-    if (m->size != b->o.size || m->rank < 0 || m->rank >= b->o.size) {
-        char why[MEET_TEXT_MAX];
-        snprintf(
-            why, sizeof why,
-            "rank %d of %s was told that there are %d ranks, rank 0 at %s that there are %d: start all with the "
-            "same number",
-            m->rank, c.member.host, m->size, b->o.place, b->o.size);
-        refuse(b, m, "%s", why);
-        if (!b->begun) end(b, 0, why);
+    for (char *at = c.member.host; *at; at++)
+        if (iscntrl((unsigned char)*at)) *at = '?';  // it is quoted: no line of ours begins in it
+    struct place *p = place_for(b, m, &c);
+    const struct past *past = p ? past_of(p, m->life) : NULL;
+    if (past) {
+        say_past(b, m->rank, past);
         return;
     }
-    struct place *p = &b->places[m->rank];
-    bool again = p->is != ABSENT && p->life == m->life;
-    if (!again && (b->begun || p->is == HERE)) {
-        if (b->begun && p->is == ABSENT)
-            refuse(b, m, "rank %d has come to %s too late: the job has begun without it", m->rank,
-                   b->o.place);
-        else
-            refuse(b, m,
-                   "rank %d has come to %s twice: process %d of %s is there, process %d of %s came later; %s",
-                   m->rank, b->o.place, p->come.member.pid, p->come.member.host, c.member.pid, c.member.host,
-                   b->begun ? "give another job another port" : "give each process a rank of its own");
-        return;
-    }
+    bool ends = false;
     char *text = meet_copy((const char *)data + sizeof c, m->bytes - sizeof c),
-         *other = differs(b, m->rank, c.member.host, text);
+         *why = objection(b, m, &c, text, &ends);
+    if (why) {
+        refuse(b, m, &c, why);
+        if (ends) end(b, p ? m->rank : 0, why);
+    } else {
+        if (p->is == ABSENT || p->life != m->life) take_place(b, m, &c);
+        p->heard_s = turn_clock_at(&b->turns, now_s);
+        p->gone_s = 0;
+        if (!b->begun && !b->absent && !*b->ended) begin(b);
+        answer(b, m->rank, b->losses, now_s);
+    }
+    free(why);
     free(text);
-    if (other) {
-        refuse(b, m, "%s", other);
-        end(b, m->rank, other);
-        free(other);
-        return;
-    }
-    if (!again) {
-        set_place(b, m->rank, HERE);
-        free(p->coming);
-        *p = (struct place){.is = HERE, .life = m->life, .come = c};
-        b->waiting_s = 0;
-    }
-    p->heard_s = turn_clock_at(&b->turns, now_s);
-    p->gone_s = 0;
-    if (!b->begun && !b->absent && !*b->ended) begin(b);
-    answer(b, m->rank, b->losses, now_s);
 }
 
+// ---------------------------------------------------------------- what members say
 // Whether it is a gather that all have been through.
 static bool is_past(const struct book *b, const char *name) {
     return *name == '#' && strcmp(name, MEET_TABLE) != 0 && strtoull(name + 1, NULL, 10) < b->gathers;
@@ -338,7 +475,7 @@ static void get(struct book *b, const struct meet_message *m) {
         say_piece(b, m->rank, e, same ? m->at : 0);
         return;
     }
-    if (!e->waits) e->waits = xcalloc((size_t)b->o.size / 8 + 1, 1);
+    if (!e->waits) e->waits = xcalloc((size_t)b->members / 8 + 1, 1);
     e->waits[m->rank / 8] |= (uint8_t)(1 << m->rank % 8);
 }
 
@@ -352,11 +489,28 @@ static void act(struct book *b, const struct meet_message *m, struct place *p) {
         put(b, m->name, data, bytes);
         return;
     }
-    if (m->kind == MEET_PART) put_part(b, m->rank, m->name, data, bytes);
+    bool rank = m->rank < b->o.size;
+    int member;
+    unsigned long long life;
+    struct member_news n = {0};
+    if (m->kind == MEET_PART && rank) put_part(b, m->rank, m->name, data, bytes);
     if (m->kind == MEET_DROP) drop(b, m->name);
-    if (m->kind == MEET_BYE) set_place(b, m->rank, LEFT);
-    if (m->kind == MEET_ABORT) end(b, m->rank, data);
-    free(data);
+    if (m->kind == MEET_OUT && m->rank == 0 && sscanf(m->name, "%d %llx", &member, &life) == 2 &&
+        is_cast(b, member))
+        put_out(b, member, life, false, xstrdup(data));
+    if (m->kind == MEET_ABORT && rank) end(b, m->rank, data);
+    if (m->kind == MEET_BYE && p->is != LEFT) {
+        set_place(b, m->rank, LEFT);
+        tell(b, MEMBER_LEFT, m->rank, p->life, &p->come, &n);
+        if (book_over(b) && b->cast_here) end(b, ALL_LEFT, "the job has ended");
+    }
+    if (m->kind == MEET_SAY && p->is == HERE) {
+        memcpy(n.word, m->name, sizeof n.word);
+        n.data = data;
+        n.bytes = bytes;
+        tell(b, MEMBER_SAID, m->rank, p->life, &p->come, &n);
+    } else
+        free(data);
 }
 
 static void numbered(struct book *b, const struct meet_message *m, const void *data) {
@@ -377,9 +531,13 @@ void book_hear(struct book *b, const struct meet_message *m, const void *data, d
         come(b, m, data, now_s);
         return;
     }
-    if (m->rank < 0 || m->rank >= b->o.size || m->kind > MEET_PING) return;
+    if (m->rank < 0 || m->rank >= b->members || m->kind > MEET_PING) return;
     struct place *p = &b->places[m->rank];
-    if (p->is == ABSENT || p->life != m->life) return;
+    if (p->is == ABSENT || p->life != m->life) {
+        const struct past *past = past_of(p, m->life);
+        if (past) say_past(b, m->rank, past);
+        return;
+    }
     p->heard_s = turn_clock_at(&b->turns, now_s);
     p->gone_s = 0;
     if (m->kind == MEET_GET)
@@ -391,7 +549,7 @@ void book_hear(struct book *b, const struct meet_message *m, const void *data, d
 }
 
 void book_unreachable(struct book *b, int rank, uint64_t life, double now_s) {
-    if (rank < 0 || rank >= b->o.size) return;  // a stranger's number, who was refused
+    if (rank < 0 || rank >= b->members) return;  // a stranger's number, who was refused
     struct place *p = &b->places[rank];
     if (p->is == HERE && p->life == life && !p->gone_s) p->gone_s = turn_clock_at(&b->turns, now_s);
 }
@@ -401,31 +559,58 @@ void book_disturbed(struct book *b, double now_s) {
     b->asks_s = now_s + MEET_AGAIN_S;
 }
 
-// A silent rank is asked: a connection shows that it is broken only when something is sent.
-static void look_at(struct book *b, int rank, bool asks, double turn_s) {
-    struct place *p = &b->places[rank];
-    if (p->is != HERE) return;
-    if (asks || turn_s - p->heard_s > 1.5 * MEET_AGAIN_S) pong(b, rank);
-    bool gone = p->gone_s && turn_s - p->gone_s > MEET_GONE_S;
-    if (!gone && turn_s - p->heard_s <= b->o.silent_s) return;
-    set_place(b, rank, b->begun ? LOST : ABSENT);
+static void lose(struct book *b, int member, bool gone, double turn_s) {
+    struct place *p = &b->places[member];
+    struct member_news n = {.silent_s = turn_s - p->heard_s};
+    char stood[TURN_CLOCK_WORDS];
+    snprintf(n.word, sizeof n.word, gone ? "gone" : "silent");
+    if (gone)
+        snprintf(n.why, sizeof n.why, "has gone: its connection has closed");
+    else
+        snprintf(n.why, sizeof n.why, "was silent for %.1f s%s", n.silent_s,
+                 turn_clock_words(&b->turns, p->heard_s, stood));
+    if (is_cast(b, member))
+        put_out(b, member, p->life, true,
+                gone ? xasprintf("%s at %s has given this process up: its connection was closed", b->o.first,
+                                 b->o.place)
+                     : xasprintf("%s at %s has given this process up: it did not hear of it for %g s",
+                                 b->o.first, b->o.place, b->o.silent_s));
+    else
+        set_place(b, member, b->begun ? LOST : ABSENT);
+    if (p->is == LOST) b->lost[b->losses++] = member;
     b->waiting_s = 0;
-    if (b->begun) b->lost[b->losses++] = rank;
+    tell(b, MEMBER_LOST, member, p->life, &p->come, &n);
+}
+
+// One that is silent is asked: a connection shows that it is broken only when something is sent.
+static void look_at(struct book *b, int member, bool asks, double turn_s) {
+    struct place *p = &b->places[member];
+    if (p->is != HERE) return;
+    if (asks || turn_s - p->heard_s > 1.5 * b->o.beat_s) pong(b, member);
+    bool gone = p->gone_s && turn_s - p->gone_s > MEET_GONE_S;
+    if (gone || turn_s - p->heard_s > b->o.silent_s) lose(b, member, gone, turn_s);
 }
 
 void book_tick(struct book *b, double now_s) {
     double turn_s = turn_clock_turn(&b->turns, now_s);
-    if (!meet_due(&b->look_s, LOOK_S, now_s)) return;
+    if (!meet_due(&b->look_s, fmin(LOOK_S, b->o.silent_s / LOOKS), now_s)) return;
     if (!b->begun_s) b->begun_s = turn_s;
     bool enough = b->o.least && b->o.size - b->absent >= b->o.least;
     if (!b->begun && enough && turn_s - b->begun_s > b->o.silent_s) begin(b);
-    for (int i = 0; i < b->o.size; i++) look_at(b, i, now_s < b->asks_s, turn_s);
+    for (int i = 0; i < b->members; i++) look_at(b, i, now_s < b->asks_s, turn_s);
     for (int i = 0; i < b->o.size && b->said_losses < b->losses; i++)
         if (b->places[i].is == HERE) say_losses(b, i, b->said_losses);
     b->said_losses = b->losses;
 }
 
 bool book_over(const struct book *b) { return b->here == 0; }
+
+int book_cast(const struct book *b) {
+    int count = 0;
+    for (int i = b->o.size; i < b->members && b->cast_here; i++)
+        count += b->places[i].is == HERE && !b->places[i].gone_s;
+    return count;
+}
 
 int book_lost(const struct book *b) { return b->losses ? b->lost[0] : -1; }
 
@@ -440,7 +625,12 @@ void book_destroy(struct book **book) {
             entry_free((struct entry *)e);
         }
     free(b->names.rows);
-    for (int i = 0; i < b->o.size; i++) free(b->places[i].coming);
+    for (int i = 0; i < b->members; i++) {
+        struct place *p = &b->places[i];
+        for (int k = 0; k < p->pasts && k < PASTS_MAX; k++) free(p->past[k].why);
+        free(p->past);
+        free(p->coming);
+    }
     free(b->identity);
     free(b->places);
     free(b->lost);

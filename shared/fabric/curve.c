@@ -13,8 +13,6 @@
 #define HANDSHAKE_MS 3000
 #define BACKLOG      256  // connections that wait to be accepted
 // A peer that breaks handshakes off has another key. One that is slow, or just ends, breaks off one now and then.
-#define BROKEN_OFF_MANY  8
-#define BROKEN_OFF_GAP_S 2.0
 
 static bool set_number(void *socket, int option, int value) {
     return zmq_setsockopt(socket, option, &value, sizeof value) == 0;
@@ -71,9 +69,6 @@ int curve_connect(void *socket, const struct job_key *key, const char *token) {
 // ---------------------------------------------------------------- what becomes of handshakes
 struct curve_watch {
     void *events;  // PAIR
-    bool refused, ended;
-    int broken_off;  // one soon after the other
-    double last_s;
 };
 
 struct curve_watch *curve_watch_start(void *context, void *socket) {
@@ -92,43 +87,17 @@ struct curve_watch *curve_watch_start(void *context, void *socket) {
     return NULL;
 }
 
-static void count(struct curve_watch *w, unsigned event) {
-    double now_s = now_seconds();
-    w->ended = w->ended || event != ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
-    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH || event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL)
-        w->refused = true;
-    if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) w->broken_off = 0;
-    if (event != ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) return;
-    if (now_s - w->last_s > BROKEN_OFF_GAP_S) w->broken_off = 0;
-    w->last_s = now_s;
-    if (++w->broken_off >= BROKEN_OFF_MANY) w->refused = true;
-}
-
 // An event is two parts: its number with a value, and an address.
-bool curve_watch_refused(struct curve_watch *w) {
+bool curve_watch_ended(struct curve_watch *w) {
     unsigned char head[6], address[256];
-    while (w && !w->refused && zmq_recv(w->events, head, sizeof head, ZMQ_DONTWAIT) == (int)sizeof head) {
+    bool ended = false;
+    while (w && zmq_recv(w->events, head, sizeof head, ZMQ_DONTWAIT) == (int)sizeof head) {
         uint16_t event;
         memcpy(&event, head, sizeof event);
         zmq_recv(w->events, address, sizeof address, ZMQ_DONTWAIT);
-        count(w, event);
+        ended = ended || event != ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
     }
-    return w && w->refused;
-}
-
-bool curve_watch_ended(struct curve_watch *w) {
-    if (!w) return false;
-    w->refused = false;
-    curve_watch_refused(w);
-    bool ended = w->ended;
-    w->ended = false;
     return ended;
-}
-
-void curve_watch_anew(struct curve_watch *w) {
-    if (!w) return;
-    w->refused = false;
-    w->broken_off = 0;
 }
 
 void curve_watch_end(struct curve_watch **w, void *socket) {

@@ -27,10 +27,7 @@ int curve_connect(void *socket, const struct job_key *key, const char *token);
 // socket's own thread alone.
 struct curve_watch;
 struct curve_watch *curve_watch_start(void *context, void *socket);
-// Whether what listens there does not let this socket in: another key there, or none, or one here; or another program.
-bool curve_watch_refused(struct curve_watch *w);
 bool curve_watch_ended(struct curve_watch *w);  // whether a connection or a handshake has since the last call
-void curve_watch_anew(struct curve_watch *w);   // forgets what it has found; NULL: nothing is done
 void curve_watch_end(struct curve_watch **w, void *socket);
 
 #endif

@@ -28,6 +28,22 @@ bool meet_goes_on(const struct meet_message *m, uint64_t came) {
            (m->bytes || !m->total);
 }
 
+int meet_members(int size, const struct meet_role cast[MEET_CAST_MAX]) {
+    for (int i = 0; i < MEET_CAST_MAX; i++) size += cast[i].count;
+    return size;
+}
+
+const char *meet_member_name(int member, int size, const struct meet_role cast[MEET_CAST_MAX],
+                             char out[MEET_WHO_MAX]) {
+    out[0] = 0;
+    if (member < 0) return out;
+    if (member < size) snprintf(out, MEET_WHO_MAX, "rank %d", member);
+    long at = (long)member - size;  // of a stranger's numbers too
+    for (int i = 0; i < MEET_CAST_MAX; at -= cast[i++].count)
+        if (at >= 0 && at < cast[i].count) snprintf(out, MEET_WHO_MAX, "%s %ld", cast[i].word, at);
+    return out;
+}
+
 // ---------------------------------------------------------------- the table of who is there
 struct home {
     char host[64], address[64];

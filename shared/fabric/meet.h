@@ -1,9 +1,13 @@
-// What the processes of a job say to each other where they meet: messages between rank 0's book (book.h) and every rank's seat
-// (seat.h; rank 0 has one too), and what both keep by name.
+// What the processes of a job say to each other where they meet: messages between member 0's book (book.h) and every member's seat
+// (seat.h; member 0 has one too), and what both keep by name.
+//
+// Members     0..size-1 are the ranks: the meeting begins when all of them have come, and each is lost for good. Behind them are
+//             the cast: roles that come and go while it lasts, workers and servers of a star.
 //
 //     seat                                               book
 //     COME host, address, identity                   ->  WAITING for whom; REFUSED
-//     PUT, PART, DROP, ABORT, BYE  numbered 1, 2, .. ->  PONG the last number that has come in order
+//     PUT, PART, DROP, SAY, OUT, ABORT, BYE
+//                                  numbered 1, 2, .. ->  PONG the last number that has come in order
 //     GET name, from which byte on                   ->  GOT a piece of it, now or when it is put
 //     PING losses known (every second)               ->  the LOST ranks or the end that the seat does not know; WAITING, or PONG
 //
@@ -20,7 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MEET_MAGIC    0x32565a52u  // of this version of these messages
+#define MEET_MAGIC    0x33565a52u  // of this version of these messages
 #define MEET_NAME_MAX 160
 #define MEET_TEXT_MAX 640
 #define MEET_DATA_MAX ((size_t)16 << 20)  // of a value; of a gather all parts together
@@ -30,6 +34,47 @@
 #define MEET_PAUSE_S  0.1   // between two turns
 #define MEET_GONE_S   3.0   // a broken connection that is not made anew by then is a process that has gone
 #define MEET_TABLE    "#0"  // the name of who is there; "#1", "#2", ..: of gathers
+#define MEET_CAST_MAX 2     // kinds of roles
+#define MEET_WHO_MAX  48    // of a member's name, "worker 12"
+
+struct meet_role {
+    const char *word;  // "worker"
+    int count;         // members size.., in the order of the roles
+};
+int meet_members(int size, const struct meet_role cast[MEET_CAST_MAX]);  // how many there are
+// "rank 3", "worker 1"; "" of a number that no member has. Returns out.
+const char *meet_member_name(int member, int size, const struct meet_role cast[MEET_CAST_MAX],
+                             char out[MEET_WHO_MAX]);
+
+// Why it does not go on for a member, as ENDED has it in its number.
+enum meet_end {
+    MEET_GOES_ON,
+    MEET_JOB_OVER,    // for all: somebody has given up, or member 0 has left
+    MEET_FIRST_GONE,  // member 0 is not heard any more
+    MEET_LOST_ME,     // this process was not heard, and its place is free: one of the cast may come anew
+    MEET_OUT_ME       // this process was refused, replaced or given up
+};
+
+// What member 0's process hears of the others, in the order of each member's life.
+enum member_news_kind {
+    MEMBER_CAME,
+    MEMBER_SAID,     // word, data: its rendezvous_say
+    MEMBER_LEFT,     // it has said goodbye
+    MEMBER_LOST,     // word: "silent", "gone" or "replaced"; why: what goes on behind its name
+    MEMBER_REFUSED,  // why; member: -1 where there is no such place
+};
+struct member_news {
+    enum member_news_kind kind;
+    int member;
+    uint64_t life;
+    int pid;
+    char host[64];
+    char word[MEET_NAME_MAX];
+    void *data;  // malloc'd, with a closing zero that is not counted; whoever takes the news frees it
+    size_t bytes;
+    double silent_s;  // MEMBER_LOST: for so long it had not been heard
+    char why[MEET_TEXT_MAX];
+};
 
 // A member, as all know it after rendezvous_open.
 struct rendezvous_member {
@@ -45,6 +90,8 @@ enum meet_kind {
     MEET_PUT,
     MEET_PART,  // a put of everybody's, under one name: it is there when all have come, in rank order
     MEET_DROP,  // nobody needs that name any more
+    MEET_SAY,   // to member 0's process alone
+    MEET_OUT,   // member 0's: the job has ended for the member and life of that name
     MEET_ABORT,
     MEET_BYE,
     MEET_GET,
@@ -61,7 +108,7 @@ enum meet_kind {
 // As it goes over the wire, followed by `bytes` bytes of data.
 struct meet_message {
     uint32_t magic, kind;
-    int32_t rank;   // to the book: whose; from it: of ENDED which
+    int32_t rank;   // a member's. To the book: whose; from it: of ENDED which
     int32_t size;   // COME: how many ranks the sender was told of
     uint64_t life;  // a random number of the process: which of those that say they are this rank
     // Of a numbered one; PONG: the last that has come; PING: losses known; LOST: of which on; WAITING: how many are missing; GOT: of
@@ -75,8 +122,9 @@ struct meet_message {
 // What follows a COME, and behind it the identity's text.
 struct meet_come {
     struct rendezvous_member member;
-    uint64_t machine;  // the same for the ranks of one machine
-    char reach[64];    // the address at which this rank reaches rank 0
+    uint64_t machine;           // the same for the ranks of one machine
+    char reach[64];             // the address at which this rank reaches rank 0
+    int counts[MEET_CAST_MAX];  // how many of each role the sender was told of
 };
 
 typedef void meet_say(void *ctx, int rank, uint64_t life, const struct meet_message *m, const void *data);

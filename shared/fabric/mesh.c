@@ -334,7 +334,6 @@ static int listen_here(struct mesh *m) {
     if (!m->o.key && job_token_make(m->own.token)) return -1;
     struct fabric_options o = {.max_payload_bytes = LANES_WINDOW,
                                .queue_messages = QUEUE_PIECES,
-                               .ipv6 = true,
                                .key = m->o.key,
                                .token = m->own.token};
     if (descriptors_claim(DESCRIPTORS + 3 * m->o.size, 0)) return -1;

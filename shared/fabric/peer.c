@@ -8,8 +8,10 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,23 +27,32 @@
 #include "shared/fabric/address.h"
 #include "shared/fabric/book.h"
 #include "shared/fabric/curve.h"
+#include "shared/fabric/descriptors.h"
 #include "shared/fabric/seat.h"
+#include "shared/fabric/sockets.h"
 #include "shared/fabric/zap.h"
 #include "shared/time/clock.h"
 
-#define INSIDE      "inproc://rendezvous"
-#define TICK_MS     100
-#define REFUSALS    8    // handshakes broken off one after the other: whoever listens there lets nobody in
-#define BIND_FOR_S  3.0  // a process that has the port may be one that ends
-#define LINGER_MS   500
-#define ID_MAX      40
-#define DESCRIPTORS 65536
-#define MESSAGE_MAX (1 << 20)
-#define SPARE       64  // connections beside one of each rank: of those that come anew, and of strangers
+#define INSIDE        "inproc://rendezvous"
+#define TICK_MS       100
+#define REFUSALS      8    // handshakes broken off one after the other: whoever listens there lets nobody in
+#define BIND_FOR_S    3.0  // a process that has the port may be one that ends
+#define LINGER_MS     500
+#define PAUSE_S       0.1  // between two looks of one who waits
+#define CAST_LEAVES_S 1.0  // for the cast to hear the end
+#define ID_MAX        40
+#define OF_PROCESS    22  // descriptors of one that has come, its standard streams among them
+#define DESCRIPTORS   65536
+#define MESSAGE_MAX   (1 << 19)
+#define SPARE            \
+    (DESCRIPTORS_SPARE - \
+     1)  // connections beside one of each member: of those that come anew, and of strangers
 
 struct rendezvous {
     struct rendezvous_options o;
     char place[300], own[ADDRESS_MAX];
+    char who[MEET_WHO_MAX];  // "rank 1: "; "" of one by its role, which the label of its messages names
+    int members;
     bool keyed;
     struct job_key key;
     struct zap *zap;  // rank 0's
@@ -61,8 +72,17 @@ struct rendezvous {
     struct book *book;  // rank 0's; the thread's alone but for book_over
     int refusals;
     uint64_t rounds;
+    struct news_item *news, **news_end;  // of member 0's process, oldest first
+    int news_fd;                         // eventfd; -1: nobody listens
+    struct turning turning;              // of o.turns
+    const _Atomic uint64_t *turns;
     void (*act)(void *ctx, const char *why);  // NULL: nobody watches, or it is done
     void *act_ctx;
+};
+
+struct news_item {
+    struct member_news news;
+    struct news_item *next;
 };
 
 // ---------------------------------------------------------------- messages
@@ -82,6 +102,16 @@ static void say_to_seat(void *ctx, int rank, uint64_t life, const struct meet_me
     id_of(rank, life, id);
     if (send_parts(r->router, id, m, data) && errno == EHOSTUNREACH)
         book_unreachable(r->book, rank, life, now_seconds());
+}
+
+static void queue_news(void *ctx, const struct member_news *n) {
+    struct rendezvous *r = ctx;
+    uint64_t one = 1;
+    struct news_item *item = xcalloc(1, sizeof *item);
+    item->news = *n;
+    *r->news_end = item;
+    r->news_end = &item->next;
+    if (write(r->news_fd, &one, sizeof one) < 0) return;  // it is readable already
 }
 
 static void say_to_book(void *ctx, int rank, uint64_t life, const struct meet_message *m, const void *data) {
@@ -137,16 +167,15 @@ static void count_connections(struct rendezvous *r, uint16_t event, int fd) {
     socklen_t size = sizeof own;
     r->connections += event == ZMQ_EVENT_ACCEPTED ? 1 : -1;
     r->shut_out += event == ZMQ_EVENT_ACCEPTED;
-    if (event != ZMQ_EVENT_ACCEPTED || r->connections <= r->o.size + SPARE) return;
+    if (event != ZMQ_EVENT_ACCEPTED || r->connections <= r->members + SPARE) return;
     if (getsockname(fd, (struct sockaddr *)&own, &size)) return;
     int port = own.ss_family == AF_INET    ? ntohs(((struct sockaddr_in *)&own)->sin_port)
                : own.ss_family == AF_INET6 ? ntohs(((struct sockaddr_in6 *)&own)->sin6_port)
                                            : 0;
     if (port == r->o.port) shutdown(fd, SHUT_RDWR);
     if (!r->crowded)
-        warn(
-            "%d connections to %s, where %d ranks meet: those above are closed. Somebody else connects there",
-            r->connections, r->place, r->o.size);
+        warn("%d connections to %s, where %d %s meet: those above are closed. Somebody else connects there",
+             r->connections, r->place, r->members, r->members > r->o.size ? "processes" : "ranks");
     r->crowded = true;
 }
 
@@ -176,6 +205,11 @@ static void look_at_handshakes(struct rendezvous *r) {
     }
 }
 
+static void set_port(struct rendezvous *r, int port) {
+    r->o.port = port;
+    snprintf(r->place, sizeof r->place, strchr(r->o.host, ':') ? "[%s]:%d" : "%s:%d", r->o.host, port);
+}
+
 // lock held. The words for who has gone, malloc'd; NULL: nobody.
 static char *trouble(const struct seat *s) {
     return *s->ended           ? xstrdup(s->ended)
@@ -190,15 +224,19 @@ static void *run(void *arg) {
                            {.socket = r->dealer, .events = ZMQ_POLLIN},
                            {.socket = r->events, .events = ZMQ_POLLIN},
                            {.socket = r->router, .events = ZMQ_POLLIN}};
+    int tick_ms = (int)fmin(TICK_MS, fmax(500 * r->o.beat_s, 1));
     for (;;) {
         uint64_t woken;
-        zmq_poll(on, r->router ? 4 : 3, TICK_MS);
+        zmq_poll(on, r->router ? 4 : 3, tick_ms);
         if (on[0].revents && read(r->wake, &woken, sizeof woken) < 0) continue;
         pthread_mutex_lock(&r->lock);
         if (r->book) hear_all(r, r->router, true);
         hear_all(r, r->dealer, false);
         look_at_handshakes(r);
         if (r->book) book_tick(r->book, now_seconds());
+        double turn_s = turn_clock_at(&r->seat.turns, now_seconds());
+        r->seat.still =
+            r->turns && turning_stood(&r->turning, atomic_load(r->turns), turn_s) > r->o.deadline_s;
         seat_tick(&r->seat, now_seconds());
         pthread_cond_broadcast(&r->changed);
         bool leaves = r->leaves;
@@ -243,6 +281,7 @@ static int listen_at(struct rendezvous *r, const char *address) {
     if (key && !(r->zap = zap_start(r->context, key, NULL))) return -1;
     bool only = address_is_number(r->o.host) || !strcmp(r->o.host, "localhost");
     address_endpoint(only ? address : "*", r->o.port, endpoint, sizeof endpoint);
+    if (!r->o.port) snprintf(strrchr(endpoint, ':'), 3, ":*");
     r->router = zmq_socket(r->context, ZMQ_ROUTER);
     bool good = set_common(r->router) && set(r->router, ZMQ_ROUTER_MANDATORY, 1) &&
                 set(r->router, ZMQ_ROUTER_HANDOVER, 1);
@@ -252,9 +291,15 @@ static int listen_at(struct rendezvous *r, const char *address) {
     double until_s = now_seconds() + BIND_FOR_S;
     while (good && zmq_bind(r->router, endpoint) != 0)
         if (errno != EADDRINUSE || now_seconds() > until_s || usleep(50000)) good = false;
+    size_t size = sizeof endpoint;
+    if (good && !r->o.port && zmq_getsockopt(r->router, ZMQ_LAST_ENDPOINT, endpoint, &size) == 0)
+        set_port(r, atoi(strrchr(endpoint, ':') + 1));
     if (good && zmq_bind(r->router, INSIDE) == 0) return 0;
-    return fail("rank 0 cannot listen at %s: %s; give the job another %s", r->place, zmq_strerror(errno),
-                errno == EADDRINUSE ? "port (MASTER_PORT)" : "meeting point (MASTER_ADDR, MASTER_PORT)");
+    return fail("%scannot listen at %s: %s; give the job another %s%s", r->who, r->place, zmq_strerror(errno),
+                errno == EADDRINUSE ? "port" : "meeting point",
+                r->members > r->o.size ? ""
+                : errno == EADDRINUSE  ? " (MASTER_PORT)"
+                                       : " (MASTER_ADDR, MASTER_PORT)");
 }
 
 static int dial(struct rendezvous *r, const char *address) {
@@ -271,7 +316,7 @@ static int dial(struct rendezvous *r, const char *address) {
                          ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
                          ZMQ_EVENT_HANDSHAKE_FAILED_AUTH);
     if (good && zmq_connect(r->dealer, r->router ? INSIDE : endpoint) == 0) return 0;
-    return fail("rank %d cannot connect to %s: %s", r->o.rank, r->place, zmq_strerror(errno));
+    return fail("%scannot connect to %s: %s", r->who, r->place, zmq_strerror(errno));
 }
 
 // ---------------------------------------------------------------- opening
@@ -298,33 +343,42 @@ static int resolve(struct rendezvous *r, char address[ADDRESS_MAX]) {
     return address_own(r->o.interface, address, r->own);
 }
 
-// lock held; until the deadline, or a second
+// lock held; until the moment, or for a pause
 static void pause_until(struct rendezvous *r, double until_s) {
     double left_s = until_s - now_seconds();
-    struct timespec at = moment_in(left_s < 0.1 ? left_s : 0.1);
+    struct timespec at = moment_in(left_s < PAUSE_S ? left_s : PAUSE_S);
     pthread_cond_timedwait(&r->changed, &r->lock, &at);
 }
 
-// Each rank that comes puts the end of the wait off: they may be started one after the other, by hand or by a queue.
+// Each rank that comes puts the end of the wait off: they may be started one after the other, by hand or by a queue. While this process
+// stands still nobody is late.
 static int wait_for_all(struct rendezvous *r) {
     struct seat *s = &r->seat;
-    double wait_s = r->o.deadline_s * (r->o.least ? 2 : 1), until_s = now_seconds() + wait_s;
+    double wait_s = r->o.deadline_s * (r->o.least ? 2 : 1);
+    struct turn_clock clock = {.lost_s = wait_s, .pause_s = PAUSE_S};
+    double now = turn_clock_turn(&clock, now_seconds()), since_s = now;
     pthread_mutex_lock(&r->lock);
-    while (!s->members && !*s->ended && now_seconds() < until_s && !stopped(r) && r->refusals < REFUSALS) {
-        pause_until(r, until_s);
-        if (s->came_s + wait_s > until_s) until_s = s->came_s + wait_s;
+    double came_s = s->came_s;
+    while (!seat_in(s) && !*s->ended && now - since_s < wait_s && !stopped(r) && r->refusals < REFUSALS) {
+        pause_until(r, now_seconds() + PAUSE_S);
+        now = turn_clock_turn(&clock, now_seconds());
+        if (s->came_s != came_s) came_s = s->came_s, since_s = now;
     }
-    bool here = s->members && !*s->ended, heard = s->heard;
+    bool here = seat_in(s) && !*s->ended, heard = s->heard;
     char *ended = xstrdup(s->ended), *waiting = xstrdup(s->waiting);
     pthread_mutex_unlock(&r->lock);
     if (!here && *ended)
         fail("%s", ended);
-    else if (!here && stopped(r))
-        fail("rank %d at %s: asked to end before all ranks had come", r->o.rank, r->place);
+    else if (!here && stopped(r) && r->o.rank >= r->o.size) {
+        error_quiet(1);  // who has asked it to stop needs no line
+        fail("interrupted before the start");
+    } else if (!here && stopped(r))
+        fail("%sasked to end before all had come to %s", r->who, r->place);
     else if (!here && r->refusals >= REFUSALS)
-        fail("rank %d: what listens at %s does not let it in: " JOB_KEY_DIFFERS
-             ": give all ranks the same key, or the job another port",
-             r->o.rank, r->place);
+        fail("%swhat listens at %s does not let this process in: " JOB_KEY_DIFFERS ": give all %s", r->who,
+             r->place,
+             r->o.rank < r->o.size ? "ranks the same key, or the job another port"
+                                   : "roles of the job the same key, or all --insecure");
     else if (!here && heard)
         fail("rank %d of %d: %s never came to %s within %g s: look at what has become of them there%s",
              r->o.rank, r->o.size, waiting, r->place, r->o.deadline_s,
@@ -333,19 +387,19 @@ static int wait_for_all(struct rendezvous *r) {
                              : "");
     else if (!here)
         fail(
-            "rank %d: nobody answers at %s within %g s: see that rank 0 runs there, and that no firewall closes the port",
-            r->o.rank, r->place, r->o.deadline_s);
+            "%snobody answers at %s within %g s: see that %s runs there, and that no firewall closes the port",
+            r->who, r->place, r->o.deadline_s, r->o.first);
     free(ended);
     free(waiting);
     return here ? 0 : -1;
 }
 
 // Some programs that are started from here close all that there might be: not more than they do in a moment.
-static void raise_descriptors(void) {
+static int claim_descriptors(const struct rendezvous *r) {
     struct rlimit l;
-    if (getrlimit(RLIMIT_NOFILE, &l) || l.rlim_cur >= DESCRIPTORS) return;
-    l.rlim_cur = l.rlim_max < DESCRIPTORS ? l.rlim_max : DESCRIPTORS;
-    setrlimit(RLIMIT_NOFILE, &l);
+    int needed = OF_PROCESS + (r->o.rank ? 0 : r->members);
+    if (!getrlimit(RLIMIT_NOFILE, &l) && l.rlim_cur >= DESCRIPTORS) return 0;
+    return descriptors_claim(needed, DESCRIPTORS - needed);
 }
 
 static int start(struct rendezvous *r, const char *address) {
@@ -355,18 +409,24 @@ static int start(struct rendezvous *r, const char *address) {
     snprintf(come.member.address, sizeof come.member.address, "%s", r->own);
     snprintf(come.reach, sizeof come.reach, "%s", address);
     come.machine = machine_id(come.member.host);
+    for (int i = 0; i < MEET_CAST_MAX; i++) come.counts[i] = r->o.cast[i].count;
     seat_open(&r->seat, &come, r->o.identity ? r->o.identity : "{}");
-    raise_descriptors();
+    if (claim_descriptors(r) || fabric_threads(r->context)) return -1;
     if (r->o.rank == 0 && listen_at(r, address)) return -1;
     if (dial(r, address)) return -1;
     if (r->router)
         r->book = book_create(&(struct book_options){.size = r->o.size,
+                                                     .cast = {r->o.cast[0], r->o.cast[1]},
+                                                     .first = r->o.first,
+                                                     .anew = r->o.anew,
                                                      .least = r->o.least,
                                                      .identity = r->o.identity ? r->o.identity : "{}",
                                                      .differs = r->o.differs,
                                                      .place = r->place,
-                                                     .silent_s = r->o.deadline_s,
+                                                     .silent_s = r->o.silent_s,
+                                                     .beat_s = r->o.beat_s,
                                                      .say = say_to_seat,
+                                                     .news = r->news_fd >= 0 ? queue_news : NULL,
                                                      .ctx = r});
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -392,7 +452,9 @@ static void shut(struct rendezvous **rendezvous) {
     job_key_forget(&r->key);
     book_destroy(&r->book);
     seat_close(&r->seat);
+    for (struct member_news n; r->news && rendezvous_news(r, &n);) free(n.data);
     if (r->wake >= 0) close(r->wake);
+    if (r->news_fd >= 0) close(r->news_fd);
     pthread_mutex_destroy(&r->lock);
     pthread_cond_destroy(&r->changed);
     free(r);
@@ -403,27 +465,58 @@ struct rendezvous *rendezvous_open(const struct rendezvous_options *o) {
     struct rendezvous *r = xcalloc(1, sizeof *r);
     char address[ADDRESS_MAX] = "";
     r->o = *o;
-    snprintf(r->place, sizeof r->place, "%s:%d", o->host, o->port);
+    if (!o->first) r->o.first = "rank 0";
+    if (!(o->silent_s > 0)) r->o.silent_s = o->deadline_s;
+    if (!(o->beat_s > 0)) r->o.beat_s = MEET_AGAIN_S;
+    r->members = meet_members(o->size, o->cast);
+    bool cast = r->members > o->size;
+    set_port(r, o->port);
     r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    r->news_fd = o->rank == 0 && cast ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1;
+    r->news_end = &r->news;
     r->context = zmq_ctx_new();
     r->seat = (struct seat){.rank = o->rank,
                             .size = o->size,
+                            .first = r->o.first,
                             .place = r->place,
-                            .silent_s = o->deadline_s,
+                            .silent_s = r->o.silent_s,
+                            .beat_s = r->o.beat_s,
                             .say = say_to_book,
                             .ctx = r};
+    if (o->rank < o->size && !o->first) snprintf(r->who, sizeof r->who, "rank %d: ", o->rank);
     pthread_mutex_init(&r->lock, NULL);
     cond_init(&r->changed);
-    bool good = r->wake >= 0 && r->context &&
+    bool good = r->wake >= 0 && (r->news_fd >= 0 || o->rank || !cast) && r->context &&
                 getrandom(&r->seat.life, sizeof r->seat.life, 0) == (ssize_t)sizeof r->seat.life;
     if (!good) fail("the rendezvous at %s: %s", r->place, strerror(errno));
-    int given = good ? job_key_given(&r->key) : -1;
+    r->seat.life += r->seat.life == 0;
+    int given = !good ? -1 : o->open ? 0 : job_key_given(&r->key);
     r->keyed = given > 0;
-    if (given < 0 || resolve(r, address) || start(r, address) || wait_for_all(r)) shut(&r);
+    if (given < 0 || resolve(r, address) || start(r, address) || (!o->later && wait_for_all(r))) shut(&r);
     return r;
 }
 
+int rendezvous_wait(struct rendezvous *r, const _Atomic int *stop) {
+    r->o.stop = stop;
+    return wait_for_all(r);
+}
+
 // ---------------------------------------------------------------- afterwards
+int rendezvous_size(const struct rendezvous *r) { return r->o.size; }
+
+int rendezvous_port(const struct rendezvous *r) { return r->o.port; }
+
+const char *rendezvous_address(const struct rendezvous *r) { return r->own; }
+
+uint64_t rendezvous_life(const struct rendezvous *r) { return r->seat.life; }
+
+void rendezvous_turns(struct rendezvous *r, const _Atomic uint64_t *turns) {
+    pthread_mutex_lock(&r->lock);
+    r->turns = turns;
+    r->turning = (struct turning){0};
+    pthread_mutex_unlock(&r->lock);
+}
+
 const struct rendezvous_member *rendezvous_member(const struct rendezvous *r, int rank) {
     return &r->seat.members[rank];
 }
@@ -452,8 +545,37 @@ int rendezvous_put(struct rendezvous *r, const char *name, const void *data, siz
 
 int rendezvous_drop(struct rendezvous *r, const char *name) { return say(r, MEET_DROP, name, NULL, 0); }
 
+int rendezvous_say(struct rendezvous *r, const char *word, const void *data, size_t bytes) {
+    return say(r, MEET_SAY, word, data, bytes);
+}
+
+int rendezvous_news_fd(const struct rendezvous *r) { return r->news_fd; }
+void rendezvous_descriptors(const struct rendezvous *r, int out[2]) {
+    out[0] = r->wake;
+    out[1] = r->news_fd;
+}
+
+bool rendezvous_news(struct rendezvous *r, struct member_news *out) {
+    uint64_t count;
+    pthread_mutex_lock(&r->lock);
+    struct news_item *item = r->news;
+    if (item && !(r->news = item->next)) r->news_end = &r->news;
+    if (!r->news && r->news_fd >= 0 && read(r->news_fd, &count, sizeof count) < 0) errno = 0;
+    pthread_mutex_unlock(&r->lock);
+    if (item) *out = item->news;
+    free(item);
+    return item != NULL;
+}
+
+void rendezvous_give_up(struct rendezvous *r, int member, uint64_t life, const char *why) {
+    char name[64];
+    snprintf(name, sizeof name, "%d %llx", member, (unsigned long long)life);
+    say(r, MEET_OUT, name, why, strnlen(why, MEET_TEXT_MAX - 1));
+}
+
 void *rendezvous_get(struct rendezvous *r, const char *name, size_t *bytes) {
-    double until_s = now_seconds() + r->o.deadline_s;
+    struct turn_clock clock = {.lost_s = r->o.deadline_s, .pause_s = PAUSE_S};
+    double until_s = turn_clock_turn(&clock, now_seconds()) + r->o.deadline_s;
     struct seat *s = &r->seat;
     struct seat_want w = {0};
     snprintf(w.named.name, sizeof w.named.name, "%s", name);
@@ -461,15 +583,16 @@ void *rendezvous_get(struct rendezvous *r, const char *name, size_t *bytes) {
     int losses = s->losses;
     seat_want(s, &w);
     wake(r);
-    while (!w.data && !*s->ended && s->losses == losses && now_seconds() < until_s) pause_until(r, until_s);
+    while (!w.data && !*s->ended && s->losses == losses && turn_clock_turn(&clock, now_seconds()) < until_s)
+        pause_until(r, now_seconds() + PAUSE_S);
     seat_unwant(s, &w);
     if (bytes) *bytes = w.bytes;
     char *why = *s->ended || s->losses > losses ? trouble(s) : NULL;
     if (!w.data && why)
         fail("%s", why);
     else if (!w.data)
-        fail("rank %d has waited %g s at %s for \"%s\", and nobody put it there", s->rank, r->o.deadline_s,
-             r->place, name);
+        fail("%swaited %g s at %s for \"%s\", and nobody put it there", r->who, r->o.deadline_s, r->place,
+             name);
     pthread_mutex_unlock(&r->lock);
     free(why);
     return w.data;
@@ -532,11 +655,25 @@ bool rendezvous_gone(struct rendezvous *r, int rank) {
     return gone;
 }
 
+double rendezvous_silent_s(struct rendezvous *r) {
+    pthread_mutex_lock(&r->lock);
+    double silent_s = turn_clock_at(&r->seat.turns, now_seconds()) - r->seat.heard_s;
+    pthread_mutex_unlock(&r->lock);
+    return silent_s;
+}
+
 const char *rendezvous_ended(struct rendezvous *r) {
     pthread_mutex_lock(&r->lock);
     bool ended = *r->seat.ended;
     pthread_mutex_unlock(&r->lock);
     return ended ? r->seat.ended : NULL;  // once it is written it stays
+}
+
+enum meet_end rendezvous_end(struct rendezvous *r) {
+    pthread_mutex_lock(&r->lock);
+    enum meet_end end = r->seat.end;
+    pthread_mutex_unlock(&r->lock);
+    return end;
 }
 
 void rendezvous_watch(struct rendezvous *r, void (*act)(void *ctx, const char *why), void *ctx) {
@@ -547,10 +684,10 @@ void rendezvous_watch(struct rendezvous *r, void (*act)(void *ctx, const char *w
 }
 
 void rendezvous_abort(struct rendezvous *r, const char *why) {
-    char *text = xasprintf("%.*s", MEET_TEXT_MAX - 1, why);
+    char *text = xasprintf("%.*s", MEET_TEXT_MAX - 1, *why ? why : "no reason is known");
     if (say(r, MEET_ABORT, "", text, strlen(text)) == 0) {
         pthread_mutex_lock(&r->lock);
-        seat_end(&r->seat, text);
+        seat_end(&r->seat, MEET_JOB_OVER, text);
         r->gave_up = true;
         pthread_mutex_unlock(&r->lock);
     }
@@ -562,14 +699,19 @@ int rendezvous_close(struct rendezvous **rendezvous) {
     if (!r) return 0;
     struct seat *s = &r->seat;
     double until_s = now_seconds() + 2 * r->o.deadline_s;  // one who is silent is lost by then
+    rendezvous_turns(r, NULL);
     say(r, MEET_BYE, "", NULL, 0);
     pthread_mutex_lock(&r->lock);
+    // One that has not been let in has nobody to say it to.
+    if (!r->book && !seat_in(s)) until_s = 0;
     while (now_seconds() < until_s &&
            (r->book ? !book_over(r->book) : !seat_heard(s) && !s->gone_s && !*s->ended))
         pause_until(r, until_s);
+    until_s = now_seconds() + CAST_LEAVES_S;
+    while (r->book && book_cast(r->book) && now_seconds() < until_s) pause_until(r, until_s);
     // The book knows before the seat hears it.
     int lost = r->book && !r->o.least ? book_lost(r->book) : -1;
-    bool unheard = !r->book && !seat_heard(s), gave_up = r->gave_up;
+    bool unheard = !r->book && !seat_heard(s), gave_up = r->gave_up || (r->o.rank >= r->o.size && s->end);
     char *why = *s->ended ? xstrdup(s->ended) : NULL;
     pthread_mutex_unlock(&r->lock);
     int rc = gave_up ? -1 : 0;  // as was said
@@ -578,7 +720,7 @@ int rendezvous_close(struct rendezvous **rendezvous) {
     else if (lost >= 0 && !gave_up)
         rc = fail("rank %d on %s has gone, before the job had ended", lost, s->members[lost].host);
     else if (unheard && !gave_up)
-        rc = fail("rank 0 at %s has gone, or answers no more, before the job had ended", r->place);
+        rc = fail("%s at %s has gone, or answers no more, before the job had ended", r->o.first, r->place);
     free(why);
     shut(rendezvous);
     return rc;

@@ -23,19 +23,41 @@ struct rendezvous;
 
 struct rendezvous_options {
     const char *host;  // where rank 0 listens: a name or a number
-    int port;
+    int port;          // 0, of member 0: any (rendezvous_port)
     int rank, size;
-    const char *identity;   // what all must agree on: a rank whose differs from rank 0's ends the meeting
+    // Roles that come and go, the same in every process of the job; zeros: none. rank: a member's number, meet.h.
+    struct meet_role cast[MEET_CAST_MAX];
+    const char *first;      // what member 0 is called in messages; NULL: "rank 0"
+    bool anew;              // member 0's: another process may take the place of one of the cast that is here
+    const char *identity;   // what all ranks must agree on: one whose differs from rank 0's ends the meeting
     book_differs *differs;  // rank 0's: says how
     const char *interface;  // of this rank's address; NULL: by the route to the meeting point
     int least;  // 0: all must come. Else, behind the deadline, so many will do: the others are lost from the
                 // beginning, and their members have machine -1
     double deadline_s;  // for all to come, and for every later wait
+    double silent_s;    // one that is not heard for so long is lost; 0: deadline_s
+    double beat_s;      // between two signs of life; 0: MEET_AGAIN_S
+    bool open;          // no key, whatever the environment has
+    bool later;         // rendezvous_open does not wait, rendezvous_wait does
     const _Atomic int *
         stop;  // ends rendezvous_open; NULL: nothing does. Later waits go on: who is asked to end has to report
 };
 
+// One of the cast is let in at any time, and returns then. Asked to stop, it says nothing of it (error_last does).
 struct rendezvous *rendezvous_open(const struct rendezvous_options *o);
+// Of one that was opened so: until it is in. stop: as the option. 0, or -1 after logging.
+int rendezvous_wait(struct rendezvous *r, const _Atomic int *stop);
+int rendezvous_size(
+    const struct rendezvous *r);  // how many ranks there are: the first of the cast is that member
+int rendezvous_port(const struct rendezvous *r);
+// Those that calls of a thread use that has a table of descriptors of its own (shared/core/background.h).
+void rendezvous_descriptors(const struct rendezvous *r, int out[2]);
+const char *rendezvous_address(const struct rendezvous *r);  // at which others reach this process
+uint64_t rendezvous_life(const struct rendezvous *r);        // this process', at random; never 0
+// The turns of a thread that must turn (shared/time/turn_clock.h, turning_stood): while it stands for more than deadline_s this
+// process says no sign of life. NULL: none; rendezvous_close takes it away.
+void rendezvous_turns(struct rendezvous *r, const _Atomic uint64_t *turns);
+// Ranks alone know them:
 const struct rendezvous_member *rendezvous_member(const struct rendezvous *r, int rank);
 int rendezvous_machines(const struct rendezvous *r);
 
@@ -51,18 +73,32 @@ void *rendezvous_look(struct rendezvous *r, const char *name, size_t *bytes);
 // All ranks call it in the same order: everybody's bytes (the same number of each) into all (size x bytes), in rank order.
 int rendezvous_all(struct rendezvous *r, const void *mine, size_t bytes, void *all);
 
+// ---- member 0's process and the others
+// To member 0's process: each arrives once, and what one member says in order (MEMBER_SAID).
+int rendezvous_say(struct rendezvous *r, const char *word, const void *data, size_t bytes);
+// Member 0's, where there is a cast: readable while there is news; the oldest news, or false. Of ranks too. Neither blocks.
+int rendezvous_news_fd(const struct rendezvous *r);
+bool rendezvous_news(struct rendezvous *r, struct member_news *out);
+// Member 0's: the job has ended for that process of a member of the cast; it hears why (rendezvous_ended), and its place is free.
+// Of a life that is past already only the reason changes.
+void rendezvous_give_up(struct rendezvous *r, int member, uint64_t life, const char *why);
+
 // The first rank whose process has gone without a goodbye; -1: none. Never blocks.
 int rendezvous_lost(struct rendezvous *r);
 bool rendezvous_gone(struct rendezvous *r, int rank);  // whether that one has
 // Why the job cannot go on: rank 0 has gone, a rank has given up, or rank 0 has given this one up; NULL: it can. Never blocks;
 // the text is the rendezvous'.
 const char *rendezvous_ended(struct rendezvous *r);
+enum meet_end rendezvous_end(struct rendezvous *r);  // the same in a word
+// For how long member 0 has not been heard, in seconds of this process's turns.
+double rendezvous_silent_s(struct rendezvous *r);
 // Calls act, on the rendezvous' thread, once: when the first member is lost or the job ends, with a sentence that says so.
 void rendezvous_watch(struct rendezvous *r, void (*act)(void *ctx, const char *why), void *ctx);
-// This rank gives up: everybody's waits end with `why`.
+// This rank gives up: everybody's waits end with `why`, the cast's too. (One of the cast says that it has failed.)
 void rendezvous_abort(struct rendezvous *r, const char *why);
 // The goodbye. 0, or -1 after logging: rank 0 has not heard it, or a rank has gone without one, or has given up. A rank that
-// has itself given up logs nothing more.
+// has itself given up logs nothing more, nor one of the cast for which the job has ended. Member 0 gives the cast a moment
+// to leave.
 int rendezvous_close(struct rendezvous **r);
 
 #endif

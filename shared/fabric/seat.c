@@ -28,15 +28,13 @@ static void leaves(struct seat_pace *p, size_t bytes, const void *what, uint64_t
 }
 
 static void measured(struct seat_pace *p, double trip_s) {
-    double off_s = trip_s > p->trip_s ? trip_s - p->trip_s : p->trip_s - trip_s;
-    p->spread_s = p->trip_s > 0 ? p->spread_s + (off_s - p->spread_s) / 4 : trip_s / 2;
-    p->trip_s += p->trip_s > 0 ? (trip_s - p->trip_s) / 8 : trip_s;
+    rto_sample(&p->rto, trip_s);
     p->timed_s = 0;
 }
 
 // In answer to what was under way: the window grows to what the link takes, and the pause is no longer than it has to be.
 static void arrives(struct seat_pace *p, size_t bytes) {
-    double least_s = p->trip_s + 4 * p->spread_s;
+    double least_s = rto_measured_s(&p->rto);
     p->under_way -= bytes < p->under_way ? bytes : p->under_way;
     p->window += bytes;
     if (p->window > MEET_WINDOW) p->window = MEET_WINDOW;
@@ -53,7 +51,11 @@ static void is_lost(struct seat_pace *p) {
 }
 
 // ---------------------------------------------------------------- opening
+static bool is_cast(const struct seat *s) { return s->rank >= s->size; }
+
 void seat_open(struct seat *s, const struct meet_come *c, const char *identity) {
+    if (!s->first) s->first = "rank 0";
+    if (!(s->beat_s > 0)) s->beat_s = MEET_AGAIN_S;
     s->first_lost = -1;
     s->turns = (struct turn_clock){.lost_s = s->silent_s, .pause_s = MEET_PAUSE_S};
     s->up = s->down = (struct seat_pace){.window = FIRST_WINDOW, .limit_s = LIMIT_S};
@@ -63,11 +65,15 @@ void seat_open(struct seat *s, const struct meet_come *c, const char *identity) 
     memcpy(s->come, c, sizeof *c);
     memcpy((char *)s->come + sizeof *c, identity, strlen(identity));
     s->table = (struct seat_want){.named.name = MEET_TABLE};
-    seat_want(s, &s->table);
+    if (!is_cast(s)) seat_want(s, &s->table);
 }
 
-void seat_end(struct seat *s, const char *why) {
-    if (!*s->ended) snprintf(s->ended, sizeof s->ended, "%s", why);
+bool seat_in(const struct seat *s) { return is_cast(s) ? s->begun : s->members != NULL; }
+
+void seat_end(struct seat *s, enum meet_end end, const char *why) {
+    if (s->end) return;
+    s->end = end;
+    snprintf(s->ended, sizeof s->ended, "%s", *why ? why : "no reason is known");
 }
 
 // ---------------------------------------------------------------- what is said until it is heard
@@ -260,9 +266,9 @@ static void lost(struct seat *s, int rank) {
     s->lost[rank] = true;
     s->losses++;
     if (s->first_lost < 0) s->first_lost = rank;
-    char *why = xasprintf("rank 0 at %s has given this rank up: it did not hear of it for %g s", s->place,
-                          s->silent_s);
-    if (rank == s->rank) seat_end(s, why);
+    char *why = xasprintf("%s at %s has given this rank up: it did not hear of it for %g s", s->first,
+                          s->place, s->silent_s);
+    if (rank == s->rank) seat_end(s, MEET_LOST_ME, why);
     free(why);
 }
 
@@ -284,7 +290,10 @@ static void all_are_here(struct seat *s) {
     for (int i = 0; s->members && i < s->size; i++)
         if (s->members[i].machine < 0)
             lost(s, i);  // from the start, as the book counts it: no wait ends by it
-    if (!s->members) seat_end(s, "rank 0 says who is there in words of another version: install one for all");
+    if (s->members) return;
+    char *why = xasprintf("%s says who is there in words of another version: install one for all", s->first);
+    seat_end(s, MEET_OUT_ME, why);
+    free(why);
 }
 
 void seat_hear(struct seat *s, const struct meet_message *m, const void *data, double now_s) {
@@ -299,7 +308,9 @@ void seat_hear(struct seat *s, const struct meet_message *m, const void *data, d
         s->missing = m->number;
         s->came_s = now_s;
     }
-    if (m->kind == MEET_REFUSED || m->kind == MEET_ENDED) seat_end(s, text);
+    bool known = m->number >= MEET_JOB_OVER && m->number <= MEET_OUT_ME;
+    if (m->kind == MEET_REFUSED) seat_end(s, MEET_OUT_ME, text);
+    if (m->kind == MEET_ENDED) seat_end(s, known ? (enum meet_end)m->number : MEET_JOB_OVER, text);
     if (m->kind == MEET_PONG) heard(s, m->number, now_s);
     if (m->kind == MEET_LOST) hear_losses(s, m, text);
     struct meet_named *it = NULL;
@@ -309,7 +320,7 @@ void seat_hear(struct seat *s, const struct meet_message *m, const void *data, d
     // What was on its way when the connection broke, or when all had come, is asked for at once.
     bool begins = m->kind == MEET_PONG && !s->begun;
     s->begun = s->begun || begins;
-    for (struct seat_want *w = s->wants; w && (back || (begins && !s->members)); w = w->next)
+    for (struct seat_want *w = s->wants; w && (back || (begins && !seat_in(s))); w = w->next)
         w->ask_s = w->pause_s = 0;
     if (back || begins) s->due_s = 0;
     if (back) s->progress_s = 0;
@@ -324,16 +335,19 @@ void seat_unreachable(struct seat *s, double now_s) {
 static void miss(struct seat *s, double turn_s) {
     bool gone = s->gone_s && turn_s - s->gone_s > MEET_GONE_S;
     if (!gone && (!s->heard || turn_s - s->heard_s <= s->silent_s)) return;
-    char *why = gone ? xasprintf("rank 0 at %s has gone", s->place)
-                     : xasprintf("rank 0 at %s has not been heard for %g s", s->place, s->silent_s);
-    seat_end(s, why);
+    char stood[TURN_CLOCK_WORDS];
+    turn_clock_words(&s->turns, gone ? s->gone_s : s->heard_s, stood);
+    char *why =
+        gone ? xasprintf("%s at %s has gone%s", s->first, s->place, stood)
+             : xasprintf("%s at %s has not been heard for %g s%s", s->first, s->place, s->silent_s, stood);
+    seat_end(s, MEET_FIRST_GONE, why);
     free(why);
 }
 
-// Until all are here: as long as rank 0 answers pings it knows of this rank.
+// Until it is in: as long as member 0 answers pings it knows of this one.
 static void come(struct seat *s, double turn_s, double now_s) {
     struct meet_message m = meet_message(MEET_COME, s->rank, s->life);
-    bool known = s->heard && turn_s - s->heard_s < 3 * MEET_AGAIN_S;
+    bool known = s->heard && turn_s - s->heard_s < 3 * s->beat_s;
     if (known || *s->ended || now_s < s->come_s) return;
     double next_s = 2 * s->come_pause_s < COME_MOST_S ? 2 * s->come_pause_s : COME_MOST_S;
     s->come_pause_s = s->come_pause_s > 0 ? next_s : MEET_AGAIN_S;
@@ -346,11 +360,12 @@ void seat_tick(struct seat *s, double now_s) {
     double turn_s = turn_clock_turn(&s->turns, now_s);
     struct meet_message m = meet_message(MEET_PING, s->rank, s->life);
     miss(s, turn_s);
-    if (!s->members) come(s, turn_s, now_s);
+    if (s->still) return;
+    if (!seat_in(s)) come(s, turn_s, now_s);
     m.number = (uint64_t)s->losses;
-    if (s->heard && meet_due(&s->ping_s, MEET_AGAIN_S, now_s)) say_seat(s, m, NULL);
-    if (s->members) say_puts(s, now_s);
-    if (s->heard && !(*s->ended && !s->members)) ask(s, now_s);
+    if (s->heard && meet_due(&s->ping_s, s->beat_s, now_s)) say_seat(s, m, NULL);
+    if (seat_in(s)) say_puts(s, now_s);
+    if (s->heard && !(*s->ended && !seat_in(s))) ask(s, now_s);
 }
 
 void seat_close(struct seat *s) {

@@ -1,4 +1,4 @@
-// A rank's seat at the meeting: what its rank has said until rank 0's book (book.h) has heard it, what it wants until that is there,
+// A member's seat at the meeting: what it has said until member 0's book (book.h) has heard it, what it wants until that is there,
 // who is here, who has gone, and why all ends. A state machine without sockets or clocks.
 //
 // Ownership   Messages are copied by who keeps them. Threads: one at a time. Nothing blocks.
@@ -6,6 +6,7 @@
 #define STARRING_SHARED_FABRIC_SEAT_H
 
 #include "shared/fabric/meet.h"
+#include "shared/fabric/rto.h"
 #include "shared/time/turn_clock.h"
 
 struct seat_put;
@@ -26,29 +27,31 @@ struct seat_want {
 struct seat_pace {
     size_t window, under_way;  // bytes
     double limit_s;            // what is not answered for so long is lost
-    double trip_s, spread_s,
-        timed_s;        // timed_s: when the piece was said whose round trip is measured; 0: none
+    struct rto rto;
+    double timed_s;     // when the piece was said whose round trip is measured; 0: none
     const void *timed;  // which: of what,
     uint64_t timed_at;  // and which of its bytes or numbers
 };
 
 struct seat {
-    int rank, size;
+    int rank, size;  // rank: a member's number; size: how many ranks there are
     uint64_t life;
-    const char *place;
-    double silent_s;
+    const char *first, *place;  // first: what member 0 is called; NULL: "rank 0"
+    double silent_s, beat_s;    // beat_s: between two signs of life; 0: MEET_AGAIN_S
+    bool still;                 // it says no sign of life, nor anything else
     meet_say *say;
     void *ctx;
     void *come;  // a struct meet_come and the identity's text
     size_t come_bytes;
-    struct rendezvous_member *members;  // NULL: not all are here
+    struct rendezvous_member *members;  // a rank's; NULL: not all are here
     bool *lost;
     int losses, first_lost;  // -1: none
     bool heard;              // rank 0 has answered
-    bool begun;              // it has said that all are here
+    bool begun;              // it has said that all are here, or that this one of the cast is let in
     char waiting[MEET_TEXT_MAX];
-    uint64_t missing;                   // the fewest ranks that have been waited for; 0: not known
-    double came_s;                      // since then
+    uint64_t missing;  // the fewest ranks that have been waited for; 0: not known
+    double came_s;     // since then
+    enum meet_end end;
     char ended[MEET_TEXT_MAX];          // "" : it goes on
     struct seat_put *puts, *last, *at;  // not heard, in order; at: of the next number that is said
     struct seat_want *wants, table;
@@ -63,10 +66,11 @@ struct seat {
 void seat_open(struct seat *s, const struct meet_come *come, const char *identity);
 void seat_hear(struct seat *s, const struct meet_message *m, const void *data, double now_s);
 void seat_unreachable(struct seat *s, double now_s);
-void seat_end(struct seat *s, const char *why);  // if nothing has ended it
+void seat_end(struct seat *s, enum meet_end end, const char *why);  // if nothing has ended it
 // Says what is due. The next is due within a second, and after a put or want at once.
 void seat_tick(struct seat *s, double now_s);
 void seat_put(struct seat *s, enum meet_kind kind, const char *name, const void *data, size_t bytes);
+bool seat_in(const struct seat *s);     // all ranks are here, or this one of the cast is
 bool seat_heard(const struct seat *s);  // the book has heard all that was put
 // w: zeroed but for its name; it stays until it is taken away.
 void seat_want(struct seat *s, struct seat_want *w);

@@ -64,18 +64,17 @@ static void no_thread(int number) {
     _exit(EXIT_RUN_FAILED);
 }
 
-// zmq_socket, of a context's first. libzmq starts its threads then and aborts where it cannot: this says why, and the process
-// ends with status 1. NULL after logging.
-static void *first_socket(void *context, int type) {
+// libzmq starts a context's threads with its first socket, and aborts where it cannot.
+int fabric_threads(void *context) {
     struct sigaction tells = {.sa_handler = no_thread}, before;
     sigemptyset(&tells.sa_mask);
     sigaction(SIGABRT, &tells, &before);
-    void *first = zmq_socket(context, type);
+    void *first = zmq_socket(context, ZMQ_PAIR);
     int error = errno;
     sigaction(SIGABRT, &before, NULL);
-    errno = error;
-    if (!first) fail("ZeroMQ: no socket: %s", zmq_strerror(errno));
-    return first;
+    if (!first) return fail("ZeroMQ: no socket: %s", zmq_strerror(error));
+    zmq_close(first);
+    return 0;
 }
 
 struct fabric *fabric_create(const struct fabric_options *o) {
@@ -91,11 +90,7 @@ struct fabric *fabric_create(const struct fabric_options *o) {
     zmq_ctx_set(f->context, ZMQ_MAX_SOCKETS, SOCKETS_MAX);
     mallopt(M_MMAP_THRESHOLD, KEEP_BLOCK_BYTES);
     mallopt(M_TRIM_THRESHOLD, KEEP_TOP_BYTES);
-    void *first = first_socket(f->context, ZMQ_PAIR);
-    if (first)
-        zmq_close(first);
-    else
-        fabric_destroy(&f, 0);
+    if (fabric_threads(f->context)) fabric_destroy(&f, 0);
     return f;
 }
 
@@ -142,10 +137,15 @@ static struct fabric_socket *socket_open(struct fabric *f, int type) {
     zmq_setsockopt(s->socket, ZMQ_RCVHWM, &hwm, sizeof hwm);
     zmq_setsockopt(s->socket, ZMQ_MAXMSGSIZE, &most, sizeof most);
     if (s->router) zmq_setsockopt(s->socket, ZMQ_ROUTER_MANDATORY, &one, sizeof one);
-    if (f->o.ipv6) zmq_setsockopt(s->socket, ZMQ_IPV6, &one, sizeof one);
     s->next = f->open;
     f->open = s;
     return s;
+}
+
+// libzmq takes no address of IPv6 otherwise.
+static void set_family(struct fabric_socket *s, const char *address) {
+    int six = strchr(address, '[') != NULL;
+    zmq_setsockopt(s->socket, ZMQ_IPV6, &six, sizeof six);
 }
 
 struct fabric_socket *fabric_listen(struct fabric *f, const char *address, bool named,
@@ -166,10 +166,13 @@ struct fabric_socket *fabric_listen(struct fabric *f, const char *address, bool 
         zmq_setsockopt(s->socket, ZMQ_ROUTER_HANDOVER, &(int){1}, sizeof(int));
         s->watch = curve_watch_start(f->context, s->socket);
     }
+    set_family(s, address);
     while ((rc = zmq_bind(s->socket, address)) != 0 && errno == EINTR) continue;
     if (rc == 0 && zmq_getsockopt(s->socket, ZMQ_LAST_ENDPOINT, bound, &size) == 0) return s;
-    fail("cannot listen on %s: %s; an address to bind reads tcp://HOST:PORT or tcp://HOST:*", address,
-         zmq_strerror(errno));
+    fail("cannot listen on %s: %s; %s", address, zmq_strerror(errno),
+         errno == EADDRINUSE
+             ? "give another port, or * for any that is free"
+             : "it is to be of this machine, a number or an interface: tcp://10.0.0.1:9100, tcp://eth0:*");
     fabric_close(&s, 0);
     return NULL;
 }
@@ -194,6 +197,7 @@ int fabric_connect(struct fabric_socket *s, const char *address, const char *tok
     if (s->named) zmq_setsockopt(s->socket, ZMQ_RECONNECT_IVL, &(int){NEVER_MS}, sizeof(int));
     if (watched) s->watch = curve_watch_start(s->fabric->context, s->socket);
     s->peer = xstrdup(address);
+    set_family(s, address);
     s->once = token && *token;
     if (dial(s) == 0) return 0;
     return fail("cannot connect to %s: %s; an address reads tcp://HOST:PORT", address, zmq_strerror(errno));
@@ -207,13 +211,8 @@ static void redial(struct fabric_socket *s) {
     dial(s);
 }
 
-bool fabric_refused(struct fabric_socket *s) { return curve_watch_refused(s->watch); }
 bool fabric_ended(struct fabric_socket *s) { return curve_watch_ended(s->watch); }
-void fabric_ask_again(struct fabric_socket *s) {
-    curve_watch_anew(s->watch);
-    redial(s);
-}
-void fabric_welcome(struct fabric_socket *s) { curve_watch_end(&s->watch, s->socket); }
+void fabric_ask_again(struct fabric_socket *s) { redial(s); }
 int fabric_fd(struct fabric_socket *s) {
     int fd = -1;
     size_t size = sizeof fd;

@@ -33,7 +33,6 @@ struct fabric_options {
         max_heard_bytes;  // by ROUTERs, which strangers reach: libzmq keeps one such frame before a handshake; 0: the same
     int queue_messages;         // high-water mark of each direction
     int io_threads;             // that move payloads through sockets; 0: one
-    bool ipv6;                  // addresses may be of IPv6
     const struct job_key *key;  // who has it is let in; outlives the fabric. NULL: everybody is
     const char
         *token;  // that ROUTERs ask for in its place; outlives it too. NULL or "": the key is asked for
@@ -45,6 +44,8 @@ struct net_route {
     size_t bytes;  // 0: unknown
 };
 
+// Starts a context's threads: where none can be started this says why, and the process ends with status 1. -1 after logging.
+int fabric_threads(void *context);
 struct fabric *fabric_create(const struct fabric_options *o);  // NULL after logging
 // linger_ms: how long queued messages may still leave; 0 after a goodbye.
 void fabric_destroy(struct fabric **f, int linger_ms);
@@ -56,20 +57,17 @@ struct fabric_socket *fabric_listen(struct fabric *f, const char *address, bool 
 // A dealer that has connected to nobody yet. name: its routing id at the other end, where a connection that has ended is not made
 // anew but by fabric_ask_again; NULL: any. NULL after logging.
 struct fabric_socket *fabric_dealer(struct fabric *f, const char *name);
-// On the thread that uses it. token: that it shows; NULL or "": it shows the key, if there is one. watched: fabric_refused says
-// what becomes of the handshake. 0, or -1 after logging.
+// On the thread that uses it. token: that it shows; NULL or "": it shows the key, if there is one. watched: fabric_ended says
+// what becomes of it. 0, or -1 after logging.
 int fabric_connect(struct fabric_socket *s, const char *address, const char *token, bool watched);
 void fabric_close(struct fabric_socket **s, int linger_ms);
-// Of a watched dealer, until fabric_welcome has been called: nothing more is looked at then.
-bool fabric_refused(struct fabric_socket *s);
 // Whether a connection of this socket has ended since the last call, or its handshake has failed. Of watched dealers, and of
 // listeners of names.
 bool fabric_ended(struct fabric_socket *s);
 // Readable when something may have changed, edge by edge: look behind each call of another function again.
 int fabric_fd(struct fabric_socket *s);
-// After a refusal: another process may have answered, at the port of one that has died.
+// Behind an end: another process may have answered, at the port of one that has died.
 void fabric_ask_again(struct fabric_socket *s);
-void fabric_welcome(struct fabric_socket *s);
 // The peer sent a message of its own.
 void fabric_heard(struct fabric_socket *s);
 

@@ -67,15 +67,16 @@ int run_join(struct run *r, int *status) {
     const struct identity_source source = job_identity(&r->job);
     struct identity *identity = identity_make(&source);
     char *text = identity_text(identity);
-    const struct rendezvous_options o = {.host = r->env.host,
-                                         .port = r->env.port,
-                                         .rank = r->env.rank,
-                                         .size = r->env.size,
-                                         .identity = text,
-                                         .differs = identity_texts_disagreement,
-                                         .least = r->config->recovery.elastic_min,
-                                         .interface = interface_of(r),
-                                         .deadline_s = (double)r->config->deadline_ms * 1e-3};
+    struct rendezvous_options o = {.host = r->env.host,
+                                   .port = r->env.port,
+                                   .rank = r->env.rank,
+                                   .size = r->env.size,
+                                   .identity = text,
+                                   .differs = identity_texts_disagreement,
+                                   .least = r->config->recovery.elastic_min,
+                                   .interface = interface_of(r),
+                                   .deadline_s = (double)r->config->deadline_ms * 1e-3};
+    if (r->config->row->meet) r->config->row->meet(r->config, &o);
     // NCCL looks for one by itself; it takes names, exactly so behind "=".
     if (o.interface && if_nametoindex(o.interface)) {
         char *name = xasprintf("=%s", o.interface);

@@ -29,7 +29,8 @@
 struct child {
     char role[16], name[32];  // "server", "server 1"
     int rank;
-    pid_t pid;  // 0: ended
+    struct launch_child as;  // how it was started last
+    pid_t pid;               // 0: ended
     bool orderly;
     bool ended_well;
     bool replaced;    // it was started again while the others went on
@@ -112,6 +113,25 @@ static struct child *place_of(struct launcher *l, const struct launch_child *c) 
     return child;
 }
 
+static void forget_words(struct launch_child *c) {
+    for (char *const *word = c->argv; word && *word; word++) free(*word);
+    free((char **)c->argv);
+    free((char *)c->program);
+}
+
+static void remember(struct child *child, const struct launch_child *c) {
+    size_t n = 0;
+    if (child->as.argv == c->argv) return;
+    forget_words(&child->as);
+    while (c->argv[n]) n++;
+    char **argv = xcalloc(n + 1, sizeof *argv);
+    for (size_t i = 0; i < n; i++) argv[i] = xstrdup(c->argv[i]);
+    child->as = *c;
+    child->as.role = NULL;
+    child->as.program = xstrdup(c->program);
+    child->as.argv = argv;
+}
+
 int launcher_start(struct launcher *l, const struct launch_child *c) {
     int report[2];
     if (pipe2(report, O_CLOEXEC)) return fail("pipe: %s", strerror(errno));
@@ -129,6 +149,7 @@ int launcher_start(struct launcher *l, const struct launch_child *c) {
         return fail("cannot start %s (%s): %s%s", child->name, c->program, strerror(why),
                     why == EAGAIN ? "; " ERROR_RAISE_THREADS : "");
     }
+    remember(child, c);
     child->pid = pid;
     child->ended_well = child->told_to = child->waited_for = child->still = false;
     child->moved_s = 0;
@@ -163,10 +184,9 @@ static void when(const struct launcher *l, char *text, size_t size) {
 
 // ---------------------------------------------------------------- started again
 static void start_again(struct launcher *l, struct child *child) {
-    char role[sizeof child->role];
-    int rank = child->rank;
-    memcpy(role, child->role, sizeof role);
-    if (!l->o.deaths.again(l->o.ctx, role, rank)) return;
+    struct launch_child as = child->as;
+    as.role = child->role;
+    if (!launcher_start(l, &as)) return;
     l->status = EXIT_RUN_FAILED;
     end_rest(l);
 }
@@ -240,7 +260,7 @@ static void tell(struct launcher *l, struct child *child, pid_t pid, const char 
     child->asked = pid;
     snprintf(child->why, sizeof child->why, "%s", why);
     snprintf(child->when, sizeof child->when, "%s", text);
-    if (!l->over) l->o.deaths.tell(l->o.ctx, &d);
+    if (!l->over) l->o.deaths.tell(l->o.deaths.ctx, &d);
     forget_if_over(l, child);
 }
 
@@ -273,7 +293,8 @@ static void end_lost(struct launcher *l, const struct verdict *v) {
     }
 }
 
-void launcher_obey(struct launcher *l, const struct verdict *v) {
+// Carries out what has been decided: about a child of this launcher that has died, or for all.
+static void obey(struct launcher *l, const struct verdict *v) {
     if (v->kind == VERDICT_LOST) end_lost(l, v);
     if (v->kind == VERDICT_LOST) return;
     l->over = l->over || v->kind == VERDICT_OVER;
@@ -420,8 +441,10 @@ static void follow_orderly(struct launcher *l) {
 
 void launcher_tell(struct launcher *l, struct last_word *word) { l->word = word; }
 
-// What others know, and that this launcher has its children ended.
+// What has been decided; what others know, and that this launcher has its children ended.
 static void look_outside(struct launcher *l) {
+    struct verdict v;
+    while (l->o.deaths.tell && l->o.deaths.hear(l->o.deaths.ctx, &v)) obey(l, &v);
     if (!l->o.outside) return;
     const char *why = l->o.outside(l->o.ctx, l->kill_at_s > 0 ? error_last() : NULL);
     if (!why || l->kill_at_s > 0) return;
@@ -585,6 +608,7 @@ void launcher_destroy(struct launcher **pl) {
     struct timespec now = {0};
     while (sigtimedwait(&l->signals, NULL, &now) > 0) continue;
     pthread_sigmask(SIG_SETMASK, &l->before, NULL);
+    for (int i = 0; i < l->count; i++) forget_words(&l->children[i].as);
     free(l->children);
     free(l);
     *pl = NULL;

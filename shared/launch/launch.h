@@ -40,10 +40,11 @@ struct launch_restarts {
 
 // Of children whose deaths somebody else decides about (verdict.h).
 struct launch_deaths {
-    // He is told; his verdict comes by launcher_obey. NULL: a death is the job's end.
+    // He is told. NULL: a death is the job's end.
     void (*tell)(void *ctx, const struct death *d);
-    // Starts that child again, with launcher_start. 0, or -1 after logging.
-    int (*again)(void *ctx, const char *role, int rank);
+    // What he has decided since then, of a child or for all; asked many times a second. False: nothing more.
+    bool (*hear)(void *ctx, struct verdict *out);
+    void *ctx;
 };
 
 struct launch_options {
@@ -55,8 +56,7 @@ struct launch_options {
     int speaks_for_others;  // of children: an exit status above 128 is that of another process, killed by a signal (mpirun)
     // Last step known to be done, for messages; -1: none. May be NULL.
     int64_t (*last_step)(void *ctx);
-    // Called many times a second while children run: hands to the launcher what others have said, and says why the job ends; NULL: it
-    // goes on. ends: NULL, or why this launcher has its children ended, in words.
+    // Called many times a second while children run: says why the job ends, as others know; NULL: it goes on. ends: NULL, or why this launcher has its children ended, in words.
     const char *(*outside)(void *ctx, const char *ends);
     int others;  // launchers on other machines: after Ctrl-C this one waits for what its children wait for elsewhere
     // Whether a thread of this process is still at work for the job; asked once no child is left. It is not waited for beyond the
@@ -68,7 +68,7 @@ struct launch_options {
 };
 
 struct launch_child {
-    const char *role;     // "server"; copied
+    const char *role;     // "server"; copied, as program and argv are: it is started again with them
     int rank;             // -1: the only one of its role
     const char *program;  // path
     char *const *argv;    // NULL-terminated, argv[0] included
@@ -88,9 +88,6 @@ int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line
 
 // Where children look for the reason why all end; NULL: nowhere. From now on it is said there.
 void launcher_tell(struct launcher *l, struct last_word *word);
-
-// Carries out what has been decided: about a child of this launcher that has died, or for all.
-void launcher_obey(struct launcher *l, const struct verdict *v);
 
 // The job's exit status: 0 when every child ended with 0; 2 when the first that failed ended with 2
 // (configuration); 128 + signal when they did not because of Ctrl-C or SIGTERM; else 1.

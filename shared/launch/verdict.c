@@ -1,92 +1,35 @@
 #include "shared/launch/verdict.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
-#include "shared/core/error.h"
+#include "shared/fabric/peer.h"
 
-struct item {
-    struct item *next;
-    char bytes[];
-};
-
-struct verdicts {
-    pthread_mutex_t mutex;       // guards the lists
-    struct item *deaths, *said;  // first in, first out
-    int fd;
-    _Atomic bool over;
-    _Atomic int64_t step;
-};
-
-static void put(struct verdicts *v, struct item **at, const void *bytes, size_t size) {
-    struct item *i = xcalloc(1, sizeof *i + size);
-    memcpy(i->bytes, bytes, size);
-    pthread_mutex_lock(&v->mutex);
-    while (*at) at = &(*at)->next;
-    *at = i;
-    pthread_mutex_unlock(&v->mutex);
+static void say_done(struct verdicts *v, bool done) {
+    char said = done;
+    if (v->done != done) rendezvous_say(v->meet, VERDICT_DONE, &said, 1);
+    v->done = done;
 }
 
-static bool take(struct verdicts *v, struct item **at, void *out, size_t size) {
-    pthread_mutex_lock(&v->mutex);
-    struct item *i = *at;
-    if (i) *at = i->next;
-    pthread_mutex_unlock(&v->mutex);
-    if (!i) return false;
-    memcpy(out, i->bytes, size);
-    free(i);
+void verdict_done(struct verdicts *v) { say_done(v, true); }
+
+void verdict_ask(void *verdicts, const struct death *d) {
+    rendezvous_say(((struct verdicts *)verdicts)->meet, VERDICT_DEAD, d, sizeof *d);
+}
+
+bool verdict_hear(void *verdicts, struct verdict *out) {
+    struct verdicts *v = verdicts;
+    char name[48];
+    size_t bytes;
+    snprintf(name, sizeof name, VERDICT_SAID, v->heard);
+    void *said = rendezvous_look(v->meet, name, &bytes);
+    bool whole = said && bytes == sizeof *out;
+    v->heard += said != NULL;
+    if (whole) memcpy(out, said, sizeof *out);
+    free(said);
+    if (!whole) return false;
+    out->name[sizeof out->name - 1] = out->reason[sizeof out->reason - 1] = 0;
+    if (out->again || out->kind == VERDICT_ANEW) say_done(v, false);
     return true;
 }
-
-static void wake(const struct verdicts *v) {
-    ssize_t written = write(v->fd, &(uint64_t){1}, sizeof(uint64_t));
-    (void)written;  // fails where it is readable already
-}
-
-struct verdicts *verdicts_open(void) {
-    struct verdicts *v = xcalloc(1, sizeof *v);
-    *v = (struct verdicts){.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .step = -1};
-    pthread_mutex_init(&v->mutex, NULL);
-    if (v->fd >= 0) return v;
-    fail("eventfd: %s", strerror(errno));
-    verdicts_close(&v);
-    return NULL;
-}
-
-void verdicts_close(struct verdicts **pv) {
-    struct verdicts *v = *pv;
-    if (!v) return;
-    while (verdicts_death(v, &(struct death){0})) continue;
-    while (verdicts_hear(v, &(struct verdict){0})) continue;
-    if (v->fd >= 0) close(v->fd);
-    pthread_mutex_destroy(&v->mutex);
-    free(v);
-    *pv = NULL;
-}
-
-void verdicts_tell(struct verdicts *v, const struct death *d) {
-    put(v, &v->deaths, d, sizeof *d);
-    wake(v);
-}
-
-void verdicts_over(struct verdicts *v, bool over) {
-    if (atomic_exchange(&v->over, over) != over) wake(v);
-}
-
-bool verdicts_death(struct verdicts *v, struct death *out) {
-    ssize_t got = read(v->fd, &(uint64_t){0}, sizeof(uint64_t));
-    (void)got;
-    return take(v, &v->deaths, out, sizeof *out);
-}
-
-bool verdicts_hear(struct verdicts *v, struct verdict *out) { return take(v, &v->said, out, sizeof *out); }
-void verdicts_say(struct verdicts *v, const struct verdict *said) { put(v, &v->said, said, sizeof *said); }
-int verdicts_fd(const struct verdicts *v) { return v->fd; }
-bool verdicts_are_over(const struct verdicts *v) { return atomic_load(&v->over); }
-void verdicts_set_step(struct verdicts *v, int64_t step) { atomic_store(&v->step, step); }
-int64_t verdicts_step(const struct verdicts *v) { return atomic_load(&v->step); }

@@ -1,16 +1,5 @@
 // Deaths go in and verdicts come out: between the launchers of a job, who see their children die, and the one who decides what
-// becomes of the job (a star's scheduler). Only the latter counts restarts.
-//
-//     launcher    verdicts_tell     a child has died
-//                 verdicts_hear     what becomes of the job; which child is given up; that a life of the job has begun
-//     decider     verdicts_fd       readable when there is news
-//                 verdicts_death    a death that has been told
-//                 verdicts_say
-//
-// In memory, between the threads of one process. Launchers of other ranks send and get the same structs through the meeting
-// (ps/star_ranks.h).
-//
-// Threads     All functions: any thread, but open and close.   Blocking   None.
+// becomes of the job (a star's scheduler), at its meeting (shared/fabric/peer.h). Only the latter counts restarts.
 #ifndef STARRING_SHARED_LAUNCH_VERDICT_H
 #define STARRING_SHARED_LAUNCH_VERDICT_H
 
@@ -25,6 +14,11 @@ struct death {
     int leaving;    // the job has been asked to end: nothing begins anew
     char why[192];  // in words, beginning with the name
 };
+
+// What a launcher says to the scheduler's process, and under which names that puts verdicts, K = 0, 1, ..
+#define VERDICT_DEAD "dead"  // a struct death
+#define VERDICT_DONE "done"  // a byte: 1: no child of this launcher is left; 0: one has been started again
+#define VERDICT_SAID "star/said/%d"  // a struct verdict
 
 enum verdict_kind {
     VERDICT_WITHOUT,  // the others go on
@@ -45,22 +39,18 @@ struct verdict {
     char reason[256];  // ENDS, beyond the death: in words; or ""
 };
 
-struct verdicts;
-struct verdicts *verdicts_open(void);  // NULL after logging
-void verdicts_close(struct verdicts **v);
+// ---------------------------------------------------------------- a launcher's end
+struct rendezvous;
 
-void verdicts_tell(struct verdicts *v, const struct death *d);
-bool verdicts_hear(struct verdicts *v, struct verdict *out);  // false: there is none
-// No child is left, and whoever might be told of is known: the decider may end. Or one has been started again.
-void verdicts_over(struct verdicts *v, bool over);
-
-int verdicts_fd(const struct verdicts *v);
-bool verdicts_death(struct verdicts *v, struct death *out);  // false: there is none
-void verdicts_say(struct verdicts *v, const struct verdict *said);
-bool verdicts_are_over(const struct verdicts *v);
-
-// Steps that the decider knows to be done; -1: it does not know.
-void verdicts_set_step(struct verdicts *v, int64_t step);
-int64_t verdicts_step(const struct verdicts *v);
+struct verdicts {
+    struct rendezvous *meet;  // outlives it
+    int heard;                // of all that have been put
+    bool done;                // as it was said last
+};
+// None of these blocks. The first two are a launcher's (launch_deaths); verdicts: struct verdicts.
+void verdict_ask(void *verdicts, const struct death *d);
+// What has been decided since. False: nothing more.
+bool verdict_hear(void *verdicts, struct verdict *out);
+void verdict_done(struct verdicts *v);  // no child is left, until a verdict starts one again
 
 #endif

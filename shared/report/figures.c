@@ -299,7 +299,7 @@ static const struct figure of_ranks[] = {
      "what the scheduler has cost, from the start of the job; it leaves no report of its own", OBJECT,
      IF(r.scheduler.known), SERVER_ONLY},
     {"scheduler.cpu_seconds", "s",
-     "of its process, from START on: where a launcher has started the job that is the launcher, which waits meanwhile",
+     "of its process, from the job's first start on: where a launcher has started the job that is the launcher, which waits meanwhile",
      AT(scheduler.cpu_s)},
     {"scheduler.rss_bytes", "bytes", "the peak of that process", AT(scheduler.rss_bytes)},
     {"scheduler.control_sent", "bytes", "of the whole run; it moves nothing else",

@@ -245,10 +245,19 @@ int run_dir_continue(const char *dir, const struct config *c) {
     if (!rc) rc = remove_named(dir, over, sizeof over / sizeof *over, "an earlier start's");
     if (!rc) remove_life(dir);
     if (!rc) rc = run_dir_join(dir);
-    if (!rc && c) rc = run_state_begin(dir) || leave_config(dir, c) ? -1 : 0;
-    if (!rc && !c) run_state_go_on(dir);
+    if (!rc) rc = run_state_begin(dir) || leave_config(dir, c) ? -1 : 0;
     if (lock >= 0) close(lock);
     return rc;
+}
+
+void run_dir_go_on(const char *dir, const struct config *c) {
+    struct run_state s;
+    run_state_read(dir, &s);
+    if (s.phase == RUN_RUNNING && s.own) return;
+    char *text = config_to_json(c);
+    run_file_try(dir, "config.json", text);
+    free(text);
+    run_state_go_on(dir);
 }
 
 int run_dir_begin_again(const char *dir, const struct config *c) {

@@ -26,9 +26,11 @@ int run_dir_prepare(const char *dir, bool force);
 // The same, and leaves c in dir/config.json.
 int run_dir_take(const char *dir, const struct config *c, bool force);
 // Takes the directory of a run that goes on from one of its own checkpoints: its steps, evaluations and checkpoints stay.
-// Refused is only what a living process of this machine has taken. c: NULL leaves config.json as it is, for a later life of
-// the same job, which goes on where state.json cannot be written.
+// Refused is only what a living process of this machine has taken.
 int run_dir_continue(const char *dir, const struct config *c);
+// In a later life of the job, whose own the directory is: this process stands for the run, be it another one than took it. A disk
+// that does not take that costs a warning.
+void run_dir_go_on(const char *dir, const struct config *c);
 // The same where there is no checkpoint to go on from: what an earlier start has left goes, unless it is a whole run.
 int run_dir_begin_again(const char *dir, const struct config *c);
 // Removes what comes after: checkpoints behind `step`, evaluations and snapshots behind step `place` of the job, which is another

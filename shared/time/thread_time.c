@@ -9,7 +9,7 @@
 
 struct thread_time {
     struct thread_time_options o;
-    bool open;
+    bool open, over;
     struct span now;  // under way; end: the moment from which its part lasts, where parts are woven
     int64_t woven[THREAD_PARTS];  // ns of its parts so far
     bool weaves;
@@ -86,7 +86,7 @@ void thread_time_weave(struct thread_time *t, int part) {
 }
 
 void thread_time_enter(struct thread_time *t, int part, struct span of) {
-    if (!t || (t->open && t->now.part == part && is_in(t->o.idle, part))) return;
+    if (!t || t->over || (t->open && t->now.part == part && is_in(t->o.idle, part))) return;
     int64_t ns = now_ns();
     if (t->open) close_span(t, ns);
     t->open = true;
@@ -108,9 +108,10 @@ void thread_time_start(struct thread_time *t) {
 }
 
 void thread_time_end(struct thread_time *t) {
-    if (!t || !t->open) return;
-    close_span(t, now_ns());
+    if (!t) return;
+    if (t->open) close_span(t, now_ns());
     t->open = false;
+    t->over = true;
 }
 
 int64_t thread_time_totals(const struct thread_time *t, int64_t ns[THREAD_PARTS]) {

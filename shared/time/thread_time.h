@@ -5,7 +5,7 @@
 //                 ^ thread_time_enter     ^ thread_time_label: it turned out to be a gradient of worker 1
 //     totals         from thread_time_start to the end of the last part that is work
 //
-// Ownership   It belongs to one thread; others read it when that has ended.
+// Ownership   It belongs to one thread; others read it behind thread_time_end.
 // Memory      Taken by thread_time_create: the last `kept` spans, and with a whole trace the first SPANS_TRACED.
 // NULL        stands for a thread that records nothing: all functions then do nothing.
 #ifndef STARRING_SHARED_TIME_THREAD_TIME_H
@@ -43,7 +43,8 @@ void thread_time_enter(struct thread_time *t, int part, struct span of);
 void thread_time_weave(struct thread_time *t, int part);
 void thread_time_label(struct thread_time *t, struct span of);  // what the span under way is for
 void thread_time_start(struct thread_time *t);  // the totals begin with this span; the first call counts
-void thread_time_end(struct thread_time *t);    // the span under way ends, and the record with it
+// The span under way ends, and the record with it: nothing is entered any more.
+void thread_time_end(struct thread_time *t);
 
 // Nanoseconds of each part; returns what they add up to.
 int64_t thread_time_totals(const struct thread_time *t, int64_t ns[THREAD_PARTS]);

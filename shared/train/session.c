@@ -222,8 +222,9 @@ static int open_output(struct session *x) {
     const char *from = x->checkpoint ? checkpoint_path(x->checkpoint) : NULL;
     int64_t first = x->topology->start.step;
     // In a later life of the job the directory is its own, whatever this process was told when it began its first.
-    bool takes = j->takes_dir && x->topology->epoch <= 1;
-    if (j->dir && takes && resume_take_dir(j->config, from, j->dir, j->force)) return -1;
+    bool takes = j->dir && j->takes_dir, later = x->topology->epoch > 1;
+    if (takes && later) run_dir_go_on(j->dir, j->config);
+    if (takes && !later && resume_take_dir(j->config, from, j->dir, j->force)) return -1;
     if (j->dir && run_dir_cut(j->dir, first, train_state_place(&x->topology->start))) return -1;
     if (j->dir && !(x->metrics = metrics_create(j->dir, first, &x->elapsed_before))) return -1;
     if (monitor_create(j->config, &x->topology->start, &x->monitor)) return -1;

@@ -80,7 +80,7 @@ class Key(Star):
                 **torch_environment(r, 2, r, 2, "127.0.0.1", port), "STARRING_JOB_KEY": keys[r]}) for r in range(2)]
             said = self.ended(ranks, 1, 1)
             self.assertRegex(said[0], r"rank 0 of 2: rank 1 never came to 127.0.0.1:\d+ within 5 s: .*: somebody came with another STARRING_JOB_KEY, or with none")
-            self.assertIn(f"rank 1: what listens at 127.0.0.1:{port} does not let it in: the job's key (STARRING_JOB_KEY) differs there, or one "
+            self.assertIn(f"rank 1: what listens at 127.0.0.1:{port} does not let this process in: the job's key (STARRING_JOB_KEY) differs there, or one "
                           "side has none, or another program listens: give all ranks the same key, or the job another port", said[1])
 
 
@@ -113,13 +113,16 @@ class Refused(Star):
 
 class Deaths(Star):
     def test_a_worker_ends_the_job_and_rank_0_says_why(self):
-        ranks = self.ranks(3, "--steps", "100000", "--servers", "2")
-        self.steps_of(ranks, 3)
-        ranks[1].kill_now("worker 1")
-        said = self.ended(ranks, 1, 1, 1)
-        for text in (said[0], said[2]):
-            self.assertRegex(text, r"error: rank 1, on \S+: worker 1 \(pid \d+\) was killed by signal 9")
-        self.assertIn("worker 1", json.loads(self.read("runs", "state.json"))["why"])
+        for victim in (1, 0):  # beside rank 0's worker are servers that are asked to leave: that is no reason
+            self.remove("runs")
+            ranks = self.ranks(3, "--steps", "100000", "--servers", "4")
+            self.steps_of(ranks, 3)
+            ranks[victim].kill_now(f"worker {victim}")
+            for r, text in enumerate(self.ended(ranks, 1, 1, 1)):
+                whose = "" if r == victim else rf"(\[scheduler\] )?rank {victim}, on \S+: "
+                self.assertRegex(text, rf"error: {whose}worker {victim} \(pid \d+\) was killed by signal 9")
+                self.assertEqual(text.count("error:"), 1, text)
+            self.assertIn(f"worker {victim}", json.loads(self.read("runs", "state.json"))["why"])
 
     def test_a_launcher_ends_the_job(self):
         ranks = self.ranks(3, "--steps", "100000")

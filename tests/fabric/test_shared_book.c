@@ -9,132 +9,12 @@
 
 #include <cmocka.h>
 
-#include "shared/fabric/book.h"
-#include "shared/fabric/seat.h"
-#include "shared/state/identity.h"
+#include "tests/fabric/meet_net.h"
 
-#define RANKS    5
-#define FLIGHT   4096
-#define IDENTITY "{\"steps\":\"10\",\"seed\":\"1\"}"
-#define SILENT_S 30.0
+static struct net *net_new(unsigned seed) { return net_of(seed, (struct book_options){0}); }
 
-struct sent {
-    struct meet_message m;
-    void *data;
-    int rank;  // the seat of
-    bool to_book;
-    double at_s;
-};
-
-struct net {
-    struct seat seats[RANKS];
-    struct book *book;
-    bool dead[RANKS];
-    struct sent flight[FLIGHT];
-    int count;
-    double now_s;
-    unsigned seed, lose, twice;  // in 100
-    double late_s;
-};
-
-static unsigned draw(struct net *n, unsigned below) {
-    n->seed = n->seed * 1664525u + 1013904223u;
-    return (n->seed >> 8) % below;
-}
-
-static void post(struct net *n, bool to_book, int rank, const struct meet_message *m, const void *data) {
-    int copies = draw(n, 100) < n->lose ? 0 : draw(n, 100) < n->twice ? 2 : 1;
-    for (int i = 0; i < copies; i++) {
-        assert_true(n->count < FLIGHT);
-        struct sent *s = &n->flight[n->count++];
-        *s = (struct sent){.m = *m, .rank = rank, .to_book = to_book, .data = malloc(m->bytes + 1)};
-        if (m->bytes) memcpy(s->data, data, m->bytes);
-        s->at_s = n->now_s + n->late_s * draw(n, 1000) / 1000.0;
-    }
-}
-
-static void to_book(void *ctx, int rank, uint64_t life, const struct meet_message *m, const void *data) {
-    (void)life;
-    post(ctx, true, rank, m, data);
-}
-
-static void to_seat(void *ctx, int rank, uint64_t life, const struct meet_message *m, const void *data) {
-    struct net *n = ctx;
-    if (rank >= 0 && rank < RANKS && n->seats[rank].life == life)
-        post(n, false, rank, m, data);
-    else
-        book_unreachable(n->book, rank, life, n->now_s);
-}
-
-static void seat_new(struct net *n, int rank, uint64_t life, const char *host, const char *identity) {
-    struct meet_come c = {.member.pid = 100 + rank, .machine = (uint64_t)host[1]};
-    snprintf(c.member.host, sizeof c.member.host, "%s", host);
-    snprintf(c.member.address, sizeof c.member.address, host[1] == '1' ? "127.0.1.1" : "10.0.0.%c", host[1]);
-    snprintf(c.reach, sizeof c.reach, host[1] == '1' ? "127.0.1.1" : "10.0.0.1");
-    n->seats[rank] = (struct seat){.rank = rank,
-                                   .size = RANKS,
-                                   .life = life,
-                                   .place = "h1:29500",
-                                   .silent_s = SILENT_S,
-                                   .say = to_book,
-                                   .ctx = n};
-    seat_open(&n->seats[rank], &c, identity);
-}
-
-static struct net *net_new(unsigned seed) {
-    static const char *const hosts[RANKS] = {"h1", "h2", "h1", "h3", "h2"};
-    struct net *n = calloc(1, sizeof *n);
-    *n = (struct net){.now_s = 10, .seed = seed};
-    for (int i = 0; i < RANKS; i++) seat_new(n, i, (uint64_t)i + 1, hosts[i], IDENTITY);
-    n->book = book_create(&(struct book_options){.size = RANKS,
-                                                 .identity = IDENTITY,
-                                                 .differs = identity_texts_disagreement,
-                                                 .place = "h1:29500",
-                                                 .silent_s = SILENT_S,
-                                                 .say = to_seat,
-                                                 .ctx = n});
-    return n;
-}
-
-static void net_free(struct net *n) {
-    for (int i = 0; i < n->count; i++) free(n->flight[i].data);
-    for (int i = 0; i < RANKS; i++) seat_close(&n->seats[i]);
-    book_destroy(&n->book);
-    free(n);
-}
-
-static void deliver(struct net *n) {
-    for (int left = n->count; left > 0; left--) {
-        int due = -1;
-        for (int i = 0; i < n->count; i++)
-            if (n->flight[i].at_s <= n->now_s && (due < 0 || n->flight[i].at_s < n->flight[due].at_s))
-                due = i;
-        if (due < 0) return;
-        struct sent s = n->flight[due];
-        memmove(&n->flight[due], &n->flight[due + 1], (size_t)(--n->count - due) * sizeof s);
-        if (!n->dead[s.rank]) {
-            if (s.to_book)
-                book_hear(n->book, &s.m, s.data, n->now_s);
-            else
-                seat_hear(&n->seats[s.rank], &s.m, s.data, n->now_s);
-        }
-        free(s.data);
-    }
-}
-
-static void pass(struct net *n, double seconds) {
-    for (double until_s = n->now_s + seconds; n->now_s < until_s; n->now_s += 0.1) {
-        for (int i = 0; i < RANKS; i++)
-            if (!n->dead[i]) seat_tick(&n->seats[i], n->now_s);
-        book_tick(n->book, n->now_s);
-        deliver(n);
-    }
-}
-
-static struct seat_want want(const char *name) {
-    struct seat_want w = {0};
-    snprintf(w.named.name, sizeof w.named.name, "%s", name);
-    return w;
+static void seat_anew(struct net *n, int rank, uint64_t life, const char *host, const char *identity) {
+    seat_new(n, rank, rank, life, host, identity, &(struct book_options){.silent_s = SILENT_S});
 }
 
 static void test_all_is_heard_once_and_in_order(void **state) {
@@ -243,7 +123,7 @@ static void test_a_rank_comes_twice(void **state) {
     n->dead[4] = true;
     pass(n, 2);
     struct seat first = n->seats[3];
-    seat_new(n, 3, 77, "h5", IDENTITY);
+    seat_anew(n, 3, 77, "h5", IDENTITY);
     pass(n, 2);
     assert_non_null(
         strstr(n->seats[3].ended,
@@ -270,7 +150,7 @@ static void test_one_that_is_lost_before_the_beginning_may_come_anew(void **stat
     assert_null(n->seats[4].members);  // nor does it begin without that one
     assert_string_equal(n->seats[4].waiting, "rank 3");
     seat_close(&n->seats[3]);
-    seat_new(n, 3, 77, "h5", IDENTITY);
+    seat_anew(n, 3, 77, "h5", IDENTITY);
     n->dead[3] = false;
     pass(n, 3);
     assert_non_null(n->seats[0].members);
@@ -283,7 +163,7 @@ static void test_another_configuration_ends_the_meeting(void **state) {
     struct net *n = net_new(1);
     n->dead[1] = true;
     seat_close(&n->seats[3]);
-    seat_new(n, 3, 4, "h3", "{\"steps\":\"20\",\"seed\":\"1\"}");
+    seat_anew(n, 3, 4, "h3", "{\"steps\":\"20\",\"seed\":\"1\"}");
     pass(n, 2);
     for (int i = 0; i < RANKS; i++)
         if (i != 1) assert_non_null(strstr(n->seats[i].ended, "rank 3 on h3 has steps = 20, rank 0 has 10"));
@@ -295,15 +175,7 @@ static void test_another_configuration_ends_the_meeting(void **state) {
 
 static void test_it_begins_without_some_where_that_is_enough(void **state) {
     (void)state;
-    struct net *n = net_new(1);
-    book_destroy(&n->book);
-    n->book = book_create(&(struct book_options){.size = RANKS,
-                                                 .least = 3,
-                                                 .identity = IDENTITY,
-                                                 .place = "h1:29500",
-                                                 .silent_s = SILENT_S,
-                                                 .say = to_seat,
-                                                 .ctx = n});
+    struct net *n = net_of(1, (struct book_options){.least = 3});
     n->dead[1] = n->dead[3] = n->dead[4] = true;
     pass(n, SILENT_S + 5);
     assert_null(n->seats[0].members);  // two do not do
@@ -377,7 +249,7 @@ static void test_who_comes_is_progress(void **state) {
         n->dead[1] = true;
         pass(n, 5);
         seat_close(&n->seats[1]);
-        seat_new(n, 1, 80 + again, "h2", IDENTITY);
+        seat_anew(n, 1, 80 + again, "h2", IDENTITY);
         n->dead[1] = false;
         pass(n, 5);
     }

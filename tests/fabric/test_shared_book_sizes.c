@@ -23,7 +23,8 @@
 #define PART     8     // bytes that everybody hands to everybody
 
 struct job_size {
-    int size;
+    int size, cast;  // seats: of ranks, and of as many workers behind them
+    int news;
     struct seat *seats;
     struct book *book;
     struct said {
@@ -69,7 +70,7 @@ static void to_seat(void *ctx, int rank, uint64_t life, const struct meet_messag
 
 // A second: everybody says what is due, and the book answers.
 static void second(struct job_size *j) {
-    for (int i = 0; i < j->size; i++) seat_tick(&j->seats[i], j->now_s);
+    for (int i = 0; i < j->size + j->cast; i++) seat_tick(&j->seats[i], j->now_s);
     j->since_s = cpu_seconds();
     for (int i = 0; i < j->ups; i++) {
         j->bytes += (double)(sizeof j->up[i].m + j->up[i].m.bytes);
@@ -82,12 +83,20 @@ static void second(struct job_size *j) {
     j->now_s += 1;
 }
 
-static struct job_size *size_create(int size) {
+static void hear_news(void *ctx, const struct member_news *n) {
+    ((struct job_size *)ctx)->news++;
+    free(n->data);
+}
+
+static struct job_size *cast_create(int size, int cast) {
     struct job_size *j = xcalloc(1, sizeof *j);
-    *j = (struct job_size){
-        .size = size, .now_s = 10, .deaf = -1, .seats = xcalloc((size_t)size, sizeof *j->seats)};
-    for (int i = 0; i < size; i++) {
-        struct meet_come c = {.member.pid = 100 + i, .machine = (uint64_t)(1 + i / 8)};
+    *j = (struct job_size){.size = size,
+                           .cast = cast,
+                           .now_s = 10,
+                           .deaf = -1,
+                           .seats = xcalloc((size_t)(size + cast), sizeof *j->seats)};
+    for (int i = 0; i < size + cast; i++) {
+        struct meet_come c = {.member.pid = 100 + i, .machine = (uint64_t)(1 + i / 8), .counts = {cast}};
         snprintf(c.member.host, sizeof c.member.host, "h%d", i / 8);
         snprintf(c.member.address, sizeof c.member.address, "10.0.%d.%d", i / 2048, i / 8 % 256);
         j->seats[i] = (struct seat){.rank = i,
@@ -99,13 +108,21 @@ static struct job_size *size_create(int size) {
                                     .ctx = j};
         seat_open(&j->seats[i], &c, IDENTITY);
     }
-    j->book = book_create(&(struct book_options){
-        .size = size, .identity = IDENTITY, .place = "h0:29500", .silent_s = 30, .say = to_seat, .ctx = j});
+    j->book = book_create(&(struct book_options){.size = size,
+                                                 .cast = {{"worker", cast}},
+                                                 .identity = IDENTITY,
+                                                 .place = "h0:29500",
+                                                 .silent_s = 30,
+                                                 .say = to_seat,
+                                                 .news = cast ? hear_news : NULL,
+                                                 .ctx = j});
     return j;
 }
 
+static struct job_size *size_create(int size) { return cast_create(size, 0); }
+
 static void size_destroy(struct job_size *j) {
-    for (int i = 0; i < j->size; i++) seat_close(&j->seats[i]);
+    for (int i = 0; i < j->size + j->cast; i++) seat_close(&j->seats[i]);
     book_destroy(&j->book);
     free(j->seats);
     free(j->up);
@@ -201,6 +218,61 @@ static void test_growth(void **state) {
     }
 }
 
+// A star: they come, each says a word, one text is for all, they are there, and they leave. Each costs what it costs alone.
+static void run_cast(int cast, double each[4]) {
+    struct job_size *j = cast_create(1, cast);
+    char text[PUT] = "", word[PART] = "";
+    double n = cast, messages, cpu_s;
+    second(j);
+    second(j);
+    for (int i = 1; i <= cast; i++) assert_true(seat_in(&j->seats[i]));
+    each[0] = j->messages / (n + 1);
+    messages = j->messages;
+    for (int i = 1; i <= cast; i++) seat_put(&j->seats[i], MEET_SAY, "word", word, sizeof word);
+    second(j);
+    second(j);
+    each[1] = (double)j->news / (n + 1);
+    struct seat_want *w = xcalloc((size_t)cast + 1, sizeof *w);
+    for (int i = 1; i <= cast; i++) {
+        w[i].named = (struct meet_named){.name = "text"};
+        seat_want(&j->seats[i], &w[i]);
+    }
+    second(j);
+    seat_put(&j->seats[0], MEET_PUT, "text", text, sizeof text);
+    second(j);
+    second(j);
+    for (int i = 1; i <= cast; i++) {
+        assert_int_equal(w[i].bytes, PUT);
+        free(w[i].data);
+        seat_unwant(&j->seats[i], &w[i]);
+    }
+    free(w);
+    j->bytes = 0;
+    cpu_s = j->cpu_s;
+    for (int i = 0; i < SECONDS; i++) second(j);
+    each[2] = j->bytes / ((n + 1) * SECONDS);
+    double beat_ms = 1e3 * (j->cpu_s - cpu_s) / SECONDS;
+    for (int i = 1; i <= cast; i++) seat_put(&j->seats[i], MEET_BYE, "", NULL, 0);
+    second(j);
+    second(j);
+    assert_int_equal(book_cast(j->book), 0);
+    assert_int_equal(j->news, 1 + 3 * cast);
+    each[3] = (j->messages - messages) / (n + 1);
+    printf("%5d workers: %.3f s in all; a second %7.1f KB, %7.3f ms\n", cast, j->cpu_s,
+           1e-3 * each[2] * (n + 1), beat_ms);
+    size_destroy(j);
+}
+
+static void test_growth_of_a_cast(void **state) {
+    (void)state;
+    double few[4], many[4];
+    run_cast(15, few);
+    run_cast(4095, many);
+    for (int i = 0; i < 4; i++)
+        if (many[i] > 1.1 * few[i] || few[i] > 1.1 * many[i])
+            fail_msg("row %d: of each of few %g, of many %g", i, few[i], many[i]);
+}
+
 // A table may be on its way for long: whoever has it not asks for it after pauses that double.
 static void test_tables_are_not_said_at_every_question(void **state) {
     (void)state;
@@ -241,7 +313,7 @@ static void test_what_is_over_is_not_kept(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_growth),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_growth), cmocka_unit_test(test_growth_of_a_cast),
                                        cmocka_unit_test(test_tables_are_not_said_at_every_question),
                                        cmocka_unit_test(test_what_is_over_is_not_kept)};
     for (int i = 1; i < argc; i++) run(atoi(argv[i]));

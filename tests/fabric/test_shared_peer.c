@@ -2,6 +2,7 @@
 // pipe.
 #include <arpa/inet.h>
 #include <errno.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -172,8 +173,9 @@ static void test_another_key(void **state) {
         end(&b);
         if (i) kill(a.pid, SIGTERM);
         end(&a);
-        is_said(&b,
-                "does not let it in: the job's key (STARRING_JOB_KEY) differs there, or one side has none");
+        is_said(
+            &b,
+            "does not let this process in: the job's key (STARRING_JOB_KEY) differs there, or one side has none");
         if (!i) is_said(&a, "somebody came with another STARRING_JOB_KEY, or with none");
     }
     struct rendezvous_options zero = options(free_port(), 0, 2, 6);
@@ -194,7 +196,7 @@ static void test_the_port_is_in_use(void **state) {
     struct child a = start(&zero, NULL, NULL);
     end(&a);
     close(fd);
-    is_said(&a, "rank 0 cannot listen at 127.0.0.1:");
+    is_said(&a, "rank 0: cannot listen at 127.0.0.1:");
     is_said(&a, "Address already in use; give the job another port");
 }
 
@@ -422,7 +424,7 @@ static void test_a_wait_has_a_deadline(void **state) {
     struct child a = start(&zero, NULL, nobody_puts), b = start(&one, NULL, nobody_puts);
     end(&a);
     end(&b);
-    is_said(&a, "rank 0 has waited 2 s at 127.0.0.1:");
+    is_said(&a, "rank 0: waited 2 s at 127.0.0.1:");
     is_said(&a, "for \"x\"");
     assert_int_equal(b.status, 0);
 }
@@ -450,10 +452,11 @@ static int stranger(int port) {
     return said ? fd : (close(fd), -1);
 }
 
+#define STRANGERS 400
 // However many connect, the meeting keeps descriptors for itself, and the ranks that have come.
 static void test_strangers_without_end(void **state) {
     (void)state;
-    int port = free_port(), fds[200], open = 200;
+    int port = free_port(), fds[STRANGERS], open = STRANGERS;
     struct rendezvous_options zero = options(port, 0, 2, 20), one = options(port, 1, 2, 20);
     char c;
     assert_int_equal(pipe(held) || pipe(met), 0);
@@ -461,34 +464,223 @@ static void test_strangers_without_end(void **state) {
     close(held[0]);
     for (int i = 0; i < 2; i++) assert_int_equal(read(met[0], &c, 1), 1);
     close(met[0]), close(met[1]);
-    for (int i = 0; i < 200; i++) fds[i] = stranger(port);
-    for (int tries = 0; open > 66 && tries < 1000; tries++, usleep(20000)) {
+    for (int i = 0; i < STRANGERS; i++) fds[i] = stranger(port);
+    for (int tries = 0; open > 257 && tries < 1000; tries++, usleep(20000)) {
         char some[256];
         open = 0;
-        for (int i = 0; i < 200; i++) {
+        for (int i = 0; i < STRANGERS; i++) {
             ssize_t got = fds[i] < 0 ? 0 : recv(fds[i], some, sizeof some, MSG_DONTWAIT);
             open += got > 0 || (got < 0 && errno == EAGAIN);
         }
     }
-    assert_in_range(open, 1, 66);
+    assert_in_range(open, 1, 257);
     close(held[1]);
     end(&a);
     end(&b);
     assert_true(a.status == 0 && b.status == 0);
-    for (int i = 0; i < 200; i++)
+    for (int i = 0; i < STRANGERS; i++)
         if (fds[i] >= 0) close(fds[i]);
+}
+
+// ---------------------------------------------------------------- roles that come and go
+// Member 0 is this process, which is a meeting of its own; workers and servers are children.
+static struct rendezvous_options of_star(int port, int member, double silent_s) {
+    struct rendezvous_options o = options(port, member, 1, 20);
+    o.cast[0] = (struct meet_role){"worker", 2};
+    o.cast[1] = (struct meet_role){"server", 1};
+    o.first = "the scheduler";
+    o.silent_s = silent_s;
+    o.beat_s = 0.05;
+    o.anew = true;
+    return o;
+}
+
+enum { WORKER_0 = 1, WORKER_1, SERVER_0 };
+
+static struct rendezvous *open_star(bool anew, double silent_s) {
+    struct rendezvous_options o = of_star(0, 0, silent_s);
+    o.anew = anew;
+    struct rendezvous *r = rendezvous_open(&o);
+    assert_non_null(r);
+    assert_in_range(rendezvous_port(r), 1, 65535);
+    return r;
+}
+
+static struct child start_role(struct rendezvous *r, int member, rank_body *body) {
+    struct rendezvous_options o = of_star(rendezvous_port(r), member, 20);
+    return start(&o, NULL, body);
+}
+
+// The next news of the cast is that.
+static struct member_news hears(struct rendezvous *r, enum member_news_kind kind, int member,
+                                const char *words) {
+    struct member_news n;
+    struct pollfd on = {.fd = rendezvous_news_fd(r), .events = POLLIN};
+    do
+        if (!rendezvous_news(r, &n) && (n.member = 0, poll(&on, 1, 60000)) != 1)
+            fail_msg("no news of %s", words);
+    while (!n.member);
+    if (n.kind != kind || n.member != member || (!strstr(n.why, words) && strcmp(n.word, words) != 0))
+        fail_msg("not \"%s\" of member %d, but news %d of member %d: \"%s\" %s", words, member, n.kind,
+                 n.member, n.word, n.why);
+    free(n.data);
+    return n;
+}
+
+static int says_how_it_ended(struct rendezvous *r) {
+    while (!rendezvous_end(r)) usleep(10000);
+    return (fail)("end %d: %s", rendezvous_end(r), rendezvous_ended(r));
+}
+
+static int works(struct rendezvous *r, int member, int size) {
+    uint64_t life = rendezvous_life(r);
+    (void)size;
+    if (rendezvous_say(r, "life", &life, sizeof life) || strcmp(rendezvous_address(r), "127.0.0.1")) return 1;
+    char *start = rendezvous_get(r, "start", NULL);
+    int rc = start && !strcmp(start, "begin") ? 0 : (fail)("it was told %s", start ? start : "nothing");
+    free(start);
+    if (rendezvous_say(r, "done", &member, sizeof member)) return 1;
+    return rc;
+}
+
+static int waits(struct rendezvous *r, int member, int size) {
+    (void)member, (void)size;
+    rendezvous_say(r, "in", NULL, 0);
+    return says_how_it_ended(r);
+}
+
+static atomic_uint_least64_t no_turns = 1;
+
+static int does_not_turn(struct rendezvous *r, int member, int size) {
+    (void)member, (void)size;
+    rendezvous_turns(r, &no_turns);
+    return says_how_it_ended(r);
+}
+
+static void test_roles_come_and_go(void **state) {
+    (void)state;
+    for (int keyed = 0; keyed < 2; keyed++) {
+        if (keyed) setenv("STARRING_JOB_KEY", KEY, 1);
+        struct rendezvous *r = open_star(false, 20);
+        uint64_t lives[4];
+        struct child c[4];
+        for (int member = 1; member < 4; member++) {
+            c[member] = start_role(r, member, works);
+            struct member_news n = hears(r, MEMBER_CAME, member, "");
+            assert_int_equal(n.pid, c[member].pid);
+            lives[member] = n.life;
+            assert_int_equal(hears(r, MEMBER_SAID, member, "life").life, n.life);
+        }
+        struct child second = start_role(r, WORKER_1, NULL);
+        hears(r, MEMBER_REFUSED, WORKER_1, "worker 1 is already here, process ");
+        end(&second);
+        is_said(&second, "every one joins once");
+        rendezvous_put(r, "start", "begin", 5);
+        for (int left = 0; left < 6;) {
+            struct member_news n;
+            if (!rendezvous_news(r, &n)) {
+                usleep(1000);
+                continue;
+            }
+            assert_int_equal(n.life, lives[n.member]);
+            assert_true(n.kind == MEMBER_LEFT || !strcmp(n.word, "done"));
+            free(n.data);
+            left++;
+        }
+        for (int member = 1; member < 4; member++) {
+            end(&c[member]);
+            assert_string_equal(c[member].said, "");
+            assert_int_equal(c[member].status, 0);
+        }
+        assert_int_equal(rendezvous_close(&r), 0);
+        unsetenv("STARRING_JOB_KEY");
+    }
+}
+
+static void test_a_meeting_without_a_key(void **state) {
+    (void)state;
+    setenv("STARRING_JOB_KEY", KEY, 1);
+    struct rendezvous_options zero = of_star(0, 0, 20), one;
+    zero.open = true;
+    struct rendezvous *r = rendezvous_open(&zero);
+    one = of_star(rendezvous_port(r), WORKER_0, 20);
+    struct child shut_out = start(&one, KEY, NULL);
+    end(&shut_out);
+    is_said(&shut_out, "what listens at 127.0.0.1:");
+    one.open = true;
+    struct child in = start(&one, KEY, NULL);
+    end(&in);
+    assert_int_equal(in.status, 0);
+    assert_int_equal(rendezvous_close(&r), 0);
+    unsetenv("STARRING_JOB_KEY");
+}
+
+static struct child comes(struct rendezvous *r, int member) {
+    struct child c = start_role(r, member, waits);
+    hears(r, MEMBER_CAME, member, "");
+    hears(r, MEMBER_SAID, member, "in");
+    return c;
+}
+
+static void ends(struct child *c, const char *words) {
+    kill(c->pid, SIGCONT);
+    end(c);
+    is_said(c, words);
+}
+
+// Stopped, while another one comes; given up; killed; and the end of all.
+static void test_roles_that_are_lost(void **state) {
+    (void)state;
+    struct rendezvous *r = open_star(true, 3600);
+    struct child old = comes(r, WORKER_0), new = start_role(r, WORKER_0, (kill(old.pid, SIGSTOP), waits));
+    hears(r, MEMBER_LOST, WORKER_0, "replaced");
+    uint64_t life = hears(r, MEMBER_CAME, WORKER_0, "").life;
+    hears(r, MEMBER_SAID, WORKER_0, "in");
+    ends(&old, "end 4: worker 0 has been started again");
+    rendezvous_give_up(r, WORKER_0, life, "worker 0 is too slow");
+    ends(&new, "end 4: worker 0 is too slow");
+    struct child killed = comes(r, SERVER_0);
+    kill(killed.pid, SIGKILL);
+    hears(r, MEMBER_LOST, SERVER_0, "has gone: its connection has closed");
+    end(&killed);
+    struct child last = comes(r, SERVER_0);
+    rendezvous_abort(r, "the loss is not finite");
+    ends(&last, "end 1: the loss is not finite");
+    assert_int_equal(rendezvous_close(&r), -1);
+}
+
+// Stopped for too long, or with a thread that does not turn; and a scheduler that leaves.
+static void test_roles_that_are_silent(void **state) {
+    (void)state;
+    struct rendezvous *r = open_star(true, 3);
+    struct child stopped = comes(r, WORKER_0);
+    kill(stopped.pid, SIGSTOP);
+    hears(r, MEMBER_LOST, WORKER_0, "silent");
+    ends(&stopped, "end 3: the scheduler at 127.0.0.1:");
+    struct rendezvous_options o = of_star(rendezvous_port(r), WORKER_1, 20);
+    o.deadline_s = 3;
+    struct child c = start(&o, NULL, does_not_turn);
+    hears(r, MEMBER_CAME, WORKER_1, "");
+    hears(r, MEMBER_LOST, WORKER_1, "silent");
+    kill(c.pid, SIGKILL);
+    end(&c);
+    struct child last = comes(r, WORKER_0);
+    assert_int_equal(rendezvous_close(&r), 0);
+    ends(&last, "end 1: the job has ended");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks_meet_and_talk),   cmocka_unit_test(test_one_never_comes),
-        cmocka_unit_test(test_rank_0_never_comes),    cmocka_unit_test(test_another_key),
-        cmocka_unit_test(test_the_port_is_in_use),    cmocka_unit_test(test_a_name_without_an_address),
-        cmocka_unit_test(test_lists_of_interfaces),   cmocka_unit_test(test_a_killed_rank_is_named),
-        cmocka_unit_test(test_a_watch_is_told),       cmocka_unit_test(test_a_goodbye_that_is_missed),
-        cmocka_unit_test(test_rank_0_is_killed),      cmocka_unit_test(test_one_gives_up),
-        cmocka_unit_test(test_a_wait_has_a_deadline), cmocka_unit_test(test_looking_does_not_wait),
-        cmocka_unit_test(test_strangers_without_end),
+        cmocka_unit_test(test_ranks_meet_and_talk),     cmocka_unit_test(test_one_never_comes),
+        cmocka_unit_test(test_rank_0_never_comes),      cmocka_unit_test(test_another_key),
+        cmocka_unit_test(test_the_port_is_in_use),      cmocka_unit_test(test_a_name_without_an_address),
+        cmocka_unit_test(test_lists_of_interfaces),     cmocka_unit_test(test_a_killed_rank_is_named),
+        cmocka_unit_test(test_a_watch_is_told),         cmocka_unit_test(test_a_goodbye_that_is_missed),
+        cmocka_unit_test(test_rank_0_is_killed),        cmocka_unit_test(test_one_gives_up),
+        cmocka_unit_test(test_a_wait_has_a_deadline),   cmocka_unit_test(test_looking_does_not_wait),
+        cmocka_unit_test(test_strangers_without_end),   cmocka_unit_test(test_roles_come_and_go),
+        cmocka_unit_test(test_a_meeting_without_a_key), cmocka_unit_test(test_roles_that_are_lost),
+        cmocka_unit_test(test_roles_that_are_silent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

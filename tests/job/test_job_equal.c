@@ -201,7 +201,7 @@ static void scheduler_address(const struct job_place *p, pid_t pid, char address
     assert_true(*address);
 }
 
-// Scheduler, servers and workers started one by one, as on many machines; ranks given out by the scheduler.
+// Scheduler, servers and workers started one by one, as on many machines.
 static void roles_one_by_one(void **state) {
     const struct job_place *p = *state;
     struct setting s = {"gpt2.json", "bf16", 2};
@@ -217,7 +217,8 @@ static void roles_one_by_one(void **state) {
     pids[0] = job_start(p, "scheduler --bind tcp://127.0.0.1:* %s", options);
     scheduler_address(p, pids[0], address);
     for (int i = 1; i < 5; i++)
-        pids[i] = job_start(p, "%s --scheduler %s %s", i < 3 ? "worker" : "server", address, options);
+        pids[i] = job_start(p, "%s --rank %d --scheduler %s %s", i < 3 ? "worker" : "server", (i - 1) % 2,
+                            address, options);
     for (int i = 0; i < 5; i++) {
         struct job_output o = job_wait(p, pids[i], 60);
         if (o.status) fail_msg("process %d: status %d\n%s", i, o.status, o.err);

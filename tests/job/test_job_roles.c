@@ -1,4 +1,5 @@
 // The star's roles started by hand say what they wait for, and the last to leave prints the table.
+#include <netinet/in.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cjson/cJSON.h>
@@ -37,6 +39,14 @@ static void await(const struct job_place *p, pid_t pid, const char *text, char l
     }
 }
 
+static bool has_ipv6(void) {
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool has = fd >= 0 && bind(fd, (struct sockaddr *)&six, sizeof six) == 0;
+    if (fd >= 0) close(fd);
+    return has;
+}
+
 static void assert_done(const struct job_place *p, pid_t pid, const char *who) {
     struct job_output o = job_wait(p, pid, 60);
     if (o.status) fail_msg("%s: status %d\n%s", who, o.status, o.err);
@@ -46,22 +56,31 @@ static void assert_done(const struct job_place *p, pid_t pid, const char *who) {
 static void who_is_waited_for(void **state) {
     const struct job_place *p = *state;
     char line[160], expected[320];
-    pid_t scheduler = job_start(p, "scheduler " SHARED);
-    await(p, scheduler, "waiting for 1 of 1 workers and 1 of 1 servers at tcp://", line);
-    char *address = xstrdup(strstr(line, "tcp://"));
-    pid_t worker = job_start(p, "worker " SHARED " --no-weights --scheduler %s", address);
-    snprintf(expected, sizeof expected, "waiting for the scheduler at %s", address);
-    await(p, worker, expected, line);
-    await(p, worker, "waiting for the other workers and the servers of the job at ", line);
-    snprintf(expected, sizeof expected, "waiting for 0 of 1 workers and 1 of 1 servers at %s", address);
-    await(p, scheduler, expected, line);
-    pid_t server = job_start(p, "server " SHARED " --scheduler %s", address);
-    snprintf(expected, sizeof expected, "waiting for the scheduler at %s", address);
-    await(p, server, expected, line);
-    assert_done(p, worker, "worker");
-    assert_done(p, server, "server");
-    assert_done(p, scheduler, "scheduler");
-    free(address);
+    const char *hosts[] = {"127.0.0.1", "[::1]"};
+    for (int i = 0; i < 1 + has_ipv6(); i++) {
+        pid_t scheduler = job_start(p, "scheduler " SHARED " --bind tcp://%s:*", hosts[i]);
+        snprintf(expected, sizeof expected, "listening on tcp://%s:", hosts[i]);
+        await(p, scheduler, expected, line);
+        snprintf(expected, sizeof expected,
+                 "waiting for 1 of 1 workers and 1 of 1 servers at tcp://%s:", hosts[i]);
+        await(p, scheduler, expected, line);
+        char *address = xstrdup(strstr(line, "tcp://"));
+        pid_t worker = job_start(p, "worker " SHARED " --rank 0 --no-weights --scheduler %s", address);
+        snprintf(expected, sizeof expected, "waiting for the scheduler at %s", address);
+        await(p, worker, expected, line);
+        await(p, worker, "waiting for the other workers and the servers of the job at ", line);
+        snprintf(expected, sizeof expected, "waiting for 0 of 1 workers and 1 of 1 servers at %s", address);
+        await(p, scheduler, expected, line);
+        pid_t server =
+            job_start(p, "server " SHARED " --rank 0 --scheduler %s --set parameter_server.bind=tcp://%s:*",
+                      address, hosts[i]);
+        snprintf(expected, sizeof expected, "waiting for the scheduler at %s", address);
+        await(p, server, expected, line);
+        assert_done(p, worker, "worker");
+        assert_done(p, server, "server");
+        assert_done(p, scheduler, "scheduler");
+        free(address);
+    }
 }
 
 // Roles that train started leave speaking to it.
@@ -190,8 +209,7 @@ static void one_table(void **state) {
     forget(&s);
 }
 
-// An earlier run is kept unless worker 0 has --force. The refusal comes before the login, so that no other role
-// waits for this one.
+// An earlier run is kept unless worker 0 has --force. The refusal comes before anybody is waited for.
 static void an_earlier_run(void **state) {
     struct star s = {.p = *state, .dir = "again"};
     start_star(&s, "--steps 2", "--no-weights", NULL);
@@ -294,9 +312,10 @@ static void out_at_the_worker_alone(void **state) {
     pid_t scheduler = job_start(p, "scheduler " SHARED);
     await(p, scheduler, "listening on tcp://", said);
     char *address = xstrdup(strstr(said, "tcp://"));
-    pid_t server = job_start(p, "server " SHARED " --scheduler %s", address);
+    pid_t server = job_start(p, "server " SHARED " --rank 0 --scheduler %s", address);
     await(p, server, "no --out: this server leaves no report, ", said);
-    pid_t worker = job_start(p, "worker " SHARED " --no-weights --scheduler %s --out alone", address);
+    pid_t worker =
+        job_start(p, "worker " SHARED " --rank 0 --no-weights --scheduler %s --out alone", address);
     struct job_output o = job_wait(p, worker, 60);
     snprintf(line, sizeof line,
              "alone/ranks/worker-0.json; the last rank to leave prints the table, which still wants the "
@@ -372,8 +391,8 @@ static void early_ends(void **state) {
 // Another port than the one asked for would be waited at by nobody.
 static void ports_beyond_the_last(void **state) {
     static const char *const roles[] = {"scheduler " SHARED " --bind tcp://127.0.0.1:99999",
-                                        "worker " SHARED " --scheduler tcp://127.0.0.1:70000",
-                                        "server " SHARED " --scheduler tcp://127.0.0.1:80x"};
+                                        "worker " SHARED " --rank 0 --scheduler tcp://127.0.0.1:70000",
+                                        "server " SHARED " --rank 0 --scheduler tcp://127.0.0.1:80x"};
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
         struct job_output o = job_run(*state, "%s", roles[i]);
         assert_int_not_equal(o.status, 0);
@@ -383,7 +402,7 @@ static void ports_beyond_the_last(void **state) {
     }
 }
 
-// By number, or any: what is said to one too many.
+// What is said to one too many, and to one that does not say which it is.
 static void one_too_many(void **state) {
     struct star s = {.p = *state, .dir = "run"};
     start_star(&s, "--steps 100000", "--no-weights", NULL);
@@ -392,9 +411,14 @@ static void one_too_many(void **state) {
     double until = now_seconds() + 60;
     while (job_lines(s.p, s.dir) < 2 && now_seconds() < until) usleep(1000);
     struct job_output o =
-        job_run(s.p, "server " STAR " --steps 100000 --scheduler %s", strstr(line, "tcp://"));
+        job_run(s.p, "server " STAR " --steps 100000 --rank 1 --scheduler %s", strstr(line, "tcp://"));
     assert_int_equal(o.status, 1);
-    if (!strstr(o.err, "no place for another server: all are here")) fail_msg("%s", o.err);
+    if (!strstr(o.err, "server 1 is already here")) fail_msg("%s", o.err);
+    job_output_free(&o);
+    o = job_run(s.p, "server " STAR " --steps 100000 --scheduler %s", strstr(line, "tcp://"));
+    assert_int_equal(o.status, EXIT_USAGE);
+    if (!strstr(o.err, "starring server needs --rank R, which one of the job's it is: 0 to 1"))
+        fail_msg("%s", o.err);
     job_output_free(&o);
     kill(s.pid[1], SIGTERM);
     all_leave(&s);

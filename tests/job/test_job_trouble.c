@@ -108,7 +108,7 @@ static void both_passes_are_slow(void **state) {
 }
 
 // Slow is not dead: a worker that computes for two deadlines is waited for and named, once. The deadline is long
-// enough for the login, and half of it for a heartbeat, of processes that wait for a core. In ps:async worker 0 may take
+// enough for the start, and half of it for a heartbeat, of processes that wait for a core. In ps:async worker 0 may take
 // the job's whole budget before worker 1 has a core: then nobody is slow, and the run is made again.
 static void slow_is_not_dead(void **state) {
     const struct job_place *p = *state;

@@ -1,6 +1,6 @@
 // Lost roles: the star as processes, one of them killed, interrupted or hung in the middle of the
 // run. Every other role ends with an error that names it, by the deadline.
-#include "test_ps_job.h"
+#include "test_ps_star.h"
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -24,7 +24,7 @@ struct shared {
     _Atomic int hang;  // worker 1 stays there, alive
 };
 
-struct job {
+struct star {
     struct toy_case t;
     struct config c;
     struct layout *l;
@@ -35,13 +35,6 @@ struct job {
 static _Atomic int stopped;
 static void on_term(int sig) { atomic_store(&stopped, sig); }
 
-static int on_bound(void *ctx, const char *address) {
-    struct shared *b = ctx;
-    snprintf(b->address, sizeof b->address, "%s", address);
-    atomic_store(&b->bound, 1);
-    return 0;
-}
-
 static int on_step(void *ctx, int rank, int64_t step) {
     struct shared *b = ctx;
     atomic_store(&b->step[rank], step);
@@ -51,7 +44,7 @@ static int on_step(void *ctx, int rank, int64_t step) {
 }
 
 // A child's whole life: role number `i`.
-static void role_run(struct job *s, int i) {
+static void role_run(struct star *s, int i) {
     struct ps_role_options o = {.config = &s->c,
                                 .layout = s->l,
                                 .scheduler = s->shared->address,
@@ -59,28 +52,29 @@ static void role_run(struct job *s, int i) {
                                 .stop = &stopped};
     signal(SIGTERM, on_term);
     error_quiet(1);
+    bool worker = i > SERVERS;
+    o.rank = worker ? i - 1 - SERVERS : i - 1;
     if (i == 0) {
+        o.meet = meeting_of_test(&s->c, s->shared->address);
+        atomic_store(&s->shared->bound, 1);
         o.scheduler = "tcp://127.0.0.1:*";
-        o.key = key_of_test();
-        o.on_bound = on_bound;
-        o.ctx = s->shared;
         s->shared->rc[i] = ps_scheduler_run(&o);
-        snprintf(s->shared->error[i], 512, "%s", error_last());
-    } else if (i <= SERVERS) {
-        o.rank = i - 1;
+    } else if (!(o.meet = member_come(&o, worker ? PS_WORKER : PS_SERVER, 1, true))) {
+        s->shared->rc[i] = -1;
+    } else if (!worker) {
         s->shared->rc[i] = ps_server_run(&o, NULL);
-        snprintf(s->shared->error[i], 512, "%s", error_last());
     } else {
         struct toy_worker_result r = {0};
-        o.rank = i - 1 - SERVERS;
         struct toy_worker_options w = {.t = &s->t, .role = o, .on_step = on_step, .ctx = s->shared};
         toy_worker_run(&w, &r);
         s->shared->rc[i] = r.rc;
-        snprintf(s->shared->error[i], 512, "%s", r.error);
+        error_take_over(r.error);
     }
+    leave_of_test(&o.meet);
+    snprintf(s->shared->error[i], 512, "%s", error_last());
 }
 
-static void job_start(struct job *s, float clip, int64_t steps) {
+static void job_start(struct star *s, float clip, int64_t steps) {
     s->t = (struct toy_case){.dtype = DT_BF16,
                              .consistency = "sync",
                              .workers = WORKERS,
@@ -106,14 +100,14 @@ static void job_start(struct job *s, float clip, int64_t steps) {
     }
 }
 
-static void wait_step(struct job *s, int worker) {
+static void wait_step(struct star *s, int worker) {
     double end = now_seconds() + LIMIT_S;
     while (atomic_load(&s->shared->step[worker]) < VICTIM_STEP && now_seconds() < end) usleep(1000);
     assert_true(atomic_load(&s->shared->step[worker]) >= VICTIM_STEP);
 }
 
 // Waits for everyone but `except` (-1: nobody); whoever is still there after `limit_s` has hung.
-static void wait_others(struct job *s, int except, double limit_s) {
+static void wait_others(struct star *s, int except, double limit_s) {
     double end = now_seconds() + limit_s;
     for (int i = 0; i < ROLES; i++) {
         int status = 0;
@@ -133,13 +127,13 @@ static void wait_others(struct job *s, int except, double limit_s) {
     }
 }
 
-static void job_end(struct job *s) {
+static void job_end(struct star *s) {
     munmap(s->shared, sizeof *s->shared);
     layout_destroy(&s->l);
 }
 
 // Everyone but the victim failed and says so in these words.
-static void check_told(struct job *s, int victim, const char *words) {
+static void check_told(struct star *s, int victim, const char *words) {
     for (int i = 0; i < ROLES; i++) {
         if (i == victim) continue;
         assert_int_equal(s->shared->rc[i], -1);
@@ -149,7 +143,7 @@ static void check_told(struct job *s, int victim, const char *words) {
 }
 
 static void kill_case(int victim, float clip, const char *words) {
-    struct job s;
+    struct star s;
     job_start(&s, clip, 100000);
     wait_step(&s, 1);
     assert_int_equal(kill(s.pid[victim], SIGKILL), 0);
@@ -177,7 +171,7 @@ static void test_scheduler_killed(void **state) {
 
 // A process that is there but does nothing: named by the deadline, with its step.
 static void stop_case(int victim, const char *words) {
-    struct job s;
+    struct star s;
     job_start(&s, 0.0f, 100000);
     wait_step(&s, 1);
     assert_int_equal(kill(s.pid[victim], SIGSTOP), 0);
@@ -200,7 +194,7 @@ static void test_server_stopped(void **state) {
 // waited for.
 static void test_worker_slow(void **state) {
     (void)state;
-    struct job s;
+    struct star s;
     job_start(&s, 0.5f, VICTIM_STEP + 3);
     atomic_store(&s.shared->hang, 1);
     wait_step(&s, 1);
@@ -215,7 +209,7 @@ static void test_worker_slow(void **state) {
 // Asked to end, a worker says so with its step, and all workers leave after the same one; the job ends well.
 static void test_asked_to_end(void **state) {
     (void)state;
-    struct job s;
+    struct star s;
     job_start(&s, 0.0f, 100000);
     wait_step(&s, 0);
     assert_int_equal(kill(s.pid[1 + SERVERS], SIGTERM), 0);
@@ -229,7 +223,7 @@ static void test_asked_to_end(void **state) {
 
 // Ctrl-C at the scheduler or a server ends all of them.
 static void interrupt_case(int role) {
-    struct job s;
+    struct star s;
     job_start(&s, 0.0f, 100000);
     wait_step(&s, 0);
     assert_int_equal(kill(s.pid[role], SIGTERM), 0);
@@ -247,7 +241,7 @@ static void test_interrupted(void **state) {
 // No role is lost: all processes end well, in whatever order they end.
 static void test_no_loss(void **state) {
     (void)state;
-    struct job s;
+    struct star s;
     job_start(&s, 0.5f, 4);
     wait_others(&s, -1, LIMIT_S);
     for (int i = 0; i < ROLES; i++) assert_int_equal(s.shared->rc[i], 0);

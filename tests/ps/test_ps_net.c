@@ -1,5 +1,5 @@
 // The star over real sockets, roles as threads: the same bits as the plain trainer, predicted bytes
-// equal counted ones, and logins that must be refused.
+// equal counted ones, and members that must be refused.
 #include "ps/net/medium.h"
 #include "shared/core/processors.h"
 #include "test_ps_star.h"
@@ -201,20 +201,20 @@ static void test_no_scheduler(void **state) {
     (void)state;
     struct toy_case t = base_case();
     struct job *j = job_create(&t);
-    struct toy_worker_result r = {0};
-    struct toy_worker_options o = {.t = &t};
     j->c.ps.deadline_ms = 400;
-    o.role = (struct ps_role_options){
+    struct ps_role_options o = {
         .config = &j->c, .layout = j->l, .scheduler = "tcp://127.0.0.1:9", .key = key_of_test()};
     error_quiet(1);
-    toy_worker_run(&o, &r);
-    assert_int_equal(r.rc, -1);
-    assert_non_null(strstr(r.error, "no scheduler answered at tcp://127.0.0.1:9"));
-    assert_int_equal(ps_server_run(&o.role, NULL), -1);
-    o.role.scheduler = "nonsense";
-    assert_int_equal(ps_server_run(&o.role, NULL), -1);
+    struct ps_identity id = {.role = PS_WORKER};
+    char at[NET_ADDRESS_MAX];
+    o.meet = member_come(&o, PS_WORKER, 1, true);
+    assert_non_null(o.meet);
+    assert_int_equal(member_find(&o, &id, at), -1);
+    assert_non_null(strstr(error_last(), "127.0.0.1:9"));
+    rendezvous_close(&o.meet);
+    o.scheduler = "nonsense";
+    assert_null(member_come(&o, PS_SERVER, 1, true));
     assert_non_null(strstr(error_last(), "nonsense"));
-    assert_int_equal(ps_scheduler_run(&o.role), -1);
     error_quiet(0);
     job_destroy(j);
 }

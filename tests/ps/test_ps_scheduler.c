@@ -1,4 +1,4 @@
-// Single messages to the scheduler: logins, steps, gathers, who is missing, who is lost.
+// Single messages to the scheduler, and words of the book: who comes, steps, gathers, who is missing, who is lost.
 #include "ps/job/timing.h"
 #include "ps/scheduler/rounds.h"
 #include "test_ps_log.h"
@@ -7,8 +7,18 @@
 struct fixture {
     struct sim *sim;
     struct log log;
+    struct met met;
     struct scheduler_core *core;
 };
+
+static struct scheduler_options options_of(struct fixture *f) {
+    return (struct scheduler_options){.config = &f->sim->c,
+                                      .map = f->sim->map,
+                                      .manifest = {.hash = 5},
+                                      .job = SIM_JOB,
+                                      .port = {&f->log, log_send},
+                                      .meeting = met_port(&f->met)};
+}
 
 static struct fixture *fixture_create(void) {
     struct toy_case t = {.dtype = DT_F16,
@@ -21,11 +31,7 @@ static struct fixture *fixture_create(void) {
     struct fixture *f = xcalloc(1, sizeof *f);
     f->sim = sim_create(&t);
     f->sim->c.ps.deadline_ms = 4000;
-    struct scheduler_options o = {.config = &f->sim->c,
-                                  .map = f->sim->map,
-                                  .manifest = {.hash = 5},
-                                  .job = SIM_JOB,
-                                  .port = {&f->log, log_send}};
+    struct scheduler_options o = options_of(f);
     f->core = scheduler_core_create(&o);
     return f;
 }
@@ -36,52 +42,73 @@ static void fixture_destroy(struct fixture *f) {
     free(f);
 }
 
-static int tell(struct fixture *f, enum ps_role role, int rank, struct wire_header h, double now) {
-    struct ps_frame *frame =
-        h.kind == WIRE_HELLO && role == PS_SERVER ? sim_frame(f->sim, xstrdup("tcp://y:1\n"), 10) : NULL;
+#define W(w)        (60 + (uint64_t)(w))  // lives
+#define SERVER_LIFE 70
+
+static void tell(struct fixture *f, enum ps_role role, int rank, struct wire_header h, double now) {
     h.role = role;
     h.rank = rank;
-    if (!h.incarnation) h.incarnation = 50 + (uint64_t)(role * 10 + rank);
-    if (!h.manifest) h.manifest = 5;
-    if (!h.job) h.job = SIM_JOB;
+    h.incarnation = role == PS_WORKER ? W(rank) : SERVER_LIFE;
+    h.job = SIM_JOB;
     f->log.count = 0;
-    int member = scheduler_core_message(f->core, &h, frame, now);
+    scheduler_core_message(f->core, &h, now);
     if (!scheduler_core_error(f->core)[0]) scheduler_core_tick(f->core, now);
-    return member;
 }
 
-static void login_all(struct fixture *f) {
-    struct wire_header hello = {.kind = WIRE_HELLO};
-    assert_int_equal(tell(f, PS_WORKER, 0, hello, 0), 0);
-    assert_int_equal(tell(f, PS_WORKER, 1, hello, 0), 1);
-    assert_int_equal(tell(f, PS_SERVER, 0, hello, 0), 2);
-    assert_int_equal(logged(&f->log, 0, WIRE_START), 0);
-    assert_int_equal(tell(f, PS_SHARD, 0, hello, 0), 3);
-    assert_int_equal(logged(&f->log, 0, WIRE_START) + logged(&f->log, 1, WIRE_START), 2);
+static void book_says(struct fixture *f, struct member_news n, double now) {
+    f->log.count = 0;
+    met_tell(f->core, n, now);
+    if (!scheduler_core_error(f->core)[0]) scheduler_core_tick(f->core, now);
 }
 
-static void test_login(void **state) {
+static void come_all(struct fixture *f) {
+    for (int w = 0; w < 2; w++) met_joins_epoch(f->core, w, W(w), 0, 0, 0);
+    scheduler_core_tick(f->core, 0);
+    assert_int_equal(f->met.starts, 0);
+    met_joins_epoch(f->core, 2, SERVER_LIFE, 0, 1, 0);
+    scheduler_core_tick(f->core, 0);
+    assert_int_equal(f->met.starts, 2);
+}
+
+// Who is of another run, or says nothing of itself, is given up, and its place is free; who does not come is named with that.
+static void test_start(void **state) {
     (void)state;
     struct fixture *f = fixture_create();
-    struct wire_header h = {.kind = WIRE_HELLO, .manifest = 6};
-    assert_int_equal(tell(f, PS_WORKER, 0, h, 0), -1);
-    assert_int_equal(f->log.sent[0].h.kind, WIRE_REFUSED);
-    assert_non_null(strstr(f->log.sent[0].h.text, "does not say of which run it is"));
-    h.manifest = 5;
-    assert_int_equal(tell(f, PS_WORKER, -1, h, 0), 0);  // any free rank
-    assert_int_equal(f->log.sent[0].h.step, 0);
-    h.incarnation = 1234;
-    assert_int_equal(tell(f, PS_WORKER, 0, h, 0), -1);  // taken
-    assert_non_null(strstr(f->log.sent[0].h.text, "already here"));
-    assert_int_equal(tell(f, PS_WORKER, -1, h, 0), 1);
-    assert_int_equal(tell(f, PS_WORKER, -1, h, 0), 1);  // repeats itself
-    h.incarnation = 1235;
-    assert_int_equal(tell(f, PS_WORKER, -1, h, 0), -1);  // full
-    assert_int_equal(tell(f, PS_WORKER, 9, h, 0), -1);
+    struct meeting_ready r = {.epoch = 1, .manifest = 6};
+    book_says(f, met_came(0, 9, 0), 0);
+    book_says(f, met_ready(0, 9, &r), 0);
+    assert_int_equal(f->met.out[0], 9);
+    assert_non_null(strstr(f->met.why, "worker 0 does not say of which run it is"));
+    met_joins_epoch(f->core, 0, W(0), 0, 0, 0);
+    r.manifest = 5;
+    book_says(f, met_came(2, 10, 0), 0);
+    book_says(f, met_ready(2, 10, &r), 0);  // without endpoints
+    assert_int_equal(f->met.out[2], 10);
+    assert_string_equal(f->met.why, "server 0 came without the addresses it listens on");
+    book_says(f, met_came(1, 11, 0), 0);
+    book_says(f, met_said(1, 11, MEETING_READY, xstrdup("rubbish")), 0);
+    book_says(f, met_said(1, 12, MEETING_READY, xstrdup("1 5 0\n\n")), 0);  // of another life
+    book_says(f, met_left(1, 11), 0);
+    assert_int_equal(f->met.given_up, 2);
+    assert_int_equal(scheduler_core_tick(f->core, 3.9), 0);
     assert_int_equal(scheduler_core_tick(f->core, 4.1), -1);
-    assert_non_null(
-        strstr(scheduler_core_error(f->core), "server 0, server 0 shard 0 did not come within 4000 ms"));
-    assert_true(logged(&f->log, 0, WIRE_ABORT) == 1);
+    assert_string_equal(
+        scheduler_core_error(f->core),
+        "the start: worker 1, server 0 did not come within 4000 ms (parameter_server.deadline_ms) of "
+        "the last that came; refused was: server 0 came without the addresses it listens on");
+    assert_int_equal(f->met.ends, 1);
+    assert_string_equal(f->met.why, scheduler_core_error(f->core));
+    fixture_destroy(f);
+}
+
+// Whom the book itself has refused is named too.
+static void test_refused_by_the_book(void **state) {
+    (void)state;
+    struct fixture *f = fixture_create();
+    struct member_news n = {.kind = MEMBER_REFUSED, .member = -3, .why = "there is no place for worker 9"};
+    book_says(f, n, 0);
+    assert_int_equal(scheduler_core_tick(f->core, 4.1), -1);
+    assert_non_null(strstr(scheduler_core_error(f->core), "refused was: there is no place for worker 9"));
     fixture_destroy(f);
 }
 
@@ -89,85 +116,51 @@ static void test_login(void **state) {
 static void test_membership_alone(void **state) {
     (void)state;
     struct fixture *f = fixture_create();
-    struct scheduler_options o = {.config = &f->sim->c,
-                                  .map = f->sim->map,
-                                  .manifest = {.hash = 5},
-                                  .job = SIM_JOB,
-                                  .port = {&f->log, log_send}};
+    struct scheduler_options o = options_of(f);
     struct membership members = {0}, *m = &members;
+    const struct epochs epochs = {.epoch = 1, .job = SIM_JOB};
     membership_init(m, &o);
+    m->epochs = &epochs;
     static const struct wire_header who[] = {{.role = PS_WORKER, .rank = 0},
                                              {.role = PS_WORKER, .rank = 1},
                                              {.role = PS_SERVER, .rank = 0},
                                              {.role = PS_SHARD, .rank = 0}};
+    struct meeting_ready r = {.epoch = 1, .manifest = 5, .endpoints = "tcp://y:1\n"};
     for (int i = 0; i < 4; i++) {
         struct wire_header h = who[i];
-        struct ps_frame *frame = h.role == PS_SERVER ? sim_frame(f->sim, xstrdup("tcp://y:1\n"), 10) : NULL;
-        h.manifest = 5;
+        struct member_news n = met_came(i, 9, 0);
         h.incarnation = 9;
-        assert_int_equal(membership_heard(m, &h, 0), -1);  // not before its login
-        assert_int_equal(membership_hello(m, &h, frame, 0), i);
-        ps_frame_release(frame);
         h.job = SIM_JOB;
-        assert_int_equal(membership_heard(m, &h, 0), i);
+        if (i < 3) {
+            assert_int_equal(membership_heard(m, &h), -1);  // not before it is ready
+            membership_came(m, &n);
+            assert_int_equal(membership_heard(m, &h), -1);
+            assert_false(m->started);
+            membership_ready(m, i, &r, 0);
+        }
+        assert_int_equal(membership_heard(m, &h), i);
         h.job = 1;
-        assert_int_equal(membership_heard(m, &h, 0), -1);
-        assert_false(m->started);
+        assert_int_equal(membership_heard(m, &h), -1);
+        h.job = SIM_JOB;
+        h.incarnation = 8;
+        assert_int_equal(membership_heard(m, &h), -1);
     }
-    assert_int_equal(membership_tick(m, 0, 1.0), 0);
+    for (int rank = -1; rank < 4; rank += 4)
+        for (enum ps_role role = 0; role < PS_ROLES; role++) {
+            struct wire_header h = {
+                .role = role, .rank = rank, .thread = 7, .job = SIM_JOB, .incarnation = 9};
+            assert_int_equal(membership_heard(m, &h), -1);
+        }
+    assert_int_equal(membership_tick(m, 1.0), 0);
     assert_true(m->started);
-    struct wire_header again = {
-        .kind = WIRE_HELLO, .role = PS_WORKER, .rank = 1, .incarnation = 9, .manifest = 5};
-    // One text for both workers, one for the server, none for its shard.
-    assert_int_equal(logged(&f->log, 0, WIRE_START) + logged(&f->log, 1, WIRE_START), 2);
-    assert_int_equal(logged(&f->log, 2, WIRE_START), 1);
-    assert_int_equal(logged(&f->log, 3, WIRE_START), 0);
-    const char *text = m->texts[0]->text;
-    assert_null(strstr(text, "worker "));
-    assert_non_null(strstr(m->texts[1]->text, "worker 9 1\nworker 9 1\n"));
-    // START is said again by the timer, which doubles, however often a member asks; and not while it still leaves.
-    static const double at[] = {1.0, 1.09, 1.11, 1.2, 1.3, 1.32, 1.4};
-    static const int starts[] = {0, 0, 1, 0, 0, 1, 0};
-    for (int i = 0; i < 7; i++) {
-        f->log.count = 0;
-        assert_int_equal(membership_hello(m, &again, NULL, at[i]), 1);
-        assert_int_equal(logged(&f->log, PEER_SENDER, WIRE_WELCOME), 1);
-        assert_int_equal(logged(&f->log, PEER_SENDER, WIRE_START), starts[i]);
-    }
-    assert_ptr_equal(m->texts[0]->text, text);
-    f->log.count = 0;
-    atomic_store(&m->texts[0]->leaving[1], 1);
-    membership_hello(m, &again, NULL, 3.0);
-    assert_int_equal(logged(&f->log, PEER_SENDER, WIRE_START), 0);
-    // Another epoch has texts of its own, and the old one is there until it has left.
+    // One text for both workers, one for the server.
+    assert_int_equal(f->met.starts, 2);
+    assert_string_equal(f->met.roster[0], "shard 9 tcp://y:1 -\n");
+    assert_string_equal(f->met.roster[1], "shard 9 tcp://y:1 -\nworker 9 1\nworker 9 1\n");
+    // In another epoch nobody is present, and who was is old.
     membership_init(m, &o);
-    assert_null(m->texts[0]);
-    assert_ptr_equal(m->former->text, text);
-    atomic_store(&m->former->leaving[1], 0);
-    membership_init(m, &o);
-    assert_null(m->former);
-    membership_free(m);
-    fixture_destroy(f);
-}
-
-// It names who falls silent.
-static void test_membership_silence(void **state) {
-    (void)state;
-    struct fixture *f = fixture_create();
-    struct membership members = {0}, *m = &members;
-    membership_init(m, &(struct scheduler_options){.config = &f->sim->c,
-                                                   .map = f->sim->map,
-                                                   .manifest = {.hash = 5},
-                                                   .job = SIM_JOB,
-                                                   .port = {&f->log, log_send}});
-    for (int i = 0; i < m->count; i++) {
-        m->m[i].present = true;
-        m->m[i].incarnation = 9;
-    }
-    assert_int_equal(membership_tick(m, 0, 1.0), 0);
-    assert_true(m->started);
-    assert_int_equal(membership_tick(m, 3, 3.5), -1);
-    assert_string_equal(m->error, "worker 0 was lost at step 3: silent for 2.5 s" PS_LOST_KEY);
+    assert_false(m->m[0].present || m->started);
+    assert_true(m->m[0].here && m->m[0].old);
     membership_free(m);
     fixture_destroy(f);
 }
@@ -177,12 +170,11 @@ static struct wire_header report(int64_t step, double loss, float scale) {
         .kind = WIRE_REPORT, .step = step, .loss = loss, .lr = 0.5f, .loss_scale = scale, .clip = 1.0f};
 }
 
-// And what they do together: nobody needs to have logged in.
+// And what they do together: nobody needs to have come.
 static void test_rounds_alone(void **state) {
     (void)state;
     struct fixture *f = fixture_create();
-    struct scheduler_options o = {
-        .config = &f->sim->c, .map = f->sim->map, .job = SIM_JOB, .port = {&f->log, log_send}};
+    struct scheduler_options o = options_of(f);
     struct membership members = {0}, *m = &members;
     membership_init(m, &o);
     struct rounds *r = rounds_create(&o, m);
@@ -226,11 +218,8 @@ static void test_rounds_ahead(void **state) {
     (void)state;
     for (int lead = 0; lead < 3; lead++) {
         struct fixture *f = fixture_create();
-        struct scheduler_options o = {.config = &f->sim->c,
-                                      .map = f->sim->map,
-                                      .lead = lead,
-                                      .job = SIM_JOB,
-                                      .port = {&f->log, log_send}};
+        struct scheduler_options o = options_of(f);
+        o.lead = lead;
         struct membership members = {0};
         membership_init(&members, &o);
         struct rounds *r = rounds_create(&o, &members);
@@ -275,7 +264,7 @@ static void test_rounds_ahead(void **state) {
 static void test_step(void **state) {
     (void)state;
     struct fixture *f = fixture_create();
-    login_all(f);
+    come_all(f);
     struct wire_header sum = {.kind = WIRE_SHARD_SUM, .has_sum = true};
     exact_sum_add(&sum.sum, 64.0 * 64.0);
     tell(f, PS_WORKER, 1, report(0, 0.1, 16.0f), 0);
@@ -295,67 +284,50 @@ static void test_step(void **state) {
     tell(f, PS_WORKER, 1, report(1, 0.2, 8.0f), 0);
     assert_non_null(strstr(scheduler_core_error(f->core), "worker 1"));
     assert_non_null(strstr(scheduler_core_error(f->core), "worker 0"));
-    assert_int_equal(logged(&f->log, 2, WIRE_ABORT), 1);
+    assert_int_equal(f->met.ends, 1);
     fixture_destroy(f);
 }
 
+// A loss is news of the book; how far the member was, the job knows.
 static void test_lost_and_overdue(void **state) {
     (void)state;
     struct wire_header beat = {.kind = WIRE_HEARTBEAT, .step = 7};
     struct fixture *f = fixture_create();
-    login_all(f);
+    come_all(f);
     tell(f, PS_WORKER, 1, beat, 0.5);
     assert_int_equal(logged(&f->log, 1, WIRE_HEARTBEAT_ACK), 1);
-    tell(f, PS_WORKER, 0, beat, 1.5);
-    tell(f, PS_SERVER, 0, beat, 1.5);
-    assert_int_equal(scheduler_core_tick(f->core, 2.6), -1);
-    assert_non_null(strstr(scheduler_core_error(f->core), "worker 1 was lost at step 7"));
-    assert_int_equal(logged(&f->log, 1, WIRE_ABORT), 0);  // nobody is there
-    fixture_destroy(f);
-    f = fixture_create();  // pulses alone: alive, and not answered
-    login_all(f);
-    for (int i = 1; i < 40; i++) {
-        struct wire_header pulse = {.kind = WIRE_PULSE};
-        for (int w = 0; w < 2; w++) tell(f, PS_WORKER, w, pulse, 0.5 * i);
-        assert_int_equal(f->log.count, 0);
-        tell(f, PS_SERVER, 0, pulse, 0.5 * i);
-    }
-    assert_string_equal(scheduler_core_error(f->core), "");
+    book_says(f, met_lost(1, W(1), "silent", 2.1), 2.6);
+    assert_string_equal(scheduler_core_error(f->core),
+                        "worker 1 was lost at step 7: silent for 2.1 s" PS_LOST_KEY);
     fixture_destroy(f);
     f = fixture_create();  // servers say no step
-    login_all(f);
+    come_all(f);
     tell(f, PS_WORKER, 0, beat, 1.5);
-    tell(f, PS_WORKER, 1, beat, 1.5);
-    assert_int_equal(scheduler_core_tick(f->core, 2.6), -1);
-    assert_non_null(strstr(scheduler_core_error(f->core), "server 0 was lost at step 7"));
+    book_says(f, met_lost(2, SERVER_LIFE, "gone", 0), 2.6);
+    assert_string_equal(scheduler_core_error(f->core),
+                        "server 0 was lost at step 7: its connection has closed");
     fixture_destroy(f);
     f = fixture_create();
-    login_all(f);
+    come_all(f);
     tell(f, PS_WORKER, 0, report(0, 1.0, 1.0f), 0);
-    // A worker whose heartbeats arrive is waited for, and named once; when they stop it is lost.
+    // A worker that is here is waited for, and named once.
     char text[WIRE_TEXT_MAX];
     int named = 0;
     for (int i = 1; i < 60; i++) {
-        tell(f, PS_WORKER, 0, beat, i);
         tell(f, PS_WORKER, 1, beat, i);
-        tell(f, PS_SERVER, 0, beat, i);
         assert_int_equal(scheduler_core_tick(f->core, i + 0.5), 0);
         if (!scheduler_core_slow(f->core, i + 0.5, text)) continue;
         assert_string_equal(text, "waiting for worker 1: 4 s in step 1, it is alive");
         named++;
     }
     assert_int_equal(named, 1);
-    tell(f, PS_WORKER, 0, beat, 61);
-    tell(f, PS_SERVER, 0, beat, 61);
-    assert_int_equal(scheduler_core_tick(f->core, 61.5), -1);
-    assert_non_null(strstr(scheduler_core_error(f->core), "worker 1 was lost at step 7: silent for 2.5 s"));
     fixture_destroy(f);
 }
 
 static void test_gathers(void **state) {
     (void)state;
     struct fixture *f = fixture_create();
-    login_all(f);
+    come_all(f);
     struct wire_header g = {.kind = WIRE_GATHER, .count = 2, .values = {0.1, 1e300}};
     tell(f, PS_WORKER, 1, g, 0);
     assert_int_equal(f->log.count, 0);
@@ -366,37 +338,30 @@ static void test_gathers(void **state) {
     tell(f, PS_WORKER, 1, g, 0);  // of a gather that is over
     assert_int_equal(f->log.count, 0);
     // The end: workers part, then the server is told to.
-    struct wire_header bye = {.kind = WIRE_GOODBYE};
-    tell(f, PS_WORKER, 0, bye, 0);
+    book_says(f, met_left(0, W(0)), 0);
     assert_int_equal(logged(&f->log, 2, WIRE_SHUTDOWN), 0);
-    tell(f, PS_WORKER, 1, bye, 0);
+    book_says(f, met_left(1, W(1)), 0);
     assert_int_equal(logged(&f->log, 2, WIRE_SHUTDOWN), 1);
     assert_false(scheduler_core_done(f->core));
-    tell(f, PS_SERVER, 0, bye, 0);
+    scheduler_core_tick(f->core, 100);
+    assert_false(scheduler_core_done(f->core));
+    book_says(f, met_left(2, SERVER_LIFE), 100);
     assert_true(scheduler_core_done(f->core));
     fixture_destroy(f);
 }
 
-// A server that falls silent while the job closes is lost, as in a step; one that beats is waited for.
-static void test_silent_while_closing(void **state) {
+// A server that is lost while the job closes is lost, as in a step.
+static void test_lost_while_closing(void **state) {
     (void)state;
-    for (int beats = 0; beats < 2; beats++) {
-        struct fixture *f = fixture_create();
-        struct wire_header bye = {.kind = WIRE_GOODBYE}, beat = {.kind = WIRE_HEARTBEAT};
-        login_all(f);
-        tell(f, PS_WORKER, 0, bye, 0);
-        tell(f, PS_WORKER, 1, bye, 0);
-        int rc = 0;
-        for (int i = 1; i <= 100 && rc == 0; i++) {
-            if (beats || i < 10) tell(f, PS_SERVER, 0, beat, i);
-            rc = scheduler_core_tick(f->core, i);
-            assert_false(scheduler_core_done(f->core));
-        }
-        assert_int_equal(rc, beats ? 0 : -1);
-        if (!beats)
-            assert_non_null(strstr(scheduler_core_error(f->core), "server 0 was lost while the job closed"));
-        fixture_destroy(f);
-    }
+    struct fixture *f = fixture_create();
+    come_all(f);
+    book_says(f, met_left(0, W(0)), 0);
+    book_says(f, met_left(1, W(1)), 0);
+    book_says(f, met_lost(2, SERVER_LIFE, "silent", 2), 2);
+    assert_false(scheduler_core_done(f->core));
+    assert_non_null(
+        strstr(scheduler_core_error(f->core), "server 0 was lost while the job closed, after its last step"));
+    fixture_destroy(f);
 }
 
 // A worker that comes late to a barrier but still pushes is on its way; once it no longer does, it is named.
@@ -405,12 +370,10 @@ static void test_slow_at_a_barrier(void **state) {
     struct fixture *f = fixture_create();
     struct wire_header g = {.kind = WIRE_GATHER}, beat = {.kind = WIRE_HEARTBEAT};
     char text[WIRE_TEXT_MAX];
-    login_all(f);
+    come_all(f);
     tell(f, PS_WORKER, 0, g, 0);
     for (int i = 1; i <= 20; i++) {
         beat.seq = (uint64_t)(i < 12 ? i : 12);
-        tell(f, PS_SERVER, 0, beat, i);
-        tell(f, PS_WORKER, 0, beat, i);
         tell(f, PS_WORKER, 1, beat, i);
         assert_int_equal(scheduler_core_slow(f->core, i, text), i == 16);
     }
@@ -426,7 +389,7 @@ static void test_not_finite_without_round(void **state) {
     (void)state;
     struct fixture *f = fixture_create();
     f->sim->c.dtype = DT_BF16;
-    login_all(f);
+    come_all(f);
     struct wire_header sum = {.kind = WIRE_SHARD_SUM, .has_sum = true, .sum = {.nonfinite = 3}};
     tell(f, PS_SHARD, 0, sum, 0);
     tell(f, PS_WORKER, 0, report(0, 0.2, 1.0f), 0);
@@ -438,14 +401,14 @@ static void test_not_finite_without_round(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_membership_alone),
-        cmocka_unit_test(test_membership_silence),
         cmocka_unit_test(test_rounds_alone),
         cmocka_unit_test(test_rounds_ahead),
-        cmocka_unit_test(test_login),
+        cmocka_unit_test(test_start),
+        cmocka_unit_test(test_refused_by_the_book),
         cmocka_unit_test(test_step),
         cmocka_unit_test(test_lost_and_overdue),
         cmocka_unit_test(test_gathers),
-        cmocka_unit_test(test_silent_while_closing),
+        cmocka_unit_test(test_lost_while_closing),
         cmocka_unit_test(test_slow_at_a_barrier),
         cmocka_unit_test(test_not_finite_without_round),
     };

@@ -553,9 +553,6 @@ static void test_credits_and_urgency(void **state) {
     worker_core_message(w, 0, &(struct wire_header){.kind = WIRE_WORD}, NULL, now);
     while (now < 4.75) worker_core_tick(w, now += turn_s);
     assert_true(worker_core_status(w)->silent_s == 0.25);
-    while (now < 5.0) assert_int_equal(worker_core_tick(w, now += turn_s), 0);
-    assert_int_equal(worker_core_tick(w, now + turn_s), -1);
-    assert_non_null(strstr(worker_core_error(w), "the scheduler was lost"));
     worker_core_destroy(&w);
     sim_destroy(b.sim);
 }
@@ -611,25 +608,25 @@ static void test_held_keeps_no_urgent_back(void **state) {
     sim_destroy(b.sim);
 }
 
+#define CREDITS(m, t, h, w, a) \
+    (struct credits) { .most = m, .taken = t, .held = h, .window = w, .all = a }
 static void test_credits(void **state) {
     (void)state;
-    assert_true(
-        credits_allow(&(struct credits){100, 0, 0, 1000, false}, 500, 0));  // nothing is under way: any size
-    assert_true(credits_allow(&(struct credits){100, 100, 100, 1000, false}, 500, 0));
-    assert_false(credits_allow(&(struct credits){100, 101, 101, 1000, false}, 1, 0));  // once
-    assert_false(credits_allow(&(struct credits){100, 20, 20, 1000, false}, 40,
+    assert_true(credits_allow(&CREDITS(100, 0, 0, 1000, false), 500, 0));  // nothing is under way: any size
+    assert_true(credits_allow(&CREDITS(100, 100, 100, 1000, false), 500, 0));
+    assert_false(credits_allow(&CREDITS(100, 101, 101, 1000, false), 1, 0));  // once
+    assert_false(credits_allow(&CREDITS(100, 20, 20, 1000, false), 40,
                                20));  // behind what is held: half of them
-    assert_true(credits_allow(&(struct credits){100, 20, 20, 1000, false}, 30, 20));
-    assert_true(credits_allow(&(struct credits){100, 20, 0, 1000, false}, 30, 0));
-    assert_false(credits_allow(&(struct credits){100, 20, 0, 1000, false}, 31, 0));
-    assert_true(credits_allow(&(struct credits){100, 70, 50, 1000, false}, 30, 0));
-    assert_false(
-        credits_allow(&(struct credits){100, 80, 60, 1000, false}, 30, 0));  // all together: all of them
+    assert_true(credits_allow(&CREDITS(100, 20, 20, 1000, false), 30, 20));
+    assert_true(credits_allow(&CREDITS(100, 20, 0, 1000, false), 30, 0));
+    assert_false(credits_allow(&CREDITS(100, 20, 0, 1000, false), 31, 0));
+    assert_true(credits_allow(&CREDITS(100, 70, 50, 1000, false), 30, 0));
+    assert_false(credits_allow(&CREDITS(100, 80, 60, 1000, false), 30, 0));  // all together: all of them
     // What is under way has bounds of its own, and where the credits are enough for everything no others.
-    assert_false(credits_allow(&(struct credits){100, 20, 0, 40, false}, 21, 0));
-    assert_true(credits_allow(&(struct credits){100, 20, 0, 40, true}, 20, 500));
-    assert_false(credits_allow(&(struct credits){100, 20, 0, 40, true}, 21, 0));
-    assert_true(credits_allow(&(struct credits){100, 90, 90, 40, true}, 500, 90));
+    assert_false(credits_allow(&CREDITS(100, 20, 0, 40, false), 21, 0));
+    assert_true(credits_allow(&CREDITS(100, 20, 0, 40, true), 20, 500));
+    assert_false(credits_allow(&CREDITS(100, 20, 0, 40, true), 21, 0));
+    assert_true(credits_allow(&CREDITS(100, 90, 90, 40, true), 500, 90));
 }
 
 // What is under way follows what the links deliver, however it bunches, and never falls below two partitions.

@@ -6,20 +6,11 @@
 #include "ps/net/medium.h"
 #include "tests/ps_loss/sim_network.h"
 
-static inline void sim_login(struct sim *s, enum ps_role role, int rank, int thread, int index) {
-    struct wire_header h = {.kind = WIRE_HELLO,
-                            .role = role,
-                            .rank = rank,
-                            .thread = thread,
-                            .key = 100 * ((int)role + 1) + index,  // its process
-                            .incarnation = sim_incarnation(role, index),
-                            .manifest = 5};
-    char *shards = xcalloc(64, 1);
-    for (int t = 0; t < s->t.threads; t++) strcat(shards, "tcp://x:1\n");
-    struct ps_frame *f = role == PS_SERVER ? sim_frame(s, shards, strlen(shards)) : NULL;
-    if (!f) free(shards);
-    s->sender = (struct sim_end){.sim = s, .role = PS_SERVER};  // answers go nowhere
-    assert_true(scheduler_core_message(s->scheduler, &h, f, s->now) >= 0);
+// Of scheduler member i, whose process is 100 * (role + 1) + its index.
+static inline void sim_come(struct sim *s, enum ps_role role, int index) {
+    bool server = role == PS_SERVER;
+    met_joins_epoch(s->scheduler, index + (server ? s->t.workers : 0), sim_incarnation(role, index),
+                    100 * ((int)role + 1) + index, server ? s->t.threads : 0, s->now);
 }
 
 // Where the worker's buffers lie: what frames leave where it is may as well lie in a segment.
@@ -73,7 +64,6 @@ static inline void sim_start_worker(struct sim *s, struct sim_worker *x) {
                                     .heartbeat_s = 0.1,
                                     .lost_s = 1e6,
                                     .clock.apart = s->skew != 0,
-                                    .start_s = sim_clock(s, x),
                                     .port = link_port(x->link)};
     x->core = worker_core_create(&o);
 }
@@ -170,7 +160,7 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
     s->workers = xcalloc((unsigned long)t->workers, sizeof *s->workers);
     s->shards = xcalloc((unsigned long)s->map->shards, sizeof(void *));
     s->shard_ends = xcalloc((unsigned long)s->map->shards, sizeof *s->shard_ends);
-    s->routes = xcalloc((unsigned long)(s->map->shards * t->workers), sizeof *s->routes);
+    s->routes = xcalloc((unsigned long)((s->map->shards + 1) * t->workers), sizeof *s->routes);
     s->shard_links = xcalloc((unsigned long)s->map->shards, sizeof(void *));
     s->scheduler_end = (struct sim_end){.sim = s, .role = PS_SCHEDULER};
     s->scheduler_link = sim_link(&s->scheduler_end, t->workers + t->servers + s->map->shards);
@@ -182,13 +172,13 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
                                    .start.step = order ? order->start : 0,
                                    .recorded = order ? order->recorded : NULL,
                                    .recorded_ctx = order ? order->ctx : NULL,
-                                   .port = link_port(s->scheduler_link)};
+                                   .port = link_port(s->scheduler_link),
+                                   .meeting = met_port(&s->met)};
     s->scheduler = scheduler_core_create(&so);
     for (int w = 0; w < t->workers; w++) sim_add_worker(s, w);
     for (int g = 0; g < s->map->shards; g++) sim_add_shard(s, g, order);
-    for (int w = 0; w < t->workers; w++) sim_login(s, PS_WORKER, w, 0, w);
-    for (int i = 0; i < t->servers; i++) sim_login(s, PS_SERVER, i, 0, i);
-    for (int g = 0; g < s->map->shards; g++) sim_login(s, PS_SHARD, g / t->threads, g % t->threads, g);
+    for (int w = 0; w < t->workers; w++) sim_come(s, PS_WORKER, w);
+    for (int i = 0; i < t->servers; i++) sim_come(s, PS_SERVER, i);
     assert_int_equal(scheduler_core_tick(s->scheduler, s->now), 0);
     return s;
 }
@@ -233,6 +223,8 @@ static inline void sim_destroy(struct sim *s) {
     scheduler_core_destroy(&s->scheduler);
     shard_map_destroy(&s->map);
     layout_destroy(&s->l);
+    for (int i = 0; i < s->news_count; i++) free(s->news[i].n.data);
+    free(s->news);
     free(s->packets);
     free(s->buffers);
     free(s->workers);
@@ -381,15 +373,6 @@ static inline void sim_resume(struct sim *s, int w, int64_t step) {
     x->phase = SIM_RESUMING;
     worker_core_begin(x->core, step);
     worker_core_pull_all(x->core, 0, sim_clock(s, x));
-}
-
-// The launcher tells of a death: "worker 1" was process pid.
-static inline struct verdict tell_dead(struct scheduler_core *c, const char *name, int pid, const char *why,
-                                       double now) {
-    struct death d = {.pid = pid};
-    snprintf(d.name, sizeof d.name, "%s", name);
-    snprintf(d.why, sizeof d.why, "%s", why);
-    return scheduler_core_dead(c, &d, now);
 }
 
 #endif

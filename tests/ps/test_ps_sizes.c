@@ -9,7 +9,6 @@
 
 #define STEPS   20
 #define STEP_S  0.1
-#define HELLOS  4     // of a second before all are there, and of one behind START
 #define THREADS 2     // shards of a server
 #define TURN_S  0.02  // of messages, before the scheduler looks at all members
 
@@ -18,11 +17,11 @@ struct member_of {
     enum ps_role role;
     int rank, thread, index;
     struct link *link;
-    int starts, done;
+    int done;
 };
 
 struct job_size {
-    int workers, servers, count, sender;
+    int workers, servers, count, starts;
     struct config c;
     struct layout *l;
     struct shard_map *map;
@@ -36,7 +35,6 @@ struct job_size {
     } * up;  // on the way to the scheduler
     int ups, room;
     double now;
-    bool holds;  // what carries a payload does not leave
     double start_bytes, sent, received, messages;
     double cpu_s, since_s, turn_s;
 };
@@ -58,18 +56,17 @@ static void from_scheduler(void *ctx, int peer, const struct ps_message *message
     size_t size = wire_encode(&m.header, bytes);
     assert_true(size > 0);
     j->cpu_s += cpu_seconds() - j->since_s;
-    struct member_of *to = &j->m[peer == PEER_SENDER ? j->sender : peer];
+    struct member_of *to = &j->m[peer];
     j->sent += (double)(size + m.bytes);
     j->messages++;
-    if (m.header.kind == WIRE_START) {
-        assert_non_null(m.inflight);  // not a copy for each
-        if (j->holds) atomic_fetch_add(m.inflight, 1);
-        j->start_bytes += (double)m.bytes;
-        to->starts++;
-    }
     to->done += m.header.kind == WIRE_STEP_DONE || m.header.kind == WIRE_DECISION;
     link_receive(to->link, PEER_SCHEDULER, &m.header, j->now);
     j->since_s = cpu_seconds();
+}
+
+// A shard is of its server's process.
+static uint64_t life_of(const struct member_of *x) {
+    return 100 + (uint64_t)(x->role == PS_SHARD ? x->job->workers + x->rank : x->index);
 }
 
 static void from_member(void *ctx, int peer, const struct ps_message *message) {
@@ -80,8 +77,8 @@ static void from_member(void *ctx, int peer, const struct ps_message *message) {
     h.role = x->role;
     h.rank = x->rank;
     h.thread = x->thread;
-    h.incarnation = 100 + (uint64_t)x->index;
-    h.job = h.kind == WIRE_HELLO ? 0 : SIM_JOB;
+    h.incarnation = life_of(x);
+    h.job = SIM_JOB;
     if (j->ups == j->room) {
         j->room = j->room ? 2 * j->room : 64;
         j->up = xrealloc(j->up, (unsigned long)j->room * sizeof *j->up);
@@ -92,8 +89,6 @@ static void from_member(void *ctx, int peer, const struct ps_message *message) {
     assert_true(p->size > 0);
 }
 
-static void let_go(struct ps_frame *f) { (void)f; }
-
 // As ps/scheduler/scheduler.c does.
 static void look_around(struct job_size *j) {
     assert_int_equal(scheduler_core_tick(j->core, j->now), 0);
@@ -101,19 +96,14 @@ static void look_around(struct job_size *j) {
 }
 
 static void hear(struct job_size *j, const struct packet *p) {
-    static const char shards[] = "tcp://10.100.100.100:40001 -\ntcp://10.100.100.100:40002 -\n";
-    struct ps_frame endpoints = {shards, sizeof shards - 1, let_go};
     struct wire_header h;
     assert_int_equal(wire_decode(p->header, p->size, 0, &h), 0);
     int member = scheduler_core_knows(j->core, &h);
-    bool login = h.kind == WIRE_HELLO;
-    j->sender = p->from;
     j->received += (double)p->size;
     j->messages++;
-    if (member >= 0) link_receive(j->link, member, &h, j->now);
-    member = scheduler_core_message(j->core, &h, login && h.role == PS_SERVER ? &endpoints : NULL, j->now);
     assert_int_equal(member, p->from);
-    if (login) link_receive(j->link, member, &h, j->now);
+    link_receive(j->link, member, &h, j->now);
+    scheduler_core_message(j->core, &h, j->now);
 }
 
 // All that is under way comes.
@@ -138,6 +128,16 @@ static void say(struct member_of *x, const struct wire_header *h) {
 }
 
 // ---------------------------------------------------------------- a job
+// One text for all of a role: each takes it from the meeting.
+static void starts(void *ctx, enum ps_role role, const struct meeting_start *start) {
+    struct job_size *j = ctx;
+    size_t bytes;
+    free(meeting_start_text(start, &bytes));
+    j->start_bytes += (double)bytes * (role == PS_SERVER ? j->servers : j->workers);
+    j->starts++;
+}
+static void opens(void *ctx, const struct epochs *e) { (void)ctx, (void)e; }
+
 static struct job_size *size_create(int workers) {
     const struct toy_case t = {.dtype = DT_F16,
                                .consistency = "sync",
@@ -155,8 +155,12 @@ static struct job_size *size_create(int workers) {
     j->count = workers + t.servers + j->map->shards;
     j->link = link_create(
         &(struct link_options){.peers = j->count, .repeat_most_s = 2, .network = {j, from_scheduler}});
-    j->core = scheduler_core_create(&(struct scheduler_options){
-        .config = &j->c, .map = j->map, .manifest = {.hash = 5}, .job = SIM_JOB, .port = link_port(j->link)});
+    j->core = scheduler_core_create(&(struct scheduler_options){.config = &j->c,
+                                                                .map = j->map,
+                                                                .manifest = {.hash = 5},
+                                                                .job = SIM_JOB,
+                                                                .port = link_port(j->link),
+                                                                .meeting = {j, opens, starts}});
     j->m = xcalloc((unsigned long)j->count, sizeof *j->m);
     for (int i = 0; i < j->count; i++) {
         int shard = i - workers - t.servers;
@@ -186,28 +190,20 @@ static void size_destroy(struct job_size *j) {
     free(j);
 }
 
-// Of the first `count` members.
-static void hellos(struct job_size *j, int count) {
-    const struct wire_header h = {.kind = WIRE_HELLO, .manifest = 5};
-    for (int i = 0; i < count; i++) say(&j->m[i], &h);
-    deliver(j);
-    j->now += 1.0 / HELLOS;
-}
-
-static void check_starts(const struct job_size *j, int each) {
-    for (int i = 0; i < j->count; i++)
-        assert_int_equal(j->m[i].starts, i < j->workers + j->servers ? each : 0);
-}
-
-// All but one come, and ask for START meanwhile; then that one, and START takes a second to leave.
-static void login(struct job_size *j) {
-    int roles = j->workers + j->servers;
-    j->holds = true;
-    for (int i = 0; i < HELLOS; i++) hellos(j, j->count - 1);
-    check_starts(j, 0);
-    hellos(j, j->count);
-    for (int i = 0; i < HELLOS; i++) hellos(j, roles);
-    check_starts(j, 1);
+// All but one come; then that one.
+static void all_come(struct job_size *j) {
+    static const char shards[] = "tcp://10.100.100.100:40001 -\ntcp://10.100.100.100:40002 -\n";
+    for (int i = 0; i < j->workers + j->servers; i++) {
+        uint64_t life = life_of(&j->m[i]);
+        struct meeting_ready r = {.epoch = 1, .manifest = 5, .endpoints = i < j->workers ? "" : shards};
+        assert_int_equal(j->starts, 0);
+        j->since_s = cpu_seconds();
+        met_tell(j->core, met_came(i, life, i), j->now);
+        met_tell(j->core, met_ready(i, life, &r), j->now);
+        look_around(j);
+        j->cpu_s += cpu_seconds() - j->since_s;
+    }
+    assert_int_equal(j->starts, 2);
 }
 
 static void step(struct job_size *j, int64_t t) {
@@ -235,17 +231,17 @@ struct row {
 
 static struct row run(int workers) {
     struct job_size *j = size_create(workers);
-    login(j);
-    double start_s = j->cpu_s, start_bytes = j->start_bytes, login_bytes = j->sent + j->received;
+    all_come(j);
+    double start_s = j->cpu_s, start_bytes = j->start_bytes;
     j->cpu_s = j->sent = j->received = j->messages = 0;
     for (int64_t t = 0; t < STEPS; t++) step(j, t);
     double steps = (double)j->count * STEPS;
     struct row r = {start_bytes, (j->sent + j->received) / steps, j->messages / steps};
     printf(
-        "%5d workers %4d servers %5d members: login %8.2f MB (START %8.2f MB) %7.3f s; a step %8.1f KB, "
+        "%5d workers %4d servers %5d members: starts with %8.2f MB, %7.3f s; a step %8.1f KB, "
         "%6.0f messages, %8.3f ms of CPU\n",
-        workers, j->servers, j->count, 1e-6 * login_bytes, 1e-6 * start_bytes, start_s,
-        1e-3 * (j->sent + j->received) / STEPS, j->messages / STEPS, 1e3 * j->cpu_s / STEPS);
+        workers, j->servers, j->count, 1e-6 * start_bytes, start_s, 1e-3 * (j->sent + j->received) / STEPS,
+        j->messages / STEPS, 1e3 * j->cpu_s / STEPS);
     size_destroy(j);
     return r;
 }
@@ -260,10 +256,10 @@ static void test_growth(void **state) {
         // A step: as much for each member, but for a byte or two of its rank.
         assert_true(r.step_bytes > 0.98 * first.step_bytes && r.step_bytes < 1.05 * first.step_bytes);
         assert_true(fabs(r.step_messages - first.step_messages) < 0.1);
-        // START: a line for each shard, to each worker and server; a line for each worker, to the servers; nothing twice.
+        // How it starts: a line for each shard, to each worker and server; a line for each worker, to the servers; and one more.
         double line = (double)strlen("shard tcp://10.100.100.100:40001 123 -\n"),
                worker = (double)strlen("worker 123 1\n");
-        assert_true(r.start_bytes <= (n + servers) * shards * line + servers * n * worker);
+        assert_true(r.start_bytes <= (n + servers) * (shards * line + 16) + servers * n * worker);
     }
 }
 

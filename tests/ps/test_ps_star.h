@@ -3,6 +3,7 @@
 #define STARRING_TESTS_PS_TEST_PS_STAR_H
 
 #include "ps/job/shard_map.h"
+#include "ps/net/member.h"
 #include "shared/time/moments.h"
 #include "test_ps_job.h"
 
@@ -13,8 +14,7 @@ struct job {
     struct toy_case t;
     struct config c;
     struct layout *l;
-    pthread_mutex_t mutex;
-    pthread_cond_t bound;
+    struct rendezvous *meet;  // member 0's
     char address[256];
     int (*on_step)(void *ctx, int rank, int64_t step);  // of each worker, or NULL
     const struct config *odd_server;                    // the last server's configuration, or NULL: the job's
@@ -42,24 +42,31 @@ static inline struct ps_role_options role_of(struct seat *s) {
                                     .rank = s->rank};
 }
 
-static inline int on_bound(void *ctx, const char *address) {
-    struct job *j = ctx;
-    pthread_mutex_lock(&j->mutex);
-    snprintf(j->address, sizeof j->address, "%s", address);
-    pthread_cond_signal(&j->bound);
-    pthread_mutex_unlock(&j->mutex);
-    return 0;
+// Where a job of this process, or of its children, meets.
+static inline struct rendezvous *meeting_of_test(const struct config *c, char address[256]) {
+    struct member_place at;
+    assert_int_equal(member_place("tcp://127.0.0.1:*", &at), 0);
+    struct rendezvous *meet = member_open(c, &at, true);
+    assert_non_null(meet);
+    snprintf(address, 256, "tcp://127.0.0.1:%d", rendezvous_port(meet));
+    return meet;
+}
+// A role's. What it has logged last stays.
+static inline void leave_of_test(struct rendezvous **meet) {
+    char *why = xstrdup(error_last());
+    rendezvous_close(meet);
+    error_take_over(why);
+    free(why);
 }
 
 static inline void *scheduler_main(void *arg) {
     struct seat *s = arg;
     struct ps_role_options o = role_of(s);
     o.scheduler = "tcp://127.0.0.1:*";
-    o.key = key_of_test();
-    o.on_bound = on_bound;
-    o.ctx = s->job;
+    o.meet = s->job->meet;
     error_quiet(1);
     s->job->scheduler_rc = ps_scheduler_run(&o);
+    leave_of_test(&s->job->meet);
     snprintf(s->job->scheduler_error, 512, "%s", error_last());
     return NULL;
 }
@@ -67,8 +74,11 @@ static inline void *scheduler_main(void *arg) {
 static inline void *server_main(void *arg) {
     struct seat *s = arg;
     struct ps_role_options o = role_of(s);
+    int *rc = &s->job->server_rc[s->rank];
     error_quiet(1);
-    s->job->server_rc[s->rank] = ps_server_run(&o, &s->job->report[s->rank]);
+    o.meet = member_come(&o, PS_SERVER, 1, true);
+    *rc = o.meet ? ps_server_run(&o, &s->job->report[s->rank]) : -1;
+    leave_of_test(&o.meet);
     moments_free(&s->job->report[s->rank].moments);
     snprintf(s->job->server_error[s->rank], 512, "%s", error_last());
     return NULL;
@@ -78,7 +88,9 @@ static inline void *worker_main(void *arg) {
     struct seat *s = arg;
     struct toy_worker_options o = {.t = &s->job->t, .role = role_of(s), .on_step = s->job->on_step};
     error_quiet(1);
+    o.role.meet = member_come(&o.role, PS_WORKER, 1, true);
     toy_worker_run(&o, &s->job->worker[s->rank]);
+    leave_of_test(&o.role.meet);
     return NULL;
 }
 
@@ -87,8 +99,6 @@ static inline struct job *job_create(const struct toy_case *t) {
     j->t = *t;
     j->c = toy_config(t);
     j->l = toy_layout(t->workers, t->rows ? t->rows : 80);
-    pthread_mutex_init(&j->mutex, NULL);
-    pthread_cond_init(&j->bound, NULL);
     return j;
 }
 
@@ -96,8 +106,6 @@ static inline void job_destroy(struct job *j) {
     for (int w = 0; w < MAX_WORKERS; w++)
         for (int u = 0; u < TOY_UNITS; u++) free(j->worker[w].weights[u]);
     layout_destroy(&j->l);
-    pthread_mutex_destroy(&j->mutex);
-    pthread_cond_destroy(&j->bound);
     free(j);
 }
 
@@ -105,10 +113,8 @@ static inline void job_destroy(struct job *j) {
 static inline void job_run(struct job *j, const struct config *odd, int workers) {
     double start = now_seconds();
     struct seat scheduler = {.job = j}, server[MAX_SERVERS], worker[MAX_WORKERS];
+    j->meet = meeting_of_test(&j->c, j->address);
     pthread_create(&scheduler.thread, NULL, scheduler_main, &scheduler);
-    pthread_mutex_lock(&j->mutex);
-    while (!j->address[0]) pthread_cond_wait(&j->bound, &j->mutex);
-    pthread_mutex_unlock(&j->mutex);
     if (j->attack) j->stranger = j->attack(j->address);
     for (int i = 0; i < j->t.servers; i++) {
         server[i] =

@@ -12,9 +12,10 @@ struct fate {
     int kills, joins;                                 // that are left to happen, at random; joins done
     bool told;  // the scheduler hears of a death from a launcher; else from the process that takes the rank
     double dead_s[SIM_WORKERS];
-    bool dead[SIM_WORKERS], hears[SIM_WORKERS];  // dead; its successor logs in and waits
-    double said_s[SIM_WORKERS];
-    bool welcome[SIM_WORKERS], started[SIM_WORKERS], asked[SIM_WORKERS];
+    bool dead[SIM_WORKERS], hears[SIM_WORKERS];  // dead; its successor has come and waits
+    uint64_t book[SIM_WORKERS];                  // the life that the book has; 0: none, or not looked at yet
+    double reads_s[SIM_WORKERS];                 // until then it reads its files
+    bool ready[SIM_WORKERS], started[SIM_WORKERS], asked[SIM_WORKERS];
     struct step_opening opening[SIM_WORKERS];
     bool dealt[SIM_WORKERS];
     int slow[SIM_WORKERS];                       // of 100 turns it does nothing in so many
@@ -51,8 +52,15 @@ static inline void kill_worker(struct sim *s, int w) {
     link_destroy(&x->link);
     worker_core_destroy(&x->core);
     fate->dead[w] = true;
-    fate->hears[w] = fate->welcome[w] = fate->started[w] = fate->asked[w] = fate->dealt[w] = false;
+    fate->hears[w] = fate->ready[w] = fate->started[w] = fate->asked[w] = fate->dealt[w] = false;
     fate->dead_s[w] = s->now;
+}
+
+// Its connection has closed.
+static inline void book_loses(struct sim *s, int w, const char *how) {
+    uint64_t life = sim_process(&s->workers[w].end);
+    if (s->met.out[w] != life && fate->book[w] != life) sim_news(s, met_lost(w, life, how, 0));
+    fate->book[w] = life;  // once
 }
 
 // Another process is started for the rank.
@@ -61,23 +69,27 @@ static inline void replace_worker(struct sim *s, int w) {
     fate->old[fate->olds++] = x->segment;
     for (int u = 0; u < s->l->count; u++) free(x->seen[u]);
     sim_place(s, x);
+    book_loses(s, w, "replaced");
     x->end = (struct sim_end){
         .sim = s, .role = PS_WORKER, .index = w, .incarnation = 70000 + ++fate->incarnations};
     x->link = sim_link(&x->end, s->map->shards);
+    sim_news(s, met_came(w, x->end.incarnation, process_of(x)));
     fate->hears[w] = true;
-    fate->said_s[w] = -1;
+    fate->reads_s[w] = s->now + 0.001 * (double)sim_draw(s, 200);
 }
 
-// What such a process says until it is in: HELLO, then heartbeats; and JOIN, once.
+// What such a process does until it is in: it is ready, hears where to join, meets the servers and says JOIN, once.
+static inline bool meet(struct sim *s, int w);
 static inline void say(struct sim *s, int w) {
     struct sim_worker *x = &s->workers[w];
-    struct wire_header h = {.kind = WIRE_HELLO, .manifest = 5, .key = process_of(x)};
     link_tick(x->link, s->now);
-    if (s->now - fate->said_s[w] < 0.05) return;
-    fate->said_s[w] = s->now;
-    if (fate->welcome[w]) h = (struct wire_header){.kind = WIRE_HEARTBEAT};
-    if (fate->welcome[w]) port_tell(&(struct ps_port){&x->end, sim_send}, PEER_SCHEDULER, &h);
-    if (!fate->welcome[w]) port_tell(&(struct ps_port){&x->end, sim_send}, PEER_SCHEDULER, &h);
+    if (!fate->ready[w] && s->now > fate->reads_s[w]) {
+        struct meeting_ready r = {.epoch = 1, .manifest = 5};
+        sim_news(s, met_ready(w, x->end.incarnation, &r));
+        fate->ready[w] = true;
+    }
+    if (s->met.joined[w] == x->end.incarnation && !x->end.life) x->end.life = s->met.lives[w];
+    if (!fate->started[w] && x->end.life) fate->started[w] = meet(s, w);
     const struct ps_port port = link_port(x->link);
     if (fate->started[w] && !fate->asked[w])
         port_tell(&port, PEER_SCHEDULER, &(struct wire_header){.kind = WIRE_JOIN});
@@ -115,7 +127,7 @@ static inline void enter(struct sim *s, int w, const struct wire_header *h) {
     assert_true(fate->opening[w].members & elastic_bit(w));
 }
 
-// Packets for the dead, and for processes that log in.
+// Packets for the dead, and for processes that come.
 static inline bool takes(struct sim *s, const struct sim_packet *p, struct wire_header *h,
                          struct ps_frame *frame) {
     int w = p->to.index;
@@ -129,18 +141,8 @@ static inline bool takes(struct sim *s, const struct sim_packet *p, struct wire_
     fate->further += h->kind == WIRE_PULL_REPLY && !(h->flags & WIRE_FINAL) && h->step > x->step + 1;
     bool other = p->to.incarnation != x->end.incarnation;
     if (!other && !fate->dead[w]) return false;
-    // What has a number was meant for the process before, until this one has asked to join: its line begins with the answer.
-    bool old = h->link.number && !fate->asked[w];
-    if (!other && !old && fate->hears[w] && p->from.role == PS_SCHEDULER && fate->welcome[w])
+    if (!other && fate->hears[w] && p->from.role == PS_SCHEDULER)
         link_receive(x->link, PEER_SCHEDULER, h, s->now);
-    if (!other && fate->hears[w] && h->kind == WIRE_WELCOME) {
-        fate->welcome[w] = true;
-        x->end.life = h->life;
-    }
-    if (!other && fate->welcome[w] && h->kind == WIRE_START) {
-        assert_true(h->flags & WIRE_JOINS);
-        fate->started[w] = fate->started[w] || meet(s, w);
-    }
     if (!other && fate->started[w] && h->kind == WIRE_JOINED) enter(s, w, h);
     ps_frame_release(frame);
     return true;
@@ -258,6 +260,8 @@ static inline void something_happens(struct sim *s) {
         replace_worker(s, w);
     } else if (fate->told && fate->dead[w] && !fate->hears[w] && dice < 3) {
         worker_dies(s, w, s->now);
+    } else if (fate->dead[w] && !fate->hears[w] && dice < 6) {
+        book_loses(s, w, "gone");
     }
 }
 

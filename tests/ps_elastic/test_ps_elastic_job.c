@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "ps/agree/step_set.h"
-#include "tests/ps/test_ps_job.h"
+#include "tests/ps/test_ps_star.h"
 
 #define WORKERS     3
 #define SERVERS     2
@@ -35,20 +35,13 @@ struct shared {
     char weights[WORKERS][WEIGHTS_MAX];  // final ones
 };
 
-struct job {
+struct star {
     struct toy_case t;
     struct config c;
     struct layout *l;
     struct shared *shared;
     pid_t pid[ROLES];
 };
-
-static int on_bound(void *ctx, const char *address) {
-    struct shared *b = ctx;
-    snprintf(b->address, sizeof b->address, "%s", address);
-    atomic_store(&b->bound, 1);
-    return 0;
-}
 
 static int on_step(void *ctx, int rank, int64_t step) {
     struct shared *b = ctx;
@@ -74,7 +67,7 @@ static void look(void *ctx, const struct topology *t, int64_t step) {
     if (t->rank == 0 && step < STEPS) b->contributors[step + 1] = t->plan.workers;
 }
 
-static void keep_weights(struct shared *b, const struct job *j, const struct toy_worker_result *r) {
+static void keep_weights(struct shared *b, const struct star *j, const struct toy_worker_result *r) {
     size_t at = 0;
     for (int u = 0; u < TOY_UNITS && r->weights[u]; u++) {
         size_t bytes = (size_t)j->l->units[u].n_pad * dtype_size(j->t.dtype);
@@ -86,36 +79,37 @@ static void keep_weights(struct shared *b, const struct job *j, const struct toy
 }
 
 // A child's whole life: role number `i`.
-static void role_run(struct job *j, int i) {
+static void role_run(struct star *j, int i) {
     struct shared *b = j->shared;
     struct ps_role_options o = {
         .config = &j->c, .layout = j->l, .scheduler = b->address, .key = key_of_test()};
     error_quiet(1);
+    bool worker = i > SERVERS;
+    o.rank = !worker ? i - 1 : i == LATER ? VICTIM : i - 1 - SERVERS;
     if (i == 0) {
+        o.meet = meeting_of_test(&j->c, b->address);
+        atomic_store(&b->bound, 1);
         o.scheduler = "tcp://127.0.0.1:*";
-        o.key = key_of_test();
-        o.on_bound = on_bound;
-        o.ctx = b;
         b->rc[i] = ps_scheduler_run(&o);
-        snprintf(b->error[i], 512, "%s", error_last());
-    } else if (i <= SERVERS) {
-        o.rank = i - 1;
+    } else if (!(o.meet = member_come(&o, worker ? PS_WORKER : PS_SERVER, 1, true))) {
+        b->rc[i] = -1;
+    } else if (!worker) {
         b->rc[i] = ps_server_run(&o, NULL);
-        snprintf(b->error[i], 512, "%s", error_last());
     } else {
         static struct toy_worker_result r;
-        o.rank = i == LATER ? VICTIM : i - 1 - SERVERS;
         struct toy_worker_options w = {
             .t = &j->t, .role = o, .on_step = on_step, .on_stepped = look, .ctx = b};
         toy_worker_run(&w, &r);
         b->rc[i] = r.rc;
-        snprintf(b->error[i], 512, "%s", r.error);
+        error_take_over(r.error);
         if (!r.rc) keep_weights(b, j, &r);
         if (!r.rc && r.rank == 0) b->last = r.last;
     }
+    leave_of_test(&o.meet);
+    snprintf(b->error[i], 512, "%s", error_last());
 }
 
-static void start(struct job *j, int i) {
+static void start(struct star *j, int i) {
     j->shared->rc[i] = 99;
     j->pid[i] = fork();
     assert_true(j->pid[i] >= 0);
@@ -124,7 +118,7 @@ static void start(struct job *j, int i) {
     _exit(0);
 }
 
-static void job_start(struct job *j, const char *consistency, enum medium medium, bool comes_back) {
+static void job_start(struct star *j, const char *consistency, enum medium medium, bool comes_back) {
     j->t = (struct toy_case){.dtype = DT_BF16,
                              .consistency = consistency,
                              .workers = WORKERS,
@@ -149,7 +143,7 @@ static void job_start(struct job *j, const char *consistency, enum medium medium
     }
 }
 
-static void end_of(struct job *j, int i, double end) {
+static void end_of(struct star *j, int i, double end) {
     int status = 0;
     pid_t done = 0;
     while ((done = waitpid(j->pid[i], &status, WNOHANG)) == 0 && now_seconds() < end) usleep(2000);
@@ -162,7 +156,7 @@ static void end_of(struct job *j, int i, double end) {
 }
 
 // Kills the victim in its step, lets another take its rank or not, and waits for the rest.
-static void job_run(struct job *j, bool comes_back) {
+static void star_run(struct star *j, bool comes_back) {
     int victim = 1 + SERVERS + VICTIM;
     double end = now_seconds() + 60;
     while (atomic_load(&j->shared->step[VICTIM]) < VICTIM_STEP && now_seconds() < end) usleep(1000);
@@ -174,13 +168,13 @@ static void job_run(struct job *j, bool comes_back) {
         if (i != victim) end_of(j, i, end);
 }
 
-static void job_end(struct job *j) {
+static void job_end(struct star *j) {
     munmap(j->shared, sizeof *j->shared);
     layout_destroy(&j->l);
 }
 
 // Sums over the set alone, in worker order, times N/n.
-static void ref_step(const struct job *j, struct toy_ref *r, int64_t step, int64_t dealt, uint64_t members,
+static void ref_step(const struct star *j, struct toy_ref *r, int64_t step, int64_t dealt, uint64_t members,
                      uint64_t set) {
     struct exact_sum sum = {{0}, 0};
     void *total[TOY_UNITS];
@@ -227,7 +221,7 @@ static void ref_step(const struct job *j, struct toy_ref *r, int64_t step, int64
     if (n < WORKERS) r->last.loss = r->last.loss * WORKERS / n;
 }
 
-static void check_sync(const struct job *j, bool comes_back) {
+static void check_sync(const struct star *j, bool comes_back) {
     const struct shared *b = j->shared;
     struct toy_ref r = toy_ref_start(&j->t, j->l);
     uint64_t members = 7, without = 7 & ~elastic_bit(VICTIM);
@@ -252,10 +246,10 @@ static void check_sync(const struct job *j, bool comes_back) {
     toy_ref_free(&r);
 }
 
-static void sync_case(enum medium medium, bool comes_back) {
-    struct job j;
+static void elastic_case(enum medium medium, bool comes_back) {
+    struct star j;
     job_start(&j, "sync", medium, comes_back);
-    job_run(&j, comes_back);
+    star_run(&j, comes_back);
     check_sync(&j, comes_back);
     assert_int_equal(j.shared->joined_at > VICTIM_STEP, comes_back);
     job_end(&j);
@@ -264,17 +258,17 @@ static void sync_case(enum medium medium, bool comes_back) {
 // Nobody says that it has died: it is silent.
 static void test_stays_away(void **state) {
     (void)state;
-    sync_case(MEDIUM_AUTO, false);
+    elastic_case(MEDIUM_AUTO, false);
 }
 
 static void test_comes_back(void **state) {
     (void)state;
-    sync_case(MEDIUM_AUTO, true);
+    elastic_case(MEDIUM_AUTO, true);
 }
 
 static void test_comes_back_tcp(void **state) {
     (void)state;
-    sync_case(MEDIUM_TCP, true);
+    elastic_case(MEDIUM_TCP, true);
 }
 
 int main(void) {

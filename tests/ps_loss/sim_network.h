@@ -16,6 +16,7 @@
 #include "ps/worker/worker_core.h"
 #include "shared/core/rng.h"
 #include "tests/ps/test_ps_toy.h"
+#include "tests/ps_loss/sim_meeting.h"
 
 #define SIM_JOB     4711
 #define SIM_STEPS   8
@@ -79,10 +80,16 @@ struct sim {
     struct server_core **shards;
     struct sim_end *shard_ends;
     struct link **shard_links, *scheduler_link;
-    uint64_t
-        *routes;  // (shards, workers): incarnation of the process that each shard answers to; 0: the first
-    struct sim_end scheduler_end, sender;
+    // (shards + 1, workers): incarnation of the process that each shard, and behind them the scheduler, answers to; 0: the first
+    uint64_t *routes;
+    struct sim_end scheduler_end;
     struct scheduler_core *scheduler;
+    struct met met;
+    struct sim_news {
+        struct member_news n;
+        double due;
+    } * news;  // that are on their way, in order of each member
+    int news_count, news_room;
     struct sim_packet *packets;
     int count, capacity;
     double now;
@@ -123,6 +130,13 @@ struct sim {
 static inline uint64_t sim_incarnation(enum ps_role role, int index) {
     return 1000 + 100 * (uint64_t)role + (uint64_t)index;
 }
+// A shard is of its server's process.
+static inline uint64_t sim_process(const struct sim_end *e) {
+    int threads = e->sim->t.threads;
+    if (e->incarnation) return e->incarnation;
+    return e->role == PS_SHARD ? sim_incarnation(PS_SERVER, e->index / threads)
+                               : sim_incarnation(e->role, e->index);
+}
 
 static inline uint64_t sim_draw(struct sim *s, uint64_t n) {
     return s->draw ? s->draw(s, n) : rng_below(s->t.seed, s->draws++, 99, n);
@@ -157,21 +171,23 @@ static inline void sim_send(void *ctx, int peer, const struct ps_message *m) {
     struct sim *s = from->sim;
     struct sim_packet p = {.from = *from, .header = m->header, .bytes = m->bytes};
     if (from->role == PS_SCHEDULER)
-        p.to = peer == PEER_SENDER ? s->sender : sim_member(s, peer);
+        p.to = sim_member(s, peer);
     else if (peer == PEER_SCHEDULER)
         p.to = s->scheduler_end;
     else if (from->role == PS_WORKER)
         p.to = s->shard_ends[peer];
     else
         p.to = s->workers[peer].end;
-    uint64_t route = from->role == PS_SHARD && peer >= 0 ? s->routes[from->index * s->t.workers + peer] : 0;
+    int row = from->role == PS_SCHEDULER ? s->map->shards : from->index;
+    bool routed = p.to.role == PS_WORKER && s->routes;
+    uint64_t route = routed ? s->routes[row * s->t.workers + peer] : 0;
     if (route) p.to.incarnation = route == sim_incarnation(PS_WORKER, peer) ? 0 : route;
     if (p.to.role == PS_SERVER) return;  // a server's main thread is not part of the simulation
     p.header.role = from->role;
     p.header.rank = from->role == PS_SHARD ? from->index / s->t.threads : from->index;
     p.header.thread = from->role == PS_SHARD ? from->index % s->t.threads : 0;
     p.header.job = SIM_JOB;
-    p.header.incarnation = from->incarnation ? from->incarnation : sim_incarnation(from->role, from->index);
+    p.header.incarnation = sim_process(from);
     if (from->role == PS_WORKER) p.header.life = from->life;
     // As the scheduler's sockets do: workers compare their clocks with it.
     if (p.header.kind == WIRE_HEARTBEAT_ACK) p.header.peers_ready_ns = ps_clock_ns(s->now);
@@ -255,19 +271,39 @@ static inline int sim_tick_shard(struct sim *s, int g) {
     link_tick(s->shard_links[g], s->now);
     return server_core_tick(s->shards[g], s->now);
 }
+// The book says something of a member; it comes behind what it has said of it before.
+static inline void sim_news(struct sim *s, struct member_news n) {
+    double due = s->now + 0.001 * (double)sim_draw(s, 40);
+    for (int i = 0; i < s->news_count; i++)
+        if (s->news[i].n.member == n.member) due = fmax(due, s->news[i].due);
+    if (s->news_count == s->news_room) {
+        s->news_room = s->news_room ? 2 * s->news_room : 16;
+        s->news = xrealloc(s->news, (unsigned long)s->news_room * sizeof *s->news);
+    }
+    s->news[s->news_count++] = (struct sim_news){n, due};
+}
+
 static inline int sim_tick_scheduler(struct sim *s) {
+    for (int i = 0; i < s->news_count;) {
+        struct member_news n = s->news[i].n;
+        if (s->news[i].due > s->now) {
+            i++;
+            continue;
+        }
+        memmove(&s->news[i], &s->news[i + 1], (size_t)(--s->news_count - i) * sizeof *s->news);
+        met_tell(s->scheduler, n, s->now);
+    }
     link_tick(s->scheduler_link, s->now);
     return scheduler_core_tick(s->scheduler, s->now);
 }
 
-static inline int sim_hear_scheduler(struct sim *s, const struct sim_packet *p, struct wire_header *h,
-                                     struct ps_frame *f) {
+static inline int sim_hear_scheduler(struct sim *s, struct wire_header *h, struct ps_frame *f) {
     int member = scheduler_core_knows(s->scheduler, h);
-    s->sender = p->from;
     if (member >= 0) link_receive(s->scheduler_link, member, h, s->now);
-    bool hello = h->kind == WIRE_HELLO;
-    member = scheduler_core_message(s->scheduler, h, f, s->now);
-    if (member >= 0 && hello) link_receive(s->scheduler_link, member, h, s->now);
+    if (member >= 0 && member < s->t.workers)
+        s->routes[s->map->shards * s->t.workers + member] = h->incarnation;
+    scheduler_core_message(s->scheduler, h, s->now);
+    ps_frame_release(f);
     return scheduler_core_error(s->scheduler)[0] ? -1 : 0;
 }
 
@@ -310,7 +346,7 @@ static inline int sim_deliver(struct sim *s) {
     assert_int_equal(wire_decode(bytes, n, p.bytes, &h), 0);
     struct ps_frame *f = sim_frame(s, p.payload, p.bytes);
     if (s->takes && s->takes(s, &p, &h, f)) return 0;
-    if (p.to.role == PS_SCHEDULER) return sim_hear_scheduler(s, &p, &h, f);
+    if (p.to.role == PS_SCHEDULER) return sim_hear_scheduler(s, &h, f);
     if (p.to.role == PS_SHARD) return sim_hear_shard(s, &p, &h, f);
     int peer = p.from.role == PS_SCHEDULER ? PEER_SCHEDULER : p.from.index;
     struct sim_worker *x = &s->workers[p.to.index];

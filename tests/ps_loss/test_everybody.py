@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every process of a star stands still (SIGSTOP) for longer than all deadlines, its launcher too: as it starts, at its login, in a
+"""Every process of a star stands still (SIGSTOP) for longer than all deadlines, its launcher too: as it starts, before its start, in a
 step, about its end. That is nobody's death: all steps are done, no restart is taken, nobody is said to be lost."""
 import concurrent.futures
 import os
@@ -12,7 +12,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from fixture import Runs, people
 
 STEPS, DEADLINE_S, LIMIT_S = 30, 6, 150
-STANDS_S = 1.5 * DEADLINE_S  # a role waits for START for 1.25 of it
+STANDS_S = 1.5 * DEADLINE_S  # a role waits for the start for 1.25 of it
 FLAGS = ["--model", "tiny", "--data", "demo", "--topology", "ps:sync", "--workers", "2", "--servers", "2", "--seq", "64", "--batch", "2", "--threads", "1", "--seed", "5", "--steps", str(STEPS), "--checkpoint-every", "10", "--delay", "0:constant:50",
          "--set", "eval_batches=none", "--set", "parameter_server.threads=4", "--set", f"parameter_server.deadline_ms={1000 * DEADLINE_S}", "--set", "parameter_server.heartbeat_ms=200"]
 AT_ONCE = 4

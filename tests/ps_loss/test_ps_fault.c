@@ -2,7 +2,6 @@
 // and whole stars over real sockets that it costs time, but no bit, no push and no word of why a job ended.
 #include "ps/net/fault.h"
 #include "ps/net/net.h"
-#include "ps/net/pulse.h"
 #include "tests/ps/test_ps_star.h"
 
 #define FAULTS "drop=0.05,dup=0.05,reorder=0.1,delay=5"
@@ -218,62 +217,10 @@ static void test_last_words(void **state) {
     }
 }
 
-// ---------------------------------------------------------------- heartbeats
-static int pulses(struct net_socket *s, double seconds) {
-    double end = now_seconds() + seconds;
-    int n = 0;
-    while (now_seconds() < end) {
-        struct net_poll_item item = {.socket = s};
-        struct net_message m;
-        assert_int_equal(net_poll(&item, 1, 5), 0);
-        while (item.ready && net_recv(s, &m) == 1) n += m.header.kind == WIRE_PULSE && m.header.rank == 3;
-    }
-    return n;
-}
-
-// Whether pulses come, while the thread turns.
-static bool turning(struct net_socket *s, _Atomic uint64_t *turns) {
-    int n = 0;
-    for (double end = now_seconds() + 60; n < 5 && now_seconds() < end; n += pulses(s, 0.1))
-        if (turns) atomic_fetch_add(turns, 1);
-    return n >= 5;
-}
-
-// A process lives as long as its pulse, whatever its other threads do; unless the one that must turn is stuck for longer
-// than the deadline.
-static void test_pulse(void **state) {
-    (void)state;
-    struct config c = {.ps = {.deadline_ms = 1500, .heartbeat_ms = 20}};
-    struct wire_count wire = {0};
-    char bound[NET_ADDRESS_MAX];
-    struct net *net = net_create(
-        &(struct net_options){.wire = &wire, .queue_messages = 1000, .key = key_of_test()});
-    struct net_socket *s = net_router(net, "tcp://127.0.0.1:*", bound);
-    struct ps_role_options role = {.config = &c, .scheduler = bound, .key = key_of_test()};
-    _Atomic uint64_t turns = 0;
-    struct pulse_options o = {.role = &role,
-                              .id = {.role = PS_WORKER, .rank = 3, .incarnation = 1},
-                              .wire = &wire,
-                              .turns = &turns};
-    struct pulse *p = pulse_start(&o);
-    assert_non_null(p);
-    pulses(s, 2.0);
-    assert_true(turning(s, NULL));  // it has not begun to turn: no matter for how long
-    assert_true(turning(s, &turns));
-    pulses(s, 2.0);
-    double end = now_seconds() + 60;
-    while (pulses(s, 0.5) > 0) assert_true(now_seconds() < end);
-    assert_true(turning(s, &turns));
-    pulse_stop(&p);
-    assert_null(p);
-    net_destroy(&net, 0);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts),      cmocka_unit_test(test_fates), cmocka_unit_test(test_line),
-        cmocka_unit_test(test_pulse),      cmocka_unit_test(test_sync),  cmocka_unit_test(test_async),
-        cmocka_unit_test(test_last_words),
+        cmocka_unit_test(test_texts), cmocka_unit_test(test_fates), cmocka_unit_test(test_line),
+        cmocka_unit_test(test_sync),  cmocka_unit_test(test_async), cmocka_unit_test(test_last_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 // A process that stood still - frozen, asleep, without a core - does not take that time for its peers' silence, says so
 // when the job turns out to be over, and is still sure of whom it has lost.
+#include "shared/fabric/seat.h"
 #include "shared/time/turn_clock.h"
 #include "tests/ps/test_ps_log.h"
 
@@ -32,7 +33,6 @@ static void pair_open(struct pair *p) {
                                     .credit_bytes = 1,
                                     .heartbeat_s = 0.1,
                                     .lost_s = LOST_S,
-                                    .start_s = p->now,
                                     .port = {&p->log, log_send}};
     p->core = worker_core_create(&o);
 }
@@ -53,12 +53,47 @@ static void heard(struct pair *p) {
     assert_int_equal(worker_core_message(p->core, PEER_SCHEDULER, &h, NULL, p->now), 0);
 }
 
+// ---------------------------------------------------------------- a member of the meeting, and the scheduler's book
+struct watcher {
+    struct seat seat;
+    double now;
+};
+
+static void drop(void *ctx, int rank, uint64_t life, const struct meet_message *m, const void *data) {
+    (void)ctx, (void)rank, (void)life, (void)m, (void)data;
+}
+
+static void watcher_open(struct watcher *w) {
+    *w = (struct watcher){.seat = {.rank = 1,
+                                   .size = 1,
+                                   .life = 7,
+                                   .first = "the scheduler",
+                                   .place = "h:1",
+                                   .silent_s = LOST_S,
+                                   .beat_s = 0.1,
+                                   .say = drop},
+                          .now = 100};
+    seat_open(&w->seat, &(struct meet_come){.machine = 1}, "");
+}
+
+static void hears(struct watcher *w) {
+    struct meet_message m = meet_message(MEET_PONG, 1, 7);
+    seat_hear(&w->seat, &m, "", w->now);
+}
+
+// Whether all goes on.
+static bool looks(struct watcher *w, double seconds) {
+    w->now += seconds;
+    seat_tick(&w->seat, w->now);
+    return !*w->seat.ended;
+}
+
 // Turns until the scheduler counts as lost; after how long it does.
-static double turns_to_the_end(struct pair *p, double seconds) {
-    double begin = p->now;
-    while (turn(p, seconds) == 0) assert_true(p->now - begin < 300);
-    assert_true(worker_core_status(p->core)->lost_scheduler);
-    return p->now - begin;
+static double turns_to_the_end(struct watcher *w, double seconds) {
+    double begin = w->now;
+    while (looks(w, seconds)) assert_true(w->now - begin < 300);
+    assert_non_null(strstr(w->seat.ended, "the scheduler at h:1 has not been heard for 2 s"));
+    return w->now - begin;
 }
 
 // Frozen for somewhat less than what makes a member lost, the time before counted by the others: it says so, too.
@@ -67,23 +102,22 @@ static void frozen_for_any_time(void **state) {
     static const double stood[] = {0.6, 1.5, 1.9, 1.999, 2.0, 2.001, 3, 60};
     for (size_t i = 0; i < sizeof stood / sizeof *stood; i++)
         for (int backlog = 0; backlog < 2; backlog++) {
-            struct pair p;
+            struct watcher w;
             char words[96];
-            pair_open(&p);
+            watcher_open(&w);
             for (int k = 0; k < 10; k++) {
-                heard(&p);
-                assert_int_equal(turn(&p, TURN_S), 0);
+                hears(&w);
+                assert_true(looks(&w, TURN_S));
             }
-            for (int k = 0; k < 4; k++) assert_int_equal(turn(&p, TURN_S), 0);  // between two beats
-            p.now += stood[i];
-            if (backlog) heard(&p);  // said before, heard now
-            assert_int_equal(turn(&p, TURN_S), 0);
-            double lasted = turns_to_the_end(&p, TURN_S);
+            for (int k = 0; k < 4; k++) assert_true(looks(&w, TURN_S));  // between two beats
+            w.now += stood[i];
+            if (backlog) hears(&w);  // said before, heard now
+            assert_true(looks(&w, TURN_S));
+            double lasted = turns_to_the_end(&w, TURN_S);
             assert_true(lasted > 0.7 * LOST_S && lasted < LOST_S + 0.1);
             snprintf(words, sizeof words, "after this process had stood still for %.1f s", stood[i] + TURN_S);
-            if (!strstr(worker_core_error(p.core), words))
-                fail_msg("%s: %s", words, worker_core_error(p.core));
-            pair_close(&p);
+            if (!strstr(w.seat.ended, words)) fail_msg("%s: %s", words, w.seat.ended);
+            seat_close(&w.seat);
         }
 }
 
@@ -91,18 +125,18 @@ static void frozen_for_any_time(void **state) {
 static void an_old_one_is_no_reason(void **state) {
     (void)state;
     for (int frozen = 0; frozen < 2; frozen++) {
-        struct pair p;
-        pair_open(&p);
-        heard(&p);
-        assert_int_equal(turn(&p, TURN_S), 0);
-        if (frozen) assert_int_equal(turn(&p, 30), 0);
+        struct watcher w;
+        watcher_open(&w);
+        hears(&w);
+        assert_true(looks(&w, TURN_S));
+        if (frozen) assert_true(looks(&w, 30));
         for (int k = 0; k < 300; k++) {
-            heard(&p);
-            assert_int_equal(turn(&p, TURN_S), 0);
+            hears(&w);
+            assert_true(looks(&w, TURN_S));
         }
-        turns_to_the_end(&p, TURN_S);
-        assert_null(strstr(worker_core_error(p.core), "stood still"));
-        pair_close(&p);
+        turns_to_the_end(&w, TURN_S);
+        assert_null(strstr(w.seat.ended, "stood still"));
+        seat_close(&w.seat);
     }
 }
 
@@ -111,12 +145,12 @@ static void slow_turns_end(void **state) {
     (void)state;
     static const double turns[] = {0.3, 0.51, 1, 1.99, 5};
     for (size_t i = 0; i < sizeof turns / sizeof *turns; i++) {
-        struct pair p;
-        pair_open(&p);
-        heard(&p);
-        assert_int_equal(turn(&p, TURN_S), 0);
-        assert_true(turns_to_the_end(&p, turns[i]) < 35 * turns[i] + 0.01);
-        pair_close(&p);
+        struct watcher w;
+        watcher_open(&w);
+        hears(&w);
+        assert_true(looks(&w, TURN_S));
+        assert_true(turns_to_the_end(&w, turns[i]) < 35 * turns[i] + 0.01);
+        seat_close(&w.seat);
     }
 }
 
@@ -144,6 +178,10 @@ static void the_clock(void **state) {
     struct turn_clock slow = {.lost_s = LOST_S, .pause_s = 0.5};
     assert_true(turn_clock_turn(&slow, 10) == 10 && turn_clock_turn(&slow, 10.5) == 10.5);
     assert_true(turn_clock_turn(&slow, 20) == 11);
+    // Turns that end a little behind their pause are no standstill, however many they are.
+    struct turn_clock late = {.lost_s = LOST_S, .pause_s = 0.125};
+    for (int i = 0; i < 200; i++) turn_clock_turn(&late, 10 + i * 0.15625);
+    assert_string_equal(turn_clock_words(&late, turn_clock_at(&late, 10), text), "");
 }
 
 // A host so busy that this thread takes two turns a second, and its peers no more: what is heard less often than LOST_S, by the
@@ -151,56 +189,18 @@ static void the_clock(void **state) {
 static void nobody_gets_a_core(void **state) {
     (void)state;
     for (int busy = 0; busy < 2; busy++) {
-        struct pair p;
-        int rc = 0;
-        pair_open(&p);
-        heard(&p);
-        assert_int_equal(turn(&p, TURN_S), 0);
-        for (int k = 0; k < 20 && rc == 0; k++) {
-            double begin = p.now;
-            while (rc == 0 && p.now - begin < 2.5 * LOST_S) rc = turn(&p, busy ? 0.5 : TURN_S);
-            if (rc == 0) heard(&p);
+        struct watcher w;
+        bool goes_on = true;
+        watcher_open(&w);
+        hears(&w);
+        assert_true(looks(&w, TURN_S));
+        for (int k = 0; k < 20 && goes_on; k++) {
+            double begin = w.now;
+            while (goes_on && w.now - begin < 2.5 * LOST_S) goes_on = looks(&w, busy ? 0.5 : TURN_S);
+            if (goes_on) hears(&w);
         }
-        assert_int_equal(rc, busy ? 0 : -1);
-        pair_close(&p);
-    }
-}
-
-// The same for the scheduler: it names nobody lost for the time in which it did not listen itself.
-static void a_scheduler_too(void **state) {
-    (void)state;
-    for (int excused = 0; excused < 2; excused++) {
-        struct toy_case t = {.dtype = DT_BF16,
-                             .consistency = "sync",
-                             .workers = 1,
-                             .servers = 1,
-                             .threads = 1,
-                             .steps = 1,
-                             .overflow_step = -1};
-        struct sim *sim = sim_create(&t);
-        struct log log = {0};
-        sim->c.ps.deadline_ms = 4000;
-        struct scheduler_options o = {
-            .config = &sim->c, .map = sim->map, .job = SIM_JOB, .port = {&log, log_send}};
-        struct scheduler_core *core = scheduler_core_create(&o);
-        static const enum ps_role roles[] = {PS_WORKER, PS_SERVER, PS_SHARD};
-        struct turn_clock clock = {.lost_s = LOST_S};
-        for (int i = 0; i < 3; i++) {
-            struct ps_frame *frame =
-                roles[i] == PS_SERVER ? sim_frame(sim, xstrdup("tcp://y:1\n"), 10) : NULL;
-            struct wire_header h = {
-                .kind = WIRE_HELLO, .role = roles[i], .incarnation = 50 + (uint64_t)i, .job = SIM_JOB};
-            scheduler_core_message(core, &h, frame, 1);
-        }
-        assert_int_equal(scheduler_core_tick(core, 1), 0);
-        turn_clock_turn(&clock, 1);
-        double now = 1 + 2.5;  // longer than LOST_S, which is half the deadline
-        if (excused) now = turn_clock_turn(&clock, now);
-        assert_int_equal(scheduler_core_tick(core, now), excused ? 0 : -1);
-        if (excused) assert_int_equal(scheduler_core_tick(core, now + LOST_S), -1);
-        assert_non_null(strstr(scheduler_core_error(core), "worker 0 was lost at step"));
-        scheduler_core_destroy(&core);
-        sim_destroy(sim);
+        assert_int_equal(goes_on, busy);
+        seat_close(&w.seat);
     }
 }
 
@@ -224,8 +224,8 @@ static void a_thread_beside(void **state) {
     assert_true(turning_stood(&t, 8, turn_clock_turn(&clock, now += TURN_S)) == 0);
 }
 
-// A login's deadline as well: of those who are still to come nobody has heard, for nobody listened.
-static void a_login_too(void **state) {
+// A start's deadline as well: of those who are still to come nobody has heard, for nobody listened.
+static void a_start_too(void **state) {
     (void)state;
     for (int excused = 0; excused < 2; excused++) {
         struct toy_case t = {.dtype = DT_BF16,
@@ -237,25 +237,26 @@ static void a_login_too(void **state) {
                              .overflow_step = -1};
         struct sim *sim = sim_create(&t);
         struct log log = {0};
+        struct met met = {0};
         sim->c.ps.deadline_ms = 4000;
-        struct scheduler_options o = {
-            .config = &sim->c, .map = sim->map, .job = SIM_JOB, .start_s = 1, .port = {&log, log_send}};
+        struct scheduler_options o = {.config = &sim->c,
+                                      .map = sim->map,
+                                      .job = SIM_JOB,
+                                      .manifest = {.hash = 5},
+                                      .start_s = 1,
+                                      .port = {&log, log_send},
+                                      .meeting = met_port(&met)};
         struct scheduler_core *core = scheduler_core_create(&o);
-        struct wire_header h = {.kind = WIRE_HELLO, .role = PS_WORKER, .incarnation = 50, .job = SIM_JOB};
         struct turn_clock clock = {.lost_s = LOST_S};
-        scheduler_core_message(core, &h, NULL, 1);
+        met_joins_epoch(core, 0, 50, 1, 0, 1);
         assert_int_equal(scheduler_core_tick(core, 1), 0);
         turn_clock_turn(&clock, 1);
         double now = 1 + 7.5;
         if (excused) now = turn_clock_turn(&clock, now);
-        scheduler_core_message(core, &h, NULL, now);  // said before, heard now
         assert_int_equal(scheduler_core_tick(core, now), excused ? 0 : -1);
-        for (int i = 0; excused && i < 40; i++) {  // what is left of it
-            now += 0.1;
-            scheduler_core_message(core, &h, NULL, now);
-        }
+        if (excused) now += 4;  // what is left of it
         assert_int_equal(scheduler_core_tick(core, now), -1);
-        assert_non_null(strstr(scheduler_core_error(core), "login: worker 1, server 0"));
+        assert_non_null(strstr(scheduler_core_error(core), "the start: worker 1, server 0"));
         scheduler_core_destroy(&core);
         sim_destroy(sim);
     }
@@ -287,10 +288,9 @@ static void nor_is_a_shard_silent(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(frozen_for_any_time),  cmocka_unit_test(an_old_one_is_no_reason),
-        cmocka_unit_test(slow_turns_end),       cmocka_unit_test(the_clock),
-        cmocka_unit_test(nobody_gets_a_core),   cmocka_unit_test(a_scheduler_too),
-        cmocka_unit_test(a_thread_beside),      cmocka_unit_test(a_login_too),
-        cmocka_unit_test(nor_is_a_shard_silent)};
+        cmocka_unit_test(frozen_for_any_time), cmocka_unit_test(an_old_one_is_no_reason),
+        cmocka_unit_test(slow_turns_end),      cmocka_unit_test(the_clock),
+        cmocka_unit_test(nobody_gets_a_core),  cmocka_unit_test(a_thread_beside),
+        cmocka_unit_test(a_start_too),         cmocka_unit_test(nor_is_a_shard_silent)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

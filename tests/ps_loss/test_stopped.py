@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""SIGSTOP of every role of a star, at its login, in a step, while a checkpoint is written, and about its end: the job ends by
+"""SIGSTOP of every role of a star, before its start, in a step, while a checkpoint is written, and about its end: the job ends by
 its deadlines, says whom it waited for, and leaves nothing - or it had ended well already. With --elastic it goes on without a
 worker, with --restart with another process in the place of the stopped one, to the same bits."""
 import collections
@@ -79,7 +79,7 @@ class Stopped(Runs):
             with self.subTest(role):
                 self.failed(role, e, always)
 
-    def test_login(self):
+    def test_start(self):
         self.check(0, always=True)
 
     def test_step(self):

@@ -1,4 +1,4 @@
-// A job of two workers and a server, as the scheduler's state machine has it: processes that log in, die and begin anew.
+// A job of two workers and a server, as the scheduler's state machine has it: processes that come, are ready, die and begin anew.
 #ifndef STARRING_TESTS_RECOVERY_EPOCHS_FIXTURE_H
 #define STARRING_TESTS_RECOVERY_EPOCHS_FIXTURE_H
 
@@ -11,17 +11,19 @@ enum { W0, W1, SERVER, SHARD, MEMBERS };
 struct process {
     enum ps_role role;
     int rank;
-    uint64_t incarnation, was;
+    uint64_t incarnation;
     int pid;
-    uint64_t job;  // that it has been welcomed to; 0: none
+    uint64_t job;  // that it is ready for; 0: none
 };
 
 struct fixture {
     struct sim *sim;
     struct log log;
+    struct met met;
     struct scheduler_core *core;
     struct process p[MEMBERS];
-    uint64_t drawn;  // numbers of jobs and processes
+    uint64_t book[SHARD];  // the life that has each place; 0: it is free
+    uint64_t drawn;        // numbers of jobs and processes
     int starts, lost_pid;
     char missed[128];  // who did not come, as the launcher is told
     char why[WIRE_TEXT_MAX];
@@ -72,7 +74,8 @@ static inline struct fixture *fixture_with(int restarts, int elastic_min, bool l
         .starts = starts,
         .starts_ctx = f,
         .epochs = {.restarts = restarts, .ctx = f, .job = draw, .lost = lost, .replaced = launched},
-        .port = {&f->log, log_send}};
+        .port = {&f->log, log_send},
+        .meeting = met_port(&f->met)};
     f->core = scheduler_core_create(&o);
     for (int i = 0; i < MEMBERS; i++) {
         static const enum ps_role roles[] = {PS_WORKER, PS_WORKER, PS_SERVER, PS_SHARD};
@@ -96,53 +99,72 @@ static inline void fixture_destroy(struct fixture *f) {
 static inline uint64_t job_of(const struct fixture *f) { return scheduler_core_epochs(f->core)->job; }
 static inline unsigned epoch_of(const struct fixture *f) { return scheduler_core_epochs(f->core)->epoch; }
 
-// One message of a process as it stands; the log holds what it led to.
+// One message of a process as it stands; the log holds what it led to. The member that it is of, or -1.
 static inline int say(struct fixture *f, const struct process *p, struct wire_header h, double now) {
-    struct ps_frame *frame = NULL;
-    if (h.kind == WIRE_HELLO && p->role == PS_SERVER) frame = sim_frame(f->sim, xcalloc(12, 1), 11);
-    if (h.kind == WIRE_HELLO && p->role != PS_SERVER) frame = sim_frame(f->sim, xstrdup(""), 1);
-    if (frame && p->role == PS_SERVER) memcpy((char *)frame->data, "\0tcp://y:1\n", 11);
     h.role = p->role;
     h.rank = p->rank;
     h.incarnation = p->incarnation;
     h.job = p->job;
-    if (h.kind == WIRE_HELLO) h.manifest = 5, h.key = p->pid, h.seq = p->was;
     f->log.count = 0;
-    int member = scheduler_core_message(f->core, &h, frame, now);
+    int member = scheduler_core_knows(f->core, &h);
+    scheduler_core_message(f->core, &h, now);
     scheduler_core_tick(f->core, now);
     return member;
 }
 
-static inline bool answered(const struct fixture *f, enum wire_kind kind) {
-    return logged(&f->log, PEER_SENDER, kind) > 0;
+// The same of what the book says.
+static inline void book_says(struct fixture *f, struct member_news n, double now) {
+    f->log.count = 0;
+    met_tell(f->core, n, now);
+    scheduler_core_tick(f->core, now);
 }
 
-static inline int hello(struct fixture *f, int who, double now) {
+// It comes, and reads its files from now on.
+static inline void comes(struct fixture *f, int who, double now) {
+    uint64_t life = f->p[who].incarnation, before = f->book[who];
+    if (before == life) return;
+    if (before && f->met.out[who] != before) book_says(f, met_lost(who, before, "replaced", 0), now);
+    book_says(f, met_came(who, life, f->p[who].pid), now);
+    f->book[who] = life;
+}
+
+// It comes, and is ready for the epoch that is open. A shard is of its server's process.
+static inline void hello(struct fixture *f, int who, double now) {
     struct process *p = &f->p[who];
-    if (p->role == PS_SHARD) p->job = job_of(f);
-    int member = say(f, p, (struct wire_header){.kind = WIRE_HELLO}, now);
-    if (member >= 0) p->job = job_of(f);
-    return member;
+    char *lines = met_endpoints(p->role == PS_SERVER ? 1 : 0);
+    comes(f, who, now);
+    struct meeting_ready r = {.epoch = epoch_of(f), .manifest = 5, .endpoints = lines};
+    if (p->job != job_of(f)) book_says(f, met_ready(who, p->incarnation, &r), now);
+    p->job = job_of(f);
+    if (who == SERVER) f->p[SHARD].incarnation = p->incarnation, f->p[SHARD].job = p->job;
+    free(lines);
 }
 
-static inline void login_all(struct fixture *f, double now) {
+static inline void leaves(struct fixture *f, int who, double now) {
+    book_says(f, met_left(who, f->p[who].incarnation), now);
+    f->book[who] = 0;
+}
+
+static inline void is_lost(struct fixture *f, int who, const char *how, double now) {
+    book_says(f, met_lost(who, f->p[who].incarnation, how, 2.5), now);
+    f->book[who] = 0;
+}
+
+static inline void come_all(struct fixture *f, double now) {
     int before = f->starts;
-    for (int i = 0; i < MEMBERS; i++) assert_int_equal(hello(f, i, now), i);
+    for (int i = 0; i < SHARD; i++) hello(f, i, now);
     assert_int_equal(f->starts, before + 1);
 }
 
 // As ps/net/rejoin.c has it: the same process, another incarnation.
 static inline void begin_anew(struct fixture *f, int who) {
-    struct process *p = &f->p[who];
-    p->was = p->incarnation;
-    p->incarnation = draw(f);
-    p->job = 0;
-    if (who == SERVER) f->p[SHARD].incarnation = p->incarnation, f->p[SHARD].job = 0;
+    f->p[who].incarnation = draw(f);
+    f->p[who].job = 0;
 }
 
 static inline struct process another(struct fixture *f, int who) {
     return (struct process){
-        .role = f->p[who].role, .rank = f->p[who].rank, .incarnation = draw(f), .pid = 170 + who};
+        .role = f->p[who].role, .rank = f->p[who].rank, .incarnation = draw(f), .pid = 170 + (int)f->drawn};
 }
 
 static const struct wire_header beat = {.kind = WIRE_HEARTBEAT};

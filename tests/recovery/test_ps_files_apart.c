@@ -93,13 +93,9 @@ static void test_an_epoch_waits_for_files(void **state) {
     struct fixture *f = fixture_create(RESTARTS);
     double now = 0;
     f->pending = true;
-    for (int i = 0; i < MEMBERS; i++) assert_int_equal(hello(f, i, now), i);
-    for (; now < 40; now += 0.5)
-        for (int i = 0; i < MEMBERS; i++) {
-            assert_int_equal(hello(f, i, now), i);
-            assert_true(answered(f, WIRE_WELCOME));
-            assert_false(answered(f, WIRE_START));
-        }
+    for (int i = 0; i < SHARD; i++) hello(f, i, now);
+    for (; now < 40; now += 0.5) assert_int_equal(scheduler_core_tick(f->core, now), 0);
+    assert_int_equal(f->met.starts, 0);
     assert_int_equal(epoch_of(f), 1);
     // A death meanwhile begins another epoch, which asks anew.
     uint64_t asked_by = f->asked_by;
@@ -108,14 +104,14 @@ static void test_an_epoch_waits_for_files(void **state) {
     begin_anew(f, W0);
     begin_anew(f, SERVER);
     f->p[W1] = another(f, W1);
-    for (int i = 0; i < MEMBERS; i++) assert_int_equal(hello(f, i, now), i);
+    for (int i = 0; i < SHARD; i++) hello(f, i, now);
     assert_true(f->asked_by != asked_by);
     assert_int_equal(f->starts, 0);
     f->pending = false;
     f->log.count = 0;
     assert_int_equal(scheduler_core_tick(f->core, now), 0);
     assert_int_equal(f->starts, 1);
-    for (int i = 0; i < MEMBERS; i++) assert_int_equal(logged(&f->log, i, WIRE_START), i < SHARD);
+    assert_int_equal(f->met.starts, 2);
     assert_int_equal(scheduler_core_epochs(f->core)->used, 1);
     fixture_destroy(f);
 }
@@ -124,16 +120,11 @@ static void test_an_epoch_waits_for_files(void **state) {
 static void test_the_silent_are_lost_meanwhile(void **state) {
     (void)state;
     struct fixture *f = fixture_create(0);
-    int rc = 0;
     f->pending = true;
-    for (int i = 0; i < MEMBERS; i++) assert_int_equal(hello(f, i, 0), i);
-    for (double now = 0; now < 5 && rc == 0; now += 0.5)
-        for (int i = 0; i < MEMBERS; i++) {
-            if (i != W1) hello(f, i, now);
-            rc = scheduler_core_tick(f->core, now);
-        }
-    assert_int_equal(rc, -1);
-    assert_non_null(strstr(scheduler_core_error(f->core), "worker 1 was lost during login"));
+    for (int i = 0; i < SHARD; i++) hello(f, i, 0);
+    is_lost(f, W1, "silent", 3);
+    assert_int_equal(scheduler_core_tick(f->core, 3), -1);
+    assert_non_null(strstr(scheduler_core_error(f->core), "worker 1 was lost before the start"));
     fixture_destroy(f);
 }
 

@@ -106,14 +106,14 @@ class Restart(Runs):
         said = self.ends(p)
         self.assertGreaterEqual(self.lives("run")[1]["steps_lost"], 6, said)  # the scheduler decides none: worker 0's lines tell
 
-    def test_in_login(self):
+    def test_before_the_start(self):
         p = self.train(*STAR, *SLOW, "--restart", "2")
         p.kill_now("server 1")
         said = self.ends(p)
         self.assert_undisturbed()
         self.assertIn("server 1 (pid", said)
 
-    def test_frozen_before_its_login(self):
+    def test_frozen_before_its_start(self):
         p = self.train(*STAR, *SLOW, *SOON, "--restart", "2", "--checkpoint-every", "4")
         p.behind(6)
         dead, = p.kill_now("server 0")

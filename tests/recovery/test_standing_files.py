@@ -10,7 +10,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from fixture import Runs, free_port, text
+from fixture import Runs, free_port, people, text
 
 DEADLINE_S, STANDS_S, LIMIT_S, STEPS = 10, 15, 150, 40
 FLAGS = ["--model", "tiny", "--data", "demo", "--topology", "ps:sync", "--workers", "2", "--servers", "2", "--seq", "64", "--batch", "2",
@@ -110,7 +110,7 @@ class StandingFiles(Runs):
         said = p.ends()
         self.assertEqual(self.restarts(), [0, 1], said)
         self.assertEqual(said.count("starting it again"), 1, said)
-        self.assertRegex(said, "waiting for the file system of|waiting for .*server 0, server 1 to log in")
+        self.assertRegex(said, "waiting for the file system of|waiting for .*server 0, server 1 to be ready")
         self.assertEqual(self.hash("run"), self.hash("undisturbed"), said)
 
     def test_a_death_while_files_stand_still(self):
@@ -122,7 +122,7 @@ class StandingFiles(Runs):
             self.one("server 0", WHERE=self.at("run") + "/")
 
     def test_a_start_while_files_stand_still(self):
-        """What a role reads before it has logged in may take longer than the deadline: it is waited for."""
+        """What a role reads before it is ready may take longer than the deadline: it is waited for."""
         self.write(text(12000), "text.txt")
         for role, where in (("worker", "/text.txt"), ("server", "/run/")):
             with self.subTest(role):
@@ -216,7 +216,7 @@ class StandingFiles(Runs):
         self.assertEqual([p.wait(timeout=LIMIT_S) for p in roles], [0] * 5, self.said())
         self.assertEqual(self.restarts(), [0, 1], self.said())
 
-    def test_a_login_while_files_stand_still(self):
+    def test_another_scheduler_while_files_stand_still(self):
         """A scheduler dies while roles wait for the last of them, and the next one cannot read the job's records: they wait."""
         address = self.prepare_by_hand()
         scheduler = self.role(self.shim, "scheduler", "--bind", address)
@@ -232,6 +232,24 @@ class StandingFiles(Runs):
         roles.append(self.role({}, "worker", "--scheduler", address, "--rank", "1"))
         status = [p.wait(timeout=LIMIT_S) for p in (scheduler, *roles)]
         self.assertEqual(status, [0] * 5, self.said())
+
+    def test_a_scheduler_that_cannot_begin(self):
+        """What it finds only when roles have come they hear: their last word is its reason."""
+        address = self.prepare_by_hand()
+        self.stand()
+        scheduler = self.role(self.shim | {"WHERE": "/nothing"}, "scheduler", "--bind", address, "--resume", self.at("nothing"))
+        roles = [self.role({}, role, "--scheduler", address, "--rank", "0") for role in ("server", "worker")]
+        until, port = time.monotonic() + LIMIT_S, f":{int(address.rpartition(':')[2]):04X}"
+        while time.monotonic() < until:
+            lines = [line.split() for kind in ("tcp", "tcp6") for line in people.read(f"/proc/net/{kind}").decode().splitlines()]
+            if sum(line[1].endswith(port) and line[3] == "01" for line in lines) == 2:
+                break
+            time.sleep(0.05)
+        time.sleep(2)  # connected, they come
+        self.go_on()
+        self.assertEqual([p.wait(timeout=LIMIT_S) for p in (scheduler, *roles)], [1] * 3, self.said())
+        reason = f"--resume {self.at('nothing')}: {self.at('nothing')}: No such file or directory"
+        self.assertEqual(self.said().count(f"] the scheduler: {reason}"), 2, self.said())
 
 
 if __name__ == "__main__":

@@ -284,8 +284,8 @@ class Failures(test_resume.Resume):
             resource.setrlimit(resource.RLIMIT_FSIZE, (300000, 300000))
         words = [*OF_ROLES, "--steps", str(STEPS), *star(1), "--medium", "tcp", *KEEP_ALL, "--out", "hand"]
         self.remove("hand")
-        workers = (["worker", *words, "--no-weights", "--rank", rank] for rank in "01")
-        roles = self.by_hand(words, ["server", *words, "--rank", "0"], *workers, restore_signals=False, preexec_fn=limit)
+        workers = (["worker", *words, "--no-weights"] for _ in "01")
+        roles = self.by_hand(words, ["server", *words], *workers, restore_signals=False, preexec_fn=limit)
         for p in roles:
             p.ends(status=None)
         self.assertEqual(roles[2].returncode, 1, roles[2].said())
@@ -360,6 +360,25 @@ class ByHand(test_resume.Resume):
                 else:
                     self.assertEqual([line["step"] for line in self.curve("hand")], list(range(1, steps + 1)))
         self.assertEqual(self.hash("hand"), self.hash("kept"))
+
+    def test_worker_0_is_started_again(self):
+        """The process that takes its place stands for the run, also where the first one had not come to take the directory."""
+        self.train("kept", *star(1, 1))
+        for early in (False, True):
+            self.remove("hand")
+            base = [*OF_ROLES, *star(1, 1), *KEEP_ALL, *SLOW, "--steps", str(STEPS), "--out", "hand", "--restart", "2"]
+            roles = self.by_hand(base, ["server", *base], ["worker", *base])
+            roles[2].behind(2)
+            roles[2].kill()
+            if early:
+                os.remove(self.at("hand", "state.json"))
+                os.remove(self.at("hand", "config.json"))
+            roles[2] = self.start("worker", *base, "--rank", "0", "--scheduler", roles[0].address())
+            for p in roles:
+                p.ends()
+            state = self.json("hand", "state.json")
+            self.assertEqual([state["state"], state["pid"]], ["complete", roles[2].pid])
+            self.assertEqual(self.hash("hand"), self.hash("kept"))
 
 
 if __name__ == "__main__":

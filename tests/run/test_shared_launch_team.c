@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -20,7 +21,7 @@ struct team {
     enum verdict_kind fate;  // what is decided
     const char *reason;
     struct launcher *l;
-    struct verdicts *v;
+    struct death d;  // that nothing has been decided about; pid 0: there is none
     int restarts, again, died;
     int64_t step;
 };
@@ -30,23 +31,17 @@ static void note_death(void *ctx, const struct death *d) {
     struct team *t = ctx;
     assert_true(d->pid > 0 && strstr(d->why, "worker 1 (pid") && !strcmp(d->name, "worker 1"));
     t->died++;
-    verdicts_tell(t->v, d);
+    t->d = *d;
 }
 
-static const char *carry(void *ctx, const char *ends) {
+static bool decide(void *ctx, struct verdict *v) {
     struct team *t = ctx;
-    struct death d;
-    struct verdict v;
-    (void)ends;
-    while (t->v && verdicts_death(t->v, &d)) {
-        v = (struct verdict){
-            .kind = t->fate, .pid = d.pid, .again = t->restarts > 0, .left = t->restarts - 1};
-        memcpy(v.name, d.name, sizeof v.name);
-        if (t->reason) snprintf(v.reason, sizeof v.reason, "%s", t->reason);
-        verdicts_say(t->v, &v);
-    }
-    while (t->v && verdicts_hear(t->v, &v)) launcher_obey(t->l, &v);
-    return NULL;
+    *v =
+        (struct verdict){.kind = t->fate, .pid = t->d.pid, .again = t->restarts > 0, .left = t->restarts - 1};
+    memcpy(v->name, t->d.name, sizeof v->name);
+    if (t->reason) snprintf(v->reason, sizeof v->reason, "%s", t->reason);
+    t->d.pid = 0;
+    return v->pid;
 }
 
 static int launch(struct team *t, int rank, const char *script) {
@@ -56,33 +51,41 @@ static int launch(struct team *t, int rank, const char *script) {
                   .role = "worker", .rank = rank, .program = "/bin/sh", .argv = argv, .orderly = 1});
 }
 
-static int launch_again(void *ctx, const char *role, int rank) {
-    struct team *t = ctx;
-    assert_string_equal(role, "worker");
-    t->again++;
-    return launch(t, rank, "exit 1");  // what it fails at now is its own
+// How often it has been started: a byte in its file for each time.
+static int starts_of(const char *path, int worker) {
+    char *starts = xasprintf("%s.%d", path, worker);
+    struct stat s;
+    int count = stat(starts, &s) ? 0 : (int)s.st_size;
+    unlink(starts);
+    free(starts);
+    return count;
 }
 
-// Worker 0 stays so many tenths of a second, or until it is asked to leave. The victim does nothing before it is there.
+// Worker 0 stays so many tenths of a second, or until it is asked to leave. The victim does nothing before it is there. A worker that
+// is started again fails: that is its own.
 // What the launcher says comes to lie in `said`.
 static int status_of_team(struct team *t, int restarts, int tenths, const char *victim, char said[4096]) {
     struct launch_options o = {.grace_s = 0.2,
                                .last_step = step_of_team,
-                               .outside = carry,
                                .restarts.count = restarts,
-                               .deaths = {note_death, launch_again},
+                               .deaths = {note_death, decide, t},
                                .ctx = t};
     char path[] = "/tmp/starring-said-XXXXXX";
     int file = mkstemp(path), before = dup(STDERR_FILENO);
     assert_true(file >= 0 && before >= 0 && !unlink(path));
-    assert_non_null(t->v = verdicts_open());
     t->restarts = restarts;
     t->l = launcher_create(&o);
     dup2(file, STDERR_FILENO);
-    char *stay =
-        xasprintf("trap 'exit 0' TERM; : > %s; i=0; while [ $i -lt %d ]; do sleep 0.1; i=$((i + 1)); done",
-                  path, tenths);
-    char *dies = xasprintf("until [ -e %s ]; do sleep 0.01; done; %s", path, victim);
+    char *stay = xasprintf(
+        "f=%s; [ -e $f.0 ] && again=1; printf x >> $f.0; [ $again ] && exit 1; trap 'exit 0' TERM; : > $f; i=0; "
+        "while [ $i -lt %d ]; do sleep 0.1; i=$((i + 1)); done; : > $f.ended",
+        path, tenths);
+    // With one that had ended well it fails when that has been started again.
+    char *dies = xasprintf(
+        "f=%s; [ -e $f.1 ] && again=1; printf x >> $f.1; i=0; "
+        "while [ $again ] && [ -e $f.ended ] && [ $(wc -c < $f.0) -lt 2 ] && [ $i -lt 100 ]; do sleep 0.05; i=$((i + 1)); done; "
+        "[ $again ] && exit 1; until [ -e $f ]; do sleep 0.01; done; %s",
+        path, victim);
     int rc = launch(t, 0, stay);
     rc |= launch(t, 1, dies);
     int status = launcher_wait(t->l);
@@ -93,9 +96,12 @@ static int status_of_team(struct team *t, int restarts, int tenths, const char *
     said[got > 0 ? got : 0] = 0;
     close(file);
     unlink(path);
+    t->again = starts_of(path, 0) + starts_of(path, 1) - 2;
+    char *ended = xasprintf("%s.ended", path);
+    unlink(ended);
+    free(ended);
     free(stay);
     free(dies);
-    verdicts_close(&t->v);
     assert_int_equal(rc, 0);
     return status;
 }
@@ -132,7 +138,8 @@ static void who_has_ended_well_is_needed_again(void **state) {
     (void)state;
     struct team t = {.fate = VERDICT_ANEW};
     char said[4096];
-    assert_int_equal(status_of_team(&t, 2, 0, "sleep 0.5; kill -9 $$", said), EXIT_RUN_FAILED);
+    const char *dies = "until [ -e $f.ended ]; do sleep 0.01; done; kill -9 $$";
+    assert_int_equal(status_of_team(&t, 2, 0, dies, said), EXIT_RUN_FAILED);
     assert_int_equal(t.died, 1);
     assert_int_equal(t.again, 2);
 }

@@ -239,6 +239,7 @@ static void test_unfinished_files(void **state) {
     static const char *const others[] = {"notes.part", "weights/mine.part", "summary.json.partly",
                                          "ranks/x.part"};
     const char *base = *state;
+    struct config *c = config_load(&topologies, NULL, NULL, 0);
     char *weights = xasprintf("%s/weights", base);
     assert_int_equal(run_dir_prepare(base, true), 0);
     mkdir(weights, 0777);
@@ -246,7 +247,7 @@ static void test_unfinished_files(void **state) {
         for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) put(base, ours[i], "torn");
         for (size_t i = 0; i < sizeof others / sizeof *others; i++) put(base, others[i], "mine");
         if (again)
-            assert_int_equal(run_dir_continue(base, NULL), 0);
+            assert_int_equal(run_dir_continue(base, c), 0);
         else
             assert_int_equal(run_dir_prepare(base, false), 0);
         for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
@@ -254,6 +255,7 @@ static void test_unfinished_files(void **state) {
         for (size_t i = 0; i < sizeof others / sizeof *others; i++) assert_true(there(base, others[i]));
     }
     free(weights);
+    config_destroy(&c);
 }
 
 // A later life of the same job has nowhere else to go: a disk that takes nothing costs it a warning. Another start is told.
@@ -267,13 +269,35 @@ static void test_going_on_without_room(void **state) {
     none = before;
     none.rlim_cur = 0;
     setrlimit(RLIMIT_FSIZE, &none);
-    error_quiet(1);
-    int later = run_dir_continue(base, NULL), another = run_dir_continue(base, c);
-    error_quiet(0);
-    setrlimit(RLIMIT_FSIZE, &before);
-    assert_int_equal(later, 0);
-    assert_int_equal(another, -1);
+    error_quiet(QUIET_ALL);
+    assert_int_equal(run_dir_continue(base, c), -1);
     assert_non_null(strstr(error_last(), "state.json: cannot write"));
+    char *file = xasprintf("%s/state.json", base);
+    unlink(file);
+    free(file);
+    run_dir_go_on(base, c);
+    error_quiet(QUIET_NOT);
+    setrlimit(RLIMIT_FSIZE, &before);
+    assert_false(there(base, "config.json"));
+    config_destroy(&c);
+}
+
+// The directory is the job's: it stands for another process of it from then on, whether that has ended or lives.
+static void test_going_on_in_the_place_of_another(void **state) {
+    const char *base = *state;
+    struct config *c = config_load(&topologies, NULL, NULL, 0);
+    struct run_state s;
+    assert_int_equal(run_dir_prepare(base, true), 0);
+    pid_t other = fork();
+    if (!other) _exit(run_state_begin(base) ? 1 : 0);
+    int status;
+    waitpid(other, &status, 0);
+    assert_int_equal(status, 0);
+    put(base, "summary.json", "kept");
+    run_dir_go_on(base, c);
+    run_state_read(base, &s);
+    assert_int_equal(s.phase, RUN_RUNNING);
+    assert_true(s.own && there(base, "config.json") && there(base, "summary.json"));
     config_destroy(&c);
 }
 
@@ -411,6 +435,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_unfinished_files, make_base, remove_base),
         cmocka_unit_test_setup_teardown(test_seconds_are_bounded, make_base, remove_base),
+        cmocka_unit_test_setup_teardown(test_going_on_in_the_place_of_another, make_base, remove_base),
         cmocka_unit_test_setup_teardown(test_going_on_without_room, make_base, remove_base),
         cmocka_unit_test_setup_teardown(test_metrics_without_room, make_base, remove_base),
         cmocka_unit_test_setup_teardown(lines_are_whole, make_base, remove_base),

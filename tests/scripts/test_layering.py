@@ -37,9 +37,9 @@ LAYERS = {
                {"shared/memory", "shared/offload"},
                {"shared/bench", "shared/generate", "shared/plan"},
                {"shared/command"}],                               # what a person types
-    "ps": [{"ps/job"},                                            # facts of a star's job: keys, shards, rules, times
+    "ps": [{"ps/job"},                                            # facts of a star's job: keys, codes, shards, rules, times
            {"ps/net"},                                            # messages, and the link under them
-           {"ps/sum"}, {"ps/record"},                             # how gradients are coded; orders and staleness
+           {"ps/record"},                                         # orders of arrivals, and staleness
            {"ps/agree"},                                          # what the roles agree on: batches, members, the start
            {"ps/server", "ps/worker", "ps/scheduler"},            # the roles: one never sees another
            {"ps/bench"}, {"ps"}],

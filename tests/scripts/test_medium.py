@@ -29,7 +29,7 @@ class Medium(Case):
         out = "-".join(["out", medium, *more[1:]]) + ("-apart" if any(workers) else "")
         scheduler = self.start("scheduler", *words)
         join = [*words, "--scheduler", scheduler.address(), "--out", out]
-        server = self.start("server", *join, under=APART)
+        server = self.start("server", *join, "--rank", "0", under=APART)
         roles = [self.start("worker", *join, "--rank", str(rank), under=APART if apart else ()) for rank, apart in enumerate(workers)]
         for p in *roles, server, scheduler:
             p.ends(status=None)

@@ -1,4 +1,4 @@
-// A star's login: every key that the roles of a run must agree on is named with both values where a HELLO's differs; what
+// Who is let into a star: every key that the roles of a run must agree on is named with both values where a role's differs; what
 // a scheduler does not know, data and devices, is compared with the worker that came first.
 // clang-format off
 #include <setjmp.h>
@@ -13,24 +13,22 @@
 #include "shared/core/version.h"
 #include "shared/state/identity.h"
 #include "tests/ps/test_ps_toy.h"
+#include "tests/ps_loss/sim_meeting.h"
 
-struct login {
+struct coming {
     struct toy_case t;
     struct config c;
     struct layout *l;
     struct shard_map *map;
     struct manifest manifest;  // the scheduler's
     struct membership m;
-    struct wire_header answer;  // of the last HELLO
+    struct met met;
+    struct epochs epochs;
+    uint64_t life;  // of the process that came last
 };
 
-static void keep_answer(void *ctx, int peer, const struct ps_message *m) {
-    struct login *x = ctx;
-    if (peer == PEER_SENDER) x->answer = m->header;
-}
-
-static struct login *login_create(void) {
-    struct login *x = xcalloc(1, sizeof *x);
+static struct coming *coming_create(void) {
+    struct coming *x = xcalloc(1, sizeof *x);
     x->t = (struct toy_case){
         .dtype = DT_F16, .consistency = "sync", .workers = 3, .servers = 1, .threads = 1, .steps = 4};
     x->c = toy_config(&x->t);
@@ -38,14 +36,16 @@ static struct login *login_create(void) {
     x->l = toy_layout(3, 5);
     x->map = shard_map_of(&x->c, x->l);
     x->manifest = manifest_make(&(struct ps_role_options){.config = &x->c, .layout = x->l}, x->map);
+    x->epochs = (struct epochs){.epoch = 1, .job = 7};
     membership_init(
         &x->m,
         &(struct scheduler_options){
-            .config = &x->c, .map = x->map, .manifest = x->manifest, .job = 7, .port = {x, keep_answer}});
+            .config = &x->c, .map = x->map, .manifest = x->manifest, .job = 7, .meeting = met_port(&x->met)});
+    x->m.epochs = &x->epochs;
     return x;
 }
 
-static void login_destroy(struct login *x) {
+static void coming_destroy(struct coming *x) {
     membership_free(&x->m);
     manifest_release(&x->manifest);
     shard_map_destroy(&x->map);
@@ -54,32 +54,36 @@ static void login_destroy(struct login *x) {
 }
 
 // What the scheduler has, with keys added or changed; NULL ends them.
-static struct identity *with(const struct login *x, const char *const *pairs) {
+static struct identity *with(const struct coming *x, const char *const *pairs) {
     struct identity *i = identity_parse(x->manifest.identity);
     for (; pairs && pairs[0]; pairs += 2) identity_put(i, pairs[0], pairs[1]);
     return i;
 }
 
-// The HELLO of a role that is `i`; frees it. The answer's text if it is refused, else "".
-static const char *hello(struct login *x, enum ps_role role, int rank, struct identity *i) {
-    char *text = identity_text(i), *payload = xcalloc(strlen(text) + 32, 1);
-    size_t bytes = strlen(text) + 1;
-    memcpy(payload, text, bytes);
-    if (role == PS_SERVER) bytes += (size_t)sprintf(payload + bytes, "tcp://h:1\n");
-    struct wire_header h = {.kind = WIRE_HELLO,
-                            .role = role,
-                            .rank = rank,
-                            .incarnation = 100 + (uint64_t)rank,
-                            .manifest = identity_hash(i, IDENTITY_TRAJECTORY | IDENTITY_RUN)};
-    struct ps_frame frame = {payload, bytes, NULL};
-    int member = membership_hello(&x->m, &h, &frame, 0);
-    assert_true((member >= 0) == (x->answer.kind == WIRE_WELCOME));
-    assert_true((member < 0) == (x->answer.kind == WIRE_REFUSED));
-    if (role == PS_SERVER && member >= 0) assert_string_equal(x->m.m[member].shards[0].address, "tcp://h:1");
-    free(payload);
+// A process comes and says r. Why it is given up, or "".
+static const char *ready(struct coming *x, int member, const struct meeting_ready *r) {
+    struct member_news n = met_came(member, ++x->life, 1);
+    int before = x->met.given_up;
+    membership_came(&x->m, &n);
+    membership_ready(&x->m, member, r, 0);
+    bool refused = x->met.given_up > before;
+    assert_int_equal(x->m.m[member].present, !refused);
+    return refused ? x->met.why : "";
+}
+
+// The same of a role that is `i`; frees it.
+static const char *comes(struct coming *x, enum ps_role role, int rank, struct identity *i) {
+    char *text = identity_text(i);
+    int member = rank + (role == PS_SERVER ? x->c.workers : 0);
+    struct meeting_ready r = {.epoch = 1,
+                              .manifest = identity_hash(i, IDENTITY_TRAJECTORY | IDENTITY_RUN),
+                              .identity = text,
+                              .endpoints = role == PS_SERVER ? "tcp://h:1\n" : ""};
+    const char *why = ready(x, member, &r);
+    if (role == PS_SERVER && !*why) assert_string_equal(x->m.m[member].shards[0].address, "tcp://h:1");
     free(text);
     identity_destroy(&i);
-    return x->answer.text;
+    return why;
 }
 
 static void test_every_key_is_named(void **state) {
@@ -89,7 +93,7 @@ static void test_every_key_is_named(void **state) {
     for (size_t n = 0; (k = identity_key_at(n)).key; n++) {
         if (k.uses & IDENTITY_LOCAL || !(k.uses & (IDENTITY_TRAJECTORY | IDENTITY_RUN))) continue;
         for (int server = 0; server < 2; server++) {
-            struct login *x = login_create();
+            struct coming *x = coming_create();
             struct identity *own = with(x, NULL);
             char expected[256];
             const char *had = identity_get(own, k.key), *name = server ? "server 0" : "worker 1";
@@ -97,11 +101,11 @@ static void test_every_key_is_named(void **state) {
                      had ? "%s has %s = other, the scheduler has %s: %s"
                          : "%s has %s = other, the scheduler has none%.0s: %s",
                      name, k.key, had ? had : "", k.advice ? k.advice : "use one configuration");
-            const char *said = hello(x, server ? PS_SERVER : PS_WORKER, !server,
+            const char *said = comes(x, server ? PS_SERVER : PS_WORKER, !server,
                                      with(x, (const char *const[]){k.key, "other", NULL}));
             assert_string_equal(said, expected);
             identity_destroy(&own);
-            login_destroy(x);
+            coming_destroy(x);
             named++;
         }
     }
@@ -114,69 +118,64 @@ static void test_what_may_differ(void **state) {
     struct identity_key k;
     for (size_t n = 0; (k = identity_key_at(n)).key; n++) {
         if (k.uses & (IDENTITY_TRAJECTORY | IDENTITY_RUN)) continue;
-        struct login *x = login_create();
-        assert_string_equal(hello(x, PS_WORKER, 0, with(x, (const char *const[]){k.key, "one", NULL})), "");
-        assert_string_equal(hello(x, PS_WORKER, 1, with(x, (const char *const[]){k.key, "two", NULL})), "");
-        login_destroy(x);
+        struct coming *x = coming_create();
+        assert_string_equal(comes(x, PS_WORKER, 0, with(x, (const char *const[]){k.key, "one", NULL})), "");
+        assert_string_equal(comes(x, PS_WORKER, 1, with(x, (const char *const[]){k.key, "two", NULL})), "");
+        coming_destroy(x);
     }
 }
 
 static void test_workers_are_compared_with_the_first(void **state) {
     (void)state;
-    struct login *x = login_create();
+    struct coming *x = coming_create();
     const char *const first[] = {"data", "8 tokens, xxh64 aa", "cuda.bias_grad", "kernel", NULL};
     const char *const other[] = {"data", "8 tokens, xxh64 ab", "cuda.bias_grad", "kernel", NULL};
     const char *const slow[] = {"data", "8 tokens, xxh64 aa", "cuda.bias_grad", "epilogue", NULL};
-    assert_string_equal(hello(x, PS_SERVER, 0, with(x, NULL)), "");  // it knows no data, and is no reference
-    assert_string_equal(hello(x, PS_WORKER, 2, with(x, first)), "");
+    assert_string_equal(comes(x, PS_SERVER, 0, with(x, NULL)), "");  // it knows no data, and is no reference
+    assert_string_equal(comes(x, PS_WORKER, 2, with(x, first)), "");
     assert_string_equal(
-        hello(x, PS_WORKER, 0, with(x, other)),
+        comes(x, PS_WORKER, 0, with(x, other)),
         "worker 0 has data = 8 tokens, xxh64 ab, worker 2 has 8 tokens, xxh64 aa: give all of them "
         "the same files (data.path, data.val_path, data.val_fraction)");
-    assert_string_equal(hello(x, PS_WORKER, 0, with(x, slow)),
+    assert_string_equal(comes(x, PS_WORKER, 0, with(x, slow)),
                         "worker 0 has cuda.bias_grad = epilogue, worker 2 has kernel: use one configuration");
-    assert_string_equal(hello(x, PS_WORKER, 0, with(x, first)), "");
-    assert_string_equal(hello(x, PS_WORKER, 2, with(x, first)), "");  // repeats itself
-    assert_int_equal(membership_tick(&x->m, 0, 1e6), -1);
-    assert_non_null(
-        strstr(x->m.error,
-               "worker 1, server 0 shard 0 did not come within 30000 ms (parameter_server.deadline_ms) of "
-               "the last that came; refused was: worker 0 has cuda.bias_grad"));
-    login_destroy(x);
+    assert_string_equal(comes(x, PS_WORKER, 0, with(x, first)), "");
+    assert_int_equal(membership_tick(&x->m, 1e6), -1);
+    assert_non_null(strstr(x->m.error,
+                           "worker 1 did not come within 30000 ms (parameter_server.deadline_ms) of "
+                           "the last that came; refused was: worker 0 has cuda.bias_grad"));
+    coming_destroy(x);
 }
 
-// Another program's HELLO names no keys.
+// Another program names no keys.
 static void test_other_programs(void **state) {
     (void)state;
-    struct login *x = login_create();
-    struct wire_header h = {
-        .kind = WIRE_HELLO, .role = PS_SERVER, .rank = 0, .incarnation = 1, .manifest = 3};
-    struct ps_frame endpoints = {"tcp://h:1\n", 10, NULL}, rubbish = {"{\"a\": \0tcp://h:1\n", 17, NULL};
-    assert_int_equal(membership_hello(&x->m, &h, &endpoints, 0), -1);
-    assert_non_null(strstr(x->answer.text, "server 0 does not say of which run it is"));
-    assert_non_null(strstr(x->answer.text, "install one version for all"));
-    assert_int_equal(membership_hello(&x->m, &h, NULL, 0), -1);
-    assert_int_equal(membership_hello(&x->m, &h, &rubbish, 0), -1);
-    assert_int_equal(x->answer.kind, WIRE_REFUSED);
-    h.manifest = x->manifest.hash;
-    assert_int_equal(membership_hello(&x->m, &h, NULL, 0), -1);  // without endpoints
-    assert_non_null(strstr(x->answer.text, "without the addresses"));
+    struct coming *x = coming_create();
+    struct meeting_ready r = {.epoch = 1, .manifest = 3, .endpoints = "tcp://h:1\n"};
+    const char *why = ready(x, 3, &r);
+    assert_non_null(strstr(why, "server 0 does not say of which run it is"));
+    assert_non_null(strstr(why, "install one version for all"));
+    r.identity = "{\"a\": ";
+    assert_non_null(strstr(ready(x, 3, &r), "server 0"));
+    r.manifest = x->manifest.hash;
+    r.endpoints = "";
+    assert_non_null(strstr(ready(x, 3, &r), "without the addresses"));
     assert_string_equal(
-        hello(x, PS_WORKER, 0, with(x, (const char *const[]){"program", "starring 9.9, abc", NULL})),
+        comes(x, PS_WORKER, 0, with(x, (const char *const[]){"program", "starring 9.9, abc", NULL})),
         "worker 0 has program = starring 9.9, abc, the scheduler has starring " STARRING_VERSION
         ": install one version of starring for all of them");
     // A newer one may compare what this one does not know.
     assert_string_equal(
-        hello(x, PS_WORKER, 0, with(x, (const char *const[]){"gravity", "9.81", NULL})),
+        comes(x, PS_WORKER, 0, with(x, (const char *const[]){"gravity", "9.81", NULL})),
         "worker 0 has gravity = 9.81, the scheduler has none: install one version of starring for all "
         "of them");
-    login_destroy(x);
+    coming_destroy(x);
 }
 
 // An order of arrivals may be repeated by a run that is evaluated otherwise, but not by one that updates otherwise.
 static void test_the_order_of_arrivals(void **state) {
     (void)state;
-    struct login *x = login_create();
+    struct coming *x = coming_create();
     uint64_t hash = manifest_of_order(&x->c, x->l, x->map).hash;
     x->c.eval_every = 5;
     x->c.deadline_ms = x->c.ps.deadline_ms = 77;
@@ -189,7 +188,7 @@ static void test_the_order_of_arrivals(void **state) {
     others[4].schedule.type = SCHEDULE_WARMUP;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (manifest_of_order(&others[i], x->l, x->map).hash == hash) fail_msg("change %zu", i);
-    login_destroy(x);
+    coming_destroy(x);
 }
 
 int main(void) {

@@ -61,12 +61,13 @@ class Refusals(Case):
 
     def test_a_role_without_a_key(self):
         for address in ("tcp://127.0.0.1:9000", "tcp://192.0.2.1:9000"):
-            for role, *words in (("scheduler", "--bind", address), ("server", "--scheduler", address), ("worker", "--scheduler", address)):
+            for role, *words in (("scheduler", "--bind", address), ("server", "--rank", "0", "--scheduler", address),
+                                  ("worker", "--rank", "0", "--scheduler", address)):
                 self.is_refused([role, *STAR, *words], "no key: whoever reaches", MAKE, "all of them --insecure, with which anybody may join",
                                 env=with_key(""))
 
     def test_what_is_no_key(self):
-        for words in (self.train(), ["worker", *STAR, "--scheduler", "tcp://127.0.0.1:9"]):
+        for words in (self.train(), ["worker", *STAR, "--rank", "0", "--scheduler", "tcp://127.0.0.1:9"]):
             for key in ("short", JOB_KEY[:-1], JOB_KEY + "0", "x" * 64):
                 said = self.is_refused(words, "STARRING_JOB_KEY is not 64 hexadecimal digits", MAKE, env=with_key(key))
                 self.assertNotIn(key, said)
@@ -74,7 +75,7 @@ class Refusals(Case):
         self.assertFalse(os.path.exists(self.at("r")))
 
     def test_a_key_and_nobody_asked(self):
-        for words in (self.train("--insecure"), ["worker", *STAR, "--insecure", "--scheduler", "tcp://127.0.0.1:9"]):
+        for words in (self.train("--insecure"), ["worker", *STAR, "--rank", "0", "--insecure", "--scheduler", "tcp://127.0.0.1:9"]):
             self.is_refused(words, "--insecure lets everybody in, and STARRING_JOB_KEY only who has it: leave one of them out",
                             env=with_key(JOB_KEY))
 
@@ -179,8 +180,8 @@ class Impostors(Hand):
         there += [self.start(role, *job, *words, *joins, "--rank", str(rank)) for role, rank in (("server", 0), ("worker", 1))]
         for more, env in impostors:
             self.refused("worker", *self.JOB, *joins, "--rank", "0", *more, status=1, env=env,
-                         said=(f"login: what listens at {at} does not let this role in: the job's key (STARRING_JOB_KEY) differs there, or one side "
-                               "has none, or another program listens: give all roles of the job the same key, or all --insecure"))
+                         said=(f"what listens at {at[6:]} does not let this process in: the job's key (STARRING_JOB_KEY) differs there, or one "
+                               "side has none, or another program listens: give all roles of the job the same key, or all --insecure"))
         there.append(self.start("worker", *job, *words, *joins, "--rank", "0"))
         self.assertEqual(self.end_well(there)["weights_hash"], self.undisturbed())
 

@@ -77,7 +77,7 @@ class Ports(Runs):
 
     @unittest.skipUnless(own_table_is_allowed(), "no thread may have its own descriptors here")
     def test_a_death_while_all_connections_are_held(self):
-        # Members that log in again have to get through: they have the login's deadline. The launcher has the scheduler in it.
+        # Members that come anew have to get through: they have the start's deadline. The launcher has the scheduler in it.
         self.train("--restart", "3", "--set", "parameter_server.deadline_ms=60000")
         self.hold_all(self.job.pid)
         self.job.kill_now("worker 1")

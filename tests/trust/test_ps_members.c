@@ -1,6 +1,6 @@
 // Who is heard inside of a job: those whom the scheduler has named, and nobody because he spoke first. And what of a
 // scheduler is believed.
-#include "ps/net/login.h"
+#include "ps/net/meeting.h"
 #include "ps/net/net.h"
 #include "tests/ps/test_ps_log.h"
 #include "tests/ps/test_ps_star.h"
@@ -159,125 +159,82 @@ static void test_lives(void **state) {
     sim_destroy(s);
 }
 
-// ---------------------------------------------------------------- a hostile scheduler, and a refusal
-struct hostile {
-    struct net *net;
-    struct net_socket *socket;
-    int64_t rank;  // that it gives
-    _Atomic int quit;
-};
-
-static void *hostile_main(void *arg) {
-    struct hostile *h = arg;
-    while (!atomic_load(&h->quit)) {
-        struct net_poll_item item = {.socket = h->socket};
-        struct net_message m;
-        if (net_poll(&item, 1, 5) != 0) break;
-        while (item.ready && net_recv(h->socket, &m) == 1) {
-            struct ps_message welcome = {
-                .header = {.kind = WIRE_WELCOME, .role = PS_SCHEDULER, .job = JOB, .step = h->rank}};
-            ps_frame_release(m.frame);
-            net_send(h->socket, &m.from, &welcome);
-        }
+// ---------------------------------------------------------------- what is said at the meeting
+// Cut short it is refused or says less; with a flipped bit it is refused, or says something all the same: read by the sanitizers.
+static void hurt(const char *text, size_t bytes, void (*reads)(const char *text, size_t bytes)) {
+    for (size_t i = 0; i < 9 * bytes; i++) {
+        char *copy = xcalloc(bytes + 1, 1);
+        memcpy(copy, text, i < bytes ? i : bytes);
+        if (i >= bytes) copy[(i - bytes) / 8] ^= (char)(1 << (i - bytes) % 8);
+        reads(copy, i < bytes ? i : bytes);
+        free(copy);
     }
-    return NULL;
 }
 
-static int login_at(const struct job *j, int64_t given, enum ps_role role, int asked) {
-    struct wire_count wire = {0};
-    char bound[NET_ADDRESS_MAX];
-    struct hostile h = {.rank = given};
-    pthread_t thread;
-    h.net = net_create(&(struct net_options){.wire = &wire, .queue_messages = 100, .key = key_of_test()});
-    h.socket = net_router(h.net, "tcp://127.0.0.1:*", bound);
-    assert_non_null(h.socket);
-    pthread_create(&thread, NULL, hostile_main, &h);
-    struct net *net =
-        net_create(&(struct net_options){.wire = &wire, .queue_messages = 100, .key = key_of_test()});
-    struct ps_role_options o = {.config = &j->c, .layout = j->l, .scheduler = bound, .key = key_of_test()};
-    struct manifest manifest = {.identity = (char *)"{}"};
-    struct ps_login l = {.socket = net_dealer(net, &(struct net_peer){.address = bound}),
-                         .role = &o,
-                         .manifest = &manifest,
-                         .shards = 1};
-    struct ps_identity id = {.role = role, .rank = asked, .incarnation = 3};
-    assert_non_null(l.socket);
-    int rc = ps_login(&l, &id);
-    atomic_store(&h.quit, 1);
-    pthread_join(thread, NULL);
-    net_destroy(&net, 0);
-    net_destroy(&h.net, 0);
-    return rc;
+static void read_now(const char *text, size_t bytes) {
+    struct meeting_now now;
+    if (meeting_now_read(text, bytes, &now)) assert_true(now.epoch && now.job && now.address[0]);
+}
+static void read_start(const char *text, size_t bytes) {
+    struct meeting_start s;
+    if (meeting_start_read(text, bytes, 1, 1, &s)) roster_destroy(&s.roster);
+}
+static void read_ready(const char *text, size_t bytes) {
+    struct meeting_ready r;
+    if (meeting_ready_read(text, bytes, &r)) free((char *)r.identity);
+}
+static void read_failed(const char *text, size_t bytes) {
+    struct meeting_failed f;
+    if (meeting_failed_read(text, bytes, &f)) assert_true(strlen(f.why) < sizeof f.why);
 }
 
-// A server counted on the rank of WELCOME, and read behind the end of what it had.
-static void test_ranks_that_cannot_be(void **state) {
+static void test_what_is_said(void **state) {
     (void)state;
-    struct toy_case t = base_case();
-    struct job *j = job_create(&t);
-    j->c.ps.deadline_ms = 20000;
-    // The wire carries none below 0 or beyond the third of these.
-    const int64_t wrong[] = {j->c.ps.servers, 1 << 20, INT64_MAX >> 2, (int64_t)1 << 32};
-    error_quiet(1);
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        assert_int_equal(login_at(j, wrong[i], PS_SERVER, -1), -1);
-        assert_non_null(strstr(error_last(), "is not of this job"));
-    }
-    assert_int_equal(login_at(j, 1, PS_WORKER, 2), -1);  // another than was asked for
-    assert_int_equal(login_at(j, 0, PS_WORKER, -1), 0);
-    error_quiet(0);
-    job_destroy(j);
-}
-
-// ---------------------------------------------------------------- a refusal
-struct told {
-    struct wire_header last;
-};
-
-static void hear_answer(void *ctx, int peer, const struct ps_message *m) {
-    (void)peer;
-    ((struct told *)ctx)->last = m->header;
-}
-
-// Whoever is refused learns neither how many there are nor which job it is (scheduler.c leaves out its number).
-static void test_refusals_say_nothing(void **state) {
-    (void)state;
-    struct toy_case t = two_workers();
-    struct sim *s = sim_create(&t);
-    struct told told = {.last = {0}};
-    struct scheduler_options o = {
-        .config = &s->c, .map = s->map, .manifest = {.hash = 5}, .job = JOB, .port = {&told, hear_answer}};
-    struct scheduler_core *core = scheduler_core_create(&o);
-    for (int rank = 0; rank < 4; rank++) {
-        struct wire_header h = {.kind = WIRE_HELLO,
-                                .role = PS_WORKER,
-                                .rank = rank,
-                                .incarnation = 50 + (uint64_t)rank,
-                                .manifest = 5};
-        int member = scheduler_core_message(core, &h, NULL, 0);
-        assert_int_equal(member, rank < 2 ? rank : -1);
-        if (member >= 0) continue;
-        assert_int_equal(told.last.kind, WIRE_REFUSED);
-        assert_null(strpbrk(strstr(told.last.text, "job has") ? strstr(told.last.text, "job has") : "",
-                            "0123456789"));
-    }
-    struct wire_header any = {
-        .kind = WIRE_HELLO, .role = PS_WORKER, .rank = -1, .incarnation = 90, .manifest = 5};
-    assert_int_equal(scheduler_core_message(core, &any, NULL, 0), -1);
-    assert_int_equal(told.last.kind, WIRE_REFUSED);
-    assert_null(strpbrk(told.last.text, "0123456789"));
-    scheduler_core_destroy(&core);
-    sim_destroy(s);
+    size_t bytes;
+    struct meeting_now now = {.epoch = 3, .job = UINT64_MAX, .clock = 7, .address = "tcp://[::1]:2"}, now2;
+    char *text = meeting_now_text(&now, &bytes);
+    assert_true(meeting_now_read(text, bytes, &now2));
+    assert_memory_equal(&now, &now2, sizeof now);
+    hurt(text, bytes, read_now);
+    free(text);
+    struct meeting_start start = {
+        .checkpoint = "/a b\nc", .seal = 5, .life = 2, .roster = roster_create(1, 1)};
+    snprintf(start.roster->shard[0].address, ROSTER_ADDRESS_MAX, "tcp://h:1");
+    text = meeting_start_text(&start, &bytes);
+    struct meeting_start start2;
+    assert_true(meeting_start_read(text, bytes, 1, 1, &start2));
+    assert_string_equal(start2.checkpoint, start.checkpoint);
+    assert_true(start2.seal == 5 && start2.life == 2);
+    assert_string_equal(start2.roster->shard[0].address, "tcp://h:1");
+    roster_destroy(&start2.roster);
+    assert_false(meeting_start_read(text, bytes, 1, 2, &start2));
+    hurt(text, bytes, read_start);
+    roster_destroy(&start.roster);
+    free(text);
+    struct meeting_ready ready = {.epoch = 9, .manifest = 8, .identity = "{\n}", .endpoints = "tcp://h:1\n"},
+                         ready2;
+    text = meeting_ready_text(&ready, &bytes);
+    assert_true(meeting_ready_read(text, bytes, &ready2));
+    assert_true(ready2.epoch == 9 && ready2.manifest == 8);
+    assert_string_equal(ready2.identity, "{\n}");
+    assert_string_equal(ready2.endpoints, "tcp://h:1\n");
+    free((char *)ready2.identity);
+    hurt(text, bytes, read_ready);
+    free(text);
+    struct meeting_failed failed = {.epoch = 2, .lost = true, .why = "it\nfailed"}, failed2;
+    text = meeting_failed_text(&failed, &bytes);
+    assert_true(meeting_failed_read(text, bytes, &failed2));
+    assert_true(failed2.epoch == 2 && failed2.lost);
+    assert_string_equal(failed2.why, failed.why);
+    hurt(text, bytes, read_failed);
+    free(text);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_roster),
-        cmocka_unit_test(test_shards_of_a_server),
-        cmocka_unit_test(test_first_word),
-        cmocka_unit_test(test_lives),
-        cmocka_unit_test(test_ranks_that_cannot_be),
-        cmocka_unit_test(test_refusals_say_nothing),
+        cmocka_unit_test(test_roster),       cmocka_unit_test(test_shards_of_a_server),
+        cmocka_unit_test(test_first_word),   cmocka_unit_test(test_lives),
+        cmocka_unit_test(test_what_is_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -124,7 +124,7 @@ static size_t resident(void) {
     return pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-// A message that never ends grew a scheduler and a server by what was sent, without a login.
+// A message that never ends grew a scheduler and a server by what was sent, without a key.
 static void test_flood(void **state) {
     (void)state;
     static const char *const mechanisms[] = {"NULL", "PLAIN", "CURVE", "NONSENSE"};
@@ -160,8 +160,7 @@ static bool is_heard(struct door *d, const struct job_key *who, const struct net
     struct net *n = net_create(&(struct net_options){.wire = &wire, .queue_messages = 10, .key = who});
     struct net_socket *s = net_dealer(n, to);
     struct ps_message say = {
-        .header = {
-            .kind = WIRE_ABORT, .role = role, .rank = 0, .job = 7, .incarnation = 9, .text = "forged"}};
+        .header = {.kind = WIRE_JOIN, .role = role, .rank = 0, .job = 7, .incarnation = 9}};
     assert_non_null(s);
     net_send(s, NULL, &say);
     bool yes = heard(d, seconds, &m);
@@ -175,17 +174,15 @@ static bool is_heard(struct door *d, const struct job_key *who, const struct net
 static void test_key(void **state) {
     (void)state;
     const struct job_key other = {{9}};
-    for (int plane = 0; plane < 2; plane++) {
-        struct door d;
-        door_open(&d, key_of_test(), NULL);
-        const struct net_peer to = {d.address, (enum net_plane)plane, NULL};
-        assert_true(is_heard(&d, key_of_test(), &to, PS_WORKER, 10));
-        assert_true(is_heard(&d, key_of_test(), &to, PS_SHARD, 10));
-        assert_false(is_heard(&d, key_of_test(), &to, PS_SCHEDULER, 0.5));
-        assert_false(is_heard(&d, &other, &to, PS_WORKER, 0.5));
-        assert_false(is_heard(&d, NULL, &to, PS_WORKER, 0.5));
-        door_close(&d);
-    }
+    struct door d;
+    door_open(&d, key_of_test(), NULL);
+    const struct net_peer to = {d.address, NULL};
+    assert_true(is_heard(&d, key_of_test(), &to, PS_WORKER, 10));
+    assert_true(is_heard(&d, key_of_test(), &to, PS_SHARD, 10));
+    assert_false(is_heard(&d, key_of_test(), &to, PS_SCHEDULER, 0.5));
+    assert_false(is_heard(&d, &other, &to, PS_WORKER, 0.5));
+    assert_false(is_heard(&d, NULL, &to, PS_WORKER, 0.5));
+    door_close(&d);
 }
 
 // Whether a client that shows this pair gets through a handshake with whoever it takes to listen there.
@@ -233,7 +230,7 @@ static void test_token(void **state) {
     (void)state;
     struct door d;
     door_open(&d, key_of_test(), "the right token");
-    struct net_peer to = {d.address, NET_DATA, "the right token"};
+    struct net_peer to = {d.address, "the right token"};
     assert_true(is_heard(&d, key_of_test(), &to, PS_WORKER, 10));
     static const char *const wrong[] = {"the right toke", "the right tokem", "the right token ", "x", ""};
     for (int i = 0; i < 5; i++) {
@@ -383,7 +380,7 @@ static void test_port_of_a_dead_server(void **state) {
         net_create(&(struct net_options){.wire = &wire, .queue_messages = 10, .key = key_of_test()});
     char address[NET_ADDRESS_MAX];
     memcpy(address, d.address, sizeof address);
-    const struct net_peer to = {address, NET_DATA, "the right token"};
+    const struct net_peer to = {address, "the right token"};
     struct net_socket *s = net_dealer(n, &to);
     const struct ps_message say = {
         .header = {.kind = WIRE_PULL, .role = PS_WORKER, .job = 7, .incarnation = 9}};

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "kernels/operations.h"
-#include "ps/sum/push_code.h"
+#include "ps/job/push_code.h"
 #include "shared/core/error.h"
 #include "tests/fuzz/fuzz.h"
 

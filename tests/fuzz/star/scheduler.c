@@ -1,7 +1,8 @@
-// The scheduler's state machine under any history of processes: they log in, speak, die, come again, and speak on after
-// they have been replaced. Of what it says this is checked: a step has one decision, made after each worker has reported
-// it and each shard has sent its sum in this epoch; steps come one after the other; epochs do not go back. A message counts
-// if its sender is the process that logged in for its rank, in this epoch, and only then.
+// The scheduler's state machine under any history of processes: they come, are ready, speak, leave, are lost, come again, and
+// speak on after they have been replaced. Of what it says this is checked: a step has one decision, made after each worker has
+// reported it and each shard has sent its sum in this epoch; steps come one after the other; epochs do not go back. A message
+// counts if its sender is the process that is ready for this epoch in its place, and only then; a word of the book about a process
+// that has no place changes nothing.
 #include "tests/fuzz/star/star_case.h"
 #include "tests/ps/test_ps_log.h"
 
@@ -12,12 +13,13 @@
 struct process {
     enum ps_role role;
     int rank, thread, pid;
-    uint64_t incarnation, was, job;
+    uint64_t incarnation, job;
 };
 
 struct life {
     struct sim *s;
     struct log log;
+    struct met met;
     struct scheduler_core *core;
     struct fuzz_bytes in;
     struct process p[PROCESSES];
@@ -25,10 +27,11 @@ struct life {
     uint64_t drawn;
     // Of this epoch:
     uint32_t epoch;
-    uint64_t of[16];  // (members) the process that logged in last; 0: none
+    uint64_t of[16];    // (members) the process that is ready; 0: none
+    uint64_t book[16];  // (members) that has the place; 0: it is free
+    int dead[16];       // (members) the process whose death a launcher has told of
     int64_t reported[16], decided, begun;
     struct wire_header decision;
-    bool flooded;
 };
 
 static uint64_t draw(void *ctx) { return 5000 + ((struct life *)ctx)->drawn++; }
@@ -58,7 +61,8 @@ static void create(struct life *x, uint8_t flags) {
                                              .job = draw,
                                              .lost = lost,
                                              .replaced = flags & 2},
-                                  .port = {&x->log, log_send}};
+                                  .port = {&x->log, log_send},
+                                  .meeting = met_port(&x->met)};
     x->s->c.ps.deadline_ms = 4000;
     x->core = scheduler_core_create(&o);
 }
@@ -105,28 +109,29 @@ static void check(struct life *x) {
 }
 
 // ---------------------------------------------------------------- what it hears
-static int hear(struct life *x, struct wire_header h, size_t bytes, void *payload) {
+// Whether what is said must change nothing.
+static bool same(const struct life *x, uint32_t epoch, bool failed, int64_t steps) {
+    return scheduler_core_epochs(x->core)->epoch == epoch &&
+           failed == (scheduler_core_error(x->core)[0] != 0) && scheduler_core_steps(x->core) == steps;
+}
+
+// The member that it counts as, -1: nobody; -2: no message.
+static int hear(struct life *x, struct wire_header h) {
     uint8_t wire[WIRE_HEADER_MAX];
     size_t n = wire_encode(&h, wire);
-    if (!n || wire_decode(wire, n, bytes, &h) != 0) {
-        free(payload);
-        return -2;
-    }
+    if (!n || wire_decode(wire, n, 0, &h) != 0) return -2;
     const struct epochs *e = scheduler_core_epochs(x->core);
     uint32_t epoch = e->epoch;
     uint64_t job = e->job;
     bool failed = scheduler_core_error(x->core)[0] != 0;
     int64_t steps = scheduler_core_steps(x->core);
-    int i = scheduler_core_message(x->core, &h, sim_frame(x->s, payload, bytes), x->s->now);
-    if (!bytes) free(payload);
-    if (h.kind == WIRE_HELLO) return i;
-    if (i < 0) {
-        FUZZ_CHECK(e->epoch == epoch && failed == (scheduler_core_error(x->core)[0] != 0) &&
-                       scheduler_core_steps(x->core) == steps,
-                   "a %s of nobody changes the job", wire_kind_name(h.kind));
-        return i;
-    }
-    FUZZ_CHECK(h.job == job && i < 16 && h.incarnation == x->of[i],
+    int i = scheduler_core_knows(x->core, &h);
+    scheduler_core_message(x->core, &h, x->s->now);
+    FUZZ_CHECK(i >= 0 || same(x, epoch, failed, steps), "a %s of nobody changes the job",
+               wire_kind_name(h.kind));
+    int shard = i - x->s->t.workers - x->s->t.servers;
+    int of = shard < 0 ? i : x->s->t.workers + shard / x->s->t.threads;
+    FUZZ_CHECK(failed || i < 0 || (h.job == job && i < 16 && h.incarnation == x->of[of]),
                "a %s of process %llu counts as member %d's", wire_kind_name(h.kind),
                (unsigned long long)h.incarnation, i);
     return i;
@@ -139,9 +144,17 @@ static int number_of(const struct life *x, const struct process *p) {
                                   : shards + p->rank * x->s->t.threads + p->thread;
 }
 
-// Whether it is the process that logged in last for its rank, in this epoch.
+// The place of its process; -1: it has none.
+static int place_of(const struct life *x, const struct process *p) {
+    bool worker = p->role == PS_WORKER;
+    if (p->rank < 0 || p->rank >= (worker ? x->s->t.workers : x->s->t.servers)) return -1;
+    if (p->role != PS_WORKER && p->role != PS_SERVER && p->role != PS_SHARD) return -1;
+    return worker ? p->rank : x->s->t.workers + p->rank;
+}
+
+// Whether it is the process that is ready in its place for this epoch.
 static bool belongs(const struct life *x, const struct process *p) {
-    int i = number_of(x, p);
+    int i = place_of(x, p);
     return i >= 0 && i < 16 && x->of[i] == p->incarnation && p->job == scheduler_core_epochs(x->core)->job;
 }
 
@@ -160,42 +173,86 @@ static void say(struct life *x, const struct process *p, struct wire_header h) {
     h.thread = p->thread;
     h.incarnation = p->incarnation;
     h.job = p->job;
-    if (h.kind == WIRE_HELLO || h.kind == WIRE_START) return;
     if (h.kind == WIRE_PUSH || h.kind == WIRE_PULL_REPLY || h.kind == WIRE_SNAPSHOT_REPLY) return;
     h.has_sum = h.kind == WIRE_SHARD_SUM;
     note(x, p, &h);
-    // Shards leave with their server, which may have begun anew.
-    bool heard = belongs(x, p) && p->role != PS_SHARD && p->role != PS_SCHEDULER;
-    int i = hear(x, h, 0, NULL);
+    bool heard = belongs(x, p) && p->thread < x->s->t.threads && !scheduler_core_error(x->core)[0];
+    int i = hear(x, h);
     FUZZ_CHECK(i >= 0 || i == -2 || !heard, "a %s of a member is not heard", wire_kind_name(h.kind));
 }
 
-static int hello(struct life *x, struct process *p, uint64_t was) {
-    struct wire_header h = {.kind = WIRE_HELLO,
-                            .role = p->role,
-                            .rank = p->rank,
-                            .thread = p->thread,
-                            .incarnation = p->incarnation,
-                            .job = p->role == PS_SHARD ? scheduler_core_epochs(x->core)->job : p->job,
-                            .manifest = 5,
-                            .key = p->pid,
-                            .seq = was};
-    // No identity; of a server a line for each of its shards.
-    static const char line[] = "tcp://y:1\n";
-    int lines = p->role == PS_SERVER ? x->s->t.threads : 0;
-    size_t bytes = 1 + (size_t)lines * (sizeof line - 1);
-    char *payload = xcalloc(bytes, 1);
-    for (int i = 0; i < lines; i++)
-        memcpy(payload + 1 + (size_t)i * (sizeof line - 1), line, sizeof line - 1);
+// How many have yet to be ready.
+static int lacks(const struct life *x) {
+    int workers, servers;
+    return scheduler_core_waits(x->core, &workers, &servers) ? workers + servers : 0;
+}
+
+// What the book says; data: malloc'd. Of a life that has no place it is to change nothing.
+static void book_says(struct life *x, struct member_news n) {
     uint32_t epoch = scheduler_core_epochs(x->core)->epoch;
-    int i = hear(x, h, bytes, payload);
-    // Its HELLO may have ended an epoch: then it is the first of the next.
-    if (scheduler_core_epochs(x->core)->epoch != epoch) check(x);
-    if (i < 0 || i >= 16) return i;
-    p->job = scheduler_core_epochs(x->core)->job;
-    if (p->role != PS_SHARD) p->rank = i < x->s->t.workers ? i : i - x->s->t.workers;
-    x->of[i] = p->incarnation;
-    return i;
+    bool failed = scheduler_core_error(x->core)[0] != 0;
+    int64_t steps = scheduler_core_steps(x->core);
+    bool stale = n.kind != MEMBER_CAME && (n.member < 0 || n.member >= 16 || x->book[n.member] != n.life);
+    int given_up = x->met.given_up, missing = lacks(x);
+    met_tell(x->core, n, x->s->now);
+    if (n.kind == MEMBER_SAID && lacks(x) < missing) x->of[n.member] = n.life;
+    FUZZ_CHECK(!stale || same(x, epoch, failed, steps), "news of a life without a place changes the job");
+    if (x->met.given_up == given_up) return;
+    for (int i = 0; i < 16; i++)
+        if (x->book[i] && x->book[i] == x->met.out[i]) x->book[i] = x->of[i] = 0;
+}
+
+// It comes to its place: whoever has it is lost.
+static void comes(struct life *x, struct process *p) {
+    int i = place_of(x, p);
+    if (i < 0 || i >= 16 || p->role == PS_SHARD || x->book[i] == p->incarnation) return;
+    if (x->book[i]) book_says(x, met_lost(i, x->book[i], "replaced", 0));
+    check(x);
+    book_says(x, met_came(i, p->incarnation, p->pid));
+    check(x);
+    if (x->met.out[i] == p->incarnation || p->pid == x->dead[i] || scheduler_core_error(x->core)[0]) return;
+    x->book[i] = p->incarnation;
+    x->of[i] = 0;
+}
+
+static void is_ready(struct life *x, struct process *p) {
+    int i = place_of(x, p);
+    if (i < 0 || i >= 16 || p->role == PS_SHARD) return;
+    char *lines = met_endpoints(p->role == PS_SERVER ? x->s->t.threads : 0);
+    struct meeting_ready r = {.epoch = x->met.epoch, .manifest = 5, .endpoints = lines};
+    book_says(x, met_ready(i, p->incarnation, &r));
+    free(lines);
+    if (x->of[i] == p->incarnation) p->job = scheduler_core_epochs(x->core)->job;
+}
+
+static void come_ready(struct life *x, struct process *p) {
+    comes(x, p);
+    is_ready(x, p);
+}
+
+// Of a process that has its place or had it: anything.
+static void any_news(struct life *x, const struct process *p, uint8_t what) {
+    static const char *const how[] = {"silent", "gone", "replaced", ""};
+    int i = place_of(x, p);
+    if (i < 0 || i >= 16) return;
+    bool has = x->book[i] == p->incarnation;
+    struct meeting_failed f = {.epoch = x->met.epoch - (what >> 7), .lost = what & 64, .why = "it failed"};
+    switch (what >> 4 & 3) {
+        case 0:
+            book_says(x, met_left(i, p->incarnation));
+            if (has) x->book[i] = 0;
+            break;
+        case 1:
+            book_says(x, met_lost(i, p->incarnation, how[what >> 6], 2));
+            if (has) x->book[i] = x->of[i] = 0;
+            break;
+        case 2:
+            book_says(x, met_failed(i, p->incarnation, &f));
+            break;
+        default:
+            book_says(x, met_said(i, p->incarnation, what & 64 ? MEETING_READY : MEETING_FAILED,
+                                  fuzz_text(&x->in)));
+    }
 }
 
 static struct process *another(struct life *x, enum ps_role role, int rank, int thread) {
@@ -205,16 +262,16 @@ static struct process *another(struct life *x, enum ps_role role, int rank, int 
     return p;
 }
 
-static void login_all(struct life *x) {
+static void come_all(struct life *x) {
     const struct toy_case *t = &x->s->t;
-    for (int w = 0; w < t->workers; w++) hello(x, another(x, PS_WORKER, w, 0), 0);
+    for (int w = 0; w < t->workers; w++) come_ready(x, another(x, PS_WORKER, w, 0));
     for (int i = 0; i < t->servers; i++) {
         struct process *p = another(x, PS_SERVER, i, 0);
-        hello(x, p, 0);
+        come_ready(x, p);
         for (int k = 0; k < t->threads; k++) {
             struct process *q = another(x, PS_SHARD, i, k);
             q->incarnation = p->incarnation;
-            hello(x, q, 0);
+            q->job = p->job;
         }
     }
 }
@@ -234,17 +291,14 @@ static void make_step(struct life *x, int64_t step) {
     }
 }
 
-// One process that says HELLO, as a process that has begun anew, without end.
-static void flood(struct life *x, struct process *p) {
-    size_t before = fuzz_allocated();
-    if (x->flooded) return;
-    x->flooded = true;
-    for (uint64_t i = 0; i < 3000; i++) {
-        hello(x, p, 100000 + i);
-        check(x);
-    }
-    size_t now = fuzz_allocated();
-    FUZZ_CHECK(now < before + 16384, "3000 HELLOs take %zu bytes", now - before);
+// A launcher tells of a death.
+static void dies(struct life *x, uint8_t what) {
+    int member = what & 16 ? 1 : what & 32 ? x->s->t.workers : 0, pid = 70 + (what >> 4);
+    char name[32];
+    bool server = member >= x->s->t.workers;
+    snprintf(name, sizeof name, "%s %d", server ? "server" : "worker", server ? 0 : member);
+    if (member < x->s->t.workers + x->s->t.servers) x->dead[server ? x->s->t.workers : member] = pid;
+    tell_dead(x->core, name, pid, "killed", x->s->now);
 }
 
 static void turn(struct life *x) {
@@ -256,13 +310,13 @@ static void turn(struct life *x) {
         case 0:
         case 1:
             p = another(x, (enum ps_role)(what >> 4 & 3), (int)(what >> 6) - 1, 0);
-            hello(x, p, 0);
+            come_ready(x, p);
             break;
         case 2:
-            if (p) hello(x, p, what & 16 ? p->incarnation ^ 1 : 0);
+            if (p) come_ready(x, p);
             break;
         case 3:
-            login_all(x);
+            come_all(x);
             break;
         case 4:
         case 5:
@@ -273,21 +327,17 @@ static void turn(struct life *x) {
             make_step(x, what >> 4);
             break;
         case 8:
-            tell_dead(x->core,
-                      what & 16   ? "worker 1"
-                      : what & 32 ? "server 0"
-                                  : "worker 0",
-                      70 + (what >> 4), "killed", x->s->now);
+            dies(x, what);
             break;
         case 9:
             x->s->now += what >> 4;
             break;
         case 10:  // it begins anew, as the same process
             if (p) {
-                p->was = p->incarnation;
                 p->incarnation = draw(x);
                 p->job = 0;
-                hello(x, p, p->was);
+                comes(x, p);
+                if (what & 16) is_ready(x, p);
             }
             break;
         case 11:
@@ -301,7 +351,7 @@ static void turn(struct life *x) {
             }
             break;
         case 12:
-            if (p && what & 16) flood(x, p);
+            if (p) any_news(x, p, what);
             break;
         default:
             make_step(x, x->decision.kind ? x->decided + 1 : x->begun);
@@ -324,7 +374,6 @@ FUZZ_TARGET(scheduler) {
     while (x.in.left) turn(&x);
     scheduler_core_slow(x.core, x.s->now, text);
     scheduler_core_news(x.core, text);
-    if (scheduler_core_error(x.core)[0]) scheduler_core_part(x.core, x.s->now);
     scheduler_core_destroy(&x.core);
     sim_destroy(x.s);
 }

@@ -22,8 +22,7 @@ static void check_limits(const struct wire_header *h) {
     for (size_t i = 0; i < sizeof counted / sizeof *counted; i++)
         FUZZ_CHECK(counted[i] >= 0 && counted[i] <= COUNTED_MAX, "number %zu is out of range", i);
     FUZZ_CHECK(h->count >= 0 && h->count <= WIRE_VALUES_MAX, "values");
-    FUZZ_CHECK(memchr(h->text, 0, sizeof h->text) && memchr(h->host, 0, sizeof h->host),
-               "a text without end");
+    FUZZ_CHECK(memchr(h->text, 0, sizeof h->text), "a text without end");
     FUZZ_CHECK(!(h->flags & ~(uint32_t)WIRE_FLAGS), "flags");
     FUZZ_CHECK(h->has_sum == (h->kind == WIRE_SHARD_SUM), "a sum");
 }
@@ -81,14 +80,13 @@ static struct wire_header make_header(struct fuzz_bytes *in, size_t payload) {
     h.rank = (int32_t)fuzz_below(in, (1 << 20) + 2) - 1;
     h.thread = (int32_t)fuzz_below(in, (1 << 16) + 1);
     h.key = (int32_t)(fuzz_number(in) & INT32_MAX);
-    h.job = fuzz_word(in, 8), h.incarnation = fuzz_word(in, 8), h.manifest = fuzz_word(in, 8);
-    h.clock = fuzz_word(in, 8), h.mask = fuzz_word(in, 8), h.seq = (uint64_t)fuzz_number(in);
+    h.job = fuzz_word(in, 8), h.incarnation = fuzz_word(in, 8);
+    h.mask = fuzz_word(in, 8), h.seq = (uint64_t)fuzz_number(in);
     h.step = fuzz_number(in) & COUNTED_MAX, h.version = fuzz_number(in) & COUNTED_MAX;
     h.staleness = fuzz_number(in) & COUNTED_MAX;
     h.ready_ns = fuzz_number(in) & COUNTED_MAX, h.peers_ready_ns = fuzz_number(in) & COUNTED_MAX;
     h.flags = (uint32_t)fuzz_word(in, 2) & WIRE_FLAGS;
     h.place = (uint64_t)fuzz_number(in), h.into = (uint64_t)fuzz_number(in);
-    h.epoch = (uint32_t)fuzz_number(in) & INT32_MAX;
     h.life = (uint32_t)fuzz_number(in);
     h.link = (struct wire_link){.number = fuzz_word(in, 8),
                                 .said = fuzz_word(in, 8),
@@ -107,7 +105,6 @@ static struct wire_header make_header(struct fuzz_bytes *in, size_t payload) {
     h.count = (int)fuzz_below(in, WIRE_VALUES_MAX + 1);
     for (int i = 0; i < h.count; i++) h.values[i] = (double)fuzz_number(in);
     make_text(in, h.text, sizeof h.text);
-    make_text(in, h.host, sizeof h.host);
     return h;
 }
 

@@ -1,4 +1,4 @@
-#include "ps/sum/push_code.h"
+#include "ps/job/push_code.h"
 
 #include <string.h>
 

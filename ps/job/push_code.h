@@ -1,7 +1,7 @@
 // The payload of a push of a key: the gradient, or its code (kernels/codec.h). One of both for all pushes of a
 // job; initial values and weights are never coded.
-#ifndef STARRING_PS_SUM_PUSH_CODE_H
-#define STARRING_PS_SUM_PUSH_CODE_H
+#ifndef STARRING_PS_JOB_PUSH_CODE_H
+#define STARRING_PS_JOB_PUSH_CODE_H
 
 #include "kernels/exact_sum.h"
 #include "shared/config/config.h"

@@ -1,9 +1,10 @@
-// What is said in words when a role logs in: START's roster, the lines of a server's HELLO, the identity with which a role
-// comes. The first byte says which the rest is. What is accepted is written and read again as the same.
+// What is said in words where a star meets: where an epoch is, how it starts, that a role is ready or has failed; in these the
+// roster, the lines of a server's shards, a role's identity. The first byte says which the rest is. What is accepted is written and
+// read again as the same.
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/net/roster.h"
+#include "ps/net/meeting.h"
 #include "shared/core/error.h"
 #include "shared/state/identity.h"
 #include "tests/fuzz/fuzz.h"
@@ -67,14 +68,66 @@ static void compare(const char *text) {
     FUZZ_CHECK(!none, "it differs from itself: %s", none);
 }
 
-FUZZ_TARGET(login) {
+// ---------------------------------------------------------------- at the meeting
+static void same_text(char *text, char *again) {
+    FUZZ_CHECK(!strcmp(text, again), "read again it is another:\n%s\n%s", text, again);
+    free(text);
+    free(again);
+}
+
+static void read_now(const char *text, size_t n) {
+    struct meeting_now a, b;
+    size_t bytes;
+    if (!meeting_now_read(text, n, &a)) return;
+    char *written = meeting_now_text(&a, &bytes);
+    FUZZ_CHECK(meeting_now_read(written, bytes, &b), "as written it is refused:\n%s", written);
+    same_text(written, meeting_now_text(&b, &bytes));
+}
+
+static void read_start(const char *text, size_t n) {
+    struct meeting_start a, b;
+    size_t bytes;
+    if (!meeting_start_read(text, n, SHARDS, WORKERS, &a)) return;
+    char *written = meeting_start_text(&a, &bytes);
+    FUZZ_CHECK(meeting_start_read(written, bytes, SHARDS, WORKERS, &b), "as written it is refused:\n%s",
+               written);
+    same_text(written, meeting_start_text(&b, &bytes));
+    roster_destroy(&a.roster);
+    roster_destroy(&b.roster);
+}
+
+static void read_ready(const char *text, size_t n) {
+    struct meeting_ready a, b;
+    size_t bytes;
+    if (!meeting_ready_read(text, n, &a)) return;
+    char *written = meeting_ready_text(&a, &bytes);
+    FUZZ_CHECK(meeting_ready_read(written, bytes, &b), "as written it is refused:\n%s", written);
+    char *again = meeting_ready_text(&b, &bytes);
+    free((char *)a.identity);
+    free((char *)b.identity);
+    same_text(written, again);
+}
+
+static void read_failed(const char *text, size_t n) {
+    struct meeting_failed a, b;
+    size_t bytes;
+    if (!meeting_failed_read(text, n, &a)) return;
+    char *written = meeting_failed_text(&a, &bytes);
+    FUZZ_CHECK(meeting_failed_read(written, bytes, &b), "as written it is refused:\n%s", written);
+    same_text(written, meeting_failed_text(&b, &bytes));
+}
+
+FUZZ_TARGET(start) {
+    static void (*const said[])(const char *text, size_t n) = {read_now, read_start, read_ready, read_failed};
     struct fuzz_bytes in = {data, size};
-    uint64_t what = fuzz_below(&in, 3);
+    uint64_t what = fuzz_below(&in, 7);
     const char *text = in.left ? (const char *)in.p : "";
     if (what == 0) read_roster(text, in.left);
     if (what == 1) read_shards(text, in.left);
     if (what < 2) return;
+    size_t n = in.left;
     char *whole = fuzz_text(&in);
-    compare(whole);
+    if (what == 2) compare(whole);
+    if (what > 2) said[what - 3](whole, n);
     free(whole);
 }

@@ -1,0 +1,206 @@
+#include "ps/net/member.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "ps/job/consistency.h"
+#include "ps/net/rejoin.h"
+#include "shared/core/error.h"
+#include "shared/core/text.h"
+#include "shared/fabric/address.h"
+#include "shared/fabric/job_key.h"
+#include "shared/fabric/rank_env.h"
+
+uint64_t ps_random_id(void) {
+    uint64_t id = 0;
+    if (getrandom(&id, sizeof id, 0) != (ssize_t)sizeof id) id = (uint64_t)(now_seconds() * 1e9);
+    return id ? id : 1;
+}
+
+bool ps_was_interrupted(const char *why) {
+    size_t n = strlen(why), end = strlen(PS_INTERRUPTED);
+    return n >= end && !strcmp(why + n - end, PS_INTERRUPTED);
+}
+
+int ps_fail(const char *why) {
+    if (ps_was_interrupted(why) && rank_env_supervised()) error_quiet(1);
+    return fail("%s", why);
+}
+
+// ---------------------------------------------------------------- the place
+int member_place(const char *address, struct member_place *out) {
+    const char *host = address + 6, *port = strncmp(address, "tcp://", 6) ? NULL : strrchr(host, ':');
+    char *end = "";
+    long number = port && strcmp(port + 1, "*") != 0 ? strtol(port + 1, &end, 10) : 0;
+    size_t n = port ? (size_t)(port - host) : 0;
+    if (address_check_port(address)) return -1;
+    if (!n || n >= sizeof out->host || *end || !port[1] || number < 0)
+        return fail("%s: the address of a meeting reads tcp://HOST:PORT", address);
+    if (host[0] == '[' && host[n - 1] == ']') host++, n -= 2;
+    snprintf(out->host, sizeof out->host, "%.*s", (int)n, host);
+    if (!strcmp(out->host, "*")) snprintf(out->host, sizeof out->host, "0.0.0.0");
+    out->port = (int)number;
+    return 0;
+}
+
+void member_meeting(const struct config *c, struct rendezvous_options *o) {
+    o->cast[0] = (struct meet_role){ps_role_name(PS_WORKER), c->workers};
+    o->cast[1] = (struct meet_role){ps_role_name(PS_SERVER), c->ps.servers};
+    o->anew = c->recovery.restart > 0 || ps_elastic(c);
+    o->silent_s = ps_lost_s(c);
+    o->beat_s = ps_heartbeat_s(c);
+}
+
+// ---------------------------------------------------------------- coming, and waiting for the others
+int member_interrupted(const struct ps_role_options *o) {
+    if (!ps_stopped(o->stop)) return 0;
+    error_quiet(1);  // a user that has pressed Ctrl-C needs no line
+    return fail("interrupted before the start");
+}
+
+void member_say_waiting(const struct ps_role_options *o, struct waiting *w, const char *for_whom) {
+    char text[384];
+    snprintf(text, sizeof text, "waiting for %s at %s", for_whom, o->scheduler);
+    if (o->say_waiting && waiting_due(w, text, now_seconds())) info("%s", text);
+}
+
+static struct rendezvous_options meeting_at(const struct config *c, const struct member_place *at,
+                                            bool open) {
+    struct rendezvous_options o = {.host = at->host,
+                                   .port = at->port,
+                                   .size = 1,
+                                   .first = "the scheduler",
+                                   .deadline_s = ps_deadline_s(c),
+                                   .open = open};
+    member_meeting(c, &o);
+    return o;
+}
+
+struct rendezvous *member_open(const struct config *c, const struct member_place *at, bool open) {
+    const struct rendezvous_options o = meeting_at(c, at, open);
+    return rendezvous_open(&o);
+}
+
+struct rendezvous *member_come(const struct ps_role_options *o, enum ps_role role, int ranks, bool open) {
+    struct member_place at;
+    if (member_place(o->scheduler, &at)) return NULL;
+    if (!at.port) {
+        fail("--scheduler %s: a role comes to one port: that which the scheduler says it listens on",
+             o->scheduler);
+        return NULL;
+    }
+    struct rendezvous_options ro = meeting_at(o->config, &at, open);
+    ro.rank = ranks + o->rank + (role == PS_SERVER ? o->config->workers : 0);
+    ro.size = ranks;
+    ro.later = true;
+    return rendezvous_open(&ro);
+}
+
+int member_find(const struct ps_role_options *o, struct ps_identity *id, char scheduler[NET_ADDRESS_MAX]) {
+    struct member_place at;
+    struct meeting_now now;
+    struct waiting waiting = {.said_s = 0};
+    char *text;
+    size_t bytes;
+    id->incarnation = rendezvous_life(o->meet);
+    member_say_waiting(o, &waiting, "the scheduler");
+    if (rendezvous_wait(o->meet, o->stop)) return -1;
+    while (!(text = rendezvous_look(o->meet, MEETING_NOW, &bytes))) {
+        if (member_interrupted(o) || member_goes_on(o, id)) return -1;
+        member_say_waiting(o, &waiting, "the scheduler");
+        usleep(POLL_MS * 1000);
+    }
+    bool good = meeting_now_read(text, bytes, &now);
+    free(text);
+    if (!good) return fail("what listens at %s is no scheduler of this version", o->scheduler);
+    if (member_place(now.address, &at)) return -1;
+    snprintf(scheduler, NET_ADDRESS_MAX, "%s", now.address);
+    // Of one that listens everywhere this role knows a host that leads there.
+    int port = at.port;
+    bool everywhere = !strcmp(at.host, "0.0.0.0") || !strcmp(at.host, "::");
+    if (everywhere && member_place(o->scheduler, &at)) return -1;
+    if (everywhere) address_endpoint(at.host, port, scheduler, NET_ADDRESS_MAX);
+    id->job = now.job;
+    id->epoch = now.epoch;
+    id->clock = ps_clock_of(ps_clock_id(), now.clock);
+    return 0;
+}
+
+void member_ready(const struct ps_role_options *o, const struct ps_identity *id, const struct manifest *m,
+                  const char *endpoints) {
+    struct meeting_ready r = {id->epoch, m->hash, m->identity, endpoints};
+    size_t bytes;
+    char *text = meeting_ready_text(&r, &bytes);
+    rendezvous_say(o->meet, MEETING_READY, text, bytes);
+    free(text);
+}
+
+// What the scheduler has put under that name; NULL: nothing yet.
+static char *look_for_start(const struct ps_role_options *o, const struct ps_identity *id, size_t *bytes) {
+    char name[MEET_NAME_MAX];
+    if (id->joins)
+        meeting_join_name(name, id->epoch, id->rank, id->incarnation);
+    else
+        meeting_start_name(name, id->epoch, id->role);
+    return rendezvous_look(o->meet, name, bytes);
+}
+
+int member_starts(const struct ps_role_options *o, struct ps_identity *id, int shards,
+                  struct meeting_start *out) {
+    size_t bytes;
+    bool elastic = ps_elastic(o->config), worker = id->role == PS_WORKER;
+    char *text = look_for_start(o, id, &bytes);
+    if (!text) return 0;
+    bool good = meeting_start_read(text, bytes, shards, worker && !elastic ? 0 : o->config->workers, out);
+    free(text);
+    if (!good)
+        return fail("the scheduler at %s names other members than this job has: is it of the same version?",
+                    o->scheduler);
+    id->life = worker ? out->life : 0;
+    if (!worker || !elastic || out->roster->worker[id->rank].incarnation == id->incarnation) return 1;
+    // The epoch has begun without this process: it is let in by itself.
+    id->joins = true;
+    roster_destroy(&out->roster);
+    return 0;
+}
+
+// ---------------------------------------------------------------- the end
+bool member_quoted(const struct ps_role_options *o) {
+    enum meet_end end = rendezvous_end(o->meet);
+    return o->quoted && (end == MEET_JOB_OVER || (end == MEET_FIRST_GONE && ps_stopped(o->stop)));
+}
+
+int member_goes_on(const struct ps_role_options *o, const struct ps_identity *id) {
+    const char *ended = rendezvous_ended(o->meet);
+    char name[MEET_NAME_MAX], *over = NULL, *why = NULL;
+    size_t bytes;
+    int rc = 0;
+    if (!ended && id->epoch) over = rendezvous_look(o->meet, meeting_over_name(name, id->epoch), &bytes);
+    if (!ended && !over) return 0;
+    enum meet_end end = rendezvous_end(o->meet);
+    if (ended) why = xasprintf("%s%s", end == MEET_FIRST_GONE ? "the scheduler was lost: " : "", ended);
+    // Another scheduler may come in the place of one that has gone, and this process have its own place again.
+    bool again = (end == MEET_FIRST_GONE || end == MEET_LOST_ME) && o->config->recovery.restart > 0;
+    if (over || (again && !member_quoted(o)))
+        rc = rejoin_now(o, over ? over : why);
+    else {
+        if (member_quoted(o)) error_quiet(QUIET_ALL);
+        rc = ps_fail(why);
+    }
+    free(over);
+    free(why);
+    return rc;
+}
+
+void member_failed(const struct ps_role_options *o, const struct ps_identity *id, bool lost,
+                   const char *why) {
+    struct meeting_failed f = {.epoch = id->epoch, .lost = lost};
+    size_t bytes;
+    text_words(f.why, sizeof f.why, why);
+    char *text = meeting_failed_text(&f, &bytes);
+    rendezvous_say(o->meet, MEETING_FAILED, text, bytes);
+    free(text);
+}

@@ -71,7 +71,7 @@ RULES = [Rule(*row) for row in (
     ("who has died does not come by late news", CORE_C, "if (n->pid && n->pid == m->dead) return;", "", EPOCHS),
     ("who is to begin anew is not on its way", MEMBERSHIP, ".old = m->old || m->present,", ".old = false,", EPOCHS),
     ("who is ready for an epoch that is over is not present", MEMBERSHIP, "m->present || r->epoch != c->epochs->epoch", "m->present", EPOCHS),
-    ("a worker that is replaced takes a restart", CORE_C, "(counted || epochs_take(&c->epochs))", "true", EPOCHS),
+    ("a worker that is replaced takes a restart", CORE_C, "(counted || restarts_take(&c->epochs.restarts))", "true", EPOCHS),
     ("behind Ctrl-C nothing begins anew", CORE_C, "if (d->leaving && ", "if (false && ", EPOCHS),
     ("those that have ended well are needed again", "shared/launch/launch.c", "    start_those_that_ended_well(l);\n", "", "test_shared_launch_team"),
     # ---- who may join

@@ -9,6 +9,7 @@
 #define STARRING_PS_SCHEDULER_EPOCHS_H
 
 #include "ps/net/wire.h"
+#include "shared/launch/verdict.h"
 
 // Calls of a new epoch to the scheduler's process. Members may be NULL where restarts is 0.
 struct epoch_options {
@@ -29,7 +30,7 @@ struct epochs {
     struct epoch_options o;
     uint32_t epoch;
     uint64_t job;
-    int used;
+    struct restarts restarts;
     int64_t reached;          // steps that the last epoch that began had decided; -1: not known
     char why[WIRE_TEXT_MAX];  // this epoch has begun; "": it is the first
 };

@@ -272,7 +272,7 @@ static int epoch_starts(const struct ps_role_options *o, const struct epochs *e,
                                .start = e->o.start,
                                .epoch = e->epoch,
                                .job = e->job,
-                               .restarts = e->used,
+                               .restarts = e->restarts.used,
                                .checkpoint = out->checkpoint,
                                .why = e->why,
                                .counted = reached >= 0,
@@ -446,7 +446,7 @@ static int scheduler_open(struct scheduler *s) {
     apart(s, read_first);
     if (s->found != 0) return -1;
     if (first->used > first->restarts)
-        return fail("%s; all restarts are used up (--restart %d), as %s/history.jsonl says", first->why,
+        return fail("%s" RESTARTS_USED_UP ", as %s/history.jsonl says", first->why,
                     first->restarts, s->o->dir);
     // 3. The core, over the link.
     s->manifest = manifest_make(s->o, s->map);

@@ -31,13 +31,6 @@ int scheduler_core_abort(struct scheduler_core *c, const char *why) {
 }
 
 // ---------------------------------------------------------------- epochs
-// False: no restart is left.
-static bool epochs_take(struct epochs *e) {
-    bool left = e->used < e->o.restarts;
-    e->used += left;
-    return left;
-}
-
 // The halves of a fresh epoch: nobody is present.
 static void epoch_opens(struct scheduler_core *c, double start_s) {
     struct scheduler_options o = c->o;
@@ -123,10 +116,9 @@ static bool takes_restart(struct scheduler_core *c, int member, const char *why)
     for (int i = 0; i <= c->members.count; i++) follows = follows || c->fell[i];
     bool free = !c->members.started && follows && !*fell;
     *fell = true;
-    if (free || epochs_take(&c->epochs)) return true;
+    if (free || restarts_take(&c->epochs.restarts)) return true;
     if (c->o.epochs.restarts)
-        core_fail(text, "%s; all restarts are used up (--restart %d)", TEXT_WORDS(440, why),
-                  c->o.epochs.restarts);
+        core_fail(text, "%s" RESTARTS_USED_UP, TEXT_WORDS(440, why), c->o.epochs.restarts);
     scheduler_core_abort(c, text[0] ? text : why);
     return false;
 }
@@ -190,8 +182,9 @@ struct verdict scheduler_core_dead(struct scheduler_core *c, const struct death 
     bool without = c->epochs.epoch == epoch && m->started;
     v.kind = c->error[0] ? VERDICT_ENDS : without ? VERDICT_WITHOUT : VERDICT_ANEW;
     v.again = i < all && !d->leaving &&
-              (v.kind == VERDICT_ANEW || (v.kind == VERDICT_WITHOUT && (counted || epochs_take(&c->epochs))));
-    v.left = c->o.epochs.restarts - c->epochs.used;
+              (v.kind == VERDICT_ANEW ||
+               (v.kind == VERDICT_WITHOUT && (counted || restarts_take(&c->epochs.restarts))));
+    v.left = c->epochs.restarts.count - c->epochs.restarts.used;
     // The launcher knows the dead process; the rest of the text says why that is the end.
     size_t known = strlen(d->why);
     const char *reason = c->error;
@@ -358,8 +351,11 @@ struct scheduler_core *scheduler_core_create(const struct scheduler_options *o) 
     struct scheduler_core *c = xcalloc(1, sizeof *c);
     c->o = *o;
     const struct epoch_options *e = &o->epochs;
-    c->epochs = (struct epochs){
-        .o = *e, .epoch = e->first ? e->first : 1, .job = o->job, .used = e->used, .reached = -1};
+    c->epochs = (struct epochs){.o = *e,
+                                .epoch = e->first ? e->first : 1,
+                                .job = o->job,
+                                .restarts = {e->restarts, e->used},
+                                .reached = -1};
     if (e->why) snprintf(c->epochs.why, sizeof c->epochs.why, "%s", e->why);
     epoch_opens(c, o->start_s);
     c->fell = xcalloc((unsigned long)c->members.count + 1, sizeof *c->fell);

@@ -47,12 +47,12 @@ struct launcher {
     struct child *children;
     int count, running;
     double start_s;
-    double kill_at_s;         // SIGKILL then; 0: nobody has been told to end
-    double rest_at_s;         // the rest is told to end then; 0: not known yet
-    int status;               // the job's, once something went wrong
-    int interrupted_by;       // SIGINT or SIGTERM, 0: neither
-    double interrupted_s;     // when the first came
-    int incidents;            // deaths that all were started again after
+    double kill_at_s;      // SIGKILL then; 0: nobody has been told to end
+    double rest_at_s;      // the rest is told to end then; 0: not known yet
+    int status;            // the job's, once something went wrong
+    int interrupted_by;    // SIGINT or SIGTERM, 0: neither
+    double interrupted_s;  // when the first came
+    struct restarts restarts;
     bool mending;             // all begin anew, and not all that they need are there
     bool over;                // nobody decides any more
     struct turn_clock turns;  // of the two that follow, children's moved_s, and who is waited for
@@ -68,6 +68,7 @@ struct launcher {
 struct launcher *launcher_create(const struct launch_options *o) {
     struct launcher *l = xcalloc(1, sizeof *l);
     l->o = *o;
+    l->restarts.count = o->restarts.count;
     l->start_s = now_seconds();
     l->turns = (struct turn_clock){.lost_s = o->still_s, .pause_s = WAKE_MS * 1e-3};
     sigemptyset(&l->signals);
@@ -192,7 +193,7 @@ static void start_again(struct launcher *l, struct child *child) {
 }
 
 static const char *say_left(const struct launcher *l, int left, char *out, size_t size) {
-    snprintf(out, size, "%d of %d restarts %s left", left, l->o.restarts.count, left == 1 ? "is" : "are");
+    snprintf(out, size, "%d of %d restarts %s left", left, l->restarts.count, left == 1 ? "is" : "are");
     return out;
 }
 
@@ -207,8 +208,8 @@ static void end_job(struct launcher *l, const char *why, const char *text, const
     if (l->word) last_word_say(l->word, why);
     l->status = l->interrupted_by ? 128 + l->interrupted_by : EXIT_RUN_FAILED;
     char used[64] = "";
-    if (l->o.together && l->o.restarts.count && !l->interrupted_by && l->incidents >= l->o.restarts.count)
-        snprintf(used, sizeof used, "; all restarts are used up (--restart %d)", l->o.restarts.count);
+    if (l->o.together && l->restarts.count && !l->interrupted_by && !restarts_left(&l->restarts))
+        snprintf(used, sizeof used, RESTARTS_USED_UP, l->restarts.count);
     fail("%s %s: %s%s%s%s", why, text, reason, *reason ? ": " : "",
          l->count > 1 || l->o.others ? "ending the other processes of the job" : "the run ends", used);
     end_rest(l);
@@ -222,7 +223,7 @@ static void begin_anew(struct launcher *l) {
         l->status = 128 + l->interrupted_by;
         return;
     }
-    if (!l->o.restarts.anew(l->o.ctx, l->why)) return;
+    if (!l->o.restarts.anew(l->o.ctx, l->why, l->restarts.used)) return;
     l->status = EXIT_RUN_FAILED;
     end_rest(l);
 }
@@ -231,12 +232,11 @@ static void begin_anew(struct launcher *l) {
 static void end_together(struct launcher *l, const char *why, const char *text) {
     char left[64];
     signal_all(l, SIGKILL);  // before they hear of it and say it as well
-    l->anew = l->incidents < l->o.restarts.count && !l->interrupted_by && !l->kill_at_s;
-    l->incidents += l->anew;
+    l->anew = !l->interrupted_by && !l->kill_at_s && restarts_take(&l->restarts);
     snprintf(l->why, sizeof l->why, "%s", why);
     if (l->anew) {
         warn("%s %s: starting it again; %s", why, text,
-             say_left(l, l->o.restarts.count - l->incidents, left, sizeof left));
+             say_left(l, l->restarts.count - l->restarts.used, left, sizeof left));
     } else if (l->interrupted_by) {  // the caller has one message of both
         error_take_over(why);
         l->status = 128 + l->interrupted_by;

@@ -34,8 +34,8 @@ struct last_word;
 // Deaths by a signal that do not end the job.
 struct launch_restarts {
     int count;  // so many times; 0: none
-    // Of children that live together: all are gone, and it starts them again. 0, or -1 after logging.
-    int (*anew)(void *ctx, const char *why);
+    // Of children that live together: all are gone, and it starts them again, after so many deaths. 0, or -1 after logging.
+    int (*anew)(void *ctx, const char *why, int deaths);
 };
 
 // Of children whose deaths somebody else decides about (verdict.h).

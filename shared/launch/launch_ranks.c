@@ -29,7 +29,7 @@ struct ranks {
     struct launcher *launcher;
     struct segment memory;  // that they meet in, and leave their last word in
     char *program;
-    int life, deaths;
+    int life;
 };
 
 bool launch_ranks_needed(const struct run *r) {
@@ -83,7 +83,7 @@ static int start_all(struct ranks *s) {
 static int64_t last_step(void *ctx) { return metrics_last_step(((const struct ranks *)ctx)->r->config->out); }
 
 // All processes of the life before are gone.
-static int begin_anew(void *ctx, const char *why) {
+static int begin_anew(void *ctx, const char *why, int deaths) {
     struct ranks *s = ctx;
     const struct config *c = s->r->config;
     const char *dir = c->out;
@@ -97,7 +97,7 @@ static int begin_anew(void *ctx, const char *why) {
                                            .start = history_last_life(dir).start,
                                            .epoch = (uint32_t)s->life + 1,
                                            .job = s->r->lives,
-                                           .restarts = ++s->deaths,
+                                           .restarts = deaths,
                                            .checkpoint = latest ? latest : c->recovery.resume,
                                            .why = why,
                                            .counted = known,

@@ -1,5 +1,6 @@
 // Deaths go in and verdicts come out: between the launchers of a job, who see their children die, and the one who decides what
-// becomes of the job (a star's scheduler), at its meeting (shared/fabric/peer.h). Only the latter counts restarts.
+// becomes of the job (a star's scheduler), at its meeting (shared/fabric/peer.h). Only the latter counts restarts; of ranks that live
+// together their launcher, by the same count.
 #ifndef STARRING_SHARED_LAUNCH_VERDICT_H
 #define STARRING_SHARED_LAUNCH_VERDICT_H
 
@@ -7,6 +8,18 @@
 #include <stdint.h>
 
 #define VERDICT_NAME 32
+
+// How often a job begins anew after a death. Kept by whoever decides.
+struct restarts {
+    int count, used;  // count: as often; 0: never
+};
+static inline bool restarts_left(const struct restarts *r) { return r->used < r->count; }
+static inline bool restarts_take(struct restarts *r) {
+    bool left = restarts_left(r);
+    r->used += left;
+    return left;
+}
+#define RESTARTS_USED_UP "; all restarts are used up (--restart %d)"
 
 struct death {
     char name[VERDICT_NAME];  // of the child: "worker 1"

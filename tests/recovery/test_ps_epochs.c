@@ -72,7 +72,7 @@ static void test_the_dead_do_not_come(void **state) {
     hello(f, W1, 2);
     assert_int_equal(f->starts, 1);
     assert_int_equal(epoch_of(f), 1);
-    assert_int_equal(scheduler_core_epochs(f->core)->used, 1);
+    assert_int_equal(scheduler_core_epochs(f->core)->restarts.used, 1);
     fixture_destroy(f);
 }
 
@@ -221,28 +221,28 @@ static void test_a_start_takes_one_restart(void **state) {
     char news[WIRE_TEXT_MAX];
     come_all(f, 0);
     tell_dead(f->core, "server 0", f->p[SERVER].pid, "server 0 was killed", 1);
-    assert_int_equal(scheduler_core_epochs(f->core)->used, 1);
+    assert_int_equal(scheduler_core_epochs(f->core)->restarts.used, 1);
     for (int i = 0; i < SHARD; i++) f->p[i] = another(f, i);
     hello(f, W1, 1);
     tell_dead(f->core, "worker 1", f->p[W1].pid, "worker 1 was killed in its turn", 2);
     assert_int_equal(epoch_of(f), 3);
-    assert_int_equal(scheduler_core_epochs(f->core)->used, 1);
+    assert_int_equal(scheduler_core_epochs(f->core)->restarts.used, 1);
     assert_true(scheduler_core_news(f->core, news));
     f->p[W1] = another(f, W1);
     hello(f, W1, 2);
     tell_dead(f->core, "worker 1", f->p[W1].pid, "worker 1 was killed once more", 3);
     assert_int_equal(epoch_of(f), 4);
-    assert_int_equal(scheduler_core_epochs(f->core)->used, 2);
+    assert_int_equal(scheduler_core_epochs(f->core)->restarts.used, 2);
     for (int i = 0; i < SHARD; i++) f->p[i] = another(f, i);
     come_all(f, 3);
     assert_string_equal(f->why, "server 0 was killed");
     // Once all have begun the next one is the next again.
     tell_dead(f->core, "worker 0", f->p[W0].pid, "worker 0 was killed", 4);
-    assert_int_equal(scheduler_core_epochs(f->core)->used, 3);
+    assert_int_equal(scheduler_core_epochs(f->core)->restarts.used, 3);
     fixture_destroy(f);
 }
 
-static int used(const struct fixture *f) { return scheduler_core_epochs(f->core)->used; }
+static int used(const struct fixture *f) { return scheduler_core_epochs(f->core)->restarts.used; }
 
 static void assert_told(struct verdict v, enum verdict_kind kind, bool again, int left) {
     assert_int_equal(v.kind, kind);

@@ -112,7 +112,7 @@ static void test_an_epoch_waits_for_files(void **state) {
     assert_int_equal(scheduler_core_tick(f->core, now), 0);
     assert_int_equal(f->starts, 1);
     assert_int_equal(f->met.starts, 2);
-    assert_int_equal(scheduler_core_epochs(f->core)->used, 1);
+    assert_int_equal(scheduler_core_epochs(f->core)->restarts.used, 1);
     fixture_destroy(f);
 }
 

@@ -176,10 +176,10 @@ static void interrupted_without_it(void **state) {
 }
 
 // ---------------------------------------------------------------- children that live and die together
-static int begin_anew(void *ctx, const char *why) {
+static int begin_anew(void *ctx, const char *why, int deaths) {
     struct team *t = ctx;
     assert_non_null(strstr(why, "worker 1 (pid"));
-    t->again++;
+    assert_int_equal(++t->again, deaths);
     for (int rank = 0; rank < 2; rank++)
         if (launch(t, rank, "exit 0")) return -1;
     return 0;

@@ -49,7 +49,7 @@ LONG = ("test_standing_files.py", "test_slow_files.py", "test_restart.py", "test
         "test_cluster_ssh.py", "test_cluster_files.py", "test_star_ranks.py", "test_job_rows.py", "test_recipe_hashes.py",
         "test_late_deaths.py", "test_star_groups.py", "test_job_pairs.py", "test_star_units.py", "test_ring_processes.py", "test_bounded_delay.py",
         "test_star_resume.py", "test_codec_resume.py", "test_late.py", "test_elastic.py", "test_local_steps.py", "test_shared_rank_files", "test_over_ssh.py",
-        "test_cluster_hosts.py")
+        "test_cluster_hosts.py", "test_ring_ranks.py", "test_turns.py")
 SLOWEST = 20  # named at the end
 STEP_BACK = "5"  # `nice` of what computes
 

@@ -92,7 +92,8 @@ static void check_decision(struct life *x, const struct wire_header *h) {
 
 static void check(struct life *x) {
     const struct epochs *e = scheduler_core_epochs(x->core);
-    FUZZ_CHECK(e->epoch >= x->epoch && e->restarts.used <= e->restarts.count, "epoch %u after %u", e->epoch, x->epoch);
+    FUZZ_CHECK(e->epoch >= x->epoch && e->restarts.used <= e->restarts.count, "epoch %u after %u", e->epoch,
+               x->epoch);
     for (int i = 0; i < x->log.count; i++) {
         const struct wire_header *h = &x->log.sent[i].h;
         if (h->kind == WIRE_DECISION) check_decision(x, h);

@@ -120,7 +120,8 @@ static int read_kind(struct bench *b, const struct cli_args *a) {
     for (int i = 0; i < RING_COLLECTIVES; i++) names[i] = i == RING_THREADS ? "threads" : engine_rows[i].name;
     const char *asked = cli_get(a, "engine");
     if (asked && !strcmp(asked, "gloo"))
-        return fail("--engine gloo has gone: use --engine tcp; experiments/gloo_peer.py times PyTorch's Gloo");
+        return fail(
+            "--engine gloo has gone: use --engine tcp; experiments/gloo_peer.py times PyTorch's Gloo");
     int kind = bench_word(a, "engine", names, RING_COLLECTIVES);
     char program[PROGRAM_WORD];
     if (kind < 0) return -1;

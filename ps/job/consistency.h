@@ -100,9 +100,7 @@ static inline bool ps_reads_vary(const struct config *c) {
     return consistency_reads_vary(&rule);
 }
 // Whether it is decided step by step which workers' gradients count: some may be lost, or late.
-static inline bool ps_in_part(const struct config *c) {
-    return ps_elastic(c) || ps_drops(c);
-}
+static inline bool ps_in_part(const struct config *c) { return ps_elastic(c) || ps_drops(c); }
 
 // Counts one push's staleness (versions). mean is exact while the total stays below 2^53.
 void staleness_count(struct staleness *s, uint64_t tau);

@@ -208,7 +208,8 @@ void bench_peer_end(struct bench_peer **pp) {
     if (p->socket) close(p->socket);
     int number = p->launcher ? launcher_interrupted(p->launcher) : 0;
     launcher_destroy(&p->launcher);
-    if (number) raise(number);  // the launcher has taken it: a Ctrl-C ends a bench, whichever thread it comes to
+    if (number)
+        raise(number);  // the launcher has taken it: a Ctrl-C ends a bench, whichever thread it comes to
     bench_series_free(&p->ours);
     bench_series_free(&p->products);
     for (int w = 0; w < WAYS; w++) bench_series_free(&p->theirs[w]);

@@ -79,7 +79,8 @@ static void look(struct found *f) {
     bool told = !access(path, F_OK), measured = has_file(f->dir, "metrics.jsonl");
     if (!told) warn("%s is missing, so the configuration of the run is not known", path);
     f->config = told ? config_load(f->topologies, path, NULL, 0) : NULL;
-    if (told && !f->config) fail("%s is damaged or of another version, so the configuration of the run is not known", path);
+    if (told && !f->config)
+        fail("%s is damaged or of another version, so the configuration of the run is not known", path);
     free(path);
     f->has_metrics = measured && !metrics_read(f->dir, &f->metrics);
     f->damaged = (told && !f->config) || (measured && !f->has_metrics);

@@ -151,8 +151,7 @@ static const struct config_key keys[] = {
              "processes, threads (ring), mpi (ring), or auto: processes; threads on GPUs of a ring (auto)"),
          IN(RANKS)),  // how the processes were started
     ENUM("medium", R | ORDER, c.medium, medium_names,
-         FLAG("medium", "M",
-              "what processes of one host talk through: shm, tcp or auto (auto)"),
+         FLAG("medium", "M", "what processes of one host talk through: shm, tcp or auto (auto)"),
          IN(RANKS)),  // where one demands shared memory
     TEXT(
         "interface", NOBODY, c.interface,

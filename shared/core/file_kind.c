@@ -69,9 +69,9 @@ static bool is_json_lines(const unsigned char *p, size_t n) {
 struct file_kind {
     struct bytes magic[MAGICS];  // one of them stands at `at`
     size_t at;
-    struct bytes inside;  // also within the first bytes; count 0: nothing
+    struct bytes inside;                                     // also within the first bytes; count 0: nothing
     bool (*also)(const unsigned char *bytes, size_t count);  // and this holds of them; NULL: nothing
-    const char *names;    // patterns of the name, apart by blanks; NULL: the bytes alone tell
+    const char *names;  // patterns of the name, apart by blanks; NULL: the bytes alone tell
     const char *what;
     const char *model, *data;  // what to do; NULL: nothing is said
     bool text;                 // it is read, and data says how its texts alone would be

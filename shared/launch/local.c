@@ -316,8 +316,8 @@ static bool variant(int i, struct topology_variant *out) {
 static int check_rank(const struct config *c, const struct rank_env *e) {
     (void)c;
     if (e->kind == RANK_ENV_NONE || e->size == 1) return 0;
-    return fail("started by %s as rank %d of %d, but --topology local is one process: use zero:0",
-                e->by, e->rank, e->size);
+    return fail("started by %s as rank %d of %d, but --topology local is one process: use zero:0", e->by,
+                e->rank, e->size);
 }
 
 struct local_options local_options_of(const struct config *c, const struct layout *l) {

@@ -92,8 +92,8 @@ void saver_last_unit(struct saver *s, int u, const void *weights);
 void saver_quit(struct saver *s);
 // Everything is on disk or given up, and nothing reads this rank's values any more.
 void saver_settle(struct saver *s);
-size_t saver_state_bytes(const struct saver *s);               // of this rank
-bool saver_evaluates(const struct saver *s);                   // it takes snapshots
+size_t saver_state_bytes(const struct saver *s);         // of this rank
+bool saver_evaluates(const struct saver *s);             // it takes snapshots
 struct checkpoint_report saver_report(struct saver *s);  // after saver_settle
 
 // ---- a topology that collects the weights itself, one snapshot after the other. None of these touches a file.

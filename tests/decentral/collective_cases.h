@@ -298,8 +298,8 @@ static inline int cases_sums(struct case_env *e, size_t n, enum dtype dt) {
 static inline int cases_run(struct collective *c, struct stream *s, size_t max_count, uint64_t seed) {
     static const size_t counts[] = {1, 3, 256, 1001, 40003, 700003};
     struct case_env e = {.c = c, .s = s, .wire = c->wire, .salt = seed, .native = c->mode == REDUCE_NATIVE};
-    e.library = strcmp(c->ops->name, "local") && strcmp(c->ops->name, "shm") &&
-                strcmp(c->ops->name, "tcp") && c->size > 1;
+    e.library = strcmp(c->ops->name, "local") && strcmp(c->ops->name, "shm") && strcmp(c->ops->name, "tcp") &&
+                c->size > 1;
     e.bytes = (size_t)c->size * max_count * 8;
     e.in = malloc(e.bytes);
     e.out = malloc(e.bytes);

@@ -245,7 +245,8 @@ static void damaged_weights_are_an_error(void **state) {
           "conv=notrunc 2>dd.log # %s",
           out, sizeof out);
     struct job_output o = job_run(p, "generate --model nan --prompt x");
-    if (o.status != 1 || !strstr(o.err, "is NaN in fp32, and 2000 ")) fail_msg("status %d:\n%s", o.status, o.err);
+    if (o.status != 1 || !strstr(o.err, "is NaN in fp32, and 2000 "))
+        fail_msg("status %d:\n%s", o.status, o.err);
     job_output_free(&o);
 }
 

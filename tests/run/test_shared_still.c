@@ -43,8 +43,9 @@ static void who_is_stopped_is_killed(void **state) {
 // A terminal stops them all, or a computer sleeps: who goes on a little later than its launcher was not stopped for that time.
 static void a_launcher_that_was_stopped_too_kills_nobody(void **state) {
     (void)state;
-    const char *script = "sleep 1; (sleep 3; kill -CONT $PPID; sleep 0.3; kill -CONT $$) & "
-                         "kill -STOP $PPID; kill -STOP $$; exit 0";
+    const char *script =
+        "sleep 1; (sleep 3; kill -CONT $PPID; sleep 0.3; kill -CONT $$) & "
+        "kill -STOP $PPID; kill -STOP $$; exit 0";
     pid_t pid = fork();
     int status = -1;
     if (pid == 0) {

@@ -245,7 +245,8 @@ static void test_it_survives_a_file(void **state) {
     cJSON *read = cJSON_Parse(printed);
     struct identity *back = identity_from_json(read);
     assert_true(identity_hash(back, ALL) == identity_hash(m.identity, ALL));
-    identity_put(back, "parameter_server.distinct_workers", "false");  // of a checkpoint of an earlier version
+    identity_put(back, "parameter_server.distinct_workers",
+                 "false");  // of a checkpoint of an earlier version
     expect(difference(back, m.identity, ALL), NULL);
     cJSON_DeleteItemFromObject(read, "optimizer.params.lr");
     cJSON_AddStringToObject(read, "optimizer.params.lr_of_tomorrow", "2");

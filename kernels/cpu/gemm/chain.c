@@ -169,7 +169,7 @@ static void flushed(tile_fn *tile, const void *a, const void *b, int64_t wanted,
 }
 // Never inlined, so that no arithmetic crosses the change of modes.
 static __attribute__((noinline)) void two_chains_fma(const float *a, const float *b, int64_t wanted,
-                                                  int64_t depth, float *c, int64_t ldc, bool goes_on) {
+                                                     int64_t depth, float *c, int64_t ldc, bool goes_on) {
     (void)wanted;
     two_chains(a, b, depth, c, ldc, goes_on);
 }
@@ -273,7 +273,7 @@ VEC_INLINE void pair_rows(const float *a, const float *b, int64_t depth, float *
 }
 
 static __attribute__((noinline)) void two_chains_pairs(const float *a, const float *b, int64_t wanted,
-                                                    int64_t depth, float *c, int64_t ldc, bool goes_on) {
+                                                       int64_t depth, float *c, int64_t ldc, bool goes_on) {
     for (int64_t r = 0; r < wanted; r += AT_ONCE) pair_rows(a + r, b, depth, c + r * ldc, ldc, goes_on);
 }
 static void pairs_tile(const void *a, const void *b, int64_t wanted, int64_t depth, float *c, int64_t ldc,

@@ -40,7 +40,7 @@ struct star {
     int *server_rank;           // (servers) whose launcher starts each
     bool unlocked;              // the meeting has no key although the job has one
     char host[64], place[300];  // of this machine; of the meeting, "tcp://HOST:PORT"
-    // What is said there.
+    // Deaths and verdicts, at the meeting.
     struct verdicts verdicts;
     bool *gone;  // (size) said to be
     bool told;   // the others have heard that this launcher ends

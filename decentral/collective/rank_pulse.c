@@ -49,7 +49,7 @@ struct rank_pulse {
 
 static double later(double a, double b) { return a > b ? a : b; }
 
-// Since when a rank that has not answered, or worked, is silent, or rests.
+// Seconds without an answer after which a rank counts as silent, and without work after which it rests.
 static double window(double deadline_s) { return later(deadline_s / 2, LEAST_S); }
 
 // With the lock held.

@@ -65,7 +65,7 @@ int net_recv(struct net_socket *s, struct net_message *m);
 bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_message *m);
 
 // ---------------------------------------------------------------- below a link
-// Who speaks: what a core leaves open in its headers.
+// The speaker. It fills in what a core leaves open in its headers.
 struct ps_identity {
     enum ps_role role;
     int rank;

@@ -344,7 +344,7 @@ static void miss(struct seat *s, double turn_s) {
     free(why);
 }
 
-// Until it is in: as long as member 0 answers pings it knows of this one.
+// Says COME until the seat is let in. From then on an answered ping shows that member 0 knows of this process.
 static void come(struct seat *s, double turn_s, double now_s) {
     struct meet_message m = meet_message(MEET_COME, s->rank, s->life);
     bool known = s->heard && turn_s - s->heard_s < 3 * s->beat_s;

@@ -42,7 +42,7 @@ struct launch_restarts {
 struct launch_deaths {
     // He is told. NULL: a death is the job's end.
     void (*tell)(void *ctx, const struct death *d);
-    // What he has decided since then, of a child or for all; asked many times a second. False: nothing more.
+    // Writes his next decision, about a child or for all; asked many times a second. False: there is none.
     bool (*hear)(void *ctx, struct verdict *out);
     void *ctx;
 };

@@ -402,7 +402,7 @@ static void ports_beyond_the_last(void **state) {
     }
 }
 
-// What is said to one too many, and to one that does not say which it is.
+// One role too many is refused in words, and so is one that does not say its rank.
 static void one_too_many(void **state) {
     struct star s = {.p = *state, .dir = "run"};
     start_star(&s, "--steps 100000", "--no-weights", NULL);

@@ -70,7 +70,8 @@ static void come_all(struct fixture *f) {
     assert_int_equal(f->met.starts, 2);
 }
 
-// Who is of another run, or says nothing of itself, is given up, and its place is free; who does not come is named with that.
+// A role of another run, or one that says nothing of itself, is given up, and its place is free. A role that does not come is named,
+// with the one that was given up.
 static void test_start(void **state) {
     (void)state;
     struct fixture *f = fixture_create();

@@ -1,4 +1,4 @@
-// What is said in words where a star meets: where an epoch is, how it starts, that a role is ready or has failed; in these the
+// The texts of a star's meeting: where an epoch is, how it starts, that a role is ready or has failed; in these the
 // roster, the lines of a server's shards, a role's identity. The first byte says which the rest is. What is accepted is written and
 // read again as the same.
 #include <stdlib.h>

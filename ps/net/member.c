@@ -96,6 +96,7 @@ struct rendezvous *member_come(const struct ps_role_options *o, enum ps_role rol
     ro.rank = ranks + o->rank + (role == PS_SERVER ? o->config->workers : 0);
     ro.size = ranks;
     ro.later = true;
+    ro.sure = o->quoted;
     return rendezvous_open(&ro);
 }
 

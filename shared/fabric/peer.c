@@ -198,10 +198,10 @@ static void look_at_handshakes(struct rendezvous *r) {
             r->refusals = 0, r->met = true;
         else if (event != ZMQ_EVENT_DISCONNECTED)
             r->refusals += event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL ? 1 : REFUSALS;
-        else if (r->met)
-            seat_unreachable(&r->seat, now_seconds());
-        else
+        else if (!r->met)
             r->refusals++;
+        else if (!r->o.sure)  // else it may be one too many, and is made anew
+            seat_unreachable(&r->seat, now_seconds());
     }
 }
 
@@ -359,7 +359,8 @@ static int wait_for_all(struct rendezvous *r) {
     double now = turn_clock_turn(&clock, now_seconds()), since_s = now;
     pthread_mutex_lock(&r->lock);
     double came_s = s->came_s;
-    while (!seat_in(s) && !*s->ended && now - since_s < wait_s && !stopped(r) && r->refusals < REFUSALS) {
+    while (!seat_in(s) && !*s->ended && now - since_s < wait_s && !stopped(r) &&
+           (r->o.sure || r->refusals < REFUSALS)) {
         pause_until(r, now_seconds() + PAUSE_S);
         now = turn_clock_turn(&clock, now_seconds());
         if (s->came_s != came_s) came_s = s->came_s, since_s = now;
@@ -374,7 +375,7 @@ static int wait_for_all(struct rendezvous *r) {
         fail("interrupted before the start");
     } else if (!here && stopped(r))
         fail("%sasked to end before all had come to %s", r->who, r->place);
-    else if (!here && r->refusals >= REFUSALS)
+    else if (!here && !r->o.sure && r->refusals >= REFUSALS)
         fail("%swhat listens at %s does not let this process in: " JOB_KEY_DIFFERS ": give all %s", r->who,
              r->place,
              r->o.rank < r->o.size ? "ranks the same key, or the job another port"

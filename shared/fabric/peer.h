@@ -38,7 +38,8 @@ struct rendezvous_options {
     double silent_s;    // one that is not heard for so long is lost; 0: deadline_s
     double beat_s;      // between two signs of life; 0: MEET_AGAIN_S
     bool open;          // no key, whatever the environment has
-    bool later;         // rendezvous_open does not wait, rendezvous_wait does
+    bool sure;   // the key is member 0's: a door that is shut is crowded, and is tried until the deadline
+    bool later;  // rendezvous_open does not wait, rendezvous_wait does
     const _Atomic int *
         stop;  // ends rendezvous_open; NULL: nothing does. Later waits go on: who is asked to end has to report
 };

@@ -20,8 +20,9 @@
 #include "shared/launch/stop.h"
 #include "shared/time/turn_clock.h"
 
-#define WAKE_MS     100  // how often the clock is looked at when no signal comes
-#define STILL_LOOKS 16   // whether a child is stopped is looked at so often before it is believed
+#define WAKE_MS           100  // how often the clock is looked at when no signal comes
+#define DESCRIPTORS_FOR_S 10.0
+#define STILL_LOOKS       16  // whether a child is stopped is looked at so often before it is believed
 
 // This ends the message about a child that the launcher has killed itself: the signal alone would look like somebody else's deed.
 #define GAVE_NO_SIGN "gave no sign of life for the deadline and was killed"
@@ -135,7 +136,11 @@ static void remember(struct child *child, const struct launch_child *c) {
 
 int launcher_start(struct launcher *l, const struct launch_child *c) {
     int report[2];
-    if (pipe2(report, O_CLOEXEC)) return fail("pipe: %s", strerror(errno));
+    // Strangers at the meeting's port hold descriptors of this process; those above its limit are shut within a turn.
+    double until_s = now_seconds() + DESCRIPTORS_FOR_S;
+    while (pipe2(report, O_CLOEXEC))
+        if (errno != EMFILE || now_seconds() > until_s || usleep(1000))
+            return fail("pipe: %s", strerror(errno));
     pid_t parent = getpid();
     pid_t pid = fork();
     if (pid == 0) become(l, c, parent, report[1]);

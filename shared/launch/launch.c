@@ -20,9 +20,9 @@
 #include "shared/launch/stop.h"
 #include "shared/time/turn_clock.h"
 
-#define WAKE_MS           100  // how often the clock is looked at when no signal comes
-#define DESCRIPTORS_FOR_S 10.0
-#define STILL_LOOKS       16  // whether a child is stopped is looked at so often before it is believed
+#define WAKE_MS           100   // how often the clock is looked at when no signal comes
+#define DESCRIPTORS_FOR_S 10.0  // for so long a child's start waits for a free descriptor
+#define STILL_LOOKS       16    // whether a child is stopped is looked at so often before it is believed
 
 // This ends the message about a child that the launcher has killed itself: the signal alone would look like somebody else's deed.
 #define GAVE_NO_SIGN "gave no sign of life for the deadline and was killed"

@@ -102,7 +102,7 @@ static void test_start(void **state) {
     fixture_destroy(f);
 }
 
-// Whom the book itself has refused is named too.
+// A process that the book itself has refused is named too.
 static void test_refused_by_the_book(void **state) {
     (void)state;
     struct fixture *f = fixture_create();

@@ -434,7 +434,7 @@ static void test_without_restarts_nothing_changes(void **state) {
     fixture_destroy(f);
 }
 
-// Who has ended in order before somebody dies is needed again, and may come before that.
+// A role that has ended in order before another one dies is needed again. It may come before it is called.
 static void test_who_has_left_comes_again(void **state) {
     (void)state;
     for (int early = 0; early < 2; early++) {

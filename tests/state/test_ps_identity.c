@@ -1,5 +1,5 @@
-// Who is let into a star: every key that the roles of a run must agree on is named with both values where a role's differs; what
-// a scheduler does not know, data and devices, is compared with the worker that came first.
+// A star lets in roles of the same run alone. Each key that they must agree on is named with both values where a role's differs.
+// The scheduler does not know data and devices: those are compared with the worker that came first.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>

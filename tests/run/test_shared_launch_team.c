@@ -77,10 +77,12 @@ static int status_of_team(struct team *t, int restarts, int tenths, const char *
     t->l = launcher_create(&o);
     dup2(file, STDERR_FILENO);
     char *stay = xasprintf(
-        "f=%s; [ -e $f.0 ] && again=1; printf x >> $f.0; [ $again ] && exit 1; trap 'exit 0' TERM; : > $f; i=0; "
+        "f=%s; [ -e $f.0 ] && again=1; printf x >> $f.0; i=0; "
+        "while [ $again ] && [ -e $f.ended ] && [ $(wc -c < $f.1) -lt 2 ] && [ $i -lt 100 ]; do sleep 0.05; i=$((i + 1)); done; "
+        "[ $again ] && exit 1; trap 'exit 0' TERM; : > $f; i=0; "
         "while [ $i -lt %d ]; do sleep 0.1; i=$((i + 1)); done; : > $f.ended",
         path, tenths);
-    // With one that had ended well it fails when that has been started again.
+    // Where one had ended well, each fails only when both have been started again: a failure ends the other.
     char *dies = xasprintf(
         "f=%s; [ -e $f.1 ] && again=1; printf x >> $f.1; i=0; "
         "while [ $again ] && [ -e $f.ended ] && [ $(wc -c < $f.0) -lt 2 ] && [ $i -lt 100 ]; do sleep 0.05; i=$((i + 1)); done; "

@@ -27,13 +27,15 @@
 #include "tests/topologies.h"
 
 #define RANKS      3
-#define DEADLINE_S 5
+#define DEADLINE_S 40
+#define SHORT_S    5  // where a disk stands still for longer
 #define REFUSED    5
 #define BIG        ((size_t)5 << 19)  // bytes of a long file: two slices and a half
 
 struct place {
     char dir[64], *of[RANKS];
     int port;
+    double deadline_s;
 };
 struct rank {
     const struct place *place;
@@ -58,6 +60,7 @@ static int open_place(void **state) {
         return -1;
     close(fd);
     p->port = ntohs(a.sin_port);
+    p->deadline_s = DEADLINE_S;
     for (int i = 0; i < RANKS; i++) p->of[i] = xasprintf("%s/%s", p->dir, i ? "b/run" : "a/run");
     return 0;
 }
@@ -90,7 +93,7 @@ static int live(const struct place *p, int rank, struct words words, body *does)
                                                               .rank = rank,
                                                               .size = RANKS,
                                                               .identity = "{}",
-                                                              .deadline_s = DEADLINE_S});
+                                                              .deadline_s = p->deadline_s});
     if (!r.run.meet) return 4;
     int rc = rank_files_begin(&r.run) ? REFUSED : 0;
     if (!rc) rc = does(&r);
@@ -213,12 +216,13 @@ static char *saying(const struct place *p, struct words words, body *does, int e
 
 // A disk that stands still for longer than the deadline.
 static int stands_still(struct rank *r) {
-    if (r->rank == 2) sleep(DEADLINE_S + 7);
+    if (r->rank == 2) sleep(SHORT_S + 7);
     return leave_files(r);
 }
 
 static void test_a_slow_disk_is_waited_for_in_words(void **state) {
-    const struct place *p = *state;
+    struct place *p = *state;
+    p->deadline_s = SHORT_S;
     char *text = saying(p, (struct words){0}, stands_still, 0);
     assert_true(all_came(p->of[0]));
     assert_non_null(strstr(text, "waiting for rank 2 on "));

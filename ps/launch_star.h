@@ -16,4 +16,20 @@
 // machine. Blocks until every process has ended. The program's exit status.
 int launch_star(struct run *r);
 
+// A rank's machine: ranks of one machine have the same number, 0, 1, .. in the order of the first rank on each; -1: the rank has not
+// come.
+struct rank_place {
+    const char *host;
+    int machine;
+};
+// Which rank's launcher starts which server, by parameter_server.servers_on:
+//
+//     hosts         server s: the first rank of machine s mod M
+//     workers       rank s
+//     h3,1          the first rank of host h3, of machine 1, of h3 again, ..: machines are numbered in the order of the ranks
+//
+// Writes it to rank_of (servers). 0, or -1 after naming the word of servers_on that is no machine.
+int placement_servers(const char *servers_on, const struct rank_place *ranks, int count, int servers,
+                      int *rank_of);
+
 #endif

@@ -32,7 +32,7 @@ GOSSIP, LOCAL, REDUCE = "test_decentral_gossip", "test_decentral_local_steps", "
 DELAY = "star/test_bounded_delay.py"
 ON_ARRIVAL, IN_ORDER, PUSH_SET = "ps/server/push_on_arrival.c", "ps/server/push_in_order.c", "ps/server/push_set.c"
 PUSH_UNITS, WORKER = "ps/server/push_units.c", "ps/worker/worker_core.c"
-CORE_C, MEMBERSHIP, EPOCHS = "ps/scheduler/scheduler_core.c", "ps/scheduler/membership.c", "test_ps_epochs"
+CORE_C, EPOCHS = "ps/scheduler/scheduler_core.c", "test_ps_epochs"
 GOSSIP_C, LOCAL_C = "decentral/gossip.c", "shared/launch/local_steps.c"
 TCP, PULSE = "test_decentral_tcp", "decentral/collective/rank_pulse.c"
 MESH, LANES, SEAT = "shared/fabric/mesh.c", "shared/fabric/lanes.c", "shared/fabric/seat.c"
@@ -69,8 +69,8 @@ RULES = [Rule(*row) for row in (
     ("a silence and its kill are one death", CORE_C, "if (counted) c->given_up[i] = 0;", "counted = false;", EPOCHS),
     ("who dies again before one start takes another restart", CORE_C, "    *fell = true;\n", "", EPOCHS),
     ("who has died does not come by late news", CORE_C, "if (n->pid && n->pid == m->dead) return;", "", EPOCHS),
-    ("who is to begin anew is not on its way", MEMBERSHIP, ".old = m->old || m->present,", ".old = false,", EPOCHS),
-    ("who is ready for an epoch that is over is not present", MEMBERSHIP, "m->present || r->epoch != c->epochs->epoch", "m->present", EPOCHS),
+    ("who is to begin anew is not on its way", CORE_C, ".old = m->old || m->present,", ".old = false,", EPOCHS),
+    ("who is ready for an epoch that is over is not present", CORE_C, "m->present || r->epoch != c->epochs.epoch", "m->present", EPOCHS),
     ("a worker that is replaced takes a restart", CORE_C, "(counted || restarts_take(&c->epochs.restarts))", "true", EPOCHS),
     ("behind Ctrl-C nothing begins anew", CORE_C, "if (d->leaving && ", "if (false && ", EPOCHS),
     ("those that have ended well are needed again", "shared/launch/launch.c", "    start_those_that_ended_well(l);\n", "", "test_shared_launch_team"),

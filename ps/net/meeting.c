@@ -7,6 +7,7 @@
 
 #include "shared/core/error.h"
 #include "shared/core/text.h"
+#include "shared/state/checkpoint_read.h"
 
 // ---------------------------------------------------------------- names
 const char *meeting_start_name(char out[MEET_NAME_MAX], uint32_t epoch, enum ps_role role) {
@@ -57,11 +58,17 @@ bool meeting_now_read(const char *text, size_t bytes, struct meeting_now *out) {
            !text[used] && out->epoch && out->epoch <= INT32_MAX && out->job;
 }
 
+int start_point_check(const struct start_point *p, const struct checkpoint *c) {
+    if (!strcmp(checkpoint_seal(c), p->seal)) return 0;
+    return fail("%s: is another checkpoint here than where the scheduler runs", checkpoint_path(c));
+}
+
 char *meeting_start_text(const struct meeting_start *s, size_t *bytes) {
     size_t n;
+    const struct start_point *p = &s->from;
     char *roster = roster_text(s->roster, &n);
-    char *text = xasprintf("%" PRIx64 " %" PRIu32 " %zu\n%s\n%s", s->seal, s->life, strlen(s->checkpoint),
-                           s->checkpoint, roster);
+    char *text = xasprintf("%s %" PRId64 " %" PRIu32 " %zu\n%s\n%s", p->seal[0] ? p->seal : "-", p->step,
+                           s->life, strlen(p->checkpoint), p->checkpoint, roster);
     free(roster);
     return said(text, bytes);
 }
@@ -72,10 +79,11 @@ bool meeting_start_read(const char *text, size_t bytes, int shards, int workers,
     int used = 0;
     *out = (struct meeting_start){0};
     if (!end ||
-        sscanf(text, "%" SCNx64 " %" SCNu32 " %" SCNu64 "%n", &out->seal, &out->life, &n, &used) != 3 ||
-        text[used] != '\n')
+        sscanf(text, "%16s %" SCNd64 " %" SCNu32 " %" SCNu64 "%n", out->from.seal, &out->from.step,
+               &out->life, &n, &used) != 4 ||
+        out->from.step < 0 || text[used] != '\n')
         return false;
-    const char *roster = part(text + used + 1, end, n, out->checkpoint, sizeof out->checkpoint);
+    const char *roster = part(text + used + 1, end, n, out->from.checkpoint, sizeof out->from.checkpoint);
     if (roster) out->roster = roster_read(roster, (size_t)(end - roster), shards, workers);
     return out->roster != NULL;
 }

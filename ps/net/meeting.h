@@ -18,6 +18,8 @@
 #include "ps/net/roster.h"
 #include "shared/fabric/meet.h"
 
+struct checkpoint;
+
 // ---------------------------------------------------------------- names
 #define MEETING_NOW    "star/now"
 #define MEETING_READY  "ready"
@@ -38,9 +40,17 @@ char *meeting_now_text(const struct meeting_now *n, size_t *bytes);
 // False: it is none; out is undefined then, here and below.
 bool meeting_now_read(const char *text, size_t bytes, struct meeting_now *out);
 
+// Where a job begins, as its scheduler finds it.
+struct start_point {
+    char checkpoint[WIRE_TEXT_MAX];  // absolute path; "": the beginning
+    char seal[17];                   // checkpoint_seal: another checkpoint of that name has another
+    int64_t step;                    // steps done
+};
+// Whether what this process finds under the name is what the scheduler has found: 0, or -1 after logging.
+int start_point_check(const struct start_point *p, const struct checkpoint *c);
+
 struct meeting_start {
-    char checkpoint[WIRE_TEXT_MAX];  // to go on from; "": none
-    uint64_t seal;                   // of that
+    struct start_point from;
     uint32_t life;  // which process of its rank a worker is, 1, 2, ..; 0: nobody takes another's place
     struct roster *roster;  // of the reader: roster_destroy
 };

@@ -5,6 +5,7 @@
 //     member_ready     it has all that it needs for it                     -->  the scheduler compares what it is of
 //     member_starts    all are there: where the epoch goes on, and with whom
 //     member_goes_on   all the time, also while it waits: whether the epoch, or the job, is over
+//     member_anew      its epoch is over: the same process begins at the first line again
 //     member_failed    last: it cannot go on
 //
 // Threads     Any.   Blocking   member_find alone.
@@ -47,12 +48,21 @@ void member_say_waiting(const struct ps_role_options *o, struct waiting *w, cons
 // 1: *out says how (roster_destroy frees what it holds), and id whether it joins; 0: not yet; -1 after logging.
 int member_starts(const struct ps_role_options *o, struct ps_identity *id, int shards,
                   struct meeting_start *out);
-// 0; -1 after logging. It does not return where the role begins anew (rejoin.h), for the next epoch.
+// 0; -1 after logging. It does not return where the role begins anew, for the next epoch.
 int member_goes_on(const struct ps_role_options *o, const struct ps_identity *id);
+// The role begins anew, as the same process: it executes its program with its own arguments. So every epoch of a job starts from
+// clean processes, and nothing has to undo half a step. The same holds as for a process that is killed and started again: threads
+// end where they are, descriptors, mappings and what a GPU holds are given up by the kernel, files are as the last write left them.
+// The number of the process stays: its launcher still waits for it, and a run directory that it has taken is its own.
+// why: for people. Does not return where the process begins anew. -1 after logging: it was asked to leave meanwhile (o->stop), or
+// there are no restarts. (How many lives a job has, the scheduler counts.)
+int member_anew(const struct ps_role_options *o, const char *why);
 // Whether the launcher of this role says why it has ended.
 bool member_quoted(const struct ps_role_options *o);
 // lost: what it lacks is a peer: a new epoch may help. The scheduler decides what becomes of the job, unless that has ended.
 void member_failed(const struct ps_role_options *o, const struct ps_identity *id, bool lost, const char *why);
+// How a role's part has ended: rc, of which, where it is not 0 and nobody has asked for it, the scheduler hears why.
+int member_left(const struct ps_role_options *o, const struct ps_identity *id, int rc);
 
 uint64_t ps_random_id(void);  // never 0
 // Logs why the job is over for this role; -1. If a launcher has ended the job, it has printed the reason: its

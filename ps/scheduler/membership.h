@@ -1,17 +1,15 @@
-// The members of the job: one half of the scheduler's state machine, a policy over the members of the book (shared/fabric/book.h),
-// which says who has come, has left and is lost. It decides when an epoch begins and for whom that waits, who is late, and when the
-// job closes. No sockets, no clock but `now` (seconds). It knows nothing of what a step is.
+// The members of a job, as the two files of the scheduler's state machine see them: scheduler_core.c changes them, rounds.c reads them.
 //
 //     absent --came--> here: it reads its files, and is waited for --ready: of this run?--> present --left--> gone
 //     all present       --> started: all hear where the epoch goes on (--elastic, a new epoch: after a while MIN workers are enough)
 //     all workers gone  --> closing: SHUTDOWN to the servers --> each has left: done
 //
 // Members are numbered: workers 0..N-1, servers N..N+S-1; behind them, in messages, the servers' shards N+S..N+S+S*T-1.
-// Errors: -1 with `error` set.
 #ifndef STARRING_PS_SCHEDULER_MEMBERSHIP_H
 #define STARRING_PS_SCHEDULER_MEMBERSHIP_H
 
-#include "ps/agree/start_point.h"
+#include <stdio.h>
+
 #include "ps/job/manifest.h"
 #include "ps/job/shard_map.h"
 #include "ps/net/meeting.h"
@@ -52,7 +50,7 @@ struct meeting_port {
     void (*ends)(void *ctx, const char *why);  // the job
 };
 
-// Options of the scheduler's core and its two halves.
+// Options of the scheduler's core.
 struct scheduler_options {
     const struct config *config;
     const struct shard_map *map;
@@ -94,73 +92,33 @@ struct member {
     struct roster_shard *shards;  // (threads) servers: where they listen
 };
 
-// Read by the scheduler's other files, changed by membership.c alone.
 struct membership {
-    struct scheduler_options o;
     int workers, servers, shards, count;  // count: of all members and shards
+    int threads;                          // of a server: shards
     struct member *m;                     // (workers + servers)
     bool started, closing, done;
-    double came_s;         // when a member came to be present
-    bool said_coming;      // that the members on their way are waited for
-    char *first_identity;  // of the worker that came first; NULL: none has
+    double start_s, came_s;  // when the epoch was opened, and when a member came to be present
+    bool said_coming;        // that the members on their way are waited for
+    char *first_identity;    // of the worker that came first; NULL: none has
     char first_name[48];
     char refused[WIRE_TEXT_MAX];  // why the last process was; "": none
     bool stop;                    // some worker was asked to leave
-    bool late;                    // `error` names the members that did not come (membership_late)
-    const struct epochs *epochs;
-    struct start_point start;  // once started
-    char error[WIRE_TEXT_MAX];
+    struct start_point start;     // once started
 };
 
-// Of {0}; or of one in use, which becomes that of the next epoch: nobody is present, and who was is old.
-void membership_init(struct membership *c, const struct scheduler_options *o);
-void membership_free(struct membership *c);
-
-// ---- what the book says
-// The member's process that the news is of; of one that is not here any more nothing counts.
-static inline bool membership_is(const struct member *m, const struct member_news *n) {
-    return m->here && m->incarnation == n->life;
+static inline uint32_t membership_stop_flag(const struct membership *m) { return m->stop ? WIRE_STOP : 0; }
+static inline int membership_shard(const struct membership *m, int shard) {
+    return m->workers + m->servers + shard;
 }
-void membership_came(struct membership *c, const struct member_news *n);
-// Of another run: it is given up.
-void membership_ready(struct membership *c, int member, const struct meeting_ready *r, double now);
-void membership_left(struct membership *c, int member, double now);
-void membership_refused(struct membership *c, const char *why);  // another process, by the book
-// Its process is gone, and its place free.
-void membership_forget(struct membership *c, int member, double now);
-// How it was lost, in words; step: the job's.
-void membership_lost_words(const struct membership *c, const struct member_news *n, int64_t step,
-                           char text[WIRE_TEXT_MAX]);
-
-// ---- messages
-// The member or shard behind a message, or -1: nobody of this epoch. Notes what each message says of its sender.
-int membership_find(const struct membership *c, const struct wire_header *h);
-int membership_heard(struct membership *c, const struct wire_header *h);
-void membership_heartbeat(struct membership *c, int member, const struct wire_header *h, double now);
-
-// ---- time
-// Starts and closes the job, notices late members. 0 or -1.
-int membership_tick(struct membership *c, double now);
-// Whether that worker or server is not there, and nothing has been heard of it for a deadline.
-bool membership_late(const struct membership *c, int member, double now);
-// Whether members have been on the way for long and are to be named, in text; once.
-bool membership_slow(struct membership *c, double now, char text[WIRE_TEXT_MAX]);
-
-// ---- for the other half
-// A worker has come since the job has started, and may come to the servers: it and they are told, once.
-void membership_let_in(struct membership *c, int worker);
-static inline uint32_t membership_stop_flag(const struct membership *c) { return c->stop ? WIRE_STOP : 0; }
-static inline int membership_shard(const struct membership *c, int shard) {
-    return c->workers + c->servers + shard;
+static inline const char *member_name(const struct membership *m, int i, char out[48]) {
+    int shard = i - m->workers - m->servers;
+    if (i < m->workers)
+        snprintf(out, 48, "worker %d", i);
+    else if (shard < 0)
+        snprintf(out, 48, "server %d", i - m->workers);
+    else
+        snprintf(out, 48, "server %d shard %d", shard / m->threads, shard % m->threads);
+    return out;
 }
-const char *member_name(const struct membership *c, int member, char out[48]);
-
-// A list of names: "worker 1, server 0".
-struct member_names {
-    char text[256];
-    size_t at;
-    int count;
-};
-void member_names_add(const struct membership *c, struct member_names *x, int member);
 
 #endif

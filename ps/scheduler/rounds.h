@@ -1,5 +1,5 @@
-// The common work of a job's members: the commit round of each step and gathers. The other half of the
-// scheduler's state machine (membership.h knows them): no sockets, no clock but `now` (seconds).
+// The common work of a job's members: the commit round of each step and gathers. A part of the scheduler's state machine
+// (scheduler_core.h knows who is there): no sockets, no clock but `now` (seconds).
 //
 //     step t    REPORT of the workers + SHARD_SUM of every shard with keys
 //                   --> update_decide (kernels/operations.h), losses added in worker order
@@ -54,8 +54,8 @@ int rounds_tick(struct rounds *c, double now);
 bool rounds_hurry(const struct rounds *c);
 
 #define ROUNDS_TEXT_MAX 160
-// Whether a round or a gather has waited long for a member, which is alive (membership.h notices those that are
-// not) and has not been named for that yet; then text says so. It is waited for all the same.
+// Whether a round or a gather has waited long for a member, which is alive (scheduler_core.c notices those that
+// are not) and has not been named for that yet; then text says so. It is waited for all the same.
 bool rounds_slow(struct rounds *c, double now, char text[ROUNDS_TEXT_MAX]);
 
 int64_t rounds_step(const struct rounds *c);  // the oldest one that is open

@@ -5,7 +5,6 @@
 #include <sys/resource.h>
 
 #include "kernels/spans.h"
-#include "ps/agree/start_point.h"
 #include "ps/job/batches.h"
 #include "ps/job/consistency.h"
 #include "ps/job/ps.h"
@@ -26,7 +25,7 @@
 #include "shared/report/metrics.h"
 #include "shared/report/run_state.h"
 #include "shared/report/span_files.h"
-#include "shared/state/checkpoint.h"
+#include "shared/state/checkpoint_read.h"
 #include "shared/time/thread_time.h"
 #include "shared/time/turn_clock.h"
 #include "shared/train/job.h"
@@ -232,6 +231,36 @@ static void apart(struct scheduler *s, int (*what)(void *)) {
     if (s->found != 0) error_take_over(background_why(s->files));
 }
 
+static int start_at(struct start_point *p, const struct config *config, const char *path) {
+    *p = (struct start_point){.step = 0};
+    if (strlen(path) >= sizeof p->checkpoint)
+        return fail("%s: the path of a checkpoint that a star goes on from may have %zu characters", path,
+                    sizeof p->checkpoint - 1);
+    struct checkpoint *c = checkpoint_open(path);
+    if (!c) return -1;
+    const struct train_state *t = checkpoint_train(c);
+    // Where workers share a budget, worker 0's own count.
+    int64_t step = consistency_of(config).row->on_arrival ? t->step : train_state_place(t);
+    p->step = step / config_round(config);
+    snprintf(p->seal, sizeof p->seal, "%s", checkpoint_seal(c));
+    memcpy(p->checkpoint, path, strlen(path) + 1);
+    checkpoint_close(&c);
+    return 0;
+}
+
+// The checkpoint that --resume names. With --resume-weights-only the job begins at the beginning: workers take the weights from
+// there by themselves.
+static int start_asked(struct start_point *p, const struct ps_role_options *o) {
+    const struct recovery_config *v = &o->config->recovery;
+    char *why = NULL;
+    if (!v->resume || v->resume_weights_only) return 0;
+    char *path = checkpoint_resolve(v->resume, o->dir ? o->dir : o->config->out, &why);
+    int rc = path ? start_at(p, o->config, path) : why ? fail("--resume %s: %s", v->resume, why) : 0;
+    free(path);
+    free(why);
+    return rc;
+}
+
 // The first epoch of this scheduler: what DIR/history.jsonl says of those before, if it goes on with their job.
 // checkpoint: that the configuration says to go on from; "": none.
 static void epoch_first(const struct ps_role_options *o, const char *checkpoint, struct epoch_options *out) {
@@ -259,7 +288,7 @@ static int epoch_starts(const struct ps_role_options *o, const struct epochs *e,
                         char error[WIRE_TEXT_MAX]) {
     // Nobody of an earlier epoch writes any more: all have begun anew, and come.
     char *latest = e->why[0] && o->dir ? checkpoint_latest(o->dir) : NULL;
-    int rc = latest ? start_point_at(out, o->config, latest) : 0;
+    int rc = latest ? start_at(out, o->config, latest) : 0;
     free(latest);
     if (rc != 0) return core_fail(error, "%s", error_last());
     // Nothing stays of another run that had this directory.
@@ -421,7 +450,7 @@ static int read_first(void *arg) {
         s->replay = arrivals_read(&o, c->ps.replay_arrivals);
         s->found = s->replay ? 0 : -1;
     }
-    if (s->found == 0) s->found = start_point_find(&s->first, c, s->o->dir);
+    if (s->found == 0) s->found = start_asked(&s->first, s->o);
     if (s->found == 0) epoch_first(s->o, s->first.checkpoint, &s->epochs);
     return s->found;
 }

@@ -1,15 +1,19 @@
 #include "ps/scheduler/scheduler_core.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ps/job/consistency.h"
 #include "ps/job/timing.h"
+#include "ps/scheduler/rounds.h"
 #include "shared/core/error.h"
 #include "shared/core/text.h"
+#include "shared/state/identity.h"
 
-#define ANY -1
+#define ANY   -1
+#define START "the start: "  // what a failure to come begins with
 
 struct scheduler_core {
     struct scheduler_options o;
@@ -30,21 +34,106 @@ int scheduler_core_abort(struct scheduler_core *c, const char *why) {
     return -1;
 }
 
+// ---------------------------------------------------------------- members
+struct member_names {
+    char text[256];  // "worker 1, server 0"
+    size_t at;
+    int count;
+};
+
+static void member_names_add(const struct membership *c, struct member_names *x, int i) {
+    char name[48];
+    x->count++;
+    if (x->at + 52 < sizeof x->text)
+        x->at += (size_t)snprintf(x->text + x->at, sizeof x->text - x->at, "%s%s", x->at ? ", " : "",
+                                  member_name(c, i, name));
+}
+
+// Its process is gone, and its place free.
+static void forget(struct scheduler_core *c, int i, double now) {
+    struct member *m = &c->members.m[i];
+    m->here = m->old = m->present = m->gone = false;
+    m->seen_s = now;
+    free(m->shards);
+    m->shards = NULL;
+}
+
+static void members_free(struct membership *m) {
+    for (int i = 0; i < m->workers + m->servers; i++) free(m->m[i].shards);
+    free(m->m);
+    free(m->first_identity);
+}
+
+// Those of a fresh epoch: nobody is present, and who was is old.
+static void members_anew(struct scheduler_core *c, double start_s) {
+    const struct membership *before = &c->members;
+    struct membership next = {.workers = c->o.config->workers,
+                              .servers = c->o.map->servers,
+                              .shards = c->o.map->shards,
+                              .threads = c->o.map->threads,
+                              .start_s = start_s,
+                              .start = c->o.start};
+    int members = next.workers + next.servers;
+    next.count = members + next.shards;
+    next.m = xcalloc((unsigned long)members, sizeof *next.m);
+    for (int i = 0; i < members && before->m; i++) {
+        const struct member *m = &before->m[i];
+        next.m[i] = (struct member){.here = m->here,
+                                    .old = m->old || m->present,
+                                    .incarnation = m->incarnation,
+                                    .pid = m->pid,
+                                    .dead = m->dead};
+        memcpy(next.m[i].host, m->host, sizeof m->host);
+    }
+    members_free(&c->members);
+    c->members = next;
+}
+
+// ---------------------------------------------------------------- where an epoch goes on
+// Where all shards listen; and for servers which process has which rank: their shards learn it from them. What has changed
+// since then is told by WIRE_MEMBER, and a life that is older than that counts no more.
+static struct roster *roster_of(const struct scheduler_core *c, int workers) {
+    int threads = c->o.map->threads;
+    struct roster *r = roster_create(c->members.shards, workers);
+    for (int g = 0; g < c->members.shards; g++) {
+        const struct member *server = &c->members.m[c->members.workers + g / threads];
+        r->shard[g] = server->shards[g % threads];
+        r->shard[g].incarnation = server->incarnation;
+    }
+    for (int w = 0; w < workers; w++)
+        if (c->members.m[w].present)
+            r->worker[w] = (struct roster_worker){c->members.m[w].incarnation, c->members.m[w].life};
+    return r;
+}
+
+static struct meeting_start start_of(const struct scheduler_core *c, int workers, uint32_t life) {
+    return (struct meeting_start){c->members.start, ps_elastic(c->o.config) ? life : 0,
+                                  roster_of(c, workers)};
+}
+
+// A worker has come since the job has started, and may come to the servers: it and they are told, once.
+static void let_in(struct scheduler_core *c, int w) {
+    struct member *m = &c->members.m[w];
+    const struct wire_header news = {.kind = WIRE_MEMBER, .key = w, .seq = m->incarnation, .life = m->life};
+    struct meeting_start s = start_of(c, c->members.workers, m->life);
+    for (int g = 0; g < c->members.shards; g++)
+        port_tell(&c->o.port, membership_shard(&c->members, g), &news);
+    c->o.meeting.joins(c->o.meeting.ctx, w, m->incarnation, &s);
+    roster_destroy(&s.roster);
+    m->let_in = true;
+}
+
 // ---------------------------------------------------------------- epochs
-// The halves of a fresh epoch: nobody is present.
+// Both halves of a fresh epoch.
 static void epoch_opens(struct scheduler_core *c, double start_s) {
-    struct scheduler_options o = c->o;
-    o.job = c->epochs.job;
-    o.start_s = start_s;
-    membership_init(&c->members, &o);
-    c->members.epochs = &c->epochs;
-    c->rounds = rounds_create(&o, &c->members);
+    members_anew(c, start_s);
+    c->rounds = rounds_create(&c->o, &c->members);
     c->o.meeting.opens(c->o.meeting.ctx, &c->epochs);
 }
 
 // All are there that the epoch waits for, and where they go on is known.
 static void epoch_begins(struct scheduler_core *c, double now) {
-    struct scheduler_options o = c->members.o;
+    struct scheduler_options o = c->o;
     memset(c->fell, 0, (size_t)(c->members.count + 1) * sizeof *c->fell);
     memset(c->given_up, 0, (size_t)c->members.count * sizeof *c->given_up);
     if (o.start.step != c->members.start.step) {
@@ -52,7 +141,7 @@ static void epoch_begins(struct scheduler_core *c, double now) {
         rounds_destroy(&c->rounds);
         c->rounds = rounds_create(&o, &c->members);
     }
-    // Of workers that have not come: the job goes on without them (membership.c).
+    // Of workers that have not come: the job goes on without them (begins_without).
     struct member_names missing = {.count = 0};
     bool first = !c->epochs.why[0];
     double waited_s = first ? ps_deadline_s(c->o.config) : ps_lost_s(c->o.config);
@@ -102,7 +191,7 @@ static void lose(struct scheduler_core *c, int worker, const char *cause, const 
     c->o.meeting.gives_up(c->o.meeting.ctx, worker, c->members.m[worker].incarnation,
                           "the job has gone on without this worker, which was silent for too long: start it "
                           "again to have it back");
-    membership_forget(&c->members, worker, now);
+    forget(c, worker, now);
     if (rounds_lost(c->rounds, worker, &loss, now) != 0) scheduler_core_abort(c, rounds_error(c->rounds));
 }
 
@@ -148,7 +237,7 @@ static void death(struct scheduler_core *c, int member, const char *cause, const
     if (!takes_restart(c, member, why)) return;
     text_words(own, sizeof own, why);  // it may be in what ends now
     snprintf(text, sizeof text, "%s", follows ? c->epochs.why : why);
-    if (member >= 0) membership_forget(&c->members, member, now);
+    if (member >= 0) forget(c, member, now);
     epoch_end(c, text, now);
     if (follows) snprintf(c->news, sizeof c->news, "%s: all come anew, to epoch %u", own, c->epochs.epoch);
     if (!c->o.epochs.replaced)
@@ -178,7 +267,7 @@ struct verdict scheduler_core_dead(struct scheduler_core *c, const struct death 
         death(c, i, "died", d->why, now);
     else if (i < all && !m->started && !counted && !c->error[0])
         takes_restart(c, i, d->why);
-    if (i < all && m->m[i].here && m->m[i].pid == d->pid) membership_forget(&c->members, i, now);
+    if (i < all && m->m[i].here && m->m[i].pid == d->pid) forget(c, i, now);
     bool without = c->epochs.epoch == epoch && m->started;
     v.kind = c->error[0] ? VERDICT_ENDS : without ? VERDICT_WITHOUT : VERDICT_ANEW;
     v.again = i < all && !d->leaving &&
@@ -194,6 +283,58 @@ struct verdict scheduler_core_dead(struct scheduler_core *c, const struct death 
 }
 
 // ---------------------------------------------------------------- what the book says
+// Writes how member i is of another run than the scheduler, or than the worker that came first: a scheduler knows nothing
+// of data and devices.
+static void check_manifest(const struct scheduler_core *c, int i, const struct meeting_ready *r,
+                           char why[WIRE_TEXT_MAX]) {
+    const char *own = c->o.manifest.identity, *its = r->identity;
+    bool differs = r->manifest != c->o.manifest.hash;
+    char *text = NULL, name[48];
+    member_name(&c->members, i, name);
+    if (differs && !its) {
+        core_fail(
+            why,
+            "%s does not say of which run it is, as another version of starring: install one version for all",
+            name);
+        return;
+    }
+    if (differs) text = identity_texts_disagreement(name, its, "the scheduler", own);
+    if (!text && i < c->members.workers && its && c->members.first_identity)
+        text = identity_texts_disagreement(name, its, c->members.first_name, c->members.first_identity);
+    if (text)
+        core_fail(why, "%s", text);
+    else if (differs)
+        core_fail(why, "%s is of another run, and does not say in what", name);
+    free(text);
+}
+
+static void ready(struct scheduler_core *c, int i, const struct meeting_ready *r, double now) {
+    struct member *m = &c->members.m[i];
+    char why[WIRE_TEXT_MAX] = "", name[48];
+    struct roster_shard *shards = NULL;
+    if (m->present || r->epoch != c->epochs.epoch) return;
+    check_manifest(c, i, r, why);
+    if (!why[0] && i >= c->members.workers &&
+        !(shards = roster_read_shards(r->endpoints, strlen(r->endpoints), c->o.map->threads)))
+        core_fail(why, "%s came without the addresses it listens on", member_name(&c->members, i, name));
+    if (why[0]) {
+        snprintf(c->members.refused, sizeof c->members.refused, "%s", why);
+        c->o.meeting.gives_up(c->o.meeting.ctx, i, m->incarnation, why);
+        forget(c, i, now);
+        return;
+    }
+    m->shards = shards;
+    if (i < c->members.workers && r->identity && !c->members.first_identity) {
+        c->members.first_identity = xstrdup(r->identity);
+        member_name(&c->members, i, c->members.first_name);
+    }
+    if (c->members.started || !m->life) m->life++;
+    m->joins = c->members.started;
+    m->let_in = false;
+    m->present = true;
+    c->members.came_s = now;
+}
+
 // Another process has the place of one that was present.
 static void replaced(struct scheduler_core *c, int i, double now) {
     char text[WIRE_TEXT_MAX] = "", name[48];
@@ -202,7 +343,7 @@ static void replaced(struct scheduler_core *c, int i, double now) {
 }
 
 static void came(struct scheduler_core *c, const struct member_news *n, double now) {
-    const struct member *m = &c->members.m[n->member];
+    struct member *m = &c->members.m[n->member];
     char why[WIRE_TEXT_MAX] = "", name[48];
     if (n->pid && n->pid == m->dead) return;  // it came before it died
     if (m->present && !c->o.epochs.restarts && !ps_elastic(c->o.config)) {
@@ -212,7 +353,12 @@ static void came(struct scheduler_core *c, const struct member_news *n, double n
         return;
     }
     if (m->present) replaced(c, n->member, now);
-    membership_came(&c->members, n);
+    m = &c->members.m[n->member];  // of a new epoch, maybe
+    m->here = true;
+    m->old = false;
+    m->incarnation = n->life;
+    m->pid = n->pid;
+    snprintf(m->host, sizeof m->host, "%.*s", (int)sizeof n->host, n->host);
 }
 
 static void failed(struct scheduler_core *c, int i, const struct meeting_failed *f, double now) {
@@ -230,17 +376,39 @@ static void failed(struct scheduler_core *c, int i, const struct meeting_failed 
         scheduler_core_abort(c, text);
 }
 
+// It says how far the member is known to be. Where workers are alone there are no rounds, and servers name no steps: a server is
+// as far as the foremost worker.
+static void lost_words(const struct scheduler_core *c, const struct member_news *n, int64_t step,
+                       char text[WIRE_TEXT_MAX]) {
+    const struct member *m = &c->members.m[n->member];
+    char name[48], process[100] = "", when[64], how[48] = "its connection has closed";
+    bool silent = !strcmp(n->word, "silent");
+    if (m->step > step) step = m->step;
+    for (int w = 0; w < c->members.workers && n->member >= c->members.workers; w++)
+        if (c->members.m[w].step > step) step = c->members.m[w].step;
+    snprintf(when, sizeof when, "at step %lld", (long long)step);
+    if (silent) snprintf(how, sizeof how, "silent for %.1f s", n->silent_s);
+    if (m->pid > 0)
+        snprintf(process, sizeof process, " (process %d on host %s)", m->pid, m->host[0] ? m->host : "?");
+    text[0] = 0;
+    core_fail(text, "%s was lost %s: %s%s%s", member_name(&c->members, n->member, name),
+              c->members.closing    ? "while the job closed, after its last step"
+              : !c->members.started ? "before the start"
+                                    : when,
+              how, process, silent ? PS_LOST_KEY : "");
+}
+
 // Of a member that was not present nothing is lost: it is waited for.
 static void lost(struct scheduler_core *c, const struct member_news *n, double now) {
-    struct membership *m = &c->members;
+    const struct membership *m = &c->members;
     int i = n->member;
     char why[WIRE_TEXT_MAX], name[48];
     if (!m->m[i].present) {
-        membership_forget(m, i, now);
+        forget(c, i, now);
     } else if (!strcmp(n->word, "replaced")) {
         replaced(c, i, now);
     } else {
-        membership_lost_words(m, n, rounds_step(c->rounds), why);
+        lost_words(c, n, rounds_step(c->rounds), why);
         if (c->o.epochs.replaced && !bears(c, i)) c->given_up[i] = m->m[i].pid;
         if (c->o.epochs.lost) c->o.epochs.lost(c->o.epochs.ctx, m->m[i].pid, member_name(m, i, name));
         death(c, i, strcmp(n->word, "silent") ? "died" : "silent", why, now);
@@ -248,37 +416,81 @@ static void lost(struct scheduler_core *c, const struct member_news *n, double n
 }
 
 static void said(struct scheduler_core *c, const struct member_news *n, double now) {
-    struct meeting_ready ready;
+    struct meeting_ready says;
     struct meeting_failed fails;
-    if (!strcmp(n->word, MEETING_READY) && meeting_ready_read(n->data, n->bytes, &ready)) {
-        membership_ready(&c->members, n->member, &ready, now);
-        free((char *)ready.identity);
+    if (!strcmp(n->word, MEETING_READY) && meeting_ready_read(n->data, n->bytes, &says)) {
+        ready(c, n->member, &says, now);
+        free((char *)says.identity);
     }
     if (!strcmp(n->word, MEETING_FAILED) && meeting_failed_read(n->data, n->bytes, &fails))
         failed(c, n->member, &fails, now);
 }
 
+static void left(struct scheduler_core *c, int i, double now) {
+    struct member *m = &c->members.m[i];
+    if (!m->present) forget(c, i, now);
+    m->gone = m->present;
+    m->here = false;
+}
+
+// Of a process that is not here any more nothing counts.
+static bool is_of(const struct member *m, const struct member_news *n) {
+    return m->here && m->incarnation == n->life;
+}
+
 void scheduler_core_hears(struct scheduler_core *c, const struct member_news *n, double now) {
     bool known = n->member >= 0 && n->member < c->members.workers + c->members.servers;
     if (c->error[0]) return;
-    if (n->kind == MEMBER_REFUSED) membership_refused(&c->members, n->why);
+    if (n->kind == MEMBER_REFUSED) text_words(c->members.refused, sizeof c->members.refused, n->why);
     if (n->kind == MEMBER_CAME && known) came(c, n, now);
-    if (!known || !membership_is(&c->members.m[n->member], n)) return;
+    if (!known || !is_of(&c->members.m[n->member], n)) return;
     if (n->kind == MEMBER_SAID) said(c, n, now);
-    if (n->kind == MEMBER_LEFT) membership_left(&c->members, n->member, now);
+    if (n->kind == MEMBER_LEFT) left(c, n->member, now);
     if (n->kind == MEMBER_LOST) lost(c, n, now);
 }
 
 // ---------------------------------------------------------------- messages
+// The number of the member or shard that calls itself so, or -1.
+static int number_of(const struct scheduler_core *c, const struct wire_header *h) {
+    int threads = c->o.map->threads;
+    bool worker = h->role == PS_WORKER;
+    if (h->rank < 0 || h->rank >= (worker ? c->members.workers : c->members.servers)) return -1;
+    if (worker) return h->rank;
+    if (h->role == PS_SERVER) return c->members.workers + h->rank;
+    if (h->role != PS_SHARD || h->thread >= threads) return -1;
+    return membership_shard(&c->members, h->rank * threads + h->thread);
+}
+
+// A shard is of its server's process.
+static struct member *process_of(const struct scheduler_core *c, int i) {
+    int shard = i - c->members.workers - c->members.servers;
+    return &c->members.m[shard < 0 ? i : c->members.workers + shard / c->o.map->threads];
+}
+
 int scheduler_core_knows(const struct scheduler_core *c, const struct wire_header *h) {
-    return membership_find(&c->members, h);
+    int i = number_of(c, h);
+    const struct member *m = i < 0 ? NULL : process_of(c, i);
+    return m && m->present && h->job == c->epochs.job && h->incarnation == m->incarnation ? i : -1;
+}
+
+static void heartbeat(struct scheduler_core *c, int i, const struct wire_header *h, double now) {
+    struct wire_header answer = {
+        .kind = WIRE_HEARTBEAT_ACK, .flags = membership_stop_flag(&c->members), .ready_ns = h->ready_ns};
+    if (h->seq > c->members.m[i].progress) {
+        c->members.m[i].progress = h->seq;
+        c->members.m[i].progress_s = now;
+    }
+    port_tell(&c->o.port, i, &answer);
 }
 
 void scheduler_core_message(struct scheduler_core *c, const struct wire_header *h, double now) {
-    int i = membership_heard(&c->members, h), shard = i - membership_shard(&c->members, 0), rc = 0;
+    int i = scheduler_core_knows(c, h), shard = i - membership_shard(&c->members, 0), rc = 0;
     bool worker = i < c->members.workers;
     if (i < 0 || c->error[0]) return;
-    if (h->kind == WIRE_HEARTBEAT && shard < 0) membership_heartbeat(&c->members, i, h, now);
+    struct member *m = process_of(c, i);
+    if (h->step > m->step) m->step = h->step;
+    if (h->flags & WIRE_STOP) c->members.stop = true;
+    if (h->kind == WIRE_HEARTBEAT && shard < 0) heartbeat(c, i, h, now);
     if (h->kind == WIRE_JOIN && worker) rounds_join(c->rounds, i);
     if (h->kind == WIRE_REPORT && worker) rc = rounds_report(c->rounds, i, h, now);
     if (h->kind == WIRE_TAKE && worker) rounds_take(c->rounds, i, h);
@@ -289,37 +501,134 @@ void scheduler_core_message(struct scheduler_core *c, const struct wire_header *
     if (rc != 0) scheduler_core_abort(c, rounds_error(c->rounds));
 }
 
-int scheduler_core_tick(struct scheduler_core *c, double now) {
+// ---------------------------------------------------------------- time
+// Whether it is on its way to this epoch, as the book has a process of it that has not been in an earlier one.
+static bool is_coming(const struct member *m) { return !m->present && m->here && !m->old; }
+
+// It is not there, and nothing has been heard of it for a deadline.
+static bool is_late(const struct scheduler_core *c, int i, double now) {
+    const struct member *m = &c->members.m[i];
+    double last_s = fmax(fmax(c->members.start_s, c->members.came_s), m->seen_s);
+    return !m->present && !is_coming(m) && now - last_s > ps_deadline_s(c->o.config);
+}
+
+// Members have been on the way for long: they are named, once.
+static bool slow_to_come(struct scheduler_core *c, double now, char text[WIRE_TEXT_MAX]) {
+    struct member_names coming = {.count = 0};
+    double since_s = fmax(c->members.start_s, c->members.came_s);
+    if (c->members.started || c->members.said_coming || now - since_s <= ps_overdue_s(c->o.config))
+        return false;
+    for (int i = 0; i < c->members.workers + c->members.servers; i++)
+        if (is_coming(&c->members.m[i])) member_names_add(&c->members, &coming, i);
+    c->members.said_coming = coming.count > 0;
+    snprintf(text, WIRE_TEXT_MAX,
+             "waiting for %s to be ready: %.0f s so far, alive; what they read may stand still", coming.text,
+             now - since_s);
+    return c->members.said_coming;
+}
+
+// The epoch begins without these workers, where they may come and go: a new one of a job that has begun before when half
+// the deadline is over, the first one when it is. A worker that comes later joins.
+static bool begins_without(const struct scheduler_core *c, double now) {
+    int workers = 0;
+    if (!ps_elastic(c->o.config)) return false;
+    bool first = !c->epochs.why[0];
+    if (!first && now - c->members.start_s <= ps_lost_s(c->o.config)) return false;
+    for (int i = 0; i < c->members.workers + c->members.servers; i++) {
+        bool late = !first || is_late(c, i, now);
+        if (!c->members.m[i].present && (i == 0 || i >= c->members.workers || !late)) return false;
+        workers += i < c->members.workers && c->members.m[i].present;
+    }
+    return workers >= c->o.config->recovery.elastic_min;
+}
+
+static int begin(struct scheduler_core *c, double now) {
+    struct membership *m = &c->members;
+    char why[WIRE_TEXT_MAX] = "";
+    int rc = c->o.starts ? c->o.starts(c->o.starts_ctx, &c->epochs, &m->start, why) : 0;
+    if (rc != 0) return rc < 0 ? scheduler_core_abort(c, why) : 0;
+    m->started = true;
+    for (int i = 0; i < m->workers; i++)
+        if (!m->m[i].present) m->m[i].life = 1;  // of the process that is missing: another one's is the next
+    for (enum ps_role role = PS_WORKER; role <= PS_SERVER; role++) {
+        // Of workers that come and go each sees whether it is one of those that the epoch begins with.
+        bool all = role == PS_SERVER || ps_elastic(c->o.config);
+        struct meeting_start s = start_of(c, all ? m->workers : 0, 1);
+        c->o.meeting.starts(c->o.meeting.ctx, role, &s);
+        roster_destroy(&s.roster);
+    }
+    epoch_begins(c, now);
+    return 0;
+}
+
+// Members did not come. Where a launcher starts them it ends those processes, and starts them again.
+static int missed(struct scheduler_core *c, const char *names, double now) {
     const struct membership *m = &c->members;
-    if (c->error[0]) return -1;
-    bool started = m->started;
-    int rc = membership_tick(&c->members, now);
-    if (m->started && !started) epoch_begins(c, now);
-    if (rc == 0 && m->started && rounds_tick(c->rounds, now) != 0)
-        return scheduler_core_abort(c, rounds_error(c->rounds));
-    // A worker has come to the running job: it and the shards hear of it as soon as it may come to them.
-    for (int w = 0; w < m->workers && m->started; w++)
-        if (m->m[w].joins && m->m[w].present && !m->m[w].let_in && rounds_lets_in(c->rounds, w))
-            membership_let_in(&c->members, w);
-    if (rc == 0) return 0;
-    if (!m->late || !c->o.epochs.replaced) return scheduler_core_abort(c, m->error);
-    // The launcher ends the members that did not come, and starts them again.
+    // The reason that ended the epoch before is told, unless it was the same.
+    const char *before = strncmp(c->epochs.why, START, strlen(START)) ? c->epochs.why : "";
+    char why[WIRE_TEXT_MAX] = "", late[150], cause[120], refused[110];
+    core_fail(why,
+              START
+              "%s did not come within %lld ms (parameter_server.deadline_ms) of the last that came%s%s%s%s",
+              text_words(late, sizeof late, names), (long long)c->o.config->ps.deadline_ms,
+              *before ? "; before, " : "", text_words(cause, sizeof cause, before),
+              *m->refused ? "; refused was: " : "", text_words(refused, sizeof refused, m->refused));
+    if (!c->o.epochs.replaced) return scheduler_core_abort(c, why);
     for (int i = 0; i < m->workers + m->servers; i++) {
         char name[48];
-        if (!membership_late(m, i, now)) continue;
+        if (!is_late(c, i, now)) continue;
         c->given_up[i] = ANY;
         c->o.epochs.lost(c->o.epochs.ctx, 0, member_name(m, i, name));
     }
-    death(c, -1, "died", m->error, now);
+    death(c, -1, "died", why, now);
     return c->error[0] ? -1 : 0;
+}
+
+static int start_tick(struct scheduler_core *c, double now) {
+    struct member_names late = {.count = 0};
+    bool all = true;
+    for (int i = 0; i < c->members.workers + c->members.servers; i++) {
+        all = all && c->members.m[i].present;
+        if (is_late(c, i, now)) member_names_add(&c->members, &late, i);
+    }
+    if (all || begins_without(c, now)) return begin(c, now);
+    return late.count ? missed(c, late.text, now) : 0;
+}
+
+// All workers are gone: servers are told, and say goodbye too.
+static void closing_tick(struct scheduler_core *c) {
+    struct wire_header h = {.kind = WIRE_SHUTDOWN};
+    bool all = true;
+    for (int w = 0; w < c->members.workers; w++)
+        if (!c->members.m[w].gone && (c->members.m[w].present || !ps_elastic(c->o.config))) return;
+    bool begins = !c->members.closing;
+    c->members.closing = true;
+    for (int i = c->members.workers; i < c->members.workers + c->members.servers; i++) {
+        if (c->members.m[i].gone) continue;
+        all = false;
+        if (begins) port_tell(&c->o.port, i, &h);
+    }
+    c->members.done = all;
+}
+
+int scheduler_core_tick(struct scheduler_core *c, double now) {
+    const struct membership *m = &c->members;
+    if (c->error[0] || (!m->started && start_tick(c, now) != 0)) return -1;
+    if (!m->started) return 0;
+    closing_tick(c);
+    if (rounds_tick(c->rounds, now) != 0) return scheduler_core_abort(c, rounds_error(c->rounds));
+    // A worker has come to the running job: it and the shards hear of it as soon as it may come to them.
+    for (int w = 0; w < m->workers; w++)
+        if (m->m[w].joins && m->m[w].present && !m->m[w].let_in && rounds_lets_in(c->rounds, w)) let_in(c, w);
+    return 0;
 }
 
 bool scheduler_core_hurry(const struct scheduler_core *c) { return rounds_hurry(c->rounds); }
 
 bool scheduler_core_slow(struct scheduler_core *c, double now, char text[WIRE_TEXT_MAX]) {
-    struct membership *m = &c->members;
+    const struct membership *m = &c->members;
     if (m->closing || c->error[0]) return false;
-    return m->started ? rounds_slow(c->rounds, now, text) : membership_slow(m, now, text);
+    return m->started ? rounds_slow(c->rounds, now, text) : slow_to_come(c, now, text);
 }
 
 bool scheduler_core_news(struct scheduler_core *c, char text[WIRE_TEXT_MAX]) {
@@ -366,7 +675,7 @@ struct scheduler_core *scheduler_core_create(const struct scheduler_options *o) 
 void scheduler_core_destroy(struct scheduler_core **c) {
     if (!*c) return;
     rounds_destroy(&(*c)->rounds);
-    membership_free(&(*c)->members);
+    members_free(&(*c)->members);
     free((*c)->fell);
     free((*c)->given_up);
     free(*c);

@@ -1,15 +1,14 @@
-// The scheduler as a pure state machine. It has two halves: the members of the job (membership.h) and what its
-// members do together (rounds.h). This file hands each message, and each word of the book, to the half that it concerns and ends the
-// job for all members when one half fails. After a death (`death`: the one place where that is decided) it makes both
-// halves anew, for the next epoch (epochs.h), as often as restarts are left. No sockets, no clock but `now` (seconds), which stands while
-// the thread does: nobody is silent then (shared/time/turn_clock.h). One thread.
+// The scheduler as a pure state machine: a policy over the members of the book (shared/fabric/book.h), which says who has come, has left
+// and is lost. It decides when an epoch begins and for whom that waits, who is late, what a death makes of the job (`death`: the one
+// place where that is decided: a new epoch, as often as restarts are left), and when the job closes. What members do together is
+// rounds.h's. No sockets, no clock but `now` (seconds), which stands while the thread does: nobody is silent then
+// (shared/time/turn_clock.h). One thread.
 //
 // Errors: -1 with scheduler_core_error set; the meeting has then been told.
 #ifndef STARRING_PS_SCHEDULER_SCHEDULER_CORE_H
 #define STARRING_PS_SCHEDULER_SCHEDULER_CORE_H
 
 #include "ps/scheduler/membership.h"
-#include "ps/scheduler/rounds.h"
 #include "shared/launch/verdict.h"
 
 struct scheduler_core;
@@ -34,7 +33,7 @@ const struct epochs *scheduler_core_epochs(const struct scheduler_core *c);
 int scheduler_core_abort(struct scheduler_core *c, const char *why);
 // A step waits for the end of its grace: tick again soon.
 bool scheduler_core_hurry(const struct scheduler_core *c);
-// Whether a member has become slow, or is slow to come (rounds.h, membership.h), and people are to hear of it, in text.
+// Whether a member has become slow, or is slow to come , and people are to hear of it, in text.
 bool scheduler_core_slow(struct scheduler_core *c, double now, char text[WIRE_TEXT_MAX]);
 // Whether something has happened that people are to hear of, in text; once.
 bool scheduler_core_news(struct scheduler_core *c, char text[WIRE_TEXT_MAX]);

@@ -1,7 +1,7 @@
 // Where a server's keys go that are to be kept (ps/server/server_core.h): one thread that writes server-R.safetensors
 // of one checkpoint at a time, while the shards go on. It has masters and optimizer states of the server's keys, the last key
-// first, for that is the order in which gradients come, and, where pushes are applied on arrival, the keys' rows. loader.h
-// reads it.
+// first, for that is the order in which gradients come, and, where pushes are applied on arrival, the keys' rows.
+// server_read_checkpoint (server_threads.h) reads it.
 //
 //     shard threads   keeper_keep(key)  ---- copied aside ----.
 //     this thread         .. waits for the last key, writes it; the one before; .. ; sidecar

@@ -1,4 +1,5 @@
-// A server's main thread (server_threads.h).
+// A server's main thread (server_threads.h): it takes memory, says that the server is ready, has the checkpoint read that the job goes
+// on from, and watches.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,14 +14,15 @@
 #include "ps/job/timing.h"
 #include "ps/net/medium.h"
 #include "ps/net/net.h"
-#include "ps/net/rejoin.h"
 #include "ps/server/server_threads.h"
+#include "shared/core/background.h"
 #include "shared/core/error.h"
 #include "shared/core/sizes.h"
-#include "shared/fabric/rank_env.h"
 #include "shared/launch/local_steps.h"
 #include "shared/report/span_files.h"
 #include "shared/time/moments.h"
+
+#define SLICE (1 << 20)  // elements: whoever asks to stop waits for one
 
 static int server_listen(struct server *s, const char *address) {
     size_t at = 0, size = (size_t)s->map->threads * (NET_ADDRESS_MAX + JOB_TOKEN_MAX + 1) + 1;
@@ -170,12 +172,51 @@ static void server_stop_shards(struct server *s, bool orderly) {
     keeper_end(s->keeper, orderly);
 }
 
-// The checkpoint that the scheduler names.
-static int server_load(struct server *s, const char *path, uint64_t seal) {
-    struct state_read o = {s->c, s->o->layout, s->map, s->id.rank, s->buffers};
-    if (!path[0] || atomic_load(&s->loader)) return 0;
-    atomic_store(&s->loader, loader_create(&o, path, seal));
-    return atomic_load(&s->loader) ? 0 : -1;
+// ---------------------------------------------------------------- the checkpoint that the job goes on from
+// In the order of a keeper's file: from its beginning to its end.
+static int read_keys(const struct state_read *r, struct checkpoint *c, const _Atomic int *stop) {
+    int rc = 0;
+    for (int key = r->map->count - 1; key >= 0 && !rc; key--) {
+        const struct partition *p = &r->map->parts[key];
+        const struct server_buffers *buf = &r->buffers[key];
+        if (p->shard / r->map->threads != r->rank) continue;
+        for (int kind = STATE_MASTER; kind <= r->config->optimizer.row->states && !rc; kind++) {
+            float *out = kind == STATE_MASTER ? buf->master : buf->state[kind - STATE_OPTIMIZER];
+            for (int64_t at = p->begin; at < p->end && !rc; at += SLICE) {
+                int64_t end = p->end - at < SLICE ? p->end : at + SLICE;
+                rc = stop && *stop
+                         ? fail("interrupted while it read %s", checkpoint_path(c))
+                         : checkpoint_read(c, r->layout, p->unit, kind, at, end, out + (at - p->begin));
+            }
+        }
+    }
+    return rc;
+}
+
+int server_read_checkpoint(const struct state_read *r, const struct start_point *from, struct key_rows *rows,
+                           const _Atomic int *stop) {
+    struct checkpoint *c = checkpoint_open(from->checkpoint);
+    int rc = c ? start_point_check(from, c) : -1;
+    if (rc == 0) rc = key_rows_read(rows, c, r->config, r->map);
+    if (rc == 0) rc = read_keys(r, c, stop);
+    checkpoint_close(&c);
+    if (rc == 0) return 0;
+    char *why = xstrdup(error_last());
+    fail(
+        "cannot go on from a checkpoint: %.300s (every server reads it from the directory that the scheduler "
+        "names: on many machines one that they share)",
+        why);
+    free(why);
+    return -1;
+}
+
+static int load(void *server) {
+    struct server *s = server;
+    const struct state_read r = {s->c, s->o->layout, s->map, s->id.rank, s->buffers};
+    error_quiet(QUIET_ALL);  // the main thread speaks for the server
+    if (server_read_checkpoint(&r, &s->from, &s->rows, background_flag(s->reader))) return -1;
+    atomic_store(&s->loaded, true);
+    return 0;
 }
 
 // Hears the scheduler. 1: the job has ended, 0: go on, -1: failed (logged).
@@ -201,7 +242,6 @@ static int server_hear(struct server *s) {
 
 // The reason that ends this server, or NULL; it is in text where the process may only have been frozen.
 static const char *server_trouble(struct server *s, double now, char text[WIRE_TEXT_MAX]) {
-    struct loader *loader = atomic_load(&s->loader);
     const char *why = NULL;
     for (int t = 0; t < s->map->threads; t++) {
         struct shard *shard = &s->shards[t];
@@ -213,17 +253,22 @@ static const char *server_trouble(struct server *s, double now, char text[WIRE_T
             why = text;
         }
     }
-    if (loader && loader_state(loader) == LOADER_FAILED) why = loader_error(loader);
+    if (s->reader && background_why(s->reader)) why = background_why(s->reader);
     return ps_stopped(s->o->stop) ? PS_INTERRUPTED : why;
 }
 
-// 0, or -1 after logging.
+// The checkpoint that the scheduler names is read in the background: shards and main thread answer their peers meanwhile. 0, or -1
+// after logging.
 static int server_begins(struct server *s) {
     struct meeting_start start;
     int rc = member_starts(s->o, &s->id, s->map->shards, &start);
     if (rc <= 0) return rc;
+    s->from = start.from;
     atomic_store(&s->roster, start.roster);
-    return server_load(s, start.checkpoint, start.seal);
+    if (!s->from.checkpoint[0]) return 0;
+    if (!(s->reader = background_create("reads the checkpoint", error_label()))) return -1;
+    background_ask(s->reader, load, s, NULL);
+    return 0;
 }
 
 static int server_watch(struct server *s) {
@@ -242,7 +287,7 @@ static int server_watch(struct server *s) {
         if (member_goes_on(s->o, &s->id) != 0) return -1;
         const char *why = server_trouble(s, turn_s, text);
         // A process that was frozen, and is not any more: the job may have gone on without it.
-        if (why == text && s->c->recovery.restart > 0) return rejoin_now(s->o, why);
+        if (why == text && s->c->recovery.restart > 0) return member_anew(s->o, why);
         if (why) return ps_fail(why);
         if (!atomic_load(&s->roster)) {
             member_say_waiting(s->o, &waiting, "the workers and the other servers of the job");
@@ -299,8 +344,7 @@ static void server_report(struct server *s, struct rank_report *r) {
         struct server_core *core = s->shards[s->map->parts[key].shard % s->map->threads].core;
         int64_t version = core ? server_core_version(core, key) : 0,
                 updates = core ? server_core_updates(core, key) : 0;
-        const struct key_counts *begun =
-            version > 0 && s->shards[0].loaded ? &loader_rows(s->loader)->keys[key] : NULL;
+        const struct key_counts *begun = version > 0 && s->shards[0].loaded ? &s->rows.keys[key] : NULL;
         if (begun) version -= begun->version;
         if (begun) updates -= begun->updates;
         if (version >= 0 && version < pushes) pushes = version;
@@ -327,7 +371,8 @@ static void server_report(struct server *s, struct rank_report *r) {
 
 static void server_close(struct server *s, bool orderly) {
     server_stop_shards(s, orderly);
-    loader_stop(atomic_load(&s->loader));
+    if (s->reader) background_quit(s->reader);
+    background_destroy(&s->reader);
     // The transport lets go of every buffer before the cores and the arena go.
     net_destroy(&s->net, FLUSH_MS);
 }
@@ -388,9 +433,8 @@ static void server_free(struct server *s) {
         arrivals_destroy(&s->shards[t].replay);
         free(s->shards[t].lines.routes);
     }
-    struct loader *loader = atomic_load(&s->loader);
     keeper_destroy(&s->keeper);
-    loader_destroy(&loader);
+    key_rows_free(&s->rows);
     if (s->dev) {
         arena_release(&s->arena);
         dev_close(&s->dev);
@@ -440,11 +484,7 @@ static int server_run(struct server *s) {
     // Allocating may take long; the others wait for it.
     if (server_allocate(s) != 0 || server_start_shards(s) != 0) return -1;
     member_ready(s->o, &s->id, &s->manifest, s->endpoints);
-    int rc = server_watch(s);
-    // A launcher that has asked this server to leave says itself why.
-    bool asked = ps_stopped(s->o->stop) && rank_env_supervised();
-    if (rc != 0 && !asked && !rendezvous_ended(s->o->meet)) member_failed(s->o, &s->id, false, error_last());
-    return rc;
+    return member_left(s->o, &s->id, server_watch(s));
 }
 
 int ps_server_run(const struct ps_role_options *o, struct rank_report *report) {

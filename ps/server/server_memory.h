@@ -7,7 +7,7 @@
 #include "shared/core/arena.h"
 
 // A key's memory, elements n = end - begin. Masters, states and the key's counts (struct key_counts) are what a checkpoint keeps of
-// a key, whoever has it; keeper.h writes them, loader.h reads them.
+// a key, whoever has it; keeper.h writes them, server_read_checkpoint reads them.
 struct server_buffers {
     float *master;                       // (n)
     float *state[OPTIMIZER_STATES_MAX];  // (n) each

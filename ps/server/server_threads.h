@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 
+#include "ps/agree/key_rows.h"
 #include "ps/job/timing.h"
 #include "ps/net/link.h"
 #include "ps/net/member.h"
@@ -13,8 +14,8 @@
 #include "ps/record/arrivals.h"
 #include "ps/record/staleness_log.h"
 #include "ps/server/keeper.h"
-#include "ps/server/loader.h"
 #include "ps/server/server_core.h"
+#include "ps/server/server_memory.h"
 #include "ps/server/server_sharing.h"
 #include "ps/server/server_time.h"
 #include "shared/time/turn_clock.h"
@@ -35,7 +36,7 @@ struct shard {
     bool acquainted;  // its core knows who is in the job
     bool heard;       // something of the scheduler, which knows where to answer then
     pthread_t tid;
-    bool started, loaded;    // its keys have what the loader has read
+    bool started, loaded;    // its keys go on from what has been read
     _Atomic uint64_t turns;  // of its loop, of which none takes long: how the main thread knows that it lives
     struct turning turning;  // the main thread's
     _Atomic int failed;      // error is complete before this is set
@@ -63,12 +64,29 @@ struct server {
     char token[JOB_TOKEN_MAX];        // that its shards ask for
     struct server_buffers *copies;    // (map->count) of keys that are being written; all NULL: none are
     struct keeper *keeper;            // NULL: there are no checkpoints
-    _Atomic(struct loader *) loader;  // NULL: the job begins at its beginning, or it is not known yet
+    struct start_point from;          // known with the roster
+    struct background
+        *reader;           // of the checkpoint that it names; NULL: there is none, or it is not known yet
+    struct key_rows rows;  // of all keys, as it says
+    _Atomic bool loaded;   // it has been read: buffers and rows have what it says
     _Atomic int quit;
     // When the first gradient came and when the last update was done, by the clock and in CPU time of the process.
     _Atomic int64_t begin_ns, cpu_begin_ns, end_ns, cpu_end_ns;
     struct helper_figures scheduler_cost;  // as it said when it ended the job
 };
+
+// What a server reads of a checkpoint, as keeper.h or any other topology has written it.
+struct state_read {
+    const struct config *config;
+    const struct layout *layout;
+    const struct shard_map *map;
+    int rank;
+    const struct server_buffers *buffers;  // (map->count)
+};
+// Fills the masters and states of server `rank`'s keys, and the rows of all keys of the job (key_rows_free either way). stop: NULL:
+// never. 0, or -1 after logging.
+int server_read_checkpoint(const struct state_read *r, const struct start_point *from, struct key_rows *rows,
+                           const _Atomic int *stop);
 
 // A shard's thread; arg: struct shard. How its link says payloads again.
 void *shard_main(void *arg);

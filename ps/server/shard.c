@@ -90,13 +90,12 @@ static int shard_from_scheduler(struct shard *s) {
 
 // The checkpoint that the job goes on from, once it has been read: this shard's keys have their state.
 static int shard_load(struct shard *s) {
-    struct loader *l = atomic_load(&s->server->loader);
     const struct shard_map *map = s->server->map;
+    const struct key_rows *rows = &s->server->rows;
     int shard = s->id.rank * map->threads + s->thread;
-    if (s->loaded || !l || loader_state(l) != LOADER_DONE) return 0;
-    const struct key_rows *rows = loader_rows(l);
+    if (s->loaded || !atomic_load(&s->server->loaded)) return 0;
     s->loaded = true;
-    server_core_begin(s->core, loader_step(l));
+    server_core_begin(s->core, s->server->from.step);
     for (int key = 0; key < map->count; key++) {
         if (map->parts[key].shard != shard) continue;
         if (server_core_loaded(s->core, &rows->keys[key]) != 0) return -1;

@@ -1,5 +1,5 @@
-// How a worker enters the job once all are there, before it pushes anything. Its first requests go over the link: each is said
-// once, and open until it is answered.
+// How a worker enters the job, before it pushes anything: it finds the open epoch, says that it is ready, waits until all are, and
+// connects to the shards. Its first requests go over the link: each is said once, and open until it is answered.
 //
 //     ATTACH 1, its segment   --> shard    ATTACHED 1: the two share memory; or HELD, and why they do not:
 //     ATTACH 2, nothing       --> shard    ATTACHED 2: frames travel
@@ -17,24 +17,34 @@
 #include "ps/net/member.h"
 #include "ps/worker/sharing.h"
 
+// All outlives what has entered.
 struct entering {
     const struct ps_role_options *role;
-    const struct ps_identity *id;
-    const struct net_lines *lines;  // to the scheduler and the shards
-    struct link *link;              // over them
+    const struct shard_map *map;
     struct sharing *sharing;
-    const struct roster *roster;
+    struct wire_count *wire;
+    bool (*renew)(void *ctx, int peer, struct ps_message *m);  // the link's
+    void *ctx;
 };
-
-// Blocks until every shard has answered, at most the deadline. Where shared memory is demanded and cannot be had, an
-// error that names both. 0, or -1 after logging.
-int enter_meet_shards(const struct entering *e);
 
 struct joined {
     struct step_opening opening;
     uint64_t gathers;  // that the job has made
 };
-// Blocks until the scheduler has answered: at most a step of the job. 0, or -1 after logging.
-int enter_running_job(const struct entering *e, struct joined *out);
+
+// It stays where it is: the link has its address.
+struct entered {
+    struct entering o;
+    struct ps_identity id;
+    struct meeting_start start;
+    struct joined joined;  // where id.joins
+    struct net *net;
+    struct net_lines lines;  // to the scheduler and (map->shards) the shards
+    struct link *link;       // over them
+};
+// e: zeros. Blocks until all are there and every shard has answered, which takes it a deadline at most. Where shared memory is
+// demanded and cannot be had, an error that names both. 0, or -1 after logging; entered_free either way.
+int enter(const struct entering *o, struct entered *e);
+void entered_free(struct entered *e);  // after net_destroy
 
 #endif

@@ -6,7 +6,6 @@
 
 #include "ps/agree/budget.h"
 #include "ps/agree/key_rows.h"
-#include "ps/agree/start_point.h"
 #include "ps/job/batches.h"
 #include "ps/job/consistency.h"
 #include "ps/job/push_code.h"
@@ -628,7 +627,7 @@ static int worker_load(struct topology *t, struct checkpoint *c) {
     if (!t->checkpoint)
         return fail("%s: the scheduler has not told the servers to go on from it: give it --resume too",
                     checkpoint_path(c));
-    int rc = start_point_check(c, w->begun.seal);
+    int rc = start_point_check(&w->begun.from, c);
     if (rc == 0) rc = key_rows_read(&rows, c, w->c, w->map);
     if (rc == 0 && is_alone(w)) {
         // The scheduler hears from the workers, which have read it, what of the budget is used.
@@ -765,7 +764,7 @@ static int worker_join_job(struct worker *w, const struct ps_role_options *role)
     struct ps_identity id;
     if (!(w->comm = comm_create(&o, &id, &w->begun))) return -1;
     const struct recovery_config *r = &w->c->recovery;
-    if (!w->begun.checkpoint[0] && r->resume && !r->resume_weights_only && strcmp(r->resume, "latest") != 0) {
+    if (!w->begun.from.checkpoint[0] && r->resume && !r->resume_weights_only && strcmp(r->resume, "latest") != 0) {
         fail("--resume %s: the scheduler has named no checkpoint: give it --resume too", r->resume);
         comm_give_up(w->comm, error_last());
         return -1;
@@ -780,7 +779,7 @@ static int worker_join_job(struct worker *w, const struct ps_role_options *role)
     // Its memory depends on the servers that it shares memory with.
     worker_predict_memory(w->sharing.c, w->t.layout, w->map, w->sharing.shared, &w->t.memory);
     w->t.job = id.job;
-    if (w->begun.checkpoint[0]) w->t.checkpoint = w->begun.checkpoint;
+    if (w->begun.from.checkpoint[0]) w->t.checkpoint = w->begun.from.checkpoint;
     w->t.epoch = id.epoch;
     return 0;
 }

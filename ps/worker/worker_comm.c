@@ -12,13 +12,10 @@
 #include "ps/job/timing.h"
 #include "ps/job/unit_moves.h"
 #include "ps/net/link.h"
-#include "ps/net/medium.h"
 #include "ps/net/net.h"
-#include "ps/worker/enter.h"
 #include "ps/worker/snapshot_pulls.h"
 #include "ps/worker/worker_times.h"
 #include "shared/core/error.h"
-#include "shared/fabric/rank_env.h"
 
 #define DESCRIBE_S 0.02  // between two descriptions of what is waited for
 
@@ -27,12 +24,7 @@ struct comm {
     struct comm_options o;
     const struct config *c;
     struct consistency_rule rule;
-    struct ps_identity id;
-    struct joined joined;  // where id.joins
-    struct meeting_start start;
-    struct net *net;
-    struct net_lines lines;  // to the scheduler and (map->shards) the shards
-    struct link *link;       // over them
+    struct entered in;
     struct worker_core *core;
     struct snapshot_pulls *snapshots;
     struct worker_times *times;
@@ -124,7 +116,7 @@ int comm_write_trace(struct comm *c) {
     bool traced = c->traced;
     const struct ps_clock clock = c->now.status.clock;
     pthread_mutex_unlock(&c->mutex);
-    const struct worker_trace t = {&c->o.role, c->o.map, c->id.rank, &clock, c->spans};
+    const struct worker_trace t = {&c->o.role, c->o.map, c->in.id.rank, &clock, c->spans};
     return traced && c->spans ? worker_trace_write(&t) : 0;
 }
 
@@ -295,13 +287,14 @@ static int drain(struct comm *c, struct net_socket *s, int peer) {
     for (int i = 0; i < DRAIN_MESSAGES && (rc = net_recv(s, &m)) == 1; i++) {
         // Only a message of this job, and of the process that its socket stands for, counts.
         const struct wire_header *h = &m.header;
-        bool ours = h->job == c->id.job &&
-                    (peer == PEER_SCHEDULER || roster_is_shard(c->start.roster, peer, c->o.map->threads, h));
+        bool ours =
+            h->job == c->in.id.job &&
+            (peer == PEER_SCHEDULER || roster_is_shard(c->in.start.roster, peer, c->o.map->threads, h));
         if (!ours) {
             ps_frame_release(m.frame);
             continue;
         }
-        link_receive(c->link, peer, &m.header, now_seconds());
+        link_receive(c->in.link, peer, &m.header, now_seconds());
         if (m.header.kind == WIRE_SNAPSHOT_REPLY) {
             snapshot_pulls_answer(c->snapshots, &m.header, m.frame);
             ps_frame_release(m.frame);
@@ -354,8 +347,8 @@ static bool publish(struct comm *c, double busy_s, double now_s) {
 static int poll_once(struct comm *c, struct net_poll_item *items, bool hurry) {
     int shards = c->o.map->shards;
     items[0] = (struct net_poll_item){.fd = c->wake_fd};
-    items[1] = (struct net_poll_item){.socket = c->lines.scheduler};
-    for (int g = 0; g < shards; g++) items[2 + g] = (struct net_poll_item){.socket = c->lines.dealers[g]};
+    items[1] = (struct net_poll_item){.socket = c->in.lines.scheduler};
+    for (int g = 0; g < shards; g++) items[2 + g] = (struct net_poll_item){.socket = c->in.lines.dealers[g]};
     thread_time_enter(c->spans, WORKER_IDLE, SPAN_OF_NOTHING);
     if (net_poll(items, 2 + shards, hurry ? HURRY_MS : POLL_MS) != 0) return -1;
     thread_time_enter(c->spans, WORKER_PROTOCOL, SPAN_OF_NOTHING);
@@ -366,16 +359,16 @@ static int poll_once(struct comm *c, struct net_poll_item *items, bool hurry) {
     memcpy(lost, c->lost, sizeof lost);
     c->lost[0] = 0;
     pthread_mutex_unlock(&c->mutex);
-    if (lost[0]) member_failed(&c->o.role, &c->id, true, lost);
+    if (lost[0]) member_failed(&c->o.role, &c->in.id, true, lost);
     // Wherever the main thread is: nothing that it does matters any more.
-    if (member_goes_on(&c->o.role, &c->id) != 0) return -1;
-    if (items[1].ready && drain(c, c->lines.scheduler, PEER_SCHEDULER) != 0) return -1;
+    if (member_goes_on(&c->o.role, &c->in.id) != 0) return -1;
+    if (items[1].ready && drain(c, c->in.lines.scheduler, PEER_SCHEDULER) != 0) return -1;
     for (int g = 0; g < shards; g++)
-        if (items[2 + g].ready && drain(c, c->lines.dealers[g], g) != 0) return -1;
+        if (items[2 + g].ready && drain(c, c->in.lines.dealers[g], g) != 0) return -1;
     snapshot_pulls_tick(c->snapshots);
     double now = now_seconds();
-    for (int g = 0; g < shards; g++) link_await(c->link, g, worker_core_owes(c->core, g));
-    link_tick(c->link, now);
+    for (int g = 0; g < shards; g++) link_await(c->in.link, g, worker_core_owes(c->core, g));
+    link_tick(c->in.link, now);
     if (worker_core_tick(c->core, now) != 0) return -1;
     // Weights that have landed go on to the device. This comes before publishing: a hook that sees them landed finds their
     // copy enqueued.
@@ -399,7 +392,7 @@ static void *comm_main(void *arg) {
     struct comm *c = arg;
     struct net_poll_item *items = xcalloc((unsigned long)c->o.map->shards + 2, sizeof *items);
     bool hurry = false, failed = false;
-    error_set_label("worker %d", c->id.rank);
+    error_set_label("worker %d", c->in.id.rank);
     error_quiet(1);  // the main thread speaks for the worker
     atomic_store(&c->tid, gettid());
     double before = now_seconds();
@@ -414,66 +407,9 @@ static void *comm_main(void *arg) {
         before = after;
     }
     // The job hears why. Nothing changes the error any more.
-    if (failed && !rendezvous_ended(c->o.role.meet)) member_failed(&c->o.role, &c->id, false, c->error);
+    if (failed && !rendezvous_ended(c->o.role.meet)) member_failed(&c->o.role, &c->in.id, false, c->error);
     free(items);
     return NULL;
-}
-
-// ---------------------------------------------------------------- the beginning
-// 0 once all are there, or -1 after logging.
-static int wait_for_start(struct comm *c) {
-    const struct ps_role_options *role = &c->o.role;
-    struct waiting waiting = {.said_s = 0};
-    int rc;
-    while ((rc = member_starts(role, &c->id, c->o.map->shards, &c->start)) == 0) {
-        if (member_interrupted(role) || member_goes_on(role, &c->id)) return -1;
-        member_say_waiting(role, &waiting, "the other workers and the servers of the job");
-        usleep(POLL_MS * 1000);
-    }
-    return rc < 0 ? -1 : 0;
-}
-
-// Comes to its epoch with the others, connects to every shard and meets it. 0, or -1 after logging.
-static int enter(struct comm *c, const struct manifest *manifest) {
-    const struct ps_role_options *role = &c->o.role;
-    struct net_options no = {
-        .wire = c->o.wire,
-        .max_payload_bytes = (size_t)c->c->ps.partition_bytes + (1 << 20),
-        .io_threads = ps_io_threads(c->o.sharing->c, c->o.map->shards, c->o.map->servers),
-        .queue_messages = 4 * c->o.map->count + 1024,
-        .faults = fault_plan_of(c->c, PS_WORKER, role->rank),
-        .key = role->key,
-        .beside = {PS_SHARD, role->rank, ps_beside(c->c) ? c->o.map->threads : 0}};
-    char address[NET_ADDRESS_MAX];
-    const struct net_peer scheduler = {.address = address};
-    if (descriptors_claim(descriptors_of_worker(c->c, c->o.map->shards), 0) != 0) return -1;
-    if (member_find(role, &c->id, address) != 0) return -1;
-    c->net = net_create(&no);
-    if (!c->net || !(c->lines.scheduler = net_dealer(c->net, &scheduler))) return -1;
-    c->link = link_create(&(struct link_options){.peers = c->o.map->shards,
-                                                 .repeat_most_s = ps_repeat_most_s(c->c),
-                                                 .network = {&c->lines, net_lines_send},
-                                                 .renew = comm_renew,
-                                                 .ctx = c});
-    member_ready(role, &c->id, manifest, NULL);
-    int rc = wait_for_start(c);
-    for (int g = 0; rc == 0 && g < c->o.map->shards; g++) {
-        const struct roster_shard *s = &c->start.roster->shard[g];
-        const struct net_peer to = {s->address, s->token};
-        if (!(c->lines.dealers[g] = net_dealer(c->net, &to))) rc = -1;
-    }
-    struct entering e = {.role = role,
-                         .id = &c->id,
-                         .lines = &c->lines,
-                         .link = c->link,
-                         .sharing = c->o.sharing,
-                         .roster = c->start.roster};
-    if (rc == 0) rc = enter_meet_shards(&e);
-    if (rc == 0 && c->id.joins) rc = enter_running_job(&e, &c->joined);
-    // If the launcher asked this worker to leave, it also tells the other roles to end.
-    bool asked = ps_stopped(role->stop) && rank_env_supervised();
-    if (rc != 0 && !asked && !rendezvous_ended(role->meet)) member_failed(role, &c->id, false, error_last());
-    return rc;
 }
 
 // ---------------------------------------------------------------- create
@@ -481,7 +417,7 @@ static int start_thread(struct comm *c) {
     int64_t pushed = 0;
     for (int u = 0; u < c->o.role.layout->count; u++)
         pushed += (int64_t)c->o.buffers->push_bytes[u] * unit_pushes(c->c) * (1 + c->rule.lead);
-    struct worker_core_options o = {.rank = c->id.rank,
+    struct worker_core_options o = {.rank = c->in.id.rank,
                                     .lead = c->rule.lead,
                                     .lag = c->rule.lag,
                                     .drops = consistency_drops(&c->rule),
@@ -499,14 +435,14 @@ static int start_thread(struct comm *c) {
                                     .credit_bytes = credit_of(c->c, pushed),
                                     .heartbeat_s = ps_heartbeat_s(c->c),
                                     .lost_s = ps_lost_s(c->c),
-                                    .clock = c->id.clock,
+                                    .clock = c->in.id.clock,
                                     .spans = c->spans,
-                                    .port = link_port(c->link)};
+                                    .port = link_port(c->in.link)};
     c->core = worker_core_create(&o);
-    if (c->id.joins) {
-        worker_core_begin(c->core, c->joined.opening.state.step);
-        worker_core_gathers(c->core, c->joined.gathers);
-        c->gathers_asked = c->joined.gathers;
+    if (c->in.id.joins) {
+        worker_core_begin(c->core, c->in.joined.opening.state.step);
+        worker_core_gathers(c->core, c->in.joined.gathers);
+        c->gathers_asked = c->in.joined.gathers;
     }
     c->snapshots = snapshot_pulls_create(
         &(struct snapshot_pulls_options){.map = o.map, .dtype = o.dtype, .port = o.port});
@@ -522,9 +458,6 @@ struct comm *comm_create(const struct comm_options *o, struct ps_identity *id, s
     unsigned long units = (unsigned long)o->role.layout->count;
     c->o = *o;
     c->c = o->role.config;
-    c->id = (struct ps_identity){.role = PS_WORKER, .rank = o->role.rank};
-    c->lines.id = &c->id;
-    c->lines.dealers = xcalloc((unsigned long)o->map->shards, sizeof *c->lines.dealers);
     c->rule = consistency_of(c->c);
     c->times = worker_times_create(o->role.layout->count, c->rule.lead);
     c->spans = worker_thread_time(&o->role);
@@ -537,18 +470,16 @@ struct comm *comm_create(const struct comm_options *o, struct ps_identity *id, s
     c->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     pthread_mutex_init(&c->mutex, NULL);
     cond_init(&c->changed);
-    struct manifest manifest = manifest_make(&c->o.role, c->o.map);
-    int rc = enter(c, &manifest);
-    manifest_release(&manifest);
-    if (rc != 0 || start_thread(c) != 0) comm_destroy(&c);
+    const struct entering e = {&c->o.role, o->map, o->sharing, o->wire, comm_renew, c};
+    if (enter(&e, &c->in) != 0 || start_thread(c) != 0) comm_destroy(&c);
     if (!c) return NULL;
-    *id = c->id;
-    *start = c->start;
+    *id = c->in.id;
+    *start = c->in.start;
     start->roster = NULL;
     return c;
 }
 
-const struct joined *comm_joined(const struct comm *c) { return c->id.joins ? &c->joined : NULL; }
+const struct joined *comm_joined(const struct comm *c) { return c->in.id.joins ? &c->in.joined : NULL; }
 
 // ---------------------------------------------------------------- the end
 void comm_part(struct comm *c) {
@@ -564,14 +495,14 @@ void comm_part(struct comm *c) {
 
 void comm_hang_up(struct comm *c) {
     comm_part(c);
-    net_destroy(&c->net, FLUSH_MS);
+    net_destroy(&c->in.net, FLUSH_MS);
 }
 
 void comm_destroy(struct comm **at) {
     struct comm *c = *at;
     if (!c) return;
     comm_hang_up(c);
-    link_destroy(&c->link);
+    entered_free(&c->in);
     worker_core_destroy(&c->core);
     snapshot_pulls_destroy(&c->snapshots);
     if (c->wake_fd >= 0) close(c->wake_fd);
@@ -580,8 +511,6 @@ void comm_destroy(struct comm **at) {
     worker_times_destroy(&c->times);
     thread_time_destroy(&c->spans);
     free(c->commands);
-    free(c->lines.dealers);
-    roster_destroy(&c->start.roster);
     free(c->landed);
     free(c->filled);
     free(c->through);

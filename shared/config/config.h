@@ -106,7 +106,7 @@ struct local_steps_config {
 
 struct ps_config {
     int servers, threads;  // S; shard threads per server
-    char *servers_on;      // "hosts", "workers", or the machines that have them, in turn (ps/job/placement.h)
+    char *servers_on;      // "hosts", "workers", or the machines that have them, in turn (ps/launch_star.h)
     bool beside;           // it is "workers"
     int resident;          // enum ps_resident
     int64_t partition_bytes;  // of 16-bit (or fp32) payload

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/job/placement.h"
+#include "ps/launch_star.h"
 #include "shared/core/error.h"
 
 // h1 has ranks 0 and 3, h2 rank 1, h3 ranks 2 and 4.

@@ -113,15 +113,10 @@ static void test_refused_by_the_book(void **state) {
     fixture_destroy(f);
 }
 
-// Each half on its own. Who is there:
-static void test_membership_alone(void **state) {
+// Who is there: messages count of those who are ready for the epoch, by their life and its job.
+static void test_members(void **state) {
     (void)state;
     struct fixture *f = fixture_create();
-    struct scheduler_options o = options_of(f);
-    struct membership members = {0}, *m = &members;
-    const struct epochs epochs = {.epoch = 1, .job = SIM_JOB};
-    membership_init(m, &o);
-    m->epochs = &epochs;
     static const struct wire_header who[] = {{.role = PS_WORKER, .rank = 0},
                                              {.role = PS_WORKER, .rank = 1},
                                              {.role = PS_SERVER, .rank = 0},
@@ -129,40 +124,33 @@ static void test_membership_alone(void **state) {
     struct meeting_ready r = {.epoch = 1, .manifest = 5, .endpoints = "tcp://y:1\n"};
     for (int i = 0; i < 4; i++) {
         struct wire_header h = who[i];
-        struct member_news n = met_came(i, 9, 0);
         h.incarnation = 9;
         h.job = SIM_JOB;
         if (i < 3) {
-            assert_int_equal(membership_heard(m, &h), -1);  // not before it is ready
-            membership_came(m, &n);
-            assert_int_equal(membership_heard(m, &h), -1);
-            assert_false(m->started);
-            membership_ready(m, i, &r, 0);
+            assert_int_equal(scheduler_core_knows(f->core, &h), -1);  // not before it is ready
+            met_tell(f->core, met_came(i, 9, 0), 0);
+            assert_int_equal(scheduler_core_knows(f->core, &h), -1);
+            met_tell(f->core, met_ready(i, 9, &r), 0);
         }
-        assert_int_equal(membership_heard(m, &h), i);
+        assert_int_equal(scheduler_core_knows(f->core, &h), i);
         h.job = 1;
-        assert_int_equal(membership_heard(m, &h), -1);
+        assert_int_equal(scheduler_core_knows(f->core, &h), -1);
         h.job = SIM_JOB;
         h.incarnation = 8;
-        assert_int_equal(membership_heard(m, &h), -1);
+        assert_int_equal(scheduler_core_knows(f->core, &h), -1);
     }
     for (int rank = -1; rank < 4; rank += 4)
         for (enum ps_role role = 0; role < PS_ROLES; role++) {
             struct wire_header h = {
                 .role = role, .rank = rank, .thread = 7, .job = SIM_JOB, .incarnation = 9};
-            assert_int_equal(membership_heard(m, &h), -1);
+            assert_int_equal(scheduler_core_knows(f->core, &h), -1);
         }
-    assert_int_equal(membership_tick(m, 1.0), 0);
-    assert_true(m->started);
+    assert_int_equal(f->met.starts, 0);
+    assert_int_equal(scheduler_core_tick(f->core, 1.0), 0);
     // One text for both workers, one for the server.
     assert_int_equal(f->met.starts, 2);
     assert_string_equal(f->met.roster[0], "shard 9 tcp://y:1 -\n");
     assert_string_equal(f->met.roster[1], "shard 9 tcp://y:1 -\nworker 9 1\nworker 9 1\n");
-    // In another epoch nobody is present, and who was is old.
-    membership_init(m, &o);
-    assert_false(m->m[0].present || m->started);
-    assert_true(m->m[0].here && m->m[0].old);
-    membership_free(m);
     fixture_destroy(f);
 }
 
@@ -171,14 +159,18 @@ static struct wire_header report(int64_t step, double loss, float scale) {
         .kind = WIRE_REPORT, .step = step, .loss = loss, .lr = 0.5f, .loss_scale = scale, .clip = 1.0f};
 }
 
-// And what they do together: nobody needs to have come.
+static struct membership members_of(struct member m[3]) {
+    return (struct membership){.workers = 2, .servers = 1, .shards = 1, .threads = 1, .count = 4, .m = m};
+}
+
+// What members do together, on its own: nobody needs to have come.
 static void test_rounds_alone(void **state) {
     (void)state;
     struct fixture *f = fixture_create();
     struct scheduler_options o = options_of(f);
-    struct membership members = {0}, *m = &members;
-    membership_init(m, &o);
-    struct rounds *r = rounds_create(&o, m);
+    struct member nobody[3] = {{0}};
+    const struct membership m = members_of(nobody);
+    struct rounds *r = rounds_create(&o, &m);
     char text[WIRE_TEXT_MAX];
     struct wire_header sum = {.kind = WIRE_SHARD_SUM, .has_sum = true}, first = report(0, 0.25, 1.0f);
     for (int64_t step = 0; step < 3; step++) {
@@ -210,7 +202,6 @@ static void test_rounds_alone(void **state) {
     assert_int_equal(rounds_step(r), 4);
     assert_string_equal(rounds_error(r), "");
     rounds_destroy(&r);
-    membership_free(m);
     fixture_destroy(f);
 }
 
@@ -221,8 +212,8 @@ static void test_rounds_ahead(void **state) {
         struct fixture *f = fixture_create();
         struct scheduler_options o = options_of(f);
         o.lead = lead;
-        struct membership members = {0};
-        membership_init(&members, &o);
+        struct member nobody[3] = {{0}};
+        const struct membership members = members_of(nobody);
         struct rounds *r = rounds_create(&o, &members);
         struct wire_header sum = {.kind = WIRE_SHARD_SUM, .has_sum = true};
         for (int64_t base = 0; base < 9; base += 1 + lead) {
@@ -257,7 +248,6 @@ static void test_rounds_ahead(void **state) {
                  (long long)sum.step, (long long)rounds_step(r));
         assert_string_equal(rounds_error(r), text);
         rounds_destroy(&r);
-        membership_free(&members);
         fixture_destroy(f);
     }
 }
@@ -401,7 +391,7 @@ static void test_not_finite_without_round(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_membership_alone),
+        cmocka_unit_test(test_members),
         cmocka_unit_test(test_rounds_alone),
         cmocka_unit_test(test_rounds_ahead),
         cmocka_unit_test(test_start),

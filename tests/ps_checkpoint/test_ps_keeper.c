@@ -11,9 +11,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include "ps/agree/start_point.h"
 #include "ps/server/keeper.h"
-#include "ps/server/loader.h"
+#include "ps/server/server_threads.h"
 #include "shared/core/disk.h"
 #include "shared/core/path.h"
 #include "tests/ps_checkpoint/keeper_job.h"
@@ -111,11 +110,22 @@ static struct checkpoint *complete(const struct job *j, int64_t step) {
     return out;
 }
 
+// As a scheduler finds it.
+static struct start_point found(const struct checkpoint *c) {
+    struct start_point p = {.step = 0};
+    snprintf(p.checkpoint, sizeof p.checkpoint, "%s", checkpoint_path(c));
+    snprintf(p.seal, sizeof p.seal, "%s", checkpoint_seal(c));
+    return p;
+}
+
 // Servers of this job read what those of another one wrote.
 static void read_back(struct job *j, struct checkpoint *c, int64_t step) {
     for (int s = 0; s < j->map->servers; s++) {
         const struct state_read r = {&j->c, j->l, j->map, s, j->buf};
-        assert_int_equal(loader_read(&r, c, NULL), 0);
+        const struct start_point from = found(c);
+        struct key_rows rows = {0};
+        assert_int_equal(server_read_checkpoint(&r, &from, &rows, NULL), 0);
+        key_rows_free(&rows);
     }
     for (int key = 0; key < j->map->count; key++) {
         size_t bytes = (size_t)(j->map->parts[key].end - j->map->parts[key].begin) * sizeof(float);
@@ -432,7 +442,7 @@ static void test_full_disk(void **state) {
 }
 
 // ---------------------------------------------------------------- reading
-static void test_loader(void **state) {
+static void test_reading(void **state) {
     (void)state;
     struct job j;
     job_init(&j, "sync", 2, 2, 1);
@@ -440,23 +450,21 @@ static void test_loader(void **state) {
     open_keepers(&j, k);
     keep_all(&j, k, 4);
     struct checkpoint *c = complete(&j, 4);
+    struct start_point p = found(c);
     checkpoint_close(&c);
     close_keepers(&j, k, 1);
-    struct start_point p;
-    char *path = xasprintf("%s/checkpoints/step-4", j.dir),
-         *file = xasprintf("%s/server-1.safetensors", path);
+    char *file = xasprintf("%s/server-1.safetensors", p.checkpoint);
     const struct state_read r = {&j.c, j.l, j.map, 1, j.buf};
-    assert_int_equal(start_point_at(&p, &j.c, path), 0);
     // It is read; the scheduler has found another one of that name; a bit has flipped.
     for (int i = 0; i < 3; i++) {
-        struct loader *l = loader_create(&r, path, p.seal + (i == 1));
-        while (loader_state(l) == LOADER_READS) usleep(100);
-        assert_int_equal(loader_state(l), i ? LOADER_FAILED : LOADER_DONE);
-        if (i == 0) assert_int_equal(loader_step(l), 4);
-        if (i == 1) assert_non_null(strstr(loader_error(l), "another checkpoint here"));
-        if (i == 2) assert_non_null(strstr(loader_error(l), "server-1.safetensors"));
-        if (i > 0) assert_non_null(strstr(loader_error(l), "on many machines one that they share"));
-        loader_destroy(&l);
+        struct key_rows rows = {0};
+        p.seal[0] ^= i == 1;
+        assert_int_equal(server_read_checkpoint(&r, &p, &rows, NULL), i ? -1 : 0);
+        p.seal[0] ^= i == 1;
+        if (i == 1) assert_non_null(strstr(error_last(), "another checkpoint here"));
+        if (i == 2) assert_non_null(strstr(error_last(), "server-1.safetensors"));
+        if (i > 0) assert_non_null(strstr(error_last(), "on many machines one that they share"));
+        key_rows_free(&rows);
         if (i == 0) continue;
         FILE *f = fopen(file, "r+");
         assert_non_null(f);
@@ -466,7 +474,6 @@ static void test_loader(void **state) {
         fputc(was ^ 4, f);
         fclose(f);
     }
-    free(path);
     free(file);
     job_free(&j);
 }
@@ -476,7 +483,7 @@ int main(void) {
         cmocka_unit_test(test_written_and_read), cmocka_unit_test(test_rows),
         cmocka_unit_test(test_rows_alone),       cmocka_unit_test(test_one_at_a_time),
         cmocka_unit_test(test_standing_disk),    cmocka_unit_test(test_end),
-        cmocka_unit_test(test_full_disk),        cmocka_unit_test(test_loader),
+        cmocka_unit_test(test_full_disk),        cmocka_unit_test(test_reading),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,7 +26,7 @@ static void test_replacement_is_news(void **state) {
     hello(f, SERVER, 2);
     assert_int_equal(f->starts, 2);
     assert_string_equal(f->why, "worker 1 was started again");
-    assert_string_equal(f->met.start.checkpoint, "/run/step-7");
+    assert_string_equal(f->met.start.from.checkpoint, "/run/step-7");
     assert_int_equal(f->met.starts, 4);  // for workers and for servers
     assert_null(strstr(f->met.roster[0], "worker "));
     assert_non_null(strstr(f->met.roster[1], "worker "));

@@ -198,13 +198,14 @@ static void test_what_is_said(void **state) {
     hurt(text, bytes, read_now);
     free(text);
     struct meeting_start start = {
-        .checkpoint = "/a b\nc", .seal = 5, .life = 2, .roster = roster_create(1, 1)};
+        .from = {"/a b\nc", "0123456789abcdef", 7}, .life = 2, .roster = roster_create(1, 1)};
     snprintf(start.roster->shard[0].address, ROSTER_ADDRESS_MAX, "tcp://h:1");
     text = meeting_start_text(&start, &bytes);
     struct meeting_start start2;
     assert_true(meeting_start_read(text, bytes, 1, 1, &start2));
-    assert_string_equal(start2.checkpoint, start.checkpoint);
-    assert_true(start2.seal == 5 && start2.life == 2);
+    assert_string_equal(start2.from.checkpoint, start.from.checkpoint);
+    assert_string_equal(start2.from.seal, start.from.seal);
+    assert_true(start2.from.step == 7 && start2.life == 2);
     assert_string_equal(start2.roster->shard[0].address, "tcp://h:1");
     roster_destroy(&start2.roster);
     assert_false(meeting_start_read(text, bytes, 1, 2, &start2));

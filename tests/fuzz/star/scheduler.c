@@ -363,7 +363,7 @@ static void turn(struct life *x) {
 }
 
 FUZZ_TARGET(scheduler) {
-    char text[WIRE_TEXT_MAX > WIRE_TEXT_MAX ? ROUNDS_TEXT_MAX : WIRE_TEXT_MAX];
+    char text[WIRE_TEXT_MAX];
     struct life x = {.in = {data, size}};
     struct toy_case t = star_case(&x.in);
     t.consistency = "sync";

@@ -6,6 +6,7 @@
 
 #include "ps/job/batches.h"
 #include "ps/net/medium.h"
+#include "ps/record/staleness_log.h"
 #include "ps/server/server_state.h"
 #include "shared/core/error.h"
 
@@ -363,10 +364,8 @@ void server_core_attach(struct server_core *c, int worker, const struct server_s
     c->segments[worker] = *s;
 }
 
-void server_core_begin(struct server_core *c, int64_t step) { c->begin = c->step = step; }
-
-int server_core_loaded(struct server_core *c, const struct key_counts *r) {
-    struct server_key *k = &c->keys[c->index[r->key]];
+static int key_goes_on(struct server_core *c, struct server_key *k, const struct key_counts *r) {
+    int64_t pushes = 0;
     if (round_weights(c, k) != 0) return -1;
     k->version = r->version;
     k->skew = r->updates - r->version;
@@ -375,9 +374,19 @@ int server_core_loaded(struct server_core *c, const struct key_counts *r) {
     memcpy(k->pushed, r->pushed, (size_t)c->rule.workers * sizeof *k->pushed);
     if (k->batches) memcpy(k->batches, r->batches, (size_t)batches_words(c->o.config) * sizeof *k->batches);
     k->loaded = true;
-    for (int w = 0; w < c->rule.workers; w++)
+    for (int w = 0; w < c->rule.workers; w++) {
+        pushes += k->pushed[w];
         if (k->pulls[w].pending && k->pulls[w].want > k->pushed[w]) refuse_beyond(c, k, w, k->pulls[w].want);
+    }
+    if (c->o.staleness_log) staleness_log_begin(c->o.staleness_log, k->key, pushes);
     answer_pulls(c, k);
+    return 0;
+}
+
+int server_core_goes_on(struct server_core *c, const struct key_rows *rows, int64_t step) {
+    c->begin = c->step = step;
+    for (int i = 0; i < c->count; i++)
+        if (key_goes_on(c, &c->keys[i], &rows->keys[c->keys[i].key]) != 0) return -1;
     return 0;
 }
 

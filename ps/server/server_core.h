@@ -60,11 +60,10 @@ struct server_core;
 struct server_core *server_core_create(const struct server_core_options *o);
 void server_core_destroy(struct server_core **c);
 
-// A job that goes on from a checkpoint, before the first push. begin: of `step` steps, before any key is loaded.
-// loaded: the key's masters and states lie in its buffers, and it goes on from these counts; its weights are rounded
-// here, and pulls that came early are answered. 0 or -1.
-void server_core_begin(struct server_core *c, int64_t step);
-int server_core_loaded(struct server_core *c, const struct key_counts *k);
+// A job that goes on from a checkpoint of `step` steps, before the first push: masters and states of the shard's keys lie in their
+// buffers, and the keys go on from the counts of these rows, which are of all keys of the job. Weights are rounded here, and pulls
+// that came early are answered. 0 or -1.
+int server_core_goes_on(struct server_core *c, const struct key_rows *rows, int64_t step);
 
 // The memory that worker `worker` shares, before its first push; offsets in its messages are relative to base.
 void server_core_attach(struct server_core *c, int worker, const struct server_segment *s);

@@ -88,22 +88,12 @@ static int shard_from_scheduler(struct shard *s) {
     return rc;
 }
 
-// The checkpoint that the job goes on from, once it has been read: this shard's keys have their state.
+// The checkpoint that the job goes on from, once it has been read.
 static int shard_load(struct shard *s) {
-    const struct shard_map *map = s->server->map;
-    const struct key_rows *rows = &s->server->rows;
-    int shard = s->id.rank * map->threads + s->thread;
-    if (s->loaded || !atomic_load(&s->server->loaded)) return 0;
+    const struct server *sv = s->server;
+    if (s->loaded || !atomic_load(&sv->loaded)) return 0;
     s->loaded = true;
-    server_core_begin(s->core, s->server->from.step);
-    for (int key = 0; key < map->count; key++) {
-        if (map->parts[key].shard != shard) continue;
-        if (server_core_loaded(s->core, &rows->keys[key]) != 0) return -1;
-        int64_t pushes = 0;
-        for (int w = 0; w < rows->workers; w++) pushes += rows->keys[key].pushed[w];
-        staleness_log_begin(s->staleness_log, key, pushes);
-    }
-    return 0;
+    return server_core_goes_on(s->core, &sv->rows, sv->from.step);
 }
 
 // The members of the job are known, once the main thread has looked.

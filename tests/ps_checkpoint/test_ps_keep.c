@@ -98,28 +98,34 @@ static int64_t first_step(const struct keeper *k, int at, int worker) {
 struct resumption {
     const struct keeper *from;
     int at;
-    bool *loaded;  // (keys)
+    bool *loaded;  // (shards)
     int missing;
 };
 
-static void load_key(struct sim *s, struct resumption *r, int key) {
-    const struct partition *p = &s->map->parts[key];
-    float *out[3] = {s->buffers[key].master, s->buffers[key].state[0], s->buffers[key].state[1]};
-    const struct kept *x = find(r->from, r->at, p, out, elements(s, key));
+static void load_shard(struct sim *s, struct resumption *r, int g) {
     // What some keys have beyond the others they know by the batch.
     int64_t pushed[SIM_WORKERS];
     for (int w = 0; w < s->t.workers; w++) pushed[w] = first_step(r->from, r->at, w);
-    struct key_counts counts = {key, x->version, x->updates, x->clock, pushed, x->batches};
-    assert_int_equal(server_core_loaded(s->shards[p->shard], &counts), 0);
-    r->loaded[key] = true;
+    struct key_rows rows = {.count = s->map->count, .workers = s->t.workers};
+    rows.keys = xcalloc((unsigned long)rows.count, sizeof *rows.keys);
+    for (int key = 0; key < rows.count; key++) {
+        const struct partition *p = &s->map->parts[key];
+        float *out[3] = {s->buffers[key].master, s->buffers[key].state[0], s->buffers[key].state[1]};
+        if (p->shard != g) continue;
+        const struct kept *x = find(r->from, r->at, p, out, elements(s, key));
+        rows.keys[key] = (struct key_counts){key, x->version, x->updates, x->clock, pushed, x->batches};
+    }
+    assert_int_equal(server_core_goes_on(s->shards[g], &rows, r->from->steps[r->at]), 0);
+    free(rows.keys);
+    r->loaded[g] = true;
     r->missing--;
 }
 
 // Shards read their keys while the workers already ask for them.
 static void load_some(struct sim *s) {
     struct resumption *r = s->ctx;
-    int key = (int)sim_draw(s, 8 * (uint64_t)s->map->count);
-    if (key < s->map->count && !r->loaded[key]) load_key(s, r, key);
+    int g = (int)sim_draw(s, 8 * (uint64_t)s->map->count);
+    if (g < s->map->shards && !r->loaded[g]) load_shard(s, r, g);
 }
 
 // What the workers say of the budget, as they read it.
@@ -139,12 +145,11 @@ static struct wire_header done_in(const struct keeper *k, int at, const struct t
 static struct sim *resume(const struct toy_case *t, const struct keeper *k, int at, int drop) {
     struct sim_order order = {.start = k->steps[at]};
     struct sim *s = sim_create_ordered(t, 0, &order);
-    struct resumption r = {.from = k, .at = at, .missing = s->map->count};
-    r.loaded = xcalloc((unsigned long)s->map->count, sizeof(bool));
+    struct resumption r = {.from = k, .at = at, .missing = s->map->shards};
+    r.loaded = xcalloc((unsigned long)s->map->shards, sizeof(bool));
     s->drop_percent = s->repeat_percent = drop;
     s->on_turn = load_some;
     s->ctx = &r;
-    for (int g = 0; g < s->map->shards; g++) server_core_begin(s->shards[g], k->steps[at]);
     struct wire_header done = done_in(k, at, t);
     for (int w = 0; w < t->workers; w++) {
         s->workers[w].done = &done;
@@ -341,8 +346,11 @@ static struct wire_header pull_of(int worker, int64_t step, uint32_t flags) {
 static void test_early_pulls(void **state) {
     (void)state;
     const int64_t pushed[2] = {5, 5};
-    const struct key_counts counts = {0, 5, 5, 5, pushed, NULL};
     struct fixture f = fixture_open("sync");
+    struct key_rows rows = {.count = f.sim->map->count, .workers = 2};
+    rows.keys = xcalloc((unsigned long)rows.count, sizeof *rows.keys);
+    for (int key = 0; key < rows.count; key++)
+        rows.keys[key] = (struct key_counts){key, 5, 5, 5, pushed, NULL};
     struct server_core_options o = {.config = &f.sim->c,
                                     .layout = f.sim->l,
                                     .map = f.sim->map,
@@ -361,8 +369,7 @@ static void test_early_pulls(void **state) {
     h = pull_of(1, 6, WIRE_FINAL);
     assert_int_equal(server_core_message(f.core, &h, NULL, 2), 0);
     f.log.count = 0;
-    server_core_begin(f.core, 5);
-    assert_int_equal(server_core_loaded(f.core, &counts), 0);
+    assert_int_equal(server_core_goes_on(f.core, &rows, 5), 0);
     assert_int_equal(logged(&f.log, 0, WIRE_PULL_REPLY), 1);
     assert_int_equal(logged(&f.log, 1, WIRE_REFUSED), 1);
     assert_int_equal(logged(&f.log, 1, WIRE_PULL_REPLY), 0);
@@ -371,6 +378,7 @@ static void test_early_pulls(void **state) {
     assert_int_equal(server_core_message(f.core, &h, NULL, 3), 0);
     assert_int_equal(logged(&f.log, 1, WIRE_REFUSED), 1);
     server_core_destroy(&f.core);
+    free(rows.keys);
     sim_destroy(f.sim);
 }
 

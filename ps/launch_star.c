@@ -321,8 +321,7 @@ static int launch(struct run *r, int *interrupted_by) {
                                .last_step = r->env.rank > 0 ? NULL : last_step,  // others do not know it
                                .outside = look_outside,
                                .others = r->meet != NULL,
-                               .beside = works_on,
-                               .restarts.count = c->recovery.restart};
+                               .beside = works_on};
     struct star *s = xcalloc(1, sizeof *s);
     *s = (struct star){.run = r,
                        .job = job,
@@ -341,7 +340,7 @@ static int launch(struct run *r, int *interrupted_by) {
     o.ctx = s;
     s->verdicts.meet = s->meet;
     if (c->recovery.restart || ps_elastic(c))
-        o.deaths = (struct launch_deaths){verdict_ask, verdict_hear, &s->verdicts};
+        o.deaths = (struct launch_deaths){.tell = verdict_ask, .hear = verdict_hear, .ctx = &s->verdicts};
     int config_fd = config_hand_down(c, s->config_path);
     rank_env_supervise();
     stop_answers(r->env.rank > 0 ? NULL : "this step");

@@ -475,7 +475,7 @@ static int scheduler_open(struct scheduler *s) {
     apart(s, read_first);
     if (s->found != 0) return -1;
     if (first->used > first->restarts)
-        return fail("%s" RESTARTS_USED_UP ", as %s/history.jsonl says", first->why, first->restarts,
+        return fail("%s; " RESTARTS_USED_UP ", as %s/history.jsonl says", first->why, first->restarts,
                     s->o->dir);
     // 3. The core, over the link.
     s->manifest = manifest_make(s->o, s->map);

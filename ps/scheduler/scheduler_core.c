@@ -207,7 +207,7 @@ static bool takes_restart(struct scheduler_core *c, int member, const char *why)
     *fell = true;
     if (free || restarts_take(&c->epochs.restarts)) return true;
     if (c->o.epochs.restarts)
-        core_fail(text, "%s" RESTARTS_USED_UP, TEXT_WORDS(440, why), c->o.epochs.restarts);
+        core_fail(text, "%s; " RESTARTS_USED_UP, TEXT_WORDS(440, why), c->o.epochs.restarts);
     scheduler_core_abort(c, text[0] ? text : why);
     return false;
 }
@@ -273,7 +273,8 @@ struct verdict scheduler_core_dead(struct scheduler_core *c, const struct death 
     v.again = i < all && !d->leaving &&
               (v.kind == VERDICT_ANEW ||
                (v.kind == VERDICT_WITHOUT && (counted || restarts_take(&c->epochs.restarts))));
-    v.left = c->epochs.restarts.count - c->epochs.restarts.used;
+    v.of = c->epochs.restarts.count;
+    v.left = v.of - c->epochs.restarts.used;
     // The launcher knows the dead process; the rest of the text says why that is the end.
     size_t known = strlen(d->why);
     const char *reason = c->error;

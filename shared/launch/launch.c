@@ -48,20 +48,18 @@ struct launcher {
     struct child *children;
     int count, running;
     double start_s;
-    double kill_at_s;      // SIGKILL then; 0: nobody has been told to end
-    double rest_at_s;      // the rest is told to end then; 0: not known yet
-    int status;            // the job's, once something went wrong
-    int interrupted_by;    // SIGINT or SIGTERM, 0: neither
-    double interrupted_s;  // when the first came
-    struct restarts restarts;
+    double kill_at_s;         // SIGKILL then; 0: nobody has been told to end
+    double rest_at_s;         // the rest is told to end then; 0: not known yet
+    int status;               // the job's, once something went wrong
+    int interrupted_by;       // SIGINT or SIGTERM, 0: neither
+    double interrupted_s;     // when the first came
     bool mending;             // all begin anew, and not all that they need are there
     bool over;                // nobody decides any more
     struct turn_clock turns;  // of the two that follow, children's moved_s, and who is waited for
     double looked_s;          // when it looked last whether children are stopped
     double ended_s;           // since when one that has ended well is seen; 0: there is none
     bool anew;                // all are being ended, to be started again
-    char why[192];
-    struct last_word *word;  // NULL: nobody hears it
+    struct last_word *word;   // NULL: nobody hears it
     sigset_t signals, before;
 };
 
@@ -69,7 +67,6 @@ struct launcher {
 struct launcher *launcher_create(const struct launch_options *o) {
     struct launcher *l = xcalloc(1, sizeof *l);
     l->o = *o;
-    l->restarts.count = o->restarts.count;
     l->start_s = now_seconds();
     l->turns = (struct turn_clock){.lost_s = o->still_s, .pause_s = WAKE_MS * 1e-3};
     sigemptyset(&l->signals);
@@ -197,11 +194,6 @@ static void start_again(struct launcher *l, struct child *child) {
     end_rest(l);
 }
 
-static const char *say_left(const struct launcher *l, int left, char *out, size_t size) {
-    snprintf(out, size, "%d of %d restarts %s left", left, l->restarts.count, left == 1 ? "is" : "are");
-    return out;
-}
-
 // The job goes back to where they were needed.
 static void start_those_that_ended_well(struct launcher *l) {
     for (int i = 0; i < l->count; i++)
@@ -212,43 +204,20 @@ static void start_those_that_ended_well(struct launcher *l) {
 static void end_job(struct launcher *l, const char *why, const char *text, const char *reason) {
     if (l->word) last_word_say(l->word, why);
     l->status = l->interrupted_by ? 128 + l->interrupted_by : EXIT_RUN_FAILED;
-    char used[64] = "";
-    if (l->o.together && l->restarts.count && !l->interrupted_by && !restarts_left(&l->restarts))
-        snprintf(used, sizeof used, RESTARTS_USED_UP, l->restarts.count);
-    fail("%s %s: %s%s%s%s", why, text, reason, *reason ? ": " : "",
-         l->count > 1 || l->o.others ? "ending the other processes of the job" : "the run ends", used);
+    if (l->o.together && l->interrupted_by)
+        error_take_over(why);  // the caller has one message of both
+    else
+        fail("%s %s: %s%s%s", why, text, reason, *reason ? ": " : "",
+             l->count > 1 || l->o.others ? "ending the other processes of the job" : "the run ends");
     end_rest(l);
 }
 
-// ---------------------------------------------------------------- of those that live together
 // All children that live together are gone, one of them by a death after which they are started again.
 static void begin_anew(struct launcher *l) {
     l->anew = false;
-    if (l->interrupted_by) {
-        l->status = 128 + l->interrupted_by;
-        return;
-    }
-    if (!l->o.restarts.anew(l->o.ctx, l->why, l->restarts.used)) return;
-    l->status = EXIT_RUN_FAILED;
+    if (!l->interrupted_by && !l->o.deaths.anew(l->o.deaths.ctx)) return;
+    l->status = l->interrupted_by ? 128 + l->interrupted_by : EXIT_RUN_FAILED;
     end_rest(l);
-}
-
-// The others have nothing to say: they wait for the one that has died, or soon would.
-static void end_together(struct launcher *l, const char *why, const char *text) {
-    char left[64];
-    signal_all(l, SIGKILL);  // before they hear of it and say it as well
-    l->anew = !l->interrupted_by && !l->kill_at_s && restarts_take(&l->restarts);
-    snprintf(l->why, sizeof l->why, "%s", why);
-    if (l->anew) {
-        warn("%s %s: starting it again; %s", why, text,
-             say_left(l, l->restarts.count - l->restarts.used, left, sizeof left));
-    } else if (l->interrupted_by) {  // the caller has one message of both
-        error_take_over(why);
-        l->status = 128 + l->interrupted_by;
-        end_rest(l);
-    } else {
-        end_job(l, why, text, "");
-    }
 }
 
 // ---------------------------------------------------------------- what becomes of the job without a child
@@ -270,15 +239,14 @@ static void tell(struct launcher *l, struct child *child, pid_t pid, const char 
 }
 
 static void decided(struct launcher *l, struct child *child, const struct verdict *v) {
-    char left[64];
     child->asked = 0;
     if (l->kill_at_s > 0) return;  // all end
     // Where nobody is left there is nothing to be back for.
     bool without = v->kind == VERDICT_WITHOUT, others = l->running || l->o.others || !without;
     bool again = v->again && !l->interrupted_by && others && v->kind != VERDICT_ENDS;
     if (again)
-        warn("%s %s: %sstarting it again; %s", child->why, child->when, without ? "the others go on; " : "",
-             say_left(l, v->left, left, sizeof left));
+        warn("%s %s: %sstarting it again; %d of %d restarts %s left", child->why, child->when,
+             without ? "the others go on; " : "", v->left, v->of, v->left == 1 ? "is" : "are");
     else if (without && !child->told_to)
         warn("%s %s: the others %s without it", child->why, child->when, l->interrupted_by ? "end" : "go on");
     else if (!without && !child->told_to)
@@ -286,7 +254,8 @@ static void decided(struct launcher *l, struct child *child, const struct verdic
     else if (!without)
         l->status = 128 + l->interrupted_by, end_rest(l);
     child->replaced = again && without;
-    if (again) start_again(l, child);
+    l->anew = again && l->o.together;
+    if (again && !l->o.together) start_again(l, child);
 }
 
 static void end_lost(struct launcher *l, const struct verdict *v) {
@@ -304,11 +273,12 @@ static void obey(struct launcher *l, const struct verdict *v) {
     if (v->kind == VERDICT_LOST) return;
     l->over = l->over || v->kind == VERDICT_OVER;
     for (int i = 0; i < l->count; i++) forget_if_over(l, &l->children[i]);
-    l->mending = v->kind == VERDICT_ANEW || (l->mending && v->kind != VERDICT_BEGINS);
+    bool mends = v->kind == VERDICT_ANEW && !l->o.together;
+    l->mending = mends || (l->mending && v->kind != VERDICT_BEGINS);
     for (int i = 0; i < l->count; i++)
         if (l->children[i].asked && l->children[i].asked == v->pid && !strcmp(l->children[i].name, v->name))
             decided(l, &l->children[i], v);
-    if (v->kind != VERDICT_ANEW) return;
+    if (!mends) return;
     for (int i = 0; i < l->count; i++) l->children[i].replaced = false;  // none can be missed
     start_those_that_ended_well(l);
 }
@@ -320,6 +290,15 @@ static bool waits_for_verdict(const struct launcher *l) {
     return false;
 }
 
+static void died(struct launcher *l, struct child *child, pid_t pid, const char *why, const char *text) {
+    // The others have nothing to say: they wait for it, or soon would. Before they hear of it and say it as well:
+    if (l->o.together) signal_all(l, SIGKILL);
+    if (l->o.deaths.tell)
+        tell(l, child, pid, why, text);
+    else
+        end_job(l, why, text, "");
+}
+
 static void child_killed(struct launcher *l, struct child *child, pid_t pid, int number) {
     char text[96], why[192];
     when(l, text, sizeof text);
@@ -328,18 +307,13 @@ static void child_killed(struct launcher *l, struct child *child, pid_t pid, int
     else
         snprintf(why, sizeof why, "%s (pid %d) was killed by signal %d (%s)", child->name, (int)pid, number,
                  strsignal(number));
-    if (l->o.together)
-        end_together(l, why, text);
-    else if (l->o.deaths.tell)
-        tell(l, child, pid, why, text);
-    else
-        end_job(l, why, text, "");
+    died(l, child, pid, why, text);
 }
 
 // It was asked to leave, and did not belong to a step that it could have finished.
 static void child_left(struct launcher *l, struct child *child, pid_t pid) {
     char text[96], why[192];
-    bool asks = l->o.deaths.tell && child->orderly && has_begun(l);
+    bool asks = l->o.deaths.tell && !l->o.together && child->orderly && has_begun(l);
     // The job's other processes hear of it from the launcher, at once, because another orderly child may already wait
     // for this one.
     if (child->orderly && !asks) end_rest(l);
@@ -361,7 +335,7 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
     pid_t pid = child->pid;
     child->pid = 0;
     l->running--;
-    if (l->anew) return;  // all are ended
+    if (l->anew || (l->o.together && waits_for_verdict(l))) return;  // all are ended
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
         child->ended_well = true;
         if (l->mending && !l->interrupted_by && !l->kill_at_s) start_again(l, child);
@@ -396,7 +370,7 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
         else
             snprintf(why, sizeof why, "a rank of %s (pid %d) was killed by signal %d (%s)", child->name,
                      (int)pid, number, strsignal(number));
-        end_together(l, why, text);
+        died(l, child, pid, why, text);
         return;
     }
     if (child->replaced) {

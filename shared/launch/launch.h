@@ -6,8 +6,8 @@
 // that says itself that it has failed ends the job as ever; what it fails at after it was started again while the others went on is
 // its own.
 //
-// Children that live and die together (launch_options.together) are ended at once with the first that is killed, and all
-// started again, when they are gone, as long as restarts are left.
+// Children that live and die together (launch_options.together) are ended at once with the first that is killed; where the verdict
+// is that they are started again, all are when they are gone.
 //
 //   launcher_start ... launcher_start      children are running
 //   launcher_wait                          until all have ended: SIGTERM to the rest on a failure, SIGKILL
@@ -31,19 +31,14 @@
 struct launcher;
 struct last_word;
 
-// Deaths by a signal that do not end the job.
-struct launch_restarts {
-    int count;  // so many times; 0: none
-    // Of children that live together: all are gone, and it starts them again, after so many deaths. 0, or -1 after logging.
-    int (*anew)(void *ctx, const char *why, int deaths);
-};
-
 // Of children whose deaths somebody else decides about (verdict.h).
 struct launch_deaths {
     // He is told. NULL: a death is the job's end.
     void (*tell)(void *ctx, const struct death *d);
     // Writes his next decision, about a child or for all; asked many times a second. False: there is none.
     bool (*hear)(void *ctx, struct verdict *out);
+    int (*anew)(
+        void *ctx);  // children that live together are gone: starts them again. 0, or -1 after logging
     void *ctx;
 };
 
@@ -62,7 +57,6 @@ struct launch_options {
     // Whether a thread of this process is still at work for the job; asked once no child is left. It is not waited for beyond the
     // grace where the job is ended. NULL: there is none.
     int (*beside)(void *ctx);
-    struct launch_restarts restarts;
     struct launch_deaths deaths;
     void *ctx;
 };

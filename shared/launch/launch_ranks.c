@@ -30,6 +30,9 @@ struct ranks {
     struct segment memory;  // that they meet in, and leave their last word in
     char *program;
     int life;
+    struct restarts restarts;
+    char why[192];           // the last death
+    struct verdict verdict;  // after it; its pid 0: it is heard
 };
 
 bool launch_ranks_needed(const struct run *r) {
@@ -82,8 +85,28 @@ static int start_all(struct ranks *s) {
 
 static int64_t last_step(void *ctx) { return metrics_last_step(((const struct ranks *)ctx)->r->config->out); }
 
+// A death is all processes', and takes a restart.
+static void decide(void *ctx, const struct death *d) {
+    struct ranks *s = ctx;
+    struct verdict *v = &s->verdict;
+    bool again = !d->leaving && restarts_take(&s->restarts);
+    *v = (struct verdict){.kind = again ? VERDICT_ANEW : VERDICT_ENDS, .pid = d->pid, .again = again};
+    v->of = s->restarts.count;
+    v->left = v->of - s->restarts.used;
+    memcpy(v->name, d->name, sizeof v->name);
+    memcpy(s->why, d->why, sizeof s->why);
+    if (!again) snprintf(v->reason, sizeof v->reason, RESTARTS_USED_UP, v->of);
+}
+
+static bool hear(void *ctx, struct verdict *out) {
+    struct ranks *s = ctx;
+    *out = s->verdict;
+    s->verdict.pid = 0;
+    return out->pid;
+}
+
 // All processes of the life before are gone.
-static int begin_anew(void *ctx, const char *why, int deaths) {
+static int begin_anew(void *ctx) {
     struct ranks *s = ctx;
     const struct config *c = s->r->config;
     const char *dir = c->out;
@@ -97,9 +120,9 @@ static int begin_anew(void *ctx, const char *why, int deaths) {
                                            .start = history_last_life(dir).start,
                                            .epoch = (uint32_t)s->life + 1,
                                            .job = s->r->lives,
-                                           .restarts = deaths,
+                                           .restarts = s->restarts.used,
                                            .checkpoint = latest ? latest : c->recovery.resume,
-                                           .why = why,
+                                           .why = s->why,
                                            .counted = known,
                                            .lost = done > from ? done - from : 0});
     free(latest);
@@ -113,6 +136,7 @@ int launch_ranks(struct run *r, int argc, char *const *argv) {
     struct ranks s = {
         .r = r, .argc = argc, .argv = argv, .row = &launch_rows[c->launch], .memory = {.fd = -1}};
     s.count = s.row->one_each ? c->workers : 1;
+    s.restarts.count = c->recovery.restart;
     if (c->recovery.restart &&
         (getrandom(&r->lives, sizeof r->lives, 0) != (ssize_t)sizeof r->lives || !r->lives))
         return fail("no random number"), EXIT_RUN_FAILED;
@@ -127,8 +151,8 @@ int launch_ranks(struct run *r, int argc, char *const *argv) {
         .together = true,
         .speaks_for_others = s.row->by_others,
         .last_step = last_step,
-        .restarts = {.count = c->recovery.restart, .anew = begin_anew},
         .ctx = &s};
+    if (c->recovery.restart) o.deaths = (struct launch_deaths){decide, hear, begin_anew, &s};
     fflush(NULL);
     rank_env_supervise();
     stop_answers("this step");

@@ -1,6 +1,5 @@
 // Deaths go in and verdicts come out: between the launchers of a job, who see their children die, and the one who decides what
-// becomes of the job (a star's scheduler), at its meeting (shared/fabric/peer.h). Only the latter counts restarts; of ranks that live
-// together their launcher, by the same count.
+// becomes of the job (a star's scheduler), at its meeting (shared/fabric/peer.h), or who has started ranks that live together (launch_ranks.c). Only the latter counts restarts.
 #ifndef STARRING_SHARED_LAUNCH_VERDICT_H
 #define STARRING_SHARED_LAUNCH_VERDICT_H
 
@@ -13,13 +12,12 @@
 struct restarts {
     int count, used;  // count: as often; 0: never
 };
-static inline bool restarts_left(const struct restarts *r) { return r->used < r->count; }
 static inline bool restarts_take(struct restarts *r) {
-    bool left = restarts_left(r);
+    bool left = r->used < r->count;
     r->used += left;
     return left;
 }
-#define RESTARTS_USED_UP "; all restarts are used up (--restart %d)"
+#define RESTARTS_USED_UP "all restarts are used up (--restart %d)"
 
 struct death {
     char name[VERDICT_NAME];  // of the child: "worker 1"
@@ -48,7 +46,7 @@ struct verdict {
     char name[VERDICT_NAME];
     int pid;           // 0: whatever process has the name
     int again;         // it is started again
-    int left;          // restarts behind that
+    int left, of;      // restarts behind that, and how many there were
     char reason[256];  // ENDS, beyond the death: in words; or ""
 };
 

@@ -36,8 +36,11 @@ static void note_death(void *ctx, const struct death *d) {
 
 static bool decide(void *ctx, struct verdict *v) {
     struct team *t = ctx;
-    *v =
-        (struct verdict){.kind = t->fate, .pid = t->d.pid, .again = t->restarts > 0, .left = t->restarts - 1};
+    *v = (struct verdict){.kind = t->fate,
+                          .pid = t->d.pid,
+                          .again = t->restarts > 0,
+                          .left = t->restarts - 1,
+                          .of = t->restarts};
     memcpy(v->name, t->d.name, sizeof v->name);
     if (t->reason) snprintf(v->reason, sizeof v->reason, "%s", t->reason);
     t->d.pid = 0;
@@ -67,8 +70,7 @@ static int starts_of(const char *path, int worker) {
 static int status_of_team(struct team *t, int restarts, int tenths, const char *victim, char said[4096]) {
     struct launch_options o = {.grace_s = 0.2,
                                .last_step = step_of_team,
-                               .restarts.count = restarts,
-                               .deaths = {note_death, decide, t},
+                               .deaths = {.tell = note_death, .hear = decide, .ctx = t},
                                .ctx = t};
     char path[] = "/tmp/starring-said-XXXXXX";
     int file = mkstemp(path), before = dup(STDERR_FILENO);
@@ -178,10 +180,9 @@ static void interrupted_without_it(void **state) {
 }
 
 // ---------------------------------------------------------------- children that live and die together
-static int begin_anew(void *ctx, const char *why, int deaths) {
+static int begin_anew(void *ctx) {
     struct team *t = ctx;
-    assert_non_null(strstr(why, "worker 1 (pid"));
-    assert_int_equal(++t->again, deaths);
+    assert_int_equal(++t->again, t->died);
     for (int rank = 0; rank < 2; rank++)
         if (launch(t, rank, "exit 0")) return -1;
     return 0;
@@ -206,14 +207,15 @@ static void one_death_ends_all(void **state) {
         {"kill -STOP $$", 1, 0, 0, "gave no sign of life for the deadline and was killed"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct team t = {.step = 3};
+        struct team t = {
+            .fate = rows[i].restarts ? VERDICT_ANEW : VERDICT_ENDS, .restarts = rows[i].restarts, .step = 3};
         struct last_word word = {0};
         struct launch_options o = {.grace_s = 0.2,
                                    .still_s = 0.5,
                                    .together = 1,
                                    .speaks_for_others = rows[i].for_others,
                                    .last_step = step_of_team,
-                                   .restarts = {.count = rows[i].restarts, .anew = begin_anew},
+                                   .deaths = {note_death, decide, begin_anew, &t},
                                    .ctx = &t};
         char path[] = "/tmp/starring-said-XXXXXX", said[4096];
         int file = mkstemp(path), before = dup(STDERR_FILENO);

@@ -595,7 +595,6 @@ const struct topology_row topology_gossip = {
     .default_workers = 2,
     .launches = RANKS_LAUNCHES,
     .launch_advice = "a ring's ranks are started in every way that there is",
-    .meeting_bytes = ranks_meeting_bytes,
     .collectives = true,
     .takes_graph = true,
     .resolve = ranks_resolve,
@@ -604,5 +603,6 @@ const struct topology_row topology_gossip = {
     .check_machine = ranks_check_machine,
     .predict = predict,
     .formula = formula,
+    .meeting_bytes = ranks_meeting_bytes,
     .run = run,
 };

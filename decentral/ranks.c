@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "decentral/collective/hub.h"
+#include "decentral/collective/last_word.h"
 #include "decentral/collective/ring_meeting.h"
 #include "decentral/mpi/mpi_load.h"
 #include "decentral/nccl/collective_nccl.h"
@@ -347,8 +348,8 @@ static int train(struct rank *r, int local_rank) {
                        NULL);
 }
 
-// Where the ranks of one machine meet that somebody else has started: rank 0's memory, which the others open by its name. The
-// rendezvous tells of the dead.
+// Where the ranks of one machine meet: their launcher's memory, which is there before any of them is slow, or rank 0's, which the
+// others open by its name. The rendezvous tells of the dead.
 static void give_hub_up(void *hub, const char *why) { hub_abort(hub, why); }
 
 static struct hub *meet_in_memory(struct run *r, struct segment *memory) {
@@ -356,7 +357,9 @@ static struct hub *meet_in_memory(struct run *r, struct segment *memory) {
     int rank = r->env.rank, size = r->env.size;
     char text[SEGMENT_NAME_MAX] = "", why[SEGMENT_WHY_MAX];
     *memory = (struct segment){.fd = -1};
-    if (rank == 0) {
+    if (r->env.memory >= 0) {
+        if (segment_adopt(memory, r->env.memory)) return NULL;
+    } else if (rank == 0) {
         if (segment_create(memory, ranks_meeting_bytes(r->job.config))) return NULL;
         segment_name(memory, text);
         if (rendezvous_put(r->meet, name, text, sizeof text)) return NULL;
@@ -387,9 +390,10 @@ static void say_lost(struct run *r) {
     }
 }
 
-// This process is one of those that somebody else has started.
+// This process is one of those that somebody else has started, or this program's launcher.
 static int run_started(struct run *r, ranks_create *create_one) {
     struct job *j = &r->job;
+    bool child = r->env.kind == RANK_ENV_OWN, joins = run_meets(r);
     struct mpi_world *world = NULL;
     struct segment memory = {.fd = -1};
     struct rank own = {
@@ -400,9 +404,9 @@ static int run_started(struct run *r, ranks_create *create_one) {
                    .ranks_here = r->env.local_size,
                    .ranks = r->env.size,
                    .local_rank = r->env.local_rank},
-        .by = r->env.by};
+        .by = child ? NULL : r->env.by};
     int rank = own.place.rank, status = 0, local_rank = r->env.local_rank;
-    bool mpi = own.place.host == RING_MPI, joins = run_meets(r);
+    bool mpi = own.place.host == RING_MPI;
     if (mpi && mpi_world_open(&world, &own.medium, &own.place.rank, &own.place.size)) return EXIT_RUN_FAILED;
     if (own.place.size != j->config->workers) {
         fail("MPI's world has %d ranks, --workers is %d: make them equal", own.place.size,
@@ -410,18 +414,22 @@ static int run_started(struct run *r, ranks_create *create_one) {
         return EXIT_USAGE;
     }
     j->dir = j->config->out;
-    // 1. All meet, and rank 0 begins the run; the children of a launcher of ours are met by MPI alone.
+    // 1. All meet, and rank 0 begins the run; of a launcher of ours its children are in its meeting, the ranks of its mpirun in MPI
+    // alone.
+    if (child && run_come(r)) return EXIT_RUN_FAILED;
     if (joins && run_join(r, &status)) return status;
     if (!joins && rank == 0 && !r->life && run_begin(r)) return EXIT_USAGE;
-    if (!joins && rank != 0) job_resume_forget(j);
+    if (!joins && !child && rank != 0) job_resume_forget(j);
     if (joins && !r->env.local_size) local_rank = rendezvous_member(r->meet, rank)->local_rank;
     // 2. They train.
-    j->stop = stop_install(rank == 0 && !r->life ? "this step" : NULL);
+    j->stop = child ? stop_install_role(true) : stop_install(rank == 0 && !r->life ? "this step" : NULL);
     struct hub *hub = own.place.host == RING_SHM ? meet_in_memory(r, &memory) : NULL;
     own.place.world = mpi ? (void *)world : hub ? (void *)hub : r->meet;
     status = own.place.host == RING_SHM && !hub ? -1 : train(&own, local_rank);
-    if (joins) rendezvous_watch(r->meet, NULL, NULL);
+    if (r->meet) rendezvous_watch(r->meet, NULL, NULL);
     if (joins && status) say_lost(r);
+    if (child && hub && status) hub_abort(hub, error_last());
+    if (child) run_go(r, !status ? NULL : hub ? last_word(segment_data(&memory)) : error_last());
     hub_destroy(&hub);
     segment_close(&memory);
     status = stop_status(status, j->stop);
@@ -431,27 +439,6 @@ static int run_started(struct run *r, ranks_create *create_one) {
     if (!status) mpi_world_close(&world);
     if (joins) return run_leave(r, status, *j->stop);
     return rank == 0 && !r->life ? run_end(r, status, *j->stop) : status;
-}
-
-// Or one of those that this program's launcher did.
-static int run_process(struct run *r, ranks_create *create_one) {
-    struct job *j = &r->job;
-    struct segment memory;
-    int rank = r->env.rank, size = r->env.size, rc = -1;
-    if (segment_adopt(&memory, r->env.meeting)) return EXIT_RUN_FAILED;
-    if (memory.bytes < ranks_meeting_bytes(j->config))
-        return fail("the ranks' memory is too small for %d", size), EXIT_RUN_FAILED;
-    struct hub *hub = hub_join(segment_data(&memory), rank, size);
-    struct rank own = {.job = j,
-                       .create = create_one,
-                       .place = {.host = RING_SHM, .world = hub, .rank = rank, .size = size}};
-    j->dir = j->config->out;
-    j->stop = stop_install_role(true);
-    if (hub) rc = train(&own, r->env.local_rank);
-    if (hub && rc) hub_abort(hub, error_last());
-    hub_destroy(&hub);
-    segment_close(&memory);
-    return stop_status(rc, j->stop);
 }
 
 static int train_thread(void *ctx, struct hub *hub, int rank) {
@@ -468,5 +455,5 @@ static int train_threads(void *ctx, const struct job *j) {
 
 int ranks_run(struct run *r, ranks_create *create_one) {
     if (r->env.kind == RANK_ENV_NONE) return run_here(r, train_threads, &create_one);
-    return r->env.kind == RANK_ENV_OWN ? run_process(r, create_one) : run_started(r, create_one);
+    return run_started(r, create_one);
 }

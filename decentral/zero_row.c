@@ -249,7 +249,6 @@ const struct topology_row topology_zero = {
     .default_workers = 2,
     .launches = RANKS_LAUNCHES,
     .launch_advice = "a ring's ranks are started in every way that there is",
-    .meeting_bytes = ranks_meeting_bytes,
     .takes_groups = true,
     .takes_local_steps = true,
     .collectives = true,
@@ -262,5 +261,6 @@ const struct topology_row topology_zero = {
     .allowance = allowance,
     .describe = describe,
     .explain = explain,
+    .meeting_bytes = ranks_meeting_bytes,
     .run = run,
 };

@@ -1,7 +1,6 @@
 #include "ps/launch_star.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +12,6 @@
 #include "ps/net/member.h"
 #include "shared/core/background.h"
 #include "shared/core/error.h"
-#include "shared/core/output.h"
 #include "shared/core/text.h"
 #include "shared/fabric/address.h"
 #include "shared/fabric/job_key.h"
@@ -21,11 +19,9 @@
 #include "shared/launch/joined.h"
 #include "shared/launch/launch.h"
 #include "shared/launch/local_steps.h"
-#include "shared/launch/stop.h"
 
-#define GRACE_MAX_S 5.0  // roles look at their stop flag many times a second
-#define ARGS_MAX    32
-#define KEY         "star/key"
+#define ARGS_MAX 32
+#define KEY      "star/key"
 
 struct star {
     const struct run *run;
@@ -33,6 +29,7 @@ struct star {
     const struct config *c;
     struct launcher *launcher;
     char *program, config_path[32];
+    int config_fd;
     // Where the processes of the job meet, and what this launcher starts of it.
     struct rendezvous *meet;
     bool joined;  // of ranks that others have started; else this launcher has opened it, and starts all
@@ -216,7 +213,7 @@ static bool end_scheduler(struct star *s) {
 }
 
 // ---------------------------------------------------------------- the other roles
-static int start(struct star *s, const char *role, int rank) {
+static int start_role(struct star *s, const char *role, int rank) {
     char threads[16], number[16], local[16], ranks[16];
     const char *argv[ARGS_MAX] = {s->program, role, "-c", s->config_path, "--launched", "--out", s->job->dir};
     int n = 7;
@@ -246,20 +243,23 @@ static int start(struct star *s, const char *role, int rank) {
     return launcher_start(s->launcher, &child);
 }
 
+static int start(void *ctx) {
+    struct star *s = ctx;
+    s->config_fd = config_hand_down(s->c, s->config_path);
+    int rc = s->config_fd < 0 ? -1 : s->rank == 0 ? start_scheduler(s) : 0;
+    for (int i = 0; i < s->c->ps.servers && !rc; i++)
+        if (!s->joined || s->server_rank[i] == s->rank) rc = start_role(s, "server", i);
+    for (int i = 0; i < s->c->workers && !rc; i++)
+        if (!s->joined || i == s->rank) rc = start_role(s, "worker", i);
+    return rc;
+}
+
 // ---------------------------------------------------------------- what is said at the meeting
 // No child is left, and none has died that nothing has been decided about.
 static int works_on(void *ctx) {
     struct star *s = ctx;
     if (s->schedules) verdict_done(&s->verdicts);
     return s->schedules && !s->ended;
-}
-
-// The others hear why this launcher has its children ended.
-static void tell_end(struct star *s, const char *ends) {
-    char *why = xasprintf("rank %d, on %s: %s", s->rank, s->host, *ends ? ends : "interrupted");
-    if (!s->told) rendezvous_abort(s->meet, why);
-    s->told = true;
-    free(why);
 }
 
 // A rank's launcher has gone, and with it its children. NULL: the scheduler says what becomes of the job.
@@ -283,17 +283,19 @@ static const char *look_for_end(struct star *s) {
     if (!why && s->joined) why = look_for_gone(s);
     if (why) fail("%s", why);
     s->told = why != NULL;
-    return why;
+    return why ? why : s->ended && *s->why ? s->why : NULL;
 }
 
 static const char *look_outside(void *ctx, const char *ends) {
     struct star *s = ctx;
-    if (ends) {
-        s->stop = 1;
-        tell_end(s, ends);
-    }
-    const char *why = ends ? NULL : look_for_end(s);
-    return why ? why : s->ended && *s->why ? s->why : NULL;
+    if (!ends) return look_for_end(s);
+    // The others hear why this launcher has its children ended.
+    char *text = xasprintf("rank %d, on %s: %s", s->rank, s->host, *ends ? ends : "interrupted");
+    s->stop = 1;
+    if (!s->told) rendezvous_abort(s->meet, text);
+    s->told = true;
+    free(text);
+    return NULL;
 }
 
 // ---------------------------------------------------------------- the whole
@@ -315,11 +317,11 @@ static void leave(struct star **star) {
 static int launch(struct run *r, int *interrupted_by) {
     const struct job *job = &r->job;
     const struct config *c = job->config;
-    double deadline_s = (double)c->ps.deadline_ms * 1e-3;
-    struct launch_options o = {.grace_s = deadline_s < GRACE_MAX_S ? deadline_s : GRACE_MAX_S,
-                               .still_s = deadline_s,
+    double deadline_s = (double)c->deadline_ms * 1e-3;
+    struct launch_options o = {.still_s = deadline_s,
                                .last_step = r->env.rank > 0 ? NULL : last_step,  // others do not know it
                                .outside = look_outside,
+                               .start = start,
                                .others = r->meet != NULL,
                                .beside = works_on};
     struct star *s = xcalloc(1, sizeof *s);
@@ -340,26 +342,10 @@ static int launch(struct run *r, int *interrupted_by) {
     o.ctx = s;
     s->verdicts.meet = s->meet;
     if (c->recovery.restart || ps_elastic(c))
-        o.deaths = (struct launch_deaths){.tell = verdict_ask, .hear = verdict_hear, .ctx = &s->verdicts};
-    int config_fd = config_hand_down(c, s->config_path);
-    rank_env_supervise();
-    stop_answers(r->env.rank > 0 ? NULL : "this step");
-    s->launcher = launcher_create(&o);
-    output_apart_begin();  // a thread that takes no signals, as all of them from here on
-    int rc = config_fd < 0 ? -1 : r->env.rank == 0 ? start_scheduler(s) : 0;
-    for (int i = 0; i < c->ps.servers && !rc; i++)
-        if (!s->joined || s->server_rank[i] == s->rank) rc = start(s, "server", i);
-    for (int i = 0; i < c->workers && !rc; i++)
-        if (!s->joined || i == s->rank) rc = start(s, "worker", i);
-    if (rc) launcher_end_all(s->launcher);
-    int status = launcher_wait(s->launcher);
-    if (status) tell_end(s, error_last());
-    *interrupted_by = launcher_interrupted(s->launcher);
-    // Every role has gone: one Ctrl-C more must not cut short what is written of the run.
-    if (*interrupted_by) signal(SIGINT, SIG_IGN);
-    output_apart_end();
-    launcher_destroy(&s->launcher);
-    if (config_fd >= 0) close(config_fd);
+        o.deaths = (struct launch_deaths){verdict_ask, verdict_hear, &s->verdicts};
+    int status =
+        launch_run(o, deadline_s, r->env.rank > 0 ? NULL : "this step", &s->launcher, interrupted_by);
+    if (s->config_fd >= 0) close(s->config_fd);
     leave(&s);
     return status;
 }

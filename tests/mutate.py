@@ -42,8 +42,8 @@ HF, HF_DIR, DATA, DATA_FILES = "test_shared_hf", "shared/hf/hf_dir.c", "test_sha
 RULES = [Rule(*row) for row in (
     # ---- ranks that are processes
     ("a rank that closed its connections is missed", MESH, "if (missing[i] && m->peers[i].gone_s > 0", "if (false && m->peers[i].gone_s > 0", TCP),
-    ("a rank that gives up tells the others", PULSE, "if (first && p->end == &p->own && p->ways) say_to_all(p, &word);",
-     "(void)first;", TCP),
+    ("a rank that gives up tells the others", PULSE, "if (p->end == &p->own && p->ways) say_to_all(p, &word);",
+     "(void)word;", TCP),
     ("a rank that needs nothing of one that has left goes on", MESH, "if (missing[i] && m->peers", "if (m->peers", TCP),
     ("a message of another length is an error", LANES, "h->total != p->in_bytes || ", "", TCP),
     ("what is on its way to where all meet is bounded", SEAT, "return !p->under_way || p->under_way + bytes <= p->window;", "return true;", "test_shared_book_slow"),

@@ -361,7 +361,7 @@ static int64_t run_mpi(struct bench *b) {
 static int64_t run_process(struct bench *b) {
     struct segment memory;
     int64_t wrong = -1;
-    if (segment_adopt(&memory, b->env.meeting)) return -1;
+    if (segment_adopt(&memory, b->env.memory)) return -1;
     struct hub *hub = hub_join(segment_data(&memory), b->env.rank, b->env.size);
     if (hub && run_rank(b, hub, b->env.rank, &wrong)) wrong = -1;
     if (hub && wrong < 0) hub_abort(hub, error_last());
@@ -383,11 +383,9 @@ static int start_processes(const struct bench *b, const struct cli_args *a) {
         if (a->given[i].option->metavar) words[n++] = xstrdup(a->given[i].value);
     }
     if (!program || segment_create(&memory, SEGMENT_HEAD + hub_bytes(b->ranks))) return EXIT_RUN_FAILED;
-    rank_env_supervise();
     struct launcher *l = launcher_create(&(struct launch_options){.grace_s = 1, .together = true});
-    launcher_tell(l, segment_data(&memory));
     for (int i = 0, rc = 0; i < b->ranks && !rc; i++) {
-        rank_env_give(i, b->ranks, memory.fd);
+        rank_env_give(0, i, b->ranks, memory.fd);
         rc = launcher_start(
             l, &(struct launch_child){
                    .role = "rank", .rank = i, .program = program, .argv = words, .keep_fd = memory.fd});

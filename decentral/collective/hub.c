@@ -185,7 +185,7 @@ static bool send_word(void *ctx, int to, const struct pulse_word *word) {
     return true;
 }
 
-// One that has not joined yet cannot answer, and is on its way: its launcher looks whether a signal has stopped it.
+// One that has not joined yet cannot answer, and is on its way: its launcher ends it where a signal has stopped it.
 static void look(void *ctx, struct rank_pulse *p) {
     struct hub *h = ctx;
     struct hub_memory *m = h->memory;
@@ -196,9 +196,7 @@ static void look(void *ctx, struct rank_pulse *p) {
         uint32_t told = atomic_load(&m->ranks[i].told);
         bool begins = !atomic_load(&m->ranks[i].pid);
         char at = begins ? DEV_HOST_WORKS : (char)atomic_load(&m->ranks[i].work);
-        if (begins && atomic_load(&m->end.stopped) == 1 + i)
-            rank_pulse_stopped(p, i);
-        else if (begins || told != h->told[i])
+        if (begins || told != h->told[i])
             rank_pulse_heard(p, i, &(struct pulse_word){.kind = PULSE_TELL, .at = at});
         h->told[i] = told;
     }

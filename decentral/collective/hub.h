@@ -25,7 +25,7 @@ void hub_abort(struct hub *h, const char *why);
 int hub_run(int size, const char *flag, int (*work)(void *ctx, struct hub *hub, int rank), void *ctx);
 
 // Of processes: at most so many, and the bytes of shared memory, all zeros to begin with, that they meet in. Its first bytes
-// are a struct last_word (shared/launch/last_word.h), in which also their launcher says why all must end.
+// are a struct last_word (decentral/collective/last_word.h).
 #define HUB_PROCESSES_MAX 1024
 size_t hub_bytes(int size);
 // This process is the rank from now on. A thread of its own tells the others that it lives when they ask. NULL after

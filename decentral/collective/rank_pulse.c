@@ -1,6 +1,5 @@
 #include "decentral/collective/rank_pulse.h"
 
-#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -38,7 +37,6 @@ struct rank_pulse {
     pthread_t thread;
     atomic_bool ending;
     struct last_word own, *end;  // own: where ranks share none
-    atomic_bool loses;           // this process has given up a rank
     pthread_mutex_t lock;        // guards what follows
     bool waits;                  // the main thread, beside the device, for others
     double since_s, until_s;     // others are asked from .. to
@@ -85,19 +83,12 @@ void rank_pulse_heard(struct rank_pulse *p, int from, const struct pulse_word *w
     if (word->kind == PULSE_END) {
         char why[sizeof word->why];
         snprintf(why, sizeof why, "%.*s", (int)sizeof why - 1, word->why);
-        if (word->lost) atomic_store(&p->end->lost, true);
-        (void)last_word_say(p->end, why);
+        if (last_word_take(p->end)) last_word_say(p->end, why);
     }
     pthread_mutex_lock(&p->lock);
     if (word->kind == PULSE_ASK) p->ranks[from].wants = true;
     if (word->kind == PULSE_TELL && word->at >= 0 && word->at <= DEV_HOST_WORKS)
         note_answer(p, from, (enum dev_work)word->at);
-    pthread_mutex_unlock(&p->lock);
-}
-
-void rank_pulse_stopped(struct rank_pulse *p, int rank) {
-    pthread_mutex_lock(&p->lock);
-    p->ranks[rank].answered_s = p->ranks[rank].worked_s = -INFINITY;
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -267,17 +258,13 @@ bool rank_pulse_in_vain(struct rank_pulse *p, struct pulse_wait *w, char *why, s
 
 // ---------------------------------------------------------------- the end
 void rank_pulse_end(struct rank_pulse *p, const char *why, bool lost) {
-    struct pulse_word word = {.kind = PULSE_END, .lost = lost};
-    bool loses = lost && !atomic_exchange(&p->loses, true);
-    if (lost) atomic_store(&p->end->lost, true);
-    bool first = last_word_say(p->end, why);
+    struct pulse_word word = {.kind = PULSE_END};
+    bool first = last_word_take(p->end);
+    if (lost) stop_run_lost(first ? why : NULL);
+    if (!first) return;
+    last_word_say(p->end, why);
     snprintf(word.why, sizeof word.why, "%s", why);
-    if (first && p->end == &p->own && p->ways) say_to_all(p, &word);
-    if (loses) stop_run_lost(first ? why : NULL);
+    if (p->end == &p->own && p->ways) say_to_all(p, &word);
 }
 
-const char *rank_pulse_ended(struct rank_pulse *p) {
-    const char *why = last_word(p->end);
-    if (why && atomic_load(&p->end->lost) && !atomic_load(&p->loses)) stop_run_lost(NULL);
-    return why;
-}
+const char *rank_pulse_ended(struct rank_pulse *p) { return last_word(p->end); }

@@ -12,7 +12,7 @@
 // calls differ or a rank is stuck. A process that stood still itself (Ctrl-Z, no core for a while) does not take that time for
 // the others' silence: its thread's clock stands meanwhile (shared/time/turn_clock.h).
 //
-// The end, once one has said it, is everybody's: all their waits end with its words (shared/launch/last_word.h).
+// The end, once one has said it, is everybody's: all their waits end with its words (decentral/collective/last_word.h).
 //
 // Threads   rank_pulse_start, _stop: the main thread, while the engine moves messages. The rest: any.
 #ifndef STARRING_DECENTRAL_COLLECTIVE_RANK_PULSE_H
@@ -20,7 +20,7 @@
 
 #include <stddef.h>
 
-#include "shared/launch/last_word.h"
+#include "decentral/collective/last_word.h"
 
 struct device;
 struct rank_pulse;
@@ -30,8 +30,7 @@ enum pulse_kind { PULSE_ASK, PULSE_TELL, PULSE_END, PULSE_KINDS };
 struct pulse_word {
     char kind;      // enum pulse_kind
     char at;        // of the first two, what the sender is at (enum dev_work)
-    char lost;      // of PULSE_END: a rank is given up
-    char why[253];  // the same
+    char why[254];  // of PULSE_END
 };
 
 // How an engine carries them. The pulse's thread alone calls them, but for wake, and for send of PULSE_END.
@@ -62,8 +61,6 @@ struct rank_pulse *rank_pulse_start(int rank, int size, const struct pulse_ways 
 void rank_pulse_stop(struct rank_pulse **p);
 // A word has come. None of these is no word.
 void rank_pulse_heard(struct rank_pulse *p, int from, const struct pulse_word *word);
-// A signal has stopped the rank, as its launcher sees: it neither lives nor is at work.
-void rank_pulse_stopped(struct rank_pulse *p, int rank);
 // The device that a rank of this process computes on from now on; NULL: none any more. Until it is told, the rank is at work: on
 // its way.
 void rank_pulse_computes(struct rank_pulse *p, int rank, struct device *dev);
@@ -73,11 +70,10 @@ void rank_pulse_waits(struct rank_pulse *p, bool waits);
 // true, which ranks did not come, for people.
 bool rank_pulse_in_vain(struct rank_pulse *p, struct pulse_wait *w, char *why, size_t why_bytes);
 
-// All ranks end, unless one has said so before. lost: a rank is given up. Where the run may be started again this process says why
-// and ends here.
+// All ranks end, unless one has said so before. lost: a rank is given up. Where the run may be started again this process ends here
+// (stop_run_lost), and the first says why, to its launcher alone, which ends the others.
 void rank_pulse_end(struct rank_pulse *p, const char *why, bool lost);
-// Why all end, which stays; NULL: they go on. Where another one has given up a rank, and the run may be started again, this process
-// ends here.
+// Why all end, which stays; NULL: they go on.
 const char *rank_pulse_ended(struct rank_pulse *p);
 
 #endif

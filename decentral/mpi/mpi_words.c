@@ -39,7 +39,7 @@ static void look(void *ctx, struct rank_pulse *p) {
 // Short enough for MPI to send at once, before the receiver takes part.
 static bool send_word(void *ctx, int to, const struct pulse_word *word) {
     struct mpi_words *w = ctx;
-    int bytes = word->kind == PULSE_END ? sizeof *word : offsetof(struct pulse_word, lost);
+    int bytes = word->kind == PULSE_END ? sizeof *word : offsetof(struct pulse_word, why);
     struct pulse_word *out = &w->out_word[(int)word->kind][to];
     MPI_Request *request = &w->out[(int)word->kind][to];
     if (!is_free(request)) return false;

@@ -13,7 +13,6 @@
 #include "ps/bench/bench_roles.h"
 #include "shared/core/error.h"
 #include "shared/fabric/job_key.h"
-#include "shared/fabric/rank_env.h"
 #include "shared/launch/launch.h"
 
 #define START_NS      2000000  // until everyone who is told to start then has heard of it
@@ -348,7 +347,6 @@ int bench_measure_row(const struct bench_request *q, struct bench_row *row, int 
     char *program = job_key_hand_down() ? NULL : launch_self();
     if (!program) return EXIT_RUN_FAILED;
     m.team = xcalloc(1, sizeof *m.team);
-    rank_env_supervise();
     *m.team = (struct bench_team){.program = program,
                                   .launcher = launcher_create(&(struct launch_options){.grace_s = GRACE_S})};
     int rc = start_all(&m);

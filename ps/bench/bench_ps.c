@@ -10,7 +10,6 @@
 #include "shared/core/error.h"
 #include "shared/core/json.h"
 #include "shared/core/text.h"
-#include "shared/fabric/rank_env.h"
 #include "shared/launch/launch.h"
 #include "shared/memory/memory_limits.h"
 #include "shared/report/figure.h"
@@ -208,7 +207,6 @@ static int compile(const char *source, const char *program) {
     char *dir = xasprintf("%.*s", (int)(strrchr(program, '/') - program), program);
     char *const argv[] = {"sh", "-c", (char *)script, "sh", (char *)source, dir, NULL};
     struct launch_child child = {.role = "compiler", .rank = -1, .program = "/bin/sh", .argv = argv};
-    rank_env_supervise();
     struct launcher *l = launcher_create(&o);
     int status = launcher_start(l, &child) ? EXIT_RUN_FAILED : launcher_wait(l);
     launcher_destroy(&l);

@@ -151,22 +151,14 @@ static void ends(void *ctx, const char *why) {
 }
 
 // ---------------------------------------------------------------- launchers
-static void say_verdict(struct scheduler *s, const struct verdict *v) {
-    char name[MEET_NAME_MAX];
-    snprintf(name, sizeof name, VERDICT_SAID, s->said++);
-    rendezvous_put(s->o->meet, name, v, sizeof *v);
-}
-
 static void hear_launcher(struct scheduler *s, int rank, const struct member_news *n) {
     struct death d;
     if (!strcmp(n->word, VERDICT_DONE) && n->bytes == 1 && rank == 0) s->childless = *(const char *)n->data;
-    if (strcmp(n->word, VERDICT_DEAD) != 0 || n->bytes != sizeof d) return;
-    memcpy(&d, n->data, sizeof d);
-    d.name[sizeof d.name - 1] = d.why[sizeof d.why - 1] = 0;
+    if (!verdict_death(n, &d)) return;
     bool ended = scheduler_core_error(s->core)[0];
     struct verdict v = scheduler_core_dead(s->core, &d, moment(s));
     s->told = s->told || (v.kind == VERDICT_ENDS && !ended);
-    say_verdict(s, &v);
+    verdict_say(s->o->meet, &s->said, &v);
 }
 
 // ---------------------------------------------------------------- what comes
@@ -342,7 +334,8 @@ static int starts(void *ctx, const struct epochs *e, struct start_point *out, ch
     if (b && b->e.job == e->job) {
         *out = b->out;
         memcpy(error, b->error, WIRE_TEXT_MAX);
-        if (!b->rc && s->o->launched) say_verdict(s, &(struct verdict){.kind = VERDICT_BEGINS});
+        if (!b->rc && s->o->launched)
+            verdict_say(s->o->meet, &s->said, &(struct verdict){.kind = VERDICT_BEGINS});
         return b->rc;
     }
     if (!b) b = s->beginning = xcalloc(1, sizeof *b);
@@ -357,9 +350,10 @@ static uint64_t next_job(void *ctx) {
 }
 
 static void say_lost(void *ctx, int pid, const char *name) {
+    struct scheduler *s = ctx;
     struct verdict v = {.kind = VERDICT_LOST, .pid = pid};
     snprintf(v.name, sizeof v.name, "%s", name);
-    say_verdict(ctx, &v);
+    verdict_say(s->o->meet, &s->said, &v);
 }
 
 struct noting {
@@ -546,7 +540,7 @@ int ps_scheduler_run(const struct ps_role_options *o) {
             apart(&s, trace_end);
             rc = s.found;
         }
-        if (rc == 0 && o->launched) say_verdict(&s, &(struct verdict){.kind = VERDICT_OVER});
+        if (rc == 0 && o->launched) verdict_say(o->meet, &s.said, &(struct verdict){.kind = VERDICT_OVER});
     }
     if (s.files) wait_for(&s, background_asked(s.files));
     background_destroy(&s.files);

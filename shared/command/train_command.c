@@ -271,7 +271,7 @@ static int live(struct run *r, const struct cli_args *args, int argc, char **arg
         v->resume = latest;
         v->resume_weights_only = false;
     }
-    if (r->life && c->recovery.restart) stop_run_restarts();
+    if (r->life && c->recovery.restart) stop_run_restarts(run_go, r);
     bool lacking = !dry && c->row->check_machine && c->row->check_machine(c);
     if (dry || !becomes) return train(r, args, lacking, argc, argv);
     // Errors of model and data are said here, once, and not by ranks that mpirun ends one by one.

@@ -15,6 +15,7 @@
 #define LAUNCHER    "STARRING_LAUNCHER"  // the launcher's process
 #define OWN_RANK    "STARRING_RANK"
 #define OWN_SIZE    "STARRING_RANKS"
+#define OWN_MEMORY  "STARRING_MEMORY"
 #define OWN_MEETING "STARRING_MEETING"
 
 #define MASTER_PORT 29500  // torchrun's own, where nobody says another
@@ -210,7 +211,7 @@ static int check_unread(const struct rank_variables *half, bool alone) {
 int rank_env_read(struct rank_env *e) {
     const char *tasks = getenv("SLURM_STEP_ID") ? NULL : getenv("SLURM_NTASKS");
     const struct rank_env none = {
-        .by = "nobody", .size = 1, .meeting = -1, .batch = tasks && strtol(tasks, NULL, 10) > 1};
+        .by = "nobody", .size = 1, .memory = -1, .batch = tasks && strtol(tasks, NULL, 10) > 1};
     const struct rank_variables *half = NULL;
     bool alone = false;
     *e = none;
@@ -228,7 +229,7 @@ int rank_env_read(struct rank_env *e) {
         e->kind = v->kind;
         e->by = v->by;
         if (v->kind == RANK_ENV_SLURM) e->local_size = slurm_local_size();
-        if (v->kind == RANK_ENV_OWN && read_count(OWN_MEETING, 0, &e->meeting)) return -1;
+        if (v->kind == RANK_ENV_OWN && getenv(OWN_MEMORY) && read_count(OWN_MEMORY, 0, &e->memory)) return -1;
         // srun --mpi=pmix gives Open MPI its address book; plain srun does not, nor --mpi=pmi2 to every Open MPI.
         e->mpi_ready = v->kind == RANK_ENV_MPIRUN || (v->kind == RANK_ENV_SLURM && getenv("PMIX_RANK"));
         // One rank alone is an ordinary run, unless mpirun started it and waits for its MPI_Finalize. Another launcher may
@@ -246,7 +247,7 @@ int rank_env_read(struct rank_env *e) {
 struct rank_env rank_env_told(const struct rank_env *e, enum launch_kind told) {
     bool stays =
         told == LAUNCH_DEFAULT || e->kind == RANK_ENV_OWN || (launch_rows[told].by_others && e->mpi_ready);
-    return stays ? *e : (struct rank_env){.by = "nobody", .size = 1, .meeting = -1};
+    return stays ? *e : (struct rank_env){.by = "nobody", .size = 1, .memory = -1};
 }
 
 int rank_env_group(const struct rank_env *e, int workers) {
@@ -265,25 +266,22 @@ bool rank_env_supervised(void) {
     return launcher && atoi(launcher) == (int)getppid();
 }
 
-void rank_env_give(int rank, int size, int meeting) {
-    const struct {
-        const char *name;
-        int value;
-    } all[] = {{OWN_RANK, rank}, {OWN_SIZE, size}, {OWN_MEETING, meeting}};
-    for (size_t i = rank < 0 ? 2 : 0; i < sizeof all / sizeof *all; i++) {
+static const char *const own[] = {OWN_MEETING, OWN_RANK, OWN_SIZE, OWN_MEMORY};
+
+void rank_env_give(int port, int rank, int size, int memory) {
+    const int values[] = {port, rank, size, memory};
+    for (size_t i = 0; i < sizeof own / sizeof *own && values[i] >= 0; i++) {
         char text[16];
-        snprintf(text, sizeof text, "%d", all[i].value);
-        setenv(all[i].name, text, 1);
+        snprintf(text, sizeof text, "%d", values[i]);
+        setenv(own[i], text, 1);
     }
 }
 
 int rank_env_meeting(void) {
-    int fd = -1;
-    return rank_env_supervised() && getenv(OWN_MEETING) && !read_count(OWN_MEETING, 0, &fd) ? fd : -1;
+    int port = 0;
+    return rank_env_supervised() && getenv(OWN_MEETING) && !read_count(OWN_MEETING, 0, &port) ? port : 0;
 }
 
 void rank_env_take_back(void) {
-    unsetenv(OWN_RANK);
-    unsetenv(OWN_SIZE);
-    unsetenv(OWN_MEETING);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) unsetenv(own[i]);
 }

@@ -51,8 +51,8 @@ struct rank_env {
     bool mpi_ready;  // MPI_Init of this process will find its peers
     char host[256];  // where the ranks meet; "": it is not known
     int port;
-    bool batch;   // a batch script of several tasks, none of which runs here
-    int meeting;  // of the own launcher: the descriptor of the memory that the ranks share; else -1
+    bool batch;  // a batch script of several tasks, none of which runs here
+    int memory;  // of the own launcher, if it gave one: the descriptor of what the ranks share; else -1
 };
 
 // 0 (kind NONE: not a rank of many), or -1 after naming the variable that makes no sense.
@@ -68,10 +68,10 @@ int rank_env_group(const struct rank_env *e, int workers);
 // The launcher, before it starts children: they will know it.
 void rank_env_supervise(void);
 bool rank_env_supervised(void);  // whether a launcher watches over this process
-// For the children that are started until it is taken back: they are that rank; rank -1: the whole run, of which only the
-// descriptor of the memory is told.
-void rank_env_give(int rank, int size, int meeting);
-int rank_env_meeting(void);  // of a launcher's child; else -1
+// For the children that are started until it is taken back: at which port of this machine their launcher's meeting is (0: there
+// is none), and that they are that rank; rank -1: the whole run, which is told no more. memory: -1: none.
+void rank_env_give(int port, int rank, int size, int memory);
+int rank_env_meeting(void);  // the port, of a launcher's child; else 0
 void rank_env_take_back(void);
 
 #endif

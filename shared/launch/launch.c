@@ -15,12 +15,15 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/core/output.h"
 #include "shared/core/proc_look.h"
-#include "shared/launch/last_word.h"
+#include "shared/fabric/rank_env.h"
 #include "shared/launch/stop.h"
 #include "shared/time/turn_clock.h"
 
 #define WAKE_MS           100   // how often the clock is looked at when no signal comes
+#define ASKED_MS          5     // and where a verdict is waited for
+#define GRACE_MAX_S       5.0   // ranks and roles look at their stop flag many times a second
 #define DESCRIPTORS_FOR_S 10.0  // for so long a child's start waits for a free descriptor
 #define STILL_LOOKS       16    // whether a child is stopped is looked at so often before it is believed
 
@@ -59,7 +62,6 @@ struct launcher {
     double looked_s;          // when it looked last whether children are stopped
     double ended_s;           // since when one that has ended well is seen; 0: there is none
     bool anew;                // all are being ended, to be started again
-    struct last_word *word;   // NULL: nobody hears it
     sigset_t signals, before;
 };
 
@@ -67,6 +69,7 @@ struct launcher {
 struct launcher *launcher_create(const struct launch_options *o) {
     struct launcher *l = xcalloc(1, sizeof *l);
     l->o = *o;
+    rank_env_supervise();
     l->start_s = now_seconds();
     l->turns = (struct turn_clock){.lost_s = o->still_s, .pause_s = WAKE_MS * 1e-3};
     sigemptyset(&l->signals);
@@ -202,7 +205,6 @@ static void start_those_that_ended_well(struct launcher *l) {
 }
 
 static void end_job(struct launcher *l, const char *why, const char *text, const char *reason) {
-    if (l->word) last_word_say(l->word, why);
     l->status = l->interrupted_by ? 128 + l->interrupted_by : EXIT_RUN_FAILED;
     if (l->o.together && l->interrupted_by)
         error_take_over(why);  // the caller has one message of both
@@ -215,7 +217,7 @@ static void end_job(struct launcher *l, const char *why, const char *text, const
 // All children that live together are gone, one of them by a death after which they are started again.
 static void begin_anew(struct launcher *l) {
     l->anew = false;
-    if (!l->interrupted_by && !l->o.deaths.anew(l->o.deaths.ctx)) return;
+    if (!l->interrupted_by && !l->o.start(l->o.ctx)) return;
     l->status = l->interrupted_by ? 128 + l->interrupted_by : EXIT_RUN_FAILED;
     end_rest(l);
 }
@@ -290,24 +292,25 @@ static bool waits_for_verdict(const struct launcher *l) {
     return false;
 }
 
-static void died(struct launcher *l, struct child *child, pid_t pid, const char *why, const char *text) {
+// A child, or the process that it speaks for, was killed, or it has given up a rank.
+static void child_died(struct launcher *l, struct child *child, pid_t pid, int status) {
+    char text[96], why[192];
+    const char *of = WIFSIGNALED(status) ? "" : "a rank of ";
+    int number = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) - 128;
+    when(l, text, sizeof text);
+    if (number < 0)
+        snprintf(why, sizeof why, "%s (pid %d) gave up a rank and ended", child->name, (int)pid);
+    else if (child->still)
+        snprintf(why, sizeof why, "%s%s (pid %d) " GAVE_NO_SIGN, of, child->name, (int)pid);
+    else
+        snprintf(why, sizeof why, "%s%s (pid %d) was killed by signal %d (%s)", of, child->name, (int)pid,
+                 number, strsignal(number));
     // The others have nothing to say: they wait for it, or soon would. Before they hear of it and say it as well:
     if (l->o.together) signal_all(l, SIGKILL);
     if (l->o.deaths.tell)
         tell(l, child, pid, why, text);
     else
         end_job(l, why, text, "");
-}
-
-static void child_killed(struct launcher *l, struct child *child, pid_t pid, int number) {
-    char text[96], why[192];
-    when(l, text, sizeof text);
-    if (child->still)
-        snprintf(why, sizeof why, "%s (pid %d) " GAVE_NO_SIGN, child->name, (int)pid);
-    else
-        snprintf(why, sizeof why, "%s (pid %d) was killed by signal %d (%s)", child->name, (int)pid, number,
-                 strsignal(number));
-    died(l, child, pid, why, text);
 }
 
 // It was asked to leave, and did not belong to a step that it could have finished.
@@ -326,9 +329,10 @@ static void child_left(struct launcher *l, struct child *child, pid_t pid) {
         l->status = 128 + l->interrupted_by;
 }
 
-// A child, or the process that it speaks for.
+// A child, or the process that it speaks for; or it has given up another one.
 static bool was_killed(const struct launcher *l, int status) {
-    return WIFSIGNALED(status) || (l->o.speaks_for_others && WEXITSTATUS(status) > 128);
+    int of_others = l->o.speaks_for_others && WEXITSTATUS(status) > 128;
+    return WIFSIGNALED(status) || (l->o.together && (of_others || WEXITSTATUS(status) == EXIT_RUN_LOST));
 }
 
 static void child_ended(struct launcher *l, struct child *child, int status) {
@@ -354,25 +358,12 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
         if (l->o.together && WIFSIGNALED(status)) signal_all(l, SIGKILL);
         return;
     }
-    if (WIFSIGNALED(status)) {
-        child_killed(l, child, pid, WTERMSIG(status));
+    if (was_killed(l, status)) {
+        child_died(l, child, pid, status);
         return;
     }
-    char text[96], why[192];
+    char text[96];
     when(l, text, sizeof text);
-    int number = WEXITSTATUS(status) - 128;
-    bool lost = WEXITSTATUS(status) == EXIT_RUN_LOST;
-    if (l->o.together && (lost || was_killed(l, status))) {
-        if (lost)
-            snprintf(why, sizeof why, "%s (pid %d) gave up a rank and ended", child->name, (int)pid);
-        else if (child->still)
-            snprintf(why, sizeof why, "a rank of %s (pid %d) " GAVE_NO_SIGN, child->name, (int)pid);
-        else
-            snprintf(why, sizeof why, "a rank of %s (pid %d) was killed by signal %d (%s)", child->name,
-                     (int)pid, number, strsignal(number));
-        died(l, child, pid, why, text);
-        return;
-    }
     if (child->replaced) {
         warn("%s (pid %d) ended with exit status %d %s: the others go on without it", child->name, (int)pid,
              WEXITSTATUS(status), text);
@@ -381,10 +372,8 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
     l->status = l->interrupted_by                   ? 128 + l->interrupted_by
                 : WEXITSTATUS(status) == EXIT_USAGE ? EXIT_USAGE
                                                     : EXIT_RUN_FAILED;
-    snprintf(why, sizeof why, "%s (pid %d) ended with exit status %d", child->name, (int)pid,
-             WEXITSTATUS(status));
-    if (l->word) last_word_say(l->word, why);
-    fail("%s %s%s", why, text, l->count > 1 ? ": ending the other processes of the job" : "");
+    fail("%s (pid %d) ended with exit status %d %s%s", child->name, (int)pid, WEXITSTATUS(status), text,
+         l->count > 1 ? ": ending the other processes of the job" : "");
     end_rest(l);
 }
 
@@ -417,8 +406,6 @@ static void follow_orderly(struct launcher *l) {
     if (!l->kill_at_s) l->status = 128 + l->interrupted_by;
     end_rest(l);
 }
-
-void launcher_tell(struct launcher *l, struct last_word *word) { l->word = word; }
 
 // What has been decided; what others know, and that this launcher has its children ended.
 static void look_outside(struct launcher *l) {
@@ -457,7 +444,6 @@ static void watch_rest(struct launcher *l) {
     double now = turn_clock_turn(&l->turns, now_seconds()), most_s = l->o.still_s;
     if (most_s <= 0 || now - l->looked_s < most_s / STILL_LOOKS) return;
     bool any = l->o.together;
-    int stopped = 0;
     for (int i = 0; i < l->count; i++) any = any || l->children[i].ended_well;
     if (!any || !l->ended_s) l->ended_s = any ? now : 0;
     l->looked_s = now;
@@ -466,7 +452,6 @@ static void watch_rest(struct launcher *l) {
         if (!child->pid) continue;
         pid_t still = stopped_of(l, child);
         if (!child->moved_s || !still) child->moved_s = now;
-        if (now - child->moved_s > 0.5 * most_s) stopped = 1 + child->rank;
         if (now - l->ended_s > most_s && child->moved_s == now && !child->waited_for && !l->o.together) {
             info("waiting for %s (pid %d), which has not ended, while others have", child->name,
                  (int)child->pid);
@@ -480,7 +465,6 @@ static void watch_rest(struct launcher *l) {
         kill(still, SIGKILL);
         child->moved_s = 0;
     }
-    if (l->word) atomic_store(&l->word->stopped, stopped);
 }
 
 static void interrupt(struct launcher *l, int number) {
@@ -567,7 +551,8 @@ static bool works_beside(const struct launcher *l) {
 }
 
 int launcher_wait(struct launcher *l) {
-    while (l->running || l->anew || waits_for_verdict(l) || works_beside(l)) watch(l, WAKE_MS);
+    while (l->running || l->anew || waits_for_verdict(l) || works_beside(l))
+        watch(l, waits_for_verdict(l) ? ASKED_MS : WAKE_MS);
     return l->status;
 }
 
@@ -591,6 +576,23 @@ void launcher_destroy(struct launcher **pl) {
     free(l->children);
     free(l);
     *pl = NULL;
+}
+
+int launch_run(struct launch_options o, double deadline_s, const char *behind, struct launcher **launcher,
+               int *interrupted_by) {
+    o.grace_s = deadline_s < GRACE_MAX_S ? deadline_s : GRACE_MAX_S;
+    fflush(NULL);
+    stop_answers(behind);
+    *launcher = launcher_create(&o);
+    output_apart_begin();  // a thread that takes no signals, as all of them from here on
+    if (o.start(o.ctx)) launcher_end_all(*launcher);
+    int status = launcher_wait(*launcher);
+    if (status) o.outside(o.ctx, error_last());
+    *interrupted_by = launcher_interrupted(*launcher);
+    if (*interrupted_by) signal(SIGINT, SIG_IGN);
+    output_apart_end();
+    launcher_destroy(launcher);
+    return status;
 }
 
 char *launch_self(void) {

@@ -29,7 +29,6 @@
 #include "shared/launch/verdict.h"
 
 struct launcher;
-struct last_word;
 
 // Of children whose deaths somebody else decides about (verdict.h).
 struct launch_deaths {
@@ -37,8 +36,6 @@ struct launch_deaths {
     void (*tell)(void *ctx, const struct death *d);
     // Writes his next decision, about a child or for all; asked many times a second. False: there is none.
     bool (*hear)(void *ctx, struct verdict *out);
-    int (*anew)(
-        void *ctx);  // children that live together are gone: starts them again. 0, or -1 after logging
     void *ctx;
 };
 
@@ -58,6 +55,8 @@ struct launch_options {
     // grace where the job is ended. NULL: there is none.
     int (*beside)(void *ctx);
     struct launch_deaths deaths;
+    // Starts all children; those that live together again when they are gone, as is decided. 0, or -1 after logging.
+    int (*start)(void *ctx);
     void *ctx;
 };
 
@@ -72,6 +71,12 @@ struct launch_child {
     int input_fd, output_fd;  // its standard two; 0: this process's
 };
 
+// The whole of a run: o.start, until all have ended, and o.outside hears why where they have failed. The grace is the deadline, or less.
+// behind: stop_answers'. *launcher: from launch_options.start on, until this returns. *interrupted_by: SIGINT, SIGTERM or 0. Returns the
+// exit status; one Ctrl-C more does not cut short what is written of the run then.
+int launch_run(struct launch_options o, double deadline_s, const char *behind, struct launcher **launcher,
+               int *interrupted_by);
+
 struct launcher *launcher_create(const struct launch_options *o);
 int launcher_start(struct launcher *l, const struct launch_child *c);  // 0, or -1 after logging
 
@@ -79,9 +84,6 @@ int launcher_start(struct launcher *l, const struct launch_child *c);  // 0, or 
 // `deadline_s` passes, the writer closes it, a child dies, or Ctrl-C comes. The caller then waits. The only child, silent for
 // that long, is waited for on, unless a signal has stopped it.
 int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line, int size);
-
-// Where children look for the reason why all end; NULL: nowhere. From now on it is said there.
-void launcher_tell(struct launcher *l, struct last_word *word);
 
 // The job's exit status: 0 when every child ended with 0; 2 when the first that failed ended with 2
 // (configuration); 128 + signal when they did not because of Ctrl-C or SIGTERM; else 1.

@@ -1,24 +1,22 @@
 #include "shared/launch/launch_ranks.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
 #include "shared/core/error.h"
-#include "shared/core/output.h"
 #include "shared/core/segment.h"
 #include "shared/core/topology_row.h"
-#include "shared/launch/last_word.h"
+#include "shared/fabric/job_key.h"
+#include "shared/fabric/peer.h"
 #include "shared/launch/launch.h"
 #include "shared/launch/stop.h"
 #include "shared/report/history.h"
 #include "shared/report/metrics.h"
 #include "shared/state/checkpoint.h"
 
-#define GRACE_MAX_S 5.0
-#define OWN_WORDS   6
+#define OWN_WORDS 6
 
 struct ranks {
     struct run *r;
@@ -27,12 +25,15 @@ struct ranks {
     const struct launch_row *row;
     int count;  // of processes to start
     struct launcher *launcher;
-    struct segment memory;  // that they meet in, and leave their last word in
+    struct segment memory;       // of ranks that share one
+    struct rendezvous *meet;     // of all
+    char failed[MEET_TEXT_MAX];  // why the first says it has
     char *program;
     int life;
     struct restarts restarts;
-    char why[192];           // the last death
-    struct verdict verdict;  // after it; its pid 0: it is heard
+    char why[192];  // the last death
+    struct verdicts verdicts;
+    int said;  // verdicts
 };
 
 bool launch_ranks_needed(const struct run *r) {
@@ -56,12 +57,12 @@ static int start_one(struct ranks *s, int rank) {
     argv[n++] = "--out";  // before the given words, which may end in "--", and name it again
     argv[n++] = c->out;
     for (int i = 0; i < s->argc; i++) argv[n++] = s->argv[i];
-    rank_env_give(s->row->one_each ? rank : -1, s->count, s->memory.fd);
+    rank_env_give(rendezvous_port(s->meet), s->row->one_each ? rank : -1, s->count, s->memory.fd);
     int rc = launcher_start(s->launcher, &(struct launch_child){.role = s->row->child,
                                                                 .rank = s->row->one_each ? rank : -1,
                                                                 .program = s->program,
                                                                 .argv = argv,
-                                                                .keep_fd = s->memory.fd,
+                                                                .keep_fd = s->memory.base ? s->memory.fd : 0,
                                                                 .apart = s->row->by_others,
                                                                 .orderly = true});
     rank_env_take_back();
@@ -69,45 +70,38 @@ static int start_one(struct ranks *s, int rank) {
     return rc;
 }
 
-// The next ranks ignore what those of the life before have left in the memory.
-static int start_all(struct ranks *s) {
-    const struct config *c = s->r->config;
-    size_t bytes = SEGMENT_HEAD + sizeof(struct last_word);
-    segment_close(&s->memory);
-    if (s->row->one_each && c->row->meeting_bytes) bytes = c->row->meeting_bytes(c);
-    if (segment_create(&s->memory, bytes)) return -1;
-    launcher_tell(s->launcher, segment_data(&s->memory));
-    s->life++;
-    for (int i = 0; i < s->count; i++)
-        if (start_one(s, i)) return -1;
-    return 0;
+// A death is all processes', and takes a restart.
+static void decide(struct ranks *s, const struct death *d) {
+    bool again = !d->leaving && restarts_take(&s->restarts);
+    int of = s->restarts.count, left = of - s->restarts.used;
+    struct verdict v = {
+        .kind = again ? VERDICT_ANEW : VERDICT_ENDS, .pid = d->pid, .again = again, .left = left, .of = of};
+    memcpy(v.name, d->name, sizeof v.name);
+    memcpy(s->why, d->why, sizeof s->why);
+    if (!again) snprintf(v.reason, sizeof v.reason, RESTARTS_USED_UP, of);
+    verdict_say(s->meet, &s->said, &v);
+}
+
+// What children of this life say, and to them why they are ended.
+static const char *look_outside(void *ctx, const char *ends) {
+    struct ranks *s = ctx;
+    struct death d;
+    char failed[MEET_NAME_MAX];
+    snprintf(failed, sizeof failed, RUN_WHY, s->life);
+    for (struct member_news n; rendezvous_news(s->meet, &n); free(n.data))
+        if (verdict_death(&n, &d))
+            decide(s, &d);
+        else if (n.kind == MEMBER_SAID && !strcmp(n.word, failed) && !*s->failed)
+            snprintf(s->failed, sizeof s->failed, "%s", (const char *)n.data);
+    if (ends && !rendezvous_ended(s->meet) && !launcher_interrupted(s->launcher))
+        rendezvous_abort(s->meet, *s->failed ? s->failed : ends);
+    return NULL;
 }
 
 static int64_t last_step(void *ctx) { return metrics_last_step(((const struct ranks *)ctx)->r->config->out); }
 
-// A death is all processes', and takes a restart.
-static void decide(void *ctx, const struct death *d) {
-    struct ranks *s = ctx;
-    struct verdict *v = &s->verdict;
-    bool again = !d->leaving && restarts_take(&s->restarts);
-    *v = (struct verdict){.kind = again ? VERDICT_ANEW : VERDICT_ENDS, .pid = d->pid, .again = again};
-    v->of = s->restarts.count;
-    v->left = v->of - s->restarts.used;
-    memcpy(v->name, d->name, sizeof v->name);
-    memcpy(s->why, d->why, sizeof s->why);
-    if (!again) snprintf(v->reason, sizeof v->reason, RESTARTS_USED_UP, v->of);
-}
-
-static bool hear(void *ctx, struct verdict *out) {
-    struct ranks *s = ctx;
-    *out = s->verdict;
-    s->verdict.pid = 0;
-    return out->pid;
-}
-
 // All processes of the life before are gone.
-static int begin_anew(void *ctx) {
-    struct ranks *s = ctx;
+static void note_life(const struct ranks *s) {
     const struct config *c = s->r->config;
     const char *dir = c->out;
     int64_t done = metrics_last_step(dir);
@@ -118,7 +112,7 @@ static int begin_anew(void *ctx) {
     history_add(dir, &(struct history_row){.kind = HISTORY_LIFE,
                                            .step = known ? from + 1 : 0,
                                            .start = history_last_life(dir).start,
-                                           .epoch = (uint32_t)s->life + 1,
+                                           .epoch = (uint32_t)s->life,
                                            .job = s->r->lives,
                                            .restarts = s->restarts.used,
                                            .checkpoint = latest ? latest : c->recovery.resume,
@@ -126,7 +120,19 @@ static int begin_anew(void *ctx) {
                                            .counted = known,
                                            .lost = done > from ? done - from : 0});
     free(latest);
-    return start_all(s);
+}
+
+static int start_all(void *ctx) {
+    struct ranks *s = ctx;
+    const struct config *c = s->r->config;
+    if (s->life++) note_life(s);
+    *s->failed = 0;
+    segment_close(&s->memory);
+    if (s->row->one_each && c->row->meeting_bytes && segment_create(&s->memory, c->row->meeting_bytes(c)))
+        return -1;
+    for (int i = 0; i < s->count; i++)
+        if (start_one(s, i)) return -1;
+    return 0;
 }
 
 // ---------------------------------------------------------------- all of them
@@ -140,33 +146,26 @@ int launch_ranks(struct run *r, int argc, char *const *argv) {
     if (c->recovery.restart &&
         (getrandom(&r->lives, sizeof r->lives, 0) != (ssize_t)sizeof r->lives || !r->lives))
         return fail("no random number"), EXIT_RUN_FAILED;
-    if (!(s.program = launch_self())) return EXIT_RUN_FAILED;
-    if (run_begin(r)) {
+    bool opened =
+        !job_key_hand_down() && (s.program = launch_self()) && (s.meet = run_meeting(0, s.count, 0));
+    if (!opened || run_begin(r)) {
+        rendezvous_close(&s.meet);
         free(s.program);
-        return EXIT_USAGE;
+        return opened ? EXIT_USAGE : EXIT_RUN_FAILED;
     }
-    struct launch_options o = {
-        .grace_s = deadline_s > 0 && deadline_s < GRACE_MAX_S ? deadline_s : GRACE_MAX_S,
-        .still_s = s.row->one_each || s.row->by_others ? deadline_s : 0,
-        .together = true,
-        .speaks_for_others = s.row->by_others,
-        .last_step = last_step,
-        .ctx = &s};
-    if (c->recovery.restart) o.deaths = (struct launch_deaths){decide, hear, begin_anew, &s};
-    fflush(NULL);
-    rank_env_supervise();
-    stop_answers("this step");
-    s.launcher = launcher_create(&o);
-    output_apart_begin();  // a thread that takes no signals, as all of them from here on
-    if (start_all(&s)) launcher_end_all(s.launcher);
-    int status = launcher_wait(s.launcher), number = launcher_interrupted(s.launcher);
-    // All have gone: one Ctrl-C more must not cut short what is written of the run.
-    if (number) signal(SIGINT, SIG_IGN);
-    output_apart_end();
-    launcher_destroy(&s.launcher);
+    struct launch_options o = {.still_s = s.row->one_each || s.row->by_others ? deadline_s : 0,
+                               .together = true,
+                               .speaks_for_others = s.row->by_others,
+                               .last_step = last_step,
+                               .outside = look_outside,
+                               .start = start_all,
+                               .ctx = &s};
+    s.verdicts.meet = s.meet;
+    if (c->recovery.restart) o.deaths = (struct launch_deaths){verdict_ask, verdict_hear, &s.verdicts};
+    int number, status = launch_run(o, deadline_s, "this step", &s.launcher, &number);
     // One that failed has said why, better than its launcher, which knows its exit status alone.
-    const char *why = status && !number && s.memory.base ? last_word(segment_data(&s.memory)) : NULL;
-    if (why && strncmp(error_last(), why, strlen(why)) != 0) error_take_over(why);
+    if (status && !number && *s.failed) error_take_over(s.failed);
+    rendezvous_close(&s.meet);
     segment_close(&s.memory);
     free(s.program);
     return run_end(r, status, number);

@@ -9,7 +9,8 @@
 // are ended at once; with --restart all are started again, from the last checkpoint. One that says itself that it has failed
 // ends the run. So with --restart are local runs and ranks that are threads, of which one child is the whole run, and mpirun.
 //
-// Ranks share a memory without a name: it is gone with the last of them, however they end.
+// This process is the first of a meeting (shared/fabric/peer.h), its children are the others: they say there why they have failed,
+// and hear why all end. Deaths are told there too, and what becomes of the job is decided here (verdict.h).
 #ifndef STARRING_SHARED_LAUNCH_LAUNCH_RANKS_H
 #define STARRING_SHARED_LAUNCH_LAUNCH_RANKS_H
 

@@ -3,14 +3,14 @@
 #include <cjson/cJSON.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "shared/core/error.h"
 #include "shared/core/json.h"
-#include "shared/core/segment.h"
 #include "shared/evaluation/evaluate.h"
+#include "shared/fabric/peer.h"
 #include "shared/launch/closing.h"
-#include "shared/launch/last_word.h"
 #include "shared/launch/stop.h"
 #include "shared/report/history.h"
 #include "shared/report/metrics.h"
@@ -19,6 +19,8 @@
 #include "shared/report/summary.h"
 #include "shared/state/checkpoint.h"
 #include "shared/train/job.h"
+
+#define ENDLESS_S 1e9
 
 // A run that goes on where it was keeps what is written down of it.
 static void begin_history(const struct run *r) {
@@ -161,14 +163,44 @@ int run_end(struct run *r, int status, int number) {
     return status;
 }
 
+// ---------------------------------------------------------------- a launcher and its children
+// Who stands still, or has gone, the launcher sees of its children, and the kernel ends them with it. One that is slow on its
+// way is waited for.
+struct rendezvous *run_meeting(int member, int count, int port) {
+    return rendezvous_open(&(struct rendezvous_options){.host = "127.0.0.1",
+                                                        .port = port,
+                                                        .rank = member,
+                                                        .size = 1,
+                                                        .cast = {{"rank", count}},
+                                                        .first = "the launcher",
+                                                        .anew = true,
+                                                        .deadline_s = ENDLESS_S,
+                                                        .silent_s = ENDLESS_S,
+                                                        .later = member > 0});
+}
+
+int run_come(struct run *r) {
+    int port = rank_env_meeting();
+    if (port) r->meet = run_meeting(1 + r->env.rank, r->env.size, port);
+    return r->meet || !port ? 0 : -1;
+}
+
+// A short run may be over before it was let in.
+void run_go(void *run, const char *failed) {
+    struct run *r = run;
+    char word[MEET_NAME_MAX];
+    bool in = r->meet && !rendezvous_ended(r->meet) && !rendezvous_wait(r->meet, NULL);
+    snprintf(word, sizeof word, RUN_WHY, r->life);
+    if (in && failed) rendezvous_say(r->meet, word, failed, strlen(failed));
+    rendezvous_close(&r->meet);
+}
+
 int run_here(struct run *r, int (*ranks)(void *ctx, const struct job *j), void *ctx) {
     if (r->life) {
         r->job.dir = r->config->out;
         r->job.stop = stop_install_role(true);
-        int status = stop_status(ranks(ctx, &r->job), r->job.stop);
-        struct segment memory;
-        if (status && rank_env_meeting() >= 0 && !segment_adopt(&memory, rank_env_meeting()))
-            last_word_say(segment_data(&memory), error_last());
+        int status = run_come(r) ? EXIT_RUN_FAILED : stop_status(ranks(ctx, &r->job), r->job.stop);
+        run_go(r, status ? error_last() : NULL);
         return status;
     }
     if (run_begin(r)) return EXIT_USAGE;

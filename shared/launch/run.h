@@ -15,8 +15,9 @@ struct run {
     struct job job;
     struct rank_env env;                    // how this process was started
     int (*tell)(char *text, size_t bytes);  // topology_table's
-    struct rendezvous
-        *meet;  // of the ranks that others have started (joined.h), from run_join to run_leave; else NULL
+    // Of the ranks that others have started (joined.h), from run_join to run_leave; of a launcher and its child, from run_come to
+    // run_go; else NULL.
+    struct rendezvous *meet;
     bool
         apart;  // such a rank does not see rank 0's directory: config.out is a folder of its own (rank_files.h)
     bool force;      // an earlier run in the directory may go
@@ -28,6 +29,13 @@ struct run {
 bool run_is_over(const struct run *r);
 // Says so, evaluates what still waits, and shows the closing table. The program's exit status.
 int run_show(struct run *r);
+
+// The meeting of a launcher, member 0, and its `count` children, the cast "rank". port: 0, of the launcher: any. NULL after logging.
+struct rendezvous *run_meeting(int member, int count, int port);
+#define RUN_WHY "failed/%d"  // a child's word, with its life: why it has
+// A child comes there. It does not wait. 0, or -1 after logging.
+int run_come(struct run *r);
+void run_go(void *run, const char *failed);  // why; NULL: it has not
 
 // Before any rank is started. 0, or -1 after logging.
 int run_begin(struct run *r);

@@ -14,7 +14,8 @@
 // The variables of the program that are not handed around: a signal handler is given nothing else.
 static _Atomic int stop_signal;
 static _Atomic int stop_launcher;
-static _Atomic bool stop_restarts;
+static void (*_Atomic stop_says)(void *ctx, const char *why);
+static void *stop_sayer;
 static _Atomic double stop_first_int_s, stop_first_term_s;  // 0: it has not come
 static char stop_words[2][128];                             // the answer to SIGINT, to SIGTERM; "": none
 static _Atomic bool stop_answered;
@@ -56,11 +57,18 @@ static void on_launcher_signal(int number, siginfo_t *info, void *context) {
     if (info->si_pid == stop_launcher) stop_signal = number;
 }
 
-void stop_run_restarts(void) { stop_restarts = true; }
+void stop_run_restarts(void (*say)(void *ctx, const char *why), void *ctx) {
+    stop_sayer = ctx;
+    stop_says = say;
+}
 
 void stop_run_lost(const char *why) {
-    if (!stop_restarts) return;
+    static atomic_bool said;
+    if (!stop_says) return;
+    while (!why && said) pause();  // by another thread of this process
+    said = true;
     if (why) fail("%s", why);
+    if (why) stop_says(stop_sayer, why);
     _exit(EXIT_RUN_LOST);  // the thread that is lost may never end
 }
 

@@ -27,11 +27,12 @@ void stop_answer(int number);  // async-signal-safe; does nothing when it is cal
 // one.
 const _Atomic int *stop_install_role(bool orderly);
 
-// A rank is given up. Where the run may be started again this process says why (NULL: another one has) and ends here;
+// A rank is given up. Where the run may be started again this process says why (NULL: another one, or thread, has) and ends here;
 // otherwise nothing happens.
 void stop_run_lost(const char *why);
-void stop_run_restarts(void);  // there is one
-#define EXIT_RUN_LOST 3        // for the launcher alone
+// It may: say(ctx, why) is called before that, if there is a why.
+void stop_run_restarts(void (*say)(void *ctx, const char *why), void *ctx);
+#define EXIT_RUN_LOST 3  // for the launcher alone
 
 // The exit status of what returned rc and looked at the flag (NULL: at none): 0, EXIT_RUN_FAILED, or, where a
 // signal was in the way of the end, the shell's 128 + its number.

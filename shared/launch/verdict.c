@@ -18,6 +18,19 @@ void verdict_ask(void *verdicts, const struct death *d) {
     rendezvous_say(((struct verdicts *)verdicts)->meet, VERDICT_DEAD, d, sizeof *d);
 }
 
+bool verdict_death(const struct member_news *n, struct death *out) {
+    if (n->kind != MEMBER_SAID || strcmp(n->word, VERDICT_DEAD) != 0 || n->bytes != sizeof *out) return false;
+    memcpy(out, n->data, sizeof *out);
+    out->name[sizeof out->name - 1] = out->why[sizeof out->why - 1] = 0;
+    return true;
+}
+
+void verdict_say(struct rendezvous *meet, int *said, const struct verdict *v) {
+    char name[MEET_NAME_MAX];
+    snprintf(name, sizeof name, VERDICT_SAID, (*said)++);
+    rendezvous_put(meet, name, v, sizeof *v);
+}
+
 bool verdict_hear(void *verdicts, struct verdict *out) {
     struct verdicts *v = verdicts;
     char name[48];

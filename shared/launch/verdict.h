@@ -1,5 +1,5 @@
 // Deaths go in and verdicts come out: between the launchers of a job, who see their children die, and the one who decides what
-// becomes of the job (a star's scheduler), at its meeting (shared/fabric/peer.h), or who has started ranks that live together (launch_ranks.c). Only the latter counts restarts.
+// becomes of it and counts restarts, at its meeting (shared/fabric/peer.h): a star's scheduler, or a ring's launcher (launch_ranks.c).
 #ifndef STARRING_SHARED_LAUNCH_VERDICT_H
 #define STARRING_SHARED_LAUNCH_VERDICT_H
 
@@ -26,10 +26,10 @@ struct death {
     char why[192];  // in words, beginning with the name
 };
 
-// What a launcher says to the scheduler's process, and under which names that puts verdicts, K = 0, 1, ..
+// What a launcher says to the process of who decides, and under which names that puts verdicts, K = 0, 1, ..
 #define VERDICT_DEAD "dead"  // a struct death
 #define VERDICT_DONE "done"  // a byte: 1: no child of this launcher is left; 0: one has been started again
-#define VERDICT_SAID "star/said/%d"  // a struct verdict
+#define VERDICT_SAID "launch/said/%d"  // a struct verdict
 
 enum verdict_kind {
     VERDICT_WITHOUT,  // the others go on
@@ -63,5 +63,10 @@ void verdict_ask(void *verdicts, const struct death *d);
 // What has been decided since. False: nothing more.
 bool verdict_hear(void *verdicts, struct verdict *out);
 void verdict_done(struct verdicts *v);  // no child is left, until a verdict starts one again
+
+// ---------------------------------------------------------------- who decides
+struct member_news;
+bool verdict_death(const struct member_news *n, struct death *out);             // whether it is one
+void verdict_say(struct rendezvous *meet, int *said, const struct verdict *v);  // said: how many have been
 
 #endif

@@ -422,7 +422,7 @@ static void rank_variables(void **state) {
     assert_int_equal(rank_env_read(&e), 0);
     assert_int_equal(e.kind, RANK_ENV_NONE);
     // The own launcher's are heeded by its children alone, before all others.
-    rank_env_give(1, 2, 9);
+    rank_env_give(7, 1, 2, 9);
     assert_int_equal(rank_env_read(&e), 0);
     assert_int_equal(e.kind, RANK_ENV_NONE);
     char parent[16];
@@ -430,7 +430,8 @@ static void rank_variables(void **state) {
     setenv("STARRING_LAUNCHER", parent, 1);
     assert_int_equal(rank_env_read(&e), 0);
     assert_int_equal(e.kind, RANK_ENV_OWN);
-    assert_true(e.rank == 1 && e.size == 2 && e.local_size == 2 && e.local_rank == 1 && e.meeting == 9);
+    assert_true(e.rank == 1 && e.size == 2 && e.local_size == 2 && e.local_rank == 1 && e.memory == 9 &&
+                rank_env_meeting() == 7);
     assert_int_equal(rank_env_told(&e, LAUNCH_THREADS).kind, RANK_ENV_OWN);
     forget_ranks();
 }

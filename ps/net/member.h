@@ -61,7 +61,7 @@ int member_anew(const struct ps_role_options *o, const char *why);
 bool member_quoted(const struct ps_role_options *o);
 // lost: what it lacks is a peer: a new epoch may help. The scheduler decides what becomes of the job, unless that has ended.
 void member_failed(const struct ps_role_options *o, const struct ps_identity *id, bool lost, const char *why);
-// How a role's part has ended: rc, of which, where it is not 0 and nobody has asked for it, the scheduler hears why.
+// A role ends with rc, which is returned. Where it has failed, and nobody has asked it to leave, the scheduler hears why.
 int member_left(const struct ps_role_options *o, const struct ps_identity *id, int rc);
 
 uint64_t ps_random_id(void);  // never 0

@@ -141,7 +141,7 @@ static void epoch_begins(struct scheduler_core *c, double now) {
         rounds_destroy(&c->rounds);
         c->rounds = rounds_create(&o, &c->members);
     }
-    // Of workers that have not come: the job goes on without them (begins_without).
+    // The job goes on without the workers that have not come (begins_without).
     struct member_names missing = {.count = 0};
     bool first = !c->epochs.why[0];
     double waited_s = first ? ps_deadline_s(c->o.config) : ps_lost_s(c->o.config);
@@ -434,7 +434,7 @@ static void left(struct scheduler_core *c, int i, double now) {
     m->here = false;
 }
 
-// Of a process that is not here any more nothing counts.
+// Nothing counts of a process that is not here any more.
 static bool is_of(const struct member *m, const struct member_news *n) {
     return m->here && m->incarnation == n->life;
 }
@@ -552,7 +552,7 @@ static int begin(struct scheduler_core *c, double now) {
     for (int i = 0; i < m->workers; i++)
         if (!m->m[i].present) m->m[i].life = 1;  // of the process that is missing: another one's is the next
     for (enum ps_role role = PS_WORKER; role <= PS_SERVER; role++) {
-        // Of workers that come and go each sees whether it is one of those that the epoch begins with.
+        // Each of workers that come and go sees whether it is one of those that the epoch begins with.
         bool all = role == PS_SERVER || ps_elastic(c->o.config);
         struct meeting_start s = start_of(c, all ? m->workers : 0, 1);
         c->o.meeting.starts(c->o.meeting.ctx, role, &s);

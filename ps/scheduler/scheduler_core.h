@@ -33,7 +33,7 @@ const struct epochs *scheduler_core_epochs(const struct scheduler_core *c);
 int scheduler_core_abort(struct scheduler_core *c, const char *why);
 // A step waits for the end of its grace: tick again soon.
 bool scheduler_core_hurry(const struct scheduler_core *c);
-// Whether a member has become slow, or is slow to come , and people are to hear of it, in text.
+// Whether a member has become slow, or is slow to come, and people are to hear of it, in text.
 bool scheduler_core_slow(struct scheduler_core *c, double now, char text[WIRE_TEXT_MAX]);
 // Whether something has happened that people are to hear of, in text; once.
 bool scheduler_core_news(struct scheduler_core *c, char text[WIRE_TEXT_MAX]);

@@ -65,10 +65,9 @@ struct server {
     struct server_buffers *copies;    // (map->count) of keys that are being written; all NULL: none are
     struct keeper *keeper;            // NULL: there are no checkpoints
     struct start_point from;          // known with the roster
-    struct background
-        *reader;           // of the checkpoint that it names; NULL: there is none, or it is not known yet
-    struct key_rows rows;  // of all keys, as it says
-    _Atomic bool loaded;   // it has been read: buffers and rows have what it says
+    struct background *reader;        // of the checkpoint that it names; NULL: there is none (yet)
+    struct key_rows rows;             // of all keys, as that says
+    _Atomic bool loaded;              // it has been read: buffers and rows have what it says
     _Atomic int quit;
     // When the first gradient came and when the last update was done, by the clock and in CPU time of the process.
     _Atomic int64_t begin_ns, cpu_begin_ns, end_ns, cpu_end_ns;

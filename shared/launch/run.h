@@ -19,7 +19,7 @@ struct run {
     // run_go; else NULL.
     struct rendezvous *meet;
     bool
-        apart;  // such a rank does not see rank 0's directory: config.out is a folder of its own (rank_files.h)
+        apart;  // such a rank does not see rank 0's directory: config.out is a folder of its own (joined.h)
     bool force;      // an earlier run in the directory may go
     int life;        // of a child of a launcher (launch_ranks.h), or a rank of it: 1, 2, ..; else 0
     uint64_t lives;  // of that launcher: which job those are lives of, a random number; 0: it has one life

@@ -21,6 +21,7 @@
 #include "shared/core/run_file.h"
 #include "shared/device/device_choice.h"
 #include "shared/fabric/peer.h"
+#include "shared/launch/joined.h"
 #include "shared/launch/rank_files.h"
 #include "shared/report/run_state.h"
 #include "shared/state/checkpoint.h"
@@ -95,7 +96,7 @@ static int live(const struct place *p, int rank, struct words words, body *does)
                                                               .identity = "{}",
                                                               .deadline_s = p->deadline_s});
     if (!r.run.meet) return 4;
-    int rc = rank_files_begin(&r.run) ? REFUSED : 0;
+    int rc = run_begin_together(&r.run) ? REFUSED : 0;
     if (!rc) rc = does(&r);
     if (rc != REFUSED) rank_files_end(&r.run, rc);
     if (!rank && rc != REFUSED) run_state_end(p->of[0], RUN_INTERRUPTED, NULL);

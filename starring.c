@@ -15,8 +15,8 @@
 #include "shared/core/error.h"
 #include "shared/core/output.h"
 #include "shared/core/version.h"
-#include "shared/fabric/rank_env.h"
 #include "shared/launch/local.h"
+#include "shared/launch/rank_env.h"
 #include "starring_revision.h"
 
 static const struct bench_program *const benches[] = {&bench_step,       &bench_kernels, &bench_adam,

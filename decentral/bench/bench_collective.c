@@ -15,8 +15,8 @@
 #include "shared/core/segment.h"
 #include "shared/core/text.h"
 #include "shared/device/device_facts.h"
-#include "shared/fabric/rank_env.h"
 #include "shared/launch/launch.h"
+#include "shared/launch/rank_env.h"
 #include "shared/launch/stop.h"
 #include "shared/memory/memory_limits.h"
 

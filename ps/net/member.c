@@ -18,8 +18,8 @@
 #include "shared/core/text.h"
 #include "shared/fabric/address.h"
 #include "shared/fabric/job_key.h"
-#include "shared/fabric/rank_env.h"
 #include "shared/launch/launch.h"
+#include "shared/launch/rank_env.h"
 
 #define WORDS_MAX 1024
 #define SAYING_S  0.5  // for messages to leave, where they can

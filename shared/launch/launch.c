@@ -17,7 +17,7 @@
 #include "shared/core/error.h"
 #include "shared/core/output.h"
 #include "shared/core/proc_look.h"
-#include "shared/fabric/rank_env.h"
+#include "shared/launch/rank_env.h"
 #include "shared/launch/stop.h"
 #include "shared/time/turn_clock.h"
 

@@ -3,7 +3,7 @@
 #define STARRING_SHARED_LAUNCH_LAUNCH_CHECK_H
 
 #include "shared/config/config.h"
-#include "shared/fabric/rank_env.h"
+#include "shared/launch/rank_env.h"
 
 // --launch and --topology.
 int launch_check(const struct config *c);

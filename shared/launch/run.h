@@ -7,7 +7,7 @@
 #ifndef STARRING_SHARED_LAUNCH_RUN_H
 #define STARRING_SHARED_LAUNCH_RUN_H
 
-#include "shared/fabric/rank_env.h"
+#include "shared/launch/rank_env.h"
 #include "shared/train/session.h"
 
 struct run {
@@ -18,10 +18,9 @@ struct run {
     // Of the ranks that others have started (joined.h), from run_join to run_leave; of a launcher and its child, from run_come to
     // run_go; else NULL.
     struct rendezvous *meet;
-    bool
-        apart;  // such a rank does not see rank 0's directory: config.out is a folder of its own (joined.h)
-    bool force;      // an earlier run in the directory may go
-    int life;        // of a child of a launcher (launch_ranks.h), or a rank of it: 1, 2, ..; else 0
+    bool apart;  // such a rank does not see rank 0's directory: config.out is a folder of its own (joined.h)
+    bool force;  // an earlier run in the directory may go
+    int life;    // of a child of a launcher (launch_ranks.h), or a rank of it: 1, 2, ..; else 0
     uint64_t lives;  // of that launcher: which job those are lives of, a random number; 0: it has one life
 };
 

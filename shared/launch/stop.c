@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
-#include "shared/fabric/rank_env.h"
+#include "shared/launch/rank_env.h"
 
 // The variables of the program that are not handed around: a signal handler is given nothing else.
 static _Atomic int stop_signal;

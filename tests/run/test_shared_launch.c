@@ -18,8 +18,8 @@
 #include "shared/command/commands.h"
 #include "shared/config/cli.h"
 #include "shared/core/error.h"
-#include "shared/fabric/rank_env.h"
 #include "shared/launch/launch.h"
+#include "shared/launch/rank_env.h"
 
 static int64_t seven(void *ctx) { return ctx ? 7 : 7; }
 

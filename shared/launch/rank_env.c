@@ -1,4 +1,4 @@
-#include "shared/fabric/rank_env.h"
+#include "shared/launch/rank_env.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>

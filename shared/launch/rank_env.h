@@ -25,8 +25,8 @@
 //   others                         only MASTER_ADDR says it; without MASTER_PORT the port is 29500, and on one machine one made
 //                                  of the number of the job, or of the process that has started all
 //   mpirun                         where rank 0 is, is told over MPI: host is "" until run_join has asked
-#ifndef STARRING_SHARED_FABRIC_RANK_ENV_H
-#define STARRING_SHARED_FABRIC_RANK_ENV_H
+#ifndef STARRING_SHARED_LAUNCH_RANK_ENV_H
+#define STARRING_SHARED_LAUNCH_RANK_ENV_H
 
 #include <stdbool.h>
 #include <stddef.h>

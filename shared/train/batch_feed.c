@@ -6,9 +6,10 @@
 #include "shared/core/error.h"
 
 struct half {
-    int32_t *tokens, *targets;  // (own sequences, T): a micro-batch of a smaller T leaves the end of its part
-    int64_t *seq;               // (micro-batches) T
-    struct event *sent;         // compute has copied what was read last
+    int32_t *tokens,
+        *targets;  // (own sequences, T): with a smaller T the end of a micro-batch's region stays unused
+    int64_t *seq;  // (micro-batches) T
+    struct event *sent;  // event: compute has copied the batch that was read last
 };
 
 struct batch_feed {
@@ -16,7 +17,7 @@ struct batch_feed {
     bool device_memory;
     struct arena arena;  // page-locked halves
     struct half half[2];
-    int64_t latest, first;  // step whose batch was read last, -1: none; where it began
+    int64_t latest, first;  // step whose batch was read last, -1: none; its first sample
 };
 
 static int64_t own_sequences(const struct config *c) { return c->micro_batch * c->accumulation; }
@@ -66,13 +67,13 @@ void batch_feed_destroy(struct batch_feed **at) {
     *at = NULL;
 }
 
-// Until the copies out of it have passed; most often they have.
+// Waits until the copies out of the half are done; usually they are.
 static int half_await(struct half *h) {
     int state = event_passed(h->sent);
     return state == 0 ? event_sync(h->sent) : state < 0 ? -1 : 0;
 }
 
-// Sample s and those behind it, at most n, of one draw.
+// The samples from `sample` on, at most n, all of one draw.
 static struct data_slice slice_at(const struct batch_feed *f, int64_t sample, int64_t n, int64_t seq) {
     const struct config *c = f->o.config;
     int64_t index = sample % c->train_batch, left = c->train_batch - index;
@@ -107,7 +108,7 @@ struct batch_count batch_feed_count(const struct batch_feed *f, int64_t first, i
     return sum;
 }
 
-// A batch may reach from one global batch's draw into the next one's.
+// A batch may extend from one global batch's draw into the next one.
 int batch_feed_read(struct batch_feed *f, int64_t step, int64_t first) {
     const struct config *c = f->o.config;
     struct half *h = half_of(f, step);

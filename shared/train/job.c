@@ -16,7 +16,7 @@
 #include "shared/report/run_state.h"
 #include "shared/state/checkpoint.h"
 
-// ---------------------------------------------------------------- where it goes on from
+// ---------------------------------------------------------------- the checkpoint that a run resumes from
 static bool latest(const struct config *c) {
     return c->recovery.resume && !strcmp(c->recovery.resume, "latest");
 }
@@ -37,7 +37,7 @@ int resume_find(const struct config *c, bool says, char **path) {
     return rc;
 }
 
-// RUN/checkpoints/step-N, which may have gone meanwhile.
+// RUN/checkpoints/step-N, which may be deleted by now.
 bool resume_is_own(const char *path, const char *dir) {
     if (!path || !dir) return false;
     char *run = xstrdup(path);
@@ -47,7 +47,8 @@ bool resume_is_own(const char *path, const char *dir) {
     return own;
 }
 
-// Another run's, or the same with other settings.
+// Compares the checkpoint's run with this one: fails for another run, prints which settings change the last
+// bits.
 static int compare(const struct checkpoint *ck, const struct identity_source *s, bool says) {
     struct identity *here = identity_make(s), *there = identity_from_json(checkpoint_identity_json(ck));
     struct identity_side a = {"the checkpoint", there}, b = {"this run", here};
@@ -92,7 +93,8 @@ struct checkpoint *resume_open(const char *path, const struct identity_source *s
     return ck;
 }
 
-// The files behind the checkpoint go, or the figures of a complete run: not before all of it has been read once.
+// Continuing in this directory deletes the later checkpoints, or the figures of a complete run. Verifies the
+// whole checkpoint before that.
 static int verify_own(const char *path, const char *dir) {
     struct run_state s;
     run_state_read(dir, &s);
@@ -109,12 +111,12 @@ int resume_take_dir(const struct config *c, const char *path, const char *dir, b
     return latest(c) && !path ? run_dir_begin_again(dir, c) : run_dir_take(dir, c, force);
 }
 
-// ---------------------------------------------------------------- life
-// Weights and data, of a model that is known or of one that is not.
+// ---------------------------------------------------------------- open and close
+// Opens weights and data. known: the model is known.
 static int open_files(struct job *j, bool known) {
     const struct config *c = j->config;
     if (known && hf_has_weights(c->model)) j->weights_in = c->model;
-    // Mistakes in the data are said beside mistakes in the model.
+    // Errors in the data are reported together with errors in the model.
     struct data_options d = {.path = c->data,
                              .val_path = c->val_data,
                              .tokenizer = c->tokenizer,

@@ -1,10 +1,11 @@
-// The job that all ranks of a run have in common: model, data, and where the run goes on from (config.recovery).
+// The job that all ranks of a run share: model, data, and the checkpoint that the run resumes from
+// (config.recovery).
 //
 //     --resume        --out             what happens
-//     latest          DIR               goes on from DIR's newest checkpoint, in DIR; begins where there is none
-//     DIR, or a       the same DIR      goes on from it, in DIR; what came after that step goes
-//       checkpoint    another, or none  goes on from it; the new directory begins with the next step
-//     with --resume-weights-only        a new run that begins with these weights
+//     latest          DIR               resumes from DIR's newest checkpoint, in DIR; starts new if DIR has none
+//     DIR, or a       the same DIR      resumes from it, in DIR; deletes everything after that step
+//       checkpoint    another, or none  resumes from it; the new directory begins with the next step
+//     with --resume-weights-only        starts a new run that begins with these weights
 #ifndef STARRING_SHARED_TRAIN_JOB_H
 #define STARRING_SHARED_TRAIN_JOB_H
 
@@ -14,54 +15,60 @@
 #include "shared/state/checkpoint_read.h"
 #include "shared/state/identity.h"
 
-// Read-only and shareable between threads once open.
+// Read-only after job_open. Threads may share it.
 struct job {
     const struct config *config;
     struct model_spec spec;
     struct layout *layout;      // padded for config->workers
     struct token_source *data;  // NULL when only predictions are wanted
-    const char *dir;            // run directory, or NULL: nothing is written
-    bool takes_dir;             // worker 0 takes it (run_dir_take), as nobody has: a star by hand
-    bool force;                 // an earlier run in it may go
-    char *resume;            // checkpoint to go on from, found once for all ranks of this process; NULL: none
-    bool resume_found;       // it has been looked for
-    int64_t resume_step;     // behind which it was written
-    int64_t resume_place;    // steps of the run that are done then
+    const char *dir;            // run directory, or NULL: no files are written
+    bool takes_dir;  // worker 0 takes the directory (run_dir_take), no launcher has: a star started by hand
+    bool force;      // an earlier run in the directory may be deleted
+    char *resume;    // checkpoint to resume from, found once for all ranks of this process; NULL: none
+    bool resume_found;       // job_resume has looked for the checkpoint
+    int64_t resume_step;     // the step after which the checkpoint was written
+    int64_t resume_place;    // steps of the run that are done at that checkpoint
     const char *weights_in;  // Hugging Face directory to start from, or NULL
     bool no_weights;         // do not write DIR/weights
-    bool save_on_interrupt;  // write DIR/weights of an interrupted run too
+    bool save_on_interrupt;  // write DIR/weights for an interrupted run too
     bool no_metrics;         // print no steps (--quiet)
-    bool no_bar;             // stdout only looks like a terminal (mpirun lends its ranks one)
-    bool steps_to_stderr;    // stdout is for one JSON document
+    bool no_bar;             // stdout only seems to be a terminal (mpirun gives its ranks one)
+    bool steps_to_stderr;    // stdout is reserved for one JSON document
     int ranks_here;          // ranks on this machine, which share its processors
-    bool bound;              // but each has processors of its own (processors_bound)
+    bool bound;              // each rank is bound to its own processors (processors_bound)
     const _Atomic int *stop;
 };
 
-// Loads model, layout and (unless predict_only) data. 0, or -1 after logging; job_close either way.
+// Loads model, layout and (unless predict_only) data. Returns 0, or -1 after logging. Call job_close in both
+// cases.
 int job_open(struct job *j, const struct config *c, bool predict_only);
-// Whether model and data of the configuration are here and fit each other. Says nothing; if not, error_last() does.
-// predicted: the same configuration's job, opened without data, whose layout serves; or NULL.
+// Returns whether the configuration's model and data exist and fit each other. Logs nothing; on failure
+// error_last() holds the reason. predicted: the same configuration's job, opened without data, whose layout
+// is used; or NULL.
 bool job_opens(const struct config *c, const struct job *predicted);
-// Finds the checkpoint to go on from, and refuses one that cannot be gone on from, before anything is started. 0, or -1
-// after logging. For runs of one process, their ranks over MPI, and the launcher of a star: a star's ranks are told.
+// Finds the checkpoint to resume from, and checks before any rank starts that the run can resume from it. For
+// runs of one process, for their ranks over MPI, and for the launcher of a star (the ranks of a star get the
+// path from the scheduler). Returns 0, or -1 after logging.
 int job_resume(struct job *j, bool says);
-void job_resume_forget(struct job *j);  // each rank looks for itself, once its topology is there
+void job_resume_forget(struct job *j);  // each rank then looks for itself, after its topology exists
 void job_close(struct job *j);
 struct identity_source job_identity(const struct job *j);
-// Threads an operation of one rank may use: config->threads, or its share of the processors (shared/core/processors.h).
+// Threads that one operation of a rank may use: config->threads, or its share of the processors
+// (shared/core/processors.h).
 int job_threads(const struct job *j);
 
-// ---- where it goes on from
-// The checkpoint that the configuration asks for, as an absolute path (malloc'd) into *path; NULL: from the beginning. says: it
-// tells people where "latest" finds none. 0, or -1 after logging.
+// ---- the checkpoint that a run resumes from
+// *path receives the configured checkpoint as an absolute path (malloc'd), or NULL: the run starts from the
+// beginning. says: print a line when "latest" finds no checkpoint. Returns 0, or -1 after logging.
 int resume_find(const struct config *c, bool says, char **path);
-// Whether the checkpoint is one of the run directory's own.
+// Returns whether the checkpoint is inside the run directory.
 bool resume_is_own(const char *path, const char *dir);
-// Opens it, and refuses what is of another run: -> NULL after naming the key and both values. says: this process is the one
-// that tells what else is new. The identity's source is complete (layout, spec, data).
+// Opens the checkpoint. Returns NULL if it belongs to another run, after logging the key and both values.
+// says: also print which other settings differ; one process per job does. The identity's source is complete
+// (layout, spec, data).
 struct checkpoint *resume_open(const char *path, const struct identity_source *s, bool says);
-// Takes the run directory for a run that begins with the checkpoint (NULL: none). 0, or -1 after logging.
+// Takes the run directory for a run that begins with the checkpoint (NULL: none). Returns 0, or -1 after
+// logging.
 int resume_take_dir(const struct config *c, const char *path, const char *dir, bool force);
 
 #endif

@@ -11,7 +11,7 @@ void pace_step(struct pace *p, int64_t step, int64_t samples, int64_t now_ns, bo
     p->ended_ns[step % PACE_STEPS] = now_ns;
 }
 
-// Microseconds of the job's clock, which ranks of several hosts share.
+// Converts to microseconds of the job's clock, which ranks of several hosts share.
 static double moment(const struct pace_end *at, int64_t ns) {
     return 1e-3 * (double)(ns + timeline_clock(at->timeline).offset_ns);
 }

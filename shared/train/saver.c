@@ -12,7 +12,7 @@
 #include "shared/state/part_file.h"
 
 #define STAGING_BYTES (4 << 20)
-#define STALL_LEAST_S 10.0  // without a byte of any participant, until a checkpoint is given up
+#define STALL_LEAST_S 10.0  // without progress by any participant, before a checkpoint is given up
 #define NOTICEABLE_S  1e-3  // of waiting
 
 static const char *const words[CHECKPOINT_KINDS] = {"checkpoint", "snapshot"};
@@ -23,9 +23,10 @@ struct snapshot {
     struct snapshot *next;
     struct train_state state;
     double seconds;
-    int64_t version;  // that all keys are wanted at; -1: any
-    bool known;       // asked for ahead: the rank has come to it, and its state and time are here
-    bool collected;   // likewise: its weights are in the room
+    int64_t version;  // version that all keys must have; -1: any
+    bool
+        known;  // for a request made ahead: the rank has reached the version, and `state` and `seconds` are set
+    bool collected;  // for a request made ahead: its weights are in the room
 };
 
 struct saver {
@@ -35,59 +36,58 @@ struct saver {
     const struct layout *layout;
     struct device *dev;
     enum dtype dtype;
-    struct saver_gear own;  // where none was given
+    struct saver_gear own;  // used where the options give none
     const struct saver_gear *gear;
     char participant[32];
     size_t bytes;  // of this rank's state
     struct {
-        bool part;                  // this rank has one in them
-        bool held;                  // the next updates have not been told to wait yet
+        bool part;                  // this rank writes a file of this kind
+        bool held;                  // a file is being written: saver_hold must let the next updates wait
         const char **participants;  // worker 0: of the run
         int count;
     } of[CHECKPOINT_KINDS];
-    cJSON *identity;  // worker 0: of the manifest
+    cJSON *identity;  // worker 0: for the manifest
     double hold_begin_s;
     _Atomic int quit;
 
     // Snapshots.
     double last_s;
     _Atomic bool warned;
-    struct part_file *last;  // of the end, NULL: there is none
+    struct part_file *last;  // file of the last weights, NULL: none
     int last_units;
     struct train_state last_state;
     // Where the topology collects them:
     bool collected, on_arrival;
     struct arena arena;
     char *room;
-    _Atomic bool taken;               // the room's weights are on their way into a file
-    pthread_mutex_t mutex;            // guards what follows
-    struct checkpoint_report report;  // the loop writes it, and the threads of compute and of both streams
-    double start_s;  // when the first step began, less what earlier starts took; INFINITY: not yet
-    bool settled;    // the topology may be gone: it is asked for nothing more
-    double
-        last_seconds;  // of training until the newest snapshot, or, where that is there, the last one: none is later
+    _Atomic bool taken;               // the room's weights are being written to a file
+    pthread_mutex_t mutex;            // guards the fields below
+    struct checkpoint_report report;  // written by the loop and by the threads of compute and of both streams
+    double start_s;       // start of the first step, less the time of earlier starts; INFINITY: not started
+    bool settled;         // the topology may be destroyed: it gets no more requests
+    double last_seconds;  // of training until the newest snapshot, or the last one: no snapshot is later
     bool last_begun;
     struct snapshot *asked;
-    struct snapshot
-        *awaited;  // asked for ahead, where steps go on without this rank, which has not come to it
+    struct snapshot *
+        awaited;  // requested ahead: other ranks' steps go on without this rank, which has not reached the version yet
 };
 
-// One checkpoint, or snapshot, on its way.
+// One checkpoint or snapshot that is being written.
 struct save {
     struct saver *s;
     enum checkpoint_kind kind;
     struct train_state state;
     double seconds;              // of training until then
-    struct state_range *ranges;  // of this rank, where they lie
+    struct state_range *ranges;  // of this rank, where they are in memory
     int count;
     int64_t own_number;
     double start_s;
-    bool alone;  // no other rank has a part in it
+    bool alone;  // no other rank writes a file for it
     struct part_file *file;
-    char *why;  // there is no file of this rank; NULL: there is
+    char *why;  // why this rank has no file; NULL: it has one
 };
 
-// ---------------------------------------------------------------- what it costs
+// ---------------------------------------------------------------- the cost in time
 static void slowed(struct saver *s, double seconds) {
     if (seconds < NOTICEABLE_S) return;
     pthread_mutex_lock(&s->mutex);
@@ -111,7 +111,7 @@ static int hold_ends(void *arg) {
 // ---------------------------------------------------------------- a rank's file, on the stream's thread
 static size_t bytes_of(const struct state_range *r) { return (size_t)(r->end - r->begin) * sizeof(float); }
 
-// From a device's own memory, a slice at a time.
+// Writes from a device's own memory, one slice at a time.
 static int write_slices(struct save *v, int range, char *staging) {
     const struct saver *s = v->s;
     const struct state_range *r = &v->ranges[range];
@@ -128,7 +128,7 @@ static int write_slices(struct save *v, int range, char *staging) {
     return rc;
 }
 
-// Everything but its end: from now on the values may change.
+// Writes everything but the end of the file. Afterwards the values may change.
 static int write_values(void *arg) {
     struct save *v = arg;
     struct saver *s = v->s;
@@ -170,7 +170,7 @@ static int finish_file(void *arg) {
     if (v->file) part_file_finish(&v->file, &v->why);
     if (v->kind != CHECKPOINT_ALL) return 0;
     pthread_mutex_lock(&v->s->mutex);
-    r->failed += v->why != NULL;  // worker 0 says it
+    r->failed += v->why != NULL;  // worker 0 reports it
     r->written += !v->why;
     r->bytes += v->why ? 0 : bytes;
     r->seconds_writing += v->why ? 0 : now_seconds() - v->start_s;
@@ -179,7 +179,7 @@ static int finish_file(void *arg) {
 }
 
 // ---------------------------------------------------------------- the checkpoint, on worker 0
-// The failure of worker 0's own file is known here also where no word of it could be left.
+// Worker 0 reports why its own file failed, even if the failure left no file that says so.
 static void say_failed(struct save *v, const char *why) {
     struct saver *s = v->s;
     long long step = v->state.step, kept = checkpoint_latest_step(s->o.dir);
@@ -245,7 +245,7 @@ static int forget(void *arg) {
     return 0;
 }
 
-// ---------------------------------------------------------------- keeping what this rank has
+// ---------------------------------------------------------------- keeping this rank's values
 static int range_of(struct topology *t, enum checkpoint_kind kind, int index, struct state_range *out) {
     if (kind == CHECKPOINT_ALL) return topology_state(t, index, out);
     return t->ops->weights ? t->ops->weights(t, index, out) : -1;
@@ -258,7 +258,7 @@ static struct save *save_create(struct saver *s, enum checkpoint_kind kind, cons
     return v;
 }
 
-// Of ranges that are not in memory, on the checkpoint stream's thread.
+// Copies the ranges that are not in memory, on the checkpoint stream's thread.
 static int read_aside(void *arg) {
     const struct save *v = arg;
     float *to = v->s->gear->copy;
@@ -271,7 +271,7 @@ static int read_aside(void *arg) {
     return 0;
 }
 
-// From where it lies, behind the updates that are on compute now.
+// Writes the values from their memory, after the updates that are already enqueued on compute.
 static void keep(struct saver *s, struct save *v) {
     const char *name = words[v->kind];
     struct stream *stream = s->gear->of[v->kind].stream;
@@ -341,8 +341,8 @@ static struct snapshot *snapshot_create(struct saver *s, const struct train_stat
     return s->asked = one;
 }
 
-// The first multiple of eval_every that the servers have not reached yet. They answer when they have. On the snapshot
-// stream's thread, but for the first time.
+// Asks for the first multiple of eval_every that the servers have not reached yet. They answer when they reach it.
+// Runs on the snapshot stream's thread, except the first time.
 static void ask_ahead(struct saver *s, int64_t version) {
     int64_t per_step = s->c->train_batch / own_sequences(s->c);  // pushes that make a global batch
     struct train_state state = {.step = (version / per_step / s->c->eval_every + 1) * s->c->eval_every};
@@ -374,12 +374,12 @@ static struct state_range *whole_units(const struct saver *s) {
     return r;
 }
 
-// On the snapshot stream's thread. The room is the host's memory, or what its device can read as well.
+// Runs on the snapshot stream's thread. The room is host memory, or host memory that the device can read too.
 static const void *read_room(void *saver, const struct state_range *r) { return room_of(saver, r->unit); }
 
-// Where steps go on without this rank, keys may be further when it comes to a step: a version is asked for before any key has it,
-// and what it is of is told when this rank has come to it. There is one room: of a rank that is behind by more steps than are
-// between two snapshots some are given up.
+// Where steps go on without this rank, keys may be newer than this rank's step when it reaches one. So the rank
+// asks for a version before any key has it, and adds the step and time when it reaches that version itself. There
+// is one room: if this rank is late by more steps than lie between two snapshots, some snapshots are given up.
 static void ask_version(struct saver *s, int64_t version) {
     pthread_mutex_lock(&s->mutex);
     struct snapshot *one = s->awaited = snapshot_create(s, &(struct train_state){0}, 0, version);
@@ -436,7 +436,7 @@ void snapshot_collected(struct snapshot *one, int64_t least, int64_t most) {
     if (!waits) stream_host(s->gear->of[CHECKPOINT_WEIGHTS].stream, "snapshot", write_collected, one);
 }
 
-// This rank is behind a step, of which a snapshot may have been asked for: asks for the next one.
+// This rank has ended a step for which a snapshot may have been requested: asks for the next one.
 static void come_to_version(struct saver *s, const struct train_state *now, double seconds, bool told) {
     struct snapshot *one = s->awaited;
     int64_t every = s->c->eval_every;
@@ -452,7 +452,8 @@ static void come_to_version(struct saver *s, const struct train_state *now, doub
         s->last_s = now_seconds();
         s->awaited = NULL;
     }
-    int64_t left = every > 0 ? every - now->step % every : 2;  // 2: that nobody has made yet
+    int64_t left =
+        every > 0 ? every - now->step % every : 2;  // 2: the first version that no rank has reached yet
     bool more = every > 0 ? comes : told && !s->awaited;
     if (more && now->step + left < s->c->steps) ask_version(s, now->updates + left);
 }
@@ -470,7 +471,8 @@ void saver_ask(struct saver *s, double before_s) {
 void saver_begin(struct saver *s, double before_s) {
     if (!keeps(s, CHECKPOINT_WEIGHTS)) return;
     s->last_s = now_seconds();
-    pthread_mutex_lock(&s->mutex);  // other ranks may be further, and what was asked for be there
+    pthread_mutex_lock(
+        &s->mutex);  // other ranks may be further, and an earlier request may already be collected
     s->start_s = s->last_s - before_s;
     pthread_mutex_unlock(&s->mutex);
 }
@@ -481,7 +483,7 @@ bool saver_wants(const struct saver *s) {
 }
 
 void saver_step(struct saver *s, const struct train_state *now, double seconds, bool told) {
-    // The last weights are written in their own way.
+    // The last weights are written by saver_last_*.
     if (!keeps(s, CHECKPOINT_WEIGHTS) || now->step >= s->c->steps) return;
     if (s->collected && s->t->plan.drops) {
         come_to_version(s, now, seconds, told);
@@ -526,7 +528,7 @@ void saver_last_begin(struct saver *s, const struct train_state *now, double sec
 
 void saver_last_unit(struct saver *s, int u, const void *weights) {
     if (!s || !s->last) return;
-    part_file_write(s->last, u, 0, s->layout->units[u].n_pad, weights);  // an error is finish_file's to tell
+    part_file_write(s->last, u, 0, s->layout->units[u].n_pad, weights);  // finish_file reports an error
     s->last_units = u + 1;
 }
 
@@ -574,8 +576,8 @@ struct checkpoint_report saver_report(struct saver *s) {
     return r;
 }
 
-// ---------------------------------------------------------------- gear
-// Functions that measure and carve.
+// ---------------------------------------------------------------- memory and streams
+// These functions measure (arena without a device) and allocate.
 static void carve(struct saver_gear *g, const struct config *c, size_t state_bytes, bool device_memory) {
     enum mem_class class = device_memory ? MEM_HOST : MEM_CHECKPOINT;
     bool aside = c->recovery.checkpoint_background;
@@ -632,8 +634,8 @@ void saver_gear_destroy(struct saver_gear *g) {
     arena_release(&g->arena);
 }
 
-// ---------------------------------------------------------------- life
-// Every rank that holds values of that kind leaves a file, and worker 0.
+// ---------------------------------------------------------------- create and destroy
+// Every rank that holds values of that kind writes a file, and worker 0 always does.
 static void list_participants(struct saver *s, enum checkpoint_kind kind) {
     struct state_range r;
     bool all = kind == CHECKPOINT_ALL, has = !range_of(s->t, kind, 0, &r);

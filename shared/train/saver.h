@@ -1,28 +1,29 @@
-// A rank's share in what a run keeps of its weights and of its whole state, while it goes on (docs/recovery.md): checkpoints,
-// to go on from, and snapshots, which are checkpoints of the weights alone and are evaluated apart. One way for both: which
-// steps are kept, how the values get from where they lie into the rank's file, and on worker 0 besides whether all ranks'
-// files are there, the manifest, and what older ones become.
+// Writes one rank's share of checkpoints (the whole state, to resume from) and snapshots (weights only,
+// evaluated by another process) during a run (docs/recovery.md). Both use the same path. It decides which
+// steps are kept and copies the values into the rank's file. On worker 0 it also waits for all ranks' files,
+// writes the manifest and removes old ones.
 //
 //     directly      compute     | .. update t | forward, backward of t+1 | waits ...... | update t+1 | ..
-//                   the stream                | writes this rank's part from where it lies |
+//                   the stream                | writes this rank's file directly from its memory |
 //     background    compute     | .. update t | forward, backward of t+1 | update t+1 | ..
-//                   the stream                | copies it aside | writes the copy ................... |
-//     star,         the servers write their keys' (ps/server/keeper.h). Here worker 0 marks the step, leaves a part without
-//     checkpoints   tensors, which says that it got there, waits for all parts and gives the directory its name.
-//     star,         worker 0 asks the servers for the weights of a version (topology_snapshot), which gather in a room of its
-//     snapshots     own and are written from there. No server waits, and no other worker knows. The room holds one snapshot:
-//                   on a slow disk worker 0 waits before it asks for the next one.
+//                   the stream                | copies, then writes the copy .................... |
+//     star,         each server writes the state of its keys (ps/server/keeper.h). Worker 0 marks the step, writes a file
+//     checkpoints   without tensors that confirms the step, waits for all files and renames the directory.
+//     star,         worker 0 asks the servers for the weights of one version (topology_snapshot). They are collected in
+//     snapshots     a separate buffer, the room, and written from there. No server waits, and no other worker takes part.
+//                   The room holds one snapshot: on a slow disk worker 0 waits before it asks for the next one.
 //
-// Streams    Checkpoints and snapshots have a stream of the rank's device each, with files and waiting for other participants:
-//            only the next update of what is being written from where it lies waits for it.
-// Before     worker 0 begins a step whose state is to be kept, its previous checkpoint is complete or given up (the gate).
-// Snapshots  come after every eval_every steps, or the first step that ends eval_every_seconds after the last one (worker 0's
-//            clock); where workers go at their own pace, eval_every counts global batches that the servers have applied. The
-//            last weights are written by worker 0 alone, whatever the topology.
-// Failures   What cannot be kept is given up with a warning that says why; training goes on.
-// Memory     The copy, or staging, of a device; and the room: the weights, once, on worker 0 of a star that takes snapshots.
-// Threads    The loop's main thread, but snapshot_* (below): one thread of the topology.
-// Owner      The rank's session; destroyed when the topology is gone and the device is not.
+// Streams    Checkpoints and snapshots each have a stream of the rank's device, for files and for waiting on other
+//            participants. Only the next update of values that are being written in place waits for that stream.
+// Gate       Worker 0 begins a step that is to be kept only after its previous checkpoint is complete or given up.
+// Snapshots  One is taken every eval_every steps, or at the first step that ends eval_every_seconds after the last one
+//            (worker 0's clock). Where workers do not wait for each other, eval_every counts global batches that the
+//            servers have applied. Worker 0 writes the last weights itself, in every topology.
+// Failures   A checkpoint or snapshot that cannot be written is given up, with a warning that says why. Training goes on.
+// Memory     The copy, or the staging buffer, of a device; and the room: all weights once, on worker 0 of a star that
+//            takes snapshots.
+// Threads    The loop's main thread, except snapshot_* (below): one thread of the topology.
+// Owner      The rank's session. It destroys the saver after the topology and before the device.
 #ifndef STARRING_SHARED_TRAIN_SAVER_H
 #define STARRING_SHARED_TRAIN_SAVER_H
 
@@ -33,20 +34,23 @@
 #include "shared/state/checkpoint.h"
 #include "shared/state/identity.h"
 
-// Its part of a device. On a GPU it is made before the topology: nothing is created while collectives run.
+// The saver's streams, events and buffers of one device. On a GPU they are created before the topology:
+// nothing is created while collectives run.
 struct saver_gear {
     struct arena arena;
     struct {
         struct stream *stream;       // NULL: none of this kind are kept
-        struct event *ready, *free;  // the values are there; their memory may be written again
+        struct event *ready, *free;  // ready: the values exist. free: their memory may be overwritten
     } of[CHECKPOINT_KINDS];
     float *copy;     // of the whole state, or NULL
-    float *staging;  // of it between a device's memory and a file, or NULL
+    float *staging;  // between a device's memory and a file, or NULL
 };
-// state_bytes: of struct prediction. Empty where the configuration asks for nothing. 0, or -1: dev_error says why.
+// state_bytes: of struct prediction. Creates nothing where the configuration keeps nothing. Returns 0, or -1:
+// dev_error says why.
 int saver_gear_create(struct saver_gear *g, const struct config *c, size_t state_bytes, struct device *dev);
-void saver_gear_destroy(struct saver_gear *g);  // also of one that is empty, or half made
-// Adds what worker `rank` with so much state takes: for its checkpoints, and for its snapshots, which are worker 0's of a star.
+void saver_gear_destroy(struct saver_gear *g);  // also of one that is empty or partly created
+// Returns the memory that worker `rank` needs: for its checkpoints of state_bytes, and for snapshots (worker 0
+// of a star).
 struct saver_bytes {
     size_t checkpoints[MEM_CLASSES], snapshots[MEM_CLASSES];
 };
@@ -57,52 +61,56 @@ struct saver_options {
     const struct config *config;
     const char *dir;  // run directory
     struct topology *topology;
-    uint64_t life;                    // of this start of the job, the same on all its ranks
-    const struct identity *identity;  // what a manifest says of the run; worker 0's
-    const struct saver_gear *gear;    // outlives the saver; NULL: it makes its own
-    bool evaluates;                   // there is text to evaluate snapshots on
+    uint64_t life;                    // number of this start of the job, the same on all its ranks
+    const struct identity *identity;  // the manifest's description of the run; worker 0
+    const struct saver_gear *gear;    // outlives the saver; NULL: the saver creates its own
+    bool evaluates;                   // validation text exists, so snapshots are evaluated
 };
 
 struct saver;
-// NULL where nothing is to be kept or this rank has no part in it, or, after a warning, where nothing can be. Worker 0
-// removes what earlier lives have left unfinished.
+// Returns NULL where nothing is kept or this rank has no share in it, or, after a warning, where creation
+// fails. Worker 0 removes unfinished files of earlier starts.
 struct saver *saver_create(const struct saver_options *o);
 void saver_destroy(struct saver **s);
 
 // ---- the loop; s may be NULL in all of them
-// Before any rank takes a step, behind so many seconds of training in earlier starts of the run: asks for the first snapshot, where
-// that has to be asked for before its version is there.
+// Call it before any rank begins a step. before_s: seconds of training in earlier starts of the run. Asks for
+// the first snapshot, where the request must come before its version exists.
 void saver_ask(struct saver *s, double before_s);
 void saver_begin(struct saver *s, double before_s);  // the first step begins now
-// Whether the state behind attempt `step` is to be kept: every checkpoint_every, the last, and where the run ends early.
-// Where ranks share a budget no step is known to be the last one: the loop has finish keep what is behind all of them.
+// Returns whether the state after attempt `step` is kept: every checkpoint_every steps, after the last step,
+// and where the run ends early. Where ranks share a budget, the last step is unknown in advance: the loop's
+// finish keeps the final state.
 bool saver_due(const struct saver *s, int64_t step, bool leaving);
-void saver_gate(struct saver *s);  // before a step that is due
-// Whether this rank asks for a snapshot behind the step that ends now: step_input.snapshot.
+void saver_gate(struct saver *s);  // call it before a step that is due
+// Returns whether this rank wants a snapshot after the step that ends now: step_input.snapshot.
 bool saver_wants(const struct saver *s);
-void saver_hold(struct saver *s);  // before updates are enqueued on compute
-// A step whose state is to be kept is over, and what follows it on compute has not been enqueued.
+void saver_hold(struct saver *s);  // call it before updates are enqueued on compute
+// Keeps the state after a step. Call it before anything after that step is enqueued on compute.
 void saver_keep(struct saver *s, const struct train_state *now);
-// A step is over, likewise: takes a snapshot if one is due. told: what step_stats.snapshot said. seconds: of training.
+// Takes a snapshot after a step if one is due. Call it at the same time as saver_keep. told:
+// step_stats.snapshot. seconds: of training.
 void saver_step(struct saver *s, const struct train_state *now, double seconds, bool told);
-// The last weights, on rank 0, unit by unit from 0 on: (n_pad) of the run's type in host memory.
+// Writes the last weights, on rank 0, unit by unit from 0 on: (n_pad) of the run's type in host memory.
 void saver_last_begin(struct saver *s, const struct train_state *now, double seconds);
 void saver_last_unit(struct saver *s, int u, const void *weights);
-// The run has failed: nobody waits any longer for what other participants may never write.
+// The run has failed: stop waiting for files that other participants may never write.
 void saver_quit(struct saver *s);
-// Everything is on disk or given up, and nothing reads this rank's values any more.
+// Blocks until everything is on disk or given up. Afterwards nothing reads this rank's values.
 void saver_settle(struct saver *s);
 size_t saver_state_bytes(const struct saver *s);         // of this rank
 bool saver_evaluates(const struct saver *s);             // it takes snapshots
 struct checkpoint_report saver_report(struct saver *s);  // after saver_settle
 
-// ---- a topology that collects the weights itself, one snapshot after the other. None of these touches a file.
+// ---- for a topology that collects the weights itself, one snapshot after the other. These functions touch
+// no file.
 struct snapshot;
-// Whether the room is free: what was collected before is in its file, or given up.
+// Returns whether the room is free: the previous snapshot is in its file, or given up.
 bool snapshot_may_begin(const struct snapshot *s);
-// The place for the unit's elements from this one on.
+// Returns the address in the room for the unit's elements from `begin` on.
 void *snapshot_room(const struct snapshot *s, int unit, int64_t begin);
-// All of them are there; the keys' versions were least to most. The snapshot is no longer the topology's.
+// All elements are in the room; the keys' versions are between least and most. The topology must not use the
+// snapshot afterwards.
 void snapshot_collected(struct snapshot *s, int64_t least, int64_t most);
 
 #endif

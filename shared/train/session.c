@@ -35,37 +35,38 @@ struct session {
     struct model *model;
     struct batch_feed *feed;
     struct slowdown *slowdown;
-    struct stall_watch *watch;  // NULL: nobody waits for this rank
-    struct timeline *timeline;  // the topology's threads may still write to it: it goes after the topology
+    struct stall_watch *watch;  // NULL: no other rank waits for this one
+    struct timeline
+        *timeline;  // the topology's threads may still write to it: it is destroyed after the topology
     struct topology *topology;
     struct identity *identity;
-    uint64_t life;                  // of this start of the job
-    struct checkpoint *checkpoint;  // to go on from; NULL: none
+    uint64_t life;                  // number of this start of the job
+    struct checkpoint *checkpoint;  // to resume from; NULL: none
     struct saver *saver;
-    bool has_gear;  // GPUs
+    bool has_gear;  // true on GPUs
     struct saver_gear gear;
-    double elapsed_before;      // in the run directory's records
+    double elapsed_before;      // seconds in the run directory's records
     struct metrics *metrics;    // worker 0
-    struct monitor *monitor;    // the same; NULL: none is asked for
+    struct monitor *monitor;    // worker 0; NULL: none was asked for
     struct progress *progress;  // worker 0, unless quiet
-    int notes_said;             // the device's remarks; worker 0 says them
+    int notes_said;             // how many of the device's notes are printed; worker 0 prints them
     double start_s;
 };
 
-// ---------------------------------------------------------------- what a rank is made of
-// One pass of the model before a rank has peers, so that a GPU's libraries load what they need: the first run
-// of a product or of attention may load kernels and allocate, which may wait for everything that the device
-// is doing. While collectives run, that may be a transfer that waits for a peer, which is about to do the same.
-// Runs every unit as training and evaluation will, with the shapes in o, those of shorter sequences, where there are some, and
-// on weights that are zero. Blocks. 0, or -1 after logging.
+// ---------------------------------------------------------------- the parts that a rank consists of
+// Runs one pass of the model before a rank has peers, so that a GPU's libraries load what they need. The first run
+// of a product or of attention may load kernels and allocate. Both may wait for all work on the device. While
+// collectives run, that work may be a transfer that waits for a peer, and the peer may wait in the same way. Runs
+// every unit as training and evaluation will: with the shapes in o, with those of shorter sequences if any, and on
+// zero weights. Blocks. Returns 0, or -1 after logging.
 static int warm_up(struct model *m, const struct model_options *o, bool accumulates, bool shorter) {
     enum { WEIGHTS, GRAD, TIED_WEIGHTS, TIED_GRAD, PARTS };
     enum { OVERWRITE, ADD, EVALUATE, PASSES };
     const struct backend *b = dev_backend(o->dev);
     const struct layout *l = o->layout;
     int last = l->count - 1, rc = 0;
-    // 1. Zeros outside of the ledger, as long as the largest unit (and as a tied embedding): given back before the topology
-    //    takes its own, which is more than that unless the model is nearly all embedding.
+    // 1. Zeros as long as the largest unit (and as a tied embedding), not counted in the ledger. They are freed
+    // before the topology allocates, which needs more than that unless the model is nearly all embedding.
     size_t bytes[PARTS] = {0}, e = dtype_size(o->dtype);
     void *zeros[PARTS] = {0};
     for (int u = 0; u <= last; u++)
@@ -76,7 +77,8 @@ static int warm_up(struct model *m, const struct model_options *o, bool accumula
         if (bytes[i] && !(zeros[i] = b->alloc(o->dev, bytes[i])))
             rc = fail("out of device memory: no %zu MiB for a first pass of the model",
                       (bytes[WEIGHTS] + bytes[TIED_WEIGHTS]) >> 19);
-    // 2. The passes, over tokens of all kinds: one alone would take as long as a batch of it.
+    // 2. The passes, over tokens of all kinds: if every token were the same, a pass would take as long as a batch
+    // of it.
     int64_t rows = o->batch * o->seq;
     int32_t *tokens = xcalloc((size_t)rows, sizeof *tokens);
     for (int64_t i = 0; i < rows; i++) tokens[i] = (int32_t)(i % o->spec->vocab);
@@ -96,7 +98,7 @@ static int warm_up(struct model *m, const struct model_options *o, bool accumula
         }
     }
     if (!rc && stream_sync(o->compute)) rc = fail("a first pass of the model: %s", dev_error(o->dev));
-    // 3. And away with it.
+    // 3. Frees everything.
     free(tokens);
     for (int i = 0; i < PARTS; i++)
         if (zeros[i]) b->free(o->dev, zeros[i], bytes[i]);
@@ -135,8 +137,9 @@ static int open_device(struct session *x) {
     return x->compute ? 0 : fail("--device %s: %s", backend->name, dev_error(x->dev));
 }
 
-// All that a GPU and its libraries allocate and load comes before the topology: nothing of it may happen while
-// collectives run (warm_up, above). A rank of a star and a local run do the same, so that first steps compare.
+// Everything that a GPU and its libraries allocate and load comes before the topology: none of it may happen while
+// collectives run (warm_up, above). Ranks of a star and local runs do the same, so that their first steps are
+// comparable.
 static int prepare_model(struct session *x) {
     const struct config *c = x->job->config;
     struct model_options mo = train_model_options(c, &x->job->spec, x->job->layout);
@@ -163,7 +166,8 @@ static int prepare_model(struct session *x) {
     return 0;
 }
 
-// Before the first step: all ranks are of one run. Each process has resolved "auto" for its own machine.
+// Before the first step: checks that all ranks belong to one run. Each process has resolved "auto" for its own
+// machine.
 static int compare_ranks(struct session *x) {
     if (x->checkpoint) {
         char *from = xasprintf("step %lld, xxh64 %s", (long long)checkpoint_train(x->checkpoint)->step,
@@ -177,11 +181,11 @@ static int compare_ranks(struct session *x) {
 static void go_on(struct topology *t, const struct train_state *from) {
     t->start = *from;
     t->start.place = train_state_place(from);
-    // Of a run that shared a budget only one that does counts worker 0's steps.
+    // Worker 0's own step count is kept only if both runs share a budget.
     if (!t->plan.alone) t->start.step = t->start.place;
 }
 
-// The checkpoint that this rank goes on from: a star's ranks are told which.
+// Opens the checkpoint that this rank resumes from. The ranks of a star receive its path.
 static int open_checkpoint(struct session *x) {
     const struct job *j = x->job;
     struct topology *t = x->topology;
@@ -201,7 +205,8 @@ static int open_checkpoint(struct session *x) {
     return 0;
 }
 
-// The number of this start of the job, for the names of checkpoints' files: the job's own, or one that rank 0 draws.
+// Sets the number of this start of the job, for the names of checkpoint files: the job's own, or one that rank 0
+// draws.
 static int draw_life(struct session *x) {
     uint32_t own[2] = {0};
     struct topology *t = x->topology;
@@ -221,7 +226,8 @@ static int open_output(struct session *x) {
     if (x->topology->rank != 0) return 0;
     const char *from = x->checkpoint ? checkpoint_path(x->checkpoint) : NULL;
     int64_t first = x->topology->start.step;
-    // In a later life of the job the directory is its own, whatever this process was told when it began its first.
+    // In a later start of the job the directory already belongs to the job, even if this process was started with
+    // takes_dir.
     bool takes = j->dir && j->takes_dir, later = x->topology->epoch > 1;
     if (takes && later) run_dir_go_on(j->dir, j->config);
     if (takes && !later && resume_take_dir(j->config, from, j->dir, j->force)) return -1;
@@ -236,7 +242,7 @@ static int open_output(struct session *x) {
     return 0;
 }
 
-// Whether there is text to evaluate snapshots on.
+// Returns whether there is text to evaluate snapshots on.
 static bool evaluates(const struct session *x) {
     const struct config *c = x->job->config;
     int64_t held = data_val_tokens(x->job->data);
@@ -292,7 +298,7 @@ static int leave_report(struct session *x, struct train_result *result) {
     struct model_options model = train_model_options(j->config, &j->spec, j->layout);
     facts.head = model_head_plan(&model);
     facts.cpu_kernel = device_cpu_kernel(j->config);
-    // A file that cannot be written is no reason to go without the others.
+    // If a file cannot be written, this rank still takes part in the collectives below.
     int rc = result->lacks_file ? -1 : 0;
     if (trace_write_worker(j->dir, x->topology->rank, x->dev, result->timeline, j->config->trace)) rc = -1;
     result->report.moments = moments_of(x, result);
@@ -332,12 +338,12 @@ static int train(struct session *x, struct session_end *end) {
     *end = (struct session_end){result.interrupted, x->topology->rank, x->topology->job};
     if (rc) topology_abort(x->topology, error_last());
     int left = !rc && j->dir ? leave_report(x, &result) : 0;
-    // A sum that nobody needs is a barrier: afterwards every worker's report is on disk, and so are the weights, which
-    // the failure of a report does not stop.
+    // This sum is a barrier: afterwards every worker's report is on disk. The weights are too, even if a report
+    // failed.
     double nothing = 0;
     if (!rc && x->topology->size > 1) rc = topology_sum(x->topology, &nothing, 1);
     if (!rc) rc = left;
-    x->model = result.model;  // its memory goes after the communicators, see prepare_model
+    x->model = result.model;  // freed after the communicators, see prepare_model
     result.model = NULL;
     x->feed = result.feed;
     result.feed = NULL;

@@ -1,7 +1,7 @@
-// One rank of a run, from its device to its report: opens the device and the compute stream, has the
-// topology made, trains, leaves DIR/ranks/worker-R.json (worker 0: metrics.jsonl and weights/ too).
+// One rank of a run, from its device to its report: opens the device and the compute stream, has the topology
+// created, trains, and writes DIR/ranks/worker-R.json (worker 0: metrics.jsonl and weights/ too).
 //
-// Threads   Runs on the caller's thread; several sessions may run at once on threads of one process.
+// Threads   Runs on the caller's thread. Several sessions may run at once on threads of one process.
 // Ordering  With more than one worker it returns only after every worker has written its report.
 #ifndef STARRING_SHARED_TRAIN_SESSION_H
 #define STARRING_SHARED_TRAIN_SESSION_H
@@ -11,22 +11,22 @@
 
 struct session_options {
     const struct job *job;
-    int rank;        // -1: the topology will know
-    int local_rank;  // among the ranks of this machine: picks its GPU, modulo their number; -1: not known,
-                     // the first
-    // Makes the rank's topology on dev and compute, which outlive it; NULL after logging.
+    int rank;        // -1: the topology assigns it
+    int local_rank;  // among the ranks of this machine: selects its GPU, modulo their number; -1: unknown,
+                     // the first GPU
+    // Creates the rank's topology on dev and compute, which outlive it. Returns NULL after logging.
     struct topology *(*create)(void *ctx, struct device *dev, struct stream *compute);
-    // When the topology is no more (or was never made) and its device still is; or NULL.
+    // Called after the topology is destroyed (or was never created) and before the device is closed; or NULL.
     void (*end)(void *ctx);
     void *ctx;
 };
 
 struct session_end {
-    bool interrupted;  // it was stop that ended it
+    bool interrupted;  // the stop flag ended the run
     int rank;
-    uint64_t job;  // struct topology's
+    uint64_t job;  // struct topology's job
 };
-// 0, or -1 after logging. end may be NULL.
+// Returns 0, or -1 after logging. end may be NULL.
 int session_run(const struct session_options *o, struct session_end *end);
 
 #endif

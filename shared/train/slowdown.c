@@ -13,8 +13,8 @@ struct slowdown {
     struct stream *compute;
     int64_t *clock;          // (2) device memory
     struct trouble trouble;  // this rank's
-    double factor;           // of this micro-batch
-    int64_t delay_ns;        // still to come in this step
+    double factor;           // of the current micro-batch
+    int64_t delay_ns;        // not yet applied in this step
 };
 
 static bool wanted(const struct config *c) { return c->straggle || c->delay; }
@@ -59,7 +59,7 @@ void slowdown_micro(struct slowdown *h, int rank, int64_t step, int64_t micro) {
 
 void slowdown_before(struct slowdown *h) {
     if (!h || (h->factor <= 1 && h->delay_ns <= 0)) return;
-    compute_longer(h, h->delay_ns, 0);  // and marks
+    compute_longer(h, h->delay_ns, 0);  // also sets the start time for slowdown_after
     h->delay_ns = 0;
 }
 

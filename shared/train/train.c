@@ -1,4 +1,5 @@
-// From the first batch to the report, in the order in which it happens: run, at the end, calls what stands above it.
+// The training loop, from the first batch to the report, in order of execution. `run`, at the end, calls the
+// functions above it.
 #include "shared/train/train.h"
 
 #include <math.h>
@@ -21,16 +22,16 @@
 #include "shared/train/saver.h"
 #include "shared/train/slowdown.h"
 
-// Consecutive steps without a finite gradient after which a run whose loss scale does not move has diverged.
+// After so many consecutive steps without a finite gradient, a run whose loss scale does not change has diverged.
 #define DIVERGED_STEPS 8
-#define WHERE_BYTES    320  // of a text that says which tensor overflowed
+#define WHERE_BYTES    320  // of a text that names the overflowed tensor
 
-// A step that has been made, from then until its outcome counts: behind plan.lag later ones, or where all is to be known.
+// A step from its begin until its outcome counts: plan.lag steps later, or where all outcomes must be known.
 struct made {
     struct step_input in;
     struct step_stats stats;
-    struct batch_count mean;  // what its mean is over
-    bool watched;             // its overflow would end the run
+    struct batch_count mean;  // the counts that the step's mean is over
+    bool watched;             // the run ends if this step overflows
     int64_t now_ns;
     double seconds, elapsed;
     size_t memory_bytes;
@@ -46,18 +47,18 @@ struct train {
     struct scaler scaler;
     struct made *made;  // (1 + plan.lag), of step t made[t % (1 + plan.lag)]
     int64_t heard;      // steps whose outcomes are known
-    int64_t judged;     // steps whose outcomes count: scale, rate and skips follow them
+    int64_t judged;     // steps whose outcomes count: loss scale, learning rate and skips follow them
     int64_t updates;    // applied so far
-    struct pace pace;   // where ranks go alone
+    struct pace pace;   // where ranks do not wait for each other
     int skipped_in_a_row;
-    double applied;    // behind the last step: of this start, of all ranks that go alone
+    double applied;  // after the last step: updates of this start; of all ranks where each has its own steps
     double last_loss;  // of the last step that counts
-    bool leaving;      // some rank was asked to
+    bool leaving;      // some rank was asked to stop
     struct batch_feed *feed;
     struct slowdown *slowdown;  // NULL: no trouble was asked for
     struct gate_rank gate;
     double steps_s;        // all steps
-    double job_s;          // of earlier starts, too, and until the last worker had ended its own
+    double job_s;          // as steps_s, plus earlier starts, and until the last worker has ended its steps
     uint64_t allocations;  // after the first step
 };
 
@@ -67,8 +68,8 @@ static struct made *made_of(const struct train *x, int64_t step) {
 
 static int64_t own_sequences(const struct train *x) { return x->c->micro_batch * x->c->accumulation; }
 
-// What the step's mean is over: this rank's own batch, or the global one of which that is a slice. Each rank counts it by
-// itself.
+// The counts that the step's mean is over: this rank's own batch, or the global batch that it is a slice of. Each
+// rank counts them itself.
 static struct batch_count count_mean(const struct train *x) {
     const struct step_plan *p = &x->t->plan;
     int64_t own = own_sequences(x);
@@ -87,9 +88,9 @@ static struct train_state state_now(const struct train *x) {
                                 .scaler = x->scaler};
 }
 
-// What a snapshot is of: steps of the job, whichever rank's.
+// The state that a snapshot records: steps of the job, of any rank.
 static struct train_state weights_now(const struct train *x) {
-    int64_t skipped = 0;  // of the steps that are known, and do not count yet
+    int64_t skipped = 0;  // steps whose outcome is known and does not count yet
     for (int64_t step = x->judged; step < x->heard; step++) skipped += made_of(x, step)->stats.skipped;
     return (struct train_state){.step = step_plan_place(x->t),
                                 .updates = x->t->plan.version - skipped,
@@ -119,7 +120,7 @@ struct model_options train_model_options(const struct config *c, const struct mo
     return o;
 }
 
-// From the checkpoint, whole or its weights alone, a file, or the seed.
+// Loads the weights from the checkpoint (all state, or weights only), from a file, or from the seed.
 static int initial_weights(struct train *x) {
     struct hf_reader *reader = NULL;
     int64_t most = 0;
@@ -147,7 +148,7 @@ static int initial_weights(struct train *x) {
 
 static void go_on_from(struct train *x, const struct train_state *s) {
     x->r->steps = x->heard = x->judged = s->step;
-    // Of an asynchronous job's checkpoint: this worker had done no step yet, the others had.
+    // In an asynchronous job's checkpoint, this worker may have done no step yet while others had.
     if (s->step == 0 && s->updates == 0) return;
     x->updates = s->updates;
     x->skipped_in_a_row = s->skipped_in_a_row;
@@ -188,8 +189,8 @@ static int backward(struct train *x, int micro, bool watched) {
     return 0;
 }
 
-// Does nothing for a batch that has been read ahead, while the device was at work on what had been enqueued: a
-// reading that it outlasts costs nothing.
+// Does nothing if the batch has been read ahead. Reading ahead overlaps the device's work, so it costs no time
+// while that work takes longer.
 static int read_batch(struct train *x, int64_t step, int64_t first) {
     int64_t start = now_ns();
     if (batch_feed_read(x->feed, step, first)) return -1;
@@ -197,7 +198,7 @@ static int read_batch(struct train *x, int64_t step, int64_t first) {
     return 0;
 }
 
-// All micro-batches of a step.
+// Computes all micro-batches of a step.
 static int compute(struct train *x, int64_t step, const struct made *made) {
     double tokens = (double)made->mean.tokens;
     if (read_batch(x, step, x->t->plan.first)) return step_failed(x, step);
@@ -219,7 +220,8 @@ static int compute(struct train *x, int64_t step, const struct made *made) {
     return ahead && read_batch(x, step + 1, next) ? step_failed(x, step) : 0;
 }
 
-// One attempt at an update: the step is computed, unless it is over without this rank; then the topology's step.
+// One attempt at an update: computes the step, unless it was closed without this rank; then calls the topology's
+// step.
 static int attempt(struct train *x, int64_t step) {
     struct made *made = made_of(x, step);
     *made = (struct made){.watched = scaler_at_end(&x->scaler, &x->c->scaler), .mean = count_mean(x)};
@@ -243,8 +245,8 @@ static int attempt(struct train *x, int64_t step) {
     return topology_step(x->t, in, &made->stats);
 }
 
-// ---------------------------------------------------------------- what follows from it
-// found[r]: 1 + the first tensor of rank r with values that are not finite, 0: none. elements: likewise.
+// ---------------------------------------------------------------- outcomes
+// found[r]: 1 + the index of rank r's first tensor with non-finite values, 0: none. elements[r]: how many values.
 static void describe_overflow(const struct topology *t, const double *found, const double *elements,
                               char *where) {
     int first = -1, others = 0, used = 0;
@@ -269,9 +271,10 @@ static void describe_overflow(const struct topology *t, const double *found, con
     snprintf(where + used, (size_t)(WHERE_BYTES - used), "; ");
 }
 
-// The end of a run whose gradients are not finite although the loss scale is at its minimum: names the rank and the tensor.
-// Where all ranks end at the same step they tell each other what they have counted, and all say the same; elsewhere a rank
-// speaks for itself, and where later steps have been counted nobody says anything. Logs; returns -1.
+// Ends a run whose gradients are not finite although the loss scale is at its minimum. The message names the rank
+// and the tensor. Where all ranks end at the same step, they exchange their counts and print the same message.
+// Otherwise a rank reports its own values only. Where later steps have been counted already (lag), it names no
+// tensor. Logs; returns -1.
 static int end_of_scale(struct train *x) {
     struct topology *t = x->t;
     bool alone = t->plan.alone || t->plan.in_part;
@@ -288,11 +291,12 @@ static int end_of_scale(struct train *x) {
     return scaler_ended(&x->scaler, &x->c->scaler, where);
 }
 
-// Of the sequences whose gradients counted: what a run's tokens are made of.
+// Adds the counts of the sequences whose gradients were used: the run's tokens.
 static void count_tokens(struct train *x, const struct batch_count *mean) {
     struct batch_count *all = &x->r->counted;
     const struct step_plan *p = &x->t->plan;
-    double share = p->in_part ? (double)p->counted / (double)mean->tokens : 1;  // of the mean, what counted
+    double share =
+        p->in_part ? (double)p->counted / (double)mean->tokens : 1;  // fraction of the mean that counted
     all->tokens += p->in_part ? p->counted : mean->tokens;
     all->places += (int64_t)(share * (double)mean->places);
     all->squares += share * mean->squares;
@@ -322,7 +326,7 @@ static void tell_step(const struct train *x, const struct made *made) {
     const struct step_plan *p = &x->t->plan;
     const struct step_input *in = &made->in;
     if (!x->o->observer) return;
-    // Of the workers whose gradients counted.
+    // Tokens of the workers whose gradients counted.
     int64_t tokens = made->mean.tokens;
     if (p->alone) tokens = batch_feed_count(x->feed, x->pace.samples, p->samples - x->pace.samples).tokens;
     if (p->in_part) tokens = p->counted;
@@ -342,7 +346,7 @@ static void tell_step(const struct train *x, const struct made *made) {
     x->o->observer->on_step(x->o->observer->ctx, &record);
 }
 
-// The outcomes of the steps before `end`. Blocks until they are known.
+// Receives the outcomes of the steps before `end`. Blocks until they are known.
 static int hear(struct train *x, int64_t end) {
     for (; x->heard < end; x->heard++)
         if (x->t->plan.lag > 0 && x->t->ops->outcome &&
@@ -351,7 +355,8 @@ static int hear(struct train *x, int64_t end) {
     return 0;
 }
 
-// They count: in their order, each once. *stop: also whether one of them said so.
+// Applies the outcomes of the steps before `end`, in order, each once. *stop becomes true if one of them asks to
+// stop.
 static int count(struct train *x, int64_t end, bool *stop) {
     if (hear(x, end)) return -1;
     for (; x->judged < end; x->judged++) {
@@ -364,8 +369,8 @@ static int count(struct train *x, int64_t end, bool *stop) {
     return 0;
 }
 
-// Whether the run ends early behind this step, because some rank was asked to leave. Where others hold the state, they
-// learn with a step's gradients that it is to be kept: then one step more is made.
+// Returns whether the run ends early after this step, because some rank was asked to stop. Where servers hold the
+// state, a step's gradients tell them to keep it: then the run does one more step.
 static bool leaves(struct train *x, int64_t step, bool told) {
     bool before = x->leaving;
     int64_t every = x->c->recovery.checkpoint_every;
@@ -377,8 +382,9 @@ static bool leaves(struct train *x, int64_t step, bool told) {
 }
 
 // ---------------------------------------------------------------- steps
-// Whether nothing may be open behind the step: a run that goes on from its checkpoint begins so. A matter of the configuration
-// and of the steps alone, for whether this rank can keep anything the others do not know.
+// Returns whether every outcome must be known after the step, because a run resumed from its checkpoint begins that
+// way. Depends on the configuration and the steps only: other ranks do not know whether this rank writes
+// checkpoints.
 static bool is_drained(const struct train *x, int64_t step) {
     int64_t every = x->c->recovery.checkpoint_every;
     return every > 0 && (x->leaving || step + 1 == x->c->steps || (step + 1) % every == 0);
@@ -388,14 +394,14 @@ static int one_step(struct train *x, int64_t step, int64_t start, int64_t begin)
     struct made *made = made_of(x, step);
     struct step_plan *plan = &x->t->plan;
     bool told = false;
-    // 1. Room for the state, where it is to be kept.
+    // 1. Waits for room for the state, if the state is kept.
     plan->drain = is_drained(x, step);
-    // Where steps go on without ranks that are late, all say of the same ones that their state is to be kept.
+    // Where steps go on without late ranks, all ranks must agree on which steps' state is kept.
     plan->keep = saver_due(x->o->saver, step, x->leaving) || (plan->drops && plan->drain);
     if (plan->keep) saver_gate(x->o->saver);
     // 2. The step, and the outcomes that count now.
     if (attempt(x, step)) return -1;
-    // A snapshot says how many updates its weights hold.
+    // A snapshot records how many updates its weights hold.
     bool skips = x->c->clip > 0 || x->c->dtype == DT_F16;
     bool snapshot = made->in.snapshot || (x->c->eval_every > 0 && (step + 1) % x->c->eval_every == 0);
     int64_t end = plan->drain ? step + 1 : step + 1 - plan->lag;
@@ -419,11 +425,11 @@ static int one_step(struct train *x, int64_t step, int64_t start, int64_t begin)
     return 0;
 }
 
-// Whether this rank has a step `step`: 1, 0 or -1.
+// Returns 1 if this rank does a step `step`, 0 if not, -1 on failure.
 static int has_step(struct train *x, int64_t step) {
     if (x->r->interrupted) return 0;
     if (!x->t->plan.alone && step >= x->c->steps) return 0;
-    int more = topology_plan(x->t, step);  // 0 before all is handed out: some rank was asked to leave
+    int more = topology_plan(x->t, step);  // 0 before all samples are handed out: some rank was asked to stop
     if (more == 0) x->r->interrupted = x->t->plan.dealt < x->c->steps * x->c->train_batch;
     return more;
 }
@@ -442,9 +448,10 @@ static int take_seat(struct train *x) {
     return gate_take_seat(&x->gate, &facts);
 }
 
-// Stands until the gate is open for a step at that place, behind all that the steps so far have enqueued. The time is no step's:
-// both moments, of the first step and of the step at hand, move behind it. A rank that has come before others would have waited
-// for them without a gate too where the slowest sets the pace: behind the first step that is time of the run.
+// Waits until the gate (shared/time/gate.h) is open for a step at `place`, after all work enqueued so far. The
+// waiting time belongs to no step: *start (of the first step) and *begin (of this step) move forward by it. Where
+// the slowest rank sets the pace, a rank that arrives first would wait for the others even without a gate: after
+// the first step that time counts for the run.
 static int stand(struct train *x, int64_t place, int64_t *start, int64_t *begin) {
     if (gate_is_open(&x->gate, place)) return 0;
     if (stream_sync(x->t->compute)) return step_failed(x, x->r->steps - 1);
@@ -459,8 +466,9 @@ static int stand(struct train *x, int64_t place, int64_t *start, int64_t *begin)
     return 0;
 }
 
-// The same before step `step`, of the run for ranks that go together, of its own batch for one that goes alone. A round of local
-// steps is whole: a rank in the middle of one would have the others wait for it. within: this step is.
+// Waits before step `step`. Ranks that step together use the run's step as the place; a rank with its own steps
+// uses its own batch. A group of local steps is never interrupted: other ranks would wait for it. within: this step
+// is inside a group.
 static int stand_before(struct train *x, int64_t step, bool within, int64_t *start, int64_t *begin) {
     int64_t place = x->t->plan.alone ? x->t->plan.first : step * x->c->train_batch;
     return within ? 0 : stand(x, place, start, begin);
@@ -471,9 +479,9 @@ static int64_t tokens_told(const struct train *x) {
     return p->in_part ? p->counted / x->t->size : p->tokens;
 }
 
-// Ranks whose steps do not wait for each other begin together: while rank 0 still said its first words, the others would use up what
-// all share before its clock runs, and pass the first version that a snapshot is wanted of. Not where a rank may join the job
-// meanwhile: it comes to none of these sums.
+// Ranks that do not wait for each other begin together. Otherwise, while rank 0 still prints its first lines, the
+// others would use up the shared budget before its clock runs, and pass the first version that a snapshot needs.
+// Not used where a rank may join later (elastic): it would miss these sums.
 static int begin_together(struct train *x) {
     double nothing = 0;
     bool waits_not = x->t->plan.alone || x->t->plan.drops;
@@ -486,13 +494,14 @@ static int run_steps(struct train *x) {
     if (begin_together(x)) return -1;
     saver_begin(x->o->saver, x->o->elapsed_before);
     rank_span_begin(&x->r->report.span);
-    if (x->t->start.step > 0) {  // that one may have been under way when the run was killed
+    if (x->t->start.step >
+        0) {  // a snapshot of the start step may have been unfinished when the run was killed
         struct train_state weights = weights_now(x);
         weights.step = x->t->start.step;
         saver_step(x->o->saver, &weights, x->o->elapsed_before, false);
     }
     int64_t start = now_ns(), begin = start;
-    // Nothing is left to do: a run that has other ranks, or another directory, than the one that wrote it keeps it too.
+    // No step is left. A run with other ranks, or another directory, than the checkpoint's keeps the state too.
     bool over = x->t->start.step >= x->c->steps;
     int more;
     bool within = false;
@@ -505,10 +514,11 @@ static int run_steps(struct train *x) {
         within = x->t->plan.open;
         gate_step(&x->gate, tokens_told(x), begin);
     }
-    bool stop = false;  // nothing is left to stop
+    bool stop = false;  // ignored: no step is left to stop
     if (more < 0 || count(x, x->r->steps, &stop)) return -1;
-    if (stream_sync(x->t->compute)) return step_failed(x, x->r->steps - 1);  // its updates are the step's
-    // Of what others still do with the budget no time is this rank's.
+    if (stream_sync(x->t->compute))
+        return step_failed(x, x->r->steps - 1);  // its updates are part of the step
+    // Time in which other ranks use the rest of the budget is not this rank's.
     int64_t end = x->t->plan.alone ? begin : now_ns();
     timeline_pause_at(x->r->timeline, end);
     rank_span_end(&x->r->report.span);
@@ -519,23 +529,24 @@ static int run_steps(struct train *x) {
     double trained_aside_s = x->r->report.span.aside_s;
     int64_t behind = end;
     if (stand(x, GATE_END, &start, &behind)) return -1;
-    x->r->report.span.aside_s = trained_aside_s;  // the span ends before this one
+    x->r->report.span.aside_s = trained_aside_s;  // the span ended before this wait
     x->applied = (double)(x->updates - x->t->start.updates);
     if (!x->t->plan.alone) return 0;
-    // Some worker may have left early. Ranks that go alone leave at different steps, so each says so where they all meet:
-    // behind their last step.
+    // Some worker may have stopped early. Ranks with steps of their own stop at different steps, so each reports it
+    // here, in a sum after the last step.
     double told[2] = {x->r->interrupted, x->applied};
     if (topology_sum(x->t, told, 2)) return -1;
     x->r->interrupted |= told[0] > 0;
     x->applied = told[1];
     int rc = pace_tell(&x->pace, &at, &x->r->report);
-    x->job_s += seconds_since(behind, now_ns());  // the weights then hold all workers' gradients
+    x->job_s += seconds_since(behind, now_ns());  // only then do the weights hold all workers' gradients
     return rc;
 }
 
-// ---------------------------------------------------------------- behind the last step
-// A run that was too short for judge to end it: nothing was applied, or the weights are what no gradient comes of any more. While a
-// loss is finite an fp16 run may still look for its loss scale.
+// ---------------------------------------------------------------- after the last step
+// Checks a run that was too short for `judge` to end it. Fails if no update was applied, or if the weights no
+// longer give a finite gradient. While the loss is finite, an fp16 run may still be searching for its loss scale:
+// then it only warns.
 static int check_learned(const struct train *x) {
     int64_t steps = x->r->steps - x->t->start.step;
     bool lost = !isfinite(x->last_loss), none = x->applied <= 0, searches = x->c->scaler.enabled && !lost;
@@ -552,7 +563,7 @@ static int check_learned(const struct train *x) {
     return 0;
 }
 
-// Where ranks share a budget nobody knows which step is the last one: what is behind all of them is kept here.
+// Where ranks share a budget, the last step is unknown in advance: the final state is kept here.
 static int finish(struct train *x) {
     x->t->plan.keep = x->t->plan.alone && x->o->saver;
     if (x->t->plan.keep) saver_gate(x->o->saver);
@@ -560,14 +571,14 @@ static int finish(struct train *x) {
     if (lacks_file < 0) return -1;
     x->r->lacks_file = lacks_file > 0;
     x->r->place = step_plan_place(x->t);
-    x->r->interrupted &= x->r->place < x->c->steps;  // asked in the last batch: all is done
+    x->r->interrupted &= x->r->place < x->c->steps;  // asked in the last batch: the run is complete
     struct train_state state = state_now(x);
     if (x->t->plan.keep) saver_keep(x->o->saver, &state);
     return 0;
 }
 
-// Hashes the final weights on rank 0, and writes them when asked; every rank takes part, unit by unit: the
-// others wait for rank 0's disk after each, so that no deadline must cover the writing of a whole model.
+// Hashes the final weights on rank 0, and writes them when asked. Every rank takes part, unit by unit. After each
+// unit the others wait for rank 0's disk, so that no timeout must cover the writing of a whole model.
 static int last_weights(struct train *x) {
     const struct train_options *o = x->o;
     struct train_result *r = x->r;
@@ -609,7 +620,7 @@ static int last_weights(struct train *x) {
     return rc;
 }
 
-// The parts of all steps, and whether they are what the loop's own clock says that the steps took.
+// Splits the time of all steps, and compares the sum of the parts with the loop's own clock.
 static void split_time(struct train *x) {
     struct rank_report *r = &x->r->report;
     timeline_end(x->r->timeline);
@@ -702,9 +713,9 @@ static int run(struct train *x) {
     const struct train_observer *o = x->o->observer;
     if (o && o->on_start) o->on_start(o->ctx, c, x->o->spec, x->l->params);
     if (run_steps(x) || check_learned(x) || finish(x)) return -1;
-    split_time(x);  // transfers of the last step have ended, and the peers have said when they were ready
-    // Read while every rank of the run still holds its memory: the last weights, which all ranks go through together, come
-    // afterwards. If the device or the kernel cannot report its memory, the report has no such figures.
+    split_time(x);  // transfers of the last step are done, and the peers have reported when they were ready
+    // Read while every rank still holds its memory. The last weights, in which all ranks take part, come later. If
+    // the device or the kernel cannot report its memory, the report has no such figures.
     struct rank_report *report = &x->r->report;
     if (x->t->rank == 0) job_resident_read(&report->resident);
     report->on_gpu =
@@ -722,7 +733,7 @@ int train_run(const struct train_options *o, struct train_result *result) {
     int rc = run(&x);
     if (rc) topology_abort(x.t, error_last());
     if (rc) saver_quit(x.o->saver);
-    if (rc) stream_sync(x.t->compute);  // what is enqueued still uses the model's buffers
+    if (rc) stream_sync(x.t->compute);  // enqueued work still uses the model's buffers
     report(&x);
     free(x.made);
     result->model = x.model;

@@ -22,7 +22,7 @@
 
 #define POLL_NS     10000000
 #define SIDECAR_MAX 4096
-#define MAX_EXACT   9007199254740992.0  // 2^53: JSON numbers arrive as doubles
+#define MAX_EXACT   9007199254740992.0  // 2^53: JSON numbers are read as doubles
 
 static const char *const dirs[] = {[CHECKPOINT_ALL] = "checkpoints", [CHECKPOINT_WEIGHTS] = "snapshots"};
 
@@ -41,7 +41,7 @@ char *checkpoint_path_of(const char *run_dir, enum checkpoint_kind kind, int64_t
 // ---------------------------------------------------------------- the names below RUN/checkpoints
 struct checkpoint_place {
     int64_t step;
-    bool old;  // it is step-N.old, and there is no step-N
+    bool old;  // the name is step-N.old, and no step-N exists
 };
 struct checkpoint_list {
     struct checkpoint_place *at;  // the newest first
@@ -52,7 +52,7 @@ static char *checkpoint_place_path(const char *dir, const struct checkpoint_plac
     return xasprintf("%s/step-%" PRId64 "%s", dir, p->step, p->old ? ".old" : "");
 }
 
-// The number in "<before>N<after..>" as it is written by us, and what is behind it; -1: it is none.
+// Returns the number in "<before>N<after..>" as we write it, and the text after it; -1: no such number.
 static int64_t step_in(const char *name, const char *before, const char **after) {
     size_t n = strlen(before);
     if (strncmp(name, before, n) != 0) return -1;
@@ -68,7 +68,7 @@ static int newest_first(const void *a, const void *b) {
     return x->step != y->step ? (x->step < y->step) - (x->step > y->step) : x->old - y->old;
 }
 
-// The complete ones below dir, checkpoints_dir's; free(list.at).
+// Lists the complete checkpoints below dir (of checkpoints_dir). The caller frees list.at.
 static struct checkpoint_list checkpoint_list(const char *dir) {
     struct checkpoint_list list = {0};
     DIR *d = opendir(dir);
@@ -157,7 +157,7 @@ static bool is_dir(const char *path) {
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-// Why there is nothing to take below dir.
+// Says why dir has no checkpoint to use.
 static void nothing_there(const char *dir, char **error) {
     DIR *d = opendir(dir);
     char found[NAME_MAX + 1] = "";
@@ -202,13 +202,14 @@ char *checkpoint_resolve(const char *text, const char *run_dir, char **error) {
 }
 
 // ---------------------------------------------------------------- removing
-// Takes the name away first: a process that dies meanwhile leaves a .gone directory. Whatever lies at path; nothing: 0.
+// Renames path first: a process that dies in between leaves a .gone directory. path may be anything; returns 0 if
+// it does not exist.
 static int checkpoint_remove(const char *dir, const char *path, int64_t step, char **error) {
     char *gone = xasprintf("%s/.step-%" PRId64 ".%016x.gone", dir, step, 0u);
-    int rc = disk_remove_dir(gone, error);  // a removal that was killed
+    int rc = disk_remove_dir(gone, error);  // left by a removal that was killed
     if (rc == 0 && disk()->rename(path, gone) != 0 && errno != ENOENT)
         rc = disk_error(error, "%s: cannot remove: %s", path, strerror(errno));
-    // The name is gone on the disk as well before the first file is.
+    // The new name is on disk before the first file is removed.
     if (rc == 0) rc = disk_sync_dir(dir, error);
     if (rc == 0) rc = disk_remove_dir(gone, error);
     free(gone);
@@ -247,7 +248,7 @@ void checkpoint_drop_later(const char *run_dir, enum checkpoint_kind kind, int64
     free(dir);
 }
 
-// step-N.old: of no use beside a step-N, otherwise the only one of its step.
+// step-N.old: useless if step-N exists, otherwise the only checkpoint of its step.
 static void end_replacing(const char *dir, const char *name, int64_t step) {
     const struct checkpoint_place new = {step, false}, old = {step, true};
     char *to = checkpoint_place_path(dir, &new), *from = xasprintf("%s/%s", dir, name);
@@ -259,7 +260,7 @@ static void end_replacing(const char *dir, const char *name, int64_t step) {
     free(to);
 }
 
-// Behind ".step-N": this life's partial directory.
+// Returns whether the text after ".step-N" names this life's partial directory.
 static bool partial_of(const char *after, uint64_t life) {
     char own[40];
     snprintf(own, sizeof own, ".%016" PRIx64 ".partial", life);
@@ -272,7 +273,8 @@ static void remove_unfinished(const char *path) {
     free(error);
 }
 
-// Removes what this life has left of earlier steps: a participant that was still at it when the checkpoint was given up.
+// Removes this life's partial directories of earlier steps: a participant was still writing when the checkpoint was
+// given up.
 static void checkpoint_sweep_given_up(const char *dir, uint64_t life, int64_t step) {
     DIR *d = opendir(dir);
     for (const struct dirent *e; d && (e = readdir(d));) {
@@ -317,10 +319,10 @@ void checkpoint_sweep(const char *run_dir, enum checkpoint_kind kind, uint64_t o
 struct commit {
     const struct checkpoint_commit *c;
     char *dir, *all;  // the partial directory; checkpoints/
-    int place;        // the partial directory, open: while it is, no other can be taken for it; -1: not yet
+    int place;        // the partial directory, open: its inode cannot be reused meanwhile; -1: not open yet
     struct manifest_file *files;
     bool *there;
-    bool named;  // what bears the partial name now is not this checkpoint
+    bool named;  // the partial name no longer belongs to this checkpoint
     char **error;
 };
 
@@ -337,7 +339,7 @@ static bool read_small(const char *dir, const char *participant, const char *end
     return true;
 }
 
-// Of a file, or of as much of it as is written; -1: there is none.
+// Returns the bytes of a file, or of the bytes written so far; -1: it does not exist.
 static int64_t size_of(const char *dir, const char *name) {
     struct stat st;
     char *path = xasprintf("%s/%s.part", dir, name);
@@ -363,7 +365,8 @@ static int read_sidecar(struct commit *m, int i, const char *text) {
                       (long long)f->bytes);
 }
 
-// 1: not all are there yet. -1: it will not come to a checkpoint. *seen: what has arrived, in bytes and sidecars.
+// Returns 0 when all files have arrived, 1 when some are missing, -1 when the checkpoint failed. *seen receives the
+// progress, in bytes and sidecars.
 static int look(struct commit *m, int64_t *seen) {
     char text[SIDECAR_MAX];
     int missing = 0;
@@ -378,8 +381,8 @@ static int look(struct commit *m, int64_t *seen) {
         missing += !m->there[i];
         *seen += m->there[i] ? 1 : size_of(m->dir, m->files[i].name);
     }
-    // Whether the partial directory is still the one that this commit began with: somebody may have removed it, and a late
-    // participant made it anew, without the parts that were there.
+    // The partial directory must still be the one that this commit opened: another process may have removed it, and
+    // a late participant may have created it again without the other files.
     struct stat began, now;
     if (fstat(m->place, &began) || stat(m->dir, &now) || began.st_ino != now.st_ino ||
         began.st_dev != now.st_dev)
@@ -387,10 +390,10 @@ static int look(struct commit *m, int64_t *seen) {
     return missing ? 1 : 0;
 }
 
-// Names those whose files are missing.
+// Names the participants whose files are missing.
 static void not_there(struct commit *m, bool stalled) {
     char *names = xstrdup("");
-    bool nothing = stalled;  // of them has come
+    bool nothing = stalled;  // none of their files exists
     for (int i = 0; i < m->c->count; i++) {
         if (m->there[i]) continue;
         nothing = nothing && size_of(m->dir, m->files[i].name) < 0;
@@ -423,7 +426,7 @@ static int wait_for_all(struct commit *m, const _Atomic int *quit) {
 }
 
 // ---------------------------------------------------------------- the commit
-// Where two names cannot be exchanged: the older one steps aside under a name that counts as complete as well.
+// For file systems that cannot exchange two names: renames the older checkpoint to a name that also counts as complete.
 static int step_aside(const struct commit *m, const char *final, const char *aside) {
     if (checkpoint_remove(m->all, aside, m->c->train->step, m->error)) return -1;
     if (disk()->rename(final, aside) != 0)
@@ -434,7 +437,7 @@ static int step_aside(const struct commit *m, const char *final, const char *asi
     return -1;
 }
 
-// The checkpoint gets its name; what had it before is removed afterwards.
+// Gives the checkpoint its name, then removes the one that had the name before.
 static int give_name(struct commit *m) {
     int64_t step = m->c->train->step;
     char *final = checkpoint_path_of(m->c->run_dir, m->c->kind, step), *aside = xasprintf("%s.old", final);
@@ -464,7 +467,7 @@ static int give_name(struct commit *m) {
     return rc;
 }
 
-// The manifest is on disk before the directory gets its name, and the sidecars are gone.
+// Writes the manifest to disk before the directory gets its name, and removes the sidecars.
 static int seal(struct commit *m) {
     const struct checkpoint_commit *c = m->c;
     const struct manifest manifest = {.weights = c->kind == CHECKPOINT_WEIGHTS,
@@ -500,7 +503,7 @@ int checkpoint_complete(const struct checkpoint_commit *c, const _Atomic int *qu
     for (int i = 0; i < c->count; i++)
         snprintf(m.files[i].name, sizeof m.files[i].name, "%s" PART_ENDING, c->participants[i]);
     checkpoint_sweep_given_up(m.all, c->life, c->train->step);
-    // The directory is there from now on: if it is not later, somebody has taken it away.
+    // The directory exists from here on: if it is missing later, another process has removed it.
     int rc = disk_make_dir(m.all, m.error) || disk_make_dir(m.dir, m.error) ? -1 : 0;
     if (rc == 0) m.place = open(m.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     rc = rc || wait_for_all(&m, quit) || seal(&m) || give_name(&m) ? -1 : 0;

@@ -20,7 +20,7 @@ struct part {
     struct st_file *file;
     const struct manifest_file *said;
     char participant[PART_NAME_MAX];
-    pthread_mutex_t mutex;  // of what is below
+    pthread_mutex_t mutex;  // guards the fields below
     enum { UNREAD, GOOD, BAD } state;
 };
 
@@ -36,12 +36,11 @@ struct piece {
 struct checkpoint {
     char *path;
     struct manifest manifest;
-    enum dtype dtype;  // of its pieces, but a rank's own
+    enum dtype dtype;  // of its pieces, except a rank's own state
     struct part *parts;
-    struct piece
-        *pieces;  // by kind, tensor, offset; those of one tensor follow each other from 0 on, without a hole
+    struct piece *pieces;  // by kind, tensor, offset; those of one tensor start at 0, without holes
     int count;
-    pthread_mutex_t mutex;        // of fits
+    pthread_mutex_t mutex;        // guards fitted
     const struct layout *fitted;  // the last layout that it fits
 };
 
@@ -58,7 +57,7 @@ static int by_place(const void *a, const void *b) {
 }
 
 // ---------------------------------------------------------------- opening
-// A number as we write it, without signs, blanks and leading zeros; -1: it is none.
+// Returns a number as we write it, without sign, blanks and leading zeros; -1: no such number.
 static int64_t plain_number(const char *text, const char **after) {
     size_t n = strspn(text, "0123456789");
     if (n == 0 || n > 15 || (text[0] == '0' && n > 1)) return -1;
@@ -66,7 +65,7 @@ static int64_t plain_number(const char *text, const char **after) {
     return strtoll(text, NULL, 10);
 }
 
-// How many kinds of values it holds of each tensor, and the i-th.
+// How many kinds of values it holds per tensor, and the i-th kind.
 static int kinds(const struct checkpoint *c) {
     return c->manifest.weights ? 1 : STATE_OPTIMIZER + c->manifest.states;
 }
@@ -128,7 +127,7 @@ static int open_part(struct checkpoint *c, int i) {
     return 0;
 }
 
-// Neither holes nor overlaps, as far as that can be seen without the model's sizes.
+// Checks for holes and overlaps, as far as possible without the model's sizes.
 static int check_pieces(const struct checkpoint *c) {
     for (int i = 0; i < c->count; i++) {
         const struct piece *p = &c->pieces[i], *before = i ? p - 1 : NULL;
@@ -144,7 +143,7 @@ static int check_pieces(const struct checkpoint *c) {
     return 0;
 }
 
-// A directory that bears the name of another step: it would be taken for the latest, or go as one of a later step.
+// Refuses a directory with the name of another step: it could be taken for the latest, or be removed as a later one.
 static int check_name(const char *path, const struct manifest *m) {
     int64_t named = checkpoint_named(path);
     if (named < 0 || named == m->train.step) return 0;
@@ -212,7 +211,7 @@ const char *checkpoint_identity(const struct checkpoint *c, const char *key) {
 const struct cJSON *checkpoint_identity_json(const struct checkpoint *c) { return c->manifest.identity; }
 
 // ---------------------------------------------------------------- the model's tensors
-// The pieces of a logical tensor; *count 0: there are none.
+// Finds the pieces of a logical tensor; *count receives 0 if there are none.
 static const struct piece *pieces_of(const struct checkpoint *c, int kind, const char *tensor, int *count) {
     struct piece key = {.kind = kind};
     snprintf(key.tensor, sizeof key.tensor, "%s", tensor);
@@ -229,7 +228,7 @@ static const struct piece *pieces_of(const struct checkpoint *c, int kind, const
     return &c->pieces[low];
 }
 
-// All elements of the model's tensor are there, and no more.
+// Checks that all elements of the model's tensor exist, and no more.
 static int check_tensor(const struct checkpoint *c, int kind, const struct tensor *t, int *count) {
     char text[24];
     const struct piece *p = pieces_of(c, kind, t->name, count);
@@ -272,7 +271,7 @@ int checkpoint_fits(struct checkpoint *c, const struct layout *l) {
 }
 
 // ---------------------------------------------------------------- values
-// The file's bytes are those that the manifest was written for; looked at once.
+// Compares the file's bytes with the manifest's hash, once.
 static int verify(const struct checkpoint *c, struct part *p) {
     pthread_mutex_lock(&p->mutex);
     if (p->state == UNREAD) p->state = st_hash(p->file) == p->said->xxh64 ? GOOD : BAD;
@@ -316,7 +315,7 @@ static int read_unit(struct checkpoint *c, const struct layout *l, int unit, int
     size_t size = dtype_size(c->dtype);
     if (checkpoint_fits(c, l)) return -1;
     const struct unit *of = &l->units[unit];
-    int64_t at = begin;  // what is before it has its value
+    int64_t at = begin;  // everything before it is filled
     for (int i = 0; i < of->count; i++) {
         const struct tensor *t = &of->tensors[i];
         int64_t first = t->offset > begin ? t->offset : begin, over = t->offset + t->numel;
@@ -352,7 +351,7 @@ static int extra(struct checkpoint *c, const char *participant, const char *name
     for (int i = 0; i < c->manifest.count; i++) {
         struct part *p = &c->parts[i];
         if (participant && strcmp(participant, p->participant) != 0) continue;
-        // Also where there is nothing of this name: the name may be what is damaged.
+        // Verify even where the name is missing: the name may be the damaged part.
         if (!alone && verify(c, p)) return -1;
         const char *rest;
         const struct st_tensor *t = st_find(p->file, name);

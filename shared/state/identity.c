@@ -22,7 +22,7 @@ struct entry {
 };
 struct identity {
     int count;
-    struct entry *entries;  // in the order in which they were put
+    struct entry *entries;  // in the order in which they were added
 };
 
 // ---------------------------------------------------------------- keys
@@ -35,7 +35,7 @@ struct identity {
 #define ONE_MODEL   "give all of them the same model"
 #define ONE_RESUME  "let all of them see the same checkpoint directory"
 
-// Keys beside the configuration's. The contents of files are compared, not their places.
+// Keys that are not in the configuration. The contents of files are compared, not their paths.
 static const struct identity_key unconfigured[] = {
     {"program", R, ONE_PROGRAM},
     {"model.tensors", T, ONE_MODEL},  // names, shapes, order, decay
@@ -53,13 +53,13 @@ static const struct identity_key unconfigured[] = {
     {"model.rope", T, ONE_MODEL},
     {"model.mlp", T, ONE_MODEL},
     {"model.biases", T, ONE_MODEL},
-    {"model.init_std", R, ONE_MODEL},     // weights that are loaded have no use for it
+    {"model.init_std", R, ONE_MODEL},     // unused when weights are loaded
     {"model.weights", R | L, ONE_MODEL},  // a checkpoint has its own
     {"data", T | L, ONE_TEXT},
-    {"data.held_out", T | L, ONE_TEXT},   // the curve of a continued run is of one text
+    {"data.held_out", T | L, ONE_TEXT},   // a resumed run's loss curve must be of one text
     {"consistency", B, NULL},             // "sync" of all topologies that promise the same bits
     {"gradients.summed", B, NULL},        // over the ranks, where a step has several micro-batches
-    {"recovery.resumed", R, ONE_RESUME},  // which checkpoint, by its content
+    {"recovery.resumed", R, ONE_RESUME},  // the checkpoint resumed from, by its content
 };
 #define UNCONFIGURED (sizeof unconfigured / sizeof *unconfigured)
 
@@ -127,7 +127,7 @@ static void put_real(struct identity *i, const char *key, float x) {
     identity_put(i, key, text);
 }
 
-// ---------------------------------------------------------------- what it is made from
+// ---------------------------------------------------------------- the entries
 static void put_program(struct identity *i) {
     char *text = xasprintf("starring " STARRING_VERSION "%s%s", starring_revision ? ", " : "",
                            starring_revision ? starring_revision : "");
@@ -135,7 +135,7 @@ static void put_program(struct identity *i) {
     free(text);
 }
 
-// Tensors in logical order, whatever number of ranks they are padded for.
+// Hashes the tensors in logical order, independent of the padding for a number of ranks.
 static void put_tensors(struct identity *i, const struct layout *l) {
     XXH64_state_t *h = XXH64_createState();
     char text[96];
@@ -176,7 +176,7 @@ static void put_rope(struct identity *i, const struct model_spec *s) {
     free(text);
 }
 
-// Not its name, nor where it lies. The longest sequences it was trained for decide nothing but what is refused.
+// The name and path are left out. So is the longest trained sequence length: it only decides what is refused.
 static void put_model(struct identity *i, const struct model_spec *s) {
     const struct model_traits *t = &s->traits;
     char biases[32];
@@ -200,7 +200,7 @@ static void put_model(struct identity *i, const struct model_spec *s) {
     put_real(i, "model.init_std", s->init_std);
 }
 
-// Which weights a run begins with: each worker reads its own.
+// The weights that a run begins with: each worker reads its own files.
 static void put_weights(struct identity *i, const char *model) {
     char *files = model ? hf_files_identity(model) : NULL;
     identity_put(i, "model.weights", files ? files : "from the seed");
@@ -214,14 +214,14 @@ static bool starts(const char *key, const char *with) {
     return !strncmp(key, with, n) && key[n] == '.';
 }
 
-// Whether a key that somebody compares says anything in this configuration.
+// Returns whether a compared key has an effect in this configuration.
 static bool says(const struct identity_source *s, const struct config_key *k) {
     const struct config *c = s->config;
     if (k->agree & IDENTITY_LOCAL && !s->data) return false;
     if (starts(k->path, "fp16")) return c->scaler.enabled;
     for (int d = 0; d < DEVICE_KINDS; d++)
         if (device_rows[d].section && starts(k->path, device_rows[d].section)) return (int)c->device == d;
-    // A medium that one side does not offer the other does not take: tcp and auto go together. A demand for shm does not.
+    // A medium that one side does not offer is not used: tcp and auto are compatible. A demand for shm is not.
     if (!strcmp(k->path, "medium")) return c->medium == MEDIUM_SHM;
     if (!strcmp(k->path, accum_key)) return c->accumulation > 1;
     if (!strcmp(k->path, "data.documents"))
@@ -238,7 +238,7 @@ static void put_config(struct identity *i, const struct identity_source *s) {
     }
 }
 
-// The ring's stages, a star in step and a run without peers promise the same bits, so all are "sync".
+// Ring stages, a synchronous star and a run without peers promise the same bits, so all are "sync".
 static void put_consistency(struct identity *i, const struct config *c) {
     cJSON *about = cJSON_CreateObject();
     if (c->row->describe) c->row->describe(c, about);
@@ -250,9 +250,9 @@ static void put_consistency(struct identity *i, const struct config *c) {
     cJSON_Delete(about);
 }
 
-// One micro-batch a step: all that are "sync" sum alike. With more, a ring's stages 2 and 3 sum each micro-batch over several
-// ranks, the others each step: two orders of the same sum.
-// The type in which they are added, too: "auto" has meant the run's type.
+// With one micro-batch per step, all "sync" topologies sum in the same order. With more, a ring's stages 2 and 3
+// sum each micro-batch over several ranks, the others sum each step: two orders of the same sum. Also records the
+// type of the sums, since "auto" means the run's type in old checkpoints.
 static void put_sums(struct identity *i, const struct config *c) {
     bool each = c->row->takes_stage && c->variant >= 2 && c->workers > 1 && !c->no_sync;
     if (c->accumulation <= 1) return;
@@ -309,7 +309,7 @@ char *identity_text(const struct identity *i) {
 }
 
 // ---------------------------------------------------------------- comparing
-// Whether a comparison for these uses is about the key.
+// Returns whether a comparison for these uses includes the key.
 static bool concerns(struct identity_key k, unsigned uses) {
     return k.uses & uses & ~(unsigned)IDENTITY_LOCAL;
 }
@@ -329,8 +329,8 @@ uint64_t identity_hash(const struct identity *i, unsigned uses) {
     return out;
 }
 
-// The meaning of a side's entry for the bits of sums. A checkpoint that is older than a key was made without it; "auto" has
-// meant the run's type; one group of all workers and groups of one are no groups.
+// Returns the entry's effect on the bits of sums. A checkpoint older than a key was written without it. "auto"
+// means the run's type there. One group of all workers, and groups of one, are the same as no groups.
 static const char *meaning(const struct identity_side *of, const char *key) {
     const char *value = identity_get(of->identity, key);
     if (!strcmp(key, accum_key) && (!value || !strcmp(value, "auto")))
@@ -376,7 +376,7 @@ static void look(struct found *f, const char *key, const struct identity_side *a
     const char *va = identity_get(a->identity, key), *vb = identity_get(b->identity, key);
     if (!concerns(k, uses) || (va && vb && !strcmp(va, vb))) return;
     if ((!va || !vb) && k.uses & IDENTITY_LOCAL) return;
-    if (!(uses & IDENTITY_RUN) && same_bits(key, a, b)) return;  // ranks of one run say the same words
+    if (!(uses & IDENTITY_RUN) && same_bits(key, a, b)) return;  // ranks of one run must have equal values
     if (!f->count++) f->first = key;
     if (f->count <= NAMED_MAX) name_difference(&f->text, key, a, b);
 }

@@ -8,9 +8,9 @@
 
 #define EVERYTHING (IDENTITY_TRAJECTORY | IDENTITY_RUN | IDENTITY_LOCAL)
 
-// A hash travels as sums of its 16-bit pieces and of their squares: with up to 2^16 ranks these are below 2^48 and
-// 2^53, so exact as doubles, and N times the sum of squares equals the square of the sum just when all pieces are equal
-// (Cauchy-Schwarz).
+// A hash is sent as sums of its 16-bit pieces and of their squares. With up to 2^16 ranks these are below 2^32 and
+// 2^48, so exact as doubles. N times the sum of squares equals the square of the sum exactly when all pieces are
+// equal (Cauchy-Schwarz).
 #define PIECES 4
 
 static int hashes_equal(struct topology *t, uint64_t hash, bool *equal) {
@@ -28,10 +28,10 @@ static int hashes_equal(struct topology *t, uint64_t hash, bool *equal) {
     return 0;
 }
 
-// Six bytes are a whole number that a double holds.
+// Six bytes form an integer that a double holds exactly.
 #define BYTES 6
 
-// The text of the one rank that gives one (others: NULL) goes to all (malloc'd). NULL after the sum has failed.
+// Sends the text of the one rank that gives one (others pass NULL) to all (malloc'd). Returns NULL if a sum failed.
 static char *spread(struct topology *t, const char *text) {
     double length = text ? (double)strlen(text) : 0;
     if (topology_sum(t, &length, 1)) return NULL;
@@ -50,7 +50,7 @@ static char *spread(struct topology *t, const char *text) {
     return NULL;
 }
 
-// How this rank differs from rank 0 (malloc'd) in *out; NULL: it does not. -1: a sum has failed.
+// *out receives how this rank differs from rank 0 (malloc'd), or NULL if it does not. Returns -1 if a sum failed.
 static int compare_with_first(struct topology *t, const struct identity *i, char **out) {
     char *text = t->rank == 0 ? identity_text(i) : NULL, name[32];
     char *first = spread(t, text);
@@ -67,7 +67,7 @@ static int compare_with_first(struct topology *t, const struct identity *i, char
     return 0;
 }
 
-// The ranks that differ: *first is the lowest rank that does, *count how many.
+// *first receives the lowest rank that differs, *count how many differ.
 static int find_others(struct topology *t, bool differs, int *first, int *count) {
     double *who = xcalloc((unsigned long)t->size, sizeof *who);
     who[t->rank] = differs;

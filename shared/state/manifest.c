@@ -18,7 +18,7 @@
 #define READ_MAX  ((size_t)1 << 24)
 #define MAX_EXACT 9007199254740992.0
 
-// The end of the text: the seal is the xxh64 of all of it with zeros in the place of the digits.
+// The end of the text. The seal is the xxh64 of the whole text with zeros in place of the digits.
 #define SEAL_KEY   "manifest_xxh64"
 #define SEAL_ZEROS "0000000000000000"
 #define SEAL_END   "\"\n}\n"
@@ -92,7 +92,7 @@ static double whole(const cJSON *o, const char *key) {
     return x >= 0 && x <= MAX_EXACT && x == floor(x) ? x : -1;
 }
 
-// One element of "files", in *to. names: of those before.
+// Reads one element of "files" into *to. names: of the elements before it.
 static int read_file(const char *path, const cJSON *f, struct manifest_file *to, struct name_map *names) {
     const char *name = json_text(f, "name", "");
     char participant[PART_NAME_MAX] = "";

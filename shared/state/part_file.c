@@ -20,13 +20,13 @@ struct part_file {
     struct st_writer *file;
     struct state_range *ranges;
     int count;
-    struct part_extra *extra;  // names belong to the caller, and are not looked at after creation
+    struct part_extra *extra;  // the caller owns the names; they are not used after creation
     int extras;
-    int range;   // in hand
-    int64_t at;  // its next element
+    int range;   // range being written
+    int64_t at;  // next element of that range
 };
 
-// The part of [begin, end) that lies in a tensor; empty where first >= last. Elements of the unit.
+// The overlap of [begin, end) with a tensor, in elements of the unit; empty where first >= last.
 struct span {
     int64_t first, last;
 };
@@ -75,7 +75,7 @@ int state_kind_of(const char *name, const char **rest) {
     int kind = master ? STATE_MASTER : STATE_OPTIMIZER + atoi(of + 5);
     if (kind >= STATE_OPTIMIZER + STATE_OPTIMIZER_MOST) return STATE_NONE;
     if (own) kind = STATE_OWN - kind;
-    // As it is written here, without signs, blanks and leading zeros.
+    // Accepts only the form written here, without sign, blanks and leading zeros.
     return strlen(state_name(text, kind)) == n && strncmp(text, name, n) == 0 ? kind : STATE_NONE;
 }
 
@@ -130,7 +130,7 @@ static char *path_of(const char *dir, const char *participant, const char *endin
     return xasprintf("%s/%s%s", dir, participant, ending);
 }
 
-// RUN/checkpoints and the partial directory in it; RUN must be there.
+// Creates RUN/checkpoints and the partial directory in it; RUN must exist.
 static int make_dirs(const char *dir, char **error) {
     char *above = xstrdup(dir), *slash = strrchr(above, '/');
     if (slash) *slash = '\0';
@@ -139,8 +139,8 @@ static int make_dirs(const char *dir, char **error) {
     return rc;
 }
 
-// As far as that is possible: a disk that is full has no room for the reason, but in most cases for a name. Without either,
-// whoever completes the checkpoint waits until nothing has moved for long.
+// Writes NAME.failed if possible. A full disk has no room for the reason, but usually for an empty file. Without
+// either, the committing process waits until it times out.
 static void leave_failed(const char *dir, const char *participant, const char *why) {
     char *path = path_of(dir, participant, ".failed");
     int fd =
@@ -154,7 +154,7 @@ void part_file_refuse(const char *dir, const char *participant, const char *why)
 }
 
 // ---------------------------------------------------------------- writing
-// The writer for all pieces and extras, or NULL.
+// Opens the writer for all pieces and extras, or returns NULL.
 static struct st_writer *open_writer(const struct part_options *o, char **error) {
     struct entries e = {0};
     bool weights = o->count && o->ranges[0].kind == STATE_WEIGHTS;
@@ -180,7 +180,8 @@ struct part_file *part_file_create(const struct part_options *o, char **error) {
     struct st_writer *w = NULL;
     char *why = NULL;
     if (make_dirs(o->dir, &why) == 0) {
-        // Removes what an earlier attempt of the same life left, the file too: a thread that still has it open writes to that one.
+        // Removes what an earlier attempt of this life left, also the data file: a thread that still has it open
+        // writes to the deleted file.
         const char *const endings[] = {".json", ".failed", PART_ENDING};
         for (int i = 0; i < 3; i++) {
             char *path = path_of(o->dir, o->participant, endings[i]);
@@ -211,7 +212,7 @@ struct part_file *part_file_create(const struct part_options *o, char **error) {
 
 int64_t part_file_bytes(const struct part_file *f) { return st_writer_bytes(f->file); }
 
-// Past ranges that are complete.
+// Skips ranges that are complete.
 static void advance(struct part_file *f) {
     while (f->range < f->count && f->at == f->ranges[f->range].end)
         if (++f->range < f->count) f->at = f->ranges[f->range].begin;
@@ -275,7 +276,7 @@ int part_file_finish(struct part_file **at, char **error) {
     if (!f->error && f->range < f->count)
         disk_error(&f->error, "%s: range %d ends at element %lld, not at %lld", f->participant, f->range,
                    (long long)f->at, (long long)f->ranges[f->range].end);
-    for (int i = 0; i < f->extras && !f->error; i++)  // errors are st_writer_end's to tell
+    for (int i = 0; i < f->extras && !f->error; i++)  // st_writer_end reports errors
         st_writer_append(f->file, f->extra[i].values, (size_t)f->extra[i].count * sizeof *f->extra[i].values);
     int rc = f->error ? -1 : st_writer_end(&f->file, &written, &f->error);
     if (rc == 0) rc = write_sidecar(f, &written);

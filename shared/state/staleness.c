@@ -13,7 +13,7 @@
 #include "shared/core/run_file.h"
 
 // ---------------------------------------------------------------- studies
-// Adds the tallies of one list to those of another, element by element.
+// Adds the counters of one list to those of another, element by element.
 static void add_tallies(cJSON *into, cJSON *from) {
     static const char *const sums[] = {"count", "sum", "updates"};
     cJSON *a = into->child;
@@ -96,7 +96,7 @@ int staleness_merge_logs(const char *dir, int shards) {
     int rc = 0;
     for (int i = 0; i < shards && !rc; i++) {
         char *name = log_of(dir, i), why[FILE_WHY_MAX];
-        // There is none where the server is on another machine, whose files are elsewhere.
+        // A server on another machine has its log there, so the file does not exist here.
         if (log_reader_open(&all[i].lines, name, why) && errno != ENOENT)
             rc = fail("--log-updates: %s: %s", name, why);
         next_line(&all[i]);
@@ -116,7 +116,7 @@ int staleness_merge_logs(const char *dir, int shards) {
             rc = fail("%s: cannot be written: %s: %s/ranks/updates-*.jsonl hold its lines", path,
                       strerror(errno), dir);
     }
-    for (int i = 0; i < shards && !rc; i++) {  // all of them are in the one file
+    for (int i = 0; i < shards && !rc; i++) {  // all lines are in the merged file
         char *name = log_of(dir, i);
         unlink(name);
         free(name);

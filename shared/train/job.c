@@ -47,8 +47,7 @@ bool resume_is_own(const char *path, const char *dir) {
     return own;
 }
 
-// Compares the checkpoint's run with this one: fails for another run, prints which settings change the last
-// bits.
+// Compares the checkpoint's run with this one: fails for another run, prints which settings change the last bits.
 static int compare(const struct checkpoint *ck, const struct identity_source *s, bool says) {
     struct identity *here = identity_make(s), *there = identity_from_json(checkpoint_identity_json(ck));
     struct identity_side a = {"the checkpoint", there}, b = {"this run", here};

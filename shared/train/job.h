@@ -39,8 +39,7 @@ struct job {
     const _Atomic int *stop;
 };
 
-// Loads model, layout and (unless predict_only) data. Returns 0, or -1 after logging. Call job_close in both
-// cases.
+// Loads model, layout and (unless predict_only) data. Returns 0, or -1 after logging. Call job_close in both cases.
 int job_open(struct job *j, const struct config *c, bool predict_only);
 // Returns whether the configuration's model and data exist and fit each other. Logs nothing; on failure
 // error_last() holds the reason. predicted: the same configuration's job, opened without data, whose layout
@@ -67,8 +66,7 @@ bool resume_is_own(const char *path, const char *dir);
 // says: also print which other settings differ; one process per job does. The identity's source is complete
 // (layout, spec, data).
 struct checkpoint *resume_open(const char *path, const struct identity_source *s, bool says);
-// Takes the run directory for a run that begins with the checkpoint (NULL: none). Returns 0, or -1 after
-// logging.
+// Takes the run directory for a run that begins with the checkpoint (NULL: none). Returns 0, or -1 after logging.
 int resume_take_dir(const struct config *c, const char *path, const char *dir, bool force);
 
 #endif

@@ -8,8 +8,7 @@
 #include "shared/report/rank_report.h"
 #include "shared/time/timeline.h"
 
-// Number of last steps whose end times are kept. When the budget is used up, other ranks need one or two more
-// steps.
+// Number of last steps whose end times are kept. When the budget is used up, other ranks need one or two more steps.
 #define PACE_STEPS 16
 
 struct pace {
@@ -23,9 +22,8 @@ void pace_step(struct pace *p, int64_t step, int64_t samples, int64_t now_ns, bo
 struct pace_end {
     struct topology *topology;
     struct timeline *timeline;
-    int64_t end_ns;  // end of this rank's last step
-    int64_t
-        told_ns;  // when this rank learned that no step is left; elastic: end_ns, because the answer is delayed there
+    int64_t end_ns;   // end of this rank's last step
+    int64_t told_ns;  // when this rank learned that no step is left; elastic: end_ns (delayed answer)
 };
 // Collective, after the last step. The tail begins when the first rank learns that no work is left. It ends
 // with the last step of all ranks. Returns 0 or -1.

@@ -24,9 +24,8 @@ struct snapshot {
     struct train_state state;
     double seconds;
     int64_t version;  // version that all keys must have; -1: any
-    bool
-        known;  // for a request made ahead: the rank has reached the version, and `state` and `seconds` are set
-    bool collected;  // for a request made ahead: its weights are in the room
+    bool known;       // requested ahead: the rank has reached the version; `state` and `seconds` are set
+    bool collected;   // for a request made ahead: its weights are in the room
 };
 
 struct saver {
@@ -68,8 +67,7 @@ struct saver {
     double last_seconds;  // of training until the newest snapshot, or the last one: no snapshot is later
     bool last_begun;
     struct snapshot *asked;
-    struct snapshot *
-        awaited;  // requested ahead: other ranks' steps go on without this rank, which has not reached the version yet
+    struct snapshot *awaited;  // requested ahead; this rank has not reached its version yet
 };
 
 // One checkpoint or snapshot that is being written.
@@ -452,8 +450,7 @@ static void come_to_version(struct saver *s, const struct train_state *now, doub
         s->last_s = now_seconds();
         s->awaited = NULL;
     }
-    int64_t left =
-        every > 0 ? every - now->step % every : 2;  // 2: the first version that no rank has reached yet
+    int64_t left = every > 0 ? every - now->step % every : 2;  // 2: the first version that no rank has yet
     bool more = every > 0 ? comes : told && !s->awaited;
     if (more && now->step + left < s->c->steps) ask_version(s, now->updates + left);
 }

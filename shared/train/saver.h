@@ -102,8 +102,7 @@ size_t saver_state_bytes(const struct saver *s);         // of this rank
 bool saver_evaluates(const struct saver *s);             // it takes snapshots
 struct checkpoint_report saver_report(struct saver *s);  // after saver_settle
 
-// ---- for a topology that collects the weights itself, one snapshot after the other. These functions touch
-// no file.
+// ---- for a topology that collects the weights itself, one snapshot after the other. These functions touch no file.
 struct snapshot;
 // Returns whether the room is free: the previous snapshot is in its file, or given up.
 bool snapshot_may_begin(const struct snapshot *s);

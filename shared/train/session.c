@@ -36,8 +36,7 @@ struct session {
     struct batch_feed *feed;
     struct slowdown *slowdown;
     struct stall_watch *watch;  // NULL: no other rank waits for this one
-    struct timeline
-        *timeline;  // the topology's threads may still write to it: it is destroyed after the topology
+    struct timeline *timeline;  // the topology's threads write to it: destroyed after the topology
     struct topology *topology;
     struct identity *identity;
     uint64_t life;                  // number of this start of the job
@@ -166,8 +165,7 @@ static int prepare_model(struct session *x) {
     return 0;
 }
 
-// Before the first step: checks that all ranks belong to one run. Each process has resolved "auto" for its own
-// machine.
+// Before the first step: checks that all ranks belong to one run. Each process has resolved "auto" for its own machine.
 static int compare_ranks(struct session *x) {
     if (x->checkpoint) {
         char *from = xasprintf("step %lld, xxh64 %s", (long long)checkpoint_train(x->checkpoint)->step,
@@ -205,8 +203,7 @@ static int open_checkpoint(struct session *x) {
     return 0;
 }
 
-// Sets the number of this start of the job, for the names of checkpoint files: the job's own, or one that rank 0
-// draws.
+// Sets the number of this start of the job, for the names of checkpoint files: the job's own, or one that rank 0 draws.
 static int draw_life(struct session *x) {
     uint32_t own[2] = {0};
     struct topology *t = x->topology;
@@ -338,8 +335,7 @@ static int train(struct session *x, struct session_end *end) {
     *end = (struct session_end){result.interrupted, x->topology->rank, x->topology->job};
     if (rc) topology_abort(x->topology, error_last());
     int left = !rc && j->dir ? leave_report(x, &result) : 0;
-    // This sum is a barrier: afterwards every worker's report is on disk. The weights are too, even if a report
-    // failed.
+    // This sum is a barrier: afterwards every worker's report is on disk. The weights are too, even if a report failed.
     double nothing = 0;
     if (!rc && x->topology->size > 1) rc = topology_sum(x->topology, &nothing, 1);
     if (!rc) rc = left;

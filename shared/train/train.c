@@ -220,8 +220,7 @@ static int compute(struct train *x, int64_t step, const struct made *made) {
     return ahead && read_batch(x, step + 1, next) ? step_failed(x, step) : 0;
 }
 
-// One attempt at an update: computes the step, unless it was closed without this rank; then calls the topology's
-// step.
+// One attempt at an update: computes the step, unless it was closed without this rank; then calls the topology's step.
 static int attempt(struct train *x, int64_t step) {
     struct made *made = made_of(x, step);
     *made = (struct made){.watched = scaler_at_end(&x->scaler, &x->c->scaler), .mean = count_mean(x)};
@@ -355,8 +354,7 @@ static int hear(struct train *x, int64_t end) {
     return 0;
 }
 
-// Applies the outcomes of the steps before `end`, in order, each once. *stop becomes true if one of them asks to
-// stop.
+// Applies the outcomes of the steps before `end`, in order, each once. *stop becomes true if one of them asks to stop.
 static int count(struct train *x, int64_t end, bool *stop) {
     if (hear(x, end)) return -1;
     for (; x->judged < end; x->judged++) {
@@ -383,8 +381,7 @@ static bool leaves(struct train *x, int64_t step, bool told) {
 
 // ---------------------------------------------------------------- steps
 // Returns whether every outcome must be known after the step, because a run resumed from its checkpoint begins that
-// way. Depends on the configuration and the steps only: other ranks do not know whether this rank writes
-// checkpoints.
+// way. Depends on the configuration and the steps only: other ranks do not know whether this rank writes checkpoints.
 static bool is_drained(const struct train *x, int64_t step) {
     int64_t every = x->c->recovery.checkpoint_every;
     return every > 0 && (x->leaving || step + 1 == x->c->steps || (step + 1) % every == 0);
